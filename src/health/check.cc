@@ -12,9 +12,9 @@ OrderedJson number_or_null(const std::optional<double>& value) {
   return value ? OrderedJson(*value) : OrderedJson();
 }
 
-OrderedJson ok_or_null(Verdict verdict) {
-  if (verdict == Verdict::kSkipped || verdict == Verdict::kUnknown) return {};
-  return verdict != Verdict::kFailed;
+OrderedJson ok_or_null(CheckOutcome outcome) {
+  if (outcome == CheckOutcome::kSkipped || outcome == CheckOutcome::kUnknown) return {};
+  return outcome != CheckOutcome::kFailed;
 }
 
 bool contains(const std::vector<std::string>& names, const std::string& name) {
@@ -24,17 +24,17 @@ bool contains(const std::vector<std::string>& names, const std::string& name) {
 }  // namespace
 
 Check skipped(std::string name, std::string why) {
-  return {.name = std::move(name), .verdict = Verdict::kSkipped, .message = std::move(why)};
+  return {.name = std::move(name), .outcome = CheckOutcome::kSkipped, .message = std::move(why)};
 }
 
 Check unknown(std::string name, std::string why) {
-  return {.name = std::move(name), .verdict = Verdict::kUnknown, .message = std::move(why)};
+  return {.name = std::move(name), .outcome = CheckOutcome::kUnknown, .message = std::move(why)};
 }
 
 Check judged(std::string name, bool failed, double value, double limit, std::string unit,
              std::string message) {
   return {.name = std::move(name),
-          .verdict = failed ? Verdict::kFailed : Verdict::kOk,
+          .outcome = failed ? CheckOutcome::kFailed : CheckOutcome::kOk,
           .message = std::move(message),
           .value = value,
           .limit = limit,
@@ -53,8 +53,8 @@ Health health_of(const std::vector<Check>& checks, const std::vector<std::string
   Health health = Health::kHealthy;
   for (const Check& check : checks) {
     if (contains(ignored, check.name)) continue;
-    if (check.verdict == Verdict::kFailed) return Health::kUnhealthy;
-    if (check.verdict == Verdict::kUnknown) health = Health::kUnknown;
+    if (check.outcome == CheckOutcome::kFailed) return Health::kUnhealthy;
+    if (check.outcome == CheckOutcome::kUnknown) health = Health::kUnknown;
   }
   return health;
 }
@@ -64,7 +64,7 @@ OrderedJson health_json(const std::vector<Check>& checks, const std::vector<std:
   OrderedJson list = OrderedJson::array();
   for (const Check& check : checks) {
     list.push_back({{"name", check.name},
-                    {"ok", ok_or_null(check.verdict)},
+                    {"ok", ok_or_null(check.outcome)},
                     {"value", number_or_null(check.value)},
                     {"limit", number_or_null(check.limit)},
                     {"unit", check.unit},

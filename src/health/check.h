@@ -9,7 +9,7 @@
 
 namespace tessera {
 
-enum class Verdict {
+enum class CheckOutcome {
   kOk,
   kAdvice,   // works, but could be better: counts as healthy
   kFailed,   // unhealthy
@@ -19,7 +19,7 @@ enum class Verdict {
 
 struct Check {
   std::string name;  // one word, as in the JSON: "memory_errors"
-  Verdict verdict = Verdict::kOk;
+  CheckOutcome outcome = CheckOutcome::kOk;
   std::string message = {};          // one line: what was found, and what to do about it unless all is well
   std::optional<double> value = {};  // what was measured or counted
   std::optional<double> limit = {};  // what separates healthy from unhealthy

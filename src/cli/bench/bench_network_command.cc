@@ -30,8 +30,8 @@ class BenchNetworkCommand : public Command {
            "code 75 if anything is: as the first command of a job.";
   }
   std::vector<std::string> examples() const override {
-    return {"tessera launch --nnodes 4 --node_rank 0 --rdzv_endpoint node-0:29500 bench network",
-            "tessera launch --nnodes 4 --node_rank 0 --rdzv_endpoint node-0:29500 bench network --preflight"};
+    return {"tessera launch --nnodes 4 --rdzv_endpoint node-0:29500 bench network",
+            "tessera launch bench network --preflight"};
   }
   bool is_for_ranks() const override { return true; }
 

@@ -14,17 +14,17 @@ bool is_ignored(const Check& check, const std::vector<std::string>& ignored) {
   return std::ranges::find(ignored, check.name) != ignored.end();
 }
 
-const char* word_for(Verdict verdict) {
-  switch (verdict) {
-    case Verdict::kOk:
+const char* word_for(CheckOutcome outcome) {
+  switch (outcome) {
+    case CheckOutcome::kOk:
       return "ok";
-    case Verdict::kAdvice:
+    case CheckOutcome::kAdvice:
       return "advice";
-    case Verdict::kFailed:
+    case CheckOutcome::kFailed:
       return "FAILED";
-    case Verdict::kSkipped:
+    case CheckOutcome::kSkipped:
       return "skipped";
-    case Verdict::kUnknown:
+    case CheckOutcome::kUnknown:
       break;
   }
   return "unknown";
@@ -37,7 +37,7 @@ void print_checks(const std::vector<Check>& checks, const std::vector<std::strin
   for (const Check& check : checks) {
     const std::string message = check.message + (is_ignored(check, ignored) ? " (ignored)" : "");
     const std::string lines = wrap_text(message, kMessageColumn, kMaxLineColumns);
-    print("{:<8} {:<22}{}{}", word_for(check.verdict), check.name,
+    print("{:<8} {:<22}{}{}", word_for(check.outcome), check.name,
           lines.substr(std::min(kMessageColumn, lines.size())), lines.ends_with('\n') ? "" : "\n");
   }
 }
@@ -45,7 +45,7 @@ void print_checks(const std::vector<Check>& checks, const std::vector<std::strin
 void end_with_health(const std::vector<Check>& checks, const std::vector<std::string>& ignored) {
   flush_output();
   for (const Check& check : checks) {
-    if (check.verdict == Verdict::kFailed && !is_ignored(check, ignored)) {
+    if (check.outcome == CheckOutcome::kFailed && !is_ignored(check, ignored)) {
       log_line(LogLevel::kError, check.name + ": " + check.message);
     }
   }

@@ -9,6 +9,7 @@
 #include <exception>
 #include <functional>
 #include <map>
+#include <system_error>
 #include <thread>
 
 #include "base/error.h"
@@ -43,16 +44,22 @@ void on_each(const std::vector<int>& cpus,
   std::vector<std::exception_ptr> errors(cpus.size());
   {
     std::vector<std::jthread> threads;
-    for (size_t i = 0; i < cpus.size(); ++i) {
-      threads.emplace_back([&, i] {
-        pin_this_thread(cpus[i]);
-        try {
-          body(i, barrier);
-        } catch (...) {
-          errors[i] = std::current_exception();
-        }
-        barrier.arrive_and_drop();
-      });
+    const auto run = [&](size_t i) {
+      pin_this_thread(cpus[i]);
+      try {
+        body(i, barrier);
+      } catch (...) {
+        errors[i] = std::current_exception();
+      }
+      barrier.arrive_and_drop();
+    };
+    try {
+      for (size_t i = 0; i < cpus.size(); ++i) threads.emplace_back(run, i);
+    } catch (const std::system_error& error) {
+      const size_t num_started = threads.size();
+      for (size_t i = num_started; i < cpus.size(); ++i) barrier.arrive_and_drop();
+      fail(ExitCode::kBadConfig, "the system refuses thread {} of {}: {}", num_started + 1, cpus.size(),
+           error.what());
     }
   }
   for (const std::exception_ptr& error : errors) {

@@ -38,30 +38,30 @@ TEST(CoreSpeed, ThisMachineIsMeasuredOnEveryCore) {
 
 TEST(CoreSpeed, WrongProductsNameTheProcessor) {
   CoreTrial trial = trial_of({1, 1, 1, 1});
-  EXPECT_EQ(check_products(trial).verdict, Verdict::kOk);
+  EXPECT_EQ(check_products(trial).outcome, CheckOutcome::kOk);
   trial.cores[2].product_is_right = false;
-  EXPECT_EQ(check_products(trial).verdict, Verdict::kFailed);
+  EXPECT_EQ(check_products(trial).outcome, CheckOutcome::kFailed);
   EXPECT_THAT(check_products(trial).message, HasSubstr("on processor 2"));
 }
 
 TEST(CoreSpeed, OneSlowCoreIsFoundAmongItsNeighbours) {
-  EXPECT_EQ(check_slow_cores(trial_of({1.0, 0.9, 0.8, 1.0})).verdict, Verdict::kOk);
+  EXPECT_EQ(check_slow_cores(trial_of({1.0, 0.9, 0.8, 1.0})).outcome, CheckOutcome::kOk);
   const Check check = check_slow_cores(trial_of({1.0, 0.9, 1.0, 0.5}));
-  EXPECT_EQ(check.verdict, Verdict::kFailed);
+  EXPECT_EQ(check.outcome, CheckOutcome::kFailed);
   EXPECT_DOUBLE_EQ(*check.value, 0.5);
   EXPECT_THAT(check.message, HasSubstr("processor 3 reaches 0.5 TFLOPS, the median core 1 (1 slow: 3)"));
-  EXPECT_EQ(check_slow_cores(trial_of({1.0})).verdict, Verdict::kSkipped);
+  EXPECT_EQ(check_slow_cores(trial_of({1.0})).outcome, CheckOutcome::kSkipped);
 }
 
 TEST(CoreSpeed, ASlowNumaNodeIsFoundPerCore) {
   CoreTrial trial = trial_of({1, 1, 1, 1});
-  EXPECT_EQ(check_slow_numa_nodes(trial, {}).verdict, Verdict::kSkipped);
-  EXPECT_EQ(check_slow_numa_nodes(trial, kTwoNodes).verdict, Verdict::kOk);
-  EXPECT_EQ(check_slow_numa_nodes(trial, {{0, {0, 1, 2}, 0}, {1, {3}, 0}}).verdict, Verdict::kOk)
+  EXPECT_EQ(check_slow_numa_nodes(trial, {}).outcome, CheckOutcome::kSkipped);
+  EXPECT_EQ(check_slow_numa_nodes(trial, kTwoNodes).outcome, CheckOutcome::kOk);
+  EXPECT_EQ(check_slow_numa_nodes(trial, {{0, {0, 1, 2}, 0}, {1, {3}, 0}}).outcome, CheckOutcome::kOk)
       << "a node with fewer cores moves less";
   trial.cores[2].gb_per_s = trial.cores[3].gb_per_s = 3;
   const Check check = check_slow_numa_nodes(trial, kTwoNodes);
-  EXPECT_EQ(check.verdict, Verdict::kFailed);
+  EXPECT_EQ(check.outcome, CheckOutcome::kFailed);
   EXPECT_THAT(check.message, HasSubstr("node 1 moves 6 GB/s with 2 cores, 0.60 of"));
   trial.why_no_bandwidth = "the CPU limit allows 1 of 4 cores at a time";
   EXPECT_THAT(check_slow_numa_nodes(trial, kTwoNodes).message, HasSubstr("CPU limit"));
@@ -69,9 +69,9 @@ TEST(CoreSpeed, ASlowNumaNodeIsFoundPerCore) {
 
 TEST(CoreSpeed, MemoryThatForgetsFails) {
   CoreTrial trial = trial_of({1, 1});
-  EXPECT_EQ(check_memory_pattern(trial).verdict, Verdict::kOk);
+  EXPECT_EQ(check_memory_pattern(trial).outcome, CheckOutcome::kOk);
   trial.cores[1].bad_byte = 4096;
-  EXPECT_EQ(check_memory_pattern(trial).verdict, Verdict::kFailed);
+  EXPECT_EQ(check_memory_pattern(trial).outcome, CheckOutcome::kFailed);
   EXPECT_THAT(check_memory_pattern(trial).message,
               HasSubstr("processor 1 does not keep what is written (byte 4096"));
 }

@@ -64,9 +64,9 @@ TEST(FleetFile, MistakesAreNamed) {
 
 TEST(FleetComparison, BelowTheShareOfTheMedianFails) {
   const FleetFigures figures = {.num_nodes = 12, .medians = {{"compute", 2.0}}};
-  EXPECT_EQ(compare_with_fleet("compute", 1.6, "TFLOPS", figures, 0.8).verdict, Verdict::kOk);
+  EXPECT_EQ(compare_with_fleet("compute", 1.6, "TFLOPS", figures, 0.8).outcome, CheckOutcome::kOk);
   const Check check = compare_with_fleet("compute", 1.5, "TFLOPS", figures, 0.8);
-  EXPECT_EQ(check.verdict, Verdict::kFailed);
+  EXPECT_EQ(check.outcome, CheckOutcome::kFailed);
   EXPECT_EQ(check.limit, 1.6);
   EXPECT_THAT(check.message, HasSubstr("1.5 TFLOPS, 0.75 of the median of 12 nodes (2)"));
 }
@@ -74,7 +74,7 @@ TEST(FleetComparison, BelowTheShareOfTheMedianFails) {
 TEST(FleetComparison, WithoutFiguresNothingFails) {
   for (const auto& figures : {std::optional<FleetFigures>(), std::optional<FleetFigures>(FleetFigures{})}) {
     const Check check = compare_with_fleet("compute", 0.1, "TFLOPS", figures, 0.8);
-    EXPECT_EQ(check.verdict, Verdict::kOk);
+    EXPECT_EQ(check.outcome, CheckOutcome::kOk);
     EXPECT_EQ(check.value, 0.1);
     EXPECT_FALSE(check.limit);
   }
@@ -82,8 +82,8 @@ TEST(FleetComparison, WithoutFiguresNothingFails) {
 
 TEST(FleetComparison, TheCatalogueIsAnEstimateAndCountsHalf) {
   const FleetFigures figures = {.num_nodes = 0, .medians = {{"compute", 2.0}}};
-  EXPECT_EQ(compare_with_fleet("compute", 1.1, "TFLOPS", figures, 0.8).verdict, Verdict::kOk);
-  EXPECT_EQ(compare_with_fleet("compute", 0.9, "TFLOPS", figures, 0.8).verdict, Verdict::kFailed);
+  EXPECT_EQ(compare_with_fleet("compute", 1.1, "TFLOPS", figures, 0.8).outcome, CheckOutcome::kOk);
+  EXPECT_EQ(compare_with_fleet("compute", 0.9, "TFLOPS", figures, 0.8).outcome, CheckOutcome::kFailed);
 }
 
 TEST(InstanceType, ComesFromEc2OrIsTheProcessor) {

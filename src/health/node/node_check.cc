@@ -130,10 +130,10 @@ Check check_instructions(const std::string& best, const std::string& required, c
                          const std::string& fault) {
   Check check = {.name = "instructions", .message = best + " works"};
   if (!fault.empty()) {
-    check.verdict = Verdict::kFailed;
+    check.outcome = CheckOutcome::kFailed;
     check.message = fault + "; the best that works is " + best + ": replace the node";
   } else if (!refusal.empty()) {
-    check.verdict = Verdict::kFailed;
+    check.outcome = CheckOutcome::kFailed;
     check.message = fmt::format("{} is required: {}; the best that works is {}", required, refusal, best);
   }
   return check;
@@ -145,7 +145,7 @@ std::vector<Check> check_disk(const TrialReport& report, const fs::path& folder,
   const auto free_bytes = report.number("free_bytes"), free_inodes = report.number("free_inodes");
   const auto fsync_ms = report.number("fsync_ms");
   const auto failed = [&](const std::string& message) {
-    checks.push_back({.name = "disk", .verdict = Verdict::kFailed, .message = message});
+    checks.push_back({.name = "disk", .outcome = CheckOutcome::kFailed, .message = message});
   };
   if (report.timed_out) {
     failed(fmt::format("{}: no answer while in stage {}: the disk or its server hangs", folder.string(),

@@ -25,8 +25,8 @@ TrialReport good_trial() {
 }
 
 TEST(HealthOf, FailedOutweighsUnknownAndIgnoredChecksDoNotCount) {
-  const Check ok = {.name = "a"}, advice = {.name = "b", .verdict = Verdict::kAdvice};
-  const Check failed = {.name = "c", .verdict = Verdict::kFailed}, blind = unknown("d", ""),
+  const Check ok = {.name = "a"}, advice = {.name = "b", .outcome = CheckOutcome::kAdvice};
+  const Check failed = {.name = "c", .outcome = CheckOutcome::kFailed}, blind = unknown("d", ""),
               none = skipped("e", "");
   EXPECT_EQ(health_of({ok, advice, none}), Health::kHealthy);
   EXPECT_EQ(health_of({ok, blind}), Health::kUnknown);
@@ -48,13 +48,13 @@ TEST(HealthOf, JsonFollowsTheContract) {
 }
 
 TEST(Instructions, FaultsAndMissingOnesFail) {
-  EXPECT_EQ(check_instructions("amx_bf16", "", "", "").verdict, Verdict::kOk);
-  EXPECT_EQ(check_instructions("amx_bf16", "amx_bf16", "", "").verdict, Verdict::kOk);
+  EXPECT_EQ(check_instructions("amx_bf16", "", "", "").outcome, CheckOutcome::kOk);
+  EXPECT_EQ(check_instructions("amx_bf16", "amx_bf16", "", "").outcome, CheckOutcome::kOk);
   const Check refused = check_instructions("avx2", "amx_bf16", "the processor lacks it", "");
-  EXPECT_EQ(refused.verdict, Verdict::kFailed);
+  EXPECT_EQ(refused.outcome, CheckOutcome::kFailed);
   EXPECT_THAT(refused.message,
               HasSubstr("amx_bf16 is required: the processor lacks it; the best that works is avx2"));
-  EXPECT_EQ(check_instructions("avx2", "", "", "amx_bf16: a wrong result").verdict, Verdict::kFailed);
+  EXPECT_EQ(check_instructions("avx2", "", "", "amx_bf16: a wrong result").outcome, CheckOutcome::kFailed);
 }
 
 TEST(DiskCheck, EveryWayToFailIsNamed) {
@@ -67,31 +67,32 @@ TEST(DiskCheck, EveryWayToFailIsNamed) {
   report.is_complete = false;
   report.last_stage = "write";
   EXPECT_THAT(judge(report)[0].message, HasSubstr("/x: no answer while in stage write"));
-  EXPECT_EQ(judge(report)[0].verdict, Verdict::kFailed);
+  EXPECT_EQ(judge(report)[0].outcome, CheckOutcome::kFailed);
   report = good_trial();
   report.numbers["fsync_ms"] = 1500;
   EXPECT_THAT(judge(report)[0].message, HasSubstr("fsync 1.5e+03 ms"));
-  EXPECT_EQ(judge(report)[0].verdict, Verdict::kFailed);
+  EXPECT_EQ(judge(report)[0].outcome, CheckOutcome::kFailed);
   report = good_trial();
   report.texts["wrong"] = "bytes 0 to 4 are not what was written";
-  EXPECT_EQ(judge(report)[0].verdict, Verdict::kFailed);
+  EXPECT_EQ(judge(report)[0].outcome, CheckOutcome::kFailed);
   report = good_trial();
   report.texts["error"] = "create: Read-only file system";
   report.last_stage = "create";
-  EXPECT_EQ(judge(report)[0].verdict, Verdict::kFailed);
-  EXPECT_EQ(judge(report, /*asked=*/false)[0].verdict, Verdict::kSkipped) << "a read-only root is no fault";
+  EXPECT_EQ(judge(report)[0].outcome, CheckOutcome::kFailed);
+  EXPECT_EQ(judge(report, /*asked=*/false)[0].outcome, CheckOutcome::kSkipped)
+      << "a read-only root is no fault";
   report = good_trial();
   report.is_complete = false;
-  EXPECT_EQ(judge(report)[0].verdict, Verdict::kUnknown);
+  EXPECT_EQ(judge(report)[0].outcome, CheckOutcome::kUnknown);
   report = good_trial();
   report.numbers["free_bytes"] = 0.9e9;
-  EXPECT_EQ(judge(report)[1].verdict, Verdict::kFailed);
+  EXPECT_EQ(judge(report)[1].outcome, CheckOutcome::kFailed);
   report = good_trial();
   report.numbers["free_inodes"] = 5;
   EXPECT_THAT(judge(report)[1].message, HasSubstr("hardly an inode"));
-  EXPECT_EQ(judge(report)[1].verdict, Verdict::kFailed);
+  EXPECT_EQ(judge(report)[1].outcome, CheckOutcome::kFailed);
   report.numbers["total_inodes"] = report.numbers["free_inodes"] = 0;  // btrfs
-  EXPECT_EQ(judge(report)[1].verdict, Verdict::kOk);
+  EXPECT_EQ(judge(report)[1].outcome, CheckOutcome::kOk);
 }
 
 TEST(Peers, AddressesArePartedAndMistakesNamed) {
@@ -110,8 +111,8 @@ TEST(Peers, ThoseThatAnswerAndThoseThatRefuseAreThere) {
   { closed = local_port(listen_on("127.0.0.1", 0)); }
   const std::vector<Check> checks = check_peers({{"127.0.0.1", open}, {"127.0.0.1", closed}}, 5);
   ASSERT_EQ(checks.size(), 2u);
-  EXPECT_EQ(checks[0].verdict, Verdict::kOk) << checks[0].message;
-  EXPECT_EQ(checks[1].verdict, Verdict::kOk) << checks[1].message;
+  EXPECT_EQ(checks[0].outcome, CheckOutcome::kOk) << checks[0].message;
+  EXPECT_EQ(checks[1].outcome, CheckOutcome::kOk) << checks[1].message;
   EXPECT_THAT(checks[1].message, HasSubstr("nothing listens on the port yet"));
 }
 
@@ -125,7 +126,7 @@ TEST(Peers, ThoseThatDoNotAnswerFailInTime) {
   const Stopwatch stopwatch;
   const std::vector<Check> checks = check_peers({{"127.0.0.1", port}, {"no-such-host.invalid", 9}}, 0.5);
   EXPECT_LT(stopwatch.seconds(), 3);
-  for (const Check& check : checks) EXPECT_EQ(check.verdict, Verdict::kFailed) << check.message;
+  for (const Check& check : checks) EXPECT_EQ(check.outcome, CheckOutcome::kFailed) << check.message;
   EXPECT_THAT(checks[0].message, HasSubstr("does not answer: Connection timed out"));
 }
 
@@ -138,7 +139,7 @@ TEST(NodeCheck, PassiveCheckReadsTheGivenRootOnly) {
   std::set<std::string> failed, names;
   for (const Check& check : checks) {
     names.insert(check.name);
-    if (check.verdict == Verdict::kFailed && check.name != "clock") failed.insert(check.name);
+    if (check.outcome == CheckOutcome::kFailed && check.name != "clock") failed.insert(check.name);
   }
   EXPECT_EQ(failed, std::set<std::string>{"memory_errors"});
   EXPECT_FALSE(names.contains("compute"));
@@ -157,10 +158,10 @@ TEST(NodeCheck, FullCheckEndsInTimeAndMeasures) {
   for (const Check& check : checks) {
     names.insert(check.name);
     if (check.name == "compute") {
-      EXPECT_EQ(check.verdict == Verdict::kFailed, check.value.has_value()) << check.message;
+      EXPECT_EQ(check.outcome == CheckOutcome::kFailed, check.value.has_value()) << check.message;
     }
     if (check.name == "disk") {
-      EXPECT_EQ(check.verdict, Verdict::kOk) << check.message;
+      EXPECT_EQ(check.outcome, CheckOutcome::kOk) << check.message;
     }
   }
   for (const char* name :

@@ -50,15 +50,16 @@ Check check_peer(const Peer& peer, double seconds) {
   try {
     address = HostLookup::system().addresses_of(peer.host, limit).front();
   } catch (const Error& error) {
-    return {
-        .name = "peer", .verdict = Verdict::kFailed, .message = fmt::format("{}: {}", name, error.what())};
+    return {.name = "peer",
+            .outcome = CheckOutcome::kFailed,
+            .message = fmt::format("{}: {}", name, error.what())};
   }
   Answer best;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     const Answer answer = connect_once(address, peer.port, limit);
     if (answer.error != 0 && answer.error != ECONNREFUSED) {
       return {.name = "peer",
-              .verdict = Verdict::kFailed,
+              .outcome = CheckOutcome::kFailed,
               .message = fmt::format(
                   "{} ({}) does not answer: {}; check the node, its address and the network policy", name,
                   address, std::strerror(answer.error))};

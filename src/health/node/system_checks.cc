@@ -165,8 +165,11 @@ std::vector<Check> check_pressure(bool should_be_idle, const fs::path& root) {
                                check_one_pressure(root, "io", "full", kMaxIoPressure,
                                                   "a disk is too slow or failing; see doctor --storage")};
   if (should_be_idle) {
-    checks.push_back(check_one_pressure(root, "cpu", "some", kMaxCpuPressure,
-                                        "other processes use the processors of this node"));
+    // What it does to the speed is measured.
+    Check check = check_one_pressure(root, "cpu", "some", kMaxCpuPressure,
+                                     "other processes use the processors of this node");
+    if (check.outcome == CheckOutcome::kFailed) check.outcome = CheckOutcome::kAdvice;
+    checks.push_back(std::move(check));
   }
   return checks;
 }
@@ -186,7 +189,7 @@ Check check_clock(const ClockState& state) {
   const double offset = std::abs(state.offset_s);
   if (!state.is_synchronized) {
     return {.name = "clock",
-            .verdict = Verdict::kFailed,
+            .outcome = CheckOutcome::kFailed,
             .message = "the kernel's clock is not synchronized: start chronyd (with rtcsync) on the node",
             .value = offset,
             .limit = kMaxClockOffset,
@@ -205,7 +208,7 @@ Check check_clock_source(const fs::path& root) {
   if (!source) return skipped("clock_source", "the kernel does not say");
   const bool is_slow = std::ranges::find(kSlow, *source) != kSlow.end();
   return {.name = "clock_source",
-          .verdict = is_slow ? Verdict::kFailed : Verdict::kOk,
+          .outcome = is_slow ? CheckOutcome::kFailed : CheckOutcome::kOk,
           .message =
               is_slow ? *source + ": slow to read; the kernel distrusts the processor's own clock (tsc) here"
                       : *source};
@@ -215,7 +218,7 @@ Check check_huge_pages(const HugePages& pages) {
   if (pages.transparent.empty()) return skipped("huge_pages", "no transparent huge pages in this kernel");
   const bool is_never = pages.transparent == "never";
   return {.name = "huge_pages",
-          .verdict = is_never ? Verdict::kFailed : Verdict::kOk,
+          .outcome = is_never ? CheckOutcome::kFailed : CheckOutcome::kOk,
           .message = is_never ? "transparent: never, which slows down large buffers: write madvise to "
                                 "/sys/kernel/mm/transparent_hugepage/enabled on the node"
                               : "transparent: " + pages.transparent};

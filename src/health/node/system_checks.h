@@ -28,7 +28,7 @@ Check check_memory_errors(const std::filesystem::path& root = "/");
 // Machine check exceptions.
 Check check_machine_checks(const std::filesystem::path& root = "/");
 
-// memory_pressure and io_pressure; cpu_pressure too for a machine that should be idle.
+// memory_pressure and io_pressure; cpu_pressure too, which is only advice, for a machine that should be idle.
 std::vector<Check> check_pressure(bool should_be_idle, const std::filesystem::path& root = "/");
 
 struct ClockState {

@@ -18,14 +18,14 @@ constexpr double kMinFreeBytes = 10e9;
 constexpr double kMinFreeShare = 0.05;
 constexpr int64_t kGoodTransferBytes = int64_t{1} << 20;
 
-Check finding(std::string name, Verdict verdict, std::string message) {
-  return {.name = std::move(name), .verdict = verdict, .message = std::move(message)};
+Check finding(std::string name, CheckOutcome outcome, std::string message) {
+  return {.name = std::move(name), .outcome = outcome, .message = std::move(message)};
 }
 
 Check check_nfs_options(const Mount& mount) {
   if (mount.has_option("soft") || mount.has_option("softerr")) {
     return finding(
-        "options", Verdict::kFailed,
+        "options", CheckOutcome::kFailed,
         "soft: reads and writes fail when the server is slow for a while, and training ends: mount with "
         "hard");
   }
@@ -45,13 +45,13 @@ Check check_nfs_options(const Mount& mount) {
       advice.push_back(fmt::format("{0}={1}: mount with {0}={2}", name, bytes, kGoodTransferBytes));
     }
   }
-  if (advice.empty()) return finding("options", Verdict::kOk, fmt::format("hard, vers={}", version));
-  return finding("options", Verdict::kAdvice, fmt::format("{}", fmt::join(advice, "; ")));
+  if (advice.empty()) return finding("options", CheckOutcome::kOk, fmt::format("hard, vers={}", version));
+  return finding("options", CheckOutcome::kAdvice, fmt::format("{}", fmt::join(advice, "; ")));
 }
 
 Check check_lustre_options(const Mount& mount) {
-  if (mount.has_option("flock")) return finding("options", Verdict::kOk, "flock");
-  return finding("options", Verdict::kAdvice,
+  if (mount.has_option("flock")) return finding("options", CheckOutcome::kOk, "flock");
+  return finding("options", CheckOutcome::kAdvice,
                  fmt::format("{}: two jobs on different nodes may write to one output_dir: mount with flock",
                              mount.has_option("localflock") ? "localflock" : "no flock"));
 }
@@ -59,7 +59,7 @@ Check check_lustre_options(const Mount& mount) {
 Check check_speed(const std::string& name, const std::optional<double>& speed, const std::string& how) {
   if (!speed) return unknown(name, "not measured");
   Check check = {.name = name,
-                 .verdict = *speed < kMinMbPerS ? Verdict::kAdvice : Verdict::kOk,
+                 .outcome = *speed < kMinMbPerS ? CheckOutcome::kAdvice : CheckOutcome::kOk,
                  .message = fmt::format("{:.0f} MB/s, one file, {}", *speed, how),
                  .value = *speed,
                  .limit = kMinMbPerS,
@@ -93,7 +93,7 @@ Check check_answer(const std::optional<Mount>& mount, const TrialReport& report,
     const bool is_remote =
         mount && (mount->kind() == FileSystemKind::kNfs || mount->kind() == FileSystemKind::kLustre);
     return finding(
-        "responds", Verdict::kFailed,
+        "responds", CheckOutcome::kFailed,
         fmt::format(
             "no answer for {:.1f} s in stage {}: {}", seconds, report.last_stage,
             is_remote
@@ -102,11 +102,11 @@ Check check_answer(const std::optional<Mount>& mount, const TrialReport& report,
                 : "the disk or what serves this file system hangs, or is too slow for --seconds"));
   }
   if (!error.empty()) {
-    return finding("responds", Verdict::kFailed, fmt::format("stage {}: {}", report.last_stage, error));
+    return finding("responds", CheckOutcome::kFailed, fmt::format("stage {}: {}", report.last_stage, error));
   }
   if (!report.is_complete)
     return unknown("responds", fmt::format("the trial ended in stage {}", report.last_stage));
-  return finding("responds", Verdict::kOk, "all operations answered");
+  return finding("responds", CheckOutcome::kOk, "all operations answered");
 }
 
 }  // namespace
@@ -117,29 +117,29 @@ Check describe_file_system(const std::optional<Mount>& mount) {
                                        printable(mount->source), printable(mount->point));
   switch (mount->kind()) {
     case FileSystemKind::kMemory:
-      return finding("file_system", Verdict::kAdvice,
+      return finding("file_system", CheckOutcome::kAdvice,
                      what + ": memory, lost with the machine or pod: not for checkpoints");
     case FileSystemKind::kOverlay:
-      return finding("file_system", Verdict::kAdvice,
+      return finding("file_system", CheckOutcome::kAdvice,
                      what + ": the container's own layer, lost with the container: not for checkpoints");
     case FileSystemKind::kObjectStore:
       return finding(
-          "file_system", Verdict::kAdvice,
+          "file_system", CheckOutcome::kAdvice,
           what + ": an object store: for data sets and models to read; checkpoints need a file system");
     default:
-      return finding("file_system", Verdict::kOk, what);
+      return finding("file_system", CheckOutcome::kOk, what);
   }
 }
 
 Check check_mount_options(const std::optional<Mount>& mount) {
   if (!mount) return skipped("options", "the mount is not known");
   if (mount->has_option("ro")) {
-    return finding("options", Verdict::kFailed,
+    return finding("options", CheckOutcome::kFailed,
                    "ro: mounted read-only; after an error of the disk if it was not so before");
   }
   if (mount->kind() == FileSystemKind::kNfs) return check_nfs_options(*mount);
   if (mount->kind() == FileSystemKind::kLustre) return check_lustre_options(*mount);
-  return finding("options", Verdict::kOk, fmt::format("{}", fmt::join(mount->options, ",")));
+  return finding("options", CheckOutcome::kOk, fmt::format("{}", fmt::join(mount->options, ",")));
 }
 
 Check check_lustre_versions(const std::optional<std::vector<KernelMessage>>& messages, double uptime) {
@@ -152,12 +152,12 @@ Check check_lustre_versions(const std::optional<std::vector<KernelMessage>>& mes
       continue;
     }
     return finding(
-        "versions", Verdict::kFailed,
+        "versions", CheckOutcome::kFailed,
         printable(message->text, 200) +
             ": create the file system with fileSystemTypeVersion 2.15 (FSx's default may be 2.10), or "
             "install the client of the server's version");
   }
-  return finding("versions", Verdict::kOk, "no refused connection in the kernel log");
+  return finding("versions", CheckOutcome::kOk, "no refused connection in the kernel log");
 }
 
 Check check_lustre_layout(const std::optional<Mount>& mount, const TrialReport& report) {
@@ -165,7 +165,7 @@ Check check_lustre_layout(const std::optional<Mount>& mount, const TrialReport& 
   const auto layout = parse_lustre_layout(report.text("lov"));
   if (!layout) return skipped("layout", "Lustre does not tell it: lfs getstripe -d DIR");
   const std::string stripes = layout->stripe_count < 0 ? "all" : fmt::format("{}", layout->stripe_count);
-  Check check = finding("layout", layout->stripe_count == 1 ? Verdict::kAdvice : Verdict::kOk,
+  Check check = finding("layout", layout->stripe_count == 1 ? CheckOutcome::kAdvice : CheckOutcome::kOk,
                         fmt::format("{} stripes of {}", stripes, format_bytes(layout->stripe_bytes)));
   if (layout->stripe_count == 1) {
     check.message =
@@ -182,13 +182,13 @@ std::vector<Check> judge_trial(const fs::path& folder, const std::optional<Mount
   std::vector<Check> checks = {check_answer(mount, report, seconds)};
   checks.back().message = printable(folder.string(), 120) + ": " + checks.back().message;
   if (report.number("free_bytes")) checks.push_back(check_space(report));
-  if (checks.front().verdict != Verdict::kOk) return checks;
+  if (checks.front().outcome != CheckOutcome::kOk) return checks;
   const std::string how =
       report.number("direct") == 1.0 ? "direct I/O" : "no direct I/O here: the cache may help";
   checks.push_back(check_speed("write", report.number("write_mb_per_s"), how));
   if (const std::string wrong = report.text("wrong"); !wrong.empty()) {
     checks.push_back(
-        finding("read", Verdict::kFailed, wrong + ": do not use it; the disk or its server loses data"));
+        finding("read", CheckOutcome::kFailed, wrong + ": do not use it; the disk or its server loses data"));
   } else {
     checks.push_back(check_speed("read", report.number("read_mb_per_s"), how));
   }
@@ -198,14 +198,14 @@ std::vector<Check> judge_trial(const fs::path& folder, const std::optional<Mount
               fmt::format("{:.3g} ms{}", fsync_ms,
                           fsync_ms > kMaxFsyncMs ? ": the disk is failing, or the server overloaded" : "")));
   const std::string rename_error = report.text("rename_error");
-  checks.push_back(finding("rename", rename_error.empty() ? Verdict::kOk : Verdict::kFailed,
+  checks.push_back(finding("rename", rename_error.empty() ? CheckOutcome::kOk : CheckOutcome::kFailed,
                            rename_error.empty()
                                ? "replaces a file at once"
                                : rename_error + ": checkpoints and results cannot be written here; "
                                                 "use a file system for output_dir"));
   const std::string lock_error = report.text("lock_error");
   checks.push_back(finding(
-      "locks", lock_error.empty() ? Verdict::kOk : Verdict::kAdvice,
+      "locks", lock_error.empty() ? CheckOutcome::kOk : CheckOutcome::kAdvice,
       lock_error.empty() ? "flock works" : lock_error + ": nothing keeps two jobs from one output_dir"));
   return checks;
 }

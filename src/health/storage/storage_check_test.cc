@@ -69,8 +69,8 @@ TEST(Mounts, KindsAreToldApart) {
 }
 
 TEST(FileSystem, WhatDoesNotLastIsSaid) {
-  EXPECT_EQ(describe_file_system({}).verdict, Verdict::kSkipped);
-  EXPECT_EQ(describe_file_system(mount_with("ext4", "/dev/vda", {})).verdict, Verdict::kOk);
+  EXPECT_EQ(describe_file_system({}).outcome, CheckOutcome::kSkipped);
+  EXPECT_EQ(describe_file_system(mount_with("ext4", "/dev/vda", {})).outcome, CheckOutcome::kOk);
   EXPECT_THAT(describe_file_system(mount_with("tmpfs", "tmpfs", {})).message,
               HasSubstr("not for checkpoints"));
   EXPECT_THAT(describe_file_system(mount_with("overlay", "overlay", {})).message,
@@ -83,11 +83,11 @@ TEST(MountOptions, SoftNfsFailsAndTheRestIsAdvice) {
   const auto nfs = [](std::vector<std::string> options) {
     return check_mount_options(mount_with("nfs4", "server:/x", std::move(options)));
   };
-  EXPECT_EQ(nfs({"rw", "hard", "vers=4.1", "rsize=1048576", "wsize=1048576"}).verdict, Verdict::kOk);
-  EXPECT_EQ(nfs({"rw", "soft", "vers=4.1"}).verdict, Verdict::kFailed);
-  EXPECT_EQ(nfs({"ro", "hard"}).verdict, Verdict::kFailed);
+  EXPECT_EQ(nfs({"rw", "hard", "vers=4.1", "rsize=1048576", "wsize=1048576"}).outcome, CheckOutcome::kOk);
+  EXPECT_EQ(nfs({"rw", "soft", "vers=4.1"}).outcome, CheckOutcome::kFailed);
+  EXPECT_EQ(nfs({"ro", "hard"}).outcome, CheckOutcome::kFailed);
   const Check old = nfs({"rw", "hard", "vers=3", "nolock", "rsize=65536"});
-  EXPECT_EQ(old.verdict, Verdict::kAdvice);
+  EXPECT_EQ(old.outcome, CheckOutcome::kAdvice);
   EXPECT_THAT(old.message,
               AllOf(HasSubstr("nfsvers=4.1"), HasSubstr("two jobs"), HasSubstr("rsize=1048576")));
 }
@@ -96,16 +96,16 @@ TEST(MountOptions, LustreNeedsFlock) {
   const auto lustre = [](std::vector<std::string> options) {
     return check_mount_options(mount_with("lustre", "10.0.0.2@tcp:/fsx", std::move(options)));
   };
-  EXPECT_EQ(lustre({"rw", "flock"}).verdict, Verdict::kOk);
+  EXPECT_EQ(lustre({"rw", "flock"}).outcome, CheckOutcome::kOk);
   EXPECT_THAT(lustre({"rw", "localflock"}).message, HasSubstr("localflock"));
-  EXPECT_EQ(lustre({"rw"}).verdict, Verdict::kAdvice);
+  EXPECT_EQ(lustre({"rw"}).outcome, CheckOutcome::kAdvice);
 }
 
 TEST(LustreVersions, RefusedConnectionIsFoundInTheKernelLog) {
   FakeMachine machine;
-  EXPECT_EQ(check_lustre_versions(kernel_messages(machine.root()), 10).verdict, Verdict::kSkipped);
+  EXPECT_EQ(check_lustre_versions(kernel_messages(machine.root()), 10).outcome, CheckOutcome::kSkipped);
   machine.write("dev/kmsg", "6,1,5000000,-;Lustre: Lustre: Build Version: 2.15.6\n");
-  EXPECT_EQ(check_lustre_versions(kernel_messages(machine.root()), 10).verdict, Verdict::kOk);
+  EXPECT_EQ(check_lustre_versions(kernel_messages(machine.root()), 10).outcome, CheckOutcome::kOk);
   machine.write(
       "dev/kmsg",
       "6,1,5000000,-;Lustre: Lustre: Build Version: 2.15.6\n"
@@ -113,10 +113,10 @@ TEST(LustreVersions, RefusedConnectionIsFoundInTheKernelLog) {
       "with an incompatible version (2.15.6).  Client must be recompiled\n"
       "3,3,7000000,-;LustreError: something else\n");
   const Check check = check_lustre_versions(kernel_messages(machine.root()), 10);
-  EXPECT_EQ(check.verdict, Verdict::kFailed);
+  EXPECT_EQ(check.outcome, CheckOutcome::kFailed);
   EXPECT_THAT(check.message,
               AllOf(HasSubstr("Server MGS version (2.10.5.0) refused"), HasSubstr("2.15 (FSx")));
-  EXPECT_EQ(check_lustre_versions(kernel_messages(machine.root()), 200'000).verdict, Verdict::kOk)
+  EXPECT_EQ(check_lustre_versions(kernel_messages(machine.root()), 200'000).outcome, CheckOutcome::kOk)
       << "days ago";
 }
 
@@ -163,13 +163,13 @@ TEST(LustreLayoutBytes, DamagedBytesAreNoLayout) {
 TEST(LustreLayoutCheck, OneStripeIsAdvice) {
   const Mount lustre = mount_with("lustre", "10.0.0.2@tcp:/fsx", {"rw", "flock"});
   TrialReport report = good_report();
-  EXPECT_EQ(check_lustre_layout(lustre, report).verdict, Verdict::kSkipped);
+  EXPECT_EQ(check_lustre_layout(lustre, report).outcome, CheckOutcome::kSkipped);
   report.texts["lov"] = plain(1);
   EXPECT_THAT(check_lustre_layout(lustre, report).message, HasSubstr("lfs setstripe -c -1"));
-  EXPECT_EQ(check_lustre_layout(lustre, report).verdict, Verdict::kAdvice);
+  EXPECT_EQ(check_lustre_layout(lustre, report).outcome, CheckOutcome::kAdvice);
   report.texts["lov"] = plain(4);
-  EXPECT_EQ(check_lustre_layout(lustre, report).verdict, Verdict::kOk);
-  EXPECT_EQ(check_lustre_layout(mount_with("ext4", "/dev/vda", {}), report).verdict, Verdict::kSkipped);
+  EXPECT_EQ(check_lustre_layout(lustre, report).outcome, CheckOutcome::kOk);
+  EXPECT_EQ(check_lustre_layout(mount_with("ext4", "/dev/vda", {}), report).outcome, CheckOutcome::kSkipped);
 }
 
 TEST(StorageTrial, GoodOneIsHealthy) { EXPECT_EQ(health_of(judge(good_report())), Health::kHealthy); }
@@ -179,7 +179,7 @@ TEST(StorageTrial, HungServerNamesStageAndPorts) {
   report.timed_out = true;
   report.last_stage = "resolve";
   Check check = check_named(judge(report, mount_with("lustre", "10.0.0.2@tcp:/fsx", {})), "responds");
-  EXPECT_EQ(check.verdict, Verdict::kFailed);
+  EXPECT_EQ(check.outcome, CheckOutcome::kFailed);
   EXPECT_THAT(check.message, AllOf(HasSubstr("no answer for 10.0 s in stage resolve"),
                                    HasSubstr("10.0.0.2@tcp:/fsx"), HasSubstr("TCP 988 and 1018-1023")));
   check = check_named(judge(report, mount_with("nfs4", "server:/x", {})), "responds");
@@ -188,42 +188,42 @@ TEST(StorageTrial, HungServerNamesStageAndPorts) {
   EXPECT_THAT(check.message, HasSubstr("hangs"));
 }
 
-TEST(StorageTrial, EveryFindingHasItsVerdict) {
+TEST(StorageTrial, EveryFindingHasItsOutcome) {
   TrialReport report = good_report();
   report.texts["error"] = "write: Input/output error";
-  EXPECT_EQ(check_named(judge(report), "responds").verdict, Verdict::kFailed);
+  EXPECT_EQ(check_named(judge(report), "responds").outcome, CheckOutcome::kFailed);
   report = good_report();
   report.is_complete = false;
-  EXPECT_EQ(check_named(judge(report), "responds").verdict, Verdict::kUnknown);
+  EXPECT_EQ(check_named(judge(report), "responds").outcome, CheckOutcome::kUnknown);
   report = good_report();
   report.numbers["write_mb_per_s"] = 50;
-  EXPECT_EQ(check_named(judge(report), "write").verdict, Verdict::kAdvice);
+  EXPECT_EQ(check_named(judge(report), "write").outcome, CheckOutcome::kAdvice);
   EXPECT_THAT(check_named(judge(report), "write").message, HasSubstr("100 GB take 33:20"));
   report = good_report();
   report.texts["wrong"] = "bytes 0 to 4 are not what was written";
-  EXPECT_EQ(check_named(judge(report), "read").verdict, Verdict::kFailed);
+  EXPECT_EQ(check_named(judge(report), "read").outcome, CheckOutcome::kFailed);
   report = good_report();
   report.numbers["fsync_ms"] = 1500;
-  EXPECT_EQ(check_named(judge(report), "fsync").verdict, Verdict::kFailed);
+  EXPECT_EQ(check_named(judge(report), "fsync").outcome, CheckOutcome::kFailed);
   report = good_report();
   report.texts["rename_error"] = "Function not implemented";
-  EXPECT_EQ(check_named(judge(report), "rename").verdict, Verdict::kFailed);
+  EXPECT_EQ(check_named(judge(report), "rename").outcome, CheckOutcome::kFailed);
   report = good_report();
   report.texts["lock_error"] = "flock: No locks available";
-  EXPECT_EQ(check_named(judge(report), "locks").verdict, Verdict::kAdvice);
+  EXPECT_EQ(check_named(judge(report), "locks").outcome, CheckOutcome::kAdvice);
   report = good_report();
   report.numbers["free_bytes"] = 1e9;
-  EXPECT_EQ(check_named(judge(report), "space").verdict, Verdict::kFailed);
+  EXPECT_EQ(check_named(judge(report), "space").outcome, CheckOutcome::kFailed);
   report = good_report();
   report.numbers["free_inodes"] = 3;
-  EXPECT_EQ(check_named(judge(report), "space").verdict, Verdict::kFailed);
+  EXPECT_EQ(check_named(judge(report), "space").outcome, CheckOutcome::kFailed);
 }
 
 TEST(StorageCheck, FolderOfThisMachineIsExamined) {
   const TestFolder folder;
   const std::vector<Check> checks = check_storage(folder.path(), 5);
-  EXPECT_EQ(check_named(checks, "responds").verdict, Verdict::kOk);
-  EXPECT_EQ(check_named(checks, "rename").verdict, Verdict::kOk);
+  EXPECT_EQ(check_named(checks, "responds").outcome, CheckOutcome::kOk);
+  EXPECT_EQ(check_named(checks, "rename").outcome, CheckOutcome::kOk);
   EXPECT_THAT(check_named(checks, "file_system").message, HasSubstr(" at /"));
 }
 
@@ -231,8 +231,8 @@ TEST(StorageCheck, MountsComeFromTheGivenRoot) {
   const TestFolder folder;
   FakeMachine machine;
   machine.write("proc/self/mountinfo", "23 22 0:22 / / rw - nfs4 server:/x rw,soft\n");
-  EXPECT_EQ(check_named(check_storage(folder.path(), 5, machine.root()), "options").verdict,
-            Verdict::kFailed);
+  EXPECT_EQ(check_named(check_storage(folder.path(), 5, machine.root()), "options").outcome,
+            CheckOutcome::kFailed);
 }
 
 }  // namespace
