@@ -74,6 +74,10 @@ TEST(Plan, SimulatesClustersOfSeveralSizes) {
                  "--oversubscription: expected a number from 1 to 1000, found 0");
   expect_refused({"--restart_s", "5"}, "--mtbf_hours");
   expect_refused({"--instances", "c7i.*"}, "--instances is for a search");
+  const ProcessResult small = run_tessera({"plan", "--preset", "llama3-8b", "--simulate", "--machine",
+                                           "r7i.2xlarge", "--zero_stage", "0", "--max_length", "1024"});
+  EXPECT_EQ(small.exit_code, 78);
+  EXPECT_THAT(small.err, HasSubstr("does not fit in memory"));
   const ProcessResult alone = run_tessera({"plan", "--preset", "llama3-8b", "--nodes", "4"});
   EXPECT_EQ(alone.exit_code, 64);
   EXPECT_THAT(alone.err, HasSubstr("--nodes is for a simulation: add --simulate"));

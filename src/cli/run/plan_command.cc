@@ -286,6 +286,9 @@ class PlanCommand : public Command {
     if (!plot_.empty()) write_text_file(plot_, simulation_picture(clusters));
     write_output(json_ ? simulation_json(clusters) : simulation_text(clusters));
     flush_output();
+    if (std::ranges::none_of(clusters, &std::string::empty, &SimulatedCluster::refusal)) {
+      fail(ExitCode::kBadConfig, "{}", clusters.back().refusal);
+    }
   }
 
   void show_machine(const FlagTable& table, const ModelConfig& config) {

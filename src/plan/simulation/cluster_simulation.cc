@@ -191,7 +191,7 @@ class Simulation {
   }
 
   void start_flows(size_t from, size_t to) {
-    const Transfer& transfer = program_.transfers[static_cast<size_t>(nodes_[from].completed)];
+    const SimulatedTransfer& transfer = program_.transfers[static_cast<size_t>(nodes_[from].completed)];
     for (const bool crosses : {false, true}) {
       if (!has_variant(from, to, crosses)) continue;
       Flow flow;
@@ -206,7 +206,8 @@ class Simulation {
     shares_are_known_ = false;
   }
 
-  FlowBundle bundle_of(size_t from, size_t to, bool crosses, const Transfer& transfer, double bytes) const {
+  FlowBundle bundle_of(size_t from, size_t to, bool crosses, const SimulatedTransfer& transfer,
+                       double bytes) const {
     const double variant = spread_ ? (crosses ? 1 - in_rack_ : in_rack_) : 1;
     const double receivers = variant * num_peers(from, to), senders = variant * num_peers(to, from);
     const double byte_s =
@@ -283,7 +284,7 @@ class Simulation {
 
   // Of the last step but one, whose transfers are all over.
   void count_bytes(const Flow& flow) {
-    const Transfer& transfer = program_.transfers[static_cast<size_t>(flow.transfer)];
+    const SimulatedTransfer& transfer = program_.transfers[static_cast<size_t>(flow.transfer)];
     if (transfer.step != num_steps_ - 2 || transfer.kind == TransferKind::kValues) return;
     const double variant = spread_ ? (flow.crosses ? 1 - in_rack_ : in_rack_) : 1;
     const double bytes =

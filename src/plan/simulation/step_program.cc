@@ -52,7 +52,7 @@ class Recorder {
   StepProgram take() { return std::move(program_); }
 
  private:
-  int64_t add(const Transfer& transfer) {
+  int64_t add(const SimulatedTransfer& transfer) {
     const int64_t number = std::ssize(program_.transfers);
     program_.transfers.push_back(transfer);
     program_.actions.push_back({ActionKind::kIssue, 0, number});
@@ -359,7 +359,7 @@ class Steps {
 
 double StepProgram::sent_bytes(int step, int num_nodes) const {
   double bytes = 0;
-  for (const Transfer& transfer : transfers) {
+  for (const SimulatedTransfer& transfer : transfers) {
     if (transfer.step == step && transfer.kind != TransferKind::kValues) {
       bytes += transfer.pair_bytes * (num_nodes - 1);
     }

@@ -18,7 +18,7 @@ enum class TransferKind {
 };
 
 // A collective of all nodes, on all rails at once; they are numbered in the order of issue.
-struct Transfer {
+struct SimulatedTransfer {
   TransferKind kind = TransferKind::kGather;
   int step = 0;              // in which it is issued
   double pair_bytes = 0;     // payload that each node sends to each other one
@@ -41,7 +41,7 @@ struct Action {
 
 struct StepProgram {
   std::vector<Action> actions;
-  std::vector<Transfer> transfers;
+  std::vector<SimulatedTransfer> transfers;
 
   // Payload that a node sends in transfers issued in this step.
   double sent_bytes(int step, int num_nodes) const;
