@@ -152,8 +152,8 @@ TEST(NodeCheck, FullCheckEndsInTimeAndMeasures) {
   const Stopwatch stopwatch;
   const FleetFigures figures = {.num_nodes = 3, .medians = {{"compute", 1e9}, {"memory_bandwidth", 1e9}}};
   const std::vector<Check> checks = check_node(
-      {.seconds = 1, .figures = figures, .peers = {}, .folder = folder.path(), .root = machine.root()});
-  EXPECT_LT(stopwatch.seconds(), 8);
+      {.seconds = 4, .figures = figures, .peers = {}, .folder = folder.path(), .root = machine.root()});
+  EXPECT_LT(stopwatch.seconds(), 15);
   std::set<std::string> names;
   for (const Check& check : checks) {
     names.insert(check.name);

@@ -138,7 +138,7 @@ int64_t write_large(int fd, const FolderTrialOptions& options, const TrialReport
     filling += fill.seconds();
     write_whole(fd, buffer.data(), static_cast<size_t>(kPieceBytes), pieces * kPieceBytes);
     ++pieces;
-  } while (pieces * kPieceBytes < options.max_bytes && stopwatch.seconds() < options.seconds / 4);
+  } while (pieces * kPieceBytes < options.max_bytes && stopwatch.seconds() < options.seconds / 8);
   if (fsync(fd) != 0) stage_failed("fsync");
   reporter.number("written_bytes", static_cast<double>(pieces * kPieceBytes));
   reporter.number("write_mb_per_s", static_cast<double>(pieces * kPieceBytes) / 1e6 /
@@ -165,7 +165,7 @@ void read_large(int fd, int64_t pieces, const FolderTrialOptions& options, const
   const Stopwatch stopwatch;
   double reading = 0;
   int64_t piece = 0;
-  for (; piece < pieces && stopwatch.seconds() < options.seconds / 4; ++piece) {
+  for (; piece < pieces && stopwatch.seconds() < options.seconds / 8; ++piece) {
     const Stopwatch one;
     const ssize_t count = pread(fd, found.data(), static_cast<size_t>(kPieceBytes), piece * kPieceBytes);
     reading += one.seconds();

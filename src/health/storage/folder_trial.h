@@ -47,7 +47,7 @@ TrialReport run_in_child(const std::function<void(const TrialReporter& reporter)
 
 struct FolderTrialOptions {
   int64_t max_bytes = int64_t{256} << 20;  // of the large file; fewer if the disk is slow
-  double seconds = 8;                      // of which writing and reading take a third each at most
+  double seconds = 8;  // until it counts as hung; writing and reading take an eighth each at most
 };
 
 // Stages and what they report, in this order:
