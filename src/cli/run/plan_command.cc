@@ -65,8 +65,8 @@ class PlanCommand : public Command {
             "tessera plan run.yaml --instances 'c8i.*' r7i.48xlarge --max_hours 24 --spot",
             "tessera plan --preset llama3-8b --deepspeed cpu-ds.json --nnodes 4 \\",
             "    --memory 64GiB",
-            "tessera plan --preset llama3-8b --machine r7i.16xlarge --simulate --nodes 4 64 \\",
-            "    --nodes_per_rack 16 --oversubscription 4 --mtbf_hours 1000",
+            "tessera plan --preset llama3-8b --machine r7i.16xlarge --simulate \\",
+            "    --nodes 4 64 --nodes_per_rack 16 --oversubscription 4 --mtbf_hours 1000",
             "tessera plan --model start --machine here --nproc_per_node 2 --json"};
   }
 
