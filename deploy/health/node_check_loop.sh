@@ -6,7 +6,7 @@ set -u
 file=$1
 seconds=$2
 shift 2
-trap 'exit 0' TERM INT
+trap 'kill ${!:-} 2>/dev/null; exit 0' TERM INT
 while :; do
   # The lowest priority: a training run on the node comes first.
   nice -n 19 timeout 120 tessera doctor --node_check --json "$@" >/dev/null 2>"$file.errors"
