@@ -87,7 +87,7 @@ std::string function_name(std::string name) {
   return name;
 }
 
-std::string described_words(const std::string& function, const DescribedWords& words) {
+std::string described_for_zsh(const std::string& function, const DescribedWords& words) {
   std::string out = fmt::format("\n{}() {{\n  local -a commands=(\n", function);
   for (const auto& [word, summary] : words) out += fmt::format("    '{}:{}'\n", word, zsh_text(summary));
   return out + "  )\n  _describe -t commands command commands\n}\n";
@@ -99,9 +99,9 @@ std::string zsh_completion(const std::vector<CompletionCommand>& table) {
   std::string out =
       "#compdef tessera\n"
       "# Zsh completion for tessera, written by `tessera completion zsh`.\n";
-  out += described_words("_tessera_words", first_words(table));
+  out += described_for_zsh("_tessera_words", first_words(table));
   for (const std::string& group : group_words(table)) {
-    out += described_words("_tessera_words_" + group, second_words(table, group));
+    out += described_for_zsh("_tessera_words_" + group, second_words(table, group));
   }
   for (const CompletionCommand& command : table) {
     out += fmt::format("\n_tessera_run_{}() {{\n  _arguments", function_name(command.name));
