@@ -14,8 +14,10 @@ command -v node >/dev/null || packages+=(nodejs)
 command -v npm >/dev/null || packages+=(npm)
 if [ "$what" = test ]; then
   packages+=(clang-14 clang-format-14 libclang-rt-14-dev libgloo-dev iproute2 iptables iperf3 zsh fish mandoc
-    chromium python3-yaml python3-jsonschema kubernetes-client shellcheck podman runc mmdebstrap netavark
+    chromium python3-yaml python3-jsonschema shellcheck podman runc mmdebstrap netavark
     aardvark-dns fuse-overlayfs uidmap)
+  # Another package may bring it, and they exclude each other.
+  command -v kubectl >/dev/null || packages+=(kubernetes-client)
 elif [ "$what" = bench ]; then
   packages+=(python3-torch libgloo-dev openmpi-bin libopenmpi-dev iproute2 iperf3)
 elif [ "$what" != build ]; then
