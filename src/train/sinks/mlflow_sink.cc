@@ -102,6 +102,7 @@ void MlflowSink::work() {
   while (!ending_ || (Clock::now() < ending_->deadline && (!has_begun || !queue_.empty()))) {
     const std::vector<MlflowMetric> batch(
         queue_.begin(), queue_.begin() + static_cast<int64_t>(std::min(queue_.size(), kMaxBatch)));
+    const bool is_last_attempt = ending_.has_value();
     lock.unlock();
     const std::optional<Problem> problem = problem_of([&] {
       if (!has_begun) begin();
@@ -111,7 +112,7 @@ void MlflowSink::work() {
     if (problem && !std::exchange(has_warned, true)) log_warning("{}; training continues", problem->what);
     lock.lock();
     if (problem && problem->is_transient) {
-      if (ending_) return;
+      if (is_last_attempt) return;
       wake_.wait_for(lock, pause, [this] { return ending_.has_value(); });
       pause = std::min(2 * pause, kLongestPause);
       continue;
