@@ -43,7 +43,7 @@ podman image exists "$base" || podman import --quiet "$cache/base.tar" "$base" >
 
 # runc and explicit limits also work where cgroups v1 and v2 are mixed and the limits on files are low.
 options=(--ulimit nofile=1024:1024 --ulimit nproc=1024:1024 --network host --timestamp "$SOURCE_DATE_EPOCH"
-  --build-arg "BASE=$base" --build-arg SNAPSHOT= --build-arg "SOURCE_DATE_EPOCH=$SOURCE_DATE_EPOCH"
+  --build-arg "BASE=$base" --build-arg "SOURCE_DATE_EPOCH=$SOURCE_DATE_EPOCH"
   --build-arg "REVISION=$revision" --build-arg "CREATED=$(date --utc --date "@$SOURCE_DATE_EPOCH" +%Y-%m-%dT%H:%M:%SZ)"
   --build-arg "VERSION=$(sed -n 's/^project(tessera VERSION \([0-9.]*\).*/\1/p' "$root/CMakeLists.txt")")
 if $compile; then

@@ -6,7 +6,7 @@ namespace tessera {
 namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
-// Of the advertised memory, what Karpenter expects a node to have before it has seen one
+// The share of the advertised memory that Karpenter expects a node to have before it has seen one
 // (vmMemoryOverheadPercent 0.075). A pod that asks for more gets no node, even though it would fit.
 constexpr double kVisibleShare = 0.925;
 constexpr int64_t kEvictionBytes = 100 * kMiB;

@@ -19,6 +19,14 @@ HWY_BEFORE_NAMESPACE();
 namespace tessera {
 namespace HWY_NAMESPACE {
 
+// Elements a thread takes at a time, 1 MiB at AdamW's 16 bytes each: with 64 KiB the streams are interrupted
+// too often.
+constexpr int64_t kUpdateBlock = 64 * 1024;
+
+// Distance between the element being updated and the one being prefetched: 2 KiB of a float32 array. On its
+// own, the hardware prefetcher follows AdamW's five arrays at 0.87 of the speed.
+constexpr int64_t kUpdatePrefetch = 512;
+
 // Float32 weights ...
 struct WholeMasters {
   float* weight;

@@ -7,17 +7,12 @@
 #include <string>
 #include <vector>
 
+#include "platform/system_file.h"
+
 namespace tessera {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::optional<std::string> first_line(const fs::path& path) {
-  std::ifstream in(path);
-  std::string line;
-  if (!std::getline(in, line)) return std::nullopt;
-  return line;
-}
 
 // Values larger than any memory mean no limit.
 std::optional<int64_t> finite(std::optional<int64_t> value) {
@@ -26,24 +21,11 @@ std::optional<int64_t> finite(std::optional<int64_t> value) {
 }
 
 // A whole number; "max" means no limit.
-std::optional<int64_t> read_limit(const fs::path& path) {
-  const std::optional<std::string> line = first_line(path);
-  if (!line) return std::nullopt;
-  std::istringstream in(*line);
-  int64_t value = 0;
-  if (!(in >> value)) return std::nullopt;
-  return finite(value);
-}
+std::optional<int64_t> read_limit(const fs::path& path) { return finite(number_in(path)); }
 
-std::optional<int64_t> find_stat(const fs::path& path, const std::string& key) {
-  std::ifstream in(path);
-  std::string name;
-  for (int64_t value = 0; in >> name >> value;) {
-    if (name == key) return value;
-  }
-  return std::nullopt;
+int64_t read_stat(const fs::path& path, const std::string& key) {
+  return number_of_line(path, key).value_or(0);
 }
-int64_t read_stat(const fs::path& path, const std::string& key) { return find_stat(path, key).value_or(0); }
 
 // Where a hierarchy is mounted, and which of its groups is seen there: "/" unless a container has the mount
 // of its host's hierarchy without a cgroup namespace.
@@ -136,7 +118,7 @@ std::optional<int64_t> memory_limit(const Level& level) {
     take(read_limit(level.folder / "memory.high"));
   } else {
     take(read_limit(level.folder / "memory.limit_in_bytes"));
-    take(finite(find_stat(level.folder / "memory.stat", "hierarchical_memory_limit")));
+    take(finite(number_of_line(level.folder / "memory.stat", "hierarchical_memory_limit")));
   }
   return least;
 }
@@ -145,7 +127,7 @@ std::optional<double> cpu_quota(const Level& level) {
   double quota = 0;
   double period = 0;
   if (level.v2) {
-    const std::optional<std::string> line = first_line(level.folder / "cpu.max");
+    const std::optional<std::string> line = first_line_of(level.folder / "cpu.max");
     if (!line) return std::nullopt;
     std::istringstream in(*line);
     if (!(in >> quota >> period)) return std::nullopt;  // "max 100000"
@@ -197,7 +179,7 @@ std::optional<double> cgroup_throttled_s(const fs::path& root) {
   for (const Level& level : levels(root)) {
     if (!level.has_cpu) continue;
     const std::optional<int64_t> time =
-        find_stat(level.folder / "cpu.stat", level.v2 ? "throttled_usec" : "throttled_time");
+        number_of_line(level.folder / "cpu.stat", level.v2 ? "throttled_usec" : "throttled_time");
     if (time) total = total.value_or(0) + static_cast<double>(*time) * (level.v2 ? 1e-6 : 1e-9);
   }
   return total;

@@ -46,8 +46,8 @@ std::vector<NumaMemory> numa_memory(const fs::path& root) {
 }
 
 // Pairs of lines: names, then values.
-std::optional<TcpSegments> tcp_segments(const fs::path& root) {
-  std::ifstream in(root / "proc/self/net/snmp");
+std::optional<TcpSegments> tcp_segments(const fs::path& proc) {
+  std::ifstream in(proc / "net/snmp");
   TcpSegments segments;
   int num_found = 0;
   for (std::string names, values; std::getline(in, names) && std::getline(in, values);) {

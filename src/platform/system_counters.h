@@ -24,7 +24,8 @@ struct TcpSegments {
   int64_t sent = 0;  // not counting those sent again
   int64_t sent_again = 0;
 };
-std::optional<TcpSegments> tcp_segments(const std::filesystem::path& root = "/");
+// From <proc>/net/snmp; nullopt where that cannot be read.
+std::optional<TcpSegments> tcp_segments(const std::filesystem::path& proc = "/proc/self");
 
 // A counter of an EFA, InfiniBand or RoCE adapter under the kernel's name and in its units ("port_xmit_data"
 // counts words of 4 bytes, "tx_bytes" bytes).

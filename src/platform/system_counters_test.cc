@@ -36,9 +36,9 @@ TEST(SystemCounters, AreReadFromTheFilesOfTheKernel) {
   EXPECT_EQ(nodes[1].node, 10);
   EXPECT_EQ(nodes[1].missed_pages, 70);
   EXPECT_EQ(nodes[1].free_bytes, 3072);
-  ASSERT_TRUE(tcp_segments(machine.root()));
-  EXPECT_EQ(tcp_segments(machine.root())->sent, 900);
-  EXPECT_EQ(tcp_segments(machine.root())->sent_again, 136);
+  ASSERT_TRUE(tcp_segments(machine.root() / "proc/self"));
+  EXPECT_EQ(tcp_segments(machine.root() / "proc/self")->sent, 900);
+  EXPECT_EQ(tcp_segments(machine.root() / "proc/self")->sent_again, 136);
   const std::vector<RdmaCounter> counters = rdma_counters(machine.root());
   ASSERT_EQ(counters.size(), 1U);
   EXPECT_EQ(counters[0].device + "/" + counters[0].port + "/" + counters[0].name, "efa_0/1/tx_bytes");
@@ -60,7 +60,7 @@ TEST(SystemCounters, ThrottlingIsFoundInTheFirstVersionOfControlGroups) {
 TEST(SystemCounters, AreAbsentWhereTheKernelDoesNotCount) {
   FakeMachine machine;
   EXPECT_TRUE(numa_memory(machine.root()).empty());
-  EXPECT_FALSE(tcp_segments(machine.root()));
+  EXPECT_FALSE(tcp_segments(machine.root() / "proc/self"));
   EXPECT_TRUE(rdma_counters(machine.root()).empty());
   EXPECT_EQ(cpu_frequency_hertz(machine.root()), std::nullopt);
   EXPECT_FALSE(disk_traffic(machine.root()));
@@ -68,7 +68,7 @@ TEST(SystemCounters, AreAbsentWhereTheKernelDoesNotCount) {
   machine.write("proc/self/io", "read_bytes: 1\n");
   machine.write("proc/self/net/snmp", "Tcp: OutSegs\nTcp: 200\nUdp: RetransSegs\n");
   EXPECT_FALSE(disk_traffic(machine.root()));
-  EXPECT_FALSE(tcp_segments(machine.root()));
+  EXPECT_FALSE(tcp_segments(machine.root() / "proc/self"));
 }
 
 }  // namespace

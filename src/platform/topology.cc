@@ -10,22 +10,12 @@
 #include <sstream>
 #include <utility>
 
+#include "platform/system_file.h"
+
 namespace tessera {
 namespace {
 
-std::string read_line(const std::filesystem::path& path) {
-  std::ifstream in(path);
-  std::string line;
-  std::getline(in, line);
-  return line;
-}
-
-int64_t read_number(const std::filesystem::path& path) {
-  const std::string text = read_line(path);
-  int64_t value = 0;
-  std::from_chars(text.data(), text.data() + text.size(), value);
-  return value;
-}
+std::string read_line(const std::filesystem::path& path) { return first_line_of(path).value_or(""); }
 
 // The number between `prefix` and `suffix` in a directory name: "node12" -> 12.
 std::optional<int64_t> number_after(const std::string& name, const std::string& prefix,
@@ -35,13 +25,6 @@ std::optional<int64_t> number_after(const std::string& name, const std::string& 
   const char* end = name.data() + name.size() - suffix.size();
   const auto result = std::from_chars(name.data() + prefix.size(), end, value);
   return result.ec == std::errc() && result.ptr == end ? std::optional(value) : std::nullopt;
-}
-
-std::vector<std::filesystem::path> entries(const std::filesystem::path& folder) {
-  std::vector<std::filesystem::path> out;
-  std::error_code ignored;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) out.push_back(entry.path());
-  return out;
 }
 
 // "Node 0 MemTotal:  12345 kB".
@@ -93,7 +76,7 @@ std::vector<int> online_cpus(const std::filesystem::path& root) {
 
 std::vector<NumaNode> numa_nodes(const std::filesystem::path& root) {
   std::vector<NumaNode> nodes;
-  for (const auto& path : entries(root / "sys/devices/system/node")) {
+  for (const auto& path : entries_of(root / "sys/devices/system/node")) {
     const std::optional<int64_t> id = number_after(path.filename().string(), "node", "");
     if (!id) continue;
     nodes.push_back({static_cast<int>(*id), parse_cpu_list(read_line(path / "cpulist")),
@@ -111,11 +94,11 @@ HugePages huge_pages(const std::filesystem::path& root) {
   if (open != std::string::npos && close != std::string::npos && open < close) {
     result.transparent = modes.substr(open + 1, close - open - 1);
   }
-  for (const auto& path : entries(root / "sys/kernel/mm/hugepages")) {
+  for (const auto& path : entries_of(root / "sys/kernel/mm/hugepages")) {
     const std::optional<int64_t> kilobytes = number_after(path.filename().string(), "hugepages-", "kB");
     if (!kilobytes) continue;
-    result.pools.push_back(
-        {*kilobytes * 1024, read_number(path / "nr_hugepages"), read_number(path / "free_hugepages")});
+    result.pools.push_back({*kilobytes * 1024, number_in(path / "nr_hugepages").value_or(0),
+                            number_in(path / "free_hugepages").value_or(0)});
   }
   std::sort(result.pools.begin(), result.pools.end(),
             [](const HugePagePool& a, const HugePagePool& b) { return a.page_bytes < b.page_bytes; });

@@ -12,7 +12,8 @@
 namespace tessera {
 namespace {
 
-// Of 8xlarge to 48xlarge. Smaller ones spend too much of a step on the network; larger ones are hard to get.
+// Sizes from 8xlarge to 48xlarge: smaller ones spend too much of a step on the network, larger ones are hard
+// to get.
 constexpr int64_t kMinVcpus = 32;
 constexpr int64_t kMaxVcpus = 192;
 
@@ -82,7 +83,7 @@ class DeployClusterCommand : public DeployCommand {
     table->add("zone", &zone_, "Zone of the training nodes; any if not given.");
     table->add_choice(
         "storage", &storage_, {"fsx", "efs", "s3"},
-        "What is behind the volume: FSx for Lustre, EFS, or a disk with an S3 bucket to read from.");
+        "Storage of the volume: FSx for Lustre, EFS, or a disk with an S3 bucket to read from.");
     table
         ->add("infrastructure", &infrastructure_,
               "What `terraform output -json` in deploy/eks/terraform wrote. It gives name, region, zone and "

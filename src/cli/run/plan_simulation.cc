@@ -46,9 +46,10 @@ void SimulationFlags::declare(FlagTable* table) {
              "Most payload that one connection carries, in 10^9 bits per second: about 5 between AWS "
              "instances, 10 within a "
              "placement group. No limit by default; a pair of nodes has --connections for each rank.");
-  table->add("latency_us", &latency_us_,
-             "From the last byte sent until the receiver goes on, in microseconds; 100 unless the machine "
-             "says otherwise.");
+  table->add(
+      "latency_us", &latency_us_,
+      "Delay between the last byte sent and the receiver continuing, in microseconds; 100 unless the machine "
+      "says otherwise.");
   table->add("message_us", &message_us_,
              "Time that a core needs to send and receive one message, in microseconds.");
   table

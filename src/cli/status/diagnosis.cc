@@ -47,8 +47,8 @@ const char* meaning_of(int64_t code) {
   return code == 143 ? "SIGTERM" : code == 137 ? "SIGKILL" : nullptr;
 }
 
-// Of a termination message, which is the end of the log where the container has written none
-// (FallbackToLogsOnError): the last error, or the last line.
+// The last error in a termination message, or its last line. Where the container has written none, the
+// message is the end of its log (FallbackToLogsOnError).
 std::string error_in(const std::string& message) {
   const size_t end = message.find_last_not_of(" \r\n");
   if (end == std::string::npos) return "";

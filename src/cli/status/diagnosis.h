@@ -42,10 +42,10 @@ struct PodCounts {
 };
 
 JobProgress progress_of(const JobObjects& job);
-// Of rank 0's log; "" if there is none.
+// The last line of rank 0's log; "" if there is none.
 std::string last_line(const JobObjects& job);
 PodCounts count_pods(const JobObjects& job);
-// By JobSet, or by the Job itself.
+// Restarts of a JobSet, or failed pods of a Job.
 int64_t num_restarts(const JobObjects& job);
 Diagnosis diagnose(const JobObjects& job);
 

@@ -32,7 +32,7 @@ constexpr int kRounds = 5;
 constexpr double kMinCoreShare = 0.7;
 constexpr double kMinNodeShare = 0.7;
 constexpr int64_t kPatternBytes = int64_t{8} << 20;
-// Of each of BandwidthMeter's three arrays, and core.
+// The size of each of BandwidthMeter's three arrays, for every core.
 constexpr int64_t kLeastArrayBytes = int64_t{4} << 20;
 constexpr int64_t kMostArrayBytes = int64_t{32} << 20;
 

@@ -14,10 +14,10 @@
 #include "health/node/core_speed.h"
 #include "health/node/system_checks.h"
 #include "health/storage/folder_trial.h"
-#include "health/system_file.h"
 #include "kernels/dispatch.h"
 #include "platform/cpu.h"
 #include "platform/memory_info.h"
+#include "platform/system_file.h"
 
 namespace tessera {
 namespace {

@@ -10,8 +10,9 @@
 #include <sstream>
 
 #include "base/text.h"
-#include "health/system_file.h"
 #include "platform/cgroup.h"
+#include "platform/system_counters.h"
+#include "platform/system_file.h"
 
 namespace tessera {
 namespace {
@@ -249,22 +250,15 @@ Check check_network_errors(const fs::path& root) {
 }
 
 Check check_network_retransmits(const fs::path& root) {
-  std::ifstream in(root / "proc/self/net/snmp");
-  std::optional<int64_t> sent, resent;
-  for (std::string names, values; std::getline(in, names) && std::getline(in, values);) {
-    if (!names.starts_with("Tcp:")) continue;
-    std::istringstream name_of(names), value_of(values);
-    for (std::string name, value; name_of >> name && value_of >> value;) {
-      if (name == "OutSegs") sent = std::atoll(value.c_str());
-      if (name == "RetransSegs") resent = std::atoll(value.c_str());
-    }
-  }
-  if (!sent || !resent) return skipped("network_retransmits", "the kernel does not count them here");
-  const double share = static_cast<double>(*resent) / static_cast<double>(std::max<int64_t>(1, *sent));
-  const bool is_bad = share > kMaxResentShare && *resent >= kMinResent;
+  const std::optional<TcpSegments> tcp = tcp_segments(root / "proc/self");
+  if (!tcp) return skipped("network_retransmits", "the kernel does not count them here");
+  const double share =
+      static_cast<double>(tcp->sent_again) / static_cast<double>(std::max<int64_t>(1, tcp->sent));
+  const bool is_bad = share > kMaxResentShare && tcp->sent_again >= kMinResent;
   return judged(
       "network_retransmits", is_bad, share, kMaxResentShare, "share of segments",
-      fmt::format("{} of {} TCP segments sent again{}", format_count(*resent), format_count(*sent),
+      fmt::format("{} of {} TCP segments sent again{}", format_count(tcp->sent_again),
+                  format_count(tcp->sent),
                   is_bad ? ": the network loses packets; tessera bench network finds the link" : ""));
 }
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "base/text.h"
-#include "health/system_file.h"
+#include "platform/system_file.h"
 
 namespace tessera {
 namespace {

@@ -14,14 +14,6 @@ HWY_BEFORE_NAMESPACE();
 namespace tessera {
 namespace HWY_NAMESPACE {
 
-// Elements a thread takes at a time, 1 MiB at 16 bytes each: with 64 KiB the streams are interrupted too
-// often.
-constexpr int64_t kBlock = 64 * 1024;
-
-// Distance between the element being updated and the one being prefetched: 2 KiB of a float32 array. On its
-// own, the hardware prefetcher follows five arrays at 0.87 of the speed.
-constexpr int64_t kPrefetchDistance = 512;
-
 // Products and sums are rounded separately, never fused: bit-identical to the reference. The update moves 28
 // bytes per element and is memory-bound: from cache the same code runs twice as fast.
 template <class D, class V = hn::Vec<D>>
@@ -134,10 +126,10 @@ struct RoundedMoments {
 template <class Masters, class Moments>
 HWY_INLINE void update(const Masters& masters, const Moments& moments, const float* gradient, int64_t count,
                        const AdamWScalars& scalars, ThreadPool& pool) {
-  pool.parallel_blocks(count, kBlock, [&](int64_t begin, int64_t end) HWY_ATTR {
+  pool.parallel_blocks(count, kUpdateBlock, [&](int64_t begin, int64_t end) HWY_ATTR {
     const FloatTag d;
     moments.for_each(d, begin, end, [&](auto access, int64_t i, const uint32_t* random) HWY_ATTR {
-      const int64_t ahead = std::min(i + kPrefetchDistance, end - 1);
+      const int64_t ahead = std::min(i + kUpdatePrefetch, end - 1);
       __builtin_prefetch(gradient + ahead, /*rw=*/0);
       __builtin_prefetch(moments.m + ahead, /*rw=*/1);
       __builtin_prefetch(moments.v + ahead, /*rw=*/1);

@@ -14,19 +14,15 @@ HWY_BEFORE_NAMESPACE();
 namespace tessera {
 namespace HWY_NAMESPACE {
 
-// As for AdamW (adamw_hwy.cc): elements a thread takes at a time, and how far ahead it prefetches.
-constexpr int64_t kBlock = 64 * 1024;
-constexpr int64_t kPrefetchDistance = 512;
-
 // Products and sums are rounded separately, never fused: bit-identical to the reference.
 template <class Masters>
 HWY_INLINE void update(const Masters& masters, const float* gradient, float* m, int64_t count,
                        const LionScalars& scalars, ThreadPool& pool) {
-  pool.parallel_blocks(count, kBlock, [&](int64_t begin, int64_t end) HWY_ATTR {
+  pool.parallel_blocks(count, kUpdateBlock, [&](int64_t begin, int64_t end) HWY_ATTR {
     const FloatTag d;
     using V = hn::Vec<decltype(d)>;
     for_each_vector(d, end - begin, [&](auto access, int64_t offset) HWY_ATTR {
-      const int64_t i = begin + offset, ahead = std::min(i + kPrefetchDistance, end - 1);
+      const int64_t i = begin + offset, ahead = std::min(i + kUpdatePrefetch, end - 1);
       __builtin_prefetch(gradient + ahead, /*rw=*/0);
       __builtin_prefetch(m + ahead, /*rw=*/1);
       masters.prefetch(ahead);

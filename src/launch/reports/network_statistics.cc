@@ -4,6 +4,8 @@
 #include <sstream>
 #include <string>
 
+#include "platform/system_counters.h"
+
 namespace tessera {
 namespace {
 
@@ -26,21 +28,6 @@ void add_interfaces(const std::filesystem::path& path, NetworkStatistics* sums) 
   }
 }
 
-// A line of names, "Tcp: RtoAlgorithm ... OutSegs RetransSegs ...", followed by one of values.
-void add_tcp(const std::filesystem::path& path, NetworkStatistics* sums) {
-  std::ifstream file(path);
-  std::string names_line, values_line;
-  while (std::getline(file, names_line) && std::getline(file, values_line)) {
-    if (!names_line.starts_with("Tcp:")) continue;
-    std::istringstream names(names_line), values(values_line);
-    std::string name, value;
-    while (names >> name && values >> value) {
-      if (name == "OutSegs") sums->sent_segments = std::stoll(value);
-      if (name == "RetransSegs") sums->resent_segments = std::stoll(value);
-    }
-  }
-}
-
 }  // namespace
 
 NetworkStatistics NetworkStatistics::operator-(const NetworkStatistics& before) const {
@@ -55,7 +42,9 @@ NetworkStatistics NetworkStatistics::operator-(const NetworkStatistics& before) 
 NetworkStatistics read_network_statistics(const std::filesystem::path& proc) {
   NetworkStatistics statistics;
   add_interfaces(proc / "net" / "dev", &statistics);
-  add_tcp(proc / "net" / "snmp", &statistics);
+  const TcpSegments tcp = tcp_segments(proc).value_or(TcpSegments{});
+  statistics.sent_segments = tcp.sent;
+  statistics.resent_segments = tcp.sent_again;
   return statistics;
 }
 

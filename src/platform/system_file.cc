@@ -1,4 +1,4 @@
-#include "health/system_file.h"
+#include "platform/system_file.h"
 
 #include <algorithm>
 #include <fstream>
