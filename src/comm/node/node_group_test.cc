@@ -86,11 +86,17 @@ TEST(NodeGroup, MemoryAndCountersOutliveTheGroup) {
 }
 
 TEST(NodeGroup, CountsItsWaits) {
-  const auto errors = run_threads(2, [](NodeGroup& group, FailureDetector&) {
+  std::atomic<bool> rank1_is_about_to_wait = false;
+  const auto errors = run_threads(2, [&](NodeGroup& group, FailureDetector&) {
     SharedCounters counters = group.make_counters("steps", 1);
     const CollectiveCount before = group.collectives().at(0);
     for (int i = 0; i < 3; ++i) group.barrier({"begin"});
-    if (group.index() == 0) std::this_thread::sleep_for(50ms);
+    if (group.index() == 1) {
+      rank1_is_about_to_wait = true;
+    } else {
+      while (!rank1_is_about_to_wait) std::this_thread::sleep_for(1ms);
+      std::this_thread::sleep_for(100ms);
+    }
     counters.publish(0, 1);
     counters.wait_all(0, 1, {"gradients"}, 4096);
     counters.wait(1 - group.index(), 0, 1, {"gradients"}, 100);
