@@ -32,6 +32,11 @@ void add(Value::Object* context, Value::Object more) {
   for (Value::Field& field : more) context->push_back(std::move(field));
 }
 
+// Makes the output of a template a variable of its name.
+void add_rendered(const DeployTemplates& templates, const char* name, Value::Object* context) {
+  context->push_back({name, templates.render(std::string(name) + ".yaml.jinja", *context)});
+}
+
 Value::Object pod_context(const PodSettings& pod) {
   return {{"namespace", pod.name_space},
           {"image", pod.image},
@@ -91,7 +96,6 @@ Value::Object job_context(const JobSettings& job, const std::string& secret) {
                  {"check_cpus", std::to_string(job.size.cpus)},
                  {"check_memory", fmt::format("{}Mi", job.size.memory_bytes >> 20)},
                  {"node_selector", node_selector(job)},
-                 {"tolerates_spot", job.capacity != "on-demand"},
                  {"same_zone", !job.instance.empty() && job.num_nodes > 1},
                  {"queue", job.queue},
                  {"workload_priority", job.pod.priority_class},
@@ -125,17 +129,16 @@ std::string job_documents(const DeployTemplates& templates, const JobSettings& j
                           const std::string& secret) {
   Value::Object context = job_context(job, secret);
   std::vector<std::string> documents = {templates.render("job_objects.yaml.jinja", context)};
+  add_rendered(templates, "job_metadata", &context);
   if (is_trainer(job.kind)) {
     documents.push_back(templates.render("trainjob.yaml.jinja", context));
     return join_documents(documents);
   }
-  context.push_back({"pod", templates.render("pod.yaml.jinja", context)});
-  if (job.kind == JobKind::kJobSet) {
-    context.push_back({"jobset", templates.render("jobset_spec.yaml.jinja", context)});
-    documents.push_back(templates.render("jobset.yaml.jinja", context));
-  } else {
-    documents.push_back(templates.render("job.yaml.jinja", context));
-  }
+  add_rendered(templates, "pod", &context);
+  add_rendered(templates, "job_spec", &context);
+  if (job.kind == JobKind::kJobSet) add_rendered(templates, "jobset_spec", &context);
+  documents.push_back(
+      templates.render(job.kind == JobKind::kJobSet ? "jobset.yaml.jinja" : "job.yaml.jinja", context));
   return join_documents(documents);
 }
 
@@ -163,7 +166,6 @@ std::string runtime_documents(const DeployTemplates& templates, const RuntimeSet
       {{"job", Value()},
        {"in_jobset", true},
        {"node_selector", Value::List{named("nodeType", "cpu-amx")}},
-       {"tolerates_spot", runtime.tolerates_spot},
        {"pet", Value::List()},
        // Nodes of all sizes have these, and a pod is Guaranteed only if every container says what it takes.
        {"check_cpus", "4"},
@@ -173,8 +175,9 @@ std::string runtime_documents(const DeployTemplates& templates, const RuntimeSet
        {"storage", runtime.storage},
        {"storage_class", runtime.storage_class ? Value(*runtime.storage_class) : Value()},
        {"volume", std::move(volume)}});
-  context.push_back({"pod", templates.render("pod.yaml.jinja", context)});
-  context.push_back({"jobset", templates.render("jobset_spec.yaml.jinja", context)});
+  add_rendered(templates, "pod", &context);
+  add_rendered(templates, "job_spec", &context);
+  add_rendered(templates, "jobset_spec", &context);
   return templates.render("runtime.yaml.jinja", context);
 }
 

@@ -84,7 +84,6 @@ struct RuntimeSettings {
   std::optional<RuntimeVolume> volume;       // one that exists
   std::string storage = "1200Gi";
   std::vector<std::pair<std::string, std::string>> secrets;  // names and tokens
-  bool tolerates_spot = true;
 };
 
 // Namespace, Secrets, PriorityClass, claim, NetworkPolicy and ClusterTrainingRuntime.

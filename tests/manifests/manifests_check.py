@@ -37,12 +37,12 @@ SHAPES = [
 OPTIONS = [
     [],
     ["--queue", "training", "--capacity", "spot", "--zone", "eu-west-1a"],
-    ["--rendezvous_secret", "mine", "--claim", "training-data", "--node_check", "--capacity", "on-demand", "--name", "x"],
+    ["--rendezvous_secret", "mine", "--claim", "training-data", "--capacity", "on-demand", "--name", "x"],
     ["--nproc_per_node", "2", "--zero_stage", "3", "--gather_schedule", "per_layer",
      "--namespace", "team-a", "--queue", "training"],
 ]
-# Of kinds whose pods are all in the manifest.
-OWN_PORT = ["--metrics_port", "9999"]
+# For kinds whose pods are described in the manifest and not in a runtime.
+OWN_PODS = ["--metrics_port", "9999", "--node_check", "--hf_token_secret", "own-token", "--priority_class", "high"]
 VOLUMES = [["--storage_class", "fsx"], ["--fsx", "fs-0123.fsx.eu-west-1.amazonaws.com/abcdef"], ["--efs", "fs-0123"],
            ["--nfs", "10.0.0.5:/export"]]
 # Documents of other targets: a name and the arguments after `tessera deploy`.
@@ -73,6 +73,10 @@ REFUSALS = [
     (["--deepspeed", "ds.json"], 64, "--deepspeed: the pods do not have"),
     (["--metrics_port", "9999"], 64, "--metrics_port: expected 9400"),
     (["--metrics_host", "127.0.0.1"], 64, "--metrics_host: pods serve on all"),
+    (["--node_check"], 64, "--node_check: the pods of a TrainJob have that of their runtime tessera-amx"),
+    (["--hf_token_secret", "mine"], 64, "--hf_token_secret: the pods of a TrainJob have that of their runtime"),
+    (["--priority_class", "high"], 64, "--priority_class: without --queue"),
+    (["--runtime", "mine", "--trainer", "job"], 64, "--runtime: only a TrainJob has one"),
     (["--trainer", "v2.0"], 64, "--trainer: expected one of v2.1, v2.2, v2.3, jobset, job, found 'v2.0'"),
     (["--memory", "900GiB"], 78, "leaves a pod"),
     (["--grace_period_s", "200"], 64, "--grace_period_s: expected 1 to 90"),
@@ -108,7 +112,7 @@ def requests():
         for o, option in enumerate(OPTIONS):
             # Every kind meets every option, and every shape some of both.
             for shape in {(k + o) % len(SHAPES), (k + 2 * o + 1) % len(SHAPES)}:
-                more = OWN_PORT if kind in ("jobset", "job") and o == 0 else []
+                more = OWN_PODS if kind in ("jobset", "job") and o == 0 else []
                 yield f"job-{kind}-{o}-{shape}", [*JOB, *SHAPES[shape], *option, *more, "--trainer", kind], kind
         for v, volume in enumerate(VOLUMES):
             yield f"runtime-{kind}-{v}", ["runtime", *volume, "--trainer", kind], kind

@@ -99,6 +99,7 @@ class DeployKubernetesCommand : public DeployCommand {
     JobSettings job = job_settings();
     check_pod_paths(args_, given_);
     check_metrics_port(*table, &job);
+    check_runtime_flags(*table, job);
     if (args_.dataset.empty()) fail(ExitCode::kUsage, "--dataset: a job needs rows to train on");
     const ModelConfig config = model_config();
     const std::vector<Instance> catalogue = plan_catalogue(catalogue_);
@@ -185,6 +186,27 @@ class DeployKubernetesCommand : public DeployCommand {
            job->pod.port, is_trainer(job->kind) ? "ClusterTrainingRuntime" : "job", *args_.metrics_port);
     }
     job->pod.port = *args_.metrics_port;
+  }
+
+  // What a TrainJob cannot change of its runtime's pods, and what other jobs do not have.
+  static void check_runtime_flags(const FlagTable& table, const JobSettings& job) {
+    if (!is_trainer(job.kind)) {
+      if (table.is_set("runtime")) fail(ExitCode::kUsage, "--runtime: only a TrainJob has one; leave it out");
+      return;
+    }
+    for (const char* flag : {"node_check", "hf_token_secret"}) {
+      if (!table.is_set(flag)) continue;
+      fail(ExitCode::kUsage,
+           "--{}: the pods of a TrainJob have that of their runtime {}: give it to `tessera deploy runtime`",
+           flag, job.pod.runtime);
+    }
+    if (table.is_set("priority_class") && job.queue.empty()) {
+      fail(
+          ExitCode::kUsage,
+          "--priority_class: without --queue the pods of a TrainJob have only that of their runtime {}: give "
+          "it to `tessera deploy runtime`",
+          job.pod.runtime);
+    }
   }
 
   ModelConfig model_config() const {
