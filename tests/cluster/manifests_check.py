@@ -268,7 +268,7 @@ def check_scripts():
     if not shutil.which("shellcheck"):
         print("not checked: scripts: shellcheck is not installed")
         return
-    scripts = [*(DEPLOY / "eks").glob("*.sh"), *(DEPLOY / "health").glob("*.sh"), *(ROOT / "tests/cluster").glob("*.sh")]
+    scripts = [path for folder in ["deploy", "scripts", "tests"] for path in (ROOT / folder).rglob("*.sh")]
     result = run("shellcheck", "-x", "-P", str(ROOT), *map(str, scripts))
     check(result.returncode == 0, result.stdout)
 
