@@ -12,8 +12,6 @@ namespace {
 constexpr int64_t kMaxRestarts = 10;       // of all pods
 constexpr int64_t kMaxLaunchRestarts = 3;  // of the ranks inside their pods
 constexpr int kRendezvousPort = 29500;     // as Kubeflow Trainer sets it
-// User and configuration errors, bugs, and values that are not finite: docs/operations.md.
-constexpr int kFinalCodes[] = {64, 65, 66, 70, 78, 79};
 
 const char* name_of(JobKind kind) {
   for (const JobKindName& each : kJobKinds) {
@@ -59,6 +57,19 @@ Value node_selector(const JobSettings& job) {
   if (job.capacity != "any") labels.emplace_back(named("karpenter.sh/capacity-type", job.capacity));
   if (!job.zone.empty()) labels.emplace_back(named("topology.kubernetes.io/zone", job.zone));
   return labels;
+}
+
+Value volume_context(const RuntimeVolume& volume, const PodSettings& pod) {
+  Value::List attributes;
+  for (const auto& [name, value] : volume.attributes) attributes.emplace_back(named(name.c_str(), value));
+  return Value::Object{{"name", pod.name_space + "-" + pod.claim},
+                       {"about", volume.about},
+                       {"server", volume.server},
+                       {"path", volume.path},
+                       {"driver", volume.driver},
+                       {"handle", volume.handle},
+                       {"attributes", std::move(attributes)},
+                       {"mount_options", list_of(volume.mount_options)}};
 }
 
 // The variables that Kubeflow Trainer would set, but for PET_NODE_RANK.
@@ -142,26 +153,40 @@ std::string job_documents(const DeployTemplates& templates, const JobSettings& j
   return join_documents(documents);
 }
 
+RuntimeVolume lustre_volume(const std::string& id, const std::string& dns_name,
+                            const std::string& mount_name) {
+  RuntimeVolume volume;
+  volume.about = "FSx for Lustre";
+  volume.driver = "fsx.csi.aws.com";
+  volume.handle = id;
+  volume.attributes = {{"dnsname", dns_name}, {"mountname", mount_name}};
+  volume.mount_options = {"flock"};
+  return volume;
+}
+
+RuntimeVolume efs_volume(const std::string& handle) {
+  RuntimeVolume volume;
+  volume.about = "EFS";
+  volume.driver = "efs.csi.aws.com";
+  volume.handle = handle;
+  return volume;
+}
+
+std::string storage_documents(const DeployTemplates& templates, Value::Object context,
+                              const RuntimeSettings& storage) {
+  add(&context, {{"claim", storage.pod.claim},
+                 {"storage_size", storage.storage},
+                 {"storage_class", Value()},
+                 {"volume", storage.volume ? volume_context(*storage.volume, storage.pod) : Value()}});
+  if (storage.volume) add_rendered(templates, "claimed_volume", &context);
+  return templates.render("cluster_storage.yaml.jinja", context);
+}
+
 std::string runtime_documents(const DeployTemplates& templates, const RuntimeSettings& runtime) {
   Value::Object context = pod_context(runtime.pod);
   Value::List secrets;
   for (const auto& [name, token] : runtime.secrets)
     secrets.emplace_back(Value::Object{{"name", name}, {"token", token}});
-  Value volume;
-  if (runtime.volume) {
-    const RuntimeVolume& given = *runtime.volume;
-    Value::List attributes;
-    for (const auto& [name, value] : given.attributes) attributes.emplace_back(named(name.c_str(), value));
-    volume = Value::Object{{"name", runtime.pod.name_space + "-" + runtime.pod.claim},
-                           {"kind", given.kind},
-                           {"about", given.about},
-                           {"server", given.server},
-                           {"path", given.path},
-                           {"driver", given.driver},
-                           {"handle", given.handle},
-                           {"attributes", std::move(attributes)},
-                           {"mount_options", list_of(given.mount_options)}};
-  }
   add(&context,
       {{"job", Value()},
        {"in_jobset", true},
@@ -172,9 +197,10 @@ std::string runtime_documents(const DeployTemplates& templates, const RuntimeSet
        {"check_memory", "8Gi"},
        {"trainer", runtime.trainer ? name_of(*runtime.trainer) : ""},
        {"secrets", std::move(secrets)},
-       {"storage", runtime.storage},
+       {"storage_size", runtime.storage},
        {"storage_class", runtime.storage_class ? Value(*runtime.storage_class) : Value()},
-       {"volume", std::move(volume)}});
+       {"volume", runtime.volume ? volume_context(*runtime.volume, runtime.pod) : Value()}});
+  add_rendered(templates, "claimed_volume", &context);
   add_rendered(templates, "pod", &context);
   add_rendered(templates, "job_spec", &context);
   add_rendered(templates, "jobset_spec", &context);

@@ -173,7 +173,7 @@ TEST(RuntimeManifest, HasWhatItsJobsNeedInEveryForm) {
 TEST(RuntimeManifest, ClaimsAVolumeThatExists) {
   RuntimeSettings runtime;
   runtime.pod.image = "tessera:1";
-  runtime.volume = RuntimeVolume{"nfs", "NFS", "10.0.0.5", "/export", "", "", {}, {"hard"}};
+  runtime.volume = RuntimeVolume{"NFS", "10.0.0.5", "/export", "", "", {}, {"hard"}};
   runtime.secrets = {{"hf-token", "hf_x"}};
   const std::vector<Manifest> all = parse_manifests(runtime_documents(DeployTemplates(), runtime), "runtime");
   EXPECT_THAT(lint_manifests(all), ElementsAre());
