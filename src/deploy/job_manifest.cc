@@ -129,7 +129,13 @@ JobKind job_kind(const std::string& name) {
   for (const JobKindName& each : kJobKinds) {
     if (name == each.name) return each.kind;
   }
-  fail(ExitCode::kUsage, "--trainer: expected one of v2.1, v2.2, v2.3, jobset, job, found '{}'", name);
+  fail(ExitCode::kInternal, "no kind of job is called '{}'", name);
+}
+
+std::vector<std::string> job_kind_names() {
+  std::vector<std::string> names;
+  for (const JobKindName& each : kJobKinds) names.emplace_back(each.name);
+  return names;
 }
 
 std::string pod_suffix(JobKind kind, int num_nodes) {

@@ -24,7 +24,8 @@ inline constexpr JobKindName kJobKinds[] = {{"v2.1", JobKind::kTrainerV21},
                                             {"v2.3", JobKind::kTrainerV23},
                                             {"jobset", JobKind::kJobSet},
                                             {"job", JobKind::kJob}};
-JobKind job_kind(const std::string& name);
+std::vector<std::string> job_kind_names();
+JobKind job_kind(const std::string& name);  // one of these
 inline bool is_trainer(JobKind kind) { return kind != JobKind::kJobSet && kind != JobKind::kJob; }
 
 // Exit codes after which another attempt would end the same way: errors of the user or the configuration,

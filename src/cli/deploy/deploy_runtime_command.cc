@@ -27,9 +27,7 @@ class DeployRuntimeCommand : public DeployCommand {
   }
 
   void declare_flags(FlagTable* table) override {
-    std::vector<std::string> kinds;
-    for (const JobKindName& each : kJobKinds) kinds.emplace_back(each.name);
-    table->add_choice("trainer", &trainer_, kinds,
+    table->add_choice("trainer", &trainer_, job_kind_names(),
                       "What runs jobs: a version of Kubeflow Trainer; with jobset or job there is no "
                       "ClusterTrainingRuntime.");
     table->add("secrets", &secrets_, "Write the Secrets as well.");
