@@ -146,6 +146,8 @@ TEST(JobManifest, AFailedNodeCheckReplacesItsPodAndNothingCounts) {
     EXPECT_EQ(text_at(rules[3], "action"), "Ignore");
     EXPECT_EQ(text_at(rules[3], "onExitCodes.containerName"), "node-check");
     EXPECT_EQ(list_at(rules[3], "onExitCodes.values"), (Value::List{1, 2})) << "unhealthy, not known";
+    EXPECT_EQ(text_at(pod_of(all), "spec.initContainers.0.terminationMessagePolicy"), "FallbackToLogsOnError")
+        << "for tessera status";
   }
 }
 

@@ -163,8 +163,8 @@ std::optional<ContainerEnd> first_failure(const JobObjects& job) {
   const std::vector<ContainerEnd> all = failures(job);
   const auto best = std::ranges::min_element(all, [](const ContainerEnd& a, const ContainerEnd& b) {
     const auto rank = [](const ContainerEnd& end) {
-      // Times are in seconds: if a pod and its peer ended within one, the peer (75) is not the cause.
-      return std::tuple(!would_repeat(end.code), end.is_consequence, end.time, end.code == 75);
+      // Times are in seconds: of pods that ended within one, the others followed the killed one.
+      return std::tuple(!would_repeat(end.code), end.is_consequence, end.time, end.code != 137);
     };
     return rank(a) < rank(b);
   });
