@@ -283,14 +283,16 @@ class DeployKubernetesCommand : public DeployCommand {
   std::vector<std::string> about(const JobPlan& plan, const Instance& instance,
                                  const JobSettings& job) const {
     const RunForecast& forecast = plan.forecast;
+    // Whole ones, because a part is measured in this process: the same request gives the same manifest.
+    const int64_t planned_gib = (forecast.memory.node_bytes() >> 30) + 1;
     const double billions = static_cast<double>(forecast.num_parameters) / 1e9;
     std::vector<std::string> lines = {
         fmt::format("{} with {:.2f} billion parameters on {}{}, {} each.", args_.model, billions,
                     format_count(job.num_nodes, "node"), instance.name.empty() ? "" : " of " + instance.name,
                     format_count(job.local_world_size, "rank")),
-        fmt::format(
-            "Memory of a node: {} planned, {} in the pod; the rest holds files and copies of checkpoints.",
-            format_bytes(forecast.memory.node_bytes()), format_bytes(job.size.memory_bytes)),
+        fmt::format("Memory of a node: {} GiB planned, {} in the pod; the rest holds files and copies of "
+                    "checkpoints.",
+                    planned_gib, format_bytes(job.size.memory_bytes)),
         fmt::format(
             "A checkpoint has {} and takes {} s at {:g} MB/s; a run has {} s after SIGTERM.",
             format_bytes(forecast.disk.checkpoint_bytes),
