@@ -23,7 +23,7 @@ log=$cache/build-${1:-latest}.log
 [ "$(id -u)" = 0 ] || { echo "error: run as root: mmdebstrap and podman need it here" >&2; exit 78; }
 mkdir -p "$cache"
 
-# The time of the commit; of an archive without one, of its newest text.
+# The time of the commit, or of the newest text in an archive without one.
 SOURCE_DATE_EPOCH=$(git -C "$root" log -1 --format=%ct 2>/dev/null || stat -c %Y "$root/CHANGELOG.md")
 revision=$(git -C "$root" describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null || true)
 export SOURCE_DATE_EPOCH
@@ -57,7 +57,7 @@ fi
 before=$(podman image inspect "$image" --format '{{.Id}}' 2>/dev/null || true)
 podman --runtime runc build "${options[@]}" "${no_cache[@]}" --file "$root/deploy/docker/Dockerfile" --tag "$image" \
   "$root" >"$log" 2>&1 || { tail -30 "$log" >&2; exit 70; }
-# Without its tag nobody would miss the earlier image, but the disk.
+# The earlier image has lost its tag and only takes up disk space.
 [ -z "$before" ] || [ "$before" = "$(podman image inspect "$image" --format '{{.Id}}')" ] ||
   podman image rm "$before" >/dev/null 2>&1 || true  # a container still has it
 podman image inspect "$image" --format "$image {{index .RootFS.Layers 0}} {{.Size}} bytes (base: $(

@@ -1,8 +1,8 @@
 #!/bin/sh
-# root.sh: the last step of the image's root file system, run as root in it. Installs /tmp/package/tessera_*.deb on the
-# libraries that are there, adds the user, the volume's folder and the bill of materials, and removes whatever differs
-# between two builds. What is left are the times of files, which the builders set: `docker buildx` with rewrite-timestamp,
-# podman with --timestamp.
+# root.sh: the last step of the image's root file system, run as root in it. Installs /tmp/package/tessera_*.deb on top of
+# its libraries, adds the user, the volume's folder and the bill of materials, and removes whatever differs between two
+# builds, except for the times of files, which the builders set: `docker buildx` with rewrite-timestamp, podman with
+# --timestamp.
 set -eu
 
 # Fails if a library that the program depends on is missing from the list in the Dockerfile.
@@ -16,7 +16,7 @@ chown 1000:1000 /data
 
 sh /tmp/sbom.sh /tmp/package/compiled_in >/usr/share/sbom/tessera.spdx.json
 
-rm -rf /var/lib/apt/lists/* /var/cache/* /var/log/* /var/lib/dpkg/*-old /var/cache/ldconfig/* /etc/*- /tmp/* /run/*
+rm -rf /var/lib/apt/lists/* /var/cache/* /var/log/* /var/lib/dpkg/*-old /etc/*- /tmp/* /run/*
 : >/etc/machine-id
-# Nobody gets more rights than he has: su, mount and the like are of no use here.
+# No setuid or setgid programs: su, mount and the like are not needed.
 find / -xdev -type f -perm /6000 -exec chmod ug-s {} +

@@ -1,7 +1,7 @@
 #!/bin/sh
 # sbom.sh COMPILED_IN: prints the bill of materials of this root file system as SPDX 2.3 JSON: every installed Debian
 # package, and those in the table COMPILED_IN (name, version, architecture, source package; tabs), whose code is part of
-# the program. Package URLs are those by which scanners look up vulnerabilities. Needs SOURCE_DATE_EPOCH.
+# the program. Scanners look up vulnerabilities by the package URLs. Needs SOURCE_DATE_EPOCH.
 set -eu
 table=$(mktemp)
 trap 'rm -f "$table"' EXIT

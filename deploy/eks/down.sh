@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# down.sh: deletes what up.sh made, in the order in which nothing is left behind: jobs, load balancers, training nodes, volumes,
-# the cluster, then network, file system and roles; at last it lists what still carries the cluster's tag. Running it again
-# continues after a failure. See docs/eks.md.
+# down.sh: deletes what up.sh created, in an order that leaves nothing behind: jobs, load balancers, training nodes, volumes, the
+# cluster, then network, file system and roles; finally it lists what still carries the cluster's tag. Running it again continues
+# after a failure. See docs/eks.md.
 # shellcheck source=deploy/eks/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 help() {
   cat <<'HELP'
 usage: down.sh --name NAME --region REGION [options]
-  --keep-bucket   leave the bucket that up.sh made, with its content (one that was given to up.sh is left anyway)
+  --keep-bucket   keep the bucket that up.sh created, with its content (one given to up.sh is always kept)
   --state DIR     as given to up.sh (~/.local/state/tessera/eks/NAME)
   --dry-run       show every command, run none
   --yes           do not ask
@@ -61,7 +61,7 @@ if [ -n "$dry_run" ] || [ -n "$(aws_ eks list-clusters --query "clusters[?@=='$n
   delete_all trainjobs.trainer.kubeflow.org -A --timeout=5m
   delete_all jobsets.jobset.x-k8s.io -A --timeout=5m
   run kubectl delete jobs.batch --all -n training --timeout=5m --ignore-not-found
-  # Load balancers cost, and their network interfaces are in the way of the VPC's deletion.
+  # Load balancers cost money, and their network interfaces block the deletion of the VPC.
   run kubectl delete ingresses.networking.k8s.io --all -A --timeout=5m
   services=$(ask kubectl get services -A -o \
     'go-template={{range .items}}{{if eq .spec.type "LoadBalancer"}}{{.metadata.namespace}}/{{.metadata.name}} {{end}}{{end}}')
@@ -78,7 +78,7 @@ if [ -n "$dry_run" ] || [ -n "$(aws_ eks list-clusters --query "clusters[?@=='$n
   run eksctl delete cluster --name "$name" --region "$region" --wait --disable-nodegroup-eviction
 fi
 
-say "== what a cluster that is gone may have left"
+say "== what the cluster may have left behind"
 owned="Name=tag:kubernetes.io/cluster/$name,Values=owned"
 tag="Name=tag:tessera-cluster,Values=$name"
 alive=Name=instance-state-name,Values=pending,running,stopping,stopped
@@ -101,14 +101,14 @@ each aws --region "$region" ec2 delete-network-interface --network-interface-id 
   --query 'NetworkInterfaces[].NetworkInterfaceId')"
 each aws --region "$region" ec2 delete-security-group --group-id \
   "$(aws_ ec2 describe-security-groups --filters "$owned" --query 'SecurityGroups[].GroupId')"
-# A role cannot go while an instance profile has it.
+# A role cannot be deleted while an instance profile has it.
 profiles=$(aws_ iam list-instance-profiles \
   --query "InstanceProfiles[?Roles[?RoleName=='KarpenterNodeRole-$name']].InstanceProfileName")
 for profile in $profiles; do
   run aws iam remove-role-from-instance-profile --instance-profile-name "$profile" --role-name "KarpenterNodeRole-$name"
   run aws iam delete-instance-profile --instance-profile-name "$profile"
 done
-# What eksctl was stopped in deleting.
+# What an interrupted eksctl did not delete.
 stacks=$(aws_ cloudformation list-stacks \
   --query "StackSummaries[?starts_with(StackName, 'eksctl-$name-') && StackStatus!='DELETE_COMPLETE'].StackName")
 each aws --region "$region" cloudformation delete-stack --stack-name "$stacks"

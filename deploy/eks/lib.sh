@@ -10,7 +10,7 @@ die() {
   exit "${2:-1}"
 }
 usage_error() {
-  printf 'error: %s: --help tells the options\n' "$*" >&2
+  printf 'error: %s: --help lists the options\n' "$*" >&2
   exit 64
 }
 
@@ -20,8 +20,8 @@ run() {
   [ -n "$dry_run" ] || "$@" >&3
 }
 
-# A command that only looks; its output is the answer. A dry run shows it, and takes the answer for empty. If it fails the
-# script ends, also from within $(...): no answer is not the same as an empty one.
+# A command that only looks; its output is the answer. A dry run shows it and takes the answer to be empty. If the command fails
+# the script ends, even from within $(...): no answer is not the same as an empty one.
 trap 'exit 1' TERM
 ask() {
   if [ -n "$dry_run" ]; then
@@ -47,7 +47,7 @@ write() {
 # An answer of AWS, "" for none.
 aws_() { ask aws --region "$region" --output text "$@" | sed '/^None$/d'; }
 
-# Options that both scripts have; sets `shifted` to how many arguments it took.
+# Options of both scripts; sets `shifted` to the number of arguments taken.
 # shellcheck disable=SC2034 # they read it
 common_option() {
   shifted=2
@@ -86,7 +86,7 @@ confirm() {
   local answer=
   [ -z "$dry_run$yes" ] || return 0
   [ -t 0 ] || die "no terminal to ask on: --yes answers yes" 64
-  printf '%s [type the name of the cluster to go on] ' "$1" >&3
+  printf '%s [type the name of the cluster to continue] ' "$1" >&3
   read -r answer || true
   [ "$answer" = "$name" ] || die "nothing was done" 130
 }
@@ -98,7 +98,7 @@ terraform_init() {
 }
 
 # Prices of us-east-1 in USD on demand: of instances as in the plan's catalogue (2026-07-20), of the rest as on
-# aws.amazon.com/{eks,vpc,fsx/lustre,efs,s3}/pricing in 2025. Other regions are up to twice as dear. A month has 730 hours.
+# aws.amazon.com/{eks,vpc,fsx/lustre,efs,s3}/pricing in 2025. Other regions cost up to twice as much. A month has 730 hours.
 price_date="2025 (instances: July 2026)"
 cost_line() { # STORAGE FSX_GIB
   awk -v storage="$1" -v gib="$2" -v date="$price_date" 'BEGIN {
@@ -107,7 +107,7 @@ cost_line() { # STORAGE FSX_GIB
     if (storage == "efs") what = "EFS 0.30 per GB and month of data"
     if (storage == "s3") what = "S3 0.023 and disks 0.08 per GB and month"
     total = control + nat + system_nodes + disk
-    printf "cost while it stands: %.2f USD/h, %.0f USD/month = control plane %.2f + NAT gateway %.2f + 2 system nodes %.2f + %s;\n", \
+    printf "cost while it exists: %.2f USD/h, %.0f USD/month = control plane %.2f + NAT gateway %.2f + 2 system nodes %.2f + %s;\n", \
       total, total * 730, control, nat, system_nodes, what
     printf "  plus 0.045 USD per GB through the NAT gateway, and training nodes only while jobs run: r7i.16xlarge 4.23 USD/h on\n"
     printf "  demand, about 1.7 as spot (`tessera plan` lists all). Prices of us-east-1, on demand, %s.\n", date

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# up.sh: makes an EKS cluster for training with Tessera, from the network to the queue. Every step looks first whether it is
-# done, so that running it again continues after a failure, and changes nothing once all is there. See docs/eks.md.
+# up.sh: creates an EKS cluster for training with Tessera, from the network to the queue. Every step first checks whether it is
+# done: running it again continues after a failure, and changes nothing once everything exists. See docs/eks.md.
 # shellcheck source=deploy/eks/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
@@ -11,18 +11,18 @@ usage: up.sh --name NAME --region REGION --image IMAGE [options]
   --zone ZONE               of the training nodes and their file system (the region's first)
   --storage fsx|efs|s3      Lustre with a bucket behind it, NFS, or a disk for one node and a bucket to read from (fsx)
   --fsx-capacity GIB        1200 or a multiple of 2400 (1200)
-  --bucket BUCKET           an existing bucket with data; otherwise one is made (fsx, s3)
+  --bucket BUCKET           an existing bucket with data; otherwise one is created (fsx, s3)
   --trainer VERSION         2.1.0 (with Kueue 0.15.2) or 2.2.0 (with Kueue 0.19.2) (2.1.0)
-  --instance TYPE, --nodes N  what the queue's quota admits at a time (r7i.16xlarge, 4)
-  --spot-only               no on-demand nodes where spot capacity is out
+  --instance TYPE, --nodes N  the queue's quota (r7i.16xlarge, 4)
+  --spot-only               no on-demand nodes when spot capacity runs out
   --efa                     only sizes with an EFA card
-  --max-vcpus N             the most that Karpenter may start in all (1024)
-  --public-access-cidr CIDR network from which the API server can be reached (0.0.0.0/0)
+  --max-vcpus N             the most that Karpenter may start in total (1024)
+  --public-access-cidr CIDR network that can reach the API server (0.0.0.0/0)
   --no-monitoring           without Prometheus and Grafana
   --state DIR               Terraform's state, kubeconfig, rendered files (~/.local/state/tessera/eks/NAME)
   --dry-run                 show every command, run none
   --yes                     do not ask
-HF_TOKEN in the environment becomes the Secret hf-token, which jobs read; one that exists is left as it is.
+HF_TOKEN in the environment becomes the Secret hf-token, which jobs read; an existing one is left unchanged.
 HELP
 }
 
@@ -109,7 +109,7 @@ say "== cluster"
 deploy=(tessera deploy cluster --infrastructure "$state/outputs.json")
 write "$state/cluster.yaml" "${deploy[@]}" --part eksctl --public_access_cidr "$public_access_cidr"
 if [ -z "$(aws_ eks list-clusters --query "clusters[?@=='$name']")" ]; then
-  # What an earlier attempt left without a cluster is in the way of the next.
+  # What an earlier attempt left behind without a cluster would block this one.
   stack=eksctl-$name-cluster
   if [ -n "$(aws_ cloudformation list-stacks --query "StackSummaries[?StackName=='$stack' && StackStatus!='DELETE_COMPLETE'].StackId")" ]; then
     run aws --region "$region" cloudformation delete-stack --stack-name "$stack"
@@ -119,7 +119,7 @@ if [ -z "$(aws_ eks list-clusters --query "clusters[?@=='$name']")" ]; then
 else
   aws_ eks wait cluster-active --name "$name"
 fi
-# Parts that an interrupted `create cluster` did not come to.
+# Parts that an interrupted `create cluster` did not get to.
 if [ -z "$dry_run" ]; then
   present=" $(aws_ eks list-addons --cluster-name "$name" --query 'addons[]' | tr '\n\t' '  ') "
   missing=
@@ -137,7 +137,7 @@ if [ -z "$dry_run" ]; then
 fi
 run aws --region "$region" eks update-kubeconfig --name "$name" --kubeconfig "$KUBECONFIG"
 
-# release NAME NAMESPACE CHART VERSION [HELM FLAGS...]: installs a chart, or upgrades it if its version or values are others.
+# release NAME NAMESPACE CHART VERSION [HELM FLAGS...]: installs a chart, or upgrades it if its version or values have changed.
 release() {
   local release=$1 namespace=$2 chart=$3 version=$4 digest pending file=$here/values/$1.yaml
   shift 4
@@ -147,7 +147,7 @@ release() {
     say "$release $version: unchanged"
     return 0
   fi
-  # A helm that was killed: what it was about to do is undone, or it would refuse.
+  # Undo what a killed helm had begun; helm refuses otherwise.
   pending=$(ask helm list -n "$namespace" --filter "^$release\$" --pending -o json)
   case $pending in
     *pending-install*) run helm uninstall "$release" -n "$namespace" --wait ;;
@@ -157,7 +157,7 @@ release() {
     --labels "tessera-values=$digest" --wait --timeout 15m
 }
 
-# apply FILE: unless the cluster has it already.
+# apply FILE: unless the cluster already has it.
 apply() {
   if [ -z "$dry_run" ] && kubectl diff --server-side --force-conflicts -f "$1" >/dev/null 2>&1; then
     say "$(basename "$1"): unchanged"
@@ -227,4 +227,4 @@ fi
 say "ready. Next:"
 say "  export KUBECONFIG=$KUBECONFIG"
 say "  tessera deploy kubernetes --model meta-llama/Llama-3.1-8B --dataset ... --instance $instance --nodes $nodes --image $image | kubectl apply -f -"
-say "  $here/down.sh --name $name --region $region   # when done: until then it costs what is said above"
+say "  $here/down.sh --name $name --region $region   # when done; until then it costs what is stated above"

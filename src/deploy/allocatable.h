@@ -17,7 +17,7 @@ struct Allocatable {
   int64_t pod_memory_bytes = 0;  // a multiple of 1 MiB
 };
 
-// An EKS node: kube-reserved is 255 MiB + 11 MiB for each of the most pods the node takes, and 6 % of the
+// An EKS node: kube-reserved is 255 MiB + 11 MiB for each pod that the node can take at most, and 6 % of the
 // first CPU, 1 % of the second, 0.5 % of the next two and 0.25 % of the others (awslabs/amazon-eks-ami,
 // nodeadm); hard eviction below 100 MiB. `max_pods` defaults to what the network interfaces of an instance of
 // this size give addresses to.

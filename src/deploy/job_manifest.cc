@@ -12,8 +12,6 @@ namespace {
 constexpr int64_t kMaxRestarts = 10;       // of all pods
 constexpr int64_t kMaxLaunchRestarts = 3;  // of the ranks inside their pods
 constexpr int kRendezvousPort = 29500;     // as Kubeflow Trainer sets it
-// User and configuration errors, bugs, and values that are not finite: docs/operations.md.
-constexpr int kFinalCodes[] = {64, 65, 66, 70, 78, 79};
 
 const char* name_of(JobKind kind) {
   for (const JobKindName& each : kJobKinds) {
@@ -30,6 +28,11 @@ Value final_codes() { return Value::List(std::begin(kFinalCodes), std::end(kFina
 
 void add(Value::Object* context, Value::Object more) {
   for (Value::Field& field : more) context->push_back(std::move(field));
+}
+
+// Makes the output of a template a variable of its name.
+void add_rendered(const DeployTemplates& templates, const char* name, Value::Object* context) {
+  context->push_back({name, templates.render(std::string(name) + ".yaml.jinja", *context)});
 }
 
 Value::Object pod_context(const PodSettings& pod) {
@@ -54,6 +57,19 @@ Value node_selector(const JobSettings& job) {
   if (job.capacity != "any") labels.emplace_back(named("karpenter.sh/capacity-type", job.capacity));
   if (!job.zone.empty()) labels.emplace_back(named("topology.kubernetes.io/zone", job.zone));
   return labels;
+}
+
+Value volume_context(const RuntimeVolume& volume, const PodSettings& pod) {
+  Value::List attributes;
+  for (const auto& [name, value] : volume.attributes) attributes.emplace_back(named(name.c_str(), value));
+  return Value::Object{{"name", pod.name_space + "-" + pod.claim},
+                       {"about", volume.about},
+                       {"server", volume.server},
+                       {"path", volume.path},
+                       {"driver", volume.driver},
+                       {"handle", volume.handle},
+                       {"attributes", std::move(attributes)},
+                       {"mount_options", list_of(volume.mount_options)}};
 }
 
 // The variables that Kubeflow Trainer would set, but for PET_NODE_RANK.
@@ -91,7 +107,6 @@ Value::Object job_context(const JobSettings& job, const std::string& secret) {
                  {"check_cpus", std::to_string(job.size.cpus)},
                  {"check_memory", fmt::format("{}Mi", job.size.memory_bytes >> 20)},
                  {"node_selector", node_selector(job)},
-                 {"tolerates_spot", job.capacity != "on-demand"},
                  {"same_zone", !job.instance.empty() && job.num_nodes > 1},
                  {"queue", job.queue},
                  {"workload_priority", job.pod.priority_class},
@@ -114,7 +129,13 @@ JobKind job_kind(const std::string& name) {
   for (const JobKindName& each : kJobKinds) {
     if (name == each.name) return each.kind;
   }
-  fail(ExitCode::kUsage, "--trainer: expected one of v2.1, v2.2, v2.3, jobset, job, found '{}'", name);
+  fail(ExitCode::kInternal, "no kind of job is called '{}'", name);
+}
+
+std::vector<std::string> job_kind_names() {
+  std::vector<std::string> names;
+  for (const JobKindName& each : kJobKinds) names.emplace_back(each.name);
+  return names;
 }
 
 std::string pod_suffix(JobKind kind, int num_nodes) {
@@ -125,18 +146,46 @@ std::string job_documents(const DeployTemplates& templates, const JobSettings& j
                           const std::string& secret) {
   Value::Object context = job_context(job, secret);
   std::vector<std::string> documents = {templates.render("job_objects.yaml.jinja", context)};
+  add_rendered(templates, "job_metadata", &context);
   if (is_trainer(job.kind)) {
     documents.push_back(templates.render("trainjob.yaml.jinja", context));
     return join_documents(documents);
   }
-  context.push_back({"pod", templates.render("pod.yaml.jinja", context)});
-  if (job.kind == JobKind::kJobSet) {
-    context.push_back({"jobset", templates.render("jobset_spec.yaml.jinja", context)});
-    documents.push_back(templates.render("jobset.yaml.jinja", context));
-  } else {
-    documents.push_back(templates.render("job.yaml.jinja", context));
-  }
+  add_rendered(templates, "pod", &context);
+  add_rendered(templates, "job_spec", &context);
+  if (job.kind == JobKind::kJobSet) add_rendered(templates, "jobset_spec", &context);
+  documents.push_back(
+      templates.render(job.kind == JobKind::kJobSet ? "jobset.yaml.jinja" : "job.yaml.jinja", context));
   return join_documents(documents);
+}
+
+RuntimeVolume lustre_volume(const std::string& id, const std::string& dns_name,
+                            const std::string& mount_name) {
+  RuntimeVolume volume;
+  volume.about = "FSx for Lustre";
+  volume.driver = "fsx.csi.aws.com";
+  volume.handle = id;
+  volume.attributes = {{"dnsname", dns_name}, {"mountname", mount_name}};
+  volume.mount_options = {"flock"};
+  return volume;
+}
+
+RuntimeVolume efs_volume(const std::string& handle) {
+  RuntimeVolume volume;
+  volume.about = "EFS";
+  volume.driver = "efs.csi.aws.com";
+  volume.handle = handle;
+  return volume;
+}
+
+std::string storage_documents(const DeployTemplates& templates, Value::Object context,
+                              const RuntimeSettings& storage) {
+  add(&context, {{"claim", storage.pod.claim},
+                 {"storage_size", storage.storage},
+                 {"storage_class", Value()},
+                 {"volume", storage.volume ? volume_context(*storage.volume, storage.pod) : Value()}});
+  if (storage.volume) add_rendered(templates, "claimed_volume", &context);
+  return templates.render("cluster_storage.yaml.jinja", context);
 }
 
 std::string runtime_documents(const DeployTemplates& templates, const RuntimeSettings& runtime) {
@@ -144,37 +193,23 @@ std::string runtime_documents(const DeployTemplates& templates, const RuntimeSet
   Value::List secrets;
   for (const auto& [name, token] : runtime.secrets)
     secrets.emplace_back(Value::Object{{"name", name}, {"token", token}});
-  Value volume;
-  if (runtime.volume) {
-    const RuntimeVolume& given = *runtime.volume;
-    Value::List attributes;
-    for (const auto& [name, value] : given.attributes) attributes.emplace_back(named(name.c_str(), value));
-    volume = Value::Object{{"name", runtime.pod.name_space + "-" + runtime.pod.claim},
-                           {"kind", given.kind},
-                           {"about", given.about},
-                           {"server", given.server},
-                           {"path", given.path},
-                           {"driver", given.driver},
-                           {"handle", given.handle},
-                           {"attributes", std::move(attributes)},
-                           {"mount_options", list_of(given.mount_options)}};
-  }
   add(&context,
       {{"job", Value()},
        {"in_jobset", true},
        {"node_selector", Value::List{named("nodeType", "cpu-amx")}},
-       {"tolerates_spot", runtime.tolerates_spot},
        {"pet", Value::List()},
        // Nodes of all sizes have these, and a pod is Guaranteed only if every container says what it takes.
        {"check_cpus", "4"},
        {"check_memory", "8Gi"},
        {"trainer", runtime.trainer ? name_of(*runtime.trainer) : ""},
        {"secrets", std::move(secrets)},
-       {"storage", runtime.storage},
+       {"storage_size", runtime.storage},
        {"storage_class", runtime.storage_class ? Value(*runtime.storage_class) : Value()},
-       {"volume", std::move(volume)}});
-  context.push_back({"pod", templates.render("pod.yaml.jinja", context)});
-  context.push_back({"jobset", templates.render("jobset_spec.yaml.jinja", context)});
+       {"volume", runtime.volume ? volume_context(*runtime.volume, runtime.pod) : Value()}});
+  add_rendered(templates, "claimed_volume", &context);
+  add_rendered(templates, "pod", &context);
+  add_rendered(templates, "job_spec", &context);
+  add_rendered(templates, "jobset_spec", &context);
   return templates.render("runtime.yaml.jinja", context);
 }
 

@@ -24,8 +24,13 @@ inline constexpr JobKindName kJobKinds[] = {{"v2.1", JobKind::kTrainerV21},
                                             {"v2.3", JobKind::kTrainerV23},
                                             {"jobset", JobKind::kJobSet},
                                             {"job", JobKind::kJob}};
-JobKind job_kind(const std::string& name);
+std::vector<std::string> job_kind_names();
+JobKind job_kind(const std::string& name);  // one of these
 inline bool is_trainer(JobKind kind) { return kind != JobKind::kJobSet && kind != JobKind::kJob; }
+
+// Exit codes after which another attempt would end the same way: errors of the user or the configuration,
+// bugs, values that are not finite (docs/operations.md).
+inline constexpr int kFinalCodes[] = {64, 65, 66, 70, 78, 79};
 
 // What pods of all jobs have in common; the names are those of docs/kubernetes.md.
 struct PodSettings {
@@ -56,7 +61,7 @@ struct JobSettings {
   std::string capacity = "any";              // or spot, on-demand
   std::string zone;                          // "" = any, but the same for all nodes
   std::string queue;                         // "" = without Kueue
-  std::string rendezvous_secret;             // of the user; "" = one is generated
+  std::string rendezvous_secret;             // the user's own; "" = one is generated
   std::string monitoring_namespace = "monitoring";
   std::vector<std::string> about;  // lines of the comment above the job
 };
@@ -69,13 +74,16 @@ std::string job_documents(const DeployTemplates& templates, const JobSettings& j
                           const std::string& secret);
 
 struct RuntimeVolume {
-  std::string kind;  // "fsx", "efs", "nfs"
   std::string about;
-  std::string server, path;                                     // nfs
+  std::string server, path;                                     // NFS; "" otherwise
   std::string driver, handle;                                   // CSI
   std::vector<std::pair<std::string, std::string>> attributes;  // CSI
   std::vector<std::string> mount_options;
 };
+
+RuntimeVolume lustre_volume(const std::string& id, const std::string& dns_name,
+                            const std::string& mount_name);
+RuntimeVolume efs_volume(const std::string& handle);  // the ID, or "ID::ACCESS_POINT"
 
 struct RuntimeSettings {
   PodSettings pod;
@@ -84,11 +92,15 @@ struct RuntimeSettings {
   std::optional<RuntimeVolume> volume;       // one that exists
   std::string storage = "1200Gi";
   std::vector<std::pair<std::string, std::string>> secrets;  // names and tokens
-  bool tolerates_spot = true;
 };
 
 // Namespace, Secrets, PriorityClass, claim, NetworkPolicy and ClusterTrainingRuntime.
 std::string runtime_documents(const DeployTemplates& templates, const RuntimeSettings& runtime);
+
+// The volume of a cluster of deploy/eks: `context` has the variables of cluster_storage.yaml.jinja; `storage`
+// says what is claimed, without a volume if the template makes one.
+std::string storage_documents(const DeployTemplates& templates, Value::Object context,
+                              const RuntimeSettings& storage);
 
 // 64 hexadecimal digits from the system's generator.
 std::string random_token();

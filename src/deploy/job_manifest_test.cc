@@ -134,6 +134,23 @@ TEST(JobManifest, TextOfTheUserStaysText) {
   }
 }
 
+TEST(JobManifest, AFailedNodeCheckReplacesItsPodAndNothingCounts) {
+  const auto rules_of = [](const Value& job) { return list_at(job, "podFailurePolicy.rules"); };
+  for (const JobKind kind : {JobKind::kJobSet, JobKind::kJob}) {
+    JobSettings job = small_job(kind);
+    EXPECT_EQ(rules_of(*pod_templates(documents(job).back()).at(0).job).size(), 3u);
+    job.pod.node_check = true;
+    const std::vector<Manifest> all = documents(job);
+    const Value::List rules = rules_of(*pod_templates(all.back()).at(0).job);
+    ASSERT_EQ(rules.size(), 4u) << "after those whose index the JobSet's policy knows";
+    EXPECT_EQ(text_at(rules[3], "action"), "Ignore");
+    EXPECT_EQ(text_at(rules[3], "onExitCodes.containerName"), "node-check");
+    EXPECT_EQ(list_at(rules[3], "onExitCodes.values"), (Value::List{1, 2})) << "unhealthy, not known";
+    EXPECT_EQ(text_at(pod_of(all), "spec.initContainers.0.terminationMessagePolicy"), "FallbackToLogsOnError")
+        << "for tessera status";
+  }
+}
+
 TEST(JobManifest, SuffixesAreThoseOfTheLongestHostName) {
   EXPECT_EQ(pod_suffix(JobKind::kTrainerV21, 4), "-node-0-3");
   EXPECT_EQ(pod_suffix(JobKind::kJobSet, 128), "-node-0-127");
@@ -158,7 +175,7 @@ TEST(RuntimeManifest, HasWhatItsJobsNeedInEveryForm) {
 TEST(RuntimeManifest, ClaimsAVolumeThatExists) {
   RuntimeSettings runtime;
   runtime.pod.image = "tessera:1";
-  runtime.volume = RuntimeVolume{"nfs", "NFS", "10.0.0.5", "/export", "", "", {}, {"hard"}};
+  runtime.volume = RuntimeVolume{"NFS", "10.0.0.5", "/export", "", "", {}, {"hard"}};
   runtime.secrets = {{"hf-token", "hf_x"}};
   const std::vector<Manifest> all = parse_manifests(runtime_documents(DeployTemplates(), runtime), "runtime");
   EXPECT_THAT(lint_manifests(all), ElementsAre());

@@ -19,7 +19,7 @@ int64_t most_run_seconds(bool spot) {
   return (spot ? kSpotGraceSeconds : kMostGraceSeconds) - 2 * kGraceStepSeconds;
 }
 
-// A node as the search shall see it: what the pod has of the instance.
+// The part of the instance that the pod gets, as a node for the search.
 Instance node_of(const Instance& instance, const PodSize& pod) {
   Instance node = instance;
   const int64_t threads_per_core = std::max<int64_t>(1, instance.num_vcpus / instance.facts.num_cores);
@@ -30,7 +30,7 @@ Instance node_of(const Instance& instance, const PodSize& pod) {
   return node;
 }
 
-// The layout as asked for, whether it fits or not.
+// The requested layout, whether it fits or not.
 RunLayout asked_layout(const JobPlanRequest& request, const Instance& node, int64_t step_rows) {
   const TrainingArguments& args = *request.args;
   RunLayout layout;
@@ -74,11 +74,10 @@ const Instance& find_instance(const std::vector<Instance>& catalogue, const std:
   if (!hint.empty())
     fail(ExitCode::kUsage, "--instance: unknown instance type '{}'{}", printable(name), hint);
   fail(ExitCode::kUsage, "--instance: unknown instance type '{}'; the catalogue has {}", printable(name),
-       of_family.empty()
-           ? fmt::format("the families {}; --catalogue FILE adds others, and --cpus with --memory describes "
-                         "nodes of no type",
-                         fmt::join(families, ", "))
-           : fmt::format("{}", fmt::join(of_family, ", ")));
+       of_family.empty() ? fmt::format("the families {}; --catalogue FILE adds others, and --cpus with "
+                                       "--memory describe nodes of any other type",
+                                       fmt::join(families, ", "))
+                         : fmt::format("{}", fmt::join(of_family, ", ")));
 }
 
 Instance unknown_instance(const std::vector<Instance>& catalogue, int64_t cpus, int64_t memory_bytes) {

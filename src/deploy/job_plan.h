@@ -1,4 +1,4 @@
-// What a job in a cluster needs, from the run planner that `tessera plan` and `tessera train` ask.
+// What a job in a cluster needs, from the planner of `tessera plan` and `tessera train`.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ namespace tessera {
 
 // The instance type of this name. Error(kUsage) with the nearest name, or those of its family.
 const Instance& find_instance(const std::vector<Instance>& catalogue, const std::string& name);
-// Nodes of no known type, for a cluster of one's own: like the first instance of the catalogue with AMX, with
-// as many CPUs and as much memory as their pods shall have. Its name is "".
+// Nodes of a type that the catalogue lacks: like its first instance with AMX, but with the CPUs and memory
+// that their pods get. The name is "".
 Instance unknown_instance(const std::vector<Instance>& catalogue, int64_t cpus, int64_t memory_bytes);
 
 struct PodSize {
@@ -46,7 +46,7 @@ GracePeriods grace_periods(int64_t checkpoint_bytes, double storage_bytes_per_s,
 GracePeriods with_grace_period(GracePeriods grace, double run_s, bool spot);
 
 struct JobPlanRequest {
-  // Resolved for all ranks, with rows per step as they shall be: options narrows what is free to choose.
+  // Resolved for all ranks, with the final rows per step; options limits what the plan may choose.
   const TrainingArguments* args = nullptr;
   const ModelConfig* config = nullptr;
   const Instance* instance = nullptr;

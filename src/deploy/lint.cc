@@ -18,12 +18,16 @@ constexpr Suffix kSuffixes[] = {{"Ki", 1024.0},
                                 {"Gi", 1073741824.0},
                                 {"Ti", 1099511627776.0},
                                 {"Pi", 1125899906842624.0},
+                                {"Ei", 1152921504606846976.0},
+                                {"n", 1e-9},
+                                {"u", 1e-6},
                                 {"m", 1e-3},
                                 {"k", 1e3},
                                 {"M", 1e6},
                                 {"G", 1e9},
                                 {"T", 1e12},
                                 {"P", 1e15},
+                                {"E", 1e18},
                                 {"", 1}};
 
 void add_job_templates(const Manifest& manifest, const std::string& path, std::vector<PodTemplate>* out) {

@@ -36,8 +36,7 @@ void lint_cluster_queue(const Manifest& queue, LintReport* report) {
   }
 }
 
-// A pool's labels and taints against what a flavor says of its nodes. Only pools with one of the flavor's
-// labels are meant.
+// Compares a flavor with the labels and taints of the pools that have all of its labels.
 void lint_flavor(const Manifest& flavor, LintReport* report) {
   const Value* const labels = value_at(flavor.body, "spec.nodeLabels");
   if (!text_at(flavor.body, "spec.topologyName").empty() &&
@@ -90,7 +89,7 @@ void lint_pool(const Manifest& pool, LintReport* report) {
       report->add(pool, "spec.template.spec.requirements", "{} {} has no values", key, op);
     }
     if ((op == "Gt" || op == "Lt") && num_values != 1) {
-      report->add(pool, "spec.template.spec.requirements", "{} {} has one value, found {}", key, op,
+      report->add(pool, "spec.template.spec.requirements", "expected one value for {} {}, found {}", key, op,
                   num_values);
     }
     if (const Value* const least = each.find("minValues");
@@ -112,7 +111,7 @@ void lint_pool(const Manifest& pool, LintReport* report) {
   }
 }
 
-// Services, budgets, policies and monitors select pods among the documents, where any pod is.
+// Whether a Service, budget or monitor selects one of the pods among the documents.
 bool selects_any(const LintReport& report, const Value* match_labels, const std::string& port) {
   for (const Manifest& each : report.manifests()) {
     for (const PodTemplate& pod : pod_templates(each)) {
@@ -171,15 +170,14 @@ void lint_budget(const Manifest& budget, LintReport* report) {
   const Value* const least = value_at(budget.body, "spec.minAvailable");
   const Value* const most = value_at(budget.body, "spec.maxUnavailable");
   if ((least == nullptr) == (most == nullptr)) {
-    report->add(budget, "spec", "has either minAvailable or maxUnavailable");
+    report->add(budget, "spec", "expected either minAvailable or maxUnavailable");
   }
   if (most != nullptr && most->integer() != nullptr && *most->integer() == 0) {
     report->add(budget, "spec.maxUnavailable", "0 blocks every drain");
   }
 }
 
-// Claims, secrets and queues that a document of the same kind should define: where some are defined, all are
-// expected.
+// Where some claims are defined, all that pods mount are expected to be.
 void lint_claims(LintReport* report) {
   const std::vector<const Manifest*> claims = report->of_kind("PersistentVolumeClaim");
   if (claims.empty()) return;
@@ -232,7 +230,7 @@ void lint_nodes(LintReport* report) {
       }
     }
     if (text_at(each->body, "spec.role").empty() == text_at(each->body, "spec.instanceProfile").empty()) {
-      report->add(*each, "spec", "has either role or instanceProfile");
+      report->add(*each, "spec", "expected either role or instanceProfile");
     }
   }
 }

@@ -63,8 +63,8 @@ void lint_grace(const Manifest& manifest, std::string_view path, const Value& co
   }
 }
 
-// The name in PET_MASTER_ADDR exists only if the pods are in the subdomain of their headless Service. A
-// JobSet sets it.
+// The name in PET_MASTER_ADDR exists only if the pods are in the subdomain of their headless Service, which a
+// JobSet sets itself.
 void lint_host_names(const PodTemplate& pod, LintReport* report) {
   for (const Value& container : list_at(*pod.value, "spec.containers")) {
     for (const Value& variable : list_at(container, "env")) {
@@ -99,17 +99,18 @@ void lint_job(const PodTemplate& pod, LintReport* report) {
     const bool has_codes = rule.find("onExitCodes") != nullptr,
                has_conditions = rule.find("onPodConditions") != nullptr;
     if (has_codes == has_conditions) {
-      report->add(manifest, pod.path, "a rule of podFailurePolicy has either onExitCodes or onPodConditions");
+      report->add(manifest, pod.path,
+                  "a rule of podFailurePolicy needs either onExitCodes or onPodConditions");
     }
     const std::string container = text_at(rule, "onExitCodes.containerName");
     if (!container.empty() && !containers.contains(container)) {
       report->add(manifest, pod.path,
-                  "a rule of podFailurePolicy names the container '{}', which is not there", container);
+                  "a rule of podFailurePolicy names the container '{}', which does not exist", container);
     }
     for (const Value& code : list_at(rule, "onExitCodes.values")) {
       if (code.integer() == nullptr) continue;
       if (*code.integer() == 0 && text_at(rule, "onExitCodes.operator") == "In") {
-        report->add(manifest, pod.path, "exit code 0 is no failure");
+        report->add(manifest, pod.path, "exit code 0 is not a failure");
       }
       if (!codes.insert(*code.integer()).second) {
         report->add(manifest, pod.path, "two rules of podFailurePolicy have exit code {}", *code.integer());
@@ -117,7 +118,7 @@ void lint_job(const PodTemplate& pod, LintReport* report) {
     }
   }
   if (text_at(job, "completionMode") == "Indexed" && integer_at(job, "completions", -1) < 0) {
-    report->add(manifest, pod.path, "an Indexed Job has a number of completions");
+    report->add(manifest, pod.path, "an Indexed Job needs a number of completions");
   }
   const int64_t pod_s = integer_at(*pod.value, "spec.terminationGracePeriodSeconds", 30);
   for (const Value& container : list_at(*pod.value, "spec.containers")) {
@@ -132,7 +133,7 @@ void lint_failure_rules(const Manifest& manifest, const Value& spec, LintReport*
   for (const Value& job : list_at(spec, "replicatedJobs")) {
     num_rules = std::max(num_rules, list_at(job, "template.spec.podFailurePolicy.rules").size());
     if (!jobs.insert(text_at(job, "name")).second) {
-      report->add(manifest, "replicatedJobs", "'{}' is there twice", text_at(job, "name"));
+      report->add(manifest, "replicatedJobs", "'{}' appears twice", text_at(job, "name"));
     }
   }
   std::set<std::string> names;
@@ -148,14 +149,14 @@ void lint_failure_rules(const Manifest& manifest, const Value& spec, LintReport*
       size_t index = 0;
       std::from_chars(text.data() + at + kIndex.size(), text.data() + text.size(), index);
       if (index >= num_rules) {
-        report->add(manifest, "failurePolicy", "'{}' matches no rule: podFailurePolicy has {}", text,
+        report->add(manifest, "failurePolicy", "'{}' matches no rule of podFailurePolicy, which has {}", text,
                     num_rules);
       }
     }
   }
   for (const Value& name : list_at(spec, "successPolicy.targetReplicatedJobs")) {
     if (name.string() != nullptr && !jobs.contains(*name.string())) {
-      report->add(manifest, "successPolicy", "targets the replicatedJob '{}', which is not there",
+      report->add(manifest, "successPolicy", "targets the replicatedJob '{}', which does not exist",
                   *name.string());
     }
   }
@@ -175,15 +176,15 @@ void lint_runtime(const Manifest& manifest, LintReport* report) {
     if (step == nullptr || *step != Value("trainer")) continue;
     has_trainer = true;
     if (text_at(job, "name") != "node") {
-      report->add(manifest, "replicatedJobs", "the one of the trainer is called 'node', found '{}'",
+      report->add(manifest, "replicatedJobs", "the trainer's must be called 'node', found '{}'",
                   text_at(job, "name"));
     }
     const Value::List& containers = list_at(job, "template.spec.template.spec.containers");
     if (std::ranges::none_of(containers, [](const Value& each) { return text_at(each, "name") == "node"; })) {
-      report->add(manifest, "replicatedJobs", "the trainer's container is called 'node'; there is none");
+      report->add(manifest, "replicatedJobs", "the trainer's container must be called 'node'; there is none");
     }
     if (integer_at(job, "replicas", 1) != 1)
-      report->add(manifest, "replicatedJobs", "the trainer has 1 replica");
+      report->add(manifest, "replicatedJobs", "the trainer needs exactly 1 replica");
   }
   if (!has_trainer) report->add(manifest, "replicatedJobs", "none has the label {}: trainer", kAncestor);
   const Value* const processes = value_at(manifest.body, "spec.mlPolicy.torch.numProcPerNode");
@@ -206,8 +207,9 @@ void lint_patches(const Manifest& manifest, LintReport* report) {
   const Value::List& overrides = list_at(manifest.body, "spec.podTemplateOverrides");
   const Value::List& patches = list_at(manifest.body, "spec.runtimePatches");
   if (!overrides.empty() && !patches.empty()) {
-    report->add(manifest, "spec",
-                "podTemplateOverrides are of Trainer v2.1, runtimePatches of later versions: not both");
+    report->add(
+        manifest, "spec",
+        "podTemplateOverrides belong to Trainer v2.1, runtimePatches to later versions: give one of them");
   }
   const Manifest* const runtime = report->find(text_at(manifest.body, "spec.runtimeRef.kind"),
                                                text_at(manifest.body, "spec.runtimeRef.name"));

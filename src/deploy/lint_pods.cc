@@ -105,7 +105,7 @@ void lint_ports(const PodTemplate& pod, LintReport* report) {
         report->add(*pod.manifest, pod.path, "the port name '{}' has more than 15 characters", name);
       const Value* const number = port.find("containerPort");
       if (number != nullptr && number->integer() != nullptr && !numbers.insert(*number->integer()).second) {
-        report->add(*pod.manifest, pod.path, "port {} is there twice", *number->integer());
+        report->add(*pod.manifest, pod.path, "port {} appears twice", *number->integer());
       }
     }
     for (const char* probe : {"startupProbe", "livenessProbe", "readinessProbe"}) {
@@ -164,7 +164,7 @@ void lint_names(LintReport* report) {
     }
     if (!seen.insert(fmt::format("{} {}/{}/{}", each.api(), each.kind(), each.name_space(), each.name()))
              .second) {
-      report->add(each, "metadata.name", "is there twice");
+      report->add(each, "metadata.name", "appears twice");
     }
   }
 }

@@ -200,7 +200,7 @@ TEST(Lint, FindsWhatIsWrongWithATrainJob) {
       {"--grace_period_s=30", "--grace_period_s=50", "--grace_period_s 50 is not below"},
       {"queue-name: \"training\"", "queue-name: \"other\"",
        "no LocalQueue of its namespace is called 'other'"},
-      {"  runtimeRef:\n", "  runtimePatches: [{manager: me}]\n  runtimeRef:\n", "not both"},
+      {"  runtimeRef:\n", "  runtimePatches: [{manager: me}]\n  runtimeRef:\n", "give one of them"},
   };
   for (const Damage& damage : kDamages) expect_found(with_trainer(JobKind::kTrainerV21), damage);
   expect_found(with_trainer(JobKind::kTrainerV22),
@@ -212,18 +212,19 @@ TEST(Lint, FindsWhatIsWrongWithATrainJob) {
 TEST(Lint, FindsWhatIsWrongWithARuntime) {
   const Damage kDamages[] = {
       {"  - name: node\n          replicas", "  - name: worker\n          replicas",
-       "the one of the trainer is called 'node'"},
+       "the trainer's must be called 'node'"},
       {"    - name: node\n                      image", "    - name: main\n                      image",
-       "container is called 'node'"},
+       "container must be called 'node'"},
       {"trainjob-ancestor-step: trainer", "trainjob-ancestor-step: other", "none has the label"},
       {"enableDNSHostnames: true", "subdomain: x", "network.subdomain: must not be set"},
       {"restartPolicy: Never", "restartPolicy: OnFailure", "podFailurePolicy needs restartPolicy Never"},
       {"restartPolicy: Never", "restartPolicy: Always", "is Never or OnFailure"},
-      {"at index 2$", "at index 3$", "'at index 3$' matches no rule: podFailurePolicy has 3"},
+      {"at index 2$", "at index 3$", "'at index 3$' matches no rule of podFailurePolicy, which has 3"},
       {"name: peerFailed", "name: disruption", "two rules are called 'disruption'"},
       {"values: [75]", "values: [75, 64]", "two rules of podFailurePolicy have exit code 64"},
-      {"values: [75]", "values: [0]", "exit code 0 is no failure"},
-      {"containerName: node", "containerName: main", "names the container 'main'"},
+      {"values: [75]", "values: [0]", "exit code 0 is not a failure"},
+      {"operator: In\n                      values: [75]", "containerName: main",
+       "names the container 'main'"},
       {"claimName: \"training-data\"", "claimName: \"other\"", "no PersistentVolumeClaim is called 'other'"},
       {"mountPath: \"/data\"", "mountPath: /tmp", "mounts two volumes at /tmp"},
       {"- key: intel.com/amx\n                      operator", "- key: other\n                      operator",
@@ -238,7 +239,7 @@ TEST(Lint, FindsWhatIsWrongWithARuntime) {
       {"- name: metrics\n", "- name: other\n", "startupProbe asks port 'metrics'"},
       {"targetReplicatedJobs:\n          - node", "targetReplicatedJobs:\n          - main",
        "targets the replicatedJob 'main'"},
-      {"replicas: 1", "replicas: 2", "the trainer has 1 replica"},
+      {"replicas: 1", "replicas: 2", "the trainer needs exactly 1 replica"},
   };
   for (const Damage& damage : kDamages) expect_found(with_trainer(JobKind::kTrainerV21), damage);
 }
@@ -253,14 +254,14 @@ TEST(Lint, FindsWhatIsWrongWithAJobOfItsOwn) {
       {"emptyDir:\n            sizeLimit: 8Gi",
        "emptyDir:\n            medium: Memory\n            sizeLimit: 500Gi",
        "volumes in memory take all of the memory limit"},
-      {"containerPort: 29500", "containerPort: 9400", "port 9400 is there twice"},
+      {"containerPort: 29500", "containerPort: 9400", "port 9400 appears twice"},
       {"- name: rendezvous\n              containerPort", "- name: metrics\n              containerPort",
        "two ports are called 'metrics'"},
       {"- name: rendezvous\n              containerPort",
        "- name: rendezvous-of-the-job\n              containerPort", "more than 15 characters"},
       {"name: node-check", "name: node", "a second container of this name"},
-      {"  completions: 3\n", "", "an Indexed Job has a number of completions"},
-      {"onPodConditions:", "onPodConditions_:", "either onExitCodes or onPodConditions"},
+      {"  completions: 3\n", "", "an Indexed Job needs a number of completions"},
+      {"onPodConditions:", "onPodConditions_:", "needs either onExitCodes or onPodConditions"},
       {"  selector:\n    app.kubernetes.io/name: tessera\n",
        "  selector:\n    app.kubernetes.io/name: other\n", "Service small: spec.selector: selects none"},
       {"  selector:\n    matchLabels:\n      app.kubernetes.io/name: tessera\n      "
@@ -270,7 +271,8 @@ TEST(Lint, FindsWhatIsWrongWithAJobOfItsOwn) {
       {"subdomain: \"small\"", "subdomain: other",
        "PET_MASTER_ADDR is small-0.small, the subdomain of the pods 'other'"},
       {"minAvailable: 2", "maxUnavailable: 0", "0 blocks every drain"},
-      {"minAvailable: 2", "minAvailable: 2\n  maxUnavailable: 1", "either minAvailable or maxUnavailable"},
+      {"minAvailable: 2", "minAvailable: 2\n  maxUnavailable: 1",
+       "expected either minAvailable or maxUnavailable"},
       {"- port: metrics", "- port: http", "no pod that it selects has a port called 'http'"},
       {"matchLabels:\n      app: exporter", "matchLabels:\n      app: other",
        "does not match the labels of its own pods"},
@@ -284,7 +286,7 @@ TEST(Lint, FindsWhatIsWrongWithAJobOfItsOwn) {
   }
   const std::string twice = without_trainer(JobKind::kJobSet) + "---\n" +
                             job_documents(DeployTemplates(), job_of(JobKind::kJobSet), "s");
-  EXPECT_THAT(findings(twice), Contains(HasSubstr("JobSet small: metadata.name: is there twice")));
+  EXPECT_THAT(findings(twice), Contains(HasSubstr("JobSet small: metadata.name: appears twice")));
 }
 
 TEST(Lint, FindsWhatIsWrongWithQueuesAndNodes) {
@@ -306,7 +308,8 @@ TEST(Lint, FindsWhatIsWrongWithQueuesAndNodes) {
       {"        name: cpu-amx\n      taints", "        name: other\n      taints",
        "no EC2NodeClass is called 'other'"},
       {"        group: karpenter.k8s.aws\n", "", "nodeClassRef: group is missing"},
-      {"values: [\"6\"]", "values: [\"6\", \"7\"]", "has one value, found 2"},
+      {"values: [\"6\"]", "values: [\"6\", \"7\"]",
+       "expected one value for karpenter.k8s.aws/instance-generation Gt, found 2"},
       {"values: [spot, on-demand]", "values: []", "karpenter.sh/capacity-type In has no values"},
       {"values: [spot, on-demand]", "values: [spot]\n          minValues: 2",
        "has fewer values than minValues"},
@@ -332,6 +335,8 @@ TEST(Lint, QuantitiesAreThoseOfKubernetes) {
   EXPECT_EQ(number("500m"), 0.5);
   EXPECT_EQ(number("2Gi"), 2147483648.0);
   EXPECT_EQ(number("1k"), 1000);
+  EXPECT_EQ(number("1E"), 1e18);
+  EXPECT_EQ(number("2u"), 2e-6);
   EXPECT_EQ(number(62), 62);
   EXPECT_EQ(number(1.5), 1.5);
   EXPECT_EQ(number("2 Gi"), std::nullopt);

@@ -102,7 +102,10 @@ class Builder : public YAML::EventHandler {
         error == std::errc() && at == end)
       return integer;
     double number = 0;
-    if (const auto [at, error] = std::from_chars(text.data(), end, number); error == std::errc() && at == end)
+    // Without a digit it is a word, such as inf.
+    const bool has_digit = text.find_first_of("0123456789") != std::string::npos;
+    if (const auto [at, error] = std::from_chars(text.data(), end, number);
+        has_digit && error == std::errc() && at == end)
       return number;
     return text;
   }

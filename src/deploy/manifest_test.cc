@@ -25,6 +25,7 @@ TEST(Manifest, DocumentsHaveTheirLinesAndTypes) {
   EXPECT_TRUE(value_at(all[0].body, "spec.z")->is_null());
   EXPECT_EQ(text_at(all[1].body, "list.2.c"), "d");
   EXPECT_EQ(text_at(all[1].body, "list.1"), "yes");
+  EXPECT_EQ(text_at(parse_manifests("name: inf", "x")[0].body, "name"), "inf") << "a word for kubectl";
   EXPECT_EQ(*value_at(parse_manifests("mode: 0555", "x")[0].body, "mode"), Value(365))
       << "as kubectl reads it";
   EXPECT_EQ(value_at(all[1].body, "list.3"), nullptr);

@@ -1,4 +1,4 @@
-// What may be written into a manifest: names by the rules of Kubernetes, and text.
+// What may be written into a manifest: names as Kubernetes allows them, and text.
 #pragma once
 
 #include <string>

@@ -34,8 +34,7 @@ TEST(DeployNames, SayByHowMuchANameIsTooLong) {
                [] { check_label("name", std::string(64, 'a')); });
   expect_error(ExitCode::kUsage,
                {"has 55 characters and its pods append 9 more ('-node-0-3'): a name in Kubernetes has at "
-                "most 63, shorten "
-                "it to 54"},
+                "most 63, shorten it to 54"},
                [] { check_label("name", std::string(55, 'a'), "-node-0-3"); });
 }
 

@@ -28,7 +28,7 @@ void check_names(const fs::path& folder) {
     if (!name.ends_with(".jinja") || std::ranges::find(known, name) != known.end()) continue;
     const std::string hint = hint_for_name(name, known, known, {}).text("", "");
     fail(ExitCode::kUsage, "--templates: {} replaces no template{}", printable(entry.path().string()),
-         hint.empty() ? "; `tessera deploy templates` writes those there are" : hint);
+         hint.empty() ? "; `tessera deploy templates` writes the existing ones" : hint);
   }
 }
 

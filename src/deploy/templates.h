@@ -1,5 +1,5 @@
-// The files from which `tessera deploy` writes manifests: those of deploy/, which are part of the program,
-// and those with which a user's folder replaces some of them.
+// The files from which `tessera deploy` writes manifests: those shipped with the program, and those in a
+// user's folder that replace them.
 #pragma once
 
 #include <filesystem>
@@ -21,13 +21,13 @@ std::span<const ShippedFile> shipped_files();
 
 class DeployTemplates {
  public:
-  // With "" the shipped files are used. Error(kNoInput) if there is no such folder; Error(kUsage) for a
-  // template in it that has the name of none: a misspelt name would have no effect.
+  // Without a folder the shipped files are used. Error(kNoInput) if the folder does not exist; Error(kUsage)
+  // for a template in it that replaces none: a misspelt name would have no effect.
   explicit DeployTemplates(const std::filesystem::path& folder = {});
 
   // True if the user's folder has this file.
   bool is_overridden(std::string_view name) const;
-  // The file's text. `name` must be that of a shipped file.
+  // The text of a shipped file, or of the one that replaces it.
   std::string text(std::string_view name) const;
   // The template's output with the fields of `context` as variables. A mistake in a user's template is
   // Error(kBadData) with its path and line, one in a shipped template Error(kInternal). Templates write

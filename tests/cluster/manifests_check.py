@@ -97,6 +97,11 @@ def check_documents(files):
         one = [paths[name] for name in [f"nodes-{storage}", f"storage-{storage}", "queue", "runtime", "health"] if name in files]
         result = run(TESSERA, "deploy", "lint", *map(str, one))
         check(result.returncode == 0, f"lint, {storage}: {result.stdout}{result.stderr}")
+    if shutil.which("kubectl"):
+        # eksctl's file is not an object of a cluster.
+        objects = [f"--filename={path}" for name, path in paths.items() if not name.startswith("eksctl-")]
+        result = run("kubectl", "label", "--local", "--overwrite", "-o", "name", "a=b", *objects)
+        check(result.returncode == 0, f"kubectl: {result.stderr}")
     if not VALIDATOR.exists():
         print("not checked: schemas: there is no ../shared")
         return
@@ -262,15 +267,31 @@ def check_terraform():
         return
     result = run("terraform", "fmt", "-check", "-diff", str(folder))
     check(result.returncode == 0, f"terraform fmt: {result.stdout}{result.stderr}")
+    # Where Terraform looks for providers without asking a registry.
+    plugins = [path for path in [pathlib.Path.home() / ".terraform.d/plugins", pathlib.Path("/usr/local/share/terraform/plugins")]
+               if any(path.rglob("hashicorp/aws"))]
+    if not plugins:
+        print("not checked: terraform validate: the provider hashicorp/aws is not installed")
+        return
+    copy = shutil.copytree(folder, SCRATCH / "terraform")
+    for command in [["init", "-backend=false", f"-plugin-dir={plugins[0]}"], ["validate"]]:
+        result = run("terraform", f"-chdir={copy}", *command, "-no-color")
+        check(result.returncode == 0, f"terraform {command[0]}: {result.stdout}{result.stderr}")
 
 
 def check_scripts():
     if not shutil.which("shellcheck"):
         print("not checked: scripts: shellcheck is not installed")
         return
-    scripts = [*(DEPLOY / "eks").glob("*.sh"), *(DEPLOY / "health").glob("*.sh"), *(ROOT / "tests/cluster").glob("*.sh")]
+    scripts = [path for folder in ["deploy", "tests/cluster", "tests/image"] for path in (ROOT / folder).rglob("*.sh")]
     result = run("shellcheck", "-x", "-P", str(ROOT), *map(str, scripts))
     check(result.returncode == 0, result.stdout)
+
+
+def check_document():
+    """docs/kubernetes.md opens the Grafana that up.sh installs."""
+    release = re.search(r"release (\S+) monitoring oci", (DEPLOY / "eks/up.sh").read_text()).group(1)
+    check(f" service/{release}-grafana " in (ROOT / "docs/kubernetes.md").read_text(), f"docs/kubernetes.md: Grafana of {release}")
 
 
 def check_kueue():
@@ -331,6 +352,7 @@ try:
     check_terraform()
     check_scripts()
     check_kueue()
+    check_document()
     check_errors()
 finally:
     shutil.rmtree(SCRATCH)

@@ -1,20 +1,12 @@
 #!/usr/bin/env bash
 # rehearse_up_down.sh: runs deploy/eks/up.sh and down.sh against tools that only pretend (fake_tools.sh).
 # shellcheck disable=SC2015 # A && B || fail
-set -euo pipefail
-here=$(cd "$(dirname "$0")" && pwd)
+# shellcheck source=tests/cluster/header.sh
+. "$(dirname "$0")/header.sh"
 eks=$here/../../deploy/eks
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-fail() {
-  echo "$*"
-  exit 1
-}
-mkdir "$scratch/bin"
-for tool in aws eksctl kubectl helm terraform tessera; do ln -s "$here/fake_tools.sh" "$scratch/bin/$tool"; done
-export PATH=$scratch/bin:$PATH
+pretend fake_tools.sh aws eksctl kubectl helm terraform tessera
 common=(--name demo --region us-east-1)
-# Of no use anywhere; looked for in all that is written.
+# Not a real token; it must not appear in anything that is written.
 export HF_TOKEN=hf_not_to_be_seen
 
 export FAKE=$scratch/account

@@ -2,18 +2,11 @@
 # remediation_check.sh: rounds of deploy/health/remediate.sh on fleets that fake_kubectl.sh plays, and the scripts between
 # the node check and the node problem detector.
 # shellcheck disable=SC2015 # A && B || fail
-set -euo pipefail
-here=$(cd "$(dirname "$0")" && pwd)
+# shellcheck source=tests/cluster/header.sh
+. "$(dirname "$0")/header.sh"
 health=$here/../../deploy/health
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-fail() {
-  echo "$*"
-  exit 1
-}
-mkdir "$scratch/bin"
-ln -s "$here/fake_kubectl.sh" "$scratch/bin/kubectl"
-export PATH=$scratch/bin:$PATH FAKE=$scratch
+pretend fake_kubectl.sh kubectl
+export FAKE=$scratch
 # The settings of the CronJob.
 settings=$(grep -A 1 -E 'name: (MAX|MIN|EVICT)_' "$health/remediation.yaml" | tr -d ' "-' | grep -v '^$' |
   sed -n 's/^name://;h;n;s/^value://;H;x;s/\n/=/p')

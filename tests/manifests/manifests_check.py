@@ -37,12 +37,12 @@ SHAPES = [
 OPTIONS = [
     [],
     ["--queue", "training", "--capacity", "spot", "--zone", "eu-west-1a"],
-    ["--rendezvous_secret", "mine", "--claim", "training-data", "--node_check", "--capacity", "on-demand", "--name", "x"],
+    ["--rendezvous_secret", "mine", "--claim", "training-data", "--capacity", "on-demand", "--name", "x"],
     ["--nproc_per_node", "2", "--zero_stage", "3", "--gather_schedule", "per_layer",
      "--namespace", "team-a", "--queue", "training"],
 ]
-# Of kinds whose pods are all in the manifest.
-OWN_PORT = ["--metrics_port", "9999"]
+# For kinds whose pods are described in the manifest and not in a runtime.
+OWN_PODS = ["--metrics_port", "9999", "--node_check", "--hf_token_secret", "own-token", "--priority_class", "high"]
 VOLUMES = [["--storage_class", "fsx"], ["--fsx", "fs-0123.fsx.eu-west-1.amazonaws.com/abcdef"], ["--efs", "fs-0123"],
            ["--nfs", "10.0.0.5:/export"]]
 # Documents of other targets: a name and the arguments after `tessera deploy`.
@@ -56,7 +56,7 @@ OTHERS = [
 REFUSALS = [
     (["--nodes", "0"], 64, "--nodes: expected"),
     (["--instance", "r7i.16xlarg"], 64, "unknown instance type 'r7i.16xlarg'; did you mean r7i.16xlarge?"),
-    (["--instance", ""], 64, "--instance: give the type"),
+    (["--instance", ""], 64, "--instance is missing: give the type"),
     (["--model_config", "llama3-8b", "--instance", "c7i.8xlarge", "--nodes", "1"], 78, "c7i.8xlarge with"),
     (["--name", "n" * 55], 64, "has 55 characters and its pods append 9 more"),
     (["--name", "a\nkind: Secret"], 64, "--name: expected a name"),
@@ -67,12 +67,16 @@ REFUSALS = [
     (["--image", "a\nb"], 64, "--image: expected text"),
     (["--dataset", "/data/a\nb.jsonl"], 64, "--dataset: expected text without control"),
     (["--dataset", "rows.jsonl"], 64, "--dataset: the pods do not have 'rows.jsonl'"),
-    (["--model", "/data/models/x", "--model_config", ""], 64, "is a path in the pods: give what to plan with"),
+    (["--model", "/data/models/x", "--model_config", ""], 64, "is a path in the pods: say what to plan with by --model_config"),
     (["--model", "../x"], 64, "--model: the pods do not have"),
     (["--output_dir", "out"], 64, "--output_dir: the pods do not have"),
     (["--deepspeed", "ds.json"], 64, "--deepspeed: the pods do not have"),
     (["--metrics_port", "9999"], 64, "--metrics_port: expected 9400"),
     (["--metrics_host", "127.0.0.1"], 64, "--metrics_host: pods serve on all"),
+    (["--node_check"], 64, "--node_check: the pods of a TrainJob have that of their runtime tessera-amx"),
+    (["--hf_token_secret", "mine"], 64, "--hf_token_secret: the pods of a TrainJob have that of their runtime"),
+    (["--priority_class", "high"], 64, "--priority_class: without --queue"),
+    (["--runtime", "mine", "--trainer", "job"], 64, "--runtime: only a TrainJob has one"),
     (["--trainer", "v2.0"], 64, "--trainer: expected one of v2.1, v2.2, v2.3, jobset, job, found 'v2.0'"),
     (["--memory", "900GiB"], 78, "leaves a pod"),
     (["--grace_period_s", "200"], 64, "--grace_period_s: expected 1 to 90"),
@@ -108,7 +112,7 @@ def requests():
         for o, option in enumerate(OPTIONS):
             # Every kind meets every option, and every shape some of both.
             for shape in {(k + o) % len(SHAPES), (k + 2 * o + 1) % len(SHAPES)}:
-                more = OWN_PORT if kind in ("jobset", "job") and o == 0 else []
+                more = OWN_PODS if kind in ("jobset", "job") and o == 0 else []
                 yield f"job-{kind}-{o}-{shape}", [*JOB, *SHAPES[shape], *option, *more, "--trainer", kind], kind
         for v, volume in enumerate(VOLUMES):
             yield f"runtime-{kind}-{v}", ["runtime", *volume, "--trainer", kind], kind
@@ -135,36 +139,42 @@ def check_schemas(kind, files):
     result = subprocess.run(command, capture_output=True, text=True)
     check(result.returncode == 0, f"schemas for {kind}:\n" + "\n".join(
         line for line in result.stdout.splitlines() if not line.endswith(": ok")) + result.stderr)
-    documents = sum(1 for path in files for each in yaml.load_all(path.read_text(), LOADER) if each)
+    documents = sum(len(documents_of(path.read_text())) for path in files)
     ok = sum(line.endswith(": ok") for line in result.stdout.splitlines())
     check(ok == documents, f"schemas for {kind}: {ok} of {documents} documents are checked")
 
 
-def kubectl_reads(files, folder):
-    """Exit codes of kubectl where it needs no cluster: it resolves a kustomization of the files, and labels them."""
+def kubectl_label(*files):
+    """Something that kubectl does without a cluster, after parsing the files."""
+    return subprocess.run(["kubectl", "label", "--local", "--overwrite", "-o", "name", "a=b", *[f"--filename={path}" for path in files]],
+                          capture_output=True, text=True)
+
+
+def kubectl_build(path, folder):
+    """The file as kubectl writes it after parsing it."""
     place = pathlib.Path(tempfile.mkdtemp(dir=folder))
-    for path in files:
-        shutil.copy(path, place)
-    (place / "kustomization.yaml").write_text("resources:\n" + "".join(f"- {path.name}\n" for path in files))
-    build = subprocess.run(["kubectl", "kustomize", place], capture_output=True, text=True)
-    label = ["kubectl", "label", "--local", "--overwrite", "-o", "name", "a=b", *[f"--filename={path}" for path in files]]
-    named = subprocess.run(label, capture_output=True, text=True)
-    return build, named
+    shutil.copy(path, place)
+    (place / "kustomization.yaml").write_text(f"resources:\n- {path.name}\n")
+    return subprocess.run(["kubectl", "kustomize", place], capture_output=True, text=True)
 
 
-def check_kubectl(files, folder):
+def documents_of(text):
+    return [each for each in yaml.load_all(text, LOADER) if each]
+
+
+def check_kubectl(files, some, folder):
+    """kubectl parses all files, and finds in some of them the values that another parser finds."""
     if shutil.which("kubectl") is None:
         print("not checked with kubectl: it is not installed (scripts/install_packages.sh test)")
         return
-    for path in files:
-        build, named = kubectl_reads([path], folder)
+    named = kubectl_label(*files)
+    expected = sum(len(documents_of(path.read_text())) for path in files)
+    check(named.returncode == 0 and len(named.stdout.split()) == expected, f"kubectl label: {expected} documents: {named.stderr}")
+    for path in some:
+        build = kubectl_build(path, folder)
         check(build.returncode == 0, f"kubectl kustomize: {path.name}: {build.stderr}")
-        check(named.returncode == 0, f"kubectl label: {path.name}: {named.stderr}")
-        documents = [each for each in yaml.load_all(path.read_text(), LOADER) if each]
-        check(len(named.stdout.split()) == len(documents), f"kubectl: {path.name}: {named.stdout}")
-        # kubectl has read the same values.
-        built = {(each["kind"], each["metadata"]["name"]): each for each in yaml.load_all(build.stdout, LOADER) if each}
-        for each in documents:
+        built = {(each["kind"], each["metadata"]["name"]): each for each in documents_of(build.stdout)}
+        for each in documents_of(path.read_text()):
             check(built.get((each["kind"], each["metadata"]["name"])) == each,
                   f"kubectl kustomize: {path.name}: {each['kind']} is read differently")
 
@@ -189,7 +199,7 @@ def check_values(files):
     """What holds for every job, read from the YAML by another parser than ours."""
     for kind in KINDS:
         for path in files[kind]:
-            documents = {each["kind"]: each for each in yaml.load_all(path.read_text(), LOADER) if each}
+            documents = {each["kind"]: each for each in documents_of(path.read_text())}
             if not path.name.startswith("job-"):
                 continue
             spec = (documents.get("TrainJob") or documents.get("JobSet") or documents.get("Job"))["spec"]
@@ -234,7 +244,7 @@ def check_can_fail(program, folder):
     result = tessera(program, ["lint", broken])
     check(result.returncode == 65 and "broken.yaml:" in result.stderr, f"lint accepts broken YAML: {result.stderr}")
     if shutil.which("kubectl") is not None:
-        for each in kubectl_reads([broken], folder):
+        for each in kubectl_label(broken), kubectl_build(broken, folder):
             check(each.returncode != 0, f"kubectl accepts broken YAML: {each.args}")
 
 
@@ -300,7 +310,8 @@ def main():
         else:
             print(f"not checked against schemas: {VALIDATOR} is not there")
         check_lint(program, files, folder)
-        check_kubectl([paths[0] for paths in files.values()] + [folder / "queue.yaml", folder / "runtime-v2.1-1.yaml"], folder)
+        check_kubectl([path for paths in files.values() for path in paths],
+                      [paths[0] for paths in files.values()] + [folder / "queue.yaml", folder / "runtime-v2.1-1.yaml"], folder)
         check_values(files)
         check_arguments(program, files)
         check_can_fail(program, folder)

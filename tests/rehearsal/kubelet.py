@@ -4,13 +4,16 @@ What is scaled: the limits on memory and processors are at most those of Machine
 the disk behind a claim is a folder. What is left out: NOT_PLAYED.
 """
 import base64
+import contextlib
 import ipaddress
 import json
 import os
 import re
 import secrets
 import shutil
+import signal
 import subprocess
+import threading
 import time
 
 from manifests import Fields, ManifestError, of_kind
@@ -21,8 +24,7 @@ from name_server import NameServer
 POD_NOT_PLAYED = {"restartPolicy", "nodeSelector", "tolerations", "affinity", "topologySpreadConstraints",
                   "priorityClassName", "schedulerName", "automountServiceAccountToken", "serviceAccountName",
                   "enableServiceLinks", "imagePullSecrets", "subdomain", "setHostnameAsFQDN"}
-CONTAINER_NOT_PLAYED = {"image", "imagePullPolicy", "ports", "livenessProbe", "readinessProbe", "startupProbe",
-                        "terminationMessagePolicy"}
+CONTAINER_NOT_PLAYED = {"image", "imagePullPolicy", "ports", "livenessProbe", "readinessProbe", "startupProbe"}
 SUFFIXES = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "": 1,
             "m": 1e-3}
 
@@ -80,7 +82,7 @@ class Machine:
         raise ManifestError(f"no manifest of {kind} {namespace}/{name}, which is not optional")
 
     def contents(self, kind, name, namespace, optional=False):
-        """Of a Secret or ConfigMap, as bytes by key."""
+        """What a Secret or ConfigMap holds, as bytes by key."""
         document = self.object(kind, name, namespace, optional)
         if document is None:
             return {}
@@ -141,9 +143,10 @@ class Pod:
         self.container = containers[0]
         self.volumes = {volume["name"]: self.volume_folder(volume) for volume in fields.take("volumes", [])}
         fields.done(POD_NOT_PLAYED)
-        self.process = None
+        self.process = self.pid = None  # of podman, and of the container
         self.failed_container = None
         self.exit_code = None
+        self.created, self.finished = time.time(), None
 
     def volume_folder(self, volume):
         """The folder behind a volume; kubelet makes emptyDir and secrets accessible to fsGroup."""
@@ -231,9 +234,10 @@ class Pod:
         limits = self.limits(fields.take("resources", {}))
         variables = self.environment(container, limits)
         fields.take("env")
-        message = os.path.join(self.folder, "termination-log")
-        with open(message, "ab"):
+        message = self.message_file(container)
+        with open(message, "wb"):
             os.chmod(message, 0o666)
+        fields.take("terminationMessagePolicy")  # termination_message
         result = ["run", "--name", name, "--hostname", self.host_name, "--network", self.machine.prefix,
                   "--ip", self.address, "--dns", self.machine.gateway, "--dns-option", "ndots:5",
                   "--dns-option", "timeout:1", "--dns-search", self.domain, "--no-hosts",
@@ -290,7 +294,7 @@ class Pod:
                 code = subprocess.run(["podman", "--runtime", "runc", *self.arguments(container, name)], check=False,
                                       stdin=subprocess.DEVNULL, stdout=log, stderr=log).returncode
             if code != 0:
-                self.failed_container, self.exit_code = container["name"], code
+                self.failed_container, self.exit_code, self.finished = container["name"], code, time.time()
                 return
         name = f"{self.machine.prefix}-{self.name}"
         self.machine.containers.append(name)
@@ -303,6 +307,7 @@ class Pod:
         if self.exit_code is None:
             self.exit_code = self.process.poll()
             if self.exit_code is not None:
+                self.finished = time.time()
                 self.machine.names.withdraw(f"{self.host_name}.{self.job.subdomain}.{self.domain}", self.address)
             if self.exit_code not in (None, 0):
                 self.failed_container = self.container["name"]
@@ -311,26 +316,33 @@ class Pod:
         return "Succeeded" if self.exit_code == 0 else "Failed"
 
     def wait_until_started(self):
-        """What is not yet a process gets no signal."""
-        while self.process.poll() is None:
-            state = subprocess.run(["podman", "container", "inspect", "--format", "{{.State.Status}}",
+        """What is not yet a process gets no signal. Later ones then need no podman, which takes a second on a busy machine."""
+        while self.pid is None and self.process is not None and self.process.poll() is None:
+            state = subprocess.run(["podman", "container", "inspect", "--format", "{{.State.Status}} {{.State.Pid}}",
                                     f"{self.machine.prefix}-{self.name}"], capture_output=True, text=True, check=False)
-            if state.stdout.strip() == "running":
-                return
-            time.sleep(0.05)
+            status, _, pid = state.stdout.strip().partition(" ")
+            if status == "running":
+                self.pid = int(pid)
+            else:
+                time.sleep(0.05)
+
+    def signal(self, number):
+        """To the first process of the container."""
+        self.wait_until_started()
+        with contextlib.suppress(ProcessLookupError):
+            if self.pid is not None and self.phase() == "Running":
+                os.kill(self.pid, number)
 
     def kill(self):
         """As the kernel's out-of-memory killer, or a node that vanishes."""
-        self.wait_until_started()
-        podman("kill", "--signal", "KILL", f"{self.machine.prefix}-{self.name}")
+        self.signal(signal.SIGKILL)
 
     def delete(self):
         """SIGTERM, and SIGKILL after the grace period; returns at once."""
         if self.stopping is None and self.phase() == "Running":
-            self.wait_until_started()
-            self.stopping = subprocess.Popen(
-                ["podman", "stop", "--ignore", "--time", str(self.grace_s), f"{self.machine.prefix}-{self.name}"],
-                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            self.signal(signal.SIGTERM)
+            self.stopping = threading.Timer(self.grace_s, self.kill)
+            self.stopping.start()
 
     def drain(self):
         """As an eviction: the condition first, then the deletion."""
@@ -341,12 +353,38 @@ class Pod:
         with open(self.log, encoding="utf-8", errors="replace") as file:
             return file.read()
 
-    def termination_message(self):
-        with open(os.path.join(self.folder, "termination-log"), encoding="utf-8", errors="replace") as file:
-            return file.read(4096)
+    def message_file(self, container):
+        return os.path.join(self.folder, f"termination-log-{container['name']}")
+
+    def termination_message(self, container):
+        """What kubelet reports of a container that has ended: the file, at most 4096 bytes, or the end of the log."""
+        with open(self.message_file(container), "rb") as file:
+            message = file.read(4096)
+        if not message and self.exit_code != 0 and container.get("terminationMessagePolicy") == "FallbackToLogsOnError":
+            message = b"".join(self.text().encode()[-2048:].splitlines(True)[-80:])
+        return message.decode(errors="replace")
+
+    def api_object(self):
+        """The pod as the API server shows it."""
+        def timestamp(seconds):
+            return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+        status = {"phase": self.phase()}
+        if self.disrupted:
+            status["conditions"] = [{"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}]
+        ended = self.failed_container or self.container["name"]
+        for kind, containers in (("initContainerStatuses", self.init_containers), ("containerStatuses", [self.container])):
+            status[kind] = [{"name": each["name"], "state": {"terminated": {
+                "exitCode": self.exit_code, "reason": "Error" if self.exit_code else "Completed",
+                "message": self.termination_message(each), "finishedAt": timestamp(self.finished)}}
+                if self.finished and each["name"] == ended else {"waiting": {"reason": "PodInitializing"}}} for each in containers]
+        return {"metadata": {"name": self.name, "namespace": self.job.namespace, "labels": self.labels,
+                             "annotations": self.annotations, "creationTimestamp": timestamp(self.created)},
+                "spec": {"containers": [{"name": self.container["name"]}]}, "status": status}
 
     def remove(self):
-        for process in (self.process, self.stopping):
-            if process is not None:
-                process.wait()
+        if self.process is not None:
+            self.process.wait()
+        if self.stopping is not None:
+            self.stopping.cancel()
         shutil.rmtree(os.path.join(self.folder, "volumes"))

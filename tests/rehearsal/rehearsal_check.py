@@ -5,6 +5,7 @@ Every job trains the same tiny model on two pods and has to end with the same we
 """
 import filecmp
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -27,9 +28,10 @@ TRAIN = ["--dataset", "/data/text.txt", "--text_per_line", "--packing", "--per_d
 
 
 class Rehearsal:
-    """A job, the folder behind its claim, and what happened. `on_sync` is called while pods run."""
+    """A job, the folder behind its claim, and what happened. `change` edits the manifests; `on_sync` is called while pods run."""
 
-    def __init__(self, setup, trainer, flags=(), claim=None, on_sync=lambda rehearsal, run: None, variables=()):
+    def __init__(self, setup, trainer, flags=(), claim=None, on_sync=lambda rehearsal, run: None, change=lambda documents: None):
+        self.program, self.kind = setup.program, "Job" if trainer == "job" else "JobSet"
         self.folder = tempfile.mkdtemp(dir=setup.folder)
         self.claim = claim or shutil.copytree(setup.volume, os.path.join(self.folder, "claim"))
         what = [["kubernetes", "--model", "/data/model", "--model_config", f"{setup.volume}/config.json", "--instance",
@@ -42,9 +44,7 @@ class Rehearsal:
             with open(paths[-1], "w", encoding="utf-8") as file:
                 subprocess.run([setup.program, "deploy", *each, "--trainer", trainer], stdout=file, check=True)
         documents = read_documents(paths)
-        for document in documents:
-            if document["kind"] == "TrainJob":
-                document["spec"]["trainer"].setdefault("env", []).extend(variables)
+        change(documents)
         machine = Machine(self.folder, setup.image, documents, {"training-data": self.claim})
         try:
             self.controller = JobSetController(machine, expand(documents), lambda run: on_sync(self, run))
@@ -74,6 +74,20 @@ class Rehearsal:
         self.check(filecmp.cmp(f"{self.output}/model.safetensors", f"{reference.output}/model.safetensors", False),
                    "the weights are those of the undisturbed job")
 
+    def check_status(self, pods, code, *texts, conditions=()):
+        """`tessera status` of a job that has these pods ends with this code and says each of these texts."""
+        answers = tempfile.mkdtemp(dir=self.folder)
+        top = {"kind": self.kind, "metadata": {"name": "toy"}, "status": {"conditions": list(conditions)}}
+        label = {"Job": "job", "JobSet": "jobset"}[self.kind]
+        for name, content in (("jobs.batch" if label == "job" else "jobsets.jobset.x-k8s.io", top),
+                              (f"pods-of-{label}", {"items": [pod.api_object() for pod in pods]})):
+            with open(os.path.join(answers, f"{name}.json"), "w", encoding="utf-8") as file:
+                json.dump(content, file)
+        said = subprocess.run([self.program, "status", "toy"], capture_output=True, text=True, check=False, env={
+            **os.environ, "KUBECTL": f"{ROOT}/tests/data/kubernetes/kubectl", "KUBECTL_ANSWERS": answers})
+        self.check(said.returncode == code and all(text in said.stdout for text in texts),
+                   f"tessera status: {code} and {texts}, but {said.returncode}: {said.stdout}{said.stderr}")
+
 
 class Disturb:
     """Kills or drains a pod once the run has finished so many steps; the next one after a pod has been replaced."""
@@ -85,6 +99,7 @@ class Disturb:
     def __call__(self, rehearsal, run):
         if self.left and len(run.history) > self.num_pods:
             what, index, step = self.left[0]
+            run.pods[index].wait_until_started()
             if num_steps({"claim": rehearsal.claim}) >= step:
                 self.left.pop(0)
                 self.num_pods = len(run.history)
@@ -123,19 +138,28 @@ def undisturbed_trainjob(setup):
 
 
 def killed_pod_of_a_jobset(setup, reference):
-    done = Rehearsal(setup, "jobset", ["--save_steps", str(SAVE_STEPS)], on_sync=Disturb(("kill", 1, 150)))
+    done = Rehearsal(setup, "jobset", ["--save_steps", str(SAVE_STEPS)], on_sync=Disturb(("kill", 1, 100)))
     done.check_actions("RestartJobSet", "complete")
     done.check(done.pods[0].exit_code == 137, "node 1 was killed")
     done.check(done.controller.counted_restarts == 1, "the restart counts")
     done.check("resuming from" in done.pods[-1].text(), "the second attempt resumes from a checkpoint")
+    # It could not write a message of its own: kubelet takes the end of its log, if it has one.
+    killed, peer = done.pods[:2]
+    last_line = "".join(killed.text().splitlines()[-1:])[:40]
+    done.check_status([killed, peer], 1, f"pod {killed.name}: exit code 137 (SIGKILL)" + (f": {last_line}" if last_line else "\n"))
+    message = peer.termination_message(peer.container)
+    # By itself, or by the SIGTERM with which the JobSet ends the attempt, in which its ranks may already be gone.
+    done.check(message.startswith(("exit code 75: ", "stopped by SIGTERM: step ", "ended by signal 15\n")), f"its peer ended: {message}")
+    complete = {"type": "Completed", "status": "True"}
+    done.check_status(done.pods[2:], 0, f"finished: step {NUM_STEPS} of {NUM_STEPS}", conditions=[complete])
     done.check_model(reference)
 
 
 def drained_pod_of_a_trainjob(setup, reference):
-    """Without checkpoints but that of the SIGTERM."""
+    """No checkpoints but the one made on SIGTERM."""
     saved = []
 
-    def watch(rehearsal, run, disturb=Disturb(("drain", 0, 150))):
+    def watch(rehearsal, run, disturb=Disturb(("drain", 0, 50))):
         if run.attempt == 1 and not saved:
             with open(os.path.join(rehearsal.claim, "runs", "toy", "latest"), encoding="utf-8") as file:
                 saved.append(file.read().strip())
@@ -146,8 +170,10 @@ def drained_pod_of_a_trainjob(setup, reference):
     drained = done.pods[1]
     done.check(drained.index == 0 and drained.exit_code == 143, "node 0 ends by SIGTERM within its grace period")
     done.check(done.controller.counted_restarts == 0, "the restart does not count")
-    done.check(saved and int(saved[0].split("-")[1]) >= 150, f"SIGTERM left a checkpoint: {saved}")
+    done.check(saved and int(saved[0].split("-")[1]) >= 50, f"SIGTERM left a checkpoint: {saved}")
     done.check(saved[0] in done.pods[-1].text(), "the second attempt resumes from it")
+    done.check(saved[0] in drained.termination_message(drained.container), "the termination message names it")
+    done.check_status([drained], 1, f"pod {drained.name}: exit code 143 (SIGTERM): stopped by SIGTERM: step ")
     done.check_model(reference)
 
 
@@ -159,6 +185,12 @@ def contradictory_settings(setup, reference):
                "the pods end with 78, at most one before its own error by the other's")
     done.check(len(done.controller.attempts) == 1 and len(done.pods) == 2, "no pod is started again")
     done.check("exit code 78 matching FailJob rule at index 0" in done.failure.message, "rule 0 ends the job")
+    refused = next(pod for pod in done.pods if pod.exit_code == 78)
+    message = refused.termination_message(refused.container)
+    done.check(message.startswith("exit code 78: ") and "seed" in message, f"the termination message has the reason: {message}")
+    failed = {"type": "Failed", "status": "True", "reason": done.failure.reason, "message": done.failure.message}
+    done.check_status(done.pods, 3, "exit code 78 (bad configuration): ", message.strip().removeprefix("exit code 78: "),
+                      "it would fail the same way again", conditions=[failed])
 
 
 def pods_of_an_indexed_job(setup, reference):
@@ -169,6 +201,26 @@ def pods_of_an_indexed_job(setup, reference):
     done.check([pod.exit_code for pod in done.pods if pod.index == 1][0] == 137, "node 1 was killed")
     done.check([pod.exit_code for pod in done.pods if pod.index == 0] == [143, 0], "node 0 was drained and came back")
     done.check(done.controller.attempts[0].num_failures == 1, "the kill counts, the drained pod and 75 do not")
+    done.check_model(reference)
+
+
+def pod_whose_node_check_fails(setup, reference):
+    """The check fails on the first node (its peer does not exist) and passes on the next."""
+
+    def fail_once(documents):
+        template = [d for d in documents if d["kind"] == "JobSet"][0]["spec"]["replicatedJobs"][0]["template"]
+        check = template["spec"]["template"]["spec"]["initContainers"][0]
+        command = " ".join([*check["command"], "--passive", "--peers", "nobody.invalid:29500"])
+        check["command"] = ["sh", "-c", f"mkdir /data/checked || exit 0; exec {command}"]
+        check["volumeMounts"].append({"name": "data", "mountPath": "/data"})
+
+    done = Rehearsal(setup, "jobset", ["--node_check"], change=fail_once)
+    done.check_actions("complete")
+    sick = done.pods[0]
+    done.check((sick.index, sick.failed_container, sick.exit_code) == (1, "node-check", 1), "the first check fails")
+    done.check([pod.index for pod in done.pods] == [1, 0, 1], "only its pod is replaced")
+    done.check(done.controller.restarts == 0 and done.controller.attempts[0].num_failures == 0, "nothing is counted")
+    done.check_status([sick], 1, f"pod {sick.name}, init container node-check: exit code 1: ", "nobody.invalid")
     done.check_model(reference)
 
 
@@ -194,7 +246,7 @@ def main():
         print(f"{time.monotonic() - begin:5.1f} s  image and model")
         reference = None
         for scenario in (undisturbed_trainjob, killed_pod_of_a_jobset, drained_pod_of_a_trainjob, pods_of_an_indexed_job,
-                         contradictory_settings):
+                         pod_whose_node_check_fails, contradictory_settings):
             begin = time.monotonic()
             result = scenario(setup) if reference is None else scenario(setup, reference)
             reference = reference or result

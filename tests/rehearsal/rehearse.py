@@ -33,6 +33,7 @@ def disturb_once(machine, what, index, step):
     done, begin = [], time.time()
 
     def on_sync(run):
+        run.pods[index].wait_until_started()
         if not done and num_steps(machine.claims, begin) >= step:
             done.append(True)
             getattr(run.pods[index], what)()

@@ -53,7 +53,7 @@ class Status : public testing::Test {
     change(object);
     write_text_file(file(kind), object.dump());
   }
-  // Of both pods.
+  // Changes both pods.
   template <typename Change>
   void change_pods(const Change& change_pod) const {
     change(kPods, [&](nlohmann::json& list) {

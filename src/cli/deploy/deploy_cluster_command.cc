@@ -6,6 +6,7 @@
 #include "cli/deploy/cluster_infrastructure.h"
 #include "cli/deploy/deploy_command.h"
 #include "cli/flag_parser.h"
+#include "deploy/manifest.h"
 #include "deploy/names.h"
 #include "plan/instances/catalogue.h"
 
@@ -65,11 +66,9 @@ class DeployClusterCommand : public DeployCommand {
   std::string usage() const override { return "--name NAME --region REGION [flags]"; }
   std::string description() const override {
     return "Writes one part of an EKS cluster. nodes: the NodePool and EC2NodeClass with which Karpenter "
-           "starts nodes "
-           "with AMX, also for a cluster that exists. eksctl: the cluster itself. storage: the volume that "
-           "jobs mount "
-           "at /data. The last two need --infrastructure. deploy/eks/up.sh runs all of it in order "
-           "(docs/eks.md).";
+           "starts nodes with AMX, also for an existing cluster. eksctl: the cluster itself. storage: the "
+           "volume that jobs mount at /data. The last two need --infrastructure. deploy/eks/up.sh runs all "
+           "of it in order (docs/eks.md).";
   }
   std::vector<std::string> examples() const override {
     return {"tessera deploy cluster --name training --region us-east-1 | kubectl apply -f -",
@@ -86,20 +85,19 @@ class DeployClusterCommand : public DeployCommand {
         "Storage of the volume: FSx for Lustre, EFS, or a disk with an S3 bucket to read from.");
     table
         ->add("infrastructure", &infrastructure_,
-              "What `terraform output -json` in deploy/eks/terraform wrote. It gives name, region, zone and "
+              "Output of `terraform output -json` in deploy/eks/terraform. It gives name, region, zone and "
               "storage.")
         .value_name = "FILE";
-    table->add("spot_only", &spot_only_, "No on-demand nodes where spot capacity is out.");
+    table->add("spot_only", &spot_only_, "No on-demand nodes when spot capacity runs out.");
     table->add("efa", &efa_, "Only sizes with an EFA card.");
-    limit_flag(table->add("max_vcpus", &max_vcpus_, "The most virtual CPUs that Karpenter may start in all."),
-               32, 1'000'000);
+    limit_flag(
+        table->add("max_vcpus", &max_vcpus_, "The most virtual CPUs that Karpenter may start in total."), 32,
+        1'000'000);
     table->add("ami", &ami_, "Image of the training nodes, as Karpenter's alias.");
     table->add("kubernetes_version", &kubernetes_version_, "Version of the cluster.");
     table->add("system_instance", &system_instance_,
-               "Instance type of the two nodes for everything but training.");
-    table
-        ->add("public_access_cidr", &public_access_cidrs_,
-              "Networks from which the API server can be reached.")
+               "Instance type of the two nodes that run everything but training.");
+    table->add("public_access_cidr", &public_access_cidrs_, "Networks that can reach the API server.")
         .value_name = "CIDR";
     limit_flag(table->add("disk_gib", &disk_gib_, "Size of the disk with --storage s3, in GiB."), 1, 16'384);
     declare_common_flags(table);
@@ -116,8 +114,7 @@ class DeployClusterCommand : public DeployCommand {
     } else if (part_ != "nodes") {
       fail(ExitCode::kUsage,
            "--part {} needs --infrastructure FILE: run `terraform output -json >FILE` in "
-           "deploy/eks/terraform, or "
-           "deploy/eks/up.sh, which does both",
+           "deploy/eks/terraform, or deploy/eks/up.sh, which does both",
            part_);
     }
     check_values();
@@ -143,12 +140,27 @@ class DeployClusterCommand : public DeployCommand {
       context.push_back({"public_access_cidrs", std::move(cidrs)});
     } else {
       context.push_back({"disk_gib", disk_gib_});
+      write_manifests(storage_documents(templates(), context, claimed(infrastructure->values)));
+      return;
     }
     write_manifests(templates().render("cluster_" + part_ + ".yaml.jinja", context));
   }
 
  private:
-  // The value from the file; one given as a flag has to be the same.
+  // The file system that Terraform made; without one the template writes a disk and a bucket.
+  RuntimeSettings claimed(const Value& infrastructure) const {
+    RuntimeSettings storage;
+    storage.pod.name_space = name_space();
+    const auto text = [&](const std::string& field) {
+      return text_at(infrastructure, "file_system." + field);
+    };
+    if (storage_ == "fsx") storage.volume = lustre_volume(text("id"), text("dns_name"), text("mount_name"));
+    if (storage_ == "efs") storage.volume = efs_volume(text("id") + "::" + text("access_point"));
+    storage.storage = text("gib") + "Gi";
+    return storage;
+  }
+
+  // The value from the file; a value given as a flag has to be the same.
   void take(const FlagTable& table, std::string_view flag, std::string* target,
             const std::string& value) const {
     if (table.is_set(flag) && *target != value) {
@@ -165,15 +177,14 @@ class DeployClusterCommand : public DeployCommand {
 
   void check_values() const {
     if (name_.empty() || region_.empty()) {
-      fail(ExitCode::kUsage, "--{} is missing: which cluster? --infrastructure FILE tells it as well",
+      fail(ExitCode::kUsage, "--{} is missing: name the cluster, or give --infrastructure FILE",
            name_.empty() ? "name" : "region");
     }
     check_label("name", name_);
     if (name_.size() > kMaxClusterName || name_.front() < 'a') {
       fail(ExitCode::kUsage,
            "--name: expected a letter first and at most {} characters, so that the names of its IAM roles "
-           "fit into 64, "
-           "found '{}'",
+           "fit into 64, found '{}'",
            kMaxClusterName, name_);
     }
     check("region", region_, is_made_of(region_, "abcdefghijklmnopqrstuvwxyz0123456789-"),
@@ -185,7 +196,7 @@ class DeployClusterCommand : public DeployCommand {
     check("ami", ami_,
           ami_ == "al2023@latest" ||
               (ami_.starts_with("al2023@v") && ami_.size() == 16 && is_made_of(ami_.substr(8), "0123456789")),
-          "al2023@latest or al2023@vYYYYMMDD, for whose nodes the user data is");
+          "al2023@latest or al2023@vYYYYMMDD: the user data is written for Amazon Linux 2023");
     check("kubernetes_version", kubernetes_version_,
           kubernetes_version_.starts_with("1.") && is_made_of(kubernetes_version_.substr(2), "0123456789"),
           "a version such as 1.34");

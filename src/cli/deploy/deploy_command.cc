@@ -8,12 +8,11 @@
 namespace tessera {
 
 void DeployCommand::declare_common_flags(FlagTable* table) {
-  table->add("namespace", &namespace_, "Namespace of what is written.");
+  table->add("namespace", &namespace_, "Namespace of the objects.");
   table
-      ->add(
-          "templates", &templates_,
-          "Folder with templates to use instead of the shipped ones of the same names, which `tessera deploy "
-          "templates` writes.")
+      ->add("templates", &templates_,
+            "Folder with templates that replace the shipped ones of the same names; `tessera deploy "
+            "templates` writes those.")
       .value_name = "DIR";
 }
 
@@ -54,7 +53,7 @@ const std::string& DeployCommand::name_space() const {
 
 void DeployCommand::write_manifests(const std::string& text) const {
   check_manifests(text, name(), templates_.empty() ? ExitCode::kInternal : ExitCode::kBadData);
-  // A document of its own, also after others in one stream.
+  // The separator makes it possible to concatenate outputs.
   write_output("---\n" + text);
 }
 

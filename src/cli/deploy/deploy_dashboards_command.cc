@@ -12,11 +12,9 @@ class DeployDashboardsCommand : public DeployCommand {
   std::string name() const override { return "deploy dashboards"; }
   std::string summary() const override { return "Write dashboards for Grafana, and how logs reach Loki"; }
   std::string description() const override {
-    return "Writes ConfigMaps: the dashboards of all jobs, of a run, of its ranks and of its nodes, which "
-           "the "
-           "sidecar of Grafana loads, Loki as a data source, and a configuration of Alloy that collects the "
-           "logs of the jobs' pods. With --dashboard it writes one dashboard as JSON, to be imported by "
-           "hand.";
+    return "Writes ConfigMaps: dashboards of all jobs, a run, its ranks and its nodes, which Grafana's "
+           "sidecar loads; Loki as a data source; and a configuration of Alloy that collects the logs of the "
+           "jobs' pods. With --dashboard it writes one dashboard as JSON to import by hand.";
   }
   std::vector<std::string> examples() const override {
     return {"tessera deploy dashboards | kubectl apply -f -",
@@ -26,7 +24,7 @@ class DeployDashboardsCommand : public DeployCommand {
   void declare_flags(FlagTable* table) override {
     declare_common_flags(table);
     table->add("monitoring_namespace", &monitoring_namespace_, "Namespace of the ConfigMaps.");
-    table->add("loki_url", &loki_url_, "Address of Loki; empty: nothing about logs is written.");
+    table->add("loki_url", &loki_url_, "Address of Loki; \"\" leaves out everything about logs.");
     std::vector<std::string> choices = kDashboards;
     choices.insert(choices.begin(), "all");
     table->add_choice("dashboard", &dashboard_, choices, "Write only this one, as JSON.");

@@ -32,19 +32,13 @@ class DeployKubernetesCommand : public DeployCommand {
   }
   std::string description() const override {
     return "Asks the planner of `tessera plan` how the run fits on the nodes and writes the job with its "
-           "Secret, "
-           "NetworkPolicy and PodDisruptionBudget: a TrainJob of Kubeflow Trainer, a JobSet, or an Indexed "
-           "Job with a "
-           "Service. Memory, processors, ranks, sharding, micro-batch and grace periods come from the plan; "
-           "what is given "
-           "stays as given. Takes the command line or the --config file of `tessera train`; everything ends "
-           "up in the "
-           "manifest.\n"
+           "Secret, NetworkPolicy and PodDisruptionBudget: a TrainJob of Kubeflow Trainer, a JobSet, or an "
+           "Indexed Job with a Service. Memory, processors, ranks, sharding, micro-batch and grace periods "
+           "come from the plan; what you give is kept. Takes the command line or the --config file of "
+           "`tessera train`; all of it ends up in the manifest.\n"
            "Models and data sets are names on the Hugging Face Hub or paths in the pods, whose volume is at "
-           "/data. Of a "
-           "model on the Hub only the configuration is downloaded. Exits with code 78 if the run does not "
-           "fit; the "
-           "message then says what would. docs/kubernetes.md has the rest.";
+           "/data. Only the configuration of a model on the Hub is downloaded. Exits with code 78 if the run "
+           "does not fit, and says what would. See docs/kubernetes.md.";
   }
   std::vector<std::string> examples() const override {
     return {"tessera deploy kubernetes --model meta-llama/Llama-3.1-8B \\",
@@ -60,23 +54,21 @@ class DeployKubernetesCommand : public DeployCommand {
                       "per_device_train_batch_size", "gradient_checkpointing", "zero_stage",
                       "gather_schedule", "num_train_epochs", "max_steps", "output_dir"});
     table->begin_section("Job");
-    table->add("name", &name_, "Name of the job; by default made from the model's.");
-    std::vector<std::string> kinds;
-    for (const JobKindName& each : kJobKinds) kinds.emplace_back(each.name);
+    table->add("name", &name_, "Name of the job; by default derived from the model's.");
     table->add_choice(
-        "trainer", &trainer_, kinds,
+        "trainer", &trainer_, job_kind_names(),
         "What runs the job: a version of Kubeflow Trainer, JobSet, or an Indexed Job of Kubernetes.");
     table->add("queue", &queue_, "LocalQueue of Kueue that admits the job; \"\" is none.").value_name =
         "NAME";
     table
         ->add("model_config", &model_config_,
-              "What to plan with if the model is a path in the pods: a config.json or its folder here, a "
-              "name on the "
-              "Hub, or a preset.")
+              "What to plan with if the model is a path in the pods: a local config.json or its folder, a "
+              "name on the Hub, or a preset.")
         .value_name = "FILE|NAME";
     table
         ->add("rendezvous_secret", &rendezvous_secret_,
-              "Secret of your own whose key secret the pods prove to know. By default one is generated.")
+              "Secret of your own; the pods prove to each other that they know its key secret. By default "
+              "one is generated.")
         .value_name = "NAME";
     table->add("monitoring_namespace", &monitoring_namespace_, "Namespace whose pods may read the metrics.")
         .value_name = "NAME";
@@ -99,7 +91,8 @@ class DeployKubernetesCommand : public DeployCommand {
     JobSettings job = job_settings();
     check_pod_paths(args_, given_);
     check_metrics_port(*table, &job);
-    if (args_.dataset.empty()) fail(ExitCode::kUsage, "--dataset: a job needs rows to train on");
+    check_runtime_flags(*table, job);
+    if (args_.dataset.empty()) fail(ExitCode::kUsage, "--dataset is missing: a job needs rows to train on");
     const ModelConfig config = model_config();
     const std::vector<Instance> catalogue = plan_catalogue(catalogue_);
     const Instance instance = chosen_instance(catalogue);
@@ -126,25 +119,20 @@ class DeployKubernetesCommand : public DeployCommand {
         table->add("nproc_per_node", &local_world_size_, "Ranks in each pod; by default one per NUMA node."),
         1, 256);
     table->add_choice("capacity", &capacity_, {"any", "spot", "on-demand"},
-                      "Kind of capacity. Unless it is on-demand, a pod ends within 110 s of a notice.");
-    table->add("zone", &zone_, "Zone of the nodes. By default any, but the same for all.").value_name =
-        "NAME";
+                      "Kind of capacity. Unless it is on-demand, a pod must end within 110 s of a notice.");
+    table->add("zone", &zone_, "Zone of the nodes. By default any, the same for all.").value_name = "NAME";
     limit_flag(table->add("cpus", &cpus_, "CPUs of a pod, instead of what the instance type leaves to it."),
                1, 4096);
     table->add_size("memory", &memory_, "480GiB",
                     "Memory of a pod, instead of what the instance type leaves to it.");
-    limit_flag(
-        table->add(
-            "max_pods", &max_pods_,
-            "Most pods of a node, for which kubelet reserves memory. Defaults to what the network interfaces "
-            "of the instance type allow."),
-        1, 1000);
-    limit_flag(
-        table->add(
-            "storage_mb_per_s", &storage_mb_per_s_,
-            "How fast all nodes together write to the volume, in 10^6 bytes per second: decides how long a "
-            "checkpoint takes."),
-        1);
+    limit_flag(table->add("max_pods", &max_pods_,
+                          "The most pods on a node, for which kubelet reserves memory. Defaults to what the "
+                          "network interfaces of the instance type allow."),
+               1, 1000);
+    limit_flag(table->add("storage_mb_per_s", &storage_mb_per_s_,
+                          "How fast all nodes together write to the volume, in 10^6 bytes per second: "
+                          "determines how long a checkpoint takes."),
+               1);
     table->add("catalogue", &catalogue_, "Catalogue of instance types to use instead of the shipped one.")
         .value_name = "FILE";
   }
@@ -187,8 +175,28 @@ class DeployKubernetesCommand : public DeployCommand {
     job->pod.port = *args_.metrics_port;
   }
 
+  // What a TrainJob cannot change of its runtime's pods, and what other jobs do not have.
+  static void check_runtime_flags(const FlagTable& table, const JobSettings& job) {
+    if (!is_trainer(job.kind)) {
+      if (table.is_set("runtime")) fail(ExitCode::kUsage, "--runtime: only a TrainJob has one; leave it out");
+      return;
+    }
+    for (const char* flag : {"node_check", "hf_token_secret"}) {
+      if (!table.is_set(flag)) continue;
+      fail(ExitCode::kUsage,
+           "--{}: the pods of a TrainJob have that of their runtime {}: give it to `tessera deploy runtime`",
+           flag, job.pod.runtime);
+    }
+    if (table.is_set("priority_class") && job.queue.empty()) {
+      fail(ExitCode::kUsage,
+           "--priority_class: without --queue the pods of a TrainJob have only that of their runtime {}: "
+           "give it to `tessera deploy runtime`",
+           job.pod.runtime);
+    }
+  }
+
   ModelConfig model_config() const {
-    if (args_.model.empty()) fail(ExitCode::kUsage, "--model: a job needs a model to start from");
+    if (args_.model.empty()) fail(ExitCode::kUsage, "--model is missing: a job needs a model to start from");
     const std::string& source = model_config_.empty() ? args_.model : model_config_;
     const std::vector<std::string> presets = preset_names();
     if (!model_config_.empty() && std::ranges::find(presets, source) != presets.end()) {
@@ -199,9 +207,8 @@ class DeployKubernetesCommand : public DeployCommand {
     std::error_code error;
     if (model_config_.empty() && source.starts_with('/') && !std::filesystem::exists(source, error)) {
       fail(ExitCode::kUsage,
-           "--model: {} is a path in the pods: give what to plan with as --model_config, a config.json or "
-           "its folder here, a "
-           "name on the Hub, or a preset ({})",
+           "--model: {} is a path in the pods: say what to plan with by --model_config: a local config.json "
+           "or its folder, a name on the Hub, or a preset ({})",
            printable(source), fmt::join(presets, ", "));
     }
     return read_model_config(local_model(source, ModelFiles::kNoWeights));
@@ -210,10 +217,9 @@ class DeployKubernetesCommand : public DeployCommand {
   Instance chosen_instance(const std::vector<Instance>& catalogue) const {
     if (!instance_.empty()) return find_instance(catalogue, instance_);
     if (cpus_ && !memory_.empty()) return unknown_instance(catalogue, *cpus_, parse_bytes(memory_).value());
-    fail(
-        ExitCode::kUsage,
-        "--instance: give the type of the nodes, or what a pod has of nodes of no known type with --cpus and "
-        "--memory");
+    fail(ExitCode::kUsage,
+         "--instance is missing: give the type of the nodes, or with --cpus and --memory what a pod has on "
+         "nodes of any other type");
   }
 
   PodSize pod_size(const Instance& instance, int ranks) const {
@@ -245,7 +251,7 @@ class DeployKubernetesCommand : public DeployCommand {
     request.options.local_world_size = job.local_world_size;
     const int64_t world_size = int64_t{job.num_nodes} * job.local_world_size;
     resolve_training_arguments(*table, world_size, &args_);
-    // With a global batch size it is an upper limit.
+    // With --global_batch_size this flag is an upper limit.
     if (table->is_set("per_device_train_batch_size")) {
       const int64_t rank_rows = global_batch_rows(args_.batch_options(world_size)) / world_size;
       request.options.micro_batch_rows =
@@ -266,10 +272,9 @@ class DeployKubernetesCommand : public DeployCommand {
     if (table.is_set("grace_period_s")) grace = with_grace_period(grace, args_.grace_period_s, is_spot);
     if (grace.is_short) {
       log_warning(
-          "a step and a checkpoint of {} take {} s, more than the {} s after SIGTERM: an evicted run resumes "
-          "from the "
-          "last checkpoint before; save often (--save_steps), or raise --storage_mb_per_s with faster "
-          "storage",
+          "a step and a checkpoint of {} take {} s, more than four fifths of the {} s after SIGTERM: an "
+          "evicted run resumes from an earlier checkpoint; save often (--save_steps), or give the speed of "
+          "faster storage by --storage_mb_per_s",
           format_bytes(plan.forecast.disk.checkpoint_bytes), std::llround(grace.needed_s), grace.run_s);
     }
     return grace;
@@ -278,14 +283,16 @@ class DeployKubernetesCommand : public DeployCommand {
   std::vector<std::string> about(const JobPlan& plan, const Instance& instance,
                                  const JobSettings& job) const {
     const RunForecast& forecast = plan.forecast;
+    // Whole ones, because a part is measured in this process: the same request gives the same manifest.
+    const int64_t planned_gib = (forecast.memory.node_bytes() >> 30) + 1;
     const double billions = static_cast<double>(forecast.num_parameters) / 1e9;
     std::vector<std::string> lines = {
         fmt::format("{} with {:.2f} billion parameters on {}{}, {} each.", args_.model, billions,
                     format_count(job.num_nodes, "node"), instance.name.empty() ? "" : " of " + instance.name,
                     format_count(job.local_world_size, "rank")),
-        fmt::format(
-            "Memory of a node: {} planned, {} in the pod; the rest holds files and copies of checkpoints.",
-            format_bytes(forecast.memory.node_bytes()), format_bytes(job.size.memory_bytes)),
+        fmt::format("Memory of a node: {} GiB planned, {} in the pod; the rest holds files and copies of "
+                    "checkpoints.",
+                    planned_gib, format_bytes(job.size.memory_bytes)),
         fmt::format(
             "A checkpoint has {} and takes {} s at {:g} MB/s; a run has {} s after SIGTERM.",
             format_bytes(forecast.disk.checkpoint_bytes),

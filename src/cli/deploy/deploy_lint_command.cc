@@ -11,14 +11,12 @@ namespace {
 class DeployLintCommand : public DeployCommand {
  public:
   std::string name() const override { return "deploy lint"; }
-  std::string summary() const override { return "Check manifests for what no schema says"; }
+  std::string summary() const override { return "Check manifests against rules that no schema states"; }
   std::string usage() const override { return "FILE..."; }
   std::string description() const override {
-    return "Checks YAML files against rules of admission webhooks and controllers, and what refers to what "
-           "among all files "
-           "together; docs/kubernetes.md lists the rules. What `tessera deploy` writes has passed them. "
-           "Exits with code 65 "
-           "if there is a finding.";
+    return "Checks YAML files together against the rules of admission webhooks and controllers, and the "
+           "references between them; docs/kubernetes.md lists the rules. What `tessera deploy` writes has "
+           "passed them. Exits with code 65 if there is a finding.";
   }
   std::vector<std::string> examples() const override {
     return {"tessera deploy lint job.yaml runtime.yaml queue.yaml",

@@ -15,9 +15,7 @@ class DeployQueueCommand : public DeployCommand {
   std::string summary() const override { return "Write the queue of Kueue that admits jobs"; }
   std::string description() const override {
     return "Writes a ResourceFlavor for nodes with AMX, a WorkloadPriorityClass, a ClusterQueue with the "
-           "quota of --nodes such nodes, "
-           "and the "
-           "LocalQueue that jobs name with --queue.";
+           "quota of --nodes such nodes, and the LocalQueue that jobs name with --queue.";
   }
   std::vector<std::string> examples() const override {
     return {"tessera deploy queue --instance r7i.16xlarge --nodes 4 | kubectl apply -f -"};
@@ -26,8 +24,7 @@ class DeployQueueCommand : public DeployCommand {
   void declare_flags(FlagTable* table) override {
     table->add("queue", &queue_, "Name of the LocalQueue.");
     table->add("priority_class", &priority_class_, "Name of the WorkloadPriorityClass of jobs.");
-    table->add("topology", &topology_,
-               "Place the pods of a job near each other; for clusters whose nodes exist already.");
+    table->add("topology", &topology_, "Place the pods of a job near each other; only sees existing nodes.");
     table->add("instance", &instance_, "Instance type whose nodes the quota counts.");
     limit_flag(table->add("nodes", &nodes_, "Nodes that jobs may use at the same time."), 1, 10'000);
     table->add("catalogue", &catalogue_, "Catalogue of instance types to use instead of the shipped one.")

@@ -15,14 +15,11 @@ class DeployRuntimeCommand : public DeployCommand {
   std::string summary() const override { return "Write what a cluster needs once for all training jobs"; }
   std::string description() const override {
     return "Writes the namespace, PriorityClass, volume claim, NetworkPolicy and, for Kubeflow Trainer, the "
-           "ClusterTrainingRuntime. The output is the same every time and can be applied again; only with "
-           "--secrets it "
-           "holds Secrets, which need applying once: the token of HF_TOKEN, and a random one with which "
-           "Prometheus reads "
-           "metrics.\n"
-           "The volume is a new one of --storage_class, or one that exists: a file system of FSx for Lustre, "
-           "of EFS, or an "
-           "NFS export.";
+           "ClusterTrainingRuntime. The output is the same every time and can be applied again. With "
+           "--secrets it also has Secrets, which are applied once: the token in HF_TOKEN, and a random one "
+           "with which Prometheus reads metrics.\n"
+           "The volume is a new one of --storage_class or an existing one: FSx for Lustre, EFS, or an NFS "
+           "export.";
   }
   std::vector<std::string> examples() const override {
     return {"tessera deploy runtime --storage_class fsx --secrets | kubectl apply -f -",
@@ -30,28 +27,25 @@ class DeployRuntimeCommand : public DeployCommand {
   }
 
   void declare_flags(FlagTable* table) override {
-    std::vector<std::string> kinds;
-    for (const JobKindName& each : kJobKinds) kinds.emplace_back(each.name);
-    table->add_choice("trainer", &trainer_, kinds,
+    table->add_choice("trainer", &trainer_, job_kind_names(),
                       "What runs jobs: a version of Kubeflow Trainer; with jobset or job there is no "
                       "ClusterTrainingRuntime.");
     table->add("secrets", &secrets_, "Write the Secrets as well.");
     declare_pod_flags(table);
     table->begin_section("Volume");
     table
-        ->add(
-            "storage_class", &storage_class_,
-            "StorageClass of a new volume that all pods write to; \"\" is the cluster's default, none leaves "
-            "the claim to others (`tessera deploy cluster --part storage`).")
+        ->add("storage_class", &storage_class_,
+              "StorageClass of a new volume that all pods write to; \"\" is the cluster's default, none "
+              "writes no claim (`tessera deploy cluster --part storage` does).")
         .value_name = "NAME";
     table->add_size("storage", &storage_, "1200GiB", "Size of the volume.");
     table
         ->add("fsx", &fsx_,
-              "FSx for Lustre that exists: ID, DNS name and mount name, as in "
+              "An existing FSx for Lustre: DNS name and mount name, as in "
               "fs-0123.fsx.eu-west-1.amazonaws.com/abcdef.")
         .value_name = "DNS/MOUNT";
-    table->add("efs", &efs_, "EFS that exists: its ID, as in fs-0123.").value_name = "ID";
-    table->add("nfs", &nfs_, "NFS export that exists, as in 10.0.0.5:/export.").value_name = "HOST:PATH";
+    table->add("efs", &efs_, "An existing EFS: its ID, as in fs-0123.").value_name = "ID";
+    table->add("nfs", &nfs_, "An existing NFS export, as in 10.0.0.5:/export.").value_name = "HOST:PATH";
     table->begin_section("Place");
     declare_common_flags(table);
   }
@@ -66,7 +60,7 @@ class DeployRuntimeCommand : public DeployCommand {
       if (!storage_class_.empty()) check_object_name("storage_class", storage_class_);
       runtime.storage_class = storage_class_;
     } else if (runtime.volume && table->is_set("storage_class")) {
-      fail(ExitCode::kUsage, "--storage_class is for a new volume: give it, or the volume that exists");
+      fail(ExitCode::kUsage, "--storage_class is for a new volume: give it, or the existing volume");
     }
     runtime.storage = fmt::format("{}Gi", std::max<int64_t>(1, parse_bytes(storage_).value() >> 30));
     if (secrets_) runtime.secrets = secrets(runtime.pod);
@@ -78,7 +72,6 @@ class DeployRuntimeCommand : public DeployCommand {
     if (!fsx_.empty() + !efs_.empty() + !nfs_.empty() > 1) {
       fail(ExitCode::kUsage, "--fsx, --efs and --nfs: give one volume");
     }
-    RuntimeVolume volume;
     if (!fsx_.empty()) {
       check_text("fsx", fsx_);
       const size_t slash = fsx_.find('/'), dot = fsx_.find('.');
@@ -87,36 +80,27 @@ class DeployRuntimeCommand : public DeployCommand {
              "--fsx: expected DNS/MOUNT such as fs-0123.fsx.eu-west-1.amazonaws.com/abcdef, found '{}'",
              printable(fsx_));
       }
-      volume.kind = "fsx";
-      volume.about = "FSx for Lustre";
-      volume.driver = "fsx.csi.aws.com";
-      volume.handle = fsx_.substr(0, dot);
-      volume.attributes = {{"dnsname", fsx_.substr(0, slash)}, {"mountname", fsx_.substr(slash + 1)}};
-      volume.mount_options = {"flock"};
-    } else if (!efs_.empty()) {
+      return lustre_volume(fsx_.substr(0, dot), fsx_.substr(0, slash), fsx_.substr(slash + 1));
+    }
+    if (!efs_.empty()) {
       check_text("efs", efs_);
       if (!efs_.starts_with("fs-"))
         fail(ExitCode::kUsage, "--efs: expected an ID such as fs-0123, found '{}'", printable(efs_));
-      volume.kind = "efs";
-      volume.about = "EFS";
-      volume.driver = "efs.csi.aws.com";
-      volume.handle = efs_;
-    } else if (!nfs_.empty()) {
-      check_text("nfs", nfs_);
-      const size_t colon = nfs_.find(":/");
-      if (colon == 0 || colon == std::string::npos) {
-        fail(ExitCode::kUsage, "--nfs: expected HOST:PATH such as 10.0.0.5:/export, found '{}'",
-             printable(nfs_));
-      }
-      volume.kind = "nfs";
-      volume.about = "NFS";
-      volume.server = nfs_.substr(0, colon);
-      volume.path = nfs_.substr(colon + 1);
-      // A hard mount waits for the server instead of giving ranks errors; large transfers for checkpoints.
-      volume.mount_options = {"hard", "nfsvers=4.1", "rsize=1048576", "wsize=1048576", "nconnect=8"};
-    } else {
-      return std::nullopt;
+      return efs_volume(efs_);
     }
+    if (nfs_.empty()) return std::nullopt;
+    check_text("nfs", nfs_);
+    const size_t colon = nfs_.find(":/");
+    if (colon == 0 || colon == std::string::npos) {
+      fail(ExitCode::kUsage, "--nfs: expected HOST:PATH such as 10.0.0.5:/export, found '{}'",
+           printable(nfs_));
+    }
+    RuntimeVolume volume;
+    volume.about = "NFS";
+    volume.server = nfs_.substr(0, colon);
+    volume.path = nfs_.substr(colon + 1);
+    // A hard mount waits for the server instead of failing the ranks; large transfers for checkpoints.
+    volume.mount_options = {"hard", "nfsvers=4.1", "rsize=1048576", "wsize=1048576", "nconnect=8"};
     return volume;
   }
 

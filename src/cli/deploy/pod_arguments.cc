@@ -13,7 +13,7 @@
 namespace tessera {
 namespace {
 
-// What else than a path of the pod a flag's value may be.
+// What a flag's value may be besides a path in the pod.
 enum class Other { kNothing, kModel, kDataset, kWord };
 
 struct PathFlag {

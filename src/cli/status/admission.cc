@@ -1,4 +1,4 @@
-// Before there are pods: Kueue, suspension, and the controllers that create them.
+// Before there are pods: Kueue, suspension, and the controllers that create the pods.
 #include <algorithm>
 
 #include "base/error.h"
@@ -11,7 +11,7 @@ using Json = nlohmann::json;
 
 constexpr const char* kQueueLabel = "/metadata/labels/kueue.x-k8s.io~1queue-name";
 
-// The message of Kueue's scheduler tells resource, flavor and what is missing: kueue
+// The message of Kueue's scheduler names the resource, the flavor and what is missing: kueue
 // pkg/scheduler/flavorassigner/flavorassigner.go.
 Diagnosis waiting_in_queue(const Json& workload) {
   const std::string queue = text_at(workload, "/spec/queueName");
@@ -23,7 +23,7 @@ Diagnosis waiting_in_queue(const Json& workload) {
     found.outlook = Outlook::kHindered;
     found.headline = fmt::format("queue {} admits nothing", queue);
     found.advice =
-        "tessera deploy queue makes one; kubectl get localqueues,clusterqueues shows those there are";
+        "tessera deploy queue writes one; kubectl get localqueues,clusterqueues lists the existing ones";
   } else if (says(message, "insufficient unused quota")) {  // of this flavor, whatever others lack
     found.headline = fmt::format("waiting for quota in queue {}", queue);
     found.advice = "it starts when other jobs of the queue end";
@@ -48,8 +48,8 @@ Diagnosis evicted(const Json& workload, const Json& eviction) {
     found.state = "evicted";
     found.headline = "evicted because its pods were not all ready in time, and queued again";
     found.advice =
-        "waitForPodsReady.timeout of Kueue's configuration should be 15m or more where nodes are made on "
-        "demand";
+        "waitForPodsReady.timeout in Kueue's configuration should be 15m or more where nodes are provisioned "
+        "on demand";
   } else {
     found.state = "evicted";
     found.headline = fmt::format("evicted ({}), and queued again", reason);
@@ -84,7 +84,7 @@ std::optional<Diagnosis> not_admitted(const JobObjects& job) {
     if (is_true(workload, "Evicted")) return evicted(workload, condition(workload, "Evicted"));
     if (!is_true(workload, "QuotaReserved")) return waiting_in_queue(workload);
     Diagnosis found = {
-        Outlook::kWaiting, "queued", "quota is reserved; an admission check is not done", {}, ""};
+        Outlook::kWaiting, "queued", "quota is reserved; an admission check is pending", {}, ""};
     for (const Json& check : list_at(workload, "/status/admissionChecks"))
       found.details.push_back(fmt::format("admission check {} is {}: {}", text_at(check, "/name"),
                                           text_at(check, "/state"),
@@ -98,7 +98,7 @@ std::optional<Diagnosis> not_admitted(const JobObjects& job) {
                      "queued",
                      fmt::format("waiting for Kueue to see it (queue {})", queue),
                      {"there is no Workload of this job"},
-                     "is Kueue installed, and does it manage this kind of job and this namespace?"};
+                     "check that Kueue is installed and manages this kind of job and this namespace"};
   if (!queue.empty()) return std::nullopt;  // admitted just now
   return Diagnosis{
       Outlook::kHindered,
@@ -115,9 +115,7 @@ std::optional<Diagnosis> without_pods(const JobObjects& job) {
   const int64_t restarts = num_restarts(job);
   if (restarts > 0) {
     found.state = "restarting";
-    found.headline =
-        fmt::format("restarting for the {}: the new pods are not there yet",
-                    restarts == 1 ? std::string("first time") : fmt::format("{}th time", restarts));
+    found.headline = fmt::format("restarting (restart {}): the new pods are not there yet", restarts);
   }
   // ResourceQuota, LimitRange, Pod Security and webhooks refuse pods; JobSet's refuse Jobs and Services.
   if (const auto refusal =
@@ -126,7 +124,7 @@ std::optional<Diagnosis> without_pods(const JobObjects& job) {
     found.state = "refused";
     found.headline = "the cluster refuses its pods";
     found.details.push_back(*refusal);
-    found.advice = "a quota, a limit range, a security policy or a webhook of the namespace is against them";
+    found.advice = "a quota, limit range, security policy or webhook of the namespace rejects them";
   } else if (job.kind == "TrainJob" && job.jobset.is_null()) {
     found.details.push_back("Kubeflow Trainer has not made a JobSet of it yet");
   }

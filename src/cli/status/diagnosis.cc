@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "cli/help_text.h"
 #include "cli/terminal/progress_line.h"
+#include "deploy/job_manifest.h"
 
 namespace tessera {
 namespace {
@@ -73,12 +74,9 @@ std::string describe(const Json& pod, const Json& status, const Json& end, bool 
                      message.empty() ? "" : ": " + message);
 }
 
-bool would_repeat(int64_t code) {
-  static const std::set<int64_t> kRepeat = {64, 65, 66, 70, 78, 79};
-  return kRepeat.contains(code);
-}
+bool would_repeat(int64_t code) { return std::ranges::find(kFinalCodes, code) != std::end(kFinalCodes); }
 
-// Ends that another pod's failure or Kubernetes has caused.
+// Whether another pod's failure, or Kubernetes, caused this end.
 bool is_consequence(const Json& end) {
   const int64_t code = number_at(end, "/exitCode");
   return code == 75 || code == 143 || (code == 137 && text_at(end, "/reason") != "OOMKilled");
@@ -135,7 +133,7 @@ std::vector<std::string> sick_nodes(const JobObjects& job) {
                                   message_line(text_at(condition(node, "TesseraUnhealthy"), "/message"))));
     for (const Json& taint : list_at(node, "/spec/taints")) {
       if (text_at(taint, "/key") == "karpenter.sh/disrupted")
-        found.push_back(fmt::format("node {} is about to go (Karpenter drains it)", name));
+        found.push_back(fmt::format("node {} is about to be removed (Karpenter is draining it)", name));
     }
   }
   return found;
@@ -165,7 +163,8 @@ std::optional<ContainerEnd> first_failure(const JobObjects& job) {
   const std::vector<ContainerEnd> all = failures(job);
   const auto best = std::ranges::min_element(all, [](const ContainerEnd& a, const ContainerEnd& b) {
     const auto rank = [](const ContainerEnd& end) {
-      return std::tuple(!would_repeat(end.code), end.is_consequence, end.time);
+      // Times are in seconds: of pods that ended within one, the others followed the killed one.
+      return std::tuple(!would_repeat(end.code), end.is_consequence, end.time, end.code != 137);
     };
     return rank(a) < rank(b);
   });
@@ -253,9 +252,10 @@ std::optional<Diagnosis> ended(const JobObjects& job) {
   found.details.push_back(
       fmt::format("{}: {}", text_at(failed, "/reason"), message_line(text_at(failed, "/message"))));
   for (const std::string& disruption : disruptions(job)) found.details.push_back(disruption);
-  found.advice = first && would_repeat(first->code)
-                     ? "the same would happen again: correct the cause, delete the job and apply it anew"
-                     : "delete the job and apply it anew: it resumes from its last checkpoint";
+  found.advice =
+      first && would_repeat(first->code)
+          ? "it would fail the same way again: fix the cause, then delete the job and apply it again"
+          : "delete the job and apply it again: it resumes from its last checkpoint";
   return found;
 }
 

@@ -1,4 +1,4 @@
-// What hinders a job in a cluster.
+// What holds up a job in a cluster.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,9 @@ namespace tessera {
 // What `tessera status` ends with.
 enum class Outlook : int {
   kGood = 0,      // runs, or has finished
-  kWaiting = 1,   // for something that the cluster brings about by itself
-  kHindered = 2,  // until somebody changes something
-  kFailed = 3,    // for good: nothing starts it again
+  kWaiting = 1,   // for something the cluster does by itself
+  kHindered = 2,  // waits until somebody changes something
+  kFailed = 3,    // for good: nothing restarts it
 };
 
 struct Diagnosis {
@@ -49,7 +49,7 @@ PodCounts count_pods(const JobObjects& job);
 int64_t num_restarts(const JobObjects& job);
 Diagnosis diagnose(const JobObjects& job);
 
-// The steps of diagnose(): nullopt if that is not what hinders the job.
+// The steps of diagnose(): nullopt if that is not what holds up the job.
 std::optional<Diagnosis> ended(const JobObjects& job);
 std::optional<Diagnosis> not_admitted(const JobObjects& job);
 std::optional<Diagnosis> without_pods(const JobObjects& job);
@@ -58,7 +58,7 @@ std::optional<Diagnosis> pods_not_running(const JobObjects& job);
 // One line of what a controller says.
 std::string message_line(const std::string& text);
 inline bool says(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
-// The pods that count: of each index the newest.
+// The newest pod of each index.
 std::vector<const nlohmann::json*> current_pods(const JobObjects& job);
 
 // A container that ended with an error: "pod a-node-0-1: exit code 78 (bad configuration): ...".
@@ -68,8 +68,8 @@ struct ContainerEnd {
   std::string text;
   std::string time;
 };
-// The one that explains the others: errors that repeat first, and of those the earliest; nullopt if there is
-// none.
+// The failure that explains the others: errors that would repeat first, then the earliest; nullopt if there
+// is none.
 std::optional<ContainerEnd> first_failure(const JobObjects& job);
 
 }  // namespace tessera

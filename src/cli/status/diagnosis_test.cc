@@ -1,4 +1,4 @@
-// What hinders a job.
+// What holds up a job.
 #include "support/fake_cluster.h"
 
 namespace tessera {
@@ -45,11 +45,10 @@ TEST_F(Status, WorkloadsOfOtherJobsDoNotCount) {
 }
 
 TEST_F(Status, PreemptedJobIsQueuedAgain) {
-  make_queued(
-      {condition_of("QuotaReserved", "False", "Pending", "Preempted to accommodate a workload"),
-       condition_of("Evicted", "True", "Preempted",
-                    "Preempted to accommodate a workload (UID: 1, JobUID: 2) due to prioritization in "
-                    "the ClusterQueue")});
+  make_queued({condition_of("QuotaReserved", "False", "Pending", "Preempted to accommodate a workload"),
+               condition_of("Evicted", "True", "Preempted",
+                            "Preempted to accommodate a workload (UID: 1, JobUID: 2) due to prioritization "
+                            "in the ClusterQueue")});
   const json object = run_json();
   EXPECT_EQ(object["state"], "preempted");
   EXPECT_EQ(object["exit_code"], 1);
@@ -92,7 +91,8 @@ TEST_F(Status, NodesAreOnTheirWayOrNot) {
       "karpenter");
   result = run();
   EXPECT_EQ(result.code, 2);
-  EXPECT_THAT(result.out, AllOf(HasSubstr("no node can be made for it"), HasSubstr("no instance type")));
+  EXPECT_THAT(result.out,
+              AllOf(HasSubstr("no node can be provisioned for it"), HasSubstr("no instance type")));
   // A pod of the other replica set of the same name does not matter, and what was said later does.
   add_event("somebody-else", "Nominated", "Pod should schedule on: nodeclaim/other", "karpenter",
             "2026-01-31T15:00:00Z");
@@ -139,7 +139,8 @@ TEST_F(Status, VolumesThatAreMissingUnboundOrNotMounted) {
   EXPECT_THAT(run().out, AllOf(HasSubstr("not bound (Pending)"), HasSubstr("\"fsx\" not found")));
   change("persistentvolumeclaims", [](json& list) { list["items"] = json::array(); });
   EXPECT_EQ(run().code, 2);
-  EXPECT_THAT(run().out, HasSubstr("the volume claim training-data does not exist"));
+  EXPECT_THAT(run().out, AllOf(HasSubstr("the volume claim training-data does not exist"),
+                               HasSubstr("tessera deploy runtime")));
 }
 
 // A claim of a storage class that waits for its first consumer is bound after the pod has a node.
@@ -163,10 +164,21 @@ TEST_F(Status, FailedJobTellsTheFirstCause) {
   remove(kLogs);
   const Result result = run();
   EXPECT_EQ(result.code, 3);
-  EXPECT_THAT(result.out,
-              AllOf(HasSubstr("pod llama-node-0-1-x1z9q: exit code 78 (bad configuration): the model needs"),
-                    HasSubstr("FailJobSetFailurePolicyAction"), HasSubstr("the same would happen again")));
+  EXPECT_THAT(
+      result.out,
+      AllOf(HasSubstr("pod llama-node-0-1-x1z9q: exit code 78 (bad configuration): the model needs"),
+            HasSubstr("FailJobSetFailurePolicyAction"), HasSubstr("it would fail the same way again")));
   EXPECT_THAT(result.out, Not(HasSubstr("a peer failed")));
+}
+
+TEST_F(Status, PeerThatFollowsAKilledPodWithinASecondIsNotTheCause) {
+  for (const int code : {75, 143}) {
+    change(kPods, [&](json& list) {
+      make_end(&list["items"][0], code, "followed", "2026-01-31T12:10:00Z");
+      make_end(&list["items"][1], 137, "", "2026-01-31T12:10:00Z");
+    });
+    EXPECT_THAT(run().out, AllOf(HasSubstr("exit code 137 (SIGKILL)"), Not(HasSubstr("followed")))) << code;
+  }
 }
 
 // With the policy FallbackToLogsOnError the message is the end of the log.
@@ -199,10 +211,10 @@ TEST_F(Status, RestartingJobCountsItsRestarts) {
   });
   const Result result = run();
   EXPECT_EQ(result.code, 1);
-  EXPECT_THAT(result.out, AllOf(HasSubstr("failed, and is about to start again"), HasSubstr("OOMKilled"),
+  EXPECT_THAT(result.out, AllOf(HasSubstr("failed, and is about to restart"), HasSubstr("OOMKilled"),
                                 HasSubstr("restarts so far: 3, of which 2 count, of at most 10")));
   remove(kPods);
-  EXPECT_EQ(run_json()["state"], "restarting");
+  EXPECT_EQ(run_json()["message"], "restarting (restart 3): the new pods are not there yet");
 }
 
 TEST_F(Status, CrashLoopIsNotWaitedFor) {
@@ -214,8 +226,7 @@ TEST_F(Status, CrashLoopIsNotWaitedFor) {
     status["phase"] = "Pending";
   });
   EXPECT_EQ(run().code, 2);
-  EXPECT_THAT(run().out,
-              AllOf(HasSubstr("fails again and again"), HasSubstr("(missing input): no such model")));
+  EXPECT_THAT(run().out, AllOf(HasSubstr("keeps failing"), HasSubstr("(missing input): no such model")));
 }
 
 TEST_F(Status, NodeCheckThatFailsIsNamed) {
@@ -250,10 +261,10 @@ TEST_F(Status, FinishedJobAndDisruptionsAreToldAsWell) {
     list["items"][0]["status"]["conditions"].push_back(
         condition_of("DisruptionTarget", "True", "EvictionByEvictionAPI", "Eviction API: evicting"));
   });
-  EXPECT_THAT(
-      run().out,
-      AllOf(HasSubstr("running"), HasSubstr("node ip-10-0-1-11.ec2.internal is unhealthy: AMX at 40 %"),
-            HasSubstr("node ip-10-0-1-10.ec2.internal is about to go"), HasSubstr("EvictionByEvictionAPI")));
+  EXPECT_THAT(run().out, AllOf(HasSubstr("running"),
+                               HasSubstr("node ip-10-0-1-11.ec2.internal is unhealthy: AMX at 40 %"),
+                               HasSubstr("node ip-10-0-1-10.ec2.internal is about to be removed"),
+                               HasSubstr("EvictionByEvictionAPI")));
   change(kTrainJob, [](json& job) {
     job["status"]["conditions"].push_back(
         condition_of("Complete", "True", "AllJobsCompleted", "jobset completed successfully"));

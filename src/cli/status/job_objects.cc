@@ -1,7 +1,5 @@
 #include "cli/status/job_objects.h"
 
-#include <yaml-cpp/yaml.h>
-
 #include <algorithm>
 #include <map>
 #include <set>
@@ -9,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "deploy/manifest.h"
 #include "io/file.h"
 #include "launch/text_fields.h"
 
@@ -37,7 +36,7 @@ std::vector<std::string> get_command(const Question& question, const std::string
   return command;
 }
 
-// null for a kind that is not there, or that may not be seen, which is noted.
+// null for a kind that the cluster lacks, or that this user may not see, which is noted.
 Json object_in(const KubectlAnswer& answer, const char* kind, std::vector<std::string>* not_allowed) {
   const NoAnswer problem = problem_of(answer);
   if (problem == NoAnswer::kForbidden && std::ranges::find(*not_allowed, kind) == not_allowed->end())
@@ -66,7 +65,7 @@ std::string time_of(const Json& event) {
   return text_at(event, "/metadata/creationTimestamp");
 }
 
-// Newest first. All times are of the API server's clock, and in one format.
+// Newest first. All times come from the API server's clock, in one format.
 void sort_pods(std::vector<Json>* pods) {
   std::ranges::sort(*pods, [](const Json& a, const Json& b) {
     const auto created = [](const Json& pod) { return text_at(pod, "/metadata/creationTimestamp"); };
@@ -94,7 +93,7 @@ void keep_own_workloads(JobObjects* job) {
   });
 }
 
-// What is asked once the pods are known.
+// What can be asked only once the pods are known.
 void get_logs_and_nodes(const Kubectl& kubectl, JobObjects* job) {
   std::vector<std::vector<std::string>> commands;
   const auto rank0 = std::ranges::find_if(job->pods, [](const Json& pod) {
@@ -121,7 +120,7 @@ void get_logs_and_nodes(const Kubectl& kubectl, JobObjects* job) {
     commands.push_back(std::move(command));
   }
   const std::vector<KubectlAnswer> answers = kubectl.run(commands);
-  // A pod whose container is just being created, or is gone, has no log.
+  // A container that is being created, or is gone, has no log.
   if (has_log && answers.front().exit_code == 0) job->log = answers.front().out;
   if (has_log && answers.front().err.find("(Forbidden)") != std::string::npos)
     job->not_allowed.push_back("logs");
@@ -137,18 +136,10 @@ void get_logs_and_nodes(const Kubectl& kubectl, JobObjects* job) {
 }  // namespace
 
 JobName job_in_file(const std::string& path) {
-  const std::string text = read_text_file(path, kMaxJobFileBytes);
-  try {
-    for (const YAML::Node& document : YAML::LoadAll(text)) {
-      if (!document.IsMap() || !document["kind"] || !document["metadata"]) continue;
-      const std::string kind = document["kind"].as<std::string>("");
-      if (kind != "TrainJob" && kind != "JobSet" && kind != "Job") continue;
-      const YAML::Node metadata = document["metadata"];
-      const JobName found = {metadata["name"].as<std::string>(""), metadata["namespace"].as<std::string>("")};
-      if (!found.name.empty()) return found;
-    }
-  } catch (const YAML::Exception& error) {
-    fail(ExitCode::kBadData, "{}:{}: {}", path, error.mark.line + 1, printable(error.msg, 200));
+  for (const Manifest& each : parse_manifests(read_text_file(path, kMaxJobFileBytes), path)) {
+    const std::string kind = each.kind();
+    if ((kind == "TrainJob" || kind == "JobSet" || kind == "Job") && !each.name().empty())
+      return {each.name(), each.name_space()};
   }
   fail(ExitCode::kBadData, "{}: expected a TrainJob, JobSet or Job with a name, found none", path);
 }
@@ -187,13 +178,12 @@ JobObjects get_job(const Kubectl& kubectl, const JobName& name) {
   }
   if (job.top.is_null() && !unknown_kinds.empty())
     fail(ExitCode::kBadConfig,
-         "this user may not see {} in namespace {}: `kubectl auth can-i --list` tells "
-         "what is allowed",
+         "this user may not see {} in namespace {}: `kubectl auth can-i --list` lists what is allowed",
          fmt::join(unknown_kinds, ", "), name.name_space);
   if (job.top.is_null())
     fail(ExitCode::kNoInput,
-         "there is no TrainJob, JobSet or Job '{}' in namespace {}: was it applied, or "
-         "is it in another --namespace?",
+         "there is no TrainJob, JobSet or Job '{}' in namespace {}: was it applied, or is it in another "
+         "--namespace?",
          name.name, name.name_space);
   const bool is_plain_job = job.kind == "Job";
   job.jobs = items_of(std::move(found[3]));

@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
-#include <filesystem>
 #include <string_view>
 
 #include "base/error.h"
@@ -24,26 +23,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kMaxAnswerBytes = int64_t{256} << 20;
-
-bool is_program(const std::filesystem::path& path) {
-  std::error_code ignored;
-  return std::filesystem::is_regular_file(path, ignored) && access(path.c_str(), X_OK) == 0;
-}
-
-std::string find_kubectl(const Environment& environment) {
-  const std::string named = environment("KUBECTL").value_or("");
-  const std::string name = named.empty() ? "kubectl" : named;
-  if (name.find('/') != std::string::npos && is_program(name)) return name;
-  std::string folders = environment("PATH").value_or("/usr/bin:/bin") + ":";
-  for (size_t begin = 0, end; name.find('/') == std::string::npos && begin < folders.size();
-       begin = end + 1) {
-    end = folders.find(':', begin);
-    const std::filesystem::path path = std::filesystem::path(folders.substr(begin, end - begin)) / name;
-    if (is_program(path)) return path.string();
-  }
-  fail(ExitCode::kNoInput, "{}{}' was not found: install kubectl, or name it in KUBECTL",
-       named.empty() ? "'" : "KUBECTL: '", printable(name));
-}
 
 // A process that writes into memory; killed when this is destroyed.
 class Child {
@@ -59,8 +38,12 @@ class Child {
     posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
     posix_spawn_file_actions_adddup2(&actions, out_.get(), STDOUT_FILENO);
     posix_spawn_file_actions_adddup2(&actions, err_.get(), STDERR_FILENO);
-    const int error = posix_spawn(&pid_, program.c_str(), &actions, nullptr, argv.data(), environ);
+    const int error = posix_spawnp(&pid_, program.c_str(), &actions, nullptr, argv.data(), environ);
     posix_spawn_file_actions_destroy(&actions);
+    if (error == ENOENT) {
+      fail(ExitCode::kNoInput, "'{}' was not found: install kubectl, or name it in KUBECTL",
+           printable(program));
+    }
     if (error != 0) fail_errno(ExitCode::kIoError, error, fmt::format("cannot start {}", program));
   }
   ~Child() {
@@ -125,7 +108,9 @@ std::string error_line(std::string_view text) {
 }  // namespace
 
 Kubectl::Kubectl(const Environment& environment, std::chrono::seconds limit)
-    : program_(find_kubectl(environment)), limit_(limit) {}
+    : program_(environment("KUBECTL").value_or("")), limit_(limit) {
+  if (program_.empty()) program_ = "kubectl";
+}
 
 std::vector<KubectlAnswer> Kubectl::run(const std::vector<std::vector<std::string>>& commands) const {
   const Clock::time_point limit = Clock::now() + limit_;
@@ -153,8 +138,8 @@ NoAnswer problem_of(const KubectlAnswer& answer) {
   // Without a configuration kubectl tries localhost:8080.
   if (mentions("no configuration has been provided") || mentions("localhost:8080"))
     fail(ExitCode::kBadConfig,
-         "kubectl has no cluster: {}: set KUBECONFIG, or fetch the configuration "
-         "(aws eks update-kubeconfig --name CLUSTER)",
+         "kubectl has no cluster: {}: set KUBECONFIG, or fetch the configuration (aws eks update-kubeconfig "
+         "--name CLUSTER)",
          line);
   if (mentions("Unable to connect to the server") || mentions("The connection to the server"))
     fail(ExitCode::kIoError, "the cluster cannot be reached: {}", line);

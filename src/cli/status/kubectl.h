@@ -1,4 +1,4 @@
-// kubectl as the way to a cluster: it knows the user's contexts, credentials and proxies.
+// Reaches a cluster through kubectl, which knows the user's contexts, credentials and proxies.
 #pragma once
 
 #include <chrono>
@@ -18,11 +18,11 @@ struct KubectlAnswer {
 
 class Kubectl {
  public:
-  // $KUBECTL, or kubectl in PATH. Error(kNoInput) if there is none.
+  // Runs $KUBECTL, or kubectl in PATH.
   explicit Kubectl(const Environment& environment, std::chrono::seconds limit = std::chrono::seconds(60));
 
-  // Runs these commands at the same time, in processes that end with this call. Error(kIoError) if one has
-  // not answered within the limit, or answers more than 256 MiB.
+  // Runs these commands at the same time, in processes that end with this call. Error(kNoInput) if there is
+  // no kubectl, Error(kIoError) if a command has not answered within the limit, or answers more than 256 MiB.
   std::vector<KubectlAnswer> run(const std::vector<std::vector<std::string>>& commands) const;
 
  private:

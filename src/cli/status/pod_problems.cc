@@ -1,4 +1,4 @@
-// Pods that are there and do not run.
+// Pods that exist but do not run.
 #include <algorithm>
 #include <array>
 
@@ -65,13 +65,13 @@ std::optional<Diagnosis> image_problem(const JobObjects& job) {
   const auto waiting = waiting_for(job, kImageReasons);
   if (!waiting) return std::nullopt;
   Diagnosis found = {Outlook::kHindered, "image", "the image cannot be pulled", {waiting->text}, ""};
-  // The registry's own answer; the container only says that it backs off.
+  // The registry's own answer; the container status only says that it backs off.
   const Json& event =
       event_of(job, waiting->pod, [](const std::string& reason) { return reason == "Failed"; });
   const std::string message = message_line(text_at(event, "/message"));
   if (says(message, "pull")) found.details.push_back(message);
   found.advice =
-      "is the name of the image right, may the nodes pull it, and is it built for their processors?";
+      "check the name of the image, whether the nodes may pull it, and that it is built for their processors";
   return found;
 }
 
@@ -88,7 +88,7 @@ std::optional<Diagnosis> config_problem(const JobObjects& job) {
           : ""};
 }
 
-// Claims that pods of the job name and that are not bound, or are not there.
+// Claims of the job's pods that are not bound, or do not exist.
 std::optional<Diagnosis> claim_problem(const JobObjects& job) {
   for (const Json* pod : current_pods(job)) {
     for (const Json& volume : list_at(*pod, "/spec/volumes")) {
@@ -99,16 +99,15 @@ std::optional<Diagnosis> claim_problem(const JobObjects& job) {
       const bool is_known =
           std::ranges::find(job.not_allowed, "persistentvolumeclaims") == job.not_allowed.end();
       if (held == job.claims.end() && is_known)
-        return Diagnosis{
-            Outlook::kHindered,
-            "volume",
-            fmt::format("the volume claim {} does not exist", claim),
-            {},
-            "create the PersistentVolumeClaim: tessera deploy kubernetes writes one with the job"};
+        return Diagnosis{Outlook::kHindered,
+                         "volume",
+                         fmt::format("the volume claim {} does not exist", claim),
+                         {},
+                         "create the PersistentVolumeClaim: tessera deploy runtime writes one"};
       if (held == job.claims.end() || text_at(*held, "/status/phase") == "Bound") continue;
       const Json& event =
           event_of(job, claim, [](const std::string& reason) { return is_one_of(reason, kClaimReasons); });
-      // WaitForFirstConsumer: it is bound once the pod has a node.
+      // WaitForFirstConsumer: the claim is bound once the pod has a node.
       if (event.is_null() && text_at(*held, "/status/phase") == "Pending" &&
           !says(text_at(condition(*pod, "PodScheduled"), "/message"), "unbound immediate")) {
         continue;
@@ -118,7 +117,7 @@ std::optional<Diagnosis> claim_problem(const JobObjects& job) {
           "volume",
           fmt::format("the volume claim {} is not bound ({})", claim, text_at(*held, "/status/phase")),
           {},
-          "is there a PersistentVolume or a StorageClass with a provisioner for it?"};
+          "it needs a PersistentVolume, or a StorageClass with a provisioner"};
       if (!event.is_null()) found.details.push_back(message_line(text_at(event, "/message")));
       return found;
     }
@@ -138,12 +137,12 @@ std::optional<Diagnosis> mount_problem(const JobObjects& job) {
         "a volume cannot be mounted",
         {fmt::format("pod {}: {}: {}", object_name(*pod), text_at(event, "/reason"),
                      message_line(text_at(event, "/message")))},
-        "tessera doctor --storage DIR on a node tells more; Secrets and ConfigMaps are volumes, too"};
+        "tessera doctor --storage DIR on a node says more; a missing Secret or ConfigMap looks the same"};
   }
   return std::nullopt;
 }
 
-// No node for a pod: either one is on its way, or none will come.
+// No node for a pod: either one is on its way, or none will be added.
 std::optional<Diagnosis> node_problem(const JobObjects& job) {
   int64_t num_waiting = 0;
   const Json* first = nullptr;
@@ -166,7 +165,7 @@ std::optional<Diagnosis> node_problem(const JobObjects& job) {
     found.details = {fmt::format("pod {} has a scheduling gate: {}", object_name(*first), message)};
     return found;
   }
-  // Whatever Karpenter or the Cluster Autoscaler said last.
+  // The last word of Karpenter or the Cluster Autoscaler.
   const auto said = std::ranges::find_if(job.events, [&](const Json& event) {
     const std::string reason = text_at(event, "/reason");
     return text_at(event, "/involvedObject/name") == object_name(*first) &&
@@ -174,7 +173,7 @@ std::optional<Diagnosis> node_problem(const JobObjects& job) {
             (reason == "FailedScheduling" && source_of(event) == "karpenter"));
   });
   if (said == job.events.end()) {
-    found.advice = "neither Karpenter nor an autoscaler has said that it brings one: without them none comes";
+    found.advice = "neither Karpenter nor an autoscaler has announced one: without them no node is added";
     return found;
   }
   found.details.push_back(fmt::format("{}: {}", source_of(*said), message_line(text_at(*said, "/message"))));
@@ -184,7 +183,7 @@ std::optional<Diagnosis> node_problem(const JobObjects& job) {
   } else {
     found.outlook = Outlook::kHindered;
     found.state = "unschedulable";
-    found.headline = "no node can be made for it";
+    found.headline = "no node can be provisioned for it";
     found.advice =
         "compare node selector, tolerations, CPU and memory of the job with the NodePool's requirements, "
         "taints and limits";
@@ -192,7 +191,7 @@ std::optional<Diagnosis> node_problem(const JobObjects& job) {
   return found;
 }
 
-// A container that fails and is started again.
+// A container that failed and is restarted.
 std::optional<Diagnosis> crash_problem(const JobObjects& job) {
   const auto first = first_failure(job);
   if (!first) return std::nullopt;
@@ -202,7 +201,7 @@ std::optional<Diagnosis> crash_problem(const JobObjects& job) {
   const int64_t restarts = num_restarts(job);
   Diagnosis found = {backs_off ? Outlook::kHindered : Outlook::kWaiting,
                      "restarting",
-                     backs_off ? "fails again and again" : "failed, and is about to start again",
+                     backs_off ? "keeps failing" : "failed, and is about to restart",
                      {first->text},
                      ""};
   if (restarts > 0) {

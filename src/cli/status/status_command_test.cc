@@ -69,7 +69,7 @@ TEST_F(Status, FilesWithoutAJobAreRefused) {
   EXPECT_THAT(refusal_of("- 1\n---\n2\n---\n").what(), HasSubstr("found none"));
   const Error broken = refusal_of("kind: TrainJob\nmetadata: {name: [}\n");
   EXPECT_EQ(broken.code(), ExitCode::kBadData);
-  EXPECT_THAT(broken.what(), HasSubstr("job.yaml:2: "));
+  EXPECT_THAT(broken.what(), HasSubstr("job.yaml:2: not YAML"));
   EXPECT_THAT(refusal_of("kind: Job\nmetadata: {name: '--all'}\n").what(), HasSubstr("found '--all'"));
   expect_error(ExitCode::kNoInput, {"missing.yaml"}, [] { run({"missing.yaml"}); });
   expect_error(ExitCode::kUsage, {"expected the name of an object"}, [] { run({"llama;rm"}); });
@@ -122,7 +122,7 @@ TEST_F(Status, NoClusterNoAccessNoJobAndNoKubectlAreOneLine) {
   fail(kTrainJob, "error: something new \x1b[31m");
   expect_error(ExitCode::kIoError, {"kubectl ended with code 1: error: something new \\x1b"}, [] { run(); });
   setenv("KUBECTL", "/no/such/kubectl", 1);
-  expect_error(ExitCode::kNoInput, {"KUBECTL: '/no/such/kubectl' was not found"}, [] { run(); });
+  expect_error(ExitCode::kNoInput, {"'/no/such/kubectl' was not found"}, [] { run(); });
   setenv("KUBECTL", "no-such-kubectl", 1);
   expect_error(ExitCode::kNoInput, {"'no-such-kubectl' was not found"}, [] { run(); });
 }
