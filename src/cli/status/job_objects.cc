@@ -9,8 +9,8 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "base/text_fields.h"
 #include "io/file.h"
-#include "launch/text_fields.h"
 
 namespace tessera {
 namespace {
