@@ -1,6 +1,5 @@
 #include "cli/bench/bench_command.h"
 
-
 #include "base/text.h"
 #include "base/text_fields.h"
 #include "cli/terminal/terminal.h"
