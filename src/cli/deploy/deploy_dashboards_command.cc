@@ -13,9 +13,8 @@ class DeployDashboardsCommand : public DeployCommand {
   std::string summary() const override { return "Write dashboards for Grafana, and how logs reach Loki"; }
   std::string description() const override {
     return "Writes ConfigMaps: the dashboards of all jobs, of a run, of its ranks and of its nodes, which "
-           "the "
-           "sidecar of Grafana loads, Loki as a data source, and a configuration of Alloy that collects the "
-           "logs of the jobs' pods. With --dashboard it writes one dashboard as JSON, to be imported by "
+           "the sidecar of Grafana loads, Loki as a data source, and a configuration of Alloy that collects "
+           "the logs of the jobs' pods. With --dashboard it writes one dashboard as JSON, to be imported by "
            "hand.";
   }
   std::vector<std::string> examples() const override {
