@@ -7,32 +7,18 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 steps=${1:-8}
-scripts/install_packages.sh bench
-cmake --preset release >/dev/null
-cmake --build --preset release --target tessera
-tessera=$PWD/build/release/tessera
-out=$PWD/build/bench_nodes
-rm -rf "$out"
-mkdir -p "$out"
+scripts/install_packages.sh hosts
+. scripts/bench_hosts.sh
+make_model bench_nodes 2048 8192 4 32 8
 
-"$tessera" tokenizer train --input 'docs/*.md' 'src/*/*.cc' --vocab_size 8192 --output "$out/tokenizer"
-cat >"$out/config.json" <<'JSON'
-{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192,
- "num_hidden_layers": 4, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64, "vocab_size": 8192,
- "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "tie_word_embeddings": true}
-JSON
-"$tessera" init --config "$out" --tokenizer "$out/tokenizer" --output "$out/model"
-
-hosts=("tessera-bench-$$-a" "tessera-bench-$$-b")
-trap 'for host in "${hosts[@]}"; do ip netns del "$host" 2>/dev/null || true; done' EXIT
-for host in "${hosts[@]}"; do
-  ip netns add "$host"
-  ip -n "$host" link set lo up
-done
-ip -n "${hosts[0]}" link add cable type veth peer name cable netns "${hosts[1]}"
 for node in 0 1; do
-  ip -n "${hosts[node]}" addr add "10.78.0.$((node + 1))/24" dev cable
-  ip -n "${hosts[node]}" link set cable up
+  ip netns add "$prefix-$node"
+  ip -n "$prefix-$node" link set lo up
+done
+ip -n "$prefix-0" link add cable type veth peer name cable netns "$prefix-1"
+for node in 0 1; do
+  ip -n "$prefix-$node" addr add "10.78.0.$((node + 1))/24" dev cable
+  ip -n "$prefix-$node" link set cable up
 done
 
 # cpus NODE: prints the half of the processors that belongs to NODE.
@@ -45,28 +31,18 @@ cpus() {
   (IFS=, && echo "${all[*]:$(($1 * half)):half}")
 }
 
-# train SCHEDULE: runs both nodes; ends the script with the ends of their logs if one fails.
-train() {
-  local node agents=()
-  for node in 1 0; do
-    ip netns exec "${hosts[node]}" taskset -c "$(cpus $node)" "$tessera" launch --nnodes 2 --node_rank $node \
-      --nproc_per_node 1 --rdzv_endpoint 10.78.0.1:29500 train --model "$out/model" \
-      --dataset 'docs/*.md' 'src/*/*.cc' --output_dir "$out/$1" --cache_dir "$out/cache" --packing --max_length 512 \
-      --per_device_train_batch_size 4 --max_steps "$((steps + 2))" --save_strategy no --zero_stage 3 \
-      --gather_schedule "$1" >"$out/$1.$node.log" 2>&1 &
-    agents+=($!)
-  done
-  if ! wait "${agents[0]}" || ! wait "${agents[1]}"; then
-    tail -n 5 "$out/$1".*.log >&2
-    exit 1
-  fi
-}
-
 echo
+# shellcheck disable=SC2016
 echo '| `--gather_schedule` | sent per step by both nodes | under way | hidden | step |'
 echo '|---|---|---|---|---|'
 for schedule in per_step per_layer; do
-  train "$schedule"
+  agents=()
+  for node in 0 1; do
+    pin=(taskset -c "$(cpus "$node")")
+    start_host "$node" 2 "$schedule" --max_steps "$((steps + 2))" --max_length 512 --per_device_train_batch_size 4 --zero_stage 3 \
+      --gather_schedule "$schedule"
+  done
+  wait_for_hosts "$schedule"
   /usr/bin/python3 - "$out/$schedule/metrics.jsonl" "$schedule" <<'PYTHON'
 import json, statistics, sys
 steps = [json.loads(line) for line in open(sys.argv[1])][2:]

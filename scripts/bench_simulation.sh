@@ -10,24 +10,9 @@ cd "$(dirname "$0")/.."
 
 rounds=${1:-3}
 steps=${2:-8}
-scripts/install_packages.sh bench
-cmake --preset release >/dev/null
-cmake --build --preset release --target tessera
-tessera=$PWD/build/release/tessera
-out=$PWD/build/bench_simulation
-rm -rf "$out"
-mkdir -p "$out"
-
-"$tessera" tokenizer train --input 'docs/*.md' 'src/*/*.cc' --vocab_size 8192 --output "$out/tokenizer"
-cat >"$out/config.json" <<'JSON'
-{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 512, "intermediate_size": 1536,
- "num_hidden_layers": 6, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 64, "vocab_size": 8192,
- "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "tie_word_embeddings": true}
-JSON
-"$tessera" init --config "$out" --tokenizer "$out/tokenizer" --output "$out/model"
-
-prefix=tessera-sim-$$
-trap 'for name in $(ip netns list | cut -d" " -f1 | grep "^$prefix-" || true); do ip netns del "$name"; done' EXIT
+scripts/install_packages.sh hosts
+. scripts/bench_hosts.sh
+make_model bench_simulation 512 1536 6 8 4
 
 # limit NAMESPACE DEVICE GBPS: what leaves through the device; the queue is long enough to lose nothing.
 limit() { ip netns exec "$1" tc qdisc add dev "$2" root tbf rate "$3gbit" burst 256kb limit 64mb; }
@@ -59,10 +44,6 @@ build() {
     done
   fi
 }
-tear_down() {
-  local host
-  for host in net "${!agents[@]}"; do ip netns del "$prefix-$host"; done
-}
 
 # reached: prints the Gbit/s of iperf3 between the first two hosts, both directions busy, the mean of the two.
 reached() {
@@ -74,21 +55,12 @@ end = json.load(sys.stdin)["end"]
 print((end["sum_received"]["bits_per_second"] + end["sum_received_bidir_reverse"]["bits_per_second"]) / 2e9)'
 }
 
-# train HOSTS NAME FLAG...: ends the script with the ends of the logs if a host fails.
+# train HOSTS NAME FLAG...
 train() {
-  local host hosts=$1 name=$2 failed=0
-  shift 2
+  local host
   agents=()
-  for ((host = 0; host < hosts; ++host)); do
-    ip netns exec "$prefix-$host" "$tessera" launch --nnodes "$hosts" --node_rank "$host" --nproc_per_node 1 \
-      --rdzv_endpoint 10.78.0.1:29500 train --model "$out/model" --dataset 'docs/*.md' 'src/*/*.cc' \
-      --output_dir "$out/$name" --overwrite_output_dir true --cache_dir "$out/cache" --packing \
-      --max_steps "$((steps + 2))" --save_strategy no --measure_peak false "$@" \
-      >"$out/$name.$host.log" 2>&1 &
-    agents+=($!)
-  done
-  for host in "${!agents[@]}"; do wait "${agents[host]}" || failed=1; done
-  [ "$failed" -eq 0 ] || { tail -n 5 "$out/$name".*.log >&2; exit 1; }
+  for ((host = 0; host < $1; ++host)); do start_host "$host" "$1" "$2" --measure_peak false "${@:3}"; done
+  wait_for_hosts "$2"
 }
 
 # simulate HOSTS RACKS GBPS SHARE NAME FLAG...: the simulation of a run that has been measured.
@@ -111,14 +83,14 @@ print(min(1, simulated / statistics.median(step["network_time_s"] for step in st
 PYTHON
 }
 
-common=(--merge_micro_batches never --zero_stage 3 --num_threads 1)
+common=(--max_steps "$((steps + 2))" --merge_micro_batches never --zero_stage 3 --num_threads 1)
 declare -A share
 for hosts in 2 3 4; do
   flags=("${common[@]}" --gather_schedule per_step --max_length 32 --per_device_train_batch_size 1)
   build "$hosts" 0.2 1
   gbps=$(reached)
   train "$hosts" "share-$hosts" "${flags[@]}"
-  tear_down
+  remove_hosts
   simulate "$hosts" 1 "$gbps" 1 "share-$hosts" "${flags[@]}"
   share[$hosts]=$(share_reached "share-$hosts")
   echo "collectives of $hosts hosts reach ${share[$hosts]} of iperf3"
@@ -136,7 +108,7 @@ for ((round = 1; round <= rounds; ++round)); do
     build "$hosts" "$gbps" "$racks"
     gbps=$(reached)
     train "$hosts" "$name" "${flags[@]}"
-    tear_down
+    remove_hosts
     simulate "$hosts" "$racks" "$gbps" "${share[$hosts]}" "$name" "${flags[@]}"
     echo "$name done" >&2
   done

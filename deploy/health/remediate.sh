@@ -120,6 +120,9 @@ for pool in $(printf '%s\n' "$nodes" | awk 'NF { print $2 }' | sort -u); do
     elif [ "$status" = False ]; then
       kubectl taint node "$node" "$taint-" >/dev/null || die "$node: cannot remove its taint"
       say "$node: healthy again: taint removed"
+    elif [ "$status" != True ]; then
+      say "$node: nobody knows whether it is still sick: it keeps its taint"
+      busy=yes
     else
       [ -z "$busy" ] || { say "$node: waits for its turn" && continue; }
       busy=yes

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <optional>
 #include <utility>
@@ -11,6 +10,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "base/text_fields.h"
 
 namespace tessera {
 namespace {
@@ -29,17 +29,11 @@ std::optional<bool> parse_bool(const std::string& text) {
 }
 
 std::optional<double> parse_float(const std::string& text) {
-  double value = 0;
-  const char* begin = text.data() + (text.starts_with('+') ? 1 : 0);
-  const auto [end, error] = std::from_chars(begin, text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
+  return parse_number(std::string_view(text).substr(text.starts_with('+') ? 1 : 0));
 }
 
 std::optional<int64_t> parse_int(const std::string& text) {
-  int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error == std::errc() && end == text.data() + text.size()) return value;
+  if (const std::optional<int64_t> value = parse_integer(text)) return value;
   const std::optional<double> real = parse_float(text);  // 5e8
   if (real && std::abs(*real) < 0x1.0p53 && *real == std::floor(*real)) return static_cast<int64_t>(*real);
   return std::nullopt;

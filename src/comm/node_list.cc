@@ -1,10 +1,10 @@
 #include "comm/node_list.h"
 
 #include <algorithm>
-#include <charconv>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "base/text_fields.h"
 
 namespace tessera {
 namespace {
@@ -38,13 +38,11 @@ std::vector<std::string_view> split_outside_brackets(std::string_view list, cons
 }
 
 int64_t to_number(std::string_view digits, std::string_view list, const std::string& variable) {
-  int64_t value = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-  if (digits.empty() || digits.size() > kMaxDigits || error != std::errc() ||
-      end != digits.data() + digits.size() || value < 0) {
+  const std::optional<int64_t> value = parse_integer(digits);
+  if (!value || digits.size() > kMaxDigits || *value < 0) {
     refuse(list, variable, fmt::format("expected a number, found '{}'", printable(digits)));
   }
-  return value;
+  return *value;
 }
 
 // "08-10,12" expands to 08 09 10 12, with as many digits as the first number.

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/rng.h"
 #include "base/text.h"
+#include "base/text_fields.h"
 #include "comm/node_list.h"
 #include "platform/host_name.h"
 
@@ -41,13 +42,12 @@ class Variables {
   std::optional<int> number(const std::string& name, int low = 0, int high = kMaxInt) const {
     const std::optional<std::string> value = text(name);
     if (!value) return std::nullopt;
-    int parsed = 0;
-    const auto [end, error] = std::from_chars(value->data(), value->data() + value->size(), parsed);
-    if (error != std::errc() || end != value->data() + value->size() || parsed < low || parsed > high) {
+    const std::optional<int64_t> parsed = parse_integer(*value);
+    if (!parsed || *parsed < low || *parsed > high) {
       fail(ExitCode::kBadConfig, "environment: expected {} to be a whole number from {} to {}, found '{}'",
            name, low, high, printable(*value));
     }
-    return parsed;
+    return static_cast<int>(*parsed);
   }
 
   // A rank, or a number of ranks.
@@ -215,10 +215,9 @@ bool is_slurm_task(const Variables& variables) {
   const std::optional<std::string> text =
       variables.has("SLURM_STEP_ID") ? variables.text("SLURM_STEP_ID") : variables.text("SLURM_STEPID");
   if (!text) return false;
-  uint64_t step = 0;
-  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), step);
+  const int64_t step = parse_integer(*text).value_or(-1);
   // The steps of batch scripts and interactive shells have reserved numbers at the top of the 32-bit range.
-  if (error != std::errc() || end != text->data() + text->size() || step >= 0xfffffff0u) return false;
+  if (step < 0 || step >= 0xfffffff0) return false;
   const std::string tasks = variables.has("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
   return variables.number(tasks, 1).value_or(1) > 1;
 }

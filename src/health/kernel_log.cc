@@ -28,7 +28,7 @@ constexpr Symptom kSymptoms[] = {
     {" UE memory ", "memory is damaged: replace the node"},
     {"soft lockup - CPU#", "a processor was stuck: look at the hypervisor, or replace the node"},
     {"Watchdog detected hard LOCKUP", "a processor was stuck: replace the node"},
-    {"rcu_sched self-detected stall", "a processor was stuck: look at the hypervisor, or replace the node"},
+    {" self-detected stall on CPU", "a processor was stuck: look at the hypervisor, or replace the node"},
     {"blocked for more than", "a task was stuck, often in storage: see doctor --storage"},
     {"I/O error, dev ", "a disk fails: replace the node"},
     {"EXT4-fs error", "a file system is damaged: replace the node"},

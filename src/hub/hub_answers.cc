@@ -1,10 +1,10 @@
 #include "hub/hub_answers.h"
 
 #include <algorithm>
-#include <charconv>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "base/text_fields.h"
 #include "formats/json.h"
 
 namespace tessera {
@@ -208,11 +208,8 @@ std::optional<std::chrono::seconds> retry_after(const HttpHeaders& headers) {
 }
 
 std::optional<int64_t> parse_size(std::string_view text) {
-  int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < 0 || value >= kMaxSizeBytes)
-    return std::nullopt;
-  return value;
+  const std::optional<int64_t> value = parse_integer(text);
+  return value && *value >= 0 && *value < kMaxSizeBytes ? value : std::nullopt;
 }
 
 std::optional<ContentRange> parse_content_range(std::string_view header) {

@@ -1,12 +1,12 @@
 #include "hub/hub_settings.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 #include <system_error>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "base/text_fields.h"
 #include "io/file.h"
 
 namespace tessera {
@@ -86,9 +86,8 @@ void read_token(const HubVariables& variables, const std::filesystem::path& home
 
 void read_timeout(const HubVariables& variables, HubSettings* out) {
   const std::string text = value_or(variables, {"HF_HUB_DOWNLOAD_TIMEOUT"}, "10");
-  int seconds = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
-  if (error != std::errc() || end != text.data() + text.size() || seconds < 1 || seconds > 86400)
+  const int64_t seconds = parse_integer(text).value_or(0);
+  if (seconds < 1 || seconds > 86400)
     fail(ExitCode::kBadConfig, "HF_HUB_DOWNLOAD_TIMEOUT: expected 1 to 86400 seconds, found '{}'",
          printable(text));
   out->timeout = std::chrono::seconds(seconds);

@@ -11,8 +11,8 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "base/text_fields.h"
 #include "comm/proof.h"
-#include "launch/text_fields.h"
 #include "platform/host_name.h"
 
 namespace tessera {

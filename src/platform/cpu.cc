@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -23,6 +22,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "base/text_fields.h"
 #include "platform/cgroup.h"
 #include "platform/instruction_trial.h"
 #include "platform/topology.h"
@@ -217,9 +217,8 @@ int64_t parse_omp_num_threads(std::string_view text) {
   std::string_view first = text.substr(0, text.find(','));
   while (!first.empty() && first.front() == ' ') first.remove_prefix(1);
   while (!first.empty() && first.back() == ' ') first.remove_suffix(1);
-  int64_t value = 0;
-  const auto [end, error] = std::from_chars(first.data(), first.data() + first.size(), value);
-  if (error != std::errc() || end != first.data() + first.size() || value < 1 || value > kMaxThreads) {
+  const int64_t value = parse_integer(first).value_or(0);
+  if (value < 1 || value > kMaxThreads) {
     fail(ExitCode::kBadConfig, "OMP_NUM_THREADS: expected a number from 1 to {}, found '{}'", kMaxThreads,
          printable(text, 40));
   }

@@ -1,7 +1,6 @@
 #include "platform/system_counters.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
@@ -9,17 +8,21 @@
 #include <string_view>
 #include <utility>
 
+#include "base/text_fields.h"
+#include "platform/system_file.h"
+
 namespace tessera {
 
 namespace fs = std::filesystem;
 
 namespace {
 
-// The number that follows `name` in a text of words, as in numastat and meminfo.
-int64_t value_after(std::istream&& in, std::string_view name) {
+// In lines such as "Node 0 MemFree:  1234 kB".
+int64_t free_kilobytes(const fs::path& meminfo) {
+  std::ifstream in(meminfo);
   for (std::string word; in >> word;) {
     int64_t value = 0;
-    if (word == name && in >> value) return value;
+    if (word == "MemFree:" && in >> value) return value;
   }
   return 0;
 }
@@ -27,19 +30,13 @@ int64_t value_after(std::istream&& in, std::string_view name) {
 }  // namespace
 
 std::vector<NumaMemory> numa_memory(const fs::path& root) {
-  std::vector<NumaMemory> nodes;
-  std::error_code ignored;
   constexpr std::string_view kNode = "node";
-  for (const fs::directory_entry& entry : fs::directory_iterator(root / "sys/devices/system/node", ignored)) {
-    const std::string name = entry.path().filename().string();
-    NumaMemory node;
-    const char* end = name.data() + name.size();
-    if (!name.starts_with(kNode) || std::from_chars(name.data() + kNode.size(), end, node.node).ptr != end) {
-      continue;
-    }
-    node.free_bytes = 1024 * value_after(std::ifstream(entry.path() / "meminfo"), "MemFree:");
-    node.missed_pages = value_after(std::ifstream(entry.path() / "numastat"), "numa_miss");
-    nodes.push_back(node);
+  std::vector<NumaMemory> nodes;
+  for (const fs::path& folder : entries_of(root / "sys/devices/system/node", std::string(kNode))) {
+    const auto number = parse_integer(folder.filename().native().substr(kNode.size()));
+    if (!number) continue;
+    nodes.push_back({static_cast<int>(*number), 1024 * free_kilobytes(folder / "meminfo"),
+                     number_of_line(folder / "numastat", "numa_miss").value_or(0)});
   }
   std::ranges::sort(nodes, {}, &NumaMemory::node);
   return nodes;
@@ -64,16 +61,14 @@ std::optional<TcpSegments> tcp_segments(const fs::path& proc) {
 // <device>/ports/<port>/{counters,hw_counters}/<name>, one number per file.
 std::vector<RdmaCounter> rdma_counters(const fs::path& root) {
   std::vector<RdmaCounter> counters;
-  std::error_code ignored;
-  for (const fs::directory_entry& device : fs::directory_iterator(root / "sys/class/infiniband", ignored)) {
-    for (const fs::directory_entry& port : fs::directory_iterator(device.path() / "ports", ignored)) {
+  for (const fs::path& device : entries_of(root / "sys/class/infiniband")) {
+    for (const fs::path& port : entries_of(device / "ports")) {
       for (const char* folder : {"counters", "hw_counters"}) {
-        for (const fs::directory_entry& file : fs::directory_iterator(port.path() / folder, ignored)) {
-          RdmaCounter counter{device.path().filename(), port.path().filename(), file.path().filename()};
+        for (const fs::path& file : entries_of(port / folder)) {
+          const std::optional<int64_t> value = number_in(file);
           // "lifespan" is how long the kernel keeps the values, in ms.
-          if (counter.name != "lifespan" && std::ifstream(file.path()) >> counter.value) {
-            counters.push_back(std::move(counter));
-          }
+          if (!value || file.filename() == "lifespan") continue;
+          counters.push_back({device.filename(), port.filename(), file.filename(), *value});
         }
       }
     }
@@ -94,15 +89,9 @@ std::optional<double> cpu_frequency_hertz(const fs::path& root) {
 }
 
 std::optional<DiskTraffic> disk_traffic(const fs::path& root) {
-  std::ifstream in(root / "proc/self/io");
-  DiskTraffic traffic;
-  int num_found = 0;
-  std::string name;
-  for (int64_t value = 0; in >> name >> value;) {
-    if (name == "read_bytes:") traffic.read_bytes = value, ++num_found;
-    if (name == "write_bytes:") traffic.written_bytes = value, ++num_found;
-  }
-  return num_found == 2 ? std::optional(traffic) : std::nullopt;
+  const fs::path io = root / "proc/self/io";
+  const auto read = number_of_line(io, "read_bytes"), written = number_of_line(io, "write_bytes");
+  return read && written ? std::optional(DiskTraffic{*read, *written}) : std::nullopt;
 }
 
 }  // namespace tessera

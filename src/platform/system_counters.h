@@ -1,5 +1,5 @@
-// What the system counts that slows a run down unseen. Any thread may ask;
-// each call reads small files of /proc and /sys. `root` stands for "/" in tests.
+// What the system counts that slows a run down unseen. Any thread may ask; each call reads small files of
+// /proc and /sys. `root` stands for "/" in tests.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,13 @@
 
 namespace tessera {
 
-// Of every NUMA node, in ascending order.
 struct NumaMemory {
   int node = 0;
   int64_t free_bytes = 0;
   // Wanted on another node and taken from this one, since the machine started.
   int64_t missed_pages = 0;
 };
+// One for each NUMA node, in ascending order.
 std::vector<NumaMemory> numa_memory(const std::filesystem::path& root = "/");
 
 // In this process's network namespace.

@@ -61,6 +61,10 @@ round && expect "annotate other;taint other $taint;replace claim-other;"
 begin && fleet && node sick cpu-amx True 700 && echo "sick training p" >"$FAKE/pods"
 round && set_node sick 5 False && : >"$FAKE/changes"
 round && expect "untaint sick;" "healthy again"
+# One that is no longer known to be sick is kept as well, but for no new pods.
+begin && fleet && node sick cpu-amx True 700 && echo "sick training p" >"$FAKE/pods"
+round && set_node sick 5 Unknown && set_node sick 8 $((now - 301)) && : >"$FAKE/changes"
+round && expect "" "keeps its taint"
 # Not sick for long, not old enough: not yet.
 begin && fleet && node sick cpu-amx True 60 && round && expect "" "none for long enough"
 begin && fleet && node sick cpu-amx True 700 1200 && round && expect "" "none for long enough"

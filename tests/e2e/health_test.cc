@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/text_fields.h"
 #include "e2e/process.h"
 
 namespace tessera {
@@ -15,12 +16,11 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 
 // What depends on the machine that runs the test, and its neighbours.
-const std::vector<std::string> kOfTheMachine = {
-    "clock",         "clock_source",   "huge_pages",          "memory_pressure",
-    "io_pressure",   "cpu_pressure",   "kernel_log",          "slow_cores",
-    "cpu_quota",     "network_errors", "network_retransmits", "disk_space",
-    "memory_errors", "free_memory",    "slow_numa_nodes",     "thermal_throttling",
-    "machine_checks"};
+const std::vector<std::string> kOfTheMachine = split(
+    "clock clock_source huge_pages memory_pressure io_pressure cpu_pressure kernel_log slow_cores cpu_quota "
+    "network_errors network_retransmits disk disk_space memory_errors free_memory slow_numa_nodes "
+    "thermal_throttling machine_checks",
+    ' ');
 
 std::vector<std::string> node_check(const std::vector<std::string>& more) {
   std::vector<std::string> arguments = {"doctor", "--node-check", "--seconds", "2"};
@@ -87,6 +87,7 @@ TEST(NodeHealth, MissingInstructionSetFails) {
 TEST(NodeHealth, CommandLineMistakesAreUsageErrors) {
   for (const std::vector<std::string>& arguments :
        std::vector<std::vector<std::string>>{{"--passive"},
+                                             {"--seconds", "3"},
                                              {"--node-check", "--storage", "/tmp"},
                                              {"--node-check", "--peers", "host"},
                                              {"--node-check", "--instruction_set", "amx512"},

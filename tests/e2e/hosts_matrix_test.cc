@@ -100,6 +100,19 @@ TEST_F(HostsMatrix, SlowLinkIsNamedAndNoOther) {
   EXPECT_LT(slow[0]["value"].get<double>(), 0.2);
 }
 
+TEST_F(HostsMatrix, DifferentLimitsEndTheJobBeforeItMeasures) {
+  HostJob run(
+      hosts_,
+      {.num_nodes = kHosts, .command_of_node = [](int node) {
+         return std::vector<std::string>{"bench", "network", "--min_share", node == 0 ? "0.5" : "0.6"};
+       }});
+  ASSERT_TRUE(run.wait(kLimit));
+  for (int node = 0; node < kHosts; ++node) {
+    EXPECT_EQ(run.agent(node).result().exit_code, 78) << run.all_output();
+    EXPECT_THAT(run.agent(node).err(), HasSubstr("min_share"));
+  }
+}
+
 TEST_F(HostsMatrix, PreflightEndsEveryNodeWithTheSlowNodesName) {
   {
     HostJob run = job({"--preflight", "--min_share", "0.02"});

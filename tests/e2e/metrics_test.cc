@@ -12,6 +12,7 @@
 #include "e2e/host_job.h"
 #include "e2e/started_process.h"
 #include "e2e/tiny_model.h"
+#include "support/free_port.h"
 #include "support/metrics_text.h"
 #include "support/web_client.h"
 
@@ -35,8 +36,6 @@ bool wait_until(double limit_s, const Body& body) {
   }
   return true;
 }
-
-int free_port() { return local_port(listen_on("127.0.0.1", 0)); }
 
 class ServedRuns : public testing::Test {
  protected:
@@ -180,7 +179,7 @@ TEST_F(ServedRuns, PrometheusFindsTheLossOfMetricsJsonl) {
        fmt::format("--web.listen-address=127.0.0.1:{}", its_port)},
       {});
   ASSERT_TRUE(prometheus.wait_for_output("Server is ready", 60s)) << prometheus.err();
-  // At one moment, so that all values are of the same scrape.
+  // At one moment, so that all values are of the same scrape; a second ago, so that no scrape is under way.
   const auto value_of = [&](const std::string& name, double time) -> std::optional<double> {
     const std::string answer =
         body_of(web_get(its_port, fmt::format("/api/v1/query?query={}&time={}", name, time)));
@@ -191,7 +190,7 @@ TEST_F(ServedRuns, PrometheusFindsTheLossOfMetricsJsonl) {
   };
   double time = 0;
   ASSERT_TRUE(wait_until(60, [&] {
-    time = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+    time = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count() - 1;
     return value_of("tessera_train_step", time).value_or(0) >= 3;
   })) << run.err();
   const double step = *value_of("tessera_train_step", time);

@@ -72,6 +72,9 @@ TEST(Plan, SimulatesClustersOfSeveralSizes) {
   expect_refused({"--stragglers", "1:2", "1:3"}, "node 1 is given twice");
   expect_refused({"--oversubscription", "0"},
                  "--oversubscription: expected a number from 1 to 1000, found 0");
+  expect_refused({"--stragglers", "8:1.5", "--nodes", "4", "8"}, "no cluster has a node 8");
+  expect_refused({"--oversubscription", "4"}, "--nodes_per_rack");
+  expect_refused({"--nodes", "4", "--nnodes", "8"}, "give one of the two");
   expect_refused({"--restart_s", "5"}, "--mtbf_hours");
   expect_refused({"--instances", "c7i.*"}, "--instances is for a search");
   const ProcessResult small = run_tessera({"plan", "--preset", "llama3-8b", "--simulate", "--machine",

@@ -4,7 +4,7 @@ faults: throttling, a loss that is not finite, a killed rank, a stopped rank, SI
 
 usage: live_test.py TESSERA      exits with 77 and a reason if something it needs is missing
 """
-import contextlib, json, os, pathlib, re, shutil, signal, socket, subprocess, sys, tempfile, time, urllib.error, urllib.parse, urllib.request
+import contextlib, json, os, pathlib, random, re, shutil, signal, socket, subprocess, sys, tempfile, time, urllib.error, urllib.parse, urllib.request
 
 import manifests
 import yaml
@@ -30,9 +30,12 @@ def wait_for(what, condition, limit_s=30):
 
 
 def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+    """Below the ports that the kernel gives to connections, which would take it before the server does."""
+    while True:
+        port = random.randrange(20000, 32768)
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
 
 
 def children_of(pid):

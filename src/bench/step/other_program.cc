@@ -7,12 +7,12 @@
 
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <cstdlib>
 #include <vector>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "base/text_fields.h"
 #include "platform/cpu.h"
 
 namespace tessera {
@@ -79,9 +79,8 @@ double OtherProgram::run(const std::string& what) {
                fmt::format("'{}': cannot be asked for {}", printable(command_), what));
   }
   const std::string line = read_line();
-  double seconds = 0;
-  const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), seconds);
-  if (error != std::errc() || end != line.data() + line.size() || !(seconds > 0)) {
+  const double seconds = parse_number(line).value_or(0);
+  if (!(seconds > 0)) {
     fail(ExitCode::kBadData, "'{}': expected the seconds of {}, found '{}'", printable(command_), what,
          printable(line));
   }

@@ -1,8 +1,7 @@
 #include "cli/bench/bench_command.h"
 
-#include <charconv>
-
 #include "base/text.h"
+#include "base/text_fields.h"
 #include "cli/terminal/terminal.h"
 
 namespace tessera {
@@ -51,9 +50,8 @@ std::vector<int64_t> parse_sizes(const std::string& flag, const std::vector<std:
                                  int64_t max) {
   std::vector<int64_t> sizes;
   for (const std::string& text : texts) {
-    int64_t size = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), size);
-    if (error != std::errc() || end != text.data() + text.size() || size < 1 || size > max) {
+    const int64_t size = parse_integer(text).value_or(0);
+    if (size < 1 || size > max) {
       fail(ExitCode::kUsage, "--{}: expected whole numbers from 1 to {}, found '{}'", flag, max,
            printable(text));
     }

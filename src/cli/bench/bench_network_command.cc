@@ -18,16 +18,12 @@ class BenchNetworkCommand : public Command {
   std::string usage() const override { return "[flags]"; }
   std::string description() const override {
     return "Runs under tessera launch on several nodes. Pairs of nodes meet in rounds until each has met "
-           "every other "
-           "one; each pair measures both directions with Tessera's transport, as training uses it, and with "
-           "one plain "
-           "TCP flow, and the latency. A link is slow below --min_share of the typical one, which is the "
-           "median over "
-           "nodes of the fastest link of each; a node whose links are mostly slow in one direction is named "
-           "instead of "
-           "them.\n\nWith --preflight it takes a few seconds, prints nothing but what is wrong, and ends "
-           "with exit "
-           "code 75 if anything is: as the first command of a job.";
+           "every other one; each pair measures both directions with Tessera's transport, as training uses "
+           "it, and with one plain TCP flow, and the latency. A link is slow below --min_share of the "
+           "typical one, which is the median over nodes of the fastest link of each; a node whose links are "
+           "mostly slow in one direction is named instead of them.\n\nWith --preflight it takes a few "
+           "seconds, prints nothing but what is wrong, and ends with exit code 75 if anything is: as the "
+           "first command of a job.";
   }
   std::vector<std::string> examples() const override {
     return {"tessera launch --nnodes 4 --rdzv_endpoint node-0:29500 bench network",
@@ -37,8 +33,7 @@ class BenchNetworkCommand : public Command {
 
   void declare_flags(FlagTable* table) override {
     limit_flag(table->add("seconds", &seconds_,
-                          "Measuring time of each direction of each link; with --preflight a "
-                          "tenth of it."),
+                          "Measuring time of each direction of each link; with --preflight a tenth of it."),
                0.01, 600);
     limit_flag(
         table->add("connections", &connections_, "TCP connections of Tessera's transport for each pair."), 1,
@@ -48,8 +43,7 @@ class BenchNetworkCommand : public Command {
     limit_flag(table->add("min_gbit_per_s", &min_gbit_per_s_, "Links below this are slow, too."), 0, 1e6);
     table->add("preflight", &preflight_,
                "Check quickly, with at most eight partners for each node and without plain TCP; exit code 75 "
-               "if a link "
-               "is slow or there is none.");
+               "if a link is slow or there is none.");
     table->add("json", &json_, "Print one JSON object instead of the tables.");
   }
 
@@ -58,13 +52,16 @@ class BenchNetworkCommand : public Command {
     if (world.num_nodes < 2) {
       fail(ExitCode::kUsage,
            "bench network needs several nodes: tessera launch --nnodes N --node_rank I --rdzv_endpoint "
-           "HOST:PORT bench "
-           "network");
+           "HOST:PORT bench network");
     }
     std::vector<NetworkFinding> findings;
     run_as_rank(world, {.store = {}, .connections = static_cast<int>(connections_)}, [&](Communicator& comm) {
-      comm.check_same_settings(
-          {{"preflight", preflight_ ? "true" : "false"}, {"version of tessera", TESSERA_VERSION}});
+      // By which the ranks decide alike which pairs are measured again.
+      comm.check_same_settings({{"preflight", preflight_ ? "true" : "false"},
+                                {"min_share", fmt::format("{}", min_share_)},
+                                {"min_gbit_per_s", fmt::format("{}", min_gbit_per_s_)},
+                                {"connections", fmt::format("{}", connections_)},
+                                {"version of tessera", TESSERA_VERSION}});
       findings = measure(comm);
     });
     if (!preflight_ || findings.empty()) return;

@@ -16,7 +16,7 @@ struct Threshold {
 constexpr std::array kThresholds = std::to_array<Threshold>({
     {"stalled_fraction", 0.5, "TesseraStalled: age of the last progress, relative to the limit of /healthz."},
     {"restarts_per_hour", 3, "TesseraRestartLoop: starts within an hour after the first one."},
-    {"interruptions", 3, "TesseraInterruptedOften: pods of a job that were told to stop within six hours."},
+    {"interruptions", 3, "TesseraInterruptedOften: interruptions of a job within six hours."},
     {"loss_spikes_per_hour", 3, "TesseraLossSpiking: steps within an hour whose loss stood out."},
     {"checkpoint_age_s", 7200, "TesseraCheckpointTooOld: seconds since the last complete checkpoint."},
     {"checkpoint_write_s", 90,

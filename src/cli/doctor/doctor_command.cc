@@ -297,10 +297,8 @@ class DoctorCommand : public Command {
     table
         ->add("storage", &storage_,
               "Check the file system of this folder: what it is, whether it answers, its options, Lustre's "
-              "stripes and "
-              "versions, speed, fsync, rename, locks, space. Writes and removes files of up to 256 MiB. Exit "
-              "codes as "
-              "with --node_check.")
+              "stripes and versions, speed, fsync, rename, locks, space. Writes and removes files of up to "
+              "256 MiB. Exit codes as with --node_check.")
         .value_name = "DIR";
   }
 
@@ -325,6 +323,9 @@ class DoctorCommand : public Command {
   void check_flags(const FlagTable& table) const {
     if (node_check_.enabled + !storage_.empty() + !node_check_.fleet_from.empty() > 1) {
       fail(ExitCode::kUsage, "expected one of --node_check, --storage and --fleet_from");
+    }
+    if (table.is_set("seconds") && !node_check_.enabled && storage_.empty()) {
+      fail(ExitCode::kUsage, "--seconds needs --node_check or --storage");
     }
     if (node_check_.enabled) return;
     for (const char* flag :

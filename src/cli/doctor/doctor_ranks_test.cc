@@ -6,7 +6,7 @@
 
 #include <cstdlib>
 
-#include "fake_machine.h"
+#include "support/two_sockets.h"
 
 namespace tessera {
 namespace {
@@ -18,11 +18,6 @@ const std::vector<InterfaceAddress> kTwoInterfaces = {
     {.interface = "lo", .address = "127.0.0.1", .is_loopback = true},
     {.interface = "eth0", .address = "10.0.0.2"},
     {.interface = "eth1", .address = "10.1.0.2"}};
-
-NodeProcessors two_numa_nodes() {
-  const MachineShape shape = {2, 3, 1};
-  return node_processors(FakeMachine(shape).root(), shape.cpus());
-}
 
 std::string value_of(const RankFindings& findings, const std::string& name) {
   for (const auto& [row, value] : rank_rows(findings)) {
@@ -39,14 +34,14 @@ class DoctorRanks : public testing::Test {
 };
 
 TEST_F(DoctorRanks, AutoIsARankForEachNumaNode) {
-  const RankFindings findings = examine_ranks(two_numa_nodes(), kTwoInterfaces);
+  const RankFindings findings = examine_ranks(two_sockets(3, false), kTwoInterfaces);
   EXPECT_EQ(findings.auto_ranks, 2);
   EXPECT_EQ(findings.threads_per_rank, 3);
   EXPECT_EQ(value_of(findings, "nproc_per_node auto"), "2 ranks, one for each NUMA node, 3 threads each");
 }
 
 TEST_F(DoctorRanks, TheAddressForOthersIsNotLoopback) {
-  const RankFindings findings = examine_ranks(two_numa_nodes(), kTwoInterfaces);
+  const RankFindings findings = examine_ranks(two_sockets(3, false), kTwoInterfaces);
   EXPECT_THAT(value_of(findings, "interfaces"), HasSubstr("lo 127.0.0.1, eth0 10.0.0.2, eth1 10.1.0.2"));
   EXPECT_THAT(value_of(findings, "address for others"),
               AllOf(HasSubstr("10.0.0.2 (eth0)"), HasSubstr("--interface")));
@@ -55,16 +50,16 @@ TEST_F(DoctorRanks, TheAddressForOthersIsNotLoopback) {
 
 TEST_F(DoctorRanks, TheVariableOfGlooChoosesTheInterface) {
   setenv("GLOO_SOCKET_IFNAME", "eth1", 1);
-  RankFindings findings = examine_ranks(two_numa_nodes(), kTwoInterfaces);
+  RankFindings findings = examine_ranks(two_sockets(3, false), kTwoInterfaces);
   EXPECT_EQ(value_of(findings, "address for others"), "10.1.0.2 (eth1), from GLOO_SOCKET_IFNAME");
   setenv("GLOO_SOCKET_IFNAME", "ib0", 1);
-  findings = examine_ranks(two_numa_nodes(), kTwoInterfaces);
+  findings = examine_ranks(two_sockets(3, false), kTwoInterfaces);
   EXPECT_THAT(value_of(findings, "address for others"), AllOf(HasSubstr("ib0"), HasSubstr("eth0")));
   EXPECT_TRUE(ranks_json(findings).at("address").is_null());
 }
 
 TEST_F(DoctorRanks, AMachineWithLoopbackAloneSaysSo) {
-  const RankFindings findings = examine_ranks(two_numa_nodes(), {kTwoInterfaces.front()});
+  const RankFindings findings = examine_ranks(two_sockets(3, false), {kTwoInterfaces.front()});
   EXPECT_THAT(value_of(findings, "address for others"), HasSubstr("only a loopback interface"));
   EXPECT_TRUE(ranks_json(findings).at("address").is_null());
 }

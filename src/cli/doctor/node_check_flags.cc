@@ -54,18 +54,15 @@ void declare_node_check_flags(FlagTable* table, NodeCheckFlags* flags) {
   table->begin_section("Is this node healthy?");
   table->add("node_check", &flags->enabled,
              "Check whether this machine is fit to train, within --seconds: exit code 0 healthy, 1 unhealthy "
-             "(a line "
-             "on standard error for each failed check), 2 not known. Needs no rights; what it may not see is "
-             "skipped.");
+             "(a line on standard error for each failed check), 2 not known. Needs no rights; what it may "
+             "not see is skipped.");
   table->add("passive", &flags->passive,
              "With --node_check: read counters only. Without it the check loads processors, memory and disk, "
-             "and must "
-             "not run beside a training.");
+             "and must not run beside a training.");
   table
       ->add("fleet", &flags->fleet,
             "Medians of the fleet, from --fleet_from, to compare this machine with. Without it, or for an "
-            "instance "
-            "type that it lacks: half of what the catalogue of instances expects.")
+            "instance type that it lacks: half of what the catalogue of instances expects.")
       .value_name = "FILE";
   table
       ->add("instance", &flags->instance,
@@ -83,8 +80,7 @@ void declare_node_check_flags(FlagTable* table, NodeCheckFlags* flags) {
   table
       ->add("fleet_from", &flags->fleet_from,
             "Print the medians of these files instead, which hold what --node_check --json has printed on "
-            "other "
-            "machines, one report or several each.")
+            "other machines, one report or several each.")
       .value_name = "FILE...";
 }
 

@@ -266,7 +266,7 @@ class PlanCommand : public Command {
     }
     const std::optional<int64_t> one_size = table.is_set("nnodes") ? std::optional(num_nodes_) : std::nullopt;
     const std::vector<int> sizes = simulation_.nodes(one_size);
-    const SimulationOptions options = simulation_.options();
+    const SimulationOptions options = simulation_.options(std::ranges::max(sizes));
     const ModelConfig config = model_config(table);
     std::optional<PlanMachine> machine;
     std::vector<SimulatedCluster> clusters;

@@ -1,10 +1,8 @@
 #include "cli/run/plan_simulation.h"
 
-#include <charconv>
-#include <cmath>
-
 #include "base/error.h"
 #include "base/text.h"
+#include "base/text_fields.h"
 #include "cli/flag_parser.h"
 
 namespace tessera {
@@ -13,71 +11,72 @@ namespace {
 constexpr int kMaxNodes = 4096;
 constexpr size_t kMaxClusters = 20;
 constexpr const char* kSection = "Plan: simulation";
-
-// nullopt unless all of the text is one number.
-template <typename T>
-std::optional<T> number_of(std::string_view text) {
-  T value;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
-void check_range(const char* flag, std::optional<double> value, double low, double high) {
-  if (!value || (*value >= low && *value <= high)) return;
-  fail(ExitCode::kUsage, "--{}: expected a number from {:g} to {:g}, found {}", flag, low, high, *value);
-}
+constexpr double kLeast = 1e-6, kMost = 1e9;
 
 }  // namespace
 
 void SimulationFlags::declare(FlagTable* table) {
   table->begin_section(kSection);
-  table->add(
-      "simulate", &simulate_,
-      "Simulate steps of the run on clusters of --machine in several sizes, event by event: what every "
-      "node computes, its collectives over a network of racks, slow nodes and failures.");
+  table->add("simulate", &simulate_,
+             "Simulate steps of the run on clusters of --machine in several sizes, event by event: what "
+             "every node computes, its collectives over a network of racks, slow nodes and failures.");
   table->add("nodes", &nodes_, "Numbers of nodes to simulate.").value_name = "N...";
   limit_flag(table->add("nodes_per_rack", &nodes_per_rack_,
                         "Nodes that share an uplink; without it no uplink limits anything."),
              1, kMaxNodes);
-  table->add("oversubscription", &oversubscription_,
-             "How many times as much the nodes of a rack can send as its uplink carries.");
-  table->add("flow_gbps", &flow_gbps_,
-             "Most payload that one connection carries, in 10^9 bits per second: about 5 between AWS "
-             "instances, 10 within a "
-             "placement group. No limit by default; a pair of nodes has --connections for each rank.");
-  table->add(
-      "latency_us", &latency_us_,
-      "Delay between the last byte sent and the receiver continuing, in microseconds; 100 unless the machine "
-      "says otherwise.");
-  table->add("message_us", &message_us_,
-             "Time that a core needs to send and receive one message, in microseconds.");
+  limit_flag(table->add("oversubscription", &oversubscription_,
+                        "How many times as much the nodes of a rack can send as its uplink carries."),
+             1, 1000);
+  limit_flag(
+      table->add(
+          "flow_gbps", &flow_gbps_,
+          "Most payload that one connection carries, in 10^9 bits per second: about 5 between AWS instances, "
+          "10 "
+          "within a placement group. No limit by default; a pair of nodes has --connections for each rank."),
+      kLeast, kMost);
+  limit_flag(
+      table->add(
+          "latency_us", &latency_us_,
+          "Delay between the last byte sent and the receiver continuing, in microseconds; 100 unless the "
+          "machine says otherwise."),
+      0, kMost);
+  limit_flag(table->add("message_us", &message_us_,
+                        "Time that a core needs to send and receive one message, in microseconds."),
+             0, kMost);
   table
       ->add("stragglers", &stragglers_,
             "Slow nodes as NODE:FACTOR, such as 3:1.5 for node 3, which computes 1.5 times as long.")
       .value_name = "NODE:FACTOR...";
-  table->add("straggler_spread", &straggler_spread_,
-             "Relative spread of the nodes' compute times: log-normal, drawn with a fixed seed.");
+  limit_flag(table->add("straggler_spread", &straggler_spread_,
+                        "Relative spread of the nodes' compute times: log-normal, drawn with a fixed seed."),
+             0, 1);
   table
-      ->add(
-          "measured", &measured_,
-          "Take the compute times of every rank from the metrics.jsonl of a run of this job, instead of the "
-          "machine's rates; nodes that the run did not have compute like its median rank.")
+      ->add("measured", &measured_,
+            "Take the compute times of every rank from the metrics.jsonl of a run of this job, instead of "
+            "the machine's rates; nodes that the run did not have compute like its median rank.")
       .value_name = "FILE";
-  table->add("mtbf_hours", &mtbf_hours_,
-             "Mean time between failures of one node, in hours: adds how much of the time is useful.");
-  table->add("detection_s", &detection_s_, "Time until a failure is noticed, in seconds.");
-  table->add("restart_s", &restart_s_,
-             "Time from then until the first step from the checkpoint begins, in seconds.");
+  limit_flag(
+      table->add("mtbf_hours", &mtbf_hours_,
+                 "Mean time between failures of one node, in hours: adds how much of the time is useful."),
+      kLeast, kMost);
+  limit_flag(table->add("detection_s", &detection_s_, "Time until a failure is noticed, in seconds."), 0,
+             kMost);
+  limit_flag(table->add("restart_s", &restart_s_,
+                        "Time from then until the first step from the checkpoint begins, in seconds."),
+             0, kMost);
   limit_flag(table->add("checkpoint_steps", &checkpoint_steps_,
                         "Steps between two checkpoints; by default the best number."),
              1);
-  table->add(
-      "checkpoint_stall_s", &checkpoint_stall_s_,
-      "How long a checkpoint holds up training, in seconds; by default the time to copy a node's state "
-      "in memory.");
-  table->add("checkpoint_write_s", &checkpoint_write_s_,
-             "Time until a checkpoint is complete, in seconds; by default all nodes together write 1 GB/s.");
+  limit_flag(
+      table->add("checkpoint_stall_s", &checkpoint_stall_s_,
+                 "How long a checkpoint holds up training, in seconds; by default the time to copy a node's "
+                 "state in memory."),
+      0, kMost);
+  limit_flag(
+      table->add(
+          "checkpoint_write_s", &checkpoint_write_s_,
+          "Time until a checkpoint is complete, in seconds; by default all nodes together write 1 GB/s."),
+      0, kMost);
 }
 
 void SimulationFlags::check(const FlagTable& table) const {
@@ -95,17 +94,13 @@ void SimulationFlags::check(const FlagTable& table) const {
       fail(ExitCode::kUsage, "--{} is about failures: say how often with --mtbf_hours", name);
     }
   }
-  constexpr double kLeast = 1e-6, kMost = 1e9;
-  check_range("oversubscription", oversubscription_, 1, 1000);
-  check_range("flow_gbps", flow_gbps_, kLeast, kMost);
-  check_range("latency_us", latency_us_, 0, kMost);
-  check_range("message_us", message_us_, 0, kMost);
-  check_range("straggler_spread", straggler_spread_, 0, 1);
-  check_range("mtbf_hours", mtbf_hours_, kLeast, kMost);
-  check_range("detection_s", detection_s_, 0, kMost);
-  check_range("restart_s", restart_s_, 0, kMost);
-  check_range("checkpoint_stall_s", checkpoint_stall_s_, 0, kMost);
-  check_range("checkpoint_write_s", checkpoint_write_s_, 0, kMost);
+  if (table.is_set("nodes") && table.is_set("nnodes")) {
+    fail(ExitCode::kUsage, "--nodes lists several clusters, --nnodes is one: give one of the two");
+  }
+  if (oversubscription_ > 1 && !nodes_per_rack_) {
+    fail(ExitCode::kUsage,
+         "--oversubscription is of the racks' uplinks: say how many nodes share one with --nodes_per_rack");
+  }
 }
 
 std::vector<int> SimulationFlags::nodes(std::optional<int64_t> given) const {
@@ -115,17 +110,17 @@ std::vector<int> SimulationFlags::nodes(std::optional<int64_t> given) const {
   }
   std::vector<int> nodes;
   for (const std::string& text : nodes_) {
-    const std::optional<int> count = number_of<int>(text);
-    if (!count || *count < 1 || *count > kMaxNodes) {
+    const int64_t count = parse_integer(text).value_or(0);
+    if (count < 1 || count > kMaxNodes) {
       fail(ExitCode::kUsage, "--nodes: expected numbers from 1 to {}, found '{}'", kMaxNodes,
            printable(text));
     }
-    nodes.push_back(*count);
+    nodes.push_back(static_cast<int>(count));
   }
   return nodes;
 }
 
-SimulationOptions SimulationFlags::options() const {
+SimulationOptions SimulationFlags::options(int most_nodes) const {
   SimulationOptions options;
   options.nodes_per_rack = static_cast<int>(nodes_per_rack_.value_or(0));
   options.oversubscription = oversubscription_;
@@ -134,31 +129,29 @@ SimulationOptions SimulationFlags::options() const {
   options.message_s = 1e-6 * message_us_;
   options.spread = straggler_spread_;
   for (const std::string& text : stragglers_) {
-    const size_t colon = std::min(text.find(':'), text.size());
-    const std::optional<int> node = number_of<int>(std::string_view(text).substr(0, colon));
-    const std::optional<double> factor =
-        number_of<double>(std::string_view(text).substr(std::min(colon + 1, text.size())));
-    if (!node || *node < 0 || *node >= kMaxNodes || !factor || !(*factor > 0 && *factor <= 1000)) {
+    const std::vector<std::string> parts = split(text, ':');
+    const int64_t node = parse_integer(parts.front()).value_or(-1);
+    const double factor = parts.size() == 2 ? parse_number(parts.back()).value_or(0) : 0;
+    if (node < 0 || !(factor > 0 && factor <= 1000)) {
       fail(ExitCode::kUsage, "--stragglers: expected NODE:FACTOR such as 3:1.5, found '{}'", printable(text));
     }
-    if (!options.slow_nodes.emplace(*node, *factor).second) {
-      fail(ExitCode::kUsage, "--stragglers: node {} is given twice", *node);
+    if (node >= most_nodes) {
+      fail(ExitCode::kUsage, "--stragglers: no cluster has a node {}: the largest has nodes 0 to {}", node,
+           most_nodes - 1);
+    }
+    if (!options.slow_nodes.emplace(static_cast<int>(node), factor).second) {
+      fail(ExitCode::kUsage, "--stragglers: node {} is given twice", node);
     }
   }
   if (!measured_.empty()) options.measured = read_measured_steps(measured_);
-  if (mtbf_hours_) options.failures = failures();
+  if (mtbf_hours_) {
+    options.failures = FailureFacts{
+        .node_mtbf_s = 3600 * *mtbf_hours_, .detection_s = detection_s_, .restart_s = restart_s_};
+  }
   options.checkpoint_stall_s = checkpoint_stall_s_;
   options.checkpoint_write_s = checkpoint_write_s_;
   options.checkpoint_steps = checkpoint_steps_;
   return options;
-}
-
-FailureFacts SimulationFlags::failures() const {
-  FailureFacts facts;
-  facts.node_mtbf_s = 3600 * *mtbf_hours_;
-  facts.detection_s = detection_s_;
-  facts.restart_s = restart_s_;
-  return facts;
 }
 
 }  // namespace tessera

@@ -21,12 +21,10 @@ class SimulationFlags {
   bool simulate() const { return simulate_; }
   // Numbers of nodes; `given` with --nnodes alone.
   std::vector<int> nodes(std::optional<int64_t> given) const;
-  // Reads --measured.
-  SimulationOptions options() const;
+  // For clusters of at most so many nodes. Reads --measured.
+  SimulationOptions options(int most_nodes) const;
 
  private:
-  FailureFacts failures() const;
-
   bool simulate_ = false;
   std::vector<std::string> nodes_ = {"4", "16", "64", "256", "1024"};
   std::optional<int64_t> nodes_per_rack_;

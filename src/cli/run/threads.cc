@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/text_fields.h"
 #include "comm/launch_variables.h"
-#include "launch/text_fields.h"
 
 namespace tessera {
 namespace {

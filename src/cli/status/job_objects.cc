@@ -9,7 +9,6 @@
 #include "base/text.h"
 #include "deploy/manifest.h"
 #include "io/file.h"
-#include "launch/text_fields.h"
 
 namespace tessera {
 namespace {

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/free_port.h"
 #include "support/store_test_support.h"
 
 namespace tessera {
@@ -69,9 +70,6 @@ class Process {
   int output_ = -1;
 };
 
-// A port that was free a moment ago.
-int free_port(int world_size) { return StoreServer(quick_server_options(world_size)).port(); }
-
 StoreServerOptions server_on(int port, int world_size) {
   StoreServerOptions options = quick_server_options(world_size);
   options.port = port;
@@ -105,7 +103,7 @@ std::unique_ptr<StoreClient> observe(int world_size, int port) {
 }
 
 TEST(StoreProcess, AJobWhoseLastRankFindsAnotherSilentHasNotStarted) {
-  const int port = free_port(2);
+  const int port = free_port();
   const Process first([=] { return member(test_world(0, 2, 1, port)); });
   StoreServerOptions options = server_on(port, 2);
   options.timing.silence = seconds(60);
@@ -120,7 +118,7 @@ TEST(StoreProcess, AJobWhoseLastRankFindsAnotherSilentHasNotStarted) {
 }
 
 TEST(StoreProcess, AKilledRankIsNamedWithinASecond) {
-  const int port = free_port(3);
+  const int port = free_port();
   auto members = start_members(3, port);
   StoreServer server(server_on(port, 3));
   const auto observer = observe(3, port);
@@ -135,7 +133,7 @@ TEST(StoreProcess, AKilledRankIsNamedWithinASecond) {
 }
 
 TEST(StoreProcess, WhoSawItEndKnowsWhy) {
-  const int port = free_port(2);
+  const int port = free_port();
   auto members = start_members(2, port);
   StoreServer server(server_on(port, 2));
   const auto observer = observe(2, port);
@@ -146,7 +144,7 @@ TEST(StoreProcess, WhoSawItEndKnowsWhy) {
 }
 
 TEST(StoreProcess, AKilledAgentIsTheCulpritNotItsRanks) {
-  const int port = free_port(2);
+  const int port = free_port();
   auto members = start_members(2, port);
   Process agent([=] {
     const auto store = StoreClient::join_as_agent(test_world(1, 2, 1, port), quick_store_options());
@@ -162,7 +160,7 @@ TEST(StoreProcess, AKilledAgentIsTheCulpritNotItsRanks) {
 }
 
 TEST(StoreProcess, AShortStopDisturbsNobody) {
-  const int port = free_port(2);
+  const int port = free_port();
   auto members = start_members(2, port);
   StoreServer server(server_on(port, 2));
   const auto observer = observe(2, port);
@@ -179,7 +177,7 @@ TEST(StoreProcess, AShortStopDisturbsNobody) {
 }
 
 TEST(StoreProcess, AStoppedRankIsFoundByItsSilence) {
-  const int port = free_port(2);
+  const int port = free_port();
   auto members = start_members(2, port);
   StoreServer server(server_on(port, 2));
   const auto observer = observe(2, port);
@@ -195,7 +193,7 @@ TEST(StoreProcess, AStoppedRankIsFoundByItsSilence) {
 
 // With the timeouts of a real job.
 TEST(StoreProcess, StopOfThreeSecondsWithTheDefaults) {
-  const int port = free_port(2);
+  const int port = free_port();
   std::vector<Process> members;
   for (int rank = 0; rank < 2; ++rank) {
     members.emplace_back([=] { return member(test_world(rank, 2, 1, port), StoreOptions{}); });
@@ -215,7 +213,7 @@ TEST(StoreProcess, StopOfThreeSecondsWithTheDefaults) {
 }
 
 TEST(StoreProcess, StopOfTheStoreIsMeasuredByItsMembers) {
-  const int port = free_port(2);
+  const int port = free_port();
   auto members = start_members(2, port);
   Process agent([=] {
     StoreServer server(server_on(port, 2));
@@ -239,7 +237,7 @@ TEST(StoreProcess, StopOfTheStoreIsMeasuredByItsMembers) {
 }
 
 TEST(StoreProcess, AKilledStoreIsNamed) {
-  const int port = free_port(2);
+  const int port = free_port();
   std::vector<Process> members;
   for (int rank = 0; rank < 2; ++rank) {
     World world = test_world(rank, 2, 1, port);
@@ -253,7 +251,7 @@ TEST(StoreProcess, AKilledStoreIsNamed) {
 }
 
 TEST(StoreProcess, AnAgentKilledBeforeTheJobIsCompleteIsADisruption) {
-  const int port = free_port(2);
+  const int port = free_port();
   Process agent([=] {
     const auto store = StoreClient::join_as_agent(test_world(1, 2, 1, port), quick_store_options());
     store->set("joined", "1");
@@ -274,7 +272,7 @@ TEST(StoreProcess, WhoDiesBeforeAllHaveJoinedIsReplaced) {
   // Long compared with the time a busy machine may stall a process.
   StoreOptions timing = quick_store_options();
   timing.silence = seconds(4);
-  const int port = free_port(2);
+  const int port = free_port();
   Process first([=] { return member(test_world(1, 2, 1, port), timing); });
   StoreServerOptions options = server_on(port, 2);
   options.timing = timing;

@@ -1,10 +1,10 @@
 #include "comm/store/store_values.h"
 
-#include <charconv>
 #include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "base/text_fields.h"
 
 namespace tessera {
 
@@ -35,12 +35,12 @@ void StoreValues::get(const std::string& key, const Waiter& waiter) {
 int64_t StoreValues::add(const std::string& key, int64_t amount) {
   int64_t sum = 0;
   if (const auto found = values_.find(key); found != values_.end()) {
-    const std::string& text = found->second;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), sum);
-    if (error != std::errc() || end != text.data() + text.size()) {
+    const std::optional<int64_t> present = parse_integer(found->second);
+    if (!present) {
       fail(ExitCode::kBadData, "store: '{}' is not a number to add to, found '{}'", printable(key),
-           printable(text));
+           printable(found->second));
     }
+    sum = *present;
   }
   if (__builtin_add_overflow(sum, amount, &sum)) {
     fail(ExitCode::kBadData, "store: '{}' + {} is beyond 64 bits", printable(key), amount);

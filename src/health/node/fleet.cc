@@ -46,6 +46,10 @@ FleetFigures parse_figures(const Json& value, const std::string& origin, const s
            fmt::join(kFleetChecks, ", "));
     }
   }
+  if (figures.num_nodes < 1) {
+    fail(ExitCode::kBadData, "{}: {}: expected nodes, the number of machines its medians are of", origin,
+         name);
+  }
   return figures;
 }
 

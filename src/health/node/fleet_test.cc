@@ -57,6 +57,7 @@ TEST(FleetFile, MistakesAreNamed) {
             "f: instances.a.compute: expected a number above 0, found \"fast\""},
            {with(R"({"a":{"compute":-1}})"), "f: instances.a.compute: expected a number above 0, found -1"},
            {with(R"({"a":{"nodes":0}})"), "f: instances.a.nodes: expected a number above 0"},
+           {with(R"({"a":{"compute":1}})"), "f: instances.a: expected nodes, the number of machines"},
            {with(R"({"a":{"speed":1}})"), "f: instances.a.speed: unknown; there are nodes, compute"}}) {
     expect_error(ExitCode::kBadData, {message}, [&, json = text] { parse_fleet(json, "f"); });
   }

@@ -13,7 +13,7 @@
 #include "health/kernel_log.h"
 #include "health/node/core_speed.h"
 #include "health/node/system_checks.h"
-#include "health/storage/folder_trial.h"
+#include "health/storage/storage_check.h"
 #include "kernels/dispatch.h"
 #include "platform/cpu.h"
 #include "platform/memory_info.h"
@@ -142,7 +142,6 @@ Check check_instructions(const std::string& best, const std::string& required, c
 std::vector<Check> check_disk(const TrialReport& report, const fs::path& folder, bool asked) {
   std::vector<Check> checks;
   const std::string error = report.text("error"), wrong = report.text("wrong");
-  const auto free_bytes = report.number("free_bytes"), free_inodes = report.number("free_inodes");
   const auto fsync_ms = report.number("fsync_ms");
   const auto failed = [&](const std::string& message) {
     checks.push_back({.name = "disk", .outcome = CheckOutcome::kFailed, .message = message});
@@ -165,17 +164,8 @@ std::vector<Check> check_disk(const TrialReport& report, const fs::path& folder,
                             report.number("read_mb_per_s").value_or(0),
                             *fsync_ms > kMaxFsyncMs ? ": the disk is failing or overloaded" : "")));
   }
-  if (!free_bytes) {
-    checks.push_back(skipped("disk_space", folder.string() + ": not known"));
-    return checks;
-  }
-  // Some file systems (btrfs, object stores) have no number of inodes.
-  const bool few_inodes =
-      report.number("total_inodes").value_or(0) > 0 && free_inodes.value_or(0) < kMinFreeInodes;
-  checks.push_back(
-      judged("disk_space", *free_bytes < kMinDiskBytes || few_inodes, *free_bytes, kMinDiskBytes, "bytes",
-             fmt::format("{}: {} free{}", folder.string(), format_bytes(static_cast<int64_t>(*free_bytes)),
-                         few_inodes ? ", but hardly an inode: remove files" : "")));
+  checks.push_back(check_space("disk_space", report, kMinDiskBytes));
+  checks.back().message = folder.string() + ": " + checks.back().message;
   return checks;
 }
 

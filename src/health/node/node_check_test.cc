@@ -19,7 +19,11 @@ using testing::HasSubstr;
 
 TrialReport good_trial() {
   TrialReport report;
-  report.numbers = {{"free_bytes", 50e9}, {"total_inodes", 1e6}, {"free_inodes", 1e5}, {"fsync_ms", 2}};
+  report.numbers = {{"free_bytes", 50e9},
+                    {"total_bytes", 60e9},
+                    {"total_inodes", 1e6},
+                    {"free_inodes", 1e5},
+                    {"fsync_ms", 2}};
   report.is_complete = true;
   return report;
 }

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <chrono>
 #include <cstring>
 #include <thread>
@@ -13,6 +12,7 @@
 #include "base/error.h"
 #include "base/stopwatch.h"
 #include "base/text.h"
+#include "base/text_fields.h"
 #include "comm/socket/background_thread.h"
 #include "comm/socket/host_lookup.h"
 #include "comm/socket/tcp_socket.h"
@@ -77,31 +77,35 @@ Check check_peer(const Peer& peer, double seconds) {
 Peer parse_peer(const std::string& text) {
   const size_t colon = text.rfind(':');
   Peer peer;
+  int64_t port = 0;
   if (colon != std::string::npos) {
     peer.host = text.substr(0, colon);
     if (peer.host.starts_with('[') && peer.host.ends_with(']'))
       peer.host = peer.host.substr(1, peer.host.size() - 2);
-    const char* const end = text.data() + text.size();
-    const auto result = std::from_chars(text.data() + colon + 1, end, peer.port);
-    if (result.ec != std::errc() || result.ptr != end) peer.port = 0;
+    port = parse_integer(std::string_view(text).substr(colon + 1)).value_or(0);
   }
-  if (peer.host.empty() || peer.port < 1 || peer.port > 65535) {
+  if (peer.host.empty() || port < 1 || port > 65535) {
     fail(ExitCode::kUsage, "--peers: expected HOST:PORT, found '{}'", printable(text));
   }
+  peer.port = static_cast<int>(port);
   return peer;
 }
 
 std::vector<Check> check_peers(const std::vector<Peer>& peers, double seconds) {
   std::vector<Check> checks(peers.size());
+  const auto guarded = [&](size_t i, const auto& body) {
+    try {
+      body();
+    } catch (const Error& error) {
+      checks[i] = unknown("peer", fmt::format("{}: {}", peers[i].host, error.what()));
+    }
+  };
   std::vector<std::thread> threads;
   for (size_t i = 0; i < peers.size(); ++i) {
-    threads.push_back(start_background_thread([&, i] {
-      try {
-        checks[i] = check_peer(peers[i], seconds);
-      } catch (const Error& error) {
-        checks[i] = unknown("peer", fmt::format("{}: {}", peers[i].host, error.what()));
-      }
-    }));
+    guarded(i, [&] {  // the system may refuse a thread
+      threads.push_back(start_background_thread(
+          [&, i] { guarded(i, [&] { checks[i] = check_peer(peers[i], seconds); }); }));
+    });
   }
   for (std::thread& thread : threads) thread.join();
   return checks;

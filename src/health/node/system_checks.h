@@ -42,7 +42,7 @@ Check check_clock_source(const std::filesystem::path& root = "/");
 
 Check check_huge_pages(const HugePages& pages);
 
-// Of all interfaces but loopback; a container sees its own only.
+// The worst interface counts, loopback aside. A container sees only its own.
 Check check_network_errors(const std::filesystem::path& root = "/");
 // TCP segments sent again since the start of the machine or container.
 Check check_network_retransmits(const std::filesystem::path& root = "/");

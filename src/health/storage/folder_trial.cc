@@ -293,13 +293,14 @@ TrialReport run_in_child(const std::function<void(const TrialReporter& reporter)
   while (total < kMaxReportBytes) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(limit - Clock::now()).count();
     pollfd waiting = {reading.get(), POLLIN, 0};
-    if (left <= 0 || (poll(&waiting, 1, static_cast<int>(left)) == 0)) {
+    const int num_ready = left <= 0 ? 0 : poll(&waiting, 1, static_cast<int>(left));
+    if (num_ready < 0 && errno == EINTR) continue;
+    if (num_ready == 0) {
       report.timed_out = true;
       break;
     }
     std::array<char, 4096> buffer;
     const ssize_t count = read(reading.get(), buffer.data(), buffer.size());
-    if (count < 0 && errno == EINTR) continue;
     if (count <= 0) break;
     total += static_cast<size_t>(count);
     rest.append(buffer.data(), static_cast<size_t>(count));

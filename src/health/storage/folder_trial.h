@@ -13,7 +13,6 @@ namespace tessera {
 
 // A small write and its fsync takes milliseconds; a second and more means trouble.
 inline constexpr double kMaxFsyncMs = 1000;
-inline constexpr double kMinFreeInodes = 1000;
 
 // What a child process reports line by line: where it is, and what it has found.
 struct TrialReport {

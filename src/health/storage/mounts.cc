@@ -123,7 +123,7 @@ std::vector<Mount> read_mounts(const fs::path& root) {
   return parse_mounts(text);
 }
 
-// Of mounts at the same place, the last hides the others.
+// The last of several mounts at one place hides the others.
 std::optional<Mount> mount_of(const std::vector<Mount>& mounts, const fs::path& path) {
   std::optional<Mount> found;
   for (const Mount& mount : mounts) {

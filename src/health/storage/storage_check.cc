@@ -73,20 +73,6 @@ Check check_speed(const std::string& name, const std::optional<double>& speed, c
   return check;
 }
 
-Check check_space(const TrialReport& report) {
-  const auto free_bytes = report.number("free_bytes"), total = report.number("total_bytes");
-  if (!free_bytes || !total) return unknown("space", "not known");
-  const double inodes = report.number("total_inodes").value_or(0),
-               free_inodes = report.number("free_inodes").value_or(0);
-  const bool few_inodes = inodes > 0 && free_inodes < kMinFreeInodes;
-  const double limit = std::min(kMinFreeBytes, kMinFreeShare * *total);
-  std::string message = fmt::format("{} of {} free", format_bytes(static_cast<int64_t>(*free_bytes)),
-                                    format_bytes(static_cast<int64_t>(std::min(*total, 9e18))));
-  if (few_inodes) message += ", but hardly an inode: remove files";
-  if (*free_bytes < limit) message += ": remove files, or save fewer checkpoints (--save_total_limit)";
-  return judged("space", *free_bytes < limit || few_inodes, *free_bytes, limit, "bytes", message);
-}
-
 Check check_answer(const std::optional<Mount>& mount, const TrialReport& report, double seconds) {
   const std::string error = report.text("error");
   if (report.timed_out) {
@@ -139,7 +125,7 @@ Check check_mount_options(const std::optional<Mount>& mount) {
   }
   if (mount->kind() == FileSystemKind::kNfs) return check_nfs_options(*mount);
   if (mount->kind() == FileSystemKind::kLustre) return check_lustre_options(*mount);
-  return finding("options", CheckOutcome::kOk, fmt::format("{}", fmt::join(mount->options, ",")));
+  return finding("options", CheckOutcome::kOk, fmt::format("{}", fmt::join(mount->options, ", ")));
 }
 
 Check check_lustre_versions(const std::optional<std::vector<KernelMessage>>& messages, double uptime) {
@@ -177,11 +163,25 @@ Check check_lustre_layout(const std::optional<Mount>& mount, const TrialReport& 
   return check;
 }
 
+Check check_space(const std::string& name, const TrialReport& report, double limit_bytes) {
+  constexpr double kMinFreeInodes = 1000;
+  const auto free_bytes = report.number("free_bytes"), total = report.number("total_bytes");
+  if (!free_bytes || !total) return skipped(name, "not known");
+  const bool few_inodes = report.number("total_inodes").value_or(0) > 0 &&
+                          report.number("free_inodes").value_or(0) < kMinFreeInodes;
+  std::string message = fmt::format("{} of {} free", format_bytes(static_cast<int64_t>(*free_bytes)),
+                                    format_bytes(static_cast<int64_t>(std::min(*total, 9e18))));
+  if (few_inodes) message += ", but hardly an inode: remove files";
+  if (*free_bytes < limit_bytes) message += ": remove files, or save fewer checkpoints (--save_total_limit)";
+  return judged(name, *free_bytes < limit_bytes || few_inodes, *free_bytes, limit_bytes, "bytes", message);
+}
+
 std::vector<Check> judge_trial(const fs::path& folder, const std::optional<Mount>& mount,
                                const TrialReport& report, double seconds) {
   std::vector<Check> checks = {check_answer(mount, report, seconds)};
   checks.back().message = printable(folder.string(), 120) + ": " + checks.back().message;
-  if (report.number("free_bytes")) checks.push_back(check_space(report));
+  checks.push_back(check_space(
+      "space", report, std::min(kMinFreeBytes, kMinFreeShare * report.number("total_bytes").value_or(0))));
   if (checks.front().outcome != CheckOutcome::kOk) return checks;
   const std::string how =
       report.number("direct") == 1.0 ? "direct I/O" : "no direct I/O here: the cache may help";

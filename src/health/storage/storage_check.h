@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "health/check.h"
@@ -20,9 +21,11 @@ std::vector<Check> check_storage(const std::filesystem::path& folder, double sec
 // The parts, each from what has been found.
 Check describe_file_system(const std::optional<Mount>& mount);
 Check check_mount_options(const std::optional<Mount>& mount);
-// Whether the kernel says that server and client of Lustre do not understand each other, of the last day.
+// Whether the kernel has said within the last day that a Lustre server refused this client for its version.
 Check check_lustre_versions(const std::optional<std::vector<KernelMessage>>& messages, double uptime);
 Check check_lustre_layout(const std::optional<Mount>& mount, const TrialReport& report);
+// Fails if fewer than `limit_bytes` are free, or hardly an inode on a file system that has a number of them.
+Check check_space(const std::string& name, const TrialReport& report, double limit_bytes);
 std::vector<Check> judge_trial(const std::filesystem::path& folder, const std::optional<Mount>& mount,
                                const TrialReport& report, double seconds);
 

@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "launch/text_fields.h"
+#include "base/text_fields.h"
 
 namespace tessera {
 namespace {

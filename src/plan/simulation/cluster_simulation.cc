@@ -282,7 +282,7 @@ class Simulation {
     }
   }
 
-  // Of the last step but one, whose transfers are all over.
+  // Counts those of the last step but one, whose transfers are all over.
   void count_bytes(const Flow& flow) {
     const SimulatedTransfer& transfer = program_.transfers[static_cast<size_t>(flow.transfer)];
     if (transfer.step != num_steps_ - 2 || transfer.kind == TransferKind::kValues) return;

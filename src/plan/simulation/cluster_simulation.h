@@ -8,8 +8,8 @@
 //
 // Nodes that behave alike are simulated as one: all of them if no node differs from another. Up to
 // kMaxExactNodes nodes that differ are simulated one by one; of more, the slowest is, and the others by
-// groups of similar speed that are spread evenly over the racks. A last
-// rack with fewer nodes counts as an average one if nodes are simulated together.
+// groups of similar speed that are spread evenly over the racks. A last rack with fewer nodes counts as an
+// average one if nodes are simulated together.
 //
 // Not modelled: TCP's slow start, losses and incast; that processors which move data do not compute (measured
 // computation contains it); the order in which a lane visits its peers.
@@ -42,12 +42,11 @@ std::string_view bottleneck_name(Bottleneck bottleneck);
 // A step in the steady state.
 struct SimulatedStep {
   double step_s = 0;
-  // Of the most common kind of node; these add up to step_s.
-  double seconds[kNumBottlenecks] = {};
-  double network_s = 0;          // with a collective under way
-  double node_sent_bytes = 0;    // payload; as many are received
-  double uplink_sent_bytes = 0;  // of a rack, on average
-  bool is_exact = true;          // no nodes that differ were simulated as one
+  double seconds[kNumBottlenecks] = {};  // of the most common kind of node: these add up to step_s
+  double network_s = 0;                  // with a collective under way
+  double node_sent_bytes = 0;            // payload; as many are received
+  double uplink_sent_bytes = 0;          // of a rack, on average
+  bool is_exact = true;                  // no nodes that differ were simulated as one
 
   double of(Bottleneck kind) const { return seconds[static_cast<int>(kind)]; }
   // What costs most time besides computation; kCompute if that is less than 2 % of the step.

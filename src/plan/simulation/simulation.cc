@@ -13,8 +13,8 @@
 namespace tessera {
 namespace {
 
-// Of a core that does nothing else, both directions of a payload byte: docs/performance.md, "Collectives
-// between nodes", of which two cores carry both ends.
+// Seconds of a core that does nothing else, for both directions of a payload byte: docs/performance.md,
+// "Collectives between nodes", where two cores carry both ends.
 constexpr double kGatherByteS = 8 / 21.8e9;
 constexpr double kReduceByteS = 8 / 15.4e9;
 constexpr int kNumSteps = 4;  // until the steady state, and one to measure

@@ -25,7 +25,7 @@ struct StepCosts {
   std::vector<double> update_s;
   double other_s = 0;
 
-  // Of all passes, with packing and without sums.
+  // The time of all passes, with packing and without sums.
   double passes_s() const;
   // Multiplies every time of the passes, sums of gradients included; replaces those of the update and the
   // rest.

@@ -72,8 +72,7 @@ constexpr std::array kTable = std::to_array<MetricInfo>({
      "1 once SIGTERM or SIGINT has asked this process to stop, else 0."},
     {"tessera_memory_bytes", kGauge, "kind",
      "Memory: kind=used and kind=limit of the control group or the machine, kind=resident and kind=peak of "
-     "this "
-     "process."},
+     "this process."},
     {"tessera_collectives_total", kCounter, "op, scope", "Collective operations of this rank."},
     {"tessera_collective_seconds_total", kCounter, "op, scope",
      "Their time: scope=network while an operation ran, mostly beside computing; scope=node while this rank "
@@ -95,8 +94,7 @@ constexpr std::array kTable = std::to_array<MetricInfo>({
      "TCP segments sent again, by any process of this network namespace."},
     {"tessera_rdma_counter_total", kCounter, "device, port, counter",
      "Counters of EFA, InfiniBand and RoCE adapters under the kernel's names and in its units, where there "
-     "are "
-     "any."},
+     "are any."},
     {"tessera_disk_read_bytes_total", kCounter, "", "What this process has read from storage."},
     {"tessera_disk_written_bytes_total", kCounter, "", "What this process has written to storage."},
     {"tessera_disk_free_bytes", kGauge, "", "Free space of the file system of output_dir."},

@@ -23,7 +23,7 @@ class StepTable {
   // NaN if the column has no value there, or does not exist.
   double value(const std::string& column, int64_t row) const;
 
-  // Rows of the steps `first` to `last`, at most max_rows (at least 2) of them, ascending. Of more, the range
+  // Rows of the steps `first` to `last`, at most max_rows (at least 2) of them, ascending. A longer range
   // is cut into pieces of equally many rows, and of each piece the rows are kept in which any column has its
   // smallest or largest value: no spike is lost.
   std::vector<int64_t> thinned(int64_t first, int64_t last, int64_t max_rows) const;

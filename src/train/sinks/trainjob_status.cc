@@ -22,7 +22,7 @@ using nlohmann::json;
 
 constexpr int64_t kMaxTokenBytes = 64 << 10;
 constexpr double kMaxSeconds = 2147483647;  // int32 in the API
-// Of the API: metrics, and bytes of a name or a value.
+// What the API takes at most: metrics, and bytes of a name or a value.
 constexpr size_t kMaxMetrics = 256;
 constexpr size_t kMaxMetricBytes = 64;
 
@@ -97,7 +97,7 @@ std::string TrainJobStatus::State::json() const {
   nlohmann::json list = nlohmann::json::array();
   for (const auto& [name, value] : metrics) {
     if (list.size() == kMaxMetrics || name.empty() || name.size() > kMaxMetricBytes) continue;
-    list.push_back({{"name", name}, {"value", fmt::format("{:.6g}", value)}});
+    list.push_back({{"name", name}, {"value", fmt::format("{:.9g}", value)}});
   }
   if (!list.empty()) status["metrics"] = std::move(list);
   return nlohmann::json{{"trainerStatus", std::move(status)}}.dump();
@@ -123,7 +123,7 @@ void TrainJobStatus::on_resume(const std::filesystem::path&, int64_t step, const
 }
 
 void TrainJobStatus::on_resume_from_memory(const std::string&, int64_t step, const std::string&) {
-  update([&](State& state) { state.step = step; });
+  on_resume({}, step, {});
 }
 
 void TrainJobStatus::on_step(const StepMetrics& metrics) {
@@ -205,7 +205,7 @@ std::string TrainJobStatus::send(const std::string& body) const {
     settings.ca_file = server_.ca_file;
     settings.timeout = server_.request_limit;
     const HttpAnswer answer = HttpConnection(settings).perform(request);
-    if (answer.status == 200) return "";
+    if (answer.status / 100 == 2) return "";
     return fmt::format("{}: status {}{}", origin_of(server_.url), answer.status, reason_in(answer.body));
   } catch (const HttpFailure& failure) {
     return failure.cause();

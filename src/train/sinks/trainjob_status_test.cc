@@ -57,10 +57,10 @@ class TrainJobStatusTest : public testing::Test {
 TEST_F(TrainJobStatusTest, TellsHowFarTheRunIs) {
   TlsServer server(certificate_);
   TrainJobStatus status(settings(server));
-  plan(status, 300);
+  plan(status, 3'703'701);
   ASSERT_TRUE(server.wait_for_requests(1, 10s));
   EXPECT_EQ(status_in(server.requests()[0])["progressPercentage"], 0);
-  status.on_step(step(100));
+  status.on_step(step(1'234'567));
   ASSERT_TRUE(server.wait_for_requests(2, 10s));
   const TlsServer::Request request = server.requests()[1];
   EXPECT_EQ(request.line, fmt::format("POST {} HTTP/1.1", kPath));
@@ -69,7 +69,7 @@ TEST_F(TrainJobStatusTest, TellsHowFarTheRunIs) {
   EXPECT_EQ(sent["progressPercentage"], 33);
   EXPECT_EQ(sent["estimatedRemainingSeconds"], 90);
   EXPECT_THAT(sent["metrics"].dump(), AllOf(HasSubstr(R"({"name":"loss","value":"2.5"})"),
-                                            HasSubstr(R"({"name":"step","value":"100"})")));
+                                            HasSubstr(R"({"name":"step","value":"1234567"})")));
   EXPECT_THAT(sent["lastUpdatedTime"].get<std::string>(), testing::MatchesRegex("20..-..-..T..:..:..Z"));
 }
 

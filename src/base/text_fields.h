@@ -1,4 +1,4 @@
-// Parsing of the parts of flag values.
+// Texts that consist of fields, and fields that are numbers.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-#include "launch/text_fields.h"
+#include "base/text_fields.h"
 
 #include <charconv>
 
@@ -19,9 +19,8 @@ namespace {
 template <typename T>
 std::optional<T> parse(std::string_view text) {
   T value = 0;
-  const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (text.empty() || result.ec != std::errc() || result.ptr != text.data() + text.size())
-    return std::nullopt;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
   return value;
 }
 
