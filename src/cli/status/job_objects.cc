@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "base/text_fields.h"
 #include "deploy/manifest.h"
 #include "io/file.h"
 
