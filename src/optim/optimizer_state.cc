@@ -22,7 +22,7 @@ int64_t remainder_bytes(int64_t num_elements, DType weight_dtype) {
 }
 
 int64_t optimizer_state_bytes(StateTensors tensors, int64_t num_elements, DType weight_dtype) {
-  return num_elements * bytes_per_element(tensors) + remainder_bytes(num_elements, weight_dtype) +
+  return state_bytes(tensors, num_elements) + remainder_bytes(num_elements, weight_dtype) +
          sum_of_squares_scratch_bytes(num_elements);
 }
 
@@ -43,7 +43,7 @@ OptimizerState::OptimizerState(std::unique_ptr<const Optimizer> optimizer, std::
                 dtype_name(gradients.dtype()));
   TESSERA_CHECK(optimizer_->state_tensors().size() <= kMaxStateTensors);
   for (const StateTensor& tensor : optimizer_->state_tensors()) {
-    state_.emplace_back(num_state_elements_ * dtype_bytes(tensor.dtype));
+    state_.emplace_back(state_bytes(tensor.dtype, num_state_elements_));
   }
   if (gradients.dtype() == DType::kBF16) widened_ = PageBuffer(kWidenedBlock * dtype_bytes(DType::kF32));
   int64_t end_of_last = 0;
@@ -56,6 +56,11 @@ OptimizerState::OptimizerState(std::unique_ptr<const Optimizer> optimizer, std::
                   "gradient of {} elements at {} of {}", range.count, range.gradient_begin,
                   gradients.num_elements());
     check_elements(range.begin, range.state_begin, range.count);
+    for (const StateTensor& tensor : optimizer_->state_tensors()) {
+      const int64_t block = state_block(tensor.dtype);
+      TESSERA_CHECK(range.state_begin % block == 0 && range.first_element % block == 0,
+                    "{} of elements from {} on at {}", tensor.name, range.first_element, range.state_begin);
+    }
     end_of_last = range.begin + range.count;
   }
 }
@@ -150,8 +155,13 @@ void OptimizerState::read(StateKind kind, int64_t begin, int64_t state_begin, st
   }
   check_elements(begin, state_begin, std::ssize(values));
   const size_t tensor = tensor_index(kind);
+  const DType dtype = optimizer_->state_tensors()[tensor].dtype;
+  if (is_block_code(dtype)) {
+    read_codes(dtype, state_[tensor].data(), state_begin, values);
+    return;
+  }
   const std::byte* from = state_at(tensor, state_begin);
-  if (optimizer_->state_tensors()[tensor].dtype == DType::kF32) {
+  if (dtype == DType::kF32) {
     std::copy_n(reinterpret_cast<const float*>(from), values.size(), values.begin());
   } else {
     std::transform(reinterpret_cast<const bf16*>(from), reinterpret_cast<const bf16*>(from) + values.size(),
@@ -167,8 +177,13 @@ void OptimizerState::write(StateKind kind, int64_t begin, int64_t state_begin,
   }
   check_elements(begin, state_begin, std::ssize(values));
   const size_t tensor = tensor_index(kind);
+  const DType dtype = optimizer_->state_tensors()[tensor].dtype;
+  if (is_block_code(dtype)) {
+    write_codes(dtype, state_[tensor].data(), state_begin, values);
+    return;
+  }
   std::byte* to = state_at(tensor, state_begin);
-  if (optimizer_->state_tensors()[tensor].dtype == DType::kF32) {
+  if (dtype == DType::kF32) {
     std::ranges::copy(values, reinterpret_cast<float*>(to));
   } else {
     std::ranges::transform(values, reinterpret_cast<bf16*>(to), [](float value) { return to_bf16(value); });
@@ -176,7 +191,7 @@ void OptimizerState::write(StateKind kind, int64_t begin, int64_t state_begin,
 }
 
 std::byte* OptimizerState::state_at(size_t tensor, int64_t state_begin) const {
-  return state_[tensor].data() + state_begin * dtype_bytes(optimizer_->state_tensors()[tensor].dtype);
+  return state_[tensor].data() + state_bytes(optimizer_->state_tensors()[tensor].dtype, state_begin);
 }
 
 void OptimizerState::check_elements(int64_t begin, int64_t state_begin, int64_t count) const {

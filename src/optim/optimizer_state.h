@@ -59,7 +59,8 @@ class OptimizerState {
   void write_master(int64_t begin, int64_t state_begin, std::span<const float> source);
 
   // Copies a value of these elements. read() runs on the calling thread alone, which need not be one of the
-  // pool's.
+  // pool's. Of state in blocks of codes, two threads may write disjoint elements at once if no block has some
+  // of both.
   void read(StateKind kind, int64_t begin, int64_t state_begin, std::span<float> values) const;
   void write(StateKind kind, int64_t begin, int64_t state_begin, std::span<const float> values);
 
@@ -70,7 +71,7 @@ class OptimizerState {
   void for_each_block(const ParameterRange& range, const Body& body) const;
   void check_elements(int64_t begin, int64_t state_begin, int64_t count) const;
   void read_master_alone(int64_t begin, int64_t state_begin, std::span<float> destination) const;
-  // The values of a tensor of the state from this element on.
+  // The values of a tensor of the state from this element on, the first of a block.
   std::byte* state_at(size_t tensor, int64_t state_begin) const;
   int16_t* remainders_at(int64_t state_begin) const {
     return remainders_.size_bytes() == 0 ? nullptr : remainders_.as<int16_t>().data() + state_begin;
