@@ -161,21 +161,12 @@ std::string job_documents(const DeployTemplates& templates, const JobSettings& j
 
 RuntimeVolume lustre_volume(const std::string& id, const std::string& dns_name,
                             const std::string& mount_name) {
-  RuntimeVolume volume;
-  volume.about = "FSx for Lustre";
-  volume.driver = "fsx.csi.aws.com";
-  volume.handle = id;
-  volume.attributes = {{"dnsname", dns_name}, {"mountname", mount_name}};
-  volume.mount_options = {"flock"};
-  return volume;
+  return {"FSx for Lustre", "", "", "fsx.csi.aws.com", id, {{"dnsname", dns_name}, {"mountname", mount_name}},
+          {"flock"}};
 }
 
 RuntimeVolume efs_volume(const std::string& handle) {
-  RuntimeVolume volume;
-  volume.about = "EFS";
-  volume.driver = "efs.csi.aws.com";
-  volume.handle = handle;
-  return volume;
+  return {"EFS", "", "", "efs.csi.aws.com", handle, {}, {}};
 }
 
 std::string storage_documents(const DeployTemplates& templates, Value::Object context,

@@ -69,6 +69,7 @@ REFUSALS = [
     (["--dataset", "rows.jsonl"], 64, "--dataset: the pods do not have 'rows.jsonl'"),
     (["--model", "/data/models/x", "--model_config", ""], 64, "is a path in the pods: say what to plan with by --model_config"),
     (["--model", "../x"], 64, "--model: the pods do not have"),
+    (["--logging_dir", "logs"], 64, "--logging_dir: the pods do not have 'logs'"),
     (["--output_dir", "out"], 64, "--output_dir: the pods do not have"),
     (["--deepspeed", "ds.json"], 64, "--deepspeed: the pods do not have"),
     (["--metrics_port", "9999"], 64, "--metrics_port: expected 9400"),

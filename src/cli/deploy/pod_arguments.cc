@@ -13,39 +13,39 @@
 namespace tessera {
 namespace {
 
-// What a flag's value may be besides a path in the pod.
+// What the value of a flag for a file or folder may be besides a path in the pod.
 enum class Other { kNothing, kModel, kDataset, kWord };
 
-struct PathFlag {
-  const char* name;
-  Other other;
-};
-constexpr PathFlag kPathFlags[] = {
-    {"model", Other::kModel},          {"tokenizer", Other::kModel},
-    {"dataset", Other::kDataset},      {"eval_dataset", Other::kDataset},
-    {"chat_template", Other::kWord},   {"resume_from_checkpoint", Other::kWord},
-    {"eval_choices", Other::kNothing}, {"output_dir", Other::kNothing},
-    {"logging_dir", Other::kNothing},  {"cache_dir", Other::kNothing},
-};
+Other other_of(std::string_view flag) {
+  if (flag == "model" || flag == "tokenizer") return Other::kModel;
+  if (flag == "dataset" || flag == "eval_dataset") return Other::kDataset;
+  if (flag == "chat_template" || flag == "resume_from_checkpoint") return Other::kWord;
+  return Other::kNothing;
+}
+
+bool takes_path(const Flag& flag) {
+  return flag.value_name.find("DIR") != std::string::npos ||
+         flag.value_name.find("FILE") != std::string::npos;
+}
 
 bool is_word(const std::string& text) { return text.find_first_of("/.") == std::string::npos; }
 
-void check_path(const PathFlag& flag, const std::string& value) {
-  const std::string path = flag.other == Other::kDataset ? parse_data_source(value).paths.at(0) : value;
+void check_path(const std::string& flag, const std::string& value) {
+  const Other other = other_of(flag);
+  const std::string path = other == Other::kDataset ? parse_data_source(value).paths.at(0) : value;
   if (path.starts_with('/')) {
     if (path != kDataMount && !path.starts_with(std::string(kDataMount) + "/")) {
-      log_warning("--{}: {} is not on the volume at {}: the pods have it only if their image does", flag.name,
+      log_warning("--{}: {} is not on the volume at {}: the pods have it only if their image does", flag,
                   path, kDataMount);
     }
     return;
   }
-  if (flag.other == Other::kModel && hub_model_name(path)) return;
-  if (flag.other == Other::kDataset && hub_dataset_name(path)) return;
-  if (flag.other == Other::kWord && is_word(path)) return;
+  if (other == Other::kModel && hub_model_name(path)) return;
+  if (other == Other::kDataset && hub_dataset_name(path)) return;
+  if (other == Other::kWord && is_word(path)) return;
   fail(ExitCode::kUsage, "--{}: the pods do not have '{}': expected {}a path on their volume, such as {}/{}",
-       flag.name, printable(value),
-       flag.other == Other::kModel || flag.other == Other::kDataset ? "a name on the Hugging Face Hub, or "
-                                                                    : "",
+       flag, printable(value),
+       other == Other::kModel || other == Other::kDataset ? "a name on the Hugging Face Hub, or " : "",
        kDataMount, printable(path.substr(path.find_last_of('/') + 1)));
 }
 
@@ -64,11 +64,10 @@ void check_pod_paths(const TrainingArguments& args, const std::vector<const Flag
   }
   for (const Flag* flag : given) {
     for (const std::string& value : flag->get()) check_text(flag->name, value);
-    const auto row =
-        std::ranges::find_if(kPathFlags, [&](const PathFlag& each) { return flag->name == each.name; });
-    if (row == std::end(kPathFlags)) continue;
+    // The settings of a configuration file are among those given.
+    if (!takes_path(*flag) || flag->name == "config") continue;
     for (const std::string& value : flag->get()) {
-      if (!value.empty()) check_path(*row, value);
+      if (!value.empty()) check_path(flag->name, value);
     }
   }
 }
