@@ -374,19 +374,15 @@ TEST(EightBitState, NeedsTensorsThatBeginWithABlock) {
 // Resets VmHWM to the current size (Documentation/filesystems/proc.rst, clear_refs).
 bool reset_peak() { return static_cast<bool>(std::ofstream("/proc/self/clear_refs") << "5" << std::flush); }
 
-<<<<<<< HEAD
-// The type of the weights and the optimizer.
-class PeakMemory : public testing::TestWithParam<std::pair<const char*, const char*>> {};
-=======
 struct PeakCase {
   const char* name;
-  bool is_bf16;  // with checkpointing
+  const char* dtype;  // with checkpointing if BF16
+  const char* optim = "adamw_torch";
   const char* offload_optimizer_device = "none";
 
   friend void PrintTo(const PeakCase& of, std::ostream* out) { *out << of.name; }
 };
 class PeakMemory : public testing::TestWithParam<PeakCase> {};
->>>>>>> tier
 
 TEST_P(PeakMemory, StaysWithinATenthOfThePlan) {
 #if defined(TESSERA_ASAN) || defined(TESSERA_TSAN)
@@ -395,16 +391,11 @@ TEST_P(PeakMemory, StaysWithinATenthOfThePlan) {
   TinyRun tiny(medium_config());
   const int64_t vocab_size = medium_config().vocab_size;
   write_token_rows(tiny.args.dataset[0], random_rows(std::vector<int64_t>(4, 100), vocab_size, 5));
-<<<<<<< HEAD
-  tiny.args.dtype = GetParam().first;
-  tiny.args.optim = GetParam().second;
+  tiny.args.dtype = GetParam().dtype;
+  tiny.args.optim = GetParam().optim;
   tiny.args.gradient_checkpointing = tiny.args.dtype == "bfloat16";
-=======
-  tiny.args.dtype = GetParam().is_bf16 ? "bfloat16" : "float32";
-  tiny.args.gradient_checkpointing = GetParam().is_bf16;
   tiny.args.offload_optimizer_device = GetParam().offload_optimizer_device;
   if (tiny.args.offload_optimizer_device == "nvme") tiny.args.offload_dir = tiny.folder() / "offload";
->>>>>>> tier
   tiny.args.gradient_accumulation_steps = 1;
   tiny.args.max_steps = 2;
   tiny.args.save_strategy = "steps";
@@ -425,18 +416,11 @@ TEST_P(PeakMemory, StaysWithinATenthOfThePlan) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Modes, PeakMemory,
-<<<<<<< HEAD
-                         testing::Values(std::pair("float32", "adamw_torch"),
-                                         std::pair("bfloat16", "adamw_torch"),
-                                         std::pair("bfloat16", "adamw_8bit")),
-                         [](const auto& test) {
-                           return fmt::format("{}_{}", test.param.first, test.param.second);
-                         });
-=======
-                         testing::Values(PeakCase{"Bfloat16Checkpointing", true}, PeakCase{"Float32", false},
-                                         PeakCase{"OptimizerOnDisk", true, "nvme"}),
+                         testing::Values(PeakCase{"Float32", "float32"},
+                                         PeakCase{"Bfloat16Checkpointing", "bfloat16"},
+                                         PeakCase{"Moments8Bit", "bfloat16", "adamw_8bit"},
+                                         PeakCase{"OptimizerOnDisk", "bfloat16", "adamw_torch", "nvme"}),
                          [](const auto& test) { return test.param.name; });
->>>>>>> tier
 
 TEST(MemoryLimit, ARunThatDoesNotFitIsRefusedBeforeItAllocates) {
   TinyRun tiny(medium_config());

@@ -54,7 +54,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, OffloadedOptimizer,
                          [](const auto& test) { return test.param.name(); });
 
 TEST_P(OffloadedOptimizer, HasTheBitsOfOneInMemory) {
-  SavingRun run(some_chunks_config(), GetParam().ranks.ranks);
+  SavingRun run(GetParam().ranks.ranks, some_chunks_config());
   run.args.dtype = GetParam().dtype;
   run.args.optim = GetParam().optim;
   run.args.zero_stage = GetParam().ranks.stage;
@@ -101,7 +101,7 @@ std::vector<int> unnamed_files(const fs::path& folder) {
 }
 
 TEST(Offload, AnErrorOfTheDiskEndsTheRunAndLeavesItsCheckpoints) {
-  SavingRun run(some_chunks_config());
+  SavingRun run({}, some_chunks_config());
   run.args.save_steps = 2;
   run.run();
   const fs::path whole = run.output();
@@ -126,7 +126,7 @@ TEST(Offload, AnErrorOfTheDiskEndsTheRunAndLeavesItsCheckpoints) {
 }
 
 TEST(Offload, AKilledRunLeavesNothingOnTheDiskAndResumes) {
-  SavingRun run(some_chunks_config());
+  SavingRun run({}, some_chunks_config());
   run.args.save_steps = 2;
   run.run();
   SavingRun killed = run;

@@ -182,21 +182,13 @@ struct RandomRun {
   std::string text() const {
     const TrainingArguments& args = tiny.args;
     return fmt::format(
-<<<<<<< HEAD
         "{} nodes of {} ranks of {} threads, stage {} {}, {}, {}, micro-batch {} x {}, merge {}, pack {}, "
-        "checkpointing {}, packing {}, async_save {}, {} sources, streaming {}, NEFTune {}",
+        "checkpointing {}, packing {}, async_save {}, offload {}, {} sources, streaming {}, NEFTune {}",
         machine.ranks.num_nodes, machine.ranks.local_world_size, machine.threads_per_rank, *args.zero_stage,
         args.gather_schedule, args.dtype, args.optim, args.per_device_train_batch_size,
         args.gradient_accumulation_steps, args.merge_micro_batches, args.pack_weights,
-        args.gradient_checkpointing, args.packing, args.async_save, args.dataset.size(), args.streaming,
-=======
-        "{} nodes of {} ranks of {} threads, stage {} {}, {}, micro-batch {} x {}, merge {}, pack {}, "
-        "checkpointing {}, packing {}, async_save {}, offload {}, {} sources, streaming {}, NEFTune {}",
-        machine.ranks.num_nodes, machine.ranks.local_world_size, machine.threads_per_rank, *args.zero_stage,
-        args.gather_schedule, args.dtype, args.per_device_train_batch_size, args.gradient_accumulation_steps,
-        args.merge_micro_batches, args.pack_weights, args.gradient_checkpointing, args.packing,
-        args.async_save, args.offload_optimizer_device, args.dataset.size(), args.streaming,
->>>>>>> tier
+        args.gradient_checkpointing, args.packing, args.async_save, args.offload_optimizer_device,
+        args.dataset.size(), args.streaming,
         args.neftune_noise_alpha.value_or(0));
   }
 

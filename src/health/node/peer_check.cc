@@ -12,11 +12,7 @@
 #include "base/error.h"
 #include "base/stopwatch.h"
 #include "base/text.h"
-<<<<<<< HEAD
 #include "base/text_fields.h"
-#include "comm/socket/background_thread.h"
-=======
->>>>>>> tier
 #include "comm/socket/host_lookup.h"
 #include "comm/socket/tcp_socket.h"
 #include "platform/background_thread.h"
