@@ -70,7 +70,9 @@ TEST_P(OffloadedOptimizer, HasTheBitsOfOneInMemory) {
   expect_same_run(on_disk.output(), whole);
   EXPECT_GT(seen.plan.disk.offload_bytes, 0);
   for (const MemoryItem& item : seen.plan.memory.items) {
-    if (item.kind == MemoryKind::kOptimizer) EXPECT_EQ(item.name, "buffers for state on disk");
+    if (item.kind == MemoryKind::kOptimizer) {
+      EXPECT_EQ(item.name, "buffers for state on disk");
+    }
   }
   EXPECT_TRUE(fs::is_empty(run.folder() / "offload"));
 
