@@ -220,7 +220,7 @@ def run_test(tessera, folder, started, throttled_group):
     os.kill(rank_1, signal.SIGKILL)
     say("rank 1 is killed")
     prometheus.wait_for_alert("TesseraRestartLoop", "demo", severity="critical")
-    wait_for("the run goes on", lambda: prometheus.ask("query", query='time() - tessera_start_time_seconds{job="demo"} < 30 and '
+    wait_for("the run resumes", lambda: prometheus.ask("query", query='time() - tessera_start_time_seconds{job="demo"} < 30 and '
                                                        'tessera_last_step_age_seconds < 1 and tessera_train_step > 0')["result"])
     rank_1 = children_of(agents[1].pid)[0]
     os.kill(rank_1, signal.SIGSTOP)

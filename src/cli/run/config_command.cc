@@ -20,12 +20,9 @@ class ConfigShowCommand : public Command {
   std::string usage() const override { return "[RUN.yaml] [flags of tessera train] [--all] [--json]"; }
   std::string description() const override {
     return "Takes the command line or the configuration file of `tessera train` unchanged and prints the "
-           "settings "
-           "that the run would have, each with its origin: a flag, the line of a file, the key of a "
-           "DeepSpeed file, "
-           "the environment, derived from other settings, or the default. Refuses what `tessera train` would "
-           "refuse; "
-           "needs neither model nor data.";
+           "settings that the run would have, each with its origin: a flag, the line of a file, the key of a "
+           "DeepSpeed file, the environment, derived from other settings, or the default. Refuses what "
+           "`tessera train` would refuse; needs neither model nor data.";
   }
   std::vector<std::string> examples() const override {
     return {"tessera config show run.yaml --learning_rate 1e-4",

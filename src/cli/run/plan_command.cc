@@ -52,7 +52,7 @@ class PlanCommand : public Command {
            "With a flag that describes machines (--machine, --nnodes, --memory, ...) it forecasts the run on "
            "these in detail: the memory by kind, for a rank, a node and the whole job, the parts of a step's "
            "time, and for several nodes what crosses the network under each gather schedule.\n"
-           "With --simulate it lets steps happen on clusters of that machine, with racks, slow nodes and "
+           "With --simulate it simulates steps on clusters of that machine, with racks, slow nodes and "
            "failures.\n"
            "Needs only the model's shape, no weights. Takes the command line or the --config file of "
            "`tessera "

@@ -21,8 +21,7 @@ class ReportCommand : public Command {
   std::string description() const override {
     return "Takes the output folders of training runs and writes one HTML file that shows and compares them: "
            "losses, speed, where the time of a step goes, memory, ranks, checkpoints, settings and warnings. "
-           "The "
-           "file needs no network and no server.";
+           "The file needs no network and no server.";
   }
   std::vector<std::string> examples() const override {
     return {"tessera report model", "tessera report model other-model --output compared.html"};

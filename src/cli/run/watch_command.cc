@@ -25,11 +25,9 @@ class WatchCommand : public Command {
   std::string usage() const override { return "DIR|URL [flags]"; }
   std::string description() const override {
     return "Follows the files of a run in its output_dir, or the page of a run (--report_to dashboard): "
-           "shows the "
-           "line with step, loss, speed and time left that the run itself shows, with its log entries, "
-           "evaluations, checkpoints and warnings above it, and at the end its closing table. Waits for a "
-           "run "
-           "that has not begun, and follows one that is resumed.";
+           "shows the line with step, loss, speed and time left that the run itself shows, with its log "
+           "entries, evaluations, checkpoints and warnings above it, and at the end its closing table. Waits "
+           "for a run that has not begun, and follows one that is resumed.";
   }
   std::vector<std::string> examples() const override {
     return {"tessera watch model", "tessera watch http://host0:9404 --token $TESSERA_METRICS_TOKEN",

@@ -44,8 +44,8 @@ class FleetBuilder {
 Check compare_with_fleet(const std::string& check, double value, const std::string& unit,
                          const std::optional<FleetFigures>& figures, double min_share);
 
-// The type of this machine, as EC2 tells it through DMI: "r7i.16xlarge"; elsewhere `processor` and the number
-// of cores.
+// The type of this machine as EC2 writes it into DMI, "r7i.16xlarge"; elsewhere `processor` and the number of
+// cores.
 std::string instance_type(const std::string& processor, int64_t num_cores,
                           const std::filesystem::path& root = "/");
 

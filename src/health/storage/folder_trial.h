@@ -19,7 +19,7 @@ struct TrialReport {
   std::map<std::string, double> numbers;
   std::map<std::string, std::string> texts;
   std::string last_stage;    // the one it was in at the end
-  bool is_complete = false;  // it came to its end
+  bool is_complete = false;  // it finished
   bool timed_out = false;    // killed, or left behind if it cannot be killed
 
   std::optional<double> number(const std::string& name) const;

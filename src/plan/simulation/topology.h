@@ -17,7 +17,7 @@ struct Topology {
   // Most that a single connection reaches, whatever the links can carry.
   double flow_bytes_per_s = std::numeric_limits<double>::infinity();
   int connections = 4;        // between two nodes, all rails together
-  double latency_s = 100e-6;  // from the last byte sent until the receiver goes on
+  double latency_s = 100e-6;  // from the last byte sent until the receiver continues
   // What the ends compute: each message and each byte, sent and received together, on one of num_threads.
   double message_s = 0;
   double gather_byte_s = 0;

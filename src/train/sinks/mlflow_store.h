@@ -19,7 +19,7 @@ struct MlflowMetric {
   int64_t step = 0;
 };
 
-// A run that is begun, or one that goes on.
+// A new run, or one that resumes.
 struct MlflowRun {
   std::string id;                             // "" = a new run
   std::string name;                           // of a new run

@@ -151,10 +151,10 @@ void TrainJobStatus::on_log(const LogEntry& entry) {
 void TrainJobStatus::on_finish(const TrainSummary& summary) {
   update([&](State& state) {
     state.step = summary.num_steps;
-    state.seconds_left.reset();  // of a run that a signal ended, nobody knows
+    state.seconds_left.reset();  // unknown if a signal ended the run
     if (summary.stop_signal != 0) return;
     state.seconds_left = 0;
-    state.max_steps = state.step;  // early stopping is an end, too
+    state.max_steps = state.step;  // early stopping also ends a run
   });
   end();
 }
