@@ -201,9 +201,12 @@ void declare_optimizer(FlagTable* table, TrainingArguments* args) {
           "optim", &args->optim, optimizer_names(),
           "Optimizer. adamw_torch, adamw_torch_fused and adamw_hf are AdamW as in torch.optim with "
           "float32 moments. adamw_bf16 keeps them in BF16, rounded stochastically: 4 bytes per "
-          "parameter less. lion_32bit is Lion, with one moment; its learning rate is three to ten "
-          "times lower than AdamW's. The betas are adam_beta1 and adam_beta2."),
-      "use adamw_torch, adamw_bf16 (half the memory for moments) or lion_32bit");
+          "parameter less. adamw_8bit, adamw_bnb_8bit and adamw_torch_8bit keep them in 8 bits, as "
+          "blocks of codes of this program: 6 bytes less. lion_32bit is Lion, with one moment, and "
+          "lion_8bit with one in 8 bits; its learning rate is three to ten times lower than AdamW's. "
+          "The betas are adam_beta1 and adam_beta2."),
+      "use adamw_torch, adamw_bf16 (half the memory for moments), adamw_8bit (a quarter), lion_32bit or "
+      "lion_8bit");
   declare_learning_rate(table, args);
   limit(table->add("weight_decay", &args->weight_decay,
                    "Decoupled weight decay. Norm weights and biases are not decayed unless "

@@ -100,8 +100,8 @@ constexpr ForeignNames kNames[] = {
             "training only part of the weights is not supported: leave it out"),
     missing("bnb_* quantization* quantize* quant* gptq gptq_* awq* use_4bit use_8bit load_in_fp8 fp8 fp8_* "
             "double_quantization",
-            "quantization is not supported: weights are bfloat16 or float32 (see dtype), optimizer state is "
-            "float32; leave it out"),
+            "quantization is not supported: weights are bfloat16 or float32 (see dtype); leave it out, and "
+            "for 8-bit optimizer state set optim: adamw_8bit"),
     missing("gguf gguf_file gguf_path",
             "a model is read from a Hugging Face folder (config.json, *.safetensors), not from GGUF; tessera "
             "export "

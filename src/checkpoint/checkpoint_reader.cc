@@ -306,14 +306,25 @@ int64_t CheckpointReader::bytes() const {
   return total;
 }
 
+namespace {
+
+int significant_bits(DType state) { return is_block_code(state) ? 4 : state == DType::kBF16 ? 8 : 24; }
+
+std::string loss_text(DType from, DType to) {
+  if (significant_bits(to) >= significant_bits(from)) return " (exactly)";
+  return fmt::format(" (rounded to {} significant bits)", significant_bits(to));
+}
+
+}  // namespace
+
 std::string CheckpointReader::conversion_to(StateTensors tensors) const {
   const StoredParts& parts = impl_->catalog.parts;
   std::vector<std::string> changes;
   for (const StateTensor& tensor : tensors) {
     const auto part = parts.find(tensor.name);
     if (part && parts.dtype(*part) != tensor.dtype)
-      changes.push_back(fmt::format("{} from {} to {}", tensor.name, dtype_name(*parts.dtype(*part)),
-                                    dtype_name(tensor.dtype)));
+      changes.push_back(fmt::format("{} from {} to {}{}", tensor.name, dtype_name(*parts.dtype(*part)),
+                                    dtype_name(tensor.dtype), loss_text(*parts.dtype(*part), tensor.dtype)));
   }
   for (size_t part = StoredParts::kFirstTensor; part < parts.count(); ++part) {
     if (std::ranges::find(tensors, parts.prefix(part), &StateTensor::name) == tensors.end())

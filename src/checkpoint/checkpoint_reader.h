@@ -45,8 +45,8 @@ class CheckpointReader {
             const StateSink& sink, ThreadPool& pool,
             const std::function<void(const LoadProgress&)>& progress = {}) const;
 
-  // What load() converts or leaves out where another optimizer wrote the state: "exp_avg from F32 to BF16,
-  // without exp_avg_sq"; "" = nothing.
+  // What load() converts or leaves out where another optimizer wrote the state: "exp_avg from F32 to BF16
+  // (rounded to 8 significant bits), without exp_avg_sq"; "" = nothing.
   std::string conversion_to(StateTensors tensors) const;
 
   // Reads every byte and checks every checksum; kBadData names the first bad file.

@@ -1,4 +1,5 @@
 // Checkpoints are written and read correctly.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -106,8 +107,12 @@ TEST_F(Checkpoint, GivesItsStateToAnotherFormOfTheOptimizer) {
   const CheckpointReader reader =
       CheckpointReader::open(write_checkpoint(checkpoint(DType::kBF16, 2), config_, layout_, state));
   EXPECT_EQ(reader.conversion_to(AdamW::kStateTensors), "");
-  EXPECT_EQ(reader.conversion_to(AdamWHalf::kStateTensors),
-            "exp_avg from F32 to BF16, exp_avg_sq from F32 to BF16");
+  EXPECT_EQ(
+      reader.conversion_to(AdamWHalf::kStateTensors),
+      "exp_avg from F32 to BF16 (rounded to 8 significant bits), exp_avg_sq from F32 to BF16 (rounded to "
+      "8 significant bits)");
+  EXPECT_THAT(reader.conversion_to(AdamW8Bit::kStateTensors),
+              testing::HasSubstr("exp_avg_sq from F32 to U8 (rounded to 4 significant bits)"));
   EXPECT_EQ(reader.conversion_to(Lion::kStateTensors), "without exp_avg_sq");
   EXPECT_TRUE(load_checkpoint(reader, layout_, 2, AdamWHalf::kStateTensors) == state);  // the sink rounds
   TestState momentum = state;
@@ -120,7 +125,7 @@ TEST_F(Checkpoint, StateInCodesIsReadByAnyNumberOfRanksAndAnyRanges) {
   ModelConfig config = checkpoint_test_config();
   config.qkv_bias = config.mlp_bias = false;  // their parts do not begin at multiples of 32
   const ParameterLayout layout = parameter_layout(config);
-  const StateTensor codes[] = {{"exp_avg", DType::kI8}, {"exp_avg_sq", DType::kU8}};
+  const StateTensors codes = AdamW8Bit::kStateTensors;
   const TestState state = random_state(layout, DType::kBF16, kSeed, codes);
   for (const int world_size : {1, 3}) {
     TestCheckpoint test = checkpoint(DType::kBF16, world_size);
@@ -133,12 +138,14 @@ TEST_F(Checkpoint, StateInCodesIsReadByAnyNumberOfRanksAndAnyRanges) {
     }
     // Other forms of the optimizer get the values.
     const TestState whole = load_checkpoint(reader, layout, 2);
+    EXPECT_EQ(reader.conversion_to(AdamW::kStateTensors),
+              "exp_avg from I8 to F32 (exactly), exp_avg_sq from U8 to F32 (exactly)");
     EXPECT_TRUE(whole.arrays == state.arrays);
     TestState found = zero_state(layout, codes), expected = found;
     const std::vector<ElementRange> ranges = {{3, 5}, {1000, 300'001}, {1'048'575, 1'048'578}};
     ThreadPool pool(2);
     reader.load(layout, codes, ranges, found.sink(), pool);
-    for_each_state_kind(std::size(codes), [&](StateKind kind) {
+    for_each_state_kind(codes.size(), [&](StateKind kind) {
       for (const ElementRange& range : ranges) {
         std::copy(state.of(kind).begin() + range.begin, state.of(kind).begin() + range.end,
                   expected.of(kind).begin() + range.begin);

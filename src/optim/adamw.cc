@@ -33,4 +33,16 @@ void AdamWHalf::update(const OptimizerBlock& block, const OptimizerStep& step, T
   }
 }
 
+void AdamW8Bit::update(const OptimizerBlock& block, const OptimizerStep& step, ThreadPool& pool) const {
+  const CodedMoments moments = {block.state[0], block.state[1], block.first_element};
+  const int64_t count = std::ssize(block.gradient);
+  if (block.weights.dtype() == DType::kBF16) {
+    adamw_bf16_8bit(block.weights.as<bf16>(), block.remainders, block.gradient.data(), moments, count,
+                    scalars(block, step), pool);
+  } else {
+    adamw_f32_8bit(block.weights.as<float>(), block.gradient.data(), moments, count, scalars(block, step),
+                   pool);
+  }
+}
+
 }  // namespace tessera

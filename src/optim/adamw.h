@@ -33,4 +33,15 @@ class AdamWHalf : public AdamW {
   static constexpr StateTensor kStateTensors[] = {{"exp_avg", DType::kBF16}, {"exp_avg_sq", DType::kBF16}};
 };
 
+// With moments in 8-bit codes (kernels/block_code): 6.1 bytes per parameter with BF16 weights.
+class AdamW8Bit : public AdamW {
+ public:
+  using AdamW::AdamW;
+
+  StateTensors state_tensors() const override { return kStateTensors; }
+  void update(const OptimizerBlock& block, const OptimizerStep& step, ThreadPool& pool) const override;
+
+  static constexpr StateTensor kStateTensors[] = {{"exp_avg", DType::kI8}, {"exp_avg_sq", DType::kU8}};
+};
+
 }  // namespace tessera

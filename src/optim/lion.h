@@ -2,6 +2,7 @@
 // three to ten times lower than AdamW's, its weight decay as much higher.
 #pragma once
 
+#include "kernels/lion/lion.h"
 #include "optim/optimizer.h"
 
 namespace tessera {
@@ -15,8 +16,22 @@ class Lion : public Optimizer {
 
   static constexpr StateTensor kStateTensors[] = {{"exp_avg"}};
 
+ protected:
+  LionScalars scalars(const OptimizerBlock& block, const OptimizerStep& step) const;
+
  private:
   OptimizerSettings settings_;
+};
+
+// With its moment in 8-bit codes (kernels/block_code).
+class Lion8Bit : public Lion {
+ public:
+  using Lion::Lion;
+
+  StateTensors state_tensors() const override { return kStateTensors; }
+  void update(const OptimizerBlock& block, const OptimizerStep& step, ThreadPool& pool) const override;
+
+  static constexpr StateTensor kStateTensors[] = {{"exp_avg", DType::kI8}};
 };
 
 }  // namespace tessera

@@ -24,7 +24,11 @@ constexpr NamedOptimizer kOptimizers[] = {{"adamw_torch", make<AdamW>},
                                           {"adamw_torch_fused", make<AdamW>},
                                           {"adamw_hf", make<AdamW>},
                                           {"adamw_bf16", make<AdamWHalf>},
-                                          {"lion_32bit", make<Lion>}};
+                                          {"adamw_8bit", make<AdamW8Bit>},
+                                          {"adamw_bnb_8bit", make<AdamW8Bit>},
+                                          {"adamw_torch_8bit", make<AdamW8Bit>},
+                                          {"lion_32bit", make<Lion>},
+                                          {"lion_8bit", make<Lion8Bit>}};
 
 }  // namespace
 

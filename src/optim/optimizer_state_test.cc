@@ -209,6 +209,113 @@ TEST(AdamWHalf, AShardEqualsTheWhole) {
   EXPECT_EQ(state_bytes(AdamWHalf::kStateTensors, 1), 4);
 }
 
+// Parameters with gaps between them, in some ranges over thousands of blocks of codes, cut at random
+// multiples of 32 into the shards of several ranks: masters and moments are those of a single rank, whatever
+// the numbers of threads, also if half of the steps are resumed from the float32 values of the state.
+TEST(AdamW8Bit, ShardsAndResumedRunsEqualTheWhole) {
+  for (uint64_t seed = 0; seed < 6; ++seed) {
+    SCOPED_TRACE(seed);
+    auto draw = [seed, at = uint64_t{0}](int64_t first, int64_t last) mutable {
+      return first +
+             static_cast<int64_t>(philox4x32(seed, at++, 7)[0] % static_cast<uint32_t>(last - first + 1));
+    };
+    std::vector<ParameterRange> parameters;
+    int64_t count = 0;
+    for (int64_t left = draw(1, 4); left > 0; --left) {
+      const int64_t size = draw(1, left == 1 ? 80'000 : 300);
+      parameters.push_back({count, size, draw(0, 1) == 1});
+      count += (size + 31) / 32 * 32;
+    }
+    const std::vector<float> start = normal_values(count, seed);
+    const auto gradients_of = [&](int64_t step) {
+      std::vector<float> values = normal_values(count, 100 * seed + static_cast<uint64_t>(step));
+      for (size_t i = 0; i < values.size(); ++i)
+        values[i] *= i % 9 == 4 ? 0 : std::exp2(static_cast<float>(i % 13));
+      return values;
+    };
+    // Masters, then moments, of the elements of `ranges`, after steps (first, last].
+    std::vector<std::vector<float>> whole = {start, std::vector<float>(start.size()),
+                                             std::vector<float>(start.size())};
+    std::vector<std::vector<float>> sharded = whole;
+    const auto run = [&](std::vector<std::vector<float>>& values, const std::vector<ParameterRange>& ranges,
+                         int64_t num_threads, int64_t first, int64_t last) {
+      std::vector<bf16> weights(start.size());
+      std::vector<float> gradients(start.size());
+      ThreadPool pool(num_threads);
+      int64_t num_state = 0;
+      for (const ParameterRange& range : ranges) num_state = range.state_begin + range.count;
+      OptimizerState state(std::make_unique<AdamW8Bit>(OptimizerSettings{.weight_decay = 0.1}), ranges,
+                           TensorView(weights.data(), DType::kBF16, {count}),
+                           TensorView(gradients.data(), DType::kF32, {count}), pool, num_state);
+      const auto part = [&](const ParameterRange& range, size_t kind) {
+        return std::span(values[kind])
+            .subspan(static_cast<size_t>(range.begin), static_cast<size_t>(range.count));
+      };
+      for (const ParameterRange& range : ranges) {
+        for (size_t kind = 0; kind < 3; ++kind)
+          state.write(StateKind{kind}, range.begin, range.state_begin, part(range, kind));
+      }
+      for (int64_t step = first + 1; step <= last; ++step) {
+        std::ranges::copy(gradients_of(step), gradients.begin());
+        state.update({step, 1e-2, 0.5});
+      }
+      for (const ParameterRange& range : ranges) {
+        for (size_t kind = 0; kind < 3; ++kind)
+          state.read(StateKind{kind}, range.begin, range.state_begin, part(range, kind));
+      }
+    };
+    run(whole, parameters, 3, 0, 6);
+    const int64_t num_ranks = draw(1, 4), resumed_after = draw(1, 5);
+    for (const auto& [first, last] :
+         {std::pair(int64_t{0}, resumed_after), std::pair(resumed_after, int64_t{6})}) {
+      int64_t from = 0;
+      for (int64_t rank = 0; rank < num_ranks; ++rank) {
+        const int64_t to = rank + 1 == num_ranks ? count : std::min(count, from + draw(0, count / 32) * 32);
+        std::vector<ParameterRange> ranges;
+        for (const ParameterRange& parameter : parameters) {
+          const int64_t begin = std::max(from, parameter.begin);
+          const int64_t end = std::min(to, parameter.begin + parameter.count);
+          if (begin < end)
+            ranges.push_back({begin, end - begin, parameter.weight_decay, begin, begin - from, begin});
+        }
+        if (!ranges.empty()) run(sharded, ranges, 1 + rank % 2, first, last);
+        from = to;
+      }
+    }
+    EXPECT_EQ(sharded[0], whole[0]);
+    EXPECT_EQ(sharded[1], whole[1]);
+    EXPECT_EQ(sharded[2], whole[2]);
+  }
+  EXPECT_EQ(state_bytes(AdamW8Bit::kStateTensors, 3200), 2 * 3300);
+}
+
+// A quadratic with noise in its gradients, whose curvatures differ by a factor of a thousand.
+TEST(AdamW8Bit, ComesAsCloseToTheMinimumAsFloat32) {
+  constexpr int64_t kSize = 4096;
+  double losses[2];
+  for (const bool is_coded : {false, true}) {
+    std::vector<float> weights = normal_values(kSize, 3), gradients(kSize);
+    ThreadPool pool(2);
+    std::unique_ptr<const Optimizer> optimizer = std::make_unique<AdamW>(OptimizerSettings{});
+    if (is_coded) optimizer = std::make_unique<AdamW8Bit>(OptimizerSettings{});
+    OptimizerState state(std::move(optimizer), {{0, kSize, true}},
+                         TensorView(weights.data(), DType::kF32, {kSize}),
+                         TensorView(gradients.data(), DType::kF32, {kSize}), pool);
+    const auto curvature = [](size_t i) { return std::exp2(-static_cast<float>(i % 11)); };
+    for (int64_t step = 1; step <= 500; ++step) {
+      const std::vector<float> noise = normal_values(kSize, 1000 + static_cast<uint64_t>(step));
+      for (size_t i = 0; i < gradients.size(); ++i)
+        gradients[i] = curvature(i) * (weights[i] + 0.3f * noise[i]);
+      state.update({step, 1e-2 * (1 - static_cast<double>(step) / 501)});
+    }
+    double& loss = losses[is_coded ? 1 : 0];
+    loss = 0;
+    for (size_t i = 0; i < weights.size(); ++i)
+      loss += static_cast<double>(curvature(i) * weights[i] * weights[i]);
+  }
+  EXPECT_LT(losses[1], 1.1 * losses[0]);
+}
+
 TEST(Lion, MovesEveryWeightByTheLearningRateAndDecaysRanges) {
   TrainingRun run(DType::kBF16, {}, 2, std::make_unique<Lion>(OptimizerSettings{.weight_decay = 0.5}));
   const std::vector<float> before = run.masters();

@@ -14,6 +14,20 @@ namespace {
 
 constexpr int64_t kUncut = std::numeric_limits<int64_t>::max();
 
+// State in blocks of codes needs parameters that begin with a block. Only small or odd models have others.
+void check_state_blocks(const TrainingArguments& args, const ParameterLayout& layout) {
+  for (const StateTensor& tensor : state_tensors_of(args)) {
+    const int64_t block = state_block(tensor.dtype);
+    for (const Parameter& parameter : layout.parameters()) {
+      if (parameter.offset % block == 0) continue;
+      fail(ExitCode::kBadConfig,
+           "optim {}: expected tensors of multiples of {} elements before '{}' in its layer, as blocks of "
+           "8-bit state need them, found {} more than such a multiple; use adamw_bf16",
+           args.optim, block, parameter.name, parameter.offset % block);
+    }
+  }
+}
+
 }  // namespace
 
 DataFacts uniform_rows(int64_t row_tokens, int64_t micro_batch_rows) {
@@ -31,6 +45,7 @@ RunPlanner::RunPlanner(const TrainingArguments& args, const TrainableModel& mode
       model_(model),
       data_(std::move(data)),
       micro_batch_rows_(tessera::micro_batch_rows(batch)) {
+  check_state_blocks(args, model.layout());
   max_pass_tokens_ = data_.largest_pass(1);
   if (args.merge_micro_batches == "never" || args.gradient_accumulation_steps == 1) return;
   if (args.merge_micro_batches == "always") {

@@ -362,13 +362,23 @@ TEST_F(MemoryPlanTest, JsonHasThePlanByItemAndWhatWasMeasured) {
   EXPECT_EQ(sums["step"] + sums["saving"], plan.node_bytes());
 }
 
+TEST(EightBitState, NeedsTensorsThatBeginWithABlock) {
+  TinyRun tiny;  // the 132 weights of gate_proj come before up_proj's
+  tiny.args.optim = "adamw_8bit";
+  expect_error(ExitCode::kBadConfig,
+               {"optim adamw_8bit: expected tensors of multiples of 32 elements before",
+                "'model.layers.0.mlp.up_proj.weight'", "found 4 more", "use adamw_bf16"},
+               [&] { tiny.train(); });
+}
+
 // Resets VmHWM to the current size (Documentation/filesystems/proc.rst, clear_refs).
 bool reset_peak() { return static_cast<bool>(std::ofstream("/proc/self/clear_refs") << "5" << std::flush); }
 
 struct PeakCase {
   const char* name;
-  bool is_bf16;  // with checkpointing
-  const char* offload_optimizer_device = "none";
+  const char* dtype;  // bfloat16: with checkpointing
+  const char* optim;
+  const char* offload_optimizer_device;
 
   friend void PrintTo(const PeakCase& of, std::ostream* out) { *out << of.name; }
 };
@@ -381,8 +391,9 @@ TEST_P(PeakMemory, StaysWithinATenthOfThePlan) {
   TinyRun tiny(medium_config());
   const int64_t vocab_size = medium_config().vocab_size;
   write_token_rows(tiny.args.dataset[0], random_rows(std::vector<int64_t>(4, 100), vocab_size, 5));
-  tiny.args.dtype = GetParam().is_bf16 ? "bfloat16" : "float32";
-  tiny.args.gradient_checkpointing = GetParam().is_bf16;
+  tiny.args.dtype = GetParam().dtype;
+  tiny.args.optim = GetParam().optim;
+  tiny.args.gradient_checkpointing = tiny.args.dtype == "bfloat16";
   tiny.args.offload_optimizer_device = GetParam().offload_optimizer_device;
   if (tiny.args.offload_optimizer_device == "nvme") tiny.args.offload_dir = tiny.folder() / "offload";
   tiny.args.gradient_accumulation_steps = 1;
@@ -405,8 +416,10 @@ TEST_P(PeakMemory, StaysWithinATenthOfThePlan) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Modes, PeakMemory,
-                         testing::Values(PeakCase{"Bfloat16Checkpointing", true}, PeakCase{"Float32", false},
-                                         PeakCase{"OptimizerOnDisk", true, "nvme"}),
+                         testing::Values(PeakCase{"Float32", "float32", "adamw_torch", "none"},
+                                         PeakCase{"Bfloat16", "bfloat16", "adamw_torch", "none"},
+                                         PeakCase{"EightBits", "bfloat16", "adamw_8bit", "none"},
+                                         PeakCase{"OptimizerOnDisk", "bfloat16", "adamw_torch", "nvme"}),
                          [](const auto& test) { return test.param.name; });
 
 TEST(MemoryLimit, ARunThatDoesNotFitIsRefusedBeforeItAllocates) {

@@ -48,13 +48,13 @@ class OffloadedOptimizer : public testing::TestWithParam<OffloadCase> {};
 INSTANTIATE_TEST_SUITE_P(Cases, OffloadedOptimizer,
                          testing::Values(OffloadCase{{{1, 1}, 0, "auto"}, "bfloat16", "adamw_torch"},
                                          OffloadCase{{{1, 1}, 0, "auto"}, "float32", "adamw_bf16"},
-                                         OffloadCase{{{1, 3}, 2, "auto"}, "bfloat16", "adamw_torch"},
+                                         OffloadCase{{{1, 3}, 2, "auto"}, "bfloat16", "adamw_8bit"},
                                          OffloadCase{{{2, 2}, 0, "auto"}, "bfloat16", "lion_32bit"},
                                          OffloadCase{{{2, 1}, 3, "per_layer"}, "bfloat16", "adamw_torch"}),
                          [](const auto& test) { return test.param.name(); });
 
 TEST_P(OffloadedOptimizer, HasTheBitsOfOneInMemory) {
-  SavingRun run(some_chunks_config(), GetParam().ranks.ranks);
+  SavingRun run(GetParam().ranks.ranks, some_chunks_config());
   run.args.dtype = GetParam().dtype;
   run.args.optim = GetParam().optim;
   run.args.zero_stage = GetParam().ranks.stage;
@@ -70,7 +70,9 @@ TEST_P(OffloadedOptimizer, HasTheBitsOfOneInMemory) {
   expect_same_run(on_disk.output(), whole);
   EXPECT_GT(seen.plan.disk.offload_bytes, 0);
   for (const MemoryItem& item : seen.plan.memory.items) {
-    if (item.kind == MemoryKind::kOptimizer) EXPECT_EQ(item.name, "buffers for state on disk");
+    if (item.kind == MemoryKind::kOptimizer) {
+      EXPECT_EQ(item.name, "buffers for state on disk");
+    }
   }
   EXPECT_TRUE(fs::is_empty(run.folder() / "offload"));
 
@@ -101,7 +103,7 @@ std::vector<int> unnamed_files(const fs::path& folder) {
 }
 
 TEST(Offload, AnErrorOfTheDiskEndsTheRunAndLeavesItsCheckpoints) {
-  SavingRun run(some_chunks_config());
+  SavingRun run({}, some_chunks_config());
   run.args.save_steps = 2;
   run.run();
   const fs::path whole = run.output();
@@ -126,7 +128,7 @@ TEST(Offload, AnErrorOfTheDiskEndsTheRunAndLeavesItsCheckpoints) {
 }
 
 TEST(Offload, AKilledRunLeavesNothingOnTheDiskAndResumes) {
-  SavingRun run(some_chunks_config());
+  SavingRun run({}, some_chunks_config());
   run.args.save_steps = 2;
   run.run();
   SavingRun killed = run;

@@ -11,6 +11,8 @@
 
 #include "base/text.h"
 #include "io/file.h"
+#include "kernels/block_code/block_code.h"
+#include "model/families.h"
 #include "support/saving_run.h"
 #include "support/test_tokenizer.h"
 
@@ -94,7 +96,7 @@ void draw_division(Draw& draw, const Machine& machine, TrainingArguments* args) 
 
 void draw_training(Draw& draw, TrainingArguments* args) {
   args->dtype = draw.one_of({"float32", "bfloat16"});
-  args->optim = draw.one_of({"adamw_torch", "adamw_bf16"});
+  args->optim = draw.one_of({"adamw_torch", "adamw_bf16", "adamw_8bit"});
   args->max_steps = kNumSteps;
   args->learning_rate = 1e-3;
   args->lr_scheduler_type = draw.one_of({"linear", "cosine", "constant_with_warmup", "inverse_sqrt"});
@@ -159,11 +161,20 @@ void draw_data(Draw& draw, const fs::path& folder, TrainingArguments* args) {
   }
 }
 
+// What 8-bit state needs.
+bool begins_with_blocks(const ModelConfig& config) {
+  const ParameterLayout layout = parameter_layout(config);
+  return std::ranges::all_of(layout.parameters(),
+                             [](const Parameter& p) { return p.offset % kCodeBlock == 0; });
+}
+
 struct RandomRun {
-  explicit RandomRun(uint64_t seed) : draw(seed), tiny(draw_config(draw)), machine(draw_machine(draw)) {
+  explicit RandomRun(uint64_t seed)
+      : draw(seed), config(draw_config(draw)), tiny(config), machine(draw_machine(draw)) {
     write_text_file(fs::path(tiny.args.model) / "tokenizer.json", byte_tokenizer({"</s>"}).dump());
     write_text_file(fs::path(tiny.args.model) / "tokenizer_config.json", R"({"eos_token": "</s>"})");
     draw_training(draw, &tiny.args);
+    if (tiny.args.optim == "adamw_8bit" && !begins_with_blocks(config)) tiny.args.optim = "adamw_bf16";
     draw_data(draw, tiny.folder().path(), &tiny.args);
     draw_division(draw, machine, &tiny.args);
   }
@@ -171,13 +182,13 @@ struct RandomRun {
   std::string text() const {
     const TrainingArguments& args = tiny.args;
     return fmt::format(
-        "{} nodes of {} ranks of {} threads, stage {} {}, {}, micro-batch {} x {}, merge {}, pack {}, "
+        "{} nodes of {} ranks of {} threads, stage {} {}, {}, {}, micro-batch {} x {}, merge {}, pack {}, "
         "checkpointing {}, packing {}, async_save {}, offload {}, {} sources, streaming {}, NEFTune {}",
         machine.ranks.num_nodes, machine.ranks.local_world_size, machine.threads_per_rank, *args.zero_stage,
-        args.gather_schedule, args.dtype, args.per_device_train_batch_size, args.gradient_accumulation_steps,
-        args.merge_micro_batches, args.pack_weights, args.gradient_checkpointing, args.packing,
-        args.async_save, args.offload_optimizer_device, args.dataset.size(), args.streaming,
-        args.neftune_noise_alpha.value_or(0));
+        args.gather_schedule, args.dtype, args.optim, args.per_device_train_batch_size,
+        args.gradient_accumulation_steps, args.merge_micro_batches, args.pack_weights,
+        args.gradient_checkpointing, args.packing, args.async_save, args.offload_optimizer_device,
+        args.dataset.size(), args.streaming, args.neftune_noise_alpha.value_or(0));
   }
 
   // Trains into tiny.folder() / `output`; SIGTERM reaches the last rank after `stop_after` steps.
@@ -193,6 +204,7 @@ struct RandomRun {
   }
 
   Draw draw;
+  ModelConfig config;
   TinyRun tiny;
   Machine machine;
 };

@@ -22,10 +22,18 @@ struct SameRanksCase {
   friend void PrintTo(const SameRanksCase& of, std::ostream* out) { *out << of.name(); }
 };
 
+// A tiny model whose tensors all begin with a block of 8-bit state.
+ModelConfig config_of_blocks() {
+  ModelConfig config = tiny_config();
+  config.intermediate_size = 16;
+  return config;
+}
+
 class SameRanks : public testing::TestWithParam<SameRanksCase> {};
 
 TEST_P(SameRanks, GoOnBitForBitFromEveryStep) {
-  SavingRun run(GetParam().ranks.ranks);
+  const bool is_coded = GetParam().optim.ends_with("_8bit");
+  SavingRun run(GetParam().ranks.ranks, is_coded ? config_of_blocks() : tiny_config());
   run.args.dtype = GetParam().dtype;
   run.args.optim = GetParam().optim;
   run.args.zero_stage = GetParam().ranks.stage;
@@ -63,6 +71,8 @@ std::vector<SameRanksCase> same_ranks_cases() {
   add({4, 1}, 3, "per_layer", "float32");
   cases.push_back({{{1, 3}, 2, "auto"}, "bfloat16", "adamw_bf16"});
   cases.push_back({{{2, 1}, 3, "per_layer"}, "bfloat16", "lion_32bit"});
+  cases.push_back({{{1, 3}, 2, "auto"}, "bfloat16", "adamw_8bit"});
+  cases.push_back({{{2, 2}, 3, "per_layer"}, "float32", "lion_8bit"});
   return cases;
 }
 
@@ -122,20 +132,25 @@ INSTANTIATE_TEST_SUITE_P(Resume, OtherRanks, testing::ValuesIn(other_ranks_cases
                          [](const auto& test) { return test.param.name(); });
 
 TEST(Resume, AnotherFormOfTheOptimizerTakesTheStateAndSaysWhatIsLost) {
-  SavingRun run({1, 2});
+  const std::pair<const char*, const char*> forms[] = {
+      {"adamw_bf16", "exp_avg from F32 to BF16 (rounded to 8 significant bits), exp_avg_sq"},
+      {"adamw_8bit", "exp_avg from F32 to I8 (rounded to 4 significant bits), exp_avg_sq"}};
+  SavingRun run({1, 2}, config_of_blocks());
   const RecordingObserver whole = run.run();
-  SavingRun resumed = run;
-  resumed.interrupt_at(3, "resumed");
-  resumed.args.optim = "adamw_bf16";
-  resumed.args.resume_from_checkpoint = "true";
-  testing::internal::CaptureStderr();
-  const RecordingObserver seen = resumed.run();
-  EXPECT_THAT(testing::internal::GetCapturedStderr(),
-              testing::HasSubstr("converted: exp_avg from F32 to BF16, exp_avg_sq from F32 to BF16"));
-  EXPECT_THAT(seen.differences, testing::HasSubstr(R"(optim "adamw_torch" -> "adamw_bf16")"));
-  ASSERT_EQ(seen.steps.size(), 3u);
-  for (size_t i = 0; i < 3; ++i) {
-    EXPECT_NEAR(seen.steps[i].loss, whole.steps[i + 3].loss, 0.02 * whole.steps[i + 3].loss);
+  for (const auto& [optim, conversion] : forms) {
+    SavingRun resumed = run;
+    resumed.interrupt_at(3, optim);
+    resumed.args.optim = optim;
+    resumed.args.resume_from_checkpoint = "true";
+    testing::internal::CaptureStderr();
+    const RecordingObserver seen = resumed.run();
+    EXPECT_THAT(testing::internal::GetCapturedStderr(),
+                testing::HasSubstr(fmt::format("converted: {}", conversion)));
+    EXPECT_THAT(seen.differences, testing::HasSubstr(fmt::format(R"(optim "adamw_torch" -> "{}")", optim)));
+    ASSERT_EQ(seen.steps.size(), 3u);
+    for (size_t i = 0; i < 3; ++i) {
+      EXPECT_NEAR(seen.steps[i].loss, whole.steps[i + 3].loss, 0.02 * whole.steps[i + 3].loss) << optim;
+    }
   }
 }
 

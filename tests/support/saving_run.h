@@ -25,8 +25,7 @@ std::map<std::string, std::string> tensor_files(const std::filesystem::path& fol
 // share model and data.
 class SavingRun {
  public:
-  explicit SavingRun(const Ranks& run_ranks = {}) : SavingRun(tiny_config(), run_ranks) {}
-  explicit SavingRun(const ModelConfig& config, const Ranks& run_ranks = {})
+  explicit SavingRun(const Ranks& run_ranks = {}, const ModelConfig& config = tiny_config())
       : tiny_(std::make_shared<TinyRun>(config)), args(tiny_->args), ranks(run_ranks) {
     args.shuffle = true;
     args.per_device_train_batch_size = 1;

@@ -14,11 +14,12 @@ namespace tessera {
 struct OptimizerCase {
   DType dtype = DType::kBF16;  // of the weights: BF16 with 16-bit remainders, or F32
   int64_t num_parameters = 0;
+  bool has_coded_moments = false;  // in 8-bit codes, otherwise in F32
 };
 
-// Bytes that one update must read and write per parameter: the weight (4 bytes with its remainder) and both
-// moments are read and written, the gradient is read.
-inline constexpr int64_t kUpdateBytesPerParameter = 2 * 4 + 4 + 2 * (4 + 4);
+// Bytes that one update must read and write: of each parameter the weight (4 bytes with its remainder) and
+// both moments are read and written, the gradient is read.
+int64_t update_bytes(const OptimizerCase& c);
 
 using AdamWImplementation = Implementation<AdamWKernels>;
 

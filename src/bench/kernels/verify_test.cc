@@ -196,11 +196,14 @@ TEST(OptimizerBench, EveryUsableImplementationPasses) {
   BandwidthMeter bandwidth(pool, 1 << 20);
   for (const AdamWImplementation& implementation : adamw_table().usable()) {
     for (const DType dtype : {DType::kBF16, DType::kF32}) {
-      const BenchLine line =
-          run_optimizer_case({dtype, 5001}, implementation, {}, shortest(), bandwidth, pool);
-      EXPECT_GE(line.verification.num_checked, 2900);
-      EXPECT_LE(line.verification.worst_error, 1);
-      EXPECT_DOUBLE_EQ(line.amount, 28e-9 * 5001);
+      for (const bool has_coded_moments : {false, true}) {
+        const OptimizerCase c = {dtype, 5001, has_coded_moments};
+        const BenchLine line = run_optimizer_case(c, implementation, {}, shortest(), bandwidth, pool);
+        EXPECT_GE(line.verification.num_checked, 2900);
+        EXPECT_LE(line.verification.worst_error, 1);
+        const double bytes = has_coded_moments ? 12 * 5001 + 4 * 33 * 157 : 28 * 5001;
+        EXPECT_DOUBLE_EQ(line.amount, 1e-9 * bytes);
+      }
     }
   }
   for (const auto& implementation : elementwise_table().usable()) {

@@ -12,7 +12,9 @@ class BenchOptimizerCommand : public BenchCommand {
   std::string summary() const override { return "Measure AdamW and the gradient norm"; }
   std::string description() const override {
     return "One AdamW update of bf16 weights with their 16-bit remainders, and one of float32 weights, each "
-           "reading and writing 28 bytes per parameter, and the sum of squares for the gradient norm, 4 "
+           "reading and writing 28 bytes per parameter, the first also with moments in 8 bits (16 bytes), "
+           "and "
+           "the sum of squares for the gradient norm, 4 "
            "bytes. peak is the memory bandwidth, measured in turn. Each line is first verified against "
            "the reference on a sample.";
   }
@@ -22,7 +24,7 @@ class BenchOptimizerCommand : public BenchCommand {
 
   void declare_flags(FlagTable* table) override {
     limit_flag(table->add("num_parameters", &num_parameters_,
-                          "Number of parameters; each takes 16 bytes of memory."),
+                          "Number of parameters; each takes 18 bytes of memory."),
                1, 1e12);
     table->add("compare", &compare_, "Implementation to compare with, or none.").value_name = "NAME";
     declare_common_flags(table, /*seconds=*/1);
@@ -37,9 +39,10 @@ class BenchOptimizerCommand : public BenchCommand {
     show_header(
         fmt::format("optimizer {}, {}", implementation_text(ours), count_of(pool.num_threads(), "thread")),
         "GB/s", others.empty() ? "" : compare_);
-    for (const DType dtype : {DType::kBF16, DType::kF32}) {
-      show(run_optimizer_case({dtype, num_parameters_}, ours, others, measure_options(), bandwidth, pool),
-           pool);
+    for (const OptimizerCase& c : {OptimizerCase{DType::kBF16, num_parameters_, false},
+                                   {DType::kBF16, num_parameters_, true},
+                                   {DType::kF32, num_parameters_, false}}) {
+      show(run_optimizer_case(c, ours, others, measure_options(), bandwidth, pool), pool);
     }
     show(run_gradient_norm_case(num_parameters_, elementwise_table().chosen_implementation(),
                                 measure_options(), bandwidth, pool),

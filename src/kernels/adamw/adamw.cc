@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "base/rng.h"
 #include "kernels/adamw/adamw_impl.h"
 
 namespace tessera {
@@ -30,13 +29,6 @@ AdamWScalars adamw_scalars(double learning_rate, double beta1, double beta2, dou
           .step_size = static_cast<float>(learning_rate / bias_correction1)};
 }
 
-uint32_t rounding_bits(int64_t step, int64_t element) {
-  const int64_t group = element / kRoundingGroup, place = element % kRoundingGroup;
-  const auto counter = static_cast<uint64_t>(group * kRoundingLanes + place % kRoundingLanes);
-  return philox4x32(static_cast<uint64_t>(step), counter,
-                    kRoundingStream)[static_cast<size_t>(place / kRoundingLanes)];
-}
-
 void adamw_f32(float* weight, const float* gradient, float* m, float* v, int64_t count,
                const AdamWScalars& scalars, ThreadPool& pool) {
   adamw_table().chosen().update_f32(weight, gradient, m, v, count, scalars, pool);
@@ -55,6 +47,16 @@ void adamw_f32_half(float* weight, const float* gradient, const HalfMoments& mom
 void adamw_bf16_half(bf16* weight, int16_t* remainder, const float* gradient, const HalfMoments& moments,
                      int64_t count, const AdamWScalars& scalars, ThreadPool& pool) {
   adamw_table().chosen().update_bf16_half(weight, remainder, gradient, moments, count, scalars, pool);
+}
+
+void adamw_f32_8bit(float* weight, const float* gradient, const CodedMoments& moments, int64_t count,
+                    const AdamWScalars& scalars, ThreadPool& pool) {
+  adamw_table().chosen().update_f32_8bit(weight, gradient, moments, count, scalars, pool);
+}
+
+void adamw_bf16_8bit(bf16* weight, int16_t* remainder, const float* gradient, const CodedMoments& moments,
+                     int64_t count, const AdamWScalars& scalars, ThreadPool& pool) {
+  adamw_table().chosen().update_bf16_8bit(weight, remainder, gradient, moments, count, scalars, pool);
 }
 
 }  // namespace tessera

@@ -10,9 +10,13 @@
 //
 // BF16 moments take half the memory. They are rounded stochastically: rounding to nearest would never let v
 // fall, whose change in a step, 1 - b2, is less than half a BF16 step. The random bits depend on the step and
-// the element alone (rounding_bits()), so a result depends neither on blocks nor on threads.
+// the element alone (kernels/rounding_bits.h), so a result depends neither on blocks nor on threads.
+//
+// 8-bit moments (kernels/block_code) take a quarter of it. The update itself is in float32; then the moments
+// are rounded stochastically to codes, block by block.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "base/float_types.h"
@@ -45,8 +49,13 @@ struct HalfMoments {
   int64_t first_element;
 };
 
-// 32 uniform bits for an element in a step: the lower half for m, the upper half for v.
-uint32_t rounding_bits(int64_t step, int64_t element);
+// Moments of elements [first_element, ...) of all parameters in codes, m in I8 and v in U8. The first of them
+// begins a block, and so do its codes.
+struct CodedMoments {
+  std::byte* m;
+  std::byte* v;
+  int64_t first_element;
+};
 
 // `count` elements; arrays do not overlap. gradient is F32.
 void adamw_f32(float* weight, const float* gradient, float* m, float* v, int64_t count,
@@ -56,6 +65,10 @@ void adamw_bf16(bf16* weight, int16_t* remainder, const float* gradient, float* 
 void adamw_f32_half(float* weight, const float* gradient, const HalfMoments& moments, int64_t count,
                     const AdamWScalars& scalars, ThreadPool& pool);
 void adamw_bf16_half(bf16* weight, int16_t* remainder, const float* gradient, const HalfMoments& moments,
+                     int64_t count, const AdamWScalars& scalars, ThreadPool& pool);
+void adamw_f32_8bit(float* weight, const float* gradient, const CodedMoments& moments, int64_t count,
+                    const AdamWScalars& scalars, ThreadPool& pool);
+void adamw_bf16_8bit(bf16* weight, int16_t* remainder, const float* gradient, const CodedMoments& moments,
                      int64_t count, const AdamWScalars& scalars, ThreadPool& pool);
 
 }  // namespace tessera

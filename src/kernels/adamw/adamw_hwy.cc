@@ -7,7 +7,9 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include "kernels/block_code/block_code-inl.h"
 #include "kernels/masters-inl.h"
+#include "kernels/rounding_bits-inl.h"
 #include "kernels/vector-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -44,52 +46,6 @@ struct WholeMoments {
     access.store(d, value, to);
   }
 };
-
-#if HWY_TARGET == HWY_SCALAR
-HWY_INLINE void fill_rounding_bits(int64_t step, int64_t group, uint32_t* bits) {
-  for (int64_t i = 0; i < kRoundingGroup; ++i) bits[i] = rounding_bits(step, group * kRoundingGroup + i);
-}
-#else
-// The upper and lower halves of 32-bit products.
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE V product_halves(D d, V a, uint32_t factor, V* low) {
-  const hn::Repartition<uint64_t, D> d64;
-  const V b = hn::Set(d, factor);
-  const auto even = hn::MulEven(a, b);
-  const auto odd = hn::MulEven(hn::BitCast(d, hn::ShiftRight<32>(hn::BitCast(d64, a))), b);
-  *low = hn::Mul(a, b);
-  return hn::OddEven(hn::BitCast(d, odd), hn::BitCast(d, hn::ShiftRight<32>(even)));
-}
-
-// rounding_bits() of the elements of a group: philox4x32() of base/rng.h for kRoundingLanes counters at once.
-HWY_INLINE void fill_rounding_bits(int64_t step, int64_t group, uint32_t* bits) {
-  const hn::CappedTag<uint32_t, kRoundingLanes> d;
-  using V = hn::Vec<decltype(d)>;
-  for (int64_t lane = 0; lane < kRoundingLanes; lane += lanes(d)) {
-    const auto first = static_cast<uint64_t>(group * kRoundingLanes + lane);  // a multiple of lanes(d)
-    V c0 = hn::Or(hn::Set(d, static_cast<uint32_t>(first)), hn::Iota(d, 0));
-    V c1 = hn::Set(d, static_cast<uint32_t>(first >> 32));
-    V c2 = hn::Set(d, static_cast<uint32_t>(kRoundingStream));
-    V c3 = hn::Set(d, static_cast<uint32_t>(kRoundingStream >> 32));
-    auto k0 = static_cast<uint32_t>(step), k1 = static_cast<uint32_t>(static_cast<uint64_t>(step) >> 32);
-    for (int round = 0; round < 10; ++round) {
-      V low0, low1;
-      const V high0 = product_halves(d, c0, 0xD2511F53u, &low0);
-      const V high1 = product_halves(d, c2, 0xCD9E8D57u, &low1);
-      c0 = hn::Xor(hn::Xor(high1, c1), hn::Set(d, k0));
-      c2 = hn::Xor(hn::Xor(high0, c3), hn::Set(d, k1));
-      c1 = low1;
-      c3 = low0;
-      k0 += 0x9E3779B9u;
-      k1 += 0xBB67AE85u;
-    }
-    hn::StoreU(c0, d, bits + lane);
-    hn::StoreU(c1, d, bits + kRoundingLanes + lane);
-    hn::StoreU(c2, d, bits + 2 * kRoundingLanes + lane);
-    hn::StoreU(c3, d, bits + 3 * kRoundingLanes + lane);
-  }
-}
-#endif
 
 // ... or BF16, rounded stochastically.
 struct RoundedMoments {
@@ -144,6 +100,37 @@ HWY_INLINE void update(const Masters& masters, const Moments& moments, const flo
   });
 }
 
+template <class Masters>
+HWY_INLINE void update_coded(const Masters& masters, const CodedMoments& moments, const float* gradient,
+                             int64_t count, const AdamWScalars& scalars, ThreadPool& pool) {
+  pool.parallel_blocks(count, kUpdateBlock, [&](int64_t begin, int64_t end) HWY_ATTR {
+    const FloatTag d;
+    for_each_code_block(begin, end, moments.first_element, scalars.step,
+                        [&](int64_t i, int64_t size, const uint32_t* random) TESSERA_LOOP_BODY {
+                          const int64_t at = i / kCodeBlock * kCodeBlockBytes;
+                          __builtin_prefetch(moments.m + at + kCodePrefetchBytes, /*rw=*/1);
+                          __builtin_prefetch(moments.v + at + kCodePrefetchBytes, /*rw=*/1);
+                          BlockUpdate<kSignedMantissaBits> m_block(moments.m + at);
+                          BlockUpdate<kSquareMantissaBits> v_block(moments.v + at);
+                          for_each_vector(d, size, [&](auto access, int64_t lane) TESSERA_LOOP_BODY {
+                            const int64_t ahead = std::min(i + lane + kUpdatePrefetch, end - 1);
+                            __builtin_prefetch(gradient + ahead, /*rw=*/0);
+                            masters.prefetch(ahead);
+                            const auto root = v_block.load(lane);
+                            auto m = m_block.load(lane), v = hn::Mul(root, root);
+                            const auto updated =
+                                update_vector(d, masters.load(d, access, i + lane),
+                                              access.load(d, gradient + i + lane), &m, &v, scalars);
+                            m_block.keep(m, lane);
+                            v_block.keep(hn::Sqrt(v), lane);
+                            masters.store(d, access, updated, i + lane);
+                          });
+                          m_block.template store<0>(size, random);
+                          v_block.template store<16>(size, random);
+                        });
+  });
+}
+
 void update_f32_hwy(float* weight, const float* gradient, float* m, float* v, int64_t count,
                     const AdamWScalars& scalars, ThreadPool& pool) {
   update(WholeMasters{weight}, WholeMoments{m, v}, gradient, count, scalars, pool);
@@ -167,10 +154,23 @@ void update_bf16_half_hwy(bf16* weight, int16_t* remainder, const float* gradien
          pool);
 }
 
+void update_f32_8bit_hwy(float* weight, const float* gradient, const CodedMoments& moments, int64_t count,
+                         const AdamWScalars& scalars, ThreadPool& pool) {
+  update_coded(WholeMasters{weight}, moments, gradient, count, scalars, pool);
+}
+
+void update_bf16_8bit_hwy(bf16* weight, int16_t* remainder, const float* gradient,
+                          const CodedMoments& moments, int64_t count, const AdamWScalars& scalars,
+                          ThreadPool& pool) {
+  update_coded(SplitMasters{weight, remainder}, moments, gradient, count, scalars, pool);
+}
+
 const AdamWKernels kKernels = {.update_f32 = update_f32_hwy,
                                .update_bf16 = update_bf16_hwy,
                                .update_f32_half = update_f32_half_hwy,
-                               .update_bf16_half = update_bf16_half_hwy};
+                               .update_bf16_half = update_bf16_half_hwy,
+                               .update_f32_8bit = update_f32_8bit_hwy,
+                               .update_bf16_8bit = update_bf16_8bit_hwy};
 
 }  // namespace HWY_NAMESPACE
 }  // namespace tessera

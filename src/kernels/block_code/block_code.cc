@@ -27,10 +27,8 @@ void encode_signed(std::span<const float> values, std::span<const uint16_t> nois
   block[0] = static_cast<uint8_t>(scale);
   for (size_t i = 0; i < kBlockSize; ++i) {
     const uint32_t sign = i < values.size() && std::signbit(values[i]) ? 0x80u : 0;
-    const uint32_t code = scale == kNotFiniteScale
-                              ? 0
-                              : magnitude_code<kSignedMantissaBits>(magnitudes[i], scale, noise[i] << 4);
-    block[1 + i] = static_cast<uint8_t>(sign | code);
+    const uint32_t code = magnitude_code<kSignedMantissaBits>(magnitudes[i], scale, noise[i] << 4);
+    block[1 + i] = static_cast<uint8_t>(scale == kNotFiniteScale ? 0 : sign | code);
   }
 }
 

@@ -11,7 +11,7 @@
 // 2^-30). Below that I8 becomes 0 and U8 its smallest value, because a second moment of 0 would make an
 // update arbitrarily large. If a value of a block is not finite, all of them are read as NaN (scale 255).
 //
-// Encoding what was decoded changes no value, whatever the blocks of the two: state goes through float32
+// Encoding what was decoded changes no value, in the same blocks or parts of them: state goes through float32
 // between memory, checkpoints and ranks without loss. Compare: Dettmers et al., 8-bit optimizers via
 // block-wise quantization, 2022, whose codes are a table.
 #pragma once

@@ -30,4 +30,14 @@ void lion_bf16(bf16* weight, int16_t* remainder, const float* gradient, float* m
   lion_table().chosen().update_bf16(weight, remainder, gradient, m, count, scalars, pool);
 }
 
+void lion_f32_8bit(float* weight, const float* gradient, const CodedMomentum& momentum, int64_t count,
+                   const LionScalars& scalars, ThreadPool& pool) {
+  lion_table().chosen().update_f32_8bit(weight, gradient, momentum, count, scalars, pool);
+}
+
+void lion_bf16_8bit(bf16* weight, int16_t* remainder, const float* gradient, const CodedMomentum& momentum,
+                    int64_t count, const LionScalars& scalars, ThreadPool& pool) {
+  lion_table().chosen().update_bf16_8bit(weight, remainder, gradient, momentum, count, scalars, pool);
+}
+
 }  // namespace tessera

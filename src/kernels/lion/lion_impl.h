@@ -11,6 +11,8 @@ namespace tessera {
 struct LionKernels {
   decltype(&lion_f32) update_f32;
   decltype(&lion_bf16) update_bf16;
+  decltype(&lion_f32_8bit) update_f32_8bit;
+  decltype(&lion_bf16_8bit) update_bf16_8bit;
 };
 
 std::vector<Implementation<LionKernels>> lion_ref();

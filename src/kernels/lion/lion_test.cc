@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "kernels/block_code/block_code.h"
 #include "kernels/lion/lion_impl.h"
 #include "support/kernel_test_util.h"
 
@@ -56,6 +57,37 @@ TEST(Lion, EveryImplementationIsBitEqualToTheReference) {
       const std::string context = fmt::format("{} count {}", describe(implementation), count);
       EXPECT_EQ(f32.bits(false), expected.bits(false)) << context;
       EXPECT_EQ(split.bits(true), expected.bits(false)) << context;
+    }
+  }
+}
+
+TEST(Lion, CodedMomentsAreBitEqualToTheReferenceInAnyBlocks) {
+  ThreadPool pool(3);
+  const LionKernels reference = lion_ref()[0].kernels;
+  for (const auto& implementation : lion_table().usable()) {
+    for (const int64_t count : {0, 1, 31, 32, 33, 64, 95, 66'017}) {
+      const int64_t offset = 96 * count, cut = count / 3 / kCodeBlock * kCodeBlock;
+      const auto size = static_cast<size_t>((count + kCodeBlock - 1) / kCodeBlock * kCodeBlockBytes);
+      State expected(count), split(count);
+      std::vector<std::byte> expected_m(size), m(size);
+      for (int64_t step = 1; step <= 3; ++step) {
+        expected.new_gradient(step);
+        reference.update_f32_8bit(expected.weight.data(), expected.gradient.data(),
+                                  {expected_m.data(), offset, step}, count, kScalars, pool);
+        for (const auto& [begin, end] : {std::pair(int64_t{0}, cut), std::pair(cut, count)}) {
+          implementation.kernels.update_bf16_8bit(
+              split.high.data() + begin, split.remainder.data() + begin, expected.gradient.data() + begin,
+              {m.data() + begin / kCodeBlock * kCodeBlockBytes, offset + begin, step}, end - begin, kScalars,
+              pool);
+        }
+      }
+      const std::string context = fmt::format("{} count {}", describe(implementation), count);
+      EXPECT_EQ(split.bits(true), expected.bits(false)) << context;
+      EXPECT_TRUE(m == expected_m) << context;
+      if (count < 2) continue;
+      std::vector<float> values(1);
+      read_codes(DType::kI8, m.data(), 1, values);
+      EXPECT_NE(values[0], 0) << context;
     }
   }
 }
