@@ -160,6 +160,7 @@ std::vector<std::unique_ptr<Command>> commands() {
   all.push_back(make_bench_network_command());
   all.push_back(make_bench_load_command());
   all.push_back(make_bench_checkpoint_command());
+  all.push_back(make_bench_disk_command());
   all.push_back(make_bench_plan_command());
   all.push_back(make_bench_optimizer_command());
   all.push_back(make_bench_tiles_command());

@@ -81,6 +81,7 @@ std::unique_ptr<Command> make_bench_comm_command();
 std::unique_ptr<Command> make_bench_network_command();
 std::unique_ptr<Command> make_bench_load_command();
 std::unique_ptr<Command> make_bench_checkpoint_command();
+std::unique_ptr<Command> make_bench_disk_command();
 std::unique_ptr<Command> make_bench_plan_command();
 std::unique_ptr<Command> make_bench_optimizer_command();
 std::unique_ptr<Command> make_bench_tiles_command();

@@ -48,7 +48,7 @@ class OffloadedOptimizer : public testing::TestWithParam<OffloadCase> {};
 INSTANTIATE_TEST_SUITE_P(Cases, OffloadedOptimizer,
                          testing::Values(OffloadCase{{{1, 1}, 0, "auto"}, "bfloat16", "adamw_torch"},
                                          OffloadCase{{{1, 1}, 0, "auto"}, "float32", "adamw_bf16"},
-                                         OffloadCase{{{1, 3}, 2, "auto"}, "bfloat16", "adamw_torch"},
+                                         OffloadCase{{{1, 3}, 2, "auto"}, "bfloat16", "adamw_8bit"},
                                          OffloadCase{{{2, 2}, 0, "auto"}, "bfloat16", "lion_32bit"},
                                          OffloadCase{{{2, 1}, 3, "per_layer"}, "bfloat16", "adamw_torch"}),
                          [](const auto& test) { return test.param.name(); });

@@ -188,8 +188,7 @@ struct RandomRun {
         args.gather_schedule, args.dtype, args.optim, args.per_device_train_batch_size,
         args.gradient_accumulation_steps, args.merge_micro_batches, args.pack_weights,
         args.gradient_checkpointing, args.packing, args.async_save, args.offload_optimizer_device,
-        args.dataset.size(), args.streaming,
-        args.neftune_noise_alpha.value_or(0));
+        args.dataset.size(), args.streaming, args.neftune_noise_alpha.value_or(0));
   }
 
   // Trains into tiny.folder() / `output`; SIGTERM reaches the last rank after `stop_after` steps.

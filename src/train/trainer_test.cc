@@ -476,5 +476,23 @@ TEST(Evaluation, BatchesRespectRowsAndTokens) {
   EXPECT_EQ(evaluation_limits(dataset, 4, 1000).max_tokens, 36);
 }
 
+// The mean loss of steps 40 to 60.
+double loss_with(const std::string& optim) {
+  ModelConfig config = tiny_config();
+  config.hidden_size = config.intermediate_size = 64;
+  TinyRun tiny(config);
+  write_token_rows(tiny.args.dataset[0], random_rows(std::vector<int64_t>(16, 32), config.vocab_size, 5));
+  tiny.args.optim = optim;
+  tiny.args.max_steps = 60;
+  double sum = 0;
+  for (const StepMetrics& step : tiny.train().steps) sum += step.step > 40 ? step.loss : 0;
+  return sum / 20;
+}
+
+TEST(Trainer, EightBitMomentsTrainLikeThoseInFloat32) {
+  const double expected = loss_with("adamw_torch");
+  EXPECT_NEAR(loss_with("adamw_8bit"), expected, 0.05 * expected);
+}
+
 }  // namespace
 }  // namespace tessera

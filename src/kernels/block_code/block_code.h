@@ -7,8 +7,8 @@
 //
 //   magnitude = (1 + mantissa / 2^M) 2^(exponent + scale - 15 - 127); code 0 is zero
 //
-// So a value keeps 4 significant bits, as long as it is at least 2^-15 of the largest of its block (U8:
-// 2^-30). Below that I8 becomes 0 and U8 its smallest value, because a second moment of 0 would make an
+// So a value keeps 4 significant bits, as long as it is at least 2^-14 of the largest of its block (U8:
+// 2^-28). Below that I8 becomes 0 and U8 its smallest value, because a second moment of 0 would make an
 // update arbitrarily large. If a value of a block is not finite, all of them are read as NaN (scale 255).
 //
 // Encoding what was decoded changes no value, in the same blocks or parts of them: state goes through float32
