@@ -30,6 +30,9 @@ struct ActivationLimits {
   int64_t max_sequence_length = 0;  // also the number of rotary positions
   bool training = true;
   bool gradient_checkpointing = false;  // keep only each layer's input, recompute the layer in backward
+  // With checkpointing: keep so many outputs of operations, too, those first that save the most time per
+  // byte. Up to TrainableModel::num_keepable_outputs().
+  int64_t num_kept_outputs = 0;
   // Keep the matrices in the packed form the products take, repacked only after weights_changed() or when the
   // ParameterAccess does so.
   bool pack_weights = false;
@@ -109,6 +112,9 @@ class TrainableModel {
   // For debugging; an empty function stops watching.
   void watch_layers(LayerWatch watch) { watch_ = std::move(watch); }
   void watch_gradients(GradientWatch watch) { gradient_watch_ = std::move(watch); }
+
+  // How many outputs of operations checkpointing can keep rather than recompute.
+  virtual int64_t num_keepable_outputs() const { return 0; }
 
   // Floating-point operations of the forward pass over one micro-batch, with cu_seqlens [num_sequences + 1]
   // and num_targets as in PackedBatch. Without an LM head (num_targets 0) only the layers count.

@@ -5,15 +5,6 @@
 #include "base/error.h"
 
 namespace tessera {
-namespace {
-
-ActivationMode activation_mode(const ActivationLimits& limits) {
-  if (!limits.training) return ActivationMode::kForwardOnly;
-  return limits.gradient_checkpointing ? ActivationMode::kKeepInputs : ActivationMode::kKeepAll;
-}
-
-}  // namespace
-
 LlamaModel::LlamaModel(const ModelConfig& config, DType dtype, Ops& ops)
     : TrainableModel(config, dtype, ops) {
   TESSERA_CHECK(config.num_hidden_layers > 0 &&
@@ -59,12 +50,13 @@ ActivationBytes LlamaModel::arena_bytes(const ActivationLimits& limits) const {
   Arena saved = Arena::measuring();
   Arena working = Arena::measuring();
   Activations activations;
-  activations.lay_out(config(), dtype(), limits.max_tokens, activation_mode(limits), saved, working);
+  activations.lay_out(config(), dtype(), limits.max_tokens, activation_policy(config(), dtype(), limits),
+                      saved, working);
   return {saved.high_water_bytes(), working.high_water_bytes()};
 }
 
 void LlamaModel::lay_out(const PackedBatch& batch, Arena& saved, Arena& working) {
-  activations_.lay_out(config(), dtype(), batch.num_tokens(), activation_mode(limits()), saved, working);
+  activations_.lay_out(config(), dtype(), batch.num_tokens(), policy_, saved, working);
   sequences_ = {batch.cu_seqlens, batch.positions, rope_.table()};
 }
 
@@ -94,6 +86,7 @@ int64_t LlamaModel::table_bytes(const ActivationLimits& limits) const {
 
 int64_t LlamaModel::reserve_tables(const ActivationLimits& limits) {
   rope_ = RopeTableBuffer(config(), limits.max_sequence_length, device());
+  policy_ = activation_policy(config(), dtype(), limits);
   activations_.reserve(config(), limits.max_tokens);
   return rope_.size_bytes();
 }
@@ -134,8 +127,11 @@ LossSums LlamaModel::compute_head(const PackedBatch& batch, float grad_scale, fl
 
 void LlamaModel::recompute_layer(int64_t layer) {
   const auto i = static_cast<size_t>(layer);
-  decoder_layer_recompute(ops(), block_configs_[i], weights_.layers[i], sequences_, activations_.layers[i],
-                          activations_.layer_scratch);
+  // The last layer's outputs are still there.
+  const bool is_last = i + 1 == activations_.layers.size();
+  const KeptOutputs kept = is_last ? KeptOutputs{true, true, true} : policy_.layers[i];
+  decoder_layer_recompute(ops(), block_configs_[i], weights_.layers[i], sequences_, kept,
+                          activations_.layers[i], activations_.layer_scratch);
 }
 
 void LlamaModel::compute_layer_backward(int64_t layer, WeightUpdate update) {

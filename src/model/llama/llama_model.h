@@ -18,6 +18,7 @@ class LlamaModel final : public TrainableModel {
   LlamaModel(const ModelConfig& config, DType dtype, Ops& ops);
   static ParameterLayout parameter_layout(const ModelConfig& config);
 
+  int64_t num_keepable_outputs() const override { return tessera::num_keepable_outputs(config()); }
   ModelFlops flops(std::span<const int32_t> cu_seqlens, int64_t num_targets) const override;
 
   // Writes logits_TV F32 of every position (for tests and small inputs: batches whose logits are not cut by
@@ -74,6 +75,7 @@ class LlamaModel final : public TrainableModel {
   LlamaGrads grads_;
   double matrix_elements_ = 0;  // of all layers
   RopeTableBuffer rope_;
+  ActivationPolicy policy_;
   Activations activations_;
   SequenceInfo sequences_;  // of the current batch
 };
