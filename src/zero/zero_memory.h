@@ -6,7 +6,8 @@
 //
 //   weights        w P per node; stage 3 with per_layer: w P/K and the gathered layers in use
 //   optimizer      its state (AdamW: 8 bytes) and, for BF16 weights, 2 bytes (master remainders) per owned
-//                  element: P/N elements; in stage 0 every node has all of them, P/L per rank
+//                  element: P/N elements; in stage 0 every node has all of them, P/L per rank. On disk: a
+//                  few buffers
 //   accumulators   g P/L per rank if a node sums the whole gradient before it uses the network: stages 0 and
 //                  1, and per_step with several passes; otherwise g P/N
 //   layer buffers  float32, one set per rank: two decoder layers and the larger of embedding and head. Not
@@ -19,9 +20,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "comm/network/network_group.h"
+#include "optim/state_file.h"
 #include "optim/state_tensor.h"
 #include "tensor/dtype.h"
 #include "zero/memory_item.h"
@@ -57,6 +60,8 @@ struct ZeroSettings {
   bool overlap = true;                        // of network and computation; otherwise transfers block
   int64_t persistence_threshold = 100'000;    // groups up to this size stay complete on every node
   StateTensors state_tensors = {};            // of the optimizer
+  // State and remainders are in a file per rank in this folder, with buffers in memory.
+  std::optional<StateFileSettings> state_folder = {};
 };
 
 // Whether the group stays complete on every node when weights are sharded.
@@ -89,8 +94,10 @@ struct ZeroMemory {
   int64_t accumulator_bytes = 0;
   int64_t staging_bytes = 0;    // node sums on the network
   int64_t rounding_bytes = 0;   // sums before rounding to BF16
-  int64_t optimizer_bytes = 0;  // state tensors, and the scratch of the gradient norm
+  int64_t optimizer_bytes = 0;  // state tensors or buffers for them, and the scratch of the gradient norm
   int64_t remainder_bytes = 0;  // of the master weights
+  // On disk, of each rank: both, if they are there.
+  int64_t state_file_bytes = 0;
 };
 
 ZeroMemory zero_memory(const ZeroLayout& layout, const ZeroSettings& settings);
