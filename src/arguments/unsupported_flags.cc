@@ -51,7 +51,8 @@ constexpr Unsupported kRefused[] = {
     // From TRL, LLaMA-Factory and Axolotl.
     {"rl", kText, "", "training is always on the next token"},
     {"plugins", kList, "", "plugins of Axolotl are not loaded"},
-    {"activation_offloading", kBool, "false", "activations stay in memory; see gradient_checkpointing"},
+    {"activation_offloading", kBool, "false",
+     "gradient_checkpointing_mode offload keeps the inputs of layers on disk"},
     {"model_init_kwargs", kText, "", "config.json decides"},
     {"dataset_kwargs", kText, "", "see the settings of dataset"},
     {"use_peft", kBool, "false", kAllWeights},

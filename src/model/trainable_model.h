@@ -8,11 +8,14 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "formats/huggingface/model_config.h"
+#include "io/async_file.h"
 #include "model/bound_parameters.h"
 #include "model/flops.h"
 #include "model/parameter_access.h"
@@ -33,6 +36,7 @@ struct ActivationLimits {
   // With checkpointing: keep so many outputs of operations, too, those first that save the most time per
   // byte. Up to TrainableModel::num_keepable_outputs().
   int64_t num_kept_outputs = 0;
+  bool offload_inputs = false;  // with checkpointing: the layers' inputs wait for backward on disk
   // Keep the matrices in the packed form the products take, repacked only after weights_changed() or when the
   // ParameterAccess does so.
   bool pack_weights = false;
@@ -83,6 +87,13 @@ class TrainableModel {
   void pack_group(int64_t group, std::byte* weights, const PackShare& share) {
     parameters_.pack_group(group, weights, share);
   }
+  // The scratch file of offload_inputs, which reserve() makes: named before it is called.
+  void offload_inputs_to(std::filesystem::path file, const AsyncFileSettings& settings = {}) {
+    input_file_ = std::move(file);
+    input_file_settings_ = settings;
+  }
+  // Its size.
+  virtual int64_t offloaded_bytes(const ActivationLimits& /*limits*/) const { return 0; }
   // Allocates the activation memory.
   void reserve(const ActivationLimits& limits);
   // Must be called whenever bound weights have been written, before the next forward.
@@ -135,6 +146,10 @@ class TrainableModel {
 
   Ops& ops() const { return *ops_; }
   const ActivationLimits& limits() const { return limits_; }
+  const std::filesystem::path& input_file() const { return input_file_; }
+  const AsyncFileSettings& input_file_settings() const { return input_file_settings_; }
+  // Whether the pass goes on to backward, which reads what forward saves.
+  bool has_backward() const { return has_backward_; }
   // Shows what a part of a layer has computed.
   void show(int64_t layer, const char* part, ConstTensorView values_TD) const {
     if (watch_) watch_(layer, part, values_TD);
@@ -210,6 +225,9 @@ class TrainableModel {
   LayerWatch watch_;
   GradientWatch gradient_watch_;
   ActivationLimits limits_;
+  bool has_backward_ = false;
+  std::filesystem::path input_file_;
+  AsyncFileSettings input_file_settings_;
   DeviceBuffer saved_memory_;
   DeviceBuffer working_memory_;
   DeviceBuffer workspace_;

@@ -53,8 +53,14 @@ ActivationLimits RunPlanner::limits_for(int64_t batch_size, int64_t max_row_leng
   limits.max_sequence_length = std::max(train_row, eval_row);
   limits.training = true;
   limits.gradient_checkpointing = gradient_checkpointing;
+  limits.offload_inputs = gradient_checkpointing && args_.gradient_checkpointing_mode == "offload";
   limits.pack_weights = args_.pack_weights == "always";
   return limits;
+}
+
+int64_t RunPlanner::offloaded_input_bytes() const {
+  return model_.offloaded_bytes(
+      limits_for(micro_batch_rows_ * micro_batches_per_pass_, kUncut, args_.gradient_checkpointing));
 }
 
 MemoryRequest RunPlanner::make_request(const MachineFacts& machine) const {
@@ -124,6 +130,7 @@ void RunPlanner::fill_memory(const MemoryRequest& chosen, const MachineFacts& ma
   MemoryRequest without = chosen;
   without.limits.gradient_checkpointing = false;
   without.limits.num_kept_outputs = 0;
+  without.limits.offload_inputs = false;
   plan->fits_without_checkpointing = needed_bytes(model_, without) <= machine.free_bytes;
   plan->limits = request.limits;
   plan->snapshot_bytes = request.snapshot_bytes;

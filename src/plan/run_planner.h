@@ -43,6 +43,9 @@ class RunPlanner {
   int64_t micro_batches_per_pass() const { return micro_batches_per_pass_; }
   int64_t max_pass_tokens() const { return max_pass_tokens_; }
 
+  // On the disk of a rank, with gradient_checkpointing_mode offload.
+  int64_t offloaded_input_bytes() const;
+
   // gather_schedule auto becomes per_layer if per_step does not fit; pack_weights auto packs if that fits,
   // too; selective checkpointing keeps as many outputs as then fit. Collective through on_all_ranks.
   // Error(kBadConfig) for packed weights that the sharding rules out.

@@ -369,6 +369,7 @@ struct PeakCase {
   const char* name;
   bool is_bf16;  // with checkpointing
   const char* offload_optimizer_device = "none";
+  const char* checkpointing_mode = "full";
 
   friend void PrintTo(const PeakCase& of, std::ostream* out) { *out << of.name; }
 };
@@ -383,8 +384,9 @@ TEST_P(PeakMemory, StaysWithinATenthOfThePlan) {
   write_token_rows(tiny.args.dataset[0], random_rows(std::vector<int64_t>(4, 100), vocab_size, 5));
   tiny.args.dtype = GetParam().is_bf16 ? "bfloat16" : "float32";
   tiny.args.gradient_checkpointing = GetParam().is_bf16;
+  tiny.args.gradient_checkpointing_mode = GetParam().checkpointing_mode;
   tiny.args.offload_optimizer_device = GetParam().offload_optimizer_device;
-  if (tiny.args.offload_optimizer_device == "nvme") tiny.args.offload_dir = tiny.folder() / "offload";
+  tiny.args.offload_dir = tiny.folder() / "offload";
   tiny.args.gradient_accumulation_steps = 1;
   tiny.args.max_steps = 2;
   tiny.args.save_strategy = "steps";
@@ -406,7 +408,8 @@ TEST_P(PeakMemory, StaysWithinATenthOfThePlan) {
 
 INSTANTIATE_TEST_SUITE_P(Modes, PeakMemory,
                          testing::Values(PeakCase{"Bfloat16Checkpointing", true}, PeakCase{"Float32", false},
-                                         PeakCase{"OptimizerOnDisk", true, "nvme"}),
+                                         PeakCase{"OptimizerOnDisk", true, "nvme"},
+                                         PeakCase{"InputsOnDisk", true, "none", "offload"}),
                          [](const auto& test) { return test.param.name; });
 
 TEST(MemoryLimit, ARunThatDoesNotFitIsRefusedBeforeItAllocates) {

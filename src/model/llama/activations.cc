@@ -1,6 +1,7 @@
 #include "model/llama/activations.h"
 
 #include "model/allocate.h"
+#include "model/llama/offloaded_inputs.h"
 
 namespace tessera {
 
@@ -11,21 +12,38 @@ void Activations::reserve(const ModelConfig& config, int64_t max_tokens) {
 }
 
 ActivationPolicy activation_policy(const ModelConfig& config, DType dtype, const ActivationLimits& limits) {
-  return {limits.training, kept_outputs(config, dtype, limits)};
+  return {limits.training, kept_outputs(config, dtype, limits), limits.offload_inputs};
 }
+
+namespace {
+
+// The first tensors of an arena: the slots start where direct I/O can transfer them.
+TensorView allocate_slot(Arena& arena, DType dtype, const Shape& shape) {
+  const int64_t bytes = shape.num_elements() * dtype_bytes(dtype);
+  return {arena.allocate_bytes(OffloadedInputs::slot_bytes(bytes)), dtype, shape, arena.device()};
+}
+
+}  // namespace
 
 void Activations::lay_out(const ModelConfig& config, DType dtype, int64_t num_tokens,
                           const ActivationPolicy& policy, Arena& saved, Arena& working) {
   const Shape stream_shape = {num_tokens, config.hidden_size};
   layers.resize(policy.layers.size());
+  const int64_t num_inputs = !policy.training         ? 1
+                             : policy.offloads_inputs ? OffloadedInputs::kSlots
+                                                      : std::ssize(layers);
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const auto slot = i % static_cast<size_t>(num_inputs);
+    layers[i] = {};
+    layers[i].attention.x_TD = slot < i                 ? layers[slot].attention.x_TD
+                               : policy.offloads_inputs ? allocate_slot(saved, dtype, stream_shape)
+                                                        : allocate_tensor(saved, dtype, stream_shape);
+  }
   LayerSaved shared;  // of the layers that recompute an output
   bool shares_gate_up = false;
   for (size_t i = 0; i < layers.size(); ++i) {
     LayerSaved& layer = layers[i];
-    layer = {};
     const KeptOutputs& kept = policy.layers[i];
-    const TensorView x_TD =
-        i == 0 || policy.training ? allocate_tensor(saved, dtype, stream_shape) : layers[0].attention.x_TD;
     AttentionSaved& qkv = kept.qkv ? layer.attention : shared.attention;
     if (qkv.qkv_TQ.shape().rank() == 0) allocate_qkv(saved, config, dtype, num_tokens, qkv);
     AttentionSaved& output = kept.attention ? layer.attention : shared.attention;
@@ -34,8 +52,8 @@ void Activations::lay_out(const ModelConfig& config, DType dtype, int64_t num_to
     }
     MlpSaved& stream = kept.stream ? layer.mlp : shared.mlp;
     if (stream.x_TD.shape().rank() == 0) stream.x_TD = allocate_tensor(saved, dtype, stream_shape);
-    layer.attention = {x_TD,       qkv.qkv_raw_TQ, qkv.q_rstd_TH, qkv.k_rstd_TG,
-                       qkv.qkv_TQ, output.o_THE,   output.lse_HT};
+    layer.attention = {layer.attention.x_TD, qkv.qkv_raw_TQ, qkv.q_rstd_TH, qkv.k_rstd_TG,
+                       qkv.qkv_TQ,           output.o_THE,   output.lse_HT};
     layer.mlp.x_TD = stream.x_TD;
     if (kept.gate_up) layer.mlp.gate_up_TF2 = allocate_gate_up(saved, config, dtype, num_tokens);
     shares_gate_up |= !kept.gate_up;

@@ -120,10 +120,11 @@ TEST_P(ModelOptions, LossAloneEqualsLossOfTraining) {
 TEST_P(ModelOptions, ReserveAllocatesWhatWasPredictedAndTheArenasAreUsedUp) {
   const auto weights = random_weights(parameter_layout(config()), 0.3f, kSeed);
   TestModel test(config(), dtype(), weights);
-  std::vector<ActivationLimits> all(4, limits_of(batch()));
+  std::vector<ActivationLimits> all(5, limits_of(batch()));
   all[0].training = false;
-  all[2].gradient_checkpointing = all[3].gradient_checkpointing = true;
+  all[2].gradient_checkpointing = all[3].gradient_checkpointing = all[4].gradient_checkpointing = true;
   all[3].num_kept_outputs = 2;
+  all[4].offload_inputs = true;
   for (const ActivationLimits& limits : all) {
     const ActivationPolicy policy = activation_policy(config(), dtype(), limits);
     const ActivationBytes predicted = test.model().activation_bytes(limits);
