@@ -288,6 +288,11 @@ void declare_precision(FlagTable* table, TrainingArguments* args) {
              "Keep only each layer's input and recompute the layer in the backward pass: much less memory "
              "for about a third more time, with the same result.");
   table->add_choice(
+      "gradient_checkpointing_mode", &args->gradient_checkpointing_mode, {"full", "selective", "offload"},
+      "What gradient_checkpointing keeps in memory, with the same result. full keeps the layers' inputs; "
+      "selective also fills free memory with the outputs whose recomputation takes the most time per byte; "
+      "offload keeps three inputs, the others wait for the backward pass in a scratch file in offload_dir.");
+  table->add_choice(
       "merge_micro_batches", &args->merge_micro_batches, {"auto", "always", "never"},
       "Run the micro-batches of a step through the model together, which is faster: every weight is read and "
       "every gradient updated once for all of them. The result is the same up to rounding. auto merges up to "

@@ -44,6 +44,11 @@ void resolve_dtype(const FlagTable& table, TrainingArguments* args) {
   if (args->save_dtype.empty()) args->save_dtype = args->dtype;
 }
 
+void resolve_checkpointing(const FlagTable& table, const TrainingArguments& args) {
+  if (args.gradient_checkpointing || !table.is_set("gradient_checkpointing_mode")) return;
+  log_warning("gradient_checkpointing_mode has no effect: gradient_checkpointing is false");
+}
+
 void resolve_data_order(const FlagTable& table, TrainingArguments* args) {
   if (args->train_sampling_strategy == "group_by_length") {
     log_warning(
@@ -328,6 +333,7 @@ void resolve_training_arguments(const FlagTable& table, int64_t world_size, Trai
   }
   resolve_dtype(table, args);
   resolve_batch(table, world_size, args);
+  resolve_checkpointing(table, *args);
   resolve_ranks(table, world_size, args);
   resolve_offload(table, args);
   resolve_data_order(table, args);

@@ -83,6 +83,7 @@ struct TrainingArguments : DataArguments {
   bool bf16_full_eval = false;
   std::string save_dtype;  // "" = dtype
   bool gradient_checkpointing = false;
+  std::string gradient_checkpointing_mode = "full";
   std::string merge_micro_batches = "auto";
   std::string pack_weights = "auto";
   std::string offload_optimizer_device = "none";

@@ -41,7 +41,8 @@ void resolve_offload(const FlagTable& table, TrainingArguments* args) {
     fail(ExitCode::kBadConfig, "aio_block_size: expected a multiple of {}, found {}", kDirectAlignment,
          args->aio_block_size);
   }
-  if (args->offload_optimizer_device != "nvme") {
+  const bool offloads_inputs = args->gradient_checkpointing && args->gradient_checkpointing_mode == "offload";
+  if (args->offload_optimizer_device != "nvme" && !offloads_inputs) {
     for (const char* name : {"offload_dir", "aio_block_size", "aio_queue_depth"}) {
       if (table.is_set(name)) log_warning("{} has no effect: nothing is kept on a disk", name);
     }

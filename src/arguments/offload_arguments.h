@@ -1,4 +1,5 @@
-// What a run keeps on a disk instead of in memory: offload_optimizer_device, offload_dir, aio_*.
+// What a run keeps on a disk instead of in memory: offload_optimizer_device,
+// gradient_checkpointing_mode offload, offload_dir, aio_*.
 #pragma once
 
 #include "arguments/arguments.h"

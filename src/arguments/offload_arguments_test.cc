@@ -27,6 +27,19 @@ TEST_F(OffloadArguments, WhatIsOnADiskHasAFolder) {
   EXPECT_EQ(args_.offload_dir, "");
 }
 
+TEST_F(OffloadArguments, InputsOfLayersGoToADiskOnlyWithCheckpointing) {
+  give("output_dir", "out");
+  give("gradient_checkpointing_mode", "offload");
+  testing::internal::CaptureStderr();
+  resolve();
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("gradient_checkpointing_mode has no effect: gradient_checkpointing is false"));
+  EXPECT_EQ(args_.offload_dir, "");
+  give("gradient_checkpointing", "true");
+  resolve();
+  EXPECT_EQ(args_.offload_dir, "out/offload");
+}
+
 TEST_F(OffloadArguments, DeepSpeedsOffloadOfTheOptimizerIsTheSame) {
   give("deepspeed", R"({"train_micro_batch_size_per_gpu": "auto",
                         "zero_optimization": {"offload_optimizer": {"device": "nvme", "nvme_path": "/local"}},

@@ -89,6 +89,7 @@ ActivationBytes TrainableModel::reserved_bytes() const {
 void TrainableModel::begin(const PackedBatch& batch) {
   TESSERA_CHECK(parameters_.has_weights(), "no weights are bound");
   is_abandoned_ = false;
+  has_backward_ = limits_.training;
   check_batch(batch, limits_, config_.vocab_size);
   Arena saved(saved_memory_);
   Arena working(working_memory_);
@@ -196,6 +197,7 @@ LossSums TrainableModel::forward_loss(const PackedBatch& batch, float label_smoo
                 "room for {} losses, {} sequences", by_sequence.size(), batch.num_sequences());
   std::ranges::fill(by_sequence, LossSums());
   begin(batch);
+  has_backward_ = false;
   forward_embedding(batch);
   forward_layers();
   open_head_weights();

@@ -8,11 +8,14 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "formats/huggingface/model_config.h"
+#include "io/async_file.h"
 #include "model/bound_parameters.h"
 #include "model/flops.h"
 #include "model/parameter_access.h"
@@ -30,6 +33,10 @@ struct ActivationLimits {
   int64_t max_sequence_length = 0;  // also the number of rotary positions
   bool training = true;
   bool gradient_checkpointing = false;  // keep only each layer's input, recompute the layer in backward
+  // With checkpointing: keep so many outputs of operations, too, those first that save the most time per
+  // byte. Up to TrainableModel::num_keepable_outputs().
+  int64_t num_kept_outputs = 0;
+  bool offload_inputs = false;  // with checkpointing: the layers' inputs wait for backward on disk
   // Keep the matrices in the packed form the products take, repacked only after weights_changed() or when the
   // ParameterAccess does so.
   bool pack_weights = false;
@@ -80,6 +87,13 @@ class TrainableModel {
   void pack_group(int64_t group, std::byte* weights, const PackShare& share) {
     parameters_.pack_group(group, weights, share);
   }
+  // The scratch file of offload_inputs, which reserve() makes: named before it is called.
+  void offload_inputs_to(std::filesystem::path file, const AsyncFileSettings& settings = {}) {
+    input_file_ = std::move(file);
+    input_file_settings_ = settings;
+  }
+  // Its size.
+  virtual int64_t offloaded_bytes(const ActivationLimits& /*limits*/) const { return 0; }
   // Allocates the activation memory.
   void reserve(const ActivationLimits& limits);
   // Must be called whenever bound weights have been written, before the next forward.
@@ -110,6 +124,9 @@ class TrainableModel {
   void watch_layers(LayerWatch watch) { watch_ = std::move(watch); }
   void watch_gradients(GradientWatch watch) { gradient_watch_ = std::move(watch); }
 
+  // How many outputs of operations checkpointing can keep rather than recompute.
+  virtual int64_t num_keepable_outputs() const { return 0; }
+
   // Floating-point operations of the forward pass over one micro-batch, with cu_seqlens [num_sequences + 1]
   // and num_targets as in PackedBatch. Without an LM head (num_targets 0) only the layers count.
   virtual ModelFlops flops(std::span<const int32_t> cu_seqlens, int64_t num_targets) const = 0;
@@ -129,6 +146,10 @@ class TrainableModel {
 
   Ops& ops() const { return *ops_; }
   const ActivationLimits& limits() const { return limits_; }
+  const std::filesystem::path& input_file() const { return input_file_; }
+  const AsyncFileSettings& input_file_settings() const { return input_file_settings_; }
+  // Whether the pass goes on to backward, which reads what forward saves.
+  bool has_backward() const { return has_backward_; }
   // Shows what a part of a layer has computed.
   void show(int64_t layer, const char* part, ConstTensorView values_TD) const {
     if (watch_) watch_(layer, part, values_TD);
@@ -204,6 +225,9 @@ class TrainableModel {
   LayerWatch watch_;
   GradientWatch gradient_watch_;
   ActivationLimits limits_;
+  bool has_backward_ = false;
+  std::filesystem::path input_file_;
+  AsyncFileSettings input_file_settings_;
   DeviceBuffer saved_memory_;
   DeviceBuffer working_memory_;
   DeviceBuffer workspace_;

@@ -65,7 +65,9 @@ class Forecaster {
     forecast.disk =
         plan_disk(forecast.num_parameters, {args_.export_dtype(), request.zero.state_tensors}, /*count=*/{});
     forecast.disk.offload_bytes =
-        offload_bytes(zero_layout(model_.layout(), cluster_.num_nodes, cluster_.local_world_size), plan.zero);
+        offload_bytes(zero_layout(model_.layout(), cluster_.num_nodes, cluster_.local_world_size),
+                      plan.zero) +
+        cluster_.local_world_size * planner_.offloaded_input_bytes();
     if (cluster_.num_nodes > 1) {
       for (const GatherSchedule schedule : {GatherSchedule::kPerStep, GatherSchedule::kPerLayer}) {
         if (schedule == GatherSchedule::kPerLayer && request.zero.stage < 3) continue;

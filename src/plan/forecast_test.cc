@@ -163,6 +163,33 @@ TEST_F(ForecastTest, AutoTakesPerLayerWhenPerStepDoesNotFit) {
   EXPECT_THAT(forecast().refusal, HasSubstr("with gather_schedule per_layer it would take"));
 }
 
+// As many outputs as leave an eighth of what is free without them; time falls as memory grows.
+TEST_F(ForecastTest, SelectiveCheckpointingFillsFreeMemory) {
+  args_.save_strategy = "no";  // snapshots take what is free
+  args_.pack_weights = "never";
+  const auto without = forecast();
+  args_.gradient_checkpointing = true;
+  const auto full = forecast();
+  args_.gradient_checkpointing_mode = "selective";
+  EXPECT_EQ(forecast().memory.node_bytes(), without.memory.node_bytes());
+  EXPECT_EQ(forecast().time->compute_s(), without.time->compute_s());
+  const int64_t least = full.memory.node_bytes(), most = without.memory.node_bytes();
+  ASSERT_LT(least, most);
+  double last_s = full.time->compute_s();
+  for (const int64_t eighths : {3, 6}) {
+    const int64_t kept_bytes = (most - least) * eighths / 8;
+    cluster_.node_memory_bytes = least + kept_bytes;
+    const auto some = forecast();
+    EXPECT_GT(some.memory.node_bytes(), least + kept_bytes * 3 / 4);
+    EXPECT_LE(some.memory.node_bytes(), least + kept_bytes * 7 / 8);
+    EXPECT_LT(some.time->compute_s(), last_s);
+    last_s = some.time->compute_s();
+  }
+  cluster_.node_memory_bytes = least;
+  EXPECT_EQ(forecast().memory.node_bytes(), least);
+  EXPECT_EQ(forecast().refusal, "");
+}
+
 TEST_F(ForecastTest, WeightsArePackedWhereTheScheduleKeepsThemAndTheyFit) {
   args_.save_strategy = "no";  // snapshots take what is free
   const auto has_packed = [&] {

@@ -28,10 +28,11 @@ ModelConfig wide_config() {
 class MicroBatchesPerPass : public testing::Test {
  protected:
   int64_t merged(const ModelConfig& config, int64_t num_tokens, int64_t max_merged,
-                 bool gradient_checkpointing = false) {
+                 bool gradient_checkpointing = false, bool offload_inputs = false) {
     LlamaModel model(config, DType::kBF16, *ops_);
     ActivationLimits limits = {num_tokens, num_tokens};
     limits.gradient_checkpointing = gradient_checkpointing;
+    limits.offload_inputs = offload_inputs;
     return micro_batches_per_pass(model, limits, max_merged, AdamW::kStateTensors);
   }
 
@@ -54,6 +55,7 @@ TEST_F(MicroBatchesPerPass, StopsWhereActivationsWouldOutgrowTheState) {
   EXPECT_GT(some, 1);
   EXPECT_LT(some, 16);
   EXPECT_EQ(merged(wide_config(), 128, 16, /*gradient_checkpointing=*/true), some);
+  EXPECT_EQ(merged(wide_config(), 128, 16, /*gradient_checkpointing=*/true, /*offload_inputs=*/true), some);
   EXPECT_EQ(merged(tiny_config(), 128, 16), 1);
 }
 

@@ -68,8 +68,14 @@ ActivationLimits RunPlanner::limits_for(int64_t batch_size, int64_t max_row_leng
   limits.max_sequence_length = std::max(train_row, eval_row);
   limits.training = true;
   limits.gradient_checkpointing = gradient_checkpointing;
+  limits.offload_inputs = gradient_checkpointing && args_.gradient_checkpointing_mode == "offload";
   limits.pack_weights = args_.pack_weights == "always";
   return limits;
+}
+
+int64_t RunPlanner::offloaded_input_bytes() const {
+  return model_.offloaded_bytes(
+      limits_for(micro_batch_rows_ * micro_batches_per_pass_, kUncut, args_.gradient_checkpointing));
 }
 
 MemoryRequest RunPlanner::make_request(const MachineFacts& machine) const {
@@ -99,12 +105,27 @@ void RunPlanner::choose_packing(const MachineFacts& machine, MemoryRequest* requ
   request->limits.pack_weights = fits(*request, machine);
 }
 
+// The most outputs that leave an eighth of what is free without them: for files in the page cache.
+void RunPlanner::choose_kept_outputs(const MachineFacts& machine, MemoryRequest* request) const {
+  if (!request->limits.gradient_checkpointing || args_.gradient_checkpointing_mode != "selective") return;
+  constexpr int64_t kFreeShare = 8;
+  MachineFacts usable = machine;
+  usable.free_bytes -= (machine.free_bytes - needed_bytes(model_, *request)) / kFreeShare;
+  int64_t fitting = 0, too_many = model_.num_keepable_outputs() + 1;
+  while (too_many - fitting > 1) {
+    request->limits.num_kept_outputs = (fitting + too_many) / 2;
+    (fits(*request, usable) ? fitting : too_many) = request->limits.num_kept_outputs;
+  }
+  request->limits.num_kept_outputs = fitting;
+}
+
 MemoryRequest RunPlanner::choose_memory(const MachineFacts& machine) const {
   MemoryRequest request = make_request(machine);
   if (may_gather_per_layer(args_, machine.num_nodes) && !fits(request, machine)) {
     request.zero.schedule = GatherSchedule::kPerLayer;
   }
   choose_packing(machine, &request);
+  choose_kept_outputs(machine, &request);
   return request;
 }
 
@@ -112,6 +133,7 @@ MemoryRequest RunPlanner::choose_memory(const MachineFacts& machine, GatherSched
   MemoryRequest request = make_request(machine);
   request.zero.schedule = schedule;
   if (args_.pack_weights == "auto") choose_packing(machine, &request);
+  choose_kept_outputs(machine, &request);
   return request;
 }
 
@@ -122,6 +144,8 @@ void RunPlanner::fill_memory(const MemoryRequest& chosen, const MachineFacts& ma
   }
   MemoryRequest without = chosen;
   without.limits.gradient_checkpointing = false;
+  without.limits.num_kept_outputs = 0;
+  without.limits.offload_inputs = false;
   plan->fits_without_checkpointing = needed_bytes(model_, without) <= machine.free_bytes;
   plan->limits = request.limits;
   plan->snapshot_bytes = request.snapshot_bytes;

@@ -43,8 +43,12 @@ class RunPlanner {
   int64_t micro_batches_per_pass() const { return micro_batches_per_pass_; }
   int64_t max_pass_tokens() const { return max_pass_tokens_; }
 
+  // On the disk of a rank, with gradient_checkpointing_mode offload.
+  int64_t offloaded_input_bytes() const;
+
   // gather_schedule auto becomes per_layer if per_step does not fit; pack_weights auto packs if that fits,
-  // too. Collective through on_all_ranks. Error(kBadConfig) for packed weights that the sharding rules out.
+  // too; selective checkpointing keeps as many outputs as then fit. Collective through on_all_ranks.
+  // Error(kBadConfig) for packed weights that the sharding rules out.
   MemoryRequest choose_memory(const MachineFacts& machine) const;
   // The same with the schedule given.
   MemoryRequest choose_memory(const MachineFacts& machine, GatherSchedule schedule) const;
@@ -61,6 +65,7 @@ class RunPlanner {
   bool fits(const MemoryRequest& request, const MachineFacts& machine) const;
   std::vector<MemoryAlternative> alternatives(const MemoryRequest& request) const;
   void choose_packing(const MachineFacts& machine, MemoryRequest* request) const;
+  void choose_kept_outputs(const MachineFacts& machine, MemoryRequest* request) const;
 
   const TrainingArguments& args_;
   const TrainableModel& model_;

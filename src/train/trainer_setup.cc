@@ -39,8 +39,8 @@ bool check_output_is_shared(const TrainingArguments& args, Communicator& comm) {
 
 // What the files of the run will take. A run that has begun continues as far as it gets: space may be freed
 // meanwhile.
-DiskPlan plan_disk_use(const TrainingArguments& args, const TrainableModel& model, const World& world,
-                       const ActionSchedule& actions, const RunResume& resume) {
+DiskPlan plan_disk_use(const TrainingArguments& args, const TrainableModel& model, const RunPlanner& planner,
+                       const World& world, const ActionSchedule& actions, const RunResume& resume) {
   CheckpointCount count = {actions.num_saves(resume ? resume.record().progress.step : 0),
                            args.save_total_limit, 0};
   // The newest and the best.
@@ -51,7 +51,8 @@ DiskPlan plan_disk_use(const TrainingArguments& args, const TrainableModel& mode
   plan.free_bytes = free_disk_bytes(args.output_dir);
   if (!args.offload_dir.empty()) {
     plan.offload_bytes = offload_bytes(zero_layout(model.layout(), world.num_nodes, world.local_world_size),
-                                       zero_settings_of(args, model.config(), 1));
+                                       zero_settings_of(args, model.config(), 1)) +
+                         world.local_world_size * planner.offloaded_input_bytes();
     plan.offload_free_bytes = free_disk_bytes(args.offload_dir);
     plan.offload_shares_disk = share_disk(args.offload_dir, args.output_dir);
     // A disk without this room fails the start in any case, which would take longer.
@@ -169,7 +170,7 @@ void Trainer::plan_run() {
   const RunPlanner planner(args_, *model_, options, facts);
   plan_.micro_batches_per_pass = planner.micro_batches_per_pass();
   plan_.max_pass_tokens = planner.max_pass_tokens();
-  if (is_root()) plan_.disk = plan_disk_use(args_, *model_, world(), *actions_, *resume_);
+  if (is_root()) plan_.disk = plan_disk_use(args_, *model_, planner, world(), *actions_, *resume_);
   plan_memory_use(planner);
 }
 
@@ -195,6 +196,11 @@ void Trainer::allocate_and_load() {
   if (!args_.offload_dir.empty()) create_folder(args_.offload_dir);
   parameters_ = make_parameter_state(*model_, plan_.zero, make_optimizer(args_), args_.weight_decay_norms,
                                      comm_, pool_);
+  if (plan_.limits.offload_inputs) {
+    model_->offload_inputs_to(
+        std::filesystem::path(args_.offload_dir) / fmt::format("rank-{}.inputs", world().rank),
+        {.queue_depth = args_.aio_queue_depth, .block_bytes = args_.aio_block_size});
+  }
   model_->reserve(plan_.limits);
   stop_.emplace(comm_, network_meter_, StopOptions{args_.save_on_sigterm, args_.time_to_end_s(), [this] {
                                                      return files_->write_estimate_s();

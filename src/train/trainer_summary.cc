@@ -50,7 +50,7 @@ void Trainer::add_times(TrainSummary* summary) const {
   const int64_t num_passes =
       divide_up(args_.gradient_accumulation_steps, plan_.micro_batches_per_pass) * world().world_size;
   if (totals_.num_steps() > 0) facts.pass_tokens = totals_.num_tokens() / totals_.num_steps() / num_passes;
-  facts.gradient_checkpointing = args_.gradient_checkpointing;
+  facts.gradient_checkpointing = args_.gradient_checkpointing && plan_.limits.num_kept_outputs == 0;
   facts.fits_without_checkpointing = plan_.fits_without_checkpointing;
   facts.async_save = args_.async_save;
   facts.num_threads = pool_.num_threads();

@@ -51,8 +51,8 @@ class DeployKubernetesCommand : public DeployCommand {
     declare_training_flags(table, &args_);
     num_training_flags_ = table->flags().size();
     table->list_only({"model", "dataset", "config", "max_length", "packing", "global_batch_size",
-                      "per_device_train_batch_size", "gradient_checkpointing", "zero_stage",
-                      "gather_schedule", "num_train_epochs", "max_steps", "output_dir"});
+                      "per_device_train_batch_size", "gradient_checkpointing", "gradient_checkpointing_mode",
+                      "zero_stage", "gather_schedule", "num_train_epochs", "max_steps", "output_dir"});
     table->begin_section("Job");
     table->add("name", &name_, "Name of the job; by default derived from the model's.");
     table->add_choice(

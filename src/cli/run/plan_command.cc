@@ -87,6 +87,7 @@ class PlanCommand : public Command {
                       "global_batch_size",
                       "dtype",
                       "gradient_checkpointing",
+                      "gradient_checkpointing_mode",
                       "merge_micro_batches",
                       "pack_weights",
                       "offload_optimizer_device",

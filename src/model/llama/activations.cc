@@ -1,6 +1,7 @@
 #include "model/llama/activations.h"
 
 #include "model/allocate.h"
+#include "model/llama/offloaded_inputs.h"
 
 namespace tessera {
 
@@ -10,31 +11,60 @@ void Activations::reserve(const ModelConfig& config, int64_t max_tokens) {
   target_rows.targets.reserve(static_cast<size_t>(max_tokens));
 }
 
-void Activations::lay_out(const ModelConfig& config, DType dtype, int64_t num_tokens, ActivationMode mode,
-                          Arena& saved, Arena& working) {
-  const bool training = mode != ActivationMode::kForwardOnly;
-  const Shape stream_shape = {num_tokens, config.hidden_size};
-  layers.resize(static_cast<size_t>(config.num_hidden_layers));
-  for (size_t i = 0; i < layers.size(); ++i) {
-    const bool own_input = i == 0 || mode != ActivationMode::kForwardOnly;
-    const bool own_rest = i == 0 || mode == ActivationMode::kKeepAll;
-    const TensorView x_TD =
-        own_input ? allocate_tensor(saved, dtype, stream_shape) : layers[0].attention.x_TD;
-    if (own_rest) {
-      layers[i].attention = allocate_attention_saved(saved, config, dtype, num_tokens, x_TD);
-      layers[i].mlp = allocate_mlp_saved(saved, config, dtype, num_tokens);
-    } else {
-      layers[i] = layers[0];
-      layers[i].attention.x_TD = x_TD;
-    }
-  }
-  final_x_TD = training ? allocate_tensor(saved, dtype, stream_shape) : layers[0].attention.x_TD;
+ActivationPolicy activation_policy(const ModelConfig& config, DType dtype, const ActivationLimits& limits) {
+  return {limits.training, kept_outputs(config, dtype, limits), limits.offload_inputs};
+}
 
-  dx_TD = training ? allocate_tensor(working, dtype, stream_shape) : TensorView();
+namespace {
+
+// The first tensors of an arena: the slots start where direct I/O can transfer them.
+TensorView allocate_slot(Arena& arena, DType dtype, const Shape& shape) {
+  const int64_t bytes = shape.num_elements() * dtype_bytes(dtype);
+  return {arena.allocate_bytes(OffloadedInputs::slot_bytes(bytes)), dtype, shape, arena.device()};
+}
+
+}  // namespace
+
+void Activations::lay_out(const ModelConfig& config, DType dtype, int64_t num_tokens,
+                          const ActivationPolicy& policy, Arena& saved, Arena& working) {
+  const Shape stream_shape = {num_tokens, config.hidden_size};
+  layers.resize(policy.layers.size());
+  const int64_t num_inputs = !policy.training         ? 1
+                             : policy.offloads_inputs ? OffloadedInputs::kSlots
+                                                      : std::ssize(layers);
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const auto slot = i % static_cast<size_t>(num_inputs);
+    layers[i] = {};
+    layers[i].attention.x_TD = slot < i                 ? layers[slot].attention.x_TD
+                               : policy.offloads_inputs ? allocate_slot(saved, dtype, stream_shape)
+                                                        : allocate_tensor(saved, dtype, stream_shape);
+  }
+  LayerSaved shared;  // of the layers that recompute an output
+  bool shares_gate_up = false;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    LayerSaved& layer = layers[i];
+    const KeptOutputs& kept = policy.layers[i];
+    AttentionSaved& qkv = kept.qkv ? layer.attention : shared.attention;
+    if (qkv.qkv_TQ.shape().rank() == 0) allocate_qkv(saved, config, dtype, num_tokens, qkv);
+    AttentionSaved& output = kept.attention ? layer.attention : shared.attention;
+    if (output.o_THE.shape().rank() == 0) {
+      allocate_attention_output(saved, config, dtype, num_tokens, output);
+    }
+    MlpSaved& stream = kept.stream ? layer.mlp : shared.mlp;
+    if (stream.x_TD.shape().rank() == 0) stream.x_TD = allocate_tensor(saved, dtype, stream_shape);
+    layer.attention = {layer.attention.x_TD, qkv.qkv_raw_TQ, qkv.q_rstd_TH, qkv.k_rstd_TG,
+                       qkv.qkv_TQ,           output.o_THE,   output.lse_HT};
+    layer.mlp.x_TD = stream.x_TD;
+    if (kept.gate_up) layer.mlp.gate_up_TF2 = allocate_gate_up(saved, config, dtype, num_tokens);
+    shares_gate_up |= !kept.gate_up;
+  }
+  final_x_TD = policy.training ? allocate_tensor(saved, dtype, stream_shape) : layers[0].attention.x_TD;
+
+  dx_TD = policy.training ? allocate_tensor(working, dtype, stream_shape) : TensorView();
   const Arena::Mark mark = working.mark();
-  layer_scratch = allocate_layer_scratch(working, config, dtype, num_tokens, training);
+  layer_scratch = allocate_layer_scratch(working, config, dtype, num_tokens, policy.training, shares_gate_up);
   working.release(mark);
-  loss_scratch = allocate_loss_head_scratch(working, config, dtype, num_tokens, training);
+  loss_scratch = allocate_loss_head_scratch(working, config, dtype, num_tokens, policy.training);
   working.release(mark);
 }
 

@@ -6,22 +6,27 @@
 #include <vector>
 
 #include "model/llama/decoder_layer.h"
+#include "model/llama/kept_outputs.h"
 #include "model/llama/loss_head.h"
 #include "tensor/arena.h"
 
 namespace tessera {
 
-// What is kept of a layer until its backward pass.
-enum class ActivationMode {
-  kForwardOnly,  // nothing: all layers share one set of buffers
-  kKeepAll,      // everything backward needs
-  kKeepInputs,   // the layer's input; the rest is recomputed (activation checkpointing)
+// What the layers of a pass have of their own. Of `layers`, outputs that are not kept share one set of
+// buffers.
+struct ActivationPolicy {
+  bool training = false;  // without, all layers share one input, too
+  std::vector<KeptOutputs> layers;
+  bool offloads_inputs = false;  // the inputs share OffloadedInputs::kSlots slots
 };
+ActivationPolicy activation_policy(const ModelConfig& config, DType dtype, const ActivationLimits& limits);
 
-// Bytes per token and layer, with A = 2 or 4 bytes per activation:
-//   kKeepAll     A (2D + Q + H E + 2F) + 4H,  plus A Q + 4 (H + G) with head norms
-//   kKeepInputs  A D, and the bytes of kKeepAll once
-// plus A D for the residual stream after the last layer.
+// Bytes per token and layer, with A = 2 or 4 bytes per activation: A D for its input, and if kept
+//   qkv         A Q,  plus A Q + 4 (H + G) with head norms
+//   attention   A H E + 4 H
+//   stream      A D
+//   gate_up     2 A F
+// plus A D for the residual stream after the last layer. qkv, attention and stream exist at least once.
 struct Activations {
   std::vector<LayerSaved> layers;
   TensorView final_x_TD;  // the residual stream after the last layer
@@ -35,8 +40,8 @@ struct Activations {
   void reserve(const ModelConfig& config, int64_t max_tokens);
   // Sets up the views for num_tokens tokens. `saved` lives from forward to backward. After reserve() repeated
   // calls do not allocate beyond the arenas.
-  void lay_out(const ModelConfig& config, DType dtype, int64_t num_tokens, ActivationMode mode, Arena& saved,
-               Arena& working);
+  void lay_out(const ModelConfig& config, DType dtype, int64_t num_tokens, const ActivationPolicy& policy,
+               Arena& saved, Arena& working);
 };
 
 }  // namespace tessera

@@ -18,22 +18,24 @@ AttentionBlockConfig attention_block_config(const ModelConfig& config, int64_t l
   return {shape, static_cast<float>(config.rms_norm_eps)};
 }
 
-AttentionSaved allocate_attention_saved(Arena& arena, const ModelConfig& config, DType dtype,
-                                        int64_t num_tokens, TensorView x_TD) {
+void allocate_qkv(Arena& arena, const ModelConfig& config, DType dtype, int64_t num_tokens,
+                  AttentionSaved& saved) {
   const int64_t num_heads = config.num_attention_heads;
   const int64_t num_kv_heads = config.num_key_value_heads;
   const int64_t qkv_width = (num_heads + 2 * num_kv_heads) * config.head_dim;
-  AttentionSaved saved;
-  saved.x_TD = x_TD;
   if (config.qk_norm) {
     saved.qkv_raw_TQ = allocate_tensor(arena, dtype, {num_tokens, qkv_width});
     saved.q_rstd_TH = allocate_tensor(arena, DType::kF32, {num_tokens, num_heads});
     saved.k_rstd_TG = allocate_tensor(arena, DType::kF32, {num_tokens, num_kv_heads});
   }
   saved.qkv_TQ = allocate_tensor(arena, dtype, {num_tokens, qkv_width});
+}
+
+void allocate_attention_output(Arena& arena, const ModelConfig& config, DType dtype, int64_t num_tokens,
+                               AttentionSaved& saved) {
+  const int64_t num_heads = config.num_attention_heads;
   saved.o_THE = allocate_tensor(arena, dtype, {num_tokens, num_heads * config.head_dim});
   saved.lse_HT = allocate_tensor(arena, DType::kF32, {num_heads, num_tokens});
-  return saved;
 }
 
 AttentionScratch allocate_attention_scratch(Arena& arena, const ModelConfig& config, DType dtype,
@@ -82,6 +84,19 @@ void attention_block_forward(Ops& ops, const AttentionBlockConfig& config, const
   project_qkv(ops, config, weights, sequences, residual_TD, saved, scratch);
   ops.attention(saved.qkv_TQ, config.shape, sequences.cu_seqlens, saved.o_THE, saved.lse_HT);
   ops.linear(saved.o_THE, weights.wo_DHE, weights.bo_D, y_TD);
+}
+
+void attention_block_recompute(Ops& ops, const AttentionBlockConfig& config, const AttentionWeights& weights,
+                               const SequenceInfo& sequences, const KeptOutputs& kept,
+                               const AttentionSaved& saved, const AttentionScratch& scratch,
+                               TensorView y_TD) {
+  if (!kept.qkv) project_qkv(ops, config, weights, sequences, /*residual_TD=*/{}, saved, scratch);
+  if (!kept.attention) {
+    ops.attention(saved.qkv_TQ, config.shape, sequences.cu_seqlens, saved.o_THE, saved.lse_HT);
+  }
+  if (kept.stream) return;
+  ops.linear(saved.o_THE, weights.wo_DHE, weights.bo_D, y_TD);
+  ops.add(y_TD, saved.x_TD);
 }
 
 void attention_block_backward(Ops& ops, const AttentionBlockConfig& config, const AttentionWeights& weights,

@@ -15,6 +15,7 @@
 #include <span>
 
 #include "formats/huggingface/model_config.h"
+#include "model/llama/kept_outputs.h"
 #include "ops/ops.h"
 #include "tensor/arena.h"
 
@@ -68,8 +69,11 @@ struct AttentionScratch {
   TensorView dqkv_TQ;  // backward
 };
 
-AttentionSaved allocate_attention_saved(Arena& arena, const ModelConfig& config, DType dtype,
-                                        int64_t num_tokens, TensorView x_TD);
+// The views of `saved` that (2) to (4) write, and those that (5) writes.
+void allocate_qkv(Arena& arena, const ModelConfig& config, DType dtype, int64_t num_tokens,
+                  AttentionSaved& saved);
+void allocate_attention_output(Arena& arena, const ModelConfig& config, DType dtype, int64_t num_tokens,
+                               AttentionSaved& saved);
 AttentionScratch allocate_attention_scratch(Arena& arena, const ModelConfig& config, DType dtype,
                                             int64_t num_tokens, bool training);
 
@@ -78,6 +82,11 @@ AttentionScratch allocate_attention_scratch(Arena& arena, const ModelConfig& con
 void attention_block_forward(Ops& ops, const AttentionBlockConfig& config, const AttentionWeights& weights,
                              const SequenceInfo& sequences, ConstTensorView residual_TD,
                              const AttentionSaved& saved, const AttentionScratch& scratch, TensorView y_TD);
+
+// Recomputes what is not in `kept`, once saved.x_TD is complete: y_TD receives the stream after the block.
+void attention_block_recompute(Ops& ops, const AttentionBlockConfig& config, const AttentionWeights& weights,
+                               const SequenceInfo& sequences, const KeptOutputs& kept,
+                               const AttentionSaved& saved, const AttentionScratch& scratch, TensorView y_TD);
 
 // On entry dx_TD holds the gradient of the stream after the block, x + y; on return that of x. Weight
 // gradients are overwritten or added to, according to `update`.

@@ -6,13 +6,13 @@
 
 namespace tessera {
 LayerScratch allocate_layer_scratch(Arena& arena, const ModelConfig& config, DType dtype, int64_t num_tokens,
-                                    bool training) {
+                                    bool training, bool with_gate_up) {
   LayerScratch scratch;
   const Arena::Mark mark = arena.mark();
   scratch.attention = allocate_attention_scratch(arena, config, dtype, num_tokens, training);
   const int64_t attention_end = arena.used_bytes();
   arena.release(mark);
-  scratch.mlp = allocate_mlp_scratch(arena, config, dtype, num_tokens);
+  scratch.mlp = allocate_mlp_scratch(arena, config, dtype, num_tokens, with_gate_up);
   arena.release({std::max(attention_end, arena.used_bytes())});
   return scratch;
 }
@@ -26,9 +26,10 @@ void decoder_layer_forward(Ops& ops, const AttentionBlockConfig& config, const L
 }
 
 void decoder_layer_recompute(Ops& ops, const AttentionBlockConfig& config, const LayerWeights& weights,
-                             const SequenceInfo& sequences, const LayerSaved& saved,
+                             const SequenceInfo& sequences, const KeptOutputs& kept, const LayerSaved& saved,
                              const LayerScratch& scratch) {
-  decoder_layer_forward(ops, config, weights, sequences, /*residual_TD=*/{}, saved, scratch, /*y_TD=*/{});
+  attention_block_recompute(ops, config, weights.attention, sequences, kept, saved.attention,
+                            scratch.attention, saved.mlp.x_TD);
 }
 
 void decoder_layer_backward(Ops& ops, const AttentionBlockConfig& config, const LayerWeights& weights,

@@ -27,7 +27,7 @@ struct LayerScratch {
   MlpScratch mlp;
 };
 LayerScratch allocate_layer_scratch(Arena& arena, const ModelConfig& config, DType dtype, int64_t num_tokens,
-                                    bool training);
+                                    bool training, bool with_gate_up);
 
 // saved.attention.x_TD holds the output of the previous layer and residual_TD the stream that bypassed it
 // (empty: x is complete). y_TD receives this layer's output; the stream that bypasses it is saved.mlp.x_TD.
@@ -36,9 +36,10 @@ void decoder_layer_forward(Ops& ops, const AttentionBlockConfig& config, const L
                            const SequenceInfo& sequences, ConstTensorView residual_TD,
                            const LayerSaved& saved, const LayerScratch& scratch, TensorView y_TD);
 
-// Recomputes everything in `saved` from saved.attention.x_TD, bit-identical to forward.
+// Recomputes what is not in `kept` of `saved` from saved.attention.x_TD, bit-identical to forward; all but
+// gate_up, which backward recomputes chunk by chunk.
 void decoder_layer_recompute(Ops& ops, const AttentionBlockConfig& config, const LayerWeights& weights,
-                             const SequenceInfo& sequences, const LayerSaved& saved,
+                             const SequenceInfo& sequences, const KeptOutputs& kept, const LayerSaved& saved,
                              const LayerScratch& scratch);
 
 // On entry dx_TD holds the gradient of the stream after the layer, on return that of the stream before it.

@@ -27,6 +27,7 @@ struct Generator::Impl {
   DeviceBuffer workspace;
   RopeTableBuffer rope;
   std::vector<KeyValueCache> caches;  // per layer
+  ActivationPolicy policy;
   Activations activations;
   std::vector<int32_t> positions;  // 0 .. capacity - 1
   std::vector<float> logits_V;     // of the host
@@ -64,8 +65,9 @@ BufferSizes measure_buffers(const LlamaModel& model, int64_t capacity, int64_t m
   Arena saved = Arena::measuring();
   Arena working = Arena::measuring();
   Activations activations;
-  activations.lay_out(model.config(), model.dtype(), max_chunk, ActivationMode::kForwardOnly, saved, working);
   const ActivationLimits limits = {max_chunk, capacity, /*training=*/false};
+  activations.lay_out(model.config(), model.dtype(), max_chunk,
+                      activation_policy(model.config(), model.dtype(), limits), saved, working);
   const int64_t vocab_size = model.config().vocab_size;
   const LogitsPieces last_row = {1, vocab_size, vocab_size};
   return {caches.high_water_bytes(), saved.high_water_bytes(), working.high_water_bytes(),
@@ -86,6 +88,7 @@ Generator::Impl::Impl(LlamaModel& of_model, int64_t max_positions, int64_t chunk
   saved_memory = device.allocate(sizes.saved);
   working_memory = device.allocate(sizes.working);
   workspace = device.allocate(sizes.workspace);
+  policy = activation_policy(config, model->dtype(), {max_chunk, capacity, /*training=*/false});
   rope = RopeTableBuffer(config, capacity, device);
   positions.resize(static_cast<size_t>(capacity));
   std::iota(positions.begin(), positions.end(), 0);
@@ -105,8 +108,7 @@ void Generator::Impl::feed_chunk(std::span<const int32_t> ids, bool want_logits)
   const auto num_tokens = static_cast<int64_t>(ids.size());
   Arena saved(saved_memory);
   Arena working(working_memory);
-  activations.lay_out(model->config(), model->dtype(), num_tokens, ActivationMode::kForwardOnly, saved,
-                      working);
+  activations.lay_out(model->config(), model->dtype(), num_tokens, policy, saved, working);
   ops.bind_workspace(workspace.span());
   const SequenceInfo sequences = {
       {}, std::span<const int32_t>(positions).subspan(static_cast<size_t>(length), ids.size()), rope.table()};

@@ -5,15 +5,6 @@
 #include "base/error.h"
 
 namespace tessera {
-namespace {
-
-ActivationMode activation_mode(const ActivationLimits& limits) {
-  if (!limits.training) return ActivationMode::kForwardOnly;
-  return limits.gradient_checkpointing ? ActivationMode::kKeepInputs : ActivationMode::kKeepAll;
-}
-
-}  // namespace
-
 LlamaModel::LlamaModel(const ModelConfig& config, DType dtype, Ops& ops)
     : TrainableModel(config, dtype, ops) {
   TESSERA_CHECK(config.num_hidden_layers > 0 &&
@@ -59,12 +50,14 @@ ActivationBytes LlamaModel::arena_bytes(const ActivationLimits& limits) const {
   Arena saved = Arena::measuring();
   Arena working = Arena::measuring();
   Activations activations;
-  activations.lay_out(config(), dtype(), limits.max_tokens, activation_mode(limits), saved, working);
+  activations.lay_out(config(), dtype(), limits.max_tokens, activation_policy(config(), dtype(), limits),
+                      saved, working);
   return {saved.high_water_bytes(), working.high_water_bytes()};
 }
 
 void LlamaModel::lay_out(const PackedBatch& batch, Arena& saved, Arena& working) {
-  activations_.lay_out(config(), dtype(), batch.num_tokens(), activation_mode(limits()), saved, working);
+  activations_.lay_out(config(), dtype(), batch.num_tokens(), policy_, saved, working);
+  if (offloaded_) offloaded_->begin();
   sequences_ = {batch.cu_seqlens, batch.positions, rope_.table()};
 }
 
@@ -88,13 +81,29 @@ OpsLimits LlamaModel::ops_limits(const ActivationLimits& limits, std::span<const
   return result;
 }
 
+int64_t LlamaModel::slot_bytes(const ActivationLimits& limits) const {
+  return OffloadedInputs::slot_bytes(limits.max_tokens * config().hidden_size * dtype_bytes(dtype()));
+}
+
+int64_t LlamaModel::offloaded_bytes(const ActivationLimits& limits) const {
+  if (!limits.offload_inputs) return 0;
+  return OffloadedInputs::file_bytes(config().num_hidden_layers, slot_bytes(limits));
+}
+
 int64_t LlamaModel::table_bytes(const ActivationLimits& limits) const {
   return RopeTableBuffer::size_bytes(config(), limits.max_sequence_length);
 }
 
 int64_t LlamaModel::reserve_tables(const ActivationLimits& limits) {
   rope_ = RopeTableBuffer(config(), limits.max_sequence_length, device());
+  policy_ = activation_policy(config(), dtype(), limits);
   activations_.reserve(config(), limits.max_tokens);
+  offloaded_.reset();
+  if (offloaded_bytes(limits) > 0) {
+    TESSERA_CHECK(!input_file().empty() && &device() == &host_device(), "offload to '{}', model on {}",
+                  input_file().native(), device().name());
+    offloaded_.emplace(input_file(), config().num_hidden_layers, slot_bytes(limits), input_file_settings());
+  }
   return rope_.size_bytes();
 }
 
@@ -111,11 +120,13 @@ void LlamaModel::compute_layer(int64_t layer) {
   const TensorView y_TD = is_last ? activations_.final_x_TD : activations_.layers[i + 1].attention.x_TD;
   // Before the first layer the embedding is the whole stream.
   const ConstTensorView residual_TD = i == 0 ? TensorView() : activations_.layers[i - 1].mlp.x_TD;
+  if (offloaded_) offloaded_->before_forward(layer);
   decoder_layer_forward(ops(), block_configs_[i], weights_.layers[i], sequences_, residual_TD, saved,
                         activations_.layer_scratch, y_TD);
   show(layer, "attention", saved.mlp.x_TD);
   show(layer, "mlp", y_TD);
   if (is_last) ops().add(y_TD, saved.mlp.x_TD);
+  if (offloaded_ && has_backward()) offloaded_->after_forward(layer, saved.attention.x_TD);
 }
 
 LossSums LlamaModel::compute_loss(const PackedBatch& batch, float label_smoothing,
@@ -134,14 +145,19 @@ LossSums LlamaModel::compute_head(const PackedBatch& batch, float grad_scale, fl
 
 void LlamaModel::recompute_layer(int64_t layer) {
   const auto i = static_cast<size_t>(layer);
-  decoder_layer_recompute(ops(), block_configs_[i], weights_.layers[i], sequences_, activations_.layers[i],
-                          activations_.layer_scratch);
+  if (offloaded_) offloaded_->before_backward(layer);
+  // The last layer's outputs are still there.
+  const bool is_last = i + 1 == activations_.layers.size();
+  const KeptOutputs kept = is_last ? KeptOutputs{true, true, true} : policy_.layers[i];
+  decoder_layer_recompute(ops(), block_configs_[i], weights_.layers[i], sequences_, kept,
+                          activations_.layers[i], activations_.layer_scratch);
 }
 
 void LlamaModel::compute_layer_backward(int64_t layer, WeightUpdate update) {
   const auto i = static_cast<size_t>(layer);
   decoder_layer_backward(ops(), block_configs_[i], weights_.layers[i], grads_.layers[i], update, sequences_,
                          activations_.layers[i], activations_.layer_scratch, activations_.dx_TD);
+  if (offloaded_) offloaded_->after_backward(layer, activations_.layers[i].attention.x_TD);
 }
 
 void LlamaModel::compute_embedding_backward(const PackedBatch& batch, Update update) {

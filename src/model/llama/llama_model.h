@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "model/llama/activations.h"
 #include "model/llama/llama_tensors.h"
+#include "model/llama/offloaded_inputs.h"
 #include "model/llama/rope_table.h"
 #include "model/trainable_model.h"
 
@@ -18,6 +20,8 @@ class LlamaModel final : public TrainableModel {
   LlamaModel(const ModelConfig& config, DType dtype, Ops& ops);
   static ParameterLayout parameter_layout(const ModelConfig& config);
 
+  int64_t num_keepable_outputs() const override { return tessera::num_keepable_outputs(config()); }
+  int64_t offloaded_bytes(const ActivationLimits& limits) const override;
   ModelFlops flops(std::span<const int32_t> cu_seqlens, int64_t num_targets) const override;
 
   // Writes logits_TV F32 of every position (for tests and small inputs: batches whose logits are not cut by
@@ -43,6 +47,7 @@ class LlamaModel final : public TrainableModel {
   OpsLimits ops_limits(const ActivationLimits& limits, std::span<const LogitsPieces> logits) const;
 
  private:
+  int64_t slot_bytes(const ActivationLimits& limits) const;  // of an offloaded input
   ActivationBytes arena_bytes(const ActivationLimits& limits) const override;
   void lay_out(const PackedBatch& batch, Arena& saved, Arena& working) override;
   // With the LM head cut as the loss cuts it.
@@ -74,7 +79,9 @@ class LlamaModel final : public TrainableModel {
   LlamaGrads grads_;
   double matrix_elements_ = 0;  // of all layers
   RopeTableBuffer rope_;
+  ActivationPolicy policy_;
   Activations activations_;
+  std::optional<OffloadedInputs> offloaded_;
   SequenceInfo sequences_;  // of the current batch
 };
 

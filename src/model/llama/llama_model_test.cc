@@ -76,6 +76,16 @@ TEST_P(ModelOptions, GradientCheckpointingGivesTheSameBits) {
   expect_identical(run_step(config(), dtype(), batch(), limits_of(batch(), true)), kept);
 }
 
+TEST_P(ModelOptions, KeepingSomeOutputsGivesTheSameBits) {
+  const StepResult kept = run_step(config(), dtype(), batch(), limits_of(batch()));
+  ActivationLimits limits = limits_of(batch(), true);
+  for (int64_t count = 1; count <= num_keepable_outputs(config()); ++count) {
+    SCOPED_TRACE(count);
+    limits.num_kept_outputs = count;
+    expect_identical(run_step(config(), dtype(), batch(), limits), kept);
+  }
+}
+
 TEST_P(ModelOptions, NumberOfThreadsDoesNotChangeABit) {
   const StepResult one = run_step(config(), dtype(), batch(), limits_of(batch()), 1);
   for (const int64_t num_threads : {2, 3, 5}) {
@@ -110,11 +120,13 @@ TEST_P(ModelOptions, LossAloneEqualsLossOfTraining) {
 TEST_P(ModelOptions, ReserveAllocatesWhatWasPredictedAndTheArenasAreUsedUp) {
   const auto weights = random_weights(parameter_layout(config()), 0.3f, kSeed);
   TestModel test(config(), dtype(), weights);
-  for (const ActivationMode mode :
-       {ActivationMode::kForwardOnly, ActivationMode::kKeepAll, ActivationMode::kKeepInputs}) {
-    ActivationLimits limits = limits_of(batch());
-    limits.training = mode != ActivationMode::kForwardOnly;
-    limits.gradient_checkpointing = mode == ActivationMode::kKeepInputs;
+  std::vector<ActivationLimits> all(5, limits_of(batch()));
+  all[0].training = false;
+  all[2].gradient_checkpointing = all[3].gradient_checkpointing = all[4].gradient_checkpointing = true;
+  all[3].num_kept_outputs = 2;
+  all[4].offload_inputs = true;
+  for (const ActivationLimits& limits : all) {
+    const ActivationPolicy policy = activation_policy(config(), dtype(), limits);
     const ActivationBytes predicted = test.model().activation_bytes(limits);
     test.model().reserve(limits);
     const ActivationBytes reserved = test.model().reserved_bytes();
@@ -126,18 +138,19 @@ TEST_P(ModelOptions, ReserveAllocatesWhatWasPredictedAndTheArenasAreUsedUp) {
     Arena measured_saved = Arena::measuring();
     Arena measured_working = Arena::measuring();
     Activations activations;
-    activations.lay_out(config(), dtype(), limits.max_tokens, mode, measured_saved, measured_working);
+    activations.lay_out(config(), dtype(), limits.max_tokens, policy, measured_saved, measured_working);
     PageBuffer memory(measured_saved.high_water_bytes() + measured_working.high_water_bytes());
     const auto block = memory.as<std::byte>();
     const auto num_saved = static_cast<size_t>(measured_saved.high_water_bytes());
     Arena saved(block.first(num_saved));
     Arena working(block.subspan(num_saved));
-    activations.lay_out(config(), dtype(), limits.max_tokens, mode, saved, working);
+    activations.lay_out(config(), dtype(), limits.max_tokens, policy, saved, working);
     EXPECT_EQ(saved.high_water_bytes(), measured_saved.high_water_bytes());
     EXPECT_EQ(working.high_water_bytes(), measured_working.high_water_bytes());
     Arena short_saved(block.first(num_saved - kCacheLineBytes));
     Arena enough(block.subspan(num_saved));
-    EXPECT_THROW(activations.lay_out(config(), dtype(), limits.max_tokens, mode, short_saved, enough), Error);
+    EXPECT_THROW(activations.lay_out(config(), dtype(), limits.max_tokens, policy, short_saved, enough),
+                 Error);
   }
 }
 
@@ -241,18 +254,47 @@ TEST(Activations, BytesAreThoseOfTheFormula) {
   const int64_t D = 64, F = 96, H = 4, G = 2, E = 16, L = 5, A = 2;
   for (const bool head_norms : {false, true}) {
     config.qk_norm = head_norms;
-    const auto saved_bytes = [&](ActivationMode mode) {
+    const auto saved_bytes = [&](bool training, bool checkpointing, int64_t num_kept_outputs) {
+      const ActivationLimits limits = {kTokens, kTokens, training, checkpointing, num_kept_outputs};
       Arena saved = Arena::measuring();
       Arena working = Arena::measuring();
-      Activations().lay_out(config, DType::kBF16, kTokens, mode, saved, working);
+      Activations().lay_out(config, DType::kBF16, kTokens, activation_policy(config, DType::kBF16, limits),
+                            saved, working);
       return saved.high_water_bytes();
     };
     const int64_t Q = (H + 2 * G) * E;
-    const int64_t layer = A * (2 * D + Q + H * E + 2 * F) + 4 * H + (head_norms ? A * Q + 4 * (H + G) : 0);
-    EXPECT_EQ(saved_bytes(ActivationMode::kKeepAll), kTokens * (L * layer + A * D));
-    EXPECT_EQ(saved_bytes(ActivationMode::kKeepInputs), kTokens * ((L - 1) * A * D + layer + A * D));
-    EXPECT_EQ(saved_bytes(ActivationMode::kForwardOnly), kTokens * layer);
+    const int64_t gate_up = 2 * A * F;
+    const int64_t rest = A * (2 * D + Q + H * E) + 4 * H + (head_norms ? A * Q + 4 * (H + G) : 0);
+    EXPECT_EQ(saved_bytes(true, false, 0), kTokens * (L * (rest + gate_up) + A * D));
+    EXPECT_EQ(saved_bytes(true, true, 0), kTokens * ((L - 1) * A * D + rest + A * D));
+    EXPECT_EQ(saved_bytes(false, false, 0), kTokens * rest);
+    // Everything that can be kept is what training without checkpointing keeps.
+    EXPECT_EQ(saved_bytes(true, true, num_keepable_outputs(config)), saved_bytes(true, false, 0));
   }
+}
+
+// With rows of 32 tokens attention is the cheapest to recompute; with long ones it is the most expensive.
+TEST(KeptOutputs, AreThoseWhoseRecomputationTakesTheMostTimePerByte) {
+  ModelConfig config = tiny_config();
+  config.hidden_size = 64;
+  config.head_dim = 16;
+  config.num_hidden_layers = 3;
+  const auto first_kept = [&](int64_t row_tokens, int64_t count) {
+    std::string text;
+    for (const KeptOutputs& kept :
+         kept_outputs(config, DType::kBF16, {row_tokens, row_tokens, true, true, count})) {
+      text += fmt::format("{}{}{}{} ", kept.qkv ? "q" : "", kept.attention ? "a" : "", kept.stream ? "s" : "",
+                          kept.gate_up ? "g" : "");
+    }
+    return text;
+  };
+  EXPECT_EQ(first_kept(32, 0), "   ");
+  EXPECT_EQ(first_kept(32, 1), "q   ");
+  EXPECT_EQ(first_kept(32, 4), "qs qs  ");
+  EXPECT_EQ(first_kept(32, 8), "qasg qsg g ");
+  EXPECT_EQ(first_kept(4096, 1), "a   ");
+  EXPECT_EQ(first_kept(4096, 3), "qa a  ");
+  EXPECT_EQ(first_kept(4096, num_keepable_outputs(config)), "qasg qasg g ");
 }
 
 TEST(Model, PackedSequencesEqualTheSumOfSeparateRuns) {

@@ -1,58 +1,94 @@
 #include "model/llama/mlp_block.h"
 
+#include <algorithm>
+
 #include "model/allocate.h"
 #include "model/llama/residual_norm.h"
 
 namespace tessera {
 
-MlpSaved allocate_mlp_saved(Arena& arena, const ModelConfig& config, DType dtype, int64_t num_tokens) {
-  MlpSaved saved;
-  saved.x_TD = allocate_tensor(arena, dtype, {num_tokens, config.hidden_size});
-  saved.gate_up_TF2 = allocate_tensor(arena, dtype, {num_tokens, 2 * config.intermediate_size});
-  return saved;
+TensorView allocate_gate_up(Arena& arena, const ModelConfig& config, DType dtype, int64_t num_tokens) {
+  return allocate_tensor(arena, dtype, {num_tokens, 2 * config.intermediate_size});
 }
 
-MlpScratch allocate_mlp_scratch(Arena& arena, const ModelConfig& config, DType dtype, int64_t num_tokens) {
+MlpScratch allocate_mlp_scratch(Arena& arena, const ModelConfig& config, DType dtype, int64_t num_tokens,
+                                bool with_gate_up) {
+  const int64_t chunk_tokens = std::min(num_tokens, kMlpChunkTokens);
   MlpScratch scratch;
   scratch.norm_TD = allocate_tensor(arena, dtype, {num_tokens, config.hidden_size});
   scratch.rstd_T = allocate_tensor(arena, DType::kF32, {num_tokens});
-  scratch.h_TF = allocate_tensor(arena, dtype, {num_tokens, config.intermediate_size});
+  if (with_gate_up) scratch.gate_up_CF2 = allocate_gate_up(arena, config, dtype, chunk_tokens);
+  scratch.h_CF = allocate_tensor(arena, dtype, {chunk_tokens, config.intermediate_size});
   return scratch;
 }
+
+namespace {
+
+// Tokens [begin, end) of a batch, and where their wide activations are.
+struct MlpChunk {
+  int64_t begin, end;
+  TensorView gate_up_CF2, h_CF;
+
+  TensorView of(TensorView all_TD) const { return all_TD.rows(begin, end); }
+};
+
+template <typename Body>
+void for_each_chunk(const MlpSaved& saved, const MlpScratch& scratch, const Body& body) {
+  const int64_t num_tokens = saved.x_TD.dim(0);
+  for (int64_t begin = 0; begin < num_tokens; begin += kMlpChunkTokens) {
+    const int64_t end = std::min(begin + kMlpChunkTokens, num_tokens);
+    const bool is_kept = !saved.gate_up_TF2.empty();
+    body(MlpChunk{begin, end,
+                  is_kept ? saved.gate_up_TF2.rows(begin, end) : scratch.gate_up_CF2.rows(0, end - begin),
+                  scratch.h_CF.rows(0, end - begin)});
+  }
+}
+
+}  // namespace
 
 void mlp_block_forward(Ops& ops, float norm_eps, const MlpWeights& weights, ConstTensorView residual_TD,
                        const MlpSaved& saved, const MlpScratch& scratch, TensorView y_TD) {
   residual_norm(ops, saved.x_TD, residual_TD, weights.norm_D, norm_eps, scratch.norm_TD, scratch.rstd_T);
-  ops.linear(scratch.norm_TD, weights.w1_F2D, weights.b1_F2, saved.gate_up_TF2);
-  if (y_TD.empty()) return;
-  ops.swiglu(saved.gate_up_TF2, scratch.h_TF);
-  ops.linear(scratch.h_TF, weights.w2_DF, weights.b2_D, y_TD);
+  for_each_chunk(saved, scratch, [&](const MlpChunk& chunk) {
+    ops.linear(chunk.of(scratch.norm_TD), weights.w1_F2D, weights.b1_F2, chunk.gate_up_CF2);
+    ops.swiglu(chunk.gate_up_CF2, chunk.h_CF);
+    ops.linear(chunk.h_CF, weights.w2_DF, weights.b2_D, chunk.of(y_TD));
+  });
 }
 
 void mlp_block_backward(Ops& ops, float norm_eps, const MlpWeights& weights, const MlpGrads& grads,
                         WeightUpdate update, const MlpSaved& saved, const MlpScratch& scratch,
                         TensorView dx_TD) {
-  const ConstTensorView dy_TD = dx_TD;  // the sum x + y passes its gradient to both terms
-
-  // (4) y = h w2^T + b2
+  const TensorView dy_TD = dx_TD;  // the sum x + y passes its gradient to both terms
+  const int64_t num_tokens = saved.x_TD.dim(0);
   if (!grads.b2_D.empty()) ops.linear_backward_bias(dy_TD, grads.b2_D, update.mode);
-  const TensorView dh_TF = scratch.h_TF;
-  ops.linear_backward_input(dy_TD, weights.w2_DF, dh_TF, Update::kOverwrite);
-
-  // (3) h = silu(gate) * up, with h recomputed in the same pass for the weight gradient of (4)
-  const TensorView dgate_up_TF2 = saved.gate_up_TF2;  // in place
-  const TensorView h_TF = scratch.h_TF;               // in place of dh
-  ops.swiglu_backward(dh_TF, saved.gate_up_TF2, dgate_up_TF2, h_TF);
-  ops.linear_backward_weight(dy_TD, h_TF, grads.w2_DF, update);
-
-  // (2) gate_up = norm w1^T + b1, with norm recomputed
   ops.rmsnorm(saved.x_TD, weights.norm_D, norm_eps, scratch.norm_TD, scratch.rstd_T);
-  if (!grads.b1_F2.empty()) ops.linear_backward_bias(dgate_up_TF2, grads.b1_F2, update.mode);
-  ops.linear_backward_weight(dgate_up_TF2, scratch.norm_TD, grads.w1_F2D, update);
-  const TensorView dnorm_TD = scratch.norm_TD;  // norm is no longer needed
-  ops.linear_backward_input(dgate_up_TF2, weights.w1_F2D, dnorm_TD, Update::kOverwrite);
+  for_each_chunk(saved, scratch, [&](const MlpChunk& chunk) {
+    const WeightUpdate of_chunk = {chunk.begin == 0 ? update.mode : Update::kAdd,
+                                   chunk.end == num_tokens ? update.squares : nullptr};
+    const ConstTensorView norm_CD = chunk.of(scratch.norm_TD);
+    if (saved.gate_up_TF2.empty()) ops.linear(norm_CD, weights.w1_F2D, weights.b1_F2, chunk.gate_up_CF2);
+
+    // (4) y = h w2^T + b2
+    const ConstTensorView dy_CD = chunk.of(dy_TD);
+    const TensorView dh_CF = chunk.h_CF;
+    ops.linear_backward_input(dy_CD, weights.w2_DF, dh_CF, Update::kOverwrite);
+
+    // (3) h = silu(gate) * up, with h recomputed in the same pass for the weight gradient of (4)
+    const TensorView dgate_up_CF2 = chunk.gate_up_CF2;  // in place
+    const TensorView h_CF = chunk.h_CF;                 // in place of dh
+    ops.swiglu_backward(dh_CF, chunk.gate_up_CF2, dgate_up_CF2, h_CF);
+    ops.linear_backward_weight(dy_CD, h_CF, grads.w2_DF, of_chunk);
+
+    // (2) gate_up = norm w1^T + b1, with norm recomputed
+    if (!grads.b1_F2.empty()) ops.linear_backward_bias(dgate_up_CF2, grads.b1_F2, of_chunk.mode);
+    ops.linear_backward_weight(dgate_up_CF2, norm_CD, grads.w1_F2D, of_chunk);
+    const TensorView dnorm_CD = chunk.of(scratch.norm_TD);  // norm is no longer needed
+    ops.linear_backward_input(dgate_up_CF2, weights.w1_F2D, dnorm_CD, Update::kOverwrite);
+  });
 
   // (1) norm = rmsnorm(x)
+  const TensorView dnorm_TD = scratch.norm_TD;
   ops.rmsnorm_backward(dnorm_TD, saved.x_TD, weights.norm_D, scratch.rstd_T, dx_TD, Update::kAdd,
                        grads.norm_D, update.mode);
 }

@@ -7,6 +7,10 @@
 //
 // The stream after the block is x + y; the next block adds them (residual_norm.h). Activation gradients are
 // overwritten (=) unless stated otherwise.
+//
+// (2) to (4) and their backward run over kMlpChunkTokens tokens at a time: the widest activations of a layer
+// exist for one chunk, unless gate_up is kept for backward. What is computed depends on the number of tokens
+// alone, not on what is kept.
 #pragma once
 
 #include <cstdint>
@@ -29,25 +33,32 @@ struct MlpTensors {
 using MlpWeights = MlpTensors<ConstTensorView, LinearWeight>;
 using MlpGrads = MlpTensors<TensorView>;
 
+// The products sum a weight gradient over as many tokens per pass on AMX (gemm_amx.cc), so that chunks add
+// no traffic there and leave its bits as they are. Elsewhere a chunk reads and writes the gradient once more:
+// 8 bytes per 8192 operations.
+inline constexpr int64_t kMlpChunkTokens = 4096;
+
 // Kept from forward to backward, per token: A (D + 2F) bytes (A = 2 or 4 bytes per activation). norm and h
 // are recomputed: a pass over memory is cheaper than keeping A (D + F) bytes in every layer.
 struct MlpSaved {
   TensorView x_TD;         // the residual stream
-  TensorView gate_up_TF2;  // backward leaves its gradient here
+  TensorView gate_up_TF2;  // backward leaves its gradient here; empty: backward recomputes it
 };
 
 // Needed only while the block runs.
 struct MlpScratch {
   TensorView norm_TD;
-  TensorView rstd_T;  // F32
-  TensorView h_TF;
+  TensorView rstd_T;       // F32
+  TensorView gate_up_CF2;  // C tokens of a chunk; empty if every layer keeps its own
+  TensorView h_CF;
 };
 
-MlpSaved allocate_mlp_saved(Arena& arena, const ModelConfig& config, DType dtype, int64_t num_tokens);
-MlpScratch allocate_mlp_scratch(Arena& arena, const ModelConfig& config, DType dtype, int64_t num_tokens);
+TensorView allocate_gate_up(Arena& arena, const ModelConfig& config, DType dtype, int64_t num_tokens);
+MlpScratch allocate_mlp_scratch(Arena& arena, const ModelConfig& config, DType dtype, int64_t num_tokens,
+                                bool with_gate_up);
 
 // saved.x_TD holds the output of the previous block, residual_TD the stream that bypassed it. y_TD may share
-// the memory of residual_TD but not of x_TD. With an empty y_TD it stops after (2): all that backward needs.
+// the memory of residual_TD but not of x_TD.
 void mlp_block_forward(Ops& ops, float norm_eps, const MlpWeights& weights, ConstTensorView residual_TD,
                        const MlpSaved& saved, const MlpScratch& scratch, TensorView y_TD);
 

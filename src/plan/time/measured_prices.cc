@@ -111,6 +111,7 @@ SampleRequest MeasuredPrices::request_for(const StepWalks& walks, const std::vec
   request.optimizer = options_.optimizer;
   request.seconds = options_.seconds;
   for (PassShape pass : passes) {
+    pass.num_kept_outputs = 0;  // with every output recomputed, all operations of any number of them occur
     const int64_t most = std::max<int64_t>(1, options_.max_tokens / pass.row_tokens);
     if (pass.rows > most) {
       notes_.push_back(fmt::format("passes of {} were measured with {}", count_of(pass.rows, "row"), most));

@@ -68,6 +68,7 @@ ActivationLimits limits_of(const std::vector<PassShape>& passes) {
     limits.max_tokens = std::max(limits.max_tokens, pass.num_tokens());
     limits.max_sequence_length = std::max(limits.max_sequence_length, pass.row_tokens);
     limits.gradient_checkpointing = pass.gradient_checkpointing;
+    limits.num_kept_outputs = pass.num_kept_outputs;
     limits.pack_weights = pass.pack_weights;
   }
   return limits;

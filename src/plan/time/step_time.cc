@@ -131,6 +131,7 @@ StepFacts step_facts(const MemoryRequest& request, int64_t row_tokens, int64_t m
   facts.last_pass_rows =
       micro_batch_rows * (gradient_accumulation_steps - (facts.num_passes - 1) * micro_batches_per_pass);
   facts.gradient_checkpointing = request.limits.gradient_checkpointing;
+  facts.num_kept_outputs = request.limits.num_kept_outputs;
   facts.pack_weights = request.limits.pack_weights;
   facts.num_threads = num_threads;
   facts.num_nodes = request.num_nodes;
@@ -146,6 +147,7 @@ PassShape pass_shape(const StepWalks& walks, const StepFacts& facts, const Price
   const bool is_last = pass + 1 == facts.num_passes;
   PassShape shape = {is_last ? facts.last_pass_rows : facts.pass_rows, facts.row_tokens};
   shape.gradient_checkpointing = facts.gradient_checkpointing;
+  shape.num_kept_outputs = facts.num_kept_outputs;
   shape.pack_weights = facts.pack_weights && prices.packs_weights(walks.dtype());
   shape.adds = model_accumulates(layout, zero) && pass > 0;
   shape.squares = layout.world_size() == 1 && is_last;

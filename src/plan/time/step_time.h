@@ -31,6 +31,7 @@ struct StepFacts {
   int64_t last_pass_rows = 1;  // at most as many
   int64_t num_passes = 1;      // of a rank
   bool gradient_checkpointing = false;
+  int64_t num_kept_outputs = 0;  // ActivationLimits::num_kept_outputs
   bool pack_weights = false;
   int64_t num_threads = 1;  // of a rank
   int num_nodes = 1;

@@ -46,18 +46,24 @@ ModelFlops flops_of(const ModelConfig& config, const PassShape& shape) {
 TEST(StepWalk, VisitsTheOperationsOfTheModelAndWhatIsRecomputed) {
   const ModelConfig config = shapes("15m", 0);
   StepWalks walks(config, DType::kBF16);
-  for (const bool checkpointing : {false, true}) {
-    const PassShape shape = {.rows = 3, .row_tokens = 200, .gradient_checkpointing = checkpointing};
+  const auto L = static_cast<double>(config.num_hidden_layers);
+  for (const int64_t num_kept_outputs : {-1, 0, 29}) {  // without checkpointing, with it, of 4 x 8 - 3
+    PassShape shape = {.rows = 3, .row_tokens = 200, .gradient_checkpointing = num_kept_outputs >= 0};
+    shape.num_kept_outputs = std::max<int64_t>(num_kept_outputs, 0);
     const PassWork& pass = walks.pass(shape);
     const ModelFlops flops = flops_of(config, shape);
-    const double recomputed = checkpointing ? 1 : 0;
+    const double recomputed = num_kept_outputs == 0 ? 1 : 0;
     EXPECT_NEAR(flop_of(pass.forward, WorkKind::kProduct), flops.layers, 1);
     EXPECT_NEAR(flop_of(pass.forward, WorkKind::kAttention), flops.attention, 1);
-    EXPECT_NEAR(flop_of(pass.backward, WorkKind::kAttention), (2 + recomputed) * flops.attention, 1);
+    // The last layer's outputs are still there.
+    EXPECT_NEAR(flop_of(pass.backward, WorkKind::kAttention),
+                (2 + recomputed * (L - 1) / L) * flops.attention, 1);
     // What a layer's last product gives is not needed again: down_proj's output.
-    const double down = 2.0 * 600 * 8 * 384 * 1024;
-    EXPECT_NEAR(flop_of(pass.backward, WorkKind::kProduct),
-                2 * flops.layers + 3 * flops.lm_head + recomputed * (flops.layers - down), 1);
+    const double down = 2.0 * 600 * L * 384 * 1024;
+    const double gate_up = 2 * down, attention_blocks = flops.layers - down - gate_up;
+    EXPECT_NEAR(
+        flop_of(pass.backward, WorkKind::kProduct),
+        2 * flops.layers + 3 * flops.lm_head + recomputed * (gate_up + attention_blocks * (L - 1) / L), 1);
     EXPECT_TRUE(pass.packing.empty());
   }
 }

@@ -104,6 +104,7 @@ void walk_pass(const ModelConfig& config, DType dtype, const PassShape& shape,
   model->bind_parameters(weights.view(dtype, {count}), gradients.view(DType::kF32, {count}));
   ActivationLimits limits = {shape.num_tokens(), shape.row_tokens};
   limits.gradient_checkpointing = shape.gradient_checkpointing;
+  limits.num_kept_outputs = shape.num_kept_outputs;
   limits.pack_weights = shape.pack_weights;
   model->reserve(limits);
   model->call_between_layers([&](int64_t group, WeightUse use) {

@@ -20,6 +20,7 @@ struct PassShape {
   int64_t rows = 1;
   int64_t row_tokens = 1024;  // of each
   bool gradient_checkpointing = false;
+  int64_t num_kept_outputs = 0;  // ActivationLimits::num_kept_outputs
   bool pack_weights = false;
   bool adds = false;     // to gradients, rather than overwriting them
   bool squares = false;  // the products also sum the squares of the gradients

@@ -1,0 +1,71 @@
+#include "model/llama/kept_outputs.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "base/error.h"
+#include "model/flops.h"
+
+namespace tessera {
+namespace {
+
+// One output of one layer, and the floating-point operations per byte that keeping it saves.
+struct KeepableOutput {
+  bool KeptOutputs::*output;
+  size_t layer;
+  double flop_per_byte;
+};
+
+// Per token of rows of the greatest length. The norm and rotation that are recomputed with qkv, and the sum
+// that is recomputed with the stream, only break ties: outputs of equal cost are listed in that order.
+std::vector<KeepableOutput> keepable_outputs(const ModelConfig& config, DType dtype, int64_t row_tokens) {
+  // Attention reaches this much less of the peak than products do (plan/time/machine_rates.h).
+  constexpr double kAttentionSlowdown = 0.55 / 0.35;
+  const auto A = static_cast<double>(dtype_bytes(dtype));
+  const auto D = static_cast<double>(config.hidden_size);
+  const auto H = static_cast<double>(config.num_attention_heads);
+  const auto G = static_cast<double>(config.num_key_value_heads);
+  const auto E = static_cast<double>(config.head_dim);
+  const double Q = (H + 2 * G) * E;
+  const double qkv_bytes = A * Q + (config.qk_norm ? A * Q + 4 * (H + G) : 0);
+
+  std::vector<KeepableOutput> outputs;
+  const auto num_layers = static_cast<size_t>(config.num_hidden_layers);
+  const auto add = [&](bool KeptOutputs::*output, size_t layer, double flop_per_byte) {
+    const bool is_shared_by_last = output != &KeptOutputs::gate_up;
+    if (layer + 1 < num_layers || !is_shared_by_last) outputs.push_back({output, layer, flop_per_byte});
+  };
+  for (size_t layer = 0; layer < num_layers; ++layer) add(&KeptOutputs::qkv, layer, 2 * D * Q / qkv_bytes);
+  for (size_t layer = 0; layer < num_layers; ++layer) {
+    const int64_t window = config.sliding_window.empty() ? 0 : config.sliding_window[layer];
+    const double pairs = causal_pairs(row_tokens, window) / static_cast<double>(row_tokens);
+    add(&KeptOutputs::attention, layer, kAttentionSlowdown * 4 * H * E * pairs / (A * H * E + 4 * H));
+  }
+  for (size_t layer = 0; layer < num_layers; ++layer) add(&KeptOutputs::stream, layer, 2 * H * E / A);
+  for (size_t layer = 0; layer < num_layers; ++layer) add(&KeptOutputs::gate_up, layer, 2 * D / A);
+  std::ranges::stable_sort(outputs, std::greater(), &KeepableOutput::flop_per_byte);
+  return outputs;
+}
+
+}  // namespace
+
+int64_t num_keepable_outputs(const ModelConfig& config) { return 4 * config.num_hidden_layers - 3; }
+
+std::vector<KeptOutputs> kept_outputs(const ModelConfig& config, DType dtype,
+                                      const ActivationLimits& limits) {
+  const bool keeps_all = limits.training && !limits.gradient_checkpointing;
+  std::vector<KeptOutputs> kept(static_cast<size_t>(config.num_hidden_layers),
+                                {keeps_all, keeps_all, keeps_all, keeps_all});
+  if (limits.num_kept_outputs == 0) return kept;
+  TESSERA_CHECK(limits.training && limits.gradient_checkpointing && limits.num_kept_outputs > 0 &&
+                    limits.num_kept_outputs <= num_keepable_outputs(config),
+                "{} of {} outputs are to be kept", limits.num_kept_outputs, num_keepable_outputs(config));
+  const std::vector<KeepableOutput> outputs = keepable_outputs(config, dtype, limits.max_sequence_length);
+  for (int64_t i = 0; i < limits.num_kept_outputs; ++i) {
+    const KeepableOutput& each = outputs[static_cast<size_t>(i)];
+    kept[each.layer].*each.output = true;
+  }
+  return kept;
+}
+
+}  // namespace tessera
