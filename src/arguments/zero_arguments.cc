@@ -17,6 +17,8 @@ ZeroSettings zero_settings_of(const TrainingArguments& args, const ModelConfig& 
   zero.prefetch_elements = args.prefetch_elements(config.hidden_size);
   zero.overlap = args.overlap_comm;
   zero.state_tensors = state_tensors_of(args);
+  zero.optimizer_in_backward = args.optimizer_in_backward;
+  zero.computes_twice = args.computes_norm_first();
   zero.persistence_threshold = args.persistence_threshold_elements(config.hidden_size);
   return zero;
 }

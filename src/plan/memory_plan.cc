@@ -225,6 +225,7 @@ ZeroLayout zero_layout(const ParameterLayout& layout, int num_nodes, int local_w
   out.alignment = kParameterAlignment;
   out.num_nodes = num_nodes;
   out.local_world_size = local_world_size;
+  out.tied_embeddings = is_vector(layout.parameters().back().kind);
   return out;
 }
 
@@ -358,6 +359,7 @@ MemoryAlternative sharded(MemoryAlternative alternative) {
     alternative.change += (alternative.change.empty() ? "" : " and ") + std::string(text);
   };
   MemoryRequest& request = alternative.request;
+  if (std::exchange(request.zero.optimizer_in_backward, false)) change("optimizer_in_backward false");
   if (std::exchange(request.limits.pack_weights, false)) change("pack_weights never");
   if (std::exchange(request.zero.stage, 3) < 3) change("zero_stage 3");
   if (std::exchange(request.zero.schedule, GatherSchedule::kPerLayer) != GatherSchedule::kPerLayer) {
@@ -370,7 +372,9 @@ MemoryAlternative sharded(MemoryAlternative alternative) {
 // of nodes would; "" if there is none.
 std::string node_advice(const TrainableModel& model, const MemoryRequest& request, int64_t free_bytes,
                         const std::vector<MemoryAlternative>& alternatives) {
-  std::vector<MemoryAlternative> candidates = {{"", request}, sharded({"", request})};
+  std::vector<MemoryAlternative> candidates;
+  if (!request.zero.optimizer_in_backward) candidates.push_back({"", request});  // it needs one rank
+  candidates.push_back(sharded({"", request}));
   for (const MemoryAlternative& alternative : alternatives) candidates.push_back(sharded(alternative));
   for (const MemoryAlternative& candidate : candidates) {
     const std::optional<int> nodes = nodes_that_fit(model, candidate.request, free_bytes, kMaxAdvisedNodes);

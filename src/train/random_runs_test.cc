@@ -86,6 +86,8 @@ void draw_division(Draw& draw, const Machine& machine, TrainingArguments* args) 
   args->overlap_comm = draw.coin();
   args->gradient_checkpointing = draw.coin();
   args->merge_micro_batches = draw.one_of({"auto", "always", "never"});
+  args->optimizer_in_backward = machine.ranks.world_size() == 1 && draw.coin();
+  if (args->optimizer_in_backward) args->merge_micro_batches = "always";
   args->pack_weights = draw.one_of({"auto", "always", "never"});
   args->load_weights_once = *args->zero_stage == 0 ? "per_node" : draw.one_of({"per_node", "per_cluster"});
   args->async_save = draw.coin();
@@ -171,11 +173,12 @@ struct RandomRun {
     const TrainingArguments& args = tiny.args;
     return fmt::format(
         "{} nodes of {} ranks of {} threads, stage {} {}, {}, micro-batch {} x {}, merge {}, pack {}, "
-        "checkpointing {}, packing {}, async_save {}, {} sources, streaming {}, NEFTune {}",
+        "checkpointing {}, in backward {}, packing {}, async_save {}, {} sources, streaming {}, NEFTune {}",
         machine.ranks.num_nodes, machine.ranks.local_world_size, machine.threads_per_rank, *args.zero_stage,
         args.gather_schedule, args.dtype, args.per_device_train_batch_size, args.gradient_accumulation_steps,
-        args.merge_micro_batches, args.pack_weights, args.gradient_checkpointing, args.packing,
-        args.async_save, args.dataset.size(), args.streaming, args.neftune_noise_alpha.value_or(0));
+        args.merge_micro_batches, args.pack_weights, args.gradient_checkpointing, args.optimizer_in_backward,
+        args.packing, args.async_save, args.dataset.size(), args.streaming,
+        args.neftune_noise_alpha.value_or(0));
   }
 
   // Trains into tiny.folder() / `output`; SIGTERM reaches the last rank after `stop_after` steps.

@@ -121,9 +121,20 @@ int64_t num_live_layers(const ZeroLayout& layout, const ZeroSettings& settings) 
   return std::min(num_layers, std::max<int64_t>(2, std::min(1 + ahead, allowed)));
 }
 
+GradientWindow gradient_window(const ZeroLayout& layout) {
+  GradientWindow window;
+  const int64_t kept = layout.tied_embeddings ? layout.groups.front().size() : 0;
+  for (size_t g = 0; g < layout.groups.size(); ++g) {
+    window.begin.push_back(g == 0 ? 0 : kept);
+    window.num_elements = std::max(window.num_elements, window.begin.back() + layout.groups[g].size());
+  }
+  return window;
+}
+
 ZeroMemory zero_memory(const ZeroLayout& layout, const ZeroSettings& settings) {
   TESSERA_CHECK(0 <= settings.stage && settings.stage <= 3 && settings.passes_per_step > 0,
                 "stage {}, {} passes", settings.stage, settings.passes_per_step);
+  TESSERA_CHECK(!settings.optimizer_in_backward || layout.world_size() == 1, "{} ranks", layout.world_size());
   const int64_t weight_size = dtype_bytes(settings.weight_dtype);
   const ShardPlan plan = shard_plan(layout);
   int64_t whole_share = 0, largest_share = 0;
@@ -151,7 +162,9 @@ ZeroMemory zero_memory(const ZeroLayout& layout, const ZeroSettings& settings) {
   if (settings.gradient_dtype == DType::kBF16) {
     memory.rounding_bytes = dtype_bytes(DType::kF32) * kRoundingElements;
   }
-  memory.accumulator_bytes = dtype_bytes(settings.gradient_dtype) * num_accumulated;
+  memory.accumulator_bytes = settings.optimizer_in_backward
+                                 ? dtype_bytes(DType::kF32) * gradient_window(layout).num_elements
+                                 : dtype_bytes(settings.gradient_dtype) * num_accumulated;
   memory.remainder_bytes = remainder_bytes(num_owned, settings.weight_dtype);
   memory.optimizer_bytes = optimizer_state_bytes(settings.state_tensors, num_owned, settings.weight_dtype) -
                            memory.remainder_bytes;
@@ -163,12 +176,14 @@ std::vector<MemoryItem> zero_memory_items(const ZeroLayout& layout, const ZeroSe
   const std::string weight_name(dtype_name(settings.weight_dtype));
   const std::string gradient_name(dtype_name(settings.gradient_dtype));
   const MemoryScope weight_scope = layout.world_size() > 1 ? MemoryScope::kNode : MemoryScope::kRank;
+  const std::string gradients = settings.optimizer_in_backward
+                                    ? "of the groups in use (F32)"
+                                    : fmt::format("accumulators ({})", gradient_name);
   const char* part = shards_weights(layout, settings) ? "own parts" : "complete";
   std::vector<MemoryItem> items = {
       {MemoryKind::kWeights, weight_scope, fmt::format("{} ({})", part, weight_name), memory.weight_bytes},
       {MemoryKind::kWeights, weight_scope, "gathered layers", memory.live_weight_bytes},
-      {MemoryKind::kGradients, MemoryScope::kRank, fmt::format("accumulators ({})", gradient_name),
-       memory.accumulator_bytes},
+      {MemoryKind::kGradients, MemoryScope::kRank, gradients, memory.accumulator_bytes},
       {MemoryKind::kGradients, MemoryScope::kNode, "in flight (F32)", memory.layer_buffer_bytes},
       {MemoryKind::kGradients, MemoryScope::kRank, "sums on the network (F32)", memory.staging_bytes},
       {MemoryKind::kGradients, MemoryScope::kRank, "sums to be rounded (F32)", memory.rounding_bytes},

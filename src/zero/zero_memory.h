@@ -15,6 +15,8 @@
 //   on the network float32, two shares of the largest group per rank, if neither accumulators nor layer
 //                  buffers have room for them: accumulators that are complete but BF16, or that hold just the
 //                  own part with several ranks on a node
+//   in backward    a rank alone that updates groups in the backward pass has float32 gradients of the largest
+//                  group only (with tied embeddings also of the embedding), and nothing else of the above
 //   rounding       float32, 4 MiB per rank, if accumulators are BF16
 #pragma once
 
@@ -39,6 +41,7 @@ struct ZeroLayout {
   int64_t alignment = 1;     // of part boundaries, in elements
   int num_nodes = 1;
   int local_world_size = 1;
+  bool tied_embeddings = false;  // the gradients of group 0 are in use from the head to the end of a pass
 
   int world_size() const { return num_nodes * local_world_size; }
   int64_t num_elements() const;  // in all groups
@@ -57,7 +60,17 @@ struct ZeroSettings {
   bool overlap = true;                        // of network and computation; otherwise transfers block
   int64_t persistence_threshold = 100'000;    // groups up to this size stay complete on every node
   StateTensors state_tensors = {};            // of the optimizer
+  bool optimizer_in_backward = false;         // a rank alone: groups are updated in the backward pass
+  bool computes_twice = false;                // a step's pass, first for the gradient norm alone
 };
+
+// Where a rank that updates in the backward pass has the float32 gradients of each group, one group after the
+// other in the same place.
+struct GradientWindow {
+  std::vector<int64_t> begin;  // by group
+  int64_t num_elements = 0;
+};
+GradientWindow gradient_window(const ZeroLayout& layout);
 
 // Whether the group stays complete on every node when weights are sharded.
 bool is_persistent(const ZeroLayout& layout, const ZeroSettings& settings, int64_t group);
