@@ -230,7 +230,7 @@ void read_header(const CheckpointCatalog& catalog, CatalogFile& file) {
   for (auto piece = file.pieces.begin() + 1; piece != file.pieces.end(); ++piece) {
     while (entry->offset_bytes + entry->size_bytes <= piece->offset_bytes) ++entry;
     const int64_t begin = piece->offset_bytes - entry->offset_bytes;
-    const int64_t element_bytes = dtype_bytes(entry->dtype);
+    const int64_t element_bytes = state_bytes(entry->dtype, 1);  // of a block, where there are blocks
     if (piece->size_bytes > entry->size_bytes - begin || begin % element_bytes != 0 ||
         piece->size_bytes % element_bytes != 0 || piece->size_bytes > kMaxPieceBytes) {
       refuse(*piece, "whole elements of one tensor, at most 64 MiB");
@@ -272,7 +272,8 @@ StoredParts find_parts(const CheckpointCatalog& catalog) {
       const std::string_view parameter = std::string_view(entry.name).substr(slash + 1);
       if (entry.name == without_tensors.tensor_name(StoredParts::kMaster, parameter)) continue;
       if (std::ranges::find(tensors, name, &StateTensor::name) != tensors.end()) continue;
-      tensors.push_back({name, entry.dtype == DType::kBF16 ? DType::kBF16 : DType::kF32});
+      const bool is_known = entry.dtype == DType::kBF16 || is_block_code(entry.dtype);
+      tensors.push_back({name, is_known ? entry.dtype : DType::kF32});
     }
   }
   if (tensors.size() > kMaxStateTensors) {
@@ -313,9 +314,9 @@ void add_state_tensors(CheckpointCatalog& catalog, const RankIndex& index) {
       const std::string state = catalog.parts.tensor_name(part, tensor);
       const auto at = entries.find(state);
       const SafetensorsEntry* entry = at == entries.end() ? nullptr : at->second;
-      if (entry == nullptr || entry->dtype != *dtype || entry->shape != std::vector<int64_t>{count}) {
+      if (entry == nullptr || entry->dtype != *dtype || entry->shape != stored_shape(*dtype, count)) {
         fail(ExitCode::kBadData, "{}: tensor '{}': expected {} [{}], found {}", path, printable(state),
-             dtype_name(*dtype), count,
+             dtype_name(*dtype), fmt::join(stored_shape(*dtype, count), ", "),
              entry == nullptr
                  ? "none"
                  : fmt::format("{} [{}]", dtype_name(entry->dtype), fmt::join(entry->shape, ", ")));
@@ -323,9 +324,14 @@ void add_state_tensors(CheckpointCatalog& catalog, const RankIndex& index) {
       ++num_tensors;
       int64_t offset = entry->offset_bytes;
       for (const ElementRange& range : ranges) {
+        if (range.begin % state_block(*dtype) != 0) {
+          fail(ExitCode::kBadData,
+               "{}: elements of {}: expected ranges from multiples of {} on, found [{}, {})", origin,
+               printable(tensor), state_block(*dtype), range.begin, range.end);
+        }
         parameter->second.state[part].push_back(
             {range.begin, range.end, static_cast<size_t>(file - catalog.files.begin()), offset});
-        offset += (range.end - range.begin) * dtype_bytes(*dtype);
+        offset += state_bytes(*dtype, range.end - range.begin);
       }
     }
   }

@@ -315,6 +315,23 @@ TEST_F(CheckpointDamage, IndexesThatContradictThemselvesOrEachOtherAreRefused) {
   use(folder_);
 }
 
+// A block of codes cannot be divided.
+TEST_F(CheckpointDamage, RangesOfCodesBeginWithABlock) {
+  const StateTensor codes[] = {{"exp_avg", DType::kI8}, {"exp_avg_sq", DType::kU8}};
+  fs::remove_all(folder_);
+  TestCheckpoint test;
+  test.output_dir = output_.path();
+  test.world_size = 2;
+  test.tensors = codes;
+  folder_ = write_checkpoint(test, config_, layout_, random_state(layout_, DType::kBF16, 1, codes));
+  change_index(1, [](RankIndex& index) {
+    ElementRange& range = index.elements["model.embed_tokens.weight"][0];
+    range = {range.begin - 1, range.end - 1};
+  });
+  expect_refused(
+      {state_index_name(1, 2), "model.embed_tokens.weight", "multiples of 32 on, found [159, 319)"});
+}
+
 // Detected without reading weights and moments.
 TEST_F(CheckpointDamage, TextsAreCheckedWhenACheckpointIsOpened) {
   for (const char* name : {"trainer_state.json", "training_args.json"}) {

@@ -54,10 +54,10 @@ StoredParts::StoredParts(DType model_dtype, StateTensors tensors) : model_dtype_
   for (const StateTensor& tensor : tensors) parts_.push_back({std::string(tensor.name), tensor.dtype});
 }
 
-int64_t StoredParts::bytes_per_element() const {
-  int64_t bytes = 0;
-  for (size_t part = 0; part < count(); ++part) bytes += element_bytes(part);
-  return bytes;
+int64_t StoredParts::bytes(int64_t count) const {
+  int64_t total = 0;
+  for (size_t part = 0; part < parts_.size(); ++part) total += bytes(part, count);
+  return total;
 }
 
 std::string StoredParts::tensor_name(size_t part, std::string_view parameter) const {
@@ -114,6 +114,11 @@ std::vector<OwnedPart> owned_parts(const ParameterLayout& layout, const std::vec
   return parts;
 }
 
+std::vector<int64_t> stored_shape(DType dtype, int64_t count) {
+  if (!is_block_code(dtype)) return {count};
+  return {divide_up(count, kCodeBlock), kCodeBlockBytes};
+}
+
 SafetensorsLayout state_file_layout(const std::vector<OwnedPart>& parts, const StoredParts& stored) {
   std::vector<SafetensorsSpec> tensors;
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -122,7 +127,8 @@ SafetensorsLayout state_file_layout(const std::vector<OwnedPart>& parts, const S
     const int64_t count = parts[i].position + parts[i].end - parts[i].begin;
     for (size_t part = StoredParts::kMaster; part < stored.count(); ++part) {
       if (const auto dtype = stored.dtype(part)) {
-        tensors.push_back({stored.tensor_name(part, parts[i].parameter->name), {count}, *dtype});
+        tensors.push_back(
+            {stored.tensor_name(part, parts[i].parameter->name), stored_shape(*dtype, count), *dtype});
       }
     }
   }

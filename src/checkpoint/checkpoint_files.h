@@ -50,10 +50,11 @@ class StoredParts {
   //   with a model in BF16:  I16, the remainder of master_remainder() (base/float_types.h)
   //   with a model in F16:   F32, the master itself
   std::optional<DType> dtype(size_t part) const { return parts_[part].dtype; }
-  int64_t element_bytes(size_t part) const {
-    return parts_[part].dtype ? dtype_bytes(*parts_[part].dtype) : 0;
+  // Of the first `count` elements, as state_bytes().
+  int64_t bytes(size_t part, int64_t count) const {
+    return parts_[part].dtype ? state_bytes(*parts_[part].dtype, count) : 0;
   }
-  int64_t bytes_per_element() const;  // of all parts
+  int64_t bytes(int64_t count) const;  // of all parts
   // The name of the tensor of the optimizer's state, "exp_avg"; from kFirstTensor on.
   const std::string& prefix(size_t part) const { return parts_[part].prefix; }
   // In a state file: "remainder/", "master/" or the optimizer's name of the tensor, as in "exp_avg/", before
@@ -84,6 +85,8 @@ struct OwnedPart {
 };
 // The parts of the parameters that lie in the ranges, ascending.
 std::vector<OwnedPart> owned_parts(const ParameterLayout& layout, const std::vector<ElementRange>& owned);
+// The shape of `count` elements of a tensor in a state file: [count], or [blocks, bytes of a block].
+std::vector<int64_t> stored_shape(DType dtype, int64_t count);
 SafetensorsLayout state_file_layout(const std::vector<OwnedPart>& parts, const StoredParts& stored);
 
 // The unit of reading, encoding, writing and checksumming: elements of one parameter. 1 MiB of float32 stays

@@ -31,7 +31,8 @@ constexpr size_t kAnnouncedPieces = 64;
 struct PieceSlice {
   size_t file = 0;
   size_t piece = 0;
-  int64_t offset_bytes = 0;  // of the slice's first element within the piece
+  int64_t offset_bytes = 0;  // of the slice's first element, or of its block, within the piece
+  int64_t skipped = 0;       // elements of the block before it
 };
 
 // Elements passed to the sink in one call: a slice of one piece and, for BF16 masters, the matching slice of
@@ -112,35 +113,37 @@ struct Cut {
   PieceSlice slice;
 };
 
-void add_cuts(const CheckpointCatalog& catalog, const Extent& extent, int64_t element_bytes, int64_t begin,
-              int64_t end, std::vector<Cut>* cuts) {
+void add_cuts(const CheckpointCatalog& catalog, const Extent& extent, DType dtype, int64_t begin, int64_t end,
+              std::vector<Cut>* cuts) {
+  const int64_t block = state_block(dtype), block_bytes = state_bytes(dtype, block);
   const CatalogFile& file = catalog.files[extent.file];
   begin = std::max(begin, extent.begin);
   end = std::min(end, extent.end);
   while (begin < end) {
-    const int64_t offset = extent.offset_bytes + (begin - extent.begin) * element_bytes;
+    const int64_t skipped = (begin - extent.begin) % block;
+    const int64_t offset = extent.offset_bytes + (begin - extent.begin) / block * block_bytes;
     const size_t index = file.piece_at(offset);
     const PieceRecord& piece = file.pieces[index];
-    const int64_t left = (piece.offset_bytes + piece.size_bytes - offset) / element_bytes;
+    const int64_t left = (piece.offset_bytes + piece.size_bytes - offset) / block_bytes * block - skipped;
     const int64_t cut_end = std::min(end, begin + left);
-    cuts->push_back({begin, cut_end, {extent.file, index, offset - piece.offset_bytes}});
+    cuts->push_back({begin, cut_end, {extent.file, index, offset - piece.offset_bytes, skipped}});
     begin = cut_end;
   }
 }
 
 std::vector<Cut> cuts_of(const CheckpointCatalog& catalog, const CatalogParameter& parameter, size_t part,
                          int64_t begin, int64_t end) {
-  const int64_t element_bytes = catalog.parts.element_bytes(part);
+  const DType dtype = *catalog.parts.dtype(part);
   std::vector<Cut> cuts;
   if (part == StoredParts::kModel) {
-    add_cuts(catalog, parameter.model, element_bytes, begin, end, &cuts);
+    add_cuts(catalog, parameter.model, dtype, begin, end, &cuts);
     return cuts;
   }
   const std::vector<Extent>& extents = parameter.state[part];
   auto extent = std::partition_point(extents.begin(), extents.end(),
                                      [&](const Extent& candidate) { return candidate.end <= begin; });
   for (; extent != extents.end() && extent->begin < end; ++extent) {
-    add_cuts(catalog, *extent, element_bytes, begin, end, &cuts);
+    add_cuts(catalog, *extent, dtype, begin, end, &cuts);
   }
   return cuts;
 }
@@ -225,7 +228,7 @@ class UnitReader {
     const std::byte* values = read_slice(unit.values, &values_);
     if (!needs_remainders(catalog_, unit.kind)) {
       const DType dtype = *catalog_.parts.dtype(unit.part);
-      sink_(unit.kind, unit.flat_begin, decode_values(values, count, dtype, &decoded_));
+      sink_(unit.kind, unit.flat_begin, decode_values(values, unit.values.skipped, count, dtype, &decoded_));
       return;
     }
     const std::byte* remainders = read_slice(unit.remainders, &remainders_);

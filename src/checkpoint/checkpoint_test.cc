@@ -82,7 +82,8 @@ TEST_F(Checkpoint, HoldsTheStateOfAnyOptimizer) {
   const ModelConfig config = tiny_checkpoint_config();
   const ParameterLayout layout = parameter_layout(config);
   const StateTensor two[] = {{"a", DType::kBF16}, {"b"}};
-  const StateTensors cases[] = {{}, MomentumSgd::kStateTensors, two};
+  const StateTensor codes[] = {{"a", DType::kI8}, {"b", DType::kU8}};
+  const StateTensors cases[] = {{}, MomentumSgd::kStateTensors, two, codes};
   for (const StateTensors tensors : cases) {
     for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
       SCOPED_TRACE(fmt::format("{} tensors, {}", tensors.size(), dtype_name(dtype)));
@@ -112,6 +113,40 @@ TEST_F(Checkpoint, GivesItsStateToAnotherFormOfTheOptimizer) {
   TestState momentum = state;
   momentum.arrays.pop_back();
   EXPECT_TRUE(load_checkpoint(reader, layout_, 2, Lion::kStateTensors) == momentum);
+}
+
+// Pieces of many blocks, more ranks than blocks in some parameters, and ranges that begin within a block.
+TEST_F(Checkpoint, StateInCodesIsReadByAnyNumberOfRanksAndAnyRanges) {
+  ModelConfig config = checkpoint_test_config();
+  config.qkv_bias = config.mlp_bias = false;  // their parts do not begin at multiples of 32
+  const ParameterLayout layout = parameter_layout(config);
+  const StateTensor codes[] = {{"exp_avg", DType::kI8}, {"exp_avg_sq", DType::kU8}};
+  const TestState state = random_state(layout, DType::kBF16, kSeed, codes);
+  for (const int world_size : {1, 3}) {
+    TestCheckpoint test = checkpoint(DType::kBF16, world_size);
+    test.tensors = codes;
+    const fs::path path = write_checkpoint(test, config, layout, state);
+    const CheckpointReader reader = CheckpointReader::open(path);
+    for (const int num_readers : {1, 7}) {
+      EXPECT_TRUE(load_checkpoint(reader, layout, num_readers, codes) == state)
+          << world_size << " ranks, read by " << num_readers;
+    }
+    // Other forms of the optimizer get the values.
+    const TestState whole = load_checkpoint(reader, layout, 2);
+    EXPECT_TRUE(whole.arrays == state.arrays);
+    TestState found = zero_state(layout, codes), expected = found;
+    const std::vector<ElementRange> ranges = {{3, 5}, {1000, 300'001}, {1'048'575, 1'048'578}};
+    ThreadPool pool(2);
+    reader.load(layout, codes, ranges, found.sink(), pool);
+    for_each_state_kind(std::size(codes), [&](StateKind kind) {
+      for (const ElementRange& range : ranges) {
+        std::copy(state.of(kind).begin() + range.begin, state.of(kind).begin() + range.end,
+                  expected.of(kind).begin() + range.begin);
+      }
+    });
+    EXPECT_TRUE(found == expected);
+    fs::remove_all(path);
+  }
 }
 
 // Arbitrary ranges: elements outside them stay as they were.

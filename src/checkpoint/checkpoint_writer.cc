@@ -236,15 +236,14 @@ void CheckpointWriter::Impl::write_pieces() {
 
 CheckpointWriter::Impl::Place CheckpointWriter::Impl::place_of(const StatePiece& piece, size_t part) {
   const std::string& name = piece.parameter->name;
-  const int64_t element_bytes = stored.element_bytes(part);
   if (part == StoredParts::kModel) {
     const SafetensorsModelLayout::Place place = model_layout.at(name);
     return {model_files[static_cast<size_t>(place.file)].get(),
-            place.entry->offset_bytes + piece.begin * element_bytes};
+            place.entry->offset_bytes + stored.bytes(part, piece.begin)};
   }
   const SafetensorsEntry* entry = state_layout.find(stored.tensor_name(part, name));
   TESSERA_CHECK(entry != nullptr, "{}", name);
-  return {state_file.get(), entry->offset_bytes + piece.position * element_bytes};
+  return {state_file.get(), entry->offset_bytes + stored.bytes(part, piece.position)};
 }
 
 void CheckpointWriter::Impl::write_piece(const PieceQueue::Work& work) {

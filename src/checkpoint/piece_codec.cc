@@ -47,7 +47,7 @@ EncodedSizes encoded_sizes(int64_t count, const StoredParts& parts) {
   EncodedSizes sizes;
   for (size_t part = 0; part < parts.count(); ++part) {
     sizes.offset_bytes[part] = sizes.total_bytes;
-    sizes.size_bytes[part] = count * parts.element_bytes(part);
+    sizes.size_bytes[part] = parts.bytes(part, count);
     sizes.total_bytes += round_up(sizes.size_bytes[part], kCacheLineBytes);
   }
   return sizes;
@@ -58,19 +58,24 @@ void encode_piece(const StatePiece& piece, int64_t first, int64_t count, const S
   const DType model_dtype = parts.model_dtype();
   const EncodedSizes sizes = encoded_sizes(piece.count, parts);
   const auto part_at = [&](size_t part, int64_t element) {
-    return buffer + sizes.offset_bytes[part] + element * parts.element_bytes(part);
+    return buffer + sizes.offset_bytes[part] + parts.bytes(part, element);
   };
   const int64_t flat = piece.flat_begin() + first;
   std::array<float, kBlockElements> block;
   for (size_t part = StoredParts::kFirstTensor; part < parts.count(); ++part) {
     const StateKind kind = state_kind(part - StoredParts::kFirstTensor);
-    if (parts.dtype(part) == DType::kF32) {
+    const DType dtype = *parts.dtype(part);
+    if (dtype == DType::kF32) {
       source(kind, flat, {reinterpret_cast<float*>(part_at(part, first)), static_cast<size_t>(count)});
       continue;
     }
     for (int64_t done = 0; done < count; done += kBlockElements) {
       const auto values = std::span(block).first(static_cast<size_t>(std::min(kBlockElements, count - done)));
       source(kind, flat + done, values);
+      if (is_block_code(dtype)) {
+        encode_values(dtype, values, part_at(part, first + done));
+        continue;
+      }
       std::ranges::transform(values, reinterpret_cast<bf16*>(part_at(part, first + done)), to_bf16);
     }
   }
@@ -90,11 +95,15 @@ void decode_masters(const bf16* weights, const int16_t* remainders, std::span<fl
   for (size_t i = 0; i < masters.size(); ++i) masters[i] = join_master(weights[i], remainders[i]);
 }
 
-std::span<const float> decode_values(const std::byte* stored, size_t count, DType dtype,
+std::span<const float> decode_values(const std::byte* stored, int64_t skipped, size_t count, DType dtype,
                                      std::vector<float>* buffer) {
   if (dtype == DType::kF32) return {reinterpret_cast<const float*>(stored), count};
-  TESSERA_CHECK(dtype == DType::kBF16, "{}", dtype_name(dtype));
   buffer->resize(count);
+  if (is_block_code(dtype)) {
+    read_codes(dtype, stored, skipped, *buffer);
+    return *buffer;
+  }
+  TESSERA_CHECK(dtype == DType::kBF16, "{}", dtype_name(dtype));
   const std::span values(reinterpret_cast<const bf16*>(stored), count);
   std::ranges::transform(values, buffer->begin(), [](bf16 value) { return to_float(value); });
   return *buffer;

@@ -28,8 +28,10 @@ void encode_piece(const StatePiece& piece, int64_t first, int64_t count, const S
 // Reconstructs master weights from BF16 model values and the remainders. (With F16 the state holds whole
 // masters.)
 void decode_masters(const bf16* weights, const int16_t* remainders, std::span<float> masters);
-// The float32 values of a part in F32 or BF16; `buffer` holds them unless they are stored as such.
-std::span<const float> decode_values(const std::byte* stored, size_t count, DType dtype,
+// The float32 values of `count` elements of a part; `buffer` holds them unless they are stored as such.
+// `stored` begins with the first of them, or, for a part in codes, with a block of which the first `skipped`
+// are left out.
+std::span<const float> decode_values(const std::byte* stored, int64_t skipped, size_t count, DType dtype,
                                      std::vector<float>* buffer);
 
 }  // namespace tessera

@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "comm/socket/background_thread.h"
+#include "platform/background_thread.h"
 
 namespace tessera {
 namespace {

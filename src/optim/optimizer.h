@@ -50,7 +50,8 @@ class Optimizer {
 
   virtual StateTensors state_tensors() const = 0;
   // Updates weights, master remainders and state of the block with the pool's threads. The result does not
-  // depend on how elements are divided into blocks or on the number of threads. Does not allocate.
+  // depend on how elements are divided into blocks (at multiples of state_block() elements of a parameter) or
+  // on the number of threads. Does not allocate.
   virtual void update(const OptimizerBlock& block, const OptimizerStep& step, ThreadPool& pool) const = 0;
 };
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 
+#include "base/divide_up.h"
 #include "kernels/elementwise/elementwise.h"
 
 namespace tessera {
@@ -15,6 +16,38 @@ constexpr int64_t kWidenedBlock = 1 << 20;
 // Elements a thread takes at a time when masters are read or written: 256 KiB of float32.
 constexpr int64_t kCopyBlock = 64 * 1024;
 
+// What has a value per element: the tensors and, for BF16 weights, the remainders.
+std::vector<DType> part_dtypes(StateTensors tensors, DType weight_dtype) {
+  std::vector<DType> dtypes;
+  for (const StateTensor& tensor : tensors) dtypes.push_back(tensor.dtype);
+  if (weight_dtype == DType::kBF16) dtypes.push_back(DType::kI16);
+  return dtypes;
+}
+
+// Float32 values of elements from `first` on.
+void load_values(DType dtype, const std::byte* stored, int64_t first, std::span<float> values) {
+  if (is_block_code(dtype)) {
+    read_codes(dtype, stored, first, values);
+  } else if (dtype == DType::kF32) {
+    std::copy_n(reinterpret_cast<const float*>(stored) + first, values.size(), values.begin());
+  } else {
+    std::transform(reinterpret_cast<const bf16*>(stored) + first,
+                   reinterpret_cast<const bf16*>(stored) + first + values.size(), values.begin(),
+                   [](bf16 value) { return to_float(value); });
+  }
+}
+
+void store_values(DType dtype, std::byte* stored, int64_t first, std::span<const float> values) {
+  if (is_block_code(dtype)) {
+    write_codes(dtype, stored, first, values);
+  } else if (dtype == DType::kF32) {
+    std::ranges::copy(values, reinterpret_cast<float*>(stored) + first);
+  } else {
+    std::ranges::transform(values, reinterpret_cast<bf16*>(stored) + first,
+                           [](float value) { return to_bf16(value); });
+  }
+}
+
 }  // namespace
 
 int64_t remainder_bytes(int64_t num_elements, DType weight_dtype) {
@@ -22,28 +55,40 @@ int64_t remainder_bytes(int64_t num_elements, DType weight_dtype) {
 }
 
 int64_t optimizer_state_bytes(StateTensors tensors, int64_t num_elements, DType weight_dtype) {
-  return num_elements * bytes_per_element(tensors) + remainder_bytes(num_elements, weight_dtype) +
+  return state_bytes(tensors, num_elements) + remainder_bytes(num_elements, weight_dtype) +
          sum_of_squares_scratch_bytes(num_elements);
+}
+
+int64_t optimizer_state_buffer_bytes(StateTensors tensors, int64_t num_elements, DType weight_dtype) {
+  return StateFile::Sizes(part_dtypes(tensors, weight_dtype), num_elements).memory_bytes() +
+         sum_of_squares_scratch_bytes(num_elements);
+}
+
+int64_t optimizer_state_file_bytes(StateTensors tensors, int64_t num_elements, DType weight_dtype) {
+  return StateFile::Sizes(part_dtypes(tensors, weight_dtype), num_elements).file_bytes();
 }
 
 OptimizerState::OptimizerState(std::unique_ptr<const Optimizer> optimizer, std::vector<ParameterRange> ranges,
                                TensorView weights, ConstTensorView gradients, ThreadPool& pool,
-                               std::optional<int64_t> num_state_elements)
+                               std::optional<int64_t> num_state_elements,
+                               const std::optional<StateFileSettings>& file)
     : optimizer_(std::move(optimizer)),
       ranges_(std::move(ranges)),
       weights_(weights),
       gradients_(gradients),
       pool_(&pool),
       num_state_elements_(num_state_elements.value_or(weights.num_elements())),
-      remainders_(remainder_bytes(num_state_elements_, weights.dtype())),
+      dtypes_(part_dtypes(optimizer_->state_tensors(), weights.dtype())),
       norm_scratch_(sum_of_squares_scratch_bytes(num_state_elements_)) {
   TESSERA_CHECK(weights.dtype() == DType::kBF16 || weights.dtype() == DType::kF32, "weights are {}",
                 dtype_name(weights.dtype()));
   TESSERA_CHECK(gradients.dtype() == DType::kF32 || gradients.dtype() == DType::kBF16, "gradients are {}",
                 dtype_name(gradients.dtype()));
   TESSERA_CHECK(optimizer_->state_tensors().size() <= kMaxStateTensors);
-  for (const StateTensor& tensor : optimizer_->state_tensors()) {
-    state_.emplace_back(num_state_elements_ * dtype_bytes(tensor.dtype));
+  if (file && num_state_elements_ > 0 && !dtypes_.empty()) {
+    file_.emplace(*file, dtypes_, num_state_elements_);
+  } else {
+    for (const DType dtype : dtypes_) parts_.emplace_back(state_bytes(dtype, num_state_elements_));
   }
   if (gradients.dtype() == DType::kBF16) widened_ = PageBuffer(kWidenedBlock * dtype_bytes(DType::kF32));
   int64_t end_of_last = 0;
@@ -56,6 +101,11 @@ OptimizerState::OptimizerState(std::unique_ptr<const Optimizer> optimizer, std::
                   "gradient of {} elements at {} of {}", range.count, range.gradient_begin,
                   gradients.num_elements());
     check_elements(range.begin, range.state_begin, range.count);
+    for (const StateTensor& tensor : optimizer_->state_tensors()) {
+      const int64_t block = state_block(tensor.dtype);
+      TESSERA_CHECK(range.state_begin % block == 0 && range.first_element % block == 0,
+                    "{} of elements from {} on at {}", tensor.name, range.first_element, range.state_begin);
+    }
     end_of_last = range.begin + range.count;
   }
 }
@@ -90,25 +140,81 @@ double OptimizerState::gradient_norm() const {
 }
 
 void OptimizerState::update(int64_t first, int64_t last, const OptimizerStep& step) {
-  std::array<std::byte*, kMaxStateTensors> state = {};
+  const int64_t end_chunk = chunks_of(first, last).second;
   for (int64_t i = first; i < last; ++i) {
     const ParameterRange& range = ranges_[static_cast<size_t>(i)];
     for_each_block(range, [&](int64_t begin, std::span<const float> gradient) {
-      const int64_t at = range.begin + begin, state_begin = range.state_begin + begin;
-      for (size_t tensor = 0; tensor < state_.size(); ++tensor) state[tensor] = state_at(tensor, state_begin);
-      optimizer_->update({.weights = weights_.rows(at, at + std::ssize(gradient)),
-                          .remainders = remainders_at(state_begin),
-                          .gradient = gradient,
-                          .state = std::span(state).first(state_.size()),
-                          .first_element = range.first_element + begin,
-                          .weight_decay = range.weight_decay},
-                         step, *pool_);
+      while (!gradient.empty()) {
+        const int64_t count = open_parts(range.state_begin + begin, std::ssize(gradient), end_chunk);
+        const int64_t at = range.begin + begin;
+        std::byte* remainders = weights_.dtype() == DType::kBF16 ? open_[remainder_part()] : nullptr;
+        optimizer_->update({.weights = weights_.rows(at, at + count),
+                            .remainders = reinterpret_cast<int16_t*>(remainders),
+                            .gradient = gradient.first(static_cast<size_t>(count)),
+                            .state = std::span(open_).first(optimizer_->state_tensors().size()),
+                            .first_element = range.first_element + begin,
+                            .weight_decay = range.weight_decay},
+                           step, *pool_);
+        gradient = gradient.subspan(static_cast<size_t>(count));
+        begin += count;
+      }
     });
   }
 }
 
+int64_t OptimizerState::open_parts(int64_t state_begin, int64_t count, int64_t end_chunk) {
+  int64_t first = state_begin;
+  if (file_) {
+    const int64_t chunk_elements = file_->chunk_elements();
+    open_ = file_->open(state_begin / chunk_elements, end_chunk);
+    first = state_begin % chunk_elements;
+    count = std::min(count, chunk_elements - first);
+  }
+  for (size_t part = 0; part < dtypes_.size(); ++part) {
+    open_[part] = (file_ ? open_[part] : parts_[part].data()) + state_bytes(dtypes_[part], first);
+  }
+  return count;
+}
+
+std::pair<int64_t, int64_t> OptimizerState::chunks_of(int64_t first, int64_t last) const {
+  if (!file_ || first == last) return {0, 0};
+  const ParameterRange& end = ranges_[static_cast<size_t>(last - 1)];
+  return {ranges_[static_cast<size_t>(first)].state_begin / file_->chunk_elements(),
+          divide_up(end.state_begin + end.count, file_->chunk_elements())};
+}
+
+void OptimizerState::announce(int64_t first, int64_t last) {
+  if (!file_) return;
+  const auto [begin, end] = chunks_of(first, last);
+  file_->announce(begin, end);
+}
+
+AsyncFileStatistics OptimizerState::file_statistics() const {
+  return file_ ? file_->statistics() : AsyncFileStatistics();
+}
+
+template <typename Body>
+void OptimizerState::read_part(size_t part, int64_t state_begin, int64_t count, const Body& body) const {
+  if (file_) {
+    file_->read(part, state_begin, count, body);
+  } else {
+    body(parts_[part].data(), state_begin, 0, count);
+  }
+}
+
+template <typename Body>
+void OptimizerState::write_part(size_t part, int64_t state_begin, int64_t count, const Body& body) {
+  if (file_) {
+    file_->write(part, state_begin, count, body);
+  } else {
+    body(parts_[part].data(), state_begin, 0, count);
+  }
+}
+
 void OptimizerState::read_master(int64_t begin, int64_t state_begin, std::span<float> destination) const {
-  pool_->parallel_blocks(std::ssize(destination), kCopyBlock, [&](int64_t first, int64_t last) {
+  // From a file in long pieces, one after the other.
+  const int64_t block = file_ ? std::ssize(destination) : kCopyBlock;
+  pool_->parallel_blocks(std::ssize(destination), block, [&](int64_t first, int64_t last) {
     read_master_alone(begin + first, state_begin + first,
                       destination.subspan(static_cast<size_t>(first), static_cast<size_t>(last - first)));
   });
@@ -121,26 +227,39 @@ void OptimizerState::read_master_alone(int64_t begin, int64_t state_begin,
     std::copy_n(weights_.as<float>() + begin, destination.size(), destination.begin());
     return;
   }
-  const bf16* weight = weights_.as<bf16>() + begin;
-  const int16_t* remainder = remainders_at(state_begin);
-  for (size_t i = 0; i < destination.size(); ++i) destination[i] = join_master(weight[i], remainder[i]);
+  read_part(remainder_part(), state_begin, std::ssize(destination),
+            [&](const std::byte* stored, int64_t first, int64_t done, int64_t count) {
+              const bf16* weight = weights_.as<bf16>() + begin + done;
+              const int16_t* remainder = reinterpret_cast<const int16_t*>(stored) + first;
+              float* master = destination.data() + done;
+              for (int64_t i = 0; i < count; ++i) master[i] = join_master(weight[i], remainder[i]);
+            });
 }
 
 void OptimizerState::write_master(int64_t begin, int64_t state_begin, std::span<const float> source) {
-  check_elements(begin, state_begin, std::ssize(source));
-  pool_->parallel_blocks(std::ssize(source), kCopyBlock, [&](int64_t first, int64_t last) {
-    if (weights_.dtype() == DType::kF32) {
-      std::copy(source.data() + first, source.data() + last, weights_.as<float>() + begin + first);
-      return;
-    }
-    bf16* weight = weights_.as<bf16>() + begin;
-    int16_t* remainder = remainders_at(state_begin);
-    for (int64_t i = first; i < last; ++i) {
-      const float master = source[static_cast<size_t>(i)];
-      weight[i] = master_weight(master);
-      remainder[i] = master_remainder(master);
-    }
+  const int64_t block = file_ ? std::ssize(source) : kCopyBlock;
+  pool_->parallel_blocks(std::ssize(source), block, [&](int64_t first, int64_t last) {
+    write_master_alone(begin + first, state_begin + first,
+                       source.subspan(static_cast<size_t>(first), static_cast<size_t>(last - first)));
   });
+}
+
+void OptimizerState::write_master_alone(int64_t begin, int64_t state_begin, std::span<const float> source) {
+  check_elements(begin, state_begin, std::ssize(source));
+  if (weights_.dtype() == DType::kF32) {
+    std::ranges::copy(source, weights_.as<float>() + begin);
+    return;
+  }
+  write_part(remainder_part(), state_begin, std::ssize(source),
+             [&](std::byte* stored, int64_t first, int64_t done, int64_t count) {
+               bf16* weight = weights_.as<bf16>() + begin + done;
+               int16_t* remainder = reinterpret_cast<int16_t*>(stored) + first;
+               const float* master = source.data() + done;
+               for (int64_t i = 0; i < count; ++i) {
+                 weight[i] = master_weight(master[i]);
+                 remainder[i] = master_remainder(master[i]);
+               }
+             });
 }
 
 void OptimizerState::read(StateKind kind, int64_t begin, int64_t state_begin, std::span<float> values) const {
@@ -149,14 +268,12 @@ void OptimizerState::read(StateKind kind, int64_t begin, int64_t state_begin, st
     return;
   }
   check_elements(begin, state_begin, std::ssize(values));
-  const size_t tensor = tensor_index(kind);
-  const std::byte* from = state_at(tensor, state_begin);
-  if (optimizer_->state_tensors()[tensor].dtype == DType::kF32) {
-    std::copy_n(reinterpret_cast<const float*>(from), values.size(), values.begin());
-  } else {
-    std::transform(reinterpret_cast<const bf16*>(from), reinterpret_cast<const bf16*>(from) + values.size(),
-                   values.begin(), [](bf16 value) { return to_float(value); });
-  }
+  const size_t part = tensor_index(kind);
+  read_part(part, state_begin, std::ssize(values),
+            [&](const std::byte* stored, int64_t first, int64_t done, int64_t count) {
+              load_values(dtypes_[part], stored, first,
+                          values.subspan(static_cast<size_t>(done), static_cast<size_t>(count)));
+            });
 }
 
 void OptimizerState::write(StateKind kind, int64_t begin, int64_t state_begin,
@@ -166,17 +283,12 @@ void OptimizerState::write(StateKind kind, int64_t begin, int64_t state_begin,
     return;
   }
   check_elements(begin, state_begin, std::ssize(values));
-  const size_t tensor = tensor_index(kind);
-  std::byte* to = state_at(tensor, state_begin);
-  if (optimizer_->state_tensors()[tensor].dtype == DType::kF32) {
-    std::ranges::copy(values, reinterpret_cast<float*>(to));
-  } else {
-    std::ranges::transform(values, reinterpret_cast<bf16*>(to), [](float value) { return to_bf16(value); });
-  }
-}
-
-std::byte* OptimizerState::state_at(size_t tensor, int64_t state_begin) const {
-  return state_[tensor].data() + state_begin * dtype_bytes(optimizer_->state_tensors()[tensor].dtype);
+  const size_t part = tensor_index(kind);
+  write_part(part, state_begin, std::ssize(values),
+             [&](std::byte* stored, int64_t first, int64_t done, int64_t count) {
+               store_values(dtypes_[part], stored, first,
+                            values.subspan(static_cast<size_t>(done), static_cast<size_t>(count)));
+             });
 }
 
 void OptimizerState::check_elements(int64_t begin, int64_t state_begin, int64_t count) const {

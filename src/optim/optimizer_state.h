@@ -5,10 +5,12 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/memory.h"
 #include "optim/optimizer.h"
+#include "optim/state_file.h"
 #include "platform/thread_pool.h"
 #include "tensor/tensor_view.h"
 
@@ -29,15 +31,20 @@ struct ParameterRange {
 int64_t remainder_bytes(int64_t num_elements, DType weight_dtype);
 // Bytes of all that an OptimizerState allocates, the scratch memory of the gradient norm included.
 int64_t optimizer_state_bytes(StateTensors tensors, int64_t num_elements, DType weight_dtype);
+// The same if tensors and remainders are in a file, and the bytes of that file.
+int64_t optimizer_state_buffer_bytes(StateTensors tensors, int64_t num_elements, DType weight_dtype);
+int64_t optimizer_state_file_bytes(StateTensors tensors, int64_t num_elements, DType weight_dtype);
 
 class OptimizerState {
  public:
   // `ranges` are ascending in the weights and do not overlap. `weights` (BF16 or F32) and `gradients` (F32 or
   // BF16) are flat arrays and must outlive this. The state has as many elements as the weights unless
   // num_state_elements is given, and starts as zeros. BF16 weights start as exact masters: remainders are 0.
+  // With `file`, state and remainders are in that file, with the same values at all times.
   OptimizerState(std::unique_ptr<const Optimizer> optimizer, std::vector<ParameterRange> ranges,
                  TensorView weights, ConstTensorView gradients, ThreadPool& pool,
-                 std::optional<int64_t> num_state_elements = {});
+                 std::optional<int64_t> num_state_elements = {},
+                 const std::optional<StateFileSettings>& file = {});
 
   const Optimizer& optimizer() const { return *optimizer_; }
   int64_t num_ranges() const { return std::ssize(ranges_); }
@@ -47,6 +54,10 @@ class OptimizerState {
   // Updates ranges [first, last): a step may be taken in pieces.
   void update(int64_t first, int64_t last, const OptimizerStep& step);
   void update(const OptimizerStep& step) { update(0, num_ranges(), step); }
+  // The ranges of the update after this one or the next: their state may be read from the file ahead of it.
+  void announce(int64_t first, int64_t last);
+  // Of the file; zeros without one.
+  AsyncFileStatistics file_statistics() const;
 
   // Float32 master weights of elements [begin, begin + destination.size()) of the weights, whose state begins
   // at state_begin.
@@ -59,7 +70,8 @@ class OptimizerState {
   void write_master(int64_t begin, int64_t state_begin, std::span<const float> source);
 
   // Copies a value of these elements. read() runs on the calling thread alone, which need not be one of the
-  // pool's.
+  // pool's. Of state in blocks of codes, two threads may write disjoint elements at once if no block has some
+  // of both.
   void read(StateKind kind, int64_t begin, int64_t state_begin, std::span<float> values) const;
   void write(StateKind kind, int64_t begin, int64_t state_begin, std::span<const float> values);
 
@@ -70,11 +82,18 @@ class OptimizerState {
   void for_each_block(const ParameterRange& range, const Body& body) const;
   void check_elements(int64_t begin, int64_t state_begin, int64_t count) const;
   void read_master_alone(int64_t begin, int64_t state_begin, std::span<float> destination) const;
-  // The values of a tensor of the state from this element on.
-  std::byte* state_at(size_t tensor, int64_t state_begin) const;
-  int16_t* remainders_at(int64_t state_begin) const {
-    return remainders_.size_bytes() == 0 ? nullptr : remainders_.as<int16_t>().data() + state_begin;
-  }
+  void write_master_alone(int64_t begin, int64_t state_begin, std::span<const float> source);
+  // Calls body(values, first, done, count) for `count` elements of a part of the state, the first of them
+  // element `first` of `values`: for all of them at once, or from the file in pieces.
+  template <typename Body>
+  void read_part(size_t part, int64_t state_begin, int64_t count, const Body& body) const;
+  template <typename Body>
+  void write_part(size_t part, int64_t state_begin, int64_t count, const Body& body);
+  // Fills open_ for elements from state_begin on, the first of a block; returns for how many of `count`.
+  int64_t open_parts(int64_t state_begin, int64_t count, int64_t end_chunk);
+  // The chunks of the file with the state of these ranges.
+  std::pair<int64_t, int64_t> chunks_of(int64_t first, int64_t last) const;
+  size_t remainder_part() const { return optimizer_->state_tensors().size(); }
 
   std::unique_ptr<const Optimizer> optimizer_;
   std::vector<ParameterRange> ranges_;
@@ -82,8 +101,11 @@ class OptimizerState {
   ConstTensorView gradients_;
   ThreadPool* pool_;
   int64_t num_state_elements_;
-  std::vector<PageBuffer> state_;  // by tensor
-  PageBuffer remainders_;          // I16, BF16 weights only
+  // By part: the tensors and, with BF16 weights, the remainders (I16). In memory or in a file.
+  std::vector<DType> dtypes_;
+  std::vector<PageBuffer> parts_;
+  mutable std::optional<StateFile> file_;  // reading moves its buffers
+  StateFile::Parts open_ = {};             // of the elements that are updated
   PageBuffer norm_scratch_;
   PageBuffer widened_;  // BF16 gradients only: a block of them in F32
 };

@@ -206,7 +206,7 @@ TEST(AdamWHalf, AShardEqualsTheWhole) {
   std::vector<float> found(200);
   shard.read_master(range.begin, range.state_begin, found);
   EXPECT_EQ(found, std::vector<float>(expected.begin() + 100, expected.begin() + 300));
-  EXPECT_EQ(bytes_per_element(AdamWHalf::kStateTensors), 4);
+  EXPECT_EQ(state_bytes(AdamWHalf::kStateTensors, 1), 4);
 }
 
 TEST(Lion, MovesEveryWeightByTheLearningRateAndDecaysRanges) {

@@ -7,25 +7,37 @@
 #include <span>
 #include <string_view>
 
+#include "base/divide_up.h"
 #include "base/error.h"
+#include "kernels/block_code/block_code.h"
 #include "tensor/dtype.h"
 
 namespace tessera {
 
 // A tensor of optimizer state with one value per element of the weights.
 struct StateTensor {
-  std::string_view name;      // as in torch.optim, and in checkpoints: "exp_avg"
-  DType dtype = DType::kF32;  // F32 or BF16, in memory and in checkpoints
+  std::string_view name;  // as in torch.optim, and in checkpoints: "exp_avg"
+  // In memory and in checkpoints: F32, BF16, or the codes of kernels/block_code (I8, U8), whose blocks begin
+  // at multiples of kCodeBlock elements.
+  DType dtype = DType::kF32;
 };
 // In a fixed order; the list belongs to the optimizer's type and outlives every object.
 using StateTensors = std::span<const StateTensor>;
 inline constexpr size_t kMaxStateTensors = 8;
 
-inline int64_t bytes_per_element(StateTensors tensors) {
+// Bytes of the first `num_elements` elements of a tensor: its size, and the offset of an element at the
+// beginning of a block.
+inline int64_t state_bytes(DType dtype, int64_t num_elements) {
+  return is_block_code(dtype) ? divide_up(num_elements, kCodeBlock) * kCodeBlockBytes
+                              : num_elements * dtype_bytes(dtype);
+}
+inline int64_t state_bytes(StateTensors tensors, int64_t num_elements) {
   int64_t bytes = 0;
-  for (const StateTensor& tensor : tensors) bytes += dtype_bytes(tensor.dtype);
+  for (const StateTensor& tensor : tensors) bytes += state_bytes(tensor.dtype, num_elements);
   return bytes;
 }
+// Consecutive elements that are only stored together.
+inline int64_t state_block(DType dtype) { return is_block_code(dtype) ? kCodeBlock : 1; }
 
 // Which of the values: the master weight, or a tensor of the list. All are exchanged in float32.
 enum class StateKind : size_t { kMaster };

@@ -23,8 +23,8 @@ std::string checkpoints_text(const DiskPlan& plan) {
 
 DiskPlan plan_disk(int64_t num_parameters, const StoredParts& parts, const CheckpointCount& count) {
   DiskPlan plan;
-  plan.model_bytes = num_parameters * parts.element_bytes(StoredParts::kModel);
-  plan.checkpoint_bytes = num_parameters * parts.bytes_per_element();
+  plan.model_bytes = parts.bytes(StoredParts::kModel, num_parameters);
+  plan.checkpoint_bytes = parts.bytes(num_parameters);
   plan.num_checkpoints = count.num_saves;
   if (count.total_limit) {
     const int64_t more = std::max<int64_t>(*count.total_limit + 1 - count.num_present, 1);

@@ -295,10 +295,11 @@ MemoryPlan plan_memory(const TrainableModel& model, const MemoryRequest& request
 
 int64_t snapshot_bytes(const TrainableModel& model, const MemoryRequest& request, int64_t free_bytes) {
   // Per element: the model's value, at most 4 more bytes of the master, the optimizer's state.
-  const int64_t element_bytes =
-      dtype_bytes(model.dtype()) + dtype_bytes(DType::kF32) + bytes_per_element(request.zero.state_tensors);
+  const int64_t num_elements = largest_shard(model, request);
+  const int64_t most = num_elements * (dtype_bytes(model.dtype()) + dtype_bytes(DType::kF32)) +
+                       state_bytes(request.zero.state_tensors, num_elements);
   const int64_t room = (free_bytes - needed_bytes(model, request)) / request.local_world_size;
-  return std::clamp<int64_t>(room / 2, 0, largest_shard(model, request) * element_bytes);
+  return std::clamp<int64_t>(room / 2, 0, most);
 }
 
 int64_t export_bytes(const ParameterLayout& layout, DType save_dtype, const MemoryRequest& request) {

@@ -76,6 +76,24 @@ TestState zero_state(const ParameterLayout& layout, StateTensors tensors) {
   return {tensors, std::vector(1 + tensors.size(), zeros)};
 }
 
+namespace {
+
+// Of a random word, so that the type can keep the value, or (codes, which need not) a finite one.
+uint32_t kept_bits(DType dtype) {
+  switch (dtype) {
+    case DType::kBF16:
+      return 0xFF7F0000u;
+    case DType::kI8:
+      return 0xBFFFFFFFu;
+    case DType::kU8:
+      return 0x3FFFFFFFu;
+    default:
+      return 0xFFFFFFFFu;
+  }
+}
+
+}  // namespace
+
 TestState random_state(const ParameterLayout& layout, DType dtype, uint64_t seed, StateTensors tensors) {
   TestState state = zero_state(layout, tensors);
   for (const Parameter& parameter : layout.parameters()) {
@@ -90,9 +108,19 @@ TestState random_state(const ParameterLayout& layout, DType dtype, uint64_t seed
       if (i % 16 == 1) words[0] &= 0x807FFFFFu;
       state.masters()[at] = std::bit_cast<float>(words[0]);
       for (size_t tensor = 0; tensor < tensors.size(); ++tensor) {
-        const uint32_t kept_bits = tensors[tensor].dtype == DType::kBF16 ? 0xFF7F0000u : 0xFFFFFFFFu;
-        state.of(state_kind(tensor))[at] = std::bit_cast<float>(words[1 + tensor % 3] & kept_bits);
+        state.of(state_kind(tensor))[at] =
+            std::bit_cast<float>(words[1 + tensor % 3] & kept_bits(tensors[tensor].dtype));
       }
+    }
+    for (size_t tensor = 0; tensor < tensors.size(); ++tensor) {
+      if (!is_block_code(tensors[tensor].dtype)) continue;
+      const std::span<float> values =
+          std::span(state.of(state_kind(tensor)))
+              .subspan(static_cast<size_t>(parameter.offset), static_cast<size_t>(parameter.num_elements));
+      std::vector<std::byte> codes(
+          static_cast<size_t>(state_bytes(tensors[tensor].dtype, parameter.num_elements)));
+      encode_values(tensors[tensor].dtype, values, codes.data());
+      read_codes(tensors[tensor].dtype, codes.data(), 0, values);
     }
   }
   return state;

@@ -29,7 +29,7 @@ ModelConfig checkpoint_test_config();
 // A few KiB of state, so that writing thousands of folders takes seconds.
 ModelConfig tiny_checkpoint_config();
 // Random bit patterns that are finite when saved in `dtype`, including subnormals, negative zeros and ties;
-// zero where there is no parameter.
+// zero where there is no parameter. Of a tensor in codes, values that its codes keep.
 TestState random_state(const ParameterLayout& layout, DType dtype, uint64_t seed,
                        StateTensors tensors = AdamW::kStateTensors);
 TestState zero_state(const ParameterLayout& layout, StateTensors tensors = AdamW::kStateTensors);

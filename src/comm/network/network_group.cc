@@ -11,8 +11,8 @@
 #include "base/error.h"
 #include "comm/network/network_lane.h"
 #include "comm/network/network_mesh.h"
-#include "comm/socket/background_thread.h"
 #include "comm/world.h"
+#include "platform/background_thread.h"
 #include "platform/cpu.h"
 
 namespace tessera {

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "comm/socket/background_thread.h"
+#include "platform/background_thread.h"
 
 namespace tessera {
 namespace {

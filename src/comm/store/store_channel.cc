@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "base/text.h"
-#include "comm/socket/background_thread.h"
 #include "comm/socket/host_lookup.h"
+#include "platform/background_thread.h"
 
 namespace tessera::wire {
 namespace {

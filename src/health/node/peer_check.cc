@@ -13,9 +13,9 @@
 #include "base/error.h"
 #include "base/stopwatch.h"
 #include "base/text.h"
-#include "comm/socket/background_thread.h"
 #include "comm/socket/host_lookup.h"
 #include "comm/socket/tcp_socket.h"
+#include "platform/background_thread.h"
 
 namespace tessera {
 namespace {

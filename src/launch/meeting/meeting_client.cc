@@ -10,10 +10,10 @@
 #include <utility>
 
 #include "base/log.h"
-#include "comm/socket/background_thread.h"
 #include "comm/store/running_time.h"
 #include "comm/store/store_channel.h"
 #include "comm/store/store_proof.h"
+#include "platform/background_thread.h"
 
 namespace tessera {
 namespace {

@@ -21,9 +21,9 @@ double cores_of_rank(const MachineRates& rates, const RankShare& share) {
 
 double UpdateWork::bytes() const {
   // The master is a bf16 weight and a remainder of as many bytes, or a float32 weight.
-  const double kept = as_double(bytes_per_element(state_tensors) + dtype_bytes(DType::kF32));
-  const double gradient = as_double(dtype_bytes(gradient_dtype));
-  return as_double(num_elements) * (2 * kept + gradient * (sums_squares ? 2 : 1));
+  const int64_t kept = state_bytes(state_tensors, num_elements) + num_elements * dtype_bytes(DType::kF32);
+  const int64_t gradients = num_elements * dtype_bytes(gradient_dtype);
+  return as_double(2 * kept + gradients * (sums_squares ? 2 : 1));
 }
 
 bool AnalyticPrices::packs_weights(DType dtype) const {

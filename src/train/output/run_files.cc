@@ -39,9 +39,9 @@ RunFiles::RunFiles(const TrainingArguments& args, Communicator& comm, ThreadPool
       last_saved_step_(options.last_saved_step) {
   const StoredParts parts(args.export_dtype(), parameters.state_tensors());
   for (const ElementRange& range : parameters.owned()) {
-    const auto elements = static_cast<double>(range.end - range.begin);
-    checkpoint_bytes_ += elements * static_cast<double>(parts.bytes_per_element());
-    model_bytes_ += elements * static_cast<double>(dtype_bytes(args.export_dtype()));
+    const int64_t num_elements = range.end - range.begin;
+    checkpoint_bytes_ += static_cast<double>(parts.bytes(num_elements));
+    model_bytes_ += static_cast<double>(parts.bytes(StoredParts::kModel, num_elements));
   }
 }
 

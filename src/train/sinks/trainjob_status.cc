@@ -9,10 +9,10 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "comm/socket/background_thread.h"
 #include "comm/socket/host_lookup.h"
 #include "hub/http.h"
 #include "io/file.h"
+#include "platform/background_thread.h"
 #include "train/sinks/log_values.h"
 
 namespace tessera {

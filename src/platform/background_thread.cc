@@ -1,4 +1,4 @@
-#include "comm/socket/background_thread.h"
+#include "platform/background_thread.h"
 
 #include <system_error>
 #include <utility>

@@ -1,0 +1,156 @@
+#include "optim/state_file.h"
+
+#include <algorithm>
+
+#include "base/divide_up.h"
+#include "base/error.h"
+
+namespace tessera {
+namespace {
+
+// Large enough for a disk (2 MiB of every float32 tensor), small enough that a ring of chunks is nothing
+// beside the state. Few elements are cut into 64 chunks. A multiple of what the smallest type needs for
+// kDirectAlignment bytes, and of every block of codes.
+constexpr int64_t kMaxChunkElements = int64_t{1} << 19;
+constexpr int64_t kMinChunkElements = kDirectAlignment;
+constexpr int64_t kWantedChunks = 64;
+
+// While a chunk is updated, these are on their way from and to the disk.
+constexpr int64_t kChunksAhead = 3;
+constexpr int64_t kChunksBehind = 3;
+
+}  // namespace
+
+StateFile::Sizes::Sizes(const std::vector<DType>& dtypes, int64_t num_elements)
+    : chunk_elements(std::clamp(round_up(divide_up(num_elements, kWantedChunks), kMinChunkElements),
+                                kMinChunkElements, kMaxChunkElements)),
+      num_chunks(divide_up(num_elements, chunk_elements)),
+      num_slots(std::min(num_chunks, kChunksAhead + 1 + kChunksBehind)) {
+  TESSERA_CHECK(!dtypes.empty() && dtypes.size() <= kMaxParts, "{} parts", dtypes.size());
+  for (size_t part = 0; part < dtypes.size(); ++part) {
+    const int64_t bytes = round_up(state_bytes(dtypes[part], chunk_elements), kDirectAlignment);
+    part_offset[part] = chunk_bytes;
+    chunk_bytes += bytes;
+    largest_part_bytes = std::max(largest_part_bytes, bytes);
+  }
+}
+
+StateFile::StateFile(const StateFileSettings& settings, std::vector<DType> dtypes, int64_t num_elements)
+    : dtypes_(std::move(dtypes)),
+      sizes_(dtypes_, num_elements),
+      ring_(sizes_.num_slots * sizes_.chunk_bytes),
+      piece_(sizes_.largest_part_bytes),
+      slots_(static_cast<size_t>(sizes_.num_slots)),
+      file_(settings.path, sizes_.file_bytes(), settings.transfers) {}
+
+std::span<std::byte> StateFile::memory(const Slot& slot) const {
+  return {ring_.data() + (&slot - slots_.data()) * sizes_.chunk_bytes,
+          static_cast<size_t>(sizes_.chunk_bytes)};
+}
+
+StateFile::Slot* StateFile::find(int64_t chunk) {
+  const auto at = std::ranges::find(slots_, chunk, &Slot::chunk);
+  return at == slots_.end() ? nullptr : &*at;
+}
+
+void StateFile::settle(Slot& slot) {
+  for (std::optional<AsyncFile::Ticket>* ticket : {&slot.reading, &slot.writing}) {
+    if (*ticket) file_.wait(**ticket);
+    ticket->reset();
+  }
+}
+
+// Takes the slot that has not been used for the longest time: what was written then is on the disk by now.
+StateFile::Slot& StateFile::fetch(int64_t chunk) {
+  Slot* slot = find(chunk);
+  if (slot == nullptr) {
+    slot = &*std::ranges::min_element(slots_, {}, [this](const Slot& candidate) {
+      return open_ >= 0 && candidate.chunk == open_ ? num_uses_ + 1 : candidate.last_use;
+    });
+    settle(*slot);
+    slot->chunk = chunk;
+    slot->reading = file_.read(chunk * sizes_.chunk_bytes, memory(*slot));
+  }
+  slot->last_use = ++num_uses_;
+  return *slot;
+}
+
+void StateFile::fetch_ahead() {
+  int64_t num_left = std::min(kChunksAhead, sizes_.num_slots - 1);
+  for (int64_t chunk = open_ + 1; chunk < open_end_ && num_left > 0; ++chunk, --num_left) fetch(chunk);
+  for (int64_t chunk = announced_; chunk < announced_end_ && num_left > 0; ++chunk, --num_left) fetch(chunk);
+}
+
+const StateFile::Parts& StateFile::open(int64_t chunk, int64_t end) {
+  TESSERA_CHECK(0 <= chunk && chunk < end && end <= sizes_.num_chunks, "chunks [{}, {}) of {}", chunk, end,
+                sizes_.num_chunks);
+  const std::lock_guard lock(mutex_);
+  if (open_ >= 0 && chunk != open_) {
+    Slot& done = *find(open_);
+    done.writing = file_.write(open_ * sizes_.chunk_bytes, memory(done));
+  }
+  open_ = chunk;
+  open_end_ = end;
+  Slot& slot = fetch(chunk);
+  fetch_ahead();
+  settle(slot);
+  for (size_t part = 0; part < dtypes_.size(); ++part) {
+    parts_[part] = memory(slot).data() + sizes_.part_offset[part];
+  }
+  return parts_;
+}
+
+void StateFile::announce(int64_t chunk, int64_t end) {
+  TESSERA_CHECK(0 <= chunk && chunk <= end && end <= sizes_.num_chunks, "chunks [{}, {}) of {}", chunk, end,
+                sizes_.num_chunks);
+  const std::lock_guard lock(mutex_);
+  announced_ = chunk;
+  announced_end_ = end;
+  fetch_ahead();
+}
+
+void StateFile::read(
+    size_t part, int64_t begin, int64_t count,
+    FunctionRef<void(const std::byte* values, int64_t first, int64_t done, int64_t count)> body) {
+  access(part, begin, count, false, body);
+}
+
+void StateFile::write(size_t part, int64_t begin, int64_t count,
+                      FunctionRef<void(std::byte* values, int64_t first, int64_t done, int64_t count)> body) {
+  access(part, begin, count, true, body);
+}
+
+// What is written goes to the file at once, except into the open chunk. Whole pages of the part are read and
+// written back, because values and blocks of codes may share them.
+void StateFile::access(
+    size_t part, int64_t begin, int64_t count, bool writes,
+    FunctionRef<void(std::byte* values, int64_t first, int64_t done, int64_t count)> body) {
+  const DType dtype = dtypes_[part];
+  const int64_t block = state_block(dtype);
+  for (int64_t done = 0; done < count;) {
+    const int64_t chunk = (begin + done) / sizes_.chunk_elements;
+    const int64_t first = (begin + done) % sizes_.chunk_elements;
+    const int64_t now = std::min(count - done, sizes_.chunk_elements - first);
+    const int64_t begin_bytes =
+        state_bytes(dtype, first / block * block) / kDirectAlignment * kDirectAlignment;
+    const int64_t end_bytes = round_up(state_bytes(dtype, first + now), kDirectAlignment);
+    const int64_t offset = chunk * sizes_.chunk_bytes + sizes_.part_offset[part] + begin_bytes;
+
+    const std::lock_guard lock(mutex_);
+    Slot* slot = find(chunk);
+    if (slot != nullptr) settle(*slot);
+    std::byte* values = slot == nullptr ? piece_.data() : memory(*slot).data() + sizes_.part_offset[part];
+    const std::span<std::byte> pages(values + begin_bytes, static_cast<size_t>(end_bytes - begin_bytes));
+    if (slot == nullptr) file_.wait(file_.read(offset, pages));
+    body(values, first, done, now);
+    if (writes && chunk != open_) file_.wait(file_.write(offset, pages));
+    done += now;
+  }
+}
+
+AsyncFileStatistics StateFile::statistics() const {
+  const std::lock_guard lock(mutex_);
+  return file_.statistics();
+}
+
+}  // namespace tessera

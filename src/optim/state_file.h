@@ -1,0 +1,102 @@
+// Optimizer state in a scratch file: chunks of elements pass through a ring of buffers while they are
+// updated, read ahead and written behind.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "base/function_ref.h"
+#include "base/memory.h"
+#include "io/async_file.h"
+#include "optim/state_tensor.h"
+
+namespace tessera {
+
+struct StateFileSettings {
+  std::filesystem::path path;
+  AsyncFileSettings transfers = {};
+};
+
+// A file of `num_elements` elements, of each of which it has one value of every part (a tensor of the state,
+// or the remainders of the masters). A chunk has all parts of chunk_elements() elements, one part after the
+// other, each from a multiple of kDirectAlignment on:
+//
+//   chunk 0 [ exp_avg | exp_avg_sq | remainders ]  chunk 1 [ exp_avg | exp_avg_sq | remainders ]  ...
+//
+// All values start as zeros. Errors are those of AsyncFile.
+class StateFile {
+ public:
+  static constexpr size_t kMaxParts = kMaxStateTensors + 1;
+  using Parts = std::array<std::byte*, kMaxParts>;  // the values of a chunk, by part
+
+  StateFile(const StateFileSettings& settings, std::vector<DType> dtypes, int64_t num_elements);
+
+  int64_t chunk_elements() const { return sizes_.chunk_elements; }
+  // The chunk in memory, to be changed until open() is called again, by one thread at a time; meanwhile the
+  // chunks up to `end` and those announced are read.
+  const Parts& open(int64_t chunk, int64_t end);
+  // The chunks to be opened after those of the last open().
+  void announce(int64_t chunk, int64_t end);
+
+  // Call body(values, first, done, count) for the pieces of elements [begin, begin + count) of a part:
+  // `count` elements, after `done` of them, from element `first` of `values` on. Any threads may call, also
+  // while other elements of an open chunk change.
+  void read(size_t part, int64_t begin, int64_t count,
+            FunctionRef<void(const std::byte* values, int64_t first, int64_t done, int64_t count)> body);
+  void write(size_t part, int64_t begin, int64_t count,
+             FunctionRef<void(std::byte* values, int64_t first, int64_t done, int64_t count)> body);
+
+  AsyncFileStatistics statistics() const;
+
+  struct Sizes {
+    Sizes(const std::vector<DType>& dtypes, int64_t num_elements);
+
+    int64_t chunk_elements;
+    int64_t num_chunks;
+    std::array<int64_t, kMaxParts> part_offset = {};  // in a chunk, in bytes
+    int64_t chunk_bytes = 0;
+    int64_t largest_part_bytes = 0;
+    int64_t num_slots;
+
+    int64_t file_bytes() const { return num_chunks * chunk_bytes; }
+    int64_t memory_bytes() const { return num_slots * chunk_bytes + largest_part_bytes; }
+  };
+
+ private:
+  // A buffer of the ring.
+  struct Slot {
+    int64_t chunk = -1;
+    int64_t last_use = 0;  // the larger, the later
+    std::optional<AsyncFile::Ticket> reading;
+    std::optional<AsyncFile::Ticket> writing;
+  };
+
+  // With the lock held. Only the open chunk may differ from the file, and it does not lose its slot.
+  Slot* find(int64_t chunk);
+  Slot& fetch(int64_t chunk);  // starts to read the chunk unless it is in the ring
+  void fetch_ahead();
+  void settle(Slot& slot);  // waits for its transfers
+  std::span<std::byte> memory(const Slot& slot) const;
+  void access(size_t part, int64_t begin, int64_t count, bool writes,
+              FunctionRef<void(std::byte* values, int64_t first, int64_t done, int64_t count)> body);
+
+  const std::vector<DType> dtypes_;
+  const Sizes sizes_;
+  PageBuffer ring_;
+  PageBuffer piece_;  // of a part of a chunk that is not in the ring, at its place in the part
+
+  mutable std::mutex mutex_;  // guards what follows
+  std::vector<Slot> slots_;
+  int64_t num_uses_ = 0;
+  int64_t open_ = -1, open_end_ = -1;
+  int64_t announced_ = 0, announced_end_ = 0;
+  Parts parts_ = {};
+  AsyncFile file_;  // last: its transfers end before their memory
+};
+
+}  // namespace tessera
