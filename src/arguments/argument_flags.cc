@@ -6,6 +6,7 @@
 #include "arguments/flag_limits.h"
 #include "arguments/foreign_names.h"
 #include "arguments/metrics_arguments.h"
+#include "arguments/offload_arguments.h"
 #include "arguments/report_arguments.h"
 #include "arguments/unsupported_flags.h"
 #include "base/error.h"
@@ -491,6 +492,7 @@ void declare_training_flags(FlagTable* table, TrainingArguments* args) {
   declare_batch(table, args);
   declare_optimizer(table, args);
   declare_precision(table, args);
+  declare_offload_flags(table, args);
   declare_ranks(table, args);
   declare_logging(table, args);
   declare_best_model(table, args);

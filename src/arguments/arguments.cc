@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "arguments/deepspeed_arguments.h"
+#include "arguments/offload_arguments.h"
 #include "arguments/resolved_settings.h"
 #include "base/error.h"
 #include "base/log.h"
@@ -365,6 +366,7 @@ void resolve_training_arguments(const FlagTable& table, int64_t world_size, Trai
   resolve_batch(table, world_size, args);
   resolve_ranks(table, world_size, args);
   resolve_optimizer_in_backward(table, world_size, args);
+  resolve_offload(table, args);
   resolve_data_order(table, args);
   check_streaming(*args);
   check_quiet(*args);

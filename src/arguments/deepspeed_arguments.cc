@@ -194,10 +194,30 @@ class DeepSpeedMerge {
     args_->stage3_max_live_parameters = config_.stage3_max_live_parameters.value_or(1'000'000'000);
     args_->overlap_comm = config_.overlap_comm.value_or(true);
     args_->communication_data_type = config_.communication_data_type;
+    merge_offload();
     if (config_.gradients_are_summed && world_size_ > 1)
       fail_at("gradient_allreduce_op",
               fmt::format("sum makes gradients {} times as large, which is not supported; use mean",
                           world_size_));
+  }
+
+  // none and cpu are the same, memory.
+  void merge_offload() {
+    constexpr const char* kSection = "zero_optimization.offload_optimizer.";
+    const std::optional<std::string>& device = config_.offload_optimizer_device;
+    if (!device || (*device != "nvme" && args_->offload_optimizer_device != "nvme")) return;
+    merge_value(fmt::format("{}device", kSection), *device, "offload_optimizer_device",
+                args_->offload_optimizer_device);
+    if (config_.offload_optimizer_nvme_path) {
+      merge_value(fmt::format("{}nvme_path", kSection), *config_.offload_optimizer_nvme_path, "offload_dir",
+                  args_->offload_dir);
+    }
+    if (config_.aio_block_size) {
+      merge_value("aio.block_size", *config_.aio_block_size, "aio_block_size", args_->aio_block_size);
+    }
+    if (config_.aio_queue_depth) {
+      merge_value("aio.queue_depth", *config_.aio_queue_depth, "aio_queue_depth", args_->aio_queue_depth);
+    }
   }
 
   // Defaults are those of DeepSpeed's Adam, or of torch.optim.AdamW if torch_adam is set. There is one

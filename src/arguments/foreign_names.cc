@@ -159,9 +159,11 @@ constexpr ForeignNames kNames[] = {
     missing(
         "gpu gpus gpu_* n_gpu n_gpu_layers num_gpus ngl device device_map device_id devices cuda* max_memory",
         "training runs on the CPU: leave it out"),
-    missing("cpu_offload offload offload_* optimizer_offload param_offload",
-            "offloading is not supported: weights, gradients and optimizer state stay in memory, sharded "
-            "over the ranks (see tessera plan)"),
+    means("offload_optimizer_device", "cpu_offload offload optimizer_offload"),
+    means("offload_dir", "nvme_path offload_path offload_folder"),
+    missing("offload_* param_offload",
+            "weights and gradients stay in memory, sharded over the ranks (see tessera plan); "
+            "offload_optimizer_device nvme keeps the optimizer's state on a disk"),
     missing("unsloth unsloth_* use_unsloth use_unsloth_* enable_liger_kernel liger "
             "xformers flash_attention_2 use_flash_attention use_flash_attention_2 "
             "use_flash_attn s2_attention shift_attn",

@@ -1,5 +1,7 @@
 #include "plan/disk_plan.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <system_error>
 
@@ -33,6 +35,10 @@ DiskPlan plan_disk(int64_t num_parameters, const StoredParts& parts, const Check
   return plan;
 }
 
+int64_t offload_bytes(const ZeroLayout& layout, const ZeroSettings& settings) {
+  return zero_memory(layout, settings).state_file_bytes * layout.local_world_size;
+}
+
 int64_t num_checkpoints_in(const fs::path& output_dir) {
   std::error_code error;
   int64_t count = 0;
@@ -51,31 +57,53 @@ int64_t free_disk_bytes(const fs::path& folder) {
   return static_cast<int64_t>(std::min<uintmax_t>(space.available, INT64_MAX));
 }
 
+bool share_disk(const fs::path& a, const fs::path& b) {
+  struct stat of_a = {}, of_b = {};
+  return ::stat(nearest_existing(a).c_str(), &of_a) == 0 && ::stat(nearest_existing(b).c_str(), &of_b) == 0 &&
+         of_a.st_dev == of_b.st_dev;
+}
+
+std::string offload_refusal(const DiskPlan& plan, const std::string& offload_dir) {
+  const int64_t others = plan.offload_shares_disk ? plan.model_bytes : 0;
+  if (plan.offload_bytes + others <= plan.offload_free_bytes) return "";
+  return fmt::format(
+      "offload_dir {}: not enough disk space for the optimizer's state of a node{}: {} needed, {} free; free "
+      "some space, choose a folder on another disk, or an optim with less state",
+      offload_dir, others > 0 ? " beside the finished model" : "", format_bytes(plan.offload_bytes + others),
+      format_bytes(plan.offload_free_bytes));
+}
+
 std::string disk_refusal(const DiskPlan& plan, const std::string& output_dir) {
-  if (plan.model_bytes <= plan.free_bytes) return "";
+  if (plan.model_bytes <= plan.bytes_left()) return "";
   return fmt::format(
       "output_dir {}: not enough disk space for the finished model: {} needed, {} free; free some space or "
       "choose a folder on another disk",
-      output_dir, format_bytes(plan.model_bytes), format_bytes(plan.free_bytes));
+      output_dir, format_bytes(plan.model_bytes), format_bytes(plan.bytes_left()));
 }
 
 std::string disk_warning(const DiskPlan& plan, const std::string& output_dir) {
-  if (plan.total_bytes() <= plan.free_bytes) return "";
+  if (plan.total_bytes() <= plan.bytes_left()) return "";
   // While a checkpoint is being written there is one more than are kept.
-  const int64_t num_kept = (plan.free_bytes - plan.model_bytes) / plan.checkpoint_bytes - 1;
+  const int64_t num_kept = (plan.bytes_left() - plan.model_bytes) / plan.checkpoint_bytes - 1;
   const std::string advice = num_kept >= 1 ? fmt::format("save_total_limit {} would fit", num_kept)
                                            : "free some space or choose a folder on another disk";
   return fmt::format(
       "output_dir {}: not enough disk space for {} and the model of {}: {} needed, {} free; checkpoints will "
       "fail once the disk is full; {}",
       output_dir, checkpoints_text(plan), format_bytes(plan.model_bytes), format_bytes(plan.total_bytes()),
-      format_bytes(plan.free_bytes), advice);
+      format_bytes(plan.bytes_left()), advice);
 }
 
 std::string disk_text(const DiskPlan& plan) {
-  return fmt::format("model {}{}; {} free", format_bytes(plan.model_bytes),
-                     plan.num_checkpoints > 0 ? ", at most " + checkpoints_text(plan) : "",
-                     format_bytes(plan.free_bytes));
+  const std::string text = fmt::format("model {}{}; {} free", format_bytes(plan.model_bytes),
+                                       plan.num_checkpoints > 0 ? ", at most " + checkpoints_text(plan) : "",
+                                       format_bytes(plan.bytes_left()));
+  if (plan.offload_bytes == 0) return text;
+  return fmt::format("optimizer state {}{}; {}", format_bytes(plan.offload_bytes),
+                     plan.offload_shares_disk
+                         ? ""
+                         : fmt::format(" elsewhere, {} free", format_bytes(plan.offload_free_bytes)),
+                     text);
 }
 
 }  // namespace tessera

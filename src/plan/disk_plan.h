@@ -7,6 +7,7 @@
 #include <string>
 
 #include "checkpoint/checkpoint_files.h"
+#include "zero/zero_memory.h"
 
 namespace tessera {
 
@@ -17,7 +18,14 @@ struct DiskPlan {
   int64_t num_checkpoints = 0;   // additional ones, at the peak
   int64_t free_bytes = 0;
 
+  // What the ranks of a node keep in offload_dir, and what is free there.
+  int64_t offload_bytes = 0;
+  int64_t offload_free_bytes = 0;
+  bool offload_shares_disk = false;  // it is on the same file system
+
   int64_t total_bytes() const { return model_bytes + num_checkpoints * checkpoint_bytes; }
+  // Free for model and checkpoints.
+  int64_t bytes_left() const { return free_bytes - (offload_shares_disk ? offload_bytes : 0); }
 };
 
 // `num_saves` checkpoints are still to be written; at most `total_limit` of this run are kept, plus one while
@@ -31,14 +39,21 @@ struct CheckpointCount {
 // Sizes follow docs/checkpoint-format.md.
 DiskPlan plan_disk(int64_t num_parameters, const StoredParts& parts, const CheckpointCount& count);
 
+// What the ranks of a node keep in files.
+int64_t offload_bytes(const ZeroLayout& layout, const ZeroSettings& settings);
+
 // Folders named checkpoint-N in `output_dir`.
 int64_t num_checkpoints_in(const std::filesystem::path& output_dir);
 // Free bytes on the file system that holds `folder`, or will hold it.
 int64_t free_disk_bytes(const std::filesystem::path& folder);
+// Whether two folders are, or will be, on the same file system.
+bool share_disk(const std::filesystem::path& a, const std::filesystem::path& b);
 
 // disk_refusal() is one line if not even the finished model fits, disk_warning() one line if the checkpoints
 // do not fit beside it; "" if they do.
 std::string disk_refusal(const DiskPlan& plan, const std::string& output_dir);
+// One line if what goes to offload_dir does not fit there; "" if it does.
+std::string offload_refusal(const DiskPlan& plan, const std::string& offload_dir);
 std::string disk_warning(const DiskPlan& plan, const std::string& output_dir);
 // "model 1.00 GiB, 3 checkpoints of 6.00 GiB; 100 GiB free".
 std::string disk_text(const DiskPlan& plan);

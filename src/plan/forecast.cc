@@ -64,6 +64,8 @@ class Forecaster {
     forecast.time = time_of(request);
     forecast.disk =
         plan_disk(forecast.num_parameters, {args_.export_dtype(), request.zero.state_tensors}, /*count=*/{});
+    forecast.disk.offload_bytes =
+        offload_bytes(zero_layout(model_.layout(), cluster_.num_nodes, cluster_.local_world_size), plan.zero);
     if (cluster_.num_nodes > 1) {
       for (const GatherSchedule schedule : {GatherSchedule::kPerStep, GatherSchedule::kPerLayer}) {
         if (schedule == GatherSchedule::kPerLayer && request.zero.stage < 3) continue;

@@ -32,7 +32,7 @@ struct ClusterShape {
 };
 
 // A node of which only its arithmetic peak is known, and the share of it that the operations of a model
-// reach; nothing else takes time.
+// reach; nothing else takes time, but for a disk.
 MachineRates rates_of_peak(double node_tflops, int64_t num_cores, double mfu);
 
 // One gather schedule.

@@ -129,8 +129,12 @@ std::string forecast_text(const RunForecast& forecast) {
               ? "memory   the free memory is this machine's: --memory sets a node's\n"
               : "memory\n";
   text += indented(memory_table(forecast.memory, cluster.node_memory_bytes));
-  text += fmt::format("disk     {} for the model, {} for each checkpoint\n",
-                      format_bytes(forecast.disk.model_bytes), format_bytes(forecast.disk.checkpoint_bytes));
+  text += fmt::format(
+      "disk     {} for the model, {} for each checkpoint{}\n", format_bytes(forecast.disk.model_bytes),
+      format_bytes(forecast.disk.checkpoint_bytes),
+      forecast.disk.offload_bytes == 0
+          ? ""
+          : fmt::format("; {} in offload_dir of a node", format_bytes(forecast.disk.offload_bytes)));
   if (forecast.time) text += time_text(forecast);
   if (!forecast.schedules.empty()) text += network_text(forecast);
   return text;
@@ -153,7 +157,9 @@ std::string forecast_json(const RunForecast& forecast) {
       {"passes_per_step", forecast.zero.passes_per_step},
       {"memory", memory_json(forecast)},
       {"disk",
-       {{"model_bytes", forecast.disk.model_bytes}, {"checkpoint_bytes", forecast.disk.checkpoint_bytes}}},
+       {{"model_bytes", forecast.disk.model_bytes},
+        {"checkpoint_bytes", forecast.disk.checkpoint_bytes},
+        {"offload_bytes", forecast.disk.offload_bytes}}},
       {"tflop_per_step", forecast.tflop_per_step},
       {"node_tflops",
        cluster.rates ? OrderedJson(node_tflops(*cluster.rates, forecast.dtype)) : OrderedJson()},

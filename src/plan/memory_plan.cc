@@ -159,6 +159,12 @@ class AlternativeList {
       set_limits(batch_size, longest, true);
       offer("gradient_checkpointing true");
     }
+    if (!request_.zero.state_folder) {
+      set_limits(batch_size, longest, true);
+      request_.zero.state_folder.emplace();
+      offer(with_checkpointing + "offload_optimizer_device nvme");
+      request_.zero.state_folder.reset();
+    }
     for (int64_t size = batch_size / 2; size >= 1; size /= 2) {
       const std::string change = fmt::format("per_device_train_batch_size {}", size);
       if (choices_.keeps_global_batch) {

@@ -95,8 +95,8 @@ struct MemoryChoices {
 };
 
 // Settings under which the run takes less, from the least intrusive to the most: weights not packed,
-// no peer snapshots, micro-batches not merged, gather_schedule per_layer, zero_stage 3, checkpointing, fewer
-// rows at once, shorter rows.
+// no peer snapshots, micro-batches not merged, gather_schedule per_layer, zero_stage 3, checkpointing,
+// optimizer state on a disk, fewer rows at once, shorter rows.
 std::vector<MemoryAlternative> memory_alternatives(const MemoryRequest& request,
                                                    const MemoryChoices& choices);
 

@@ -91,6 +91,7 @@ void draw_division(Draw& draw, const Machine& machine, TrainingArguments* args) 
   args->pack_weights = draw.one_of({"auto", "always", "never"});
   args->load_weights_once = *args->zero_stage == 0 ? "per_node" : draw.one_of({"per_node", "per_cluster"});
   args->async_save = draw.coin();
+  args->offload_optimizer_device = draw.one_of({"none", "nvme"});
 }
 
 void draw_training(Draw& draw, TrainingArguments* args) {
@@ -173,17 +174,19 @@ struct RandomRun {
     const TrainingArguments& args = tiny.args;
     return fmt::format(
         "{} nodes of {} ranks of {} threads, stage {} {}, {}, micro-batch {} x {}, merge {}, pack {}, "
-        "checkpointing {}, in backward {}, packing {}, async_save {}, {} sources, streaming {}, NEFTune {}",
+        "checkpointing {}, in backward {}, packing {}, async_save {}, offload {}, {} sources, streaming {}, "
+        "NEFTune {}",
         machine.ranks.num_nodes, machine.ranks.local_world_size, machine.threads_per_rank, *args.zero_stage,
         args.gather_schedule, args.dtype, args.per_device_train_batch_size, args.gradient_accumulation_steps,
         args.merge_micro_batches, args.pack_weights, args.gradient_checkpointing, args.optimizer_in_backward,
-        args.packing, args.async_save, args.dataset.size(), args.streaming,
+        args.packing, args.async_save, args.offload_optimizer_device, args.dataset.size(), args.streaming,
         args.neftune_noise_alpha.value_or(0));
   }
 
   // Trains into tiny.folder() / `output`; SIGTERM reaches the last rank after `stop_after` steps.
   RecordingObserver train(const std::string& output, int64_t stop_after = kNumSteps + 1) {
     tiny.args.output_dir = tiny.folder() / output;
+    if (tiny.args.offload_optimizer_device == "nvme") tiny.args.offload_dir = tiny.folder() / "offload";
     std::atomic<int64_t> num_done = 0;
     const int last = machine.ranks.world_size() - 1;
     return train_ranks(

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "arguments/optimizer_arguments.h"
+#include "arguments/zero_arguments.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -10,6 +11,7 @@
 #include "checkpoint/checkpoint_reader.h"
 #include "comm/first_failure.h"
 #include "formats/file_kind.h"
+#include "io/file.h"
 #include "model/families.h"
 #include "platform/memory_info.h"
 #include "train/output/shared_folder.h"
@@ -37,15 +39,25 @@ bool check_output_is_shared(const TrainingArguments& args, Communicator& comm) {
 
 // What the files of the run will take. A run that has begun continues as far as it gets: space may be freed
 // meanwhile.
-DiskPlan plan_disk_use(const TrainingArguments& args, int64_t num_parameters, const ActionSchedule& actions,
-                       const RunResume& resume) {
+DiskPlan plan_disk_use(const TrainingArguments& args, const TrainableModel& model, const World& world,
+                       const ActionSchedule& actions, const RunResume& resume) {
   CheckpointCount count = {actions.num_saves(resume ? resume.record().progress.step : 0),
                            args.save_total_limit, 0};
   // The newest and the best.
   if (!args.metric_for_best_model.empty() && count.total_limit == 1) count.total_limit = 2;
   if (resume && resume.is_in_place()) count.num_present = num_checkpoints_in(args.output_dir);
-  DiskPlan plan = plan_disk(num_parameters, {args.export_dtype(), state_tensors_of(args)}, count);
+  DiskPlan plan =
+      plan_disk(model.layout().num_parameters(), {args.export_dtype(), state_tensors_of(args)}, count);
   plan.free_bytes = free_disk_bytes(args.output_dir);
+  if (!args.offload_dir.empty()) {
+    plan.offload_bytes = offload_bytes(zero_layout(model.layout(), world.num_nodes, world.local_world_size),
+                                       zero_settings_of(args, model.config(), 1));
+    plan.offload_free_bytes = free_disk_bytes(args.offload_dir);
+    plan.offload_shares_disk = share_disk(args.offload_dir, args.output_dir);
+    // A disk without this room fails the start in any case, which would take longer.
+    const std::string offload = offload_refusal(plan, args.offload_dir);
+    if (!offload.empty()) fail(ExitCode::kBadConfig, "{}", offload);
+  }
   const std::string refusal = disk_refusal(plan, args.output_dir);
   if (!refusal.empty() && !resume) fail(ExitCode::kBadConfig, "{}", refusal);
   const std::string warning = refusal.empty() ? disk_warning(plan, args.output_dir) : refusal;
@@ -157,7 +169,7 @@ void Trainer::plan_run() {
   const RunPlanner planner(args_, *model_, options, facts);
   plan_.micro_batches_per_pass = planner.micro_batches_per_pass();
   plan_.max_pass_tokens = planner.max_pass_tokens();
-  if (is_root()) plan_.disk = plan_disk_use(args_, plan_.num_parameters, *actions_, *resume_);
+  if (is_root()) plan_.disk = plan_disk_use(args_, *model_, world(), *actions_, *resume_);
   plan_memory_use(planner);
 }
 
@@ -180,6 +192,7 @@ void Trainer::plan_memory_use(const RunPlanner& planner) {
 
 void Trainer::allocate_and_load() {
   mark_work(comm_, "loading the weights", 1);
+  if (!args_.offload_dir.empty()) create_folder(args_.offload_dir);
   parameters_ = make_parameter_state(*model_, plan_.zero, make_optimizer(args_), args_.weight_decay_norms,
                                      comm_, pool_);
   model_->reserve(plan_.limits);

@@ -165,6 +165,13 @@ ZeroMemory zero_memory(const ZeroLayout& layout, const ZeroSettings& settings) {
   memory.accumulator_bytes = settings.optimizer_in_backward
                                  ? dtype_bytes(DType::kF32) * gradient_window(layout).num_elements
                                  : dtype_bytes(settings.gradient_dtype) * num_accumulated;
+  if (settings.state_folder) {
+    memory.optimizer_bytes =
+        optimizer_state_buffer_bytes(settings.state_tensors, num_owned, settings.weight_dtype);
+    memory.state_file_bytes =
+        optimizer_state_file_bytes(settings.state_tensors, num_owned, settings.weight_dtype);
+    return memory;
+  }
   memory.remainder_bytes = remainder_bytes(num_owned, settings.weight_dtype);
   memory.optimizer_bytes = optimizer_state_bytes(settings.state_tensors, num_owned, settings.weight_dtype) -
                            memory.remainder_bytes;
@@ -187,7 +194,9 @@ std::vector<MemoryItem> zero_memory_items(const ZeroLayout& layout, const ZeroSe
       {MemoryKind::kGradients, MemoryScope::kNode, "in flight (F32)", memory.layer_buffer_bytes},
       {MemoryKind::kGradients, MemoryScope::kRank, "sums on the network (F32)", memory.staging_bytes},
       {MemoryKind::kGradients, MemoryScope::kRank, "sums to be rounded (F32)", memory.rounding_bytes},
-      {MemoryKind::kOptimizer, MemoryScope::kRank, names_of(settings.state_tensors), memory.optimizer_bytes},
+      {MemoryKind::kOptimizer, MemoryScope::kRank,
+       settings.state_folder ? "buffers for state on disk" : names_of(settings.state_tensors),
+       memory.optimizer_bytes},
       {MemoryKind::kOptimizer, MemoryScope::kRank, "master remainders (U16)", memory.remainder_bytes}};
   std::erase_if(items, [](const MemoryItem& item) { return item.size_bytes == 0; });
   return items;

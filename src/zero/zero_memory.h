@@ -6,7 +6,8 @@
 //
 //   weights        w P per node; stage 3 with per_layer: w P/K and the gathered layers in use
 //   optimizer      its state (AdamW: 8 bytes) and, for BF16 weights, 2 bytes (master remainders) per owned
-//                  element: P/N elements; in stage 0 every node has all of them, P/L per rank
+//                  element: P/N elements; in stage 0 every node has all of them, P/L per rank. On disk: a
+//                  few buffers
 //   accumulators   g P/L per rank if a node sums the whole gradient before it uses the network: stages 0 and
 //                  1, and per_step with several passes; otherwise g P/N
 //   layer buffers  float32, one set per rank: two decoder layers and the larger of embedding and head. Not
@@ -21,9 +22,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "comm/network/network_group.h"
+#include "optim/state_file.h"
 #include "optim/state_tensor.h"
 #include "tensor/dtype.h"
 #include "zero/memory_item.h"
@@ -62,6 +65,8 @@ struct ZeroSettings {
   StateTensors state_tensors = {};            // of the optimizer
   bool optimizer_in_backward = false;         // a rank alone: groups are updated in the backward pass
   bool computes_twice = false;                // a step's pass, first for the gradient norm alone
+  // State and remainders are in a file per rank in this folder, with buffers in memory.
+  std::optional<StateFileSettings> state_folder = {};
 };
 
 // Where a rank that updates in the backward pass has the float32 gradients of each group, one group after the
@@ -102,8 +107,10 @@ struct ZeroMemory {
   int64_t accumulator_bytes = 0;
   int64_t staging_bytes = 0;    // node sums on the network
   int64_t rounding_bytes = 0;   // sums before rounding to BF16
-  int64_t optimizer_bytes = 0;  // state tensors, and the scratch of the gradient norm
+  int64_t optimizer_bytes = 0;  // state tensors or buffers for them, and the scratch of the gradient norm
   int64_t remainder_bytes = 0;  // of the master weights
+  // On disk, of each rank: both, if they are there.
+  int64_t state_file_bytes = 0;
 };
 
 ZeroMemory zero_memory(const ZeroLayout& layout, const ZeroSettings& settings);

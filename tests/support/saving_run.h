@@ -25,7 +25,9 @@ std::map<std::string, std::string> tensor_files(const std::filesystem::path& fol
 // share model and data.
 class SavingRun {
  public:
-  explicit SavingRun(const Ranks& run_ranks = {}) : args(tiny_->args), ranks(run_ranks) {
+  explicit SavingRun(const Ranks& run_ranks = {}) : SavingRun(tiny_config(), run_ranks) {}
+  explicit SavingRun(const ModelConfig& config, const Ranks& run_ranks = {})
+      : tiny_(std::make_shared<TinyRun>(config)), args(tiny_->args), ranks(run_ranks) {
     args.shuffle = true;
     args.per_device_train_batch_size = 1;
     args.gradient_accumulation_steps = 4 / ranks.world_size();
@@ -55,7 +57,7 @@ class SavingRun {
   void interrupt_at(int64_t step, const std::string& name);
 
  private:
-  std::shared_ptr<TinyRun> tiny_ = std::make_shared<TinyRun>();
+  std::shared_ptr<TinyRun> tiny_;
 
  public:
   TrainingArguments args;

@@ -1,5 +1,7 @@
 #include "support/train_test_support.h"
 
+#include <gtest/gtest.h>
+
 #include <cmath>
 #include <exception>
 #include <fstream>

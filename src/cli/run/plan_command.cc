@@ -27,8 +27,8 @@ constexpr int64_t kMaxLocalRanks = 256;
 
 // Flags that describe the machine: with one of them, and without --instances, its forecast is shown in
 // detail.
-constexpr std::array<const char*, 7> kMachineFlags = {"machine", "memory", "network_gbps",  "tflops",
-                                                      "mfu",     "nnodes", "nproc_per_node"};
+constexpr std::array<const char*, 8> kMachineFlags = {"machine", "memory", "network_gbps", "disk_gb_per_s",
+                                                      "tflops",  "mfu",    "nnodes",       "nproc_per_node"};
 // The ones among them that also narrow a search.
 constexpr std::array<const char*, 2> kSharedFlags = {"nnodes", "nproc_per_node"};
 constexpr std::array<const char*, 8> kSearchFlags = {"instances", "max_nodes", "sort", "top",
@@ -92,6 +92,8 @@ class PlanCommand : public Command {
                       "optimizer_in_backward",
                       "clip_mode",
                       "pack_weights",
+                      "offload_optimizer_device",
+                      "offload_dir",
                       "num_threads",
                       "measure_peak",
                       "zero_stage",
@@ -156,6 +158,10 @@ class PlanCommand : public Command {
         "network_gbps", &network_gbps_,
         "Network speed of a node in each direction, in 10^9 bits per second; 25 unless the machine says "
         "otherwise.");
+    table->add(
+        "disk_gb_per_s", &disk_gb_per_s_,
+        "Speed of a node's disk with offload_dir, in 10^9 bytes per second, half of them read and half "
+        "written (tessera bench disk: update); 1 unless the machine says otherwise.");
     table->add("tflops", &tflops_,
                "Arithmetic peak of a node in TFLOPS. By default this machine's peak is measured, unless "
                "measure_peak is false, in which case no times are shown.");
@@ -218,6 +224,7 @@ class PlanCommand : public Command {
       fail(ExitCode::kUsage, "--{}: expected a finite number above 0, found {}", flag, *value);
     };
     check_above_zero("network_gbps", network_gbps_);
+    check_above_zero("disk_gb_per_s", disk_gb_per_s_);
     check_above_zero("tflops", tflops_);
     check_above_zero("max_hours", max_hours_);
     check_above_zero("max_price", max_price_);
@@ -246,6 +253,7 @@ class PlanCommand : public Command {
     flags.catalogue = catalogue_;
     flags.memory = memory_;
     flags.network_gbps = network_gbps_;
+    flags.disk_gb_per_s = disk_gb_per_s_;
     flags.tflops = tflops_;
     flags.mfu = mfu_;
     return flags;
@@ -365,6 +373,7 @@ class PlanCommand : public Command {
   int64_t local_world_size_ = 1;
   std::string memory_;
   std::optional<double> network_gbps_;
+  std::optional<double> disk_gb_per_s_;
   std::optional<double> tflops_;
   std::optional<double> mfu_;
 

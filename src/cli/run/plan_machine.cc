@@ -121,6 +121,8 @@ PlanMachine plan_machine(const PlanMachineFlags& flags, const TrainingArguments&
     machine.cluster.memory_is_of_this_machine = false;
   }
   if (flags.network_gbps) machine.cluster.network_gbps = *flags.network_gbps;
+  if (flags.disk_gb_per_s && machine.cluster.rates)
+    machine.cluster.rates->disk_gb_per_s = *flags.disk_gb_per_s;
   if (flags.machine == "here" && machine.cluster.rates) {
     MeasuringOptions options;
     options.optimizer = args.optim;

@@ -173,6 +173,7 @@ class ConfigReader {
     config_.overlap_comm = setting<bool>(zero, "overlap_comm").value;
     check_offload("offload_param");
     check_offload("offload_optimizer");
+    read_offload_optimizer(zero.value("offload_optimizer", Json::object()));
     const std::string reduce = keys_.value("gradient_allreduce_op", "mean");
     if (reduce != "mean" && reduce != "sum")
       fail_at("gradient_allreduce_op", fmt::format("expected mean or sum, found '{}'", printable(reduce)));
@@ -181,7 +182,22 @@ class ConfigReader {
     config_.gradients_are_summed = reduce == "sum";
   }
 
-  // The keys were checked already; the section has no effect, but its values must make sense.
+  void read_offload_optimizer(const Json& section) {
+    config_.offload_optimizer_device = setting<std::string>(section, "device").value;
+    const bool is_on_disk = config_.offload_optimizer_device == "nvme";
+    const auto note_in_memory = [&](const char* key) {
+      config_.notes.push_back({key, "weights, gradients and optimizer state stay in memory"});
+    };
+    if (!section.empty() && !is_on_disk) note_in_memory("zero_optimization.offload_optimizer");
+    if (keys_.contains("aio") && !is_on_disk) note_in_memory("aio");
+    if (!is_on_disk) return;
+    const Json aio = keys_.value("aio", Json::object());
+    config_.offload_optimizer_nvme_path = setting<std::string>(section, "nvme_path").value;
+    config_.aio_block_size = setting<int64_t>(aio, "block_size").value;
+    config_.aio_queue_depth = setting<int64_t>(aio, "queue_depth").value;
+  }
+
+  // The keys were checked already, but those without effect must make sense, too.
   void check_offload(const char* name) {
     const Json* zero = raw_.contains("zero_optimization") ? &raw_["zero_optimization"] : nullptr;
     if (zero == nullptr || !zero->is_object() || !zero->contains(name)) return;

@@ -163,6 +163,23 @@ TEST(DeepSpeedConfig, BothNamesOfAKeyAreTakenButNotTogether) {
             "zero_optimization.stage3_max_live_parameters: give only one");
 }
 
+TEST(DeepSpeedConfig, OptimizerStateIsOnADiskOnlyIfTheDeviceSaysSo) {
+  const std::string aio = R"(, "aio": {"block_size": 262144, "queue_depth": 8, "thread_count": 1}})";
+  const DeepSpeedConfig disk = parse(
+      R"({"zero_optimization": {"offload_optimizer": {"device": "nvme", "nvme_path": "/local"}})" + aio);
+  EXPECT_EQ(disk.offload_optimizer_device, "nvme");
+  EXPECT_EQ(disk.offload_optimizer_nvme_path, "/local");
+  EXPECT_EQ(disk.aio_block_size, 262144);
+  EXPECT_EQ(disk.aio_queue_depth, 8);
+  EXPECT_TRUE(disk.notes.empty());
+  for (const char* device : {"\"cpu\"", "\"none\"", "\"auto\"", "null"}) {
+    const DeepSpeedConfig memory = parse(
+        fmt::format(R"({{"zero_optimization": {{"offload_optimizer": {{"device": {}}}}}{})", device, aio));
+    EXPECT_NE(memory.offload_optimizer_device, "nvme");
+    EXPECT_EQ(note_on(memory, "aio"), "weights, gradients and optimizer state stay in memory") << device;
+  }
+}
+
 TEST(DeepSpeedConfig, DeprecatedKeysAreReadWithAWarning) {
   const DeepSpeedConfig old = parse(R"({"zero_optimization": true, "bfloat16": {"enabled": true}})");
   EXPECT_EQ(old.zero_stage, 1);

@@ -63,8 +63,8 @@ constexpr Key kOffloadParamKeys[] = {
 constexpr Section kOffloadParam = {true, true, kOffloadParamKeys};
 
 constexpr Key kOffloadOptimizerKeys[] = {
-    silent("device", kText),
-    silent("nvme_path", kText),
+    used("device", kText),
+    used("nvme_path", kText),
     silent("buffer_count", kCount),
     silent("pin_memory", kBool),
     silent("pipeline", kBool),
@@ -96,7 +96,7 @@ constexpr Key kZeroKeys[] = {
     no_effect("load_from_fp32_weights", kBool, "master weights are always exact"),
     no_effect("elastic_checkpoint", kBool, kWholeModel),
     no_effect("offload_param", &kOffloadParam, kInMemory),
-    no_effect("offload_optimizer", &kOffloadOptimizer, kInMemory),
+    used("offload_optimizer", &kOffloadOptimizer),
     no_effect("sub_group_size", kCount, kOwnLoops),
     used("stage3_max_live_parameters", kCount, "max_live_parameters"),
     no_effect("stage3_max_reuse_distance", kCount, kOwnLoops, "max_reuse_distance"),
@@ -244,7 +244,7 @@ constexpr Key kActivationKeys[] = {
 constexpr Section kActivation = {false, true, kActivationKeys};
 
 constexpr Key kAioKeys[] = {
-    silent("block_size", kCount),   silent("queue_depth", kCount),  silent("intra_op_parallelism", kCount),
+    used("block_size", kCount),     used("queue_depth", kCount),    silent("intra_op_parallelism", kCount),
     silent("thread_count", kCount), silent("single_submit", kBool), silent("overlap_events", kBool),
     silent("use_gds", kBool),
 };
@@ -351,7 +351,7 @@ constexpr Key kTopLevelKeys[] = {
     no_effect("zero_force_ds_cpu_optimizer", kBool, kOwnLoops),
     no_effect("use_data_before_expert_parallelism", kBool, kModelDecides, "use_data_before_expert_parallel_"),
     no_effect("activation_checkpointing", &kActivation, "the flag gradient_checkpointing decides"),
-    no_effect("aio", &kAio, kInMemory),
+    used("aio", &kAio),
     no_effect("flops_profiler", &kProfiler, kOwnProfile),
     no_effect("comms_logger", &kCommsLogger, kOwnProfile),
     used("timers", &kTimers),

@@ -37,6 +37,7 @@ void for_each_member(Rates& rates, const Visit& visit) {
   visit("network_gbps", rates.network_gbps);
   visit("network_efficiency", rates.network_efficiency);
   visit("network_latency_s", rates.network_latency_s);
+  visit("disk_gb_per_s", rates.disk_gb_per_s);
   visit("step_s", rates.step_s);
 }
 

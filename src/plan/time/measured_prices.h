@@ -20,7 +20,7 @@ struct MeasuringOptions {
   double seconds = 1;         // for each kind of step; large operations run at least three times
   int64_t max_tokens = 2048;  // through the model at once; more are extrapolated
   std::string optimizer = "adamw_torch";
-  MachineRates rates;  // for what cannot be measured here: network, latencies
+  MachineRates rates;  // for what cannot be measured here: network, disk, latencies
 };
 
 class MeasuredPrices final : public Prices {
@@ -38,6 +38,9 @@ class MeasuredPrices final : public Prices {
   double step_s() const override { return options_.rates.step_s; }
   double network_seconds(int64_t sent_bytes, int64_t received_bytes, int64_t num_transfers) const override {
     return AnalyticPrices(options_.rates).network_seconds(sent_bytes, received_bytes, num_transfers);
+  }
+  double disk_seconds(int64_t bytes) const override {
+    return AnalyticPrices(options_.rates).disk_seconds(bytes);
   }
   // What was measured in another way than asked for, a line each.
   const std::vector<std::string>& notes() const { return notes_; }

@@ -52,6 +52,8 @@ class Prices {
   virtual double step_s() const = 0;
   // A node sending and receiving these bytes at once, in `num_transfers`.
   virtual double network_seconds(int64_t sent_bytes, int64_t received_bytes, int64_t num_transfers) const = 0;
+  // A node reading and writing its disk, these bytes together.
+  virtual double disk_seconds(int64_t bytes) const = 0;
 };
 
 class AnalyticPrices final : public Prices {
@@ -66,6 +68,9 @@ class AnalyticPrices final : public Prices {
   double node_latency_s() const override { return rates_.node_latency_s; }
   double step_s() const override { return rates_.step_s; }
   double network_seconds(int64_t sent_bytes, int64_t received_bytes, int64_t num_transfers) const override;
+  double disk_seconds(int64_t bytes) const override {
+    return static_cast<double>(bytes) / (rates_.disk_gb_per_s * 1e9);
+  }
 
  private:
   double product_seconds(const OpWork& work, double flop_per_s, const RankShare& share) const;

@@ -83,7 +83,13 @@ class Predictor {
     return prices_.node_sum_seconds(share, adds, share_) + num_groups * prices_.node_latency_s();
   }
 
-  void add_update() { time_.optimizer_s += prices_.update_seconds(update_work(walks_, facts_), share_); }
+  // State on a disk is read and written once, while it is updated.
+  void add_update() {
+    const int64_t disk_bytes =
+        2 * zero_memory(layout_, facts_.zero).state_file_bytes * facts_.local_world_size;
+    time_.optimizer_s += std::max(prices_.update_seconds(update_work(walks_, facts_), share_),
+                                  disk_bytes == 0 ? 0 : prices_.disk_seconds(disk_bytes));
+  }
 
   // Gathers overlap the forward passes, reductions (and their gathers) the backward passes. Under per_step
   // the network is used only in the first forward pass and the last backward pass.

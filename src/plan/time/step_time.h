@@ -14,11 +14,11 @@ struct StepTime {
   double products_s = 0;  // with the packing of new weights
   double attention_s = 0;
   double elementwise_s = 0;
-  double optimizer_s = 0;
-  double local_s = 0;    // waiting for the slowest rank, sums of gradients over the ranks of a node
-  double network_s = 0;  // between nodes, if nothing hid it
-  double exposed_s = 0;  // what computation does not hide of it
-  double other_s = 0;    // choosing rows, the exchange of sums, logging
+  double optimizer_s = 0;  // the update, with its disk
+  double local_s = 0;      // waiting for the slowest rank, sums of gradients over the ranks of a node
+  double network_s = 0;    // between nodes, if nothing hid it
+  double exposed_s = 0;    // what computation does not hide of it
+  double other_s = 0;      // choosing rows, the exchange of sums, logging
 
   double compute_s() const { return products_s + attention_s + elementwise_s; }
   double step_s() const { return compute_s() + optimizer_s + local_s + exposed_s + other_s; }

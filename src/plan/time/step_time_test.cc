@@ -114,6 +114,7 @@ class CountingPrices final : public Prices {
   double node_latency_s() const override { return 0; }
   double step_s() const override { return 0; }
   double network_seconds(int64_t sent, int64_t, int64_t) const override { return static_cast<double>(sent); }
+  double disk_seconds(int64_t bytes) const override { return static_cast<double>(bytes); }
 };
 
 StepFacts facts_of(int64_t num_passes, int num_nodes, int local_world_size) {
@@ -140,6 +141,18 @@ TEST(PredictStep, CountsEveryPassAndEachRanksShare) {
   EXPECT_EQ(one.local_s, 0);
   EXPECT_EQ(two_ranks.local_s, 5 * num_elements / 2) << "in every pass";
   EXPECT_EQ(one.network_s, 0);
+}
+
+TEST(PredictStep, StateOnADiskIsReadAndWrittenOnce) {
+  StepWalks walks(shapes("15m", 2), DType::kBF16);
+  CountingPrices prices;
+  for (const int num_ranks : {1, 2}) {
+    StepFacts facts = facts_of(5, 1, num_ranks);
+    facts.zero.state_folder.emplace();
+    const double bytes = 2.0 * (4 + 4 + 2) * static_cast<double>(walks.layout().num_elements());
+    EXPECT_NEAR(predict_step(walks, facts, prices).optimizer_s, bytes, 0.05 * bytes)
+        << "chunks are rounded up";
+  }
 }
 
 TEST(PredictStep, ComputationHidesTheNetworkUnlessToldOtherwise) {

@@ -23,6 +23,12 @@ Part intersection(const Part& a, const Part& b) {
   return {begin, std::max(begin, std::min(a.end, b.end))};
 }
 
+std::optional<StateFileSettings> state_file(const ZeroSettings& settings, int rank) {
+  if (!settings.state_folder) return std::nullopt;
+  return StateFileSettings{settings.state_folder->path / fmt::format("rank-{}.state", rank),
+                           settings.state_folder->transfers};
+}
+
 std::vector<ElementRange> owned_of(const ShardPlan& plan, int rank) {
   std::vector<ElementRange> ranges;
   for (int64_t g = 0; g < plan.num_groups(); ++g) {
@@ -54,7 +60,7 @@ ShardedParameters::ShardedParameters(TrainableModel& model, const ZeroSettings& 
   plan_pieces();
   const int64_t num_state = pieces_.empty() ? 0 : pieces_.back().state_begin + pieces_.back().elements.size();
   state_.emplace(std::move(optimizer), optimizer_ranges(decay_all), weights_.owned(), gradients_.gradients(),
-                 pool, num_state);
+                 pool, num_state, state_file(settings, comm.world().rank));
   model.bind_parameters(static_cast<ParameterAccess&>(*this));
 }
 
@@ -242,7 +248,10 @@ void ShardedParameters::update(const OptimizerStep& step, const ChangeHook& befo
   for (int64_t g = 0; g < plan_.num_groups(); ++g) {
     const Part own = plan_.part(g, comm_->world().rank);
     if (before_change && own.size() > 0) before_change({own.begin, own.end});
-    state_->update(first_range_[static_cast<size_t>(g)], first_range_[static_cast<size_t>(g + 1)], step);
+    const auto first = [&](int64_t group) { return first_range_[static_cast<size_t>(group)]; };
+    const int64_t next = (g + 1) % plan_.num_groups();
+    state_->announce(first(next), first(next + 1));
+    state_->update(first(g), first(g + 1), step);
     weights_.updated(g);
   }
   weights_changed();
@@ -378,7 +387,8 @@ std::unique_ptr<ParameterState> make_parameter_state(TrainableModel& model, cons
   if (comm.world().is_single() && settings.optimizer_in_backward)
     return std::make_unique<StreamedParameters>(model, settings, std::move(optimizer), decay_all, pool);
   if (comm.world().is_single())
-    return std::make_unique<WholeParameters>(model, std::move(optimizer), decay_all, pool);
+    return std::make_unique<WholeParameters>(model, std::move(optimizer), decay_all, pool,
+                                             state_file(settings, 0));
   return std::make_unique<ShardedParameters>(model, settings, std::move(optimizer), decay_all, comm, pool);
 }
 

@@ -21,14 +21,15 @@ void WholeParameters::FlatArray::to_device(int64_t begin, int64_t end) const {
 }
 
 WholeParameters::WholeParameters(TrainableModel& model, std::unique_ptr<const Optimizer> optimizer,
-                                 bool decay_all, ThreadPool& pool)
+                                 bool decay_all, ThreadPool& pool,
+                                 const std::optional<StateFileSettings>& state_file)
     : model_(&model),
       pool_(&pool),
       weights_(model.device(), model.dtype(), model.layout().num_elements(), pool),
       gradients_(model.device(), DType::kF32, model.layout().num_elements(), pool),
       first_range_(first_ranges(model.layout())),
       state_(std::move(optimizer), parameter_ranges(model.layout(), decay_all), weights_.host_view,
-             gradients_.host_view, pool) {
+             gradients_.host_view, pool, {}, state_file) {
   model.bind_parameters(weights_.view, gradients_.view);
 }
 
@@ -59,6 +60,8 @@ void WholeParameters::update(const OptimizerStep& step, const ChangeHook& before
     const ParameterLayout::Group& group = groups[g];
     if (before_change) before_change({group.begin, group.end});
     gradients_.to_host(group.begin, group.end);
+    const size_t next = (g + 1) % groups.size();
+    state_.announce(first_range_[next], first_range_[next + 1]);
     state_.update(first_range_[g], first_range_[g + 1], step);
     weights_.to_device(group.begin, group.end);
   }

@@ -11,7 +11,7 @@ namespace tessera {
 class WholeParameters : public ParameterState {
  public:
   WholeParameters(TrainableModel& model, std::unique_ptr<const Optimizer> optimizer, bool decay_all,
-                  ThreadPool& pool);
+                  ThreadPool& pool, const std::optional<StateFileSettings>& state_file = {});
 
   void load(const SafetensorsModel& file, LoadOnce once,
             const std::function<void(const LoadProgress&)>& progress) override;

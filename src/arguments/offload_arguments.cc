@@ -1,0 +1,54 @@
+#include "arguments/offload_arguments.h"
+
+#include <filesystem>
+
+#include "arguments/flag_limits.h"
+#include "base/error.h"
+#include "io/async_file.h"
+
+namespace tessera {
+namespace {
+
+constexpr int64_t kMaxBlockBytes = int64_t{1} << 30;
+constexpr int64_t kMaxQueueDepth = 4096;
+
+}  // namespace
+
+void declare_offload_flags(FlagTable* table, TrainingArguments* args) {
+  table->begin_section("Training in little memory");
+  table->add_choice(
+      "offload_optimizer_device", &args->offload_optimizer_device, {"none", "cpu", "nvme"},
+      "Where the optimizer's state and the remainders of the master weights are: none and cpu mean memory; "
+      "nvme means a file per rank in offload_dir, on any local disk, from which they are streamed during the "
+      "update. The result is the same.");
+  Flag& folder =
+      table->add("offload_dir", &args->offload_dir,
+                 "Folder for what is kept on a disk; a fast local one. Its files have no names while they "
+                 "are used (lsof +L1 lists them) and are gone when the run ends, however it ends. Defaults "
+                 "to offload in output_dir.");
+  folder.value_name = "DIR";
+  folder.aliases = {"offload_optimizer_nvme_path"};
+  limit(table->add("aio_block_size", &args->aio_block_size,
+                   "Bytes of a transfer between memory and offload_dir, a multiple of 4096."),
+        {static_cast<double>(kDirectAlignment), static_cast<double>(kMaxBlockBytes)});
+  limit(table->add("aio_queue_depth", &args->aio_queue_depth,
+                   "Transfers between memory and offload_dir that a rank has in flight."),
+        {1, static_cast<double>(kMaxQueueDepth)});
+}
+
+void resolve_offload(const FlagTable& table, TrainingArguments* args) {
+  if (args->aio_block_size % kDirectAlignment != 0) {
+    fail(ExitCode::kBadConfig, "aio_block_size: expected a multiple of {}, found {}", kDirectAlignment,
+         args->aio_block_size);
+  }
+  if (args->offload_optimizer_device != "nvme") {
+    for (const char* name : {"offload_dir", "aio_block_size", "aio_queue_depth"}) {
+      if (table.is_set(name)) log_warning("{} has no effect: nothing is kept on a disk", name);
+    }
+    args->offload_dir.clear();
+  } else if (args->offload_dir.empty()) {
+    args->offload_dir = (std::filesystem::path(args->output_dir) / "offload").string();
+  }
+}
+
+}  // namespace tessera
