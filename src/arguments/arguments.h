@@ -88,6 +88,7 @@ struct TrainingArguments : DataArguments {
   std::string merge_micro_batches = "auto";
   std::string pack_weights = "auto";
   std::string offload_optimizer_device = "none";
+  std::string offload_param_device = "none";
   std::string offload_dir;  // once resolved: set if it is used
   int64_t aio_block_size = int64_t{1} << 20;
   int64_t aio_queue_depth = 32;

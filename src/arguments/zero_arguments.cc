@@ -23,6 +23,10 @@ ZeroSettings zero_settings_of(const TrainingArguments& args, const ModelConfig& 
     zero.state_folder = {args.offload_dir,
                          {.queue_depth = args.aio_queue_depth, .block_bytes = args.aio_block_size}};
   }
+  if (args.offload_param_device == "nvme") {
+    zero.weight_folder = {args.offload_dir,
+                          {.queue_depth = args.aio_queue_depth, .block_bytes = args.aio_block_size}};
+  }
   zero.persistence_threshold = args.persistence_threshold_elements(config.hidden_size);
   return zero;
 }

@@ -36,7 +36,8 @@ DiskPlan plan_disk(int64_t num_parameters, const StoredParts& parts, const Check
 }
 
 int64_t offload_bytes(const ZeroLayout& layout, const ZeroSettings& settings) {
-  return zero_memory(layout, settings).state_file_bytes * layout.local_world_size;
+  const ZeroMemory memory = zero_memory(layout, settings);
+  return memory.weight_file_bytes + memory.state_file_bytes * layout.local_world_size;
 }
 
 int64_t num_checkpoints_in(const fs::path& output_dir) {
@@ -67,7 +68,7 @@ std::string offload_refusal(const DiskPlan& plan, const std::string& offload_dir
   const int64_t others = plan.offload_shares_disk ? plan.model_bytes : 0;
   if (plan.offload_bytes + others <= plan.offload_free_bytes) return "";
   return fmt::format(
-      "offload_dir {}: not enough disk space for the optimizer's state of a node{}: {} needed, {} free; free "
+      "offload_dir {}: not enough disk space for what a node keeps there{}: {} needed, {} free; free "
       "some space, choose a folder on another disk, or an optim with less state",
       offload_dir, others > 0 ? " beside the finished model" : "", format_bytes(plan.offload_bytes + others),
       format_bytes(plan.offload_free_bytes));
@@ -99,7 +100,7 @@ std::string disk_text(const DiskPlan& plan) {
                                        plan.num_checkpoints > 0 ? ", at most " + checkpoints_text(plan) : "",
                                        format_bytes(plan.bytes_left()));
   if (plan.offload_bytes == 0) return text;
-  return fmt::format("optimizer state {}{}; {}", format_bytes(plan.offload_bytes),
+  return fmt::format("offloaded {}{}; {}", format_bytes(plan.offload_bytes),
                      plan.offload_shares_disk
                          ? ""
                          : fmt::format(" elsewhere, {} free", format_bytes(plan.offload_free_bytes)),

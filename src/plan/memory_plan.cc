@@ -242,6 +242,7 @@ ZeroSettings zero_settings(const TrainableModel& model, const MemoryRequest& req
 }
 
 bool can_keep_packed_weights(const TrainableModel& model, const MemoryRequest& request) {
+  if (request.zero.weight_folder) return false;
   return !shards_weights(zero_layout(model.layout(), request.num_nodes, request.local_world_size),
                          zero_settings(model, request));
 }
@@ -366,6 +367,7 @@ MemoryAlternative sharded(MemoryAlternative alternative) {
     alternative.change += (alternative.change.empty() ? "" : " and ") + std::string(text);
   };
   MemoryRequest& request = alternative.request;
+  if (std::exchange(request.zero.weight_folder, std::nullopt)) change("offload_param_device none");
   if (std::exchange(request.zero.optimizer_in_backward, false)) change("optimizer_in_backward false");
   if (std::exchange(request.limits.pack_weights, false)) change("pack_weights never");
   if (std::exchange(request.zero.stage, 3) < 3) change("zero_stage 3");

@@ -378,6 +378,7 @@ struct PeakCase {
   bool is_bf16;  // with checkpointing
   const char* offload_optimizer_device = "none";
   bool optimizer_in_backward = false;
+  const char* offload_param_device = "none";
 
   friend void PrintTo(const PeakCase& of, std::ostream* out) { *out << of.name; }
 };
@@ -393,8 +394,9 @@ TEST_P(PeakMemory, StaysWithinATenthOfThePlan) {
   tiny.args.dtype = GetParam().is_bf16 ? "bfloat16" : "float32";
   tiny.args.gradient_checkpointing = GetParam().is_bf16;
   tiny.args.offload_optimizer_device = GetParam().offload_optimizer_device;
-  if (tiny.args.offload_optimizer_device == "nvme") tiny.args.offload_dir = tiny.folder() / "offload";
+  tiny.args.offload_dir = tiny.folder() / "offload";
   tiny.args.optimizer_in_backward = GetParam().optimizer_in_backward;
+  tiny.args.offload_param_device = GetParam().offload_param_device;
   tiny.args.gradient_accumulation_steps = 1;
   tiny.args.max_steps = 2;
   tiny.args.save_strategy = "steps";
@@ -417,7 +419,8 @@ TEST_P(PeakMemory, StaysWithinATenthOfThePlan) {
 INSTANTIATE_TEST_SUITE_P(Modes, PeakMemory,
                          testing::Values(PeakCase{"Bfloat16Checkpointing", true}, PeakCase{"Float32", false},
                                          PeakCase{"OptimizerOnDisk", true, "nvme"},
-                                         PeakCase{"InBackward", true, "none", true}),
+                                         PeakCase{"InBackward", true, "none", true},
+                                         PeakCase{"LayersOnDisk", true, "none", true, "nvme"}),
                          [](const auto& test) { return test.param.name; });
 
 TEST(MemoryLimit, ARunThatDoesNotFitIsRefusedBeforeItAllocates) {

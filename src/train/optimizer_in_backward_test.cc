@@ -31,6 +31,12 @@ void train_in_backward(SavingRun& run, const std::string& output, const std::str
   run.run();
 }
 
+void move_to_disk(TrainingArguments* args) {
+  args->offload_param_device = args->offload_optimizer_device = "nvme";
+  args->offload_dir = fs::path(args->output_dir).parent_path() / "offload";
+  args->aio_block_size = 4096;  // even a tiny layer is several blocks
+}
+
 struct FormCase {
   const char* dtype;
   const char* optim;
@@ -38,19 +44,23 @@ struct FormCase {
   bool checkpointing;
   const char* pack_weights;
   double max_grad_norm;
+  bool is_on_disk = false;  // weights of layers and optimizer state
 };
 
 TEST(OptimizerInBackward, GivesTheSameBytesAsUpdatesAfterThePass) {
   const FormCase cases[] = {{"bfloat16", "adamw_torch", false, true, "never", 0.05},
                             {"bfloat16", "adamw_bf16", true, false, "always", 0},
                             {"float32", "lion_32bit", true, true, "auto", 0.05},
-                            {"float32", "adamw_torch", false, false, "never", 0}};
+                            {"float32", "adamw_torch", false, false, "never", 0},
+                            {"bfloat16", "adamw_torch", false, true, "auto", 0.05, true},
+                            {"float32", "adamw_bf16", true, false, "auto", 0, true}};
   for (const FormCase& of : cases) {
     SCOPED_TRACE(
         fmt::format("{} {}, tied {}, clipping at {}", of.dtype, of.optim, of.is_tied, of.max_grad_norm));
     SavingRun run = merged_run();
     ModelConfig config = tiny_config();
     config.tie_word_embeddings = of.is_tied;
+    config.num_hidden_layers = 5;
     write_test_model(run.args.model, config);
     run.args.dtype = of.dtype;
     run.args.optim = of.optim;
@@ -61,6 +71,7 @@ TEST(OptimizerInBackward, GivesTheSameBytesAsUpdatesAfterThePass) {
     run.args.weight_decay = 0.1;
     run.run();
     const fs::path expected = run.output();
+    if (of.is_on_disk) move_to_disk(&run.args);
     train_in_backward(run, "in backward");
     expect_same_run(run.output(), expected);
     EXPECT_EQ(tensor_files(run.output()), tensor_files(expected));
@@ -70,14 +81,22 @@ TEST(OptimizerInBackward, GivesTheSameBytesAsUpdatesAfterThePass) {
 TEST(OptimizerInBackward, EachFormResumesTheCheckpointsOfTheOther) {
   SavingRun run = merged_run();
   run.args.dtype = "bfloat16";
+  run.args.eval_strategy = "steps";
+  run.args.eval_steps = 2;
+  run.args.eval_dataset = run.args.dataset;
   run.run();
   const fs::path expected = run.output();
+  const auto choose_form = [&run](bool in_backward) {
+    run.args.optimizer_in_backward = in_backward;
+    run.args.offload_param_device = in_backward ? "nvme" : "none";
+    run.args.offload_dir = run.folder() / "offload";
+  };
   for (const bool ends_in_backward : {true, false}) {
     run.args.output_dir = run.folder() / fmt::format("resumed {}", ends_in_backward);
-    run.args.optimizer_in_backward = !ends_in_backward;
+    choose_form(!ends_in_backward);
     run.args.resume_from_checkpoint = "auto";
     run.run_until_signal(3);
-    run.args.optimizer_in_backward = ends_in_backward;
+    choose_form(ends_in_backward);
     EXPECT_EQ(run.run().differences, "");
     expect_same_run(run.output(), expected);
   }

@@ -88,6 +88,8 @@ void draw_division(Draw& draw, const Machine& machine, TrainingArguments* args) 
   args->merge_micro_batches = draw.one_of({"auto", "always", "never"});
   args->optimizer_in_backward = machine.ranks.world_size() == 1 && draw.coin();
   if (args->optimizer_in_backward) args->merge_micro_batches = "always";
+  args->offload_param_device = args->optimizer_in_backward ? draw.one_of({"none", "nvme"}) : "none";
+  if (args->offload_param_device == "nvme" && args->pack_weights == "always") args->pack_weights = "auto";
   args->pack_weights = draw.one_of({"auto", "always", "never"});
   args->load_weights_once = *args->zero_stage == 0 ? "per_node" : draw.one_of({"per_node", "per_cluster"});
   args->async_save = draw.coin();
@@ -186,7 +188,7 @@ struct RandomRun {
   // Trains into tiny.folder() / `output`; SIGTERM reaches the last rank after `stop_after` steps.
   RecordingObserver train(const std::string& output, int64_t stop_after = kNumSteps + 1) {
     tiny.args.output_dir = tiny.folder() / output;
-    if (tiny.args.offload_optimizer_device == "nvme") tiny.args.offload_dir = tiny.folder() / "offload";
+    tiny.args.offload_dir = tiny.folder() / "offload";
     std::atomic<int64_t> num_done = 0;
     const int last = machine.ranks.world_size() - 1;
     return train_ranks(

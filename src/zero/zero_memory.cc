@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "optim/optimizer_state.h"
 #include "zero/shard_plan.h"
+#include "zero/weight_window.h"
 
 namespace tessera {
 namespace {
@@ -150,7 +151,10 @@ ZeroMemory zero_memory(const ZeroLayout& layout, const ZeroSettings& settings) {
     memory.weight_bytes = weight_size * plan.largest_node_share();
     memory.live_weight_bytes = weight_size * live_elements(layout, settings);
   } else {
-    memory.weight_bytes = weight_size * layout.num_elements();
+    const WeightWindow window =
+        weight_window(layout, settings.weight_dtype, settings.weight_folder.has_value());
+    memory.weight_bytes = weight_size * window.num_elements;
+    memory.weight_file_bytes = window.file_bytes;
   }
   if (needs_layer_buffers(layout, settings)) {
     memory.layer_buffer_bytes = dtype_bytes(DType::kF32) * layout.local_world_size *
@@ -186,7 +190,9 @@ std::vector<MemoryItem> zero_memory_items(const ZeroLayout& layout, const ZeroSe
   const std::string gradients = settings.optimizer_in_backward
                                     ? "of the groups in use (F32)"
                                     : fmt::format("accumulators ({})", gradient_name);
-  const char* part = shards_weights(layout, settings) ? "own parts" : "complete";
+  const char* part = settings.weight_folder             ? "embedding, head, layers in use"
+                     : shards_weights(layout, settings) ? "own parts"
+                                                        : "complete";
   std::vector<MemoryItem> items = {
       {MemoryKind::kWeights, weight_scope, fmt::format("{} ({})", part, weight_name), memory.weight_bytes},
       {MemoryKind::kWeights, weight_scope, "gathered layers", memory.live_weight_bytes},

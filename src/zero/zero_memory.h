@@ -17,7 +17,8 @@
 //                  buffers have room for them: accumulators that are complete but BF16, or that hold just the
 //                  own part with several ranks on a node
 //   in backward    a rank alone that updates groups in the backward pass has float32 gradients of the largest
-//                  group only (with tied embeddings also of the embedding), and nothing else of the above
+//                  group only (with tied embeddings also of the embedding). It may have the weights of
+//                  decoder layers on disk, with a few of them in memory (zero/weight_window.h)
 //   rounding       float32, 4 MiB per rank, if accumulators are BF16
 #pragma once
 
@@ -65,6 +66,8 @@ struct ZeroSettings {
   StateTensors state_tensors = {};            // of the optimizer
   bool optimizer_in_backward = false;         // a rank alone: groups are updated in the backward pass
   bool computes_twice = false;                // a step's pass, first for the gradient norm alone
+  // With optimizer_in_backward: the weights of decoder layers are in a file in this folder.
+  std::optional<StateFileSettings> weight_folder = {};
   // State and remainders are in a file per rank in this folder, with buffers in memory.
   std::optional<StateFileSettings> state_folder = {};
 };
@@ -111,6 +114,7 @@ struct ZeroMemory {
   int64_t remainder_bytes = 0;  // of the master weights
   // On disk, of each rank: both, if they are there.
   int64_t state_file_bytes = 0;
+  int64_t weight_file_bytes = 0;
 };
 
 ZeroMemory zero_memory(const ZeroLayout& layout, const ZeroSettings& settings);

@@ -91,6 +91,7 @@ class PlanCommand : public Command {
                       "optim",
                       "optimizer_in_backward",
                       "clip_mode",
+                      "offload_param_device",
                       "pack_weights",
                       "offload_optimizer_device",
                       "offload_dir",

@@ -385,7 +385,8 @@ std::unique_ptr<ParameterState> make_parameter_state(TrainableModel& model, cons
                                                      std::unique_ptr<const Optimizer> optimizer,
                                                      bool decay_all, Communicator& comm, ThreadPool& pool) {
   if (comm.world().is_single() && settings.optimizer_in_backward)
-    return std::make_unique<StreamedParameters>(model, settings, std::move(optimizer), decay_all, pool);
+    return std::make_unique<StreamedParameters>(model, settings, std::move(optimizer), decay_all, pool,
+                                                state_file(settings, 0));
   if (comm.world().is_single())
     return std::make_unique<WholeParameters>(model, std::move(optimizer), decay_all, pool,
                                              state_file(settings, 0));

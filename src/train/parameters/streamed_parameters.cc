@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <mutex>
 #include <numeric>
 #include <utility>
 
@@ -16,13 +17,15 @@
 namespace tessera {
 namespace {
 
-// As those of whole parameters, with the gradients where the window has them.
+// As those of whole parameters, with weights and gradients where they are while their group is open.
 std::vector<ParameterRange> streamed_ranges(const ParameterLayout& layout, bool decay_all,
-                                            const GradientWindow& window) {
+                                            const StreamedWeights& weights, const GradientWindow& window) {
   std::vector<ParameterRange> ranges = parameter_ranges(layout, decay_all);
   for (size_t i = 0; i < ranges.size(); ++i) {
     const auto group = static_cast<size_t>(layout.parameters()[i].group);
-    ranges[i].gradient_begin += window.begin[group] - layout.groups()[group].begin;
+    const int64_t begin = layout.groups()[group].begin;
+    ranges[i].begin += weights.begin(static_cast<int64_t>(group)) - begin;
+    ranges[i].gradient_begin += window.begin[group] - begin;
   }
   return ranges;
 }
@@ -35,25 +38,31 @@ TensorView flat_view(const PageBuffer& memory, DType dtype) {
 
 StreamedParameters::StreamedParameters(TrainableModel& model, const ZeroSettings& settings,
                                        std::unique_ptr<const Optimizer> optimizer, bool decay_all,
-                                       ThreadPool& pool)
+                                       ThreadPool& pool, const std::optional<StateFileSettings>& state_file)
     : model_(&model),
       pool_(&pool),
-      weight_memory_(model.layout().num_elements() * dtype_bytes(model.dtype())),
-      weights_(flat_view(weight_memory_, model.dtype())),
+      weights_(model.layout(), model.dtype(), settings.weight_folder),
       window_(gradient_window(zero_layout(model.layout(), 1, 1))),
       gradients_(window_.num_elements * dtype_bytes(DType::kF32)),
       first_range_(first_ranges(model.layout())),
-      state_(std::move(optimizer), streamed_ranges(model.layout(), decay_all, window_), weights_,
-             flat_view(gradients_, DType::kF32), pool) {
+      state_(std::move(optimizer), streamed_ranges(model.layout(), decay_all, weights_, window_),
+             weights_.memory(), flat_view(gradients_, DType::kF32), pool, model.layout().num_elements(),
+             state_file) {
   TESSERA_CHECK(settings.optimizer_in_backward);
-  prefault(pool, weight_memory_.as<std::byte>());
+  const TensorView weights = weights_.memory();
+  prefault(pool, {weights.bytes(), static_cast<size_t>(weights.size_bytes())});
   prefault(pool, gradients_.as<std::byte>());
   model.bind_parameters(static_cast<ParameterAccess&>(*this));
 }
 
 void StreamedParameters::load(const SafetensorsModel& file, LoadOnce /*once*/,
                               const std::function<void(const LoadProgress&)>& progress) {
-  load_masters(file, *model_, weights_, state_, *pool_, progress);
+  LoadOptions options;
+  options.progress = progress;
+  const WeightSink sink = [this](int64_t begin, std::span<const float> values) {
+    write_state(StateKind::kMaster, begin, values);
+  };
+  load_weights(file, model_->config(), model_->layout(), sink, *pool_, options);
   state_written();
 }
 
@@ -67,7 +76,9 @@ WeightUpdate StreamedParameters::begin_pass(bool is_first, bool is_last) {
 }
 
 void StreamedParameters::end_pass() {
-  if (updates_) step_.reset();
+  if (!updates_) return;
+  weights_.finish_updates();
+  step_.reset();
 }
 
 void StreamedParameters::begin(const OptimizerStep& step, double max_group_norm, ChangeHook before_change) {
@@ -81,9 +92,8 @@ void StreamedParameters::update(const OptimizerStep& /*step*/, const ChangeHook&
   TESSERA_CHECK(false, "an update after the gradients are gone");
 }
 
-std::byte* StreamedParameters::open_weights(int64_t group, WeightUse /*use*/) {
-  std::byte* weights = weights_.bytes() + model_->layout().groups()[static_cast<size_t>(group)].begin *
-                                              dtype_bytes(weights_.dtype());
+std::byte* StreamedParameters::open_weights(int64_t group, WeightUse use) {
+  std::byte* weights = weights_.open(group, use == WeightUse::kForward);
   if (packed_forms(group) != nullptr && is_stale_[static_cast<size_t>(group)]) {
     is_stale_[static_cast<size_t>(group)] = false;
     model_->pack_group(group, weights, PackShare());
@@ -129,7 +139,12 @@ void StreamedParameters::update_group(int64_t group, double group_squares) {
   if (before_change_) before_change_({range.begin, range.end});
   OptimizerStep step = *step_;
   step.gradient_scale *= clip_factor(std::sqrt(group_squares), max_group_norm_);
-  state_.update(first_range_[static_cast<size_t>(group)], first_range_[static_cast<size_t>(group) + 1], step);
+  const auto first_range = [&](int64_t of) { return first_range_[static_cast<size_t>(of)]; };
+  const int64_t num_groups = std::ssize(first_range_) - 1;
+  const int64_t next = (group + num_groups - 1) % num_groups;
+  state_.announce(first_range(next), first_range(next + 1));
+  state_.update(first_range(group), first_range(group + 1), step);
+  weights_.updated(group);
   if (!is_stale_.empty()) is_stale_[static_cast<size_t>(group)] = true;
   seconds_ += time.seconds();
 }
@@ -145,18 +160,55 @@ std::string StreamedParameters::find_not_finite(int64_t group) const {
   return "a group";
 }
 
+template <typename T, typename Body>
+void StreamedParameters::for_each_piece(int64_t begin, std::span<T> values, const Body& body) const {
+  const std::vector<ParameterLayout::Group>& groups = model_->layout().groups();
+  const int64_t end = begin + std::ssize(values);
+  for (int64_t g = 0; g < std::ssize(groups); ++g) {
+    const int64_t last = std::min(end, groups[static_cast<size_t>(g)].end);
+    for (int64_t first = std::max(begin, groups[static_cast<size_t>(g)].begin); first < last;
+         first += kStagedElements) {
+      const int64_t count = std::min(kStagedElements, last - first);
+      body(g, first, values.subspan(static_cast<size_t>(first - begin), static_cast<size_t>(count)));
+    }
+  }
+}
+
+int64_t StreamedParameters::weight_index(int64_t group, int64_t element) const {
+  return weights_.begin(group) + element - model_->layout().groups()[static_cast<size_t>(group)].begin;
+}
+
 void StreamedParameters::read_state(StateKind kind, int64_t begin, std::span<float> values) const {
-  state_.read(kind, begin, begin, values);
+  for_each_piece(begin, values, [&](int64_t group, int64_t first, std::span<float> piece) {
+    if (kind != StateKind::kMaster || !weights_.is_in_file(group)) {
+      state_.read(kind, kind == StateKind::kMaster ? weight_index(group, first) : 0, first, piece);
+      return;
+    }
+    const std::lock_guard lock(staging_);
+    weights_.stage(group, first, std::ssize(piece));
+    state_.read(kind, weights_.staging_begin(), first, piece);
+  });
 }
 
 void StreamedParameters::write_state(StateKind kind, int64_t begin, std::span<const float> values) {
-  state_.write(kind, begin, begin, values);
+  for_each_piece(begin, values, [&](int64_t group, int64_t first, std::span<const float> piece) {
+    if (kind != StateKind::kMaster || !weights_.is_in_file(group)) {
+      state_.write(kind, kind == StateKind::kMaster ? weight_index(group, first) : 0, first, piece);
+      return;
+    }
+    const std::lock_guard lock(staging_);
+    state_.write(kind, weights_.staging_begin(), first, piece);
+    weights_.write_staged(group, first, std::ssize(piece));
+  });
 }
 
 void StreamedParameters::export_masters(const std::function<void(const WeightSource&)>& write) {
-  write([this](int64_t begin, std::span<float> values) { state_.read_master(begin, values); });
+  write([this](int64_t begin, std::span<float> values) { read_state(StateKind::kMaster, begin, values); });
 }
 
-void StreamedParameters::state_written() { std::fill(is_stale_.begin(), is_stale_.end(), true); }
+void StreamedParameters::state_written() {
+  weights_.written();
+  std::fill(is_stale_.begin(), is_stale_.end(), true);
+}
 
 }  // namespace tessera

@@ -1,21 +1,24 @@
 // The parameters of a single rank that are updated in the backward pass: a group's float32 gradients exist
-// from the moment the model opens them until the group is updated, so those of the whole model never do.
-// Parameters are memory of the host.
+// from the moment the model opens them until the group is updated, so those of the whole model never do. The
+// weights of decoder layers may be in a file (streamed_weights.h). Parameters are memory of the host.
 #pragma once
 
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/memory.h"
 #include "train/parameters/parameter_state.h"
+#include "train/parameters/streamed_weights.h"
 
 namespace tessera {
 
 class StreamedParameters : public ParameterState, private ParameterAccess, private BackwardUpdate {
  public:
   StreamedParameters(TrainableModel& model, const ZeroSettings& settings,
-                     std::unique_ptr<const Optimizer> optimizer, bool decay_all, ThreadPool& pool);
+                     std::unique_ptr<const Optimizer> optimizer, bool decay_all, ThreadPool& pool,
+                     const std::optional<StateFileSettings>& state_file = {});
 
   void load(const SafetensorsModel& file, LoadOnce once,
             const std::function<void(const LoadProgress&)>& progress) override;
@@ -52,11 +55,17 @@ class StreamedParameters : public ParameterState, private ParameterAccess, priva
   // Of the open group, which has a value that is not finite.
   std::string find_not_finite(int64_t group) const;
   TensorView gradients_of(int64_t group) const;
+  // Calls body(group, begin, values) for pieces of the values, those of elements from `begin` on: each of a
+  // single group, and no larger than what is staged at a time.
+  template <typename T, typename Body>
+  void for_each_piece(int64_t begin, std::span<T> values, const Body& body) const;
+  // Where an element that is in memory has its weight.
+  int64_t weight_index(int64_t group, int64_t element) const;
 
   TrainableModel* model_;
   ThreadPool* pool_;
-  PageBuffer weight_memory_;
-  TensorView weights_;  // all, in the training dtype
+  StreamedWeights weights_;
+  mutable std::mutex staging_;  // guards its staged elements
   GradientWindow window_;
   PageBuffer gradients_;              // float32, as window_ says
   std::vector<int64_t> first_range_;  // of the optimizer, by group, plus the end
