@@ -124,6 +124,42 @@ void resolve_ranks(const FlagTable& table, int64_t world_size, TrainingArguments
   }
 }
 
+// Gradients of a group are gone once it is updated: several passes cannot add to them, nor can what is known
+// only after the step prevent the update.
+void resolve_optimizer_in_backward(const FlagTable& table, int64_t world_size, TrainingArguments* args) {
+  if (!args->optimizer_in_backward) {
+    if (args->clip_mode != "global") {
+      fail(ExitCode::kBadConfig, "clip_mode {} needs optimizer_in_backward: otherwise clipping is global",
+           args->clip_mode);
+    }
+    return;
+  }
+  if (world_size > 1) {
+    fail(ExitCode::kBadConfig, "optimizer_in_backward needs one rank, found {}: zero_stage shards gradients",
+         world_size);
+  }
+  if (args->merge_micro_batches == "never") {
+    fail(ExitCode::kBadConfig,
+         "optimizer_in_backward contradicts merge_micro_batches never: a layer is updated once all "
+         "micro-batches of the step have gone through it");
+  }
+  args->merge_micro_batches = "always";
+  if (table.is_set("clip_mode") && args->max_grad_norm == 0) {
+    log_warning("clip_mode has no effect: max_grad_norm is 0");
+  }
+  if (args->computes_norm_first()) return;
+  const std::string needs = args->replay_check_steps > 0 ? "replay_check_steps"
+                            : args->loss_spike_policy != "warn"
+                                ? "loss_spike_policy " + args->loss_spike_policy
+                                : "";
+  if (!needs.empty()) {
+    fail(ExitCode::kBadConfig,
+         "{} cannot keep optimizer_in_backward from updating: it needs clip_mode global with max_grad_norm "
+         "above 0, which computes a step before it updates, found clip_mode {} and max_grad_norm {}",
+         needs, args->clip_mode, args->max_grad_norm);
+  }
+}
+
 void check_streaming(const TrainingArguments& args) {
   if (!args.streaming) return;
   if (args.max_steps < 1)
@@ -335,6 +371,7 @@ void resolve_training_arguments(const FlagTable& table, int64_t world_size, Trai
   resolve_batch(table, world_size, args);
   resolve_checkpointing(table, *args);
   resolve_ranks(table, world_size, args);
+  resolve_optimizer_in_backward(table, world_size, args);
   resolve_offload(table, args);
   resolve_data_order(table, args);
   check_streaming(*args);

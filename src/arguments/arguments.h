@@ -68,6 +68,8 @@ struct TrainingArguments : DataArguments {
   double adam_beta2 = 0.999;
   double adam_epsilon = 1e-8;
   double max_grad_norm = 1;
+  std::string clip_mode = "global";
+  bool optimizer_in_backward = false;
   std::string loss_spike_policy = "warn";
   int64_t loss_spike_window = 128;
   double loss_spike_sigmas = 6;
@@ -87,6 +89,7 @@ struct TrainingArguments : DataArguments {
   std::string merge_micro_batches = "auto";
   std::string pack_weights = "auto";
   std::string offload_optimizer_device = "none";
+  std::string offload_param_device = "none";
   std::string offload_dir;  // once resolved: set if it is used
   int64_t aio_block_size = int64_t{1} << 20;
   int64_t aio_queue_depth = 32;
@@ -159,6 +162,10 @@ struct TrainingArguments : DataArguments {
   // Where the DeepSpeed file decided a setting, by its flag: "ds.json: zero_optimization.stage".
   std::map<std::string, std::string> deepspeed_origins;
 
+  // In a pass that computes the norm by which the gradients of the step are clipped, nothing is updated yet.
+  bool computes_norm_first() const {
+    return optimizer_in_backward && clip_mode == "global" && max_grad_norm > 0;
+  }
   // A checkpoint may be in progress while training continues.
   bool saves_in_background() const { return async_save && save_strategy != "no"; }
   bool resumes() const { return !resume_from_checkpoint.empty(); }

@@ -161,9 +161,11 @@ constexpr ForeignNames kNames[] = {
         "training runs on the CPU: leave it out"),
     means("offload_optimizer_device", "cpu_offload offload optimizer_offload"),
     means("offload_dir", "nvme_path offload_path offload_folder"),
-    missing("offload_* param_offload",
-            "weights and gradients stay in memory, sharded over the ranks (see tessera plan); "
-            "offload_optimizer_device nvme keeps the optimizer's state on a disk"),
+    means("offload_param_device", "param_offload"),
+    missing(
+        "offload_*",
+        "offload_optimizer_device nvme keeps the optimizer's state on a disk, offload_param_device nvme the "
+        "weights of layers"),
     missing("unsloth unsloth_* use_unsloth use_unsloth_* enable_liger_kernel liger "
             "xformers flash_attention_2 use_flash_attention use_flash_attention_2 "
             "use_flash_attn s2_attention shift_attn",

@@ -21,13 +21,19 @@ void declare_offload_flags(FlagTable* table, TrainingArguments* args) {
       "Where the optimizer's state and the remainders of the master weights are: none and cpu mean memory; "
       "nvme means a file per rank in offload_dir, on any local disk, from which they are streamed during the "
       "update. The result is the same.");
+  table->add_choice(
+      "offload_param_device", &args->offload_param_device, {"none", "cpu", "nvme"},
+      "Where the weights of decoder layers are: none and cpu mean memory; nvme means a file in offload_dir, "
+      "with the layer in use and its neighbours in memory, read ahead of the passes and written behind the "
+      "updates; embedding and head stay in memory. Needs optimizer_in_backward, and so one rank. The result "
+      "is the same.");
   Flag& folder =
       table->add("offload_dir", &args->offload_dir,
                  "Folder for what is kept on a disk; a fast local one. Its files have no names while they "
                  "are used (lsof +L1 lists them) and are gone when the run ends, however it ends. Defaults "
                  "to offload in output_dir.");
   folder.value_name = "DIR";
-  folder.aliases = {"offload_optimizer_nvme_path"};
+  folder.aliases = {"offload_optimizer_nvme_path", "offload_param_nvme_path"};
   limit(table->add("aio_block_size", &args->aio_block_size,
                    "Bytes of a transfer between memory and offload_dir, a multiple of 4096."),
         {static_cast<double>(kDirectAlignment), static_cast<double>(kMaxBlockBytes)});
@@ -42,7 +48,17 @@ void resolve_offload(const FlagTable& table, TrainingArguments* args) {
          args->aio_block_size);
   }
   const bool offloads_inputs = args->gradient_checkpointing && args->gradient_checkpointing_mode == "offload";
-  if (args->offload_optimizer_device != "nvme" && !offloads_inputs) {
+  const bool has_weights = args->offload_param_device == "nvme";
+  if (has_weights && !args->optimizer_in_backward) {
+    fail(ExitCode::kBadConfig,
+         "offload_param_device nvme needs optimizer_in_backward: otherwise the update after the passes reads "
+         "and writes all weights once more");
+  }
+  if (has_weights && args->pack_weights == "always") {
+    fail(ExitCode::kBadConfig,
+         "pack_weights always contradicts offload_param_device nvme: packed weights stay in memory");
+  }
+  if (args->offload_optimizer_device != "nvme" && !has_weights && !offloads_inputs) {
     for (const char* name : {"offload_dir", "aio_block_size", "aio_queue_depth"}) {
       if (table.is_set(name)) log_warning("{} has no effect: nothing is kept on a disk", name);
     }

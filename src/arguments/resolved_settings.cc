@@ -19,6 +19,7 @@ const std::map<std::string, std::string> kDerivedFrom = {
     {"gradient_accumulation_steps", "global_batch_size"},
     {"gradient_checkpointing", "disable_gradient_checkpointing"},
     {"greater_is_better", "metric_for_best_model"},
+    {"merge_micro_batches", "optimizer_in_backward"},
     {"metric_for_best_model", "load_best_model_at_end"},
     {"packing", "neat_packing"},
     {"save_dtype", "dtype"},

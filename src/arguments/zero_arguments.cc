@@ -17,9 +17,15 @@ ZeroSettings zero_settings_of(const TrainingArguments& args, const ModelConfig& 
   zero.prefetch_elements = args.prefetch_elements(config.hidden_size);
   zero.overlap = args.overlap_comm;
   zero.state_tensors = state_tensors_of(args);
+  zero.optimizer_in_backward = args.optimizer_in_backward;
+  zero.computes_twice = args.computes_norm_first();
   if (args.offload_optimizer_device == "nvme") {
     zero.state_folder = {args.offload_dir,
                          {.queue_depth = args.aio_queue_depth, .block_bytes = args.aio_block_size}};
+  }
+  if (args.offload_param_device == "nvme") {
+    zero.weight_folder = {args.offload_dir,
+                          {.queue_depth = args.aio_queue_depth, .block_bytes = args.aio_block_size}};
   }
   zero.persistence_threshold = args.persistence_threshold_elements(config.hidden_size);
   return zero;

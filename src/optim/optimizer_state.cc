@@ -91,12 +91,9 @@ OptimizerState::OptimizerState(std::unique_ptr<const Optimizer> optimizer, std::
     for (const DType dtype : dtypes_) parts_.emplace_back(state_bytes(dtype, num_state_elements_));
   }
   if (gradients.dtype() == DType::kBF16) widened_ = PageBuffer(kWidenedBlock * dtype_bytes(DType::kF32));
-  int64_t end_of_last = 0;
   for (const ParameterRange& range : ranges_) {
-    TESSERA_CHECK(
-        range.begin >= end_of_last && range.count >= 0 && range.begin + range.count <= weights.num_elements(),
-        "range of {} elements at {} after {} of {}", range.count, range.begin, end_of_last,
-        weights.num_elements());
+    TESSERA_CHECK(range.begin >= 0 && range.count >= 0 && range.begin + range.count <= weights.num_elements(),
+                  "range of {} elements at {} of {}", range.count, range.begin, weights.num_elements());
     TESSERA_CHECK(0 <= range.gradient_begin && range.gradient_begin + range.count <= gradients.num_elements(),
                   "gradient of {} elements at {} of {}", range.count, range.gradient_begin,
                   gradients.num_elements());
@@ -106,7 +103,6 @@ OptimizerState::OptimizerState(std::unique_ptr<const Optimizer> optimizer, std::
       TESSERA_CHECK(range.state_begin % block == 0 && range.first_element % block == 0,
                     "{} of elements from {} on at {}", tensor.name, range.first_element, range.state_begin);
     }
-    end_of_last = range.begin + range.count;
   }
 }
 

@@ -37,7 +37,7 @@ int64_t optimizer_state_file_bytes(StateTensors tensors, int64_t num_elements, D
 
 class OptimizerState {
  public:
-  // `ranges` are ascending in the weights and do not overlap. `weights` (BF16 or F32) and `gradients` (F32 or
+  // `ranges` do not overlap in the state. `weights` (BF16 or F32) and `gradients` (F32 or
   // BF16) are flat arrays and must outlive this. The state has as many elements as the weights unless
   // num_state_elements is given, and starts as zeros. BF16 weights start as exact masters: remainders are 0.
   // With `file`, state and remainders are in that file, with the same values at all times.

@@ -36,7 +36,8 @@ DiskPlan plan_disk(int64_t num_parameters, const StoredParts& parts, const Check
 }
 
 int64_t offload_bytes(const ZeroLayout& layout, const ZeroSettings& settings) {
-  return zero_memory(layout, settings).state_file_bytes * layout.local_world_size;
+  const ZeroMemory memory = zero_memory(layout, settings);
+  return memory.weight_file_bytes + memory.state_file_bytes * layout.local_world_size;
 }
 
 int64_t num_checkpoints_in(const fs::path& output_dir) {

@@ -231,6 +231,7 @@ ZeroLayout zero_layout(const ParameterLayout& layout, int num_nodes, int local_w
   out.alignment = kParameterAlignment;
   out.num_nodes = num_nodes;
   out.local_world_size = local_world_size;
+  out.tied_embeddings = is_vector(layout.parameters().back().kind);
   return out;
 }
 
@@ -241,6 +242,7 @@ ZeroSettings zero_settings(const TrainableModel& model, const MemoryRequest& req
 }
 
 bool can_keep_packed_weights(const TrainableModel& model, const MemoryRequest& request) {
+  if (request.zero.weight_folder) return false;
   return !shards_weights(zero_layout(model.layout(), request.num_nodes, request.local_world_size),
                          zero_settings(model, request));
 }
@@ -365,6 +367,8 @@ MemoryAlternative sharded(MemoryAlternative alternative) {
     alternative.change += (alternative.change.empty() ? "" : " and ") + std::string(text);
   };
   MemoryRequest& request = alternative.request;
+  if (std::exchange(request.zero.weight_folder, std::nullopt)) change("offload_param_device none");
+  if (std::exchange(request.zero.optimizer_in_backward, false)) change("optimizer_in_backward false");
   if (std::exchange(request.limits.pack_weights, false)) change("pack_weights never");
   if (std::exchange(request.zero.stage, 3) < 3) change("zero_stage 3");
   if (std::exchange(request.zero.schedule, GatherSchedule::kPerLayer) != GatherSchedule::kPerLayer) {
@@ -377,7 +381,9 @@ MemoryAlternative sharded(MemoryAlternative alternative) {
 // of nodes would; "" if there is none.
 std::string node_advice(const TrainableModel& model, const MemoryRequest& request, int64_t free_bytes,
                         const std::vector<MemoryAlternative>& alternatives) {
-  std::vector<MemoryAlternative> candidates = {{"", request}, sharded({"", request})};
+  std::vector<MemoryAlternative> candidates;
+  if (!request.zero.optimizer_in_backward) candidates.push_back({"", request});  // it needs one rank
+  candidates.push_back(sharded({"", request}));
   for (const MemoryAlternative& alternative : alternatives) candidates.push_back(sharded(alternative));
   for (const MemoryAlternative& candidate : candidates) {
     const std::optional<int> nodes = nodes_that_fit(model, candidate.request, free_bytes, kMaxAdvisedNodes);

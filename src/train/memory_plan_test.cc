@@ -241,6 +241,14 @@ TEST_F(MemoryPlanTest, SaysHowManyNodesWouldDoWithOtherSettings) {
               HasSubstr("; no setting and no number of nodes makes it fit: use a smaller model"));
 }
 
+TEST_F(MemoryPlanTest, NodesUpdateAfterThePass) {
+  request_.zero.optimizer_in_backward = true;
+  request_.zero.stage = 3;
+  request_.zero.schedule = GatherSchedule::kPerLayer;
+  const std::string text = memory_refusal(larger_, request_, needed_bytes(larger_, request_) - 1, {});
+  EXPECT_THAT(text, HasSubstr("nodes of one rank would do with optimizer_in_backward false"));
+}
+
 TEST_F(MemoryPlanTest, AlternativesGoFromTheLeastIntrusiveToTheMost) {
   request_.num_nodes = 4;
   request_.limits.pack_weights = true;
@@ -421,7 +429,14 @@ INSTANTIATE_TEST_SUITE_P(
                     PeakCase{"OptimizerOnDisk", "bfloat16",
                              [](TrainingArguments* args) { args->offload_optimizer_device = "nvme"; }},
                     PeakCase{"InputsOnDisk", "bfloat16",
-                             [](TrainingArguments* args) { args->gradient_checkpointing_mode = "offload"; }}),
+                             [](TrainingArguments* args) { args->gradient_checkpointing_mode = "offload"; }},
+                    PeakCase{"InBackward", "bfloat16",
+                             [](TrainingArguments* args) { args->optimizer_in_backward = true; }},
+                    PeakCase{"LayersOnDisk", "bfloat16",
+                             [](TrainingArguments* args) {
+                               args->optimizer_in_backward = true;
+                               args->offload_param_device = "nvme";
+                             }}),
     [](const auto& test) { return test.param.name; });
 
 TEST(MemoryLimit, ARunThatDoesNotFitIsRefusedBeforeItAllocates) {

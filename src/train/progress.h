@@ -30,6 +30,7 @@ struct Progress {
   int64_t losses_since_log = 0;
   int64_t num_updates = 0;  // of the optimizer: steps that were not skipped
   int64_t num_skipped_in_a_row = 0;
+  std::optional<double> last_grad_norm = {};  // of the last update, which clip_mode previous clips by
   LossSpikeHistory loss_spikes = {};
   std::optional<PlateauState> plateau = {};
   BestModel best = {};

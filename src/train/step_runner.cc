@@ -18,7 +18,7 @@ StepRunner::StepRunner(TrainableModel& model, ParameterState& parameters, const 
       options_(options) {
   model_.call_between_layers([this](int64_t group, WeightUse use) {
     mark_layer(group, use);
-    return stop_.continue_computing();
+    return continue_computing();
   });
   if (!options.neftune_noise_alpha) return;
   noise_.emplace(*options.neftune_noise_alpha, options.seed);
@@ -37,6 +37,15 @@ void StepRunner::mark_layer(int64_t group, WeightUse use) {
   comm_.position().mark(
       Activity::kWork,
       {.what = what, .number = step_, .layer = group > 0 && group <= num_layers ? group - 1 : -1});
+}
+
+// A step that has begun to update in its backward pass is completed.
+bool StepRunner::continue_computing() {
+  BackwardUpdate* update = parameters_.backward_update();
+  if (update != nullptr && update->is_under_way()) return true;
+  if (stop_.continue_computing()) return true;
+  if (update != nullptr) update->cancel();
+  return false;
 }
 
 void StepRunner::run_pass(const RowLists& passes, int64_t pass, bool is_last, StepPart* part) {
@@ -82,6 +91,16 @@ bool StepRunner::run_passes(const RowLists& passes, StepPart* part) {
   }
   stop_.enter(StopAgreement::Phase::kOther);
   return stop_.agreed_signal() == 0;
+}
+
+StepPart StepRunner::run_again(const RowLists& passes) {
+  const int64_t num_passes = passes.size() / comm_.world().world_size;
+  StepPart part;
+  ops_.take();
+  for (int64_t pass = 0; pass < num_passes; ++pass) run_pass(passes, pass, pass + 1 == num_passes, &part);
+  part.gradient_squares = parameters_.gradient_squares();
+  part.operations = ops_.take();
+  return part;
 }
 
 std::optional<StepPart> StepRunner::run(int64_t step, const RowLists& passes, int64_t num_targets) {

@@ -53,6 +53,9 @@ class StepRunner {
   // whole step, so that passes count by their targets. nullopt if the step was abandoned on all ranks.
   std::optional<StepPart> run(int64_t step, const RowLists& passes, int64_t num_targets);
 
+  // Computes the passes of the last run() again, to update in the backward pass; they are not abandoned.
+  StepPart run_again(const RowLists& passes);
+
   // Seconds that computing a pass twice took in the last step; 0 = none was.
   double rehearsal_s() const { return rehearsal_s_; }
   // Where the second time differed on this rank; "" = nowhere.
@@ -63,6 +66,7 @@ class StepRunner {
   void run_pass(const RowLists& passes, int64_t pass, bool is_last, StepPart* part);
   void rehearse(const RowLists& passes);
   void mark_layer(int64_t group, WeightUse use);
+  bool continue_computing();
 
   TrainableModel& model_;
   ParameterState& parameters_;

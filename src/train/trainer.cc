@@ -1,5 +1,5 @@
-// The loop of a run and its single step. Preparation is in trainer_setup.cc, the summary in
-// trainer_summary.cc.
+// The loop of a run and its single step. Preparation is in trainer_setup.cc, the update of a step in
+// trainer_update.cc, the summary in trainer_summary.cc.
 #include "train/trainer.h"
 
 #include <algorithm>
@@ -10,7 +10,6 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "checkpoint/checkpoint_files.h"
-#include "optim/clip.h"
 #include "platform/memory_info.h"
 #include "train/output/log_entries.h"
 #include "train/work_mark.h"
@@ -104,6 +103,8 @@ std::optional<StepMetrics> Trainer::train_step(int64_t step) {
   const RowLists& passes = rows_->passes_of_step(step);
   const int64_t num_targets = rows_->count_targets(passes);
   const double choosing_s = step_time.seconds();
+  const bool updates_at_once = updates_in_first_run();
+  if (updates_at_once) begin_backward_update(step, progress_.last_grad_norm.value_or(0));
   std::optional<StepPart> part = runner_->run(step, passes, num_targets);
   if (!part) return std::nullopt;
   const double waited_before_s = comm_.waited_s();
@@ -124,7 +125,15 @@ std::optional<StepMetrics> Trainer::train_step(int64_t step) {
   if (runner_->rehearsal_s() > 0) metrics.replay_check_s = runner_->rehearsal_s();
   metrics.skipped = !passes_guards(passes, &metrics);
   metrics.times.rows_s += choosing_s;
-  if (!metrics.skipped) update(&metrics);
+  if (!metrics.skipped) {
+    if (updates_at_once) {
+      metrics.times.optimizer_s = parameters_->backward_update()->seconds();
+    } else {
+      update(passes, &metrics);
+    }
+    ++progress_.num_updates;
+    progress_.last_grad_norm = metrics.grad_norm;
+  }
   metrics.times.wait_s += comm_.waited_s() - waited_before_s;
   metrics.step_time_s = step_time.seconds();
   metrics.times.other_s = std::max(0.0, metrics.step_time_s - metrics.times.listed_s());
@@ -151,23 +160,6 @@ bool Trainer::passes_guards(const RowLists& passes, StepMetrics* metrics) {
     fail(ExitCode::kNumerics, "{}", verdict.reason);
   }
   return true;
-}
-
-void Trainer::update(StepMetrics* metrics) {
-  const Stopwatch time;
-  const double waited_before_s = comm_.waited_s();
-  mark_work(comm_, "optimizer", metrics->step);
-  CheckpointSaver& saver = files_->saver();
-  ChangeHook before_change;
-  if (saver.is_writing()) {
-    before_change = [&saver](ElementRange elements) { saver.before_change(elements); };
-  }
-  parameters_->update({.step = ++progress_.num_updates,
-                       .learning_rate = metrics->learning_rate,
-                       .gradient_scale = clip_factor(metrics->grad_norm, args_.max_grad_norm),
-                       .betas = schedule_->betas(metrics->step - 1)},
-                      before_change);
-  metrics->times.optimizer_s = time.seconds() - (comm_.waited_s() - waited_before_s);
 }
 
 void Trainer::report_warnings() {

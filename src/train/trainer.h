@@ -79,7 +79,14 @@ class Trainer {
   std::optional<StepMetrics> train_step(int64_t step);
   // False: the update is skipped. Error(kNumerics) if a guard ends the run.
   bool passes_guards(const RowLists& passes, StepMetrics* metrics);
-  void update(StepMetrics* metrics);
+  // Whether groups are updated in the step's only backward pass, before its gradient norm is known.
+  bool updates_in_first_run() const;
+  // The update in the next backward pass; norm: of the gradients, which clipping goes by.
+  void begin_backward_update(int64_t step, double norm);
+  OptimizerStep optimizer_step(int64_t step, double norm) const;
+  ChangeHook change_hook();
+  void update(const RowLists& passes, StepMetrics* metrics);
+  void update_in_second_run(const RowLists& passes, StepMetrics* metrics);
   void report_warnings();
   void account(StepMetrics metrics);
   // True if the evaluation is the best so far; false if a signal cut it short.

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "optim/optimizer_state.h"
 #include "zero/shard_plan.h"
+#include "zero/weight_window.h"
 
 namespace tessera {
 namespace {
@@ -121,9 +122,20 @@ int64_t num_live_layers(const ZeroLayout& layout, const ZeroSettings& settings) 
   return std::min(num_layers, std::max<int64_t>(2, std::min(1 + ahead, allowed)));
 }
 
+GradientWindow gradient_window(const ZeroLayout& layout) {
+  GradientWindow window;
+  const int64_t kept = layout.tied_embeddings ? layout.groups.front().size() : 0;
+  for (size_t g = 0; g < layout.groups.size(); ++g) {
+    window.begin.push_back(g == 0 ? 0 : kept);
+    window.num_elements = std::max(window.num_elements, window.begin.back() + layout.groups[g].size());
+  }
+  return window;
+}
+
 ZeroMemory zero_memory(const ZeroLayout& layout, const ZeroSettings& settings) {
   TESSERA_CHECK(0 <= settings.stage && settings.stage <= 3 && settings.passes_per_step > 0,
                 "stage {}, {} passes", settings.stage, settings.passes_per_step);
+  TESSERA_CHECK(!settings.optimizer_in_backward || layout.world_size() == 1, "{} ranks", layout.world_size());
   const int64_t weight_size = dtype_bytes(settings.weight_dtype);
   const ShardPlan plan = shard_plan(layout);
   int64_t whole_share = 0, largest_share = 0;
@@ -139,7 +151,10 @@ ZeroMemory zero_memory(const ZeroLayout& layout, const ZeroSettings& settings) {
     memory.weight_bytes = weight_size * plan.largest_node_share();
     memory.live_weight_bytes = weight_size * live_elements(layout, settings);
   } else {
-    memory.weight_bytes = weight_size * layout.num_elements();
+    const WeightWindow window =
+        weight_window(layout, settings.weight_dtype, settings.weight_folder.has_value());
+    memory.weight_bytes = weight_size * window.num_elements;
+    memory.weight_file_bytes = window.file_bytes;
   }
   if (needs_layer_buffers(layout, settings)) {
     memory.layer_buffer_bytes = dtype_bytes(DType::kF32) * layout.local_world_size *
@@ -151,7 +166,9 @@ ZeroMemory zero_memory(const ZeroLayout& layout, const ZeroSettings& settings) {
   if (settings.gradient_dtype == DType::kBF16) {
     memory.rounding_bytes = dtype_bytes(DType::kF32) * kRoundingElements;
   }
-  memory.accumulator_bytes = dtype_bytes(settings.gradient_dtype) * num_accumulated;
+  memory.accumulator_bytes = settings.optimizer_in_backward
+                                 ? dtype_bytes(DType::kF32) * gradient_window(layout).num_elements
+                                 : dtype_bytes(settings.gradient_dtype) * num_accumulated;
   if (settings.state_folder) {
     memory.optimizer_bytes =
         optimizer_state_buffer_bytes(settings.state_tensors, num_owned, settings.weight_dtype);
@@ -170,12 +187,16 @@ std::vector<MemoryItem> zero_memory_items(const ZeroLayout& layout, const ZeroSe
   const std::string weight_name(dtype_name(settings.weight_dtype));
   const std::string gradient_name(dtype_name(settings.gradient_dtype));
   const MemoryScope weight_scope = layout.world_size() > 1 ? MemoryScope::kNode : MemoryScope::kRank;
-  const char* part = shards_weights(layout, settings) ? "own parts" : "complete";
+  const std::string gradients = settings.optimizer_in_backward
+                                    ? "of the groups in use (F32)"
+                                    : fmt::format("accumulators ({})", gradient_name);
+  const char* part = settings.weight_folder             ? "embedding, head, layers in use"
+                     : shards_weights(layout, settings) ? "own parts"
+                                                        : "complete";
   std::vector<MemoryItem> items = {
       {MemoryKind::kWeights, weight_scope, fmt::format("{} ({})", part, weight_name), memory.weight_bytes},
       {MemoryKind::kWeights, weight_scope, "gathered layers", memory.live_weight_bytes},
-      {MemoryKind::kGradients, MemoryScope::kRank, fmt::format("accumulators ({})", gradient_name),
-       memory.accumulator_bytes},
+      {MemoryKind::kGradients, MemoryScope::kRank, gradients, memory.accumulator_bytes},
       {MemoryKind::kGradients, MemoryScope::kNode, "in flight (F32)", memory.layer_buffer_bytes},
       {MemoryKind::kGradients, MemoryScope::kRank, "sums on the network (F32)", memory.staging_bytes},
       {MemoryKind::kGradients, MemoryScope::kRank, "sums to be rounded (F32)", memory.rounding_bytes},

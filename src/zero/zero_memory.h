@@ -16,6 +16,9 @@
 //   on the network float32, two shares of the largest group per rank, if neither accumulators nor layer
 //                  buffers have room for them: accumulators that are complete but BF16, or that hold just the
 //                  own part with several ranks on a node
+//   in backward    a rank alone that updates groups in the backward pass has float32 gradients of the largest
+//                  group only (with tied embeddings also of the embedding). It may have the weights of
+//                  decoder layers on disk, with a few of them in memory (zero/weight_window.h)
 //   rounding       float32, 4 MiB per rank, if accumulators are BF16
 #pragma once
 
@@ -42,6 +45,7 @@ struct ZeroLayout {
   int64_t alignment = 1;     // of part boundaries, in elements
   int num_nodes = 1;
   int local_world_size = 1;
+  bool tied_embeddings = false;  // the gradients of group 0 are in use from the head to the end of a pass
 
   int world_size() const { return num_nodes * local_world_size; }
   int64_t num_elements() const;  // in all groups
@@ -60,9 +64,21 @@ struct ZeroSettings {
   bool overlap = true;                        // of network and computation; otherwise transfers block
   int64_t persistence_threshold = 100'000;    // groups up to this size stay complete on every node
   StateTensors state_tensors = {};            // of the optimizer
+  bool optimizer_in_backward = false;         // a rank alone: groups are updated in the backward pass
+  bool computes_twice = false;                // a step's pass, first for the gradient norm alone
+  // With optimizer_in_backward: the weights of decoder layers are in a file in this folder.
+  std::optional<StateFileSettings> weight_folder = {};
   // State and remainders are in a file per rank in this folder, with buffers in memory.
   std::optional<StateFileSettings> state_folder = {};
 };
+
+// Where a rank that updates in the backward pass has the float32 gradients of each group, one group after the
+// other in the same place.
+struct GradientWindow {
+  std::vector<int64_t> begin;  // by group
+  int64_t num_elements = 0;
+};
+GradientWindow gradient_window(const ZeroLayout& layout);
 
 // Whether the group stays complete on every node when weights are sharded.
 bool is_persistent(const ZeroLayout& layout, const ZeroSettings& settings, int64_t group);
@@ -98,6 +114,7 @@ struct ZeroMemory {
   int64_t remainder_bytes = 0;  // of the master weights
   // On disk, of each rank: both, if they are there.
   int64_t state_file_bytes = 0;
+  int64_t weight_file_bytes = 0;
 };
 
 ZeroMemory zero_memory(const ZeroLayout& layout, const ZeroSettings& settings);

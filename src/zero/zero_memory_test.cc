@@ -44,6 +44,20 @@ TEST(ZeroMemory, AWorldOfOneKeepsEverythingOnce) {
   }
 }
 
+TEST(ZeroMemory, UpdatesInBackwardKeepTheGradientsOfTheLargestGroup) {
+  ZeroLayout alone = layout(1, 1);
+  ZeroSettings in_backward = settings(0, kPerStep, 1);
+  in_backward.optimizer_in_backward = true;
+  const ZeroMemory memory = zero_memory(alone, in_backward);
+  EXPECT_EQ(memory.accumulator_bytes, 4 * 720);
+  EXPECT_EQ(memory.layer_buffer_bytes, 0);
+  EXPECT_EQ(memory.optimizer_bytes, zero_memory(alone, settings(0, kPerStep, 1)).optimizer_bytes);
+  alone.tied_embeddings = true;
+  alone.groups.back() = {1200, 1216};
+  EXPECT_EQ(zero_memory(alone, in_backward).accumulator_bytes, 4 * (480 + 240));
+  EXPECT_EQ(gradient_window(alone).begin, (std::vector<int64_t>{0, 480, 480, 480, 480}));
+}
+
 TEST(ZeroMemory, OptimizerStateIsOncePerNodeInStage0AndOnceInTheJobAbove) {
   const int64_t scratch = sum_of_squares_scratch_bytes(kElements);  // one block, whatever the part size
   for (const GatherSchedule schedule : {kPerStep, kPerLayer}) {

@@ -89,6 +89,10 @@ class PlanCommand : public Command {
                       "gradient_checkpointing",
                       "gradient_checkpointing_mode",
                       "merge_micro_batches",
+                      "optim",
+                      "optimizer_in_backward",
+                      "clip_mode",
+                      "offload_param_device",
                       "pack_weights",
                       "offload_optimizer_device",
                       "offload_dir",
@@ -323,8 +327,14 @@ class PlanCommand : public Command {
     if (table->is_set("nproc_per_node")) options.local_world_size = static_cast<int>(local_world_size_);
     // For the rows of a step: the combinations have other numbers of ranks, so that what is said about one
     // rank would mislead.
+    int64_t world_size = 1;
+    if (args_.optimizer_in_backward) {  // which is refused if several ranks were asked for
+      options.num_nodes = options.num_nodes.value_or(1);
+      options.local_world_size = options.local_world_size.value_or(1);
+      world_size = int64_t{*options.num_nodes} * *options.local_world_size;
+    }
     set_log_level(LogLevel::kError);
-    resolve_training_arguments(*table, 1, &args_);
+    resolve_training_arguments(*table, world_size, &args_);
     set_log_level(args_.lowest_log_level());
     if (!args_.deepspeed.empty()) {  // the file must say the same as the layout
       options.zero_stage = static_cast<int>(*args_.zero_stage);

@@ -48,6 +48,7 @@ class Predictor {
   PassShape pass_shape(int64_t pass) const { return tessera::pass_shape(walks_, facts_, prices_, pass); }
 
   void add_pass(int64_t pass, double repeats) {
+    if (facts_.zero.computes_twice) repeats *= 2;
     const PassWork& work = walks_.pass(pass_shape(pass));
     StepTime of_pass;
     forward_s_ += repeats * seconds_of(work.forward, &of_pass);

@@ -88,7 +88,7 @@ class ReplayGuard : public StepGuard {
 // Ends the run, or skips the update, if loss or gradient norm is not finite.
 class NotFiniteGuard : public StepGuard {
  public:
-  NotFiniteGuard(bool skips, TrainableModel& model, const Dataset& dataset, const ParameterState& parameters,
+  NotFiniteGuard(bool skips, TrainableModel& model, const Dataset& dataset, ParameterState& parameters,
                  Communicator& comm)
       : skips_(skips), model_(model), dataset_(dataset), parameters_(parameters), comm_(comm) {}
 
@@ -109,17 +109,24 @@ class NotFiniteGuard : public StepGuard {
       }
       return {Action::kSkip};
     }
-    return {
-        Action::kStop,
-        fmt::format("{}, so the weights were left as they are after step {}: {}; the step read the {} (from "
-                    "0); lower learning_rate or max_grad_norm, or look at these rows",
-                    what, metrics.step - 1, cause, name_rows(*step.passes))};
+    return {Action::kStop,
+            fmt::format("{}, {}: {}; the step read the {} (from 0); lower learning_rate or max_grad_norm, or "
+                        "look at these rows",
+                        what, what_became_of_weights(metrics.step - 1), cause, name_rows(*step.passes))};
   }
 
   void save(Progress* progress) const override { progress->num_skipped_in_a_row = num_skipped_in_a_row_; }
   void restore(const Progress& progress) override { num_skipped_in_a_row_ = progress.num_skipped_in_a_row; }
 
  private:
+  std::string what_became_of_weights(int64_t last_step) {
+    BackwardUpdate* update = parameters_.backward_update();
+    if (update == nullptr || !update->has_begun()) {
+      return fmt::format("so the weights were left as they are after step {}", last_step);
+    }
+    return "when the layers above were already updated: resume from a checkpoint";
+  }
+
   std::string find_cause(const CheckedStep& step) {
     const World& world = comm_.world();
     std::vector<int64_t> own_rows;
@@ -136,7 +143,7 @@ class NotFiniteGuard : public StepGuard {
   bool skips_;
   TrainableModel& model_;
   const Dataset& dataset_;
-  const ParameterState& parameters_;
+  ParameterState& parameters_;
   Communicator& comm_;
   int64_t num_skipped_in_a_row_ = 0;
 };
@@ -180,8 +187,7 @@ class LossSpikeGuard : public StepGuard {
 }  // namespace
 
 std::vector<std::unique_ptr<StepGuard>> make_step_guards(const TrainingArguments& args, TrainableModel& model,
-                                                         const Dataset& dataset,
-                                                         const ParameterState& parameters,
+                                                         const Dataset& dataset, ParameterState& parameters,
                                                          Communicator& comm) {
   std::vector<std::unique_ptr<StepGuard>> guards;
   if (!comm.world().is_single()) guards.push_back(std::make_unique<SlowRankGuard>(comm));

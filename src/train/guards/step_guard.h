@@ -47,8 +47,7 @@ class StepGuard {
 // In the order in which they are asked; the first verdict other than kUpdate counts. What is passed by
 // reference must outlive them.
 std::vector<std::unique_ptr<StepGuard>> make_step_guards(const TrainingArguments& args, TrainableModel& model,
-                                                         const Dataset& dataset,
-                                                         const ParameterState& parameters,
+                                                         const Dataset& dataset, ParameterState& parameters,
                                                          Communicator& comm);
 
 }  // namespace tessera

@@ -28,6 +28,25 @@ enum class LoadOnce {
 // Called with the elements of owned() whose state is about to change.
 using ChangeHook = std::function<void(ElementRange elements)>;
 
+// The update of a step during its backward pass: every group is updated as soon as its gradients are
+// complete.
+class BackwardUpdate {
+ public:
+  virtual ~BackwardUpdate() = default;
+
+  // The next pass that is the last of a step makes this update, calling `before_change` (if set) before each
+  // group. With a max_group_norm the gradients of every group are scaled down to it, besides
+  // step.gradient_scale; 0 = not. Once a gradient is not finite, what is left is not updated.
+  virtual void begin(const OptimizerStep& step, double max_group_norm, ChangeHook before_change) = 0;
+  // That pass is abandoned, and changes nothing.
+  virtual void cancel() = 0;
+  // Whether the last pass has changed anything, and whether it is still going on.
+  virtual bool has_begun() const = 0;
+  virtual bool is_under_way() const = 0;
+  // That the last update took.
+  virtual double seconds() const = 0;
+};
+
 // All operations are collective (every rank calls them in the same order) unless stated otherwise.
 class ParameterState {
  public:
@@ -48,6 +67,8 @@ class ParameterState {
   // One update, group by group, calling `before_change` (if set) before each. No rank may still be using the
   // old weights. Afterwards the model has the new ones.
   virtual void update(const OptimizerStep& step, const ChangeHook& before_change) = 0;
+  // What updates in place of update(); nullptr: the gradients of a step are kept until then.
+  virtual BackwardUpdate* backward_update() { return nullptr; }
   // The tensors of the optimizer's state, besides the master weights.
   virtual StateTensors state_tensors() const = 0;
 

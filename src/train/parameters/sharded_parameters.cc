@@ -10,6 +10,7 @@
 #include "kernels/adamw/adamw.h"
 #include "plan/memory_plan.h"
 #include "train/guards/not_finite.h"
+#include "train/parameters/streamed_parameters.h"
 #include "train/parameters/whole_parameters.h"
 
 namespace tessera {
@@ -383,6 +384,9 @@ void ShardedParameters::export_masters(const std::function<void(const WeightSour
 std::unique_ptr<ParameterState> make_parameter_state(TrainableModel& model, const ZeroSettings& settings,
                                                      std::unique_ptr<const Optimizer> optimizer,
                                                      bool decay_all, Communicator& comm, ThreadPool& pool) {
+  if (comm.world().is_single() && settings.optimizer_in_backward)
+    return std::make_unique<StreamedParameters>(model, settings, std::move(optimizer), decay_all, pool,
+                                                state_file(settings, 0));
   if (comm.world().is_single())
     return std::make_unique<WholeParameters>(model, std::move(optimizer), decay_all, pool,
                                              state_file(settings, 0));

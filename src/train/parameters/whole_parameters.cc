@@ -1,34 +1,10 @@
 #include "train/parameters/whole_parameters.h"
 
-#include <algorithm>
-
 #include "platform/prefault.h"
 #include "train/guards/not_finite.h"
+#include "train/parameters/parameter_ranges.h"
 
 namespace tessera {
-namespace {
-
-std::vector<ParameterRange> parameter_ranges(const ParameterLayout& layout, bool decay_all) {
-  std::vector<ParameterRange> ranges;
-  for (const Parameter& parameter : layout.parameters()) {
-    ranges.push_back({parameter.offset, parameter.num_elements, decay_all || parameter.weight_decay});
-  }
-  return ranges;
-}
-
-// Index of the first range of every group, plus the end; each range is a parameter.
-std::vector<int64_t> first_ranges(const ParameterLayout& layout) {
-  std::vector<int64_t> first;
-  const std::vector<Parameter>& parameters = layout.parameters();
-  for (int64_t i = 0; i < std::ssize(parameters); ++i) {
-    while (std::ssize(first) <= parameters[static_cast<size_t>(i)].group) first.push_back(i);
-  }
-  first.push_back(std::ssize(parameters));
-  return first;
-}
-
-}  // namespace
-
 WholeParameters::FlatArray::FlatArray(Device& device, DType dtype, int64_t num_elements, ThreadPool& pool)
     : memory(device.allocate(num_elements * dtype_bytes(dtype))), view(memory.view(dtype, {num_elements})) {
   if (!view.is_on_host()) host_copy = host_device().allocate(memory.size_bytes());
@@ -57,21 +33,9 @@ WholeParameters::WholeParameters(TrainableModel& model, std::unique_ptr<const Op
   model.bind_parameters(weights_.view, gradients_.view);
 }
 
-// Goes through the optimizer so that float32 weights reach the masters bit for bit; bfloat16 values are exact
-// masters already.
 void WholeParameters::load(const SafetensorsModel& file, LoadOnce /*once*/,
                            const std::function<void(const LoadProgress&)>& progress) {
-  const WeightSink sink = [this](int64_t begin, std::span<const float> values) {
-    state_.write_master(begin, values);
-  };
-  LoadOptions options;
-  options.progress = progress;
-  if (model_->dtype() == DType::kBF16) {
-    options.bf16_destination = [this](int64_t begin, int64_t count) {
-      return std::span(weights_.host_view.as<bf16>() + begin, static_cast<size_t>(count));
-    };
-  }
-  load_weights(file, model_->config(), model_->layout(), sink, *pool_, options);
+  load_masters(file, *model_, weights_.host_view, state_, *pool_, progress);
   state_written();
 }
 

@@ -68,6 +68,7 @@ Progress parse_progress(const JsonNode& fields) {
   progress.losses_since_log = fields["losses_since_log"].integer(0);
   progress.num_updates = fields["num_updates"].integer(0);
   progress.num_skipped_in_a_row = fields["num_skipped_in_a_row"].integer(0);
+  if (!fields["last_grad_norm"].is_null()) progress.last_grad_norm = finite(fields["last_grad_norm"]);
   return progress;
 }
 
@@ -114,6 +115,7 @@ constexpr std::array kArgumentsWithEffect = {"dtype",
                                              "adam_beta2",
                                              "adam_epsilon",
                                              "max_grad_norm",
+                                             "clip_mode",
                                              "label_smoothing_factor",
                                              "neftune_noise_alpha",
                                              "early_stopping_patience",
@@ -215,7 +217,8 @@ std::string training_record_json(const TrainingRecord& record) {
                 {"loss_since_log", progress.loss_since_log},
                 {"losses_since_log", progress.losses_since_log},
                 {"num_updates", progress.num_updates},
-                {"num_skipped_in_a_row", progress.num_skipped_in_a_row}}},
+                {"num_skipped_in_a_row", progress.num_skipped_in_a_row},
+                {"last_grad_norm", or_null(progress.last_grad_norm)}}},
               {"loss_spikes",
                {{"losses", record.progress.loss_spikes.losses},
                 {"grad_norms", record.progress.loss_spikes.grad_norms}}},

@@ -43,7 +43,8 @@ TrainingRecord full_record() {
                      .loss_since_log = 2.5,
                      .losses_since_log = 1,
                      .num_updates = 6,
-                     .num_skipped_in_a_row = 1};
+                     .num_skipped_in_a_row = 1,
+                     .last_grad_norm = 1.25};
   record.progress.plateau = PlateauState{};
   record.progress.plateau->learning_rate = 0.001;
   record.progress.plateau->best = 2.0;
@@ -94,8 +95,9 @@ void expect_refused(const Json& changed, const std::string& field) {
   }
 }
 
-const std::set<std::string> kOptional = {"launch_id", "plateau", "plateau.best", "data.global_batch_size",
-                                         "best_model"};
+const std::set<std::string> kOptional = {"launch_id",    "plateau",
+                                         "plateau.best", "data.global_batch_size",
+                                         "best_model",   "progress.last_grad_norm"};
 
 TEST(TrainingRecordFields, AllOfThemSurviveWritingAndReading) {
   const std::string text = training_record_json(full_record());

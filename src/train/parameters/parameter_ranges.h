@@ -1,0 +1,29 @@
+// What the forms of parameters of a single rank have in common: which elements the optimizer updates, and how
+// the weights are read.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "checkpoint/model_folder.h"
+#include "formats/safetensors/safetensors.h"
+#include "model/trainable_model.h"
+#include "optim/optimizer_state.h"
+#include "platform/thread_pool.h"
+
+namespace tessera {
+
+// One range for every parameter.
+std::vector<ParameterRange> parameter_ranges(const ParameterLayout& layout, bool decay_all);
+
+// Index of the first range of every group, plus the end.
+std::vector<int64_t> first_ranges(const ParameterLayout& layout);
+
+// Reads a model into the host's `weights` and the masters that `state` keeps beside them. Float32 values go
+// through the optimizer and so reach the masters bit for bit; bfloat16 values are exact masters already.
+void load_masters(const SafetensorsModel& file, const TrainableModel& model, TensorView weights,
+                  OptimizerState& state, ThreadPool& pool,
+                  const std::function<void(const LoadProgress&)>& progress);
+
+}  // namespace tessera
