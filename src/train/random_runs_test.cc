@@ -114,6 +114,12 @@ void draw_training(Draw& draw, TrainingArguments* args) {
   args->eval_steps = static_cast<double>(draw.number(1, 3));
   args->save_strategy = "steps";
   args->save_steps = 1;
+  if (draw.number(0, 2) > 0) return;
+  args->finetuning_type = "lora";
+  args->lora_rank = draw.number(1, 20);
+  args->lora_dropout = draw.one_of({0.0, 0.1});
+  args->lora_target = draw.coin() ? std::vector<std::string>{"all"}
+                                  : std::vector<std::string>{"k_proj", "layers.0.mlp.gate_proj", "o_proj"};
 }
 
 // 3 to 119 letters, as a JSON string.
@@ -171,11 +177,12 @@ struct RandomRun {
     const TrainingArguments& args = tiny.args;
     return fmt::format(
         "{} nodes of {} ranks of {} threads, stage {} {}, {}, micro-batch {} x {}, merge {}, pack {}, "
-        "checkpointing {}, packing {}, async_save {}, {} sources, streaming {}, NEFTune {}",
+        "checkpointing {}, packing {}, async_save {}, {} sources, streaming {}, NEFTune {}, {}, dropout {}",
         machine.ranks.num_nodes, machine.ranks.local_world_size, machine.threads_per_rank, *args.zero_stage,
         args.gather_schedule, args.dtype, args.per_device_train_batch_size, args.gradient_accumulation_steps,
         args.merge_micro_batches, args.pack_weights, args.gradient_checkpointing, args.packing,
-        args.async_save, args.dataset.size(), args.streaming, args.neftune_noise_alpha.value_or(0));
+        args.async_save, args.dataset.size(), args.streaming, args.neftune_noise_alpha.value_or(0),
+        args.finetuning_type, args.lora_dropout);
   }
 
   // Trains into tiny.folder() / `output`; SIGTERM reaches the last rank after `stop_after` steps.

@@ -11,7 +11,7 @@ void Activations::reserve(const ModelConfig& config, int64_t max_tokens) {
 }
 
 void Activations::lay_out(const ModelConfig& config, DType dtype, int64_t num_tokens, ActivationMode mode,
-                          Arena& saved, Arena& working) {
+                          Arena& saved, Arena& working, const LoraLimits& lora) {
   const bool training = mode != ActivationMode::kForwardOnly;
   const Shape stream_shape = {num_tokens, config.hidden_size};
   layers.resize(static_cast<size_t>(config.num_hidden_layers));
@@ -32,7 +32,7 @@ void Activations::lay_out(const ModelConfig& config, DType dtype, int64_t num_to
 
   dx_TD = training ? allocate_tensor(working, dtype, stream_shape) : TensorView();
   const Arena::Mark mark = working.mark();
-  layer_scratch = allocate_layer_scratch(working, config, dtype, num_tokens, training);
+  layer_scratch = allocate_layer_scratch(working, config, dtype, num_tokens, training, lora);
   working.release(mark);
   loss_scratch = allocate_loss_head_scratch(working, config, dtype, num_tokens, training);
   working.release(mark);

@@ -7,6 +7,8 @@
 //             (5) o = attention(q, k, v)
 //             (6) y = o wo^T + bo
 //
+// Adapters (model/lora.h) add to (2) and (6). The weights then have no gradients: their views are empty.
+//
 // The stream after the block is x + y; the next block adds them (residual_norm.h). Activation gradients are
 // overwritten (=) unless stated otherwise.
 #pragma once
@@ -15,6 +17,7 @@
 #include <span>
 
 #include "formats/huggingface/model_config.h"
+#include "model/lora.h"
 #include "ops/ops.h"
 #include "tensor/arena.h"
 
@@ -30,6 +33,8 @@ struct AttentionTensors {
   View k_norm_E;   //
   Matrix wo_DHE;   // o_proj [D, H E]
   View bo_D;       // optional
+  LoraTensors<View> lora_qkv;
+  LoraTensors<View> lora_o;
 };
 using AttentionWeights = AttentionTensors<ConstTensorView, LinearWeight>;
 using AttentionGrads = AttentionTensors<TensorView>;
@@ -66,6 +71,7 @@ struct AttentionScratch {
   TensorView rstd_T;   // F32
   TensorView do_THE;   // backward
   TensorView dqkv_TQ;  // backward
+  LoraScratch lora;
 };
 
 AttentionSaved allocate_attention_saved(Arena& arena, const ModelConfig& config, DType dtype,

@@ -64,7 +64,8 @@ BufferSizes measure_buffers(const LlamaModel& model, int64_t capacity, int64_t m
   Arena saved = Arena::measuring();
   Arena working = Arena::measuring();
   Activations activations;
-  activations.lay_out(model.config(), model.dtype(), max_chunk, ActivationMode::kForwardOnly, saved, working);
+  activations.lay_out(model.config(), model.dtype(), max_chunk, ActivationMode::kForwardOnly, saved, working,
+                      model.lora_limits());
   const ActivationLimits limits = {max_chunk, capacity, /*training=*/false};
   const int64_t vocab_size = model.config().vocab_size;
   const LogitsPieces last_row = {1, vocab_size, vocab_size};
@@ -106,7 +107,7 @@ void Generator::Impl::feed_chunk(std::span<const int32_t> ids, bool want_logits)
   Arena saved(saved_memory);
   Arena working(working_memory);
   activations.lay_out(model->config(), model->dtype(), num_tokens, ActivationMode::kForwardOnly, saved,
-                      working);
+                      working, model->lora_limits());
   ops.bind_workspace(workspace.span());
   const SequenceInfo sequences = {
       {}, std::span<const int32_t>(positions).subspan(static_cast<size_t>(length), ids.size()), rope.table()};
