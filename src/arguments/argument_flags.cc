@@ -5,6 +5,7 @@
 #include "arguments/arguments.h"
 #include "arguments/flag_limits.h"
 #include "arguments/foreign_names.h"
+#include "arguments/lora_arguments.h"
 #include "arguments/metrics_arguments.h"
 #include "arguments/offload_arguments.h"
 #include "arguments/report_arguments.h"
@@ -499,6 +500,7 @@ void declare_training_flags(FlagTable* table, TrainingArguments* args) {
   declare_model_and_data(table, args);
   declare_batch(table, args);
   declare_optimizer(table, args);
+  declare_lora_flags(table, args);
   declare_precision(table, args);
   declare_offload_flags(table, args);
   declare_ranks(table, args);

@@ -1,4 +1,5 @@
 #include "arguments/arguments.h"
+#include "arguments/lora_arguments.h"
 
 #include <algorithm>
 #include <charconv>
@@ -367,6 +368,7 @@ void resolve_training_arguments(const FlagTable& table, int64_t world_size, Trai
         "applies; give it a longer --termination_grace_s",
         args->grace_period_s, args->agent_grace_s);
   }
+  check_lora_arguments(table, *args);
   resolve_dtype(table, args);
   resolve_batch(table, world_size, args);
   resolve_checkpointing(table, *args);

@@ -79,6 +79,17 @@ struct TrainingArguments : DataArguments {
   int64_t seed = 42;
   std::optional<int64_t> data_seed;
 
+  // LoRA (lora_arguments.h).
+  std::string finetuning_type = "full";
+  int64_t lora_rank = 8;
+  std::optional<double> lora_alpha;  // unset = twice the rank
+  double lora_dropout = 0;
+  std::vector<std::string> lora_target = {"all"};
+  bool use_rslora = false;
+  std::string rank_pattern;  // JSON, "" = none
+  std::string alpha_pattern;
+  std::string adapter_name_or_path;
+
   // Precision and machine.
   std::string dtype = "bfloat16";
   std::optional<bool> bf16;

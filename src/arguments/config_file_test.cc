@@ -254,12 +254,12 @@ fsdp_config:
 TEST_F(ConfigFileTest, AllMistakesAreNamedWithTheirLines) {
   EXPECT_EQ(
       refusal(ConfigSyntax::kYaml,
-              "learning_rat: 1\nmodel: m\nepochs: 3\nmax_steps: ten\nlora_rank: 8\nmodel: n\n"),
+              "learning_rat: 1\nmodel: m\nepochs: 3\nmax_steps: ten\nloraplus_lr_ratio: 8\nmodel: n\n"),
       "5 mistakes: (1) run.cfg:1: unknown setting 'learning_rat'; did you mean 'learning_rate'? (2) "
       "run.cfg:3: unknown setting 'epochs'; did you mean 'num_train_epochs'? (3) run.cfg:4: --max_steps: "
-      "expected a whole number, found 'ten' (4) run.cfg:5: unknown setting 'lora_rank': LoRA and other "
-      "adapters are not supported: all weights are trained; leave it out, and merge an adapter into "
-      "the model beforehand (5) run.cfg:6: 'model' is already set in line 2");
+      "expected a whole number, found 'ten' (4) run.cfg:5: unknown setting 'loraplus_lr_ratio': of "
+      "adapters there is LoRA as Hu et al. describe it, on weights in bfloat16 or float32: see "
+      "finetuning_type and lora_* (5) run.cfg:6: 'model' is already set in line 2");
 }
 
 TEST_F(ConfigFileTest, ValuesAreCheckedAsOnTheCommandLineButAreConfigurationErrors) {

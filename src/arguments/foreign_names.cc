@@ -92,10 +92,11 @@ constexpr ForeignNames kNames[] = {
           "resume resume_from resume_checkpoint resume_training auto_resume auto_resume_from_checkpoints "
           "load_checkpoint load_ckpt checkpoint_in"),
     // What Tessera does not have.
-    missing("lora lora_* qlora qlora_* dora use_dora use_rslora rslora peft peft_* adapter_* loraplus_* "
-            "pissa_* init_lora_weights",
-            "LoRA and other adapters are not supported: all weights are trained; leave it out, and merge an "
-            "adapter into the model beforehand"),
+    means("finetuning_type", "lora"),
+    means("use_rslora", "rslora"),
+    missing("qlora qlora_* dora loraplus_* pissa_* init_lora_weights lora_* peft_* adapter_*",
+            "of adapters there is LoRA as Hu et al. describe it, on weights in bfloat16 or float32: see "
+            "finetuning_type and lora_*"),
     missing("freeze_* unfrozen_parameters trainable_* num_layer_trainable badam_*",
             "training only part of the weights is not supported: leave it out"),
     missing("bnb_* quantization* quantize* quant* gptq gptq_* awq* use_4bit use_8bit load_in_fp8 fp8 fp8_* "

@@ -27,7 +27,7 @@ constexpr const char* kNothingCompiled = "nothing is compiled at run time";
 constexpr const char* kNoWorkers = "rows are read from a cache file, without loader processes";
 constexpr const char* kNoHub = "nothing is uploaded";
 constexpr const char* kNoService = "this service is not supported; report_to lists those that are";
-constexpr const char* kAllWeights = "there are no adapters; all weights are trained";
+constexpr const char* kLora = "use --finetuning_type lora";
 constexpr const char* kNotQuantised = "weights are bfloat16 or float32, see --dtype";
 constexpr const char* kOneAttention = "there is one implementation, which never stores the full score matrix";
 constexpr const char* kNotPadded = "rows are never padded, so grouping them by length saves nothing";
@@ -55,10 +55,11 @@ constexpr Unsupported kRefused[] = {
      "gradient_checkpointing_mode offload keeps the inputs of layers on disk"},
     {"model_init_kwargs", kText, "", "config.json decides"},
     {"dataset_kwargs", kText, "", "see the settings of dataset"},
-    {"use_peft", kBool, "false", kAllWeights},
-    {"use_lora", kBool, "false", kAllWeights},
-    {"adapter", kText, "", kAllWeights},
-    {"finetuning_type", kText, "full", kAllWeights},
+    {"use_peft", kBool, "false", kLora},
+    {"use_lora", kBool, "false", kLora},
+    {"adapter", kText, "", kLora},
+    {"use_dora", kBool, "false", "adapters are LoRA's without a magnitude vector"},
+    {"additional_target", kText, "", "embedding, norms and LM head stay as they are beside adapters"},
     {"load_in_8bit", kBool, "false", kNotQuantised},
     {"load_in_4bit", kBool, "false", kNotQuantised},
 };

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "formats/huggingface/lora_config.h"
 #include "formats/safetensors/shard_name.h"
 #include "io/file.h"
 #include "platform/crc32c.h"
@@ -27,7 +28,7 @@ constexpr int64_t kTextBlockBytes = int64_t{4} << 20;
 bool is_safetensors(const std::string& name) { return name.ends_with(".safetensors"); }
 
 bool is_model_file(const std::string& name) {
-  return name == kSingleFileName || parse_shard_name(name).has_value();
+  return name == kSingleFileName || name == kAdapterFileName || parse_shard_name(name).has_value();
 }
 
 // The checkpoint with the highest number in an output folder, as a hint for a user who named a wrong path.

@@ -82,6 +82,7 @@ SafetensorsModelLayout model_file_layout(const ParameterLayout& layout, const Ex
   for (const Parameter& parameter : layout.parameters()) {
     tensors.push_back({parameter.name, parameter.shape, options.save_dtype});
   }
+  if (layout.is_adapter()) return {tensors, kAdapterFileName};
   return {tensors, options.max_shard_bytes};
 }
 

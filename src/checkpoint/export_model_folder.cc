@@ -83,6 +83,16 @@ std::string with_eos(const std::string& text, int32_t id) {
   return config.dump(2) + "\n";
 }
 
+void add_tokenizer_files(const ExportOptions& options, std::vector<NamedText>* files) {
+  if (options.tokenizer_folder.empty()) return;
+  for (const char* name : kTokenizerFiles) {
+    if (options.chat_template.empty() || name != kChatTemplateFile)
+      add_if_present(options.tokenizer_folder / name, name, files);
+  }
+  if (!options.chat_template.empty())
+    files->push_back({std::string(kChatTemplateFile), options.chat_template});
+}
+
 }  // namespace
 
 void round_to_saved(std::span<const float> masters, DType dtype, std::byte* saved) {
@@ -107,17 +117,16 @@ void check_saved_weights(const Parameter& parameter, int64_t begin, std::span<co
 
 std::vector<NamedText> model_folder_texts(const ModelConfig& config, const ExportOptions& options) {
   std::vector<NamedText> files;
+  if (config.lora) {
+    files.push_back({kAdapterConfigName, write_lora_config(*config.lora)});
+    add_tokenizer_files(options, &files);
+    return files;
+  }
   files.push_back({"config.json", write_model_config(config, torch_dtype_name(options.save_dtype))});
   add_if_present(options.generation_config, "generation_config.json", &files);
   if (files.size() == 1) files.push_back({"generation_config.json", write_generation_config(config)});
   if (options.end_of_answer) files.back().text = with_eos(files.back().text, *options.end_of_answer);
-  if (options.tokenizer_folder.empty()) return files;
-  for (const char* name : kTokenizerFiles) {
-    if (options.chat_template.empty() || name != kChatTemplateFile)
-      add_if_present(options.tokenizer_folder / name, name, &files);
-  }
-  if (!options.chat_template.empty())
-    files.push_back({std::string(kChatTemplateFile), options.chat_template});
+  add_tokenizer_files(options, &files);
   return files;
 }
 
@@ -125,7 +134,12 @@ void export_model_folder(const fs::path& folder, const ModelConfig& config, cons
                          const WeightSource& source, const ExportOptions& options) {
   create_synced_folder(folder);
   // Weights first: if the disk fills up, the folder stays as it was.
-  write_safetensors_model(folder, make_items(layout, source, options.save_dtype), options.max_shard_bytes);
+  const std::vector<SafetensorsItem> items = make_items(layout, source, options.save_dtype);
+  if (layout.is_adapter()) {
+    write_safetensors(folder / kAdapterFileName, items);
+  } else {
+    write_safetensors_model(folder, items, options.max_shard_bytes);
+  }
   for (const auto& [name, text] : model_folder_texts(config, options)) write_text_file(folder / name, text);
 }
 

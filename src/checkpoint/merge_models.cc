@@ -31,6 +31,19 @@ struct Source {
   SafetensorsModel weights;
 };
 
+struct Adapter {
+  LoraConfig config;
+  SafetensorsModel weights;
+};
+
+// The adapter of one matrix, in float32.
+struct MatrixAdapter {
+  int64_t rank;
+  int64_t num_inputs;
+  float scale;
+  std::vector<float> a, b;  // [rank, in], [out, rank]
+};
+
 // What two models must share, in the spelling of config.json.
 Json comparable(ModelConfig config) {
   config.json.clear();
@@ -55,12 +68,14 @@ void check_same_config(const Source& first, const Source& other) {
 
 class Merger {
  public:
-  Merger(const std::vector<Source>& sources, const MergeOptions& options, ThreadPool& pool)
-      : sources_(sources), options_(options), pool_(pool) {}
+  Merger(const std::vector<Source>& sources, const std::vector<Adapter>& adapters,
+         const MergeOptions& options, ThreadPool& pool)
+      : sources_(sources), adapters_(adapters), options_(options), pool_(pool) {}
 
-  // Sets the factors for the elements of `parameter` that produce() computes next.
+  // Sets factors and adapters for the elements of `parameter` that produce() computes next.
   void begin(const Parameter& parameter) {
     factors_.clear();
+    read_adapters(parameter);
     if (options_.method == MergeMethod::kSlerp) {
       factors_ = slerp_factors(parameter);
       return;
@@ -83,6 +98,7 @@ class Merger {
           for (size_t j = 0; j < sum.size(); ++j) sum[j] += factors_[i] * values[j];
         }
       }
+      for (const MatrixAdapter& adapter : of_matrix_) add(adapter, begin + first, sum);
       std::byte* const out = saved + first * element_bytes;
       convert_elements(DType::kF32, reinterpret_cast<const std::byte*>(sum.data()), options_.save_dtype, out,
                        last - first);
@@ -91,11 +107,46 @@ class Merger {
   }
 
  private:
+  static void read(const SafetensorsModel& weights, const std::string& name, int64_t begin, int64_t count,
+                   std::vector<float>* values) {
+    values->resize(static_cast<size_t>(count));
+    const SafetensorsModel::Location& at = weights.tensors().at(name);
+    at.file->read(*at.entry, begin, TensorView(values->data(), DType::kF32, Shape({count})));
+  }
   void read(size_t source, const Parameter& parameter, int64_t begin, int64_t count,
             std::vector<float>* values) const {
-    values->resize(static_cast<size_t>(count));
-    const SafetensorsModel::Location& at = sources_[source].weights.tensors().at(parameter.name);
-    at.file->read(*at.entry, begin, TensorView(values->data(), DType::kF32, Shape({count})));
+    read(sources_[source].weights, parameter.name, begin, count, values);
+  }
+
+  void read_adapters(const Parameter& parameter) {
+    of_matrix_.clear();
+    const std::string module = parameter.name.substr(0, parameter.name.rfind('.'));
+    for (const Adapter& adapter : adapters_) {
+      const std::optional<LoraModule> lora = adapter.config.adapter_of(module);
+      if (!lora || parameter.shape.size() != 2) continue;
+      const int64_t rank = lora->rank, outputs = parameter.shape[0], inputs = parameter.shape[1];
+      of_matrix_.push_back({rank, inputs, static_cast<float>(lora->scale), {}, {}});
+      read(adapter.weights, lora_a_name(module), 0, rank * inputs, &of_matrix_.back().a);
+      read(adapter.weights, lora_b_name(module), 0, outputs * rank, &of_matrix_.back().b);
+    }
+  }
+
+  // values are the matrix's elements from `begin` on: w[o, i] += scale * sum over k of b[o, k] a[k, i].
+  static void add(const MatrixAdapter& adapter, int64_t begin, std::span<float> values) {
+    const int64_t K = adapter.num_inputs, end = begin + std::ssize(values);
+    std::vector<float> row;
+    for (int64_t at = begin; at < end;) {
+      const int64_t output = at / K, first = at % K, count = std::min(K - first, end - at);
+      row.assign(static_cast<size_t>(count), 0.0f);
+      for (int64_t k = 0; k < adapter.rank; ++k) {
+        const float factor = adapter.b[static_cast<size_t>(output * adapter.rank + k)];
+        const float* a = adapter.a.data() + k * K + first;
+        for (size_t i = 0; i < row.size(); ++i) row[i] += factor * a[i];
+      }
+      float* to = values.data() + (at - begin);
+      for (size_t i = 0; i < row.size(); ++i) to[i] += adapter.scale * row[i];
+      at += count;
+    }
   }
 
   std::vector<float> slerp_factors(const Parameter& parameter) {
@@ -134,9 +185,11 @@ class Merger {
   }
 
   const std::vector<Source>& sources_;
+  const std::vector<Adapter>& adapters_;
   const MergeOptions& options_;
   ThreadPool& pool_;
   std::vector<float> factors_;  // of each model
+  std::vector<MatrixAdapter> of_matrix_;
 };
 
 std::vector<Source> open_sources(const std::vector<fs::path>& models, ThreadPool& pool) {
@@ -152,6 +205,28 @@ std::vector<Source> open_sources(const std::vector<fs::path>& models, ThreadPool
   return sources;
 }
 
+// Checks that they fit the model, too.
+std::vector<Adapter> open_adapters(const std::vector<fs::path>& folders, ModelConfig model,
+                                   ThreadPool& pool) {
+  std::vector<Adapter> adapters;
+  for (const fs::path& folder : folders) {
+    adapters.push_back({read_lora_config(folder), SafetensorsModel::open(folder / kAdapterFileName)});
+    model.lora = adapters.back().config;
+    load_weights(adapters.back().weights, model, parameter_layout(model), {}, pool,
+                 {.ranges = std::span<const ElementRange>()});
+  }
+  return adapters;
+}
+
+// Training may have changed the chat template.
+fs::path tokenizer_source(const std::vector<fs::path>& models, const std::vector<fs::path>& adapters) {
+  for (const fs::path& folder : adapters) {
+    std::error_code error;
+    if (fs::exists(folder / "tokenizer.json", error)) return folder;
+  }
+  return models.front();
+}
+
 }  // namespace
 
 void merge_models(const std::vector<fs::path>& models, const MergeOptions& options, const fs::path& output,
@@ -160,10 +235,11 @@ void merge_models(const std::vector<fs::path>& models, const MergeOptions& optio
       options.method == MergeMethod::kSlerp ? models.size() == 2 : models.size() == options.weights.size(),
       "{} models, {} weights", models.size(), options.weights.size());
   const std::vector<Source> sources = open_sources(models, pool);
+  const std::vector<Adapter> adapters = open_adapters(options.adapters, sources.front().config, pool);
   const ParameterLayout layout = parameter_layout(sources.front().config);
   check_disk_space(output / "model.safetensors", layout.num_parameters() * dtype_bytes(options.save_dtype));
 
-  Merger merger(sources, options, pool);
+  Merger merger(sources, adapters, options, pool);
   int64_t num_done = 0;
   std::vector<SafetensorsItem> items;
   for (const Parameter& parameter : layout.parameters()) {
@@ -182,7 +258,7 @@ void merge_models(const std::vector<fs::path>& models, const MergeOptions& optio
   write_safetensors_model(output, items, options.max_shard_bytes);
   const fs::path& first = sources.front().folder;
   const ExportOptions texts = {.save_dtype = options.save_dtype,
-                               .tokenizer_folder = first,
+                               .tokenizer_folder = tokenizer_source(models, options.adapters),
                                .generation_config = first / "generation_config.json"};
   for (const auto& [name, text] : model_folder_texts(sources.front().config, texts))
     write_text_file(output / name, text);

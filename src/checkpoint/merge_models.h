@@ -23,7 +23,9 @@ struct MergeOptions {
   MergeMethod method = MergeMethod::kLinear;
   std::vector<double> weights = {};  // kLinear: one per model, with a positive sum
   double t = 0.5;                    // kSlerp
-  DType save_dtype = DType::kBF16;   // BF16, F16 or F32
+  // Folders with LoRA adapters, all of which are added to the result: w += scale * B A.
+  std::vector<std::filesystem::path> adapters = {};
+  DType save_dtype = DType::kBF16;  // BF16, F16 or F32
   int64_t max_shard_bytes = 5'000'000'000;
   std::function<void(double fraction)> progress = {};
 };
@@ -31,9 +33,10 @@ struct MergeOptions {
 // Reads model folders or checkpoints and writes a Hugging Face folder: the weights, computed in float32 and
 // rounded once, to nearest, ties to even; configuration, generation settings and tokenizer of the first
 // model. Memory does not grow with the models. A single model with the method kLinear is copied, without what
-// does not belong to a model folder. Error(kBadConfig) naming the field in which configurations differ; the
-// errors of load_weights() for tensors that the configuration does not describe; kIoError, before anything is
-// written, if the disk has too little space; kNumerics for a result that is not finite in save_dtype.
+// does not belong to a model folder. With adapters the tokenizer is that of the first one that has any.
+// Error(kBadConfig) naming the field in which configurations differ; the errors of load_weights() for tensors
+// that the configuration does not describe; kIoError, before anything is written, if the disk has too little
+// space; kNumerics for a result that is not finite in save_dtype.
 void merge_models(const std::vector<std::filesystem::path>& models, const MergeOptions& options,
                   const std::filesystem::path& output, ThreadPool& pool);
 

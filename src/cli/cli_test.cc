@@ -187,12 +187,12 @@ TEST(FlagParser, NamesOfOtherProgramsLeadToTheFlagOrSayWhatIsMissing) {
                                                     {"grad_norm", "max_grad_norm"}};
   for (const auto& [name, flag] : meant) EXPECT_EQ(hint_of(name), "; did you mean --" + flag + "?") << name;
   for (const char* name :
-       {"lora_rank", "lora_r", "quantization_bit", "bnb_4bit_compute_dtype", "gguf", "enable_thinking",
+       {"loraplus_lr_ratio", "qlora", "quantization_bit", "bnb_4bit_compute_dtype", "gguf", "enable_thinking",
         "mlflow_tracking_uri", "dataset_name", "dpo_beta", "tensor_parallel_size", "val_size"}) {
     const std::string hint = hint_of(name);
     EXPECT_TRUE(hint.starts_with(": ")) << name << hint;
   }
-  EXPECT_THAT(hint_of("lora_rank"), HasSubstr("LoRA and other adapters are not supported"));
+  EXPECT_THAT(hint_of("qlora"), HasSubstr("of adapters there is LoRA"));
   EXPECT_EQ(hint_of("something_else"), "");
 }
 

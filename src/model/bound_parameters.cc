@@ -37,8 +37,9 @@ View view_of(View flat, int64_t offset, const Shape& shape) {
 
 }  // namespace
 
-BoundParameters::BoundParameters(const std::vector<ModelTensor>& tensors, DType dtype, Ops& ops)
-    : dtype_(dtype), ops_(&ops), layout_(tensors) {
+BoundParameters::BoundParameters(const std::vector<ModelTensor>& tensors, DType dtype, Ops& ops,
+                                 int64_t num_groups)
+    : dtype_(dtype), ops_(&ops), layout_(tensors, num_groups) {
   for (const ModelTensor& tensor : tensors) {
     tensors_.push_back({tensor, layout_.at(tensor.parts.front().name).offset, stacked_shape(tensor)});
   }

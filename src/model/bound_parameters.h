@@ -28,7 +28,8 @@ class BoundParameters {
  public:
   BoundParameters() = default;
   // The views of the tensors stay where they are.
-  BoundParameters(const std::vector<ModelTensor>& tensors, DType dtype, Ops& ops);
+  // `num_groups` as for a ParameterLayout.
+  BoundParameters(const std::vector<ModelTensor>& tensors, DType dtype, Ops& ops, int64_t num_groups = 0);
 
   const ParameterLayout& layout() const { return layout_; }
   int64_t num_groups() const { return std::ssize(layout_.groups()); }

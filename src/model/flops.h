@@ -7,10 +7,12 @@
 //   layers     2 T W                       W: elements of the layers' matrices (q, k, v, o, gate, up, down)
 //   attention  4 H E sum of pairs          a pair: a query and a key that it sees; 2 for q k, 2 for p v
 //   lm_head    2 N V D                     N: tokens with a target; a tied embedding counts here, once
+//   adapters   2 T W                       W: elements of A and B, if adapters are trained
 //
 // A backward pass takes twice as many: one product for the input's gradient and one for the weight's. A
 // training step thus takes 6 per matrix parameter and token (Kaplan et al., Scaling Laws for Neural Language
-// Models, 2020; Chowdhery et al., PaLM, 2022, appendix B) and 12 H E per pair. The embedding is a lookup;
+// Models, 2020; Chowdhery et al., PaLM, 2022, appendix B) and 12 H E per pair; where
+// adapters are trained the weights have no gradient, which leaves 4. The embedding is a lookup;
 // norms, biases, rotary embedding, softmax and the optimizer are not counted.
 #pragma once
 
@@ -27,9 +29,11 @@ struct ModelFlops {
   double layers = 0;
   double attention = 0;
   double lm_head = 0;
+  double adapters = 0;
+  bool is_frozen = false;  // layers and head have no weight gradients
 
-  double forward() const { return layers + attention + lm_head; }
-  double forward_backward() const { return 3 * forward(); }
+  double forward() const { return layers + attention + lm_head + adapters; }
+  double forward_backward() const { return 3 * forward() - (is_frozen ? layers + lm_head : 0); }
 };
 
 }  // namespace tessera

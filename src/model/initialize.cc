@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "base/error.h"
 #include "base/rng.h"
@@ -17,7 +18,16 @@ void initialize(const Parameter& parameter, double initializer_range, uint64_t s
               from_float<T>(parameter.kind == ParameterKind::kNorm ? 1.0f : 0.0f));
     return;
   }
+  if (parameter.kind == ParameterKind::kLoraB) return std::fill(destination.begin(), destination.end(), T{});
   const CounterRng rng(seed, hash_name(parameter.name));
+  if (parameter.kind == ParameterKind::kLoraA) {
+    const double bound = 1 / std::sqrt(static_cast<double>(parameter.shape.back()));
+    for (size_t i = 0; i < destination.size(); ++i) {
+      const double uniform = rng.uniform(static_cast<uint64_t>(begin) + i);
+      destination[i] = from_float<T>(static_cast<float>(bound * (2 * uniform - 1)));
+    }
+    return;
+  }
   const auto range = static_cast<float>(initializer_range);
   const auto first = static_cast<uint64_t>(begin);
   std::array<float, 2> pair = {};

@@ -8,7 +8,8 @@
 namespace tessera {
 
 // Hugging Face's initialisation: normal(0, initializer_range) for linear layers and embeddings, ones for
-// norms, zeros for biases. An element's value depends only on seed, tensor name and position.
+// norms, zeros for biases. Adapters as in PEFT: A uniform in [-1, 1) / sqrt(in), which is kaiming_uniform_
+// with a = sqrt(5), and B zero. An element's value depends only on seed, tensor name and position.
 void initialize_parameter(const Parameter& parameter, double initializer_range, uint64_t seed, int64_t begin,
                           TensorView destination);
 

@@ -12,6 +12,9 @@
 
 namespace tessera {
 
+template <typename View>
+struct LoraTensors;  // model/lora.h
+
 // What a parameter is to the model.
 enum class ParameterKind {
   kEmbedding,  // looked up by token id; also the LM head if they are tied
@@ -19,6 +22,8 @@ enum class ParameterKind {
   kLmHead,     // multiplies the tokens that have a target
   kNorm,
   kBias,
+  kLoraA,  // [rank, in] of an adapter
+  kLoraB,  // [out, rank]
 };
 inline bool is_vector(ParameterKind kind) {
   return kind == ParameterKind::kNorm || kind == ParameterKind::kBias;
@@ -37,6 +42,9 @@ struct ModelTensor {
   // The views that operations read and write it by. A LinearWeight may have packed forms.
   std::variant<ConstTensorView*, LinearWeight*> weight;
   TensorView* gradient;
+  // Where a matrix of a layer may have adapters; null: it has none.
+  LoraTensors<ConstTensorView>* lora = nullptr;
+  LoraTensors<TensorView>* lora_gradient = nullptr;
 };
 
 }  // namespace tessera

@@ -1,14 +1,19 @@
 #include "model/parameters.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/memory.h"
 
 namespace tessera {
 
-ParameterLayout::ParameterLayout(std::span<const ModelTensor> tensors) {
+ParameterLayout::ParameterLayout(std::span<const ModelTensor> tensors, int64_t num_groups) {
+  const auto begin_groups = [&](int64_t end) {
+    while (std::ssize(groups_) < end) groups_.push_back({num_elements_, num_elements_});
+  };
   for (const ModelTensor& tensor : tensors) {
     num_elements_ = round_up(num_elements_, kParameterAlignment);
-    if (tensor.group == std::ssize(groups_)) groups_.push_back({num_elements_, num_elements_});
+    begin_groups(num_groups > 0 ? tensor.group + 1 : std::min(tensor.group, std::ssize(groups_)) + 1);
     TESSERA_CHECK(tensor.group + 1 == std::ssize(groups_), "{} in group {} after group {}",
                   tensor.parts.front().name, tensor.group, std::ssize(groups_) - 1);
     for (const ParameterPart& part : tensor.parts) append(tensor, part);
@@ -16,6 +21,7 @@ ParameterLayout::ParameterLayout(std::span<const ModelTensor> tensors) {
     groups_.back().end = round_up(num_elements_, kParameterAlignment);
   }
   num_elements_ = round_up(num_elements_, kParameterAlignment);
+  begin_groups(num_groups);
 }
 
 void ParameterLayout::append(const ModelTensor& tensor, const ParameterPart& part) {

@@ -31,14 +31,19 @@ struct Parameter {
 class ParameterLayout {
  public:
   ParameterLayout() = default;
-  // Groups must ascend from 0 without gaps.
-  explicit ParameterLayout(std::span<const ModelTensor> tensors);
+  // Groups must ascend from 0, without gaps unless `num_groups` is given: there are then that many, of which
+  // some may be empty.
+  explicit ParameterLayout(std::span<const ModelTensor> tensors, int64_t num_groups = 0);
 
   const std::vector<Parameter>& parameters() const { return parameters_; }  // by offset
   const Parameter& at(const std::string& name) const;                       // unknown name = bug
   const Parameter* find(const std::string& name) const;                     // nullptr if unknown
   int64_t num_elements() const { return num_elements_; }      // in the flat array, including alignment gaps
   int64_t num_parameters() const { return num_parameters_; }  // without gaps; tied embeddings count once
+  // These are adapters, not the weights of a model.
+  bool is_adapter() const {
+    return !parameters_.empty() && parameters_.front().kind == ParameterKind::kLoraA;
+  }
 
   // Elements [begin, end) of a parameter group, including gaps between its tensors. Groups are contiguous.
   struct Group {

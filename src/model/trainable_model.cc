@@ -49,11 +49,30 @@ TrainableModel::TrainableModel(const ModelConfig& config, DType dtype, Ops& ops)
   TESSERA_CHECK(dtype == DType::kBF16 || dtype == DType::kF32, "a model in {}", dtype_name(dtype));
 }
 
+void TrainableModel::list_tensors(const std::vector<ModelTensor>& tensors) {
+  BoundParameters weights(tensors, dtype_, *ops_);
+  if (!is_adapted()) {
+    parameters_ = std::move(weights);
+    return;
+  }
+  frozen_ = std::move(weights);
+  parameters_ = BoundParameters(lora_tensors(tensors, *config_.lora, &lora_limits_), dtype_, *ops_,
+                                frozen_.num_groups());
+}
+
+ParameterLayout TrainableModel::trained_layout(const ModelConfig& config,
+                                               const std::vector<ModelTensor>& tensors) {
+  ParameterLayout weights(tensors);
+  if (!config.lora) return weights;
+  LoraLimits limits;
+  return ParameterLayout(lora_tensors(tensors, *config.lora, &limits), std::ssize(weights.groups()));
+}
+
 ActivationBytes TrainableModel::activation_bytes(const ActivationLimits& limits) const {
   ActivationBytes bytes = arena_bytes(limits);
   bytes.working_bytes += table_bytes(limits);
   bytes.workspace_bytes = ops_->workspace_bytes(ops_limits(limits));
-  bytes.packed_bytes = parameters_.packed_bytes(forms_kept(limits));
+  bytes.packed_bytes = packed_weights().packed_bytes(forms_kept(limits));
   return bytes;
 }
 
@@ -67,7 +86,9 @@ OpsLimits TrainableModel::ops_limits_of_layers(const ActivationLimits& limits) c
   }
   result.dtype = dtype_;
   result.training = limits.training;
-  result.linears = parameters_.layer_products(limits.max_tokens, forms_kept(limits));
+  result.linears = packed_weights().layer_products(limits.max_tokens, forms_kept(limits));
+  for (const LinearShape& product : lora_limits_.products)
+    result.linears.push_back({limits.max_tokens, product});
   return result;
 }
 
@@ -77,17 +98,17 @@ void TrainableModel::reserve(const ActivationLimits& limits) {
   saved_memory_ = device().allocate(bytes.saved_bytes);
   working_memory_ = device().allocate(bytes.working_bytes);
   workspace_ = device().allocate(ops_->workspace_bytes(ops_limits(limits_)));
-  parameters_.reserve_packed_forms(forms_kept(limits_));
+  packed_weights().reserve_packed_forms(forms_kept(limits_));
   reserved_table_bytes_ = reserve_tables(limits_);
 }
 
 ActivationBytes TrainableModel::reserved_bytes() const {
   return {saved_memory_.size_bytes(), working_memory_.size_bytes() + reserved_table_bytes_,
-          workspace_.size_bytes(), parameters_.reserved_packed_bytes()};
+          workspace_.size_bytes(), packed_weights().reserved_packed_bytes()};
 }
 
 void TrainableModel::begin(const PackedBatch& batch) {
-  TESSERA_CHECK(parameters_.has_weights(), "no weights are bound");
+  TESSERA_CHECK(parameters_.has_weights() && packed_weights().has_weights(), "no weights are bound");
   is_abandoned_ = false;
   has_backward_ = limits_.training;
   check_batch(batch, limits_, config_.vocab_size);
@@ -102,7 +123,7 @@ void TrainableModel::begin(const PackedBatch& batch) {
 void TrainableModel::forward_embedding(const PackedBatch& batch) {
   open_weights(0, WeightUse::kForward);
   if (!is_abandoned_) compute_embedding(batch);
-  parameters_.close_weights(0);
+  close_weights(0);
 }
 
 void TrainableModel::add_noise() {
@@ -131,7 +152,7 @@ void TrainableModel::forward_layers() {
   for (int64_t layer = 0; layer < num_layers(); ++layer) {
     open_weights(layer + 1, WeightUse::kForward);
     if (!is_abandoned_) compute_layer(layer);
-    parameters_.close_weights(layer + 1);
+    close_weights(layer + 1);
   }
 }
 
@@ -146,23 +167,25 @@ LossSums TrainableModel::forward_backward_head(const PackedBatch& batch, float g
 }
 
 void TrainableModel::backward_layers(WeightUpdate update) {
+  // Products sum the squares of matrices' gradients, but not those of adapters, which are small.
+  const WeightUpdate of_layer = {update.mode, is_adapted() ? nullptr : update.squares};
   for (int64_t layer = num_layers() - 1; layer >= 0; --layer) {
     const int64_t group = layer + 1;
     open_weights(group, WeightUse::kBackward);
     if (limits_.gradient_checkpointing && !is_abandoned_) recompute_layer(layer);
     parameters_.open_gradients(group);
     if (!is_abandoned_) {
-      compute_layer_backward(layer, update);
-      parameters_.add_squares(group, /*with_matrices=*/false, update.squares);
+      compute_layer_backward(layer, of_layer);
+      parameters_.add_squares(group, /*with_matrices=*/is_adapted(), update.squares);
     }
-    parameters_.close_weights(group);
+    close_weights(group);
     close_gradients(group);
   }
 }
 
 void TrainableModel::backward_embedding(const PackedBatch& batch, WeightUpdate update) {
   if (!is_tied()) parameters_.open_gradients(0);
-  if (!is_abandoned_) {
+  if (!is_abandoned_ && !is_adapted()) {
     compute_embedding_backward(batch, is_tied() ? Update::kAdd : update.mode);
     parameters_.add_squares(0, /*with_matrices=*/true, update.squares);
   }
@@ -173,7 +196,9 @@ LossSums TrainableModel::forward_backward(const PackedBatch& batch, float grad_s
                                           WeightUpdate gradient_update) {
   TESSERA_CHECK(limits_.training, "activations are reserved for the forward pass only");
   TESSERA_CHECK(parameters_.has_gradients(), "no gradients are bound");
+  is_training_ = true;
   begin(batch);
+  is_training_ = false;
   forward_embedding(batch);
   if (embedding_noise_ && !is_abandoned_) add_noise();
   forward_layers();
@@ -221,6 +246,12 @@ void TrainableModel::take_part_in_forward() {
 void TrainableModel::open_weights(int64_t group, WeightUse use) {
   if (between_layers_ && !between_layers_(group, use)) is_abandoned_ = true;
   parameters_.open_weights(group, use);
+  frozen_.open_weights(group, use);
+}
+
+void TrainableModel::close_weights(int64_t group) {
+  parameters_.close_weights(group);
+  frozen_.close_weights(group);
 }
 
 void TrainableModel::close_gradients(int64_t group) {
@@ -234,8 +265,8 @@ void TrainableModel::open_head_weights() {
 }
 
 void TrainableModel::close_head_weights() {
-  parameters_.close_weights(head_group());
-  if (is_tied()) parameters_.close_weights(0);
+  close_weights(head_group());
+  if (is_tied()) close_weights(0);
 }
 
 void TrainableModel::open_head_gradients() {
@@ -246,7 +277,7 @@ void TrainableModel::open_head_gradients() {
 void TrainableModel::forward_nothing() {
   for (int64_t group = 0; group < head_group(); ++group) {
     open_weights(group, WeightUse::kForward);
-    parameters_.close_weights(group);
+    close_weights(group);
   }
   open_head_weights();
 }
@@ -265,7 +296,7 @@ void TrainableModel::backward_nothing(WeightUpdate update) {
   for (int64_t group = head_group() - 1; group > 0; --group) {
     open_weights(group, WeightUse::kBackward);
     parameters_.open_gradients(group);
-    parameters_.close_weights(group);
+    close_weights(group);
     finish(group);
   }
   if (!is_tied()) parameters_.open_gradients(0);

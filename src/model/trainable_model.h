@@ -18,6 +18,7 @@
 #include "io/async_file.h"
 #include "model/bound_parameters.h"
 #include "model/flops.h"
+#include "model/lora.h"
 #include "model/parameter_access.h"
 #include "model/parameters.h"
 #include "ops/ops.h"
@@ -68,7 +69,11 @@ class TrainableModel {
   TrainableModel& operator=(const TrainableModel&) = delete;
 
   const ModelConfig& config() const { return config_; }
+  // What is trained: all weights, or with config().lora the adapters.
   const ParameterLayout& layout() const { return parameters_.layout(); }
+  // The weights, which stay as they are if adapters are trained.
+  const ParameterLayout& weight_layout() const { return packed_weights().layout(); }
+  bool is_adapted() const { return config_.lora.has_value(); }
   DType dtype() const { return dtype_; }
   // The device of the Ops, which holds every tensor that the model receives, allocates or shows.
   Device& device() const { return ops_->device(); }
@@ -82,6 +87,10 @@ class TrainableModel {
   // Alternative for a model on the host: every parameter group is opened before its use. `access` must
   // outlive the model.
   void bind_parameters(ParameterAccess& access) { parameters_.bind(access); }
+  // With adapters, the weights of weight_layout(): as a flat array, or group by group. Their gradients are
+  // never opened.
+  void bind_frozen(TensorView weights) { frozen_.bind(weights, {}); }
+  void bind_frozen(ParameterAccess& access) { frozen_.bind(access); }
   // Called by an `access` that keeps packed forms: makes one share of the forms of a group whose elements are
   // at `weights`. The shares of a group are disjoint and nearly equal.
   void pack_group(int64_t group, std::byte* weights, const PackShare& share) {
@@ -94,6 +103,9 @@ class TrainableModel {
   }
   // Its size.
   virtual int64_t offloaded_bytes(const ActivationLimits& /*limits*/) const { return 0; }
+  void pack_frozen_group(int64_t group, std::byte* weights, const PackShare& share) {
+    frozen_.pack_group(group, weights, share);
+  }
   // Allocates the activation memory.
   void reserve(const ActivationLimits& limits);
   // Must be called whenever bound weights have been written, before the next forward.
@@ -120,6 +132,9 @@ class TrainableModel {
   void call_between_layers(BetweenLayers hook) { between_layers_ = std::move(hook); }
   // forward_backward() adds this noise, rounded to dtype(), to the embedding. An empty function adds none.
   void add_embedding_noise(EmbeddingNoise noise) { embedding_noise_ = std::move(noise); }
+  // forward_backward() drops inputs of adapters (config().lora): `which` has a number for every token of the
+  // next batch, which outlives the pass; its site is the seed.
+  void drop_adapter_inputs(const Dropout& which) { dropout_ = which; }
   // For debugging; an empty function stops watching.
   void watch_layers(LayerWatch watch) { watch_ = std::move(watch); }
   void watch_gradients(GradientWatch watch) { gradient_watch_ = std::move(watch); }
@@ -140,9 +155,9 @@ class TrainableModel {
   // dtype is BF16 or F32. `ops` must outlive the model. The constructor of a family calls list_tensors().
   TrainableModel(const ModelConfig& config, DType dtype, Ops& ops);
   // Every tensor of the model, by group: the views they name belong to the family and stay where they are.
-  void list_tensors(const std::vector<ModelTensor>& tensors) {
-    parameters_ = BoundParameters(tensors, dtype_, *ops_);
-  }
+  void list_tensors(const std::vector<ModelTensor>& tensors);
+  // That of layout() for a model with these tensors.
+  static ParameterLayout trained_layout(const ModelConfig& config, const std::vector<ModelTensor>& tensors);
 
   Ops& ops() const { return *ops_; }
   const ActivationLimits& limits() const { return limits_; }
@@ -150,6 +165,11 @@ class TrainableModel {
   const AsyncFileSettings& input_file_settings() const { return input_file_settings_; }
   // Whether the pass goes on to backward, which reads what forward saves.
   bool has_backward() const { return has_backward_; }
+  const LoraLimits& lora_limits() const { return lora_limits_; }
+  // Of the pass that begins; null: none.
+  const Dropout* adapter_dropout() const {
+    return is_training_ && dropout_.probability > 0 ? &dropout_ : nullptr;
+  }
   // Shows what a part of a layer has computed.
   void show(int64_t layer, const char* part, ConstTensorView values_TD) const {
     if (watch_) watch_(layer, part, values_TD);
@@ -169,7 +189,7 @@ class TrainableModel {
                                  WeightUpdate update);
   void backward_layers(WeightUpdate update);
   void backward_embedding(const PackedBatch& batch, WeightUpdate update);
-  void refresh_packed_forms() { parameters_.refresh_packed_forms(); }
+  void refresh_packed_forms() { packed_weights().refresh_packed_forms(); }
 
  private:
   // What a family states and computes. While it computes, the groups it needs are open; nothing is called in
@@ -200,11 +220,15 @@ class TrainableModel {
   // With tied embeddings `update` is kAdd: the gradient of the LM head is already there.
   virtual void compute_embedding_backward(const PackedBatch& batch, Update update) = 0;
 
+  // The tensors of which packed forms are kept: adapters are too small for any.
+  BoundParameters& packed_weights() { return is_adapted() ? frozen_ : parameters_; }
+  const BoundParameters& packed_weights() const { return is_adapted() ? frozen_ : parameters_; }
   int64_t num_layers() const { return parameters_.num_groups() - 2; }
   int64_t head_group() const { return parameters_.num_groups() - 1; }
   bool is_tied() const { return config_.tie_word_embeddings; }
   // Asks between_layers_, too.
   void open_weights(int64_t group, WeightUse use);
+  void close_weights(int64_t group);
   void close_gradients(int64_t group);
   void open_head_gradients();
   // Open and close the same groups as forward up to the loss, and as backward once the head's gradients are
@@ -216,12 +240,16 @@ class TrainableModel {
   ModelConfig config_;
   DType dtype_;
   Ops* ops_;
-  BoundParameters parameters_;
+  BoundParameters parameters_;  // that are trained
+  BoundParameters frozen_;      // the weights, if adapters are trained; has the same groups
+  LoraLimits lora_limits_;
   BetweenLayers between_layers_;
   EmbeddingNoise embedding_noise_;
   std::vector<float> noise_;            // a few rows of it
   std::vector<std::byte> noise_bytes_;  // in dtype()
-  bool is_abandoned_ = false;           // the rest of the pass is not computed
+  Dropout dropout_;
+  bool is_training_ = false;   // the pass, rather than computing a loss alone
+  bool is_abandoned_ = false;  // the rest of the pass is not computed
   LayerWatch watch_;
   GradientWatch gradient_watch_;
   ActivationLimits limits_;

@@ -82,6 +82,16 @@ class CpuOps final : public Ops {
     tessera::embedding_backward(ids, dx_TD, padding_id, dtable_VD, pool_);
   }
 
+  void lora_place(ConstTensorView b_NR, const LoraBlock& block, TensorView e_RN) override {
+    tessera::lora_place(b_NR, block, e_RN, pool_);
+  }
+  void lora_take(ConstTensorView de_RN, const LoraBlock& block, TensorView db_NR, Update update) override {
+    tessera::lora_take(de_RN, block, db_NR, update, pool_);
+  }
+  void dropout(ConstTensorView x_TD, const Dropout& which, TensorView y_TD, Update update) override {
+    tessera::dropout(x_TD, which, y_TD, update, pool_);
+  }
+
   void rmsnorm(ConstTensorView x_RD, ConstTensorView w_D, float eps, TensorView y_RD,
                TensorView rstd_R) override {
     tessera::rmsnorm(x_RD, w_D, eps, y_RD, rstd_R, pool_);

@@ -52,6 +52,18 @@ void ForwardingOps::embedding_backward(std::span<const int32_t> ids, ConstTensor
           [&] { ops_->embedding_backward(ids, dx, padding_id, dtable); });
 }
 
+void ForwardingOps::lora_place(ConstTensorView b, const LoraBlock& block, TensorView e) {
+  forward("lora_place", {&b}, {&e}, [&] { ops_->lora_place(b, block, e); });
+}
+
+void ForwardingOps::lora_take(ConstTensorView de, const LoraBlock& block, TensorView db, Update update) {
+  forward("lora_take", {&de}, {&db}, [&] { ops_->lora_take(de, block, db, update); }, {.update = update});
+}
+
+void ForwardingOps::dropout(ConstTensorView x, const Dropout& which, TensorView y, Update update) {
+  forward("dropout", {&x}, {&y}, [&] { ops_->dropout(x, which, y, update); }, {.update = update});
+}
+
 void ForwardingOps::rmsnorm(ConstTensorView x, ConstTensorView w, float eps, TensorView y, TensorView rstd) {
   forward("rmsnorm", {&x, &w}, {&y, &rstd}, [&] { ops_->rmsnorm(x, w, eps, y, rstd); });
 }

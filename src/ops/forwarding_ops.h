@@ -52,6 +52,9 @@ class ForwardingOps : public Ops {
   void embedding(std::span<const int32_t> ids, ConstTensorView table_VD, TensorView x_TD) override;
   void embedding_backward(std::span<const int32_t> ids, ConstTensorView dx_TD, int32_t padding_id,
                           TensorView dtable_VD) override;
+  void lora_place(ConstTensorView b_NR, const LoraBlock& block, TensorView e_RN) override;
+  void lora_take(ConstTensorView de_RN, const LoraBlock& block, TensorView db_NR, Update update) override;
+  void dropout(ConstTensorView x_TD, const Dropout& which, TensorView y_TD, Update update) override;
   void rmsnorm(ConstTensorView x_RD, ConstTensorView w_D, float eps, TensorView y_RD,
                TensorView rstd_R) override;
   void rmsnorm_backward(ConstTensorView dy_RD, ConstTensorView x_RD, ConstTensorView w_D,

@@ -27,6 +27,7 @@
 #include "kernels/cross_entropy/cross_entropy.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/gemm/linear_weight.h"
+#include "kernels/lora/lora.h"
 #include "kernels/rope/rope.h"
 #include "kernels/update.h"
 #include "tensor/device.h"
@@ -91,11 +92,18 @@ class Ops {
   virtual void embedding_backward(std::span<const int32_t> ids, ConstTensorView dx_TD, int32_t padding_id,
                                   TensorView dtable_VD) = 0;
 
+  // A module's block of the matrix E of all adapters of a product, and its gradient (kernels/lora/lora.h):
+  // e_RN = scale * b_NR^T there; db_NR = or += scale * de_RN^T from there (F32).
+  virtual void lora_place(ConstTensorView b_NR, const LoraBlock& block, TensorView e_RN) = 0;
+  virtual void lora_take(ConstTensorView de_RN, const LoraBlock& block, TensorView db_NR, Update update) = 0;
+  // y_TD = or += x_TD / (1 - probability) where `which` keeps the element, else 0. y may be x.
+  virtual void dropout(ConstTensorView x_TD, const Dropout& which, TensorView y_TD, Update update) = 0;
+
   // rstd_R = 1 / sqrt(mean(x^2) + eps) (F32), y_RD = x rstd w. Zhang and Sennrich, 2019.
   virtual void rmsnorm(ConstTensorView x_RD, ConstTensorView w_D, float eps, TensorView y_RD,
                        TensorView rstd_R) = 0;
   // dx_RD = or += gradient through the norm; dw_D = or += sum over rows of dy x rstd
-  // (F32).
+  // (F32); empty: not wanted.
   virtual void rmsnorm_backward(ConstTensorView dy_RD, ConstTensorView x_RD, ConstTensorView w_D,
                                 ConstTensorView rstd_R, TensorView dx_RD, Update dx_update, TensorView dw_D,
                                 Update dw_update) = 0;
@@ -122,7 +130,8 @@ class Ops {
   virtual void head_rmsnorm(ConstTensorView qkv_TQ, const AttentionShape& shape, int64_t head_begin,
                             int64_t head_end, ConstTensorView w_E, float eps, TensorView y_TQ,
                             TensorView rstd) = 0;
-  // In place on dqkv_TQ heads [head_begin, head_end); qkv_TQ is the input of the forward call. dw_E = or += .
+  // In place on dqkv_TQ heads [head_begin, head_end); qkv_TQ is the input of the forward call. dw_E = or += ;
+  // empty: not wanted.
   virtual void head_rmsnorm_backward(TensorView dqkv_TQ, ConstTensorView qkv_TQ, const AttentionShape& shape,
                                      int64_t head_begin, int64_t head_end, ConstTensorView w_E,
                                      ConstTensorView rstd, TensorView dw_E, Update dw_update) = 0;

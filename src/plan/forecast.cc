@@ -42,6 +42,7 @@ class Forecaster {
     RunForecast forecast;
     forecast.cluster = cluster_;
     forecast.num_parameters = model_.layout().num_parameters();
+    forecast.num_frozen = frozen_parameters(model_);
     forecast.dtype = model_.dtype();
     forecast.num_threads = num_threads;
     forecast.gradient_checkpointing = args_.gradient_checkpointing;

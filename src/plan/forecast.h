@@ -47,7 +47,8 @@ struct ScheduleForecast {
 
 struct RunForecast {
   ClusterShape cluster;
-  int64_t num_parameters = 0;
+  int64_t num_parameters = 0;  // that are trained
+  int64_t num_frozen = 0;
   DType dtype = DType::kBF16;
   int64_t num_threads = 1;  // per rank; some buffers depend on it
   bool gradient_checkpointing = false;

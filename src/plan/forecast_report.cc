@@ -111,8 +111,9 @@ std::string time_text(const RunForecast& forecast) {
 
 std::string forecast_text(const RunForecast& forecast) {
   const ClusterShape& cluster = forecast.cluster;
-  std::string text = fmt::format("model    {}, {}\n", format_count(forecast.num_parameters, "parameter"),
-                                 dtype_name(forecast.dtype));
+  std::string text =
+      fmt::format("model    {}, {}\n", parameters_text(forecast.num_parameters, forecast.num_frozen),
+                  dtype_name(forecast.dtype));
   text += fmt::format("ranks    {}, {} each, {} a rank\n", format_count(cluster.num_nodes, "node"),
                       format_count(cluster.local_world_size, "rank"),
                       format_count(forecast.num_threads, "thread"));
@@ -144,6 +145,7 @@ std::string forecast_json(const RunForecast& forecast) {
   const ClusterShape& cluster = forecast.cluster;
   const OrderedJson out = {
       {"num_parameters", forecast.num_parameters},
+      {"num_frozen", forecast.num_frozen},
       {"dtype", dtype_name(forecast.dtype)},
       {"num_nodes", cluster.num_nodes},
       {"local_world_size", cluster.local_world_size},

@@ -243,7 +243,8 @@ ZeroSettings zero_settings(const TrainableModel& model, const MemoryRequest& req
 
 bool can_keep_packed_weights(const TrainableModel& model, const MemoryRequest& request) {
   if (request.zero.weight_folder) return false;
-  return !shards_weights(zero_layout(model.layout(), request.num_nodes, request.local_world_size),
+  return model.is_adapted() ||
+         !shards_weights(zero_layout(model.layout(), request.num_nodes, request.local_world_size),
                          zero_settings(model, request));
 }
 
@@ -254,6 +255,15 @@ void check_packed_weights(const TrainableModel& model, const MemoryRequest& requ
        "a node before they are used again and would be packed for every use; use pack_weights auto or "
        "gather_schedule per_step",
        count_of(request.num_nodes, "node"));
+}
+
+int64_t frozen_parameters(const TrainableModel& model) {
+  return model.is_adapted() ? model.weight_layout().num_parameters() : 0;
+}
+
+std::string parameters_text(int64_t num_parameters, int64_t num_frozen) {
+  return format_count(num_parameters, "parameter") +
+         (num_frozen > 0 ? fmt::format(" in adapters of {}", format_count(num_frozen)) : "");
 }
 
 MemoryPlan plan_memory(const TrainableModel& model, const MemoryRequest& request) {
@@ -267,10 +277,14 @@ MemoryPlan plan_memory(const TrainableModel& model, const MemoryRequest& request
                        MemoryScope scope = MemoryScope::kRank, MemoryUse use = MemoryUse::kStep) {
     if (size_bytes > 0) plan.items.push_back({kind, scope, name, size_bytes, use});
   };
-  if (activations.packed_bytes > 0 && can_keep_packed_weights(model, request)) {
-    const bool single = request.num_nodes * request.local_world_size == 1;
-    plan.items.push_back({MemoryKind::kWeights, single ? MemoryScope::kRank : MemoryScope::kNode,
-                          "packed for the products", activations.packed_bytes});
+  const bool is_single = request.num_nodes * request.local_world_size == 1;
+  const MemoryScope of_weights = is_single ? MemoryScope::kRank : MemoryScope::kNode;
+  if (model.is_adapted()) {
+    add(MemoryKind::kWeights, "frozen", model.weight_layout().num_elements() * dtype_bytes(model.dtype()),
+        of_weights);
+  }
+  if (can_keep_packed_weights(model, request)) {
+    add(MemoryKind::kWeights, "packed for the products", activations.packed_bytes, of_weights);
   }
   add(MemoryKind::kActivations, "kept for backward", activations.saved_bytes);
   add(MemoryKind::kActivations, "at work, logits included", activations.working_bytes);

@@ -14,7 +14,8 @@
 namespace tessera {
 
 struct RunPlan {
-  int64_t num_parameters = 0;
+  int64_t num_parameters = 0;  // that are trained
+  int64_t num_frozen = 0;
   std::string operations;   // Ops::description()
   int64_t num_threads = 0;  // of a rank
   // At the start, all ranks together; nullopt if any of them has measure_peak false or no vector

@@ -122,6 +122,12 @@ void draw_training(Draw& draw, TrainingArguments* args) {
   args->eval_steps = static_cast<double>(draw.number(1, 3));
   args->save_strategy = "steps";
   args->save_steps = 1;
+  if (draw.number(0, 2) > 0) return;
+  args->finetuning_type = "lora";
+  args->lora_rank = draw.number(1, 20);
+  args->lora_dropout = draw.one_of({0.0, 0.1});
+  args->lora_target = draw.coin() ? std::vector<std::string>{"all"}
+                                  : std::vector<std::string>{"k_proj", "layers.0.mlp.gate_proj", "o_proj"};
 }
 
 // 3 to 119 letters, as a JSON string.

@@ -1,5 +1,6 @@
 #include "train/step_runner.h"
 
+#include "base/rng.h"
 #include "base/stopwatch.h"
 #include "train/work_mark.h"
 
@@ -59,12 +60,27 @@ void StepRunner::run_pass(const RowLists& passes, int64_t pass, bool is_last, St
     make_packed_batch(dataset_, rows, &batch_);
     part->rows_s += time.seconds();
     if (noise_) noise_->begin(step_, rows, dataset_, batch_);
+    if (options_.lora_dropout > 0) choose_dropout(rows);
     const auto label_smoothing = static_cast<float>(options_.label_smoothing);
     part->loss_sum += model_.forward_backward(batch_, grad_scale_, label_smoothing, update).loss_sum;
     part->num_tokens += batch_.num_tokens();
     part->flops += model_.flops(batch_.cu_seqlens, batch_.num_targets).forward_backward();
   }
   parameters_.end_pass();
+}
+
+// A token's number follows from seed, step, row and its place there: ranks and micro-batches do not matter.
+void StepRunner::choose_dropout(std::span<const int64_t> rows) {
+  const uint64_t seed = options_.seed ^ hash_name("lora_dropout");
+  dropout_tokens_.clear();
+  for (const int64_t row : rows) {
+    const auto words = philox4x32(seed, static_cast<uint64_t>(row), static_cast<uint64_t>(step_));
+    const uint64_t first = static_cast<uint64_t>(words[0]) << 32 | words[1];
+    for (int64_t t = 0; t < dataset_.row_length(row); ++t) {
+      dropout_tokens_.push_back(first + static_cast<uint64_t>(t));
+    }
+  }
+  model_.drop_adapter_inputs({static_cast<float>(options_.lora_dropout), seed, dropout_tokens_});
 }
 
 // Computes the first pass for the first time, so that computing it again can be compared (replay_check.h).

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "comm/communicator.h"
 #include "comm/network/network_group.h"
@@ -25,7 +26,8 @@ struct StepOptions {
   double label_smoothing = 0;
   int64_t replay_check_steps = 0;  // every so many steps a pass is computed twice; 0 = never
   std::optional<double> neftune_noise_alpha = {};
-  uint64_t seed = 0;  // of the noise
+  uint64_t seed = 0;  // of the noise and of what adapters drop
+  double lora_dropout = 0;
 };
 
 // What one rank computed in a step.
@@ -65,6 +67,7 @@ class StepRunner {
   bool run_passes(const RowLists& passes, StepPart* part);
   void run_pass(const RowLists& passes, int64_t pass, bool is_last, StepPart* part);
   void rehearse(const RowLists& passes);
+  void choose_dropout(std::span<const int64_t> rows);
   void mark_layer(int64_t group, WeightUse use);
   bool continue_computing();
 
@@ -81,7 +84,8 @@ class StepRunner {
   float grad_scale_ = 0;
   PackedBatch batch_;
   std::optional<NeftuneNoise> noise_;
-  std::optional<ReplayCheck> replay_;  // during the passes of a step that is checked
+  std::vector<uint64_t> dropout_tokens_;  // with lora_dropout
+  std::optional<ReplayCheck> replay_;     // during the passes of a step that is checked
   std::string replay_difference_;
   double rehearsal_s_ = 0;
 };

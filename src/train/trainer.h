@@ -28,6 +28,7 @@
 #include "train/observer.h"
 #include "train/output/run_files.h"
 #include "train/output/run_log.h"
+#include "train/parameters/frozen_weights.h"
 #include "train/progress.h"
 #include "train/recovery/peer_snapshots.h"
 #include "train/recovery/run_resume.h"
@@ -69,6 +70,9 @@ class Trainer {
   void plan_run();
   void plan_memory_use(const RunPlanner& planner);
   void allocate_and_load();
+  std::function<void(const LoadProgress&)> loading_progress();
+  void load_parameters();
+  void initialize_adapters(const ElementRange& range);
   void restore_progress();
 
   const World& world() const { return comm_.world(); }
@@ -126,6 +130,7 @@ class Trainer {
   std::optional<ClockedOps> clocked_ops_;  // the model's
   std::unique_ptr<TrainableModel> model_;
   std::optional<SafetensorsModel> model_file_;  // until the weights are loaded
+  std::optional<FrozenWeights> frozen_;         // with adapters
   std::unique_ptr<ParameterState> parameters_;
   std::optional<TrainingData> data_;
   std::optional<ChoiceSet> choices_;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "arguments/lora_arguments.h"
 #include "arguments/optimizer_arguments.h"
 #include "arguments/zero_arguments.h"
 #include "base/error.h"
@@ -13,6 +14,7 @@
 #include "formats/file_kind.h"
 #include "io/file.h"
 #include "model/families.h"
+#include "model/initialize.h"
 #include "platform/memory_info.h"
 #include "train/output/shared_folder.h"
 #include "train/trainer.h"
@@ -108,12 +110,14 @@ Trainer::Trainer(const TrainingArguments& args, ThreadPool& pool, TrainObserver&
 
 void Trainer::open_model(const OpsFactory& make_ops) {
   check_is_model_folder(args_.model);
-  const ModelConfig config = read_model_config(args_.model);
+  ModelConfig config = read_model_config(args_.model);
+  config.lora = lora_config_of(args_);
   model_file_ = SafetensorsModel::open(args_.model);
   ops_ = make_ops(pool_);
   clocked_ops_.emplace(*ops_);
   model_ = make_model(config, args_.training_dtype(), *clocked_ops_);
   plan_.num_parameters = model_->layout().num_parameters();
+  plan_.num_frozen = frozen_parameters(*model_);
   plan_.operations = ops_->description();
   plan_.num_threads = pool_.num_threads();
   peak_.emplace(args_.measure_peak, pool_, model_->dtype(), comm_);
@@ -194,6 +198,7 @@ void Trainer::plan_memory_use(const RunPlanner& planner) {
 void Trainer::allocate_and_load() {
   mark_work(comm_, "loading the weights", 1);
   if (!args_.offload_dir.empty()) create_folder(args_.offload_dir);
+  if (model_->is_adapted()) frozen_.emplace(*model_, comm_, pool_);
   parameters_ = make_parameter_state(*model_, plan_.zero, make_optimizer(args_), args_.weight_decay_norms,
                                      comm_, pool_);
   if (plan_.limits.offload_inputs) {
@@ -206,15 +211,12 @@ void Trainer::allocate_and_load() {
                                                      return files_->write_estimate_s();
                                                    }});
   guards_ = make_step_guards(args_, *model_, data_->train, *parameters_, comm_);
+  if (frozen_) frozen_->load(*model_file_, loading_progress());
   if (*resume_) {
     resume_->load(*model_, *parameters_, pool_, observer_);
     restore_progress();
   } else {
-    const LoadOnce once =
-        args_.load_weights_once == "per_cluster" ? LoadOnce::kPerCluster : LoadOnce::kPerNode;
-    parameters_->load(*model_file_, once, [this](const LoadProgress& progress) {
-      observer_.on_loading(progress.fraction(), progress.bytes_per_second());
-    });
+    load_parameters();
   }
   model_file_.reset();
   loading_peak_bytes_ = peak_resident_bytes();
@@ -230,7 +232,40 @@ void Trainer::allocate_and_load() {
   if (snapshots_) snapshots_->open(model_->layout(), *parameters_);
   runner_.emplace(*model_, *parameters_, data_->train, comm_, pool_, *stop_, *clocked_ops_,
                   StepOptions{args_.label_smoothing_factor, args_.replay_check_steps,
-                              args_.neftune_noise_alpha, static_cast<uint64_t>(args_.seed)});
+                              args_.neftune_noise_alpha, static_cast<uint64_t>(args_.seed),
+                              model_->is_adapted() ? model_->config().lora->lora_dropout : 0});
+}
+
+std::function<void(const LoadProgress&)> Trainer::loading_progress() {
+  return [this](const LoadProgress& progress) {
+    observer_.on_loading(progress.fraction(), progress.bytes_per_second());
+  };
+}
+
+// The weights, or of adapters those of adapter_name_or_path or new ones.
+void Trainer::load_parameters() {
+  const LoadOnce once = args_.load_weights_once == "per_cluster" ? LoadOnce::kPerCluster : LoadOnce::kPerNode;
+  if (!frozen_) return parameters_->load(*model_file_, once, loading_progress());
+  if (!args_.adapter_name_or_path.empty()) {
+    const auto file =
+        SafetensorsModel::open(std::filesystem::path(args_.adapter_name_or_path) / kAdapterFileName);
+    return parameters_->load(file, once, {});
+  }
+  for (const ElementRange& range : parameters_->kept()) initialize_adapters(range);
+  parameters_->state_written();
+}
+
+void Trainer::initialize_adapters(const ElementRange& range) {
+  std::vector<float> values;
+  for (const Parameter& parameter : model_->layout().parameters()) {
+    const int64_t begin = std::max(range.begin, parameter.offset);
+    const int64_t end = std::min(range.end, parameter.offset + parameter.num_elements);
+    if (begin >= end) continue;
+    values.resize(static_cast<size_t>(end - begin));
+    initialize_parameter(parameter, model_->config().initializer_range, static_cast<uint64_t>(args_.seed),
+                         begin - parameter.offset, TensorView(values.data(), DType::kF32, {end - begin}));
+    parameters_->write_state(StateKind::kMaster, begin, values);
+  }
 }
 
 void Trainer::restore_progress() {

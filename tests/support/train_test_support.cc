@@ -44,7 +44,8 @@ void write_token_rows(const std::filesystem::path& file, const std::vector<Token
 }
 
 std::map<std::string, std::vector<float>> read_tensors(const std::filesystem::path& path) {
-  const SafetensorsModel model = SafetensorsModel::open(path);
+  const std::filesystem::path adapter = path / kAdapterFileName;
+  const SafetensorsModel model = SafetensorsModel::open(std::filesystem::exists(adapter) ? adapter : path);
   std::map<std::string, std::vector<float>> tensors;
   for (const auto& [name, location] : model.tensors()) {
     const std::vector<int64_t>& shape = location.entry->shape;

@@ -21,7 +21,7 @@ void write_test_model(const std::filesystem::path& folder, const ModelConfig& co
 // input_ids and labels as I64 [rows, length]; all rows have one length.
 void write_token_rows(const std::filesystem::path& file, const std::vector<TokenRow>& rows);
 
-// Every tensor of a safetensors file or model folder, as float32.
+// Every tensor of a safetensors file, model folder or adapter folder, as float32.
 std::map<std::string, std::vector<float>> read_tensors(const std::filesystem::path& path);
 
 // |found - expected| / |expected|, Frobenius.

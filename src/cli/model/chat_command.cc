@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "cli/command.h"
 #include "cli/flag_parser.h"
+#include "cli/model/adapter_folders.h"
 #include "cli/model/loaded_model.h"
 #include "cli/run/threads.h"
 #include "cli/terminal/interrupt.h"
@@ -93,6 +94,7 @@ class ChatCommand : public Command {
     table->add("top_p", &sampling_.top_p,
                "Sample from the likeliest tokens that together reach this probability.");
     limit_flag(table->add("seed", &seed_, "Seed for sampling."), 0);
+    declare_adapter_flag(table, &adapter_, "Folder with LoRA adapters for the model.");
     declare_dtype_flag(table, &dtype_, {"bfloat16", "float32"}, "Type to compute in.");
     table->add_foreign_names(inference_names());
   }
@@ -104,7 +106,7 @@ class ChatCommand : public Command {
     const Tokenizer tokenizer = Tokenizer::open(model_);
     const ChatTemplate chat_template = ChatTemplate::load(model_, tokenizer, {chat_template_, ""});
     ThreadPool pool(threads_for_products());
-    LoadedModel loaded(model_, dtype_of_flag(dtype_), pool, [&](const TrainableModel& model) {
+    LoadedModel loaded(model_, adapter_, dtype_of_flag(dtype_), pool, [&](const TrainableModel& model) {
       const int64_t capacity = capacity_of(model.config());
       return LoadedModel::Use{Generator::memory_bytes(model, capacity),
                               fmt::format("the key-value cache and buffers for {} (--context_length)",
@@ -216,6 +218,7 @@ class ChatCommand : public Command {
   }
 
   std::string model_;
+  std::string adapter_;
   std::string system_;
   std::string chat_template_;
   int64_t max_new_tokens_ = 1024;

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "cli/command.h"
+#include "cli/model/adapter_folders.h"
 #include "cli/model/loaded_model.h"
 #include "cli/run/rank.h"
 #include "cli/run/threads.h"
@@ -72,6 +73,7 @@ class EvalCommand : public Command {
                "With --packing, let tokens attend to earlier documents in their row.");
     table->add("per_device_eval_batch_size", &batch_size_,
                "Rows evaluated at once; does not change the result.");
+    declare_adapter_flag(table, &adapter_, "Folder with LoRA adapters for the model.");
     declare_dtype_flag(table, &dtype_, {"bfloat16", "float32"}, "Type to compute in.");
     table->add("cache_dir", &cache_dir_, "Folder for cached tokenized datasets.").value_name = "DIR";
     table->add("json", &json_, "Print one JSON object instead of text.");
@@ -128,7 +130,7 @@ class EvalCommand : public Command {
   Results evaluate_on(Communicator& comm) {
     const bool is_first = comm.world().rank == 0;
     ThreadPool pool(threads_for_products());
-    LoadedModel loaded(model_, dtype_of_flag(dtype_), pool, {}, comm);
+    LoadedModel loaded(model_, adapter_, dtype_of_flag(dtype_), pool, {}, comm);
     std::optional<Dataset> dataset;
     std::optional<ChoiceSet> choices;
     if (!dataset_.empty()) {
@@ -256,6 +258,7 @@ class EvalCommand : public Command {
   }
 
   std::string model_;
+  std::string adapter_;
   std::string tokenizer_;
   std::vector<std::string> dataset_;
   DataArguments data_;

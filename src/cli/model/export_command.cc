@@ -9,6 +9,7 @@
 #include "checkpoint/export_gguf.h"
 #include "checkpoint/merge_models.h"
 #include "cli/command.h"
+#include "cli/model/adapter_folders.h"
 #include "cli/model/loaded_model.h"
 #include "cli/model/output_folder.h"
 #include "cli/run/threads.h"
@@ -70,6 +71,7 @@ class ExportCommand : public Command {
     Flag& format = table->add_choice("format", &format_, {"gguf", "hf"}, "What to write.");
     format.required = true;
     declare_output_flags(table, &output_, &overwrite_, "The file (gguf) or folder (hf) to write.");
+    declare_adapter_flag(table, &adapter_, "hf: folder with LoRA adapters that are added to the weights.");
     table
         ->add_choice("type", &type_, {"bf16", "f16", "f32", "q8_0"},
                      "gguf: type of the matrices; q8_0 has 8 bits and a scale per 32 weights. Norms and "
@@ -103,7 +105,7 @@ class ExportCommand : public Command {
       }
     };
     if (is_gguf) {
-      refuse({"dtype", "max_shard_size"});
+      refuse({"adapter", "dtype", "max_shard_size"});
     } else {
       refuse({"type", "model_name"});
     }
@@ -140,6 +142,7 @@ class ExportCommand : public Command {
     MergeOptions options = {.weights = {1.0}};
     options.save_dtype = dtype_.empty() ? weights_dtype(model_) : dtype_of_flag(dtype_);
     options.max_shard_bytes = *parse_bytes(max_shard_size_);
+    if (!adapter_.empty()) options.adapters = {adapter_};
     options.progress = [&](double fraction) {
       status.show(fmt::format("writing {}: {:.0f} %", output_, 100 * fraction));
     };
@@ -149,6 +152,7 @@ class ExportCommand : public Command {
   }
 
   std::string model_;
+  std::string adapter_;
   std::string format_;
   std::string output_;
   bool overwrite_ = false;

@@ -12,6 +12,7 @@
 #include "cli/command.h"
 #include "cli/data/text_input.h"
 #include "cli/flag_parser.h"
+#include "cli/model/adapter_folders.h"
 #include "cli/model/loaded_model.h"
 #include "cli/run/rank.h"
 #include "cli/run/threads.h"
@@ -73,6 +74,7 @@ class GenerateCommand : public Command {
     limit_flag(table->add("seed", &seed_, "Seed for sampling."), 0);
     table->add("ignore_eos", &ignore_eos_, "Keep generating after an end-of-text token.");
     table->add("echo", &echo_, "Write the prompt as well.");
+    declare_adapter_flag(table, &adapter_, "Folder with LoRA adapters for the model.");
     declare_dtype_flag(table, &dtype_, {"bfloat16", "float32"}, "Type to compute in.");
     table->add_foreign_names(inference_names());
   }
@@ -173,7 +175,7 @@ class GenerateCommand : public Command {
       longest = std::max(longest, std::ssize(ids.back()));
     }
     LoadedModel loaded(
-        model_, dtype_of_flag(dtype_), pool,
+        model_, adapter_, dtype_of_flag(dtype_), pool,
         [&](const TrainableModel& model) {
           const int64_t capacity = capacity_for(model.config(), longest);
           return LoadedModel::Use{Generator::memory_bytes(model, capacity),
@@ -287,6 +289,7 @@ class GenerateCommand : public Command {
   }
 
   std::string model_;
+  std::string adapter_;
   std::string prompt_;
   bool prompt_given_ = false;
   std::string prompts_;  // a file

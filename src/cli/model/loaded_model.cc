@@ -6,6 +6,7 @@
 #include "base/float_types.h"
 #include "base/text.h"
 #include "checkpoint/model_folder.h"
+#include "cli/model/adapter_folders.h"
 #include "cli/terminal/terminal.h"
 #include "formats/file_kind.h"
 #include "formats/safetensors/safetensors.h"
@@ -51,8 +52,7 @@ constexpr ForeignNames kInferenceNames[] = {
     {"do_sample", nullptr, "temperature decides: 0 always picks the likeliest token, above 0 samples"},
     {"num_beams beam* best_of min_p typical* mirostat*", nullptr,
      "this sampling method is not supported; temperature, top_k, top_p and repetition_penalty are"},
-    {"lora lora_* adapter* peft*", nullptr,
-     "LoRA and other adapters are not supported: merge the adapter into the model beforehand"},
+    {"lora lora_* peft*", "adapter", nullptr},
     {"gguf*", nullptr,
      "a model is read from a Hugging Face folder (config.json, *.safetensors), not from GGUF"},
     {"hf_repo repo_id model_id", "model", nullptr},
@@ -86,16 +86,22 @@ DType dtype_of_flag(const std::string& value) {
   return value.ends_with("16") ? DType::kF16 : DType::kF32;
 }
 
-LoadedModel::LoadedModel(const std::filesystem::path& folder, DType dtype, ThreadPool& pool,
-                         const std::function<Use(const TrainableModel&)>& use, Communicator& comm) {
-  check_is_model_folder(folder);
-  const ModelConfig config = read_model_config(folder);
+LoadedModel::LoadedModel(const std::filesystem::path& model, const std::filesystem::path& given_adapter,
+                         DType dtype, ThreadPool& pool, const std::function<Use(const TrainableModel&)>& use,
+                         Communicator& comm) {
+  check_is_model_folder(model);
+  const bool is_adapter = given_adapter.empty() && is_adapter_folder(model);
+  const std::filesystem::path folder = is_adapter ? std::filesystem::path(base_model_of(model)) : model;
+  const std::filesystem::path adapter = is_adapter ? model : given_adapter;
+  ModelConfig config = read_model_config(folder);
+  if (!adapter.empty()) config.lora = read_lora_config(adapter);
   ops_ = make_cpu_ops(pool);
   model_ = make_model(config, dtype, *ops_);
-  const ParameterLayout& layout = model_->layout();
+  const ParameterLayout& layout = model_->weight_layout();
 
   NodeGroup& node = comm.node();
-  const int64_t needed = layout.num_elements() * dtype_bytes(dtype);
+  const int64_t needed =
+      (layout.num_elements() + (adapter.empty() ? 0 : model_->layout().num_elements())) * dtype_bytes(dtype);
   const int64_t available = memory_info().free_for_process_bytes;
   const Use more = use ? use(*model_) : Use();
   if (needed + node.size() * more.bytes > available) {
@@ -105,9 +111,24 @@ LoadedModel::LoadedModel(const std::filesystem::path& folder, DType dtype, Threa
          format_bytes(available));
   }
   node.barrier({"memory is enough"});
-  weights_ = node.allocate("weights", needed);
-  node.prefault(weights_, pool);
-  const TensorView weights(weights_.data(), dtype, Shape({layout.num_elements()}));
+  weights_ = read(SafetensorsModel::open(folder), layout, pool, comm);
+  const TensorView weights(weights_.data(), dtype, {layout.num_elements()});
+  if (adapter.empty()) {
+    model_->bind_parameters(weights, {});
+    return;
+  }
+  model_->bind_frozen(weights);
+  adapters_ = read(SafetensorsModel::open(adapter / kAdapterFileName), model_->layout(), pool, comm);
+  model_->bind_parameters({adapters_.data(), dtype, {model_->layout().num_elements()}}, {});
+}
+
+SharedSegment LoadedModel::read(const SafetensorsModel& file, const ParameterLayout& layout, ThreadPool& pool,
+                                Communicator& comm) const {
+  NodeGroup& node = comm.node();
+  const DType dtype = model_->dtype();
+  SharedSegment memory = node.allocate("weights", layout.num_elements() * dtype_bytes(dtype));
+  node.prefault(memory, pool);
+  const TensorView weights(memory.data(), dtype, {layout.num_elements()});
   // Each rank of the node reads an equal share.
   const auto share_begin = [&](int64_t index) { return layout.num_elements() * index / node.size(); };
   const ElementRange share = {share_begin(node.index()), share_begin(node.index() + 1)};
@@ -116,7 +137,8 @@ LoadedModel::LoadedModel(const std::filesystem::path& folder, DType dtype, Threa
   options.ranges = std::span(&share, 1);
   if (comm.world().rank == 0) {
     options.progress = [&](const LoadProgress& progress) {
-      status.show(fmt::format("reading {}: {:.0f} % {:.1f} GB/s", folder.string(), 100 * progress.fraction(),
+      status.show(fmt::format("reading {}: {:.0f} % {:.1f} GB/s",
+                              file.files().front()->path().parent_path().native(), 100 * progress.fraction(),
                               progress.bytes_per_second() * 1e-9));
     };
   }
@@ -125,12 +147,12 @@ LoadedModel::LoadedModel(const std::filesystem::path& folder, DType dtype, Threa
       return std::span(weights.as<bf16>() + begin, static_cast<size_t>(count));
     };
   }
-  load_weights(SafetensorsModel::open(folder), config, layout, weight_sink(weights), pool, options);
+  load_weights(file, config(), layout, weight_sink(weights), pool, options);
   {
     const PatientScope patient(comm);  // disks may differ
     node.barrier({"weights read"});
   }
-  model_->bind_parameters(weights, {});
+  return memory;
 }
 
 }  // namespace tessera

@@ -10,6 +10,7 @@
 
 #include "base/flags.h"
 #include "comm/communicator.h"
+#include "formats/safetensors/safetensors.h"
 #include "model/trainable_model.h"
 #include "ops/ops.h"
 #include "platform/thread_pool.h"
@@ -37,17 +38,25 @@ class LoadedModel {
   //
   // Collective over `comm`, which must outlive this: each rank of a node reads a share of the files into
   // memory shared by the node.
-  LoadedModel(const std::filesystem::path& folder, DType dtype, ThreadPool& pool,
-              const std::function<Use(const TrainableModel&)>& use = {},
+  //
+  // `adapter`: a folder with LoRA adapters for the model; "" = none. A folder that holds adapters alone is
+  // one itself, for the model that it names.
+  LoadedModel(const std::filesystem::path& folder, const std::filesystem::path& adapter, DType dtype,
+              ThreadPool& pool, const std::function<Use(const TrainableModel&)>& use = {},
               Communicator& comm = single_process());
 
   TrainableModel& model() { return *model_; }
   const ModelConfig& config() const { return model_->config(); }
 
  private:
+  // Reads the parameters of `layout` into memory shared by the node.
+  SharedSegment read(const SafetensorsModel& file, const ParameterLayout& layout, ThreadPool& pool,
+                     Communicator& comm) const;
+
   std::unique_ptr<Ops> ops_;
   std::unique_ptr<TrainableModel> model_;
   SharedSegment weights_;
+  SharedSegment adapters_;
 };
 
 }  // namespace tessera

@@ -15,6 +15,7 @@
 #include "checkpoint/merge_models.h"
 #include "cli/command.h"
 #include "cli/flag_parser.h"
+#include "cli/model/adapter_folders.h"
 #include "cli/model/loaded_model.h"
 #include "cli/model/output_folder.h"
 #include "cli/run/threads.h"
@@ -55,22 +56,27 @@ class MergeCommand : public Command {
  public:
   std::string name() const override { return "merge"; }
   std::string summary() const override { return "Combine the weights of models of the same shape"; }
-  std::string usage() const override { return "--models DIR DIR... --output DIR [flags]"; }
+  std::string usage() const override { return "--models DIR DIR... | --adapter DIR... --output DIR [flags]"; }
   std::string description() const override {
     return "Reads model folders or checkpoint-N folders whose configurations, tensors and tokens agree and "
            "writes a Hugging Face folder. linear: the weighted mean of the weights. slerp: spherical "
-           "interpolation between two models, tensor by tensor. Computed in float32 and rounded once; "
-           "configuration and tokenizer are those of the first model.";
+           "interpolation between two models, tensor by tensor. LoRA adapters are added to the result. "
+           "Computed in float32 and rounded once; configuration and tokenizer are those of the first model, "
+           "the tokenizer that of an adapter's folder if it has one.";
   }
   std::vector<std::string> examples() const override {
-    return {"tessera merge --models out/checkpoint-800 out/checkpoint-900 out --output mean",
+    return {"tessera merge --adapter out --output merged",
+            "tessera merge --models out/checkpoint-800 out/checkpoint-900 out --output mean",
             "tessera merge --models a b --method slerp --t 0.3 --output between"};
   }
 
   void declare_flags(FlagTable* table) override {
-    Flag& models = table->add("models", &models_, "The model folders, at least two.");
+    Flag& models = table->add("models", &models_, "The model folders: at least two, or one with --adapter.");
     models.value_name = "DIR";
-    models.required = true;
+    declare_adapter_flag(
+        table, &adapters_,
+        "Folders with LoRA adapters that are added to the model; without --models to the one "
+        "that the first adapter names as its base.");
     table->add_choice("method", &method_, {"linear", "slerp"}, "How the weights are combined.").aliases = {
         "merge_method"};
     table
@@ -86,11 +92,13 @@ class MergeCommand : public Command {
   }
 
   void run(FlagTable* table) override {
+    add_base_model();
     check_flags(*table);
     MergeOptions options;
     options.method = method_ == "slerp" ? MergeMethod::kSlerp : MergeMethod::kLinear;
     options.weights = weights();
     options.t = t_;
+    options.adapters.assign(adapters_.begin(), adapters_.end());
     check_models();
     options.save_dtype = dtype_.empty() ? weights_dtype(models_.front()) : dtype_of_flag(dtype_);
     options.max_shard_bytes = *parse_bytes(max_shard_size_);
@@ -101,14 +109,22 @@ class MergeCommand : public Command {
     ThreadPool pool(threads_for_pool(0));
     merge_models({models_.begin(), models_.end()}, options, output_, pool);
     status.clear();
-    print("{}: {}, weights as {}\n", output_, count_of(std::ssize(models_), "model"),
+    print("{}: {}{}, weights as {}\n", output_, count_of(std::ssize(models_), "model"),
+          adapters_.empty() ? "" : " with " + count_of(std::ssize(adapters_), "adapter"),
           dtype_name(options.save_dtype));
   }
 
  private:
+  void add_base_model() {
+    adapters_ = adapter_folders(adapters_);
+    if (models_.empty() && !adapters_.empty()) models_.push_back(base_model_of(adapters_.front()));
+  }
+
   void check_flags(const FlagTable& table) const {
     const bool is_slerp = method_ == "slerp";
-    if (models_.size() < 2) fail(ExitCode::kUsage, "--models: expected at least two folders, found one");
+    if (models_.size() + adapters_.size() < 2) {
+      fail(ExitCode::kUsage, "--models: expected at least two folders, found {}", models_.size());
+    }
     if (is_slerp && models_.size() != 2)
       fail(ExitCode::kUsage, "--models: expected two folders for --method slerp, found {}", models_.size());
     for (const char* name : {"weights", "t"}) {
@@ -154,6 +170,7 @@ class MergeCommand : public Command {
   }
 
   std::vector<std::string> models_;
+  std::vector<std::string> adapters_;
   std::string method_ = "linear";
   std::vector<std::string> weights_;
   double t_ = 0.5;

@@ -4,6 +4,7 @@
 
 #include "arguments/arguments.h"
 #include "arguments/config_file.h"
+#include "arguments/lora_arguments.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -136,7 +137,8 @@ class PlanCommand : public Command {
     check_numbers();
     if (simulation_.simulate()) return simulate(*table);
     const bool searches = choose_search(*table);
-    const ModelConfig config = model_config(*table);
+    ModelConfig config = model_config(*table);
+    config.lora = lora_config_of(args_);
     searches ? search(table, config) : show_machine(*table, config);
   }
 
@@ -280,7 +282,8 @@ class PlanCommand : public Command {
     const std::optional<int64_t> one_size = table.is_set("nnodes") ? std::optional(num_nodes_) : std::nullopt;
     const std::vector<int> sizes = simulation_.nodes(one_size);
     const SimulationOptions options = simulation_.options(std::ranges::max(sizes));
-    const ModelConfig config = model_config(table);
+    ModelConfig config = model_config(table);
+    config.lora = lora_config_of(args_);
     std::optional<PlanMachine> machine;
     std::vector<SimulatedCluster> clusters;
     for (const int num_nodes : sizes) {

@@ -52,7 +52,7 @@ void TerminalReport::on_plan(const RunPlan& plan) {
 }
 
 void TerminalReport::print_plan(const RunPlan& plan) const {
-  print("model    {}\n", format_count(plan.num_parameters, "parameter"));
+  print("model    {}\n", parameters_text(plan.num_parameters, plan.num_frozen));
   if (closing_.num_ranks > 1) print("ranks    {}\n", ranks_text(plan));
   print("compute  {}", wrap_text(plan.operations, kPlanColumn, terminal_width()).substr(kPlanColumn));
   if (plan.peak) {

@@ -140,7 +140,7 @@ TEST(DeepSpeedConfig, NamesOfOtherProgramsLeadToTheKey) {
   EXPECT_THAT(note_on(config, "micro_batch_size"),
               HasSubstr("did you mean 'train_micro_batch_size_per_gpu'?"));
   EXPECT_THAT(note_on(config, "lr"), HasSubstr(": it belongs in optimizer.params"));
-  EXPECT_THAT(note_on(config, "lora_rank"), HasSubstr(": LoRA is not supported"));
+  EXPECT_THAT(note_on(config, "lora_rank"), HasSubstr(": LoRA is a setting of the run"));
 }
 
 TEST(DeepSpeedConfig, AllMistakesAreNamed) {

@@ -386,7 +386,7 @@ constexpr ForeignNames kTopLevelNames[] = {
     {"lr_scheduler", "scheduler", nullptr},
     {"bfloat16_enabled bf16_enabled", "bf16", nullptr},
     {"lr learning_rate weight_decay betas eps", nullptr, "it belongs in optimizer.params"},
-    {"lora* peft*", nullptr, "LoRA is not supported: all weights are trained"},
+    {"lora* peft*", nullptr, "LoRA is a setting of the run, not of this file: see --finetuning_type"},
     {"quantization quantize_* fp8* weight_quantize*", nullptr, "quantized training is not supported"},
 };
 constexpr ForeignNames kOptimizerParamNames[] = {

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "formats/huggingface/lora_config.h"
+
 namespace tessera {
 
 enum class ModelFamily { kLlama, kMistral, kQwen2, kQwen3 };
@@ -48,6 +50,8 @@ struct ModelConfig {
   std::optional<int64_t> pad_token_id;
   // The file's text; harmless fields that we do not interpret are written back from it.
   std::string json;
+  // Not in config.json: adapters that are trained, while all weights stay as they are.
+  std::optional<LoraConfig> lora;
 };
 
 // Errors (kBadData; kBadConfig if valid but not supported) name the file, the field, what was expected and

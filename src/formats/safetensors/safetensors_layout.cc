@@ -120,6 +120,10 @@ SafetensorsModelLayout::SafetensorsModelLayout(const std::vector<SafetensorsSpec
   if (num_shards > 1) index_json = make_index(files);
 }
 
+SafetensorsModelLayout::SafetensorsModelLayout(std::vector<SafetensorsSpec> tensors, std::string file_name) {
+  files.push_back({std::move(file_name), SafetensorsLayout(std::move(tensors))});
+}
+
 SafetensorsModelLayout::Place SafetensorsModelLayout::at(const std::string& name) const {
   for (size_t i = 0; i < files.size(); ++i) {
     if (const SafetensorsEntry* entry = files[i].layout.find(name); entry != nullptr) {

@@ -57,6 +57,8 @@ struct SafetensorsModelLayout {
   };
 
   SafetensorsModelLayout(const std::vector<SafetensorsSpec>& tensors, int64_t max_shard_bytes);
+  // One file of that name.
+  SafetensorsModelLayout(std::vector<SafetensorsSpec> tensors, std::string file_name);
   Place at(const std::string& name) const;  // unknown = bug
 
   std::vector<File> files;

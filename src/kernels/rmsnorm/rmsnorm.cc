@@ -39,10 +39,20 @@ void check_heads(ConstTensorView qkv_TQ, ConstTensorView other_TQ, const Attenti
                 dtype_name(w_E.dtype()));
 }
 
-// One float32 row of `width` per block, each on its own cache lines.
+int64_t dw_row_bytes(int64_t width) {
+  return round_up(width * static_cast<int64_t>(sizeof(float)), kCacheLineBytes);
+}
+
+// One float32 row of `width` per block, each on its own cache lines, and one for dw where it is not wanted.
 int64_t partial_dw_bytes(int64_t rows, int64_t width) {
-  const int64_t num_blocks = divide_up(rows, kRmsNormBackwardBlock);
-  return num_blocks * round_up(width * static_cast<int64_t>(sizeof(float)), kCacheLineBytes);
+  return (divide_up(rows, kRmsNormBackwardBlock) + 1) * dw_row_bytes(width);
+}
+
+// dw, or if it is empty that row of the scratch.
+TensorView dw_or_scratch(TensorView dw, ConstTensorView w, int64_t rows, std::span<std::byte> scratch) {
+  if (!dw.empty()) return dw;
+  const int64_t width = w.num_elements();
+  return {scratch.data() + partial_dw_bytes(rows, width) - dw_row_bytes(width), DType::kF32, w.shape()};
 }
 
 }  // namespace
@@ -67,11 +77,11 @@ void rmsnorm_backward(ConstTensorView dy_RD, ConstTensorView x_RD, ConstTensorVi
                       Update dw_update, std::span<std::byte> scratch, ThreadPool& pool) {
   check_rows(x_RD, dy_RD, w_D, rstd_R);
   check_rows(x_RD, dx_RD, w_D, rstd_R);
-  TESSERA_CHECK(dw_D.shape() == w_D.shape(), "dw {}", dw_D.shape().to_string());
+  TESSERA_CHECK(dw_D.empty() || dw_D.shape() == w_D.shape(), "dw {}", dw_D.shape().to_string());
   TESSERA_CHECK(std::ssize(scratch) >= rmsnorm_backward_scratch_bytes(x_RD.dim(0), x_RD.dim(1)),
                 "{} bytes of scratch for {}", scratch.size(), x_RD.shape().to_string());
-  rmsnorm_table().chosen().backward(dy_RD, x_RD, w_D, rstd_R, dx_RD, dx_update, dw_D, dw_update, scratch,
-                                    pool);
+  rmsnorm_table().chosen().backward(dy_RD, x_RD, w_D, rstd_R, dx_RD, dx_update,
+                                    dw_or_scratch(dw_D, w_D, x_RD.dim(0), scratch), dw_update, scratch, pool);
 }
 
 void head_rmsnorm(ConstTensorView qkv_TQ, const AttentionShape& shape, int64_t head_begin, int64_t head_end,
@@ -89,11 +99,12 @@ void head_rmsnorm_backward(TensorView dqkv_TQ, ConstTensorView qkv_TQ, const Att
                            TensorView dw_E, Update dw_update, std::span<std::byte> scratch,
                            ThreadPool& pool) {
   check_heads(qkv_TQ, dqkv_TQ, shape, head_begin, head_end, w_E, rstd);
-  TESSERA_CHECK(dw_E.shape() == w_E.shape(), "dw {}", dw_E.shape().to_string());
+  TESSERA_CHECK(dw_E.empty() || dw_E.shape() == w_E.shape(), "dw {}", dw_E.shape().to_string());
   TESSERA_CHECK(std::ssize(scratch) >= head_rmsnorm_backward_scratch_bytes(qkv_TQ.dim(0), shape),
                 "{} bytes of scratch for {}", scratch.size(), qkv_TQ.shape().to_string());
-  rmsnorm_table().chosen().head_backward(dqkv_TQ, qkv_TQ, shape, head_begin, head_end, w_E, rstd, dw_E,
-                                         dw_update, scratch, pool);
+  rmsnorm_table().chosen().head_backward(dqkv_TQ, qkv_TQ, shape, head_begin, head_end, w_E, rstd,
+                                         dw_or_scratch(dw_E, w_E, qkv_TQ.dim(0), scratch), dw_update, scratch,
+                                         pool);
 }
 
 }  // namespace tessera

@@ -31,7 +31,7 @@ void add_rmsnorm(TensorView x_TD, ConstTensorView y_TD, ConstTensorView w_D, flo
 // Bytes of scratch for the partial sums of dw over `rows` rows.
 int64_t rmsnorm_backward_scratch_bytes(int64_t rows, int64_t width);
 
-// dx_RD = or += the gradient through the norm (dx may be dy), dw_D = or += .
+// dx_RD = or += the gradient through the norm (dx may be dy), dw_D = or += ; an empty dw is not wanted.
 void rmsnorm_backward(ConstTensorView dy_RD, ConstTensorView x_RD, ConstTensorView w_D,
                       ConstTensorView rstd_R, TensorView dx_RD, Update dx_update, TensorView dw_D,
                       Update dw_update, std::span<std::byte> scratch, ThreadPool& pool);
@@ -45,7 +45,7 @@ void head_rmsnorm(ConstTensorView qkv_TQ, const AttentionShape& shape, int64_t h
 int64_t head_rmsnorm_backward_scratch_bytes(int64_t tokens, const AttentionShape& shape);
 
 // In place on heads [head_begin, head_end) of dqkv_TQ, other heads untouched; qkv_TQ is the input of the
-// forward call. dw_E = or += .
+// forward call. dw_E = or += ; an empty dw is not wanted.
 void head_rmsnorm_backward(TensorView dqkv_TQ, ConstTensorView qkv_TQ, const AttentionShape& shape,
                            int64_t head_begin, int64_t head_end, ConstTensorView w_E, ConstTensorView rstd,
                            TensorView dw_E, Update dw_update, std::span<std::byte> scratch, ThreadPool& pool);

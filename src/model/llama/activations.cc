@@ -26,7 +26,8 @@ TensorView allocate_slot(Arena& arena, DType dtype, const Shape& shape) {
 }  // namespace
 
 void Activations::lay_out(const ModelConfig& config, DType dtype, int64_t num_tokens,
-                          const ActivationPolicy& policy, Arena& saved, Arena& working) {
+                          const ActivationPolicy& policy, Arena& saved, Arena& working,
+                          const LoraLimits& lora) {
   const Shape stream_shape = {num_tokens, config.hidden_size};
   layers.resize(policy.layers.size());
   const int64_t num_inputs = !policy.training         ? 1
@@ -62,7 +63,8 @@ void Activations::lay_out(const ModelConfig& config, DType dtype, int64_t num_to
 
   dx_TD = policy.training ? allocate_tensor(working, dtype, stream_shape) : TensorView();
   const Arena::Mark mark = working.mark();
-  layer_scratch = allocate_layer_scratch(working, config, dtype, num_tokens, policy.training, shares_gate_up);
+  layer_scratch =
+      allocate_layer_scratch(working, config, dtype, num_tokens, policy.training, shares_gate_up, lora);
   working.release(mark);
   loss_scratch = allocate_loss_head_scratch(working, config, dtype, num_tokens, policy.training);
   working.release(mark);

@@ -41,7 +41,7 @@ struct Activations {
   // Sets up the views for num_tokens tokens. `saved` lives from forward to backward. After reserve() repeated
   // calls do not allocate beyond the arenas.
   void lay_out(const ModelConfig& config, DType dtype, int64_t num_tokens, const ActivationPolicy& policy,
-               Arena& saved, Arena& working);
+               Arena& saved, Arena& working, const LoraLimits& lora);
 };
 
 }  // namespace tessera

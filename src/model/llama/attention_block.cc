@@ -65,8 +65,10 @@ void project_qkv(Ops& ops, const AttentionBlockConfig& config, const AttentionWe
                 scratch.rstd_T);
   if (weights.q_norm_E.empty()) {
     ops.linear(scratch.norm_TD, weights.wqkv_QD, weights.bqkv_Q, saved.qkv_TQ);
+    lora_forward(ops, weights.lora_qkv, scratch.norm_TD, scratch.lora, saved.qkv_TQ);
   } else {
     ops.linear(scratch.norm_TD, weights.wqkv_QD, weights.bqkv_Q, saved.qkv_raw_TQ);
+    lora_forward(ops, weights.lora_qkv, scratch.norm_TD, scratch.lora, saved.qkv_raw_TQ);
     // The first call copies the heads it does not normalise; the second works in place.
     ops.head_rmsnorm(saved.qkv_raw_TQ, shape, 0, q_end, weights.q_norm_E, config.norm_eps, saved.qkv_TQ,
                      saved.q_rstd_TH);
@@ -84,6 +86,7 @@ void attention_block_forward(Ops& ops, const AttentionBlockConfig& config, const
   project_qkv(ops, config, weights, sequences, residual_TD, saved, scratch);
   ops.attention(saved.qkv_TQ, config.shape, sequences.cu_seqlens, saved.o_THE, saved.lse_HT);
   ops.linear(saved.o_THE, weights.wo_DHE, weights.bo_D, y_TD);
+  lora_forward(ops, weights.lora_o, saved.o_THE, scratch.lora, y_TD);
 }
 
 void attention_block_recompute(Ops& ops, const AttentionBlockConfig& config, const AttentionWeights& weights,
@@ -112,8 +115,11 @@ void attention_block_backward(Ops& ops, const AttentionBlockConfig& config, cons
 
   // (6) y = o wo^T + bo
   if (!grads.bo_D.empty()) ops.linear_backward_bias(dy_TD, grads.bo_D, update.mode);
-  ops.linear_backward_weight(dy_TD, saved.o_THE, grads.wo_DHE, update);
+  if (!grads.wo_DHE.empty()) ops.linear_backward_weight(dy_TD, saved.o_THE, grads.wo_DHE, update);
   ops.linear_backward_input(dy_TD, weights.wo_DHE, do_THE, Update::kOverwrite);
+  lora_backward_output(ops, weights.lora_o, dy_TD, scratch.lora);
+  lora_backward_weights(ops, weights.lora_o, grads.lora_o, update.mode, dy_TD, saved.o_THE, scratch.lora);
+  lora_backward_input(ops, weights.lora_o, scratch.lora, do_THE);
 
   // (5) o = attention(q, k, v)
   ops.attention_backward(do_THE, saved.qkv_TQ, saved.o_THE, saved.lse_HT, shape, sequences.cu_seqlens,
@@ -133,9 +139,13 @@ void attention_block_backward(Ops& ops, const AttentionBlockConfig& config, cons
   // (2) qkv = norm wqkv^T + bqkv, with norm recomputed
   ops.rmsnorm(saved.x_TD, weights.norm_D, config.norm_eps, scratch.norm_TD, scratch.rstd_T);
   if (!grads.bqkv_Q.empty()) ops.linear_backward_bias(dqkv_TQ, grads.bqkv_Q, update.mode);
-  ops.linear_backward_weight(dqkv_TQ, scratch.norm_TD, grads.wqkv_QD, update);
+  if (!grads.wqkv_QD.empty()) ops.linear_backward_weight(dqkv_TQ, scratch.norm_TD, grads.wqkv_QD, update);
+  lora_backward_output(ops, weights.lora_qkv, dqkv_TQ, scratch.lora);
+  lora_backward_weights(ops, weights.lora_qkv, grads.lora_qkv, update.mode, dqkv_TQ, scratch.norm_TD,
+                        scratch.lora);
   const TensorView dnorm_TD = scratch.norm_TD;  // norm is no longer needed
   ops.linear_backward_input(dqkv_TQ, weights.wqkv_QD, dnorm_TD, Update::kOverwrite);
+  lora_backward_input(ops, weights.lora_qkv, scratch.lora, dnorm_TD);
 
   // (1) norm = rmsnorm(x)
   ops.rmsnorm_backward(dnorm_TD, saved.x_TD, weights.norm_D, scratch.rstd_T, dx_TD, Update::kAdd,
@@ -149,6 +159,7 @@ void attention_block_cached(Ops& ops, const AttentionBlockConfig& config, const 
   project_qkv(ops, config, weights, sequences, residual_TD, saved, scratch);
   ops.attention_cached(saved.qkv_TQ, config.shape, cache.k, cache.v, cache_length, saved.o_THE);
   ops.linear(saved.o_THE, weights.wo_DHE, weights.bo_D, y_TD);
+  lora_forward(ops, weights.lora_o, saved.o_THE, scratch.lora, y_TD);
 }
 
 }  // namespace tessera

@@ -7,6 +7,8 @@
 //             (5) o = attention(q, k, v)
 //             (6) y = o wo^T + bo
 //
+// Adapters (model/lora.h) add to (2) and (6). The weights then have no gradients: their views are empty.
+//
 // The stream after the block is x + y; the next block adds them (residual_norm.h). Activation gradients are
 // overwritten (=) unless stated otherwise.
 #pragma once
@@ -16,6 +18,7 @@
 
 #include "formats/huggingface/model_config.h"
 #include "model/llama/kept_outputs.h"
+#include "model/lora.h"
 #include "ops/ops.h"
 #include "tensor/arena.h"
 
@@ -31,6 +34,8 @@ struct AttentionTensors {
   View k_norm_E;   //
   Matrix wo_DHE;   // o_proj [D, H E]
   View bo_D;       // optional
+  LoraTensors<View> lora_qkv;
+  LoraTensors<View> lora_o;
 };
 using AttentionWeights = AttentionTensors<ConstTensorView, LinearWeight>;
 using AttentionGrads = AttentionTensors<TensorView>;
@@ -67,6 +72,7 @@ struct AttentionScratch {
   TensorView rstd_T;   // F32
   TensorView do_THE;   // backward
   TensorView dqkv_TQ;  // backward
+  LoraScratch lora;
 };
 
 // The views of `saved` that (2) to (4) write, and those that (5) writes.

@@ -6,14 +6,16 @@
 
 namespace tessera {
 LayerScratch allocate_layer_scratch(Arena& arena, const ModelConfig& config, DType dtype, int64_t num_tokens,
-                                    bool training, bool with_gate_up) {
+                                    bool training, bool with_gate_up, const LoraLimits& lora) {
   LayerScratch scratch;
+  const LoraScratch of_adapters = allocate_lora_scratch(arena, lora, dtype, num_tokens, training);
   const Arena::Mark mark = arena.mark();
   scratch.attention = allocate_attention_scratch(arena, config, dtype, num_tokens, training);
   const int64_t attention_end = arena.used_bytes();
   arena.release(mark);
   scratch.mlp = allocate_mlp_scratch(arena, config, dtype, num_tokens, with_gate_up);
   arena.release({std::max(attention_end, arena.used_bytes())});
+  scratch.attention.lora = scratch.mlp.lora = of_adapters;
   return scratch;
 }
 

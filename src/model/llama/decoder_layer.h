@@ -27,7 +27,7 @@ struct LayerScratch {
   MlpScratch mlp;
 };
 LayerScratch allocate_layer_scratch(Arena& arena, const ModelConfig& config, DType dtype, int64_t num_tokens,
-                                    bool training, bool with_gate_up);
+                                    bool training, bool with_gate_up, const LoraLimits& lora);
 
 // saved.attention.x_TD holds the output of the previous layer and residual_TD the stream that bypassed it
 // (empty: x is complete). y_TD receives this layer's output; the stream that bypasses it is saved.mlp.x_TD.

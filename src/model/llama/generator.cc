@@ -67,7 +67,8 @@ BufferSizes measure_buffers(const LlamaModel& model, int64_t capacity, int64_t m
   Activations activations;
   const ActivationLimits limits = {max_chunk, capacity, /*training=*/false};
   activations.lay_out(model.config(), model.dtype(), max_chunk,
-                      activation_policy(model.config(), model.dtype(), limits), saved, working);
+                      activation_policy(model.config(), model.dtype(), limits), saved, working,
+                      model.lora_limits());
   const int64_t vocab_size = model.config().vocab_size;
   const LogitsPieces last_row = {1, vocab_size, vocab_size};
   return {caches.high_water_bytes(), saved.high_water_bytes(), working.high_water_bytes(),
@@ -108,7 +109,8 @@ void Generator::Impl::feed_chunk(std::span<const int32_t> ids, bool want_logits)
   const auto num_tokens = static_cast<int64_t>(ids.size());
   Arena saved(saved_memory);
   Arena working(working_memory);
-  activations.lay_out(model->config(), model->dtype(), num_tokens, policy, saved, working);
+  activations.lay_out(model->config(), model->dtype(), num_tokens, policy, saved, working,
+                      model->lora_limits());
   ops.bind_workspace(workspace.span());
   const SequenceInfo sequences = {
       {}, std::span<const int32_t>(positions).subspan(static_cast<size_t>(length), ids.size()), rope.table()};

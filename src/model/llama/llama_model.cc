@@ -18,7 +18,7 @@ LlamaModel::LlamaModel(const ModelConfig& config, DType dtype, Ops& ops)
     block_configs_.push_back(attention_block_config(config, layer));
   }
   list_tensors(llama_tensors(config, weights_, grads_));
-  for (const Parameter& parameter : layout().parameters()) {
+  for (const Parameter& parameter : weight_layout().parameters()) {
     if (parameter.kind != ParameterKind::kMatrix) continue;
     matrix_elements_ += static_cast<double>(parameter.num_elements);
   }
@@ -27,7 +27,7 @@ LlamaModel::LlamaModel(const ModelConfig& config, DType dtype, Ops& ops)
 ParameterLayout LlamaModel::parameter_layout(const ModelConfig& config) {
   LlamaWeights weights;
   LlamaGrads grads;
-  return ParameterLayout(llama_tensors(config, weights, grads));
+  return trained_layout(config, llama_tensors(config, weights, grads));
 }
 
 ModelFlops LlamaModel::flops(std::span<const int32_t> cu_seqlens, int64_t num_targets) const {
@@ -41,6 +41,8 @@ ModelFlops LlamaModel::flops(std::span<const int32_t> cu_seqlens, int64_t num_ta
   ModelFlops flops;
   flops.layers = 2 * num_tokens * matrix_elements_;
   flops.attention = 4 * static_cast<double>(config().num_attention_heads * config().head_dim) * pairs;
+  flops.is_frozen = is_adapted();
+  if (flops.is_frozen) flops.adapters = 2 * num_tokens * static_cast<double>(layout().num_parameters());
   flops.lm_head = 2 * static_cast<double>(num_targets) * static_cast<double>(config().vocab_size) *
                   static_cast<double>(config().hidden_size);
   return flops;
@@ -51,13 +53,15 @@ ActivationBytes LlamaModel::arena_bytes(const ActivationLimits& limits) const {
   Arena working = Arena::measuring();
   Activations activations;
   activations.lay_out(config(), dtype(), limits.max_tokens, activation_policy(config(), dtype(), limits),
-                      saved, working);
+                      saved, working, lora_limits());
   return {saved.high_water_bytes(), working.high_water_bytes()};
 }
 
 void LlamaModel::lay_out(const PackedBatch& batch, Arena& saved, Arena& working) {
-  activations_.lay_out(config(), dtype(), batch.num_tokens(), policy_, saved, working);
+  activations_.lay_out(config(), dtype(), batch.num_tokens(), policy_, saved, working, lora_limits());
   if (offloaded_) offloaded_->begin();
+  LayerScratch& scratch = activations_.layer_scratch;
+  scratch.attention.lora.dropout = scratch.mlp.lora.dropout = adapter_dropout();
   sequences_ = {batch.cu_seqlens, batch.positions, rope_.table()};
 }
 

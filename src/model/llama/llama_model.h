@@ -35,6 +35,7 @@ class LlamaModel final : public TrainableModel {
   using TrainableModel::forward_backward_head;
   using TrainableModel::forward_embedding;
   using TrainableModel::forward_layers;
+  using TrainableModel::lora_limits;
   using TrainableModel::ops;
   using TrainableModel::refresh_packed_forms;
   const LlamaWeights& weights() const { return weights_; }

@@ -138,18 +138,18 @@ TEST_P(ModelOptions, ReserveAllocatesWhatWasPredictedAndTheArenasAreUsedUp) {
     Arena measured_saved = Arena::measuring();
     Arena measured_working = Arena::measuring();
     Activations activations;
-    activations.lay_out(config(), dtype(), limits.max_tokens, policy, measured_saved, measured_working);
+    activations.lay_out(config(), dtype(), limits.max_tokens, policy, measured_saved, measured_working, {});
     PageBuffer memory(measured_saved.high_water_bytes() + measured_working.high_water_bytes());
     const auto block = memory.as<std::byte>();
     const auto num_saved = static_cast<size_t>(measured_saved.high_water_bytes());
     Arena saved(block.first(num_saved));
     Arena working(block.subspan(num_saved));
-    activations.lay_out(config(), dtype(), limits.max_tokens, policy, saved, working);
+    activations.lay_out(config(), dtype(), limits.max_tokens, policy, saved, working, {});
     EXPECT_EQ(saved.high_water_bytes(), measured_saved.high_water_bytes());
     EXPECT_EQ(working.high_water_bytes(), measured_working.high_water_bytes());
     Arena short_saved(block.first(num_saved - kCacheLineBytes));
     Arena enough(block.subspan(num_saved));
-    EXPECT_THROW(activations.lay_out(config(), dtype(), limits.max_tokens, policy, short_saved, enough),
+    EXPECT_THROW(activations.lay_out(config(), dtype(), limits.max_tokens, policy, short_saved, enough, {}),
                  Error);
   }
 }
@@ -259,7 +259,7 @@ TEST(Activations, BytesAreThoseOfTheFormula) {
       Arena saved = Arena::measuring();
       Arena working = Arena::measuring();
       Activations().lay_out(config, DType::kBF16, kTokens, activation_policy(config, DType::kBF16, limits),
-                            saved, working);
+                            saved, working, {});
       return saved.high_water_bytes();
     };
     const int64_t Q = (H + 2 * G) * E;

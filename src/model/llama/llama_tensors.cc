@@ -35,6 +35,10 @@ std::vector<ModelTensor> llama_tensors(const ModelConfig& config, LlamaWeights& 
       for (ParameterPart& part : parts) part.name = layer_parameter_name(layer, part.name);
       add(1 + layer, kind, weight, gradient, std::move(parts));
     };
+    const auto adapted = [&](LoraWeights& lora, LoraGrads& gradient) {
+      tensors.back().lora = &lora;
+      tensors.back().lora_gradient = &gradient;
+    };
     auto& [w, mlp] = weights.layers[static_cast<size_t>(layer)];
     auto& [dw, dmlp] = grads.layers[static_cast<size_t>(layer)];
     in_layer(Kind::kNorm, w.norm_D, dw.norm_D, {{"input_layernorm.weight", {D}}});
@@ -42,6 +46,7 @@ std::vector<ModelTensor> llama_tensors(const ModelConfig& config, LlamaWeights& 
              {{"self_attn.q_proj.weight", {HE, D}},
               {"self_attn.k_proj.weight", {GE, D}},
               {"self_attn.v_proj.weight", {GE, D}}});
+    adapted(w.lora_qkv, dw.lora_qkv);
     if (config.qkv_bias) {
       in_layer(Kind::kBias, w.bqkv_Q, dw.bqkv_Q,
                {{"self_attn.q_proj.bias", {HE}},
@@ -53,15 +58,18 @@ std::vector<ModelTensor> llama_tensors(const ModelConfig& config, LlamaWeights& 
       in_layer(Kind::kNorm, w.k_norm_E, dw.k_norm_E, {{"self_attn.k_norm.weight", {E}}});
     }
     in_layer(Kind::kMatrix, w.wo_DHE, dw.wo_DHE, {{"self_attn.o_proj.weight", {D, HE}}});
+    adapted(w.lora_o, dw.lora_o);
     if (config.o_bias) in_layer(Kind::kBias, w.bo_D, dw.bo_D, {{"self_attn.o_proj.bias", {D}}});
 
     in_layer(Kind::kNorm, mlp.norm_D, dmlp.norm_D, {{"post_attention_layernorm.weight", {D}}});
     in_layer(Kind::kMatrix, mlp.w1_F2D, dmlp.w1_F2D,
              {{"mlp.gate_proj.weight", {F, D}}, {"mlp.up_proj.weight", {F, D}}});
+    adapted(mlp.lora_1, dmlp.lora_1);
     if (config.mlp_bias) {
       in_layer(Kind::kBias, mlp.b1_F2, dmlp.b1_F2, {{"mlp.gate_proj.bias", {F}}, {"mlp.up_proj.bias", {F}}});
     }
     in_layer(Kind::kMatrix, mlp.w2_DF, dmlp.w2_DF, {{"mlp.down_proj.weight", {D, F}}});
+    adapted(mlp.lora_2, dmlp.lora_2);
     if (config.mlp_bias) in_layer(Kind::kBias, mlp.b2_D, dmlp.b2_D, {{"mlp.down_proj.bias", {D}}});
   }
 

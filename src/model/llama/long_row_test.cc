@@ -53,7 +53,8 @@ TEST(MlpChunks, LeaveTheBitsAsTheyAre) {
   ops->bind_workspace(workspace.memory.span());
 
   OwnTensor norm_w(DType::kBF16, {D}), w1(DType::kBF16, {2 * F, D}), w2(DType::kBF16, {D, F});
-  const MlpWeights weights = {norm_w.fill(1).view, {w1.fill(2).view, {}}, {}, {w2.fill(3).view, {}}, {}};
+  const MlpWeights weights = {
+      norm_w.fill(1).view, {w1.fill(2).view, {}}, {}, {w2.fill(3).view, {}}, {}, {}, {}};
   OwnTensor x(DType::kBF16, {T, D}), dx(DType::kBF16, {T, D}), y(DType::kBF16, {T, D});
   OwnTensor dnorm_w(DType::kF32, {D}), dw1(DType::kF32, {2 * F, D}), dw2(DType::kF32, {D, F});
   x.fill(4);
@@ -89,7 +90,7 @@ TEST(MlpChunks, LeaveTheBitsAsTheyAre) {
     double squares = 0;
     dx.fill(5);
     mlp_block_forward(*ops, kEps, weights, /*residual_TD=*/{}, saved, scratch, y.view);
-    mlp_block_backward(*ops, kEps, weights, {dnorm_w.view, dw1.view, {}, dw2.view, {}},
+    mlp_block_backward(*ops, kEps, weights, {dnorm_w.view, dw1.view, {}, dw2.view, {}, {}, {}},
                        {Update::kOverwrite, &squares}, saved, scratch, dx.view);
     EXPECT_TRUE(y == whole_y);
     EXPECT_TRUE(dx == whole_dx);

@@ -133,7 +133,7 @@ LossSums whole_rows_backward(const Head& head, TensorView dlm_head_VD, WeightUpd
                              TensorView norm_RD, std::span<const int32_t> targets, float grad_scale) {
   const TensorView dlogits_RV = matrix(head.scratch.dlogits, norm_RD.dim(0), head.vocab_size());
   const LossSums sums = whole_rows_loss(head, norm_RD, targets, grad_scale, dlogits_RV);
-  head.ops.linear_backward_weight(dlogits_RV, norm_RD, dlm_head_VD, update);
+  if (!dlm_head_VD.empty()) head.ops.linear_backward_weight(dlogits_RV, norm_RD, dlm_head_VD, update);
   head.ops.linear_backward_input(dlogits_RV, head.weights.lm_head_VD, norm_RD, Update::kOverwrite);
   return sums;
 }
@@ -152,7 +152,9 @@ LossSums chunked_backward(const Head& head, TensorView dlm_head_VD, WeightUpdate
     head.ops.cross_entropy_chunk_gradient(logits_RC, chunk.begin, head.vocab_size(), targets,
                                           head.scratch.softmax.rows(0, R), head.label_smoothing, grad_scale,
                                           dlogits_RC);
-    head.ops.linear_backward_weight(dlogits_RC, norm_RD, dlm_head_VD.rows(chunk.begin, chunk.end), update);
+    if (!dlm_head_VD.empty()) {
+      head.ops.linear_backward_weight(dlogits_RC, norm_RD, dlm_head_VD.rows(chunk.begin, chunk.end), update);
+    }
     head.ops.linear_backward_input(dlogits_RC, head.weights.lm_head_VD.rows(chunk.begin, chunk.end), dnorm_RD,
                                    is_last ? Update::kOverwrite : Update::kAdd);
   }

@@ -84,6 +84,7 @@ LossSums loss_head_forward(Ops& ops, float norm_eps, const LossHeadWeights& weig
 
 // Also computes dx_TD = gradient of grad_scale * loss with respect to x, zero in rows without a target.
 // Weight gradients are overwritten or added to, according to `update`; untouched if no row has a target.
+// Without gradients of weights (empty views) only dx is computed.
 LossSums loss_head_forward_backward(Ops& ops, float norm_eps, const LossHeadWeights& weights,
                                     const LossHeadGrads& grads, WeightUpdate update,
                                     std::span<const int32_t> targets, float label_smoothing, float grad_scale,

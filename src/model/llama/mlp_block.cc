@@ -28,6 +28,7 @@ namespace {
 struct MlpChunk {
   int64_t begin, end;
   TensorView gate_up_CF2, h_CF;
+  const LoraScratch& lora;
 
   TensorView of(TensorView all_TD) const { return all_TD.rows(begin, end); }
 };
@@ -38,9 +39,16 @@ void for_each_chunk(const MlpSaved& saved, const MlpScratch& scratch, const Body
   for (int64_t begin = 0; begin < num_tokens; begin += kMlpChunkTokens) {
     const int64_t end = std::min(begin + kMlpChunkTokens, num_tokens);
     const bool is_kept = !saved.gate_up_TF2.empty();
+    LoraScratch lora = scratch.lora;
+    Dropout dropout;
+    if (lora.dropout != nullptr) {
+      dropout = *lora.dropout;
+      dropout.tokens = dropout.tokens.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+      lora.dropout = &dropout;
+    }
     body(MlpChunk{begin, end,
                   is_kept ? saved.gate_up_TF2.rows(begin, end) : scratch.gate_up_CF2.rows(0, end - begin),
-                  scratch.h_CF.rows(0, end - begin)});
+                  scratch.h_CF.rows(0, end - begin), lora});
   }
 }
 
@@ -51,8 +59,10 @@ void mlp_block_forward(Ops& ops, float norm_eps, const MlpWeights& weights, Cons
   residual_norm(ops, saved.x_TD, residual_TD, weights.norm_D, norm_eps, scratch.norm_TD, scratch.rstd_T);
   for_each_chunk(saved, scratch, [&](const MlpChunk& chunk) {
     ops.linear(chunk.of(scratch.norm_TD), weights.w1_F2D, weights.b1_F2, chunk.gate_up_CF2);
+    lora_forward(ops, weights.lora_1, chunk.of(scratch.norm_TD), chunk.lora, chunk.gate_up_CF2);
     ops.swiglu(chunk.gate_up_CF2, chunk.h_CF);
     ops.linear(chunk.h_CF, weights.w2_DF, weights.b2_D, chunk.of(y_TD));
+    lora_forward(ops, weights.lora_2, chunk.h_CF, chunk.lora, chunk.of(y_TD));
   });
 }
 
@@ -67,24 +77,34 @@ void mlp_block_backward(Ops& ops, float norm_eps, const MlpWeights& weights, con
     const WeightUpdate of_chunk = {chunk.begin == 0 ? update.mode : Update::kAdd,
                                    chunk.end == num_tokens ? update.squares : nullptr};
     const ConstTensorView norm_CD = chunk.of(scratch.norm_TD);
-    if (saved.gate_up_TF2.empty()) ops.linear(norm_CD, weights.w1_F2D, weights.b1_F2, chunk.gate_up_CF2);
+    if (saved.gate_up_TF2.empty()) {
+      ops.linear(norm_CD, weights.w1_F2D, weights.b1_F2, chunk.gate_up_CF2);
+      lora_forward(ops, weights.lora_1, norm_CD, chunk.lora, chunk.gate_up_CF2);
+    }
 
     // (4) y = h w2^T + b2
     const ConstTensorView dy_CD = chunk.of(dy_TD);
     const TensorView dh_CF = chunk.h_CF;
     ops.linear_backward_input(dy_CD, weights.w2_DF, dh_CF, Update::kOverwrite);
+    lora_backward_output(ops, weights.lora_2, dy_CD, chunk.lora);
+    lora_backward_input(ops, weights.lora_2, chunk.lora, dh_CF);
 
     // (3) h = silu(gate) * up, with h recomputed in the same pass for the weight gradient of (4)
     const TensorView dgate_up_CF2 = chunk.gate_up_CF2;  // in place
     const TensorView h_CF = chunk.h_CF;                 // in place of dh
     ops.swiglu_backward(dh_CF, chunk.gate_up_CF2, dgate_up_CF2, h_CF);
-    ops.linear_backward_weight(dy_CD, h_CF, grads.w2_DF, of_chunk);
+    if (!grads.w2_DF.empty()) ops.linear_backward_weight(dy_CD, h_CF, grads.w2_DF, of_chunk);
+    lora_backward_weights(ops, weights.lora_2, grads.lora_2, of_chunk.mode, dy_CD, h_CF, chunk.lora);
 
     // (2) gate_up = norm w1^T + b1, with norm recomputed
     if (!grads.b1_F2.empty()) ops.linear_backward_bias(dgate_up_CF2, grads.b1_F2, of_chunk.mode);
-    ops.linear_backward_weight(dgate_up_CF2, norm_CD, grads.w1_F2D, of_chunk);
+    if (!grads.w1_F2D.empty()) ops.linear_backward_weight(dgate_up_CF2, norm_CD, grads.w1_F2D, of_chunk);
+    lora_backward_output(ops, weights.lora_1, dgate_up_CF2, chunk.lora);
+    lora_backward_weights(ops, weights.lora_1, grads.lora_1, of_chunk.mode, dgate_up_CF2, norm_CD,
+                          chunk.lora);
     const TensorView dnorm_CD = chunk.of(scratch.norm_TD);  // norm is no longer needed
     ops.linear_backward_input(dgate_up_CF2, weights.w1_F2D, dnorm_CD, Update::kOverwrite);
+    lora_backward_input(ops, weights.lora_1, chunk.lora, dnorm_CD);
   });
 
   // (1) norm = rmsnorm(x)

@@ -5,6 +5,8 @@
 //             (3) h = silu(gate) * up
 //             (4) y = h w2^T + b2                    (down_proj)
 //
+// Adapters (model/lora.h) add to (2) and (4). The weights then have no gradients: their views are empty.
+//
 // The stream after the block is x + y; the next block adds them (residual_norm.h). Activation gradients are
 // overwritten (=) unless stated otherwise.
 //
@@ -16,6 +18,7 @@
 #include <cstdint>
 
 #include "formats/huggingface/model_config.h"
+#include "model/lora.h"
 #include "ops/ops.h"
 #include "tensor/arena.h"
 
@@ -29,6 +32,8 @@ struct MlpTensors {
   View b1_F2;     // optional
   Matrix w2_DF;   // down_proj
   View b2_D;      // optional
+  LoraTensors<View> lora_1;
+  LoraTensors<View> lora_2;
 };
 using MlpWeights = MlpTensors<ConstTensorView, LinearWeight>;
 using MlpGrads = MlpTensors<TensorView>;
@@ -51,6 +56,7 @@ struct MlpScratch {
   TensorView rstd_T;       // F32
   TensorView gate_up_CF2;  // C tokens of a chunk; empty if every layer keeps its own
   TensorView h_CF;
+  LoraScratch lora;
 };
 
 TensorView allocate_gate_up(Arena& arena, const ModelConfig& config, DType dtype, int64_t num_tokens);

@@ -119,13 +119,24 @@ void fill(TensorView weights, int64_t begin, int64_t end, ThreadPool& pool) {
 
 // What the ranks of the node share.
 struct Node {
-  Node(TensorView all_weights, int num_ranks)
-      : weights(all_weights), gradients(static_cast<size_t>(num_ranks)), barrier(num_ranks) {}
+  Node(TensorView all_weights, TensorView all_frozen, int num_ranks)
+      : weights(all_weights),
+        frozen(all_frozen),
+        gradients(static_cast<size_t>(num_ranks)),
+        barrier(num_ranks) {}
 
   TensorView weights;
+  TensorView frozen;                    // empty without adapters
   std::vector<const float*> gradients;  // by rank
   std::barrier<> barrier;
 };
+
+// Elements of the weights beside adapters.
+int64_t num_frozen(ModelConfig config) {
+  if (!config.lora) return 0;
+  config.lora.reset();
+  return parameter_layout(config).num_elements();
+}
 
 // Lives on a thread of its own.
 class SampleRank {
@@ -156,6 +167,10 @@ class SampleRank {
                        {share_.begin, updated, true, num_ranks > 1 ? 0 : share_.begin, /*state_begin=*/0}},
                    node_.weights, summed, pool_, updated);
     model_->bind_parameters(node_.weights, gradients);
+    if (const int64_t size = node_.frozen.empty() ? 0 : node_.frozen.num_elements(); size > 0) {
+      fill(node_.frozen, size * rank / num_ranks, size * (rank + 1) / num_ranks, pool_);
+      model_->bind_frozen(node_.frozen);
+    }
     model_->reserve(limits_of(request.passes));
     for (const PassShape& pass : request.passes) {
       batches_.push_back(batch_of(pass, request.config.vocab_size));
@@ -219,7 +234,10 @@ class Sampling {
         num_ranks_(request.share.local_world_size),
         num_elements_(parameter_layout(request.config).num_elements()),
         weights_(host_device().allocate(num_elements_ * dtype_bytes(request.dtype))),
-        node_(weights_.view(request.dtype, {num_elements_}), num_ranks_),
+        frozen_(host_device().allocate(num_frozen(request.config) * dtype_bytes(request.dtype))),
+        node_(weights_.view(request.dtype, {num_elements_}),
+              request.config.lora ? frozen_.view(request.dtype, {num_frozen(request.config)}) : TensorView(),
+              num_ranks_),
         samples_(static_cast<size_t>(num_ranks_)) {
     std::vector<std::jthread> threads;
     for (int rank = 0; rank < num_ranks_; ++rank) {
@@ -328,6 +346,7 @@ class Sampling {
   int num_ranks_;
   int64_t num_elements_;
   DeviceBuffer weights_;
+  DeviceBuffer frozen_;
   Node node_;
   std::vector<std::vector<StepSample>> samples_;  // by rank and step
   std::atomic<bool> goes_on_ = true;
@@ -348,7 +367,7 @@ int64_t SampleRequest::memory_bytes() const {
                           count * dtype_bytes(DType::kF32) +
                           optimizer_state_bytes(update.state_tensors, update.num_elements, dtype);
   const int64_t accumulators = num_ranks > 1 ? count * dtype_bytes(DType::kF32) : 0;
-  return num_ranks * of_rank + count * dtype_bytes(dtype) + accumulators;
+  return num_ranks * of_rank + (count + num_frozen(config)) * dtype_bytes(dtype) + accumulators;
 }
 
 SampledStep sample_step(const SampleRequest& request, const CpuLimits& limits) {

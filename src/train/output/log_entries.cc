@@ -19,8 +19,9 @@ void add_speed(const std::string& prefix, double runtime_s, double num_samples, 
 }  // namespace
 
 double floating_point_ops(const TrainableModel& model, int64_t num_tokens) {
-  int64_t counted = model.layout().num_parameters();
-  for (const Parameter& parameter : model.layout().parameters()) {
+  int64_t counted = model.weight_layout().num_parameters();
+  if (model.is_adapted()) counted += model.layout().num_parameters();
+  for (const Parameter& parameter : model.weight_layout().parameters()) {
     if (parameter.kind == ParameterKind::kEmbedding) counted -= parameter.num_elements;
   }
   return 6.0 * static_cast<double>(num_tokens) * static_cast<double>(counted);

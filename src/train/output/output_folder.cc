@@ -64,7 +64,7 @@ bool is_report_name(const std::string& name) {
 }
 
 bool is_weights_name(const std::string& name) {
-  return name == "model.safetensors.index.json" ||
+  return name == "model.safetensors.index.json" || name == "adapter_model.safetensors" ||
          (name.starts_with("model") && name.ends_with(".safetensors"));
 }
 

@@ -16,7 +16,7 @@ std::vector<int64_t> first_ranges(const ParameterLayout& layout) {
   for (int64_t i = 0; i < std::ssize(parameters); ++i) {
     while (std::ssize(first) <= parameters[static_cast<size_t>(i)].group) first.push_back(i);
   }
-  first.push_back(std::ssize(parameters));
+  while (first.size() <= layout.groups().size()) first.push_back(std::ssize(parameters));
   return first;
 }
 

@@ -1,0 +1,126 @@
+#include "arguments/lora_arguments.h"
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "arguments/flag_limits.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/text.h"
+
+namespace tessera {
+namespace {
+
+// Settings that an adapter's own configuration decides.
+constexpr std::array kAdapterFlags = {"lora_rank",  "lora_alpha",   "lora_dropout", "lora_target",
+                                      "use_rslora", "rank_pattern", "alpha_pattern"};
+
+// LLaMA-Factory separates names by commas.
+std::vector<std::string> target_names(const std::vector<std::string>& values) {
+  std::vector<std::string> names;
+  for (const std::string& value : values) {
+    std::istringstream list(value);
+    for (std::string name; std::getline(list, name, ',');) {
+      if (name == "all" || name == "all-linear") return lora_module_names();
+      names.push_back(name);
+    }
+  }
+  return names;
+}
+
+nlohmann::json pattern(const std::string& flag, const std::string& text) {
+  if (text.empty()) return nullptr;
+  const nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) {
+    fail(ExitCode::kBadConfig, R"({}: expected a JSON object as {{"down_proj": 16}}, found '{}')", flag,
+         printable(text));
+  }
+  return json;
+}
+
+}  // namespace
+
+void declare_lora_flags(FlagTable* table, TrainingArguments* args) {
+  table->begin_section("LoRA");
+  table
+      ->add_choice(
+          "finetuning_type", &args->finetuning_type, {"full", "lora"},
+          "lora trains low-rank adapters beside the weights of the layers' linear modules, which stay "
+          "as they are; output_dir becomes a folder that PEFT reads.")
+      .aliases = {"peft", "peft_type"};
+  Flag& rank = table->add("lora_rank", &args->lora_rank, "Rank r of the adapters.");
+  rank.aliases = {"lora_r"};
+  limit(rank, at_least(1));
+  limit(table->add("lora_alpha", &args->lora_alpha,
+                   "Adapters are scaled by lora_alpha / lora_rank. Defaults to twice the rank, as in "
+                   "LLaMA-Factory."),
+        above(0));
+  limit(table->add("lora_dropout", &args->lora_dropout,
+                   "Probability of dropping an input of an adapter during training."),
+        {0, 1, true, false});
+  Flag& target = table->add("lora_target", &args->lora_target,
+                            "Modules that get adapters, by name or end of it (q_proj, "
+                            "layers.0.mlp.down_proj), or all: the linear modules of all layers.");
+  target.aliases = {"lora_target_modules", "target_modules"};
+  table->add("use_rslora", &args->use_rslora, "Scale by lora_alpha / sqrt(lora_rank) instead.").aliases = {
+      "lora_use_rslora", "peft_use_rslora"};
+  table
+      ->add("rank_pattern", &args->rank_pattern,
+            "Ranks of modules that differ from lora_rank, as JSON: {\"down_proj\": 16}.")
+      .value_name = "JSON";
+  table->add("alpha_pattern", &args->alpha_pattern, "The same for lora_alpha.").value_name = "JSON";
+  Flag& adapter = table->add(
+      "adapter_name_or_path", &args->adapter_name_or_path,
+      "Folder with an adapter (adapter_config.json, adapter_model.safetensors) that training starts from.");
+  adapter.aliases = {"lora_model_dir"};
+  adapter.value_name = "DIR";
+}
+
+void check_lora_arguments(const FlagTable& table, const TrainingArguments& args) {
+  const bool is_lora = args.finetuning_type == "lora";
+  if (is_lora && args.load_weights_once == "per_cluster") {
+    log_warning(
+        "load_weights_once per_cluster: each node reads the weights beside which adapters are trained");
+  }
+  if (is_lora && args.adapter_name_or_path.empty()) return;
+  if (!is_lora && !args.adapter_name_or_path.empty()) {
+    fail(ExitCode::kBadConfig, "adapter_name_or_path: needs finetuning_type lora, found {}",
+         args.finetuning_type);
+  }
+  for (const char* flag : kAdapterFlags) {
+    if (!table.is_set(flag)) continue;
+    if (!is_lora) fail(ExitCode::kBadConfig, "{}: needs finetuning_type lora, found full", flag);
+    fail(ExitCode::kBadConfig, "{}: {} of {} decides; leave it out", flag, kAdapterConfigName,
+         args.adapter_name_or_path);
+  }
+}
+
+std::optional<LoraConfig> lora_config_of(const TrainingArguments& args) {
+  if (args.finetuning_type != "lora") return std::nullopt;
+  LoraConfig config;
+  if (!args.adapter_name_or_path.empty()) {
+    config = read_lora_config(args.adapter_name_or_path);
+  } else {
+    const nlohmann::json json = {
+        {"peft_type", "LORA"},
+        {"r", args.lora_rank},
+        {"lora_alpha", args.lora_alpha.value_or(2 * static_cast<double>(args.lora_rank))},
+        {"lora_dropout", args.lora_dropout},
+        {"use_rslora", args.use_rslora},
+        {"target_modules", target_names(args.lora_target)},
+        {"rank_pattern", pattern("rank_pattern", args.rank_pattern)},
+        {"alpha_pattern", pattern("alpha_pattern", args.alpha_pattern)}};
+    try {
+      config = parse_lora_config(json.dump(), "settings of LoRA");
+    } catch (const Error& error) {
+      fail(ExitCode::kBadConfig, "{}", error.what());
+    }
+  }
+  const auto hub_name = args.hub_names.find("model");
+  config.base_model_name_or_path = hub_name == args.hub_names.end() ? args.model : hub_name->second;
+  return config;
+}
+
+}  // namespace tessera

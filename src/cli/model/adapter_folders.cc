@@ -1,0 +1,54 @@
+#include "cli/model/adapter_folders.h"
+
+#include <sstream>
+#include <system_error>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "formats/huggingface/lora_config.h"
+
+namespace tessera {
+namespace {
+
+void describe(Flag& adapter) {
+  adapter.aliases = {"adapter_name_or_path"};
+  adapter.value_name = "DIR";
+}
+
+}  // namespace
+
+void declare_adapter_flag(FlagTable* table, std::string* target, std::string help) {
+  describe(table->add("adapter", target, std::move(help)));
+}
+
+void declare_adapter_flag(FlagTable* table, std::vector<std::string>* target, std::string help) {
+  describe(table->add("adapter", target, std::move(help)));
+}
+
+bool is_adapter_folder(const std::filesystem::path& folder) {
+  std::error_code error;
+  return std::filesystem::exists(folder / kAdapterConfigName, error) &&
+         !std::filesystem::exists(folder / "config.json", error);
+}
+
+std::vector<std::string> adapter_folders(const std::vector<std::string>& values) {
+  std::vector<std::string> folders;
+  for (const std::string& value : values) {
+    std::istringstream list(value);
+    for (std::string folder; std::getline(list, folder, ',');) folders.push_back(folder);
+  }
+  return folders;
+}
+
+std::string base_model_of(const std::filesystem::path& adapter) {
+  const std::string base = read_lora_config(adapter).base_model_name_or_path;
+  std::error_code error;
+  if (base.empty() || !std::filesystem::is_directory(base, error)) {
+    fail(ExitCode::kBadConfig,
+         "{}: field 'base_model_name_or_path': expected a folder, found '{}': name the model",
+         (adapter / kAdapterConfigName).native(), printable(base));
+  }
+  return base;
+}
+
+}  // namespace tessera

@@ -1,0 +1,209 @@
+// Adapters against the formulas of PEFT: a model with adapters is the model whose weights are W + s B A.
+#include "model/lora.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "support/model_test_support.h"
+#include "support/reference_model.h"
+
+namespace tessera {
+namespace {
+
+constexpr uint64_t kSeed = 7;
+constexpr float kScale = 0.35f;
+
+LoraConfig all_modules(int64_t rank, double alpha) {
+  LoraConfig lora;
+  lora.r = rank;
+  lora.lora_alpha = alpha;
+  lora.target_modules = lora_module_names();
+  return lora;
+}
+
+// A model with adapters, whose memory it owns.
+struct AdaptedModel {
+  AdaptedModel(const ModelConfig& config, DType dtype, const std::vector<float>& weights,
+               const std::vector<float>& adapters)
+      : model(config, dtype, *ops), frozen(copy(dtype, weights)), trained(copy(dtype, adapters)) {
+    gradients.assign(adapters.size(), NAN);
+    model.bind_frozen(view(frozen, dtype, std::ssize(weights)));
+    model.bind_parameters(view(trained, dtype, std::ssize(adapters)),
+                          {gradients.data(), DType::kF32, {std::ssize(gradients)}});
+  }
+  static std::vector<float> copy(DType dtype, const std::vector<float>& values) {
+    if (dtype == DType::kF32) return values;
+    std::vector<float> result(values.size());
+    std::transform(values.begin(), values.end(), reinterpret_cast<bf16*>(result.data()), to_bf16);
+    return result;
+  }
+  static TensorView view(std::vector<float>& memory, DType dtype, int64_t count) {
+    return {memory.data(), dtype, {count}};
+  }
+
+  ThreadPool pool{2};
+  std::unique_ptr<Ops> ops = make_cpu_ops(pool);
+  LlamaModel model;
+  std::vector<float> frozen, trained, gradients;
+};
+
+ModelConfig with(ModelConfig config, const LoraConfig& lora) {
+  config.lora = lora;
+  return config;
+}
+
+// W + s B A for every matrix that has an adapter, in double.
+std::vector<double> merged(const ParameterLayout& layout, const std::vector<float>& weights,
+                           const ParameterLayout& adapter_layout, const std::vector<double>& adapters,
+                           const LoraConfig& lora) {
+  std::vector<double> result(weights.begin(), weights.end());
+  for (const Parameter& parameter : layout.parameters()) {
+    const std::string module = parameter.name.substr(0, parameter.name.rfind('.'));
+    const Parameter* a = adapter_layout.find(lora_a_name(module));
+    if (a == nullptr || parameter.shape.size() < 2) continue;
+    const Parameter& b = adapter_layout.at(lora_b_name(module));
+    const int64_t rank = a->shape[0], K = a->shape[1];
+    const double scale = lora.adapter_of(module)->scale;
+    for (int64_t o = 0; o < b.shape[0]; ++o) {
+      for (int64_t i = 0; i < K; ++i) {
+        double sum = 0;
+        for (int64_t k = 0; k < rank; ++k) {
+          sum += adapters[static_cast<size_t>(b.offset + o * rank + k)] *
+                 adapters[static_cast<size_t>(a->offset + k * K + i)];
+        }
+        result[static_cast<size_t>(parameter.offset + o * K + i)] += scale * sum;
+      }
+    }
+  }
+  return result;
+}
+
+double reference_loss(const ModelConfig& config, const std::vector<double>& weights,
+                      const std::vector<TokenRow>& rows) {
+  ReferenceModel<double> reference(config);
+  reference.weights().assign(weights.begin(), weights.end());
+  double sum = 0;
+  int64_t num_targets = 0;
+  for (const TokenRow& row : rows) sum += reference.loss_sum(row.ids, row.labels, 0, &num_targets);
+  return sum;
+}
+
+std::vector<std::pair<std::string, LoraConfig>> adapter_cases() {
+  LoraConfig some = all_modules(3, 6);
+  some.target_modules = {"q_proj", "v_proj", "layers.1.mlp.down_proj"};
+  LoraConfig patterns = all_modules(4, 5);
+  patterns.use_rslora = true;
+  patterns.rank_pattern = {{"k_proj", 2}, {"^model.layers.0.mlp.up_proj", 7}};
+  patterns.alpha_pattern = {{"o_proj", 1}};
+  return {{"All", all_modules(5, 10)}, {"Some", some}, {"Patterns", patterns}};
+}
+
+// Bounds as in gradient_test.cc: float32 rounding of a run, and central differences in double.
+TEST(LoraGradient, OfEveryAdapterEqualsFiniteDifferencesOfTheMergedModel) {
+  constexpr double kRelativeBound = 4 * 10 * 2 * 5 * 0x1.0p-24, kDifferenceBound = 1e-7, kStep = 1e-5;
+  for (const NamedConfig& named : all_option_configs()) {
+    for (const auto& [name, lora] : adapter_cases()) {
+      SCOPED_TRACE(named.name + ", " + name);
+      const ModelConfig config = with(named.config, lora);
+      const auto rows = random_rows({7, 1, 6}, config.vocab_size, kSeed);
+      const PackedBatch batch = pack(rows);
+      const ParameterLayout layout = parameter_layout(named.config),
+                            adapter_layout = parameter_layout(config);
+      const auto weights = random_weights(layout, kScale, kSeed);
+      const auto adapters = random_weights(adapter_layout, kScale, kSeed + 1);
+
+      AdaptedModel test(config, DType::kF32, weights, adapters);
+      test.model.reserve(limits_of(batch));
+      double squares = 0;
+      const LossSums sums =
+          test.model.forward_backward(batch, /*grad_scale=*/1, 0, {Update::kOverwrite, &squares});
+      std::vector<double> values(adapters.begin(), adapters.end());
+      const auto loss_of = [&] {
+        return reference_loss(named.config, merged(layout, weights, adapter_layout, values, lora), rows);
+      };
+      const double loss = loss_of();
+      EXPECT_NEAR(sums.loss_sum, loss, kRelativeBound * loss);
+      EXPECT_NEAR(squares, sum_of_squares(adapter_layout, test.gradients), 1e-6 * squares);
+      for (const Parameter& parameter : adapter_layout.parameters()) {
+        const int64_t stride = std::max<int64_t>(1, parameter.num_elements / 5);
+        for (int64_t i = parameter.offset; i < parameter.offset + parameter.num_elements; i += stride) {
+          double& value = values[static_cast<size_t>(i)];
+          const double original = value;
+          value = original + kStep;
+          const double above = loss_of();
+          value = original - kStep;
+          const double below = loss_of();
+          value = original;
+          const double expected = (above - below) / (2 * kStep);
+          ASSERT_NEAR(test.gradients[static_cast<size_t>(i)], expected,
+                      kRelativeBound * std::max(1.0, std::abs(expected)) + kDifferenceBound)
+              << parameter.name << " element " << i - parameter.offset;
+        }
+      }
+    }
+  }
+}
+
+// Micro-batches add up, recomputing changes nothing, and packed forms of the weights neither.
+TEST(LoraGradient, IsTheSameInEveryMode) {
+  const ModelConfig config = with(tiny_config(), all_modules(4, 8));
+  const auto batch = pack(random_rows({9, 4}, config.vocab_size, kSeed));
+  const auto weights = random_weights(parameter_layout(tiny_config()), kScale, kSeed);
+  const auto adapters = random_weights(parameter_layout(config), kScale, kSeed + 1);
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    std::vector<float> expected;
+    for (const bool checkpointing : {false, true}) {
+      for (const bool pack_weights : {false, true}) {
+        AdaptedModel test(config, dtype, weights, adapters);
+        ActivationLimits limits = limits_of(batch, checkpointing);
+        limits.pack_weights = pack_weights;
+        test.model.reserve(limits);
+        test.model.forward_backward(batch, 1, 0, Update::kOverwrite);
+        test.model.forward_backward(batch, 1, 0, Update::kAdd);
+        const ParameterLayout layout = parameter_layout(config);
+        std::vector<float> found;
+        for (const Parameter& parameter : layout.parameters()) {
+          const auto begin = test.gradients.begin() + parameter.offset;
+          found.insert(found.end(), begin, begin + parameter.num_elements);
+        }
+        if (expected.empty()) expected = found;
+        EXPECT_EQ(found, expected) << dtype_name(dtype) << (checkpointing ? " recomputed" : "")
+                                   << (pack_weights ? " packed" : "");
+      }
+    }
+  }
+}
+
+TEST(LoraTensorList, NamesAndShapesAreThoseOfPeft) {
+  LoraConfig lora = all_modules(4, 8);
+  lora.target_modules = {"q_proj", "down_proj"};
+  const ModelConfig config = with(tiny_config(), lora);
+  const ParameterLayout layout = parameter_layout(config);
+  EXPECT_TRUE(layout.is_adapter());
+  EXPECT_EQ(std::ssize(layout.groups()), config.num_hidden_layers + 2);
+  EXPECT_EQ(std::ssize(layout.parameters()), 4 * config.num_hidden_layers);
+  const Parameter& a = layout.at("base_model.model.model.layers.1.mlp.down_proj.lora_A.weight");
+  EXPECT_EQ(a.shape, (std::vector<int64_t>{4, config.intermediate_size}));
+  EXPECT_EQ(a.group, 2);
+  const Parameter& b = layout.at("base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight");
+  EXPECT_EQ(b.shape, (std::vector<int64_t>{config.num_attention_heads * config.head_dim, 4}));
+}
+
+TEST(LoraTensorList, ATargetThatNoLayerHasIsRefused) {
+  for (const char* target : {"lm_head", "embed_tokens", "proj", "layers.99.self_attn.q_proj"}) {
+    LoraConfig lora = all_modules(4, 8);
+    lora.target_modules = {"q_proj", target};
+    try {
+      parameter_layout(with(tiny_config(), lora));
+      FAIL() << target;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kBadConfig);
+      EXPECT_THAT(error.what(), testing::StartsWith(fmt::format("lora_target {}: expected", target)));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,190 @@
+// Runs that train adapters: the folder that PEFT reads, resuming, ranks, memory.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "checkpoint/merge_models.h"
+#include "io/file.h"
+#include "support/saving_run.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+SavingRun lora_run(const Ranks& ranks = {}) {
+  SavingRun run(ranks);
+  run.args.finetuning_type = "lora";
+  run.args.lora_rank = 4;
+  run.args.learning_rate = 1e-2;
+  return run;
+}
+
+TEST(LoraRun, WritesWhatPeftReadsAndLeavesTheModelAlone) {
+  SavingRun run = lora_run();
+  run.args.lora_target = {"q_proj,down_proj"};
+  run.args.rank_pattern = R"({"down_proj": 2})";
+  run.args.eval_dataset = run.args.dataset;
+  run.args.eval_strategy = "steps";
+  run.args.eval_steps = 6;
+  run.args.eval_on_start = true;
+  const auto before = read_tensors(run.args.model);
+  const RecordingObserver seen = run.run();
+  EXPECT_LT(seen.evaluations.back().loss, 0.98 * seen.evaluations.front().loss);
+  EXPECT_EQ(read_tensors(run.args.model), before);
+  for (const fs::path& folder : {run.output(), run.output() / "checkpoint-3"}) {
+    SCOPED_TRACE(folder.native());
+    EXPECT_FALSE(fs::exists(folder / "config.json"));
+    EXPECT_FALSE(fs::exists(folder / "model.safetensors"));
+    const auto config = read_json(folder / "adapter_config.json");
+    EXPECT_EQ(config["peft_type"], "LORA");
+    EXPECT_EQ(config["base_model_name_or_path"], run.args.model);
+    EXPECT_EQ(config["r"], 4);
+    EXPECT_EQ(config["lora_alpha"], 8);
+    EXPECT_EQ(config["target_modules"], (nlohmann::json{"q_proj", "down_proj"}));
+    const auto tensors = read_tensors(folder / "adapter_model.safetensors");
+    EXPECT_EQ(tensors.size(), 8u);
+    EXPECT_TRUE(tensors.contains("base_model.model.model.layers.1.self_attn.q_proj.lora_A.weight"));
+    const ModelConfig model = tiny_config();
+    EXPECT_EQ(std::ssize(tensors.at("base_model.model.model.layers.0.mlp.down_proj.lora_B.weight")),
+              2 * model.hidden_size);
+  }
+}
+
+// A is drawn and B is zero: the first loss is that of the model itself.
+TEST(LoraRun, BeginsAtTheModel) {
+  SavingRun full, lora = lora_run();
+  lora.args.model = full.args.model;
+  lora.args.dataset = full.args.dataset;
+  EXPECT_EQ(lora.run().steps.front().loss, full.run().steps.front().loss);
+}
+
+struct LoraRanks {
+  RanksCase ranks;
+  std::string dtype;
+  double dropout;
+};
+
+TEST(LoraRun, ResumesBitForBitOnAnyRanks) {
+  const LoraRanks cases[] = {{{{1, 1}, 0, "auto"}, "bfloat16", 0},      {{{1, 1}, 0, "auto"}, "float32", 0.1},
+                             {{{1, 2}, 2, "auto"}, "bfloat16", 0.1},    {{{1, 4}, 2, "auto"}, "float32", 0},
+                             {{{2, 1}, 0, "auto"}, "float32", 0},       {{{2, 2}, 1, "auto"}, "bfloat16", 0},
+                             {{{2, 2}, 3, "per_layer"}, "float32", 0.1}};
+  for (const LoraRanks& of : cases) {
+    SCOPED_TRACE(of.ranks.name() + of.dtype);
+    SavingRun run = lora_run(of.ranks.ranks);
+    run.args.dtype = of.dtype;
+    run.args.zero_stage = of.ranks.stage;
+    run.args.gather_schedule = of.ranks.schedule;
+    run.args.lora_dropout = of.dropout;
+    run.args.pack_weights = "always";
+    run.run();
+    SavingRun resumed = run;
+    resumed.interrupt_at(3, "resumed");
+    resumed.args.resume_from_checkpoint = "true";
+    resumed.args.pack_weights = "never";
+    EXPECT_EQ(resumed.run().resumed_step, 3);
+    expect_same_run(resumed.output(), run.output());
+  }
+}
+
+// Ranks and micro-batches change sums by rounding only, with dropout too: the masks are the rows' own.
+TEST(LoraRun, HasTheSameLossesOnAnyRanks) {
+  SavingRun one = lora_run();
+  one.args.lora_dropout = 0.2;
+  const RecordingObserver expected = one.run();
+  for (const Ranks& ranks : {Ranks{1, 2}, Ranks{2, 2}}) {
+    SavingRun many = lora_run(ranks);
+    many.args.model = one.args.model;
+    many.args.dataset = one.args.dataset;
+    many.args.lora_dropout = 0.2;
+    const RecordingObserver found = many.run();
+    for (size_t i = 0; i < 3; ++i) {  // the first epoch, whose steps have the same rows
+      EXPECT_NEAR(found.steps[i].loss, expected.steps[i].loss, 1e-4 * expected.steps[i].loss) << i;
+    }
+  }
+}
+
+TEST(LoraRun, DropoutChangesTheLossesOfTrainingAlone) {
+  SavingRun plain = lora_run(), dropped = plain;
+  dropped.args.output_dir = plain.folder() / "dropped";
+  dropped.args.lora_dropout = 0.3;
+  const RecordingObserver a = plain.run(), b = dropped.run();
+  EXPECT_EQ(a.steps[0].loss, b.steps[0].loss);  // B is zero
+  EXPECT_NE(a.steps[1].loss, b.steps[1].loss);
+}
+
+TEST(LoraRun, ContinuesFromAnAdapter) {
+  SavingRun first = lora_run();
+  first.args.save_dtype = "float32";
+  first.run();
+  SavingRun second = first;
+  second.args.output_dir = first.folder() / "second";
+  second.args.adapter_name_or_path = first.output();
+  second.args.max_steps = 1;
+  second.args.learning_rate = 0;
+  second.run();
+  EXPECT_EQ(read_tensors(second.output() / "adapter_model.safetensors"),
+            read_tensors(first.output() / "adapter_model.safetensors"));
+}
+
+// Bounds: float32 rounding of the forward pass in another order.
+TEST(LoraRun, MergedIntoTheModelItHasTheSameLoss) {
+  SavingRun run = lora_run();
+  run.args.save_dtype = "float32";
+  run.args.eval_dataset = run.args.dataset;
+  run.args.eval_strategy = "steps";
+  run.args.eval_steps = 6;
+  const double expected = run.run().evaluations.back().loss;
+  ThreadPool pool(2);
+  const fs::path merged = run.folder() / "merged";
+  merge_models({run.args.model}, {.weights = {1}, .adapters = {run.output()}, .save_dtype = DType::kF32},
+               merged, pool);
+  SavingRun after = run;
+  after.args.finetuning_type = "full";
+  after.args.model = merged;
+  after.args.output_dir = run.folder() / "after";
+  after.args.eval_on_start = true;
+  after.args.max_steps = 1;
+  EXPECT_NEAR(after.run().evaluations.front().loss, expected, 1e-5 * expected);
+}
+
+TEST(LoraRun, PlansTheModelOncePerNodeAndStateForAdaptersAlone) {
+  const RecordingObserver seen = lora_run({1, 2}).run();
+  ModelConfig config = tiny_config();
+  const int64_t weights = parameter_layout(config).num_elements();
+  const auto& items = seen.plan.memory.items;
+  const auto frozen = std::ranges::find_if(items, [](const MemoryItem& item) {
+    return item.kind == MemoryKind::kWeights && item.name == "frozen";
+  });
+  ASSERT_NE(frozen, items.end());
+  EXPECT_EQ(frozen->size_bytes, weights * 4);
+  EXPECT_EQ(frozen->scope, MemoryScope::kNode);
+  for (const MemoryItem& item : items) {
+    if (item.kind != MemoryKind::kOptimizer) continue;
+    EXPECT_LT(item.size_bytes, weights * 4) << item.name;
+  }
+}
+
+TEST(LoraRun, AnAdapterOfAnotherShapeIsRefused) {
+  SavingRun first = lora_run();
+  first.run();
+  SavingRun second = first;
+  second.args.output_dir = first.folder() / "second";
+  second.args.adapter_name_or_path = first.output();
+  std::string text = read_text_file(first.output() / "adapter_config.json");
+  text.replace(text.find("\"r\": 4"), 6, "\"r\": 5");
+  write_text_file(first.output() / "adapter_config.json", text);
+  try {
+    second.run();
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kBadData);
+    EXPECT_THAT(error.what(),
+                testing::AllOf(testing::HasSubstr("lora_"), testing::HasSubstr("expected shape")));
+  }
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,44 @@
+// The weights of a model whose adapters are trained: complete in each node's shared memory, read once, never
+// changed and never written to a checkpoint.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "checkpoint/model_folder.h"
+#include "comm/communicator.h"
+#include "formats/safetensors/safetensors.h"
+#include "model/trainable_model.h"
+#include "platform/thread_pool.h"
+
+namespace tessera {
+
+class FrozenWeights : private ParameterAccess {
+ public:
+  // Collective; allocates, and binds the model to it. What is passed by reference must outlive this.
+  FrozenWeights(TrainableModel& model, Communicator& comm, ThreadPool& pool);
+
+  // Collective; after TrainableModel::reserve(). Each rank of the node reads a share of the files and makes a
+  // share of the packed forms. `progress` reports what this rank reads.
+  void load(const SafetensorsModel& file, const std::function<void(const LoadProgress&)>& progress);
+
+ private:
+  std::byte* open_weights(int64_t group, WeightUse /*use*/) override;
+  void close_weights(int64_t /*group*/) override {}
+  void reserve_packed_forms(std::span<const int64_t> bytes_by_group) override;
+  std::byte* packed_forms(int64_t group) override {
+    return forms_.empty() ? nullptr : forms_[static_cast<size_t>(group)];
+  }
+  std::byte* open_gradients(int64_t group) override;
+  void close_gradients(int64_t group) override;
+
+  TrainableModel* model_;
+  Communicator* comm_;
+  ThreadPool* pool_;
+  SharedSegment weights_;
+  SharedSegment packed_;
+  std::vector<std::byte*> forms_;  // by group; empty: none are kept
+};
+
+}  // namespace tessera
