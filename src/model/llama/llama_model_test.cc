@@ -126,18 +126,19 @@ TEST_P(ModelOptions, ReserveAllocatesWhatWasPredictedAndTheArenasAreUsedUp) {
     Arena measured_saved = Arena::measuring();
     Arena measured_working = Arena::measuring();
     Activations activations;
-    activations.lay_out(config(), dtype(), limits.max_tokens, mode, measured_saved, measured_working);
+    activations.lay_out(config(), dtype(), limits.max_tokens, mode, measured_saved, measured_working, {});
     PageBuffer memory(measured_saved.high_water_bytes() + measured_working.high_water_bytes());
     const auto block = memory.as<std::byte>();
     const auto num_saved = static_cast<size_t>(measured_saved.high_water_bytes());
     Arena saved(block.first(num_saved));
     Arena working(block.subspan(num_saved));
-    activations.lay_out(config(), dtype(), limits.max_tokens, mode, saved, working);
+    activations.lay_out(config(), dtype(), limits.max_tokens, mode, saved, working, {});
     EXPECT_EQ(saved.high_water_bytes(), measured_saved.high_water_bytes());
     EXPECT_EQ(working.high_water_bytes(), measured_working.high_water_bytes());
     Arena short_saved(block.first(num_saved - kCacheLineBytes));
     Arena enough(block.subspan(num_saved));
-    EXPECT_THROW(activations.lay_out(config(), dtype(), limits.max_tokens, mode, short_saved, enough), Error);
+    EXPECT_THROW(activations.lay_out(config(), dtype(), limits.max_tokens, mode, short_saved, enough, {}),
+                 Error);
   }
 }
 
@@ -244,7 +245,7 @@ TEST(Activations, BytesAreThoseOfTheFormula) {
     const auto saved_bytes = [&](ActivationMode mode) {
       Arena saved = Arena::measuring();
       Arena working = Arena::measuring();
-      Activations().lay_out(config, DType::kBF16, kTokens, mode, saved, working);
+      Activations().lay_out(config, DType::kBF16, kTokens, mode, saved, working, {});
       return saved.high_water_bytes();
     };
     const int64_t Q = (H + 2 * G) * E;
