@@ -94,7 +94,7 @@ constexpr ForeignNames kNames[] = {
     // What Tessera does not have.
     means("finetuning_type", "lora"),
     means("use_rslora", "rslora"),
-    missing("qlora qlora_* dora loraplus_* pissa_* init_lora_weights lora_* peft_* adapter_*",
+    missing("qlora qlora_* dora loraplus_* pissa_* init_lora_weights",
             "of adapters there is LoRA as Hu et al. describe it, on weights in bfloat16 or float32: see "
             "finetuning_type and lora_*"),
     missing("freeze_* unfrozen_parameters trainable_* num_layer_trainable badam_*",

@@ -45,10 +45,10 @@ nlohmann::json pattern(const std::string& flag, const std::string& text) {
 void declare_lora_flags(FlagTable* table, TrainingArguments* args) {
   table->begin_section("LoRA");
   table
-      ->add_choice(
-          "finetuning_type", &args->finetuning_type, {"full", "lora"},
-          "lora trains low-rank adapters beside the weights of the layers' linear modules, which stay "
-          "as they are; output_dir becomes a folder that PEFT reads.")
+      ->add_choice("finetuning_type", &args->finetuning_type, {"full", "lora"},
+                   "With lora, low-rank adapters are trained beside the weights of the layers' linear "
+                   "modules, which stay "
+                   "as they are; output_dir becomes a folder that PEFT reads.")
       .aliases = {"peft", "peft_type"};
   Flag& rank = table->add("lora_rank", &args->lora_rank, "Rank r of the adapters.");
   rank.aliases = {"lora_r"};
@@ -83,6 +83,11 @@ void check_lora_arguments(const FlagTable& table, const TrainingArguments& args)
   if (is_lora && args.load_weights_once == "per_cluster") {
     log_warning(
         "load_weights_once per_cluster: each node reads the weights beside which adapters are trained");
+  }
+  if (is_lora && args.optimizer_in_backward) {
+    fail(ExitCode::kBadConfig,
+         "optimizer_in_backward contradicts finetuning_type lora: the gradients of adapters are small; leave "
+         "it out");
   }
   if (is_lora && args.adapter_name_or_path.empty()) return;
   if (!is_lora && !args.adapter_name_or_path.empty()) {

@@ -185,6 +185,11 @@ struct RandomRun {
     write_text_file(fs::path(tiny.args.model) / "tokenizer.json", byte_tokenizer({"</s>"}).dump());
     write_text_file(fs::path(tiny.args.model) / "tokenizer_config.json", R"({"eos_token": "</s>"})");
     draw_training(draw, &tiny.args);
+    if (tiny.args.finetuning_type == "lora") {
+      tiny.args.optimizer_in_backward = false;
+      tiny.args.offload_param_device = "none";
+      if (tiny.args.optim == "adamw_8bit") tiny.args.optim = "adamw_bf16";
+    }
     if (tiny.args.optim == "adamw_8bit" && !begins_with_blocks(config)) tiny.args.optim = "adamw_bf16";
     draw_data(draw, tiny.folder().path(), &tiny.args);
     draw_division(draw, machine, &tiny.args);
