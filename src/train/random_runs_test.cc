@@ -89,7 +89,8 @@ void draw_division(Draw& draw, const Machine& machine, TrainingArguments* args) 
   args->gradient_checkpointing = draw.coin();
   args->gradient_checkpointing_mode = draw.one_of({"full", "selective", "offload"});
   args->merge_micro_batches = draw.one_of({"auto", "always", "never"});
-  args->optimizer_in_backward = machine.ranks.world_size() == 1 && draw.coin();
+  args->optimizer_in_backward =
+      machine.ranks.world_size() == 1 && args->finetuning_type == "full" && draw.coin();
   if (args->optimizer_in_backward) args->merge_micro_batches = "always";
   args->offload_param_device = args->optimizer_in_backward ? draw.one_of({"none", "nvme"}) : "none";
   args->pack_weights = draw.one_of({"auto", "always", "never"});
@@ -185,12 +186,8 @@ struct RandomRun {
     write_text_file(fs::path(tiny.args.model) / "tokenizer.json", byte_tokenizer({"</s>"}).dump());
     write_text_file(fs::path(tiny.args.model) / "tokenizer_config.json", R"({"eos_token": "</s>"})");
     draw_training(draw, &tiny.args);
-    if (tiny.args.finetuning_type == "lora") {
-      tiny.args.optimizer_in_backward = false;
-      tiny.args.offload_param_device = "none";
-      if (tiny.args.optim == "adamw_8bit") tiny.args.optim = "adamw_bf16";
-    }
-    if (tiny.args.optim == "adamw_8bit" && !begins_with_blocks(config)) tiny.args.optim = "adamw_bf16";
+    const bool has_blocks = tiny.args.finetuning_type == "full" && begins_with_blocks(config);
+    if (tiny.args.optim == "adamw_8bit" && !has_blocks) tiny.args.optim = "adamw_bf16";
     draw_data(draw, tiny.folder().path(), &tiny.args);
     draw_division(draw, machine, &tiny.args);
   }
