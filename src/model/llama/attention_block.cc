@@ -99,6 +99,7 @@ void attention_block_recompute(Ops& ops, const AttentionBlockConfig& config, con
   }
   if (kept.stream) return;
   ops.linear(saved.o_THE, weights.wo_DHE, weights.bo_D, y_TD);
+  lora_forward(ops, weights.lora_o, saved.o_THE, scratch.lora, y_TD);
   ops.add(y_TD, saved.x_TD);
 }
 
