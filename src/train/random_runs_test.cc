@@ -93,7 +93,10 @@ void draw_division(Draw& draw, const Machine& machine, TrainingArguments* args) 
   if (args->optimizer_in_backward) args->merge_micro_batches = "always";
   args->offload_param_device = args->optimizer_in_backward ? draw.one_of({"none", "nvme"}) : "none";
   args->pack_weights = draw.one_of({"auto", "always", "never"});
-  if (args->offload_param_device == "nvme" && args->pack_weights == "always") args->pack_weights = "auto";
+  const bool leaves_node = args->gather_schedule == "per_layer" && machine.ranks.num_nodes > 1;
+  if ((leaves_node || args->offload_param_device == "nvme") && args->pack_weights == "always") {
+    args->pack_weights = "auto";
+  }
   args->load_weights_once = *args->zero_stage == 0 ? "per_node" : draw.one_of({"per_node", "per_cluster"});
   args->async_save = draw.coin();
   args->offload_optimizer_device = draw.one_of({"none", "nvme"});
