@@ -114,7 +114,7 @@ struct AsyncFile::State {
   }
 
   void open() {
-    // Of a process that was killed at the wrong moment; if it stays, the creation fails and says why.
+    // Left by a process that was killed at the wrong moment; if it stays, the creation fails and says why.
     ::unlink(path.c_str());
     fd = create_unnamed(path, O_DIRECT);
     is_direct = static_cast<bool>(fd);

@@ -18,7 +18,7 @@
 namespace tessera {
 namespace {
 
-// Of a type without codes of its own, as its values are stored.
+// Calls body(byte) for every byte of these elements, as they are stored.
 template <typename Body>
 void for_each_byte(DType dtype, int64_t first, int64_t count, const Body& body) {
   for (int64_t i = state_bytes(dtype, first); i < state_bytes(dtype, first + count); ++i) body(i);

@@ -12,7 +12,7 @@ namespace tessera {
 // Layers in memory at once: the one in use, the next, which is being read, and the last, which is being
 // written.
 inline constexpr int64_t kLayerSlots = 3;
-// Of places in memory and in the file, in bytes.
+// Alignment of places in memory and in the file, in bytes.
 inline constexpr int64_t kPlaceAlignment = 4096;
 
 // Elements of layers in the file that are read or written outside of a pass at a time.
