@@ -194,7 +194,7 @@ struct AsyncFile::State {
   // Takes the result of a request, bytes or a negative errno value. True: part of the block is left.
   bool advance(Block& block, int64_t result) {
     if (result < 0 && is_temporary(static_cast<int>(-result))) return true;
-    // What goes on after a short transfer must be aligned too.
+    // The rest of a short transfer must be aligned, too.
     const int64_t bytes = result / kDirectAlignment * kDirectAlignment;
     const std::lock_guard lock(mutex);
     if (bytes <= 0) {

@@ -148,7 +148,7 @@ class TrainableModel {
   const ActivationLimits& limits() const { return limits_; }
   const std::filesystem::path& input_file() const { return input_file_; }
   const AsyncFileSettings& input_file_settings() const { return input_file_settings_; }
-  // Whether the pass goes on to backward, which reads what forward saves.
+  // Whether a backward pass follows, which reads what forward saves.
   bool has_backward() const { return has_backward_; }
   // Shows what a part of a layer has computed.
   void show(int64_t layer, const char* part, ConstTensorView values_TD) const {

@@ -11,8 +11,6 @@
 
 namespace tessera {
 
-static_assert(kPlaceAlignment == kDirectAlignment);
-
 namespace {
 
 // Calls transfer(bytes done so far) until all bytes are; it returns what pread and pwrite do.
