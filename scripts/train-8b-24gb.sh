@@ -4,7 +4,7 @@
 # backward pass. First says what it needs of memory and disk, and ends if the disk has less. Finished stages are not
 # repeated, and a run that was stopped resumes from its last checkpoint.
 # Settings: TRAIN_8B_DIR (build/train-8b), TRAIN_8B_STEPS (5), TRAIN_8B_TOKENS (2048, of a row; a step has one),
-# TRAIN_8B_OPTIM (adamw_bf16; adamw_torch is the exact form), TRAIN_8B_SAVE_STEPS (0: checkpoints are written only on
+# TRAIN_8B_OPTIM (adamw_8bit; adamw_torch is the exact form), TRAIN_8B_SAVE_STEPS (0: checkpoints are written only on
 # SIGTERM or Ctrl-C), TRAIN_8B_MEMORY (24GB, what the plan may take), TRAIN_8B_CONFIG (a config.json with another shape),
 # TRAIN_8B_FLAGS (more flags of tessera train), TESSERA (build/release/tessera, built if it is not there).
 set -euo pipefail
@@ -43,7 +43,7 @@ JSON
 fi
 
 flags=(--packing --max_length "$tokens" --per_device_train_batch_size 1 --gradient_checkpointing --max_steps "$steps"
-  --learning_rate 1e-5 --optim "${TRAIN_8B_OPTIM:-adamw_bf16}" --optimizer_in_backward --clip_mode previous
+  --learning_rate 1e-5 --optim "${TRAIN_8B_OPTIM:-adamw_8bit}" --optimizer_in_backward --clip_mode previous
   --offload_optimizer_device nvme --offload_param_device nvme --offload_dir "$dir/offload" --measure_peak false)
 if [ "$save_steps" = 0 ]; then
   flags+=(--save_strategy no)

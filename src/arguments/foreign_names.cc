@@ -164,7 +164,7 @@ constexpr ForeignNames kNames[] = {
     means("offload_dir", "nvme_path offload_path offload_folder"),
     means("offload_param_device", "param_offload"),
     missing(
-        "offload_*",
+        "offload_state_dict offload_buffers offload_weights offload_model offload_states",
         "offload_optimizer_device nvme keeps the optimizer's state on a disk, offload_param_device nvme the "
         "weights of layers"),
     missing("unsloth unsloth_* use_unsloth use_unsloth_* enable_liger_kernel liger "

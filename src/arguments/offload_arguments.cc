@@ -23,10 +23,10 @@ void declare_offload_flags(FlagTable* table, TrainingArguments* args) {
       "update. The result is the same.");
   table->add_choice(
       "offload_param_device", &args->offload_param_device, {"none", "cpu", "nvme"},
-      "Where the weights of decoder layers are: none and cpu mean memory; nvme means a file in offload_dir, "
-      "with the layer in use and its neighbours in memory, read ahead of the passes and written behind the "
-      "updates; embedding and head stay in memory. Needs optimizer_in_backward, and so one rank. The result "
-      "is the same.");
+      "Where the weights of decoder layers are kept: in memory (none, cpu) or in a file in offload_dir "
+      "(nvme). With nvme, memory holds embedding, head, the layer in use and its neighbours; the next layer "
+      "is read, and the last one written back, while this one is computed. Requires optimizer_in_backward, "
+      "and therefore a single rank. The result is the same.");
   Flag& folder =
       table->add("offload_dir", &args->offload_dir,
                  "Folder for what is kept on a disk; a fast local one. Its files have no names while they "

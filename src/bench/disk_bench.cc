@@ -22,12 +22,12 @@ namespace {
 constexpr int64_t kMemoryBytes = int64_t{64} << 20;  // through which files are read and written
 constexpr int64_t kPlainBlockBytes = int64_t{4} << 20;
 constexpr int64_t kNumVerified = int64_t{1} << 22;
-constexpr StateTensors kTensors = AdamW::kStateTensors;
+constexpr StateTensors kStateOnDisk = AdamW::kStateTensors;
 
 // Parameters whose state is in a file, or in memory.
-class Update {
+class StateUpdate {
  public:
-  Update(int64_t num_elements, const std::optional<StateFileSettings>& file, ThreadPool& pool)
+  StateUpdate(int64_t num_elements, const std::optional<StateFileSettings>& file, ThreadPool& pool)
       : weights_(num_elements * dtype_bytes(DType::kBF16)),
         gradients_(num_elements * dtype_bytes(DType::kF32)),
         state_(std::make_unique<AdamW>(OptimizerSettings()), {{0, num_elements, true}},
@@ -55,7 +55,7 @@ int64_t bytes_moved(const AsyncFileStatistics& statistics) {
 }
 
 Verification verify(const StateFileSettings& settings, int64_t num_elements, ThreadPool& pool) {
-  Update on_disk(num_elements, settings, pool), in_memory(num_elements, {}, pool);
+  StateUpdate on_disk(num_elements, settings, pool), in_memory(num_elements, {}, pool);
   for (int step = 0; step < 3; ++step) {
     on_disk.take_step();
     in_memory.take_step();
@@ -168,7 +168,7 @@ class Peak {
 
 std::vector<BenchLine> run_disk_case(const DiskCase& c, const MeasureOptions& options, ThreadPool& pool) {
   const StateFileSettings settings = {c.folder / "state", c.transfers};
-  const int64_t element_bytes = optimizer_state_file_bytes(kTensors, 1 << 20, DType::kBF16) >> 20;
+  const int64_t element_bytes = optimizer_state_file_bytes(kStateOnDisk, 1 << 20, DType::kBF16) >> 20;
   const int64_t num_elements = std::max<int64_t>(c.size_bytes / element_bytes, 1);
   Peak peak(c);
   BenchLine common;
@@ -197,7 +197,7 @@ std::vector<BenchLine> run_disk_case(const DiskCase& c, const MeasureOptions& op
     measure(
         "write", gigabytes, [&] { file.move(false); }, [&] { return peak.write(); });
   }
-  Update update(num_elements, settings, pool);
+  StateUpdate update(num_elements, settings, pool);
   update.take_step();
   const int64_t before = bytes_moved(update.statistics());
   update.take_step();

@@ -50,7 +50,7 @@ class StoredParts {
   //   with a model in BF16:  I16, the remainder of master_remainder() (base/float_types.h)
   //   with a model in F16:   F32, the master itself
   std::optional<DType> dtype(size_t part) const { return parts_[part].dtype; }
-  // Of the first `count` elements, as state_bytes().
+  // Bytes of the first `count` elements (state_bytes()).
   int64_t bytes(size_t part, int64_t count) const {
     return parts_[part].dtype ? state_bytes(*parts_[part].dtype, count) : 0;
   }

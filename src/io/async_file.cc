@@ -114,7 +114,7 @@ struct AsyncFile::State {
   }
 
   void open() {
-    // Of a process that was killed at the wrong moment; if it stays, the creation fails and says why.
+    // Left by a process that was killed at the wrong moment; if it stays, the creation fails and says why.
     ::unlink(path.c_str());
     fd = create_unnamed(path, O_DIRECT);
     is_direct = static_cast<bool>(fd);
@@ -194,7 +194,7 @@ struct AsyncFile::State {
   // Takes the result of a request, bytes or a negative errno value. True: part of the block is left.
   bool advance(Block& block, int64_t result) {
     if (result < 0 && is_temporary(static_cast<int>(-result))) return true;
-    // What goes on after a short transfer must be aligned too.
+    // The rest of a short transfer must be aligned, too.
     const int64_t bytes = result / kDirectAlignment * kDirectAlignment;
     const std::lock_guard lock(mutex);
     if (bytes <= 0) {

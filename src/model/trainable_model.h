@@ -163,7 +163,7 @@ class TrainableModel {
   const ActivationLimits& limits() const { return limits_; }
   const std::filesystem::path& input_file() const { return input_file_; }
   const AsyncFileSettings& input_file_settings() const { return input_file_settings_; }
-  // Whether the pass goes on to backward, which reads what forward saves.
+  // Whether a backward pass follows, which reads what forward saves.
   bool has_backward() const { return has_backward_; }
   const LoraLimits& lora_limits() const { return lora_limits_; }
   // Of the pass that begins; null: none.

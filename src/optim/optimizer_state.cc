@@ -91,12 +91,15 @@ OptimizerState::OptimizerState(std::unique_ptr<const Optimizer> optimizer, std::
     for (const DType dtype : dtypes_) parts_.emplace_back(state_bytes(dtype, num_state_elements_));
   }
   if (gradients.dtype() == DType::kBF16) widened_ = PageBuffer(kWidenedBlock * dtype_bytes(DType::kF32));
+  int64_t end_of_state = 0;
   for (const ParameterRange& range : ranges_) {
     TESSERA_CHECK(range.begin >= 0 && range.count >= 0 && range.begin + range.count <= weights.num_elements(),
                   "range of {} elements at {} of {}", range.count, range.begin, weights.num_elements());
     TESSERA_CHECK(0 <= range.gradient_begin && range.gradient_begin + range.count <= gradients.num_elements(),
                   "gradient of {} elements at {} of {}", range.count, range.gradient_begin,
                   gradients.num_elements());
+    TESSERA_CHECK(range.state_begin >= end_of_state, "state at {} after {}", range.state_begin, end_of_state);
+    end_of_state = range.state_begin + range.count;
     check_elements(range.begin, range.state_begin, range.count);
     for (const StateTensor& tensor : optimizer_->state_tensors()) {
       const int64_t block = state_block(tensor.dtype);

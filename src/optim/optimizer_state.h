@@ -56,7 +56,7 @@ class OptimizerState {
   void update(const OptimizerStep& step) { update(0, num_ranges(), step); }
   // The ranges of the update after this one or the next: their state may be read from the file ahead of it.
   void announce(int64_t first, int64_t last);
-  // Of the file; zeros without one.
+  // Traffic of the file; zeros without one.
   AsyncFileStatistics file_statistics() const;
 
   // Float32 master weights of elements [begin, begin + destination.size()) of the weights, whose state begins

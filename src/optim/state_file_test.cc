@@ -18,7 +18,7 @@
 namespace tessera {
 namespace {
 
-// Of a type without codes of its own, as its values are stored.
+// Calls body(byte) for every byte of these elements, as they are stored.
 template <typename Body>
 void for_each_byte(DType dtype, int64_t first, int64_t count, const Body& body) {
   for (int64_t i = state_bytes(dtype, first); i < state_bytes(dtype, first + count); ++i) body(i);
@@ -82,7 +82,15 @@ std::vector<float> normal_numbers(int64_t count, uint64_t seed) {
 }
 
 // Two states with the same history, one of them in a file.
-class StateInFile : public testing::TestWithParam<std::tuple<DType, DType>> {
+struct StateInFileTypes {
+  DType weights, gradients;
+
+  friend void PrintTo(const StateInFileTypes& types, std::ostream* out) {
+    *out << dtype_name(types.weights) << ", " << dtype_name(types.gradients);
+  }
+};
+
+class StateInFile : public testing::TestWithParam<StateInFileTypes> {
  protected:
   static constexpr int64_t kCount = 60'000;
 
@@ -108,7 +116,7 @@ class StateInFile : public testing::TestWithParam<std::tuple<DType, DType>> {
 
   void set_gradients(Side& side, uint64_t seed) const {
     const std::vector<float> values = normal_numbers(kCount, seed);
-    if (std::get<1>(GetParam()) == DType::kF32) {
+    if (GetParam().gradients == DType::kF32) {
       std::ranges::copy(values, side.gradients.as<float>().begin());
     } else {
       std::ranges::transform(values, side.gradients.as<bf16>().begin(),
@@ -124,13 +132,15 @@ class StateInFile : public testing::TestWithParam<std::tuple<DType, DType>> {
 
   const TestFolder folder_;
   ThreadPool pool_{2};
-  Side memory_{std::get<0>(GetParam()), std::get<1>(GetParam()), pool_, {}};
-  Side file_{std::get<0>(GetParam()), std::get<1>(GetParam()), pool_, StateFileSettings{folder_ / "state"}};
+  Side memory_{GetParam().weights, GetParam().gradients, pool_, {}};
+  Side file_{GetParam().weights, GetParam().gradients, pool_, StateFileSettings{folder_ / "state"}};
 };
 
 INSTANTIATE_TEST_SUITE_P(, StateInFile,
-                         testing::Combine(testing::Values(DType::kBF16, DType::kF32),
-                                          testing::Values(DType::kF32, DType::kBF16)));
+                         testing::Values(StateInFileTypes{DType::kBF16, DType::kF32},
+                                         StateInFileTypes{DType::kBF16, DType::kBF16},
+                                         StateInFileTypes{DType::kF32, DType::kF32},
+                                         StateInFileTypes{DType::kF32, DType::kBF16}));
 
 TEST_P(StateInFile, HasTheBitsOfStateInMemory) {
   for (Side* side : {&memory_, &file_}) side->state.write_master(0, normal_numbers(kCount, 1));

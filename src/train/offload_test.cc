@@ -156,7 +156,7 @@ TEST(Offload, ADiskWithoutRoomIsRefusedAtTheStart) {
   offload(&tiny.args, disk / "offload");
   expect_error(
       ExitCode::kBadConfig,
-      {(disk / "offload").native(), "not enough disk space for the optimizer's state", "2.00 MiB free"},
+      {(disk / "offload").native(), "not enough disk space for what a node keeps there", "2.00 MiB free"},
       [&] { tiny.train(); });
   ::umount2(disk.path().c_str(), MNT_DETACH);
 }

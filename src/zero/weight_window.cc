@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/memory.h"
+#include "io/async_file.h"
 
 namespace tessera {
 
@@ -15,7 +16,7 @@ WeightWindow weight_window(const ZeroLayout& layout, DType dtype, bool layers_in
     window.num_elements = layout.num_elements();
     return window;
   }
-  const int64_t alignment = kPlaceAlignment / dtype_bytes(dtype);
+  const int64_t alignment = kDirectAlignment / dtype_bytes(dtype);
   const auto place = [&](const Part& group) { return round_up(group.size(), alignment); };
   int64_t largest_layer = 0;
   for (size_t g = 1; g + 1 < num_groups; ++g) {

@@ -12,14 +12,12 @@ namespace tessera {
 // Layers in memory at once: the one in use, the next, which is being read, and the last, which is being
 // written.
 inline constexpr int64_t kLayerSlots = 3;
-// Of places in memory and in the file, in bytes.
-inline constexpr int64_t kPlaceAlignment = 4096;
-
 // Elements of layers in the file that are read or written outside of a pass at a time.
 inline constexpr int64_t kStagedElements = int64_t{1} << 18;
 
 // Without layers in a file, the flat array. Otherwise embedding and head have places of their own, layers
-// share kLayerSlots, in turn, and there is a place for staged elements.
+// share kLayerSlots, in turn, and there is a place for staged elements. All places, in memory and in the
+// file, are multiples of kDirectAlignment bytes.
 struct WeightWindow {
   std::vector<int64_t> begin;  // by group, in elements
   int64_t staging_begin = 0;

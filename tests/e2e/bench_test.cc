@@ -64,7 +64,7 @@ INSTANTIATE_TEST_SUITE_P(
         SubBenchmark{{"elementwise", "--preset", "15m", "--rows", "8", "--vocab_size", "100"}, 10},
         SubBenchmark{{"comm", "--ranks", "2", "3", "--buffer_mb", "1", "--peers", "gloo"}, 2},
         SubBenchmark{{"load", "--size_mb", "1", "--ranks", "1", "2", "--cache", "warm"}, 4},
-        SubBenchmark{{"optimizer", "--num_parameters", "1000"}, 3},
+        SubBenchmark{{"optimizer", "--num_parameters", "1000"}, 4},
         SubBenchmark{{"plan", "--preset", "15m", "--layers", "1", "--vocab_size", "64", "--ranks", "2",
                       "--gradient_checkpointing", "false"},
                      1},

@@ -78,7 +78,7 @@ TestState zero_state(const ParameterLayout& layout, StateTensors tensors) {
 
 namespace {
 
-// Of a random word, so that the type can keep the value, or (codes, which need not) a finite one.
+// The bits of a random word that leave a value which the type can keep or, for codes, one that is finite.
 uint32_t kept_bits(DType dtype) {
   switch (dtype) {
     case DType::kBF16:

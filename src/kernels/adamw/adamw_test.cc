@@ -305,7 +305,7 @@ struct CodedState {
     }
     gradient.resize(weight.size());
   }
-  // Of widely different sizes in a block; some zero.
+  // Gradients of widely different sizes in a block; some are zero.
   void new_gradient(int64_t step) {
     for (size_t i = 0; i < gradient.size(); ++i) {
       gradient[i] = i % 5 == 2 ? 0 : wild_value(static_cast<uint64_t>(100 + step), static_cast<int64_t>(i));

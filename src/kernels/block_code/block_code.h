@@ -30,7 +30,7 @@ namespace tessera {
 inline constexpr int64_t kCodeBlock = 32;
 inline constexpr int64_t kCodeBlockBytes = 1 + kCodeBlock;
 
-// Of the magnitudes of I8 and U8.
+// Mantissa bits of the magnitudes in I8 and U8 codes.
 inline constexpr int kSignedMantissaBits = 3;
 inline constexpr int kSquareMantissaBits = 4;
 // The smallest scales: a magnitude, and the square of a U8 magnitude, is zero or a normal number.

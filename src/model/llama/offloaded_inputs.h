@@ -23,7 +23,7 @@ class OffloadedInputs {
  public:
   static constexpr int64_t kSlots = 3;
 
-  // Of `bytes` bytes, as far as transfers are concerned.
+  // The bytes that an input of `bytes` bytes takes, padded for transfers.
   static int64_t slot_bytes(int64_t bytes);
   // Size of the file: 0 if the slots hold the inputs of all layers.
   static int64_t file_bytes(int64_t num_layers, int64_t slot_bytes);

@@ -52,7 +52,7 @@ class StreamedParameters : public ParameterState, private ParameterAccess, priva
   void close_gradients(int64_t group) override;
 
   void update_group(int64_t group, double group_squares);
-  // Of the open group, which has a value that is not finite.
+  // The first parameter of the open group with a gradient that is not finite; there is one.
   std::string find_not_finite(int64_t group) const;
   TensorView gradients_of(int64_t group) const;
   // Calls body(group, begin, values) for pieces of the values, those of elements from `begin` on: each of a

@@ -11,8 +11,6 @@
 
 namespace tessera {
 
-static_assert(kPlaceAlignment == kDirectAlignment);
-
 namespace {
 
 // Calls transfer(bytes done so far) until all bytes are; it returns what pread and pwrite do.
@@ -48,7 +46,7 @@ std::byte* StreamedWeights::address(int64_t group) const {
   return memory_.bytes() + begin(group) * dtype_bytes(memory_.dtype());
 }
 
-// Of a group in the file, with the padding that transfers need.
+// Memory of a group that is in the file, with the padding that transfers need.
 std::span<std::byte> StreamedWeights::bytes_of(int64_t group) const {
   const ParameterLayout::Group range = layout_->groups()[static_cast<size_t>(group)];
   const int64_t size_bytes = (range.end - range.begin) * dtype_bytes(memory_.dtype());
