@@ -44,8 +44,8 @@ bool reached(const CounterCell& cell, uint64_t value) {
 }
 
 // The affinity mask is this rank's own; the quota is that of all ranks of a container.
-bool ranks_have_processors(int num_ranks) {
-  static const double num_usable =
+bool have_processors(int num_ranks) {
+  const double num_usable =
       std::min<double>(static_cast<double>(sysconf(_SC_NPROCESSORS_ONLN)),
                        cpu_limits().quota.value_or(std::numeric_limits<double>::infinity()));
   return num_usable >= num_ranks;
@@ -65,6 +65,7 @@ void publish(CounterCell& cell, uint64_t value) {
 NodeState::NodeState(const World& world, const NodeGroupOptions& options, FailureDetector& failures)
     : peers(static_cast<size_t>(world.local_world_size)),
       world_(world),
+      ranks_have_processors_(have_processors(size())),
       timeout_(options.timeout),
       position_(options.position),
       failures_(failures) {}
@@ -202,7 +203,7 @@ void NodeWait::until(CounterCell& cell, int index, uint64_t value) {
 
 void NodeWait::wait_until(CounterCell& cell, int index, uint64_t value) {
   if (reached(cell, value)) return;
-  if (ranks_have_processors(state_.size())) {
+  if (state_.ranks_have_processors()) {
     for (int i = 0; i < kSpins; ++i) {
       _mm_pause();
       if (reached(cell, value)) return;

@@ -63,6 +63,8 @@ class NodeState {
   RankPosition* position() const { return position_; }
   std::chrono::milliseconds timeout() const { return timeout_; }
   void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
+  // Whether each rank can have a processor of its own.
+  bool ranks_have_processors() const { return ranks_have_processors_; }
   int rank_of(int index) const { return world_.node_rank * world_.local_world_size + index; }
   // "rank 3 on host worker-1".
   std::string describe(int index) const;
@@ -103,6 +105,7 @@ class NodeState {
   bool find_closed_peers(std::array<bool, kMaxLocalRanks>* closed) const;
 
   const World world_;
+  const bool ranks_have_processors_;
   std::atomic<std::chrono::milliseconds> timeout_;
   RankPosition* const position_;
   FailureDetector& failures_;

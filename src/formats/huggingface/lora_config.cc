@@ -12,7 +12,7 @@
 namespace tessera {
 namespace {
 
-constexpr int64_t kMaxConfigBytes = int64_t{1} << 20;
+constexpr int64_t kMaxAdapterConfigBytes = int64_t{1} << 20;
 constexpr int64_t kMaxRank = 1 << 14;
 constexpr double kMaxAlpha = 1e6;
 
@@ -159,7 +159,7 @@ LoraConfig parse_lora_config(std::string_view json, const std::string& origin) {
 
 LoraConfig read_lora_config(const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / kAdapterConfigName;
-  return parse_lora_config(read_text_file(path, kMaxConfigBytes), path.native());
+  return parse_lora_config(read_text_file(path, kMaxAdapterConfigBytes), path.native());
 }
 
 std::string write_lora_config(const LoraConfig& config) {
