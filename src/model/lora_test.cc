@@ -104,8 +104,9 @@ std::vector<std::pair<std::string, LoraConfig>> adapter_cases() {
 TEST(LoraGradient, OfEveryAdapterEqualsFiniteDifferencesOfTheMergedModel) {
   constexpr double kRelativeBound = 4 * 10 * 2 * 5 * 0x1.0p-24, kDifferenceBound = 1e-7, kStep = 1e-5;
   for (const NamedConfig& named : all_option_configs()) {
-    for (const auto& [name, lora] : adapter_cases()) {
-      SCOPED_TRACE(named.name + ", " + name);
+    for (const auto& adapter_case : adapter_cases()) {
+      const LoraConfig& lora = adapter_case.second;
+      SCOPED_TRACE(named.name + ", " + adapter_case.first);
       const ModelConfig config = with(named.config, lora);
       const auto rows = random_rows({7, 1, 6}, config.vocab_size, kSeed);
       const PackedBatch batch = pack(rows);
