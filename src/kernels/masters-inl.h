@@ -72,6 +72,16 @@ struct SplitMasters {
   }
 };
 
+// Prefetches for an update of a cache line of float32 from i on; harmless beyond the end of an array.
+template <class Masters>
+HWY_INLINE void prefetch_ahead(const Masters& masters, const float* gradient, int64_t i) {
+  constexpr int64_t kLine = 16;
+  for (int64_t ahead = i + kUpdatePrefetch, end = ahead + 32; ahead < end; ahead += kLine) {
+    __builtin_prefetch(gradient + ahead, /*rw=*/0);
+    masters.prefetch(ahead);
+  }
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace tessera
 HWY_AFTER_NAMESPACE();
