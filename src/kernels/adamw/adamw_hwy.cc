@@ -89,7 +89,7 @@ HWY_INLINE void update(const Masters& masters, const Moments& moments, const flo
       __builtin_prefetch(gradient + ahead, /*rw=*/0);
       __builtin_prefetch(moments.m + ahead, /*rw=*/1);
       __builtin_prefetch(moments.v + ahead, /*rw=*/1);
-      masters.prefetch(ahead);
+      masters.prefetch(ahead, 1);
       auto m = access.load(d, moments.m + i), v = access.load(d, moments.v + i);
       const auto updated =
           update_vector(d, masters.load(d, access, i), access.load(d, gradient + i), &m, &v, scalars);
@@ -103,25 +103,26 @@ HWY_INLINE void update(const Masters& masters, const Moments& moments, const flo
 template <class Masters>
 HWY_INLINE void update_coded(const Masters& masters, const CodedMoments& moments, const float* gradient,
                              int64_t count, const AdamWScalars& scalars, ThreadPool& pool) {
-  const auto update_block = [&](auto elements, int64_t i, const uint32_t* random) TESSERA_LOOP_BODY {
-    const FloatTag d;
-    prefetch_ahead(masters, gradient, i);
-    BlockUpdate<kSignedMantissaBits> m_block(moments.m, i);
-    BlockUpdate<kSquareMantissaBits> v_block(moments.v, i);
-    for (int64_t lane = 0; lane < kCodeBlock; lane += lanes(d)) {
-      const auto access = elements.access(lane);
-      const auto root = v_block.load(lane);
-      auto m = m_block.load(lane), v = hn::Mul(root, root);
-      const auto updated = update_vector(d, masters.load(d, access, i + lane),
-                                         access.load(d, gradient + i + lane), &m, &v, scalars);
-      m_block.keep(m, lane);
-      v_block.keep(hn::Sqrt(v), lane);
-      masters.store(d, access, updated, i + lane);
-    }
-    m_block.template store<0>(random);
-    v_block.template store<16>(random);
-  };
   pool.parallel_blocks(count, kUpdateBlock, [&](int64_t begin, int64_t end) HWY_ATTR {
+    // By value: the compiler must assume that a store of codes, which are bytes, changes what it can reach.
+    const auto update_block = [=](auto elements, int64_t i, const uint32_t* random) TESSERA_LOOP_BODY {
+      const FloatTag d;
+      prefetch_update(masters, gradient, i, kCodeBlock);
+      BlockUpdate<kSignedMantissaBits> m_block(moments.m, i);
+      BlockUpdate<kSquareMantissaBits> v_block(moments.v, i);
+      for (int64_t lane = 0; lane < kCodeBlock; lane += lanes(d)) {
+        const auto access = elements.access(lane);
+        const auto root = v_block.load(lane);
+        auto m = m_block.load(lane), v = hn::Mul(root, root);
+        const auto updated = update_vector(d, masters.load(d, access, i + lane),
+                                           access.load(d, gradient + i + lane), &m, &v, scalars);
+        m_block.keep(m, lane);
+        v_block.keep(hn::Sqrt(v), lane);
+        masters.store(d, access, updated, i + lane);
+      }
+      m_block.template store<0>(random);
+      v_block.template store<16>(random);
+    };
     for_each_code_block(begin, end, moments.first_element, scalars.step, update_block);
   });
 }

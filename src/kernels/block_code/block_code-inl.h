@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "kernels/block_code/block_code.h"
 #include "kernels/masters-inl.h"
@@ -29,18 +30,21 @@ namespace HWY_NAMESPACE {
 // from `codes` on.
 template <int kMantissaBits>
 class BlockUpdate {
+  static constexpr bool kIsSigned = kMantissaBits == kSignedMantissaBits;
   using D = FloatTag;
   using D32 = hn::Rebind<int32_t, D>;
-  using D8 = hn::Rebind<uint8_t, D>;
+  using DU32 = hn::Rebind<uint32_t, D>;
+  using D8 = hn::Rebind<std::conditional_t<kIsSigned, int8_t, uint8_t>, D>;
   using V = hn::Vec<D>;
   using V32 = hn::Vec<D32>;
+  using VU32 = hn::Vec<DU32>;
 
  public:
   HWY_INLINE BlockUpdate(std::byte* codes, int64_t i)
       : block_(reinterpret_cast<uint8_t*>(codes) + i / kCodeBlock * kCodeBlockBytes),
         base_(hn::Set(D32(), (block_[0] - 15) << 23)),
         zero_(hn::Set(D32(), block_[0] == kNotFiniteScale ? 0x7FC00000 : 0)),
-        largest_(hn::Zero(D32())) {
+        largest_(hn::Zero(DU32())) {
     constexpr int64_t kAhead = kUpdatePrefetch / kCodeBlock * kCodeBlockBytes;
     __builtin_prefetch(block_ + kAhead, /*rw=*/1);
   }
@@ -49,25 +53,27 @@ class BlockUpdate {
   // 0. I8: with their signs.
   HWY_INLINE V load(int64_t i) const {
     const D32 d32;
-    const V32 byte = hn::PromoteTo(d32, hn::LoadU(D8(), block_ + 1 + i));
-    const V32 code = is_signed() ? hn::And(byte, hn::Set(d32, 0x7F)) : byte;
-    const V32 value = hn::Add(hn::ShiftLeft<23 - kMantissaBits>(code), base_);
-    const V32 bits = hn::IfThenElse(hn::Eq(code, hn::Zero(d32)), zero_, value);
-    if (!is_signed()) return hn::BitCast(D(), bits);
-    return hn::BitCast(D(), hn::Or(bits, hn::ShiftLeft<24>(hn::AndNot(hn::Set(d32, 0x7F), byte))));
+    const auto* const from = reinterpret_cast<const hn::TFromD<D8>*>(block_ + 1 + i);
+    const V32 code = hn::PromoteTo(d32, hn::LoadU(D8(), from));
+    V32 bits = hn::ShiftLeft<23 - kMantissaBits>(code), is_not_zero = code;
+    if (kIsSigned) {
+      bits = hn::And(bits, hn::Set(d32, static_cast<int32_t>(0x87F00000)));  // the sign was extended
+      is_not_zero = hn::And(code, hn::Set(d32, 0x7F));
+    }
+    const V32 offset = hn::IfThenElse(hn::Eq(is_not_zero, hn::Zero(d32)), zero_, base_);
+    return hn::BitCast(D(), hn::Add(bits, offset));
   }
   // Keeps what load() gives next.
   HWY_INLINE void keep(V value, int64_t i) {
-    const D32 d32;
-    values_[i / lanes(D())] = hn::BitCast(d32, value);
-    largest_ = hn::Max(largest_, magnitude(hn::BitCast(d32, value)));
+    values_[i / lanes(D())] = hn::BitCast(D32(), value);
+    largest_ = hn::Max(largest_, hn::BitCast(DU32(), magnitude(values_[i / lanes(D())])));
   }
   // Codes the kept values, rounded with 16 bits of each of the random words from kShift on.
   template <int kShift>
   HWY_INLINE void store(const uint32_t* random) const {
     const D32 d32;
-    const uint32_t scale =
-        block_scale<kMantissaBits>(static_cast<uint32_t>(hn::GetLane(hn::MaxOfLanes(d32, largest_))));
+    const uint32_t max_bits = hn::GetLane(hn::MaxOfLanes(DU32(), largest_)) & 0x7FFFFFFF;
+    const uint32_t scale = block_scale<kMantissaBits>(max_bits);
     block_[0] = static_cast<uint8_t>(scale);
     if (scale == kNotFiniteScale) {
       std::memset(block_ + 1, 0, static_cast<size_t>(kCodeBlock));
@@ -76,35 +82,37 @@ class BlockUpdate {
     const V32 base = hn::Set(d32, static_cast<int32_t>((scale - 15) << kMantissaBits));
     for (int64_t i = 0; i < kCodeBlock; i += lanes(D())) {
       const V32 bits = values_[i / lanes(D())];
-      const auto words = hn::LoadU(hn::RebindToUnsigned<D32>(), random + i);
+      const VU32 words = hn::LoadU(DU32(), random + i);
       // In the upper 16 of the bits that are cut off.
       constexpr int kPlace = 7 - kMantissaBits;
       const V32 places = hn::BitCast(d32, kShift == 0 ? hn::ShiftLeft<kPlace>(words)
                                                       : hn::ShiftRight<std::max(0, kShift - kPlace)>(words));
       const V32 noise = hn::And(places, hn::Set(d32, 0xFFFF << kPlace));
       V32 code = hn::Sub(hn::ShiftRight<23 - kMantissaBits>(hn::Add(magnitude(bits), noise)), base);
-      if (is_signed()) {
+      if (kIsSigned) {
         const V32 sign = hn::And(hn::ShiftRight<24>(bits), hn::Set(d32, 0x80));
         code = hn::Or(hn::Max(code, hn::Zero(d32)), sign);
       } else {
-        const V32 positive = hn::Max(code, hn::Set(d32, 1));
-        code = hn::IfThenZeroElse(hn::Eq(magnitude(bits), hn::Zero(d32)), positive);
+        code = hn::IfThenElseZero(hn::Ne(bits, hn::Zero(d32)), hn::Max(code, hn::Set(d32, 1)));
       }
 #if HWY_TARGET <= HWY_AVX3
       _mm_storeu_si128(reinterpret_cast<__m128i*>(block_ + 1 + i), _mm512_cvtepi32_epi8(code.raw));
 #else
-      hn::StoreU(hn::DemoteTo(D8(), code), D8(), block_ + 1 + i);
+      const hn::Rebind<uint8_t, D> d8;
+      hn::StoreU(hn::DemoteTo(d8, code), d8, block_ + 1 + i);
 #endif
     }
   }
 
  private:
-  static constexpr bool is_signed() { return kMantissaBits == kSignedMantissaBits; }
-  static HWY_INLINE V32 magnitude(V32 bits) { return hn::And(bits, hn::Set(D32(), 0x7FFFFFFF)); }
+  // Square roots are not negative.
+  static HWY_INLINE V32 magnitude(V32 bits) {
+    return kIsSigned ? hn::And(bits, hn::Set(D32(), 0x7FFFFFFF)) : bits;
+  }
 
   uint8_t* block_;
   V32 base_, zero_;
-  V32 largest_;
+  VU32 largest_;
   V32 values_[kCodeBlock / hn::MaxLanes(D())];
 };
 
