@@ -30,7 +30,8 @@ constexpr int64_t kUpdatePrefetch = 512;
 // Prefetches the cache lines of `count` elements.
 template <int kForWriting, typename T>
 HWY_INLINE void prefetch_lines(const T* from, int64_t count) {
-  for (int64_t i = 0; i < count; i += static_cast<int64_t>(64 / sizeof(T))) __builtin_prefetch(from + i, kForWriting);
+  for (int64_t i = 0; i < count; i += static_cast<int64_t>(64 / sizeof(T)))
+    __builtin_prefetch(from + i, kForWriting);
 }
 
 // Float32 weights ...
