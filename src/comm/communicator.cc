@@ -27,7 +27,7 @@ std::vector<int> rail_ranks(const World& world) {
 struct Communicator::Impl {
   explicit Impl(const World& job, const CommOptions& comm_options)
       : world(job), options(comm_options), position(RankPosition::of_rank(job.position_file)) {
-    position.mark(Activity::kWork, {.what = "meeting the other ranks"});
+    position.mark(Activity::kWork, {.what = kMeetingRanks});
     if (!world.is_single()) {
       StoreOptions store_options = options.store;
       if (world.rendezvous_timeout_s > 0) {

@@ -20,6 +20,9 @@ enum class Activity {
 };
 inline constexpr int kNumActivities = 3;
 
+// The work of a rank until all ranks are connected.
+inline constexpr const char* kMeetingRanks = "meeting the other ranks";
+
 // Operations within the node are numbered per kind of operation; those between nodes are numbered in the
 // order in which all members of a rail issue them.
 struct PositionMark {

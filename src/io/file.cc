@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "io/page_cache.h"
+#include "io/transfer.h"
 
 namespace tessera {
 namespace {
@@ -125,23 +126,20 @@ InputFile& InputFile::operator=(InputFile&& other) noexcept {
 
 void InputFile::read_at(int64_t offset_bytes, std::span<std::byte> destination) const {
   TESSERA_CHECK(fd_ >= 0 && offset_bytes >= 0, "offset {}", offset_bytes);
-  size_t done = 0;
-  while (done < destination.size()) {
-    const size_t wanted = std::min(destination.size() - done, kMaxTransferBytes);
-    const int64_t at = offset_bytes + static_cast<int64_t>(done);
-    const ssize_t got = ::pread(fd_, destination.data() + done, wanted, at);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0)
-      fail_errno(ExitCode::kIoError, errno, fmt::format("{}: read failed at byte {}", path_.native(), at));
-    if (got == 0) {
-      fail(ExitCode::kBadData, "{}: ends early: expected {} at offset {}, found the end of the file at {}{}",
-           path_.native(), count_of(std::ssize(destination), "byte"), offset_bytes, at,
-           at < size_bytes()
-               ? fmt::format(" (it had {} when opened: truncated since then)", count_of(size_bytes(), "byte"))
-               : "");
-    }
-    done += static_cast<size_t>(got);
-  }
+  const size_t done = transfer_fully(destination.size(), [&](size_t done_bytes) {
+    return ::pread(fd_, destination.data() + done_bytes,
+                   std::min(destination.size() - done_bytes, kMaxTransferBytes),
+                   offset_bytes + static_cast<int64_t>(done_bytes));
+  });
+  if (done == destination.size()) return;
+  const int64_t at = offset_bytes + static_cast<int64_t>(done);
+  if (errno != 0)
+    fail_errno(ExitCode::kIoError, errno, fmt::format("{}: read failed at byte {}", path_.native(), at));
+  fail(ExitCode::kBadData, "{}: ends early: expected {} at offset {}, found the end of the file at {}{}",
+       path_.native(), count_of(std::ssize(destination), "byte"), offset_bytes, at,
+       at < size_bytes()
+           ? fmt::format(" (it had {} when opened: truncated since then)", count_of(size_bytes(), "byte"))
+           : "");
 }
 
 // Only advice, so errors are ignored.
@@ -226,12 +224,10 @@ void AtomicFile::fail_and_discard(const char* action, int error) {
 
 void AtomicFile::write(std::span<const std::byte> data) {
   TESSERA_CHECK(fd_ >= 0, "write to {} after commit or failure", path_.native());
-  while (!data.empty()) {
-    const ssize_t written = ::write(fd_, data.data(), std::min(data.size(), kMaxTransferBytes));
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) fail_and_discard("write", written < 0 ? errno : EIO);
-    data = data.subspan(static_cast<size_t>(written));
-  }
+  const size_t done = transfer_fully(data.size(), [&](size_t done_bytes) {
+    return ::write(fd_, data.data() + done_bytes, std::min(data.size() - done_bytes, kMaxTransferBytes));
+  });
+  if (done < data.size()) fail_and_discard("write", errno != 0 ? errno : EIO);
 }
 
 void AtomicFile::write(std::string_view text) { write(std::as_bytes(std::span(text))); }

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "io/file.h"
+#include "io/transfer.h"
 
 namespace tessera {
 
@@ -47,14 +48,11 @@ OutputFile& OutputFile::operator=(OutputFile&& other) noexcept {
 
 void OutputFile::write_at(int64_t offset_bytes, std::span<const std::byte> data) const {
   TESSERA_CHECK(fd_ >= 0 && offset_bytes >= 0, "{}: offset {}", path_.native(), offset_bytes);
-  while (!data.empty()) {
-    const ssize_t written =
-        ::pwrite(fd_, data.data(), std::min(data.size(), kMaxTransferBytes), offset_bytes);
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) fail_write(path_, "write", written < 0 ? errno : EIO);
-    data = data.subspan(static_cast<size_t>(written));
-    offset_bytes += written;
-  }
+  const size_t done = transfer_fully(data.size(), [&](size_t done_bytes) {
+    return ::pwrite(fd_, data.data() + done_bytes, std::min(data.size() - done_bytes, kMaxTransferBytes),
+                    offset_bytes + static_cast<int64_t>(done_bytes));
+  });
+  if (done < data.size()) fail_write(path_, "write", errno != 0 ? errno : EIO);
 }
 
 void OutputFile::write_at(int64_t offset_bytes, std::string_view text) const {

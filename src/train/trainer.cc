@@ -199,7 +199,7 @@ bool Trainer::run_evaluation() {
   const int64_t max_rows = args_.per_device_eval_batch_size;
   const int64_t max_tokens = plan_.limits.max_tokens;
   stop_->enter(StopAgreement::Phase::kEvaluation);
-  mark_work(comm_, "evaluation", progress_.step + 1);
+  mark_work(comm_, OtherWork::kEvaluation, progress_.step + 1);
   const EvalResult result =
       world().is_single() ? evaluate(*model_, *data_->eval, max_rows, max_tokens, progress)
                           : evaluate_together(*model_, *data_->eval, max_rows, max_tokens, comm_, progress);
@@ -311,7 +311,7 @@ TrainSummary Trainer::finish_run() {
     }
     summary.folder = files_->last_checkpoint();
   }
-  mark_work(comm_, "the end of the run", progress_.step + 1);
+  mark_work(comm_, OtherWork::kEndOfRun, progress_.step + 1);
   summary.peak_resident_bytes = peak_resident_bytes();
   if (const auto written = files_->take_written()) totals_.add(*written);
   add_times(&summary);

@@ -89,7 +89,7 @@ Trainer::Trainer(const TrainingArguments& args, ThreadPool& pool, TrainObserver&
   record_.launch_id = args_.launch_id;
   record_.world_size = world().world_size;
   comm_.position().set_folder(std::filesystem::absolute(args_.output_dir));
-  mark_work(comm_, "preparing", 1);
+  mark_work(comm_, OtherWork::kPreparing, 1);
   if (is_root()) {
     check_can_write_in(args_.output_dir);
     check_spares_model(args_.output_dir, args_.model);
@@ -196,7 +196,7 @@ void Trainer::plan_memory_use(const RunPlanner& planner) {
 }
 
 void Trainer::allocate_and_load() {
-  mark_work(comm_, "loading the weights", 1);
+  mark_work(comm_, OtherWork::kLoadingWeights, 1);
   if (!args_.offload_dir.empty()) create_folder(args_.offload_dir);
   if (model_->is_adapted()) frozen_.emplace(*model_, comm_, pool_);
   parameters_ = make_parameter_state(*model_, plan_.zero, make_optimizer(args_), args_.weight_decay_norms,
@@ -317,7 +317,7 @@ void Trainer::load_best_model() {
   if (is_root())
     log_info("the finished model is the best, {} ({} {})", folder.string(), best.metric, *best.value);
   if (best.checkpoint_step == progress_.step) return;
-  mark_work(comm_, "loading the best model", progress_.step + 1);
+  mark_work(comm_, OtherWork::kLoadingBestModel, progress_.step + 1);
   const PatientScope patience(comm_);
   const std::optional<Error> error = outside_error([&] {
     CheckpointReader::open(folder).load(

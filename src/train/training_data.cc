@@ -22,7 +22,7 @@ std::string ways_to_more_rows(const TrainingArguments& args) {
 
 TrainingData open_training_data(const TrainingArguments& args, const ModelConfig& config, ThreadPool& pool,
                                 Communicator& comm, TrainObserver& observer) {
-  mark_work(comm, "reading the dataset", 1);
+  mark_work(comm, OtherWork::kReadingDataset, 1);
   const int64_t row_limit = args.row_limit(config.max_position_embeddings);
   if (row_limit > config.max_position_embeddings) {
     log_warning("max_length {} is above max_position_embeddings {} of {}", row_limit,

@@ -55,11 +55,11 @@ struct RoundedMoments {
   template <class D, class Body>
   HWY_INLINE void for_each(D d, int64_t begin, int64_t end, const Body& body) const {
     // With room for the vector of the last elements.
-    uint32_t bits[kRoundingGroup + hn::MaxLanes(D())] = {};
+    uint32_t bits[kRoundingBatch + hn::MaxLanes(D())] = {};
     while (begin < end) {
       const int64_t group = (first_element + begin) / kRoundingGroup;
       const int64_t place = (first_element + begin) % kRoundingGroup;
-      const int64_t count = std::min(end - begin, kRoundingGroup - place);
+      const int64_t count = std::min(end - begin, kRoundingBatch - place);
       fill_rounding_bits(step, group, bits);
       for_each_vector(d, count,
                       [&](auto access, int64_t i) HWY_ATTR { body(access, begin + i, bits + place + i); });
@@ -89,7 +89,7 @@ HWY_INLINE void update(const Masters& masters, const Moments& moments, const flo
       __builtin_prefetch(gradient + ahead, /*rw=*/0);
       __builtin_prefetch(moments.m + ahead, /*rw=*/1);
       __builtin_prefetch(moments.v + ahead, /*rw=*/1);
-      masters.prefetch(ahead);
+      masters.prefetch(ahead, 1);
       auto m = access.load(d, moments.m + i), v = access.load(d, moments.v + i);
       const auto updated =
           update_vector(d, masters.load(d, access, i), access.load(d, gradient + i), &m, &v, scalars);
@@ -104,30 +104,26 @@ template <class Masters>
 HWY_INLINE void update_coded(const Masters& masters, const CodedMoments& moments, const float* gradient,
                              int64_t count, const AdamWScalars& scalars, ThreadPool& pool) {
   pool.parallel_blocks(count, kUpdateBlock, [&](int64_t begin, int64_t end) HWY_ATTR {
-    const FloatTag d;
-    for_each_code_block(begin, end, moments.first_element, scalars.step,
-                        [&](int64_t i, int64_t size, const uint32_t* random) TESSERA_LOOP_BODY {
-                          const int64_t at = i / kCodeBlock * kCodeBlockBytes;
-                          __builtin_prefetch(moments.m + at + kCodePrefetchBytes, /*rw=*/1);
-                          __builtin_prefetch(moments.v + at + kCodePrefetchBytes, /*rw=*/1);
-                          BlockUpdate<kSignedMantissaBits> m_block(moments.m + at);
-                          BlockUpdate<kSquareMantissaBits> v_block(moments.v + at);
-                          for_each_vector(d, size, [&](auto access, int64_t lane) TESSERA_LOOP_BODY {
-                            const int64_t ahead = std::min(i + lane + kUpdatePrefetch, end - 1);
-                            __builtin_prefetch(gradient + ahead, /*rw=*/0);
-                            masters.prefetch(ahead);
-                            const auto root = v_block.load(lane);
-                            auto m = m_block.load(lane), v = hn::Mul(root, root);
-                            const auto updated =
-                                update_vector(d, masters.load(d, access, i + lane),
-                                              access.load(d, gradient + i + lane), &m, &v, scalars);
-                            m_block.keep(m, lane);
-                            v_block.keep(hn::Sqrt(v), lane);
-                            masters.store(d, access, updated, i + lane);
-                          });
-                          m_block.template store<0>(size, random);
-                          v_block.template store<16>(size, random);
-                        });
+    // By value: the compiler must assume that a store of codes, which are bytes, changes what it can reach.
+    const auto update_block = [=](auto elements, int64_t i, const uint32_t* random) TESSERA_LOOP_BODY {
+      const FloatTag d;
+      prefetch_update(masters, gradient, i, kCodeBlock);
+      BlockUpdate<kSignedMantissaBits> m_block(moments.m, i);
+      BlockUpdate<kSquareMantissaBits> v_block(moments.v, i);
+      for (int64_t lane = 0; lane < kCodeBlock; lane += lanes(d)) {
+        const auto access = elements.access(lane);
+        const auto root = v_block.load(lane);
+        auto m = m_block.load(lane), v = hn::Mul(root, root);
+        const auto updated = update_vector(d, masters.load(d, access, i + lane),
+                                           access.load(d, gradient + i + lane), &m, &v, scalars);
+        m_block.keep(m, lane);
+        v_block.keep(hn::Sqrt(v), lane);
+        masters.store(d, access, updated, i + lane);
+      }
+      m_block.template store<0>(random);
+      v_block.template store<16>(random);
+    };
+    for_each_code_block(begin, end, moments.first_element, scalars.step, update_block);
   });
 }
 

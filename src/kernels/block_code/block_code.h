@@ -41,10 +41,11 @@ inline constexpr uint32_t kNotFiniteScale = 255;
 inline bool is_block_code(DType dtype) { return dtype == DType::kI8 || dtype == DType::kU8; }
 
 // The scale of a block from the bits of its largest magnitude: the largest code is enough for it, however it
-// is rounded.
+// is rounded. NaN with any bits gives kNotFiniteScale.
 template <int kMantissaBits>
 uint32_t block_scale(uint32_t max_bits) {
-  const uint32_t scale = (max_bits + (1u << (23 - kMantissaBits)) - 1) >> 23;
+  constexpr uint32_t kInfinity = 0x7F800000;
+  const uint32_t scale = (std::min(max_bits, kInfinity) + (1u << (23 - kMantissaBits)) - 1) >> 23;
   return std::max(scale, kMantissaBits == kSignedMantissaBits ? kMinSignedScale : kMinSquareScale);
 }
 

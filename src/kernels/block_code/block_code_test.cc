@@ -135,7 +135,8 @@ TEST(BlockCode, NoiseRoundsWithoutBias) {
 
 TEST(BlockCode, ABlockWithAValueThatIsNotFiniteIsNotANumber) {
   for (const DType dtype : kCodes) {
-    for (const float bad : {std::numeric_limits<float>::infinity(), std::nanf("")}) {
+    for (const float bad :
+         {std::numeric_limits<float>::infinity(), std::nanf(""), std::bit_cast<float>(0x7FFFFFFFu)}) {
       std::vector<float> values(64, 1.0f);
       values[40] = bad;
       std::vector<float> found = decoded(dtype, encoded(dtype, values), 64);

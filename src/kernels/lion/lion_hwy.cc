@@ -41,7 +41,7 @@ HWY_INLINE void update(const Masters& masters, const float* gradient, float* m, 
       const int64_t i = begin + offset, ahead = std::min(i + kUpdatePrefetch, end - 1);
       __builtin_prefetch(gradient + ahead, /*rw=*/0);
       __builtin_prefetch(m + ahead, /*rw=*/1);
-      masters.prefetch(ahead);
+      masters.prefetch(ahead, 1);
       const auto updated =
           update_vector(d, access, masters, i, access.load(d, gradient + i), access.load(d, m + i), scalars);
       access.store(d, updated, m + i);
@@ -53,23 +53,20 @@ template <class Masters>
 HWY_INLINE void update_coded(const Masters& masters, const CodedMomentum& momentum, const float* gradient,
                              int64_t count, const LionScalars& scalars, ThreadPool& pool) {
   pool.parallel_blocks(count, kUpdateBlock, [&](int64_t begin, int64_t end) HWY_ATTR {
-    const FloatTag d;
-    for_each_code_block(begin, end, momentum.first_element, momentum.step,
-                        [&](int64_t i, int64_t size, const uint32_t* random) TESSERA_LOOP_BODY {
-                          std::byte* const codes = momentum.m + i / kCodeBlock * kCodeBlockBytes;
-                          __builtin_prefetch(codes + kCodePrefetchBytes, /*rw=*/1);
-                          BlockUpdate<kSignedMantissaBits> block(codes);
-                          for_each_vector(d, size, [&](auto access, int64_t lane) TESSERA_LOOP_BODY {
-                            const int64_t ahead = std::min(i + lane + kUpdatePrefetch, end - 1);
-                            __builtin_prefetch(gradient + ahead, /*rw=*/0);
-                            masters.prefetch(ahead);
-                            block.keep(
-                                update_vector(d, access, masters, i + lane,
-                                              access.load(d, gradient + i + lane), block.load(lane), scalars),
-                                lane);
-                          });
-                          block.template store<0>(size, random);
-                        });
+    // By value: see adamw_hwy.cc.
+    const auto update_block = [=](auto elements, int64_t i, const uint32_t* random) TESSERA_LOOP_BODY {
+      const FloatTag d;
+      prefetch_update(masters, gradient, i, kCodeBlock);
+      BlockUpdate<kSignedMantissaBits> block(momentum.m, i);
+      for (int64_t lane = 0; lane < kCodeBlock; lane += lanes(d)) {
+        const auto access = elements.access(lane);
+        const auto m = update_vector(d, access, masters, i + lane, access.load(d, gradient + i + lane),
+                                     block.load(lane), scalars);
+        block.keep(m, lane);
+      }
+      block.template store<0>(random);
+    };
+    for_each_code_block(begin, end, momentum.first_element, momentum.step, update_block);
   });
 }
 

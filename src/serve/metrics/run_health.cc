@@ -1,12 +1,12 @@
 #include "serve/metrics/run_health.h"
 
 #include <algorithm>
-#include <array>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
 
 #include "base/median.h"
+#include "train/work_mark.h"
 
 namespace tessera {
 namespace {
@@ -15,18 +15,11 @@ constexpr double kShortestLimit_s = 600;
 constexpr double kTimesMedian = 10;
 constexpr size_t kNumRecent = 33;
 
-// What Activity::kWork says between steps, before the first and after the last one.
-constexpr std::array<std::string_view, 11> kOtherWork = {"",
-                                                         "meeting the other ranks",
-                                                         "preparing",
-                                                         "reading the dataset",
-                                                         "loading the weights",
-                                                         "evaluation",
-                                                         "beginning a checkpoint",
-                                                         "finishing a checkpoint",
-                                                         "writing the model",
-                                                         "loading the best model",
-                                                         "the end of the run"};
+// Whether Activity::kWork says that no step is being computed.
+bool is_other_work(std::string_view what) {
+  return what.empty() || what == kMeetingRanks ||
+         std::ranges::find(kOtherWorkNames, what) != kOtherWorkNames.end();
+}
 
 }  // namespace
 
@@ -71,7 +64,7 @@ double RunHealth::step_limit_s() const {
 
 RunHealth::Report RunHealth::report() const {
   const PositionEntry work = position_.read().at(Activity::kWork);
-  const bool is_step = std::ranges::find(kOtherWork, work.what) == kOtherWork.end();
+  const bool is_step = !is_other_work(work.what);
   const std::lock_guard lock(mutex_);
   const double now = clock_();
   Report report;

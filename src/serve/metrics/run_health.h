@@ -14,7 +14,7 @@
 
 namespace tessera {
 
-// What a run does besides steps may take long and report nothing: writing a large model to a slow disk.
+// For OtherWork (train/work_mark.h).
 inline constexpr double kOtherWorkLimit_s = 3600;
 
 class RunHealth : public TrainObserver {

@@ -85,7 +85,7 @@ CheckpointPlan RunFiles::checkpoint_plan(int64_t step) const {
 void RunFiles::save(const RunRecord& record, int64_t best_step) {
   const int64_t step = record.step;
   finish_checkpoint(step);
-  mark_work(comm_, "beginning a checkpoint", step + 1);
+  mark_work(comm_, OtherWork::kBeginningCheckpoint, step + 1);
   const NetworkMeterPause pause(meter_);
   saver_.begin(checkpoint_plan(step), record, [this, step, best_step] {
     output_->checkpoint_written(step, args_.save_total_limit, best_step);
@@ -95,7 +95,7 @@ void RunFiles::save(const RunRecord& record, int64_t best_step) {
 }
 
 void RunFiles::finish_checkpoint(int64_t step) {
-  mark_work(comm_, "finishing a checkpoint", step + 1);
+  mark_work(comm_, OtherWork::kFinishingCheckpoint, step + 1);
   const NetworkMeterPause pause(meter_);
   saver_.finish();
   report_checkpoint();
@@ -131,7 +131,7 @@ void RunFiles::save_before_stop(int64_t step, const std::function<RunRecord()>& 
 }
 
 void RunFiles::write_model(int64_t step, const std::function<std::string()>& trainer_state) {
-  mark_work(comm_, "writing the model", step + 1);
+  mark_work(comm_, OtherWork::kWritingModel, step + 1);
   const NetworkMeterPause pause(meter_);
   model_writer_.write(output_ ? &*output_ : nullptr, args_.output_dir,
                       [&] { write_text_file(output_->path() / kTrainerStateName, trainer_state()); });

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "io/file.h"
+#include "io/transfer.h"
 #include "plan/memory_plan.h"
 
 namespace tessera {
@@ -17,12 +18,7 @@ namespace {
 template <typename Transfer>
 void transfer_all(const std::filesystem::path& path, const char* action, size_t size,
                   const Transfer& transfer) {
-  for (size_t done = 0; done < size;) {
-    const ssize_t result = transfer(done);
-    if (result < 0 && errno == EINTR) continue;
-    if (result <= 0) fail_write(path, action, result < 0 ? errno : EIO);
-    done += static_cast<size_t>(result);
-  }
+  if (transfer_fully(size, transfer) < size) fail_write(path, action, errno != 0 ? errno : EIO);
 }
 
 }  // namespace
