@@ -97,6 +97,8 @@ constexpr ForeignNames kNames[] = {
     missing("qlora qlora_* dora loraplus_* pissa_* init_lora_weights",
             "of adapters there is LoRA as Hu et al. describe it, on weights in bfloat16 or float32: see "
             "finetuning_type and lora_*"),
+    missing("modules_to_save lora_bias trainable_token_indices",
+            "embedding, norms, biases and LM head stay as they are beside adapters"),
     missing("freeze_* unfrozen_parameters trainable_* num_layer_trainable badam_*",
             "training only part of the weights is not supported: leave it out"),
     missing("bnb_* quantization* quantize* quant* gptq gptq_* awq* use_4bit use_8bit load_in_fp8 fp8 fp8_* "

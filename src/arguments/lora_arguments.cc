@@ -37,6 +37,14 @@ nlohmann::json pattern(const std::string& flag, const std::string& text) {
     fail(ExitCode::kBadConfig, R"({}: expected a JSON object as {{"down_proj": 16}}, found '{}')", flag,
          printable(text));
   }
+  for (const auto& [name, value] : json.items()) {
+    const auto is_end = [&](const std::string& module) {
+      return name == module || name.ends_with("." + module);
+    };
+    if (std::ranges::any_of(lora_module_names(), is_end)) continue;
+    fail(ExitCode::kBadConfig, "{}: expected names of modules that end in one of {}, found '{}'", flag,
+         fmt::join(lora_module_names(), ", "), printable(name));
+  }
   return json;
 }
 
@@ -59,7 +67,7 @@ void declare_lora_flags(FlagTable* table, TrainingArguments* args) {
         above(0));
   limit(table->add("lora_dropout", &args->lora_dropout,
                    "Probability of dropping an input of an adapter during training."),
-        {0, 1, true, false});
+        {0, 1, false, true});
   Flag& target = table->add("lora_target", &args->lora_target,
                             "Modules that get adapters, by name or end of it (q_proj, "
                             "layers.0.mlp.down_proj), or all: the linear modules of all layers.");

@@ -16,6 +16,24 @@ constexpr int64_t kMaxQueueDepth = 4096;
 
 void declare_offload_flags(FlagTable* table, TrainingArguments* args) {
   table->begin_section("Training in little memory");
+  table->add("gradient_checkpointing", &args->gradient_checkpointing,
+             "Keep only each layer's input and recompute the layer in the backward pass: much less memory "
+             "for about a third more time, with the same result.");
+  table->add_choice(
+      "gradient_checkpointing_mode", &args->gradient_checkpointing_mode, {"full", "selective", "offload"},
+      "What gradient_checkpointing keeps in memory, with the same result. full keeps the layers' inputs; "
+      "selective also fills free memory with the outputs whose recomputation takes the most time per byte; "
+      "offload keeps three inputs, the others wait for the backward pass in a scratch file in offload_dir.");
+  table->add_choice(
+      "merge_micro_batches", &args->merge_micro_batches, {"auto", "always", "never"},
+      "Run the micro-batches of a step through the model together, which is faster: every weight is read and "
+      "every gradient updated once for all of them. The result is the same up to rounding. auto merges up to "
+      "2048 tokens if the activations then grow by no more than an eighth of the memory for weights, "
+      "gradients and optimizer state; never keeps activation memory to that of one micro-batch.");
+  table->add_choice("pack_weights", &args->pack_weights, {"auto", "always", "never"},
+                    "Keep two extra copies of the weights, in the layouts that AMX matrix products read, so "
+                    "that they need not be packed for every product. The result is the same. auto does so if "
+                    "memory allows and the weights stay on the node for the whole step.");
   table->add_choice(
       "offload_optimizer_device", &args->offload_optimizer_device, {"none", "cpu", "nvme"},
       "Where the optimizer's state and the remainders of the master weights are: none and cpu mean memory; "

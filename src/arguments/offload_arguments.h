@@ -1,5 +1,5 @@
-// What a run keeps on a disk instead of in memory: offload_optimizer_device,
-// gradient_checkpointing_mode offload, offload_dir, aio_*.
+// What a run keeps in memory, recomputes, or keeps on a disk: gradient_checkpointing, merge_micro_batches,
+// pack_weights, offload_*, aio_*.
 #pragma once
 
 #include "arguments/arguments.h"

@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "checkpoint/disk_space.h"
+#include "checkpoint/merged_adapters.h"
 #include "formats/gguf/gguf_model.h"
 #include "formats/gguf/q8_0.h"
 #include "formats/huggingface/convert.h"
@@ -85,8 +86,8 @@ class UnfinishedFile {
 class TensorWriter {
  public:
   TensorWriter(const ModelConfig& config, const ParameterLayout& layout, const GgufLayout& places,
-               const OutputFile& file)
-      : config_(config), layout_(layout), places_(places), file_(file) {}
+               const MergedAdapters& adapters, const OutputFile& file)
+      : config_(config), layout_(layout), places_(places), adapters_(adapters), file_(file) {}
 
   // Elements of one parameter: load_weights() never joins two.
   void write(int64_t flat_begin, std::span<const float> values) const {
@@ -97,6 +98,12 @@ class TensorWriter {
     const Parameter& parameter = parameters[static_cast<size_t>(index)];
     const GgufTensor& tensor = places_.tensors[static_cast<size_t>(index)];
     const int64_t begin = flat_begin - parameter.offset;
+    thread_local std::vector<float> merged;
+    if (!adapters_.empty()) {
+      merged.assign(values.begin(), values.end());
+      adapters_.add(parameter, begin, merged);
+      values = merged;
+    }
     thread_local std::vector<std::byte> buffer;
     convert(parameter, tensor, begin, values, &buffer);
     const int64_t num_heads = num_reordered_heads(config_, parameter.name);
@@ -157,6 +164,7 @@ class TensorWriter {
   const ModelConfig& config_;
   const ParameterLayout& layout_;
   const GgufLayout& places_;
+  const MergedAdapters& adapters_;
   const OutputFile& file_;
 };
 
@@ -213,12 +221,13 @@ void export_gguf(const fs::path& model, const ModelConfig& config, const GgufExp
         model.native(), window);
   }
   const SafetensorsModel weights = SafetensorsModel::open(model);
+  const MergedAdapters adapters(options.adapters, config, pool);
   check_disk_space(output, places.file_bytes);
   UnfinishedFile unfinished(output, places.file_bytes);
   unfinished.file().write_at(0, places.header);
   if (!divisors.empty())
     unfinished.file().write_at(places.tensors.back().offset_bytes, std::as_bytes(std::span(divisors)));
-  const TensorWriter writer(config, layout, places, unfinished.file());
+  const TensorWriter writer(config, layout, places, adapters, unfinished.file());
   load_weights(weights, config, layout,
                [&](int64_t begin, std::span<const float> values) { writer.write(begin, values); }, pool,
                {.progress = options.progress});

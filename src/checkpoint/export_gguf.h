@@ -13,8 +13,9 @@
 namespace tessera {
 
 struct GgufExportOptions {
-  GgmlType type = GgmlType::kBF16;     // of matrices; norms and biases are F32, as llama.cpp needs them
-  std::vector<GgufField> fields = {};  // metadata besides that of the model's architecture
+  GgmlType type = GgmlType::kBF16;  // of matrices; norms and biases are F32, as llama.cpp needs them
+  std::vector<std::filesystem::path> adapters = {};  // LoRA adapters that are added to the weights
+  std::vector<GgufField> fields = {};                // metadata besides that of the model's architecture
   std::function<void(const LoadProgress&)> progress = {};
 };
 

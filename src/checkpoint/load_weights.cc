@@ -73,15 +73,21 @@ std::string where(const SafetensorsModel& model) {
   return model.files().size() == 1 ? first.native() : first.parent_path().native();
 }
 
-[[noreturn]] void fail_missing(const SafetensorsModel& model, const Parameter& parameter) {
+// The file that says which tensors there are.
+const char* description(const ModelConfig& config) {
+  return config.lora ? kAdapterConfigName : "config.json";
+}
+
+[[noreturn]] void fail_missing(const SafetensorsModel& model, const ModelConfig& config,
+                               const Parameter& parameter) {
   const std::string& name = parameter.name;
   if (parameter.kind == ParameterKind::kLmHead)
     fail(ExitCode::kBadData,
          "{}: tensor '{}': expected since tie_word_embeddings is false in config.json, found none (set it to "
          "true if the model shares its embeddings)",
          where(model), name);
-  fail(ExitCode::kBadData, "{}: tensor '{}': expected by config.json, found none among its {}", where(model),
-       name, count_of(std::ssize(model.tensors()), "tensor"));
+  fail(ExitCode::kBadData, "{}: tensor '{}': expected by {}, found none among its {}", where(model), name,
+       description(config), count_of(std::ssize(model.tensors()), "tensor"));
 }
 
 void check_tensor(const Parameter& parameter, const Location& location) {
@@ -101,7 +107,7 @@ std::vector<Tensor> plan_tensors(const SafetensorsModel& model, const ModelConfi
   std::vector<Tensor> tensors;
   for (const Parameter& parameter : layout.parameters()) {
     const auto at = model.tensors().find(parameter.name);
-    if (at == model.tensors().end()) fail_missing(model, parameter);
+    if (at == model.tensors().end()) fail_missing(model, config, parameter);
     check_tensor(parameter, at->second);
     tensors.push_back({parameter.name, at->second, parameter.offset, parameter.num_elements});
   }
@@ -117,8 +123,8 @@ std::vector<Tensor> plan_tensors(const SafetensorsModel& model, const ModelConfi
           {name, location, embedding.offset, embedding.num_elements, &*model.tensors().find(embedding.name)});
       continue;
     }
-    fail(ExitCode::kBadData, "{}: tensor '{}': not part of the model that config.json describes",
-         location.file->path().native(), printable(name));
+    fail(ExitCode::kBadData, "{}: tensor '{}': not part of the model that {} describes",
+         location.file->path().native(), printable(name), description(config));
   }
   return tensors;
 }

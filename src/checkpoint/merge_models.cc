@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "checkpoint/disk_space.h"
+#include "checkpoint/merged_adapters.h"
 #include "checkpoint/model_folder.h"
 #include "formats/huggingface/convert.h"
 #include "formats/json.h"
@@ -29,19 +30,6 @@ struct Source {
   fs::path folder;
   ModelConfig config;
   SafetensorsModel weights;
-};
-
-struct Adapter {
-  LoraConfig config;
-  SafetensorsModel weights;
-};
-
-// The adapter of one matrix, in float32.
-struct MatrixAdapter {
-  int64_t rank;
-  int64_t num_inputs;
-  float scale;
-  std::vector<float> a, b;  // [rank, in], [out, rank]
 };
 
 // What two models must share, in the spelling of config.json.
@@ -68,14 +56,13 @@ void check_same_config(const Source& first, const Source& other) {
 
 class Merger {
  public:
-  Merger(const std::vector<Source>& sources, const std::vector<Adapter>& adapters,
-         const MergeOptions& options, ThreadPool& pool)
+  Merger(const std::vector<Source>& sources, const MergedAdapters& adapters, const MergeOptions& options,
+         ThreadPool& pool)
       : sources_(sources), adapters_(adapters), options_(options), pool_(pool) {}
 
-  // Sets factors and adapters for the elements of `parameter` that produce() computes next.
+  // Sets the factors for the elements of `parameter` that produce() computes next.
   void begin(const Parameter& parameter) {
     factors_.clear();
-    read_adapters(parameter);
     if (options_.method == MergeMethod::kSlerp) {
       factors_ = slerp_factors(parameter);
       return;
@@ -98,7 +85,7 @@ class Merger {
           for (size_t j = 0; j < sum.size(); ++j) sum[j] += factors_[i] * values[j];
         }
       }
-      for (const MatrixAdapter& adapter : of_matrix_) add(adapter, begin + first, sum);
+      adapters_.add(parameter, begin + first, sum);
       std::byte* const out = saved + first * element_bytes;
       convert_elements(DType::kF32, reinterpret_cast<const std::byte*>(sum.data()), options_.save_dtype, out,
                        last - first);
@@ -107,46 +94,11 @@ class Merger {
   }
 
  private:
-  static void read(const SafetensorsModel& weights, const std::string& name, int64_t begin, int64_t count,
-                   std::vector<float>* values) {
-    values->resize(static_cast<size_t>(count));
-    const SafetensorsModel::Location& at = weights.tensors().at(name);
-    at.file->read(*at.entry, begin, TensorView(values->data(), DType::kF32, Shape({count})));
-  }
   void read(size_t source, const Parameter& parameter, int64_t begin, int64_t count,
             std::vector<float>* values) const {
-    read(sources_[source].weights, parameter.name, begin, count, values);
-  }
-
-  void read_adapters(const Parameter& parameter) {
-    of_matrix_.clear();
-    const std::string module = parameter.name.substr(0, parameter.name.rfind('.'));
-    for (const Adapter& adapter : adapters_) {
-      const std::optional<LoraModule> lora = adapter.config.adapter_of(module);
-      if (!lora || parameter.shape.size() != 2) continue;
-      const int64_t rank = lora->rank, outputs = parameter.shape[0], inputs = parameter.shape[1];
-      of_matrix_.push_back({rank, inputs, static_cast<float>(lora->scale), {}, {}});
-      read(adapter.weights, lora_a_name(module), 0, rank * inputs, &of_matrix_.back().a);
-      read(adapter.weights, lora_b_name(module), 0, outputs * rank, &of_matrix_.back().b);
-    }
-  }
-
-  // values are the matrix's elements from `begin` on: w[o, i] += scale * sum over k of b[o, k] a[k, i].
-  static void add(const MatrixAdapter& adapter, int64_t begin, std::span<float> values) {
-    const int64_t K = adapter.num_inputs, end = begin + std::ssize(values);
-    std::vector<float> row;
-    for (int64_t at = begin; at < end;) {
-      const int64_t output = at / K, first = at % K, count = std::min(K - first, end - at);
-      row.assign(static_cast<size_t>(count), 0.0f);
-      for (int64_t k = 0; k < adapter.rank; ++k) {
-        const float factor = adapter.b[static_cast<size_t>(output * adapter.rank + k)];
-        const float* a = adapter.a.data() + k * K + first;
-        for (size_t i = 0; i < row.size(); ++i) row[i] += factor * a[i];
-      }
-      float* to = values.data() + (at - begin);
-      for (size_t i = 0; i < row.size(); ++i) to[i] += adapter.scale * row[i];
-      at += count;
-    }
+    values->resize(static_cast<size_t>(count));
+    const SafetensorsModel::Location& at = sources_[source].weights.tensors().at(parameter.name);
+    at.file->read(*at.entry, begin, TensorView(values->data(), DType::kF32, Shape({count})));
   }
 
   std::vector<float> slerp_factors(const Parameter& parameter) {
@@ -185,11 +137,10 @@ class Merger {
   }
 
   const std::vector<Source>& sources_;
-  const std::vector<Adapter>& adapters_;
+  const MergedAdapters& adapters_;
   const MergeOptions& options_;
   ThreadPool& pool_;
   std::vector<float> factors_;  // of each model
-  std::vector<MatrixAdapter> of_matrix_;
 };
 
 std::vector<Source> open_sources(const std::vector<fs::path>& models, ThreadPool& pool) {
@@ -205,28 +156,6 @@ std::vector<Source> open_sources(const std::vector<fs::path>& models, ThreadPool
   return sources;
 }
 
-// Checks that they fit the model, too.
-std::vector<Adapter> open_adapters(const std::vector<fs::path>& folders, ModelConfig model,
-                                   ThreadPool& pool) {
-  std::vector<Adapter> adapters;
-  for (const fs::path& folder : folders) {
-    adapters.push_back({read_lora_config(folder), SafetensorsModel::open(folder / kAdapterFileName)});
-    model.lora = adapters.back().config;
-    load_weights(adapters.back().weights, model, parameter_layout(model), {}, pool,
-                 {.ranges = std::span<const ElementRange>()});
-  }
-  return adapters;
-}
-
-// Training may have changed the chat template.
-fs::path tokenizer_source(const std::vector<fs::path>& models, const std::vector<fs::path>& adapters) {
-  for (const fs::path& folder : adapters) {
-    std::error_code error;
-    if (fs::exists(folder / "tokenizer.json", error)) return folder;
-  }
-  return models.front();
-}
-
 }  // namespace
 
 void merge_models(const std::vector<fs::path>& models, const MergeOptions& options, const fs::path& output,
@@ -235,7 +164,7 @@ void merge_models(const std::vector<fs::path>& models, const MergeOptions& optio
       options.method == MergeMethod::kSlerp ? models.size() == 2 : models.size() == options.weights.size(),
       "{} models, {} weights", models.size(), options.weights.size());
   const std::vector<Source> sources = open_sources(models, pool);
-  const std::vector<Adapter> adapters = open_adapters(options.adapters, sources.front().config, pool);
+  const MergedAdapters adapters(options.adapters, sources.front().config, pool);
   const ParameterLayout layout = parameter_layout(sources.front().config);
   check_disk_space(output / "model.safetensors", layout.num_parameters() * dtype_bytes(options.save_dtype));
 
@@ -258,7 +187,7 @@ void merge_models(const std::vector<fs::path>& models, const MergeOptions& optio
   write_safetensors_model(output, items, options.max_shard_bytes);
   const fs::path& first = sources.front().folder;
   const ExportOptions texts = {.save_dtype = options.save_dtype,
-                               .tokenizer_folder = tokenizer_source(models, options.adapters),
+                               .tokenizer_folder = tokenizer_source(models.front(), options.adapters),
                                .generation_config = first / "generation_config.json"};
   for (const auto& [name, text] : model_folder_texts(sources.front().config, texts))
     write_text_file(output / name, text);

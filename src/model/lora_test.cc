@@ -4,10 +4,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <filesystem>
 
+#include "formats/safetensors/safetensors.h"
 #include "support/model_test_support.h"
 #include "support/reference_model.h"
+#include "test_paths.h"
 
 namespace tessera {
 namespace {
@@ -143,6 +147,72 @@ TEST(LoraGradient, OfEveryAdapterEqualsFiniteDifferencesOfTheMergedModel) {
               << parameter.name << " element " << i - parameter.offset;
         }
       }
+    }
+  }
+}
+
+std::vector<float> read_values(const SafetensorsFile& file, const std::string& name) {
+  const SafetensorsEntry* entry = file.find(name);
+  TESSERA_CHECK(entry != nullptr, "{}: no '{}'", file.path().native(), name);
+  int64_t count = 1;
+  for (const int64_t size : entry->shape) count *= size;
+  std::vector<float> values(static_cast<size_t>(count));
+  file.read(*entry, 0, TensorView(values.data(), DType::kF32, {count}));
+  return values;
+}
+
+std::vector<float> read_parameters(const std::filesystem::path& path, const ParameterLayout& layout) {
+  const SafetensorsFile file = SafetensorsFile::open(path);
+  std::vector<float> all(static_cast<size_t>(layout.num_elements()));
+  for (const Parameter& parameter : layout.parameters()) {
+    std::ranges::copy(read_values(file, parameter.name), all.begin() + parameter.offset);
+  }
+  return all;
+}
+
+// The rows of the first step, all micro-batches together.
+PackedBatch first_step(const SafetensorsFile& file) {
+  const std::vector<int64_t>& shape = file.find("input_ids")->shape;  // [steps, accum, batch, seq]
+  std::vector<TokenRow> rows;
+  for (int64_t row = 0; row < shape[1] * shape[2]; ++row) {
+    const auto ids = [&](const char* name) {
+      std::vector<int32_t> values(static_cast<size_t>(shape[3]));
+      file.read(*file.find(name), row * shape[3], TensorView(values.data(), DType::kI32, {shape[3]}));
+      return values;
+    };
+    rows.push_back({ids("input_ids"), ids("labels")});
+  }
+  return pack(rows);
+}
+
+// Expected values of tests/data/make_case.py, which writes PEFT's formulas out. Bound: sums of up to 96
+// products in another order, over the 50 roundings between loss and gradient.
+TEST(LoraGradient, EqualsPyTorchs) {
+  constexpr double kBound = 10 * 7 * 0x1.0p-24;
+  for (const char* name : {"llama-wide-heads/lora", "llama-small-tied-rope3/rslora"}) {
+    SCOPED_TRACE(name);
+    const std::filesystem::path adapter = reference_case(name), folder = adapter.parent_path();
+    const ModelConfig base = read_model_config(folder), config = with(base, read_lora_config(adapter));
+    const ParameterLayout layout = parameter_layout(config);
+    AdaptedModel test(config, DType::kF32,
+                      read_parameters(folder / "model.safetensors", parameter_layout(base)),
+                      read_parameters(adapter / kAdapterFileName, layout));
+    const PackedBatch batch = first_step(SafetensorsFile::open(folder / "batches.safetensors"));
+    test.model.reserve(limits_of(batch));
+    const LossSums sums = test.model.forward_backward(batch, 1 / static_cast<float>(batch.num_targets), 0,
+                                                      {Update::kOverwrite, nullptr});
+    const SafetensorsFile expected = SafetensorsFile::open(adapter / "expected.safetensors");
+    EXPECT_NEAR(sums.loss_sum / static_cast<double>(batch.num_targets), read_values(expected, "loss")[0],
+                1e-6);
+    for (const Parameter& parameter : layout.parameters()) {
+      const std::vector<float> values = read_values(expected, "grad." + parameter.name);
+      double difference = 0, norm = 0;
+      for (size_t i = 0; i < values.size(); ++i) {
+        const double found = test.gradients[static_cast<size_t>(parameter.offset) + i];
+        difference += (found - values[i]) * (found - values[i]);
+        norm += static_cast<double>(values[i]) * values[i];
+      }
+      EXPECT_LT(std::sqrt(difference / norm), kBound) << parameter.name;
     }
   }
 }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <functional>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/divide_up.h"
@@ -36,15 +35,11 @@ std::string full_name(const MemoryItem& item) {
   return fmt::format("{}: {}", memory_kind_name(item.kind), item.name);
 }
 
-int64_t bytes_of_node(const MemoryItem& item, int local_world_size) {
-  return item.scope == MemoryScope::kRank ? item.size_bytes * local_world_size : item.size_bytes;
-}
-
 // "optimizer: exp_avg, exp_avg_sq 12.0 GiB, ..."; the table lists all items.
 std::string largest_items(MemoryPlan plan) {
   constexpr size_t kNumShown = 3;
   std::erase_if(plan.items, [](const MemoryItem& item) { return item.name == kBaselineName; });
-  const auto size = [&](const MemoryItem& item) { return bytes_of_node(item, plan.local_world_size); };
+  const auto size = [&](const MemoryItem& item) { return plan.bytes_on_node(item); };
   std::ranges::stable_sort(plan.items, std::greater(), size);
   if (plan.items.size() > kNumShown) plan.items.resize(kNumShown);
   std::vector<std::string> names;
@@ -56,55 +51,6 @@ int64_t bytes_of_scope(const MemoryPlan& plan, MemoryScope scope) {
   int64_t total = 0;
   for (const MemoryItem& item : plan.items) total += item.scope == scope ? item.size_bytes : 0;
   return total;
-}
-
-// Non-empty for items that not every rank has its own copy of.
-const char* scope_text(MemoryScope scope, const MemoryPlan& plan) {
-  if (plan.local_world_size == 1 || scope == MemoryScope::kRank) return "";
-  return scope == MemoryScope::kNode ? ", shared" : ", first rank";
-}
-
-// One line of the table. A rank has an equal share of `node_bytes`.
-struct TableLine {
-  std::string kind;
-  std::string name;
-  int64_t node_bytes = 0;
-  bool is_of_node = false;  // the columns for rank and job stay empty
-};
-
-std::string table_text(const std::vector<TableLine>& lines, int num_nodes, int local_world_size) {
-  const bool many = num_nodes * local_world_size > 1;
-  size_t kind_width = 0, name_width = 0;
-  for (const TableLine& line : lines) {
-    kind_width = std::max(kind_width, line.kind.size());
-    name_width = std::max(name_width, line.name.size());
-  }
-  std::string text;
-  const auto add = [&](const TableLine& line, const std::string& columns) {
-    text += fmt::format("{:<{}}  {:<{}}{}\n", line.kind, kind_width, line.name, name_width, columns);
-  };
-  if (many) {
-    add({}, fmt::format("  {:>10}  {:>10}  {:>10}", "a rank", "a node",
-                        num_nodes == 1 ? "" : fmt::format("{} nodes", num_nodes)));
-  }
-  for (const TableLine& line : lines) {
-    const std::string node = format_bytes(line.node_bytes);
-    if (!many) {
-      add(line, fmt::format("  {:>10}", node));
-    } else if (line.is_of_node) {
-      add(line, fmt::format("  {:>10}  {:>10}", "", node));
-    } else {
-      add(line, fmt::format("  {:>10}  {:>10}  {:>10}", format_bytes(line.node_bytes / local_world_size),
-                            node, num_nodes == 1 ? "" : format_bytes(line.node_bytes * num_nodes)));
-    }
-  }
-  // Remove the spaces that empty columns leave.
-  std::string trimmed;
-  for (const char c : text) {
-    if (c == '\n') trimmed.erase(trimmed.find_last_not_of(' ') + 1);
-    trimmed += c;
-  }
-  return trimmed;
 }
 
 int64_t largest_shard(const TrainableModel& model, const MemoryRequest& request) {
@@ -215,12 +161,15 @@ int64_t MemoryPlan::node_bytes() const {
   return local_world_size * private_bytes() + bytes_of_scope(*this, MemoryScope::kFirstRank) + shared_bytes();
 }
 
+int64_t MemoryPlan::bytes_on_node(const MemoryItem& item) const {
+  return item.scope == MemoryScope::kRank ? item.size_bytes * local_world_size : item.size_bytes;
+}
+
 NodeMemory MemoryPlan::step_memory() const {
   NodeMemory memory;
   for (const MemoryItem& item : items) {
     if (item.use == MemoryUse::kSaving) continue;
-    (item.scope == MemoryScope::kNode ? memory.shared_bytes : memory.private_bytes) +=
-        bytes_of_node(item, local_world_size);
+    (item.scope == MemoryScope::kNode ? memory.shared_bytes : memory.private_bytes) += bytes_on_node(item);
   }
   return memory;
 }
@@ -447,66 +396,6 @@ void check_memory_fits(const TrainableModel& model, const MemoryRequest& request
                        const std::vector<MemoryAlternative>& alternatives) {
   const std::string refusal = memory_refusal(model, request, free_bytes, alternatives);
   if (!refusal.empty()) fail(ExitCode::kBadConfig, "{}", refusal);
-}
-
-std::string memory_table(const MemoryPlan& plan, int64_t free_bytes) {
-  const bool many = plan.num_nodes * plan.local_world_size > 1;
-  std::vector<TableLine> lines;
-  for (const MemoryItem& item : plan.items) {
-    const std::string_view kind = memory_kind_name(item.kind);
-    const bool repeated =
-        !lines.empty() &&
-        std::any_of(lines.begin(), lines.end(), [&](const TableLine& line) { return line.kind == kind; });
-    lines.push_back({repeated ? "" : std::string(kind), item.name + scope_text(item.scope, plan),
-                     bytes_of_node(item, plan.local_world_size)});
-  }
-  lines.push_back({"total", "", plan.node_bytes()});
-  lines.push_back({"free", many ? "on this node" : "for this process", free_bytes, true});
-  return table_text(lines, plan.num_nodes, plan.local_world_size);
-}
-
-std::string measured_table(const MemoryPlan& plan, const MeasuredMemory& measured) {
-  const auto line = [](const char* name, int64_t predicted, int64_t found) {
-    return fmt::format("{:<18}  {:>10}  {:>10}\n", name, format_bytes(predicted), format_bytes(found));
-  };
-  std::string text = fmt::format("{:<18}  {:>10}  {:>10}\n", "", "predicted", "measured");
-  const NodeMemory predicted = plan.step_memory();
-  if (predicted.shared_bytes > 0) {
-    text += line("private, all ranks", predicted.private_bytes, measured.private_bytes);
-    text += line("shared", predicted.shared_bytes, measured.shared_bytes);
-  }
-  return text + line("a node", predicted.node_bytes(), measured.node_bytes());
-}
-
-nlohmann::ordered_json memory_items_json(const MemoryPlan& plan) {
-  nlohmann::ordered_json items = nlohmann::ordered_json::array();
-  for (const MemoryItem& item : plan.items) {
-    items.push_back({{"kind", memory_kind_name(item.kind)},
-                     {"name", item.name},
-                     {"scope", memory_scope_name(item.scope)},
-                     {"use", memory_use_name(item.use)},
-                     {"bytes", item.size_bytes}});
-  }
-  return items;
-}
-
-std::string memory_json(const MemoryPlan& plan, const MeasuredMemory& measured) {
-  using Json = nlohmann::ordered_json;
-  const NodeMemory step = plan.step_memory();
-  const Json out = {{"num_nodes", plan.num_nodes},
-                    {"local_world_size", plan.local_world_size},
-                    {"predicted",
-                     {{"node_bytes", step.node_bytes()},
-                      {"private_bytes", step.private_bytes},
-                      {"shared_bytes", step.shared_bytes},
-                      {"saving_bytes", plan.node_bytes() - step.node_bytes()},
-                      {"items", memory_items_json(plan)}}},
-                    {"measured",
-                     {{"node_bytes", measured.node_bytes()},
-                      {"private_bytes", measured.private_bytes},
-                      {"shared_bytes", measured.shared_bytes},
-                      {"loading_peak_bytes", measured.loading_peak_bytes}}}};
-  return out.dump(2) + "\n";
 }
 
 }  // namespace tessera

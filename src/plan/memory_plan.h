@@ -33,8 +33,9 @@ struct MemoryPlan {
   int64_t rank_bytes() const { return node_bytes() / local_world_size; }
   int64_t node_bytes() const;
   int64_t job_bytes() const { return node_bytes() * num_nodes; }
-  int64_t private_bytes() const;   // of a rank other than the first
-  int64_t shared_bytes() const;    // of one node
+  int64_t private_bytes() const;  // of a rank other than the first
+  int64_t shared_bytes() const;   // of one node
+  int64_t bytes_on_node(const MemoryItem& item) const;
   NodeMemory step_memory() const;  // without what only writing the weights touches
 };
 

@@ -17,8 +17,10 @@ int64_t micro_batches_per_pass(const TrainableModel& model, const ActivationLimi
   constexpr int64_t kEnoughTokens = 2048;
   constexpr int64_t kStateShare = 8;
   const int64_t num_elements = model.layout().num_elements();
-  const int64_t state_bytes = num_elements * (dtype_bytes(model.dtype()) + dtype_bytes(DType::kF32)) +
-                              optimizer_state_bytes(state_tensors, num_elements, model.dtype());
+  const int64_t state_bytes =
+      num_elements * (dtype_bytes(model.dtype()) + dtype_bytes(DType::kF32)) +
+      optimizer_state_bytes(state_tensors, num_elements, model.dtype()) +
+      (model.is_adapted() ? model.weight_layout().num_elements() : 0) * dtype_bytes(model.dtype());
   ActivationLimits limits = micro_batch;
   limits.gradient_checkpointing = limits.offload_inputs = false;  // which must not affect the choice
   const int64_t max_bytes = model.activation_bytes(limits).total() + state_bytes / kStateShare;

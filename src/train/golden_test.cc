@@ -13,12 +13,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class GoldenRun : public testing::TestWithParam<std::string> {
+class GoldenTraining : public testing::TestWithParam<std::string> {
  protected:
-  void SetUp() override {
-    if (GetParam() == kAbsent) GTEST_SKIP() << "no further reference cases under " << shared_folder();
-    case_folder_ = reference_case(GetParam());
-    expected_ = read_tensors(case_folder_ / "expected.safetensors");
+  void use_case(const fs::path& folder, const fs::path& expected) {
+    case_folder_ = folder;
+    expected_ = read_tensors(expected / "expected.safetensors");
   }
 
   TrainingArguments arguments(const std::string& dtype) const {
@@ -59,31 +58,63 @@ class GoldenRun : public testing::TestWithParam<std::string> {
     }
   }
 
+  void expect_curves(const RecordingObserver& run) const {
+    expect_losses(run, 2e-4);
+    for (size_t i = 0; i < run.steps.size(); ++i) {
+      const double grad_norm = expected_.at("grad_norm")[i];
+      const double learning_rate = expected_.at("lr")[i];
+      EXPECT_NEAR(run.steps[i].grad_norm, grad_norm, 1e-3 * grad_norm) << "step " << i + 1;
+      EXPECT_NEAR(run.steps[i].learning_rate, learning_rate, 1e-6 * learning_rate) << "step " << i + 1;
+    }
+  }
+  // The trained tensors in a file of output_dir.
+  void expect_weights(const std::string& file) const {
+    const auto found = read_tensors(folder_ / "out" / file);
+    int64_t num_compared = 0;
+    for (const auto& [name, expected] : expected_) {
+      if (!name.starts_with("final.")) continue;
+      const std::string parameter = name.substr(6);
+      ASSERT_TRUE(found.contains(parameter)) << parameter;
+      EXPECT_LT(relative_error(found.at(parameter), expected), 1e-3) << parameter;
+      ++num_compared;
+    }
+    EXPECT_EQ(num_compared, std::ssize(found));
+  }
+
   fs::path case_folder_;
   std::map<std::string, std::vector<float>> expected_;
   TestFolder folder_;
 };
 
+class GoldenRun : public GoldenTraining {
+ protected:
+  void SetUp() override {
+    if (GetParam() == kAbsent) GTEST_SKIP() << "no further reference cases under " << shared_folder();
+    use_case(reference_case(GetParam()), reference_case(GetParam()));
+  }
+};
+
 TEST_P(GoldenRun, Float32FollowsPyTorch) {
-  const RecordingObserver run = train(arguments("float32"));
-  expect_losses(run, 2e-4);
-  for (size_t i = 0; i < run.steps.size(); ++i) {
-    const double grad_norm = expected_.at("grad_norm")[i];
-    const double learning_rate = expected_.at("lr")[i];
-    EXPECT_NEAR(run.steps[i].grad_norm, grad_norm, 1e-3 * grad_norm) << "step " << i + 1;
-    EXPECT_NEAR(run.steps[i].learning_rate, learning_rate, 1e-6 * learning_rate) << "step " << i + 1;
-  }
-  const auto found = read_tensors(folder_ / "out");
-  int64_t num_compared = 0;
-  for (const auto& [name, expected] : expected_) {
-    if (!name.starts_with("final.")) continue;
-    const std::string parameter = name.substr(6);
-    ASSERT_TRUE(found.contains(parameter)) << parameter;
-    EXPECT_LT(relative_error(found.at(parameter), expected), 1e-3) << parameter;
-    ++num_compared;
-  }
-  EXPECT_EQ(num_compared, std::ssize(found));
+  expect_curves(train(arguments("float32")));
+  expect_weights("model.safetensors");
 }
+
+// Folders of adapters in those of their models; the expected values follow PEFT's formulas.
+class GoldenLora : public GoldenTraining {};
+
+TEST_P(GoldenLora, Float32FollowsPyTorch) {
+  const fs::path adapter = reference_case(GetParam());
+  use_case(adapter.parent_path(), adapter);
+  TrainingArguments args = arguments("float32");
+  args.finetuning_type = "lora";
+  args.adapter_name_or_path = adapter;
+  expect_curves(train(args));
+  expect_weights("adapter_model.safetensors");
+}
+
+INSTANTIATE_TEST_SUITE_P(Adapters, GoldenLora,
+                         testing::Values("llama-wide-heads/lora", "llama-small-tied-rope3/rslora"),
+                         [](const auto& test) { return std::to_string(test.index); });
 
 TEST_P(GoldenRun, GradientCheckpointingChangesNothing) {
   TrainingArguments args = arguments("float32");

@@ -13,6 +13,7 @@ import argparse
 import json
 import math
 import pathlib
+import re
 import struct
 import sys
 
@@ -41,6 +42,18 @@ CASES = {
                    "rope_theta": 500000.0, "tie_word_embeddings": True,
                    "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
                                     "high_freq_factor": 4.0, "original_max_position_embeddings": 32}}},
+}
+
+# Adapters trained on a case, by name of the folder in it.
+ADAPTERS = {
+    "llama-wide-heads/lora": {
+        "seed": 3, "r": 3, "lora_alpha": 6, "use_rslora": False, "rank_pattern": {}, "alpha_pattern": {},
+        "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]},
+    "llama-small-tied-rope3/rslora": {
+        "seed": 4, "r": 2, "lora_alpha": 5, "use_rslora": True,
+        "rank_pattern": {"v_proj": 5, "^model.layers.0.mlp.down_proj": 3},
+        "alpha_pattern": {"layers.1.mlp.up_proj": 1.5},
+        "target_modules": ["q_proj", "v_proj", "up_proj", "layers.0.mlp.down_proj"]},
 }
 
 DTYPES = {"F32": np.float32, "I64": np.int64}
@@ -124,11 +137,37 @@ def rotate(x, cos, sin):
     return x * cos + torch.cat((-second, first), dim=-1) * sin
 
 
+# The value of the first pattern that fits the module, as PEFT's get_pattern_key() finds it.
+def value_for(module, patterns, otherwise):
+    return next((value for key, value in patterns.items() if re.match(rf"(.*\.)?({key})$", module)), otherwise)
+
+
+# PEFT's scaling of each module that has an adapter (LoraLayer.update_layer).
+def adapter_scales(config, adapter):
+    scales = {}
+    for name in parameter_shapes(config):
+        module = name.removesuffix(".weight")
+        if any(module == target or module.endswith("." + target) for target in adapter["target_modules"]):
+            r = value_for(module, adapter["rank_pattern"], adapter["r"])
+            alpha = value_for(module, adapter["alpha_pattern"], adapter["lora_alpha"])
+            scales[module] = (r, alpha / (math.sqrt(r) if adapter["use_rslora"] else r))
+    return scales
+
+
+# With adapters: result + lora_B(lora_A(x)) * scaling (PEFT's Linear.forward).
+def linear(w, module, x):
+    y = F.linear(x, w[module + ".weight"])
+    if module not in w.get("scales", {}):
+        return y
+    a, b = (w[f"base_model.model.{module}.lora_{part}.weight"] for part in "AB")
+    return y + F.linear(F.linear(x, a), b) * w["scales"][module][1]
+
+
 def attention(w, layer, x, config, cos, sin):
     rows, length, _ = x.shape
 
     def heads(name):
-        y = F.linear(x, w[f"{layer}self_attn.{name}_proj.weight"])
+        y = linear(w, f"{layer}self_attn.{name}_proj", x)
         return y.view(rows, length, -1, config["head_dim"]).transpose(1, 2)
 
     group = config["num_attention_heads"] // config["num_key_value_heads"]
@@ -137,12 +176,12 @@ def attention(w, layer, x, config, cos, sin):
     scores = q @ k.transpose(2, 3) / math.sqrt(config["head_dim"])
     future = torch.ones(length, length, dtype=torch.bool).triu(1)
     p = torch.softmax(scores.masked_fill(future, -math.inf), dim=-1)
-    return F.linear((p @ v).transpose(1, 2).reshape(rows, length, -1), w[layer + "self_attn.o_proj.weight"])
+    return linear(w, layer + "self_attn.o_proj", (p @ v).transpose(1, 2).reshape(rows, length, -1))
 
 
 def mlp(w, layer, x):
-    gate = F.silu(F.linear(x, w[layer + "mlp.gate_proj.weight"]))
-    return F.linear(gate * F.linear(x, w[layer + "mlp.up_proj.weight"]), w[layer + "mlp.down_proj.weight"])
+    gate = F.silu(linear(w, layer + "mlp.gate_proj", x))
+    return linear(w, layer + "mlp.down_proj", gate * linear(w, layer + "mlp.up_proj", x))
 
 
 def forward(w, config, input_ids):
@@ -164,11 +203,12 @@ def learning_rate(case, step):
     return case["learning_rate"] * (case["steps"] - step) / (case["steps"] - case["warmup_steps"])
 
 
-# Everything in expected.safetensors.
-def train(config, weights, batches, case):
-    w = {name: tensor.clone().requires_grad_() for name, tensor in weights.items()}
-    groups = [{"params": [p for p in w.values() if p.dim() == 2], "weight_decay": case["weight_decay"]},
-              {"params": [p for p in w.values() if p.dim() == 1], "weight_decay": 0.0}]
+# Everything in expected.safetensors. With adapters, (adapter_config, tensors), only these are trained.
+def train(config, weights, batches, case, adapters=None):
+    trained = {name: tensor.clone().requires_grad_() for name, tensor in (adapters[1] if adapters else weights).items()}
+    w = {**weights, **trained, "scales": adapter_scales(config, adapters[0]) if adapters else {}}
+    groups = [{"params": [p for p in trained.values() if p.dim() == 2], "weight_decay": case["weight_decay"]},
+              {"params": [p for p in trained.values() if p.dim() == 1], "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, betas=case["betas"], eps=case["eps"])
     expected = {"logits": forward(w, config, batches["input_ids"][0, 0]).detach()}
     curves = {"loss": [], "grad_norm": [], "lr": []}
@@ -183,8 +223,8 @@ def train(config, weights, batches, case):
             part.backward()
             loss += part.item()
         if step == 0:
-            expected.update({"grad." + name: p.grad.clone() for name, p in w.items()})
-        norm = torch.nn.utils.clip_grad_norm_(list(w.values()), case["max_grad_norm"] or math.inf)
+            expected.update({"grad." + name: p.grad.clone() for name, p in trained.items()})
+        norm = torch.nn.utils.clip_grad_norm_(list(trained.values()), case["max_grad_norm"] or math.inf)
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(case, step)
         optimizer.step()
@@ -192,7 +232,7 @@ def train(config, weights, batches, case):
         for name, value in zip(curves, (loss, norm.item(), learning_rate(case, step))):
             curves[name].append(value)
     expected.update({name: torch.tensor(values, dtype=torch.float32) for name, values in curves.items()})
-    expected.update({"final." + name: p.detach() for name, p in w.items()})
+    expected.update({"final." + name: p.detach() for name, p in trained.items()})
     return expected
 
 
@@ -232,18 +272,47 @@ def make_case(folder, seed, accum, batch, seq, config):
     print(f"{folder}: loss {expected['loss'][0]:.4f} -> {expected['loss'][-1]:.4f}")
 
 
+# B is not zero, unlike at the start of training, so that A has a gradient.
+def make_adapter(folder, seed, **fields):
+    random = np.random.RandomState(seed)
+    config, case, model, batches = read_case(folder.parent)
+    shapes = parameter_shapes(config)
+    tensors = {}
+    for module, (r, _) in adapter_scales(config, fields).items():
+        out, inner = shapes[module + ".weight"]
+        for part, shape in (("A", (r, inner)), ("B", (out, r))):
+            values = torch.tensor(0.1 * random.standard_normal(shape), dtype=torch.float32)
+            tensors[f"base_model.model.{module}.lora_{part}.weight"] = values
+    folder.mkdir(parents=True, exist_ok=True)
+    adapter = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "lora_dropout": 0.0, "bias": "none", **fields}
+    (folder / "adapter_config.json").write_text(json.dumps(adapter, indent=1) + "\n")
+    write_safetensors(folder / "adapter_model.safetensors", tensors)
+    expected = train(config, model, batches, case, (adapter, tensors))
+    write_safetensors(folder / "expected.safetensors", expected)
+    print(f"{folder}: loss {expected['loss'][0]:.4f} -> {expected['loss'][-1]:.4f}")
+
+
+def read_case(folder):
+    config, case = (json.loads((folder / name).read_text()) for name in ("config.json", "case.json"))
+    return config, case, *(read_safetensors(folder / f"{name}.safetensors") for name in ("model", "batches"))
+
+
 # Losses to 1e-5, the rest to 1e-5 of its largest value: ten times what another processor's order of summation changes.
 # Final weights to 1e-3: Adam divides by the root of squared gradients, some of which are next to nothing.
 def check_case(folder):
-    config, case = (json.loads((folder / name).read_text()) for name in ("config.json", "case.json"))
-    tensors = {name: read_safetensors(folder / f"{name}.safetensors") for name in ("model", "batches", "expected")}
-    found = train(config, tensors["model"], tensors["batches"], case)
+    of_adapter = folder / "adapter_config.json"
+    adapters = None
+    if of_adapter.exists():
+        adapters = (json.loads(of_adapter.read_text()), read_safetensors(folder / "adapter_model.safetensors"))
+    config, case, model, batches = read_case(folder.parent if adapters else folder)
+    all_expected = read_safetensors(folder / "expected.safetensors")
+    found = train(config, model, batches, case, adapters)
     differences = {"loss": 0.0, "grad_norm": 0.0, "lr": 0.0, "logits": 0.0, "grad": 0.0, "final": 0.0}
     bounds = {"final": 1e-3}
-    if set(found) != set(tensors["expected"]):
-        sys.exit(f"{folder}: other tensors: {sorted(set(found) ^ set(tensors['expected']))}")
+    if set(found) != set(all_expected):
+        sys.exit(f"{folder}: other tensors: {sorted(set(found) ^ set(all_expected))}")
     for name, values in found.items():
-        expected = tensors["expected"][name]
+        expected = all_expected[name]
         kind = name.split(".")[0]
         scale = 1.0 if kind == "loss" else expected.abs().max().item()
         differences[kind] = max(differences[kind], (values - expected).abs().max().item() / scale)
@@ -261,6 +330,8 @@ def main():
         sys.exit(0 if all([check_case(folder) for folder in folders]) else 1)
     for name, case in CASES.items():
         make_case(pathlib.Path(__file__).parent / "reference" / name, **case)
+    for name, adapter in ADAPTERS.items():
+        make_adapter(pathlib.Path(__file__).parent / "reference" / name, **adapter)
 
 
 if __name__ == "__main__":

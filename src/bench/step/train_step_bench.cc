@@ -102,6 +102,7 @@ struct StepTimes {
   double forward = 0, head = 0, backward = 0, optimizer = 0;
   double peak_tflops = 0;
   double other_forward_backward = 0, other_optimizer = 0;  // of the other program, 0 without one
+  double full_forward_backward = 0, full_whole = 0;        // training all weights, 0 without adapters
 
   double other_whole() const { return other_forward_backward + other_optimizer; }
   double forward_backward() const { return forward + head + backward; }
@@ -130,7 +131,9 @@ class TrainStep {
   int64_t planned_bytes() const {
     const int64_t num_elements = model_.layout().num_elements();
     const int64_t stream_bytes = pass_tokens() * config_.hidden_size * dtype_bytes(options_.dtype);
+    const int64_t num_frozen = model_.is_adapted() ? model_.weight_layout().num_elements() : 0;
     return num_elements * (dtype_bytes(options_.dtype) + dtype_bytes(DType::kF32)) +
+           num_frozen * dtype_bytes(options_.dtype) +
            optimizer_state_bytes(AdamW::kStateTensors, num_elements, options_.dtype) +
            model_.activation_bytes(limits_of(options_, pass_rows_)).total() +
            (options_.with_head ? 0 : 2 * stream_bytes);
@@ -142,6 +145,13 @@ class TrainStep {
     gradients_ = PageBuffer(num_elements * dtype_bytes(DType::kF32));
     fill_weights(model_.layout(), config_, weights(), pool_);
     model_.bind_parameters(weights(), gradients());
+    if (model_.is_adapted()) {
+      const int64_t num_frozen = model_.weight_layout().num_elements();
+      frozen_ = PageBuffer(num_frozen * dtype_bytes(options_.dtype));
+      const TensorView frozen(frozen_.data(), options_.dtype, {num_frozen});
+      fill_weights(model_.weight_layout(), config_, frozen, pool_);
+      model_.bind_frozen(frozen);
+    }
     model_.reserve(limits_of(options_, pass_rows_));
     optimizer_.emplace(std::make_unique<AdamW>(OptimizerSettings{}),
                        trained_ranges(model_.layout(), options_), weights(), gradients(), pool_);
@@ -289,7 +299,7 @@ class TrainStep {
   TimedOps ops_;
   ModelConfig config_;
   LlamaModel model_;
-  PageBuffer weights_, gradients_;
+  PageBuffer weights_, gradients_, frozen_;
   std::optional<OptimizerState> optimizer_;
   std::optional<RandomTensor> x_TD_, dx_TD_;
   int64_t pass_rows_ = 0;  // rows through the model at once, fewer in the last pass
@@ -357,7 +367,13 @@ TrainStepLine run_train_step(const TrainStepOptions& options, const MeasureOptio
   const bool peak_counts_anew = reset_peak_resident_bytes();
   ComputePeakMeter peak = make_peak_meter(pool, options.dtype);
   TrainStep step(options, pool);
-  const int64_t planned = step.planned_bytes();
+  std::optional<TrainStep> full;
+  if (options.config.lora) {
+    TrainStepOptions of_all = options;
+    of_all.config.lora.reset();
+    full.emplace(of_all, pool);
+  }
+  const int64_t planned = step.planned_bytes() + (full ? full->planned_bytes() : 0);
   const int64_t free_bytes = memory_info().free_for_process_bytes;
   if (planned > free_bytes) {
     fail(ExitCode::kBadConfig,
@@ -379,6 +395,10 @@ TrainStepLine run_train_step(const TrainStepOptions& options, const MeasureOptio
   line.pass_tokens = step.pass_tokens();
   line.verification = step.verify();
   step.run(peak, measure.turn_seconds);  // touches all pages
+  if (full) {
+    full->allocate();
+    full->run(peak, measure.turn_seconds);
+  }
   if (other != nullptr) {
     other->run("forward_backward");
     other->run("optimizer");
@@ -388,6 +408,11 @@ TrainStepLine run_train_step(const TrainStepOptions& options, const MeasureOptio
   double total = 0;
   while (static_cast<int64_t>(steps.size()) < measure.min_rounds || total < measure.seconds) {
     steps.push_back(step.run(peak, measure.turn_seconds));
+    if (full) {
+      const StepTimes of_all = full->run(peak, measure.turn_seconds);
+      steps.back().full_forward_backward = of_all.forward_backward();
+      steps.back().full_whole = of_all.whole();
+    }
     if (other != nullptr) {
       steps.back().other_forward_backward = other->run("forward_backward");
       steps.back().other_optimizer = other->run("optimizer");
@@ -396,6 +421,11 @@ TrainStepLine run_train_step(const TrainStepOptions& options, const MeasureOptio
   }
   fill_statistics(steps, &line);
   if (other != nullptr) line.against = against_other(other->name(), steps);
+  if (full) {
+    line.ratio_full_forward_backward = quartiles_of(
+        steps, [](const StepTimes& s) { return s.full_forward_backward / s.forward_backward(); });
+    line.ratio_full_step = quartiles_of(steps, [](const StepTimes& s) { return s.full_whole / s.whole(); });
+  }
   line.operation_shares = shares(step.ops().seconds(), total);
   line.measured_bytes = peak_counts_anew ? peak_resident_bytes() : 0;
   return line;

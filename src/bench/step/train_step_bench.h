@@ -19,7 +19,7 @@ namespace tessera {
 
 struct TrainStepOptions {
   std::string name;    // of the preset that gives the shapes
-  ModelConfig config;  // with num_hidden_layers as wanted
+  ModelConfig config;  // with num_hidden_layers as wanted; with `lora` full training takes turns
   DType dtype = DType::kBF16;
   int64_t max_length = 512;                 // tokens per row
   int64_t micro_batch = 1;                  // rows
@@ -66,6 +66,8 @@ struct TrainStepLine {
   int64_t predicted_bytes = 0;                                   // peak resident memory of the process
   int64_t measured_bytes = 0;  // VmHWM; 0 if the system cannot measure it for this line alone
   std::optional<AgainstOther> against;
+  // With adapters: seconds of the same step with all weights trained / ours, paired.
+  std::optional<Quartiles> ratio_full_forward_backward, ratio_full_step;
 };
 
 // Error(kBadConfig) with figures, before anything is allocated, if the step does not fit in memory. `other`

@@ -53,6 +53,14 @@ std::string train_step_table(const TrainStepLine& line) {
     ratio("  whole step", other.ratio_step,
           other.forward_backward_seconds.median + other.optimizer_seconds.median);
   }
+  if (line.ratio_full_step) {
+    const auto ratio = [&](const char* name, const Quartiles& q) {
+      row(name, fmt::format("{:.3f} x", q.median), spread(q, 3));
+    };
+    text += "  times faster than training all weights\n";
+    ratio("  forward + backward", *line.ratio_full_forward_backward);
+    ratio("  whole step", *line.ratio_full_step);
+  }
   text += fmt::format("  of {}, {}, {:.3f} TFLOP a step, {} at once\n", format_count(line.rounds, "step"),
                       format_count(line.num_parameters, "parameter"), line.step_tflop,
                       format_count(line.pass_tokens, "token"));
@@ -107,6 +115,11 @@ std::string train_step_json(const TrainStepLine& line, int64_t num_threads) {
                        {"ratio_forward_backward", to_json(other.ratio_forward_backward)},
                        {"ratio_optimizer", to_json(other.ratio_optimizer)},
                        {"ratio_step", to_json(other.ratio_step)}};
+  }
+  if (line.ratio_full_step) {
+    json["lora_rank"] = options.config.lora->r;
+    json["ratio_full_forward_backward"] = to_json(*line.ratio_full_forward_backward);
+    json["ratio_full_step"] = to_json(*line.ratio_full_step);
   }
   nlohmann::ordered_json operation_shares = nlohmann::ordered_json::object();
   for (const auto& [name, share] : line.operation_shares) operation_shares[name] = share;

@@ -42,6 +42,12 @@ class BenchTrainStepCommand : public BenchCommand {
                       "merges up to 2048 tokens if that takes little memory.");
     table->add("pack_weights", &options_.pack_weights,
                "Keep the weights packed for the matrix products, and repack them after each update.");
+    limit_flag(
+        table->add("lora_rank", &lora_rank_,
+                   "Train LoRA adapters of this rank on all linear modules of the layers, in turn with "
+                   "training all weights, and show how many times faster they are; 0 trains the "
+                   "weights alone."),
+        0, 1 << 14);
     table->add("with_head", &options_.with_head, "Include the embedding, final norm, LM head and loss.");
     limit_flag(table->add("vocab_size", &vocab_size_,
                           "Vocabulary size of the head, instead of the preset's (8192 if it has none)."),
@@ -66,6 +72,12 @@ class BenchTrainStepCommand : public BenchCommand {
       options_.config.num_hidden_layers = *layers_;
       options_.config.sliding_window.assign(static_cast<size_t>(*layers_), 0);
     }
+    if (lora_rank_ > 0) {
+      LoraConfig& lora = options_.config.lora.emplace();
+      lora.r = lora_rank_;
+      lora.lora_alpha = 2 * static_cast<double>(lora_rank_);
+      lora.target_modules = lora_module_names();
+    }
     constexpr int64_t kDefaultVocabulary = 8192;
     if (vocab_size_) options_.config.vocab_size = *vocab_size_;
     if (options_.config.vocab_size == 0) options_.config.vocab_size = kDefaultVocabulary;
@@ -87,6 +99,7 @@ class BenchTrainStepCommand : public BenchCommand {
   std::string against_;
   std::string dtype_ = "bfloat16";
   std::optional<int64_t> layers_;
+  int64_t lora_rank_ = 0;
   std::optional<int64_t> vocab_size_;
   std::optional<bool> gradient_checkpointing_;
 };

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "cli/hub_names.h"
 #include "formats/huggingface/lora_config.h"
 
 namespace tessera {
@@ -42,13 +43,15 @@ std::vector<std::string> adapter_folders(const std::vector<std::string>& values)
 
 std::string base_model_of(const std::filesystem::path& adapter) {
   const std::string base = read_lora_config(adapter).base_model_name_or_path;
+  const std::string folder = base.empty() ? base : local_model(base, ModelFiles::kAll);
   std::error_code error;
-  if (base.empty() || !std::filesystem::is_directory(base, error)) {
+  if (folder.empty() || !std::filesystem::is_directory(folder, error)) {
     fail(ExitCode::kBadConfig,
-         "{}: field 'base_model_name_or_path': expected a folder, found '{}': name the model",
+         "{}: field 'base_model_name_or_path': expected a folder or a name on the Hub, found '{}': name the "
+         "model as --model and this folder as --adapter",
          (adapter / kAdapterConfigName).native(), printable(base));
   }
-  return base;
+  return folder;
 }
 
 }  // namespace tessera

@@ -16,8 +16,8 @@ void declare_adapter_flag(FlagTable* table, std::vector<std::string>* target, st
 std::vector<std::string> adapter_folders(const std::vector<std::string>& values);
 // Whether the folder holds adapters and no model.
 bool is_adapter_folder(const std::filesystem::path& folder);
-// The model that an adapter was trained on. Error(kBadConfig) if its configuration names none that is a
-// folder here.
+// The folder of the model that an adapter was trained on, downloaded if that is a name on the Hub. Errors of
+// resolve_model(); kBadConfig if the adapter's configuration names neither.
 std::string base_model_of(const std::filesystem::path& adapter);
 
 }  // namespace tessera

@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "checkpoint/export_gguf.h"
 #include "checkpoint/merge_models.h"
+#include "checkpoint/merged_adapters.h"
 #include "cli/command.h"
 #include "cli/model/adapter_folders.h"
 #include "cli/model/loaded_model.h"
@@ -56,7 +57,7 @@ class ExportCommand : public Command {
     return "gguf: one file for llama.cpp and the programs built on it, with tokenizer, special tokens, chat "
            "template and metadata, as llama.cpp's convert_hf_to_gguf.py writes it. hf: a Hugging Face folder "
            "with nothing but configuration, weights and tokenizer. The model is a model folder or a "
-           "checkpoint-N folder of a run.";
+           "checkpoint-N folder of a run, or an adapter folder, which names its model.";
   }
   std::vector<std::string> examples() const override {
     return {"tessera export --model out --format gguf --type q8_0 --output model.gguf",
@@ -71,7 +72,7 @@ class ExportCommand : public Command {
     Flag& format = table->add_choice("format", &format_, {"gguf", "hf"}, "What to write.");
     format.required = true;
     declare_output_flags(table, &output_, &overwrite_, "The file (gguf) or folder (hf) to write.");
-    declare_adapter_flag(table, &adapter_, "hf: folder with LoRA adapters that are added to the weights.");
+    declare_adapter_flag(table, &adapters_, "Folders with LoRA adapters that are added to the weights.");
     table
         ->add_choice("type", &type_, {"bf16", "f16", "f32", "q8_0"},
                      "gguf: type of the matrices; q8_0 has 8 bits and a scale per 32 weights. Norms and "
@@ -87,7 +88,15 @@ class ExportCommand : public Command {
   void run(FlagTable* table) override {
     check_flags(*table);
     check_is_model_folder(model_);
+    const std::string folder = model_;
+    adapters_ = adapter_folders(adapters_);
+    if (is_adapter_folder(model_)) {
+      adapters_.insert(adapters_.begin(), model_);
+      model_ = base_model_of(model_);
+    }
+    if (model_name_.empty()) model_name_ = name_of(folder);
     check_output(output_, overwrite_, model_);
+    for (const std::string& adapter : adapters_) check_output(output_, overwrite_, adapter);
     ThreadPool pool(threads_for_pool(0));
     if (format_ == "gguf") {
       write_gguf(pool);
@@ -105,14 +114,14 @@ class ExportCommand : public Command {
       }
     };
     if (is_gguf) {
-      refuse({"adapter", "dtype", "max_shard_size"});
+      refuse({"dtype", "max_shard_size"});
     } else {
       refuse({"type", "model_name"});
     }
   }
 
-  std::string default_name() const {
-    fs::path folder = fs::absolute(model_).lexically_normal();
+  static std::string name_of(const fs::path& model) {
+    fs::path folder = fs::absolute(model).lexically_normal();
     if (!folder.has_filename()) folder = folder.parent_path();
     return folder.filename().native();
   }
@@ -121,9 +130,9 @@ class ExportCommand : public Command {
     const ModelConfig config = read_model_config(model_);
     StatusLine status;
     GgufExportOptions options = {.type = type_of_flag(type_)};
-    options.fields = gguf_vocabulary(model_, config);
-    options.fields.push_back(
-        {"general.name", GgufScalar(model_name_.empty() ? default_name() : model_name_)});
+    options.adapters.assign(adapters_.begin(), adapters_.end());
+    options.fields = gguf_vocabulary(tokenizer_source(model_, options.adapters), config);
+    options.fields.push_back({"general.name", GgufScalar(model_name_)});
     if (const std::string license = license_of(model_); !license.empty())
       options.fields.push_back({"general.license", GgufScalar(license)});
     options.progress = [&](const LoadProgress& progress) {
@@ -142,7 +151,7 @@ class ExportCommand : public Command {
     MergeOptions options = {.weights = {1.0}};
     options.save_dtype = dtype_.empty() ? weights_dtype(model_) : dtype_of_flag(dtype_);
     options.max_shard_bytes = *parse_bytes(max_shard_size_);
-    if (!adapter_.empty()) options.adapters = {adapter_};
+    options.adapters.assign(adapters_.begin(), adapters_.end());
     options.progress = [&](double fraction) {
       status.show(fmt::format("writing {}: {:.0f} %", output_, 100 * fraction));
     };
@@ -152,7 +161,7 @@ class ExportCommand : public Command {
   }
 
   std::string model_;
-  std::string adapter_;
+  std::vector<std::string> adapters_;
   std::string format_;
   std::string output_;
   bool overwrite_ = false;

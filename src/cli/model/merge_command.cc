@@ -162,6 +162,7 @@ class MergeCommand : public Command {
       check_is_model_folder(model);
       check_output(output_, overwrite_, model);
     }
+    for (const std::string& adapter : adapters_) check_output(output_, overwrite_, adapter);
     const std::optional<Tokenizer> first = tokenizer_of(models_.front());
     for (size_t i = 1; first && i < models_.size(); ++i) {
       const std::optional<Tokenizer> other = tokenizer_of(models_[i]);

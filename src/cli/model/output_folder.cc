@@ -20,7 +20,7 @@ void declare_output_flags(FlagTable* table, std::string* output, bool* overwrite
 void check_output(const fs::path& output, bool overwrite, const fs::path& input) {
   std::error_code error;
   if (fs::equivalent(output, input, error))
-    fail(ExitCode::kUsage, "--output {}: is the model to read; choose another", output.native());
+    fail(ExitCode::kUsage, "--output {}: is read; choose another", output.native());
   if (overwrite || !fs::exists(output, error)) return;
   if (fs::is_directory(output, error) && fs::is_empty(output, error)) return;
   fail(ExitCode::kUsage, "--output {}: exists; choose another, or give --overwrite", output.native());

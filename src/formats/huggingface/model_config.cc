@@ -310,9 +310,13 @@ ModelConfig read_model_config(const std::filesystem::path& path) {
   std::filesystem::path file = path;
   if (std::filesystem::is_directory(path, error)) {
     file /= "config.json";
-    if (!std::filesystem::exists(file, error) && !error)
+    if (!std::filesystem::exists(file, error) && !error) {
+      const bool is_adapter = std::filesystem::exists(path / kAdapterConfigName, error);
       fail(ExitCode::kNoInput, "{}: expected config.json in a Hugging Face model folder, found none{}",
-           path.native(), note_on_gguf(path));
+           path.native(),
+           is_adapter ? " (a LoRA adapter: name its base model here, and the adapter as adapter_name_or_path)"
+                      : note_on_gguf(path));
+    }
   } else if (const FileKind kind = kind_of_file(path); !kind.is_json) {
     fail_not_a_model(path, kind);
   }

@@ -116,6 +116,11 @@ SafetensorsModel SafetensorsModel::open(const fs::path& path) {
   if (!is_folder && path.native().ends_with(".index.json")) {
     index_path = path;
   } else if (!is_folder) {
+    const fs::path other = fs::path(path).replace_extension(".bin");
+    if (!file_exists(path) && file_exists(other)) {
+      fail(ExitCode::kNoInput, "{}: no such file, found only {} (convert it to safetensors)", path.native(),
+           other.filename().native());
+    }
     model.add_file(path);
   } else if (file_exists(path / kSingleFileName)) {
     if (file_exists(path / kIndexFileName))

@@ -6,6 +6,7 @@
 #include "kernels/activation_type.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/gemm/gemm_impl.h"
+#include "kernels/gemm/narrow_products.h"
 #include "kernels/gemm/onednn_products.h"
 
 namespace tessera {
@@ -36,6 +37,22 @@ const DispatchTable<GemmKernels>& gemm_table() {
                {"onednn_tiles", Isa::kAvx512, kGemmOneDnnTiles, limit_onednn},
                {"onednn_tiles", Isa::kAvx2, kGemmOneDnnTiles, limit_onednn},
                {"ref", Isa::kRef, kGemmRef}});
+  return table;
+}
+
+const DispatchTable<NarrowKernels>& narrow_table() {
+  constexpr NarrowKernels kReference = {
+      [](ConstTensorView x_TK, ConstTensorView w_RK, TensorView y_TR, ThreadPool& pool) {
+        kGemmRef.forward(x_TK, w_RK, {}, y_TR, {}, pool);
+      },
+      [](ConstTensorView dy_TR, ConstTensorView w_RK, TensorView dx_TK, Update update, ThreadPool& pool) {
+        kGemmRef.backward_input(dy_TR, w_RK, dx_TK, update, {}, pool);
+      },
+      [](ConstTensorView dy_TR, ConstTensorView x_TK, TensorView dw_RK, Update update, ThreadPool& pool) {
+        kGemmRef.backward_weight(dy_TR, x_TK, dw_RK, update, {}, pool);
+      }};
+  static const DispatchTable<NarrowKernels> table("narrow_gemm",
+                                                  concat(narrow_hwy(), {{"ref", Isa::kRef, kReference}}));
   return table;
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/memory.h"
 #include "kernels/gemm/gemm_impl.h"
+#include "kernels/gemm/narrow_products.h"
 #include "kernels/gemm/onednn_products.h"
 #include "kernels/gemm/row_slices.h"
 
@@ -63,6 +64,7 @@ void forward(ConstTensorView x_TK, const LinearWeight& weight, ConstTensorView b
   const ConstTensorView w_NK = weight.w_NK;
   const int64_t T = x_TK.dim(0), K = x_TK.dim(1), N = w_NK.dim(0);
   if (T == 1) return forward_one_token(x_TK, w_NK, bias_N, y_TN, scratch, pool);
+  if (N <= kMaxNarrowRows && bias_N.empty()) return narrow_table().chosen().forward(x_TK, w_NK, y_TN, pool);
   const RowSlices slices(T, slice_height(T));
   pool.parallel_for(slices.count(), [&](int64_t i) {
     const auto [begin, end] = slices[i];
@@ -83,6 +85,7 @@ void backward_input(ConstTensorView dy_TN, const LinearWeight& weight, TensorVie
                     std::span<std::byte> scratch, ThreadPool& pool) {
   const ConstTensorView w_NK = weight.w_NK;
   const int64_t T = dy_TN.dim(0), N = dy_TN.dim(1), K = w_NK.dim(1);
+  if (N <= kMaxNarrowRows) return narrow_table().chosen().backward_input(dy_TN, w_NK, dx_TK, update, pool);
   const RowSlices slices(T, slice_height(T));
   pool.parallel_for(slices.count(), [&](int64_t i) {
     const auto [begin, end] = slices[i];
@@ -103,6 +106,9 @@ void backward_input(ConstTensorView dy_TN, const LinearWeight& weight, TensorVie
 void backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_NK, WeightUpdate update,
                      std::span<std::byte> scratch, ThreadPool& pool) {
   const int64_t T = dy_TN.dim(0), N = dy_TN.dim(1), K = x_TK.dim(1);
+  if (N <= kMaxNarrowRows) {
+    return narrow_table().chosen().backward_weight(dy_TN, x_TK, dw_NK, update.mode, pool);
+  }
   const RowSlices rows(N, slice_height(N));
   const RowSlices tokens(T, kTokenBlock);
   const int64_t element_bytes = dtype_bytes(dy_TN.dtype());

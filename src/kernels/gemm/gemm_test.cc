@@ -9,6 +9,7 @@
 #include "kernels/gemm/amx_blocking.h"
 #include "kernels/gemm/gemm_expected.h"
 #include "kernels/gemm/gemm_impl.h"
+#include "kernels/gemm/narrow_products.h"
 #include "kernels/gemm/onednn_products.h"
 #include "kernels/gemm/row_slices.h"
 #include "platform/cpu.h"
@@ -142,6 +143,47 @@ TEST(Gemm, RealsStayWithinTheNormBound) {
       for (const Sizes& sizes : {Sizes{1, 33, 65}, Sizes{37, 129, 255}, Sizes{140, 64, 1027},
                                  Sizes{600, 96, 31}, Sizes{1030, 40, 24}}) {
         check_products(implementation, dtype, sizes, false, pool);
+      }
+    }
+  }
+}
+
+// As a weight of general products, for every instruction set: rows and tokens in blocks of four and beside
+// them, columns beyond a task, a pass and a tile.
+TEST(NarrowGemm, EveryImplementationIsExact) {
+  ThreadPool pool(2);
+  for (const auto& implementation : narrow_table().usable()) {
+    const NarrowKernels& kernels = implementation.kernels;
+    for (const DType dtype : kActivationTypes) {
+      for (const Sizes s : {Sizes{1, 1, 1}, Sizes{70, 8, 300}, Sizes{33, 24, 67}, Sizes{131, 5, 4109},
+                            Sizes{7, kMaxNarrowRows, 31}}) {
+        const std::string context =
+            fmt::format("{} {} T {} N {} K {}", describe(implementation), dtype_name(dtype), s.T, s.N, s.K);
+        GuardedTensor x(dtype, {s.T, s.K}), w(dtype, {s.N, s.K}), dy(dtype, {s.T, s.N});
+        fill_integers(x, 1);
+        fill_integers(w, 2);
+        fill_integers(dy, 4);
+        const auto exact = [&](const Factor& a, const Factor& b, const std::vector<double>& former) {
+          std::vector<Expected> expected = expected_products(a, b, former);
+          for (Expected& element : expected) element.bound = 0;
+          return expected;
+        };
+        for (const DType out_dtype : {dtype, DType::kF32}) {
+          GuardedTensor y(out_dtype, {s.T, s.N});
+          kernels.forward(x.view(), w.view(), y.view(), pool);
+          expect_within(y, exact({x.view()}, {w.view()}, {}), context + " forward");
+        }
+        for (const Update update : {Update::kOverwrite, Update::kAdd}) {
+          GuardedTensor dx(dtype, {s.T, s.K}), dw(DType::kF32, {s.N, s.K});
+          if (update == Update::kAdd) fill_integers(dx, 5);
+          if (update == Update::kAdd) fill_integers(dw, 6);
+          const auto dx_expected = exact({dy.view()}, {w.view(), true}, former(dx, update));
+          const auto dw_expected = exact({dy.view(), true}, {x.view(), true}, former(dw, update));
+          kernels.backward_input(dy.view(), w.view(), dx.view(), update, pool);
+          kernels.backward_weight(dy.view(), x.view(), dw.view(), update, pool);
+          expect_within(dx, dx_expected, context + " backward_input");
+          expect_within(dw, dw_expected, context + " backward_weight");
+        }
       }
     }
   }

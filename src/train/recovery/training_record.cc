@@ -117,6 +117,7 @@ constexpr std::array kArgumentsWithEffect = {"dtype",
                                              "max_grad_norm",
                                              "clip_mode",
                                              "label_smoothing_factor",
+                                             "lora_dropout",
                                              "neftune_noise_alpha",
                                              "early_stopping_patience",
                                              "grad_accum_dtype",
@@ -183,6 +184,13 @@ Json model_shape(const ModelConfig& config) {
         "rope_theta", "rope_scaling", "tie_word_embeddings", "attention_bias", "mlp_bias", "sliding_window",
         "layer_types"}) {
     if (written.contains(name)) shape[name] = written[name];
+  }
+  if (config.lora) {
+    const Json adapters = Json::parse(write_lora_config(*config.lora));
+    for (const char* name :
+         {"r", "lora_alpha", "use_rslora", "target_modules", "rank_pattern", "alpha_pattern"}) {
+      shape[name] = adapters[name];
+    }
   }
   return shape;
 }

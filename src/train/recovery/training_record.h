@@ -47,7 +47,7 @@ struct TrainingRecord {
   Progress progress;
 };
 
-// The fields of config.json that the numbers of a run depend on.
+// The fields of config.json and adapter_config.json that the numbers of a run depend on.
 Json model_shape(const ModelConfig& config);
 
 std::string training_record_json(const TrainingRecord& record);
