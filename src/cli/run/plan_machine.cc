@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "cli/run/threads.h"
 #include "io/file.h"
+#include "plan/time/disk_rate.h"
 #include "platform/cpu.h"
 #include "platform/memory_info.h"
 #include "platform/thread_pool.h"
@@ -121,8 +122,14 @@ PlanMachine plan_machine(const PlanMachineFlags& flags, const TrainingArguments&
     machine.cluster.memory_is_of_this_machine = false;
   }
   if (flags.network_gbps) machine.cluster.network_gbps = *flags.network_gbps;
-  if (flags.disk_gb_per_s && machine.cluster.rates)
-    machine.cluster.rates->disk_gb_per_s = *flags.disk_gb_per_s;
+  if (machine.cluster.rates) {
+    double& rate = machine.cluster.rates->disk_gb_per_s;
+    if (flags.disk_gb_per_s) {
+      rate = *flags.disk_gb_per_s;
+    } else if (flags.machine == "here" && !args.offload_dir.empty()) {
+      rate = measured_disk_gb_per_s(args.offload_dir).value_or(rate);
+    }
+  }
   if (flags.machine == "here" && machine.cluster.rates) {
     MeasuringOptions options;
     options.optimizer = args.optim;
