@@ -26,6 +26,7 @@ namespace {
 
 constexpr int64_t kMaxNodes = 4096;
 constexpr int64_t kMaxLocalRanks = 256;
+constexpr int64_t kAnyDisk = INT64_MAX / 2;  // where the disk is not known
 
 // Flags that describe the machine: with one of them, and without --instances, its forecast is shown in
 // detail.
@@ -333,14 +334,20 @@ class PlanCommand : public Command {
     const PlanMachine machine = plan_machine(machine_flags(), args_);
     const ClusterShape cluster = cluster_of(machine, num_nodes_);
     const int64_t num_threads = threads_of_rank(machine);
-    const RunForecast forecast =
-        forecast_run(args_, config, cluster, num_threads, job_size(args_, config, world_size, tokens_));
+    const std::optional<JobSize> job = job_size(args_, config, world_size, tokens_);
+    const RunForecast forecast = forecast_run(args_, config, cluster, num_threads, job);
     if (machine.prices) {
       for (const std::string& note : machine.prices->notes()) log_info("{}", note);
     }
     write_output(json_ ? forecast_json(forecast) : forecast_text(forecast));
     flush_output();
-    if (!forecast.refusal.empty()) fail(ExitCode::kBadConfig, "{}", forecast.refusal);
+    if (forecast.refusal.empty()) return;
+    const std::string advice =
+        cluster.rates
+            ? form_advice(ladder_request(args_, config, cluster, num_threads,
+                                         job.value_or(assumed_job(args_, config, world_size)), kAnyDisk))
+            : "";
+    fail(ExitCode::kBadConfig, "{}{}", forecast.refusal, advice);
   }
 
   void show_forms(const FlagTable& table, const ModelConfig& config) {

@@ -14,23 +14,20 @@
 namespace tessera {
 namespace {
 
-// Whether a is at least as good as b in everything.
-bool beats(const Rung& a, const Rung& b) {
-  return a.time.step_s() <= b.time.step_s() && a.memory_bytes <= b.memory_bytes &&
-         a.disk_bytes <= b.disk_bytes && a.form.changes()[0] <= b.form.changes()[0] &&
+// Whether no one needs b if there is a, which is at least as fast: less than a tenth of its memory is not
+// worth the time.
+bool replaces(const Rung& a, const Rung& b) {
+  return 10 * a.memory_bytes <= 11 * b.memory_bytes && a.form.changes()[0] <= b.form.changes()[0] &&
          a.form.changes()[1] <= b.form.changes()[1];
 }
 
-// Of these rungs those that no other one beats, of equal ones the first; the fastest first.
-std::vector<size_t> unbeaten(const std::vector<Rung>& rungs, const std::vector<size_t>& of) {
+// Of these rungs those that none of the faster ones replaces, the fastest first.
+std::vector<size_t> needed(const std::vector<Rung>& rungs, std::vector<size_t> of) {
+  std::ranges::stable_sort(of, {}, [&](size_t i) { return rungs[i].time.step_s(); });
   std::vector<size_t> out;
   for (const size_t i : of) {
-    const bool is_beaten = std::ranges::any_of(of, [&](size_t j) {
-      return j != i && beats(rungs[j], rungs[i]) && (j < i || !beats(rungs[i], rungs[j]));
-    });
-    if (!is_beaten) out.push_back(i);
+    if (std::ranges::none_of(out, [&](size_t j) { return replaces(rungs[j], rungs[i]); })) out.push_back(i);
   }
-  std::ranges::stable_sort(out, {}, [&](size_t i) { return rungs[i].time.step_s(); });
   return out;
 }
 
@@ -138,15 +135,17 @@ std::vector<size_t> rungs_where(const Ladder& ladder, auto condition) {
 }  // namespace
 
 std::vector<size_t> Ladder::worth_having() const {
-  return unbeaten(rungs, rungs_where(*this, [](const Rung& rung) { return rung.fits(); }));
+  return needed(rungs, rungs_where(*this, [](const Rung& rung) { return rung.fits(); }));
 }
 
 std::vector<size_t> Ladder::out_of_reach() const {
-  return unbeaten(rungs, rungs_where(*this, [&](const Rung& rung) {
-                    if (rung.fits()) return false;
-                    return !best || (rung.form.changes() <= rungs[*best].form.changes() &&
-                                     rung.time.step_s() < rungs[*best].time.step_s());
-                  }));
+  std::vector<size_t> found =
+      needed(rungs, rungs_where(*this, [&](const Rung& rung) {
+               return !rung.fits() && (!best || (rung.form.changes() <= rungs[*best].form.changes() &&
+                                                 rung.time.step_s() < rungs[*best].time.step_s()));
+             }));
+  if (!best) std::ranges::stable_sort(found, {}, [&](size_t i) { return rungs[i].memory_bytes; });
+  return found;
 }
 
 LadderRequest ladder_request(const TrainingArguments& args, const ModelConfig& config,

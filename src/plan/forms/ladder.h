@@ -53,10 +53,11 @@ struct Ladder {
   // equally fast ones the first.
   std::optional<size_t> best;
 
-  // Rungs that fit and that no other one that fits beats: faster, or as fast, with no more memory and disk,
-  // and no other numbers. The fastest first.
+  // Rungs that fit, without those that no one needs: for which there is one that is as fast, changes the
+  // numbers no more and takes at most a tenth more memory. The fastest first; the best one is among them.
   std::vector<size_t> worth_having() const;
   // The same of those that do not fit, would be faster than the best one, and change the numbers no more.
+  // Without a best one those that take the least memory.
   std::vector<size_t> out_of_reach() const;
 };
 
@@ -71,10 +72,14 @@ Ladder plan_ladder(const LadderRequest& request);
 // contradict them.
 std::optional<Ladder> plan_lora_ladder(const LadderRequest& request);
 
-// "--optim adamw_8bit --gradient_checkpointing (17.1 GiB of memory, 64.2 GiB of disk)", of the best one.
+// "--optim adamw_8bit --gradient_checkpointing (17.1 GiB of memory, 64.2 GiB of disk)".
 std::string rung_text(const Ladder& ladder, size_t rung);
+// What was chosen and why; there is a best rung.
+std::string choice_text(const Ladder& ladder);
 // Why nothing fits and what would; `lora` is what adapters need.
 std::string ladder_refusal(const Ladder& ladder, const std::optional<Ladder>& lora);
+// For a run that does not fit: "; --fit would take ...", or adapters; "" if no form fits.
+std::string form_advice(const LadderRequest& request);
 
 // Lines of at most 80 columns.
 std::string ladder_text(const Ladder& ladder);

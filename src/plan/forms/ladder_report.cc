@@ -10,6 +10,7 @@ namespace tessera {
 namespace {
 
 constexpr size_t kColumns = 80;
+constexpr size_t kMostShown = 20;
 constexpr size_t kMostUnreached = 5;
 
 const char* lacks(const Rung& rung) {
@@ -74,6 +75,23 @@ std::string rung_text(const Ladder& ladder, size_t rung) {
       chosen.disk_bytes == 0 ? "" : fmt::format(", {} of disk", format_bytes(chosen.disk_bytes)));
 }
 
+std::string choice_text(const Ladder& ladder) {
+  const Rung& best = ladder.rungs[*ladder.best];
+  const auto num_fitting = std::ranges::count_if(ladder.rungs, [](const Rung& rung) { return rung.fits(); });
+  return fmt::format(
+      "{}, about {} s a step: of {} that fit, the fastest of those that change the numbers least ({})",
+      rung_text(ladder, *ladder.best), three_digits(best.time.step_s()), format_count(num_fitting, "form"),
+      numbers_text(best.form));
+}
+
+std::string form_advice(const LadderRequest& request) {
+  const Ladder ladder = plan_ladder(request);
+  if (ladder.best) return "; --fit would take " + rung_text(ladder, *ladder.best);
+  const std::optional<Ladder> lora = plan_lora_ladder(request);
+  if (!lora || !lora->best) return "";
+  return "; --peft lora would fit with " + rung_text(*lora, *lora->best);
+}
+
 std::string ladder_refusal(const Ladder& ladder, const std::optional<Ladder>& lora) {
   if (ladder.best) return "";
   std::string text = fmt::format(
@@ -94,8 +112,7 @@ std::string ladder_refusal(const Ladder& ladder, const std::optional<Ladder>& lo
     }
   }
   if (lora && lora->best) {
-    std::vector<std::string> flags = form_flags(lora->args, lora->rungs[*lora->best].form);
-    text += "; adapters fit: --peft lora" + (flags.empty() ? "" : " with " + rung_text(*lora, *lora->best));
+    text += "; adapters fit: --peft lora with " + rung_text(*lora, *lora->best);
   }
   return text;
 }
@@ -109,8 +126,10 @@ std::string ladder_text(const Ladder& ladder) {
   if (!fitting.empty()) {
     const double fastest_s = ladder.rungs[fitting.front()].time.step_s();
     text += "fits\n     " + rung_columns(head, "memory", "disk", "step s", "times");
-    for (const size_t i : fitting) {
-      text += rung_line(ladder, i, fmt::format("{:.2f}", ladder.rungs[i].time.step_s() / fastest_s));
+    for (size_t i = 0; i < fitting.size(); ++i) {
+      if (i >= kMostShown && fitting[i] != ladder.best) continue;
+      text += rung_line(ladder, fitting[i],
+                        fmt::format("{:.2f}", ladder.rungs[fitting[i]].time.step_s() / fastest_s));
     }
   }
   if (!others.empty()) {
@@ -121,13 +140,18 @@ std::string ladder_text(const Ladder& ladder) {
   }
   if (!ladder.best) return text;
   const Rung& best = ladder.rungs[*ladder.best];
-  const std::vector<std::string> flags = form_flags(ladder.args, best.form);
-  text += "best     " + (flags.empty() ? "as it is\n" : wrapped(flags, 9));
-  text += fmt::format("numbers  {}\n", numbers_text(best.form));
-  text += fmt::format(
-      "disk     {} in offload_dir{}, {} for each checkpoint\n", format_bytes(best.disk_bytes),
-      ladder.model_bytes == 0 ? "" : fmt::format(", {} for the model", format_bytes(ladder.model_bytes)),
-      format_bytes(ladder.checkpoint_bytes));
+  const auto add_flags = [&](const char* name, size_t rung) {
+    const std::vector<std::string> flags = form_flags(ladder.args, ladder.rungs[rung].form);
+    text += fmt::format("{:<9}", name) + (flags.empty() ? "these settings\n" : wrapped(flags, 9));
+    text += fmt::format("         numbers: {}\n", numbers_text(ladder.rungs[rung].form));
+  };
+  add_flags("best", *ladder.best);
+  if (fitting.front() != *ladder.best) add_flags("fastest", fitting.front());
+  const int64_t left = ladder.free_disk_bytes - best.disk_bytes - ladder.model_bytes;
+  text += fmt::format("disk     {} in offload_dir, {} for the model; room for {} of {}\n",
+                      format_bytes(best.disk_bytes), format_bytes(ladder.model_bytes),
+                      format_count(left / ladder.checkpoint_bytes, "checkpoint"),
+                      format_bytes(ladder.checkpoint_bytes));
   return text + fmt::format("time     {} s a step\n", three_digits(best.time.step_s())) +
          indented(step_time_text(best.time));
 }
