@@ -46,7 +46,7 @@ void resolve_dtype(const FlagTable& table, TrainingArguments* args) {
 }
 
 void resolve_checkpointing(const FlagTable& table, const TrainingArguments& args) {
-  if (args.gradient_checkpointing || !table.is_set("gradient_checkpointing_mode")) return;
+  if (args.gradient_checkpointing || args.fit || !table.is_set("gradient_checkpointing_mode")) return;
   log_warning("gradient_checkpointing_mode has no effect: gradient_checkpointing is false");
 }
 

@@ -71,7 +71,7 @@ class Trainer {
   void plan_run();
   // Free memory is that of this node, or what fit_memory says.
   MachineFacts machine_facts() const;
-  // What plan/forms chooses among, on this node, at rates that were not measured (trainer_fit.cc).
+  // What plan/forms chooses among, on this node (trainer_fit.cc); the rate of its disk is not measured.
   LadderRequest ladder_request(const BatchPlanOptions& batch, const DataFacts& data);
   // With fit: collective, rank 0 chooses for the node with the least memory and the one with the least disk.
   void choose_form(const BatchPlanOptions& batch, const DataFacts& data);

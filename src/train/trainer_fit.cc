@@ -28,7 +28,10 @@ LadderRequest Trainer::ladder_request(const BatchPlanOptions& batch, const DataF
       std::max<int64_t>(1, data_->train.num_tokens() / std::max<int64_t>(1, data_->train.num_rows()));
   request.machine = machine_facts();
   request.num_threads = pool_.num_threads();
-  request.rates.num_cores = pool_.num_threads() * world().local_world_size;
+  std::optional<double> tflops;
+  if (plan_.peak) tflops = plan_.peak->tflops / world().num_nodes;
+  request.rates =
+      rates_of_this_processor(tflops, pool_.num_threads() * world().local_world_size, model_->dtype());
   const std::filesystem::path folder = args_.offload_dir.empty() ? args_.output_dir : args_.offload_dir;
   request.free_disk_bytes = free_disk_bytes(folder);
   if (!args_.fit_disk.empty()) {
@@ -61,9 +64,6 @@ void Trainer::choose_form(const BatchPlanOptions& batch, const DataFacts& data) 
   const std::optional<Error> error = outside_error([&] {
     if (!is_root()) return;
     LadderRequest request = ladder_request(batch, data);
-    const int64_t num_cores = request.rates.num_cores;
-    request.rates = measured_rates(pool_);
-    request.rates.num_cores = num_cores;
     request.rates.disk_gb_per_s =
         measured_disk_gb_per_s(args_.offload_dir).value_or(request.rates.disk_gb_per_s);
     request.machine.free_bytes = free_bytes;

@@ -148,7 +148,7 @@ std::string ladder_text(const Ladder& ladder) {
   add_flags("best", *ladder.best);
   if (fitting.front() != *ladder.best) add_flags("fastest", fitting.front());
   const int64_t left = ladder.free_disk_bytes - best.disk_bytes - ladder.model_bytes;
-  text += fmt::format("disk     {} in offload_dir, {} for the model; room for {} of {}\n",
+  text += fmt::format("disk     {} in offload_dir, {} for the model;\n         room for {} of {}\n",
                       format_bytes(best.disk_bytes), format_bytes(ladder.model_bytes),
                       format_count(left / ladder.checkpoint_bytes, "checkpoint"),
                       format_bytes(ladder.checkpoint_bytes));

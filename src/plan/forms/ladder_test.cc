@@ -172,7 +172,7 @@ TEST(Ladder, ChoosesTheFastestOfWhatChangesTheNumbersLeast) {
         std::exp(std::uniform_real_distribution(std::log(low), std::log(high))(random)));
   };
   int num_chosen = 0, num_refused = 0;
-  for (int round = 0; round < 60; ++round) {
+  for (int round = 0; round < 20; ++round) {
     const Limits limits = {.memory_bytes = between(3e8, 6e9),
                            .disk_bytes = between(2e8, 6e9),
                            .local_world_size = round % 4 == 0 ? 2 : 1};
@@ -203,8 +203,8 @@ TEST(Ladder, ChoosesTheFastestOfWhatChangesTheNumbersLeast) {
     ASSERT_TRUE(larger.best);
     EXPECT_LE(larger.rungs[*larger.best].form.changes(), ladder.rungs[*ladder.best].form.changes());
   }
-  EXPECT_GT(num_chosen, 20);
-  EXPECT_GT(num_refused, 5);
+  EXPECT_GT(num_chosen, 8);
+  EXPECT_GT(num_refused, 2);
 }
 
 TEST(Ladder, SaysWhatTheLeastTakesAndThatAdaptersFit) {
@@ -231,12 +231,12 @@ TEST(Ladder, IsShownIn80ColumnsAndAsJson) {
     std::istringstream lines(text);
     for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80u) << line;
     EXPECT_EQ(text.find("best     ") != std::string::npos, ladder.best.has_value());
-    const nlohmann::json json = nlohmann::json::parse(ladder_json(ladder));
-    EXPECT_EQ(json["forms"].size(), ladder.rungs.size());
-    EXPECT_EQ(json["best"].is_null(), !ladder.best.has_value());
+    const nlohmann::json out = nlohmann::json::parse(ladder_json(ladder));
+    EXPECT_EQ(out["forms"].size(), ladder.rungs.size());
+    EXPECT_EQ(out["best"].is_null(), !ladder.best.has_value());
     if (ladder.best) {
-      EXPECT_EQ(json["forms"][*ladder.best]["fits"], true);
-      EXPECT_EQ(json["forms"][*ladder.best]["lacks"], "");
+      EXPECT_EQ(out["forms"][*ladder.best]["fits"], true);
+      EXPECT_EQ(out["forms"][*ladder.best]["lacks"], "");
     }
   }
 }
