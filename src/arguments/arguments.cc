@@ -46,7 +46,7 @@ void resolve_dtype(const FlagTable& table, TrainingArguments* args) {
 }
 
 void resolve_checkpointing(const FlagTable& table, const TrainingArguments& args) {
-  if (args.gradient_checkpointing || !table.is_set("gradient_checkpointing_mode")) return;
+  if (args.gradient_checkpointing || args.fit || !table.is_set("gradient_checkpointing_mode")) return;
   log_warning("gradient_checkpointing_mode has no effect: gradient_checkpointing is false");
 }
 
@@ -369,12 +369,16 @@ void resolve_training_arguments(const FlagTable& table, int64_t world_size, Trai
         args->grace_period_s, args->agent_grace_s);
   }
   check_lora_arguments(table, *args);
+  for (const Flag& flag : table.flags()) {
+    if (table.is_set(flag.name)) args->given.insert(flag.name);
+  }
+  for (const auto& [name, origin] : args->deepspeed_origins) args->given.insert(name);
+  if (args->given.contains("disable_gradient_checkpointing")) args->given.insert("gradient_checkpointing");
   resolve_dtype(table, args);
   resolve_batch(table, world_size, args);
   resolve_checkpointing(table, *args);
   resolve_ranks(table, world_size, args);
-  resolve_optimizer_in_backward(table, world_size, args);
-  resolve_offload(table, args);
+  resolve_form(table, world_size, args);
   resolve_data_order(table, args);
   check_streaming(*args);
   check_quiet(*args);
@@ -382,6 +386,11 @@ void resolve_training_arguments(const FlagTable& table, int64_t world_size, Trai
   resolve_best_model(table, args);
   // Checks type and keywords now, so that a mistake is reported before the data is read.
   make_schedule({args->lr_scheduler_type, args->lr_scheduler_kwargs, args->learning_rate, 0, 1000});
+}
+
+void resolve_form(const FlagTable& table, int64_t world_size, TrainingArguments* args) {
+  resolve_optimizer_in_backward(table, world_size, args);
+  resolve_offload(table, args);
 }
 
 int64_t interval_in_steps(double interval, int64_t num_training_steps) {

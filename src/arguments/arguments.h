@@ -11,6 +11,7 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -101,7 +102,10 @@ struct TrainingArguments : DataArguments {
   std::string pack_weights = "auto";
   std::string offload_optimizer_device = "none";
   std::string offload_param_device = "none";
-  std::string offload_dir;  // once resolved: set if it is used
+  std::string offload_dir;  // once resolved: set if it is used, or may be with fit
+  bool fit = false;         // plan/forms chooses the form of the run
+  std::string fit_memory;   // "" = what is free
+  std::string fit_disk;
   int64_t aio_block_size = int64_t{1} << 20;
   int64_t aio_queue_depth = 32;
   int64_t num_threads = 0;
@@ -172,6 +176,8 @@ struct TrainingArguments : DataArguments {
   std::string config;  // a configuration file; read by apply_config_file()
   // Where the DeepSpeed file decided a setting, by its flag: "ds.json: zero_optimization.stage".
   std::map<std::string, std::string> deepspeed_origins;
+  // Once resolved: the settings that the command line or a file gives, by their flags.
+  std::set<std::string, std::less<>> given;
 
   // In a pass that computes the norm by which the gradients of the step are clipped, nothing is updated yet.
   bool computes_norm_first() const {
@@ -224,6 +230,9 @@ void read_launch_variables(const Environment& environment, TrainingArguments* ar
 // bf16, eval_steps from logging_steps, ...) and refuses contradictions (kBadConfig). `table` knows which
 // flags were given; batch sizes in a DeepSpeed file are for `world_size` ranks.
 void resolve_training_arguments(const FlagTable& table, int64_t world_size, TrainingArguments* args);
+
+// Again, once settings have changed that say where the state of a run is and when it is updated (plan/forms).
+void resolve_form(const FlagTable& table, int64_t world_size, TrainingArguments* args);
 
 // Steps of a logging, evaluation or saving interval: `interval` itself or, if below 1, that fraction of all
 // steps, rounded up.

@@ -58,6 +58,17 @@ void declare_offload_flags(FlagTable* table, TrainingArguments* args) {
   limit(table->add("aio_queue_depth", &args->aio_queue_depth,
                    "Transfers between memory and offload_dir that a rank has in flight."),
         {1, static_cast<double>(kMaxQueueDepth)});
+  table->add(
+      "fit", &args->fit,
+      "Choose what memory and disk have room for: optimizer state and weights in memory or on a disk, "
+      "when layers are updated, what the backward pass recomputes, and, only if nothing else fits, "
+      "optimizer state in fewer bits. Of what changes the numbers least, the fastest is taken. What is "
+      "given stays as it is; a resumed run keeps its optim and clip_mode. tessera plan --disk shows "
+      "the choice.");
+  table->add_size("fit_memory", &args->fit_memory, "24GiB",
+                  "Memory of a node that fit may use. Defaults to what is free.");
+  table->add_size("fit_disk", &args->fit_disk, "80GB",
+                  "Room on the disk of offload_dir that fit may use. Defaults to what is free.");
 }
 
 void resolve_offload(const FlagTable& table, TrainingArguments* args) {
@@ -76,7 +87,14 @@ void resolve_offload(const FlagTable& table, TrainingArguments* args) {
     fail(ExitCode::kBadConfig,
          "pack_weights always contradicts offload_param_device nvme: packed weights stay in memory");
   }
-  if (args->offload_optimizer_device != "nvme" && !has_weights && !offloads_inputs) {
+  const bool is_used =
+      args->offload_optimizer_device == "nvme" || has_weights || offloads_inputs || args->fit;
+  if (!args->fit) {
+    for (const char* name : {"fit_memory", "fit_disk"}) {
+      if (table.is_set(name)) log_warning("{} has no effect: fit is false", name);
+    }
+  }
+  if (!is_used) {
     for (const char* name : {"offload_dir", "aio_block_size", "aio_queue_depth"}) {
       if (table.is_set(name)) log_warning("{} has no effect: nothing is kept on a disk", name);
     }

@@ -123,7 +123,7 @@ MachineRates rates_of_peak(double node_tflops, int64_t num_cores, double mfu) {
   rates.forward_efficiency = rates.backward_input_efficiency = rates.backward_weight_efficiency = mfu;
   rates.attention_efficiency = rates.attention_backward_efficiency = mfu;
   rates.half_tokens = rates.half_width = rates.weight_half_width = rates.attention_half_row = 0;
-  rates.memory_gb_per_s = rates.core_gb_per_s = kNoLimit;
+  rates.memory_gb_per_s = rates.core_gb_per_s = rates.core_coded_giga_elements_per_s = kNoLimit;
   rates.product_call_s = rates.call_s = rates.node_latency_s = rates.network_latency_s = rates.step_s = 0;
   rates.network_efficiency = 1;
   return rates;

@@ -44,6 +44,9 @@ std::string step_time_text(const StepTime& time) {
     add("network", time.exposed_s,
         fmt::format("  exposed, of {} s between nodes", three_digits(time.network_s)));
   }
+  if (time.disk_s > 0) {
+    add("disk", time.disk_wait_s, fmt::format("  exposed, of {} s", three_digits(time.disk_s)));
+  }
   add("other", time.other_s);
   return text;
 }
@@ -53,6 +56,7 @@ nlohmann::ordered_json step_time_json(const StepTime& time) {
           {"attention_s", time.attention_s}, {"elementwise_s", time.elementwise_s},
           {"optimizer_s", time.optimizer_s}, {"local_s", time.local_s},
           {"network_s", time.network_s},     {"exposed_s", time.exposed_s},
+          {"disk_s", time.disk_s},           {"disk_wait_s", time.disk_wait_s},
           {"other_s", time.other_s}};
 }
 

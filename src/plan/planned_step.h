@@ -11,6 +11,9 @@
 
 namespace tessera {
 
+// Nodes with this much memory, of which each rank already has what this process has.
+MachineFacts planned_machine(int num_nodes, int local_world_size, int64_t node_memory_bytes);
+
 class PlannedStep {
  public:
   // `args` must be resolved for num_nodes * local_world_size ranks; the model's Ops have as many threads as a
@@ -20,8 +23,9 @@ class PlannedStep {
 
   const RunPlanner& planner() const { return planner_; }
   int64_t step_rows() const { return global_batch_rows(batch_); }
-  // Nodes with this much memory, of which each rank already has what this process has.
-  MachineFacts machine(int64_t node_memory_bytes) const;
+  MachineFacts machine(int64_t node_memory_bytes) const {
+    return planned_machine(num_nodes_, local_world_size_, node_memory_bytes);
+  }
   // `request` is one of planner().choose_memory(); row_tokens is the mean length of the rows.
   StepFacts facts(const MemoryRequest& request, int64_t row_tokens) const;
 

@@ -9,9 +9,11 @@
 #include <cstdlib>
 #include <string>
 
+#include "base/text.h"
 #include "base/unique_fd.h"
 #include "expect_error.h"
 #include "io/file.h"
+#include "platform/memory_info.h"
 #include "support/saving_run.h"
 
 namespace tessera {
@@ -87,6 +89,80 @@ TEST_P(OffloadedOptimizer, HasTheBitsOfOneInMemory) {
     EXPECT_EQ(rest.differences, "");
     expect_same_run(resumed.output(), whole);
   }
+}
+
+nlohmann::json arguments_of(const fs::path& output) { return read_json(output / "training_args.json"); }
+
+// 4 million parameters: 70 MB in memory, half of that on a disk.
+ModelConfig config_to_fit() {
+  ModelConfig config = some_chunks_config();
+  config.vocab_size = 4000;
+  config.hidden_size = 256;
+  config.intermediate_size = 1024;
+  config.head_dim = 64;
+  return config;
+}
+
+TEST(Fit, ChoosesWhatFitsWithTheBitsOfTheRunInMemory) {
+  for (const Ranks ranks : {Ranks{1, 1}, Ranks{2, 1}}) {
+    SCOPED_TRACE(fmt::format("{} ranks", ranks.world_size()));
+    SavingRun run(ranks, config_to_fit());
+    run.args.merge_micro_batches = "always";
+    run.args.max_steps = 2;
+    run.args.save_steps = 2;
+    run.run();
+    SavingRun fitted = run;
+    fitted.args.output_dir = run.folder() / "fitted";
+    fitted.args.offload_dir = run.folder() / "offload";
+    fitted.args.fit = true;
+    fitted.args.fit_memory = fmt::format("{}B", resident_bytes() + (50 << 20));
+    const RecordingObserver seen = fitted.run();
+    const nlohmann::json arguments = arguments_of(fitted.output());
+    EXPECT_EQ(arguments["fit"], true);
+    EXPECT_EQ(arguments["optim"], "adamw_torch") << "the exact form fits";
+    if (ranks.world_size() == 1) {
+      EXPECT_TRUE(arguments["optimizer_in_backward"] == true ||
+                  arguments["offload_optimizer_device"] == "nvme");
+      EXPECT_LE(seen.plan.memory.step_memory().node_bytes(), parse_bytes(fitted.args.fit_memory));
+    }
+    EXPECT_EQ(read_tensors(fitted.output() / "model.safetensors"),
+              read_tensors(run.output() / "model.safetensors"));
+  }
+}
+
+TEST(Fit, ARefusalSaysWhatWouldFit) {
+  SavingRun run({}, config_to_fit());
+  run.args.fit = true;
+  run.args.offload_dir = run.folder() / "offload";
+  run.args.fit_memory = fmt::format("{}B", resident_bytes() + (1 << 20));
+  expect_error(ExitCode::kBadConfig,
+               {"fit: no form of the run fits into", "the least memory takes --optim adamw_8bit"},
+               [&] { run.run(); });
+}
+
+TEST(Fit, AResumedRunKeepsItsOptimizerAndItsClipping) {
+  SavingRun run({}, config_to_fit());
+  run.args.optim = "adamw_bf16";
+  run.args.optimizer_in_backward = true;
+  run.args.clip_mode = "layer";
+  run.args.merge_micro_batches = "always";
+  run.args.max_steps = 2;
+  run.run();
+  run.interrupt_at(1, "resumed");
+  SavingRun resumed = run;
+  resumed.args.optim = "adamw_torch";
+  resumed.args.clip_mode = "global";
+  resumed.args.optimizer_in_backward = false;
+  resumed.args.fit = true;
+  resumed.args.offload_dir = run.folder() / "offload";
+  resumed.args.resume_from_checkpoint = "auto";
+  const RecordingObserver seen = resumed.run();
+  EXPECT_EQ(seen.resumed_step, 1);
+  EXPECT_EQ(seen.differences, "");
+  const nlohmann::json arguments = arguments_of(resumed.output());
+  EXPECT_EQ(arguments["optim"], "adamw_bf16");
+  EXPECT_EQ(arguments["clip_mode"], "layer");
+  EXPECT_EQ(arguments["optimizer_in_backward"], true) << "which this clipping needs";
 }
 
 // Open files of this process that were in `folder` and have no name any more.

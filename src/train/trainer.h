@@ -17,6 +17,7 @@
 #include "ops/clocked_ops.h"
 #include "ops/cpu_ops.h"
 #include "optim/schedule.h"
+#include "plan/forms/ladder.h"
 #include "plan/run_planner.h"
 #include "platform/thread_pool.h"
 #include "train/evaluation/best_model.h"
@@ -68,7 +69,13 @@ class Trainer {
   void open_model(const OpsFactory& make_ops);
   void open_choices();
   void plan_run();
-  void plan_memory_use(const RunPlanner& planner);
+  // Free memory is that of this node, or what fit_memory says.
+  MachineFacts machine_facts() const;
+  // What plan/forms chooses among, on this node (trainer_fit.cc); the rate of its disk is not measured.
+  LadderRequest ladder_request(const BatchPlanOptions& batch, const DataFacts& data);
+  // With fit: collective, rank 0 chooses for the node with the least memory and the one with the least disk.
+  void choose_form(const BatchPlanOptions& batch, const DataFacts& data);
+  void plan_memory_use(const RunPlanner& planner, const BatchPlanOptions& batch, const DataFacts& data);
   void allocate_and_load();
   std::function<void(const LoadProgress&)> loading_progress();
   void load_parameters();

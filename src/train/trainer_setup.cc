@@ -171,14 +171,15 @@ void Trainer::plan_run() {
     rows_->set_micro_batches_per_pass(micro_batches_per_pass);
     return rows_->largest_pass(plan_.max_steps);
   };
+  if (args_.fit) choose_form(options, facts);
   const RunPlanner planner(args_, *model_, options, facts);
   plan_.micro_batches_per_pass = planner.micro_batches_per_pass();
   plan_.max_pass_tokens = planner.max_pass_tokens();
   if (is_root()) plan_.disk = plan_disk_use(args_, *model_, planner, world(), *actions_, *resume_);
-  plan_memory_use(planner);
+  plan_memory_use(planner, options, facts);
 }
 
-void Trainer::plan_memory_use(const RunPlanner& planner) {
+MachineFacts Trainer::machine_facts() const {
   const std::optional<ProportionalMemory> resident = proportional_memory();
   MachineFacts machine;
   machine.num_nodes = world().num_nodes;
@@ -188,11 +189,22 @@ void Trainer::plan_memory_use(const RunPlanner& planner) {
   machine.free_bytes = memory_info().free_for_process_bytes;
   // What an earlier start has left is used again.
   if (snapshots_) machine.free_bytes += snapshots_->held_bytes_of_node();
+  if (args_.fit && !args_.fit_memory.empty()) {
+    machine.free_bytes = std::min(machine.free_bytes, *parse_bytes(args_.fit_memory) -
+                                                          machine.local_world_size * machine.baseline_bytes);
+  }
+  return machine;
+}
+
+void Trainer::plan_memory_use(const RunPlanner& planner, const BatchPlanOptions& batch,
+                              const DataFacts& data) {
+  MachineFacts machine = machine_facts();
   machine.on_all_ranks = [this](bool fits) { return comm_.all(fits, {"memory plan"}); };
   const MemoryRequest request = planner.choose_memory(machine);
   planner.fill_memory(request, machine, &plan_);
   observer_.on_plan(plan_);
-  planner.check_fits(request, machine);
+  const std::string refusal = planner.refusal(request, machine);
+  if (!refusal.empty()) fail(ExitCode::kBadConfig, "{}{}", refusal, form_advice(ladder_request(batch, data)));
 }
 
 void Trainer::allocate_and_load() {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "arguments/arguments.h"
+#include "arguments/lora_arguments.h"
 #include "arguments/optimizer_arguments.h"
 #include "base/median.h"
 #include "base/rng.h"
@@ -19,6 +20,7 @@
 #include "model/families.h"
 #include "ops/cpu_ops.h"
 #include "plan/run_planner.h"
+#include "plan/time/disk_rate.h"
 
 namespace tessera {
 namespace {
@@ -31,10 +33,12 @@ constexpr int64_t kWarmUpSteps = 2;
 using Settings = std::vector<std::pair<std::string, std::string>>;
 
 Settings settings_of(const PlanCase& run) {
-  return {{"max_length", fmt::format("{}", run.max_length)},
-          {"per_device_train_batch_size", fmt::format("{}", run.micro_batch)},
-          {"gradient_accumulation_steps", fmt::format("{}", run.gradient_accumulation_steps)},
-          {"gradient_checkpointing", run.gradient_checkpointing ? "true" : "false"}};
+  Settings settings = {{"max_length", fmt::format("{}", run.max_length)},
+                       {"per_device_train_batch_size", fmt::format("{}", run.micro_batch)},
+                       {"gradient_accumulation_steps", fmt::format("{}", run.gradient_accumulation_steps)},
+                       {"gradient_checkpointing", run.gradient_checkpointing ? "true" : "false"}};
+  settings.insert(settings.end(), run.settings.begin(), run.settings.end());
+  return settings;
 }
 
 void write_model(const fs::path& folder, const ModelConfig& config) {
@@ -61,6 +65,8 @@ void write_rows(const fs::path& file, int64_t num_rows, int64_t length, int64_t 
 struct Planned {
   StepFacts facts;
   int64_t node_bytes = 0;
+  ModelConfig config;  // with adapters, if the form has them
+  std::string optimizer;
 };
 
 Planned plan_of(const PlanCase& run, const PlanBenchOptions& options) {
@@ -72,7 +78,9 @@ Planned plan_of(const PlanCase& run, const PlanBenchOptions& options) {
   const int64_t num_threads = std::max<int64_t>(1, options.num_threads / run.num_ranks);
   ThreadPool pool(num_threads);
   const std::unique_ptr<Ops> ops = make_cpu_ops(pool);
-  const std::unique_ptr<TrainableModel> model = make_model(run.config, args.training_dtype(), *ops);
+  ModelConfig config = run.config;
+  config.lora = lora_config_of(args);
+  const std::unique_ptr<TrainableModel> model = make_model(config, args.training_dtype(), *ops);
   const BatchPlanOptions batch = args.batch_options(run.num_ranks);
   const RunPlanner planner(args, *model, batch, uniform_rows(run.max_length, micro_batch_rows(batch)));
   MachineFacts machine;
@@ -87,7 +95,7 @@ Planned plan_of(const PlanCase& run, const PlanBenchOptions& options) {
   planner.fill_memory(request, machine, &plan);
   return {step_facts(request, run.max_length, micro_batch_rows(batch), args.gradient_accumulation_steps,
                      planner.micro_batches_per_pass(), num_threads),
-          plan.memory.step_memory().node_bytes()};
+          plan.memory.step_memory().node_bytes(), config, args.optim};
 }
 
 // Part by part.
@@ -95,7 +103,8 @@ StepTime combined(const std::vector<StepTime>& times, double (*combine)(std::vec
   StepTime result;
   for (double StepTime::*part :
        {&StepTime::products_s, &StepTime::attention_s, &StepTime::elementwise_s, &StepTime::optimizer_s,
-        &StepTime::local_s, &StepTime::network_s, &StepTime::exposed_s, &StepTime::other_s}) {
+        &StepTime::local_s, &StepTime::network_s, &StepTime::exposed_s, &StepTime::disk_s,
+        &StepTime::disk_wait_s, &StepTime::other_s}) {
     std::vector<double> values;
     for (const StepTime& time : times) values.push_back(time.*part);
     result.*part = combine(std::move(values));
@@ -178,9 +187,11 @@ class TrainingRun {
   ScratchFolder folder_;
 };
 
-double seconds_by_rates(StepWalks& walks, const StepFacts& facts, int64_t num_threads) {
+double seconds_by_rates(StepWalks& walks, const StepFacts& facts, int64_t num_threads, double disk_gb_per_s) {
   ThreadPool pool(num_threads);
-  AnalyticPrices prices(measured_rates(pool));
+  MachineRates rates = measured_rates(pool);
+  rates.disk_gb_per_s = disk_gb_per_s;
+  AnalyticPrices prices(rates);
   return predict_step(walks, facts, prices).step_s();
 }
 
@@ -188,8 +199,11 @@ double seconds_by_rates(StepWalks& walks, const StepFacts& facts, int64_t num_th
 
 PlanLine run_plan_case(const PlanCase& run, const PlanBenchOptions& options) {
   const Planned planned = plan_of(run, options);
-  StepWalks walks(run.config, DType::kBF16);
-  MeasuredPrices prices;
+  StepWalks walks(planned.config, DType::kBF16);
+  MeasuringOptions measuring;
+  measuring.optimizer = planned.optimizer;
+  if (const auto rate = measured_disk_gb_per_s(options.folder)) measuring.rates.disk_gb_per_s = *rate;
+  MeasuredPrices prices(measuring);
   const TrainingRun training(run, options);
   PlanLine line;
   line.run = run;
@@ -210,7 +224,9 @@ PlanLine run_plan_case(const PlanCase& run, const PlanBenchOptions& options) {
     predicted.push_back(predictions.back().step_s());
     measured.push_back(found.step_s);
     parts.push_back(found.parts);
-    by_rates.push_back(seconds_by_rates(walks, planned.facts, options.num_threads) / found.step_s);
+    by_rates.push_back(
+        seconds_by_rates(walks, planned.facts, options.num_threads, measuring.rates.disk_gb_per_s) /
+        found.step_s);
     bytes.push_back(static_cast<double>(found.node_bytes));
   }
   line.predicted = combined(predictions, median);

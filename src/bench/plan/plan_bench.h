@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bench/statistics.h"
@@ -24,6 +25,8 @@ struct PlanCase {
   int64_t gradient_accumulation_steps = 1;
   int num_ranks = 1;
   bool gradient_checkpointing = false;
+  std::string form;                                           // in tables; "" = none
+  std::vector<std::pair<std::string, std::string>> settings;  // of the form, as flags
 };
 
 struct PlanBenchOptions {
@@ -41,8 +44,8 @@ struct PlanLine {
   int64_t num_threads = 0;  // of a rank
   StepFacts facts;
   double rates_ratio = 0;  // the same of the machine's rates (measured_rates()), without its operations
-  // Medians, part by part. Of a run, local_s is waiting for other ranks, and other_s has the sums of their
-  // gradients.
+  // Medians, part by part. Of a run, local_s is waiting for other ranks, other_s has the sums of their
+  // gradients, and optimizer_s what the update waits for the disk.
   StepTime predicted, measured;
   Quartiles step_s;             // measured: medians of a run's steps
   Quartiles ratio;              // predicted over measured of the same round

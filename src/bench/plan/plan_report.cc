@@ -17,8 +17,8 @@ std::string milliseconds(double seconds) {
 std::string row(const std::string& name, const char* what, const StepTime& parts, double step_s,
                 int64_t bytes) {
   std::string text = fmt::format("{:<12} {:<4}", name, what);
-  for (const double seconds : {parts.products_s, parts.attention_s, parts.elementwise_s, parts.optimizer_s,
-                               parts.local_s, parts.other_s, step_s}) {
+  for (const double seconds : {parts.products_s, parts.attention_s, parts.elementwise_s,
+                               parts.optimizer_s + parts.disk_wait_s, parts.local_s, parts.other_s, step_s}) {
     text += fmt::format(" {:>7}", milliseconds(seconds));
   }
   return text + fmt::format(" {:>6.0f}\n", static_cast<double>(bytes) / (1 << 20));
@@ -29,6 +29,8 @@ nlohmann::ordered_json parts_json(const StepTime& time) {
           {"attention_s", time.attention_s},
           {"elementwise_s", time.elementwise_s},
           {"optimizer_s", time.optimizer_s},
+          {"disk_s", time.disk_s},
+          {"disk_wait_s", time.disk_wait_s},
           {"local_s", time.local_s},
           {"other_s", time.other_s}};
 }
@@ -49,6 +51,7 @@ std::string plan_table_row(const PlanLine& line) {
       fmt::format("  plan / run: step {:.2f} ({:.2f}-{:.2f}), by rates {:.2f}, memory {:.3f}\n",
                   line.ratio.median, line.ratio.q1, line.ratio.q3, line.rates_ratio,
                   static_cast<double>(line.predicted_bytes) / static_cast<double>(line.measured_bytes));
+  if (!line.run.form.empty()) text += fmt::format("  form: {}\n", line.run.form);
   for (const std::string& note : line.notes) text += fmt::format("  {}\n", note);
   return text;
 }
@@ -68,6 +71,7 @@ std::string plan_json(const PlanLine& line) {
                                  {"num_passes", line.facts.num_passes},
                                  {"pass_rows", line.facts.pass_rows},
                                  {"gradient_checkpointing", line.run.gradient_checkpointing},
+                                 {"form", line.run.form},
                                  {"predicted_step_s", time.step_s()},
                                  {"predicted", parts_json(time)},
                                  {"predicted_node_bytes", line.predicted_bytes},

@@ -23,6 +23,29 @@ constexpr Rows kOtherRows = {"", 512, 1, 1};
 
 constexpr int64_t kMaxRanksHere = 256;
 
+// Of a single rank.
+struct BenchedForm {
+  const char* name;
+  std::vector<std::pair<std::string, std::string>> settings;
+};
+const std::vector<BenchedForm>& benched_forms() {
+  static const std::vector<BenchedForm> forms = {
+      {"adamw_bf16", {{"optim", "adamw_bf16"}}},
+      {"adamw_8bit", {{"optim", "adamw_8bit"}}},
+      {"state on disk", {{"offload_optimizer_device", "nvme"}}},
+      {"update in backward, step computed twice", {{"optimizer_in_backward", "true"}}},
+      {"state and weights on disk, norm of the step before",
+       {{"offload_optimizer_device", "nvme"},
+        {"offload_param_device", "nvme"},
+        {"optimizer_in_backward", "true"},
+        {"clip_mode", "previous"}}},
+      {"selective checkpointing",
+       {{"gradient_checkpointing", "true"}, {"gradient_checkpointing_mode", "selective"}}},
+      {"inputs on disk", {{"gradient_checkpointing", "true"}, {"gradient_checkpointing_mode", "offload"}}},
+      {"LoRA", {{"finetuning_type", "lora"}}}};
+  return forms;
+}
+
 class BenchPlanCommand : public BenchCommand {
  public:
   std::string name() const override { return "bench plan"; }
@@ -48,6 +71,10 @@ class BenchPlanCommand : public BenchCommand {
     limit_flag(table->add("vocab_size", &vocab_size_, "Vocabulary of all models."), 2, 1e7);
     table->add("gradient_checkpointing", &gradient_checkpointing_,
                "Run only with (true) or only without (false) activation checkpointing.");
+    table->add(
+        "forms", &forms_,
+        "Run the forms of training in little memory, on one rank, instead: fewer bits, disk, update in "
+        "the backward pass, kinds of checkpointing, LoRA.");
     table->add("folder", &folder_, "Where to write; a temporary subfolder is created there and removed.")
         .value_name = "DIR";
     declare_common_flags(table, /*seconds=*/5);
@@ -64,13 +91,24 @@ class BenchPlanCommand : public BenchCommand {
     options.num_threads = threads_for_products(num_threads());
     if (!json()) write_output(plan_table_header());
     flush_output();
+    const auto show = [&](const PlanCase& run) {
+      const PlanLine line = run_plan_case(run, options);
+      write_output(json() ? plan_json(line) : plan_table_row(line));
+      flush_output();
+    };
     for (const std::string& preset : presets_) {
+      for (const BenchedForm& form : benched_forms()) {
+        if (!forms_) break;
+        PlanCase run = case_of(preset, 1, false);
+        run.form = form.name;
+        run.settings = form.settings;
+        show(run);
+      }
+      if (forms_) continue;
       for (const int64_t num_ranks : parse_sizes("ranks", ranks_, kMaxRanksHere)) {
         for (const bool checkpointing : {false, true}) {
           if (gradient_checkpointing_ && *gradient_checkpointing_ != checkpointing) continue;
-          const PlanLine line = run_plan_case(case_of(preset, num_ranks, checkpointing), options);
-          write_output(json() ? plan_json(line) : plan_table_row(line));
-          flush_output();
+          show(case_of(preset, num_ranks, checkpointing));
         }
       }
     }
@@ -109,6 +147,7 @@ class BenchPlanCommand : public BenchCommand {
   std::optional<int64_t> layers_;
   int64_t vocab_size_ = 8192;
   std::optional<bool> gradient_checkpointing_;
+  bool forms_ = false;
   std::string folder_;
 };
 

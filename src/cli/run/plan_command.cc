@@ -18,6 +18,7 @@
 #include "formats/huggingface/model_config.h"
 #include "io/file.h"
 #include "plan/forecast.h"
+#include "plan/forms/ladder.h"
 #include "tokenizer/tokenizer.h"
 
 namespace tessera {
@@ -25,11 +26,13 @@ namespace {
 
 constexpr int64_t kMaxNodes = 4096;
 constexpr int64_t kMaxLocalRanks = 256;
+constexpr int64_t kAnyDisk = INT64_MAX / 2;  // where the disk is not known
 
 // Flags that describe the machine: with one of them, and without --instances, its forecast is shown in
 // detail.
-constexpr std::array<const char*, 8> kMachineFlags = {"machine", "memory", "network_gbps", "disk_gb_per_s",
-                                                      "tflops",  "mfu",    "nnodes",       "nproc_per_node"};
+constexpr std::array<const char*, 9> kMachineFlags = {"machine",      "memory",        "disk",
+                                                      "network_gbps", "disk_gb_per_s", "tflops",
+                                                      "mfu",          "nnodes",        "nproc_per_node"};
 // The ones among them that also narrow a search.
 constexpr std::array<const char*, 2> kSharedFlags = {"nnodes", "nproc_per_node"};
 constexpr std::array<const char*, 8> kSearchFlags = {"instances", "max_nodes", "sort", "top",
@@ -66,6 +69,7 @@ class PlanCommand : public Command {
             "tessera plan run.yaml --instances 'c8i.*' r7i.48xlarge --max_hours 24 --spot",
             "tessera plan --preset llama3-8b --deepspeed cpu-ds.json --nnodes 4 \\",
             "    --memory 64GiB",
+            "tessera plan --preset llama3-8b --max_length 2048 --memory 24GiB --disk 80GB",
             "tessera plan --preset llama3-8b --machine r7i.16xlarge --simulate \\",
             "    --nodes 4 64 --nodes_per_rack 16 --oversubscription 4 --mtbf_hours 1000",
             "tessera plan --model start --machine here --nproc_per_node 2 --json"};
@@ -97,6 +101,12 @@ class PlanCommand : public Command {
                       "pack_weights",
                       "offload_optimizer_device",
                       "offload_dir",
+                      "fit",
+                      "fit_memory",
+                      "fit_disk",
+                      "finetuning_type",
+                      "lora_rank",
+                      "lora_target",
                       "num_threads",
                       "measure_peak",
                       "zero_stage",
@@ -139,6 +149,7 @@ class PlanCommand : public Command {
     const bool searches = choose_search(*table);
     ModelConfig config = model_config(*table);
     config.lora = lora_config_of(args_);
+    if (!disk_.empty() || (args_.fit && !is_any_set(*table, kSearchFlags))) return show_forms(*table, config);
     searches ? search(table, config) : show_machine(*table, config);
   }
 
@@ -158,6 +169,12 @@ class PlanCommand : public Command {
     table->add_size("memory", &memory_, "64GiB",
                     "Memory of a node, such as 64GiB. Defaults to this machine's memory, or to its cgroup "
                     "limit if that is lower.");
+    table->add_size(
+        "disk", &disk_, "80GB",
+        "Room on the disk of offload_dir: shows the forms of the run that fit into memory and disk "
+        "(optimizer state in fewer bits or on the disk, weights on the disk, update in the "
+        "backward pass, recomputation), with what each costs, and the flags of the best. What is "
+        "given stays as it is. --fit does the same with what is free on this machine's disk.");
     table->add(
         "network_gbps", &network_gbps_,
         "Network speed of a node in each direction, in 10^9 bits per second; 25 unless the machine says "
@@ -201,6 +218,10 @@ class PlanCommand : public Command {
   }
 
   // Whether the catalogue is searched; otherwise one kind of machine is shown.
+  static bool is_any_set(const FlagTable& table, const auto& names) {
+    return std::ranges::any_of(names, [&](const char* name) { return table.is_set(name); });
+  }
+
   bool choose_search(const FlagTable& table) const {
     const auto first_set = [&](const auto& names) -> std::string {
       const auto found = std::ranges::find_if(names, [&](const char* name) { return table.is_set(name); });
@@ -255,7 +276,7 @@ class PlanCommand : public Command {
     PlanMachineFlags flags;
     flags.machine = machine_;
     flags.catalogue = catalogue_;
-    flags.memory = memory_;
+    flags.memory = memory_.empty() ? args_.fit_memory : memory_;
     flags.network_gbps = network_gbps_;
     flags.disk_gb_per_s = disk_gb_per_s_;
     flags.tflops = tflops_;
@@ -313,14 +334,41 @@ class PlanCommand : public Command {
     const PlanMachine machine = plan_machine(machine_flags(), args_);
     const ClusterShape cluster = cluster_of(machine, num_nodes_);
     const int64_t num_threads = threads_of_rank(machine);
-    const RunForecast forecast =
-        forecast_run(args_, config, cluster, num_threads, job_size(args_, config, world_size, tokens_));
+    const std::optional<JobSize> job = job_size(args_, config, world_size, tokens_);
+    const RunForecast forecast = forecast_run(args_, config, cluster, num_threads, job);
     if (machine.prices) {
       for (const std::string& note : machine.prices->notes()) log_info("{}", note);
     }
     write_output(json_ ? forecast_json(forecast) : forecast_text(forecast));
     flush_output();
-    if (!forecast.refusal.empty()) fail(ExitCode::kBadConfig, "{}", forecast.refusal);
+    if (forecast.refusal.empty()) return;
+    const std::string advice =
+        cluster.rates
+            ? form_advice(ladder_request(args_, config, cluster, num_threads,
+                                         job.value_or(assumed_job(args_, config, world_size)), kAnyDisk))
+            : "";
+    fail(ExitCode::kBadConfig, "{}{}", forecast.refusal, advice);
+  }
+
+  void show_forms(const FlagTable& table, const ModelConfig& config) {
+    args_.fit = true;
+    const int64_t world_size = num_nodes_ * local_world_size_;
+    resolve_training_arguments(table, world_size, &args_);
+    const PlanMachine machine = plan_machine(machine_flags(), args_);
+    if (!machine.cluster.rates) {
+      fail(ExitCode::kUsage, "--disk needs the speed of a machine: give --machine or --tflops");
+    }
+    const ClusterShape cluster = cluster_of(machine, num_nodes_);
+    const JobSize job =
+        job_size(args_, config, world_size, tokens_).value_or(assumed_job(args_, config, world_size));
+    const std::string disk = disk_.empty() ? args_.fit_disk : disk_;
+    const LadderRequest request =
+        ladder_request(args_, config, cluster, threads_of_rank(machine), job,
+                       disk.empty() ? free_disk_bytes(args_.offload_dir) : *parse_bytes(disk));
+    const Ladder ladder = plan_ladder(request);
+    write_output(json_ ? ladder_json(ladder) : ladder_text(ladder));
+    flush_output();
+    if (!ladder.best) fail(ExitCode::kBadConfig, "{}", ladder_refusal(ladder, plan_lora_ladder(request)));
   }
 
   void search(FlagTable* table, const ModelConfig& config) {
@@ -377,6 +425,7 @@ class PlanCommand : public Command {
   int64_t num_nodes_ = 1;
   int64_t local_world_size_ = 1;
   std::string memory_;
+  std::string disk_;
   std::optional<double> network_gbps_;
   std::optional<double> disk_gb_per_s_;
   std::optional<double> tflops_;

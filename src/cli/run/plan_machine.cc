@@ -6,7 +6,7 @@
 #include "base/text.h"
 #include "cli/run/threads.h"
 #include "io/file.h"
-#include "platform/cpu.h"
+#include "plan/time/disk_rate.h"
 #include "platform/memory_info.h"
 #include "platform/thread_pool.h"
 #include "train/measure/training_peak.h"
@@ -36,22 +36,6 @@ double peak_of(const MachineRates& rates, DType dtype) {
          (dtype == DType::kBF16 ? rates.core_bf16_tflops : rates.core_f32_tflops);
 }
 
-// A machine with the instructions of this one and a given peak at products of `dtype`.
-MachineRates rates_with_peak(double tflops, int64_t num_cores, DType dtype) {
-  const CpuFeatures& features = cpu_features();
-  InstanceFacts facts;
-  facts.num_cores = num_cores;
-  facts.clock_ghz = 3;  // the speed of the caches follows from it; the peak is replaced
-  facts.amx = features.amx.granted;
-  facts.avx512_bf16 = features.avx512_bf16;
-  facts.avx512 = features.avx512;
-  MachineRates rates = rates_of_instance(facts);
-  const double scale = tflops / peak_of(rates, dtype);
-  rates.core_bf16_tflops *= scale;
-  rates.core_f32_tflops *= scale;
-  return rates;
-}
-
 PlanMachine this_machine(const PlanMachineFlags& flags, const TrainingArguments& args) {
   PlanMachine machine;
   machine.num_cores = threads_for_products();
@@ -65,7 +49,7 @@ PlanMachine this_machine(const PlanMachineFlags& flags, const TrainingArguments&
     tflops = measured_tflops(machine.num_cores, dtype);
     machine.cluster.rates_are_of_this_machine = true;
   }
-  if (tflops) machine.cluster.rates = rates_with_peak(*tflops, machine.num_cores, dtype);
+  if (tflops) machine.cluster.rates = rates_of_this_processor(*tflops, machine.num_cores, dtype);
   if (flags.mfu && machine.cluster.rates) {
     machine.cluster.rates =
         rates_of_peak(peak_of(*machine.cluster.rates, dtype), machine.num_cores, *flags.mfu);
@@ -121,8 +105,14 @@ PlanMachine plan_machine(const PlanMachineFlags& flags, const TrainingArguments&
     machine.cluster.memory_is_of_this_machine = false;
   }
   if (flags.network_gbps) machine.cluster.network_gbps = *flags.network_gbps;
-  if (flags.disk_gb_per_s && machine.cluster.rates)
-    machine.cluster.rates->disk_gb_per_s = *flags.disk_gb_per_s;
+  if (machine.cluster.rates) {
+    double& rate = machine.cluster.rates->disk_gb_per_s;
+    if (flags.disk_gb_per_s) {
+      rate = *flags.disk_gb_per_s;
+    } else if (flags.machine == "here" && !args.offload_dir.empty()) {
+      rate = measured_disk_gb_per_s(args.offload_dir).value_or(rate);
+    }
+  }
   if (flags.machine == "here" && machine.cluster.rates) {
     MeasuringOptions options;
     options.optimizer = args.optim;

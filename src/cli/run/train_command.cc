@@ -74,7 +74,11 @@ class TrainCommand : public Command {
   }
 
   bool is_for_ranks() const override { return true; }
-  void declare_flags(FlagTable* table) override { declare_training_flags(table, &args_); }
+  void declare_flags(FlagTable* table) override {
+    declare_training_flags(table, &args_);
+    table->add_alias("fit_memory", "memory");
+    table->add_alias("fit_disk", "disk");
+  }
 
   void complete_flags(FlagTable* table) override {
     if (!args_.config.empty()) apply_config_file(args_.config, table);

@@ -32,6 +32,7 @@ void for_each_member(Rates& rates, const Visit& visit) {
   visit("core_gb_per_s", rates.core_gb_per_s);
   visit("call_s", rates.call_s);
   visit("optimizer_efficiency", rates.optimizer_efficiency);
+  visit("core_coded_giga_elements_per_s", rates.core_coded_giga_elements_per_s);
   visit("imbalance", rates.imbalance);
   visit("node_latency_s", rates.node_latency_s);
   visit("network_gbps", rates.network_gbps);

@@ -92,6 +92,23 @@ MachineRates measured_rates(ThreadPool& pool) {
   return rates_of_instance(facts);
 }
 
+MachineRates rates_of_this_processor(std::optional<double> tflops, int64_t num_cores, DType dtype) {
+  const CpuFeatures& features = cpu_features();
+  InstanceFacts facts;
+  facts.num_cores = num_cores;
+  facts.clock_ghz = 3;  // the speed of the caches follows from it
+  facts.amx = features.amx.granted;
+  facts.avx512_bf16 = features.avx512_bf16;
+  facts.avx512 = features.avx512;
+  MachineRates rates = rates_of_instance(facts);
+  const double peak = static_cast<double>(num_cores) *
+                      (dtype == DType::kBF16 ? rates.core_bf16_tflops : rates.core_f32_tflops);
+  const double scale = tflops.value_or(peak) / peak;
+  rates.core_bf16_tflops *= scale;
+  rates.core_f32_tflops *= scale;
+  return rates;
+}
+
 bool MeasuredPrices::packs_weights(DType dtype) const {
   constexpr int64_t kWidth = 1024;
   ThreadPool pool(1);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -15,6 +16,10 @@ namespace tessera {
 // rates_of_instance() for the processor this is, with the arithmetic peak and the memory bandwidth of the
 // pool's threads, in about half a second.
 MachineRates measured_rates(ThreadPool& pool);
+
+// Those of a machine with the instructions of this one and this peak at products of `dtype`, without
+// measuring; nullopt: of a clock of 3 GHz.
+MachineRates rates_of_this_processor(std::optional<double> tflops, int64_t num_cores, DType dtype);
 
 struct MeasuringOptions {
   double seconds = 1;         // for each kind of step; large operations run at least three times

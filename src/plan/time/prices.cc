@@ -26,6 +26,10 @@ double UpdateWork::bytes() const {
   return as_double(2 * kept + gradients * (sums_squares ? 2 : 1));
 }
 
+bool UpdateWork::has_codes() const {
+  return std::ranges::any_of(state_tensors, is_block_code, &StateTensor::dtype);
+}
+
 bool AnalyticPrices::packs_weights(DType dtype) const {
   return rates_.packs_weights && dtype == DType::kBF16;
 }
@@ -71,7 +75,10 @@ double AnalyticPrices::product_seconds(const OpWork& work, double flop_per_s, co
 }
 
 double AnalyticPrices::update_seconds(const UpdateWork& work, const RankShare& share) {
-  return memory_seconds(work.bytes(), share) / rates_.optimizer_efficiency;
+  const double in_memory = memory_seconds(work.bytes(), share) / rates_.optimizer_efficiency;
+  if (!work.has_codes()) return in_memory;
+  const double per_second = cores_of_rank(rates_, share) * rates_.core_coded_giga_elements_per_s * 1e9;
+  return std::max(in_memory, as_double(work.num_elements) / per_second);
 }
 
 double AnalyticPrices::node_sum_seconds(int64_t num_elements, bool adds, const RankShare& share) {

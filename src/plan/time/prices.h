@@ -27,6 +27,7 @@ struct UpdateWork {
   bool sums_squares = false;  // of the gradients, first: where products could not
 
   double bytes() const;
+  bool has_codes() const;  // some of the state is in 8-bit codes
 };
 
 class Prices {

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "base/divide_up.h"
+#include "model/llama/offloaded_inputs.h"
+#include "zero/weight_window.h"
 
 namespace tessera {
 namespace {
@@ -35,7 +37,8 @@ class Predictor {
     if (last > 1) add_pass(1, static_cast<double>(last - 1));
     if (last > 0) add_pass(last, 1);
     if (!is_single()) time_.local_s += prices_.imbalance() * time_.compute_s();
-    add_update();
+    time_.optimizer_s = prices_.update_seconds(update_work(walks_, facts_), share_);
+    add_disk();
     if (layout_.num_nodes > 1) add_network();
     time_.other_s = prices_.step_s();
     return time_;
@@ -83,12 +86,41 @@ class Predictor {
     return prices_.node_sum_seconds(share, adds, share_) + num_groups * prices_.node_latency_s();
   }
 
-  // State on a disk is read and written once, while it is updated.
-  void add_update() {
-    const int64_t disk_bytes =
-        2 * zero_memory(layout_, facts_.zero).state_file_bytes * facts_.local_world_size;
-    time_.optimizer_s += std::max(prices_.update_seconds(update_work(walks_, facts_), share_),
-                                  disk_bytes == 0 ? 0 : prices_.disk_seconds(disk_bytes));
+  // Weights and inputs of layers move while the passes compute. State is read and written once, while it is
+  // updated; only the ends of the transfers, which are in the ring of buffers, overlap with what computes
+  // before and after the update of the step or, in the backward pass, of a group.
+  void add_disk() {
+    const ZeroMemory memory = zero_memory(layout_, facts_.zero);
+    const int64_t num_layers = std::ssize(layout_.groups) - 2;
+    const int64_t num_moved = std::max<int64_t>(0, num_layers - kLayerSlots);
+    const int64_t weight_bytes = num_layers == 0 ? 0 : memory.weight_file_bytes * num_moved / num_layers;
+    const int64_t num_passes = facts_.num_passes * (facts_.zero.computes_twice ? 2 : 1);
+    const int64_t forward_bytes = num_passes * (weight_bytes + input_bytes());
+    const double forward_s = seconds_on_disk(forward_bytes);
+    const double backward_s = seconds_on_disk(forward_bytes + memory.weight_file_bytes);
+    const double state_s = seconds_on_disk(2 * memory.state_file_bytes);
+    const auto num_updates =
+        static_cast<double>(facts_.zero.optimizer_in_backward ? std::ssize(layout_.groups) : 1);
+    const double ring_s = std::min(state_s, num_updates * seconds_on_disk(memory.optimizer_bytes));
+    const double hidden_s = std::min(ring_s, backward_s_ / static_cast<double>(num_passes));
+    time_.disk_s = forward_s + backward_s + state_s;
+    time_.disk_wait_s = std::max(0.0, forward_s - forward_s_) + std::max(0.0, backward_s - backward_s_) +
+                        std::max(0.0, state_s - hidden_s - time_.optimizer_s);
+  }
+
+  // Every rank of the node moves so many bytes.
+  double seconds_on_disk(int64_t bytes) const {
+    return bytes == 0 ? 0 : prices_.disk_seconds(bytes * facts_.local_world_size);
+  }
+
+  // The inputs of layers that a pass writes, and reads.
+  int64_t input_bytes() const {
+    if (!facts_.offload_inputs) return 0;
+    const ModelConfig& config = walks_.config();
+    return OffloadedInputs::file_bytes(
+        config.num_hidden_layers,
+        OffloadedInputs::slot_bytes(facts_.pass_rows * facts_.row_tokens * config.hidden_size *
+                                    dtype_bytes(walks_.dtype())));
   }
 
   // Gathers overlap the forward passes, reductions (and their gathers) the backward passes. Under per_step
@@ -133,6 +165,7 @@ StepFacts step_facts(const MemoryRequest& request, int64_t row_tokens, int64_t m
       micro_batch_rows * (gradient_accumulation_steps - (facts.num_passes - 1) * micro_batches_per_pass);
   facts.gradient_checkpointing = request.limits.gradient_checkpointing;
   facts.num_kept_outputs = request.limits.num_kept_outputs;
+  facts.offload_inputs = request.limits.offload_inputs;
   facts.pack_weights = request.limits.pack_weights;
   facts.num_threads = num_threads;
   facts.num_nodes = request.num_nodes;

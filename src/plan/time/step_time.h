@@ -14,14 +14,16 @@ struct StepTime {
   double products_s = 0;  // with the packing of new weights
   double attention_s = 0;
   double elementwise_s = 0;
-  double optimizer_s = 0;  // the update, with its disk
+  double optimizer_s = 0;  // the update
   double local_s = 0;      // waiting for the slowest rank, sums of gradients over the ranks of a node
   double network_s = 0;    // between nodes, if nothing hid it
   double exposed_s = 0;    // what computation does not hide of it
+  double disk_s = 0;       // of what is kept on a disk, if nothing hid it
+  double disk_wait_s = 0;  // what computation and update do not hide of it
   double other_s = 0;      // choosing rows, the exchange of sums, logging
 
   double compute_s() const { return products_s + attention_s + elementwise_s; }
-  double step_s() const { return compute_s() + optimizer_s + local_s + exposed_s + other_s; }
+  double step_s() const { return compute_s() + optimizer_s + local_s + exposed_s + disk_wait_s + other_s; }
 };
 
 // A step of rows of equal length.
@@ -32,6 +34,7 @@ struct StepFacts {
   int64_t num_passes = 1;      // of a rank
   bool gradient_checkpointing = false;
   int64_t num_kept_outputs = 0;  // ActivationLimits::num_kept_outputs
+  bool offload_inputs = false;   // ActivationLimits::offload_inputs
   bool pack_weights = false;
   int64_t num_threads = 1;  // of a rank
   int num_nodes = 1;

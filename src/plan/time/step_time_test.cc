@@ -7,6 +7,7 @@
 #include "model/families.h"
 #include "ops/cpu_ops.h"
 #include "optim/adamw.h"
+#include "optim/optimizer.h"
 #include "plan/time/measured_prices.h"
 #include "platform/cpu.h"
 #include "platform/memory_info.h"
@@ -156,9 +157,52 @@ TEST(PredictStep, StateOnADiskIsReadAndWrittenOnce) {
     StepFacts facts = facts_of(5, 1, num_ranks);
     facts.zero.state_folder.emplace();
     const double bytes = 2.0 * (4 + 4 + 2) * static_cast<double>(walks.layout().num_elements());
-    EXPECT_NEAR(predict_step(walks, facts, prices).optimizer_s, bytes, 0.05 * bytes)
-        << "chunks are rounded up";
+    const StepTime time = predict_step(walks, facts, prices);
+    EXPECT_NEAR(time.disk_s, bytes, 0.05 * bytes) << "chunks are rounded up";
+    EXPECT_LT(time.disk_wait_s, time.disk_s - time.optimizer_s) << "the update computes meanwhile";
+    EXPECT_GT(time.disk_wait_s, 0.8 * (time.disk_s - time.optimizer_s)) << "all but a few chunks wait";
   }
+}
+
+TEST(PredictStep, WeightsAndInputsMoveWhileThePassesCompute) {
+  StepWalks walks(shapes("15m", 8), DType::kBF16);
+  CountingPrices prices;
+  StepFacts facts = facts_of(1, 1, 1);
+  facts.zero.optimizer_in_backward = true;
+  facts.zero.weight_folder.emplace();
+  const std::vector<ParameterLayout::Group>& groups = walks.layout().groups();
+  const auto layer = static_cast<double>(2 * (groups[1].end - groups[1].begin));
+  const StepTime once = predict_step(walks, facts, prices);
+  EXPECT_NEAR(once.disk_s, (5 + 5 + 8) * layer, 18 * 4096) << "5 of 8 layers leave memory; all are written";
+  facts.zero.computes_twice = true;
+  const StepTime twice = predict_step(walks, facts, prices);
+  EXPECT_NEAR(twice.disk_s, (2 * 5 + 2 * 5 + 8) * layer, 28 * 4096) << "layers are padded";
+  EXPECT_EQ(twice.products_s, 2 * once.products_s);
+  EXPECT_NEAR(once.disk_wait_s + once.compute_s(), once.disk_s, once.disk_s / 100) << "a slow disk";
+  facts.zero.weight_folder.reset();
+  facts.zero.computes_twice = false;
+  facts.gradient_checkpointing = facts.offload_inputs = true;
+  facts.pass_rows = facts.last_pass_rows = 2;
+  const double input = 2 * 2 * 128 * static_cast<double>(walks.config().hidden_size);
+  EXPECT_NEAR(predict_step(walks, facts, prices).disk_s, 2 * 5 * input, 1) << "5 of 8 inputs, out and in";
+  AnalyticPrices fast(rates_of_instance({.num_cores = 1, .clock_ghz = 1e-3}));
+  const StepTime hidden = predict_step(walks, facts, fast);
+  EXPECT_GT(hidden.disk_s, 0);
+  EXPECT_EQ(hidden.disk_wait_s, 0) << "a slow processor";
+}
+
+TEST(AnalyticPrices, UpdatesOfCodesWaitForTheProcessor) {
+  MachineRates rates = rates_of_instance({.num_cores = 4, .clock_ghz = 3});
+  UpdateWork work;
+  work.num_elements = 1'000'000'000;
+  work.state_tensors = AdamW::kStateTensors;
+  const RankShare share = {4, 1};
+  const double exact_s = AnalyticPrices(rates).update_seconds(work, share);
+  work.state_tensors = make_optimizer("adamw_8bit", {})->state_tensors();
+  rates.core_coded_giga_elements_per_s = 0.01;
+  EXPECT_DOUBLE_EQ(AnalyticPrices(rates).update_seconds(work, share), 25);
+  rates.core_coded_giga_elements_per_s = 100;
+  EXPECT_LT(AnalyticPrices(rates).update_seconds(work, share), exact_s) << "fewer bytes";
 }
 
 TEST(PredictStep, ComputationHidesTheNetworkUnlessToldOtherwise) {

@@ -1,0 +1,184 @@
+#include "plan/forms/ladder.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <tuple>
+
+#include "arguments/lora_arguments.h"
+#include "arguments/optimizer_arguments.h"
+#include "base/error.h"
+#include "plan/planned_model.h"
+#include "plan/planned_step.h"
+
+namespace tessera {
+namespace {
+
+// Whether no one needs b if there is a, which is at least as fast: less than a tenth of its memory is not
+// worth the time.
+bool replaces(const Rung& a, const Rung& b) {
+  return 10 * a.memory_bytes <= 11 * b.memory_bytes && a.form.changes()[0] <= b.form.changes()[0] &&
+         a.form.changes()[1] <= b.form.changes()[1];
+}
+
+// Of these rungs those that none of the faster ones replaces, the fastest first.
+std::vector<size_t> needed(const std::vector<Rung>& rungs, std::vector<size_t> of) {
+  std::ranges::stable_sort(of, {}, [&](size_t i) { return rungs[i].time.step_s(); });
+  std::vector<size_t> out;
+  for (const size_t i : of) {
+    if (std::ranges::none_of(out, [&](size_t j) { return replaces(rungs[j], rungs[i]); })) out.push_back(i);
+  }
+  return out;
+}
+
+class LadderPlanner {
+ public:
+  explicit LadderPlanner(const LadderRequest& request)
+      : request_(request),
+        planned_(request.config, request.args.training_dtype(), request.num_threads),
+        walks_(request.config, request.args.training_dtype()),
+        prices_(request.rates) {
+    // Asking may take long.
+    data_ = request.data;
+    data_.largest_pass = [this](int64_t micro_batches) {
+      const auto [found, is_new] = largest_pass_.try_emplace(micro_batches, 0);
+      if (is_new) found->second = request_.data.largest_pass(micro_batches);
+      return found->second;
+    };
+  }
+
+  Ladder run() {
+    const TrainableModel& model = *planned_.model;
+    const MachineFacts& machine = request_.machine;
+    Ladder ladder;
+    ladder.args = request_.args;
+    ladder.memory_bytes = machine.free_bytes + machine.local_world_size * machine.baseline_bytes;
+    ladder.free_disk_bytes = request_.free_disk_bytes;
+    ladder.disk_gb_per_s = request_.rates.disk_gb_per_s;
+    const DiskPlan disk =
+        plan_disk(model.layout().num_parameters(),
+                  {request_.args.export_dtype(), state_tensors_of(request_.args)}, /*count=*/{});
+    ladder.model_bytes = request_.holds_model ? disk.model_bytes : 0;
+    for (const Form& form : forms_of(request_.args)) {
+      if (std::optional<Rung> rung = rung_of(form, ladder)) ladder.rungs.push_back(*rung);
+    }
+    for (size_t i = 0; i < ladder.rungs.size(); ++i) {
+      const auto order = [&](size_t of) {
+        const Rung& rung = ladder.rungs[of];
+        return std::tuple(rung.form.changes(), rung.time.step_s());
+      };
+      if (ladder.rungs[i].fits() && (!ladder.best || order(i) < order(*ladder.best))) ladder.best = i;
+    }
+    TrainingArguments chosen = request_.args;
+    if (ladder.best) chosen = with_form(chosen, ladder.rungs[*ladder.best].form, request_.world_size());
+    ladder.checkpoint_bytes = plan_disk(model.layout().num_parameters(),
+                                        {chosen.export_dtype(), state_tensors_of(chosen)}, /*count=*/{})
+                                  .checkpoint_bytes;
+    return ladder;
+  }
+
+ private:
+  // nullopt if other settings rule the form out, or if it is another one.
+  std::optional<Rung> rung_of(const Form& form, const Ladder& ladder) {
+    try {
+      const TrainingArguments args = with_form(request_.args, form, request_.world_size());
+      return rung_with(args, form, ladder);
+    } catch (const Error& error) {
+      if (error.code() != ExitCode::kBadConfig) throw;
+      return std::nullopt;
+    }
+  }
+
+  std::optional<Rung> rung_with(const TrainingArguments& args, const Form& form, const Ladder& ladder) {
+    const TrainableModel& model = *planned_.model;
+    const MachineFacts& machine = request_.machine;
+    const RunPlanner planner(args, model, request_.batch, data_);
+    const MemoryRequest memory = planner.choose_memory(machine);
+    // Nothing is kept beyond the inputs: that is `full`, unless it was asked for.
+    if (memory.limits.num_kept_outputs == 0 && args.gradient_checkpointing &&
+        args.gradient_checkpointing_mode == "selective" &&
+        !request_.args.given.contains("gradient_checkpointing_mode")) {
+      return std::nullopt;
+    }
+    Rung rung;
+    rung.form = form;
+    rung.memory_bytes = plan_memory(model, memory).node_bytes();
+    rung.disk_bytes = offload_bytes(zero_layout(model.layout(), machine.num_nodes, machine.local_world_size),
+                                    zero_settings(model, memory)) +
+                      machine.local_world_size * planner.offloaded_input_bytes();
+    rung.fits_memory = rung.memory_bytes <= ladder.memory_bytes;
+    rung.fits_disk = rung.disk_bytes + ladder.model_bytes <= ladder.free_disk_bytes;
+    rung.time = predict_step(
+        walks_,
+        step_facts(memory, request_.mean_row_tokens, micro_batch_rows(request_.batch),
+                   args.gradient_accumulation_steps, planner.micro_batches_per_pass(), request_.num_threads),
+        prices_);
+    return rung;
+  }
+
+  const LadderRequest& request_;
+  PlannedModel planned_;
+  DataFacts data_;
+  std::map<int64_t, int64_t> largest_pass_;
+  StepWalks walks_;
+  AnalyticPrices prices_;
+};
+
+std::vector<size_t> rungs_where(const Ladder& ladder, auto condition) {
+  std::vector<size_t> out;
+  for (size_t i = 0; i < ladder.rungs.size(); ++i) {
+    if (condition(ladder.rungs[i])) out.push_back(i);
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<size_t> Ladder::worth_having() const {
+  return needed(rungs, rungs_where(*this, [](const Rung& rung) { return rung.fits(); }));
+}
+
+std::vector<size_t> Ladder::out_of_reach() const {
+  std::vector<size_t> found =
+      needed(rungs, rungs_where(*this, [&](const Rung& rung) {
+               return !rung.fits() && (!best || (rung.form.changes() <= rungs[*best].form.changes() &&
+                                                 rung.time.step_s() < rungs[*best].time.step_s()));
+             }));
+  if (!best) std::ranges::stable_sort(found, {}, [&](size_t i) { return rungs[i].memory_bytes; });
+  return found;
+}
+
+LadderRequest ladder_request(const TrainingArguments& args, const ModelConfig& config,
+                             const ClusterShape& cluster, int64_t num_threads, const JobSize& job,
+                             int64_t free_disk_bytes) {
+  LadderRequest request;
+  request.args = args;
+  request.config = config;
+  request.batch = args.batch_options(cluster.world_size());
+  request.data = uniform_rows(job.max_row_tokens, micro_batch_rows(request.batch));
+  request.mean_row_tokens = job.mean_row_tokens;
+  request.machine = planned_machine(cluster.num_nodes, cluster.local_world_size, cluster.node_memory_bytes);
+  request.num_threads = num_threads;
+  request.rates = cluster.rates.value();
+  request.rates.network_gbps = cluster.network_gbps;
+  request.free_disk_bytes = free_disk_bytes;
+  return request;
+}
+
+Ladder plan_ladder(const LadderRequest& request) { return LadderPlanner(request).run(); }
+
+std::optional<Ladder> plan_lora_ladder(const LadderRequest& request) {
+  if (request.args.finetuning_type == "lora" || request.args.given.contains("finetuning_type")) return {};
+  if (request.args.optimizer_in_backward || request.args.offload_param_device == "nvme") return {};
+  LadderRequest lora = request;
+  lora.args.finetuning_type = "lora";
+  try {
+    lora.config.lora = lora_config_of(lora.args);
+    return plan_ladder(lora);
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::kBadConfig) throw;
+    return std::nullopt;
+  }
+}
+
+}  // namespace tessera
