@@ -9,6 +9,7 @@
 
 #include "arguments/deepspeed_arguments.h"
 #include "arguments/offload_arguments.h"
+#include "arguments/optimizer_arguments.h"
 #include "arguments/resolved_settings.h"
 #include "base/error.h"
 #include "base/log.h"
@@ -375,6 +376,7 @@ void resolve_training_arguments(const FlagTable& table, int64_t world_size, Trai
   resolve_ranks(table, world_size, args);
   resolve_optimizer_in_backward(table, world_size, args);
   resolve_offload(table, args);
+  check_optimizer(table, *args);
   resolve_data_order(table, args);
   check_streaming(*args);
   check_quiet(*args);

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "optim/optimizer_state.h"
+#include "plan/memory_plan.h"
 
 namespace tessera {
 
@@ -18,7 +19,8 @@ int64_t micro_batches_per_pass(const TrainableModel& model, const ActivationLimi
   constexpr int64_t kStateShare = 8;
   const int64_t num_elements = model.layout().num_elements();
   const int64_t state_bytes = num_elements * (dtype_bytes(model.dtype()) + dtype_bytes(DType::kF32)) +
-                              optimizer_state_bytes(state_tensors, num_elements, model.dtype());
+                              largest_state_bytes(zero_layout(model.layout(), 1, 1), state_tensors, false) +
+                              optimizer_state_bytes({}, num_elements, model.dtype());
   ActivationLimits limits = micro_batch;
   limits.gradient_checkpointing = limits.offload_inputs = false;  // which must not affect the choice
   const int64_t max_bytes = model.activation_bytes(limits).total() + state_bytes / kStateShare;

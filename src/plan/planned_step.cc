@@ -18,6 +18,7 @@ MachineFacts PlannedStep::machine(int64_t node_memory_bytes) const {
   MachineFacts machine;
   machine.num_nodes = num_nodes_;
   machine.local_world_size = local_world_size_;
+  machine.num_threads = num_threads_;
   machine.baseline_bytes = resident;
   machine.free_bytes = node_memory_bytes - local_world_size_ * resident;
   return machine;

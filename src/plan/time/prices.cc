@@ -21,9 +21,9 @@ double cores_of_rank(const MachineRates& rates, const RankShare& share) {
 
 double UpdateWork::bytes() const {
   // The master is a bf16 weight and a remainder of as many bytes, or a float32 weight.
-  const int64_t kept = state_bytes(state_tensors, num_elements) + num_elements * dtype_bytes(DType::kF32);
+  const int64_t kept = state_bytes + num_elements * dtype_bytes(DType::kF32);
   const int64_t gradients = num_elements * dtype_bytes(gradient_dtype);
-  return as_double(2 * kept + gradients * (sums_squares ? 2 : 1));
+  return as_double(2 * kept + gradients * (gradient_reads + (sums_squares ? 1 : 0)));
 }
 
 bool AnalyticPrices::packs_weights(DType dtype) const {
@@ -71,7 +71,14 @@ double AnalyticPrices::product_seconds(const OpWork& work, double flop_per_s, co
 }
 
 double AnalyticPrices::update_seconds(const UpdateWork& work, const RankShare& share) {
-  return memory_seconds(work.bytes(), share) / rates_.optimizer_efficiency;
+  return memory_seconds(work.bytes(), share) / rates_.optimizer_efficiency +
+         update_product_seconds(work, share);
+}
+
+double AnalyticPrices::update_product_seconds(const UpdateWork& work, const RankShare& share) const {
+  const double core_tflops =
+      work.weight_dtype == DType::kBF16 ? rates_.core_bf16_tflops : rates_.core_f32_tflops;
+  return work.flop / (cores_of_rank(rates_, share) * core_tflops * 1e12 * rates_.forward_efficiency);
 }
 
 double AnalyticPrices::node_sum_seconds(int64_t num_elements, bool adds, const RankShare& share) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/divide_up.h"
+#include "optim/newton_schulz.h"
 
 namespace tessera {
 namespace {
@@ -163,7 +164,17 @@ UpdateWork update_work(const StepWalks& walks, const StepFacts& facts) {
   work.num_elements = divide_up(layout.num_elements(), num_owners);
   work.weight_dtype = walks.dtype();
   work.gradient_dtype = is_single ? DType::kF32 : facts.zero.gradient_dtype;
-  work.state_tensors = facts.zero.state_tensors;
+  const StateTensors tensors = facts.zero.state_tensors;
+  work.state_bytes = largest_state_bytes(layout, tensors, facts.zero.stage == 0);
+  for (const StateTensor& tensor : tensors) {
+    // Sums of rows and columns, the size of the update, the update.
+    if (tensor.extent == StateExtent::kRows) work.gradient_reads = 3;
+    if (tensor.extent != StateExtent::kHiddenElements) continue;
+    for (const ZeroParameter& parameter : layout.parameters) {
+      if (parameter.shape.is_hidden)
+        work.flop += newton_schulz_flop(parameter.shape.rows, parameter.shape.columns) / num_owners;
+    }
+  }
   work.sums_squares = !is_single;
   return work;
 }
