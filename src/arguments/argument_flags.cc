@@ -8,6 +8,7 @@
 #include "arguments/lora_arguments.h"
 #include "arguments/metrics_arguments.h"
 #include "arguments/offload_arguments.h"
+#include "arguments/optimizer_arguments.h"
 #include "arguments/report_arguments.h"
 #include "arguments/unsupported_flags.h"
 #include "base/error.h"
@@ -205,9 +206,12 @@ void declare_optimizer(FlagTable* table, TrainingArguments* args) {
           "parameter less. adamw_8bit, adamw_bnb_8bit and adamw_torch_8bit keep them in 8 bits, as "
           "blocks of codes of this program: 6 bytes less. lion_32bit is Lion, with one moment, and "
           "lion_8bit with one in 8 bits; its learning rate is three to ten times lower than AdamW's. "
-          "The betas are adam_beta1 and adam_beta2."),
-      "use adamw_torch, adamw_bf16 (half the memory for moments), adamw_8bit (a quarter), lion_32bit or "
-      "lion_8bit");
+          "The betas are adam_beta1 and adam_beta2. muon orthogonalises the momentum of the layers' "
+          "matrices, "
+          "all else is AdamW's. adafactor keeps no moment but the means of squares of a matrix's rows and "
+          "columns, as Hugging Face's with a given learning rate."),
+      "use adamw_torch, adamw_bf16 (half the memory for moments), adamw_8bit (a quarter), lion_32bit, "
+      "lion_8bit, muon or adafactor");
   declare_learning_rate(table, args);
   limit(table->add("weight_decay", &args->weight_decay,
                    "Decoupled weight decay. Norm weights and biases are not decayed unless "
@@ -221,6 +225,7 @@ void declare_optimizer(FlagTable* table, TrainingArguments* args) {
         {0, 1, false, true});
   limit(table->add("adam_epsilon", &args->adam_epsilon, "Added to the square root of AdamW's second moment."),
         above(0));
+  declare_muon_flags(table, args);
   limit(table->add("max_grad_norm", &args->max_grad_norm,
                    "Gradients with a larger global norm are scaled down to this norm; 0 disables clipping."),
         at_least(0));

@@ -9,6 +9,7 @@
 
 #include "arguments/deepspeed_arguments.h"
 #include "arguments/offload_arguments.h"
+#include "arguments/optimizer_arguments.h"
 #include "arguments/resolved_settings.h"
 #include "base/error.h"
 #include "base/log.h"
@@ -379,6 +380,7 @@ void resolve_training_arguments(const FlagTable& table, int64_t world_size, Trai
   resolve_checkpointing(table, *args);
   resolve_ranks(table, world_size, args);
   resolve_form(table, world_size, args);
+  check_optimizer(table, *args);
   resolve_data_order(table, args);
   check_streaming(*args);
   check_quiet(*args);

@@ -68,6 +68,8 @@ struct TrainingArguments : DataArguments {
   double adam_beta1 = 0.9;
   double adam_beta2 = 0.999;
   double adam_epsilon = 1e-8;
+  double muon_momentum = 0.95;
+  std::string muon_adjust_lr_fn = "match_rms_adamw";
   double max_grad_norm = 1;
   std::string clip_mode = "global";
   bool optimizer_in_backward = false;

@@ -226,7 +226,8 @@ class DeepSpeedMerge {
     const std::string prefix = "optimizer.params.";
     const bool torch_adamw = optimizer.torch_adam && optimizer.decoupled_weight_decay;
     merge_or_default(prefix + "lr", optimizer.lr, "learning_rate", args_->learning_rate, 1e-3);
-    merge_or_default(prefix + "eps", optimizer.eps, "adam_epsilon", args_->adam_epsilon, 1e-8);
+    merge_or_default(prefix + "eps", optimizer.eps, "adam_epsilon", args_->adam_epsilon,
+                     optimizer.is_muon ? 1e-10 : 1e-8);
     merge_or_default(prefix + "weight_decay", optimizer.weight_decay, "weight_decay", args_->weight_decay,
                      torch_adamw ? 1e-2 : 0.0);
     const auto beta = [&](size_t index) -> DeepSpeedSetting<double> {
@@ -234,7 +235,9 @@ class DeepSpeedMerge {
       return {false, optimizer.betas.value->at(index)};
     };
     merge_or_default(prefix + "betas", beta(0), "adam_beta1", args_->adam_beta1, 0.9);
-    merge_or_default(prefix + "betas", beta(1), "adam_beta2", args_->adam_beta2, 0.999);
+    merge_or_default(prefix + "betas", beta(1), "adam_beta2", args_->adam_beta2,
+                     optimizer.is_muon ? 0.95 : 0.999);
+    if (optimizer.is_muon) merge_muon(prefix, optimizer);
     if (!optimizer.decoupled_weight_decay && args_->weight_decay != 0) {
       fail_at(prefix + "adam_w_mode",
               fmt::format("false with weight_decay {} is Adam with L2 regularization, which is not "
@@ -246,6 +249,13 @@ class DeepSpeedMerge {
     }
     args_->weight_decay_norms = true;
     note("weight_decay_norms", "optimizer");
+  }
+
+  // DeepSpeed's Muon multiplies the rate by sqrt(max(1, rows / columns)).
+  void merge_muon(const std::string& prefix, const DeepSpeedOptimizer& optimizer) {
+    merge_value("optimizer.type", std::string("muon"), "optim", args_->optim);
+    merge_or_default(prefix + "momentum", optimizer.momentum, "muon_momentum", args_->muon_momentum, 0.95);
+    merge_value("optimizer.type", std::string("original"), "muon_adjust_lr_fn", args_->muon_adjust_lr_fn);
   }
 
   void merge_scheduler(const DeepSpeedScheduler& scheduler) {

@@ -1,9 +1,50 @@
 #include "arguments/optimizer_arguments.h"
 
+#include "arguments/flag_limits.h"
+#include "base/error.h"
+#include "base/log.h"
+
 namespace tessera {
 
+void declare_muon_flags(FlagTable* table, TrainingArguments* args) {
+  limit(table->add("muon_momentum", &args->muon_momentum, "Muon's Nesterov momentum."), {0, 1, false, true});
+  table->add_choice(
+      "muon_adjust_lr_fn", &args->muon_adjust_lr_fn, {"original", "match_rms_adamw"},
+      "How Muon's rate for a matrix [rows, columns] follows from learning_rate: match_rms_adamw multiplies "
+      "it by 0.2 sqrt(max(rows, columns)), so that a learning rate of AdamW suits all parameters; original "
+      "by sqrt(max(1, rows / columns)).");
+}
+
+void check_optimizer(const FlagTable& table, const TrainingArguments& args) {
+  if (args.optim != "muon") {
+    for (const char* name : {"muon_momentum", "muon_adjust_lr_fn"}) {
+      if (table.is_set(name)) log_warning("{} has no effect: optim is {}", name, args.optim);
+    }
+  }
+  if (is_elementwise(state_tensors_of(args))) return;
+  if (args.offload_optimizer_device == "nvme") {
+    fail(ExitCode::kBadConfig,
+         "offload_optimizer_device nvme contradicts optim {}: its state is not one value per element, of "
+         "which a file could be streamed; leave it out, or use adamw_8bit",
+         args.optim);
+  }
+  if (args.peer_snapshot_steps > 0) {
+    fail(ExitCode::kBadConfig,
+         "peer_snapshot_steps {} contradicts optim {}: copies in memory hold one value per element; use "
+         "save_steps",
+         args.peer_snapshot_steps, args.optim);
+  }
+}
+
 std::unique_ptr<const Optimizer> make_optimizer(const TrainingArguments& args) {
-  return make_optimizer(args.optim, {args.adam_beta1, args.adam_beta2, args.adam_epsilon, args.weight_decay});
+  return make_optimizer(
+      args.optim,
+      {.beta1 = args.adam_beta1,
+       .beta2 = args.adam_beta2,
+       .epsilon = args.adam_epsilon,
+       .weight_decay = args.weight_decay,
+       .muon_momentum = args.muon_momentum,
+       .muon_rate = args.muon_adjust_lr_fn == "original" ? MuonRate::kOriginal : MuonRate::kMatchRmsAdamw});
 }
 
 StateTensors state_tensors_of(const TrainingArguments& args) { return make_optimizer(args)->state_tensors(); }

@@ -4,9 +4,15 @@
 #include <memory>
 
 #include "arguments/arguments.h"
+#include "base/flags.h"
 #include "optim/optimizer.h"
 
 namespace tessera {
+
+// Those of Muon.
+void declare_muon_flags(FlagTable* table, TrainingArguments* args);
+// Error(kBadConfig) if the optimizer cannot be combined with other settings.
+void check_optimizer(const FlagTable& table, const TrainingArguments& args);
 
 std::unique_ptr<const Optimizer> make_optimizer(const TrainingArguments& args);
 // Its list of state tensors, for plans.

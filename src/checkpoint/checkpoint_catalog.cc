@@ -284,7 +284,17 @@ StoredParts find_parts(const CheckpointCatalog& catalog) {
   return {catalog.manifest.model_dtype, tensors};
 }
 
-// A rank's state file must have exactly the tensors for the elements that its index lists.
+// Whether a tensor of the optimizer has values for the first elements of a whole parameter alone: a moment of
+// rows, say.
+bool has_first_values(const SafetensorsEntry& entry, DType dtype, int64_t count,
+                      const CatalogParameter& parameter) {
+  return count == parameter.num_elements && entry.dtype == dtype && dtype == DType::kF32 &&
+         entry.shape.size() == 1 && 0 < entry.shape[0] && entry.shape[0] < count;
+}
+
+// A rank's state file must have the remainders or masters of the elements that its index lists, and nothing
+// but these and tensors for them. Which elements of a parameter have a value is the optimizer's affair:
+// whoever needs one that is not there says so.
 void add_state_tensors(CheckpointCatalog& catalog, const RankIndex& index) {
   const std::string name = state_file_name(index.rank, index.world_size);
   const auto file = std::find_if(catalog.files.begin(), catalog.files.end(),
@@ -315,7 +325,11 @@ void add_state_tensors(CheckpointCatalog& catalog, const RankIndex& index) {
       const std::string state = catalog.parts.tensor_name(part, tensor);
       const auto at = entries.find(state);
       const SafetensorsEntry* entry = at == entries.end() ? nullptr : at->second;
-      if (entry == nullptr || entry->dtype != *dtype || entry->shape != stored_shape(*dtype, count)) {
+      const bool is_tensor = part >= StoredParts::kFirstTensor;
+      if (entry == nullptr && is_tensor) continue;
+      const bool has_first = is_tensor && has_first_values(*entry, *dtype, count, parameter->second);
+      if (entry == nullptr ||
+          (!has_first && (entry->dtype != *dtype || entry->shape != stored_shape(*dtype, count)))) {
         fail(ExitCode::kBadData, "{}: tensor '{}': expected {} [{}], found {}", path, printable(state),
              dtype_name(*dtype), fmt::join(stored_shape(*dtype, count), ", "),
              entry == nullptr
@@ -330,9 +344,11 @@ void add_state_tensors(CheckpointCatalog& catalog, const RankIndex& index) {
                "{}: elements of {}: expected ranges from multiples of {} on, found [{}, {})", origin,
                printable(tensor), state_block(*dtype), range.begin, range.end);
         }
+        const int64_t end = has_first ? std::min(range.end, entry->shape[0]) : range.end;
+        if (end <= range.begin) break;
         parameter->second.state[part].push_back(
-            {range.begin, range.end, static_cast<size_t>(file - catalog.files.begin()), offset});
-        offset += state_bytes(*dtype, range.end - range.begin);
+            {range.begin, end, static_cast<size_t>(file - catalog.files.begin()), offset});
+        offset += state_bytes(*dtype, end - range.begin);
       }
     }
   }

@@ -1,6 +1,7 @@
 #include "checkpoint/checkpoint_files.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <system_error>
 
@@ -51,13 +52,14 @@ StoredParts::StoredParts(DType model_dtype, StateTensors tensors) : model_dtype_
   parts_.push_back(
       {is_half ? "remainder" : "master",
        model_dtype == DType::kF32 ? std::nullopt : std::optional(is_half ? DType::kI16 : DType::kF32)});
-  for (const StateTensor& tensor : tensors) parts_.push_back({std::string(tensor.name), tensor.dtype});
+  for (const StateTensor& tensor : tensors) {
+    parts_.push_back({std::string(tensor.name), tensor.dtype, tensor.extent});
+  }
 }
 
-int64_t StoredParts::bytes(int64_t count) const {
-  int64_t total = 0;
-  for (size_t part = 0; part < parts_.size(); ++part) total += bytes(part, count);
-  return total;
+int64_t StoredParts::num_stored(size_t part, const Parameter& parameter, int64_t begin, int64_t count) const {
+  const int64_t values = num_values(parts_[part].extent, shape_of(parameter), parameter.num_elements);
+  return std::clamp<int64_t>(values - begin, 0, count);
 }
 
 std::string StoredParts::tensor_name(size_t part, std::string_view parameter) const {
@@ -115,6 +117,18 @@ std::vector<OwnedPart> owned_parts(const ParameterLayout& layout, const std::vec
   return parts;
 }
 
+int64_t stored_bytes(const ParameterLayout& layout, const std::vector<ElementRange>& ranges,
+                     const StoredParts& stored) {
+  int64_t bytes = 0;
+  for (const OwnedPart& owned : owned_parts(layout, ranges)) {
+    for (size_t part = 0; part < stored.count(); ++part) {
+      const int64_t count = stored.num_stored(part, *owned.parameter, owned.begin, owned.end - owned.begin);
+      bytes += stored.bytes(part, count);
+    }
+  }
+  return bytes;
+}
+
 std::vector<int64_t> stored_shape(DType dtype, int64_t count) {
   if (!is_block_code(dtype)) return {count};
   return {divide_up(count, kCodeBlock), kCodeBlockBytes};
@@ -122,16 +136,19 @@ std::vector<int64_t> stored_shape(DType dtype, int64_t count) {
 
 SafetensorsLayout state_file_layout(const std::vector<OwnedPart>& parts, const StoredParts& stored) {
   std::vector<SafetensorsSpec> tensors;
+  std::array<int64_t, StoredParts::kMaxCount> counts = {};  // of the parameter so far
   for (size_t i = 0; i < parts.size(); ++i) {
-    const bool is_last = i + 1 == parts.size() || parts[i + 1].parameter != parts[i].parameter;
-    if (!is_last) continue;
-    const int64_t count = parts[i].position + parts[i].end - parts[i].begin;
+    const Parameter& parameter = *parts[i].parameter;
+    const bool is_last = i + 1 == parts.size() || parts[i + 1].parameter != &parameter;
     for (size_t part = StoredParts::kMaster; part < stored.count(); ++part) {
-      if (const auto dtype = stored.dtype(part)) {
+      counts[part] += stored.num_stored(part, parameter, parts[i].begin, parts[i].end - parts[i].begin);
+      const auto dtype = stored.dtype(part);
+      if (is_last && dtype && counts[part] > 0) {
         tensors.push_back(
-            {stored.tensor_name(part, parts[i].parameter->name), stored_shape(*dtype, count), *dtype});
+            {stored.tensor_name(part, parameter.name), stored_shape(*dtype, counts[part]), *dtype});
       }
     }
+    if (is_last) counts = {};
   }
   return SafetensorsLayout(std::move(tensors));
 }

@@ -54,7 +54,8 @@ class StoredParts {
   int64_t bytes(size_t part, int64_t count) const {
     return parts_[part].dtype ? state_bytes(*parts_[part].dtype, count) : 0;
   }
-  int64_t bytes(int64_t count) const;  // of all parts
+  // How many of the parameter's elements [begin, begin + count) have a value in the part: the first ones.
+  int64_t num_stored(size_t part, const Parameter& parameter, int64_t begin, int64_t count) const;
   // The name of the tensor of the optimizer's state, "exp_avg"; from kFirstTensor on.
   const std::string& prefix(size_t part) const { return parts_[part].prefix; }
   // In a state file: "remainder/", "master/" or the optimizer's name of the tensor, as in "exp_avg/", before
@@ -69,6 +70,7 @@ class StoredParts {
   struct Part {
     std::string prefix;
     std::optional<DType> dtype;
+    StateExtent extent = StateExtent::kElements;
   };
   DType model_dtype_;
   std::vector<Part> parts_;
@@ -85,6 +87,9 @@ struct OwnedPart {
 };
 // The parts of the parameters that lie in the ranges, ascending.
 std::vector<OwnedPart> owned_parts(const ParameterLayout& layout, const std::vector<ElementRange>& owned);
+// Bytes of all parts of these elements.
+int64_t stored_bytes(const ParameterLayout& layout, const std::vector<ElementRange>& ranges,
+                     const StoredParts& stored);
 // The shape of `count` elements of a tensor in a state file: [count], or [blocks, bytes of a block].
 std::vector<int64_t> stored_shape(DType dtype, int64_t count);
 SafetensorsLayout state_file_layout(const std::vector<OwnedPart>& parts, const StoredParts& stored);

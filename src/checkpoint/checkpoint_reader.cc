@@ -204,14 +204,40 @@ std::vector<size_t> find_parts_of(const CheckpointCatalog& catalog, StateTensors
        catalog.parts.tensors_text(), catalog.folder.native());
 }
 
+// An optimizer may keep a tensor for some parameters only, another one for others.
+void check_values(const CheckpointCatalog& catalog, const ParameterLayout& layout, StateTensors tensors,
+                  const std::vector<size_t>& part_of_kind) {
+  for (size_t tensor = 0; tensor < tensors.size(); ++tensor) {
+    const size_t part = part_of_kind[static_cast<size_t>(state_kind(tensor))];
+    for (const Parameter& parameter : layout.parameters()) {
+      const int64_t needed = num_values(tensors[tensor].extent, shape_of(parameter), parameter.num_elements);
+      int64_t found = 0;
+      for (const Extent& extent : catalog.parameters.at(parameter.name).state[part]) {
+        if (extent.begin == found) found = extent.end;
+      }
+      if (found >= needed) continue;
+      fail(ExitCode::kBadConfig,
+           "{}: optimizer state: expected {} of '{}' for the optimizer to be used, found {}; resume with the "
+           "optimizer that wrote it, or start a new run from its weights: --model {}",
+           catalog.folder.native(), tensors[tensor].name, printable(parameter.name),
+           found == 0 ? "none" : count_of(found, "value"), catalog.folder.native());
+    }
+  }
+}
+
 std::vector<ReadUnit> plan_units(const CheckpointCatalog& catalog, const ParameterLayout& layout,
-                                 const std::vector<size_t>& part_of_kind,
+                                 StateTensors tensors, const std::vector<size_t>& part_of_kind,
                                  const std::vector<ElementRange>& ranges) {
   const std::vector<OwnedPart> parts = owned_parts(layout, ranges);
   std::vector<ReadUnit> units;
   for (size_t kind = 0; kind < part_of_kind.size(); ++kind) {
     for (const OwnedPart& part : parts) {
-      add_units(catalog, *part.parameter, StateKind{kind}, part_of_kind[kind], part.begin, part.end, &units);
+      const Parameter& parameter = *part.parameter;
+      const int64_t stored =
+          kind == 0 ? parameter.num_elements
+                    : num_values(tensors[kind - 1].extent, shape_of(parameter), parameter.num_elements);
+      add_units(catalog, parameter, StateKind{kind}, part_of_kind[kind], part.begin,
+                std::min(part.end, stored), &units);
     }
   }
   return units;
@@ -338,7 +364,9 @@ void CheckpointReader::load(const ParameterLayout& layout, StateTensors tensors,
                             const std::function<void(const LoadProgress&)>& report) const {
   const CheckpointCatalog& catalog = impl_->catalog;
   check_parameters(catalog, layout);
-  const std::vector<ReadUnit> units = plan_units(catalog, layout, find_parts_of(catalog, tensors), ranges);
+  const std::vector<size_t> part_of_kind = find_parts_of(catalog, tensors);
+  check_values(catalog, layout, tensors, part_of_kind);
+  const std::vector<ReadUnit> units = plan_units(catalog, layout, tensors, part_of_kind, ranges);
   int64_t total_bytes = 0;
   for (const ReadUnit& unit : units) total_bytes += unit_bytes(catalog, unit);
   LoadMeter progress(total_bytes, report);

@@ -15,7 +15,9 @@
 #include "expect_error.h"
 #include "formats/json.h"
 #include "model/families.h"
+#include "optim/adafactor.h"
 #include "optim/lion.h"
+#include "optim/muon.h"
 #include "support/checkpoint_test_support.h"
 #include "support/momentum_sgd.h"
 #include "test_folder.h"
@@ -118,6 +120,48 @@ TEST_F(Checkpoint, GivesItsStateToAnotherFormOfTheOptimizer) {
   TestState momentum = state;
   momentum.arrays.pop_back();
   EXPECT_TRUE(load_checkpoint(reader, layout_, 2, Lion::kStateTensors) == momentum);
+}
+
+// A matrix of several pieces has momentum for all of its elements, or means of its rows and columns.
+TEST_F(Checkpoint, HoldsStateOfWholeParameters) {
+  for (const StateTensors tensors :
+       {StateTensors(Muon::kStateTensors), StateTensors(Adafactor::kStateTensors)}) {
+    const TestState state = random_state(layout_, DType::kBF16, kSeed, tensors);
+    for (const int world_size : {1, 3}) {
+      TestCheckpoint test = checkpoint(DType::kBF16, world_size);
+      test.tensors = tensors;
+      const fs::path path = write_checkpoint(test, config_, layout_, state);
+      const CheckpointReader reader = CheckpointReader::open(path);
+      for (const int num_readers : {1, 2, 30}) {
+        EXPECT_TRUE(load_checkpoint(reader, layout_, num_readers, tensors) == state)
+            << tensors.back().name << ", " << world_size << " ranks, read by " << num_readers;
+      }
+      EXPECT_EQ(reader.conversion_to(tensors), "");
+      fs::remove_all(path);
+    }
+  }
+}
+
+TEST_F(Checkpoint, RefusesAnOptimizerWhoseStateItLacks) {
+  const auto refuse = [&](StateTensors written, StateTensors wanted, const char* message) {
+    TestCheckpoint test = checkpoint(DType::kBF16, 2);
+    test.tensors = written;
+    const TestState state = random_state(layout_, DType::kBF16, kSeed, written);
+    const fs::path path = write_checkpoint(test, config_, layout_, state);
+    const CheckpointReader reader = CheckpointReader::open(path);
+    expect_error(ExitCode::kBadConfig, {path.native(), message},
+                 [&] { load_checkpoint(reader, layout_, 1, wanted); });
+    fs::remove_all(path);
+  };
+  refuse(
+      AdamW::kStateTensors, Muon::kStateTensors,
+      "expected exp_avg, exp_avg_sq, momentum_buffer of the optimizer to be used, found exp_avg, exp_avg_sq");
+  refuse(AdamW::kStateTensors, Adafactor::kStateTensors,
+         "expected exp_avg_sq_row, exp_avg_sq_col, exp_avg_sq");
+  refuse(Muon::kStateTensors, AdamW::kStateTensors,
+         "expected exp_avg of 'model.layers.0.self_attn.q_proj.weight' for the optimizer to be used, found "
+         "none");
+  refuse(Adafactor::kStateTensors, AdamW::kStateTensors, "expected exp_avg, exp_avg_sq");
 }
 
 // Pieces of many blocks, more ranks than blocks in some parameters, and ranges that begin within a block.

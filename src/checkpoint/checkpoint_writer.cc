@@ -218,7 +218,7 @@ void CheckpointWriter::Impl::open_files() {
 }
 
 void CheckpointWriter::Impl::write_pieces() {
-  buffer = PageBuffer(encoded_sizes(kStatePieceElements, stored).total_bytes);
+  buffer = PageBuffer(max_encoded_bytes(stored));
   while (const auto work = queue.next()) {
     const StatePiece& piece = queue.piece(work->index);
     if (work->captured == nullptr) {
@@ -248,7 +248,7 @@ CheckpointWriter::Impl::Place CheckpointWriter::Impl::place_of(const StatePiece&
 
 void CheckpointWriter::Impl::write_piece(const PieceQueue::Work& work) {
   const StatePiece& piece = queue.piece(work.index);
-  const EncodedSizes sizes = encoded_sizes(piece.count, stored);
+  const EncodedSizes sizes = encoded_sizes(piece, stored);
   const std::byte* encoded = work.captured != nullptr ? work.captured : buffer.data();
   int64_t total_bytes = 0;
   for (size_t part = 0; part < stored.count(); ++part) {

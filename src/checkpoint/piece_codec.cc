@@ -43,11 +43,20 @@ void encode_block(DType model_dtype, std::span<const float> masters, std::byte* 
 
 }  // namespace
 
-EncodedSizes encoded_sizes(int64_t count, const StoredParts& parts) {
+int64_t max_encoded_bytes(const StoredParts& parts) {
+  int64_t bytes = 0;
+  for (size_t part = 0; part < parts.count(); ++part) {
+    bytes += round_up(parts.bytes(part, kStatePieceElements), kCacheLineBytes);
+  }
+  return bytes;
+}
+
+EncodedSizes encoded_sizes(const StatePiece& piece, const StoredParts& parts) {
   EncodedSizes sizes;
   for (size_t part = 0; part < parts.count(); ++part) {
     sizes.offset_bytes[part] = sizes.total_bytes;
-    sizes.size_bytes[part] = parts.bytes(part, count);
+    sizes.size_bytes[part] =
+        parts.bytes(part, parts.num_stored(part, *piece.parameter, piece.begin, piece.count));
     sizes.total_bytes += round_up(sizes.size_bytes[part], kCacheLineBytes);
   }
   return sizes;
@@ -56,7 +65,7 @@ EncodedSizes encoded_sizes(int64_t count, const StoredParts& parts) {
 void encode_piece(const StatePiece& piece, int64_t first, int64_t count, const StoredParts& parts,
                   const StateSource& source, std::byte* buffer) {
   const DType model_dtype = parts.model_dtype();
-  const EncodedSizes sizes = encoded_sizes(piece.count, parts);
+  const EncodedSizes sizes = encoded_sizes(piece, parts);
   const auto part_at = [&](size_t part, int64_t element) {
     return buffer + sizes.offset_bytes[part] + parts.bytes(part, element);
   };
@@ -65,12 +74,15 @@ void encode_piece(const StatePiece& piece, int64_t first, int64_t count, const S
   for (size_t part = StoredParts::kFirstTensor; part < parts.count(); ++part) {
     const StateKind kind = state_kind(part - StoredParts::kFirstTensor);
     const DType dtype = *parts.dtype(part);
+    const int64_t num_values = parts.num_stored(part, *piece.parameter, piece.begin + first, count);
+    if (num_values == 0) continue;
     if (dtype == DType::kF32) {
-      source(kind, flat, {reinterpret_cast<float*>(part_at(part, first)), static_cast<size_t>(count)});
+      source(kind, flat, {reinterpret_cast<float*>(part_at(part, first)), static_cast<size_t>(num_values)});
       continue;
     }
-    for (int64_t done = 0; done < count; done += kBlockElements) {
-      const auto values = std::span(block).first(static_cast<size_t>(std::min(kBlockElements, count - done)));
+    for (int64_t done = 0; done < num_values; done += kBlockElements) {
+      const auto values =
+          std::span(block).first(static_cast<size_t>(std::min(kBlockElements, num_values - done)));
       source(kind, flat + done, values);
       if (is_block_code(dtype)) {
         encode_values(dtype, values, part_at(part, first + done));

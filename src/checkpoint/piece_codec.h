@@ -17,7 +17,9 @@ struct EncodedSizes {
   std::array<int64_t, StoredParts::kMaxCount> size_bytes = {};  // 0 = no such part
   int64_t total_bytes = 0;
 };
-EncodedSizes encoded_sizes(int64_t count, const StoredParts& parts);
+EncodedSizes encoded_sizes(const StatePiece& piece, const StoredParts& parts);
+// The most that a piece takes.
+int64_t max_encoded_bytes(const StoredParts& parts);
 
 // Reads elements [first, first + count) of the piece from `source` and encodes them into `buffer`, which has
 // room for the whole piece and is aligned to a cache line. Several threads may encode disjoint elements.

@@ -101,7 +101,7 @@ std::vector<PieceQueue::Capture> PieceQueue::claim(ElementRange elements) {
       if (states_[i] == State::kReading) all_read = false;
       if (states_[i] != State::kPending) continue;
       all_read = false;
-      std::byte* memory = ring_.allocate(encoded_sizes(pieces_[i].count, parts_).total_bytes);
+      std::byte* memory = ring_.allocate(encoded_sizes(pieces_[i], parts_).total_bytes);
       if (memory == nullptr) break;
       states_[i] = State::kReading;
       captured_[i] = memory;

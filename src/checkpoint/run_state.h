@@ -6,6 +6,7 @@
 #include <functional>
 #include <span>
 
+#include "model/parameters.h"
 #include "optim/state_tensor.h"
 
 namespace tessera {
@@ -15,5 +16,13 @@ namespace tessera {
 using StateSource = std::function<void(StateKind kind, int64_t begin, std::span<float> values)>;
 // Receives such values; called from several threads for disjoint ranges.
 using StateSink = std::function<void(StateKind kind, int64_t begin, std::span<const float> values)>;
+
+// What optimizers know of a parameter.
+inline ParameterShape shape_of(const Parameter& parameter) {
+  if (is_vector(parameter.kind)) return {};
+  const bool is_hidden =
+      parameter.kind != ParameterKind::kEmbedding && parameter.kind != ParameterKind::kLmHead;
+  return {parameter.shape[0], parameter.shape[1], is_hidden};
+}
 
 }  // namespace tessera

@@ -4,8 +4,10 @@
 #include <iterator>
 
 #include "base/error.h"
+#include "optim/adafactor.h"
 #include "optim/adamw.h"
 #include "optim/lion.h"
+#include "optim/muon.h"
 
 namespace tessera {
 namespace {
@@ -28,9 +30,16 @@ constexpr NamedOptimizer kOptimizers[] = {{"adamw_torch", make<AdamW>},
                                           {"adamw_bnb_8bit", make<AdamW8Bit>},
                                           {"adamw_torch_8bit", make<AdamW8Bit>},
                                           {"lion_32bit", make<Lion>},
-                                          {"lion_8bit", make<Lion8Bit>}};
+                                          {"lion_8bit", make<Lion8Bit>},
+                                          {"muon", make<Muon>},
+                                          {"adafactor", make<Adafactor>}};
 
 }  // namespace
+
+void Optimizer::update_whole(const WholeParameter& /*parameter*/, const OptimizerStep& /*step*/,
+                             std::span<std::byte> /*workspace*/, ThreadPool& /*pool*/) const {
+  TESSERA_CHECK(false, "every parameter of this optimizer may be cut");
+}
 
 std::vector<std::string> optimizer_names() {
   std::vector<std::string> names;

@@ -18,12 +18,21 @@
 
 namespace tessera {
 
+// How Muon's rate for a matrix [rows, columns] follows from the learning rate: torch.optim.Muon's
+// adjust_lr_fn.
+enum class MuonRate {
+  kOriginal,       // times sqrt(max(1, rows / columns)). Jordan, 2024
+  kMatchRmsAdamw,  // times 0.2 sqrt(max(rows, columns)), as large as an update of AdamW. Liu et al., 2025
+};
+
 // The settings of all optimizers, as Hugging Face's arguments name them; each uses what applies to it.
 struct OptimizerSettings {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double epsilon = 1e-8;
   double weight_decay = 0;
+  double muon_momentum = 0.95;
+  MuonRate muon_rate = MuonRate::kMatchRmsAdamw;
 };
 
 // What is the same for all elements of one update.
@@ -44,6 +53,16 @@ struct OptimizerBlock {
   bool weight_decay = true;
 };
 
+// A whole parameter with all that belongs to it, for updates that need all of it.
+struct WholeParameter {
+  TensorView weights;             // BF16 or F32 [count]
+  int16_t* remainders = nullptr;  // as in OptimizerBlock
+  ConstTensorView gradient;       // F32 or BF16 [count]
+  std::span<std::byte* const> state;
+  ParameterShape shape;
+  bool weight_decay = true;
+};
+
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
@@ -53,6 +72,15 @@ class Optimizer {
   // depend on how elements are divided into blocks (at multiples of state_block() elements of a parameter) or
   // on the number of threads. Does not allocate.
   virtual void update(const OptimizerBlock& block, const OptimizerStep& step, ThreadPool& pool) const = 0;
+
+  // The same for a parameter that cannot be cut (is_indivisible()), in a workspace of at least
+  // workspace_bytes(). The result does not depend on the number of threads.
+  virtual void update_whole(const WholeParameter& parameter, const OptimizerStep& step,
+                            std::span<std::byte> workspace, ThreadPool& pool) const;
+  virtual int64_t workspace_bytes(const ParameterShape& /*shape*/, DType /*weight_dtype*/,
+                                  int64_t /*num_threads*/) const {
+    return 0;
+  }
 };
 
 // The values of --optim. Several names may mean the same optimizer.

@@ -54,6 +54,16 @@ int64_t remainder_bytes(int64_t num_elements, DType weight_dtype) {
   return weight_dtype == DType::kBF16 ? num_elements * dtype_bytes(DType::kI16) : 0;
 }
 
+int64_t state_tensor_bytes(StateTensors tensors, std::span<const ParameterRange> ranges) {
+  int64_t bytes = 0;
+  for (const StateTensor& tensor : tensors) {
+    int64_t values = 0;
+    for (const ParameterRange& range : ranges) values += num_values(tensor.extent, range.shape, range.count);
+    bytes += state_bytes(tensor.dtype, values);
+  }
+  return bytes;
+}
+
 int64_t optimizer_state_bytes(StateTensors tensors, int64_t num_elements, DType weight_dtype) {
   return state_bytes(tensors, num_elements) + remainder_bytes(num_elements, weight_dtype) +
          sum_of_squares_scratch_bytes(num_elements);
@@ -79,6 +89,7 @@ OptimizerState::OptimizerState(std::unique_ptr<const Optimizer> optimizer, std::
       pool_(&pool),
       num_state_elements_(num_state_elements.value_or(weights.num_elements())),
       dtypes_(part_dtypes(optimizer_->state_tensors(), weights.dtype())),
+      elementwise_(is_elementwise(optimizer_->state_tensors())),
       norm_scratch_(sum_of_squares_scratch_bytes(num_state_elements_)) {
   TESSERA_CHECK(weights.dtype() == DType::kBF16 || weights.dtype() == DType::kF32, "weights are {}",
                 dtype_name(weights.dtype()));
@@ -86,9 +97,10 @@ OptimizerState::OptimizerState(std::unique_ptr<const Optimizer> optimizer, std::
                 dtype_name(gradients.dtype()));
   TESSERA_CHECK(optimizer_->state_tensors().size() <= kMaxStateTensors);
   if (file && num_state_elements_ > 0 && !dtypes_.empty()) {
+    TESSERA_CHECK(elementwise_, "{}", file->path.native());
     file_.emplace(*file, dtypes_, num_state_elements_);
   } else {
-    for (const DType dtype : dtypes_) parts_.emplace_back(state_bytes(dtype, num_state_elements_));
+    allocate_parts();
   }
   if (gradients.dtype() == DType::kBF16) widened_ = PageBuffer(kWidenedBlock * dtype_bytes(DType::kF32));
   int64_t end_of_state = 0;
@@ -107,6 +119,47 @@ OptimizerState::OptimizerState(std::unique_ptr<const Optimizer> optimizer, std::
                     "{} of elements from {} on at {}", tensor.name, range.first_element, range.state_begin);
     }
   }
+}
+
+void OptimizerState::allocate_parts() {
+  const StateTensors tensors = optimizer_->state_tensors();
+  std::array<int64_t, kMaxStateTensors> num_stored = {};
+  int64_t workspace_bytes = 0;
+  for (const ParameterRange& range : ranges_) {
+    if (elementwise_) break;
+    value_begin_.push_back(num_stored);
+    for (size_t tensor = 0; tensor < tensors.size(); ++tensor) {
+      num_stored[tensor] += num_values(tensors[tensor].extent, range.shape, range.count);
+    }
+    if (!is_indivisible(tensors, range.shape)) continue;
+    TESSERA_CHECK(!range.shape.is_matrix() || range.count == range.shape.rows * range.shape.columns,
+                  "{} elements of [{}, {}]", range.count, range.shape.rows, range.shape.columns);
+    workspace_bytes = std::max(
+        workspace_bytes, optimizer_->workspace_bytes(range.shape, weights_.dtype(), pool_->num_threads()));
+  }
+  for (size_t part = 0; part < dtypes_.size(); ++part) {
+    const bool per_element = elementwise_ || part == remainder_part();
+    parts_.emplace_back(state_bytes(dtypes_[part], per_element ? num_state_elements_ : num_stored[part]));
+  }
+  workspace_ = PageBuffer(workspace_bytes);
+}
+
+int64_t OptimizerState::value_begin(size_t range_index, size_t part) const {
+  const bool per_element = elementwise_ || part == remainder_part();
+  return per_element ? ranges_[range_index].state_begin : value_begin_[range_index][part];
+}
+
+int64_t OptimizerState::value_index(size_t tensor, int64_t state_begin, int64_t count) const {
+  if (elementwise_) return state_begin;
+  const auto after = std::ranges::upper_bound(ranges_, state_begin, {}, &ParameterRange::state_begin);
+  TESSERA_CHECK(after != ranges_.begin(), "state at {}", state_begin);
+  const ParameterRange& range = *(after - 1);
+  const StateTensor& of = optimizer_->state_tensors()[tensor];
+  const int64_t first = state_begin - range.state_begin;
+  const int64_t num_stored = num_values(of.extent, range.shape, range.count);
+  TESSERA_CHECK(first + count <= num_stored, "{}: values [{}, {}) of {}", of.name, first, first + count,
+                num_stored);
+  return value_begin_[static_cast<size_t>(after - 1 - ranges_.begin())][tensor] + first;
 }
 
 template <typename Body>
@@ -141,10 +194,15 @@ double OptimizerState::gradient_norm() const {
 void OptimizerState::update(int64_t first, int64_t last, const OptimizerStep& step) {
   const int64_t end_chunk = chunks_of(first, last).second;
   for (int64_t i = first; i < last; ++i) {
-    const ParameterRange& range = ranges_[static_cast<size_t>(i)];
+    const auto index = static_cast<size_t>(i);
+    const ParameterRange& range = ranges_[index];
+    if (is_indivisible(optimizer_->state_tensors(), range.shape)) {
+      update_whole(index, step);
+      continue;
+    }
     for_each_block(range, [&](int64_t begin, std::span<const float> gradient) {
       while (!gradient.empty()) {
-        const int64_t count = open_parts(range.state_begin + begin, std::ssize(gradient), end_chunk);
+        const int64_t count = open_parts(index, begin, std::ssize(gradient), end_chunk);
         const int64_t at = range.begin + begin;
         std::byte* remainders = weights_.dtype() == DType::kBF16 ? open_[remainder_part()] : nullptr;
         optimizer_->update({.weights = weights_.rows(at, at + count),
@@ -161,18 +219,36 @@ void OptimizerState::update(int64_t first, int64_t last, const OptimizerStep& st
   }
 }
 
-int64_t OptimizerState::open_parts(int64_t state_begin, int64_t count, int64_t end_chunk) {
-  int64_t first = state_begin;
-  if (file_) {
-    const int64_t chunk_elements = file_->chunk_elements();
-    open_ = file_->open(state_begin / chunk_elements, end_chunk);
-    first = state_begin % chunk_elements;
-    count = std::min(count, chunk_elements - first);
+void OptimizerState::update_whole(size_t range_index, const OptimizerStep& step) {
+  const ParameterRange& range = ranges_[range_index];
+  open_parts(range_index, 0, range.count, 0);
+  std::byte* remainders = weights_.dtype() == DType::kBF16 ? open_[remainder_part()] : nullptr;
+  optimizer_->update_whole(
+      {.weights = weights_.rows(range.begin, range.begin + range.count),
+       .remainders = reinterpret_cast<int16_t*>(remainders),
+       .gradient = gradients_.rows(range.gradient_begin, range.gradient_begin + range.count),
+       .state = std::span(open_).first(optimizer_->state_tensors().size()),
+       .shape = range.shape,
+       .weight_decay = range.weight_decay},
+      step, workspace_.as<std::byte>(), *pool_);
+}
+
+int64_t OptimizerState::open_parts(size_t range_index, int64_t begin, int64_t count, int64_t end_chunk) {
+  if (!file_) {
+    for (size_t part = 0; part < dtypes_.size(); ++part) {
+      const int64_t first = value_begin(range_index, part) + begin;
+      // Past the end of a tensor without values for this range.
+      const int64_t offset = std::min(state_bytes(dtypes_[part], first), parts_[part].size_bytes());
+      open_[part] = parts_[part].data() + offset;
+    }
+    return count;
   }
-  for (size_t part = 0; part < dtypes_.size(); ++part) {
-    open_[part] = (file_ ? open_[part] : parts_[part].data()) + state_bytes(dtypes_[part], first);
-  }
-  return count;
+  const int64_t state_begin = ranges_[range_index].state_begin + begin;
+  const int64_t chunk_elements = file_->chunk_elements();
+  open_ = file_->open(state_begin / chunk_elements, end_chunk);
+  const int64_t first = state_begin % chunk_elements;
+  for (size_t part = 0; part < dtypes_.size(); ++part) open_[part] += state_bytes(dtypes_[part], first);
+  return std::min(count, chunk_elements - first);
 }
 
 std::pair<int64_t, int64_t> OptimizerState::chunks_of(int64_t first, int64_t last) const {
@@ -268,7 +344,7 @@ void OptimizerState::read(StateKind kind, int64_t begin, int64_t state_begin, st
   }
   check_elements(begin, state_begin, std::ssize(values));
   const size_t part = tensor_index(kind);
-  read_part(part, state_begin, std::ssize(values),
+  read_part(part, value_index(part, state_begin, std::ssize(values)), std::ssize(values),
             [&](const std::byte* stored, int64_t first, int64_t done, int64_t count) {
               load_values(dtypes_[part], stored, first,
                           values.subspan(static_cast<size_t>(done), static_cast<size_t>(count)));
@@ -283,7 +359,7 @@ void OptimizerState::write(StateKind kind, int64_t begin, int64_t state_begin,
   }
   check_elements(begin, state_begin, std::ssize(values));
   const size_t part = tensor_index(kind);
-  write_part(part, state_begin, std::ssize(values),
+  write_part(part, value_index(part, state_begin, std::ssize(values)), std::ssize(values),
              [&](std::byte* stored, int64_t first, int64_t done, int64_t count) {
                store_values(dtypes_[part], stored, first,
                             values.subspan(static_cast<size_t>(done), static_cast<size_t>(count)));

@@ -1,6 +1,7 @@
 // The master weights and the optimizer's state of a flat range of parameters, and their updates.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -25,11 +26,15 @@ struct ParameterRange {
   int64_t gradient_begin = begin;
   int64_t state_begin = begin;
   int64_t first_element = begin;  // among those of all parameters, whoever owns them
+  ParameterShape shape = {};      // if it matters to the optimizer: of the whole parameter
 };
 
 // Bytes of the remainders that turn BF16 weights into exact float32 master weights (base/float_types.h).
 int64_t remainder_bytes(int64_t num_elements, DType weight_dtype);
-// Bytes of all that an OptimizerState allocates, the scratch memory of the gradient norm included.
+// Bytes of the tensors for these ranges.
+int64_t state_tensor_bytes(StateTensors tensors, std::span<const ParameterRange> ranges);
+// Bytes of all that an OptimizerState allocates, the scratch memory of the gradient norm included, if the
+// tensors are elementwise.
 int64_t optimizer_state_bytes(StateTensors tensors, int64_t num_elements, DType weight_dtype);
 // The same if tensors and remainders are in a file, and the bytes of that file.
 int64_t optimizer_state_buffer_bytes(StateTensors tensors, int64_t num_elements, DType weight_dtype);
@@ -37,10 +42,11 @@ int64_t optimizer_state_file_bytes(StateTensors tensors, int64_t num_elements, D
 
 class OptimizerState {
  public:
-  // `ranges` do not overlap in the state. `weights` (BF16 or F32) and `gradients` (F32 or
-  // BF16) are flat arrays and must outlive this. The state has as many elements as the weights unless
-  // num_state_elements is given, and starts as zeros. BF16 weights start as exact masters: remainders are 0.
-  // With `file`, state and remainders are in that file, with the same values at all times.
+  // `ranges` do not overlap in the state, and are whole parameters where these cannot be cut. `weights` (BF16
+  // or F32) and `gradients` (F32 or BF16) are flat arrays and must outlive this. The state has as many
+  // elements as the weights unless num_state_elements is given, and starts as zeros. BF16 weights start as
+  // exact masters: remainders are 0. With `file`, state and remainders are in that file, with the same values
+  // at all times; the optimizer must be elementwise.
   OptimizerState(std::unique_ptr<const Optimizer> optimizer, std::vector<ParameterRange> ranges,
                  TensorView weights, ConstTensorView gradients, ThreadPool& pool,
                  std::optional<int64_t> num_state_elements = {},
@@ -69,9 +75,9 @@ class OptimizerState {
   void write_master(int64_t begin, std::span<const float> source) { write_master(begin, begin, source); }
   void write_master(int64_t begin, int64_t state_begin, std::span<const float> source);
 
-  // Copies a value of these elements. read() runs on the calling thread alone, which need not be one of the
-  // pool's. Of state in blocks of codes, two threads may write disjoint elements at once if no block has some
-  // of both.
+  // Copies a value of these elements, all of which must have one. read() runs on the calling thread alone,
+  // which need not be one of the pool's. Of state in blocks of codes, two threads may write disjoint elements
+  // at once if no block has some of both.
   void read(StateKind kind, int64_t begin, int64_t state_begin, std::span<float> values) const;
   void write(StateKind kind, int64_t begin, int64_t state_begin, std::span<const float> values);
 
@@ -80,6 +86,14 @@ class OptimizerState {
   // single block if gradients are F32, otherwise as many elements as are widened at a time.
   template <typename Body>
   void for_each_block(const ParameterRange& range, const Body& body) const;
+  void update_whole(size_t range_index, const OptimizerStep& step);
+  // All of them in memory, and the workspace.
+  void allocate_parts();
+  // Where a part has the first value of a range.
+  int64_t value_begin(size_t range_index, size_t part) const;
+  // Where a tensor has the value of the element whose state is at state_begin; it and the `count - 1` after
+  // it must have one.
+  int64_t value_index(size_t tensor, int64_t state_begin, int64_t count) const;
   void check_elements(int64_t begin, int64_t state_begin, int64_t count) const;
   void read_master_alone(int64_t begin, int64_t state_begin, std::span<float> destination) const;
   void write_master_alone(int64_t begin, int64_t state_begin, std::span<const float> source);
@@ -89,8 +103,9 @@ class OptimizerState {
   void read_part(size_t part, int64_t state_begin, int64_t count, const Body& body) const;
   template <typename Body>
   void write_part(size_t part, int64_t state_begin, int64_t count, const Body& body);
-  // Fills open_ for elements from state_begin on, the first of a block; returns for how many of `count`.
-  int64_t open_parts(int64_t state_begin, int64_t count, int64_t end_chunk);
+  // Fills open_ for elements of a range from `begin` on, the first of a block; returns for how many of
+  // `count`.
+  int64_t open_parts(size_t range_index, int64_t begin, int64_t count, int64_t end_chunk);
   // The chunks of the file with the state of these ranges.
   std::pair<int64_t, int64_t> chunks_of(int64_t first, int64_t last) const;
   size_t remainder_part() const { return optimizer_->state_tensors().size(); }
@@ -104,6 +119,10 @@ class OptimizerState {
   // By part: the tensors and, with BF16 weights, the remainders (I16). In memory or in a file.
   std::vector<DType> dtypes_;
   std::vector<PageBuffer> parts_;
+  bool elementwise_;
+  // Unless they are: the first value of each range, by range and tensor.
+  std::vector<std::array<int64_t, kMaxStateTensors>> value_begin_;
+  PageBuffer workspace_;                   // for parameters that cannot be cut
   mutable std::optional<StateFile> file_;  // reading moves its buffers
   StateFile::Parts open_ = {};             // of the elements that are updated
   PageBuffer norm_scratch_;

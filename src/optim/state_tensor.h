@@ -14,16 +14,74 @@
 
 namespace tessera {
 
-// A tensor of optimizer state with one value per element of the weights.
+// What an optimizer knows of a parameter: a vector, unless it has rows.
+struct ParameterShape {
+  int64_t rows = 0;  // [rows, columns], as in Hugging Face's files
+  int64_t columns = 0;
+  bool is_hidden = false;  // a matrix that is neither embedding nor LM head
+
+  bool is_matrix() const { return rows > 0; }
+};
+
+// Which values of a tensor of optimizer state belong to a parameter.
+enum class StateExtent {
+  kElements,        // one for each of its elements
+  kHiddenElements,  // the same for hidden matrices, none for other parameters
+  kOtherElements,   // the other way round
+  kVectorElements,  // one for each element of a vector, none for matrices
+  kRows,            // one for each row of a matrix, none for vectors
+  kColumns,
+};
+
+// A tensor of optimizer state. The i-th value that belongs to a parameter is that of its i-th element to
+// whoever stores or moves values by elements; the elements after the last value have none.
 struct StateTensor {
   std::string_view name;  // as in torch.optim, and in checkpoints: "exp_avg"
   // In memory and in checkpoints: F32, BF16, or the codes of kernels/block_code (I8, U8), whose blocks begin
   // at multiples of kCodeBlock elements.
   DType dtype = DType::kF32;
+  StateExtent extent = StateExtent::kElements;
 };
 // In a fixed order; the list belongs to the optimizer's type and outlives every object.
 using StateTensors = std::span<const StateTensor>;
 inline constexpr size_t kMaxStateTensors = 8;
+
+// The values that belong to `count` elements of a parameter of this shape: to all of them, if it cannot be
+// cut.
+inline int64_t num_values(StateExtent extent, const ParameterShape& shape, int64_t count) {
+  switch (extent) {
+    case StateExtent::kElements:
+      return count;
+    case StateExtent::kHiddenElements:
+      return shape.is_hidden ? count : 0;
+    case StateExtent::kOtherElements:
+      return shape.is_hidden ? 0 : count;
+    case StateExtent::kVectorElements:
+      return shape.is_matrix() ? 0 : count;
+    case StateExtent::kRows:
+      return shape.rows;
+    case StateExtent::kColumns:
+      return shape.columns;
+  }
+  TESSERA_CHECK(false, "extent {}", static_cast<int>(extent));
+  return 0;
+}
+// Whether every tensor has a value for every element.
+inline bool is_elementwise(StateTensors tensors) {
+  for (const StateTensor& tensor : tensors) {
+    if (tensor.extent != StateExtent::kElements) return false;
+  }
+  return true;
+}
+// Whether a parameter of this shape cannot be cut: its update needs all of it.
+inline bool is_indivisible(StateTensors tensors, const ParameterShape& shape) {
+  for (const StateTensor& tensor : tensors) {
+    if (tensor.extent == StateExtent::kRows ||
+        (tensor.extent == StateExtent::kHiddenElements && shape.is_hidden))
+      return true;
+  }
+  return false;
+}
 
 // Bytes of the first `num_elements` elements of a tensor: its size, and the offset of an element at the
 // beginning of a block.

@@ -23,10 +23,10 @@ std::string checkpoints_text(const DiskPlan& plan) {
 
 }  // namespace
 
-DiskPlan plan_disk(int64_t num_parameters, const StoredParts& parts, const CheckpointCount& count) {
+DiskPlan plan_disk(const ParameterLayout& layout, const StoredParts& parts, const CheckpointCount& count) {
   DiskPlan plan;
-  plan.model_bytes = parts.bytes(StoredParts::kModel, num_parameters);
-  plan.checkpoint_bytes = parts.bytes(num_parameters);
+  plan.model_bytes = parts.bytes(StoredParts::kModel, layout.num_parameters());
+  plan.checkpoint_bytes = stored_bytes(layout, {{0, layout.num_elements()}}, parts);
   plan.num_checkpoints = count.num_saves;
   if (count.total_limit) {
     const int64_t more = std::max<int64_t>(*count.total_limit + 1 - count.num_present, 1);

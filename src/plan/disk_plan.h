@@ -37,7 +37,7 @@ struct CheckpointCount {
 };
 
 // Sizes follow docs/checkpoint-format.md.
-DiskPlan plan_disk(int64_t num_parameters, const StoredParts& parts, const CheckpointCount& count);
+DiskPlan plan_disk(const ParameterLayout& layout, const StoredParts& parts, const CheckpointCount& count);
 
 // What the ranks of a node keep in files.
 int64_t offload_bytes(const ZeroLayout& layout, const ZeroSettings& settings);

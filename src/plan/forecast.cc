@@ -64,7 +64,7 @@ class Forecaster {
     forecast.refusal = planner_.refusal(request, machine_);
     forecast.time = time_of(request);
     forecast.disk =
-        plan_disk(forecast.num_parameters, {args_.export_dtype(), request.zero.state_tensors}, /*count=*/{});
+        plan_disk(model_.layout(), {args_.export_dtype(), request.zero.state_tensors}, /*count=*/{});
     forecast.disk.offload_bytes =
         offload_bytes(zero_layout(model_.layout(), cluster_.num_nodes, cluster_.local_world_size),
                       plan.zero) +

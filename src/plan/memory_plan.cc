@@ -54,8 +54,8 @@ int64_t bytes_of_scope(const MemoryPlan& plan, MemoryScope scope) {
 }
 
 int64_t largest_shard(const TrainableModel& model, const MemoryRequest& request) {
-  const ZeroLayout layout = zero_layout(model.layout(), request.num_nodes, request.local_world_size);
-  return ShardPlan(layout.groups, layout.alignment, layout.num_nodes, layout.local_world_size)
+  return shard_plan(zero_layout(model.layout(), request.num_nodes, request.local_world_size),
+                    request.zero.state_tensors)
       .largest_shard();
 }
 
@@ -181,6 +181,10 @@ ZeroLayout zero_layout(const ParameterLayout& layout, int num_nodes, int local_w
   out.num_nodes = num_nodes;
   out.local_world_size = local_world_size;
   out.tied_embeddings = is_vector(layout.parameters().back().kind);
+  for (const Parameter& parameter : layout.parameters()) {
+    out.parameters.push_back(
+        {{parameter.offset, parameter.offset + parameter.num_elements}, shape_of(parameter)});
+  }
   return out;
 }
 
@@ -265,9 +269,10 @@ MemoryPlan plan_memory(const TrainableModel& model, const MemoryRequest& request
 
 int64_t snapshot_bytes(const TrainableModel& model, const MemoryRequest& request, int64_t free_bytes) {
   // Per element: the model's value, at most 4 more bytes of the master, the optimizer's state.
+  const ZeroLayout layout = zero_layout(model.layout(), request.num_nodes, request.local_world_size);
   const int64_t num_elements = largest_shard(model, request);
   const int64_t most = num_elements * (dtype_bytes(model.dtype()) + dtype_bytes(DType::kF32)) +
-                       state_bytes(request.zero.state_tensors, num_elements);
+                       largest_state_bytes(layout, request.zero.state_tensors, /*of_rail=*/false);
   const int64_t room = (free_bytes - needed_bytes(model, request)) / request.local_world_size;
   return std::clamp<int64_t>(room / 2, 0, most);
 }
@@ -275,9 +280,8 @@ int64_t snapshot_bytes(const TrainableModel& model, const MemoryRequest& request
 int64_t export_bytes(const ParameterLayout& layout, DType save_dtype, const MemoryRequest& request) {
   const bool is_single = request.num_nodes * request.local_world_size == 1;
   if (!is_single && !request.first_rank_exports) {
-    return std::max(
-        SharedExport::buffer_bytes(save_dtype),
-        encoded_sizes(kStatePieceElements, StoredParts(save_dtype, request.zero.state_tensors)).total_bytes);
+    return std::max(SharedExport::buffer_bytes(save_dtype),
+                    max_encoded_bytes(StoredParts(save_dtype, request.zero.state_tensors)));
   }
   constexpr int64_t kPieceBytes = 4 << 20;  // of write_safetensors
   int64_t largest = 0;

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "optim/optimizer_state.h"
+#include "plan/memory_plan.h"
 
 namespace tessera {
 
@@ -19,7 +20,8 @@ int64_t micro_batches_per_pass(const TrainableModel& model, const ActivationLimi
   const int64_t num_elements = model.layout().num_elements();
   const int64_t state_bytes =
       num_elements * (dtype_bytes(model.dtype()) + dtype_bytes(DType::kF32)) +
-      optimizer_state_bytes(state_tensors, num_elements, model.dtype()) +
+      largest_state_bytes(zero_layout(model.layout(), 1, 1), state_tensors, false) +
+      optimizer_state_bytes({}, num_elements, model.dtype()) +
       (model.is_adapted() ? model.weight_layout().num_elements() : 0) * dtype_bytes(model.dtype());
   ActivationLimits limits = micro_batch;
   limits.gradient_checkpointing = limits.offload_inputs = false;  // which must not affect the choice

@@ -13,11 +13,13 @@ PlannedStep::PlannedStep(const TrainingArguments& args, const TrainableModel& mo
       num_threads_(num_threads),
       planner_(args, model, batch_, uniform_rows(max_row_tokens, micro_batch_rows(batch_))) {}
 
-MachineFacts planned_machine(int num_nodes, int local_world_size, int64_t node_memory_bytes) {
+MachineFacts planned_machine(int num_nodes, int local_world_size, int64_t num_threads,
+                             int64_t node_memory_bytes) {
   static const int64_t resident = resident_bytes();  // one figure, so that equal plans are equal
   MachineFacts machine;
   machine.num_nodes = num_nodes;
   machine.local_world_size = local_world_size;
+  machine.num_threads = num_threads;
   machine.baseline_bytes = resident;
   machine.free_bytes = node_memory_bytes - local_world_size * resident;
   return machine;

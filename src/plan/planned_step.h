@@ -12,7 +12,8 @@
 namespace tessera {
 
 // Nodes with this much memory, of which each rank already has what this process has.
-MachineFacts planned_machine(int num_nodes, int local_world_size, int64_t node_memory_bytes);
+MachineFacts planned_machine(int num_nodes, int local_world_size, int64_t num_threads,
+                             int64_t node_memory_bytes);
 
 class PlannedStep {
  public:
@@ -24,7 +25,7 @@ class PlannedStep {
   const RunPlanner& planner() const { return planner_; }
   int64_t step_rows() const { return global_batch_rows(batch_); }
   MachineFacts machine(int64_t node_memory_bytes) const {
-    return planned_machine(num_nodes_, local_world_size_, node_memory_bytes);
+    return planned_machine(num_nodes_, local_world_size_, num_threads_, node_memory_bytes);
   }
   // `request` is one of planner().choose_memory(); row_tokens is the mean length of the rows.
   StepFacts facts(const MemoryRequest& request, int64_t row_tokens) const;

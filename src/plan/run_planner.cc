@@ -78,6 +78,18 @@ int64_t RunPlanner::offloaded_input_bytes() const {
       limits_for(micro_batch_rows_ * micro_batches_per_pass_, kUncut, args_.gradient_checkpointing));
 }
 
+int64_t RunPlanner::update_workspace_bytes(int64_t num_threads) const {
+  const std::unique_ptr<const Optimizer> optimizer = make_optimizer(args_);
+  int64_t bytes = 0;
+  for (const Parameter& parameter : model_.layout().parameters()) {
+    const ParameterShape shape = shape_of(parameter);
+    if (is_indivisible(optimizer->state_tensors(), shape)) {
+      bytes = std::max(bytes, optimizer->workspace_bytes(shape, model_.dtype(), num_threads));
+    }
+  }
+  return bytes;
+}
+
 MemoryRequest RunPlanner::make_request(const MachineFacts& machine) const {
   MemoryRequest request;
   request.limits =
@@ -91,6 +103,7 @@ MemoryRequest RunPlanner::make_request(const MachineFacts& machine) const {
   request.peer_snapshots = args_.peer_snapshot_steps > 0;
   request.zero = zero_settings_of(args_, model_.config(),
                                   divide_up(args_.gradient_accumulation_steps, micro_batches_per_pass_));
+  request.zero.update_workspace_bytes = update_workspace_bytes(machine.num_threads);
   return request;
 }
 

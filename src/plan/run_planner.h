@@ -26,6 +26,7 @@ DataFacts uniform_rows(int64_t row_tokens, int64_t micro_batch_rows);
 struct MachineFacts {
   int num_nodes = 1;
   int local_world_size = 1;
+  int64_t num_threads = 1;          // of a rank
   int64_t free_bytes = 0;           // of a node, beyond the baseline of its ranks
   int64_t baseline_bytes = 0;       // of a rank, resident before the model is allocated
   bool first_rank_exports = false;  // the nodes share no folder
@@ -61,6 +62,8 @@ class RunPlanner {
 
  private:
   ActivationLimits limits_for(int64_t batch_size, int64_t max_row_length, bool gradient_checkpointing) const;
+  // Of the optimizer: what the largest parameter needs that cannot be cut.
+  int64_t update_workspace_bytes(int64_t num_threads) const;
   MemoryRequest make_request(const MachineFacts& machine) const;
   bool fits(const MemoryRequest& request, const MachineFacts& machine) const;
   std::vector<MemoryAlternative> alternatives(const MemoryRequest& request) const;

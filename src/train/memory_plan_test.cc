@@ -423,20 +423,22 @@ TEST_P(PeakMemory, StaysWithinATenthOfThePlan) {
 
 INSTANTIATE_TEST_SUITE_P(
     Modes, PeakMemory,
-    testing::Values(PeakCase{"Float32", "float32"}, PeakCase{"Bfloat16Checkpointing", "bfloat16"},
-                    PeakCase{"EightBits", "bfloat16",
-                             [](TrainingArguments* args) { args->optim = "adamw_8bit"; }},
-                    PeakCase{"OptimizerOnDisk", "bfloat16",
-                             [](TrainingArguments* args) { args->offload_optimizer_device = "nvme"; }},
-                    PeakCase{"InputsOnDisk", "bfloat16",
-                             [](TrainingArguments* args) { args->gradient_checkpointing_mode = "offload"; }},
-                    PeakCase{"InBackward", "bfloat16",
-                             [](TrainingArguments* args) { args->optimizer_in_backward = true; }},
-                    PeakCase{"LayersOnDisk", "bfloat16",
-                             [](TrainingArguments* args) {
-                               args->optimizer_in_backward = true;
-                               args->offload_param_device = "nvme";
-                             }}),
+    testing::Values(
+        PeakCase{"Float32", "float32"}, PeakCase{"Bfloat16Checkpointing", "bfloat16"},
+        PeakCase{"EightBits", "bfloat16", [](TrainingArguments* args) { args->optim = "adamw_8bit"; }},
+        PeakCase{"Muon", "bfloat16", [](TrainingArguments* args) { args->optim = "muon"; }},
+        PeakCase{"Adafactor", "bfloat16", [](TrainingArguments* args) { args->optim = "adafactor"; }},
+        PeakCase{"OptimizerOnDisk", "bfloat16",
+                 [](TrainingArguments* args) { args->offload_optimizer_device = "nvme"; }},
+        PeakCase{"InputsOnDisk", "bfloat16",
+                 [](TrainingArguments* args) { args->gradient_checkpointing_mode = "offload"; }},
+        PeakCase{"InBackward", "bfloat16",
+                 [](TrainingArguments* args) { args->optimizer_in_backward = true; }},
+        PeakCase{"LayersOnDisk", "bfloat16",
+                 [](TrainingArguments* args) {
+                   args->optimizer_in_backward = true;
+                   args->offload_param_device = "nvme";
+                 }}),
     [](const auto& test) { return test.param.name; });
 
 TEST(MemoryLimit, ARunThatDoesNotFitIsRefusedBeforeItAllocates) {

@@ -101,11 +101,12 @@ void draw_division(Draw& draw, const Machine& machine, TrainingArguments* args) 
   args->load_weights_once = *args->zero_stage == 0 ? "per_node" : draw.one_of({"per_node", "per_cluster"});
   args->async_save = draw.coin();
   args->offload_optimizer_device = draw.one_of({"none", "nvme"});
+  if (args->optim == "muon" || args->optim == "adafactor") args->offload_optimizer_device = "none";
 }
 
 void draw_training(Draw& draw, TrainingArguments* args) {
   args->dtype = draw.one_of({"float32", "bfloat16"});
-  args->optim = draw.one_of({"adamw_torch", "adamw_bf16", "adamw_8bit"});
+  args->optim = draw.one_of({"adamw_torch", "adamw_bf16", "adamw_8bit", "muon", "adafactor"});
   args->max_steps = kNumSteps;
   args->learning_rate = 1e-3;
   args->lr_scheduler_type = draw.one_of({"linear", "cosine", "constant_with_warmup", "inverse_sqrt"});

@@ -87,6 +87,23 @@ TEST_P(RanksTest, Float32RunEqualsThatOfOneRank) {
   }
 }
 
+// Every owner has whole matrices, however many ranks there are.
+TEST_P(RanksTest, OptimizersOfWholeMatricesDoAsOneRankDoes) {
+  for (const char* optim : {"muon", "adafactor"}) {
+    SCOPED_TRACE(optim);
+    const ModelConfig config = three_layers();
+    TinyRun run(config);
+    write_rows(run, config.vocab_size);
+    run.args.optim = optim;
+    run.args.max_steps = 3;
+    run.args = share_batch(run.args, 1);
+    const RecordingObserver expected = run.train();
+    const TrainingArguments args = arguments(run);
+    expect_same_numbers(train_ranks(args, GetParam().ranks).front(), expected);
+    expect_close_weights(args.output_dir, run.output());
+  }
+}
+
 std::map<std::string, std::string> files_of(const std::filesystem::path& folder) {
   std::map<std::string, std::string> files;
   for (const char* name : {"config.json", "generation_config.json", "model.safetensors"}) {

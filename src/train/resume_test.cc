@@ -73,6 +73,8 @@ std::vector<SameRanksCase> same_ranks_cases() {
   cases.push_back({{{2, 1}, 3, "per_layer"}, "bfloat16", "lion_32bit"});
   cases.push_back({{{1, 3}, 2, "auto"}, "bfloat16", "adamw_8bit"});
   cases.push_back({{{2, 2}, 3, "per_layer"}, "float32", "lion_8bit"});
+  cases.push_back({{{1, 3}, 2, "auto"}, "bfloat16", "muon"});
+  cases.push_back({{{2, 2}, 3, "per_layer"}, "float32", "adafactor"});
   return cases;
 }
 

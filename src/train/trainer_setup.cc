@@ -48,8 +48,7 @@ DiskPlan plan_disk_use(const TrainingArguments& args, const TrainableModel& mode
   // The newest and the best.
   if (!args.metric_for_best_model.empty() && count.total_limit == 1) count.total_limit = 2;
   if (resume && resume.is_in_place()) count.num_present = num_checkpoints_in(args.output_dir);
-  DiskPlan plan =
-      plan_disk(model.layout().num_parameters(), {args.export_dtype(), state_tensors_of(args)}, count);
+  DiskPlan plan = plan_disk(model.layout(), {args.export_dtype(), state_tensors_of(args)}, count);
   plan.free_bytes = free_disk_bytes(args.output_dir);
   if (!args.offload_dir.empty()) {
     plan.offload_bytes = offload_bytes(zero_layout(model.layout(), world.num_nodes, world.local_world_size),
@@ -184,6 +183,7 @@ MachineFacts Trainer::machine_facts() const {
   MachineFacts machine;
   machine.num_nodes = world().num_nodes;
   machine.local_world_size = world().local_world_size;
+  machine.num_threads = pool_.num_threads();
   machine.baseline_bytes = resident ? resident->private_bytes() + resident->shared_bytes : resident_bytes();
   machine.first_rank_exports = !output_is_shared_;
   machine.free_bytes = memory_info().free_for_process_bytes;

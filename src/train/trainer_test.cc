@@ -494,5 +494,11 @@ TEST(Trainer, EightBitMomentsTrainLikeThoseInFloat32) {
   EXPECT_NEAR(loss_with("adamw_8bit"), expected, 0.05 * expected);
 }
 
+// Muon as fast as AdamW; Adafactor, without momentum, more slowly.
+TEST(Trainer, MuonAndAdafactorLearn) {
+  EXPECT_LT(loss_with("muon"), 1.1 * loss_with("adamw_torch"));
+  EXPECT_LT(loss_with("adafactor"), 0.5 * std::log(static_cast<double>(tiny_config().vocab_size)));
+}
+
 }  // namespace
 }  // namespace tessera

@@ -16,6 +16,10 @@ class ShardPlan {
   // local_world_size parts at multiples of `alignment` elements from its beginning. Small groups leave the
   // last ranks without elements.
   ShardPlan(std::vector<Part> groups, int64_t alignment, int num_nodes, int local_world_size);
+  // The same if no cut may fall into the `indivisible` ranges, ascending and each within a group. Groups are
+  // cut so that over all of them the ranks own about the same; any rank may own nothing of a group.
+  ShardPlan(std::vector<Part> groups, int64_t alignment, int num_nodes, int local_world_size,
+            const std::vector<Part>& indivisible);
 
   int world_size() const { return num_nodes_ * local_world_size_; }
   int num_nodes() const { return num_nodes_; }
@@ -32,6 +36,8 @@ class ShardPlan {
   // Elements that a rank or a node owns over all groups.
   int64_t shard_elements(int rank) const;
   int64_t node_elements(int node_rank) const;
+  // Ranks of which one owns the most in any way: the first, unless cuts must avoid something.
+  int num_candidates() const { return cuts_.empty() ? 1 : world_size(); }
   // The most that any rank or node owns.
   int64_t largest_shard() const;
   int64_t largest_node_share() const;
@@ -43,10 +49,14 @@ class ShardPlan {
   std::vector<Part> rail_parts(int64_t group, int local_rank) const;
 
  private:
+  void cut_group(size_t group, const std::vector<Part>& indivisible, std::vector<int64_t>* owned);
+
   std::vector<Part> groups_;
   int64_t alignment_;
   int num_nodes_;
   int local_world_size_;
+  // By group, if some ranges are indivisible: where every rank's part begins, plus the end.
+  std::vector<std::vector<int64_t>> cuts_;
 };
 
 }  // namespace tessera

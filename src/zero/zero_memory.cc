@@ -4,7 +4,6 @@
 
 #include "base/error.h"
 #include "optim/optimizer_state.h"
-#include "zero/shard_plan.h"
 #include "zero/weight_window.h"
 
 namespace tessera {
@@ -13,15 +12,41 @@ namespace {
 constexpr int64_t kBuffersInFlight = 2;  // one is written while the other is summed
 constexpr int64_t kSharesInFlight = 2;   // one is summed while the other is on the network
 
-ShardPlan shard_plan(const ZeroLayout& layout) {
-  return {layout.groups, layout.alignment, layout.num_nodes, layout.local_world_size};
+// What a rank sums for its node: the parts of all groups that its rail owns.
+struct RailShare {
+  int64_t num_elements = 0;
+  int64_t largest = 0;  // of a group
+};
+
+// The largest of any rail.
+RailShare rail_share(const ShardPlan& plan) {
+  RailShare share;
+  for (int rail = 0; rail < std::min(plan.num_candidates(), plan.local_world_size()); ++rail) {
+    int64_t total = 0;
+    for (int64_t g = 0; g < plan.num_groups(); ++g) {
+      int64_t count = 0;
+      for (const Part& part : plan.rail_parts(g, rail)) count += part.size();
+      share.largest = std::max(share.largest, count);
+      total += count;
+    }
+    share.num_elements = std::max(share.num_elements, total);
+  }
+  return share;
 }
 
-// The parts of one group owned by the first rank's rail: what this rank sums for its node.
-int64_t rail_share(const ShardPlan& plan, int64_t group) {
-  int64_t count = 0;
-  for (const Part& part : plan.rail_parts(group, 0)) count += part.size();
-  return count;
+int64_t state_tensor_bytes(const ZeroLayout& layout, StateTensors tensors, std::span<const Part> parts) {
+  std::vector<ParameterRange> ranges;
+  for (const Part& part : parts) {
+    auto parameter = std::ranges::upper_bound(layout.parameters, part.begin, {},
+                                              [](const ZeroParameter& of) { return of.elements.end; });
+    for (; parameter != layout.parameters.end() && parameter->elements.begin < part.end; ++parameter) {
+      const int64_t begin = std::max(part.begin, parameter->elements.begin);
+      const int64_t count = std::min(part.end, parameter->elements.end) - begin;
+      if (count > 0)
+        ranges.push_back({.begin = begin, .count = count, .weight_decay = true, .shape = parameter->shape});
+    }
+  }
+  return state_tensor_bytes(tensors, ranges);
 }
 
 bool is_decoder_layer(const ZeroLayout& layout, size_t group) {
@@ -85,6 +110,34 @@ int64_t ZeroLayout::num_elements() const {
   return count;
 }
 
+ShardPlan shard_plan(const ZeroLayout& layout, StateTensors tensors) {
+  if (is_elementwise(tensors))
+    return {layout.groups, layout.alignment, layout.num_nodes, layout.local_world_size};
+  TESSERA_CHECK(!layout.parameters.empty());
+  std::vector<Part> indivisible;
+  for (const ZeroParameter& parameter : layout.parameters) {
+    if (is_indivisible(tensors, parameter.shape)) indivisible.push_back(parameter.elements);
+  }
+  return {layout.groups, layout.alignment, layout.num_nodes, layout.local_world_size, indivisible};
+}
+
+int64_t largest_state_bytes(const ZeroLayout& layout, StateTensors tensors, bool of_rail) {
+  const ShardPlan plan = shard_plan(layout, tensors);
+  if (is_elementwise(tensors))
+    return state_bytes(tensors, of_rail ? rail_share(plan).num_elements : plan.largest_shard());
+  int64_t largest = 0;
+  for (int owner = 0; owner < (of_rail ? plan.local_world_size() : plan.world_size()); ++owner) {
+    std::vector<Part> parts;
+    for (int64_t g = 0; g < plan.num_groups(); ++g) {
+      const std::vector<Part> of_group =
+          of_rail ? plan.rail_parts(g, owner) : std::vector<Part>{plan.part(g, owner)};
+      parts.insert(parts.end(), of_group.begin(), of_group.end());
+    }
+    largest = std::max(largest, state_tensor_bytes(layout, tensors, parts));
+  }
+  return largest;
+}
+
 // With tied embeddings the last group is just the final norm, which is in use together with the embedding: it
 // always stays.
 bool is_persistent(const ZeroLayout& layout, const ZeroSettings& settings, int64_t group) {
@@ -137,15 +190,11 @@ ZeroMemory zero_memory(const ZeroLayout& layout, const ZeroSettings& settings) {
                 "stage {}, {} passes", settings.stage, settings.passes_per_step);
   TESSERA_CHECK(!settings.optimizer_in_backward || layout.world_size() == 1, "{} ranks", layout.world_size());
   const int64_t weight_size = dtype_bytes(settings.weight_dtype);
-  const ShardPlan plan = shard_plan(layout);
-  int64_t whole_share = 0, largest_share = 0;
-  for (int64_t g = 0; g < plan.num_groups(); ++g) {
-    whole_share += rail_share(plan, g);
-    largest_share = std::max(largest_share, rail_share(plan, g));
-  }
+  const ShardPlan plan = shard_plan(layout, settings.state_tensors);
+  const RailShare share = rail_share(plan);
   const bool accumulates_whole = accumulates_whole_gradient(layout, settings);
-  const int64_t num_owned = settings.stage == 0 ? whole_share : plan.largest_shard();
-  const int64_t num_accumulated = accumulates_whole ? whole_share : plan.largest_shard();
+  const int64_t num_owned = settings.stage == 0 ? share.num_elements : plan.largest_shard();
+  const int64_t num_accumulated = accumulates_whole ? share.num_elements : plan.largest_shard();
   ZeroMemory memory;
   if (shards_weights(layout, settings)) {
     memory.weight_bytes = weight_size * plan.largest_node_share();
@@ -161,7 +210,7 @@ ZeroMemory zero_memory(const ZeroLayout& layout, const ZeroSettings& settings) {
                                 (kBuffersInFlight * largest_layer(layout) + larger_end(layout));
   }
   if (needs_staging(layout, settings)) {
-    memory.staging_bytes = dtype_bytes(DType::kF32) * kSharesInFlight * largest_share;
+    memory.staging_bytes = dtype_bytes(DType::kF32) * kSharesInFlight * share.largest;
   }
   if (settings.gradient_dtype == DType::kBF16) {
     memory.rounding_bytes = dtype_bytes(DType::kF32) * kRoundingElements;
@@ -177,8 +226,10 @@ ZeroMemory zero_memory(const ZeroLayout& layout, const ZeroSettings& settings) {
     return memory;
   }
   memory.remainder_bytes = remainder_bytes(num_owned, settings.weight_dtype);
-  memory.optimizer_bytes = optimizer_state_bytes(settings.state_tensors, num_owned, settings.weight_dtype) -
+  memory.optimizer_bytes = largest_state_bytes(layout, settings.state_tensors, settings.stage == 0) +
+                           optimizer_state_bytes({}, num_owned, settings.weight_dtype) -
                            memory.remainder_bytes;
+  memory.workspace_bytes = settings.update_workspace_bytes;
   return memory;
 }
 
@@ -203,7 +254,8 @@ std::vector<MemoryItem> zero_memory_items(const ZeroLayout& layout, const ZeroSe
       {MemoryKind::kOptimizer, MemoryScope::kRank,
        settings.state_folder ? "buffers for state on disk" : names_of(settings.state_tensors),
        memory.optimizer_bytes},
-      {MemoryKind::kOptimizer, MemoryScope::kRank, "master remainders (U16)", memory.remainder_bytes}};
+      {MemoryKind::kOptimizer, MemoryScope::kRank, "master remainders (U16)", memory.remainder_bytes},
+      {MemoryKind::kOptimizer, MemoryScope::kRank, "workspace of the update", memory.workspace_bytes}};
   std::erase_if(items, [](const MemoryItem& item) { return item.size_bytes == 0; });
   return items;
 }
@@ -211,7 +263,7 @@ std::vector<MemoryItem> zero_memory_items(const ZeroLayout& layout, const ZeroSe
 WireBytes wire_bytes_per_step(const ZeroLayout& layout, const ZeroSettings& settings, int node_rank) {
   WireBytes wire;
   if (layout.num_nodes == 1) return wire;
-  const ShardPlan plan = shard_plan(layout);
+  const ShardPlan plan = shard_plan(layout, settings.state_tensors);
   const int64_t weight_size = dtype_bytes(settings.weight_dtype);
   const int64_t gradient_size = dtype_bytes(settings.network_dtype);
   const int64_t sum_size = dtype_bytes(settings.gradient_dtype);

@@ -7,7 +7,8 @@
 //   weights        w P per node; stage 3 with per_layer: w P/K and the gathered layers in use
 //   optimizer      its state (AdamW: 8 bytes) and, for BF16 weights, 2 bytes (master remainders) per owned
 //                  element: P/N elements; in stage 0 every node has all of them, P/L per rank. On disk: a
-//                  few buffers
+//                  few buffers. State by rows, columns or some parameters only is added up from the shapes;
+//                  updates of whole parameters have a workspace
 //   accumulators   g P/L per rank if a node sums the whole gradient before it uses the network: stages 0 and
 //                  1, and per_step with several passes; otherwise g P/N
 //   layer buffers  float32, one set per rank: two decoder layers and the larger of embedding and head. Not
@@ -27,16 +28,23 @@
 #include <vector>
 
 #include "comm/network/network_group.h"
+#include "optim/optimizer_state.h"
 #include "optim/state_file.h"
 #include "optim/state_tensor.h"
 #include "tensor/dtype.h"
 #include "zero/memory_item.h"
+#include "zero/shard_plan.h"
 
 namespace tessera {
 
 enum class GatherSchedule {
   kPerStep,  // weights stay complete on every node for the whole optimizer step
   kPerLayer  // stage 3: weights are gathered when a layer needs them, gradients leave after every pass
+};
+
+struct ZeroParameter {
+  Part elements;
+  ParameterShape shape;
 };
 
 // The sizes that determine memory and traffic.
@@ -46,6 +54,7 @@ struct ZeroLayout {
   int num_nodes = 1;
   int local_world_size = 1;
   bool tied_embeddings = false;  // the gradients of group 0 are in use from the head to the end of a pass
+  std::vector<ZeroParameter> parameters = {};  // ascending; needed unless state is elementwise
 
   int world_size() const { return num_nodes * local_world_size; }
   int64_t num_elements() const;  // in all groups
@@ -64,6 +73,7 @@ struct ZeroSettings {
   bool overlap = true;                        // of network and computation; otherwise transfers block
   int64_t persistence_threshold = 100'000;    // groups up to this size stay complete on every node
   StateTensors state_tensors = {};            // of the optimizer
+  int64_t update_workspace_bytes = 0;         // of the optimizer, for the largest parameter
   bool optimizer_in_backward = false;         // a rank alone: groups are updated in the backward pass
   bool computes_twice = false;                // a step's pass, first for the gradient norm alone
   // With optimizer_in_backward: the weights of decoder layers are in a file in this folder.
@@ -71,6 +81,11 @@ struct ZeroSettings {
   // State and remainders are in a file per rank in this folder, with buffers in memory.
   std::optional<StateFileSettings> state_folder = {};
 };
+
+// Who owns which elements: parameters that the optimizer needs whole are not cut.
+ShardPlan shard_plan(const ZeroLayout& layout, StateTensors tensors);
+// Bytes of the tensors for what a rank owns, or a rail: the most that any has.
+int64_t largest_state_bytes(const ZeroLayout& layout, StateTensors tensors, bool of_rail);
 
 // Where a rank that updates in the backward pass has the float32 gradients of each group, one group after the
 // other in the same place.
@@ -112,6 +127,7 @@ struct ZeroMemory {
   int64_t rounding_bytes = 0;   // sums before rounding to BF16
   int64_t optimizer_bytes = 0;  // state tensors or buffers for them, and the scratch of the gradient norm
   int64_t remainder_bytes = 0;  // of the master weights
+  int64_t workspace_bytes = 0;  // of the update
   // On disk, of each rank: both, if they are there.
   int64_t state_file_bytes = 0;
   int64_t weight_file_bytes = 0;

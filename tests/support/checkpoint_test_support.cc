@@ -122,14 +122,27 @@ TestState random_state(const ParameterLayout& layout, DType dtype, uint64_t seed
       encode_values(tensors[tensor].dtype, values, codes.data());
       read_codes(tensors[tensor].dtype, codes.data(), 0, values);
     }
+    for (size_t tensor = 0; tensor < tensors.size(); ++tensor) {
+      const int64_t stored = num_values(tensors[tensor].extent, shape_of(parameter), parameter.num_elements);
+      std::fill_n(state.of(state_kind(tensor)).begin() + parameter.offset + stored,
+                  parameter.num_elements - stored, 0.0f);
+    }
   }
   return state;
 }
 
 std::vector<ElementRange> everything(const ParameterLayout& layout) { return {{0, layout.num_elements()}}; }
 
-std::vector<ElementRange> test_shard(const ParameterLayout& layout, int rank, int world_size) {
+std::vector<ElementRange> test_shard(const ParameterLayout& layout, int rank, int world_size,
+                                     StateTensors tensors) {
   std::vector<ElementRange> ranges;
+  if (!is_elementwise(tensors)) {
+    const std::vector<Parameter>& parameters = layout.parameters();
+    for (auto i = static_cast<size_t>(rank); i < parameters.size(); i += static_cast<size_t>(world_size)) {
+      ranges.push_back({parameters[i].offset, parameters[i].offset + parameters[i].num_elements});
+    }
+    return ranges;
+  }
   for (const ParameterLayout::Group& group : layout.groups()) {
     const int64_t share = (group.end - group.begin + world_size - 1) / world_size;
     const int64_t part = (share + kParameterAlignment - 1) / kParameterAlignment * kParameterAlignment;
@@ -167,8 +180,8 @@ std::filesystem::path write_checkpoint(const TestCheckpoint& checkpoint, const M
         try {
           ThreadPool pool(1);
           CheckpointWriter writer(checkpoint.plan(config, layout, rank),
-                                  test_shard(layout, rank, checkpoint.world_size), state.source(),
-                                  checkpoint.write_options, pool);
+                                  test_shard(layout, rank, checkpoint.world_size, checkpoint.tensors),
+                                  state.source(), checkpoint.write_options, pool);
           writer.wait();
         } catch (...) {
           errors[static_cast<size_t>(rank)] = std::current_exception();
@@ -190,7 +203,7 @@ TestState load_checkpoint(const CheckpointReader& reader, const ParameterLayout&
   TestState state = zero_state(layout, tensors);
   ThreadPool pool(2);
   for (int rank = 0; rank < num_readers; ++rank) {
-    reader.load(layout, tensors, test_shard(layout, rank, num_readers), state.sink(), pool);
+    reader.load(layout, tensors, test_shard(layout, rank, num_readers, tensors), state.sink(), pool);
   }
   return state;
 }

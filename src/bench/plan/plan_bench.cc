@@ -85,6 +85,7 @@ Planned plan_of(const PlanCase& run, const PlanBenchOptions& options) {
   const RunPlanner planner(args, *model, batch, uniform_rows(run.max_length, micro_batch_rows(batch)));
   MachineFacts machine;
   machine.local_world_size = run.num_ranks;
+  machine.num_threads = num_threads;
   // What the program's code takes is divided by the processes that run it: the ranks, their agent, this one.
   const int num_processes = run.num_ranks + (run.num_ranks > 1 ? 2 : 1);
   machine.baseline_bytes = options.baseline.anonymous_bytes + options.baseline.file_bytes / num_processes;

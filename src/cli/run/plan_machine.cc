@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "arguments/optimizer_arguments.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/run/threads.h"
@@ -115,7 +116,8 @@ PlanMachine plan_machine(const PlanMachineFlags& flags, const TrainingArguments&
   }
   if (flags.machine == "here" && machine.cluster.rates) {
     MeasuringOptions options;
-    options.optimizer = args.optim;
+    // The sample cuts parameters; others are priced by their bytes and products.
+    if (is_elementwise(state_tensors_of(args))) options.optimizer = args.optim;
     options.rates = *machine.cluster.rates;
     options.rates.network_gbps = machine.cluster.network_gbps;
     machine.prices = std::make_unique<MeasuredPrices>(options);

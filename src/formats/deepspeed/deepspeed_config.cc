@@ -220,13 +220,23 @@ class ConfigReader {
   void read_optimizer() {
     if (!keys_.contains("optimizer")) return;
     const std::string type = keys_["optimizer"].value("type", "");
-    if (lower_case(type) != "adam" && lower_case(type) != "adamw")
-      fail_at("optimizer.type", type.empty() ? "expected Adam or AdamW, found nothing"
-                                             : fmt::format("expected Adam or AdamW, found '{}': no other "
-                                                           "optimizer is supported",
+    const bool is_muon = lower_case(type) == "muon";
+    if (lower_case(type) != "adam" && lower_case(type) != "adamw" && !is_muon)
+      fail_at("optimizer.type", type.empty() ? "expected Adam, AdamW or Muon, found nothing"
+                                             : fmt::format("expected Adam, AdamW or Muon, found '{}': no "
+                                                           "other optimizer is supported",
                                                            printable(type)));
     const Json params = check_params("optimizer", kDeepSpeedOptimizerParams);
+    if (!is_muon && params.contains("momentum"))
+      fail_at("optimizer.params.momentum", fmt::format("{} has no momentum; leave it out", type));
+    if (is_muon && !params.contains("lr"))
+      fail_at(
+          "optimizer.params.lr",
+          "expected a number, found nothing: DeepSpeed's defaults are two, 0.02 for matrices and 3e-4 for "
+          "what AdamW trains, and there is one learning rate");
     DeepSpeedOptimizer optimizer;
+    optimizer.is_muon = is_muon;
+    optimizer.momentum = setting<double>(params, "momentum");
     optimizer.lr = setting<double>(params, "lr");
     optimizer.betas = read_betas(params);
     optimizer.eps = setting<double>(params, "eps");

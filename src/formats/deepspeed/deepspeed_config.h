@@ -25,6 +25,8 @@ struct DeepSpeedSetting {
 
 // Adam and AdamW; both are AdamW unless decoupled_weight_decay is false.
 struct DeepSpeedOptimizer {
+  bool is_muon = false;
+  DeepSpeedSetting<double> momentum;  // of Muon
   DeepSpeedSetting<double> lr;
   DeepSpeedSetting<std::vector<double>> betas;  // two values
   DeepSpeedSetting<double> eps;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "arguments/optimizer_arguments.h"
 #include "base/flags.h"
 
 namespace tessera {
@@ -29,8 +30,10 @@ bool means(const std::string& value, const char* other) {
   return value == other || (value == "cpu" && std::string_view(other) == "none");
 }
 
-// Without clipping, its norm does not matter; the gradients of adapters are small.
+// Without clipping, its norm does not matter; the gradients of adapters are small; a file holds one value per
+// element.
 bool makes_sense(const TrainingArguments& args, FormAxis axis, size_t choice) {
+  if (axis == FormAxis::kState) return choice == 0 || is_elementwise(state_tensors_of(args));
   if (axis != FormAxis::kUpdate) return true;
   return choice == 0 ||
          (args.finetuning_type != "lora" &&

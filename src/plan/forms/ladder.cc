@@ -55,9 +55,8 @@ class LadderPlanner {
     ladder.memory_bytes = machine.free_bytes + machine.local_world_size * machine.baseline_bytes;
     ladder.free_disk_bytes = request_.free_disk_bytes;
     ladder.disk_gb_per_s = request_.rates.disk_gb_per_s;
-    const DiskPlan disk =
-        plan_disk(model.layout().num_parameters(),
-                  {request_.args.export_dtype(), state_tensors_of(request_.args)}, /*count=*/{});
+    const DiskPlan disk = plan_disk(
+        model.layout(), {request_.args.export_dtype(), state_tensors_of(request_.args)}, /*count=*/{});
     ladder.model_bytes = request_.holds_model ? disk.model_bytes : 0;
     for (const Form& form : forms_of(request_.args)) {
       if (std::optional<Rung> rung = rung_of(form, ladder)) ladder.rungs.push_back(*rung);
@@ -71,9 +70,9 @@ class LadderPlanner {
     }
     TrainingArguments chosen = request_.args;
     if (ladder.best) chosen = with_form(chosen, ladder.rungs[*ladder.best].form, request_.world_size());
-    ladder.checkpoint_bytes = plan_disk(model.layout().num_parameters(),
-                                        {chosen.export_dtype(), state_tensors_of(chosen)}, /*count=*/{})
-                                  .checkpoint_bytes;
+    ladder.checkpoint_bytes =
+        plan_disk(model.layout(), {chosen.export_dtype(), state_tensors_of(chosen)}, /*count=*/{})
+            .checkpoint_bytes;
     return ladder;
   }
 
@@ -157,7 +156,8 @@ LadderRequest ladder_request(const TrainingArguments& args, const ModelConfig& c
   request.batch = args.batch_options(cluster.world_size());
   request.data = uniform_rows(job.max_row_tokens, micro_batch_rows(request.batch));
   request.mean_row_tokens = job.mean_row_tokens;
-  request.machine = planned_machine(cluster.num_nodes, cluster.local_world_size, cluster.node_memory_bytes);
+  request.machine =
+      planned_machine(cluster.num_nodes, cluster.local_world_size, num_threads, cluster.node_memory_bytes);
   request.num_threads = num_threads;
   request.rates = cluster.rates.value();
   request.rates.network_gbps = cluster.network_gbps;

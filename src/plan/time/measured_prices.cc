@@ -177,8 +177,9 @@ double MeasuredPrices::seconds(const OpWork& work, const RankShare& /*share*/) {
   return at != current_->call_s.end() ? at->second : extrapolated(work, current_->call_s);
 }
 
-double MeasuredPrices::update_seconds(const UpdateWork& work, const RankShare& /*share*/) {
-  return work.bytes() * current_->update_s_per_byte;
+double MeasuredPrices::update_seconds(const UpdateWork& work, const RankShare& share) {
+  return work.bytes() * current_->update_s_per_byte +
+         AnalyticPrices(options_.rates).update_product_seconds(work, share);
 }
 
 double MeasuredPrices::node_sum_seconds(int64_t num_elements, bool adds, const RankShare& /*share*/) {

@@ -21,13 +21,9 @@ double cores_of_rank(const MachineRates& rates, const RankShare& share) {
 
 double UpdateWork::bytes() const {
   // The master is a bf16 weight and a remainder of as many bytes, or a float32 weight.
-  const int64_t kept = state_bytes(state_tensors, num_elements) + num_elements * dtype_bytes(DType::kF32);
+  const int64_t kept = state_bytes + num_elements * dtype_bytes(DType::kF32);
   const int64_t gradients = num_elements * dtype_bytes(gradient_dtype);
-  return as_double(2 * kept + gradients * (sums_squares ? 2 : 1));
-}
-
-bool UpdateWork::has_codes() const {
-  return std::ranges::any_of(state_tensors, is_block_code, &StateTensor::dtype);
+  return as_double(2 * kept + gradients * (gradient_reads + (sums_squares ? 1 : 0)));
 }
 
 bool AnalyticPrices::packs_weights(DType dtype) const {
@@ -76,9 +72,15 @@ double AnalyticPrices::product_seconds(const OpWork& work, double flop_per_s, co
 
 double AnalyticPrices::update_seconds(const UpdateWork& work, const RankShare& share) {
   const double in_memory = memory_seconds(work.bytes(), share) / rates_.optimizer_efficiency;
-  if (!work.has_codes()) return in_memory;
   const double per_second = cores_of_rank(rates_, share) * rates_.core_coded_giga_elements_per_s * 1e9;
-  return std::max(in_memory, as_double(work.num_elements) / per_second);
+  const double coding = work.has_codes ? as_double(work.num_elements) / per_second : 0;
+  return std::max(in_memory, coding) + update_product_seconds(work, share);
+}
+
+double AnalyticPrices::update_product_seconds(const UpdateWork& work, const RankShare& share) const {
+  const double core_tflops =
+      work.weight_dtype == DType::kBF16 ? rates_.core_bf16_tflops : rates_.core_f32_tflops;
+  return work.flop / (cores_of_rank(rates_, share) * core_tflops * 1e12 * rates_.forward_efficiency);
 }
 
 double AnalyticPrices::node_sum_seconds(int64_t num_elements, bool adds, const RankShare& share) {

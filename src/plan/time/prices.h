@@ -23,11 +23,13 @@ struct UpdateWork {
   int64_t num_elements = 0;
   DType weight_dtype = DType::kBF16;
   DType gradient_dtype = DType::kF32;
-  StateTensors state_tensors = {};
+  int64_t state_bytes = 0;
+  int64_t gradient_reads = 1;
   bool sums_squares = false;  // of the gradients, first: where products could not
+  bool has_codes = false;     // some of the state is in 8-bit codes
+  double flop = 0;            // of products
 
   double bytes() const;
-  bool has_codes() const;  // some of the state is in 8-bit codes
 };
 
 class Prices {
@@ -64,6 +66,8 @@ class AnalyticPrices final : public Prices {
   bool packs_weights(DType dtype) const override;
   double seconds(const OpWork& work, const RankShare& share) override;
   double update_seconds(const UpdateWork& work, const RankShare& share) override;
+  // That of the products alone, which are large.
+  double update_product_seconds(const UpdateWork& work, const RankShare& share) const;
   double node_sum_seconds(int64_t num_elements, bool adds, const RankShare& share) override;
   double imbalance() const override { return rates_.imbalance; }
   double node_latency_s() const override { return rates_.node_latency_s; }

@@ -78,7 +78,9 @@ UpdateWork update_of(const SampleRequest& request, int64_t num_elements) {
   UpdateWork work;
   work.num_elements = std::min(num_elements / request.share.local_world_size, kMaxUpdated);
   work.weight_dtype = request.dtype;
-  work.state_tensors = make_optimizer(request.optimizer, {})->state_tensors();
+  const StateTensors tensors = make_optimizer(request.optimizer, {})->state_tensors();
+  work.state_bytes = state_bytes(tensors, work.num_elements);
+  work.has_codes = std::ranges::any_of(tensors, is_block_code, &StateTensor::dtype);
   work.sums_squares = request.share.local_world_size > 1;
   return work;
 }
@@ -364,8 +366,8 @@ int64_t SampleRequest::memory_bytes() const {
   const UpdateWork update = update_of(*this, count);
   const int64_t num_ranks = share.local_world_size;
   const int64_t of_rank = model->activation_bytes(limits_of(passes)).total() +
-                          count * dtype_bytes(DType::kF32) +
-                          optimizer_state_bytes(update.state_tensors, update.num_elements, dtype);
+                          count * dtype_bytes(DType::kF32) + update.state_bytes +
+                          optimizer_state_bytes({}, update.num_elements, dtype);
   const int64_t accumulators = num_ranks > 1 ? count * dtype_bytes(DType::kF32) : 0;
   return num_ranks * of_rank + (count + num_frozen(config)) * dtype_bytes(dtype) + accumulators;
 }

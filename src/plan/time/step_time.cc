@@ -4,6 +4,7 @@
 
 #include "base/divide_up.h"
 #include "model/llama/offloaded_inputs.h"
+#include "optim/newton_schulz.h"
 #include "zero/weight_window.h"
 
 namespace tessera {
@@ -196,7 +197,18 @@ UpdateWork update_work(const StepWalks& walks, const StepFacts& facts) {
   work.num_elements = divide_up(layout.num_elements(), num_owners);
   work.weight_dtype = walks.dtype();
   work.gradient_dtype = is_single ? DType::kF32 : facts.zero.gradient_dtype;
-  work.state_tensors = facts.zero.state_tensors;
+  const StateTensors tensors = facts.zero.state_tensors;
+  work.state_bytes = largest_state_bytes(layout, tensors, facts.zero.stage == 0);
+  for (const StateTensor& tensor : tensors) {
+    if (is_block_code(tensor.dtype)) work.has_codes = true;
+    // Sums of rows and columns, the size of the update, the update.
+    if (tensor.extent == StateExtent::kRows) work.gradient_reads = 3;
+    if (tensor.extent != StateExtent::kHiddenElements) continue;
+    for (const ZeroParameter& parameter : layout.parameters) {
+      if (parameter.shape.is_hidden)
+        work.flop += newton_schulz_flop(parameter.shape.rows, parameter.shape.columns) / num_owners;
+    }
+  }
   work.sums_squares = !is_single;
   return work;
 }

@@ -195,10 +195,11 @@ TEST(AnalyticPrices, UpdatesOfCodesWaitForTheProcessor) {
   MachineRates rates = rates_of_instance({.num_cores = 4, .clock_ghz = 3});
   UpdateWork work;
   work.num_elements = 1'000'000'000;
-  work.state_tensors = AdamW::kStateTensors;
+  work.state_bytes = state_bytes(AdamW::kStateTensors, work.num_elements);
   const RankShare share = {4, 1};
   const double exact_s = AnalyticPrices(rates).update_seconds(work, share);
-  work.state_tensors = make_optimizer("adamw_8bit", {})->state_tensors();
+  work.state_bytes = state_bytes(make_optimizer("adamw_8bit", {})->state_tensors(), work.num_elements);
+  work.has_codes = true;
   rates.core_coded_giga_elements_per_s = 0.01;
   EXPECT_DOUBLE_EQ(AnalyticPrices(rates).update_seconds(work, share), 25);
   rates.core_coded_giga_elements_per_s = 100;

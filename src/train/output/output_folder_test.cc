@@ -12,7 +12,9 @@
 #include "disk_replay.h"
 #include "disk_shim.h"
 #include "expect_error.h"
+#include "optim/adafactor.h"
 #include "optim/adamw.h"
+#include "optim/muon.h"
 #include "plan/disk_plan.h"
 #include "test_folder.h"
 
@@ -86,9 +88,16 @@ TEST(OutputFolder, OfTheModelItselfIsRefusedUnderAnyPath) {
   check("out", "missing");
 }
 
+// A model of one matrix [10, 100].
+ParameterLayout layout_of_matrix() {
+  const ModelTensor matrix = {0, ParameterKind::kMatrix, {{"weight", {10, 100}}}, {}, nullptr};
+  return ParameterLayout(std::span(&matrix, 1));
+}
+
 TEST(DiskPlan, CountsWhatIsThereAtTheSameTime) {
-  const auto most = [](int64_t num_saves, std::optional<int64_t> limit, int64_t num_present) {
-    return plan_disk(1000, StoredParts(DType::kBF16, AdamW::kStateTensors), {num_saves, limit, num_present})
+  const ParameterLayout layout = layout_of_matrix();
+  const auto most = [&](int64_t num_saves, std::optional<int64_t> limit, int64_t num_present) {
+    return plan_disk(layout, StoredParts(DType::kBF16, AdamW::kStateTensors), {num_saves, limit, num_present})
         .num_checkpoints;
   };
   EXPECT_EQ(most(7, {}, 0), 7);
@@ -97,11 +106,14 @@ TEST(DiskPlan, CountsWhatIsThereAtTheSameTime) {
   EXPECT_EQ(most(7, 2, 1), 2);
   EXPECT_EQ(most(7, 2, 9), 1) << "from an earlier start with a higher limit";
   EXPECT_EQ(most(0, 2, 1), 0);
-  EXPECT_EQ(plan_disk(1000, StoredParts(DType::kBF16, AdamW::kStateTensors), {}).model_bytes, 2000);
+  EXPECT_EQ(plan_disk(layout, StoredParts(DType::kBF16, AdamW::kStateTensors), {}).model_bytes, 2000);
   for (const auto& [dtype, bytes] :
        std::map<DType, int64_t>{{DType::kBF16, 12}, {DType::kF32, 12}, {DType::kF16, 14}}) {
-    EXPECT_EQ(plan_disk(1000, StoredParts(dtype, AdamW::kStateTensors), {}).checkpoint_bytes, 1000 * bytes);
+    EXPECT_EQ(plan_disk(layout, StoredParts(dtype, AdamW::kStateTensors), {}).checkpoint_bytes, 1000 * bytes);
   }
+  EXPECT_EQ(plan_disk(layout, StoredParts(DType::kBF16, Muon::kStateTensors), {}).checkpoint_bytes, 8 * 1000);
+  EXPECT_EQ(plan_disk(layout, StoredParts(DType::kBF16, Adafactor::kStateTensors), {}).checkpoint_bytes,
+            4 * 1000 + 4 * (10 + 100));
 }
 
 TEST(DiskPlan, ADiskThatIsTooSmallIsRefusedOrWarnedOf) {

@@ -38,10 +38,9 @@ RunFiles::RunFiles(const TrainingArguments& args, Communicator& comm, ThreadPool
               .max_bytes_per_second = args.save_bytes_per_second() / comm.world().world_size}),
       last_saved_step_(options.last_saved_step) {
   const StoredParts parts(args.export_dtype(), parameters.state_tensors());
+  checkpoint_bytes_ = static_cast<double>(stored_bytes(model.layout(), parameters.owned(), parts));
   for (const ElementRange& range : parameters.owned()) {
-    const int64_t num_elements = range.end - range.begin;
-    checkpoint_bytes_ += static_cast<double>(parts.bytes(num_elements));
-    model_bytes_ += static_cast<double>(parts.bytes(StoredParts::kModel, num_elements));
+    model_bytes_ += static_cast<double>(parts.bytes(StoredParts::kModel, range.end - range.begin));
   }
 }
 

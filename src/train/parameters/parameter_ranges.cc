@@ -1,11 +1,16 @@
 #include "train/parameters/parameter_ranges.h"
 
+#include "checkpoint/run_state.h"
+
 namespace tessera {
 
 std::vector<ParameterRange> parameter_ranges(const ParameterLayout& layout, bool decay_all) {
   std::vector<ParameterRange> ranges;
   for (const Parameter& parameter : layout.parameters()) {
-    ranges.push_back({parameter.offset, parameter.num_elements, decay_all || parameter.weight_decay});
+    ranges.push_back({.begin = parameter.offset,
+                      .count = parameter.num_elements,
+                      .weight_decay = decay_all || parameter.weight_decay,
+                      .shape = shape_of(parameter)});
   }
   return ranges;
 }

@@ -42,8 +42,7 @@ std::vector<ElementRange> owned_of(const ShardPlan& plan, int rank) {
 
 std::vector<ElementRange> owned_elements(const ParameterLayout& layout, int num_nodes, int local_world_size,
                                          int rank) {
-  const ZeroLayout zero = zero_layout(layout, num_nodes, local_world_size);
-  return owned_of(ShardPlan(zero.groups, zero.alignment, num_nodes, local_world_size), rank);
+  return owned_of(shard_plan(zero_layout(layout, num_nodes, local_world_size), {}), rank);
 }
 
 ShardedParameters::ShardedParameters(TrainableModel& model, const ZeroSettings& settings,
@@ -54,7 +53,7 @@ ShardedParameters::ShardedParameters(TrainableModel& model, const ZeroSettings& 
       pool_(&pool),
       settings_(settings),
       layout_(zero_layout(model.layout(), comm.world().num_nodes, comm.world().local_world_size)),
-      plan_(layout_.groups, layout_.alignment, layout_.num_nodes, layout_.local_world_size),
+      plan_(shard_plan(layout_, optimizer->state_tensors())),
       weights_(layout_, settings, plan_, comm, pool),
       gradients_(layout_, settings, plan_, comm, pool) {
   plan_pieces();
@@ -94,7 +93,8 @@ std::vector<ParameterRange> ShardedParameters::optimizer_ranges(bool decay_all) 
         if (common.size() == 0) continue;
         ranges.push_back({weights_.owned_index(g, common.begin), common.size(),
                           decay_all || parameter.weight_decay, gradients_.index(g, common.begin),
-                          piece.state_begin + common.begin - piece.elements.begin, common.begin});
+                          piece.state_begin + common.begin - piece.elements.begin, common.begin,
+                          shape_of(parameter)});
       }
     }
   }

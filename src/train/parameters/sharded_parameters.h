@@ -12,7 +12,7 @@
 
 namespace tessera {
 
-// What rank `rank` owns: its part of every group.
+// What rank `rank` owns if parameters may be cut: its part of every group.
 std::vector<ElementRange> owned_elements(const ParameterLayout& layout, int num_nodes, int local_world_size,
                                          int rank);
 

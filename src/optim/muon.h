@@ -1,0 +1,35 @@
+// Muon: hidden matrices move along their momentum with all its singular values brought to 1
+// (optim/newton_schulz.h); embedding, LM head, norms and biases are AdamW's. Jordan et al., 2024; formulas as
+// in torch.optim.Muon, with Nesterov momentum (mu is muon_momentum):
+//
+//   g *= gradient_scale     m = m + (1 - mu) (g - m)     u = newton_schulz(g + mu (m - g))
+//   w = (1 - lr wd) w - rate u                           rate: MuonRate
+//
+// Products have operands of the weights' type.
+#pragma once
+
+#include "optim/adamw.h"
+
+namespace tessera {
+
+class Muon : public AdamW {
+ public:
+  explicit Muon(const OptimizerSettings& settings) : AdamW(settings), settings_(settings) {}
+
+  StateTensors state_tensors() const override { return kStateTensors; }
+  void update_whole(const WholeParameter& parameter, const OptimizerStep& step,
+                    std::span<std::byte> workspace, ThreadPool& pool) const override;
+  int64_t workspace_bytes(const ParameterShape& shape, DType weight_dtype,
+                          int64_t num_threads) const override;
+
+  // AdamW's first, as its update expects them.
+  static constexpr StateTensor kStateTensors[] = {
+      {"exp_avg", DType::kF32, StateExtent::kOtherElements},
+      {"exp_avg_sq", DType::kF32, StateExtent::kOtherElements},
+      {"momentum_buffer", DType::kF32, StateExtent::kHiddenElements}};
+
+ private:
+  OptimizerSettings settings_;
+};
+
+}  // namespace tessera
