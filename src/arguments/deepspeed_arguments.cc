@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "optim/schedule.h"
 
 namespace tessera {
@@ -201,22 +202,55 @@ class DeepSpeedMerge {
                           world_size_));
   }
 
-  // none and cpu are the same, memory.
   void merge_offload() {
-    constexpr const char* kSection = "zero_optimization.offload_optimizer.";
-    const std::optional<std::string>& device = config_.offload_optimizer_device;
-    if (!device || (*device != "nvme" && args_->offload_optimizer_device != "nvme")) return;
-    merge_value(fmt::format("{}device", kSection), *device, "offload_optimizer_device",
-                args_->offload_optimizer_device);
-    if (config_.offload_optimizer_nvme_path) {
-      merge_value(fmt::format("{}nvme_path", kSection), *config_.offload_optimizer_nvme_path, "offload_dir",
-                  args_->offload_dir);
+    const bool has_optimizer =
+        merge_device("optimizer", config_.offload_optimizer_device, args_->offload_optimizer_device);
+    const bool has_param = merge_device("param", config_.offload_param_device, args_->offload_param_device);
+    if (has_param) prepare_offload_param();
+    const std::optional<std::string>&optimizer = config_.offload_optimizer_nvme_path,
+          &param = config_.offload_param_nvme_path;
+    if (optimizer && param && *optimizer != *param) {
+      fail_at(
+          "zero_optimization.offload_param.nvme_path",
+          fmt::format("{} and that of offload_optimizer, {}, differ: one folder is for both; write the same",
+                      printable(*param), printable(*optimizer)));
     }
+    if (optimizer || param) {
+      merge_value(fmt::format("zero_optimization.offload_{}.nvme_path", optimizer ? "optimizer" : "param"),
+                  optimizer ? *optimizer : *param, "offload_dir", args_->offload_dir);
+    }
+    if (!has_optimizer && !has_param) return;
     if (config_.aio_block_size) {
       merge_value("aio.block_size", *config_.aio_block_size, "aio_block_size", args_->aio_block_size);
     }
     if (config_.aio_queue_depth) {
       merge_value("aio.queue_depth", *config_.aio_queue_depth, "aio_queue_depth", args_->aio_queue_depth);
+    }
+  }
+
+  // Of an offload section; none and cpu are the same, memory. True: the file has it on a disk.
+  bool merge_device(const std::string& what, const std::optional<std::string>& device,
+                    const std::string& argument) {
+    if (!device || (*device != "nvme" && argument != "nvme")) return false;
+    merge_value(fmt::format("zero_optimization.offload_{}.device", what), *device,
+                fmt::format("offload_{}_device", what), argument);
+    return *device == "nvme";
+  }
+
+  // Layers are streamed once per pass, so that each must be updated in the backward pass.
+  void prepare_offload_param() {
+    constexpr const char* kKey = "zero_optimization.offload_param.device";
+    if (world_size_ > 1) {
+      fail_at(kKey,
+              fmt::format("nvme needs one rank, found {}: write cpu or none; stage 3 divides weights among "
+                          "the ranks, and offload_optimizer may be on nvme",
+                          world_size_));
+    }
+    if (!table_.is_set("optimizer_in_backward")) {
+      args_->optimizer_in_backward = true;
+      note("optimizer_in_backward", fmt::format("{} nvme", kKey));
+    } else if (!args_->optimizer_in_backward) {
+      add_mismatch(kKey, "nvme", "optimizer_in_backward false");
     }
   }
 

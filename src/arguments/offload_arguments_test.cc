@@ -54,5 +54,44 @@ TEST_F(OffloadArguments, DeepSpeedsOffloadOfTheOptimizerIsTheSame) {
               HasSubstr("zero_optimization.offload_optimizer.device nvme and offload_optimizer_device none"));
 }
 
+TEST_F(OffloadArguments, DeepSpeedsOffloadOfWeightsUpdatesInBackward) {
+  const auto file = [](const std::string& param, const std::string& optimizer = "{}") {
+    return fmt::format(R"({{"train_micro_batch_size_per_gpu": "auto", "zero_optimization": {{"stage": 3,
+                           "offload_param": {}, "offload_optimizer": {}}}, "aio": {{"queue_depth": 8}}}})",
+                       param, optimizer);
+  };
+  give("output_dir", "out");
+  give("deepspeed", file(R"({"device": "nvme", "nvme_path": "/local", "max_in_cpu": 1e9})"));
+  testing::internal::CaptureStderr();
+  resolve();
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("offload_param.max_in_cpu"));
+  EXPECT_EQ(args_.offload_param_device, "nvme");
+  EXPECT_TRUE(args_.optimizer_in_backward);
+  EXPECT_EQ(args_.offload_dir, "/local");
+  EXPECT_EQ(args_.aio_queue_depth, 8);
+  try {
+    resolve_training_arguments(table_, 2, &args_);
+    ADD_FAILURE() << "two ranks are not refused";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(),
+                HasSubstr("offload_param.device: nvme needs one rank, found 2: write cpu or none"));
+  }
+  give("deepspeed",
+       file(R"({"device": "nvme", "nvme_path": "/a"})", R"({"device": "nvme", "nvme_path": "/b"})"));
+  EXPECT_THAT(contradiction(),
+              HasSubstr("offload_param.nvme_path: /a and that of offload_optimizer, /b, differ"));
+  give("deepspeed", file(R"({"device": "nvme"})"));
+  give("optimizer_in_backward", "false");
+  EXPECT_THAT(contradiction(), HasSubstr("offload_param.device nvme and optimizer_in_backward false"));
+}
+
+TEST_F(OffloadArguments, DeepSpeedsOffloadIntoMemoryLeavesAllAsItIs) {
+  give("deepspeed", R"({"train_micro_batch_size_per_gpu": "auto",
+                        "zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}})");
+  resolve_training_arguments(table_, 2, &args_);
+  EXPECT_EQ(args_.offload_param_device, "none");
+  EXPECT_FALSE(args_.optimizer_in_backward);
+}
+
 }  // namespace
 }  // namespace tessera

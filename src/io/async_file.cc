@@ -343,7 +343,9 @@ bool AsyncFile::uses_io_uring() const { return state_->has_ring; }
 
 AsyncFileStatistics AsyncFile::statistics() const {
   const std::lock_guard lock(state_->mutex);
-  return state_->statistics;
+  AsyncFileStatistics statistics = state_->statistics;
+  if (state_->num_under_way > 0) statistics.busy_seconds += state_->busy_since.seconds();
+  return statistics;
 }
 
 }  // namespace tessera

@@ -103,6 +103,7 @@ class TrainableModel {
   }
   // Its size.
   virtual int64_t offloaded_bytes(const ActivationLimits& /*limits*/) const { return 0; }
+  virtual AsyncFileStatistics input_file_statistics() const { return {}; }
   void pack_frozen_group(int64_t group, std::byte* weights, const PackShare& share) {
     frozen_.pack_group(group, weights, share);
   }

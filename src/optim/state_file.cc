@@ -4,6 +4,7 @@
 
 #include "base/divide_up.h"
 #include "base/error.h"
+#include "base/stopwatch.h"
 
 namespace tessera {
 namespace {
@@ -84,6 +85,7 @@ void StateFile::fetch_ahead() {
 const StateFile::Parts& StateFile::open(int64_t chunk, int64_t end) {
   TESSERA_CHECK(0 <= chunk && chunk < end && end <= sizes_.num_chunks, "chunks [{}, {}) of {}", chunk, end,
                 sizes_.num_chunks);
+  const Stopwatch watch;
   const std::lock_guard lock(mutex_);
   if (open_ >= 0 && chunk != open_) {
     Slot& done = *find(open_);
@@ -97,16 +99,19 @@ const StateFile::Parts& StateFile::open(int64_t chunk, int64_t end) {
   for (size_t part = 0; part < dtypes_.size(); ++part) {
     parts_[part] = memory(slot).data() + sizes_.part_offset[part];
   }
+  waited_seconds_ += watch.seconds();
   return parts_;
 }
 
 void StateFile::announce(int64_t chunk, int64_t end) {
   TESSERA_CHECK(0 <= chunk && chunk <= end && end <= sizes_.num_chunks, "chunks [{}, {}) of {}", chunk, end,
                 sizes_.num_chunks);
+  const Stopwatch watch;
   const std::lock_guard lock(mutex_);
   announced_ = chunk;
   announced_end_ = end;
   fetch_ahead();
+  waited_seconds_ += watch.seconds();
 }
 
 void StateFile::read(
@@ -150,7 +155,9 @@ void StateFile::access(
 
 AsyncFileStatistics StateFile::statistics() const {
   const std::lock_guard lock(mutex_);
-  return file_.statistics();
+  AsyncFileStatistics statistics = file_.statistics();
+  statistics.waited_seconds = waited_seconds_;
+  return statistics;
 }
 
 }  // namespace tessera

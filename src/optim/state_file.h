@@ -51,6 +51,7 @@ class StateFile {
   void write(size_t part, int64_t begin, int64_t count,
              FunctionRef<void(std::byte* values, int64_t first, int64_t done, int64_t count)> body);
 
+  // waited_seconds: inside open() and announce(), for the disk or for what reads the file at the same time.
   AsyncFileStatistics statistics() const;
 
   struct Sizes {
@@ -96,6 +97,7 @@ class StateFile {
   int64_t open_ = -1, open_end_ = -1;
   int64_t announced_ = 0, announced_end_ = 0;
   Parts parts_ = {};
+  double waited_seconds_ = 0;
   AsyncFile file_;  // last: its transfers end before their memory
 };
 

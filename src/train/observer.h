@@ -11,6 +11,7 @@
 
 #include "plan/run_plan.h"
 #include "train/evaluation/evaluate.h"
+#include "train/measure/disk_use.h"
 #include "train/output/checkpoint_use.h"
 #include "train/output/trainer_state.h"
 
@@ -46,12 +47,15 @@ struct StepTimes {
   double attention_s = 0;
   double elementwise_s = 0;  // OperationTimes
   double wait_s = 0;         // for other ranks and the network
+  double disk_s = 0;         // waiting for offload_dir
   double optimizer_s = 0;
   double other_s = 0;
 
   StepTimes& operator+=(const StepTimes& more);
   // All but other_s.
-  double listed_s() const { return rows_s + products_s + attention_s + elementwise_s + wait_s + optimizer_s; }
+  double listed_s() const {
+    return rows_s + products_s + attention_s + elementwise_s + wait_s + disk_s + optimizer_s;
+  }
 };
 
 // What one rank did in a step.
@@ -74,11 +78,13 @@ struct StepMetrics {
   double step_time_s = 0;  // wall time from gathering the rows to the new weights
   double tflops = 0;       // model FLOPs of the step, forward and backward, 10^12 per second of step_time_s
   StepTimes times;
-  std::optional<double> eta_s;              // until the end of the run
-  std::span<const RankStep> ranks;          // by rank; valid during the call
-  std::optional<double> mfu;                // model FLOPs utilization: tflops / peak->tflops
-  std::optional<BestPeak> peak;             // so far; nullopt without RunPlan::peak
-  std::optional<NetworkUse> network;        // with several nodes
+  std::optional<double> eta_s;        // until the end of the run
+  std::span<const RankStep> ranks;    // by rank; valid during the call
+  std::optional<double> mfu;          // model FLOPs utilization: tflops / peak->tflops
+  std::optional<BestPeak> peak;       // so far; nullopt without RunPlan::peak
+  std::optional<NetworkUse> network;  // with several nodes
+  // If offload_dir is used; the mean of the ranks in the passes, plus rank 0 after them.
+  std::optional<DiskUse> disk;
   std::optional<SlowestRank> slowest_rank;  // with several ranks
   std::optional<double> replay_check_s;     // time that repeating a pass took, on rank 0
   bool loss_spike = false;                  // loss or gradient norm stands out (loss_spike_policy)
@@ -116,6 +122,7 @@ struct TrainSummary {
   int64_t peak_resident_bytes = 0;
   // With several nodes: per step, excluding the first, which gathers less.
   std::optional<NetworkUse> network;
+  std::optional<DiskSummary> disk;  // if offload_dir is used
   RunTimes times;
   struct Evaluation {
     int64_t step;

@@ -7,18 +7,20 @@
 
 namespace tessera {
 
-StepExchange::StepExchange(const World& world)
+StepExchange::StepExchange(const World& world, bool has_disk)
     : parts(static_cast<size_t>(world.world_size)),
       stops(parts.size()),
       checkpoints(parts.size()),
       peaks(parts.size()),
       has_network_(world.num_nodes > 1),
+      has_disk_(has_disk),
       messages_(parts.size()),
       ranks_(parts.size()) {}
 
 StepMetrics StepExchange::sums(int64_t num_targets) const {
   double loss_sum = 0, gradient_squares = 0;
   NetworkCounters network;
+  DiskUse disk;
   StepMetrics metrics;
   for (const StepPart& part : parts) {
     loss_sum += part.loss_sum;
@@ -34,11 +36,13 @@ StepMetrics StepExchange::sums(int64_t num_targets) const {
     metrics.times.attention_s += share * part.operations.attention_s;
     metrics.times.elementwise_s += share * part.operations.elementwise_s;
     metrics.times.wait_s += share * part.wait_s;
+    disk.add(part.disk, share);
   }
   metrics.ranks = ranks_;
   metrics.loss = loss_sum / static_cast<double>(num_targets);
   metrics.grad_norm = std::abs(std::sqrt(gradient_squares));  // "nan", never "-nan"
   metrics.num_target_tokens = num_targets;
+  if (has_disk_) metrics.disk = disk;
   if (has_network_) metrics.network = network_use(network, static_cast<int>(parts.size()));
   return metrics;
 }

@@ -15,14 +15,15 @@ namespace tessera {
 // Holds the reports of the last step, indexed by rank. Allocates nothing after the constructor.
 class StepExchange {
  public:
-  explicit StepExchange(const World& world);
+  // has_disk: offload_dir is used.
+  StepExchange(const World& world, bool has_disk);
 
   // Collective.
   void gather(const StepPart& part, const StopAgreement::Share& stop, const CheckpointShare& checkpoint,
               const JobPeak::Share& peak, Communicator& comm);
 
-  // What the parts of all ranks add up to: loss, gradient norm, tokens, and network if there are several
-  // nodes. `times` are those of the passes.
+  // What the parts of all ranks add up to: loss, gradient norm, tokens, network if there are several nodes,
+  // disk if it is used. `times` and disk are those of the passes.
   StepMetrics sums(int64_t num_targets) const;
 
   std::vector<StepPart> parts;
@@ -38,6 +39,7 @@ class StepExchange {
     JobPeak::Share peak;
   };
   bool has_network_;  // several nodes
+  bool has_disk_;
   std::vector<Message> messages_;
   std::vector<RankStep> ranks_;
 };

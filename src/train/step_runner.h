@@ -16,6 +16,7 @@
 #include "platform/thread_pool.h"
 #include "tensor/packed_batch.h"
 #include "train/guards/replay_check.h"
+#include "train/measure/disk_use.h"
 #include "train/neftune.h"
 #include "train/parameters/parameter_state.h"
 #include "train/stop_agreement.h"
@@ -41,6 +42,7 @@ struct StepPart {
   double rows_s = 0;     // putting rows into batches
   OperationTimes operations;
   NetworkCounters network;
+  DiskUse disk;
   bool replay_differs = false;
 };
 

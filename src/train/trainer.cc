@@ -99,6 +99,7 @@ bool Trainer::is_finished_already() {
 std::optional<StepMetrics> Trainer::train_step(int64_t step) {
   const Stopwatch step_time;
   stop_->begin_step();
+  disk_meter_->take();  // what evaluations and checkpoints have moved
   mark_work(comm_, "choosing rows", step + 1);
   const RowLists& passes = rows_->passes_of_step(step);
   const int64_t num_targets = rows_->count_targets(passes);
@@ -111,6 +112,7 @@ std::optional<StepMetrics> Trainer::train_step(int64_t step) {
   {
     const NetworkMeterPause pause(network_meter_);
     part->network = network_meter_.take();
+    part->disk = disk_meter_->take();
     exchange_.gather(*part, stop_->share(), files_->saver().share(), peak_->share(), comm_);
   }
   const bool is_complete = stop_->take_shares(exchange_.stops);
@@ -133,6 +135,11 @@ std::optional<StepMetrics> Trainer::train_step(int64_t step) {
     }
     ++progress_.num_updates;
     progress_.last_grad_norm = metrics.grad_norm;
+  }
+  if (metrics.disk) {
+    metrics.disk->add(disk_meter_->take());
+    metrics.times.disk_s = metrics.disk->wait_s();
+    metrics.times.optimizer_s = std::max(0.0, metrics.times.optimizer_s - metrics.disk->state_wait_s);
   }
   metrics.times.wait_s += comm_.waited_s() - waited_before_s;
   metrics.step_time_s = step_time.seconds();

@@ -23,6 +23,7 @@
 #include "train/evaluation/best_model.h"
 #include "train/evaluation/choices.h"
 #include "train/guards/step_guard.h"
+#include "train/measure/disk_meter.h"
 #include "train/measure/job_peak.h"
 #include "train/measure/run_clock.h"
 #include "train/measure/run_totals.h"
@@ -76,6 +77,7 @@ class Trainer {
   // With fit: collective, rank 0 chooses for the node with the least memory and the one with the least disk.
   void choose_form(const BatchPlanOptions& batch, const DataFacts& data);
   void plan_memory_use(const RunPlanner& planner, const BatchPlanOptions& batch, const DataFacts& data);
+  void prepare_disk();
   void allocate_and_load();
   std::function<void(const LoadProgress&)> loading_progress();
   void load_parameters();
@@ -147,6 +149,8 @@ class Trainer {
   RunPlan plan_;
 
   NetworkMeter network_meter_;  // runs during steps
+  std::optional<DiskMeter> disk_meter_;
+  std::optional<DiskRate> disk_rate_;  // on rank 0, of offload_dir
   std::optional<JobPeak> peak_;
   std::optional<StopAgreement> stop_;
   std::optional<StepRunner> runner_;

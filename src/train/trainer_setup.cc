@@ -79,7 +79,7 @@ Trainer::Trainer(const TrainingArguments& args, ThreadPool& pool, TrainObserver&
       pool_(pool),
       comm_(comm),
       network_meter_(comm.rail()),
-      exchange_(comm.world()),
+      exchange_(comm.world(), !args.offload_dir.empty()),
       best_rule_(args),
       log_(args.include_num_input_tokens_seen != "no", observer_) {
   if (is_root() || observer.is_for_every_rank()) observer_.add(observer);
@@ -207,9 +207,17 @@ void Trainer::plan_memory_use(const RunPlanner& planner, const BatchPlanOptions&
   if (!refusal.empty()) fail(ExitCode::kBadConfig, "{}{}", refusal, form_advice(ladder_request(batch, data)));
 }
 
+// Rank 0's disk stands for those of the others.
+void Trainer::prepare_disk() {
+  create_folder(args_.offload_dir);
+  if (!args_.measure_peak || !is_root()) return;
+  disk_rate_ = measure_disk_rate(args_.offload_dir,
+                                 {.queue_depth = args_.aio_queue_depth, .block_bytes = args_.aio_block_size});
+}
+
 void Trainer::allocate_and_load() {
   mark_work(comm_, OtherWork::kLoadingWeights, 1);
-  if (!args_.offload_dir.empty()) create_folder(args_.offload_dir);
+  if (!args_.offload_dir.empty()) prepare_disk();
   if (model_->is_adapted()) frozen_.emplace(*model_, comm_, pool_);
   parameters_ = make_parameter_state(*model_, plan_.zero, make_optimizer(args_), args_.weight_decay_norms,
                                      comm_, pool_);
@@ -231,6 +239,7 @@ void Trainer::allocate_and_load() {
     load_parameters();
   }
   model_file_.reset();
+  disk_meter_.emplace(*model_, *parameters_);
   loading_peak_bytes_ = peak_resident_bytes();
   ExportOptions export_options;
   export_options.save_dtype = args_.export_dtype();

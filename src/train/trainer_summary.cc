@@ -29,6 +29,7 @@ TrainSummary Trainer::summarize() const {
   summary.mfu = peak_->share_of_peak(summary.tflops);
   summary.peak = peak_->best();
   summary.network = totals_.network();
+  if (!args_.offload_dir.empty()) summary.disk = DiskSummary{totals_.disk(), disk_rate_};
   summary.folder = args_.output_dir;
   summary.peak_resident_bytes = peak_resident_bytes();
   for (const LogEntry& entry : log_.history()) {
@@ -53,6 +54,7 @@ void Trainer::add_times(TrainSummary* summary) const {
   facts.gradient_checkpointing = args_.gradient_checkpointing && plan_.limits.num_kept_outputs == 0;
   facts.fits_without_checkpointing = plan_.fits_without_checkpointing;
   facts.async_save = args_.async_save;
+  if (summary->disk) facts.disk = summary->disk->step;
   facts.num_threads = pool_.num_threads();
   // Fewer threads than cores are a mistake only if someone asked for them.
   facts.num_cores = args_.num_threads > 0 ? cpu_limits().num_threads() : facts.num_threads;

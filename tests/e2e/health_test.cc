@@ -110,6 +110,9 @@ TEST(StorageHealth, GoodAndMissingFolder) {
       EXPECT_EQ(check["ok"], true) << check;
     }
   }
+  const ProcessResult offload =
+      run_tessera({"doctor", "--offload_dir", folder.path(), "--json", "--seconds", "2"});
+  EXPECT_THAT(offload.out, HasSubstr("\"name\":\"transfers\""));
   const ProcessResult missing = run_tessera({"doctor", "--storage", folder / "none"});
   EXPECT_EQ(missing.exit_code, 1) << missing.out;
   EXPECT_THAT(missing.errors(), ElementsAre(HasSubstr("stage resolve: No such file or directory")));

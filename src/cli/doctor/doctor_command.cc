@@ -18,6 +18,7 @@
 #include "cli/flag_parser.h"
 #include "cli/help_text.h"
 #include "cli/terminal/terminal.h"
+#include "health/storage/offload_check.h"
 #include "health/storage/storage_check.h"
 #include "kernels/dispatch.h"
 #include "kernels/gemm/gemm.h"
@@ -274,24 +275,26 @@ class DoctorCommand : public Command {
  public:
   std::string name() const override { return "doctor"; }
   std::string summary() const override { return "Show what this machine offers and which code will use it"; }
-  std::string usage() const override { return "[--node_check | --storage DIR] [flags]"; }
+  std::string usage() const override { return "[--node_check | --storage DIR | --offload_dir DIR] [flags]"; }
   std::string description() const override {
     return "Shows the processor, the instruction sets found and used (with the reason for each refusal), AMX "
            "permission, the processors and memory this process may use, NUMA nodes, huge pages, how many "
            "ranks would start and how other machines reach them, and the arithmetic peak and memory "
            "bandwidth, measured in about two seconds.\n\nWith --node_check it says whether the machine is "
-           "healthy instead, with --storage whether a folder is fit for checkpoints and data.";
+           "healthy instead, with --storage whether a folder is fit for checkpoints and data, "
+           "with --offload_dir whether it is fit for what a run keeps on a disk instead of in memory.";
   }
   std::vector<std::string> examples() const override {
     return {"tessera doctor --node_check --instruction_set amx_bf16 --peers node-1:29500",
-            "tessera doctor --storage /data/runs"};
+            "tessera doctor --storage /data/runs", "tessera doctor --offload_dir /scratch"};
   }
 
   bool is_for_ranks() const override { return true; }
   void declare_flags(FlagTable* table) override {
     table->add("json", &json_, "Print one JSON object instead of the report.");
-    limit_flag(table->add("seconds", &seconds_, "Most seconds that --node_check or --storage may take."), 1,
-               600);
+    limit_flag(table->add("seconds", &seconds_,
+                          "Most seconds that --node_check, --storage or --offload_dir may take."),
+               1, 600);
     declare_node_check_flags(table, &node_check_);
     table->begin_section("Is this folder fast and safe?");
     table
@@ -300,13 +303,20 @@ class DoctorCommand : public Command {
               "stripes and versions, speed, fsync, rename, locks, space. Writes and removes files of up to "
               "256 MiB. Exit codes as with --node_check.")
         .value_name = "DIR";
+    table
+        ->add("offload_dir", &offload_dir_,
+              "Check this folder for train's --offload_dir: a local disk or not, direct I/O and io_uring, "
+              "room, "
+              "how fast it reads and writes in a file of up to 1 GiB. Exit codes as with --node_check.")
+        .value_name = "DIR";
   }
 
   void run(FlagTable* table) override {
     check_flags(*table);
     if (!node_check_.fleet_from.empty()) return run_fleet_from(node_check_);
     if (node_check_.enabled) return run_node_check(node_check_, seconds_, json_);
-    if (!storage_.empty()) return run_storage_check();
+    if (!storage_.empty()) return show(check_storage(storage_, seconds_));
+    if (!offload_dir_.empty()) return show(check_offload(offload_dir_, seconds_));
     const Findings findings = examine();
     if (json_) {
       print("{}\n", to_json(findings).dump(2));
@@ -321,11 +331,13 @@ class DoctorCommand : public Command {
 
  private:
   void check_flags(const FlagTable& table) const {
-    if (node_check_.enabled + !storage_.empty() + !node_check_.fleet_from.empty() > 1) {
-      fail(ExitCode::kUsage, "expected one of --node_check, --storage and --fleet_from");
+    const bool checks_folder = !storage_.empty() || !offload_dir_.empty();
+    if (node_check_.enabled + !storage_.empty() + !offload_dir_.empty() + !node_check_.fleet_from.empty() >
+        1) {
+      fail(ExitCode::kUsage, "expected one of --node_check, --storage, --offload_dir and --fleet_from");
     }
-    if (table.is_set("seconds") && !node_check_.enabled && storage_.empty()) {
-      fail(ExitCode::kUsage, "--seconds needs --node_check or --storage");
+    if (table.is_set("seconds") && !node_check_.enabled && !checks_folder) {
+      fail(ExitCode::kUsage, "--seconds needs --node_check, --storage or --offload_dir");
     }
     if (node_check_.enabled) return;
     for (const char* flag :
@@ -334,8 +346,7 @@ class DoctorCommand : public Command {
     }
   }
 
-  void run_storage_check() const {
-    const std::vector<Check> checks = check_storage(storage_, seconds_);
+  void show(const std::vector<Check>& checks) const {
     if (json_) {
       print("{}\n", health_json(checks).dump());
     } else {
@@ -348,6 +359,7 @@ class DoctorCommand : public Command {
   double seconds_ = 10;
   NodeCheckFlags node_check_;
   std::string storage_;
+  std::string offload_dir_;
 };
 
 }  // namespace

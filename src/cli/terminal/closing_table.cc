@@ -57,6 +57,7 @@ std::string times_text(const RunTimes& times) {
   table.add("    attention", times.steps.attention_s);
   table.add("    element-wise operations", times.steps.elementwise_s);
   table.add("    optimizer", times.steps.optimizer_s);
+  table.add("    waiting for the disk", times.steps.disk_s);
   table.add("    waiting for ranks, network", times.steps.wait_s);
   table.add("    choosing rows", times.steps.rows_s);
   table.add("    other", times.steps.other_s);
@@ -74,6 +75,23 @@ std::string speed_text(const TrainSummary& summary) {
   return text + fmt::format(", MFU {:.3f} of the best peak seen, {} TFLOPS ({})", *summary.mfu,
                             format_tflops(summary.peak->tflops),
                             format_count(summary.peak->num_measurements, "measurement"));
+}
+
+// What the ranks of a node move, which share its disk.
+std::string disk_text(const TrainSummary& summary, const ClosingFacts& facts) {
+  const DiskUse& step = summary.disk->step;
+  const int64_t num_ranks = std::max(1, facts.num_ranks / std::max(1, facts.num_nodes));
+  const int64_t read_bytes = num_ranks * step.read_bytes, written_bytes = num_ranks * step.written_bytes;
+  std::string text =
+      fmt::format("{} read and {} written per step", format_bytes(read_bytes), format_bytes(written_bytes));
+  if (const std::optional<DiskRate>& rate = summary.disk->rate) {
+    text += fmt::format(", {:.3g} s at the {:.2f} and {:.2f} GB/s measured at the start",
+                        rate->seconds_for(read_bytes, written_bytes), rate->read_bytes_per_s * 1e-9,
+                        rate->written_bytes_per_s * 1e-9);
+  }
+  return text + fmt::format("; a step takes {:.3g} s, {:.3g} s of it waiting for the disk",
+                            summary.times.steps_s / static_cast<double>(summary.times.num_steps),
+                            step.wait_s());
 }
 
 std::string memory_text(const TrainSummary& summary, const ClosingFacts& facts) {
@@ -108,6 +126,8 @@ std::string closing_table(const TrainSummary& summary, const ClosingFacts& facts
                                summary.network->time_s, 100 * summary.network->hidden),
                    width);
   }
+  if (summary.disk && summary.times.num_steps > 0)
+    text += table_line("disk", disk_text(summary, facts), width);
   text += table_line("memory", memory_text(summary, facts), width);
   text += table_line("loss", loss_text(summary), width);
   if (!summary.hint.empty()) text += table_line("faster", summary.hint, width);

@@ -79,6 +79,22 @@ TEST(ClosingTable, FitsItsWidth) {
   }
 }
 
+TEST(ClosingTable, ComparesTheDiskWithItsRate) {
+  TrainSummary summary = long_run();
+  summary.times.steps.disk_s = 600;
+  summary.disk = {.step = {.read_bytes = int64_t{1} << 28,
+                           .written_bytes = int64_t{1} << 27,
+                           .state_wait_s = 0.04,
+                           .weights_wait_s = 0.01},
+                  .rate = DiskRate{.read_bytes_per_s = 2e9, .written_bytes_per_s = 1e9}};
+  const std::string text = closing_table(summary, {.num_ranks = 4, .num_nodes = 2}, 200);
+  EXPECT_THAT(text, HasSubstr("    waiting for the disk             10:00    15 %\n"));
+  EXPECT_THAT(text,
+              HasSubstr("disk     512 MiB read and 256 MiB written per step, 0.537 s at the 2.00 and "
+                        "1.00 GB/s measured at the start; a step takes 0.25 s, 0.05 s of it waiting for "
+                        "the disk\n"));
+}
+
 TEST(ClosingTable, NamesOnlyWhatThereWas) {
   TrainSummary summary;
   summary.num_steps = 1;

@@ -83,6 +83,15 @@ TrainSummary summary_of(const OrderedJson& finish) {
   summary.hint = text_in(finish, "hint");
   if (const auto loss = number_in(finish, "best_eval_loss"))
     summary.best_evaluation = {count_in(finish, "best_eval_step"), *loss};
+  if (const auto disk = finish.find("disk"); disk != finish.end() && disk->is_object()) {
+    summary.disk = DiskSummary{.step = {.read_bytes = count_in(*disk, "step_read_bytes"),
+                                        .written_bytes = count_in(*disk, "step_written_bytes"),
+                                        .state_wait_s = number_or(*disk, "step_wait_s")},
+                               .rate = {}};
+    if (const auto read = number_in(*disk, "read_bytes_per_s")) {
+      summary.disk->rate = DiskRate{*read, number_or(*disk, "written_bytes_per_s")};
+    }
+  }
   const auto found = finish.find("times");
   if (found == finish.end() || !found->is_object()) {
     summary.times.total_s = summary.runtime_s;
@@ -97,6 +106,7 @@ TrainSummary summary_of(const OrderedJson& finish) {
                              .attention_s = seconds("attention_s"),
                              .elementwise_s = seconds("elementwise_s"),
                              .wait_s = seconds("wait_s"),
+                             .disk_s = seconds("disk_s"),
                              .optimizer_s = seconds("optimizer_s"),
                              .other_s = seconds("other_s")},
                    .evaluation_s = seconds("evaluation_s"),

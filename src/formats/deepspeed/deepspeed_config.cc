@@ -173,7 +173,7 @@ class ConfigReader {
     config_.overlap_comm = setting<bool>(zero, "overlap_comm").value;
     check_offload("offload_param");
     check_offload("offload_optimizer");
-    read_offload_optimizer(zero.value("offload_optimizer", Json::object()));
+    read_offload(zero);
     const std::string reduce = keys_.value("gradient_allreduce_op", "mean");
     if (reduce != "mean" && reduce != "sum")
       fail_at("gradient_allreduce_op", fmt::format("expected mean or sum, found '{}'", printable(reduce)));
@@ -182,19 +182,37 @@ class ConfigReader {
     config_.gradients_are_summed = reduce == "sum";
   }
 
-  void read_offload_optimizer(const Json& section) {
-    config_.offload_optimizer_device = setting<std::string>(section, "device").value;
-    const bool is_on_disk = config_.offload_optimizer_device == "nvme";
-    const auto note_in_memory = [&](const char* key) {
-      config_.notes.push_back({key, "weights, gradients and optimizer state stay in memory"});
+  void read_offload(const Json& zero) {
+    const auto read = [&](const char* name, std::optional<std::string>* device,
+                          std::optional<std::string>* nvme_path) {
+      const Json section = zero.value(name, Json::object());
+      *device = setting<std::string>(section, "device").value;
+      if (*device == "nvme") {
+        *nvme_path = setting<std::string>(section, "nvme_path").value;
+      } else if (!section.empty()) {
+        note_in_memory(fmt::format("zero_optimization.{}", name));
+      }
+      return section;
     };
-    if (!section.empty() && !is_on_disk) note_in_memory("zero_optimization.offload_optimizer");
-    if (keys_.contains("aio") && !is_on_disk) note_in_memory("aio");
-    if (!is_on_disk) return;
+    read("offload_optimizer", &config_.offload_optimizer_device, &config_.offload_optimizer_nvme_path);
+    const Json param = read("offload_param", &config_.offload_param_device, &config_.offload_param_nvme_path);
+    const bool has_param = config_.offload_param_device == "nvme";
+    for (const char* name : {"buffer_count", "buffer_size", "max_in_cpu"}) {
+      if (!has_param || !param.contains(name)) continue;
+      config_.notes.push_back({fmt::format("zero_optimization.offload_param.{}", name),
+                               "embedding, head and three layers are in memory"});
+    }
     const Json aio = keys_.value("aio", Json::object());
-    config_.offload_optimizer_nvme_path = setting<std::string>(section, "nvme_path").value;
+    if (!has_param && config_.offload_optimizer_device != "nvme") {
+      if (!aio.empty()) note_in_memory("aio");
+      return;
+    }
     config_.aio_block_size = setting<int64_t>(aio, "block_size").value;
     config_.aio_queue_depth = setting<int64_t>(aio, "queue_depth").value;
+  }
+
+  void note_in_memory(const std::string& key) {
+    config_.notes.push_back({key, "weights, gradients and optimizer state stay in memory"});
   }
 
   // The keys were checked already, but those without effect must make sense, too.

@@ -53,9 +53,11 @@ struct DeepSpeedConfig {
   DeepSpeedSetting<int64_t> stage3_prefetch_bucket_size;
   DeepSpeedSetting<int64_t> stage3_param_persistence_threshold;
   std::optional<bool> overlap_comm;
-  // zero_optimization.offload_optimizer and, if its device is nvme, aio.
+  // zero_optimization.offload_optimizer and offload_param; the path and aio if a device is nvme.
   std::optional<std::string> offload_optimizer_device;  // none, cpu or nvme
   std::optional<std::string> offload_optimizer_nvme_path;
+  std::optional<std::string> offload_param_device;
+  std::optional<std::string> offload_param_nvme_path;
   std::optional<int64_t> aio_block_size;
   std::optional<int64_t> aio_queue_depth;
   std::optional<DType> grad_accum_dtype;         // BF16 or F32

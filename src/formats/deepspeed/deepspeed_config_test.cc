@@ -180,6 +180,25 @@ TEST(DeepSpeedConfig, OptimizerStateIsOnADiskOnlyIfTheDeviceSaysSo) {
   }
 }
 
+TEST(DeepSpeedConfig, WeightsAreOnADiskOnlyIfTheDeviceSaysSo) {
+  const DeepSpeedConfig disk = parse(
+      R"({"zero_optimization": {"offload_param": {"device": "nvme", "nvme_path": "/local", "buffer_count": 5,
+          "buffer_size": 1e8, "max_in_cpu": 1e9, "pin_memory": true}}, "aio": {"block_size": 8192}})");
+  EXPECT_EQ(disk.offload_param_device, "nvme");
+  EXPECT_EQ(disk.offload_param_nvme_path, "/local");
+  EXPECT_EQ(disk.aio_block_size, 8192);
+  for (const char* name : {"buffer_count", "buffer_size", "max_in_cpu"}) {
+    EXPECT_EQ(note_on(disk, std::string("zero_optimization.offload_param.") + name),
+              "embedding, head and three layers are in memory");
+  }
+  const DeepSpeedConfig memory =
+      parse(in_zero(R"("offload_param": {"device": "cpu", "nvme_path": "/local"})"));
+  EXPECT_EQ(memory.offload_param_device, "cpu");
+  EXPECT_FALSE(memory.offload_param_nvme_path);
+  EXPECT_EQ(note_on(memory, "zero_optimization.offload_param"),
+            "weights, gradients and optimizer state stay in memory");
+}
+
 TEST(DeepSpeedConfig, DeprecatedKeysAreReadWithAWarning) {
   const DeepSpeedConfig old = parse(R"({"zero_optimization": true, "bfloat16": {"enabled": true}})");
   EXPECT_EQ(old.zero_stage, 1);

@@ -57,7 +57,7 @@ constexpr Key refused_or_auto(const char* name, Type type, const char* harmless,
 }
 
 constexpr Key kOffloadParamKeys[] = {
-    silent("device", kText),       silent("nvme_path", kText),   silent("buffer_count", kCount),
+    used("device", kText),         used("nvme_path", kText),     silent("buffer_count", kCount),
     silent("buffer_size", kCount), silent("max_in_cpu", kCount), silent("pin_memory", kBool),
 };
 constexpr Section kOffloadParam = {true, true, kOffloadParamKeys};
@@ -95,7 +95,7 @@ constexpr Key kZeroKeys[] = {
     used("overlap_comm", kBool),
     no_effect("load_from_fp32_weights", kBool, "master weights are always exact"),
     no_effect("elastic_checkpoint", kBool, kWholeModel),
-    no_effect("offload_param", &kOffloadParam, kInMemory),
+    used("offload_param", &kOffloadParam),
     used("offload_optimizer", &kOffloadOptimizer),
     no_effect("sub_group_size", kCount, kOwnLoops),
     used("stage3_max_live_parameters", kCount, "max_live_parameters"),

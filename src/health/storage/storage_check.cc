@@ -73,6 +73,8 @@ Check check_speed(const std::string& name, const std::optional<double>& speed, c
   return check;
 }
 
+}  // namespace
+
 Check check_answer(const std::optional<Mount>& mount, const TrialReport& report, double seconds) {
   const std::string error = report.text("error");
   if (report.timed_out) {
@@ -94,8 +96,6 @@ Check check_answer(const std::optional<Mount>& mount, const TrialReport& report,
     return unknown("responds", fmt::format("the trial ended in stage {}", report.last_stage));
   return finding("responds", CheckOutcome::kOk, "all operations answered");
 }
-
-}  // namespace
 
 Check describe_file_system(const std::optional<Mount>& mount) {
   if (!mount) return skipped("file_system", "/proc/self/mountinfo does not name it");

@@ -19,6 +19,8 @@ std::vector<Check> check_storage(const std::filesystem::path& folder, double sec
                                  const std::filesystem::path& root = "/");
 
 // The parts, each from what has been found.
+// Whether the trial got through, and how far if not; named responds.
+Check check_answer(const std::optional<Mount>& mount, const TrialReport& report, double seconds);
 Check describe_file_system(const std::optional<Mount>& mount);
 Check check_mount_options(const std::optional<Mount>& mount);
 // Whether the kernel has said within the last day that a Lustre server refused this client for its version.

@@ -22,6 +22,9 @@ class LlamaModel final : public TrainableModel {
 
   int64_t num_keepable_outputs() const override { return tessera::num_keepable_outputs(config()); }
   int64_t offloaded_bytes(const ActivationLimits& limits) const override;
+  AsyncFileStatistics input_file_statistics() const override {
+    return offloaded_ ? offloaded_->statistics() : AsyncFileStatistics();
+  }
   ModelFlops flops(std::span<const int32_t> cu_seqlens, int64_t num_targets) const override;
 
   // Writes logits_TV F32 of every position (for tests and small inputs: batches whose logits are not cut by

@@ -41,6 +41,8 @@ class OffloadedInputs {
   void before_backward(int64_t layer) { wait(layer); }
   void after_backward(int64_t layer, TensorView x_TD);
 
+  AsyncFileStatistics statistics() const { return file_.statistics(); }
+
  private:
   void wait(int64_t layer);
 

@@ -56,6 +56,12 @@ constexpr std::array kTable = std::to_array<MetricInfo>({
     {"tessera_checkpoint_bytes", kGauge, "", "Size of the last checkpoint."},
     {"tessera_checkpoints_total", kCounter, "", "Checkpoints completed."},
     {"tessera_checkpoint_failures_total", kCounter, "", "Checkpoints that could not be written."},
+    {"tessera_offload_bytes_total", kCounter, "direction",
+     "What a rank has moved between memory and its files in offload_dir during steps; only where it is "
+     "used."},
+    {"tessera_offload_wait_seconds_total", kCounter, "kind",
+     "Time that steps waited for these files: kind=state of the optimizer, weights of layers, inputs of "
+     "layers."},
     {"tessera_log_warnings_total", kCounter, "", "Warnings logged."},
     {"tessera_build_info", kGauge, "version, host, node, ranks", "Always 1; the labels say what runs where."},
     {"tessera_start_time_seconds", kGauge, "", "When this process began to serve metrics, in Unix time."},

@@ -37,6 +37,8 @@ enum class Metric {
   kCheckpointBytes,
   kCheckpointsTotal,
   kCheckpointFailuresTotal,
+  kOffloadBytesTotal,
+  kOffloadWaitSecondsTotal,
   kLogWarningsTotal,
   // A node, at the endpoint of its first rank.
   kBuildInfo,

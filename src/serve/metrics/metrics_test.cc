@@ -83,6 +83,7 @@ TEST(RunMetrics, ShowTheLastStepAndAddUpTheOthers) {
     of_step.ranks = ranks;
     of_step.skipped = number == 2;
     of_step.loss_spike = number >= 2;
+    of_step.disk = {.read_bytes = 10, .written_bytes = 4, .weights_wait_s = 0.5};
     if (number == 2) of_step.grad_norm = std::numeric_limits<double>::infinity();
     metrics.on_step(of_step);
   }
@@ -110,6 +111,8 @@ TEST(RunMetrics, ShowTheLastStepAndAddUpTheOthers) {
   EXPECT_EQ(text.at(R"(tessera_rank_compute_seconds{rank="2"})"), 4);
   EXPECT_EQ(text.at(R"(tessera_rank_wait_seconds{rank="1"})"), 2.5);
   EXPECT_EQ(text.at(R"(tessera_checkpoint_seconds{phase="stall"})"), 0.25);
+  EXPECT_EQ(text.at(R"(tessera_offload_bytes_total{direction="read"})"), 30);
+  EXPECT_EQ(text.at(R"(tessera_offload_wait_seconds_total{kind="weights"})"), 1.5);
   EXPECT_EQ(text.at("tessera_checkpoints_total"), 1);
   EXPECT_EQ(text.at("tessera_checkpoint_failures_total"), 1);
   EXPECT_LT(text.at("tessera_checkpoint_age_seconds"), 10);

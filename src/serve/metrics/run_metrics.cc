@@ -13,8 +13,8 @@ namespace tessera {
 namespace {
 
 // The first is that of whole steps.
-constexpr std::array<std::string_view, 8> kPhases = {"all",         "rows", "products",  "attention",
-                                                     "elementwise", "wait", "optimizer", "other"};
+constexpr std::array<std::string_view, 9> kPhases = {"all",  "rows", "products",  "attention", "elementwise",
+                                                     "wait", "disk", "optimizer", "other"};
 
 template <typename T>
 void write_value(Exposition* out, Metric metric, const std::optional<T>& value) {
@@ -69,14 +69,15 @@ void RunMetrics::on_resume_from_memory(const std::string&, int64_t step, const s
 void RunMetrics::on_step(const StepMetrics& metrics) {
   const StepTimes& times = metrics.times;
   const std::array<double, kPhases.size()> seconds = {
-      metrics.step_time_s, times.rows_s, times.products_s,  times.attention_s,
-      times.elementwise_s, times.wait_s, times.optimizer_s, times.other_s};
+      metrics.step_time_s, times.rows_s, times.products_s,  times.attention_s, times.elementwise_s,
+      times.wait_s,        times.disk_s, times.optimizer_s, times.other_s};
   const std::lock_guard lock(mutex_);
   state_.step = metrics.step;
   state_.last = metrics;
   state_.last->ranks = {};  // they do not outlive this call
   state_.ranks.assign(metrics.ranks.begin(), metrics.ranks.end());
   state_.num_tokens += metrics.num_tokens;
+  if (metrics.disk) state_.disk.add(*metrics.disk);
   state_.num_skipped += metrics.skipped ? 1 : 0;
   state_.num_spikes += metrics.loss_spike ? 1 : 0;
   state_.num_not_finite += std::isfinite(metrics.loss) && std::isfinite(metrics.grad_norm) ? 0 : 1;
@@ -130,6 +131,7 @@ void RunMetrics::write(Exposition* out) const {
   write_speed(state, out);
   write_ranks(state, out);
   write_checkpoints(state, out);
+  write_disk(state, out);
   if (!state.max_steps) return;
   out->family(info_of(Metric::kMemoryPlannedBytes));
   for (size_t i = 0; i < kMemoryKinds.size(); ++i) {
@@ -163,6 +165,17 @@ void RunMetrics::write_ranks(const State& state, Exposition* out) const {
   write_by_rank(Metric::kRankLagSeconds, [&](const RankStep& rank) { return rank.compute_s - middle; });
   write_by_rank(Metric::kRankComputeSeconds, [](const RankStep& rank) { return rank.compute_s; });
   write_by_rank(Metric::kRankWaitSeconds, [](const RankStep& rank) { return rank.wait_s; });
+}
+
+void RunMetrics::write_disk(const State& state, Exposition* out) const {
+  if (!state.last || !state.last->disk) return;
+  out->family(info_of(Metric::kOffloadBytesTotal));
+  out->sample(static_cast<double>(state.disk.read_bytes), {{"direction", "read"}});
+  out->sample(static_cast<double>(state.disk.written_bytes), {{"direction", "written"}});
+  out->family(info_of(Metric::kOffloadWaitSecondsTotal));
+  out->sample(state.disk.state_wait_s, {{"kind", "state"}});
+  out->sample(state.disk.weights_wait_s, {{"kind", "weights"}});
+  out->sample(state.disk.inputs_wait_s, {{"kind", "inputs"}});
 }
 
 void RunMetrics::write_checkpoints(const State& state, Exposition* out) const {

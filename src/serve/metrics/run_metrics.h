@@ -33,7 +33,7 @@ class RunMetrics : public TrainObserver {
 
  private:
   using Clock = std::chrono::steady_clock;
-  static constexpr size_t kNumPhases = 8;
+  static constexpr size_t kNumPhases = 9;
 
   // Everything that is told, copied as a whole for each scrape.
   struct State {
@@ -46,6 +46,7 @@ class RunMetrics : public TrainObserver {
     int64_t num_skipped = 0, num_spikes = 0, num_not_finite = 0, num_warnings = 0;
     int64_t num_checkpoints = 0, num_failed_checkpoints = 0;
     std::optional<CheckpointUse> checkpoint;
+    DiskUse disk;  // of all steps
     std::array<TimeHistogram, kNumPhases> phases;
     std::array<int64_t, kMemoryKinds.size()> planned_bytes{};
     std::string instruction_set;
@@ -55,6 +56,7 @@ class RunMetrics : public TrainObserver {
   };
   void write_speed(const State& state, Exposition* out) const;
   void write_ranks(const State& state, Exposition* out) const;
+  void write_disk(const State& state, Exposition* out) const;
   void write_checkpoints(const State& state, Exposition* out) const;
 
   const int world_size_;

@@ -46,6 +46,7 @@ export const TIME_PARTS = [
   ["time_rows_s", "choosing rows"],
   ["time_wait_s", "waiting for ranks and network"],
   ["time_other_s", "other"],
+  ["time_disk_s", "waiting for the disk"],
 ];
 
 // As many of the newest steps as a live page keeps before it asks for thinned ones again.

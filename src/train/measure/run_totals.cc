@@ -19,6 +19,7 @@ StepTimes& StepTimes::operator+=(const StepTimes& more) {
   attention_s += more.attention_s;
   elementwise_s += more.elementwise_s;
   wait_s += more.wait_s;
+  disk_s += more.disk_s;
   optimizer_s += more.optimizer_s;
   other_s += more.other_s;
   return *this;
@@ -38,6 +39,7 @@ void RunTotals::add(const StepMetrics& metrics) {
     network_.hidden += metrics.network->time_s * metrics.network->hidden;
   }
   if (metrics.network) has_network_ = true;
+  if (metrics.disk) disk_.add(*metrics.disk);
   times_.num_steps = ++num_steps_;
   last_step_ = metrics;
 }
@@ -58,6 +60,12 @@ std::optional<NetworkUse> RunTotals::network() const {
   mean.received_bytes = network_.received_bytes / count;
   mean.time_s = network_.time_s / static_cast<double>(count);
   mean.hidden = network_.time_s > 0 ? network_.hidden / network_.time_s : 1;
+  return mean;
+}
+
+DiskUse RunTotals::disk() const {
+  DiskUse mean;
+  mean.add(disk_, 1 / static_cast<double>(std::max<int64_t>(1, num_steps_)));
   return mean;
 }
 

@@ -43,6 +43,7 @@ class RunTotals {
   double tflops() const;
   // Mean of a step, without the first one, which gathers less; with several nodes and more than one step.
   std::optional<NetworkUse> network() const;
+  DiskUse disk() const;  // mean of a step
 
  private:
   double step_s() const;
@@ -55,6 +56,7 @@ class RunTotals {
   double flops_ = 0;
   bool has_network_ = false;
   NetworkUse network_;  // sums from the second step on; `hidden` is in seconds
+  DiskUse disk_;
 };
 
 }  // namespace tessera

@@ -28,6 +28,19 @@ struct Hint {
 
 std::string percent(double share) { return fmt::format("{:.0f} %", 100 * share); }
 
+// By what is waited for the most.
+std::string disk_advice(const DiskUse& disk) {
+  if (disk.inputs_wait_s > std::max(disk.state_wait_s, disk.weights_wait_s)) {
+    return "mostly for inputs of layers: a faster disk, or gradient_checkpointing_mode full if they fit in "
+           "memory";
+  }
+  return fmt::format(
+      "mostly for {}: a faster disk, or more tokens in a step (a larger "
+      "gradient_accumulation_steps) for each time {} moved",
+      disk.state_wait_s > disk.weights_wait_s ? "the optimizer's state" : "weights of layers",
+      disk.state_wait_s > disk.weights_wait_s ? "it is" : "they are");
+}
+
 void add_hints_between_steps(const SpeedFacts& facts, double total_s, std::vector<Hint>* hints) {
   const RunTimes& times = facts.times;
   const double evaluation = times.evaluation_s / total_s,
@@ -77,6 +90,11 @@ void add_hints_within_steps(const SpeedFacts& facts, double total_s, std::vector
         {waiting / 2, fmt::format("ranks wait {} of the time for each other: fewer ranks with more "
                                   "threads, or more rows in a step, which divide more evenly",
                                   percent(waiting))});
+  }
+  if (steps.disk_s > kMuchWaiting * total_s) {
+    hints->push_back(
+        {steps.disk_s / total_s / 2, fmt::format("steps wait {} of the time for the disk, {}",
+                                                 percent(steps.disk_s / total_s), disk_advice(facts.disk))});
   }
   if (facts.gradient_checkpointing && facts.fits_without_checkpointing) {
     hints->push_back(

@@ -19,6 +19,7 @@ struct SpeedFacts {
   bool gradient_checkpointing = false;
   bool fits_without_checkpointing = false;
   bool async_save = true;
+  DiskUse disk = {};  // mean of a step
   // Threads of a rank, and the cores it could have used.
   int64_t num_threads = 1;
   int64_t num_cores = 1;

@@ -50,6 +50,20 @@ TEST(SpeedHint, IsSilentWithoutMeasurements) {
   EXPECT_EQ(hint(facts), "");
 }
 
+TEST(SpeedHint, ADiskThatIsWaitedForIsNamedWithWhatIsOnIt) {
+  SpeedFacts facts = calm_run();
+  facts.times.steps.products_s = 30;
+  facts.times.steps.disk_s = 50;
+  facts.disk = {.state_wait_s = 0.3, .weights_wait_s = 0.2};
+  EXPECT_EQ(hint(facts),
+            "steps wait 50 % of the time for the disk, mostly for the optimizer's state: a faster disk, or "
+            "more tokens in a step (a larger gradient_accumulation_steps) for each time it is moved");
+  facts.disk.inputs_wait_s = 1;
+  EXPECT_THAT(hint(facts), HasSubstr("mostly for inputs of layers: a faster disk, or "));
+  facts.times.steps.disk_s = 10;
+  EXPECT_THAT(hint(facts), HasSubstr("processor"));
+}
+
 TEST(SpeedHint, EvaluationsAboveAFifthAreNamed) {
   SpeedFacts facts = calm_run();
   facts.times.evaluation_s = 24;

@@ -35,6 +35,14 @@ std::string metrics_line(const StepMetrics& metrics) {
     line["network_time_s"] = metrics.network->time_s;
     line["network_hidden"] = metrics.network->hidden;
   }
+  if (metrics.disk) {
+    line["time_disk_s"] = metrics.times.disk_s;
+    line["disk_read_bytes"] = metrics.disk->read_bytes;
+    line["disk_written_bytes"] = metrics.disk->written_bytes;
+    line["disk_state_wait_s"] = metrics.disk->state_wait_s;
+    line["disk_weights_wait_s"] = metrics.disk->weights_wait_s;
+    line["disk_inputs_wait_s"] = metrics.disk->inputs_wait_s;
+  }
   if (metrics.ranks.size() > 1) {
     nlohmann::ordered_json seconds = nlohmann::ordered_json::array();
     for (const RankStep& rank : metrics.ranks) seconds.push_back(rank.compute_s);

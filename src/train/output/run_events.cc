@@ -28,6 +28,7 @@ OrderedJson times_json(const RunTimes& times) {
           {"attention_s", times.steps.attention_s},
           {"elementwise_s", times.steps.elementwise_s},
           {"wait_s", times.steps.wait_s},
+          {"disk_s", times.steps.disk_s},
           {"optimizer_s", times.steps.optimizer_s},
           {"other_s", times.steps.other_s},
           {"evaluation_s", times.evaluation_s},
@@ -38,6 +39,17 @@ OrderedJson times_json(const RunTimes& times) {
           {"num_steps", times.num_steps},
           {"num_evaluations", times.num_evaluations},
           {"num_checkpoints", times.num_checkpoints}};
+}
+
+OrderedJson disk_json(const DiskSummary& disk) {
+  OrderedJson json = {{"step_read_bytes", disk.step.read_bytes},
+                      {"step_written_bytes", disk.step.written_bytes},
+                      {"step_wait_s", disk.step.wait_s()}};
+  if (disk.rate) {
+    json["read_bytes_per_s"] = disk.rate->read_bytes_per_s;
+    json["written_bytes_per_s"] = disk.rate->written_bytes_per_s;
+  }
+  return json;
 }
 
 }  // namespace
@@ -148,6 +160,7 @@ void RunEvents::on_finish(const TrainSummary& summary) {
     event["best_eval_step"] = summary.best_evaluation->step;
   }
   event["times"] = times_json(summary.times);
+  if (summary.disk) event["disk"] = disk_json(*summary.disk);
   if (!summary.hint.empty()) event["hint"] = summary.hint;
   write_line(line_of(event));
 }

@@ -12,6 +12,7 @@
 #include "checkpoint/run_state.h"
 #include "comm/communicator.h"
 #include "formats/safetensors/safetensors.h"
+#include "io/async_file.h"
 #include "model/trainable_model.h"
 #include "optim/optimizer_state.h"
 #include "platform/thread_pool.h"
@@ -69,6 +70,9 @@ class ParameterState {
   virtual void update(const OptimizerStep& step, const ChangeHook& before_change) = 0;
   // What updates in place of update(); nullptr: the gradients of a step are kept until then.
   virtual BackwardUpdate* backward_update() { return nullptr; }
+  // Of the state and the weights of this rank that are in files.
+  virtual AsyncFileStatistics state_file_statistics() const { return {}; }
+  virtual AsyncFileStatistics weight_file_statistics() const { return {}; }
   // The tensors of the optimizer's state, besides the master weights.
   virtual StateTensors state_tensors() const = 0;
 

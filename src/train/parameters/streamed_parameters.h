@@ -29,6 +29,8 @@ class StreamedParameters : public ParameterState, private ParameterAccess, priva
   std::string not_finite_gradient() const override { return not_finite_; }
   void update(const OptimizerStep& step, const ChangeHook& before_change) override;
   BackwardUpdate* backward_update() override { return this; }
+  AsyncFileStatistics state_file_statistics() const override { return state_.file_statistics(); }
+  AsyncFileStatistics weight_file_statistics() const override { return weights_.statistics(); }
   StateTensors state_tensors() const override { return state_.optimizer().state_tensors(); }
   void export_masters(const std::function<void(const WeightSource&)>& write) override;
   std::vector<ElementRange> owned() const override { return {{0, model_->layout().num_elements()}}; }

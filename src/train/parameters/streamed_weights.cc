@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <system_error>
 
 #include "base/error.h"
 #include "io/file.h"
@@ -16,9 +17,13 @@ namespace {
 
 // Calls transfer(bytes done so far) until all bytes are; it returns what pread and pwrite do.
 template <typename Transfer>
-void transfer_all(const std::filesystem::path& path, const char* action, size_t size,
+void transfer_all(const std::filesystem::path& path, const char* action, int64_t offset, size_t size,
                   const Transfer& transfer) {
-  if (transfer_fully(size, transfer) < size) fail_write(path, action, errno != 0 ? errno : EIO);
+  const size_t done = transfer_fully(size, transfer);
+  if (done == size) return;
+  fail(ExitCode::kIoError, "{}: {} of {} bytes at {} failed: {}", path.native(), action, size - done,
+       offset + static_cast<int64_t>(done),
+       errno != 0 ? std::generic_category().message(errno) : "the file ends early");
 }
 
 }  // namespace
@@ -97,7 +102,7 @@ std::span<std::byte> StreamedWeights::staged(int64_t count) const {
 void StreamedWeights::stage(int64_t group, int64_t begin, int64_t count) const {
   const std::span<std::byte> to = staged(count);
   const int64_t offset = file_offset(group, begin);
-  transfer_all(file_->path(), "reading again", to.size(), [&](size_t done) {
+  transfer_all(file_->path(), "read", offset, to.size(), [&](size_t done) {
     return ::pread(cached_fd_.get(), to.data() + done, to.size() - done, offset + static_cast<int64_t>(done));
   });
 }
@@ -105,7 +110,7 @@ void StreamedWeights::stage(int64_t group, int64_t begin, int64_t count) const {
 void StreamedWeights::write_staged(int64_t group, int64_t begin, int64_t count) {
   const std::span<const std::byte> from = staged(count);
   const int64_t offset = file_offset(group, begin);
-  transfer_all(file_->path(), "write", from.size(), [&](size_t done) {
+  transfer_all(file_->path(), "write", offset, from.size(), [&](size_t done) {
     return ::pwrite(cached_fd_.get(), from.data() + done, from.size() - done,
                     offset + static_cast<int64_t>(done));
   });

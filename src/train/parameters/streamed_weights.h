@@ -37,6 +37,9 @@ class StreamedWeights {
   // Waits until the file has all updates.
   void finish_updates();
 
+  // Of the passes; staged elements take another way.
+  AsyncFileStatistics statistics() const { return file_ ? file_->statistics() : AsyncFileStatistics(); }
+
   // Copies up to kStagedElements elements of a group in the file, with no update unfinished, from the file to
   // staging_begin() of the memory, or from there to the file; one thread at a time. Groups that are opened
   // have what was written once written() has been called.

@@ -1,16 +1,23 @@
 // Weights of layers in a file are those that were written, whatever passes over the groups come between.
 #include "train/parameters/streamed_weights.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstring>
+#include <filesystem>
 #include <vector>
 
+#include "base/unique_fd.h"
+#include "expect_error.h"
 #include "support/model_test_support.h"
 #include "test_folder.h"
 
 namespace tessera {
 namespace {
+
+namespace fs = std::filesystem;
 
 class StreamedWeightsTest : public testing::TestWithParam<bool> {
  protected:
@@ -113,6 +120,23 @@ TEST_P(StreamedWeightsTest, EmbeddingAndHeadAreInMemoryAndPlacesOfNeighboursDiff
     }
   }
   EXPECT_LT(weights_.memory().num_elements() - kStagedElements, layout_.num_elements() + 7 * 2048);
+}
+
+// Whether a pass reads it or a checkpoint.
+TEST_P(StreamedWeightsTest, AFileThatEndsEarlyIsNamedWithThePlace) {
+  write_all();
+  const fs::path file = folder_ / "rank-0.weights";
+  for (const auto& entry : fs::directory_iterator("/proc/self/fd")) {
+    std::error_code ignored;
+    if (fs::read_symlink(entry, ignored).native() != file.native() + " (deleted)") continue;
+    const UniqueFd again(::open(entry.path().c_str(), O_RDWR | O_CLOEXEC));
+    ASSERT_EQ(::ftruncate(again.get(), 0), 0);
+  }
+  const int64_t first = layout_.groups()[3].begin;
+  expect_error(ExitCode::kIoError, {file.native() + ": read of 20 bytes at ", " failed: the file ends early"},
+               [&] { weights_.stage(3, first, 10); });
+  expect_error(ExitCode::kIoError, {file.native() + ": read of ", " failed: the file ends early"},
+               [&] { weights_.open(3, /*forward=*/true); });
 }
 
 INSTANTIATE_TEST_SUITE_P(Heads, StreamedWeightsTest, testing::Bool(),

@@ -50,6 +50,7 @@ void TensorBoardSink::add_throughput() {
   add("times/attention_s", times.attention_s);
   add("times/elementwise_s", times.elementwise_s);
   add("times/wait_s", times.wait_s);
+  if (last_step_.disk) add("times/disk_s", times.disk_s);
   add("times/optimizer_s", times.optimizer_s);
   add("times/other_s", times.other_s);
 }
