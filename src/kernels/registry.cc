@@ -6,6 +6,7 @@
 #include "kernels/elementwise/elementwise_impl.h"
 #include "kernels/gemm/gemm_impl.h"
 #include "kernels/lion/lion_impl.h"
+#include "kernels/quantized_weight/quantized_weight_impl.h"
 #include "kernels/rank_sum/rank_sum_impl.h"
 #include "kernels/rmsnorm/rmsnorm_impl.h"
 #include "kernels/rope/rope_impl.h"
@@ -16,10 +17,10 @@ namespace tessera {
 // One entry per kernel: the report() of its table.
 std::vector<KernelReport> kernel_reports() {
   return {
-      gemm_table().report(),        rmsnorm_table().report(), rope_table().report(),
-      attention_table().report(),   swiglu_table().report(),  cross_entropy_table().report(),
-      elementwise_table().report(), adamw_table().report(),   lion_table().report(),
-      rank_sum_table().report(),
+      gemm_table().report(),        rmsnorm_table().report(),        rope_table().report(),
+      attention_table().report(),   swiglu_table().report(),         cross_entropy_table().report(),
+      elementwise_table().report(), adamw_table().report(),          lion_table().report(),
+      rank_sum_table().report(),    quantized_rows_table().report(), int8_product_table().report(),
   };
 }
 
