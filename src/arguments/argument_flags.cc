@@ -8,6 +8,7 @@
 #include "arguments/lora_arguments.h"
 #include "arguments/metrics_arguments.h"
 #include "arguments/offload_arguments.h"
+#include "arguments/quantization_arguments.h"
 #include "arguments/report_arguments.h"
 #include "arguments/unsupported_flags.h"
 #include "base/error.h"
@@ -501,6 +502,7 @@ void declare_training_flags(FlagTable* table, TrainingArguments* args) {
   declare_batch(table, args);
   declare_optimizer(table, args);
   declare_lora_flags(table, args);
+  declare_quantization_flags(table, args);
   declare_precision(table, args);
   declare_offload_flags(table, args);
   declare_ranks(table, args);
