@@ -9,6 +9,7 @@
 #include "arguments/metrics_arguments.h"
 #include "arguments/offload_arguments.h"
 #include "arguments/optimizer_arguments.h"
+#include "arguments/quantization_arguments.h"
 #include "arguments/report_arguments.h"
 #include "arguments/unsupported_flags.h"
 #include "base/error.h"
@@ -488,6 +489,7 @@ void declare_training_flags(FlagTable* table, TrainingArguments* args) {
   declare_batch(table, args);
   declare_optimizer(table, args);
   declare_lora_flags(table, args);
+  declare_quantization_flags(table, args);
   declare_precision(table, args);
   declare_offload_flags(table, args);
   declare_ranks(table, args);

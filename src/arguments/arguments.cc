@@ -1,5 +1,6 @@
 #include "arguments/arguments.h"
 #include "arguments/lora_arguments.h"
+#include "arguments/quantization_arguments.h"
 
 #include <algorithm>
 #include <charconv>
@@ -370,6 +371,7 @@ void resolve_training_arguments(const FlagTable& table, int64_t world_size, Trai
         args->grace_period_s, args->agent_grace_s);
   }
   check_lora_arguments(table, *args);
+  check_quantization_arguments(table, *args);
   for (const Flag& flag : table.flags()) {
     if (table.is_set(flag.name)) args->given.insert(flag.name);
   }

@@ -92,6 +92,12 @@ struct TrainingArguments : DataArguments {
   std::string rank_pattern;  // JSON, "" = none
   std::string alpha_pattern;
   std::string adapter_name_or_path;
+  // quantization_arguments.h
+  std::optional<int64_t> quantization_bit;
+  bool load_in_8bit = false;
+  bool load_in_4bit = false;
+  std::string bnb_4bit_quant_type = "nf4";
+  std::optional<bool> bnb_4bit_use_double_quant;  // unset = as the program whose flag asks for 4 bits
 
   // Precision and machine.
   std::string dtype = "bfloat16";

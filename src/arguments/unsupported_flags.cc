@@ -28,7 +28,6 @@ constexpr const char* kNoWorkers = "rows are read from a cache file, without loa
 constexpr const char* kNoHub = "nothing is uploaded";
 constexpr const char* kNoService = "this service is not supported; report_to lists those that are";
 constexpr const char* kLora = "use --finetuning_type lora";
-constexpr const char* kNotQuantised = "weights are bfloat16 or float32, see --dtype";
 constexpr const char* kOneAttention = "there is one implementation, which never stores the full score matrix";
 constexpr const char* kNotPadded = "rows are never padded, so grouping them by length saves nothing";
 constexpr const char* kRemoved = "Hugging Face removed it";
@@ -60,8 +59,8 @@ constexpr Unsupported kRefused[] = {
     {"adapter", kText, "", kLora},
     {"use_dora", kBool, "false", "adapters are LoRA's without a magnitude vector"},
     {"additional_target", kText, "", "embedding, norms and LM head stay as they are beside adapters"},
-    {"load_in_8bit", kBool, "false", kNotQuantised},
-    {"load_in_4bit", kBool, "false", kNotQuantised},
+    {"quantization_method", kText, "bnb", "there is one implementation of each form"},
+    {"llm_int8_threshold", kFloat, "", "outliers among activations are quantised like the rest of their row"},
 };
 
 constexpr Unsupported kIgnored[] = {
@@ -72,6 +71,8 @@ constexpr Unsupported kIgnored[] = {
     {"overwrite_output_dir", kBool, "false", "files from an earlier run are moved aside, never overwritten"},
     {"trust_remote_code", kBool, "false", "code in model folders is never run"},
     {"use_fast_tokenizer", kBool, "true", "there is one tokenizer"},
+    {"bnb_4bit_compute_dtype", kText, "", "products compute in --dtype"},
+    {"bnb_4bit_quant_storage", kText, "", "codes are bytes"},
     {"low_cpu_mem_usage", kBool, "true", "weights are always read in pieces"},
     {"preprocessing_num_workers", kInt, "", "the tokenizer uses num_threads"},
     // Evaluation and checkpoints.

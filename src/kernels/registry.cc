@@ -7,6 +7,7 @@
 #include "kernels/gemm/gemm_impl.h"
 #include "kernels/gemm/narrow_products.h"
 #include "kernels/lion/lion_impl.h"
+#include "kernels/quantized_weight/quantized_weight_impl.h"
 #include "kernels/rank_sum/rank_sum_impl.h"
 #include "kernels/rmsnorm/rmsnorm_impl.h"
 #include "kernels/rope/rope_impl.h"
@@ -20,7 +21,8 @@ std::vector<KernelReport> kernel_reports() {
       gemm_table().report(),          narrow_table().report(),      rmsnorm_table().report(),
       rope_table().report(),          attention_table().report(),   swiglu_table().report(),
       cross_entropy_table().report(), elementwise_table().report(), adamw_table().report(),
-      lion_table().report(),          rank_sum_table().report(),
+      lion_table().report(),          rank_sum_table().report(),    quantized_rows_table().report(),
+      int8_product_table().report(),
   };
 }
 

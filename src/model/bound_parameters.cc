@@ -3,15 +3,16 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/memory.h"
 
 namespace tessera {
 namespace {
 
-// The flat array, of which only the elements of `group` exist: they begin at `data`.
-TensorView flat_array(const ParameterLayout& layout, int64_t group, std::byte* data, DType dtype) {
-  const int64_t offset_bytes = layout.groups()[static_cast<size_t>(group)].begin * dtype_bytes(dtype);
+// The flat array of gradients, of which only those of `group` exist: they begin at `data`.
+TensorView flat_gradients(const ParameterLayout& layout, int64_t group, std::byte* data) {
+  const int64_t offset_bytes = layout.groups()[static_cast<size_t>(group)].begin * dtype_bytes(DType::kF32);
   const auto begin = reinterpret_cast<uintptr_t>(data) - static_cast<uintptr_t>(offset_bytes);
-  return {reinterpret_cast<std::byte*>(begin), dtype, {layout.num_elements()}};
+  return {reinterpret_cast<std::byte*>(begin), DType::kF32, {layout.num_elements()}};
 }
 
 void check_is_on(const Device& device, ConstTensorView view) {
@@ -38,11 +39,21 @@ View view_of(View flat, int64_t offset, const Shape& shape) {
 }  // namespace
 
 BoundParameters::BoundParameters(const std::vector<ModelTensor>& tensors, DType dtype, Ops& ops,
-                                 int64_t num_groups)
+                                 int64_t num_groups, Quantization quantization)
     : dtype_(dtype), ops_(&ops), layout_(tensors, num_groups) {
+  const int64_t alignment = kParameterAlignment * dtype_bytes(dtype);
+  int64_t end = 0;
   for (const ModelTensor& tensor : tensors) {
-    tensors_.push_back({tensor, layout_.at(tensor.parts.front().name).offset, stacked_shape(tensor)});
+    const Quantization kept = tensor.kind == ParameterKind::kMatrix ? quantization : Quantization::kNone;
+    stored_begins_.resize(static_cast<size_t>(tensor.group + 1), end);
+    tensors_.push_back(
+        {tensor, layout_.at(tensor.parts.front().name).offset, stacked_shape(tensor), kept, end});
+    const Bound& bound = tensors_.back();
+    const int64_t size_bytes = kept == Quantization::kNone ? bound.shape.num_elements() * dtype_bytes(dtype)
+                                                           : bound.matrix(nullptr).size_bytes();
+    end += round_up(size_bytes, alignment);
   }
+  stored_begins_.resize(layout_.groups().size() + 1, end);
   group_weights_.resize(layout_.groups().size());
   group_gradients_.resize(layout_.groups().size());
 }
@@ -57,7 +68,8 @@ void BoundParameters::for_each_tensor(int64_t group, const Body& body) const {
 template <typename Body>
 void BoundParameters::for_each_matrix(int64_t group, const Body& body) const {
   for_each_tensor(group, [&](const Bound& bound) {
-    if (LinearWeight* const* matrix = std::get_if<LinearWeight*>(&bound.tensor.weight)) {
+    LinearWeight* const* matrix = std::get_if<LinearWeight*>(&bound.tensor.weight);
+    if (matrix != nullptr && bound.quantization == Quantization::kNone) {
       body(**matrix, bound.shape);
     }
   });
@@ -72,9 +84,10 @@ void BoundParameters::bind(ParameterAccess& access) {
 void BoundParameters::bind(TensorView flat_weights, TensorView flat_gradients) {
   check_is_on(ops_->device(), flat_weights);
   check_is_on(ops_->device(), flat_gradients);
-  TESSERA_CHECK(flat_weights.dtype() == dtype_ && flat_weights.num_elements() == layout_.num_elements(),
-                "weights of {} {}, expected {} {}", flat_weights.num_elements(),
-                dtype_name(flat_weights.dtype()), layout_.num_elements(), dtype_name(dtype_));
+  TESSERA_CHECK((flat_weights.dtype() == dtype_ || flat_weights.dtype() == DType::kU8) &&
+                    flat_weights.size_bytes() == stored_bytes(),
+                "weights of {} {}, expected {} bytes of {}", flat_weights.num_elements(),
+                dtype_name(flat_weights.dtype()), stored_bytes(), dtype_name(dtype_));
   TESSERA_CHECK(flat_gradients.empty() || (flat_gradients.dtype() == DType::kF32 &&
                                            flat_gradients.num_elements() == layout_.num_elements()),
                 "gradients of {} {}, expected {} F32", flat_gradients.num_elements(),
@@ -83,17 +96,33 @@ void BoundParameters::bind(TensorView flat_weights, TensorView flat_gradients) {
   weights_are_bound_ = true;
   std::fill(group_gradients_.begin(), group_gradients_.end(), TensorView());
   for (int64_t group = 0; group < num_groups(); ++group) {
-    bind_weights(group, flat_weights);
+    bind_weights(group, flat_weights.address() + stored_begin(group));
     if (!flat_gradients.empty()) bind_gradients(group, flat_gradients);
   }
   assign_packed_forms();
 }
 
-void BoundParameters::bind_weights(int64_t group, ConstTensorView flat) {
+void BoundParameters::bind_weights(int64_t group, std::byte* of_group) {
   for_each_tensor(group, [&](const Bound& bound) {
-    const ConstTensorView view = view_of(flat, bound.offset, bound.shape);
+    std::byte* const data = of_group + (bound.stored_begin - stored_begin(group));
+    if (bound.quantization != Quantization::kNone) {
+      *std::get<LinearWeight*>(bound.tensor.weight) = {
+          ConstQuantizedMatrix{bound.quantization, data, bound.shape[0], bound.shape[1]}, dtype_};
+      return;
+    }
+    const ConstTensorView view(data, dtype_, bound.shape, ops_->device());
     std::visit([&](auto* weight) { *weight = view; }, bound.tensor.weight);
   });
+}
+
+BoundParameters::Place BoundParameters::place_of(const Parameter& parameter, std::byte* memory) const {
+  const auto after = [](int64_t offset, const Bound& bound) { return offset < bound.offset; };
+  const Bound& bound =
+      *std::prev(std::upper_bound(tensors_.begin(), tensors_.end(), parameter.offset, after));
+  std::byte* const data = memory + bound.stored_begin;
+  const int64_t before = parameter.offset - bound.offset;
+  if (bound.quantization == Quantization::kNone) return {.elements = data + before * dtype_bytes(dtype_)};
+  return {.matrix = bound.matrix(data), .first_row = before / bound.shape[1]};
 }
 
 void BoundParameters::bind_gradients(int64_t group, TensorView flat) {
@@ -112,7 +141,7 @@ void BoundParameters::bind_opened_weights(int64_t group, std::byte* data) {
   std::byte*& bound = group_weights_[static_cast<size_t>(group)];
   if (data == bound) return;
   bound = data;
-  bind_weights(group, flat_array(layout_, group, data, dtype_));
+  bind_weights(group, data);
   assign_packed_forms(group, access_->packed_forms(group));
 }
 
@@ -124,7 +153,7 @@ void BoundParameters::open_gradients(int64_t group) {
   if (access_ == nullptr) return;
   std::byte* data = access_->open_gradients(group);
   if (data == group_gradients_[static_cast<size_t>(group)].bytes()) return;
-  bind_gradients(group, flat_array(layout_, group, data, DType::kF32));
+  bind_gradients(group, flat_gradients(layout_, group, data));
 }
 
 void BoundParameters::close_gradients(int64_t group) {
@@ -250,7 +279,8 @@ std::vector<LinearLimits> BoundParameters::layer_products(int64_t max_rows, Form
     const bool is_listed = std::ranges::any_of(products, [&](const LinearLimits& product) {
       return product.weight.N == N && product.weight.K == K;
     });
-    if (!is_listed) products.push_back({max_rows, {N, K, kept == FormsKept::kNone ? 0 : N, 0}});
+    const bool is_packed = kept != FormsKept::kNone && bound.quantization == Quantization::kNone;
+    if (!is_listed) products.push_back({max_rows, {N, K, is_packed ? N : 0, 0}, bound.quantization});
   }
   return products;
 }

@@ -28,13 +28,29 @@ class BoundParameters {
  public:
   BoundParameters() = default;
   // The views of the tensors stay where they are.
-  // `num_groups` as for a ParameterLayout.
-  BoundParameters(const std::vector<ModelTensor>& tensors, DType dtype, Ops& ops, int64_t num_groups = 0);
+  // `num_groups` as for a ParameterLayout. The matrices of layers are kept in the form of `quantization`; if
+  // that is not kNone, they are never trained.
+  BoundParameters(const std::vector<ModelTensor>& tensors, DType dtype, Ops& ops, int64_t num_groups = 0,
+                  Quantization quantization = Quantization::kNone);
 
   const ParameterLayout& layout() const { return layout_; }
   int64_t num_groups() const { return std::ssize(layout_.groups()); }
 
-  // The flat arrays of layout().num_elements(): weights, and gradients F32 or empty.
+  // Bytes of all weights as they are kept: of the flat array of layout(), or fewer with quantised ones. They
+  // are in the order of layout(), and group `group` (or the end, after the last) begins at the second.
+  int64_t stored_bytes() const { return stored_begins_.back(); }
+  int64_t stored_begin(int64_t group) const { return stored_begins_[static_cast<size_t>(group)]; }
+  // Where the weights at `memory` keep a parameter: as elements in the model's dtype, or as rows of a
+  // quantised matrix.
+  struct Place {
+    std::byte* elements = nullptr;  // null: quantised
+    QuantizedMatrix<std::byte> matrix = {};
+    int64_t first_row = 0;
+  };
+  Place place_of(const Parameter& parameter, std::byte* memory) const;
+
+  // The flat arrays of layout().num_elements(): weights (U8 [stored_bytes()] if some are quantised), and
+  // gradients F32 or empty.
   void bind(TensorView flat_weights, TensorView flat_gradients);
   void bind(ParameterAccess& access);
   bool has_weights() const { return access_ != nullptr || weights_are_bound_; }
@@ -70,9 +86,16 @@ class BoundParameters {
     ModelTensor tensor;
     int64_t offset;
     Shape shape;  // of all parts together
+    Quantization quantization;
+    int64_t stored_begin;  // bytes
+
+    QuantizedMatrix<std::byte> matrix(std::byte* data) const {
+      return {quantization, data, shape[0], shape[1]};
+    }
   };
 
-  void bind_weights(int64_t group, ConstTensorView flat);
+  // `of_group`: where the group begins.
+  void bind_weights(int64_t group, std::byte* of_group);
   void bind_gradients(int64_t group, TensorView flat);
   // Binds a group that is, or is about to be, open at `data`.
   void bind_opened_weights(int64_t group, std::byte* data);
@@ -86,7 +109,7 @@ class BoundParameters {
   void for_each_tensor(int64_t group, const Body& body) const;
   template <typename Body>
   void for_each_gradient(int64_t group, const Body& body) const;
-  // Visits the matrices of a group in the order of their forms in memory.
+  // Visits the matrices of a group that may have packed forms, in the order of these in memory.
   template <typename Body>
   void for_each_matrix(int64_t group, const Body& body) const;
 
@@ -94,6 +117,7 @@ class BoundParameters {
   Ops* ops_ = nullptr;
   ParameterLayout layout_;
   std::vector<Bound> tensors_;
+  std::vector<int64_t> stored_begins_;  // by group, and the end
   ParameterAccess* access_ = nullptr;
   bool weights_are_bound_ = false;
   std::vector<std::byte*> group_weights_;  // with access_: what the views point to

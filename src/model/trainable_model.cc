@@ -50,7 +50,7 @@ TrainableModel::TrainableModel(const ModelConfig& config, DType dtype, Ops& ops)
 }
 
 void TrainableModel::list_tensors(const std::vector<ModelTensor>& tensors) {
-  BoundParameters weights(tensors, dtype_, *ops_);
+  BoundParameters weights(tensors, dtype_, *ops_, /*num_groups=*/0, config_.base_quantization);
   if (!is_adapted()) {
     parameters_ = std::move(weights);
     return;

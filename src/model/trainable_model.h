@@ -87,8 +87,8 @@ class TrainableModel {
   // Alternative for a model on the host: every parameter group is opened before its use. `access` must
   // outlive the model.
   void bind_parameters(ParameterAccess& access) { parameters_.bind(access); }
-  // With adapters, the weights of weight_layout(): as a flat array, or group by group. Their gradients are
-  // never opened.
+  // With adapters, the weights of weight_layout(): as a flat array (with config().base_quantization, bytes:
+  // U8 [frozen_bytes()]), or group by group. Their gradients are never opened.
   void bind_frozen(TensorView weights) { frozen_.bind(weights, {}); }
   void bind_frozen(ParameterAccess& access) { frozen_.bind(access); }
   // Called by an `access` that keeps packed forms: makes one share of the forms of a group whose elements are
@@ -104,6 +104,13 @@ class TrainableModel {
   // Its size.
   virtual int64_t offloaded_bytes(const ActivationLimits& /*limits*/) const { return 0; }
   virtual AsyncFileStatistics input_file_statistics() const { return {}; }
+  // Bytes of the frozen weights, 0 without adapters; where a group of them begins; where one of them is kept
+  // in memory that begins at `memory`.
+  int64_t frozen_bytes() const { return is_adapted() ? frozen_.stored_bytes() : 0; }
+  int64_t frozen_begin(int64_t group) const { return frozen_.stored_begin(group); }
+  BoundParameters::Place frozen_place(const Parameter& parameter, std::byte* memory) const {
+    return frozen_.place_of(parameter, memory);
+  }
   void pack_frozen_group(int64_t group, std::byte* weights, const PackShare& share) {
     frozen_.pack_group(group, weights, share);
   }

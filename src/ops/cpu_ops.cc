@@ -7,6 +7,7 @@
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/gemm/gemm.h"
+#include "kernels/quantized_weight/quantized_weight.h"
 #include "kernels/registry.h"
 #include "kernels/rmsnorm/rmsnorm.h"
 #include "kernels/rope/rope.h"
@@ -39,6 +40,12 @@ class CpuOps final : public Ops {
                               cross_entropy_scratch_bytes(limits.max_logits_rows),
                               sum_of_squares_scratch_bytes(limits.max_sum_elements)});
     for (const LinearLimits& linear : limits.linears) {
+      if (linear.quantization != Quantization::kNone) {
+        const ConstQuantizedMatrix weight = {linear.quantization, nullptr, linear.weight.N, linear.weight.K};
+        bytes = std::max(bytes, quantized_scratch_bytes(weight, linear.max_rows, limits.dtype, num_threads,
+                                                        limits.training));
+        continue;
+      }
       bytes = std::max(bytes, gemm_scratch_bytes({linear.max_rows, linear.weight, limits.dtype, num_threads},
                                                  limits.training));
     }
@@ -60,10 +67,17 @@ class CpuOps final : public Ops {
 
   void linear(ConstTensorView x_TK, const LinearWeight& weight, ConstTensorView bias_N,
               TensorView y_TN) override {
+    if (weight.is_quantized()) {
+      return quantized_forward(x_TK, weight.quantized, bias_N, y_TN, scratch_, pool_);
+    }
     gemm_forward(x_TK, weight, bias_N, y_TN, scratch_, pool_);
   }
   void linear_backward_input(ConstTensorView dy_TN, const LinearWeight& weight, TensorView dx_TK,
                              Update update) override {
+    if (weight.is_quantized()) {
+      TESSERA_CHECK(update == Update::kOverwrite, "dx of a quantised weight is not added up");
+      return quantized_backward_input(dy_TN, weight.quantized, dx_TK, scratch_, pool_);
+    }
     gemm_backward_input(dy_TN, weight, dx_TK, update, scratch_, pool_);
   }
   void linear_backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_NK,

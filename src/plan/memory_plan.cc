@@ -232,10 +232,7 @@ MemoryPlan plan_memory(const TrainableModel& model, const MemoryRequest& request
   };
   const bool is_single = request.num_nodes * request.local_world_size == 1;
   const MemoryScope of_weights = is_single ? MemoryScope::kRank : MemoryScope::kNode;
-  if (model.is_adapted()) {
-    add(MemoryKind::kWeights, "frozen", model.weight_layout().num_elements() * dtype_bytes(model.dtype()),
-        of_weights);
-  }
+  add(MemoryKind::kWeights, "frozen", model.frozen_bytes(), of_weights);
   if (can_keep_packed_weights(model, request)) {
     add(MemoryKind::kWeights, "packed for the products", activations.packed_bytes, of_weights);
   }

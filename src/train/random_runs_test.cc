@@ -133,6 +133,7 @@ void draw_training(Draw& draw, TrainingArguments* args) {
   args->lora_dropout = draw.one_of({0.0, 0.1});
   args->lora_target = draw.coin() ? std::vector<std::string>{"all"}
                                   : std::vector<std::string>{"k_proj", "layers.0.mlp.gate_proj", "o_proj"};
+  args->quantization_bit = draw.one_of<std::optional<int64_t>>({std::nullopt, 8, 4});
 }
 
 // 3 to 119 letters, as a JSON string.

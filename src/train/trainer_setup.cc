@@ -4,6 +4,7 @@
 
 #include "arguments/lora_arguments.h"
 #include "arguments/optimizer_arguments.h"
+#include "arguments/quantization_arguments.h"
 #include "arguments/zero_arguments.h"
 #include "base/error.h"
 #include "base/log.h"
@@ -111,6 +112,7 @@ void Trainer::open_model(const OpsFactory& make_ops) {
   check_is_model_folder(args_.model);
   ModelConfig config = read_model_config(args_.model);
   config.lora = lora_config_of(args_);
+  config.base_quantization = base_quantization_of(args_);
   model_file_ = SafetensorsModel::open(args_.model);
   ops_ = make_ops(pool_);
   clocked_ops_.emplace(*ops_);

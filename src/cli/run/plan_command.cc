@@ -5,6 +5,7 @@
 #include "arguments/arguments.h"
 #include "arguments/config_file.h"
 #include "arguments/lora_arguments.h"
+#include "arguments/quantization_arguments.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -149,6 +150,7 @@ class PlanCommand : public Command {
     const bool searches = choose_search(*table);
     ModelConfig config = model_config(*table);
     config.lora = lora_config_of(args_);
+    config.base_quantization = base_quantization_of(args_);
     if (!disk_.empty() || (args_.fit && !is_any_set(*table, kSearchFlags))) return show_forms(*table, config);
     searches ? search(table, config) : show_machine(*table, config);
   }
@@ -305,6 +307,7 @@ class PlanCommand : public Command {
     const SimulationOptions options = simulation_.options(std::ranges::max(sizes));
     ModelConfig config = model_config(table);
     config.lora = lora_config_of(args_);
+    config.base_quantization = base_quantization_of(args_);
     std::optional<PlanMachine> machine;
     std::vector<SimulatedCluster> clusters;
     for (const int num_nodes : sizes) {

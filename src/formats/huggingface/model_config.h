@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "formats/huggingface/lora_config.h"
+#include "tensor/quantization.h"
 
 namespace tessera {
 
@@ -52,6 +53,8 @@ struct ModelConfig {
   std::string json;
   // Not in config.json: adapters that are trained, while all weights stay as they are.
   std::optional<LoraConfig> lora;
+  // The form in which the matrices of the layers are kept beside them.
+  Quantization base_quantization = Quantization::kNone;
 };
 
 // Errors (kBadData; kBadConfig if valid but not supported) name the file, the field, what was expected and

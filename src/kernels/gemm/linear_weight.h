@@ -1,10 +1,12 @@
-// The weight of a linear layer and the packed forms its owner may keep alongside it.
+// The weight of a linear layer and the packed forms its owner may keep alongside it, or the quantised form in
+// place of it.
 #pragma once
 
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/quantized_weight/quantized_form.h"
 #include "tensor/tensor_view.h"
 
 namespace tessera {
@@ -43,9 +45,15 @@ struct LinearWeight {
   LinearWeight(const View& w) : w_NK(w) {}  // NOLINT(google-explicit-constructor)
   LinearWeight(ConstTensorView w, const PackedForms& forms) : w_NK(w), packed(forms), packed_rows(w.dim(0)) {}
 
-  bool empty() const { return w_NK.empty(); }
+  // Kept in quantised form alone: w_NK is a shape without elements.
+  LinearWeight(const ConstQuantizedMatrix& matrix, DType dtype)
+      : w_NK(nullptr, dtype, {matrix.N, matrix.K}), quantized(matrix) {}
 
-  // The layer restricted to outputs [begin, end). Cut at multiples of 512 rows it keeps its packed forms.
+  bool is_quantized() const { return quantized.kind != Quantization::kNone; }
+  bool empty() const { return w_NK.empty() && !is_quantized(); }
+
+  // The layer restricted to outputs [begin, end); not of a quantised one. Cut at multiples of 512 rows it
+  // keeps its packed forms.
   LinearWeight rows(int64_t begin, int64_t end) const {
     LinearWeight part = *this;
     part.w_NK = w_NK.rows(begin, end);
@@ -54,6 +62,7 @@ struct LinearWeight {
   }
 
   ConstTensorView w_NK;
+  ConstQuantizedMatrix quantized;
   PackedForms packed;  // of a weight [packed_rows, K], of which w_NK is the rows from first_row on
   int64_t packed_rows = 0;
   int64_t first_row = 0;

@@ -181,6 +181,15 @@ void onednn_sgemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int6
                "sgemm");
 }
 
+void onednn_igemm(bool transpose_b, int64_t m, int64_t n, int64_t k, const int8_t* a, int64_t lda,
+                  const int8_t* b, int64_t ldb, int32_t* c, int64_t ldc) {
+  thread_state();
+  const int32_t offset = 0;
+  check_status(dnnl_gemm_s8s8s32('N', transpose_b ? 'T' : 'N', 'F', m, n, k, 1.0f, a, lda, 0, b, ldb, 0, 0.0f,
+                                 c, ldc, &offset),
+               "gemm_s8s8s32");
+}
+
 OneDnnLimit onednn_limit(Isa strongest, const TileInformation& tiles, const std::string& fault) {
   if (strongest == Isa::kAmxBf16 && !tiles.has_palette_1()) {
     return {

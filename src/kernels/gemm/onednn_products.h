@@ -49,6 +49,11 @@ int64_t num_onednn_products();
 void onednn_sgemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, const float* a,
                   int64_t lda, const float* b, int64_t ldb, float beta, float* c, int64_t ldc);
 
+// Row-major c_mn = a_mk op(b_kn), exact sums of products of 8-bit numbers; c without gaps. Needs onednn_isa()
+// of kAvx512Bf16 or more: below, oneDNN saturates.
+void onednn_igemm(bool transpose_b, int64_t m, int64_t n, int64_t k, const int8_t* a, int64_t lda,
+                  const int8_t* b, int64_t ldb, int32_t* c, int64_t ldc);
+
 std::string onednn_version();  // of the library in use: "2.7.2"
 
 // The instruction sets oneDNN may use.

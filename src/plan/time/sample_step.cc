@@ -103,14 +103,17 @@ PackedBatch batch_of(const PassShape& shape, int64_t vocab_size) {
   return batch;
 }
 
-// Values around zero, different everywhere: products of zeros would take less power, and so less time.
+// Values around zero, different everywhere: products of zeros would take less power, and so less time. Bytes
+// of quantised weights are such that codes and scales are numbers, whichever they are.
 void fill(TensorView weights, int64_t begin, int64_t end, ThreadPool& pool) {
   constexpr int64_t kBlock = 1 << 16;
   pool.parallel_blocks(end - begin, kBlock, [&](int64_t first, int64_t last) {
     for (int64_t i = begin + first; i < begin + last; ++i) {
       const uint64_t mixed = (static_cast<uint64_t>(i) * 0x9E3779B97F4A7C15u) >> 57;
       const float value = (static_cast<float>(mixed) - 63.5f) / 640;
-      if (weights.dtype() == DType::kF32) {
+      if (weights.dtype() == DType::kU8) {
+        weights.bytes()[i] = static_cast<std::byte>(0x3C | (mixed & 1));
+      } else if (weights.dtype() == DType::kF32) {
         weights.as<float>()[i] = value;
       } else {
         weights.as<bf16>()[i] = to_bf16(value);
@@ -133,11 +136,18 @@ struct Node {
   std::barrier<> barrier;
 };
 
-// Elements of the weights beside adapters.
-int64_t num_frozen(ModelConfig config) {
-  if (!config.lora) return 0;
-  config.lora.reset();
-  return parameter_layout(config).num_elements();
+// Of the weights beside adapters.
+int64_t frozen_bytes(const SampleRequest& request) {
+  ThreadPool pool(1);
+  const std::unique_ptr<Ops> ops = make_cpu_ops(pool);
+  return make_model(request.config, request.dtype, *ops)->frozen_bytes();
+}
+
+TensorView frozen_view(const SampleRequest& request, const DeviceBuffer& memory) {
+  if (!request.config.lora) return {};
+  const bool is_quantized = request.config.base_quantization != Quantization::kNone;
+  const DType dtype = is_quantized ? DType::kU8 : request.dtype;
+  return memory.view(dtype, {memory.size_bytes() / dtype_bytes(dtype)});
 }
 
 // Lives on a thread of its own.
@@ -236,10 +246,8 @@ class Sampling {
         num_ranks_(request.share.local_world_size),
         num_elements_(parameter_layout(request.config).num_elements()),
         weights_(host_device().allocate(num_elements_ * dtype_bytes(request.dtype))),
-        frozen_(host_device().allocate(num_frozen(request.config) * dtype_bytes(request.dtype))),
-        node_(weights_.view(request.dtype, {num_elements_}),
-              request.config.lora ? frozen_.view(request.dtype, {num_frozen(request.config)}) : TensorView(),
-              num_ranks_),
+        frozen_(host_device().allocate(frozen_bytes(request))),
+        node_(weights_.view(request.dtype, {num_elements_}), frozen_view(request, frozen_), num_ranks_),
         samples_(static_cast<size_t>(num_ranks_)) {
     std::vector<std::jthread> threads;
     for (int rank = 0; rank < num_ranks_; ++rank) {
@@ -369,7 +377,7 @@ int64_t SampleRequest::memory_bytes() const {
                           count * dtype_bytes(DType::kF32) + update.state_bytes +
                           optimizer_state_bytes({}, update.num_elements, dtype);
   const int64_t accumulators = num_ranks > 1 ? count * dtype_bytes(DType::kF32) : 0;
-  return num_ranks * of_rank + (count + num_frozen(config)) * dtype_bytes(dtype) + accumulators;
+  return num_ranks * of_rank + count * dtype_bytes(dtype) + model->frozen_bytes() + accumulators;
 }
 
 SampledStep sample_step(const SampleRequest& request, const CpuLimits& limits) {

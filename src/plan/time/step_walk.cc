@@ -102,9 +102,8 @@ void walk_pass(const ModelConfig& config, DType dtype, const PassShape& shape,
   const DeviceBuffer weights = device.allocate(count * dtype_bytes(dtype));
   const DeviceBuffer gradients = device.allocate(count * dtype_bytes(DType::kF32));
   model->bind_parameters(weights.view(dtype, {count}), gradients.view(DType::kF32, {count}));
-  const int64_t num_frozen = model->is_adapted() ? model->weight_layout().num_elements() : 0;
-  const DeviceBuffer frozen = device.allocate(num_frozen * dtype_bytes(dtype));
-  if (num_frozen > 0) model->bind_frozen(frozen.view(dtype, {num_frozen}));
+  const DeviceBuffer frozen = device.allocate(model->frozen_bytes());
+  if (model->is_adapted()) model->bind_frozen(frozen.view(DType::kU8, {frozen.size_bytes()}));
   ActivationLimits limits = {shape.num_tokens(), shape.row_tokens};
   limits.gradient_checkpointing = shape.gradient_checkpointing;
   limits.num_kept_outputs = shape.num_kept_outputs;

@@ -4,20 +4,19 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "kernels/quantized_weight/quantized_weight.h"
 
 namespace tessera {
 
 FrozenWeights::FrozenWeights(TrainableModel& model, Communicator& comm, ThreadPool& pool)
     : model_(&model), comm_(&comm), pool_(&pool) {
-  weights_ = comm.node().allocate("frozen weights",
-                                  model.weight_layout().num_elements() * dtype_bytes(model.dtype()));
+  weights_ = comm.node().allocate("frozen weights", model.frozen_bytes());
   comm.node().prefault(weights_, pool);
   model.bind_frozen(static_cast<ParameterAccess&>(*this));
 }
 
 std::byte* FrozenWeights::open_weights(int64_t group, WeightUse /*use*/) {
-  const int64_t begin = model_->weight_layout().groups()[static_cast<size_t>(group)].begin;
-  return weights_.data() + begin * dtype_bytes(model_->dtype());
+  return weights_.data() + model_->frozen_begin(group);
 }
 
 std::byte* FrozenWeights::open_gradients(int64_t group) {
@@ -38,29 +37,108 @@ void FrozenWeights::reserve_packed_forms(std::span<const int64_t> bytes_by_group
   }
 }
 
+namespace {
+
+// Elements of a quantised parameter that are read at a time, in float32: 32 MiB.
+constexpr int64_t kPieceElements = 8 << 20;
+
+// Bytes of a parameter in the files.
+int64_t file_bytes(const SafetensorsModel& file, const Parameter& parameter) {
+  const auto at = file.tensors().find(parameter.name);
+  return at == file.tensors().end() ? 0 : parameter.num_elements * dtype_bytes(at->second.entry->dtype);
+}
+
+}  // namespace
+
+// Reads one part of the model after another and reports them as one.
+struct FrozenWeights::Reader {
+  const SafetensorsModel& file;
+  const TrainableModel& model;
+  ThreadPool& pool;
+  const std::function<void(const LoadProgress&)>& progress;
+  LoadProgress done = {};
+
+  // The files' values of these elements.
+  void read(ElementRange range, const WeightSink& sink, const Bf16Destination& bf16_destination = {}) {
+    LoadProgress last;
+    LoadOptions options;
+    options.ranges = std::span(&range, 1);
+    options.bf16_destination = bf16_destination;
+    options.progress = [&](const LoadProgress& of_part) {
+      last = of_part;
+      if (!progress) return;
+      progress({done.bytes_done + of_part.bytes_done, std::max(done.bytes_total, of_part.bytes_total),
+                done.seconds + of_part.seconds});
+    };
+    load_weights(file, model.config(), model.weight_layout(), sink, pool, options);
+    done.bytes_done += last.bytes_done;
+    done.seconds += last.seconds;
+  }
+
+  // A parameter that is kept as it is, or a range of several.
+  void read_elements(ElementRange range, std::byte* to) {
+    const TensorView elements(to, model.dtype(), {range.end - range.begin});
+    const auto part = [&](int64_t begin, int64_t count) {
+      return elements.rows(begin - range.begin, begin - range.begin + count);
+    };
+    const WeightSink sink = [&](int64_t begin, std::span<const float> values) {
+      const TensorView place = part(begin, std::ssize(values));
+      if (place.dtype() == DType::kF32) {
+        std::copy(values.begin(), values.end(), place.as<float>());
+      } else {
+        std::transform(values.begin(), values.end(), place.as<bf16>(), to_bf16);
+      }
+    };
+    if (model.dtype() == DType::kF32) return read(range, sink);
+    read(range, sink, [&](int64_t begin, int64_t count) {
+      return std::span(part(begin, count).as<bf16>(), static_cast<size_t>(count));
+    });
+  }
+
+  // In pieces of whole rows, so that no parameter is ever complete in more than its quantised form.
+  void read_quantized(const Parameter& parameter, const BoundParameters::Place& place) {
+    const int64_t rows = parameter.shape[0], K = parameter.shape[1];
+    const int64_t rows_at_once = std::clamp<int64_t>(kPieceElements / K, 1, rows);
+    std::vector<float> piece(static_cast<size_t>(rows_at_once * K));
+    for (int64_t row = 0; row < rows; row += rows_at_once) {
+      const int64_t count = std::min(rows_at_once, rows - row);
+      const int64_t first = parameter.offset + row * K;
+      read({first, first + count * K}, [&](int64_t begin, std::span<const float> values) {
+        std::ranges::copy(values, piece.begin() + (begin - first));
+      });
+      quantize_rows(ConstTensorView(piece.data(), DType::kF32, {count, K}), place.first_row + row,
+                    place.matrix, pool);
+    }
+  }
+};
+
 void FrozenWeights::load(const SafetensorsModel& file,
                          const std::function<void(const LoadProgress&)>& progress) {
   NodeGroup& node = comm_->node();
   const ParameterLayout& layout = model_->weight_layout();
-  const TensorView weights(weights_.data(), model_->dtype(), {layout.num_elements()});
   const auto share_begin = [&](int64_t index) { return layout.num_elements() * index / node.size(); };
   const ElementRange share = {share_begin(node.index()), share_begin(node.index() + 1)};
-  LoadOptions options;
-  options.ranges = std::span(&share, 1);
-  options.progress = progress;
-  if (model_->dtype() == DType::kBF16) {
-    options.bf16_destination = [&](int64_t begin, int64_t count) {
-      return std::span(weights.as<bf16>() + begin, static_cast<size_t>(count));
-    };
-  }
-  const WeightSink sink = [&](int64_t begin, std::span<const float> values) {
-    if (weights.dtype() == DType::kF32) {
-      std::copy(values.begin(), values.end(), weights.as<float>() + begin);
-    } else {
-      std::transform(values.begin(), values.end(), weights.as<bf16>() + begin, to_bf16);
+  Reader reader = {file, *model_, *pool_, progress};
+  if (model_->config().base_quantization == Quantization::kNone) {
+    reader.read_elements(share, weights_.data() + share.begin * dtype_bytes(model_->dtype()));
+  } else {
+    // Whole parameters: those that begin in this rank's share.
+    std::vector<const Parameter*> own;
+    for (const Parameter& parameter : layout.parameters()) {
+      if (parameter.offset < share.begin || share.end <= parameter.offset) continue;
+      own.push_back(&parameter);
+      reader.done.bytes_total += file_bytes(file, parameter);
     }
-  };
-  load_weights(file, model_->config(), layout, sink, *pool_, options);
+    for (const Parameter* parameter : own) {
+      const BoundParameters::Place place = model_->frozen_place(*parameter, weights_.data());
+      if (place.elements == nullptr) {
+        reader.read_quantized(*parameter, place);
+      } else {
+        reader.read_elements({parameter->offset, parameter->offset + parameter->num_elements},
+                             place.elements);
+      }
+    }
+  }
   node.barrier({"frozen weights read"});
   if (forms_.empty()) return;
   for (int64_t group = 0; group < std::ssize(layout.groups()); ++group) {

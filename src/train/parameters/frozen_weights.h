@@ -1,5 +1,6 @@
 // The weights of a model whose adapters are trained: complete in each node's shared memory, read once, never
-// changed and never written to a checkpoint.
+// changed and never written to a checkpoint. With base_quantization the matrices of layers are quantised as
+// they are read, with the same bits whatever the number of ranks.
 #pragma once
 
 #include <functional>
@@ -24,6 +25,8 @@ class FrozenWeights : private ParameterAccess {
   void load(const SafetensorsModel& file, const std::function<void(const LoadProgress&)>& progress);
 
  private:
+  struct Reader;
+
   std::byte* open_weights(int64_t group, WeightUse /*use*/) override;
   void close_weights(int64_t /*group*/) override {}
   void reserve_packed_forms(std::span<const int64_t> bytes_by_group) override;

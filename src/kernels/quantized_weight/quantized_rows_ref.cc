@@ -1,0 +1,57 @@
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "base/float_types.h"
+#include "kernels/quantized_weight/quantized_form.h"
+#include "kernels/quantized_weight/quantized_weight_impl.h"
+
+namespace tessera {
+namespace {
+
+template <typename A>
+float quantize_ref(const A* x, const float* factors, int64_t count, int8_t* codes) {
+  const auto value = [&](int64_t i) { return to_float(x[i]) * (factors == nullptr ? 1.0f : factors[i]); };
+  uint32_t largest = 0;  // as bits, NaN above infinity above all else
+  for (int64_t i = 0; i < count; ++i) {
+    largest = std::max(largest, std::bit_cast<uint32_t>(value(i)) & 0x7FFFFFFFu);
+  }
+  const auto magnitude = std::bit_cast<float>(largest);
+  std::fill_n(codes, count, int8_t{0});
+  if (!is_finite(magnitude)) return std::numeric_limits<float>::quiet_NaN();
+  if (magnitude < 0x1p-100f) return 0;
+  const float inverse = 127.0f / magnitude;
+  for (int64_t i = 0; i < count; ++i) codes[i] = static_cast<int8_t>(std::nearbyint(value(i) * inverse));
+  return magnitude / 127.0f;
+}
+
+template <typename A, typename Y>
+void scale_sums_ref(const int32_t* sums, float scale, const float* scales, const A* bias, int64_t count,
+                    Y* y) {
+  for (int64_t i = 0; i < count; ++i) {
+    const float factor = scales == nullptr ? scale : scale * scales[i];
+    const float result = static_cast<float>(sums[i]) * factor;
+    y[i] = from_float<Y>(bias == nullptr ? result : result + to_float(bias[i]));
+  }
+}
+
+template <typename A>
+void dequantize_nf4_ref(const uint8_t* codes, const float* scales, int64_t count, A* to) {
+  for (int64_t i = 0; i < count; ++i) {
+    const int code = i % 2 == 0 ? codes[i / 2] >> 4 : codes[i / 2] & 15;
+    to[i] = from_float<A>(kNf4Values[code] * scales[i / kNf4Block]);
+  }
+}
+
+template <typename A>
+constexpr QuantizedRowKernels<A> kRows = {quantize_ref<A>, scale_sums_ref<A, A>, scale_sums_ref<A, float>,
+                                          dequantize_nf4_ref<A>};
+
+}  // namespace
+
+std::vector<Implementation<QuantizedKernels>> quantized_rows_ref() {
+  return {{"ref", Isa::kRef, {kRows<bf16>, kRows<float>}}};
+}
+
+}  // namespace tessera

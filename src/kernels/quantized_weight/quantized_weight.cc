@@ -1,0 +1,349 @@
+#include "kernels/quantized_weight/quantized_weight.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+
+#include "kernels/activation_type.h"
+#include "kernels/gemm/gemm.h"
+#include "kernels/quantized_weight/quantized_weight_impl.h"
+#include "tensor/arena.h"
+
+namespace tessera {
+namespace {
+
+// ---- Quantising ----
+
+int8_t* int8_codes(std::byte* codes) { return reinterpret_cast<int8_t*>(codes); }
+const int8_t* int8_codes(const std::byte* codes) { return reinterpret_cast<const int8_t*>(codes); }
+
+// The nearest of kNf4Values to each w / scale; of two equally near ones the lower. 64 at once, so that
+// compilers use vectors.
+std::array<int32_t, kNf4Block> nf4_codes(const std::array<float, kNf4Block>& w, float scale) {
+  const float inverse = scale > 0 ? 1 / scale : 0;
+  std::array<int32_t, kNf4Block> codes = {};
+  for (size_t i = 0; i + 1 < std::size(kNf4Values); ++i) {
+    const float threshold = (kNf4Values[i] + kNf4Values[i + 1]) / 2;
+    for (size_t k = 0; k < codes.size(); ++k) codes[k] += w[k] * inverse > threshold ? 1 : 0;
+  }
+  return codes;
+}
+
+// The codes of up to kNf4ScaleBlock scales, and what their mean and step are.
+struct ScaleStep {
+  float mean, step;
+};
+ScaleStep code_scales(std::span<const float> scales, int8_t* codes) {
+  double sum = 0;
+  for (const float scale : scales) sum += scale;
+  const auto mean = static_cast<float>(sum / static_cast<double>(scales.size()));
+  float largest = 0;
+  for (const float scale : scales) largest = std::max(largest, std::abs(scale - mean));
+  const float step = largest / 127;
+  for (size_t i = 0; i < scales.size(); ++i) {
+    const float code = step > 0 ? std::nearbyint((scales[i] - mean) / step) : 0;
+    codes[i] = static_cast<int8_t>(std::clamp(code, -127.0f, 127.0f));
+  }
+  return {mean, step};
+}
+
+void quantize_nf4_row(const float* w, int64_t row, const QuantizedMatrix<std::byte>& to) {
+  auto* const codes = reinterpret_cast<uint8_t*>(to.codes(row));
+  std::array<float, kNf4ScaleBlock> scales;
+  for (int64_t block = 0; block < to.row_blocks(); ++block) {
+    const int64_t begin = block * kNf4Block, count = std::min(kNf4Block, to.K - begin);
+    std::array<float, kNf4Block> values = {};
+    std::copy_n(w + begin, count, values.begin());
+    float largest = 0;
+    for (const float value : values) largest = std::max(largest, std::abs(value));
+    const std::array<int32_t, kNf4Block> block_codes = nf4_codes(values, largest);
+    for (int64_t k = 0; k < count; k += 2) {
+      const auto at = static_cast<size_t>(k);
+      codes[(begin + k) / 2] = static_cast<uint8_t>(block_codes[at] << 4 | block_codes[at + 1]);
+    }
+    const int64_t of_group = block % kNf4ScaleBlock;
+    scales[static_cast<size_t>(of_group)] = largest;
+    if (to.kind == Quantization::kNf4) {
+      reinterpret_cast<float*>(to.scales(row))[block] = largest;
+    } else if (of_group + 1 == kNf4ScaleBlock || block + 1 == to.row_blocks()) {
+      const ScaleStep step = code_scales(std::span(scales).first(static_cast<size_t>(of_group + 1)),
+                                         int8_codes(to.scales(row)) + block - of_group);
+      reinterpret_cast<ScaleStep*>(to.offsets(row))[block / kNf4ScaleBlock] = step;
+    }
+  }
+}
+
+// ---- 8 bits ----
+
+// Rows of the other operand that are quantised at a time.
+constexpr int64_t kTokens = 2048;
+constexpr int64_t kRowsPerTask = 8;
+
+struct Int8Scratch {
+  int8_t* codes;    // [min(T, kTokens), depth]
+  float* scales;    // of its rows
+  std::byte* sums;  // by thread: kInt8Rows x kInt8Columns, and what the product needs
+};
+
+int64_t bytes_per_thread() {
+  return kInt8Rows * kInt8Columns * static_cast<int64_t>(sizeof(int32_t)) +
+         int8_product_table().chosen().scratch_bytes;
+}
+
+Int8Scratch take_int8_scratch(Arena& arena, int64_t max_rows, int64_t depth, int64_t num_threads) {
+  const int64_t rows = std::min(max_rows, kTokens);
+  Int8Scratch scratch;
+  scratch.codes = reinterpret_cast<int8_t*>(arena.allocate_bytes(rows * depth));
+  scratch.scales = reinterpret_cast<float*>(arena.allocate_bytes(rows * static_cast<int64_t>(sizeof(float))));
+  scratch.sums = arena.allocate_bytes(num_threads * bytes_per_thread());
+  return scratch;
+}
+
+// One of the two products: out = a b, the rows of a quantised.
+struct Int8Call {
+  const int8_t* b;
+  int64_t b_stride;
+  bool b_is_transposed;
+  const float* factors;  // of the columns of a, before it is quantised; may be null
+  const float* scales;   // of the columns of the result; may be null
+};
+
+template <typename A, typename Y>
+void multiply_rows(const A* a, int64_t rows, int64_t depth, int64_t columns, const Int8Call& call,
+                   const A* bias, Y* out, const Int8Scratch& scratch, ThreadPool& pool) {
+  const QuantizedRowKernels<A>& kernels = quantized_rows_table().chosen().template rows<A>();
+  pool.parallel_blocks(rows, kRowsPerTask, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      scratch.scales[t] = kernels.quantize(a + t * depth, call.factors, depth, scratch.codes + t * depth);
+    }
+  });
+  const Int8Kernels& product = int8_product_table().chosen();
+  const int64_t row_parts = divide_up(rows, kInt8Rows);
+  pool.parallel_for(row_parts * divide_up(columns, kInt8Columns), [&](int64_t task) {
+    const int64_t row = task % row_parts * kInt8Rows, column = task / row_parts * kInt8Columns;
+    const int64_t m = std::min(kInt8Rows, rows - row), n = std::min(kInt8Columns, columns - column);
+    std::byte* const own = scratch.sums + ThreadPool::thread_index() * bytes_per_thread();
+    auto* const sums = reinterpret_cast<int32_t*>(own);
+    const int8_t* const b = call.b + column * (call.b_is_transposed ? call.b_stride : 1);
+    product.multiply(
+        {m, n, depth, scratch.codes + row * depth, depth, b, call.b_stride, call.b_is_transposed, sums},
+        own + kInt8Rows * kInt8Columns * static_cast<int64_t>(sizeof(int32_t)));
+    const float* const scales = call.scales == nullptr ? nullptr : call.scales + column;
+    const A* const bias_part = bias == nullptr ? nullptr : bias + column;
+    for (int64_t t = row; t < row + m; ++t) {
+      const int32_t* const of_row = sums + (t - row) * n;
+      Y* const to = out + t * columns + column;
+      if constexpr (std::is_same_v<A, Y>) {
+        kernels.scale_sums(of_row, scratch.scales[t], scales, bias_part, n, to);
+      } else {
+        kernels.scale_sums_to_float(of_row, scratch.scales[t], scales, bias_part, n, to);
+      }
+    }
+  });
+}
+
+void multiply_int8(ConstTensorView a, const Int8Call& call, ConstTensorView bias, TensorView out,
+                   std::span<std::byte> scratch, ThreadPool& pool) {
+  const int64_t T = a.dim(0), depth = a.dim(1), columns = out.dim(1);
+  TESSERA_CHECK(depth <= INT32_MAX / (127 * 127), "sums of {} products", depth);
+  Arena arena(scratch);
+  const Int8Scratch of_call = take_int8_scratch(arena, T, depth, pool.num_threads());
+  with_activation_type(a.dtype(), [&]<typename A>(A) {
+    const A* const bias_data = bias.empty() ? nullptr : bias.as<A>();
+    for (int64_t begin = 0; begin < T; begin += kTokens) {
+      const int64_t rows = std::min(kTokens, T - begin);
+      const A* const from = a.as<A>() + begin * depth;
+      with_activation_type(out.dtype(), [&]<typename Y>(Y) {
+        if constexpr (std::is_same_v<Y, A> || std::is_same_v<Y, float>) {
+          multiply_rows(from, rows, depth, columns, call, bias_data, out.as<Y>() + begin * columns, of_call,
+                        pool);
+        }
+      });
+    }
+  });
+}
+
+// ---- 4 bits ----
+
+// Rows or columns of the weight that are in the dtype of the activations at a time: 7 MiB of BF16 at a depth
+// of 14,336; a multiple of kNf4Block. Turning them costs 1 / T of the product, copying the result 1 / depth.
+constexpr int64_t kPanel = 256;
+
+// A panel of the weight, the panel's part of the result, and what gemm.h needs.
+struct PanelScratch {
+  TensorView panel, result;
+  std::span<std::byte> product;
+};
+
+PanelScratch take_panel_scratch(Arena& arena, LinearShape panel, bool is_forward, int64_t rows, DType dtype,
+                                DType result_dtype, int64_t num_threads) {
+  const auto take = [&](DType type, int64_t of_rows, int64_t columns) {
+    return TensorView(arena.allocate_bytes(of_rows * columns * dtype_bytes(type)), type, {of_rows, columns});
+  };
+  PanelScratch scratch;
+  scratch.panel = take(dtype, panel.N, panel.K);
+  scratch.result = take(result_dtype, rows, is_forward ? panel.N : panel.K);
+  const int64_t product_bytes =
+      gemm_scratch_bytes({rows, panel, dtype, num_threads}, /*training=*/!is_forward);
+  scratch.product = {arena.allocate_bytes(product_bytes), static_cast<size_t>(product_bytes)};
+  return scratch;
+}
+
+// Rows [row, row + panel.dim(0)), columns [column, column + panel.dim(1)) of the weight.
+void fill_panel(const ConstQuantizedMatrix& weight, int64_t row, int64_t column, TensorView panel,
+                ThreadPool& pool) {
+  const int64_t columns = panel.dim(1);
+  with_activation_type(panel.dtype(), [&]<typename A>(A) {
+    const auto& kernels = quantized_rows_table().chosen().template rows<A>();
+    pool.parallel_blocks(panel.dim(0), kRowsPerTask, [&](int64_t begin, int64_t end) {
+      for (int64_t n = begin; n < end; ++n) {
+        const auto* codes = reinterpret_cast<const uint8_t*>(weight.codes(row + n)) + column / 2;
+        A* const to = panel.as<A>() + n * columns;
+        const int64_t first_block = column / kNf4Block;
+        if (weight.kind == Quantization::kNf4) {
+          const auto* scales = reinterpret_cast<const float*>(weight.scales(row + n)) + first_block;
+          kernels.dequantize_nf4(codes, scales, columns, to);
+          continue;
+        }
+        const int8_t* const scale_codes = int8_codes(weight.scales(row + n)) + first_block;
+        const auto* const steps = reinterpret_cast<const ScaleStep*>(weight.offsets(row + n));
+        std::array<float, kNf4ScaleBlock> scales;
+        constexpr int64_t kMost = kNf4ScaleBlock * kNf4Block;
+        for (int64_t k = 0; k < columns; k += kMost) {
+          const int64_t count = std::min(kMost, columns - k);
+          for (int64_t i = 0; i < divide_up(count, kNf4Block); ++i) {
+            const int64_t block = k / kNf4Block + i;
+            const auto [mean, step] = steps[(first_block + block) / kNf4ScaleBlock];
+            scales[static_cast<size_t>(i)] = mean + step * static_cast<float>(scale_codes[block]);
+          }
+          kernels.dequantize_nf4(codes + k / 2, scales.data(), count, to + k);
+        }
+      }
+    });
+  });
+}
+
+void copy_columns(ConstTensorView from, TensorView to, int64_t column, ThreadPool& pool) {
+  const int64_t element = dtype_bytes(to.dtype()), row_bytes = from.dim(1) * element;
+  pool.parallel_blocks(from.dim(0), kRowsPerTask, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      std::memcpy(to.bytes() + (t * to.dim(1) + column) * element, from.bytes() + t * row_bytes,
+                  static_cast<size_t>(row_bytes));
+    }
+  });
+}
+
+// Calls body(scratch of a panel, its first row or column) for every panel of the result's columns.
+template <typename Body>
+void for_each_panel(TensorView out, int64_t depth, bool is_forward, DType dtype, std::span<std::byte> scratch,
+                    ThreadPool& pool, const Body& body) {
+  const int64_t T = out.dim(0), columns = out.dim(1);
+  for (int64_t column = 0; column < columns; column += kPanel) {
+    const int64_t width = std::min(kPanel, columns - column);
+    Arena arena(scratch);
+    const LinearShape shape = is_forward ? LinearShape{width, depth} : LinearShape{depth, width};
+    PanelScratch of_panel =
+        take_panel_scratch(arena, shape, is_forward, T, dtype, out.dtype(), pool.num_threads());
+    if (width == columns) of_panel.result = out;
+    body(of_panel, column, width);
+    if (width < columns) copy_columns(of_panel.result, out, column, pool);
+  }
+}
+
+bool is_matrix(ConstTensorView view, int64_t columns, DType dtype) {
+  return view.shape().rank() == 2 && view.dim(1) == columns && view.dtype() == dtype;
+}
+
+void check_call(ConstTensorView from, int64_t inputs, const ConstQuantizedMatrix& weight, ConstTensorView to,
+                int64_t outputs) {
+  TESSERA_CHECK(weight.kind != Quantization::kNone && weight.data != nullptr && weight.N >= 1 &&
+                    weight.K >= 1 && is_matrix(from, inputs, from.dtype()) && from.dim(0) == to.dim(0) &&
+                    (is_matrix(to, outputs, from.dtype()) || is_matrix(to, outputs, DType::kF32)),
+                "{} times {} x {} to {}", from.shape().to_string(), weight.N, weight.K,
+                to.shape().to_string());
+}
+
+}  // namespace
+
+const DispatchTable<QuantizedKernels>& quantized_rows_table() {
+  static const DispatchTable<QuantizedKernels> table("quantized rows",
+                                                     concat(quantized_rows_hwy(), quantized_rows_ref()));
+  return table;
+}
+
+void quantize_rows(ConstTensorView w_RK, int64_t first_row, const QuantizedMatrix<std::byte>& to,
+                   ThreadPool& pool) {
+  const int64_t rows = w_RK.dim(0);
+  TESSERA_CHECK(is_matrix(w_RK, to.K, DType::kF32) && 0 <= first_row && first_row + rows <= to.N,
+                "rows {} to {} of {} x {}", first_row, first_row + rows, to.N, to.K);
+  const auto& kernels = quantized_rows_table().chosen().rows<float>();
+  pool.parallel_blocks(rows, kRowsPerTask, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const float* const w = w_RK.as<float>() + r * to.K;
+      const int64_t row = first_row + r;
+      if (to.kind == Quantization::kInt8) {
+        *reinterpret_cast<float*>(to.scales(row)) =
+            kernels.quantize(w, nullptr, to.K, int8_codes(to.codes(row)));
+      } else {
+        quantize_nf4_row(w, row, to);
+      }
+    }
+  });
+}
+
+int64_t quantized_scratch_bytes(const ConstQuantizedMatrix& weight, int64_t max_rows, DType dtype,
+                                int64_t num_threads, bool training) {
+  const auto bytes = [&](bool is_forward) {
+    Arena arena = Arena::measuring();
+    const int64_t depth = is_forward ? weight.K : weight.N;
+    if (weight.kind == Quantization::kInt8) {
+      take_int8_scratch(arena, max_rows, depth, num_threads);
+    } else {
+      const int64_t width = std::min(kPanel, is_forward ? weight.N : weight.K);
+      const LinearShape shape = is_forward ? LinearShape{width, depth} : LinearShape{depth, width};
+      take_panel_scratch(arena, shape, is_forward, max_rows, dtype, DType::kF32, num_threads);
+    }
+    return arena.high_water_bytes();
+  };
+  return training ? std::max(bytes(true), bytes(false)) : bytes(true);
+}
+
+void quantized_forward(ConstTensorView x_TK, const ConstQuantizedMatrix& weight, ConstTensorView bias_N,
+                       TensorView y_TN, std::span<std::byte> scratch, ThreadPool& pool) {
+  check_call(x_TK, weight.K, weight, y_TN, weight.N);
+  TESSERA_CHECK(bias_N.empty() || (bias_N.num_elements() == weight.N && bias_N.dtype() == x_TK.dtype()),
+                "bias {}", bias_N.shape().to_string());
+  if (x_TK.dim(0) == 0) return;
+  if (weight.kind == Quantization::kInt8) {
+    const auto* const scales = reinterpret_cast<const float*>(weight.scales(0));
+    return multiply_int8(x_TK, {int8_codes(weight.codes(0)), weight.K, true, nullptr, scales}, bias_N, y_TN,
+                         scratch, pool);
+  }
+  for_each_panel(y_TN, weight.K, /*is_forward=*/true, x_TK.dtype(), scratch, pool,
+                 [&](const PanelScratch& of_panel, int64_t row, int64_t width) {
+                   fill_panel(weight, row, 0, of_panel.panel, pool);
+                   const ConstTensorView bias = bias_N.empty() ? bias_N : bias_N.rows(row, row + width);
+                   gemm_forward(x_TK, ConstTensorView(of_panel.panel), bias, of_panel.result,
+                                of_panel.product, pool);
+                 });
+}
+
+void quantized_backward_input(ConstTensorView dy_TN, const ConstQuantizedMatrix& weight, TensorView dx_TK,
+                              std::span<std::byte> scratch, ThreadPool& pool) {
+  check_call(dy_TN, weight.N, weight, dx_TK, weight.K);
+  if (dy_TN.dim(0) == 0) return;
+  if (weight.kind == Quantization::kInt8) {
+    const auto* const factors = reinterpret_cast<const float*>(weight.scales(0));
+    return multiply_int8(dy_TN, {int8_codes(weight.codes(0)), weight.K, false, factors, nullptr}, {}, dx_TK,
+                         scratch, pool);
+  }
+  for_each_panel(dx_TK, weight.N, /*is_forward=*/false, dy_TN.dtype(), scratch, pool,
+                 [&](const PanelScratch& of_panel, int64_t column, int64_t /*width*/) {
+                   fill_panel(weight, 0, column, of_panel.panel, pool);
+                   gemm_backward_input(dy_TN, ConstTensorView(of_panel.panel), of_panel.result,
+                                       Update::kOverwrite, of_panel.product, pool);
+                 });
+}
+
+}  // namespace tessera

@@ -1,0 +1,361 @@
+#include "kernels/quantized_weight/quantized_weight.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "kernels/quantized_weight/quantized_weight_impl.h"
+#include "support/kernel_test_util.h"
+
+namespace tessera {
+namespace {
+
+constexpr Quantization kKinds[] = {Quantization::kInt8, Quantization::kNf4, Quantization::kNf4Double};
+
+// A weight, its quantised form, and what that form stands for, by the formulas of quantized_form.h.
+struct QuantizedExample {
+  QuantizedExample(Quantization kind, int64_t N, int64_t K, uint64_t seed) : w_NK(DType::kF32, {N, K}) {
+    w_NK.fill_normal(seed, 0.05f);
+    memory.resize(static_cast<size_t>(QuantizedMatrix<std::byte>{kind, nullptr, N, K}.size_bytes()));
+    matrix = {kind, memory.data(), N, K};
+    ThreadPool pool(2);
+    quantize_rows(w_NK.view(), 0, matrix, pool);
+  }
+  ConstQuantizedMatrix view() const { return {matrix.kind, matrix.data, matrix.N, matrix.K}; }
+
+  int code(int64_t n, int64_t k) const {
+    const std::byte* codes = matrix.codes(n);
+    if (matrix.kind == Quantization::kInt8) return static_cast<int8_t>(codes[k]);
+    return static_cast<int>(codes[k / 2] >> (k % 2 == 0 ? 4 : 0)) & 15;
+  }
+  double scale(int64_t n, int64_t k) const {
+    const auto* floats = reinterpret_cast<const float*>(matrix.scales(n));
+    if (matrix.kind == Quantization::kInt8) return *floats;
+    const int64_t block = k / 64;
+    if (matrix.kind == Quantization::kNf4) return floats[block];
+    const auto* pair = reinterpret_cast<const float*>(matrix.offsets(n)) + block / 256 * 2;
+    return pair[0] + pair[1] * static_cast<float>(static_cast<int8_t>(matrix.scales(n)[block]));
+  }
+  float value(int64_t n, int64_t k) const {
+    const int q = code(n, k);
+    return static_cast<float>(matrix.kind == Quantization::kInt8 ? q : kNf4Values[q]) *
+           static_cast<float>(scale(n, k));
+  }
+
+  GuardedTensor w_NK;
+  std::vector<std::byte> memory;
+  QuantizedMatrix<std::byte> matrix;
+};
+
+// Odd tails of codes, blocks and groups of blocks.
+struct Size {
+  int64_t N, K;
+};
+constexpr Size kSizes[] = {{1, 1}, {3, 63}, {5, 64}, {2, 129}, {7, 1000}, {2, 256 * 64 + 65}};
+
+TEST(QuantizeRows, Int8KeepsEveryWeightWithinHalfAStep) {
+  for (const auto& [N, K] : kSizes) {
+    const QuantizedExample of(Quantization::kInt8, N, K, 1);
+    for (int64_t n = 0; n < N; ++n) {
+      int largest = 0;
+      for (int64_t k = 0; k < K; ++k) {
+        largest = std::max(largest, std::abs(of.code(n, k)));
+        ASSERT_NEAR(of.value(n, k), of.w_NK[n * K + k], 0.50001 * of.scale(n, k)) << n << ' ' << k;
+      }
+      EXPECT_EQ(largest, 127);
+    }
+  }
+}
+
+TEST(QuantizeRows, Nf4TakesTheNearestOfItsValues) {
+  for (const auto& [N, K] : kSizes) {
+    const QuantizedExample of(Quantization::kNf4, N, K, 2);
+    for (int64_t n = 0; n < N; ++n) {
+      for (int64_t k = 0; k < K; ++k) {
+        double largest = 0;
+        for (int64_t i = k / 64 * 64; i < std::min(k / 64 * 64 + 64, K); ++i) {
+          largest = std::max(largest, std::abs(of.w_NK[n * K + i]));
+        }
+        ASSERT_EQ(of.scale(n, k), largest);
+        const double w = of.w_NK[n * K + k];
+        double nearest = HUGE_VAL;
+        for (const float value : kNf4Values) nearest = std::min(nearest, std::abs(value * largest - w));
+        ASSERT_NEAR(std::abs(of.value(n, k) - w), nearest, 1e-6 * largest) << n << ' ' << k;
+      }
+    }
+  }
+}
+
+TEST(QuantizeRows, DoubleQuantizationMovesScalesByHalfAStep) {
+  for (const auto& [N, K] : kSizes) {
+    const QuantizedExample once(Quantization::kNf4, N, K, 3), twice(Quantization::kNf4Double, N, K, 3);
+    for (int64_t n = 0; n < N; ++n) {
+      for (int64_t k = 0; k < K; ++k) {
+        ASSERT_EQ(twice.code(n, k), once.code(n, k));
+        const auto* pair = reinterpret_cast<const float*>(twice.matrix.offsets(n)) + k / 64 / 256 * 2;
+        ASSERT_NEAR(twice.scale(n, k), once.scale(n, k), 0.5001 * pair[1] + 1e-7 * pair[0]);
+      }
+    }
+  }
+}
+
+// Bytes per weight of a matrix of Llama 3 8B: codes, then scales.
+TEST(QuantizedMatrix, HasTheSizeThatIsPlanned) {
+  const auto bytes_per_weight = [](Quantization kind) {
+    const ConstQuantizedMatrix matrix = {kind, nullptr, 14336, 4096};
+    return static_cast<double>(matrix.size_bytes()) / (14336.0 * 4096);
+  };
+  EXPECT_EQ(bytes_per_weight(Quantization::kInt8), 1 + 4.0 / 4096);
+  EXPECT_EQ(bytes_per_weight(Quantization::kNf4), 0.5 + 4.0 / 64);
+  EXPECT_EQ(bytes_per_weight(Quantization::kNf4Double), 0.5 + 1.0 / 64 + 8.0 / 4096);
+}
+
+// Ranks quantise a matrix in parts; the bits are those of the whole.
+TEST(QuantizeRows, GivesTheSameBitsRowByRow) {
+  ThreadPool pool(3);
+  for (const Quantization kind : kKinds) {
+    QuantizedExample of(kind, 5, 199, 4);
+    const std::vector<std::byte> whole = of.memory;
+    std::ranges::fill(of.memory, std::byte{0});
+    for (int64_t n = 4; n >= 0; --n) quantize_rows(of.w_NK.view().rows(n, n + 1), n, of.matrix, pool);
+    EXPECT_TRUE(of.memory == whole);
+  }
+}
+
+TEST(QuantizeRows, ZerosStayZero) {
+  for (const Quantization kind : kKinds) {
+    QuantizedExample of(kind, 2, 70, 5);
+    of.w_NK.fill(0);
+    ThreadPool pool(1);
+    quantize_rows(of.w_NK.view(), 0, of.matrix, pool);
+    for (int64_t k = 0; k < 70; ++k) EXPECT_EQ(of.value(1, k), 0);
+  }
+}
+
+template <typename A>
+void expect_rows_as_reference(DType dtype) {
+  const auto& expected = quantized_rows_ref().front().kernels.template rows<A>();
+  for (const auto& implementation : quantized_rows_table().usable()) {
+    const auto& rows = implementation.kernels.template rows<A>();
+    for (const int64_t count : {1, 7, 8, 9, 15, 16, 17, 31, 33, 64, 65, 127, 200}) {
+      for (const float special : {0.5f, 1e30f, 1e-38f, std::numeric_limits<float>::infinity(),
+                                  std::numeric_limits<float>::quiet_NaN()}) {
+        SCOPED_TRACE(fmt::format("{}, {} elements, {}", describe(implementation), count, special));
+        GuardedTensor x(dtype, {count}), factors(DType::kF32, {count});
+        x.fill_normal(6);
+        if (special < 1e-20f) x.fill(0);
+        factors.fill_normal(7);
+        x.set(count / 2, special);
+        const A* const data = x.view().template as<A>();
+        const size_t size = static_cast<size_t>(count);
+        std::vector<int8_t> codes(size + 1, 99), other(size + 1, 99);
+        for (const float* const factor :
+             {factors.view().template as<float>(), static_cast<float*>(nullptr)}) {
+          const float scale = rows.quantize(data, factor, count, codes.data());
+          const float want = expected.quantize(data, factor, count, other.data());
+          EXPECT_TRUE(scale == want || (std::isnan(scale) && std::isnan(want))) << scale << ' ' << want;
+          EXPECT_EQ(codes, other);
+        }
+        const std::vector<int32_t> sums(size, 123456789);
+        GuardedTensor y(dtype, {count}), z(dtype, {count}), wide(DType::kF32, {count}),
+            wide_z(DType::kF32, {count});
+        rows.scale_sums(sums.data(), 1e-4f, factors.view().template as<float>(), data, count,
+                        y.view().template as<A>());
+        expected.scale_sums(sums.data(), 1e-4f, factors.view().template as<float>(), data, count,
+                            z.view().template as<A>());
+        EXPECT_EQ(y.bits(), z.bits());
+        rows.scale_sums_to_float(sums.data(), 3.0f, nullptr, nullptr, count,
+                                 wide.view().template as<float>());
+        expected.scale_sums_to_float(sums.data(), 3.0f, nullptr, nullptr, count,
+                                     wide_z.view().template as<float>());
+        EXPECT_EQ(wide.bits(), wide_z.bits());
+        EXPECT_TRUE(y.guards_intact() && wide.guards_intact());
+      }
+      std::vector<uint8_t> codes;
+      for (int64_t i = 0; i < count; i += 2) codes.push_back(static_cast<uint8_t>(37 * i + 11));
+      const std::vector<float> scales = {0.1f, 7.0f, 0.0f, -1.0f};
+      GuardedTensor to(dtype, {count}), want(dtype, {count});
+      rows.dequantize_nf4(codes.data(), scales.data(), count, to.view().template as<A>());
+      expected.dequantize_nf4(codes.data(), scales.data(), count, want.view().template as<A>());
+      EXPECT_EQ(to.bits(), want.bits()) << describe(implementation) << count;
+      EXPECT_TRUE(to.guards_intact());
+    }
+  }
+}
+
+TEST(QuantizedRows, EveryImplementationHasTheBitsOfTheReference) {
+  expect_rows_as_reference<bf16>(DType::kBF16);
+  expect_rows_as_reference<float>(DType::kF32);
+}
+
+TEST(Int8Product, IsExactInEveryImplementation) {
+  const CounterRng rng(8, 0);
+  for (const auto& implementation : int8_product_table().usable()) {
+    for (const auto& [m, n, k] : std::vector<std::array<int64_t, 3>>{
+             {1, 1, 1}, {3, 5, 7}, {17, 33, 65}, {64, 48, 2050}, {512, 256, 96}, {5, 256, 1025}}) {
+      for (const bool transposed : {true, false}) {
+        SCOPED_TRACE(fmt::format("{} {} x {} x {}", describe(implementation), m, n, k));
+        const int64_t a_stride = k + 3, b_stride = (transposed ? k : n) + 1;
+        std::vector<int8_t> a(static_cast<size_t>(m * a_stride)),
+            b(static_cast<size_t>((transposed ? n : k) * b_stride));
+        // The largest codes, in which sums that saturate would show, and random ones.
+        const auto code = [&](uint64_t i) {
+          return static_cast<int8_t>(i % 3 == 0 ? 127 : static_cast<int>(rng.uniform(i) * 254.9f) - 127);
+        };
+        for (size_t i = 0; i < a.size(); ++i) a[i] = code(i);
+        for (size_t i = 0; i < b.size(); ++i) b[i] = code(i + 1000);
+        std::vector<int32_t> c(static_cast<size_t>(m * n));
+        TestScratch scratch(implementation.kernels.scratch_bytes);
+        implementation.kernels.multiply(
+            {m, n, k, a.data(), a_stride, b.data(), b_stride, transposed, c.data()}, scratch.span().data());
+        for (int64_t i = 0; i < m; i += std::max<int64_t>(1, m / 7)) {
+          for (int64_t j = 0; j < n; ++j) {
+            int64_t sum = 0;
+            for (int64_t l = 0; l < k; ++l) {
+              const int64_t at = transposed ? j * b_stride + l : l * b_stride + j;
+              sum += int64_t{a[static_cast<size_t>(i * a_stride + l)]} * b[static_cast<size_t>(at)];
+            }
+            ASSERT_EQ(c[static_cast<size_t>(i * n + j)], sum) << i << ' ' << j;
+          }
+        }
+      }
+    }
+  }
+}
+
+// The formulas of quantized_weight.h in int64 and float64: a_ti the rows that are quantised, q_ij their
+// partners.
+template <typename Code>
+std::vector<Expected> expected_int8(const std::vector<double>& a, int64_t T, int64_t depth, int64_t columns,
+                                    const Code& q, const std::vector<double>& scales,
+                                    const std::vector<double>& bias) {
+  std::vector<Expected> expected;
+  for (int64_t t = 0; t < T; ++t) {
+    float largest = 0;
+    const auto of_row = [&](int64_t i) { return static_cast<float>(a[static_cast<size_t>(t * depth + i)]); };
+    for (int64_t i = 0; i < depth; ++i) largest = std::max(largest, std::abs(of_row(i)));
+    std::vector<int64_t> codes;
+    for (int64_t i = 0; i < depth; ++i) codes.push_back(std::lrint(of_row(i) * (127.0f / largest)));
+    for (int64_t j = 0; j < columns; ++j) {
+      int64_t sum = 0;
+      for (int64_t i = 0; i < depth; ++i) sum += codes[static_cast<size_t>(i)] * q(i, j);
+      const double start = bias.empty() ? 0 : bias[static_cast<size_t>(j)];
+      const double product = static_cast<double>(sum) * largest / 127 * scales[static_cast<size_t>(j)];
+      expected.push_back({product + start, 6 * kFloatEps * (std::abs(product) + std::abs(start))});
+    }
+  }
+  return expected;
+}
+
+struct ProductCase {
+  int64_t T, N, K;
+  DType dtype, result;
+};
+// Several parts of rows and columns, several panels, odd tails; rows beyond those quantised at once.
+const ProductCase kProducts[] = {{1, 1, 1, DType::kBF16, DType::kBF16},
+                                 {5, 33, 65, DType::kF32, DType::kF32},
+                                 {67, 257, 130, DType::kBF16, DType::kF32},
+                                 {513, 40, 300, DType::kBF16, DType::kBF16},
+                                 {2053, 7, 19, DType::kF32, DType::kF32}};
+
+TEST(QuantizedProducts, Int8IsTheFormula) {
+  ThreadPool pool(2);
+  for (const auto& [T, N, K, dtype, result] : kProducts) {
+    SCOPED_TRACE(fmt::format("T {} N {} K {} {}", T, N, K, dtype_name(dtype)));
+    const QuantizedExample of(Quantization::kInt8, N, K, 9);
+    std::vector<double> s;
+    for (int64_t n = 0; n < N; ++n) s.push_back(of.scale(n, 0));
+    GuardedTensor x(dtype, {T, K}), bias(dtype, {N}), y(result, {T, N}), dy(dtype, {T, N}),
+        dx(result, {T, K});
+    x.fill_normal(10);
+    bias.fill_normal(11);
+    dy.fill_normal(12, 1e-5f);
+    TestScratch scratch(quantized_scratch_bytes(of.view(), T, dtype, 2, true));
+    quantized_forward(x.view(), of.view(), bias.view(), y.view(), scratch.span(), pool);
+    expect_within(
+        y,
+        expected_int8(
+            x.values(), T, K, N, [&](int64_t k, int64_t n) { return of.code(n, k); }, s, bias.values()),
+        "forward");
+    std::vector<double> scaled;
+    for (int64_t i = 0; i < T * N; ++i) {
+      scaled.push_back(static_cast<float>(dy[i]) * static_cast<float>(s[static_cast<size_t>(i % N)]));
+    }
+    quantized_backward_input(dy.view(), of.view(), dx.view(), scratch.span(), pool);
+    expect_within(dx,
+                  expected_int8(scaled, T, N, K, [&](int64_t n, int64_t k) { return of.code(n, k); },
+                                std::vector<double>(static_cast<size_t>(K), 1), {}),
+                  "backward");
+  }
+}
+
+TEST(QuantizedProducts, Nf4IsTheProductWithWhatItsCodesStandFor) {
+  ThreadPool pool(2);
+  for (const Quantization kind : {Quantization::kNf4, Quantization::kNf4Double}) {
+    for (const auto& [T, N, K, dtype, result] : kProducts) {
+      SCOPED_TRACE(fmt::format("T {} N {} K {} {}", T, N, K, dtype_name(dtype)));
+      const QuantizedExample of(kind, N, K, 13);
+      GuardedTensor w(dtype, {N, K}), x(dtype, {T, K}), bias(dtype, {N}), y(result, {T, N}),
+          dy(dtype, {T, N}), dx(result, {T, K});
+      for (int64_t i = 0; i < N * K; ++i) w.set(i, of.value(i / K, i % K));
+      x.fill_normal(14);
+      bias.fill_normal(15);
+      dy.fill_normal(16, 1e-5f);
+      std::vector<Expected> want_y, want_dx;
+      for (int64_t t = 0; t < T; ++t) {
+        for (int64_t n = 0; n < N; ++n) {
+          want_y.push_back(
+              expected_sum(K, bias[n], [&, K = K](int64_t k) { return x[t * K + k] * w[n * K + k]; }));
+        }
+        for (int64_t k = 0; k < K; ++k) {
+          want_dx.push_back(
+              expected_sum(N, 0, [&, N = N, K = K](int64_t n) { return dy[t * N + n] * w[n * K + k]; }));
+        }
+      }
+      TestScratch scratch(quantized_scratch_bytes(of.view(), T, dtype, 2, true));
+      quantized_forward(x.view(), of.view(), bias.view(), y.view(), scratch.span(), pool);
+      expect_within(y, want_y, "forward");
+      quantized_backward_input(dy.view(), of.view(), dx.view(), scratch.span(), pool);
+      expect_within(dx, want_dx, "backward");
+    }
+  }
+}
+
+TEST(QuantizedProducts, DoNotDependOnThreads) {
+  for (const Quantization kind : kKinds) {
+    const int64_t T = 600, N = 600, K = 90;
+    const QuantizedExample of(kind, N, K, 17);
+    GuardedTensor x(DType::kBF16, {T, K}), dy(DType::kBF16, {T, N});
+    x.fill_normal(18);
+    dy.fill_normal(19);
+    expect_thread_independent(
+        [&](ThreadPool& pool) {
+          std::vector<GuardedTensor> out = {GuardedTensor(DType::kBF16, {T, N}),
+                                            GuardedTensor(DType::kBF16, {T, K})};
+          TestScratch scratch(quantized_scratch_bytes(of.view(), T, DType::kBF16, pool.num_threads(), true));
+          quantized_forward(x.view(), of.view(), {}, out[0].view(), scratch.span(), pool);
+          quantized_backward_input(dy.view(), of.view(), out[1].view(), scratch.span(), pool);
+          return out;
+        },
+        "quantised products");
+  }
+}
+
+// So that a run with a broken activation stops.
+TEST(QuantizedProducts, ARowThatIsNotFiniteGivesNoFiniteResult) {
+  ThreadPool pool(1);
+  const QuantizedExample of(Quantization::kInt8, 4, 20, 20);
+  GuardedTensor x(DType::kBF16, {2, 20}), y(DType::kBF16, {2, 4});
+  x.fill_normal(21);
+  x.set(3, std::numeric_limits<float>::infinity());
+  TestScratch scratch(quantized_scratch_bytes(of.view(), 2, DType::kBF16, 1, false));
+  quantized_forward(x.view(), of.view(), {}, y.view(), scratch.span(), pool);
+  for (int64_t i = 0; i < 4; ++i) {
+    EXPECT_TRUE(std::isnan(y[i]));
+    EXPECT_TRUE(std::isfinite(y[4 + i]));
+  }
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,172 @@
+// Runs that train adapters beside weights in 8 and 4 bits.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+
+#include "arguments/quantization_arguments.h"
+#include "checkpoint/merge_models.h"
+#include "expect_error.h"
+#include "support/saving_run.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct BaseForm {
+  const char* name;
+  std::optional<int64_t> bits;
+  bool double_scales = false;
+};
+constexpr int64_t kInt8Bits = 8, kNf4Bits = 4;
+const BaseForm kForms[] = {{"int8", kInt8Bits}, {"nf4", kNf4Bits}, {"nf4 double", kNf4Bits, true}};
+
+void set_form(const BaseForm& form, TrainingArguments* args) {
+  args->finetuning_type = "lora";
+  args->lora_rank = 4;
+  args->learning_rate = 1e-2;
+  args->quantization_bit = form.bits;
+  args->bnb_4bit_use_double_quant = form.double_scales;
+}
+
+SavingRun quantized_run(const BaseForm& form, const Ranks& ranks = {}) {
+  SavingRun run(ranks);
+  set_form(form, &run.args);
+  return run;
+}
+
+// The gap that quantising the base of a trained model opens in its loss over the data, before adapters have
+// learnt anything and after.
+TEST(QuantizedBase, LossIsCloseToThatOfTheModelItself) {
+  SavingRun model;
+  model.args.learning_rate = 1e-2;
+  model.args.max_steps = 30;
+  model.args.save_strategy = "no";
+  model.args.eval_dataset = model.args.dataset;
+  model.args.eval_on_start = true;
+  const double untrained = model.run().evaluations.front().loss;
+  const auto losses = [&](const BaseForm& form) {
+    SavingRun run = model;
+    set_form(form, &run.args);
+    run.args.dtype = "bfloat16";
+    run.args.max_steps = 6;
+    run.args.eval_strategy = "steps";
+    run.args.eval_steps = 6;
+    run.args.model = model.output();
+    run.args.output_dir = model.folder() / form.name;
+    const RecordingObserver seen = run.run();
+    return std::array{seen.evaluations.front().loss, seen.evaluations.back().loss};
+  };
+  const auto expected = losses({"plain", std::nullopt});
+  EXPECT_LT(expected[0], 0.8 * untrained);  // it is trained
+  for (const BaseForm& form : kForms) {
+    const auto found = losses(form);
+    EXPECT_LT(found[1], found[0]) << form.name;
+    for (size_t i = 0; i < 2; ++i) {
+      const double gap = found[i] / expected[i] - 1;
+      EXPECT_LT(std::abs(gap), form.bits == kInt8Bits ? 0.004 : 0.06) << form.name << ' ' << i;
+      EXPECT_NE(gap, 0) << form.name;
+      RecordProperty(fmt::format("{} {}", form.name, i), fmt::format("{:.2e}", gap));
+    }
+  }
+}
+
+TEST(QuantizedBase, ResumesBitForBitOnAnyRanks) {
+  struct Case {
+    BaseForm form;
+    RanksCase ranks;
+    const char* dtype;
+  };
+  const Case cases[] = {{kForms[0], {{1, 1}, 0, "auto"}, "bfloat16"},
+                        {kForms[0], {{2, 2}, 3, "per_layer"}, "float32"},
+                        {kForms[1], {{1, 2}, 2, "auto"}, "float32"},
+                        {kForms[2], {{1, 1}, 0, "auto"}, "float32"},
+                        {kForms[2], {{2, 2}, 2, "auto"}, "bfloat16"}};
+  for (const Case& of : cases) {
+    SCOPED_TRACE(of.form.name + of.ranks.name());
+    SavingRun run = quantized_run(of.form, of.ranks.ranks);
+    run.args.gradient_accumulation_steps = 2;
+    run.args.dtype = of.dtype;
+    run.args.zero_stage = of.ranks.stage;
+    run.args.gather_schedule = of.ranks.schedule;
+    run.args.pack_weights = "always";
+    run.run();
+    SavingRun resumed = run;
+    resumed.interrupt_at(3, "resumed");
+    resumed.args.resume_from_checkpoint = "true";
+    resumed.args.pack_weights = "never";
+    resumed.args.gradient_checkpointing = true;
+    EXPECT_EQ(resumed.run().resumed_step, 3);
+    expect_same_run(resumed.output(), run.output());
+  }
+}
+
+// Quantising, and the products of rows, know nothing of ranks: only sums of gradients are added up otherwise.
+TEST(QuantizedBase, HasTheSameLossesOnAnyRanks) {
+  for (const BaseForm& form : kForms) {
+    SavingRun one = quantized_run(form);
+    const RecordingObserver expected = one.run();
+    SavingRun many = quantized_run(form, {2, 2});
+    many.args.model = one.args.model;
+    many.args.dataset = one.args.dataset;
+    const RecordingObserver found = many.run();
+    EXPECT_NEAR(found.steps[0].loss, expected.steps[0].loss, 1e-6 * expected.steps[0].loss) << form.name;
+    for (size_t i = 1; i < 3; ++i) {  // the first epoch, whose steps have the same rows
+      EXPECT_NEAR(found.steps[i].loss, expected.steps[i].loss, 1e-3 * expected.steps[i].loss) << form.name;
+    }
+  }
+}
+
+// What is saved is an adapter like any other; merged, it is added to the weights as they are on disk.
+TEST(QuantizedBase, WritesAnAdapterOfTheModelOnDisk) {
+  SavingRun run = quantized_run(kForms[0]);
+  run.args.save_dtype = "float32";
+  run.args.eval_dataset = run.args.dataset;
+  run.args.eval_strategy = "steps";
+  run.args.eval_steps = 6;
+  const auto before = read_tensors(run.args.model);
+  const double expected = run.run().evaluations.back().loss;
+  EXPECT_EQ(read_tensors(run.args.model), before);
+  const nlohmann::json config = read_json(run.output() / "adapter_config.json");
+  EXPECT_EQ(config["base_model_name_or_path"], run.args.model);
+  EXPECT_EQ(config.dump().find("quant"), std::string::npos);
+  ThreadPool pool(2);
+  const fs::path merged = run.folder() / "merged";
+  merge_models({run.args.model}, {.weights = {1}, .adapters = {run.output()}, .save_dtype = DType::kF32},
+               merged, pool);
+  SavingRun after = run;
+  after.args.finetuning_type = "full";
+  after.args.quantization_bit.reset();
+  after.args.model = merged;
+  after.args.output_dir = run.folder() / "after";
+  after.args.eval_on_start = true;
+  after.args.max_steps = 1;
+  EXPECT_NEAR(after.run().evaluations.front().loss, expected, 1e-3 * expected);
+}
+
+TEST(QuantizedBase, IsPlannedOncePerNode) {
+  std::map<std::string, int64_t> sizes;
+  for (const BaseForm& form : kForms) {
+    const RecordingObserver seen = quantized_run(form, {1, 2}).run();
+    for (const MemoryItem& item : seen.plan.memory.items) {
+      if (item.name != "frozen") continue;
+      EXPECT_EQ(item.scope, MemoryScope::kNode);
+      sizes[form.name] = item.size_bytes;
+    }
+  }
+  // The embedding, norms and head stay as they are.
+  const ParameterLayout layout = parameter_layout(tiny_config());
+  int64_t kept = 0, matrices = 0;
+  for (const Parameter& parameter : layout.parameters()) {
+    (parameter.kind == ParameterKind::kMatrix ? matrices : kept) += parameter.num_elements;
+  }
+  EXPECT_GE(sizes["int8"], 4 * kept + matrices);
+  EXPECT_LT(sizes["int8"], 4 * kept + matrices * 11 / 10 + 64 * 100);
+  EXPECT_LT(sizes["nf4"], sizes["int8"]);
+  EXPECT_GT(sizes["nf4"], 4 * kept + matrices / 2);
+}
+
+}  // namespace
+}  // namespace tessera
