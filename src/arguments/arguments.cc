@@ -135,8 +135,16 @@ void resolve_optimizer_in_backward(const FlagTable& table, int64_t world_size, T
     }
     return;
   }
-  if (world_size > 1) {
-    fail(ExitCode::kBadConfig, "optimizer_in_backward needs one rank, found {}: zero_stage shards gradients",
+  if (world_size > 1 && *args->zero_stage < 2) {
+    fail(ExitCode::kBadConfig,
+         "optimizer_in_backward on several ranks needs zero_stage 2 or 3, which divide gradients among them, "
+         "found {}",
+         *args->zero_stage);
+  }
+  if (world_size > 1 && args->clip_mode == "layer") {
+    fail(ExitCode::kBadConfig,
+         "clip_mode layer needs one rank, found {}: on several no rank has the gradients of a whole layer; "
+         "choose global or previous",
          world_size);
   }
   if (args->merge_micro_batches == "never") {
@@ -374,7 +382,7 @@ void resolve_training_arguments(const FlagTable& table, int64_t world_size, Trai
   resolve_checkpointing(table, *args);
   resolve_ranks(table, world_size, args);
   resolve_optimizer_in_backward(table, world_size, args);
-  resolve_offload(table, args);
+  resolve_offload(table, world_size, args);
   resolve_data_order(table, args);
   check_streaming(*args);
   check_quiet(*args);
