@@ -203,7 +203,7 @@ class ConfigReader {
     }
     const Json aio = keys_.value("aio", Json::object());
     if (!has_param && config_.offload_optimizer_device != "nvme") {
-      if (!aio.empty()) note_in_memory("aio");
+      if (keys_.contains("aio")) note_in_memory("aio");
       return;
     }
     config_.aio_block_size = setting<int64_t>(aio, "block_size").value;
