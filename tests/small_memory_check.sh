@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # small_memory_check.sh TESSERA: scripts/train-8b-24gb.sh on a small shape, under a memory limit (cgroup) that the same
-# training in memory breaks: it trains, is asked for more steps and resumes from its checkpoint.
+# training in memory breaks: it trains, is asked for more steps, resumes from its checkpoint, is killed in a step, leaves
+# nothing in offload_dir, and resumes again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 program=$(realpath "$1")
@@ -34,10 +35,20 @@ export TESSERA=$program TRAIN_8B_DIR=$folder/run TRAIN_8B_CONFIG=$folder/config.
 export TRAIN_8B_SAVE_STEPS=1 TRAIN_8B_MEMORY=320MiB TRAIN_8B_OPTIM=${SMALL_MEMORY_OPTIM:-adamw_torch}
 
 TRAIN_8B_STEPS=2 limited scripts/train-8b-24gb.sh >"$folder/first.log" 2>&1 || { cat "$folder/first.log"; exit 1; }
-TRAIN_8B_STEPS=3 limited scripts/train-8b-24gb.sh >"$folder/second.log" 2>&1 || { cat "$folder/second.log"; exit 1; }
+TRAIN_8B_STEPS=4 limited scripts/train-8b-24gb.sh >"$folder/killed.log" 2>&1 &
+steps=$folder/run/model/metrics.jsonl
+until [ "$(grep -c loss "$steps")" -ge 3 ]; do
+  kill -0 $! || { cat "$folder/killed.log"; exit 1; }
+  sleep 0.1
+done
+while [ -n "$(cat "$group/cgroup.procs")" ]; do xargs -r kill -KILL <"$group/cgroup.procs" || true; done
+wait $! && { echo "ended before it was killed"; cat "$folder/killed.log"; exit 1; }
+left=$(ls -A "$folder/run/offload")
+[ -z "$left" ] || { echo "left in offload_dir: $left"; exit 1; }
+TRAIN_8B_STEPS=4 limited scripts/train-8b-24gb.sh >"$folder/second.log" 2>&1 || { cat "$folder/second.log"; exit 1; }
 grep -q "resum" "$folder/second.log" || { echo "did not resume"; cat "$folder/second.log"; exit 1; }
-lines=$(grep -c '"loss": *[0-9]' "$folder/run/model/metrics.jsonl")
-[ "$lines" = 3 ] || { echo "$lines steps with a loss, expected 3"; cat "$folder/run/model/metrics.jsonl"; exit 1; }
+lines=$(grep -c '"loss": *[0-9]' "$steps")
+[ "$lines" = 4 ] || { echo "$lines steps with a loss, expected 4"; cat "$steps"; exit 1; }
 
 status=0
 limited "$program" train --model "$folder/run/start" --dataset 'docs/*.md' --output_dir "$folder/in-memory" --packing \

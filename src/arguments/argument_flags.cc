@@ -234,14 +234,16 @@ void declare_optimizer(FlagTable* table, TrainingArguments* args) {
       ->add("optimizer_in_backward", &args->optimizer_in_backward,
             "Update every layer in the backward pass, as soon as its gradients are complete, so that the "
             "gradients of the whole model never exist: 4 bytes per parameter less, apart from the largest "
-            "layer's. One rank; micro-batches of a step are merged. The result is the same.")
+            "layer's. Micro-batches of a step are merged; several ranks need zero_stage 2 or 3. The result "
+            "is the "
+            "same.")
       .aliases = {"optimizer_in_bwd"};
   table->add_choice(
       "clip_mode", &args->clip_mode, {"global", "previous", "layer"},
       "Which norm max_grad_norm limits with optimizer_in_backward: global is that of the step, as without "
       "it, for which the step is computed twice, first for its norm alone; previous is that of the step "
       "before (the first step is computed twice); layer is that of every layer, embedding and head by "
-      "itself.");
+      "itself, on one rank.");
   table->add_choice(
       "loss_spike_policy", &args->loss_spike_policy, {"warn", "skip", "stop"},
       "What to do when a step's loss or gradient norm stands out from those before it: warn and continue, "

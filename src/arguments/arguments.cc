@@ -137,8 +137,16 @@ void resolve_optimizer_in_backward(const FlagTable& table, int64_t world_size, T
     }
     return;
   }
-  if (world_size > 1) {
-    fail(ExitCode::kBadConfig, "optimizer_in_backward needs one rank, found {}: zero_stage shards gradients",
+  if (world_size > 1 && *args->zero_stage < 2) {
+    fail(ExitCode::kBadConfig,
+         "optimizer_in_backward on several ranks needs zero_stage 2 or 3, which divide gradients among them, "
+         "found {}",
+         *args->zero_stage);
+  }
+  if (world_size > 1 && args->clip_mode == "layer") {
+    fail(ExitCode::kBadConfig,
+         "clip_mode layer needs one rank, found {}: on several no rank has the gradients of a whole layer; "
+         "choose global or previous",
          world_size);
   }
   if (args->merge_micro_batches == "never") {
@@ -394,7 +402,7 @@ void resolve_training_arguments(const FlagTable& table, int64_t world_size, Trai
 
 void resolve_form(const FlagTable& table, int64_t world_size, TrainingArguments* args) {
   resolve_optimizer_in_backward(table, world_size, args);
-  resolve_offload(table, args);
+  resolve_offload(table, world_size, args);
 }
 
 int64_t interval_in_steps(double interval, int64_t num_training_steps) {

@@ -119,11 +119,19 @@ TEST_F(ArgumentsTest, UpdatesInBackwardRefuseWhatWouldComeTooLate) {
   give("optimizer_in_backward", "true");
   resolve();
   EXPECT_FALSE(args_.computes_norm_first());
+  args_.zero_stage.reset();  // one rank has stage 0
   try {
     resolve_training_arguments(table_, 2, &args_);
     ADD_FAILURE() << "two ranks are not refused";
   } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("optimizer_in_backward needs one rank, found 2"));
+    EXPECT_THAT(error.what(), HasSubstr("clip_mode layer needs one rank, found 2"));
+  }
+  give("zero_stage", "1");
+  try {
+    resolve_training_arguments(table_, 2, &args_);
+    ADD_FAILURE() << "stage 1 is not refused";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("optimizer_in_backward on several ranks needs zero_stage 2 or 3"));
   }
   give("loss_spike_policy", "skip");
   EXPECT_THAT(contradiction(), HasSubstr("loss_spike_policy skip cannot keep optimizer_in_backward from"));

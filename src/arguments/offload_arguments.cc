@@ -43,8 +43,8 @@ void declare_offload_flags(FlagTable* table, TrainingArguments* args) {
       "offload_param_device", &args->offload_param_device, {"none", "cpu", "nvme"},
       "Where the weights of decoder layers are kept: in memory (none, cpu) or in a file in offload_dir "
       "(nvme). With nvme, memory holds embedding, head, the layer in use and its neighbours; the next layer "
-      "is read, and the last one written back, while this one is computed. Requires optimizer_in_backward, "
-      "and therefore a single rank. The result is the same.");
+      "is read, and the last one written back, while this one is computed. Requires optimizer_in_backward "
+      "and a single rank. The result is the same.");
   Flag& folder =
       table->add("offload_dir", &args->offload_dir,
                  "Folder for what is kept on a disk; a fast local one. Its files have no names while they "
@@ -71,7 +71,7 @@ void declare_offload_flags(FlagTable* table, TrainingArguments* args) {
                   "Room on the disk of offload_dir that fit may use. Defaults to what is free.");
 }
 
-void resolve_offload(const FlagTable& table, TrainingArguments* args) {
+void resolve_offload(const FlagTable& table, int64_t world_size, TrainingArguments* args) {
   if (args->aio_block_size % kDirectAlignment != 0) {
     fail(ExitCode::kBadConfig, "aio_block_size: expected a multiple of {}, found {}", kDirectAlignment,
          args->aio_block_size);
@@ -82,6 +82,12 @@ void resolve_offload(const FlagTable& table, TrainingArguments* args) {
     fail(ExitCode::kBadConfig,
          "offload_param_device nvme needs optimizer_in_backward: otherwise the update after the passes reads "
          "and writes all weights once more");
+  }
+  if (has_weights && world_size > 1) {
+    fail(ExitCode::kBadConfig,
+         "offload_param_device nvme needs one rank, found {}: zero_stage 3 with gather_schedule per_layer "
+         "divides weights among nodes",
+         world_size);
   }
   if (has_weights && args->pack_weights == "always") {
     fail(ExitCode::kBadConfig,

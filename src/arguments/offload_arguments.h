@@ -10,6 +10,6 @@ namespace tessera {
 void declare_offload_flags(FlagTable* table, TrainingArguments* args);
 
 // Sets offload_dir if something goes there. Error(kBadConfig) if a setting makes no sense.
-void resolve_offload(const FlagTable& table, TrainingArguments* args);
+void resolve_offload(const FlagTable& table, int64_t world_size, TrainingArguments* args);
 
 }  // namespace tessera

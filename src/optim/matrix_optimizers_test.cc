@@ -85,7 +85,7 @@ std::vector<float> normal_floats(int64_t count, uint64_t seed, float scale = 1) 
 
 Doubles to_doubles(std::span<const float> values) { return {values.begin(), values.end()}; }
 
-constexpr double kRate = 3e-2, kDecay = 0.1, kScale = 0.5;
+constexpr double kMatrixRate = 3e-2, kDecay = 0.1, kScale = 0.5;
 
 // A parameter and its state in float64.
 struct ExpectedParameter {
@@ -106,7 +106,7 @@ struct ExpectedParameter {
                                                      : 0.2 * std::sqrt(std::max(rows, columns));
     const Matrix direction = orthogonalized(update);
     for (size_t i = 0; i < weight.size(); ++i) {
-      weight[i] = weight[i] * (1 - kRate * kDecay) - kRate * ratio * direction.values[i];
+      weight[i] = weight[i] * (1 - kMatrixRate * kDecay) - kMatrixRate * ratio * direction.values[i];
     }
   }
 
@@ -141,7 +141,7 @@ struct ExpectedParameter {
     }
     const double rms = norm(update) / std::sqrt(static_cast<double>(update.size()));
     for (size_t i = 0; i < weight.size(); ++i) {
-      weight[i] = weight[i] * (1 - kRate * kDecay) - kRate * update[i] / std::max(1.0, rms);
+      weight[i] = weight[i] * (1 - kMatrixRate * kDecay) - kMatrixRate * update[i] / std::max(1.0, rms);
     }
   }
 };
@@ -197,7 +197,7 @@ struct MatrixRun {
       half_gradients[i] = to_bf16(values[i]);
       gradients[i] = to_float(half_gradients[i]);
     }
-    state->update({step, kRate, kScale});
+    state->update({step, kMatrixRate, kScale});
   }
   std::vector<float> masters() const {
     std::vector<float> values(weights.size());
@@ -335,7 +335,7 @@ TEST(NewtonSchulz, BringsSingularValuesCloseToOne) {
 TEST(Adafactor, AGradientOfZeroMovesNothing) {
   MatrixRun run(make_optimizer("adafactor", {}), DType::kF32, DType::kF32, 1);
   const std::vector<float> before = run.masters();
-  run.state->update({1, kRate});
+  run.state->update({1, kMatrixRate});
   EXPECT_EQ(run.masters(), before);
 }
 

@@ -180,14 +180,19 @@ void OptimizerState::for_each_block(const ParameterRange& range, const Body& bod
   }
 }
 
+double OptimizerState::gradient_squares(int64_t range) const {
+  double sum = 0;
+  for_each_block(ranges_[static_cast<size_t>(range)],
+                 [&](int64_t /*begin*/, std::span<const float> gradient) {
+                   sum += sum_of_squares(gradient, norm_scratch_.as<std::byte>(), *pool_);
+                 });
+  return sum;
+}
+
 double OptimizerState::gradient_norm() const {
   // Range by range, because alignment gaps may hold anything.
   double sum = 0;
-  for (const ParameterRange& range : ranges_) {
-    for_each_block(range, [&](int64_t /*begin*/, std::span<const float> gradient) {
-      sum += sum_of_squares(gradient, norm_scratch_.as<std::byte>(), *pool_);
-    });
-  }
+  for (int64_t range = 0; range < std::ssize(ranges_); ++range) sum += gradient_squares(range);
   return std::sqrt(sum);
 }
 

@@ -55,7 +55,9 @@ class OptimizerState {
   const Optimizer& optimizer() const { return *optimizer_; }
   int64_t num_ranges() const { return std::ssize(ranges_); }
 
-  // Square root of the sum of squares of the gradients of all ranges; independent of the number of threads.
+  // Sum of squares of the gradients of a range, and the square root of all of them, added up in the order of
+  // the ranges; independent of the number of threads.
+  double gradient_squares(int64_t range) const;
   double gradient_norm() const;
   // Updates ranges [first, last): a step may be taken in pieces.
   void update(int64_t first, int64_t last, const OptimizerStep& step);

@@ -78,6 +78,50 @@ TEST(OptimizerInBackward, GivesTheSameBytesAsUpdatesAfterThePass) {
   }
 }
 
+struct RanksFormCase {
+  RanksCase ranks;
+  const char* dtype;
+  bool is_tied;
+  const char* pack_weights;
+  double max_grad_norm;
+  const char* state;  // offload_optimizer_device
+};
+
+TEST(OptimizerInBackward, GivesTheSameBytesOnSeveralRanks) {
+  const RanksFormCase cases[] = {{{{1, 2}, 2, "auto"}, "bfloat16", false, "always", 0.05, "none"},
+                                 {{{1, 4}, 3, "auto"}, "float32", true, "auto", 0, "nvme"},
+                                 {{{2, 1}, 2, "per_step"}, "bfloat16", true, "never", 0.05, "none"},
+                                 {{{2, 2}, 3, "per_layer"}, "bfloat16", false, "auto", 0.05, "nvme"},
+                                 {{{4, 1}, 3, "per_layer"}, "bfloat16", false, "never", 0, "none"}};
+  for (const RanksFormCase& of : cases) {
+    SCOPED_TRACE(of.ranks.name());
+    ModelConfig config = tiny_config();
+    config.tie_word_embeddings = of.is_tied;
+    config.num_hidden_layers = 5;
+    SavingRun run(of.ranks.ranks, config);
+    run.args.merge_micro_batches = "always";
+    run.args.zero_stage = of.ranks.stage;
+    run.args.gather_schedule = of.ranks.schedule;
+    run.args.stage3_prefetch_bucket_size = 0;
+    run.args.dtype = of.dtype;
+    run.args.pack_weights = of.pack_weights;
+    run.args.max_grad_norm = of.max_grad_norm;
+    run.run();
+    const fs::path expected = run.output();
+    run.args.offload_optimizer_device = of.state;
+    run.args.offload_dir = std::string(of.state) == "nvme" ? run.folder() / "offload" : fs::path();
+    train_in_backward(run, "in backward");
+    expect_same_run(run.output(), expected);
+    EXPECT_EQ(tensor_files(run.output()), tensor_files(expected));
+
+    run.args.output_dir = run.folder() / "resumed";
+    run.args.resume_from_checkpoint = "auto";
+    run.run_until_signal(3);
+    run.run();
+    expect_same_run(run.output(), expected);
+  }
+}
+
 TEST(OptimizerInBackward, EachFormResumesTheCheckpointsOfTheOther) {
   SavingRun run = merged_run();
   run.args.dtype = "bfloat16";

@@ -89,10 +89,12 @@ void draw_division(Draw& draw, const Machine& machine, TrainingArguments* args) 
   args->gradient_checkpointing = draw.coin();
   args->gradient_checkpointing_mode = draw.one_of({"full", "selective", "offload"});
   args->merge_micro_batches = draw.one_of({"auto", "always", "never"});
+  const bool is_alone = machine.ranks.world_size() == 1;
   args->optimizer_in_backward =
-      machine.ranks.world_size() == 1 && args->finetuning_type == "full" && draw.coin();
+      (is_alone || *args->zero_stage >= 2) && args->finetuning_type == "full" && draw.coin();
   if (args->optimizer_in_backward) args->merge_micro_batches = "always";
-  args->offload_param_device = args->optimizer_in_backward ? draw.one_of({"none", "nvme"}) : "none";
+  args->offload_param_device =
+      args->optimizer_in_backward && is_alone ? draw.one_of({"none", "nvme"}) : "none";
   args->pack_weights = draw.one_of({"auto", "always", "never"});
   const bool leaves_node = args->gather_schedule == "per_layer" && machine.ranks.num_nodes > 1;
   if ((leaves_node || args->offload_param_device == "nvme") && args->pack_weights == "always") {

@@ -53,7 +53,7 @@ void Trainer::update_in_second_run(const RowLists& passes, StepMetrics* metrics)
   metrics->times.attention_s += again.operations.attention_s;
   metrics->times.elementwise_s += again.operations.elementwise_s;
   metrics->times.optimizer_s = parameters_->backward_update()->seconds();
-  const StepPart& first = exchange_.parts.front();
+  const StepPart& first = exchange_.parts[static_cast<size_t>(world().rank)];
   if (again.gradient_squares == first.gradient_squares && again.loss_sum == first.loss_sum) return;
   fail(ExitCode::kNumerics,
        "step {}: computed twice, for the gradient norm and for the update, with different results (loss sums "

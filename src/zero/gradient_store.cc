@@ -24,11 +24,12 @@ int64_t float_bytes(int64_t num_elements) { return num_elements * static_cast<in
 }  // namespace
 
 GradientStore::GradientStore(const ZeroLayout& layout, const ZeroSettings& settings, const ShardPlan& plan,
-                             Communicator& comm, ThreadPool& pool)
+                             Communicator& comm, ThreadPool& pool, std::function<void(int64_t group)> on_sum)
     : settings_(settings),
       plan_(plan),
       comm_(&comm),
       pool_(&pool),
+      on_sum_(std::move(on_sum)),
       direct_(!needs_layer_buffers(layout, settings)),
       whole_(accumulates_whole_gradient(layout, settings)),
       uses_network_(layout.num_nodes > 1),
@@ -36,6 +37,8 @@ GradientStore::GradientStore(const ZeroLayout& layout, const ZeroSettings& setti
       local_rank_(comm.world().local_rank) {
   TESSERA_CHECK(settings.gradient_dtype == DType::kF32 || settings.gradient_dtype == DType::kBF16,
                 "accumulators are {}", dtype_name(settings.gradient_dtype));
+  TESSERA_CHECK(!on_sum_ || (!direct_ && whole_ == !uses_network_), "stage {}, {} passes", settings.stage,
+                settings.passes_per_step);
   int64_t num_accumulated = 0, largest_share = 0, largest_layer = 0, largest_end = 0;
   const int64_t last = plan.num_groups() - 1;
   for (int64_t g = 0; g <= last; ++g) {
@@ -46,8 +49,9 @@ GradientStore::GradientStore(const ZeroLayout& layout, const ZeroSettings& setti
       at += part.size();
     }
     largest_share = std::max(largest_share, at);
-    accumulator_begin_.push_back(num_accumulated);
-    num_accumulated += whole_ ? at : own_in_share(g).size();
+    const int64_t size = whole_ ? at : own_in_share(g).size();
+    accumulator_begin_.push_back(on_sum_ ? 0 : num_accumulated);
+    num_accumulated = on_sum_ ? std::max(num_accumulated, size) : num_accumulated + size;
     // With tied embeddings the final norm is a group of its own, open together with the embedding; it takes a
     // layer's buffer.
     const bool is_layer = g > 0 && (g < last || plan.group(g).size() < plan.group(0).size() / 2);
@@ -165,7 +169,11 @@ void GradientStore::sum_next() {
   num_summed_ = next.number;
   counters_.publish(kSummed, num_summed_);
   // Staged shares of whole gradients already include the accumulators.
-  if (reduces) start_reduction(group, share, next.number, whole_ ? Update::kOverwrite : update);
+  if (reduces) {
+    start_reduction(group, share, next.number, whole_ ? Update::kOverwrite : update);
+  } else if (on_sum_) {
+    on_sum_(group);
+  }
 }
 
 template <typename Body>
@@ -251,11 +259,12 @@ void GradientStore::finish_oldest_reduction() {
   } else {
     staging_free_.push_back(reinterpret_cast<std::byte*>(reduction.data));
   }
+  if (on_sum_) on_sum_(reduction.group);
 }
 
 void GradientStore::finish_pass() {
   while (!closed_.empty()) sum_next();
-  if (!is_last_pass_) return;
+  if (!is_last_pass_ && !on_sum_) return;
   while (!reductions_.empty()) finish_oldest_reduction();
   if (settings_.stage == 0 && uses_network_) share_sums();
 }

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <vector>
 
 #include "base/memory.h"
@@ -27,8 +28,11 @@ namespace tessera {
 class GradientStore {
  public:
   // Collective; allocates. The communicator and the pool must outlive this.
+  // With optimizer_in_backward, `on_sum` is called from close(), open() and finish_pass() for each group
+  // whose sum over all ranks is complete in this rank's part of gradients(), until it returns. No rank uses
+  // the group's weights any more in this pass. Such a step has one pass, and with several nodes stage 2 or 3.
   GradientStore(const ZeroLayout& layout, const ZeroSettings& settings, const ShardPlan& plan,
-                Communicator& comm, ThreadPool& pool);
+                Communicator& comm, ThreadPool& pool, std::function<void(int64_t group)> on_sum = {});
 
   // The model adds to the results of earlier passes (in all but the first pass); otherwise it overwrites.
   bool model_accumulates() const { return direct_; }
@@ -38,8 +42,8 @@ class GradientStore {
   // model/parameter_access.h.
   std::byte* open(int64_t group);
   void close(int64_t group);
-  // Call after the last group of a pass. After the last pass, the sums over all ranks are complete in this
-  // rank's parts of gradients(); in stage 0, in its whole share.
+  // Call after the last group of a pass. After the last pass, without on_sum, the sums over all ranks are
+  // complete in this rank's parts of gradients(); in stage 0, in its whole share.
   void finish_pass();
 
   // The gradients in the accumulators' type, and the index in them of element `element` of the flat array,
@@ -95,6 +99,7 @@ class GradientStore {
   ShardPlan plan_;
   Communicator* comm_;
   ThreadPool* pool_;
+  std::function<void(int64_t group)> on_sum_;
   bool direct_;
   bool whole_;  // accumulators hold the share, not just the own part
   bool uses_network_;

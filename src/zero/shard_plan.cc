@@ -127,6 +127,14 @@ int64_t ShardPlan::largest_shard() const {
   return largest;
 }
 
+int64_t ShardPlan::largest_part() const {
+  int64_t largest = 0;
+  for (int64_t group = 0; group < num_groups(); ++group) {
+    for (int rank = 0; rank < num_candidates(); ++rank) largest = std::max(largest, part(group, rank).size());
+  }
+  return largest;
+}
+
 int64_t ShardPlan::largest_node_share() const {
   int64_t largest = 0;
   for (int node = 0; node < divide_up(num_candidates(), local_world_size_); ++node) {

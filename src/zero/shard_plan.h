@@ -40,6 +40,7 @@ class ShardPlan {
   int num_candidates() const { return cuts_.empty() ? 1 : world_size(); }
   // The most that any rank or node owns.
   int64_t largest_shard() const;
+  int64_t largest_part() const;  // of a group
   int64_t largest_node_share() const;
   // The part of the rank with this local rank on a node.
   Part rail_part(int64_t group, int node_rank, int local_rank) const {

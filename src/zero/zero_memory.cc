@@ -82,10 +82,15 @@ int64_t live_elements(const ZeroLayout& layout, const ZeroSettings& settings) {
 // Gathers of a group per optimizer step. With memory for S layers, the last S are still there at the start of
 // a backward pass, and the first S at its end, for the next forward pass. Embedding and head alternate in one
 // slot.
+// A step whose only pass is computed twice has two.
+int64_t passes_through_model(const ZeroSettings& settings) {
+  return settings.passes_per_step * (settings.computes_twice ? 2 : 1);
+}
+
 int64_t num_gathers(const ZeroLayout& layout, const ZeroSettings& settings, int64_t group) {
   if (settings.stage == 0) return 0;
   if (!shards_weights(layout, settings) || is_persistent(layout, settings, group)) return 1;
-  const int64_t passes = settings.passes_per_step;
+  const int64_t passes = passes_through_model(settings);
   const int64_t head = std::ssize(layout.groups) - 1;
   if (group == 0 || group == head) return is_persistent(layout, settings, head - group) ? 1 : passes;
   const int64_t num_layers = head - 1;
@@ -188,7 +193,6 @@ GradientWindow gradient_window(const ZeroLayout& layout) {
 ZeroMemory zero_memory(const ZeroLayout& layout, const ZeroSettings& settings) {
   TESSERA_CHECK(0 <= settings.stage && settings.stage <= 3 && settings.passes_per_step > 0,
                 "stage {}, {} passes", settings.stage, settings.passes_per_step);
-  TESSERA_CHECK(!settings.optimizer_in_backward || layout.world_size() == 1, "{} ranks", layout.world_size());
   const int64_t weight_size = dtype_bytes(settings.weight_dtype);
   const ShardPlan plan = shard_plan(layout, settings.state_tensors);
   const RailShare share = rail_share(plan);
@@ -215,9 +219,13 @@ ZeroMemory zero_memory(const ZeroLayout& layout, const ZeroSettings& settings) {
   if (settings.gradient_dtype == DType::kBF16) {
     memory.rounding_bytes = dtype_bytes(DType::kF32) * kRoundingElements;
   }
-  memory.accumulator_bytes = settings.optimizer_in_backward
-                                 ? dtype_bytes(DType::kF32) * gradient_window(layout).num_elements
-                                 : dtype_bytes(settings.gradient_dtype) * num_accumulated;
+  if (!settings.optimizer_in_backward) {
+    memory.accumulator_bytes = dtype_bytes(settings.gradient_dtype) * num_accumulated;
+  } else if (layout.world_size() == 1) {
+    memory.accumulator_bytes = dtype_bytes(DType::kF32) * gradient_window(layout).num_elements;
+  } else {
+    memory.accumulator_bytes = dtype_bytes(settings.gradient_dtype) * plan.largest_part();
+  }
   if (settings.state_folder) {
     memory.optimizer_bytes =
         optimizer_state_buffer_bytes(settings.state_tensors, num_owned, settings.weight_dtype);
@@ -239,7 +247,9 @@ std::vector<MemoryItem> zero_memory_items(const ZeroLayout& layout, const ZeroSe
   const std::string gradient_name(dtype_name(settings.gradient_dtype));
   const MemoryScope weight_scope = layout.world_size() > 1 ? MemoryScope::kNode : MemoryScope::kRank;
   const std::string gradients = settings.optimizer_in_backward
-                                    ? "of the groups in use (F32)"
+                                    ? layout.world_size() > 1
+                                          ? fmt::format("of the group being updated ({})", gradient_name)
+                                          : "of the groups in use (F32)"
                                     : fmt::format("accumulators ({})", gradient_name);
   const char* part = settings.weight_folder             ? "embedding, head, layers in use"
                      : shards_weights(layout, settings) ? "own parts"
@@ -268,7 +278,8 @@ WireBytes wire_bytes_per_step(const ZeroLayout& layout, const ZeroSettings& sett
   const int64_t gradient_size = dtype_bytes(settings.network_dtype);
   const int64_t sum_size = dtype_bytes(settings.gradient_dtype);
   const int64_t num_peers = layout.num_nodes - 1;
-  const int64_t num_reductions = accumulates_whole_gradient(layout, settings) ? 1 : settings.passes_per_step;
+  const int64_t num_reductions =
+      accumulates_whole_gradient(layout, settings) ? 1 : passes_through_model(settings);
   for (size_t g = 0; g < layout.groups.size(); ++g) {
     const int64_t own = plan.node_part(static_cast<int64_t>(g), node_rank).size();
     const int64_t others = layout.groups[g].size() - own;

@@ -74,9 +74,9 @@ struct ZeroSettings {
   int64_t persistence_threshold = 100'000;    // groups up to this size stay complete on every node
   StateTensors state_tensors = {};            // of the optimizer
   int64_t update_workspace_bytes = 0;         // of the optimizer, for the largest parameter
-  bool optimizer_in_backward = false;         // a rank alone: groups are updated in the backward pass
+  bool optimizer_in_backward = false;         // groups are updated in the backward pass
   bool computes_twice = false;                // a step's pass, first for the gradient norm alone
-  // With optimizer_in_backward: the weights of decoder layers are in a file in this folder.
+  // On one rank, with optimizer_in_backward: the weights of decoder layers are in a file in this folder.
   std::optional<StateFileSettings> weight_folder = {};
   // State and remainders are in a file per rank in this folder, with buffers in memory.
   std::optional<StateFileSettings> state_folder = {};

@@ -58,6 +58,18 @@ TEST(ZeroMemory, UpdatesInBackwardKeepTheGradientsOfTheLargestGroup) {
   EXPECT_EQ(gradient_window(alone).begin, (std::vector<int64_t>{0, 480, 480, 480, 480}));
 }
 
+TEST(ZeroMemory, UpdatesInBackwardKeepARanksPartOfTheLargestGroup) {
+  for (const GatherSchedule schedule : {kPerStep, kPerLayer}) {
+    ZeroSettings in_backward = settings(3, schedule, 1);
+    const ZeroMemory after = zero_memory(layout(4, 2), in_backward);
+    in_backward.optimizer_in_backward = true;
+    const ZeroMemory memory = zero_memory(layout(4, 2), in_backward);
+    EXPECT_EQ(memory.accumulator_bytes, 4 * 720 / 8);
+    EXPECT_EQ(memory.layer_buffer_bytes, after.layer_buffer_bytes);
+    EXPECT_EQ(memory.staging_bytes, after.staging_bytes);
+  }
+}
+
 TEST(ZeroMemory, OptimizerStateIsOncePerNodeInStage0AndOnceInTheJobAbove) {
   const int64_t scratch = sum_of_squares_scratch_bytes(kElements);  // one block, whatever the part size
   for (const GatherSchedule schedule : {kPerStep, kPerLayer}) {

@@ -111,7 +111,7 @@ TEST(StorageHealth, GoodAndMissingFolder) {
     }
   }
   const ProcessResult offload =
-      run_tessera({"doctor", "--offload_dir", folder.path(), "--json", "--seconds", "2"});
+      run_tessera({"doctor", "--offload_dir", folder.path(), "--json", "--seconds", "30"});
   EXPECT_THAT(offload.out, HasSubstr("\"name\":\"transfers\""));
   const ProcessResult missing = run_tessera({"doctor", "--storage", folder / "none"});
   EXPECT_EQ(missing.exit_code, 1) << missing.out;

@@ -382,7 +382,8 @@ class PlanCommand : public Command {
     // For the rows of a step: the combinations have other numbers of ranks, so that what is said about one
     // rank would mislead.
     int64_t world_size = 1;
-    if (args_.optimizer_in_backward) {  // which is refused if several ranks were asked for
+    if (args_.optimizer_in_backward) {  // for which the number of ranks matters: one, unless others are asked
+                                        // for
       options.num_nodes = options.num_nodes.value_or(1);
       options.local_world_size = options.local_world_size.value_or(1);
       world_size = int64_t{*options.num_nodes} * *options.local_world_size;

@@ -89,10 +89,10 @@ TEST(ClosingTable, ComparesTheDiskWithItsRate) {
                   .rate = DiskRate{.read_bytes_per_s = 2e9, .written_bytes_per_s = 1e9}};
   const std::string text = closing_table(summary, {.num_ranks = 4, .num_nodes = 2}, 200);
   EXPECT_THAT(text, HasSubstr("    waiting for the disk             10:00    15 %\n"));
-  EXPECT_THAT(text,
-              HasSubstr("disk     512 MiB read and 256 MiB written per step, 0.537 s at the 2.00 and "
-                        "1.00 GB/s measured at the start; a step takes 0.25 s, 0.05 s of it waiting for "
-                        "the disk\n"));
+  EXPECT_THAT(
+      text, HasSubstr("disk     512.0 MiB read and 256.0 MiB written per step, 0.537 s at the 2.00 and "
+                      "1.00 GB/s measured at the\n         start; a step takes 0.25 s, 0.05 s of it waiting "
+                      "for the disk\n"));
 }
 
 TEST(ClosingTable, NamesOnlyWhatThereWas) {

@@ -192,19 +192,18 @@ class ConfigReader {
       } else if (!section.empty()) {
         note_in_memory(fmt::format("zero_optimization.{}", name));
       }
-      return section;
     };
     read("offload_optimizer", &config_.offload_optimizer_device, &config_.offload_optimizer_nvme_path);
-    const Json param = read("offload_param", &config_.offload_param_device, &config_.offload_param_nvme_path);
+    read("offload_param", &config_.offload_param_device, &config_.offload_param_nvme_path);
     const bool has_param = config_.offload_param_device == "nvme";
     for (const char* name : {"buffer_count", "buffer_size", "max_in_cpu"}) {
-      if (!has_param || !param.contains(name)) continue;
+      if (!has_param || !raw_["zero_optimization"]["offload_param"].contains(name)) continue;
       config_.notes.push_back({fmt::format("zero_optimization.offload_param.{}", name),
                                "embedding, head and three layers are in memory"});
     }
     const Json aio = keys_.value("aio", Json::object());
     if (!has_param && config_.offload_optimizer_device != "nvme") {
-      if (!aio.empty()) note_in_memory("aio");
+      if (keys_.contains("aio")) note_in_memory("aio");
       return;
     }
     config_.aio_block_size = setting<int64_t>(aio, "block_size").value;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/text.h"
 #include "health/storage/storage_check.h"
@@ -15,6 +17,8 @@ namespace fs = std::filesystem;
 // AdamW's moments in float32 and the remainders of the master weights, read and written by an update.
 constexpr double kStateBytes = 10;
 constexpr double kBillion = 1e9;
+// Writing takes no longer, and reading neither.
+constexpr double kTransferSeconds = 0.5;
 // Slower, and even an update of 1 billion parameters takes more than 3 minutes.
 constexpr double kSlowBytesPerS = 0.1e9;
 
@@ -31,7 +35,7 @@ TrialReport try_transfers(const fs::path& folder, double seconds) {
     reporter.number("free_bytes", static_cast<double>(space.available));
     reporter.number("total_bytes", static_cast<double>(space.capacity));
     reporter.stage("transfers");
-    const DiskRate rate = measure_disk_rate(real, {}, seconds / 8);
+    const DiskRate rate = measure_disk_rate(real, {}, std::min(kTransferSeconds, seconds / 8));
     reporter.number("read_bytes_per_s", rate.read_bytes_per_s);
     reporter.number("written_bytes_per_s", rate.written_bytes_per_s);
     reporter.number("direct", rate.is_direct ? 1 : 0);

@@ -45,11 +45,11 @@ TEST(OffloadCheck, RatesAndRoomAreToldAsWhatTheyAreGoodFor) {
 
 TEST(OffloadCheck, MeasuresAFolderAndLeavesNothing) {
   const TestFolder folder;
-  const std::vector<Check> checks = check_offload(folder.path(), 1);
+  const std::vector<Check> checks = check_offload(folder.path(), 60);
   EXPECT_EQ(check_named(checks, "responds").outcome, CheckOutcome::kOk);
   EXPECT_GT(check_named(checks, "read").value, 0);
   EXPECT_TRUE(folder.names().empty());
-  const std::vector<Check> missing = check_offload(folder / "none", 1);
+  const std::vector<Check> missing = check_offload(folder / "none", 60);
   EXPECT_THAT(check_named(missing, "responds").message,
               HasSubstr("stage resolve: No such file or directory"));
   EXPECT_EQ(health_of(missing), Health::kUnhealthy);

@@ -4,9 +4,12 @@
 #include <chrono>
 #include <cmath>
 #include <exception>
+#include <numeric>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/stopwatch.h"
 #include "kernels/adamw/adamw.h"
 #include "plan/memory_plan.h"
 #include "train/guards/not_finite.h"
@@ -55,11 +58,15 @@ ShardedParameters::ShardedParameters(TrainableModel& model, const ZeroSettings& 
       layout_(zero_layout(model.layout(), comm.world().num_nodes, comm.world().local_world_size)),
       plan_(shard_plan(layout_, optimizer->state_tensors())),
       weights_(layout_, settings, plan_, comm, pool),
-      gradients_(layout_, settings, plan_, comm, pool) {
+      gradients_(layout_, settings, plan_, comm, pool,
+                 settings.optimizer_in_backward
+                     ? std::function<void(int64_t)>([this](int64_t group) { group_summed(group); })
+                     : nullptr) {
   plan_pieces();
   const int64_t num_state = pieces_.empty() ? 0 : pieces_.back().state_begin + pieces_.back().elements.size();
   state_.emplace(std::move(optimizer), optimizer_ranges(decay_all), weights_.owned(), gradients_.gradients(),
                  pool, num_state, state_file(settings, comm.world().rank));
+  range_squares_.resize(static_cast<size_t>(state_->num_ranges()));
   model.bind_parameters(static_cast<ParameterAccess&>(*this));
 }
 
@@ -218,43 +225,89 @@ void ShardedParameters::weights_changed() {
 }
 
 WeightUpdate ShardedParameters::begin_pass(bool is_first, bool is_last) {
+  TESSERA_CHECK(is_first || !settings_.optimizer_in_backward, "a step has several passes");
+  updates_ = is_last && step_.has_value();
+  has_begun_ = false;
+  std::ranges::fill(range_squares_, 0.0);
+  not_finite_.clear();
   gradients_.begin_pass(is_first, is_last);
   return gradients_.model_accumulates() && !is_first ? Update::kAdd : Update::kOverwrite;
 }
 
-void ShardedParameters::end_pass() { gradients_.finish_pass(); }
+void ShardedParameters::end_pass() {
+  gradients_.finish_pass();
+  if (!updates_) return;
+  for (int64_t g = 0; g < plan_.num_groups(); ++g) weights_.updated(g);
+  weights_changed();
+  step_.reset();
+  updates_ = false;
+}
 
 // In stage 0 every node has the same sums: only the first node's count.
 double ShardedParameters::gradient_squares() const {
   if (settings_.stage == 0 && comm_->world().node_rank > 0) return 0;
-  const double norm = state_->gradient_norm();
+  const double norm = settings_.optimizer_in_backward
+                          ? std::sqrt(std::accumulate(range_squares_.begin(), range_squares_.end(), 0.0))
+                          : state_->gradient_norm();
   return norm * norm;
 }
 
 std::string ShardedParameters::not_finite_gradient() const {
+  if (settings_.optimizer_in_backward) return not_finite_;
   for (const Piece& piece : pieces_) {
-    for (const Parameter& parameter : model_->layout().parameters()) {
-      const Part common =
-          intersection(piece.elements, {parameter.offset, parameter.offset + parameter.num_elements});
-      if (common.size() == 0) continue;
-      const int64_t begin = gradients_.index(piece.group, common.begin);
-      if (first_not_finite(gradients_.gradients().rows(begin, begin + common.size()))) return parameter.name;
-    }
+    if (const std::string name = not_finite_in(piece); !name.empty()) return name;
+  }
+  return "";
+}
+
+std::string ShardedParameters::not_finite_in(const Piece& piece) const {
+  for (const Parameter& parameter : model_->layout().parameters()) {
+    const Part common =
+        intersection(piece.elements, {parameter.offset, parameter.offset + parameter.num_elements});
+    if (common.size() == 0) continue;
+    const int64_t begin = gradients_.index(piece.group, common.begin);
+    if (first_not_finite(gradients_.gradients().rows(begin, begin + common.size()))) return parameter.name;
   }
   return "";
 }
 
 void ShardedParameters::update(const OptimizerStep& step, const ChangeHook& before_change) {
   for (int64_t g = 0; g < plan_.num_groups(); ++g) {
-    const Part own = plan_.part(g, comm_->world().rank);
-    if (before_change && own.size() > 0) before_change({own.begin, own.end});
-    const auto first = [&](int64_t group) { return first_range_[static_cast<size_t>(group)]; };
-    const int64_t next = (g + 1) % plan_.num_groups();
-    state_->announce(first(next), first(next + 1));
-    state_->update(first(g), first(g + 1), step);
+    update_group(g, (g + 1) % plan_.num_groups(), step, before_change);
     weights_.updated(g);
   }
   weights_changed();
+}
+
+void ShardedParameters::update_group(int64_t group, int64_t next, const OptimizerStep& step,
+                                     const ChangeHook& before_change) {
+  const Part own = plan_.part(group, comm_->world().rank);
+  if (before_change && own.size() > 0) before_change({own.begin, own.end});
+  const auto first = [&](int64_t of) { return first_range_[static_cast<size_t>(of)]; };
+  state_->announce(first(next), first(next + 1));
+  state_->update(first(group), first(group + 1), step);
+}
+
+void ShardedParameters::begin(const OptimizerStep& step, double max_group_norm, ChangeHook before_change) {
+  TESSERA_CHECK(max_group_norm == 0, "clipping of groups needs one rank");
+  step_ = step;
+  before_change_ = std::move(before_change);
+  seconds_ = 0;
+}
+
+void ShardedParameters::group_summed(int64_t group) {
+  for (int64_t range = first_range_[static_cast<size_t>(group)];
+       range < first_range_[static_cast<size_t>(group + 1)]; ++range) {
+    double& squares = range_squares_[static_cast<size_t>(range)] = state_->gradient_squares(range);
+    if (std::isfinite(squares) || !not_finite_.empty()) continue;
+    not_finite_ = not_finite_in(*piece_of(group, plan_.part(group, comm_->world().rank).begin));
+  }
+  // What follows a gradient that is not finite is left alone.
+  if (!updates_ || !not_finite_.empty()) return;
+  const Stopwatch time;
+  has_begun_ = true;
+  update_group(group, (group + plan_.num_groups() - 1) % plan_.num_groups(), *step_, before_change_);
+  seconds_ += time.seconds();
 }
 
 std::vector<ElementRange> ShardedParameters::owned() const { return owned_of(plan_, comm_->world().rank); }

@@ -16,7 +16,9 @@ namespace tessera {
 std::vector<ElementRange> owned_elements(const ParameterLayout& layout, int num_nodes, int local_world_size,
                                          int rank);
 
-class ShardedParameters : public ParameterState, private ParameterAccess {
+// With optimizer_in_backward a rank updates its part of a group as soon as the gradients of all ranks for it
+// are summed up, and holds no others; the new weights are announced at the end of the pass.
+class ShardedParameters : public ParameterState, private ParameterAccess, private BackwardUpdate {
  public:
   ShardedParameters(TrainableModel& model, const ZeroSettings& settings,
                     std::unique_ptr<const Optimizer> optimizer, bool decay_all, Communicator& comm,
@@ -33,6 +35,7 @@ class ShardedParameters : public ParameterState, private ParameterAccess {
   double gradient_squares() const override;
   std::string not_finite_gradient() const override;
   void update(const OptimizerStep& step, const ChangeHook& before_change) override;
+  BackwardUpdate* backward_update() override { return settings_.optimizer_in_backward ? this : nullptr; }
   AsyncFileStatistics state_file_statistics() const override { return state_->file_statistics(); }
   StateTensors state_tensors() const override { return state_->optimizer().state_tensors(); }
   void export_masters(const std::function<void(const WeightSource&)>& write) override;
@@ -63,6 +66,17 @@ class ShardedParameters : public ParameterState, private ParameterAccess {
   std::byte* open_gradients(int64_t group) override;
   void close_gradients(int64_t group) override;
 
+  void begin(const OptimizerStep& step, double max_group_norm, ChangeHook before_change) override;
+  void cancel() override { step_.reset(); }
+  bool has_begun() const override { return has_begun_; }
+  // From its beginning: what others have updated by then this rank does not know.
+  bool is_under_way() const override { return updates_; }
+  double seconds() const override { return seconds_; }
+
+  void group_summed(int64_t group);
+  // Own part of a group; `next` is the one to be updated after it.
+  void update_group(int64_t group, int64_t next, const OptimizerStep& step, const ChangeHook& before_change);
+  std::string not_finite_in(const Piece& piece) const;
   // Called when the model has new weights.
   void weights_changed();
   void plan_pieces();
@@ -91,6 +105,16 @@ class ShardedParameters : public ParameterState, private ParameterAccess {
   std::vector<Piece> pieces_;         // ascending
   std::vector<int64_t> first_range_;  // of the optimizer, by group, plus the end
   std::optional<OptimizerState> state_;
+
+  // With optimizer_in_backward: the update that the next or current pass makes.
+  std::optional<OptimizerStep> step_;
+  ChangeHook before_change_;
+  bool updates_ = false;  // this pass does
+  bool has_begun_ = false;
+  double seconds_ = 0;
+  std::vector<double> range_squares_;  // of the gradients of this pass, by range of the optimizer
+  std::string not_finite_;             // the first parameter of this pass whose gradient is not finite
+
   SharedSegment exchange_;  // kExchangeBytes, float32; allocated by export_masters()
 };
 
