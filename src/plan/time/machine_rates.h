@@ -41,7 +41,8 @@ struct MachineRates {
   double call_s = 5e-6;               // per operation that is not a product: waking and joining threads
   double optimizer_efficiency = 0.9;  // share of memory_gb_per_s
 
-  // Elements (10^9) that a core updates whose state is in 8-bit codes, in the caches.
+  // Elements (10^9) whose state is in 8-bit codes that a core updates; measured with AVX-512 on a busy
+  // machine.
   double core_coded_giga_elements_per_s = 0.25;
 
   double imbalance = 0;           // wait of ranks for the slowest of them, relative to their operations
