@@ -50,6 +50,16 @@ TEST_F(MicroBatchesPerPass, StopsAtEnoughTokens) {
   EXPECT_EQ(merged(large, 512, 3), 3);
 }
 
+// Beside them, what adapters take themselves is next to nothing.
+TEST_F(MicroBatchesPerPass, FrozenWeightsCountAsState) {
+  ModelConfig large = wide_config();
+  large.hidden_size = 4096;
+  large.num_hidden_layers = 16;
+  LoraConfig& lora = large.lora.emplace();
+  lora.target_modules = lora_module_names();
+  EXPECT_GT(merged(large, 128, 16), 4);
+}
+
 TEST_F(MicroBatchesPerPass, StopsWhereActivationsWouldOutgrowTheState) {
   const int64_t some = merged(wide_config(), 128, 16);
   EXPECT_GT(some, 1);

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 
 #include "e2e/tiny_model.h"
@@ -49,12 +50,35 @@ TEST(Export, ACheckpointBecomesAGgufFileAndAFolder) {
   expect_refusal({"export", "--model", checkpoint, "--format", "gguf", "--output", gguf}, 64, "--overwrite");
   run_well({"export", "--model", checkpoint, "--format", "gguf", "--output", gguf, "--overwrite"});
   expect_refusal({"export", "--model", clean, "--format", "hf", "--output", clean, "--overwrite"}, 64,
-                 "is the model to read");
+                 "is read; choose another");
   expect_refusal(
       {"export", "--model", clean, "--format", "hf", "--type", "f16", "--output", tiny.folder / "x"}, 64,
       "--type: not for --format hf");
   expect_refusal({"export", "--model", gguf, "--format", "hf", "--output", tiny.folder / "x"}, 65,
                  "a GGUF file");
+}
+
+// In float32, because merging rounds weights.
+TEST(Export, AnAdapterFolderIsItsModelWithTheAdapter) {
+  const TinyModel tiny;
+  run_well(tiny.train_arguments("out", {"--max_steps", "3", "--peft", "lora", "--learning_rate", "0.1"}));
+  const std::string adapter = tiny.folder / "out", merged = tiny.folder / "merged";
+  run_well({"export", "--model", adapter, "--format", "hf", "--dtype", "float32", "--output", merged});
+  const auto perplexity = [&](const std::string& model, const std::vector<std::string>& more = {}) {
+    std::vector<std::string> arguments = {"eval",      "--model",      model, "--dataset", tiny.text_file,
+                                          "--packing", "--max_length", "32",  "--dtype",   "float32"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const std::string out = run_well(arguments).out, name = "perplexity";
+    return std::stod(out.substr(out.find(name) + name.size()));
+  };
+  const double expected = perplexity(merged);
+  EXPECT_NEAR(perplexity(adapter), expected, 1e-4 * expected);
+  EXPECT_NEAR(perplexity(tiny.model, {"--adapter", adapter}), expected, 1e-4 * expected);
+  EXPECT_GT(std::abs(perplexity(tiny.model) - expected), 1e-2 * expected);
+  expect_refusal({"merge", "--adapter", adapter, "--output", adapter, "--overwrite"}, 64,
+                 "is read; choose another");
+  expect_refusal({"eval", "--model", adapter, "--adapter", adapter, "--dataset", tiny.text_file}, 66,
+                 "a LoRA adapter: name its base model here");
 }
 
 TEST(Merge, CheckpointsOfARunAreAveraged) {

@@ -14,7 +14,7 @@
 
 namespace tessera {
 
-// Of w. Above this, general products are as fast.
+// Of w: the adapters of all modules of a product. What a task keeps of so many rows fits on its stack.
 inline constexpr int64_t kMaxNarrowRows = 64;
 
 struct NarrowKernels {
