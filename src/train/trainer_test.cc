@@ -497,7 +497,7 @@ TEST(Trainer, EightBitMomentsTrainLikeThoseInFloat32) {
 // Muon as fast as AdamW; Adafactor, without momentum, more slowly.
 TEST(Trainer, MuonAndAdafactorLearn) {
   EXPECT_LT(loss_with("muon"), 1.1 * loss_with("adamw_torch"));
-  EXPECT_LT(loss_with("adafactor"), 0.5 * std::log(static_cast<double>(tiny_config().vocab_size)));
+  EXPECT_LT(loss_with("adafactor"), 0.7 * std::log(static_cast<double>(tiny_config().vocab_size)));
 }
 
 }  // namespace
