@@ -188,58 +188,62 @@ int64_t unit_bytes(const CheckpointCatalog& catalog, const ReadUnit& unit) {
   return bytes(unit.values) + (needs_remainders(catalog, unit.kind) ? bytes(unit.remainders) : 0);
 }
 
-// The parts with the values, by StateKind; those of BF16 masters are the rounded ones.
-std::vector<size_t> find_parts_of(const CheckpointCatalog& catalog, StateTensors tensors) {
+int64_t num_values_of(const StateTensor& tensor, const Parameter& parameter) {
+  return num_values(tensor.extent, shape_of(parameter), parameter.num_elements);
+}
+
+// The parts with the values, by StateKind; those of BF16 masters are the rounded ones. Of a tensor that the
+// optimizer keeps for none of these parameters there is none.
+std::vector<std::optional<size_t>> find_parts_of(const CheckpointCatalog& catalog,
+                                                 const ParameterLayout& layout, StateTensors tensors) {
   const bool is_half = catalog.parts.model_dtype() == DType::kF16;
-  std::vector<size_t> parts = {is_half ? StoredParts::kMaster : StoredParts::kModel};
+  std::vector<std::optional<size_t>> parts = {is_half ? StoredParts::kMaster : StoredParts::kModel};
   for (const StateTensor& tensor : tensors) {
-    if (const auto part = catalog.parts.find(tensor.name)) parts.push_back(*part);
+    parts.push_back(catalog.parts.find(tensor.name));
+    const auto has_values = [&](const Parameter& parameter) { return num_values_of(tensor, parameter) > 0; };
+    if (parts.back() || std::ranges::none_of(layout.parameters(), has_values)) continue;
+    fail(ExitCode::kBadConfig,
+         "{}: optimizer state: expected {} of the optimizer to be used, found {}; resume with the optimizer "
+         "that wrote it, or start a new run from its weights: --model {}",
+         catalog.folder.native(), StoredParts(catalog.parts.model_dtype(), tensors).tensors_text(),
+         catalog.parts.tensors_text(), catalog.folder.native());
   }
-  if (parts.size() == 1 + tensors.size()) return parts;
-  fail(ExitCode::kBadConfig,
-       "{}: optimizer state: expected {} of the optimizer to be used, found {}; resume with the optimizer "
-       "that "
-       "wrote it, or start a new run from its weights: --model {}",
-       catalog.folder.native(), StoredParts(catalog.parts.model_dtype(), tensors).tensors_text(),
-       catalog.parts.tensors_text(), catalog.folder.native());
+  return parts;
 }
 
 // An optimizer may keep a tensor for some parameters only, another one for others.
-void check_values(const CheckpointCatalog& catalog, const ParameterLayout& layout, StateTensors tensors,
-                  const std::vector<size_t>& part_of_kind) {
-  for (size_t tensor = 0; tensor < tensors.size(); ++tensor) {
-    const size_t part = part_of_kind[static_cast<size_t>(state_kind(tensor))];
-    for (const Parameter& parameter : layout.parameters()) {
-      const int64_t needed = num_values(tensors[tensor].extent, shape_of(parameter), parameter.num_elements);
-      int64_t found = 0;
-      for (const Extent& extent : catalog.parameters.at(parameter.name).state[part]) {
-        if (extent.begin == found) found = extent.end;
-      }
-      if (found >= needed) continue;
-      fail(ExitCode::kBadConfig,
-           "{}: optimizer state: expected {} of '{}' for the optimizer to be used, found {}; resume with the "
-           "optimizer that wrote it, or start a new run from its weights: --model {}",
-           catalog.folder.native(), tensors[tensor].name, printable(parameter.name),
-           found == 0 ? "none" : count_of(found, "value"), catalog.folder.native());
-    }
+void check_values(const CheckpointCatalog& catalog, const Parameter& parameter, const StateTensor& tensor,
+                  size_t part) {
+  int64_t found = 0;
+  for (const Extent& extent : catalog.parameters.at(parameter.name).state[part]) {
+    if (extent.begin == found) found = extent.end;
   }
+  if (found >= num_values_of(tensor, parameter)) return;
+  fail(ExitCode::kBadConfig,
+       "{}: optimizer state: expected {} of '{}' for the optimizer to be used, found {}; resume with the "
+       "optimizer that wrote it, or start a new run from its weights: --model {}",
+       catalog.folder.native(), tensor.name, printable(parameter.name),
+       found == 0 ? "none" : count_of(found, "value"), catalog.folder.native());
 }
 
 std::vector<ReadUnit> plan_units(const CheckpointCatalog& catalog, const ParameterLayout& layout,
-                                 StateTensors tensors, const std::vector<size_t>& part_of_kind,
-                                 const std::vector<ElementRange>& ranges) {
+                                 StateTensors tensors, const std::vector<ElementRange>& ranges) {
+  const std::vector<std::optional<size_t>> part_of_kind = find_parts_of(catalog, layout, tensors);
   const std::vector<OwnedPart> parts = owned_parts(layout, ranges);
   std::vector<ReadUnit> units;
-  for (size_t kind = 0; kind < part_of_kind.size(); ++kind) {
+  for_each_state_kind(tensors.size(), [&](StateKind kind) {
+    const std::optional<size_t> part_of = part_of_kind[static_cast<size_t>(kind)];
+    if (!part_of) return;
+    const StateTensor* tensor = kind == StateKind::kMaster ? nullptr : &tensors[tensor_index(kind)];
+    for (const Parameter& parameter : layout.parameters()) {
+      if (tensor != nullptr) check_values(catalog, parameter, *tensor, *part_of);
+    }
     for (const OwnedPart& part : parts) {
       const Parameter& parameter = *part.parameter;
-      const int64_t stored =
-          kind == 0 ? parameter.num_elements
-                    : num_values(tensors[kind - 1].extent, shape_of(parameter), parameter.num_elements);
-      add_units(catalog, parameter, StateKind{kind}, part_of_kind[kind], part.begin,
-                std::min(part.end, stored), &units);
+      const int64_t stored = tensor == nullptr ? parameter.num_elements : num_values_of(*tensor, parameter);
+      add_units(catalog, parameter, kind, *part_of, part.begin, std::min(part.end, stored), &units);
     }
-  }
+  });
   return units;
 }
 
@@ -364,9 +368,7 @@ void CheckpointReader::load(const ParameterLayout& layout, StateTensors tensors,
                             const std::function<void(const LoadProgress&)>& report) const {
   const CheckpointCatalog& catalog = impl_->catalog;
   check_parameters(catalog, layout);
-  const std::vector<size_t> part_of_kind = find_parts_of(catalog, tensors);
-  check_values(catalog, layout, tensors, part_of_kind);
-  const std::vector<ReadUnit> units = plan_units(catalog, layout, tensors, part_of_kind, ranges);
+  const std::vector<ReadUnit> units = plan_units(catalog, layout, tensors, ranges);
   int64_t total_bytes = 0;
   for (const ReadUnit& unit : units) total_bytes += unit_bytes(catalog, unit);
   LoadMeter progress(total_bytes, report);

@@ -12,7 +12,7 @@ namespace tessera {
 namespace {
 
 constexpr double kDecayRate = -0.8;
-constexpr float kEpsilon = 1e-30f;
+constexpr float kSquareEpsilon = 1e-30f;
 constexpr double kClipThreshold = 1.0;
 
 // Slabs of rows that threads sum side by side, each with the sums of all columns.
@@ -110,7 +110,7 @@ class MatrixUpdate {
       for (int64_t i = begin; i < end; ++i) {
         const double sum = lane_sum(columns_, [&](int64_t j) {
           const float g = gradient(i, j);
-          const auto square = static_cast<double>(g * g + kEpsilon);
+          const auto square = static_cast<double>(g * g + kSquareEpsilon);
           sums[j] += square;
           return square;
         });
@@ -177,7 +177,7 @@ void update_vector(int64_t count, const Masters& masters, const G* gradient, con
   double squares = 0;
   for (int64_t i = 0; i < count; ++i) {
     const float g = to_float(gradient[i]) * scalars.gradient_scale;
-    moments[i] = scalars.next(moments[i], static_cast<double>(g * g + kEpsilon));
+    moments[i] = scalars.next(moments[i], static_cast<double>(g * g + kSquareEpsilon));
     const auto u = static_cast<double>(g / std::sqrt(moments[i]));
     squares += u * u;
   }

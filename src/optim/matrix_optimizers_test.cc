@@ -85,7 +85,7 @@ std::vector<float> normal_floats(int64_t count, uint64_t seed, float scale = 1) 
 
 Doubles to_doubles(std::span<const float> values) { return {values.begin(), values.end()}; }
 
-constexpr double kMatrixRate = 3e-2, kDecay = 0.1, kScale = 0.5;
+constexpr double kLearningRate = 3e-2, kWeightDecay = 0.1, kGradientScale = 0.5;
 
 // A parameter and its state in float64.
 struct ExpectedParameter {
@@ -97,7 +97,7 @@ struct ExpectedParameter {
     first.resize(weight.size());
     Matrix update = {shape.rows, shape.columns, Doubles(weight.size())};
     for (size_t i = 0; i < weight.size(); ++i) {
-      const double g = kScale * gradient[i];
+      const double g = kGradientScale * gradient[i];
       first[i] += (1 - 0.95) * (g - first[i]);
       update.values[i] = g + 0.95 * (first[i] - g);
     }
@@ -106,14 +106,17 @@ struct ExpectedParameter {
                                                      : 0.2 * std::sqrt(std::max(rows, columns));
     const Matrix direction = orthogonalized(update);
     for (size_t i = 0; i < weight.size(); ++i) {
-      weight[i] = weight[i] * (1 - kMatrixRate * kDecay) - kMatrixRate * ratio * direction.values[i];
+      weight[i] =
+          weight[i] * (1 - kLearningRate * kWeightDecay) - kLearningRate * ratio * direction.values[i];
     }
   }
 
   void adafactor(const Doubles& gradient, int64_t step) {
     const double beta2 = 1 - std::pow(static_cast<double>(step), -0.8);
     const auto next = [&](double& moment, double mean) { moment = beta2 * moment + (1 - beta2) * mean; };
-    const auto square = [&](size_t i) { return kScale * gradient[i] * kScale * gradient[i] + 1e-30; };
+    const auto square = [&](size_t i) {
+      return kGradientScale * gradient[i] * kGradientScale * gradient[i] + 1e-30;
+    };
     Doubles update(weight.size());
     if (shape.is_matrix()) {
       const auto rows = static_cast<size_t>(shape.rows), columns = static_cast<size_t>(shape.columns);
@@ -129,19 +132,20 @@ struct ExpectedParameter {
       for (size_t j = 0; j < columns; ++j) next(second[j], column_sums[j] / static_cast<double>(rows));
       for (const double value : first) mean += value / static_cast<double>(rows);
       for (size_t i = 0; i < weight.size(); ++i) {
-        update[i] =
-            kScale * gradient[i] / std::sqrt(first[i / columns] / mean) / std::sqrt(second[i % columns]);
+        update[i] = kGradientScale * gradient[i] / std::sqrt(first[i / columns] / mean) /
+                    std::sqrt(second[i % columns]);
       }
     } else {
       second.resize(weight.size());
       for (size_t i = 0; i < weight.size(); ++i) {
         next(second[i], square(i));
-        update[i] = kScale * gradient[i] / std::sqrt(second[i]);
+        update[i] = kGradientScale * gradient[i] / std::sqrt(second[i]);
       }
     }
     const double rms = norm(update) / std::sqrt(static_cast<double>(update.size()));
     for (size_t i = 0; i < weight.size(); ++i) {
-      weight[i] = weight[i] * (1 - kMatrixRate * kDecay) - kMatrixRate * update[i] / std::max(1.0, rms);
+      weight[i] =
+          weight[i] * (1 - kLearningRate * kWeightDecay) - kLearningRate * update[i] / std::max(1.0, rms);
     }
   }
 };
@@ -151,7 +155,7 @@ constexpr ParameterShape kShapes[] = {{24, 80, true}, {80, 24, true},  {33, 33, 
 
 std::unique_ptr<const Optimizer> make_matrix_optimizer(const std::string& name,
                                                        MuonRate rate = MuonRate::kMatchRmsAdamw) {
-  return make_optimizer(name, {.weight_decay = kDecay, .muon_rate = rate});
+  return make_optimizer(name, {.weight_decay = kWeightDecay, .muon_rate = rate});
 }
 
 // All shapes as parameters of one flat array, with gaps, and a vector and an embedding after them.
@@ -197,7 +201,7 @@ struct MatrixRun {
       half_gradients[i] = to_bf16(values[i]);
       gradients[i] = to_float(half_gradients[i]);
     }
-    state->update({step, kMatrixRate, kScale});
+    state->update({step, kLearningRate, kGradientScale});
   }
   std::vector<float> masters() const {
     std::vector<float> values(weights.size());
@@ -335,7 +339,7 @@ TEST(NewtonSchulz, BringsSingularValuesCloseToOne) {
 TEST(Adafactor, AGradientOfZeroMovesNothing) {
   MatrixRun run(make_optimizer("adafactor", {}), DType::kF32, DType::kF32, 1);
   const std::vector<float> before = run.masters();
-  run.state->update({1, kMatrixRate});
+  run.state->update({1, kLearningRate});
   EXPECT_EQ(run.masters(), before);
 }
 

@@ -12,7 +12,7 @@ namespace {
 
 constexpr float kA = 3.4445f, kB = -4.7750f, kC = 2.0315f;
 constexpr int kNumSteps = 5;
-constexpr double kEpsilon = 1e-7;
+constexpr double kNormEpsilon = 1e-7;
 
 // Elements a thread takes at a time: 128 KiB of float32.
 constexpr int64_t kScaleBlock = 32 * 1024;
@@ -88,7 +88,7 @@ void newton_schulz(TensorView x_RC, DType dtype, std::span<std::byte> workspace,
   const Workspace at = lay_out(arena, rows, columns, dtype, pool.num_threads());
   const std::span values(x_RC.as<float>(), static_cast<size_t>(x_RC.num_elements()));
   const double norm = std::sqrt(sum_of_squares(values, at.scratch, pool));
-  scale_by(static_cast<float>(1 / std::max(norm, kEpsilon)), x_RC, pool);
+  scale_by(static_cast<float>(1 / std::max(norm, kNormEpsilon)), x_RC, pool);
   for (int step = 0; step < kNumSteps; ++step) {
     round_to(x_RC, at.operand_RC, pool);
     if (rows <= columns) {

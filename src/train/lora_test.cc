@@ -64,13 +64,19 @@ struct LoraRanks {
   RanksCase ranks;
   std::string dtype;
   double dropout;
+  const char* optim = "adamw_torch";
 };
 
 TEST(LoraRun, ResumesBitForBitOnAnyRanks) {
-  const LoraRanks cases[] = {{{{1, 1}, 0, "auto"}, "bfloat16", 0},      {{{1, 1}, 0, "auto"}, "float32", 0.1},
-                             {{{1, 2}, 2, "auto"}, "bfloat16", 0.1},    {{{1, 4}, 2, "auto"}, "float32", 0},
-                             {{{2, 1}, 0, "auto"}, "float32", 0},       {{{2, 2}, 1, "auto"}, "bfloat16", 0},
-                             {{{2, 2}, 3, "per_layer"}, "float32", 0.1}};
+  const LoraRanks cases[] = {{{{1, 1}, 0, "auto"}, "bfloat16", 0},
+                             {{{1, 1}, 0, "auto"}, "float32", 0.1},
+                             {{{1, 2}, 2, "auto"}, "bfloat16", 0.1},
+                             {{{1, 4}, 2, "auto"}, "float32", 0},
+                             {{{2, 1}, 0, "auto"}, "float32", 0},
+                             {{{2, 2}, 1, "auto"}, "bfloat16", 0},
+                             {{{2, 2}, 3, "per_layer"}, "float32", 0.1},
+                             {{{1, 2}, 2, "auto"}, "bfloat16", 0, "muon"},
+                             {{{2, 1}, 3, "per_layer"}, "bfloat16", 0, "adafactor"}};
   for (const LoraRanks& of : cases) {
     SCOPED_TRACE(of.ranks.name() + of.dtype);
     SavingRun run = lora_run(of.ranks.ranks);
@@ -78,6 +84,7 @@ TEST(LoraRun, ResumesBitForBitOnAnyRanks) {
     run.args.zero_stage = of.ranks.stage;
     run.args.gather_schedule = of.ranks.schedule;
     run.args.lora_dropout = of.dropout;
+    run.args.optim = of.optim;
     run.args.pack_weights = "always";
     run.run();
     SavingRun resumed = run;
