@@ -96,11 +96,11 @@ constexpr ForeignNames kNames[] = {
     means("use_rslora", "rslora"),
     missing("qlora qlora_* dora loraplus_* pissa_* init_lora_weights",
             "of adapters there is LoRA as Hu et al. describe it, on weights in bfloat16, float32, int8 or "
-            "nf4: see "
-            "finetuning_type, lora_* and quantization_bit"),
+            "nf4: see finetuning_type, lora_* and quantization_bit"),
     missing("freeze_* unfrozen_parameters trainable_* num_layer_trainable badam_*",
             "training only part of the weights is not supported: leave it out"),
-    missing("bnb_* quantization* quantize* quant* gptq gptq_* awq* use_4bit use_8bit load_in_fp8 fp8 fp8_*",
+    missing("bnb_config quantization quantization_config quantize* quant gptq gptq_* awq* use_4bit use_8bit "
+            "load_in_fp8 fp8 fp8_*",
             "of weights only those beside LoRA adapters are quantised: see quantization_bit; for 8-bit "
             "optimizer state set optim: adamw_8bit"),
     missing("gguf gguf_file gguf_path",
