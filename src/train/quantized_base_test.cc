@@ -38,7 +38,7 @@ SavingRun quantized_run(const BaseForm& form, const Ranks& ranks = {}) {
 }
 
 // The gap that quantising the base of a trained model opens in its loss over the data, before adapters have
-// learnt anything and after.
+// learnt anything and after. Bounds: about twice what was seen (int8 0.08 %, nf4 2.9 %).
 TEST(QuantizedBase, LossIsCloseToThatOfTheModelItself) {
   ModelConfig config = tiny_config();
   config.hidden_size = 160;
