@@ -258,8 +258,8 @@ TEST_F(ConfigFileTest, AllMistakesAreNamedWithTheirLines) {
       "5 mistakes: (1) run.cfg:1: unknown setting 'learning_rat'; did you mean 'learning_rate'? (2) "
       "run.cfg:3: unknown setting 'epochs'; did you mean 'num_train_epochs'? (3) run.cfg:4: --max_steps: "
       "expected a whole number, found 'ten' (4) run.cfg:5: unknown setting 'loraplus_lr_ratio': of "
-      "adapters there is LoRA as Hu et al. describe it, on weights in bfloat16 or float32: see "
-      "finetuning_type and lora_* (5) run.cfg:6: 'model' is already set in line 2");
+      "adapters there is LoRA as Hu et al. describe it, on weights in bfloat16, float32, int8 or nf4: see "
+      "finetuning_type, lora_* and quantization_bit (5) run.cfg:6: 'model' is already set in line 2");
 }
 
 TEST_F(ConfigFileTest, ValuesAreCheckedAsOnTheCommandLineButAreConfigurationErrors) {

@@ -101,7 +101,8 @@ constexpr ForeignNames kNames[] = {
             "embedding, norms, biases and LM head stay as they are beside adapters"),
     missing("freeze_* unfrozen_parameters trainable_* num_layer_trainable badam_*",
             "training only part of the weights is not supported: leave it out"),
-    missing("bnb_* quantization* quantize* quant* gptq gptq_* awq* use_4bit use_8bit load_in_fp8 fp8 fp8_*",
+    missing("bnb_config quantization quantization_config quantize* quant gptq gptq_* awq* use_4bit use_8bit "
+            "load_in_fp8 fp8 fp8_*",
             "of weights only those beside LoRA adapters are quantised: see quantization_bit; for 8-bit "
             "optimizer state set optim: adamw_8bit"),
     missing("gguf gguf_file gguf_path",

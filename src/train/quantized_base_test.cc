@@ -38,11 +38,16 @@ SavingRun quantized_run(const BaseForm& form, const Ranks& ranks = {}) {
 }
 
 // The gap that quantising the base of a trained model opens in its loss over the data, before adapters have
-// learnt anything and after.
+// learnt anything and after. Bounds: about twice what was seen (int8 0.08 %, nf4 2.9 %).
 TEST(QuantizedBase, LossIsCloseToThatOfTheModelItself) {
-  SavingRun model;
-  model.args.learning_rate = 1e-2;
-  model.args.max_steps = 30;
+  ModelConfig config = tiny_config();
+  config.hidden_size = 160;
+  config.intermediate_size = 420;
+  config.head_dim = 40;
+  SavingRun model({}, config);
+  write_test_model(model.args.model, config, /*scale=*/0.05f);
+  model.args.learning_rate = 2e-3;
+  model.args.max_steps = 20;
   model.args.save_strategy = "no";
   model.args.eval_dataset = model.args.dataset;
   model.args.eval_on_start = true;
@@ -51,6 +56,7 @@ TEST(QuantizedBase, LossIsCloseToThatOfTheModelItself) {
     SavingRun run = model;
     set_form(form, &run.args);
     run.args.dtype = "bfloat16";
+    run.args.learning_rate = 1e-3;
     run.args.max_steps = 6;
     run.args.eval_strategy = "steps";
     run.args.eval_steps = 6;
@@ -66,7 +72,7 @@ TEST(QuantizedBase, LossIsCloseToThatOfTheModelItself) {
     EXPECT_LT(found[1], found[0]) << form.name;
     for (size_t i = 0; i < 2; ++i) {
       const double gap = found[i] / expected[i] - 1;
-      EXPECT_LT(std::abs(gap), form.bits == kInt8Bits ? 0.004 : 0.06) << form.name << ' ' << i;
+      EXPECT_LT(std::abs(gap), form.bits == kInt8Bits ? 0.002 : 0.06) << form.name << ' ' << i;
       EXPECT_NE(gap, 0) << form.name;
       RecordProperty(fmt::format("{} {}", form.name, i), fmt::format("{:.2e}", gap));
     }

@@ -1,5 +1,6 @@
 #include "base/text.h"
 #include "bench/kernels/gemm_bench.h"
+#include "bench/kernels/quantized_bench.h"
 #include "cli/bench/bench_command.h"
 #include "cli/model/loaded_model.h"
 #include "cli/run/threads.h"
@@ -18,10 +19,13 @@ class BenchGemmCommand : public BenchCommand {
            "median of the "
            "paired ratios to the peak, followed by its quartiles; the last column is the median ratio to "
            "oneDNN. Weights are cold: every call uses the next of many copies. They are packed beforehand if "
-           "the implementation uses packed weights, as training packs them once per step.";
+           "the implementation uses packed weights, as training packs them once per step. With weights, "
+           "products "
+           "of quantised ones (the base of LoRA) are compared with those of the operands' type.";
   }
   std::vector<std::string> examples() const override {
     return {"tessera bench gemm --preset 15m 160m --rows 2048", "tessera bench gemm --shapes 512x4096x14336",
+            "tessera bench gemm --weights int8 --rows 1024",
             "tessera bench gemm --json --compare none >gemm.jsonl"};
   }
 
@@ -40,6 +44,8 @@ class BenchGemmCommand : public BenchCommand {
         "pack_weights", &pack_weights_,
         "Pack the weights beforehand. Otherwise they are packed in every call, as when memory is short.");
     declare_dtype_flag(table, &dtype_, {"bfloat16", "float32"}, "Type of the operands.");
+    table->add_choice("weights", &weights_, {"as_dtype", "int8", "nf4", "nf4_double"},
+                      "Form of the weights: that of the operands, or one of quantization_bit.");
     table
         ->add("compare", &compare_,
               "Implementation to compare with, or none; auto is onednn if this machine runs it.")
@@ -47,12 +53,14 @@ class BenchGemmCommand : public BenchCommand {
     declare_common_flags(table, /*seconds=*/0.5);
   }
 
-  void run(FlagTable*) override {
+  void run(FlagTable* flags) override {
+    if (weights_ != "as_dtype" && !flags->is_set("products")) products_ = {"forward", "backward_input"};
     const std::vector<GemmCase> cases = all_cases();
     const auto& table = gemm_table();
     const GemmImplementation& ours = table.chosen_implementation();
     const std::vector<GemmImplementation> others = implementations_to_compare(table, compare_);
     ThreadPool pool(threads_for_products(num_threads()));
+    if (weights_ != "as_dtype") return run_quantized(cases, ours, pool);
     show_header(
         fmt::format("gemm {}, {}, {}; shape T x N x K", gemm_implementation_text(ours, dtype_of_flag(dtype_)),
                     dtype_name(dtype_of_flag(dtype_)), count_of(pool.num_threads(), "thread")) +
@@ -62,6 +70,18 @@ class BenchGemmCommand : public BenchCommand {
   }
 
  private:
+  void run_quantized(const std::vector<GemmCase>& cases, const GemmImplementation& other, ThreadPool& pool) {
+    const Quantization form = weights_ == "int8"  ? Quantization::kInt8
+                              : weights_ == "nf4" ? Quantization::kNf4
+                                                  : Quantization::kNf4Double;
+    show_header(
+        fmt::format("gemm, weights in {}, {}, {}; shape T x N x K\nagainst {}", quantization_name(form),
+                    dtype_name(dtype_of_flag(dtype_)), count_of(pool.num_threads(), "thread"),
+                    gemm_implementation_text(other, dtype_of_flag(dtype_))),
+        "TFLOPS", std::string(other.name));
+    for (const GemmCase& c : cases) show(run_quantized_case(c, form, other, measure_options(), pool), pool);
+  }
+
   std::vector<GemmCase> all_cases() const {
     std::vector<GemmCase> shapes;
     for (const std::string& text : shapes_) shapes.push_back(parse_gemm_shape(text));
@@ -97,6 +117,7 @@ class BenchGemmCommand : public BenchCommand {
   std::vector<std::string> products_ = {"forward", "backward_input", "backward_weight",
                                         "backward_weight_add"};
   bool pack_weights_ = true;
+  std::string weights_ = "as_dtype";
   std::string dtype_ = "bfloat16";
   std::string compare_ = "auto";
 };
