@@ -14,8 +14,9 @@
 
 namespace tessera {
 
-// Of w: the adapters of all modules of a product. What a task keeps of so many rows fits on its stack.
-inline constexpr int64_t kMaxNarrowRows = 64;
+// Of w. Measured with AVX-512 BF16: at 8 rows two to three times as fast backward as general products; from
+// 16 on no faster, and slower forward.
+inline constexpr int64_t kMaxNarrowRows = 8;
 
 struct NarrowKernels {
   // y_TR = x_TK w_RK^T
