@@ -346,7 +346,8 @@ MemoryAlternative sharded(MemoryAlternative alternative) {
 std::string node_advice(const TrainableModel& model, const MemoryRequest& request, int64_t free_bytes,
                         const std::vector<MemoryAlternative>& alternatives) {
   std::vector<MemoryAlternative> candidates;
-  if (!request.zero.optimizer_in_backward) candidates.push_back({"", request});  // it needs one rank
+  // Updates in the backward pass of several ranks need more than this request says (clip_mode, for one).
+  if (!request.zero.optimizer_in_backward) candidates.push_back({"", request});
   candidates.push_back(sharded({"", request}));
   for (const MemoryAlternative& alternative : alternatives) candidates.push_back(sharded(alternative));
   for (const MemoryAlternative& candidate : candidates) {
