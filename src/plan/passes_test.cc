@@ -50,14 +50,15 @@ TEST_F(MicroBatchesPerPass, StopsAtEnoughTokens) {
   EXPECT_EQ(merged(large, 512, 3), 3);
 }
 
-// Beside them, what adapters take themselves is next to nothing.
+// 1.9 GB in all, activations 590 KB per token: room for some 400 more. What adapters take themselves has room
+// for none.
 TEST_F(MicroBatchesPerPass, FrozenWeightsCountAsState) {
   ModelConfig large = wide_config();
   large.hidden_size = 4096;
   large.num_hidden_layers = 16;
   LoraConfig& lora = large.lora.emplace();
   lora.target_modules = lora_module_names();
-  EXPECT_GT(merged(large, 128, 16), 4);
+  EXPECT_EQ(merged(large, 128, 16), 4);
 }
 
 TEST_F(MicroBatchesPerPass, StopsWhereActivationsWouldOutgrowTheState) {
