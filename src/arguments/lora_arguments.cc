@@ -37,7 +37,8 @@ nlohmann::json pattern(const std::string& flag, const std::string& text) {
     fail(ExitCode::kBadConfig, R"({}: expected a JSON object as {{"down_proj": 16}}, found '{}')", flag,
          printable(text));
   }
-  for (const auto& [name, value] : json.items()) {
+  for (const auto& item : json.items()) {
+    const std::string& name = item.key();
     const auto is_end = [&](const std::string& module) {
       return name == module || name.ends_with("." + module);
     };

@@ -196,7 +196,7 @@ TEST_F(ServedRuns, PrometheusFindsTheLossOfMetricsJsonl) {
   const double step = *value_of("tessera_train_step", time);
   EXPECT_EQ(value_of("tessera_train_loss", time),
             line_of(static_cast<int64_t>(step)).at("loss").get<double>());
-  EXPECT_EQ(value_of("sum(tessera_step_seconds_count)", time), 8 * step);
+  EXPECT_EQ(value_of("sum(tessera_step_seconds_count)", time), 9 * step);
   EXPECT_EQ(value_of("up", time), 1);
   end(run);
 }
