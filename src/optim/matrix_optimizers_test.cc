@@ -218,6 +218,11 @@ struct MatrixCase {
   DType weight_dtype;
   MuonRate rate;
   double tolerance;  // of the change of a parameter, relative
+
+  friend void PrintTo(const MatrixCase& which, std::ostream* out) {
+    *out << which.optimizer << ", " << dtype_name(which.weight_dtype)
+         << (which.rate == MuonRate::kMatchRmsAdamw ? ", rate of AdamW" : "");
+  }
 };
 
 class MatrixOptimizer : public testing::TestWithParam<MatrixCase> {};

@@ -159,7 +159,8 @@ TEST(Form, WhatIsGivenStaysAsItIs) {
   }
   for (const Rung& rung :
        plan_ladder(request_of({}, {.memory_bytes = 4 * kGiB, .local_world_size = 2})).rungs) {
-    EXPECT_EQ(form_words(rung.form)[static_cast<size_t>(FormAxis::kUpdate)], "after") << "several ranks";
+    EXPECT_EQ(form_words(rung.form)[static_cast<size_t>(FormAxis::kWeights)], "memory") << "several ranks";
+    EXPECT_NE(form_words(rung.form)[static_cast<size_t>(FormAxis::kUpdate)], "layer") << "several ranks";
   }
 }
 
