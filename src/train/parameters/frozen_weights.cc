@@ -39,8 +39,8 @@ void FrozenWeights::reserve_packed_forms(std::span<const int64_t> bytes_by_group
 
 namespace {
 
-// Elements of a quantised parameter that are read at a time, in float32: 32 MiB.
-constexpr int64_t kPieceElements = 8 << 20;
+// Elements of a quantised parameter that are read at a time, in float32: 4 MiB.
+constexpr int64_t kPieceElements = 1 << 20;
 
 // Bytes of a parameter in the files.
 int64_t file_bytes(const SafetensorsModel& file, const Parameter& parameter) {
