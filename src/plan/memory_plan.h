@@ -46,6 +46,7 @@ struct MemoryRequest {
   int64_t export_bytes = 0;         // buffers for writing weights: of every rank, or of the first alone
   bool first_rank_exports = false;  // all weights; if the nodes share no folder
   int64_t snapshot_bytes = 0;       // per rank: state that changes before it is in the checkpoint
+  int64_t product_bytes = 0;        // per rank: what a library for products allocates by itself
   bool peer_snapshots = false;
   int num_nodes = 1;
   int local_world_size = 1;

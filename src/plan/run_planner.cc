@@ -7,6 +7,7 @@
 #include "arguments/optimizer_arguments.h"
 #include "arguments/zero_arguments.h"
 #include "base/divide_up.h"
+#include "kernels/quantized_weight/quantized_weight.h"
 #include "plan/passes.h"
 
 namespace tessera {
@@ -103,6 +104,9 @@ MemoryRequest RunPlanner::make_request(const MachineFacts& machine) const {
   request.peer_snapshots = args_.peer_snapshot_steps > 0;
   request.zero = zero_settings_of(args_, model_.config(),
                                   divide_up(args_.gradient_accumulation_steps, micro_batches_per_pass_));
+  if (model_.config().base_quantization == Quantization::kInt8) {
+    request.product_bytes = kInt8ProductBytes * machine.num_threads;
+  }
   request.zero.update_workspace_bytes = update_workspace_bytes(machine.num_threads);
   return request;
 }

@@ -37,6 +37,10 @@ namespace tessera {
 void quantize_rows(ConstTensorView w_RK, int64_t first_row, const QuantizedMatrix<std::byte>& to,
                    ThreadPool& pool);
 
+// What oneDNN's product of int8 codes allocates per thread, besides the scratch: a packed block of 9984 x 384
+// codes and its partner.
+inline constexpr int64_t kInt8ProductBytes = int64_t{4} << 20;
+
 // Bytes of scratch (64-byte aligned) sufficient for products with max_rows tokens or fewer.
 int64_t quantized_scratch_bytes(const ConstQuantizedMatrix& weight, int64_t max_rows, DType dtype,
                                 int64_t num_threads, bool training);
