@@ -135,7 +135,8 @@ TEST(QuantizeRows, ZerosStayZero) {
 
 template <typename A>
 void expect_rows_as_reference(DType dtype) {
-  const auto& expected = quantized_rows_ref().front().kernels.template rows<A>();
+  const auto reference = quantized_rows_ref();
+  const auto& expected = reference.front().kernels.template rows<A>();
   for (const auto& implementation : quantized_rows_table().usable()) {
     const auto& rows = implementation.kernels.template rows<A>();
     for (const int64_t count : {1, 7, 8, 9, 15, 16, 17, 31, 33, 64, 65, 127, 200}) {
