@@ -59,8 +59,8 @@ void scale_sums_hwy(const int32_t* sums, float scale, const float* scales, const
 
 // kNf4Values of every lane.
 HWY_INLINE hn::Vec<FloatTag> nf4_values(FloatTag d, hn::Vec<IntTag> codes) {
-#if HWY_TARGET == HWY_SCALAR
-  return hn::Set(d, kNf4Values[hn::GetLane(codes)]);
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
+  return hn::GatherIndex(d, kNf4Values, codes);  // a vector holds less than half of the table
 #else
   if constexpr (hn::MaxLanes(FloatTag()) >= 16) {
     return hn::TableLookupLanes(hn::LoadU(d, kNf4Values), hn::IndicesFromVec(d, codes));
