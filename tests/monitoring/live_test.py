@@ -196,10 +196,12 @@ def run_test(tessera, folder, started, throttled_group):
                                      "--rdzv_conf", "heartbeat_timeout=60",
                                      *train("demo", ports[node], "--health_timeout", "6", "--num_threads", "1",
                                             "--gradient_accumulation_steps", "20")]) for node in range(2)]
-    # Weights of 1e30 after the first step; ten steps of a second until the run ends.
+    wait_for("Prometheus is ready", prometheus.is_ready)
+    # Prometheus takes up its targets five seconds after its start, which is longer than the run below lasts.
+    wait_for("targets are scraped", lambda: prometheus.ask("query", query='up{job="demo"} == 1')["result"])
+    # Weights of 1e30 after the first step; ten steps of some tenths of a second until the run ends.
     start("diverging", [tessera, *train("diverging", ports[2], "--learning_rate", "1e30", "--loss_spike_policy", "skip", "--num_threads", "1",
                                         "--gradient_accumulation_steps", "400")])
-    wait_for("Prometheus is ready", prometheus.is_ready)
     prometheus.wait_for_alert("TesseraLossNotFinite", "diverging", pod="diverging-node-0-0", severity="critical")
     # A checkpoint is there, and rates have two samples.
     wait_for("the run has a checkpoint", lambda: prometheus.ask("query", query="tessera_checkpoint_bytes > 0")["result"])
