@@ -228,7 +228,7 @@ class DeepSpeedMerge {
     }
   }
 
-  // Of an offload section; none and cpu are the same, memory. True: the file has it on a disk.
+  // Merges the device of an offload section; none and cpu both mean memory. True: the file says a disk.
   bool merge_device(const std::string& what, const std::optional<std::string>& device,
                     const std::string& argument) {
     if (!device || (*device != "nvme" && argument != "nvme")) return false;

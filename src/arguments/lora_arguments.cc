@@ -56,8 +56,7 @@ void declare_lora_flags(FlagTable* table, TrainingArguments* args) {
   table
       ->add_choice("finetuning_type", &args->finetuning_type, {"full", "lora"},
                    "With lora, low-rank adapters are trained beside the weights of the layers' linear "
-                   "modules, which stay "
-                   "as they are; output_dir becomes a folder that PEFT reads.")
+                   "modules, which stay as they are; output_dir becomes a folder that PEFT reads.")
       .aliases = {"peft", "peft_type"};
   Flag& rank = table->add("lora_rank", &args->lora_rank, "Rank r of the adapters.");
   rank.aliases = {"lora_r"};

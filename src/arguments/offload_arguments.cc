@@ -4,7 +4,6 @@
 
 #include "arguments/flag_limits.h"
 #include "base/error.h"
-#include "io/async_file.h"
 
 namespace tessera {
 namespace {
@@ -108,6 +107,10 @@ void resolve_offload(const FlagTable& table, int64_t world_size, TrainingArgumen
   } else if (args->offload_dir.empty()) {
     args->offload_dir = (std::filesystem::path(args->output_dir) / "offload").string();
   }
+}
+
+AsyncFileSettings transfer_settings(const TrainingArguments& args) {
+  return {.queue_depth = args.aio_queue_depth, .block_bytes = args.aio_block_size};
 }
 
 }  // namespace tessera

@@ -4,6 +4,7 @@
 
 #include "arguments/arguments.h"
 #include "base/flags.h"
+#include "io/async_file.h"
 
 namespace tessera {
 
@@ -11,5 +12,8 @@ void declare_offload_flags(FlagTable* table, TrainingArguments* args);
 
 // Sets offload_dir if something goes there. Error(kBadConfig) if a setting makes no sense.
 void resolve_offload(const FlagTable& table, int64_t world_size, TrainingArguments* args);
+
+// aio_*.
+AsyncFileSettings transfer_settings(const TrainingArguments& args);
 
 }  // namespace tessera

@@ -19,9 +19,8 @@ void declare_quantization_flags(FlagTable* table, TrainingArguments* args) {
   table
       ->add("quantization_bit", &args->quantization_bit,
             "With LoRA, keeps the matrices of the layers in 8 bits (int8, a scale per row; the other operand "
-            "of a "
-            "product is quantised on the fly) or 4 (nf4, a scale per 64 weights). The model on disk stays as "
-            "it is.")
+            "of a product is quantised on the fly) or 4 (nf4, a scale per 64 weights). The model on disk "
+            "stays as it is.")
       .value_name = "8|4";
   table->add("load_in_8bit", &args->load_in_8bit, "The same as quantization_bit 8.");
   table->add("load_in_4bit", &args->load_in_4bit, "The same as quantization_bit 4.");
@@ -32,8 +31,7 @@ void declare_quantization_flags(FlagTable* table, TrainingArguments* args) {
   table
       ->add("bnb_4bit_use_double_quant", &args->bnb_4bit_use_double_quant,
             "Keeps the scales of weights in 4 bits as 8-bit codes. Defaults to true with quantization_bit, "
-            "as in "
-            "LLaMA-Factory, and to false with load_in_4bit, as in Hugging Face.")
+            "as in LLaMA-Factory, and to false with load_in_4bit, as in Hugging Face.")
       .aliases = {"double_quantization"};
 }
 

@@ -1,5 +1,6 @@
 #include "arguments/zero_arguments.h"
 
+#include "arguments/offload_arguments.h"
 #include "arguments/optimizer_arguments.h"
 
 namespace tessera {
@@ -20,12 +21,10 @@ ZeroSettings zero_settings_of(const TrainingArguments& args, const ModelConfig& 
   zero.optimizer_in_backward = args.optimizer_in_backward;
   zero.computes_twice = args.computes_norm_first();
   if (args.offload_optimizer_device == "nvme") {
-    zero.state_folder = {args.offload_dir,
-                         {.queue_depth = args.aio_queue_depth, .block_bytes = args.aio_block_size}};
+    zero.state_folder = {args.offload_dir, transfer_settings(args)};
   }
   if (args.offload_param_device == "nvme") {
-    zero.weight_folder = {args.offload_dir,
-                          {.queue_depth = args.aio_queue_depth, .block_bytes = args.aio_block_size}};
+    zero.weight_folder = {args.offload_dir, transfer_settings(args)};
   }
   zero.persistence_threshold = args.persistence_threshold_elements(config.hidden_size);
   return zero;

@@ -13,8 +13,8 @@ namespace tessera {
 
 enum class MergeMethod {
   kLinear,  // sum over models of weight * w, weights divided by their sum
-  // Of two models a and b, each tensor as one vector with the angle theta between them (Shoemake, 1985; as in
-  // mergekit): (sin((1 - t) theta) a + sin(t theta) b) / sin(theta). Where they are nearly parallel,
+  // For two models a and b, each tensor as one vector with the angle theta between them (Shoemake, 1985; as
+  // in mergekit): (sin((1 - t) theta) a + sin(t theta) b) / sin(theta). Where they are nearly parallel,
   // |cos(theta)| > 0.9995, it is (1 - t) a + t b.
   kSlerp,
 };

@@ -1,18 +1,21 @@
 #include "io/disk_rate.h"
 
 #include <algorithm>
-#include <optional>
+#include <system_error>
 #include <vector>
 
 #include "base/memory.h"
 #include "base/rng.h"
 #include "base/stopwatch.h"
+#include "io/file.h"
 
 namespace tessera {
 namespace {
 
 // Memory for the blocks in flight.
 constexpr int64_t kBlockMemory = int64_t{16} << 20;
+// Less tells little, and a disk with less room has no use for it.
+constexpr int64_t kLeastRoom = int64_t{256} << 20;
 
 class RateTrial {
  public:
@@ -70,6 +73,15 @@ DiskRate measure_disk_rate(const std::filesystem::path& folder, const AsyncFileS
           .written_bytes_per_s = static_cast<double>(written_bytes) / written_s,
           .is_direct = file.is_direct(),
           .uses_io_uring = file.uses_io_uring()};
+}
+
+std::optional<DiskRate> try_disk_rate(const std::filesystem::path& folder,
+                                      const AsyncFileSettings& settings) {
+  const std::filesystem::path existing = nearest_existing(folder);
+  std::error_code error;
+  const std::filesystem::space_info space = std::filesystem::space(existing, error);
+  if (error || space.available < kLeastRoom) return std::nullopt;
+  return measure_disk_rate(existing, settings);
 }
 
 }  // namespace tessera

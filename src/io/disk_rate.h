@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 
 #include "io/async_file.h"
 
@@ -19,6 +20,8 @@ struct DiskRate {
     return static_cast<double>(read_bytes) / read_bytes_per_s +
            static_cast<double>(written_bytes) / written_bytes_per_s;
   }
+  // 10^9 bytes per second, half of them read and half written.
+  double gb_per_s() const { return 2e-9 / seconds_for(1, 1); }
 };
 
 inline constexpr int64_t kDiskRateBytes = int64_t{1} << 30;
@@ -27,5 +30,9 @@ inline constexpr int64_t kDiskRateBytes = int64_t{1} << 30;
 // what is written in `seconds`. Errors are those of AsyncFile.
 DiskRate measure_disk_rate(const std::filesystem::path& folder, const AsyncFileSettings& settings = {},
                            double seconds = 0.5);
+
+// The same in the nearest folder above `folder` that exists; nullopt if it has too little room for the file.
+std::optional<DiskRate> try_disk_rate(const std::filesystem::path& folder,
+                                      const AsyncFileSettings& settings = {});
 
 }  // namespace tessera

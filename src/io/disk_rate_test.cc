@@ -24,9 +24,19 @@ TEST(DiskRate, AFolderThatIsMissingIsNamed) {
                [&] { measure_disk_rate(folder / "none"); });
 }
 
+TEST(DiskRate, IsThatOfTheNearestFolderThatExists) {
+  const TestFolder folder;
+  const auto rate = try_disk_rate(folder / "none" / "yet");
+  ASSERT_TRUE(rate);
+  EXPECT_GT(rate->gb_per_s(), 0);
+  EXPECT_TRUE(folder.names().empty());
+}
+
 TEST(DiskRate, SaysHowLongADiskNeedsForBoth) {
   const DiskRate rate = {.read_bytes_per_s = 2e9, .written_bytes_per_s = 1e9};
   EXPECT_DOUBLE_EQ(rate.seconds_for(4'000'000'000, 3'000'000'000), 5);
+  // 1.5 s for 1 GB each.
+  EXPECT_DOUBLE_EQ(rate.gb_per_s(), 2 / 1.5);
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
 // LoRA adapters on a product of a layer, forward and backward.
 //
 //   forward:   (1) z = x' A^T, x' = dropout(x)     (2) y += z E,  E the blocks scale * B^T
-//   (kernels/lora/lora.h) backward:  (2) dE = z^T dy,  dz = dy E^T       (1) dA = dz^T x',  dx += dropout(dz
-//   A)
+//   backward:  (2) dE = z^T dy, dz = dy E^T         (1) dA = dz^T x', dx += dropout(dz A)
+// The products are those of kernels/lora/lora.h.
 //
 // The product itself, y = x W^T, has been computed by then; its weight has no gradient. The modules whose
 // weights are fused into one product read the same x' (PEFT draws a mask for each of them).
@@ -29,7 +29,7 @@ struct LoraTensors {
   };
   View a_RK;
   std::vector<Module> modules;
-  // Of the weights alone.
+  // Set for the weights, not for the gradients.
   int64_t rank = 0;   // R
   uint64_t site = 0;  // of Dropout
 

@@ -174,7 +174,7 @@ class TrainableModel {
   // Whether a backward pass follows, which reads what forward saves.
   bool has_backward() const { return has_backward_; }
   const LoraLimits& lora_limits() const { return lora_limits_; }
-  // Of the pass that begins; null: none.
+  // The dropout of the pass that begins; null: none.
   const Dropout* adapter_dropout() const {
     return is_training_ && dropout_.probability > 0 ? &dropout_ : nullptr;
   }

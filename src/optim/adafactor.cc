@@ -66,7 +66,7 @@ struct Scalars {
   float next(float moment, double mean) const {
     return static_cast<float>(beta2 * static_cast<double>(moment) + (1 - beta2) * mean);
   }
-  // Of updates whose `count` elements have this sum of squares.
+  // The learning rate for updates whose `count` elements have this sum of squares.
   float rate(double squares, int64_t count) const {
     const double rms = std::sqrt(squares / static_cast<double>(count));
     return static_cast<float>(learning_rate / std::max(1.0, rms / kClipThreshold));
@@ -132,7 +132,7 @@ class MatrixUpdate {
     }
   }
 
-  // Of the updates before they are limited.
+  // The squares of the updates before they are limited.
   double sum_of_squares() {
     for_each_slab([&](int64_t slab, int64_t begin, int64_t end) {
       double sum = 0;

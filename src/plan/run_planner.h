@@ -62,7 +62,7 @@ class RunPlanner {
 
  private:
   ActivationLimits limits_for(int64_t batch_size, int64_t max_row_length, bool gradient_checkpointing) const;
-  // Of the optimizer: what the largest parameter needs that cannot be cut.
+  // Workspace of the optimizer: what the largest parameter that cannot be cut needs.
   int64_t update_workspace_bytes(int64_t num_threads) const;
   MemoryRequest make_request(const MachineFacts& machine) const;
   bool fits(const MemoryRequest& request, const MachineFacts& machine) const;

@@ -4,7 +4,6 @@
 
 #include <cmath>
 
-#include "checkpoint/merge_models.h"
 #include "io/file.h"
 #include "support/saving_run.h"
 
@@ -138,23 +137,8 @@ TEST(LoraRun, ContinuesFromAnAdapter) {
 
 // Bounds: float32 rounding of the forward pass in another order.
 TEST(LoraRun, MergedIntoTheModelItHasTheSameLoss) {
-  SavingRun run = lora_run();
-  run.args.save_dtype = "float32";
-  run.args.eval_dataset = run.args.dataset;
-  run.args.eval_strategy = "steps";
-  run.args.eval_steps = 6;
-  const double expected = run.run().evaluations.back().loss;
-  ThreadPool pool(2);
-  const fs::path merged = run.folder() / "merged";
-  merge_models({run.args.model}, {.weights = {1}, .adapters = {run.output()}, .save_dtype = DType::kF32},
-               merged, pool);
-  SavingRun after = run;
-  after.args.finetuning_type = "full";
-  after.args.model = merged;
-  after.args.output_dir = run.folder() / "after";
-  after.args.eval_on_start = true;
-  after.args.max_steps = 1;
-  EXPECT_NEAR(after.run().evaluations.front().loss, expected, 1e-5 * expected);
+  const MergedLosses losses = train_and_merge(lora_run());
+  EXPECT_NEAR(losses.merged, losses.adapted, 1e-5 * losses.adapted);
 }
 
 TEST(LoraRun, PlansTheModelOncePerNodeAndStateForAdaptersAlone) {

@@ -1,11 +1,11 @@
 // What --fit chooses before the run is planned.
 #include <algorithm>
 
+#include "arguments/offload_arguments.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "comm/first_failure.h"
-#include "plan/time/disk_rate.h"
 #include "plan/time/measured_prices.h"
 #include "train/trainer.h"
 #include "train/work_mark.h"
@@ -64,8 +64,8 @@ void Trainer::choose_form(const BatchPlanOptions& batch, const DataFacts& data) 
   const std::optional<Error> error = outside_error([&] {
     if (!is_root()) return;
     LadderRequest request = ladder_request(batch, data);
-    request.rates.disk_gb_per_s =
-        measured_disk_gb_per_s(args_.offload_dir).value_or(request.rates.disk_gb_per_s);
+    disk_rate_ = try_disk_rate(args_.offload_dir, transfer_settings(args_));
+    if (disk_rate_) request.rates.disk_gb_per_s = disk_rate_->gb_per_s();
     request.machine.free_bytes = free_bytes;
     request.free_disk_bytes = std::min(request.free_disk_bytes, disk_bytes);
     const Ladder ladder = plan_ladder(request);

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "arguments/lora_arguments.h"
+#include "arguments/offload_arguments.h"
 #include "arguments/optimizer_arguments.h"
 #include "arguments/quantization_arguments.h"
 #include "arguments/zero_arguments.h"
@@ -212,9 +213,9 @@ void Trainer::plan_memory_use(const RunPlanner& planner, const BatchPlanOptions&
 // Rank 0's disk stands for those of the others.
 void Trainer::prepare_disk() {
   create_folder(args_.offload_dir);
-  if (!args_.measure_peak || !is_root()) return;
-  disk_rate_ = measure_disk_rate(args_.offload_dir,
-                                 {.queue_depth = args_.aio_queue_depth, .block_bytes = args_.aio_block_size});
+  if (args_.measure_peak && is_root() && !disk_rate_) {
+    disk_rate_ = measure_disk_rate(args_.offload_dir, transfer_settings(args_));
+  }
 }
 
 void Trainer::allocate_and_load() {
@@ -226,7 +227,7 @@ void Trainer::allocate_and_load() {
   if (plan_.limits.offload_inputs) {
     model_->offload_inputs_to(
         std::filesystem::path(args_.offload_dir) / fmt::format("rank-{}.inputs", world().rank),
-        {.queue_depth = args_.aio_queue_depth, .block_bytes = args_.aio_block_size});
+        transfer_settings(args_));
   }
   model_->reserve(plan_.limits);
   stop_.emplace(comm_, network_meter_, StopOptions{args_.save_on_sigterm, args_.time_to_end_s(), [this] {

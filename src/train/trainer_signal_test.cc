@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Of 3 steps of 3 passes each, with a checkpoint at the end.
+// A run of 3 steps of 3 passes each, with a checkpoint at the end.
 class SignalTest : public testing::TestWithParam<RanksCase> {
  protected:
   SignalTest() : args(tiny_.args) {

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <set>
 
+#include "checkpoint/merge_models.h"
 #include "io/file.h"
 
 namespace tessera {
@@ -76,6 +77,27 @@ void SavingRun::interrupt_at(int64_t step, const std::string& name) {
     if (line.at("step") <= step + 1) out << line.dump() << "\n";
   }
   out << "{\"step\": 3, \"lo";
+}
+
+MergedLosses train_and_merge(SavingRun run) {
+  run.args.save_dtype = "float32";
+  run.args.eval_dataset = run.args.dataset;
+  run.args.eval_strategy = "steps";
+  run.args.eval_steps = 6;
+  MergedLosses losses;
+  losses.adapted = run.run().evaluations.back().loss;
+  SavingRun after = run;
+  after.args.finetuning_type = "full";
+  after.args.quantization_bit.reset();
+  after.args.model = run.folder() / "merged";
+  after.args.output_dir = run.folder() / "after";
+  after.args.eval_on_start = true;
+  after.args.max_steps = 1;
+  ThreadPool pool(2);
+  merge_models({run.args.model}, {.weights = {1}, .adapters = {run.output()}, .save_dtype = DType::kF32},
+               after.args.model, pool);
+  losses.merged = after.run().evaluations.front().loss;
+  return losses;
 }
 
 void expect_same_run(const fs::path& found, const fs::path& expected) {

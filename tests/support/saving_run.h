@@ -63,6 +63,13 @@ class SavingRun {
   Ranks ranks;
 };
 
+// Losses on the rows of a run of LoRA at its end, with its adapters and with these merged into its model in
+// float32.
+struct MergedLosses {
+  double adapted = 0, merged = 0;
+};
+MergedLosses train_and_merge(SavingRun run);
+
 // Compares weights, metrics, log and state up to checkpoint-6.
 void expect_same_run(const std::filesystem::path& found, const std::filesystem::path& expected);
 

@@ -113,7 +113,6 @@ BenchLine run_quantized_case(const GemmCase& c, Quantization form, const GemmImp
                                        quantization_name(form));
   check_bench_memory(what, 2 * weight_bytes + c.T * (c.K + c.N) * dtype_bytes(c.dtype) + scratch);
   QuantizedOperands operands(c, form, options.cold_bytes, scratch, pool);
-  // Seen: int8 0.009, nf4 0.09.
   const double most = form == Quantization::kInt8 ? 0.03 : 0.2;
   if (const double distance = operands.distance(other.kernels); !(distance < most)) {
     fail(ExitCode::kInternal, "{}: expected results within {} of those of {}, found {}", what, most,

@@ -16,11 +16,11 @@
 #include "checkpoint/model_folder.h"
 #include "formats/json.h"
 #include "formats/safetensors/safetensors.h"
+#include "io/disk_rate.h"
 #include "io/file.h"
 #include "model/families.h"
 #include "ops/cpu_ops.h"
 #include "plan/run_planner.h"
-#include "plan/time/disk_rate.h"
 
 namespace tessera {
 namespace {
@@ -203,7 +203,7 @@ PlanLine run_plan_case(const PlanCase& run, const PlanBenchOptions& options) {
   StepWalks walks(planned.config, DType::kBF16);
   MeasuringOptions measuring;
   measuring.optimizer = planned.optimizer;
-  if (const auto rate = measured_disk_gb_per_s(options.folder)) measuring.rates.disk_gb_per_s = *rate;
+  if (const auto rate = try_disk_rate(options.folder)) measuring.rates.disk_gb_per_s = rate->gb_per_s();
   MeasuredPrices prices(measuring);
   const TrainingRun training(run, options);
   PlanLine line;

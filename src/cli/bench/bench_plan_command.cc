@@ -23,7 +23,7 @@ constexpr Rows kOtherRows = {"", 512, 1, 1};
 
 constexpr int64_t kMaxRanksHere = 256;
 
-// Of a single rank.
+// A form of a run on a single rank.
 struct BenchedForm {
   const char* name;
   std::vector<std::pair<std::string, std::string>> settings;

@@ -6,8 +6,8 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/run/threads.h"
+#include "io/disk_rate.h"
 #include "io/file.h"
-#include "plan/time/disk_rate.h"
 #include "platform/memory_info.h"
 #include "platform/thread_pool.h"
 #include "train/measure/training_peak.h"
@@ -111,7 +111,7 @@ PlanMachine plan_machine(const PlanMachineFlags& flags, const TrainingArguments&
     if (flags.disk_gb_per_s) {
       rate = *flags.disk_gb_per_s;
     } else if (flags.machine == "here" && !args.offload_dir.empty()) {
-      rate = measured_disk_gb_per_s(args.offload_dir).value_or(rate);
+      if (const auto measured = try_disk_rate(args.offload_dir)) rate = measured->gb_per_s();
     }
   }
   if (flags.machine == "here" && machine.cluster.rates) {

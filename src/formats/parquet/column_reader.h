@@ -66,7 +66,7 @@ class ColumnReader {
     if (at_ == count_) fill();
     return count_ == 0;
   }
-  // Of the current value; the repetition level is 0 at the end of the chunk, as at the start of a row.
+  // Levels of the current value; the repetition level is 0 at the end of the chunk, as at the start of a row.
   int repetition_level() { return at_end() ? 0 : repetition_levels_[at_]; }
   int definition_level() {
     if (at_end()) fail_early_end();

@@ -17,7 +17,7 @@ struct SchemaNode {
   std::string name;
   bool is_nullable = false;
   int definition_level = 0;  // from which on the value is not null
-  // Of kList and kMap: the definition level from which on there is an element, and the repetition level of
+  // For kList and kMap: the definition level from which on there is an element, and the repetition level of
   // every element but the first.
   int element_definition_level = 0;
   int repetition_level = 0;

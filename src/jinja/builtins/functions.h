@@ -18,7 +18,7 @@ const FunctionEntry* find_list_method(std::string_view name);
 const FunctionEntry* find_cycler_method(std::string_view name);
 const FunctionEntry* find_loop_method(std::string_view name);
 
-// Of lists but not of tuples.
+// Methods of lists but not of tuples.
 bool is_refused_list_method(std::string_view name);
 
 // Filters of Jinja that are not supported here.

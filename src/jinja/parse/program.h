@@ -84,7 +84,7 @@ struct Expr {
   std::vector<KeywordExpr> keywords;
   ExprPtr star_arguments, star_keywords;  // f(*a, **b)
   const FunctionEntry* native = nullptr;  // of a filter or test; null: there is none of this name
-  // Of an attribute: the methods that have this name.
+  // For an attribute: the methods that have this name.
   const FunctionEntry *string_method = nullptr, *dict_method = nullptr, *list_method = nullptr;
 };
 

@@ -22,7 +22,7 @@ struct Keyword {
   Datum value;
 };
 
-// Of a call: positional arguments, then those with names.
+// The arguments of a call: positional ones, then those with names.
 struct Arguments {
   const Datum* items = nullptr;
   int64_t size = 0;

@@ -14,7 +14,7 @@
 
 namespace tessera {
 
-// Of w. Measured with AVX-512 BF16: at 8 rows two to three times as fast backward as general products; from
+// Rows of w. Measured with AVX-512 BF16: at 8 two to three times as fast backward as general products; from
 // 16 on no faster, and slower forward.
 inline constexpr int64_t kMaxNarrowRows = 8;
 

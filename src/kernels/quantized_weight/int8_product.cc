@@ -7,7 +7,7 @@
 namespace tessera {
 namespace {
 
-// Of oneDNN, with the instructions that add four products to 32 bits at once (AVX-512 VNNI, or AMX if oneDNN
+// oneDNN's, with the instructions that add four products to 32 bits at once (AVX-512 VNNI, or AMX if oneDNN
 // may use it): before them it saturates sums of two at 16 bits.
 void multiply_vnni(const Int8Product& p, std::byte* /*scratch*/) {
   onednn_igemm(p.b_is_transposed, p.m, p.n, p.k, p.a, p.a_stride, p.b, p.b_stride, p.c, p.n);

@@ -37,7 +37,7 @@ struct Form {
 
   int at(FormAxis axis) const { return choices[static_cast<size_t>(axis)]; }
   const FormChoice* choice(FormAxis axis) const;  // nullptr as given
-  // Of the numbers: rounded moments, then another norm for clipping. Compared in this order.
+  // Changes of the numbers: rounded moments, then another norm for clipping. Compared in this order.
   std::array<int, 2> changes() const;
   auto operator<=>(const Form&) const = default;
 };

@@ -21,7 +21,7 @@ bool replaces(const Rung& a, const Rung& b) {
          a.form.changes()[1] <= b.form.changes()[1];
 }
 
-// Of these rungs those that none of the faster ones replaces, the fastest first.
+// Those of these rungs that none of the faster ones replaces, the fastest first.
 std::vector<size_t> needed(const std::vector<Rung>& rungs, std::vector<size_t> of) {
   std::ranges::stable_sort(of, {}, [&](size_t i) { return rungs[i].time.step_s(); });
   std::vector<size_t> out;

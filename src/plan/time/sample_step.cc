@@ -136,7 +136,7 @@ struct Node {
   std::barrier<> barrier;
 };
 
-// Of the weights beside adapters.
+// The weights beside adapters.
 int64_t frozen_bytes(const SampleRequest& request) {
   ThreadPool pool(1);
   const std::unique_ptr<Ops> ops = make_cpu_ops(pool);

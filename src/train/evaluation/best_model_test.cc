@@ -90,7 +90,7 @@ std::vector<double> losses_of(const RecordingObserver& run) {
   return losses;
 }
 
-// Of the steps from 1, the first with the least value, or the greatest.
+// The first step, counted from 1, with the least value, or the greatest.
 int64_t best_step(const std::vector<double>& losses, bool greater) {
   const auto best = greater ? std::ranges::max_element(losses) : std::ranges::min_element(losses);
   return best - losses.begin() + 1;

@@ -50,7 +50,7 @@ int64_t count_characters(std::string_view utf8) {
   return std::ranges::count_if(utf8, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
 }
 
-// Of a mean over n values that are 0 or 1: s^2 = n p (1 - p) / (n - 1).
+// The standard error of a mean over n values that are 0 or 1: s^2 = n p (1 - p) / (n - 1).
 double standard_error(double mean, int64_t n) {
   if (n < 2) return std::numeric_limits<double>::quiet_NaN();
   return std::sqrt(mean * (1 - mean) / static_cast<double>(n - 1));

@@ -9,7 +9,7 @@
 
 namespace tessera {
 
-// Of a rank in a step, with what a checkpoint reads meanwhile, and how long the rank waited for it.
+// What a rank moves in a step, with what a checkpoint reads meanwhile, and how long the rank waits for it.
 struct DiskUse {
   int64_t read_bytes = 0;
   int64_t written_bytes = 0;

@@ -70,7 +70,7 @@ class ParameterState {
   virtual void update(const OptimizerStep& step, const ChangeHook& before_change) = 0;
   // What updates in place of update(); nullptr: the gradients of a step are kept until then.
   virtual BackwardUpdate* backward_update() { return nullptr; }
-  // Of the state and the weights of this rank that are in files.
+  // Transfers of the state and the weights that this rank keeps in files.
   virtual AsyncFileStatistics state_file_statistics() const { return {}; }
   virtual AsyncFileStatistics weight_file_statistics() const { return {}; }
   // The tensors of the optimizer's state, besides the master weights.

@@ -37,7 +37,7 @@ class StreamedWeights {
   // Waits until the file has all updates.
   void finish_updates();
 
-  // Of the passes; staged elements take another way.
+  // Transfers of the passes; staged elements take another way.
   AsyncFileStatistics statistics() const { return file_ ? file_->statistics() : AsyncFileStatistics(); }
 
   // Copies up to kStagedElements elements of a group in the file, with no update unfinished, from the file to

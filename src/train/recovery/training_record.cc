@@ -159,7 +159,7 @@ BatchPlanOptions DataRecord::batch_options() const {
 DataRecord data_record(const Dataset& dataset, int64_t max_length, Packing packing,
                        const BatchPlanOptions& options) {
   DataRecord data;
-  // Of a stream neither is known.
+  // Neither is known of a stream.
   data.num_rows = options.supply == nullptr ? options.num_rows : 1;
   data.num_tokens = options.supply == nullptr ? dataset.num_tokens() : 1;
   data.fingerprint = dataset.fingerprint();
