@@ -19,7 +19,7 @@ void ForwardingOps::linear(ConstTensorView x, const LinearWeight& weight, ConstT
                            TensorView y) {
   LinearWeight w = weight;
   forward("linear", {&x, &w.w_NK, &bias}, {&y}, [&] { ops_->linear(x, w, bias, y); },
-          {.packed = w.packed.forward != nullptr});
+          {.packed = w.packed.forward != nullptr, .quantization = w.quantized.kind});
 }
 
 void ForwardingOps::linear_backward_input(ConstTensorView dy, const LinearWeight& weight, TensorView dx,
@@ -27,7 +27,7 @@ void ForwardingOps::linear_backward_input(ConstTensorView dy, const LinearWeight
   LinearWeight w = weight;
   forward("linear_backward_input", {&dy, &w.w_NK}, {&dx},
           [&] { ops_->linear_backward_input(dy, w, dx, update); },
-          {.update = update, .packed = w.packed.backward_input != nullptr});
+          {.update = update, .packed = w.packed.backward_input != nullptr, .quantization = w.quantized.kind});
 }
 
 void ForwardingOps::linear_backward_weight(ConstTensorView dy, ConstTensorView x, TensorView dw,

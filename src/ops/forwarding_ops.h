@@ -14,10 +14,11 @@ namespace tessera {
 struct OpCall {
   // What its time depends on besides the tensors.
   struct Details {
-    Update update = Update::kOverwrite;         // of its first output
-    bool squares = false;                       // sums those of its result
-    bool packed = false;                        // the weight's packed forms are kept
-    const AttentionShape* attention = nullptr;  // with the row starts, of attention alone
+    Update update = Update::kOverwrite;               // of its first output
+    bool squares = false;                             // sums those of its result
+    bool packed = false;                              // the weight's packed forms are kept
+    Quantization quantization = Quantization::kNone;  // of the weight
+    const AttentionShape* attention = nullptr;        // with the row starts, of attention alone
     std::span<const int32_t> cu_seqlens = {};
   };
 

@@ -108,6 +108,17 @@ TEST(QuantizedBase, ResumesBitForBitOnAnyRanks) {
   }
 }
 
+TEST(QuantizedBase, ResumedInAnotherFormSaysSo) {
+  SavingRun run = quantized_run(kForms[0]);
+  run.run();
+  run.interrupt_at(3, "resumed");
+  run.args.resume_from_checkpoint = "true";
+  run.args.quantization_bit = 4;
+  const RecordingObserver seen = run.run();
+  EXPECT_EQ(seen.resumed_step, 3);
+  EXPECT_EQ(seen.differences, "quantization_bit 8 -> 4");
+}
+
 // Quantising, and the products of rows, know nothing of ranks: only sums of gradients are added up otherwise.
 TEST(QuantizedBase, HasTheSameLossesOnAnyRanks) {
   for (const BaseForm& form : kForms) {

@@ -20,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // Per thread; deeper stacks are truncated.
-constexpr int kMaxFrames = 32;
+constexpr int kMaxFrames = 64;
 
 // Reads a file of /proc, where file sizes are unknown; "" if it cannot be read.
 std::string read_proc_file(const fs::path& path) {

@@ -24,6 +24,8 @@ void for_each_member(Rates& rates, const Visit& visit) {
   visit("half_width", rates.half_width);
   visit("weight_half_width", rates.weight_half_width);
   visit("product_call_s", rates.product_call_s);
+  visit("int8_product_speed", rates.int8_product_speed);
+  visit("nf4_product_speed", rates.nf4_product_speed);
   visit("attention_efficiency", rates.attention_efficiency);
   visit("attention_backward_efficiency", rates.attention_backward_efficiency);
   visit("attention_half_row", rates.attention_half_row);
@@ -91,6 +93,9 @@ MachineRates rates_of_instance(const InstanceFacts& instance) {
   rates.half_tokens = 200;
   rates.half_width = rates.weight_half_width = 0;
   rates.product_call_s = 5e-6;
+  // docs/memory.md, "Quantised base"; with tiles they have not been measured.
+  if (instance.avx512_bf16) rates.int8_product_speed = 2;
+  rates.nf4_product_speed = 0.9;
   rates.attention_efficiency = 0.41;
   rates.attention_backward_efficiency = 0.245;
   rates.attention_half_row = 110;

@@ -37,6 +37,7 @@ OpWork work_of(const OpCall& call) {
   work.adds = details.update == Update::kAdd;
   work.squares = details.squares;
   work.packed = details.packed;
+  work.quantization = details.quantization;
 
   ConstTensorView widest;
   const auto count = [&](ConstTensorView view, int64_t num_uses) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "kernels/quantized_weight/quantized_form.h"
 #include "ops/forwarding_ops.h"
 #include "tensor/dtype.h"
 
@@ -32,6 +33,7 @@ struct OpWork {
   bool squares = false;  // also sums the squares of its result
   double bytes = 0;      // that it reads and writes at least once
   bool packed = false;   // the weight's packed form is kept
+  Quantization quantization = Quantization::kNone;  // of the weight
 
   auto operator<=>(const OpWork&) const = default;
 

@@ -66,7 +66,10 @@ double AnalyticPrices::product_seconds(const OpWork& work, double flop_per_s, co
   const double adding = is_weight && work.adds
                             ? dtype_bytes(DType::kF32) * as_double(work.sizes[1]) * as_double(work.sizes[2])
                             : 0;
-  const double computing = work.flop() / (flop_per_s * efficiency) + memory_seconds(adding, share);
+  const double speed = work.quantization == Quantization::kNone   ? 1
+                       : work.quantization == Quantization::kInt8 ? rates_.int8_product_speed
+                                                                  : rates_.nf4_product_speed;
+  const double computing = work.flop() / (flop_per_s * efficiency * speed) + memory_seconds(adding, share);
   return std::max(computing, memory_seconds(work.bytes, share)) + rates_.product_call_s;
 }
 

@@ -269,6 +269,26 @@ TEST(AnalyticPrices, ReachTheMeasuredShareOfThePeak) {
   EXPECT_NEAR(2048 / seconds, 1050, 210);
 }
 
+TEST(AnalyticPrices, ProductsOfQuantizedWeightsHaveTheirOwnSpeed) {
+  MachineRates rates = rates_of_instance({.num_cores = 4, .clock_ghz = 3, .avx512_bf16 = true});
+  rates.product_call_s = 0;
+  rates.int8_product_speed = 4;
+  rates.nf4_product_speed = 0.5;
+  ModelConfig config = shapes("15m", 2);
+  config.lora.emplace().target_modules = lora_module_names();
+  const auto products_s = [&](Quantization form) {
+    config.base_quantization = form;
+    StepWalks walks(config, DType::kBF16);
+    AnalyticPrices prices(rates);
+    return predict_step(walks, facts_of(1, 1, 1), prices).products_s;
+  };
+  // Adapters and the LM head have products of their own.
+  const double exact_s = products_s(Quantization::kNone);
+  EXPECT_LT(products_s(Quantization::kInt8), 0.7 * exact_s);
+  EXPECT_GT(products_s(Quantization::kNf4), 1.4 * exact_s);
+  EXPECT_EQ(products_s(Quantization::kNf4), products_s(Quantization::kNf4Double));
+}
+
 TEST(MachineRates, SurviveJson) {
   MachineRates rates = rates_of_instance(amx_instance(48));
   rates.network_gbps = 12.5;
