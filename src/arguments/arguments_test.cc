@@ -105,46 +105,6 @@ TEST_F(ArgumentsTest, AccumulationFollowsFromTheGlobalBatch) {
   EXPECT_THAT(refusal("global_batch_size", "0"), HasSubstr("at least 1"));
 }
 
-TEST_F(ArgumentsTest, UpdatesInBackwardMergeTheMicroBatchesOfAStep) {
-  give("optimizer_in_backward", "true");
-  resolve();
-  EXPECT_EQ(args_.merge_micro_batches, "always");
-  give("merge_micro_batches", "never");
-  EXPECT_THAT(contradiction(), HasSubstr("contradicts merge_micro_batches never: a layer"));
-}
-
-TEST_F(ArgumentsTest, UpdatesInBackwardRefuseWhatWouldComeTooLate) {
-  give("clip_mode", "layer");
-  EXPECT_THAT(contradiction(), HasSubstr("clip_mode layer needs optimizer_in_backward"));
-  give("optimizer_in_backward", "true");
-  resolve();
-  EXPECT_FALSE(args_.computes_norm_first());
-  args_.zero_stage.reset();  // one rank has stage 0
-  try {
-    resolve_training_arguments(table_, 2, &args_);
-    ADD_FAILURE() << "two ranks are not refused";
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("clip_mode layer needs one rank, found 2"));
-  }
-  give("zero_stage", "1");
-  try {
-    resolve_training_arguments(table_, 2, &args_);
-    ADD_FAILURE() << "stage 1 is not refused";
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("optimizer_in_backward on several ranks needs zero_stage 2 or 3"));
-  }
-  give("loss_spike_policy", "skip");
-  EXPECT_THAT(contradiction(), HasSubstr("loss_spike_policy skip cannot keep optimizer_in_backward from"));
-  give("loss_spike_policy", "warn");
-  give("replay_check_steps", "10");
-  EXPECT_THAT(contradiction(), HasSubstr("found clip_mode layer and max_grad_norm 1"));
-  give("clip_mode", "global");
-  resolve();
-  EXPECT_TRUE(args_.computes_norm_first());
-  give("max_grad_norm", "0");
-  EXPECT_THAT(contradiction(), HasSubstr("replay_check_steps cannot keep"));
-}
-
 // Names and defaults of Hugging Face's TrainingArguments that must never be unknown.
 TEST_F(ArgumentsTest, EveryHuggingFaceNameIsKnown) {
   for (const char* name : {"output_dir",

@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 
+#include "base/error.h"
 #include "support/arguments_test_support.h"
 
 namespace tessera {
@@ -43,6 +44,46 @@ TEST_F(OptimizerArguments, DeepSpeedsMuonIsMuonWithItsRateAndDefaults) {
   EXPECT_EQ(args_.adam_epsilon, 1e-10);
   give("optim", "adamw_torch");
   EXPECT_THAT(contradiction(), HasSubstr("optimizer.type muon and optim adamw_torch"));
+}
+
+TEST_F(OptimizerArguments, UpdatesInBackwardMergeTheMicroBatchesOfAStep) {
+  give("optimizer_in_backward", "true");
+  resolve();
+  EXPECT_EQ(args_.merge_micro_batches, "always");
+  give("merge_micro_batches", "never");
+  EXPECT_THAT(contradiction(), HasSubstr("contradicts merge_micro_batches never: a layer"));
+}
+
+TEST_F(OptimizerArguments, UpdatesInBackwardRefuseWhatWouldComeTooLate) {
+  give("clip_mode", "layer");
+  EXPECT_THAT(contradiction(), HasSubstr("clip_mode layer needs optimizer_in_backward"));
+  give("optimizer_in_backward", "true");
+  resolve();
+  EXPECT_FALSE(args_.computes_norm_first());
+  args_.zero_stage.reset();  // one rank has stage 0
+  try {
+    resolve_training_arguments(table_, 2, &args_);
+    ADD_FAILURE() << "two ranks are not refused";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("clip_mode layer needs one rank, found 2"));
+  }
+  give("zero_stage", "1");
+  try {
+    resolve_training_arguments(table_, 2, &args_);
+    ADD_FAILURE() << "stage 1 is not refused";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("optimizer_in_backward on several ranks needs zero_stage 2 or 3"));
+  }
+  give("loss_spike_policy", "skip");
+  EXPECT_THAT(contradiction(), HasSubstr("loss_spike_policy skip cannot keep optimizer_in_backward from"));
+  give("loss_spike_policy", "warn");
+  give("replay_check_steps", "10");
+  EXPECT_THAT(contradiction(), HasSubstr("found clip_mode layer and max_grad_norm 1"));
+  give("clip_mode", "global");
+  resolve();
+  EXPECT_TRUE(args_.computes_norm_first());
+  give("max_grad_norm", "0");
+  EXPECT_THAT(contradiction(), HasSubstr("replay_check_steps cannot keep"));
 }
 
 }  // namespace
