@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <filesystem>
@@ -68,18 +69,32 @@ class HubDisk : public testing::Test {
       if (request.is_storage) reply->max_bytes_per_second = bytes_per_second;
     });
   }
-  // A process that downloads the model and exits with 0.
-  pid_t start_process() {
-    const pid_t pid = ::fork();
-    if (pid == 0) {
-      try {
-        resolve();
-        ::_exit(0);
-      } catch (...) {
-        ::_exit(1);
-      }
+  // Processes that download the model and exit with 0. All are forked before one of them starts: a thread of
+  // the server that answers a first one could hold a lock of the allocator, which a second one would inherit.
+  std::vector<pid_t> start_processes(int count) {
+    int start[2];
+    EXPECT_EQ(::pipe(start), 0);
+    std::vector<pid_t> processes;
+    for (int i = 0; i < count; ++i) {
+      processes.push_back(::fork());
+      if (processes.back() == 0) run_process(start);
     }
-    return pid;
+    ::close(start[0]);
+    ::close(start[1]);
+    return processes;
+  }
+  // start: a pipe that ends when the process is to start.
+  [[noreturn]] void run_process(const int (&start)[2]) {
+    ::close(start[1]);
+    char end;
+    while (::read(start[0], &end, 1) < 0 && errno == EINTR) {
+    }
+    try {
+      resolve();
+      ::_exit(0);
+    } catch (...) {
+      ::_exit(1);
+    }
   }
 
   const std::string weights_ = random_text(2'000'000);
@@ -91,9 +106,7 @@ class HubDisk : public testing::Test {
 
 TEST_F(HubDisk, SeveralProcessesDownloadOnce) {
   slow_down(200'000);
-  std::vector<pid_t> processes;
-  for (int i = 0; i < 3; ++i) processes.push_back(start_process());
-  for (const pid_t process : processes) {
+  for (const pid_t process : start_processes(3)) {
     int status = 0;
     ASSERT_EQ(::waitpid(process, &status, 0), process);
     EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
@@ -104,7 +117,7 @@ TEST_F(HubDisk, SeveralProcessesDownloadOnce) {
 
 TEST_F(HubDisk, AKilledProcessLeavesAFirstPartThatIsResumed) {
   slow_down(50'000);
-  const pid_t process = start_process();
+  const pid_t process = start_processes(1).front();
   std::error_code not_yet;
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   while (std::chrono::steady_clock::now() < deadline &&
