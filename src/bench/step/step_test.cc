@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "bench/kernels/elementwise_bench.h"
@@ -85,6 +86,25 @@ TEST(TrainStepBench, TrainsOnlyWhatItRuns) {
   // The tied embedding and the final norm.
   EXPECT_EQ(all - layers,
             options.config.vocab_size * options.config.hidden_size + options.config.hidden_size);
+}
+
+TEST(TrainStepBench, TakesTurnsWithTrainingAllWeightsWhereItTrainsAdapters) {
+  ThreadPool pool(2);
+  for (const Quantization form : {Quantization::kNone, Quantization::kInt8, Quantization::kNf4Double}) {
+    SCOPED_TRACE(quantization_name(form));
+    TrainStepOptions options = tiny_step();
+    LoraConfig& lora = options.config.lora.emplace();
+    lora.r = 4;
+    lora.target_modules = lora_module_names();
+    options.config.base_quantization = form;
+    const TrainStepLine line = run_train_step(options, shortest(), nullptr, pool);
+    EXPECT_GT(line.verification.num_checked, 1'000);
+    ASSERT_TRUE(line.ratio_full_step.has_value());
+    EXPECT_GT(line.ratio_full_forward_backward->median, 0);
+    const nlohmann::json object = nlohmann::json::parse(train_step_json(line, 2));
+    EXPECT_EQ(object.at("weights"), quantization_name(form));
+    EXPECT_EQ(object.at("lora_rank"), 4);
+  }
 }
 
 TEST(TrainStepBench, RefusesWhatDoesNotFitWithNumbers) {

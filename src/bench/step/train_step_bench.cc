@@ -13,6 +13,7 @@
 #include "bench/kernels/random_tensor.h"
 #include "bench/step/timed_ops.h"
 #include "bench/step/verifying_ops.h"
+#include "kernels/quantized_weight/quantized_weight.h"
 #include "model/initialize.h"
 #include "model/llama/llama_model.h"
 #include "ops/cpu_ops.h"
@@ -131,9 +132,7 @@ class TrainStep {
   int64_t planned_bytes() const {
     const int64_t num_elements = model_.layout().num_elements();
     const int64_t stream_bytes = pass_tokens() * config_.hidden_size * dtype_bytes(options_.dtype);
-    const int64_t num_frozen = model_.is_adapted() ? model_.weight_layout().num_elements() : 0;
-    return num_elements * (dtype_bytes(options_.dtype) + dtype_bytes(DType::kF32)) +
-           num_frozen * dtype_bytes(options_.dtype) +
+    return num_elements * (dtype_bytes(options_.dtype) + dtype_bytes(DType::kF32)) + model_.frozen_bytes() +
            optimizer_state_bytes(AdamW::kStateTensors, num_elements, options_.dtype) +
            model_.activation_bytes(limits_of(options_, pass_rows_)).total() +
            (options_.with_head ? 0 : 2 * stream_bytes);
@@ -145,13 +144,7 @@ class TrainStep {
     gradients_ = PageBuffer(num_elements * dtype_bytes(DType::kF32));
     fill_weights(model_.layout(), config_, weights(), pool_);
     model_.bind_parameters(weights(), gradients());
-    if (model_.is_adapted()) {
-      const int64_t num_frozen = model_.weight_layout().num_elements();
-      frozen_ = PageBuffer(num_frozen * dtype_bytes(options_.dtype));
-      const TensorView frozen(frozen_.data(), options_.dtype, {num_frozen});
-      fill_weights(model_.weight_layout(), config_, frozen, pool_);
-      model_.bind_frozen(frozen);
-    }
+    if (model_.is_adapted()) allocate_frozen();
     model_.reserve(limits_of(options_, pass_rows_));
     optimizer_.emplace(std::make_unique<AdamW>(OptimizerSettings{}),
                        trained_ranges(model_.layout(), options_), weights(), gradients(), pool_);
@@ -209,6 +202,38 @@ class TrainStep {
  private:
   TensorView weights() const { return {weights_.data(), options_.dtype, {model_.layout().num_elements()}}; }
   TensorView gradients() const { return {gradients_.data(), DType::kF32, {model_.layout().num_elements()}}; }
+
+  void allocate_frozen() {
+    frozen_ = PageBuffer(model_.frozen_bytes());
+    const int64_t num_frozen = model_.weight_layout().num_elements();
+    if (config_.base_quantization == Quantization::kNone) {
+      const TensorView frozen(frozen_.data(), options_.dtype, {num_frozen});
+      fill_weights(model_.weight_layout(), config_, frozen, pool_);
+      return model_.bind_frozen(frozen);
+    }
+    for (const Parameter& parameter : model_.weight_layout().parameters()) {
+      const BoundParameters::Place place = model_.frozen_place(parameter, frozen_.data());
+      if (place.elements == nullptr) {
+        fill_quantized(parameter, place);
+      } else {
+        initialize_parameter(parameter, config_.initializer_range, 1, 0,
+                             {place.elements, options_.dtype, {parameter.num_elements}});
+      }
+    }
+    model_.bind_frozen({frozen_.data(), DType::kU8, {model_.frozen_bytes()}});
+  }
+
+  // The same random rows again and again: memory for all of them as float32 would count as the step's.
+  void fill_quantized(const Parameter& parameter, const BoundParameters::Place& place) {
+    const int64_t num_rows = parameter.shape[0], K = parameter.shape[1];
+    const int64_t most_rows = std::min<int64_t>(num_rows, 64);
+    RandomTensor rows(DType::kF32, {most_rows, K}, hash_name(parameter.name) % 1000,
+                      static_cast<float>(config_.initializer_range), pool_);
+    for (int64_t row = 0; row < num_rows; row += most_rows) {
+      const ConstTensorView piece = rows.view().rows(0, std::min(most_rows, num_rows - row));
+      quantize_rows(piece, place.first_row + row, place.matrix, pool_);
+    }
+  }
 
   // Clipped to a norm of one, as training does.
   double gradient_scale(double norm) const { return 1 / std::max(1.0, norm); }
@@ -371,6 +396,7 @@ TrainStepLine run_train_step(const TrainStepOptions& options, const MeasureOptio
   if (options.config.lora) {
     TrainStepOptions of_all = options;
     of_all.config.lora.reset();
+    of_all.config.base_quantization = Quantization::kNone;
     full.emplace(of_all, pool);
   }
   const int64_t planned = step.planned_bytes() + (full ? full->planned_bytes() : 0);

@@ -18,8 +18,10 @@
 namespace tessera {
 
 struct TrainStepOptions {
-  std::string name;    // of the preset that gives the shapes
-  ModelConfig config;  // with num_hidden_layers as wanted; with `lora` full training takes turns
+  std::string name;  // of the preset that gives the shapes
+  // With num_hidden_layers as wanted; with `lora` full training takes turns; base_quantization is the frozen
+  // weights'.
+  ModelConfig config;
   DType dtype = DType::kBF16;
   int64_t max_length = 512;                 // tokens per row
   int64_t micro_batch = 1;                  // rows

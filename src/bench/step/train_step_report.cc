@@ -21,6 +21,10 @@ std::string train_step_table(const TrainStepLine& line) {
       format_count(options.config.num_hidden_layers, "layer"), options.with_head ? " with head" : "",
       dtype_name(options.dtype), options.gradient_accumulation_steps, options.micro_batch,
       format_count(options.max_length, "token"), options.gradient_checkpointing ? "on" : "off");
+  if (options.config.lora) {
+    text += fmt::format("  adapters of rank {}, quantisation of the frozen weights: {}\n",
+                        options.config.lora->r, quantization_name(options.config.base_quantization));
+  }
   const auto row = [&](const char* name, const std::string& value, const std::string& quartile_text) {
     text += fmt::format("  {:<28} {:>12}   {}\n", name, value, quartile_text);
   };
@@ -118,6 +122,7 @@ std::string train_step_json(const TrainStepLine& line, int64_t num_threads) {
   }
   if (line.ratio_full_step) {
     json["lora_rank"] = options.config.lora->r;
+    json["weights"] = quantization_name(options.config.base_quantization);
     json["ratio_full_forward_backward"] = to_json(*line.ratio_full_forward_backward);
     json["ratio_full_step"] = to_json(*line.ratio_full_step);
   }

@@ -66,6 +66,7 @@ double log_sum_exp(const SoftmaxRow& row) { return static_cast<double>(row.max) 
 
 void VerifyingOps::linear(ConstTensorView x_TK, const LinearWeight& weight, ConstTensorView bias_N,
                           TensorView y_TN) {
+  if (weight.is_quantized()) return ForwardingOps::linear(x_TK, weight, bias_N, y_TN);
   const std::vector<SamplePoint> points = sample_points(y_TN.dim(0), y_TN.dim(1), kSampledElements);
   ForwardingOps::linear(x_TK, weight, bias_N, y_TN);
   std::vector<double> bias;
@@ -76,6 +77,7 @@ void VerifyingOps::linear(ConstTensorView x_TK, const LinearWeight& weight, Cons
 
 void VerifyingOps::linear_backward_input(ConstTensorView dy_TN, const LinearWeight& weight, TensorView dx_TK,
                                          Update update) {
+  if (weight.is_quantized()) return ForwardingOps::linear_backward_input(dy_TN, weight, dx_TK, update);
   const std::vector<SamplePoint> points = sample_points(dx_TK.dim(0), dx_TK.dim(1), kSampledElements);
   const std::vector<double> former =
       update == Update::kAdd ? values_at(dx_TK, points) : std::vector<double>();

@@ -11,7 +11,8 @@ namespace tessera {
 
 // Compares a sample of the results of every call with float64: elements of products, whole rows of row-wise
 // operations, elements of sums over rows. Error(kInternal) names operation, shape, element, expected, found
-// and bound. Packed weights are verified through the products that use them.
+// and bound. Packed weights are verified through the products that use them. Products with quantised weights
+// are not compared: `bench gemm --weights` does that, with the elements their codes come from.
 class VerifyingOps final : public ForwardingOps {
  public:
   using ForwardingOps::ForwardingOps;

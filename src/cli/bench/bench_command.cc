@@ -26,6 +26,17 @@ void BenchCommand::declare_common_flags(FlagTable* table, double seconds) {
   table->add("json", &json_, "Print one JSON object per line instead of the table.");
 }
 
+void BenchCommand::declare_weights_flag(FlagTable* table, const std::string& help) {
+  table->add_choice("weights", &weights_, {"as_dtype", "int8", "nf4", "nf4_double"}, help);
+}
+
+Quantization BenchCommand::weights_form() const {
+  return weights_ == "int8"         ? Quantization::kInt8
+         : weights_ == "nf4"        ? Quantization::kNf4
+         : weights_ == "nf4_double" ? Quantization::kNf4Double
+                                    : Quantization::kNone;
+}
+
 MeasureOptions BenchCommand::measure_options() const {
   MeasureOptions options;
   options.seconds = seconds_;

@@ -11,6 +11,7 @@
 #include "cli/command.h"
 #include "cli/flag_parser.h"
 #include "platform/thread_pool.h"
+#include "tensor/quantization.h"
 
 namespace tessera {
 
@@ -21,6 +22,10 @@ class BenchCommand : public Command {
  protected:
   // --num_threads, --seconds, --rounds, --cold_bytes, --json; `seconds` is the default.
   void declare_common_flags(FlagTable* table, double seconds);
+
+  // --weights: as_dtype or the name of a quantised form.
+  void declare_weights_flag(FlagTable* table, const std::string& help);
+  Quantization weights_form() const;
 
   MeasureOptions measure_options() const;
   // Size of the arrays that memory bandwidth is measured with; 0 = the meter's own choice.
@@ -39,6 +44,7 @@ class BenchCommand : public Command {
   int64_t rounds_ = 7;
   int64_t cold_bytes_ = 0;
   bool json_ = false;
+  std::string weights_ = "as_dtype";
 };
 
 // Parses the values of a list flag as whole numbers from 1 to `max`. Error(kUsage).

@@ -44,8 +44,7 @@ class BenchGemmCommand : public BenchCommand {
         "pack_weights", &pack_weights_,
         "Pack the weights beforehand. Otherwise they are packed in every call, as when memory is short.");
     declare_dtype_flag(table, &dtype_, {"bfloat16", "float32"}, "Type of the operands.");
-    table->add_choice("weights", &weights_, {"as_dtype", "int8", "nf4", "nf4_double"},
-                      "Form of the weights: that of the operands, or one of quantization_bit.");
+    declare_weights_flag(table, "Form of the weights: that of the operands, or one of quantization_bit.");
     table
         ->add("compare", &compare_,
               "Implementation to compare with, or none; auto is onednn if this machine runs it.")
@@ -54,13 +53,14 @@ class BenchGemmCommand : public BenchCommand {
   }
 
   void run(FlagTable* flags) override {
-    if (weights_ != "as_dtype" && !flags->is_set("products")) products_ = {"forward", "backward_input"};
+    if (weights_form() != Quantization::kNone && !flags->is_set("products"))
+      products_ = {"forward", "backward_input"};
     const std::vector<GemmCase> cases = all_cases();
     const auto& table = gemm_table();
     const GemmImplementation& ours = table.chosen_implementation();
     const std::vector<GemmImplementation> others = implementations_to_compare(table, compare_);
     ThreadPool pool(threads_for_products(num_threads()));
-    if (weights_ != "as_dtype") return run_quantized(cases, ours, pool);
+    if (weights_form() != Quantization::kNone) return run_quantized(cases, ours, pool);
     show_header(
         fmt::format("gemm {}, {}, {}; shape T x N x K", gemm_implementation_text(ours, dtype_of_flag(dtype_)),
                     dtype_name(dtype_of_flag(dtype_)), count_of(pool.num_threads(), "thread")) +
@@ -71,9 +71,7 @@ class BenchGemmCommand : public BenchCommand {
 
  private:
   void run_quantized(const std::vector<GemmCase>& cases, const GemmImplementation& other, ThreadPool& pool) {
-    const Quantization form = weights_ == "int8"  ? Quantization::kInt8
-                              : weights_ == "nf4" ? Quantization::kNf4
-                                                  : Quantization::kNf4Double;
+    const Quantization form = weights_form();
     show_header(
         fmt::format("gemm, weights in {}, {}, {}; shape T x N x K\nagainst {}", quantization_name(form),
                     dtype_name(dtype_of_flag(dtype_)), count_of(pool.num_threads(), "thread"),
@@ -117,7 +115,6 @@ class BenchGemmCommand : public BenchCommand {
   std::vector<std::string> products_ = {"forward", "backward_input", "backward_weight",
                                         "backward_weight_add"};
   bool pack_weights_ = true;
-  std::string weights_ = "as_dtype";
   std::string dtype_ = "bfloat16";
   std::string compare_ = "auto";
 };

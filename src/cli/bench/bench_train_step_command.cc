@@ -48,6 +48,8 @@ class BenchTrainStepCommand : public BenchCommand {
                    "training all weights, and show how many times faster they are; 0 trains the "
                    "weights alone."),
         0, 1 << 14);
+    declare_weights_flag(table,
+                         "With lora_rank, form of the frozen weights: dtype, or one of quantization_bit.");
     table->add("with_head", &options_.with_head, "Include the embedding, final norm, LM head and loss.");
     limit_flag(table->add("vocab_size", &vocab_size_,
                           "Vocabulary size of the head, instead of the preset's (8192 if it has none)."),
@@ -77,6 +79,10 @@ class BenchTrainStepCommand : public BenchCommand {
       lora.r = lora_rank_;
       lora.lora_alpha = 2 * static_cast<double>(lora_rank_);
       lora.target_modules = lora_module_names();
+    }
+    options_.config.base_quantization = weights_form();
+    if (weights_form() != Quantization::kNone && !options_.config.lora) {
+      fail(ExitCode::kUsage, "--weights: needs lora_rank: weights that are trained are of type dtype");
     }
     constexpr int64_t kDefaultVocabulary = 8192;
     if (vocab_size_) options_.config.vocab_size = *vocab_size_;

@@ -95,7 +95,6 @@ MachineRates rates_of_instance(const InstanceFacts& instance) {
   rates.product_call_s = 5e-6;
   // docs/memory.md, "Quantised base"; with tiles they have not been measured.
   if (instance.avx512_bf16) rates.int8_product_speed = 2;
-  rates.nf4_product_speed = 0.9;
   rates.attention_efficiency = 0.41;
   rates.attention_backward_efficiency = 0.245;
   rates.attention_half_row = 110;
