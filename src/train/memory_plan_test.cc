@@ -409,16 +409,20 @@ TEST_P(PeakMemory, StaysWithinATenthOfThePlan) {
       false;  // how much of the snapshot is used depends on what changes before it is written
   tiny.args.eval_dataset = {tiny.folder() / "eval.safetensors"};
   tiny.args.eval_strategy = "epoch";
-  if (!reset_peak()) GTEST_SKIP() << "the kernel does not let the peak be reset";
+  const std::optional<ProportionalMemory> own = proportional_memory();
+  if (!own || !reset_peak()) GTEST_SKIP() << "the kernel does not let the memory be measured";
+  // The plan counts a share of the pages of the program and its libraries that other processes have mapped,
+  // too.
+  const int64_t shared_with_others = resident_bytes() - own->private_bytes() - own->shared_bytes;
   const RecordingObserver run = tiny.train();
-  const auto planned = static_cast<double>(run.plan.memory.node_bytes());
+  const auto planned = static_cast<double>(run.plan.memory.node_bytes() + shared_with_others);
   const auto peak = static_cast<double>(run.summary.peak_resident_bytes);
   RecordProperty("planned_bytes", std::to_string(run.plan.memory.node_bytes()));
   RecordProperty("peak_bytes", std::to_string(run.summary.peak_resident_bytes));
   EXPECT_GT(planned, tiny.args.finetuning_type == "lora" ? 80e6 : 200e6);
-  EXPECT_NEAR(peak / planned, 1, 0.1)
-      << "planned\n"
-      << memory_table(run.plan.memory, run.plan.free_bytes) << "peak " << peak;
+  EXPECT_NEAR(peak / planned, 1, 0.1) << "planned\n"
+                                      << memory_table(run.plan.memory, run.plan.free_bytes) << "peak " << peak
+                                      << ", pages of others " << shared_with_others;
 }
 
 INSTANTIATE_TEST_SUITE_P(

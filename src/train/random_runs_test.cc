@@ -138,21 +138,22 @@ void draw_training(Draw& draw, TrainingArguments* args) {
   args->quantization_bit = draw.one_of<std::optional<int64_t>>({std::nullopt, 8, 4});
 }
 
-// 3 to 119 letters, as a JSON string.
-std::string draw_words(Draw& draw) {
+// At least 3 letters, as a JSON string.
+std::string draw_words(Draw& draw, int64_t most) {
   std::string text = "\"";
-  for (int64_t left = draw.number(3, 119); left > 0; --left)
+  for (int64_t left = draw.number(3, most); left > 0; --left)
     text += static_cast<char>(draw.number(0, 5) == 0 ? ' ' : draw.number('a', 'z'));
   return text + "\"";
 }
 
-// With fewer documents, some runs take several epochs.
+// With fewer documents, some runs take several epochs. A prompt leaves room for the completion in the
+// shortest rows.
 void write_documents(Draw& draw, int64_t least, bool have_prompts, const fs::path& file) {
   std::string lines;
   for (int64_t left = draw.number(least, 90); left > 0; --left) {
-    lines += have_prompts
-                 ? fmt::format("{{\"prompt\":{},\"completion\":{}}}\n", draw_words(draw), draw_words(draw))
-                 : fmt::format("{{\"text\":{}}}\n", draw_words(draw));
+    lines += have_prompts ? fmt::format("{{\"prompt\":{},\"completion\":{}}}\n", draw_words(draw, 20),
+                                        draw_words(draw, 119))
+                          : fmt::format("{{\"text\":{}}}\n", draw_words(draw, 119));
   }
   write_text_file(file, lines);
 }

@@ -1,5 +1,4 @@
-// The loop of a run and its single step. Preparation is in trainer_setup.cc, the update of a step in
-// trainer_update.cc, the summary in trainer_summary.cc.
+// The loop of a run and its single step; the summary is in trainer_summary.cc.
 #include "train/trainer.h"
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include "base/text.h"
 #include "checkpoint/checkpoint_files.h"
 #include "platform/memory_info.h"
+#include "train/evaluation/best_checkpoint.h"
 #include "train/output/log_entries.h"
 #include "train/work_mark.h"
 
@@ -41,42 +41,104 @@ std::optional<MeasuredMemory> measure_memory(Communicator& comm, int64_t loading
   return is_known ? std::optional(measured) : std::nullopt;
 }
 
+ExportOptions export_options_of(const RunSetup& setup) {
+  ExportOptions options;
+  options.save_dtype = setup.args.export_dtype();
+  options.tokenizer_folder = tokenizer_folder(setup.args);
+  options.chat_template = setup.data->chat_template;
+  options.end_of_answer = setup.data->end_of_answer;
+  options.generation_config = std::filesystem::path(setup.args.model) / "generation_config.json";
+  return options;
+}
+
+StepOptions step_options_of(const RunSetup& setup) {
+  const TrainingArguments& args = setup.args;
+  return {args.label_smoothing_factor, args.replay_check_steps, args.neftune_noise_alpha,
+          static_cast<uint64_t>(args.seed),
+          setup.model->is_adapted() ? setup.model->config().lora->lora_dropout : 0};
+}
+
 }  // namespace
+
+Trainer::Trainer(const TrainingArguments& args, ThreadPool& pool, TrainObserver& observer, Communicator& comm,
+                 const OpsFactory& make_ops)
+    : warnings_(comm.world().rank == 0 ? std::make_unique<LogTap>() : nullptr),
+      setup_(args, pool, observer, comm, make_ops),
+      network_meter_(comm.rail()),
+      disk_meter_(*setup_.model, *setup_.parameters),
+      stop_(comm, network_meter_,
+            {setup_.args.save_on_sigterm, setup_.args.time_to_end_s(),
+             [this] { return files_.write_estimate_s(); }}),
+      files_(setup_.args, comm, pool, *setup_.model, *setup_.parameters, network_meter_, setup_.observers,
+             {export_options_of(setup_), setup_.plan.snapshot_bytes, setup_.output_is_shared,
+              *setup_.resume ? setup_.resume->last_saved_step() : -1}),
+      runner_(*setup_.model, *setup_.parameters, setup_.data->train, comm, pool, stop_, *setup_.clocked_ops,
+              step_options_of(setup_)),
+      update_(setup_.args, *setup_.schedule, *setup_.parameters, runner_, files_.saver(), comm),
+      exchange_(comm.world(), !setup_.args.offload_dir.empty()),
+      guards_(make_step_guards(setup_.args, *setup_.model, setup_.data->train, *setup_.parameters, comm)),
+      best_rule_(setup_.args),
+      log_(args.include_num_input_tokens_seen != "no", setup_.observers) {
+  if (*setup_.resume) restore_progress();
+  if (setup_.snapshots) setup_.snapshots->open(setup_.model->layout(), *setup_.parameters);
+}
+
+void Trainer::restore_progress() {
+  progress_ = setup_.resume->record().progress;
+  BestModel& best = progress_.best;
+  if (best.metric != best_rule_.metric() || best.greater_is_better != best_rule_.greater_is_better()) {
+    if (is_root() && !best.metric.empty() && !best_rule_.metric().empty()) {
+      log_warning("the best {} so far, {}, does not count for metric_for_best_model {}{}", best.metric,
+                  *best.value, best_rule_.metric(),
+                  best.metric == best_rule_.metric() ? " in the other direction" : "");
+    }
+    best = {};
+  }
+  log_.restore(setup_.resume->log_history());
+  for (const auto& guard : guards_) guard->restore(progress_);
+  if (progress_.plateau) setup_.schedule->restore(*progress_.plateau);
+  if (is_root() && setup_.schedule->plateau() &&
+      setup_.schedule->learning_rate(progress_.step) != setup_.args.learning_rate) {
+    log_info("lr_scheduler_type {} continues with a learning rate of {}", setup_.args.lr_scheduler_type,
+             setup_.schedule->learning_rate(progress_.step));
+  }
+}
 
 TrainSummary Trainer::run(const std::function<int()>& stop_signal) {
   TESSERA_CHECK(!std::exchange(has_run_, true), "a trainer runs once");
   const bool is_finished = is_finished_already();
   if (!is_finished) {
-    files_->open(*resume_ && resume_->is_in_place() ? std::optional(progress_.step) : std::nullopt, plan_);
+    files_.open(*setup_.resume && setup_.resume->is_in_place() ? std::optional(progress_.step) : std::nullopt,
+                setup_.plan);
   }
-  if (*resume_) resume_->report(record_, observer_);
+  if (*setup_.resume) setup_.resume->report(setup_.record, setup_.observers);
   if (is_finished) {
     if (is_root())
-      log_info("nothing is left to do: {} has the model of step {}", args_.output_dir, progress_.step);
+      log_info("nothing is left to do: {} has the model of step {}", setup_.args.output_dir, progress_.step);
     return summarize();
   }
   totals_ = RunTotals();
-  totals_.times().startup_s = since_start_.seconds();
-  if (is_root()) clock_.emplace(*actions_, plan_.max_steps, args_.replay_check_steps);
-  comm_.rail().wait_for_all();  // what loading has begun
+  totals_.times().startup_s = setup_.since_start.seconds();
+  if (is_root()) clock_.emplace(*setup_.actions, setup_.plan.max_steps, setup_.args.replay_check_steps);
+  setup_.comm.rail().wait_for_all();  // what loading has begun
   network_meter_.start();
-  stop_->listen(stop_signal);
+  stop_.listen(stop_signal);
   if (begins_with_evaluation()) run_evaluation();
-  while (!is_done() && !stop_->is_wanted()) {
-    peak_->measure_if_due(progress_.step + 1);
+  while (!is_done() && !stop_.is_wanted()) {
+    setup_.peak->measure_if_due(progress_.step + 1);
     const std::optional<StepMetrics> metrics = train_step(progress_.step);
     if (!metrics) break;
-    files_->report_checkpoint();
+    files_.report_checkpoint();
     account(*metrics);
     if (totals_.num_steps() == 1) {
       const NetworkMeterPause pause(network_meter_);
-      const auto measured = measure_memory(comm_, loading_peak_bytes_);
-      if (measured) observer_.on_memory(plan_.memory, *measured);
+      const auto measured = measure_memory(setup_.comm, setup_.loading_peak_bytes);
+      if (measured) setup_.observers.on_memory(setup_.plan.memory, *measured);
     }
-    const StepActions due = actions_->after(progress_.step);
+    const StepActions due = setup_.actions->after(progress_.step);
     if (due.log) log_.add_training(totals_.last_step(), &progress_);
     const bool is_best = due.evaluate && run_evaluation();
-    if (due.save || (is_best && args_.save_strategy == "best")) save();
+    if (due.save || (is_best && setup_.args.save_strategy == "best")) save();
     if (due.snapshot) take_snapshot();
   }
   return finish_run();
@@ -84,64 +146,59 @@ TrainSummary Trainer::run(const std::function<int()>& stop_signal) {
 
 // A signal may have cut short the evaluation of the step that the run resumes from.
 bool Trainer::begins_with_evaluation() const {
-  if (!*resume_) return args_.eval_on_start;
-  return actions_->after(progress_.step).evaluate && !has_evaluation(log_.history(), progress_.step);
+  if (!*setup_.resume) return setup_.args.eval_on_start;
+  return setup_.actions->after(progress_.step).evaluate && !has_evaluation(log_.history(), progress_.step);
 }
 
 // The finished model is there, too, and nothing else is due.
 bool Trainer::is_finished_already() {
-  if (!*resume_ || !is_done() || begins_with_evaluation()) return false;
+  if (!*setup_.resume || !is_done() || begins_with_evaluation()) return false;
   const bool is_there =
-      is_root() && resume_->is_in_place() && finished_step(args_.output_dir) == progress_.step;
-  return comm_.broadcast(is_there, 0, {"resume"});
+      is_root() && setup_.resume->is_in_place() && finished_step(setup_.args.output_dir) == progress_.step;
+  return setup_.comm.broadcast(is_there, 0, {"resume"});
 }
 
 std::optional<StepMetrics> Trainer::train_step(int64_t step) {
   const Stopwatch step_time;
-  stop_->begin_step();
-  disk_meter_->take();  // what evaluations and checkpoints have moved
-  mark_work(comm_, "choosing rows", step + 1);
-  const RowLists& passes = rows_->passes_of_step(step);
-  const int64_t num_targets = rows_->count_targets(passes);
+  stop_.begin_step();
+  disk_meter_.take();  // what evaluations and checkpoints have moved
+  mark_work(setup_.comm, "choosing rows", step + 1);
+  const RowLists& passes = setup_.rows->passes_of_step(step);
+  const int64_t num_targets = setup_.rows->count_targets(passes);
   const double choosing_s = step_time.seconds();
-  const bool updates_at_once = updates_in_first_run();
-  if (updates_at_once) begin_backward_update(step, progress_.last_grad_norm.value_or(0));
-  std::optional<StepPart> part = runner_->run(step, passes, num_targets);
+  update_.begin_step(step, progress_);
+  std::optional<StepPart> part = runner_.run(step, passes, num_targets);
   if (!part) return std::nullopt;
-  const double waited_before_s = comm_.waited_s();
+  const double waited_before_s = setup_.comm.waited_s();
   {
     const NetworkMeterPause pause(network_meter_);
     part->network = network_meter_.take();
-    part->disk = disk_meter_->take();
-    exchange_.gather(*part, stop_->share(), files_->saver().share(), peak_->share(), comm_);
+    part->disk = disk_meter_.take();
+    exchange_.gather(*part, stop_.share(), files_.saver().share(), setup_.peak->share(), setup_.comm);
   }
-  const bool is_complete = stop_->take_shares(exchange_.stops);
-  peak_->take_shares(exchange_.peaks);
-  files_->saver().take_shares(exchange_.checkpoints);
+  const bool is_complete = stop_.take_shares(exchange_.stops);
+  setup_.peak->take_shares(exchange_.peaks);
+  files_.saver().take_shares(exchange_.checkpoints);
   if (!is_complete) return std::nullopt;
 
   StepMetrics metrics = exchange_.sums(num_targets);
   metrics.step = step + 1;
-  metrics.epoch = rows_->batches().epoch_after(step + 1);
-  metrics.learning_rate = schedule_->learning_rate(step);
-  if (runner_->rehearsal_s() > 0) metrics.replay_check_s = runner_->rehearsal_s();
+  metrics.epoch = setup_.rows->batches().epoch_after(step + 1);
+  metrics.learning_rate = setup_.schedule->learning_rate(step);
+  if (runner_.rehearsal_s() > 0) metrics.replay_check_s = runner_.rehearsal_s();
   metrics.skipped = !passes_guards(passes, &metrics);
   metrics.times.rows_s += choosing_s;
   if (!metrics.skipped) {
-    if (updates_at_once) {
-      metrics.times.optimizer_s = parameters_->backward_update()->seconds();
-    } else {
-      update(passes, &metrics);
-    }
+    update_.finish_step(passes, exchange_.parts[static_cast<size_t>(world().rank)], progress_, &metrics);
     ++progress_.num_updates;
     progress_.last_grad_norm = metrics.grad_norm;
   }
   if (metrics.disk) {
-    metrics.disk->add(disk_meter_->take());
+    metrics.disk->add(disk_meter_.take());
     metrics.times.disk_s = metrics.disk->wait_s();
     metrics.times.optimizer_s = std::max(0.0, metrics.times.optimizer_s - metrics.disk->state_wait_s);
   }
-  metrics.times.wait_s += comm_.waited_s() - waited_before_s;
+  metrics.times.wait_s += setup_.comm.waited_s() - waited_before_s;
   metrics.step_time_s = step_time.seconds();
   metrics.times.other_s = std::max(0.0, metrics.step_time_s - metrics.times.listed_s());
   metrics.tokens_per_second = static_cast<double>(metrics.num_tokens) / metrics.step_time_s;
@@ -151,19 +208,19 @@ std::optional<StepMetrics> Trainer::train_step(int64_t step) {
     compute_s += of_rank.compute_s;
   }
   metrics.tflops = flops * 1e-12 / metrics.step_time_s;
-  metrics.mfu = peak_->share_of_peak(metrics.tflops);
-  metrics.peak = peak_->best();
-  stop_->end_step(metrics.step_time_s, compute_s / static_cast<double>(passes.size()));
+  metrics.mfu = setup_.peak->share_of_peak(metrics.tflops);
+  metrics.peak = setup_.peak->best();
+  stop_.end_step(metrics.step_time_s, compute_s / static_cast<double>(passes.size()));
   return metrics;
 }
 
 bool Trainer::passes_guards(const RowLists& passes, StepMetrics* metrics) {
-  const CheckedStep step = {metrics, exchange_.parts, &passes, &runner_->replay_difference()};
+  const CheckedStep step = {metrics, exchange_.parts, &passes, &runner_.replay_difference()};
   for (const auto& guard : guards_) {
     const GuardVerdict verdict = guard->check(step);
     if (verdict.action == GuardVerdict::Action::kSkip) return false;
     if (verdict.action == GuardVerdict::Action::kUpdate) continue;
-    files_->finish_checkpoint(metrics->step);
+    files_.finish_checkpoint(metrics->step);
     fail(ExitCode::kNumerics, "{}", verdict.reason);
   }
   return true;
@@ -171,16 +228,16 @@ bool Trainer::passes_guards(const RowLists& passes, StepMetrics* metrics) {
 
 void Trainer::report_warnings() {
   if (!warnings_) return;
-  for (const std::string& message : warnings_->take()) observer_.on_warning(message);
+  for (const std::string& message : warnings_->take()) setup_.observers.on_warning(message);
 }
 
 void Trainer::account(StepMetrics metrics) {
-  metrics.checkpoint = files_->take_written();
-  if (snapshots_) metrics.peer_snapshot_s = snapshots_->take_stall_s();
+  metrics.checkpoint = files_.take_written();
+  if (setup_.snapshots) metrics.peer_snapshot_s = setup_.snapshots->take_stall_s();
   progress_.step = metrics.step;
   progress_.epoch = metrics.epoch;
   progress_.num_input_tokens_seen += metrics.num_tokens;
-  progress_.total_flos += floating_point_ops(*model_, metrics.num_tokens);
+  progress_.total_flos += floating_point_ops(*setup_.model, metrics.num_tokens);
   if (!metrics.skipped) {
     progress_.loss_since_log += metrics.loss;
     ++progress_.losses_since_log;
@@ -191,7 +248,7 @@ void Trainer::account(StepMetrics metrics) {
     clock_->add_step(metrics);
     metrics.eta_s = clock_->seconds_left(metrics.step, estimates());
   }
-  observer_.on_step(metrics);
+  setup_.observers.on_step(metrics);
   report_warnings();
 }
 
@@ -200,44 +257,46 @@ bool Trainer::run_evaluation() {
   const Stopwatch time;
   const NetworkMeterPause pause(network_meter_);
   const auto progress = [this](double fraction) {
-    observer_.on_evaluation_progress(fraction);
-    return !stop_->stop_evaluation();
+    setup_.observers.on_evaluation_progress(fraction);
+    return !stop_.stop_evaluation();
   };
-  const int64_t max_rows = args_.per_device_eval_batch_size;
-  const int64_t max_tokens = plan_.limits.max_tokens;
-  stop_->enter(StopAgreement::Phase::kEvaluation);
-  mark_work(comm_, OtherWork::kEvaluation, progress_.step + 1);
+  const int64_t max_rows = setup_.args.per_device_eval_batch_size;
+  const int64_t max_tokens = setup_.plan.limits.max_tokens;
+  stop_.enter(StopAgreement::Phase::kEvaluation);
+  mark_work(setup_.comm, OtherWork::kEvaluation, progress_.step + 1);
   const EvalResult result =
-      world().is_single() ? evaluate(*model_, *data_->eval, max_rows, max_tokens, progress)
-                          : evaluate_together(*model_, *data_->eval, max_rows, max_tokens, comm_, progress);
+      world().is_single()
+          ? evaluate(*setup_.model, *setup_.data->eval, max_rows, max_tokens, progress)
+          : evaluate_together(*setup_.model, *setup_.data->eval, max_rows, max_tokens, setup_.comm, progress);
   std::optional<ChoiceResult> choices;
-  if (choices_ && !result.stopped) choices = choices_->score(*model_, max_rows, max_tokens, comm_, progress);
-  stop_->enter(StopAgreement::Phase::kOther);
+  if (setup_.choices && !result.stopped)
+    choices = setup_.choices->score(*setup_.model, max_rows, max_tokens, setup_.comm, progress);
+  stop_.enter(StopAgreement::Phase::kOther);
   if (result.stopped || (choices && choices->stopped)) return false;
   const LogEntry entry = evaluation_entry(result, choices);
   log_.add(entry, progress_);
-  observer_.on_evaluation(result);
+  setup_.observers.on_evaluation(result);
   ++totals_.times().num_evaluations;
   if (clock_) clock_->add(RunPart::kEvaluation, time.seconds());
   // As in Hugging Face's Trainer, what was there before the first step does not count.
   if (progress_.step == 0) return false;
   const std::optional<double> watched = value_of(entry, best_rule_.metric());
-  schedule_->observe_metric(watched.value_or(result.loss), best_rule_.greater_is_better());
+  setup_.schedule->observe_metric(watched.value_or(result.loss), best_rule_.greater_is_better());
   return best_rule_.observe(entry, progress_.step, &progress_.best);
 }
 
 void Trainer::save() {
   const AddedTime added(&totals_.times().checkpoint_s);
   ++totals_.times().num_checkpoints;
-  files_->finish_checkpoint(progress_.step);
-  find_best_checkpoint();
-  files_->save(run_record(), spared_step());
+  files_.finish_checkpoint(progress_.step);
+  find_best_checkpoint(setup_, &progress_.best);
+  files_.save(run_record(), spared_step(progress_));
 }
 
 void Trainer::take_snapshot() {
   const NetworkMeterPause pause(network_meter_);
   std::string run;
-  snapshots_->write(progress_.step, [&] {
+  setup_.snapshots->write(progress_.step, [&] {
     run = training_record_json(record_now());
     return SnapshotTexts{run, log_.text()};
   });
@@ -248,19 +307,20 @@ TrainerState Trainer::trainer_state(const Progress& progress) const {
   const BestModel& best = progress.best;
   state.best_metric = best.value;
   if (best.step > 0) state.best_global_step = best.step;
-  if (best.checkpoint_step > 0) state.best_model_checkpoint = best_folder(best.checkpoint_step);
-  if (args_.early_stopping_patience) {
-    state.early_stopping = {*args_.early_stopping_patience, args_.early_stopping_threshold,
+  if (best.checkpoint_step > 0) state.best_model_checkpoint = checkpoint_folder(setup_, best.checkpoint_step);
+  if (setup_.args.early_stopping_patience) {
+    state.early_stopping = {*setup_.args.early_stopping_patience, setup_.args.early_stopping_threshold,
                             best.num_not_better};
   }
   state.global_step = progress_.step;
   state.epoch = progress_.epoch;
-  state.max_steps = plan_.max_steps;
-  state.num_train_epochs = (plan_.max_steps + plan_.steps_per_epoch - 1) / plan_.steps_per_epoch;
-  state.train_batch_size = args_.per_device_train_batch_size;
-  state.logging_steps = actions_->logging_steps();
-  state.eval_steps = actions_->eval_steps();
-  state.save_steps = actions_->save_steps();
+  state.max_steps = setup_.plan.max_steps;
+  state.num_train_epochs =
+      (setup_.plan.max_steps + setup_.plan.steps_per_epoch - 1) / setup_.plan.steps_per_epoch;
+  state.train_batch_size = setup_.args.per_device_train_batch_size;
+  state.logging_steps = setup_.actions->logging_steps();
+  state.eval_steps = setup_.actions->eval_steps();
+  state.save_steps = setup_.actions->save_steps();
   state.num_input_tokens_seen = progress_.num_input_tokens_seen;
   state.total_flos = progress_.total_flos;
   state.log_history = log_.history();
@@ -268,62 +328,63 @@ TrainerState Trainer::trainer_state(const Progress& progress) const {
 }
 
 TrainingRecord Trainer::record_now() const {
-  TrainingRecord record = record_;
+  TrainingRecord record = setup_.record;
   record.progress = progress_;
   for (const auto& guard : guards_) guard->save(&record.progress);
-  record.progress.plateau = schedule_->plateau();
+  record.progress.plateau = setup_.schedule->plateau();
   return record;
 }
 
 RunRecord Trainer::run_record() const {
-  const bool is_last = is_done() || stop_->agreed_signal() != 0;
+  const bool is_last = is_done() || stop_.agreed_signal() != 0;
   TrainingRecord record = record_now();
   // This checkpoint, which counts once it is complete.
-  record.progress.best.checkpoint_step = spared_step();
+  record.progress.best.checkpoint_step = spared_step(progress_);
   return {
       .step = progress_.step,
       .run_json = training_record_json(record),
       .trainer_state_json = trainer_state_json(trainer_state(record.progress), /*should_save=*/true, is_last),
-      .training_args_json = training_arguments_json(args_)};
+      .training_args_json = training_arguments_json(setup_.args)};
 }
 
 TrainSummary Trainer::finish_run() {
   {
     const AddedTime added(&totals_.times().checkpoint_s);
-    files_->finish_checkpoint(progress_.step);
+    files_.finish_checkpoint(progress_.step);
   }
-  if (snapshots_) snapshots_->finish();
-  find_best_checkpoint();
+  if (setup_.snapshots) setup_.snapshots->finish();
+  find_best_checkpoint(setup_, &progress_.best);
   TrainSummary summary = summarize();
   if (is_done()) {
-    if (is_root() && progress_.step < plan_.max_steps) {
+    if (is_root() && progress_.step < setup_.plan.max_steps) {
       log_info("stopped early after step {}: {} in a row without a better {}; the best is {}", progress_.step,
                count_of(progress_.best.num_not_better, "evaluation"), progress_.best.metric,
                *progress_.best.value);
     }
     const AddedTime added(&totals_.times().model_s);
-    if (args_.load_best_model_at_end) load_best_model();
-    const double num_samples = args_.max_steps > 0 ? static_cast<double>(progress_.step * plan_.step_rows)
-                                                   : static_cast<double>(plan_.num_rows) * progress_.epoch;
+    if (setup_.args.load_best_model_at_end) load_best_model(setup_, progress_);
+    const double num_samples = setup_.args.max_steps > 0
+                                   ? static_cast<double>(progress_.step * setup_.plan.step_rows)
+                                   : static_cast<double>(setup_.plan.num_rows) * progress_.epoch;
     log_.add(final_entry(progress_, num_samples, summary.runtime_s), progress_);
-    files_->write_model(progress_.step,
-                        [this] { return trainer_state_json(trainer_state(progress_), false, true); });
-    if (progress_.best.checkpoint_step > 0) files_->keep_only_best(progress_.best.checkpoint_step);
+    files_.write_model(progress_.step,
+                       [this] { return trainer_state_json(trainer_state(progress_), false, true); });
+    if (progress_.best.checkpoint_step > 0) files_.keep_only_best(progress_.best.checkpoint_step);
   } else {
-    summary.stop_signal = stop_->agreed_signal();
+    summary.stop_signal = stop_.agreed_signal();
     const AddedTime added(&totals_.times().checkpoint_s);
-    if (args_.save_on_sigterm && output_is_shared_) {
-      files_->save_before_stop(
-          progress_.step, [this] { return run_record(); }, spared_step());
+    if (setup_.args.save_on_sigterm && setup_.output_is_shared) {
+      files_.save_before_stop(
+          progress_.step, [this] { return run_record(); }, spared_step(progress_));
     }
-    summary.folder = files_->last_checkpoint();
+    summary.folder = files_.last_checkpoint();
   }
-  mark_work(comm_, OtherWork::kEndOfRun, progress_.step + 1);
+  mark_work(setup_.comm, OtherWork::kEndOfRun, progress_.step + 1);
   summary.peak_resident_bytes = peak_resident_bytes();
-  if (const auto written = files_->take_written()) totals_.add(*written);
+  if (const auto written = files_.take_written()) totals_.add(*written);
   add_times(&summary);
   report_warnings();
-  observer_.on_finish(summary);
+  setup_.observers.on_finish(summary);
   return summary;
 }
 

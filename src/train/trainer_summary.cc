@@ -9,11 +9,11 @@ namespace tessera {
 
 RunEstimates Trainer::estimates() const {
   RunEstimates estimates;
-  if (data_->eval) estimates.evaluation_tokens = data_->eval->num_tokens();
-  if (choices_) estimates.evaluation_tokens += choices_->num_tokens();
-  estimates.saves_in_background = args_.async_save;
-  estimates.checkpoint_s = files_->checkpoint_estimate_s();
-  estimates.model_s = files_->model_estimate_s();
+  if (setup_.data->eval) estimates.evaluation_tokens = setup_.data->eval->num_tokens();
+  if (setup_.choices) estimates.evaluation_tokens += setup_.choices->num_tokens();
+  estimates.saves_in_background = setup_.args.async_save;
+  estimates.checkpoint_s = files_.checkpoint_estimate_s();
+  estimates.model_s = files_.model_estimate_s();
   return estimates;
 }
 
@@ -26,11 +26,11 @@ TrainSummary Trainer::summarize() const {
   summary.num_tokens = progress_.num_input_tokens_seen;
   summary.tokens_per_second = totals_.tokens_per_second();
   summary.tflops = totals_.tflops();
-  summary.mfu = peak_->share_of_peak(summary.tflops);
-  summary.peak = peak_->best();
+  summary.mfu = setup_.peak->share_of_peak(summary.tflops);
+  summary.peak = setup_.peak->best();
   summary.network = totals_.network();
-  if (!args_.offload_dir.empty()) summary.disk = DiskSummary{totals_.disk(), disk_rate_};
-  summary.folder = args_.output_dir;
+  if (!setup_.args.offload_dir.empty()) summary.disk = DiskSummary{totals_.disk(), setup_.disk_rate};
+  summary.folder = setup_.args.output_dir;
   summary.peak_resident_bytes = peak_resident_bytes();
   for (const LogEntry& entry : log_.history()) {
     const std::optional<double> loss = value_of(entry, "eval_loss");
@@ -42,22 +42,24 @@ TrainSummary Trainer::summarize() const {
 
 void Trainer::add_times(TrainSummary* summary) const {
   summary->times = totals_.times();
-  summary->times.total_s = since_start_.seconds();
+  summary->times.total_s = setup_.since_start.seconds();
   SpeedFacts facts;
   facts.times = summary->times;
   facts.mfu = summary->mfu;
   facts.num_nodes = world().num_nodes;
   facts.world_size = world().world_size;
   const int64_t num_passes =
-      divide_up(args_.gradient_accumulation_steps, plan_.micro_batches_per_pass) * world().world_size;
+      divide_up(setup_.args.gradient_accumulation_steps, setup_.plan.micro_batches_per_pass) *
+      world().world_size;
   if (totals_.num_steps() > 0) facts.pass_tokens = totals_.num_tokens() / totals_.num_steps() / num_passes;
-  facts.gradient_checkpointing = args_.gradient_checkpointing && plan_.limits.num_kept_outputs == 0;
-  facts.fits_without_checkpointing = plan_.fits_without_checkpointing;
-  facts.async_save = args_.async_save;
+  facts.gradient_checkpointing =
+      setup_.args.gradient_checkpointing && setup_.plan.limits.num_kept_outputs == 0;
+  facts.fits_without_checkpointing = setup_.plan.fits_without_checkpointing;
+  facts.async_save = setup_.args.async_save;
   if (summary->disk) facts.disk = summary->disk->step;
-  facts.num_threads = pool_.num_threads();
+  facts.num_threads = setup_.pool.num_threads();
   // Fewer threads than cores are a mistake only if someone asked for them.
-  facts.num_cores = args_.num_threads > 0 ? cpu_limits().num_threads() : facts.num_threads;
+  facts.num_cores = setup_.args.num_threads > 0 ? cpu_limits().num_threads() : facts.num_threads;
   summary->hint = speed_hint(facts);
 }
 

@@ -1,0 +1,87 @@
+#include "train/setup/form_choice.h"
+
+#include <algorithm>
+
+#include "arguments/offload_arguments.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "comm/first_failure.h"
+#include "plan/time/measured_prices.h"
+#include "train/setup/run_planning.h"
+#include "train/work_mark.h"
+
+namespace tessera {
+namespace {
+
+// Settings that change the numbers of a run: a resumed one keeps its own.
+constexpr const char* kKeptOnResume[] = {"optim", "clip_mode"};
+
+}  // namespace
+
+LadderRequest ladder_request(const RunSetup& setup, const BatchPlanOptions& batch, const DataFacts& data) {
+  const TrainingArguments& args = setup.args;
+  const Dataset& train = setup.data->train;
+  LadderRequest request;
+  request.args = args;
+  request.config = setup.model->config();
+  request.batch = batch;
+  request.data = data;
+  request.mean_row_tokens = std::max<int64_t>(1, train.num_tokens() / std::max<int64_t>(1, train.num_rows()));
+  request.machine = machine_facts(setup);
+  request.num_threads = setup.pool.num_threads();
+  std::optional<double> tflops;
+  if (setup.plan.peak) tflops = setup.plan.peak->tflops / setup.world().num_nodes;
+  request.rates = rates_of_this_processor(tflops, setup.pool.num_threads() * setup.world().local_world_size,
+                                          setup.model->dtype());
+  const std::filesystem::path folder = args.offload_dir.empty() ? args.output_dir : args.offload_dir;
+  request.free_disk_bytes = free_disk_bytes(folder);
+  if (!args.fit_disk.empty()) {
+    request.free_disk_bytes = std::min(request.free_disk_bytes, *parse_bytes(args.fit_disk));
+  }
+  request.holds_model = share_disk(folder, args.output_dir);
+  return request;
+}
+
+void choose_form(RunSetup& setup, const BatchPlanOptions& batch, const DataFacts& data) {
+  TrainingArguments& args = setup.args;
+  const OpLabel label = {"form of the run"};
+  mark_work(setup.comm, "choosing the form of the run", 1);
+  const PatientScope patience(setup.comm);
+  // Snapshots in memory are of one optimizer.
+  if (args.peer_snapshot_steps > 0) args.given.insert("optim");
+  if (*setup.resume) {
+    const Json& then = setup.resume->record().arguments;
+    FlagTable table;
+    declare_training_flags(&table, &args);
+    for (const char* name : kKeptOnResume) {
+      const auto value = then.find(name);
+      if (value == then.end() || !value->is_string() || args.given.contains(name)) continue;
+      table.set(*table.find(name), {value->get<std::string>()}, setup.resume->checkpoint_parent().string());
+      args.given.insert(name);
+    }
+  }
+  const int64_t free_bytes = -setup.comm.max(-machine_facts(setup).free_bytes, label);
+  const int64_t disk_bytes = -setup.comm.max(-free_disk_bytes(args.offload_dir), label);
+  Form form;
+  const std::optional<Error> error = outside_error([&] {
+    if (!setup.is_root()) return;
+    LadderRequest request = ladder_request(setup, batch, data);
+    setup.disk_rate = try_disk_rate(args.offload_dir, transfer_settings(args));
+    if (setup.disk_rate) request.rates.disk_gb_per_s = setup.disk_rate->gb_per_s();
+    request.machine.free_bytes = free_bytes;
+    request.free_disk_bytes = std::min(request.free_disk_bytes, disk_bytes);
+    const Ladder ladder = plan_ladder(request);
+    if (!ladder.best) {
+      fail(ExitCode::kBadConfig, "fit: {}", ladder_refusal(ladder, plan_lora_ladder(request)));
+    }
+    form = ladder.rungs[*ladder.best].form;
+    log_info("fit: {}", choice_text(ladder));
+  });
+  if (const auto told = first_error(setup.comm, error, label)) fail(told->code, "{}", told->message);
+  args = with_form(args, setup.comm.broadcast(form, 0, label), setup.world().world_size);
+  args.fit = true;
+  setup.record.arguments = Json::parse(training_arguments_json(args));
+}
+
+}  // namespace tessera

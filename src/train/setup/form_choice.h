@@ -1,0 +1,18 @@
+// What --fit chooses before a run is planned.
+#pragma once
+
+#include "data/rows/batch_plan.h"
+#include "plan/forms/ladder.h"
+#include "plan/run_planner.h"
+#include "train/setup/run_setup.h"
+
+namespace tessera {
+
+// What plan/forms chooses among, on this node; the rate of its disk is not measured.
+LadderRequest ladder_request(const RunSetup& setup, const BatchPlanOptions& batch, const DataFacts& data);
+
+// Collective: rank 0 chooses for the node with the least memory and the one with the least disk; setup.args
+// become those of that form. A resumed run keeps what changes its numbers. Error(kBadConfig) if nothing fits.
+void choose_form(RunSetup& setup, const BatchPlanOptions& batch, const DataFacts& data);
+
+}  // namespace tessera

@@ -1,0 +1,86 @@
+#include "train/setup/run_loading.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <functional>
+#include <vector>
+
+#include "arguments/offload_arguments.h"
+#include "arguments/optimizer_arguments.h"
+#include "io/disk_rate.h"
+#include "io/file.h"
+#include "model/initialize.h"
+#include "platform/memory_info.h"
+#include "train/work_mark.h"
+
+namespace tessera {
+namespace {
+
+// Rank 0's disk stands for those of the others.
+void prepare_disk(RunSetup& setup) {
+  create_folder(setup.args.offload_dir);
+  if (setup.args.measure_peak && setup.is_root() && !setup.disk_rate) {
+    setup.disk_rate = measure_disk_rate(setup.args.offload_dir, transfer_settings(setup.args));
+  }
+}
+
+std::function<void(const LoadProgress&)> loading_progress(RunSetup& setup) {
+  return [&setup](const LoadProgress& progress) {
+    setup.observers.on_loading(progress.fraction(), progress.bytes_per_second());
+  };
+}
+
+void initialize_adapters(RunSetup& setup, const ElementRange& range) {
+  std::vector<float> values;
+  for (const Parameter& parameter : setup.model->layout().parameters()) {
+    const int64_t begin = std::max(range.begin, parameter.offset);
+    const int64_t end = std::min(range.end, parameter.offset + parameter.num_elements);
+    if (begin >= end) continue;
+    values.resize(static_cast<size_t>(end - begin));
+    initialize_parameter(parameter, setup.model->config().initializer_range,
+                         static_cast<uint64_t>(setup.args.seed), begin - parameter.offset,
+                         TensorView(values.data(), DType::kF32, {end - begin}));
+    setup.parameters->write_state(StateKind::kMaster, begin, values);
+  }
+}
+
+// The weights, or of adapters those of adapter_name_or_path or new ones.
+void load_parameters(RunSetup& setup) {
+  const LoadOnce once =
+      setup.args.load_weights_once == "per_cluster" ? LoadOnce::kPerCluster : LoadOnce::kPerNode;
+  if (!setup.frozen) return setup.parameters->load(*setup.model_file, once, loading_progress(setup));
+  if (!setup.args.adapter_name_or_path.empty()) {
+    const auto file =
+        SafetensorsModel::open(std::filesystem::path(setup.args.adapter_name_or_path) / kAdapterFileName);
+    return setup.parameters->load(file, once, {});
+  }
+  for (const ElementRange& range : setup.parameters->kept()) initialize_adapters(setup, range);
+  setup.parameters->state_written();
+}
+
+}  // namespace
+
+void load_run(RunSetup& setup) {
+  const TrainingArguments& args = setup.args;
+  mark_work(setup.comm, OtherWork::kLoadingWeights, 1);
+  if (!args.offload_dir.empty()) prepare_disk(setup);
+  if (setup.model->is_adapted()) setup.frozen.emplace(*setup.model, setup.comm, setup.pool);
+  setup.parameters = make_parameter_state(*setup.model, setup.plan.zero, make_optimizer(args),
+                                          args.weight_decay_norms, setup.comm, setup.pool);
+  if (setup.plan.limits.offload_inputs) {
+    setup.model->offload_inputs_to(
+        std::filesystem::path(args.offload_dir) / fmt::format("rank-{}.inputs", setup.world().rank),
+        transfer_settings(args));
+  }
+  setup.model->reserve(setup.plan.limits);
+  if (setup.frozen) setup.frozen->load(*setup.model_file, loading_progress(setup));
+  if (*setup.resume) {
+    setup.resume->load(*setup.model, *setup.parameters, setup.pool, setup.observers);
+  } else {
+    load_parameters(setup);
+  }
+  setup.model_file.reset();
+  setup.loading_peak_bytes = peak_resident_bytes();
+}
+
+}  // namespace tessera

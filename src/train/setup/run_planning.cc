@@ -1,0 +1,129 @@
+#include "train/setup/run_planning.h"
+
+#include <algorithm>
+
+#include "arguments/offload_arguments.h"
+#include "arguments/optimizer_arguments.h"
+#include "arguments/zero_arguments.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "checkpoint/checkpoint_files.h"
+#include "io/file.h"
+#include "platform/memory_info.h"
+#include "train/setup/form_choice.h"
+
+namespace tessera {
+namespace {
+
+// What the files of the run will take. A run that has begun continues as far as it gets: space may be freed
+// meanwhile.
+DiskPlan plan_disk_use(const TrainingArguments& args, const TrainableModel& model, const RunPlanner& planner,
+                       const World& world, const ActionSchedule& actions, const RunResume& resume) {
+  CheckpointCount count = {actions.num_saves(resume ? resume.record().progress.step : 0),
+                           args.save_total_limit, 0};
+  // The newest and the best.
+  if (!args.metric_for_best_model.empty() && count.total_limit == 1) count.total_limit = 2;
+  if (resume && resume.is_in_place()) count.num_present = num_checkpoints_in(args.output_dir);
+  DiskPlan plan = plan_disk(model.layout(), {args.export_dtype(), state_tensors_of(args)}, count);
+  plan.free_bytes = free_disk_bytes(args.output_dir);
+  if (!args.offload_dir.empty()) {
+    plan.offload_bytes = offload_bytes(zero_layout(model.layout(), world.num_nodes, world.local_world_size),
+                                       zero_settings_of(args, model.config(), 1)) +
+                         world.local_world_size * planner.offloaded_input_bytes();
+    plan.offload_free_bytes = free_disk_bytes(args.offload_dir);
+    plan.offload_shares_disk = share_disk(args.offload_dir, args.output_dir);
+    // A disk without this room fails the start in any case, which would take longer.
+    const std::string offload = offload_refusal(plan, args.offload_dir);
+    if (!offload.empty()) fail(ExitCode::kBadConfig, "{}", offload);
+  }
+  const std::string refusal = disk_refusal(plan, args.output_dir);
+  if (!refusal.empty() && !resume) fail(ExitCode::kBadConfig, "{}", refusal);
+  const std::string warning = refusal.empty() ? disk_warning(plan, args.output_dir) : refusal;
+  if (!warning.empty()) log_warning("{}", warning);
+  return plan;
+}
+
+void plan_memory_use(RunSetup& setup, const RunPlanner& planner, const BatchPlanOptions& batch,
+                     const DataFacts& data) {
+  MachineFacts machine = machine_facts(setup);
+  machine.on_all_ranks = [&setup](bool fits) { return setup.comm.all(fits, {"memory plan"}); };
+  const MemoryRequest request = planner.choose_memory(machine);
+  planner.fill_memory(request, machine, &setup.plan);
+  setup.observers.on_plan(setup.plan);
+  const std::string refusal = planner.refusal(request, machine);
+  if (refusal.empty()) return;
+  fail(ExitCode::kBadConfig, "{}{}", refusal, form_advice(ladder_request(setup, batch, data)));
+}
+
+}  // namespace
+
+void plan_run(RunSetup& setup) {
+  const TrainingArguments& args = setup.args;
+  const Dataset& train = setup.data->train;
+  RunPlan& plan = setup.plan;
+  BatchPlanOptions options = args.batch_options(setup.world().world_size);
+  options.supply = train.supply();
+  if (options.supply != nullptr) {
+    options.num_rows = args.max_steps * global_batch_rows(options);
+  } else {
+    options.mixture = train.mixture();
+    for (const int64_t share : mixture_shares(options.mixture)) options.num_rows += share;
+  }
+  setup.record.model = model_shape(setup.model->config());
+  setup.record.data = data_record(train, setup.data->row_limit, args.packing_mode(), options);
+  if (*setup.resume) options = setup.resume->continue_batches(options, &setup.args, &setup.record);
+  check_enough_rows(options, ways_to_more_rows(args));
+  setup.rows.emplace(train, options, setup.world().world_size);
+
+  plan.num_rows = options.supply != nullptr ? 0 : options.num_rows;
+  plan.num_tokens = train.num_tokens();
+  plan.eval_rows = setup.data->eval ? setup.data->eval->num_rows() : 0;
+  plan_steps(args, options, setup.rows->batches(), &plan);
+  if (plan.num_warmup_steps >= plan.max_steps && plan.num_warmup_steps > 0) {
+    log_warning("the warm-up of {} is not over when the run ends after {}",
+                count_of(plan.num_warmup_steps, "step"), plan.max_steps);
+  }
+  setup.actions.emplace(args, plan.steps_per_epoch, plan.max_steps);
+  setup.schedule = make_schedule({args.lr_scheduler_type, args.lr_scheduler_kwargs, args.learning_rate,
+                                  plan.num_warmup_steps, plan.max_steps});
+  // Refuses a momentum that grows out of range.
+  setup.schedule->betas(plan.max_steps - 1);
+
+  DataFacts facts;
+  facts.max_row_length = train.max_row_length();
+  facts.max_eval_row_length = std::max(setup.data->eval ? setup.data->eval->max_row_length() : 0,
+                                       setup.choices ? setup.choices->max_row_length() : 0);
+  facts.largest_pass = [&setup](int64_t micro_batches_per_pass) {
+    setup.rows->set_micro_batches_per_pass(micro_batches_per_pass);
+    return setup.rows->largest_pass(setup.plan.max_steps);
+  };
+  if (args.fit) choose_form(setup, options, facts);
+  const RunPlanner planner(args, *setup.model, options, facts);
+  plan.micro_batches_per_pass = planner.micro_batches_per_pass();
+  plan.max_pass_tokens = planner.max_pass_tokens();
+  if (setup.is_root()) {
+    plan.disk = plan_disk_use(args, *setup.model, planner, setup.world(), *setup.actions, *setup.resume);
+  }
+  plan_memory_use(setup, planner, options, facts);
+}
+
+MachineFacts machine_facts(const RunSetup& setup) {
+  const std::optional<ProportionalMemory> resident = proportional_memory();
+  MachineFacts machine;
+  machine.num_nodes = setup.world().num_nodes;
+  machine.local_world_size = setup.world().local_world_size;
+  machine.num_threads = setup.pool.num_threads();
+  machine.baseline_bytes = resident ? resident->private_bytes() + resident->shared_bytes : resident_bytes();
+  machine.first_rank_exports = !setup.output_is_shared;
+  machine.free_bytes = memory_info().free_for_process_bytes;
+  // What an earlier start has left is used again.
+  if (setup.snapshots) machine.free_bytes += setup.snapshots->held_bytes_of_node();
+  if (setup.args.fit && !setup.args.fit_memory.empty()) {
+    machine.free_bytes = std::min(machine.free_bytes, *parse_bytes(setup.args.fit_memory) -
+                                                          machine.local_world_size * machine.baseline_bytes);
+  }
+  return machine;
+}
+
+}  // namespace tessera

@@ -1,0 +1,16 @@
+// The second part of a run's setup: its steps, its sharding, and whether they fit.
+#pragma once
+
+#include "plan/run_planner.h"
+#include "train/setup/run_setup.h"
+
+namespace tessera {
+
+// Collective: sets rows, schedule, actions and plan, and tells the observers the plan. With fit it chooses
+// the form of the run first. Error(kBadConfig) for what the memory of a node or a disk does not hold.
+void plan_run(RunSetup& setup);
+
+// The machine that a plan is for. Free memory is that of this node, or what fit_memory says.
+MachineFacts machine_facts(const RunSetup& setup);
+
+}  // namespace tessera

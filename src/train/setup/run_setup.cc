@@ -1,0 +1,100 @@
+#include "train/setup/run_setup.h"
+
+#include <filesystem>
+#include <string>
+
+#include "arguments/lora_arguments.h"
+#include "arguments/quantization_arguments.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "checkpoint/checkpoint_files.h"
+#include "formats/file_kind.h"
+#include "io/file.h"
+#include "model/families.h"
+#include "train/output/output_folder.h"
+#include "train/output/shared_folder.h"
+#include "train/setup/run_loading.h"
+#include "train/setup/run_planning.h"
+#include "train/work_mark.h"
+
+namespace tessera {
+namespace {
+
+// Whether all nodes see output_dir: every node writes its part of a checkpoint. Collective.
+bool check_output_is_shared(const TrainingArguments& args, Communicator& comm) {
+  if (comm.world().num_nodes == 1 || is_shared_by_nodes(comm, args.output_dir)) return true;
+  if (args.save_strategy != "no") {
+    fail(ExitCode::kBadConfig,
+         "output_dir {}: not the same folder on all nodes, of which each writes its part of a checkpoint: "
+         "take one on a file system that they share, or save_strategy no",
+         args.output_dir);
+  }
+  if (comm.world().rank == 0) {
+    log_warning("output_dir {}: not the same folder on all nodes: a signal ends the run without a checkpoint",
+                args.output_dir);
+  }
+  return false;
+}
+
+std::string job_name(const World& world, const std::string& output_dir) {
+  return fmt::format("{}\n{}", world.run_id, std::filesystem::absolute(output_dir).native());
+}
+
+}  // namespace
+
+RunSetup::RunSetup(const TrainingArguments& arguments, ThreadPool& thread_pool, TrainObserver& observer,
+                   Communicator& communicator, const OpsFactory& make_ops)
+    : args(arguments), pool(thread_pool), comm(communicator) {
+  if (is_root() || observer.is_for_every_rank()) observers.add(observer);
+  record.arguments = Json::parse(training_arguments_json(args));  // what follows may fill them in
+  record.launch_id = args.launch_id;
+  record.world_size = world().world_size;
+  comm.position().set_folder(std::filesystem::absolute(args.output_dir));
+  mark_work(comm, OtherWork::kPreparing, 1);
+  if (is_root()) {
+    check_can_write_in(args.output_dir);
+    check_spares_model(args.output_dir, args.model);
+  }
+  const PatientScope patience(comm);
+  output_is_shared = check_output_is_shared(args, comm);
+  open_model(make_ops);
+  // The state of another optimizer is of no use.
+  if (args.peer_snapshot_steps > 0) {
+    snapshots.emplace(comm, pool, job_name(world(), args.output_dir) + '\n' + args.optim);
+  }
+  resume.emplace(args, comm, snapshots ? &*snapshots : nullptr);
+  data = open_training_data(args, model->config(), pool, comm, observers);
+  open_choices();
+  plan_run(*this);
+  load_run(*this);
+}
+
+void RunSetup::open_model(const OpsFactory& make_ops) {
+  check_is_model_folder(args.model);
+  ModelConfig config = read_model_config(args.model);
+  config.lora = lora_config_of(args);
+  config.base_quantization = base_quantization_of(args);
+  model_file = SafetensorsModel::open(args.model);
+  ops = make_ops(pool);
+  clocked_ops.emplace(*ops);
+  model = make_model(config, args.training_dtype(), *clocked_ops);
+  plan.num_parameters = model->layout().num_parameters();
+  plan.num_frozen = frozen_parameters(*model);
+  plan.operations = ops->description();
+  plan.num_threads = pool.num_threads();
+  peak.emplace(args.measure_peak, pool, model->dtype(), comm);
+  plan.peak = peak->at_start();
+}
+
+void RunSetup::open_choices() {
+  if (!args.evaluates() || args.eval_choices.empty()) return;
+  const Tokenizer tokenizer = Tokenizer::open(tokenizer_folder(args));
+  const ModelConfig& config = model->config();
+  choices = ChoiceSet::open(args.eval_choices, tokenizer, args.add_special_tokens,
+                            config.max_position_embeddings, config.vocab_size);
+  if (choices->num_cut_contexts() > 0) {
+    log_warning("eval_choices: {}", choices->cut_contexts_text(config.max_position_embeddings));
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,76 @@
+// What a run works with: opened, planned, checked against the memory and the disks of its nodes, and loaded.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "arguments/arguments.h"
+#include "base/stopwatch.h"
+#include "comm/communicator.h"
+#include "formats/safetensors/safetensors.h"
+#include "io/disk_rate.h"
+#include "model/trainable_model.h"
+#include "ops/clocked_ops.h"
+#include "ops/cpu_ops.h"
+#include "optim/schedule.h"
+#include "plan/run_planner.h"
+#include "platform/thread_pool.h"
+#include "train/evaluation/choices.h"
+#include "train/measure/job_peak.h"
+#include "train/observer.h"
+#include "train/parameters/frozen_weights.h"
+#include "train/parameters/parameter_state.h"
+#include "train/recovery/peer_snapshots.h"
+#include "train/recovery/run_resume.h"
+#include "train/step_actions.h"
+#include "train/step_rows.h"
+#include "train/training_data.h"
+
+namespace tessera {
+
+struct RunSetup {
+  // Collective, in this order: opens model and data, plans (run_planning.h), loads (run_loading.h).
+  // Parameters as the Trainer's.
+  RunSetup(const TrainingArguments& arguments, ThreadPool& thread_pool, TrainObserver& observer,
+           Communicator& communicator, const OpsFactory& make_ops);
+  RunSetup(const RunSetup&) = delete;
+  RunSetup& operator=(const RunSetup&) = delete;
+
+  const World& world() const { return comm.world(); }
+  bool is_root() const { return world().rank == 0; }
+
+  Stopwatch since_start;
+  TrainingArguments args;  // with what --fit has chosen and what a resumed run keeps
+  ThreadPool& pool;
+  Communicator& comm;
+  ObserverList observers;        // on ranks other than 0 only one for every rank
+  TrainingRecord record;         // of this run, without its progress
+  bool output_is_shared = true;  // by all nodes
+
+  std::unique_ptr<Ops> ops;
+  std::optional<ClockedOps> clocked_ops;  // the model's
+  std::unique_ptr<TrainableModel> model;
+  std::optional<SafetensorsModel> model_file;  // until the weights are loaded
+  std::optional<FrozenWeights> frozen;         // with adapters
+  std::unique_ptr<ParameterState> parameters;
+  int64_t loading_peak_bytes = 0;  // resident, of this rank
+
+  std::optional<TrainingData> data;
+  std::optional<ChoiceSet> choices;
+  std::optional<StepRows> rows;
+  std::unique_ptr<Schedule> schedule;
+  std::optional<ActionSchedule> actions;
+  RunPlan plan;
+  std::optional<JobPeak> peak;
+  std::optional<DiskRate> disk_rate;  // on rank 0, of offload_dir
+
+  std::optional<PeerSnapshots> snapshots;
+  std::optional<RunResume> resume;
+
+ private:
+  void open_model(const OpsFactory& make_ops);
+  void open_choices();
+};
+
+}  // namespace tessera
