@@ -332,6 +332,10 @@ void declare_ranks(FlagTable* table, TrainingArguments* args) {
   table->add_choice("grad_accum_dtype", &args->grad_accum_dtype, {"auto", "float32", "bfloat16"},
                     "Type in which several ranks keep gradients between the passes of a step; they are added "
                     "in float32 either way. auto follows the deepspeed file, or is float32 without one.");
+  table->add("zero_quantized_weights", &args->zero_quantized_weights,
+             "Weights travel between nodes in blocks of 8-bit integers: half the bytes. A node computes with "
+             "its own share of the weights as it is and the other nodes' rounded; the optimizer's master "
+             "weights and the saved model are exact. Needs dtype bfloat16 and zero_stage 1 or more.");
   table->add_choice("load_weights_once", &args->load_weights_once, {"per_node", "per_cluster"},
                     "How often each byte of the model's files is read: once per node, shared by its ranks, "
                     "or once per cluster, with the rest coming over the network, for a shared disk that is "

@@ -106,6 +106,14 @@ void resolve_ranks(const FlagTable& table, int64_t world_size, TrainingArguments
          "optimizer state of all weights and has to read them");
   }
   const bool is_bf16 = args->training_dtype() == DType::kBF16;
+  if (args->zero_quantized_weights && !is_bf16) {
+    fail(ExitCode::kBadConfig, "zero_quantized_weights needs dtype bfloat16, found {}", args->dtype);
+  }
+  if (args->zero_quantized_weights && *args->zero_stage == 0 && world_size > 1) {
+    fail(ExitCode::kBadConfig,
+         "zero_quantized_weights needs zero_stage 1 or more, found 0: every node then updates all weights "
+         "itself");
+  }
   if (args->grad_accum_dtype == "bfloat16") {
     if (!is_bf16) {
       fail(ExitCode::kBadConfig, "grad_accum_dtype bfloat16 needs dtype bfloat16, found {}", args->dtype);
@@ -121,8 +129,8 @@ void resolve_ranks(const FlagTable& table, int64_t world_size, TrainingArguments
     fail(ExitCode::kBadConfig, "communication_data_type bf16 needs dtype bfloat16, found {}", args->dtype);
   }
   if (world_size > 1) return;
-  for (const char* name :
-       {"zero_stage", "gather_schedule", "load_weights_once", "ddp_timeout", "connections", "interface"}) {
+  for (const char* name : {"zero_stage", "gather_schedule", "zero_quantized_weights", "load_weights_once",
+                           "ddp_timeout", "connections", "interface"}) {
     if (table.is_set(name)) log_warning("{} has no effect on one rank", name);
   }
 }

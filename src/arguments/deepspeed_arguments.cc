@@ -187,6 +187,10 @@ class DeepSpeedMerge {
       if (args_->grad_accum_dtype != name)
         add_mismatch("data_types.grad_accum_dtype", name, "grad_accum_dtype " + args_->grad_accum_dtype);
     }
+    if (config_.zero_quantized_weights) {
+      merge_value("zero_optimization.zero_quantized_weights", *config_.zero_quantized_weights,
+                  "zero_quantized_weights", args_->zero_quantized_weights);
+    }
     const auto size_of = [](const DeepSpeedSetting<int64_t>& setting, int64_t otherwise) {
       return setting.is_absent() ? std::optional(otherwise) : setting.value;
     };
@@ -392,6 +396,7 @@ std::vector<std::string> keys_for_several_ranks(const DeepSpeedConfig& config) {
   if (!config.stage3_param_persistence_threshold.is_absent())
     keys.push_back(zero + "stage3_param_persistence_threshold");
   if (config.overlap_comm) keys.push_back(zero + "overlap_comm");
+  if (config.zero_quantized_weights) keys.push_back(zero + "zero_quantized_weights");
   if (config.communication_data_type) keys.push_back("communication_data_type");
   return keys;
 }

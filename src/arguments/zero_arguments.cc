@@ -13,6 +13,7 @@ ZeroSettings zero_settings_of(const TrainingArguments& args, const ModelConfig& 
   zero.passes_per_step = passes_per_step;
   zero.weight_dtype = args.training_dtype();
   zero.network_dtype = args.communication_data_type.value_or(zero.weight_dtype);
+  zero.quantized_weights = args.zero_quantized_weights;
   zero.gradient_dtype = args.accumulation_dtype();
   zero.max_live_elements = args.stage3_max_live_parameters;
   zero.prefetch_elements = args.prefetch_elements(config.hidden_size);

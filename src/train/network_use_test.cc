@@ -95,6 +95,19 @@ TEST_P(NetworkUseTest, GradientsOfBfloat16WeightsMayTravelInFloat32) {
   expect_closed_form("communication_data_type fp32");
 }
 
+TEST_P(NetworkUseTest, QuantizedWeightsTakeLittleMoreThanHalf) {
+  if (GetParam().stage == 0) GTEST_SKIP() << "stage 0 gathers no weights";
+  run_.args.dtype = "bfloat16";
+  run_.args.gradient_accumulation_steps = 2;
+  const WireBytes exact = wire_bytes_of_job(layout(), zero_settings_of(run_.args, config(), 2));
+  run_.args.zero_quantized_weights = true;
+  const WireBytes quantized = wire_bytes_of_job(layout(), zero_settings_of(run_.args, config(), 2));
+  EXPECT_EQ(quantized.sent_reduce, exact.sent_reduce);
+  EXPECT_GT(quantized.sent_gather, exact.sent_gather / 2);
+  EXPECT_LT(quantized.sent_gather, exact.sent_gather * 6 / 10);
+  expect_closed_form("zero_quantized_weights");
+}
+
 TEST_P(NetworkUseTest, WithoutOverlapTheSameIsMoved) {
   run_.args.overlap_comm = false;
   run_.args.gradient_accumulation_steps = 2;

@@ -86,6 +86,7 @@ void draw_division(Draw& draw, const Machine& machine, TrainingArguments* args) 
   args->zero_stage = draw.number(0, 3);
   args->gather_schedule = *args->zero_stage == 3 ? draw.one_of({"auto", "per_step", "per_layer"}) : "auto";
   args->overlap_comm = draw.coin();
+  args->zero_quantized_weights = args->dtype == "bfloat16" && *args->zero_stage > 0 && draw.coin();
   args->gradient_checkpointing = draw.coin();
   args->gradient_checkpointing_mode = draw.one_of({"full", "selective", "offload"});
   args->merge_micro_batches = draw.one_of({"auto", "always", "never"});
@@ -260,13 +261,16 @@ void run_seed(uint64_t seed) {
   expect_same_bytes(run.tiny.args.output_dir, output);
 
   const int64_t step = run.draw.number(1, kNumSteps - 1);
+  const bool was_quantized = run.tiny.args.zero_quantized_weights;
   run.machine = draw_machine(run.draw);
   draw_division(run.draw, run.machine, &run.tiny.args);
   SCOPED_TRACE(fmt::format("resumed after step {} with: {}", step, run.text()));
   run.tiny.args.resume_from_checkpoint = output / fmt::format("checkpoint-{}", step);
   const RecordingObserver other = run.train("other");
   EXPECT_EQ(std::ssize(other.steps), kNumSteps - step);
-  expect_same_losses(other, whole, run.tiny.args.dtype == "float32" ? 1e-5 : 2e-3);
+  // Which weights are rounded depends on the nodes.
+  const bool is_quantized = was_quantized || run.tiny.args.zero_quantized_weights;
+  expect_same_losses(other, whole, run.tiny.args.dtype == "float32" ? 1e-5 : is_quantized ? 1e-2 : 2e-3);
 }
 
 TEST(RandomRuns, ResumeWithTheSameBytesAndWithTheSameLosses) {

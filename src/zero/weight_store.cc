@@ -27,6 +27,8 @@ WeightStore::WeightStore(const ZeroLayout& layout, const ZeroSettings& settings,
       element_bytes_(dtype_bytes(settings.weight_dtype)),
       sharded_(shards_weights(layout, settings)),
       fetches_(layout.num_nodes > 1 && settings.stage > 0) {
+  TESSERA_CHECK(!settings.quantized_weights || settings.weight_dtype == DType::kBF16, "weights are {}",
+                dtype_name(settings.weight_dtype));
   const auto num_groups = static_cast<size_t>(plan.num_groups());
   resident_data_.resize(num_groups);
   owned_begin_.resize(num_groups);
@@ -98,7 +100,7 @@ uint64_t WeightStore::stamp(int64_t group) const {
 }
 
 void WeightStore::loaded() {
-  TESSERA_CHECK(!sharded_, "gathered weights are updated, not loaded");
+  TESSERA_CHECK(!sharded_ && !fetches_rounded(), "gathered weights are updated, not loaded");
   comm_->node().barrier({"loaded weights"});
 }
 
@@ -124,15 +126,19 @@ void WeightStore::copy_own_part(int64_t group, std::byte* to) const {
 
 void WeightStore::start_fetch(int64_t group, std::byte* data, int64_t channel, uint64_t value) {
   const Part range = plan_.group(group);
-  byte_parts_.clear();
+  const int64_t unit = settings_.quantized_weights ? 1 : element_bytes_;
+  parts_.clear();
   for (int node = 0; node < plan_.num_nodes(); ++node) {
     const Part part = plan_.rail_part(group, node, comm_->world().local_rank);
-    byte_parts_.push_back(
-        {(part.begin - range.begin) * element_bytes_, (part.end - range.begin) * element_bytes_});
+    parts_.push_back({(part.begin - range.begin) * unit, (part.end - range.begin) * unit});
   }
-  const std::span<std::byte> bytes(data, static_cast<size_t>(range.size() * element_bytes_));
-  fetches_under_way_.push_back(
-      {comm_->rail().all_gather(bytes, byte_parts_, {kWeights, group}), channel, value});
+  const auto size = static_cast<size_t>(range.size());
+  const OpLabel label = {kWeights, group};
+  const NetworkGroup::Ticket ticket =
+      settings_.quantized_weights
+          ? comm_->rail().all_gather_int8({reinterpret_cast<bf16*>(data), size}, parts_, label)
+          : comm_->rail().all_gather({data, size * static_cast<size_t>(element_bytes_)}, parts_, label);
+  fetches_under_way_.push_back({ticket, channel, value});
   if (!settings_.overlap) announce(channel, value);
 }
 

@@ -1,6 +1,10 @@
 // The weights of a model across the ranks of a job: complete in each node's shared memory, or (stage 3, per
 // layer) only the node's parts and the groups that are in use or about to be. This is memory of the host.
 //
+// With quantized_weights a node computes with its own parts as they are and with those of the other nodes
+// rounded to blocks of int8, from the first step on: what is rounded depends on the masters alone, so that a
+// resumed run has the same bits.
+//
 // Groups are opened in the order of model/parameter_access.h, the same on every rank, so each rank knows
 // without communication which gather comes next and which memory it goes to.
 #pragma once
@@ -34,6 +38,8 @@ class WeightStore {
   TensorView owned() const;
   int64_t owned_index(int64_t group, int64_t element) const;
   bool node_has_all() const { return !sharded_; }
+  // Other nodes' parts arrive rounded: they have to be fetched even where the node could read them itself.
+  bool fetches_rounded() const { return fetches_ && settings_.quantized_weights; }
 
   // Collective. Announces new values in this rank's part of `group`; call it for every group, in ascending
   // order, once no rank uses the old values any more. Other nodes' parts are fetched in the background.
@@ -90,7 +96,7 @@ class WeightStore {
   std::vector<uint64_t> seen_version_;     // by group: latest version known to be complete
   std::vector<Slot> slots_;
   std::deque<Fetch> fetches_under_way_;
-  std::vector<Part> byte_parts_;
+  std::vector<Part> parts_;  // of a fetch
   uint64_t version_ = 0;
   uint64_t use_clock_ = 0;
   uint64_t num_closes_ = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "kernels/quantized_weight/int8_blocks.h"
 #include "optim/optimizer_state.h"
 #include "zero/weight_window.h"
 
@@ -98,6 +99,18 @@ int64_t num_gathers(const ZeroLayout& layout, const ZeroSettings& settings, int6
   const int64_t forward = group <= live ? 1 : passes;
   const int64_t backward = group > num_layers - live ? 0 : passes;
   return forward + backward;
+}
+
+// Of a node's parts of a group, as they travel to one other node.
+int64_t gathered_bytes(const ZeroSettings& settings, const ShardPlan& plan, int64_t group, int node) {
+  if (!settings.quantized_weights) {
+    return plan.node_part(group, node).size() * dtype_bytes(settings.weight_dtype);
+  }
+  int64_t bytes = 0;
+  for (int rank = 0; rank < plan.local_world_size(); ++rank) {
+    bytes += int8_blocks_bytes(plan.rail_part(group, node, rank).size());
+  }
+  return bytes;
 }
 
 // "exp_avg, exp_avg_sq".
@@ -274,7 +287,6 @@ WireBytes wire_bytes_per_step(const ZeroLayout& layout, const ZeroSettings& sett
   WireBytes wire;
   if (layout.num_nodes == 1) return wire;
   const ShardPlan plan = shard_plan(layout, settings.state_tensors);
-  const int64_t weight_size = dtype_bytes(settings.weight_dtype);
   const int64_t gradient_size = dtype_bytes(settings.network_dtype);
   const int64_t sum_size = dtype_bytes(settings.gradient_dtype);
   const int64_t num_peers = layout.num_nodes - 1;
@@ -283,10 +295,13 @@ WireBytes wire_bytes_per_step(const ZeroLayout& layout, const ZeroSettings& sett
   for (size_t g = 0; g < layout.groups.size(); ++g) {
     const int64_t own = plan.node_part(static_cast<int64_t>(g), node_rank).size();
     const int64_t others = layout.groups[g].size() - own;
-    const int64_t gathered_bytes = num_gathers(layout, settings, static_cast<int64_t>(g)) * weight_size;
+    const int64_t gathers = num_gathers(layout, settings, static_cast<int64_t>(g));
     const int64_t reduced_bytes = num_reductions * gradient_size;
-    wire.sent_gather += gathered_bytes * own * num_peers;
-    wire.received_gather += gathered_bytes * others;
+    for (int node = 0; node < layout.num_nodes; ++node) {
+      const int64_t bytes = gathers * gathered_bytes(settings, plan, static_cast<int64_t>(g), node);
+      (node == node_rank ? wire.sent_gather : wire.received_gather) +=
+          node == node_rank ? bytes * num_peers : bytes;
+    }
     wire.sent_reduce += reduced_bytes * others;
     wire.received_reduce += reduced_bytes * own * num_peers;
     if (settings.stage == 0) {

@@ -67,6 +67,7 @@ struct ZeroSettings {
   int64_t passes_per_step = 1;
   DType weight_dtype = DType::kBF16;          // BF16 or F32
   DType network_dtype = DType::kBF16;         // of gradients between nodes, BF16 or F32
+  bool quantized_weights = false;             // between nodes, in blocks of int8; needs BF16 weights
   DType gradient_dtype = DType::kF32;         // of the accumulators, BF16 or F32
   int64_t max_live_elements = 1'000'000'000;  // stage3_max_live_parameters
   int64_t prefetch_elements = 50'000'000;     // stage3_prefetch_bucket_size
@@ -142,6 +143,7 @@ std::vector<MemoryItem> zero_memory_items(const ZeroLayout& layout, const ZeroSe
 // network_dtype when reduced:
 //   gather  stages 1 to 3: everything once, after the step. Sharded weights with p passes: persistent groups
 //           once; embedding and head p times; n decoder layers with S in memory at once: S + 2 p (n - S)
+//           Quantised weights: 1 + 4 / 128 instead of w, each part rounded up to whole blocks
 //   reduce  everything once, at the end of the step, or in every pass if accumulators are not complete.
 //           Stage 0: once more, in the accumulators' type, because every node needs the whole sum
 struct WireBytes {

@@ -82,8 +82,8 @@ class NetworkGroup::Impl {
 
   void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
 
-  Ticket issue(Collective collective, std::byte* data, std::span<const Part> parts,
-               int64_t wire_element_bytes, int root, const OpLabel& label) {
+  Ticket issue(Collective collective, std::byte* data, std::span<const Part> parts, int root,
+               const OpLabel& label) {
     if (members_.size() == 1) return 0;
     int64_t elements = 0;
     for (const Part& part : parts) elements = std::max(elements, part.end);
@@ -96,7 +96,7 @@ class NetworkGroup::Impl {
     operation.id = {.number = ticket,
                     .collective = collective,
                     .root = root,
-                    .total_bytes = elements * wire_element_bytes,
+                    .total_bytes = wire_bytes(collective, elements),
                     .parts_hash = hash_of(parts),
                     .label = label};
     operation.data = data;
@@ -340,10 +340,12 @@ class NetworkGroup::Impl {
   Clock::time_point completed_at_;
   double busy_s_ = 0;
   double wait_s_ = 0;
-  std::array<CollectiveCount, 4> counts_ = {{{.operation = "all_gather"},
-                                             {.operation = "reduce_scatter_bf16"},
-                                             {.operation = "reduce_scatter_f32"},
-                                             {.operation = "broadcast"}}};  // by Collective
+  std::array<CollectiveCount, kNumCollectives> counts_ = {
+      {{.operation = "all_gather"},
+       {.operation = "reduce_scatter_bf16"},
+       {.operation = "reduce_scatter_f32"},
+       {.operation = "broadcast"},
+       {.operation = "all_gather_int8"}}};  // by Collective
   std::exception_ptr error_;
   size_t num_running_workers_ = 0;
   std::atomic<bool> stopping_ = false;
@@ -366,27 +368,32 @@ int NetworkGroup::index() const { return impl_->members().index; }
 NetworkGroup::Ticket NetworkGroup::all_gather(std::span<std::byte> buffer, std::span<const Part> parts,
                                               const OpLabel& label) {
   check_parts(parts, buffer.size());
-  return impl_->issue(Collective::kAllGather, buffer.data(), parts, 1, -1, label);
+  return impl_->issue(Collective::kAllGather, buffer.data(), parts, -1, label);
+}
+
+NetworkGroup::Ticket NetworkGroup::all_gather_int8(std::span<bf16> buffer, std::span<const Part> parts,
+                                                   const OpLabel& label) {
+  check_parts(parts, buffer.size());
+  return impl_->issue(Collective::kAllGatherInt8, std::as_writable_bytes(buffer).data(), parts, -1, label);
 }
 
 NetworkGroup::Ticket NetworkGroup::reduce_scatter(std::span<float> buffer, std::span<const Part> parts,
                                                   const OpLabel& label) {
   check_parts(parts, buffer.size());
-  return impl_->issue(Collective::kReduceScatterBf16, std::as_writable_bytes(buffer).data(), parts,
-                      sizeof(bf16), -1, label);
+  return impl_->issue(Collective::kReduceScatterBf16, std::as_writable_bytes(buffer).data(), parts, -1,
+                      label);
 }
 
 NetworkGroup::Ticket NetworkGroup::reduce_scatter_f32(std::span<float> buffer, std::span<const Part> parts,
                                                       const OpLabel& label) {
   check_parts(parts, buffer.size());
-  return impl_->issue(Collective::kReduceScatterF32, std::as_writable_bytes(buffer).data(), parts,
-                      sizeof(float), -1, label);
+  return impl_->issue(Collective::kReduceScatterF32, std::as_writable_bytes(buffer).data(), parts, -1, label);
 }
 
 NetworkGroup::Ticket NetworkGroup::broadcast(std::span<std::byte> buffer, int root, const OpLabel& label) {
   TESSERA_CHECK(root >= 0 && root < size(), "root {} of {} members", root, size());
   const Part whole{0, static_cast<int64_t>(buffer.size())};
-  return impl_->issue(Collective::kBroadcast, buffer.data(), {&whole, 1}, 1, root, label);
+  return impl_->issue(Collective::kBroadcast, buffer.data(), {&whole, 1}, root, label);
 }
 
 void NetworkGroup::check_parts(std::span<const Part> parts, size_t num_elements) const {

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "base/float_types.h"
 #include "comm/collective_count.h"
 #include "comm/failure.h"
 #include "comm/op_label.h"
@@ -56,6 +57,10 @@ class NetworkGroup {
   // Sends part i of `buffer` (bytes) from member i to all others, in place. parts.size() = size(). Cost:
   // every byte is received once.
   Ticket all_gather(std::span<std::byte> buffer, std::span<const Part> parts, const OpLabel& label);
+  // The same for bf16 values, which travel as blocks of int8 (int8_blocks.h), counted from the start of a
+  // part: the others' parts arrive rounded, this member's own is unchanged. Cost: about 1.03 bytes per
+  // element.
+  Ticket all_gather_int8(std::span<bf16> buffer, std::span<const Part> parts, const OpLabel& label);
   // parts[index()] of `buffer` becomes the sum over the members, in member order and in float32;
   // contributions travel as bf16 (this member's own is not rounded). The other parts are unchanged. Cost: (n
   // - 1) / n of 2 bytes per element sent and received.

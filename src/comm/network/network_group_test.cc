@@ -11,6 +11,7 @@
 
 #include "base/float_types.h"
 #include "comm/store/store_server.h"
+#include "kernels/quantized_weight/int8_blocks.h"
 #include "support/network_test_support.h"
 
 namespace tessera {
@@ -41,6 +42,64 @@ TEST(NetworkGroup, GathersEveryPartOnEveryMember) {
     });
     EXPECT_THAT(errors, Each(IsEmpty())) << n << " members";
   }
+}
+
+// Multiples of the largest value / 127, which blocks of any length represent exactly: every third is that
+// value.
+TEST(NetworkGroup, GathersValuesInInt8) {
+  const auto value = [](int64_t i) {
+    return static_cast<float>(i % 3 == 0 ? 127 : (i * 31) % 255 - 127) / 64;
+  };
+  for (int n = 1; n <= 5; ++n) {
+    const auto errors = run_members({.size = n}, [&](NetworkGroup& group) {
+      for (const int64_t count : kCounts) {
+        const std::vector<Part> parts = even_parts(count, n);
+        std::vector<bf16> buffer(static_cast<size_t>(count));
+        const Part mine = parts[static_cast<size_t>(group.index())];
+        for (int64_t i = mine.begin; i < mine.end; ++i) buffer[static_cast<size_t>(i)] = to_bf16(value(i));
+        const NetworkCounters before = group.counters();
+        group.wait(group.all_gather_int8(buffer, parts, {"weights", 3}));
+        if (n > 1) {
+          EXPECT_EQ(group.counters().sent_bytes - before.sent_bytes,
+                    (n - 1) * int8_blocks_bytes(mine.size()));
+        }
+        for (int64_t i = 0; i < count; ++i) {
+          ASSERT_NEAR(to_float(buffer[static_cast<size_t>(i)]), value(i), 1e-2)
+              << n << " members, element " << i << " of " << count;
+        }
+      }
+    });
+    EXPECT_THAT(errors, Each(IsEmpty())) << n << " members";
+  }
+}
+
+// A member's own part is not rounded, and all others see the same.
+TEST(NetworkGroup, RoundsOnlyWhatTravelsInInt8) {
+  constexpr int64_t kCount = 300'011;
+  constexpr int kMembers = 3;
+  const auto value = [](int64_t i) { return to_bf16(std::sin(static_cast<float>(i * i % 1009))); };
+  std::vector<bf16> rounded;
+  const std::vector<Part> parts = even_parts(kCount, kMembers);
+  for (const Part& part : parts) {
+    std::vector<bf16> exact, decoded(static_cast<size_t>(part.size()));
+    for (int64_t i = part.begin; i < part.end; ++i) exact.push_back(value(i));
+    std::vector<std::byte> blocks(static_cast<size_t>(int8_blocks_bytes(part.size())));
+    encode_int8_blocks(exact.data(), part.size(), blocks.data());
+    decode_int8_blocks(blocks.data(), part.size(), decoded.data());
+    rounded.insert(rounded.end(), decoded.begin(), decoded.end());
+  }
+  const auto errors = run_members({.size = kMembers}, [&](NetworkGroup& group) {
+    const Part mine = parts[static_cast<size_t>(group.index())];
+    std::vector<bf16> buffer(kCount);
+    for (int64_t i = mine.begin; i < mine.end; ++i) buffer[static_cast<size_t>(i)] = value(i);
+    group.wait(group.all_gather_int8(buffer, parts, {"weights", 1}));
+    for (int64_t i = 0; i < kCount; ++i) {
+      const auto at = static_cast<size_t>(i);
+      const bf16 expected = i >= mine.begin && i < mine.end ? value(i) : rounded[at];
+      ASSERT_EQ(buffer[at].bits, expected.bits) << "element " << i;
+    }
+  });
+  EXPECT_THAT(errors, Each(IsEmpty()));
 }
 
 // Integers that bf16 and the sums represent exactly.

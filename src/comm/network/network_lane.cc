@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "base/divide_up.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "comm/network/chunk_count.h"
+#include "kernels/quantized_weight/int8_blocks.h"
 #include "kernels/rank_sum/rank_sum.h"
 #include "platform/crc32c.h"
 
@@ -17,9 +19,9 @@ namespace tessera {
 namespace {
 
 // Chunks end at a multiple of this many elements.
-constexpr int64_t kChunkAlignment = 64;
+constexpr int64_t kChunkAlignment = kInt8Block;
 constexpr int64_t kStagingBytes =
-    kMaxSummedChunkBytes + kChunkAlignment * static_cast<int64_t>(sizeof(float));
+    kMaxComputedChunkBytes + kChunkAlignment * static_cast<int64_t>(sizeof(float));
 
 // Receiving in pieces of at most this size lets the checksum read from L1 and L2.
 constexpr int64_t kReceiveBytes = 1 << 16;
@@ -44,24 +46,18 @@ bool Lane::is_reduce() const {
          operation_->id.collective == Collective::kReduceScatterF32;
 }
 
-int64_t Lane::wire_element_bytes() const {
-  switch (operation_->id.collective) {
-    case Collective::kReduceScatterBf16:
-      return sizeof(bf16);
-    case Collective::kReduceScatterF32:
-      return sizeof(float);
-    case Collective::kAllGather:
-    case Collective::kBroadcast:
-      break;
-  }
-  return 1;
+int64_t Lane::wire_bytes(int64_t num_elements) const {
+  return tessera::wire_bytes(operation_->id.collective, num_elements);
 }
 
-int64_t Lane::memory_element_bytes() const { return is_reduce() ? sizeof(float) : 1; }
+int64_t Lane::memory_element_bytes() const {
+  if (is_coded()) return sizeof(bf16);
+  return is_reduce() ? sizeof(float) : 1;
+}
 
 // Both sides compute this from the same bounds.
 int64_t Lane::num_chunks(const Part& part) const {
-  return tessera::num_chunks(part.size() * wire_element_bytes(), is_reduce(), num_lanes_);
+  return tessera::num_chunks(wire_bytes(part.size()), is_reduce() || is_coded(), num_lanes_);
 }
 
 Lane::Range Lane::chunk_range(const Part& part, int64_t chunk) const {
@@ -120,6 +116,7 @@ void Lane::next_message(Cursor& cursor, bool sending) {
 
 void Lane::start(const NetworkOperation& operation) {
   operation_ = &operation;
+  coded_chunk_ = -1;
   chunks_received_ = number_;
   send_ = {};
   send_.chunk = number_;
@@ -149,11 +146,18 @@ void Lane::add_polled(std::vector<pollfd>& polled) const {
 void Lane::open_send() {
   const Range range = chunk_range(sent_part(send_.peer), send_.chunk);
   send_.payload = operation_->data + range.begin * memory_element_bytes();
-  send_.payload_bytes = range.size * wire_element_bytes();
+  send_.payload_bytes = wire_bytes(range.size);
   if (operation_->id.collective == Collective::kReduceScatterBf16) {
     if (send_staging_.data() == nullptr) send_staging_ = PageBuffer(kStagingBytes);
     round_to_bf16(reinterpret_cast<const float*>(send_.payload), send_staging_.as<bf16>().data(), range.size,
                   nullptr);
+    send_.payload = send_staging_.data();
+  } else if (is_coded()) {
+    // The same for all members, one after the other.
+    if (send_staging_.data() == nullptr) send_staging_ = PageBuffer(kStagingBytes);
+    if (std::exchange(coded_chunk_, send_.chunk) != send_.chunk) {
+      encode_int8_blocks(reinterpret_cast<const bf16*>(send_.payload), range.size, send_staging_.data());
+    }
     send_.payload = send_staging_.data();
   }
   send_.header =
@@ -202,8 +206,8 @@ std::byte* Lane::contribution(int member) const { return receive_staging_.data()
 
 void Lane::open_receive() {
   const Range range = chunk_range(received_part(receive_.peer), receive_.chunk);
-  receive_.payload_bytes = range.size * wire_element_bytes();
-  if (is_reduce()) {
+  receive_.payload_bytes = wire_bytes(range.size);
+  if (is_reduce() || is_coded()) {
     if (receive_staging_.data() == nullptr) receive_staging_ = PageBuffer(members_.size() * kStagingBytes);
     receive_.payload = contribution(receive_.peer);
   } else {
@@ -278,6 +282,7 @@ void Lane::close_receive() {
   }
   counters_.received_bytes.fetch_add(receive_.payload_bytes, std::memory_order_relaxed);
   if (is_reduce() && receive_.step == num_steps()) sum_chunk();
+  if (is_coded()) decode_chunk();
   if (!is_reduce()) chunks_received_ = receive_.chunk + num_lanes_;
   next_message(receive_, false);
 }
@@ -297,6 +302,11 @@ void Lane::sum_chunk() {
     }
   }
   rank_sum(contributions_, Update::kOverwrite, own, range.size, nullptr);
+}
+
+void Lane::decode_chunk() {
+  const Range range = chunk_range(received_part(receive_.peer), receive_.chunk);
+  decode_int8_blocks(receive_.payload, range.size, reinterpret_cast<bf16*>(operation_->data) + range.begin);
 }
 
 // ---- Failures

@@ -83,7 +83,8 @@ class Lane {
   };
 
   bool is_reduce() const;
-  int64_t wire_element_bytes() const;
+  bool is_coded() const { return operation_->id.collective == Collective::kAllGatherInt8; }
+  int64_t wire_bytes(int64_t num_elements) const;
   int64_t memory_element_bytes() const;
   int64_t num_chunks(const Part& part) const;
   int64_t max_chunks() const;
@@ -105,6 +106,7 @@ class Lane {
   void check_header();
   void close_receive();
   void sum_chunk();
+  void decode_chunk();
   [[noreturn]] void lost(const Cursor& cursor, const char* verb, const std::string& reason) const;
   const std::string& name(int member) const { return members_.names[static_cast<size_t>(member)]; }
   int fd(int member) const { return sockets_[static_cast<size_t>(member)].get(); }
@@ -120,8 +122,9 @@ class Lane {
   Cursor send_;
   Cursor receive_;
   int64_t chunks_received_ = 0;  // broadcast: chunks that may be passed on
-  PageBuffer send_staging_;      // one chunk, rounded
-  PageBuffer receive_staging_;   // one chunk of every member
+  PageBuffer send_staging_;      // one chunk, rounded or coded
+  int64_t coded_chunk_ = -1;     // all_gather in int8: the chunk in send_staging_
+  PageBuffer receive_staging_;   // one chunk of every member; of one, coded
   std::vector<RankInput> contributions_;
   LaneCounters counters_;
 };

@@ -5,7 +5,10 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/error.h"
+#include "base/float_types.h"
 #include "base/text.h"
+#include "kernels/quantized_weight/int8_blocks.h"
 #include "platform/crc32c.h"
 
 namespace tessera {
@@ -25,6 +28,8 @@ const char* name_of(uint8_t collective) {
       return "reduce_scatter in float32";
     case Collective::kBroadcast:
       return "broadcast";
+    case Collective::kAllGatherInt8:
+      return "all_gather in int8";
   }
   return "an unknown operation";
 }
@@ -57,6 +62,22 @@ std::string label_text(const WireHeader& header) {
 }
 
 }  // namespace
+
+int64_t wire_bytes(Collective collective, int64_t num_elements) {
+  switch (collective) {
+    case Collective::kAllGather:
+    case Collective::kBroadcast:
+      return num_elements;
+    case Collective::kReduceScatterBf16:
+      return num_elements * static_cast<int64_t>(sizeof(bf16));
+    case Collective::kReduceScatterF32:
+      return num_elements * static_cast<int64_t>(sizeof(float));
+    case Collective::kAllGatherInt8:
+      return int8_blocks_bytes(num_elements);
+  }
+  TESSERA_CHECK(false, "collective {}", static_cast<int>(collective));
+  return 0;
+}
 
 WireHeader make_header(const OperationId& operation, int64_t chunk, std::span<const std::byte> payload) {
   WireHeader header = header_without_checksums(operation, chunk, std::ssize(payload));

@@ -14,7 +14,17 @@ namespace tessera {
 // Version of everything sent between two members; members of different versions refuse each other.
 inline constexpr uint32_t kWireVersion = 2;
 
-enum class Collective : uint8_t { kAllGather, kReduceScatterBf16, kReduceScatterF32, kBroadcast };
+enum class Collective : uint8_t {
+  kAllGather,
+  kReduceScatterBf16,
+  kReduceScatterF32,
+  kBroadcast,
+  kAllGatherInt8
+};
+inline constexpr size_t kNumCollectives = 5;
+
+// Payload of so many elements of a part.
+int64_t wire_bytes(Collective collective, int64_t num_elements);
 
 // The properties of an operation on which all members must agree.
 struct OperationId {

@@ -171,6 +171,7 @@ class ConfigReader {
     config_.stage3_prefetch_bucket_size = setting<int64_t>(zero, "stage3_prefetch_bucket_size");
     config_.stage3_param_persistence_threshold = setting<int64_t>(zero, "stage3_param_persistence_threshold");
     config_.overlap_comm = setting<bool>(zero, "overlap_comm").value;
+    config_.zero_quantized_weights = setting<bool>(zero, "zero_quantized_weights").value;
     check_offload("offload_param");
     check_offload("offload_optimizer");
     read_offload(zero);

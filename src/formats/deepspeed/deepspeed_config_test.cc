@@ -227,7 +227,7 @@ TEST(DeepSpeedConfig, WhatChangesTheResultIsRefused) {
            {R"({"amp": {"enabled": true}})", "amp.enabled"},
            {R"({"torch_autocast": {"enabled": true}})", "torch_autocast.enabled"},
            {R"({"bf16": {"enabled": true, "bf16_optimizer_states": true}})", "bf16.bf16_optimizer_states"},
-           {in_zero("\"zero_quantized_weights\": true"), "zero_quantized_weights"},
+           {in_zero("\"zero_quantized_gradients\": true"), "zero_quantized_gradients"},
            {in_zero("\"zenflow\": {}"), "zenflow"},
            {R"({"optimizer": {"type": "Lion"}})",
             "optimizer.type: expected Adam, AdamW or Muon, found 'Lion'"},

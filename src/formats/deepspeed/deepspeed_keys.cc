@@ -113,7 +113,7 @@ constexpr Key kZeroKeys[] = {
     no_effect("legacy_stage1", kBool, kOwnLoops),
     no_effect("round_robin_gradients", kBool, kOwnExchange),
     no_effect("zero_hpz_partition_size", kCount, kSharedByNode),
-    refused("zero_quantized_weights", kBool, "false", "weights are not quantized; write false"),
+    used("zero_quantized_weights", kBool),
     no_effect("zero_quantized_nontrainable_weights", kBool, "all weights are trained"),
     refused("zero_quantized_gradients", kBool, "false", "gradients are not quantized; write false"),
     no_effect("zeropp_loco_param", &kLoco, "gradients are not quantized"),

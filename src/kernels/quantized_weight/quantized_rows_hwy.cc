@@ -109,8 +109,20 @@ void dequantize_nf4_hwy(const uint8_t* codes, const float* scales, int64_t count
 }
 
 template <typename A>
+void dequantize_int8_hwy(const int8_t* codes, float scale, int64_t count, A* to) {
+  const FloatTag d;
+  const IntTag di;
+  const hn::Rebind<int8_t, FloatTag> d8;
+  const auto all = hn::Set(d, scale);
+  for_each_vector(d, count, [&](auto access, int64_t i) TESSERA_LOOP_BODY {
+    const auto code = hn::ConvertTo(d, hn::PromoteTo(di, access.load_raw(d8, codes + i)));
+    access.store(d, hn::Mul(code, all), to + i);
+  });
+}
+
+template <typename A>
 constexpr QuantizedRowKernels<A> kRows = {quantize_hwy<A>, scale_sums_hwy<A, A>, scale_sums_hwy<A, float>,
-                                          dequantize_nf4_hwy<A>};
+                                          dequantize_nf4_hwy<A>, dequantize_int8_hwy<A>};
 const QuantizedKernels kKernels = {kRows<bf16>, kRows<float>};
 
 }  // namespace HWY_NAMESPACE

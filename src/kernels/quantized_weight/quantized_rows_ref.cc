@@ -45,8 +45,13 @@ void dequantize_nf4_ref(const uint8_t* codes, const float* scales, int64_t count
 }
 
 template <typename A>
+void dequantize_int8_ref(const int8_t* codes, float scale, int64_t count, A* to) {
+  for (int64_t i = 0; i < count; ++i) to[i] = from_float<A>(static_cast<float>(codes[i]) * scale);
+}
+
+template <typename A>
 constexpr QuantizedRowKernels<A> kRows = {quantize_ref<A>, scale_sums_ref<A, A>, scale_sums_ref<A, float>,
-                                          dequantize_nf4_ref<A>};
+                                          dequantize_nf4_ref<A>, dequantize_int8_ref<A>};
 
 }  // namespace
 

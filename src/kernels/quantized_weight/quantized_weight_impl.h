@@ -21,6 +21,8 @@ struct QuantizedRowKernels {
                               int64_t count, float* y);
   // to_i = c(code_i) scales_(i / kNf4Block).
   void (*dequantize_nf4)(const uint8_t* codes, const float* scales, int64_t count, A* to);
+  // to_i = code_i scale.
+  void (*dequantize_int8)(const int8_t* codes, float scale, int64_t count, A* to);
 };
 
 struct QuantizedKernels {

@@ -171,6 +171,9 @@ void expect_rows_as_reference(DType dtype) {
         expected.scale_sums_to_float(sums.data(), 3.0f, nullptr, nullptr, count,
                                      wide_z.view().template as<float>());
         EXPECT_EQ(wide.bits(), wide_z.bits());
+        rows.dequantize_int8(codes.data(), 0.37f, count, y.view().template as<A>());
+        expected.dequantize_int8(codes.data(), 0.37f, count, z.view().template as<A>());
+        EXPECT_EQ(y.bits(), z.bits());
         EXPECT_TRUE(y.guards_intact() && wide.guards_intact());
       }
       std::vector<uint8_t> codes;

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "comm/network/chunk_count.h"
+#include "kernels/quantized_weight/int8_blocks.h"
 
 namespace tessera {
 namespace {
@@ -48,6 +49,10 @@ class Recorder {
   const ZeroSettings& settings() const { return settings_; }
   int64_t group_bytes(int64_t group, DType dtype) const {
     return layout_.groups[static_cast<size_t>(group)].size() * dtype_bytes(dtype);
+  }
+  int64_t weight_bytes(int64_t group) const {
+    return settings_.quantized_weights ? int8_blocks_bytes(layout_.groups[static_cast<size_t>(group)].size())
+                                       : group_bytes(group, settings_.weight_dtype);
   }
   StepProgram take() { return std::move(program_); }
 
@@ -125,8 +130,7 @@ class Weights {
     return found == slots_.end() ? nullptr : &*found;
   }
   int64_t issue(int64_t group) {
-    const int64_t number = recorder_.issue(TransferKind::kGather,
-                                           recorder_.group_bytes(group, recorder_.settings().weight_dtype));
+    const int64_t number = recorder_.issue(TransferKind::kGather, recorder_.weight_bytes(group));
     if (!recorder_.settings().overlap) recorder_.wait(number);
     return number;
   }

@@ -136,11 +136,15 @@ const ShardedParameters::Piece* ShardedParameters::piece_of(int64_t group, int64
   return nullptr;
 }
 
+bool ShardedParameters::loads_whole_node(LoadOnce once) const {
+  return weights_.node_has_all() && !weights_.fetches_rounded() && once == LoadOnce::kPerNode;
+}
+
 // If the node keeps all weights, its ranks read them together: each reads the parts of its rail, which on
 // this node it owns. Otherwise only the owners read.
 std::vector<ElementRange> ShardedParameters::ranges_to_load(LoadOnce once) const {
   const World& world = comm_->world();
-  const bool for_node = weights_.node_has_all() && once == LoadOnce::kPerNode;
+  const bool for_node = loads_whole_node(once);
   std::vector<ElementRange> ranges;
   for (int64_t g = 0; g < plan_.num_groups(); ++g) {
     for (int node = 0; node < world.num_nodes; ++node) {
@@ -211,7 +215,7 @@ void ShardedParameters::load(const SafetensorsModel& file, LoadOnce once,
     write_loaded(begin, values);
   };
   load_weights(file, model_->config(), model_->layout(), sink, *pool_, options);
-  if (weights_.node_has_all() && once == LoadOnce::kPerNode) {
+  if (loads_whole_node(once)) {
     weights_.loaded();
   } else {
     for (int64_t g = 0; g < plan_.num_groups(); ++g) weights_.updated(g);

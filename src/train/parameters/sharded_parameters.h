@@ -81,6 +81,7 @@ class ShardedParameters : public ParameterState, private ParameterAccess, privat
   void weights_changed();
   void plan_pieces();
   std::vector<ParameterRange> optimizer_ranges(bool decay_all);
+  bool loads_whole_node(LoadOnce once) const;
   std::vector<ElementRange> ranges_to_load(LoadOnce once) const;
   void write_loaded(int64_t begin, std::span<const float> values);
   std::span<bf16> loaded_bf16(int64_t begin, int64_t count);

@@ -125,6 +125,7 @@ constexpr std::array kArgumentsWithEffect = {"dtype",
                                              "neftune_noise_alpha",
                                              "early_stopping_patience",
                                              "grad_accum_dtype",
+                                             "zero_quantized_weights",
                                              "loss_spike_policy",
                                              "loss_spike_window",
                                              "loss_spike_sigmas"};
