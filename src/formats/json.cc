@@ -1,6 +1,7 @@
 #include "formats/json.h"
 
 #include <algorithm>
+#include <cmath>
 #include <system_error>
 #include <unordered_set>
 #include <vector>
@@ -71,6 +72,12 @@ bool JsonNode::boolean() const {
 double JsonNode::number() const {
   if (value_ == nullptr || !value_->is_number()) expected("a number");
   return value_->get<double>();
+}
+
+double JsonNode::number_between(double low, double high) const {
+  const double value = value_ != nullptr && value_->is_number() ? value_->get<double>() : NAN;
+  if (!(value >= low && value <= high)) expected(fmt::format("a number from {:g} to {:g}", low, high));
+  return value;
 }
 
 int64_t JsonNode::integer(int64_t low, int64_t high) const {

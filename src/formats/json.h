@@ -54,6 +54,7 @@ class JsonNode {
   const std::string& string() const;
   bool boolean() const;
   double number() const;
+  double number_between(double low, double high) const;
   int64_t integer(int64_t low = INT64_MIN, int64_t high = INT64_MAX) const;
   std::vector<JsonNode> list() const;
   const Json& object() const;

@@ -88,14 +88,24 @@ class Forecaster {
     RunPlan plan;
     planner_.fill_memory(request, machine_, &plan);
     ScheduleForecast out;
+    static_cast<ExchangeForecast&>(out) = forecast_exchange(request, plan.wire);
     out.schedule = plan.zero.schedule;
     out.node_bytes = plan.memory.node_bytes();
     out.fits = needed_bytes(model_, request) <= machine_.free_bytes;
-    out.wire = plan.wire;
-    out.network_s = static_cast<double>(std::max(out.wire.sent(), out.wire.received())) /
-                    (cluster_.network_gbps / 8 * 1e9);
-    out.time = time_of(request);
+    if (request.zero.stage > 0 && model_.dtype() == DType::kBF16 && !request.zero.quantized_weights) {
+      MemoryRequest int8 = request;
+      int8.zero.quantized_weights = true;
+      plan.zero.quantized_weights = true;
+      const ZeroLayout layout = zero_layout(model_.layout(), cluster_.num_nodes, cluster_.local_world_size);
+      out.int8_weights = forecast_exchange(int8, wire_bytes_per_step(layout, plan.zero, /*node_rank=*/0));
+    }
     return out;
+  }
+
+  ExchangeForecast forecast_exchange(const MemoryRequest& request, const WireBytes& wire) {
+    const double bytes_per_s = cluster_.network_gbps / 8 * 1e9;
+    return {wire, static_cast<double>(std::max(wire.sent(), wire.received())) / bytes_per_s,
+            time_of(request)};
   }
 
   const TrainingArguments& args_;

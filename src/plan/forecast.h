@@ -35,14 +35,19 @@ struct ClusterShape {
 // reach; nothing else takes time, but for a disk.
 MachineRates rates_of_peak(double node_tflops, int64_t num_cores, double mfu);
 
-// One gather schedule.
-struct ScheduleForecast {
-  GatherSchedule schedule = GatherSchedule::kPerStep;
-  int64_t node_bytes = 0;  // memory
-  bool fits = false;
+struct ExchangeForecast {
   WireBytes wire;                // per optimizer step and node
   double network_s = 0;          // for `wire` at full speed, sending and receiving at once
   std::optional<StepTime> time;  // with ClusterShape::rates
+};
+
+// One gather schedule.
+struct ScheduleForecast : ExchangeForecast {
+  GatherSchedule schedule = GatherSchedule::kPerStep;
+  int64_t node_bytes = 0;  // memory
+  bool fits = false;
+  // What zero_quantized_weights would make of it, where that is possible and not the case.
+  std::optional<ExchangeForecast> int8_weights;
 };
 
 struct RunForecast {

@@ -28,7 +28,8 @@ std::string seconds_text(double seconds) {
 
 std::string network_text(const RunForecast& forecast) {
   std::string text =
-      fmt::format("network  {} Gbit/s a node; of each node, per step\n", forecast.cluster.network_gbps);
+      fmt::format("network  {:.4g} Gbit/s a node; of each node, per step{}\n", forecast.cluster.network_gbps,
+                  forecast.zero.quantized_weights ? ", weights in int8" : "");
   const auto add_line = [&](const std::string& schedule, const std::string& fits,
                             const std::vector<std::string>& sizes, const std::vector<std::string>& times) {
     text += fmt::format("  {:<9}  {:>4}", schedule, fits);
@@ -37,15 +38,22 @@ std::string network_text(const RunForecast& forecast) {
     text += "\n";
   };
   add_line("schedule", "fits", {"memory", "gathered", "reduced"}, {"network", "exposed", "step"});
-  for (const ScheduleForecast& each : forecast.schedules) {
+  const auto add_exchange = [&](const char* name, const std::string& fits, const std::string& memory,
+                                const ExchangeForecast& exchange) {
     const auto time = [&](auto part) {
-      return each.time ? seconds_text(std::invoke(part, *each.time)) : "-";
+      return exchange.time ? seconds_text(std::invoke(part, *exchange.time)) : "-";
     };
-    add_line(schedule_name(each.schedule), each.fits ? "yes" : "no",
-             {format_bytes(each.node_bytes), format_bytes(each.wire.received_gather),
-              format_bytes(each.wire.sent_reduce)},
-             {seconds_text(each.network_s), time(&StepTime::exposed_s), time(&StepTime::step_s)});
+    add_line(name, fits,
+             {memory, format_bytes(exchange.wire.received_gather), format_bytes(exchange.wire.sent_reduce)},
+             {seconds_text(exchange.network_s), time(&StepTime::exposed_s), time(&StepTime::step_s)});
+  };
+  bool has_int8 = false;
+  for (const ScheduleForecast& each : forecast.schedules) {
+    add_exchange(schedule_name(each.schedule), each.fits ? "yes" : "no", format_bytes(each.node_bytes), each);
+    if (each.int8_weights) add_exchange(" int8", "", "", *each.int8_weights);
+    has_int8 = has_int8 || each.int8_weights;
   }
+  if (has_int8) text += "  (int8: with --zero_quantized_weights true)\n";
   return text;
 }
 
@@ -66,18 +74,23 @@ OrderedJson time_json(const std::optional<StepTime>& time) {
   return time ? step_time_json(*time) : OrderedJson();
 }
 
+OrderedJson exchange_json(const ExchangeForecast& exchange) {
+  return {{"sent_gather_bytes", exchange.wire.sent_gather},
+          {"received_gather_bytes", exchange.wire.received_gather},
+          {"sent_reduce_bytes", exchange.wire.sent_reduce},
+          {"received_reduce_bytes", exchange.wire.received_reduce},
+          {"network_s", exchange.network_s},
+          {"time", time_json(exchange.time)}};
+}
+
 OrderedJson schedules_json(const RunForecast& forecast) {
   OrderedJson schedules = OrderedJson::array();
   for (const ScheduleForecast& each : forecast.schedules) {
-    schedules.push_back({{"schedule", schedule_name(each.schedule)},
-                         {"node_bytes", each.node_bytes},
-                         {"fits", each.fits},
-                         {"sent_gather_bytes", each.wire.sent_gather},
-                         {"received_gather_bytes", each.wire.received_gather},
-                         {"sent_reduce_bytes", each.wire.sent_reduce},
-                         {"received_reduce_bytes", each.wire.received_reduce},
-                         {"network_s", each.network_s},
-                         {"time", time_json(each.time)}});
+    OrderedJson schedule = {
+        {"schedule", schedule_name(each.schedule)}, {"node_bytes", each.node_bytes}, {"fits", each.fits}};
+    schedule.update(exchange_json(each));
+    schedule["int8_weights"] = each.int8_weights ? exchange_json(*each.int8_weights) : OrderedJson();
+    schedules.push_back(std::move(schedule));
   }
   return schedules;
 }

@@ -91,6 +91,28 @@ TEST_F(ForecastTest, PerStepUsesTheNetworkOnceAndPerLayerInEveryPass) {
   EXPECT_EQ(forecast().schedules[0].wire.received(), per_step.wire.received());
 }
 
+TEST_F(ForecastTest, SaysWhatWeightsInInt8WouldMakeOfIt) {
+  cluster_.network_gbps = 0.01;
+  const RunForecast exact = forecast();
+  for (const ScheduleForecast& each : exact.schedules) {
+    ASSERT_TRUE(each.int8_weights.has_value());
+    EXPECT_EQ(each.int8_weights->wire.sent_reduce, each.wire.sent_reduce);
+    const double share = static_cast<double>(each.int8_weights->wire.received_gather) /
+                         static_cast<double>(each.wire.received_gather);
+    EXPECT_NEAR(share, 0.5 * (1 + 4.0 / 128), 1e-3);
+    EXPECT_LT(each.int8_weights->time->step_s(), each.time->step_s());
+  }
+  EXPECT_THAT(forecast_text(exact), HasSubstr("(int8: with --zero_quantized_weights true)"));
+  args_.zero_quantized_weights = true;
+  const RunForecast quantized = forecast();
+  for (size_t i = 0; i < exact.schedules.size(); ++i) {
+    EXPECT_FALSE(quantized.schedules[i].int8_weights.has_value());
+    EXPECT_EQ(quantized.schedules[i].wire.sent(), exact.schedules[i].int8_weights->wire.sent());
+    EXPECT_EQ(quantized.schedules[i].time->step_s(), exact.schedules[i].int8_weights->time->step_s());
+  }
+  EXPECT_THAT(forecast_text(quantized), HasSubstr("per step, weights in int8\n"));
+}
+
 TEST_F(ForecastTest, TimeOnTheNetworkHidesBehindComputeUntilItIsLonger) {
   cluster_.network_gbps = 1000;
   for (const ScheduleForecast& each : forecast().schedules) {
@@ -267,6 +289,8 @@ TEST_F(ForecastTest, JsonHasWhatTheTextHas) {
   ASSERT_EQ(out["schedules"].size(), 2u);
   EXPECT_EQ(out["schedules"][1]["schedule"], "per_layer");
   EXPECT_EQ(out["schedules"][1]["sent_reduce_bytes"], plan.schedules[1].wire.sent_reduce);
+  EXPECT_EQ(out["schedules"][1]["int8_weights"]["sent_gather_bytes"],
+            plan.schedules[1].int8_weights->wire.sent_gather);
 }
 
 }  // namespace

@@ -32,8 +32,8 @@ std::string indented(const std::string& lines) {
 std::string step_time_text(const StepTime& time) {
   std::string text;
   const auto add = [&](const char* name, double seconds, const std::string& note = "") {
-    text += fmt::format("{:<13}  {:>9} s  {:>3.0f} %{}\n", name, three_digits(seconds),
-                        100 * seconds / time.step_s(), note);
+    const std::string value = seconds < 0.01 ? fmt::format("{:.3f}", seconds) : three_digits(seconds);
+    text += fmt::format("{:<13}  {:>9} s  {:>3.0f} %{}\n", name, value, 100 * seconds / time.step_s(), note);
   };
   add("products", time.products_s);
   add("attention", time.attention_s);

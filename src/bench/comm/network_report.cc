@@ -164,8 +164,13 @@ OrderedJson network_json(const NetworkMatrix& matrix, const std::vector<NetworkF
                     {"typical", finding.typical},
                     {"message", finding.message}});
   }
+  LinkMatrix answers = matrix.latency_us;  // a second
+  for (double& value : answers.values()) value = inverse(value);
   return {{"ok", findings.empty()},
           {"hosts", matrix.hosts},
+          {"typical",
+           {{"gbit_per_s", find_slow_links(matrix.gbit_per_s, 1).typical},
+            {"latency_us", inverse(find_slow_links(answers, 1).typical)}}},
           {"gbit_per_s", matrix_json(matrix.gbit_per_s)},
           {"tcp_gbit_per_s", matrix_json(matrix.tcp_gbit_per_s)},
           {"latency_us", matrix_json(matrix.latency_us)},

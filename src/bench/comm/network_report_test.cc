@@ -64,6 +64,17 @@ TEST(NetworkReport, SlowNodeIsNamedWithItsDirection) {
   EXPECT_EQ(network_json(matrix, findings)["findings"][0]["to"], 2);
 }
 
+// What plan --network takes.
+TEST(NetworkReport, JsonHasTheTypicalLink) {
+  NetworkMatrix matrix = even_network(4);
+  matrix.gbit_per_s.at(0, 1) = 1;
+  matrix.latency_us.at(0, 1) = 9000;
+  const auto typical = network_json(matrix, {})["typical"];
+  EXPECT_EQ(typical["gbit_per_s"], 9.4);
+  EXPECT_GE(typical["latency_us"], 80);
+  EXPECT_LE(typical["latency_us"], 95);
+}
+
 TEST(NetworkReport, LatencyCountsOnlyFromHalfAMillisecond) {
   NetworkMatrix matrix = even_network(3);
   matrix.latency_us.at(0, 1) = 450;

@@ -31,9 +31,9 @@ constexpr int64_t kAnyDisk = INT64_MAX / 2;  // where the disk is not known
 
 // Flags that describe the machine: with one of them, and without --instances, its forecast is shown in
 // detail.
-constexpr std::array<const char*, 9> kMachineFlags = {"machine",      "memory",        "disk",
-                                                      "network_gbps", "disk_gb_per_s", "tflops",
-                                                      "mfu",          "nnodes",        "nproc_per_node"};
+constexpr std::array<const char*, 10> kMachineFlags = {"machine",      "memory",        "disk",   "network",
+                                                       "network_gbps", "disk_gb_per_s", "tflops", "mfu",
+                                                       "nnodes",       "nproc_per_node"};
 // The ones among them that also narrow a search.
 constexpr std::array<const char*, 2> kSharedFlags = {"nnodes", "nproc_per_node"};
 constexpr std::array<const char*, 8> kSearchFlags = {"instances", "max_nodes", "sort", "top",
@@ -182,6 +182,11 @@ class PlanCommand : public Command {
         "network_gbps", &network_gbps_,
         "Network speed of a node in each direction, in 10^9 bits per second; 25 unless the machine says "
         "otherwise.");
+    table
+        ->add("network", &network_,
+              "What tessera bench network --json has measured between the nodes: its typical bandwidth and "
+              "latency count instead of network_gbps.")
+        .value_name = "FILE";
     table->add(
         "disk_gb_per_s", &disk_gb_per_s_,
         "Speed of a node's disk with offload_dir, in 10^9 bytes per second, half of them read and half "
@@ -281,6 +286,7 @@ class PlanCommand : public Command {
     flags.catalogue = catalogue_;
     flags.memory = memory_.empty() ? args_.fit_memory : memory_;
     flags.network_gbps = network_gbps_;
+    flags.network = network_;
     flags.disk_gb_per_s = disk_gb_per_s_;
     flags.tflops = tflops_;
     flags.mfu = mfu_;
@@ -432,6 +438,7 @@ class PlanCommand : public Command {
   std::string memory_;
   std::string disk_;
   std::optional<double> network_gbps_;
+  std::string network_;
   std::optional<double> disk_gb_per_s_;
   std::optional<double> tflops_;
   std::optional<double> mfu_;

@@ -8,6 +8,7 @@
 #include "cli/run/threads.h"
 #include "io/disk_rate.h"
 #include "io/file.h"
+#include "plan/time/measured_network.h"
 #include "platform/memory_info.h"
 #include "platform/thread_pool.h"
 #include "train/measure/training_peak.h"
@@ -97,6 +98,9 @@ PlanMachine plan_machine(const PlanMachineFlags& flags, const TrainingArguments&
     fail(ExitCode::kUsage, "--machine says how fast the machine is, and so does --{}: give one of the two",
          flags.tflops ? "tflops" : "mfu");
   }
+  if (!flags.network.empty() && flags.network_gbps) {
+    fail(ExitCode::kUsage, "--network says how fast the network is, and so does --network_gbps: give one");
+  }
   PlanMachine machine = flags.machine.empty() || flags.machine == "here" ? this_machine(flags, args)
                         : flags.machine.ends_with(".json")
                             ? machine_of_file(flags.machine)
@@ -106,6 +110,15 @@ PlanMachine plan_machine(const PlanMachineFlags& flags, const TrainingArguments&
     machine.cluster.memory_is_of_this_machine = false;
   }
   if (flags.network_gbps) machine.cluster.network_gbps = *flags.network_gbps;
+  if (!flags.network.empty()) {
+    const MeasuredNetwork network = read_measured_network(flags.network);
+    machine.cluster.network_gbps = network.gbit_per_s;
+    if (machine.cluster.rates) {
+      machine.cluster.rates->network_gbps = network.gbit_per_s;
+      machine.cluster.rates->network_efficiency = 1;  // what the transport itself reached
+      machine.cluster.rates->network_latency_s = network.latency_s;
+    }
+  }
   if (machine.cluster.rates) {
     double& rate = machine.cluster.rates->disk_gb_per_s;
     if (flags.disk_gb_per_s) {

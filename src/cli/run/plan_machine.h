@@ -19,6 +19,7 @@ struct PlanMachineFlags {
   std::string catalogue;
   std::string memory;
   std::optional<double> network_gbps;
+  std::string network;  // a file of bench network, "" = none
   std::optional<double> disk_gb_per_s;
   std::optional<double> tflops;
   std::optional<double> mfu;

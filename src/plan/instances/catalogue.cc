@@ -37,12 +37,6 @@ JsonNode checked(const JsonNode& node, std::initializer_list<std::string_view> k
   return node;
 }
 
-double number_between(const JsonNode& node, double low, double high) {
-  const double value = node.is_null() ? NAN : node.number();
-  if (!(value >= low && value <= high)) node.expected(fmt::format("a number from {:g} to {:g}", low, high));
-  return value;
-}
-
 std::string text_of(const JsonNode& node) {
   const std::string& text = node.string();
   const auto is_plain = [](unsigned char c) { return c >= 0x20 && c < 0x7f; };
@@ -98,13 +92,13 @@ Processor read_processor(const JsonNode& all, const std::string& name) {
   facts.num_cores = node["cores_per_socket"].integer(1, 1024);
   processor.numa_nodes = node["numa_nodes_per_socket"].integer(1, 64);
   processor.threads_per_core = node["threads_per_core"].integer(1, 2);
-  const double clock_ghz = number_between(node["clock_ghz"], 0.1, 10);
+  const double clock_ghz = node["clock_ghz"].number_between(0.1, 10);
   facts.clock_ghz =
-      node["product_clock_ghz"].is_null() ? clock_ghz : number_between(node["product_clock_ghz"], 0.1, 10);
+      node["product_clock_ghz"].is_null() ? clock_ghz : node["product_clock_ghz"].number_between(0.1, 10);
   facts.memory_gb_per_s = static_cast<double>(node["memory_channels"].integer(1, 64)) * kChannelBytes *
-                          number_between(node["memory_mt_per_s"], 100, 100'000) / 1000 * kStreamShare;
+                          node["memory_mt_per_s"].number_between(100, 100'000) / 1000 * kStreamShare;
   if (!node["watts_per_socket"].is_null()) {
-    processor.watts = number_between(node["watts_per_socket"], 1, 10'000);
+    processor.watts = node["watts_per_socket"].number_between(1, 10'000);
   }
   add_estimates(node["unconfirmed"], node, &processor.estimates);
   return processor;
@@ -119,7 +113,7 @@ Instance read_family(const JsonNode& node, const std::string& name, const Proces
   shared.date = date_of(node["date"]);
   shared.processor = processor.name;
   shared.facts = processor.facts;
-  shared.spot_share = node["spot_share"].is_null() ? 1 : number_between(node["spot_share"], 0.01, 1);
+  shared.spot_share = node["spot_share"].is_null() ? 1 : node["spot_share"].number_between(0.01, 1);
   shared.estimates = processor.estimates;
   for (const JsonNode& source : node["sources"].list()) source.string();
   add_estimates(node["unconfirmed"], node, &shared.estimates);
@@ -145,14 +139,14 @@ Instance read_size(const JsonNode& any, const Instance& family, const Processor&
   instance.num_numa_nodes = divide_up(facts.num_cores * processor.numa_nodes, processor.facts.num_cores);
   constexpr double kGib = int64_t{1} << 30;
   instance.memory_bytes =
-      static_cast<int64_t>(std::llround(number_between(node["memory_gib"], 0.1, 1 << 20) * kGib));
-  facts.network_gbps = number_between(node["network_gbps"], 0.001, 100'000);
+      static_cast<int64_t>(std::llround(node["memory_gib"].number_between(0.1, 1 << 20) * kGib));
+  facts.network_gbps = node["network_gbps"].number_between(0.001, 100'000);
   instance.burst_gbps = node["burst_gbps"].is_null()
                             ? facts.network_gbps
-                            : number_between(node["burst_gbps"], facts.network_gbps, 100'000);
+                            : node["burst_gbps"].number_between(facts.network_gbps, 100'000);
   if (!node["efa_cards"].is_null()) instance.num_efa_cards = node["efa_cards"].integer(0, 64);
   if (!node["nvme_gb"].is_null()) instance.nvme_gb = node["nvme_gb"].integer(0, 10'000'000);
-  instance.usd_per_hour = number_between(node["usd_per_hour"], 0.0001, 100'000);
+  instance.usd_per_hour = node["usd_per_hour"].number_between(0.0001, 100'000);
   add_estimates(node["unconfirmed"], node, &instance.estimates);
   return instance;
 }
