@@ -26,7 +26,8 @@ TEST(MeasuredNetwork, OtherFilesAreRefused) {
     words.push_back("network.json");
     expect_error(ExitCode::kBadData, words, [&] { read_measured_network(folder / "network.json"); });
   };
-  refused("[]", {"typical.gbit_per_s"});
+  refused("[]", {"expected an object"});
+  refused("{}", {"typical.gbit_per_s", "found nothing"});
   refused(R"({"typical": {"gbit_per_s": 0, "latency_us": 80}})", {"a number from", "found 0"});
   refused(R"({"typical": {"gbit_per_s": 9, "latency_us": "fast"}})", {"typical.latency_us"});
   refused("{", {"not valid JSON"});
