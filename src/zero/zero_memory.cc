@@ -299,8 +299,11 @@ WireBytes wire_bytes_per_step(const ZeroLayout& layout, const ZeroSettings& sett
     const int64_t reduced_bytes = num_reductions * gradient_size;
     for (int node = 0; node < layout.num_nodes; ++node) {
       const int64_t bytes = gathers * gathered_bytes(settings, plan, static_cast<int64_t>(g), node);
-      (node == node_rank ? wire.sent_gather : wire.received_gather) +=
-          node == node_rank ? bytes * num_peers : bytes;
+      if (node == node_rank) {
+        wire.sent_gather += bytes * num_peers;
+      } else {
+        wire.received_gather += bytes;
+      }
     }
     wire.sent_reduce += reduced_bytes * others;
     wire.received_reduce += reduced_bytes * own * num_peers;

@@ -12,7 +12,7 @@
 namespace tessera {
 
 // Version of everything sent between two members; members of different versions refuse each other.
-inline constexpr uint32_t kWireVersion = 2;
+inline constexpr uint32_t kWireVersion = 3;
 
 enum class Collective : uint8_t {
   kAllGather,
