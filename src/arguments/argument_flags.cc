@@ -88,6 +88,10 @@ void declare_model_and_data(FlagTable* table, TrainingArguments* args) {
   buffer.aliases = {"buffer_size", "shuffle_buffer_size"};
   limit(buffer, at_least(1));
   declare_data_flags(table, args);
+}
+
+// How documents become rows, in which order they are read.
+void declare_rows(FlagTable* table, TrainingArguments* args) {
   Flag& max_length =
       table->add("max_length", &args->max_length,
                  "Tokens per row: longer documents are truncated, and packing fills rows up to this length. "
@@ -115,6 +119,9 @@ void declare_model_and_data(FlagTable* table, TrainingArguments* args) {
       "means random: there is no padding to save.");
   table->add("dataloader_drop_last", &args->dataloader_drop_last,
              "Drop the last micro-batch of an epoch if it is not full.");
+}
+
+void declare_settings_files(FlagTable* table, TrainingArguments* args) {
   Flag& cache_dir = table->add(
       "cache_dir", &args->cache_dir,
       "Folder for cached tokenized datasets. Defaults to $XDG_CACHE_HOME/tessera or ~/.cache/tessera.");
@@ -416,6 +423,8 @@ void declare_saving(FlagTable* table, TrainingArguments* args) {
 
 void declare_training_flags(FlagTable* table, TrainingArguments* args) {
   declare_model_and_data(table, args);
+  declare_rows(table, args);
+  declare_settings_files(table, args);
   declare_batch(table, args);
   declare_optimizer(table, args);
   declare_lora_flags(table, args);
