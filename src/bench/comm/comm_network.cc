@@ -1,6 +1,8 @@
 #include "bench/comm/comm_network.h"
 
+#include <algorithm>
 #include <barrier>
+#include <cmath>
 #include <condition_variable>
 #include <functional>
 #include <map>
@@ -15,6 +17,7 @@
 #include "base/text.h"
 #include "bench/comm/network_pair.h"
 #include "comm/network/network_group.h"
+#include "kernels/quantized_weight/int8_blocks.h"
 #include "kernels/rank_sum/rank_sum.h"
 
 namespace tessera {
@@ -139,6 +142,8 @@ struct MeasuredCollective {
   int64_t bytes;  // on the link, both directions
   int64_t num_elements;
   bool sums;
+  bool is_bf16;      // the elements in memory, at the start of the buffer; otherwise float32
+  double tolerance;  // of an element
   std::function<NetworkGroup::Ticket(NetworkGroup& group, std::span<float> buffer)> issue;
   std::function<float(int side, int64_t i)> expected;
 };
@@ -146,14 +151,23 @@ struct MeasuredCollective {
 std::vector<MeasuredCollective> collectives_of(int64_t bytes) {
   const int64_t floats = bytes / static_cast<int64_t>(sizeof(float));
   const int64_t halfs = bytes / 2;
-  return {{"all_gather", floats * static_cast<int64_t>(sizeof(float)), floats, false,
+  const int64_t codes =
+      bytes * kInt8Block / int8_blocks_bytes(kInt8Block) / (2 * kInt8Block) * (2 * kInt8Block);
+  return {{"all_gather", floats * static_cast<int64_t>(sizeof(float)), floats, false, false, 0,
            [floats](NetworkGroup& group, std::span<float> buffer) {
              std::vector<Part> parts = halves(floats);
              for (Part& part : parts) part = {part.begin * 4, part.end * 4};
              return group.all_gather(std::as_writable_bytes(buffer), parts, {"benchmark"});
            },
            [floats](int, int64_t i) { return element(i < floats / 2 ? 0 : 1, i); }},
-          {"reduce_scatter", halfs * 2, halfs, true,
+          // Half a step of a block whose largest value is 30.
+          {"all_gather_int8", int8_blocks_bytes(codes), codes, false, true, 30.0 / 254 + 0.01,
+           [codes](NetworkGroup& group, std::span<float> buffer) {
+             const std::span<bf16> values(reinterpret_cast<bf16*>(buffer.data()), static_cast<size_t>(codes));
+             return group.all_gather_int8(values, halves(codes), {"benchmark"});
+           },
+           [codes](int, int64_t i) { return element(i < codes / 2 ? 0 : 1, i); }},
+          {"reduce_scatter", halfs * 2, halfs, true, false, 0,
            [halfs](NetworkGroup& group, std::span<float> buffer) {
              return group.reduce_scatter(buffer, halves(halfs), {"benchmark"});
            },
@@ -166,18 +180,30 @@ std::vector<MeasuredCollective> collectives_of(int64_t bytes) {
 Verification verify(const MeasuredCollective& collective, TwoSides& sides,
                     std::array<std::span<float>, kSides> buffers) {
   std::atomic<int64_t> wrong = -1;
+  std::array<double, kSides> worst = {};
   sides.run([&](NetworkGroup& group) {
     const std::span<float> buffer = buffers[static_cast<size_t>(group.index())];
-    for (size_t i = 0; i < buffer.size(); ++i) buffer[i] = element(group.index(), static_cast<int64_t>(i));
+    auto* const halfs = reinterpret_cast<bf16*>(buffer.data());
+    for (int64_t i = 0; i < collective.num_elements; ++i) {
+      const float value = element(group.index(), i);
+      if (collective.is_bf16) {
+        halfs[i] = to_bf16(value);
+      } else {
+        buffer[static_cast<size_t>(i)] = value;
+      }
+    }
     group.wait(collective.issue(group, buffer));
-    for (size_t i = 0; i < buffer.size(); ++i) {
-      if (buffer[i] != collective.expected(group.index(), static_cast<int64_t>(i)))
-        wrong = static_cast<int64_t>(i);
+    double& error = worst[static_cast<size_t>(group.index())];
+    for (int64_t i = 0; i < collective.num_elements; ++i) {
+      const float found = collective.is_bf16 ? to_float(halfs[i]) : buffer[static_cast<size_t>(i)];
+      const double off = std::abs(static_cast<double>(found) - collective.expected(group.index(), i));
+      error = std::max(error, off);
+      if (!(off <= collective.tolerance)) wrong = i;
     }
   });
   TESSERA_CHECK(wrong < 0, "{} of {} bytes: element {} is wrong", collective.name, collective.bytes,
                 wrong.load());
-  return {.num_checked = kSides * collective.num_elements, .worst_error = 0};
+  return {.num_checked = kSides * collective.num_elements, .worst_error = std::max(worst[0], worst[1])};
 }
 
 double measure_collective(const MeasuredCollective& collective, TwoSides& sides,
