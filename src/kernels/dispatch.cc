@@ -80,6 +80,8 @@ std::string avx3_dl_refusal() {
   return refusal_unless(cpu_features().avx512_dl, "AVX-512 VBMI, VBMI2, BITALG and VPOPCNTDQ");
 }
 
+std::string amx_int8_refusal() { return refusal_unless(cpu_features().amx_int8, "AMX INT8"); }
+
 std::string isa_refusal(Isa isa) {
   return isa > isa_limit() ? fmt::format("TESSERA_ISA={} allows less", isa_name(isa_limit()))
                            : machine_refusal(isa);

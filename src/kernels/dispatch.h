@@ -132,6 +132,8 @@ std::vector<Implementation<Kernels>> concat(std::vector<Implementation<Kernels>>
 // Why code compiled for Highway's target AVX3_DL cannot run here; "" if it can. Does not ask Highway, which
 // trusts what the processor reports.
 std::string avx3_dl_refusal();
+// Likewise for products of 8-bit tiles, which a machine may lack beside those of bf16.
+std::string amx_int8_refusal();
 
 // Null = not compiled. AVX3_DL, AVX-512 as in Ice Lake, also stands for processors that round to bf16 in
 // hardware.

@@ -105,7 +105,7 @@ MemoryRequest RunPlanner::make_request(const MachineFacts& machine) const {
   request.zero = zero_settings_of(args_, model_.config(),
                                   divide_up(args_.gradient_accumulation_steps, micro_batches_per_pass_));
   if (model_.config().base_quantization == Quantization::kInt8) {
-    request.product_bytes = kInt8ProductBytes * machine.num_threads;
+    request.product_bytes = int8_library_bytes() * machine.num_threads;
   }
   request.zero.update_workspace_bytes = update_workspace_bytes(machine.num_threads);
   return request;

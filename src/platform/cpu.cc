@@ -63,8 +63,8 @@ std::string brand_string() {
   return first == std::string::npos ? "unknown processor" : brand.substr(first);
 }
 
-constexpr std::array<std::string_view, 6> kFaultNames = {"avx2",        "avx512",   "avx512_dl",
-                                                         "avx512_bf16", "amx_bf16", "tile_information"};
+constexpr std::array<std::string_view, 7> kFaultNames = {
+    "avx2", "avx512", "avx512_dl", "avx512_bf16", "amx_bf16", "amx_int8", "tile_information"};
 constexpr const char* kFaultsVariable = "TESSERA_CPU_FAULTS";
 
 // Tries the instruction sets that CPUID reports and collects the failures.
@@ -149,6 +149,7 @@ CpuFeatures detect() {
                        "AVX-512 of Ice Lake", avx512_dl_works);
   f.avx512_bf16 = usable(f.avx512 && bit(seven_one.eax, 5), "avx512_bf16", "AVX-512 BF16", avx512_bf16_works);
   f.amx = ask_for_amx(tiles && has_all(seven.edx, {22, 24}), f.avx512_bf16, &trials);
+  f.amx_int8 = usable(f.amx.granted && bit(seven.edx, 25), "amx_int8", "AMX INT8", amx_int8_works);
   if (!trials.is_injected("tile_information")) f.tiles = read_tile_information();
   f.fault = trials.faults();
   return f;

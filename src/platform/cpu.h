@@ -36,7 +36,8 @@ struct CpuFeatures {
   bool avx512 = false;     // F, BW, CD, DQ, VL
   bool avx512_dl = false;  // as Ice Lake has it: VBMI, VBMI2, VNNI, BITALG, VPOPCNTDQ, VPCLMULQDQ, VAES, GFNI
   bool avx512_bf16 = false;  // needs avx512, not avx512_dl
-  AmxPermission amx;
+  AmxPermission amx;         // with BF16
+  bool amx_int8 = false;     // needs amx
   TileInformation tiles;
   std::string fault;  // what is reported by CPUID but failed its trial, and how; "" = nothing
 };

@@ -174,6 +174,23 @@ amx_bf16_works() {
   return all_equal(sums, 32 * 15.0f) && _mm512_cmpeq_epi8_mask(permuted, three) == ~uint64_t{0};
 }
 
+__attribute__((target("avx512f,amx-tile,amx-int8"))) bool amx_int8_works() {
+  alignas(64) std::array<int8_t, 1024> threes = {}, fives = {};
+  threes.fill(3);
+  fives.fill(-5);
+  alignas(64) std::array<int32_t, 256> sums = {};
+  asm volatile("" : : "m"(kTileConfig), "m"(threes), "m"(fives));
+  _tile_loadconfig(&kTileConfig);
+  _tile_zero(7);
+  _tile_loadd(5, threes.data(), 64);
+  _tile_stream_loadd(6, fives.data(), 64);
+  _tile_dpbssd(7, 5, 6);
+  _tile_stored(7, sums.data(), 64);
+  _tile_release();
+  asm volatile("" : "+m"(sums));
+  return all_equal(sums, 64 * -15);
+}
+
 bool illegal_instruction() {
   asm volatile("ud2");
   return true;

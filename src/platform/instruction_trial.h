@@ -21,6 +21,7 @@ bool avx512_works();     // F, BW, CD, DQ, VL
 bool avx512_dl_works();  // VBMI, VBMI2, VNNI, BITALG, VPOPCNTDQ, VPCLMULQDQ, VAES, GFNI
 bool avx512_bf16_works();
 bool amx_bf16_works();  // requires the kernel's permission for tiles
+bool amx_int8_works();  // likewise
 
 // Stands in for a trial of a broken instruction set: executes UD2.
 bool illegal_instruction();

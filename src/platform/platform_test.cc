@@ -341,11 +341,13 @@ TEST(InstructionTrial, EverySetThatCountsWorks) {
                                                           {cpu.avx512, avx512_works},
                                                           {cpu.avx512_dl, avx512_dl_works},
                                                           {cpu.avx512_bf16, avx512_bf16_works},
-                                                          {cpu.amx.granted, amx_bf16_works}}) {
+                                                          {cpu.amx.granted, amx_bf16_works},
+                                                          {cpu.amx_int8, amx_int8_works}}) {
     EXPECT_EQ(counts ? try_instructions(works) : "", "");
   }
   EXPECT_TRUE(cpu.avx512 || !cpu.avx512_bf16);
   EXPECT_TRUE(cpu.avx512_bf16 || !cpu.amx.granted);
+  EXPECT_TRUE(cpu.amx.granted || !cpu.amx_int8);
 }
 
 TEST(CpuLimits, ThreadsAreTheMaskCutToTheQuota) {

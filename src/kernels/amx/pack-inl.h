@@ -12,6 +12,7 @@
 // instructions: the vector units are idle while TDPBF16PS runs.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "base/float_types.h"
@@ -46,9 +47,10 @@ inline void interleave_tile_step(const bf16* from, int64_t stride, int64_t step,
   }
 }
 
-// Four rows of the tile, from 8 columns (starting at pair 4 * step) of all 16 rows of the matrix.
-inline void pair_tile_step(const bf16* from, int64_t stride, int64_t step, bf16* tile) {
-  const bf16* column = from + 8 * step;
+// Four rows of the tile, from 16 bytes (starting at byte 16 * step) of all 16 rows of the matrix: tile row p
+// has the 4 bytes at 4 p of every row, that is, two bf16 or four int8 elements. The stride is in bytes.
+inline void pair_tile_step(const std::byte* from, int64_t stride, int64_t step, std::byte* tile) {
+  const std::byte* column = from + 16 * step;
   const auto quarter = [&](int64_t row) {
     return _mm_loadu_si128(reinterpret_cast<const __m128i*>(column + row * stride));
   };
@@ -64,11 +66,11 @@ inline void pair_tile_step(const bf16* from, int64_t stride, int64_t step, bf16*
   const __m512i low23 = _mm512_unpacklo_epi32(rows[2], rows[3]);
   const __m512i high01 = _mm512_unpackhi_epi32(rows[0], rows[1]);
   const __m512i high23 = _mm512_unpackhi_epi32(rows[2], rows[3]);
-  bf16* to = tile + 4 * step * kTileDepth;
+  std::byte* to = tile + 4 * step * kTileRowBytes;
   _mm512_store_si512(to, _mm512_unpacklo_epi64(low01, low23));
-  _mm512_store_si512(to + kTileDepth, _mm512_unpackhi_epi64(low01, low23));
-  _mm512_store_si512(to + 2 * kTileDepth, _mm512_unpacklo_epi64(high01, high23));
-  _mm512_store_si512(to + 3 * kTileDepth, _mm512_unpackhi_epi64(high01, high23));
+  _mm512_store_si512(to + kTileRowBytes, _mm512_unpackhi_epi64(low01, low23));
+  _mm512_store_si512(to + 2 * kTileRowBytes, _mm512_unpacklo_epi64(high01, high23));
+  _mm512_store_si512(to + 3 * kTileRowBytes, _mm512_unpackhi_epi64(high01, high23));
 }
 
 inline void copy_tile(const bf16* from, int64_t stride, bf16* tile) {
@@ -79,8 +81,12 @@ inline void interleave_tile(const bf16* from, int64_t stride, bf16* tile) {
   for (int64_t step = 0; step < kPackSteps; ++step) interleave_tile_step(from, stride, step, tile);
 }
 
-inline void pair_tile(const bf16* from, int64_t stride, bf16* tile) {
+inline void pair_tile(const std::byte* from, int64_t stride, std::byte* tile) {
   for (int64_t step = 0; step < kPackSteps; ++step) pair_tile_step(from, stride, step, tile);
+}
+inline void pair_tile(const bf16* from, int64_t stride, bf16* tile) {
+  pair_tile(reinterpret_cast<const std::byte*>(from), stride * static_cast<int64_t>(sizeof(bf16)),
+            reinterpret_cast<std::byte*>(tile));
 }
 
 // A[i][2p], A[i][2p+1] = m[2p][i], m[2p+1][i]: the interleaved tile with pairs and columns exchanged.

@@ -8,9 +8,10 @@
 // TDPBF16PS: C += A B. Intel 64 and IA-32 Architectures Optimization Reference Manual, chapter 20.
 //
 // Code for AMX is placed between TESSERA_AMX_BEGIN and TESSERA_AMX_END, after every #include, in a .cc file
-// that is reached only through a dispatch table row with Isa::kAmxBf16. The two macros switch the compiler's
-// instruction sets for the functions between them, lambdas included, so that no file needs its own flags and
-// no inline code from other headers is compiled for these sets.
+// that is reached only through a dispatch table row with Isa::kAmxBf16 (and amx_int8_refusal for 8-bit
+// products). The two macros switch the compiler's instruction sets for the functions between them, lambdas
+// included, so that no file needs its own flags and no inline code from other headers is compiled for these
+// sets.
 #pragma once
 
 // GCC 12 warns about its own _mm512_undefined_*() wherever an intrinsic that uses it is inlined (GCC bug
@@ -31,7 +32,7 @@
 #include "platform/tile_config.h"
 
 #define TESSERA_AMX_TARGET \
-  "amx-tile,amx-bf16,avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx512bf16,avx512vbmi,avx2,fma,f16c,bmi2"
+  "amx-tile,amx-bf16,amx-int8,avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx512bf16,avx512vbmi,fma,bmi2"
 #define TESSERA_AMX_PRAGMA(text) _Pragma(#text)
 #if defined(__clang__)
 #define TESSERA_AMX_PUSH(target_text) \

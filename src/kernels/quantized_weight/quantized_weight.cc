@@ -7,6 +7,7 @@
 
 #include "kernels/activation_type.h"
 #include "kernels/gemm/gemm.h"
+#include "kernels/quantized_weight/int8_tiles.h"
 #include "kernels/quantized_weight/quantized_weight_impl.h"
 #include "tensor/arena.h"
 
@@ -81,22 +82,24 @@ constexpr int64_t kTokens = 2048;
 constexpr int64_t kRowsPerTask = 8;
 
 struct Int8Scratch {
-  int8_t* codes;    // [min(T, kTokens), depth]
-  float* scales;    // of its rows
-  std::byte* sums;  // by thread: kInt8Rows x kInt8Columns, and what the product needs
-};
+  int8_t* codes;         // [min(T, kTokens), depth], or in tiles
+  float* scales;         // of its rows
+  std::byte* of_thread;  // by thread: sums of a part, and what the product needs
 
-int64_t bytes_per_thread() {
-  return kInt8Rows * kInt8Columns * static_cast<int64_t>(sizeof(int32_t)) +
-         int8_product_table().chosen().scratch_bytes;
-}
+  static int64_t bytes_per_thread() {
+    const Int8Kernels& product = int8_product_table().chosen();
+    return product.sums_bytes() + product.scratch_bytes;
+  }
+  // Of the calling thread. A row of codes fits, too: see the check of depths.
+  std::byte* own() const { return of_thread + ThreadPool::thread_index() * bytes_per_thread(); }
+};
 
 Int8Scratch take_int8_scratch(Arena& arena, int64_t max_rows, int64_t depth, int64_t num_threads) {
   const int64_t rows = std::min(max_rows, kTokens);
   Int8Scratch scratch;
-  scratch.codes = reinterpret_cast<int8_t*>(arena.allocate_bytes(rows * depth));
+  scratch.codes = reinterpret_cast<int8_t*>(arena.allocate_bytes(int8_tiled_bytes(rows, depth)));
   scratch.scales = reinterpret_cast<float*>(arena.allocate_bytes(rows * static_cast<int64_t>(sizeof(float))));
-  scratch.sums = arena.allocate_bytes(num_threads * bytes_per_thread());
+  scratch.of_thread = arena.allocate_bytes(num_threads * Int8Scratch::bytes_per_thread());
   return scratch;
 }
 
@@ -109,30 +112,52 @@ struct Int8Call {
   const float* scales;   // of the columns of the result; may be null
 };
 
+template <typename A>
+void quantize_operand(const A* a, int64_t rows, int64_t depth, const float* factors,
+                      const Int8Scratch& scratch, ThreadPool& pool) {
+  const QuantizedRowKernels<A>& kernels = quantized_rows_table().chosen().template rows<A>();
+  const bool uses_tiles = int8_product_table().chosen().uses_tiles;
+  pool.parallel_blocks(rows, kRowsPerTask, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      int8_t* const codes = uses_tiles ? int8_codes(scratch.own()) : scratch.codes + t * depth;
+      scratch.scales[t] = kernels.quantize(a + t * depth, factors, depth, codes);
+      if (!uses_tiles) continue;
+      std::fill(codes + depth, codes + round_up(depth, kInt8StepDepth), int8_t{0});
+      place_int8_row(codes, depth, t, scratch.codes);
+    }
+  });
+}
+
+// The rows of a part of a product: as many as the kernel takes at most, unless threads would go without.
+int64_t rows_per_part(const Int8Kernels& product, int64_t rows, int64_t column_parts, int64_t num_threads) {
+  int64_t part = product.rows;
+  while (part > 2 * kInt8PanelRows && divide_up(rows, part) * column_parts < num_threads) part /= 2;
+  return part;
+}
+
 template <typename A, typename Y>
 void multiply_rows(const A* a, int64_t rows, int64_t depth, int64_t columns, const Int8Call& call,
                    const A* bias, Y* out, const Int8Scratch& scratch, ThreadPool& pool) {
   const QuantizedRowKernels<A>& kernels = quantized_rows_table().chosen().template rows<A>();
-  pool.parallel_blocks(rows, kRowsPerTask, [&](int64_t begin, int64_t end) {
-    for (int64_t t = begin; t < end; ++t) {
-      scratch.scales[t] = kernels.quantize(a + t * depth, call.factors, depth, scratch.codes + t * depth);
-    }
-  });
+  quantize_operand(a, rows, depth, call.factors, scratch, pool);
   const Int8Kernels& product = int8_product_table().chosen();
-  const int64_t row_parts = divide_up(rows, kInt8Rows);
-  pool.parallel_for(row_parts * divide_up(columns, kInt8Columns), [&](int64_t task) {
-    const int64_t row = task % row_parts * kInt8Rows, column = task / row_parts * kInt8Columns;
-    const int64_t m = std::min(kInt8Rows, rows - row), n = std::min(kInt8Columns, columns - column);
-    std::byte* const own = scratch.sums + ThreadPool::thread_index() * bytes_per_thread();
-    auto* const sums = reinterpret_cast<int32_t*>(own);
+  const int64_t column_parts = divide_up(columns, product.columns);
+  const int64_t part_rows = rows_per_part(product, rows, column_parts, pool.num_threads());
+  const int64_t row_parts = divide_up(rows, part_rows);
+  pool.parallel_for(row_parts * column_parts, [&](int64_t task) {
+    const int64_t row = task % row_parts * part_rows, column = task / row_parts * product.columns;
+    const int64_t m = std::min(part_rows, rows - row), n = std::min(product.columns, columns - column);
+    const int64_t stride = product.columns;
+    auto* const sums = reinterpret_cast<int32_t*>(scratch.own());
     const int8_t* const b = call.b + column * (call.b_is_transposed ? call.b_stride : 1);
+    const int64_t first = product.uses_tiles ? int8_tiled_offset(row, depth) : row * depth;
     product.multiply(
-        {m, n, depth, scratch.codes + row * depth, depth, b, call.b_stride, call.b_is_transposed, sums},
-        own + kInt8Rows * kInt8Columns * static_cast<int64_t>(sizeof(int32_t)));
+        {m, n, depth, scratch.codes + first, depth, b, call.b_stride, call.b_is_transposed, sums, stride},
+        scratch.own() + product.sums_bytes());
     const float* const scales = call.scales == nullptr ? nullptr : call.scales + column;
     const A* const bias_part = bias == nullptr ? nullptr : bias + column;
     for (int64_t t = row; t < row + m; ++t) {
-      const int32_t* const of_row = sums + (t - row) * n;
+      const int32_t* const of_row = sums + (t - row) * stride;
       Y* const to = out + t * columns + column;
       if constexpr (std::is_same_v<A, Y>) {
         kernels.scale_sums(of_row, scratch.scales[t], scales, bias_part, n, to);
@@ -291,6 +316,8 @@ void quantize_rows(ConstTensorView w_RK, int64_t first_row, const QuantizedMatri
     }
   });
 }
+
+int64_t int8_library_bytes() { return int8_product_table().chosen().library_bytes; }
 
 int64_t quantized_scratch_bytes(const ConstQuantizedMatrix& weight, int64_t max_rows, DType dtype,
                                 int64_t num_threads, bool training) {

@@ -37,9 +37,8 @@ namespace tessera {
 void quantize_rows(ConstTensorView w_RK, int64_t first_row, const QuantizedMatrix<std::byte>& to,
                    ThreadPool& pool);
 
-// What oneDNN's product of int8 codes allocates per thread, besides the scratch: a packed block of 9984 x 384
-// codes and its partner.
-inline constexpr int64_t kInt8ProductBytes = int64_t{4} << 20;
+// What a library that multiplies int8 codes allocates per thread, besides the scratch.
+int64_t int8_library_bytes();
 
 // Bytes of scratch (64-byte aligned) sufficient for products with max_rows tokens or fewer.
 int64_t quantized_scratch_bytes(const ConstQuantizedMatrix& weight, int64_t max_rows, DType dtype,

@@ -43,8 +43,8 @@ std::vector<Implementation<QuantizedKernels>> quantized_rows_ref();
 std::vector<Implementation<QuantizedKernels>> quantized_rows_hwy();
 const DispatchTable<QuantizedKernels>& quantized_rows_table();
 
-// c_mn = a_mk b_kn exactly, on the calling thread; row-major, c without gaps, a and b with these strides.
-// With b_is_transposed, b is stored [n, k]. All codes are -127 ... 127.
+// c_mn = a_mk b_kn exactly, on the calling thread; row-major, all with these strides. With b_is_transposed, b
+// is stored [n, k]. All codes are -127 ... 127.
 struct Int8Product {
   int64_t m, n, k;
   const int8_t* a;
@@ -53,16 +53,21 @@ struct Int8Product {
   int64_t b_stride;
   bool b_is_transposed;
   int32_t* c;
+  int64_t c_stride;
 };
 struct Int8Kernels {
-  int64_t scratch_bytes;  // for m and n of up to kInt8Rows and kInt8Columns
+  int64_t rows, columns;  // the largest m and n
+  int64_t scratch_bytes;
+  int64_t library_bytes;  // what a library allocates for it besides, per thread
+  // Whether a is in tiles instead (int8_tiles.h), c has room for multiples of 32 rows and columns, and c and
+  // scratch are aligned to 64 bytes.
+  bool uses_tiles;
   void (*multiply)(const Int8Product& product, std::byte* scratch);
-};
-// Parts of a product: sums of 512 KiB, and as many rows for each time that a part of the weight is packed.
-// oneDNN 2.6 on one Zen 5 core, k = 4096, GOP/s: 256 rows 745, 512 rows 860, 1024 rows 830.
-inline constexpr int64_t kInt8Rows = 512;
-inline constexpr int64_t kInt8Columns = 256;
 
+  int64_t sums_bytes() const { return rows * columns * static_cast<int64_t>(sizeof(int32_t)); }
+};
+
+extern const Int8Kernels kInt8Amx;
 const DispatchTable<Int8Kernels>& int8_product_table();
 
 }  // namespace tessera

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "kernels/quantized_weight/int8_tiles.h"
 #include "kernels/quantized_weight/quantized_weight_impl.h"
 #include "support/kernel_test_util.h"
 
@@ -196,8 +197,13 @@ TEST(QuantizedRows, EveryImplementationHasTheBitsOfTheReference) {
 TEST(Int8Product, IsExactInEveryImplementation) {
   const CounterRng rng(8, 0);
   for (const auto& implementation : int8_product_table().usable()) {
-    for (const auto& [m, n, k] : std::vector<std::array<int64_t, 3>>{
-             {1, 1, 1}, {3, 5, 7}, {17, 33, 65}, {64, 48, 2050}, {512, 256, 96}, {5, 256, 1025}}) {
+    for (const auto& [m, n, k] : std::vector<std::array<int64_t, 3>>{{1, 1, 1},
+                                                                     {3, 5, 7},
+                                                                     {17, 33, 65},
+                                                                     {64, 48, 2050},
+                                                                     {512, 256, 96},
+                                                                     {5, 256, 1025},
+                                                                     {95, 97, 1100}}) {
       for (const bool transposed : {true, false}) {
         SCOPED_TRACE(fmt::format("{} {} x {} x {}", describe(implementation), m, n, k));
         const int64_t a_stride = k + 3, b_stride = (transposed ? k : n) + 1;
@@ -209,10 +215,20 @@ TEST(Int8Product, IsExactInEveryImplementation) {
         };
         for (size_t i = 0; i < a.size(); ++i) a[i] = code(i);
         for (size_t i = 0; i < b.size(); ++i) b[i] = code(i + 1000);
-        std::vector<int32_t> c(static_cast<size_t>(m * n));
-        TestScratch scratch(implementation.kernels.scratch_bytes);
-        implementation.kernels.multiply(
-            {m, n, k, a.data(), a_stride, b.data(), b_stride, transposed, c.data()}, scratch.span().data());
+        const Int8Kernels& kernels = implementation.kernels;
+        const int64_t c_stride = round_up(n, kInt8PanelRows) + 16;
+        TestScratch scratch(kernels.scratch_bytes), in_tiles(int8_tiled_bytes(m, k)),
+            sums(round_up(m, kInt8PanelRows) * c_stride * static_cast<int64_t>(sizeof(int32_t)));
+        auto* const c = reinterpret_cast<int32_t*>(sums.span().data());
+        auto* const tiles = reinterpret_cast<int8_t*>(in_tiles.span().data());
+        for (int64_t i = 0; i < m; ++i) {
+          std::vector<int8_t> row(static_cast<size_t>(round_up(k, kInt8StepDepth)));
+          std::copy_n(a.data() + i * a_stride, k, row.data());
+          place_int8_row(row.data(), k, i, tiles);
+        }
+        kernels.multiply({m, n, k, kernels.uses_tiles ? tiles : a.data(), a_stride, b.data(), b_stride,
+                          transposed, c, c_stride},
+                         scratch.span().data());
         for (int64_t i = 0; i < m; i += std::max<int64_t>(1, m / 7)) {
           for (int64_t j = 0; j < n; ++j) {
             int64_t sum = 0;
@@ -220,7 +236,7 @@ TEST(Int8Product, IsExactInEveryImplementation) {
               const int64_t at = transposed ? j * b_stride + l : l * b_stride + j;
               sum += int64_t{a[static_cast<size_t>(i * a_stride + l)]} * b[static_cast<size_t>(at)];
             }
-            ASSERT_EQ(c[static_cast<size_t>(i * n + j)], sum) << i << ' ' << j;
+            ASSERT_EQ(c[i * c_stride + j], sum) << i << ' ' << j;
           }
         }
       }
@@ -257,11 +273,10 @@ struct ProductCase {
   DType dtype, result;
 };
 // Several parts of rows and columns, several panels, odd tails; rows beyond those quantised at once.
-const ProductCase kProducts[] = {{1, 1, 1, DType::kBF16, DType::kBF16},
-                                 {5, 33, 65, DType::kF32, DType::kF32},
-                                 {67, 257, 130, DType::kBF16, DType::kF32},
-                                 {513, 40, 300, DType::kBF16, DType::kBF16},
-                                 {2053, 7, 19, DType::kF32, DType::kF32}};
+const ProductCase kProducts[] = {
+    {1, 1, 1, DType::kBF16, DType::kBF16},         {5, 33, 65, DType::kF32, DType::kF32},
+    {67, 257, 130, DType::kBF16, DType::kF32},     {513, 40, 300, DType::kBF16, DType::kBF16},
+    {1100, 300, 1500, DType::kBF16, DType::kBF16}, {2053, 7, 19, DType::kF32, DType::kF32}};
 
 TEST(QuantizedProducts, Int8IsTheFormula) {
   ThreadPool pool(2);

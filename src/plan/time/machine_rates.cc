@@ -85,6 +85,8 @@ MachineRates rates_of_instance(const InstanceFacts& instance) {
   rates.core_gb_per_s *= instance.clock_ghz / kClockMeasuredGhz;
   rates.network_gbps = instance.network_gbps;
   rates.imbalance = 0.03;  // two ranks of one thread each (docs/performance.md, "Predicted steps")
+  // docs/memory.md, "Quantised base".
+  rates.int8_product_speed = instance.amx ? 1.6 : instance.avx512_bf16 ? 2 : 1;
   if (instance.amx) return rates;
   // oneDNN comes nearer to the lower peak of the vector units, whatever the width.
   rates.forward_efficiency = 1;
@@ -93,8 +95,6 @@ MachineRates rates_of_instance(const InstanceFacts& instance) {
   rates.half_tokens = 200;
   rates.half_width = rates.weight_half_width = 0;
   rates.product_call_s = 5e-6;
-  // docs/memory.md, "Quantised base"; with tiles they have not been measured.
-  if (instance.avx512_bf16) rates.int8_product_speed = 2;
   rates.attention_efficiency = 0.41;
   rates.attention_backward_efficiency = 0.245;
   rates.attention_half_row = 110;
