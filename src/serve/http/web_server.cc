@@ -165,6 +165,10 @@ class WebConnection : public std::enable_shared_from_this<WebConnection> {
   const std::string& channel() const { return channel_; }
   bool is_idle() const { return is_idle_; }
   void close() { stream_.close(); }
+  void discard_on_close(bool discards) {
+    error_code ignored;
+    stream_.socket().set_option(net::socket_base::linger(discards, 0), ignored);
+  }
 
   // An event or comment of the channel. Event `id` 0: a comment.
   void send(int64_t id, const Text& text) {
@@ -270,9 +274,13 @@ void WebConnection::write() {
   const std::string& text = *queue_.front().text;
   const net::const_buffer rest = net::buffer(text) + written_bytes_;
   stream_.expires_after(server_.options.write_timeout);
+  // If this takes too long, the connection is reset: closed in order, it would keep what the reader does not
+  // take.
+  discard_on_close(true);
   stream_.async_write_some(net::buffer(rest, kSliceBytes),
                            [self = shared_from_this()](error_code error, size_t num_bytes) {
                              if (error) return self->close();
+                             self->discard_on_close(false);
                              self->written_bytes_ += num_bytes;
                              self->on_sent();
                            });
