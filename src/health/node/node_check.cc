@@ -129,13 +129,12 @@ std::vector<Check> check_node(const NodeCheckOptions& options) { return NodeChec
 Check check_instructions(const std::string& best, const std::string& required, const std::string& refusal,
                          const std::string& fault) {
   Check check = {.name = "instructions", .message = best + " works"};
-  if (!fault.empty()) {
-    check.outcome = CheckOutcome::kFailed;
-    check.message = fault + "; the best that works is " + best + ": replace the node";
-  } else if (!refusal.empty()) {
-    check.outcome = CheckOutcome::kFailed;
-    check.message = fmt::format("{} is required: {}; the best that works is {}", required, refusal, best);
-  }
+  if (fault.empty() && refusal.empty()) return check;
+  check.outcome = CheckOutcome::kFailed;
+  check.message =
+      fmt::format("{}{}; the best that works is {}{}",
+                  refusal.empty() ? "" : required + " is required: ", refusal.empty() ? fault : refusal, best,
+                  fault.empty() ? "" : ": replace the node");
   return check;
 }
 
