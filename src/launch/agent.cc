@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <thread>
+#include <utility>
 
 #include "base/log.h"
 #include "base/text.h"
@@ -42,6 +44,20 @@ void log_restart(const LaunchResult& end, Restart restart, int num_failures, int
 bool has_progressed(const LaunchResult& end, const LaunchPlan& plan, Clock::duration took) {
   constexpr std::chrono::minutes kAWhile(1);
   return end.has_progressed || (!plan.marks_progress() && took >= kAWhile);
+}
+
+// What --under_controller makes of the end of the job. The controller looks at pods about once a second, and
+// at the first that it finds: one that waits lets it see the cause.
+LaunchResult end_for_controller(LaunchResult end, AgentSignals* signals) {
+  constexpr std::chrono::seconds kCauseFirst(3);
+  constexpr std::chrono::milliseconds kLook(100);
+  if (end.rank_signal != 0) {
+    end.exit_code = 128 + end.rank_signal;
+  } else if (end.exit_code == static_cast<int>(ExitCode::kTryAgain)) {
+    const Clock::time_point until = Clock::now() + kCauseFirst;
+    while (Clock::now() < until && signals->take_stop() == 0) std::this_thread::sleep_for(kLook);
+  }
+  return end;
 }
 
 }  // namespace
@@ -87,7 +103,7 @@ LaunchResult run_agent(const LaunchPlan& given_plan) {
       }
       const int num_nodes = end.num_waiting_nodes + (gives_up ? start.num_nodes - 1 : 0);
       if (seat.node_rank == 0 && num_nodes > 0) tell_of_the_end(plan, end, num_nodes, &signals);
-      return end;
+      return plan.under_controller ? end_for_controller(std::move(end), &signals) : end;
     }
     log_restart(end, restart, seat.num_failures, plan.max_restarts);
     if (restart == Restart::kCounted) ++seat.num_failures;

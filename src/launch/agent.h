@@ -10,8 +10,9 @@ namespace tessera {
 
 struct LaunchResult {
   int exit_code = 0;
-  int signal = 0;     // nonzero: the agent must end by this signal, as its ranks did
-  std::string error;  // one line naming the rank and host that failed first; "" = no error, or none to show
+  int signal = 0;       // nonzero: the agent must end by this signal, as its ranks did
+  int rank_signal = 0;  // nonzero: what killed the rank of this node that failed first
+  std::string error;    // one line naming the rank and host that failed first; "" = no error, or none to show
   // About one start, to decide whether there is another:
   bool was_told_to_end = false;  // this agent received a signal
   bool is_disruption = false;    // a node, network or process vanished; not the program's fault

@@ -38,6 +38,14 @@ AgentSignals::~AgentSignals() {
   pthread_sigmask(SIG_SETMASK, &former_mask_, nullptr);
 }
 
+int AgentSignals::take_stop() {
+  for (const int number : take()) {
+    if (number == SIGTSTP) kill(getpid(), SIGSTOP);
+    if (number != SIGTSTP && number != SIGCHLD) return number;
+  }
+  return 0;
+}
+
 std::vector<int> AgentSignals::take() {
   std::vector<int> numbers;
   signalfd_siginfo info = {};

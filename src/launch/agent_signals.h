@@ -18,6 +18,8 @@ class AgentSignals {
   int fd() const { return fd_; }
   // The signals received so far, in order; does not wait.
   std::vector<int> take();
+  // One that asks this process to end, or 0; stops the process on SIGTSTP.
+  int take_stop();
 
  private:
   int fd_ = -1;

@@ -69,6 +69,11 @@ void declare_run_flags(FlagTable* table, LaunchArguments* a) {
       ->add("termination_grace_s", &a->termination_grace_s,
             "How long ranks may take to shut down after SIGINT, SIGTERM or SIGHUP before they are killed.")
       .value_name = "SECONDS";
+  table->add(
+      "under_controller", &a->under_controller,
+      "For controllers that restart all nodes together and count failures by exit code, as those of "
+      "Kubernetes do: a node whose rank was killed by a signal exits with 128 + the signal, not with 75, "
+      "and one whose peer failed exits 3 s later, so that the cause is seen first.");
   table->begin_section("Output");
   table
       ->add("log_dir", &a->log_dir,

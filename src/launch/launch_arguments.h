@@ -28,6 +28,7 @@ struct LaunchArguments {
   int64_t max_restarts = 0;
   int64_t max_idle_restarts = 3;
   double termination_grace_s = 30;
+  bool under_controller = false;
   std::string role = "default";
 
   std::string log_dir;

@@ -312,6 +312,7 @@ LaunchPlan plan_launch(const LaunchArguments& arguments, const FlagTable& table,
          arguments.termination_grace_s);
   }
   plan.termination_grace = std::chrono::milliseconds(std::llround(arguments.termination_grace_s * 1000));
+  plan.under_controller = arguments.under_controller;
   plan_outputs(arguments, &plan);
   ProcessorAssignment assignment = assign_processors(node, plan.local_world_size);
   plan.processors = std::move(assignment.ranks);

@@ -47,6 +47,7 @@ struct LaunchPlan {
   int max_restarts = 0;
   int max_idle_restarts = 3;
   std::chrono::milliseconds termination_grace{30'000};
+  bool under_controller = false;  // exit codes tell a crash here from a failure elsewhere
 
   std::string log_dir;
   std::vector<RankOutput> outputs;         // by local rank

@@ -24,21 +24,12 @@ constexpr milliseconds kLook{20};
 // Waiting nodes ask every 0.2 s, those of the last start only after their ranks have ended.
 constexpr milliseconds kFarewellTime{3'000};
 
-// A received signal that asks this process to end; 0: none.
-int take_stop_signal(AgentSignals* signals) {
-  for (const int number : signals->take()) {
-    if (number == SIGTSTP) kill(getpid(), SIGSTOP);
-    if (number != SIGTSTP && number != SIGCHLD) return number;
-  }
-  return 0;
-}
-
 // Waits for the meeting's result or a signal.
 template <typename Meeting>
 MeetingResult attend(Meeting& meeting, AgentSignals* signals) {
   for (;;) {
     if (const auto seat = meeting.wait(kLook)) return {.seat = *seat};
-    if (const int number = take_stop_signal(signals)) return {.seat = {}, .stop_signal = number};
+    if (const int number = signals->take_stop()) return {.seat = {}, .stop_signal = number};
   }
 }
 
@@ -104,7 +95,7 @@ void tell_of_the_end(const LaunchPlan& plan, const LaunchResult& end, int num_no
                               .run_id = plan.run_id,
                               .message = message});
     while (std::chrono::steady_clock::now() < deadline && !farewell.wait_until_told(num_nodes, kLook)) {
-      if (take_stop_signal(signals) != 0) return;
+      if (signals->take_stop() != 0) return;
     }
   } catch (const Error& error) {
     log_debug("waiting nodes were not told of the end: {}", error.what());  // they will notice it themselves

@@ -347,6 +347,7 @@ LaunchResult RankGroup::result() {
       return result;
     }
     result.exit_code = culprit->final_code();
+    result.rank_signal = culprit->signal;
     result.error = culprit->describe() + report_place_;
     result.is_disruption = culprit->caused_by_peer();
     return result;
