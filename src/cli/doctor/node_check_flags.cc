@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <optional>
 
 #include "base/error.h"
@@ -23,14 +24,16 @@ namespace {
 
 constexpr int64_t kMaxReportBytes = int64_t{256} << 20;
 
-// What the catalogue says of a machine of which this process may use all cores.
+// What the catalogue says of the cores of a machine that this process may use; a few cores alone cannot tell
+// the bandwidth.
 std::optional<FleetFigures> expected_of(const std::string& instance, int64_t num_cores) {
   for (const Instance& each : shipped_catalogue()) {
     if (each.name != instance) continue;
     const MachineRates rates = rates_of_instance(each.facts);
     FleetFigures figures;
     figures.medians["compute"] = rates.core_bf16_tflops;
-    if (num_cores == rates.num_cores) figures.medians["memory_bandwidth"] = rates.memory_gb_per_s;
+    const double share = static_cast<double>(num_cores) / static_cast<double>(rates.num_cores);
+    if (share >= 0.75) figures.medians["memory_bandwidth"] = rates.memory_gb_per_s * std::min(1.0, share);
     return figures;
   }
   return std::nullopt;
@@ -43,7 +46,12 @@ std::optional<FleetFigures> figures_for(const NodeCheckFlags& flags, const std::
     fail(ExitCode::kUsage, "--fleet: expected a file, found the address '{}'; mount it, or download it first",
          printable(flags.fleet));
   }
-  const Fleet fleet = parse_fleet(read_text_file(flags.fleet, kMaxReportBytes), flags.fleet);
+  std::filesystem::path file = flags.fleet;
+  if (std::filesystem::is_directory(file)) {
+    file /= "fleet.json";
+    if (!std::filesystem::exists(file)) return expected_of(instance, num_cores);
+  }
+  const Fleet fleet = parse_fleet(read_text_file(file, kMaxReportBytes), file.string());
   const auto found = fleet.find(instance);
   return found == fleet.end() ? expected_of(instance, num_cores) : std::optional(found->second);
 }
@@ -61,9 +69,11 @@ void declare_node_check_flags(FlagTable* table, NodeCheckFlags* flags) {
              "and must not run beside a training.");
   table
       ->add("fleet", &flags->fleet,
-            "Medians of the fleet, from --fleet_from, to compare this machine with. Without it, or for an "
-            "instance type that it lacks: half of what the catalogue of instances expects.")
-      .value_name = "FILE";
+            "Medians of the fleet, from --fleet_from, to compare this machine with; of a folder its "
+            "fleet.json, if it has "
+            "one. Without it, or for an instance type that it lacks: half of what the catalogue of instances "
+            "expects.")
+      .value_name = "FILE|DIR";
   table
       ->add("instance", &flags->instance,
             "Instance type of this machine; by default what EC2 says, or its processor.")
