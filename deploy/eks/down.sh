@@ -33,6 +33,8 @@ check_tools aws eksctl kubectl terraform
 account=$(ask aws sts get-caller-identity --query Account --output text)
 settings=$(cat "$state/settings" 2>/dev/null || echo "storage=fsx bucket= zone=")
 say "cluster $name in $region, account ${account:-unknown}; state in $state"
+storage=${settings#storage=}
+cost_heading="until then it costs" cost_line "${storage%% *}" "$(cat "$state/fsx_capacity" 2>/dev/null || echo 1200)"
 what="every job, volume and file system of $name"
 [ -n "$keep_bucket" ] || [[ $settings != *"bucket= "* ]] || what+=", and its bucket with all that is in it"
 confirm "This deletes $what."
@@ -130,7 +132,7 @@ if [ -n "$dry_run" ] || [ -s "$state/terraform.tfstate" ]; then
     run terraform "-chdir=$state/terraform" destroy -input=false -auto-approve "-var=name=$name" "-var=region=$region" \
       "-var=$1" "-var=$2" "-var=$3"
   fi
-  [ -n "$dry_run" ] || rm -f "$state/settings" "$state/plan" "$state/outputs.json"
+  [ -n "$dry_run" ] || rm -f "$state/settings" "$state/fsx_capacity" "$state/plan" "$state/outputs.json"
 else
   say "no Terraform state in $state: if up.sh ran elsewhere, run down.sh there, or with its --state"
 fi

@@ -100,16 +100,17 @@ terraform_init() {
 # Prices of us-east-1 in USD on demand: of instances as in the plan's catalogue (2026-07-20), of the rest as on
 # aws.amazon.com/{eks,vpc,fsx/lustre,efs,s3}/pricing in 2025. Other regions cost up to twice as much. A month has 730 hours.
 price_date="2025 (instances: July 2026)"
-cost_line() { # STORAGE FSX_GIB
-  awk -v storage="$1" -v gib="$2" -v date="$price_date" 'BEGIN {
+cost_line() { # STORAGE FSX_GIB [NODES USD_PER_HOUR]; begins with $cost_heading
+  awk -v heading="${cost_heading:-cost while it exists}" -v storage="$1" -v gib="$2" -v nodes="${3-}" -v usd="${4-}" -v date="$price_date" 'BEGIN {
     control = 0.10; nat = 0.045 + 0.005; system_nodes = 2 * (0.1008 + 50 * 0.08 / 730)
     if (storage == "fsx") { disk = gib * 0.145 / 730; what = sprintf("FSx %d GiB %.2f", gib, disk) }
     if (storage == "efs") what = "EFS 0.30 per GB and month of data"
     if (storage == "s3") what = "S3 0.023 and disks 0.08 per GB and month"
     total = control + nat + system_nodes + disk
-    printf "cost while it exists: %.2f USD/h, %.0f USD/month = control plane %.2f + NAT gateway %.2f + 2 system nodes %.2f + %s;\n", \
-      total, total * 730, control, nat, system_nodes, what
-    printf "  plus 0.045 USD per GB through the NAT gateway, and training nodes only while jobs run: r7i.16xlarge 4.23 USD/h on\n"
-    printf "  demand, about 1.7 as spot (`tessera plan` lists all). Prices of us-east-1, on demand, %s.\n", date
+    printf "%s: %.2f USD/h, %.0f USD/month = control plane %.2f + NAT gateway %.2f + 2 system nodes %.2f + %s;\n", \
+      heading, total, total * 730, control, nat, system_nodes, what
+    if (usd == "") { nodes = "4 x r7i.16xlarge"; usd = "16.93" }
+    printf "  plus 0.045 USD per GB through the NAT gateway, and training nodes only while jobs run: %s %s USD/h on\n", nodes, usd
+    printf "  demand, about 0.4 of that as spot (`tessera plan` lists all). Prices of us-east-1, on demand, %s.\n", date
   }' >&3
 }

@@ -10,13 +10,13 @@ usage: up.sh --name NAME --region REGION --image IMAGE [options]
   --image IMAGE             the program's image, for the node check: REGISTRY/tessera:TAG
   --zone ZONE               of the training nodes and their file system (the region's first)
   --storage fsx|efs|s3      Lustre with a bucket behind it, NFS, or a disk for one node and a bucket to read from (fsx)
-  --fsx-capacity GIB        1200 or a multiple of 2400 (1200)
+  --fsx-capacity GIB        1200 or a multiple of 2400 (1200, or as large as it is); it can only grow
   --bucket BUCKET           an existing bucket with data; otherwise one is created (fsx, s3)
   --trainer VERSION         2.1.0 (with Kueue 0.15.2) or 2.2.0 (with Kueue 0.19.2) (2.1.0)
   --instance TYPE, --nodes N  the queue's quota (r7i.16xlarge, 4)
   --spot-only               no on-demand nodes when spot capacity runs out
   --efa                     only sizes with an EFA card
-  --max-vcpus N             the most that Karpenter may start in total (1024)
+  --max-vcpus N             the most that Karpenter may start in total (1024, or what the queue's quota needs)
   --public-access-cidr CIDR network that can reach the API server (0.0.0.0/0)
   --no-monitoring           without Prometheus and Grafana
   --state DIR               Terraform's state, kubeconfig, rendered files (~/.local/state/tessera/eks/NAME)
@@ -29,8 +29,8 @@ HELP
 # Only kubectl gets the token, through a pipe.
 token=${HF_TOKEN:-}
 unset HF_TOKEN
-image='' zone='' storage=fsx fsx_capacity=1200 bucket='' trainer=2.1.0 instance=r7i.16xlarge nodes=4 spot_only='' efa=''
-max_vcpus=1024 public_access_cidr=0.0.0.0/0 monitoring=yes
+image='' zone='' storage=fsx fsx_capacity='' bucket='' trainer=2.1.0 instance=r7i.16xlarge nodes=4 spot_only='' efa=''
+max_vcpus='' public_access_cidr=0.0.0.0/0 monitoring=yes
 while [ $# -gt 0 ]; do
   option=${1//_/-}
   if common_option "$option" "${2-}"; then
@@ -60,7 +60,7 @@ done
 check_common
 [[ $image =~ ^[A-Za-z0-9][A-Za-z0-9._/:@-]*$ ]] || usage_error "--image: expected REGISTRY/NAME:TAG, found '$image'"
 [[ $storage =~ ^(fsx|efs|s3)$ ]] || usage_error "--storage: expected fsx, efs or s3, found '$storage'"
-for number in "$fsx_capacity" "$nodes" "$max_vcpus"; do
+for number in "${fsx_capacity:-1}" "$nodes" "${max_vcpus:-1}"; do
   [[ $number =~ ^[1-9][0-9]{0,6}$ ]] || usage_error "expected a number from 1 on, found '$number'"
 done
 case $trainer in
@@ -68,12 +68,30 @@ case $trainer in
   2.2.0) kueue=0.19.2 ;;
   *) usage_error "--trainer: expected 2.1.0 or 2.2.0, found '$trainer'" ;;
 esac
+[ -z "$fsx_capacity" ] || [ "$fsx_capacity" = 1200 ] || ((fsx_capacity % 2400 == 0)) ||
+  usage_error "--fsx-capacity: expected 1200 or a multiple of 2400, found $fsx_capacity"
 karpenter=1.8.1 prometheus_stack=80.4.1
+# How many vCPUs the queue's quota is, and what they cost; "" in a dry run without the program.
+queue=(tessera deploy queue --instance "$instance" --nodes "$nodes")
+quota=
+if command -v tessera >/dev/null; then
+  quota=$("${queue[@]}" 2>&1) || usage_error "${quota#error: }"
+fi
+vcpus=$(sed -n 's/^ *# With \([0-9]*\) vCPUs.*/\1/p' <<<"$quota")
+training_usd=$(sed -n 's/^ *# With .* at \([0-9.]*\) USD.*/\1/p' <<<"$quota")
+[ -z "$max_vcpus" ] || ((max_vcpus >= ${vcpus:-0})) ||
+  usage_error "--max-vcpus $max_vcpus: the quota of $nodes x $instance is $vcpus vCPUs, which jobs would wait for in vain"
+max_vcpus=${max_vcpus:-$((${vcpus:-0} > 1024 ? vcpus : 1024))}
 
 check_tools aws eksctl kubectl helm terraform tessera
 account=$(ask aws sts get-caller-identity --query Account --output text)
 say "cluster $name in $region, account ${account:-unknown}; state in $state"
-cost_line "$storage" "$fsx_capacity"
+# A smaller file system would be a new one: Terraform would delete this one and all that is on it.
+present_capacity=$(cat "$state/fsx_capacity" 2>/dev/null || true)
+fsx_capacity=${fsx_capacity:-${present_capacity:-1200}}
+[ "$storage" != fsx ] || ((fsx_capacity >= ${present_capacity:-0})) ||
+  die "--fsx-capacity $fsx_capacity: the file system has $present_capacity GiB, and a smaller one would replace it with an empty one" 78
+cost_line "$storage" "$fsx_capacity" "$nodes x $instance" "$training_usd"
 confirm "This starts to cost money."
 
 # With another storage or zone Terraform would delete the file system and all that is on it.
@@ -82,7 +100,10 @@ if [ -f "$state/settings" ] && [ "$(cat "$state/settings")" != "$settings" ]; th
   die "this cluster was made with $(cat "$state/settings"), not $settings: changing it would delete the data; give the same \
 options again, or down.sh first" 78
 fi
-[ -n "$dry_run" ] || echo "$settings" >"$state/settings"
+if [ -z "$dry_run" ]; then
+  echo "$settings" >"$state/settings"
+  [ "$storage" != fsx ] || echo "$fsx_capacity" >"$state/fsx_capacity"
+fi
 
 say "== network, storage, roles"
 variables=("-var=name=$name" "-var=region=$region" "-var=zone=$zone" "-var=storage=$storage" "-var=bucket=$bucket"
@@ -186,40 +207,41 @@ write "$state/runtime.yaml" "${runtime[@]}"
 apply "$state/runtime.yaml"
 write "$state/storage.yaml" "${deploy[@]}" --part storage
 apply "$state/storage.yaml"
-write "$state/queue.yaml" tessera deploy queue --instance "$instance" --nodes "$nodes"
+write "$state/queue.yaml" "${queue[@]}"
 apply "$state/queue.yaml"
 if [ -n "$monitoring" ]; then
   # The token that is made below.
   write "$state/alerts.yaml" tessera deploy alerts --token_secret tessera-metrics
-  write "$state/dashboards.yaml" tessera deploy dashboards
+  # Loki is not installed here: docs/monitoring.md.
+  write "$state/dashboards.yaml" tessera deploy dashboards --loki_url ''
   apply "$state/alerts.yaml"
   apply "$state/dashboards.yaml"
 fi
 
 say "== sick nodes"
-health() { kubectl kustomize "$here/../health" | sed "s|image: tessera\$|image: $image|"; }
-write "$state/health.yaml" health
+# shellcheck disable=SC2016 # expanded by that shell
+write "$state/health.yaml" bash -c 'set -o pipefail; kubectl kustomize "$0" | sed "s|image: tessera\$|image: $1|"' \
+  "$here/../health" "$image"
 apply "$state/health.yaml"
 
 say "== secrets"
-# make_secret NAME COMMAND...: applies what the command prints, through a pipe: no command line and no file shows it.
+# make_secret NAME SHOWN COMMAND...: applies what the command prints, through a pipe: no command line and no file shows it.
 make_secret() {
-  local secret=$1
-  shift
+  local secret=$1 shown=$2
+  shift 2
   if [ -n "$(ask kubectl get secret "$secret" -n training --ignore-not-found -o name)" ]; then
     say "$secret: unchanged"
     return 0
   fi
-  say "+ $(printf '%q ' "$@")| kubectl apply --server-side -f -"
+  say "+ $shown | kubectl apply --server-side -f -"
   [ -n "$dry_run" ] || "$@" | kubectl apply --server-side -f - >&3
 }
 # With it Prometheus reads the metrics of jobs.
-make_secret tessera-metrics "${runtime[@]}" --secrets
-hf_token() {
-  printf '%s' "$token" | kubectl create secret generic hf-token -n training --from-file=token=/dev/stdin --dry-run=client -o yaml
-}
+make_secret tessera-metrics "${runtime[*]} --secrets" "${runtime[@]}" --secrets
+create_token=(kubectl create secret generic hf-token -n training --from-file=token=/dev/stdin --dry-run=client -o yaml)
+hf_token() { printf '%s' "$token" | "${create_token[@]}"; }
 if [ -n "$token" ]; then
-  make_secret hf-token hf_token
+  make_secret hf-token "printf %s \"\$HF_TOKEN\" | ${create_token[*]}" hf_token
 else
   say "no HF_TOKEN in the environment: gated models need the Secret hf-token (docs/kubernetes.md)"
 fi
