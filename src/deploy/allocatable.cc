@@ -41,4 +41,10 @@ Allocatable allocatable_of(const Instance& instance, std::optional<int64_t> max_
   return node;
 }
 
+bool in_node_pool(const Instance& instance) {
+  constexpr int64_t kMinVcpus = 32, kMaxVcpus = 192;
+  return instance.facts.amx && instance.num_vcpus >= kMinVcpus && instance.num_vcpus <= kMaxVcpus &&
+         instance.name.find(".metal") == std::string::npos;
+}
+
 }  // namespace tessera

@@ -24,4 +24,9 @@ struct Allocatable {
 Allocatable allocatable_of(const Instance& instance, std::optional<int64_t> max_pods = {},
                            int64_t cpu_multiple = 1);
 
+// Whether the NodePool of `tessera deploy cluster` starts nodes of this type: with AMX, 8xlarge to 48xlarge,
+// because smaller ones spend too much of a step on the network and larger ones are hard to get, and not bare
+// metal.
+bool in_node_pool(const Instance& instance);
+
 }  // namespace tessera

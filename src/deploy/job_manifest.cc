@@ -45,6 +45,7 @@ Value::Object pod_context(const PodSettings& pod) {
           {"priority_class", pod.priority_class},
           {"runtime", pod.runtime},
           {"node_check", pod.node_check},
+          {"needs_amx", pod.needs_amx},
           {"port", pod.port},
           {"pod_grace", pod.pod_grace_s},
           {"max_restarts", kMaxRestarts},
@@ -88,6 +89,7 @@ std::vector<std::string> pod_arguments(const JobSettings& job) {
                                     fmt::format("--rdzv_id={}", job.name),
                                     fmt::format("--max_restarts={}", kMaxLaunchRestarts),
                                     fmt::format("--termination_grace_s={}", job.grace.launch_s),
+                                    "--under_controller",
                                     "train",
                                     fmt::format("--grace_period_s={}", job.grace.run_s)};
   words.insert(words.end(), job.train_arguments.begin(), job.train_arguments.end());
@@ -107,7 +109,8 @@ Value::Object job_context(const JobSettings& job, const std::string& secret) {
                  {"check_cpus", std::to_string(job.size.cpus)},
                  {"check_memory", fmt::format("{}Mi", job.size.memory_bytes >> 20)},
                  {"node_selector", node_selector(job)},
-                 {"same_zone", !job.instance.empty() && job.num_nodes > 1},
+                 {"same_zone", !job.instance.empty() && job.num_nodes > 1 && !job.topology},
+                 {"topology", job.topology},
                  {"queue", job.queue},
                  {"workload_priority", job.pod.priority_class},
                  {"secret", has_generated ? job.name + "-rendezvous" : job.rendezvous_secret},
@@ -169,6 +172,17 @@ RuntimeVolume efs_volume(const std::string& handle) {
   return {"EFS", "", "", "efs.csi.aws.com", handle, {}, {}};
 }
 
+// A file system that belongs to root when it is new; the owner of an NFS export is the server's affair.
+void add_volume_owner(const DeployTemplates& templates, const std::optional<RuntimeVolume>& volume,
+                      Value::Object* context) {
+  if (!volume || volume->driver.empty()) {
+    context->push_back({"volume_owner", ""});
+    return;
+  }
+  context->push_back({"volume_kind", volume->about + " file system"});
+  add_rendered(templates, "volume_owner", context);
+}
+
 std::string storage_documents(const DeployTemplates& templates, Value::Object context,
                               const RuntimeSettings& storage) {
   add(&context, {{"claim", storage.pod.claim},
@@ -176,6 +190,7 @@ std::string storage_documents(const DeployTemplates& templates, Value::Object co
                  {"storage_class", Value()},
                  {"volume", storage.volume ? volume_context(*storage.volume, storage.pod) : Value()}});
   if (storage.volume) add_rendered(templates, "claimed_volume", &context);
+  add_volume_owner(templates, storage.volume, &context);
   return templates.render("cluster_storage.yaml.jinja", context);
 }
 
@@ -187,6 +202,7 @@ std::string runtime_documents(const DeployTemplates& templates, const RuntimeSet
   add(&context,
       {{"job", Value()},
        {"in_jobset", true},
+       {"topology", false},
        {"node_selector", Value::List{named("nodeType", "cpu-amx")}},
        {"pet", Value::List()},
        // Nodes of all sizes have these, and a pod is Guaranteed only if every container says what it takes.
@@ -198,6 +214,7 @@ std::string runtime_documents(const DeployTemplates& templates, const RuntimeSet
        {"storage_class", runtime.storage_class ? Value(*runtime.storage_class) : Value()},
        {"volume", runtime.volume ? volume_context(*runtime.volume, runtime.pod) : Value()}});
   add_rendered(templates, "claimed_volume", &context);
+  add_volume_owner(templates, runtime.volume, &context);
   add_rendered(templates, "pod", &context);
   add_rendered(templates, "job_spec", &context);
   add_rendered(templates, "jobset_spec", &context);

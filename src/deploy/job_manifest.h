@@ -41,7 +41,8 @@ struct PodSettings {
   std::string priority_class = "tessera-training";
   std::string runtime = "tessera-amx";
   bool node_check = false;
-  int64_t port = 9400;  // of the metrics
+  bool needs_amx = true;  // the check fails on a node without it
+  int64_t port = 9400;    // of the metrics
   int64_t pod_grace_s = kMostGraceSeconds;
 };
 inline constexpr const char* kDataMount = "/data";
@@ -61,6 +62,7 @@ struct JobSettings {
   std::string capacity = "any";              // or spot, on-demand
   std::string zone;                          // "" = any, but the same for all nodes
   std::string queue;                         // "" = without Kueue
+  bool topology = false;                     // which places the pods (deploy queue --topology)
   std::string rendezvous_secret;             // the user's own; "" = one is generated
   std::string monitoring_namespace = "monitoring";
   std::vector<std::string> about;  // lines of the comment above the job

@@ -151,6 +151,20 @@ TEST(JobManifest, AFailedNodeCheckReplacesItsPodAndNothingCounts) {
   }
 }
 
+// A queue with a topology pins every pod to a host: without the annotation to any host at all.
+TEST(JobManifest, AQueueWithATopologyPlacesThePodsInOneZone) {
+  for (const JobKindName& each : kJobKinds) {
+    JobSettings job = small_job(each.kind);
+    job.topology = true;
+    const std::string text = job_documents(DeployTemplates(), job, "s");
+    EXPECT_THAT(text,
+                testing::HasSubstr("kueue.x-k8s.io/podset-required-topology: topology.kubernetes.io/zone"))
+        << each.name;
+    EXPECT_THAT(text, testing::Not(testing::HasSubstr("podAffinity"))) << each.name;
+    EXPECT_THAT(lint_manifests(parse_manifests(text, "job")), ElementsAre());
+  }
+}
+
 TEST(JobManifest, SuffixesAreThoseOfTheLongestHostName) {
   EXPECT_EQ(pod_suffix(JobKind::kTrainerV21, 4), "-node-0-3");
   EXPECT_EQ(pod_suffix(JobKind::kJobSet, 128), "-node-0-127");

@@ -51,6 +51,7 @@ RunForecast forecast_of(const JobPlanRequest& request, const Instance& node, con
   cluster.num_nodes = layout.num_nodes;
   cluster.local_world_size = layout.local_world_size;
   cluster.node_memory_bytes = request.pod.memory_bytes;
+  cluster.has_disk = false;
   cluster.network_gbps = node.facts.network_gbps;
   cluster.rates = rates_of_instance(node.facts);
   return forecast_run(arguments_for(*request.args, layout, step_rows), *request.config, cluster,

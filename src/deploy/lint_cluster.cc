@@ -1,6 +1,8 @@
 // Queues of Kueue, nodes of Karpenter, and what refers to what.
 #include <algorithm>
-#include <set>
+#include <map>
+#include <optional>
+#include <utility>
 
 #include "base/text.h"
 #include "deploy/lint_rules.h"
@@ -111,31 +113,65 @@ void lint_pool(const Manifest& pool, LintReport* report) {
   }
 }
 
-// Whether a Service, budget or monitor selects one of the pods among the documents.
-bool selects_any(const LintReport& report, const Value* match_labels, const std::string& port) {
-  for (const Manifest& each : report.manifests()) {
-    for (const PodTemplate& pod : pod_templates(each)) {
-      if (!has_labels(value_at(*pod.value, "metadata.labels"), match_labels)) continue;
-      if (port.empty()) return true;
-      for (const Value& container : list_at(*pod.value, "spec.containers")) {
-        for (const Value& at : list_at(container, "ports")) {
-          if (text_at(at, "name") == port) return true;
-        }
-      }
-    }
+// The pods of a document with the labels that they will have. Those of a TrainJob are the pods of its runtime
+// with what the job patches; without the runtime among the documents they are not known.
+struct LabelledPod {
+  const Value* pod;
+  Value labels;
+};
+
+void merge_labels(const Value* more, Value::Object* labels) {
+  if (more == nullptr || more->object() == nullptr) return;
+  for (const Value::Field& field : *more->object()) {
+    std::erase_if(*labels, [&](const Value::Field& each) { return each.name == field.name; });
+    labels->push_back(field);
   }
-  return false;
 }
 
-bool has_pods(const LintReport& report) {
-  return std::ranges::any_of(report.manifests(),
-                             [](const Manifest& each) { return !pod_templates(each).empty(); });
+std::vector<LabelledPod> labelled_pods(const LintReport& report) {
+  std::vector<LabelledPod> pods;
+  const auto add = [&](const PodTemplate& pod, const std::vector<const Value*>& patches) {
+    Value::Object labels;
+    merge_labels(value_at(*pod.value, "metadata.labels"), &labels);
+    for (const Value* const patch : patches) merge_labels(patch, &labels);
+    pods.push_back({pod.value, Value(std::move(labels))});
+  };
+  for (const Manifest& each : report.manifests()) {
+    if (each.kind() != "TrainJob") {
+      for (const PodTemplate& pod : pod_templates(each)) add(pod, {});
+      continue;
+    }
+    const Manifest* const runtime = runtime_of(each, report);
+    if (runtime == nullptr) continue;
+    std::vector<const Value*> patches;
+    for (const PatchedPod& patch : patched_pods(each))
+      patches.push_back(value_at(*patch.value, "metadata.labels"));
+    for (const PodTemplate& pod : pod_templates(*runtime)) add(pod, patches);
+  }
+  return pods;
+}
+
+// Whether a Service, budget or monitor selects one of the pods.
+bool selects_any(const std::vector<LabelledPod>& pods, const Value* match_labels, const std::string& port) {
+  return std::ranges::any_of(pods, [&](const LabelledPod& each) {
+    if (!has_labels(&each.labels, match_labels)) return false;
+    if (port.empty()) return true;
+    return std::ranges::any_of(list_at(*each.pod, "spec.containers"), [&](const Value& container) {
+      return std::ranges::any_of(list_at(container, "ports"),
+                                 [&](const Value& at) { return text_at(at, "name") == port; });
+    });
+  });
+}
+
+// Whether the pods of a TrainJob are not known, because its runtime is elsewhere.
+bool lacks_runtime(const LintReport& report) {
+  return std::ranges::any_of(report.of_kind("TrainJob"),
+                             [&](const Manifest* job) { return runtime_of(*job, report) == nullptr; });
 }
 
 void lint_selectors(LintReport* report) {
-  const bool any_pods = has_pods(*report);
-  // Labels that a TrainJob adds to the pods of its runtime are not in a template.
-  const bool has_train_jobs = !report->of_kind("TrainJob").empty();
+  const std::vector<LabelledPod> pods = labelled_pods(*report);
+  const bool are_known = !pods.empty() && !lacks_runtime(*report);
   for (const Manifest& each : report->manifests()) {
     const std::string kind = each.kind();
     if (kind == "Deployment" || kind == "DaemonSet" || kind == "StatefulSet") {
@@ -144,20 +180,20 @@ void lint_selectors(LintReport* report) {
         report->add(each, "spec.selector", "does not match the labels of its own pods");
       }
     }
-    if (!any_pods || has_train_jobs) continue;
+    if (!are_known) continue;
     if (kind == "Service" && each.body.find("spec") != nullptr &&
         value_at(each.body, "spec.selector") != nullptr &&
-        !selects_any(*report, value_at(each.body, "spec.selector"), "")) {
+        !selects_any(pods, value_at(each.body, "spec.selector"), "")) {
       report->add(each, "spec.selector", "selects none of the pods");
     }
     if (kind == "PodDisruptionBudget" &&
-        !selects_any(*report, value_at(each.body, "spec.selector.matchLabels"), "")) {
+        !selects_any(pods, value_at(each.body, "spec.selector.matchLabels"), "")) {
       report->add(each, "spec.selector", "selects none of the pods");
     }
     if (kind == "PodMonitor") {
       for (const Value& endpoint : list_at(each.body, "spec.podMetricsEndpoints")) {
         const std::string port = text_at(endpoint, "port");
-        if (!port.empty() && !selects_any(*report, value_at(each.body, "spec.selector.matchLabels"), port)) {
+        if (!port.empty() && !selects_any(pods, value_at(each.body, "spec.selector.matchLabels"), port)) {
           report->add(each, "spec.podMetricsEndpoints", "no pod that it selects has a port called '{}'",
                       port);
         }
@@ -177,19 +213,95 @@ void lint_budget(const Manifest& budget, LintReport* report) {
   }
 }
 
+void lint_claims_of(const Manifest& manifest, const Value& pod, const std::string& path, LintReport* report) {
+  for (const Value& volume : list_at(pod, "spec.volumes")) {
+    const std::string name = text_at(volume, "persistentVolumeClaim.claimName");
+    if (!name.empty() && report->find("PersistentVolumeClaim", name) == nullptr) {
+      report->add(manifest, path, "no PersistentVolumeClaim is called '{}'", name);
+    }
+  }
+}
+
 // Where some claims are defined, all that pods mount are expected to be.
 void lint_claims(LintReport* report) {
   const std::vector<const Manifest*> claims = report->of_kind("PersistentVolumeClaim");
   if (claims.empty()) return;
   for (const Manifest& each : report->manifests()) {
     for (const PodTemplate& pod : pod_templates(each)) {
-      for (const Value& volume : list_at(*pod.value, "spec.volumes")) {
-        const std::string name = text_at(volume, "persistentVolumeClaim.claimName");
-        if (!name.empty() && report->find("PersistentVolumeClaim", name) == nullptr) {
-          report->add(each, pod.path, "no PersistentVolumeClaim is called '{}'", name);
-        }
+      lint_claims_of(each, *pod.value, pod.path, report);
+    }
+    for (const PatchedPod& patch : patched_pods(each)) lint_claims_of(each, *patch.value, patch.path, report);
+  }
+}
+
+// What the pods of a job take together of a resource; nullopt: not known.
+std::optional<double> taken_by_job(const Manifest& job, const std::string& resource) {
+  if (job.kind() == "TrainJob") {
+    const auto of_pod = quantity(value_at(job.body, "spec.trainer.resourcesPerNode.requests." + resource));
+    const auto num_pods = quantity(value_at(job.body, "spec.trainer.numNodes"));
+    return of_pod ? std::optional(*of_pod * num_pods.value_or(1)) : std::nullopt;
+  }
+  double sum = 0;
+  for (const PodTemplate& pod : pod_templates(job)) {
+    if (pod.job == nullptr) return std::nullopt;
+    const double num_pods = quantity(value_at(*pod.job, "parallelism")).value_or(1);
+    for (const Value& container : list_at(*pod.value, "spec.containers")) {
+      sum += num_pods * quantity(value_at(container, "resources.requests." + resource)).value_or(0);
+    }
+  }
+  return sum;
+}
+
+bool asks_for_topology(const Manifest& job) {
+  constexpr std::string_view kPrefix = "kueue.x-k8s.io/podset-";
+  const auto asks = [&](const Value* annotations) {
+    return annotations != nullptr && annotations->object() != nullptr &&
+           std::ranges::any_of(*annotations->object(), [&](const Value::Field& field) {
+             return field.name.starts_with(kPrefix) && field.name.ends_with("-topology");
+           });
+  };
+  return std::ranges::any_of(
+             pod_templates(job),
+             [&](const PodTemplate& pod) { return asks(value_at(*pod.value, "metadata.annotations")); }) ||
+         std::ranges::any_of(patched_pods(job), [&](const PatchedPod& patch) {
+           return asks(value_at(*patch.value, "metadata.annotations"));
+         });
+}
+
+// Whether a queue of Kueue, if it is among the documents, can ever admit a job.
+void lint_admission(const Manifest& job, const std::string& queue_name, LintReport* report) {
+  const Manifest* const queue = report->find("ClusterQueue", queue_name);
+  if (queue == nullptr) return;
+  std::map<std::string, double> quotas;  // of all flavors
+  bool has_topology = false, are_known = true;
+  for (const Value& group : list_at(queue->body, "spec.resourceGroups")) {
+    for (const Value& flavor : list_at(group, "flavors")) {
+      const Manifest* const found = report->find("ResourceFlavor", text_at(flavor, "name"));
+      const bool has = found != nullptr && !text_at(found->body, "spec.topologyName").empty();
+      has_topology = has_topology || has;
+      are_known = are_known && found != nullptr;
+      for (const Value& resource : list_at(flavor, "resources")) {
+        quotas[text_at(resource, "name")] += quantity(resource.find("nominalQuota")).value_or(0);
       }
     }
+  }
+  for (const auto& [resource, quota] : quotas) {
+    const std::optional<double> taken = taken_by_job(job, resource);
+    if (taken && *taken > quota) {
+      report->add(job, "metadata.labels",
+                  "needs {:g} of {}, the quota of ClusterQueue {} is {:g}: it is never admitted", *taken,
+                  resource, queue_name, quota);
+    }
+  }
+  if (asks_for_topology(job) && !has_topology && are_known) {
+    report->add(job, "metadata.labels", "asks for a topology, which no flavor of ClusterQueue {} has",
+                queue_name);
+  }
+  if (!asks_for_topology(job) && has_topology) {
+    report->add(job, "metadata.labels",
+                "the flavors of ClusterQueue {} have a topology, but the pods ask for none "
+                "(kueue.x-k8s.io/podset-required-topology): any hosts would do",
+                queue_name);
   }
 }
 
@@ -203,6 +315,8 @@ void lint_local_queues(LintReport* report) {
       if (found == nullptr || found->name_space() != each.name_space()) {
         report->add(each, "metadata.labels", "no LocalQueue of its namespace is called '{}'",
                     *queue->string());
+      } else {
+        lint_admission(each, text_at(found->body, "spec.clusterQueue"), report);
       }
     }
     if (each.kind() == "LocalQueue" && !report->of_kind("ClusterQueue").empty() &&

@@ -107,8 +107,14 @@ void lint_job(const PodTemplate& pod, LintReport* report) {
       report->add(manifest, pod.path,
                   "a rule of podFailurePolicy names the container '{}', which does not exist", container);
     }
+    int64_t previous = -1;
     for (const Value& code : list_at(rule, "onExitCodes.values")) {
       if (code.integer() == nullptr) continue;
+      if (*code.integer() < previous) {
+        report->add(manifest, pod.path, "exit codes of a rule must ascend: {} follows {}", *code.integer(),
+                    previous);
+      }
+      previous = *code.integer();
       if (*code.integer() == 0 && text_at(rule, "onExitCodes.operator") == "In") {
         report->add(manifest, pod.path, "exit code 0 is not a failure");
       }
@@ -211,8 +217,7 @@ void lint_patches(const Manifest& manifest, LintReport* report) {
         manifest, "spec",
         "podTemplateOverrides belong to Trainer v2.1, runtimePatches to later versions: give one of them");
   }
-  const Manifest* const runtime = report->find(text_at(manifest.body, "spec.runtimeRef.kind"),
-                                               text_at(manifest.body, "spec.runtimeRef.name"));
+  const Manifest* const runtime = runtime_of(manifest, *report);
   std::set<std::string> jobs = {"node"};
   if (runtime != nullptr) {
     for (const Value& job : list_at(runtime->body, "spec.template.spec.replicatedJobs"))
@@ -225,8 +230,6 @@ void lint_patches(const Manifest& manifest, LintReport* report) {
   };
   for (const Value& each : overrides) {
     for (const Value& job : list_at(each, "targetJobs")) check_job("spec.podTemplateOverrides", job);
-    if (const Value* const pod = each.find("spec"))
-      lint_patched_pod(manifest, "spec.podTemplateOverrides", *pod, report);
   }
   for (const Value& each : patches) {
     const std::string manager = text_at(each, "manager");
@@ -236,10 +239,11 @@ void lint_patches(const Manifest& manifest, LintReport* report) {
     }
     for (const Value& job : list_at(each, "trainingRuntimeSpec.template.spec.replicatedJobs")) {
       check_job("spec.runtimePatches", job);
-      if (const Value* const pod = value_at(job, "template.spec.template.spec")) {
-        lint_patched_pod(manifest, "spec.runtimePatches", *pod, report);
-      }
     }
+  }
+  for (const PatchedPod& patch : patched_pods(manifest)) {
+    if (const Value* const pod = patch.value->find("spec"))
+      lint_patched_pod(manifest, patch.path, *pod, report);
   }
 }
 
@@ -271,8 +275,7 @@ void lint_train_job(const Manifest& manifest, LintReport* report) {
   check_name_length(manifest,
                     fmt::format("-node-0-{}", std::max<int64_t>(1, integer_at(*trainer, "numNodes", 1)) - 1),
                     report);
-  const Manifest* const runtime = report->find(text_at(manifest.body, "spec.runtimeRef.kind"),
-                                               text_at(manifest.body, "spec.runtimeRef.name"));
+  const Manifest* const runtime = runtime_of(manifest, *report);
   int64_t pod_s = 30;
   if (runtime == nullptr) {
     pod_s = seconds_of_argument(*trainer, "--termination_grace_s=") + 1;  // not known
@@ -291,6 +294,25 @@ void lint_train_job(const Manifest& manifest, LintReport* report) {
 }
 
 }  // namespace
+
+const Manifest* runtime_of(const Manifest& train_job, const LintReport& report) {
+  return report.find(text_at(train_job.body, "spec.runtimeRef.kind"),
+                     text_at(train_job.body, "spec.runtimeRef.name"));
+}
+
+std::vector<PatchedPod> patched_pods(const Manifest& train_job) {
+  std::vector<PatchedPod> pods;
+  for (const Value& each : list_at(train_job.body, "spec.podTemplateOverrides")) {
+    pods.push_back({&each, "spec.podTemplateOverrides"});
+  }
+  for (const Value& each : list_at(train_job.body, "spec.runtimePatches")) {
+    for (const Value& job : list_at(each, "trainingRuntimeSpec.template.spec.replicatedJobs")) {
+      if (const Value* const pod = value_at(job, "template.spec.template"))
+        pods.push_back({pod, "spec.runtimePatches"});
+    }
+  }
+  return pods;
+}
 
 void lint_jobs(LintReport* report) {
   for (const Manifest& each : report->manifests()) {

@@ -46,6 +46,16 @@ struct PodTemplate {
 };
 std::vector<PodTemplate> pod_templates(const Manifest& manifest);
 
+// The runtime of a TrainJob, if it is among the documents.
+const Manifest* runtime_of(const Manifest& train_job, const LintReport& report);
+// What a TrainJob changes of the pods of its runtime: podTemplateOverrides, or runtimePatches with a pod
+// template.
+struct PatchedPod {
+  const Value* value = nullptr;  // with metadata and spec
+  std::string path;
+};
+std::vector<PatchedPod> patched_pods(const Manifest& train_job);
+
 // "500m", "62", "485Gi" as a number; nullopt for anything else.
 std::optional<double> quantity(const Value* value);
 

@@ -75,9 +75,9 @@ spec:
         - name: cpu-amx
           resources:
             - name: cpu
-              nominalQuota: 8
+              nominalQuota: 248
             - name: memory
-              nominalQuota: 8Gi
+              nominalQuota: 1600Gi
 ---
 apiVersion: kueue.x-k8s.io/v1beta2
 kind: LocalQueue
@@ -201,8 +201,27 @@ TEST(Lint, FindsWhatIsWrongWithATrainJob) {
       {"queue-name: \"training\"", "queue-name: \"other\"",
        "no LocalQueue of its namespace is called 'other'"},
       {"  runtimeRef:\n", "  runtimePatches: [{manager: me}]\n  runtimeRef:\n", "give one of them"},
+      {"numNodes: 3", "numNodes: 5",
+       "needs 310 of cpu, the quota of ClusterQueue tessera is 248: it is never admitted"},
+      {"app.kubernetes.io/instance: \"small\"\n      spec",
+       "app.kubernetes.io/instance: \"other\"\n      spec",
+       "PodDisruptionBudget small: spec.selector: selects none"},
+      {"    nodeType: cpu-amx\n  tol", "    nodeType: cpu-amx\n  topologyName: tessera\n  tol",
+       "have a topology, but the pods ask for none"},
+      {"        labels:\n          app.kubernetes.io/instance: \"small\"\n",
+       "        labels:\n          app.kubernetes.io/instance: \"small\"\n        annotations:\n          "
+       "kueue.x-k8s.io/podset-required-topology: zone\n",
+       "asks for a topology, which no flavor of ClusterQueue tessera has"},
   };
   for (const Damage& damage : kDamages) expect_found(with_trainer(JobKind::kTrainerV21), damage);
+  expect_found(with_trainer(JobKind::kTrainerV21) + "---\n" + kMonitor,
+               {"- port: metrics", "- port: metricz", "no pod that it selects has a port called 'metricz'"});
+  JobSettings with_claim = job_of(JobKind::kTrainerV22);
+  with_claim.pod.claim = "mine";
+  EXPECT_THAT(findings(std::string(kCluster) + "---\n" + runtime_of(JobKind::kTrainerV22) + "---\n" +
+                       job_documents(DeployTemplates(), with_claim, "s")),
+              ElementsAre(HasSubstr(
+                  "TrainJob small: spec.runtimePatches: no PersistentVolumeClaim is called 'mine'")));
   expect_found(with_trainer(JobKind::kTrainerV22),
                {"manager: tessera/deploy", "manager: tessera", "manager is a domain and a path"});
   expect_found(with_trainer(JobKind::kTrainerV23),
@@ -221,9 +240,9 @@ TEST(Lint, FindsWhatIsWrongWithARuntime) {
       {"restartPolicy: Never", "restartPolicy: Always", "is Never or OnFailure"},
       {"at index 2$", "at index 3$", "'at index 3$' matches no rule of podFailurePolicy, which has 3"},
       {"name: peerFailed", "name: disruption", "two rules are called 'disruption'"},
-      {"values: [75]", "values: [75, 64]", "two rules of podFailurePolicy have exit code 64"},
-      {"values: [75]", "values: [0]", "exit code 0 is not a failure"},
-      {"operator: In\n                      values: [75]", "containerName: main",
+      {"values: [75, 143]", "values: [75, 64]", "two rules of podFailurePolicy have exit code 64"},
+      {"values: [75, 143]", "values: [0]", "exit code 0 is not a failure"},
+      {"operator: In\n                      values: [75, 143]", "containerName: main",
        "names the container 'main'"},
       {"claimName: \"training-data\"", "claimName: \"other\"", "no PersistentVolumeClaim is called 'other'"},
       {"mountPath: \"/data\"", "mountPath: /tmp", "mounts two volumes at /tmp"},
@@ -260,6 +279,7 @@ TEST(Lint, FindsWhatIsWrongWithAJobOfItsOwn) {
       {"- name: rendezvous\n              containerPort",
        "- name: rendezvous-of-the-job\n              containerPort", "more than 15 characters"},
       {"name: node-check", "name: node", "a second container of this name"},
+      {"values: [75, 143]", "values: [143, 75]", "exit codes of a rule must ascend: 75 follows 143"},
       {"  completions: 3\n", "", "an Indexed Job needs a number of completions"},
       {"onPodConditions:", "onPodConditions_:", "needs either onExitCodes or onPodConditions"},
       {"  selector:\n    app.kubernetes.io/name: tessera\n",

@@ -31,6 +31,7 @@ class Forecaster {
         planner_(step_.planner()),
         machine_(step_.machine(cluster.node_memory_bytes)),
         walks_(config, args.training_dtype()) {
+    machine_.has_disk = cluster.has_disk;
     if (!cluster.rates) return;
     MachineRates rates = *cluster.rates;
     rates.network_gbps = cluster.network_gbps;

@@ -23,6 +23,7 @@ struct ClusterShape {
   int local_world_size = 1;
   int64_t node_memory_bytes = 0;
   bool memory_is_of_this_machine = false;  // not given by the user
+  bool has_disk = true;                    // nodes have one for state and weights that leave memory
   double network_gbps = 25;                // per node and direction, 10^9 bits per second
   std::optional<MachineRates> rates;       // of a node, except for its network; nullopt: no times
   Prices* prices = nullptr;                // measured ones, instead of those that follow from `rates`

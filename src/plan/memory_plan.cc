@@ -105,7 +105,7 @@ class AlternativeList {
       set_limits(batch_size, longest, true);
       offer("gradient_checkpointing true");
     }
-    if (!request_.zero.state_folder) {
+    if (choices_.has_disk && !request_.zero.state_folder) {
       set_limits(batch_size, longest, true);
       request_.zero.state_folder.emplace();
       offer(with_checkpointing + "offload_optimizer_device nvme");

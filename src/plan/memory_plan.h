@@ -99,6 +99,7 @@ struct MemoryChoices {
   std::function<ActivationLimits(int64_t batch_size, int64_t max_row_length, bool gradient_checkpointing)>
       limits_for;
   bool keeps_global_batch = false;  // smaller micro-batches make more passes
+  bool has_disk = true;             // nodes have one of their own
 };
 
 // Settings under which the run takes less, from the least intrusive to the most: weights not packed,

@@ -173,22 +173,23 @@ void RunPlanner::fill_memory(const MemoryRequest& chosen, const MachineFacts& ma
   plan->free_bytes = machine.free_bytes;
 }
 
-std::vector<MemoryAlternative> RunPlanner::alternatives(const MemoryRequest& request) const {
+std::vector<MemoryAlternative> RunPlanner::alternatives(const MemoryRequest& request,
+                                                        const MachineFacts& machine) const {
   const MemoryChoices choices = {
       micro_batch_rows_, micro_batches_per_pass_,
       [this](int64_t batch_size, int64_t max_row_length, bool gradient_checkpointing) {
         return limits_for(batch_size, max_row_length, gradient_checkpointing);
       },
-      args_.global_batch_size.has_value()};
+      args_.global_batch_size.has_value(), machine.has_disk};
   return memory_alternatives(request, choices);
 }
 
 void RunPlanner::check_fits(const MemoryRequest& request, const MachineFacts& machine) const {
-  check_memory_fits(model_, request, machine.free_bytes, alternatives(request));
+  check_memory_fits(model_, request, machine.free_bytes, alternatives(request, machine));
 }
 
 std::string RunPlanner::refusal(const MemoryRequest& request, const MachineFacts& machine) const {
-  return memory_refusal(model_, request, machine.free_bytes, alternatives(request));
+  return memory_refusal(model_, request, machine.free_bytes, alternatives(request, machine));
 }
 
 void plan_steps(const TrainingArguments& args, const BatchPlanOptions& options, const BatchPlan& batches,

@@ -30,6 +30,7 @@ struct MachineFacts {
   int64_t free_bytes = 0;           // of a node, beyond the baseline of its ranks
   int64_t baseline_bytes = 0;       // of a rank, resident before the model is allocated
   bool first_rank_exports = false;  // the nodes share no folder
+  bool has_disk = true;             // for state and weights that leave memory
   // True if `fits` is true on all ranks. Collective.
   std::function<bool(bool fits)> on_all_ranks = [](bool fits) { return fits; };
 };
@@ -66,7 +67,8 @@ class RunPlanner {
   int64_t update_workspace_bytes(int64_t num_threads) const;
   MemoryRequest make_request(const MachineFacts& machine) const;
   bool fits(const MemoryRequest& request, const MachineFacts& machine) const;
-  std::vector<MemoryAlternative> alternatives(const MemoryRequest& request) const;
+  std::vector<MemoryAlternative> alternatives(const MemoryRequest& request,
+                                              const MachineFacts& machine) const;
   void choose_packing(const MachineFacts& machine, MemoryRequest* request) const;
   void choose_kept_outputs(const MachineFacts& machine, MemoryRequest* request) const;
 

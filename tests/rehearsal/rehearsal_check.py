@@ -90,19 +90,20 @@ class Rehearsal:
 
 
 class Disturb:
-    """Kills or drains a pod once the run has finished so many steps; the next one after a pod has been replaced."""
+    """Kills, drains or deletes a pod once the run has finished so many steps; the next one after a pod has been replaced."""
 
     def __init__(self, *disturbances):
         self.left = list(disturbances)  # (what, index, step)
         self.num_pods = 0
 
     def __call__(self, rehearsal, run):
-        if self.left and len(run.history) > self.num_pods:
+        num_pods = sum(len(attempt.history) for attempt in rehearsal.controller.attempts)
+        if self.left and num_pods > self.num_pods:
             what, index, step = self.left[0]
             run.pods[index].wait_until_started()
             if num_steps({"claim": rehearsal.claim}) >= step:
                 self.left.pop(0)
-                self.num_pods = len(run.history)
+                self.num_pods = num_pods
                 getattr(run.pods[index], what)()
 
 
@@ -156,22 +157,25 @@ def killed_pod_of_a_jobset(setup, reference):
 
 
 def drained_pod_of_a_trainjob(setup, reference):
-    """No checkpoints but the one made on SIGTERM."""
+    """No checkpoints but those made on SIGTERM. Later a pod is deleted without a condition, as Karpenter does with pods that must
+    not be disrupted when it loses a spot node."""
     saved = []
 
-    def watch(rehearsal, run, disturb=Disturb(("drain", 0, 50))):
+    def watch(rehearsal, run, disturb=Disturb(("drain", 0, 50), ("delete", 1, 300))):
         if run.attempt == 1 and not saved:
             with open(os.path.join(rehearsal.claim, "runs", "toy", "latest"), encoding="utf-8") as file:
                 saved.append(file.read().strip())
         disturb(rehearsal, run)
 
     done = Rehearsal(setup, "v2.3", ["--save_strategy", "no"], on_sync=watch)
-    done.check_actions("RestartJobSetAndIgnoreMaxRestarts", "complete")
+    done.check_actions("RestartJobSetAndIgnoreMaxRestarts", "RestartJobSetAndIgnoreMaxRestarts", "complete")
     drained = done.pods[1]
     done.check(drained.index == 0 and drained.exit_code == 143, "node 0 ends by SIGTERM within its grace period")
-    done.check(done.controller.counted_restarts == 0, "the restart does not count")
+    done.check(done.controller.counted_restarts == 0, "the restarts do not count")
+    deleted = done.pods[2]
+    done.check(deleted.index == 1 and deleted.exit_code == 143 and not deleted.disrupted, "node 1 ends by SIGTERM, without a condition")
     done.check(saved and int(saved[0].split("-")[1]) >= 50, f"SIGTERM left a checkpoint: {saved}")
-    done.check(saved[0] in done.pods[-1].text(), "the second attempt resumes from it")
+    done.check(saved[0] in done.pods[3].text(), "the second attempt resumes from it")
     done.check(saved[0] in drained.termination_message(drained.container), "the termination message names it")
     done.check_status([drained], 1, f"pod {drained.name}: exit code 143 (SIGTERM): stopped by SIGTERM: step ")
     done.check_model(reference)
@@ -179,7 +183,7 @@ def drained_pod_of_a_trainjob(setup, reference):
 
 def contradictory_settings(setup, reference):
     """The finished run's folder and another seed: 78, which would happen again."""
-    done = Rehearsal(setup, "v2.1", ["--seed", "7"], claim=reference.claim)
+    done = Rehearsal(setup, "v2.2", ["--seed", "7"], claim=reference.claim)
     done.check_actions("FailJobSet")
     done.check({pod.exit_code for pod in done.pods} <= {78, 143} and 78 in {pod.exit_code for pod in done.pods},
                "the pods end with 78, at most one before its own error by the other's")
@@ -210,7 +214,8 @@ def pod_whose_node_check_fails(setup, reference):
     def fail_once(documents):
         template = [d for d in documents if d["kind"] == "JobSet"][0]["spec"]["replicatedJobs"][0]["template"]
         check = template["spec"]["template"]["spec"]["initContainers"][0]
-        command = " ".join([*check["command"], "--passive", "--peers", "nobody.invalid:29500"])
+        words = [word for word in check["command"] if not word.startswith("--instruction_set")]  # of the machine this runs on
+        command = " ".join([*words, "--passive", "--peers", "nobody.invalid:29500"])
         check["command"] = ["sh", "-c", f"mkdir /data/checked || exit 0; exec {command}"]
         check["volumeMounts"].append({"name": "data", "mountPath": "/data"})
 

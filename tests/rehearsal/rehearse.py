@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""rehearse.py --image IMAGE --claim NAME=DIR [--kill POD@STEP | --drain POD@STEP] [--memory MIB] [--cpus N] FILE.yaml...
+"""rehearse.py --image IMAGE --claim NAME=DIR [--kill POD@STEP | --drain POD@STEP | --delete POD@STEP] [--memory MIB] [--cpus N] FILE.yaml...
 
 Runs the job of rendered manifests on this machine as root: one podman container per pod, restarted by the rules of the
 manifests. With --kill the pod of that index is killed when metrics.jsonl (of the claim's newest run) has STEP lines, with
@@ -29,7 +29,7 @@ def num_steps(claims, since=0.0):
 
 
 def disturb_once(machine, what, index, step):
-    """Kills or drains a pod when the run has got to `step`."""
+    """Kills, drains or deletes a pod when the run has got to `step`."""
     done, begin = [], time.time()
 
     def on_sync(run):
@@ -46,7 +46,7 @@ def main():
     parser.add_argument("--image", required=True)
     parser.add_argument("--claim", action="append", default=[], metavar="NAME=DIR")
     disturbance = parser.add_mutually_exclusive_group()
-    for what in ("kill", "drain"):
+    for what in ("kill", "drain", "delete"):
         disturbance.add_argument(f"--{what}", metavar="POD@STEP")
     parser.add_argument("--memory", type=int, default=300, metavar="MIB", help="limit of a pod, if its own is higher")
     parser.add_argument("--cpus", type=float, default=1, help="limit of a pod, if its own is higher")
@@ -60,7 +60,7 @@ def main():
             machine = Machine(folder, arguments.image, documents, claims, arguments.memory * 2**20, arguments.cpus)
             try:
                 on_sync = lambda run: None
-                for what in ("kill", "drain"):
+                for what in ("kill", "drain", "delete"):
                     if (value := getattr(arguments, what)) is not None:
                         index, step = map(int, value.split("@"))
                         on_sync = disturb_once(machine, what, index, step)

@@ -13,11 +13,6 @@
 namespace tessera {
 namespace {
 
-// Sizes from 8xlarge to 48xlarge: smaller ones spend too much of a step on the network, larger ones are hard
-// to get.
-constexpr int64_t kMinVcpus = 32;
-constexpr int64_t kMaxVcpus = 192;
-
 // "KarpenterControllerPolicy-" and the name fit into 64 characters, the longest name of a role.
 constexpr size_t kMaxClusterName = 38;
 
@@ -38,17 +33,13 @@ InstanceChoice choose_instances(bool efa) {
   const auto size_of = [](const Instance& instance) {
     return instance.name.substr(instance.name.find('.') + 1);
   };
-  const auto is_wanted = [&](const Instance& instance) {
-    return instance.facts.amx && instance.num_vcpus >= kMinVcpus && instance.num_vcpus <= kMaxVcpus &&
-           !size_of(instance).starts_with("metal");
-  };
   const auto has_efa_everywhere = [&](const std::string& size) {
     return std::ranges::all_of(catalogue, [&](const Instance& instance) {
-      return !is_wanted(instance) || size_of(instance) != size || instance.num_efa_cards > 0;
+      return !in_node_pool(instance) || size_of(instance) != size || instance.num_efa_cards > 0;
     });
   };
   for (const Instance& instance : catalogue) {
-    if (!is_wanted(instance) || (efa && !has_efa_everywhere(size_of(instance)))) continue;
+    if (!in_node_pool(instance) || (efa && !has_efa_everywhere(size_of(instance)))) continue;
     add_once(&choice.families, instance.family);
     add_once(&choice.sizes, size_of(instance));
   }

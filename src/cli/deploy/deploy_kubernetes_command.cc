@@ -60,6 +60,8 @@ class DeployKubernetesCommand : public DeployCommand {
         "What runs the job: a version of Kubeflow Trainer, JobSet, or an Indexed Job of Kubernetes.");
     table->add("queue", &queue_, "LocalQueue of Kueue that admits the job; \"\" is none.").value_name =
         "NAME";
+    table->add("topology", &topology_,
+               "The queue was made with --topology: Kueue places all pods in one zone.");
     table
         ->add("model_config", &model_config_,
               "What to plan with if the model is a path in the pods: a local config.json or its folder, a "
@@ -90,6 +92,7 @@ class DeployKubernetesCommand : public DeployCommand {
     set_log_level(args_.lowest_log_level());
     JobSettings job = job_settings();
     check_pod_paths(args_, given_);
+    check_offload(args_);
     check_metrics_port(*table, &job);
     check_runtime_flags(*table, job);
     if (args_.dataset.empty()) fail(ExitCode::kUsage, "--dataset is missing: a job needs rows to train on");
@@ -97,6 +100,14 @@ class DeployKubernetesCommand : public DeployCommand {
     const std::vector<Instance> catalogue = plan_catalogue(catalogue_);
     const Instance instance = chosen_instance(catalogue);
     job.instance = instance.name;
+    job.pod.needs_amx = instance.facts.amx;
+    if (!instance.name.empty() && !in_node_pool(instance)) {
+      log_warning(
+          "the NodePool of `tessera deploy cluster` starts no {}: it has types with AMX, 8xlarge to "
+          "48xlarge, not "
+          "bare metal",
+          instance.name);
+    }
     job.local_world_size =
         static_cast<int>(local_world_size_.value_or(std::max<int64_t>(1, instance.num_numa_nodes)));
     job.size = pod_size(instance, job.local_world_size);
@@ -153,6 +164,8 @@ class DeployKubernetesCommand : public DeployCommand {
     job.capacity = capacity_;
     job.zone = zone_;
     job.queue = queue_;
+    job.topology = topology_;
+    if (topology_ && queue_.empty()) fail(ExitCode::kUsage, "--topology is for jobs of a --queue");
     job.rendezvous_secret = rendezvous_secret_;
     job.monitoring_namespace = monitoring_namespace_;
     if (!job.zone.empty()) check_label("zone", job.zone);
@@ -270,6 +283,14 @@ class DeployKubernetesCommand : public DeployCommand {
     GracePeriods grace =
         grace_periods(plan.forecast.disk.checkpoint_bytes, storage_mb_per_s_ * 1e6, step_s, is_spot);
     if (table.is_set("grace_period_s")) grace = with_grace_period(grace, args_.grace_period_s, is_spot);
+    if (!is_spot && !instance_.empty() && grace.pod_s > kSpotGraceSeconds) {
+      log_warning(
+          "the pods may take {} s after SIGTERM; the NodePool of `tessera deploy cluster`, which is made for "
+          "spot nodes, "
+          "removes a node 120 s after it is told to go (terminationGracePeriod): raise it, or use other "
+          "nodes",
+          grace.pod_s);
+    }
     if (grace.is_short) {
       log_warning(
           "a step and a checkpoint of {} take {} s, more than four fifths of the {} s after SIGTERM: an "
@@ -316,6 +337,7 @@ class DeployKubernetesCommand : public DeployCommand {
   std::string name_;
   std::string trainer_ = "v2.1";
   std::string queue_;
+  bool topology_ = false;
   std::string model_config_;
   std::string rendezvous_secret_;
   std::string monitoring_namespace_ = "monitoring";

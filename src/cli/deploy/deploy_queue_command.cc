@@ -1,4 +1,7 @@
+#include <optional>
+
 #include "base/error.h"
+#include "base/text.h"
 #include "cli/deploy/deploy_command.h"
 #include "cli/flag_parser.h"
 #include "cli/run/plan_machine.h"
@@ -27,6 +30,9 @@ class DeployQueueCommand : public DeployCommand {
     table->add("topology", &topology_, "Place the pods of a job near each other; only sees existing nodes.");
     table->add("instance", &instance_, "Instance type whose nodes the quota counts.");
     limit_flag(table->add("nodes", &nodes_, "Nodes that jobs may use at the same time."), 1, 10'000);
+    limit_flag(table->add("cpus", &cpus_, "CPUs of a pod, on nodes of a type that the catalogue lacks."), 1,
+               4096);
+    table->add_size("memory", &memory_, "480GiB", "Memory of a pod, likewise.");
     table->add("catalogue", &catalogue_, "Catalogue of instance types to use instead of the shipped one.")
         .value_name = "FILE";
     table->add_choice("kueue_api", &kueue_api_, {"v1beta2", "v1beta1"},
@@ -34,18 +40,33 @@ class DeployQueueCommand : public DeployCommand {
     declare_common_flags(table);
   }
 
-  void run(FlagTable*) override {
+  void run(FlagTable* table) override {
     check_label("queue", queue_);
     check_object_name("priority_class", priority_class_);
+    if (cpus_.has_value() != !memory_.empty()) {
+      fail(ExitCode::kUsage, "--cpus and --memory: give both, or an --instance of the catalogue");
+    }
+    if (cpus_ && table->is_set("instance"))
+      fail(ExitCode::kUsage, "--instance: not with --cpus and --memory");
     const std::vector<Instance> catalogue = plan_catalogue(catalogue_);
-    const Instance& instance = find_instance(catalogue, instance_);
-    const Allocatable node = allocatable_of(instance);
+    const Instance instance = cpus_ ? unknown_instance(catalogue, *cpus_, parse_bytes(memory_).value())
+                                    : find_instance(catalogue, instance_);
+    Allocatable node;
+    if (cpus_) {
+      node.pod_cpus = *cpus_;
+      node.pod_memory_bytes = instance.memory_bytes;
+    } else {
+      node = allocatable_of(instance);
+    }
     Value::Object context = common_context();
     context.push_back({"api", "kueue.x-k8s.io/" + kueue_api_});
     context.push_back({"queue", queue_});
     context.push_back({"priority_class", priority_class_});
     context.push_back({"topology", topology_});
-    context.push_back({"instance", instance.name});
+    context.push_back({"node_kind", cpus_ ? "pods" : instance.name});
+    context.push_back({"vcpus", cpus_ ? Value() : Value(nodes_ * instance.num_vcpus)});
+    context.push_back(
+        {"usd_per_hour", fmt::format("{:.2f}", static_cast<double>(nodes_) * instance.usd_per_hour)});
     context.push_back({"nodes", nodes_});
     context.push_back({"cpus", nodes_ * node.pod_cpus});
     context.push_back({"memory", fmt::format("{}Mi", nodes_ * (node.pod_memory_bytes >> 20))});
@@ -56,6 +77,8 @@ class DeployQueueCommand : public DeployCommand {
   std::string queue_ = "training";
   std::string priority_class_ = "tessera-training";
   bool topology_ = false;
+  std::optional<int64_t> cpus_;
+  std::string memory_;
   std::string catalogue_;
   std::string instance_ = "r7i.16xlarge";
   int64_t nodes_ = 4;

@@ -72,6 +72,24 @@ void check_pod_paths(const TrainingArguments& args, const std::vector<const Flag
   }
 }
 
+void check_offload(const TrainingArguments& args) {
+  const bool is_used = args.offload_optimizer_device == "nvme" || args.offload_param_device == "nvme" ||
+                       args.gradient_checkpointing_mode == "offload";
+  if (!is_used && args.offload_dir.empty()) return;
+  if (args.offload_dir.starts_with(std::string(kDataMount) + "/")) {
+    log_warning("--offload_dir: {} is on the volume, so that every step moves its bytes over the network",
+                args.offload_dir);
+    return;
+  }
+  fail(ExitCode::kBadConfig,
+       "offload_dir{}: the pods have no disk of their own (/tmp holds 8 GiB): name a folder on their volume, "
+       "such as "
+       "--offload_dir {}/offload, whose every step goes over the network, or keep everything in memory: more "
+       "nodes, or "
+       "an instance type with more of it",
+       args.offload_dir.empty() ? "" : " " + printable(args.offload_dir), kDataMount);
+}
+
 std::vector<std::string> pod_arguments(const std::vector<const Flag*>& given, const RunLayout& layout,
                                        int64_t step_rows, const std::string& job) {
   std::vector<std::string> words;

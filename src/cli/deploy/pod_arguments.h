@@ -14,6 +14,10 @@ namespace tessera {
 // Hub or a path in the pods.
 void check_pod_paths(const TrainingArguments& args, const std::vector<const Flag*>& given);
 
+// Error(kBadConfig) if state or weights are to be on a disk that the pods do not have: a folder on the volume
+// has to be named, which works, at the speed of the network.
+void check_offload(const TrainingArguments& args);
+
 // "--flag=value" for each flag given, also in a configuration file, then what the layout decides and what a
 // pod needs: output folder, resuming, metrics.
 std::vector<std::string> pod_arguments(const std::vector<const Flag*>& given, const RunLayout& layout,
