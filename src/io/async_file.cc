@@ -337,6 +337,13 @@ void AsyncFile::wait_all() {
 
 const std::filesystem::path& AsyncFile::path() const { return state_->path; }
 int64_t AsyncFile::size_bytes() const { return state_->size_bytes; }
+void AsyncFile::discard(int64_t offset_bytes, int64_t size_bytes) {
+  int status = 0;
+  do status = ::fallocate(fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset_bytes, size_bytes);
+  while (status != 0 && errno == EINTR);
+  if (status != 0 && errno != EOPNOTSUPP) fail_write(path(), "freeing space", errno);
+}
+
 int AsyncFile::fd() const { return state_->fd.get(); }
 bool AsyncFile::is_direct() const { return state_->is_direct; }
 bool AsyncFile::uses_io_uring() const { return state_->has_ring; }

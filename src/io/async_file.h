@@ -53,6 +53,11 @@ class AsyncFile {
   void wait(Ticket ticket);
   void wait_all();
 
+  // Gives these bytes, whole multiples of kDirectAlignment, back to the file system: they read as zeros from
+  // now on, and transfers of them may not be under way. Where the file system cannot do that they keep their
+  // space.
+  void discard(int64_t offset_bytes, int64_t size_bytes);
+
   const std::filesystem::path& path() const;
   int64_t size_bytes() const;
   int fd() const;          // for copies inside the kernel; transfers may be under way

@@ -78,6 +78,15 @@ int64_t optimizer_state_file_bytes(StateTensors tensors, int64_t num_elements, D
   return StateFile::Sizes(part_dtypes(tensors, weight_dtype), num_elements).file_bytes();
 }
 
+int64_t discarded_file_bytes(StateTensors tensors, int64_t num_elements, DType weight_dtype) {
+  const StateFile::Sizes sizes(part_dtypes(tensors, weight_dtype), num_elements);
+  int64_t chunk_bytes = 0;
+  for (const StateTensor& tensor : tensors) {
+    chunk_bytes += StateFile::Sizes::part_bytes(tensor.dtype, sizes.chunk_elements);
+  }
+  return sizes.num_chunks * chunk_bytes;
+}
+
 OptimizerState::OptimizerState(std::unique_ptr<const Optimizer> optimizer, std::vector<ParameterRange> ranges,
                                TensorView weights, ConstTensorView gradients, ThreadPool& pool,
                                std::optional<int64_t> num_state_elements,
@@ -267,6 +276,11 @@ void OptimizerState::announce(int64_t first, int64_t last) {
   if (!file_) return;
   const auto [begin, end] = chunks_of(first, last);
   file_->announce(begin, end);
+}
+
+void OptimizerState::discard_tensors() {
+  if (!file_) return;
+  for (size_t tensor = 0; tensor < optimizer_->state_tensors().size(); ++tensor) file_->discard(tensor);
 }
 
 AsyncFileStatistics OptimizerState::file_statistics() const {

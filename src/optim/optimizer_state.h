@@ -39,6 +39,8 @@ int64_t optimizer_state_bytes(StateTensors tensors, int64_t num_elements, DType 
 // The same if tensors and remainders are in a file, and the bytes of that file.
 int64_t optimizer_state_buffer_bytes(StateTensors tensors, int64_t num_elements, DType weight_dtype);
 int64_t optimizer_state_file_bytes(StateTensors tensors, int64_t num_elements, DType weight_dtype);
+// What discard_tensors() frees of them.
+int64_t discarded_file_bytes(StateTensors tensors, int64_t num_elements, DType weight_dtype);
 
 class OptimizerState {
  public:
@@ -64,6 +66,9 @@ class OptimizerState {
   void update(const OptimizerStep& step) { update(0, num_ranges(), step); }
   // The ranges of the update after this one or the next: their state may be read from the file ahead of it.
   void announce(int64_t first, int64_t last);
+  // Frees what the tensors take in the file: there are no more updates, and only masters are read or written
+  // from now on.
+  void discard_tensors();
   // Traffic of the file; zeros without one.
   AsyncFileStatistics file_statistics() const;
 

@@ -29,11 +29,15 @@ StateFile::Sizes::Sizes(const std::vector<DType>& dtypes, int64_t num_elements)
       num_slots(std::min(num_chunks, kChunksAhead + 1 + kChunksBehind)) {
   TESSERA_CHECK(!dtypes.empty() && dtypes.size() <= kMaxParts, "{} parts", dtypes.size());
   for (size_t part = 0; part < dtypes.size(); ++part) {
-    const int64_t bytes = round_up(state_bytes(dtypes[part], chunk_elements), kDirectAlignment);
+    const int64_t bytes = part_bytes(dtypes[part], chunk_elements);
     part_offset[part] = chunk_bytes;
     chunk_bytes += bytes;
     largest_part_bytes = std::max(largest_part_bytes, bytes);
   }
+}
+
+int64_t StateFile::Sizes::part_bytes(DType dtype, int64_t chunk_elements) {
+  return round_up(state_bytes(dtype, chunk_elements), kDirectAlignment);
 }
 
 StateFile::StateFile(const StateFileSettings& settings, std::vector<DType> dtypes, int64_t num_elements)
@@ -150,6 +154,15 @@ void StateFile::access(
     body(values, first, done, now);
     if (writes && chunk != open_) file_.wait(file_.write(offset, pages));
     done += now;
+  }
+}
+
+void StateFile::discard(size_t part) {
+  const std::lock_guard lock(mutex_);
+  file_.wait_all();
+  const int64_t bytes = Sizes::part_bytes(dtypes_[part], sizes_.chunk_elements);
+  for (int64_t chunk = 0; chunk < sizes_.num_chunks; ++chunk) {
+    file_.discard(chunk * sizes_.chunk_bytes + sizes_.part_offset[part], bytes);
   }
 }
 

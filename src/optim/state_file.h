@@ -51,6 +51,9 @@ class StateFile {
   void write(size_t part, int64_t begin, int64_t count,
              FunctionRef<void(std::byte* values, int64_t first, int64_t done, int64_t count)> body);
 
+  // Frees the space of a part, whose values are not read again.
+  void discard(size_t part);
+
   // waited_seconds: inside open() and announce(), for the disk or for what reads the file at the same time.
   AsyncFileStatistics statistics() const;
 
@@ -63,6 +66,9 @@ class StateFile {
     int64_t chunk_bytes = 0;
     int64_t largest_part_bytes = 0;
     int64_t num_slots;
+
+    // Of a chunk.
+    static int64_t part_bytes(DType dtype, int64_t chunk_elements);
 
     int64_t file_bytes() const { return num_chunks * chunk_bytes; }
     int64_t memory_bytes() const { return num_slots * chunk_bytes + largest_part_bytes; }

@@ -40,6 +40,10 @@ int64_t offload_bytes(const ZeroLayout& layout, const ZeroSettings& settings) {
   return memory.weight_file_bytes + memory.state_file_bytes * layout.local_world_size;
 }
 
+int64_t discarded_offload_bytes(const ZeroLayout& layout, const ZeroSettings& settings) {
+  return zero_memory(layout, settings).discarded_file_bytes * layout.local_world_size;
+}
+
 int64_t num_checkpoints_in(const fs::path& output_dir) {
   std::error_code error;
   int64_t count = 0;
@@ -65,12 +69,13 @@ bool share_disk(const fs::path& a, const fs::path& b) {
 }
 
 std::string offload_refusal(const DiskPlan& plan, const std::string& offload_dir) {
-  const int64_t others = plan.offload_shares_disk ? plan.model_bytes : 0;
-  if (plan.offload_bytes + others <= plan.offload_free_bytes) return "";
+  const int64_t needed =
+      plan.offload_shares_disk ? plan.bytes_beside_model() + plan.model_bytes : plan.offload_bytes;
+  if (needed <= plan.offload_free_bytes) return "";
   return fmt::format(
       "offload_dir {}: not enough disk space for what a node keeps there{}: {} needed, {} free; free some "
       "space, choose a folder on another disk, or an optim with less state",
-      offload_dir, others > 0 ? " beside the finished model" : "", format_bytes(plan.offload_bytes + others),
+      offload_dir, needed > plan.offload_bytes ? " beside the finished model" : "", format_bytes(needed),
       format_bytes(plan.offload_free_bytes));
 }
 

@@ -1,6 +1,7 @@
 // What a run will write to the file system of its output folder, known before it starts.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -18,14 +19,18 @@ struct DiskPlan {
   int64_t num_checkpoints = 0;   // additional ones, at the peak
   int64_t free_bytes = 0;
 
-  // What the ranks of a node keep in offload_dir, and what is free there.
+  // What the ranks of a node keep in offload_dir, how much of it they free before they write the finished
+  // model, and what is free there.
   int64_t offload_bytes = 0;
+  int64_t discarded_bytes = 0;
   int64_t offload_free_bytes = 0;
   bool offload_shares_disk = false;  // it is on the same file system
 
   int64_t total_bytes() const { return model_bytes + num_checkpoints * checkpoint_bytes; }
+  // Of the offloaded bytes, those whose room the model does not take.
+  int64_t bytes_beside_model() const { return offload_bytes - std::min(discarded_bytes, model_bytes); }
   // Free for model and checkpoints.
-  int64_t bytes_left() const { return free_bytes - (offload_shares_disk ? offload_bytes : 0); }
+  int64_t bytes_left() const { return free_bytes - (offload_shares_disk ? bytes_beside_model() : 0); }
 };
 
 // `num_saves` checkpoints are still to be written; at most `total_limit` of this run are kept, plus one while
@@ -39,8 +44,9 @@ struct CheckpointCount {
 // Sizes follow docs/checkpoint-format.md.
 DiskPlan plan_disk(const ParameterLayout& layout, const StoredParts& parts, const CheckpointCount& count);
 
-// What the ranks of a node keep in files.
+// What the ranks of a node keep in files, and what they free of it before they write the finished model.
 int64_t offload_bytes(const ZeroLayout& layout, const ZeroSettings& settings);
+int64_t discarded_offload_bytes(const ZeroLayout& layout, const ZeroSettings& settings);
 
 // Folders named checkpoint-N in `output_dir`.
 int64_t num_checkpoints_in(const std::filesystem::path& output_dir);

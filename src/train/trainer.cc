@@ -367,6 +367,7 @@ TrainSummary Trainer::finish_run() {
                                    ? static_cast<double>(progress_.step * setup_.plan.step_rows)
                                    : static_cast<double>(setup_.plan.num_rows) * progress_.epoch;
     log_.add(final_entry(progress_, num_samples, summary.runtime_s), progress_);
+    setup_.parameters->discard_state_tensors();  // plan_disk() counts on their room for the model
     files_.write_model(progress_.step,
                        [this] { return trainer_state_json(trainer_state(progress_), false, true); });
     if (progress_.best.checkpoint_step > 0) files_.keep_only_best(progress_.best.checkpoint_step);

@@ -244,6 +244,8 @@ ZeroMemory zero_memory(const ZeroLayout& layout, const ZeroSettings& settings) {
         optimizer_state_buffer_bytes(settings.state_tensors, num_owned, settings.weight_dtype);
     memory.state_file_bytes =
         optimizer_state_file_bytes(settings.state_tensors, num_owned, settings.weight_dtype);
+    memory.discarded_file_bytes =
+        discarded_file_bytes(settings.state_tensors, num_owned, settings.weight_dtype);
     return memory;
   }
   memory.remainder_bytes = remainder_bytes(num_owned, settings.weight_dtype);

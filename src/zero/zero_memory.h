@@ -131,6 +131,7 @@ struct ZeroMemory {
   int64_t workspace_bytes = 0;  // of the update
   // On disk, of each rank: both, if they are there.
   int64_t state_file_bytes = 0;
+  int64_t discarded_file_bytes = 0;  // of the state file, before the finished model is written
   int64_t weight_file_bytes = 0;
 };
 

@@ -102,11 +102,13 @@ class LadderPlanner {
     Rung rung;
     rung.form = form;
     rung.memory_bytes = plan_memory(model, memory).node_bytes();
-    rung.disk_bytes = offload_bytes(zero_layout(model.layout(), machine.num_nodes, machine.local_world_size),
-                                    zero_settings(model, memory)) +
-                      machine.local_world_size * planner.offloaded_input_bytes();
+    const ZeroLayout layout = zero_layout(model.layout(), machine.num_nodes, machine.local_world_size);
+    const ZeroSettings settings = zero_settings(model, memory);
+    rung.disk_bytes =
+        offload_bytes(layout, settings) + machine.local_world_size * planner.offloaded_input_bytes();
+    rung.fits_disk = rung.disk_bytes_with(ladder.model_bytes) <= ladder.free_disk_bytes;
     rung.fits_memory = rung.memory_bytes <= ladder.memory_bytes;
-    rung.fits_disk = rung.disk_bytes + ladder.model_bytes <= ladder.free_disk_bytes;
+    rung.discarded_disk_bytes = discarded_offload_bytes(layout, settings);
     rung.time = predict_step(
         walks_,
         step_facts(memory, request_.mean_row_tokens, micro_batch_rows(request_.batch),

@@ -32,13 +32,18 @@ struct LadderRequest {
 // A form of the run. It fits if it needs no more than there is.
 struct Rung {
   Form form;
-  int64_t memory_bytes = 0;  // of a node, with what its ranks have before the model
-  int64_t disk_bytes = 0;    // of a node, in offload_dir
+  int64_t memory_bytes = 0;          // of a node, with what its ranks have before the model
+  int64_t disk_bytes = 0;            // of a node, in offload_dir
+  int64_t discarded_disk_bytes = 0;  // of them, before the finished model is written
   bool fits_memory = false;
   bool fits_disk = false;  // with the finished model
   StepTime time;
 
   bool fits() const { return fits_memory && fits_disk; }
+  // With the finished model on the same disk.
+  int64_t disk_bytes_with(int64_t model_bytes) const {
+    return disk_bytes + model_bytes - std::min(discarded_disk_bytes, model_bytes);
+  }
 };
 
 struct Ladder {

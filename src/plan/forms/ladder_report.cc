@@ -147,7 +147,7 @@ std::string ladder_text(const Ladder& ladder) {
   };
   add_flags("best", *ladder.best);
   if (fitting.front() != *ladder.best) add_flags("fastest", fitting.front());
-  const int64_t left = ladder.free_disk_bytes - best.disk_bytes - ladder.model_bytes;
+  const int64_t left = ladder.free_disk_bytes - best.disk_bytes_with(ladder.model_bytes);
   text += fmt::format("disk     {} in offload_dir, {} for the model;\n         room for {} of {}\n",
                       format_bytes(best.disk_bytes), format_bytes(ladder.model_bytes),
                       format_count(left / ladder.checkpoint_bytes, "checkpoint"),
@@ -170,6 +170,7 @@ std::string ladder_json(const Ladder& ladder) {
                      {"flags", form_flags(ladder.args, rung.form)},
                      {"memory_bytes", rung.memory_bytes},
                      {"disk_bytes", rung.disk_bytes},
+                     {"discarded_disk_bytes", rung.discarded_disk_bytes},
                      {"fits", rung.fits()},
                      {"lacks", lacks(rung)},
                      {"rounds_moments", rung.form.changes()[0] > 0},

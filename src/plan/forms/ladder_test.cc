@@ -185,7 +185,7 @@ TEST(Ladder, ChoosesTheFastestOfWhatChangesTheNumbersLeast) {
     EXPECT_EQ(ladder.best.has_value(), !shown.empty());
     for (const Rung& rung : ladder.rungs) {
       EXPECT_EQ(rung.fits(), rung.memory_bytes <= limits.memory_bytes &&
-                                 rung.disk_bytes + ladder.model_bytes <= limits.disk_bytes);
+                                 rung.disk_bytes_with(ladder.model_bytes) <= limits.disk_bytes);
       if (!rung.fits()) continue;
       ASSERT_TRUE(ladder.best);
       const Rung& best = ladder.rungs[*ladder.best];

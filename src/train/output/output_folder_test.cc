@@ -134,6 +134,28 @@ TEST(DiskPlan, ADiskThatIsTooSmallIsRefusedOrWarnedOf) {
   EXPECT_EQ(disk_text(plan), "model 100 B, at most 5 checkpoints of 600 B; 3.03 KiB free");
 }
 
+// Before the model is written, the moments in offload_dir are given up.
+TEST(DiskPlan, TheFinishedModelTakesTheRoomOfTheMoments) {
+  DiskPlan plan = {.model_bytes = 100,
+                   .free_bytes = 400,
+                   .offload_bytes = 350,
+                   .discarded_bytes = 60,
+                   .offload_free_bytes = 400,
+                   .offload_shares_disk = true};
+  EXPECT_EQ(plan.bytes_left(), 110);
+  EXPECT_EQ(offload_refusal(plan, "offload"), "");
+  plan.offload_bytes = 361;
+  EXPECT_THAT(offload_refusal(plan, "offload"),
+              testing::HasSubstr("beside the finished model: 401 B needed, 400 B free"));
+  plan.discarded_bytes = 200;
+  EXPECT_EQ(offload_refusal(plan, "offload"), "")
+      << "the state needs more than what is left of it and the model";
+  plan.offload_bytes = 401;
+  EXPECT_THAT(offload_refusal(plan, "offload"), testing::HasSubstr("keeps there: 401 B needed, 400 B free"));
+  plan.offload_shares_disk = false;
+  EXPECT_EQ(plan.bytes_left(), 400);
+}
+
 TEST(DiskPlan, LooksAtTheDiskThatTheFolderWillBeOn) {
   const TestFolder folder;
   EXPECT_GT(free_disk_bytes(folder / "not/yet/there"), 0);

@@ -76,6 +76,10 @@ class ParameterState {
   // The tensors of the optimizer's state, besides the master weights.
   virtual StateTensors state_tensors() const = 0;
 
+  // Frees the disk space of these tensors if they are in a file: only masters are read from now on. Not
+  // collective.
+  virtual void discard_state_tensors() {}
+
   // For nodes without a shared folder: calls write() on rank 0 with the float32 master weights of all ranks,
   // to be read in ascending order. Exceptions from write() propagate there.
   virtual void export_masters(const std::function<void(const WeightSource& source)>& write) = 0;

@@ -29,6 +29,7 @@ class StreamedParameters : public ParameterState, private ParameterAccess, priva
   std::string not_finite_gradient() const override { return not_finite_; }
   void update(const OptimizerStep& step, const ChangeHook& before_change) override;
   BackwardUpdate* backward_update() override { return this; }
+  void discard_state_tensors() override { state_.discard_tensors(); }
   AsyncFileStatistics state_file_statistics() const override { return state_.file_statistics(); }
   AsyncFileStatistics weight_file_statistics() const override { return weights_.statistics(); }
   StateTensors state_tensors() const override { return state_.optimizer().state_tensors(); }

@@ -20,6 +20,7 @@ class WholeParameters : public ParameterState {
   double gradient_squares() const override { return squares_; }
   std::string not_finite_gradient() const override;
   void update(const OptimizerStep& step, const ChangeHook& before_change) override;
+  void discard_state_tensors() override { state_.discard_tensors(); }
   AsyncFileStatistics state_file_statistics() const override { return state_.file_statistics(); }
   StateTensors state_tensors() const override { return state_.optimizer().state_tensors(); }
   void export_masters(const std::function<void(const WeightSource&)>& write) override;
