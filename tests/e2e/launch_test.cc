@@ -196,6 +196,21 @@ TEST(Launch, GraceIsLimitedAndASecondInterruptEndsAtOnce) {
   EXPECT_LT(seconds_since(start), 10);
 }
 
+// To a controller that counts crashes, 75 would be the failure of somebody else.
+TEST(Launch, UnderAControllerACrashHasItsOwnCode) {
+  const std::string crash = "[ $RANK = 1 ] && kill -SEGV $$; exec sleep 60";
+  EXPECT_EQ(run_tessera(shell_ranks(2, crash)).exit_code, 75);
+  const ProcessResult result =
+      run_tessera(shell_ranks(2, crash, {"--under_controller", "--max_restarts", "1"}));
+  EXPECT_EQ(result.exit_code, 128 + SIGSEGV) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("restart 1 of 1"));
+  ASSERT_EQ(result.errors().size(), 1u) << result.err;
+  EXPECT_THAT(result.errors()[0], HasSubstr("SIGSEGV"));
+  const auto start = Clock::now();
+  EXPECT_EQ(run_tessera(shell_ranks(1, "exit 75", {"--under_controller"})).exit_code, 75);
+  EXPECT_GE(seconds_since(start), 3) << "the cause comes first";
+}
+
 TEST(Launch, AllRanksStartAgainAfterAFailureThatLeavesHope) {
   const std::string script =
       "echo try $TORCHELASTIC_RESTART_COUNT of $TORCHELASTIC_MAX_RESTARTS; "
