@@ -111,7 +111,7 @@ TEST(Offload, TheFinishedModelTakesTheRoomOfTheMoments) {
   TinyRun tiny(config_to_fit());
   tiny.args.save_strategy = "no";
   tiny.train();
-  const std::string whole = read_file(fs::path(tiny.args.output_dir) / "model.safetensors");
+  const std::string whole = read_text_file(fs::path(tiny.args.output_dir) / "model.safetensors");
   const TestFolder disk;
   if (::mount("tmpfs", disk.path().c_str(), "tmpfs", 0, "size=200m") != 0) {
     GTEST_SKIP() << "mounting a file system is not permitted here";
@@ -120,7 +120,7 @@ TEST(Offload, TheFinishedModelTakesTheRoomOfTheMoments) {
   tiny.args.output_dir = disk / "out";
   const DiskPlan plan = tiny.train().plan.disk;
   EXPECT_GT(plan.discarded_bytes, plan.model_bytes);
-  EXPECT_EQ(read_file(disk / "out/model.safetensors"), whole);
+  EXPECT_EQ(read_text_file(disk / "out/model.safetensors"), whole);
   fs::remove_all(disk / "out");
 
   constexpr int64_t kOtherFiles = 1 << 20;  // configuration, tokenizer, reports
@@ -128,7 +128,7 @@ TEST(Offload, TheFinishedModelTakesTheRoomOfTheMoments) {
   const std::string size = fmt::format("size={}", plan.offload_bytes + kOtherFiles);
   ASSERT_EQ(::mount("tmpfs", disk.path().c_str(), "tmpfs", MS_REMOUNT, size.c_str()), 0);
   tiny.train();
-  EXPECT_EQ(read_file(disk / "out/model.safetensors"), whole);
+  EXPECT_EQ(read_text_file(disk / "out/model.safetensors"), whole);
   ::umount2(disk.path().c_str(), MNT_DETACH);
 }
 
