@@ -32,18 +32,6 @@ void refuse_choice(Flag& flag, const std::string& choice, const std::string& why
   };
 }
 
-// The same for any value that is not one of the choices.
-void refuse_other_choices(Flag& flag, const std::string& why) {
-  flag.set = [set = flag.set, name = flag.name, why](const std::vector<std::string>& values) {
-    try {
-      set(values);
-    } catch (const Error& error) {
-      if (values.size() != 1) throw;
-      fail(error.code(), "--{} {} is not supported: {}", name, printable(values[0]), why);
-    }
-  };
-}
-
 void declare_model_and_data(FlagTable* table, TrainingArguments* args) {
   table->begin_section("Model and data");
   Flag& model =
@@ -207,20 +195,7 @@ void declare_learning_rate(FlagTable* table, TrainingArguments* args) {
 
 void declare_optimizer(FlagTable* table, TrainingArguments* args) {
   table->begin_section("Optimizer");
-  refuse_other_choices(
-      table->add_choice(
-          "optim", &args->optim, optimizer_names(),
-          "Optimizer. adamw_torch, adamw_torch_fused and adamw_hf are AdamW as in torch.optim with "
-          "float32 moments. adamw_bf16 keeps them in BF16, rounded stochastically: 4 bytes per "
-          "parameter less. adamw_8bit, adamw_bnb_8bit and adamw_torch_8bit keep them in 8 bits, as "
-          "blocks of codes of this program: 6 bytes less. lion_32bit is Lion, with one moment, and "
-          "lion_8bit with one in 8 bits; its learning rate is three to ten times lower than AdamW's. "
-          "The betas are adam_beta1 and adam_beta2. muon orthogonalises the momentum of the layers' "
-          "matrices, "
-          "all else is AdamW's. adafactor keeps no moment but the means of squares of a matrix's rows and "
-          "columns, as Hugging Face's with a given learning rate."),
-      "use adamw_torch, adamw_bf16 (half the memory for moments), adamw_8bit (a quarter), lion_32bit, "
-      "lion_8bit, muon or adafactor");
+  declare_optim_flag(table, args);
   declare_learning_rate(table, args);
   limit(table->add("weight_decay", &args->weight_decay,
                    "Decoupled weight decay. Norm weights and biases are not decayed unless "

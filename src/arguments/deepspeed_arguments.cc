@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "optim/optimizer.h"
 #include "optim/schedule.h"
 
 namespace tessera {
@@ -258,14 +259,16 @@ class DeepSpeedMerge {
     }
   }
 
-  // Defaults are those of DeepSpeed's Adam, or of torch.optim.AdamW if torch_adam is set. There is one
+  // Defaults are those of DeepSpeed's optimizer, or of torch.optim.AdamW if torch_adam is set. There is one
   // parameter group: norm weights decay as well.
   void merge_optimizer(const DeepSpeedOptimizer& optimizer) {
     const std::string prefix = "optimizer.params.";
     const bool torch_adamw = optimizer.torch_adam && optimizer.decoupled_weight_decay;
+    const bool is_muon = optimizer.type == DeepSpeedOptimizerType::kMuon;
+    merge_optimizer_type(optimizer);
     merge_or_default(prefix + "lr", optimizer.lr, "learning_rate", args_->learning_rate, 1e-3);
     merge_or_default(prefix + "eps", optimizer.eps, "adam_epsilon", args_->adam_epsilon,
-                     optimizer.is_muon ? 1e-10 : 1e-8);
+                     is_muon ? 1e-10 : 1e-8);
     merge_or_default(prefix + "weight_decay", optimizer.weight_decay, "weight_decay", args_->weight_decay,
                      torch_adamw ? 1e-2 : 0.0);
     const auto beta = [&](size_t index) -> DeepSpeedSetting<double> {
@@ -273,9 +276,8 @@ class DeepSpeedMerge {
       return {false, optimizer.betas.value->at(index)};
     };
     merge_or_default(prefix + "betas", beta(0), "adam_beta1", args_->adam_beta1, 0.9);
-    merge_or_default(prefix + "betas", beta(1), "adam_beta2", args_->adam_beta2,
-                     optimizer.is_muon ? 0.95 : 0.999);
-    if (optimizer.is_muon) merge_muon(prefix, optimizer);
+    merge_or_default(prefix + "betas", beta(1), "adam_beta2", args_->adam_beta2, is_muon ? 0.95 : 0.999);
+    if (is_muon) merge_muon(prefix, optimizer);
     if (!optimizer.decoupled_weight_decay && args_->weight_decay != 0) {
       fail_at(prefix + "adam_w_mode",
               fmt::format("false with weight_decay {} is Adam with L2 regularization, which is not "
@@ -289,9 +291,22 @@ class DeepSpeedMerge {
     note("weight_decay_norms", "optimizer");
   }
 
+  // A flag may name any form of the file's optimizer.
+  void merge_optimizer_type(const DeepSpeedOptimizer& optimizer) {
+    const std::string name = optimizer.type == DeepSpeedOptimizerType::kMuon   ? "muon"
+                             : optimizer.type == DeepSpeedOptimizerType::kLion ? "lion_32bit"
+                                                                               : "adamw_torch";
+    if (table_.is_set("optim")) {
+      if (name != "adamw_torch" && optimizer_kind(args_->optim) != optimizer_kind(name))
+        add_mismatch("optimizer.type", optimizer.type_name, "optim " + args_->optim);
+    } else if (args_->optim != name) {
+      assign("optimizer.type", "optim", name);
+      note("optim", "optimizer.type");
+    }
+  }
+
   // DeepSpeed's Muon multiplies the rate by sqrt(max(1, rows / columns)).
   void merge_muon(const std::string& prefix, const DeepSpeedOptimizer& optimizer) {
-    merge_value("optimizer.type", std::string("muon"), "optim", args_->optim);
     merge_or_default(prefix + "momentum", optimizer.momentum, "muon_momentum", args_->muon_momentum, 0.95);
     merge_value("optimizer.type", std::string("original"), "muon_adjust_lr_fn", args_->muon_adjust_lr_fn);
   }

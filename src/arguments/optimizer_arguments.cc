@@ -3,8 +3,37 @@
 #include "arguments/flag_limits.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/text.h"
 
 namespace tessera {
+
+void declare_optim_flag(FlagTable* table, TrainingArguments* args) {
+  Flag& flag = table->add_choice(
+      "optim", &args->optim, optimizer_names(),
+      "Optimizer. adamw_torch, adamw_torch_fused, adamw_hf, adamw and adamw_32bit are AdamW as in "
+      "torch.optim "
+      "with float32 moments. adamw_bf16 keeps them in BF16, rounded stochastically: 4 bytes per parameter "
+      "less. adamw_8bit, adamw_bnb_8bit and adamw_torch_8bit keep them in 8 bits, as blocks of codes of this "
+      "program: 6 bytes less. lion_32bit, or lion, is Lion, with one moment, and lion_8bit with one in 8 "
+      "bits; its learning rate is three to ten times lower than AdamW's. The betas are adam_beta1 and "
+      "adam_beta2. muon orthogonalises the momentum of the layers' matrices, all else is AdamW's. adafactor "
+      "keeps no moment but the means of squares of a matrix's rows and columns, as Hugging Face's with a "
+      "given learning rate. A name with paged_ means the same as without: nothing is paged, but "
+      "offload_optimizer_device nvme keeps the state on a disk. Case and underscores do not matter: "
+      "PagedAdamW8bit is paged_adamw_8bit.");
+  flag.set = [set = flag.set](const std::vector<std::string>& values) {
+    if (values.size() != 1) return set(values);
+    const std::optional<std::string> name = find_optimizer(values[0]);
+    if (!name) {
+      fail(ExitCode::kUsage,
+           "--optim {} is not supported: use adamw_torch, adamw_bf16 (half the memory for moments), "
+           "adamw_8bit "
+           "(a quarter), lion_32bit, lion_8bit, muon or adafactor",
+           printable(values[0]));
+    }
+    set({*name});
+  };
+}
 
 void declare_muon_flags(FlagTable* table, TrainingArguments* args) {
   limit(table->add("muon_momentum", &args->muon_momentum, "Muon's Nesterov momentum."), {0, 1, false, true});

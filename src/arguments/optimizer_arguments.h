@@ -9,6 +9,7 @@
 
 namespace tessera {
 
+void declare_optim_flag(FlagTable* table, TrainingArguments* args);
 // Those of Muon.
 void declare_muon_flags(FlagTable* table, TrainingArguments* args);
 // Error(kBadConfig) if the optimizer cannot be combined with other settings.

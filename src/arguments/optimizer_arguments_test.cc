@@ -1,5 +1,8 @@
 #include <gmock/gmock.h>
 
+#include <utility>
+
+#include "arguments/optimizer_arguments.h"
 #include "base/error.h"
 #include "support/arguments_test_support.h"
 
@@ -43,7 +46,51 @@ TEST_F(OptimizerArguments, DeepSpeedsMuonIsMuonWithItsRateAndDefaults) {
   EXPECT_EQ(args_.adam_beta2, 0.95);
   EXPECT_EQ(args_.adam_epsilon, 1e-10);
   give("optim", "adamw_torch");
-  EXPECT_THAT(contradiction(), HasSubstr("optimizer.type muon and optim adamw_torch"));
+  EXPECT_THAT(contradiction(), HasSubstr("optimizer.type Muon and optim adamw_torch"));
+}
+
+// --deepspeed with this optimizer.
+std::string deepspeed_with(const std::string& optimizer) {
+  return R"({"train_micro_batch_size_per_gpu": "auto", "optimizer": )" + optimizer + "}";
+}
+
+TEST_F(OptimizerArguments, DeepSpeedsLionIsLionWithItsDefaults) {
+  give("deepspeed", deepspeed_with(R"({"type": "lion", "params": {"weight_decay": 0.3}})"));
+  resolve();
+  EXPECT_EQ(args_.optim, "lion_32bit");
+  EXPECT_TRUE(args_.given.contains("optim")) << "no form of AdamW may replace it";
+  EXPECT_EQ(args_.learning_rate, 1e-3);
+  EXPECT_EQ(args_.weight_decay, 0.3);
+  EXPECT_EQ(args_.adam_beta1, 0.9);
+  EXPECT_EQ(args_.adam_beta2, 0.999);
+  EXPECT_TRUE(args_.weight_decay_norms);
+}
+
+TEST_F(OptimizerArguments, NamesOfOtherProgramsMeanTheSameState) {
+  const std::pair<const char*, const char*> names[] = {{"adamw", "adamw_torch"},
+                                                       {"AdamW", "adamw_torch"},
+                                                       {"adamw_32bit", "adamw_torch"},
+                                                       {"paged_adamw", "adamw_torch"},
+                                                       {"paged_adamw_32bit", "adamw_torch"},
+                                                       {"PagedAdamW32bit", "adamw_torch"},
+                                                       {"adamw_bnb_8bit", "adamw_8bit"},
+                                                       {"AdamW8bit", "adamw_8bit"},
+                                                       {"paged_adamw_8bit", "adamw_8bit"},
+                                                       {"PagedAdamW8bit", "adamw_8bit"},
+                                                       {"lion", "lion_32bit"},
+                                                       {"Lion", "lion_32bit"},
+                                                       {"paged_lion_32bit", "lion_32bit"},
+                                                       {"Lion8bit", "lion_8bit"},
+                                                       {"paged_lion_8bit", "lion_8bit"}};
+  for (const auto& [name, form] : names) {
+    SCOPED_TRACE(name);
+    give("optim", name);
+    EXPECT_EQ(optimizer_kind(args_.optim), optimizer_kind(form));
+    EXPECT_EQ(state_tensors_of(args_).data(), make_optimizer(form, {})->state_tensors().data());
+  }
+  EXPECT_EQ(args_.optim, "paged_lion_8bit");
+  for (const char* name : {"paged_muon", "adafactor_8bit", "adam", "adamw_torch_4bit", ""})
+    EXPECT_THAT(refusal("optim", name), HasSubstr("is not supported: use adamw_torch"));
 }
 
 TEST_F(OptimizerArguments, UpdatesInBackwardMergeTheMicroBatchesOfAStep) {

@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "optim/adafactor.h"
 #include "optim/adamw.h"
 #include "optim/lion.h"
@@ -12,9 +13,12 @@
 namespace tessera {
 namespace {
 
+using MakeOptimizer = std::unique_ptr<const Optimizer> (*)(const OptimizerSettings&);
+
 struct NamedOptimizer {
   std::string_view name;
-  std::unique_ptr<const Optimizer> (*make)(const OptimizerSettings&);
+  OptimizerKind kind;
+  MakeOptimizer make;
 };
 
 template <typename T>
@@ -22,17 +26,41 @@ std::unique_ptr<const Optimizer> make(const OptimizerSettings& settings) {
   return std::make_unique<const T>(settings);
 }
 
-constexpr NamedOptimizer kOptimizers[] = {{"adamw_torch", make<AdamW>},
-                                          {"adamw_torch_fused", make<AdamW>},
-                                          {"adamw_hf", make<AdamW>},
-                                          {"adamw_bf16", make<AdamWHalf>},
-                                          {"adamw_8bit", make<AdamW8Bit>},
-                                          {"adamw_bnb_8bit", make<AdamW8Bit>},
-                                          {"adamw_torch_8bit", make<AdamW8Bit>},
-                                          {"lion_32bit", make<Lion>},
-                                          {"lion_8bit", make<Lion8Bit>},
-                                          {"muon", make<Muon>},
-                                          {"adafactor", make<Adafactor>}};
+// The first name of a form is the one that messages give. Names are those of Hugging Face's Trainer,
+// DeepSpeed and bitsandbytes. A paged optimizer moves its state between the memories of GPU and CPU and
+// computes the same; here there is one memory.
+constexpr NamedOptimizer kOptimizers[] = {{"adamw_torch", OptimizerKind::kAdamW, make<AdamW>},
+                                          {"adamw_torch_fused", OptimizerKind::kAdamW, make<AdamW>},
+                                          {"adamw_hf", OptimizerKind::kAdamW, make<AdamW>},
+                                          {"adamw", OptimizerKind::kAdamW, make<AdamW>},
+                                          {"adamw_32bit", OptimizerKind::kAdamW, make<AdamW>},
+                                          {"paged_adamw", OptimizerKind::kAdamW, make<AdamW>},
+                                          {"paged_adamw_32bit", OptimizerKind::kAdamW, make<AdamW>},
+                                          {"adamw_bf16", OptimizerKind::kAdamW, make<AdamWHalf>},
+                                          {"adamw_8bit", OptimizerKind::kAdamW, make<AdamW8Bit>},
+                                          {"adamw_bnb_8bit", OptimizerKind::kAdamW, make<AdamW8Bit>},
+                                          {"adamw_torch_8bit", OptimizerKind::kAdamW, make<AdamW8Bit>},
+                                          {"paged_adamw_8bit", OptimizerKind::kAdamW, make<AdamW8Bit>},
+                                          {"lion_32bit", OptimizerKind::kLion, make<Lion>},
+                                          {"lion", OptimizerKind::kLion, make<Lion>},
+                                          {"paged_lion", OptimizerKind::kLion, make<Lion>},
+                                          {"paged_lion_32bit", OptimizerKind::kLion, make<Lion>},
+                                          {"lion_8bit", OptimizerKind::kLion, make<Lion8Bit>},
+                                          {"paged_lion_8bit", OptimizerKind::kLion, make<Lion8Bit>},
+                                          {"muon", OptimizerKind::kMuon, make<Muon>},
+                                          {"adafactor", OptimizerKind::kAdafactor, make<Adafactor>}};
+
+const NamedOptimizer& optimizer_of(std::string_view name) {
+  const auto found = std::ranges::find(kOptimizers, name, &NamedOptimizer::name);
+  TESSERA_CHECK(found != std::end(kOptimizers), "{}", name);
+  return *found;
+}
+
+std::string without_case_and_underscores(std::string_view name) {
+  std::string out = lower_case(std::string(name));
+  std::erase(out, '_');
+  return out;
+}
 
 }  // namespace
 
@@ -47,10 +75,18 @@ std::vector<std::string> optimizer_names() {
   return names;
 }
 
+std::optional<std::string> find_optimizer(std::string_view spelling) {
+  for (const NamedOptimizer& optimizer : kOptimizers) {
+    if (without_case_and_underscores(optimizer.name) == without_case_and_underscores(spelling))
+      return std::string(optimizer.name);
+  }
+  return std::nullopt;
+}
+
+OptimizerKind optimizer_kind(std::string_view name) { return optimizer_of(name).kind; }
+
 std::unique_ptr<const Optimizer> make_optimizer(std::string_view name, const OptimizerSettings& settings) {
-  const auto found = std::ranges::find(kOptimizers, name, &NamedOptimizer::name);
-  TESSERA_CHECK(found != std::end(kOptimizers), "{}", name);
-  return found->make(settings);
+  return optimizer_of(name).make(settings);
 }
 
 }  // namespace tessera

@@ -83,9 +83,15 @@ class Optimizer {
   }
 };
 
-// The values of --optim. Several names may mean the same optimizer.
+// The forms of an optimizer differ only in what they round.
+enum class OptimizerKind { kAdamW, kLion, kMuon, kAdafactor };
+
+// The values of --optim. Several names may mean the same form of an optimizer.
 std::vector<std::string> optimizer_names();
+// The name that is spelled like this but for case and underscores: paged_adamw_8bit for PagedAdamW8bit.
+std::optional<std::string> find_optimizer(std::string_view spelling);
 // An unknown name is a bug.
+OptimizerKind optimizer_kind(std::string_view name);
 std::unique_ptr<const Optimizer> make_optimizer(std::string_view name, const OptimizerSettings& settings);
 
 }  // namespace tessera

@@ -237,31 +237,63 @@ class ConfigReader {
 
   void read_optimizer() {
     if (!keys_.contains("optimizer")) return;
-    const std::string type = keys_["optimizer"].value("type", "");
-    const bool is_muon = lower_case(type) == "muon";
-    if (lower_case(type) != "adam" && lower_case(type) != "adamw" && !is_muon)
-      fail_at("optimizer.type", type.empty() ? "expected Adam, AdamW or Muon, found nothing"
-                                             : fmt::format("expected Adam, AdamW or Muon, found '{}': no "
-                                                           "other optimizer is supported",
-                                                           printable(type)));
+    DeepSpeedOptimizer optimizer = optimizer_of_type(keys_["optimizer"].value("type", ""));
+    const DeepSpeedOptimizerType type = optimizer.type;
     const Json params = check_params("optimizer", kDeepSpeedOptimizerParams);
-    if (!is_muon && params.contains("momentum"))
-      fail_at("optimizer.params.momentum", fmt::format("{} has no momentum; leave it out", type));
-    if (is_muon && !params.contains("lr"))
-      fail_at(
-          "optimizer.params.lr",
-          "expected a number, found nothing: DeepSpeed's defaults are two, 0.02 for matrices and 3e-4 for "
-          "what AdamW trains, and there is one learning rate");
-    DeepSpeedOptimizer optimizer;
-    optimizer.is_muon = is_muon;
+    check_params_of(optimizer, params);
     optimizer.momentum = setting<double>(params, "momentum");
     optimizer.lr = setting<double>(params, "lr");
     optimizer.betas = read_betas(params);
     optimizer.eps = setting<double>(params, "eps");
     optimizer.weight_decay = setting<double>(params, "weight_decay");
     optimizer.torch_adam = params.value("torch_adam", false);
-    optimizer.decoupled_weight_decay = lower_case(type) == "adamw" || params.value("adam_w_mode", true);
+    optimizer.decoupled_weight_decay =
+        type == DeepSpeedOptimizerType::kAdamW || params.value("adam_w_mode", true);
     config_.optimizer = optimizer;
+  }
+
+  DeepSpeedOptimizer optimizer_of_type(const std::string& type) const {
+    constexpr const char* kExpected = "expected Adam, AdamW, Lion or Muon, found ";
+    if (type.empty()) fail_at("optimizer.type", std::string(kExpected) + "nothing");
+    const auto same = [&](std::string_view name) {
+      return lower_case(std::string(name)) == lower_case(type);
+    };
+    for (const auto& [known, name] : {std::pair(DeepSpeedOptimizerType::kAdam, "Adam"),
+                                      {DeepSpeedOptimizerType::kAdamW, "AdamW"},
+                                      {DeepSpeedOptimizerType::kLion, "Lion"},
+                                      {DeepSpeedOptimizerType::kMuon, "Muon"}}) {
+      if (!same(name)) continue;
+      DeepSpeedOptimizer optimizer;
+      optimizer.type = known;
+      optimizer.type_name = name;
+      return optimizer;
+    }
+    const bool compresses = same("OneBitAdam") || same("ZeroOneAdam") || same("OneBitLamb");
+    fail_at(
+        "optimizer.type",
+        fmt::format("{}'{}': {}", kExpected, printable(type),
+                    compresses ? "gradients rounded to one bit are not supported; use AdamW, and "
+                                 "communication_data_type bf16 or zero_quantized_weights for a slow network"
+                               : "no other optimizer is supported"));
+  }
+
+  // Parameters of another type.
+  void check_params_of(const DeepSpeedOptimizer& optimizer, const Json& params) const {
+    const bool is_lion = optimizer.type == DeepSpeedOptimizerType::kLion;
+    const bool is_muon = optimizer.type == DeepSpeedOptimizerType::kMuon;
+    if (!is_muon && params.contains("momentum"))
+      fail_at("optimizer.params.momentum",
+              fmt::format("{} has no momentum; leave it out", optimizer.type_name));
+    for (const char* name : {"eps", "torch_adam", "adam_w_mode"}) {
+      if (is_lion && params.contains(name))
+        fail_at(fmt::format("optimizer.params.{}", name),
+                fmt::format("Lion has no {}, and DeepSpeed rejects it; leave it out", name));
+    }
+    if (is_muon && !params.contains("lr"))
+      fail_at(
+          "optimizer.params.lr",
+          "expected a number, found nothing: DeepSpeed's defaults are two, 0.02 for matrices and 3e-4 for "
+          "what AdamW trains, and there is one learning rate");
   }
 
   DeepSpeedSetting<std::vector<double>> read_betas(const Json& params) const {

@@ -23,9 +23,12 @@ struct DeepSpeedSetting {
   bool is_absent() const { return !is_auto && !value; }
 };
 
-// Adam and AdamW; both are AdamW unless decoupled_weight_decay is false.
+// Adam and AdamW are both AdamW unless decoupled_weight_decay is false.
+enum class DeepSpeedOptimizerType { kAdam, kAdamW, kLion, kMuon };
+
 struct DeepSpeedOptimizer {
-  bool is_muon = false;
+  DeepSpeedOptimizerType type = DeepSpeedOptimizerType::kAdamW;
+  std::string type_name;              // as DeepSpeed spells it
   DeepSpeedSetting<double> momentum;  // of Muon
   DeepSpeedSetting<double> lr;
   DeepSpeedSetting<std::vector<double>> betas;  // two values

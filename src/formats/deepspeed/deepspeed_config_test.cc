@@ -229,10 +229,16 @@ TEST(DeepSpeedConfig, WhatChangesTheResultIsRefused) {
            {R"({"bf16": {"enabled": true, "bf16_optimizer_states": true}})", "bf16.bf16_optimizer_states"},
            {in_zero("\"zero_quantized_gradients\": true"), "zero_quantized_gradients"},
            {in_zero("\"zenflow\": {}"), "zenflow"},
-           {R"({"optimizer": {"type": "Lion"}})",
-            "optimizer.type: expected Adam, AdamW or Muon, found 'Lion'"},
+           {R"({"optimizer": {"type": "Lamb"}})",
+            "optimizer.type: expected Adam, AdamW, Lion or Muon, found 'Lamb': no other optimizer"},
+           {R"({"optimizer": {"type": "OneBitAdam"}})", "found 'OneBitAdam': gradients rounded to one bit"},
+           {R"({"optimizer": {"type": "zerooneadam"}})", "gradients rounded to one bit"},
            {R"({"optimizer": {"params": {}}})",
-            "optimizer.type: expected Adam, AdamW or Muon, found nothing"},
+            "optimizer.type: expected Adam, AdamW, Lion or Muon, found nothing"},
+           {R"({"optimizer": {"type": "Lion", "params": {"eps": 1e-8}}})",
+            "optimizer.params.eps: Lion has no eps"},
+           {R"({"optimizer": {"type": "Lion", "params": {"adam_w_mode": true}}})", "Lion has no adam_w_mode"},
+           {R"({"optimizer": {"type": "Lion", "params": {"momentum": 0.9}}})", "Lion has no momentum"},
            {R"({"optimizer": {"type": "Muon", "params": {"momentum": 0.9}}})",
             "optimizer.params.lr: expected a number"},
            {R"({"optimizer": {"type": "Muon", "params": {"lr": 1, "muon_lr": 2}}})", "one learning rate"},
@@ -301,6 +307,17 @@ TEST(DeepSpeedConfig, AdamIsAdamWUnlessItSaysOtherwise) {
   EXPECT_TRUE(optimizer("adamw", "\"adam_w_mode\": false").decoupled_weight_decay);
   EXPECT_FALSE(optimizer("ADAM", "\"adam_w_mode\": false").decoupled_weight_decay);
   EXPECT_TRUE(optimizer("Adam", "\"torch_adam\": true").torch_adam);
+  EXPECT_EQ(optimizer("ADAM", "").type, DeepSpeedOptimizerType::kAdam);
+  EXPECT_EQ(optimizer("adamw", "").type_name, "AdamW");
+}
+
+TEST(DeepSpeedConfig, LionIsTaken) {
+  const DeepSpeedOptimizer lion =
+      *parse(R"({"optimizer": {"type": "LION", "params": {"lr": 1e-4, "betas": [0.9, 0.99]}}})").optimizer;
+  EXPECT_EQ(lion.type, DeepSpeedOptimizerType::kLion);
+  EXPECT_EQ(lion.type_name, "Lion");
+  EXPECT_EQ(lion.lr.value, 1e-4);
+  EXPECT_EQ(lion.betas.value, (std::vector<double>{0.9, 0.99}));
 }
 
 TEST(DeepSpeedConfig, SchedulerKeepsItsParameters) {
