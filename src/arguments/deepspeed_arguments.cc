@@ -297,7 +297,7 @@ class DeepSpeedMerge {
                              : optimizer.type == DeepSpeedOptimizerType::kLion ? "lion_32bit"
                                                                                : "adamw_torch";
     if (table_.is_set("optim")) {
-      if (name != "adamw_torch" && optimizer_kind(args_->optim) != optimizer_kind(name))
+      if (optimizer_kind(args_->optim) != optimizer_kind(name))
         add_mismatch("optimizer.type", optimizer.type_name, "optim " + args_->optim);
     } else if (args_->optim != name) {
       assign("optimizer.type", "optim", name);

@@ -66,6 +66,33 @@ TEST_F(OptimizerArguments, DeepSpeedsLionIsLionWithItsDefaults) {
   EXPECT_TRUE(args_.weight_decay_norms);
 }
 
+TEST_F(OptimizerArguments, AnotherOptimizerThanDeepSpeedsIsAMismatch) {
+  const std::pair<std::string, OptimizerKind> types[] = {{"AdamW", OptimizerKind::kAdamW},
+                                                         {"Adam", OptimizerKind::kAdamW},
+                                                         {"Lion", OptimizerKind::kLion},
+                                                         {"Muon", OptimizerKind::kMuon}};
+  for (const auto& [type, kind] : types) {
+    give("deepspeed", deepspeed_with(R"({"type": ")" + type + R"(", "params": {"lr": 1e-4}})"));
+    for (const std::string& optim : optimizer_names()) {
+      SCOPED_TRACE(type + ", --optim " + optim);
+      give("optim", optim);
+      if (optimizer_kind(optim) == kind) {
+        resolve();
+        EXPECT_EQ(args_.optim, optim);
+        continue;
+      }
+      EXPECT_THAT(contradiction(),
+                  HasSubstr("these values differ from the arguments of the run: optimizer.type " + type +
+                            " and optim " + optim + "; correct the file"));
+    }
+  }
+  for (const char* optim : {"muon", "adafactor", "lion_32bit"}) {
+    give("deepspeed", deepspeed_with(R"({"type": "AdamW", "params": {"lr": 1e-4}})"));
+    give("optim", optim);
+    EXPECT_THAT(contradiction(), HasSubstr(std::string("optimizer.type AdamW and optim ") + optim));
+  }
+}
+
 TEST_F(OptimizerArguments, NamesOfOtherProgramsMeanTheSameState) {
   const std::pair<const char*, const char*> names[] = {{"adamw", "adamw_torch"},
                                                        {"AdamW", "adamw_torch"},
