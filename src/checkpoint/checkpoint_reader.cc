@@ -14,6 +14,7 @@
 #include "checkpoint/checkpoint_catalog.h"
 #include "checkpoint/load_meter.h"
 #include "checkpoint/piece_codec.h"
+#include "checkpoint/state_conversion.h"
 #include "io/direct_file.h"
 #include "platform/crc32c.h"
 #include "platform/thread_pool.h"
@@ -188,62 +189,69 @@ int64_t unit_bytes(const CheckpointCatalog& catalog, const ReadUnit& unit) {
   return bytes(unit.values) + (needs_remainders(catalog, unit.kind) ? bytes(unit.remainders) : 0);
 }
 
-int64_t num_values_of(const StateTensor& tensor, const Parameter& parameter) {
-  return num_values(tensor.extent, shape_of(parameter), parameter.num_elements);
-}
-
-// The parts with the values, by StateKind; those of BF16 masters are the rounded ones. Of a tensor that the
-// optimizer keeps for none of these parameters there is none.
-std::vector<std::optional<size_t>> find_parts_of(const CheckpointCatalog& catalog,
-                                                 const ParameterLayout& layout, StateTensors tensors) {
-  const bool is_half = catalog.parts.model_dtype() == DType::kF16;
-  std::vector<std::optional<size_t>> parts = {is_half ? StoredParts::kMaster : StoredParts::kModel};
-  for (const StateTensor& tensor : tensors) {
-    parts.push_back(catalog.parts.find(tensor.name));
-    const auto has_values = [&](const Parameter& parameter) { return num_values_of(tensor, parameter) > 0; };
-    if (parts.back() || std::ranges::none_of(layout.parameters(), has_values)) continue;
-    fail(ExitCode::kBadConfig,
-         "{}: optimizer state: expected {} of the optimizer to be used, found {}; resume with the optimizer "
-         "that wrote it, or start a new run from its weights: --model {}",
-         catalog.folder.native(), StoredParts(catalog.parts.model_dtype(), tensors).tensors_text(),
-         catalog.parts.tensors_text(), catalog.folder.native());
-  }
-  return parts;
-}
-
-// An optimizer may keep a tensor for some parameters only, another one for others.
-void check_values(const CheckpointCatalog& catalog, const Parameter& parameter, const StateTensor& tensor,
-                  size_t part) {
-  int64_t found = 0;
-  for (const Extent& extent : catalog.parameters.at(parameter.name).state[part]) {
-    if (extent.begin == found) found = extent.end;
-  }
-  if (found >= num_values_of(tensor, parameter)) return;
-  fail(ExitCode::kBadConfig,
-       "{}: optimizer state: expected {} of '{}' for the optimizer to be used, found {}; resume with the "
-       "optimizer that wrote it, or start a new run from its weights: --model {}",
-       catalog.folder.native(), tensor.name, printable(parameter.name),
-       found == 0 ? "none" : count_of(found, "value"), catalog.folder.native());
+int64_t bytes_of(const CheckpointCatalog& catalog, const std::vector<ReadUnit>& units) {
+  int64_t bytes = 0;
+  for (const ReadUnit& unit : units) bytes += unit_bytes(catalog, unit);
+  return bytes;
 }
 
 std::vector<ReadUnit> plan_units(const CheckpointCatalog& catalog, const ParameterLayout& layout,
                                  StateTensors tensors, const std::vector<ElementRange>& ranges) {
-  const std::vector<std::optional<size_t>> part_of_kind = find_parts_of(catalog, layout, tensors);
+  // Of BF16 masters the rounded values.
+  const size_t masters =
+      catalog.parts.model_dtype() == DType::kF16 ? StoredParts::kMaster : StoredParts::kModel;
   const std::vector<OwnedPart> parts = owned_parts(layout, ranges);
   std::vector<ReadUnit> units;
   for_each_state_kind(tensors.size(), [&](StateKind kind) {
-    const std::optional<size_t> part_of = part_of_kind[static_cast<size_t>(kind)];
-    if (!part_of) return;
-    const StateTensor* tensor = kind == StateKind::kMaster ? nullptr : &tensors[tensor_index(kind)];
-    for (const Parameter& parameter : layout.parameters()) {
-      if (tensor != nullptr) check_values(catalog, parameter, *tensor, *part_of);
-    }
     for (const OwnedPart& part : parts) {
       const Parameter& parameter = *part.parameter;
-      const int64_t stored = tensor == nullptr ? parameter.num_elements : num_values_of(*tensor, parameter);
-      add_units(catalog, parameter, kind, *part_of, part.begin, std::min(part.end, stored), &units);
+      if (kind == StateKind::kMaster) {
+        add_units(catalog, parameter, kind, masters, part.begin, part.end, &units);
+        continue;
+      }
+      const StateTensor& tensor = tensors[tensor_index(kind)];
+      const int64_t end = std::min(part.end, num_values_of(tensor, parameter));
+      if (part.begin >= end) continue;
+      const std::optional<StateOrigin> origin = find_origin(catalog, parameter, tensor);
+      if (!origin->is_mean) add_units(catalog, parameter, kind, origin->part, part.begin, end, &units);
     }
   });
+  return units;
+}
+
+// A matrix of whose stored values the optimizer has means.
+struct MeansUnit {
+  struct Wanted {
+    StateKind kind;
+    bool are_rows;
+    int64_t begin;
+    int64_t end;
+  };
+  const Parameter* parameter;
+  std::vector<ReadUnit> reads;  // all its elements, ascending
+  std::vector<Wanted> wanted;
+};
+
+std::vector<MeansUnit> plan_means(const CheckpointCatalog& catalog, const ParameterLayout& layout,
+                                  StateTensors tensors, const std::vector<ElementRange>& ranges) {
+  std::vector<MeansUnit> units;
+  for (const OwnedPart& part : owned_parts(layout, ranges)) {
+    const Parameter& parameter = *part.parameter;
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      const int64_t end = std::min(part.end, num_values_of(tensors[i], parameter));
+      if (part.begin >= end) continue;
+      const std::optional<StateOrigin> origin = find_origin(catalog, parameter, tensors[i]);
+      if (!origin->is_mean) continue;
+      if (units.empty() || units.back().parameter != &parameter) {
+        units.push_back({&parameter, {}, {}});
+        add_units(catalog, parameter, state_kind(i), origin->part, 0, parameter.num_elements,
+                  &units.back().reads);
+      }
+      TESSERA_CHECK(units.back().reads.front().part == origin->part, "{}", tensors[i].name);
+      units.back().wanted.push_back(
+          {state_kind(i), tensors[i].extent == StateExtent::kRows, part.begin, end});
+    }
+  }
   return units;
 }
 
@@ -285,6 +293,40 @@ class UnitReader {
   PageBuffer values_, remainders_;
   std::vector<float> decoded_;
 };
+
+void announce_unit(const CheckpointCatalog& catalog, OpenFiles& files, const ReadUnit& unit) {
+  files.announce(unit.values.file, unit.values.piece);
+  if (needs_remainders(catalog, unit.kind)) files.announce(unit.remainders.file, unit.remainders.piece);
+}
+
+void announce_first(const CheckpointCatalog& catalog, OpenFiles& files, const std::vector<ReadUnit>& units) {
+  for (size_t i = 0; i < std::min(kAnnouncedPieces, units.size()); ++i)
+    announce_unit(catalog, files, units[i]);
+}
+
+// On the calling thread, in the order of the elements.
+void load_means(const CheckpointCatalog& catalog, OpenFiles& files, const MeansUnit& unit,
+                const StateSink& sink, LoadMeter& progress) {
+  const Parameter& parameter = *unit.parameter;
+  MatrixMeans means(parameter.shape[0], parameter.shape[1]);
+  const StateSink add = [&](StateKind /*kind*/, int64_t /*begin*/, std::span<const float> values) {
+    means.add(values);
+  };
+  UnitReader reader(catalog, files, add);
+  announce_first(catalog, files, unit.reads);
+  for (size_t i = 0; i < unit.reads.size(); ++i) {
+    if (i + kAnnouncedPieces < unit.reads.size())
+      announce_unit(catalog, files, unit.reads[i + kAnnouncedPieces]);
+    reader.read(unit.reads[i]);
+    progress.add(unit_bytes(catalog, unit.reads[i]));
+  }
+  for (const MeansUnit::Wanted& wanted : unit.wanted) {
+    const std::vector<float> all = wanted.are_rows ? means.of_rows() : means.of_columns();
+    sink(wanted.kind, parameter.offset + wanted.begin,
+         std::span(all).subspan(static_cast<size_t>(wanted.begin),
+                                static_cast<size_t>(wanted.end - wanted.begin)));
+  }
+}
 
 void check_parameters(const CheckpointCatalog& catalog, const ParameterLayout& layout) {
   const std::string& folder = catalog.folder.native();
@@ -336,31 +378,8 @@ int64_t CheckpointReader::bytes() const {
   return total;
 }
 
-namespace {
-
-int significant_bits(DType state) { return is_block_code(state) ? 4 : state == DType::kBF16 ? 8 : 24; }
-
-std::string loss_text(DType from, DType to) {
-  if (significant_bits(to) >= significant_bits(from)) return " (exactly)";
-  return fmt::format(" (rounded to {} significant bits)", significant_bits(to));
-}
-
-}  // namespace
-
-std::string CheckpointReader::conversion_to(StateTensors tensors) const {
-  const StoredParts& parts = impl_->catalog.parts;
-  std::vector<std::string> changes;
-  for (const StateTensor& tensor : tensors) {
-    const auto part = parts.find(tensor.name);
-    if (part && parts.dtype(*part) != tensor.dtype)
-      changes.push_back(fmt::format("{} from {} to {}{}", tensor.name, dtype_name(*parts.dtype(*part)),
-                                    dtype_name(tensor.dtype), loss_text(*parts.dtype(*part), tensor.dtype)));
-  }
-  for (size_t part = StoredParts::kFirstTensor; part < parts.count(); ++part) {
-    if (std::ranges::find(tensors, parts.prefix(part), &StateTensor::name) == tensors.end())
-      changes.push_back("without " + parts.prefix(part));
-  }
-  return fmt::format("{}", fmt::join(changes, ", "));
+std::string CheckpointReader::conversion_to(const ParameterLayout& layout, StateTensors tensors) const {
+  return conversion_text(impl_->catalog, layout, tensors);
 }
 
 void CheckpointReader::load(const ParameterLayout& layout, StateTensors tensors,
@@ -368,23 +387,23 @@ void CheckpointReader::load(const ParameterLayout& layout, StateTensors tensors,
                             const std::function<void(const LoadProgress&)>& report) const {
   const CheckpointCatalog& catalog = impl_->catalog;
   check_parameters(catalog, layout);
+  check_origins(catalog, layout, tensors);
   const std::vector<ReadUnit> units = plan_units(catalog, layout, tensors, ranges);
-  int64_t total_bytes = 0;
-  for (const ReadUnit& unit : units) total_bytes += unit_bytes(catalog, unit);
+  const std::vector<MeansUnit> means = plan_means(catalog, layout, tensors, ranges);
+  int64_t total_bytes = bytes_of(catalog, units);
+  for (const MeansUnit& unit : means) total_bytes += bytes_of(catalog, unit.reads);
   LoadMeter progress(total_bytes, report);
   OpenFiles files(catalog);
-  const auto announce_unit = [&](const ReadUnit& unit) {
-    files.announce(unit.values.file, unit.values.piece);
-    if (needs_remainders(catalog, unit.kind)) files.announce(unit.remainders.file, unit.remainders.piece);
-  };
-  for (size_t i = 0; i < std::min(kAnnouncedPieces, units.size()); ++i) announce_unit(units[i]);
+  announce_first(catalog, files, units);
   for_each_in_order(pool, units.size(), [&] {
     return [&, reader = std::make_shared<UnitReader>(catalog, files, sink)](size_t i) {
-      if (i + kAnnouncedPieces < units.size()) announce_unit(units[i + kAnnouncedPieces]);
+      if (i + kAnnouncedPieces < units.size()) announce_unit(catalog, files, units[i + kAnnouncedPieces]);
       reader->read(units[i]);
       progress.add(unit_bytes(catalog, units[i]));
     };
   });
+  for_each_in_order(pool, means.size(),
+                    [&] { return [&](size_t i) { load_means(catalog, files, means[i], sink, progress); }; });
 }
 
 void CheckpointReader::verify(ThreadPool& pool,

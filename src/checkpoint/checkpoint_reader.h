@@ -38,16 +38,17 @@ class CheckpointReader {
   int64_t num_files() const;
 
   // Passes the masters and the optimizer's state of `ranges` (ascending without overlap) to `sink`, in pieces
-  // of bounded size, several at once. Beyond the ranges it reads only the rest of the pieces at their ends.
-  // kBadData, naming the file, if the model's parameters differ from the checkpoint's or a checksum is wrong;
-  // kBadConfig if one of `tensors` is not stored.
+  // of bounded size, several at once. Beyond the ranges it reads only the rest of the pieces at their ends,
+  // and whole matrices of whose values the optimizer has means. kBadData, naming the file, if the model's
+  // parameters differ from the checkpoint's or a checksum is wrong; kBadConfig if one of `tensors` neither is
+  // stored nor follows from what is.
   void load(const ParameterLayout& layout, StateTensors tensors, const std::vector<ElementRange>& ranges,
             const StateSink& sink, ThreadPool& pool,
             const std::function<void(const LoadProgress&)>& progress = {}) const;
 
   // What load() converts or leaves out where another optimizer wrote the state: "exp_avg from F32 to BF16
   // (rounded to 8 significant bits), without exp_avg_sq"; "" = nothing.
-  std::string conversion_to(StateTensors tensors) const;
+  std::string conversion_to(const ParameterLayout& layout, StateTensors tensors) const;
 
   // Reads every byte and checks every checksum; kBadData names the first bad file.
   void verify(ThreadPool& pool, const std::function<void(const LoadProgress&)>& progress = {}) const;

@@ -16,7 +16,6 @@
 #include "formats/json.h"
 #include "model/families.h"
 #include "optim/adafactor.h"
-#include "optim/lion.h"
 #include "optim/muon.h"
 #include "support/checkpoint_test_support.h"
 #include "support/momentum_sgd.h"
@@ -103,25 +102,6 @@ TEST_F(Checkpoint, HoldsTheStateOfAnyOptimizer) {
   }
 }
 
-// The moments of AdamW in float32 become those of AdamWHalf, and only the first those of Lion.
-TEST_F(Checkpoint, GivesItsStateToAnotherFormOfTheOptimizer) {
-  const TestState state = random_state(layout_, DType::kBF16, kSeed);
-  const CheckpointReader reader =
-      CheckpointReader::open(write_checkpoint(checkpoint(DType::kBF16, 2), config_, layout_, state));
-  EXPECT_EQ(reader.conversion_to(AdamW::kStateTensors), "");
-  EXPECT_EQ(
-      reader.conversion_to(AdamWHalf::kStateTensors),
-      "exp_avg from F32 to BF16 (rounded to 8 significant bits), exp_avg_sq from F32 to BF16 (rounded to "
-      "8 significant bits)");
-  EXPECT_THAT(reader.conversion_to(AdamW8Bit::kStateTensors),
-              testing::HasSubstr("exp_avg_sq from F32 to U8 (rounded to 4 significant bits)"));
-  EXPECT_EQ(reader.conversion_to(Lion::kStateTensors), "without exp_avg_sq");
-  EXPECT_TRUE(load_checkpoint(reader, layout_, 2, AdamWHalf::kStateTensors) == state);  // the sink rounds
-  TestState momentum = state;
-  momentum.arrays.pop_back();
-  EXPECT_TRUE(load_checkpoint(reader, layout_, 2, Lion::kStateTensors) == momentum);
-}
-
 // A matrix of several pieces has momentum for all of its elements, or means of its rows and columns.
 TEST_F(Checkpoint, HoldsStateOfWholeParameters) {
   for (const StateTensors tensors :
@@ -136,32 +116,10 @@ TEST_F(Checkpoint, HoldsStateOfWholeParameters) {
         EXPECT_TRUE(load_checkpoint(reader, layout_, num_readers, tensors) == state)
             << tensors.back().name << ", " << world_size << " ranks, read by " << num_readers;
       }
-      EXPECT_EQ(reader.conversion_to(tensors), "");
+      EXPECT_EQ(reader.conversion_to(layout_, tensors), "");
       fs::remove_all(path);
     }
   }
-}
-
-TEST_F(Checkpoint, RefusesAnOptimizerWhoseStateItLacks) {
-  const auto refuse = [&](StateTensors written, StateTensors wanted, const char* message) {
-    TestCheckpoint test = checkpoint(DType::kBF16, 2);
-    test.tensors = written;
-    const TestState state = random_state(layout_, DType::kBF16, kSeed, written);
-    const fs::path path = write_checkpoint(test, config_, layout_, state);
-    const CheckpointReader reader = CheckpointReader::open(path);
-    expect_error(ExitCode::kBadConfig, {path.native(), message},
-                 [&] { load_checkpoint(reader, layout_, 1, wanted); });
-    fs::remove_all(path);
-  };
-  refuse(
-      AdamW::kStateTensors, Muon::kStateTensors,
-      "expected exp_avg, exp_avg_sq, momentum_buffer of the optimizer to be used, found exp_avg, exp_avg_sq");
-  refuse(AdamW::kStateTensors, Adafactor::kStateTensors,
-         "expected exp_avg_sq_row, exp_avg_sq_col, exp_avg_sq");
-  refuse(Muon::kStateTensors, AdamW::kStateTensors,
-         "expected exp_avg of 'model.layers.0.self_attn.q_proj.weight' for the optimizer to be used, found "
-         "none");
-  refuse(Adafactor::kStateTensors, AdamW::kStateTensors, "expected exp_avg, exp_avg_sq");
 }
 
 // Pieces of many blocks, more ranks than blocks in some parameters, and ranges that begin within a block.
@@ -182,7 +140,7 @@ TEST_F(Checkpoint, StateInCodesIsReadByAnyNumberOfRanksAndAnyRanges) {
     }
     // Other forms of the optimizer get the values.
     const TestState whole = load_checkpoint(reader, layout, 2);
-    EXPECT_EQ(reader.conversion_to(AdamW::kStateTensors),
+    EXPECT_EQ(reader.conversion_to(layout, AdamW::kStateTensors),
               "exp_avg from I8 to F32 (exactly), exp_avg_sq from U8 to F32 (exactly)");
     EXPECT_TRUE(whole.arrays == state.arrays);
     TestState found = zero_state(layout, codes), expected = found;

@@ -27,9 +27,11 @@ class Adafactor : public Optimizer {
   int64_t workspace_bytes(const ParameterShape& shape, DType weight_dtype,
                           int64_t num_threads) const override;
 
-  static constexpr StateTensor kStateTensors[] = {{"exp_avg_sq_row", DType::kF32, StateExtent::kRows},
-                                                  {"exp_avg_sq_col", DType::kF32, StateExtent::kColumns},
-                                                  {"exp_avg_sq", DType::kF32, StateExtent::kVectorElements}};
+  // AdamW's exp_avg_sq has a value for the elements of matrices, too.
+  static constexpr StateTensor kStateTensors[] = {
+      {"exp_avg_sq_row", DType::kF32, StateExtent::kRows, "exp_avg_sq"},
+      {"exp_avg_sq_col", DType::kF32, StateExtent::kColumns, "exp_avg_sq"},
+      {"exp_avg_sq", DType::kF32, StateExtent::kVectorElements}};
 
  private:
   double weight_decay_;

@@ -22,11 +22,12 @@ class Muon : public AdamW {
   int64_t workspace_bytes(const ParameterShape& shape, DType weight_dtype,
                           int64_t num_threads) const override;
 
-  // AdamW's first, as its update expects them.
+  // AdamW's first, as its update expects them. Its exp_avg is a moving average of gradients as the momentum
+  // is.
   static constexpr StateTensor kStateTensors[] = {
       {"exp_avg", DType::kF32, StateExtent::kOtherElements},
       {"exp_avg_sq", DType::kF32, StateExtent::kOtherElements},
-      {"momentum_buffer", DType::kF32, StateExtent::kHiddenElements}};
+      {"momentum_buffer", DType::kF32, StateExtent::kHiddenElements, "exp_avg"}};
 
  private:
   OptimizerSettings settings_;

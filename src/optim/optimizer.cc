@@ -75,6 +75,17 @@ std::vector<std::string> optimizer_names() {
   return names;
 }
 
+std::vector<std::string> optimizer_forms() {
+  std::vector<std::string> names;
+  std::vector<MakeOptimizer> made;
+  for (const NamedOptimizer& optimizer : kOptimizers) {
+    if (std::ranges::find(made, optimizer.make) != made.end()) continue;
+    made.push_back(optimizer.make);
+    names.emplace_back(optimizer.name);
+  }
+  return names;
+}
+
 std::optional<std::string> find_optimizer(std::string_view spelling) {
   for (const NamedOptimizer& optimizer : kOptimizers) {
     if (without_case_and_underscores(optimizer.name) == without_case_and_underscores(spelling))

@@ -88,6 +88,8 @@ enum class OptimizerKind { kAdamW, kLion, kMuon, kAdafactor };
 
 // The values of --optim. Several names may mean the same form of an optimizer.
 std::vector<std::string> optimizer_names();
+// One name for each form.
+std::vector<std::string> optimizer_forms();
 // The name that is spelled like this but for case and underscores: paged_adamw_8bit for PagedAdamW8bit.
 std::optional<std::string> find_optimizer(std::string_view spelling);
 // An unknown name is a bug.

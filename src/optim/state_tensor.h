@@ -41,6 +41,9 @@ struct StateTensor {
   // at multiples of kCodeBlock elements.
   DType dtype = DType::kF32;
   StateExtent extent = StateExtent::kElements;
+  // A tensor of another optimizer, with a value for every element, that a checkpoint may hold in its place.
+  // Its values are taken over or, for rows and columns, their means.
+  std::string_view converted_from = {};
 };
 // In a fixed order; the list belongs to the optimizer's type and outlives every object.
 using StateTensors = std::span<const StateTensor>;

@@ -156,6 +156,30 @@ TEST(Resume, AnotherFormOfTheOptimizerTakesTheStateAndSaysWhatIsLost) {
   }
 }
 
+TEST(Resume, MuonAndAdafactorTakeAdamWsStateOnOtherRanks) {
+  const std::pair<const char*, const char*> optimizers[] = {
+      {"muon", "momentum_buffer from exp_avg, without exp_avg_sq of the layers' matrices"},
+      {"adafactor", "exp_avg_sq_row from means of exp_avg_sq, exp_avg_sq_col from means of exp_avg_sq"}};
+  SavingRun run({1, 2});
+  const RecordingObserver whole = run.run();
+  for (const auto& [optim, conversion] : optimizers) {
+    SCOPED_TRACE(optim);
+    SavingRun resumed = run;
+    resumed.interrupt_at(3, optim);
+    resumed.ranks = {1, 3};
+    resumed.args.optim = optim;
+    resumed.args.resume_from_checkpoint = "true";
+    testing::internal::CaptureStderr();
+    const RecordingObserver seen = resumed.run();
+    EXPECT_THAT(testing::internal::GetCapturedStderr(),
+                testing::HasSubstr(fmt::format("converted: {}", conversion)));
+    ASSERT_EQ(seen.steps.size(), 3u);
+    EXPECT_NEAR(seen.steps[0].loss, whole.steps[3].loss, 1e-5 * whole.steps[3].loss) << "other weights";
+    for (size_t i = 1; i < 3; ++i)
+      EXPECT_NEAR(seen.steps[i].loss, whole.steps[i + 3].loss, 0.1 * whole.steps[i + 3].loss) << i;
+  }
+}
+
 TEST(Resume, RowsOfAStepStayThroughSeveralChangesOfTheRanks) {
   SavingRun run({1, 4});
   const RecordingObserver whole = run.run();

@@ -195,7 +195,8 @@ void RunResume::load(const TrainableModel& model, ParameterState& parameters, Th
     });
     const std::optional<RankError> told = first_error(comm_, error, kResumeLabel);
     if (!told) {
-      const std::string conversion = point_->reader->conversion_to(parameters.state_tensors());
+      const std::string conversion =
+          point_->reader->conversion_to(model.layout(), parameters.state_tensors());
       if (!conversion.empty() && comm_.world().rank == 0)
         log_warning("{} has the state of another optimizer, which is converted: {}", folder.string(),
                     conversion);
