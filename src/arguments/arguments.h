@@ -110,9 +110,10 @@ struct TrainingArguments : DataArguments {
   std::string pack_weights = "auto";
   std::string offload_optimizer_device = "none";
   std::string offload_param_device = "none";
-  std::string offload_dir;  // once resolved: set if it is used, or may be with fit
-  bool fit = false;         // plan/forms chooses the form of the run
-  std::string fit_memory;   // "" = what is free
+  std::string offload_dir;          // once resolved: set if it is used, or may be with fit
+  bool fit = false;                 // plan/forms chooses the form of the run
+  std::string fit_choice = "best";  // or fastest
+  std::string fit_memory;           // "" = what is free
   std::string fit_disk;
   int64_t aio_block_size = int64_t{1} << 20;
   int64_t aio_queue_depth = 32;

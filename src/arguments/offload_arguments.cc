@@ -61,9 +61,12 @@ void declare_offload_flags(FlagTable* table, TrainingArguments* args) {
       "fit", &args->fit,
       "Choose what memory and disk have room for: optimizer state and weights in memory or on a disk, "
       "when layers are updated, what the backward pass recomputes, and, only if nothing else fits, "
-      "optimizer state in fewer bits. Of what changes the numbers least, the fastest is taken. What is "
-      "given stays as it is; a resumed run keeps its optim and clip_mode. tessera plan --disk shows "
-      "the choice.");
+      "optimizer state or, with LoRA, the weights beside the adapters in fewer bits. Of what changes the "
+      "numbers least, the fastest is taken. What is given stays as it is; a resumed run keeps its optim, "
+      "clip_mode and quantization_bit. tessera plan --disk shows the choice.");
+  table->add_choice("fit_choice", &args->fit_choice, {"best", "fastest"},
+                    "Of what fits, fit takes the fastest of those that change the numbers least (best), or "
+                    "the fastest of all, whatever it rounds.");
   table->add_size("fit_memory", &args->fit_memory, "24GiB",
                   "Memory of a node that fit may use. Defaults to what is free.");
   table->add_size("fit_disk", &args->fit_disk, "80GB",
@@ -95,7 +98,7 @@ void resolve_offload(const FlagTable& table, int64_t world_size, TrainingArgumen
   const bool is_used =
       args->offload_optimizer_device == "nvme" || has_weights || offloads_inputs || args->fit;
   if (!args->fit) {
-    for (const char* name : {"fit_memory", "fit_disk"}) {
+    for (const char* name : {"fit_choice", "fit_memory", "fit_disk"}) {
       if (table.is_set(name)) log_warning("{} has no effect: fit is false", name);
     }
   }

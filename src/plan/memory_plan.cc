@@ -342,8 +342,8 @@ MemoryAlternative sharded(MemoryAlternative alternative) {
   return alternative;
 }
 
-// "5 nodes of one rank would do with these settings", or with the first alternative under which some number
-// of nodes would; "" if there is none.
+// "5 nodes of one rank would do with these settings", or with the first alternative under which some greater
+// number of nodes would; "" if there is none, or none is needed.
 std::string node_advice(const TrainableModel& model, const MemoryRequest& request, int64_t free_bytes,
                         const std::vector<MemoryAlternative>& alternatives) {
   std::vector<MemoryAlternative> candidates;
@@ -354,6 +354,7 @@ std::string node_advice(const TrainableModel& model, const MemoryRequest& reques
   for (const MemoryAlternative& candidate : candidates) {
     const std::optional<int> nodes = nodes_that_fit(model, candidate.request, free_bytes, kMaxAdvisedNodes);
     if (!nodes) continue;
+    if (*nodes == request.num_nodes) return "";
     return fmt::format(
         "{} nodes of {} would do with {}", format_count(*nodes),
         request.local_world_size == 1 ? "one rank" : fmt::format("{} ranks", request.local_world_size),

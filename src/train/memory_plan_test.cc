@@ -239,6 +239,11 @@ TEST_F(MemoryPlanTest, SaysHowManyNodesWouldDoWithOtherSettings) {
                         "gather_schedule per_layer"));
   EXPECT_THAT(memory_refusal(larger_, wide, 1000, alternatives),
               HasSubstr("; no setting and no number of nodes makes it fit: use a smaller model"));
+  // With them one node does.
+  const int64_t enough = needed_bytes(larger_, narrow);
+  EXPECT_THAT(
+      memory_refusal(larger_, wide, enough, alternatives),
+      testing::EndsWith("; with per_device_train_batch_size 1 it would take " + format_bytes(enough)));
 }
 
 TEST_F(MemoryPlanTest, NodesUpdateAfterThePass) {

@@ -5,8 +5,12 @@
 #include <array>
 #include <cmath>
 
+#include "arguments/lora_arguments.h"
 #include "arguments/quantization_arguments.h"
 #include "expect_error.h"
+#include "model/families.h"
+#include "ops/cpu_ops.h"
+#include "platform/memory_info.h"
 #include "support/saving_run.h"
 
 namespace tessera {
@@ -117,6 +121,54 @@ TEST(QuantizedBase, ResumedInAnotherFormSaysSo) {
   const RecordingObserver seen = run.run();
   EXPECT_EQ(seen.resumed_step, 3);
   EXPECT_EQ(seen.differences, "quantization_bit 8 -> 4");
+}
+
+// --fit takes the form that memory has room for, and a resumed run keeps it.
+TEST(QuantizedBase, FitQuantisesOnlyIfNeedBe) {
+#if defined(TESSERA_ASAN) || defined(TESSERA_TSAN)
+  GTEST_SKIP() << "sanitizers keep memory of their own";
+#endif
+  ModelConfig config = tiny_config();
+  config.hidden_size = 512;
+  config.intermediate_size = 2048;
+  config.head_dim = 128;
+  const BaseForm plain = {"plain", std::nullopt};
+  SavingRun run({}, config);
+  set_form(plain, &run.args);
+  run.args.bnb_4bit_use_double_quant.reset();
+  run.args.dtype = "bfloat16";
+  run.args.fit = true;
+  run.args.offload_dir = run.folder() / "offload";
+  run.args.given.insert("offload_param_device");  // in memory
+  const auto taken = [](const SavingRun& of) {
+    return read_json(of.output() / "training_args.json")["quantization_bit"];
+  };
+  run.run();
+  EXPECT_TRUE(taken(run).is_null());
+  SavingRun fitted = run;
+  fitted.args.output_dir = run.folder() / "fitted";
+  ThreadPool pool(1);
+  const auto ops = make_cpu_ops(pool);
+  ModelConfig adapted = config;
+  adapted.lora = lora_config_of(run.args);
+  const int64_t plain_bytes = make_model(adapted, DType::kBF16, *ops)->frozen_bytes();
+  fitted.args.fit_memory = fmt::format("{}B", resident_bytes() + plain_bytes);
+  const RecordingObserver seen = fitted.run();
+  EXPECT_EQ(taken(fitted), 8);
+  SavingRun given = fitted;
+  given.args.output_dir = run.folder() / "given";
+  given.args.fit = false;
+  given.args.quantization_bit = 8;
+  given.run();
+  EXPECT_EQ(read_tensors(fitted.output() / "adapter_model.safetensors"),
+            read_tensors(given.output() / "adapter_model.safetensors"));
+
+  SavingRun resumed = fitted;
+  resumed.args.fit_memory.clear();
+  resumed.interrupt_at(3, "resumed");
+  resumed.args.resume_from_checkpoint = "true";
+  EXPECT_EQ(resumed.run().differences, "");
+  EXPECT_EQ(taken(resumed), 8);
 }
 
 // Quantising, and the products of rows, know nothing of ranks: only sums of gradients are added up otherwise.

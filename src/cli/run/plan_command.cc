@@ -103,6 +103,7 @@ class PlanCommand : public Command {
                       "offload_optimizer_device",
                       "offload_dir",
                       "fit",
+                      "fit_choice",
                       "fit_memory",
                       "fit_disk",
                       "finetuning_type",
@@ -175,8 +176,9 @@ class PlanCommand : public Command {
     table->add_size(
         "disk", &disk_, "80GB",
         "Room on the disk of offload_dir: shows the forms of the run that fit into memory and disk "
-        "(optimizer state in fewer bits or on the disk, weights on the disk, update in the "
-        "backward pass, recomputation), with what each costs, and the flags of the best. What is "
+        "(optimizer state in fewer bits or on the disk, weights on the disk or, beside adapters, in fewer "
+        "bits, update in the backward pass, recomputation), with what each costs, and the flags of the best. "
+        "What is "
         "given stays as it is. --fit does the same with what is free on this machine's disk.");
     table->add(
         "network_gbps", &network_gbps_,
@@ -389,8 +391,8 @@ class PlanCommand : public Command {
     // For the rows of a step: the combinations have other numbers of ranks, so that what is said about one
     // rank would mislead.
     int64_t world_size = 1;
-    if (args_.optimizer_in_backward) {  // for which the number of ranks matters: one, unless others are asked
-                                        // for
+    // One rank, unless others are asked for: their number matters here.
+    if (args_.optimizer_in_backward) {
       options.num_nodes = options.num_nodes.value_or(1);
       options.local_world_size = options.local_world_size.value_or(1);
       world_size = int64_t{*options.num_nodes} * *options.local_world_size;

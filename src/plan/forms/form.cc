@@ -16,7 +16,10 @@ class SettingsOf {
  public:
   explicit SettingsOf(TrainingArguments* args) { declare_training_flags(&table_, args); }
 
-  std::string get(const char* flag) const { return table_.find(flag)->get().at(0); }
+  std::string get(const char* flag) const {
+    const std::vector<std::string> values = table_.find(flag)->get();
+    return values.empty() ? "none" : values.front();
+  }
   void set(const FormSetting& setting) { table_.set(*table_.find(setting.flag), {setting.value}, "form"); }
   const FlagTable& unset() const { return defaults_; }
 
@@ -31,8 +34,13 @@ bool means(const std::string& value, const char* other) {
 }
 
 // Without clipping, its norm does not matter; the gradients of adapters are small; a file holds one value per
-// element.
+// element; weights that are trained are not quantised. The other names of quantization_bit leave its choice
+// to what they say.
 bool makes_sense(const TrainingArguments& args, FormAxis axis, size_t choice) {
+  if (axis == FormAxis::kBase) {
+    if (args.given.contains("load_in_8bit") || args.given.contains("load_in_4bit")) return false;
+    return choice == 0 || args.finetuning_type == "lora";
+  }
   if (axis == FormAxis::kState) return choice == 0 || is_elementwise(state_tensors_of(args));
   if (axis != FormAxis::kUpdate) return true;
   return choice == 0 ||
@@ -59,6 +67,9 @@ const std::array<std::vector<FormChoice>, kNumFormAxes>& form_choices() {
        {"selective", {{"gradient_checkpointing", "true"}, {"gradient_checkpointing_mode", "selective"}}},
        {"full", {{"gradient_checkpointing", "true"}, {"gradient_checkpointing_mode", "full"}}},
        {"disk", {{"gradient_checkpointing", "true"}, {"gradient_checkpointing_mode", "offload"}}}},
+      {{"bf16", {{"quantization_bit", "none"}}, 0},
+       {"int8", {{"quantization_bit", "8"}}, 1},
+       {"nf4", {{"quantization_bit", "4"}}, 2}},
   }};
   return choices;
 }
@@ -69,9 +80,12 @@ const FormChoice* Form::choice(FormAxis axis) const {
   return &form_choices()[static_cast<size_t>(axis)][static_cast<size_t>(index)];
 }
 
-std::array<int, 2> Form::changes() const {
-  const FormChoice *optimizer = choice(FormAxis::kOptimizer), *update = choice(FormAxis::kUpdate);
-  return {optimizer ? optimizer->change : 0, update ? update->change : 0};
+std::array<int, 3> Form::changes() const {
+  const auto change = [this](FormAxis axis) {
+    const FormChoice* of_axis = choice(axis);
+    return of_axis ? of_axis->change : 0;
+  };
+  return {change(FormAxis::kBase), change(FormAxis::kOptimizer), change(FormAxis::kUpdate)};
 }
 
 std::vector<Form> forms_of(const TrainingArguments& args) {

@@ -12,8 +12,9 @@
 
 namespace tessera {
 
-enum class FormAxis : size_t { kOptimizer, kState, kWeights, kUpdate, kActivations };
-inline constexpr size_t kNumFormAxes = 5;
+// kBase: how many bits the weights beside adapters have.
+enum class FormAxis : size_t { kOptimizer, kState, kWeights, kUpdate, kActivations, kBase };
+inline constexpr size_t kNumFormAxes = 6;
 
 struct FormSetting {
   const char* flag;
@@ -37,8 +38,9 @@ struct Form {
 
   int at(FormAxis axis) const { return choices[static_cast<size_t>(axis)]; }
   const FormChoice* choice(FormAxis axis) const;  // nullptr as given
-  // Changes of the numbers: rounded moments, then another norm for clipping. Compared in this order.
-  std::array<int, 2> changes() const;
+  // Changes of the numbers: rounded weights beside adapters, rounded moments, another norm for clipping.
+  // Compared in this order.
+  std::array<int, 3> changes() const;
   auto operator<=>(const Form&) const = default;
 };
 

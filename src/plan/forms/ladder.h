@@ -57,7 +57,12 @@ struct Ladder {
   // The one to take: of the rungs that fit those that change the numbers least, of these the fastest, and of
   // equally fast ones the first.
   std::optional<size_t> best;
+  // Of the rungs that fit the fastest, and of those that are within about 1 % of it the one that changes the
+  // numbers least.
+  std::optional<size_t> fastest;
 
+  // The one of the two that fit_choice asks for.
+  std::optional<size_t> taken() const { return args.fit_choice == "fastest" ? fastest : best; }
   // Rungs that fit, without those that no one needs: for which there is one that is as fast, changes the
   // numbers no more and takes at most a tenth more memory. The fastest first; the best one is among them.
   std::vector<size_t> worth_having() const;
@@ -79,7 +84,7 @@ std::optional<Ladder> plan_lora_ladder(const LadderRequest& request);
 
 // "--optim adamw_8bit --gradient_checkpointing (17.1 GiB of memory, 64.2 GiB of disk)".
 std::string rung_text(const Ladder& ladder, size_t rung);
-// What was chosen and why; there is a best rung.
+// What is taken and why; there is a rung that fits.
 std::string choice_text(const Ladder& ladder);
 // Why nothing fits and what would; `lora` is what adapters need.
 std::string ladder_refusal(const Ladder& ladder, const std::optional<Ladder>& lora);

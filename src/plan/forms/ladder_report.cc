@@ -18,8 +18,25 @@ const char* lacks(const Rung& rung) {
   return rung.fits_memory ? "disk" : rung.fits_disk ? "memory" : "both";
 }
 
-std::string rung_columns(const std::array<std::string, kNumFormAxes>& words, const std::string& memory,
-                         const std::string& disk, const std::string& step, const std::string& last) {
+// The axes of the table. Adapters are updated after the backward pass, other weights are not quantised.
+std::array<FormAxis, 5> shown_axes(const Ladder& ladder) {
+  const bool is_lora = ladder.args.finetuning_type == "lora";
+  return {FormAxis::kOptimizer, FormAxis::kState, FormAxis::kWeights,
+          is_lora ? FormAxis::kBase : FormAxis::kUpdate, FormAxis::kActivations};
+}
+
+std::array<std::string, kNumFormAxes> words_of(const Ladder& ladder, const Rung& rung) {
+  auto words = form_words(rung.form);
+  std::string& base = words[static_cast<size_t>(FormAxis::kBase)];
+  if (base == "bf16" && ladder.args.training_dtype() == DType::kF32) base = "f32";
+  return words;
+}
+
+std::string rung_columns(const Ladder& ladder, const std::array<std::string, kNumFormAxes>& by_axis,
+                         const std::string& memory, const std::string& disk, const std::string& step,
+                         const std::string& last) {
+  std::vector<std::string> words;
+  for (const FormAxis axis : shown_axes(ladder)) words.push_back(by_axis[static_cast<size_t>(axis)]);
   return fmt::format("{:<6} {:<7}{:<8}{:<9}{:<9} {:>9} {:>9} {:>6} {:>6}\n", words[0], words[1], words[2],
                      words[3], words[4], memory, disk, step, last);
 }
@@ -27,7 +44,7 @@ std::string rung_columns(const std::array<std::string, kNumFormAxes>& words, con
 std::string rung_line(const Ladder& ladder, size_t index, const std::string& last) {
   const Rung& rung = ladder.rungs[index];
   return (ladder.best == index ? "best " : "     ") +
-         rung_columns(form_words(rung.form), format_bytes(rung.memory_bytes),
+         rung_columns(ladder, words_of(ladder, rung), format_bytes(rung.memory_bytes),
                       rung.disk_bytes == 0 ? "-" : format_bytes(rung.disk_bytes),
                       three_digits(rung.time.step_s()), last);
 }
@@ -48,12 +65,18 @@ std::string wrapped(const std::vector<std::string>& words, size_t indent) {
 // What the form changes in the numbers of a run, if anything.
 std::string numbers_text(const Form& form) {
   const FormChoice *optimizer = form.choice(FormAxis::kOptimizer), *update = form.choice(FormAxis::kUpdate);
+  const FormChoice* base = form.choice(FormAxis::kBase);
   std::vector<std::string> changes;
+  if (base && base->change > 0) changes.push_back(fmt::format("frozen weights in {}", base->word));
   if (optimizer && optimizer->change > 0) changes.push_back(fmt::format("{} moments", optimizer->word));
   if (update && update->change > 0)
     changes.push_back(
         fmt::format("clipping by the norm of the {}", update->change == 1 ? "step before" : "layer"));
   return changes.empty() ? "those of the exact form" : fmt::format("{}", fmt::join(changes, ", "));
+}
+
+nlohmann::ordered_json index_json(const std::optional<size_t>& rung) {
+  return rung ? nlohmann::ordered_json(*rung) : nlohmann::ordered_json();
 }
 
 size_t least(const Ladder& ladder, auto figure) {
@@ -76,20 +99,21 @@ std::string rung_text(const Ladder& ladder, size_t rung) {
 }
 
 std::string choice_text(const Ladder& ladder) {
-  const Rung& best = ladder.rungs[*ladder.best];
-  const auto num_fitting = std::ranges::count_if(ladder.rungs, [](const Rung& rung) { return rung.fits(); });
-  return fmt::format(
-      "{}, about {} s a step: of {} that fit, the fastest of those that change the numbers least ({})",
-      rung_text(ladder, *ladder.best), three_digits(best.time.step_s()), format_count(num_fitting, "form"),
-      numbers_text(best.form));
+  const size_t taken = *ladder.taken();
+  const Rung& rung = ladder.rungs[taken];
+  const auto num_fitting = std::ranges::count_if(ladder.rungs, [](const Rung& of) { return of.fits(); });
+  return fmt::format("{}, about {} s a step: of {} that fit, the fastest{} ({})", rung_text(ladder, taken),
+                     three_digits(rung.time.step_s()), format_count(num_fitting, "form"),
+                     ladder.args.fit_choice == "fastest" ? "" : " of those that change the numbers least",
+                     numbers_text(rung.form));
 }
 
 std::string form_advice(const LadderRequest& request) {
   const Ladder ladder = plan_ladder(request);
-  if (ladder.best) return "; --fit would take " + rung_text(ladder, *ladder.best);
+  if (ladder.best) return "; --fit would take " + rung_text(ladder, *ladder.taken());
   const std::optional<Ladder> lora = plan_lora_ladder(request);
   if (!lora || !lora->best) return "";
-  return "; --peft lora would fit with " + rung_text(*lora, *lora->best);
+  return "; --peft lora would fit with " + rung_text(*lora, *lora->taken());
 }
 
 std::string ladder_refusal(const Ladder& ladder, const std::optional<Ladder>& lora) {
@@ -112,7 +136,7 @@ std::string ladder_refusal(const Ladder& ladder, const std::optional<Ladder>& lo
     }
   }
   if (lora && lora->best) {
-    text += "; adapters fit: --peft lora with " + rung_text(*lora, *lora->best);
+    text += "; adapters fit: --peft lora with " + rung_text(*lora, *lora->taken());
   }
   return text;
 }
@@ -122,10 +146,11 @@ std::string ladder_text(const Ladder& ladder) {
       fmt::format("limits   {} of memory, {} of disk at {} GB/s\n", format_bytes(ladder.memory_bytes),
                   format_bytes(ladder.free_disk_bytes), three_digits(ladder.disk_gb_per_s));
   const std::vector<size_t> fitting = ladder.worth_having(), others = ladder.out_of_reach();
-  const std::array<std::string, kNumFormAxes> head = {"optim", "state", "weights", "update", "outputs"};
+  const std::array<std::string, kNumFormAxes> head = {"optim",  "state",   "weights",
+                                                      "update", "outputs", "base"};
   if (!fitting.empty()) {
     const double fastest_s = ladder.rungs[fitting.front()].time.step_s();
-    text += "fits\n     " + rung_columns(head, "memory", "disk", "step s", "times");
+    text += "fits\n     " + rung_columns(ladder, head, "memory", "disk", "step s", "times");
     for (size_t i = 0; i < fitting.size(); ++i) {
       if (i >= kMostShown && fitting[i] != ladder.best) continue;
       text += rung_line(ladder, fitting[i],
@@ -133,27 +158,27 @@ std::string ladder_text(const Ladder& ladder) {
     }
   }
   if (!others.empty()) {
-    text += "does not fit\n     " + rung_columns(head, "memory", "disk", "step s", "lacks");
+    text += "does not fit\n     " + rung_columns(ladder, head, "memory", "disk", "step s", "lacks");
     for (size_t i = 0; i < std::min(others.size(), kMostUnreached); ++i) {
       text += rung_line(ladder, others[i], lacks(ladder.rungs[others[i]]));
     }
   }
   if (!ladder.best) return text;
-  const Rung& best = ladder.rungs[*ladder.best];
+  const Rung& taken = ladder.rungs[*ladder.taken()];
   const auto add_flags = [&](const char* name, size_t rung) {
     const std::vector<std::string> flags = form_flags(ladder.args, ladder.rungs[rung].form);
     text += fmt::format("{:<9}", name) + (flags.empty() ? "these settings\n" : wrapped(flags, 9));
     text += fmt::format("         numbers: {}\n", numbers_text(ladder.rungs[rung].form));
   };
   add_flags("best", *ladder.best);
-  if (fitting.front() != *ladder.best) add_flags("fastest", fitting.front());
-  const int64_t left = ladder.free_disk_bytes - best.disk_bytes_with(ladder.model_bytes);
+  if (*ladder.fastest != *ladder.best) add_flags("fastest", *ladder.fastest);
+  const int64_t left = ladder.free_disk_bytes - taken.disk_bytes_with(ladder.model_bytes);
   text += fmt::format("disk     {} in offload_dir, {} for the model;\n         room for {} of {}\n",
-                      format_bytes(best.disk_bytes), format_bytes(ladder.model_bytes),
+                      format_bytes(taken.disk_bytes), format_bytes(ladder.model_bytes),
                       format_count(left / ladder.checkpoint_bytes, "checkpoint"),
                       format_bytes(ladder.checkpoint_bytes));
-  return text + fmt::format("time     {} s a step\n", three_digits(best.time.step_s())) +
-         indented(step_time_text(best.time));
+  return text + fmt::format("time     {} s a step\n", three_digits(taken.time.step_s())) +
+         indented(step_time_text(taken.time));
 }
 
 std::string ladder_json(const Ladder& ladder) {
@@ -161,31 +186,30 @@ std::string ladder_json(const Ladder& ladder) {
   nlohmann::ordered_json forms = nlohmann::ordered_json::array();
   for (size_t i = 0; i < ladder.rungs.size(); ++i) {
     const Rung& rung = ladder.rungs[i];
-    const auto words = form_words(rung.form);
+    const auto words = words_of(ladder, rung);
     forms.push_back({{"optimizer", words[0]},
                      {"state", words[1]},
                      {"weights", words[2]},
                      {"update", words[3]},
                      {"outputs", words[4]},
+                     {"base", words[5]},
                      {"flags", form_flags(ladder.args, rung.form)},
                      {"memory_bytes", rung.memory_bytes},
                      {"disk_bytes", rung.disk_bytes},
                      {"discarded_disk_bytes", rung.discarded_disk_bytes},
                      {"fits", rung.fits()},
                      {"lacks", lacks(rung)},
-                     {"rounds_moments", rung.form.changes()[0] > 0},
-                     {"clips_differently", rung.form.changes()[1] > 0},
+                     {"rounds_base", rung.form.changes()[0] > 0},
+                     {"rounds_moments", rung.form.changes()[1] > 0},
+                     {"clips_differently", rung.form.changes()[2] > 0},
                      {"worth_having", std::ranges::find(fitting, i) != fitting.end()},
                      {"time", step_time_json(rung.time)}});
   }
   const nlohmann::ordered_json out = {
-      {"memory_bytes", ladder.memory_bytes},
-      {"free_disk_bytes", ladder.free_disk_bytes},
-      {"disk_gb_per_s", ladder.disk_gb_per_s},
-      {"model_bytes", ladder.model_bytes},
-      {"checkpoint_bytes", ladder.checkpoint_bytes},
-      {"best", ladder.best ? nlohmann::ordered_json(*ladder.best) : nlohmann::ordered_json()},
-      {"forms", forms}};
+      {"memory_bytes", ladder.memory_bytes},         {"free_disk_bytes", ladder.free_disk_bytes},
+      {"disk_gb_per_s", ladder.disk_gb_per_s},       {"model_bytes", ladder.model_bytes},
+      {"checkpoint_bytes", ladder.checkpoint_bytes}, {"best", index_json(ladder.best)},
+      {"fastest", index_json(ladder.fastest)},       {"forms", forms}};
   return out.dump(2) + "\n";
 }
 

@@ -12,6 +12,8 @@
 #include <random>
 #include <sstream>
 
+#include "arguments/lora_arguments.h"
+#include "arguments/quantization_arguments.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "formats/huggingface/model_config.h"
@@ -19,6 +21,7 @@
 namespace tessera {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
@@ -56,7 +59,10 @@ LadderRequest request_of(std::vector<std::string> words, const Limits& limits, c
   if (config.vocab_size == 0) config.vocab_size = 32000;
   JobSize job;
   job.max_row_tokens = job.mean_row_tokens = 512;
-  return ladder_request(parsed(words, limits.local_world_size), config, cluster, 1, job, limits.disk_bytes);
+  const TrainingArguments args = parsed(words, limits.local_world_size);
+  config.lora = lora_config_of(args);
+  config.base_quantization = base_quantization_of(args);
+  return ladder_request(args, config, cluster, 1, job, limits.disk_bytes);
 }
 
 std::vector<std::string> words_of(const Ladder& ladder) {
@@ -67,28 +73,32 @@ std::vector<std::string> words_of(const Ladder& ladder) {
 
 TEST(Form, AnAmpleMachineTakesTheExactFormInMemory) {
   const Ladder ladder = plan_ladder(request_of({}, {}));
-  EXPECT_THAT(words_of(ladder), ElementsAre("exact", "memory", "memory", "after", "kept"));
+  EXPECT_THAT(words_of(ladder), ElementsAre("exact", "memory", "memory", "after", "kept", "bf16"));
   EXPECT_TRUE(form_flags(ladder.args, ladder.rungs[*ladder.best].form).empty());
   EXPECT_EQ(ladder.rungs[*ladder.best].disk_bytes, 0);
 }
 
 // Every form of the table comes back from its flags, with the memory that the ladder says.
 TEST(Form, FlagsParseBackIntoTheSamePlan) {
-  const LadderRequest request = request_of({}, {.memory_bytes = 4 * kGiB});
-  const Ladder ladder = plan_ladder(request);
-  EXPECT_GT(ladder.rungs.size(), 100u);
-  for (const Rung& rung : ladder.rungs) {
-    std::vector<std::string> words = form_flags(ladder.args, rung.form);
-    SCOPED_TRACE(fmt::format("{}", fmt::join(words, " ")));
-    words.insert(words.end(), {"--max_length 512", "--per_device_train_batch_size 2"});
-    const TrainingArguments args = parsed(words);
-    TrainingArguments chosen = with_form(request.args, rung.form, 1);
-    EXPECT_EQ(training_arguments_json(args), training_arguments_json(chosen));
-    ClusterShape cluster;
-    cluster.node_memory_bytes = 4 * kGiB;
-    const RunForecast forecast = forecast_run(args, request.config, cluster, 1);
-    EXPECT_EQ(forecast.refusal.empty(), rung.fits_memory);
-    EXPECT_EQ(forecast.disk.offload_bytes, rung.disk_bytes);
+  for (const char* type : {"--finetuning_type full", "--finetuning_type lora"}) {
+    const LadderRequest request = request_of({type}, {.memory_bytes = 4 * kGiB});
+    const Ladder ladder = plan_ladder(request);
+    EXPECT_GT(ladder.rungs.size(), 60u);
+    for (const Rung& rung : ladder.rungs) {
+      std::vector<std::string> words = form_flags(ladder.args, rung.form);
+      SCOPED_TRACE(fmt::format("{}", fmt::join(words, " ")));
+      words.insert(words.end(), {type, "--max_length 512", "--per_device_train_batch_size 2"});
+      const TrainingArguments args = parsed(words);
+      TrainingArguments chosen = with_form(request.args, rung.form, 1);
+      EXPECT_EQ(training_arguments_json(args), training_arguments_json(chosen));
+      ClusterShape cluster;
+      cluster.node_memory_bytes = 4 * kGiB;
+      ModelConfig config = request.config;
+      config.base_quantization = base_quantization_of(args);
+      const RunForecast forecast = forecast_run(args, config, cluster, 1);
+      EXPECT_EQ(forecast.refusal.empty(), rung.fits_memory);
+      EXPECT_EQ(forecast.disk.offload_bytes, rung.disk_bytes);
+    }
   }
 }
 
@@ -152,7 +162,7 @@ TEST(Form, WhatIsGivenStaysAsItIs) {
     EXPECT_EQ(form_words(rung.form)[static_cast<size_t>(FormAxis::kUpdate)], "layer");
   }
   for (const Rung& rung : plan_ladder(request_of({"--max_grad_norm 0"}, small)).rungs) {
-    EXPECT_EQ(rung.form.changes()[1], 0) << "without clipping, its norm is of no use";
+    EXPECT_EQ(rung.form.changes()[2], 0) << "without clipping, its norm is of no use";
   }
   for (const Rung& rung : plan_ladder(request_of({"--merge_micro_batches never"}, small)).rungs) {
     EXPECT_EQ(form_words(rung.form)[static_cast<size_t>(FormAxis::kUpdate)], "after");
@@ -197,7 +207,10 @@ TEST(Ladder, ChoosesTheFastestOfWhatChangesTheNumbersLeast) {
     }
     if (!ladder.best) continue;
     EXPECT_TRUE(std::ranges::find(shown, *ladder.best) != shown.end());
-    EXPECT_TRUE(std::ranges::is_sorted(shown, {}, [&](size_t i) { return ladder.rungs[i].time.step_s(); }));
+    EXPECT_EQ(ladder.fastest, shown.front());
+    for (size_t i = 1; i < shown.size(); ++i) {
+      EXPECT_GT(ladder.rungs[shown[i]].time.step_s(), 0.98 * ladder.rungs[shown[i - 1]].time.step_s());
+    }
     Limits more = limits;
     (round % 2 == 0 ? more.memory_bytes : more.disk_bytes) *= 2;
     const Ladder larger = plan_ladder(request_of({}, more));
@@ -223,11 +236,23 @@ TEST(Ladder, SaysWhatTheLeastTakesAndThatAdaptersFit) {
   LadderRequest larger = request;
   larger.free_disk_bytes = 8 * kGiB;
   EXPECT_THAT(form_advice(larger), HasSubstr("; --fit would take --"));
+  const LadderRequest adapters = request_of({"--finetuning_type lora"},
+                                            {.memory_bytes = 10 * kGiB, .disk_bytes = 4 * kGiB}, "llama3-8b");
+  EXPECT_THAT(form_advice(adapters),
+              AllOf(HasSubstr("; --fit would take "), HasSubstr(" --quantization_bit 8 ")));
+  EXPECT_THAT(form_advice(request_of({}, {10 * kGiB, 4 * kGiB}, "llama3-8b")),
+              AllOf(HasSubstr("; --peft lora would fit with "), HasSubstr(" --quantization_bit 8 ")));
 }
 
 TEST(Ladder, IsShownIn80ColumnsAndAsJson) {
-  for (const int64_t memory_mib : {300, 1200, 3000, 64000}) {
-    const Ladder ladder = plan_ladder(request_of({}, {memory_mib << 20, 4 * kGiB}));
+  for (const auto& [memory_mib, type] : {std::pair<int64_t, const char*>{300, "full"},
+                                         {1200, "full"},
+                                         {3000, "full"},
+                                         {64000, "full"},
+                                         {300, "lora"},
+                                         {64000, "lora"}}) {
+    const Ladder ladder =
+        plan_ladder(request_of({fmt::format("--finetuning_type {}", type)}, {memory_mib << 20, 4 * kGiB}));
     const std::string text = ladder_text(ladder);
     std::istringstream lines(text);
     for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80u) << line;
@@ -239,6 +264,56 @@ TEST(Ladder, IsShownIn80ColumnsAndAsJson) {
       EXPECT_EQ(out["forms"][*ladder.best]["fits"], true);
       EXPECT_EQ(out["forms"][*ladder.best]["lacks"], "");
     }
+  }
+}
+
+// The weights beside adapters of 8 billion parameters: in bfloat16 where they fit, in fewer bits where not.
+TEST(Ladder, WeightsBesideAdaptersAreRoundedOnlyIfNeedBe) {
+  const auto with = [&](std::vector<std::string> words, int64_t memory_gib) {
+    words.insert(words.end(), {"--finetuning_type lora", "--offload_param_device none"});
+    return plan_ladder(request_of(words, {memory_gib * kGiB, 80'000'000'000}, "llama3-8b"));
+  };
+  for (const auto& [memory_gib, base] :
+       {std::pair<int64_t, const char*>{24, "bf16"}, {12, "int8"}, {8, "nf4"}}) {
+    SCOPED_TRACE(memory_gib);
+    const Ladder ladder = with({}, memory_gib);
+    ASSERT_TRUE(ladder.best);
+    EXPECT_EQ(words_of(ladder).back(), base);
+    EXPECT_EQ(words_of(ladder).front(), "exact");
+    EXPECT_THAT(ladder_text(ladder), HasSubstr("optim  state  weights base     outputs"));
+    EXPECT_EQ(ladder.rungs[*ladder.best].form.changes()[0] > 0,
+              testing::Value(choice_text(ladder), HasSubstr("frozen weights in ")));
+  }
+  for (const auto& [flag, base] : {std::pair{"--quantization_bit 4", "nf4"},
+                                   {"--quantization_bit 8", "int8"},
+                                   {"--quantization_bit none", "bf16"},
+                                   {"--load_in_4bit", "given"}}) {
+    SCOPED_TRACE(flag);
+    const Ladder ladder = with({flag}, 24);
+    ASSERT_FALSE(ladder.rungs.empty());
+    for (const Rung& rung : ladder.rungs) {
+      EXPECT_EQ(form_words(rung.form).back(), base);
+      EXPECT_THAT(form_flags(ladder.args, rung.form), Not(testing::Contains(HasSubstr("--quantization"))));
+    }
+  }
+}
+
+// Integer products take half as long as those of bfloat16.
+TEST(Ladder, TheFastestIsTakenWhereItIsAskedFor) {
+  LadderRequest request = request_of({"--finetuning_type lora"}, {}, "llama3-8b");
+  request.rates = rates_of_instance({.num_cores = 2, .clock_ghz = 3, .avx512_bf16 = true});
+  const Ladder ladder = plan_ladder(request);
+  EXPECT_EQ(ladder.taken(), ladder.best);
+  EXPECT_EQ(words_of(ladder).back(), "bf16");
+  EXPECT_EQ(form_words(ladder.rungs[*ladder.fastest].form).back(), "int8");
+  EXPECT_THAT(ladder_text(ladder), HasSubstr("fastest  --quantization_bit 8\n"));
+  request.args.fit_choice = "fastest";
+  const Ladder fastest = plan_ladder(request);
+  EXPECT_EQ(fastest.taken(), fastest.fastest);
+  EXPECT_EQ(fastest.fastest, ladder.fastest);
+  EXPECT_THAT(choice_text(fastest), HasSubstr("the fastest (frozen weights in int8)"));
+  for (const Rung& rung : fastest.rungs) {
+    EXPECT_GE(rung.time.step_s(), 0.98 * fastest.rungs[*fastest.fastest].time.step_s());
   }
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "arguments/offload_arguments.h"
+#include "arguments/quantization_arguments.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -14,8 +15,32 @@
 namespace tessera {
 namespace {
 
-// Settings that change the numbers of a run: a resumed one keeps its own.
-constexpr const char* kKeptOnResume[] = {"optim", "clip_mode"};
+// Settings that change the numbers of a run: a resumed one keeps its own. Those of one group belong together:
+// with one of them given, none is kept.
+const std::vector<std::vector<const char*>> kKeptOnResume = {
+    {"optim"},
+    {"clip_mode"},
+    {"quantization_bit", "load_in_8bit", "load_in_4bit", "bnb_4bit_use_double_quant"}};
+
+// As a flag takes it.
+std::string value_text(const Json& setting) {
+  return setting.is_null() ? "none" : setting.is_string() ? setting.get<std::string>() : setting.dump();
+}
+
+// `args` with what the run that is resumed had, as if it were given.
+void keep_settings(const Json& then, const std::string& origin, TrainingArguments* args) {
+  FlagTable table;
+  declare_training_flags(&table, args);
+  for (const std::vector<const char*>& group : kKeptOnResume) {
+    if (std::ranges::any_of(group, [&](const char* name) { return args->given.contains(name); })) continue;
+    for (const char* name : group) {
+      const auto value = then.find(name);
+      if (value == then.end()) continue;
+      table.set(*table.find(name), {value_text(*value)}, origin);
+      args->given.insert(name);
+    }
+  }
+}
 
 }  // namespace
 
@@ -51,15 +76,7 @@ void choose_form(RunSetup& setup, const BatchPlanOptions& batch, const DataFacts
   // Snapshots in memory are of one optimizer.
   if (args.peer_snapshot_steps > 0) args.given.insert("optim");
   if (*setup.resume) {
-    const Json& then = setup.resume->record().arguments;
-    FlagTable table;
-    declare_training_flags(&table, &args);
-    for (const char* name : kKeptOnResume) {
-      const auto value = then.find(name);
-      if (value == then.end() || !value->is_string() || args.given.contains(name)) continue;
-      table.set(*table.find(name), {value->get<std::string>()}, setup.resume->checkpoint_parent().string());
-      args.given.insert(name);
-    }
+    keep_settings(setup.resume->record().arguments, setup.resume->checkpoint_parent().string(), &args);
   }
   const int64_t free_bytes = -setup.comm.max(-machine_facts(setup).free_bytes, label);
   const int64_t disk_bytes = -setup.comm.max(-free_disk_bytes(args.offload_dir), label);
@@ -75,12 +92,13 @@ void choose_form(RunSetup& setup, const BatchPlanOptions& batch, const DataFacts
     if (!ladder.best) {
       fail(ExitCode::kBadConfig, "fit: {}", ladder_refusal(ladder, plan_lora_ladder(request)));
     }
-    form = ladder.rungs[*ladder.best].form;
+    form = ladder.rungs[*ladder.taken()].form;
     log_info("fit: {}", choice_text(ladder));
   });
   if (const auto told = first_error(setup.comm, error, label)) fail(told->code, "{}", told->message);
   args = with_form(args, setup.comm.broadcast(form, 0, label), setup.world().world_size);
   args.fit = true;
+  setup.set_base_quantization(base_quantization_of(args));
   setup.record.arguments = Json::parse(training_arguments_json(args));
 }
 

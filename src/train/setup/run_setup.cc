@@ -86,6 +86,13 @@ void RunSetup::open_model(const OpsFactory& make_ops) {
   plan.peak = peak->at_start();
 }
 
+void RunSetup::set_base_quantization(Quantization quantization) {
+  ModelConfig config = model->config();
+  if (config.base_quantization == quantization) return;
+  config.base_quantization = quantization;
+  model = make_model(config, args.training_dtype(), *clocked_ops);
+}
+
 void RunSetup::open_choices() {
   if (!args.evaluates() || args.eval_choices.empty()) return;
   const Tokenizer tokenizer = Tokenizer::open(tokenizer_folder(args));

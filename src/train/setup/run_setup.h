@@ -39,6 +39,8 @@ struct RunSetup {
 
   const World& world() const { return comm.world(); }
   bool is_root() const { return world().rank == 0; }
+  // Before weights are loaded: the weights beside adapters get this form.
+  void set_base_quantization(Quantization quantization);
 
   Stopwatch since_start;
   TrainingArguments args;  // with what --fit has chosen and what a resumed run keeps
