@@ -242,7 +242,8 @@ class DeepSpeedMerge {
     return *device == "nvme";
   }
 
-  // Layers are streamed once per pass, so that each must be updated in the backward pass.
+  // Layers are streamed once per pass, so that each must be updated in the backward pass, unless they are not
+  // trained.
   void prepare_offload_param() {
     constexpr const char* kKey = "zero_optimization.offload_param.device";
     if (world_size_ > 1) {
@@ -251,6 +252,7 @@ class DeepSpeedMerge {
                           "the ranks, and offload_optimizer may be on nvme",
                           world_size_));
     }
+    if (args_->finetuning_type == "lora") return;
     if (!table_.is_set("optimizer_in_backward")) {
       args_->optimizer_in_backward = true;
       note("optimizer_in_backward", fmt::format("{} nvme", kKey));

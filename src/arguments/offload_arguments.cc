@@ -42,8 +42,9 @@ void declare_offload_flags(FlagTable* table, TrainingArguments* args) {
       "offload_param_device", &args->offload_param_device, {"none", "cpu", "nvme"},
       "Where the weights of decoder layers are kept: in memory (none, cpu) or in a file in offload_dir "
       "(nvme). With nvme, memory holds embedding, head, the layer in use and its neighbours; the next layer "
-      "is read, and the last one written back, while this one is computed. Requires optimizer_in_backward "
-      "and a single rank. The result is the same.");
+      "is read, and the last one written back, while this one is computed. Requires a single rank and, "
+      "unless "
+      "adapters are trained, optimizer_in_backward. The result is the same.");
   Flag& folder =
       table->add("offload_dir", &args->offload_dir,
                  "Folder for what is kept on a disk; a fast local one. Its files have no names while they "
@@ -80,16 +81,17 @@ void resolve_offload(const FlagTable& table, int64_t world_size, TrainingArgumen
   }
   const bool offloads_inputs = args->gradient_checkpointing && args->gradient_checkpointing_mode == "offload";
   const bool has_weights = args->offload_param_device == "nvme";
-  if (has_weights && !args->optimizer_in_backward) {
+  const bool is_lora = args->finetuning_type == "lora";
+  if (has_weights && !is_lora && !args->optimizer_in_backward) {
     fail(ExitCode::kBadConfig,
          "offload_param_device nvme needs optimizer_in_backward: otherwise the update after the passes reads "
          "and writes all weights once more");
   }
   if (has_weights && world_size > 1) {
-    fail(ExitCode::kBadConfig,
-         "offload_param_device nvme needs one rank, found {}: zero_stage 3 with gather_schedule per_layer "
-         "divides weights among nodes",
-         world_size);
+    fail(ExitCode::kBadConfig, "offload_param_device nvme needs one rank, found {}: {}", world_size,
+         is_lora ? "the weights beside adapters are in memory once per node; quantization_bit 4 makes them "
+                   "smaller"
+                 : "zero_stage 3 with gather_schedule per_layer divides weights among nodes");
   }
   if (has_weights && args->pack_weights == "always") {
     fail(ExitCode::kBadConfig,

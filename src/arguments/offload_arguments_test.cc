@@ -85,6 +85,29 @@ TEST_F(OffloadArguments, DeepSpeedsOffloadOfWeightsUpdatesInBackward) {
   EXPECT_THAT(contradiction(), HasSubstr("offload_param.device nvme and optimizer_in_backward false"));
 }
 
+TEST_F(OffloadArguments, WeightsBesideAdaptersNeedOneRankAndNoUpdateInBackward) {
+  give("output_dir", "out");
+  give("offload_param_device", "nvme");
+  EXPECT_THAT(contradiction(), HasSubstr("offload_param_device nvme needs optimizer_in_backward"));
+  give("finetuning_type", "lora");
+  resolve();
+  EXPECT_EQ(args_.offload_dir, "out/offload");
+  EXPECT_FALSE(args_.optimizer_in_backward);
+  try {
+    resolve_training_arguments(table_, 2, &args_);
+    ADD_FAILURE() << "two ranks are not refused";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(),
+                HasSubstr("offload_param_device nvme needs one rank, found 2: the weights beside "
+                          "adapters are in memory once per node"));
+  }
+  give("deepspeed", R"({"train_micro_batch_size_per_gpu": "auto",
+                        "zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}})");
+  resolve();
+  EXPECT_FALSE(args_.optimizer_in_backward);
+  EXPECT_EQ(args_.offload_param_device, "nvme");
+}
+
 TEST_F(OffloadArguments, DeepSpeedsOffloadIntoMemoryLeavesAllAsItIs) {
   give("deepspeed", R"({"train_micro_batch_size_per_gpu": "auto",
                         "zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}})");

@@ -25,7 +25,7 @@ ZeroSettings zero_settings_of(const TrainingArguments& args, const ModelConfig& 
     zero.state_folder = {args.offload_dir, transfer_settings(args)};
   }
   if (args.offload_param_device == "nvme") {
-    zero.weight_folder = {args.offload_dir, transfer_settings(args)};
+    (config.lora ? zero.frozen_folder : zero.weight_folder) = {args.offload_dir, transfer_settings(args)};
   }
   zero.persistence_threshold = args.persistence_threshold_elements(config.hidden_size);
   return zero;

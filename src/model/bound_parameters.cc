@@ -115,11 +115,11 @@ void BoundParameters::bind_weights(int64_t group, std::byte* of_group) {
   });
 }
 
-BoundParameters::Place BoundParameters::place_of(const Parameter& parameter, std::byte* memory) const {
+BoundParameters::Place BoundParameters::place_of(const Parameter& parameter, std::byte* of_group) const {
   const auto after = [](int64_t offset, const Bound& bound) { return offset < bound.offset; };
   const Bound& bound =
       *std::prev(std::upper_bound(tensors_.begin(), tensors_.end(), parameter.offset, after));
-  std::byte* const data = memory + bound.stored_begin;
+  std::byte* const data = of_group + (bound.stored_begin - stored_begin(parameter.group));
   const int64_t before = parameter.offset - bound.offset;
   if (bound.quantization == Quantization::kNone) return {.elements = data + before * dtype_bytes(dtype_)};
   return {.matrix = bound.matrix(data), .first_row = before / bound.shape[1]};

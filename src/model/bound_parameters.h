@@ -40,14 +40,14 @@ class BoundParameters {
   // are in the order of layout(), and group `group` (or the end, after the last) begins at the second.
   int64_t stored_bytes() const { return stored_begins_.back(); }
   int64_t stored_begin(int64_t group) const { return stored_begins_[static_cast<size_t>(group)]; }
-  // Where the weights at `memory` keep a parameter: as elements in the model's dtype, or as rows of a
-  // quantised matrix.
+  // Where a parameter is kept whose group begins at `of_group`: as elements in the model's dtype, or as rows
+  // of a quantised matrix.
   struct Place {
     std::byte* elements = nullptr;  // null: quantised
     QuantizedMatrix<std::byte> matrix = {};
     int64_t first_row = 0;
   };
-  Place place_of(const Parameter& parameter, std::byte* memory) const;
+  Place place_of(const Parameter& parameter, std::byte* of_group) const;
 
   // The flat arrays of layout().num_elements(): weights (U8 [stored_bytes()] if some are quantised), and
   // gradients F32 or empty.

@@ -104,12 +104,12 @@ class TrainableModel {
   // Its size.
   virtual int64_t offloaded_bytes(const ActivationLimits& /*limits*/) const { return 0; }
   virtual AsyncFileStatistics input_file_statistics() const { return {}; }
-  // Bytes of the frozen weights, 0 without adapters; where a group of them begins; where one of them is kept
-  // in memory that begins at `memory`.
+  // Bytes of the frozen weights, 0 without adapters; where a group of them begins (and where the last one
+  // ends); where one of them is kept whose group begins at `of_group`.
   int64_t frozen_bytes() const { return is_adapted() ? frozen_.stored_bytes() : 0; }
   int64_t frozen_begin(int64_t group) const { return frozen_.stored_begin(group); }
-  BoundParameters::Place frozen_place(const Parameter& parameter, std::byte* memory) const {
-    return frozen_.place_of(parameter, memory);
+  BoundParameters::Place frozen_place(const Parameter& parameter, std::byte* of_group) const {
+    return frozen_.place_of(parameter, of_group);
   }
   void pack_frozen_group(int64_t group, std::byte* weights, const PackShare& share) {
     frozen_.pack_group(group, weights, share);

@@ -35,13 +35,17 @@ DiskPlan plan_disk(const ParameterLayout& layout, const StoredParts& parts, cons
   return plan;
 }
 
-int64_t offload_bytes(const ZeroLayout& layout, const ZeroSettings& settings) {
-  const ZeroMemory memory = zero_memory(layout, settings);
-  return memory.weight_file_bytes + memory.state_file_bytes * layout.local_world_size;
+int64_t offload_bytes(const TrainableModel& model, int num_nodes, int local_world_size,
+                      const ZeroSettings& settings) {
+  const ZeroMemory memory = zero_memory(zero_layout(model.layout(), num_nodes, local_world_size), settings);
+  return frozen_places(model, settings).file_bytes + memory.weight_file_bytes +
+         memory.state_file_bytes * local_world_size;
 }
 
-int64_t discarded_offload_bytes(const ZeroLayout& layout, const ZeroSettings& settings) {
-  return zero_memory(layout, settings).discarded_file_bytes * layout.local_world_size;
+int64_t discarded_offload_bytes(const TrainableModel& model, int num_nodes, int local_world_size,
+                                const ZeroSettings& settings) {
+  const ZeroLayout layout = zero_layout(model.layout(), num_nodes, local_world_size);
+  return zero_memory(layout, settings).discarded_file_bytes * local_world_size;
 }
 
 int64_t num_checkpoints_in(const fs::path& output_dir) {

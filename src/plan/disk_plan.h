@@ -8,7 +8,7 @@
 #include <string>
 
 #include "checkpoint/checkpoint_files.h"
-#include "zero/zero_memory.h"
+#include "plan/memory_plan.h"
 
 namespace tessera {
 
@@ -44,9 +44,12 @@ struct CheckpointCount {
 // Sizes follow docs/checkpoint-format.md.
 DiskPlan plan_disk(const ParameterLayout& layout, const StoredParts& parts, const CheckpointCount& count);
 
-// What the ranks of a node keep in files, and what they free of it before they write the finished model.
-int64_t offload_bytes(const ZeroLayout& layout, const ZeroSettings& settings);
-int64_t discarded_offload_bytes(const ZeroLayout& layout, const ZeroSettings& settings);
+// What the ranks of a node keep in files, besides inputs of layers, and what they free of it before they
+// write the finished model.
+int64_t offload_bytes(const TrainableModel& model, int num_nodes, int local_world_size,
+                      const ZeroSettings& settings);
+int64_t discarded_offload_bytes(const TrainableModel& model, int num_nodes, int local_world_size,
+                                const ZeroSettings& settings);
 
 // Folders named checkpoint-N in `output_dir`.
 int64_t num_checkpoints_in(const std::filesystem::path& output_dir);

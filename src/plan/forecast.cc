@@ -66,10 +66,11 @@ class Forecaster {
     forecast.time = time_of(request);
     forecast.disk =
         plan_disk(model_.layout(), {args_.export_dtype(), request.zero.state_tensors}, /*count=*/{});
-    const ZeroLayout layout = zero_layout(model_.layout(), cluster_.num_nodes, cluster_.local_world_size);
     forecast.disk.offload_bytes =
-        offload_bytes(layout, plan.zero) + cluster_.local_world_size * planner_.offloaded_input_bytes();
-    forecast.disk.discarded_bytes = discarded_offload_bytes(layout, plan.zero);
+        offload_bytes(model_, cluster_.num_nodes, cluster_.local_world_size, plan.zero) +
+        cluster_.local_world_size * planner_.offloaded_input_bytes();
+    forecast.disk.discarded_bytes =
+        discarded_offload_bytes(model_, cluster_.num_nodes, cluster_.local_world_size, plan.zero);
     if (cluster_.num_nodes > 1) {
       for (const GatherSchedule schedule : {GatherSchedule::kPerStep, GatherSchedule::kPerLayer}) {
         if (schedule == GatherSchedule::kPerLayer && request.zero.stage < 3) continue;

@@ -194,8 +194,17 @@ ZeroSettings zero_settings(const TrainableModel& model, const MemoryRequest& req
   return settings;
 }
 
+LayerPlaces frozen_places(const TrainableModel& model, const ZeroSettings& settings) {
+  if (!model.is_adapted()) return {};
+  std::vector<int64_t> sizes;
+  for (int64_t group = 0; group < std::ssize(model.weight_layout().groups()); ++group) {
+    sizes.push_back(model.frozen_begin(group + 1) - model.frozen_begin(group));
+  }
+  return layer_places(std::move(sizes), settings.frozen_folder.has_value());
+}
+
 bool can_keep_packed_weights(const TrainableModel& model, const MemoryRequest& request) {
-  if (request.zero.weight_folder) return false;
+  if (request.zero.weight_folder || request.zero.frozen_folder) return false;
   return model.is_adapted() ||
          !shards_weights(zero_layout(model.layout(), request.num_nodes, request.local_world_size),
                          zero_settings(model, request));
@@ -232,7 +241,8 @@ MemoryPlan plan_memory(const TrainableModel& model, const MemoryRequest& request
   };
   const bool is_single = request.num_nodes * request.local_world_size == 1;
   const MemoryScope of_weights = is_single ? MemoryScope::kRank : MemoryScope::kNode;
-  add(MemoryKind::kWeights, "frozen", model.frozen_bytes(), of_weights);
+  add(MemoryKind::kWeights, request.zero.frozen_folder ? "frozen: embedding, head, layers in use" : "frozen",
+      frozen_places(model, request.zero).memory_bytes, of_weights);
   if (can_keep_packed_weights(model, request)) {
     add(MemoryKind::kWeights, "packed for the products", activations.packed_bytes, of_weights);
   }
@@ -332,7 +342,10 @@ MemoryAlternative sharded(MemoryAlternative alternative) {
     alternative.change += (alternative.change.empty() ? "" : " and ") + std::string(text);
   };
   MemoryRequest& request = alternative.request;
-  if (std::exchange(request.zero.weight_folder, std::nullopt)) change("offload_param_device none");
+  if (std::exchange(request.zero.weight_folder, std::nullopt) ||
+      std::exchange(request.zero.frozen_folder, std::nullopt)) {
+    change("offload_param_device none");
+  }
   if (std::exchange(request.zero.optimizer_in_backward, false)) change("optimizer_in_backward false");
   if (std::exchange(request.limits.pack_weights, false)) change("pack_weights never");
   if (std::exchange(request.zero.stage, 3) < 3) change("zero_stage 3");
@@ -347,8 +360,9 @@ MemoryAlternative sharded(MemoryAlternative alternative) {
 std::string node_advice(const TrainableModel& model, const MemoryRequest& request, int64_t free_bytes,
                         const std::vector<MemoryAlternative>& alternatives) {
   std::vector<MemoryAlternative> candidates;
-  // Updates in the backward pass of several ranks need more than this request says (clip_mode, for one).
-  if (!request.zero.optimizer_in_backward) candidates.push_back({"", request});
+  // Updates in the backward pass of several ranks need more than this request says (clip_mode, for one);
+  // weights beside adapters are on the disk of one rank alone.
+  if (!request.zero.optimizer_in_backward && !request.zero.frozen_folder) candidates.push_back({"", request});
   candidates.push_back(sharded({"", request}));
   for (const MemoryAlternative& alternative : alternatives) candidates.push_back(sharded(alternative));
   for (const MemoryAlternative& candidate : candidates) {

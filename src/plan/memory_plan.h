@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "model/trainable_model.h"
+#include "zero/weight_window.h"
 #include "zero/zero_memory.h"
 
 namespace tessera {
@@ -46,6 +47,7 @@ struct MemoryRequest {
   int64_t export_bytes = 0;         // buffers for writing weights: of every rank, or of the first alone
   bool first_rank_exports = false;  // all weights; if the nodes share no folder
   int64_t snapshot_bytes = 0;       // per rank: state that changes before it is in the checkpoint
+  int64_t frozen_file_bytes = 0;    // of the weights beside adapters, on disk
   int64_t product_bytes = 0;        // per rank: what a library for products allocates by itself
   bool peer_snapshots = false;
   int num_nodes = 1;
@@ -65,6 +67,9 @@ MemoryPlan plan_memory(const TrainableModel& model, const MemoryRequest& request
 ZeroLayout zero_layout(const ParameterLayout& layout, int num_nodes, int local_world_size);
 // request.zero in the model's dtype.
 ZeroSettings zero_settings(const TrainableModel& model, const MemoryRequest& request);
+
+// Where the weights beside adapters are; nothing without adapters.
+LayerPlaces frozen_places(const TrainableModel& model, const ZeroSettings& settings);
 
 // Whether packed weights can be kept: the node must hold all weights for the whole step.
 bool can_keep_packed_weights(const TrainableModel& model, const MemoryRequest& request);

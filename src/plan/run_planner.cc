@@ -107,6 +107,7 @@ MemoryRequest RunPlanner::make_request(const MachineFacts& machine) const {
   if (model_.config().base_quantization == Quantization::kInt8) {
     request.product_bytes = int8_library_bytes() * machine.num_threads;
   }
+  request.frozen_file_bytes = frozen_places(model_, request.zero).file_bytes;
   request.zero.update_workspace_bytes = update_workspace_bytes(machine.num_threads);
   return request;
 }

@@ -442,6 +442,11 @@ INSTANTIATE_TEST_SUITE_P(
                    args->finetuning_type = "lora";
                    args->quantization_bit = 8;
                  }},
+        PeakCase{"FrozenLayersOnDisk", "bfloat16",
+                 [](TrainingArguments* args) {
+                   args->finetuning_type = "lora";
+                   args->offload_param_device = "nvme";
+                 }},
         PeakCase{"OptimizerOnDisk", "bfloat16",
                  [](TrainingArguments* args) { args->offload_optimizer_device = "nvme"; }},
         PeakCase{"InputsOnDisk", "bfloat16",

@@ -284,15 +284,23 @@ INSTANTIATE_TEST_SUITE_P(Files, OffloadFaults,
                                          OffloadFault{"state", "", fill_disk},
                                          OffloadFault{"weights", "Input/output error", fail_transfers},
                                          OffloadFault{"weights", "the file ends early", cut_off},
-                                         OffloadFault{"inputs", "Input/output error", fail_transfers}));
+                                         OffloadFault{"inputs", "Input/output error", fail_transfers},
+                                         OffloadFault{"frozen", "Input/output error", fail_transfers},
+                                         OffloadFault{"frozen", "the file ends early", cut_off}));
 
 TEST_P(OffloadFaults, EndTheRunInOneLineAndLeaveItsCheckpoints) {
   SavingRun run = run_of_layers();
+  const bool is_lora = std::string_view(GetParam().file) == "frozen";
+  if (is_lora) {
+    run.args.finetuning_type = "lora";
+    run.args.merge_micro_batches = "always";
+  }
   run.run();
   SavingRun broken = run;
   broken.args.output_dir = run.folder() / "broken";
   const fs::path file = run.folder() / "offload" / fmt::format("rank-0.{}", GetParam().file);
   offload_all(&broken.args, file.parent_path());
+  if (is_lora) broken.args.optimizer_in_backward = false;
   expect_error(ExitCode::kIoError, {file.native(), " bytes at ", " failed: ", GetParam().cause}, [&] {
     broken.run({}, [&](const StepMetrics& step) {
       if (step.step != 4) return;

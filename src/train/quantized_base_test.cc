@@ -171,6 +171,64 @@ TEST(QuantizedBase, FitQuantisesOnlyIfNeedBe) {
   EXPECT_EQ(taken(resumed), 8);
 }
 
+// The layers of the base in a file, of which five pass through three places.
+TEST(QuantizedBase, LayersOnADiskHaveTheBitsOfThoseInMemory) {
+  struct Case {
+    BaseForm form;
+    const char* dtype;
+    bool recomputes;
+    int64_t num_layers;
+    bool is_tied;
+  };
+  const BaseForm plain = {"plain", std::nullopt};
+  for (const Case& of : {Case{plain, "bfloat16", false, 5, false},
+                         {plain, "float32", true, 6, true},
+                         {kForms[0], "bfloat16", true, 5, true},
+                         {kForms[1], "float32", false, 2, false},
+                         {kForms[2], "bfloat16", false, 4, false}}) {
+    SCOPED_TRACE(fmt::format("{} {}", of.form.name, of.dtype));
+    ModelConfig config = tiny_config();
+    config.num_hidden_layers = of.num_layers;
+    config.tie_word_embeddings = of.is_tied;
+    SavingRun run({}, config);
+    set_form(of.form, &run.args);
+    run.args.dtype = of.dtype;
+    run.args.gradient_accumulation_steps = 2;
+    run.args.gradient_checkpointing = of.recomputes;
+    run.args.merge_micro_batches = "never";
+    run.args.eval_dataset = run.args.dataset;
+    run.args.eval_strategy = "steps";
+    run.args.eval_steps = 2;
+    const RecordingObserver in_memory = run.run();
+    SavingRun on_disk = run;
+    on_disk.args.output_dir = run.folder() / "on disk";
+    on_disk.args.offload_dir = run.folder() / "offload";
+    on_disk.args.offload_param_device = "nvme";
+    const RecordingObserver seen = on_disk.run();
+    expect_same_run(on_disk.output(), run.output());
+    ASSERT_EQ(seen.evaluations.size(), in_memory.evaluations.size());
+    for (size_t i = 0; i < seen.evaluations.size(); ++i) {
+      EXPECT_EQ(seen.evaluations[i].loss, in_memory.evaluations[i].loss);
+    }
+    EXPECT_GT(seen.plan.disk.offload_bytes, 0);
+    EXPECT_TRUE(fs::is_empty(run.folder() / "offload"));
+    for (const StepMetrics& step : seen.steps) {
+      ASSERT_TRUE(step.disk);
+      EXPECT_EQ(step.disk->written_bytes, 0);
+      EXPECT_EQ(step.disk->read_bytes > 0, of.num_layers > 3);
+    }
+    // From memory to disk and back.
+    for (const bool to_disk : {true, false}) {
+      SavingRun resumed = to_disk ? on_disk : run;
+      resumed.args.output_dir = to_disk ? run.output() : on_disk.output();
+      resumed.interrupt_at(3, to_disk ? "to disk" : "to memory");
+      resumed.args.resume_from_checkpoint = "auto";
+      EXPECT_EQ(resumed.run().resumed_step, 3);
+      expect_same_run(resumed.output(), run.output());
+    }
+  }
+}
+
 // Quantising, and the products of rows, know nothing of ranks: only sums of gradients are added up otherwise.
 TEST(QuantizedBase, HasTheSameLossesOnAnyRanks) {
   for (const BaseForm& form : kForms) {

@@ -94,8 +94,8 @@ void draw_division(Draw& draw, const Machine& machine, TrainingArguments* args) 
   args->optimizer_in_backward =
       (is_alone || *args->zero_stage >= 2) && args->finetuning_type == "full" && draw.coin();
   if (args->optimizer_in_backward) args->merge_micro_batches = "always";
-  args->offload_param_device =
-      args->optimizer_in_backward && is_alone ? draw.one_of({"none", "nvme"}) : "none";
+  const bool may_offload = args->optimizer_in_backward || args->finetuning_type == "lora";
+  args->offload_param_device = may_offload && is_alone ? draw.one_of({"none", "nvme"}) : "none";
   args->pack_weights = draw.one_of({"auto", "always", "never"});
   const bool leaves_node = args->gather_schedule == "per_layer" && machine.ranks.num_nodes > 1;
   if ((leaves_node || args->offload_param_device == "nvme") && args->pack_weights == "always") {

@@ -65,7 +65,7 @@ Trainer::Trainer(const TrainingArguments& args, ThreadPool& pool, TrainObserver&
     : warnings_(comm.world().rank == 0 ? std::make_unique<LogTap>() : nullptr),
       setup_(args, pool, observer, comm, make_ops),
       network_meter_(comm.rail()),
-      disk_meter_(*setup_.model, *setup_.parameters),
+      disk_meter_(*setup_.model, *setup_.parameters, setup_.frozen ? &*setup_.frozen : nullptr),
       stop_(comm, network_meter_,
             {setup_.args.save_on_sigterm, setup_.args.time_to_end_s(),
              [this] { return files_.write_estimate_s(); }}),

@@ -1,4 +1,4 @@
-// Where a rank that trains alone has its weights when the decoder layers are in a file.
+// Where a rank that trains alone has weights when the decoder layers are in a file.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,21 @@ inline constexpr int64_t kLayerSlots = 3;
 // Elements of layers in the file that are read or written outside of a pass at a time.
 inline constexpr int64_t kStagedElements = int64_t{1} << 18;
 
-// Without layers in a file, the flat array. Otherwise embedding and head have places of their own, layers
-// share kLayerSlots, in turn, and there is a place for staged elements. All places, in memory and in the
-// file, are multiples of kDirectAlignment bytes.
+// The places of parameter groups, in bytes.
+struct LayerPlaces {
+  std::vector<int64_t> sizes;       // by group, as are the next two
+  std::vector<int64_t> begin;       // in memory
+  std::vector<int64_t> file_begin;  // -1: not in the file
+  int64_t memory_bytes = 0;
+  int64_t file_bytes = 0;
+};
+// Without layers in a file, groups of these sizes lie back to back. Otherwise embedding and head have places
+// of their own, and layers share kLayerSlots, in turn. All places, in memory and in the file, are then
+// multiples of kDirectAlignment.
+LayerPlaces layer_places(std::vector<int64_t> sizes, bool layers_in_file);
+
+// Those of weights that are trained, in elements. Without layers in a file, the flat array; otherwise there
+// is also a place for staged elements.
 struct WeightWindow {
   std::vector<int64_t> begin;  // by group, in elements
   int64_t staging_begin = 0;

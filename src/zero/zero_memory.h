@@ -79,6 +79,8 @@ struct ZeroSettings {
   bool computes_twice = false;                // a step's pass, first for the gradient norm alone
   // On one rank, with optimizer_in_backward: the weights of decoder layers are in a file in this folder.
   std::optional<StateFileSettings> weight_folder = {};
+  // On one rank, of the weights beside adapters: those of decoder layers are in a file in this folder.
+  std::optional<StateFileSettings> frozen_folder = {};
   // State and remainders are in a file per rank in this folder, with buffers in memory.
   std::optional<StateFileSettings> state_folder = {};
 };

@@ -212,7 +212,8 @@ class TrainStep {
       return model_.bind_frozen(frozen);
     }
     for (const Parameter& parameter : model_.weight_layout().parameters()) {
-      const BoundParameters::Place place = model_.frozen_place(parameter, frozen_.data());
+      const BoundParameters::Place place =
+          model_.frozen_place(parameter, frozen_.data() + model_.frozen_begin(parameter.group));
       if (place.elements == nullptr) {
         fill_quantized(parameter, place);
       } else {

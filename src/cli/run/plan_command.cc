@@ -392,7 +392,7 @@ class PlanCommand : public Command {
     // rank would mislead.
     int64_t world_size = 1;
     // One rank, unless others are asked for: their number matters here.
-    if (args_.optimizer_in_backward) {
+    if (args_.optimizer_in_backward || args_.offload_param_device == "nvme") {
       options.num_nodes = options.num_nodes.value_or(1);
       options.local_world_size = options.local_world_size.value_or(1);
       world_size = int64_t{*options.num_nodes} * *options.local_world_size;

@@ -131,13 +131,13 @@ class LadderPlanner {
     Rung rung;
     rung.form = form;
     rung.memory_bytes = plan_memory(model, memory).node_bytes();
-    const ZeroLayout layout = zero_layout(model.layout(), machine.num_nodes, machine.local_world_size);
     const ZeroSettings settings = zero_settings(model, memory);
-    rung.disk_bytes =
-        offload_bytes(layout, settings) + machine.local_world_size * planner.offloaded_input_bytes();
+    rung.disk_bytes = offload_bytes(model, machine.num_nodes, machine.local_world_size, settings) +
+                      machine.local_world_size * planner.offloaded_input_bytes();
+    rung.discarded_disk_bytes =
+        discarded_offload_bytes(model, machine.num_nodes, machine.local_world_size, settings);
     rung.fits_disk = rung.disk_bytes_with(ladder.model_bytes) <= ladder.free_disk_bytes;
     rung.fits_memory = rung.memory_bytes <= ladder.memory_bytes;
-    rung.discarded_disk_bytes = discarded_offload_bytes(layout, settings);
     rung.time = predict_step(
         walks,
         step_facts(memory, request_.mean_row_tokens, micro_batch_rows(request_.batch),
@@ -199,7 +199,7 @@ Ladder plan_ladder(const LadderRequest& request) { return LadderPlanner(request)
 
 std::optional<Ladder> plan_lora_ladder(const LadderRequest& request) {
   if (request.args.finetuning_type == "lora" || request.args.given.contains("finetuning_type")) return {};
-  if (request.args.optimizer_in_backward || request.args.offload_param_device == "nvme") return {};
+  if (request.args.optimizer_in_backward) return {};
   LadderRequest lora = request;
   lora.args.finetuning_type = "lora";
   try {

@@ -298,6 +298,22 @@ TEST(Ladder, WeightsBesideAdaptersAreRoundedOnlyIfNeedBe) {
   }
 }
 
+// On a disk they need not be rounded, where there is one rank.
+TEST(Ladder, WeightsBesideAdaptersGoToADiskRatherThanBeRounded) {
+  const auto with = [](int64_t memory_gib, int local_world_size) {
+    return plan_ladder(request_of({"--finetuning_type lora"},
+                                  {memory_gib * kGiB, 80'000'000'000, local_world_size}, "llama3-8b"));
+  };
+  const Ladder ladder = with(6, 1);
+  ASSERT_TRUE(ladder.best);
+  EXPECT_EQ(words_of(ladder)[2], "disk");
+  EXPECT_EQ(words_of(ladder).back(), "bf16");
+  const Rung& best = ladder.rungs[*ladder.best];
+  EXPECT_EQ(best.disk_bytes / kGiB, 13) << "all decoder layers";
+  EXPECT_GT(best.time.disk_s, 20) << "read twice at 1 GB/s";
+  for (const Rung& rung : with(24, 2).rungs) EXPECT_EQ(form_words(rung.form)[2], "memory");
+}
+
 // Integer products take half as long as those of bfloat16.
 TEST(Ladder, TheFastestIsTakenWhereItIsAskedFor) {
   LadderRequest request = request_of({"--finetuning_type lora"}, {}, "llama3-8b");

@@ -94,7 +94,8 @@ class Predictor {
     const ZeroMemory memory = zero_memory(layout_, facts_.zero);
     const int64_t num_layers = std::ssize(layout_.groups) - 2;
     const int64_t num_moved = std::max<int64_t>(0, num_layers - kLayerSlots);
-    const int64_t weight_bytes = num_layers == 0 ? 0 : memory.weight_file_bytes * num_moved / num_layers;
+    const int64_t in_file = memory.weight_file_bytes + facts_.frozen_file_bytes;
+    const int64_t weight_bytes = num_layers == 0 ? 0 : in_file * num_moved / num_layers;
     const int64_t num_passes = facts_.num_passes * (facts_.zero.computes_twice ? 2 : 1);
     const int64_t forward_bytes = num_passes * (weight_bytes + input_bytes());
     const double forward_s = seconds_on_disk(forward_bytes);
@@ -171,6 +172,7 @@ StepFacts step_facts(const MemoryRequest& request, int64_t row_tokens, int64_t m
   facts.num_threads = num_threads;
   facts.num_nodes = request.num_nodes;
   facts.local_world_size = request.local_world_size;
+  facts.frozen_file_bytes = request.frozen_file_bytes;
   facts.zero = request.zero;
   return facts;
 }

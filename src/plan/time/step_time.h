@@ -39,7 +39,8 @@ struct StepFacts {
   int64_t num_threads = 1;  // of a rank
   int num_nodes = 1;
   int local_world_size = 1;
-  ZeroSettings zero;  // passes_per_step as above
+  int64_t frozen_file_bytes = 0;  // MemoryRequest::frozen_file_bytes
+  ZeroSettings zero;              // passes_per_step as above
 
   int64_t tokens_per_rank() const { return row_tokens * (pass_rows * (num_passes - 1) + last_pass_rows); }
 };

@@ -191,6 +191,20 @@ TEST(PredictStep, WeightsAndInputsMoveWhileThePassesCompute) {
   EXPECT_EQ(hidden.disk_wait_s, 0) << "a slow processor";
 }
 
+TEST(PredictStep, FrozenWeightsAreReadInBothDirectionsAndNeverWritten) {
+  ModelConfig config = shapes("15m", 8);
+  config.lora.emplace().target_modules = lora_module_names();
+  StepWalks walks(config, DType::kBF16);
+  CountingPrices prices;
+  StepFacts facts = facts_of(1, 1, 1);
+  EXPECT_EQ(predict_step(walks, facts, prices).disk_s, 0);
+  facts.frozen_file_bytes = 8 * 4096'000;
+  const StepTime time = predict_step(walks, facts, prices);
+  EXPECT_EQ(time.disk_s, 2 * 5 * 4096'000) << "5 of 8 layers leave memory";
+  facts.num_passes = 3;
+  EXPECT_EQ(predict_step(walks, facts, prices).disk_s, 3 * time.disk_s);
+}
+
 TEST(AnalyticPrices, UpdatesOfCodesWaitForTheProcessor) {
   MachineRates rates = rates_of_instance({.num_cores = 4, .clock_ghz = 3});
   UpdateWork work;

@@ -3,15 +3,16 @@
 
 #include "model/trainable_model.h"
 #include "train/measure/disk_use.h"
+#include "train/parameters/frozen_weights.h"
 #include "train/parameters/parameter_state.h"
 
 namespace tessera {
 
 class DiskMeter {
  public:
-  // Both must outlive this.
-  DiskMeter(const TrainableModel& model, const ParameterState& parameters)
-      : model_(&model), parameters_(&parameters) {}
+  // What is passed must outlive this; `frozen` is null without adapters.
+  DiskMeter(const TrainableModel& model, const ParameterState& parameters, const FrozenWeights* frozen)
+      : model_(&model), parameters_(&parameters), frozen_(frozen) {}
 
   // What this rank has moved since the last call.
   DiskUse take();
@@ -19,6 +20,7 @@ class DiskMeter {
  private:
   const TrainableModel* model_;
   const ParameterState* parameters_;
+  const FrozenWeights* frozen_;
   DiskUse taken_;  // until the last call
 };
 

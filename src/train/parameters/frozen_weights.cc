@@ -2,20 +2,30 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "base/error.h"
 #include "kernels/quantized_weight/quantized_weight.h"
+#include "plan/memory_plan.h"
 
 namespace tessera {
 
-FrozenWeights::FrozenWeights(TrainableModel& model, Communicator& comm, ThreadPool& pool)
+FrozenWeights::FrozenWeights(TrainableModel& model, Communicator& comm, ThreadPool& pool,
+                             const ZeroSettings& settings)
     : model_(&model), comm_(&comm), pool_(&pool) {
-  weights_ = comm.node().allocate("frozen weights", model.frozen_bytes());
+  LayerPlaces places = frozen_places(model, settings);
+  weights_ = comm.node().allocate("frozen weights", places.memory_bytes);
   comm.node().prefault(weights_, pool);
+  if (places.file_bytes > 0) {
+    TESSERA_CHECK(comm.world().world_size == 1, "{} ranks", comm.world().world_size);
+    file_.emplace(settings.frozen_folder->path / "rank-0.frozen", settings.frozen_folder->transfers,
+                  weights_.data(), std::move(places));
+  }
   model.bind_frozen(static_cast<ParameterAccess&>(*this));
 }
 
-std::byte* FrozenWeights::open_weights(int64_t group, WeightUse /*use*/) {
+std::byte* FrozenWeights::open_weights(int64_t group, WeightUse use) {
+  if (file_) return file_->open(group, use == WeightUse::kForward);
   return weights_.data() + model_->frozen_begin(group);
 }
 
@@ -110,7 +120,32 @@ struct FrozenWeights::Reader {
                     place.matrix, pool);
     }
   }
+
+  // A parameter whose group begins at `of_group`.
+  void read_parameter(const Parameter& parameter, std::byte* of_group) {
+    const BoundParameters::Place place = model.frozen_place(parameter, of_group);
+    if (place.elements == nullptr) return read_quantized(parameter, place);
+    read_elements({parameter.offset, parameter.offset + parameter.num_elements}, place.elements);
+  }
 };
+
+// One layer after another, each of them complete in memory while the one before is written.
+void FrozenWeights::load_into_file(Reader reader) {
+  const ParameterLayout& layout = model_->weight_layout();
+  for (const Parameter& parameter : layout.parameters()) {
+    reader.done.bytes_total += file_bytes(reader.file, parameter);
+  }
+  auto next = layout.parameters().begin();
+  for (int64_t group = 0; group < std::ssize(layout.groups()); ++group) {
+    std::byte* const to = file_->overwrite(group);
+    // Nothing of the layer that was here before stays in a gap.
+    std::fill_n(to, model_->frozen_begin(group + 1) - model_->frozen_begin(group), std::byte{0});
+    for (; next != layout.parameters().end() && next->group == group; ++next)
+      reader.read_parameter(*next, to);
+    file_->updated(group);
+  }
+  file_->finish_updates();
+}
 
 void FrozenWeights::load(const SafetensorsModel& file,
                          const std::function<void(const LoadProgress&)>& progress) {
@@ -119,6 +154,7 @@ void FrozenWeights::load(const SafetensorsModel& file,
   const auto share_begin = [&](int64_t index) { return layout.num_elements() * index / node.size(); };
   const ElementRange share = {share_begin(node.index()), share_begin(node.index() + 1)};
   Reader reader = {file, *model_, *pool_, progress};
+  if (file_) return load_into_file(reader);
   if (model_->config().base_quantization == Quantization::kNone) {
     reader.read_elements(share, weights_.data() + share.begin * dtype_bytes(model_->dtype()));
   } else {
@@ -130,13 +166,7 @@ void FrozenWeights::load(const SafetensorsModel& file,
       reader.done.bytes_total += file_bytes(file, parameter);
     }
     for (const Parameter* parameter : own) {
-      const BoundParameters::Place place = model_->frozen_place(*parameter, weights_.data());
-      if (place.elements == nullptr) {
-        reader.read_quantized(*parameter, place);
-      } else {
-        reader.read_elements({parameter->offset, parameter->offset + parameter->num_elements},
-                             place.elements);
-      }
+      reader.read_parameter(*parameter, weights_.data() + model_->frozen_begin(parameter->group));
     }
   }
   node.barrier({"frozen weights read"});

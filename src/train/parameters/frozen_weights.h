@@ -1,9 +1,11 @@
 // The weights of a model whose adapters are trained: complete in each node's shared memory, read once, never
 // changed and never written to a checkpoint. With base_quantization the matrices of layers are quantised as
-// they are read, with the same bits whatever the number of ranks.
+// they are read, with the same bits whatever the number of ranks. A rank alone can have the decoder layers in
+// a file, which is written once and read layer by layer in every pass.
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -12,22 +14,32 @@
 #include "formats/safetensors/safetensors.h"
 #include "model/trainable_model.h"
 #include "platform/thread_pool.h"
+#include "train/parameters/layer_file.h"
+#include "zero/zero_memory.h"
 
 namespace tessera {
 
 class FrozenWeights : private ParameterAccess {
  public:
   // Collective; allocates, and binds the model to it. What is passed by reference must outlive this.
-  FrozenWeights(TrainableModel& model, Communicator& comm, ThreadPool& pool);
+  // With ZeroSettings::frozen_folder the layers go to rank-0.frozen there.
+  FrozenWeights(TrainableModel& model, Communicator& comm, ThreadPool& pool, const ZeroSettings& settings);
 
   // Collective; after TrainableModel::reserve(). Each rank of the node reads a share of the files and makes a
   // share of the packed forms. `progress` reports what this rank reads.
   void load(const SafetensorsModel& file, const std::function<void(const LoadProgress&)>& progress);
 
+  // Transfers of the file, with those of load().
+  AsyncFileStatistics file_statistics() const {
+    return file_ ? file_->file().statistics() : AsyncFileStatistics();
+  }
+
  private:
   struct Reader;
 
-  std::byte* open_weights(int64_t group, WeightUse /*use*/) override;
+  void load_into_file(Reader reader);
+
+  std::byte* open_weights(int64_t group, WeightUse use) override;
   void close_weights(int64_t /*group*/) override {}
   void reserve_packed_forms(std::span<const int64_t> bytes_by_group) override;
   std::byte* packed_forms(int64_t group) override {
@@ -40,6 +52,7 @@ class FrozenWeights : private ParameterAccess {
   Communicator* comm_;
   ThreadPool* pool_;
   SharedSegment weights_;
+  std::optional<LayerFile> file_;  // of layers; weights_ then has their places
   SharedSegment packed_;
   std::vector<std::byte*> forms_;  // by group; empty: none are kept
 };

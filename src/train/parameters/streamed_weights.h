@@ -1,20 +1,17 @@
 // The weights of a rank that trains alone. With a file, the decoder layers are in it, and a few of them in
-// memory: the one in use, the next one of the pass, which is being read, and the previous one, which is being
-// written if it was updated. Embedding and head are always in memory.
+// memory (layer_file.h). Embedding and head are always in memory.
 #pragma once
 
-#include <array>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <span>
 
 #include "base/memory.h"
 #include "base/unique_fd.h"
-#include "io/async_file.h"
 #include "model/parameters.h"
 #include "optim/state_file.h"
 #include "tensor/tensor_view.h"
+#include "train/parameters/layer_file.h"
 #include "zero/weight_window.h"
 
 namespace tessera {
@@ -38,7 +35,9 @@ class StreamedWeights {
   void finish_updates();
 
   // Transfers of the passes; staged elements take another way.
-  AsyncFileStatistics statistics() const { return file_ ? file_->statistics() : AsyncFileStatistics(); }
+  AsyncFileStatistics statistics() const {
+    return file_ ? file_->file().statistics() : AsyncFileStatistics();
+  }
 
   // Copies up to kStagedElements elements of a group in the file, with no update unfinished, from the file to
   // staging_begin() of the memory, or from there to the file; one thread at a time. Groups that are opened
@@ -49,26 +48,15 @@ class StreamedWeights {
   void written();
 
  private:
-  struct Slot {
-    int64_t group = -1;                              // none
-    std::optional<AsyncFile::Ticket> transfer = {};  // of the group, under way
-  };
-
-  std::byte* address(int64_t group) const;
-  Slot& slot_of(int64_t group) { return slots_[static_cast<size_t>(layer_slot(group))]; }
-  std::span<std::byte> bytes_of(int64_t group) const;
   std::span<std::byte> staged(int64_t count) const;
   int64_t file_offset(int64_t group, int64_t begin) const;
-  void fetch(int64_t group);
-  void settle(Slot& slot);
 
   const ParameterLayout* layout_;
   WeightWindow window_;
   PageBuffer buffer_;
   TensorView memory_;
-  std::unique_ptr<AsyncFile> file_;
+  std::optional<LayerFile> file_;
   UniqueFd cached_fd_;  // the file through the page cache, for transfers of any alignment
-  std::array<Slot, kLayerSlots> slots_;
 };
 
 }  // namespace tessera

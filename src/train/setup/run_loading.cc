@@ -64,7 +64,9 @@ void load_run(RunSetup& setup) {
   const TrainingArguments& args = setup.args;
   mark_work(setup.comm, OtherWork::kLoadingWeights, 1);
   if (!args.offload_dir.empty()) prepare_disk(setup);
-  if (setup.model->is_adapted()) setup.frozen.emplace(*setup.model, setup.comm, setup.pool);
+  if (setup.model->is_adapted()) {
+    setup.frozen.emplace(*setup.model, setup.comm, setup.pool, setup.plan.zero);
+  }
   setup.parameters = make_parameter_state(*setup.model, setup.plan.zero, make_optimizer(args),
                                           args.weight_decay_norms, setup.comm, setup.pool);
   if (setup.plan.limits.offload_inputs) {

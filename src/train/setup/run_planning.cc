@@ -28,11 +28,10 @@ DiskPlan plan_disk_use(const TrainingArguments& args, const TrainableModel& mode
   DiskPlan plan = plan_disk(model.layout(), {args.export_dtype(), state_tensors_of(args)}, count);
   plan.free_bytes = free_disk_bytes(args.output_dir);
   if (!args.offload_dir.empty()) {
-    const ZeroLayout layout = zero_layout(model.layout(), world.num_nodes, world.local_world_size);
     const ZeroSettings settings = zero_settings_of(args, model.config(), 1);
-    plan.offload_bytes =
-        offload_bytes(layout, settings) + world.local_world_size * planner.offloaded_input_bytes();
-    plan.discarded_bytes = discarded_offload_bytes(layout, settings);
+    plan.offload_bytes = offload_bytes(model, world.num_nodes, world.local_world_size, settings) +
+                         world.local_world_size * planner.offloaded_input_bytes();
+    plan.discarded_bytes = discarded_offload_bytes(model, world.num_nodes, world.local_world_size, settings);
     plan.offload_free_bytes = free_disk_bytes(args.offload_dir);
     plan.offload_shares_disk = share_disk(args.offload_dir, args.output_dir);
     // A disk without this room fails the start in any case, which would take longer.
