@@ -13,6 +13,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -29,7 +30,10 @@ namespace {
 // Without io_uring a thread per block in flight; more than these only wait for each other.
 constexpr int64_t kMaxTransferThreads = 16;
 
+constexpr AsyncFile::Ticket kNone = -1;
+
 struct Transfer {
+  AsyncFile::Ticket after = kNone;  // the transfer that must have ended before this one begins
   bool writes = false;
   int64_t offset = 0;
   std::byte* data = nullptr;
@@ -141,7 +145,13 @@ struct AsyncFile::State {
 
   Transfer& transfer(Ticket ticket) { return transfers[static_cast<size_t>(ticket % kMaxTransfers)]; }
 
-  Ticket start(bool writes, int64_t offset, std::byte* data, int64_t bytes) {
+  // With the lock held. A later transfer has taken the place of one that ended long ago.
+  bool has_ended(Ticket ticket) {
+    return next_ticket - ticket > kMaxTransfers || transfer(ticket).bytes_left == 0;
+  }
+
+  Ticket start(bool writes, int64_t offset, std::byte* data, int64_t bytes, Ticket after = kNone) {
+    TESSERA_CHECK(after < next_ticket, "ticket {}", after);
     TESSERA_CHECK(bytes > 0 && offset >= 0 && offset + bytes <= size_bytes &&
                       offset % kDirectAlignment == 0 && bytes % kDirectAlignment == 0 &&
                       reinterpret_cast<uintptr_t>(data) % kDirectAlignment == 0,
@@ -151,7 +161,7 @@ struct AsyncFile::State {
     Transfer& added = transfer(next_ticket);
     done.wait(lock, [&] { return added.bytes_left == 0 || error; });
     check_error();
-    added = {writes, offset, data, bytes, 0, bytes};
+    added = {after, writes, offset, data, bytes, 0, bytes};
     if (num_under_way++ == 0) busy_since = Stopwatch();
     (writes ? statistics.bytes_written : statistics.bytes_read) += bytes;
     has_work.notify_one();
@@ -180,6 +190,11 @@ struct AsyncFile::State {
   std::optional<Block> next_block() {
     while (!error && first_unfinished < next_ticket) {
       Transfer& from = transfer(first_unfinished);
+      if (from.after != kNone && !has_ended(from.after)) {
+        is_held_up = true;
+        return std::nullopt;
+      }
+      from.after = kNone;
       if (from.bytes_begun < from.bytes) {
         const int64_t begun = from.bytes_begun;
         const int64_t bytes = std::min(settings.block_bytes, from.bytes - begun);
@@ -211,6 +226,7 @@ struct AsyncFile::State {
     if ((whole.bytes_left -= bytes) == 0) {
       if (--num_under_way == 0) statistics.busy_seconds += busy_since.seconds();
       done.notify_all();
+      if (std::exchange(is_held_up, false)) has_work.notify_all();
     }
     return block.bytes > 0;
   }
@@ -303,6 +319,7 @@ struct AsyncFile::State {
   std::vector<Transfer> transfers;  // by ticket, used over and over
   Ticket next_ticket = 0;
   Ticket first_unfinished = 0;  // the first of which not every block has been begun
+  bool is_held_up = false;      // it waits for the end of an earlier one
   int64_t num_under_way = 0;
   std::optional<Error> error;  // the first
   bool is_stopping = false;
@@ -319,6 +336,10 @@ AsyncFile::Ticket AsyncFile::read(int64_t offset_bytes, std::span<std::byte> to)
   return state_->start(false, offset_bytes, to.data(), std::ssize(to));
 }
 
+AsyncFile::Ticket AsyncFile::read_after(Ticket earlier, int64_t offset_bytes, std::span<std::byte> to) {
+  return state_->start(false, offset_bytes, to.data(), std::ssize(to), earlier);
+}
+
 AsyncFile::Ticket AsyncFile::write(int64_t offset_bytes, std::span<const std::byte> from) {
   // Only read from: a transfer has one pointer for both directions.
   return state_->start(true, offset_bytes, const_cast<std::byte*>(from.data()), std::ssize(from));
@@ -326,9 +347,7 @@ AsyncFile::Ticket AsyncFile::write(int64_t offset_bytes, std::span<const std::by
 
 void AsyncFile::wait(Ticket ticket) {
   TESSERA_CHECK(ticket >= 0 && ticket < state_->next_ticket, "ticket {}", ticket);
-  // A later transfer has taken the place of one that ended long ago.
-  const bool has_ended = state_->next_ticket - ticket > kMaxTransfers;
-  state_->wait_until([&] { return has_ended || state_->transfer(ticket).bytes_left == 0; });
+  state_->wait_until([&] { return state_->has_ended(ticket); });
 }
 
 void AsyncFile::wait_all() {

@@ -48,6 +48,9 @@ class AsyncFile {
 
   // Starts a transfer; waits only if very many (kMaxTransfers) are under way.
   Ticket read(int64_t offset_bytes, std::span<std::byte> to);
+  // The same for memory that an earlier transfer still uses: this read, and all transfers started after it,
+  // begin when `earlier` has ended.
+  Ticket read_after(Ticket earlier, int64_t offset_bytes, std::span<std::byte> to);
   Ticket write(int64_t offset_bytes, std::span<const std::byte> from);
   // Returns when the transfer has ended; at once if it was waited for before.
   void wait(Ticket ticket);
@@ -65,7 +68,7 @@ class AsyncFile {
   bool uses_io_uring() const;
   AsyncFileStatistics statistics() const;
 
-  static constexpr int64_t kMaxTransfers = 1024;
+  static constexpr int64_t kMaxTransfers = 4096;
 
  private:
   struct State;

@@ -70,6 +70,34 @@ TEST_P(AsyncFileEverywhere, RandomTransfersKeepEveryPage) {
   }
 }
 
+// Each page goes to the file and its memory takes another page at once; what is written is read again later.
+TEST_P(AsyncFileEverywhere, ReadsIntoMemoryThatIsStillWritten) {
+  constexpr int64_t kPages = 96, kSlots = 5, kCount = 3;  // pages at a time: more than a block
+  AsyncFile file(folder_ / "scratch", kPages * kPage, settings());
+  PageBuffer memory(kSlots * kCount * kPage);
+  std::vector<std::optional<AsyncFile::Ticket>> last(kSlots);
+  std::vector<int64_t> place(kSlots, -1);
+  std::vector<std::byte> expected(kPages / kCount);
+  std::mt19937_64 random(7);
+  for (int round = 0; round < 2000; ++round) {
+    const auto slot = static_cast<size_t>(round % kSlots);
+    const std::span<std::byte> pages = pages_of(memory, static_cast<int64_t>(slot) * kCount, kCount);
+    if (place[slot] >= 0) {
+      const auto at = static_cast<size_t>(place[slot]);
+      file.wait(*last[slot]);
+      ASSERT_EQ(std::ranges::count(pages, expected[at]), std::ssize(pages)) << "round " << round;
+      expected[at] = static_cast<std::byte>(random());
+      std::ranges::fill(pages, expected[at]);
+      last[slot] = file.write(place[slot] * kCount * kPage, pages);
+    }
+    do place[slot] = static_cast<int64_t>(random() % expected.size());
+    while (std::ranges::count(place, place[slot]) > 1);
+    last[slot] = last[slot] ? file.read_after(*last[slot], place[slot] * kCount * kPage, pages)
+                            : file.read(place[slot] * kCount * kPage, pages);
+  }
+  file.wait_all();
+}
+
 TEST_P(AsyncFileEverywhere, StartsAsZerosWithItsSpaceAndWithoutAName) {
   folder_.write("scratch", "of an earlier run");
   const AsyncFile other(folder_ / "scratch", kPage, settings());
