@@ -161,11 +161,29 @@ struct AsyncFile::State {
     Transfer& added = transfer(next_ticket);
     done.wait(lock, [&] { return added.bytes_left == 0 || error; });
     check_error();
+    // It may have gone before its turn.
+    first_unfinished = std::max(first_unfinished, next_ticket - kMaxTransfers + 1);
     added = {after, writes, offset, data, bytes, 0, bytes};
     if (num_under_way++ == 0) busy_since = Stopwatch();
     (writes ? statistics.bytes_written : statistics.bytes_read) += bytes;
     has_work.notify_one();
     return next_ticket++;
+  }
+
+  // Lets a transfer go before those that were started earlier, unless it must come after one of them.
+  void hurry(Ticket ticket) {
+    const std::lock_guard lock(mutex);
+    if (has_ended(ticket)) return;
+    const Transfer& wanted = transfer(ticket);
+    if (wanted.bytes_begun == wanted.bytes || (wanted.after != kNone && !has_ended(wanted.after))) return;
+    for (Ticket i = std::max<Ticket>(0, next_ticket - kMaxTransfers); i < ticket; ++i) {
+      const Transfer& other = transfer(i);
+      const bool overlaps =
+          other.offset < wanted.offset + wanted.bytes && wanted.offset < other.offset + other.bytes;
+      if (other.bytes_left > 0 && overlaps && (other.writes || wanted.writes)) return;
+    }
+    urgent = ticket;
+    has_work.notify_all();
   }
 
   void wait_until(const auto& is_done) {
@@ -186,8 +204,22 @@ struct AsyncFile::State {
     if (error) throw Error(*error);
   }
 
-  // With the lock held: the next block to transfer, if there is one.
+  // With the lock held: the next block of a transfer, if there is one.
+  std::optional<Block> next_block_of(Ticket ticket) {
+    Transfer& from = transfer(ticket);
+    if (from.bytes_begun == from.bytes) return std::nullopt;
+    const int64_t begun = from.bytes_begun;
+    const int64_t bytes = std::min(settings.block_bytes, from.bytes - begun);
+    from.bytes_begun += bytes;
+    return Block{ticket, from.writes, from.offset + begun, from.data + begun, bytes};
+  }
+
+  // The same of all transfers.
   std::optional<Block> next_block() {
+    if (!error && urgent != kNone) {
+      if (const std::optional<Block> block = next_block_of(urgent)) return block;
+      urgent = kNone;
+    }
     while (!error && first_unfinished < next_ticket) {
       Transfer& from = transfer(first_unfinished);
       if (from.after != kNone && !has_ended(from.after)) {
@@ -195,12 +227,7 @@ struct AsyncFile::State {
         return std::nullopt;
       }
       from.after = kNone;
-      if (from.bytes_begun < from.bytes) {
-        const int64_t begun = from.bytes_begun;
-        const int64_t bytes = std::min(settings.block_bytes, from.bytes - begun);
-        from.bytes_begun += bytes;
-        return Block{first_unfinished, from.writes, from.offset + begun, from.data + begun, bytes};
-      }
+      if (const std::optional<Block> block = next_block_of(first_unfinished)) return block;
       ++first_unfinished;
     }
     return std::nullopt;
@@ -320,6 +347,7 @@ struct AsyncFile::State {
   Ticket next_ticket = 0;
   Ticket first_unfinished = 0;  // the first of which not every block has been begun
   bool is_held_up = false;      // it waits for the end of an earlier one
+  Ticket urgent = kNone;        // goes before its turn
   int64_t num_under_way = 0;
   std::optional<Error> error;  // the first
   bool is_stopping = false;
@@ -347,6 +375,7 @@ AsyncFile::Ticket AsyncFile::write(int64_t offset_bytes, std::span<const std::by
 
 void AsyncFile::wait(Ticket ticket) {
   TESSERA_CHECK(ticket >= 0 && ticket < state_->next_ticket, "ticket {}", ticket);
+  state_->hurry(ticket);
   state_->wait_until([&] { return state_->has_ended(ticket); });
 }
 

@@ -52,7 +52,7 @@ class AsyncFile {
   // begin when `earlier` has ended.
   Ticket read_after(Ticket earlier, int64_t offset_bytes, std::span<std::byte> to);
   Ticket write(int64_t offset_bytes, std::span<const std::byte> from);
-  // Returns when the transfer has ended; at once if it was waited for before.
+  // Lets the transfer go first unless it overlaps earlier ones; returns when it has ended, if so at once.
   void wait(Ticket ticket);
   void wait_all();
 

@@ -7,9 +7,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <optional>
 #include <random>
+#include <thread>
 #include <tuple>
 #include <vector>
 
@@ -182,6 +185,27 @@ TEST(AsyncFile, AFailingWriteNamesFileAndOffset) {
   expect_error(ExitCode::kIoError,
                {(folder / "scratch").native(), "write of 4096 bytes at 12288 failed", "Input/output error"},
                [&] { file.wait(file.write(3 * kPage, pages_of(memory, 0, 1))); });
+}
+
+TEST(AsyncFile, WhatIsWaitedForGoesFirstUnlessItOverlaps) {
+  constexpr int kWrites = 50;
+  const TestFolder folder;
+  AsyncFile file(folder / "scratch", 64 * kPage, {.queue_depth = 1, .use_io_uring = false});
+  PageBuffer memory(64 * kPage);
+  std::ranges::fill(memory.as<std::byte>(), std::byte{5});
+  std::atomic<int> num_writes = 0;
+  const DiskFaults faults(folder.path(), [&](const DiskCall& call) {
+    if (call.name == "pwrite") ++num_writes;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    return DiskFault();
+  });
+  for (int i = 0; i < kWrites; ++i) file.write(i * kPage, pages_of(memory, i, 1));
+  file.wait(file.read(60 * kPage, pages_of(memory, 60, 1)));
+  EXPECT_LT(num_writes, kWrites - 10);
+  EXPECT_EQ(pages_of(memory, 60, 1)[0], std::byte{0});
+  file.wait(file.read(49 * kPage, pages_of(memory, 61, 1)));
+  EXPECT_EQ(num_writes, kWrites);
+  EXPECT_EQ(pages_of(memory, 61, 1)[0], std::byte{5}) << "read before it was written";
 }
 
 TEST(AsyncFile, GoesOnAfterShortWrites) {
