@@ -56,7 +56,7 @@ void declare_offload_flags(FlagTable* table, TrainingArguments* args) {
                    "Bytes of a transfer between memory and offload_dir, a multiple of 4096."),
         {static_cast<double>(kDirectAlignment), static_cast<double>(kMaxBlockBytes)});
   limit(table->add("aio_queue_depth", &args->aio_queue_depth,
-                   "Transfers between memory and offload_dir that a rank has in flight."),
+                   "Transfers between memory and offload_dir that a rank has in flight for each file."),
         {1, static_cast<double>(kMaxQueueDepth)});
   table->add(
       "fit", &args->fit,

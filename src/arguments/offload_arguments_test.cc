@@ -1,5 +1,7 @@
 #include <gmock/gmock.h>
 
+#include "arguments/zero_arguments.h"
+#include "formats/huggingface/model_config.h"
 #include "support/arguments_test_support.h"
 
 namespace tessera {
@@ -25,6 +27,27 @@ TEST_F(OffloadArguments, WhatIsOnADiskHasAFolder) {
   resolve();
   EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("aio_block_size has no effect"));
   EXPECT_EQ(args_.offload_dir, "");
+}
+
+// Which of two files with the same queue depth gets most of the disk would be left to chance.
+TEST_F(OffloadArguments, StateLeavesTheDiskToWhatTheNextLayerWaitsFor) {
+  const auto state_depth = [&] {
+    resolve();
+    return zero_settings_of(args_, preset_config("15m"), 1).state_folder->transfers.queue_depth;
+  };
+  give("output_dir", "out");
+  give("offload_optimizer_device", "nvme");
+  give("aio_queue_depth", "10");
+  EXPECT_EQ(state_depth(), 10);
+  give("gradient_checkpointing", "true");
+  EXPECT_EQ(state_depth(), 10);
+  give("gradient_checkpointing_mode", "offload");
+  EXPECT_EQ(state_depth(), 3);
+  give("gradient_checkpointing_mode", "full");
+  give("optimizer_in_backward", "true");
+  give("offload_param_device", "nvme");
+  EXPECT_EQ(state_depth(), 3);
+  EXPECT_EQ(zero_settings_of(args_, preset_config("15m"), 1).weight_folder->transfers.queue_depth, 10);
 }
 
 TEST_F(OffloadArguments, InputsOfLayersGoToADiskOnlyWithCheckpointing) {

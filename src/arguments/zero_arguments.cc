@@ -2,8 +2,25 @@
 
 #include "arguments/offload_arguments.h"
 #include "arguments/optimizer_arguments.h"
+#include "base/divide_up.h"
 
 namespace tessera {
+namespace {
+
+// State that is read long before it is used must not keep weights and inputs of layers, which the next layer
+// waits for, from the disk that they share.
+constexpr int64_t kStateShareOfQueue = 4;
+
+AsyncFileSettings state_transfers(const TrainingArguments& args) {
+  AsyncFileSettings transfers = transfer_settings(args);
+  const bool moves_inputs = args.gradient_checkpointing && args.gradient_checkpointing_mode == "offload";
+  if (args.offload_param_device == "nvme" || moves_inputs) {
+    transfers.queue_depth = divide_up(transfers.queue_depth, kStateShareOfQueue);
+  }
+  return transfers;
+}
+
+}  // namespace
 
 ZeroSettings zero_settings_of(const TrainingArguments& args, const ModelConfig& config,
                               int64_t passes_per_step) {
@@ -22,7 +39,7 @@ ZeroSettings zero_settings_of(const TrainingArguments& args, const ModelConfig& 
   zero.optimizer_in_backward = args.optimizer_in_backward;
   zero.computes_twice = args.computes_norm_first();
   if (args.offload_optimizer_device == "nvme") {
-    zero.state_folder = {args.offload_dir, transfer_settings(args)};
+    zero.state_folder = {args.offload_dir, state_transfers(args)};
   }
   if (args.offload_param_device == "nvme") {
     (config.lora ? zero.frozen_folder : zero.weight_folder) = {args.offload_dir, transfer_settings(args)};

@@ -69,9 +69,15 @@ int64_t optimizer_state_bytes(StateTensors tensors, int64_t num_elements, DType 
          sum_of_squares_scratch_bytes(num_elements);
 }
 
-int64_t optimizer_state_buffer_bytes(StateTensors tensors, int64_t num_elements, DType weight_dtype) {
-  return StateFile::Sizes(part_dtypes(tensors, weight_dtype), num_elements).memory_bytes() +
+int64_t optimizer_state_buffer_bytes(StateTensors tensors, int64_t num_elements, DType weight_dtype,
+                                     int64_t chunks_ahead) {
+  return StateFile::Sizes(part_dtypes(tensors, weight_dtype), num_elements, chunks_ahead).memory_bytes() +
          sum_of_squares_scratch_bytes(num_elements);
+}
+
+int64_t optimizer_state_ahead_bytes(StateTensors tensors, int64_t num_elements, DType weight_dtype,
+                                    int64_t chunks_ahead) {
+  return StateFile::Sizes(part_dtypes(tensors, weight_dtype), num_elements, chunks_ahead).ahead_bytes();
 }
 
 int64_t optimizer_state_file_bytes(StateTensors tensors, int64_t num_elements, DType weight_dtype) {

@@ -36,8 +36,12 @@ int64_t state_tensor_bytes(StateTensors tensors, std::span<const ParameterRange>
 // Bytes of all that an OptimizerState allocates, the scratch memory of the gradient norm included, if the
 // tensors are elementwise.
 int64_t optimizer_state_bytes(StateTensors tensors, int64_t num_elements, DType weight_dtype);
-// The same if tensors and remainders are in a file, and the bytes of that file.
-int64_t optimizer_state_buffer_bytes(StateTensors tensors, int64_t num_elements, DType weight_dtype);
+// The same if tensors and remainders are in a file of which so many chunks are read ahead (state_file.h), the
+// bytes of these chunks, and those of the file.
+int64_t optimizer_state_buffer_bytes(StateTensors tensors, int64_t num_elements, DType weight_dtype,
+                                     int64_t chunks_ahead);
+int64_t optimizer_state_ahead_bytes(StateTensors tensors, int64_t num_elements, DType weight_dtype,
+                                    int64_t chunks_ahead);
 int64_t optimizer_state_file_bytes(StateTensors tensors, int64_t num_elements, DType weight_dtype);
 // What discard_tensors() frees of them.
 int64_t discarded_file_bytes(StateTensors tensors, int64_t num_elements, DType weight_dtype);
@@ -64,7 +68,7 @@ class OptimizerState {
   // Updates ranges [first, last): a step may be taken in pieces.
   void update(int64_t first, int64_t last, const OptimizerStep& step);
   void update(const OptimizerStep& step) { update(0, num_ranges(), step); }
-  // The ranges of the update after this one or the next: their state may be read from the file ahead of it.
+  // The ranges of the update after the next one: once that has begun, their state may be read from the file.
   void announce(int64_t first, int64_t last);
   // Frees what the tensors take in the file: there are no more updates, and only masters are read or written
   // from now on.

@@ -9,24 +9,33 @@
 namespace tessera {
 namespace {
 
-// Large enough for a disk (2 MiB of every float32 tensor), small enough that a ring of chunks is nothing
-// beside the state. Few elements are cut into 64 chunks. A multiple of what the smallest type needs for
-// kDirectAlignment bytes, and of every block of codes.
+// Large enough for a disk (2 MiB of every float32 tensor), small enough that the smallest ring of chunks is
+// nothing beside the state. Few elements are cut into 64 chunks. A multiple of what the smallest type needs
+// for kDirectAlignment bytes, and of every block of codes.
 constexpr int64_t kMaxChunkElements = int64_t{1} << 19;
 constexpr int64_t kMinChunkElements = kDirectAlignment;
 constexpr int64_t kWantedChunks = 64;
 
-// While a chunk is updated, these are on their way from and to the disk.
-constexpr int64_t kChunksAhead = 3;
+// Chunks that are being written while those after them are read: a buffer is read into when its chunk is
+// written, and the disk must have something to do until then.
 constexpr int64_t kChunksBehind = 3;
+
+// A buffer has two transfers at most, which AsyncFile takes without waiting.
+constexpr int64_t kMaxSlots = AsyncFile::kMaxTransfers / 2 - 16;
+constexpr int64_t kMaxChunksAhead = kMaxSlots - 1 - kChunksBehind;
 
 }  // namespace
 
-StateFile::Sizes::Sizes(const std::vector<DType>& dtypes, int64_t num_elements)
-    : chunk_elements(std::clamp(round_up(divide_up(num_elements, kWantedChunks), kMinChunkElements),
-                                kMinChunkElements, kMaxChunkElements)),
-      num_chunks(divide_up(num_elements, chunk_elements)),
-      num_slots(std::min(num_chunks, kChunksAhead + 1 + kChunksBehind)) {
+int64_t StateFile::chunk_elements_of(int64_t num_elements) {
+  return std::clamp(round_up(divide_up(num_elements, kWantedChunks), kMinChunkElements), kMinChunkElements,
+                    kMaxChunkElements);
+}
+
+StateFile::Sizes::Sizes(const std::vector<DType>& dtypes, int64_t num_elements, int64_t chunks_ahead)
+    : chunk_elements(chunk_elements_of(num_elements)), num_chunks(divide_up(num_elements, chunk_elements)) {
+  const int64_t wanted = std::clamp(chunks_ahead, kMinChunksAhead, kMaxChunksAhead);
+  num_slots = std::min(num_chunks, wanted + 1 + kChunksBehind);
+  num_ahead = std::min(wanted, num_slots - 1);
   TESSERA_CHECK(!dtypes.empty() && dtypes.size() <= kMaxParts, "{} parts", dtypes.size());
   for (size_t part = 0; part < dtypes.size(); ++part) {
     const int64_t bytes = part_bytes(dtypes[part], chunk_elements);
@@ -42,10 +51,11 @@ int64_t StateFile::Sizes::part_bytes(DType dtype, int64_t chunk_elements) {
 
 StateFile::StateFile(const StateFileSettings& settings, std::vector<DType> dtypes, int64_t num_elements)
     : dtypes_(std::move(dtypes)),
-      sizes_(dtypes_, num_elements),
+      sizes_(dtypes_, num_elements, settings.chunks_ahead),
       ring_(sizes_.num_slots * sizes_.chunk_bytes),
       piece_(sizes_.largest_part_bytes),
       slots_(static_cast<size_t>(sizes_.num_slots)),
+      slot_of_(static_cast<size_t>(sizes_.num_chunks), -1),
       file_(settings.path, sizes_.file_bytes(), settings.transfers) {}
 
 std::span<std::byte> StateFile::memory(const Slot& slot) const {
@@ -54,34 +64,37 @@ std::span<std::byte> StateFile::memory(const Slot& slot) const {
 }
 
 StateFile::Slot* StateFile::find(int64_t chunk) {
-  const auto at = std::ranges::find(slots_, chunk, &Slot::chunk);
-  return at == slots_.end() ? nullptr : &*at;
+  const int32_t at = slot_of_[static_cast<size_t>(chunk)];
+  return at < 0 ? nullptr : &slots_[static_cast<size_t>(at)];
 }
 
 void StateFile::settle(Slot& slot) {
-  for (std::optional<AsyncFile::Ticket>* ticket : {&slot.reading, &slot.writing}) {
-    if (*ticket) file_.wait(**ticket);
-    ticket->reset();
-  }
+  if (slot.transfer) file_.wait(*slot.transfer);
+  slot.transfer.reset();
 }
 
-// Takes the slot that has not been used for the longest time: what was written then is on the disk by now.
+// Takes the slot that has not been used for the longest time. Its chunk may still be on its way to the disk:
+// as all later transfers wait with this one until it is there, whoever reads the chunk again reads what was
+// written.
 StateFile::Slot& StateFile::fetch(int64_t chunk) {
   Slot* slot = find(chunk);
   if (slot == nullptr) {
     slot = &*std::ranges::min_element(slots_, {}, [this](const Slot& candidate) {
       return open_ >= 0 && candidate.chunk == open_ ? num_uses_ + 1 : candidate.last_use;
     });
-    settle(*slot);
+    if (slot->chunk >= 0) slot_of_[static_cast<size_t>(slot->chunk)] = -1;
     slot->chunk = chunk;
-    slot->reading = file_.read(chunk * sizes_.chunk_bytes, memory(*slot));
+    slot_of_[static_cast<size_t>(chunk)] = static_cast<int32_t>(slot - slots_.data());
+    const int64_t offset = chunk * sizes_.chunk_bytes;
+    slot->transfer = slot->transfer ? file_.read_after(*slot->transfer, offset, memory(*slot))
+                                    : file_.read(offset, memory(*slot));
   }
   slot->last_use = ++num_uses_;
   return *slot;
 }
 
 void StateFile::fetch_ahead() {
-  int64_t num_left = std::min(kChunksAhead, sizes_.num_slots - 1);
+  int64_t num_left = sizes_.num_ahead;
   for (int64_t chunk = open_ + 1; chunk < open_end_ && num_left > 0; ++chunk, --num_left) fetch(chunk);
   for (int64_t chunk = announced_; chunk < announced_end_ && num_left > 0; ++chunk, --num_left) fetch(chunk);
 }
@@ -93,7 +106,7 @@ const StateFile::Parts& StateFile::open(int64_t chunk, int64_t end) {
   const std::lock_guard lock(mutex_);
   if (open_ >= 0 && chunk != open_) {
     Slot& done = *find(open_);
-    done.writing = file_.write(open_ * sizes_.chunk_bytes, memory(done));
+    done.transfer = file_.write(open_ * sizes_.chunk_bytes, memory(done));
   }
   open_ = chunk;
   open_end_ = end;
@@ -110,12 +123,9 @@ const StateFile::Parts& StateFile::open(int64_t chunk, int64_t end) {
 void StateFile::announce(int64_t chunk, int64_t end) {
   TESSERA_CHECK(0 <= chunk && chunk <= end && end <= sizes_.num_chunks, "chunks [{}, {}) of {}", chunk, end,
                 sizes_.num_chunks);
-  const Stopwatch watch;
   const std::lock_guard lock(mutex_);
   announced_ = chunk;
   announced_end_ = end;
-  fetch_ahead();
-  waited_seconds_ += watch.seconds();
 }
 
 void StateFile::read(

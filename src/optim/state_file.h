@@ -17,9 +17,13 @@
 
 namespace tessera {
 
+// As many are always read ahead, and as many buffers are being written before one of them is used again.
+inline constexpr int64_t kMinChunksAhead = 3;
+
 struct StateFileSettings {
   std::filesystem::path path;
   AsyncFileSettings transfers = {};
+  int64_t chunks_ahead = kMinChunksAhead;  // read before the update needs them
 };
 
 // A file of `num_elements` elements, of each of which it has one value of every part (a tensor of the state,
@@ -27,6 +31,10 @@ struct StateFileSettings {
 // other, each from a multiple of kDirectAlignment on:
 //
 //   chunk 0 [ exp_avg | exp_avg_sq | remainders ]  chunk 1 [ exp_avg | exp_avg_sq | remainders ]  ...
+//
+// While a chunk is open, those before it are written and those after it are read, into the same buffers as
+// soon as these are written, until chunks_ahead of them are in memory. All that goes on after open() has
+// returned, whatever its caller computes.
 //
 // All values start as zeros. Errors are those of AsyncFile.
 class StateFile {
@@ -40,7 +48,7 @@ class StateFile {
   // The chunk in memory, to be changed until open() is called again, by one thread at a time; meanwhile the
   // chunks up to `end` and those announced are read.
   const Parts& open(int64_t chunk, int64_t end);
-  // The chunks to be opened after those of the last open().
+  // The chunks to be opened after those of the next open().
   void announce(int64_t chunk, int64_t end);
 
   // Call body(values, first, done, count) for the pieces of elements [begin, begin + count) of a part:
@@ -54,11 +62,14 @@ class StateFile {
   // Frees the space of a part, whose values are not read again.
   void discard(size_t part);
 
-  // waited_seconds: inside open() and announce(), for the disk or for what reads the file at the same time.
+  // waited_seconds: inside open(), for the disk or for what reads the file at the same time.
   AsyncFileStatistics statistics() const;
 
+  // Of each chunk of so many elements.
+  static int64_t chunk_elements_of(int64_t num_elements);
+
   struct Sizes {
-    Sizes(const std::vector<DType>& dtypes, int64_t num_elements);
+    Sizes(const std::vector<DType>& dtypes, int64_t num_elements, int64_t chunks_ahead = kMinChunksAhead);
 
     int64_t chunk_elements;
     int64_t num_chunks;
@@ -66,11 +77,13 @@ class StateFile {
     int64_t chunk_bytes = 0;
     int64_t largest_part_bytes = 0;
     int64_t num_slots;
+    int64_t num_ahead;  // at most chunks_ahead
 
     // Of a chunk.
     static int64_t part_bytes(DType dtype, int64_t chunk_elements);
 
     int64_t file_bytes() const { return num_chunks * chunk_bytes; }
+    int64_t ahead_bytes() const { return num_ahead * chunk_bytes; }
     int64_t memory_bytes() const { return num_slots * chunk_bytes + largest_part_bytes; }
   };
 
@@ -78,16 +91,16 @@ class StateFile {
   // A buffer of the ring.
   struct Slot {
     int64_t chunk = -1;
-    int64_t last_use = 0;  // the larger, the later
-    std::optional<AsyncFile::Ticket> reading;
-    std::optional<AsyncFile::Ticket> writing;
+    int64_t last_use = 0;                       // the larger, the later
+    std::optional<AsyncFile::Ticket> transfer;  // the last one from or into it
   };
 
-  // With the lock held. Only the open chunk may differ from the file, and it does not lose its slot.
+  // With the lock held. Only the open chunk may differ from the file, once its transfers have ended, and it
+  // does not lose its slot.
   Slot* find(int64_t chunk);
   Slot& fetch(int64_t chunk);  // starts to read the chunk unless it is in the ring
   void fetch_ahead();
-  void settle(Slot& slot);  // waits for its transfers
+  void settle(Slot& slot);  // waits for its transfer
   std::span<std::byte> memory(const Slot& slot) const;
   void access(size_t part, int64_t begin, int64_t count, bool writes,
               FunctionRef<void(std::byte* values, int64_t first, int64_t done, int64_t count)> body);
@@ -99,6 +112,7 @@ class StateFile {
 
   mutable std::mutex mutex_;  // guards what follows
   std::vector<Slot> slots_;
+  std::vector<int32_t> slot_of_;  // by chunk; -1: it is not in the ring
   int64_t num_uses_ = 0;
   int64_t open_ = -1, open_end_ = -1;
   int64_t announced_ = 0, announced_end_ = 0;

@@ -24,16 +24,21 @@ void for_each_byte(DType dtype, int64_t first, int64_t count, const Body& body) 
   for (int64_t i = state_bytes(dtype, first); i < state_bytes(dtype, first + count); ++i) body(i);
 }
 
-TEST(StateFile, ChunksAndPiecesInAnyOrderKeepEveryValue) {
+// By chunks_ahead: from the smallest ring to one that holds the whole file.
+class StateFileRing : public testing::TestWithParam<int64_t> {};
+
+INSTANTIATE_TEST_SUITE_P(, StateFileRing, testing::Values(3, 4, 5, 8, 11, 40));
+
+TEST_P(StateFileRing, ChunksAndPiecesInAnyOrderKeepEveryValue) {
   const TestFolder folder;
   const std::vector<DType> dtypes = {DType::kF32, DType::kI8, DType::kBF16, DType::kU8, DType::kI16};
   constexpr int64_t kElements = 50'000;
-  StateFile file({folder / "state", {.queue_depth = 4}}, dtypes, kElements);
+  StateFile file({folder / "state", {.queue_depth = 4}, GetParam()}, dtypes, kElements);
   const int64_t chunk_elements = file.chunk_elements(), num_chunks = divide_up(kElements, chunk_elements);
   ASSERT_GT(num_chunks, 10);
   std::vector<std::vector<std::byte>> expected;
   for (const DType dtype : dtypes) expected.emplace_back(state_bytes(dtype, kElements));
-  std::mt19937_64 random(3);
+  std::mt19937_64 random(3 + static_cast<uint64_t>(GetParam()));
   const auto below = [&](int64_t end) { return static_cast<int64_t>(random() % static_cast<uint64_t>(end)); };
   for (int round = 0; round < 150; ++round) {
     const size_t part = static_cast<size_t>(below(std::ssize(dtypes)));
@@ -72,6 +77,42 @@ TEST(StateFile, ChunksAndPiecesInAnyOrderKeepEveryValue) {
     }
   }
   EXPECT_GT(file.statistics().bytes_written, 0);
+}
+
+// Groups of chunks that are updated last group first, as in a backward pass; nothing is called between two of
+// them.
+TEST_P(StateFileRing, ReadsTheNextGroupFromTheUpdateBeforeOn) {
+  constexpr int64_t kChunks = 64, kGroup = 8;
+  const TestFolder folder;
+  StateFile file({folder / "state", {}, GetParam()}, {DType::kF32}, kChunks * kDirectAlignment);
+  const StateFile::Sizes sizes({DType::kF32}, kChunks * kDirectAlignment, GetParam());
+  ASSERT_EQ(sizes.num_chunks, kChunks);
+  ASSERT_EQ(sizes.num_slots, std::min(kChunks, GetParam() + 4));
+  const auto num_read = [&] { return file.statistics().bytes_read / sizes.chunk_bytes; };
+  int64_t num_opened = 0;
+  for (int64_t group = kChunks - kGroup; group > 2 * kGroup; group -= kGroup) {
+    file.announce(group - kGroup, group);
+    for (int64_t chunk = group; chunk < group + kGroup; ++chunk) {
+      file.open(chunk, group + kGroup);
+      ++num_opened;
+      // One group is announced at a time.
+      const int64_t num_known = group + kGroup - chunk - 1 + kGroup;
+      ASSERT_EQ(num_read(), num_opened + std::min(GetParam(), num_known)) << "chunk " << chunk;
+    }
+  }
+}
+
+TEST(StateFile, ARingHasRoomForWhatItIsGiven) {
+  const std::vector<DType> dtypes = {DType::kI8, DType::kU8, DType::kI16};
+  const int64_t num_elements = int64_t{8} << 30;
+  const StateFile::Sizes least(dtypes, num_elements, 0), layer(dtypes, num_elements, 417);
+  EXPECT_EQ(least.num_ahead, kMinChunksAhead);
+  EXPECT_EQ(layer.num_ahead, 417);
+  EXPECT_EQ(layer.ahead_bytes(), 417 * layer.chunk_bytes);
+  EXPECT_EQ(layer.memory_bytes() - least.memory_bytes(), (417 - 3) * layer.chunk_bytes);
+  EXPECT_EQ(layer.file_bytes(), least.file_bytes());
+  const StateFile::Sizes huge(dtypes, num_elements, 1'000'000);
+  EXPECT_LT(2 * huge.num_slots, AsyncFile::kMaxTransfers) << "its transfers are started without waiting";
 }
 
 std::vector<float> normal_numbers(int64_t count, uint64_t seed) {
@@ -161,6 +202,36 @@ TEST_P(StateInFile, HasTheBitsOfStateInMemory) {
   EXPECT_GT(file_.state.file_statistics().bytes_written, 4 * kCount * 8);
 }
 
+// Any number of ranges at a time, in any order, with rings of any size; some of what is announced comes
+// later.
+TEST_P(StateInFile, HasTheBitsOfStateInMemoryWithAnyRing) {
+  std::mt19937_64 random(11);
+  const auto below = [&](int64_t end) { return static_cast<int64_t>(random() % static_cast<uint64_t>(end)); };
+  for (int round = 0; round < 12; ++round) {
+    const int64_t chunks_ahead = 3 + below(16);
+    SCOPED_TRACE(fmt::format("round {}, {} chunks ahead", round, chunks_ahead));
+    Side memory(GetParam().weights, GetParam().gradients, pool_, {});
+    Side file(
+        GetParam().weights, GetParam().gradients, pool_,
+        StateFileSettings{
+            folder_ / "ring", {.queue_depth = 1 + below(8), .use_io_uring = below(2) == 0}, chunks_ahead});
+    for (Side* side : {&memory, &file}) side->state.write_master(0, normal_numbers(kCount, 1));
+    for (int64_t step = 1; step <= 8; ++step) {
+      const int64_t first = below(3), last = first + 1 + below(3 - first);
+      const int64_t next = below(3), next_end = next + below(4 - next);
+      for (Side* side : {&memory, &file}) {
+        set_gradients(*side, static_cast<uint64_t>(step));
+        side->state.announce(next, next_end);
+        side->state.update(first, last, {step, 1e-2, 0.5});
+      }
+      if (below(3) == 0) {
+        EXPECT_EQ(memory.values(state_kind(0)), file.values(state_kind(0)));
+      }
+    }
+    expect_equal(memory, file);
+  }
+}
+
 TEST_P(StateInFile, TakesWhatACheckpointHas) {
   for (Side* side : {&memory_, &file_}) {
     for_each_state_kind(2, [&](StateKind kind) {
@@ -199,14 +270,16 @@ TEST_P(StateInFile, IsReadWhileOtherElementsChange) {
   expect_equal(memory_, file_);
 }
 
-TEST(StateFileFault, AFailingDiskEndsTheUpdateWithOneLine) {
+TEST_P(StateFileRing, AFailingDiskEndsTheUpdateWithOneLine) {
   const TestFolder folder;
-  StateFile file({folder / "state", {.use_io_uring = false}}, {DType::kF32, DType::kI16}, 200'000);
+  StateFile file({folder / "state", {.use_io_uring = false}, GetParam()}, {DType::kF32, DType::kI16},
+                 200'000);
   const DiskFaults faults(folder.path(), [](const DiskCall& call) {
     return DiskFault{.error = call.name == "pwrite" ? EIO : 0};
   });
   expect_error(ExitCode::kIoError, {(folder / "state").native(), "write of", "Input/output error"}, [&] {
-    for (int64_t chunk = 0; chunk < 40; ++chunk) file.open(chunk, 40);
+    for (int64_t chunk = 0; chunk < 80; ++chunk)
+      file.open(chunk % 40, 40);  // the second time all are written
   });
 }
 

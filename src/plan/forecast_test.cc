@@ -12,6 +12,7 @@
 
 #include "base/flags.h"
 #include "base/text.h"
+#include "model/families.h"
 
 namespace tessera {
 namespace {
@@ -72,6 +73,39 @@ TEST_F(ForecastTest, GlobalBatchDecidesRowsAndPasses) {
   args_.global_batch_size = 3;
   resolve_training_arguments(table_, 3, &args_);
   EXPECT_EQ(forecast().tokens_per_pass, 512) << "no more rows than there are";
+}
+
+TEST_F(ForecastTest, TheRingOfStateOnADiskFollowsTheFreeMemory) {
+  for (const int local_world_size : {1, 2}) {
+    cluster_.num_nodes = 1;
+    cluster_.local_world_size = local_world_size;
+    cluster_.node_memory_bytes = int64_t{64} << 30;
+    args_.offload_optimizer_device = "nvme";
+    args_.pack_weights = "never";
+    args_.save_strategy = "no";  // no snapshot, which takes what is free
+    const RunForecast roomy = forecast();
+    const ParameterLayout layout = parameter_layout(config_);
+    const int64_t most = layer_state_chunks(zero_layout(layout, 1, local_world_size), roomy.zero);
+    EXPECT_GT(most, 4);
+    EXPECT_EQ(roomy.zero.state_folder->chunks_ahead, most);
+    cluster_.node_memory_bytes = 0;
+    const RunForecast least = forecast();
+    EXPECT_EQ(least.zero.state_folder->chunks_ahead, kMinChunksAhead);
+    EXPECT_NE(least.refusal, "");
+    const int64_t needed = least.memory.node_bytes(), range = roomy.memory.node_bytes() - needed;
+    EXPECT_GT(range, 0);
+    int64_t last = kMinChunksAhead;
+    for (int64_t free_bytes = 0; free_bytes <= 2 * range + (1 << 20); free_bytes += range / 7) {
+      cluster_.node_memory_bytes = needed + free_bytes;
+      const RunForecast plan = forecast();
+      EXPECT_EQ(plan.refusal, "") << "it fits with the smallest ring";
+      EXPECT_LE(plan.memory.node_bytes(), needed + free_bytes / 2);
+      EXPECT_GE(plan.zero.state_folder->chunks_ahead, last);
+      last = plan.zero.state_folder->chunks_ahead;
+      EXPECT_TRUE(free_bytes > 0 || last == kMinChunksAhead);
+    }
+    EXPECT_GT(last, most / 2);
+  }
 }
 
 // 25 Gbit/s are 3.125e9 bytes per second.

@@ -123,18 +123,35 @@ void RunPlanner::choose_packing(const MachineFacts& machine, MemoryRequest* requ
   request->limits.pack_weights = fits(*request, machine);
 }
 
+// The largest count up to `most` with which the request fits, where one of `least` is kept without asking.
+void RunPlanner::fit_largest(int64_t least, int64_t most, const MachineFacts& machine, MemoryRequest* request,
+                             int64_t* count) const {
+  int64_t fitting = least, too_many = most + 1;
+  while (too_many - fitting > 1) {
+    *count = (fitting + too_many) / 2;
+    (fits(*request, machine) ? fitting : too_many) = *count;
+  }
+  *count = fitting;
+}
+
+// As much of a layer's state as leaves half of what is free without it: for packed weights, kept outputs,
+// snapshots and files in the page cache.
+void RunPlanner::choose_chunks_ahead(const MachineFacts& machine, MemoryRequest* request) const {
+  if (!request->zero.state_folder) return;
+  const ZeroLayout layout = zero_layout(model_.layout(), request->num_nodes, request->local_world_size);
+  MachineFacts usable = machine;
+  usable.free_bytes -= (machine.free_bytes - needed_bytes(model_, *request)) / 2;
+  fit_largest(kMinChunksAhead, layer_state_chunks(layout, request->zero), usable, request,
+              &request->zero.state_folder->chunks_ahead);
+}
+
 // The most outputs that leave an eighth of what is free without them: for files in the page cache.
 void RunPlanner::choose_kept_outputs(const MachineFacts& machine, MemoryRequest* request) const {
   if (!request->limits.gradient_checkpointing || args_.gradient_checkpointing_mode != "selective") return;
   constexpr int64_t kFreeShare = 8;
   MachineFacts usable = machine;
   usable.free_bytes -= (machine.free_bytes - needed_bytes(model_, *request)) / kFreeShare;
-  int64_t fitting = 0, too_many = model_.num_keepable_outputs() + 1;
-  while (too_many - fitting > 1) {
-    request->limits.num_kept_outputs = (fitting + too_many) / 2;
-    (fits(*request, usable) ? fitting : too_many) = request->limits.num_kept_outputs;
-  }
-  request->limits.num_kept_outputs = fitting;
+  fit_largest(0, model_.num_keepable_outputs(), usable, request, &request->limits.num_kept_outputs);
 }
 
 MemoryRequest RunPlanner::choose_memory(const MachineFacts& machine) const {
@@ -142,6 +159,7 @@ MemoryRequest RunPlanner::choose_memory(const MachineFacts& machine) const {
   if (may_gather_per_layer(args_, machine.num_nodes) && !fits(request, machine)) {
     request.zero.schedule = GatherSchedule::kPerLayer;
   }
+  choose_chunks_ahead(machine, &request);
   choose_packing(machine, &request);
   choose_kept_outputs(machine, &request);
   return request;
@@ -150,6 +168,7 @@ MemoryRequest RunPlanner::choose_memory(const MachineFacts& machine) const {
 MemoryRequest RunPlanner::choose_memory(const MachineFacts& machine, GatherSchedule schedule) const {
   MemoryRequest request = make_request(machine);
   request.zero.schedule = schedule;
+  choose_chunks_ahead(machine, &request);
   if (args_.pack_weights == "auto") choose_packing(machine, &request);
   choose_kept_outputs(machine, &request);
   return request;

@@ -48,8 +48,9 @@ class RunPlanner {
   // On the disk of a rank, with gradient_checkpointing_mode offload.
   int64_t offloaded_input_bytes() const;
 
-  // gather_schedule auto becomes per_layer if per_step does not fit; pack_weights auto packs if that fits,
-  // too; selective checkpointing keeps as many outputs as then fit. Collective through on_all_ranks.
+  // gather_schedule auto becomes per_layer if per_step does not fit; of state on a disk as much of a layer is
+  // read ahead as then fits; pack_weights auto packs if that fits, too; selective checkpointing keeps as many
+  // outputs as then fit. Collective through on_all_ranks.
   // Error(kBadConfig) for packed weights that the sharding rules out.
   MemoryRequest choose_memory(const MachineFacts& machine) const;
   // The same with the schedule given.
@@ -67,8 +68,11 @@ class RunPlanner {
   int64_t update_workspace_bytes(int64_t num_threads) const;
   MemoryRequest make_request(const MachineFacts& machine) const;
   bool fits(const MemoryRequest& request, const MachineFacts& machine) const;
+  void fit_largest(int64_t least, int64_t most, const MachineFacts& machine, MemoryRequest* request,
+                   int64_t* count) const;
   std::vector<MemoryAlternative> alternatives(const MemoryRequest& request,
                                               const MachineFacts& machine) const;
+  void choose_chunks_ahead(const MachineFacts& machine, MemoryRequest* request) const;
   void choose_packing(const MachineFacts& machine, MemoryRequest* request) const;
   void choose_kept_outputs(const MachineFacts& machine, MemoryRequest* request) const;
 

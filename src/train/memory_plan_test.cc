@@ -457,6 +457,11 @@ INSTANTIATE_TEST_SUITE_P(
                  [](TrainingArguments* args) {
                    args->optimizer_in_backward = true;
                    args->offload_param_device = "nvme";
+                 }},
+        PeakCase{"StateAndLayersOnDisk", "bfloat16",
+                 [](TrainingArguments* args) {
+                   args->optimizer_in_backward = true;
+                   args->offload_param_device = args->offload_optimizer_device = "nvme";
                  }}),
     [](const auto& test) { return test.param.name; });
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/divide_up.h"
 #include "base/error.h"
 #include "kernels/quantized_weight/int8_blocks.h"
 #include "optim/optimizer_state.h"
@@ -156,6 +157,13 @@ int64_t largest_state_bytes(const ZeroLayout& layout, StateTensors tensors, bool
   return largest;
 }
 
+// A layer may begin and end within a chunk.
+int64_t layer_state_chunks(const ZeroLayout& layout, const ZeroSettings& settings) {
+  const int64_t num_owners = settings.stage == 0 ? layout.local_world_size : layout.world_size();
+  const int64_t num_owned = divide_up(layout.num_elements(), num_owners);
+  return divide_up(divide_up(largest_layer(layout), num_owners), StateFile::chunk_elements_of(num_owned)) + 1;
+}
+
 // With tied embeddings the last group is just the final norm, which is in use together with the embedding: it
 // always stays.
 bool is_persistent(const ZeroLayout& layout, const ZeroSettings& settings, int64_t group) {
@@ -240,8 +248,11 @@ ZeroMemory zero_memory(const ZeroLayout& layout, const ZeroSettings& settings) {
     memory.accumulator_bytes = dtype_bytes(settings.gradient_dtype) * plan.largest_part();
   }
   if (settings.state_folder) {
+    const int64_t chunks_ahead = settings.state_folder->chunks_ahead;
     memory.optimizer_bytes =
-        optimizer_state_buffer_bytes(settings.state_tensors, num_owned, settings.weight_dtype);
+        optimizer_state_buffer_bytes(settings.state_tensors, num_owned, settings.weight_dtype, chunks_ahead);
+    memory.state_ahead_bytes =
+        optimizer_state_ahead_bytes(settings.state_tensors, num_owned, settings.weight_dtype, chunks_ahead);
     memory.state_file_bytes =
         optimizer_state_file_bytes(settings.state_tensors, num_owned, settings.weight_dtype);
     memory.discarded_file_bytes =

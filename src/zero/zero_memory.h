@@ -81,7 +81,8 @@ struct ZeroSettings {
   std::optional<StateFileSettings> weight_folder = {};
   // On one rank, of the weights beside adapters: those of decoder layers are in a file in this folder.
   std::optional<StateFileSettings> frozen_folder = {};
-  // State and remainders are in a file per rank in this folder, with buffers in memory.
+  // State and remainders are in a file per rank in this folder, with buffers in memory for as many chunks as
+  // its chunks_ahead says.
   std::optional<StateFileSettings> state_folder = {};
 };
 
@@ -97,6 +98,10 @@ struct GradientWindow {
   int64_t num_elements = 0;
 };
 GradientWindow gradient_window(const ZeroLayout& layout);
+
+// The chunks of a rank's state file that have its state of a decoder layer: with as many read ahead, all of
+// it moves while the layer computes.
+int64_t layer_state_chunks(const ZeroLayout& layout, const ZeroSettings& settings);
 
 // Whether the group stays complete on every node when weights are sharded.
 bool is_persistent(const ZeroLayout& layout, const ZeroSettings& settings, int64_t group);
@@ -134,6 +139,7 @@ struct ZeroMemory {
   // On disk, of each rank: both, if they are there.
   int64_t state_file_bytes = 0;
   int64_t discarded_file_bytes = 0;  // of the state file, before the finished model is written
+  int64_t state_ahead_bytes = 0;     // of the state file, read ahead of an update
   int64_t weight_file_bytes = 0;
 };
 

@@ -70,6 +70,33 @@ TEST(ZeroMemory, UpdatesInBackwardKeepARanksPartOfTheLargestGroup) {
   }
 }
 
+// Embedding and head of 40 chunks, two layers of 20: chunks have 2^19 elements of 10 bytes.
+TEST(ZeroMemory, BuffersOfStateOnADiskTakeTheChunksReadAhead) {
+  constexpr int64_t kChunk = int64_t{1} << 19, kPartBytes = 4 * kChunk;
+  const ZeroLayout large = {{{0, 40 * kChunk},
+                             {40 * kChunk, 60 * kChunk},
+                             {60 * kChunk, 80 * kChunk},
+                             {80 * kChunk, 120 * kChunk}}};
+  ZeroSettings on_disk = settings(0, kPerStep, 1);
+  on_disk.state_folder.emplace();
+  EXPECT_EQ(layer_state_chunks(large, on_disk), 20 + 1);
+  for (const int64_t chunks_ahead : {3, 4, 21, 116}) {
+    on_disk.state_folder->chunks_ahead = chunks_ahead;
+    const ZeroMemory memory = zero_memory(large, on_disk);
+    EXPECT_EQ(memory.optimizer_bytes,
+              (chunks_ahead + 4) * 10 * kChunk + kPartBytes + sum_of_squares_scratch_bytes(120 * kChunk));
+    EXPECT_EQ(memory.state_ahead_bytes, chunks_ahead * 10 * kChunk);
+    EXPECT_EQ(memory.state_file_bytes, 120 * 10 * kChunk);
+    EXPECT_EQ(memory.remainder_bytes, 0);
+  }
+  on_disk.state_folder->chunks_ahead = 200;
+  EXPECT_EQ(zero_memory(large, on_disk).state_ahead_bytes, 119 * 10 * kChunk) << "all but the one in use";
+  on_disk.stage = 3;
+  ZeroLayout four_ranks = large;
+  four_ranks.local_world_size = 4;
+  EXPECT_EQ(layer_state_chunks(four_ranks, on_disk), 11 + 1) << "30 x 2^19 elements are 64 chunks";
+}
+
 TEST(ZeroMemory, OptimizerStateIsOncePerNodeInStage0AndOnceInTheJobAbove) {
   const int64_t scratch = sum_of_squares_scratch_bytes(kElements);  // one block, whatever the part size
   for (const GatherSchedule schedule : {kPerStep, kPerLayer}) {

@@ -87,9 +87,9 @@ class Predictor {
     return prices_.node_sum_seconds(share, adds, share_) + num_groups * prices_.node_latency_s();
   }
 
-  // Weights and inputs of layers move while the passes compute. State is read and written once, while it is
-  // updated; only the ends of the transfers, which are in the ring of buffers, overlap with what computes
-  // before and after the update of the step or, in the backward pass, of a group.
+  // Weights and inputs of layers move while the passes compute. State is read and written once. As much of it
+  // as the ring of buffers holds also moves then, when the disk is idle: before an update, what it reads
+  // first and what the update before it wrote last. The rest moves during the update.
   void add_disk() {
     const ZeroMemory memory = zero_memory(layout_, facts_.zero);
     const int64_t num_layers = std::ssize(layout_.groups) - 2;
@@ -101,13 +101,41 @@ class Predictor {
     const double forward_s = seconds_on_disk(forward_bytes);
     const double backward_s = seconds_on_disk(forward_bytes + memory.weight_file_bytes);
     const double state_s = seconds_on_disk(2 * memory.state_file_bytes);
-    const auto num_updates =
-        static_cast<double>(facts_.zero.optimizer_in_backward ? std::ssize(layout_.groups) : 1);
-    const double ring_s = std::min(state_s, num_updates * seconds_on_disk(memory.optimizer_bytes));
-    const double hidden_s = std::min(ring_s, backward_s_ / static_cast<double>(num_passes));
+    const double hidden_s = hidden_state_seconds(memory, std::max(0.0, forward_s_ - forward_s),
+                                                 std::max(0.0, backward_s_ - backward_s));
     time_.disk_s = forward_s + backward_s + state_s;
     time_.disk_wait_s = std::max(0.0, forward_s - forward_s_) + std::max(0.0, backward_s - backward_s_) +
                         std::max(0.0, state_s - hidden_s - time_.optimizer_s);
+  }
+
+  // Of the state's transfers, what the passes hide in so many seconds in which the disk has nothing else to
+  // do. Updates in the backward pass come after the head, every layer and the embedding: the transfers before
+  // the head's have all passes but the last one's backward, those of each layer its share of that, and those
+  // of the embedding, the gradients of which take no time, nothing.
+  double hidden_state_seconds(const ZeroMemory& memory, double forward_idle_s, double backward_idle_s) const {
+    const auto moved_s = [&](int64_t read, int64_t written) {
+      return seconds_on_disk(std::min(memory.state_ahead_bytes, read) +
+                             std::min(memory.state_ahead_bytes, written));
+    };
+    const int64_t num_layers = std::ssize(layout_.groups) - 2;
+    if (!facts_.zero.optimizer_in_backward || num_layers == 0) {
+      return std::min(moved_s(memory.state_file_bytes, memory.state_file_bytes),
+                      forward_idle_s + backward_idle_s);
+    }
+    const auto num_elements = static_cast<double>(layout_.num_elements());
+    const auto state_of = [&](const Part& group) {
+      return static_cast<int64_t>(static_cast<double>(memory.state_file_bytes) *
+                                  (static_cast<double>(group.size()) / num_elements));
+    };
+    const double last_s = backward_idle_s / (facts_.zero.computes_twice ? 2 : 1);
+    double hidden_s = std::min(moved_s(state_of(layout_.groups.back()), state_of(layout_.groups.front())),
+                               forward_idle_s + backward_idle_s - last_s);
+    for (int64_t layer = num_layers; layer > 0; --layer) {
+      const auto at = static_cast<size_t>(layer);
+      hidden_s += std::min(moved_s(state_of(layout_.groups[at]), state_of(layout_.groups[at + 1])),
+                           last_s / static_cast<double>(num_layers));
+    }
+    return hidden_s;
   }
 
   // Every rank of the node moves so many bytes.

@@ -107,7 +107,7 @@ TEST(StepWalk, TouchesNoMemoryOfAModelLargerThanTheMachine) {
 }
 
 // Prices that are all one second, to count.
-class CountingPrices final : public Prices {
+class CountingPrices : public Prices {
  public:
   bool packs_weights(DType) const override { return false; }
   double seconds(const OpWork&, const RankShare&) override { return 1; }
@@ -164,6 +164,53 @@ TEST(PredictStep, StateOnADiskIsReadAndWrittenOnce) {
   }
 }
 
+// Of which operations take so many seconds.
+class SlowPrices final : public CountingPrices {
+ public:
+  explicit SlowPrices(double operation_s) : operation_s_(operation_s) {}
+  double seconds(const OpWork&, const RankShare&) override { return operation_s_; }
+  double update_seconds(const UpdateWork&, const RankShare&) override { return 0; }
+
+ private:
+  double operation_s_;
+};
+
+TEST(PredictStep, ComputingHidesTheStateThatTheRingHolds) {
+  StepWalks walks(shapes("15m", 8), DType::kBF16);
+  SlowPrices slow(1e9), fast(1);
+  const std::vector<ParameterLayout::Group>& groups = walks.layout().groups();
+  const ZeroLayout layout = zero_layout(walks.layout(), 1, 1);
+  const auto size_of = [&](size_t group) {
+    return static_cast<double>(groups[group].end - groups[group].begin);
+  };
+  StepFacts facts = facts_of(1, 1, 1);
+  facts.zero.optimizer_in_backward = true;
+  facts.zero.state_folder.emplace();
+  double last_wait_s = 1e18;
+  for (const int64_t chunks_ahead : {int64_t{3}, int64_t{4}, layer_state_chunks(layout, facts.zero)}) {
+    facts.zero.state_folder->chunks_ahead = chunks_ahead;
+    const ZeroMemory memory = zero_memory(layout, facts.zero);
+    const auto ahead = static_cast<double>(memory.state_ahead_bytes);
+    // Read before the update and written after it, but for the embedding, which is updated last and read in
+    // no time.
+    double hidden = 0;
+    for (size_t group = 0; group < groups.size(); ++group) {
+      const double state = static_cast<double>(memory.state_file_bytes) * size_of(group) /
+                           static_cast<double>(walks.layout().num_elements());
+      hidden += (group == 0 ? 1 : 2) * std::min(state, ahead);
+    }
+    // What the first layer writes has no time, either.
+    hidden -= std::min(ahead, static_cast<double>(memory.state_file_bytes) * size_of(1) /
+                                  static_cast<double>(walks.layout().num_elements()));
+    const StepTime time = predict_step(walks, facts, slow);
+    EXPECT_NEAR(time.disk_wait_s, time.disk_s - hidden, 100) << chunks_ahead;
+    EXPECT_LT(time.disk_wait_s, last_wait_s);
+    last_wait_s = time.disk_wait_s;
+    const StepTime of_disk = predict_step(walks, facts, fast);
+    EXPECT_NEAR(of_disk.step_s(), of_disk.disk_s, 100) << "a slow disk is never idle";
+  }
+}
+
 TEST(PredictStep, WeightsAndInputsMoveWhileThePassesCompute) {
   StepWalks walks(shapes("15m", 8), DType::kBF16);
   CountingPrices prices;
@@ -203,6 +250,37 @@ TEST(PredictStep, FrozenWeightsAreReadInBothDirectionsAndNeverWritten) {
   EXPECT_EQ(time.disk_s, 2 * 5 * 4096'000) << "5 of 8 layers leave memory";
   facts.num_passes = 3;
   EXPECT_EQ(predict_step(walks, facts, prices).disk_s, 3 * time.disk_s);
+}
+
+// All on a disk, 2,048 tokens in a step. The rest is state of embedding and head that the ring does not hold.
+TEST(PredictStep, AStepOfALargeModelTakesLittleMoreThanComputingOrTheDisk) {
+  ModelConfig config = shapes("llama3-8b", 32);
+  config.vocab_size = 128256;
+  StepWalks walks(config, DType::kBF16);
+  StepFacts facts = facts_of(1, 1, 1);
+  facts.row_tokens = 2048;
+  facts.gradient_checkpointing = true;
+  facts.zero.state_tensors = AdamW8Bit::kStateTensors;
+  facts.zero.optimizer_in_backward = true;
+  facts.zero.weight_folder.emplace();
+  facts.zero.state_folder.emplace();
+  const auto ratio = [&](double disk_gb_per_s) {
+    MachineRates rates = rates_of_instance({.num_cores = 32, .clock_ghz = 3});
+    rates.disk_gb_per_s = disk_gb_per_s;
+    AnalyticPrices prices(rates);
+    facts.num_threads = 32;
+    const StepTime time = predict_step(walks, facts, prices);
+    return time.step_s() / std::max(time.compute_s() + time.optimizer_s, time.disk_s);
+  };
+  double worst_before = 0, worst = 0;
+  for (const double gb_per_s : {0.3, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0}) {
+    facts.zero.state_folder->chunks_ahead = kMinChunksAhead;
+    worst_before = std::max(worst_before, ratio(gb_per_s));
+    facts.zero.state_folder->chunks_ahead = layer_state_chunks(zero_layout(walks.layout(), 1, 1), facts.zero);
+    worst = std::max(worst, ratio(gb_per_s));
+  }
+  EXPECT_GT(worst_before, 1.3);
+  EXPECT_LT(worst, 1.15);
 }
 
 TEST(AnalyticPrices, UpdatesOfCodesWaitForTheProcessor) {

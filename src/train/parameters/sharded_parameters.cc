@@ -29,7 +29,7 @@ Part intersection(const Part& a, const Part& b) {
 std::optional<StateFileSettings> state_file(const ZeroSettings& settings, int rank) {
   if (!settings.state_folder) return std::nullopt;
   return StateFileSettings{settings.state_folder->path / fmt::format("rank-{}.state", rank),
-                           settings.state_folder->transfers};
+                           settings.state_folder->transfers, settings.state_folder->chunks_ahead};
 }
 
 std::vector<ElementRange> owned_of(const ShardPlan& plan, int rank) {
