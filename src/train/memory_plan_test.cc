@@ -424,7 +424,9 @@ TEST_P(PeakMemory, StaysWithinATenthOfThePlan) {
   const auto peak = static_cast<double>(run.summary.peak_resident_bytes);
   RecordProperty("planned_bytes", std::to_string(run.plan.memory.node_bytes()));
   RecordProperty("peak_bytes", std::to_string(run.summary.peak_resident_bytes));
-  EXPECT_GT(planned, tiny.args.finetuning_type == "lora" ? 80e6 : 200e6);
+  const bool is_small = tiny.args.finetuning_type == "lora" || (tiny.args.offload_param_device == "nvme" &&
+                                                                tiny.args.offload_optimizer_device == "nvme");
+  EXPECT_GT(planned, is_small ? 80e6 : 200e6);
   EXPECT_NEAR(peak / planned, 1, 0.1) << "planned\n"
                                       << memory_table(run.plan.memory, run.plan.free_bytes) << "peak " << peak
                                       << ", pages of others " << shared_with_others;
