@@ -62,7 +62,8 @@ needed=$((model + $(bytes bytes_beside_model)))  # the finished model, and what 
 [ -f "$dir/start/config.json" ] || needed=$((needed + model))
 if [ "$save_steps" != 0 ]; then
   # One is kept, and the next is written before it is deleted.
-  present=$(find "$dir/model" -maxdepth 1 -name 'checkpoint-*' 2>/dev/null | wc -l)
+  present=0
+  [ ! -d "$dir/model" ] || present=$(find "$dir/model" -maxdepth 1 -name 'checkpoint-*' | wc -l)
   needed=$((needed + (present > 0 ? 1 : 2) * $(bytes checkpoint_bytes)))
 fi
 free=$(df --output=avail -B1 "$dir" | tail -n 1)

@@ -32,7 +32,7 @@ cat >"$folder/config.json" <<'JSON'
  "tie_word_embeddings": false, "initializer_range": 0.02}
 JSON
 export TESSERA=$program TRAIN_8B_DIR=$folder/run TRAIN_8B_CONFIG=$folder/config.json TRAIN_8B_TOKENS=128
-export TRAIN_8B_SAVE_STEPS=1 TRAIN_8B_MEMORY=320MiB TRAIN_8B_OPTIM=${SMALL_MEMORY_OPTIM:-adamw_torch}
+export TRAIN_8B_SAVE_STEPS=1 TRAIN_8B_MEMORY=320MiB TRAIN_8B_OPTIM=${SMALL_MEMORY_OPTIM:-adamw_8bit}
 
 TRAIN_8B_STEPS=2 limited scripts/train-8b-24gb.sh >"$folder/first.log" 2>&1 || { cat "$folder/first.log"; exit 1; }
 TRAIN_8B_STEPS=4 limited scripts/train-8b-24gb.sh >"$folder/killed.log" 2>&1 &
