@@ -197,7 +197,7 @@ int64_t bytes_of(const CheckpointCatalog& catalog, const std::vector<ReadUnit>& 
 
 std::vector<ReadUnit> plan_units(const CheckpointCatalog& catalog, const ParameterLayout& layout,
                                  StateTensors tensors, const std::vector<ElementRange>& ranges) {
-  // Of BF16 masters the rounded values.
+  // For BF16 masters, the rounded values.
   const size_t masters =
       catalog.parts.model_dtype() == DType::kF16 ? StoredParts::kMaster : StoredParts::kModel;
   const std::vector<OwnedPart> parts = owned_parts(layout, ranges);

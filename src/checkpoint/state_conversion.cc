@@ -9,7 +9,7 @@
 namespace tessera {
 namespace {
 
-// Of a tensor for a parameter, from its first element on.
+// How many values of a tensor are stored for a parameter, counted from its first element.
 int64_t num_stored(const CheckpointCatalog& catalog, const Parameter& parameter, size_t part) {
   int64_t found = 0;
   for (const Extent& extent : catalog.parameters.at(parameter.name).state[part]) {

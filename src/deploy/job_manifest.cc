@@ -126,6 +126,17 @@ Value::Object job_context(const JobSettings& job, const std::string& secret) {
   return context;
 }
 
+// A file system that belongs to root when it is new; the owner of an NFS export is the server's affair.
+void add_volume_owner(const DeployTemplates& templates, const std::optional<RuntimeVolume>& volume,
+                      Value::Object* context) {
+  if (!volume || volume->driver.empty()) {
+    context->push_back({"volume_owner", ""});
+    return;
+  }
+  context->push_back({"volume_kind", volume->about + " file system"});
+  add_rendered(templates, "volume_owner", context);
+}
+
 }  // namespace
 
 JobKind job_kind(const std::string& name) {
@@ -170,17 +181,6 @@ RuntimeVolume lustre_volume(const std::string& id, const std::string& dns_name,
 
 RuntimeVolume efs_volume(const std::string& handle) {
   return {"EFS", "", "", "efs.csi.aws.com", handle, {}, {}};
-}
-
-// A file system that belongs to root when it is new; the owner of an NFS export is the server's affair.
-void add_volume_owner(const DeployTemplates& templates, const std::optional<RuntimeVolume>& volume,
-                      Value::Object* context) {
-  if (!volume || volume->driver.empty()) {
-    context->push_back({"volume_owner", ""});
-    return;
-  }
-  context->push_back({"volume_kind", volume->about + " file system"});
-  add_rendered(templates, "volume_owner", context);
 }
 
 std::string storage_documents(const DeployTemplates& templates, Value::Object context,

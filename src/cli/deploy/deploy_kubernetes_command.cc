@@ -104,8 +104,7 @@ class DeployKubernetesCommand : public DeployCommand {
     if (!instance.name.empty() && !in_node_pool(instance)) {
       log_warning(
           "the NodePool of `tessera deploy cluster` starts no {}: it has types with AMX, 8xlarge to "
-          "48xlarge, not "
-          "bare metal",
+          "48xlarge, not bare metal",
           instance.name);
     }
     job.local_world_size =
@@ -286,9 +285,8 @@ class DeployKubernetesCommand : public DeployCommand {
     if (!is_spot && !instance_.empty() && grace.pod_s > kSpotGraceSeconds) {
       log_warning(
           "the pods may take {} s after SIGTERM; the NodePool of `tessera deploy cluster`, which is made for "
-          "spot nodes, "
-          "removes a node 120 s after it is told to go (terminationGracePeriod): raise it, or use other "
-          "nodes",
+          "spot nodes, removes a node 120 s after it is told to go (terminationGracePeriod): raise it, or "
+          "use other nodes",
           grace.pod_s);
     }
     if (grace.is_short) {

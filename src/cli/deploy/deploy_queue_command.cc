@@ -48,14 +48,13 @@ class DeployQueueCommand : public DeployCommand {
     }
     if (cpus_ && table->is_set("instance"))
       fail(ExitCode::kUsage, "--instance: not with --cpus and --memory");
-    const std::vector<Instance> catalogue = plan_catalogue(catalogue_);
-    const Instance instance = cpus_ ? unknown_instance(catalogue, *cpus_, parse_bytes(memory_).value())
-                                    : find_instance(catalogue, instance_);
+    Instance instance;
     Allocatable node;
     if (cpus_) {
       node.pod_cpus = *cpus_;
-      node.pod_memory_bytes = instance.memory_bytes;
+      node.pod_memory_bytes = parse_bytes(memory_).value();
     } else {
+      instance = find_instance(plan_catalogue(catalogue_), instance_);
       node = allocatable_of(instance);
     }
     Value::Object context = common_context();

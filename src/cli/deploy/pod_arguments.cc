@@ -83,10 +83,8 @@ void check_offload(const TrainingArguments& args) {
   }
   fail(ExitCode::kBadConfig,
        "offload_dir{}: the pods have no disk of their own (/tmp holds 8 GiB): name a folder on their volume, "
-       "such as "
-       "--offload_dir {}/offload, whose every step goes over the network, or keep everything in memory: more "
-       "nodes, or "
-       "an instance type with more of it",
+       "such as --offload_dir {}/offload, whose every step goes over the network, or keep everything in "
+       "memory: more nodes, or an instance type with more of it",
        args.offload_dir.empty() ? "" : " " + printable(args.offload_dir), kDataMount);
 }
 

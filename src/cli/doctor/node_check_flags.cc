@@ -70,9 +70,8 @@ void declare_node_check_flags(FlagTable* table, NodeCheckFlags* flags) {
   table
       ->add("fleet", &flags->fleet,
             "Medians of the fleet, from --fleet_from, to compare this machine with; of a folder its "
-            "fleet.json, if it has "
-            "one. Without it, or for an instance type that it lacks: half of what the catalogue of instances "
-            "expects.")
+            "fleet.json, if it has one. Without it, or for an instance type that it lacks: half of what the "
+            "catalogue of instances expects.")
       .value_name = "FILE|DIR";
   table
       ->add("instance", &flags->instance,

@@ -90,7 +90,7 @@ struct Int8Scratch {
     const Int8Kernels& product = int8_product_table().chosen();
     return product.sums_bytes() + product.scratch_bytes;
   }
-  // Of the calling thread. A row of codes fits, too: see the check of depths.
+  // The calling thread's part; a row of codes fits, too (see the check of depths).
   std::byte* own() const { return of_thread + ThreadPool::thread_index() * bytes_per_thread(); }
 };
 
