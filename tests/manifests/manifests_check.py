@@ -47,7 +47,8 @@ VOLUMES = [["--storage_class", "fsx"], ["--fsx", "fs-0123.fsx.eu-west-1.amazonaw
            ["--nfs", "10.0.0.5:/export"]]
 # Documents of other targets: a name and the arguments after `tessera deploy`.
 OTHERS = [
-    ("queue", ["queue"]),
+    ("queue", ["queue", "--instance", "r7i.48xlarge", "--nodes", "128"]),  # Admits the largest of SHAPES.
+    ("queue-small", ["queue"]),
     ("queue-old", ["queue", "--kueue_api", "v1beta1", "--topology", "--instance", "c7i.48xlarge", "--nodes", "1000"]),
     ("alerts", ["alerts"]),
     ("dashboards", ["dashboards", "--monitoring_namespace", "observability"]),
@@ -240,6 +241,8 @@ def check_can_fail(program, folder):
     wrong.write_text(good.replace("numProcPerNode: 1", "numProcPerNode: auto"))
     result = tessera(program, ["lint", wrong])
     check(result.returncode == 65 and "numProcPerNode" in result.stdout, "lint accepts numProcPerNode auto")
+    result = tessera(program, ["lint", folder / "queue-small.yaml", folder / "job-v2.1-1-3.yaml"])
+    check(result.returncode == 65 and "it is never admitted" in result.stdout, f"lint accepts a job above the quota: {result.stdout}")
     broken = folder / "broken.yaml"
     broken.write_text(good.replace("metadata:\n", "metadata: [\n", 1))
     result = tessera(program, ["lint", broken])
