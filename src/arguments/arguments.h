@@ -193,6 +193,8 @@ struct TrainingArguments : DataArguments {
   bool computes_norm_first() const {
     return optimizer_in_backward && clip_mode == "global" && max_grad_norm > 0;
   }
+  // The inputs of layers wait for the backward pass in a scratch file.
+  bool offloads_inputs() const { return gradient_checkpointing && gradient_checkpointing_mode == "offload"; }
   // A checkpoint may be in progress while training continues.
   bool saves_in_background() const { return async_save && save_strategy != "no"; }
   bool resumes() const { return !resume_from_checkpoint.empty(); }

@@ -79,7 +79,6 @@ void resolve_offload(const FlagTable& table, int64_t world_size, TrainingArgumen
     fail(ExitCode::kBadConfig, "aio_block_size: expected a multiple of {}, found {}", kDirectAlignment,
          args->aio_block_size);
   }
-  const bool offloads_inputs = args->gradient_checkpointing && args->gradient_checkpointing_mode == "offload";
   const bool has_weights = args->offload_param_device == "nvme";
   const bool is_lora = args->finetuning_type == "lora";
   if (has_weights && !is_lora && !args->optimizer_in_backward) {
@@ -98,7 +97,7 @@ void resolve_offload(const FlagTable& table, int64_t world_size, TrainingArgumen
          "pack_weights always contradicts offload_param_device nvme: packed weights stay in memory");
   }
   const bool is_used =
-      args->offload_optimizer_device == "nvme" || has_weights || offloads_inputs || args->fit;
+      args->offload_optimizer_device == "nvme" || has_weights || args->offloads_inputs() || args->fit;
   if (!args->fit) {
     for (const char* name : {"fit_choice", "fit_memory", "fit_disk"}) {
       if (table.is_set(name)) log_warning("{} has no effect: fit is false", name);

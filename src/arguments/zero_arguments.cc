@@ -13,8 +13,7 @@ constexpr int64_t kStateShareOfQueue = 4;
 
 AsyncFileSettings state_transfers(const TrainingArguments& args) {
   AsyncFileSettings transfers = transfer_settings(args);
-  const bool moves_inputs = args.gradient_checkpointing && args.gradient_checkpointing_mode == "offload";
-  if (args.offload_param_device == "nvme" || moves_inputs) {
+  if (args.offload_param_device == "nvme" || args.offloads_inputs()) {
     transfers.queue_depth = divide_up(transfers.queue_depth, kStateShareOfQueue);
   }
   return transfers;

@@ -115,7 +115,7 @@ TEST_F(StateConversion, GivesAdamWsStateToMuonAndAdafactor) {
   }
 }
 
-// Of the embedding the means of some rows and columns: those that the ranges hold.
+// The ranges hold some rows and columns of the embedding, and get the means of those.
 TEST_F(StateConversion, RangesGetTheMeansOfTheirRowsAndColumns) {
   const TestState state = integer_moments(layout_, AdamW::kStateTensors);
   const CheckpointReader reader =

@@ -65,7 +65,7 @@ class StateFile {
   // waited_seconds: inside open(), for the disk or for what reads the file at the same time.
   AsyncFileStatistics statistics() const;
 
-  // Of each chunk of so many elements.
+  // How many elements each chunk has of so many.
   static int64_t chunk_elements_of(int64_t num_elements);
 
   struct Sizes {
@@ -79,7 +79,7 @@ class StateFile {
     int64_t num_slots;
     int64_t num_ahead;  // at most chunks_ahead
 
-    // Of a chunk.
+    // What a part takes in a chunk.
     static int64_t part_bytes(DType dtype, int64_t chunk_elements);
 
     int64_t file_bytes() const { return num_chunks * chunk_bytes; }

@@ -27,7 +27,7 @@ struct DiskPlan {
   bool offload_shares_disk = false;  // it is on the same file system
 
   int64_t total_bytes() const { return model_bytes + num_checkpoints * checkpoint_bytes; }
-  // Of the offloaded bytes, those whose room the model does not take.
+  // Offloaded bytes that are still there when the model is written.
   int64_t bytes_beside_model() const { return offload_bytes - std::min(discarded_bytes, model_bytes); }
   // Free for model and checkpoints.
   int64_t bytes_left() const { return free_bytes - (offload_shares_disk ? bytes_beside_model() : 0); }

@@ -133,6 +133,21 @@ std::vector<OtherRanksCase> other_ranks_cases() {
 INSTANTIATE_TEST_SUITE_P(Resume, OtherRanks, testing::ValuesIn(other_ranks_cases()),
                          [](const auto& test) { return test.param.name(); });
 
+// A run that stops after step 3 and continues with another optimizer, which says what it converts.
+RecordingObserver resume_with(const SavingRun& run, const char* optim, const Ranks& ranks,
+                              const char* conversion) {
+  SavingRun resumed = run;
+  resumed.interrupt_at(3, optim);
+  resumed.ranks = ranks;
+  resumed.args.optim = optim;
+  resumed.args.resume_from_checkpoint = "true";
+  testing::internal::CaptureStderr();
+  RecordingObserver seen = resumed.run();
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              testing::HasSubstr(fmt::format("converted: {}", conversion)));
+  return seen;
+}
+
 TEST(Resume, AnotherFormOfTheOptimizerTakesTheStateAndSaysWhatIsLost) {
   const std::pair<const char*, const char*> forms[] = {
       {"adamw_bf16", "exp_avg from F32 to BF16 (rounded to 8 significant bits), exp_avg_sq"},
@@ -140,14 +155,7 @@ TEST(Resume, AnotherFormOfTheOptimizerTakesTheStateAndSaysWhatIsLost) {
   SavingRun run({1, 2}, config_of_blocks());
   const RecordingObserver whole = run.run();
   for (const auto& [optim, conversion] : forms) {
-    SavingRun resumed = run;
-    resumed.interrupt_at(3, optim);
-    resumed.args.optim = optim;
-    resumed.args.resume_from_checkpoint = "true";
-    testing::internal::CaptureStderr();
-    const RecordingObserver seen = resumed.run();
-    EXPECT_THAT(testing::internal::GetCapturedStderr(),
-                testing::HasSubstr(fmt::format("converted: {}", conversion)));
+    const RecordingObserver seen = resume_with(run, optim, run.ranks, conversion);
     EXPECT_THAT(seen.differences, testing::HasSubstr(fmt::format(R"(optim "adamw_torch" -> "{}")", optim)));
     ASSERT_EQ(seen.steps.size(), 3u);
     for (size_t i = 0; i < 3; ++i) {
@@ -164,15 +172,7 @@ TEST(Resume, MuonAndAdafactorTakeAdamWsStateOnOtherRanks) {
   const RecordingObserver whole = run.run();
   for (const auto& [optim, conversion] : optimizers) {
     SCOPED_TRACE(optim);
-    SavingRun resumed = run;
-    resumed.interrupt_at(3, optim);
-    resumed.ranks = {1, 3};
-    resumed.args.optim = optim;
-    resumed.args.resume_from_checkpoint = "true";
-    testing::internal::CaptureStderr();
-    const RecordingObserver seen = resumed.run();
-    EXPECT_THAT(testing::internal::GetCapturedStderr(),
-                testing::HasSubstr(fmt::format("converted: {}", conversion)));
+    const RecordingObserver seen = resume_with(run, optim, {1, 3}, conversion);
     ASSERT_EQ(seen.steps.size(), 3u);
     EXPECT_NEAR(seen.steps[0].loss, whole.steps[3].loss, 1e-5 * whole.steps[3].loss) << "other weights";
     for (size_t i = 1; i < 3; ++i)

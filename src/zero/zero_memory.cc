@@ -102,7 +102,7 @@ int64_t num_gathers(const ZeroLayout& layout, const ZeroSettings& settings, int6
   return forward + backward;
 }
 
-// Of a node's parts of a group, as they travel to one other node.
+// Bytes of a node's parts of a group, as they travel to one other node.
 int64_t gathered_bytes(const ZeroSettings& settings, const ShardPlan& plan, int64_t group, int node) {
   if (!settings.quantized_weights) {
     return plan.node_part(group, node).size() * dtype_bytes(settings.weight_dtype);

@@ -74,7 +74,7 @@ void check_pod_paths(const TrainingArguments& args, const std::vector<const Flag
 
 void check_offload(const TrainingArguments& args) {
   const bool is_used = args.offload_optimizer_device == "nvme" || args.offload_param_device == "nvme" ||
-                       args.gradient_checkpointing_mode == "offload";
+                       args.offloads_inputs();
   if (!is_used && args.offload_dir.empty()) return;
   if (args.offload_dir.starts_with(std::string(kDataMount) + "/")) {
     log_warning("--offload_dir: {} is on the volume, so that every step moves its bytes over the network",

@@ -57,8 +57,7 @@ struct Ladder {
   // The one to take: of the rungs that fit those that change the numbers least, of these the fastest, and of
   // equally fast ones the first.
   std::optional<size_t> best;
-  // Of the rungs that fit the fastest, and of those that are within about 1 % of it the one that changes the
-  // numbers least.
+  // The fastest rung that fits, or a rung within about 1 % of it that changes the numbers less.
   std::optional<size_t> fastest;
 
   // The one of the two that fit_choice asks for.

@@ -108,10 +108,10 @@ class Predictor {
                         std::max(0.0, state_s - hidden_s - time_.optimizer_s);
   }
 
-  // Of the state's transfers, what the passes hide in so many seconds in which the disk has nothing else to
-  // do. Updates in the backward pass come after the head, every layer and the embedding: the transfers before
-  // the head's have all passes but the last one's backward, those of each layer its share of that, and those
-  // of the embedding, the gradients of which take no time, nothing.
+  // How much of the state's transfers the passes hide while the disk is idle for so many seconds. Updates in
+  // the backward pass come after the head, every layer and the embedding: the transfers before the head's
+  // have all passes but the last one's backward, those of each layer its share of that, and those of the
+  // embedding, the gradients of which take no time, nothing.
   double hidden_state_seconds(const ZeroMemory& memory, double forward_idle_s, double backward_idle_s) const {
     const auto moved_s = [&](int64_t read, int64_t written) {
       return seconds_on_disk(std::min(memory.state_ahead_bytes, read) +

@@ -164,7 +164,7 @@ TEST(PredictStep, StateOnADiskIsReadAndWrittenOnce) {
   }
 }
 
-// Of which operations take so many seconds.
+// Prices at which every operation takes so many seconds.
 class SlowPrices final : public CountingPrices {
  public:
   explicit SlowPrices(double operation_s) : operation_s_(operation_s) {}
