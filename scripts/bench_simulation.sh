@@ -2,8 +2,8 @@
 # bench_simulation.sh [ROUNDS [STEPS]]: compares `tessera plan --simulate` with real steps. Hosts are network namespaces
 # (needs root) behind bridges, one rank with one thread each; token bucket filters limit every host's cable in both
 # directions and, in the case with racks, the cable between the two bridges. The simulation is told what iperf3 reaches
-# through a cable, what share of that the collectives of 2, 3 and 4 hosts reach (from runs that hardly compute, without
-# racks, in one schedule) and how long the ranks of the very run computed (metrics.jsonl), so that the comparison is
+# through a cable, what share of that the collectives of 2, 3 and 4 hosts reach (the median of a run in every round that
+# hardly computes, without racks, in one schedule) and how long the ranks of the very run computed (metrics.jsonl), so that the comparison is
 # about the network. Prints the medians of ROUNDS (3) runs of STEPS (8) steps each, not counting the first two of a run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -63,11 +63,11 @@ train() {
   wait_for_hosts "$2"
 }
 
-# simulate HOSTS RACKS GBPS SHARE NAME FLAG...: the simulation of a run that has been measured.
+# simulate HOSTS RACKS SHARE NAME FLAG...: the simulation of a run that has been measured.
 simulate() {
-  local hosts=$1 racks=$2 gbps=$3 share=$4 name=$5
-  shift 5
-  echo "{\"num_cores\": 1, \"network_gbps\": $gbps, \"network_efficiency\": $share}" >"$out/machine.json"
+  local hosts=$1 racks=$2 share=$3 name=$4
+  shift 4
+  echo "{\"num_cores\": 1, \"network_gbps\": $(<"$out/$name.gbps"), \"network_efficiency\": $share}" >"$out/machine.json"
   "$tessera" plan --model "$out/model" --machine "$out/machine.json" --simulate --nnodes "$hosts" \
     --nodes_per_rack "$((hosts / racks))" --oversubscription "$racks" --measured "$out/$name/metrics.jsonl" \
     --json "$@" >"$out/$name.simulated.json"
@@ -84,33 +84,49 @@ PYTHON
 }
 
 common=(--max_steps "$((steps + 2))" --merge_micro_batches never --zero_stage 3 --num_threads 1)
-declare -A share
-for hosts in 2 3 4; do
-  flags=("${common[@]}" --gather_schedule per_step --max_length 32 --per_device_train_batch_size 1)
-  build "$hosts" 0.2 1
-  gbps=$(reached)
-  train "$hosts" "share-$hosts" "${flags[@]}"
-  remove_hosts
-  simulate "$hosts" 1 "$gbps" 1 "share-$hosts" "${flags[@]}"
-  share[$hosts]=$(share_reached "share-$hosts")
-  echo "collectives of $hosts hosts reach ${share[$hosts]} of iperf3"
-done
-
 # A case a line: hosts, Gbit/s, racks, gather_schedule, gradient_accumulation_steps.
 cases=("2 0.1 1 per_step 1" "2 0.5 1 per_step 1" "2 0.2 1 per_layer 2" "3 0.2 1 per_step 1" "3 0.2 1 per_layer 2"
   "4 0.2 1 per_step 2" "4 0.5 1 per_layer 1" "4 0.4 2 per_step 1" "4 0.4 2 per_layer 1")
+
+# flags_of SCHEDULE ACCUMULATION: sets flags to those of a case.
+flags_of() {
+  flags=("${common[@]}" --max_length 256 --per_device_train_batch_size 1 --gradient_accumulation_steps "$2"
+    --gather_schedule "$1")
+}
+
+# run HOSTS GBPS RACKS NAME: trains with the flags, and records what iperf3 reaches beside it.
+run() {
+  build "$1" "$2" "$3"
+  reached >"$out/$4.gbps"
+  train "$1" "$4" "${flags[@]}"
+  remove_hosts
+  echo "$4 done" >&2
+}
+
 for ((round = 1; round <= rounds; ++round)); do
+  for hosts in 2 3 4; do
+    flags=("${common[@]}" --gather_schedule per_step --max_length 32 --per_device_train_batch_size 1)
+    run "$hosts" 0.2 1 "share-$hosts-$round"
+    simulate "$hosts" 1 1 "share-$hosts-$round" "${flags[@]}"
+    share_reached "share-$hosts-$round" >"$out/share-$hosts-$round.share"
+  done
   for case in "${cases[@]}"; do
     read -r hosts gbps racks schedule accumulation <<<"$case"
-    name=${case// /-}-$round
-    flags=("${common[@]}" --max_length 256 --per_device_train_batch_size 1 --gradient_accumulation_steps "$accumulation"
-      --gather_schedule "$schedule")
-    build "$hosts" "$gbps" "$racks"
-    gbps=$(reached)
-    train "$hosts" "$name" "${flags[@]}"
-    remove_hosts
-    simulate "$hosts" "$racks" "$gbps" "${share[$hosts]}" "$name" "${flags[@]}"
-    echo "$name done" >&2
+    flags_of "$schedule" "$accumulation"
+    run "$hosts" "$gbps" "$racks" "${case// /-}-$round"
+  done
+done
+
+declare -A share
+for hosts in 2 3 4; do
+  share[$hosts]=$(cat "$out/share-$hosts-"*.share | sort -g | sed -n "$(((rounds + 1) / 2))p")
+  echo "collectives of $hosts hosts reach ${share[$hosts]} of iperf3"
+done
+for case in "${cases[@]}"; do
+  read -r hosts gbps racks schedule accumulation <<<"$case"
+  flags_of "$schedule" "$accumulation"
+  for ((round = 1; round <= rounds; ++round)); do
+    simulate "$hosts" "$racks" "${share[$hosts]}" "${case// /-}-$round" "${flags[@]}"
   done
 done
 /usr/bin/python3 scripts/simulation_summary.py "$out" "${cases[@]}"
