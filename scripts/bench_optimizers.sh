@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # bench_optimizers.sh [FORM[=RATE]...]: trains one model from the same start on the same rows with each form of the optimizer,
-# each at its own learning rate, and compares their evaluation losses with those of the first. Prints a table in Markdown and
-# draws a picture. Finished forms are not trained again.
+# Muon and Adafactor at three learning rates, and compares their evaluation losses with those of the first. Prints a table in
+# Markdown and draws a picture. Finished forms are not trained again.
 # Settings: BENCH_DIR (build/optimizers), BENCH_PRESET (160m), BENCH_STEPS (300), BENCH_TOKENS (1024 in a step; rows have 256),
 # BENCH_PICTURE (docs/images/optimizers.svg), BENCH_PROGRAM (build/release/tessera).
 # QUICK=1: 10 steps of the 15m preset, with the picture in BENCH_DIR.
@@ -18,14 +18,14 @@ picture=${BENCH_PICTURE:-$picture}
 tokens=${BENCH_TOKENS:-1024}
 tessera=${BENCH_PROGRAM:-build/release/tessera}
 forms=("$@")
-[ $# -gt 0 ] || forms=(adamw_torch adamw_bf16 adamw_8bit lion_32bit lion_8bit muon adafactor)
+[ $# -gt 0 ] || forms=(adamw_torch adamw_bf16 adamw_8bit muon=2e-4 muon=4e-4 muon=8e-4 adafactor=2e-4 adafactor=4e-4
+  adafactor=8e-4 lion_32bit lion_8bit)
 
 # Lion's updates are larger than AdamW's, for which its authors recommend a third to a tenth of the rate.
 default_rate() {
   case $1 in
-    lion_*) echo 1e-4 ;;
-    adafactor) echo 1e-3 ;;
-    *) echo 6e-4 ;;
+    lion_*) echo 4e-5 ;;
+    *) echo 2e-4 ;;
   esac
 }
 
