@@ -8,7 +8,7 @@ set -euo pipefail
 what=${1:-build}
 packages=(g++ cmake ninja-build ccache pkg-config nlohmann-json3-dev libspdlog-dev libfmt-dev libpcre2-dev libicu-dev
   libyaml-cpp-dev libhwy-dev libdnnl-dev libxxhash-dev libisal-dev libasio-dev libcurl4-openssl-dev libssl-dev libdw-dev
-  libboost-dev liburing-dev zlib1g-dev libzstd-dev libsnappy-dev liblz4-dev libbrotli-dev
+  libboost-dev liburing-dev libfabric-dev zlib1g-dev libzstd-dev libsnappy-dev liblz4-dev libbrotli-dev
   libgtest-dev libgmock-dev dpkg-dev file)
 # A Node.js that is not Debian's own may bring both in one package.
 command -v node >/dev/null || packages+=(nodejs)

@@ -41,6 +41,7 @@ struct Communicator::Impl {
     NetworkOptions network;
     network.timeout = options.timeout;
     network.connections = options.connections;
+    network.fabric = options.fabric;
     network.position = &position;
     node.emplace(world, NodeGroupOptions{options.timeout, &position}, failures());
     rail.emplace(fmt::format("rail {}", world.local_rank), rail_ranks(world), world.rank, store.get(),

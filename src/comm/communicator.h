@@ -30,6 +30,7 @@ struct CommOptions {
   StoreOptions store;
   std::chrono::milliseconds timeout{60'000};  // --ddp_timeout: limit of every wait for a peer
   int connections = 4;                        // per pair of nodes and local rank
+  std::string fabric = "tcp";                 // NetworkOptions::fabric
 };
 
 class Communicator {

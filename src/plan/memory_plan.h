@@ -52,8 +52,9 @@ struct MemoryRequest {
   bool peer_snapshots = false;
   int num_nodes = 1;
   int local_world_size = 1;
-  int connections = 4;  // between two ranks on different nodes
-  ZeroSettings zero;    // its weight_dtype is ignored; the model's counts
+  int connections = 4;         // between two ranks on different nodes
+  std::string fabric = "tcp";  // NetworkOptions::fabric
+  ZeroSettings zero;           // its weight_dtype is ignored; the model's counts
 };
 
 // The weights beside which adapters are trained; 0 if the weights themselves are.

@@ -1,18 +1,25 @@
 // Runs the members of a network group as threads of a test.
 #pragma once
 
+#include <gtest/gtest.h>
+
+#include <algorithm>
 #include <barrier>
+#include <cctype>
 #include <condition_variable>
 #include <exception>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <ostream>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "base/error.h"
+#include "comm/network/fabric/fabric_choice.h"
+#include "comm/network/fabric/fabric_library.h"
 #include "comm/network/network_group.h"
 #include "comm/rendezvous.h"
 
@@ -45,6 +52,51 @@ class LocalRendezvous : public Rendezvous {
   std::condition_variable changed_;
   std::map<std::string, std::string> values_;
 };
+
+// The transports that tests of groups run over, as --fabric names them.
+struct TestFabric {
+  const char* name;
+  // Of the library's version here: one that cannot be used is skipped with the reason.
+  std::string why_missing() const {
+    if (std::string(name) == kTcpFabric) return {};
+    if (!FabricLibrary::is_installed()) return "libfabric is not installed";
+    if (!find_fabrics(name, "127.0.0.1")) return fmt::format("libfabric has no {} here", name);
+    return {};
+  }
+};
+inline void PrintTo(const TestFabric& fabric, std::ostream* out) { *out << fabric.name; }
+// "tcp_ofi_rxm", for names of tests.
+inline std::string test_name_of(const testing::TestParamInfo<TestFabric>& info) {
+  std::string text = info.param.name;
+  std::ranges::replace_if(
+      text, [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0; }, '_');
+  return text;
+}
+
+class OverFabrics : public testing::TestWithParam<TestFabric> {
+ protected:
+  void SetUp() override {
+    const std::string reason = GetParam().why_missing();
+    if (!reason.empty()) GTEST_SKIP() << reason;
+  }
+  // These, over the fabric of the test.
+  static NetworkOptions options(std::chrono::milliseconds timeout = std::chrono::seconds(20),
+                                int connections = 4) {
+    NetworkOptions options;
+    options.timeout = timeout;
+    options.connections = connections;
+    options.fabric = GetParam().name;
+    return options;
+  }
+  // Endpoints of libfabric take longer to open than sockets.
+  static bool is_tcp() { return std::string(GetParam().name) == kTcpFabric; }
+  static int most_members() { return is_tcp() ? 5 : 3; }
+};
+
+// Instantiates SUITE, which derives from OverFabrics.
+#define TESSERA_OVER_FABRICS(SUITE)                                                                       \
+  INSTANTIATE_TEST_SUITE_P(Fabrics, SUITE, testing::Values(TestFabric{"tcp"}, TestFabric{"tcp;ofi_rxm"}), \
+                           test_name_of)
 
 struct TestMembers {
   int size = 2;

@@ -67,7 +67,8 @@ class FolderRendezvous : public Rendezvous {
 // Members as processes; what each threw is written to a file.
 class MemberProcesses {
  public:
-  MemberProcesses(int size, milliseconds timeout, const std::function<void(NetworkGroup& group)>& body) {
+  MemberProcesses(int size, const NetworkOptions& options,
+                  const std::function<void(NetworkGroup& group)>& body) {
     std::string pattern = (fs::temp_directory_path() / "tessera-net-XXXXXX").string();
     folder_ = ::mkdtemp(pattern.data());
     std::vector<int> ranks;
@@ -79,8 +80,7 @@ class MemberProcesses {
         try {
           FolderRendezvous rendezvous(folder_);
           FailureDetector failures;
-          NetworkGroup group("test", ranks, rank, &rendezvous, {.timeout = timeout, .connections = 2},
-                             failures);
+          NetworkGroup group("test", ranks, rank, &rendezvous, options, failures);
           std::ofstream(formed_file(rank)) << "formed";
           body(group);
         } catch (const std::exception& caught) {
@@ -137,10 +137,13 @@ void run_operations(NetworkGroup& group, int count, int64_t elements) {
   }
 }
 
-TEST(NetworkFault, KilledMemberIsNoticedAtOnceWhereverItIs) {
+class NetworkFault : public OverFabrics {};
+TESSERA_OVER_FABRICS(NetworkFault);
+
+TEST_P(NetworkFault, KilledMemberIsNoticedAtOnceWhereverItIs) {
   std::mt19937_64 random(11);
-  for (int repeat = 0; repeat < 12; ++repeat) {
-    MemberProcesses members(3, std::chrono::seconds(30),
+  for (int repeat = 0; repeat < (is_tcp() ? 12 : 6); ++repeat) {
+    MemberProcesses members(3, options(std::chrono::seconds(30), 2),
                             [](NetworkGroup& group) { run_operations(group, 100'000, 500'000); });
     members.wait_until_formed();
     std::this_thread::sleep_for(milliseconds(random() % 100));
@@ -155,8 +158,8 @@ TEST(NetworkFault, KilledMemberIsNoticedAtOnceWhereverItIs) {
   }
 }
 
-TEST(NetworkFault, MemberKilledBeforeTheFirstOperationIsNoticedAtOnce) {
-  MemberProcesses members(2, std::chrono::seconds(30), [](NetworkGroup& group) {
+TEST_P(NetworkFault, MemberKilledBeforeTheFirstOperationIsNoticedAtOnce) {
+  MemberProcesses members(2, options(std::chrono::seconds(30), 2), [](NetworkGroup& group) {
     if (group.index() == 1) ::raise(SIGKILL);
     run_operations(group, 1, 1000);
   });
@@ -165,18 +168,21 @@ TEST(NetworkFault, MemberKilledBeforeTheFirstOperationIsNoticedAtOnce) {
   EXPECT_LT(std::chrono::duration<double>(Clock::now() - begin).count(), 5);
 }
 
-TEST(NetworkFault, SilentMemberIsNamedAtTheDeadline) {
-  MemberProcesses members(2, milliseconds(700),
-                          [](NetworkGroup& group) { run_operations(group, 1'000'000, 500'000); });
-  std::this_thread::sleep_for(milliseconds(300));
+TEST_P(NetworkFault, SilentMemberIsNamedAtTheDeadline) {
+  MemberProcesses members(2, options(std::chrono::seconds(30), 2), [](NetworkGroup& group) {
+    group.set_timeout(milliseconds(700));
+    run_operations(group, 1'000'000, 500'000);
+  });
+  members.wait_until_formed();
+  std::this_thread::sleep_for(milliseconds(100));
   members.signal(1, SIGSTOP);
   EXPECT_THAT(members.wait(0),
               AllOf(HasSubstr("rank 1 on host b"), HasSubstr("reduce_scatter"),
                     HasSubstr("of gradients of group"), HasSubstr("has not finished after 0.7 s")));
 }
 
-TEST(NetworkFault, PauseShorterThanTheDeadlineDoesNoHarm) {
-  MemberProcesses members(2, std::chrono::seconds(30),
+TEST_P(NetworkFault, PauseShorterThanTheDeadlineDoesNoHarm) {
+  MemberProcesses members(2, options(std::chrono::seconds(30), 2),
                           [](NetworkGroup& group) { run_operations(group, 200, 500'000); });
   std::this_thread::sleep_for(milliseconds(100));
   members.signal(1, SIGSTOP);
@@ -197,14 +203,14 @@ SocketAddress published_address(const std::string& value) {
   return parse_address(address, port);
 }
 
-TEST(NetworkFault, StrangersAtTheListenerDisturbNobody) {
+TEST_P(NetworkFault, StrangersAtTheListenerDisturbNobody) {
   LocalRendezvous rendezvous;
   std::vector<UniqueFd> strangers;
   FailureDetector failures[2];
   std::string errors[2];
   std::thread first([&] {
     try {
-      NetworkGroup group("test", {0, 1}, 0, &rendezvous, {}, failures[0]);
+      NetworkGroup group("test", {0, 1}, 0, &rendezvous, options(), failures[0]);
       run_operations(group, 3, 100'000);
     } catch (const std::exception& error) {
       errors[0] = error.what();
@@ -226,7 +232,7 @@ TEST(NetworkFault, StrangersAtTheListenerDisturbNobody) {
     if (i % 3 != 0) strangers.push_back(std::move(stranger));
   }
   try {
-    NetworkGroup group("test", {0, 1}, 1, &rendezvous, {}, failures[1]);
+    NetworkGroup group("test", {0, 1}, 1, &rendezvous, options(), failures[1]);
     run_operations(group, 3, 100'000);
   } catch (const std::exception& error) {
     errors[1] = error.what();
@@ -337,7 +343,7 @@ std::vector<std::string> run_through_proxy(const Damage& damage, milliseconds ti
     if (key != "network/test/0") return value;
     const std::lock_guard lock(mutex);
     if (!proxy) proxy = std::make_unique<Proxy>(published_address(value), damage);
-    return fmt::format("{} 2 {} 127.0.0.1", kWireVersion, proxy->port());
+    return fmt::format("{} 2 {} 127.0.0.1 tcp", kWireVersion, proxy->port());
   });
   const auto errors =
       run_members({.options = {.timeout = timeout, .connections = 2}, .rendezvous = &rendezvous},
@@ -346,13 +352,13 @@ std::vector<std::string> run_through_proxy(const Damage& damage, milliseconds ti
   return errors;
 }
 
-TEST(NetworkFault, ProxyWithoutDamageChangesNothing) {
+TEST(NetworkDamage, ProxyWithoutDamageChangesNothing) {
   bool damaged = true;
   EXPECT_THAT(run_through_proxy({}, std::chrono::seconds(20), &damaged), Each(IsEmpty()));
   EXPECT_FALSE(damaged);
 }
 
-TEST(NetworkFault, DamagedDataNeverBecomeASum) {
+TEST(NetworkDamage, DamagedDataNeverBecomeASum) {
   using Kind = Damage::Kind;
   uint64_t seed = 1;
   for (const Kind kind : {Kind::kFlipBit, Kind::kCut, Kind::kRepeat, Kind::kInsert}) {
@@ -378,7 +384,54 @@ TEST(NetworkFault, DamagedDataNeverBecomeASum) {
   }
 }
 
-TEST(NetworkFault, DamagedHandshakeIsTriedAgain) {
+// The same over libfabric's own connections: their address in the store is replaced by a proxy's.
+std::vector<std::string> run_fabric_through_proxy(const Damage& damage, milliseconds timeout, bool* damaged) {
+  std::unique_ptr<Proxy> proxy;
+  std::mutex mutex;
+  LocalRendezvous rendezvous([&](const std::string& key, const std::string& value) {
+    if (key != "network/test/1/fabric") return value;
+    const std::lock_guard lock(mutex);
+    // A sockaddr_in as hexadecimal digits: family, port, address, zeros.
+    if (!proxy) {
+      proxy = std::make_unique<Proxy>(parse_address("127.0.0.1", std::stoi(value.substr(4, 4), nullptr, 16)),
+                                      damage);
+    }
+    return fmt::format("{}{:04x}{}", value.substr(0, 4), proxy->port(), value.substr(8));
+  });
+  NetworkOptions options;
+  options.timeout = timeout;
+  options.connections = 1;
+  options.fabric = "tcp;ofi_rxm";
+  const auto errors = run_members({.options = options, .rendezvous = &rendezvous},
+                                  [](NetworkGroup& group) { run_operations(group, 4, 300'000); });
+  *damaged = proxy->damaged();
+  return errors;
+}
+
+TEST(NetworkDamage, DamagedDataOverLibfabricNeverBecomeASum) {
+  const std::string reason = TestFabric{"tcp;ofi_rxm"}.why_missing();
+  if (!reason.empty()) GTEST_SKIP() << reason;
+  bool damaged = true;
+  EXPECT_THAT(run_fabric_through_proxy({}, std::chrono::seconds(20), &damaged), Each(IsEmpty()));
+  EXPECT_FALSE(damaged);
+  using Kind = Damage::Kind;
+  uint64_t seed = 1;
+  for (const Kind kind : {Kind::kFlipBit, Kind::kCut}) {
+    for (int repeat = 0; repeat < 5; ++repeat, ++seed) {
+      std::mt19937_64 random(seed);
+      const Damage damage{.kind = kind,
+                          .connection = 0,
+                          .upstream = random() % 2 == 0,
+                          .at_byte = 2'000 + static_cast<int64_t>(random() % 500'000)};
+      const auto errors = run_fabric_through_proxy(damage, std::chrono::seconds(2), &damaged);
+      EXPECT_TRUE(damaged) << "seed " << seed;
+      EXPECT_THAT(errors, testing::Contains(HasSubstr("rank "))) << "seed " << seed;
+      EXPECT_THAT(errors, Each(testing::Not(HasSubstr("wrong sum")))) << "seed " << seed;
+    }
+  }
+}
+
+TEST(NetworkDamage, DamagedHandshakeIsTriedAgain) {
   for (const bool upstream : {true, false}) {
     for (int64_t at = 0; at < (upstream ? 88 : 40); at += 7) {
       bool damaged = false;

@@ -9,8 +9,12 @@
 #include <thread>
 
 #include "base/error.h"
+#include "comm/network/fabric/fabric_choice.h"
+#include "comm/network/fabric/fabric_link.h"
+#include "comm/network/fabric/fabric_mesh.h"
 #include "comm/network/network_lane.h"
 #include "comm/network/network_mesh.h"
+#include "comm/network/tcp_link.h"
 #include "comm/world.h"
 #include "platform/background_thread.h"
 #include "platform/cpu.h"
@@ -23,6 +27,9 @@ using std::chrono::milliseconds;
 
 // Within this time a failure elsewhere ends a wait.
 constexpr milliseconds kCheckInterval{20};
+// How long a member that leaves in good order serves the others' last acknowledgements.
+constexpr milliseconds kLeaveTime{500};
+constexpr milliseconds kLeaveInterval{1};
 
 double seconds_between(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
@@ -66,17 +73,20 @@ class NetworkGroup::Impl {
         members_(describe_members(std::move(ranks), my_rank, rendezvous)) {
     if (members_.size() == 1) return;
     TESSERA_CHECK(options.connections >= 1 && rendezvous != nullptr, "{} connections", options.connections);
-    Mesh mesh = connect_mesh(members_, {std::move(name), options.connections, options.timeout}, *rendezvous,
-                             failures_);
+    std::vector<std::unique_ptr<LaneLink>> links = connect(std::move(name), options, *rendezvous);
     for (NetworkOperation& operation : ring_) operation.parts.reserve(members_.ranks.size());
-    for (int i = 0; i < options.connections; ++i) {
-      lanes_.push_back(std::make_unique<Lane>(i, options.connections, members_,
-                                              std::move(mesh[static_cast<size_t>(i)]), failures_));
+    for (size_t i = 0; i < links.size(); ++i) {
+      idle_interval_ = std::max(idle_interval_, links[i]->idle_interval());
+      lanes_.push_back(std::make_unique<Lane>(static_cast<int>(i), options.connections, members_,
+                                              std::move(links[i]), failures_));
     }
     start_workers();
   }
 
-  ~Impl() { stop_workers(); }
+  ~Impl() {
+    stop_workers();
+    leave();
+  }
 
   const Members& members() const { return members_; }
 
@@ -163,6 +173,35 @@ class NetworkGroup::Impl {
     Ticket completed = 0;
   };
 
+  // One link for every lane.
+  std::vector<std::unique_ptr<LaneLink>> connect(std::string name, const NetworkOptions& options,
+                                                 Rendezvous& rendezvous) {
+    const std::string fabric = choose_fabric(options.fabric);
+    const MeshOptions mesh_options = {std::move(name), fabric, options.connections, options.timeout};
+    Mesh mesh = connect_mesh(members_, mesh_options, rendezvous, failures_);
+    if (fabric != kTcpFabric) {
+      return connect_fabric(members_, mesh_options, rendezvous, failures_, std::move(mesh));
+    }
+    std::vector<std::unique_ptr<LaneLink>> links;
+    for (std::vector<UniqueFd>& sockets : mesh.sockets) {
+      links.push_back(std::make_unique<TcpLink>(std::move(sockets)));
+    }
+    return links;
+  }
+
+  // After the workers have ended: in good order, all operations over.
+  void leave() {
+    if (error_ || failures_.failed() || completed_ != issued_) return;
+    for (const std::unique_ptr<Lane>& lane : lanes_) lane->link().leave();
+    for (const auto end = Clock::now() + kLeaveTime; Clock::now() < end && !failures_.failed();) {
+      const bool may_close = std::ranges::all_of(
+          lanes_, [](const std::unique_ptr<Lane>& lane) { return lane->link().may_close(); });
+      if (may_close) return;
+      for (const std::unique_ptr<Lane>& lane : lanes_) lane->link().serve();
+      std::this_thread::sleep_for(kLeaveInterval);
+    }
+  }
+
   void start_workers() {
     // A waiting worker takes no processor; more workers than processors only get in each other's way.
     const auto count = static_cast<size_t>(
@@ -238,8 +277,18 @@ class NetworkGroup::Impl {
   // Waits for the next operation; nullptr = there are no more.
   const NetworkOperation* next_operation(const Worker& worker) {
     std::unique_lock lock(mutex_);
-    issued_changed_.wait(
-        lock, [&] { return stopping_.load(std::memory_order_relaxed) || issued_ > worker.completed; });
+    const auto is_due = [&] {
+      return stopping_.load(std::memory_order_relaxed) || issued_ > worker.completed;
+    };
+    if (idle_interval_ == milliseconds(0)) {
+      issued_changed_.wait(lock, is_due);
+    } else {
+      while (!issued_changed_.wait_for(lock, idle_interval_, is_due)) {
+        lock.unlock();
+        for (Lane* lane : worker.lanes) lane->link().serve();
+        lock.lock();
+      }
+    }
     if (stopping_.load(std::memory_order_relaxed)) return nullptr;
     return &ring_[(worker.completed + 1) % kMaxRunning];
   }
@@ -263,10 +312,22 @@ class NetworkGroup::Impl {
           if (!lane->finished()) lane->fail_at_deadline(seconds_between(begin, Clock::now()));
         }
       }
-      worker.polled.clear();
-      for (const Lane* lane : worker.lanes) lane->add_polled(worker.polled);
-      ::poll(worker.polled.data(), worker.polled.size(), static_cast<int>(kCheckInterval.count()));
+      wait_for_something(worker);
     }
+  }
+
+  static void wait_for_something(Worker& worker) {
+    worker.polled.clear();
+    std::chrono::microseconds longest = kCheckInterval;
+    for (Lane* lane : worker.lanes) {
+      if (!lane->finished()) {
+        longest = std::min(longest, lane->prepare_wait(worker.polled));
+      } else {
+        lane->link().serve();
+      }
+    }
+    const timespec time = {.tv_sec = 0, .tv_nsec = longest.count() * 1000};
+    ::ppoll(worker.polled.data(), worker.polled.size(), &time, nullptr);
   }
 
   void complete(Worker& worker) {
@@ -328,6 +389,7 @@ class NetworkGroup::Impl {
   FailureDetector& failures_;
   const Members members_;
   std::vector<std::unique_ptr<Lane>> lanes_;
+  milliseconds idle_interval_{0};  // of the links
   std::vector<Worker> workers_;
 
   mutable std::mutex mutex_;
@@ -414,8 +476,11 @@ NetworkCounters NetworkGroup::counters() const { return impl_->counters(); }
 
 std::vector<CollectiveCount> NetworkGroup::collectives() const { return impl_->collectives(); }
 
-int64_t NetworkGroup::buffer_bytes(int num_members, int connections) {
-  return num_members == 1 ? 0 : connections * Lane::buffer_bytes(num_members);
+int64_t NetworkGroup::buffer_bytes(int num_members, int connections, const std::string& fabric) {
+  if (num_members == 1) return 0;
+  const bool is_tcp = fabric == kTcpFabric;
+  const int64_t of_lane = Lane::buffer_bytes(num_members, is_tcp ? 1 : FabricLink::kWindow);
+  return connections * (of_lane + (is_tcp ? 0 : FabricLink::buffer_bytes(num_members, fabric)));
 }
 
 void NetworkGroup::set_timeout(std::chrono::milliseconds timeout) { impl_->set_timeout(timeout); }

@@ -1,5 +1,5 @@
-// Collectives between ranks on different nodes, over TCP. Operations are asynchronous, run one after another
-// in the order issued, and must be issued in the same order by all members.
+// Collectives between ranks on different nodes, over TCP or libfabric. Operations are asynchronous, run one
+// after another in the order issued, and must be issued in the same order by all members.
 //
 // Every message carries its number, operation, label, size and a CRC32C of the payload, so a member in a
 // different operation is detected at once (fail_because() names both sides).
@@ -26,6 +26,7 @@ struct NetworkOptions {
   std::chrono::milliseconds timeout{60'000};  // per operation, from when its turn comes
   int connections = 4;                        // per pair of members
   RankPosition* position = nullptr;           // records every operation; must outlive the group
+  std::string fabric = "tcp";  // auto, tcp, or a provider of libfabric (fabric/fabric_choice.h)
 };
 
 struct NetworkCounters {
@@ -47,7 +48,8 @@ class NetworkGroup {
   // must outlive this.
   NetworkGroup(std::string name, std::vector<int> ranks, int my_rank, Rendezvous* rendezvous,
                const NetworkOptions& options, FailureDetector& failures);
-  // Unfinished operations are abandoned, which the other members see as a lost connection.
+  // Unfinished operations are abandoned, which the other members see as a lost connection. Otherwise, over a
+  // fabric whose acknowledgements need both sides, waits half a second at most for the other members.
   ~NetworkGroup();
 
   int size() const;
@@ -84,8 +86,9 @@ class NetworkGroup {
   // By kind: of the operations that are over, the time each was the oldest running one; these add up to
   // busy_s. Any thread may call it.
   std::vector<CollectiveCount> collectives() const;
-  // Upper bound of a member's memory in a group of num_members: the chunks in flight on every connection.
-  static int64_t buffer_bytes(int num_members, int connections);
+  // Upper bound of a member's memory in a group of num_members: the chunks in flight on every connection and,
+  // over a fabric, what its provider keeps; auto counts as a fabric.
+  static int64_t buffer_bytes(int num_members, int connections, const std::string& fabric);
   // Applies to operations that start running from now on.
   void set_timeout(std::chrono::milliseconds timeout);
 

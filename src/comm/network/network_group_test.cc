@@ -23,11 +23,14 @@ using testing::IsEmpty;
 // Tiny, odd, one chunk, as many chunks as connections and one element more, many chunks.
 const std::vector<int64_t> kCounts = {0, 1, 3, 255, 4099, 70'001, 1 << 20, 3'000'017};
 
+class NetworkGroupTest : public OverFabrics {};
+TESSERA_OVER_FABRICS(NetworkGroupTest);
+
 std::byte pattern(int64_t i) { return static_cast<std::byte>((i * 131 + (i >> 8) * 7) & 0xFF); }
 
-TEST(NetworkGroup, GathersEveryPartOnEveryMember) {
-  for (int n = 1; n <= 5; ++n) {
-    const auto errors = run_members({.size = n}, [n](NetworkGroup& group) {
+TEST_P(NetworkGroupTest, GathersEveryPartOnEveryMember) {
+  for (int n = 1; n <= most_members(); ++n) {
+    const auto errors = run_members({.size = n, .options = options()}, [n](NetworkGroup& group) {
       for (const int64_t count : kCounts) {
         const std::vector<Part> parts = even_parts(count, n);
         std::vector<std::byte> buffer(static_cast<size_t>(count));
@@ -46,12 +49,12 @@ TEST(NetworkGroup, GathersEveryPartOnEveryMember) {
 
 // Multiples of 1/127 of the largest value, which every third value is: up to half a step is lost only in a
 // last block without it.
-TEST(NetworkGroup, GathersValuesInInt8) {
+TEST_P(NetworkGroupTest, GathersValuesInInt8) {
   const auto value = [](int64_t i) {
     return static_cast<float>(i % 3 == 0 ? 127 : (i * 31) % 255 - 127) / 64;
   };
-  for (int n = 1; n <= 5; ++n) {
-    const auto errors = run_members({.size = n}, [&](NetworkGroup& group) {
+  for (int n = 1; n <= most_members(); ++n) {
+    const auto errors = run_members({.size = n, .options = options()}, [&](NetworkGroup& group) {
       for (const int64_t count : kCounts) {
         const std::vector<Part> parts = even_parts(count, n);
         std::vector<bf16> buffer(static_cast<size_t>(count));
@@ -74,7 +77,7 @@ TEST(NetworkGroup, GathersValuesInInt8) {
 }
 
 // A member's own part is not rounded, and all others see the same.
-TEST(NetworkGroup, RoundsOnlyWhatTravelsInInt8) {
+TEST_P(NetworkGroupTest, RoundsOnlyWhatTravelsInInt8) {
   constexpr int64_t kCount = 300'011;
   constexpr int kMembers = 3;
   const auto value = [](int64_t i) { return to_bf16(std::sin(static_cast<float>(i * i % 1009))); };
@@ -88,7 +91,7 @@ TEST(NetworkGroup, RoundsOnlyWhatTravelsInInt8) {
     decode_int8_blocks(blocks.data(), part.size(), decoded.data());
     rounded.insert(rounded.end(), decoded.begin(), decoded.end());
   }
-  const auto errors = run_members({.size = kMembers}, [&](NetworkGroup& group) {
+  const auto errors = run_members({.size = kMembers, .options = options()}, [&](NetworkGroup& group) {
     const Part mine = parts[static_cast<size_t>(group.index())];
     std::vector<bf16> buffer(kCount);
     for (int64_t i = mine.begin; i < mine.end; ++i) buffer[static_cast<size_t>(i)] = value(i);
@@ -106,9 +109,9 @@ TEST(NetworkGroup, RoundsOnlyWhatTravelsInInt8) {
 float small_integer(int member, int64_t i) { return static_cast<float>((i * 7 + member * 13) % 31 - 15); }
 
 template <typename Reduce>
-void check_exact_sums(const Reduce& reduce) {
-  for (int n = 1; n <= 5; ++n) {
-    const auto errors = run_members({.size = n}, [&](NetworkGroup& group) {
+void check_exact_sums(const NetworkOptions& options, int most_members, const Reduce& reduce) {
+  for (int n = 1; n <= most_members; ++n) {
+    const auto errors = run_members({.size = n, .options = options}, [&](NetworkGroup& group) {
       for (const int64_t count : kCounts) {
         const std::vector<Part> parts = even_parts(count, n);
         std::vector<float> buffer(static_cast<size_t>(count));
@@ -130,21 +133,23 @@ void check_exact_sums(const Reduce& reduce) {
   }
 }
 
-TEST(NetworkGroup, SumsSmallIntegersExactly) {
-  check_exact_sums([](NetworkGroup& group, std::span<float> buffer, std::span<const Part> parts) {
-    return group.reduce_scatter(buffer, parts, {"gradients", 0});
-  });
+TEST_P(NetworkGroupTest, SumsSmallIntegersExactly) {
+  check_exact_sums(options(), most_members(),
+                   [](NetworkGroup& group, std::span<float> buffer, std::span<const Part> parts) {
+                     return group.reduce_scatter(buffer, parts, {"gradients", 0});
+                   });
 }
 
-TEST(NetworkGroup, SumsSmallIntegersExactlyInFloat32) {
-  check_exact_sums([](NetworkGroup& group, std::span<float> buffer, std::span<const Part> parts) {
-    return group.reduce_scatter_f32(buffer, parts, {"gradients", 0});
-  });
+TEST_P(NetworkGroupTest, SumsSmallIntegersExactlyInFloat32) {
+  check_exact_sums(options(), most_members(),
+                   [](NetworkGroup& group, std::span<float> buffer, std::span<const Part> parts) {
+                     return group.reduce_scatter_f32(buffer, parts, {"gradients", 0});
+                   });
 }
 
-TEST(NetworkGroup, BroadcastsFromEveryRoot) {
-  for (int n = 1; n <= 5; ++n) {
-    const auto errors = run_members({.size = n}, [n](NetworkGroup& group) {
+TEST_P(NetworkGroupTest, BroadcastsFromEveryRoot) {
+  for (int n = 1; n <= most_members(); ++n) {
+    const auto errors = run_members({.size = n, .options = options()}, [n](NetworkGroup& group) {
       for (const int64_t count : kCounts) {
         for (int root = 0; root < n; ++root) {
           std::vector<std::byte> buffer(static_cast<size_t>(count));
@@ -162,13 +167,13 @@ TEST(NetworkGroup, BroadcastsFromEveryRoot) {
   }
 }
 
-TEST(NetworkGroup, AddsInTheOrderOfMembersWithoutRoundingItsOwn) {
+TEST_P(NetworkGroupTest, AddsInTheOrderOfMembersWithoutRoundingItsOwn) {
   constexpr int kMembers = 4;
   constexpr int64_t kCount = 300'011;
   const auto value = [](int member, int64_t i) {
     return std::sin(static_cast<float>(i * (member + 3))) * std::exp2(static_cast<float>(i % 9));
   };
-  const auto errors = run_members({.size = kMembers}, [&](NetworkGroup& group) {
+  const auto errors = run_members({.size = kMembers, .options = options()}, [&](NetworkGroup& group) {
     const std::vector<Part> parts = even_parts(kCount, kMembers);
     const Part mine = parts[static_cast<size_t>(group.index())];
     std::vector<float> buffer(kCount);
@@ -188,8 +193,8 @@ TEST(NetworkGroup, AddsInTheOrderOfMembersWithoutRoundingItsOwn) {
   EXPECT_THAT(errors, Each(IsEmpty()));
 }
 
-TEST(NetworkGroup, EmptyPartsTakePart) {
-  const auto errors = run_members({.size = 3}, [](NetworkGroup& group) {
+TEST_P(NetworkGroupTest, EmptyPartsTakePart) {
+  const auto errors = run_members({.size = 3, .options = options()}, [](NetworkGroup& group) {
     const std::vector<Part> parts = {{0, 0}, {0, 1'000'003}, {1'000'003, 1'000'003}};
     std::vector<float> buffer(1'000'003, static_cast<float>(group.index() + 1));
     group.wait(group.reduce_scatter(buffer, parts, {"gradients", 0}));
@@ -202,9 +207,9 @@ TEST(NetworkGroup, EmptyPartsTakePart) {
   EXPECT_THAT(errors, Each(IsEmpty()));
 }
 
-TEST(NetworkGroup, CountsEveryByteOfPayload) {
-  for (int n = 2; n <= 4; ++n) {
-    const auto errors = run_members({.size = n}, [n](NetworkGroup& group) {
+TEST_P(NetworkGroupTest, CountsEveryByteOfPayload) {
+  for (int n = 2; n <= 4 && n <= most_members(); ++n) {
+    const auto errors = run_members({.size = n, .options = options()}, [n](NetworkGroup& group) {
       const int64_t count = 1'000'000 * n;
       std::vector<float> buffer(static_cast<size_t>(count));
       const std::vector<Part> parts = even_parts(count, n);
@@ -274,8 +279,8 @@ TEST(NetworkGroup, MembersMeetThroughTheStore) {
   EXPECT_THAT(errors, Each(IsEmpty()));
 }
 
-TEST(NetworkGroup, OperationsQueueBehindOneAnother) {
-  const auto errors = run_members({.size = 3}, [](NetworkGroup& group) {
+TEST_P(NetworkGroupTest, OperationsQueueBehindOneAnother) {
+  const auto errors = run_members({.size = 3, .options = options()}, [](NetworkGroup& group) {
     constexpr int kOperations = 2 * NetworkGroup::kMaxRunning + 7;
     std::vector<std::vector<float>> buffers(kOperations, std::vector<float>(301, 1.0f));
     const std::vector<Part> parts = even_parts(301, 3);
@@ -291,9 +296,9 @@ TEST(NetworkGroup, OperationsQueueBehindOneAnother) {
   EXPECT_THAT(errors, Each(IsEmpty()));
 }
 
-TEST(NetworkGroup, AbandonedOperationsTouchNoBufferAndFail) {
+TEST_P(NetworkGroupTest, AbandonedOperationsTouchNoBufferAndFail) {
   std::atomic<bool> abandoned = false;
-  const auto errors = run_members({.size = 2}, [&](NetworkGroup& group) {
+  const auto errors = run_members({.size = 2, .options = options()}, [&](NetworkGroup& group) {
     group.abandon();  // nothing has been issued yet
     std::vector<std::byte> small(8);
     group.wait(group.all_gather(small, even_parts(8, 2), {"before"}));

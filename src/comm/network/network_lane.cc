@@ -1,10 +1,6 @@
 #include "comm/network/network_lane.h"
 
-#include <sys/uio.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "base/divide_up.h"
@@ -13,7 +9,6 @@
 #include "comm/network/chunk_count.h"
 #include "kernels/quantized_weight/int8_blocks.h"
 #include "kernels/rank_sum/rank_sum.h"
-#include "platform/crc32c.h"
 
 namespace tessera {
 namespace {
@@ -23,21 +18,27 @@ constexpr int64_t kChunkAlignment = kInt8Block;
 constexpr int64_t kStagingBytes =
     kMaxComputedChunkBytes + kChunkAlignment * static_cast<int64_t>(sizeof(float));
 
-// Receiving in pieces of at most this size lets the checksum read from L1 and L2.
-constexpr int64_t kReceiveBytes = 1 << 16;
-
 }  // namespace
 
-Lane::Lane(int number, int num_lanes, const Members& members, std::vector<UniqueFd> sockets,
+Lane::Lane(int number, int num_lanes, const Members& members, std::unique_ptr<LaneLink> link,
            FailureDetector& failures)
     : number_(number),
       num_lanes_(num_lanes),
       members_(members),
-      sockets_(std::move(sockets)),
       failures_(failures),
-      contributions_(members.ranks.size(), static_cast<const float*>(nullptr)) {}
+      coded_chunk_(static_cast<size_t>(link->window()), -1),
+      contributions_(members.ranks.size(), static_cast<const float*>(nullptr)),
+      sends_(link->window()),
+      receives_(link->window()),
+      link_(std::move(link)) {}
 
-int64_t Lane::buffer_bytes(int num_members) { return num_members * kStagingBytes; }
+// A chunk is summed once those of all other members are there; by then the first of the next ones may be,
+// too.
+int64_t Lane::num_receive_slots() const { return members_.size() - 2 + std::ssize(receives_.ring); }
+
+int64_t Lane::buffer_bytes(int num_members, int window) {
+  return (num_members - 2 + 2 * window) * kStagingBytes;
+}
 
 // ---- What to send and receive
 
@@ -105,229 +106,230 @@ void Lane::settle_on_message(Cursor& cursor, bool sending) {
       if (cursor.chunk < num_chunks(sending ? sent_part(cursor.peer) : received_part(cursor.peer))) return;
     }
   }
-  cursor.finished = true;
-}
-
-void Lane::next_message(Cursor& cursor, bool sending) {
-  cursor.open = false;
-  ++cursor.step;
-  settle_on_message(cursor, sending);
+  cursor.at_end = true;
 }
 
 void Lane::start(const NetworkOperation& operation) {
   operation_ = &operation;
-  coded_chunk_ = -1;
+  std::ranges::fill(coded_chunk_, -1);
   chunks_received_ = number_;
-  send_ = {};
-  send_.chunk = number_;
-  send_.finished = !is_sender();
-  receive_ = {};
-  receive_.chunk = number_;
-  receive_.finished = !is_receiver();
-  if (!send_.finished) settle_on_message(send_, true);
-  if (!receive_.finished) settle_on_message(receive_, false);
+  sends_.restart(number_);
+  receives_.restart(number_);
+  sends_.next.at_end = !is_sender();
+  receives_.next.at_end = !is_receiver();
+  if (is_sender()) settle_on_message(sends_.next, true);
+  if (is_receiver()) settle_on_message(receives_.next, false);
 }
 
 // ---- Progress
 
 bool Lane::advance() {
-  // Sends first, so that a member that finds others in a different operation has already told them its own.
-  const bool sent = advance_send();
-  const bool received = advance_receive();
-  return received || sent;
-}
-
-void Lane::add_polled(std::vector<pollfd>& polled) const {
-  if (!receive_.finished) polled.push_back({fd(receive_.peer), POLLIN, 0});
-  // A broadcast chunk that has not arrived cannot be passed on.
-  if (!send_.finished && send_.open) polled.push_back({fd(send_.peer), POLLOUT, 0});
-}
-
-void Lane::open_send() {
-  const Range range = chunk_range(sent_part(send_.peer), send_.chunk);
-  send_.payload = operation_->data + range.begin * memory_element_bytes();
-  send_.payload_bytes = wire_bytes(range.size);
-  if (operation_->id.collective == Collective::kReduceScatterBf16) {
-    if (send_staging_.data() == nullptr) send_staging_ = PageBuffer(kStagingBytes);
-    round_to_bf16(reinterpret_cast<const float*>(send_.payload), send_staging_.as<bf16>().data(), range.size,
-                  nullptr);
-    send_.payload = send_staging_.data();
-  } else if (is_coded()) {
-    // The same for all members, one after the other.
-    if (send_staging_.data() == nullptr) send_staging_ = PageBuffer(kStagingBytes);
-    if (std::exchange(coded_chunk_, send_.chunk) != send_.chunk) {
-      encode_int8_blocks(reinterpret_cast<const bf16*>(send_.payload), range.size, send_staging_.data());
-    }
-    send_.payload = send_staging_.data();
+  try {
+    // Sends first, so that a member that finds others in a different operation has already told them its own.
+    const bool sent = advance_send();
+    const bool received = advance_receive();
+    return received || sent;
+  } catch (const LinkLoss& loss) {
+    lost(loss);
   }
-  send_.header =
-      make_header(operation_->id, send_.chunk, {send_.payload, static_cast<size_t>(send_.payload_bytes)});
-  send_.header_done = 0;
-  send_.payload_done = 0;
-  send_.open = true;
+}
+
+std::chrono::microseconds Lane::prepare_wait(std::vector<pollfd>& polled) {
+  try {
+    return link_->prepare_wait(sends_.is_empty() ? nullptr : &sends_.first().message,
+                               receives_.is_empty() ? nullptr : &receives_.first().message, polled);
+  } catch (const LinkLoss& loss) {
+    lost(loss);
+  }
+}
+
+// Rounded or coded, in memory that stays until the message is done.
+const std::byte* Lane::staged_payload(const Range& range, int64_t chunk, int64_t ordinal) {
+  const std::byte* const from = operation_->data + range.begin * memory_element_bytes();
+  const bool is_rounded = operation_->id.collective == Collective::kReduceScatterBf16;
+  if (!is_rounded && !is_coded()) return from;
+  const int64_t window = std::ssize(sends_.ring);
+  if (send_staging_.data() == nullptr) send_staging_ = PageBuffer(window * kStagingBytes);
+  if (is_rounded) {
+    std::byte* const slot = send_staging_.data() + ordinal % window * kStagingBytes;
+    round_to_bf16(reinterpret_cast<const float*>(from), reinterpret_cast<bf16*>(slot), range.size, nullptr);
+    return slot;
+  }
+  // The same for all members, one after the other: the messages of a window belong to that many chunks at
+  // most, which follow one another.
+  const int64_t number = chunk / num_lanes_ % window;
+  std::byte* const slot = send_staging_.data() + number * kStagingBytes;
+  if (std::exchange(coded_chunk_[static_cast<size_t>(number)], chunk) != chunk) {
+    encode_int8_blocks(reinterpret_cast<const bf16*>(from), range.size, slot);
+  }
+  return slot;
+}
+
+void Lane::begin_send() {
+  Cursor& next = sends_.next;
+  const int64_t ordinal = sends_.begun;
+  Sent& sent = sends_.begin_next();
+  const Range range = chunk_range(sent_part(next.peer), next.chunk);
+  sent.chunk = next.chunk;
+  sent.message.peer = next.peer;
+  sent.message.payload_bytes = wire_bytes(range.size);
+  sent.message.payload = staged_payload(range, next.chunk, ordinal);
+  sent.message.header = make_header(operation_->id, next.chunk,
+                                    {sent.message.payload, static_cast<size_t>(sent.message.payload_bytes)});
+  link_->begin(sent.message);
+  ++next.step;
+  settle_on_message(next, true);
 }
 
 bool Lane::advance_send() {
-  bool moved = false;
-  while (!send_.finished) {
-    if (!send_.open) {
-      const bool passes_on = operation_->id.collective == Collective::kBroadcast && is_receiver();
-      if (passes_on && chunks_received_ <= send_.chunk) return moved;
-      open_send();
-    }
-    constexpr auto kHeaderBytes = static_cast<int64_t>(sizeof(WireHeader));
-    iovec pieces[2] = {
-        {reinterpret_cast<std::byte*>(&send_.header) + send_.header_done,
-         static_cast<size_t>(kHeaderBytes - send_.header_done)},
-        {send_.payload + send_.payload_done, static_cast<size_t>(send_.payload_bytes - send_.payload_done)}};
-    msghdr message{};
-    message.msg_iov = pieces;
-    message.msg_iovlen = 2;
-    const ssize_t sent = ::sendmsg(fd(send_.peer), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent < 0) {
-      if (errno == EAGAIN || errno == EINTR) return moved;
-      lost(send_, "sent", std::strerror(errno));
-    }
-    moved = true;
-    const int64_t of_header = std::min<int64_t>(sent, kHeaderBytes - send_.header_done);
-    send_.header_done += of_header;
-    send_.payload_done += sent - of_header;
-    send_.total_done += sent - of_header;
-    if (send_.header_done < kHeaderBytes || send_.payload_done < send_.payload_bytes) continue;
-    counters_.sent_bytes.fetch_add(send_.payload_bytes, std::memory_order_relaxed);
-    next_message(send_, true);
-    // Let the other direction have its turn.
-    return true;
+  while (!sends_.next.at_end && !sends_.is_full()) {
+    const bool passes_on = operation_->id.collective == Collective::kBroadcast && is_receiver();
+    if (passes_on && chunks_received_ <= sends_.next.chunk) break;
+    begin_send();
   }
-  return moved;
+  if (sends_.is_empty()) return false;
+  OutgoingMessage& message = sends_.first().message;
+  const bool moved = link_->advance(message);
+  if (!message.done()) return moved;
+  counters_.sent_bytes.fetch_add(message.payload_bytes, std::memory_order_relaxed);
+  sends_.bytes_done += message.payload_bytes;
+  ++sends_.done;
+  // Let the other direction have its turn.
+  return true;
 }
 
-std::byte* Lane::contribution(int member) const { return receive_staging_.data() + member * kStagingBytes; }
-
-void Lane::open_receive() {
-  const Range range = chunk_range(received_part(receive_.peer), receive_.chunk);
-  receive_.payload_bytes = wire_bytes(range.size);
+void Lane::begin_receive() {
+  Cursor& next = receives_.next;
+  const int64_t ordinal = receives_.begun;
+  Received& received = receives_.begin_next();
+  const Range range = chunk_range(received_part(next.peer), next.chunk);
+  received.chunk = next.chunk;
+  received.step = next.step;
+  received.message.peer = next.peer;
+  received.message.payload_bytes = wire_bytes(range.size);
   if (is_reduce() || is_coded()) {
-    if (receive_staging_.data() == nullptr) receive_staging_ = PageBuffer(members_.size() * kStagingBytes);
-    receive_.payload = contribution(receive_.peer);
+    const int64_t slots = num_receive_slots();
+    if (receive_staging_.data() == nullptr) receive_staging_ = PageBuffer(slots * kStagingBytes);
+    received.message.payload = receive_staging_.data() + ordinal % slots * kStagingBytes;
   } else {
-    receive_.payload = operation_->data + range.begin;
+    received.message.payload = operation_->data + range.begin;
   }
-  receive_.header_done = 0;
-  receive_.payload_done = 0;
-  receive_.crc = 0;
-  receive_.open = true;
+  link_->begin(received.message);
+  ++next.step;
+  settle_on_message(next, false);
 }
 
 bool Lane::advance_receive() {
+  while (!receives_.next.at_end && !receives_.is_full()) begin_receive();
   bool moved = false;
-  while (!receive_.finished) {
-    if (!receive_.open) open_receive();
-    constexpr auto kHeaderBytes = static_cast<int64_t>(sizeof(WireHeader));
-    const bool in_header = receive_.header_done < kHeaderBytes;
-    if (in_header || receive_.payload_done < receive_.payload_bytes) {
-      std::byte* to = in_header ? reinterpret_cast<std::byte*>(&receive_.header) + receive_.header_done
-                                : receive_.payload + receive_.payload_done;
-      const int64_t want = in_header
-                               ? kHeaderBytes - receive_.header_done
-                               : std::min(kReceiveBytes, receive_.payload_bytes - receive_.payload_done);
-      const ssize_t got = ::recv(fd(receive_.peer), to, static_cast<size_t>(want), MSG_DONTWAIT);
-      if (got == 0) lost(receive_, "received", "it closed the connection");
-      if (got < 0) {
-        if (errno == EAGAIN || errno == EINTR) return moved;
-        lost(receive_, "received", std::strerror(errno));
-      }
-      moved = true;
-      if (in_header) {
-        receive_.header_done += got;
-        if (receive_.header_done == kHeaderBytes) check_header();
-        if (receive_.payload_bytes > 0) continue;
-      } else {
-        receive_.crc = crc32c(receive_.crc, {to, static_cast<size_t>(got)});
-        receive_.payload_done += got;
-        receive_.total_done += got;
-      }
+  while (!receives_.is_empty()) {
+    Received& received = receives_.first();
+    moved |= link_->advance(received.message);
+    const bool is_news = received.message.has_header() && !received.is_checked;
+    if (is_news) {
+      received.is_checked = true;
+      check_header(received);
     }
-    if (receive_.header_done < kHeaderBytes || receive_.payload_done < receive_.payload_bytes) continue;
-    close_receive();
-    return true;
+    if (received.message.done()) {
+      close_receive(received);
+      receives_.bytes_done += received.message.payload_bytes;
+      ++receives_.done;
+      return true;
+    }
+    if (!is_news) return moved;
   }
   return moved;
 }
 
-void Lane::check_header() {
-  const int rank = members_.ranks[static_cast<size_t>(receive_.peer)];
-  if (!is_intact(receive_.header)) {
+void Lane::check_header(const Received& received) {
+  const IncomingMessage& message = received.message;
+  const int rank = members_.ranks[static_cast<size_t>(message.peer)];
+  if (!is_intact(message.header)) {
     failures_.fail_because(
         rank, fmt::format("{} sent a corrupted message to {} in {}: the network or the memory of "
                           "a host corrupts data",
-                          name(receive_.peer), name(members_.index), describe(operation_->id)));
+                          name(message.peer), name(members_.index), describe(operation_->id)));
   }
-  if (!matches(receive_.header, operation_->id, receive_.chunk, receive_.payload_bytes)) {
+  if (!matches(message.header, operation_->id, received.chunk, message.payload_bytes)) {
     failures_.fail_because(
-        rank, describe_mismatch(operation_->id, name(members_.index), receive_.header, name(receive_.peer)),
+        rank, describe_mismatch(operation_->id, name(members_.index), message.header, name(message.peer)),
         ExitCode::kInternal);
   }
 }
 
-void Lane::close_receive() {
-  if (receive_.crc != receive_.header.payload_crc) {
+void Lane::close_receive(const Received& received) {
+  const IncomingMessage& message = received.message;
+  if (message.crc != message.header.payload_crc) {
     failures_.fail_because(
-        members_.ranks[static_cast<size_t>(receive_.peer)],
+        members_.ranks[static_cast<size_t>(message.peer)],
         fmt::format(
             "{} from {} to {} in {} arrived corrupted: CRC32C {:08x} sent, {:08x} received; the network "
             "or the memory of a host corrupts data",
-            count_of(receive_.payload_bytes, "byte"), name(receive_.peer), name(members_.index),
-            describe(operation_->id), receive_.header.payload_crc, receive_.crc));
+            count_of(message.payload_bytes, "byte"), name(message.peer), name(members_.index),
+            describe(operation_->id), message.header.payload_crc, message.crc));
   }
-  counters_.received_bytes.fetch_add(receive_.payload_bytes, std::memory_order_relaxed);
-  if (is_reduce() && receive_.step == num_steps()) sum_chunk();
-  if (is_coded()) decode_chunk();
-  if (!is_reduce()) chunks_received_ = receive_.chunk + num_lanes_;
-  next_message(receive_, false);
+  counters_.received_bytes.fetch_add(message.payload_bytes, std::memory_order_relaxed);
+  if (operation_->id.collective == Collective::kReduceScatterBf16) {
+    contributions_[static_cast<size_t>(message.peer)] = reinterpret_cast<const bf16*>(message.payload);
+  } else if (is_reduce()) {
+    contributions_[static_cast<size_t>(message.peer)] = reinterpret_cast<const float*>(message.payload);
+  }
+  if (is_reduce() && received.step == num_steps()) sum_chunk(received.chunk);
+  if (is_coded()) decode_chunk(received);
+  if (!is_reduce()) chunks_received_ = received.chunk + num_lanes_;
 }
 
 // Called once all members' contributions to the chunk have arrived.
-void Lane::sum_chunk() {
-  const Range range = chunk_range(operation_->parts[static_cast<size_t>(members_.index)], receive_.chunk);
+void Lane::sum_chunk(int64_t chunk) {
+  const Range range = chunk_range(operation_->parts[static_cast<size_t>(members_.index)], chunk);
   float* const own = reinterpret_cast<float*>(operation_->data) + range.begin;
-  for (int member = 0; member < members_.size(); ++member) {
-    RankInput& input = contributions_[static_cast<size_t>(member)];
-    if (member == members_.index) {
-      input = own;
-    } else if (operation_->id.collective == Collective::kReduceScatterBf16) {
-      input = reinterpret_cast<const bf16*>(contribution(member));
-    } else {
-      input = reinterpret_cast<const float*>(contribution(member));
-    }
-  }
+  contributions_[static_cast<size_t>(members_.index)] = own;
   rank_sum(contributions_, Update::kOverwrite, own, range.size, nullptr);
 }
 
-void Lane::decode_chunk() {
-  const Range range = chunk_range(received_part(receive_.peer), receive_.chunk);
-  decode_int8_blocks(receive_.payload, range.size, reinterpret_cast<bf16*>(operation_->data) + range.begin);
+void Lane::decode_chunk(const Received& received) {
+  const Range range = chunk_range(received_part(received.message.peer), received.chunk);
+  decode_int8_blocks(received.message.payload, range.size,
+                     reinterpret_cast<bf16*>(operation_->data) + range.begin);
 }
 
 // ---- Failures
 
-void Lane::lost(const Cursor& cursor, const char* verb, const std::string& reason) const {
-  failures_.fail_because(members_.ranks[static_cast<size_t>(cursor.peer)],
-                         fmt::format("{} is gone: {}; {} had {} {} on connection {} in {}", name(cursor.peer),
-                                     reason, name(members_.index), verb, count_of(cursor.total_done, "byte"),
-                                     number_, describe(operation_->id)));
+void Lane::lost(const LinkLoss& loss) const {
+  // Of the operation, the earliest message included.
+  const int64_t bytes =
+      loss.while_sending
+          ? sends_.bytes_done + (sends_.is_empty() ? 0 : sends_.first().message.payload_done)
+          : receives_.bytes_done + (receives_.is_empty() ? 0 : receives_.first().message.payload_done);
+  failures_.fail_because(
+      members_.ranks[static_cast<size_t>(loss.peer)],
+      fmt::format("{} is gone: {}; {} had {} {} on connection {} in {}", name(loss.peer), loss.reason,
+                  name(members_.index), loss.while_sending ? "sent" : "received", count_of(bytes, "byte"),
+                  number_, describe(operation_->id)));
 }
 
 void Lane::fail_at_deadline(double seconds) const {
-  const Cursor& cursor = receive_.finished ? send_ : receive_;
-  const char* what = receive_.finished ? "takes no more data from" : "sends no more data to";
+  int peer = -1;
+  int64_t done = 0, of = 0, before = 0;
+  const auto look_at = [&](const auto& window) {
+    peer = window.is_empty() ? window.next.peer : window.first().message.peer;
+    done = window.is_empty() ? 0 : window.first().message.payload_done;
+    of = window.is_empty() ? 0 : window.first().message.payload_bytes;
+    before = window.bytes_done;
+  };
+  const bool is_sending = receives_.finished();
+  if (is_sending) {
+    look_at(sends_);
+  } else {
+    look_at(receives_);
+  }
   failures_.fail_because(
-      members_.ranks[static_cast<size_t>(cursor.peer)],
+      members_.ranks[static_cast<size_t>(peer)],
       fmt::format(
           "{} {} {}: {} has not finished after {:.1f} s; connection {} has {} of this message of {}, {} of "
           "the operation",
-          name(cursor.peer), what, name(members_.index), describe(operation_->id), seconds, number_,
-          count_of(cursor.payload_done, "byte"), cursor.payload_bytes, cursor.total_done));
+          name(peer), is_sending ? "takes no more data from" : "sends no more data to", name(members_.index),
+          describe(operation_->id), seconds, number_, count_of(done, "byte"), of, before + done));
 }
 
 }  // namespace tessera

@@ -1,4 +1,4 @@
-// One connection to every other member of a group, and the state of one operation on it.
+// One link to every other member of a group (lane_link.h), and the state of one operation on it.
 //
 // An operation's parts are cut into chunks, which are dealt to the lanes round-robin; a lane sends and
 // receives its own and knows nothing of the others. Every part has at least one message, even if empty, so
@@ -13,13 +13,16 @@
 #include <poll.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/memory.h"
 #include "comm/failure.h"
+#include "comm/network/lane_link.h"
 #include "comm/network/network_mesh.h"
 #include "comm/network/wire_message.h"
 #include "comm/part.h"
@@ -42,8 +45,8 @@ struct LaneCounters {
 
 class Lane {
  public:
-  // sockets[member]; those of this lane. `failures` and `members` must outlive it.
-  Lane(int number, int num_lanes, const Members& members, std::vector<UniqueFd> sockets,
+  // `failures` and `members` must outlive it.
+  Lane(int number, int num_lanes, const Members& members, std::unique_ptr<LaneLink> link,
        FailureDetector& failures);
 
   // `operation` must stay valid until finished().
@@ -51,31 +54,56 @@ class Lane {
   // Sends and receives what it can without blocking; returns whether that was anything. fail_because() if a
   // peer is gone, does something else or sends corrupt data.
   bool advance();
-  bool finished() const { return send_.finished && receive_.finished; }
-  // Adds what advance() waits for next, at most two entries.
-  void add_polled(std::vector<pollfd>& polled) const;
+  bool finished() const { return sends_.finished() && receives_.finished(); }
+  // Adds what advance() waits for next, at most two entries; returns the longest time to wait for it.
+  std::chrono::microseconds prepare_wait(std::vector<pollfd>& polled);
   // Blames the peer this lane waits for, and says how far the operation got.
   [[noreturn]] void fail_at_deadline(double seconds) const;
 
+  LaneLink& link() { return *link_; }
   const LaneCounters& counters() const { return counters_; }
-  // Staging for the chunk being sent and for those of the other members that are added to this one's.
-  static int64_t buffer_bytes(int num_members);
+  // Staging for the chunks being sent and for those of the other members that are added to this one's, over a
+  // link of this window.
+  static int64_t buffer_bytes(int num_members, int window);
 
  private:
-  // Progress of sending or receiving: the current message (chunk, step) and how much of it is done.
-  struct Cursor {
-    bool finished = true;
+  struct Sent {
+    int64_t chunk = 0;
+    OutgoingMessage message;
+  };
+  struct Received {
     int64_t chunk = 0;
     int step = 1;
-    bool open = false;  // the message has begun
+    bool is_checked = false;  // the header
+    IncomingMessage message;
+  };
+  // The next message to begin: chunk and step.
+  struct Cursor {
+    bool at_end = true;
+    int64_t chunk = 0;
+    int step = 1;
     int peer = -1;
-    int64_t header_done = 0;
-    int64_t payload_done = 0;
-    int64_t payload_bytes = 0;
-    std::byte* payload = nullptr;
-    WireHeader header{};
-    uint32_t crc = 0;        // receiving: of the payload so far
-    int64_t total_done = 0;  // payload bytes of the operation
+  };
+  // Messages of the operation in one direction.
+  template <typename T>
+  struct Window {
+    explicit Window(int size) : ring(static_cast<size_t>(size)) {}
+    bool finished() const { return next.at_end && begun == done; }
+    bool is_empty() const { return begun == done; }
+    bool is_full() const { return begun - done == std::ssize(ring); }
+    T& first() { return ring[static_cast<size_t>(done) % ring.size()]; }
+    const T& first() const { return ring[static_cast<size_t>(done) % ring.size()]; }
+    T& begin_next() { return ring[static_cast<size_t>(begun++) % ring.size()] = T{}; }
+    void restart(int64_t first_chunk) {
+      next = {.at_end = true, .chunk = first_chunk};
+      begun = done = bytes_done = 0;
+    }
+
+    Cursor next;
+    std::vector<T> ring;
+    int64_t begun = 0;
+    int64_t done = 0;
+    int64_t bytes_done = 0;  // payload
   };
   struct Range {
     int64_t begin;
@@ -97,36 +125,35 @@ class Lane {
   bool is_receiver() const;
   // Advances to the next message that exists.
   void settle_on_message(Cursor& cursor, bool sending);
-  void next_message(Cursor& cursor, bool sending);
 
   bool advance_send();
-  void open_send();
+  void begin_send();
+  const std::byte* staged_payload(const Range& range, int64_t chunk, int64_t ordinal);
   bool advance_receive();
-  void open_receive();
-  void check_header();
-  void close_receive();
-  void sum_chunk();
-  void decode_chunk();
-  [[noreturn]] void lost(const Cursor& cursor, const char* verb, const std::string& reason) const;
+  void begin_receive();
+  void check_header(const Received& received);
+  void close_receive(const Received& received);
+  void sum_chunk(int64_t chunk);
+  void decode_chunk(const Received& received);
+  [[noreturn]] void lost(const LinkLoss& loss) const;
   const std::string& name(int member) const { return members_.names[static_cast<size_t>(member)]; }
-  int fd(int member) const { return sockets_[static_cast<size_t>(member)].get(); }
-  std::byte* contribution(int member) const;
+  int64_t num_receive_slots() const;
 
   const int number_;
   const int num_lanes_;
   const Members& members_;
-  std::vector<UniqueFd> sockets_;
   FailureDetector& failures_;
 
   const NetworkOperation* operation_ = nullptr;
-  Cursor send_;
-  Cursor receive_;
-  int64_t chunks_received_ = 0;  // broadcast: chunks that may be passed on
-  PageBuffer send_staging_;      // one chunk, rounded or coded
-  int64_t coded_chunk_ = -1;     // all_gather in int8: the chunk in send_staging_
-  PageBuffer receive_staging_;   // one chunk of every member; of one, coded
+  int64_t chunks_received_ = 0;       // broadcast: chunks that may be passed on
+  PageBuffer send_staging_;           // [window] chunks, rounded or coded
+  std::vector<int64_t> coded_chunk_;  // all_gather in int8, by slot: the chunk in send_staging_
+  PageBuffer receive_staging_;        // [num_receive_slots()] chunks
   std::vector<RankInput> contributions_;
   LaneCounters counters_;
+  Window<Sent> sends_;
+  Window<Received> receives_;
+  const std::unique_ptr<LaneLink> link_;  // closed before the memory of its messages
 };
 
 }  // namespace tessera

@@ -91,9 +91,9 @@ class MeshBuilder {
         options_(options),
         rendezvous_(rendezvous),
         failures_(failures),
-        deadline_(Clock::now() + options.timeout),
-        mesh_(static_cast<size_t>(options.connections)) {
-    for (std::vector<UniqueFd>& sockets : mesh_) sockets.resize(members_.ranks.size());
+        deadline_(Clock::now() + options.timeout) {
+    mesh_.sockets.resize(static_cast<size_t>(options.connections));
+    for (std::vector<UniqueFd>& sockets : mesh_.sockets) sockets.resize(members_.ranks.size());
   }
 
   Mesh build() {
@@ -111,13 +111,13 @@ class MeshBuilder {
   }
 
  private:
-  std::string key(const std::string& what) const { return fmt::format("network/{}/{}", options_.name, what); }
+  std::string key(const std::string& what) const { return group_key(options_.name, what); }
   std::string member_key(int member) const {
     return key(std::to_string(members_.ranks[static_cast<size_t>(member)]));
   }
   const std::string& name(int member) const { return members_.names[static_cast<size_t>(member)]; }
   UniqueFd& slot(int connection, int member) {
-    return mesh_[static_cast<size_t>(connection)][static_cast<size_t>(member)];
+    return mesh_.sockets[static_cast<size_t>(connection)][static_cast<size_t>(member)];
   }
   milliseconds time_left() const {
     return std::max(milliseconds(1), std::chrono::duration_cast<milliseconds>(deadline_ - Clock::now()));
@@ -127,8 +127,9 @@ class MeshBuilder {
     const std::string address = rendezvous_.local_address();
     listener_ = listen_on(address, 0);
     if (members_.index == 0) rendezvous_.set(key("salt"), random_secret());
-    rendezvous_.set(member_key(members_.index), fmt::format("{} {} {} {}", kWireVersion, options_.connections,
-                                                            local_port(listener_), address));
+    rendezvous_.set(member_key(members_.index),
+                    fmt::format("{} {} {} {} {}", kWireVersion, options_.connections, local_port(listener_),
+                                address, options_.fabric));
   }
 
   std::string published_by(int member, const std::string& key) {
@@ -141,7 +142,7 @@ class MeshBuilder {
 
   void read_peers() {
     const std::string salt = published_by(0, key("salt"));
-    key_ = hmac_sha256(rendezvous_.job_key(), {"network group", options_.name, salt});
+    mesh_.key = hmac_sha256(rendezvous_.job_key(), {"network group", options_.name, salt});
     for (int member = 0; member < members_.size(); ++member) {
       if (member == members_.index) {
         addresses_.emplace_back();
@@ -152,8 +153,8 @@ class MeshBuilder {
       uint32_t version = 0;
       int connections = 0;
       int port = 0;
-      std::string address;
-      fields >> version >> connections >> port >> address;
+      std::string address, fabric;
+      fields >> version >> connections >> port >> address >> fabric;
       // The version always comes first: the rest of another version cannot be parsed.
       if (version != kWireVersion) {
         fail(ExitCode::kBadConfig,
@@ -166,6 +167,12 @@ class MeshBuilder {
              connections, name(members_.index), options_.connections);
       }
       TESSERA_CHECK(!fields.fail(), "the store has '{}' for {}", text, name(member));
+      if (fabric != options_.fabric) {
+        fail(ExitCode::kBadConfig,
+             "{} uses fabric {}, {} {}: give all nodes the same --fabric, or nodes of one kind where it is "
+             "auto",
+             name(member), fabric, name(members_.index), options_.fabric);
+      }
       addresses_.push_back(parse_address(address, port));
       if (member > members_.index) continue;
       for (int connection = 0; connection < options_.connections; ++connection) {
@@ -246,8 +253,8 @@ class MeshBuilder {
   void welcome(Stranger& stranger) {
     const Response& response = stranger.response.value();
     const Listener listener = {members_.index, members_.size(), options_.connections};
-    if (!is_response_to(stranger.challenge.value(), response, listener, key_)) return;
-    SmallMessage<Welcome> welcome(make_welcome(stranger.challenge.value(), response, key_));
+    if (!is_response_to(stranger.challenge.value(), response, listener, mesh_.key)) return;
+    SmallMessage<Welcome> welcome(make_welcome(stranger.challenge.value(), response, mesh_.key));
     // 32 bytes always fit into the buffer of a socket that has sent only 40.
     if (welcome.send(stranger.socket) != Io::kDone) return;
     // A response to a fresh challenge cannot be a replay, so the peer has given up its earlier connection.
@@ -297,7 +304,7 @@ class MeshBuilder {
                                                                 .to = outgoing.member,
                                                                 .connection = outgoing.connection,
                                                                 .nonce = random_nonce()},
-                                                               key_));
+                                                               mesh_.key));
       outgoing.state = State::kResponse;
     }
     if (outgoing.state == State::kResponse) {
@@ -305,8 +312,8 @@ class MeshBuilder {
       outgoing.state = State::kWelcome;
     }
     if (const Io io = outgoing.welcome.receive(outgoing.socket); io != Io::kDone) return io;
-    const bool is_proved =
-        is_welcome(outgoing.welcome.value(), outgoing.challenge.value(), outgoing.response.value(), key_);
+    const bool is_proved = is_welcome(outgoing.welcome.value(), outgoing.challenge.value(),
+                                      outgoing.response.value(), mesh_.key);
     return is_proved ? Io::kDone : Io::kLost;
   }
 
@@ -325,7 +332,6 @@ class MeshBuilder {
   Clock::time_point deadline_;
   Mesh mesh_;
   UniqueFd listener_;
-  Mac key_{};
   std::vector<SocketAddress> addresses_;
   std::vector<Outgoing> outgoing_;
   std::deque<Stranger> strangers_;
@@ -333,6 +339,10 @@ class MeshBuilder {
 };
 
 }  // namespace
+
+std::string group_key(const std::string& group, const std::string& what) {
+  return fmt::format("network/{}/{}", group, what);
+}
 
 Mesh connect_mesh(const Members& members, const MeshOptions& options, Rendezvous& rendezvous,
                   FailureDetector& failures) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "comm/failure.h"
+#include "comm/proof.h"
 #include "comm/rendezvous.h"
 #include "comm/socket/tcp_socket.h"
 
@@ -27,16 +28,23 @@ struct Members {
 };
 
 struct MeshOptions {
-  std::string name;  // of the group
+  std::string name;            // of the group
+  std::string fabric = "tcp";  // the transport that will be used: all members must say the same
   int connections = 4;
   std::chrono::milliseconds timeout{60'000};
 };
 
-// sockets[connection][member]; the entries of this member itself are not open.
-using Mesh = std::vector<std::vector<UniqueFd>>;
+struct Mesh {
+  // [connection][member]; the entries of this member itself are not open.
+  std::vector<std::vector<UniqueFd>> sockets;
+  Mac key{};  // known to the members only, if the job has a secret
+};
 
-// Collective. At the deadline fail_because() names a missing member; a member with another wire version or
-// number of connections is an Error(kBadConfig) that names both.
+// The value that a member of the group stores for the others as `what`: "network/rail 0/3".
+std::string group_key(const std::string& group, const std::string& what);
+
+// Collective. At the deadline fail_because() names a missing member; a member with another wire version,
+// number of connections or fabric is an Error(kBadConfig) that names both.
 Mesh connect_mesh(const Members& members, const MeshOptions& options, Rendezvous& rendezvous,
                   FailureDetector& failures);
 

@@ -24,12 +24,25 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
+class NetworkMismatch : public OverFabrics {};
+TESSERA_OVER_FABRICS(NetworkMismatch);
+class NetworkFailure : public OverFabrics {};
+TESSERA_OVER_FABRICS(NetworkFailure);
+class NetworkEnd : public OverFabrics {};
+TESSERA_OVER_FABRICS(NetworkEnd);
+class NetworkRandom : public OverFabrics {};
+INSTANTIATE_TEST_SUITE_P(Fabrics, NetworkRandom,
+                         testing::Values(TestFabric{"tcp"}, TestFabric{"tcp;ofi_rxm"},
+                                         TestFabric{"udp;ofi_rxd"}, TestFabric{"shm"}),
+                         test_name_of);
+
 // Checks what two members throw when they run different operations.
 void expect_mismatch(
+    const NetworkOptions& options,
     const std::function<NetworkGroup::Ticket(NetworkGroup& group, std::span<float> buffer)>& issue,
     const std::string& mine, const std::string& theirs) {
   const Clock::time_point begin = Clock::now();
-  const auto errors = run_members({.end_together = true}, [&](NetworkGroup& group) {
+  const auto errors = run_members({.options = options, .end_together = true}, [&](NetworkGroup& group) {
     std::vector<float> buffer(4096);
     group.wait(issue(group, buffer));
   });
@@ -40,8 +53,9 @@ void expect_mismatch(
                                HasSubstr("rank 0 on host a is in " + mine)));
 }
 
-TEST(NetworkMismatch, AnotherOperationNamesBothSides) {
+TEST_P(NetworkMismatch, AnotherOperationNamesBothSides) {
   expect_mismatch(
+      options(),
       [](NetworkGroup& group, std::span<float> buffer) {
         if (group.index() == 0) return group.reduce_scatter(buffer, even_parts(4096, 2), {"gradients", 3});
         return group.all_gather(std::as_writable_bytes(buffer), even_parts(8192, 2), {"weights", 2});
@@ -50,8 +64,9 @@ TEST(NetworkMismatch, AnotherOperationNamesBothSides) {
       "all_gather 1 of weights of group 2, 8192 bytes");
 }
 
-TEST(NetworkMismatch, AnotherLabelNamesBothSides) {
+TEST_P(NetworkMismatch, AnotherLabelNamesBothSides) {
   expect_mismatch(
+      options(),
       [](NetworkGroup& group, std::span<float> buffer) {
         return group.reduce_scatter(buffer, even_parts(4096, 2), {"gradients", 3 + group.index()});
       },
@@ -59,8 +74,9 @@ TEST(NetworkMismatch, AnotherLabelNamesBothSides) {
       "reduce_scatter in bf16 1 of gradients of group 4, ");
 }
 
-TEST(NetworkMismatch, AnotherSizeNamesBothSides) {
+TEST_P(NetworkMismatch, AnotherSizeNamesBothSides) {
   expect_mismatch(
+      options(),
       [](NetworkGroup& group, std::span<float> buffer) {
         const int64_t count = 4096 - group.index();
         return group.reduce_scatter(buffer, even_parts(count, 2), {"gradients"});
@@ -69,8 +85,9 @@ TEST(NetworkMismatch, AnotherSizeNamesBothSides) {
       "reduce_scatter in bf16 1 of gradients, 8190 bytes");
 }
 
-TEST(NetworkMismatch, AnotherElementTypeNamesBothSides) {
+TEST_P(NetworkMismatch, AnotherElementTypeNamesBothSides) {
   expect_mismatch(
+      options(),
       [](NetworkGroup& group, std::span<float> buffer) {
         if (group.index() == 0) return group.reduce_scatter(buffer, even_parts(4096, 2), {"gradients"});
         return group.reduce_scatter_f32(buffer, even_parts(4096, 2), {"gradients"});
@@ -78,10 +95,10 @@ TEST(NetworkMismatch, AnotherElementTypeNamesBothSides) {
       "reduce_scatter in bf16 1 of gradients", "reduce_scatter in float32 1 of gradients");
 }
 
-TEST(NetworkMismatch, OneThatComesLaterIsFoundToo) {
+TEST_P(NetworkMismatch, OneThatComesLaterIsFoundToo) {
   // In the broadcast member 0 only receives: all that member 1 notices is that no data arrives.
-  const NetworkOptions options{.timeout = std::chrono::milliseconds(500), .connections = 4};
-  const auto errors = run_members({.options = options, .end_together = true}, [](NetworkGroup& group) {
+  const auto errors = run_members({.options = options(), .end_together = true}, [](NetworkGroup& group) {
+    group.set_timeout(std::chrono::milliseconds(500));
     std::vector<std::byte> buffer(100);
     group.wait(group.all_gather(buffer, even_parts(100, 2), {"weights"}));
     if (group.index() == 0) {
@@ -96,8 +113,8 @@ TEST(NetworkMismatch, OneThatComesLaterIsFoundToo) {
   EXPECT_THAT(errors[1], HasSubstr("rank 0 on host a sends no more data"));
 }
 
-TEST(NetworkMismatch, OtherBoundsOfPartsAreFound) {
-  const auto errors = run_members({.end_together = true}, [](NetworkGroup& group) {
+TEST_P(NetworkMismatch, OtherBoundsOfPartsAreFound) {
+  const auto errors = run_members({.options = options(), .end_together = true}, [](NetworkGroup& group) {
     std::vector<std::byte> buffer(100);
     const int64_t middle = 50 + group.index();
     group.wait(group.all_gather(buffer, std::vector<Part>{{0, middle}, {middle, 100}}, {"weights"}));
@@ -105,12 +122,12 @@ TEST(NetworkMismatch, OtherBoundsOfPartsAreFound) {
   EXPECT_THAT(errors, Each(HasSubstr("different bounds")));
 }
 
-TEST(NetworkMismatch, OneOperationMoreEndsAtTheDeadlineWithWhomItWaitedFor) {
+TEST_P(NetworkMismatch, OneOperationMoreEndsAtTheDeadlineWithWhomItWaitedFor) {
   const auto errors = run_members(
-      {.options = {.timeout = std::chrono::milliseconds(300), .connections = 2}, .end_together = true},
-      [](NetworkGroup& group) {
+      {.options = options(std::chrono::seconds(20), 2), .end_together = true}, [](NetworkGroup& group) {
         std::vector<std::byte> buffer(1000);
         group.wait(group.all_gather(buffer, even_parts(1000, 2), {"weights", 7}));
+        group.set_timeout(std::chrono::milliseconds(300));
         if (group.index() == 1) group.wait(group.all_gather(buffer, even_parts(1000, 2), {"weights", 8}));
       });
   EXPECT_THAT(errors[0], IsEmpty());
@@ -119,7 +136,7 @@ TEST(NetworkMismatch, OneOperationMoreEndsAtTheDeadlineWithWhomItWaitedFor) {
                                HasSubstr("0.3 s"), HasSubstr("0 bytes of this message of 500")));
 }
 
-TEST(NetworkMismatch, MemberThatDoesNotComeIsNamed) {
+TEST(NetworkRefusal, MemberThatDoesNotComeIsNamed) {
   LocalRendezvous rendezvous;
   FailureDetector failures;
   const NetworkOptions options{.timeout = std::chrono::milliseconds(200), .connections = 1};
@@ -130,7 +147,7 @@ TEST(NetworkMismatch, MemberThatDoesNotComeIsNamed) {
   EXPECT_EQ(failures.failure()->rank, 1);
 }
 
-TEST(NetworkMismatch, OtherNumbersOfConnectionsAreRefusedWithBothNames) {
+TEST(NetworkRefusal, OtherNumbersOfConnectionsAreRefusedWithBothNames) {
   LocalRendezvous rendezvous([](const std::string& key, const std::string& value) {
     // What a member with --connections 7 would have published.
     return key == "network/test/1" ? fmt::format("{} 7 {}", kWireVersion, value.substr(4)) : value;
@@ -141,7 +158,7 @@ TEST(NetworkMismatch, OtherNumbersOfConnectionsAreRefusedWithBothNames) {
   EXPECT_THAT(errors[0], HasSubstr("rank 1 on host b has --connections 7, rank 0 on host a has 4"));
 }
 
-TEST(NetworkMismatch, AnotherWireVersionIsRefusedWithBothNames) {
+TEST(NetworkRefusal, AnotherWireVersionIsRefusedWithBothNames) {
   LocalRendezvous rendezvous([](const std::string& key, const std::string& value) {
     return key == "network/test/1" ? fmt::format("{} in a form of its own", kWireVersion + 1) : value;
   });
@@ -156,17 +173,17 @@ TEST(NetworkMismatch, AnotherWireVersionIsRefusedWithBothNames) {
                   kWireVersion + 1, kWireVersion)));
 }
 
-TEST(NetworkFailure, OneElsewhereEndsWaitsWithin50Milliseconds) {
+TEST_P(NetworkFailure, OneElsewhereEndsWaitsWithin50Milliseconds) {
   LocalRendezvous rendezvous;
   FailureDetector failures[2];
   std::atomic<double> took = 1e9;
   std::thread other([&] {
-    NetworkGroup group("test", {0, 1}, 1, &rendezvous, {}, failures[1]);
+    NetworkGroup group("test", {0, 1}, 1, &rendezvous, options(), failures[1]);
     while (!failures[0].failed()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
   });
   {
-    NetworkGroup group("test", {0, 1}, 0, &rendezvous, {}, failures[0]);
+    NetworkGroup group("test", {0, 1}, 0, &rendezvous, options(), failures[0]);
     std::vector<std::byte> buffer(1000);
     const NetworkGroup::Ticket ticket = group.all_gather(buffer, even_parts(1000, 2), {"weights"});
     std::atomic<int64_t> set_at = 0;
@@ -188,11 +205,11 @@ TEST(NetworkFailure, OneElsewhereEndsWaitsWithin50Milliseconds) {
   EXPECT_LT(took, 0.05 * 4) << "the bound of 50 ms, times four for a busy machine";
 }
 
-TEST(NetworkFailure, OneElsewhereEndsConnecting) {
+TEST(NetworkConnect, OneElsewhereEndsConnecting) {
   LocalRendezvous rendezvous;
   FailureDetector failures;
   // A member that never shows up: its address is published, but it does not connect.
-  rendezvous.set("network/test/1", fmt::format("{} 4 1 127.0.0.1", kWireVersion));
+  rendezvous.set("network/test/1", fmt::format("{} 4 1 127.0.0.1 tcp", kWireVersion));
   std::thread verdict([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
     failures.set({.rank = 1, .host = "b", .message = "rank 1 on host b was killed"});
@@ -203,10 +220,10 @@ TEST(NetworkFailure, OneElsewhereEndsConnecting) {
   verdict.join();
 }
 
-TEST(NetworkFailure, MemberThatDoesNotConnectIsNamedAtTheDeadline) {
+TEST(NetworkConnect, MemberThatDoesNotConnectIsNamedAtTheDeadline) {
   LocalRendezvous rendezvous;
   FailureDetector failures;
-  rendezvous.set("network/test/1", fmt::format("{} 4 1 127.0.0.1", kWireVersion));
+  rendezvous.set("network/test/1", fmt::format("{} 4 1 127.0.0.1 tcp", kWireVersion));
   try {
     NetworkGroup group("test", {0, 1}, 0, &rendezvous,
                        {.timeout = std::chrono::milliseconds(200), .connections = 4}, failures);
@@ -217,9 +234,9 @@ TEST(NetworkFailure, MemberThatDoesNotConnectIsNamedAtTheDeadline) {
   }
 }
 
-TEST(NetworkEnd, MembersThatLeaveOneByOneDisturbNobody) {
-  for (int repeat = 0; repeat < 40; ++repeat) {
-    const auto errors = run_members({.size = 3}, [repeat](NetworkGroup& group) {
+TEST_P(NetworkEnd, MembersThatLeaveOneByOneDisturbNobody) {
+  for (int repeat = 0; repeat < (is_tcp() ? 40 : 10); ++repeat) {
+    const auto errors = run_members({.size = 3, .options = options()}, [repeat](NetworkGroup& group) {
       std::vector<float> buffer(50'000, 1.0f);
       group.wait(group.reduce_scatter(buffer, even_parts(50'000, 3), {"gradients"}));
       group.wait(
@@ -230,9 +247,9 @@ TEST(NetworkEnd, MembersThatLeaveOneByOneDisturbNobody) {
   }
 }
 
-TEST(NetworkEnd, DestructionAbandonsWhatRuns) {
+TEST_P(NetworkEnd, DestructionAbandonsWhatRuns) {
   const Clock::time_point begin = Clock::now();
-  const auto errors = run_members({}, [](NetworkGroup& group) {
+  const auto errors = run_members({.options = options()}, [](NetworkGroup& group) {
     // The other side never joins in.
     static std::byte buffer[1000];
     if (group.index() == 0) group.all_gather(buffer, even_parts(1000, 2), {"weights"});
@@ -303,13 +320,12 @@ void check(const RandomOperation& operation, const NetworkGroup& group, uint64_t
   }
 }
 
-TEST(NetworkGroup, TwoHundredRandomRunsEndWithRightSums) {
-  for (uint64_t seed = 0; seed < 200; ++seed) {
+TEST_P(NetworkRandom, RunsEndWithRightSums) {
+  for (uint64_t seed = 0; seed < (is_tcp() ? 200 : 40); ++seed) {
     const int n = 2 + static_cast<int>(seed % 3);
     const int connections = 1 + static_cast<int>(seed % 5);
     const auto errors = run_members(
-        {.size = n, .options = {.timeout = std::chrono::seconds(30), .connections = connections}},
-        [&](NetworkGroup& group) {
+        {.size = n, .options = options(std::chrono::seconds(30), connections)}, [&](NetworkGroup& group) {
           std::mt19937_64 random(seed);  // the same operations everywhere ...
           std::mt19937_64 delays(seed * 7 + static_cast<uint64_t>(group.index()));  // ... at different times
           std::vector<RandomOperation> operations(1 + random() % 6);

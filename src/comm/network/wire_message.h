@@ -12,7 +12,7 @@
 namespace tessera {
 
 // Version of everything sent between two members; members of different versions refuse each other.
-inline constexpr uint32_t kWireVersion = 3;
+inline constexpr uint32_t kWireVersion = 4;
 
 enum class Collective : uint8_t {
   kAllGather,

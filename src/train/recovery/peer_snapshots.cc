@@ -42,7 +42,10 @@ class PeerSnapshots::Transfer {
   // Collective: groups are created in the order of their senders, to avoid waiting in a circle.
   Transfer(Communicator& comm, int before, int behind) {
     const World& world = comm.world();
-    const NetworkOptions options = {comm.options().timeout, comm.options().connections};
+    NetworkOptions options;
+    options.timeout = comm.options().timeout;
+    options.connections = comm.options().connections;
+    options.fabric = comm.options().fabric;
     const auto connect = [&](int from, int to) {
       return std::make_unique<NetworkGroup>(fmt::format("snapshots of rank {}", from),
                                             std::vector<int>{from, to}, world.rank, comm.store(), options,
