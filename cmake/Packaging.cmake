@@ -49,5 +49,7 @@ servers, one machine or many, from and to Hugging Face model folders.")
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PACKAGE_RECOMMENDS ca-certificates)
+# Loaded only where --fabric asks for it.
+set(CPACK_DEBIAN_PACKAGE_SUGGESTS libfabric1)
 set(CPACK_DEBIAN_COMPRESSION_TYPE gzip)
 include(CPack)

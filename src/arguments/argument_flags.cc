@@ -326,8 +326,16 @@ void declare_ranks(FlagTable* table, TrainingArguments* args) {
                              "Seconds to wait for another rank before the run ends with an error that names "
                              "it (Hugging Face's default: 1800). A rank that has died is detected at once.");
   limit(timeout, {1, 1e9});  // LLaMA-Factory's files ask for 180000000
-  limit(table->add("connections", &args->connections, "TCP connections between two nodes, per rank."),
+  limit(table->add("connections", &args->connections,
+                   "Connections between two nodes, per rank; over libfabric, endpoints of a rank."),
         {1, 64});
+  Flag& fabric =
+      table->add("fabric", &args->fabric,
+                 "Transport between nodes: tcp, a provider of libfabric such as efa, "
+                 "verbs;ofi_rxm or tcp;ofi_rxm, or auto, which takes efa or verbs where the machine "
+                 "has such a device and libfabric is installed, and otherwise tcp. The result is "
+                 "the same.");
+  fabric.value_name = "auto|tcp|PROVIDER";
   Flag& interface = table->add("interface", &args->interface,
                                "Network interface for traffic between nodes, such as eth1. Defaults to "
                                "GLOO_SOCKET_IFNAME, or else to the interface that leads to the first node.");

@@ -130,7 +130,7 @@ void resolve_ranks(const FlagTable& table, int64_t world_size, TrainingArguments
   }
   if (world_size > 1) return;
   for (const char* name : {"zero_stage", "gather_schedule", "zero_quantized_weights", "load_weights_once",
-                           "ddp_timeout", "connections", "interface"}) {
+                           "ddp_timeout", "connections", "fabric", "interface"}) {
     if (table.is_set(name)) log_warning("{} has no effect on one rank", name);
   }
 }

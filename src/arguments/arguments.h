@@ -128,6 +128,7 @@ struct TrainingArguments : DataArguments {
   std::string load_weights_once = "per_node";
   int64_t ddp_timeout = 60;  // seconds
   int64_t connections = 4;
+  std::string fabric = "tcp";
   std::string interface;
   // Set only by a DeepSpeed file. Sizes are in elements; unset ones are derived from the hidden size.
   int64_t stage3_max_live_parameters = 1'000'000'000;

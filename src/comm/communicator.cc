@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/log.h"
+#include "comm/network/fabric/fabric_choice.h"
 
 namespace tessera {
 namespace {
@@ -38,6 +40,16 @@ struct Communicator::Impl {
       }
       store = StoreClient::join(world, store_options);
     }
+    try {
+      open_groups();
+    } catch (const Error& error) {
+      report_failure(error);
+      throw;
+    }
+  }
+
+  void open_groups() {
+    if (world.num_nodes > 1) choose_transport();
     NetworkOptions network;
     network.timeout = options.timeout;
     network.connections = options.connections;
@@ -49,6 +61,21 @@ struct Communicator::Impl {
     values = node->allocate("values of all ranks", 2 * world.world_size * kMaxValueBytes);
     board = node->allocate("board", kBoardBytes);
     rail_values.resize(static_cast<size_t>(world.num_nodes * kMaxValueBytes));
+  }
+
+  void choose_transport() {
+    options.fabric = choose_fabric(options.fabric);
+    if (world.rank != 0 || options.fabric == kTcpFabric) return;
+    log_info(
+        "network between nodes: fabric {}, which neither encrypts nor authenticates messages and relies on "
+        "the "
+        "isolation of the network",
+        options.fabric);
+  }
+
+  void report_failure(const Error& error) {
+    const bool is_known = dynamic_cast<const PeerError*>(&error) != nullptr;
+    if (store && !is_known) store->report_own_failure(error.code(), error.what());
   }
 
   // In the table of the last gather().
@@ -179,10 +206,7 @@ void Communicator::check_same_settings(const std::map<std::string, std::string>&
   if (impl_->store) impl_->store->check_same_settings(settings);
 }
 
-void Communicator::report_failure(const Error& error) {
-  const bool is_known = dynamic_cast<const PeerError*>(&error) != nullptr;
-  if (impl_->store && !is_known) impl_->store->report_own_failure(error.code(), error.what());
-}
+void Communicator::report_failure(const Error& error) { impl_->report_failure(error); }
 
 void Communicator::leave() {
   if (impl_->store) impl_->store->leave();

@@ -101,6 +101,7 @@ MemoryRequest RunPlanner::make_request(const MachineFacts& machine) const {
   request.first_rank_exports = machine.first_rank_exports;
   request.export_bytes = export_bytes(model_.layout(), args_.export_dtype(), request);
   request.connections = static_cast<int>(args_.connections);
+  request.fabric = args_.fabric;
   request.peer_snapshots = args_.peer_snapshot_steps > 0;
   request.zero = zero_settings_of(args_, model_.config(),
                                   divide_up(args_.gradient_accumulation_steps, micro_batches_per_pass_));

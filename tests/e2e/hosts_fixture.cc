@@ -1,6 +1,9 @@
 #include "e2e/hosts_fixture.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <sstream>
 #include <thread>
 
 namespace tessera {
@@ -30,6 +33,19 @@ void HostsFixture::expect_error(HostJob& job, int node, int code,
   EXPECT_EQ(result.exit_code, code) << "node " << node << ", signal " << result.signal << "\n" << result.err;
   ASSERT_EQ(result.errors().size(), 1u) << "node " << node << "\n" << result.err;
   EXPECT_THAT(result.errors()[0], error) << "node " << node;
+}
+
+std::string HostsFixture::iptables(int host, const std::string& rule) const {
+  std::vector<std::string> argv = {"iptables", "--wait"};
+  std::istringstream words(rule);
+  for (std::string word; words >> word;) argv.push_back(word);
+  try {
+    const auto process = hosts_.start(host, argv);
+    if (process->wait(std::chrono::seconds(10)) && process->result().exit_code == 0) return "";
+    return fmt::format("iptables {}: {}", rule, process->err());
+  } catch (const std::exception& error) {
+    return error.what();
+  }
 }
 
 std::vector<fs::path> files_named(const fs::path& folder, const std::string& prefix,

@@ -42,6 +42,9 @@ class HostsFixture : public testing::Test {
   // Expects this exit code and one error line.
   static void expect_error(HostJob& job, int node, int code, const testing::Matcher<std::string>& error);
 
+  // Changes a rule of the host's firewall; returns "" or the problem.
+  std::string iptables(int host, const std::string& rule) const;
+
   Hosts hosts_{2};
   std::optional<TinyModel> tiny_;
 };

@@ -26,20 +26,6 @@ class HostsNetwork : public HostsFixture {
   std::vector<std::string> train(int64_t max_steps) const { return HostsFixture::train(max_steps, more()); }
   std::vector<std::string> endless() const { return HostsFixture::endless(more()); }
 
-  // Changes a rule of the host's firewall; returns "" or the problem.
-  std::string iptables(int host, const std::string& rule) const {
-    std::vector<std::string> argv = {"iptables", "--wait"};
-    std::istringstream words(rule);
-    for (std::string word; words >> word;) argv.push_back(word);
-    try {
-      const auto process = hosts_.start(host, argv);
-      if (process->wait(10s) && process->result().exit_code == 0) return "";
-      return fmt::format("iptables {}: {}", rule, process->err());
-    } catch (const std::exception& error) {
-      return error.what();
-    }
-  }
-
   // Loss lines of metrics.jsonl: `"loss": ...` by step.
   std::vector<std::string> losses() const {
     std::vector<std::string> result;

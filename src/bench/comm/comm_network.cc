@@ -16,6 +16,7 @@
 #include "base/memory.h"
 #include "base/text.h"
 #include "bench/comm/network_pair.h"
+#include "comm/network/fabric/fabric_choice.h"
 #include "comm/network/network_group.h"
 #include "kernels/quantized_weight/int8_blocks.h"
 #include "kernels/rank_sum/rank_sum.h"
@@ -71,18 +72,19 @@ class TwoSides {
  public:
   using Work = std::function<void(NetworkGroup& group)>;
 
-  TwoSides(const NetworkPair& pair, int connections) {
+  TwoSides(const NetworkPair& pair, const NetworkOptions& options) {
     for (int side = 0; side < kSides; ++side) {
-      threads_.emplace_back([this, &pair, connections, side] { serve(pair, connections, side); });
+      threads_.emplace_back([this, &pair, options, side] { serve(pair, options, side); });
     }
     barrier_.arrive_and_wait();
-    rethrow();
+    try {
+      rethrow();
+    } catch (...) {
+      end();
+      throw;
+    }
   }
-  ~TwoSides() {
-    work_ = nullptr;
-    barrier_.arrive_and_wait();
-    for (std::thread& thread : threads_) thread.join();
-  }
+  ~TwoSides() { end(); }
 
   void run(const Work& work) {
     work_ = work;
@@ -92,15 +94,19 @@ class TwoSides {
   }
 
  private:
-  void serve(const NetworkPair& pair, int connections, int side) {
+  void end() {
+    work_ = nullptr;
+    barrier_.arrive_and_wait();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  void serve(const NetworkPair& pair, const NetworkOptions& options, int side) {
     std::unique_ptr<NetworkGroup> group;
     guarded(side, [&] {
       pair.enter(side);
       SideRendezvous rendezvous(values_, pair.address(side));
-      group = std::make_unique<NetworkGroup>(
-          "bench", std::vector<int>{0, 1}, side, &rendezvous,
-          NetworkOptions{.timeout = std::chrono::seconds(60), .connections = connections},
-          failures_[static_cast<size_t>(side)]);
+      group = std::make_unique<NetworkGroup>("bench", std::vector<int>{0, 1}, side, &rendezvous, options,
+                                             failures_[static_cast<size_t>(side)]);
     });
     barrier_.arrive_and_wait();
     for (;;) {
@@ -272,7 +278,13 @@ std::vector<BenchLine> run_network_bench(const NetworkBenchOptions& options, con
   } catch (const Error& error) {
     fail(ExitCode::kBadConfig, "iperf3, which this compares with, does not run: {}", error.what());
   }
-  TwoSides sides(pair, options.connections);
+  NetworkOptions network;
+  network.connections = options.connections;
+  network.fabric = options.fabric;
+  TwoSides sides(pair, network);
+  network.fabric = kTcpFabric;
+  std::unique_ptr<TwoSides> over_tcp;
+  if (options.fabric != kTcpFabric) over_tcp = std::make_unique<TwoSides>(pair, network);
   std::vector<BenchLine> lines;
   for (const int64_t bytes : options.sizes_bytes) {
     for (const MeasuredCollective& collective : collectives_of(bytes)) {
@@ -287,7 +299,7 @@ std::vector<BenchLine> run_network_bench(const NetworkBenchOptions& options, con
       line.operation = collective.name;
       line.shape = {{"bytes", bytes}, {"connections", options.connections}};
       line.dtype = "BF16";
-      line.implementation = "tcp";
+      line.implementation = options.fabric;
       line.unit = "Gbit/s";
       line.peak_name = "iperf3 --parallel 8";
       line.amount = static_cast<double>(collective.bytes) * 8 / kBitsPerGigabit;
@@ -299,9 +311,19 @@ std::vector<BenchLine> run_network_bench(const NetworkBenchOptions& options, con
         participants.push_back(
             [&] { return measure_sums(collective, sides, buffers, measure.turn_seconds); });
       }
+      if (over_tcp) {
+        verify(collective, *over_tcp, buffers);
+        participants.push_back(
+            [&] { return measure_collective(collective, *over_tcp, buffers, measure.turn_seconds); });
+      }
       std::vector<std::vector<double>> speeds = measure_in_turn(participants, measure);
       BenchLine beside_sums = line;
-      fill_statistics({speeds[0], speeds[1]}, &line);
+      if (over_tcp) {
+        line.others.push_back({kTcpFabric, {}, {}});
+        fill_statistics({speeds[0], speeds[1], speeds.back()}, &line);
+      } else {
+        fill_statistics({speeds[0], speeds[1]}, &line);
+      }
       if (!collective.sums) continue;
       for (size_t i = 0; i < speeds[1].size(); ++i) speeds[1][i] = 1 / (1 / speeds[1][i] + 1 / speeds[2][i]);
       beside_sums.operation += "_bound";

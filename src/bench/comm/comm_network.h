@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "bench/bench_line.h"
@@ -12,6 +13,7 @@ namespace tessera {
 struct NetworkBenchOptions {
   std::vector<int64_t> sizes_bytes = {int64_t{32} << 20, int64_t{512} << 20};  // on the wire
   int connections = 4;
+  std::string fabric = "tcp";  // NetworkOptions::fabric; another one is compared with tcp in the same rounds
 };
 
 // all_gather, as it is and in int8, and reduce_scatter of each size between two network namespaces, in turn

@@ -9,6 +9,7 @@
 #include "cli/bench/bench_command.h"
 #include "cli/run/threads.h"
 #include "cli/terminal/terminal.h"
+#include "comm/network/fabric/fabric_choice.h"
 
 namespace tessera {
 namespace {
@@ -41,7 +42,13 @@ class BenchCommCommand : public BenchCommand {
               "What to measure: node, the ranks of one machine; network, two hosts simulated with network "
               "namespaces, against iperf3 (needs root).")
         .value_name = "NAME...";
-    limit_flag(table->add("connections", &connections_, "TCP connections between the two hosts."), 1, 64);
+    limit_flag(table->add("connections", &connections_, "Connections between the two hosts."), 1, 64);
+    table
+        ->add(
+            "fabric", &fabric_,
+            "Transport between the two hosts: tcp, or a provider of libfabric such as tcp;ofi_rxm, which is "
+            "compared with tcp in the same rounds.")
+        .value_name = "tcp|PROVIDER";
     table->add("ranks", &ranks_, "Numbers of ranks.").value_name = "N...";
     table->add("buffer_mb", &buffer_mb_, "Sizes of each rank's buffer, in MiB.").value_name = "MB...";
     table->add("peers", &peers_, "What to compare with: gloo, mpi (if installed), or none.").value_name =
@@ -85,9 +92,10 @@ class BenchCommCommand : public BenchCommand {
     options.sizes_bytes.clear();
     for (const int64_t size : parse_sizes("buffer_mb", buffer_mb_)) options.sizes_bytes.push_back(size << 20);
     options.connections = static_cast<int>(connections_);
-    show_header(
-        fmt::format("comm, two network namespaces, {}; peak is iperf3", count_of(connections_, "connection")),
-        "Gbit/s", "");
+    options.fabric = fabric_;
+    show_header(fmt::format("comm, two network namespaces, fabric {}, {}; peak is iperf3", fabric_,
+                            count_of(connections_, "connection")),
+                "Gbit/s", fabric_ == kTcpFabric ? "" : kTcpFabric);
     const std::vector<BenchLine> lines = run_network_bench(options, measure_options());
     ThreadPool pool(1);
     for (const BenchLine& line : lines) show(line, pool);
@@ -172,6 +180,7 @@ class BenchCommCommand : public BenchCommand {
 
   std::vector<std::string> parts_ = {"node"};
   int64_t connections_ = 4;
+  std::string fabric_ = kTcpFabric;
   std::vector<std::string> ranks_ = {"2", "4"};
   std::vector<std::string> buffer_mb_ = {"32", "512"};
   std::vector<std::string> peers_ = {"gloo", "mpi"};

@@ -89,6 +89,7 @@ Findings examine() {
   f.huge_bytes = huge_bytes_of_a_trial(pool);
   f.loop_seconds = empty_loop_seconds(pool);
   f.ranks = examine_ranks(node_processors(), interface_addresses());
+  examine_fabrics(&f.ranks);
   return f;
 }
 

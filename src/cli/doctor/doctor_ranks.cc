@@ -33,6 +33,25 @@ std::string address_text(const RankFindings& f) {
   return where + ", unless another interface reaches node 0; --interface chooses";
 }
 
+std::string speed_text(int64_t bits_per_s) {
+  return bits_per_s == 0 ? std::string()
+                         : fmt::format(" {:.3g} Gbit/s", static_cast<double>(bits_per_s) / 1e9);
+}
+
+// A row for each provider: its domains.
+void add_fabric_rows(const RankFindings& f, std::vector<std::pair<std::string, std::string>>* rows) {
+  rows->emplace_back("fabrics", "tcp: Tessera's own connections; used unless --fabric chooses another");
+  if (!f.fabrics_error.empty()) rows->emplace_back("", f.fabrics_error);
+  for (size_t i = 0; i < f.fabrics.size();) {
+    const std::string& provider = f.fabrics[i].provider;
+    std::vector<std::string> domains;
+    for (; i < f.fabrics.size() && f.fabrics[i].provider == provider; ++i) {
+      domains.push_back(f.fabrics[i].domain + speed_text(f.fabrics[i].bits_per_s));
+    }
+    rows->emplace_back("", fmt::format("{}: {}", provider, fmt::join(domains, ", ")));
+  }
+}
+
 }  // namespace
 
 RankFindings examine_ranks(const NodeProcessors& node, const std::vector<InterfaceAddress>& interfaces) {
@@ -54,6 +73,14 @@ RankFindings examine_ranks(const NodeProcessors& node, const std::vector<Interfa
   return f;
 }
 
+void examine_fabrics(RankFindings* findings) {
+  try {
+    findings->fabrics = list_fabrics();
+  } catch (const Error& error) {
+    findings->fabrics_error = error.what();
+  }
+}
+
 nlohmann::ordered_json ranks_json(const RankFindings& f) {
   using Json = nlohmann::ordered_json;
   Json interfaces = Json::array();
@@ -61,12 +88,20 @@ nlohmann::ordered_json ranks_json(const RankFindings& f) {
     interfaces.push_back(
         {{"name", each.interface}, {"address", each.address}, {"loopback", each.is_loopback}});
   }
+  Json fabrics = Json::array();
+  for (const FabricDomain& each : f.fabrics) {
+    fabrics.push_back({{"provider", each.provider},
+                       {"domain", each.domain},
+                       {"bits_per_s", each.bits_per_s > 0 ? Json(each.bits_per_s) : Json()}});
+  }
   return {{"nproc_per_node_auto", f.auto_ranks},
           {"threads_per_rank", f.threads_per_rank},
           {"interfaces", interfaces},
           {"address", is_reachable(f) ? Json(f.told.address) : Json()},
           {"address_error", f.told_error},
-          {"open_files", f.open_files ? Json(*f.open_files) : Json()}};
+          {"open_files", f.open_files ? Json(*f.open_files) : Json()},
+          {"fabrics", fabrics},
+          {"fabrics_error", f.fabrics_error}};
 }
 
 std::vector<std::pair<std::string, std::string>> rank_rows(const RankFindings& f) {
@@ -86,6 +121,7 @@ std::vector<std::pair<std::string, std::string>> rank_rows(const RankFindings& f
                                       ? fmt::format("{} a process; node 0 needs one for each rank of a job",
                                                     format_count(*f.open_files))
                                       : "no limit");
+  add_fabric_rows(f, &rows);
   rows.emplace_back("shared memory", "anonymous (memfd): the size of /dev/shm does not matter");
   return rows;
 }

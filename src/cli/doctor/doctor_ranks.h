@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/network/fabric/fabric_choice.h"
 #include "comm/socket/address.h"
 #include "launch/ranks/cpu_assignment.h"
 
@@ -21,9 +22,13 @@ struct RankFindings {
   LocalAddress told;                  // address given to others, unless another interface reaches node 0
   std::string told_error;             // set if GLOO_SOCKET_IFNAME names no interface; "" = `told` is valid
   std::optional<int64_t> open_files;  // limit per process; nullopt = none
+  std::vector<FabricDomain> fabrics;  // what --fabric could name
+  std::string fabrics_error;          // "" = `fabrics` is valid
 };
 
 RankFindings examine_ranks(const NodeProcessors& node, const std::vector<InterfaceAddress>& interfaces);
+// Adds the fabrics of this machine, for which it loads libfabric.
+void examine_fabrics(RankFindings* findings);
 
 nlohmann::ordered_json ranks_json(const RankFindings& findings);
 

@@ -64,5 +64,20 @@ TEST_F(DoctorRanks, AMachineWithLoopbackAloneSaysSo) {
   EXPECT_TRUE(ranks_json(findings).at("address").is_null());
 }
 
+TEST_F(DoctorRanks, FabricsAreListedByProvider) {
+  RankFindings findings = examine_ranks(two_sockets(3, false), kTwoInterfaces);
+  findings.fabrics = {
+      {"efa", "rdmap0s6-rdm", 100'000'000'000}, {"efa", "rdmap0s7-rdm", 0}, {"shm", "shm", 0}};
+  findings.fabrics_error = "cannot say more";
+  std::vector<std::string> rows;
+  for (const auto& [row, value] : rank_rows(findings)) rows.push_back(value);
+  EXPECT_THAT(rows, testing::IsSupersetOf(
+                        {"efa: rdmap0s6-rdm 100 Gbit/s, rdmap0s7-rdm", "shm: shm", "cannot say more"}));
+  const auto json = ranks_json(findings).at("fabrics");
+  ASSERT_EQ(json.size(), 3u);
+  EXPECT_EQ(json[0].at("bits_per_s"), 100'000'000'000);
+  EXPECT_TRUE(json[1].at("bits_per_s").is_null());
+}
+
 }  // namespace
 }  // namespace tessera

@@ -170,6 +170,7 @@ class TrainCommand : public Command {
     constexpr int64_t kLongest = 1'000'000;  // 11 days; waits are counted in milliseconds
     options.timeout = std::chrono::seconds(std::min(args_.ddp_timeout, kLongest));
     options.connections = static_cast<int>(args_.connections);
+    options.fabric = args_.fabric;
     options.store.interface = args_.interface;
     return options;
   }
