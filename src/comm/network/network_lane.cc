@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "comm/network/chunk_count.h"
+#include "kernels/quantized_weight/gradient_blocks.h"
 #include "kernels/quantized_weight/int8_blocks.h"
 #include "kernels/rank_sum/rank_sum.h"
 #include "platform/crc32c.h"
@@ -20,6 +21,7 @@ namespace {
 
 // Chunks end at a multiple of this many elements.
 constexpr int64_t kChunkAlignment = kInt8Block;
+static_assert(kChunkAlignment % kGradientBlock == 0);
 constexpr int64_t kStagingBytes =
     kMaxComputedChunkBytes + kChunkAlignment * static_cast<int64_t>(sizeof(float));
 
@@ -43,7 +45,14 @@ int64_t Lane::buffer_bytes(int num_members) { return num_members * kStagingBytes
 
 bool Lane::is_reduce() const {
   return operation_->id.collective == Collective::kReduceScatterBf16 ||
-         operation_->id.collective == Collective::kReduceScatterF32;
+         operation_->id.collective == Collective::kReduceScatterF32 ||
+         operation_->id.collective == Collective::kReduceScatterOfBf16 || gradient_code();
+}
+
+std::optional<GradientCode> Lane::gradient_code() const {
+  if (operation_->id.collective == Collective::kReduceScatterInt8) return GradientCode::kInt8;
+  if (operation_->id.collective == Collective::kReduceScatterInt4) return GradientCode::kInt4;
+  return std::nullopt;
 }
 
 int64_t Lane::wire_bytes(int64_t num_elements) const {
@@ -51,7 +60,7 @@ int64_t Lane::wire_bytes(int64_t num_elements) const {
 }
 
 int64_t Lane::memory_element_bytes() const {
-  if (is_coded()) return sizeof(bf16);
+  if (is_coded() || operation_->id.collective == Collective::kReduceScatterOfBf16) return sizeof(bf16);
   return is_reduce() ? sizeof(float) : 1;
 }
 
@@ -151,6 +160,13 @@ void Lane::open_send() {
     if (send_staging_.data() == nullptr) send_staging_ = PageBuffer(kStagingBytes);
     round_to_bf16(reinterpret_cast<const float*>(send_.payload), send_staging_.as<bf16>().data(), range.size,
                   nullptr);
+    send_.payload = send_staging_.data();
+  } else if (const std::optional<GradientCode> code = gradient_code()) {
+    if (send_staging_.data() == nullptr) send_staging_ = PageBuffer(kStagingBytes);
+    const GradientFeedback& feedback = operation_->feedback;
+    bf16* const errors = feedback.errors + range.begin;
+    encode_gradient_blocks(*code, reinterpret_cast<const float*>(send_.payload), errors, range.size,
+                           send_staging_.data(), feedback.keeps_errors ? nullptr : errors);
     send_.payload = send_staging_.data();
   } else if (is_coded()) {
     // The same for all members, one after the other.
@@ -290,6 +306,9 @@ void Lane::close_receive() {
 // Called once all members' contributions to the chunk have arrived.
 void Lane::sum_chunk() {
   const Range range = chunk_range(operation_->parts[static_cast<size_t>(members_.index)], receive_.chunk);
+  if (gradient_code() || operation_->id.collective == Collective::kReduceScatterOfBf16) {
+    return sum_coded_chunk(range);
+  }
   float* const own = reinterpret_cast<float*>(operation_->data) + range.begin;
   for (int member = 0; member < members_.size(); ++member) {
     RankInput& input = contributions_[static_cast<size_t>(member)];
@@ -302,6 +321,20 @@ void Lane::sum_chunk() {
     }
   }
   rank_sum(contributions_, Update::kOverwrite, own, range.size, nullptr);
+}
+
+void Lane::sum_coded_chunk(const Range& range) {
+  const auto blocks = [&](int member) -> const std::byte* {
+    return member == members_.index ? nullptr : contribution(member);
+  };
+  if (const std::optional<GradientCode> code = gradient_code()) {
+    const GradientFeedback& feedback = operation_->feedback;
+    sum_gradient_blocks(*code, members_.size(), blocks,
+                        feedback.adds_own_errors ? feedback.errors + range.begin : nullptr,
+                        reinterpret_cast<float*>(operation_->data) + range.begin, range.size);
+  } else {
+    sum_bf16(members_.size(), blocks, reinterpret_cast<bf16*>(operation_->data) + range.begin, range.size);
+  }
 }
 
 void Lane::decode_chunk() {

@@ -14,12 +14,14 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/memory.h"
 #include "comm/failure.h"
+#include "comm/network/coded_sum.h"
 #include "comm/network/network_mesh.h"
 #include "comm/network/wire_message.h"
 #include "comm/part.h"
@@ -32,6 +34,7 @@ struct NetworkOperation {
   OperationId id;
   std::byte* data = nullptr;
   std::vector<Part> parts;
+  GradientFeedback feedback = {};  // of a reduce_scatter in int8 or int4
 };
 
 // Payload bytes, whole messages.
@@ -84,6 +87,8 @@ class Lane {
 
   bool is_reduce() const;
   bool is_coded() const { return operation_->id.collective == Collective::kAllGatherInt8; }
+  // Of a reduce_scatter whose contributions travel as codes.
+  std::optional<GradientCode> gradient_code() const;
   int64_t wire_bytes(int64_t num_elements) const;
   int64_t memory_element_bytes() const;
   int64_t num_chunks(const Part& part) const;
@@ -106,6 +111,7 @@ class Lane {
   void check_header();
   void close_receive();
   void sum_chunk();
+  void sum_coded_chunk(const Range& range);
   void decode_chunk();
   [[noreturn]] void lost(const Cursor& cursor, const char* verb, const std::string& reason) const;
   const std::string& name(int member) const { return members_.names[static_cast<size_t>(member)]; }

@@ -12,16 +12,19 @@
 namespace tessera {
 
 // Version of everything sent between two members; members of different versions refuse each other.
-inline constexpr uint32_t kWireVersion = 3;
+inline constexpr uint32_t kWireVersion = 4;
 
 enum class Collective : uint8_t {
   kAllGather,
   kReduceScatterBf16,
   kReduceScatterF32,
   kBroadcast,
-  kAllGatherInt8
+  kAllGatherInt8,
+  kReduceScatterInt8,
+  kReduceScatterInt4,
+  kReduceScatterOfBf16
 };
-inline constexpr size_t kNumCollectives = 5;
+inline constexpr size_t kNumCollectives = 8;
 
 // Payload of so many elements of a part.
 int64_t wire_bytes(Collective collective, int64_t num_elements);
