@@ -318,6 +318,12 @@ void declare_ranks(FlagTable* table, TrainingArguments* args) {
              "Weights travel between nodes in blocks of 8-bit integers: half the bytes. A node computes with "
              "its own share of the weights as it is and the other nodes' rounded; the optimizer's master "
              "weights and the saved model are exact. Needs dtype bfloat16 and zero_stage 1 or more.");
+  table->add_choice(
+      "zero_quantized_gradients", &args->zero_quantized_gradients, {"none", "int8", "int4"},
+      "Gradients travel between nodes in blocks of 8-bit or 4-bit integers instead of bfloat16: "
+      "half or a quarter of the bytes. The error of what a node sends is added to what it sends "
+      "next and is part of the state that checkpoints save; sums are in float32. Takes 2 bytes "
+      "per element of what a rank sums for its node.");
   table->add_choice("load_weights_once", &args->load_weights_once, {"per_node", "per_cluster"},
                     "How often each byte of the model's files is read: once per node, shared by its ranks, "
                     "or once per cluster, with the rest coming over the network, for a shared disk that is "

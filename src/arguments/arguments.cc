@@ -129,8 +129,9 @@ void resolve_ranks(const FlagTable& table, int64_t world_size, TrainingArguments
     fail(ExitCode::kBadConfig, "communication_data_type bf16 needs dtype bfloat16, found {}", args->dtype);
   }
   if (world_size > 1) return;
-  for (const char* name : {"zero_stage", "gather_schedule", "zero_quantized_weights", "load_weights_once",
-                           "ddp_timeout", "connections", "fabric", "interface"}) {
+  for (const char* name :
+       {"zero_stage", "gather_schedule", "zero_quantized_weights", "zero_quantized_gradients",
+        "load_weights_once", "ddp_timeout", "connections", "fabric", "interface"}) {
     if (table.is_set(name)) log_warning("{} has no effect on one rank", name);
   }
 }

@@ -125,6 +125,7 @@ struct TrainingArguments : DataArguments {
   std::string gather_schedule = "auto";
   std::string grad_accum_dtype = "auto";  // once resolved: bfloat16 or float32
   bool zero_quantized_weights = false;
+  std::string zero_quantized_gradients = "none";  // or int8, int4
   std::string load_weights_once = "per_node";
   int64_t ddp_timeout = 60;  // seconds
   int64_t connections = 4;

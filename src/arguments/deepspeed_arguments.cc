@@ -192,6 +192,11 @@ class DeepSpeedMerge {
       merge_value("zero_optimization.zero_quantized_weights", *config_.zero_quantized_weights,
                   "zero_quantized_weights", args_->zero_quantized_weights);
     }
+    if (config_.zero_quantized_gradients) {
+      merge_value("zero_optimization.zero_quantized_gradients",
+                  std::string(*config_.zero_quantized_gradients ? "int4" : "none"),
+                  "zero_quantized_gradients", args_->zero_quantized_gradients);
+    }
     const auto size_of = [](const DeepSpeedSetting<int64_t>& setting, int64_t otherwise) {
       return setting.is_absent() ? std::optional(otherwise) : setting.value;
     };
@@ -414,6 +419,7 @@ std::vector<std::string> keys_for_several_ranks(const DeepSpeedConfig& config) {
     keys.push_back(zero + "stage3_param_persistence_threshold");
   if (config.overlap_comm) keys.push_back(zero + "overlap_comm");
   if (config.zero_quantized_weights) keys.push_back(zero + "zero_quantized_weights");
+  if (config.zero_quantized_gradients) keys.push_back(zero + "zero_quantized_gradients");
   if (config.communication_data_type) keys.push_back("communication_data_type");
   return keys;
 }

@@ -59,7 +59,7 @@ TEST_F(ResolvedSettingsTest, NameTheKeyOfTheDeepSpeedFile) {
   const TestFolder folder;
   const std::string file = folder / "ds.json";
   write_text_file(file, R"({"train_micro_batch_size_per_gpu": 3, "gradient_accumulation_steps": "auto",
-    "zero_optimization": {"stage": 3}, "bf16": {"enabled": true},
+    "zero_optimization": {"stage": 3, "zero_quantized_gradients": true}, "bf16": {"enabled": true},
     "optimizer": {"type": "AdamW", "params": {"lr": 0.01, "weight_decay": "auto"}},
     "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 5}}})");
   give("deepspeed", file);
@@ -68,6 +68,8 @@ TEST_F(ResolvedSettingsTest, NameTheKeyOfTheDeepSpeedFile) {
   const std::string at = " | deepspeed | " + file + ": ";
   EXPECT_EQ(line("per_device_train_batch_size"), "3" + at + "train_micro_batch_size_per_gpu");
   EXPECT_EQ(line("zero_stage"), "3" + at + "zero_optimization.stage");
+  EXPECT_EQ(line("zero_quantized_gradients"),
+            R"("int4")" + at + "zero_optimization.zero_quantized_gradients");
   EXPECT_EQ(line("dtype"), R"("bfloat16")" + at + "bf16.enabled");
   EXPECT_EQ(line("learning_rate"), "0.01" + at + "optimizer.params.lr");
   EXPECT_EQ(line("warmup_steps"), "5.0" + at + "scheduler.params.warmup_num_steps");

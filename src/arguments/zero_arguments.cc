@@ -19,6 +19,12 @@ AsyncFileSettings state_transfers(const TrainingArguments& args) {
   return transfers;
 }
 
+std::optional<GradientCode> quantized_gradients_of(const TrainingArguments& args) {
+  if (args.zero_quantized_gradients == "int8") return GradientCode::kInt8;
+  if (args.zero_quantized_gradients == "int4") return GradientCode::kInt4;
+  return std::nullopt;
+}
+
 }  // namespace
 
 ZeroSettings zero_settings_of(const TrainingArguments& args, const ModelConfig& config,
@@ -30,6 +36,7 @@ ZeroSettings zero_settings_of(const TrainingArguments& args, const ModelConfig& 
   zero.weight_dtype = args.training_dtype();
   zero.network_dtype = args.communication_data_type.value_or(zero.weight_dtype);
   zero.quantized_weights = args.zero_quantized_weights;
+  zero.quantized_gradients = quantized_gradients_of(args);
   zero.gradient_dtype = args.accumulation_dtype();
   zero.max_live_elements = args.stage3_max_live_parameters;
   zero.prefetch_elements = args.prefetch_elements(config.hidden_size);
@@ -45,6 +52,13 @@ ZeroSettings zero_settings_of(const TrainingArguments& args, const ModelConfig& 
   }
   zero.persistence_threshold = args.persistence_threshold_elements(config.hidden_size);
   return zero;
+}
+
+std::vector<StateTensor> saved_tensors_of(const TrainingArguments& args, int num_nodes) {
+  ZeroSettings zero;
+  zero.state_tensors = state_tensors_of(args);
+  zero.quantized_gradients = quantized_gradients_of(args);
+  return saved_tensors(zero, num_nodes);
 }
 
 bool may_gather_per_layer(const TrainingArguments& args, int num_nodes) {

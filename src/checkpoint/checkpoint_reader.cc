@@ -213,6 +213,7 @@ std::vector<ReadUnit> plan_units(const CheckpointCatalog& catalog, const Paramet
       const int64_t end = std::min(part.end, num_values_of(tensor, parameter));
       if (part.begin >= end) continue;
       const std::optional<StateOrigin> origin = find_origin(catalog, parameter, tensor);
+      if (!origin) continue;  // it may lack
       if (!origin->is_mean) add_units(catalog, parameter, kind, origin->part, part.begin, end, &units);
     }
   });
@@ -241,7 +242,7 @@ std::vector<MeansUnit> plan_means(const CheckpointCatalog& catalog, const Parame
       const int64_t end = std::min(part.end, num_values_of(tensors[i], parameter));
       if (part.begin >= end) continue;
       const std::optional<StateOrigin> origin = find_origin(catalog, parameter, tensors[i]);
-      if (!origin->is_mean) continue;
+      if (!origin || !origin->is_mean) continue;
       if (units.empty() || units.back().parameter != &parameter) {
         units.push_back({&parameter, {}, {}});
         add_units(catalog, parameter, state_kind(i), origin->part, 0, parameter.num_elements,
@@ -380,6 +381,10 @@ int64_t CheckpointReader::bytes() const {
 
 std::string CheckpointReader::conversion_to(const ParameterLayout& layout, StateTensors tensors) const {
   return conversion_text(impl_->catalog, layout, tensors);
+}
+
+bool CheckpointReader::has_state(std::string_view tensor) const {
+  return impl_->catalog.parts.find(tensor).has_value();
 }
 
 void CheckpointReader::load(const ParameterLayout& layout, StateTensors tensors,

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/error.h"
@@ -49,6 +50,9 @@ class CheckpointReader {
   // What load() converts or leaves out where another optimizer wrote the state: "exp_avg from F32 to BF16
   // (rounded to 8 significant bits), without exp_avg_sq"; "" = nothing.
   std::string conversion_to(const ParameterLayout& layout, StateTensors tensors) const;
+
+  // Whether it has values of a tensor of this name.
+  bool has_state(std::string_view tensor) const;
 
   // Reads every byte and checks every checksum; kBadData names the first bad file.
   void verify(ThreadPool& pool, const std::function<void(const LoadProgress&)>& progress = {}) const;

@@ -23,7 +23,7 @@ std::vector<std::string_view> missing_tensors(const CheckpointCatalog& catalog, 
                                               StateTensors tensors) {
   std::vector<std::string_view> missing;
   for (const StateTensor& tensor : tensors) {
-    if (num_values_of(tensor, parameter) > 0 && !find_origin(catalog, parameter, tensor))
+    if (!tensor.may_lack && num_values_of(tensor, parameter) > 0 && !find_origin(catalog, parameter, tensor))
       missing.push_back(tensor.name);
   }
   return missing;
@@ -119,10 +119,12 @@ void check_origins(const CheckpointCatalog& catalog, const ParameterLayout& layo
     if (missing.empty()) continue;
     std::vector<std::string_view> expected, found;
     for (const StateTensor& tensor : tensors) {
-      if (num_values_of(tensor, parameter) > 0) expected.push_back(tensor.name);
+      if (!tensor.may_lack && num_values_of(tensor, parameter) > 0) expected.push_back(tensor.name);
     }
     for (size_t part = StoredParts::kFirstTensor; part < catalog.parts.count(); ++part) {
-      if (num_stored(catalog, parameter, part) > 0) found.push_back(catalog.parts.prefix(part));
+      const bool is_optimizer = catalog.parts.prefix(part) != kGradientFeedback.name;
+      if (is_optimizer && num_stored(catalog, parameter, part) > 0)
+        found.push_back(catalog.parts.prefix(part));
     }
     const std::string found_text = found.empty()
                                        ? "none"
@@ -140,6 +142,7 @@ std::string conversion_text(const CheckpointCatalog& catalog, const ParameterLay
   std::vector<std::string> changes;
   for (const StateTensor& tensor : tensors) changes.push_back(change_of(catalog, layout, tensor));
   for (size_t part = StoredParts::kFirstTensor; part < catalog.parts.count(); ++part) {
+    if (catalog.parts.prefix(part) == kGradientFeedback.name) continue;  // of no optimizer
     changes.push_back(left_out(catalog, layout, tensors, part));
   }
   std::erase(changes, "");

@@ -44,10 +44,16 @@ struct StateTensor {
   // A tensor of another optimizer, with a value for every element, that a checkpoint may hold in its place.
   // Its values are taken over or, for rows and columns, their means.
   std::string_view converted_from = {};
+  // A checkpoint may lack it: its values are 0 then.
+  bool may_lack = false;
 };
 // In a fixed order; the list belongs to the optimizer's type and outlives every object.
 using StateTensors = std::span<const StateTensor>;
 inline constexpr size_t kMaxStateTensors = 8;
+// Beside those of the optimizer, in a run whose gradients travel quantised: the errors that are sent along
+// with the next ones (zero/gradient_store.h).
+inline constexpr StateTensor kGradientFeedback = {
+    .name = "gradient_feedback", .dtype = DType::kBF16, .may_lack = true};
 
 // The values that belong to `count` elements of a parameter of this shape: to all of them, if it cannot be
 // cut.

@@ -65,7 +65,8 @@ class Forecaster {
     forecast.refusal = planner_.refusal(request, machine_);
     forecast.time = time_of(request);
     forecast.disk =
-        plan_disk(model_.layout(), {args_.export_dtype(), request.zero.state_tensors}, /*count=*/{});
+        plan_disk(model_.layout(), {args_.export_dtype(), saved_tensors(request.zero, cluster_.num_nodes)},
+                  /*count=*/{});
     forecast.disk.offload_bytes =
         offload_bytes(model_, cluster_.num_nodes, cluster_.local_world_size, plan.zero) +
         cluster_.local_world_size * planner_.offloaded_input_bytes();
@@ -94,12 +95,17 @@ class Forecaster {
     out.schedule = plan.zero.schedule;
     out.node_bytes = plan.memory.node_bytes();
     out.fits = needed_bytes(model_, request) <= machine_.free_bytes;
+    MemoryRequest quantized = request;
     if (request.zero.stage > 0 && model_.dtype() == DType::kBF16 && !request.zero.quantized_weights) {
-      MemoryRequest int8 = request;
-      int8.zero.quantized_weights = true;
-      plan.zero.quantized_weights = true;
-      const ZeroLayout layout = zero_layout(model_.layout(), cluster_.num_nodes, cluster_.local_world_size);
-      out.int8_weights = forecast_exchange(int8, wire_bytes_per_step(layout, plan.zero, /*node_rank=*/0));
+      quantized.zero.quantized_weights = true;
+      planner_.fill_memory(quantized, machine_, &plan);
+      out.int8_weights = forecast_exchange(quantized, plan.wire);
+    }
+    if (!request.zero.quantized_gradients) {
+      quantized.zero.quantized_gradients = GradientCode::kInt4;
+      planner_.fill_memory(quantized, machine_, &plan);
+      out.int4_gradients = forecast_exchange(quantized, plan.wire);
+      out.int4_node_bytes = plan.memory.node_bytes();
     }
     return out;
   }

@@ -49,6 +49,10 @@ struct ScheduleForecast : ExchangeForecast {
   bool fits = false;
   // What zero_quantized_weights would make of it, where that is possible and not the case.
   std::optional<ExchangeForecast> int8_weights;
+  // And zero_quantized_gradients int4 besides, unless gradients are quantised; with the memory of a node
+  // then.
+  std::optional<ExchangeForecast> int4_gradients;
+  int64_t int4_node_bytes = 0;
 };
 
 struct RunForecast {

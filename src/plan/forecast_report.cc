@@ -27,9 +27,13 @@ std::string seconds_text(double seconds) {
 }
 
 std::string network_text(const RunForecast& forecast) {
+  const std::optional<GradientCode> gradients = forecast.zero.quantized_gradients;
   std::string text =
-      fmt::format("network  {:.4g} Gbit/s a node; of each node, per step{}\n", forecast.cluster.network_gbps,
-                  forecast.zero.quantized_weights ? ", weights in int8" : "");
+      fmt::format("network  {:.4g} Gbit/s a node; of each node, per step{}{}\n",
+                  forecast.cluster.network_gbps, forecast.zero.quantized_weights ? ", weights in int8" : "",
+                  !gradients                          ? ""
+                  : *gradients == GradientCode::kInt8 ? ", gradients in int8"
+                                                      : ", gradients in int4");
   const auto add_line = [&](const std::string& schedule, const std::string& fits,
                             const std::vector<std::string>& sizes, const std::vector<std::string>& times) {
     text += fmt::format("  {:<9}  {:>4}", schedule, fits);
@@ -47,13 +51,20 @@ std::string network_text(const RunForecast& forecast) {
              {memory, format_bytes(exchange.wire.received_gather), format_bytes(exchange.wire.sent_reduce)},
              {seconds_text(exchange.network_s), time(&StepTime::exposed_s), time(&StepTime::step_s)});
   };
-  bool has_int8 = false;
+  bool has_int8 = false, has_int4 = false;
   for (const ScheduleForecast& each : forecast.schedules) {
     add_exchange(schedule_name(each.schedule), each.fits ? "yes" : "no", format_bytes(each.node_bytes), each);
     if (each.int8_weights) add_exchange(" int8", "", "", *each.int8_weights);
+    if (each.int4_gradients)
+      add_exchange(" int4", "", format_bytes(each.int4_node_bytes), *each.int4_gradients);
     has_int8 = has_int8 || each.int8_weights;
+    has_int4 = has_int4 || each.int4_gradients;
   }
   if (has_int8) text += "  (int8: with --zero_quantized_weights true)\n";
+  if (has_int4) {
+    text += fmt::format("  (int4: with --zero_quantized_gradients int4{})\n",
+                        has_int8 ? " and --zero_quantized_weights true" : "");
+  }
   return text;
 }
 
@@ -90,6 +101,8 @@ OrderedJson schedules_json(const RunForecast& forecast) {
         {"schedule", schedule_name(each.schedule)}, {"node_bytes", each.node_bytes}, {"fits", each.fits}};
     schedule.update(exchange_json(each));
     schedule["int8_weights"] = each.int8_weights ? exchange_json(*each.int8_weights) : OrderedJson();
+    schedule["int4_gradients"] = each.int4_gradients ? exchange_json(*each.int4_gradients) : OrderedJson();
+    if (each.int4_gradients) schedule["int4_gradients"]["node_bytes"] = each.int4_node_bytes;
     schedules.push_back(std::move(schedule));
   }
   return schedules;

@@ -147,6 +147,33 @@ TEST_F(ForecastTest, SaysWhatWeightsInInt8WouldMakeOfIt) {
   EXPECT_THAT(forecast_text(quantized), HasSubstr("per step, weights in int8\n"));
 }
 
+TEST_F(ForecastTest, SaysWhatGradientsInInt4WouldMakeOfIt) {
+  cluster_.network_gbps = 0.01;
+  const RunForecast exact = forecast();
+  for (const ScheduleForecast& each : exact.schedules) {
+    ASSERT_TRUE(each.int4_gradients.has_value());
+    EXPECT_EQ(each.int4_gradients->wire.received_gather, each.int8_weights->wire.received_gather);
+    const double share = static_cast<double>(each.int4_gradients->wire.sent_reduce) /
+                         static_cast<double>(each.wire.sent_reduce);
+    EXPECT_NEAR(share, 0.25 * (1 + 8.0 / 128), 1e-3);
+    EXPECT_LT(each.int4_gradients->time->step_s(), each.int8_weights->time->step_s());
+    // Those of all elements, and a copy of the own ones for checkpoints in the background.
+    const double errors = 2.0 * static_cast<double>(exact.num_parameters) * (1 + 1.0 / 4);
+    EXPECT_NEAR(static_cast<double>(each.int4_node_bytes - each.node_bytes), errors, errors / 1000);
+  }
+  EXPECT_THAT(forecast_text(exact),
+              HasSubstr("(int4: with --zero_quantized_gradients int4 and --zero_quantized_weights true)\n"));
+  args_.zero_quantized_weights = true;
+  args_.zero_quantized_gradients = "int4";
+  const RunForecast quantized = forecast();
+  for (size_t i = 0; i < exact.schedules.size(); ++i) {
+    EXPECT_FALSE(quantized.schedules[i].int4_gradients.has_value());
+    EXPECT_EQ(quantized.schedules[i].wire.sent(), exact.schedules[i].int4_gradients->wire.sent());
+    EXPECT_EQ(quantized.schedules[i].node_bytes, exact.schedules[i].int4_node_bytes);
+  }
+  EXPECT_THAT(forecast_text(quantized), HasSubstr("per step, weights in int8, gradients in int4\n"));
+}
+
 TEST_F(ForecastTest, TimeOnTheNetworkHidesBehindComputeUntilItIsLonger) {
   cluster_.network_gbps = 1000;
   for (const ScheduleForecast& each : forecast().schedules) {

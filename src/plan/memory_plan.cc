@@ -259,9 +259,10 @@ MemoryPlan plan_memory(const TrainableModel& model, const MemoryRequest& request
       MemoryUse::kSaving);
   if (request.peer_snapshots) {
     add(MemoryKind::kBuffers, "peer snapshots",
-        request.local_world_size * peer_snapshot_bytes(largest_shard(model, request),
-                                                       std::ssize(request.zero.state_tensors),
-                                                       request.num_nodes),
+        request.local_world_size *
+            peer_snapshot_bytes(largest_shard(model, request),
+                                std::ssize(saved_tensors(request.zero, request.num_nodes)),
+                                request.num_nodes),
         MemoryScope::kNode);
     add(MemoryKind::kBuffers, "network, peer snapshots",
         request.num_nodes > 1 ? 2 * NetworkGroup::buffer_bytes(2, request.connections, request.fabric) : 0);
@@ -280,8 +281,10 @@ int64_t snapshot_bytes(const TrainableModel& model, const MemoryRequest& request
   // Per element: the model's value, at most 4 more bytes of the master, the optimizer's state.
   const ZeroLayout layout = zero_layout(model.layout(), request.num_nodes, request.local_world_size);
   const int64_t num_elements = largest_shard(model, request);
-  const int64_t most = num_elements * (dtype_bytes(model.dtype()) + dtype_bytes(DType::kF32)) +
-                       largest_state_bytes(layout, request.zero.state_tensors, /*of_rail=*/false);
+  const int64_t most =
+      num_elements * (dtype_bytes(model.dtype()) + dtype_bytes(DType::kF32)) +
+      largest_state_bytes(layout, request.zero.state_tensors, /*of_rail=*/false) +
+      (has_gradient_feedback(layout, request.zero) ? state_bytes(kGradientFeedback.dtype, num_elements) : 0);
   const int64_t room = (free_bytes - needed_bytes(model, request)) / request.local_world_size;
   return std::clamp<int64_t>(room / 2, 0, most);
 }
@@ -289,8 +292,9 @@ int64_t snapshot_bytes(const TrainableModel& model, const MemoryRequest& request
 int64_t export_bytes(const ParameterLayout& layout, DType save_dtype, const MemoryRequest& request) {
   const bool is_single = request.num_nodes * request.local_world_size == 1;
   if (!is_single && !request.first_rank_exports) {
-    return std::max(SharedExport::buffer_bytes(save_dtype),
-                    max_encoded_bytes(StoredParts(save_dtype, request.zero.state_tensors)));
+    return std::max(
+        SharedExport::buffer_bytes(save_dtype),
+        max_encoded_bytes(StoredParts(save_dtype, saved_tensors(request.zero, request.num_nodes))));
   }
   constexpr int64_t kPieceBytes = 4 << 20;  // of write_safetensors
   int64_t largest = 0;

@@ -108,6 +108,26 @@ TEST_P(NetworkUseTest, QuantizedWeightsTakeLittleMoreThanHalf) {
   expect_closed_form("zero_quantized_weights");
 }
 
+TEST_P(NetworkUseTest, QuantizedGradientsTakeLittleMoreThanHalfOrAQuarter) {
+  run_.args.dtype = "bfloat16";
+  run_.args.gradient_accumulation_steps = 2;
+  run_.args.save_strategy = "steps";
+  run_.args.save_steps = 2;
+  const auto reduced = [&](const char* code) {
+    run_.args.zero_quantized_gradients = code;
+    ZeroSettings settings = zero_settings_of(run_.args, config(), 2);
+    settings.stage = std::max(settings.stage, 1);  // stage 0 gathers the sums besides
+    return static_cast<double>(wire_bytes_of_job(layout(), settings).sent_reduce);
+  };
+  const double exact = reduced("none");
+  for (const auto& [code, share] : {std::pair("int8", 0.5), std::pair("int4", 0.25)}) {
+    EXPECT_GT(reduced(code), share * exact);
+    EXPECT_LT(reduced(code), 1.25 * share * exact);  // short blocks
+  }
+  run_.args.zero_quantized_gradients = GetParam().stage % 2 == 0 ? "int8" : "int4";
+  expect_closed_form(run_.args.zero_quantized_gradients);
+}
+
 TEST_P(NetworkUseTest, WithoutOverlapTheSameIsMoved) {
   run_.args.overlap_comm = false;
   run_.args.gradient_accumulation_steps = 2;

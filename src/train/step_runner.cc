@@ -87,6 +87,7 @@ void StepRunner::choose_dropout(std::span<const int64_t> rows) {
 void StepRunner::rehearse(const RowLists& passes) {
   const Stopwatch time;
   replay_.emplace(model_, pool_);
+  parameters_.expect_rehearsal();
   StepPart ignored;
   run_pass(passes, 0, /*is_last=*/false, &ignored);
   replay_->repeat();

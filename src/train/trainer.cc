@@ -127,7 +127,10 @@ TrainSummary Trainer::run(const std::function<int()>& stop_signal) {
   while (!is_done() && !stop_.is_wanted()) {
     setup_.peak->measure_if_due(progress_.step + 1);
     const std::optional<StepMetrics> metrics = train_step(progress_.step);
-    if (!metrics) break;
+    if (!metrics) {
+      setup_.parameters->discard_step();
+      break;
+    }
     files_.report_checkpoint();
     account(*metrics);
     if (totals_.num_steps() == 1) {
@@ -192,6 +195,8 @@ std::optional<StepMetrics> Trainer::train_step(int64_t step) {
     update_.finish_step(passes, exchange_.parts[static_cast<size_t>(world().rank)], progress_, &metrics);
     ++progress_.num_updates;
     progress_.last_grad_norm = metrics.grad_norm;
+  } else {
+    setup_.parameters->discard_step();
   }
   if (metrics.disk) {
     metrics.disk->add(disk_meter_.take());
@@ -295,6 +300,7 @@ void Trainer::save() {
 
 void Trainer::take_snapshot() {
   const NetworkMeterPause pause(network_meter_);
+  setup_.parameters->settle_state([this](ElementRange elements) { files_.saver().before_change(elements); });
   std::string run;
   setup_.snapshots->write(progress_.step, [&] {
     run = training_record_json(record_now());

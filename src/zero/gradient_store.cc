@@ -33,6 +33,7 @@ GradientStore::GradientStore(const ZeroLayout& layout, const ZeroSettings& setti
       direct_(!needs_layer_buffers(layout, settings)),
       whole_(accumulates_whole_gradient(layout, settings)),
       uses_network_(layout.num_nodes > 1),
+      has_feedback_(has_gradient_feedback(layout, settings)),
       num_ranks_(layout.local_world_size),
       local_rank_(comm.world().local_rank) {
   TESSERA_CHECK(settings.gradient_dtype == DType::kF32 || settings.gradient_dtype == DType::kBF16,
@@ -59,6 +60,7 @@ GradientStore::GradientStore(const ZeroLayout& layout, const ZeroSettings& setti
     int64_t& largest = is_layer ? largest_layer : largest_end;
     largest = std::max(largest, plan.group(g).size());
   }
+  if (has_feedback_) plan_feedback(layout);
   accumulators_ = PageBuffer(num_accumulated * dtype_bytes(settings.gradient_dtype));
   prefault(pool, accumulators_.as<std::byte>());
   slots_ = {{0}, {largest_layer}, {2 * largest_layer}};
@@ -110,7 +112,8 @@ int64_t GradientStore::index(int64_t group, int64_t element) const {
   return -1;
 }
 
-void GradientStore::begin_pass(bool is_first, bool is_last) {
+void GradientStore::begin_pass(bool is_first, bool is_last, bool keeps_feedback) {
+  keeps_feedback_ = keeps_feedback;
   is_first_pass_ = is_first;
   is_last_pass_ = is_last;
 }
@@ -234,11 +237,21 @@ void GradientStore::start_reduction(int64_t group, float* share, uint64_t number
   const std::span<float> data(share, static_cast<size_t>(share_size(group)));
   const std::vector<Part>& parts = share_parts_[static_cast<size_t>(group)];
   const OpLabel label = {kWhat, group};
-  const NetworkGroup::Ticket ticket = settings_.network_dtype == DType::kF32
-                                          ? comm_->rail().reduce_scatter_f32(data, parts, label)
-                                          : comm_->rail().reduce_scatter(data, parts, label);
+  NetworkGroup& rail = comm_->rail();
+  NetworkGroup::Ticket ticket = 0;
+  if (has_feedback()) {
+    // What earlier groups have left between parameters must not decide the scale of a block.
+    for (const Part& gap : gaps_[static_cast<size_t>(group)])
+      std::fill_n(share + gap.begin, gap.size(), 0.0f);
+    ticket =
+        rail.reduce_scatter_coded(*settings_.quantized_gradients, data, next_feedback(group), parts, label);
+  } else if (settings_.network_dtype == DType::kF32) {
+    ticket = rail.reduce_scatter_f32(data, parts, label);
+  } else {
+    ticket = rail.reduce_scatter(data, parts, label);
+  }
   reductions_.push_back({ticket, group, share, number, update});
-  if (!settings_.overlap) comm_->rail().wait(ticket);
+  if (!settings_.overlap) rail.wait(ticket);
 }
 
 void GradientStore::finish_oldest_reduction() {

@@ -8,6 +8,11 @@
 // Sums stay on the node until the step ends (accumulates_whole_gradient), or go to their owners in every
 // pass. If a rank is alone on its node and accumulates whole gradients, its model writes directly into the
 // sums.
+//
+// Quantised gradients (gradient_blocks.h) leave an error with the rank that sends, one for each element of
+// its share in feedback_, which is sent along with the next sum of the group. Of its own part a rank has an
+// error only after settle_feedback(), which hands all errors to the owners: what is saved. It is added to the
+// next sum and stays in memory until it is settled again, for whoever is still writing it to a checkpoint.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +42,8 @@ class GradientStore {
   // The model adds to the results of earlier passes (in all but the first pass); otherwise it overwrites.
   bool model_accumulates() const { return direct_; }
 
-  void begin_pass(bool is_first, bool is_last);
+  // keeps_feedback: the sums of this pass are thrown away.
+  void begin_pass(bool is_first, bool is_last, bool keeps_feedback = false);
   // Where the model writes the float32 gradients of a group, until close(). Groups follow the order of
   // model/parameter_access.h.
   std::byte* open(int64_t group);
@@ -50,6 +56,20 @@ class GradientStore {
   // which must be in this rank's parts (in stage 0: its share).
   ConstTensorView gradients() const;
   int64_t index(int64_t group, int64_t element) const;
+
+  bool has_feedback() const { return has_feedback_; }
+  // Collective, between steps: the errors of all ranks for an element add up to that of its owner, in the
+  // order of nodes and rounded once; those of other ranks become 0. `before_change` is called before own
+  // errors change.
+  void settle_feedback(const std::function<void()>& before_change);
+  // The step was given up: the errors of its sums do not count, nor do those of earlier steps that were sent
+  // along with them.
+  void discard_feedback();
+  // This rank's errors of elements of its own parts, once they are settled or to be so. feedback_written()
+  // must follow the last write_feedback().
+  void read_feedback(int64_t group, int64_t element, std::span<float> values) const;
+  void write_feedback(int64_t group, int64_t element, std::span<const float> values);
+  void feedback_written();
 
  private:
   // One of the buffers, on every rank of the node, into which the model writes a group.
@@ -94,6 +114,13 @@ class GradientStore {
   void start_reduction(int64_t group, float* share, uint64_t number, Update update);
   void finish_oldest_reduction();
   void share_sums();
+  void plan_feedback(const ZeroLayout& layout);
+  bf16* feedback_of(int64_t group) const {
+    return feedback_.as<bf16>().data() + feedback_begin_[static_cast<size_t>(group)];
+  }
+  bf16* own_feedback(int64_t group, int64_t element) const;
+  void clear_sent_feedback();
+  GradientFeedback next_feedback(int64_t group);
 
   ZeroSettings settings_;
   ShardPlan plan_;
@@ -103,6 +130,7 @@ class GradientStore {
   bool direct_;
   bool whole_;  // accumulators hold the share, not just the own part
   bool uses_network_;
+  bool has_feedback_;
   int num_ranks_;  // of the node
   int local_rank_;
   int64_t elements_per_rank_ = 0;  // in the buffers in flight
@@ -116,6 +144,12 @@ class GradientStore {
   PageBuffer staging_;                          // shares on the network if accumulators have no room for them
   PageBuffer rounding_;                         // BF16 accumulators: float32 sums before they are rounded
   std::vector<std::byte*> staging_free_;
+  PageBuffer feedback_;                  // BF16, the shares of all groups
+  std::vector<int64_t> feedback_begin_;  // by group
+  std::vector<std::vector<Part>> gaps_;  // by group: of its share, between parameters
+  std::vector<bool> has_own_feedback_;   // by group: not added to a sum yet
+  bool is_settled_ = true;
+  bool keeps_feedback_ = false;
   std::deque<Closed> closed_;
   std::deque<Reduction> reductions_;
   uint64_t num_closed_ = 0;

@@ -114,6 +114,18 @@ int64_t gathered_bytes(const ZeroSettings& settings, const ShardPlan& plan, int6
   return bytes;
 }
 
+// The same as one other node sends them in one reduction.
+int64_t reduced_bytes(const ZeroSettings& settings, const ShardPlan& plan, int64_t group, int node) {
+  if (!settings.quantized_gradients) {
+    return plan.node_part(group, node).size() * dtype_bytes(settings.network_dtype);
+  }
+  int64_t bytes = 0;
+  for (int rank = 0; rank < plan.local_world_size(); ++rank) {
+    bytes += gradient_blocks_bytes(*settings.quantized_gradients, plan.rail_part(group, node, rank).size());
+  }
+  return bytes;
+}
+
 // "exp_avg, exp_avg_sq".
 std::string names_of(StateTensors tensors) {
   std::vector<std::string_view> names;
@@ -192,6 +204,16 @@ bool needs_staging(const ZeroLayout& layout, const ZeroSettings& settings) {
                                                       : layout.local_world_size > 1;
 }
 
+bool has_gradient_feedback(const ZeroLayout& layout, const ZeroSettings& settings) {
+  return layout.num_nodes > 1 && settings.quantized_gradients;
+}
+
+std::vector<StateTensor> saved_tensors(const ZeroSettings& settings, int num_nodes) {
+  std::vector<StateTensor> tensors(settings.state_tensors.begin(), settings.state_tensors.end());
+  if (num_nodes > 1 && settings.quantized_gradients) tensors.push_back(kGradientFeedback);
+  return tensors;
+}
+
 int64_t num_live_layers(const ZeroLayout& layout, const ZeroSettings& settings) {
   const int64_t num_layers = static_cast<int64_t>(layout.groups.size()) - 2;
   const int64_t layer = largest_layer(layout);
@@ -240,6 +262,9 @@ ZeroMemory zero_memory(const ZeroLayout& layout, const ZeroSettings& settings) {
   if (settings.gradient_dtype == DType::kBF16) {
     memory.rounding_bytes = dtype_bytes(DType::kF32) * kRoundingElements;
   }
+  if (has_gradient_feedback(layout, settings)) {
+    memory.feedback_bytes = dtype_bytes(DType::kBF16) * share.num_elements;
+  }
   if (!settings.optimizer_in_backward) {
     memory.accumulator_bytes = dtype_bytes(settings.gradient_dtype) * num_accumulated;
   } else if (layout.world_size() == 1) {
@@ -287,6 +312,7 @@ std::vector<MemoryItem> zero_memory_items(const ZeroLayout& layout, const ZeroSe
       {MemoryKind::kGradients, MemoryScope::kNode, "in flight (F32)", memory.layer_buffer_bytes},
       {MemoryKind::kGradients, MemoryScope::kRank, "sums on the network (F32)", memory.staging_bytes},
       {MemoryKind::kGradients, MemoryScope::kRank, "sums to be rounded (F32)", memory.rounding_bytes},
+      {MemoryKind::kGradients, MemoryScope::kRank, "errors of quantised sums (BF16)", memory.feedback_bytes},
       {MemoryKind::kOptimizer, MemoryScope::kRank,
        settings.state_folder ? "buffers for state on disk" : names_of(settings.state_tensors),
        memory.optimizer_bytes},
@@ -300,7 +326,6 @@ WireBytes wire_bytes_per_step(const ZeroLayout& layout, const ZeroSettings& sett
   WireBytes wire;
   if (layout.num_nodes == 1) return wire;
   const ShardPlan plan = shard_plan(layout, settings.state_tensors);
-  const int64_t gradient_size = dtype_bytes(settings.network_dtype);
   const int64_t sum_size = dtype_bytes(settings.gradient_dtype);
   const int64_t num_peers = layout.num_nodes - 1;
   const int64_t num_reductions =
@@ -309,17 +334,17 @@ WireBytes wire_bytes_per_step(const ZeroLayout& layout, const ZeroSettings& sett
     const int64_t own = plan.node_part(static_cast<int64_t>(g), node_rank).size();
     const int64_t others = layout.groups[g].size() - own;
     const int64_t gathers = num_gathers(layout, settings, static_cast<int64_t>(g));
-    const int64_t reduced_bytes = num_reductions * gradient_size;
     for (int node = 0; node < layout.num_nodes; ++node) {
-      const int64_t bytes = gathers * gathered_bytes(settings, plan, static_cast<int64_t>(g), node);
+      const int64_t gathered = gathers * gathered_bytes(settings, plan, static_cast<int64_t>(g), node);
+      const int64_t reduced = num_reductions * reduced_bytes(settings, plan, static_cast<int64_t>(g), node);
       if (node == node_rank) {
-        wire.sent_gather += bytes * num_peers;
+        wire.sent_gather += gathered * num_peers;
+        wire.received_reduce += reduced * num_peers;
       } else {
-        wire.received_gather += bytes;
+        wire.received_gather += gathered;
+        wire.sent_reduce += reduced;
       }
     }
-    wire.sent_reduce += reduced_bytes * others;
-    wire.received_reduce += reduced_bytes * own * num_peers;
     if (settings.stage == 0) {
       wire.sent_reduce += sum_size * own * num_peers;
       wire.received_reduce += sum_size * others;

@@ -21,6 +21,7 @@
 //                  group only (with tied embeddings also of the embedding). It may have the weights of
 //                  decoder layers on disk, with a few of them in memory (zero/weight_window.h)
 //   rounding       float32, 4 MiB per rank, if accumulators are BF16
+//   feedback       the errors of quantised gradients between nodes: BF16, P/L per rank
 #pragma once
 
 #include <cstdint>
@@ -28,6 +29,7 @@
 #include <vector>
 
 #include "comm/network/network_group.h"
+#include "kernels/quantized_weight/gradient_blocks.h"
 #include "optim/optimizer_state.h"
 #include "optim/state_file.h"
 #include "optim/state_tensor.h"
@@ -65,9 +67,11 @@ struct ZeroSettings {
   int stage = 3;
   GatherSchedule schedule = GatherSchedule::kPerStep;
   int64_t passes_per_step = 1;
-  DType weight_dtype = DType::kBF16;          // BF16 or F32
-  DType network_dtype = DType::kBF16;         // of gradients between nodes, BF16 or F32
-  bool quantized_weights = false;             // between nodes, in blocks of int8; needs BF16 weights
+  DType weight_dtype = DType::kBF16;   // BF16 or F32
+  DType network_dtype = DType::kBF16;  // of gradients between nodes, BF16 or F32
+  bool quantized_weights = false;      // between nodes, in blocks of int8; needs BF16 weights
+  // Between nodes gradients travel in such blocks instead of network_dtype, with error feedback.
+  std::optional<GradientCode> quantized_gradients = {};
   DType gradient_dtype = DType::kF32;         // of the accumulators, BF16 or F32
   int64_t max_live_elements = 1'000'000'000;  // stage3_max_live_parameters
   int64_t prefetch_elements = 50'000'000;     // stage3_prefetch_bucket_size
@@ -111,6 +115,10 @@ bool shards_weights(const ZeroLayout& layout, const ZeroSettings& settings);
 bool accumulates_whole_gradient(const ZeroLayout& layout, const ZeroSettings& settings);
 // Whether data crossing the network needs memory of its own.
 bool needs_staging(const ZeroLayout& layout, const ZeroSettings& settings);
+// Whether the errors of quantised gradients are kept, one for each element of a rank's share.
+bool has_gradient_feedback(const ZeroLayout& layout, const ZeroSettings& settings);
+// The tensors of the state of a run: the optimizer's, and the errors where they are kept.
+std::vector<StateTensor> saved_tensors(const ZeroSettings& settings, int num_nodes);
 // Elements of BF16 accumulators processed at a time: their float32 sums stay in cache until rounded.
 inline constexpr int64_t kRoundingElements = int64_t{1} << 20;
 // Whether every rank has buffers in shared memory into which its model writes the gradients of a layer.
@@ -133,6 +141,7 @@ struct ZeroMemory {
   int64_t accumulator_bytes = 0;
   int64_t staging_bytes = 0;    // node sums on the network
   int64_t rounding_bytes = 0;   // sums before rounding to BF16
+  int64_t feedback_bytes = 0;   // errors of quantised gradients
   int64_t optimizer_bytes = 0;  // state tensors or buffers for them, and the scratch of the gradient norm
   int64_t remainder_bytes = 0;  // of the master weights
   int64_t workspace_bytes = 0;  // of the update
@@ -154,6 +163,7 @@ std::vector<MemoryItem> zero_memory_items(const ZeroLayout& layout, const ZeroSe
 //           once; embedding and head p times; n decoder layers with S in memory at once: S + 2 p (n - S)
 //           Quantised weights: 1 + 4 / 128 instead of w, each part rounded up to whole blocks
 //   reduce  everything once, at the end of the step, or in every pass if accumulators are not complete.
+//           Quantised gradients: 1 + 4 / 128 or (1 + 8 / 128) / 2, each part rounded up to whole blocks.
 //           Stage 0: once more, in the accumulators' type, because every node needs the whole sum
 struct WireBytes {
   int64_t sent_gather = 0;

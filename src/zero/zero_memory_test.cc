@@ -320,6 +320,51 @@ TEST(WireBytes, Stage0GathersSumsInsteadOfWeights) {
   }
 }
 
+// Parts of 240 elements, in two blocks of codes.
+TEST(WireBytes, QuantizedGradientsTakeTheBytesOfTheirBlocks) {
+  for (const auto& [code, of_part] :
+       {std::pair(GradientCode::kInt8, 8 + 240), {GradientCode::kInt4, 8 + 120}}) {
+    ZeroLayout one_group = layout(4, 2);
+    one_group.groups = {{0, 1920}, {1920, 1920}};
+    ZeroSettings quantized = settings(2, kPerStep, 5);
+    quantized.quantized_gradients = code;
+    for (int node = 0; node < 4; ++node) {
+      const WireBytes wire = wire_bytes_per_step(one_group, quantized, node);
+      EXPECT_EQ(wire.sent_gather, 2880);
+      EXPECT_EQ(wire.sent_reduce, 3 * 2 * of_part);
+      EXPECT_EQ(wire.received_reduce, 3 * 2 * of_part);
+    }
+    quantized.schedule = kPerLayer;
+    EXPECT_EQ(wire_bytes_per_step(one_group, quantized, 0).sent_reduce, 5 * 3 * 2 * of_part);
+    EXPECT_EQ(zero_memory(one_group, quantized).feedback_bytes, 2 * 1920 / 2);
+    quantized.stage = 0;
+    EXPECT_EQ(wire_bytes_per_step(one_group, quantized, 0).sent_reduce, 3 * 2 * of_part + 4 * 1920 * 3 / 4);
+  }
+}
+
+// GB that a node sends in a step: those of Llama 3 8B on 4 nodes, in 32 layers.
+TEST(WireBytes, OfLlama3) {
+  ZeroLayout llama;
+  llama.num_nodes = 4;
+  llama.alignment = 16;
+  int64_t at = 0;
+  for (int group = 0; group < 34; ++group) {
+    const int64_t size = group == 0 ? 525'336'576 : group == 33 ? 525'340'672 : 218'112'000;
+    llama.groups.push_back({at, at + size});
+    at += size;
+  }
+  EXPECT_EQ(at, 8'030'261'248);
+  ZeroSettings of = settings(3, kPerStep, 1);
+  const auto sent_gb = [&] { return static_cast<double>(wire_bytes_per_step(llama, of, 0).sent()) * 1e-9; };
+  EXPECT_NEAR(sent_gb(), 24.09, 0.01);
+  of.quantized_weights = true;
+  EXPECT_NEAR(sent_gb(), 18.26, 0.01);
+  of.quantized_gradients = GradientCode::kInt8;
+  EXPECT_NEAR(sent_gb(), 12.42, 0.01);
+  of.quantized_gradients = GradientCode::kInt4;
+  EXPECT_NEAR(sent_gb(), 9.41, 0.01);
+}
+
 // 1920 elements in parts of 64, over 3 nodes of 3 ranks: the last parts are short or empty.
 TEST(WireBytes, WhatOneNodeSendsOthersReceive) {
   ZeroLayout uneven = layout(3, 3);

@@ -114,7 +114,8 @@ class PlanCommand : public Command {
                       "zero_stage",
                       "gather_schedule",
                       "grad_accum_dtype",
-                      "zero_quantized_weights"});
+                      "zero_quantized_weights",
+                      "zero_quantized_gradients"});
     table->begin_section("Plan");
     table->add("preset", &preset_, "Named shape to use instead of a model.").value_name = preset_value_name();
     limit_flag(

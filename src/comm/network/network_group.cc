@@ -93,7 +93,7 @@ class NetworkGroup::Impl {
   void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
 
   Ticket issue(Collective collective, std::byte* data, std::span<const Part> parts, int root,
-               const OpLabel& label) {
+               const OpLabel& label, const GradientFeedback& feedback = {}) {
     if (members_.size() == 1) return 0;
     int64_t elements = 0;
     for (const Part& part : parts) elements = std::max(elements, part.end);
@@ -111,6 +111,7 @@ class NetworkGroup::Impl {
                     .label = label};
     operation.data = data;
     operation.parts.assign(parts.begin(), parts.end());
+    operation.feedback = feedback;
     if (ticket == completed_ + 1) mark_position(ticket, false);
     lock.unlock();
     issued_changed_.notify_all();
@@ -407,7 +408,10 @@ class NetworkGroup::Impl {
        {.operation = "reduce_scatter_bf16"},
        {.operation = "reduce_scatter_f32"},
        {.operation = "broadcast"},
-       {.operation = "all_gather_int8"}}};  // by Collective
+       {.operation = "all_gather_int8"},
+       {.operation = "reduce_scatter_int8"},
+       {.operation = "reduce_scatter_int4"},
+       {.operation = "reduce_scatter_of_bf16"}}};  // by Collective
   std::exception_ptr error_;
   size_t num_running_workers_ = 0;
   std::atomic<bool> stopping_ = false;
@@ -450,6 +454,22 @@ NetworkGroup::Ticket NetworkGroup::reduce_scatter_f32(std::span<float> buffer, s
                                                       const OpLabel& label) {
   check_parts(parts, buffer.size());
   return impl_->issue(Collective::kReduceScatterF32, std::as_writable_bytes(buffer).data(), parts, -1, label);
+}
+
+NetworkGroup::Ticket NetworkGroup::reduce_scatter_coded(GradientCode code, std::span<float> buffer,
+                                                        const GradientFeedback& feedback,
+                                                        std::span<const Part> parts, const OpLabel& label) {
+  check_parts(parts, buffer.size());
+  const Collective collective =
+      code == GradientCode::kInt8 ? Collective::kReduceScatterInt8 : Collective::kReduceScatterInt4;
+  return impl_->issue(collective, std::as_writable_bytes(buffer).data(), parts, -1, label, feedback);
+}
+
+NetworkGroup::Ticket NetworkGroup::reduce_scatter_of_bf16(std::span<bf16> buffer, std::span<const Part> parts,
+                                                          const OpLabel& label) {
+  check_parts(parts, buffer.size());
+  return impl_->issue(Collective::kReduceScatterOfBf16, std::as_writable_bytes(buffer).data(), parts, -1,
+                      label);
 }
 
 NetworkGroup::Ticket NetworkGroup::broadcast(std::span<std::byte> buffer, int root, const OpLabel& label) {

@@ -147,6 +147,132 @@ TEST_P(NetworkGroupTest, SumsSmallIntegersExactlyInFloat32) {
                    });
 }
 
+float wave(int member, int64_t i) {
+  return std::sin(static_cast<float>(i % 10'007 * (member + 3))) * std::exp2(static_cast<float>(i / 128 % 9));
+}
+
+// What the members' contributions and errors become, computed alone: by member, the sums of its part and its
+// errors.
+struct CodedSums {
+  std::vector<std::vector<float>> sums;
+  std::vector<std::vector<bf16>> errors;
+};
+CodedSums coded_sums(GradientCode code, const std::vector<std::vector<float>>& x,
+                     const std::vector<std::vector<bf16>>& errors, const std::vector<Part>& parts,
+                     bool adds_own_errors) {
+  CodedSums result = {{}, errors};
+  for (size_t owner = 0; owner < parts.size(); ++owner) {
+    const Part part = parts[owner];
+    std::vector<float>& sums = result.sums.emplace_back(static_cast<size_t>(part.size()));
+    for (size_t member = 0; member < parts.size(); ++member) {
+      std::vector<float> values(static_cast<size_t>(part.size()));
+      if (member == owner) {
+        for (int64_t i = 0; i < part.size(); ++i) {
+          const auto at = static_cast<size_t>(part.begin + i);
+          values[static_cast<size_t>(i)] =
+              x[member][at] + (adds_own_errors ? to_float(errors[member][at]) : 0);
+        }
+      } else {
+        std::vector<float> blocks(static_cast<size_t>(gradient_blocks_bytes(code, part.size()) / 4 + 1));
+        bf16* const of_part = result.errors[member].data() + part.begin;
+        auto* const bytes = reinterpret_cast<std::byte*>(blocks.data());
+        encode_gradient_blocks(code, x[member].data() + part.begin, of_part, part.size(), bytes, of_part);
+        decode_gradient_blocks(code, bytes, part.size(), 0, part.size(), values.data());
+      }
+      for (size_t i = 0; i < values.size(); ++i) sums[i] = member == 0 ? values[i] : sums[i] + values[i];
+    }
+  }
+  return result;
+}
+
+// One member's side of it: thrown away, kept, and once more with the errors that this leaves.
+void reduce_coded(NetworkGroup& group, GradientCode code, const std::vector<float>& x,
+                  const std::vector<bf16>& errors, const std::vector<Part>& parts, const CodedSums& first,
+                  const CodedSums& second) {
+  const auto me = static_cast<size_t>(group.index());
+  const Part mine = parts[me];
+  std::vector<bf16> own_errors = errors;
+  const auto reduce = [&](bool keeps_errors, bool adds_own_errors, const CodedSums& expected) {
+    std::vector<float> buffer = x;
+    group.wait(group.reduce_scatter_coded(code, buffer, {own_errors.data(), keeps_errors, adds_own_errors},
+                                          parts, {"gradients", 0}));
+    for (int64_t i = 0; i < std::ssize(x); ++i) {
+      const auto at = static_cast<size_t>(i);
+      const bool is_mine = i >= mine.begin && i < mine.end;
+      ASSERT_EQ(buffer[at], is_mine ? expected.sums[me][static_cast<size_t>(i - mine.begin)] : x[at])
+          << "element " << i;
+      ASSERT_EQ(own_errors[at].bits, (keeps_errors ? errors : expected.errors[me])[at].bits) << "error " << i;
+    }
+  };
+  reduce(/*keeps_errors=*/true, /*adds_own_errors=*/true, first);
+  const NetworkCounters before = group.counters();
+  reduce(/*keeps_errors=*/false, /*adds_own_errors=*/true, first);
+  int64_t sent = 0;
+  for (size_t member = 0; member < parts.size(); ++member) {
+    if (member != me) sent += gradient_blocks_bytes(code, parts[member].size());
+  }
+  EXPECT_EQ(group.counters().sent_bytes - before.sent_bytes, sent);
+  EXPECT_EQ(group.counters().received_bytes - before.received_bytes,
+            (group.size() - 1) * gradient_blocks_bytes(code, mine.size()));
+  reduce(/*keeps_errors=*/false, /*adds_own_errors=*/false, second);
+}
+
+void check_coded_sums(NetworkOptions options, GradientCode code, int n, int connections, int64_t count) {
+  const std::vector<Part> parts = even_parts(count, n);
+  std::vector<std::vector<float>> x(static_cast<size_t>(n));
+  std::vector<std::vector<bf16>> errors(static_cast<size_t>(n));
+  for (int member = 0; member < n; ++member) {
+    for (int64_t i = 0; i < count; ++i) {
+      x[static_cast<size_t>(member)].push_back(wave(member, i));
+      errors[static_cast<size_t>(member)].push_back(to_bf16(wave(member + 9, i) / 64));
+    }
+  }
+  const CodedSums first = coded_sums(code, x, errors, parts, /*adds_own_errors=*/true);
+  const CodedSums second = coded_sums(code, x, first.errors, parts, /*adds_own_errors=*/false);
+  options.connections = connections;
+  const TestMembers members = {.size = n, .options = options};
+  const auto found = run_members(members, [&](NetworkGroup& group) {
+    const auto me = static_cast<size_t>(group.index());
+    reduce_coded(group, code, x[me], errors[me], parts, first, second);
+  });
+  EXPECT_THAT(found, Each(IsEmpty())) << n << " members, " << count << " elements";
+}
+
+// Bit for bit, whatever the numbers of connections and the sizes of chunks that follow from them. The errors
+// of the own part stay as they are.
+TEST_P(NetworkGroupTest, SumsInInt8AndInt4WithTheErrorsOfTheLastTime) {
+  for (const GradientCode code : {GradientCode::kInt8, GradientCode::kInt4}) {
+    for (const int64_t count : {0, 1, 255, 70'001, 400'009}) {
+      check_coded_sums(options(), code, 2, 1, count);
+      check_coded_sums(options(), code, 2, 3, count);
+      check_coded_sums(options(), code, 3, 4, count);
+      if (most_members() >= 4) check_coded_sums(options(), code, 4, 2, count);
+    }
+  }
+}
+
+TEST_P(NetworkGroupTest, SumsBf16InFloat32AndRoundsOnce) {
+  for (int n = 2; n <= std::min(4, most_members()); ++n) {
+    for (const int64_t count : {0, 3, 70'001, 600'011}) {
+      const std::vector<Part> parts = even_parts(count, n);
+      const auto errors = run_members({.size = n, .options = options()}, [&](NetworkGroup& group) {
+        std::vector<bf16> buffer;
+        for (int64_t i = 0; i < count; ++i) buffer.push_back(to_bf16(wave(group.index(), i)));
+        group.wait(group.reduce_scatter_of_bf16(buffer, parts, {"errors", 0}));
+        const Part mine = parts[static_cast<size_t>(group.index())];
+        for (int64_t i = 0; i < count; ++i) {
+          float expected = 0;
+          for (int member = 0; member < n; ++member) expected += to_float(to_bf16(wave(member, i)));
+          if (i < mine.begin || i >= mine.end) expected = wave(group.index(), i);
+          ASSERT_EQ(to_float(buffer[static_cast<size_t>(i)]), to_float(to_bf16(expected)))
+              << n << " members, element " << i << " of " << count;
+        }
+      });
+      EXPECT_THAT(errors, Each(IsEmpty())) << n << " members";
+    }
+  }
+}
+
 TEST_P(NetworkGroupTest, BroadcastsFromEveryRoot) {
   for (int n = 1; n <= most_members(); ++n) {
     const auto errors = run_members({.size = n, .options = options()}, [n](NetworkGroup& group) {

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "comm/network/chunk_count.h"
+#include "kernels/quantized_weight/gradient_blocks.h"
 #include "kernels/quantized_weight/int8_blocks.h"
 #include "kernels/rank_sum/rank_sum.h"
 
@@ -15,6 +16,7 @@ namespace {
 
 // Chunks end at a multiple of this many elements.
 constexpr int64_t kChunkAlignment = kInt8Block;
+static_assert(kChunkAlignment % kGradientBlock == 0);
 constexpr int64_t kStagingBytes =
     kMaxComputedChunkBytes + kChunkAlignment * static_cast<int64_t>(sizeof(float));
 
@@ -27,6 +29,7 @@ Lane::Lane(int number, int num_lanes, const Members& members, std::unique_ptr<La
       members_(members),
       failures_(failures),
       coded_chunk_(static_cast<size_t>(link->window()), -1),
+      payloads_(members.ranks.size()),
       contributions_(members.ranks.size(), static_cast<const float*>(nullptr)),
       sends_(link->window()),
       receives_(link->window()),
@@ -44,7 +47,14 @@ int64_t Lane::buffer_bytes(int num_members, int window) {
 
 bool Lane::is_reduce() const {
   return operation_->id.collective == Collective::kReduceScatterBf16 ||
-         operation_->id.collective == Collective::kReduceScatterF32;
+         operation_->id.collective == Collective::kReduceScatterF32 ||
+         operation_->id.collective == Collective::kReduceScatterOfBf16 || gradient_code();
+}
+
+std::optional<GradientCode> Lane::gradient_code() const {
+  if (operation_->id.collective == Collective::kReduceScatterInt8) return GradientCode::kInt8;
+  if (operation_->id.collective == Collective::kReduceScatterInt4) return GradientCode::kInt4;
+  return std::nullopt;
 }
 
 int64_t Lane::wire_bytes(int64_t num_elements) const {
@@ -52,7 +62,7 @@ int64_t Lane::wire_bytes(int64_t num_elements) const {
 }
 
 int64_t Lane::memory_element_bytes() const {
-  if (is_coded()) return sizeof(bf16);
+  if (is_coded() || operation_->id.collective == Collective::kReduceScatterOfBf16) return sizeof(bf16);
   return is_reduce() ? sizeof(float) : 1;
 }
 
@@ -147,12 +157,21 @@ std::chrono::microseconds Lane::prepare_wait(std::vector<pollfd>& polled) {
 const std::byte* Lane::staged_payload(const Range& range, int64_t chunk, int64_t ordinal) {
   const std::byte* const from = operation_->data + range.begin * memory_element_bytes();
   const bool is_rounded = operation_->id.collective == Collective::kReduceScatterBf16;
-  if (!is_rounded && !is_coded()) return from;
+  const std::optional<GradientCode> code = gradient_code();
+  if (!is_rounded && !code && !is_coded()) return from;
   const int64_t window = std::ssize(sends_.ring);
   if (send_staging_.data() == nullptr) send_staging_ = PageBuffer(window * kStagingBytes);
-  if (is_rounded) {
+  if (is_reduce()) {
     std::byte* const slot = send_staging_.data() + ordinal % window * kStagingBytes;
-    round_to_bf16(reinterpret_cast<const float*>(from), reinterpret_cast<bf16*>(slot), range.size, nullptr);
+    const auto* const values = reinterpret_cast<const float*>(from);
+    if (is_rounded) {
+      round_to_bf16(values, reinterpret_cast<bf16*>(slot), range.size, nullptr);
+    } else {
+      const GradientFeedback& feedback = operation_->feedback;
+      bf16* const errors = feedback.errors + range.begin;
+      encode_gradient_blocks(*code, values, errors, range.size, slot,
+                             feedback.keeps_errors ? nullptr : errors);
+    }
     return slot;
   }
   // The same for all members, one after the other: the messages of a window belong to that many chunks at
@@ -269,11 +288,7 @@ void Lane::close_receive(const Received& received) {
             describe(operation_->id), message.header.payload_crc, message.crc));
   }
   counters_.received_bytes.fetch_add(message.payload_bytes, std::memory_order_relaxed);
-  if (operation_->id.collective == Collective::kReduceScatterBf16) {
-    contributions_[static_cast<size_t>(message.peer)] = reinterpret_cast<const bf16*>(message.payload);
-  } else if (is_reduce()) {
-    contributions_[static_cast<size_t>(message.peer)] = reinterpret_cast<const float*>(message.payload);
-  }
+  if (is_reduce()) payloads_[static_cast<size_t>(message.peer)] = message.payload;
   if (is_reduce() && received.step == num_steps()) sum_chunk(received.chunk);
   if (is_coded()) decode_chunk(received);
   if (!is_reduce()) chunks_received_ = received.chunk + num_lanes_;
@@ -282,9 +297,31 @@ void Lane::close_receive(const Received& received) {
 // Called once all members' contributions to the chunk have arrived.
 void Lane::sum_chunk(int64_t chunk) {
   const Range range = chunk_range(operation_->parts[static_cast<size_t>(members_.index)], chunk);
+  if (gradient_code() || operation_->id.collective == Collective::kReduceScatterOfBf16) {
+    return sum_coded_chunk(range);
+  }
   float* const own = reinterpret_cast<float*>(operation_->data) + range.begin;
+  for (size_t member = 0; member < payloads_.size(); ++member) {
+    if (operation_->id.collective == Collective::kReduceScatterBf16) {
+      contributions_[member] = reinterpret_cast<const bf16*>(payloads_[member]);
+    } else {
+      contributions_[member] = reinterpret_cast<const float*>(payloads_[member]);
+    }
+  }
   contributions_[static_cast<size_t>(members_.index)] = own;
   rank_sum(contributions_, Update::kOverwrite, own, range.size, nullptr);
+}
+
+void Lane::sum_coded_chunk(const Range& range) {
+  const auto payload = [&](int member) { return payloads_[static_cast<size_t>(member)]; };
+  if (const std::optional<GradientCode> code = gradient_code()) {
+    const GradientFeedback& feedback = operation_->feedback;
+    sum_gradient_blocks(*code, members_.size(), payload,
+                        feedback.adds_own_errors ? feedback.errors + range.begin : nullptr,
+                        reinterpret_cast<float*>(operation_->data) + range.begin, range.size);
+  } else {
+    sum_bf16(members_.size(), payload, reinterpret_cast<bf16*>(operation_->data) + range.begin, range.size);
+  }
 }
 
 void Lane::decode_chunk(const Received& received) {

@@ -16,12 +16,14 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/memory.h"
 #include "comm/failure.h"
+#include "comm/network/coded_sum.h"
 #include "comm/network/lane_link.h"
 #include "comm/network/network_mesh.h"
 #include "comm/network/wire_message.h"
@@ -35,6 +37,7 @@ struct NetworkOperation {
   OperationId id;
   std::byte* data = nullptr;
   std::vector<Part> parts;
+  GradientFeedback feedback = {};  // of a reduce_scatter in int8 or int4
 };
 
 // Payload bytes, whole messages.
@@ -111,6 +114,7 @@ class Lane {
   };
 
   bool is_reduce() const;
+  std::optional<GradientCode> gradient_code() const;
   bool is_coded() const { return operation_->id.collective == Collective::kAllGatherInt8; }
   int64_t wire_bytes(int64_t num_elements) const;
   int64_t memory_element_bytes() const;
@@ -134,6 +138,7 @@ class Lane {
   void check_header(const Received& received);
   void close_receive(const Received& received);
   void sum_chunk(int64_t chunk);
+  void sum_coded_chunk(const Range& range);
   void decode_chunk(const Received& received);
   [[noreturn]] void lost(const LinkLoss& loss) const;
   const std::string& name(int member) const { return members_.names[static_cast<size_t>(member)]; }
@@ -145,10 +150,11 @@ class Lane {
   FailureDetector& failures_;
 
   const NetworkOperation* operation_ = nullptr;
-  int64_t chunks_received_ = 0;       // broadcast: chunks that may be passed on
-  PageBuffer send_staging_;           // [window] chunks, rounded or coded
-  std::vector<int64_t> coded_chunk_;  // all_gather in int8, by slot: the chunk in send_staging_
-  PageBuffer receive_staging_;        // [num_receive_slots()] chunks
+  int64_t chunks_received_ = 0;             // broadcast: chunks that may be passed on
+  PageBuffer send_staging_;                 // [window] chunks, rounded or coded
+  std::vector<int64_t> coded_chunk_;        // all_gather in int8, by slot: the chunk in send_staging_
+  PageBuffer receive_staging_;              // [num_receive_slots()] chunks
+  std::vector<const std::byte*> payloads_;  // of the chunk to be summed, [member]; none of this member
   std::vector<RankInput> contributions_;
   LaneCounters counters_;
   Window<Sent> sends_;

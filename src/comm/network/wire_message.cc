@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/float_types.h"
 #include "base/text.h"
+#include "kernels/quantized_weight/gradient_blocks.h"
 #include "kernels/quantized_weight/int8_blocks.h"
 #include "platform/crc32c.h"
 
@@ -30,6 +31,12 @@ const char* name_of(uint8_t collective) {
       return "broadcast";
     case Collective::kAllGatherInt8:
       return "all_gather in int8";
+    case Collective::kReduceScatterInt8:
+      return "reduce_scatter in int8";
+    case Collective::kReduceScatterInt4:
+      return "reduce_scatter in int4";
+    case Collective::kReduceScatterOfBf16:
+      return "reduce_scatter of bf16";
   }
   return "an unknown operation";
 }
@@ -69,11 +76,16 @@ int64_t wire_bytes(Collective collective, int64_t num_elements) {
     case Collective::kBroadcast:
       return num_elements;
     case Collective::kReduceScatterBf16:
+    case Collective::kReduceScatterOfBf16:
       return num_elements * static_cast<int64_t>(sizeof(bf16));
     case Collective::kReduceScatterF32:
       return num_elements * static_cast<int64_t>(sizeof(float));
     case Collective::kAllGatherInt8:
       return int8_blocks_bytes(num_elements);
+    case Collective::kReduceScatterInt8:
+      return gradient_blocks_bytes(GradientCode::kInt8, num_elements);
+    case Collective::kReduceScatterInt4:
+      return gradient_blocks_bytes(GradientCode::kInt4, num_elements);
   }
   TESSERA_CHECK(false, "collective {}", static_cast<int>(collective));
   return 0;

@@ -19,9 +19,12 @@ enum class Collective : uint8_t {
   kReduceScatterBf16,
   kReduceScatterF32,
   kBroadcast,
-  kAllGatherInt8
+  kAllGatherInt8,
+  kReduceScatterInt8,
+  kReduceScatterInt4,
+  kReduceScatterOfBf16
 };
-inline constexpr size_t kNumCollectives = 5;
+inline constexpr size_t kNumCollectives = 8;
 
 // Payload of so many elements of a part.
 int64_t wire_bytes(Collective collective, int64_t num_elements);

@@ -172,6 +172,7 @@ class ConfigReader {
     config_.stage3_param_persistence_threshold = setting<int64_t>(zero, "stage3_param_persistence_threshold");
     config_.overlap_comm = setting<bool>(zero, "overlap_comm").value;
     config_.zero_quantized_weights = setting<bool>(zero, "zero_quantized_weights").value;
+    config_.zero_quantized_gradients = setting<bool>(zero, "zero_quantized_gradients").value;
     check_offload("offload_param");
     check_offload("offload_optimizer");
     read_offload(zero);
@@ -269,12 +270,11 @@ class ConfigReader {
       return optimizer;
     }
     const bool compresses = same("OneBitAdam") || same("ZeroOneAdam") || same("OneBitLamb");
-    fail_at(
-        "optimizer.type",
-        fmt::format("{}'{}': {}", kExpected, printable(type),
-                    compresses ? "gradients rounded to one bit are not supported; use AdamW, and "
-                                 "communication_data_type bf16 or zero_quantized_weights for a slow network"
-                               : "no other optimizer is supported"));
+    fail_at("optimizer.type",
+            fmt::format("{}'{}': {}", kExpected, printable(type),
+                        compresses ? "gradients rounded to one bit are not supported; use AdamW, and "
+                                     "zero_quantized_gradients or zero_quantized_weights for a slow network"
+                                   : "no other optimizer is supported"));
   }
 
   // Parameters of another type.

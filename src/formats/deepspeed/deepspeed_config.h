@@ -57,6 +57,7 @@ struct DeepSpeedConfig {
   DeepSpeedSetting<int64_t> stage3_param_persistence_threshold;
   std::optional<bool> overlap_comm;
   std::optional<bool> zero_quantized_weights;
+  std::optional<bool> zero_quantized_gradients;
   // zero_optimization.offload_optimizer and offload_param; the path and aio if a device is nvme.
   std::optional<std::string> offload_optimizer_device;  // none, cpu or nvme
   std::optional<std::string> offload_optimizer_nvme_path;

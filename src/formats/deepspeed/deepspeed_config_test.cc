@@ -227,7 +227,6 @@ TEST(DeepSpeedConfig, WhatChangesTheResultIsRefused) {
            {R"({"amp": {"enabled": true}})", "amp.enabled"},
            {R"({"torch_autocast": {"enabled": true}})", "torch_autocast.enabled"},
            {R"({"bf16": {"enabled": true, "bf16_optimizer_states": true}})", "bf16.bf16_optimizer_states"},
-           {in_zero("\"zero_quantized_gradients\": true"), "zero_quantized_gradients"},
            {in_zero("\"zenflow\": {}"), "zenflow"},
            {R"({"optimizer": {"type": "Lamb"}})",
             "optimizer.type: expected Adam, AdamW, Lion or Muon, found 'Lamb': no other optimizer"},
@@ -261,6 +260,16 @@ TEST(DeepSpeedConfig, WhatChangesTheResultIsRefused) {
        }) {
     EXPECT_THAT(refusal(text), HasSubstr(fragment)) << text;
   }
+}
+
+TEST(DeepSpeedConfig, QuantizationBetweenNodesIsTaken) {
+  const DeepSpeedConfig config = parse(in_zero(
+      R"("zero_quantized_weights": true, "zero_quantized_gradients": true, "zeropp_loco_param": {"err_beta": 0.8})"));
+  EXPECT_EQ(config.zero_quantized_weights, true);
+  EXPECT_EQ(config.zero_quantized_gradients, true);
+  EXPECT_EQ(note_on(config, "zero_optimization.zeropp_loco_param"),
+            "errors of quantized gradients are fed back whole");
+  EXPECT_EQ(parse("{}").zero_quantized_gradients, std::nullopt);
 }
 
 TEST(DeepSpeedConfig, WhatIsOffIsTaken) {

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "kernels/quantized_weight/gradient_blocks.h"
 #include "kernels/quantized_weight/quantized_form.h"
 #include "kernels/quantized_weight/quantized_weight_impl.h"
 
@@ -41,6 +42,41 @@ float quantize_hwy(const A* x, const float* factors, int64_t count, int8_t* code
     access.store_raw(d8, hn::DemoteTo(d8, code), codes + i);
   });
   return magnitude / 127.0f;
+}
+
+float quantize_with_feedback_hwy(const float* x, const bf16* feedback, int64_t count, int limit,
+                                 int8_t* codes, bf16* new_feedback) {
+  const FloatTag d;
+  const IntTag di;
+  const hn::Rebind<int8_t, FloatTag> d8;
+  float c[kGradientBlock];
+  auto largest = hn::Zero(di);
+  for_each_vector(d, count, [&](auto access, int64_t i) TESSERA_LOOP_BODY {
+    const auto sum = hn::Add(access.load(d, x + i), access.load(d, feedback + i));
+    access.store(d, sum, c + i);
+    largest = hn::Max(largest, hn::BitCast(di, hn::Abs(sum)));
+  });
+  const float magnitude = hn::GetLane(hn::BitCast(d, hn::MaxOfLanes(di, largest)));
+  if (!is_finite(magnitude) || magnitude < 0x1p-100f) {
+    std::fill_n(codes, count, int8_t{0});
+    if (new_feedback != nullptr) {
+      for_each_vector(d, count, [&](auto access, int64_t i) TESSERA_LOOP_BODY {
+        access.store(d, is_finite(magnitude) ? access.load(d, c + i) : hn::Zero(d), new_feedback + i);
+      });
+    }
+    return is_finite(magnitude) ? 0 : std::numeric_limits<float>::quiet_NaN();
+  }
+  const float scale = magnitude / static_cast<float>(limit);
+  const auto inverse = hn::Set(d, static_cast<float>(limit) / magnitude);
+  const auto step = hn::Set(d, scale);
+  for_each_vector(d, count, [&](auto access, int64_t i) TESSERA_LOOP_BODY {
+    const auto value = access.load(d, c + i);
+    const auto code = hn::NearestInt(hn::Mul(value, inverse));
+    access.store_raw(d8, hn::DemoteTo(d8, code), codes + i);
+    if (new_feedback == nullptr) return;
+    access.store(d, hn::Sub(value, hn::Mul(hn::ConvertTo(d, code), step)), new_feedback + i);
+  });
+  return scale;
 }
 
 template <typename A, typename Y>
@@ -123,7 +159,7 @@ void dequantize_int8_hwy(const int8_t* codes, float scale, int64_t count, A* to)
 template <typename A>
 constexpr QuantizedRowKernels<A> kRows = {quantize_hwy<A>, scale_sums_hwy<A, A>, scale_sums_hwy<A, float>,
                                           dequantize_nf4_hwy<A>, dequantize_int8_hwy<A>};
-const QuantizedKernels kKernels = {kRows<bf16>, kRows<float>};
+const QuantizedKernels kKernels = {kRows<bf16>, kRows<float>, quantize_with_feedback_hwy};
 
 }  // namespace HWY_NAMESPACE
 }  // namespace tessera

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/float_types.h"
+#include "kernels/quantized_weight/gradient_blocks.h"
 #include "kernels/quantized_weight/quantized_form.h"
 #include "kernels/quantized_weight/quantized_weight_impl.h"
 
@@ -49,6 +50,28 @@ void dequantize_int8_ref(const int8_t* codes, float scale, int64_t count, A* to)
   for (int64_t i = 0; i < count; ++i) to[i] = from_float<A>(static_cast<float>(codes[i]) * scale);
 }
 
+float quantize_with_feedback_ref(const float* x, const bf16* feedback, int64_t count, int limit,
+                                 int8_t* codes, bf16* new_feedback) {
+  float c[kGradientBlock];
+  uint32_t largest = 0;  // as above
+  for (int64_t i = 0; i < count; ++i) {
+    c[i] = x[i] + to_float(feedback[i]);
+    largest = std::max(largest, std::bit_cast<uint32_t>(c[i]) & 0x7FFFFFFFu);
+  }
+  const auto magnitude = std::bit_cast<float>(largest);
+  const bool is_coded = is_finite(magnitude) && magnitude >= 0x1p-100f;
+  const float inverse = is_coded ? static_cast<float>(limit) / magnitude : 0;
+  const float scale = is_coded               ? magnitude / static_cast<float>(limit)
+                      : is_finite(magnitude) ? 0
+                                             : std::numeric_limits<float>::quiet_NaN();
+  for (int64_t i = 0; i < count; ++i) {
+    codes[i] = static_cast<int8_t>(is_coded ? std::nearbyint(c[i] * inverse) : 0);
+    if (new_feedback == nullptr) continue;
+    new_feedback[i] = to_bf16(is_finite(magnitude) ? c[i] - static_cast<float>(codes[i]) * scale : 0);
+  }
+  return scale;
+}
+
 template <typename A>
 constexpr QuantizedRowKernels<A> kRows = {quantize_ref<A>, scale_sums_ref<A, A>, scale_sums_ref<A, float>,
                                           dequantize_nf4_ref<A>, dequantize_int8_ref<A>};
@@ -56,7 +79,7 @@ constexpr QuantizedRowKernels<A> kRows = {quantize_ref<A>, scale_sums_ref<A, A>,
 }  // namespace
 
 std::vector<Implementation<QuantizedKernels>> quantized_rows_ref() {
-  return {{"ref", Isa::kRef, {kRows<bf16>, kRows<float>}}};
+  return {{"ref", Isa::kRef, {kRows<bf16>, kRows<float>, quantize_with_feedback_ref}}};
 }
 
 }  // namespace tessera

@@ -9,6 +9,7 @@
 #include "arguments/lora_arguments.h"
 #include "arguments/optimizer_arguments.h"
 #include "arguments/quantization_arguments.h"
+#include "arguments/zero_arguments.h"
 #include "base/error.h"
 #include "plan/planned_model.h"
 #include "plan/planned_step.h"
@@ -60,7 +61,8 @@ class LadderPlanner {
     ladder.free_disk_bytes = request_.free_disk_bytes;
     ladder.disk_gb_per_s = request_.rates.disk_gb_per_s;
     const DiskPlan disk = plan_disk(
-        model.layout(), {request_.args.export_dtype(), state_tensors_of(request_.args)}, /*count=*/{});
+        model.layout(), {request_.args.export_dtype(), saved_tensors_of(request_.args, machine.num_nodes)},
+        /*count=*/{});
     ladder.model_bytes = request_.holds_model ? disk.model_bytes : 0;
     for (const Form& form : forms_of(request_.args)) {
       if (std::optional<Rung> rung = rung_of(form, ladder)) ladder.rungs.push_back(*rung);
@@ -71,7 +73,8 @@ class LadderPlanner {
     TrainingArguments chosen = request_.args;
     if (ladder.best) chosen = with_form(chosen, ladder.rungs[*ladder.taken()].form, request_.world_size());
     ladder.checkpoint_bytes =
-        plan_disk(model.layout(), {chosen.export_dtype(), state_tensors_of(chosen)}, /*count=*/{})
+        plan_disk(model.layout(), {chosen.export_dtype(), saved_tensors_of(chosen, machine.num_nodes)},
+                  /*count=*/{})
             .checkpoint_bytes;
     return ladder;
   }

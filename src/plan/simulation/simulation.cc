@@ -145,7 +145,8 @@ class ClusterSimulator {
   void add_failures(SimulatedCluster* result) const {
     FailureFacts facts = *options_.failures;
     const DiskPlan disk =
-        plan_disk(walks_.layout(), {args_.export_dtype(), result->zero.state_tensors}, /*count=*/{});
+        plan_disk(walks_.layout(), {args_.export_dtype(), saved_tensors(result->zero, cluster_.num_nodes)},
+                  /*count=*/{});
     const double node_bytes = static_cast<double>(disk.checkpoint_bytes) / cluster_.num_nodes;
     // The state is read and written once.
     facts.checkpoint_stall_s =

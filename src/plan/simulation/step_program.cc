@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "comm/network/chunk_count.h"
+#include "kernels/quantized_weight/gradient_blocks.h"
 #include "kernels/quantized_weight/int8_blocks.h"
 
 namespace tessera {
@@ -53,6 +54,11 @@ class Recorder {
   int64_t weight_bytes(int64_t group) const {
     return settings_.quantized_weights ? int8_blocks_bytes(layout_.groups[static_cast<size_t>(group)].size())
                                        : group_bytes(group, settings_.weight_dtype);
+  }
+  int64_t gradient_bytes(int64_t group) const {
+    if (!settings_.quantized_gradients) return group_bytes(group, settings_.network_dtype);
+    return gradient_blocks_bytes(*settings_.quantized_gradients,
+                                 layout_.groups[static_cast<size_t>(group)].size());
   }
   StepProgram take() { return std::move(program_); }
 
@@ -239,8 +245,7 @@ class Gradients {
     if (reduces) reduce(next);
   }
   void reduce(Closed closed) {
-    closed.transfer = recorder_.issue(
-        TransferKind::kReduce, recorder_.group_bytes(closed.group, recorder_.settings().network_dtype));
+    closed.transfer = recorder_.issue(TransferKind::kReduce, recorder_.gradient_bytes(closed.group));
     reductions_.push_back(closed);
     if (!recorder_.settings().overlap) recorder_.wait(closed.transfer);
   }

@@ -72,6 +72,20 @@ TEST(StepProgram, SendsTheBytesThatZeroSends) {
   });
 }
 
+TEST(StepProgram, SendsTheBytesOfQuantizedGradients) {
+  for (const GradientCode code : {GradientCode::kInt8, GradientCode::kInt4}) {
+    StepWalks walks(config_of(/*is_tied=*/false), DType::kBF16);
+    StepFacts facts = facts_of(3, 1, 2, GatherSchedule::kPerStep, 2);
+    facts.zero.quantized_gradients = code;
+    AnalyticPrices prices(some_rates());
+    const ZeroLayout layout = zero_layout(walks.layout(), facts.num_nodes, facts.local_world_size);
+    const StepProgram program =
+        step_program(layout, facts.zero, step_costs(walks, facts, prices), /*is_tied=*/false, 4, 3);
+    const WireBytes wire = wire_bytes_per_step(layout, facts.zero, 0);
+    EXPECT_NEAR(program.sent_bytes(1, facts.num_nodes) / static_cast<double>(wire.sent()), 1, 0.01);
+  }
+}
+
 TEST(StepProgram, ComputesWhatThePlanPredicts) {
   for_each_sharding([](StepWalks& walks, const StepFacts& facts) {
     AnalyticPrices prices(some_rates());

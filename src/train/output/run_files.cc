@@ -86,6 +86,7 @@ void RunFiles::save(const RunRecord& record, int64_t best_step) {
   finish_checkpoint(step);
   mark_work(comm_, OtherWork::kBeginningCheckpoint, step + 1);
   const NetworkMeterPause pause(meter_);
+  parameters_.settle_state({});
   saver_.begin(checkpoint_plan(step), record, [this, step, best_step] {
     output_->checkpoint_written(step, args_.save_total_limit, best_step);
   });

@@ -61,6 +61,9 @@ class ParameterState {
   // gradients.
   virtual WeightUpdate begin_pass(bool is_first, bool is_last) = 0;
   virtual void end_pass() = 0;
+  // Call before begin_pass() of a pass that is computed for a check alone: nothing but gradients changes in
+  // it.
+  virtual void expect_rehearsal() {}
   // After the last pass: this rank's contribution to the squared gradient norm.
   virtual double gradient_squares() const = 0;
   // A parameter with a non-finite gradient among those this rank has reduced; "" = none.
@@ -68,12 +71,15 @@ class ParameterState {
   // One update, group by group, calling `before_change` (if set) before each. No rank may still be using the
   // old weights. Afterwards the model has the new ones.
   virtual void update(const OptimizerStep& step, const ChangeHook& before_change) = 0;
+  // Instead of the update, where a step is given up or skipped: nothing of its gradients is kept.
+  virtual void discard_step() {}
   // What updates in place of update(); nullptr: the gradients of a step are kept until then.
   virtual BackwardUpdate* backward_update() { return nullptr; }
   // Transfers of the state and the weights that this rank keeps in files.
   virtual AsyncFileStatistics state_file_statistics() const { return {}; }
   virtual AsyncFileStatistics weight_file_statistics() const { return {}; }
-  // The tensors of the optimizer's state, besides the master weights.
+  // The tensors of the state, besides the master weights: the optimizer's, then kGradientFeedback where it is
+  // kept. The list outlives every checkpoint.
   virtual StateTensors state_tensors() const = 0;
 
   // Frees the disk space of these tensors if they are in a file: only masters are read from now on. Not
@@ -84,6 +90,10 @@ class ParameterState {
   // to be read in ascending order. Exceptions from write() propagate there.
   virtual void export_masters(const std::function<void(const WeightSource& source)>& write) = 0;
 
+  // Before state is read to be saved, after the steps that it is of: what ranks hold of the state of elements
+  // that others own goes to these. Changes how the run goes on, in the same way as resuming from what is
+  // saved. `before_change` (if set) is called before the state of owned elements changes.
+  virtual void settle_state(const ChangeHook& /*before_change*/) {}
   // The elements whose state this rank writes to checkpoints. Ranges ascend; over all ranks they cover the
   // flat array exactly once.
   virtual std::vector<ElementRange> owned() const = 0;

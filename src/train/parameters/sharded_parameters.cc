@@ -66,6 +66,9 @@ ShardedParameters::ShardedParameters(TrainableModel& model, const ZeroSettings& 
   const int64_t num_state = pieces_.empty() ? 0 : pieces_.back().state_begin + pieces_.back().elements.size();
   state_.emplace(std::move(optimizer), optimizer_ranges(decay_all), weights_.owned(), gradients_.gradients(),
                  pool, num_state, state_file(settings, comm.world().rank));
+  const StateTensors of_optimizer = state_->optimizer().state_tensors();
+  state_tensors_.assign(of_optimizer.begin(), of_optimizer.end());
+  if (has_gradient_feedback(layout_, settings_)) state_tensors_.push_back(kGradientFeedback);
   range_squares_.resize(static_cast<size_t>(state_->num_ranges()));
   model.bind_parameters(static_cast<ParameterAccess&>(*this));
 }
@@ -234,7 +237,8 @@ WeightUpdate ShardedParameters::begin_pass(bool is_first, bool is_last) {
   has_begun_ = false;
   std::ranges::fill(range_squares_, 0.0);
   not_finite_.clear();
-  gradients_.begin_pass(is_first, is_last);
+  const bool is_ignored = std::exchange(rehearses_, false) || (settings_.optimizer_in_backward && !updates_);
+  gradients_.begin_pass(is_first, is_last, /*keeps_feedback=*/is_ignored);
   return gradients_.model_accumulates() && !is_first ? Update::kAdd : Update::kOverwrite;
 }
 
@@ -337,13 +341,46 @@ void ShardedParameters::for_each_part(int64_t begin, int64_t count, const Body& 
                 num_found, begin, begin + count);
 }
 
+template <typename Body>
+void ShardedParameters::for_each_owned(int64_t begin, int64_t count, const Body& body) const {
+  for (int64_t g = 0; g < plan_.num_groups(); ++g) {
+    const Part common = intersection(plan_.part(g, comm_->world().rank), {begin, begin + count});
+    if (common.size() == 0) continue;
+    body(g, common.begin, static_cast<size_t>(common.begin - begin), static_cast<size_t>(common.size()));
+  }
+}
+
+bool ShardedParameters::is_feedback(StateKind kind) const {
+  return kind != StateKind::kMaster && tensor_index(kind) == state_->optimizer().state_tensors().size();
+}
+
+void ShardedParameters::settle_state(const ChangeHook& before_change) {
+  gradients_.settle_feedback([&] {
+    if (!before_change) return;
+    for (const ElementRange& range : owned()) before_change(range);
+  });
+}
+
 void ShardedParameters::read_state(StateKind kind, int64_t begin, std::span<float> values) const {
+  if (is_feedback(kind)) {
+    return for_each_owned(begin, std::ssize(values),
+                          [&](int64_t group, int64_t element, size_t first, size_t count) {
+                            gradients_.read_feedback(group, element, values.subspan(first, count));
+                          });
+  }
   for_each_part(begin, std::ssize(values), [&](int64_t weight, int64_t state, size_t first, size_t count) {
     state_->read(kind, weight, state, values.subspan(first, count));
   });
 }
 
+// In stage 0 a rank keeps the optimizer's state of elements that it does not own, but no errors of theirs.
 void ShardedParameters::write_state(StateKind kind, int64_t begin, std::span<const float> values) {
+  if (is_feedback(kind)) {
+    return for_each_owned(begin, std::ssize(values),
+                          [&](int64_t group, int64_t element, size_t first, size_t count) {
+                            gradients_.write_feedback(group, element, values.subspan(first, count));
+                          });
+  }
   for_each_part(begin, std::ssize(values), [&](int64_t weight, int64_t state, size_t first, size_t count) {
     state_->write(kind, weight, state, values.subspan(first, count));
   });
@@ -351,6 +388,7 @@ void ShardedParameters::write_state(StateKind kind, int64_t begin, std::span<con
 
 // As after an update: other ranks fetch what they do not keep.
 void ShardedParameters::state_written() {
+  gradients_.feedback_written();
   for (int64_t g = 0; g < plan_.num_groups(); ++g) weights_.updated(g);
   weights_changed();
 }

@@ -32,14 +32,17 @@ class ShardedParameters : public ParameterState, private ParameterAccess, privat
             const std::function<void(const LoadProgress&)>& progress) override;
   WeightUpdate begin_pass(bool is_first, bool is_last) override;
   void end_pass() override;
+  void expect_rehearsal() override { rehearses_ = true; }
   double gradient_squares() const override;
   std::string not_finite_gradient() const override;
   void update(const OptimizerStep& step, const ChangeHook& before_change) override;
+  void discard_step() override { gradients_.discard_feedback(); }
   BackwardUpdate* backward_update() override { return settings_.optimizer_in_backward ? this : nullptr; }
   void discard_state_tensors() override { state_->discard_tensors(); }
   AsyncFileStatistics state_file_statistics() const override { return state_->file_statistics(); }
-  StateTensors state_tensors() const override { return state_->optimizer().state_tensors(); }
+  StateTensors state_tensors() const override { return state_tensors_; }
   void export_masters(const std::function<void(const WeightSource&)>& write) override;
+  void settle_state(const ChangeHook& before_change) override;
   std::vector<ElementRange> owned() const override;
   void read_state(StateKind kind, int64_t begin, std::span<float> values) const override;
   std::vector<ElementRange> kept() const override;
@@ -91,6 +94,11 @@ class ShardedParameters : public ParameterState, private ParameterAccess, privat
   // piece's part of [begin, begin + count), all of which this rank must keep.
   template <typename Body>
   void for_each_part(int64_t begin, int64_t count, const Body& body) const;
+  // Calls body(group, first element, first value, number of values) for the owned elements of [begin, begin +
+  // count).
+  template <typename Body>
+  void for_each_owned(int64_t begin, int64_t count, const Body& body) const;
+  bool is_feedback(StateKind kind) const;
   std::vector<Chunk> chunks() const;
   // Collective: fills every node's exchange_ with the masters of the chunk.
   void exchange(const Chunk& chunk);
@@ -107,6 +115,8 @@ class ShardedParameters : public ParameterState, private ParameterAccess, privat
   std::vector<Piece> pieces_;         // ascending
   std::vector<int64_t> first_range_;  // of the optimizer, by group, plus the end
   std::optional<OptimizerState> state_;
+  std::vector<StateTensor> state_tensors_;
+  bool rehearses_ = false;  // the next pass
 
   // With optimizer_in_backward: the update that the next or current pass makes.
   std::optional<OptimizerStep> step_;

@@ -25,11 +25,13 @@ struct SlotReport {
   bool counts = false;  // holds a state of this job
   SnapshotId id;
   int64_t rank = 0;
+  int64_t num_state_tensors = 0;
 };
 using SlotReports = std::array<SlotReport, kMaxSlots>;
 
 // A state as reported by the ranks; newer ones compare greater.
-using Candidate = std::tuple<int64_t, int64_t, uint64_t, int64_t, int64_t>;  // start, step, key, nodes, ranks
+// Start, step, key, nodes, ranks, tensors.
+using Candidate = std::tuple<int64_t, int64_t, uint64_t, int64_t, int64_t, int64_t>;
 using Places = std::vector<std::vector<HeldState::Place>>;
 
 std::map<Candidate, Places> find_candidates(Communicator& comm, std::span<const SnapshotSlot> slots,
@@ -38,7 +40,8 @@ std::map<Candidate, Places> find_candidates(Communicator& comm, std::span<const 
   SlotReports own;
   for (size_t i = 0; i < slots.size(); ++i) {
     const auto content = slots[i].content();
-    if (content && content->id.job == job) own[i] = {true, content->id, content->rank};
+    if (content && content->id.job == job)
+      own[i] = {true, content->id, content->rank, content->sizes.num_state_tensors};
   }
   const std::vector<SlotReports> all = comm.all_gather(own, kHeldStateLabel);
   std::map<Candidate, Places> candidates;
@@ -47,7 +50,8 @@ std::map<Candidate, Places> find_candidates(Communicator& comm, std::span<const 
       const SlotReport& report = all[static_cast<size_t>(rank)][static_cast<size_t>(slot)];
       if (!report.counts) continue;
       const SnapshotId& id = report.id;
-      Places& places = candidates[{id.start, id.step, id.start_key, id.num_nodes, id.local_world_size}];
+      Places& places = candidates[{id.start, id.step, id.start_key, id.num_nodes, id.local_world_size,
+                                   report.num_state_tensors}];
       places.resize(static_cast<size_t>(id.world_size()));
       places.at(static_cast<size_t>(report.rank)).push_back({rank, slot});
     }
@@ -183,7 +187,7 @@ HeldSearch find_held_state(Communicator& comm, ThreadPool& pool, std::span<const
   const std::map<Candidate, Places> candidates = find_candidates(comm, slots, job);
   if (candidates.empty()) search.problem = "no rank has left its state";
   for (auto candidate = candidates.rbegin(); candidate != candidates.rend(); ++candidate) {
-    const auto& [start, step, key, num_nodes, local_world_size] = candidate->first;
+    const auto& [start, step, key, num_nodes, local_world_size, num_tensors] = candidate->first;
     std::vector<int> lost = ranks_without(candidate->second);
     const char* fate = "is on no node that is left";
     Places places;
@@ -199,7 +203,7 @@ HeldSearch find_held_state(Communicator& comm, ThreadPool& pool, std::span<const
                              .step = step,
                              .num_nodes = num_nodes,
                              .local_world_size = local_world_size};
-      search.found = HeldState{id, std::move(places)};
+      search.found = HeldState{id, num_tensors, std::move(places)};
       break;
     }
     if (search.problem.empty()) {
@@ -235,6 +239,8 @@ void load_held_state(const HeldState& held, Communicator& comm, ThreadPool& pool
                         owned_elements(layout, static_cast<int>(held.id.num_nodes),
                                        static_cast<int>(held.id.local_world_size), static_cast<int>(rank)));
   };
+  // The last one may be lacking, or not be wanted: kGradientFeedback.
+  const size_t num_tensors = std::min(tensors.size(), static_cast<size_t>(held.num_state_tensors));
   const int64_t num_ranks = held.id.world_size();
   std::vector<double> wants(static_cast<size_t>(num_ranks));  // summed up: the ranks that want some of it
   int64_t num_given = 0;
@@ -251,7 +257,7 @@ void load_held_state(const HeldState& held, Communicator& comm, ThreadPool& pool
     const SnapshotSlot& slot = slots[static_cast<size_t>(own->slot)];
     TESSERA_CHECK(std::ssize(slot.values(StateKind::kMaster)) == count_of(ranges), "rank {} of {}", rank,
                   num_ranks);
-    for_each_state_kind(tensors.size(),
+    for_each_state_kind(num_tensors,
                         [&](StateKind kind) { give(wanted, kind, 0, slot.values(kind), sink, pool); });
   }
   TESSERA_CHECK(num_given == count_of(needed), "{} elements of {}", num_given, count_of(needed));
@@ -266,7 +272,7 @@ void load_held_state(const HeldState& held, Communicator& comm, ThreadPool& pool
     const std::vector<ElementRange> ranges = ranges_of_then(rank);
     const std::vector<Wanted> wanted =
         is_mine ? std::vector<Wanted>() : wanted_of(ranges, needed);  // already passed on
-    send_to_all(comm, pool, root.rank, slot, count_of(ranges), tensors.size(), wanted, sink);
+    send_to_all(comm, pool, root.rank, slot, count_of(ranges), num_tensors, wanted, sink);
   }
 }
 

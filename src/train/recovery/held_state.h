@@ -26,6 +26,7 @@ struct HeldState {
     int slot;
   };
   SnapshotId id;
+  int64_t num_state_tensors;
   std::vector<std::vector<Place>> places;  // by rank of the earlier start, each with at least one
 
   // "node 0", "nodes 0-2": the current nodes it is taken from.

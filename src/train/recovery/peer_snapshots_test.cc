@@ -244,6 +244,35 @@ TEST_P(PeerSnapshotsLostNode, LeavesTheOthersToGoOnAlone) {
 INSTANTIATE_TEST_SUITE_P(Jobs, PeerSnapshotsLostNode, testing::ValuesIn(cases_of_several_nodes()),
                          [](const auto& job) { return job.param.name(); });
 
+// The errors of quantised gradients are part of the state, but for one node alone, which has none.
+TEST_F(PeerSnapshotsJob, HoldTheErrorsOfQuantizedGradients) {
+  const Ranks ranks = {2, 1};
+  args_.zero_quantized_gradients = "int4";
+  args_.save_strategy = "steps";  // under way while the snapshot is taken
+  args_.save_steps = 2;
+  const auto expected = undisturbed(ranks);
+  Agents agents(ranks);
+  start(ranks, agents, 0, 4);
+  agents.replace(1);
+  EXPECT_EQ(start(ranks, agents, 1, 5).error, "the end of step 5");
+  EXPECT_EQ(start(ranks, agents, 2).error, "");
+  EXPECT_EQ(weights(), expected);
+  fs::remove_all(args_.output_dir);
+
+  agents = Agents(ranks);
+  start(ranks, agents, 0, 4);
+  agents.remove(1);
+  EXPECT_EQ(start({1, 1}, agents, 1, 5).root().steps.at(0).step, 4);
+  agents.replace(1);
+  const Outcome third = start(ranks, agents, 2);
+  EXPECT_EQ(third.error, "");
+  EXPECT_EQ(third.root().resumed_step, 4);
+  const auto found = weights();
+  for (const auto& [name, values] : expected) {
+    EXPECT_LT(relative_error(found.at(name), values), 2e-2) << name;
+  }
+}
+
 TEST_F(PeerSnapshotsJob, TwoNeighboursLostAreTooMany) {
   const Ranks ranks = {3, 1};
   Agents agents(ranks);

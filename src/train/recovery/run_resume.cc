@@ -1,6 +1,8 @@
 #include "train/recovery/run_resume.h"
 
+#include <algorithm>
 #include <limits>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -200,6 +202,7 @@ void RunResume::load(const TrainableModel& model, ParameterState& parameters, Th
       if (!conversion.empty() && comm_.world().rank == 0)
         log_warning("{} has the state of another optimizer, which is converted: {}", folder.string(),
                     conversion);
+      report_lost_feedback(parameters.state_tensors());
       break;
     }
     const std::optional<fs::path> older = older_checkpoint();
@@ -215,6 +218,14 @@ void RunResume::load(const TrainableModel& model, ParameterState& parameters, Th
   if (point_->held)
     snapshots_->load(*point_->held, model.layout(), parameters.state_tensors(), parameters.kept(), sink);
   parameters.state_written();
+}
+
+void RunResume::report_lost_feedback(StateTensors tensors) const {
+  const std::string_view feedback = kGradientFeedback.name;
+  const bool is_kept = std::ranges::find(tensors, feedback, &StateTensor::name) != tensors.end();
+  if (is_kept || comm_.world().rank > 0 || !point_->reader->has_state(feedback)) return;
+  log_info("{} of {} is left out: gradients are not quantised in this run", feedback,
+           point_->reader->folder().string());
 }
 
 void RunResume::report(const TrainingRecord& now, TrainObserver& observer) const {

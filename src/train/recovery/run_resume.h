@@ -69,6 +69,8 @@ class RunResume {
   bool choose_memory(const std::optional<std::filesystem::path>& newest);
   // Rather than start afresh, and lose what a disk or a person may bring back, auto ends with an error.
   void refuse_unusable_checkpoints() const;
+  // Says so if the checkpoint has errors of gradients that this run, with these tensors, does not send along.
+  void report_lost_feedback(StateTensors tensors) const;
   // Instead of one that is damaged.
   std::optional<std::filesystem::path> older_checkpoint() const;
 

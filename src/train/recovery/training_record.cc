@@ -126,6 +126,7 @@ constexpr std::array kArgumentsWithEffect = {"dtype",
                                              "early_stopping_patience",
                                              "grad_accum_dtype",
                                              "zero_quantized_weights",
+                                             "zero_quantized_gradients",
                                              "loss_spike_policy",
                                              "loss_spike_window",
                                              "loss_spike_sigmas"};

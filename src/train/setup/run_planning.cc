@@ -25,7 +25,8 @@ DiskPlan plan_disk_use(const TrainingArguments& args, const TrainableModel& mode
   // The newest and the best.
   if (!args.metric_for_best_model.empty() && count.total_limit == 1) count.total_limit = 2;
   if (resume && resume.is_in_place()) count.num_present = num_checkpoints_in(args.output_dir);
-  DiskPlan plan = plan_disk(model.layout(), {args.export_dtype(), state_tensors_of(args)}, count);
+  DiskPlan plan =
+      plan_disk(model.layout(), {args.export_dtype(), saved_tensors_of(args, world.num_nodes)}, count);
   plan.free_bytes = free_disk_bytes(args.output_dir);
   if (!args.offload_dir.empty()) {
     const ZeroSettings settings = zero_settings_of(args, model.config(), 1);
