@@ -321,7 +321,9 @@ void check(const RandomOperation& operation, const NetworkGroup& group, uint64_t
 }
 
 TEST_P(NetworkRandom, RunsEndWithRightSums) {
-  for (uint64_t seed = 0; seed < (is_tcp() ? 200 : 40); ++seed) {
+  // Where processors are busy, udp;ofi_rxd mostly waits for its own timers.
+  const bool is_slow = std::string(GetParam().name) == "udp;ofi_rxd";
+  for (uint64_t seed = 0; seed < (is_tcp() ? 200u : is_slow ? 8u : 40u); ++seed) {
     const int n = 2 + static_cast<int>(seed % 3);
     const int connections = 1 + static_cast<int>(seed % 5);
     const auto errors = run_members(
