@@ -103,7 +103,7 @@ TEST_P(QuantizedGradients, ResumeBitForBit) {
   }
 }
 
-// Of the shape that all checkpoints of these tests have.
+// Whether any error in the checkpoint, which is of a tied_config(), is not zero.
 bool has_errors(const fs::path& checkpoint, bool is_tied) {
   const CheckpointReader reader = CheckpointReader::open(checkpoint);
   const ParameterLayout layout = parameter_layout(tied_config(is_tied));

@@ -144,7 +144,7 @@ class FeedbackRank {
     const int64_t at = store_.index(group, element);
     return sums.dtype() == DType::kF32 ? sums.as<float>()[at] : to_float(sums.as<bf16>()[at]);
   }
-  // Of the owned elements.
+  // The sums of the owned elements.
   std::vector<float> sums() const {
     std::vector<float> all;
     for_each_owned([&](int64_t group, int64_t element) { all.push_back(sum_at(group, element)); });

@@ -333,7 +333,7 @@ void Lane::decode_chunk(const Received& received) {
 // ---- Failures
 
 void Lane::lost(const LinkLoss& loss) const {
-  // Of the operation, the earliest message included.
+  // Payload of the operation so far, with what has moved of the earliest message.
   const int64_t bytes =
       loss.while_sending
           ? sends_.bytes_done + (sends_.is_empty() ? 0 : sends_.first().message.payload_done)

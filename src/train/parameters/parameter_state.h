@@ -90,8 +90,8 @@ class ParameterState {
   // to be read in ascending order. Exceptions from write() propagate there.
   virtual void export_masters(const std::function<void(const WeightSource& source)>& write) = 0;
 
-  // Before state is read to be saved, after the steps that it is of: what ranks hold of the state of elements
-  // that others own goes to these. Changes how the run goes on, in the same way as resuming from what is
+  // Call after a step, before its state is read to be saved: ranks hand over to the owners what they hold for
+  // elements of others. The run continues as one that resumes from what is saved, not as if nothing had been
   // saved. `before_change` (if set) is called before the state of owned elements changes.
   virtual void settle_state(const ChangeHook& /*before_change*/) {}
   // The elements whose state this rank writes to checkpoints. Ranges ascend; over all ranks they cover the

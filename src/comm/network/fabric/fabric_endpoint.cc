@@ -172,7 +172,7 @@ void FabricEndpoint::read_error() {
   if (count == -FI_EAGAIN) return;
   if (count < 0) fail_to("read the error of a transfer", count);
   auto* const op = static_cast<FabricOp*>(entry.op_context);
-  // Of a transfer that the provider made for itself: those that depend on it fail or do not end.
+  // The provider's own transfer failed: ours that depend on it fail too, or never end.
   if (op == nullptr) return;
   op->state = FabricOp::State::kFailed;
   op->error = entry.err;

@@ -25,7 +25,7 @@ constexpr std::pair<const char*, const char*> kVariables[] = {
     {"FI_MR_CACHE_MONITOR", "disabled"},
     {"IPATH_NO_BACKTRACE", "1"},
     {"HFI_NO_BACKTRACE", "1"},
-    // Of ofi_rxm: 16 KiB in each of 5,000 bounce buffers would be 80 MiB an endpoint; only headers use them.
+    // By default ofi_rxm has 5,000 bounce buffers of 16 KiB, 80 MiB an endpoint; only headers use them.
     {"FI_OFI_RXM_BUFFER_SIZE", "2048"},
     {"FI_OFI_RXM_MSG_RX_SIZE", "256"},
     // Over TCP, larger messages go as they are, without asking first: they are always awaited.

@@ -90,6 +90,21 @@ FabricLink::Transfer FabricLink::to_post(const std::byte* data, int64_t num_byte
   return transfer;
 }
 
+template <typename Message>
+void FabricLink::prepare(Slot<Message>& slot, const std::byte* header, const std::byte* payload, int from,
+                         int to, uint64_t number) const {
+  const FabricTags& tags = peers_.tags;
+  const int64_t payload_bytes = slot.message->payload_bytes;
+  slot.header = to_post(header, kFabricHeaderBytes, tags.tag(FabricTags::Kind::kHeader, from, number));
+  slot.ready = slot.payload = Transfer();
+  if (payload_bytes > kMaxUnaskedBytes) {
+    slot.ready = to_post(header, 0, tags.tag(FabricTags::Kind::kReady, to, number));
+  }
+  if (payload_bytes > 0) {
+    slot.payload = to_post(payload, payload_bytes, tags.tag(FabricTags::Kind::kPayload, from, number));
+  }
+}
+
 void FabricLink::begin(OutgoingMessage& message) {
   Slot<OutgoingMessage>& slot = sends_[static_cast<size_t>(sends_begun_++ % kWindow)];
   slot.message = &message;
@@ -104,18 +119,9 @@ void FabricLink::begin(OutgoingMessage& message) {
     header = slot.staging;
     payload = slot.staging + kSlotHeaderBytes;
   }
-  const FabricTags& tags = peers_.tags;
-  slot.header =
-      to_post(header, kFabricHeaderBytes, tags.tag(FabricTags::Kind::kHeader, peers_.index, number));
-  slot.ready = slot.payload = Transfer();
-  slot.ready.op.state = FabricOp::State::kDone;
-  if (message.payload_bytes > kMaxUnaskedBytes) {
-    slot.ready = to_post(header, 0, tags.tag(FabricTags::Kind::kReady, message.peer, number));
-  }
-  if (message.payload_bytes > 0) {
-    slot.payload =
-        to_post(payload, message.payload_bytes, tags.tag(FabricTags::Kind::kPayload, peers_.index, number));
-  }
+  prepare(slot, header, payload, peers_.index, message.peer, number);
+  // Nobody says that a payload is awaited that goes unasked.
+  if (slot.ready.is_posted) slot.ready.op.state = FabricOp::State::kDone;
   post(slot);
 }
 
@@ -126,17 +132,7 @@ void FabricLink::begin(IncomingMessage& message) {
   std::byte* const header =
       slot.staging != nullptr ? slot.staging : reinterpret_cast<std::byte*>(&message.header);
   std::byte* const payload = slot.staging != nullptr ? slot.staging + kSlotHeaderBytes : message.payload;
-  const FabricTags& tags = peers_.tags;
-  slot.header =
-      to_post(header, kFabricHeaderBytes, tags.tag(FabricTags::Kind::kHeader, message.peer, number));
-  slot.ready = slot.payload = Transfer();
-  if (message.payload_bytes > kMaxUnaskedBytes) {
-    slot.ready = to_post(header, 0, tags.tag(FabricTags::Kind::kReady, peers_.index, number));
-  }
-  if (message.payload_bytes > 0) {
-    slot.payload =
-        to_post(payload, message.payload_bytes, tags.tag(FabricTags::Kind::kPayload, message.peer, number));
-  }
+  prepare(slot, header, payload, message.peer, peers_.index, number);
   post(slot);
 }
 

@@ -33,7 +33,7 @@ class FabricTags {
 
   FabricTags() = default;
   explicit FabricTags(uint64_t secret) : secret_(secret & kMask) {}
-  // Of the number-th message of this kind from a member to another.
+  // The tag of the number-th message of this kind that a member sends to another.
   uint64_t tag(Kind kind, int from, uint64_t number) const {
     return secret_ ^ (static_cast<uint64_t>(kind) << 56 | static_cast<uint64_t>(from) << 40 |
                       (number & ((uint64_t{1} << 40) - 1)));
@@ -72,9 +72,9 @@ class FabricLink final : public LaneLink {
   void leave() override;
   bool may_close() override;
 
-  // Of one link.
+  // Registered memory of one link.
   static int64_t registered_bytes(const std::string& provider);
-  // Of one link to num_members - 1 peers: registered slots and, roughly, the provider's bounce buffers.
+  // A link to num_members - 1 peers takes its registered slots and, roughly, the provider's bounce buffers.
   static int64_t buffer_bytes(int num_members, const std::string& provider);
 
  private:
@@ -99,6 +99,10 @@ class FabricLink final : public LaneLink {
   };
 
   static Transfer to_post(const std::byte* data, int64_t num_bytes, uint64_t tag);
+  // The transfers of a message from member `from` to member `to`, the number-th between them.
+  template <typename Message>
+  void prepare(Slot<Message>& slot, const std::byte* header, const std::byte* payload, int from, int to,
+               uint64_t number) const;
   bool progress();
   void post(Slot<OutgoingMessage>& slot);
   void post(Slot<IncomingMessage>& slot);

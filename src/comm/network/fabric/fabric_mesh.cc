@@ -24,7 +24,7 @@ using std::chrono::milliseconds;
 
 constexpr std::chrono::microseconds kHandshakeInterval{200};
 
-// Of the messages of a handshake, by number.
+// Numbers of the messages of a handshake.
 constexpr uint64_t kChallengeNumber = 0, kResponseNumber = 1, kWelcomeNumber = 2;
 
 std::string to_hex(const std::string& bytes) {
