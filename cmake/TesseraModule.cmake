@@ -59,6 +59,14 @@ if(TESSERA_TESTS)
   target_link_libraries(tessera_test_paths PRIVATE tessera_flags)
   add_library(tessera_test_main STATIC ${PROJECT_SOURCE_DIR}/tests/test_main.cc)
   target_link_libraries(tessera_test_main PRIVATE tessera_flags tessera_platform PUBLIC GTest::gmock)
+  # In a folder of its own, which a test may put into LD_LIBRARY_PATH.
+  add_library(tessera_fake_nvml MODULE ${support}/fake_nvml.cc)
+  set_target_properties(tessera_fake_nvml PROPERTIES OUTPUT_NAME nvidia-ml SUFFIX .so.1
+    LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/fake_nvml)
+  target_link_libraries(tessera_fake_nvml PRIVATE tessera_flags)
+  add_library(tessera_fake_nvml_path INTERFACE)
+  target_compile_definitions(tessera_fake_nvml_path INTERFACE TESSERA_FAKE_NVML="$<TARGET_FILE:tessera_fake_nvml>")
+  add_dependencies(tessera_fake_nvml_path tessera_fake_nvml)
 endif()
 
 # tessera_test(NAME LABEL unit SOURCES x_test.cc DEPS module... LIBS ... TIMEOUT 300 SERIAL)

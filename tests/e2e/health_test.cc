@@ -19,7 +19,7 @@ using testing::IsEmpty;
 const std::vector<std::string> kOfTheMachine = split(
     "clock clock_source huge_pages memory_pressure io_pressure cpu_pressure kernel_log slow_cores cpu_quota "
     "network_errors network_retransmits disk disk_space memory_errors free_memory slow_numa_nodes "
-    "thermal_throttling machine_checks",
+    "thermal_throttling machine_checks gpu gpu_throttling gpu_memory_errors",
     ' ');
 
 std::vector<std::string> node_check(const std::vector<std::string>& more) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <csignal>
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -182,6 +183,26 @@ TEST(Workflow, AnInstructionSetThatFailsWhenTriedIsNamedAndNotUsed) {
                broken)
           .out);
   EXPECT_EQ(step["against"]["name"], "AVX512_CORE");
+}
+
+// The folder of the fake library comes first in LD_LIBRARY_PATH.
+TEST(Workflow, DoctorShowsNvidiaCardsWhereThereAreSome) {
+  const std::string folder = std::filesystem::path(TESSERA_FAKE_NVML).parent_path();
+  ProcessOptions options = {.environment = {"LD_LIBRARY_PATH=" + folder}};
+  const std::string text = run_well({"doctor"}, options).out;
+  EXPECT_THAT(text, HasSubstr("\nNVIDIA cards\n  driver              580.65.06\n"));
+  EXPECT_THAT(text, HasSubstr("  card 0              NVIDIA H100 80GB HBM3, 80.0 GiB, 20.0 GiB free\n"));
+  EXPECT_THAT(text,
+              HasSubstr("  warning             slowed down: card 1 (NVIDIA \"L4\"): hardware slowdown"));
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80u) << line;
+  const json report = json::parse(run_well({"doctor", "--json"}, options).out);
+  EXPECT_EQ(report["nvidia"]["cards"].size(), 2u);
+  EXPECT_EQ(report["nvidia"]["cards"][0]["sm_clock_hertz"], 1'755'000'000);
+  EXPECT_EQ(report["nvidia"]["warnings"][0]["name"], "gpu_throttling");
+  options.environment.emplace_back("FAKE_NVML=no_driver");
+  EXPECT_THAT(run_well({"doctor"}, options).out, testing::Not(HasSubstr("NVIDIA")));
+  EXPECT_FALSE(json::parse(run_well({"doctor", "--json"}, options).out).contains("nvidia"));
 }
 
 TEST(Workflow, DoctorFitsIn80Columns) {

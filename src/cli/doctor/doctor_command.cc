@@ -11,6 +11,7 @@
 #include "base/stopwatch.h"
 #include "base/text.h"
 #include "cli/command.h"
+#include "cli/doctor/doctor_cards.h"
 #include "cli/doctor/doctor_ranks.h"
 #include "cli/doctor/doctor_threads.h"
 #include "cli/doctor/health_report.h"
@@ -18,6 +19,7 @@
 #include "cli/flag_parser.h"
 #include "cli/help_text.h"
 #include "cli/terminal/terminal.h"
+#include "health/node/nvidia_checks.h"
 #include "health/storage/offload_check.h"
 #include "health/storage/storage_check.h"
 #include "kernels/dispatch.h"
@@ -26,6 +28,7 @@
 #include "kernels/registry.h"
 #include "platform/cpu.h"
 #include "platform/memory_info.h"
+#include "platform/nvidia_cards.h"
 #include "platform/peak.h"
 #include "platform/prefault.h"
 #include "platform/thread_pool.h"
@@ -52,6 +55,8 @@ struct Findings {
   std::optional<int64_t> huge_bytes;  // of a buffer of kTrialBytes
   double loop_seconds = 0;            // an empty parallel loop
   RankFindings ranks;
+  NvidiaCards cards;
+  std::vector<Check> card_checks;
 };
 
 constexpr int64_t kTrialBytes = int64_t{64} << 20;
@@ -75,6 +80,7 @@ double empty_loop_seconds(ThreadPool& pool) {
 
 Findings examine() {
   Findings f;
+  const NvidiaCards cards_before = nvidia_cards();
   f.threads = examine_threads();
   ThreadPool pool(f.threads.num_threads());
   f.cpu = cpu_features();
@@ -90,6 +96,8 @@ Findings examine() {
   f.loop_seconds = empty_loop_seconds(pool);
   f.ranks = examine_ranks(node_processors(), interface_addresses());
   examine_fabrics(&f.ranks);
+  f.cards = nvidia_cards();
+  f.card_checks = check_nvidia_cards(cards_before, f.cards);
   return f;
 }
 
@@ -133,7 +141,7 @@ OrderedJson to_json(const Findings& f) {
     peaks.push_back(
         {{"isa", peak.instruction_set}, {"arithmetic", peak.arithmetic}, {"tflops", peak.tflops}});
   }
-  return {
+  OrderedJson report = {
       {"version", TESSERA_VERSION},
       {"processor", f.cpu.brand},
       {"instruction_sets", isas},
@@ -165,6 +173,8 @@ OrderedJson to_json(const Findings& f) {
         {"triad_gb_per_s", f.bandwidth.triad_gb_per_s},
         {"array_bytes", f.bandwidth.array_bytes}}},
   };
+  if (!f.cards.is_empty()) report["nvidia"] = cards_json(f.cards, f.card_checks);
+  return report;
 }
 
 // A value longer than a line continues below.
@@ -229,6 +239,12 @@ void print_ranks(const Findings& f) {
   for (const auto& [name, value] : rank_rows(f.ranks)) print_row(name, value);
 }
 
+void print_cards(const Findings& f) {
+  if (f.cards.is_empty()) return;
+  print("\nNVIDIA cards\n");
+  for (const auto& [name, value] : card_rows(f.cards, f.card_checks)) print_row(name, value);
+}
+
 std::string implementation_name(const ImplementationReport& row) {
   return row.name == isa_name(row.isa) ? row.name : fmt::format("{} {}", row.name, isa_name(row.isa));
 }
@@ -280,10 +296,11 @@ class DoctorCommand : public Command {
   std::string description() const override {
     return "Shows the processor, the instruction sets found and used (with the reason for each refusal), AMX "
            "permission, the processors and memory this process may use, NUMA nodes, huge pages, how many "
-           "ranks would start and how other machines reach them, and the arithmetic peak and memory "
-           "bandwidth, measured in about two seconds.\n\nWith --node_check it says whether the machine is "
-           "healthy instead, with --storage whether a folder is fit for checkpoints and data, "
-           "with --offload_dir whether it is fit for what a run keeps on a disk instead of in memory.";
+           "ranks would start and how other machines reach them, NVIDIA cards if there are any, and the "
+           "arithmetic peak and memory bandwidth, measured in about two seconds.\n\nWith --node_check it "
+           "says whether the machine is healthy instead, with --storage whether a folder is fit for "
+           "checkpoints and data, with --offload_dir whether it is fit for what a run keeps on a disk "
+           "instead of in memory.";
   }
   std::vector<std::string> examples() const override {
     return {"tessera doctor --node_check --instruction_set amx_bf16 --peers node-1:29500",
@@ -326,6 +343,7 @@ class DoctorCommand : public Command {
     print_processor(findings);
     print_memory(findings);
     print_ranks(findings);
+    print_cards(findings);
     print_kernels(findings);
     print_speed(findings);
   }

@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "health/kernel_log.h"
 #include "health/node/core_speed.h"
+#include "health/node/nvidia_checks.h"
 #include "health/node/system_checks.h"
 #include "health/storage/storage_check.h"
 #include "kernels/dispatch.h"
@@ -41,9 +42,11 @@ class NodeChecker {
   explicit NodeChecker(const NodeCheckOptions& options) : options_(options) {}
 
   std::vector<Check> run() {
+    const NvidiaCards cards = read_nvidia_cards();
     add([&] { return check_pressure(!options_.is_passive, options_.root); });
     add([&] { return std::vector{instructions(options_.instruction_set)}; });
     add([&] { return options_.is_passive ? watch() : work(); });
+    add([&] { return check_nvidia_cards(cards, read_nvidia_cards()); });
     add([&] { return system(); });
     if (!options_.is_passive) add([&] { return disk(); });
     if (!options_.peers.empty())
@@ -52,6 +55,10 @@ class NodeChecker {
   }
 
  private:
+  NvidiaCards read_nvidia_cards() const {
+    return options_.nvml_library.empty() ? NvidiaCards() : nvidia_cards(options_.nvml_library);
+  }
+
   void add(const std::function<std::vector<Check>()>& part) {
     try {
       for (Check& check : part()) checks_.push_back(std::move(check));

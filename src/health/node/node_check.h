@@ -9,6 +9,7 @@
 #include "health/check.h"
 #include "health/node/fleet.h"
 #include "health/node/peer_check.h"
+#include "platform/nvidia_cards.h"
 
 namespace tessera {
 
@@ -22,7 +23,8 @@ struct NodeCheckOptions {
   std::vector<Peer> peers;
   std::filesystem::path
       folder;  // for the trial of the disk; "" = the folder for temporary files, if it can be written
-  std::filesystem::path root = "/";  // where /proc, /sys and /dev are read
+  std::filesystem::path root = "/";                      // where /proc, /sys and /dev are read
+  std::string nvml_library = std::string(kNvmlLibrary);  // "" = NVIDIA cards are not looked for
 };
 
 // Checks that fail count, those that cannot be made are skipped or unknown; it does not throw because of the

@@ -138,8 +138,12 @@ TEST(NodeCheck, PassiveCheckReadsTheGivenRootOnly) {
   FakeMachine machine;
   machine.write("sys/devices/system/edac/mc/mc0/ue_count", "1");
   machine.write("proc/interrupts", "MCE: 0\n");
-  const std::vector<Check> checks =
-      check_node({.is_passive = true, .figures = {}, .peers = {}, .folder = {}, .root = machine.root()});
+  const std::vector<Check> checks = check_node({.is_passive = true,
+                                                .figures = {},
+                                                .peers = {},
+                                                .folder = {},
+                                                .root = machine.root(),
+                                                .nvml_library = {}});
   std::set<std::string> failed, names;
   for (const Check& check : checks) {
     names.insert(check.name);
@@ -155,8 +159,12 @@ TEST(NodeCheck, FullCheckEndsInTimeAndMeasures) {
   const TestFolder folder;
   const Stopwatch stopwatch;
   const FleetFigures figures = {.num_nodes = 3, .medians = {{"compute", 1e9}, {"memory_bandwidth", 1e9}}};
-  const std::vector<Check> checks = check_node(
-      {.seconds = 4, .figures = figures, .peers = {}, .folder = folder.path(), .root = machine.root()});
+  const std::vector<Check> checks = check_node({.seconds = 4,
+                                                .figures = figures,
+                                                .peers = {},
+                                                .folder = folder.path(),
+                                                .root = machine.root(),
+                                                .nvml_library = {}});
   EXPECT_LT(stopwatch.seconds(), 15);
   std::set<std::string> names;
   for (const Check& check : checks) {

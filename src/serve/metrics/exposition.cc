@@ -43,7 +43,7 @@ std::string_view without_total(std::string_view name) {
 }
 
 std::string_view unit_of(std::string_view family) {
-  for (const std::string_view unit : {"seconds", "bytes", "ratio", "hertz"}) {
+  for (const std::string_view unit : {"seconds", "bytes", "ratio", "hertz", "watts", "celsius"}) {
     if (family.ends_with(unit) && family[family.size() - unit.size() - 1] == '_') return unit;
   }
   return "";

@@ -101,6 +101,17 @@ constexpr std::array kTable = std::to_array<MetricInfo>({
     {"tessera_rdma_counter_total", kCounter, "device, port, counter",
      "Counters of EFA, InfiniBand and RoCE adapters under the kernel's names and in its units, where there "
      "are any."},
+    {"tessera_gpu_memory_used_bytes", kGauge, "gpu, name",
+     "Memory of an NVIDIA card that is in use, by any process; gpu is its index in nvidia-smi."},
+    {"tessera_gpu_memory_total_bytes", kGauge, "gpu, name", "Memory of an NVIDIA card."},
+    {"tessera_gpu_utilization_ratio", kGauge, "gpu, name",
+     "Share of the last second or less in which an NVIDIA card ran a kernel, of any process."},
+    {"tessera_gpu_sm_clock_hertz", kGauge, "gpu, name", "Clock of an NVIDIA card's multiprocessors now."},
+    {"tessera_gpu_power_watts", kGauge, "gpu, name", "What an NVIDIA card draws now."},
+    {"tessera_gpu_temperature_celsius", kGauge, "gpu, name", "Temperature of an NVIDIA card."},
+    {"tessera_gpu_throttled", kGauge, "gpu, name, reason",
+     "1 if the reason keeps an NVIDIA card's clocks below their maximum now, else 0. Faults are "
+     "hardware_slowdown, software_thermal, hardware_thermal and hardware_power_brake."},
     {"tessera_disk_read_bytes_total", kCounter, "", "What this process has read from storage."},
     {"tessera_disk_written_bytes_total", kCounter, "", "What this process has written to storage."},
     {"tessera_disk_free_bytes", kGauge, "", "Free space of the file system of output_dir."},

@@ -8,8 +8,10 @@
 #include "platform/cgroup.h"
 #include "platform/host_name.h"
 #include "platform/memory_info.h"
+#include "platform/nvidia_cards.h"
 #include "platform/system_counters.h"
 #include "serve/metrics/metric_table.h"
+#include "serve/metrics/nvidia_metrics.h"
 #include "train/stop_signal.h"
 
 namespace tessera {
@@ -95,6 +97,7 @@ void NodeMetrics::write(Exposition* out) const {
   write_one(out, Metric::kStopRequested, StopSignals::received() != 0 ? 1 : 0);
   write_memory(out);
   write_collectives(out);
+  write_nvidia_metrics(nvidia_cards(), out);
   write_system(output_dir_, out);
 }
 

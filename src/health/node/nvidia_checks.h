@@ -1,0 +1,17 @@
+// Checks of NVIDIA cards; none where there is none.
+#pragma once
+
+#include <vector>
+
+#include "health/check.h"
+#include "platform/nvidia_cards.h"
+
+namespace tessera {
+
+// gpu: the driver and every card answer. gpu_throttling: heat or the power supply held a card's clocks down
+// `before` and `after` a moment in which something else was done, since a single reading may catch a change
+// of clocks. gpu_memory_errors: uncorrected ones. gpu_link: advice if a card has fewer PCIe lanes than it
+// could, or, while it is busy, a lower generation.
+std::vector<Check> check_nvidia_cards(const NvidiaCards& before, const NvidiaCards& after);
+
+}  // namespace tessera
