@@ -288,6 +288,10 @@ void declare_precision(FlagTable* table, TrainingArguments* args) {
     fail(ExitCode::kUsage, "--save_dtype: expected one of bfloat16, float16, float32, found '{}'",
          fmt::join(values, " "));
   };
+  table->add_choice(
+      "device", &args->device, {"cpu", "cuda"},
+      "What computes: the processor, or an NVIDIA card (the first that CUDA_VISIBLE_DEVICES leaves) by a "
+      "program that was built with the preset cuda.");
   limit(table->add("num_threads", &args->num_threads,
                    "Compute threads; 0 uses OMP_NUM_THREADS, or else one per core this process may use. The "
                    "result does not depend on it."),

@@ -9,6 +9,7 @@
 #include <system_error>
 
 #include "arguments/deepspeed_arguments.h"
+#include "arguments/device_arguments.h"
 #include "arguments/offload_arguments.h"
 #include "arguments/optimizer_arguments.h"
 #include "arguments/resolved_settings.h"
@@ -400,6 +401,7 @@ void resolve_training_arguments(const FlagTable& table, int64_t world_size, Trai
   resolve_ranks(table, world_size, args);
   resolve_form(table, world_size, args);
   check_optimizer(table, *args);
+  check_device(*args, world_size);
   resolve_data_order(table, args);
   check_streaming(*args);
   check_quiet(*args);

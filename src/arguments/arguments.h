@@ -117,6 +117,7 @@ struct TrainingArguments : DataArguments {
   std::string fit_disk;
   int64_t aio_block_size = int64_t{1} << 20;
   int64_t aio_queue_depth = 32;
+  std::string device = "cpu";  // or cuda
   int64_t num_threads = 0;
   bool measure_peak = true;
 

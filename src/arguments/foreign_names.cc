@@ -159,9 +159,9 @@ constexpr ForeignNames kNames[] = {
             "expert_parallel* ep_size ulysses_*",
             "tensor, pipeline and sequence parallelism are not supported: ranks split the rows of a step, "
             "and zero_stage shards gradients, optimizer state and weights"),
-    missing(
-        "gpu gpus gpu_* n_gpu n_gpu_layers num_gpus ngl device device_map device_id devices cuda* max_memory",
-        "training runs on the CPU: leave it out"),
+    missing("gpu gpus gpu_* n_gpu n_gpu_layers num_gpus ngl device_map device_id devices cuda* max_memory",
+            "training runs on the processor, or with device cuda on the first card that CUDA_VISIBLE_DEVICES "
+            "leaves"),
     means("offload_optimizer_device", "cpu_offload offload optimizer_offload"),
     means("offload_dir", "nvme_path offload_path offload_folder"),
     means("offload_param_device", "param_offload"),

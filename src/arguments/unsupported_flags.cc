@@ -87,8 +87,8 @@ constexpr Unsupported kIgnored[] = {
     {"restore_callback_states_from_checkpoint", kBool, "false", "there are no callbacks"},
     // Machine and compilation.
     {"full_determinism", kBool, "false", "repeated runs are always bit-identical"},
-    {"use_cpu", kBool, "false", "training always runs on the CPU"},
-    {"no_cuda", kBool, "false", "training always runs on the CPU"},
+    {"use_cpu", kBool, "false", "device decides, cpu unless it says cuda"},
+    {"no_cuda", kBool, "false", "device decides, cpu unless it says cuda"},
     {"use_mps_device", kBool, "false", kNoGpu},
     {"tf32", kBool, "", kNoGpu},
     {"use_ipex", kBool, "false", kNothingCompiled},

@@ -77,6 +77,7 @@ class TrainableModel {
   DType dtype() const { return dtype_; }
   // The device of the Ops, which holds every tensor that the model receives, allocates or shows.
   Device& device() const { return ops_->device(); }
+  Ops& ops() const { return *ops_; }
 
   // Does not allocate.
   ActivationBytes activation_bytes(const ActivationLimits& limits) const;
@@ -167,7 +168,6 @@ class TrainableModel {
   // That of layout() for a model with these tensors.
   static ParameterLayout trained_layout(const ModelConfig& config, const std::vector<ModelTensor>& tensors);
 
-  Ops& ops() const { return *ops_; }
   const ActivationLimits& limits() const { return limits_; }
   const std::filesystem::path& input_file() const { return input_file_; }
   const AsyncFileSettings& input_file_settings() const { return input_file_settings_; }

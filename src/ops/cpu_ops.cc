@@ -193,6 +193,17 @@ class CpuOps final : public Ops {
                                           label_smoothing, grad_scale, dlogits_RC, pool_);
   }
 
+  void adamw(TensorView weights, TensorView remainders, ConstTensorView gradient, TensorView exp_avg,
+             TensorView exp_avg_sq, const AdamWScalars& scalars) override {
+    const int64_t count = weights.num_elements();
+    const auto* const g = gradient.as<float>();
+    if (weights.dtype() == DType::kBF16) {
+      return adamw_bf16(weights.as<bf16>(), remainders.as<int16_t>(), g, exp_avg.as<float>(),
+                        exp_avg_sq.as<float>(), count, scalars, pool_);
+    }
+    adamw_f32(weights.as<float>(), g, exp_avg.as<float>(), exp_avg_sq.as<float>(), count, scalars, pool_);
+  }
+
  private:
   ThreadPool& pool_;
   std::span<std::byte> scratch_;

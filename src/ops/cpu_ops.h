@@ -1,7 +1,6 @@
 // Ops on the processor: every call goes to the kernel that kernels/dispatch.h chose for this machine.
 #pragma once
 
-#include <functional>
 #include <memory>
 
 #include "ops/ops.h"
@@ -9,9 +8,7 @@
 
 namespace tessera {
 
-// Makes the operations of a device; `pool` must outlive them.
-using OpsFactory = std::function<std::unique_ptr<Ops>(ThreadPool& pool)>;
-
+// `pool` must outlive them.
 std::unique_ptr<Ops> make_cpu_ops(ThreadPool& pool);
 
 }  // namespace tessera

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/rng.h"
+#include "ops/make_ops.h"
 
 namespace tessera {
 namespace {
@@ -116,6 +117,17 @@ bool run_every_operation(Ops& ops, DType A) {
     finite = finite && result->is_finite();
   }
   return finite;
+}
+
+TEST(MakeOps, SaysWhatHindersADevice) {
+  ThreadPool pool(1);
+  EXPECT_EQ(&make_ops("cpu", pool)->device(), &host_device());
+  try {
+    EXPECT_NE(&make_ops("cuda", pool)->device(), &host_device());
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kBadConfig);
+    EXPECT_THAT(error.what(), testing::StartsWith("device cuda: "));
+  }
 }
 
 TEST(CpuOps, DescriptionNamesEveryKernel) {

@@ -1,5 +1,5 @@
-// The operations a Llama-family model needs, as one interface. CpuOps forwards to kernels/; another device
-// would be another implementation, chosen once at start-up.
+// The operations a Llama-family model needs, and the update of its weights, as one interface. CpuOps forwards
+// to kernels/; another device is another implementation, chosen once at start-up (ops/make_ops.h).
 //
 // Shape letters: T tokens, D hidden, H query heads, G key-value heads, E head size, F feed-forward, V
 // vocabulary, Q = (H + 2G) E the width of a fused query/key/value row, N and K sizes of a product. R rows of
@@ -23,6 +23,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/adamw/adamw.h"
 #include "kernels/attention/attention_shape.h"
 #include "kernels/cross_entropy/cross_entropy.h"
 #include "kernels/embedding/embedding.h"
@@ -182,6 +183,11 @@ class Ops {
                                             int64_t vocab_size, std::span<const int32_t> targets,
                                             ConstTensorView rows, float label_smoothing, float grad_scale,
                                             TensorView dlogits_RC) = 0;
+
+  // One update of consecutive elements (kernels/adamw/adamw.h): weights A, with BF16 ones the remainders of
+  // their masters (I16); gradient and moments F32.
+  virtual void adamw(TensorView weights, TensorView remainders, ConstTensorView gradient, TensorView exp_avg,
+                     TensorView exp_avg_sq, const AdamWScalars& scalars) = 0;
 };
 
 }  // namespace tessera

@@ -2,10 +2,10 @@
 
 namespace tessera {
 
-AdamWScalars AdamW::scalars(const OptimizerBlock& block, const OptimizerStep& step) const {
+AdamWScalars AdamW::scalars(bool weight_decay, const OptimizerStep& step) const {
   const AdamBetas betas = step.betas.value_or(AdamBetas{settings_.beta1, settings_.beta2});
   return adamw_scalars(step.learning_rate, betas.beta1, betas.beta2, settings_.epsilon,
-                       block.weight_decay ? settings_.weight_decay : 0, step.step, step.gradient_scale);
+                       weight_decay ? settings_.weight_decay : 0, step.step, step.gradient_scale);
 }
 
 void AdamW::update(const OptimizerBlock& block, const OptimizerStep& step, ThreadPool& pool) const {
@@ -14,9 +14,10 @@ void AdamW::update(const OptimizerBlock& block, const OptimizerStep& step, Threa
   const int64_t count = std::ssize(block.gradient);
   if (block.weights.dtype() == DType::kBF16) {
     adamw_bf16(block.weights.as<bf16>(), block.remainders, block.gradient.data(), m, v, count,
-               scalars(block, step), pool);
+               scalars(block.weight_decay, step), pool);
   } else {
-    adamw_f32(block.weights.as<float>(), block.gradient.data(), m, v, count, scalars(block, step), pool);
+    adamw_f32(block.weights.as<float>(), block.gradient.data(), m, v, count,
+              scalars(block.weight_decay, step), pool);
   }
 }
 
@@ -26,10 +27,10 @@ void AdamWHalf::update(const OptimizerBlock& block, const OptimizerStep& step, T
   const int64_t count = std::ssize(block.gradient);
   if (block.weights.dtype() == DType::kBF16) {
     adamw_bf16_half(block.weights.as<bf16>(), block.remainders, block.gradient.data(), moments, count,
-                    scalars(block, step), pool);
+                    scalars(block.weight_decay, step), pool);
   } else {
-    adamw_f32_half(block.weights.as<float>(), block.gradient.data(), moments, count, scalars(block, step),
-                   pool);
+    adamw_f32_half(block.weights.as<float>(), block.gradient.data(), moments, count,
+                   scalars(block.weight_decay, step), pool);
   }
 }
 
@@ -38,10 +39,10 @@ void AdamW8Bit::update(const OptimizerBlock& block, const OptimizerStep& step, T
   const int64_t count = std::ssize(block.gradient);
   if (block.weights.dtype() == DType::kBF16) {
     adamw_bf16_8bit(block.weights.as<bf16>(), block.remainders, block.gradient.data(), moments, count,
-                    scalars(block, step), pool);
+                    scalars(block.weight_decay, step), pool);
   } else {
-    adamw_f32_8bit(block.weights.as<float>(), block.gradient.data(), moments, count, scalars(block, step),
-                   pool);
+    adamw_f32_8bit(block.weights.as<float>(), block.gradient.data(), moments, count,
+                   scalars(block.weight_decay, step), pool);
   }
 }
 

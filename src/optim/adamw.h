@@ -13,10 +13,10 @@ class AdamW : public Optimizer {
   StateTensors state_tensors() const override { return kStateTensors; }
   void update(const OptimizerBlock& block, const OptimizerStep& step, ThreadPool& pool) const override;
 
-  static constexpr StateTensor kStateTensors[] = {{"exp_avg"}, {"exp_avg_sq"}};
+  // Of one update.
+  AdamWScalars scalars(bool weight_decay, const OptimizerStep& step) const;
 
- protected:
-  AdamWScalars scalars(const OptimizerBlock& block, const OptimizerStep& step) const;
+  static constexpr StateTensor kStateTensors[] = {{"exp_avg"}, {"exp_avg_sq"}};
 
  private:
   OptimizerSettings settings_;

@@ -49,7 +49,9 @@ std::string largest_items(MemoryPlan plan) {
 
 int64_t bytes_of_scope(const MemoryPlan& plan, MemoryScope scope) {
   int64_t total = 0;
-  for (const MemoryItem& item : plan.items) total += item.scope == scope ? item.size_bytes : 0;
+  for (const MemoryItem& item : plan.items) {
+    total += item.scope == scope && !item.on_device ? item.size_bytes : 0;
+  }
   return total;
 }
 
@@ -161,6 +163,12 @@ int64_t MemoryPlan::node_bytes() const {
   return local_world_size * private_bytes() + bytes_of_scope(*this, MemoryScope::kFirstRank) + shared_bytes();
 }
 
+int64_t MemoryPlan::device_bytes() const {
+  int64_t total = 0;
+  for (const MemoryItem& item : items) total += item.on_device ? item.size_bytes : 0;
+  return total;
+}
+
 int64_t MemoryPlan::bytes_on_node(const MemoryItem& item) const {
   return item.scope == MemoryScope::kRank ? item.size_bytes * local_world_size : item.size_bytes;
 }
@@ -168,7 +176,7 @@ int64_t MemoryPlan::bytes_on_node(const MemoryItem& item) const {
 NodeMemory MemoryPlan::step_memory() const {
   NodeMemory memory;
   for (const MemoryItem& item : items) {
-    if (item.use == MemoryUse::kSaving) continue;
+    if (item.use == MemoryUse::kSaving || item.on_device) continue;
     (item.scope == MemoryScope::kNode ? memory.shared_bytes : memory.private_bytes) += bytes_on_node(item);
   }
   return memory;
@@ -228,6 +236,29 @@ std::string parameters_text(int64_t num_parameters, int64_t num_frozen) {
          (num_frozen > 0 ? fmt::format(" in adapters of {}", format_count(num_frozen)) : "");
 }
 
+namespace {
+
+// A model on a device with memory of its own: weights, gradients and activations are there, and so is the
+// optimizer unless it works on the host, which then has copies of what it reads and writes.
+void move_to_device(const TrainableModel& model, const ZeroSettings& settings, MemoryPlan* plan) {
+  plan->device = model.device().name();
+  std::vector<MemoryItem> copies;
+  for (MemoryItem& item : plan->items) {
+    const bool is_copied = item.kind == MemoryKind::kWeights || item.kind == MemoryKind::kGradients;
+    if (is_copied && settings.optimizer_on_host) {
+      copies.push_back(item);
+      copies.back().name = "for the optimizer on the host";
+    }
+    item.on_device = is_copied || item.kind == MemoryKind::kActivations ||
+                     (item.kind == MemoryKind::kOptimizer && !settings.optimizer_on_host);
+  }
+  plan->items.insert(plan->items.end(), copies.begin(), copies.end());
+  // The card's first; each by kind.
+  std::ranges::stable_sort(plan->items, std::greater(), &MemoryItem::on_device);
+}
+
+}  // namespace
+
 MemoryPlan plan_memory(const TrainableModel& model, const MemoryRequest& request) {
   const ActivationBytes activations = model.activation_bytes(request.limits);
   MemoryPlan plan;
@@ -274,6 +305,7 @@ MemoryPlan plan_memory(const TrainableModel& model, const MemoryRequest& request
   add(MemoryKind::kProgram, kBaselineName, request.baseline_bytes);
   std::stable_sort(plan.items.begin(), plan.items.end(),
                    [](const MemoryItem& a, const MemoryItem& b) { return a.kind < b.kind; });
+  if (model.device().own_memory()) move_to_device(model, request.zero, &plan);
   return plan;
 }
 
@@ -285,7 +317,7 @@ int64_t snapshot_bytes(const TrainableModel& model, const MemoryRequest& request
       num_elements * (dtype_bytes(model.dtype()) + dtype_bytes(DType::kF32)) +
       largest_state_bytes(layout, request.zero.state_tensors, /*of_rail=*/false) +
       (has_gradient_feedback(layout, request.zero) ? state_bytes(kGradientFeedback.dtype, num_elements) : 0);
-  const int64_t room = (free_bytes - needed_bytes(model, request)) / request.local_world_size;
+  const int64_t room = (free_bytes - needed_host_bytes(model, request)) / request.local_world_size;
   return std::clamp<int64_t>(room / 2, 0, most);
 }
 
@@ -303,6 +335,11 @@ int64_t export_bytes(const ParameterLayout& layout, DType save_dtype, const Memo
 }
 
 int64_t needed_bytes(const TrainableModel& model, const MemoryRequest& request) {
+  return model.device().own_memory() ? plan_memory(model, request).device_bytes()
+                                     : needed_host_bytes(model, request);
+}
+
+int64_t needed_host_bytes(const TrainableModel& model, const MemoryRequest& request) {
   return plan_memory(model, request).node_bytes() - request.local_world_size * request.baseline_bytes;
 }
 
@@ -364,6 +401,7 @@ MemoryAlternative sharded(MemoryAlternative alternative) {
 // number of nodes would; "" if there is none, or none is needed.
 std::string node_advice(const TrainableModel& model, const MemoryRequest& request, int64_t free_bytes,
                         const std::vector<MemoryAlternative>& alternatives) {
+  if (model.device().own_memory()) return "";  // runs on one card
   std::vector<MemoryAlternative> candidates;
   // Updates in the backward pass of several ranks need more than this request says (clip_mode, for one);
   // weights beside adapters are on the disk of one rank alone.
@@ -390,7 +428,10 @@ std::string memory_advice(const TrainableModel& model, const MemoryRequest& requ
     return needed_bytes(model, alternative.request) <= free_bytes;
   });
   if (fitting == alternatives.end() && nodes.empty()) {
-    return "no setting and no number of nodes makes it fit: use a smaller model or machines with more memory";
+    return model.device().own_memory()
+               ? "no setting makes it fit: use a smaller model or a card with more memory"
+               : "no setting and no number of nodes makes it fit: use a smaller model or machines with more "
+                 "memory";
   }
   if (fitting == alternatives.end()) {
     return fmt::format("no setting makes it fit on {}; {}",
@@ -411,8 +452,11 @@ std::string memory_refusal(const TrainableModel& model, const MemoryRequest& req
   const std::string advice = memory_advice(model, request, free_bytes, alternatives);
   return fmt::format(
       "the run does not fit in memory: it takes {} more{}, {} are free; the largest items are {}; {}",
-      format_bytes(needed), single ? "" : " on every node", format_bytes(free_bytes),
-      largest_items(plan_memory(model, request)), advice);
+      format_bytes(needed),
+      model.device().own_memory() ? fmt::format(" of {}", model.device().name())
+      : single                    ? ""
+                                  : " on every node",
+      format_bytes(free_bytes), largest_items(plan_memory(model, request)), advice);
 }
 
 void check_memory_fits(const TrainableModel& model, const MemoryRequest& request, int64_t free_bytes,

@@ -27,6 +27,7 @@ struct NodeMemory {
 // the system rounds each large allocation up to pages of 2 MiB at most.
 struct MemoryPlan {
   std::vector<MemoryItem> items;  // by kind, in the order of kMemoryKinds
+  std::string device;             // that of the model, if it has memory of its own
   int num_nodes = 1;
   int local_world_size = 1;
 
@@ -37,6 +38,7 @@ struct MemoryPlan {
   int64_t private_bytes() const;  // of a rank other than the first
   int64_t shared_bytes() const;   // of one node
   int64_t bytes_on_node(const MemoryItem& item) const;
+  int64_t device_bytes() const;    // everything else is the host's
   NodeMemory step_memory() const;  // without what only writing the weights touches
 };
 
@@ -87,8 +89,11 @@ int64_t export_bytes(const ParameterLayout& layout, DType save_dtype, const Memo
 // on it: add it to the request once everything else is decided.
 int64_t snapshot_bytes(const TrainableModel& model, const MemoryRequest& request, int64_t free_bytes);
 
-// Per node, beyond the baseline of its ranks, which is already resident.
+// Per node, beyond the baseline of its ranks, which is already resident; if the model's device has memory of
+// its own, of that.
 int64_t needed_bytes(const TrainableModel& model, const MemoryRequest& request);
+// Of the host in any case.
+int64_t needed_host_bytes(const TrainableModel& model, const MemoryRequest& request);
 
 // A change of settings and the resulting request.
 struct MemoryAlternative {
@@ -137,6 +142,7 @@ struct MeasuredMemory : NodeMemory {
   // Sum of the ranks' peak resident sets up to the end of reading the weights: an upper bound for the node,
   // since each rank counts the shared memory it has touched.
   int64_t loading_peak_bytes = 0;
+  int64_t device_bytes = 0;  // of the model's device, if it has memory of its own
 };
 
 // Lines of text that compare the measurement with step_memory().

@@ -62,14 +62,25 @@ std::string table_text(const std::vector<TableLine>& lines, int num_nodes, int l
 std::string memory_table(const MemoryPlan& plan, int64_t free_bytes) {
   const bool many = plan.num_nodes * plan.local_world_size > 1;
   std::vector<TableLine> lines;
-  for (const MemoryItem& item : plan.items) {
-    const std::string_view kind = memory_kind_name(item.kind);
-    const bool repeated =
-        !lines.empty() &&
-        std::any_of(lines.begin(), lines.end(), [&](const TableLine& line) { return line.kind == kind; });
-    lines.push_back({repeated ? "" : std::string(kind), item.name + scope_text(item.scope, plan),
-                     plan.bytes_on_node(item)});
+  const auto add_items = [&](bool on_device) {
+    std::string_view last_kind;
+    for (const MemoryItem& item : plan.items) {
+      if (item.on_device != on_device) continue;
+      const std::string_view kind = memory_kind_name(item.kind);
+      lines.push_back({kind == last_kind ? "" : std::string(kind), item.name + scope_text(item.scope, plan),
+                       plan.bytes_on_node(item)});
+      last_kind = kind;
+    }
+  };
+  if (!plan.device.empty()) {
+    add_items(/*on_device=*/true);
+    lines.push_back({"total", plan.device, plan.device_bytes()});
+    lines.push_back({"free", plan.device, free_bytes, true});
+    add_items(/*on_device=*/false);
+    lines.push_back({"total", "host", plan.node_bytes()});
+    return table_text(lines, plan.num_nodes, plan.local_world_size);
   }
+  add_items(/*on_device=*/false);
   lines.push_back({"total", "", plan.node_bytes()});
   lines.push_back({"free", many ? "on this node" : "for this process", free_bytes, true});
   return table_text(lines, plan.num_nodes, plan.local_world_size);
@@ -85,7 +96,8 @@ std::string measured_table(const MemoryPlan& plan, const MeasuredMemory& measure
     text += line("private, all ranks", predicted.private_bytes, measured.private_bytes);
     text += line("shared", predicted.shared_bytes, measured.shared_bytes);
   }
-  return text + line("a node", predicted.node_bytes(), measured.node_bytes());
+  if (!plan.device.empty()) text += line("card", plan.device_bytes(), measured.device_bytes);
+  return text + line(plan.device.empty() ? "a node" : "host", predicted.node_bytes(), measured.node_bytes());
 }
 
 nlohmann::ordered_json memory_items_json(const MemoryPlan& plan) {
@@ -96,6 +108,7 @@ nlohmann::ordered_json memory_items_json(const MemoryPlan& plan) {
                      {"scope", memory_scope_name(item.scope)},
                      {"use", memory_use_name(item.use)},
                      {"bytes", item.size_bytes}});
+    if (item.on_device) items.back()["on_device"] = true;
   }
   return items;
 }
@@ -103,19 +116,24 @@ nlohmann::ordered_json memory_items_json(const MemoryPlan& plan) {
 std::string memory_json(const MemoryPlan& plan, const MeasuredMemory& measured) {
   using Json = nlohmann::ordered_json;
   const NodeMemory step = plan.step_memory();
-  const Json out = {{"num_nodes", plan.num_nodes},
-                    {"local_world_size", plan.local_world_size},
-                    {"predicted",
-                     {{"node_bytes", step.node_bytes()},
-                      {"private_bytes", step.private_bytes},
-                      {"shared_bytes", step.shared_bytes},
-                      {"saving_bytes", plan.node_bytes() - step.node_bytes()},
-                      {"items", memory_items_json(plan)}}},
-                    {"measured",
-                     {{"node_bytes", measured.node_bytes()},
-                      {"private_bytes", measured.private_bytes},
-                      {"shared_bytes", measured.shared_bytes},
-                      {"loading_peak_bytes", measured.loading_peak_bytes}}}};
+  Json out = {{"num_nodes", plan.num_nodes},
+              {"local_world_size", plan.local_world_size},
+              {"predicted",
+               {{"node_bytes", step.node_bytes()},
+                {"private_bytes", step.private_bytes},
+                {"shared_bytes", step.shared_bytes},
+                {"saving_bytes", plan.node_bytes() - step.node_bytes()},
+                {"items", memory_items_json(plan)}}},
+              {"measured",
+               {{"node_bytes", measured.node_bytes()},
+                {"private_bytes", measured.private_bytes},
+                {"shared_bytes", measured.shared_bytes},
+                {"loading_peak_bytes", measured.loading_peak_bytes}}}};
+  if (!plan.device.empty()) {
+    out["device"] = plan.device;
+    out["predicted"]["device_bytes"] = plan.device_bytes();
+    out["measured"]["device_bytes"] = measured.device_bytes;
+  }
   return out.dump(2) + "\n";
 }
 

@@ -7,6 +7,7 @@
 #include "arguments/optimizer_arguments.h"
 #include "arguments/zero_arguments.h"
 #include "base/divide_up.h"
+#include "base/text.h"
 #include "kernels/quantized_weight/quantized_weight.h"
 #include "plan/passes.h"
 
@@ -114,7 +115,9 @@ MemoryRequest RunPlanner::make_request(const MachineFacts& machine) const {
 }
 
 bool RunPlanner::fits(const MemoryRequest& request, const MachineFacts& machine) const {
-  return machine.on_all_ranks(needed_bytes(model_, request) <= machine.free_bytes);
+  return machine.on_all_ranks(
+      needed_bytes(model_, request) <= machine.free_bytes &&
+      (!model_.device().own_memory() || needed_host_bytes(model_, request) <= machine.host_free_bytes));
 }
 
 void RunPlanner::choose_packing(const MachineFacts& machine, MemoryRequest* request) const {
@@ -178,7 +181,8 @@ MemoryRequest RunPlanner::choose_memory(const MachineFacts& machine, GatherSched
 void RunPlanner::fill_memory(const MemoryRequest& chosen, const MachineFacts& machine, RunPlan* plan) const {
   MemoryRequest request = chosen;
   if (args_.saves_in_background()) {
-    request.snapshot_bytes = snapshot_bytes(model_, request, machine.free_bytes);
+    request.snapshot_bytes = snapshot_bytes(
+        model_, request, model_.device().own_memory() ? machine.host_free_bytes : machine.free_bytes);
   }
   MemoryRequest without = chosen;
   without.limits.gradient_checkpointing = false;
@@ -210,6 +214,13 @@ void RunPlanner::check_fits(const MemoryRequest& request, const MachineFacts& ma
 }
 
 std::string RunPlanner::refusal(const MemoryRequest& request, const MachineFacts& machine) const {
+  const int64_t of_host = needed_host_bytes(model_, request);
+  if (model_.device().own_memory() && of_host > machine.host_free_bytes) {
+    return fmt::format(
+        "the run does not fit in the host's memory: it takes {} more, {} are free; with "
+        "offload_optimizer_device none the optimizer is on the card",
+        format_bytes(of_host), format_bytes(machine.host_free_bytes));
+  }
   return memory_refusal(model_, request, machine.free_bytes, alternatives(request, machine));
 }
 

@@ -27,7 +27,8 @@ struct MachineFacts {
   int num_nodes = 1;
   int local_world_size = 1;
   int64_t num_threads = 1;          // of a rank
-  int64_t free_bytes = 0;           // of a node, beyond the baseline of its ranks
+  int64_t free_bytes = 0;           // of a node, beyond the baseline of its ranks; or of the model's device
+  int64_t host_free_bytes = 0;      // of a node, if free_bytes is of the model's device
   int64_t baseline_bytes = 0;       // of a rank, resident before the model is allocated
   bool first_rank_exports = false;  // the nodes share no folder
   bool has_disk = true;             // for state and weights that leave memory

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -31,6 +32,14 @@ class Device {
   virtual void copy_to_host(const std::byte* from, std::span<std::byte> to) = 0;
   // Waits for everything asked so far.
   virtual void synchronize() = 0;
+
+  // Of a device with memory besides the host's: what is free, and what this process has taken of it, in
+  // bytes.
+  struct OwnMemory {
+    int64_t free_bytes = 0;
+    int64_t used_bytes = 0;
+  };
+  virtual std::optional<OwnMemory> own_memory() const { return std::nullopt; }
 };
 
 // The memory of this process. Allocates a PageBuffer.

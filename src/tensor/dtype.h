@@ -54,6 +54,10 @@ struct DTypeOf<int64_t> {
   static constexpr DType value = DType::kI64;
 };
 template <>
+struct DTypeOf<int16_t> {
+  static constexpr DType value = DType::kI16;
+};
+template <>
 struct DTypeOf<uint16_t> {
   static constexpr DType value = DType::kU16;
 };

@@ -28,6 +28,7 @@ class GoldenTraining : public testing::TestWithParam<std::string> {
     args.cache_dir = folder_ / "cache";
     args.output_dir = folder_ / "out";
     args.dtype = dtype;
+    args.device = test_device();
     args.save_dtype = "float32";
     args.shuffle = false;
     args.learning_rate = parameters.at("learning_rate");

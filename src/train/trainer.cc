@@ -20,7 +20,8 @@ namespace {
 
 // Measures the memory of rank 0's node once a step has touched everything that steps need. Collective;
 // nullopt if the system does not provide the figures.
-std::optional<MeasuredMemory> measure_memory(Communicator& comm, int64_t loading_peak_bytes) {
+std::optional<MeasuredMemory> measure_memory(Communicator& comm, const Device& device,
+                                             int64_t loading_peak_bytes) {
   struct RankMemory {
     bool is_known;
     int64_t private_bytes, shared_bytes, loading_peak_bytes;
@@ -38,6 +39,7 @@ std::optional<MeasuredMemory> measure_memory(Communicator& comm, int64_t loading
     measured.shared_bytes += memory.shared_bytes;
     measured.loading_peak_bytes += memory.loading_peak_bytes;
   }
+  if (const auto memory = device.own_memory()) measured.device_bytes = memory->used_bytes;
   return is_known ? std::optional(measured) : std::nullopt;
 }
 
@@ -135,7 +137,7 @@ TrainSummary Trainer::run(const std::function<int()>& stop_signal) {
     account(*metrics);
     if (totals_.num_steps() == 1) {
       const NetworkMeterPause pause(network_meter_);
-      const auto measured = measure_memory(setup_.comm, setup_.loading_peak_bytes);
+      const auto measured = measure_memory(setup_.comm, setup_.model->device(), setup_.loading_peak_bytes);
       if (measured) setup_.observers.on_memory(setup_.plan.memory, *measured);
     }
     const StepActions due = setup_.actions->after(progress_.step);

@@ -11,7 +11,7 @@
 #include "arguments/arguments.h"
 #include "base/log.h"
 #include "comm/communicator.h"
-#include "ops/cpu_ops.h"
+#include "ops/make_ops.h"
 #include "platform/thread_pool.h"
 #include "train/evaluation/best_model.h"
 #include "train/guards/step_guard.h"
@@ -36,10 +36,10 @@ class Trainer {
  public:
   // Opens model and dataset, plans the run, checks its memory, allocates, and loads the weights or the state
   // that the run resumes from. `args` must be resolved (resolve_training_arguments); pool, observer and comm
-  // must outlive this. Writes nothing to output_dir yet, except, with several nodes, a file that it removes
-  // again.
+  // must outlive this. The operations are those of args.device, unless make_ops is given. Writes nothing to
+  // output_dir yet, except, with several nodes, a file that it removes again.
   Trainer(const TrainingArguments& args, ThreadPool& pool, TrainObserver& observer,
-          Communicator& comm = single_process(), const OpsFactory& make_ops = make_cpu_ops);
+          Communicator& comm = single_process(), const OpsFactory& make_ops = {});
 
   const RunPlan& plan() const { return setup_.plan; }
 

@@ -37,6 +37,7 @@ struct MemoryItem {
   std::string name;        // within its kind: "exp_avg, exp_avg_sq"
   int64_t size_bytes = 0;  // per rank or per node
   MemoryUse use = MemoryUse::kStep;
+  bool on_device = false;  // in the memory of the model's device, which is not the host's
 };
 
 }  // namespace tessera

@@ -80,6 +80,7 @@ struct ZeroSettings {
   StateTensors state_tensors = {};            // of the optimizer
   int64_t update_workspace_bytes = 0;         // of the optimizer, for the largest parameter
   bool optimizer_in_backward = false;         // groups are updated in the backward pass
+  bool optimizer_on_host = false;             // with the model on another device
   bool computes_twice = false;                // a step's pass, first for the gradient norm alone
   // On one rank, with optimizer_in_backward: the weights of decoder layers are in a file in this folder.
   std::optional<StateFileSettings> weight_folder = {};

@@ -23,8 +23,10 @@ DeviceBuffer IsolatedDevice::allocate(int64_t size_bytes) {
   const auto size = static_cast<size_t>(size_bytes);
   void* const mapped = mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   TESSERA_CHECK(mapped != MAP_FAILED, "{} bytes", size);
+  const std::lock_guard lock(mutex_);
   blocks_.emplace_back(static_cast<std::byte*>(mapped), size);
   const auto release = [this, size](std::byte* data) {
+    const std::lock_guard release_lock(mutex_);
     std::erase_if(blocks_, [data](std::span<std::byte> block) { return block.data() == data; });
     munmap(data, size);
   };
@@ -40,12 +42,14 @@ void IsolatedDevice::copy_to_host(const std::byte* from, std::span<std::byte> to
 }
 
 bool IsolatedDevice::owns(const std::byte* address) const {
+  const std::lock_guard lock(mutex_);
   return std::any_of(blocks_.begin(), blocks_.end(), [address](std::span<const std::byte> block) {
     return address >= block.data() && address < block.data() + block.size();
   });
 }
 
 void IsolatedDevice::run(FunctionRef<void()> work) {
+  const std::lock_guard lock(mutex_);
   protect_all(PROT_READ | PROT_WRITE);
   work();
   protect_all(PROT_NONE);

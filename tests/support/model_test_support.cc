@@ -1,6 +1,7 @@
 #include "support/model_test_support.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "base/rng.h"
 
@@ -101,38 +102,50 @@ std::vector<float> random_weights(const ParameterLayout& layout, float scale, ui
   return flat;
 }
 
+std::string test_device() {
+  const char* const name = std::getenv("TESSERA_TEST_DEVICE");
+  return name == nullptr ? "cpu" : name;
+}
+
 TestModel::TestModel(const ModelConfig& config, DType dtype, const std::vector<float>& weights,
                      int64_t num_threads)
     : pool_(num_threads),
-      ops_(make_cpu_ops(pool_)),
+      ops_(make_ops(test_device(), pool_)),
       model_(config, dtype, *ops_),
-      gradients_(weights.size(), 0.0f) {
-  const auto size = static_cast<int64_t>(weights.size());
-  TensorView view;
-  if (dtype == DType::kF32) {
-    weights_f32_ = weights;
-    view = TensorView(weights_f32_.data(), dtype, {size});
-  } else {
-    for (const float weight : weights) weights_bf16_.push_back(to_bf16(weight));
-    view = TensorView(weights_bf16_.data(), dtype, {size});
-  }
-  model_.bind_parameters(view, TensorView(gradients_.data(), DType::kF32, {size}));
+      weights_(model_.device().allocate(std::ssize(weights) * dtype_bytes(dtype))),
+      gradients_(model_.device().allocate(std::ssize(weights) * dtype_bytes(DType::kF32))),
+      gradients_on_host_(weights.size()) {
+  const Shape shape = {std::ssize(weights)};
+  model_.bind_parameters(weights_.view(dtype, shape), gradients_.view(DType::kF32, shape));
+  set_weights(weights);
 }
 
-void TestModel::fill_gradients(float value) { std::fill(gradients_.begin(), gradients_.end(), value); }
+void TestModel::fill_gradients(float value) {
+  std::fill(gradients_on_host_.begin(), gradients_on_host_.end(), value);
+  const Shape shape = {std::ssize(gradients_on_host_)};
+  copy(ConstTensorView(gradients_on_host_.data(), DType::kF32, shape), gradients_.view(DType::kF32, shape));
+}
+
+const std::vector<float>& TestModel::gradients() const {
+  const Shape shape = {std::ssize(gradients_on_host_)};
+  copy(gradients_.view(DType::kF32, shape), TensorView(gradients_on_host_.data(), DType::kF32, shape));
+  return gradients_on_host_;
+}
 
 void TestModel::set_weights(const std::vector<float>& weights) {
-  if (weights_bf16_.empty()) {
-    std::copy(weights.begin(), weights.end(), weights_f32_.begin());
-  } else {
-    std::transform(weights.begin(), weights.end(), weights_bf16_.begin(), [](float w) { return to_bf16(w); });
-  }
+  const TensorView to = weights_.view(model_.dtype(), {std::ssize(weights)});
+  if (to.dtype() == DType::kF32) return copy(ConstTensorView(weights.data(), to.dtype(), to.shape()), to);
+  std::vector<bf16> rounded(weights.size());
+  std::transform(weights.begin(), weights.end(), rounded.begin(), [](float w) { return to_bf16(w); });
+  copy(ConstTensorView(rounded.data(), to.dtype(), to.shape()), to);
 }
 
 std::vector<float> TestModel::logits(const PackedBatch& batch) {
-  const int64_t vocab_size = model_.config().vocab_size;
-  std::vector<float> values(static_cast<size_t>(batch.num_tokens() * vocab_size));
-  model_.forward_logits(batch, TensorView(values.data(), DType::kF32, {batch.num_tokens(), vocab_size}));
+  const Shape shape = {batch.num_tokens(), model_.config().vocab_size};
+  const DeviceBuffer logits = model_.device().allocate(shape.num_elements() * dtype_bytes(DType::kF32));
+  model_.forward_logits(batch, logits.view(DType::kF32, shape));
+  std::vector<float> values(static_cast<size_t>(shape.num_elements()));
+  copy(logits.view(DType::kF32, shape), TensorView(values.data(), DType::kF32, shape));
   return values;
 }
 

@@ -9,9 +9,13 @@
 #include "model/families.h"
 #include "model/llama/llama_model.h"
 #include "ops/cpu_ops.h"
+#include "ops/make_ops.h"
 #include "platform/thread_pool.h"
 
 namespace tessera {
+
+// What the environment variable TESSERA_TEST_DEVICE names: the device of a TestModel. "cpu" without it.
+std::string test_device();
 
 // A row of tokens and their unshifted labels, as in a data set.
 struct TokenRow {
@@ -46,7 +50,7 @@ ModelFlops model_flops(const ModelConfig& config, std::span<const int32_t> cu_se
 // Non-trivial weights: norms around one, biases around zero, matrices with standard deviation `scale`.
 std::vector<float> random_weights(const ParameterLayout& layout, float scale, uint64_t seed);
 
-// A model with its own threads and bound weights and gradients.
+// A model with its own threads and bound weights and gradients, on test_device().
 class TestModel {
  public:
   TestModel(const ModelConfig& config, DType dtype, const std::vector<float>& weights,
@@ -56,7 +60,7 @@ class TestModel {
   void fill_gradients(float value);
   // Writes to the bound memory.
   void set_weights(const std::vector<float>& weights);
-  const std::vector<float>& gradients() const { return gradients_; }
+  const std::vector<float>& gradients() const;
   // All logits of a batch, [T, V].
   std::vector<float> logits(const PackedBatch& batch);
 
@@ -64,9 +68,9 @@ class TestModel {
   ThreadPool pool_;
   std::unique_ptr<Ops> ops_;
   LlamaModel model_;
-  std::vector<float> weights_f32_;
-  std::vector<bf16> weights_bf16_;
-  std::vector<float> gradients_;
+  DeviceBuffer weights_;
+  DeviceBuffer gradients_;
+  mutable std::vector<float> gradients_on_host_;
 };
 
 // Over a flat array, excluding alignment gaps.

@@ -4,8 +4,12 @@
 
 namespace tessera {
 
-JobPeak::JobPeak(bool measures, ThreadPool& pool, DType dtype, Communicator& comm) : comm_(comm) {
-  if (measures) peak_.emplace(pool, dtype);
+JobPeak::JobPeak(bool measures, Ops& ops, ThreadPool& pool, DType dtype, Communicator& comm) : comm_(comm) {
+  if (measures && ops.device().own_memory()) {
+    peak_.emplace(ops, dtype);
+  } else if (measures) {
+    peak_.emplace(pool, dtype);
+  }
   const bool has_peak = peak_ && peak_->best();
   // 0 stands for none.
   for (const double tflops : comm.all_gather(has_peak ? peak_->best_tflops() : 0.0, {"arithmetic peak"})) {

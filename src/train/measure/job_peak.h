@@ -16,7 +16,7 @@ class JobPeak {
  public:
   // Collective: all ranks measure at the same time, each on its own processors. `measures` is false where
   // measure_peak is; without a peak of every rank there is none. `comm` and `pool` must outlive this.
-  JobPeak(bool measures, ThreadPool& pool, DType dtype, Communicator& comm);
+  JobPeak(bool measures, Ops& ops, ThreadPool& pool, DType dtype, Communicator& comm);
 
   // What the ranks reached together at the start, in the fastest instruction set of this one.
   const std::optional<ComputePeak>& at_start() const { return at_start_; }

@@ -13,6 +13,11 @@ namespace tessera {
 FrozenWeights::FrozenWeights(TrainableModel& model, Communicator& comm, ThreadPool& pool,
                              const ZeroSettings& settings)
     : model_(&model), comm_(&comm), pool_(&pool) {
+  if (model.device().own_memory()) {
+    on_device_ = model.device().allocate(model.frozen_bytes());
+    model.bind_frozen(on_device_.view(DType::kU8, {model.frozen_bytes()}));
+    return;
+  }
   LayerPlaces places = frozen_places(model, settings);
   weights_ = comm.node().allocate("frozen weights", places.memory_bytes);
   comm.node().prefault(weights_, pool);
@@ -139,12 +144,35 @@ void FrozenWeights::load_into_file(Reader reader) {
   for (int64_t group = 0; group < std::ssize(layout.groups()); ++group) {
     std::byte* const to = file_->overwrite(group);
     // Nothing of the layer that was here before stays in a gap.
-    std::fill_n(to, model_->frozen_begin(group + 1) - model_->frozen_begin(group), std::byte{0});
+    std::fill_n(to, group_bytes(group), std::byte{0});
     for (; next != layout.parameters().end() && next->group == group; ++next)
       reader.read_parameter(*next, to);
     file_->updated(group);
   }
   file_->finish_updates();
+}
+
+// Group by group through the host's memory.
+void FrozenWeights::load_to_device(Reader reader) {
+  const ParameterLayout& layout = model_->weight_layout();
+  int64_t largest = 0;
+  for (int64_t group = 0; group < std::ssize(layout.groups()); ++group) {
+    largest = std::max(largest, group_bytes(group));
+  }
+  for (const Parameter& parameter : layout.parameters()) {
+    reader.done.bytes_total += file_bytes(reader.file, parameter);
+  }
+  PageBuffer memory(largest);
+  auto next = layout.parameters().begin();
+  for (int64_t group = 0; group < std::ssize(layout.groups()); ++group) {
+    std::fill_n(memory.data(), group_bytes(group), std::byte{0});
+    for (; next != layout.parameters().end() && next->group == group; ++next) {
+      reader.read_parameter(*next, memory.data());
+    }
+    const int64_t begin = model_->frozen_begin(group), end = model_->frozen_begin(group + 1);
+    copy(ConstTensorView(memory.data(), DType::kU8, {end - begin}),
+         on_device_.view(DType::kU8, {model_->frozen_bytes()}).rows(begin, end));
+  }
 }
 
 void FrozenWeights::load(const SafetensorsModel& file,
@@ -155,6 +183,7 @@ void FrozenWeights::load(const SafetensorsModel& file,
   const ElementRange share = {share_begin(node.index()), share_begin(node.index() + 1)};
   Reader reader = {file, *model_, *pool_, progress};
   if (file_) return load_into_file(reader);
+  if (on_device_.size_bytes() > 0) return load_to_device(reader);
   if (model_->config().base_quantization == Quantization::kNone) {
     reader.read_elements(share, weights_.data() + share.begin * dtype_bytes(model_->dtype()));
   } else {

@@ -38,6 +38,10 @@ class FrozenWeights : private ParameterAccess {
   struct Reader;
 
   void load_into_file(Reader reader);
+  void load_to_device(Reader reader);
+  int64_t group_bytes(int64_t group) const {
+    return model_->frozen_begin(group + 1) - model_->frozen_begin(group);
+  }
 
   std::byte* open_weights(int64_t group, WeightUse use) override;
   void close_weights(int64_t /*group*/) override {}
@@ -51,6 +55,7 @@ class FrozenWeights : private ParameterAccess {
   TrainableModel* model_;
   Communicator* comm_;
   ThreadPool* pool_;
+  DeviceBuffer on_device_;  // all of them, if the model's device has memory of its own
   SharedSegment weights_;
   std::optional<LayerFile> file_;  // of layers; weights_ then has their places
   SharedSegment packed_;

@@ -13,6 +13,7 @@
 #include "kernels/adamw/adamw.h"
 #include "plan/memory_plan.h"
 #include "train/guards/not_finite.h"
+#include "train/parameters/device_parameters.h"
 #include "train/parameters/streamed_parameters.h"
 #include "train/parameters/whole_parameters.h"
 
@@ -479,6 +480,8 @@ void ShardedParameters::export_masters(const std::function<void(const WeightSour
 std::unique_ptr<ParameterState> make_parameter_state(TrainableModel& model, const ZeroSettings& settings,
                                                      std::unique_ptr<const Optimizer> optimizer,
                                                      bool decay_all, Communicator& comm, ThreadPool& pool) {
+  if (model.device().own_memory() && !settings.optimizer_on_host)
+    return std::make_unique<DeviceParameters>(model, std::move(optimizer), decay_all, pool);
   if (comm.world().is_single() && settings.optimizer_in_backward)
     return std::make_unique<StreamedParameters>(model, settings, std::move(optimizer), decay_all, pool,
                                                 state_file(settings, 0));

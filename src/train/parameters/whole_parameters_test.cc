@@ -1,4 +1,5 @@
-// Parameters on a device whose memory the host cannot reach train as those on the host.
+// Parameters on a device whose memory the host cannot reach train as those on the host, updated there or by
+// the host.
 #include "train/parameters/whole_parameters.h"
 
 #include <gtest/gtest.h>
@@ -9,19 +10,21 @@
 #include "support/isolated_device.h"
 #include "support/model_test_support.h"
 #include "support/momentum_sgd.h"
+#include "train/parameters/device_parameters.h"
 
 namespace tessera {
 namespace {
 
 // Masters and state after three steps from the same start, and a resumed fourth.
-std::vector<std::vector<float>> train(Ops& ops, ThreadPool& pool,
+template <typename Parameters>
+std::vector<std::vector<float>> train(Ops& ops, ThreadPool& pool, DType dtype,
                                       const std::function<std::unique_ptr<Optimizer>()>& make) {
   const ModelConfig config = tiny_config();
   const PackedBatch batch = pack(random_rows({9, 5}, config.vocab_size, 3));
   std::vector<std::vector<float>> values;
   for (const bool is_resumed : {false, true}) {
-    LlamaModel model(config, DType::kBF16, ops);
-    WholeParameters parameters(model, make(), /*decay_all=*/false, pool);
+    LlamaModel model(config, dtype, ops);
+    Parameters parameters(model, make(), /*decay_all=*/false, pool);
     model.reserve(limits_of(batch));
     const auto num_elements = static_cast<size_t>(model.layout().num_elements());
     if (values.empty()) values = {random_weights(model.layout(), 0.3f, 11), std::vector<float>(num_elements)};
@@ -41,20 +44,39 @@ std::vector<std::vector<float>> train(Ops& ops, ThreadPool& pool,
   return values;
 }
 
+void expect_finite(const std::vector<std::vector<float>>& all) {
+  for (const std::vector<float>& values : all) {
+    for (const float value : values) ASSERT_TRUE(std::isfinite(value));
+  }
+}
+
+std::unique_ptr<Optimizer> make_adamw() {
+  return std::make_unique<AdamW>(OptimizerSettings{.weight_decay = 0.1});
+}
+
 TEST(WholeParameters, TrainOnAnotherDeviceAsOnTheHost) {
   const std::function<std::unique_ptr<Optimizer>()> optimizers[] = {
-      [] { return std::make_unique<AdamW>(OptimizerSettings{.weight_decay = 0.1}); },
-      [] { return std::make_unique<MomentumSgd>(); }};
+      make_adamw, [] { return std::make_unique<MomentumSgd>(); }};
   for (const auto& make : optimizers) {
     ThreadPool pool(2);
     const std::unique_ptr<Ops> here = make_cpu_ops(pool);
     IsolatedDevice device;
     IsolatedOps there(*here, device);
-    const auto expected = train(*here, pool, make);
-    EXPECT_TRUE(expected == train(there, pool, make));
-    for (const std::vector<float>& values : expected) {
-      for (const float value : values) ASSERT_TRUE(std::isfinite(value));
-    }
+    const auto expected = train<WholeParameters>(*here, pool, DType::kBF16, make);
+    EXPECT_TRUE(expected == train<WholeParameters>(there, pool, DType::kBF16, make));
+    expect_finite(expected);
+  }
+}
+
+TEST(DeviceParameters, AreUpdatedByTheDeviceAsByTheHost) {
+  for (const DType dtype : {DType::kBF16, DType::kF32}) {
+    ThreadPool pool(2);
+    const std::unique_ptr<Ops> here = make_cpu_ops(pool);
+    IsolatedDevice device;
+    IsolatedOps there(*here, device);
+    const auto expected = train<WholeParameters>(*here, pool, dtype, make_adamw);
+    EXPECT_TRUE(expected == train<DeviceParameters>(there, pool, dtype, make_adamw));
+    expect_finite(expected);
   }
 }
 

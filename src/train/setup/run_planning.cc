@@ -1,6 +1,7 @@
 #include "train/setup/run_planning.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "arguments/offload_arguments.h"
 #include "arguments/optimizer_arguments.h"
@@ -124,6 +125,9 @@ MachineFacts machine_facts(const RunSetup& setup) {
   if (setup.args.fit && !setup.args.fit_memory.empty()) {
     machine.free_bytes = std::min(machine.free_bytes, *parse_bytes(setup.args.fit_memory) -
                                                           machine.local_world_size * machine.baseline_bytes);
+  }
+  if (const auto memory = setup.model->device().own_memory()) {
+    machine.host_free_bytes = std::exchange(machine.free_bytes, memory->free_bytes);
   }
   return machine;
 }

@@ -43,7 +43,7 @@ std::string job_name(const World& world, const std::string& output_dir) {
 }  // namespace
 
 RunSetup::RunSetup(const TrainingArguments& arguments, ThreadPool& thread_pool, TrainObserver& observer,
-                   Communicator& communicator, const OpsFactory& make_ops)
+                   Communicator& communicator, const OpsFactory& make)
     : args(arguments), pool(thread_pool), comm(communicator) {
   if (is_root() || observer.is_for_every_rank()) observers.add(observer);
   record.arguments = Json::parse(training_arguments_json(args));  // what follows may fill them in
@@ -57,7 +57,7 @@ RunSetup::RunSetup(const TrainingArguments& arguments, ThreadPool& thread_pool, 
   }
   const PatientScope patience(comm);
   output_is_shared = check_output_is_shared(args, comm);
-  open_model(make_ops);
+  open_model(make);
   // The state of another optimizer is of no use.
   if (args.peer_snapshot_steps > 0) {
     snapshots.emplace(comm, pool, job_name(world(), args.output_dir) + '\n' + args.optim);
@@ -69,20 +69,20 @@ RunSetup::RunSetup(const TrainingArguments& arguments, ThreadPool& thread_pool, 
   load_run(*this);
 }
 
-void RunSetup::open_model(const OpsFactory& make_ops) {
+void RunSetup::open_model(const OpsFactory& make) {
   check_is_model_folder(args.model);
   ModelConfig config = read_model_config(args.model);
   config.lora = lora_config_of(args);
   config.base_quantization = base_quantization_of(args);
   model_file = SafetensorsModel::open(args.model);
-  ops = make_ops(pool);
+  ops = make ? make(pool) : make_ops(args.device, pool);
   clocked_ops.emplace(*ops);
   model = make_model(config, args.training_dtype(), *clocked_ops);
   plan.num_parameters = model->layout().num_parameters();
   plan.num_frozen = frozen_parameters(*model);
   plan.operations = ops->description();
   plan.num_threads = pool.num_threads();
-  peak.emplace(args.measure_peak, pool, model->dtype(), comm);
+  peak.emplace(args.measure_peak, *ops, pool, model->dtype(), comm);
   plan.peak = peak->at_start();
 }
 

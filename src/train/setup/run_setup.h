@@ -12,7 +12,7 @@
 #include "io/disk_rate.h"
 #include "model/trainable_model.h"
 #include "ops/clocked_ops.h"
-#include "ops/cpu_ops.h"
+#include "ops/make_ops.h"
 #include "optim/schedule.h"
 #include "plan/run_planner.h"
 #include "platform/thread_pool.h"
@@ -33,7 +33,7 @@ struct RunSetup {
   // Collective, in this order: opens model and data, plans (run_planning.h), loads (run_loading.h).
   // Parameters as the Trainer's.
   RunSetup(const TrainingArguments& arguments, ThreadPool& thread_pool, TrainObserver& observer,
-           Communicator& communicator, const OpsFactory& make_ops);
+           Communicator& communicator, const OpsFactory& make);
   RunSetup(const RunSetup&) = delete;
   RunSetup& operator=(const RunSetup&) = delete;
 
@@ -71,7 +71,7 @@ struct RunSetup {
   std::optional<RunResume> resume;
 
  private:
-  void open_model(const OpsFactory& make_ops);
+  void open_model(const OpsFactory& make);
   void open_choices();
 };
 

@@ -1,0 +1,29 @@
+#include "arguments/device_arguments.h"
+
+#include "arguments/optimizer_arguments.h"
+#include "arguments/quantization_arguments.h"
+#include "base/error.h"
+#include "optim/adamw.h"
+
+namespace tessera {
+
+void check_device(const TrainingArguments& args, int64_t world_size) {
+  if (args.device == "cpu") return;
+  const auto refuse = [](bool condition, const std::string& setting, const std::string& advice) {
+    if (condition) fail(ExitCode::kBadConfig, "{} is not available with device cuda: {}", setting, advice);
+  };
+  refuse(world_size > 1, fmt::format("a job of {} ranks", world_size), "a run on a card has one rank");
+  refuse(base_quantization_of(args) != Quantization::kNone, "a quantised base",
+         "weights beside adapters are bfloat16 there");
+  refuse(args.fit, "fit", "leave it out");
+  refuse(args.optimizer_in_backward, "optimizer_in_backward", "leave it out");
+  refuse(args.offload_optimizer_device == "nvme", "offload_optimizer_device nvme", "use cpu");
+  refuse(args.offload_param_device == "nvme", "offload_param_device nvme", "use none");
+  refuse(args.offloads_inputs(), "gradient_checkpointing_mode offload", "use full or selective");
+  refuse(args.peer_snapshot_steps > 0, "peer_snapshot_steps", "it protects runs of several ranks");
+  const bool is_adamw = make_optimizer(args)->state_tensors().data() == std::data(AdamW::kStateTensors);
+  refuse(!is_adamw && args.offload_optimizer_device != "cpu", fmt::format("optim {}", args.optim),
+         "use adamw_torch, or offload_optimizer_device cpu, with which the processor updates the weights");
+}
+
+}  // namespace tessera

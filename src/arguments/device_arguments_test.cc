@@ -1,0 +1,48 @@
+#include <gmock/gmock.h>
+
+#include <utility>
+#include <vector>
+
+#include "support/arguments_test_support.h"
+
+namespace tessera {
+namespace {
+
+using testing::HasSubstr;
+
+using DeviceArguments = ArgumentsTest;
+
+TEST_F(DeviceArguments, ACardTakesWhatItHas) {
+  resolve();
+  EXPECT_EQ(args_.device, "cpu");
+  give("device", "cuda");
+  resolve();
+  give("finetuning_type", "lora");
+  resolve();
+  give("finetuning_type", "full");
+  give("optim", "adamw_8bit");
+  EXPECT_EQ(
+      contradiction(),
+      "optim adamw_8bit is not available with device cuda: use adamw_torch, or offload_optimizer_device "
+      "cpu, with which the processor updates the weights");
+  give("offload_optimizer_device", "cpu");
+  resolve();
+}
+
+TEST_F(DeviceArguments, WhatACardLacksIsNamed) {
+  give("device", "cuda");
+  const std::vector<std::pair<std::string, std::vector<std::string>>> settings = {
+      {"fit", {"true", "false"}},
+      {"offload_optimizer_device", {"nvme", "none"}},
+      {"peer_snapshot_steps", {"1", "0"}},
+  };
+  for (const auto& [name, values] : settings) {
+    give(name, values[0]);
+    EXPECT_THAT(contradiction(), HasSubstr("is not available with device cuda")) << name;
+    give(name, values[1]);
+  }
+  resolve();
+}
+
+}  // namespace
+}  // namespace tessera

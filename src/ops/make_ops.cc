@@ -1,0 +1,22 @@
+#include "ops/make_ops.h"
+
+#include "base/error.h"
+#include "ops/cpu_ops.h"
+#ifdef TESSERA_HAS_CUDA
+#include "ops/cuda/cuda_ops.h"
+#endif
+
+namespace tessera {
+
+std::unique_ptr<Ops> make_ops(std::string_view device, ThreadPool& pool) {
+  if (device == "cpu") return make_cpu_ops(pool);
+  TESSERA_CHECK(device == "cuda", "device '{}'", device);
+#ifdef TESSERA_HAS_CUDA
+  return make_cuda_ops();
+#else
+  fail(ExitCode::kBadConfig,
+       "device cuda: this program was built without it: configure with the preset cuda, or use device cpu");
+#endif
+}
+
+}  // namespace tessera

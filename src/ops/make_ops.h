@@ -1,0 +1,20 @@
+// The operations of the device that a run names.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string_view>
+
+#include "ops/ops.h"
+#include "platform/thread_pool.h"
+
+namespace tessera {
+
+// Makes the operations of a device; `pool` must outlive them.
+using OpsFactory = std::function<std::unique_ptr<Ops>(ThreadPool& pool)>;
+
+// "cpu" or "cuda". Error(kBadConfig) saying what hinders a device: a program without it, a machine without
+// it.
+std::unique_ptr<Ops> make_ops(std::string_view device, ThreadPool& pool);
+
+}  // namespace tessera

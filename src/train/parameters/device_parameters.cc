@@ -1,0 +1,175 @@
+#include "train/parameters/device_parameters.h"
+
+#include <algorithm>
+
+#include "base/memory.h"
+#include "train/guards/not_finite.h"
+#include "train/parameters/parameter_ranges.h"
+
+namespace tessera {
+namespace {
+
+// Elements that pass through the host at a time.
+constexpr int64_t kPiece = int64_t{1} << 22;
+
+template <typename T>
+void to_host(TensorView from, int64_t begin, std::span<T> to) {
+  const int64_t count = std::ssize(to);
+  copy(from.rows(begin, begin + count), TensorView(to.data(), from.dtype(), {count}));
+}
+
+template <typename T>
+void to_device(std::span<const T> from, TensorView to, int64_t begin) {
+  const int64_t count = std::ssize(from);
+  copy(ConstTensorView(from.data(), to.dtype(), {count}), to.rows(begin, begin + count));
+}
+
+}  // namespace
+
+bool DeviceParameters::can_update(const Optimizer& optimizer) {
+  return optimizer.state_tensors().data() == std::data(AdamW::kStateTensors);
+}
+
+DeviceParameters::DeviceParameters(TrainableModel& model, std::unique_ptr<const Optimizer> optimizer,
+                                   bool decay_all, ThreadPool& pool)
+    : model_(&model),
+      pool_(&pool),
+      ranges_(parameter_ranges(model.layout(), decay_all)),
+      first_range_(first_ranges(model.layout())),
+      weights_(model.device(), model.dtype(), model.layout().num_elements()),
+      gradients_(model.device(), DType::kF32, model.layout().num_elements()),
+      remainders_(model.device(), DType::kI16, has_remainders() ? model.layout().num_elements() : 0) {
+  TESSERA_CHECK(can_update(*optimizer), "an optimizer that the device does not have");
+  optimizer_.reset(static_cast<const AdamW*>(optimizer.release()));
+  for (size_t i = 0; i < optimizer_->state_tensors().size(); ++i) {
+    moments_.emplace_back(model.device(), DType::kF32, model.layout().num_elements());
+  }
+  model.bind_parameters(weights_.view, gradients_.view);
+}
+
+// Group by group through the host's memory: the largest group bounds what that takes.
+void DeviceParameters::load(const SafetensorsModel& file, LoadOnce /*once*/,
+                            const std::function<void(const LoadProgress&)>& progress) {
+  const auto& groups = model_->layout().groups();
+  int64_t largest = 0;
+  for (const ParameterLayout::Group& group : groups) largest = std::max(largest, group.end - group.begin);
+  const PageBuffer weights(largest * dtype_bytes(model_->dtype()));
+  const PageBuffer remainders(has_remainders() ? largest * dtype_bytes(DType::kI16) : 0);
+  double seconds_before = 0;
+  int64_t bytes_before = 0;
+  for (const ParameterLayout::Group& group : groups) {
+    const ElementRange range = {group.begin, group.end};
+    const auto count = static_cast<size_t>(range.end - range.begin);
+    LoadOptions options;
+    options.ranges = std::span(&range, 1);
+    LoadProgress last;
+    options.progress = [&](const LoadProgress& now) {
+      last = now;
+      if (!progress) return;
+      const auto share = static_cast<double>(model_->layout().num_elements()) / static_cast<double>(count);
+      progress({.bytes_done = bytes_before + now.bytes_done,
+                .bytes_total = static_cast<int64_t>(static_cast<double>(now.bytes_total) * share),
+                .seconds = seconds_before + now.seconds});
+    };
+    if (!has_remainders()) {
+      auto* const to = reinterpret_cast<float*>(weights.data());
+      const WeightSink sink = [&](int64_t begin, std::span<const float> values) {
+        std::copy(values.begin(), values.end(), to + (begin - range.begin));
+      };
+      load_weights(file, model_->config(), model_->layout(), sink, *pool_, options);
+      to_device(std::span<const float>(to, count), weights_.view, range.begin);
+    } else {
+      auto* const to = reinterpret_cast<bf16*>(weights.data());
+      auto* const rest = reinterpret_cast<int16_t*>(remainders.data());
+      std::fill_n(rest, count, int16_t{0});
+      const WeightSink sink = [&](int64_t begin, std::span<const float> values) {
+        for (size_t i = 0; i < values.size(); ++i) {
+          const size_t at = static_cast<size_t>(begin - range.begin) + i;
+          to[at] = master_weight(values[i]);
+          rest[at] = master_remainder(values[i]);
+        }
+      };
+      options.bf16_destination = [&](int64_t begin, int64_t wanted) {
+        return std::span(to + (begin - range.begin), static_cast<size_t>(wanted));
+      };
+      load_weights(file, model_->config(), model_->layout(), sink, *pool_, options);
+      write_masters(range.begin, {to, count}, {rest, count});
+    }
+    seconds_before += last.seconds;
+    bytes_before += last.bytes_done;
+  }
+  state_written();
+}
+
+void DeviceParameters::write_masters(int64_t begin, std::span<const bf16> weights,
+                                     std::span<const int16_t> remainders) {
+  to_device(weights, weights_.view, begin);
+  to_device(remainders, remainders_.view, begin);
+}
+
+// The products of the last pass sum the squares of gradient elements.
+WeightUpdate DeviceParameters::begin_pass(bool is_first, bool is_last) {
+  if (is_first) squares_ = 0;
+  return {is_first ? Update::kOverwrite : Update::kAdd, is_last ? &squares_ : nullptr};
+}
+
+std::string DeviceParameters::not_finite_gradient() const {
+  std::vector<float> piece;
+  for (const Parameter& parameter : model_->layout().parameters()) {
+    const int64_t end = parameter.offset + parameter.num_elements;
+    for (int64_t begin = parameter.offset; begin < end; begin += kPiece) {
+      piece.resize(static_cast<size_t>(std::min(kPiece, end - begin)));
+      to_host(gradients_.view, begin, std::span(piece));
+      if (first_not_finite(ConstTensorView(piece.data(), DType::kF32, {std::ssize(piece)})))
+        return parameter.name;
+    }
+  }
+  return "";
+}
+
+void DeviceParameters::update(const OptimizerStep& step, const ChangeHook& before_change) {
+  const std::vector<ParameterLayout::Group>& groups = model_->layout().groups();
+  for (size_t g = 0; g < groups.size(); ++g) {
+    if (before_change) before_change({groups[g].begin, groups[g].end});
+    for (int64_t i = first_range_[g]; i < first_range_[g + 1]; ++i) {
+      const ParameterRange& range = ranges_[static_cast<size_t>(i)];
+      const int64_t begin = range.begin, end = begin + range.count;
+      model_->ops().adamw(weights_.view.rows(begin, end),
+                          has_remainders() ? remainders_.view.rows(begin, end) : TensorView(),
+                          gradients_.view.rows(begin, end), moments_[0].view.rows(begin, end),
+                          moments_[1].view.rows(begin, end), optimizer_->scalars(range.weight_decay, step));
+    }
+  }
+  model_->weights_changed();
+}
+
+void DeviceParameters::read_state(StateKind kind, int64_t begin, std::span<float> values) const {
+  if (kind != StateKind::kMaster) return to_host(moments_[tensor_index(kind)].view, begin, values);
+  if (!has_remainders()) return to_host(weights_.view, begin, values);
+  std::vector<bf16> weights(std::min(values.size(), static_cast<size_t>(kPiece)));
+  std::vector<int16_t> remainders(weights.size());
+  while (!values.empty()) {
+    const size_t count = std::min(values.size(), weights.size());
+    to_host(weights_.view, begin, std::span(weights).first(count));
+    to_host(remainders_.view, begin, std::span(remainders).first(count));
+    for (size_t i = 0; i < count; ++i) values[i] = join_master(weights[i], remainders[i]);
+    values = values.subspan(count);
+    begin += static_cast<int64_t>(count);
+  }
+}
+
+void DeviceParameters::write_state(StateKind kind, int64_t begin, std::span<const float> values) {
+  if (kind != StateKind::kMaster) return to_device(values, moments_[tensor_index(kind)].view, begin);
+  if (!has_remainders()) return to_device(values, weights_.view, begin);
+  std::vector<bf16> weights(values.size());
+  std::vector<int16_t> remainders(values.size());
+  std::transform(values.begin(), values.end(), weights.begin(), master_weight);
+  std::transform(values.begin(), values.end(), remainders.begin(), master_remainder);
+  write_masters(begin, weights, remainders);
+}
+
+void DeviceParameters::export_masters(const std::function<void(const WeightSource&)>& write) {
+  write([this](int64_t begin, std::span<float> values) { read_state(StateKind::kMaster, begin, values); });
+}
+
+}  // namespace tessera
