@@ -1,0 +1,14 @@
+// Ops on an NVIDIA card: products by cuBLASLt, everything else by the kernels of this folder. Nothing is
+// added up in an order of chance. Quantised weights are not available.
+#pragma once
+
+#include <memory>
+
+#include "ops/ops.h"
+
+namespace tessera {
+
+// Of cuda_device(). Error(kBadConfig) saying what hinders it.
+std::unique_ptr<Ops> make_cuda_ops();
+
+}  // namespace tessera
