@@ -64,6 +64,10 @@ if(TESSERA_TESTS)
   set_target_properties(tessera_fake_nvml PROPERTIES OUTPUT_NAME nvidia-ml SUFFIX .so.1
     LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/fake_nvml)
   target_link_libraries(tessera_fake_nvml PRIVATE tessera_flags)
+  if(TESSERA_SANITIZE MATCHES undefined)
+    # Caller and library name the types of their arguments independently, as with the driver's.
+    set_source_files_properties(${support}/fake_nvml.cc PROPERTIES COMPILE_OPTIONS -fno-sanitize=undefined)
+  endif()
   add_library(tessera_fake_nvml_path INTERFACE)
   target_compile_definitions(tessera_fake_nvml_path INTERFACE TESSERA_FAKE_NVML="$<TARGET_FILE:tessera_fake_nvml>")
   add_dependencies(tessera_fake_nvml_path tessera_fake_nvml)

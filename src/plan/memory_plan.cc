@@ -38,7 +38,10 @@ std::string full_name(const MemoryItem& item) {
 // "optimizer: exp_avg, exp_avg_sq 12.0 GiB, ..."; the table lists all items.
 std::string largest_items(MemoryPlan plan) {
   constexpr size_t kNumShown = 3;
-  std::erase_if(plan.items, [](const MemoryItem& item) { return item.name == kBaselineName; });
+  const bool is_device = !plan.device.empty();
+  std::erase_if(plan.items, [&](const MemoryItem& item) {
+    return item.name == kBaselineName || item.on_device != is_device;
+  });
   const auto size = [&](const MemoryItem& item) { return plan.bytes_on_node(item); };
   std::ranges::stable_sort(plan.items, std::greater(), size);
   if (plan.items.size() > kNumShown) plan.items.resize(kNumShown);

@@ -2,6 +2,7 @@
 // goes on from the other's checkpoints.
 #include <gtest/gtest.h>
 
+#include "expect_error.h"
 #include "ops/cpu_ops.h"
 #include "support/isolated_device.h"
 #include "support/train_test_support.h"
@@ -12,8 +13,11 @@ namespace {
 // Ops of a device, which owns everything they need.
 class OwnedIsolatedOps final : public ForwardingOps {
  public:
-  explicit OwnedIsolatedOps(ThreadPool& pool)
-      : ForwardingOps(*this), cpu_ops_(make_cpu_ops(pool)), isolated_(*cpu_ops_, device_) {
+  explicit OwnedIsolatedOps(ThreadPool& pool, int64_t free_bytes = int64_t{1} << 40)
+      : ForwardingOps(*this),
+        cpu_ops_(make_cpu_ops(pool)),
+        device_(free_bytes),
+        isolated_(*cpu_ops_, device_) {
     forward_to(isolated_);
   }
   Device& device() const override { return isolated_.device(); }
@@ -87,6 +91,20 @@ TEST_P(DeviceRun, EqualsTheHostsAndGoesOnFromItsCheckpoints) {
     EXPECT_EQ(train_on(!on_device, run_.args).resumed_step, 2);
     EXPECT_TRUE(read_tensors(result()) == expected);
   }
+}
+
+TEST(DeviceMemory, IsWhatARunMustFitInto) {
+  TinyRun run;
+  run.args.measure_peak = false;
+  ThreadPool pool(1);
+  RecordingObserver seen;
+  expect_error(ExitCode::kBadConfig,
+               {"does not fit in memory", "of isolated", "activations: workspace of the products"}, [&] {
+                 Trainer(run.args, pool, seen, single_process(), [](ThreadPool& threads) {
+                   return std::make_unique<OwnedIsolatedOps>(threads, 1 << 10);
+                 });
+               });
+  EXPECT_GT(seen.plan.memory.device_bytes(), 1 << 10) << "the plan is shown all the same";
 }
 
 INSTANTIATE_TEST_SUITE_P(Forms, DeviceRun,

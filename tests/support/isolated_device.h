@@ -14,12 +14,15 @@ namespace tessera {
 // Pages of this process that are accessible only while the device works: during its operations and copies.
 class IsolatedDevice final : public Device {
  public:
+  // What a run may take for free memory.
+  explicit IsolatedDevice(int64_t free_bytes = int64_t{1} << 40) : free_bytes_(free_bytes) {}
+
   std::string_view name() const override { return "isolated"; }
   DeviceBuffer allocate(int64_t size_bytes) override;
   void copy_from_host(std::span<const std::byte> from, std::byte* to) override;
   void copy_to_host(const std::byte* from, std::span<std::byte> to) override;
   void synchronize() override {}
-  std::optional<OwnMemory> own_memory() const override { return OwnMemory{.free_bytes = int64_t{1} << 40}; }
+  std::optional<OwnMemory> own_memory() const override { return OwnMemory{.free_bytes = free_bytes_}; }
 
   bool owns(const std::byte* address) const;
   // Makes the memory accessible during `work`.
@@ -28,6 +31,7 @@ class IsolatedDevice final : public Device {
  private:
   void protect_all(int protection);
 
+  int64_t free_bytes_;
   // Checkpoints are read while training continues.
   mutable std::recursive_mutex mutex_;
   std::vector<std::span<std::byte>> blocks_;

@@ -56,7 +56,7 @@ TEST(DoctorCards, JsonHasNullForWhatIsNotKnown) {
   EXPECT_EQ(report["driver"], "580.65.06");
   ASSERT_EQ(report["cards"].size(), 2u);
   EXPECT_EQ(report["cards"][0]["power_watts"], 699.5);
-  EXPECT_EQ(report["cards"][0]["clock_limits"], nlohmann::json({"software_power_cap"}));
+  EXPECT_EQ(report["cards"][0]["clock_limits"], nlohmann::ordered_json({"software_power_cap"}));
   EXPECT_TRUE(report["cards"][0]["utilization"].is_null());
   EXPECT_TRUE(report["cards"][1]["clock_limits"].is_null());
   EXPECT_EQ(report["cards"][1]["error"], "GPU is lost");
