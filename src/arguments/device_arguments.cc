@@ -21,8 +21,8 @@ void check_device(const TrainingArguments& args, int64_t world_size) {
   refuse(args.offload_param_device == "nvme", "offload_param_device nvme", "use none");
   refuse(args.offloads_inputs(), "gradient_checkpointing_mode offload", "use full or selective");
   refuse(args.peer_snapshot_steps > 0, "peer_snapshot_steps", "it protects runs of several ranks");
-  const bool is_adamw = make_optimizer(args)->state_tensors().data() == std::data(AdamW::kStateTensors);
-  refuse(!is_adamw && args.offload_optimizer_device != "cpu", fmt::format("optim {}", args.optim),
+  refuse(!has_f32_moments(state_tensors_of(args)) && args.offload_optimizer_device != "cpu",
+         fmt::format("optim {}", args.optim),
          "use adamw_torch, or offload_optimizer_device cpu, with which the processor updates the weights");
 }
 

@@ -1,6 +1,8 @@
 // AdamW with decoupled weight decay. Loshchilov and Hutter, 2019; formulas as in torch.optim.AdamW.
 #pragma once
 
+#include <iterator>
+
 #include "kernels/adamw/adamw.h"
 #include "optim/optimizer.h"
 
@@ -13,7 +15,7 @@ class AdamW : public Optimizer {
   StateTensors state_tensors() const override { return kStateTensors; }
   void update(const OptimizerBlock& block, const OptimizerStep& step, ThreadPool& pool) const override;
 
-  // Of one update.
+  // The factors of one update.
   AdamWScalars scalars(bool weight_decay, const OptimizerStep& step) const;
 
   static constexpr StateTensor kStateTensors[] = {{"exp_avg"}, {"exp_avg_sq"}};
@@ -21,6 +23,11 @@ class AdamW : public Optimizer {
  private:
   OptimizerSettings settings_;
 };
+
+// Whether these are the tensors of AdamW with float32 moments, the form that Ops::adamw() updates.
+inline bool has_f32_moments(StateTensors tensors) {
+  return tensors.data() == std::data(AdamW::kStateTensors);
+}
 
 // With moments in BF16, stochastically rounded: 8 bytes per parameter with BF16 weights instead of 12.
 class AdamWHalf : public AdamW {

@@ -92,7 +92,7 @@ int64_t snapshot_bytes(const TrainableModel& model, const MemoryRequest& request
 // Per node, beyond the baseline of its ranks, which is already resident; if the model's device has memory of
 // its own, of that.
 int64_t needed_bytes(const TrainableModel& model, const MemoryRequest& request);
-// Of the host in any case.
+// The host's share, wherever the model is.
 int64_t needed_host_bytes(const TrainableModel& model, const MemoryRequest& request);
 
 // A change of settings and the resulting request.

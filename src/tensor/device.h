@@ -33,8 +33,8 @@ class Device {
   // Waits for everything asked so far.
   virtual void synchronize() = 0;
 
-  // Of a device with memory besides the host's: what is free, and what this process has taken of it, in
-  // bytes.
+  // For a device whose memory is not the host's: how many bytes of it are free, and how many this process
+  // uses.
   struct OwnMemory {
     int64_t free_bytes = 0;
     int64_t used_bytes = 0;

@@ -1,5 +1,5 @@
-// Whole runs on a device whose memory the host cannot reach: the same as on the host, bit for bit, and each
-// goes on from the other's checkpoints.
+// Whole runs on a device whose memory the host cannot reach: the same as on the host, bit for bit, and
+// either can resume from the other's checkpoints.
 #include <gtest/gtest.h>
 
 #include "expect_error.h"
@@ -99,7 +99,9 @@ TEST(DeviceMemory, IsWhatARunMustFitInto) {
   ThreadPool pool(1);
   RecordingObserver seen;
   expect_error(ExitCode::kBadConfig,
-               {"does not fit in memory", "of isolated", "activations: workspace of the products"}, [&] {
+               {"does not fit in memory", "of isolated", "activations: workspace of the products",
+                "a card with more memory"},
+               [&] {
                  Trainer(run.args, pool, seen, single_process(), [](ThreadPool& threads) {
                    return std::make_unique<OwnedIsolatedOps>(threads, 1 << 10);
                  });

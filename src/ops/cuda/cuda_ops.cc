@@ -43,8 +43,8 @@ const T* at(ConstTensorView view) {
   return reinterpret_cast<const T*>(view.address());
 }
 
-// The workspace is that of the products, which copies of rows pass through as well, and behind it scratch
-// memory.
+// The workspace begins with that of the products, which is also where rows are copied through; scratch memory
+// follows.
 class CudaOps final : public Ops {
  public:
   explicit CudaOps(CudaDevice& device) : device_(device), number_(device.allocate(sizeof(double))) {}

@@ -8,7 +8,7 @@
 
 namespace tessera {
 
-// Of cuda_device(). Error(kBadConfig) saying what hinders it.
+// Operations on cuda_device(). Error(kBadConfig) with the reason if there is none.
 std::unique_ptr<Ops> make_cuda_ops();
 
 }  // namespace tessera

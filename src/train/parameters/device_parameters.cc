@@ -26,10 +26,6 @@ void to_device(std::span<const T> from, TensorView to, int64_t begin) {
 
 }  // namespace
 
-bool DeviceParameters::can_update(const Optimizer& optimizer) {
-  return optimizer.state_tensors().data() == std::data(AdamW::kStateTensors);
-}
-
 DeviceParameters::DeviceParameters(TrainableModel& model, std::unique_ptr<const Optimizer> optimizer,
                                    bool decay_all, ThreadPool& pool)
     : model_(&model),
@@ -39,7 +35,7 @@ DeviceParameters::DeviceParameters(TrainableModel& model, std::unique_ptr<const 
       weights_(model.device(), model.dtype(), model.layout().num_elements()),
       gradients_(model.device(), DType::kF32, model.layout().num_elements()),
       remainders_(model.device(), DType::kI16, has_remainders() ? model.layout().num_elements() : 0) {
-  TESSERA_CHECK(can_update(*optimizer), "an optimizer that the device does not have");
+  TESSERA_CHECK(has_f32_moments(optimizer->state_tensors()), "an optimizer that the device does not have");
   optimizer_.reset(static_cast<const AdamW*>(optimizer.release()));
   for (size_t i = 0; i < optimizer_->state_tensors().size(); ++i) {
     moments_.emplace_back(model.device(), DType::kF32, model.layout().num_elements());

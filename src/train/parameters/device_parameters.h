@@ -16,9 +16,6 @@ class DeviceParameters : public ParameterState {
   DeviceParameters(TrainableModel& model, std::unique_ptr<const Optimizer> optimizer, bool decay_all,
                    ThreadPool& pool);
 
-  // Whether Ops have the update of this optimizer.
-  static bool can_update(const Optimizer& optimizer);
-
   void load(const SafetensorsModel& file, LoadOnce once,
             const std::function<void(const LoadProgress&)>& progress) override;
   WeightUpdate begin_pass(bool is_first, bool is_last) override;

@@ -56,7 +56,10 @@ void plan_memory_use(RunSetup& setup, const RunPlanner& planner, const BatchPlan
   setup.observers.on_plan(setup.plan);
   const std::string refusal = planner.refusal(request, machine);
   if (refusal.empty()) return;
-  fail(ExitCode::kBadConfig, "{}{}", refusal, form_advice(ladder_request(setup, batch, data)));
+  // Forms other than the given one are those of the processor.
+  const bool has_forms = !setup.model->device().own_memory();
+  fail(ExitCode::kBadConfig, "{}{}", refusal,
+       has_forms ? form_advice(ladder_request(setup, batch, data)) : "");
 }
 
 }  // namespace
@@ -128,6 +131,7 @@ MachineFacts machine_facts(const RunSetup& setup) {
   }
   if (const auto memory = setup.model->device().own_memory()) {
     machine.host_free_bytes = std::exchange(machine.free_bytes, memory->free_bytes);
+    machine.has_disk = false;  // nothing leaves a card for a disk
   }
   return machine;
 }
