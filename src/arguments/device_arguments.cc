@@ -12,16 +12,20 @@ void check_device(const TrainingArguments& args, int64_t world_size) {
   const auto refuse = [](bool condition, const std::string& setting, const std::string& advice) {
     if (condition) fail(ExitCode::kBadConfig, "{} is not available with device cuda: {}", setting, advice);
   };
-  refuse(world_size > 1, fmt::format("a job of {} ranks", world_size), "a run on a card has one rank");
+  const bool parameters_on_host = args.offload_param_device != "none";
+  constexpr const char* kKeepOnHost = "use offload_param_device cpu, with which the host keeps weights, too";
+  refuse(world_size > 1 && !parameters_on_host, fmt::format("a job of {} ranks", world_size), kKeepOnHost);
   refuse(base_quantization_of(args) != Quantization::kNone, "a quantised base",
          "weights beside adapters are bfloat16 there");
   refuse(args.fit, "fit", "leave it out");
-  refuse(args.optimizer_in_backward, "optimizer_in_backward", "leave it out");
-  refuse(args.offload_optimizer_device == "nvme", "offload_optimizer_device nvme", "use cpu");
-  refuse(args.offload_param_device == "nvme", "offload_param_device nvme", "use none");
+  refuse(args.optimizer_in_backward && !parameters_on_host, "optimizer_in_backward", kKeepOnHost);
+  refuse(args.offload_optimizer_device == "nvme" && !parameters_on_host, "offload_optimizer_device nvme",
+         kKeepOnHost);
   refuse(args.offloads_inputs(), "gradient_checkpointing_mode offload", "use full or selective");
-  refuse(args.peer_snapshot_steps > 0, "peer_snapshot_steps", "it protects runs of several ranks");
-  refuse(!has_f32_moments(state_tensors_of(args)) && args.offload_optimizer_device != "cpu",
+  refuse(args.peer_snapshot_steps > 0 && world_size == 1, "peer_snapshot_steps",
+         "it protects runs of several ranks");
+  refuse(!has_f32_moments(state_tensors_of(args)) && args.offload_optimizer_device == "none" &&
+             !parameters_on_host,
          fmt::format("optim {}", args.optim),
          "use adamw_torch, or offload_optimizer_device cpu, with which the processor updates the weights");
 }

@@ -43,7 +43,8 @@ ZeroSettings zero_settings_of(const TrainingArguments& args, const ModelConfig& 
   zero.overlap = args.overlap_comm;
   zero.state_tensors = state_tensors_of(args);
   zero.optimizer_in_backward = args.optimizer_in_backward;
-  zero.optimizer_on_host = args.offload_optimizer_device == "cpu";
+  zero.parameters_on_host = args.offload_param_device != "none";
+  zero.optimizer_on_host = args.offload_optimizer_device == "cpu" || zero.parameters_on_host;
   zero.computes_twice = args.computes_norm_first();
   if (args.offload_optimizer_device == "nvme") {
     zero.state_folder = {args.offload_dir, state_transfers(args)};

@@ -9,10 +9,10 @@ namespace tessera {
 namespace {
 
 // The flat array of gradients, of which only those of `group` exist: they begin at `data`.
-TensorView flat_gradients(const ParameterLayout& layout, int64_t group, std::byte* data) {
+TensorView flat_gradients(const ParameterLayout& layout, int64_t group, std::byte* data, Device& device) {
   const int64_t offset_bytes = layout.groups()[static_cast<size_t>(group)].begin * dtype_bytes(DType::kF32);
   const auto begin = reinterpret_cast<uintptr_t>(data) - static_cast<uintptr_t>(offset_bytes);
-  return {reinterpret_cast<std::byte*>(begin), DType::kF32, {layout.num_elements()}};
+  return {reinterpret_cast<std::byte*>(begin), DType::kF32, {layout.num_elements()}, device};
 }
 
 void check_is_on(const Device& device, ConstTensorView view) {
@@ -77,7 +77,8 @@ void BoundParameters::for_each_matrix(int64_t group, const Body& body) const {
 
 void BoundParameters::bind(ParameterAccess& access) {
   const Device& device = ops_->device();
-  TESSERA_CHECK(&device == &host_device(), "parameters of the host for a model on {}", device.name());
+  TESSERA_CHECK(&device == &access.device(), "parameters on {} for a model on {}", access.device().name(),
+                device.name());
   access_ = &access;
 }
 
@@ -152,8 +153,8 @@ void BoundParameters::close_weights(int64_t group) {
 void BoundParameters::open_gradients(int64_t group) {
   if (access_ == nullptr) return;
   std::byte* data = access_->open_gradients(group);
-  if (data == group_gradients_[static_cast<size_t>(group)].bytes()) return;
-  bind_gradients(group, flat_gradients(layout_, group, data));
+  if (data == group_gradients_[static_cast<size_t>(group)].address()) return;
+  bind_gradients(group, flat_gradients(layout_, group, data, ops_->device()));
 }
 
 void BoundParameters::close_gradients(int64_t group) {

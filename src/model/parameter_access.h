@@ -1,6 +1,6 @@
 // How a model reaches parameters that are not all in memory: it opens each parameter group (Parameter::group)
 // before using it and closes it afterwards. Meanwhile the implementation fetches weights and hands over
-// gradients. All of this is memory of the host, shared by the ranks of a node.
+// gradients. All of this is memory of the model's device.
 //
 // The order of calls depends only on the model, never on the batch:
 //   forward:   weights 0, 1, ..., n, n + 1 (n layers), each closed before the next is opened, except n + 1;
@@ -13,6 +13,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+
+#include "tensor/device.h"
 
 namespace tessera {
 
@@ -28,6 +30,7 @@ class ParameterAccess {
  public:
   virtual ~ParameterAccess() = default;
 
+  virtual Device& device() const { return host_device(); }
   // The group's elements, starting with its first, in the model's dtype; valid until closed.
   virtual std::byte* open_weights(int64_t group, WeightUse use) = 0;
   virtual void close_weights(int64_t group) = 0;

@@ -8,11 +8,12 @@
 
 namespace tessera {
 
-std::unique_ptr<Ops> make_ops(std::string_view device, ThreadPool& pool) {
+std::unique_ptr<Ops> make_ops(std::string_view device, ThreadPool& pool,
+                              [[maybe_unused]] int local_rank) {
   if (device == "cpu") return make_cpu_ops(pool);
   TESSERA_CHECK(device == "cuda", "device '{}'", device);
 #ifdef TESSERA_HAS_CUDA
-  return make_cuda_ops();
+  return make_cuda_ops(local_rank);
 #else
   fail(ExitCode::kBadConfig,
        "device cuda: this program was built without it: configure with the preset cuda, or use device cpu");

@@ -11,6 +11,7 @@
 #include "checkpoint/piece_codec.h"
 #include "checkpoint/shared_export.h"
 #include "checkpoint/snapshot_slot.h"
+#include "zero/gradient_ring.h"
 #include "zero/shard_plan.h"
 
 namespace tessera {
@@ -214,8 +215,21 @@ LayerPlaces frozen_places(const TrainableModel& model, const ZeroSettings& setti
   return layer_places(std::move(sizes), settings.frozen_folder.has_value());
 }
 
+DeviceWindowPlaces trained_window(const TrainableModel& model) {
+  const ZeroLayout layout = zero_layout(model.layout(), 1, 1);
+  std::vector<int64_t> sizes;
+  for (const Part& group : layout.groups) sizes.push_back(group.size() * dtype_bytes(model.dtype()));
+  return device_window_places(std::move(sizes), &layout);
+}
+
+DeviceWindowPlaces frozen_window(const TrainableModel& model) {
+  if (!model.is_adapted()) return {};
+  return device_window_places(frozen_places(model, {}).sizes, nullptr);
+}
+
 bool can_keep_packed_weights(const TrainableModel& model, const MemoryRequest& request) {
-  if (request.zero.weight_folder || request.zero.frozen_folder) return false;
+  if (request.zero.weight_folder || request.zero.frozen_folder || request.zero.optimizer_on_host)
+    return false;
   return model.is_adapted() ||
          !shards_weights(zero_layout(model.layout(), request.num_nodes, request.local_world_size),
                          zero_settings(model, request));
@@ -241,23 +255,41 @@ std::string parameters_text(int64_t num_parameters, int64_t num_frozen) {
 
 namespace {
 
-// A model on a device with memory of its own: weights, gradients and activations are there, and so is the
-// optimizer unless it works on the host, which then has copies of what it reads and writes.
-void move_to_device(const TrainableModel& model, const ZeroSettings& settings, MemoryPlan* plan) {
+// A model on a device with memory of its own has its activations there. So it has weights and gradients, and
+// the optimizer's state, or these are the host's except for what passes between the two.
+void move_to_device(const TrainableModel& model, const MemoryRequest& request, MemoryPlan* plan) {
   plan->device = model.device().name();
-  std::vector<MemoryItem> copies;
+  const ZeroSettings settings = zero_settings(model, request);
   for (MemoryItem& item : plan->items) {
-    const bool is_copied = item.kind == MemoryKind::kWeights || item.kind == MemoryKind::kGradients;
-    if (is_copied && settings.optimizer_on_host) {
-      copies.push_back(item);
-      copies.back().name = "for the optimizer on the host";
-    }
-    item.on_device = is_copied || item.kind == MemoryKind::kActivations ||
+    const bool is_parameters = item.kind == MemoryKind::kWeights || item.kind == MemoryKind::kGradients;
+    item.on_device = item.kind == MemoryKind::kActivations ||
+                     (is_parameters && !settings.parameters_on_host) ||
                      (item.kind == MemoryKind::kOptimizer && !settings.optimizer_on_host);
   }
-  plan->items.insert(plan->items.end(), copies.begin(), copies.end());
+  const auto add = [&](MemoryKind kind, std::string name, int64_t size_bytes, bool on_device) {
+    if (size_bytes == 0) return;
+    plan->items.push_back({.kind = kind, .name = std::move(name), .size_bytes = size_bytes});
+    plan->items.back().on_device = on_device;
+  };
+  const std::string dtype(dtype_name(settings.weight_dtype));
+  if (settings.parameters_on_host) {
+    const DeviceWindowPlaces trained = trained_window(model);
+    add(MemoryKind::kWeights, fmt::format("embedding, head, layers in use ({})", dtype),
+        trained.weights.memory_bytes, true);
+    add(MemoryKind::kWeights, "frozen: embedding, head, layers in use",
+        frozen_window(model).weights.memory_bytes, true);
+    add(MemoryKind::kGradients, "of the layers in use (F32)", trained.gradients.memory_bytes, true);
+  } else if (settings.optimizer_on_host) {
+    const GradientRing ring = gradient_ring(zero_layout(model.layout(), 1, 1), settings.state_tensors);
+    add(MemoryKind::kWeights, fmt::format("for the optimizer ({})", dtype),
+        model.layout().num_elements() * dtype_bytes(settings.weight_dtype), false);
+    add(MemoryKind::kGradients, "on the way to the optimizer (F32)",
+        ring.num_elements() * dtype_bytes(DType::kF32), false);
+  }
   // The card's first; each by kind.
-  std::ranges::stable_sort(plan->items, std::greater(), &MemoryItem::on_device);
+  std::ranges::stable_sort(plan->items, [](const MemoryItem& first, const MemoryItem& second) {
+    return first.on_device != second.on_device ? first.on_device : first.kind < second.kind;
+  });
 }
 
 }  // namespace
@@ -308,7 +340,7 @@ MemoryPlan plan_memory(const TrainableModel& model, const MemoryRequest& request
   add(MemoryKind::kProgram, kBaselineName, request.baseline_bytes);
   std::stable_sort(plan.items.begin(), plan.items.end(),
                    [](const MemoryItem& a, const MemoryItem& b) { return a.kind < b.kind; });
-  if (model.device().own_memory()) move_to_device(model, request.zero, &plan);
+  if (model.device().own_memory()) move_to_device(model, request, &plan);
   return plan;
 }
 

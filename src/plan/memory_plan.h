@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "model/trainable_model.h"
+#include "zero/device_window_places.h"
 #include "zero/weight_window.h"
 #include "zero/zero_memory.h"
 
@@ -73,6 +74,10 @@ ZeroSettings zero_settings(const TrainableModel& model, const MemoryRequest& req
 
 // Where the weights beside adapters are; nothing without adapters.
 LayerPlaces frozen_places(const TrainableModel& model, const ZeroSettings& settings);
+
+// With ZeroSettings::parameters_on_host, where the model's device has those in use.
+DeviceWindowPlaces trained_window(const TrainableModel& model);
+DeviceWindowPlaces frozen_window(const TrainableModel& model);
 
 // Whether packed weights can be kept: the node must hold all weights for the whole step.
 bool can_keep_packed_weights(const TrainableModel& model, const MemoryRequest& request);

@@ -106,6 +106,9 @@ MemoryRequest RunPlanner::make_request(const MachineFacts& machine) const {
   request.peer_snapshots = args_.peer_snapshot_steps > 0;
   request.zero = zero_settings_of(args_, model_.config(),
                                   divide_up(args_.gradient_accumulation_steps, micro_batches_per_pass_));
+  const bool on_host = !model_.device().own_memory();  // where everything is, whatever the flags say
+  request.zero.optimizer_on_host = request.zero.optimizer_on_host && !on_host;
+  request.zero.parameters_on_host = request.zero.parameters_on_host && !on_host;
   if (model_.config().base_quantization == Quantization::kInt8) {
     request.product_bytes = int8_library_bytes() * machine.num_threads;
   }

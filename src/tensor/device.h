@@ -1,7 +1,8 @@
 // Memory by device, and the only copies between a device and the host.
 //
 // A device carries out what the host asks of it, operations (ops/ops.h) and copies, in the order in which it
-// is asked. The host may run ahead of it, except where it receives a result.
+// is asked. The host may run ahead of it, except where it receives a result. Copies of a CopyQueue are made
+// beside that order.
 #pragma once
 
 #include <cstddef>
@@ -18,6 +19,25 @@ namespace tessera {
 
 class DeviceBuffer;
 
+// Copies in their own order, beside what a device is asked otherwise. One thread at a time.
+class CopyQueue {
+ public:
+  // The number of a copy.
+  using Mark = uint64_t;
+
+  virtual ~CopyQueue() = default;  // with all copies done
+
+  // Copies asked for from now on begin after everything that the device has been asked for.
+  virtual void follow_device() = 0;
+  // to = from, one of which is the host's. Both are to be left alone until the copy is done. The host waits
+  // for it if its memory is not pinned.
+  virtual Mark copy(ConstTensorView from, TensorView to) = 0;
+  // What the device is asked for from now on begins after this copy and those before it.
+  virtual void hold_device(Mark mark) = 0;
+  // Returns once this copy and those before it are done.
+  virtual void wait(Mark mark) = 0;
+};
+
 // Outlives its buffers and every view of them.
 class Device {
  public:
@@ -32,12 +52,18 @@ class Device {
   virtual void copy_to_host(const std::byte* from, std::span<std::byte> to) = 0;
   // Waits for everything asked so far.
   virtual void synchronize() = 0;
+  // Makes its copies at once unless the device can do better.
+  virtual std::unique_ptr<CopyQueue> make_copy_queue();
+  // Keeps these pages of the host in memory, where the device reaches them directly, until the result is
+  // destroyed, which must be before they are freed. Null where that makes no difference or fails.
+  virtual std::shared_ptr<void> pin(std::span<std::byte> /*memory*/) { return nullptr; }
 
-  // For a device whose memory is not the host's: how many bytes of it are free, and how many this process
-  // uses.
+  // For a device whose memory is not the host's: how many bytes of it are free, how many have been taken since
+  // this process opened it, and among how many such devices the ranks of this machine are dealt out in turn.
   struct OwnMemory {
     int64_t free_bytes = 0;
     int64_t used_bytes = 0;
+    int num_devices = 1;
   };
   virtual std::optional<OwnMemory> own_memory() const { return std::nullopt; }
 };

@@ -119,6 +119,42 @@ INSTANTIATE_TEST_SUITE_P(Forms, DeviceRun,
                                                 args->optim = "adamw_bf16";
                                                 args->offload_optimizer_device = "cpu";
                                               }},
+                                         Form{"ParametersOnTheHost",
+                                              [](TrainingArguments* args) {
+                                                args->dtype = "bfloat16";
+                                                args->offload_param_device = "cpu";
+                                                args->gradient_checkpointing = true;
+                                              }},
+                                         Form{"ParametersOnTheHostOnePass",
+                                              [](TrainingArguments* args) {
+                                                args->gradient_accumulation_steps = 1;
+                                                args->offload_param_device = "cpu";
+                                              }},
+                                         Form{"UpdatedInBackward",
+                                              [](TrainingArguments* args) {
+                                                args->dtype = "bfloat16";
+                                                args->gradient_accumulation_steps = 1;
+                                                args->max_grad_norm = 0;
+                                                args->optimizer_in_backward = true;
+                                                args->offload_param_device = "cpu";
+                                              }},
+                                         Form{"OnTheDisk",
+                                              [](TrainingArguments* args) {
+                                                args->dtype = "bfloat16";
+                                                args->gradient_accumulation_steps = 1;
+                                                args->max_grad_norm = 0;
+                                                args->optimizer_in_backward = true;
+                                                args->offload_optimizer_device = "nvme";
+                                                args->offload_param_device = "nvme";
+                                                args->offload_dir = args->output_dir + "-scratch";
+                                              }},
+                                         Form{"LoraBesideWeightsOnTheHost",
+                                              [](TrainingArguments* args) {
+                                                args->dtype = "bfloat16";
+                                                args->finetuning_type = "lora";
+                                                args->lora_rank = 4;
+                                                args->offload_param_device = "cpu";
+                                              }},
                                          Form{"Lora",
                                               [](TrainingArguments* args) {
                                                 args->dtype = "bfloat16";

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <utility>
 
+#include "base/divide_up.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -39,7 +40,11 @@ std::optional<MeasuredMemory> measure_memory(Communicator& comm, const Device& d
     measured.shared_bytes += memory.shared_bytes;
     measured.loading_peak_bytes += memory.loading_peak_bytes;
   }
-  if (const auto memory = device.own_memory()) measured.device_bytes = memory->used_bytes;
+  if (const auto memory = device.own_memory()) {
+    // Of all ranks that share the device.
+    measured.device_bytes =
+        memory->used_bytes / divide_up(comm.world().local_world_size, memory->num_devices);
+  }
   return is_known ? std::optional(measured) : std::nullopt;
 }
 

@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <span>
 #include <vector>
 
 #include "base/memory.h"
@@ -48,6 +49,10 @@ class GradientStore {
   // model/parameter_access.h.
   std::byte* open(int64_t group);
   void close(int64_t group);
+  // What open() returns parts of.
+  std::span<std::byte> memory() const {
+    return direct_ ? accumulators_.as<std::byte>() : in_flight_.as<std::byte>();
+  }
   // Call after the last group of a pass. After the last pass, without on_sum, the sums over all ranks are
   // complete in this rank's parts of gradients(); in stage 0, in its whole share.
   void finish_pass();

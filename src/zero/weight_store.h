@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <span>
 #include <vector>
 
 #include "comm/communicator.h"
@@ -36,6 +37,10 @@ class WeightStore {
   // The memory that owners write to, and the index in it of element `element` of the flat array: an element
   // of this node's parts, or any element if the node has all weights.
   TensorView owned() const;
+  // What open() returns parts of.
+  std::vector<std::span<std::byte>> memory() const {
+    return {weights_.as<std::byte>(), live_.as<std::byte>()};
+  }
   int64_t owned_index(int64_t group, int64_t element) const;
   bool node_has_all() const { return !sharded_; }
   // Other nodes' parts arrive rounded: they have to be fetched even where the node could read them itself.

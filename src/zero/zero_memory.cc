@@ -195,7 +195,8 @@ bool accumulates_whole_gradient(const ZeroLayout& layout, const ZeroSettings& se
 
 bool needs_layer_buffers(const ZeroLayout& layout, const ZeroSettings& settings) {
   return layout.local_world_size > 1 || !accumulates_whole_gradient(layout, settings) ||
-         settings.gradient_dtype != DType::kF32;
+         settings.gradient_dtype != DType::kF32 ||
+         (settings.parameters_on_host && settings.passes_per_step > 1);
 }
 
 bool needs_staging(const ZeroLayout& layout, const ZeroSettings& settings) {

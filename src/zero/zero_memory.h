@@ -13,7 +13,8 @@
 //                  1, and per_step with several passes; otherwise g P/N
 //   layer buffers  float32, one set per rank: two decoder layers and the larger of embedding and head. Not
 //                  needed if a rank is alone on its node and its accumulators are complete and float32: the
-//                  model then adds to them directly
+//                  model then adds to them directly, or, on a device with memory of its own, has the only
+//                  pass of a step copied there
 //   on the network float32, two shares of the largest group per rank, if neither accumulators nor layer
 //                  buffers have room for them: accumulators that are complete but BF16, or that hold just the
 //                  own part with several ranks on a node
@@ -80,7 +81,10 @@ struct ZeroSettings {
   StateTensors state_tensors = {};            // of the optimizer
   int64_t update_workspace_bytes = 0;         // of the optimizer, for the largest parameter
   bool optimizer_in_backward = false;         // groups are updated in the backward pass
-  bool optimizer_on_host = false;             // with the model on another device
+  // With the model on another device: the host updates its weights, or also keeps them and their gradients
+  // except while layers are in use (device_window_places.h).
+  bool optimizer_on_host = false;
+  bool parameters_on_host = false;
   bool computes_twice = false;                // a step's pass, first for the gradient norm alone
   // On one rank, with optimizer_in_backward: the weights of decoder layers are in a file in this folder.
   std::optional<StateFileSettings> weight_folder = {};

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <deque>
 
 namespace tessera {
 namespace {
@@ -15,6 +16,33 @@ View on_host(const Device& device, const char* operation, const View& view) {
                 view.shape().to_string(), view.device().name());
   return View(view.address(), view.dtype(), view.shape());
 }
+
+// Makes a copy once somebody waits for it, so that one that nobody waits for is missing.
+class LateCopies final : public CopyQueue {
+ public:
+  ~LateCopies() override { wait(first_ + waiting_.size()); }
+  void follow_device() override {}
+  Mark copy(ConstTensorView from, TensorView to) override {
+    waiting_.push_back({from, to});
+    return first_ + waiting_.size();
+  }
+  void hold_device(Mark mark) override { wait(mark); }
+  void wait(Mark mark) override {
+    for (; first_ < mark; ++first_) {
+      tessera::copy(waiting_.front().from, waiting_.front().to);
+      waiting_.pop_front();
+    }
+  }
+
+ private:
+  struct Copy {
+    ConstTensorView from;
+    TensorView to;
+  };
+
+  std::deque<Copy> waiting_;
+  Mark first_ = 0;  // of those that wait; marks count from 1
+};
 
 }  // namespace
 
@@ -40,6 +68,8 @@ void IsolatedDevice::copy_from_host(std::span<const std::byte> from, std::byte* 
 void IsolatedDevice::copy_to_host(const std::byte* from, std::span<std::byte> to) {
   run([&] { std::copy_n(from, to.size(), to.begin()); });
 }
+
+std::unique_ptr<CopyQueue> IsolatedDevice::make_copy_queue() { return std::make_unique<LateCopies>(); }
 
 bool IsolatedDevice::owns(const std::byte* address) const {
   const std::lock_guard lock(mutex_);

@@ -2,6 +2,7 @@
 // copies as a real device demands.
 #pragma once
 
+#include <memory>
 #include <mutex>
 #include <span>
 #include <string_view>
@@ -12,6 +13,7 @@
 namespace tessera {
 
 // Pages of this process that are accessible only while the device works: during its operations and copies.
+// Copies of a queue are made as late as it allows.
 class IsolatedDevice final : public Device {
  public:
   // What a run may take for free memory.
@@ -22,6 +24,7 @@ class IsolatedDevice final : public Device {
   void copy_from_host(std::span<const std::byte> from, std::byte* to) override;
   void copy_to_host(const std::byte* from, std::span<std::byte> to) override;
   void synchronize() override {}
+  std::unique_ptr<CopyQueue> make_copy_queue() override;
   std::optional<OwnMemory> own_memory() const override { return OwnMemory{.free_bytes = free_bytes_}; }
 
   bool owns(const std::byte* address) const;

@@ -2,9 +2,11 @@
 
 #include <cuda_runtime.h>
 
+#include <array>
 #include <memory>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "ops/cuda/cuda_check.h"
 
@@ -24,16 +26,77 @@ void check_cuda(int status, std::source_location where) {
 
 using cuda::check_cuda;
 
-CudaDevice::CudaDevice(int index) : index_(index) {
+namespace {
+
+// Copies in a stream of their own, with an event behind each.
+class CudaCopies final : public CopyQueue {
+ public:
+  explicit CudaCopies(const CudaDevice& device) : device_(&device) {
+    device_->make_current();
+    check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+    for (cudaEvent_t& event : done_) check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    check_cuda(cudaEventCreateWithFlags(&asked_, cudaEventDisableTiming));
+  }
+  ~CudaCopies() override {
+    // The card may have failed: there is nobody to tell.
+    static_cast<void>(cudaStreamSynchronize(stream_));
+    for (cudaEvent_t event : done_) static_cast<void>(cudaEventDestroy(event));
+    static_cast<void>(cudaEventDestroy(asked_));
+    static_cast<void>(cudaStreamDestroy(stream_));
+  }
+  CudaCopies(const CudaCopies&) = delete;
+  CudaCopies& operator=(const CudaCopies&) = delete;
+
+  void follow_device() override {
+    device_->make_current();
+    check_cuda(cudaEventRecord(asked_, device_->stream()));
+    check_cuda(cudaStreamWaitEvent(stream_, asked_, 0));
+  }
+  Mark copy(ConstTensorView from, TensorView to) override {
+    TESSERA_CHECK(from.dtype() == to.dtype() && from.num_elements() == to.num_elements());
+    device_->make_current();
+    const auto size = static_cast<size_t>(to.size_bytes());
+    const cudaMemcpyKind kind = from.is_on_host() ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost;
+    check_cuda(cudaMemcpyAsync(to.address(), from.address(), size, kind, stream_));
+    check_cuda(cudaEventRecord(event(++last_), stream_));
+    return last_;
+  }
+  void hold_device(Mark mark) override {
+    if (mark == 0) return;
+    device_->make_current();
+    check_cuda(cudaStreamWaitEvent(device_->stream(), event(mark), 0));
+  }
+  void wait(Mark mark) override {
+    if (mark == 0) return;
+    device_->make_current();
+    check_cuda(cudaEventSynchronize(event(mark)));
+  }
+
+ private:
+  // One that has been recorded again since stands for a later copy of the same stream.
+  cudaEvent_t event(Mark mark) const { return done_[mark % done_.size()]; }
+
+  const CudaDevice* device_;
+  cudaStream_t stream_ = nullptr;
+  cudaEvent_t asked_ = nullptr;
+  std::array<cudaEvent_t, 64> done_ = {};
+  Mark last_ = 0;
+};
+
+}  // namespace
+
+CudaDevice::CudaDevice(int local_rank) : index_(0) {
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
-  if (status != cudaSuccess || index >= count) {
+  if (status != cudaSuccess || count == 0) {
     fail(ExitCode::kBadConfig, "device cuda: expected an NVIDIA card, found {}; use device cpu",
          status != cudaSuccess ? cudaGetErrorString(status) : "none that CUDA_VISIBLE_DEVICES leaves");
   }
+  num_cards_ = count;
+  index_ = local_rank % count;
   make_current();
   cudaDeviceProp properties = {};
-  check_cuda(cudaGetDeviceProperties(&properties, index));
+  check_cuda(cudaGetDeviceProperties(&properties, index_));
   card_.name = static_cast<const char*>(properties.name);
   card_.compute_capability = 10 * properties.major + properties.minor;
   card_.memory_bytes = static_cast<int64_t>(properties.totalGlobalMem);
@@ -94,14 +157,29 @@ void CudaDevice::synchronize() {
   check_cuda(cudaStreamSynchronize(stream_));
 }
 
-std::optional<Device::OwnMemory> CudaDevice::own_memory() const {
-  const int64_t free = card().free_bytes;
-  return OwnMemory{.free_bytes = free, .used_bytes = free_at_start_ - free};
+std::unique_ptr<CopyQueue> CudaDevice::make_copy_queue() { return std::make_unique<CudaCopies>(*this); }
+
+std::shared_ptr<void> CudaDevice::pin(std::span<std::byte> memory) {
+  if (memory.empty()) return nullptr;
+  make_current();
+  const cudaError_t status = cudaHostRegister(memory.data(), memory.size(), cudaHostRegisterPortable);
+  if (status != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());  // it would be reported once more
+    log_warning("{} of the host's memory cannot be pinned ({}): copies between it and {} take longer",
+                format_bytes(static_cast<int64_t>(memory.size())), cudaGetErrorString(status), card_.name);
+    return nullptr;
+  }
+  return {memory.data(), [](void* data) { static_cast<void>(cudaHostUnregister(data)); }};
 }
 
-CudaDevice& cuda_device() {
+std::optional<Device::OwnMemory> CudaDevice::own_memory() const {
+  const int64_t free = card().free_bytes;
+  return OwnMemory{.free_bytes = free, .used_bytes = free_at_start_ - free, .num_devices = num_cards_};
+}
+
+CudaDevice& cuda_device(int local_rank) {
   // Never destroyed: the driver may be gone by then.
-  static CudaDevice* const device = new CudaDevice(0);
+  static CudaDevice* const device = new CudaDevice(local_rank);
   return *device;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "ops/cuda/cuda_stream.h"
@@ -16,17 +17,21 @@ struct CudaCard {
   int64_t free_bytes = 0;    // now
 };
 
-// One card: all operations and copies are carried out in the order of one stream.
+// One card: all operations and copies are carried out in the order of one stream, those of copy queues in one
+// of their own.
 class CudaDevice final : public Device {
  public:
-  // Card `index` of those that CUDA_VISIBLE_DEVICES leaves. Error(kBadConfig) saying what hinders it.
-  explicit CudaDevice(int index);
+  // The card of this rank among those that CUDA_VISIBLE_DEVICES leaves. Error(kBadConfig) saying what hinders
+  // it.
+  explicit CudaDevice(int local_rank);
 
   std::string_view name() const override { return card_.name; }
   DeviceBuffer allocate(int64_t size_bytes) override;
   void copy_from_host(std::span<const std::byte> from, std::byte* to) override;
   void copy_to_host(const std::byte* from, std::span<std::byte> to) override;
   void synchronize() override;
+  std::unique_ptr<CopyQueue> make_copy_queue() override;
+  std::shared_ptr<void> pin(std::span<std::byte> memory) override;
   std::optional<OwnMemory> own_memory() const override;
 
   CudaStream stream() const { return stream_; }
@@ -36,12 +41,14 @@ class CudaDevice final : public Device {
 
  private:
   int index_;
+  int num_cards_ = 1;
   CudaCard card_;
   int64_t free_at_start_ = 0;
   CudaStream stream_ = nullptr;
 };
 
-// The card of this process, opened on first use and never closed.
-CudaDevice& cuda_device();
+// The card of this process, opened on first use and never closed: the ranks of a machine take those that
+// CUDA_VISIBLE_DEVICES leaves in turn.
+CudaDevice& cuda_device(int local_rank = 0);
 
 }  // namespace tessera

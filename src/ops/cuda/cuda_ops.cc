@@ -400,6 +400,8 @@ class CudaOps final : public Ops {
 
 }  // namespace
 
-std::unique_ptr<Ops> make_cuda_ops() { return std::make_unique<CudaOps>(cuda_device()); }
+std::unique_ptr<Ops> make_cuda_ops(int local_rank) {
+  return std::make_unique<CudaOps>(cuda_device(local_rank));
+}
 
 }  // namespace tessera

@@ -8,7 +8,7 @@
 
 namespace tessera {
 
-// Operations on cuda_device(). Error(kBadConfig) with the reason if there is none.
-std::unique_ptr<Ops> make_cuda_ops();
+// Operations on cuda_device(local_rank). Error(kBadConfig) with the reason if there is none.
+std::unique_ptr<Ops> make_cuda_ops(int local_rank);
 
 }  // namespace tessera

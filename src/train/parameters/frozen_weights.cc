@@ -13,7 +13,7 @@ namespace tessera {
 FrozenWeights::FrozenWeights(TrainableModel& model, Communicator& comm, ThreadPool& pool,
                              const ZeroSettings& settings)
     : model_(&model), comm_(&comm), pool_(&pool) {
-  if (model.device().own_memory()) {
+  if (model.device().own_memory() && !settings.parameters_on_host) {
     on_device_ = model.device().allocate(model.frozen_bytes());
     model.bind_frozen(on_device_.view(DType::kU8, {model.frozen_bytes()}));
     return;
@@ -26,7 +26,14 @@ FrozenWeights::FrozenWeights(TrainableModel& model, Communicator& comm, ThreadPo
     file_.emplace(settings.frozen_folder->path / "rank-0.frozen", settings.frozen_folder->transfers,
                   weights_.data(), std::move(places));
   }
-  model.bind_frozen(static_cast<ParameterAccess&>(*this));
+  ParameterAccess& of_host = *this;
+  if (!settings.parameters_on_host) {
+    model.bind_frozen(of_host);
+    return;
+  }
+  window_.emplace(model.device(), of_host, frozen_window(model), /*opens_ahead=*/!file_);
+  window_->pin(weights_.as<std::byte>());
+  model.bind_frozen(*window_);
 }
 
 std::byte* FrozenWeights::open_weights(int64_t group, WeightUse use) {

@@ -1,7 +1,8 @@
 // The weights of a model whose adapters are trained: complete in each node's shared memory, read once, never
 // changed and never written to a checkpoint. With base_quantization the matrices of layers are quantised as
 // they are read, with the same bits whatever the number of ranks. A rank alone can have the decoder layers in
-// a file, which is written once and read layer by layer in every pass.
+// a file, which is written once and read layer by layer in every pass. A model on another device has all of
+// them there, or with ZeroSettings::parameters_on_host sees the host's through a window.
 #pragma once
 
 #include <functional>
@@ -14,6 +15,7 @@
 #include "formats/safetensors/safetensors.h"
 #include "model/trainable_model.h"
 #include "platform/thread_pool.h"
+#include "train/parameters/device_window.h"
 #include "train/parameters/layer_file.h"
 #include "zero/zero_memory.h"
 
@@ -55,11 +57,12 @@ class FrozenWeights : private ParameterAccess {
   TrainableModel* model_;
   Communicator* comm_;
   ThreadPool* pool_;
-  DeviceBuffer on_device_;  // all of them, if the model's device has memory of its own
+  DeviceBuffer on_device_;  // all of them, or empty
   SharedSegment weights_;
   std::optional<LayerFile> file_;  // of layers; weights_ then has their places
   SharedSegment packed_;
   std::vector<std::byte*> forms_;  // by group; empty: none are kept
+  std::optional<DeviceWindow> window_;
 };
 
 }  // namespace tessera

@@ -14,6 +14,7 @@
 #include "plan/memory_plan.h"
 #include "train/guards/not_finite.h"
 #include "train/parameters/device_parameters.h"
+#include "train/parameters/offloaded_parameters.h"
 #include "train/parameters/streamed_parameters.h"
 #include "train/parameters/whole_parameters.h"
 
@@ -71,7 +72,17 @@ ShardedParameters::ShardedParameters(TrainableModel& model, const ZeroSettings& 
   state_tensors_.assign(of_optimizer.begin(), of_optimizer.end());
   if (has_gradient_feedback(layout_, settings_)) state_tensors_.push_back(kGradientFeedback);
   range_squares_.resize(static_cast<size_t>(state_->num_ranges()));
-  model.bind_parameters(static_cast<ParameterAccess&>(*this));
+  ParameterAccess& of_host = *this;
+  if (!settings.parameters_on_host) {
+    model.bind_parameters(of_host);
+    return;
+  }
+  // Where weights are fetched, the next group is waited for only once this one is computed with.
+  const bool opens_ahead = weights_.node_has_all() && comm.world().num_nodes == 1;
+  window_.emplace(model.device(), of_host, trained_window(model), opens_ahead);
+  for (const std::span<std::byte> memory : weights_.memory()) window_->pin(memory);
+  window_->pin(gradients_.memory());
+  model.bind_parameters(*window_);
 }
 
 // This rank's part of every group; in stage 0 the parts of its whole rail.
@@ -229,6 +240,7 @@ void ShardedParameters::load(const SafetensorsModel& file, LoadOnce once,
 
 void ShardedParameters::weights_changed() {
   if (packed_) packed_->weights_changed();
+  if (window_) window_->weights_changed();
   model_->weights_changed();
 }
 
@@ -244,6 +256,7 @@ WeightUpdate ShardedParameters::begin_pass(bool is_first, bool is_last) {
 }
 
 void ShardedParameters::end_pass() {
+  if (window_) window_->finish_pass();
   gradients_.finish_pass();
   if (!updates_) return;
   for (int64_t g = 0; g < plan_.num_groups(); ++g) weights_.updated(g);
@@ -482,10 +495,12 @@ std::unique_ptr<ParameterState> make_parameter_state(TrainableModel& model, cons
                                                      bool decay_all, Communicator& comm, ThreadPool& pool) {
   if (model.device().own_memory() && !settings.optimizer_on_host)
     return std::make_unique<DeviceParameters>(model, std::move(optimizer), decay_all, pool);
+  if (model.device().own_memory() && !settings.parameters_on_host)
+    return std::make_unique<OffloadedParameters>(model, std::move(optimizer), decay_all, pool);
   if (comm.world().is_single() && settings.optimizer_in_backward)
     return std::make_unique<StreamedParameters>(model, settings, std::move(optimizer), decay_all, pool,
                                                 state_file(settings, 0));
-  if (comm.world().is_single())
+  if (comm.world().is_single() && !settings.parameters_on_host)
     return std::make_unique<WholeParameters>(model, std::move(optimizer), decay_all, pool,
                                              state_file(settings, 0));
   return std::make_unique<ShardedParameters>(model, settings, std::move(optimizer), decay_all, comm, pool);

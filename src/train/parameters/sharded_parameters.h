@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "train/parameters/device_window.h"
 #include "train/parameters/parameter_state.h"
 #include "zero/gradient_store.h"
 #include "zero/packed_weights.h"
@@ -128,6 +129,7 @@ class ShardedParameters : public ParameterState, private ParameterAccess, privat
   std::string not_finite_;             // the first parameter of this pass whose gradient is not finite
 
   SharedSegment exchange_;  // kExchangeBytes, float32; allocated by export_masters()
+  std::optional<DeviceWindow> window_;  // of a model on another device
 };
 
 }  // namespace tessera

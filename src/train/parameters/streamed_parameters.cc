@@ -52,7 +52,16 @@ StreamedParameters::StreamedParameters(TrainableModel& model, const ZeroSettings
   const TensorView weights = weights_.memory();
   prefault(pool, {weights.bytes(), static_cast<size_t>(weights.size_bytes())});
   prefault(pool, gradients_.as<std::byte>());
-  model.bind_parameters(static_cast<ParameterAccess&>(*this));
+  ParameterAccess& of_host = *this;
+  if (!settings.parameters_on_host) {
+    model.bind_parameters(of_host);
+    return;
+  }
+  device_window_.emplace(model.device(), of_host, trained_window(model),
+                         /*opens_ahead=*/!settings.weight_folder);
+  device_window_->pin({weights.bytes(), static_cast<size_t>(weights.size_bytes())});
+  device_window_->pin(gradients_.as<std::byte>());
+  model.bind_parameters(*device_window_);
 }
 
 void StreamedParameters::load(const SafetensorsModel& file, LoadOnce /*once*/,
@@ -72,10 +81,15 @@ WeightUpdate StreamedParameters::begin_pass(bool is_first, bool is_last) {
   has_begun_ = false;
   squares_ = closed_squares_ = 0;
   not_finite_.clear();
-  return {Update::kOverwrite, &squares_};
+  // On a device, asking for the squares would make the host wait for every product.
+  return {Update::kOverwrite, device_window_ ? nullptr : &squares_};
 }
 
 void StreamedParameters::end_pass() {
+  if (device_window_) {
+    device_window_->finish_pass();
+    device_window_->weights_changed();
+  }
   if (!updates_) return;
   weights_.finish_updates();
   step_.reset();
@@ -125,6 +139,10 @@ TensorView StreamedParameters::gradients_of(int64_t group) const {
 }
 
 void StreamedParameters::close_gradients(int64_t group) {
+  for (int64_t range = first_range_[static_cast<size_t>(group)];
+       device_window_ && range < first_range_[static_cast<size_t>(group + 1)]; ++range) {
+    squares_ += state_.gradient_squares(range);
+  }
   const double group_squares = squares_ - closed_squares_;
   closed_squares_ = squares_;
   if (!std::isfinite(squares_) && not_finite_.empty()) not_finite_ = find_not_finite(group);
@@ -208,6 +226,7 @@ void StreamedParameters::export_masters(const std::function<void(const WeightSou
 
 void StreamedParameters::state_written() {
   weights_.written();
+  if (device_window_) device_window_->weights_changed();
   std::fill(is_stale_.begin(), is_stale_.end(), true);
 }
 

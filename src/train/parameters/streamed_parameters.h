@@ -1,6 +1,7 @@
 // The parameters of a single rank that are updated in the backward pass: a group's float32 gradients exist
 // from the moment the model opens them until the group is updated, so those of the whole model never do. The
-// weights of decoder layers may be in a file (streamed_weights.h). Parameters are memory of the host.
+// weights of decoder layers may be in a file (streamed_weights.h). Parameters are memory of the host, which a
+// model on another device sees through a window.
 #pragma once
 
 #include <mutex>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "base/memory.h"
+#include "train/parameters/device_window.h"
 #include "train/parameters/parameter_state.h"
 #include "train/parameters/streamed_weights.h"
 
@@ -89,6 +91,8 @@ class StreamedParameters : public ParameterState, private ParameterAccess, priva
   double squares_ = 0;         // of the gradients of this pass, as the model adds them up
   double closed_squares_ = 0;  // of them, of the groups closed before
   std::string not_finite_;     // the first parameter of this pass whose gradient is not finite
+
+  std::optional<DeviceWindow> device_window_;  // of a model on another device
 };
 
 }  // namespace tessera

@@ -75,7 +75,7 @@ void RunSetup::open_model(const OpsFactory& make) {
   config.lora = lora_config_of(args);
   config.base_quantization = base_quantization_of(args);
   model_file = SafetensorsModel::open(args.model);
-  ops = make ? make(pool) : make_ops(args.device, pool);
+  ops = make ? make(pool) : make_ops(args.device, pool, world().local_rank);
   clocked_ops.emplace(*ops);
   model = make_model(config, args.training_dtype(), *clocked_ops);
   plan.num_parameters = model->layout().num_parameters();

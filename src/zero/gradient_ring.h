@@ -1,0 +1,25 @@
+// Memory of the host through which the gradients of a device pass when the host updates its weights.
+#pragma once
+
+#include <cstdint>
+
+#include "zero/zero_memory.h"
+
+namespace tessera {
+
+// Slots for the gradients of one range of elements each.
+struct GradientRing {
+  int64_t num_slots;
+  int64_t slot_elements;
+
+  int64_t num_elements() const { return num_slots * slot_elements; }
+};
+
+// Elements in a range if the optimizer may cut parameters: 16 MiB of float32, which the last-level cache
+// still has when the update reads them.
+inline constexpr int64_t kRingElements = int64_t{1} << 22;
+
+// Otherwise a range is a parameter.
+GradientRing gradient_ring(const ZeroLayout& layout, StateTensors tensors);
+
+}  // namespace tessera
