@@ -27,6 +27,22 @@ TEST_F(DeviceArguments, ACardTakesWhatItHas) {
       "cpu, with which the processor updates the weights");
   give("offload_optimizer_device", "cpu");
   resolve();
+  give("offload_optimizer_device", "none");
+  give("offload_param_device", "cpu");
+  resolve();
+  give("offload_optimizer_device", "nvme");
+  resolve();
+}
+
+TEST_F(DeviceArguments, SomeSettingsNeedTheParametersOnTheHost) {
+  give("device", "cuda");
+  give("optimizer_in_backward", "true");
+  EXPECT_EQ(
+      contradiction(),
+      "optimizer_in_backward is not available with device cuda: use offload_param_device cpu, with which "
+      "the host keeps weights, too");
+  give("offload_param_device", "cpu");
+  resolve();
 }
 
 TEST_F(DeviceArguments, WhatACardLacksIsNamed) {

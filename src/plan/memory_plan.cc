@@ -111,6 +111,12 @@ class AlternativeList {
       set_limits(batch_size, longest, true);
       offer("gradient_checkpointing true");
     }
+    if (choices_.host_takes) {
+      set_limits(batch_size, longest, checkpointing);
+      keep_on_host("");
+      set_limits(batch_size, longest, true);
+      if (!checkpointing) keep_on_host(with_checkpointing);
+    }
     if (choices_.has_disk && !request_.zero.state_folder) {
       set_limits(batch_size, longest, true);
       request_.zero.state_folder.emplace();
@@ -142,6 +148,19 @@ class AlternativeList {
     const bool pack_weights = request_.limits.pack_weights;
     request_.limits = choices_.limits_for(batch_size, max_row_length, gradient_checkpointing);
     request_.limits.pack_weights = pack_weights;
+  }
+
+  // What a device's host has room for leaves the device.
+  void keep_on_host(const std::string& with) {
+    const ZeroSettings zero = request_.zero;
+    for (const bool all_parameters : {false, true}) {
+      if (zero.parameters_on_host || (zero.optimizer_on_host && !all_parameters)) continue;
+      request_.zero.optimizer_on_host = true;
+      request_.zero.parameters_on_host = all_parameters;
+      if (!choices_.host_takes(request_)) continue;
+      offer(with + (all_parameters ? "offload_param_device cpu" : "offload_optimizer_device cpu"));
+    }
+    request_.zero = zero;
   }
 
   void keep(const std::string& change) {

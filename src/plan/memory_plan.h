@@ -116,11 +116,14 @@ struct MemoryChoices {
       limits_for;
   bool keeps_global_batch = false;  // smaller micro-batches make more passes
   bool has_disk = true;             // nodes have one of their own
+  // With the model on another device: whether the host has room for its share of a request.
+  std::function<bool(const MemoryRequest& request)> host_takes = {};
 };
 
 // Settings under which the run takes less, from the least intrusive to the most: weights not packed,
 // no peer snapshots, micro-batches not merged, gather_schedule per_layer, zero_stage 3, checkpointing,
-// optimizer state on a disk, fewer rows at once, shorter rows.
+// optimizer state on a disk, state or all parameters on the host of a device, fewer rows at once, shorter
+// rows.
 std::vector<MemoryAlternative> memory_alternatives(const MemoryRequest& request,
                                                    const MemoryChoices& choices);
 

@@ -203,12 +203,16 @@ void RunPlanner::fill_memory(const MemoryRequest& chosen, const MachineFacts& ma
 
 std::vector<MemoryAlternative> RunPlanner::alternatives(const MemoryRequest& request,
                                                         const MachineFacts& machine) const {
-  const MemoryChoices choices = {
-      micro_batch_rows_, micro_batches_per_pass_,
-      [this](int64_t batch_size, int64_t max_row_length, bool gradient_checkpointing) {
-        return limits_for(batch_size, max_row_length, gradient_checkpointing);
-      },
-      args_.global_batch_size.has_value(), machine.has_disk};
+  MemoryChoices choices = {micro_batch_rows_, micro_batches_per_pass_,
+                           [this](int64_t batch_size, int64_t max_row_length, bool gradient_checkpointing) {
+                             return limits_for(batch_size, max_row_length, gradient_checkpointing);
+                           },
+                           args_.global_batch_size.has_value(), machine.has_disk};
+  if (model_.device().own_memory()) {
+    choices.host_takes = [&](const MemoryRequest& changed) {
+      return needed_host_bytes(model_, changed) <= machine.host_free_bytes;
+    };
+  }
   return memory_alternatives(request, choices);
 }
 
@@ -221,7 +225,7 @@ std::string RunPlanner::refusal(const MemoryRequest& request, const MachineFacts
   if (model_.device().own_memory() && of_host > machine.host_free_bytes) {
     return fmt::format(
         "the run does not fit in the host's memory: it takes {} more, {} are free; with "
-        "offload_optimizer_device none the optimizer is on the card",
+        "offload_optimizer_device none and offload_param_device none the card keeps its state",
         format_bytes(of_host), format_bytes(machine.host_free_bytes));
   }
   return memory_refusal(model_, request, machine.free_bytes, alternatives(request, machine));

@@ -93,6 +93,49 @@ TEST_P(DeviceRun, EqualsTheHostsAndGoesOnFromItsCheckpoints) {
   }
 }
 
+class DeviceRanks : public testing::TestWithParam<RanksCase> {};
+
+// Each rank has a device of its own, and the host does what it does for ranks without any.
+TEST_P(DeviceRanks, EqualThoseOfTheHost) {
+  TinyRun run;
+  run.args.measure_peak = false;
+  run.args.dtype = "bfloat16";
+  run.args.max_steps = 3;
+  run.args.per_device_train_batch_size = 1;
+  run.args.offload_param_device = "cpu";
+  run.args.zero_stage = GetParam().stage;
+  run.args.gather_schedule = GetParam().schedule;
+  run.args.stage3_param_persistence_threshold = 0;
+  run.args.stage3_prefetch_bucket_size = 0;
+  run.args.gradient_accumulation_steps = GetParam().schedule == "per_layer" ? 1 : 2;
+  const std::string folder = run.args.output_dir;
+  run.args.output_dir = folder + "-host";
+  const std::vector<RecordingObserver> expected = train_ranks(run.args, GetParam().ranks, 1);
+  const auto weights = read_tensors(std::filesystem::path(run.args.output_dir) / "model.safetensors");
+
+  run.args.output_dir = folder + "-device";
+  std::vector<RecordingObserver> found(expected.size());
+  run_ranks(GetParam().ranks, [&](Communicator& comm) {
+    ThreadPool pool(1);
+    Trainer trainer(run.args, pool, found[static_cast<size_t>(comm.world().rank)], comm,
+                    [](ThreadPool& threads) { return std::make_unique<OwnedIsolatedOps>(threads); });
+    trainer.run();
+  });
+  ASSERT_EQ(found[0].steps.size(), expected[0].steps.size());
+  for (size_t i = 0; i < expected[0].steps.size(); ++i) {
+    EXPECT_EQ(found[0].steps[i].loss, expected[0].steps[i].loss) << "step " << i;
+    EXPECT_EQ(found[0].steps[i].grad_norm, expected[0].steps[i].grad_norm) << "step " << i;
+  }
+  EXPECT_EQ(read_tensors(std::filesystem::path(run.args.output_dir) / "model.safetensors"), weights);
+  EXPECT_GT(found[0].plan.memory.device_bytes(), 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, DeviceRanks,
+                         testing::Values(RanksCase{{1, 2}, 2, "per_step"}, RanksCase{{2, 1}, 0, "per_step"},
+                                         RanksCase{{2, 1}, 3, "per_layer"}, RanksCase{{2, 2}, 3, "per_step"},
+                                         RanksCase{{2, 2}, 3, "per_layer"}),
+                         [](const auto& test) { return test.param.name(); });
+
 TEST(DeviceMemory, IsWhatARunMustFitInto) {
   TinyRun run;
   run.args.measure_peak = false;
@@ -107,6 +150,28 @@ TEST(DeviceMemory, IsWhatARunMustFitInto) {
                  });
                });
   EXPECT_GT(seen.plan.memory.device_bytes(), 1 << 10) << "the plan is shown all the same";
+}
+
+TEST(DeviceMemory, TheHostIsAdvisedWhereItHasRoom) {
+  TinyRun run;
+  run.args.measure_peak = false;
+  const auto plan_with = [&](int64_t free_bytes) {
+    ThreadPool pool(1);
+    RecordingObserver seen;
+    const auto make = [&](ThreadPool& threads) {
+      return std::make_unique<OwnedIsolatedOps>(threads, free_bytes);
+    };
+    Trainer(run.args, pool, seen, single_process(), make);
+    return seen.plan.memory.device_bytes();
+  };
+  run.args.gradient_checkpointing = true;
+  const int64_t on_device = plan_with(int64_t{1} << 40);
+  run.args.offload_optimizer_device = "cpu";
+  const int64_t beside_host = plan_with(int64_t{1} << 40);
+  EXPECT_LT(beside_host, on_device);
+  run.args.offload_optimizer_device = "none";
+  expect_error(ExitCode::kBadConfig, {"with offload_optimizer_device cpu it would take"},
+               [&] { plan_with(beside_host); });
 }
 
 INSTANTIATE_TEST_SUITE_P(Forms, DeviceRun,

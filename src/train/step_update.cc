@@ -51,7 +51,9 @@ void StepUpdate::finish_step(const RowLists& passes, const StepPart& first, cons
   const Stopwatch time;
   const double waited_before_s = comm_.waited_s();
   parameters_.update(optimizer_step(step, metrics->grad_norm, progress), change_hook());
-  metrics->times.optimizer_s = time.seconds() - (comm_.waited_s() - waited_before_s);
+  // What was left of the last update took its time from this step's passes.
+  metrics->times.optimizer_s =
+      time.seconds() - (comm_.waited_s() - waited_before_s) + parameters_.take_update_seconds();
 }
 
 // The gradients are those of the first run, bit for bit, unless the machine errs.

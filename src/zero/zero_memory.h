@@ -85,7 +85,7 @@ struct ZeroSettings {
   // except while layers are in use (device_window_places.h).
   bool optimizer_on_host = false;
   bool parameters_on_host = false;
-  bool computes_twice = false;                // a step's pass, first for the gradient norm alone
+  bool computes_twice = false;  // a step's pass, first for the gradient norm alone
   // On one rank, with optimizer_in_backward: the weights of decoder layers are in a file in this folder.
   std::optional<StateFileSettings> weight_folder = {};
   // On one rank, of the weights beside adapters: those of decoder layers are in a file in this folder.

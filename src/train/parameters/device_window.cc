@@ -41,9 +41,7 @@ void DeviceWindow::reserve_packed_forms(std::span<const int64_t> /*bytes_by_grou
 }
 
 int64_t& DeviceWindow::holder_of_place(int64_t group) {
-  const int64_t place = group == 0                 ? 0
-                        : group + 1 == num_groups_ ? 1
-                                                   : kEndPlaces + layer_slot(group);
+  const int64_t place = group == 0 ? 0 : group + 1 == num_groups_ ? 1 : kEndPlaces + layer_slot(group);
   return holders_[static_cast<size_t>(place)];
 }
 

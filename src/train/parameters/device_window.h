@@ -17,8 +17,8 @@ namespace tessera {
 
 class DeviceWindow final : public ParameterAccess {
  public:
-  // `host` opens memory of the host. `opens_ahead`: it lets weights of the next group be opened while those of
-  // a group are. All must outlive this.
+  // `host` opens memory of the host. `opens_ahead`: it lets weights of the next group be opened while those
+  // of a group are. All must outlive this.
   DeviceWindow(Device& device, ParameterAccess& host, DeviceWindowPlaces places, bool opens_ahead);
   ~DeviceWindow() override;
   DeviceWindow(const DeviceWindow&) = delete;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/stopwatch.h"
 #include "plan/memory_plan.h"
 #include "platform/prefault.h"
 #include "train/guards/not_finite.h"
@@ -137,6 +138,7 @@ void OffloadedParameters::update_through(size_t group) {
 }
 
 void OffloadedParameters::update_group(size_t group) {
+  const Stopwatch time;
   const ParameterLayout::Group& elements = model_->layout().groups()[group];
   if (update_->before_change) update_->before_change({elements.begin, elements.end});
   const int64_t num_slots = std::ssize(fetched_);
@@ -147,14 +149,11 @@ void OffloadedParameters::update_group(size_t group) {
     fetch_gradients(i + 1 + num_slots);
     sent_[group] = weights_to_device(range.begin, range.begin + range.count);
   }
+  seconds_ += time.seconds();
 }
 
 CopyQueue::Mark OffloadedParameters::weights_to_device(int64_t begin, int64_t end) {
   return to_device_->copy(host_weights().rows(begin, end), device_weights_.rows(begin, end));
-}
-
-void OffloadedParameters::settle_state(const ChangeHook& /*before_change*/) {
-  update_through(sent_.size() - 1);
 }
 
 void OffloadedParameters::read_state(StateKind kind, int64_t begin, std::span<float> values) const {
@@ -168,7 +167,7 @@ void OffloadedParameters::write_state(StateKind kind, int64_t begin, std::span<c
 }
 
 void OffloadedParameters::export_masters(const std::function<void(const WeightSource&)>& write) {
-  settle_state({});
+  finish_update();
   write([this](int64_t begin, std::span<float> values) { state_.read_master(begin, values); });
 }
 

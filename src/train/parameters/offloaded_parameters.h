@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tensor/device.h"
@@ -28,9 +29,12 @@ class OffloadedParameters : public ParameterState, private ParameterAccess {
   void end_pass() override {}
   double gradient_squares() const override { return squares_; }
   std::string not_finite_gradient() const override;
-  // `before_change` is called, and must be callable, until the next pass or settle_state().
+  // `before_change` is called, and must be callable, until all groups have been opened again or
+  // finish_update().
   void update(const OptimizerStep& step, const ChangeHook& before_change) override;
-  void settle_state(const ChangeHook& before_change) override;
+  void finish_update() override { update_through(sent_.size() - 1); }
+  double take_update_seconds() override { return std::exchange(seconds_, 0); }
+  void settle_state(const ChangeHook& /*before_change*/) override { finish_update(); }
   StateTensors state_tensors() const override { return state_.optimizer().state_tensors(); }
   void export_masters(const std::function<void(const WeightSource&)>& write) override;
   std::vector<ElementRange> owned() const override { return {{0, model_->layout().num_elements()}}; }
@@ -62,9 +66,7 @@ class OffloadedParameters : public ParameterState, private ParameterAccess {
   void fetch_gradients(int64_t end_range);
   CopyQueue::Mark weights_to_device(int64_t begin, int64_t end);
   TensorView host_weights() const { return host_weights_.view(model_->dtype(), device_weights_.shape()); }
-  TensorView ring() const {
-    return ring_.view(DType::kF32, {ring_.size_bytes() / dtype_bytes(DType::kF32)});
-  }
+  TensorView ring() const { return ring_.view(DType::kF32, {ring_.size_bytes() / dtype_bytes(DType::kF32)}); }
 
   TrainableModel* model_;
   ThreadPool* pool_;
@@ -79,6 +81,7 @@ class OffloadedParameters : public ParameterState, private ParameterAccess {
   std::vector<CopyQueue::Mark> fetched_;  // by slot of the ring
   std::vector<CopyQueue::Mark> sent_;     // by group: its last weights, until the device waits for them
   std::optional<PendingUpdate> update_;
+  double seconds_ = 0;  // of updates, since they were taken
   double squares_ = 0;  // of the current step's gradients
 };
 

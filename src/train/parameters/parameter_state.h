@@ -71,6 +71,11 @@ class ParameterState {
   // One update, group by group, calling `before_change` (if set) before each. No rank may still be using the
   // old weights. Afterwards the model has the new ones.
   virtual void update(const OptimizerStep& step, const ChangeHook& before_change) = 0;
+  // Completes an update that goes on in the background of the passes after it. Not collective; settle_state()
+  // does the same.
+  virtual void finish_update() {}
+  // Seconds that such updates took since the last call, beyond those of update().
+  virtual double take_update_seconds() { return 0; }
   // Instead of the update, where a step is given up or skipped: nothing of its gradients is kept.
   virtual void discard_step() {}
   // What updates in place of update(); nullptr: the gradients of a step are kept until then.

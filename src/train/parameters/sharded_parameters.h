@@ -128,7 +128,7 @@ class ShardedParameters : public ParameterState, private ParameterAccess, privat
   std::vector<double> range_squares_;  // of the gradients of this pass, by range of the optimizer
   std::string not_finite_;             // the first parameter of this pass whose gradient is not finite
 
-  SharedSegment exchange_;  // kExchangeBytes, float32; allocated by export_masters()
+  SharedSegment exchange_;              // kExchangeBytes, float32; allocated by export_masters()
   std::optional<DeviceWindow> window_;  // of a model on another device
 };
 
