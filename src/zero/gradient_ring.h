@@ -20,6 +20,7 @@ struct GradientRing {
 inline constexpr int64_t kRingElements = int64_t{1} << 22;
 
 // Otherwise a range is a parameter.
-GradientRing gradient_ring(const ZeroLayout& layout, StateTensors tensors);
+GradientRing gradient_ring(const ZeroLayout& layout, StateTensors tensors,
+                           int64_t most_elements = kRingElements);
 
 }  // namespace tessera

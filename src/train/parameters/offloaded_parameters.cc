@@ -39,29 +39,25 @@ std::vector<int64_t> first_of_groups(const ParameterLayout& layout,
   return first;
 }
 
-GradientRing ring_of(const TrainableModel& model, StateTensors tensors) {
-  return gradient_ring(zero_layout(model.layout(), 1, 1), tensors);
-}
-
 }  // namespace
 
 OffloadedParameters::OffloadedParameters(TrainableModel& model, std::unique_ptr<const Optimizer> optimizer,
-                                         bool decay_all, ThreadPool& pool)
+                                         bool decay_all, ThreadPool& pool, int64_t ring_elements)
     : model_(&model),
       pool_(&pool),
-      ranges_(ranges_in_ring(model.layout(), decay_all, ring_of(model, optimizer->state_tensors()))),
+      slots_(gradient_ring(zero_layout(model.layout(), 1, 1), optimizer->state_tensors(), ring_elements)),
+      ranges_(ranges_in_ring(model.layout(), decay_all, slots_)),
       first_range_(first_of_groups(model.layout(), ranges_)),
       weights_(model.device().allocate(model.layout().num_elements() * dtype_bytes(model.dtype()))),
       gradients_(model.device().allocate(model.layout().num_elements() * dtype_bytes(DType::kF32))),
       device_weights_(weights_.view(model.dtype(), {model.layout().num_elements()})),
       device_gradients_(gradients_.view(DType::kF32, {model.layout().num_elements()})),
       host_weights_(host_device().allocate(weights_.size_bytes())),
-      ring_(host_device().allocate(ring_of(model, optimizer->state_tensors()).num_elements() *
-                                   dtype_bytes(DType::kF32))),
+      ring_(host_device().allocate(slots_.num_elements() * dtype_bytes(DType::kF32))),
       state_(std::move(optimizer), ranges_, host_weights(), ring(), pool, model.layout().num_elements()),
       to_host_(model.device().make_copy_queue()),
       to_device_(model.device().make_copy_queue()),
-      fetched_(static_cast<size_t>(ring_of(model, state_.optimizer().state_tensors()).num_slots)),
+      fetched_(static_cast<size_t>(slots_.num_slots)),
       sent_(model.layout().groups().size()) {
   for (const DeviceBuffer* memory : {&host_weights_, &ring_}) {
     prefault(pool, memory->span());

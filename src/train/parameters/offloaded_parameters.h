@@ -21,7 +21,7 @@ namespace tessera {
 class OffloadedParameters : public ParameterState, private ParameterAccess {
  public:
   OffloadedParameters(TrainableModel& model, std::unique_ptr<const Optimizer> optimizer, bool decay_all,
-                      ThreadPool& pool);
+                      ThreadPool& pool, int64_t ring_elements = kRingElements);
 
   void load(const SafetensorsModel& file, LoadOnce once,
             const std::function<void(const LoadProgress&)>& progress) override;
@@ -70,6 +70,7 @@ class OffloadedParameters : public ParameterState, private ParameterAccess {
 
   TrainableModel* model_;
   ThreadPool* pool_;
+  GradientRing slots_;
   std::vector<ParameterRange> ranges_;
   std::vector<int64_t> first_range_;  // by group, plus the end
   DeviceBuffer weights_, gradients_;  // on the device: in the training dtype, and float32

@@ -5,37 +5,24 @@
 #include "train/parameters/parameter_ranges.h"
 
 namespace tessera {
-WholeParameters::FlatArray::FlatArray(Device& device, DType dtype, int64_t num_elements, ThreadPool& pool)
-    : memory(device.allocate(num_elements * dtype_bytes(dtype))), view(memory.view(dtype, {num_elements})) {
-  if (!view.is_on_host()) host_copy = host_device().allocate(memory.size_bytes());
-  host_view = view.is_on_host() ? view : host_copy.view(dtype, {num_elements});
-  prefault(pool, {host_view.bytes(), static_cast<size_t>(host_view.size_bytes())});
-}
-
-void WholeParameters::FlatArray::to_host(int64_t begin, int64_t end) const {
-  if (!view.is_on_host()) copy(view.rows(begin, end), host_view.rows(begin, end));
-}
-
-void WholeParameters::FlatArray::to_device(int64_t begin, int64_t end) const {
-  if (!view.is_on_host()) copy(host_view.rows(begin, end), view.rows(begin, end));
-}
 
 WholeParameters::WholeParameters(TrainableModel& model, std::unique_ptr<const Optimizer> optimizer,
                                  bool decay_all, ThreadPool& pool,
                                  const std::optional<StateFileSettings>& state_file)
     : model_(&model),
       pool_(&pool),
-      weights_(model.device(), model.dtype(), model.layout().num_elements(), pool),
-      gradients_(model.device(), DType::kF32, model.layout().num_elements(), pool),
+      weights_(model.layout().num_elements() * dtype_bytes(model.dtype())),
+      gradients_(model.layout().num_elements() * dtype_bytes(DType::kF32)),
       first_range_(first_ranges(model.layout())),
-      state_(std::move(optimizer), parameter_ranges(model.layout(), decay_all), weights_.host_view,
-             gradients_.host_view, pool, {}, state_file) {
-  model.bind_parameters(weights_.view, gradients_.view);
+      state_(std::move(optimizer), parameter_ranges(model.layout(), decay_all), weights(), gradients(), pool,
+             {}, state_file) {
+  for (const PageBuffer* memory : {&weights_, &gradients_}) prefault(pool, memory->as<std::byte>());
+  model.bind_parameters(weights(), gradients());
 }
 
 void WholeParameters::load(const SafetensorsModel& file, LoadOnce /*once*/,
                            const std::function<void(const LoadProgress&)>& progress) {
-  load_masters(file, *model_, weights_.host_view, state_, *pool_, progress);
+  load_masters(file, *model_, weights(), state_, *pool_, progress);
   state_written();
 }
 
@@ -48,8 +35,7 @@ WeightUpdate WholeParameters::begin_pass(bool is_first, bool is_last) {
 std::string WholeParameters::not_finite_gradient() const {
   for (const Parameter& parameter : model_->layout().parameters()) {
     const int64_t begin = parameter.offset, end = begin + parameter.num_elements;
-    gradients_.to_host(begin, end);
-    if (first_not_finite(gradients_.host_view.rows(begin, end))) return parameter.name;
+    if (first_not_finite(gradients().rows(begin, end))) return parameter.name;
   }
   return "";
 }
@@ -59,11 +45,9 @@ void WholeParameters::update(const OptimizerStep& step, const ChangeHook& before
   for (size_t g = 0; g < groups.size(); ++g) {
     const ParameterLayout::Group& group = groups[g];
     if (before_change) before_change({group.begin, group.end});
-    gradients_.to_host(group.begin, group.end);
     const size_t next = (g + 1) % groups.size();
     state_.announce(first_range_[next], first_range_[next + 1]);
     state_.update(first_range_[g], first_range_[g + 1], step);
-    weights_.to_device(group.begin, group.end);
   }
   model_->weights_changed();
 }
@@ -80,9 +64,6 @@ void WholeParameters::export_masters(const std::function<void(const WeightSource
   write([this](int64_t begin, std::span<float> values) { state_.read_master(begin, values); });
 }
 
-void WholeParameters::state_written() {
-  weights_.to_device(0, model_->layout().num_elements());
-  model_->weights_changed();
-}
+void WholeParameters::state_written() { model_->weights_changed(); }
 
 }  // namespace tessera

@@ -1,9 +1,7 @@
-// All parameters in this process: the run of a single rank. Weights and gradients are on the model's device.
-// The optimizer works on the host: for another device it has copies there, and what it reads and writes is
-// copied group by group.
+// All parameters in this process, in memory of the host: the run of a single rank.
 #pragma once
 
-#include "tensor/device.h"
+#include "base/memory.h"
 #include "train/parameters/parameter_state.h"
 
 namespace tessera {
@@ -31,23 +29,13 @@ class WholeParameters : public ParameterState {
   void state_written() override;
 
  private:
-  // A flat array on the model's device, and where the host has its elements: there or in a copy.
-  struct FlatArray {
-    FlatArray(Device& device, DType dtype, int64_t num_elements, ThreadPool& pool);
-    // Copies elements [begin, end) if they are in two places.
-    void to_host(int64_t begin, int64_t end) const;
-    void to_device(int64_t begin, int64_t end) const;
-
-    DeviceBuffer memory;
-    DeviceBuffer host_copy;  // empty: the device is the host
-    TensorView view;
-    TensorView host_view;
-  };
+  TensorView weights() const { return {weights_.data(), model_->dtype(), {model_->layout().num_elements()}}; }
+  TensorView gradients() const { return {gradients_.data(), DType::kF32, {model_->layout().num_elements()}}; }
 
   TrainableModel* model_;
   ThreadPool* pool_;
-  FlatArray weights_;                 // in the training dtype
-  FlatArray gradients_;               // in float32
+  PageBuffer weights_;                // in the training dtype
+  PageBuffer gradients_;              // in float32
   std::vector<int64_t> first_range_;  // of the optimizer, by group, plus the end
   OptimizerState state_;
   double squares_ = 0;  // of the current step's gradients

@@ -1,6 +1,6 @@
 // Parameters on a device whose memory the host cannot reach train as those on the host, updated there or by
 // the host.
-#include "train/parameters/whole_parameters.h"
+#include "train/parameters/device_parameters.h"
 
 #include <gtest/gtest.h>
 
@@ -10,21 +10,22 @@
 #include "support/isolated_device.h"
 #include "support/model_test_support.h"
 #include "support/momentum_sgd.h"
-#include "train/parameters/device_parameters.h"
+#include "train/parameters/offloaded_parameters.h"
+#include "train/parameters/whole_parameters.h"
 
 namespace tessera {
 namespace {
 
 // Masters and state after three steps from the same start, and a resumed fourth.
-template <typename Parameters>
+template <typename Parameters, typename... More>
 std::vector<std::vector<float>> train(Ops& ops, ThreadPool& pool, DType dtype,
-                                      const std::function<std::unique_ptr<Optimizer>()>& make) {
+                                      const std::function<std::unique_ptr<Optimizer>()>& make, More... more) {
   const ModelConfig config = tiny_config();
   const PackedBatch batch = pack(random_rows({9, 5}, config.vocab_size, 3));
   std::vector<std::vector<float>> values;
   for (const bool is_resumed : {false, true}) {
     LlamaModel model(config, dtype, ops);
-    Parameters parameters(model, make(), /*decay_all=*/false, pool);
+    Parameters parameters(model, make(), /*decay_all=*/false, pool, more...);
     model.reserve(limits_of(batch));
     const auto num_elements = static_cast<size_t>(model.layout().num_elements());
     if (values.empty()) values = {random_weights(model.layout(), 0.3f, 11), std::vector<float>(num_elements)};
@@ -38,6 +39,7 @@ std::vector<std::vector<float>> train(Ops& ops, ThreadPool& pool, DType dtype,
       EXPECT_EQ(parameters.not_finite_gradient(), "");
       parameters.update({.step = step, .learning_rate = 1e-2}, /*before_change=*/{});
     }
+    parameters.finish_update();
     parameters.read_state(StateKind::kMaster, 0, values[0]);
     parameters.read_state(state_kind(0), 0, values[1]);
   }
@@ -54,7 +56,7 @@ std::unique_ptr<Optimizer> make_adamw() {
   return std::make_unique<AdamW>(OptimizerSettings{.weight_decay = 0.1});
 }
 
-TEST(WholeParameters, TrainOnAnotherDeviceAsOnTheHost) {
+TEST(OffloadedParameters, AreUpdatedByTheHostAsIfTheyWereThere) {
   const std::function<std::unique_ptr<Optimizer>()> optimizers[] = {
       make_adamw, [] { return std::make_unique<MomentumSgd>(); }};
   for (const auto& make : optimizers) {
@@ -63,7 +65,9 @@ TEST(WholeParameters, TrainOnAnotherDeviceAsOnTheHost) {
     IsolatedDevice device;
     IsolatedOps there(*here, device);
     const auto expected = train<WholeParameters>(*here, pool, DType::kBF16, make);
-    EXPECT_TRUE(expected == train<WholeParameters>(there, pool, DType::kBF16, make));
+    EXPECT_TRUE(expected == train<OffloadedParameters>(there, pool, DType::kBF16, make));
+    // Several pieces of a parameter, and more of them than the ring has slots.
+    EXPECT_TRUE(expected == train<OffloadedParameters>(there, pool, DType::kBF16, make, int64_t{192}));
     expect_finite(expected);
   }
 }
