@@ -2,19 +2,17 @@
 
 #include <string_view>
 
-#include "base/stopwatch.h"
-
 namespace tessera {
 
 void ClockedOps::around(const OpCall& call, FunctionRef<void()> run) {
-  const Stopwatch time;
-  run();
   const std::string_view name = call.name;
   const bool is_product = name.starts_with("linear") || name == "pack_linear_weight";
   double& sum = is_product                      ? times_.products_s
                 : name.starts_with("attention") ? times_.attention_s
                                                 : times_.elementwise_s;
-  sum += time.seconds();
+  clock_->begin();
+  run();
+  clock_->end(&sum);
 }
 
 }  // namespace tessera

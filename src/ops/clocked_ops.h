@@ -1,14 +1,15 @@
-// Adds up where the time of a step's operations goes. Costs two readings of the clock per operation.
+// Adds up where the time of a step's operations goes. Costs two readings of the device's clock per operation.
 #pragma once
 
+#include <memory>
 #include <utility>
 
 #include "ops/forwarding_ops.h"
 
 namespace tessera {
 
-// Seconds of the calling thread. On a device that works asynchronously these are the times to issue the
-// calls.
+// Seconds of the device. Those of work that Ops ask the host for in between, such as sending it positions,
+// are among them.
 struct OperationTimes {
   double products_s = 0;  // of linear layers, with packing of their weights
   double attention_s = 0;
@@ -17,14 +18,23 @@ struct OperationTimes {
 
 class ClockedOps final : public ForwardingOps {
  public:
-  using ForwardingOps::ForwardingOps;
+  explicit ClockedOps(Ops& ops) : ForwardingOps(ops), clock_(ops.device().make_clock()) {}
 
-  // Since the last call.
-  OperationTimes take() { return std::exchange(times_, {}); }
+  // Does not wait for what has been asked so far, nor count it.
+  void restart() {
+    clock_->discard();
+    times_ = {};
+  }
+  // Since restart() or the last take(). Waits for the last operation.
+  OperationTimes take() {
+    clock_->finish();
+    return std::exchange(times_, {});
+  }
 
  private:
   void around(const OpCall& call, FunctionRef<void()> run) override;
 
+  std::unique_ptr<DeviceClock> clock_;
   OperationTimes times_;
 };
 

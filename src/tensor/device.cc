@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/memory.h"
+#include "base/stopwatch.h"
 
 namespace tessera {
 namespace {
@@ -34,9 +35,21 @@ class HostDevice final : public Device {
   void synchronize() override {}
 };
 
+class HostClock final : public DeviceClock {
+ public:
+  void begin() override { since_begin_ = Stopwatch(); }
+  void end(double* sum_s) override { *sum_s += since_begin_.seconds(); }
+  void finish() override {}
+  void discard() override {}
+
+ private:
+  Stopwatch since_begin_;
+};
+
 }  // namespace
 
 std::unique_ptr<CopyQueue> Device::make_copy_queue() { return std::make_unique<ImmediateCopies>(); }
+std::unique_ptr<DeviceClock> Device::make_clock() { return std::make_unique<HostClock>(); }
 
 Device& host_device() {
   static HostDevice device;

@@ -39,6 +39,22 @@ class CopyQueue {
 };
 
 // Outlives its buffers and every view of them.
+// Times what a device does, without waiting for it.
+class DeviceClock {
+ public:
+  virtual ~DeviceClock() = default;
+  // An interval begins, and ends, when the device has done everything asked so far. One that has been busy
+  // ever since the last end() may begin the next there.
+  virtual void begin() = 0;
+  // Adds the interval's seconds to *sum_s, in finish() at the latest.
+  virtual void end(double* sum_s) = 0;
+  // Waits for the end of the last interval.
+  virtual void finish() = 0;
+  // Forgets the intervals that are not in their sums yet, without waiting.
+  virtual void discard() = 0;
+};
+
+// Outlives its buffers, every view of them, and its clocks.
 class Device {
  public:
   virtual ~Device() = default;
@@ -57,6 +73,8 @@ class Device {
   // Keeps these pages of the host in memory, where the device reaches them directly, until the result is
   // destroyed, which must be before they are freed. Null where that makes no difference or fails.
   virtual std::shared_ptr<void> pin(std::span<std::byte> /*memory*/) { return nullptr; }
+  // By default the host's, for a device that has done what it was asked when the call returns.
+  virtual std::unique_ptr<DeviceClock> make_clock();
 
   // For a device whose memory is not the host's: how many bytes of it are free, how many have been taken since
   // this process opened it, and among how many such devices the ranks of this machine are dealt out in turn.

@@ -113,7 +113,7 @@ bool StepRunner::run_passes(const RowLists& passes, StepPart* part) {
 StepPart StepRunner::run_again(const RowLists& passes) {
   const int64_t num_passes = passes.size() / comm_.world().world_size;
   StepPart part;
-  ops_.take();
+  ops_.restart();
   for (int64_t pass = 0; pass < num_passes; ++pass) run_pass(passes, pass, pass + 1 == num_passes, &part);
   part.gradient_squares = parameters_.gradient_squares();
   part.operations = ops_.take();
@@ -126,7 +126,7 @@ std::optional<StepPart> StepRunner::run(int64_t step, const RowLists& passes, in
   grad_scale_ = 1.0f / static_cast<float>(num_targets);
   StepPart part;
   const double waited_before_s = comm_.waited_s();
-  ops_.take();  // what was computed since the last step
+  ops_.restart();
   if (!run_passes(passes, &part)) return std::nullopt;
   part.replay_differs = !replay_difference_.empty();
   mark_work(comm_, "adding up the step", step_);

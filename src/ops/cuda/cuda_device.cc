@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "ops/cuda/cuda_check.h"
+#include "ops/cuda/cuda_clock.h"
 
 namespace tessera {
 
@@ -171,6 +172,8 @@ std::shared_ptr<void> CudaDevice::pin(std::span<std::byte> memory) {
   }
   return {memory.data(), [](void* data) { static_cast<void>(cudaHostUnregister(data)); }};
 }
+
+std::unique_ptr<DeviceClock> CudaDevice::make_clock() { return std::make_unique<cuda::CudaClock>(*this); }
 
 std::optional<Device::OwnMemory> CudaDevice::own_memory() const {
   const int64_t free = card().free_bytes;

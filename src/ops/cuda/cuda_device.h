@@ -32,6 +32,7 @@ class CudaDevice final : public Device {
   void synchronize() override;
   std::unique_ptr<CopyQueue> make_copy_queue() override;
   std::shared_ptr<void> pin(std::span<std::byte> memory) override;
+  std::unique_ptr<DeviceClock> make_clock() override;
   std::optional<OwnMemory> own_memory() const override;
 
   CudaStream stream() const { return stream_; }

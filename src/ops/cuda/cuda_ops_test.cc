@@ -12,7 +12,6 @@
 
 #include "base/rng.h"
 #include "ops/cpu_ops.h"
-#include "ops/cuda/cuda_device.h"
 #include "tensor/packed_batch.h"
 
 namespace tessera {
@@ -482,28 +481,6 @@ TEST_P(CudaOpsTest, AdamW) {
 
 INSTANTIATE_TEST_SUITE_P(Dtypes, CudaOpsTest, testing::Values(DType::kBF16, DType::kF32),
                          [](const auto& test) { return std::string(dtype_name(test.param)); });
-
-TEST(CudaDevice, CopiesAndIsZeroAtFirst) {
-  Device* device = nullptr;
-  try {
-    device = &cuda_device();
-  } catch (const Error& error) {
-    GTEST_SKIP() << error.what();
-  }
-  const DeviceBuffer buffer = device->allocate(3 * 4);
-  std::vector<float> values = {1, 2, 3};
-  const TensorView there = buffer.view(F32, {3}), here(values.data(), F32, {3});
-  copy(there, here);
-  EXPECT_EQ(values, (std::vector<float>{0, 0, 0}));
-  values = {4, 5, 6};
-  copy(here.rows(0, 2), there.rows(1, 3));
-  copy(there, here);
-  EXPECT_EQ(values, (std::vector<float>{0, 4, 5}));
-  EXPECT_GT(device->own_memory()->free_bytes, 0);
-  EXPECT_THROW(device->allocate(int64_t{1} << 50), Error);
-  const DeviceBuffer after = device->allocate(64);  // the failure is over
-  EXPECT_NE(after.address(), nullptr);
-}
 
 }  // namespace
 }  // namespace tessera

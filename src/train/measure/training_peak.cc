@@ -6,9 +6,8 @@
 
 #include "base/error.h"
 #include "base/median.h"
-#include "base/rng.h"
 #include "kernels/dispatch.h"
-#include "tensor/device.h"
+#include "ops/device_peak.h"
 
 namespace tessera {
 namespace {
@@ -67,46 +66,15 @@ TrainingPeak::TrainingPeak(ThreadPool& pool, DType dtype) {
   since_last_ = Stopwatch();
 }
 
-// Products of random matrices [n, n]: of zeros they would take less power and be faster.
 TrainingPeak::TrainingPeak(Ops& ops, DType dtype) {
-  constexpr int64_t kSize = 8192, kPiece = 1 << 16, kProducts = 4;
-  Device& device = ops.device();
-  const int64_t bytes = kSize * kSize * dtype_bytes(dtype);
-  DeviceBuffer operands[3];
-  for (DeviceBuffer& operand : operands) operand = device.allocate(bytes);
-  const DeviceBuffer piece_memory = host_device().allocate(kPiece * dtype_bytes(dtype));
-  const TensorView piece = piece_memory.view(dtype, {kPiece});
-  const CounterRng rng(/*seed=*/1, /*stream=*/0);
-  for (int64_t i = 0; i < kPiece; ++i) {
-    const float value = rng.normal(static_cast<uint64_t>(i));
-    dtype == DType::kBF16 ? void(piece.as<bf16>()[i] = to_bf16(value)) : void(piece.as<float>()[i] = value);
-  }
-  for (size_t i = 0; i < 2; ++i) {
-    const TensorView flat = operands[i].view(dtype, {kSize * kSize});
-    for (int64_t begin = 0; begin < kSize * kSize; begin += kPiece)
-      copy(piece, flat.rows(begin, begin + kPiece));
-  }
-  OpsLimits limits = {};
-  limits.max_tokens = kSize;
-  limits.dtype = dtype;
-  limits.linears = {{kSize, {kSize, kSize}}};
-  const DeviceBuffer workspace = device.allocate(ops.workspace_bytes(limits));
-  ops.bind_workspace(workspace.span());
-  std::array<double, kNumSlices + 1> tflops = {};
-  for (double& slice : tflops) {  // the first one loads the library's code
-    device.synchronize();
-    const Stopwatch time;
-    for (int64_t i = 0; i < kProducts; ++i) {
-      ops.linear(operands[0].view(dtype, {kSize, kSize}), operands[1].view(dtype, {kSize, kSize}), {},
-                 operands[2].view(dtype, {kSize, kSize}));
-    }
-    device.synchronize();
-    slice = 2.0 * kProducts * kSize * kSize * kSize / time.seconds() * 1e-12;
-  }
-  best_tflops_ = median({tflops.begin() + 1, tflops.end()});
+  constexpr int64_t kProducts = 4;
+  DevicePeakMeter meter(ops, dtype);
+  meter.measure(kProducts);  // loads the library's code
+  std::vector<double> tflops(kNumSlices);
+  for (double& slice : tflops) slice = meter.measure(kProducts);
+  best_tflops_ = median(tflops);
   num_measurements_ = 1;
-  of_device_ = {std::string(device.name()), dtype == DType::kBF16 ? "bf16 products, float32 sums" : "float32",
-                best_tflops_};
+  of_device_ = {std::string(ops.device().name()), meter.arithmetic(), best_tflops_};
 }
 
 void TrainingPeak::take(size_t index, double tflops) {
