@@ -87,8 +87,9 @@ OpsLimits TrainableModel::ops_limits_of_layers(const ActivationLimits& limits) c
   result.dtype = dtype_;
   result.training = limits.training;
   result.linears = packed_weights().layer_products(limits.max_tokens, forms_kept(limits));
-  for (const LinearShape& product : lora_limits_.products)
-    result.linears.push_back({limits.max_tokens, product});
+  for (const LinearShape& product : lora_limits_.products) {
+    result.linears.push_back({limits.max_tokens, product, Quantization::kNone, /*transposed=*/true});
+  }
   return result;
 }
 

@@ -47,7 +47,7 @@ class CpuOps final : public Ops {
         continue;
       }
       bytes = std::max(bytes, gemm_scratch_bytes({linear.max_rows, linear.weight, limits.dtype, num_threads},
-                                                 limits.training));
+                                                 limits.training || linear.transposed));
     }
     if (limits.training) {
       bytes = std::max({bytes, rmsnorm_backward_scratch_bytes(limits.max_tokens, limits.hidden_size),

@@ -41,6 +41,7 @@ struct LinearLimits {
   int64_t max_rows;
   LinearShape weight;
   Quantization quantization = Quantization::kNone;
+  bool transposed = false;  // linear_backward_input() is called without training, too
 };
 
 // The largest shapes that will be used: bounds the workspace.

@@ -10,24 +10,6 @@
 namespace tessera {
 namespace {
 
-// Ops of a device, which owns everything they need.
-class OwnedIsolatedOps final : public ForwardingOps {
- public:
-  explicit OwnedIsolatedOps(ThreadPool& pool, int64_t free_bytes = int64_t{1} << 40)
-      : ForwardingOps(*this),
-        cpu_ops_(make_cpu_ops(pool)),
-        device_(free_bytes),
-        isolated_(*cpu_ops_, device_) {
-    forward_to(isolated_);
-  }
-  Device& device() const override { return isolated_.device(); }
-
- private:
-  std::unique_ptr<Ops> cpu_ops_;
-  IsolatedDevice device_;
-  IsolatedOps isolated_;
-};
-
 RecordingObserver train_on(bool on_device, const TrainingArguments& args) {
   RecordingObserver seen;
   ThreadPool pool(2);

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <deque>
 
+#include "ops/cpu_ops.h"
+
 namespace tessera {
 namespace {
 
@@ -113,6 +115,11 @@ void IsolatedOps::around(const OpCall& call, FunctionRef<void()> run) {
   for (ConstTensorView* view : call.inputs) *view = on_host(device_, call.name, *view);
   for (TensorView* view : call.outputs) *view = on_host(device_, call.name, *view);
   device_.run(run);
+}
+
+OwnedIsolatedOps::OwnedIsolatedOps(ThreadPool& pool, int64_t free_bytes)
+    : ForwardingOps(*this), cpu_ops_(make_cpu_ops(pool)), device_(free_bytes), isolated_(*cpu_ops_, device_) {
+  forward_to(isolated_);
 }
 
 }  // namespace tessera

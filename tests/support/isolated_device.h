@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ops/forwarding_ops.h"
+#include "platform/thread_pool.h"
 
 namespace tessera {
 
@@ -55,6 +56,18 @@ class IsolatedOps final : public ForwardingOps {
   void around(const OpCall& call, FunctionRef<void()> run) override;
 
   IsolatedDevice& device_;
+};
+
+// The same with everything it needs, as a run makes its operations.
+class OwnedIsolatedOps final : public ForwardingOps {
+ public:
+  explicit OwnedIsolatedOps(ThreadPool& pool, int64_t free_bytes = int64_t{1} << 40);
+  Device& device() const override { return isolated_.device(); }
+
+ private:
+  std::unique_ptr<Ops> cpu_ops_;
+  IsolatedDevice device_;
+  IsolatedOps isolated_;
 };
 
 }  // namespace tessera

@@ -96,6 +96,7 @@ class ChatCommand : public Command {
     limit_flag(table->add("seed", &seed_, "Seed for sampling."), 0);
     declare_adapter_flag(table, &adapter_, "Folder with LoRA adapters for the model.");
     declare_dtype_flag(table, &dtype_, {"bfloat16", "float32"}, "Type to compute in.");
+    declare_device_flag(table, &device_);
     table->add_foreign_names(inference_names());
   }
 
@@ -106,12 +107,14 @@ class ChatCommand : public Command {
     const Tokenizer tokenizer = Tokenizer::open(model_);
     const ChatTemplate chat_template = ChatTemplate::load(model_, tokenizer, {chat_template_, ""});
     ThreadPool pool(threads_for_products());
-    LoadedModel loaded(model_, adapter_, dtype_of_flag(dtype_), pool, [&](const TrainableModel& model) {
-      const int64_t capacity = capacity_of(model.config());
-      return LoadedModel::Use{Generator::memory_bytes(model, capacity),
-                              fmt::format("the key-value cache and buffers for {} (--context_length)",
-                                          count_of(capacity, "token"))};
-    });
+    LoadedModel loaded(model_, adapter_, dtype_of_flag(dtype_), ops_of_flag(device_), pool,
+                       [&](const TrainableModel& model) {
+                         const int64_t capacity = capacity_of(model.config());
+                         return LoadedModel::Use{
+                             Generator::memory_bytes(model, capacity),
+                             fmt::format("the key-value cache and buffers for {} (--context_length)",
+                                         count_of(capacity, "token"))};
+                       });
     Generator generator(loaded.model(), capacity_of(loaded.config()));
     const std::unordered_set<int64_t> ends = ends_of(loaded.config(), tokenizer, chat_template);
     talk(tokenizer, chat_template, ends, capacity_of(loaded.config()), &generator);
@@ -226,6 +229,7 @@ class ChatCommand : public Command {
   SamplingOptions sampling_;
   int64_t seed_ = 42;
   std::string dtype_ = "bfloat16";
+  std::string device_ = "cpu";
   std::vector<int32_t> fed_;  // what is in the generator's cache
   uint64_t num_sampled_ = 0;
 };

@@ -14,7 +14,6 @@
 #include "cli/run/threads.h"
 #include "cli/terminal/terminal.h"
 #include "data/dataset.h"
-#include "platform/memory_info.h"
 #include "tokenizer/tokenizer.h"
 #include "train/evaluation/choices.h"
 #include "train/evaluation/evaluate.h"
@@ -75,6 +74,7 @@ class EvalCommand : public Command {
                "Rows evaluated at once; does not change the result.");
     declare_adapter_flag(table, &adapter_, "Folder with LoRA adapters for the model.");
     declare_dtype_flag(table, &dtype_, {"bfloat16", "float32"}, "Type to compute in.");
+    declare_device_flag(table, &device_);
     table->add("cache_dir", &cache_dir_, "Folder for cached tokenized datasets.").value_name = "DIR";
     table->add("json", &json_, "Print one JSON object instead of text.");
     table->add_foreign_names(inference_names());
@@ -118,7 +118,8 @@ class EvalCommand : public Command {
         {"packing", packing_ ? "true" : "false"},
         {"packing_cross_document_attention", joined_ ? "true" : "false"},
         {"per_device_eval_batch_size", std::to_string(batch_size_)},
-        {"dtype", dtype_}};
+        {"dtype", dtype_},
+        {"device", device_}};
     FlagTable table;
     DataArguments data = data_;
     declare_data_flags(&table, &data);
@@ -130,7 +131,7 @@ class EvalCommand : public Command {
   Results evaluate_on(Communicator& comm) {
     const bool is_first = comm.world().rank == 0;
     ThreadPool pool(threads_for_products());
-    LoadedModel loaded(model_, adapter_, dtype_of_flag(dtype_), pool, {}, comm);
+    LoadedModel loaded(model_, adapter_, dtype_of_flag(dtype_), ops_of_flag(device_), pool, {}, comm);
     std::optional<Dataset> dataset;
     std::optional<ChoiceSet> choices;
     if (!dataset_.empty()) {
@@ -180,7 +181,7 @@ class EvalCommand : public Command {
 
   // Reserves memory for activations and, if there is room, for packed weights.
   static void reserve(TrainableModel& model, ActivationLimits limits, Communicator& comm) {
-    const int64_t free_bytes = memory_info().free_for_process_bytes / comm.node().size();
+    const int64_t free_bytes = free_bytes_of(model.device()) / comm.node().size();
     comm.node().barrier({"free memory"});  // before any rank allocates
     limits.pack_weights = true;
     limits.pack_weights = model.activation_bytes(limits).total() <= free_bytes;
@@ -269,6 +270,7 @@ class EvalCommand : public Command {
   bool joined_ = false;
   int64_t batch_size_ = 8;
   std::string dtype_ = "bfloat16";
+  std::string device_ = "cpu";
   std::string cache_dir_;
   bool json_ = false;
 };

@@ -76,6 +76,7 @@ class GenerateCommand : public Command {
     table->add("echo", &echo_, "Write the prompt as well.");
     declare_adapter_flag(table, &adapter_, "Folder with LoRA adapters for the model.");
     declare_dtype_flag(table, &dtype_, {"bfloat16", "float32"}, "Type to compute in.");
+    declare_device_flag(table, &device_);
     table->add_foreign_names(inference_names());
   }
 
@@ -95,6 +96,7 @@ class GenerateCommand : public Command {
       comm.check_same_settings({{"version of tessera", TESSERA_VERSION},
                                 {"prompts", prompts_.empty() ? "no" : "yes"},
                                 {"dtype", dtype_},
+                                {"device", device_},
                                 {"max_new_tokens", std::to_string(max_new_tokens_)},
                                 {"temperature", fmt::format("{}", sampling_.temperature)},
                                 {"seed", std::to_string(seed_)}});
@@ -175,7 +177,7 @@ class GenerateCommand : public Command {
       longest = std::max(longest, std::ssize(ids.back()));
     }
     LoadedModel loaded(
-        model_, adapter_, dtype_of_flag(dtype_), pool,
+        model_, adapter_, dtype_of_flag(dtype_), ops_of_flag(device_), pool,
         [&](const TrainableModel& model) {
           const int64_t capacity = capacity_for(model.config(), longest);
           return LoadedModel::Use{Generator::memory_bytes(model, capacity),
@@ -299,6 +301,7 @@ class GenerateCommand : public Command {
   bool ignore_eos_ = false;
   bool echo_ = true;
   std::string dtype_ = "bfloat16";
+  std::string device_ = "cpu";
 };
 
 }  // namespace

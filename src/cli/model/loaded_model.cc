@@ -3,33 +3,17 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "base/float_types.h"
 #include "base/text.h"
-#include "checkpoint/model_folder.h"
+#include "checkpoint/weight_reader.h"
 #include "cli/model/adapter_folders.h"
 #include "cli/terminal/terminal.h"
 #include "formats/file_kind.h"
 #include "formats/safetensors/safetensors.h"
 #include "model/families.h"
-#include "ops/cpu_ops.h"
 #include "platform/memory_info.h"
 
 namespace tessera {
 namespace {
-
-// Writes float32 values as elements [begin, begin + values.size()) of the flat weights.
-WeightSink weight_sink(TensorView weights) {
-  if (weights.dtype() == DType::kF32) {
-    float* data = weights.as<float>();
-    return [data](int64_t begin, std::span<const float> values) {
-      std::copy(values.begin(), values.end(), data + begin);
-    };
-  }
-  bf16* data = weights.as<bf16>();
-  return [data](int64_t begin, std::span<const float> values) {
-    std::transform(values.begin(), values.end(), data + begin, [](float value) { return to_bf16(value); });
-  };
-}
 
 constexpr ForeignNames kInferenceNames[] = {
     {"m model_path model_dir model_folder pretrained_model_name_or_path hf_model", "model", nullptr},
@@ -62,7 +46,8 @@ constexpr ForeignNames kInferenceNames[] = {
      "chat templates are not supported: write the prompt as the model expects it"},
     {"load_in_4bit load_in_8bit quant* bnb* gptq* awq*", nullptr,
      "quantization is not supported: weights are bfloat16 or float32 (dtype)"},
-    {"gpu gpus gpu_* n_gpu_layers ngl device device_map cuda*", nullptr, "it runs on the CPU: leave it out"},
+    {"gpu gpus gpu_* n_gpu_layers ngl device_map cuda*", nullptr,
+     "--device says what computes: cpu, or cuda for the first card that CUDA_VISIBLE_DEVICES leaves"},
     {"threads num_threads n_threads", nullptr,
      "OMP_NUM_THREADS in the environment sets the number of threads"},
 };
@@ -79,6 +64,21 @@ void declare_dtype_flag(FlagTable* table, std::string* target, const std::vector
       fmt::format("{}", fmt::join(choices, "|"));
 }
 
+void declare_device_flag(FlagTable* table, std::string* target) {
+  table->add_choice("device", target, {"cpu", "cuda"},
+                    "What computes: the processor, or an NVIDIA card (the first that CUDA_VISIBLE_DEVICES "
+                    "leaves) by a program that was built with the preset cuda.");
+}
+
+OpsFactory ops_of_flag(const std::string& device) {
+  return [device](ThreadPool& pool) { return make_ops(device, pool); };
+}
+
+int64_t free_bytes_of(const Device& device) {
+  const std::optional<Device::OwnMemory> own = device.own_memory();
+  return own ? own->free_bytes : memory_info().free_for_process_bytes;
+}
+
 std::span<const ForeignNames> inference_names() { return kInferenceNames; }
 
 DType dtype_of_flag(const std::string& value) {
@@ -87,72 +87,80 @@ DType dtype_of_flag(const std::string& value) {
 }
 
 LoadedModel::LoadedModel(const std::filesystem::path& model, const std::filesystem::path& given_adapter,
-                         DType dtype, ThreadPool& pool, const std::function<Use(const TrainableModel&)>& use,
-                         Communicator& comm) {
+                         DType dtype, const OpsFactory& make, ThreadPool& pool,
+                         const std::function<Use(const TrainableModel&)>& use, Communicator& comm) {
   check_is_model_folder(model);
   const bool is_adapter = given_adapter.empty() && is_adapter_folder(model);
   const std::filesystem::path folder = is_adapter ? std::filesystem::path(base_model_of(model)) : model;
   const std::filesystem::path adapter = is_adapter ? model : given_adapter;
   ModelConfig config = read_model_config(folder);
   if (!adapter.empty()) config.lora = read_lora_config(adapter);
-  ops_ = make_cpu_ops(pool);
+  ops_ = make(pool);
+  const Device& device = ops_->device();
+  if (device.own_memory() && comm.world().world_size > 1) {
+    fail(ExitCode::kBadConfig, "a job of {} ranks is not available on {}: it has one rank",
+         comm.world().world_size, device.name());
+  }
   model_ = make_model(config, dtype, *ops_);
   const ParameterLayout& layout = model_->weight_layout();
 
   NodeGroup& node = comm.node();
   const int64_t needed =
       (layout.num_elements() + (adapter.empty() ? 0 : model_->layout().num_elements())) * dtype_bytes(dtype);
-  const int64_t available = memory_info().free_for_process_bytes;
+  const int64_t available = free_bytes_of(device);
   const Use more = use ? use(*model_) : Use();
   if (needed + node.size() * more.bytes > available) {
-    fail(ExitCode::kBadConfig, "{}: the weights take {} as {}{}, but only {} of memory are free",
+    fail(ExitCode::kBadConfig, "{}: the weights take {} as {}{}, but only {} of memory are free{}",
          folder.string(), format_bytes(needed), dtype_name(dtype),
          more.bytes == 0 ? "" : fmt::format(", {} {}", more.purpose, format_bytes(more.bytes)),
-         format_bytes(available));
+         format_bytes(available), device.own_memory() ? fmt::format(" on {}", device.name()) : "");
   }
   node.barrier({"memory is enough"});
   weights_ = read(SafetensorsModel::open(folder), layout, pool, comm);
-  const TensorView weights(weights_.data(), dtype, {layout.num_elements()});
   if (adapter.empty()) {
-    model_->bind_parameters(weights, {});
+    model_->bind_parameters(weights_.view, {});
     return;
   }
-  model_->bind_frozen(weights);
+  model_->bind_frozen(weights_.view);
   adapters_ = read(SafetensorsModel::open(adapter / kAdapterFileName), model_->layout(), pool, comm);
-  model_->bind_parameters({adapters_.data(), dtype, {model_->layout().num_elements()}}, {});
+  model_->bind_parameters(adapters_.view, {});
 }
 
-SharedSegment LoadedModel::read(const SafetensorsModel& file, const ParameterLayout& layout, ThreadPool& pool,
-                                Communicator& comm) const {
+LoadedModel::Weights LoadedModel::read(const SafetensorsModel& file, const ParameterLayout& layout,
+                                       ThreadPool& pool, Communicator& comm) const {
   NodeGroup& node = comm.node();
   const DType dtype = model_->dtype();
-  SharedSegment memory = node.allocate("weights", layout.num_elements() * dtype_bytes(dtype));
-  node.prefault(memory, pool);
-  const TensorView weights(memory.data(), dtype, {layout.num_elements()});
+  const int64_t size_bytes = layout.num_elements() * dtype_bytes(dtype);
+  StatusLine status;
+  std::function<void(const LoadProgress&)> progress;
+  if (comm.world().rank == 0) {
+    progress = [&](const LoadProgress& now) {
+      status.show(fmt::format("reading {}: {:.0f} % {:.1f} GB/s",
+                              file.files().front()->path().parent_path().native(), 100 * now.fraction(),
+                              now.bytes_per_second() * 1e-9));
+    };
+  }
+  WeightReader reader(file, config(), layout, pool, progress);
+  Weights weights;
+  if (model_->device().own_memory()) {
+    weights.on_device = model_->device().allocate(size_bytes);
+    weights.view = weights.on_device.view(dtype, {layout.num_elements()});
+    reader.expect_all();
+    load_by_groups(reader, weights.view);
+    return weights;
+  }
+  weights.of_node = node.allocate("weights", size_bytes);
+  node.prefault(weights.of_node, pool);
+  weights.view = {weights.of_node.data(), dtype, {layout.num_elements()}};
   // Each rank of the node reads an equal share.
   const auto share_begin = [&](int64_t index) { return layout.num_elements() * index / node.size(); };
   const ElementRange share = {share_begin(node.index()), share_begin(node.index() + 1)};
-  StatusLine status;
-  LoadOptions options;
-  options.ranges = std::span(&share, 1);
-  if (comm.world().rank == 0) {
-    options.progress = [&](const LoadProgress& progress) {
-      status.show(fmt::format("reading {}: {:.0f} % {:.1f} GB/s",
-                              file.files().front()->path().parent_path().native(), 100 * progress.fraction(),
-                              progress.bytes_per_second() * 1e-9));
-    };
-  }
-  if (dtype == DType::kBF16) {
-    options.bf16_destination = [&](int64_t begin, int64_t count) {
-      return std::span(weights.as<bf16>() + begin, static_cast<size_t>(count));
-    };
-  }
-  load_weights(file, config(), layout, weight_sink(weights), pool, options);
+  reader.read(share, weights.view.rows(share.begin, share.end));
   {
     const PatientScope patient(comm);  // disks may differ
     node.barrier({"weights read"});
   }
-  return memory;
+  return weights;
 }
 
 }  // namespace tessera

@@ -12,7 +12,7 @@
 #include "comm/communicator.h"
 #include "formats/safetensors/safetensors.h"
 #include "model/trainable_model.h"
-#include "ops/ops.h"
+#include "ops/make_ops.h"
 #include "platform/thread_pool.h"
 
 namespace tessera {
@@ -22,6 +22,10 @@ void declare_dtype_flag(FlagTable* table, std::string* target, const std::vector
                         std::string help);
 // The value of such a flag.
 DType dtype_of_flag(const std::string& value);
+
+// Declares --device, and what it says.
+void declare_device_flag(FlagTable* table, std::string* target);
+OpsFactory ops_of_flag(const std::string& device);
 
 // Other programs' names for the flags of commands that run a model, and features these commands lack.
 std::span<const ForeignNames> inference_names();
@@ -33,30 +37,42 @@ class LoadedModel {
     int64_t bytes = 0;
     std::string purpose;
   };
-  // Refuses a model whose weights, plus what `use` adds, do not fit in memory, then reads them as `dtype`
-  // (BF16 or F32). Errors are those of read_model_config, SafetensorsModel::open and load_weights.
+  // Refuses a model whose weights, plus what `use` adds, do not fit in the memory of the operations' device,
+  // then reads them as `dtype` (BF16 or F32). Errors are those of `make`, read_model_config,
+  // SafetensorsModel::open and load_weights.
   //
   // Collective over `comm`, which must outlive this: each rank of a node reads a share of the files into
-  // memory shared by the node.
+  // memory shared by the node. On a device with memory of its own there is one rank: otherwise
+  // Error(kBadConfig).
   //
   // `adapter`: a folder with LoRA adapters for the model; "" = none. A folder that holds adapters alone is
   // one itself, for the model that it names.
   LoadedModel(const std::filesystem::path& folder, const std::filesystem::path& adapter, DType dtype,
-              ThreadPool& pool, const std::function<Use(const TrainableModel&)>& use = {},
+              const OpsFactory& make, ThreadPool& pool,
+              const std::function<Use(const TrainableModel&)>& use = {},
               Communicator& comm = single_process());
 
   TrainableModel& model() { return *model_; }
   const ModelConfig& config() const { return model_->config(); }
 
  private:
-  // Reads the parameters of `layout` into memory shared by the node.
-  SharedSegment read(const SafetensorsModel& file, const ParameterLayout& layout, ThreadPool& pool,
-                     Communicator& comm) const;
+  struct Weights {
+    SharedSegment of_node;
+    DeviceBuffer on_device;  // if the device has memory of its own
+    TensorView view;         // of one of them
+  };
+
+  // Reads the parameters of `layout` to the device, or into memory shared by the node.
+  Weights read(const SafetensorsModel& file, const ParameterLayout& layout, ThreadPool& pool,
+               Communicator& comm) const;
 
   std::unique_ptr<Ops> ops_;
   std::unique_ptr<TrainableModel> model_;
-  SharedSegment weights_;
-  SharedSegment adapters_;
+  Weights weights_;
+  Weights adapters_;
 };
+
+// Bytes that are free for what `device` will hold, for this process.
+int64_t free_bytes_of(const Device& device);
 
 }  // namespace tessera

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "base/memory.h"
 #include "train/guards/not_finite.h"
 #include "train/parameters/parameter_ranges.h"
 
@@ -43,58 +42,35 @@ DeviceParameters::DeviceParameters(TrainableModel& model, std::unique_ptr<const 
   model.bind_parameters(weights_.view, gradients_.view);
 }
 
-// Group by group through the host's memory: the largest group bounds what that takes.
 void DeviceParameters::load(const SafetensorsModel& file, LoadOnce /*once*/,
                             const std::function<void(const LoadProgress&)>& progress) {
-  const auto& groups = model_->layout().groups();
-  int64_t largest = 0;
-  for (const ParameterLayout::Group& group : groups) largest = std::max(largest, group.end - group.begin);
-  const PageBuffer weights(largest * dtype_bytes(model_->dtype()));
-  const PageBuffer remainders(has_remainders() ? largest * dtype_bytes(DType::kI16) : 0);
-  double seconds_before = 0;
-  int64_t bytes_before = 0;
-  for (const ParameterLayout::Group& group : groups) {
-    const ElementRange range = {group.begin, group.end};
-    const auto count = static_cast<size_t>(range.end - range.begin);
-    LoadOptions options;
-    options.ranges = std::span(&range, 1);
-    LoadProgress last;
-    options.progress = [&](const LoadProgress& now) {
-      last = now;
-      if (!progress) return;
-      const auto share = static_cast<double>(model_->layout().num_elements()) / static_cast<double>(count);
-      progress({.bytes_done = bytes_before + now.bytes_done,
-                .bytes_total = static_cast<int64_t>(static_cast<double>(now.bytes_total) * share),
-                .seconds = seconds_before + now.seconds});
-    };
-    if (!has_remainders()) {
-      auto* const to = reinterpret_cast<float*>(weights.data());
-      const WeightSink sink = [&](int64_t begin, std::span<const float> values) {
-        std::copy(values.begin(), values.end(), to + (begin - range.begin));
-      };
-      load_weights(file, model_->config(), model_->layout(), sink, *pool_, options);
-      to_device(std::span<const float>(to, count), weights_.view, range.begin);
-    } else {
-      auto* const to = reinterpret_cast<bf16*>(weights.data());
-      auto* const rest = reinterpret_cast<int16_t*>(remainders.data());
-      std::fill_n(rest, count, int16_t{0});
-      const WeightSink sink = [&](int64_t begin, std::span<const float> values) {
-        for (size_t i = 0; i < values.size(); ++i) {
-          const size_t at = static_cast<size_t>(begin - range.begin) + i;
-          to[at] = master_weight(values[i]);
-          rest[at] = master_remainder(values[i]);
-        }
-      };
-      options.bf16_destination = [&](int64_t begin, int64_t wanted) {
-        return std::span(to + (begin - range.begin), static_cast<size_t>(wanted));
-      };
-      load_weights(file, model_->config(), model_->layout(), sink, *pool_, options);
-      write_masters(range.begin, {to, count}, {rest, count});
-    }
-    seconds_before += last.seconds;
-    bytes_before += last.bytes_done;
-  }
+  WeightReader reader(file, model_->config(), model_->layout(), *pool_, progress);
+  reader.expect_all();
+  has_remainders() ? load_split(reader) : load_by_groups(reader, weights_.view);
   state_written();
+}
+
+// Weights and remainders of a group pass through the host's memory together.
+void DeviceParameters::load_split(WeightReader& reader) {
+  const auto& groups = model_->layout().groups();
+  std::vector<int16_t> remainders;
+  fill_by_parts(group_begins(model_->layout(), DType::kBF16), weights_.bytes(),
+                [&](int64_t index, std::byte* buffer) {
+                  const auto [begin, end] = groups[static_cast<size_t>(index)];
+                  auto* const to = reinterpret_cast<bf16*>(buffer);
+                  remainders.assign(static_cast<size_t>(end - begin), 0);
+                  const WeightSink sink = [&, first = begin](int64_t at, std::span<const float> values) {
+                    for (size_t i = 0; i < values.size(); ++i) {
+                      const size_t place = static_cast<size_t>(at - first) + i;
+                      to[place] = master_weight(values[i]);
+                      remainders[place] = master_remainder(values[i]);
+                    }
+                  };
+                  reader.read({begin, end}, sink, [&, first = begin](int64_t at, int64_t count) {
+                    return std::span(to + (at - first), static_cast<size_t>(count));
+                  });
+                  to_device(std::span<const int16_t>(remainders), remainders_.view, begin);
+                });
 }
 
 void DeviceParameters::write_masters(int64_t begin, std::span<const bf16> weights,

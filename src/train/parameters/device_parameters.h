@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "checkpoint/weight_reader.h"
 #include "optim/adamw.h"
 #include "tensor/device.h"
 #include "train/parameters/parameter_state.h"
@@ -37,11 +38,14 @@ class DeviceParameters : public ParameterState {
         : memory(device.allocate(num_elements * dtype_bytes(dtype))),
           view(memory.view(dtype, {num_elements})) {}
 
+    TensorView bytes() const { return memory.view(DType::kU8, {view.size_bytes()}); }
+
     DeviceBuffer memory;
     TensorView view;
   };
 
   bool has_remainders() const { return weights_.view.dtype() == DType::kBF16; }
+  void load_split(WeightReader& reader);
   // The masters of consecutive elements, split as they are kept.
   void write_masters(int64_t begin, std::span<const bf16> weights, std::span<const int16_t> remainders);
 

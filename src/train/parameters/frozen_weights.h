@@ -39,8 +39,8 @@ class FrozenWeights : private ParameterAccess {
  private:
   struct Reader;
 
-  void load_into_file(Reader reader);
-  void load_to_device(Reader reader);
+  void load_into_file(Reader& reader);
+  void load_to_device(Reader& reader);
   int64_t group_bytes(int64_t group) const {
     return model_->frozen_begin(group + 1) - model_->frozen_begin(group);
   }

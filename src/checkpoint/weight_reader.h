@@ -1,0 +1,55 @@
+// Weights read part by part, as where they have another form in memory, or go to a device through the host's
+// memory.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "base/function_ref.h"
+#include "checkpoint/model_folder.h"
+#include "tensor/tensor_view.h"
+
+namespace tessera {
+
+// Reads one part of a model after another and reports them as one. What is passed by reference must outlive
+// this. Errors are those of load_weights().
+class WeightReader {
+ public:
+  WeightReader(const SafetensorsModel& file, const ModelConfig& config, const ParameterLayout& layout,
+               ThreadPool& pool, std::function<void(const LoadProgress&)> progress)
+      : file_(file), config_(config), layout_(layout), pool_(pool), progress_(std::move(progress)) {}
+
+  const ParameterLayout& layout() const { return layout_; }
+  ThreadPool& pool() const { return pool_; }
+
+  // The parts to be read have this parameter, or all of them: so that progress knows its end.
+  void expect(const Parameter& parameter);
+  void expect_all();
+
+  // The files' values of these elements; see load_weights().
+  void read(ElementRange range, const WeightSink& sink, const Bf16Destination& bf16_destination = {});
+  // As BF16 or F32 to `to` [range], on the host.
+  void read(ElementRange range, TensorView to);
+
+ private:
+  const SafetensorsModel& file_;
+  const ModelConfig& config_;
+  const ParameterLayout& layout_;
+  ThreadPool& pool_;
+  std::function<void(const LoadProgress&)> progress_;
+  LoadProgress done_;
+};
+
+// Fills `to` (U8), on any device, through a buffer of the host that holds the largest part: `fill` writes
+// part `index`, which has bytes [begins[index], begins[index + 1]) of `to`, to a buffer that is zero.
+void fill_by_parts(std::span<const int64_t> begins, TensorView to,
+                   FunctionRef<void(int64_t index, std::byte* buffer)> fill);
+
+// All elements of the reader's layout, to `weights` [num_elements] (BF16 or F32) on any device, group by
+// group.
+void load_by_groups(WeightReader& reader, TensorView weights);
+
+// Where the groups of a layout begin in a flat array of `dtype`, in bytes, and where the last one ends.
+std::vector<int64_t> group_begins(const ParameterLayout& layout, DType dtype);
+
+}  // namespace tessera
