@@ -91,25 +91,32 @@ double AttentionCase::flop() const {
   return num_products * 2 * static_cast<double>(num_heads * head_dim) * pairs;
 }
 
-BenchLine run_attention_case(const AttentionCase& c, const AttentionImplementation& ours,
-                             const std::vector<AttentionImplementation>& others,
-                             const MeasureOptions& options, ThreadPool& pool) {
-  const std::string operation = c.backward ? "backward" : "forward";
-  const std::string what =
-      fmt::format("attention {} {} of {}, {} of {}, {}, {}", operation, count_of(c.num_rows, "row"), c.length,
-                  count_of(c.num_heads, "head"), c.head_dim,
-                  count_of(c.num_key_value_heads, "key-value head"), dtype_name(c.dtype));
-  check_bench_memory(what, AttentionOperands::size_bytes(c, pool));
-  AttentionOperands operands(c, pool);
+std::string attention_case_text(const AttentionCase& c) {
+  return fmt::format("attention {} {} of {}, {} of {}, {}, {}", c.backward ? "backward" : "forward",
+                     count_of(c.num_rows, "row"), c.length, count_of(c.num_heads, "head"), c.head_dim,
+                     count_of(c.num_key_value_heads, "key-value head"), dtype_name(c.dtype));
+}
+
+BenchLine attention_line(const AttentionCase& c) {
   BenchLine line;
   line.benchmark = "attention";
-  line.operation = operation;
+  line.operation = c.backward ? "backward" : "forward";
   line.shape = {{"rows", c.num_rows},
                 {"S", c.length},
                 {"H", c.num_heads},
                 {"G", c.num_key_value_heads},
                 {"E", c.head_dim}};
   line.amount = c.flop() * 1e-12;
+  return line;
+}
+
+BenchLine run_attention_case(const AttentionCase& c, const AttentionImplementation& ours,
+                             const std::vector<AttentionImplementation>& others,
+                             const MeasureOptions& options, ThreadPool& pool) {
+  const std::string what = attention_case_text(c);
+  check_bench_memory(what, AttentionOperands::size_bytes(c, pool));
+  AttentionOperands operands(c, pool);
+  BenchLine line = attention_line(c);
   measure_arithmetic(what, ours, others, options, c.dtype, operands, pool, &line);
   return line;
 }

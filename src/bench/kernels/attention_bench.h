@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "bench/bench_line.h"
@@ -24,6 +25,10 @@ struct AttentionCase {
   // counts only what the mathematics needs, has 4).
   double flop() const;
 };
+
+// Names the case, and what a line has before anything is measured.
+std::string attention_case_text(const AttentionCase& c);
+BenchLine attention_line(const AttentionCase& c);
 
 using AttentionImplementation = Implementation<AttentionKernels>;
 

@@ -199,11 +199,24 @@ std::string gemm_implementation_text(const GemmImplementation& implementation, D
   return implementation_text(implementation);
 }
 
+std::string gemm_case_text(const GemmCase& c) {
+  return fmt::format("gemm {} T {} N {} K {} {}", product_name(c.product), c.T, c.N, c.K,
+                     dtype_name(c.dtype));
+}
+
+BenchLine gemm_line(const GemmCase& c) {
+  BenchLine line;
+  line.benchmark = "gemm";
+  line.operation = product_name(c.product);
+  line.shape = {{"T", c.T}, {"N", c.N}, {"K", c.K}};
+  line.amount = c.flop() * 1e-12;
+  return line;
+}
+
 BenchLine run_gemm_case(const GemmCase& c, const GemmImplementation& ours,
                         const std::vector<GemmImplementation>& others, const MeasureOptions& options,
                         ThreadPool& pool) {
-  const std::string what =
-      fmt::format("gemm {} T {} N {} K {} {}", product_name(c.product), c.T, c.N, c.K, dtype_name(c.dtype));
+  const std::string what = gemm_case_text(c);
   int64_t max_scratch = scratch_bytes(c, ours, pool.num_threads());
   for (const GemmImplementation& other : others) {
     max_scratch = std::max(max_scratch, scratch_bytes(c, other, pool.num_threads()));
@@ -211,11 +224,7 @@ BenchLine run_gemm_case(const GemmCase& c, const GemmImplementation& ours,
   check_bench_memory(what, GemmOperands::size_bytes(c, ours.kernels, options.cold_bytes, max_scratch));
   GemmOperands operands(c, ours.kernels, options.cold_bytes, max_scratch, pool);
 
-  BenchLine line;
-  line.benchmark = "gemm";
-  line.operation = product_name(c.product);
-  line.shape = {{"T", c.T}, {"N", c.N}, {"K", c.K}};
-  line.amount = c.flop() * 1e-12;
+  BenchLine line = gemm_line(c);
   measure_arithmetic(what, ours, others, options, c.dtype, operands, pool, &line);
   line.implementation = gemm_implementation_text(ours, c.dtype);
   return line;

@@ -44,6 +44,10 @@ std::vector<WeightShape> weight_shapes(const ModelConfig& config);
 // "512x4096x14336" = T x N x K. Error(kUsage) otherwise.
 GemmCase parse_gemm_shape(const std::string& text);
 
+// "gemm forward T 512 N 4096 K 14336 BF16", and what a line has before anything is measured.
+std::string gemm_case_text(const GemmCase& c);
+BenchLine gemm_line(const GemmCase& c);
+
 using GemmImplementation = Implementation<GemmKernels>;
 
 // "amx (amx_bf16)"; for float32 the implementation it delegates these products to.

@@ -11,16 +11,18 @@
 #include "base/rng.h"
 #include "base/text.h"
 #include "bench/kernels/random_tensor.h"
+#include "bench/step/step_times.h"
 #include "bench/step/timed_ops.h"
 #include "bench/step/verifying_ops.h"
 #include "kernels/quantized_weight/quantized_weight.h"
 #include "model/initialize.h"
 #include "model/llama/llama_model.h"
-#include "ops/cpu_ops.h"
+#include "ops/device_peak.h"
 #include "optim/adamw.h"
 #include "optim/optimizer_state.h"
 #include "plan/passes.h"
 #include "platform/memory_info.h"
+#include "train/parameters/device_parameters.h"
 
 namespace tessera {
 namespace {
@@ -78,16 +80,19 @@ std::vector<ParameterRange> trained_ranges(const ParameterLayout& layout, const 
 }
 
 // Random weights with the distribution of initialize_parameter, but generated faster.
+void fill_weight(const Parameter& parameter, const ModelConfig& config, TensorView tensor, ThreadPool& pool) {
+  if (parameter.shape.size() == 2) {
+    fill_random(tensor, hash_name(parameter.name) % 1000, static_cast<float>(config.initializer_range), pool);
+  } else {
+    initialize_parameter(parameter, config.initializer_range, 1, 0, tensor);
+  }
+}
+
 void fill_weights(const ParameterLayout& layout, const ModelConfig& config, TensorView weights,
                   ThreadPool& pool) {
   for (const Parameter& parameter : layout.parameters()) {
-    const TensorView tensor = weights.rows(parameter.offset, parameter.offset + parameter.num_elements);
-    if (parameter.shape.size() == 2) {
-      fill_random(tensor, hash_name(parameter.name) % 1000, static_cast<float>(config.initializer_range),
-                  pool);
-    } else {
-      initialize_parameter(parameter, config.initializer_range, 1, 0, tensor);
-    }
+    fill_weight(parameter, config, weights.rows(parameter.offset, parameter.offset + parameter.num_elements),
+                pool);
   }
 }
 
@@ -98,25 +103,15 @@ bool reset_peak_resident_bytes() {
   return static_cast<bool>(file.flush());
 }
 
-// Seconds for the parts of one step, and the peak measured during it.
-struct StepTimes {
-  double forward = 0, head = 0, backward = 0, optimizer = 0;
-  double peak_tflops = 0;
-  double other_forward_backward = 0, other_optimizer = 0;  // of the other program, 0 without one
-  double full_forward_backward = 0, full_whole = 0;        // training all weights, 0 without adapters
-
-  double other_whole() const { return other_forward_backward + other_optimizer; }
-  double forward_backward() const { return forward + head + backward; }
-  double whole() const { return forward_backward() + optimizer; }
-};
-
+// A step and what it works on.
 class TrainStep {
  public:
-  TrainStep(const TrainStepOptions& options, ThreadPool& pool)
+  TrainStep(const TrainStepOptions& options, const OpsFactory& make, ThreadPool& pool)
       : options_(options),
         pool_(pool),
-        cpu_ops_(make_cpu_ops(pool)),
-        ops_(*cpu_ops_),
+        base_ops_(make(pool)),
+        ops_(*base_ops_),
+        clock_(base_ops_->device().make_clock()),
         config_(effective_config(options)),
         model_(config_, options.dtype, ops_) {
     const int64_t accumulation = options.gradient_accumulation_steps;
@@ -139,15 +134,8 @@ class TrainStep {
   }
 
   void allocate() {
-    const int64_t num_elements = model_.layout().num_elements();
-    weights_ = PageBuffer(num_elements * dtype_bytes(options_.dtype));
-    gradients_ = PageBuffer(num_elements * dtype_bytes(DType::kF32));
-    fill_weights(model_.layout(), config_, weights(), pool_);
-    model_.bind_parameters(weights(), gradients());
-    if (model_.is_adapted()) allocate_frozen();
+    is_on_device() ? allocate_on_device() : allocate_on_host();
     model_.reserve(limits_of(options_, pass_rows_));
-    optimizer_.emplace(std::make_unique<AdamW>(OptimizerSettings{}),
-                       trained_ranges(model_.layout(), options_), weights(), gradients(), pool_);
     for (int64_t rows = options_.step_rows(); rows > 0; rows -= pass_rows_) {
       passes_.push_back(random_batch(std::min(rows, pass_rows_), options_.max_length, config_.vocab_size));
     }
@@ -157,29 +145,39 @@ class TrainStep {
     dx_TD_.emplace(options_.dtype, stream, 2, kGradientScale, pool_);
   }
 
-  // Runs one step with every operation compared with float64.
+  // Runs one step, on the host with every operation compared with float64. (bench gemm and bench attention
+  // compare a device's.)
   Verification verify() {
-    VerifyingOps verifying(*cpu_ops_);
+    if (is_on_device()) {
+      run([] { return 1.0; });
+      ops_.reset();
+      return {};
+    }
+    VerifyingOps verifying(*base_ops_);
     ops_.forward_to(verifying);
     StepTimes unused;
     for (size_t i = 0; i < passes_.size(); ++i) run_pass(i, &unused);
-    ops_.forward_to(*cpu_ops_);
+    clock_->finish();
+    ops_.forward_to(*base_ops_);
     Verification result = verifying.result();
     verify_optimizer(result);
     ops_.reset();
     return result;
   }
 
-  StepTimes run(ComputePeakMeter& peak, double peak_seconds) {
+  StepTimes run(const Participant& peak) {
     StepTimes times;
-    std::vector<double> peaks = {peak.measure(peak_seconds)};
+    std::vector<double> peaks = {peak()};
     for (size_t i = 0; i < passes_.size(); ++i) {
       run_pass(i, &times);
-      peaks.push_back(peak.measure(peak_seconds));
+      clock_->finish();
+      peaks.push_back(peak());
     }
-    const double update_seconds = seconds_of([&] { update(std::sqrt(gradient_squares_)); });
-    ops_.add_seconds("adamw", update_seconds);
-    times.optimizer = update_seconds + seconds_of([&] { model_.refresh_packed_forms(); });
+    time(&times.optimizer, [&] { update(std::sqrt(gradient_squares_)); });
+    clock_->finish();
+    if (!is_on_device()) ops_.add_seconds("adamw", times.optimizer);
+    time(&times.optimizer, [&] { model_.refresh_packed_forms(); });
+    clock_->finish();
     for (const double value : peaks) times.peak_tflops += value / static_cast<double>(peaks.size());
     return times;
   }
@@ -198,10 +196,61 @@ class TrainStep {
     return count;
   }
   TimedOps& ops() { return ops_; }
+  Device& device() { return base_ops_->device(); }
+  bool is_on_device() const { return base_ops_->device().own_memory().has_value(); }
 
  private:
   TensorView weights() const { return {weights_.data(), options_.dtype, {model_.layout().num_elements()}}; }
   TensorView gradients() const { return {gradients_.data(), DType::kF32, {model_.layout().num_elements()}}; }
+
+  void allocate_on_host() {
+    const int64_t num_elements = model_.layout().num_elements();
+    weights_ = PageBuffer(num_elements * dtype_bytes(options_.dtype));
+    gradients_ = PageBuffer(num_elements * dtype_bytes(DType::kF32));
+    fill_weights(model_.layout(), config_, weights(), pool_);
+    model_.bind_parameters(weights(), gradients());
+    if (model_.is_adapted()) allocate_frozen();
+    optimizer_.emplace(std::make_unique<AdamW>(OptimizerSettings{}),
+                       trained_ranges(model_.layout(), options_), weights(), gradients(), pool_);
+  }
+
+  // As in training there. Without a head the embedding is updated as well: 32 rows.
+  void allocate_on_device() {
+    const ParameterLayout& layout = model_.layout();
+    if (model_.is_adapted()) {
+      frozen_on_device_ = device().allocate(model_.frozen_bytes());
+      const int64_t num_frozen = model_.weight_layout().num_elements();
+      const TensorView frozen = frozen_on_device_.view(options_.dtype, {num_frozen});
+      for_weights(model_.weight_layout(), options_.dtype, [&](int64_t begin, TensorView values) {
+        copy(values, frozen.rows(begin, begin + values.num_elements()));
+      });
+      model_.bind_frozen(frozen);
+    }
+    on_device_.emplace(model_, std::make_unique<AdamW>(OptimizerSettings{}), /*decay_all=*/false, pool_);
+    for_weights(layout, DType::kF32, [&](int64_t begin, TensorView values) {
+      const auto count = static_cast<size_t>(values.num_elements());
+      on_device_->write_state(StateKind::kMaster, begin, {values.as<float>(), count});
+    });
+    on_device_->state_written();
+  }
+
+  // Random weights of one parameter after another, as elements of the host.
+  void for_weights(const ParameterLayout& layout, DType dtype,
+                   const std::function<void(int64_t begin, TensorView values)>& take) {
+    for (const Parameter& parameter : layout.parameters()) {
+      const PageBuffer memory(parameter.num_elements * dtype_bytes(dtype));
+      const TensorView values(memory.data(), dtype, {parameter.num_elements});
+      fill_weight(parameter, config_, values, pool_);
+      take(parameter.offset, values);
+    }
+  }
+
+  // Device time of `body`, in *sum after clock_->finish().
+  void time(double* sum, FunctionRef<void()> body) {
+    clock_->begin();
+    body();
+    clock_->end(sum);
+  }
 
   void allocate_frozen() {
     frozen_ = PageBuffer(model_.frozen_bytes());
@@ -239,7 +288,9 @@ class TrainStep {
   // Clipped to a norm of one, as training does.
   double gradient_scale(double norm) const { return 1 / std::max(1.0, norm); }
   void update(double norm) {
-    optimizer_->update({++step_, kLearningRate, gradient_scale(norm)});
+    const OptimizerStep step = {++step_, kLearningRate, gradient_scale(norm)};
+    if (is_on_device()) return on_device_->update(step, {});
+    optimizer_->update(step);
     model_.weights_changed();
   }
 
@@ -248,24 +299,24 @@ class TrainStep {
     gradient_squares_ = 0;
     const WeightUpdate update = {index == 0 ? Update::kOverwrite : Update::kAdd,
                                  index + 1 == passes_.size() ? &gradient_squares_ : nullptr};
-    times->forward += seconds_of([&] { model_.begin(batch); });
+    time(&times->forward, [&] { model_.begin(batch); });
     Activations& activations = model_.activations();
     const int64_t num_tokens = batch.num_tokens();  // of the last pass: maybe fewer
     if (!options_.with_head)
       copy(x_TD_->view().rows(0, num_tokens), activations.layers.front().attention.x_TD);
-    times->forward += seconds_of([&] {
+    time(&times->forward, [&] {
       if (options_.with_head) model_.forward_embedding(batch);
       model_.forward_layers();
     });
     if (options_.with_head) {
       const int64_t num_targets = options_.step_rows() * (options_.max_length - 1);
       const float grad_scale = 1.0f / static_cast<float>(num_targets);
-      times->head +=
-          seconds_of([&] { model_.forward_backward_head(batch, grad_scale, /*label_smoothing=*/0, update); });
+      time(&times->head,
+           [&] { model_.forward_backward_head(batch, grad_scale, /*label_smoothing=*/0, update); });
     } else {
       copy(dx_TD_->view().rows(0, num_tokens), activations.dx_TD);
     }
-    times->backward += seconds_of([&] {
+    time(&times->backward, [&] {
       model_.backward_layers(update);
       if (options_.with_head) model_.backward_embedding(batch, update);
     });
@@ -321,12 +372,15 @@ class TrainStep {
 
   TrainStepOptions options_;
   ThreadPool& pool_;
-  std::unique_ptr<Ops> cpu_ops_;
+  std::unique_ptr<Ops> base_ops_;
   TimedOps ops_;
+  std::unique_ptr<DeviceClock> clock_;
   ModelConfig config_;
   LlamaModel model_;
   PageBuffer weights_, gradients_, frozen_;
   std::optional<OptimizerState> optimizer_;
+  DeviceBuffer frozen_on_device_;
+  std::optional<DeviceParameters> on_device_;  // instead of weights, gradients and optimizer of the host
   std::optional<RandomTensor> x_TD_, dx_TD_;
   int64_t pass_rows_ = 0;  // rows through the model at once, fewer in the last pass
   std::vector<PackedBatch> passes_;
@@ -334,97 +388,80 @@ class TrainStep {
   int64_t step_ = 0;
 };
 
-std::vector<std::pair<std::string, double>> shares(const std::map<std::string, double>& seconds,
-                                                   double total) {
-  std::vector<std::pair<std::string, double>> result;
-  double rest = total;
-  for (const auto& [name, value] : seconds) {
-    result.emplace_back(name, value / total);
-    rest -= value;
+// The arithmetic peak of what computes the step.
+class StepPeak {
+ public:
+  StepPeak(const TrainStep& step, DType dtype, const StepDevice& on, double turn_seconds, ThreadPool& pool)
+      : turn_seconds_(turn_seconds) {
+    if (step.is_on_device()) {
+      ops_ = on.make(pool);  // with a workspace of their own
+      of_device_.emplace(*ops_, dtype, on.peak_size);
+    } else {
+      of_host_.emplace(make_peak_meter(pool, dtype));
+    }
   }
-  result.emplace_back("other", rest / total);
-  std::sort(result.begin(), result.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
-  return result;
-}
 
-template <typename Value>
-Quartiles quartiles_of(const std::vector<StepTimes>& steps, const Value& value) {
-  std::vector<double> values;
-  for (const StepTimes& step : steps) values.push_back(value(step));
-  return quartiles(values);
-}
+  std::string name() const {
+    return of_device_ ? fmt::format("square products, {}", of_device_->arithmetic())
+                      : std::string(of_host_->instruction_set());
+  }
+  double measure() {
+    constexpr int64_t kProducts = 2;  // an H100 takes 3 ms
+    return of_device_ ? of_device_->measure(kProducts) : of_host_->measure(turn_seconds_);
+  }
 
-AgainstOther against_other(const std::string& name, const std::vector<StepTimes>& steps) {
-  AgainstOther result;
-  result.name = name;
-  result.forward_backward_seconds =
-      quartiles_of(steps, [](const StepTimes& s) { return s.other_forward_backward; });
-  result.optimizer_seconds = quartiles_of(steps, [](const StepTimes& s) { return s.other_optimizer; });
-  result.ratio_forward_backward =
-      quartiles_of(steps, [](const StepTimes& s) { return s.other_forward_backward / s.forward_backward(); });
-  result.ratio_optimizer =
-      quartiles_of(steps, [](const StepTimes& s) { return s.other_optimizer / s.optimizer; });
-  result.ratio_step = quartiles_of(steps, [](const StepTimes& s) { return s.other_whole() / s.whole(); });
-  return result;
-}
-
-void fill_statistics(const std::vector<StepTimes>& steps, TrainStepLine* line) {
-  const auto tokens = static_cast<double>(line->options.step_tokens());
-  const auto statistic = [&](const auto& value) { return quartiles_of(steps, value); };
-  line->rounds = static_cast<int64_t>(steps.size());
-  line->step_seconds = statistic([](const StepTimes& s) { return s.whole(); });
-  line->forward_seconds = statistic([](const StepTimes& s) { return s.forward; });
-  line->head_seconds = statistic([](const StepTimes& s) { return s.head; });
-  line->backward_seconds = statistic([](const StepTimes& s) { return s.backward; });
-  line->optimizer_seconds = statistic([](const StepTimes& s) { return s.optimizer; });
-  line->tokens_per_second = statistic([&](const StepTimes& s) { return tokens / s.whole(); });
-  line->tokens_per_second_forward_backward =
-      statistic([&](const StepTimes& s) { return tokens / s.forward_backward(); });
-  line->peak = statistic([](const StepTimes& s) { return s.peak_tflops; });
-  line->mfu = statistic([&](const StepTimes& s) { return line->step_tflop / s.whole() / s.peak_tflops; });
-  line->mfu_forward_backward =
-      statistic([&](const StepTimes& s) { return line->step_tflop / s.forward_backward() / s.peak_tflops; });
-}
+ private:
+  double turn_seconds_;
+  std::unique_ptr<Ops> ops_;
+  std::optional<DevicePeakMeter> of_device_;
+  std::optional<ComputePeakMeter> of_host_;
+};
 
 }  // namespace
 
 TrainStepLine run_train_step(const TrainStepOptions& options, const MeasureOptions& measure,
-                             OtherProgram* other, ThreadPool& pool) {
+                             OtherProgram* other, ThreadPool& pool, const StepDevice& on) {
   const bool peak_counts_anew = reset_peak_resident_bytes();
-  ComputePeakMeter peak = make_peak_meter(pool, options.dtype);
-  TrainStep step(options, pool);
+  TrainStep step(options, on.make, pool);
   std::optional<TrainStep> full;
   if (options.config.lora) {
     TrainStepOptions of_all = options;
     of_all.config.lora.reset();
     of_all.config.base_quantization = Quantization::kNone;
-    full.emplace(of_all, pool);
+    full.emplace(of_all, on.make, pool);
   }
+  const bool is_on_device = step.is_on_device();
+  const std::optional<Device::OwnMemory> memory = step.device().own_memory();
   const int64_t planned = step.planned_bytes() + (full ? full->planned_bytes() : 0);
-  const int64_t free_bytes = memory_info().free_for_process_bytes;
-  if (planned > free_bytes) {
+  const int64_t of_peak =
+      is_on_device ? DevicePeakMeter::size_bytes(step.ops(), options.dtype, on.peak_size) : 0;
+  const int64_t free_bytes = memory ? memory->free_bytes : memory_info().free_for_process_bytes;
+  if (planned + of_peak > free_bytes) {
     fail(ExitCode::kBadConfig,
-         "the step does not fit in memory: it takes {} ({}, {} at once), {} are free; lower "
+         "the step does not fit in memory: it takes {} ({}, {} at once), {} are free{}; lower "
          "--layers, --max_length or --micro_batch",
-         format_bytes(planned), format_count(step.num_parameters(), "parameter"),
-         format_count(step.pass_tokens(), "token"), format_bytes(free_bytes));
+         format_bytes(planned + of_peak), format_count(step.num_parameters(), "parameter"),
+         format_count(step.pass_tokens(), "token"), format_bytes(free_bytes),
+         is_on_device ? fmt::format(" on {}", step.device().name()) : "");
   }
-  const int64_t baseline = resident_bytes();
+  const int64_t baseline = memory ? memory->used_bytes + of_peak : resident_bytes();
   step.allocate();
 
   TrainStepLine line;
+  StepPeak peak_of(step, options.dtype, on, measure.turn_seconds, pool);
+  const Participant peak = [&] { return peak_of.measure(); };
+  line.peak_name = peak_of.name();
   line.options = options;
   line.operations = step.ops().description();
-  line.peak_name = peak.instruction_set();
   line.num_parameters = step.num_parameters();
   line.step_tflop = step.flop() * 1e-12;
   line.predicted_bytes = baseline + planned;
   line.pass_tokens = step.pass_tokens();
   line.verification = step.verify();
-  step.run(peak, measure.turn_seconds);  // touches all pages
+  step.run(peak);  // touches all pages
   if (full) {
     full->allocate();
-    full->run(peak, measure.turn_seconds);
+    full->run(peak);
   }
   if (other != nullptr) {
     other->run("forward_backward");
@@ -434,9 +471,9 @@ TrainStepLine run_train_step(const TrainStepOptions& options, const MeasureOptio
   std::vector<StepTimes> steps;
   double total = 0;
   while (static_cast<int64_t>(steps.size()) < measure.min_rounds || total < measure.seconds) {
-    steps.push_back(step.run(peak, measure.turn_seconds));
+    steps.push_back(step.run(peak));
     if (full) {
-      const StepTimes of_all = full->run(peak, measure.turn_seconds);
+      const StepTimes of_all = full->run(peak);
       steps.back().full_forward_backward = of_all.forward_backward();
       steps.back().full_whole = of_all.whole();
     }
@@ -453,8 +490,10 @@ TrainStepLine run_train_step(const TrainStepOptions& options, const MeasureOptio
         steps, [](const StepTimes& s) { return s.full_forward_backward / s.forward_backward(); });
     line.ratio_full_step = quartiles_of(steps, [](const StepTimes& s) { return s.full_whole / s.whole(); });
   }
-  line.operation_shares = shares(step.ops().seconds(), total);
-  line.measured_bytes = peak_counts_anew ? peak_resident_bytes() : 0;
+  line.operation_shares = operation_shares(step.ops().seconds(), total);
+  line.measured_bytes = is_on_device       ? step.device().own_memory()->used_bytes
+                        : peak_counts_anew ? peak_resident_bytes()
+                                           : 0;
   return line;
 }
 

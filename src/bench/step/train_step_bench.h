@@ -13,6 +13,9 @@
 #include "bench/step/other_program.h"
 #include "formats/huggingface/model_config.h"
 #include "model/trainable_model.h"
+#include "ops/cpu_ops.h"
+#include "ops/device_peak.h"
+#include "ops/make_ops.h"
 #include "tensor/dtype.h"
 
 namespace tessera {
@@ -65,17 +68,25 @@ struct TrainStepLine {
   Quartiles mfu;   // of the whole step: its FLOP per second over the peak of the same step
   Quartiles mfu_forward_backward;
   std::vector<std::pair<std::string, double>> operation_shares;  // share of the step time, largest first
-  int64_t predicted_bytes = 0;                                   // peak resident memory of the process
-  int64_t measured_bytes = 0;  // VmHWM; 0 if the system cannot measure it for this line alone
+  int64_t predicted_bytes = 0;  // peak resident memory of the process, or of a device
+  int64_t measured_bytes = 0;   // VmHWM; 0 if the system cannot measure it for this line alone
   std::optional<AgainstOther> against;
   // With adapters: seconds of the same step with all weights trained / ours, paired.
   std::optional<Quartiles> ratio_full_forward_backward, ratio_full_step;
 };
 
+// Where the step is computed.
+struct StepDevice {
+  OpsFactory make = make_cpu_ops;
+  int64_t peak_size = DevicePeakMeter::kSize;  // of products, on a device with memory of its own
+};
+
 // Error(kBadConfig) with figures, before anything is allocated, if the step does not fit in memory. `other`
-// may be null; its forward_backward must process as many tokens as a whole step here.
+// may be null; its forward_backward must process as many tokens as a whole step here. On a device with memory
+// of its own, times are the device's and memory is its own; weights there are not quantised, and nothing is
+// verified.
 TrainStepLine run_train_step(const TrainStepOptions& options, const MeasureOptions& measure,
-                             OtherProgram* other, ThreadPool& pool);
+                             OtherProgram* other, ThreadPool& pool, const StepDevice& on = {});
 
 std::string train_step_table(const TrainStepLine& line);
 

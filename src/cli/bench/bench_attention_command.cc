@@ -1,9 +1,11 @@
 #include "base/text.h"
 #include "bench/kernels/attention_bench.h"
+#include "bench/kernels/device_bench.h"
 #include "cli/bench/bench_command.h"
 #include "cli/model/loaded_model.h"
 #include "cli/run/threads.h"
 #include "formats/huggingface/model_config.h"
+#include "ops/make_ops.h"
 
 namespace tessera {
 namespace {
@@ -29,12 +31,11 @@ class BenchAttentionCommand : public BenchCommand {
     limit_flag(table->add("num_rows", &num_rows_, "Sequences, packed back to back."), 1, 1e6);
     declare_dtype_flag(table, &dtype_, {"bfloat16", "float32"}, "Type of the activations.");
     table->add("compare", &compare_, "Implementation to compare with, or none.").value_name = "NAME";
+    declare_device_flag(table);
     declare_common_flags(table, /*seconds=*/0.5);
   }
 
   void run(FlagTable*) override {
-    const auto& table = attention_table();
-    const std::vector<AttentionImplementation> others = implementations_to_compare(table, compare_);
     const std::vector<int64_t> lengths = parse_sizes("max_length", lengths_);
     std::vector<AttentionCase> cases;
     for (const std::string& preset : presets_) {
@@ -46,6 +47,9 @@ class BenchAttentionCommand : public BenchCommand {
         }
       }
     }
+    if (is_on_device()) return run_on_device(cases);
+    const auto& table = attention_table();
+    const std::vector<AttentionImplementation> others = implementations_to_compare(table, compare_);
     ThreadPool pool(threads_for_products(num_threads()));
     const AttentionImplementation& ours = table.chosen_implementation();
     show_header(fmt::format("attention {}, {}, {}; shape rows x S x H x G x E", implementation_text(ours),
@@ -56,6 +60,18 @@ class BenchAttentionCommand : public BenchCommand {
   }
 
  private:
+  void run_on_device(const std::vector<AttentionCase>& cases) const {
+    check_nothing_to_compare(compare_);
+    ThreadPool pool(threads_for_pool(num_threads()));
+    const std::unique_ptr<Ops> ops = make_ops(device(), pool);
+    DevicePeakMeter peak(*ops, dtype_of_flag(dtype_));
+    show_header(fmt::format("attention {}, {}; shape rows x S x H x G x E", ops->description(),
+                            dtype_name(dtype_of_flag(dtype_))),
+                "TFLOPS", "");
+    for (const AttentionCase& c : cases)
+      show(run_device_attention_case(c, {*ops, peak, pool}, measure_options()), pool);
+  }
+
   std::vector<std::string> presets_ = {"llama3-8b", "15m"};
   std::vector<std::string> lengths_ = {"512", "2048"};
   int64_t num_rows_ = 1;

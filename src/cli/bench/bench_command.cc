@@ -30,6 +30,18 @@ void BenchCommand::declare_weights_flag(FlagTable* table, const std::string& hel
   table->add_choice("weights", &weights_, {"as_dtype", "int8", "nf4", "nf4_double"}, help);
 }
 
+void BenchCommand::declare_device_flag(FlagTable* table) {
+  table->add_choice("device", &device_, {"cpu", "cuda"},
+                    "What computes: the processor, or an NVIDIA card, whose operations are then measured in "
+                    "its own time, against products of 8192 x 8192 matrices as the peak.");
+}
+
+void BenchCommand::check_nothing_to_compare(const std::string& compare) const {
+  if (compare == "auto" || compare == "none") return;
+  fail(ExitCode::kUsage, "--compare {}: with --device {} there is one implementation; leave it out", compare,
+       device_);
+}
+
 Quantization BenchCommand::weights_form() const {
   return weights_ == "int8"         ? Quantization::kInt8
          : weights_ == "nf4"        ? Quantization::kNf4

@@ -27,6 +27,13 @@ class BenchCommand : public Command {
   void declare_weights_flag(FlagTable* table, const std::string& help);
   Quantization weights_form() const;
 
+  // --device: cpu, or one with memory of its own.
+  void declare_device_flag(FlagTable* table);
+  bool is_on_device() const { return device_ != "cpu"; }
+  const std::string& device() const { return device_; }
+  // Error(kUsage) for a --compare that names an implementation of the processor, where a device is measured.
+  void check_nothing_to_compare(const std::string& compare) const;
+
   MeasureOptions measure_options() const;
   // Size of the arrays that memory bandwidth is measured with; 0 = the meter's own choice.
   int64_t bandwidth_bytes() const { return cold_bytes_; }
@@ -45,6 +52,7 @@ class BenchCommand : public Command {
   int64_t cold_bytes_ = 0;
   bool json_ = false;
   std::string weights_ = "as_dtype";
+  std::string device_ = "cpu";
 };
 
 // Parses the values of a list flag as whole numbers from 1 to `max`. Error(kUsage).

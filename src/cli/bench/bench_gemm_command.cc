@@ -1,9 +1,11 @@
 #include "base/text.h"
+#include "bench/kernels/device_bench.h"
 #include "bench/kernels/gemm_bench.h"
 #include "bench/kernels/quantized_bench.h"
 #include "cli/bench/bench_command.h"
 #include "cli/model/loaded_model.h"
 #include "cli/run/threads.h"
+#include "ops/make_ops.h"
 
 namespace tessera {
 namespace {
@@ -49,6 +51,7 @@ class BenchGemmCommand : public BenchCommand {
         ->add("compare", &compare_,
               "Implementation to compare with, or none; auto is onednn if this machine runs it.")
         .value_name = "NAME";
+    declare_device_flag(table);
     declare_common_flags(table, /*seconds=*/0.5);
   }
 
@@ -56,6 +59,7 @@ class BenchGemmCommand : public BenchCommand {
     if (weights_form() != Quantization::kNone && !flags->is_set("products"))
       products_ = {"forward", "backward_input"};
     const std::vector<GemmCase> cases = all_cases();
+    if (is_on_device()) return run_on_device(cases);
     const auto& table = gemm_table();
     const GemmImplementation& ours = table.chosen_implementation();
     const std::vector<GemmImplementation> others = implementations_to_compare(table, compare_);
@@ -70,6 +74,20 @@ class BenchGemmCommand : public BenchCommand {
   }
 
  private:
+  void run_on_device(const std::vector<GemmCase>& cases) const {
+    if (weights_form() != Quantization::kNone)
+      fail(ExitCode::kUsage, "--weights: quantised weights are not available with --device {}", device());
+    check_nothing_to_compare(compare_);
+    ThreadPool pool(threads_for_pool(num_threads()));
+    const std::unique_ptr<Ops> ops = make_ops(device(), pool);
+    DevicePeakMeter peak(*ops, dtype_of_flag(dtype_));
+    show_header(
+        fmt::format("gemm {}, {}; shape T x N x K", ops->description(), dtype_name(dtype_of_flag(dtype_))),
+        "TFLOPS", "");
+    for (const GemmCase& c : cases)
+      show(run_device_gemm_case(c, {*ops, peak, pool}, measure_options()), pool);
+  }
+
   void run_quantized(const std::vector<GemmCase>& cases, const GemmImplementation& other, ThreadPool& pool) {
     const Quantization form = weights_form();
     show_header(

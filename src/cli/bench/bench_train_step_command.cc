@@ -63,6 +63,7 @@ class BenchTrainStepCommand : public BenchCommand {
               "ONEDNN_MAX_CPU_ISA is set for that program as well.")
         .value_name = "COMMAND";
     declare_dtype_flag(table, &dtype_, {"bfloat16", "float32"}, "Type of weights and activations.");
+    declare_device_flag(table);
     declare_common_flags(table, /*seconds=*/1);
   }
 
@@ -84,6 +85,8 @@ class BenchTrainStepCommand : public BenchCommand {
     if (weights_form() != Quantization::kNone && !options_.config.lora) {
       fail(ExitCode::kUsage, "--weights: needs lora_rank: weights that are trained are of type dtype");
     }
+    if (weights_form() != Quantization::kNone && is_on_device())
+      fail(ExitCode::kUsage, "--weights: quantised weights are not available with --device {}", device());
     constexpr int64_t kDefaultVocabulary = 8192;
     if (vocab_size_) options_.config.vocab_size = *vocab_size_;
     if (options_.config.vocab_size == 0) options_.config.vocab_size = kDefaultVocabulary;
@@ -93,7 +96,10 @@ class BenchTrainStepCommand : public BenchCommand {
     for (const bool checkpointing : {false, true}) {
       if (gradient_checkpointing_ && *gradient_checkpointing_ != checkpointing) continue;
       options_.gradient_checkpointing = checkpointing;
-      const TrainStepLine line = run_train_step(options_, measure_options(), other ? &*other : nullptr, pool);
+      StepDevice on;
+      if (is_on_device()) on.make = ops_of_flag(device());
+      const TrainStepLine line =
+          run_train_step(options_, measure_options(), other ? &*other : nullptr, pool, on);
       write_output(json() ? train_step_json(line, pool.num_threads()) : train_step_table(line));
       flush_output();
     }
