@@ -1,6 +1,7 @@
 #include "plan/forecast.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/divide_up.h"
 #include "base/error.h"
@@ -22,7 +23,7 @@ class Forecaster {
              int64_t num_threads, const std::optional<JobSize>& job)
       : args_(args),
         cluster_(cluster),
-        planned_(config, args.training_dtype(), num_threads),
+        planned_(config, args.training_dtype(), num_threads, cluster.ops),
         model_(*planned_.model),
         job_(job),
         row_tokens_(job ? job->max_row_tokens : args.row_limit(config.max_position_embeddings)),
@@ -32,6 +33,10 @@ class Forecaster {
         machine_(step_.machine(cluster.node_memory_bytes)),
         walks_(config, args.training_dtype()) {
     machine_.has_disk = cluster.has_disk;
+    if (const auto memory = model_.device().own_memory()) {
+      machine_.host_free_bytes = std::exchange(machine_.free_bytes, memory->free_bytes);
+      machine_.has_disk = false;  // nothing leaves a card for a disk
+    }
     if (!cluster.rates) return;
     MachineRates rates = *cluster.rates;
     rates.network_gbps = cluster.network_gbps;
@@ -62,6 +67,7 @@ class Forecaster {
     forecast.schedule_is_auto = args_.gather_schedule == "auto";
     forecast.zero = request.zero;
     forecast.memory = plan.memory;
+    forecast.free_bytes = model_.device().own_memory() ? machine_.free_bytes : cluster_.node_memory_bytes;
     forecast.refusal = planner_.refusal(request, machine_);
     forecast.time = time_of(request);
     forecast.disk =

@@ -9,6 +9,8 @@
 
 #include "arguments/arguments.h"
 #include "formats/huggingface/model_config.h"
+#include "ops/cpu_ops.h"
+#include "ops/make_ops.h"
 #include "plan/disk_plan.h"
 #include "plan/job_size.h"
 #include "plan/memory_plan.h"
@@ -28,6 +30,9 @@ struct ClusterShape {
   std::optional<MachineRates> rates;       // of a node, except for its network; nullopt: no times
   Prices* prices = nullptr;                // measured ones, instead of those that follow from `rates`
   bool rates_are_of_this_machine = false;
+  // What computes. On a device with memory of its own, what is free there now is what a run must fit into,
+  // and node_memory_bytes is the host's.
+  OpsFactory ops = make_cpu_ops;
 
   int world_size() const { return num_nodes * local_world_size; }
 };
@@ -68,6 +73,7 @@ struct RunForecast {
   ZeroSettings zero;
   bool schedule_is_auto = true;
   MemoryPlan memory;
+  int64_t free_bytes = 0;        // of a node, or of the device
   std::string refusal;           // why it does not fit and what would; empty if it fits
   DiskPlan disk;                 // the sizes of the model and of a checkpoint
   double tflop_per_step = 0;     // per node, model operations

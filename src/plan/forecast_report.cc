@@ -69,16 +69,22 @@ std::string network_text(const RunForecast& forecast) {
 }
 
 OrderedJson memory_json(const RunForecast& forecast) {
-  return {{"items", memory_items_json(forecast.memory)},
-          {"private_bytes", forecast.memory.private_bytes()},
-          {"shared_bytes", forecast.memory.shared_bytes()},
-          {"rank_bytes", forecast.memory.rank_bytes()},
-          {"node_bytes", forecast.memory.node_bytes()},
-          {"job_bytes", forecast.memory.job_bytes()},
-          {"available_bytes", forecast.cluster.node_memory_bytes},
-          {"available_bytes_are_of_this_machine", forecast.cluster.memory_is_of_this_machine},
-          {"fits", forecast.refusal.empty()},
-          {"refusal", forecast.refusal}};
+  OrderedJson out = {{"items", memory_items_json(forecast.memory)},
+                     {"private_bytes", forecast.memory.private_bytes()},
+                     {"shared_bytes", forecast.memory.shared_bytes()},
+                     {"rank_bytes", forecast.memory.rank_bytes()},
+                     {"node_bytes", forecast.memory.node_bytes()},
+                     {"job_bytes", forecast.memory.job_bytes()},
+                     {"available_bytes", forecast.cluster.node_memory_bytes},
+                     {"available_bytes_are_of_this_machine", forecast.cluster.memory_is_of_this_machine},
+                     {"fits", forecast.refusal.empty()},
+                     {"refusal", forecast.refusal}};
+  if (!forecast.memory.device.empty()) {
+    out["device"] = forecast.memory.device;
+    out["device_bytes"] = forecast.memory.device_bytes();
+    out["device_available_bytes"] = forecast.free_bytes;
+  }
+  return out;
 }
 
 OrderedJson time_json(const std::optional<StepTime>& time) {
@@ -152,10 +158,10 @@ std::string forecast_text(const RunForecast& forecast) {
                       format_count(forecast.tokens_per_step, "token"), format_count(forecast.row_tokens),
                       format_count(forecast.zero.passes_per_step),
                       format_count(forecast.tokens_per_pass, "token"));
-  text += cluster.memory_is_of_this_machine
+  text += forecast.memory.device.empty() && cluster.memory_is_of_this_machine
               ? "memory   the free memory is this machine's: --memory sets a node's\n"
               : "memory\n";
-  text += indented(memory_table(forecast.memory, cluster.node_memory_bytes));
+  text += indented(memory_table(forecast.memory, forecast.free_bytes));
   text += fmt::format(
       "disk     {} for the model, {} for each checkpoint{}\n", format_bytes(forecast.disk.model_bytes),
       format_bytes(forecast.disk.checkpoint_bytes),

@@ -13,6 +13,7 @@
 #include "base/flags.h"
 #include "base/text.h"
 #include "model/families.h"
+#include "support/isolated_device.h"
 
 namespace tessera {
 namespace {
@@ -42,6 +43,30 @@ class ForecastTest : public testing::Test {
   ModelConfig config_;
   ClusterShape cluster_;
 };
+
+TEST_F(ForecastTest, CountsTheMemoryOfADeviceByItself) {
+  cluster_.num_nodes = 1;
+  cluster_.rates.reset();
+  args_.dtype = "bfloat16";
+  for (const bool fits : {true, false}) {
+    const int64_t free_bytes = fits ? int64_t{40} << 30 : int64_t{1} << 30;
+    cluster_.ops = [=](ThreadPool& pool) { return std::make_unique<OwnedIsolatedOps>(pool, free_bytes); };
+    const RunForecast plan = forecast();
+    EXPECT_EQ(plan.memory.device, "isolated");
+    EXPECT_GT(plan.memory.device_bytes(), 16 * plan.num_parameters) << "weights, gradients and state";
+    EXPECT_LT(plan.memory.node_bytes(), 16 * plan.num_parameters) << "of the host";
+    EXPECT_EQ(plan.refusal.empty(), fits) << plan.refusal;
+    EXPECT_FALSE(plan.time.has_value());
+    EXPECT_THAT(forecast_text(plan), HasSubstr(fmt::format("{:>10}", format_bytes(free_bytes))));
+    const json memory = json::parse(forecast_json(plan))["memory"];
+    EXPECT_EQ(memory["device"], "isolated");
+    EXPECT_EQ(memory["device_bytes"], plan.memory.device_bytes());
+    EXPECT_EQ(memory["device_available_bytes"], free_bytes);
+    EXPECT_EQ(memory["fits"], fits);
+  }
+  cluster_.ops = make_cpu_ops;
+  EXPECT_FALSE(json::parse(forecast_json(forecast()))["memory"].contains("device"));
+}
 
 TEST_F(ForecastTest, TokensPassesAndOperationsFollowFromTheBatch) {
   cluster_.local_world_size = 2;

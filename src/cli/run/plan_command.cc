@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "cli/command.h"
 #include "cli/flag_parser.h"
+#include "cli/model/loaded_model.h"
 #include "cli/run/plan_job.h"
 #include "cli/run/plan_machine.h"
 #include "cli/run/plan_search.h"
@@ -57,6 +58,7 @@ class PlanCommand : public Command {
            "With a flag that describes machines (--machine, --nnodes, --memory, ...) it forecasts the run on "
            "these in detail: the memory by kind, for a rank, a node and the whole job, the parts of a step's "
            "time, and for several nodes what crosses the network under each gather schedule.\n"
+           "With --device cuda it shows the memory of a run on this machine's card.\n"
            "With --simulate it simulates steps on clusters of that machine, with racks, slow nodes and "
            "failures.\n"
            "Needs only the model's shape, no weights. Takes the command line or the --config file of "
@@ -109,6 +111,7 @@ class PlanCommand : public Command {
                       "finetuning_type",
                       "lora_rank",
                       "lora_target",
+                      "device",
                       "num_threads",
                       "measure_peak",
                       "zero_stage",
@@ -149,11 +152,14 @@ class PlanCommand : public Command {
     set_log_level(args_.lowest_log_level());
     simulation_.check(*table);
     check_numbers();
+    const bool is_on_device = args_.device != "cpu";
+    if (is_on_device) check_device_flags(*table);
     if (simulation_.simulate()) return simulate(*table);
-    const bool searches = choose_search(*table);
+    const bool searches = !is_on_device && choose_search(*table);
     ModelConfig config = model_config(*table);
     config.lora = lora_config_of(args_);
     config.base_quantization = base_quantization_of(args_);
+    if (is_on_device) return show_device(*table, config);
     if (!disk_.empty() || (args_.fit && !is_any_set(*table, kSearchFlags))) return show_forms(*table, config);
     searches ? search(table, config) : show_machine(*table, config);
   }
@@ -252,6 +258,19 @@ class PlanCommand : public Command {
            of_search, shared ? ": add --instances all to search with this number" : ": give one of the two");
     }
     return true;
+  }
+
+  // What runs on a card is planned for the card that is here.
+  void check_device_flags(const FlagTable& table) const {
+    std::vector<std::string_view> names(kMachineFlags.begin(), kMachineFlags.end());
+    names.insert(names.end(), kSearchFlags.begin(), kSearchFlags.end());
+    names.push_back("simulate");
+    std::erase(names, "memory");  // the host's
+    for (const std::string_view name : names) {
+      if (!table.is_set(name)) continue;
+      fail(ExitCode::kUsage, "--{} is not available with --device {}, which plans for this machine's card",
+           name, args_.device);
+    }
   }
 
   void check_numbers() const {
@@ -361,6 +380,22 @@ class PlanCommand : public Command {
                                          job.value_or(assumed_job(args_, config, world_size)), kAnyDisk))
             : "";
     fail(ExitCode::kBadConfig, "{}{}", forecast.refusal, advice);
+  }
+
+  // The memory of the card and of the host; no times.
+  void show_device(const FlagTable& table, const ModelConfig& config) {
+    resolve_training_arguments(table, /*world_size=*/1, &args_);
+    args_.measure_peak = false;  // the processor's
+    PlanMachine machine = plan_machine(machine_flags(), args_);
+    machine.cluster.ops = ops_of_flag(args_.device);
+    show_forecast(forecast_run(args_, config, machine.cluster, threads_of_rank(machine),
+                               job_size(args_, config, /*world_size=*/1, tokens_)));
+  }
+
+  void show_forecast(const RunForecast& forecast) const {
+    write_output(json_ ? forecast_json(forecast) : forecast_text(forecast));
+    flush_output();
+    if (!forecast.refusal.empty()) fail(ExitCode::kBadConfig, "{}", forecast.refusal);
   }
 
   void show_forms(const FlagTable& table, const ModelConfig& config) {
