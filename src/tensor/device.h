@@ -38,7 +38,6 @@ class CopyQueue {
   virtual void wait(Mark mark) = 0;
 };
 
-// Outlives its buffers and every view of them.
 // Times what a device does, without waiting for it.
 class DeviceClock {
  public:
