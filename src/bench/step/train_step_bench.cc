@@ -11,7 +11,7 @@
 #include "base/rng.h"
 #include "base/text.h"
 #include "bench/kernels/random_tensor.h"
-#include "bench/step/step_times.h"
+#include "bench/step/step_sample.h"
 #include "bench/step/timed_ops.h"
 #include "bench/step/verifying_ops.h"
 #include "kernels/quantized_weight/quantized_weight.h"
@@ -155,7 +155,7 @@ class TrainStep {
     }
     VerifyingOps verifying(*base_ops_);
     ops_.forward_to(verifying);
-    StepTimes unused;
+    StepSample unused;
     for (size_t i = 0; i < passes_.size(); ++i) run_pass(i, &unused);
     clock_->finish();
     ops_.forward_to(*base_ops_);
@@ -165,8 +165,8 @@ class TrainStep {
     return result;
   }
 
-  StepTimes run(const Participant& peak) {
-    StepTimes times;
+  StepSample run(const Participant& peak) {
+    StepSample times;
     std::vector<double> peaks = {peak()};
     for (size_t i = 0; i < passes_.size(); ++i) {
       run_pass(i, &times);
@@ -294,7 +294,7 @@ class TrainStep {
     model_.weights_changed();
   }
 
-  void run_pass(size_t index, StepTimes* times) {
+  void run_pass(size_t index, StepSample* times) {
     const PackedBatch& batch = passes_[index];
     gradient_squares_ = 0;
     const WeightUpdate update = {index == 0 ? Update::kOverwrite : Update::kAdd,
@@ -468,12 +468,12 @@ TrainStepLine run_train_step(const TrainStepOptions& options, const MeasureOptio
     other->run("optimizer");
   }
   step.ops().reset();
-  std::vector<StepTimes> steps;
+  std::vector<StepSample> steps;
   double total = 0;
   while (static_cast<int64_t>(steps.size()) < measure.min_rounds || total < measure.seconds) {
     steps.push_back(step.run(peak));
     if (full) {
-      const StepTimes of_all = full->run(peak);
+      const StepSample of_all = full->run(peak);
       steps.back().full_forward_backward = of_all.forward_backward();
       steps.back().full_whole = of_all.whole();
     }
@@ -487,8 +487,8 @@ TrainStepLine run_train_step(const TrainStepOptions& options, const MeasureOptio
   if (other != nullptr) line.against = against_other(other->name(), steps);
   if (full) {
     line.ratio_full_forward_backward = quartiles_of(
-        steps, [](const StepTimes& s) { return s.full_forward_backward / s.forward_backward(); });
-    line.ratio_full_step = quartiles_of(steps, [](const StepTimes& s) { return s.full_whole / s.whole(); });
+        steps, [](const StepSample& s) { return s.full_forward_backward / s.forward_backward(); });
+    line.ratio_full_step = quartiles_of(steps, [](const StepSample& s) { return s.full_whole / s.whole(); });
   }
   line.operation_shares = operation_shares(step.ops().seconds(), total);
   line.measured_bytes = is_on_device       ? step.device().own_memory()->used_bytes

@@ -11,7 +11,7 @@
 namespace tessera {
 
 // Seconds for the parts of one step, and the peak measured during it.
-struct StepTimes {
+struct StepSample {
   double forward = 0, head = 0, backward = 0, optimizer = 0;
   double peak_tflops = 0;
   double other_forward_backward = 0, other_optimizer = 0;  // of the other program, 0 without one
@@ -26,13 +26,13 @@ struct StepTimes {
 std::vector<std::pair<std::string, double>> operation_shares(const std::map<std::string, double>& seconds,
                                                              double total);
 // Fills in rounds and all figures of time and speed.
-void fill_statistics(const std::vector<StepTimes>& steps, TrainStepLine* line);
-AgainstOther against_other(const std::string& name, const std::vector<StepTimes>& steps);
+void fill_statistics(const std::vector<StepSample>& steps, TrainStepLine* line);
+AgainstOther against_other(const std::string& name, const std::vector<StepSample>& steps);
 
 template <typename Value>
-Quartiles quartiles_of(const std::vector<StepTimes>& steps, const Value& value) {
+Quartiles quartiles_of(const std::vector<StepSample>& steps, const Value& value) {
   std::vector<double> values;
-  for (const StepTimes& step : steps) values.push_back(value(step));
+  for (const StepSample& step : steps) values.push_back(value(step));
   return quartiles(values);
 }
 
