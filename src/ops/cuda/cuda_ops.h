@@ -9,6 +9,6 @@
 namespace tessera {
 
 // Operations on cuda_device(local_rank). Error(kBadConfig) with the reason if there is none.
-std::unique_ptr<Ops> make_cuda_ops(int local_rank);
+std::unique_ptr<Ops> make_cuda_ops(int local_rank = 0);
 
 }  // namespace tessera
