@@ -32,11 +32,7 @@ class Forecaster {
         planner_(step_.planner()),
         machine_(step_.machine(cluster.node_memory_bytes)),
         walks_(config, args.training_dtype()) {
-    machine_.has_disk = cluster.has_disk;
-    if (const auto memory = model_.device().own_memory()) {
-      machine_.host_free_bytes = std::exchange(machine_.free_bytes, memory->free_bytes);
-      machine_.has_disk = false;  // nothing leaves a card for a disk
-    }
+    machine_.has_disk = machine_.has_disk && cluster.has_disk;
     if (!cluster.rates) return;
     MachineRates rates = *cluster.rates;
     rates.network_gbps = cluster.network_gbps;

@@ -14,6 +14,7 @@
 #include "plan/disk_plan.h"
 #include "plan/job_size.h"
 #include "plan/memory_plan.h"
+#include "plan/planned_model.h"
 #include "plan/time/machine_rates.h"
 #include "plan/time/step_time.h"
 

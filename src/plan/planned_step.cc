@@ -1,12 +1,21 @@
 #include "plan/planned_step.h"
 
+#include <utility>
+
 #include "platform/memory_info.h"
 
 namespace tessera {
+namespace {
+
+// What the driver, the context and cuBLASLt take of the host's memory.
+constexpr int64_t kHostBytesOfCard = int64_t{1} << 30;
+
+}  // namespace
 
 PlannedStep::PlannedStep(const TrainingArguments& args, const TrainableModel& model, int num_nodes,
                          int local_world_size, int64_t num_threads, int64_t max_row_tokens)
     : args_(args),
+      model_(model),
       batch_(args.batch_options(num_nodes * local_world_size)),
       num_nodes_(num_nodes),
       local_world_size_(local_world_size),
@@ -22,6 +31,15 @@ MachineFacts planned_machine(int num_nodes, int local_world_size, int64_t num_th
   machine.num_threads = num_threads;
   machine.baseline_bytes = resident;
   machine.free_bytes = node_memory_bytes - local_world_size * resident;
+  return machine;
+}
+
+MachineFacts PlannedStep::machine(int64_t node_memory_bytes) const {
+  MachineFacts machine = planned_machine(num_nodes_, local_world_size_, num_threads_, node_memory_bytes);
+  if (const auto memory = model_.device().own_memory()) {
+    machine.host_free_bytes = std::exchange(machine.free_bytes, memory->free_bytes) - kHostBytesOfCard;
+    machine.has_disk = false;
+  }
   return machine;
 }
 

@@ -24,14 +24,14 @@ class PlannedStep {
 
   const RunPlanner& planner() const { return planner_; }
   int64_t step_rows() const { return global_batch_rows(batch_); }
-  MachineFacts machine(int64_t node_memory_bytes) const {
-    return planned_machine(num_nodes_, local_world_size_, num_threads_, node_memory_bytes);
-  }
+  // For a model on a card with what is free on that.
+  MachineFacts machine(int64_t node_memory_bytes) const;
   // `request` is one of planner().choose_memory(); row_tokens is the mean length of the rows.
   StepFacts facts(const MemoryRequest& request, int64_t row_tokens) const;
 
  private:
   const TrainingArguments& args_;
+  const TrainableModel& model_;
   BatchPlanOptions batch_;
   int num_nodes_;
   int local_world_size_;

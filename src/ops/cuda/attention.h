@@ -40,7 +40,7 @@ template <typename A>
 void attention(const A* qkv_TQ, const AttentionShape& shape, const AttentionBatch& batch, A* o_THE,
                float* lse_HT, CudaStream stream);
 
-int64_t attention_backward_scratch_bytes(const AttentionShape& shape, int64_t T);
+// scratch: attention_backward_scratch_bytes() of scratch.h.
 template <typename A>
 void attention_backward(const A* do_THE, const A* qkv_TQ, const A* o_THE, const float* lse_HT,
                         const AttentionShape& shape, const AttentionBatch& batch, A* dqkv_TQ, void* scratch,

@@ -322,10 +322,6 @@ void launch_backward(const AttentionProblem& problem, const Gradients& gradients
 
 }  // namespace
 
-int64_t attention_backward_scratch_bytes(const AttentionShape& shape, int64_t T) {
-  return shape.num_heads * T * static_cast<int64_t>(sizeof(float));
-}
-
 template <>
 void attention_backward(const bf16* do_THE, const bf16* qkv_TQ, const bf16* o_THE, const float* lse_HT,
                         const AttentionShape& shape, const AttentionBatch& batch, bf16* dqkv_TQ,

@@ -24,6 +24,7 @@
 #include "ops/cuda/rows.h"
 #include "ops/cuda/swiglu.h"
 #include "ops/cuda/uploaded_array.h"
+#include "ops/cuda/workspace.h"
 #include "tensor/packed_batch.h"
 
 namespace tessera {
@@ -57,21 +58,7 @@ class CudaOps final : public Ops {
                        card.compute_capability / 10, card.compute_capability % 10, products_.version());
   }
 
-  int64_t workspace_bytes(const OpsLimits& limits) const override {
-    const int64_t T = limits.max_tokens, losses = std::max(limits.max_logits_rows, T);
-    int64_t bytes =
-        std::max(losses * static_cast<int64_t>(sizeof(double)), cuda::sum_of_squares_scratch_bytes());
-    if (limits.training) {
-      const AttentionShape& heads = limits.attention;
-      bytes = std::max({bytes, cuda::rmsnorm_backward_scratch_bytes(T, limits.hidden_size),
-                        cuda::head_rmsnorm_backward_scratch_bytes(T, heads),
-                        cuda::attention_backward_scratch_bytes(heads, T)});
-      for (const LinearLimits& linear : limits.linears) {
-        bytes = std::max(bytes, cuda::bias_gradient_scratch_bytes(linear.max_rows, linear.weight.N));
-      }
-    }
-    return MatrixProducts::kWorkspaceBytes + bytes;
-  }
+  int64_t workspace_bytes(const OpsLimits& limits) const override { return cuda::workspace_bytes(limits); }
   void bind_workspace(std::span<std::byte> workspace) override { workspace_ = workspace; }
 
   int64_t packed_weight_bytes(int64_t /*N*/, int64_t /*K*/, DType /*dtype*/) const override { return 0; }
@@ -332,9 +319,9 @@ class CudaOps final : public Ops {
 
   // Temporary memory beyond that of the products, until the next call.
   void* scratch(int64_t size_bytes) const {
-    TESSERA_CHECK(MatrixProducts::kWorkspaceBytes + size_bytes <= std::ssize(workspace_),
+    TESSERA_CHECK(cuda::kProductWorkspaceBytes + size_bytes <= std::ssize(workspace_),
                   "{} bytes in a workspace of {}", size_bytes, workspace_.size());
-    return workspace_.data() + MatrixProducts::kWorkspaceBytes;
+    return workspace_.data() + cuda::kProductWorkspaceBytes;
   }
 
   double* number() const { return reinterpret_cast<double*>(number_.address()); }
@@ -356,8 +343,7 @@ class CudaOps final : public Ops {
     with_activation_type(x_TD.dtype(), [&]<typename A>(A) {
       constexpr int64_t kUnit = 16 / sizeof(A);
       auto* const copy = reinterpret_cast<A*>(workspace_.data());
-      const int64_t fitting =
-          MatrixProducts::kWorkspaceBytes / std::max<int64_t>(count, 1) / int64_t{sizeof(A)};
+      const int64_t fitting = cuda::kProductWorkspaceBytes / std::max<int64_t>(count, 1) / int64_t{sizeof(A)};
       const int64_t width = std::min(D, std::max(fitting / kUnit * kUnit, int64_t{1}));
       for (int64_t begin = 0; begin < D; begin += width) {
         const int64_t columns = std::min(width, D - begin);

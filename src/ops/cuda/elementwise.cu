@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ops/cuda/pieces.cuh"
+#include "ops/cuda/scratch.h"
 
 namespace tessera::cuda {
 namespace {
@@ -56,10 +57,8 @@ __global__ void __launch_bounds__(kThreads)
   store_piece(y + row * N + n, values);
 }
 
-// Rows of one partial sum of a bias gradient, at most kMostPartials of them.
-constexpr int64_t kLeastRows = 64;
-constexpr int64_t kMostPartials = 256;
-int64_t rows_per_partial(int64_t T) { return std::max(kLeastRows, divide_up(T, kMostPartials)); }
+// Rows of one partial sum of a bias gradient.
+int64_t rows_per_partial(int64_t T) { return std::max(kLeastBiasRows, divide_up(T, kMostBiasPartials)); }
 
 // partials [row blocks, N]. A block is 32 lanes, each with a piece of the columns, times kRowLanes rows.
 constexpr int kRowLanes = 8;
@@ -115,7 +114,6 @@ __global__ void __launch_bounds__(1024)
 
 // Elements of a block of sum_of_squares, until there are kMostSquareBlocks blocks.
 constexpr int64_t kLeastSquares = 16 * 1024;
-constexpr int64_t kMostSquareBlocks = 2048;
 int64_t square_blocks(int64_t count) {
   return std::clamp<int64_t>(divide_up(count, kLeastSquares), 1, kMostSquareBlocks);
 }
@@ -181,10 +179,6 @@ void add_bias(float* y_TN, const A* b_N, int64_t T, int64_t N, CudaStream stream
          num_blocks(T * blocks_per_row, 1), kThreads, 0, stream, y_TN, b_N, N, blocks_per_row);
 }
 
-int64_t bias_gradient_scratch_bytes(int64_t T, int64_t N) {
-  return std::min(divide_up(T, kLeastRows), kMostPartials) * N * static_cast<int64_t>(sizeof(float));
-}
-
 template <typename A>
 void bias_gradient(const A* dy_TN, int64_t T, int64_t N, float* db_N, Update update, void* scratch,
                    CudaStream stream) {
@@ -200,8 +194,6 @@ void bias_gradient(const A* dy_TN, int64_t T, int64_t N, float* db_N, Update upd
 void sum_rows(const float* x_RD, int64_t R, int64_t D, float* sum_D, Update update, CudaStream stream) {
   launch(sum_rows_kernel, num_blocks(D, 32), 1024, 0, stream, x_RD, R, D, sum_D, update == Update::kAdd);
 }
-
-int64_t sum_of_squares_scratch_bytes() { return kMostSquareBlocks * static_cast<int64_t>(sizeof(double)); }
 
 void sum_of_squares(const float* x, int64_t count, double* result, void* scratch, CudaStream stream) {
   auto* const partials = static_cast<double*>(scratch);

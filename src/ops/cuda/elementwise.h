@@ -20,8 +20,7 @@ void round_to(const float* from, A* to, int64_t count, CudaStream stream);
 template <typename A>
 void add_bias(float* y_TN, const A* b_N, int64_t T, int64_t N, CudaStream stream);
 
-// db_N = or += sum over rows of dy_TN, through partial sums in scratch, which is enough for fewer rows, too.
-int64_t bias_gradient_scratch_bytes(int64_t T, int64_t N);
+// db_N = or += sum over rows of dy_TN, through partial sums in scratch (scratch.h).
 template <typename A>
 void bias_gradient(const A* dy_TN, int64_t T, int64_t N, float* db_N, Update update, void* scratch,
                    CudaStream stream);
@@ -31,7 +30,6 @@ void sum_rows(const float* x_RD, int64_t R, int64_t D, float* sum_D, Update upda
 
 // *result = the sum of x_i^2, squares and sums in double, in an order that depends on the count and the
 // alignment of x to 16 bytes alone. Not finite if an element is not. `result` is in device memory.
-int64_t sum_of_squares_scratch_bytes();
 void sum_of_squares(const float* x, int64_t count, double* result, void* scratch, CudaStream stream);
 
 }  // namespace tessera::cuda

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "ops/cuda/cublas_library.h"
+#include "ops/cuda/scratch.h"
 
 namespace tessera::cuda {
 namespace {
@@ -89,7 +90,7 @@ MatrixProducts::Plan& MatrixProducts::plan_for(const Shape& shape) {
 
   cublasLtMatmulPreference_t preference = nullptr;
   check_cublas(library.MatmulPreferenceCreate(&preference), "preference");
-  set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(kWorkspaceBytes));
+  set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(kProductWorkspaceBytes));
   // Not those that round partial sums to the type of the result.
   set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
       static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
@@ -130,7 +131,7 @@ void MatrixProducts::multiply(ConstTensorView a, bool transpose_a, ConstTensorVi
                     b.dim(transpose_b ? 0 : 1) == shape.n && a.dtype() == b.dtype(),
                 "{} {} times {} {} to {}", dtype_name(a.dtype()), a.shape().to_string(),
                 dtype_name(b.dtype()), b.shape().to_string(), c.shape().to_string());
-  TESSERA_CHECK(std::ssize(workspace) >= kWorkspaceBytes, "a workspace of {} bytes", workspace.size());
+  TESSERA_CHECK(std::ssize(workspace) >= kProductWorkspaceBytes, "a workspace of {} bytes", workspace.size());
   if (shape.m == 0) return;
   Plan& plan = plan_for(shape);
   if (shape.has_bias) {
@@ -140,7 +141,7 @@ void MatrixProducts::multiply(ConstTensorView a, bool transpose_a, ConstTensorVi
   check_cublas(cublas_library().Matmul(static_cast<cublasLtHandle_t>(handle_), plan.description, &alpha,
                                        b.address(), plan.b, a.address(), plan.a, &beta, c.address(), plan.c,
                                        c.address(), plan.c, &plan.algorithm, workspace.data(),
-                                       static_cast<size_t>(kWorkspaceBytes), stream),
+                                       static_cast<size_t>(kProductWorkspaceBytes), stream),
                "a product");
 }
 

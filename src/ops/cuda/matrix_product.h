@@ -23,11 +23,9 @@ class MatrixProducts {
   MatrixProducts(const MatrixProducts&) = delete;
   MatrixProducts& operator=(const MatrixProducts&) = delete;
 
-  static constexpr int64_t kWorkspaceBytes = int64_t{64} << 20;
-
   // c [m, n] = or += op(a) op(b), where op transposes or not: a is [m, k] or [k, m], b is [k, n] or [n, k]. c
   // may be float32 where a and b are BF16. bias [n] (may be empty; then kOverwrite, in the dtype of c) is
-  // added to every row.
+  // added to every row. The workspace has kProductWorkspaceBytes (scratch.h).
   void multiply(ConstTensorView a, bool transpose_a, ConstTensorView b, bool transpose_b,
                 ConstTensorView bias, TensorView c, Update update, std::span<std::byte> workspace,
                 CudaStream stream);

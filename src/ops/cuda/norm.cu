@@ -4,6 +4,7 @@
 
 #include "ops/cuda/elementwise.h"
 #include "ops/cuda/pieces.cuh"
+#include "ops/cuda/scratch.h"
 
 namespace tessera::cuda {
 namespace {
@@ -12,10 +13,8 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 
-// Rows of one partial sum of dw: few enough to occupy the card, but at most kMostPartials sums.
-constexpr int64_t kLeastRows = 16;
-constexpr int64_t kMostPartials = 1024;
-int64_t rows_per_partial(int64_t rows) { return std::max(kLeastRows, divide_up(rows, kMostPartials)); }
+// Rows of one partial sum of dw.
+int64_t rows_per_partial(int64_t rows) { return std::max(kLeastNormRows, divide_up(rows, kMostNormPartials)); }
 
 // Shared memory for the sums of a block; wider rows are summed in global memory.
 constexpr int64_t kMostSharedBytes = 40 << 10;
@@ -252,10 +251,6 @@ void add_rmsnorm(A* x_TD, const A* y_TD, const A* w_D, float eps, A* norm_TD, fl
   }
 }
 
-int64_t rmsnorm_backward_scratch_bytes(int64_t R, int64_t D) {
-  return std::min(divide_up(R, kLeastRows), kMostPartials) * D * static_cast<int64_t>(sizeof(float));
-}
-
 template <typename A>
 void rmsnorm_backward(const A* dy_RD, const A* x_RD, const A* w_D, const float* rstd_R, A* dx_RD,
                       Update dx_update, float* dw_D, Update dw_update, int64_t R, int64_t D, void* scratch,
@@ -289,11 +284,6 @@ void head_rmsnorm(const A* qkv_TQ, const AttentionShape& shape, int64_t head_beg
   } else {
     run_norm<A, 1, false>(qkv_TQ, other, sum, w_E, eps, y_TQ, rstd, rows, stream);
   }
-}
-
-int64_t head_rmsnorm_backward_scratch_bytes(int64_t T, const AttentionShape& shape) {
-  return rmsnorm_backward_scratch_bytes(T * (shape.num_heads + 2 * shape.num_key_value_heads),
-                                        shape.head_dim);
 }
 
 template <typename A>

@@ -19,12 +19,9 @@ template <typename A>
 void add_rmsnorm(A* x_TD, const A* y_TD, const A* w_D, float eps, A* norm_TD, float* rstd_T, int64_t T,
                  int64_t D, CudaStream stream);
 
-// Bytes of scratch for the partial sums of dw; enough for fewer rows, too.
-int64_t rmsnorm_backward_scratch_bytes(int64_t R, int64_t D);
-
 // dx_RD = or += rstd (dy w - x rstd^2 mean(dy w x)); dx may be dy. dw_D = or += sum of dy x rstd over rows;
-// null: not wanted, and no scratch is needed. Partial sums of dw are of a fixed number of rows and added in a
-// fixed order.
+// null: not wanted, and no scratch (scratch.h) is needed. Partial sums of dw are of a fixed number of rows
+// and added in a fixed order.
 template <typename A>
 void rmsnorm_backward(const A* dy_RD, const A* x_RD, const A* w_D, const float* rstd_R, A* dx_RD,
                       Update dx_update, float* dw_D, Update dw_update, int64_t R, int64_t D, void* scratch,
@@ -35,9 +32,6 @@ void rmsnorm_backward(const A* dy_RD, const A* x_RD, const A* w_D, const float* 
 template <typename A>
 void head_rmsnorm(const A* qkv_TQ, const AttentionShape& shape, int64_t head_begin, int64_t head_end,
                   const A* w_E, float eps, A* y_TQ, float* rstd, int64_t T, CudaStream stream);
-
-// Bytes of scratch for head_rmsnorm_backward of any heads of at most T rows.
-int64_t head_rmsnorm_backward_scratch_bytes(int64_t T, const AttentionShape& shape);
 
 // In place on heads [head_begin, head_end) of dqkv. dw_E = or += ; null: not wanted.
 template <typename A>

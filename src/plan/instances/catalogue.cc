@@ -23,6 +23,11 @@ constexpr size_t kMaxInstances = 10'000;
 // Firmware, the kernel and its page tables: an instance of 32 GiB shows 30 to 31 GiB to its processes.
 constexpr double kUsableShare = 0.95;
 
+// Of a card's memory. cudaMemGetInfo() on a new context shows 98.5 % (A100, 40 GiB) to 99.3 % (L40S) of what
+// EC2 states, before the context and the kernels are loaded, which take up to half a GiB.
+constexpr double kVisibleShareOfCard = 0.98;
+constexpr int64_t kContextBytes = int64_t{512} << 20;
+
 constexpr double kChannelBytes = 8;    // of a transfer
 constexpr double kStreamShare = 0.75;  // of what the channels can do, that programs reach
 
@@ -104,8 +109,22 @@ Processor read_processor(const JsonNode& all, const std::string& name) {
   return processor;
 }
 
+Card read_card(const JsonNode& all, const std::string& name, std::vector<std::string>* estimates) {
+  const JsonNode node =
+      checked(all[name], {"name", "memory_mib", "bf16_tflops", "memory_gb_per_s", "sources", "unconfirmed"});
+  Card card;
+  card.name = text_of(node["name"]);
+  card.memory_bytes = node["memory_mib"].integer(1024, 10'000'000) << 20;
+  card.facts.bf16_tflops = node["bf16_tflops"].number_between(1, 100'000);
+  card.facts.memory_gb_per_s = node["memory_gb_per_s"].number_between(10, 1'000'000);
+  for (const JsonNode& source : node["sources"].list()) source.string();
+  add_estimates(node["unconfirmed"], node, estimates);
+  return card;
+}
+
 // Fields of a family that all its sizes share.
-Instance read_family(const JsonNode& node, const std::string& name, const Processor& processor) {
+Instance read_family(const JsonNode& root, const JsonNode& node, const std::string& name,
+                     const Processor& processor) {
   Instance shared;
   shared.family = name;
   shared.provider = text_of(node["provider"]);
@@ -117,12 +136,16 @@ Instance read_family(const JsonNode& node, const std::string& name, const Proces
   shared.estimates = processor.estimates;
   for (const JsonNode& source : node["sources"].list()) source.string();
   add_estimates(node["unconfirmed"], node, &shared.estimates);
+  if (node["card"].is_null()) return shared;
+  const std::string& card = node["card"].string();
+  if (root["cards"].is_null() || !root["cards"].contains(card)) node["card"].expected("a name of 'cards'");
+  shared.card = read_card(root["cards"], card, &shared.estimates);
   return shared;
 }
 
 Instance read_size(const JsonNode& any, const Instance& family, const Processor& processor) {
   const JsonNode node = checked(any, {"size", "vcpus", "memory_gib", "network_gbps", "burst_gbps",
-                                      "efa_cards", "nvme_gb", "usd_per_hour", "unconfirmed"});
+                                      "efa_cards", "nvme_gb", "cards", "usd_per_hour", "unconfirmed"});
   Instance instance = family;
   instance.name = family.family + "." + text_of(node["size"]);
   instance.num_vcpus = node["vcpus"].integer(1, 8192);
@@ -146,7 +169,13 @@ Instance read_size(const JsonNode& any, const Instance& family, const Processor&
                             : node["burst_gbps"].number_between(facts.network_gbps, 100'000);
   if (!node["efa_cards"].is_null()) instance.num_efa_cards = node["efa_cards"].integer(0, 64);
   if (!node["nvme_gb"].is_null()) instance.nvme_gb = node["nvme_gb"].integer(0, 10'000'000);
-  instance.usd_per_hour = node["usd_per_hour"].number_between(0.0001, 100'000);
+  const bool has_cards = family.card.memory_bytes > 0;
+  if (has_cards) instance.num_cards = node["cards"].integer(1, 64);
+  if (!has_cards && !node["cards"].is_null()) node["cards"].expected("a family whose 'card' is named");
+  // Some machines with cards are sold in blocks of days only.
+  if (!has_cards || !node["usd_per_hour"].is_null()) {
+    instance.usd_per_hour = node["usd_per_hour"].number_between(0.0001, 100'000);
+  }
   add_estimates(node["unconfirmed"], node, &instance.estimates);
   return instance;
 }
@@ -157,19 +186,23 @@ int64_t Instance::usable_bytes() const {
   return static_cast<int64_t>(static_cast<double>(memory_bytes) * kUsableShare);
 }
 
+int64_t Card::usable_bytes() const {
+  return static_cast<int64_t>(static_cast<double>(memory_bytes) * kVisibleShareOfCard) - kContextBytes;
+}
+
 std::vector<Instance> parse_catalogue(std::string_view json, const std::string& origin) {
   const Json document = parse_json(json, origin);
-  const JsonNode root = checked({document, origin}, {"about", "processors", "families"});
+  const JsonNode root = checked({document, origin}, {"about", "processors", "cards", "families"});
   std::vector<Instance> instances;
   std::set<std::string> names;
   for (const auto& [family_name, unused] : root["families"].object().items()) {
-    const JsonNode node =
-        checked(root["families"][family_name],
-                {"provider", "region", "date", "processor", "spot_share", "unconfirmed", "sources", "sizes"});
+    const JsonNode node = checked(
+        root["families"][family_name],
+        {"provider", "region", "date", "processor", "card", "spot_share", "unconfirmed", "sources", "sizes"});
     const std::string& processor_name = node["processor"].string();
     if (!root["processors"].contains(processor_name)) node["processor"].expected("a name of 'processors'");
     const Processor processor = read_processor(root["processors"], processor_name);
-    const Instance family = read_family(node, family_name, processor);
+    const Instance family = read_family(root, node, family_name, processor);
     for (const JsonNode& size : node["sizes"].list()) {
       instances.push_back(read_size(size, family, processor));
       if (!names.insert(instances.back().name).second) size["size"].expected("a size that is listed once");
@@ -188,6 +221,11 @@ std::vector<Instance> read_catalogue(const std::filesystem::path& path) {
 
 std::vector<Instance> shipped_catalogue() {
   return parse_catalogue(shipped_catalogue_json(), "the catalogue of the program");
+}
+
+std::vector<Instance> without_cards(std::vector<Instance> catalogue) {
+  std::erase_if(catalogue, [](const Instance& instance) { return instance.num_cards > 0; });
+  return catalogue;
 }
 
 std::vector<Instance> select_instances(const std::vector<Instance>& catalogue,

@@ -12,6 +12,16 @@
 
 namespace tessera {
 
+// A kind of NVIDIA card, and what one of it has.
+struct Card {
+  std::string name;          // "NVIDIA L40S"
+  int64_t memory_bytes = 0;  // as advertised
+  CardFacts facts;
+
+  // What a run finds free: the driver, the context and the kernels take the rest.
+  int64_t usable_bytes() const;
+};
+
 struct Instance {
   std::string name;  // "c7i.48xlarge"
   std::string family;
@@ -26,7 +36,9 @@ struct Instance {
   double burst_gbps = 0;     // for minutes; facts.network_gbps is sustained
   int64_t num_efa_cards = 0;
   int64_t nvme_gb = 0;  // local disks
-  double usd_per_hour = 0;
+  int64_t num_cards = 0;
+  Card card;                           // each of them
+  double usd_per_hour = 0;             // 0 = not known
   double spot_share = 1;               // of usd_per_hour
   double watts = 0;                    // of the processor's share at full load; 0 = not known
   std::vector<std::string> estimates;  // fields without a source
@@ -42,6 +54,9 @@ std::vector<Instance> read_catalogue(const std::filesystem::path& path);
 std::vector<Instance> shipped_catalogue();
 // Its text.
 std::string_view shipped_catalogue_json();
+
+// Those of a catalogue without cards: where runs on processors are looked for.
+std::vector<Instance> without_cards(std::vector<Instance> catalogue);
 
 // Instances that match any of the names or globs ("c7i.*"), in the order of the catalogue. Error(kUsage) for
 // a pattern that matches none.

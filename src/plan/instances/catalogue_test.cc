@@ -35,7 +35,7 @@ TEST(ShippedCatalogue, HasTheFamiliesAndSizesItPromises) {
 }
 
 TEST(ShippedCatalogue, EveryEntryIsPlausible) {
-  for (const Instance& instance : shipped_catalogue()) {
+  for (const Instance& instance : without_cards(shipped_catalogue())) {
     SCOPED_TRACE(instance.name);
     EXPECT_EQ(instance.num_vcpus, 2 * instance.facts.num_cores);
     const double gib_per_vcpu =
@@ -56,10 +56,38 @@ TEST(ShippedCatalogue, EveryEntryIsPlausible) {
   }
 }
 
+TEST(ShippedCatalogue, EveryEntryWithCardsIsPlausible) {
+  std::map<std::string, std::set<std::string>> cards;
+  for (const Instance& instance : shipped_catalogue()) {
+    if (instance.num_cards == 0) continue;
+    SCOPED_TRACE(instance.name);
+    cards[instance.family].insert(instance.card.name);
+    EXPECT_TRUE(instance.num_cards == 1 || instance.num_cards == 4 || instance.num_cards == 8);
+    EXPECT_EQ(instance.num_vcpus, 2 * instance.facts.num_cores);
+    EXPECT_LT(instance.card.usable_bytes(), instance.card.memory_bytes);
+    EXPECT_GT(instance.card.usable_bytes(), instance.card.memory_bytes * 95 / 100);
+    EXPECT_GT(instance.card.facts.bf16_tflops, 100);
+    EXPECT_LT(instance.card.facts.bf16_tflops, 1000) << "dense products";
+    EXPECT_TRUE(instance.usd_per_hour > 0 || instance.name == "p5e.48xlarge");
+  }
+  using testing::ElementsAre;
+  EXPECT_THAT(cards["g6"], ElementsAre("NVIDIA L4"));
+  EXPECT_THAT(cards["g6e"], ElementsAre("NVIDIA L40S"));
+  EXPECT_THAT(cards["p4d"], ElementsAre("NVIDIA A100 40GB"));
+  EXPECT_THAT(cards["p4de"], ElementsAre("NVIDIA A100 80GB"));
+  EXPECT_THAT(cards["p5"], ElementsAre("NVIDIA H100"));
+  EXPECT_THAT(cards["p5e"], ElementsAre("NVIDIA H200"));
+  EXPECT_THAT(cards["p5en"], ElementsAre("NVIDIA H200"));
+  const Instance g6e = select_instances(shipped_catalogue(), {"g6e.48xlarge"}).at(0);
+  EXPECT_EQ(g6e.num_cards, 8);
+  EXPECT_EQ(g6e.num_efa_cards, 4);
+  EXPECT_EQ(g6e.card.memory_bytes, int64_t{45776} << 20);
+}
+
 // Metal and the largest i7ie sizes carry a premium of up to a tenth.
 TEST(ShippedCatalogue, PriceOfAVcpuIsAConstantOfItsFamily) {
   std::map<std::string, double> least;
-  const std::vector<Instance> catalogue = shipped_catalogue();
+  const std::vector<Instance> catalogue = without_cards(shipped_catalogue());
   const auto of_vcpu = [](const Instance& instance) {
     return instance.usd_per_hour / static_cast<double>(instance.num_vcpus);
   };
@@ -112,7 +140,7 @@ TEST(SelectInstances, TakesNamesAndPatternsInTheOrderOfTheCatalogue) {
   EXPECT_THAT(names({"m7i.2xlarge", "c7i.xlarge", "c7i.x*"}),
               testing::ElementsAre("c7i.xlarge", "m7i.2xlarge"));
   EXPECT_EQ(names({"*"}).size(), catalogue.size());
-  expect_error(ExitCode::kUsage, {"--instances", "'c9i.*'", "its families are c7i, c8i, i7ie"}, [&] {
+  expect_error(ExitCode::kUsage, {"--instances", "'c9i.*'", "its families are c7i, c8i, g6, g6e, i7ie"}, [&] {
     select_instances(catalogue, {"c7i.*", "c9i.*"});
   });
 }
@@ -143,6 +171,28 @@ TEST(Catalogue, FillsInWhatAnotherCloudLeavesOut) {
   EXPECT_EQ(found[0].memory_bytes, (int64_t{241} << 30) / 2);
 }
 
+json catalogue_with_a_card() {
+  json document = small_catalogue();
+  document["cards"] = json::parse(R"({"a100": {"name": "NVIDIA A100", "memory_mib": 40960, "bf16_tflops": 312,
+                                               "memory_gb_per_s": 1555, "sources": ["a page"]}})");
+  document["families"]["hb"]["card"] = "a100";
+  document["families"]["hb"]["sizes"][0]["cards"] = 2;
+  return document;
+}
+
+TEST(Catalogue, CardsBelongToTheSizesOfAFamilyThatNamesTheirKind) {
+  json document = catalogue_with_a_card();
+  document["families"]["hb"]["sizes"][0].erase("usd_per_hour");
+  const std::vector<Instance> found = parse_catalogue(document.dump(), "mine.json");
+  EXPECT_EQ(found.at(0).num_cards, 2);
+  EXPECT_EQ(found.at(0).card.name, "NVIDIA A100");
+  EXPECT_EQ(found.at(0).card.memory_bytes, int64_t{40} << 30);
+  EXPECT_EQ(found.at(0).card.facts.memory_gb_per_s, 1555);
+  EXPECT_EQ(found.at(0).usd_per_hour, 0) << "not known";
+  EXPECT_TRUE(without_cards(found).empty());
+  EXPECT_EQ(without_cards(parse_catalogue(small_catalogue().dump(), "mine.json")).size(), 1u);
+}
+
 TEST(Catalogue, IsReadFromAFile) {
   const TestFolder folder;
   EXPECT_EQ(read_catalogue(folder.write("mine.json", small_catalogue().dump())).size(), 1u);
@@ -154,6 +204,22 @@ struct Fault {
   json value;           // null: removed
   std::vector<std::string> message;
 };
+
+void expect_faults(const json& whole, const std::vector<Fault>& faults) {
+  for (const Fault& fault : faults) {
+    SCOPED_TRACE(fault.pointer);
+    json document = whole;
+    const json::json_pointer pointer(fault.pointer);
+    if (fault.value.is_null()) {
+      document[pointer.parent_pointer()].erase(pointer.back());
+    } else {
+      document[pointer] = fault.value;
+    }
+    std::vector<std::string> parts = fault.message;
+    parts.emplace_back("mine.json");
+    expect_error(ExitCode::kBadData, parts, [&] { parse_catalogue(document.dump(), "mine.json"); });
+  }
+}
 
 TEST(Catalogue, EveryFaultIsOneLineWithFileFieldExpectedAndFound) {
   const std::vector<Fault> faults = {
@@ -187,19 +253,17 @@ TEST(Catalogue, EveryFaultIsOneLineWithFileFieldExpectedAndFound) {
       {"/families", nullptr, {"families", "an object", "nothing"}},
       {"/prices", 1, {"processors", "'prices'"}},
   };
-  for (const Fault& fault : faults) {
-    SCOPED_TRACE(fault.pointer);
-    json document = small_catalogue();
-    const json::json_pointer pointer(fault.pointer);
-    if (fault.value.is_null()) {
-      document[pointer.parent_pointer()].erase(pointer.back());
-    } else {
-      document[pointer] = fault.value;
-    }
-    std::vector<std::string> parts = fault.message;
-    parts.emplace_back("mine.json");
-    expect_error(ExitCode::kBadData, parts, [&] { parse_catalogue(document.dump(), "mine.json"); });
-  }
+  const std::vector<Fault> of_cards = {
+      {"/cards/a100/memory_mib", 40, {"cards.a100.memory_mib", "an integer from 1024", "40"}},
+      {"/cards/a100/bf16_tflops", nullptr, {"cards.a100.bf16_tflops", "a number from 1", "nothing"}},
+      {"/cards/a100/memory", 40, {"cards.a100", "memory_mib", "'memory'"}},
+      {"/cards", nullptr, {"families.hb.card", "a name of 'cards'", "a100"}},
+      {"/families/hb/card", "h100", {"families.hb.card", "a name of 'cards'", "h100"}},
+      {"/families/hb/card", nullptr, {"families.hb.sizes[0].cards", "whose 'card' is named", "2"}},
+      {"/families/hb/sizes/0/cards", nullptr, {"families.hb.sizes[0].cards", "an integer from 1", "nothing"}},
+  };
+  expect_faults(small_catalogue(), faults);
+  expect_faults(catalogue_with_a_card(), of_cards);
   json twice = small_catalogue();
   twice["families"]["hb"]["sizes"].push_back(twice["families"]["hb"]["sizes"][0]);
   expect_error(ExitCode::kBadData, {"mine.json", "sizes[1].size", "listed once"},

@@ -20,6 +20,7 @@ constexpr int64_t kNoMemory = 0;
 struct Variant {
   bool pack_weights = false;
   int64_t node_bytes = 0;
+  int64_t card_bytes = 0;  // of a run on a card, which the node's are not
   StepFacts facts;
 };
 
@@ -45,7 +46,7 @@ class Search {
 
  private:
   void try_instance(size_t index) {
-    AnalyticPrices prices(rates_of_instance(result_.instances[index].facts));
+    AnalyticPrices prices(rates_of(result_.instances[index]));
     Refusal nearest{index, 1, 0};
     bool any = false;
     for (const int num_nodes : node_counts()) {
@@ -59,6 +60,12 @@ class Search {
       result_.combinations.push_back(*best);
     }
     if (!any) result_.refusals.push_back(nearest);
+  }
+
+  bool is_on_card() const { return args_.device == "cuda"; }
+  MachineRates rates_of(const Instance& instance) const {
+    return is_on_card() ? rates_of_card(instance.card.facts, args_.offload_optimizer_device == "cpu")
+                        : rates_of_instance(instance.facts);
   }
 
   std::vector<int> node_counts() const {
@@ -138,10 +145,12 @@ class Search {
     ++result_.num_tried;
     const Instance& instance = result_.instances[index];
     const std::vector<Variant>& variants = variants_of(layout);
-    const auto fitting = std::ranges::find_if(
-        variants, [&](const Variant& each) { return each.node_bytes <= instance.usable_bytes(); });
+    const auto fitting = std::ranges::find_if(variants, [&](const Variant& each) {
+      return each.node_bytes <= instance.usable_bytes() &&
+             (!is_on_card() || each.card_bytes <= instance.card.usable_bytes());
+    });
     if (fitting == variants.end()) {
-      const int64_t needed = variants.back().node_bytes;
+      const int64_t needed = is_on_card() ? variants.back().card_bytes : variants.back().node_bytes;
       if (nearest->needed_bytes == 0 || needed < nearest->needed_bytes) {
         nearest->needed_bytes = needed;
         nearest->num_nodes = layout.num_nodes;
@@ -171,9 +180,11 @@ class Search {
     const PlannedStep step(args, model, layout.num_nodes, layout.local_world_size, layout.num_threads,
                            result_.job.max_row_tokens);
     for (const int64_t memory : {kAllMemory, kNoMemory}) {
-      const MachineFacts machine = step.machine(memory);
+      MachineFacts machine = step.machine(memory);
+      if (is_on_card()) machine.free_bytes = memory;
       const MemoryRequest request = step.planner().choose_memory(machine, layout.schedule);
-      entry->second.push_back({request.limits.pack_weights, plan_memory(model, request).node_bytes(),
+      const MemoryPlan plan = plan_memory(model, request);
+      entry->second.push_back({request.limits.pack_weights, plan.node_bytes(), plan.device_bytes(),
                                step.facts(request, result_.job.mean_row_tokens)});
     }
     return entry->second;
@@ -181,7 +192,11 @@ class Search {
 
   const TrainableModel& model_of(int64_t num_threads) {
     std::unique_ptr<PlannedModel>& model = models_[num_threads];
-    if (!model) model = std::make_unique<PlannedModel>(config_, args_.training_dtype(), num_threads);
+    if (!model) {
+      // Which card plays no part: what fits is compared with each instance's.
+      model = std::make_unique<PlannedModel>(config_, args_.training_dtype(), num_threads,
+                                             is_on_card() ? planned_card_ops("", 0) : make_cpu_ops);
+    }
     return *model->model;
   }
 

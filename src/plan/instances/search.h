@@ -61,7 +61,7 @@ struct Combination {
 struct Refusal {
   size_t instance = 0;
   int num_nodes = 1;         // with which it came nearest
-  int64_t needed_bytes = 0;  // of a node, at the least; 0: more ranks than rows in a step
+  int64_t needed_bytes = 0;  // of a node, or of its card, at the least; 0: more ranks than rows in a step
 };
 
 struct SearchResult {
@@ -74,7 +74,8 @@ struct SearchResult {
   int64_t num_tried = 0;  // layouts on instance types
 };
 
-// `args` must be resolved for one rank.
+// `args` must be resolved for one rank. With device cuda every instance needs a card, which a single rank
+// uses.
 SearchResult search_instances(const TrainingArguments& args, const ModelConfig& config, const JobSize& job,
                               const std::vector<Instance>& instances, const SearchOptions& options);
 

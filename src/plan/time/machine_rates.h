@@ -73,6 +73,16 @@ struct InstanceFacts {
 // Efficiencies are those of docs/performance.md: "Results" with AMX, "Predicted steps" without.
 MachineRates rates_of_instance(const InstanceFacts& instance);
 
+// The same of a kind of NVIDIA card.
+struct CardFacts {
+  double bf16_tflops = 0;  // peak of dense products
+  double memory_gb_per_s = 0;
+};
+
+// Of a run on one card, from what docs/gpu.md measured on an H200; `optimizer_on_host`: the processor updates
+// the weights.
+MachineRates rates_of_card(const CardFacts& card, bool optimizer_on_host);
+
 // As a JSON object, indent 2, trailing newline; members are named as above.
 std::string rates_json(const MachineRates& rates);
 // Members that are left out keep their default. Error(kBadData) naming `origin` and the member.
