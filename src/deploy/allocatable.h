@@ -26,7 +26,24 @@ Allocatable allocatable_of(const Instance& instance, std::optional<int64_t> max_
 
 // Whether the NodePool of `tessera deploy cluster` starts nodes of this type: with AMX, 8xlarge to 48xlarge,
 // because smaller ones spend too much of a step on the network and larger ones are hard to get, and not bare
-// metal.
-bool in_node_pool(const Instance& instance);
+// metal. With `on_card` the pool is that of nodes with cards, which has all types that have some.
+bool in_node_pool(const Instance& instance, bool on_card = false);
+
+// What the nodes of a kind are called in manifests, and what keeps other pods off them.
+struct NodeKind {
+  const char* type;           // label nodeType, and name of the NodePool, EC2NodeClass and ResourceFlavor
+  const char* taint;          // with effect NoSchedule
+  const char* runtime;        // ClusterTrainingRuntime of the jobs there
+  const char* cluster_queue;  // of Kueue
+  const char* queue;          // the LocalQueue in front of it
+};
+inline constexpr NodeKind kAmxNodes = {"cpu-amx", "intel.com/amx", "tessera-amx", "tessera", "training"};
+inline constexpr NodeKind kCardNodes = {"gpu", "nvidia.com/gpu", "tessera-cuda", "tessera-gpu",
+                                        "training-gpu"};
+inline const NodeKind& node_kind(bool on_card) { return on_card ? kCardNodes : kAmxNodes; }
+
+// Resources of Kubernetes that device plugins offer.
+inline constexpr const char* kCardResource = "nvidia.com/gpu";
+inline constexpr const char* kEfaResource = "vpc.amazonaws.com/efa";
 
 }  // namespace tessera

@@ -12,6 +12,8 @@ namespace {
 constexpr int64_t kMaxRestarts = 10;       // of all pods
 constexpr int64_t kMaxLaunchRestarts = 3;  // of the ranks inside their pods
 constexpr int kRendezvousPort = 29500;     // as Kubeflow Trainer sets it
+// At /dev/shm: NCCL takes some MiB for every pair of cards and channel, far below this with 8 cards.
+constexpr const char* kSharedMemory = "1Gi";
 
 const char* name_of(JobKind kind) {
   for (const JobKindName& each : kJobKinds) {
@@ -45,6 +47,9 @@ Value::Object pod_context(const PodSettings& pod) {
           {"priority_class", pod.priority_class},
           {"runtime", pod.runtime},
           {"node_check", pod.node_check},
+          {"on_card", pod.on_card},
+          {"taint", node_kind(pod.on_card).taint},
+          {"shm", kSharedMemory},
           {"needs_amx", pod.needs_amx},
           {"port", pod.port},
           {"pod_grace", pod.pod_grace_s},
@@ -53,11 +58,19 @@ Value::Object pod_context(const PodSettings& pod) {
 }
 
 Value node_selector(const JobSettings& job) {
-  Value::List labels = {named("nodeType", "cpu-amx")};
+  Value::List labels = {named("nodeType", node_kind(job.pod.on_card).type)};
   if (!job.instance.empty()) labels.emplace_back(named("node.kubernetes.io/instance-type", job.instance));
   if (job.capacity != "any") labels.emplace_back(named("karpenter.sh/capacity-type", job.capacity));
   if (!job.zone.empty()) labels.emplace_back(named("topology.kubernetes.io/zone", job.zone));
   return labels;
+}
+
+// Counts of what device plugins offer, as the limits of a container have them.
+Value devices_of(int64_t num_cards, int64_t num_efa) {
+  Value::List devices;
+  if (num_cards > 0) devices.emplace_back(named(kCardResource, std::to_string(num_cards)));
+  if (num_efa > 0) devices.emplace_back(named(kEfaResource, std::to_string(num_efa)));
+  return devices;
 }
 
 Value volume_context(const RuntimeVolume& volume, const PodSettings& pod) {
@@ -106,6 +119,8 @@ Value::Object job_context(const JobSettings& job, const std::string& secret) {
                  {"ranks", job.local_world_size},
                  {"cpus", std::to_string(job.size.cpus)},
                  {"memory", fmt::format("{}Mi", job.size.memory_bytes >> 20)},
+                 {"devices", devices_of(job.num_cards, job.num_efa)},
+                 {"check_devices", devices_of(job.num_cards, 0)},
                  {"check_cpus", std::to_string(job.size.cpus)},
                  {"check_memory", fmt::format("{}Mi", job.size.memory_bytes >> 20)},
                  {"node_selector", node_selector(job)},
@@ -203,11 +218,12 @@ std::string runtime_documents(const DeployTemplates& templates, const RuntimeSet
       {{"job", Value()},
        {"in_jobset", true},
        {"topology", false},
-       {"node_selector", Value::List{named("nodeType", "cpu-amx")}},
+       {"node_selector", Value::List{named("nodeType", node_kind(runtime.pod.on_card).type)}},
        {"pet", Value::List()},
        // Nodes of all sizes have these, and a pod is Guaranteed only if every container says what it takes.
-       {"check_cpus", "4"},
+       {"check_cpus", runtime.pod.on_card ? "2" : "4"},
        {"check_memory", "8Gi"},
+       {"check_devices", devices_of(runtime.pod.on_card ? 1 : 0, 0)},
        {"trainer", runtime.trainer ? name_of(*runtime.trainer) : ""},
        {"secrets", std::move(secrets)},
        {"storage_size", runtime.storage},

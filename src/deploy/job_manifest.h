@@ -41,6 +41,7 @@ struct PodSettings {
   std::string priority_class = "tessera-training";
   std::string runtime = "tessera-amx";
   bool node_check = false;
+  bool on_card = false;   // runs on NVIDIA cards: the fields of such pods, on the nodes that have some
   bool needs_amx = true;  // the check fails on a node without it
   int64_t port = 9400;    // of the metrics
   int64_t pod_grace_s = kMostGraceSeconds;
@@ -56,6 +57,8 @@ struct JobSettings {
   int num_nodes = 1;
   int local_world_size = 1;
   PodSize size;
+  int64_t num_cards = 0;  // of a pod
+  int64_t num_efa = 0;    // EFA interfaces of a pod
   GracePeriods grace;
   std::vector<std::string> train_arguments;  // after the word train
   std::string instance;                      // "" = any node

@@ -53,9 +53,14 @@ RunForecast forecast_of(const JobPlanRequest& request, const Instance& node, con
   cluster.node_memory_bytes = request.pod.memory_bytes;
   cluster.has_disk = false;
   cluster.network_gbps = node.facts.network_gbps;
-  cluster.rates = rates_of_instance(node.facts);
-  return forecast_run(arguments_for(*request.args, layout, step_rows), *request.config, cluster,
-                      layout.num_threads);
+  const TrainingArguments& args = *request.args;
+  if (args.device == "cuda") {
+    cluster.card = CardShape{node.card.name, node.card.usable_bytes()};
+    cluster.rates = rates_of_card(node.card.facts, args.offload_optimizer_device == "cpu");
+  } else {
+    cluster.rates = rates_of_instance(node.facts);
+  }
+  return forecast_run(arguments_for(args, layout, step_rows), *request.config, cluster, layout.num_threads);
 }
 
 }  // namespace
@@ -79,6 +84,17 @@ const Instance& find_instance(const std::vector<Instance>& catalogue, const std:
                                        "--memory describe nodes of any other type",
                                        fmt::join(families, ", "))
                          : fmt::format("{}", fmt::join(of_family, ", ")));
+}
+
+void check_cards(const std::vector<Instance>& catalogue, const Instance& instance) {
+  if (instance.num_cards > 0) return;
+  std::set<std::string> families;
+  for (const Instance& each : catalogue) {
+    if (each.num_cards > 0) families.insert(each.family);
+  }
+  fail(ExitCode::kUsage, "--instance: {} has no NVIDIA card, which device cuda needs; {}", instance.name,
+       families.empty() ? std::string("no instance type of the catalogue has one")
+                        : fmt::format("the families {} have some", fmt::join(families, ", ")));
 }
 
 Instance unknown_instance(const std::vector<Instance>& catalogue, int64_t cpus, int64_t memory_bytes) {
@@ -149,14 +165,19 @@ JobPlan plan_job(const JobPlanRequest& request) {
     plan.layout = asked_layout(request, node, step_rows);
     plan.forecast = forecast_of(request, node, plan.layout, step_rows);
     if (plan.forecast.refusal.empty()) {
-      plan.forecast.refusal = fmt::format("the job needs at least {} on a node",
-                                          format_bytes(result.refusals.at(0).needed_bytes));
+      plan.forecast.refusal =
+          fmt::format("the job needs at least {} on a {}", format_bytes(result.refusals.at(0).needed_bytes),
+                      args.device == "cuda" ? "card" : "node");
     }
   }
   if (!plan.forecast.refusal.empty()) {
-    fail(ExitCode::kBadConfig, "{} with {} for a pod: {}",
+    const Card& card = request.instance->card;
+    fail(ExitCode::kBadConfig, "{} with {} for a pod{}: {}",
          request.instance->name.empty() ? "nodes" : request.instance->name,
-         format_bytes(request.pod.memory_bytes), plan.forecast.refusal);
+         format_bytes(request.pod.memory_bytes),
+         args.device == "cuda" ? fmt::format(" and {} of an {}", format_bytes(card.usable_bytes()), card.name)
+                               : "",
+         plan.forecast.refusal);
   }
   return plan;
 }

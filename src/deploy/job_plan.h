@@ -16,6 +16,8 @@ namespace tessera {
 
 // The instance type of this name. Error(kUsage) with the nearest name, or those of its family.
 const Instance& find_instance(const std::vector<Instance>& catalogue, const std::string& name);
+// Error(kUsage) with the families that have cards for an instance type that has none and is to have some.
+void check_cards(const std::vector<Instance>& catalogue, const Instance& instance);
 // Nodes of a type that the catalogue lacks: like its first instance with AMX, but with the CPUs and memory
 // that their pods get. The name is "".
 Instance unknown_instance(const std::vector<Instance>& catalogue, int64_t cpus, int64_t memory_bytes);
@@ -61,7 +63,8 @@ struct JobPlan {
   double usd_per_hour = 0;  // of all nodes, on demand
 };
 
-// Error(kBadConfig) with the planner's reasons if the job does not fit into the memory of the pods.
+// With device cuda on one card of the instance, which needs some. Error(kBadConfig) with the planner's
+// reasons if the job does not fit into the memory of the pods or of the card.
 JobPlan plan_job(const JobPlanRequest& request);
 
 }  // namespace tessera

@@ -25,9 +25,9 @@ void add_once(Value::List* list, const std::string& text) {
   if (std::ranges::find(*list, Value(text)) == list->end()) list->emplace_back(text);
 }
 
-// The families of the catalogue with AMX and their sizes; with `efa` only sizes that have an EFA card in
-// every family, because Karpenter combines any family with any size.
-InstanceChoice choose_instances(bool efa) {
+// The families of the catalogue with AMX, or with cards, and their sizes; with `efa` only sizes that have an
+// EFA card in every family, because Karpenter combines any family with any size.
+InstanceChoice choose_instances(bool on_card, bool efa) {
   InstanceChoice choice;
   const std::vector<Instance> catalogue = shipped_catalogue();
   const auto size_of = [](const Instance& instance) {
@@ -35,11 +35,11 @@ InstanceChoice choose_instances(bool efa) {
   };
   const auto has_efa_everywhere = [&](const std::string& size) {
     return std::ranges::all_of(catalogue, [&](const Instance& instance) {
-      return !in_node_pool(instance) || size_of(instance) != size || instance.num_efa_cards > 0;
+      return !in_node_pool(instance, on_card) || size_of(instance) != size || instance.num_efa_cards > 0;
     });
   };
   for (const Instance& instance : catalogue) {
-    if (!in_node_pool(instance) || (efa && !has_efa_everywhere(size_of(instance)))) continue;
+    if (!in_node_pool(instance, on_card) || (efa && !has_efa_everywhere(size_of(instance)))) continue;
     add_once(&choice.families, instance.family);
     add_once(&choice.sizes, size_of(instance));
   }
@@ -57,7 +57,8 @@ class DeployClusterCommand : public DeployCommand {
   std::string usage() const override { return "--name NAME --region REGION [flags]"; }
   std::string description() const override {
     return "Writes one part of an EKS cluster. nodes: the NodePool and EC2NodeClass with which Karpenter "
-           "starts nodes with AMX, also for an existing cluster. eksctl: the cluster itself. storage: the "
+           "starts nodes with AMX, or with --device cuda nodes with NVIDIA cards, also for an existing "
+           "cluster. eksctl: the cluster itself. storage: the "
            "volume that jobs mount at /data. The last two need --infrastructure. deploy/eks/up.sh runs all "
            "of it in order (docs/eks.md).";
   }
@@ -68,6 +69,9 @@ class DeployClusterCommand : public DeployCommand {
 
   void declare_flags(FlagTable* table) override {
     table->add_choice("part", &part_, {"nodes", "eksctl", "storage"}, "What to write.");
+    table->add_choice(
+        "device", &device_, {"cpu", "cuda"},
+        "Nodes with AMX, or with NVIDIA cards (--part nodes): two pools, which a cluster can have both.");
     table->add("name", &name_, "Name of the cluster.");
     table->add("region", &region_, "Region of AWS.");
     table->add("zone", &zone_, "Zone of the training nodes; any if not given.");
@@ -84,6 +88,9 @@ class DeployClusterCommand : public DeployCommand {
     limit_flag(
         table->add("max_vcpus", &max_vcpus_, "The most virtual CPUs that Karpenter may start in total."), 32,
         1'000'000);
+    limit_flag(table->add("max_cards", &max_cards_,
+                          "With --device cuda, the most NVIDIA cards that Karpenter may start in total."),
+               1, 100'000);
     table->add("ami", &ami_, "Image of the training nodes, as Karpenter's alias.");
     table->add("kubernetes_version", &kubernetes_version_, "Version of the cluster.");
     table->add("system_instance", &system_instance_,
@@ -116,7 +123,12 @@ class DeployClusterCommand : public DeployCommand {
     context.push_back({"storage", storage_});
     if (infrastructure) context.push_back({"infrastructure", infrastructure->values});
     if (part_ == "nodes") {
-      InstanceChoice choice = choose_instances(efa_);
+      const bool on_card = device_ == "cuda";
+      InstanceChoice choice = choose_instances(on_card, efa_);
+      context.push_back({"on_card", on_card});
+      context.push_back({"node_type", node_kind(on_card).type});
+      context.push_back({"taint", node_kind(on_card).taint});
+      context.push_back({"max_cards", max_cards_});
       context.push_back({"families", std::move(choice.families)});
       context.push_back({"sizes", std::move(choice.sizes)});
       context.push_back({"spot_only", spot_only_});
@@ -202,6 +214,8 @@ class DeployClusterCommand : public DeployCommand {
   }
 
   std::string part_ = "nodes";
+  std::string device_ = "cpu";
+  int64_t max_cards_ = 8;
   std::string name_;
   std::string region_;
   std::string zone_;

@@ -28,12 +28,19 @@ void DeployCommand::declare_pod_flags(FlagTable* table) {
       ->add("priority_class", &pod_.priority_class,
             "PriorityClass of the pods, and WorkloadPriorityClass of jobs.")
       .value_name = "NAME";
-  table->add("runtime", &pod_.runtime, "ClusterTrainingRuntime of Kubeflow Trainer.").value_name = "NAME";
+  table
+      ->add("runtime", &runtime_,
+            "ClusterTrainingRuntime of Kubeflow Trainer; by default tessera-amx, with device cuda "
+            "tessera-cuda.")
+      .value_name = "NAME";
   table->add("node_check", &pod_.node_check, "Run `tessera doctor --node-check` before a pod joins the job.");
 }
 
-PodSettings DeployCommand::pod_settings() const {
+PodSettings DeployCommand::pod_settings(bool on_card) const {
   PodSettings pod = pod_;
+  pod.on_card = on_card;
+  pod.needs_amx = !on_card;
+  pod.runtime = runtime_.empty() ? node_kind(on_card).runtime : runtime_;
   pod.name_space = name_space();
   check_text("image", pod.image);
   if (pod.image.empty() || pod.image.find(' ') != std::string::npos) {

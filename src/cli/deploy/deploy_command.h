@@ -23,8 +23,8 @@ class DeployCommand : public Command {
   // --image, --claim, --hf_token_secret, --priority_class, --runtime and --node_check.
   void declare_pod_flags(FlagTable* table);
 
-  // Checked, with the namespace. Error(kUsage).
-  PodSettings pod_settings() const;
+  // Checked, with the namespace; for pods on cards or on processors. Error(kUsage).
+  PodSettings pod_settings(bool on_card) const;
   // Error(kUsage) for a name that Kubernetes refuses.
   const std::string& name_space() const;
   DeployTemplates templates() const { return DeployTemplates(templates_); }
@@ -38,6 +38,7 @@ class DeployCommand : public Command {
   std::string namespace_ = "training";
   std::string templates_;
   PodSettings pod_;
+  std::string runtime_;
 };
 
 }  // namespace tessera

@@ -3,6 +3,7 @@
 
 #include "arguments/arguments.h"
 #include "arguments/config_file.h"
+#include "arguments/device_arguments.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -43,7 +44,10 @@ class DeployKubernetesCommand : public DeployCommand {
   std::vector<std::string> examples() const override {
     return {"tessera deploy kubernetes --model meta-llama/Llama-3.1-8B \\",
             "    --dataset tatsu-lab/alpaca --instance r7i.16xlarge --nodes 4 \\",
-            "    --queue training > job.yaml", "tessera deploy kubernetes run.yaml --trainer jobset \\",
+            "    --queue training > job.yaml",
+            "tessera deploy kubernetes --model Qwen/Qwen3-4B --dataset org/rows --device cuda \\",
+            "    --instance g6e.16xlarge --offload_optimizer_device cpu > job.yaml",
+            "tessera deploy kubernetes run.yaml --trainer jobset \\",
             "    --instance m7i.48xlarge --nodes 2 | kubectl apply -f -"};
   }
 
@@ -52,7 +56,8 @@ class DeployKubernetesCommand : public DeployCommand {
     num_training_flags_ = table->flags().size();
     table->list_only({"model", "dataset", "config", "max_length", "packing", "global_batch_size",
                       "per_device_train_batch_size", "gradient_checkpointing", "gradient_checkpointing_mode",
-                      "zero_stage", "gather_schedule", "num_train_epochs", "max_steps", "output_dir"});
+                      "zero_stage", "gather_schedule", "num_train_epochs", "max_steps", "device",
+                      "output_dir"});
     table->begin_section("Job");
     table->add("name", &name_, "Name of the job; by default derived from the model's.");
     table->add_choice(
@@ -100,15 +105,11 @@ class DeployKubernetesCommand : public DeployCommand {
     const std::vector<Instance> catalogue = plan_catalogue(catalogue_);
     const Instance instance = chosen_instance(catalogue);
     job.instance = instance.name;
-    job.pod.needs_amx = instance.facts.amx;
-    if (!instance.name.empty() && !in_node_pool(instance)) {
-      log_warning(
-          "the NodePool of `tessera deploy cluster` starts no {}: it has types with AMX, 8xlarge to "
-          "48xlarge, not bare metal",
-          instance.name);
-    }
-    job.local_world_size =
-        static_cast<int>(local_world_size_.value_or(std::max<int64_t>(1, instance.num_numa_nodes)));
+    job.pod.needs_amx = instance.facts.amx && !is_on_card();
+    check_pool(instance);
+    job.local_world_size = static_cast<int>(
+        local_world_size_.value_or(is_on_card() ? 1 : std::max<int64_t>(1, instance.num_numa_nodes)));
+    take_devices(instance, &job);
     job.size = pod_size(instance, job.local_world_size);
 
     const JobPlan plan = make_plan(table, config, instance, job);
@@ -120,6 +121,37 @@ class DeployKubernetesCommand : public DeployCommand {
   }
 
  private:
+  bool is_on_card() const { return args_.device == "cuda"; }
+
+  void check_pool(const Instance& instance) const {
+    if (instance.name.empty() || in_node_pool(instance, is_on_card())) return;
+    if (instance.num_cards > 0) {
+      log_warning("{} has {}, which only a run with --device cuda uses", instance.name,
+                  format_count(instance.num_cards, "NVIDIA card"));
+    }
+    log_warning(
+        "the NodePool of `tessera deploy cluster` starts no {}: it has types with AMX, 8xlarge to "
+        "48xlarge, not bare metal",
+        instance.name);
+  }
+
+  // One card for each rank, and the EFA interfaces that were asked for.
+  void take_devices(const Instance& instance, JobSettings* job) const {
+    if (is_on_card()) {
+      check_device(args_, int64_t{job->num_nodes} * job->local_world_size);
+      job->num_cards = job->local_world_size;
+      if (instance.num_cards > job->num_cards) {
+        log_warning("{} has {}, of which the run uses one: a type with fewer costs less", instance.name,
+                    format_count(instance.num_cards, "card"));
+      }
+    }
+    if (num_efa_ > 0 && !instance.name.empty() && num_efa_ > instance.num_efa_cards) {
+      fail(ExitCode::kUsage, "--efa: {} has {}, found {}", instance.name,
+           format_count(instance.num_efa_cards, "EFA interface"), num_efa_);
+    }
+    job->num_efa = num_efa_;
+  }
+
   void declare_node_flags(FlagTable* table) {
     table->begin_section("Nodes");
     table->add("instance", &instance_, "Instance type of the nodes, from the catalogue of `tessera plan`.")
@@ -143,13 +175,17 @@ class DeployKubernetesCommand : public DeployCommand {
                           "How fast all nodes together write to the volume, in 10^6 bytes per second: "
                           "determines how long a checkpoint takes."),
                1);
+    limit_flag(
+        table->add("efa", &num_efa_,
+                   "EFA interfaces of a pod. They need the EFA device plugin, and --fabric efa to be used."),
+        0, 64);
     table->add("catalogue", &catalogue_, "Catalogue of instance types to use instead of the shipped one.")
         .value_name = "FILE";
   }
 
   JobSettings job_settings() const {
     JobSettings job;
-    job.pod = pod_settings();
+    job.pod = pod_settings(is_on_card());
     job.kind = job_kind(trainer_);
     job.num_nodes = static_cast<int>(num_nodes_);
     const std::string suffix = pod_suffix(job.kind, job.num_nodes);
@@ -227,7 +263,17 @@ class DeployKubernetesCommand : public DeployCommand {
   }
 
   Instance chosen_instance(const std::vector<Instance>& catalogue) const {
-    if (!instance_.empty()) return find_instance(catalogue, instance_);
+    if (!instance_.empty()) {
+      const Instance& instance = find_instance(catalogue, instance_);
+      if (is_on_card()) check_cards(catalogue, instance);
+      return instance;
+    }
+    if (is_on_card()) {
+      fail(ExitCode::kUsage,
+           "--instance is missing: with device cuda it says which card the plan counts with; --catalogue "
+           "FILE adds "
+           "types of your own");
+    }
     if (cpus_ && !memory_.empty()) return unknown_instance(catalogue, *cpus_, parse_bytes(memory_).value());
     fail(ExitCode::kUsage,
          "--instance is missing: give the type of the nodes, or with --cpus and --memory what a pod has on "
@@ -317,6 +363,12 @@ class DeployKubernetesCommand : public DeployCommand {
             format_bytes(forecast.disk.checkpoint_bytes),
             std::llround(static_cast<double>(forecast.disk.checkpoint_bytes) / (storage_mb_per_s_ * 1e6)),
             storage_mb_per_s_, job.grace.run_s)};
+    if (is_on_card()) {
+      lines.insert(lines.begin() + 2,
+                   fmt::format("Memory of the card, an {}: {} planned, {} free.", instance.card.name,
+                               format_bytes(forecast.memory.device_bytes()),
+                               format_bytes(instance.card.usable_bytes())));
+    }
     if (forecast.time) {
       lines.push_back(fmt::format("A step of {} takes about {} s.", format_count(plan.step_rows, "row"),
                                   three_digits(forecast.time->step_s())));
@@ -342,6 +394,7 @@ class DeployKubernetesCommand : public DeployCommand {
   std::string instance_;
   int64_t num_nodes_ = 1;
   std::optional<int64_t> local_world_size_;
+  int64_t num_efa_ = 0;
   std::string capacity_ = "any";
   std::string zone_;
   std::optional<int64_t> cpus_;

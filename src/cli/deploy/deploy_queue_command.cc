@@ -17,7 +17,8 @@ class DeployQueueCommand : public DeployCommand {
   std::string name() const override { return "deploy queue"; }
   std::string summary() const override { return "Write the queue of Kueue that admits jobs"; }
   std::string description() const override {
-    return "Writes a ResourceFlavor for nodes with AMX, a WorkloadPriorityClass, a ClusterQueue with the "
+    return "Writes a ResourceFlavor for nodes with AMX, or with --device cuda for nodes with NVIDIA cards, a "
+           "WorkloadPriorityClass, a ClusterQueue with the "
            "quota of --nodes such nodes, and the LocalQueue that jobs name with --queue.";
   }
   std::vector<std::string> examples() const override {
@@ -25,10 +26,18 @@ class DeployQueueCommand : public DeployCommand {
   }
 
   void declare_flags(FlagTable* table) override {
-    table->add("queue", &queue_, "Name of the LocalQueue.");
+    table->add_choice("device", &device_, {"cpu", "cuda"}, "What the jobs of the queue run on.");
+    table
+        ->add("queue", &queue_,
+              "Name of the LocalQueue; by default training, with --device cuda training-gpu.")
+        .value_name = "NAME";
     table->add("priority_class", &priority_class_, "Name of the WorkloadPriorityClass of jobs.");
     table->add("topology", &topology_, "Place the pods of a job near each other; only sees existing nodes.");
-    table->add("instance", &instance_, "Instance type whose nodes the quota counts.");
+    table
+        ->add("instance", &instance_,
+              "Instance type whose nodes the quota counts; by default r7i.16xlarge, with --device cuda "
+              "g6e.16xlarge.")
+        .value_name = "TYPE";
     limit_flag(table->add("nodes", &nodes_, "Nodes that jobs may use at the same time."), 1, 10'000);
     limit_flag(table->add("cpus", &cpus_, "CPUs of a pod, on nodes of a type that the catalogue lacks."), 1,
                4096);
@@ -41,25 +50,39 @@ class DeployQueueCommand : public DeployCommand {
   }
 
   void run(FlagTable* table) override {
-    check_label("queue", queue_);
+    const bool on_card = device_ == "cuda";
+    const NodeKind& kind = node_kind(on_card);
+    const std::string queue = queue_.empty() ? kind.queue : queue_;
+    check_label("queue", queue);
     check_object_name("priority_class", priority_class_);
     if (cpus_.has_value() != !memory_.empty()) {
       fail(ExitCode::kUsage, "--cpus and --memory: give both, or an --instance of the catalogue");
     }
     if (cpus_ && table->is_set("instance"))
       fail(ExitCode::kUsage, "--instance: not with --cpus and --memory");
+    if (on_card && cpus_) {
+      fail(ExitCode::kUsage, "--device cuda needs an --instance, which says how many cards a node has");
+    }
     Instance instance;
     Allocatable node;
     if (cpus_) {
       node.pod_cpus = *cpus_;
       node.pod_memory_bytes = parse_bytes(memory_).value();
     } else {
-      instance = find_instance(plan_catalogue(catalogue_), instance_);
+      const std::string of_kind = on_card ? "g6e.16xlarge" : "r7i.16xlarge";
+      const std::vector<Instance> catalogue = plan_catalogue(catalogue_);
+      instance = find_instance(catalogue, instance_.empty() ? of_kind : instance_);
+      if (on_card) check_cards(catalogue, instance);
       node = allocatable_of(instance);
     }
     Value::Object context = common_context();
     context.push_back({"api", "kueue.x-k8s.io/" + kueue_api_});
-    context.push_back({"queue", queue_});
+    context.push_back({"queue", queue});
+    context.push_back({"on_card", on_card});
+    context.push_back({"node_type", kind.type});
+    context.push_back({"taint", kind.taint});
+    context.push_back({"cluster_queue", kind.cluster_queue});
+    context.push_back({"devices", on_card ? devices(instance) : Value(Value::List())});
     context.push_back({"priority_class", priority_class_});
     context.push_back({"topology", topology_});
     context.push_back({"node_kind", cpus_ ? "pods" : instance.name});
@@ -73,13 +96,24 @@ class DeployQueueCommand : public DeployCommand {
   }
 
  private:
-  std::string queue_ = "training";
+  // Kueue admits no job that asks for something its queue does not count.
+  Value devices(const Instance& instance) const {
+    const auto quota = [&](const char* name, int64_t of_node) {
+      return Value::Object{{"name", name}, {"value", nodes_ * of_node}};
+    };
+    Value::List list = {quota(kCardResource, instance.num_cards)};
+    if (instance.num_efa_cards > 0) list.emplace_back(quota(kEfaResource, instance.num_efa_cards));
+    return list;
+  }
+
+  std::string device_ = "cpu";
+  std::string queue_;
   std::string priority_class_ = "tessera-training";
   bool topology_ = false;
   std::optional<int64_t> cpus_;
   std::string memory_;
   std::string catalogue_;
-  std::string instance_ = "r7i.16xlarge";
+  std::string instance_;
   int64_t nodes_ = 4;
   std::string kueue_api_ = "v1beta2";
 };

@@ -30,6 +30,9 @@ class DeployRuntimeCommand : public DeployCommand {
     table->add_choice("trainer", &trainer_, job_kind_names(),
                       "What runs jobs: a version of Kubeflow Trainer; with jobset or job there is no "
                       "ClusterTrainingRuntime.");
+    table->add_choice(
+        "device", &device_, {"cpu", "cuda"},
+        "What the pods of the ClusterTrainingRuntime run on: processors with AMX, or NVIDIA cards.");
     table->add("secrets", &secrets_, "Write the Secrets as well.");
     declare_pod_flags(table);
     table->begin_section("Volume");
@@ -52,7 +55,7 @@ class DeployRuntimeCommand : public DeployCommand {
 
   void run(FlagTable* table) override {
     RuntimeSettings runtime;
-    runtime.pod = pod_settings();
+    runtime.pod = pod_settings(device_ == "cuda");
     const JobKind kind = job_kind(trainer_);
     if (is_trainer(kind)) runtime.trainer = kind;
     runtime.volume = volume();
@@ -120,6 +123,7 @@ class DeployRuntimeCommand : public DeployCommand {
   }
 
   std::string trainer_ = "v2.1";
+  std::string device_ = "cpu";
   bool secrets_ = false;
   std::string storage_class_;
   std::string storage_ = "1200GiB";
