@@ -151,6 +151,46 @@ TEST(JobManifest, AFailedNodeCheckReplacesItsPodAndNothingCounts) {
   }
 }
 
+// Other pods keep the fields they had.
+TEST(JobManifest, PodsOnCardsAskForThemAndGoToTheirNodes) {
+  for (const JobKind kind : {JobKind::kJobSet, JobKind::kJob}) {
+    JobSettings job = small_job(kind);
+    const Value without = pod_of(documents(job));
+    EXPECT_EQ(text_at(without, "spec.tolerations.0.key"), "intel.com/amx");
+    EXPECT_EQ(text_at(without, "spec.nodeSelector.nodeType"), "cpu-amx");
+    EXPECT_EQ(variable(without, "NVIDIA_DRIVER_CAPABILITIES"), "");
+    job.pod.on_card = true;
+    job.pod.needs_amx = false;
+    job.pod.node_check = true;
+    job.num_cards = 1;
+    job.num_efa = 4;
+    const std::vector<Manifest> all = documents(job);
+    EXPECT_THAT(lint_manifests(all), ElementsAre());
+    const Value& pod = pod_of(all);
+    EXPECT_EQ(text_at(pod, "spec.tolerations.0.key"), "nvidia.com/gpu");
+    EXPECT_EQ(text_at(pod, "spec.nodeSelector.nodeType"), "gpu");
+    EXPECT_EQ(text_at(pod, "spec.runtimeClassName"), "") << "the nodes' default runtime";
+    for (const char* part : {"requests", "limits"}) {
+      const Value& main = *value_at(pod, std::string("spec.containers.0.resources.") + part);
+      EXPECT_EQ(*main.find("nvidia.com/gpu"), Value("1"));
+      EXPECT_EQ(*main.find("vpc.amazonaws.com/efa"), Value("4"));
+      const Value& check = *value_at(pod, std::string("spec.initContainers.0.resources.") + part);
+      EXPECT_EQ(*check.find("nvidia.com/gpu"), Value("1")) << "the check sees the card";
+    }
+    EXPECT_EQ(variable(pod, "NVIDIA_DRIVER_CAPABILITIES"), "compute,utility");
+    EXPECT_EQ(variable(pod, "NVIDIA_VISIBLE_DEVICES"), "") << "the device plugin says which";
+    EXPECT_EQ(text_at(pod, "spec.containers.0.volumeMounts.2.mountPath"), "/dev/shm");
+    EXPECT_EQ(text_at(pod, "spec.volumes.2.emptyDir.medium"), "Memory");
+    EXPECT_EQ(text_at(pod, "spec.volumes.2.emptyDir.sizeLimit"), "1Gi");
+  }
+  JobSettings job = small_job(JobKind::kTrainerV21);
+  job.pod.on_card = true;
+  job.num_cards = 1;
+  const Value train_job = documents(job).back().body;
+  EXPECT_EQ(text_at(train_job, "spec.podTemplateOverrides.0.spec.nodeSelector.nodeType"), "gpu");
+  EXPECT_EQ(*value_at(train_job, "spec.trainer.resourcesPerNode.limits")->find("nvidia.com/gpu"), Value("1"));
+}
+
 // A queue with a topology pins every pod to a host: without the annotation to any host at all.
 TEST(JobManifest, AQueueWithATopologyPlacesThePodsInOneZone) {
   for (const JobKindName& each : kJobKinds) {

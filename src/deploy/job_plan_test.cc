@@ -47,6 +47,48 @@ TEST(JobPlan, RefusesAModelThatDoesNotFitWithThePlannersReasons) {
   EXPECT_NE(text.find("nodes"), std::string::npos) << "what would fit: " << text;
 }
 
+TEST(JobPlan, ARunOnACardHasToFitTheCard) {
+  TrainingArguments args;
+  args.device = "cuda";
+  const JobPlan small = plan("llama3.2-1b", "g6e.16xlarge", 1, 1, args);
+  EXPECT_EQ(small.forecast.memory.device, "NVIDIA L40S");
+  EXPECT_GT(small.forecast.memory.device_bytes(), 18 * kGiB) << "16 bytes a parameter";
+  EXPECT_LT(small.forecast.memory.device_bytes(), 44 * kGiB);
+  EXPECT_LT(small.forecast.memory.step_memory().node_bytes(), 8 * kGiB) << "the rest";
+  const std::string refusal = error_of([&] { plan("llama3-8b", "g6e.16xlarge", 1, 1, args); }).what();
+  EXPECT_EQ(refusal.find(
+                "g6e.16xlarge with 463.3 GiB for a pod and 43.3 GiB of an NVIDIA L40S: the run does not fit"),
+            0u)
+      << refusal;
+  args.offload_optimizer_device = "cpu";
+  const JobPlan offloaded = plan("llama3-8b", "p5.4xlarge", 1, 1, args);
+  EXPECT_LT(offloaded.forecast.memory.device_bytes(), 78 * kGiB);
+  EXPECT_GT(offloaded.forecast.memory.step_memory().node_bytes(), 119 * kGiB)
+      << "the optimizer's state on the host";
+  EXPECT_EQ(error_of([&] { plan("llama3-8b", "g6.xlarge", 1, 1, args); }).code(), ExitCode::kBadConfig);
+}
+
+// Rows at once are as many as fit: on a smaller card fewer, or with recomputation.
+TEST(JobPlan, TheCardDecidesTheMicroBatch) {
+  TrainingArguments args;
+  args.device = "cuda";
+  args.max_length = 4096;
+  const JobPlan on_l40s = plan("llama3.2-1b", "g6e.16xlarge", 1, 1, args);
+  const JobPlan on_h200 = plan("llama3.2-1b", "p5en.48xlarge", 1, 1, args);
+  EXPECT_EQ(on_h200.layout.micro_batch_rows, 8);
+  EXPECT_FALSE(on_h200.layout.gradient_checkpointing);
+  EXPECT_TRUE(on_l40s.layout.micro_batch_rows < 8 || on_l40s.layout.gradient_checkpointing);
+  EXPECT_LT(on_h200.forecast.time->step_s(), on_l40s.forecast.time->step_s() / 2);
+}
+
+TEST(JobPlan, CardsAreOfTheInstance) {
+  const std::vector<Instance> catalogue = shipped_catalogue();
+  check_cards(catalogue, find_instance(catalogue, "p5.4xlarge"));
+  expect_error(ExitCode::kUsage,
+               {"r7i.16xlarge has no NVIDIA card", "the families g6, g6e, p4d, p4de, p5, p5e, p5en"},
+               [&] { check_cards(catalogue, find_instance(catalogue, "r7i.16xlarge")); });
+}
+
 TEST(JobPlan, RefusesMoreRanksThanRows) {
   TrainingArguments args;
   args.global_batch_size = 2;
@@ -66,7 +108,7 @@ TEST(JobPlan, UnknownInstancesHaveAHint) {
   };
   refused("r7i.16xlarg", "unknown instance type 'r7i.16xlarg'; did you mean r7i.16xlarge?");
   refused("r7i.17xlarge", "the catalogue has r7i.xlarge, r7i.2xlarge");
-  refused("p5.48xlarge", "the catalogue has the families");
+  refused("x9.48xlarge", "the catalogue has the families");
   refused("", "the catalogue has the families");
   EXPECT_EQ(find_instance(catalogue, "c7i.48xlarge").num_vcpus, 192);
 }

@@ -115,8 +115,8 @@ bool tolerates(const Value::List& tolerations, const Value& taint) {
 
 std::vector<std::string> lint_manifests(const std::vector<Manifest>& manifests) {
   LintReport report(manifests);
-  for (const auto rule :
-       {lint_names, lint_pods, lint_jobs, lint_train_jobs, lint_queues, lint_nodes, lint_references}) {
+  for (const auto rule : {lint_names, lint_pods, lint_devices, lint_jobs, lint_train_jobs, lint_queues,
+                          lint_nodes, lint_references}) {
     rule(&report);
   }
   return report.take();

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "deploy/allocatable.h"
 #include "deploy/lint_rules.h"
 
 namespace tessera {
@@ -236,8 +237,13 @@ void lint_claims(LintReport* report) {
 
 // What the pods of a job take together of a resource; nullopt: not known.
 std::optional<double> taken_by_job(const Manifest& job, const std::string& resource) {
+  // Names of resources have dots.
+  const auto request_of = [&](const Value& at, const char* path) {
+    const Value* const requests = value_at(at, path);
+    return quantity(requests == nullptr ? nullptr : requests->find(resource));
+  };
   if (job.kind() == "TrainJob") {
-    const auto of_pod = quantity(value_at(job.body, "spec.trainer.resourcesPerNode.requests." + resource));
+    const auto of_pod = request_of(job.body, "spec.trainer.resourcesPerNode.requests");
     const auto num_pods = quantity(value_at(job.body, "spec.trainer.numNodes"));
     return of_pod ? std::optional(*of_pod * num_pods.value_or(1)) : std::nullopt;
   }
@@ -246,7 +252,7 @@ std::optional<double> taken_by_job(const Manifest& job, const std::string& resou
     if (pod.job == nullptr) return std::nullopt;
     const double num_pods = quantity(value_at(*pod.job, "parallelism")).value_or(1);
     for (const Value& container : list_at(*pod.value, "spec.containers")) {
-      sum += num_pods * quantity(value_at(container, "resources.requests." + resource)).value_or(0);
+      sum += num_pods * request_of(container, "resources.requests").value_or(0);
     }
   }
   return sum;
@@ -283,6 +289,13 @@ void lint_admission(const Manifest& job, const std::string& queue_name, LintRepo
       for (const Value& resource : list_at(flavor, "resources")) {
         quotas[text_at(resource, "name")] += quantity(resource.find("nominalQuota")).value_or(0);
       }
+    }
+  }
+  for (const char* device : {kCardResource, kEfaResource}) {
+    const std::optional<double> taken = taken_by_job(job, device);
+    if (taken && *taken > 0 && !quotas.contains(device)) {
+      report->add(job, "metadata.labels",
+                  "needs {}, which ClusterQueue {} does not count: it is never admitted", device, queue_name);
     }
   }
   for (const auto& [resource, quota] : quotas) {

@@ -66,6 +66,7 @@ bool tolerates(const Value::List& tolerations, const Value& taint);
 
 void lint_names(LintReport* report);
 void lint_pods(LintReport* report);
+void lint_devices(LintReport* report);
 void lint_jobs(LintReport* report);
 void lint_train_jobs(LintReport* report);
 void lint_queues(LintReport* report);
