@@ -15,7 +15,10 @@ usage: up.sh --name NAME --region REGION --image IMAGE [options]
   --trainer VERSION         2.1.0 (with Kueue 0.15.2) or 2.2.0 (with Kueue 0.19.2) (2.1.0)
   --instance TYPE, --nodes N  the queue's quota (r7i.16xlarge, 4)
   --spot-only               no on-demand nodes when spot capacity runs out
-  --efa                     only sizes with an EFA card
+  --efa                     only sizes with an EFA card, and the plugin that gives its interfaces to pods
+  --cards N                 also nodes with NVIDIA cards, at most N cards in total, with their queue training-gpu (none)
+  --card-instance TYPE, --card-nodes N  that queue's quota (g6e.16xlarge, as many as N cards make)
+  --card-image IMAGE        the program's image for them, built with --build-arg PRESET=cuda
   --max-vcpus N             the most that Karpenter may start in total (1024, or what the queue's quota needs)
   --public-access-cidr CIDR network that can reach the API server (0.0.0.0/0)
   --no-monitoring           without Prometheus and Grafana
@@ -30,7 +33,7 @@ HELP
 token=${HF_TOKEN:-}
 unset HF_TOKEN
 image='' zone='' storage=fsx fsx_capacity='' bucket='' trainer=2.1.0 instance=r7i.16xlarge nodes=4 spot_only='' efa=''
-max_vcpus='' public_access_cidr=0.0.0.0/0 monitoring=yes
+max_vcpus='' public_access_cidr=0.0.0.0/0 monitoring=yes cards='' card_instance=g6e.16xlarge card_nodes='' card_image=''
 while [ $# -gt 0 ]; do
   option=${1//_/-}
   if common_option "$option" "${2-}"; then
@@ -51,6 +54,10 @@ while [ $# -gt 0 ]; do
     --public-access-cidr) public_access_cidr=${2-} ;;
     --spot-only) spot_only=yes shifted=1 ;;
     --efa) efa=yes shifted=1 ;;
+    --cards) cards=${2-} ;;
+    --card-instance) card_instance=${2-} ;;
+    --card-nodes) card_nodes=${2-} ;;
+    --card-image) card_image=${2-} ;;
     --no-monitoring) monitoring='' shifted=1 ;;
     --help | -h) help && exit 0 ;;
     *) usage_error "unknown option '$1'" ;;
@@ -60,7 +67,9 @@ done
 check_common
 [[ $image =~ ^[A-Za-z0-9][A-Za-z0-9._/:@-]*$ ]] || usage_error "--image: expected REGISTRY/NAME:TAG, found '$image'"
 [[ $storage =~ ^(fsx|efs|s3)$ ]] || usage_error "--storage: expected fsx, efs or s3, found '$storage'"
-for number in "${fsx_capacity:-1}" "$nodes" "${max_vcpus:-1}"; do
+[ -z "$cards" ] || [[ $card_image =~ ^[A-Za-z0-9][A-Za-z0-9._/:@-]*$ ]] ||
+  usage_error "--card-image: expected REGISTRY/NAME:TAG, found '$card_image'"
+for number in "${fsx_capacity:-1}" "$nodes" "${max_vcpus:-1}" "${cards:-1}" "${card_nodes:-1}"; do
   [[ $number =~ ^[1-9][0-9]{0,6}$ ]] || usage_error "expected a number from 1 on, found '$number'"
 done
 case $trainer in
@@ -70,7 +79,7 @@ case $trainer in
 esac
 [ -z "$fsx_capacity" ] || [ "$fsx_capacity" = 1200 ] || ((fsx_capacity % 2400 == 0)) ||
   usage_error "--fsx-capacity: expected 1200 or a multiple of 2400, found $fsx_capacity"
-karpenter=1.8.1 prometheus_stack=80.4.1
+karpenter=1.8.1 prometheus_stack=80.4.1 nvidia_device_plugin=0.17.1 efa_device_plugin=v0.5.7
 # How many vCPUs the queue's quota is, and what they cost; "" in a dry run without the program.
 queue=(tessera deploy queue --instance "$instance" --nodes "$nodes")
 quota=
@@ -82,6 +91,16 @@ training_usd=$(sed -n 's/^ *# With .* at \([0-9.]*\) USD.*/\1/p' <<<"$quota")
 [ -z "$max_vcpus" ] || ((max_vcpus >= ${vcpus:-0})) ||
   usage_error "--max-vcpus $max_vcpus: the quota of $nodes x $instance is $vcpus vCPUs, which jobs would wait for in vain"
 max_vcpus=${max_vcpus:-$((${vcpus:-0} > 1024 ? vcpus : 1024))}
+
+# The same of nodes with cards, one card a pod.
+card_queue=(tessera deploy queue --device cuda --instance "$card_instance" --nodes "${card_nodes:-${cards:-1}}")
+if [ -n "$cards" ] && command -v tessera >/dev/null; then
+  quota=$("${card_queue[@]}" 2>&1) || usage_error "${quota#error: }"
+  quota_cards=$(sed -n '/nvidia.com\/gpu/{n;s/.*nominalQuota: //p}' <<<"$quota")
+  card_vcpus=$(sed -n 's/^ *# With \([0-9]*\) vCPUs.*/\1/p' <<<"$quota")
+  ((cards >= quota_cards)) ||
+    usage_error "--cards $cards: ${card_nodes:-$cards} x $card_instance have $quota_cards, which jobs would wait for in vain"
+fi
 
 check_tools aws eksctl kubectl helm terraform tessera
 account=$(ask aws sts get-caller-identity --query Account --output text)
@@ -192,15 +211,25 @@ release karpenter kube-system oci://public.ecr.aws/karpenter/karpenter "$karpent
   --set "settings.clusterName=$name" --set "settings.interruptionQueue=$name"
 release kubeflow-trainer kubeflow-system oci://ghcr.io/kubeflow/charts/kubeflow-trainer "$trainer"
 release kueue kueue-system oci://registry.k8s.io/kueue/charts/kueue "$kueue"
+[ -z "$cards" ] ||
+  release nvidia-device-plugin kube-system nvidia-device-plugin "$nvidia_device_plugin" --repo https://nvidia.github.io/k8s-device-plugin
+[ -z "$efa" ] ||
+  release aws-efa-k8s-device-plugin kube-system aws-efa-k8s-device-plugin "$efa_device_plugin" --repo https://aws.github.io/eks-charts
 [ -z "$monitoring" ] ||
   release monitoring monitoring oci://ghcr.io/prometheus-community/charts/kube-prometheus-stack "$prometheus_stack"
 
 say "== nodes, storage, queue"
-node_flags=(--max_vcpus "$max_vcpus")
-[ -z "$spot_only" ] || node_flags+=(--spot_only)
-[ -z "$efa" ] || node_flags+=(--efa)
+card_flags=()
+[ -z "$spot_only" ] || card_flags+=(--spot_only)
+[ -z "$efa" ] || card_flags+=(--efa)
+node_flags=(--max_vcpus "$max_vcpus" "${card_flags[@]}")
 write "$state/nodes.yaml" "${deploy[@]}" --part nodes "${node_flags[@]}"
 apply "$state/nodes.yaml"
+if [ -n "$cards" ]; then
+  write "$state/card_nodes.yaml" "${deploy[@]}" --part nodes --device cuda --max_cards "$cards" \
+    --max_vcpus "$((${card_vcpus:-0} > 1024 ? card_vcpus : 1024))" "${card_flags[@]}"
+  apply "$state/card_nodes.yaml"
+fi
 # Its claim is that of the next document.
 runtime=(tessera deploy runtime --trainer "v${trainer%.*}" --image "$image" --storage_class none)
 write "$state/runtime.yaml" "${runtime[@]}"
@@ -209,6 +238,12 @@ write "$state/storage.yaml" "${deploy[@]}" --part storage
 apply "$state/storage.yaml"
 write "$state/queue.yaml" "${queue[@]}"
 apply "$state/queue.yaml"
+if [ -n "$cards" ]; then
+  write "$state/card_runtime.yaml" tessera deploy runtime --device cuda --trainer "v${trainer%.*}" --image "$card_image" --storage_class none
+  apply "$state/card_runtime.yaml"
+  write "$state/card_queue.yaml" "${card_queue[@]}"
+  apply "$state/card_queue.yaml"
+fi
 if [ -n "$monitoring" ]; then
   # The token that is made below.
   write "$state/alerts.yaml" tessera deploy alerts --token_secret tessera-metrics

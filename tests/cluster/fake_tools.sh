@@ -108,7 +108,7 @@ eksctl_call() {
     'create podidentityassociation') has pod_identity && refuse "exists" || { changed && echo pod_identity >"$cloud/pod_identity"; } ;;
     'delete cluster')
       has cluster || refuse "no cluster"
-      for costs in applied_nodes.yaml service claims volumes; do
+      for costs in applied_nodes.yaml applied_card_nodes.yaml service claims volumes; do
         has "$costs" && refuse "$costs is still there, and would stay"
       done
       changed
@@ -161,9 +161,9 @@ kubectl_call() {
         return
       fi
       case $name in
-        nodes.yaml) needs=karpenter ;;
-        runtime.yaml) needs=kubeflow-trainer ;;
-        queue.yaml) needs=kueue ;;
+        nodes.yaml | card_nodes.yaml) needs=karpenter ;;
+        runtime.yaml | card_runtime.yaml) needs=kubeflow-trainer ;;
+        queue.yaml | card_queue.yaml) needs=kueue ;;
         alerts.yaml) needs=monitoring ;;
         *) needs='' ;;
       esac
@@ -177,7 +177,7 @@ kubectl_call() {
     'get crd') has helm_karpenter && echo crd || true ;;
     'get services') show service ;;
     'delete service') changed && rm -f "$cloud/service" ;;
-    'delete nodepools.karpenter.sh') changed && rm -f "$cloud/applied_nodes.yaml" ;;
+    'delete nodepools.karpenter.sh') changed && rm -f "$cloud/applied_nodes.yaml" "$cloud/applied_card_nodes.yaml" ;;
     'delete nodeclaims.karpenter.sh') has applied_nodes.yaml && refuse "Karpenter starts new nodes" || { changed && rm -f "$cloud/instance"; } ;;
     'delete ec2nodeclasses.karpenter.k8s.aws') has instance && refuse "in use" || { changed && rm -f "$cloud/profile"; } ;;
     'delete persistentvolumeclaims') has instance && refuse "in use" || { changed && rm -f "$cloud/claims"; } ;;
@@ -224,6 +224,10 @@ tessera_call() {
   case "$*" in
     *'--part eksctl'*) printf 'addons:\n  - name: coredns\n  - name: aws-ebs-csi-driver\nmanagedNodeGroups:\n' ;;
     'deploy queue --instance foo '*) refuse "unknown instance type 'foo'" ;;
+    'deploy queue --device cuda '*)
+      # As many cards as nodes.
+      printf '%s\n# With 256 vCPUs in all, at 30.31 USD an hour on demand.\n- name: "nvidia.com/gpu"\n  nominalQuota: %s\n' "$*" "${call##* }"
+      ;;
     'deploy queue '*) printf '%s\n# With 256 vCPUs in all, at 16.93 USD an hour on demand.\n' "$*" ;;
     *) echo "$*" ;;
   esac

@@ -71,10 +71,13 @@ def rendered_matrix():
     for zone, spot, efa in itertools.product(["", "us-east-1a"], [False, True], [False, True]):
         flags = where + (["--zone", zone] if zone else []) + ["--spot_only"] * spot + ["--efa"] * efa
         files[f"nodes-{zone}-{spot}-{efa}"] = render("cluster", *flags)
+        files[f"cards-{zone}-{spot}-{efa}"] = render("cluster", *flags, "--device", "cuda", "--max_cards", "16")
     for storage in ["fsx", "efs", "s3"]:
         for part in ["eksctl", "storage", "nodes"]:
             files[f"{part}-{storage}"] = render("cluster", "--part", part, "--infrastructure", outputs(storage))
     files["queue"] = render("queue")
+    files["queue-cards"] = render("queue", "--device", "cuda", "--instance", "g6e.48xlarge", "--nodes", "2")
+    files["runtime-cards"] = render("runtime", "--device", "cuda", "--image", "r/tessera:1-cuda", "--storage_class", "fsx")
     files["runtime"] = render("runtime", "--image", "r/tessera:1", "--storage_class", "none")
     check("PersistentVolumeClaim" not in files["runtime"], "two claims of one name")
     for name in ["health/namespace.yaml", "health/node-problem-detector.yaml", "health/remediation.yaml"]:
@@ -97,6 +100,8 @@ def check_documents(files):
         one = [paths[name] for name in [f"nodes-{storage}", f"storage-{storage}", "queue", "runtime", "health"] if name in files]
         result = run(TESSERA, "deploy", "lint", *map(str, one))
         check(result.returncode == 0, f"lint, {storage}: {result.stdout}{result.stderr}")
+    result = run(TESSERA, "deploy", "lint", *[str(paths[name]) for name in ["cards--False-False", "queue-cards", "runtime-cards"]])
+    check(result.returncode == 0, f"lint, cards: {result.stdout}{result.stderr}")
     if shutil.which("kubectl"):
         # eksctl's file is not an object of a cluster.
         objects = [f"--filename={path}" for name, path in paths.items() if not name.startswith("eksctl-")]
@@ -107,6 +112,41 @@ def check_documents(files):
         return
     result = run("/usr/bin/python3", str(VALIDATOR), *map(str, paths.values()))
     check(result.returncode == 0, "\n".join(l for l in result.stdout.splitlines() if not l.endswith(": ok")) + result.stderr)
+
+
+def check_cards(files):
+    """The pool, the queue and the runtime of nodes with NVIDIA cards, and what up.sh installs for them."""
+    queue, runtime = documents(files["queue-cards"]), documents(files["runtime-cards"])
+    flavor = queue["ResourceFlavor", "gpu"]["spec"]
+    group = queue["ClusterQueue", "tessera-gpu"]["spec"]["resourceGroups"][0]
+    quotas = {each["name"]: each["nominalQuota"] for each in group["flavors"][0]["resources"]}
+    check(quotas["nvidia.com/gpu"] == 16 and quotas["vpc.amazonaws.com/efa"] == 8, f"the queue of cards: {quotas}")
+    training = runtime["ClusterTrainingRuntime", "tessera-cuda"]["spec"]["template"]["spec"]["replicatedJobs"][0]["template"]["spec"]
+    pod = training["template"]["spec"]
+    plugin = yaml.safe_load((DEPLOY / "eks/values/nvidia-device-plugin.yaml").read_text())
+    wanted = plugin["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"][0]
+    check(wanted["matchExpressions"] == [{"key": "nodeType", "operator": "In", "values": ["gpu"]}], f"the device plugin: {wanted}")
+    efa = yaml.safe_load((DEPLOY / "eks/values/aws-efa-k8s-device-plugin.yaml").read_text())
+    tolerated = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+    for name, tolerations in [("flavor", flavor["tolerations"]), ("runtime", pod["tolerations"]), ("plugin", plugin["tolerations"]),
+                              ("EFA plugin", efa["tolerations"])]:
+        check(tolerated in tolerations, f"cards: toleration of the {name}")
+    for name, text in files.items():
+        if not name.startswith("cards-"):
+            continue
+        nodes = documents(text)
+        pool, node_class = nodes["NodePool", "gpu"]["spec"], nodes["EC2NodeClass", "gpu"]["spec"]
+        template = pool["template"]
+        check(template["metadata"]["labels"] == {"nodeType": "gpu"} == flavor["nodeLabels"] == pod["nodeSelector"], f"{name}: labels")
+        check(template["spec"]["taints"] == [{"key": "nvidia.com/gpu", "value": "true", "effect": "NoSchedule"}], f"{name}: taints")
+        check(template["spec"]["nodeClassRef"]["name"] == "gpu", f"{name}: nodeClassRef")
+        check(node_class["amiSelectorTerms"] == [{"alias": "al2023@latest"}], f"{name}: {node_class['amiSelectorTerms']}")
+        check(pool["limits"] == {"cpu": 1024, "nvidia.com/gpu": 16}, f"{name}: {pool['limits']}")
+        requirements = {r["key"]: r["values"] for r in template["spec"]["requirements"]}
+        families, sizes = requirements["karpenter.k8s.aws/instance-family"], requirements["karpenter.k8s.aws/instance-size"]
+        check(families == ["g6", "g6e", "p4d", "p4de", "p5", "p5e", "p5en"], f"{name}: families {families}")
+        # p5.4xlarge has an interface, g6.4xlarge none.
+        check(("4xlarge" in sizes) != name.endswith("-True") and "48xlarge" in sizes, f"{name}: sizes {sizes}")
 
 
 def check_nodes(files):
@@ -347,6 +387,7 @@ try:
     rendered = rendered_matrix()
     check_documents(rendered)
     check_nodes(rendered)
+    check_cards(rendered)
     check_cluster(rendered)
     check_health(rendered)
     check_terraform()

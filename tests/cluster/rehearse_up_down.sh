@@ -40,6 +40,19 @@ up || fail "up.sh a second time: $(tail -5 "$FAKE/log")"
 up --max-vcpus 512 || fail "up.sh with another limit: $(tail -5 "$FAKE/log")"
 [ "$(cat "$FAKE/changes")" = "kubectl apply --server-side --force-conflicts -f $FAKE/state/nodes.yaml" ] ||
   fail "another limit changed: $(cat "$FAKE/changes")"
+# Nodes with cards are added to a cluster that has none, with their plugin, runtime and queue.
+: >"$FAKE/changes"
+cards=(--max-vcpus 512 --cards 4 --card-image registry.example/tessera:1-cuda)
+up "${cards[@]}" || fail "up.sh with cards: $(tail -5 "$FAKE/log")"
+[ "$(sed 's/.* //; s,.*/,,' "$FAKE/changes" | tr '\n' ' ')" = "15m card_nodes.yaml card_runtime.yaml card_queue.yaml " ] ||
+  fail "cards changed: $(cat "$FAKE/changes")"
+grep -q 'helm upgrade --install nvidia-device-plugin nvidia-device-plugin .* --repo https://nvidia.github.io/k8s-device-plugin' "$FAKE/changes" ||
+  fail "the device plugin: $(cat "$FAKE/changes")"
+grep -q -- '--device cuda --max_cards 4' "$FAKE/state/card_nodes.yaml" || fail "the pool: $(cat "$FAKE/state/card_nodes.yaml")"
+grep -q -- '--image registry.example/tessera:1-cuda' "$FAKE/state/card_runtime.yaml" || fail "the image: $(cat "$FAKE/state/card_runtime.yaml")"
+: >"$FAKE/changes"
+up "${cards[@]}" || fail "up.sh with cards a second time: $(tail -5 "$FAKE/log")"
+[ ! -s "$FAKE/changes" ] || fail "the second run with cards changed: $(cat "$FAKE/changes")"
 for other in "--storage efs" "--zone us-east-1c"; do
   # shellcheck disable=SC2086 # two words
   if up $other; then fail "$other was accepted"; fi
@@ -91,7 +104,8 @@ echo volume >"$FAKE/in_use"
 if down; then fail "a volume that is left is not reported"; fi
 grep -q 'volumes: i-left' "$FAKE/log" || fail "what is left: $(tail -3 "$FAKE/log")"
 
-for wrong in "--name UPPER" "--region here" "--storage nfs" "--trainer 9" "--fsx-capacity 0" "--fsx-capacity 1300" "--max-vcpus 64" "--instance foo" "--image a;b" "--nonsense" "--name"; do
+for wrong in "--name UPPER" "--region here" "--storage nfs" "--trainer 9" "--fsx-capacity 0" "--fsx-capacity 1300" "--max-vcpus 64" "--instance foo" "--image a;b" "--cards 4" "--cards 0 --card-image r/t:1" \
+  "--cards 2 --card-image r/t:1 --card-nodes 4" "--nonsense" "--name"; do
   begin
   code=0
   # shellcheck disable=SC2086

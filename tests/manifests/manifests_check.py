@@ -41,6 +41,13 @@ OPTIONS = [
     ["--nproc_per_node", "2", "--zero_stage", "3", "--gather_schedule", "per_layer",
      "--namespace", "team-a", "--queue", "training"],
 ]
+# Jobs on NVIDIA cards, with the card that the plan counts with.
+CARDS = [
+    (["--model_config", "llama3.2-1b", "--instance", "g6e.xlarge"], "NVIDIA L40S"),
+    (["--model_config", "llama3-8b", "--instance", "p5.4xlarge", "--offload_optimizer_device", "cpu", "--queue", "training-gpu",
+      "--efa", "1"], "NVIDIA H100"),
+    (["--model_config", "llama3-8b", "--instance", "p5en.48xlarge", "--finetuning_type", "lora", "--lora_rank", "8"], "NVIDIA H200"),
+]
 # For kinds whose pods are described in the manifest and not in a runtime.
 OWN_PODS = ["--metrics_port", "9999", "--node_check", "--hf_token_secret", "own-token", "--priority_class", "high"]
 VOLUMES = [["--storage_class", "fsx"], ["--fsx", "fs-0123.fsx.eu-west-1.amazonaws.com/abcdef"], ["--efs", "fs-0123"],
@@ -50,6 +57,7 @@ OTHERS = [
     ("queue", ["queue", "--instance", "r7i.48xlarge", "--nodes", "128"]),  # Admits the largest of SHAPES.
     ("queue-small", ["queue"]),
     ("queue-old", ["queue", "--kueue_api", "v1beta1", "--topology", "--instance", "c7i.48xlarge", "--nodes", "1000"]),
+    ("queue-card", ["queue", "--device", "cuda", "--instance", "p5.4xlarge"]),
     ("alerts", ["alerts"]),
     ("dashboards", ["dashboards", "--monitoring_namespace", "observability"]),
     ("runtime-secrets", ["runtime", "--secrets", "--node_check"]),
@@ -87,6 +95,15 @@ REFUSALS = [
     (["--storage_mb_per_s", "nan"], 64, "--storage_mb_per_s: expected"),
     (["--cpus", "64"], 78, "leaves a pod 62 CPUs"),
     (["--global_batch_size", "2", "--per_device_train_batch_size", "1"], 78, "raise --global_batch_size"),
+    (["--device", "cuda"], 64, "--instance: r7i.16xlarge has no NVIDIA card, which device cuda needs; the families g6, g6e"),
+    (["--device", "cuda", "--instance", "", "--cpus", "4", "--memory", "9GiB"], 64, "--instance is missing: with device cuda"),
+    (["--device", "cuda", "--instance", "g6e.xlarge"], 78, "a job of 4 ranks is not available with device cuda"),
+    (["--device", "cuda", "--instance", "g6e.12xlarge", "--nodes", "1", "--nproc_per_node", "4"], 78,
+     "a job of 4 ranks is not available with device cuda"),
+    (["--device", "cuda", "--instance", "g6e.xlarge", "--nodes", "1", "--optim", "adamw_8bit"], 78, "optim adamw_8bit is not available"),
+    (["--device", "cuda", "--instance", "g6e.16xlarge", "--nodes", "1", "--model_config", "llama3-8b"], 78,
+     "g6e.16xlarge with 463.3 GiB for a pod and 43.3 GiB of an NVIDIA L40S: the run does not fit in memory"),
+    (["--device", "cuda", "--instance", "g6e.xlarge", "--nodes", "1", "--efa", "1"], 64, "--efa: g6e.xlarge has 0 EFA interfaces"),
     (["--templates", "/nowhere"], 66, "--templates: there is no folder"),
 ]
 RUNTIME_REFUSALS = [
@@ -118,6 +135,9 @@ def requests():
                 yield f"job-{kind}-{o}-{shape}", [*JOB, *SHAPES[shape], *option, *more, "--trainer", kind], kind
         for v, volume in enumerate(VOLUMES):
             yield f"runtime-{kind}-{v}", ["runtime", *volume, "--trainer", kind], kind
+        for c, (card, _) in enumerate(CARDS):
+            yield f"card-{kind}-{c}", [*JOB, "--device", "cuda", *card, "--trainer", kind], kind
+        yield f"card_runtime-{kind}", ["runtime", "--device", "cuda", "--storage_class", "fsx", "--trainer", kind], kind
     for name, arguments in OTHERS:
         yield name, arguments, "v2.1"
 
@@ -197,12 +217,49 @@ def check_lint(program, files, folder):
             check(result.returncode == 0, f"lint: {path.name}: {result.stdout}{result.stderr}")
 
 
+def pods_of(kind, documents):
+    """The specifications of the pods of a job, or of its runtime."""
+    for each in documents:
+        if each["kind"] == "ClusterTrainingRuntime":
+            each = {"kind": "JobSet", "spec": each["spec"]["template"]["spec"]}
+        if each["kind"] == "JobSet":
+            each = {"kind": "Job", "spec": each["spec"]["replicatedJobs"][0]["template"]["spec"]}
+        if each["kind"] == "Job" and "node" in [c["name"] for c in each["spec"]["template"]["spec"]["containers"]]:
+            yield each["spec"]["template"]["spec"]
+
+
+def check_cards(program, files, folder):
+    """Jobs on cards, read by another parser than ours, and together with their runtime and queue."""
+    for kind in KINDS:
+        for c, (flags, card) in enumerate(CARDS):
+            path = folder / f"card-{kind}-{c}.yaml"
+            runtime = folder / f"card_runtime-{kind}.yaml"
+            result = tessera(program, ["lint", folder / "queue-card.yaml", runtime, path])
+            check(result.returncode == 0, f"lint: {path.name}: {result.stdout}{result.stderr}")
+            check(f"Memory of the card, an {card}: " in path.read_text(), f"{path.name}: which card")
+            documents = documents_of(path.read_text())
+            job = documents[-1]["spec"]
+            pods = list(pods_of(kind, documents if kind in ("jobset", "job") else documents_of(runtime.read_text())))
+            check(len(pods) == 1, f"{path.name}: {len(pods)} kinds of pods")
+            pod = pods[0]
+            resources = job["trainer"]["resourcesPerNode"] if "trainer" in job else pod["containers"][0]["resources"]
+            devices = {key: value for key, value in resources["limits"].items() if "/" in key}
+            wanted = {"nvidia.com/gpu": "1"} | ({"vpc.amazonaws.com/efa": "1"} if "--efa" in flags else {})
+            check(devices == wanted and resources["requests"] == resources["limits"], f"{path.name}: {devices}")
+            check({"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"} in pod["tolerations"], f"{path.name}: toleration")
+            check(pod["nodeSelector"]["nodeType"] == "gpu", f"{path.name}: {pod['nodeSelector']}")
+            shm = [mount["name"] for mount in pod["containers"][0]["volumeMounts"] if mount["mountPath"] == "/dev/shm"]
+            volumes = {volume["name"]: volume for volume in pod["volumes"]}
+            check(len(shm) == 1 and volumes[shm[0]]["emptyDir"] == {"medium": "Memory", "sizeLimit": "1Gi"}, f"{path.name}: /dev/shm")
+            check("runtimeClassName" not in pod, f"{path.name}: the nodes' default runtime is NVIDIA's")
+
+
 def check_values(files):
     """What holds for every job, read from the YAML by another parser than ours."""
     for kind in KINDS:
         for path in files[kind]:
             documents = {each["kind"]: each for each in documents_of(path.read_text())}
-            if not path.name.startswith("job-"):
+            if not path.name.startswith(("job-", "card-")):
                 continue
             spec = (documents.get("TrainJob") or documents.get("JobSet") or documents.get("Job"))["spec"]
             if kind in ("jobset", "job"):
@@ -222,7 +279,8 @@ def check_values(files):
 def check_arguments(program, files):
     """`tessera train` takes the arguments of the pods."""
     for kind in KINDS:
-        for path in [each for each in files[kind] if each.name.startswith("job-")][:3]:
+        jobs = [each for each in files[kind] if each.name.startswith("job-")][:3]
+        for path in jobs + [each for each in files[kind] if each.name.startswith("card-")]:
             words = re.findall(r'^ +- "(--.*|launch|train)"$', path.read_text(), re.MULTILINE)
             arguments = words[words.index("train") + 1:]
             result = subprocess.run([program, "config", "show", *arguments], capture_output=True, text=True)
@@ -243,6 +301,10 @@ def check_can_fail(program, folder):
     check(result.returncode == 65 and "numProcPerNode" in result.stdout, "lint accepts numProcPerNode auto")
     result = tessera(program, ["lint", folder / "queue-small.yaml", folder / "job-v2.1-1-3.yaml"])
     check(result.returncode == 65 and "it is never admitted" in result.stdout, f"lint accepts a job above the quota: {result.stdout}")
+    apart = folder / "apart.yaml"
+    apart.write_text("".join((folder / "card-job-0.yaml").read_text().rpartition('nvidia.com/gpu: "1"')[::2]))
+    result = tessera(program, ["lint", apart])
+    check(result.returncode == 65 and "nvidia.com/gpu has no limit" in result.stdout, f"lint accepts a card without a limit: {result.stdout}")
     broken = folder / "broken.yaml"
     broken.write_text(good.replace("metadata:\n", "metadata: [\n", 1))
     result = tessera(program, ["lint", broken])
@@ -317,6 +379,7 @@ def main():
         check_kubectl([path for paths in files.values() for path in paths],
                       [paths[0] for paths in files.values()] + [folder / "queue.yaml", folder / "runtime-v2.1-1.yaml"], folder)
         check_values(files)
+        check_cards(program, files, folder)
         check_arguments(program, files)
         check_can_fail(program, folder)
         check_refusals(program)
