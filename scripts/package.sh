@@ -2,7 +2,8 @@
 # package.sh [deb|tar|folder]... [OUT]: builds the program and writes into OUT (build/packages) a Debian package, a
 # relocatable archive, or the archive's folder; by default the first two. The archive has in lib/tessera the libraries
 # that the program needs, except glibc's: it runs from any folder of an x86-64 system whose glibc is as new as the one
-# here. BUILD=DIR takes a program that is already built.
+# here. BUILD=DIR takes a program that is already built; PRESET=cuda builds it with the device cuda, which needs the CUDA toolkit 13.
+# cuBLASLt, which such a program loads when it uses a card, is in neither.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 kinds=()
@@ -15,9 +16,9 @@ done
 mkdir -p "${1:-$root/build/packages}"
 out=$(cd "${1:-$root/build/packages}" && pwd)
 
-build=${BUILD:-$root/build/package}
+build=${BUILD:-$root/build/package${PRESET:+-$PRESET}}
 if [ -z "${BUILD:-}" ]; then
-  cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DTESSERA_TESTS=OFF -DTESSERA_COMPARE=OFF
+  cmake -S "$root" ${PRESET:+--preset "$PRESET"} -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DTESSERA_TESTS=OFF -DTESSERA_COMPARE=OFF
   cmake --build "$build" --target tessera
 fi
 build=$(cd "$build" && pwd)
