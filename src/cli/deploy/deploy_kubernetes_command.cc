@@ -45,8 +45,8 @@ class DeployKubernetesCommand : public DeployCommand {
     return {"tessera deploy kubernetes --model meta-llama/Llama-3.1-8B \\",
             "    --dataset tatsu-lab/alpaca --instance r7i.16xlarge --nodes 4 \\",
             "    --queue training > job.yaml",
-            "tessera deploy kubernetes --model Qwen/Qwen3-4B --dataset org/rows --device cuda \\",
-            "    --instance g6e.16xlarge --offload_optimizer_device cpu > job.yaml",
+            "tessera deploy kubernetes --model Qwen/Qwen3-0.6B --dataset org/rows \\",
+            "    --device cuda --instance g6e.xlarge > job.yaml",
             "tessera deploy kubernetes run.yaml --trainer jobset \\",
             "    --instance m7i.48xlarge --nodes 2 | kubectl apply -f -"};
   }
