@@ -7,6 +7,10 @@
 
 namespace tessera {
 
+bool optimizer_is_on_host(const TrainingArguments& args) {
+  return args.offload_optimizer_device != "none" || args.offload_param_device != "none";
+}
+
 void check_device(const TrainingArguments& args, int64_t world_size) {
   if (args.device == "cpu") return;
   const auto refuse = [](bool condition, const std::string& setting, const std::string& advice) {
@@ -24,8 +28,7 @@ void check_device(const TrainingArguments& args, int64_t world_size) {
   refuse(args.offloads_inputs(), "gradient_checkpointing_mode offload", "use full or selective");
   refuse(args.peer_snapshot_steps > 0 && world_size == 1, "peer_snapshot_steps",
          "it protects runs of several ranks");
-  refuse(!has_f32_moments(state_tensors_of(args)) && args.offload_optimizer_device == "none" &&
-             !parameters_on_host,
+  refuse(!has_f32_moments(state_tensors_of(args)) && !optimizer_is_on_host(args),
          fmt::format("optim {}", args.optim),
          "use adamw_torch, or offload_optimizer_device cpu, with which the processor updates the weights");
 }

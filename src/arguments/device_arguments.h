@@ -1,4 +1,4 @@
-// What a run on a card cannot have yet.
+// What a run on a card can have.
 #pragma once
 
 #include "arguments/arguments.h"
@@ -7,5 +7,8 @@ namespace tessera {
 
 // Error(kBadConfig) if device cuda does not go with another setting.
 void check_device(const TrainingArguments& args, int64_t world_size);
+
+// Whether it is the host that updates the weights of a run on a card.
+bool optimizer_is_on_host(const TrainingArguments& args);
 
 }  // namespace tessera

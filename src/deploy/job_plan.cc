@@ -4,9 +4,11 @@
 #include <cmath>
 #include <set>
 
+#include "arguments/device_arguments.h"
 #include "base/error.h"
 #include "base/name_hint.h"
 #include "base/text.h"
+#include "ops/planned_card.h"
 
 namespace tessera {
 namespace {
@@ -55,8 +57,8 @@ RunForecast forecast_of(const JobPlanRequest& request, const Instance& node, con
   cluster.network_gbps = node.facts.network_gbps;
   const TrainingArguments& args = *request.args;
   if (args.device == "cuda") {
-    cluster.card = CardShape{node.card.name, node.card.usable_bytes()};
-    cluster.rates = rates_of_card(node.card.facts, args.offload_optimizer_device == "cpu");
+    cluster.ops = planned_card_ops(node.card.name, node.card.usable_bytes());
+    cluster.rates = rates_of_card(node.card.facts, optimizer_is_on_host(args));
   } else {
     cluster.rates = rates_of_instance(node.facts);
   }

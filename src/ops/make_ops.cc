@@ -8,8 +8,7 @@
 
 namespace tessera {
 
-std::unique_ptr<Ops> make_ops(std::string_view device, ThreadPool& pool,
-                              [[maybe_unused]] int local_rank) {
+std::unique_ptr<Ops> make_ops(std::string_view device, ThreadPool& pool, [[maybe_unused]] int local_rank) {
   if (device == "cpu") return make_cpu_ops(pool);
   TESSERA_CHECK(device == "cuda", "device '{}'", device);
 #ifdef TESSERA_HAS_CUDA

@@ -14,7 +14,10 @@ namespace {
 class OwnedCardOps final : public ForwardingOps {
  public:
   OwnedCardOps(ThreadPool& pool, std::string name, int64_t free_bytes)
-      : ForwardingOps(*this), any_(make_cpu_ops(pool)), card_(std::move(name), free_bytes), ops_(*any_, card_) {
+      : ForwardingOps(*this),
+        any_(make_cpu_ops(pool)),
+        card_(std::move(name), free_bytes),
+        ops_(*any_, card_) {
     forward_to(ops_);
   }
   Device& device() const override { return ops_.device(); }

@@ -15,9 +15,10 @@ struct GradientRing {
   int64_t num_elements() const { return num_slots * slot_elements; }
 };
 
-// Elements in a range if the optimizer may cut parameters: 16 MiB of float32, which the last-level cache
-// still has when the update reads them.
-inline constexpr int64_t kRingElements = int64_t{1} << 22;
+// Elements in a range if the optimizer may cut parameters: 128 MiB of float32. With 16 MiB, the threads of an
+// update waited for each other more than the cache saved them: 1.06 s instead of 0.9 s for 4.5 billion
+// parameters on 16 cores.
+inline constexpr int64_t kRingElements = int64_t{1} << 25;
 
 // Otherwise a range is a parameter.
 GradientRing gradient_ring(const ZeroLayout& layout, StateTensors tensors,

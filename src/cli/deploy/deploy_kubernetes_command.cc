@@ -141,8 +141,8 @@ class DeployKubernetesCommand : public DeployCommand {
       check_device(args_, int64_t{job->num_nodes} * job->local_world_size);
       job->num_cards = job->local_world_size;
       if (instance.num_cards > job->num_cards) {
-        log_warning("{} has {}, of which the run uses one: a type with fewer costs less", instance.name,
-                    format_count(instance.num_cards, "card"));
+        log_warning("{} has {}, of which a node uses {}: a type with fewer costs less", instance.name,
+                    format_count(instance.num_cards, "card"), job->num_cards);
       }
     }
     if (num_efa_ > 0 && !instance.name.empty() && num_efa_ > instance.num_efa_cards) {

@@ -6,7 +6,9 @@
 #include <memory>
 #include <utility>
 
+#include "arguments/device_arguments.h"
 #include "base/error.h"
+#include "ops/planned_card.h"
 #include "plan/planned_model.h"
 #include "plan/planned_step.h"
 
@@ -64,7 +66,7 @@ class Search {
 
   bool is_on_card() const { return args_.device == "cuda"; }
   MachineRates rates_of(const Instance& instance) const {
-    return is_on_card() ? rates_of_card(instance.card.facts, args_.offload_optimizer_device == "cpu")
+    return is_on_card() ? rates_of_card(instance.card.facts, optimizer_is_on_host(args_))
                         : rates_of_instance(instance.facts);
   }
 
