@@ -41,7 +41,9 @@ void declare_offload_flags(FlagTable* table, TrainingArguments* args) {
   table->add_choice(
       "offload_param_device", &args->offload_param_device, {"none", "cpu", "nvme"},
       "Where the weights of decoder layers are kept: in memory (none, cpu) or in a file in offload_dir "
-      "(nvme). With nvme, memory holds embedding, head, the layer in use and its neighbours; the next layer "
+      "(nvme). With device cuda, none keeps them on the card, and cpu and nvme on the host, with gradients "
+      "and the optimizer. With nvme, memory holds embedding, head, the layer in use and its neighbours; the "
+      "next layer "
       "is read, and the last one written back, while this one is computed. Requires a single rank and, "
       "unless "
       "adapters are trained, optimizer_in_backward. The result is the same.");

@@ -149,7 +149,7 @@ TEST_F(CardForecastTest, RefusesWhatDoesNotFitTheCardOrTheHost) {
   EXPECT_THAT(refusal, HasSubstr("with offload_optimizer_device cpu it would take"));
   args_.offload_optimizer_device = "cpu";
   EXPECT_EQ(forecast().refusal, "");
-  cluster_.node_memory_bytes = int64_t{64} << 30;
+  cluster_.node_memory_bytes = int64_t{48} << 30;
   EXPECT_THAT(forecast().refusal, HasSubstr("the run does not fit in the host's memory"));
 }
 

@@ -75,8 +75,8 @@ class Device {
   // By default the host's, for a device that has done what it was asked when the call returns.
   virtual std::unique_ptr<DeviceClock> make_clock();
 
-  // For a device whose memory is not the host's: how many bytes of it are free, how many have been taken since
-  // this process opened it, and among how many such devices the ranks of this machine are dealt out in turn.
+  // For a device whose memory is not the host's: how many bytes of it are free, how many have been taken
+  // since this process opened it, and among how many such devices the ranks of a machine are dealt out.
   struct OwnMemory {
     int64_t free_bytes = 0;
     int64_t used_bytes = 0;

@@ -14,7 +14,9 @@ constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 
 // Rows of one partial sum of dw.
-int64_t rows_per_partial(int64_t rows) { return std::max(kLeastNormRows, divide_up(rows, kMostNormPartials)); }
+int64_t rows_per_partial(int64_t rows) {
+  return std::max(kLeastNormRows, divide_up(rows, kMostNormPartials));
+}
 
 // Shared memory for the sums of a block; wider rows are summed in global memory.
 constexpr int64_t kMostSharedBytes = 40 << 10;
