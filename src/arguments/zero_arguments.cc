@@ -1,5 +1,6 @@
 #include "arguments/zero_arguments.h"
 
+#include "arguments/device_arguments.h"
 #include "arguments/offload_arguments.h"
 #include "arguments/optimizer_arguments.h"
 #include "base/divide_up.h"
@@ -44,7 +45,7 @@ ZeroSettings zero_settings_of(const TrainingArguments& args, const ModelConfig& 
   zero.state_tensors = state_tensors_of(args);
   zero.optimizer_in_backward = args.optimizer_in_backward;
   zero.parameters_on_host = args.offload_param_device != "none";
-  zero.optimizer_on_host = args.offload_optimizer_device == "cpu" || zero.parameters_on_host;
+  zero.optimizer_on_host = optimizer_is_on_host(args);
   zero.computes_twice = args.computes_norm_first();
   if (args.offload_optimizer_device == "nvme") {
     zero.state_folder = {args.offload_dir, state_transfers(args)};

@@ -36,10 +36,8 @@ MachineFacts planned_machine(int num_nodes, int local_world_size, int64_t num_th
 
 MachineFacts PlannedStep::machine(int64_t node_memory_bytes) const {
   MachineFacts machine = planned_machine(num_nodes_, local_world_size_, num_threads_, node_memory_bytes);
-  if (const auto memory = model_.device().own_memory()) {
-    machine.host_free_bytes = std::exchange(machine.free_bytes, memory->free_bytes) - kHostBytesOfCard;
-    machine.has_disk = false;
-  }
+  take_device_memory(model_.device(), &machine);
+  machine.host_free_bytes -= kHostBytesOfCard;
   return machine;
 }
 

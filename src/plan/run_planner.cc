@@ -117,6 +117,14 @@ MemoryRequest RunPlanner::make_request(const MachineFacts& machine) const {
   return request;
 }
 
+void take_device_memory(const Device& device, MachineFacts* machine) {
+  const std::optional<Device::OwnMemory> memory = device.own_memory();
+  if (!memory) return;
+  const int64_t ranks_on_device = divide_up(machine->local_world_size, memory->num_devices);
+  machine->host_free_bytes = std::exchange(machine->free_bytes, memory->free_bytes / ranks_on_device);
+  machine->has_disk = false;  // nothing leaves a card for a disk
+}
+
 bool RunPlanner::fits(const MemoryRequest& request, const MachineFacts& machine) const {
   return machine.on_all_ranks(
       needed_bytes(model_, request) <= machine.free_bytes &&

@@ -36,6 +36,10 @@ struct MachineFacts {
   std::function<bool(bool fits)> on_all_ranks = [](bool fits) { return fits; };
 };
 
+// Has `machine`, filled in for a model on the host, say what is free on the model's device, for each of the
+// ranks that share it, if that has memory of its own.
+void take_device_memory(const Device& device, MachineFacts* machine);
+
 class RunPlanner {
  public:
   // Decides how many micro-batches make up a pass. `args` must be resolved; args

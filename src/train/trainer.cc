@@ -41,7 +41,7 @@ std::optional<MeasuredMemory> measure_memory(Communicator& comm, const Device& d
     measured.loading_peak_bytes += memory.loading_peak_bytes;
   }
   if (const auto memory = device.own_memory()) {
-    // Of all ranks that share the device.
+    // used_bytes is what all ranks on the device take together.
     measured.device_bytes =
         memory->used_bytes / divide_up(comm.world().local_world_size, memory->num_devices);
   }

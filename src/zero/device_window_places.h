@@ -23,7 +23,8 @@ struct DeviceWindowPlaces {
 // `weight_bytes` by group; the gradients are float32 ones of `trained`, null for weights that are not.
 DeviceWindowPlaces device_window_places(std::vector<int64_t> weight_bytes, const ZeroLayout* trained);
 
-// Whether the gradients of this group take a layer's place rather than that of embedding and head.
+// Whether the gradients of this group take a layer's place rather than that of embedding and head: with tied
+// embeddings the final norm is a group of its own, open together with the embedding.
 bool takes_layer_place(const std::vector<Part>& groups, int64_t group);
 
 }  // namespace tessera

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "kernels/rank_sum/rank_sum.h"
 #include "platform/prefault.h"
+#include "zero/device_window_places.h"
 
 namespace tessera {
 namespace {
@@ -53,9 +54,7 @@ GradientStore::GradientStore(const ZeroLayout& layout, const ZeroSettings& setti
     const int64_t size = whole_ ? at : own_in_share(g).size();
     accumulator_begin_.push_back(on_sum_ ? 0 : num_accumulated);
     num_accumulated = on_sum_ ? std::max(num_accumulated, size) : num_accumulated + size;
-    // With tied embeddings the final norm is a group of its own, open together with the embedding; it takes a
-    // layer's buffer.
-    const bool is_layer = g > 0 && (g < last || plan.group(g).size() < plan.group(0).size() / 2);
+    const bool is_layer = takes_layer_place(layout.groups, g);
     slot_index_.push_back(is_layer ? static_cast<size_t>(g % 2) : 2);
     int64_t& largest = is_layer ? largest_layer : largest_end;
     largest = std::max(largest, plan.group(g).size());

@@ -449,7 +449,7 @@ class PlanCommand : public Command {
     view.max_hours = max_hours_;
     view.max_price = max_price_;
     view.spot = spot_;
-    // Runs here are on processors: a card would be paid for in vain.
+    // The search plans runs on processors: a card would cost money and do nothing.
     const std::vector<Instance> catalogue = without_cards(plan_catalogue(catalogue_));
     const bool all = instances_.empty() || instances_ == std::vector<std::string>{"all"};
     const JobSize job = job_size(args_, config, 1, tokens_).value_or(assumed_job(args_, config, 1));

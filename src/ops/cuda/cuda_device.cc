@@ -29,7 +29,7 @@ using cuda::check_cuda;
 
 namespace {
 
-// Copies in a stream of their own, with an event behind each.
+// Copies on a stream of their own, with an event recorded after each.
 class CudaCopies final : public CopyQueue {
  public:
   explicit CudaCopies(const CudaDevice& device) : device_(&device) {

@@ -86,17 +86,7 @@ WeightUpdate DeviceParameters::begin_pass(bool is_first, bool is_last) {
 }
 
 std::string DeviceParameters::not_finite_gradient() const {
-  std::vector<float> piece;
-  for (const Parameter& parameter : model_->layout().parameters()) {
-    const int64_t end = parameter.offset + parameter.num_elements;
-    for (int64_t begin = parameter.offset; begin < end; begin += kPiece) {
-      piece.resize(static_cast<size_t>(std::min(kPiece, end - begin)));
-      to_host(gradients_.view, begin, std::span(piece));
-      if (first_not_finite(ConstTensorView(piece.data(), DType::kF32, {std::ssize(piece)})))
-        return parameter.name;
-    }
-  }
-  return "";
+  return first_not_finite(model_->layout(), gradients_.view);
 }
 
 void DeviceParameters::update(const OptimizerStep& step, const ChangeHook& before_change) {

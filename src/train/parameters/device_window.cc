@@ -1,7 +1,7 @@
 #include "train/parameters/device_window.h"
 
 #include <algorithm>
-#include <exception>
+#include <utility>
 
 #include "base/error.h"
 
@@ -30,7 +30,6 @@ DeviceWindow::DeviceWindow(Device& device, ParameterAccess& host, DeviceWindowPl
       weight_memory_(device.allocate(places_.weights.memory_bytes)),
       gradient_memory_(device.allocate(places_.gradients.memory_bytes)),
       holders_(static_cast<size_t>(kEndPlaces + kLayerSlots), -1),
-      downloads_of_group_(static_cast<size_t>(num_groups_)),
       uploads_(device.make_copy_queue()),
       downloads_(device.make_copy_queue()) {}
 
@@ -54,7 +53,7 @@ TensorView DeviceWindow::gradients(int64_t group) const {
 }
 
 // What is asked of the device by now are operations on older groups: one that had this place is among them.
-DeviceWindow::Upload DeviceWindow::upload(int64_t group, WeightUse use) {
+DeviceWindow::Transfer DeviceWindow::upload(int64_t group, WeightUse use) {
   std::byte* const from = host_->open_weights(group, use);
   const TensorView to = weights(group);
   int64_t& holder = holder_of_place(group);
@@ -65,27 +64,30 @@ DeviceWindow::Upload DeviceWindow::upload(int64_t group, WeightUse use) {
 }
 
 // The host's memory is wanted for other groups once it is closed.
-void DeviceWindow::finish_upload(const Upload& upload) {
+void DeviceWindow::finish_upload(const Transfer& upload) {
   uploads_->wait(upload.done);
   host_->close_weights(upload.group);
 }
 
+// The model turns round at the head, and comes back to the embedding with another pass.
+std::optional<int64_t> DeviceWindow::next_group(int64_t group, WeightUse use) const {
+  const bool is_forward = use == WeightUse::kForward && group + 1 < num_groups_;
+  if (is_forward) return group + 1;
+  return group > 1 ? std::optional(group - 1) : std::nullopt;
+}
+
 std::byte* DeviceWindow::open_weights(int64_t group, WeightUse use) {
   if (ahead_ && ahead_->group != group) finish_upload(*std::exchange(ahead_, std::nullopt));
-  const Upload opened = ahead_ ? *std::exchange(ahead_, std::nullopt) : upload(group, use);
+  const Transfer opened = ahead_ ? *std::exchange(ahead_, std::nullopt) : upload(group, use);
   open_.push_back(opened);
   uploads_->hold_device(opened.done);
-  if (opens_ahead_) {
-    const bool turns = group + 1 == num_groups_;
-    const int64_t next = use == WeightUse::kForward || turns ? (turns ? group - 1 : group + 1) : group - 1;
-    const bool is_layer_next = next > 0 && (next + 1 < num_groups_ || use == WeightUse::kForward);
-    if (is_layer_next) ahead_ = upload(next, turns ? WeightUse::kBackward : use);
-  }
+  const std::optional<int64_t> next = opens_ahead_ ? next_group(group, use) : std::nullopt;
+  if (next) ahead_ = upload(*next, *next > group ? WeightUse::kForward : WeightUse::kBackward);
   return weights(group).address();
 }
 
 void DeviceWindow::close_weights(int64_t group) {
-  const auto at = std::ranges::find(open_, group, &Upload::group);
+  const auto at = std::ranges::find(open_, group, &Transfer::group);
   TESSERA_CHECK(at != open_.end(), "group {} is not open", group);
   finish_upload(*at);
   open_.erase(at);
@@ -94,22 +96,15 @@ void DeviceWindow::close_weights(int64_t group) {
 std::byte* DeviceWindow::open_gradients(int64_t group) {
   const TensorView to = gradients(group);
   // Whoever had this place has to be on the host.
-  CopyQueue::Mark last = 0;
-  for (int64_t other = 0; other < num_groups_; ++other) {
-    if (places_.gradients.begin[static_cast<size_t>(other)] !=
-        places_.gradients.begin[static_cast<size_t>(group)])
-      continue;
-    last = std::max(last, downloads_of_group_[static_cast<size_t>(other)]);
-  }
-  downloads_->hold_device(last);
+  downloads_->hold_device(last_download_[places_.gradients.begin[static_cast<size_t>(group)]]);
   return to.address();
 }
 
 void DeviceWindow::close_gradients(int64_t group) {
-  finish_download();
+  finish_gradients();
   const TensorView from = gradients(group);
   std::byte* const to = host_->open_gradients(group);
-  CopyQueue::Mark& done = downloads_of_group_[static_cast<size_t>(group)];
+  CopyQueue::Mark& done = last_download_[places_.gradients.begin[static_cast<size_t>(group)]];
   if (from.size_bytes() > 0) {
     downloads_->follow_device();
     done = downloads_->copy(from, host_bytes(to, from.size_bytes()));
@@ -117,14 +112,12 @@ void DeviceWindow::close_gradients(int64_t group) {
   closed_ = {group, done};
 }
 
-void DeviceWindow::finish_download() {
+void DeviceWindow::finish_gradients() {
   if (!closed_) return;
-  const Download closed = *std::exchange(closed_, std::nullopt);
+  const Transfer closed = *std::exchange(closed_, std::nullopt);
   downloads_->wait(closed.done);
   host_->close_gradients(closed.group);
 }
-
-void DeviceWindow::finish_pass() { finish_download(); }
 
 void DeviceWindow::weights_changed() {
   if (ahead_) finish_upload(*std::exchange(ahead_, std::nullopt));

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -34,29 +35,25 @@ class DeviceWindow final : public ParameterAccess {
   void reserve_packed_forms(std::span<const int64_t> bytes_by_group) override;
   std::byte* packed_forms(int64_t /*group*/) override { return nullptr; }
   // The host's gradients are opened when the device's are closed, and closed in the same order, one group
-  // later, or in finish_pass(). Those of a pass replace whatever is there.
+  // later, or in finish_gradients(). Those of a pass replace whatever is there.
   std::byte* open_gradients(int64_t group) override;
   void close_gradients(int64_t group) override;
-  void finish_pass();
+  void finish_gradients();
   // The host has new weights.
   void weights_changed();
 
  private:
-  // One group on its way to the device, or there.
-  struct Upload {
-    int64_t group;
-    CopyQueue::Mark done;
-  };
-  struct Download {
+  // A group that is open, or was, and the copy from or to its place.
+  struct Transfer {
     int64_t group;
     CopyQueue::Mark done;
   };
 
-  bool is_end(int64_t group) const { return group == 0 || group + 1 == num_groups_; }
   // Opens the group on the host and asks for its copy.
-  Upload upload(int64_t group, WeightUse use);
-  void finish_upload(const Upload& upload);
-  void finish_download();
+  Transfer upload(int64_t group, WeightUse use);
+  void finish_upload(const Transfer& upload);
+  // The next group in this direction; none after the last of a pass.
+  std::optional<int64_t> next_group(int64_t group, WeightUse use) const;
   int64_t& holder_of_place(int64_t group);
   TensorView weights(int64_t group) const;
   TensorView gradients(int64_t group) const;
@@ -68,10 +65,10 @@ class DeviceWindow final : public ParameterAccess {
   bool opens_ahead_;
   DeviceBuffer weight_memory_, gradient_memory_;
   std::vector<int64_t> holders_;    // by place of weights: the group whose current weights are there, or -1
-  std::vector<Upload> open_;        // by the model
-  std::optional<Upload> ahead_;     // opened on the host, not yet by the model
-  std::optional<Download> closed_;  // by the model, not yet on the host
-  std::vector<CopyQueue::Mark> downloads_of_group_;  // the last, by group
+  std::vector<Transfer> open_;      // by the model
+  std::optional<Transfer> ahead_;   // opened on the host, not yet by the model
+  std::optional<Transfer> closed_;  // by the model, not yet on the host
+  std::map<int64_t, CopyQueue::Mark> last_download_;  // by place of gradients
   std::vector<std::shared_ptr<void>> pins_;
   std::unique_ptr<CopyQueue> uploads_, downloads_;
 };

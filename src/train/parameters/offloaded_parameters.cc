@@ -28,17 +28,6 @@ std::vector<ParameterRange> ranges_in_ring(const ParameterLayout& layout, bool d
   return cut;
 }
 
-std::vector<int64_t> first_of_groups(const ParameterLayout& layout,
-                                     const std::vector<ParameterRange>& ranges) {
-  std::vector<int64_t> first;
-  for (const ParameterLayout::Group& group : layout.groups()) {
-    const auto at = std::ranges::lower_bound(ranges, group.begin, {}, &ParameterRange::begin);
-    first.push_back(at - ranges.begin());
-  }
-  first.push_back(std::ssize(ranges));
-  return first;
-}
-
 }  // namespace
 
 OffloadedParameters::OffloadedParameters(TrainableModel& model, std::unique_ptr<const Optimizer> optimizer,
@@ -47,7 +36,7 @@ OffloadedParameters::OffloadedParameters(TrainableModel& model, std::unique_ptr<
       pool_(&pool),
       slots_(gradient_ring(zero_layout(model.layout(), 1, 1), optimizer->state_tensors(), ring_elements)),
       ranges_(ranges_in_ring(model.layout(), decay_all, slots_)),
-      first_range_(first_of_groups(model.layout(), ranges_)),
+      first_range_(first_ranges(model.layout(), ranges_)),
       weights_(model.device().allocate(model.layout().num_elements() * dtype_bytes(model.dtype()))),
       gradients_(model.device().allocate(model.layout().num_elements() * dtype_bytes(DType::kF32))),
       device_weights_(weights_.view(model.dtype(), {model.layout().num_elements()})),
@@ -96,18 +85,7 @@ WeightUpdate OffloadedParameters::begin_pass(bool is_first, bool is_last) {
 }
 
 std::string OffloadedParameters::not_finite_gradient() const {
-  std::vector<float> piece;
-  for (const Parameter& parameter : model_->layout().parameters()) {
-    const int64_t end = parameter.offset + parameter.num_elements;
-    for (int64_t begin = parameter.offset; begin < end; begin += kRingElements) {
-      const int64_t count = std::min(kRingElements, end - begin);
-      piece.resize(static_cast<size_t>(count));
-      const TensorView values(piece.data(), DType::kF32, {count});
-      copy(device_gradients_.rows(begin, begin + count), values);
-      if (first_not_finite(values)) return parameter.name;
-    }
-  }
-  return "";
+  return first_not_finite(model_->layout(), device_gradients_);
 }
 
 void OffloadedParameters::update(const OptimizerStep& step, const ChangeHook& before_change) {

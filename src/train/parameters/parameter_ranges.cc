@@ -1,5 +1,7 @@
 #include "train/parameters/parameter_ranges.h"
 
+#include <algorithm>
+
 #include "checkpoint/run_state.h"
 
 namespace tessera {
@@ -15,14 +17,18 @@ std::vector<ParameterRange> parameter_ranges(const ParameterLayout& layout, bool
   return ranges;
 }
 
-std::vector<int64_t> first_ranges(const ParameterLayout& layout) {
+std::vector<int64_t> first_ranges(const ParameterLayout& layout, const std::vector<ParameterRange>& ranges) {
   std::vector<int64_t> first;
-  const std::vector<Parameter>& parameters = layout.parameters();
-  for (int64_t i = 0; i < std::ssize(parameters); ++i) {
-    while (std::ssize(first) <= parameters[static_cast<size_t>(i)].group) first.push_back(i);
+  for (const ParameterLayout::Group& group : layout.groups()) {
+    const auto at = std::ranges::lower_bound(ranges, group.begin, {}, &ParameterRange::begin);
+    first.push_back(at - ranges.begin());
   }
-  while (first.size() <= layout.groups().size()) first.push_back(std::ssize(parameters));
+  first.push_back(std::ssize(ranges));
   return first;
+}
+
+std::vector<int64_t> first_ranges(const ParameterLayout& layout) {
+  return first_ranges(layout, parameter_ranges(layout, /*decay_all=*/false));
 }
 
 void load_masters(const SafetensorsModel& file, const TrainableModel& model, TensorView weights,

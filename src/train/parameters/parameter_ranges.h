@@ -17,7 +17,9 @@ namespace tessera {
 // One range for every parameter.
 std::vector<ParameterRange> parameter_ranges(const ParameterLayout& layout, bool decay_all);
 
-// Index of the first range of every group, plus the end.
+// Index of the first of these ranges in every group, plus the end.
+std::vector<int64_t> first_ranges(const ParameterLayout& layout, const std::vector<ParameterRange>& ranges);
+// The same if there is one for every parameter.
 std::vector<int64_t> first_ranges(const ParameterLayout& layout);
 
 // Reads a model into the host's `weights` and the masters that `state` keeps beside them. Float32 values go

@@ -69,10 +69,9 @@ class ParameterState {
   // A parameter with a non-finite gradient among those this rank has reduced; "" = none.
   virtual std::string not_finite_gradient() const = 0;
   // One update, group by group, calling `before_change` (if set) before each. No rank may still be using the
-  // old weights. Afterwards the model has the new ones.
+  // old weights. Afterwards the model has the new ones, or gets those of each group when it opens it.
   virtual void update(const OptimizerStep& step, const ChangeHook& before_change) = 0;
-  // Completes an update that goes on in the background of the passes after it. Not collective; settle_state()
-  // does the same.
+  // Completes an update that overlaps the passes after it. Not collective; settle_state() does the same.
   virtual void finish_update() {}
   // Seconds that such updates took since the last call, beyond those of update().
   virtual double take_update_seconds() { return 0; }

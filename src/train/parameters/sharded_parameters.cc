@@ -256,7 +256,7 @@ WeightUpdate ShardedParameters::begin_pass(bool is_first, bool is_last) {
 }
 
 void ShardedParameters::end_pass() {
-  if (window_) window_->finish_pass();
+  if (window_) window_->finish_gradients();
   gradients_.finish_pass();
   if (!updates_) return;
   for (int64_t g = 0; g < plan_.num_groups(); ++g) weights_.updated(g);

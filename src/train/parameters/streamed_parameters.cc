@@ -87,7 +87,7 @@ WeightUpdate StreamedParameters::begin_pass(bool is_first, bool is_last) {
 
 void StreamedParameters::end_pass() {
   if (device_window_) {
-    device_window_->finish_pass();
+    device_window_->finish_gradients();
     device_window_->weights_changed();
   }
   if (!updates_) return;
@@ -139,9 +139,11 @@ TensorView StreamedParameters::gradients_of(int64_t group) const {
 }
 
 void StreamedParameters::close_gradients(int64_t group) {
-  for (int64_t range = first_range_[static_cast<size_t>(group)];
-       device_window_ && range < first_range_[static_cast<size_t>(group + 1)]; ++range) {
-    squares_ += state_.gradient_squares(range);
+  if (device_window_) {
+    const auto first = static_cast<size_t>(group);
+    for (int64_t range = first_range_[first]; range < first_range_[first + 1]; ++range) {
+      squares_ += state_.gradient_squares(range);
+    }
   }
   const double group_squares = squares_ - closed_squares_;
   closed_squares_ = squares_;

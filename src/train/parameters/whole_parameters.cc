@@ -33,11 +33,7 @@ WeightUpdate WholeParameters::begin_pass(bool is_first, bool is_last) {
 }
 
 std::string WholeParameters::not_finite_gradient() const {
-  for (const Parameter& parameter : model_->layout().parameters()) {
-    const int64_t begin = parameter.offset, end = begin + parameter.num_elements;
-    if (first_not_finite(gradients().rows(begin, end))) return parameter.name;
-  }
-  return "";
+  return first_not_finite(model_->layout(), gradients());
 }
 
 void WholeParameters::update(const OptimizerStep& step, const ChangeHook& before_change) {

@@ -6,7 +6,6 @@
 #include "arguments/offload_arguments.h"
 #include "arguments/optimizer_arguments.h"
 #include "arguments/zero_arguments.h"
-#include "base/divide_up.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -130,11 +129,7 @@ MachineFacts machine_facts(const RunSetup& setup) {
     machine.free_bytes = std::min(machine.free_bytes, *parse_bytes(setup.args.fit_memory) -
                                                           machine.local_world_size * machine.baseline_bytes);
   }
-  if (const auto memory = setup.model->device().own_memory()) {
-    const int64_t ranks_on_device = divide_up(machine.local_world_size, memory->num_devices);
-    machine.host_free_bytes = std::exchange(machine.free_bytes, memory->free_bytes / ranks_on_device);
-    machine.has_disk = false;  // nothing leaves a card for a disk
-  }
+  take_device_memory(setup.model->device(), &machine);
   return machine;
 }
 
