@@ -31,6 +31,12 @@ std::vector<int64_t> first_ranges(const ParameterLayout& layout) {
   return first_ranges(layout, parameter_ranges(layout, /*decay_all=*/false));
 }
 
+std::optional<StateFileSettings> state_file(const ZeroSettings& settings, int rank) {
+  if (!settings.state_folder) return std::nullopt;
+  return StateFileSettings{settings.state_folder->path / fmt::format("rank-{}.state", rank),
+                           settings.state_folder->transfers, settings.state_folder->chunks_ahead};
+}
+
 void load_masters(const SafetensorsModel& file, const TrainableModel& model, TensorView weights,
                   OptimizerState& state, ThreadPool& pool,
                   const std::function<void(const LoadProgress&)>& progress) {

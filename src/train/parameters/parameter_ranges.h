@@ -1,9 +1,10 @@
-// What the forms of parameters of a single rank have in common: which elements the optimizer updates, and how
-// the weights are read.
+// What the forms of parameters have in common: which elements the optimizer updates, how the weights are
+// read, and where state on a disk is.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "checkpoint/model_folder.h"
@@ -11,6 +12,7 @@
 #include "model/trainable_model.h"
 #include "optim/optimizer_state.h"
 #include "platform/thread_pool.h"
+#include "zero/zero_memory.h"
 
 namespace tessera {
 
@@ -21,6 +23,9 @@ std::vector<ParameterRange> parameter_ranges(const ParameterLayout& layout, bool
 std::vector<int64_t> first_ranges(const ParameterLayout& layout, const std::vector<ParameterRange>& ranges);
 // The same if there is one for every parameter.
 std::vector<int64_t> first_ranges(const ParameterLayout& layout);
+
+// The file of a rank's state; none if it is in memory.
+std::optional<StateFileSettings> state_file(const ZeroSettings& settings, int rank);
 
 // Reads a model into the host's `weights` and the masters that `state` keeps beside them. Float32 values go
 // through the optimizer and so reach the masters bit for bit; bfloat16 values are exact masters already.

@@ -13,10 +13,7 @@
 #include "kernels/adamw/adamw.h"
 #include "plan/memory_plan.h"
 #include "train/guards/not_finite.h"
-#include "train/parameters/device_parameters.h"
-#include "train/parameters/offloaded_parameters.h"
-#include "train/parameters/streamed_parameters.h"
-#include "train/parameters/whole_parameters.h"
+#include "train/parameters/parameter_ranges.h"
 
 namespace tessera {
 namespace {
@@ -26,12 +23,6 @@ constexpr int64_t kExchangeElements = kExchangeBytes / static_cast<int64_t>(size
 Part intersection(const Part& a, const Part& b) {
   const int64_t begin = std::max(a.begin, b.begin);
   return {begin, std::max(begin, std::min(a.end, b.end))};
-}
-
-std::optional<StateFileSettings> state_file(const ZeroSettings& settings, int rank) {
-  if (!settings.state_folder) return std::nullopt;
-  return StateFileSettings{settings.state_folder->path / fmt::format("rank-{}.state", rank),
-                           settings.state_folder->transfers, settings.state_folder->chunks_ahead};
 }
 
 std::vector<ElementRange> owned_of(const ShardPlan& plan, int rank) {
@@ -488,22 +479,6 @@ void ShardedParameters::export_masters(const std::function<void(const WeightSour
   }
   reader.finish();
   if (failure) std::rethrow_exception(failure);
-}
-
-std::unique_ptr<ParameterState> make_parameter_state(TrainableModel& model, const ZeroSettings& settings,
-                                                     std::unique_ptr<const Optimizer> optimizer,
-                                                     bool decay_all, Communicator& comm, ThreadPool& pool) {
-  if (model.device().own_memory() && !settings.optimizer_on_host)
-    return std::make_unique<DeviceParameters>(model, std::move(optimizer), decay_all, pool);
-  if (model.device().own_memory() && !settings.parameters_on_host)
-    return std::make_unique<OffloadedParameters>(model, std::move(optimizer), decay_all, pool);
-  if (comm.world().is_single() && settings.optimizer_in_backward)
-    return std::make_unique<StreamedParameters>(model, settings, std::move(optimizer), decay_all, pool,
-                                                state_file(settings, 0));
-  if (comm.world().is_single() && !settings.parameters_on_host)
-    return std::make_unique<WholeParameters>(model, std::move(optimizer), decay_all, pool,
-                                             state_file(settings, 0));
-  return std::make_unique<ShardedParameters>(model, settings, std::move(optimizer), decay_all, comm, pool);
 }
 
 }  // namespace tessera
