@@ -10,6 +10,7 @@
 #include "arguments/metrics_arguments.h"
 #include "arguments/offload_arguments.h"
 #include "arguments/optimizer_arguments.h"
+#include "arguments/outer_arguments.h"
 #include "arguments/quantization_arguments.h"
 #include "arguments/report_arguments.h"
 #include "arguments/unsupported_flags.h"
@@ -332,6 +333,7 @@ void declare_ranks(FlagTable* table, TrainingArguments* args) {
                     "How often each byte of the model's files is read: once per node, shared by its ranks, "
                     "or once per cluster, with the rest coming over the network, for a shared disk that is "
                     "slower than the network. per_cluster needs zero_stage 1 or more.");
+  declare_outer_flags(table, args);
   Flag& timeout = table->add("ddp_timeout", &args->ddp_timeout,
                              "Seconds to wait for another rank before the run ends with an error that names "
                              "it (Hugging Face's default: 1800). A rank that has died is detected at once.");

@@ -12,6 +12,7 @@
 #include "arguments/device_arguments.h"
 #include "arguments/offload_arguments.h"
 #include "arguments/optimizer_arguments.h"
+#include "arguments/outer_arguments.h"
 #include "arguments/resolved_settings.h"
 #include "base/error.h"
 #include "base/log.h"
@@ -402,6 +403,7 @@ void resolve_training_arguments(const FlagTable& table, int64_t world_size, Trai
   resolve_form(table, world_size, args);
   check_optimizer(table, *args);
   check_device(*args, world_size);
+  check_outer_arguments(table, *args);
   resolve_data_order(table, args);
   check_streaming(*args);
   check_quiet(*args);

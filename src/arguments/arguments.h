@@ -128,6 +128,12 @@ struct TrainingArguments : DataArguments {
   bool zero_quantized_weights = false;
   std::string zero_quantized_gradients = "none";  // or int8, int4
   std::string load_weights_once = "per_node";
+  int64_t sync_every = 0;  // 0 = every step (outer_arguments.h)
+  int64_t num_fragments = 1;
+  int64_t fragment_sync_delay = 0;
+  double fragment_update_alpha = 0;
+  double outer_learning_rate = 0.7;
+  double outer_momentum = 0.9;
   int64_t ddp_timeout = 60;  // seconds
   int64_t connections = 4;
   std::string fabric = "tcp";

@@ -3,6 +3,7 @@
 #include "arguments/device_arguments.h"
 #include "arguments/offload_arguments.h"
 #include "arguments/optimizer_arguments.h"
+#include "arguments/outer_arguments.h"
 #include "base/divide_up.h"
 
 namespace tessera {
@@ -43,6 +44,7 @@ ZeroSettings zero_settings_of(const TrainingArguments& args, const ModelConfig& 
   zero.prefetch_elements = args.prefetch_elements(config.hidden_size);
   zero.overlap = args.overlap_comm;
   zero.state_tensors = state_tensors_of(args);
+  zero.outer = outer_settings_of(args);
   zero.optimizer_in_backward = args.optimizer_in_backward;
   zero.parameters_on_host = args.offload_param_device != "none";
   zero.optimizer_on_host = optimizer_is_on_host(args);
@@ -61,11 +63,12 @@ std::vector<StateTensor> saved_tensors_of(const TrainingArguments& args, int num
   ZeroSettings zero;
   zero.state_tensors = state_tensors_of(args);
   zero.quantized_gradients = quantized_gradients_of(args);
+  zero.outer = outer_settings_of(args);
   return saved_tensors(zero, num_nodes);
 }
 
 bool may_gather_per_layer(const TrainingArguments& args, int num_nodes) {
-  return num_nodes > 1 && args.zero_stage == 3 && args.gather_schedule == "auto" &&
+  return num_nodes > 1 && args.zero_stage == 3 && args.sync_every == 0 && args.gather_schedule == "auto" &&
          args.pack_weights != "always";
 }
 

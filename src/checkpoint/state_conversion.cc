@@ -122,8 +122,7 @@ void check_origins(const CheckpointCatalog& catalog, const ParameterLayout& layo
       if (!tensor.may_lack && num_values_of(tensor, parameter) > 0) expected.push_back(tensor.name);
     }
     for (size_t part = StoredParts::kFirstTensor; part < catalog.parts.count(); ++part) {
-      const bool is_optimizer = catalog.parts.prefix(part) != kGradientFeedback.name;
-      if (is_optimizer && num_stored(catalog, parameter, part) > 0)
+      if (is_of_optimizer(catalog.parts.prefix(part)) && num_stored(catalog, parameter, part) > 0)
         found.push_back(catalog.parts.prefix(part));
     }
     const std::string found_text = found.empty()
@@ -142,7 +141,7 @@ std::string conversion_text(const CheckpointCatalog& catalog, const ParameterLay
   std::vector<std::string> changes;
   for (const StateTensor& tensor : tensors) changes.push_back(change_of(catalog, layout, tensor));
   for (size_t part = StoredParts::kFirstTensor; part < catalog.parts.count(); ++part) {
-    if (catalog.parts.prefix(part) == kGradientFeedback.name) continue;  // of no optimizer
+    if (!is_of_optimizer(catalog.parts.prefix(part))) continue;
     changes.push_back(left_out(catalog, layout, tensors, part));
   }
   std::erase(changes, "");

@@ -24,6 +24,15 @@ std::vector<int> rail_ranks(const World& world) {
   return ranks;
 }
 
+World node_as_job(const World& job) {
+  World world = job;
+  world.rank = job.local_rank;
+  world.world_size = job.local_world_size;
+  world.node_rank = 0;
+  world.num_nodes = 1;
+  return world;
+}
+
 }  // namespace
 
 struct Communicator::Impl {
@@ -48,6 +57,13 @@ struct Communicator::Impl {
     }
   }
 
+  explicit Impl(Impl& job) : world(node_as_job(job.world)), options(job.options), whole_job(&job) {
+    node = job.node;
+    rail.emplace(fmt::format("node of rank {}", job.world.rank), std::vector{world.rank}, world.rank, nullptr,
+                 NetworkOptions{}, failures());
+    allocate_values();
+  }
+
   void open_groups() {
     if (world.num_nodes > 1) choose_transport();
     NetworkOptions network;
@@ -55,9 +71,13 @@ struct Communicator::Impl {
     network.connections = options.connections;
     network.fabric = options.fabric;
     network.position = &position;
-    node.emplace(world, NodeGroupOptions{options.timeout, &position}, failures());
+    node = std::make_shared<NodeGroup>(world, NodeGroupOptions{options.timeout, &position}, failures());
     rail.emplace(fmt::format("rail {}", world.local_rank), rail_ranks(world), world.rank, store.get(),
                  network, failures());
+    allocate_values();
+  }
+
+  void allocate_values() {
     values = node->allocate("values of all ranks", 2 * world.world_size * kMaxValueBytes);
     board = node->allocate("board", kBoardBytes);
     rail_values.resize(static_cast<size_t>(world.num_nodes * kMaxValueBytes));
@@ -82,14 +102,17 @@ struct Communicator::Impl {
   std::byte* row(int rank) {
     return values.data() + (num_gathers % 2 * world.world_size + rank) * kMaxValueBytes;
   }
-  FailureDetector& failures() { return store ? store->failures() : alone; }
+  FailureDetector& failures() {
+    return whole_job ? whole_job->failures() : store ? store->failures() : alone;
+  }
 
   World world;
   CommOptions options;
   RankPosition position;
   FailureDetector alone;
   std::unique_ptr<StoreClient> store;
-  std::optional<NodeGroup> node;
+  Impl* whole_job = nullptr;  // of which this is a node
+  std::shared_ptr<NodeGroup> node;
   std::optional<NetworkGroup> rail;
   SharedSegment values;  // [2][world_size][kMaxValueBytes]
   SharedSegment board;
@@ -107,10 +130,18 @@ std::unique_ptr<Communicator> Communicator::open(const World& world, const CommO
   return communicator;
 }
 
+std::unique_ptr<Communicator> Communicator::of_node(Communicator& job) {
+  std::unique_ptr<Communicator> communicator(new Communicator);
+  communicator->impl_ = std::make_unique<Impl>(*job.impl_);
+  return communicator;
+}
+
 const World& Communicator::world() const { return impl_->world; }
 const CommOptions& Communicator::options() const { return impl_->options; }
 FailureDetector& Communicator::failures() { return impl_->failures(); }
-RankPosition& Communicator::position() { return impl_->position; }
+RankPosition& Communicator::position() {
+  return impl_->whole_job ? impl_->whole_job->position : impl_->position;
+}
 StoreClient* Communicator::store() { return impl_->store.get(); }
 NodeGroup& Communicator::node() { return *impl_->node; }
 NetworkGroup& Communicator::rail() { return *impl_->rail; }

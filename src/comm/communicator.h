@@ -37,6 +37,9 @@ class Communicator {
  public:
   // Collective. With a world size of one nothing is opened and all operations are no-ops.
   static std::unique_ptr<Communicator> open(const World& world, const CommOptions& options);
+  // Collective on each node of `job`, which must outlive the result: the ranks of this node as a job of one
+  // node. Both use the same NodeGroup, so that their operations must not overlap.
+  static std::unique_ptr<Communicator> of_node(Communicator& job);
   ~Communicator();
 
   const World& world() const;

@@ -2,6 +2,7 @@
 // optimizer's state. Whoever stores, sends or counts them goes through the optimizer's list of tensors.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -54,6 +55,16 @@ inline constexpr size_t kMaxStateTensors = 8;
 // with the next ones (zero/gradient_store.h).
 inline constexpr StateTensor kGradientFeedback = {
     .name = "gradient_feedback", .dtype = DType::kBF16, .may_lack = true};
+// The same of the outer optimizer where nodes train on their own (zero/outer_optimizer.h).
+inline constexpr StateTensor kOuterMomentum = {.name = "outer_momentum", .may_lack = true};
+inline constexpr std::array kTensorsOfNoOptimizer = {kGradientFeedback, kOuterMomentum};
+// Whether a tensor of this name belongs to an optimizer.
+inline bool is_of_optimizer(std::string_view name) {
+  for (const StateTensor& tensor : kTensorsOfNoOptimizer) {
+    if (tensor.name == name) return false;
+  }
+  return true;
+}
 
 // The values that belong to `count` elements of a parameter of this shape: to all of them, if it cannot be
 // cut.

@@ -76,8 +76,16 @@ class Forecaster {
         discarded_offload_bytes(model_, cluster_.num_nodes, cluster_.local_world_size, plan.zero);
     if (cluster_.num_nodes > 1) {
       for (const GatherSchedule schedule : {GatherSchedule::kPerStep, GatherSchedule::kPerLayer}) {
-        if (schedule == GatherSchedule::kPerLayer && request.zero.stage < 3) continue;
+        if (schedule == GatherSchedule::kPerLayer && (request.zero.stage < 3 || request.zero.outer)) continue;
         forecast.schedules.push_back(forecast_schedule(planner_.choose_memory(machine_, schedule)));
+      }
+      if (may_train_apart(request.zero)) {
+        MemoryRequest seldom = planner_.choose_memory(machine_, GatherSchedule::kPerStep);
+        seldom.zero.outer = OuterSettings{.sync_every = kForecastSyncEvery};
+        seldom.zero.quantized_weights = false;
+        seldom.zero.quantized_gradients.reset();
+        forecast.seldom = forecast_schedule(seldom);
+        forecast.seldom->int4_gradients.reset();  // one row is enough
       }
     }
     return forecast;
@@ -89,6 +97,12 @@ class Forecaster {
     return predict_step(walks_, step_.facts(request, mean_row_tokens_), *prices_);
   }
 
+  // Whether sync_every may be added (check_outer_arguments()).
+  bool may_train_apart(const ZeroSettings& zero) const {
+    return !zero.outer && is_elementwise(zero.state_tensors) && !zero.optimizer_in_backward &&
+           !zero.state_folder && !zero.weight_folder && !zero.frozen_folder && !model_.device().own_memory();
+  }
+
   ScheduleForecast forecast_schedule(const MemoryRequest& request) {
     RunPlan plan;
     planner_.fill_memory(request, machine_, &plan);
@@ -98,7 +112,8 @@ class Forecaster {
     out.node_bytes = plan.memory.node_bytes();
     out.fits = needed_bytes(model_, request) <= machine_.free_bytes;
     MemoryRequest quantized = request;
-    if (request.zero.stage > 0 && model_.dtype() == DType::kBF16 && !request.zero.quantized_weights) {
+    if (request.zero.stage > 0 && model_.dtype() == DType::kBF16 && !request.zero.quantized_weights &&
+        !request.zero.outer) {
       quantized.zero.quantized_weights = true;
       planner_.fill_memory(quantized, machine_, &plan);
       out.int8_weights = forecast_exchange(quantized, plan.wire);

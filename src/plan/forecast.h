@@ -61,6 +61,8 @@ struct ScheduleForecast : ExchangeForecast {
   int64_t int4_node_bytes = 0;
 };
 
+inline constexpr int64_t kForecastSyncEvery = 50;
+
 struct RunForecast {
   ClusterShape cluster;
   int64_t num_parameters = 0;  // that are trained
@@ -81,6 +83,8 @@ struct RunForecast {
   std::optional<StepTime> time;  // of a step; with ClusterShape::rates
   std::optional<JobSize> job;
   std::vector<ScheduleForecast> schedules;  // those the stage allows; empty on one node
+  // What sync_every kForecastSyncEvery would make of it, on several nodes whose optimizer allows it.
+  std::optional<ScheduleForecast> seldom;
 };
 
 // `args` must be resolved. Without a job every row is assumed to have max_length tokens (1024 without one, as

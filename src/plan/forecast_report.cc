@@ -52,18 +52,29 @@ std::string network_text(const RunForecast& forecast) {
              {seconds_text(exchange.network_s), time(&StepTime::exposed_s), time(&StepTime::step_s)});
   };
   bool has_int8 = false, has_int4 = false;
-  for (const ScheduleForecast& each : forecast.schedules) {
-    add_exchange(schedule_name(each.schedule), each.fits ? "yes" : "no", format_bytes(each.node_bytes), each);
+  const auto add_schedule = [&](const std::string& name, const ScheduleForecast& each) {
+    add_exchange(name.c_str(), each.fits ? "yes" : "no", format_bytes(each.node_bytes), each);
     if (each.int8_weights) add_exchange(" int8", "", "", *each.int8_weights);
     if (each.int4_gradients)
       add_exchange(" int4", "", format_bytes(each.int4_node_bytes), *each.int4_gradients);
     has_int8 = has_int8 || each.int8_weights;
     has_int4 = has_int4 || each.int4_gradients;
+  };
+  const auto apart_name = [](int64_t sync_every) { return fmt::format("every {}", sync_every); };
+  for (const ScheduleForecast& each : forecast.schedules) {
+    add_schedule(
+        forecast.zero.outer ? apart_name(forecast.zero.outer->sync_every) : schedule_name(each.schedule),
+        each);
   }
+  if (forecast.seldom) add_schedule(apart_name(kForecastSyncEvery), *forecast.seldom);
   if (has_int8) text += "  (int8: with --zero_quantized_weights true)\n";
   if (has_int4) {
     text += fmt::format("  (int4: with --zero_quantized_gradients int4{})\n",
                         has_int8 ? " and --zero_quantized_weights true" : "");
+  }
+  if (forecast.seldom) {
+    text += fmt::format("  (every {0}: with --sync_every {0}, which trains otherwise; means of its steps)\n",
+                        kForecastSyncEvery);
   }
   return text;
 }
@@ -100,17 +111,24 @@ OrderedJson exchange_json(const ExchangeForecast& exchange) {
           {"time", time_json(exchange.time)}};
 }
 
+OrderedJson schedule_json(const ScheduleForecast& each, int64_t sync_every) {
+  OrderedJson schedule = {{"schedule", schedule_name(each.schedule)},
+                          {"sync_every", sync_every},
+                          {"node_bytes", each.node_bytes},
+                          {"fits", each.fits}};
+  schedule.update(exchange_json(each));
+  schedule["int8_weights"] = each.int8_weights ? exchange_json(*each.int8_weights) : OrderedJson();
+  schedule["int4_gradients"] = each.int4_gradients ? exchange_json(*each.int4_gradients) : OrderedJson();
+  if (each.int4_gradients) schedule["int4_gradients"]["node_bytes"] = each.int4_node_bytes;
+  return schedule;
+}
+
 OrderedJson schedules_json(const RunForecast& forecast) {
   OrderedJson schedules = OrderedJson::array();
-  for (const ScheduleForecast& each : forecast.schedules) {
-    OrderedJson schedule = {
-        {"schedule", schedule_name(each.schedule)}, {"node_bytes", each.node_bytes}, {"fits", each.fits}};
-    schedule.update(exchange_json(each));
-    schedule["int8_weights"] = each.int8_weights ? exchange_json(*each.int8_weights) : OrderedJson();
-    schedule["int4_gradients"] = each.int4_gradients ? exchange_json(*each.int4_gradients) : OrderedJson();
-    if (each.int4_gradients) schedule["int4_gradients"]["node_bytes"] = each.int4_node_bytes;
-    schedules.push_back(std::move(schedule));
-  }
+  const int64_t sync_every = forecast.zero.outer ? forecast.zero.outer->sync_every : 0;
+  for (const ScheduleForecast& each : forecast.schedules)
+    schedules.push_back(schedule_json(each, sync_every));
+  if (forecast.seldom) schedules.push_back(schedule_json(*forecast.seldom, kForecastSyncEvery));
   return schedules;
 }
 

@@ -265,6 +265,38 @@ TEST_F(ForecastTest, SaysWhatGradientsInInt4WouldMakeOfIt) {
   EXPECT_THAT(forecast_text(quantized), HasSubstr("per step, weights in int8, gradients in int4\n"));
 }
 
+// A fiftieth of 4 bytes a parameter each way; the outer optimizer takes 4 + 4 / K bytes a parameter and
+// buffers.
+TEST_F(ForecastTest, SaysWhatTrainingApartWouldMakeOfIt) {
+  cluster_.network_gbps = 0.01;
+  args_.dtype = "bfloat16";
+  const RunForecast together = forecast();
+  ASSERT_TRUE(together.seldom.has_value());
+  const auto per_step = static_cast<double>(together.schedules[0].wire.sent());
+  EXPECT_NEAR(static_cast<double>(together.seldom->wire.sent()), per_step / 50, 1e-3 * per_step / 50);
+  EXPECT_LT(together.seldom->time->step_s(), together.schedules[0].time->step_s() / 5);
+  EXPECT_THAT(forecast_text(together), HasSubstr("(every 50: with --sync_every 50,"));
+
+  args_.sync_every = 50;
+  const RunForecast apart = forecast();
+  EXPECT_FALSE(apart.seldom.has_value());
+  ASSERT_EQ(apart.schedules.size(), 1u);
+  EXPECT_EQ(apart.schedules[0].wire.sent(), together.seldom->wire.sent());
+  EXPECT_EQ(apart.schedules[0].node_bytes, together.seldom->node_bytes);
+  EXPECT_THAT(forecast_text(apart), HasSubstr("\n  every 50 "));
+  args_.num_fragments = 5;
+  args_.fragment_sync_delay = 9;
+  const RunForecast delayed = forecast();
+  EXPECT_LT(delayed.time->exposed_s, apart.time->exposed_s);
+  EXPECT_EQ(delayed.time->network_s, apart.time->network_s);
+  cluster_.num_nodes = 1;
+  EXPECT_EQ(forecast().time->network_s, 0);
+  cluster_.num_nodes = 4;
+  args_.sync_every = 0;
+  args_.optim = "muon";
+  EXPECT_FALSE(forecast().seldom.has_value());
+}
+
 TEST_F(ForecastTest, TimeOnTheNetworkHidesBehindComputeUntilItIsLonger) {
   cluster_.network_gbps = 1000;
   for (const ScheduleForecast& each : forecast().schedules) {
@@ -438,7 +470,8 @@ TEST_F(ForecastTest, JsonHasWhatTheTextHas) {
   EXPECT_EQ(sums["rank"], plan.memory.private_bytes());
   EXPECT_EQ(sums["node"], plan.memory.shared_bytes());
   EXPECT_EQ(sums["rank"] + sums["node"] + sums["first rank"], plan.memory.node_bytes());
-  ASSERT_EQ(out["schedules"].size(), 2u);
+  ASSERT_EQ(out["schedules"].size(), 3u);
+  EXPECT_EQ(out["schedules"][2]["sync_every"], 50);
   EXPECT_EQ(out["schedules"][1]["schedule"], "per_layer");
   EXPECT_EQ(out["schedules"][1]["sent_reduce_bytes"], plan.schedules[1].wire.sent_reduce);
   EXPECT_EQ(out["schedules"][1]["int8_weights"]["sent_gather_bytes"],

@@ -33,6 +33,11 @@ class AlternativeList {
   // Changes to the sharding between nodes.
   void change_sharding() {
     ZeroSettings& zero = request_.zero;
+    if (zero.outer) {
+      zero.outer.reset();
+      keep("sync_every 0");
+    }
+    if (request_.num_nodes == 1) return;
     if (zero.stage < 3) {
       zero.stage = 3;
       keep("zero_stage 3");
@@ -124,7 +129,7 @@ std::vector<MemoryAlternative> memory_alternatives(const MemoryRequest& request,
                                                    const MemoryChoices& choices) {
   AlternativeList list(request, choices);
   list.change_buffers();
-  if (request.num_nodes > 1) list.change_sharding();
+  list.change_sharding();
   list.change_rows();
   return list.take();
 }

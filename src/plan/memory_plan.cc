@@ -138,7 +138,8 @@ bool can_keep_packed_weights(const TrainableModel& model, const MemoryRequest& r
   if (request.zero.weight_folder || request.zero.frozen_folder || request.zero.optimizer_on_host)
     return false;
   return model.is_adapted() ||
-         !shards_weights(zero_layout(model.layout(), request.num_nodes, request.local_world_size),
+         !shards_weights(zero_layout(model.layout(), sharding_nodes(request.zero, request.num_nodes),
+                                     request.local_world_size),
                          zero_settings(model, request));
 }
 
@@ -206,8 +207,14 @@ MemoryPlan plan_memory(const TrainableModel& model, const MemoryRequest& request
   MemoryPlan plan;
   plan.num_nodes = request.num_nodes;
   plan.local_world_size = request.local_world_size;
-  plan.items = zero_memory_items(zero_layout(model.layout(), request.num_nodes, request.local_world_size),
-                                 zero_settings(model, request));
+  const ZeroSettings zero = zero_settings(model, request);
+  plan.items = zero_memory_items(
+      zero_layout(model.layout(), sharding_nodes(zero, request.num_nodes), request.local_world_size), zero);
+  if (zero.outer) {
+    const std::vector<MemoryItem> outer =
+        outer_memory_items(zero_layout(model.layout(), request.num_nodes, request.local_world_size), zero);
+    plan.items.insert(plan.items.end(), outer.begin(), outer.end());
+  }
   const auto add = [&](MemoryKind kind, const char* name, int64_t size_bytes,
                        MemoryScope scope = MemoryScope::kRank, MemoryUse use = MemoryUse::kStep) {
     if (size_bytes > 0) plan.items.push_back({kind, scope, name, size_bytes, use});
@@ -258,7 +265,9 @@ int64_t snapshot_bytes(const TrainableModel& model, const MemoryRequest& request
   const int64_t most =
       num_elements * (dtype_bytes(model.dtype()) + dtype_bytes(DType::kF32)) +
       largest_state_bytes(layout, request.zero.state_tensors, /*of_rail=*/false) +
-      (has_gradient_feedback(layout, request.zero) ? state_bytes(kGradientFeedback.dtype, num_elements) : 0);
+      (request.zero.outer                            ? state_bytes(kOuterMomentum.dtype, num_elements)
+       : has_gradient_feedback(layout, request.zero) ? state_bytes(kGradientFeedback.dtype, num_elements)
+                                                     : 0);
   const int64_t room = (free_bytes - needed_host_bytes(model, request)) / request.local_world_size;
   return std::clamp<int64_t>(room / 2, 0, most);
 }
@@ -323,6 +332,7 @@ MemoryAlternative sharded(MemoryAlternative alternative) {
   }
   if (std::exchange(request.zero.optimizer_in_backward, false)) change("optimizer_in_backward false");
   if (std::exchange(request.limits.pack_weights, false)) change("pack_weights never");
+  if (std::exchange(request.zero.outer, std::nullopt)) change("sync_every 0");
   if (std::exchange(request.zero.stage, 3) < 3) change("zero_stage 3");
   if (std::exchange(request.zero.schedule, GatherSchedule::kPerLayer) != GatherSchedule::kPerLayer) {
     change("gather_schedule per_layer");

@@ -11,6 +11,7 @@
 
 #include "model/trainable_model.h"
 #include "zero/device_window_places.h"
+#include "zero/outer_plan.h"
 #include "zero/weight_window.h"
 #include "zero/zero_memory.h"
 
@@ -121,9 +122,9 @@ struct MemoryChoices {
 };
 
 // Settings under which the run takes less, from the least intrusive to the most: weights not packed,
-// no peer snapshots, micro-batches not merged, gather_schedule per_layer, zero_stage 3, checkpointing,
-// optimizer state on a disk, state or all parameters on the host of a device, fewer rows at once, shorter
-// rows.
+// no peer snapshots, micro-batches not merged, sync_every 0, gather_schedule per_layer, zero_stage 3,
+// checkpointing, optimizer state on a disk, state or all parameters on the host of a device, fewer rows at
+// once, shorter rows.
 std::vector<MemoryAlternative> memory_alternatives(const MemoryRequest& request,
                                                    const MemoryChoices& choices);
 

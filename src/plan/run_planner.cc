@@ -204,8 +204,8 @@ void RunPlanner::fill_memory(const MemoryRequest& chosen, const MachineFacts& ma
   plan->snapshot_bytes = request.snapshot_bytes;
   plan->memory = plan_memory(model_, request);
   plan->zero = zero_settings(model_, request);
-  plan->wire = wire_bytes_per_step(zero_layout(model_.layout(), machine.num_nodes, machine.local_world_size),
-                                   plan->zero, 0);
+  plan->wire = mean_wire_bytes(zero_layout(model_.layout(), machine.num_nodes, machine.local_world_size),
+                               plan->zero, 0);
   plan->free_bytes = machine.free_bytes;
 }
 

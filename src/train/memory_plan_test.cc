@@ -437,6 +437,11 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         PeakCase{"Float32", "float32"}, PeakCase{"Bfloat16Checkpointing", "bfloat16"},
         PeakCase{"EightBits", "bfloat16", [](TrainingArguments* args) { args->optim = "adamw_8bit"; }},
+        PeakCase{"OuterOptimizer", "bfloat16",
+                 [](TrainingArguments* args) {
+                   args->sync_every = 1;
+                   args->zero_quantized_gradients = "int8";
+                 }},
         PeakCase{"Muon", "bfloat16", [](TrainingArguments* args) { args->optim = "muon"; }},
         PeakCase{"Adafactor", "bfloat16", [](TrainingArguments* args) { args->optim = "adafactor"; }},
         PeakCase{"QuantizedBase", "bfloat16",

@@ -7,13 +7,14 @@
 
 namespace tessera {
 
-StepExchange::StepExchange(const World& world, bool has_disk)
+StepExchange::StepExchange(const World& world, bool has_disk, bool trains_apart)
     : parts(static_cast<size_t>(world.world_size)),
       stops(parts.size()),
       checkpoints(parts.size()),
       peaks(parts.size()),
       has_network_(world.num_nodes > 1),
       has_disk_(has_disk),
+      num_teams_(trains_apart ? world.num_nodes : 1),
       messages_(parts.size()),
       ranks_(parts.size()) {}
 
@@ -40,11 +41,20 @@ StepMetrics StepExchange::sums(int64_t num_targets) const {
   }
   metrics.ranks = ranks_;
   metrics.loss = loss_sum / static_cast<double>(num_targets);
-  metrics.grad_norm = std::abs(std::sqrt(gradient_squares));  // "nan", never "-nan"
+  metrics.grad_norm = std::abs(std::sqrt(gradient_squares / num_teams_));  // "nan", never "-nan"
   metrics.num_target_tokens = num_targets;
   if (has_disk_) metrics.disk = disk;
   if (has_network_) metrics.network = network_use(network, static_cast<int>(parts.size()));
   return metrics;
+}
+
+double StepExchange::norm_for(const World& world) const {
+  const auto team_size = static_cast<int>(parts.size()) / num_teams_;
+  const int first = world.rank / team_size * team_size;
+  double squares = 0;
+  for (int rank = first; rank < first + team_size; ++rank)
+    squares += parts[static_cast<size_t>(rank)].gradient_squares;
+  return std::abs(std::sqrt(squares));
 }
 
 void StepExchange::gather(const StepPart& part, const StopAgreement::Share& stop,

@@ -15,8 +15,8 @@ namespace tessera {
 // Holds the reports of the last step, indexed by rank. Allocates nothing after the constructor.
 class StepExchange {
  public:
-  // has_disk: offload_dir is used.
-  StepExchange(const World& world, bool has_disk);
+  // has_disk: offload_dir is used. trains_apart: each node has gradients of its own.
+  StepExchange(const World& world, bool has_disk, bool trains_apart);
 
   // Collective.
   void gather(const StepPart& part, const StopAgreement::Share& stop, const CheckpointShare& checkpoint,
@@ -24,7 +24,10 @@ class StepExchange {
 
   // What the parts of all ranks add up to: loss, gradient norm, tokens, network if there are several nodes,
   // disk if it is used. `times` and disk are those of the passes.
+  // Of nodes that train on their own, the gradient norm is the root of their mean square.
   StepMetrics sums(int64_t num_targets) const;
+  // Norm of the gradients that this rank takes part in.
+  double norm_for(const World& world) const;
 
   std::vector<StepPart> parts;
   std::vector<StopAgreement::Share> stops;
@@ -40,6 +43,7 @@ class StepExchange {
   };
   bool has_network_;  // several nodes
   bool has_disk_;
+  int num_teams_;  // with gradients of their own
   std::vector<Message> messages_;
   std::vector<RankStep> ranks_;
 };

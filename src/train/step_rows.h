@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "data/dataset.h"
 #include "data/rows/batch_plan.h"
@@ -11,8 +13,10 @@ namespace tessera {
 
 class StepRows {
  public:
-  // `dataset` must outlive this.
-  StepRows(const Dataset& dataset, const BatchPlanOptions& options, int64_t world_size);
+  // `dataset` must outlive this. The ranks are so many teams of consecutive ones, of which each computes
+  // gradients of its own: the rows of a rank's micro-batches stay with its team.
+  StepRows(const Dataset& dataset, const BatchPlanOptions& options, int64_t world_size,
+           int64_t num_teams = 1);
 
   const BatchPlan& batches() const { return batches_; }
   // From now on this many micro-batches of a rank are one pass.
@@ -23,18 +27,29 @@ class StepRows {
   const RowLists& passes_of_step(int64_t step);
   // Target tokens of a step. Error(kBadData) if it has none.
   int64_t count_targets(const RowLists& passes) const;
+  // Those of one team, which may have none.
+  int64_t count_targets_of_team(const RowLists& passes, int64_t team) const;
   // Tokens of the largest pass in the first num_steps steps. Error(kBadData) for a step without targets.
   int64_t largest_pass(int64_t num_steps);
 
  private:
+  int64_t team_size() const { return world_size_ / num_teams_; }
+  int64_t count_targets_of(std::span<const int64_t> rows) const;
+  // Fills passes_ from micro_batches_.
+  void deal_to_teams();
+  void select_team(int64_t team);
+
   const Dataset& dataset_;
   BatchPlanOptions options_;
   BatchPlan batches_;
   int64_t world_size_;
+  int64_t num_teams_;
   int64_t micro_batches_per_pass_ = 1;
   RowDealer dealer_;
   RowLists micro_batches_;
   RowLists passes_;
+  RowLists of_team_;                   // its micro-batches
+  std::vector<RowLists> team_passes_;  // pass p of its rank r is list p * team_size() + r
 };
 
 }  // namespace tessera

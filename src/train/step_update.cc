@@ -35,8 +35,8 @@ void StepUpdate::begin_backward_update(int64_t step, double norm, const Progress
                                        by_group ? args_.max_grad_norm : 0, change_hook());
 }
 
-void StepUpdate::finish_step(const RowLists& passes, const StepPart& first, const Progress& progress,
-                             StepMetrics* metrics) {
+void StepUpdate::finish_step(const RowLists& passes, const StepPart& first, double norm,
+                             const Progress& progress, StepMetrics* metrics) {
   if (has_begun_) {
     metrics->times.optimizer_s = parameters_.backward_update()->seconds();
     return;
@@ -44,13 +44,13 @@ void StepUpdate::finish_step(const RowLists& passes, const StepPart& first, cons
   mark_work(comm_, "optimizer", metrics->step);
   const int64_t step = metrics->step - 1;
   if (args_.optimizer_in_backward) {
-    begin_backward_update(step, metrics->grad_norm, progress);
+    begin_backward_update(step, norm, progress);
     update_in_second_run(passes, first, metrics);
     return;
   }
   const Stopwatch time;
   const double waited_before_s = comm_.waited_s();
-  parameters_.update(optimizer_step(step, metrics->grad_norm, progress), change_hook());
+  parameters_.update(optimizer_step(step, norm, progress), change_hook());
   // What was left of the last update took its time from this step's passes.
   metrics->times.optimizer_s =
       time.seconds() - (comm_.waited_s() - waited_before_s) + parameters_.take_update_seconds();

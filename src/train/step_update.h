@@ -30,8 +30,9 @@ class StepUpdate {
   // its gradient norm is known, that begins.
   void begin_step(int64_t step, const Progress& progress);
   // Collective, after them: updates what has not been, and sets the times of the step. `first`: what this
-  // rank computed in the passes. Error(kNumerics) if computing them again gives something else.
-  void finish_step(const RowLists& passes, const StepPart& first, const Progress& progress,
+  // rank computed in the passes; `norm`: of the gradients. Error(kNumerics) if computing them again gives
+  // something else.
+  void finish_step(const RowLists& passes, const StepPart& first, double norm, const Progress& progress,
                    StepMetrics* metrics);
 
  private:

@@ -82,7 +82,7 @@ Trainer::Trainer(const TrainingArguments& args, ThreadPool& pool, TrainObserver&
       runner_(*setup_.model, *setup_.parameters, setup_.data->train, comm, pool, stop_, *setup_.clocked_ops,
               step_options_of(setup_)),
       update_(setup_.args, *setup_.schedule, *setup_.parameters, runner_, files_.saver(), comm),
-      exchange_(comm.world(), !setup_.args.offload_dir.empty()),
+      exchange_(comm.world(), !setup_.args.offload_dir.empty(), trains_apart()),
       guards_(make_step_guards(setup_.args, *setup_.model, setup_.data->train, *setup_.parameters, comm)),
       best_rule_(setup_.args),
       log_(args.include_num_input_tokens_seen != "no", setup_.observers) {
@@ -178,7 +178,11 @@ std::optional<StepMetrics> Trainer::train_step(int64_t step) {
   const int64_t num_targets = setup_.rows->count_targets(passes);
   const double choosing_s = step_time.seconds();
   update_.begin_step(step, progress_);
-  std::optional<StepPart> part = runner_.run(step, passes, num_targets);
+  // Nodes that train on their own each take the mean over their own rows.
+  const int64_t num_own_targets =
+      trains_apart() ? std::max<int64_t>(1, setup_.rows->count_targets_of_team(passes, world().node_rank))
+                     : num_targets;
+  std::optional<StepPart> part = runner_.run(step, passes, num_own_targets);
   if (!part) return std::nullopt;
   const double waited_before_s = setup_.comm.waited_s();
   {
@@ -200,7 +204,8 @@ std::optional<StepMetrics> Trainer::train_step(int64_t step) {
   metrics.skipped = !passes_guards(passes, &metrics);
   metrics.times.rows_s += choosing_s;
   if (!metrics.skipped) {
-    update_.finish_step(passes, exchange_.parts[static_cast<size_t>(world().rank)], progress_, &metrics);
+    update_.finish_step(passes, exchange_.parts[static_cast<size_t>(world().rank)],
+                        exchange_.norm_for(world()), progress_, &metrics);
     ++progress_.num_updates;
     progress_.last_grad_norm = metrics.grad_norm;
   } else {
@@ -269,6 +274,7 @@ bool Trainer::run_evaluation() {
   const AddedTime added(&totals_.times().evaluation_s);
   const Stopwatch time;
   const NetworkMeterPause pause(network_meter_);
+  synchronize();
   const auto progress = [this](double fraction) {
     setup_.observers.on_evaluation_progress(fraction);
     return !stop_.stop_evaluation();
@@ -304,6 +310,10 @@ void Trainer::save() {
   files_.finish_checkpoint(progress_.step);
   find_best_checkpoint(setup_, &progress_.best);
   files_.save(run_record(), spared_step(progress_));
+}
+
+void Trainer::synchronize() {
+  setup_.parameters->synchronize([this](ElementRange elements) { files_.saver().before_change(elements); });
 }
 
 void Trainer::take_snapshot() {
@@ -370,6 +380,7 @@ TrainSummary Trainer::finish_run() {
   find_best_checkpoint(setup_, &progress_.best);
   TrainSummary summary = summarize();
   if (is_done()) {
+    synchronize();
     if (is_root() && progress_.step < setup_.plan.max_steps) {
       log_info("stopped early after step {}: {} in a row without a better {}; the best is {}", progress_.step,
                count_of(progress_.best.num_not_better, "evaluation"), progress_.best.metric,

@@ -55,6 +55,7 @@ class Trainer {
  private:
   const World& world() const { return setup_.world(); }
   bool is_root() const { return setup_.is_root(); }
+  bool trains_apart() const { return setup_.plan.zero.outer.has_value(); }
   void restore_progress();
   bool begins_with_evaluation() const;
   bool is_finished_already();
@@ -68,6 +69,8 @@ class Trainer {
   bool run_evaluation();
   // After the last step, or once early stopping has ended the run.
   bool is_done() const { return progress_.step >= setup_.plan.max_steps || best_rule_.stops(progress_.best); }
+  // For what is evaluated or written: nodes that train on their own take the same weights.
+  void synchronize();
   void save();
   void take_snapshot();
   TrainerState trainer_state(const Progress& progress) const;

@@ -211,7 +211,11 @@ bool has_gradient_feedback(const ZeroLayout& layout, const ZeroSettings& setting
 
 std::vector<StateTensor> saved_tensors(const ZeroSettings& settings, int num_nodes) {
   std::vector<StateTensor> tensors(settings.state_tensors.begin(), settings.state_tensors.end());
-  if (num_nodes > 1 && settings.quantized_gradients) tensors.push_back(kGradientFeedback);
+  if (settings.outer) {
+    tensors.push_back(kOuterMomentum);
+  } else if (num_nodes > 1 && settings.quantized_gradients) {
+    tensors.push_back(kGradientFeedback);
+  }
   return tensors;
 }
 

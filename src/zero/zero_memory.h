@@ -36,6 +36,7 @@
 #include "optim/state_tensor.h"
 #include "tensor/dtype.h"
 #include "zero/memory_item.h"
+#include "zero/outer_settings.h"
 #include "zero/shard_plan.h"
 
 namespace tessera {
@@ -79,8 +80,11 @@ struct ZeroSettings {
   bool overlap = true;                        // of network and computation; otherwise transfers block
   int64_t persistence_threshold = 100'000;    // groups up to this size stay complete on every node
   StateTensors state_tensors = {};            // of the optimizer
-  int64_t update_workspace_bytes = 0;         // of the optimizer, for the largest parameter
-  bool optimizer_in_backward = false;         // groups are updated in the backward pass
+  // Nodes train on their own, each as a job of one node, and exchange their weights now and then
+  // (zero/outer_plan.h).
+  std::optional<OuterSettings> outer = {};
+  int64_t update_workspace_bytes = 0;  // of the optimizer, for the largest parameter
+  bool optimizer_in_backward = false;  // groups are updated in the backward pass
   // With the model on another device: the host updates its weights, or also keeps them and their gradients
   // except while layers are in use (device_window_places.h).
   bool optimizer_on_host = false;
@@ -122,7 +126,12 @@ bool accumulates_whole_gradient(const ZeroLayout& layout, const ZeroSettings& se
 bool needs_staging(const ZeroLayout& layout, const ZeroSettings& settings);
 // Whether the errors of quantised gradients are kept, one for each element of a rank's share.
 bool has_gradient_feedback(const ZeroLayout& layout, const ZeroSettings& settings);
-// The tensors of the state of a run: the optimizer's, and the errors where they are kept.
+// The nodes over which parameters are sharded: one, where nodes train on their own.
+inline int sharding_nodes(const ZeroSettings& settings, int num_nodes) {
+  return settings.outer ? 1 : num_nodes;
+}
+// The tensors of the state of a run: the optimizer's, then kOuterMomentum or kGradientFeedback where it is
+// kept.
 std::vector<StateTensor> saved_tensors(const ZeroSettings& settings, int num_nodes);
 // Elements of BF16 accumulators processed at a time: their float32 sums stay in cache until rounded.
 inline constexpr int64_t kRoundingElements = int64_t{1} << 20;

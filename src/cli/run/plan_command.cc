@@ -331,6 +331,12 @@ class PlanCommand : public Command {
       fail(ExitCode::kUsage, "--{} is for a search: a simulation is of one kind of machine, --machine NAME",
            name);
     }
+    if (args_.sync_every > 0) {
+      fail(ExitCode::kUsage,
+           "--simulate is of nodes that take every step together, which --sync_every {} leaves out: without "
+           "--simulate the plan has its mean step",
+           args_.sync_every);
+    }
     const std::optional<int64_t> one_size = table.is_set("nnodes") ? std::optional(num_nodes_) : std::nullopt;
     const std::vector<int> sizes = simulation_.nodes(one_size);
     const SimulationOptions options = simulation_.options(std::ranges::max(sizes));

@@ -15,6 +15,11 @@ bool model_accumulates(const ZeroLayout& layout, const ZeroSettings& zero) {
   return layout.world_size() == 1 || !needs_layer_buffers(layout, zero);
 }
 
+// As it is sharded.
+ZeroLayout layout_of(const StepWalks& walks, const StepFacts& facts) {
+  return zero_layout(walks.layout(), sharding_nodes(facts.zero, facts.num_nodes), facts.local_world_size);
+}
+
 class Predictor {
  public:
   Predictor(StepWalks& walks, const StepFacts& facts, Prices& prices)
@@ -22,7 +27,7 @@ class Predictor {
         facts_(facts),
         prices_(prices),
         share_{facts.num_threads, facts.local_world_size},
-        layout_(zero_layout(walks.layout(), facts.num_nodes, facts.local_world_size)) {
+        layout_(layout_of(walks, facts)) {
     facts_.zero.weight_dtype = walks.dtype();
     facts_.zero.passes_per_step = facts.num_passes;
   }
@@ -42,6 +47,7 @@ class Predictor {
     add_disk();
     if (layout_.num_nodes > 1) add_network();
     time_.other_s = prices_.step_s();
+    if (facts_.zero.outer && facts_.num_nodes > 1) add_exchanges();
     return time_;
   }
 
@@ -173,6 +179,22 @@ class Predictor {
     time_.exposed_s = facts_.zero.overlap ? num_uses * exposed_s : time_.network_s;
   }
 
+  // Of nodes that train on their own: the mean over the steps between two exchanges. An exchange that is used
+  // some steps later takes place during these.
+  void add_exchanges() {
+    const OuterSettings& outer = *facts_.zero.outer;
+    const ZeroLayout job = zero_layout(walks_.layout(), facts_.num_nodes, facts_.local_world_size);
+    const WireBytes wire = outer_wire_bytes(job, facts_.zero, /*node_rank=*/0);
+    const int64_t num_transfers = OuterPlan(job, facts_.zero, /*local_rank=*/0).num_pieces();
+    const double seconds = prices_.network_seconds(wire.sent_gather, wire.received_gather, num_transfers) +
+                           prices_.network_seconds(wire.sent_reduce, wire.received_reduce, num_transfers);
+    const auto num_fragments = static_cast<double>(outer.num_fragments);
+    const double meanwhile_s = static_cast<double>(outer.sync_delay) * time_.step_s();
+    const auto every = static_cast<double>(outer.sync_every);
+    time_.network_s = seconds / every;
+    time_.exposed_s = num_fragments * std::max(0.0, seconds / num_fragments - meanwhile_s) / every;
+  }
+
   StepWalks& walks_;
   StepFacts facts_;
   Prices& prices_;
@@ -206,7 +228,7 @@ StepFacts step_facts(const MemoryRequest& request, int64_t row_tokens, int64_t m
 }
 
 PassShape pass_shape(const StepWalks& walks, const StepFacts& facts, const Prices& prices, int64_t pass) {
-  const ZeroLayout layout = zero_layout(walks.layout(), facts.num_nodes, facts.local_world_size);
+  const ZeroLayout layout = layout_of(walks, facts);
   ZeroSettings zero = facts.zero;
   zero.passes_per_step = facts.num_passes;
   const bool is_last = pass + 1 == facts.num_passes;
@@ -220,7 +242,7 @@ PassShape pass_shape(const StepWalks& walks, const StepFacts& facts, const Price
 }
 
 UpdateWork update_work(const StepWalks& walks, const StepFacts& facts) {
-  const ZeroLayout layout = zero_layout(walks.layout(), facts.num_nodes, facts.local_world_size);
+  const ZeroLayout layout = layout_of(walks, facts);
   const bool is_single = layout.world_size() == 1;
   const int64_t num_owners = facts.zero.stage == 0 ? layout.local_world_size : layout.world_size();
   UpdateWork work;

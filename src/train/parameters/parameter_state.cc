@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "train/parameters/device_parameters.h"
+#include "train/parameters/diloco_parameters.h"
 #include "train/parameters/offloaded_parameters.h"
 #include "train/parameters/parameter_ranges.h"
 #include "train/parameters/sharded_parameters.h"
@@ -14,6 +15,9 @@ namespace tessera {
 std::unique_ptr<ParameterState> make_parameter_state(TrainableModel& model, const ZeroSettings& settings,
                                                      std::unique_ptr<const Optimizer> optimizer,
                                                      bool decay_all, Communicator& comm, ThreadPool& pool) {
+  if (settings.outer) {
+    return std::make_unique<DilocoParameters>(model, settings, std::move(optimizer), decay_all, comm, pool);
+  }
   if (model.device().own_memory() && !settings.optimizer_on_host)
     return std::make_unique<DeviceParameters>(model, std::move(optimizer), decay_all, pool);
   if (model.device().own_memory() && !settings.parameters_on_host)

@@ -82,8 +82,8 @@ class ParameterState {
   // Transfers of the state and the weights that this rank keeps in files.
   virtual AsyncFileStatistics state_file_statistics() const { return {}; }
   virtual AsyncFileStatistics weight_file_statistics() const { return {}; }
-  // The tensors of the state, besides the master weights: the optimizer's, then kGradientFeedback where it is
-  // kept. The list outlives every checkpoint.
+  // The tensors of the state, besides the master weights: the optimizer's, then kGradientFeedback or
+  // kOuterMomentum where it is kept. The list outlives every checkpoint.
   virtual StateTensors state_tensors() const = 0;
 
   // Frees the disk space of these tensors if they are in a file: only masters are read from now on. Not
@@ -94,6 +94,9 @@ class ParameterState {
   // to be read in ascending order. Exceptions from write() propagate there.
   virtual void export_masters(const std::function<void(const WeightSource& source)>& write) = 0;
 
+  // Where nodes train on their own: all take the same weights, those that are saved. `before_change` as
+  // below.
+  virtual void synchronize(const ChangeHook& /*before_change*/) {}
   // Call after a step, before its state is read to be saved: ranks hand over to the owners what they hold for
   // elements of others. The run continues as one that resumes from what is saved, not as if nothing had been
   // saved. `before_change` (if set) is called before the state of owned elements changes.

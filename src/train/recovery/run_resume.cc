@@ -202,7 +202,7 @@ void RunResume::load(const TrainableModel& model, ParameterState& parameters, Th
       if (!conversion.empty() && comm_.world().rank == 0)
         log_warning("{} has the state of another optimizer, which is converted: {}", folder.string(),
                     conversion);
-      report_lost_feedback(parameters.state_tensors());
+      report_left_out(parameters.state_tensors());
       break;
     }
     const std::optional<fs::path> older = older_checkpoint();
@@ -220,12 +220,15 @@ void RunResume::load(const TrainableModel& model, ParameterState& parameters, Th
   parameters.state_written();
 }
 
-void RunResume::report_lost_feedback(StateTensors tensors) const {
-  const std::string_view feedback = kGradientFeedback.name;
-  const bool is_kept = std::ranges::find(tensors, feedback, &StateTensor::name) != tensors.end();
-  if (is_kept || comm_.world().rank > 0 || !point_->reader->has_state(feedback)) return;
-  log_info("{} of {} is left out: gradients are not quantised in this run", feedback,
-           point_->reader->folder().string());
+void RunResume::report_left_out(StateTensors tensors) const {
+  if (comm_.world().rank > 0) return;
+  for (const StateTensor& tensor : kTensorsOfNoOptimizer) {
+    const bool is_kept = std::ranges::find(tensors, tensor.name, &StateTensor::name) != tensors.end();
+    if (is_kept || !point_->reader->has_state(tensor.name)) continue;
+    log_info("{} of {} is left out: {} in this run", tensor.name, point_->reader->folder().string(),
+             tensor.name == kOuterMomentum.name ? "nodes do not train on their own"
+                                                : "gradients are not quantised");
+  }
 }
 
 void RunResume::report(const TrainingRecord& now, TrainObserver& observer) const {

@@ -70,7 +70,7 @@ class RunResume {
   // Rather than start afresh, and lose what a disk or a person may bring back, auto ends with an error.
   void refuse_unusable_checkpoints() const;
   // Says so if the checkpoint has errors of gradients that this run, with these tensors, does not send along.
-  void report_lost_feedback(StateTensors tensors) const;
+  void report_left_out(StateTensors tensors) const;
   // Instead of one that is damaged.
   std::optional<std::filesystem::path> older_checkpoint() const;
 

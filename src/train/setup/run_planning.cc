@@ -80,7 +80,8 @@ void plan_run(RunSetup& setup) {
   setup.record.data = data_record(train, setup.data->row_limit, args.packing_mode(), options);
   if (*setup.resume) options = setup.resume->continue_batches(options, &setup.args, &setup.record);
   check_enough_rows(options, ways_to_more_rows(args));
-  setup.rows.emplace(train, options, setup.world().world_size);
+  setup.rows.emplace(train, options, setup.world().world_size,
+                     args.sync_every > 0 ? setup.world().num_nodes : 1);
 
   plan.num_rows = options.supply != nullptr ? 0 : options.num_rows;
   plan.num_tokens = train.num_tokens();

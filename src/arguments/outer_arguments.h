@@ -1,0 +1,21 @@
+// Training in which nodes exchange their weights only now and then (DiLoCo): sync_every and what belongs to
+// it. The names are torchft's.
+#pragma once
+
+#include <optional>
+
+#include "arguments/arguments.h"
+#include "base/flags.h"
+#include "zero/outer_settings.h"
+
+namespace tessera {
+
+void declare_outer_flags(FlagTable* table, TrainingArguments* args);
+
+// Error(kBadConfig) for settings that contradict each other. Call once everything else is resolved.
+void check_outer_arguments(const FlagTable& table, const TrainingArguments& args);
+
+// nullopt without sync_every.
+std::optional<OuterSettings> outer_settings_of(const TrainingArguments& args);
+
+}  // namespace tessera

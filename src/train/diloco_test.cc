@@ -1,0 +1,230 @@
+// Training in which nodes exchange their weights only now and then (--sync_every).
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "arguments/zero_arguments.h"
+#include "support/saving_run.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+// Rows of micro-batches 0, 1, ... of one row each, of which a node with ranks of these numbers takes its own.
+std::vector<TokenRow> rows_of_node(const std::vector<TokenRow>& rows, const Ranks& ranks, int node) {
+  std::vector<TokenRow> own;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (static_cast<int>(i) % ranks.world_size() / ranks.local_world_size == node) own.push_back(rows[i]);
+  }
+  return own;
+}
+
+struct ExchangeCase {
+  Ranks ranks;
+  int64_t num_steps;
+
+  friend void PrintTo(const ExchangeCase& of, std::ostream* out) {
+    *out << of.ranks.num_nodes << "x" << of.ranks.local_world_size << " " << of.num_steps << " steps";
+  }
+};
+
+class FirstExchange : public testing::TestWithParam<ExchangeCase> {};
+INSTANTIATE_TEST_SUITE_P(Cases, FirstExchange,
+                         testing::Values(ExchangeCase{{2, 1}, 3}, ExchangeCase{{3, 1}, 2},
+                                         ExchangeCase{{2, 2}, 2}, ExchangeCase{{1, 1}, 2},
+                                         ExchangeCase{{1, 2}, 3}));
+
+// Every node must have trained like a job of its own on its rows, and the finished model is what the outer
+// optimizer makes of their weights: w - r (1 + b) (w - mean w_k) after the first exchange.
+TEST_P(FirstExchange, MakesOneModelOfThoseOfTheNodes) {
+  const auto& [ranks, num_steps] = GetParam();
+  TinyRun run;
+  const int64_t accumulation = 2;
+  const std::vector<TokenRow> rows =
+      random_rows(std::vector<int64_t>(static_cast<size_t>(num_steps * accumulation * ranks.world_size()), 9),
+                  tiny_config().vocab_size, 5);
+  run.args.per_device_train_batch_size = 1;
+  run.args.gradient_accumulation_steps = accumulation;
+  run.args.merge_micro_batches = "never";
+  run.args.max_steps = num_steps;
+  run.args.max_grad_norm = 0.5;  // of the node's own gradients
+  run.args.sync_every = num_steps;
+
+  std::map<std::string, std::vector<double>> means;
+  for (int node = 0; node < ranks.num_nodes; ++node) {
+    TrainingArguments alone = run.args;
+    alone.sync_every = 0;
+    alone.dataset = {run.folder() / fmt::format("node-{}.safetensors", node)};
+    alone.output_dir = run.folder() / fmt::format("node-{}", node);
+    write_token_rows(alone.dataset.front(), rows_of_node(rows, ranks, node));
+    train_ranks(alone, {1, ranks.local_world_size});
+    for (const auto& [name, values] : read_tensors(alone.output_dir)) {
+      std::vector<double>& mean = means[name];
+      mean.resize(values.size());
+      for (size_t i = 0; i < values.size(); ++i) mean[i] += values[i] / static_cast<double>(ranks.num_nodes);
+    }
+  }
+  run.args.dataset = {run.folder() / "all.safetensors"};
+  write_token_rows(run.args.dataset.front(), rows);
+  const RecordingObserver seen = train_ranks(run.args, ranks).front();
+  ASSERT_EQ(std::ssize(seen.steps), num_steps);
+
+  const auto first = read_tensors(run.args.model);
+  for (const auto& [name, found] : read_tensors(run.output())) {
+    std::vector<float> expected;
+    for (size_t i = 0; i < found.size(); ++i) {
+      const double before = first.at(name)[i];
+      expected.push_back(static_cast<float>(before - 0.7 * 1.9 * (before - means.at(name)[i])));
+    }
+    EXPECT_LT(relative_error(found, expected), 1e-6) << name;
+  }
+}
+
+struct DilocoCase {
+  Ranks ranks;
+  int64_t sync_every;
+  int64_t num_fragments = 1;
+  int64_t delay = 0;
+  double alpha = 0;
+  const char* code = "none";
+  const char* dtype = "float32";
+  const char* optim = "adamw_torch";
+
+  std::string name() const {
+    return fmt::format("{}x{}every{}fragments{}delay{}{}{}{}", ranks.num_nodes, ranks.local_world_size,
+                       sync_every, num_fragments, delay, code, dtype, optim);
+  }
+  friend void PrintTo(const DilocoCase& of, std::ostream* out) { *out << of.name(); }
+};
+
+ModelConfig diloco_config() {
+  ModelConfig config = tiny_config();
+  config.intermediate_size = 16;  // blocks of 8-bit state
+  return config;
+}
+
+SavingRun diloco_run(const DilocoCase& of) {
+  SavingRun run(of.ranks, diloco_config());
+  run.args.global_batch_size = 12;
+  run.args.gradient_accumulation_steps = 12 / run.ranks.world_size();
+  run.args.dtype = of.dtype;
+  run.args.optim = of.optim;
+  run.args.sync_every = of.sync_every;
+  run.args.num_fragments = of.num_fragments;
+  run.args.fragment_sync_delay = of.delay;
+  run.args.fragment_update_alpha = of.alpha;
+  run.args.zero_quantized_gradients = of.code;
+  return run;
+}
+
+std::vector<DilocoCase> diloco_cases() {
+  return {{{2, 1}, 2},
+          {{2, 1}, 4, 2, 1, 0.5},
+          {{3, 1}, 3, 3, 0, 0, "int4", "bfloat16"},
+          {{2, 2}, 3, 1, 2, 0.5, "int8", "bfloat16", "adamw_8bit"},
+          {{2, 2}, 2, 1, 0, 0, "int8", "bfloat16", "adamw_bf16"},
+          {{3, 1}, 5, 1, 3, 0, "none", "bfloat16", "lion_32bit"},
+          {{1, 2}, 2, 2, 0, 0, "none", "bfloat16"}};
+}
+
+class Diloco : public testing::TestWithParam<DilocoCase> {};
+INSTANTIATE_TEST_SUITE_P(Cases, Diloco, testing::ValuesIn(diloco_cases()),
+                         [](const auto& test) { return test.param.name(); });
+
+// Checkpoints after steps 3 and 5: exchanges are due, under way or over.
+TEST_P(Diloco, ResumesBitForBit) {
+  SavingRun run = diloco_run(GetParam());
+  run.run();
+  const fs::path whole = run.output();
+  for (const int64_t step : {1, 3, 4, 5}) {
+    SCOPED_TRACE(step);
+    SavingRun resumed = run;
+    resumed.interrupt_at(step, fmt::format("resumed{}", step));
+    resumed.args.resume_from_checkpoint = "auto";
+    const RecordingObserver seen = resumed.run();
+    EXPECT_EQ(seen.resumed_step, step);
+    EXPECT_EQ(seen.differences, "");
+    expect_same_run(resumed.output(), whole);
+  }
+}
+
+// The finished model is the last checkpoint's.
+TEST_P(Diloco, FinishedModelIsTheSameWithAndWithoutALastCheckpoint) {
+  SavingRun run = diloco_run(GetParam());
+  run.args.save_steps = 6;
+  run.run();
+  const auto saved = read_tensors(run.output() / "checkpoint-6");
+  EXPECT_EQ(read_tensors(run.output()), saved);
+  run.args.save_strategy = "no";
+  run.args.output_dir = run.folder() / "unsaved";
+  run.run();
+  EXPECT_EQ(read_tensors(run.output()), saved);
+}
+
+TEST_P(Diloco, ResumesOnOtherNodes) {
+  SavingRun run = diloco_run(GetParam());
+  const RecordingObserver whole = run.run();
+  for (const Ranks& ranks : {Ranks{3, 1}, Ranks{2, 1}, Ranks{1, 1}}) {
+    SCOPED_TRACE(fmt::format("{} nodes", ranks.num_nodes));
+    SavingRun resumed = run;
+    resumed.args.output_dir = run.output();
+    resumed.interrupt_at(3, fmt::format("on{}", ranks.num_nodes));
+    resumed.ranks = ranks;
+    resumed.args.gradient_accumulation_steps = 12 / ranks.world_size();
+    resumed.args.resume_from_checkpoint = "true";
+    const RecordingObserver seen = resumed.run();
+    ASSERT_EQ(seen.steps.size(), 3u);
+    // The same weights; sums over other ranks are rounded otherwise.
+    const double rounding = run.args.dtype == "bfloat16" ? 2e-3 : 1e-5;
+    EXPECT_NEAR(seen.steps[0].loss, whole.steps[3].loss, rounding * whole.steps[3].loss);
+    for (size_t i = 1; i < seen.steps.size(); ++i)
+      EXPECT_NEAR(seen.steps[i].loss, whole.steps[i + 3].loss, 8e-2 * whole.steps[i + 3].loss);
+  }
+}
+
+TEST(DilocoTest, ContinuesTogetherAndApart) {
+  SavingRun run = diloco_run(diloco_cases()[0]);
+  run.run();
+  SavingRun together = run;
+  together.interrupt_at(3, "together");
+  together.args.sync_every = 0;
+  together.args.resume_from_checkpoint = "true";
+  testing::internal::CaptureStderr();
+  const RecordingObserver seen = together.run();
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("is left out: nodes do not train on their own"));
+  EXPECT_EQ(seen.differences, "sync_every 2 -> 0");
+  SavingRun apart = together;
+  apart.interrupt_at(5, "apart");
+  apart.args.sync_every = 2;
+  apart.args.resume_from_checkpoint = "true";
+  EXPECT_EQ(apart.run().differences, "sync_every 0 -> 2");
+}
+
+TEST_P(Diloco, MovesWhatTheClosedFormSays) {
+  SavingRun run = diloco_run(GetParam());
+  if (run.ranks.num_nodes == 1) GTEST_SKIP() << "one node";
+  run.args.save_strategy = "no";
+  run.args.max_steps = 11;
+  const RecordingObserver seen = run.run();
+  const ZeroSettings settings =
+      zero_settings_of(run.args, diloco_config(), run.args.gradient_accumulation_steps);
+  const ZeroLayout layout =
+      zero_layout(parameter_layout(diloco_config()), run.ranks.num_nodes, run.ranks.local_world_size);
+  int64_t exchange = 0, sent = 0;
+  for (int node = 0; node < layout.num_nodes; ++node)
+    exchange += outer_wire_bytes(layout, settings, node).sent();
+  for (const StepMetrics& step : seen.steps) sent += step.network.value().sent_bytes;
+  // Two full rounds begin and end by step 10, whose traffic is that of step 11; at most one more is under
+  // way.
+  const int64_t rounds = 10 / GetParam().sync_every;
+  EXPECT_GE(sent, (rounds - 1) * exchange);
+  EXPECT_LE(sent, (rounds + 1) * exchange);
+  if (GetParam().num_fragments == 1 && GetParam().delay == 0) {
+    EXPECT_EQ(sent, rounds * exchange);
+  }
+}
+
+}  // namespace
+}  // namespace tessera
