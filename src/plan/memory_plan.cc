@@ -219,7 +219,7 @@ MemoryPlan plan_memory(const TrainableModel& model, const MemoryRequest& request
                        MemoryScope scope = MemoryScope::kRank, MemoryUse use = MemoryUse::kStep) {
     if (size_bytes > 0) plan.items.push_back({kind, scope, name, size_bytes, use});
   };
-  const bool is_single = request.num_nodes * request.local_world_size == 1;
+  const bool is_single = sharding_nodes(zero, request.num_nodes) * request.local_world_size == 1;
   const MemoryScope of_weights = is_single ? MemoryScope::kRank : MemoryScope::kNode;
   add(MemoryKind::kWeights, request.zero.frozen_folder ? "frozen: embedding, head, layers in use" : "frozen",
       frozen_places(model, request.zero).memory_bytes, of_weights);

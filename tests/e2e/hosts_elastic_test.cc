@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <csignal>
 #include <fstream>
 #include <sstream>
@@ -193,6 +194,38 @@ TEST_F(HostsElastic, NothingListensBesideTheStoreOnItsAddress) {
   EXPECT_THAT(listening(job.agent(0).pid(), "tcp6"), IsEmpty());
   EXPECT_THAT(listening(job.agent(1).pid(), "tcp"), IsEmpty());
   EXPECT_THAT(listening(job.agent(1).pid(), "tcp6"), IsEmpty());
+}
+
+// Checkpoints of nodes that train on their own do not depend on their number: three become two, another one
+// takes the place of the third, and the job goes on.
+TEST_F(HostsElastic, NodesThatTrainOnTheirOwnComeAndGo) {
+  const TinyModel tiny;
+  HostJobOptions training = options("1:3", {});
+  training.command = tiny.train_arguments(
+      "out", {"--per_device_train_batch_size", "1", "--max_steps", "1000000", "--num_train_epochs", "1000000",
+              "--sync_every", "4", "--num_fragments", "2", "--fragment_sync_delay", "1", "--save_steps", "3",
+              "--save_total_limit", "2"});
+  HostJob job(hosts_, training);
+  const auto steps_later = [&](int count) {
+    const std::string lines = read_file(tiny.folder / "out/metrics.jsonl");
+    const auto done = static_cast<int>(std::count(lines.begin(), lines.end(), '\n'));
+    return wait_for_steps(tiny.folder / "out", done + count, kLong);
+  };
+  ASSERT_TRUE(wait_for_steps(tiny.folder / "out", 8, kLong)) << job.all_output();
+  job.agent(1).send(SIGKILL);
+  expect_said(job, 0, "start 1: this is node 0 of 2");
+  ASSERT_TRUE(steps_later(10)) << job.all_output();
+  ASSERT_TRUE(job.agent(1).wait(kLong));
+  job.start(1);
+  expect_said(job, 1, "the job runs on 2 nodes (start 1)");
+  job.agent(2).send(SIGKILL);
+  expect_said(job, 1, "start 2: this is node 1 of 2");
+  ASSERT_TRUE(steps_later(10)) << job.all_output();
+  EXPECT_FALSE(job.agent(0).has_ended());
+  for (const int node : {0, 1}) EXPECT_THAT(job.agent(node).err(), testing::Not(HasSubstr("error:")));
+  job.agent(0).send(SIGTERM);
+  ASSERT_TRUE(job.agent(0).wait(kLong));
+  EXPECT_EQ(job.agent(0).result().signal, SIGTERM) << job.all_output();
 }
 
 // A node is drained: it saves and ends by the signal, the others continue.

@@ -91,7 +91,7 @@ TEST(Plan, JsonIsAllOfStandardOutput) {
   EXPECT_EQ(whole["num_parameters"], 8030261248);
   EXPECT_EQ(whole["memory"]["available_bytes"], int64_t{64} << 30);
   EXPECT_EQ(whole["memory"]["fits"], true);
-  EXPECT_EQ(whole["schedules"].size(), 2u);
+  EXPECT_EQ(whole["schedules"].size(), 3u);  // per_step, per_layer, sync_every
   const ProcessResult refused = run_tessera(with(kLlama, {"--zero_stage", "0", "--json"}));
   EXPECT_EQ(refused.exit_code, 78);
   EXPECT_EQ(json::parse(refused.out)["memory"]["fits"], false);
