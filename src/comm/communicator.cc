@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <optional>
 #include <vector>
@@ -66,10 +67,7 @@ struct Communicator::Impl {
 
   void open_groups() {
     if (world.num_nodes > 1) choose_transport();
-    NetworkOptions network;
-    network.timeout = options.timeout;
-    network.connections = options.connections;
-    network.fabric = options.fabric;
+    NetworkOptions network = network_options();
     network.position = &position;
     node = std::make_shared<NodeGroup>(world, NodeGroupOptions{options.timeout, &position}, failures());
     rail.emplace(fmt::format("rail {}", world.local_rank), rail_ranks(world), world.rank, store.get(),
@@ -81,6 +79,14 @@ struct Communicator::Impl {
     values = node->allocate("values of all ranks", 2 * world.world_size * kMaxValueBytes);
     board = node->allocate("board", kBoardBytes);
     rail_values.resize(static_cast<size_t>(world.num_nodes * kMaxValueBytes));
+  }
+
+  NetworkOptions network_options() const {
+    NetworkOptions network;
+    network.timeout = options.timeout;
+    network.connections = options.connections;
+    network.fabric = options.fabric;
+    return network;
   }
 
   void choose_transport() {
@@ -114,6 +120,8 @@ struct Communicator::Impl {
   Impl* whole_job = nullptr;  // of which this is a node
   std::shared_ptr<NodeGroup> node;
   std::optional<NetworkGroup> rail;
+  std::optional<NetworkGroup> background;
+  std::atomic<NetworkGroup*> opened_background = nullptr;
   SharedSegment values;  // [2][world_size][kMaxValueBytes]
   SharedSegment board;
   std::vector<std::byte> rail_values;
@@ -146,7 +154,21 @@ StoreClient* Communicator::store() { return impl_->store.get(); }
 NodeGroup& Communicator::node() { return *impl_->node; }
 NetworkGroup& Communicator::rail() { return *impl_->rail; }
 
-double Communicator::waited_s() const { return impl_->node->waited_s() + impl_->rail->counters().wait_s; }
+NetworkGroup& Communicator::open_background_rail() {
+  Impl& impl = *impl_;
+  if (impl.background) return *impl.background;
+  impl.background.emplace(fmt::format("background rail {}", impl.world.local_rank), rail_ranks(impl.world),
+                          impl.world.rank, impl.store.get(), impl.network_options(), impl.failures());
+  impl.opened_background = &*impl.background;
+  return *impl.background;
+}
+
+NetworkGroup* Communicator::background_rail() const { return impl_->opened_background; }
+
+double Communicator::waited_s() const {
+  const double in_background = impl_->background ? impl_->background->counters().wait_s : 0;
+  return impl_->node->waited_s() + impl_->rail->counters().wait_s + in_background;
+}
 
 // Exchanges along the rails first, then every rank of a node reads the same table. Two tables alternate, so
 // nobody overwrites one that a slower rank is still reading.
@@ -231,6 +253,7 @@ std::string Communicator::broadcast_text(std::string text, int root, const OpLab
 void Communicator::set_timeout(std::chrono::milliseconds timeout) {
   impl_->node->set_timeout(timeout);
   impl_->rail->set_timeout(timeout);
+  if (impl_->background) impl_->background->set_timeout(timeout);
 }
 
 void Communicator::check_same_settings(const std::map<std::string, std::string>& settings) {

@@ -50,6 +50,10 @@ class Communicator {
   StoreClient* store();  // nullptr in a world of one
   NodeGroup& node();
   NetworkGroup& rail();  // member i is this local rank on node i
+  // Collective the first time: opens another group of these ranks, for transfers that go on while the rail is
+  // used.
+  NetworkGroup& open_background_rail();
+  NetworkGroup* background_rail() const;  // nullptr until then; any thread may ask
 
   // Collectives on small values, one from each rank; blocking. T is trivially copyable and takes at most
   // kMaxValueBytes. All ranks get the same bits: sums are taken in the order of ranks.

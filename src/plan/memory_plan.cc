@@ -247,8 +247,10 @@ MemoryPlan plan_memory(const TrainableModel& model, const MemoryRequest& request
     add(MemoryKind::kBuffers, "network, peer snapshots",
         request.num_nodes > 1 ? 2 * NetworkGroup::buffer_bytes(2, request.connections, request.fabric) : 0);
   }
+  // Nodes that train on their own have a second group for their weights.
   add(MemoryKind::kBuffers, "network",
-      NetworkGroup::buffer_bytes(request.num_nodes, request.connections, request.fabric));
+      (request.zero.outer ? 2 : 1) *
+          NetworkGroup::buffer_bytes(request.num_nodes, request.connections, request.fabric));
   add(MemoryKind::kProgram, "products of integers", request.product_bytes);
   add(MemoryKind::kProgram, "code and kernels, first use", kFirstUseBytes);
   add(MemoryKind::kProgram, kBaselineName, request.baseline_bytes);

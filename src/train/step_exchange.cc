@@ -27,10 +27,7 @@ StepMetrics StepExchange::sums(int64_t num_targets) const {
     loss_sum += part.loss_sum;
     gradient_squares += part.gradient_squares;
     metrics.num_tokens += part.num_tokens;
-    network.sent_bytes += part.network.sent_bytes;
-    network.received_bytes += part.network.received_bytes;
-    network.busy_s += part.network.busy_s;
-    network.wait_s += part.network.wait_s;
+    network.add(part.network);
     const double share = 1 / static_cast<double>(parts.size());
     metrics.times.rows_s += share * part.rows_s;
     metrics.times.products_s += share * part.operations.products_s;

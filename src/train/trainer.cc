@@ -188,6 +188,7 @@ std::optional<StepMetrics> Trainer::train_step(int64_t step) {
   {
     const NetworkMeterPause pause(network_meter_);
     part->network = network_meter_.take();
+    part->network.add(setup_.parameters->take_network());
     part->disk = disk_meter_.take();
     exchange_.gather(*part, stop_.share(), files_.saver().share(), setup_.peak->share(), setup_.comm);
   }

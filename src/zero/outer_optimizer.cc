@@ -40,14 +40,14 @@ int64_t for_each_part(int64_t begin, int64_t count, int64_t num_pieces, const au
 
 }  // namespace
 
-OuterOptimizer::OuterOptimizer(OuterPlan plan, const ZeroSettings& settings, Communicator& job,
+OuterOptimizer::OuterOptimizer(OuterPlan plan, const ZeroSettings& settings, NetworkGroup& rail,
                                ThreadPool& pool)
     : plan_(std::move(plan)),
       settings_(settings),
-      job_(&job),
+      rail_(&rail),
       pool_(&pool),
       weights_(kF32Bytes * plan_.num_kept()),
-      momentum_(kF32Bytes * plan_.num_owned(job.world().node_rank)),
+      momentum_(kF32Bytes * plan_.num_owned(rail.index())),
       feedback_(is_quantized() ? static_cast<int64_t>(sizeof(bf16)) * plan_.num_kept() : 0),
       differences_(kF32Bytes * plan_.num_buffered()),
       updates_(dtype_bytes(settings.network_dtype) * plan_.num_buffered()),
@@ -57,18 +57,18 @@ OuterOptimizer::OuterOptimizer(OuterPlan plan, const ZeroSettings& settings, Com
     weight_begin_.push_back(weights);
     momentum_begin_.push_back(momentum);
     weights += plan_.piece(piece).size();
-    momentum += plan_.owned(piece, job.world().node_rank).size();
+    momentum += plan_.owned(piece, rail.index()).size();
   }
 }
 
 // The network's threads may still be writing to memory that is about to be freed.
 OuterOptimizer::~OuterOptimizer() {
   try {
-    if (std::uncaught_exceptions() == 0) job_->rail().wait_for_all();
+    if (std::uncaught_exceptions() == 0) rail_->wait_for_all();
   } catch (const Error& error) {
     log_debug("weights in transit at the end: {}", error.what());
   }
-  job_->rail().abandon();
+  rail_->abandon();
 }
 
 std::span<float> OuterOptimizer::difference(int64_t piece) const {
@@ -92,7 +92,7 @@ std::vector<Part> OuterOptimizer::parts(int64_t piece, int64_t unit) const {
 }
 
 Part OuterOptimizer::own_in(int64_t piece) const {
-  const Part own = plan_.owned(piece, job_->world().node_rank);
+  const Part own = plan_.owned(piece, rail_->index());
   return {own.begin - plan_.piece(piece).begin, own.end - plan_.piece(piece).begin};
 }
 
@@ -107,21 +107,19 @@ void OuterOptimizer::begin(int64_t piece, const NodeWeights& node, bool exactly)
     for (int64_t i = begin; i < end; ++i) to[at(i)] += to_float(std::exchange(errors[i], bf16{0}));
   });
   const OpLabel label = {kDifferences, piece};
-  NetworkGroup& rail = job_->rail();
   NetworkGroup::Ticket& ticket = tickets_[at(piece)];
   if (errors != nullptr && !exactly) {
-    ticket = rail.reduce_scatter_coded(*settings_.quantized_gradients, to, {.errors = errors},
-                                       parts(piece, 1), label);
+    ticket = rail_->reduce_scatter_coded(*settings_.quantized_gradients, to, {.errors = errors},
+                                         parts(piece, 1), label);
   } else if (settings_.network_dtype == DType::kF32) {
-    ticket = rail.reduce_scatter_f32(to, parts(piece, 1), label);
+    ticket = rail_->reduce_scatter_f32(to, parts(piece, 1), label);
   } else {
-    ticket = rail.reduce_scatter(to, parts(piece, 1), label);
+    ticket = rail_->reduce_scatter(to, parts(piece, 1), label);
   }
 }
 
 void OuterOptimizer::step(int64_t piece) {
-  NetworkGroup& rail = job_->rail();
-  rail.wait(tickets_[at(piece)]);
+  rail_->wait(tickets_[at(piece)]);
   const Part own = own_in(piece);
   const float* sum = difference(piece).data() + own.begin;
   float* momentum = momentum_.as<float>().data() + momentum_begin_[at(piece)];
@@ -145,11 +143,11 @@ void OuterOptimizer::step(int64_t piece) {
     }
   });
   tickets_[at(piece)] =
-      rail.all_gather(bytes, parts(piece, dtype_bytes(settings_.network_dtype)), {kUpdates, piece});
+      rail_->all_gather(bytes, parts(piece, dtype_bytes(settings_.network_dtype)), {kUpdates, piece});
 }
 
 void OuterOptimizer::finish(int64_t piece, const NodeWeights& node, double alpha) {
-  job_->rail().wait(tickets_[at(piece)]);
+  rail_->wait(tickets_[at(piece)]);
   const std::span<float> own_weights = difference(piece);  // no longer needed
   float* outer = weights_.as<float>().data() + weight_begin_[at(piece)];
   const std::byte* bytes = update(piece).data();
@@ -175,12 +173,11 @@ void OuterOptimizer::average(int64_t piece, const NodeWeights& of_node, const ch
   pool_->parallel_blocks(std::ssize(values), kBlockElements, [&](int64_t begin, int64_t end) {
     of_node.read(first + begin, values.subspan(at(begin), at(end - begin)));
   });
-  NetworkGroup& rail = job_->rail();
-  rail.wait(rail.reduce_scatter_f32(values, parts(piece, 1), {what, piece}));
+  rail_->wait(rail_->reduce_scatter_f32(values, parts(piece, 1), {what, piece}));
   const Part own = own_in(piece);
   const auto nodes = static_cast<float>(plan_.num_nodes());
   for (int64_t i = own.begin; i < own.end; ++i) values[at(i)] /= nodes;
-  rail.wait(rail.all_gather(std::as_writable_bytes(values), parts(piece, kF32Bytes), {what, piece}));
+  rail_->wait(rail_->all_gather(std::as_writable_bytes(values), parts(piece, kF32Bytes), {what, piece}));
   pool_->parallel_blocks(std::ssize(values), kBlockElements, [&](int64_t begin, int64_t end) {
     of_node.write(first + begin, values.subspan(at(begin), at(end - begin)));
   });
@@ -210,7 +207,7 @@ void OuterOptimizer::read_momentum(int64_t begin, std::span<float> values) const
   const float* momentum = momentum_.as<float>().data();
   const int64_t found = for_each_part(
       begin, std::ssize(values), plan_.num_pieces(),
-      [this](int64_t piece) { return plan_.owned(piece, job_->world().node_rank); },
+      [this](int64_t piece) { return plan_.owned(piece, rail_->index()); },
       [&](int64_t piece, int64_t in_part, int64_t first, int64_t count) {
         std::copy_n(momentum + momentum_begin_[at(piece)] + in_part, count, values.begin() + first);
       });
@@ -222,7 +219,7 @@ void OuterOptimizer::write_momentum(int64_t begin, std::span<const float> values
   float* momentum = momentum_.as<float>().data();
   for_each_part(
       begin, std::ssize(values), plan_.num_pieces(),
-      [this](int64_t piece) { return plan_.owned(piece, job_->world().node_rank); },
+      [this](int64_t piece) { return plan_.owned(piece, rail_->index()); },
       [&](int64_t piece, int64_t in_part, int64_t first, int64_t count) {
         std::copy_n(values.begin() + first, count, momentum + momentum_begin_[at(piece)] + in_part);
       });

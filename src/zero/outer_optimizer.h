@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "base/memory.h"
-#include "comm/communicator.h"
+#include "comm/network/network_group.h"
 #include "platform/thread_pool.h"
 #include "zero/outer_plan.h"
 
@@ -34,7 +34,8 @@ struct NodeWeights {
 // so may be others meanwhile whose places in the buffers are different ones.
 class OuterOptimizer {
  public:
-  OuterOptimizer(OuterPlan plan, const ZeroSettings& settings, Communicator& job, ThreadPool& pool);
+  // `rail`: the ranks with this local rank on all nodes. No one else may use it.
+  OuterOptimizer(OuterPlan plan, const ZeroSettings& settings, NetworkGroup& rail, ThreadPool& pool);
   // Abandons exchanges that are under way when an error ends the rank.
   ~OuterOptimizer();
   OuterOptimizer(const OuterOptimizer&) = delete;
@@ -70,7 +71,7 @@ class OuterOptimizer {
 
   const OuterPlan plan_;
   const ZeroSettings settings_;
-  Communicator* job_;
+  NetworkGroup* rail_;
   ThreadPool* pool_;
   std::vector<int64_t> weight_begin_;    // by piece
   std::vector<int64_t> momentum_begin_;  // by piece

@@ -103,7 +103,7 @@ class OuterRank {
       : job_(job),
         node_(comm.world().node_rank),
         outer_(OuterPlan(job.layout, job.settings, comm.world().local_rank, kPieceElements), job.settings,
-               comm, pool_),
+               comm.rail(), pool_),
         weights_(static_cast<size_t>(job.num_elements())) {
     for (int64_t i = 0; i < job.num_elements(); ++i) weights_[static_cast<size_t>(i)] = start_weight(i);
     for (int64_t piece = 0; piece < outer_.plan().num_pieces(); ++piece)

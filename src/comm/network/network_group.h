@@ -35,6 +35,18 @@ struct NetworkCounters {
   int64_t received_bytes = 0;
   double busy_s = 0;  // while an operation was running
   double wait_s = 0;  // part of busy_s that wait() spent blocked
+
+  // The difference to what was counted before, and the sum with what others have counted.
+  NetworkCounters since(const NetworkCounters& before) const {
+    return {sent_bytes - before.sent_bytes, received_bytes - before.received_bytes, busy_s - before.busy_s,
+            wait_s - before.wait_s};
+  }
+  void add(const NetworkCounters& other) {
+    sent_bytes += other.sent_bytes;
+    received_bytes += other.received_bytes;
+    busy_s += other.busy_s;
+    wait_s += other.wait_s;
+  }
 };
 
 class NetworkGroup {

@@ -102,8 +102,14 @@ void NodeMetrics::write(Exposition* out) const {
 }
 
 void NodeMetrics::write_collectives(Exposition* out) const {
-  const std::pair<std::string_view, std::vector<CollectiveCount>> scopes[] = {
+  std::vector<std::pair<std::string_view, std::vector<CollectiveCount>>> scopes = {
       {"node", comm_.node().collectives()}, {"network", comm_.rail().collectives()}};
+  NetworkCounters network = comm_.rail().counters();
+  if (const NetworkGroup* background = comm_.background_rail()) {
+    scopes.emplace_back("background", background->collectives());
+    network.sent_bytes += background->counters().sent_bytes;
+    network.received_bytes += background->counters().received_bytes;
+  }
   for (const Metric metric :
        {Metric::kCollectivesTotal, Metric::kCollectiveSecondsTotal, Metric::kCollectiveBytesTotal}) {
     out->family(info_of(metric));
@@ -116,7 +122,6 @@ void NodeMetrics::write_collectives(Exposition* out) const {
       }
     }
   }
-  const NetworkCounters network = comm_.rail().counters();
   out->family(info_of(Metric::kNetworkBytesTotal));
   out->sample(static_cast<double>(network.sent_bytes), {{"direction", "sent"}});
   out->sample(static_cast<double>(network.received_bytes), {{"direction", "received"}});

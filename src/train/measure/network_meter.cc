@@ -16,11 +16,7 @@ void NetworkMeter::stop() {
   TESSERA_CHECK(running_, "the meter does not count");
   group_->wait_for_all();
   running_ = false;
-  const NetworkCounters end = group_->counters();
-  counted_.sent_bytes += end.sent_bytes - begin_.sent_bytes;
-  counted_.received_bytes += end.received_bytes - begin_.received_bytes;
-  counted_.busy_s += end.busy_s - begin_.busy_s;
-  counted_.wait_s += end.wait_s - begin_.wait_s;
+  counted_.add(group_->counters().since(begin_));
 }
 
 NetworkCounters NetworkMeter::take() {

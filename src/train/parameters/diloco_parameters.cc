@@ -33,7 +33,8 @@ DilocoParameters::DilocoParameters(TrainableModel& model, const ZeroSettings& se
       node_comm_(Communicator::of_node(job)),
       node_(make_parameter_state(model, settings_of_node(settings), std::move(optimizer), decay_all,
                                  *node_comm_, pool)),
-      outer_(outer_plan(model, settings, job.world()), settings, job, pool),
+      network_(&job.open_background_rail()),
+      outer_(outer_plan(model, settings, job.world()), settings, *network_, pool),
       quantizes_(settings.quantized_gradients.has_value()),
       node_rank_(job.world().node_rank) {
   const StateTensors of_node = node_->state_tensors();
@@ -122,23 +123,38 @@ void DilocoParameters::finish_exchange(double alpha) {
   node_->state_written();
 }
 
+void DilocoParameters::count_traffic() {
+  const NetworkCounters now = network_->counters();
+  counted_.add(now.since(seen_));
+  seen_ = now;
+}
+
+NetworkCounters DilocoParameters::take_network() {
+  count_traffic();
+  return std::exchange(counted_, {});
+}
+
 void DilocoParameters::synchronize(const ChangeHook& before_change) {
   if (is_synchronized_) return;
   announce_change(before_change, kAllElements);
   // What is under way says nothing of the updates after its beginning: these follow.
   if (pending_) finish_exchange(settings_.update_alpha);
+  count_traffic();
   for (int64_t fragment = 0; fragment < settings_.num_fragments; ++fragment)
     exchange(fragment, /*exactly=*/true, /*alpha=*/0);
+  seen_ = network_->counters();
   is_synchronized_ = true;
 }
 
 void DilocoParameters::settle_state(const ChangeHook& before_change) {
   synchronize(before_change);
   announce_change(before_change, kAllElements);
+  count_traffic();
   for (size_t tensor = 0; tensor + 1 < state_tensors_.size(); ++tensor) {
     for (int64_t piece = 0; piece < outer_.plan().num_pieces(); ++piece)
       outer_.average(piece, of_node(state_kind(tensor)), "mean of the optimizers' states");
   }
+  seen_ = network_->counters();
 }
 
 // All nodes have the same.

@@ -32,6 +32,7 @@ class DilocoParameters : public ParameterState {
   std::string not_finite_gradient() const override { return node_->not_finite_gradient(); }
   void update(const OptimizerStep& step, const ChangeHook& before_change) override;
   void discard_step() override { node_->discard_step(); }
+  NetworkCounters take_network() override;
   StateTensors state_tensors() const override { return state_tensors_; }
   void export_masters(const std::function<void(const WeightSource&)>& write) override;
   void synchronize(const ChangeHook& before_change) override;
@@ -62,12 +63,16 @@ class DilocoParameters : public ParameterState {
   void begin_exchange(int64_t fragment, int64_t num_updates);
   void step_exchange();
   void finish_exchange(double alpha);
+  // Adds the traffic since the last call to what take_network() returns.
+  void count_traffic();
 
   const OuterSettings settings_;
   ThreadPool* pool_;
   std::unique_ptr<Communicator> node_comm_;
   std::unique_ptr<ParameterState> node_;
+  NetworkGroup* network_;  // not the job's rail, over which ranks talk while weights are on their way
   OuterOptimizer outer_;
+  NetworkCounters seen_, counted_;
   std::vector<StateTensor> state_tensors_;
   std::optional<Exchange> pending_;
   bool is_synchronized_ = true;  // no update since all weights were exchanged, and no error left

@@ -79,6 +79,9 @@ class ParameterState {
   virtual void discard_step() {}
   // What updates in place of update(); nullptr: the gradients of a step are kept until then.
   virtual BackwardUpdate* backward_update() { return nullptr; }
+  // Traffic between nodes since the last call that the rail does not count; without that of synchronize() and
+  // settle_state(). Not collective.
+  virtual NetworkCounters take_network() { return {}; }
   // Transfers of the state and the weights that this rank keeps in files.
   virtual AsyncFileStatistics state_file_statistics() const { return {}; }
   virtual AsyncFileStatistics weight_file_statistics() const { return {}; }
