@@ -81,8 +81,8 @@ constexpr std::array kTable = std::to_array<MetricInfo>({
      "this process."},
     {"tessera_collectives_total", kCounter, "op, scope", "Collective operations of this rank."},
     {"tessera_collective_seconds_total", kCounter, "op, scope",
-     "Their time: scope=network while an operation ran, mostly beside computing; scope=node while this rank "
-     "waited."},
+     "Their time: scope=network while an operation ran, mostly beside computing, and scope=background "
+     "likewise of what sync_every exchanges; scope=node while this rank waited."},
     {"tessera_collective_bytes_total", kCounter, "op, scope", "Their data, the whole buffers of all ranks."},
     {"tessera_network_bytes_total", kCounter, "direction",
      "Payload that this rank sent to and received from other nodes."},
