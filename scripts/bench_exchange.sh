@@ -43,9 +43,15 @@ flags_of() {
   esac
 }
 
-# One step more, so that what the last of them has begun to send counts.
-eval_steps=$((steps / 10 > 5 ? steps / 10 : 5))
-[ "$steps" -lt 500 ] || eval_steps=100
+# One step more, so that what the last of them has begun to send counts. An evaluation exchanges weights that are not due, which
+# the bytes of steps do not count: it is at multiples of 50, and with fragments at the end alone.
+eval_steps_of() {
+  if [ "$1" = every50-fragments ] || [ "$steps" -lt 50 ]; then
+    echo "$steps"
+  else
+    echo $((steps >= 500 ? 100 : 50))
+  fi
+}
 runs=()
 for form in "${forms[@]}"; do
   run=$dir/$form-$steps
@@ -59,7 +65,7 @@ for form in "${forms[@]}"; do
     "$tessera" launch --nnodes "$nodes" --node_rank "$node" --nproc_per_node 1 --rdzv_endpoint 127.0.0.1:29622 train --model "$model" \
       --dataset "$text/corpus/train/*.txt" --eval_dataset "$text/corpus/valid/*00-*.txt" --packing --max_length 256 \
       --per_device_train_batch_size 1 --max_steps "$((steps + 1))" --learning_rate 2e-4 --lr_scheduler_type cosine --warmup_ratio 0.1 \
-      --weight_decay 0.1 --adam_beta2 0.95 --seed 7 --zero_stage 2 --num_threads 1 --eval_strategy steps --eval_steps "$eval_steps" \
+      --weight_decay 0.1 --adam_beta2 0.95 --seed 7 --zero_stage 2 --num_threads 1 --eval_strategy steps --eval_steps "$(eval_steps_of "$form")" \
       --eval_on_start --logging_steps 10 --save_strategy no --quiet --output_dir "$run" ${flags[@]+"${flags[@]}"} \
       >"$dir/$form.$node.log" 2>&1 &
     agents+=($!)
