@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What bench_nodes.sh and bench_simulation.sh share; both source it, from the root of the repository.
+# What bench_nodes.sh, bench_simulation.sh and bench_sync_every.sh share; all source it, from the root of the repository.
 
 # make_model NAME HIDDEN_SIZE INTERMEDIATE_SIZE LAYERS HEADS KEY_VALUE_HEADS: builds the program and sets `tessera`, makes
 # the folder build/NAME and sets `out`, and leaves a small Llama in $out/model, with a tokenizer trained on this repository.
@@ -20,6 +20,20 @@ make_model() {
  "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "tie_word_embeddings": true}
 JSON
   "$tessera" init --config "$out" --tokenizer "$out/tokenizer" --output "$out/model"
+}
+
+# join_two_hosts: makes the hosts $prefix-0 and $prefix-1, which a veth cable joins.
+join_two_hosts() {
+  local host
+  for host in 0 1; do
+    ip netns add "$prefix-$host"
+    ip -n "$prefix-$host" link set lo up
+  done
+  ip -n "$prefix-0" link add cable type veth peer name cable netns "$prefix-1"
+  for host in 0 1; do
+    ip -n "$prefix-$host" addr add "10.78.0.$((host + 1))/24" dev cable
+    ip -n "$prefix-$host" link set cable up
+  done
 }
 
 # start_host HOST COUNT NAME FLAG...: starts the agent of one of COUNT hosts in the network namespace $prefix-HOST, by the

@@ -11,15 +11,7 @@ scripts/install_packages.sh hosts
 . scripts/bench_hosts.sh
 make_model bench_nodes 2048 8192 4 32 8
 
-for node in 0 1; do
-  ip netns add "$prefix-$node"
-  ip -n "$prefix-$node" link set lo up
-done
-ip -n "$prefix-0" link add cable type veth peer name cable netns "$prefix-1"
-for node in 0 1; do
-  ip -n "$prefix-$node" addr add "10.78.0.$((node + 1))/24" dev cable
-  ip -n "$prefix-$node" link set cable up
-done
+join_two_hosts
 
 # cpus NODE: prints the half of the processors that belongs to NODE.
 cpus() {

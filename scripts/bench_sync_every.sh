@@ -10,14 +10,8 @@ scripts/install_packages.sh hosts
 . scripts/bench_hosts.sh
 make_model bench_sync_every 512 1536 6 8 4
 
+join_two_hosts
 for host in 0 1; do
-  ip netns add "$prefix-$host"
-  ip -n "$prefix-$host" link set lo up
-done
-ip -n "$prefix-0" link add cable type veth peer name cable netns "$prefix-1"
-for host in 0 1; do
-  ip -n "$prefix-$host" addr add "10.78.0.$((host + 1))/24" dev cable
-  ip -n "$prefix-$host" link set cable up
   # A long queue loses nothing.
   ip netns exec "$prefix-$host" tc qdisc add dev cable root tbf rate "${gbps}gbit" burst 256kb limit 64mb
 done

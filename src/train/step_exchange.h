@@ -24,7 +24,7 @@ class StepExchange {
 
   // What the parts of all ranks add up to: loss, gradient norm, tokens, network if there are several nodes,
   // disk if it is used. `times` and disk are those of the passes.
-  // Of nodes that train on their own, the gradient norm is the root of their mean square.
+  // Where nodes train on their own, the gradient norm is the RMS of the norms of the nodes.
   StepMetrics sums(int64_t num_targets) const;
   // Norm of the gradients that this rank takes part in.
   double norm_for(const World& world) const;

@@ -117,7 +117,7 @@ class OuterRank {
     }
   }
 
-  // Of the elements that it keeps: outer weights and its node's own; momentum of those that it owns.
+  // Compares outer and own weights of the elements it keeps, and the momentum of those it owns.
   void compare(const std::vector<ExpectedElement>& expected, double tolerance) const {
     std::vector<float> found(static_cast<size_t>(job_.num_elements()));
     for (int64_t piece = 0; piece < outer_.plan().num_pieces(); ++piece) {

@@ -25,11 +25,11 @@ inline constexpr int64_t kOuterPieceElements = int64_t{1} << 24;
 
 class OuterPlan {
  public:
-  // Of this local rank, under settings.outer; the optimizer's state must be elementwise.
+  // For this local rank. settings.outer must be set, and the optimizer's state elementwise.
   OuterPlan(const ZeroLayout& layout, const ZeroSettings& settings, int local_rank,
             int64_t piece_elements = kOuterPieceElements);
 
-  // Of the elements that this local rank keeps, ascending.
+  // Pieces of the elements that this local rank keeps, in ascending order.
   int64_t num_pieces() const { return cuts_.num_groups(); }
   Part piece(int64_t index) const { return cuts_.group(index); }
   Part owned(int64_t index, int node) const { return cuts_.part(index, node); }

@@ -196,8 +196,8 @@ TEST_F(HostsElastic, NothingListensBesideTheStoreOnItsAddress) {
   EXPECT_THAT(listening(job.agent(1).pid(), "tcp6"), IsEmpty());
 }
 
-// Checkpoints of nodes that train on their own do not depend on their number: three become two, another one
-// takes the place of the third, and the job goes on.
+// Checkpoints of nodes that train on their own do not depend on how many there are: three nodes become two, a
+// replacement joins after the next loss, and the job continues.
 TEST_F(HostsElastic, NodesThatTrainOnTheirOwnComeAndGo) {
   const TinyModel tiny;
   HostJobOptions training = options("1:3", {});

@@ -179,8 +179,8 @@ class Predictor {
     time_.exposed_s = facts_.zero.overlap ? num_uses * exposed_s : time_.network_s;
   }
 
-  // Of nodes that train on their own: the mean over the steps between two exchanges. An exchange that is used
-  // some steps later takes place during these.
+  // The exchanges of nodes that train on their own, averaged over the steps between two of them. An exchange
+  // whose result is used some steps later runs alongside those steps.
   void add_exchanges() {
     const OuterSettings& outer = *facts_.zero.outer;
     const ZeroLayout job = zero_layout(walks_.layout(), facts_.num_nodes, facts_.local_world_size);
