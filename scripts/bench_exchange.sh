@@ -2,7 +2,7 @@
 # bench_exchange.sh [FORM...]: trains one model from the same start on the same rows on four nodes of one rank, which exchange
 # gradients exactly, in int8 or int4 blocks with weights in int8, or their weights every 50 steps (DiLoCo), and compares the
 # evaluation losses and the bytes. All nodes are on this machine. Prints a table in Markdown and draws a picture. Finished forms are
-# not trained again. FORM: exact, int8, int4, every50, every50-int4, every50-fragments.
+# not trained again, interrupted ones continue. FORM: exact, int8, int4, every50, every50-int4, every50-fragments.
 # Settings: BENCH_DIR (build/exchange), BENCH_MODEL (what bench_optimizers.sh has trained with adamw_torch), BENCH_STEPS (1000),
 # BENCH_PICTURE (docs/images/exchange.svg), BENCH_PROGRAM (build/release/tessera).
 # QUICK=1: 10 steps of the 15m preset, with the picture in BENCH_DIR.
@@ -43,13 +43,13 @@ flags_of() {
   esac
 }
 
-# One step more, so that what the last of them has begun to send counts. An evaluation exchanges weights that are not due, which
-# the bytes of steps do not count: it is at multiples of 50, and with fragments at the end alone.
-eval_steps_of() {
+# One step more, so that what the last of them has begun to send counts. Evaluations and checkpoints exchange weights that are not
+# due, which the bytes of steps do not count: they are at multiples of 50, and with fragments at the end alone.
+pauses_of() {
   if [ "$1" = every50-fragments ] || [ "$steps" -lt 50 ]; then
-    echo "$steps"
+    echo --eval_steps "$steps" --save_strategy no
   else
-    echo $((steps >= 500 ? 100 : 50))
+    echo --eval_steps $((steps >= 500 ? 100 : 50)) --save_steps 100 --save_total_limit 1
   fi
 }
 runs=()
@@ -57,21 +57,22 @@ for form in "${forms[@]}"; do
   run=$dir/$form-$steps
   runs+=("$run")
   [ -f "$run/model.safetensors" ] && continue
-  read -ra flags <<<"$(flags_of "$form")"
+  form_flags=$(flags_of "$form")
+  read -ra flags <<<"$form_flags $(pauses_of "$form")"
   echo "== $form" >&2
-  rm -rf "$run"
   agents=()
   for ((node = 0; node < nodes; ++node)); do
     "$tessera" launch --nnodes "$nodes" --node_rank "$node" --nproc_per_node 1 --rdzv_endpoint 127.0.0.1:29622 train --model "$model" \
       --dataset "$text/corpus/train/*.txt" --eval_dataset "$text/corpus/valid/*00-*.txt" --packing --max_length 256 \
       --per_device_train_batch_size 1 --max_steps "$((steps + 1))" --learning_rate 2e-4 --lr_scheduler_type cosine --warmup_ratio 0.1 \
-      --weight_decay 0.1 --adam_beta2 0.95 --seed 7 --zero_stage 2 --num_threads 1 --eval_strategy steps --eval_steps "$(eval_steps_of "$form")" \
-      --eval_on_start --logging_steps 10 --save_strategy no --quiet --output_dir "$run" ${flags[@]+"${flags[@]}"} \
+      --weight_decay 0.1 --adam_beta2 0.95 --seed 7 --zero_stage 2 --num_threads 1 --eval_strategy steps --eval_on_start \
+      --logging_steps 10 --resume_from_checkpoint auto --quiet --output_dir "$run" "${flags[@]}" \
       >"$dir/$form.$node.log" 2>&1 &
     agents+=($!)
   done
   for agent in "${agents[@]}"; do
     wait "$agent" || { tail -3 "$dir/$form".*.log >&2; exit 1; }
   done
+  rm -rf "$run"/checkpoint-*
 done
 scripts/exchange_summary.py "$picture" "${runs[@]}"

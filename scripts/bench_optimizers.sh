@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # bench_optimizers.sh [FORM[=RATE]...]: trains one model from the same start on the same rows with each form of the optimizer,
 # Muon and Adafactor at three learning rates, and compares their evaluation losses with those of the first. Prints a table in
-# Markdown and draws a picture. Finished forms are not trained again.
+# Markdown and draws a picture. Finished forms are not trained again, interrupted ones continue.
 # Settings: BENCH_DIR (build/optimizers), BENCH_PRESET (160m), BENCH_STEPS (300), BENCH_TOKENS (1024 in a step; rows have 256),
 # BENCH_PICTURE (docs/images/optimizers.svg), BENCH_PROGRAM (build/release/tessera).
 # QUICK=1: 10 steps of the 15m preset, with the picture in BENCH_DIR.
@@ -50,11 +50,11 @@ for form in "${forms[@]}"; do
   runs+=("$run")
   [ -f "$run/model.safetensors" ] && continue
   echo "== $name, learning rate $rate" >&2
-  rm -rf "$run"
   "$tessera" train --model "$start" --dataset "$dir/text/corpus/train/*.txt" \
     --eval_dataset "$dir/text/corpus/valid/*00-*.txt" --packing --max_length 256 --optim "$name" --learning_rate "$rate" \
     --per_device_train_batch_size $((tokens / 256)) --max_steps "$steps" --lr_scheduler_type cosine --warmup_ratio 0.1 \
     --weight_decay 0.1 --adam_beta2 0.95 --eval_strategy steps --eval_steps "$eval_steps" --logging_steps 10 \
-    --save_strategy no --quiet --output_dir "$run" >&2
+    --save_steps 50 --save_total_limit 1 --resume_from_checkpoint auto --quiet --output_dir "$run" >&2
+  rm -rf "$run"/checkpoint-*
 done
 scripts/optimizer_summary.py "$picture" "${runs[@]}"
