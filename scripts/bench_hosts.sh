@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# What bench_nodes.sh, bench_simulation.sh and bench_sync_every.sh share; all source it, from the root of the repository.
+# What bench_context.sh, bench_nodes.sh, bench_simulation.sh and bench_sync_every.sh share; all source it, from the root of the repository.
 
-# make_model NAME HIDDEN_SIZE INTERMEDIATE_SIZE LAYERS HEADS KEY_VALUE_HEADS: builds the program and sets `tessera`, makes
+# make_model NAME HIDDEN_SIZE INTERMEDIATE_SIZE LAYERS HEADS KEY_VALUE_HEADS [MAX_TOKENS]: builds the program and sets `tessera`, makes
 # the folder build/NAME and sets `out`, and leaves a small Llama in $out/model, with a tokenizer trained on this repository.
 # Names of network namespaces are to begin with `prefix`, which it sets: they are removed when the script ends.
 make_model() {
@@ -17,7 +17,7 @@ make_model() {
   cat >"$out/config.json" <<JSON
 {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": $2, "intermediate_size": $3,
  "num_hidden_layers": $4, "num_attention_heads": $5, "num_key_value_heads": $6, "head_dim": 64, "vocab_size": 8192,
- "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "tie_word_embeddings": true}
+ "max_position_embeddings": ${7:-2048}, "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "tie_word_embeddings": true}
 JSON
   "$tessera" init --config "$out" --tokenizer "$out/tokenizer" --output "$out/model"
 }

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "arguments/arguments.h"
+#include "arguments/context_arguments.h"
 #include "arguments/evaluation_arguments.h"
 #include "arguments/flag_limits.h"
 #include "arguments/foreign_names.h"
@@ -334,6 +335,7 @@ void declare_ranks(FlagTable* table, TrainingArguments* args) {
                     "or once per cluster, with the rest coming over the network, for a shared disk that is "
                     "slower than the network. per_cluster needs zero_stage 1 or more.");
   declare_outer_flags(table, args);
+  declare_context_flags(table, args);
   Flag& timeout = table->add("ddp_timeout", &args->ddp_timeout,
                              "Seconds to wait for another rank before the run ends with an error that names "
                              "it (Hugging Face's default: 1800). A rank that has died is detected at once.");

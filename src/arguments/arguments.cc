@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 
+#include "arguments/context_arguments.h"
 #include "arguments/deepspeed_arguments.h"
 #include "arguments/device_arguments.h"
 #include "arguments/offload_arguments.h"
@@ -77,18 +78,17 @@ void resolve_data_order(const FlagTable& table, TrainingArguments* args) {
 }
 
 // Runs after a DeepSpeed file has set the accumulation or left it open.
-void resolve_batch(const FlagTable& table, int64_t world_size, TrainingArguments* args) {
+void resolve_batch(const FlagTable& table, int64_t num_ranks, TrainingArguments* args) {
   if (!args->global_batch_size) return;
   const int64_t accumulation =
-      accumulation_of_global_batch(*args->global_batch_size, args->per_device_train_batch_size, world_size);
+      accumulation_of_global_batch(*args->global_batch_size, args->per_device_train_batch_size, num_ranks);
   const bool is_given = table.is_set("gradient_accumulation_steps") || !args->deepspeed.empty();
   if (is_given && args->gradient_accumulation_steps != accumulation) {
     fail(ExitCode::kBadConfig,
          "gradient_accumulation_steps {} contradicts global_batch_size {}, which needs {} on {} with "
          "per_device_train_batch_size {}: leave it out to derive it",
          args->gradient_accumulation_steps, *args->global_batch_size, accumulation,
-         world_size == 1 ? "one rank" : fmt::format("{} ranks", world_size),
-         args->per_device_train_batch_size);
+         num_ranks == 1 ? "one rank" : fmt::format("{} ranks", num_ranks), args->per_device_train_batch_size);
   }
   args->gradient_accumulation_steps = accumulation;
 }
@@ -334,7 +334,7 @@ BatchPlanOptions TrainingArguments::batch_options(int64_t world_size) const {
   options.num_rows = 0;
   options.micro_batch_size = per_device_train_batch_size;
   options.gradient_accumulation_steps = gradient_accumulation_steps;
-  options.world_size = world_size;
+  options.world_size = num_row_ranks(*this, world_size);
   options.global_batch_size = global_batch_size;
   options.shuffle = shuffle;
   options.seed = shuffle_seed();
@@ -397,13 +397,15 @@ void resolve_training_arguments(const FlagTable& table, int64_t world_size, Trai
   for (const auto& [name, origin] : args->deepspeed_origins) args->given.insert(name);
   if (args->given.contains("disable_gradient_checkpointing")) args->given.insert("gradient_checkpointing");
   resolve_dtype(table, args);
-  resolve_batch(table, world_size, args);
+  check_context_ranks(*args, world_size);
+  resolve_batch(table, num_row_ranks(*args, world_size), args);
   resolve_checkpointing(table, *args);
   resolve_ranks(table, world_size, args);
   resolve_form(table, world_size, args);
   check_optimizer(table, *args);
   check_device(*args, world_size);
   check_outer_arguments(table, *args);
+  check_context_arguments(*args);
   resolve_data_order(table, args);
   check_streaming(*args);
   check_quiet(*args);

@@ -134,7 +134,8 @@ struct TrainingArguments : DataArguments {
   double fragment_update_alpha = 0;
   double outer_learning_rate = 0.7;
   double outer_momentum = 0.9;
-  int64_t ddp_timeout = 60;  // seconds
+  int64_t context_parallel_size = 1;  // ranks that share rows (context_arguments.h)
+  int64_t ddp_timeout = 60;           // seconds
   int64_t connections = 4;
   std::string fabric = "tcp";
   std::string interface;
@@ -230,7 +231,7 @@ struct TrainingArguments : DataArguments {
   // Most tokens a row may have: max_length; without it, max_position_embeddings for rows of token ids and at
   // most 1024 of them for text.
   int64_t row_limit(int64_t max_position_embeddings) const;
-  // Everything but the number of rows.
+  // Everything but the number of rows. Its world size is that of ranks, or teams, with rows of their own.
   BatchPlanOptions batch_options(int64_t world_size) const;
   uint64_t shuffle_seed() const { return static_cast<uint64_t>(data_seed.value_or(seed)); }
   // Hugging Face's get_warmup_steps: warmup_steps when above 0, else the ratio, rounded up.

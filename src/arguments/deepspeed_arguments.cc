@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "arguments/context_arguments.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -26,6 +27,11 @@ class DeepSpeedMerge {
         old_defaults_(args->ds_compat == "0.16") {}
 
   void run() {
+    if (config_.sequence_parallel_size) {
+      merge_value("sequence_parallel_size", *config_.sequence_parallel_size, "context_parallel_size",
+                  args_->context_parallel_size);
+    }
+    check_context_ranks(*args_, world_size_);
     merge_batch();
     merge_precision();
     merge_zero();
@@ -93,6 +99,7 @@ class DeepSpeedMerge {
 
   // train_batch_size = micro batch * accumulation * world size; absent ones follow from the others.
   void merge_batch() {
+    const int64_t num_ranks = num_row_ranks(*args_, world_size_);
     constexpr const char* kMicro = "train_micro_batch_size_per_gpu";
     constexpr const char* kAccumulation = "gradient_accumulation_steps";
     constexpr const char* kAll = "train_batch_size";
@@ -119,14 +126,14 @@ class DeepSpeedMerge {
       if (!all) {
         micro = args_->per_device_train_batch_size;
       } else {
-        micro = std::max<int64_t>(1, *all / accumulation.value_or(1) / world_size_);
+        micro = std::max<int64_t>(1, *all / accumulation.value_or(1) / num_ranks);
       }
       if (!accumulation && !args_->global_batch_size) accumulation = 1;
     }
     if (!accumulation && args_->global_batch_size) {
-      accumulation = accumulation_of_global_batch(*args_->global_batch_size, *micro, world_size_);
+      accumulation = accumulation_of_global_batch(*args_->global_batch_size, *micro, num_ranks);
     }
-    if (!accumulation) accumulation = all ? std::max<int64_t>(1, *all / *micro / world_size_) : 1;
+    if (!accumulation) accumulation = all ? std::max<int64_t>(1, *all / *micro / num_ranks) : 1;
 
     if (config_.train_micro_batch_size_per_gpu.value) {
       merge_value(kMicro, *micro, "per_device_train_batch_size", args_->per_device_train_batch_size);
@@ -142,11 +149,11 @@ class DeepSpeedMerge {
     }
     int64_t product = 0;
     const bool too_large = __builtin_mul_overflow(*micro, *accumulation, &product) ||
-                           __builtin_mul_overflow(product, world_size_, &product);
+                           __builtin_mul_overflow(product, num_ranks, &product);
     if (all && (too_large || *all != product)) {
       add_mismatch("train_batch_size", fmt::format("{}", *all),
-                   fmt::format("micro batch {} x accumulation {} x world size {}", *micro, *accumulation,
-                               world_size_));
+                   fmt::format("micro batch {} x accumulation {} x world size {}{}", *micro, *accumulation,
+                               num_ranks, num_ranks < world_size_ ? " / sequence_parallel_size" : ""));
     }
     if (all && args_->global_batch_size && *args_->global_batch_size != *all) {
       add_mismatch("train_batch_size", fmt::format("{}", *all),

@@ -154,11 +154,14 @@ constexpr ForeignNames kNames[] = {
     missing("saves_per_epoch",
             "checkpoints are not counted per epoch: set save_strategy epoch, or save_steps, which may be a "
             "fraction of all steps"),
-    missing("tensor_parallel* tensor_model_parallel_size tp_size tp pipeline_parallel* "
-            "pipeline_model_parallel_size pp_size pp context_parallel* cp_size cp sequence_parallel* "
-            "expert_parallel* ep_size ulysses_*",
-            "tensor, pipeline and sequence parallelism are not supported: ranks split the rows of a step, "
-            "and zero_stage shards gradients, optimizer state and weights"),
+    missing(
+        "tensor_parallel* tensor_model_parallel_size tp_size tp pipeline_parallel* "
+        "pipeline_model_parallel_size pp_size pp expert_parallel* ep_size",
+        "tensor, pipeline and expert parallelism are not supported: ranks split the rows of a step, or "
+        "with context_parallel_size each row, and zero_stage shards gradients, optimizer state and weights"),
+    means("context_parallel_size",
+          "cp_size cp context_parallel context_parallel_degree sequence_parallel_size "
+          "sequence_parallel_degree ulysses_size ulysses_sequence_parallel_size"),
     missing("gpu gpus gpu_* n_gpu n_gpu_layers num_gpus ngl device_map device_id devices cuda* max_memory",
             "training runs on the processor, or with device cuda on the first card that CUDA_VISIBLE_DEVICES "
             "leaves"),

@@ -17,9 +17,9 @@ namespace {
 // Bytes that a rank can pass to the others of its node at once.
 constexpr int64_t kBoardBytes = 64 << 10;
 
-std::vector<int> rail_ranks(const World& world) {
+std::vector<int> rail_ranks(const World& world, int first_node, int num_nodes) {
   std::vector<int> ranks;
-  for (int node = 0; node < world.num_nodes; ++node) {
+  for (int node = first_node; node < first_node + num_nodes; ++node) {
     ranks.push_back(node * world.local_world_size + world.local_rank);
   }
   return ranks;
@@ -70,8 +70,8 @@ struct Communicator::Impl {
     NetworkOptions network = network_options();
     network.position = &position;
     node = std::make_shared<NodeGroup>(world, NodeGroupOptions{options.timeout, &position}, failures());
-    rail.emplace(fmt::format("rail {}", world.local_rank), rail_ranks(world), world.rank, store.get(),
-                 network, failures());
+    rail.emplace(fmt::format("rail {}", world.local_rank), rail_ranks(world, 0, world.num_nodes), world.rank,
+                 store.get(), network, failures());
     allocate_values();
   }
 
@@ -119,9 +119,22 @@ struct Communicator::Impl {
   std::unique_ptr<StoreClient> store;
   Impl* whole_job = nullptr;  // of which this is a node
   std::shared_ptr<NodeGroup> node;
+  // A group beside the rail, opened when it is needed.
+  struct ExtraRail {
+    std::optional<NetworkGroup> group;
+    std::atomic<NetworkGroup*> opened = nullptr;  // for other threads
+  };
+  NetworkGroup& open(ExtraRail& extra, const char* name, int first_node, int num_nodes) {
+    if (extra.group) return *extra.group;
+    extra.group.emplace(fmt::format("{} {} from node {}", name, world.local_rank, first_node),
+                        rail_ranks(world, first_node, num_nodes), world.rank, store.get(), network_options(),
+                        failures());
+    extra.opened = &*extra.group;
+    return *extra.group;
+  }
+
   std::optional<NetworkGroup> rail;
-  std::optional<NetworkGroup> background;
-  std::atomic<NetworkGroup*> opened_background = nullptr;
+  ExtraRail background, context;
   SharedSegment values;  // [2][world_size][kMaxValueBytes]
   SharedSegment board;
   std::vector<std::byte> rail_values;
@@ -155,19 +168,23 @@ NodeGroup& Communicator::node() { return *impl_->node; }
 NetworkGroup& Communicator::rail() { return *impl_->rail; }
 
 NetworkGroup& Communicator::open_background_rail() {
-  Impl& impl = *impl_;
-  if (impl.background) return *impl.background;
-  impl.background.emplace(fmt::format("background rail {}", impl.world.local_rank), rail_ranks(impl.world),
-                          impl.world.rank, impl.store.get(), impl.network_options(), impl.failures());
-  impl.opened_background = &*impl.background;
-  return *impl.background;
+  return impl_->open(impl_->background, "background rail", 0, impl_->world.num_nodes);
 }
 
-NetworkGroup* Communicator::background_rail() const { return impl_->opened_background; }
+NetworkGroup* Communicator::background_rail() const { return impl_->background.opened; }
+
+NetworkGroup& Communicator::open_context_rail(int first_node, int num_nodes) {
+  return impl_->open(impl_->context, "context rail", first_node, num_nodes);
+}
+
+NetworkGroup* Communicator::context_rail() const { return impl_->context.opened; }
 
 double Communicator::waited_s() const {
-  const double in_background = impl_->background ? impl_->background->counters().wait_s : 0;
-  return impl_->node->waited_s() + impl_->rail->counters().wait_s + in_background;
+  double waited_s = impl_->node->waited_s() + impl_->rail->counters().wait_s;
+  for (const Impl::ExtraRail* extra : {&impl_->background, &impl_->context}) {
+    if (extra->group) waited_s += extra->group->counters().wait_s;
+  }
+  return waited_s;
 }
 
 // Exchanges along the rails first, then every rank of a node reads the same table. Two tables alternate, so
@@ -253,7 +270,9 @@ std::string Communicator::broadcast_text(std::string text, int root, const OpLab
 void Communicator::set_timeout(std::chrono::milliseconds timeout) {
   impl_->node->set_timeout(timeout);
   impl_->rail->set_timeout(timeout);
-  if (impl_->background) impl_->background->set_timeout(timeout);
+  for (Impl::ExtraRail* extra : {&impl_->background, &impl_->context}) {
+    if (extra->group) extra->group->set_timeout(timeout);
+  }
 }
 
 void Communicator::check_same_settings(const std::map<std::string, std::string>& settings) {

@@ -54,6 +54,10 @@ class Communicator {
   // used.
   NetworkGroup& open_background_rail();
   NetworkGroup* background_rail() const;  // nullptr until then; any thread may ask
+  // The same for the ranks of this rail that are on nodes [first_node, first_node + num_nodes): each node is
+  // in one such group.
+  NetworkGroup& open_context_rail(int first_node, int num_nodes);
+  NetworkGroup* context_rail() const;
 
   // Collectives on small values, one from each rank; blocking. T is trivially copyable and takes at most
   // kMaxValueBytes. All ranks get the same bits: sums are taken in the order of ranks.

@@ -207,13 +207,19 @@ LossSums TrainableModel::forward_backward(const PackedBatch& batch, float grad_s
   open_head_gradients();
   const LossSums sums = forward_backward_head(batch, grad_scale, label_smoothing, gradient_update);
   close_head_weights();
+  if (sums.num_targets == 0 && !batch.is_slice) {
+    backward_nothing(gradient_update);
+    return sums;
+  }
   if (sums.num_targets > 0) {
     close_gradients(head_group());
-    backward_layers(gradient_update);
-    backward_embedding(batch, gradient_update);
   } else {
-    backward_nothing(gradient_update);
+    // backward_embedding() adds to a tied table.
+    if (is_tied() && gradient_update.mode == Update::kOverwrite) ops_->zero(parameters_.gradients(0));
+    close_zero_gradients(head_group(), gradient_update);
   }
+  backward_layers(gradient_update);
+  backward_embedding(batch, gradient_update);
   return sums;
 }
 
@@ -283,25 +289,26 @@ void TrainableModel::forward_nothing() {
   open_head_weights();
 }
 
+// With kAdd there is nothing to add.
+void TrainableModel::close_zero_gradients(int64_t group, WeightUpdate update) {
+  if (update.mode == Update::kOverwrite) {
+    ops_->zero(parameters_.gradients(group));
+  } else {
+    parameters_.add_squares(group, /*with_matrices=*/true, update.squares);
+  }
+  close_gradients(group);
+}
+
 void TrainableModel::backward_nothing(WeightUpdate update) {
-  // With kAdd there is nothing to add.
-  const auto finish = [&](int64_t group) {
-    if (update.mode == Update::kOverwrite) {
-      ops_->zero(parameters_.gradients(group));
-    } else {
-      parameters_.add_squares(group, /*with_matrices=*/true, update.squares);
-    }
-    close_gradients(group);
-  };
-  finish(head_group());
+  close_zero_gradients(head_group(), update);
   for (int64_t group = head_group() - 1; group > 0; --group) {
     open_weights(group, WeightUse::kBackward);
     parameters_.open_gradients(group);
     close_weights(group);
-    finish(group);
+    close_zero_gradients(group, update);
   }
   if (!is_tied()) parameters_.open_gradients(0);
-  finish(0);
+  close_zero_gradients(0, update);
 }
 
 }  // namespace tessera

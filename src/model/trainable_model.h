@@ -123,9 +123,10 @@ class TrainableModel {
   ActivationBytes reserved_bytes() const;
 
   // Adds d(grad_scale * sum of token losses) / dw to the gradients or, for the first micro-batch of a step,
-  // overwrites them (alignment gaps stay as they are). Returns the unscaled sum. Ids must be below
-  // vocab_size, the batch within the limits (TESSERA_CHECK). If the last micro-batch of a step asks for the
-  // sum of squares, it covers all gradients, without another pass over those of matrices.
+  // overwrites them (alignment gaps stay as they are); of a slice, what its own tokens contribute. Returns
+  // the unscaled sum. Ids must be below vocab_size, the batch within the limits (TESSERA_CHECK). If the last
+  // micro-batch of a step asks for the sum of squares, it covers all gradients, without another pass over
+  // those of matrices.
   LossSums forward_backward(const PackedBatch& batch, float grad_scale, float label_smoothing = 0,
                             WeightUpdate gradient_update = Update::kAdd);
   // For a rank without tokens while all ranks run forward_backward() or forward_loss(): opens and closes the
@@ -213,7 +214,8 @@ class TrainableModel {
   virtual int64_t reserve_tables(const ActivationLimits& /*limits*/) { return 0; }
 
   // Products add the squares of matrices to update.squares; those of norms, biases and group 0 are added by
-  // the caller. Without targets in the batch compute_head() leaves the gradients alone and returns {}.
+  // the caller. Without targets in the batch compute_head() leaves the gradients alone and returns {}; that
+  // of the stream is then zero.
   virtual void compute_embedding(const PackedBatch& batch) = 0;
   virtual EmbeddingBuffers embedding_buffers() = 0;
   virtual void compute_layer(int64_t layer) = 0;
@@ -244,6 +246,7 @@ class TrainableModel {
   void forward_nothing();
   void add_noise();
   void backward_nothing(WeightUpdate update);
+  void close_zero_gradients(int64_t group, WeightUpdate update);
 
   ModelConfig config_;
   DType dtype_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "arguments/context_arguments.h"
 #include "base/divide_up.h"
 #include "base/error.h"
 #include "plan/planned_model.h"
@@ -23,7 +24,7 @@ class Forecaster {
              int64_t num_threads, const std::optional<JobSize>& job)
       : args_(args),
         cluster_(cluster),
-        planned_(config, args.training_dtype(), num_threads, cluster.ops),
+        planned_(config, args.training_dtype(), num_threads, cluster.ops, args.context_parallel_size),
         model_(*planned_.model),
         job_(job),
         row_tokens_(job ? job->max_row_tokens : args.row_limit(config.max_position_embeddings)),
@@ -49,12 +50,14 @@ class Forecaster {
     forecast.num_threads = num_threads;
     forecast.gradient_checkpointing = args_.gradient_checkpointing;
     forecast.row_tokens = row_tokens_;
+    forecast.context_size = args_.context_parallel_size;
     const int64_t step_rows = step_.step_rows();
     forecast.tokens_per_step = step_rows * mean_row_tokens_;
     forecast.job = job_;
     // For the node with the most rows.
-    forecast.tflop_per_step = tflop_per_step(
-        model_, mean_row_tokens_, cluster_.local_world_size * divide_up(step_rows, cluster_.world_size()));
+    const int64_t rows_of_team = divide_up(step_rows, num_row_ranks(args_, cluster_.world_size()));
+    forecast.tflop_per_step = tflop_per_step(model_, mean_row_tokens_, rows_of_team) *
+                              cluster_.local_world_size / static_cast<double>(args_.context_parallel_size);
 
     const MemoryRequest request = planner_.choose_memory(machine_);
     RunPlan plan;
@@ -99,8 +102,9 @@ class Forecaster {
 
   // Whether sync_every may be added (check_outer_arguments()).
   bool may_train_apart(const ZeroSettings& zero) const {
-    return !zero.outer && is_elementwise(zero.state_tensors) && !zero.optimizer_in_backward &&
-           !zero.state_folder && !zero.weight_folder && !zero.frozen_folder && !model_.device().own_memory();
+    return !zero.outer && args_.context_parallel_size == 1 && is_elementwise(zero.state_tensors) &&
+           !zero.optimizer_in_backward && !zero.state_folder && !zero.weight_folder && !zero.frozen_folder &&
+           !model_.device().own_memory();
   }
 
   ScheduleForecast forecast_schedule(const MemoryRequest& request) {

@@ -79,6 +79,7 @@ struct RunForecast {
   int64_t free_bytes = 0;        // of a node, or of the device
   std::string refusal;           // why it does not fit and what would; empty if it fits
   DiskPlan disk;                 // the sizes of the model and of a checkpoint
+  int64_t context_size = 1;      // ranks that share rows
   double tflop_per_step = 0;     // per node, model operations
   std::optional<StepTime> time;  // of a step; with ClusterShape::rates
   std::optional<JobSize> job;

@@ -172,10 +172,11 @@ std::string forecast_text(const RunForecast& forecast) {
                         schedule_name(forecast.zero.schedule), forecast.schedule_is_auto ? " (auto)" : "",
                         dtype_name(forecast.zero.gradient_dtype));
   }
-  text += fmt::format("step     {} in rows of {}\npasses   {} a rank, {} each\n",
-                      format_count(forecast.tokens_per_step, "token"), format_count(forecast.row_tokens),
-                      format_count(forecast.zero.passes_per_step),
-                      format_count(forecast.tokens_per_pass, "token"));
+  text += fmt::format(
+      "step     {} in rows of {}{}\npasses   {} a rank, {} each\n",
+      format_count(forecast.tokens_per_step, "token"), format_count(forecast.row_tokens),
+      forecast.context_size > 1 ? fmt::format(", each shared by {} ranks", forecast.context_size) : "",
+      format_count(forecast.zero.passes_per_step), format_count(forecast.tokens_per_pass, "token"));
   text += forecast.memory.device.empty() && cluster.memory_is_of_this_machine
               ? "memory   the free memory is this machine's: --memory sets a node's\n"
               : "memory\n";

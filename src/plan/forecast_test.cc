@@ -297,6 +297,47 @@ TEST_F(ForecastTest, SaysWhatTrainingApartWouldMakeOfIt) {
   EXPECT_FALSE(forecast().seldom.has_value());
 }
 
+// A team of two has the rows of one rank, each half of their tokens.
+TEST_F(ForecastTest, RanksThatShareRowsHaveTheirPartOfTheWork) {
+  config_.num_key_value_heads = 4;
+  args_.gradient_accumulation_steps = 1;
+  args_.max_length = 4096;
+  args_.gradient_checkpointing = true;
+  cluster_.network_gbps = 1e-3;
+  const RunForecast alone = forecast();
+  args_.context_parallel_size = 2;
+  const RunForecast shared = forecast();
+  EXPECT_EQ(shared.tokens_per_step, alone.tokens_per_step / 2);
+  EXPECT_EQ(shared.tokens_per_pass, alone.tokens_per_pass / 2);
+  EXPECT_NEAR(shared.tflop_per_step, alone.tflop_per_step / 2, 1e-9);
+  EXPECT_NEAR(shared.time->compute_s(), alone.time->compute_s() / 2, 0.01 * alone.time->compute_s());
+  const auto bytes_of = [](const RunForecast& of, const std::string& name) {
+    int64_t bytes = 0;
+    for (const MemoryItem& item : of.memory.items) bytes += item.name == name ? item.size_bytes : 0;
+    return bytes;
+  };
+  EXPECT_NEAR(static_cast<double>(bytes_of(shared, "kept for backward")),
+              static_cast<double>(bytes_of(alone, "kept for backward")) / 2, 1e6);
+  // Queries, keys and values of a rank's tokens, sent and received.
+  const int64_t qkv = 4096 * (config_.num_attention_heads + 2 * 4) * config_.head_dim * 2;
+  EXPECT_NEAR(static_cast<double>(bytes_of(shared, "exchange of heads")), static_cast<double>(2 * qkv), 1e3);
+  EXPECT_EQ(bytes_of(alone, "exchange of heads"), 0);
+  // Forward, recomputed and backward: of every exchange half crosses.
+  const int64_t o = 4096 * config_.num_attention_heads * config_.head_dim * 2;
+  const int64_t sent = config_.num_hidden_layers * (2 * (qkv + o) + 2 * (qkv + o)) / 2;
+  EXPECT_NEAR(shared.time->exposed_s - alone.time->exposed_s, static_cast<double>(sent) * 8 / 1e6,
+              0.05 * static_cast<double>(sent) * 8 / 1e6);
+  EXPECT_FALSE(shared.seldom.has_value());
+}
+
+TEST_F(ForecastTest, RefusesTeamsThatCannotBe) {
+  args_.context_parallel_size = 8;
+  EXPECT_THROW(forecast(), Error);  // more than the nodes have
+  cluster_.num_nodes = 8;
+  config_.num_key_value_heads = 4;
+  EXPECT_THROW(forecast(), Error);
+}
+
 TEST_F(ForecastTest, TimeOnTheNetworkHidesBehindComputeUntilItIsLonger) {
   cluster_.network_gbps = 1000;
   for (const ScheduleForecast& each : forecast().schedules) {

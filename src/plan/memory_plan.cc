@@ -10,6 +10,7 @@
 #include "checkpoint/piece_codec.h"
 #include "checkpoint/shared_export.h"
 #include "checkpoint/snapshot_slot.h"
+#include "plan/context_plan.h"
 #include "zero/gradient_ring.h"
 #include "zero/shard_plan.h"
 
@@ -26,8 +27,11 @@ constexpr int64_t kFirstUseBytes = 2 << 20;
 constexpr int kMaxAdvisedNodes = 4096;
 
 // For one micro-batch: ids, positions and targets of PackedBatch, plus ids and labels of the row being read.
-int64_t batch_bytes(const ActivationLimits& limits) {
-  return (3 * limits.max_tokens + 2 * limits.max_sequence_length) * static_cast<int64_t>(sizeof(int32_t));
+// Ranks that share rows have the rows and their slice.
+int64_t batch_bytes(const MemoryRequest& request) {
+  const int64_t size = request.context_size,
+                num_tokens = (size > 1 ? size + 1 : 1) * request.limits.max_tokens;
+  return (3 * num_tokens + 2 * request.limits.max_sequence_length) * static_cast<int64_t>(sizeof(int32_t));
 }
 
 // "weights: complete (BF16)".
@@ -229,7 +233,7 @@ MemoryPlan plan_memory(const TrainableModel& model, const MemoryRequest& request
   add(MemoryKind::kActivations, "kept for backward", activations.saved_bytes);
   add(MemoryKind::kActivations, "at work, logits included", activations.working_bytes);
   add(MemoryKind::kActivations, "workspace of the products", activations.workspace_bytes);
-  add(MemoryKind::kBuffers, "micro-batch", batch_bytes(request.limits));
+  add(MemoryKind::kBuffers, "micro-batch", batch_bytes(request));
   add(MemoryKind::kBuffers, "writing weights", request.export_bytes,
       request.first_rank_exports ? MemoryScope::kFirstRank : MemoryScope::kRank, MemoryUse::kSaving);
   if (request.first_rank_exports) {
@@ -251,6 +255,13 @@ MemoryPlan plan_memory(const TrainableModel& model, const MemoryRequest& request
   add(MemoryKind::kBuffers, "network",
       (request.zero.outer ? 2 : 1) *
           NetworkGroup::buffer_bytes(request.num_nodes, request.connections, request.fabric));
+  add(MemoryKind::kBuffers, "exchange of heads",
+      request.local_world_size * context_buffer_bytes(model, request), MemoryScope::kNode);
+  if (request.context_size > request.local_world_size) {
+    const auto num_nodes = static_cast<int>(request.context_size / request.local_world_size);
+    add(MemoryKind::kBuffers, "network, exchange of heads",
+        NetworkGroup::buffer_bytes(num_nodes, request.connections, request.fabric));
+  }
   add(MemoryKind::kProgram, "products of integers", request.product_bytes);
   add(MemoryKind::kProgram, "code and kernels, first use", kFirstUseBytes);
   add(MemoryKind::kProgram, kBaselineName, request.baseline_bytes);

@@ -56,6 +56,7 @@ struct MemoryRequest {
   bool peer_snapshots = false;
   int num_nodes = 1;
   int local_world_size = 1;
+  int64_t context_size = 1;    // ranks that share rows (context/)
   int connections = 4;         // between two ranks on different nodes
   std::string fabric = "tcp";  // NetworkOptions::fabric
   ZeroSettings zero;           // its weight_dtype is ignored; the model's counts

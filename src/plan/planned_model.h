@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "context/context_ops.h"
 #include "model/families.h"
 #include "ops/cpu_ops.h"
 #include "ops/make_ops.h"
@@ -14,12 +15,17 @@
 namespace tessera {
 
 struct PlannedModel {
+  // `context_size` ranks share rows.
   PlannedModel(const ModelConfig& config, DType dtype, int64_t num_threads,
-               const OpsFactory& make = make_cpu_ops)
-      : pool(num_threads, CpuLimits()), ops(make(pool)), model(make_model(config, dtype, *ops)) {}
+               const OpsFactory& make = make_cpu_ops, int64_t context_size = 1)
+      : pool(num_threads, CpuLimits()),
+        ops(make(pool)),
+        context_ops(*ops, context_size),
+        model(make_model(config, dtype, context_size > 1 ? context_ops : *ops)) {}
 
   ThreadPool pool;
   std::unique_ptr<Ops> ops;
+  ContextOps context_ops;
   std::unique_ptr<TrainableModel> model;
 };
 

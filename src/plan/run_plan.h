@@ -32,7 +32,8 @@ struct RunPlan {
   int64_t max_steps = 0;
   int64_t num_warmup_steps = 0;
   int64_t micro_batches_per_pass = 1;
-  int64_t max_pass_tokens = 0;  // of what goes through the model at once
+  int64_t max_pass_tokens = 0;  // of what goes through the model at once, on all ranks that share rows
+  int64_t context_size = 1;     // so many
 
   // Memory, network, disk.
   ActivationLimits limits;

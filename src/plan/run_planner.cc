@@ -8,7 +8,11 @@
 #include "arguments/zero_arguments.h"
 #include "base/divide_up.h"
 #include "base/text.h"
+#include "context/context_team.h"
+#include "context/slice_batch.h"
 #include "kernels/quantized_weight/quantized_weight.h"
+#include "model/llama/attention_block.h"
+#include "plan/context_plan.h"
 #include "plan/passes.h"
 
 namespace tessera {
@@ -48,6 +52,9 @@ RunPlanner::RunPlanner(const TrainingArguments& args, const TrainableModel& mode
       data_(std::move(data)),
       micro_batch_rows_(tessera::micro_batch_rows(batch)) {
   check_state_blocks(args, model.layout());
+  const AttentionShape heads = attention_block_config(model.config(), 0).shape;
+  const std::string refusal = context_heads_refusal(heads, args.context_parallel_size);
+  if (!refusal.empty()) fail(ExitCode::kBadConfig, "{}", refusal);
   max_pass_tokens_ = data_.largest_pass(1);
   if (args.merge_micro_batches == "never" || args.gradient_accumulation_steps == 1) return;
   if (args.merge_micro_batches == "always") {
@@ -66,7 +73,8 @@ ActivationLimits RunPlanner::limits_for(int64_t batch_size, int64_t max_row_leng
   const int64_t train_row = std::min(data_.max_row_length, max_row_length);
   const int64_t eval_row = std::min(data_.max_eval_row_length, max_row_length);
   ActivationLimits limits;
-  limits.max_tokens = std::max(std::min(max_pass_tokens_, batch_size * train_row), eval_row);
+  limits.max_tokens = tokens_of_member(std::max(std::min(max_pass_tokens_, batch_size * train_row), eval_row),
+                                       args_.context_parallel_size);
   limits.max_sequence_length = std::max(train_row, eval_row);
   limits.training = true;
   limits.gradient_checkpointing = gradient_checkpointing;
@@ -93,7 +101,11 @@ int64_t RunPlanner::update_workspace_bytes(int64_t num_threads) const {
 }
 
 MemoryRequest RunPlanner::make_request(const MachineFacts& machine) const {
+  const std::string refusal =
+      context_team_refusal(machine.num_nodes, machine.local_world_size, args_.context_parallel_size);
+  if (!refusal.empty()) fail(ExitCode::kBadConfig, "{}", refusal);
   MemoryRequest request;
+  request.context_size = args_.context_parallel_size;
   request.limits =
       limits_for(micro_batch_rows_ * micro_batches_per_pass_, kUncut, args_.gradient_checkpointing);
   request.baseline_bytes = machine.baseline_bytes;
@@ -206,6 +218,7 @@ void RunPlanner::fill_memory(const MemoryRequest& chosen, const MachineFacts& ma
   plan->zero = zero_settings(model_, request);
   plan->wire = mean_wire_bytes(zero_layout(model_.layout(), machine.num_nodes, machine.local_world_size),
                                plan->zero, 0);
+  plan->wire.heads = context_wire_bytes(model_, request);
   plan->free_bytes = machine.free_bytes;
 }
 

@@ -48,7 +48,7 @@ class RunPlanner {
              DataFacts data);
 
   int64_t micro_batches_per_pass() const { return micro_batches_per_pass_; }
-  int64_t max_pass_tokens() const { return max_pass_tokens_; }
+  int64_t max_pass_tokens() const { return max_pass_tokens_; }  // of ranks that share rows together
 
   // On the disk of a rank, with gradient_checkpointing_mode offload.
   int64_t offloaded_input_bytes() const;

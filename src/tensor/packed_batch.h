@@ -19,6 +19,9 @@ struct PackedBatch {
   std::vector<int32_t>
       cu_seqlens;           // [num_sequences + 1], 0 = first, T = last: attention stays inside a sequence
   int64_t num_targets = 0;  // targets that are not kIgnoredLabel
+  // Other ranks compute the rest of these sequences (context/): gradients come even to a batch without
+  // targets.
+  bool is_slice = false;
 
   int64_t num_tokens() const { return static_cast<int64_t>(input_ids.size()); }
   int64_t num_sequences() const { return static_cast<int64_t>(cu_seqlens.size()) - 1; }

@@ -10,6 +10,7 @@
 #include <random>
 
 #include "base/text.h"
+#include "context/context_team.h"
 #include "io/file.h"
 #include "kernels/block_code/block_code.h"
 #include "model/families.h"
@@ -89,13 +90,23 @@ void draw_outer(Draw& draw, TrainingArguments* args) {
   if (args->gather_schedule == "per_layer") args->gather_schedule = "auto";
 }
 
-void draw_division(Draw& draw, const Machine& machine, TrainingArguments* args) {
+// Ranks that share rows.
+int64_t draw_context_size(Draw& draw, const Machine& machine, const ModelConfig& config) {
+  const int64_t size = draw.number(1, 4);
+  const bool is_possible =
+      machine.ranks.world_size() % size == 0 && config.num_key_value_heads % size == 0 &&
+      context_team_refusal(machine.ranks.num_nodes, machine.ranks.local_world_size, size).empty();
+  return is_possible ? size : 1;
+}
+
+void draw_division(Draw& draw, const Machine& machine, const ModelConfig& config, TrainingArguments* args) {
+  args->context_parallel_size = draw_context_size(draw, machine, config);
+  const int64_t num_teams = machine.ranks.world_size() / args->context_parallel_size;
   args->per_device_train_batch_size = draw.one_of<int64_t>({1, 1, 2, 3, 4});
-  while (kGlobalBatch % (args->per_device_train_batch_size * machine.ranks.world_size()) != 0) {
+  while (kGlobalBatch % (args->per_device_train_batch_size * num_teams) != 0) {
     --args->per_device_train_batch_size;
   }
-  args->gradient_accumulation_steps =
-      kGlobalBatch / (args->per_device_train_batch_size * machine.ranks.world_size());
+  args->gradient_accumulation_steps = kGlobalBatch / (args->per_device_train_batch_size * num_teams);
   args->zero_stage = draw.number(0, 3);
   args->gather_schedule = *args->zero_stage == 3 ? draw.one_of({"auto", "per_step", "per_layer"}) : "auto";
   args->overlap_comm = draw.coin();
@@ -121,7 +132,7 @@ void draw_division(Draw& draw, const Machine& machine, TrainingArguments* args) 
   const bool is_elementwise = args->optim != "muon" && args->optim != "adafactor";
   if (!is_elementwise) args->offload_optimizer_device = "none";
   args->sync_every = 0;
-  if (is_elementwise && draw.number(0, 3) == 0) draw_outer(draw, args);
+  if (is_elementwise && args->context_parallel_size == 1 && draw.number(0, 3) == 0) draw_outer(draw, args);
 }
 
 void draw_training(Draw& draw, TrainingArguments* args) {
@@ -215,7 +226,7 @@ struct RandomRun {
     const bool has_blocks = tiny.args.finetuning_type == "full" && begins_with_blocks(config);
     if (tiny.args.optim == "adamw_8bit" && !has_blocks) tiny.args.optim = "adamw_bf16";
     draw_data(draw, tiny.folder().path(), &tiny.args);
-    draw_division(draw, machine, &tiny.args);
+    draw_division(draw, machine, config, &tiny.args);
   }
 
   std::string text() const {
@@ -296,7 +307,7 @@ void run_seed(uint64_t seed) {
   const int64_t step = run.draw.number(1, kNumSteps - 1);
   const TrainingArguments before = run.tiny.args;
   run.machine = draw_machine(run.draw);
-  draw_division(run.draw, run.machine, &run.tiny.args);
+  draw_division(run.draw, run.machine, run.config, &run.tiny.args);
   SCOPED_TRACE(fmt::format("resumed after step {} with: {}", step, run.text()));
   run.tiny.args.resume_from_checkpoint = output / fmt::format("checkpoint-{}", step);
   const RecordingObserver other = run.train("other");

@@ -46,27 +46,6 @@ void write_rows(const TinyRun& run, int64_t vocab_size) {
                    random_rows(std::vector<int64_t>(24, 9), vocab_size, 3));
 }
 
-void expect_close_weights(const std::filesystem::path& found, const std::filesystem::path& expected) {
-  const auto found_weights = read_tensors(found);
-  const auto expected_weights = read_tensors(expected);
-  ASSERT_EQ(found_weights.size(), expected_weights.size());
-  for (const auto& [name, values] : expected_weights) {
-    EXPECT_LT(relative_error(found_weights.at(name), values), 2e-5) << name;
-  }
-}
-
-void expect_same_numbers(const RecordingObserver& found, const RecordingObserver& expected) {
-  ASSERT_EQ(found.steps.size(), expected.steps.size());
-  for (size_t i = 0; i < found.steps.size(); ++i) {
-    EXPECT_NEAR(found.steps[i].loss, expected.steps[i].loss, 2e-6 * expected.steps[i].loss)
-        << "step " << i + 1;
-    EXPECT_NEAR(found.steps[i].grad_norm, expected.steps[i].grad_norm, 1e-5 * expected.steps[i].grad_norm)
-        << "step " << i + 1;
-    EXPECT_EQ(found.steps[i].num_tokens, expected.steps[i].num_tokens);
-    EXPECT_EQ(found.steps[i].num_target_tokens, expected.steps[i].num_target_tokens);
-  }
-}
-
 // Masters that are not updated: what is saved is what was loaded, while steps compute with rounded weights.
 TEST_P(RanksTest, QuantizedWeightsLeaveMastersExact) {
   if (GetParam().stage == 0) GTEST_SKIP() << "stage 0 gathers no weights";

@@ -2,13 +2,14 @@
 
 #include "base/rng.h"
 #include "base/stopwatch.h"
+#include "context/slice_batch.h"
 #include "train/work_mark.h"
 
 namespace tessera {
 
 StepRunner::StepRunner(TrainableModel& model, ParameterState& parameters, const Dataset& dataset,
                        Communicator& comm, ThreadPool& pool, StopAgreement& stop, ClockedOps& ops,
-                       const StepOptions& options)
+                       ContextRank* context, const StepOptions& options)
     : model_(model),
       parameters_(parameters),
       dataset_(dataset),
@@ -16,6 +17,7 @@ StepRunner::StepRunner(TrainableModel& model, ParameterState& parameters, const 
       pool_(pool),
       stop_(stop),
       ops_(ops),
+      context_(context),
       options_(options) {
   model_.call_between_layers([this](int64_t group, WeightUse use) {
     mark_layer(group, use);
@@ -24,7 +26,7 @@ StepRunner::StepRunner(TrainableModel& model, ParameterState& parameters, const 
   if (!options.neftune_noise_alpha) return;
   noise_.emplace(*options.neftune_noise_alpha, options.seed);
   model_.add_embedding_noise(
-      [this](int64_t token, std::span<float> noise_D) { noise_->fill(token, noise_D); });
+      [this](int64_t token, std::span<float> noise_D) { noise_->fill(token_of_rows(token), noise_D); });
 }
 
 // Group 0 is the embedding, the last one the final norm and the head.
@@ -44,16 +46,32 @@ void StepRunner::mark_layer(int64_t group, WeightUse use) {
 bool StepRunner::continue_computing() {
   BackwardUpdate* update = parameters_.backward_update();
   if (update != nullptr && update->is_under_way()) return true;
-  if (stop_.continue_computing()) return true;
+  if (may_compute()) return true;
   if (update != nullptr) update->cancel();
   return false;
 }
 
+// Ranks that share rows abandon a pass together: each needs what the others compute.
+bool StepRunner::may_compute() {
+  const bool is_wanted = stop_.continue_computing();
+  if (context_ == nullptr) return is_wanted;
+  if (!is_wanted) context_->exchange().wish_to_abandon();
+  return !context_->exchange().is_abandoned();
+}
+
+int64_t StepRunner::num_passes(const RowLists& passes) const {
+  return passes.size() * team_size() / comm_.world().world_size;
+}
+
+std::span<const int64_t> StepRunner::rows_of(const RowLists& passes, int64_t pass) const {
+  const int64_t num_teams = comm_.world().world_size / team_size();
+  return passes[pass * num_teams + comm_.world().rank / team_size()];
+}
+
 void StepRunner::run_pass(const RowLists& passes, int64_t pass, bool is_last, StepPart* part) {
-  const World& world = comm_.world();
   const WeightUpdate update = parameters_.begin_pass(pass == 0, is_last);
-  const std::span<const int64_t> rows = passes[pass * world.world_size + world.rank];
-  if (rows.empty() || stop_.has_abandoned()) {
+  const std::span<const int64_t> rows = rows_of(passes, pass);
+  if (rows.empty() || (context_ ? context_->exchange().is_abandoned() : stop_.has_abandoned())) {
     model_.take_part_in_forward_backward(update.mode);
   } else {
     const Stopwatch time;
@@ -62,9 +80,11 @@ void StepRunner::run_pass(const RowLists& passes, int64_t pass, bool is_last, St
     if (noise_) noise_->begin(step_, rows, dataset_, batch_);
     if (options_.lora_dropout > 0) choose_dropout(rows);
     const auto label_smoothing = static_cast<float>(options_.label_smoothing);
-    part->loss_sum += model_.forward_backward(batch_, grad_scale_, label_smoothing, update).loss_sum;
-    part->num_tokens += batch_.num_tokens();
-    part->flops += model_.flops(batch_.cu_seqlens, batch_.num_targets).forward_backward();
+    const PackedBatch& own = context_ ? context_->take_slice(batch_) : batch_;
+    part->loss_sum += model_.forward_backward(own, grad_scale_, label_smoothing, update).loss_sum;
+    part->num_tokens += context_ ? context_->num_tokens_of_rows() : batch_.num_tokens();
+    part->flops += model_.flops(batch_.cu_seqlens, batch_.num_targets).forward_backward() /
+                   static_cast<double>(team_size());
   }
   parameters_.end_pass();
 }
@@ -79,6 +99,15 @@ void StepRunner::choose_dropout(std::span<const int64_t> rows) {
     for (int64_t t = 0; t < dataset_.row_length(row); ++t) {
       dropout_tokens_.push_back(first + static_cast<uint64_t>(t));
     }
+  }
+  if (context_ != nullptr) {
+    size_t num_own = 0;
+    for (size_t t = static_cast<size_t>(token_of_rows(0)); t < dropout_tokens_.size();
+         t += static_cast<size_t>(team_size())) {
+      dropout_tokens_[num_own++] = dropout_tokens_[t];
+    }
+    // Tokens that are in no row are there, too.
+    dropout_tokens_.resize(static_cast<size_t>(tokens_of_member(std::ssize(dropout_tokens_), team_size())));
   }
   model_.drop_adapter_inputs({static_cast<float>(options_.lora_dropout), seed, dropout_tokens_});
 }
@@ -95,14 +124,14 @@ void StepRunner::rehearse(const RowLists& passes) {
 }
 
 bool StepRunner::run_passes(const RowLists& passes, StepPart* part) {
-  const int64_t num_passes = passes.size() / comm_.world().world_size;
+  const int64_t count = num_passes(passes);
   const int64_t every = options_.replay_check_steps;
   rehearsal_s_ = 0;
   stop_.enter(StopAgreement::Phase::kPasses);
   if (every > 0 && step_ % every == 0) rehearse(passes);
-  for (int64_t pass = 0; pass < num_passes; ++pass) {
+  for (int64_t pass = 0; pass < count; ++pass) {
     if (pass > 0 && stop_.abandon_together(pass)) break;
-    run_pass(passes, pass, pass + 1 == num_passes, part);
+    run_pass(passes, pass, pass + 1 == count, part);
     if (replay_ && !stop_.has_abandoned()) replay_difference_ = replay_->difference();
     replay_.reset();
   }
@@ -111,10 +140,10 @@ bool StepRunner::run_passes(const RowLists& passes, StepPart* part) {
 }
 
 StepPart StepRunner::run_again(const RowLists& passes) {
-  const int64_t num_passes = passes.size() / comm_.world().world_size;
+  const int64_t count = num_passes(passes);
   StepPart part;
   ops_.restart();
-  for (int64_t pass = 0; pass < num_passes; ++pass) run_pass(passes, pass, pass + 1 == num_passes, &part);
+  for (int64_t pass = 0; pass < count; ++pass) run_pass(passes, pass, pass + 1 == count, &part);
   part.gradient_squares = parameters_.gradient_squares();
   part.operations = ops_.take();
   return part;

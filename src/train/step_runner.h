@@ -9,6 +9,7 @@
 
 #include "comm/communicator.h"
 #include "comm/network/network_group.h"
+#include "context/context_rank.h"
 #include "data/dataset.h"
 #include "data/rows/batch_plan.h"
 #include "model/trainable_model.h"
@@ -48,13 +49,15 @@ struct StepPart {
 
 class StepRunner {
  public:
-  // What is passed by reference must outlive this. `ops`: those of the model. The model calls `stop` between
-  // layers from now on.
+  // What is passed by reference must outlive this. `ops`: those of the model. `context`: with ranks that
+  // share rows. The model calls `stop` between layers from now on.
   StepRunner(TrainableModel& model, ParameterState& parameters, const Dataset& dataset, Communicator& comm,
-             ThreadPool& pool, StopAgreement& stop, ClockedOps& ops, const StepOptions& options);
+             ThreadPool& pool, StopAgreement& stop, ClockedOps& ops, ContextRank* context,
+             const StepOptions& options);
 
-  // Collective. `passes`: those of all ranks (StepRows). loss = sum of the token losses / num_targets of the
-  // whole step, so that passes count by their targets. nullopt if the step was abandoned on all ranks.
+  // Collective. `passes`: those of all ranks, or teams of them (StepRows). loss = sum of the token losses /
+  // num_targets of the whole step, so that passes count by their targets. nullopt if the step was abandoned
+  // on all ranks.
   std::optional<StepPart> run(int64_t step, const RowLists& passes, int64_t num_targets);
 
   // Computes the passes of the last run() again, to update in the backward pass; they are not abandoned.
@@ -72,6 +75,12 @@ class StepRunner {
   void choose_dropout(std::span<const int64_t> rows);
   void mark_layer(int64_t group, WeightUse use);
   bool continue_computing();
+  bool may_compute();
+  // Ranks that share rows.
+  int64_t team_size() const { return context_ ? context_->team().size : 1; }
+  int64_t num_passes(const RowLists& passes) const;
+  std::span<const int64_t> rows_of(const RowLists& passes, int64_t pass) const;
+  int64_t token_of_rows(int64_t token) const { return context_ ? context_->token_of_rows(token) : token; }
 
   TrainableModel& model_;
   ParameterState& parameters_;
@@ -80,11 +89,12 @@ class StepRunner {
   ThreadPool& pool_;
   StopAgreement& stop_;
   ClockedOps& ops_;
+  ContextRank* context_;
   StepOptions options_;
 
   int64_t step_ = 0;  // the one being run, from 1
   float grad_scale_ = 0;
-  PackedBatch batch_;
+  PackedBatch batch_;  // of all rows of a pass
   std::optional<NeftuneNoise> noise_;
   std::vector<uint64_t> dropout_tokens_;  // with lora_dropout
   std::optional<ReplayCheck> replay_;     // during the passes of a step that is checked

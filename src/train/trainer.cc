@@ -80,10 +80,11 @@ Trainer::Trainer(const TrainingArguments& args, ThreadPool& pool, TrainObserver&
              {export_options_of(setup_), setup_.plan.snapshot_bytes, setup_.output_is_shared,
               *setup_.resume ? setup_.resume->last_saved_step() : -1}),
       runner_(*setup_.model, *setup_.parameters, setup_.data->train, comm, pool, stop_, *setup_.clocked_ops,
-              step_options_of(setup_)),
+              setup_.context_rank(), step_options_of(setup_)),
       update_(setup_.args, *setup_.schedule, *setup_.parameters, runner_, files_.saver(), comm),
       exchange_(comm.world(), !setup_.args.offload_dir.empty(), trains_apart()),
-      guards_(make_step_guards(setup_.args, *setup_.model, setup_.data->train, *setup_.parameters, comm)),
+      guards_(make_step_guards(setup_.args, *setup_.model, setup_.data->train, *setup_.parameters, comm,
+                               setup_.context_rank())),
       best_rule_(setup_.args),
       log_(args.include_num_input_tokens_seen != "no", setup_.observers) {
   if (*setup_.resume) restore_progress();
@@ -172,7 +173,9 @@ bool Trainer::is_finished_already() {
 std::optional<StepMetrics> Trainer::train_step(int64_t step) {
   const Stopwatch step_time;
   stop_.begin_step();
-  disk_meter_.take();  // what evaluations and checkpoints have moved
+  // What evaluations and checkpoints have moved.
+  disk_meter_.take();
+  if (setup_.context) setup_.context->exchange().take_network();
   mark_work(setup_.comm, "choosing rows", step + 1);
   const RowLists& passes = setup_.rows->passes_of_step(step);
   const int64_t num_targets = setup_.rows->count_targets(passes);
@@ -189,6 +192,7 @@ std::optional<StepMetrics> Trainer::train_step(int64_t step) {
     const NetworkMeterPause pause(network_meter_);
     part->network = network_meter_.take();
     part->network.add(setup_.parameters->take_network());
+    if (setup_.context) part->network.add(setup_.context->exchange().take_network());
     part->disk = disk_meter_.take();
     exchange_.gather(*part, stop_.share(), files_.saver().share(), setup_.peak->share(), setup_.comm);
   }
@@ -281,16 +285,17 @@ bool Trainer::run_evaluation() {
     return !stop_.stop_evaluation();
   };
   const int64_t max_rows = setup_.args.per_device_eval_batch_size;
-  const int64_t max_tokens = setup_.plan.limits.max_tokens;
+  const int64_t max_tokens = setup_.plan.limits.max_tokens * setup_.args.context_parallel_size;
   stop_.enter(StopAgreement::Phase::kEvaluation);
   mark_work(setup_.comm, OtherWork::kEvaluation, progress_.step + 1);
-  const EvalResult result =
-      world().is_single()
-          ? evaluate(*setup_.model, *setup_.data->eval, max_rows, max_tokens, progress)
-          : evaluate_together(*setup_.model, *setup_.data->eval, max_rows, max_tokens, setup_.comm, progress);
+  const EvalResult result = world().is_single()
+                                ? evaluate(*setup_.model, *setup_.data->eval, max_rows, max_tokens, progress)
+                                : evaluate_together(*setup_.model, *setup_.data->eval, max_rows, max_tokens,
+                                                    setup_.comm, progress, setup_.context_rank());
   std::optional<ChoiceResult> choices;
   if (setup_.choices && !result.stopped)
-    choices = setup_.choices->score(*setup_.model, max_rows, max_tokens, setup_.comm, progress);
+    choices = setup_.choices->score(*setup_.model, max_rows, max_tokens, setup_.comm, progress,
+                                    setup_.context_rank());
   stop_.enter(StopAgreement::Phase::kOther);
   if (result.stopped || (choices && choices->stopped)) return false;
   const LogEntry entry = evaluation_entry(result, choices);

@@ -184,9 +184,10 @@ struct WireBytes {
   int64_t received_gather = 0;
   int64_t sent_reduce = 0;
   int64_t received_reduce = 0;
+  int64_t heads = 0;  // of rows that ranks share, sent and received (plan/context_plan.h)
 
-  int64_t sent() const { return sent_gather + sent_reduce; }
-  int64_t received() const { return received_gather + received_reduce; }
+  int64_t sent() const { return sent_gather + sent_reduce + heads; }
+  int64_t received() const { return received_gather + received_reduce + heads; }
 };
 
 WireBytes wire_bytes_per_step(const ZeroLayout& layout, const ZeroSettings& settings, int node_rank);

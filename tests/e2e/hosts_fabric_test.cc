@@ -26,8 +26,10 @@ class HostsFabric : public HostsFixture {
     if (::dlopen("libfabric.so.1", RTLD_LAZY | RTLD_LOCAL) == nullptr) GTEST_SKIP() << ::dlerror();
     HostsFixture::SetUp();
   }
-  std::vector<std::string> train(int64_t max_steps, const std::string& fabric = kFabric) const {
-    return HostsFixture::train(max_steps, {"--zero_stage", "3", "--fabric", fabric});
+  std::vector<std::string> train(int64_t max_steps, const std::string& fabric = kFabric,
+                                 const std::string& context_size = "1") const {
+    return HostsFixture::train(
+        max_steps, {"--zero_stage", "3", "--fabric", fabric, "--context_parallel_size", context_size});
   }
   std::vector<std::string> endless() const { return train(1'000'000); }
 
@@ -48,6 +50,9 @@ TEST_F(HostsFabric, TrainingHasTheBitsOfTcp) {
     ASSERT_FALSE(expected.empty());
     EXPECT_TRUE(weights_of(train(20), ranks_per_node) == expected) << ranks_per_node;
   }
+  const std::string shared = weights_of(train(20, "tcp", "2"));
+  ASSERT_FALSE(shared.empty());
+  EXPECT_TRUE(weights_of(train(20, kFabric, "2")) == shared);
 }
 
 TEST_F(HostsFabric, KilledRankIsNamedEverywhere) {

@@ -37,6 +37,22 @@ TEST_F(HostsFault, KilledRankIsNamedEverywhere) {
   }
 }
 
+// The hosts share every row.
+TEST_F(HostsFault, RankThatSharesRowsIsNamedEverywhere) {
+  for (const int signal : {SIGKILL, SIGSTOP}) {
+    HostJob job(hosts_, {.command = endless({"--context_parallel_size", "2"})});
+    ASSERT_TRUE(wait_for_steps(output(), 3, kStart)) << job.all_output();
+    job.send(1, signal);
+    ASSERT_TRUE(job.wait(kSilence + kSoon));
+    for (const int node : {0, 1}) {
+      expect_error(job, node, 75,
+                   StartsWith(signal == SIGKILL ? "rank 1 on host host1 was killed by signal 9 (SIGKILL)"
+                                                : "rank 1 on host host1: silent for 5.0 s"));
+    }
+    fs::remove_all(output());
+  }
+}
+
 // Killed at various points between its start and the first step.
 TEST_F(HostsFault, RankKilledInStartUpIsNamedEverywhere) {
   for (const auto delay : {0ms, 20ms, 60ms, 120ms, 250ms}) {

@@ -28,7 +28,11 @@ bool has_sanitizer() {
 #endif
 }
 
-TEST(Memory, OfFourRanksIsThePlanned) {
+// Of four ranks with rows of their own, or that share rows.
+class Memory : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(ContextParallelSize, Memory, testing::Values("1", "4"));
+
+TEST_P(Memory, OfFourRanksIsThePlanned) {
   if (has_sanitizer()) GTEST_SKIP() << "a sanitizer needs additional memory";
   const TinyModel tiny;
   const std::string config = tiny.folder.write("larger.json", kConfig);
@@ -50,6 +54,8 @@ TEST(Memory, OfFourRanksIsThePlanned) {
                                           "--packing",
                                           "--per_device_train_batch_size",
                                           "2",
+                                          "--context_parallel_size",
+                                          GetParam(),
                                           "--max_steps",
                                           "2",
                                           "--save_strategy",

@@ -32,11 +32,11 @@ class ArgumentsTest : public testing::Test {
     return "";
   }
 
-  void resolve() { resolve_training_arguments(table_, 1, &args_); }
+  void resolve(int64_t world_size = 1) { resolve_training_arguments(table_, world_size, &args_); }
 
-  std::string contradiction() {
+  std::string contradiction(int64_t world_size = 1) {
     try {
-      resolve();
+      resolve(world_size);
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ExitCode::kBadConfig) << error.what();
       return error.what();

@@ -124,4 +124,9 @@ std::vector<RecordingObserver> train_ranks(const TrainingArguments& args, const 
                                            const std::function<int(int rank)>& stop_signal = {},
                                            const std::function<void(const StepMetrics&)>& after_step = {});
 
+// The same run but for the order of sums in float32: the weights of two output folders, and what steps
+// report.
+void expect_close_weights(const std::filesystem::path& found, const std::filesystem::path& expected);
+void expect_same_numbers(const RecordingObserver& found, const RecordingObserver& expected);
+
 }  // namespace tessera

@@ -3,6 +3,7 @@
 
 #include "arguments/arguments.h"
 #include "arguments/config_file.h"
+#include "arguments/context_arguments.h"
 #include "arguments/device_arguments.h"
 #include "base/error.h"
 #include "base/log.h"
@@ -311,7 +312,8 @@ class DeployKubernetesCommand : public DeployCommand {
     resolve_training_arguments(*table, world_size, &args_);
     // With --global_batch_size this flag is an upper limit.
     if (table->is_set("per_device_train_batch_size")) {
-      const int64_t rank_rows = global_batch_rows(args_.batch_options(world_size)) / world_size;
+      const int64_t rank_rows =
+          global_batch_rows(args_.batch_options(world_size)) / num_row_ranks(args_, world_size);
       request.options.micro_batch_rows =
           std::clamp<int64_t>(rank_rows, 1, std::max<int64_t>(1, args_.per_device_train_batch_size));
     }

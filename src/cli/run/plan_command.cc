@@ -337,6 +337,13 @@ class PlanCommand : public Command {
            "--simulate the plan has its mean step",
            args_.sync_every);
     }
+    if (args_.context_parallel_size > 1) {
+      fail(ExitCode::kUsage,
+           "--simulate is of ranks with rows of their own, which --context_parallel_size {} leaves out: "
+           "without "
+           "--simulate the plan has its step",
+           args_.context_parallel_size);
+    }
     const std::optional<int64_t> one_size = table.is_set("nnodes") ? std::optional(num_nodes_) : std::nullopt;
     const std::vector<int> sizes = simulation_.nodes(one_size);
     const SimulationOptions options = simulation_.options(std::ranges::max(sizes));

@@ -71,7 +71,9 @@ void TerminalReport::print_plan(const RunPlan& plan) const {
         plan.micro_batches_per_pass == 1
             ? "one micro-batch"
             : fmt::format("{} micro-batches at once", plan.micro_batches_per_pass),
-        format_count(plan.max_pass_tokens, "token"));
+        plan.context_size == 1 ? format_count(plan.max_pass_tokens, "token")
+                               : fmt::format("{} on {}", format_count(plan.max_pass_tokens, "token"),
+                                             count_of(plan.context_size, "rank")));
   print("memory\n{}", indented(memory_table(plan.memory, plan.free_bytes)));
   print("disk     {}\n", disk_text(plan.disk));
   if (plan.memory.num_nodes > 1) {

@@ -93,7 +93,7 @@ class NetworkGroup::Impl {
   void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
 
   Ticket issue(Collective collective, std::byte* data, std::span<const Part> parts, int root,
-               const OpLabel& label, const GradientFeedback& feedback = {}) {
+               const OpLabel& label, const GradientFeedback& feedback = {}, std::byte* received = nullptr) {
     if (members_.size() == 1) return 0;
     int64_t elements = 0;
     for (const Part& part : parts) elements = std::max(elements, part.end);
@@ -112,6 +112,7 @@ class NetworkGroup::Impl {
     operation.data = data;
     operation.parts.assign(parts.begin(), parts.end());
     operation.feedback = feedback;
+    operation.received = received;
     if (ticket == completed_ + 1) mark_position(ticket, false);
     lock.unlock();
     issued_changed_.notify_all();
@@ -403,15 +404,15 @@ class NetworkGroup::Impl {
   Clock::time_point completed_at_;
   double busy_s_ = 0;
   double wait_s_ = 0;
-  std::array<CollectiveCount, kNumCollectives> counts_ = {
-      {{.operation = "all_gather"},
-       {.operation = "reduce_scatter_bf16"},
-       {.operation = "reduce_scatter_f32"},
-       {.operation = "broadcast"},
-       {.operation = "all_gather_int8"},
-       {.operation = "reduce_scatter_int8"},
-       {.operation = "reduce_scatter_int4"},
-       {.operation = "reduce_scatter_of_bf16"}}};  // by Collective
+  std::array<CollectiveCount, kNumCollectives> counts_ = {{{.operation = "all_gather"},
+                                                           {.operation = "reduce_scatter_bf16"},
+                                                           {.operation = "reduce_scatter_f32"},
+                                                           {.operation = "broadcast"},
+                                                           {.operation = "all_gather_int8"},
+                                                           {.operation = "reduce_scatter_int8"},
+                                                           {.operation = "reduce_scatter_int4"},
+                                                           {.operation = "reduce_scatter_of_bf16"},
+                                                           {.operation = "all_to_all"}}};  // by Collective
   std::exception_ptr error_;
   size_t num_running_workers_ = 0;
   std::atomic<bool> stopping_ = false;
@@ -470,6 +471,15 @@ NetworkGroup::Ticket NetworkGroup::reduce_scatter_of_bf16(std::span<bf16> buffer
   check_parts(parts, buffer.size());
   return impl_->issue(Collective::kReduceScatterOfBf16, std::as_writable_bytes(buffer).data(), parts, -1,
                       label);
+}
+
+NetworkGroup::Ticket NetworkGroup::all_to_all(std::span<std::byte> sent, std::span<std::byte> received,
+                                              std::span<const Part> parts, const OpLabel& label) {
+  check_parts(parts, std::min(sent.size(), received.size()));
+  for (const Part& part : parts) {
+    TESSERA_CHECK(part.size() == parts[0].size(), "parts of {} and {} bytes", parts[0].size(), part.size());
+  }
+  return impl_->issue(Collective::kAllToAll, sent.data(), parts, -1, label, {}, received.data());
 }
 
 NetworkGroup::Ticket NetworkGroup::broadcast(std::span<std::byte> buffer, int root, const OpLabel& label) {

@@ -91,6 +91,10 @@ class NetworkGroup {
   // parts[index()] of `buffer` becomes the sum over the members, in member order and in float32, rounded
   // once; the other parts are unchanged. Cost: as reduce_scatter.
   Ticket reduce_scatter_of_bf16(std::span<bf16> buffer, std::span<const Part> parts, const OpLabel& label);
+  // Member i gets part i of `sent` as part index() of its `received`; parts are of one size, and a member's
+  // own is not moved. Cost: every other part is sent and received once.
+  Ticket all_to_all(std::span<std::byte> sent, std::span<std::byte> received, std::span<const Part> parts,
+                    const OpLabel& label);
   // Sends the buffer of member `root` to all others along a chain: a member sends and receives every byte at
   // most once.
   Ticket broadcast(std::span<std::byte> buffer, int root, const OpLabel& label);

@@ -273,6 +273,35 @@ TEST_P(NetworkGroupTest, SumsBf16InFloat32AndRoundsOnce) {
   }
 }
 
+TEST_P(NetworkGroupTest, SendsEveryMemberAPartOfItsOwn) {
+  const auto byte = [](int from, int to, int64_t i) { return pattern(i + 17 * from + 5 * to); };
+  for (int n = 1; n <= most_members(); ++n) {
+    const auto errors = run_members({.size = n, .options = options()}, [&](NetworkGroup& group) {
+      const int me = group.index();
+      for (const int64_t count :
+           {int64_t{0}, int64_t{1}, int64_t{4099}, int64_t{70'001}, int64_t{1'500'017}}) {
+        std::vector<Part> parts;
+        std::vector<std::byte> sent, received(static_cast<size_t>(n * count));
+        for (int to = 0; to < n; ++to) {
+          parts.push_back({to * count, (to + 1) * count});
+          for (int64_t i = 0; i < count; ++i) sent.push_back(byte(me, to, i));
+        }
+        const NetworkCounters before = group.counters();
+        group.wait(group.all_to_all(sent, received, parts, {"heads", 2}));
+        EXPECT_EQ(group.counters().sent_bytes - before.sent_bytes, (n - 1) * count);
+        for (int from = 0; from < n; ++from) {
+          for (int64_t i = 0; i < count; ++i) {
+            const std::byte expected = from == me ? std::byte{} : byte(from, me, i);
+            ASSERT_EQ(received[static_cast<size_t>(from * count + i)], expected)
+                << n << " members, byte " << i << " of " << count << " from " << from;
+          }
+        }
+      }
+    });
+    EXPECT_THAT(errors, Each(IsEmpty())) << n << " members";
+  }
+}
+
 TEST_P(NetworkGroupTest, BroadcastsFromEveryRoot) {
   for (int n = 1; n <= most_members(); ++n) {
     const auto errors = run_members({.size = n, .options = options()}, [n](NetworkGroup& group) {

@@ -51,6 +51,11 @@ bool Lane::is_reduce() const {
          operation_->id.collective == Collective::kReduceScatterOfBf16 || gradient_code();
 }
 
+// Rather than its own part to all others.
+bool Lane::sends_every_part() const {
+  return is_reduce() || operation_->id.collective == Collective::kAllToAll;
+}
+
 std::optional<GradientCode> Lane::gradient_code() const {
   if (operation_->id.collective == Collective::kReduceScatterInt8) return GradientCode::kInt8;
   if (operation_->id.collective == Collective::kReduceScatterInt4) return GradientCode::kInt4;
@@ -86,7 +91,7 @@ int64_t Lane::max_chunks() const {
 
 const Part& Lane::sent_part(int peer) const {
   if (operation_->id.collective == Collective::kBroadcast) return operation_->parts[0];
-  return operation_->parts[static_cast<size_t>(is_reduce() ? peer : members_.index)];
+  return operation_->parts[static_cast<size_t>(sends_every_part() ? peer : members_.index)];
 }
 
 const Part& Lane::received_part(int peer) const {
@@ -231,7 +236,8 @@ void Lane::begin_receive() {
     if (receive_staging_.data() == nullptr) receive_staging_ = PageBuffer(slots * kStagingBytes);
     received.message.payload = receive_staging_.data() + ordinal % slots * kStagingBytes;
   } else {
-    received.message.payload = operation_->data + range.begin;
+    const bool is_apart = operation_->id.collective == Collective::kAllToAll;
+    received.message.payload = (is_apart ? operation_->received : operation_->data) + range.begin;
   }
   link_->begin(received.message);
   ++next.step;

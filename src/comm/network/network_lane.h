@@ -37,6 +37,7 @@ struct NetworkOperation {
   OperationId id;
   std::byte* data = nullptr;
   std::vector<Part> parts;
+  std::byte* received = nullptr;   // of an all_to_all, laid out as data
   GradientFeedback feedback = {};  // of a reduce_scatter in int8 or int4
 };
 
@@ -114,6 +115,7 @@ class Lane {
   };
 
   bool is_reduce() const;
+  bool sends_every_part() const;
   std::optional<GradientCode> gradient_code() const;
   bool is_coded() const { return operation_->id.collective == Collective::kAllGatherInt8; }
   int64_t wire_bytes(int64_t num_elements) const;

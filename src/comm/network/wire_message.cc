@@ -37,6 +37,8 @@ const char* name_of(uint8_t collective) {
       return "reduce_scatter in int4";
     case Collective::kReduceScatterOfBf16:
       return "reduce_scatter of bf16";
+    case Collective::kAllToAll:
+      return "all_to_all";
   }
   return "an unknown operation";
 }
@@ -74,6 +76,7 @@ int64_t wire_bytes(Collective collective, int64_t num_elements) {
   switch (collective) {
     case Collective::kAllGather:
     case Collective::kBroadcast:
+    case Collective::kAllToAll:
       return num_elements;
     case Collective::kReduceScatterBf16:
     case Collective::kReduceScatterOfBf16:

@@ -22,9 +22,10 @@ enum class Collective : uint8_t {
   kAllGatherInt8,
   kReduceScatterInt8,
   kReduceScatterInt4,
-  kReduceScatterOfBf16
+  kReduceScatterOfBf16,
+  kAllToAll
 };
-inline constexpr size_t kNumCollectives = 8;
+inline constexpr size_t kNumCollectives = 9;
 
 // Payload of so many elements of a part.
 int64_t wire_bytes(Collective collective, int64_t num_elements);

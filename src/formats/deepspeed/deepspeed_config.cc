@@ -133,6 +133,7 @@ class ConfigReader {
       return found;
     };
     config_.train_batch_size = positive("train_batch_size");
+    config_.sequence_parallel_size = positive("sequence_parallel_size").value;
     config_.train_micro_batch_size_per_gpu = positive("train_micro_batch_size_per_gpu");
     config_.gradient_accumulation_steps = positive("gradient_accumulation_steps");
     config_.gradient_clipping = setting<double>(keys_, "gradient_clipping");

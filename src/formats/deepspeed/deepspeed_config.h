@@ -46,6 +46,7 @@ struct DeepSpeedScheduler {
 struct DeepSpeedConfig {
   std::string origin;  // for messages
   DeepSpeedSetting<int64_t> train_batch_size;
+  std::optional<int64_t> sequence_parallel_size;
   DeepSpeedSetting<int64_t> train_micro_batch_size_per_gpu;
   DeepSpeedSetting<int64_t> gradient_accumulation_steps;
   DeepSpeedSetting<double> gradient_clipping;

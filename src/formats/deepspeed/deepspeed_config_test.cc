@@ -252,7 +252,7 @@ TEST(DeepSpeedConfig, WhatChangesTheResultIsRefused) {
            {R"({"compression_training": {"weight_quantization": {"shared_parameters": {"enabled": true}}}})",
             "compression_training"},
            {R"({"tensor_parallel": {"autotp_size": 4}})", "tensor_parallel.autotp_size"},
-           {R"({"sequence_parallel_size": 2})", "sequence_parallel_size"},
+           {R"({"sequence_parallel_size": 0})", "sequence_parallel_size"},
            {R"({"gradient_allreduce_op": "sum", "zero_optimization": {"stage": 3}})",
             "gradient_allreduce_op"},
            {in_zero("\"stage\": 2, \"offload_optimizer\": {\"ratio\": 0.5}"), "offload_optimizer.ratio"},

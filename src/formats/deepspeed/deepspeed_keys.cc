@@ -315,6 +315,7 @@ constexpr Section kElasticity = {false, true, kElasticityKeys};
 constexpr Key kTopLevelKeys[] = {
     // The batch and the step.
     used_or_auto("train_batch_size", kInteger),
+    used("sequence_parallel_size", kInteger),
     used_or_auto("train_micro_batch_size_per_gpu", kInteger),
     used_or_auto("gradient_accumulation_steps", kInteger),
     used_or_auto("gradient_clipping", kNumber),
@@ -332,14 +333,13 @@ constexpr Key kTopLevelKeys[] = {
     used("csv_monitor", &kFileMonitor),
     used("wandb", &kWandb),
     used("comet", &kComet),
-    refused("sequence_parallel_size", kInteger, "1", "a row is never split across ranks; write 1"),
     // No effect.
     no_effect("managed_gradient_accumulation", kBool, kOwnLoops),
     no_effect("prescale_gradients", kBool, kOwnSums),
     no_effect("gradient_predivide_factor", kNumber, kOwnSums),
     used("communication_data_type", kText),
-    no_effect("seq_parallel_communication_data_type", kText, "a row is never split across ranks",
-              "seq_parallel_comm_data_type"),
+    no_effect("seq_parallel_communication_data_type", kText,
+              "ranks exchange heads in the type of activations", "seq_parallel_comm_data_type"),
     no_effect("sparse_gradients", kBool, kOwnExchange),
     no_effect("disable_allgather", kBool, kOwnExchange),
     no_effect("allgather_size", kCount, kOwnExchange),

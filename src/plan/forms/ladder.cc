@@ -81,8 +81,8 @@ class LadderPlanner {
 
  private:
   struct Planned {
-    Planned(const ModelConfig& config, DType dtype, int64_t num_threads)
-        : of_sizes(config, dtype, num_threads), walks(config, dtype) {}
+    Planned(const ModelConfig& config, DType dtype, int64_t num_threads, int64_t context_size)
+        : of_sizes(config, dtype, num_threads, make_cpu_ops, context_size), walks(config, dtype) {}
 
     PlannedModel of_sizes;
     StepWalks walks;
@@ -94,7 +94,8 @@ class LadderPlanner {
     config.base_quantization = base_quantization_of(args);
     std::unique_ptr<Planned>& model = planned_[config.base_quantization];
     if (!model) {
-      model = std::make_unique<Planned>(config, request_.args.training_dtype(), request_.num_threads);
+      model = std::make_unique<Planned>(config, request_.args.training_dtype(), request_.num_threads,
+                                        request_.args.context_parallel_size);
     }
     return *model;
   }

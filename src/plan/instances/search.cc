@@ -6,8 +6,10 @@
 #include <memory>
 #include <utility>
 
+#include "arguments/context_arguments.h"
 #include "arguments/device_arguments.h"
 #include "base/error.h"
+#include "context/context_team.h"
 #include "ops/planned_card.h"
 #include "plan/planned_model.h"
 #include "plan/planned_step.h"
@@ -116,7 +118,8 @@ class Search {
     layout.local_world_size = local_world_size;
     layout.num_threads = instance.facts.num_cores / local_world_size;
     if (args_.num_threads > 0) layout.num_threads = std::min(layout.num_threads, args_.num_threads);
-    const int64_t world_size = layout.world_size();
+    if (!context_team_refusal(num_nodes, local_world_size, args_.context_parallel_size).empty()) return;
+    const int64_t world_size = num_row_ranks(args_, layout.world_size());
     // 1, 2, 4, ... and all rows of a rank, or the number that is asked for.
     const int64_t first_rows = options_.micro_batch_rows.value_or(1);
     const int64_t most_rows = options_.micro_batch_rows.value_or(step_rows_ / world_size);
@@ -197,7 +200,8 @@ class Search {
     if (!model) {
       // Which card plays no part: what fits is compared with each instance's.
       model = std::make_unique<PlannedModel>(config_, args_.training_dtype(), num_threads,
-                                             is_on_card() ? planned_card_ops("", 0) : make_cpu_ops);
+                                             is_on_card() ? planned_card_ops("", 0) : make_cpu_ops,
+                                             args_.context_parallel_size);
     }
     return *model->model;
   }
@@ -247,7 +251,8 @@ MemoryPlan memory_of(const TrainingArguments& args, const ModelConfig& config, c
                      const Instance& instance, const Combination& combination) {
   const RunLayout& layout = combination.layout;
   const TrainingArguments run = arguments_for(args, layout, global_batch_rows(args.batch_options(1)));
-  const PlannedModel planned(config, args.training_dtype(), layout.num_threads);
+  const PlannedModel planned(config, args.training_dtype(), layout.num_threads, make_cpu_ops,
+                             args.context_parallel_size);
   const PlannedStep step(run, *planned.model, layout.num_nodes, layout.local_world_size, layout.num_threads,
                          job.max_row_tokens);
   const MachineFacts machine = step.machine(instance.usable_bytes());

@@ -5,6 +5,7 @@
 #include <functional>
 #include <utility>
 
+#include "base/divide_up.h"
 #include "base/error.h"
 #include "base/median.h"
 #include "base/text.h"
@@ -128,6 +129,8 @@ SampleRequest MeasuredPrices::request_for(const StepWalks& walks, const std::vec
   request.optimizer = options_.optimizer;
   request.seconds = options_.seconds;
   for (PassShape pass : passes) {
+    // What a rank that shares rows does to its tokens; attention is extrapolated.
+    pass.row_tokens = divide_up(pass.row_tokens, std::exchange(pass.context_size, 1));
     pass.num_kept_outputs = 0;  // with every output recomputed, all operations of any number of them occur
     const int64_t most = std::max<int64_t>(1, options_.max_tokens / pass.row_tokens);
     if (pass.rows > most) {

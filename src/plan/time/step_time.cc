@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/divide_up.h"
+#include "context/slice_batch.h"
 #include "model/llama/offloaded_inputs.h"
 #include "optim/newton_schulz.h"
 #include "zero/weight_window.h"
@@ -46,6 +47,8 @@ class Predictor {
     time_.optimizer_s = prices_.update_seconds(update_work(walks_, facts_), share_);
     add_disk();
     if (layout_.num_nodes > 1) add_network();
+    time_.network_s += heads_network_s_;
+    time_.exposed_s += heads_network_s_;
     time_.other_s = prices_.step_s();
     if (facts_.zero.outer && facts_.num_nodes > 1) add_exchanges();
     return time_;
@@ -71,6 +74,36 @@ class Predictor {
       time_.products_s += seconds_of(work.packing, &packing) / facts_.local_world_size;
     }
     if (!accumulates()) time_.local_s += repeats * node_seconds(/*adds=*/pass > 0);
+    if (facts_.context_size == 1) return;
+    add_exchanges_of_heads(work.forward, repeats);
+    add_exchanges_of_heads(work.backward, repeats);
+  }
+
+  // Ranks that share rows exchange operands and results of attention, which the works have of all tokens and
+  // one rank's heads, and wait for each other.
+  void add_exchanges_of_heads(const std::vector<CountedWork>& works, double repeats) {
+    for (const auto& [work, count] : works) {
+      if (work.kind != WorkKind::kAttention) continue;
+      const auto [T, H, G, E] = work.sizes;
+      const int64_t of_head = T * E * dtype_bytes(work.dtype), qkv = (H + 2 * G) * of_head, o = H * of_head;
+      const std::vector<int64_t> exchanges =
+          work.name == "attention_backward" ? std::vector{qkv, o, o, qkv} : std::vector{qkv, o};
+      for (const int64_t bytes : exchanges)
+        add_exchange_of_heads(bytes, repeats * static_cast<double>(count));
+    }
+  }
+
+  // Of so many bytes of every rank, which are read and written on their way out and on their way in.
+  void add_exchange_of_heads(int64_t bytes, double repeats) {
+    OpWork copying;
+    copying.name = "add";
+    copying.dtype = walks_.dtype();
+    copying.bytes = 4.0 * static_cast<double>(bytes);
+    time_.local_s += repeats * (prices_.seconds(copying, share_) + 2 * prices_.node_latency_s());
+    const int64_t num_nodes = facts_.context_size / facts_.local_world_size;  // 0: several teams on a node
+    if (num_nodes <= 1) return;
+    const int64_t sent = facts_.local_world_size * bytes / num_nodes * (num_nodes - 1);
+    heads_network_s_ += repeats * prices_.network_seconds(sent, sent, 1);
   }
 
   // Adds the seconds of these operations to *time, by part.
@@ -155,8 +188,9 @@ class Predictor {
     const ModelConfig& config = walks_.config();
     return OffloadedInputs::file_bytes(
         config.num_hidden_layers,
-        OffloadedInputs::slot_bytes(facts_.pass_rows * facts_.row_tokens * config.hidden_size *
-                                    dtype_bytes(walks_.dtype())));
+        OffloadedInputs::slot_bytes(
+            tokens_of_member(facts_.pass_rows * facts_.row_tokens, facts_.context_size) * config.hidden_size *
+            dtype_bytes(walks_.dtype())));
   }
 
   // Gathers overlap the forward passes, reductions (and their gathers) the backward passes. Under per_step
@@ -202,6 +236,7 @@ class Predictor {
   ZeroLayout layout_;
   StepTime time_;
   double forward_s_ = 0, backward_s_ = 0;  // of all passes
+  double heads_network_s_ = 0;
 };
 
 }  // namespace
@@ -219,6 +254,7 @@ StepFacts step_facts(const MemoryRequest& request, int64_t row_tokens, int64_t m
   facts.num_kept_outputs = request.limits.num_kept_outputs;
   facts.offload_inputs = request.limits.offload_inputs;
   facts.pack_weights = request.limits.pack_weights;
+  facts.context_size = request.context_size;
   facts.num_threads = num_threads;
   facts.num_nodes = request.num_nodes;
   facts.local_world_size = request.local_world_size;
@@ -238,6 +274,7 @@ PassShape pass_shape(const StepWalks& walks, const StepFacts& facts, const Price
   shape.pack_weights = facts.pack_weights && prices.packs_weights(walks.dtype());
   shape.adds = model_accumulates(layout, zero) && pass > 0;
   shape.squares = layout.world_size() == 1 && is_last;
+  shape.context_size = facts.context_size;
   return shape;
 }
 

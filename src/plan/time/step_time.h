@@ -29,20 +29,19 @@ struct StepTime {
 // A step of rows of equal length.
 struct StepFacts {
   int64_t row_tokens = 1024;
-  int64_t pass_rows = 1;       // of a rank
+  int64_t pass_rows = 1;       // of a rank, or of ranks that share rows
   int64_t last_pass_rows = 1;  // at most as many
   int64_t num_passes = 1;      // of a rank
   bool gradient_checkpointing = false;
   int64_t num_kept_outputs = 0;  // ActivationLimits::num_kept_outputs
   bool offload_inputs = false;   // ActivationLimits::offload_inputs
   bool pack_weights = false;
-  int64_t num_threads = 1;  // of a rank
+  int64_t context_size = 1;  // ranks that share rows
+  int64_t num_threads = 1;   // of a rank
   int num_nodes = 1;
   int local_world_size = 1;
   int64_t frozen_file_bytes = 0;  // MemoryRequest::frozen_file_bytes
   ZeroSettings zero;              // passes_per_step as above
-
-  int64_t tokens_per_rank() const { return row_tokens * (pass_rows * (num_passes - 1) + last_pass_rows); }
 };
 
 // The facts of a planned run: `request` as RunPlanner chose it (its zero, limits, nodes and ranks), steps of

@@ -3,6 +3,8 @@
 #include <sys/mman.h>
 
 #include "base/error.h"
+#include "context/context_ops.h"
+#include "context/slice_batch.h"
 #include "model/families.h"
 #include "ops/cpu_ops.h"
 
@@ -96,7 +98,9 @@ void walk_pass(const ModelConfig& config, DType dtype, const PassShape& shape,
   ThreadPool pool(1);
   const std::unique_ptr<Ops> cpu_ops = make_cpu_ops(pool);
   ReservedDevice device;
-  WalkingOps ops(*cpu_ops, device, visit_call);
+  WalkingOps walking_ops(*cpu_ops, device, visit_call);
+  ContextOps context_ops(walking_ops, shape.context_size);
+  Ops& ops = shape.context_size > 1 ? static_cast<Ops&>(context_ops) : walking_ops;
   const std::unique_ptr<TrainableModel> model = make_model(config, dtype, ops);
   const int64_t count = model->layout().num_elements();
   const DeviceBuffer weights = device.allocate(count * dtype_bytes(dtype));
@@ -104,7 +108,7 @@ void walk_pass(const ModelConfig& config, DType dtype, const PassShape& shape,
   model->bind_parameters(weights.view(dtype, {count}), gradients.view(DType::kF32, {count}));
   const DeviceBuffer frozen = device.allocate(model->frozen_bytes());
   if (model->is_adapted()) model->bind_frozen(frozen.view(DType::kU8, {frozen.size_bytes()}));
-  ActivationLimits limits = {shape.num_tokens(), shape.row_tokens};
+  ActivationLimits limits = {tokens_of_member(shape.num_tokens(), shape.context_size), shape.row_tokens};
   limits.gradient_checkpointing = shape.gradient_checkpointing;
   limits.num_kept_outputs = shape.num_kept_outputs;
   limits.pack_weights = shape.pack_weights;
@@ -113,9 +117,17 @@ void walk_pass(const ModelConfig& config, DType dtype, const PassShape& shape,
     position = {group, use == WeightUse::kForward};
     return true;
   });
+  PackedBatch batch = batch_of(shape);
+  if (shape.context_size > 1) {
+    PackedBatch slice;
+    std::vector<int32_t> cu_seqlens;
+    slice_batch(batch, shape.context_size, 0, &slice, &cu_seqlens);
+    context_ops.set_sequences(cu_seqlens);
+    batch = slice;
+  }
   double squares = 0;
   model->forward_backward(
-      batch_of(shape), /*grad_scale=*/1, /*label_smoothing=*/0,
+      batch, /*grad_scale=*/1, /*label_smoothing=*/0,
       {shape.adds ? Update::kAdd : Update::kOverwrite, shape.squares ? &squares : nullptr});
 }
 

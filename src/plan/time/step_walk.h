@@ -22,8 +22,9 @@ struct PassShape {
   bool gradient_checkpointing = false;
   int64_t num_kept_outputs = 0;  // ActivationLimits::num_kept_outputs
   bool pack_weights = false;
-  bool adds = false;     // to gradients, rather than overwriting them
-  bool squares = false;  // the products also sum the squares of the gradients
+  bool adds = false;         // to gradients, rather than overwriting them
+  bool squares = false;      // the products also sum the squares of the gradients
+  int64_t context_size = 1;  // ranks that share the rows: the work is one's
 
   int64_t num_tokens() const { return rows * row_tokens; }
   auto operator<=>(const PassShape&) const = default;

@@ -82,7 +82,9 @@ constexpr std::array kTable = std::to_array<MetricInfo>({
     {"tessera_collectives_total", kCounter, "op, scope", "Collective operations of this rank."},
     {"tessera_collective_seconds_total", kCounter, "op, scope",
      "Their time: scope=network while an operation ran, mostly beside computing, and scope=background "
-     "likewise of what sync_every exchanges; scope=node while this rank waited."},
+     "likewise of what sync_every exchanges; scope=node and, of ranks that share rows, scope=context while "
+     "this "
+     "rank waited."},
     {"tessera_collective_bytes_total", kCounter, "op, scope", "Their data, the whole buffers of all ranks."},
     {"tessera_network_bytes_total", kCounter, "direction",
      "Payload that this rank sent to and received from other nodes."},

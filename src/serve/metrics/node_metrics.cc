@@ -105,10 +105,12 @@ void NodeMetrics::write_collectives(Exposition* out) const {
   std::vector<std::pair<std::string_view, std::vector<CollectiveCount>>> scopes = {
       {"node", comm_.node().collectives()}, {"network", comm_.rail().collectives()}};
   NetworkCounters network = comm_.rail().counters();
-  if (const NetworkGroup* background = comm_.background_rail()) {
-    scopes.emplace_back("background", background->collectives());
-    network.sent_bytes += background->counters().sent_bytes;
-    network.received_bytes += background->counters().received_bytes;
+  for (const auto& [scope, group] :
+       {std::pair("background", comm_.background_rail()), std::pair("context", comm_.context_rail())}) {
+    if (group == nullptr) continue;
+    scopes.emplace_back(scope, group->collectives());
+    network.sent_bytes += group->counters().sent_bytes;
+    network.received_bytes += group->counters().received_bytes;
   }
   for (const Metric metric :
        {Metric::kCollectivesTotal, Metric::kCollectiveSecondsTotal, Metric::kCollectiveBytesTotal}) {

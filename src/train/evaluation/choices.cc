@@ -183,7 +183,8 @@ void ChoiceSet::count_correct(const std::vector<double>& losses, ChoiceResult* r
 }
 
 ChoiceResult ChoiceSet::score(TrainableModel& model, int64_t max_rows, int64_t max_tokens, Communicator& comm,
-                              const std::function<bool(double fraction)>& progress) const {
+                              const std::function<bool(double fraction)>& progress,
+                              ContextRank* context) const {
   const Stopwatch stopwatch;
   ChoiceResult result;
   const auto batches = batches_of_rows(
@@ -195,11 +196,12 @@ ChoiceResult ChoiceSet::score(TrainableModel& model, int64_t max_rows, int64_t m
   const auto compute = [&](size_t number) {
     const std::vector<int64_t>& rows = batches[number];
     make_batch(rows, &batch);
-    sums.resize(rows.size());
-    model.forward_loss(batch, /*label_smoothing=*/0, sums);
+    const PackedBatch& own = context ? context->take_slice(batch) : batch;
+    sums.resize(static_cast<size_t>(own.num_sequences()));
+    model.forward_loss(own, /*label_smoothing=*/0, sums);
     for (size_t i = 0; i < rows.size(); ++i) losses[static_cast<size_t>(rows[i])] = sums[i].loss_sum;
   };
-  result.stopped = !take_in_turn(std::ssize(batches), model, comm, compute, progress);
+  result.stopped = !take_in_turn(std::ssize(batches), model, comm, context, compute, progress);
   if (result.stopped) return result;
   comm.sum(losses, {"likelihoods of choices"});
   for (const double loss : losses) {

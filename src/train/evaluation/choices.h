@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "context/context_rank.h"
 #include "model/trainable_model.h"
 #include "tokenizer/tokenizer.h"
 
@@ -47,9 +48,10 @@ class ChoiceSet {
 
   // Collective: the ranks take batches of at most max_rows rows (a row is a context with one choice) and
   // max_tokens tokens in turn; a longer row forms its own batch. All get the overall result, bit-identical to
-  // that of a single rank. `progress` as in evaluate_together().
+  // that of a single rank. `progress` and `context` as in evaluate_together().
   ChoiceResult score(TrainableModel& model, int64_t max_rows, int64_t max_tokens, Communicator& comm,
-                     const std::function<bool(double fraction)>& progress = {}) const;
+                     const std::function<bool(double fraction)>& progress = {},
+                     ContextRank* context = nullptr) const;
 
  private:
   struct Row {

@@ -48,18 +48,19 @@ ActivationLimits evaluation_limits(const Dataset& dataset, int64_t max_rows, int
   return limits_of_rows(dataset.num_rows(), dataset.max_row_length(), max_rows, max_tokens);
 }
 
-bool take_in_turn(int64_t num_batches, TrainableModel& model, Communicator& comm,
+bool take_in_turn(int64_t num_batches, TrainableModel& model, Communicator& comm, const ContextRank* context,
                   const std::function<void(size_t batch)>& compute,
                   const std::function<bool(double fraction)>& progress) {
-  const int64_t world_size = comm.world().world_size;
-  for (int64_t first = 0; first < num_batches; first += world_size) {
-    const int64_t own = first + comm.world().rank;
+  const int64_t team_size = context ? context->team().size : 1;
+  const int64_t num_teams = comm.world().world_size / team_size;
+  for (int64_t first = 0; first < num_batches; first += num_teams) {
+    const int64_t own = first + comm.world().rank / team_size;
     if (own < num_batches) {
       compute(static_cast<size_t>(own));
     } else {
       model.take_part_in_forward();
     }
-    const int64_t num_done = std::min(first + world_size, num_batches);
+    const int64_t num_done = std::min(first + num_teams, num_batches);
     if (progress && !progress(static_cast<double>(num_done) / static_cast<double>(num_batches))) return false;
   }
   return true;
@@ -68,9 +69,9 @@ bool take_in_turn(int64_t num_batches, TrainableModel& model, Communicator& comm
 namespace {
 
 void add_batch(TrainableModel& model, const Dataset& dataset, const std::vector<int64_t>& rows,
-               PackedBatch* batch, double* loss_sum, EvalResult* result) {
+               PackedBatch* batch, ContextRank* context, double* loss_sum, EvalResult* result) {
   make_packed_batch(dataset, rows, batch);
-  const LossSums sums = model.forward_loss(*batch);
+  const LossSums sums = model.forward_loss(context ? context->take_slice(*batch) : *batch);
   if (!std::isfinite(sums.loss_sum)) {
     fail(ExitCode::kNumerics,
          "the loss of the evaluation rows {} to {} is {}: the model's weights have diverged", rows.front(),
@@ -78,7 +79,8 @@ void add_batch(TrainableModel& model, const Dataset& dataset, const std::vector<
   }
   *loss_sum += sums.loss_sum;
   result->num_targets += sums.num_targets;
-  result->num_tokens += batch->num_tokens();
+  result->num_tokens += context ? context->num_tokens_of_rows() : batch->num_tokens();
+  if (context && context->team().index > 0) return;
   result->num_rows += static_cast<int64_t>(rows.size());
   ++result->num_batches;
 }
@@ -99,7 +101,7 @@ EvalResult evaluate(TrainableModel& model, const Dataset& dataset, int64_t max_r
   PackedBatch batch;
   double loss_sum = 0;
   for (const std::vector<int64_t>& rows : evaluation_batches(dataset, max_rows, max_tokens)) {
-    add_batch(model, dataset, rows, &batch, &loss_sum, &result);
+    add_batch(model, dataset, rows, &batch, /*context=*/nullptr, &loss_sum, &result);
     const double fraction = static_cast<double>(result.num_rows) / static_cast<double>(dataset.num_rows());
     result.stopped = progress && !progress(fraction);
     if (result.stopped) return result;
@@ -110,16 +112,16 @@ EvalResult evaluate(TrainableModel& model, const Dataset& dataset, int64_t max_r
 
 EvalResult evaluate_together(TrainableModel& model, const Dataset& dataset, int64_t max_rows,
                              int64_t max_tokens, Communicator& comm,
-                             const std::function<bool(double fraction)>& progress) {
+                             const std::function<bool(double fraction)>& progress, ContextRank* context) {
   const Stopwatch stopwatch;
   const auto batches = evaluation_batches(dataset, max_rows, max_tokens);
   EvalResult result;
   PackedBatch batch;
   std::vector<double> losses(batches.size());  // of this rank's batches; zero for the others'
   const auto compute = [&](size_t number) {
-    add_batch(model, dataset, batches[number], &batch, &losses[number], &result);
+    add_batch(model, dataset, batches[number], &batch, context, &losses[number], &result);
   };
-  result.stopped = !take_in_turn(std::ssize(batches), model, comm, compute, progress);
+  result.stopped = !take_in_turn(std::ssize(batches), model, comm, context, compute, progress);
   if (result.stopped) return result;
   double loss_sum = 0;
   comm.sum(losses, {"evaluation losses"});

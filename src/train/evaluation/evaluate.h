@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "context/context_rank.h"
 #include "data/dataset.h"
 #include "model/trainable_model.h"
 
@@ -40,9 +41,10 @@ std::vector<std::vector<int64_t>> evaluation_batches(const Dataset& dataset, int
 // Limits for evaluation_batches(dataset, max_rows, max_tokens).
 ActivationLimits evaluation_limits(const Dataset& dataset, int64_t max_rows, int64_t max_tokens);
 
-// Collective: the ranks take the batches in turn; compute(batch) runs the model forward once. Asks `progress`
-// after every round of batches; false if it has returned false, which it must do on every rank alike.
-bool take_in_turn(int64_t num_batches, TrainableModel& model, Communicator& comm,
+// Collective: the ranks, or teams of them that share rows, take the batches in turn; compute(batch) runs the
+// model forward once. Asks `progress` after every round of batches; false if it has returned false, which it
+// must do on every rank alike.
+bool take_in_turn(int64_t num_batches, TrainableModel& model, Communicator& comm, const ContextRank* context,
                   const std::function<void(size_t batch)>& compute,
                   const std::function<bool(double fraction)>& progress);
 
@@ -53,10 +55,11 @@ EvalResult evaluate(TrainableModel& model, const Dataset& dataset, int64_t max_r
                     const std::function<bool(double fraction)>& progress = {});
 
 // Collective: the ranks take the batches in turn, and all get the overall result, bit-identical to that of a
-// single rank: sums are taken in batch order. `progress` may be collective and must return the same on every
-// rank.
+// single rank: sums are taken in batch order. With `context` teams of ranks take them, and the losses of a
+// batch are added up in another order. `progress` may be collective and must return the same on every rank.
 EvalResult evaluate_together(TrainableModel& model, const Dataset& dataset, int64_t max_rows,
                              int64_t max_tokens, Communicator& comm,
-                             const std::function<bool(double fraction)>& progress = {});
+                             const std::function<bool(double fraction)>& progress = {},
+                             ContextRank* context = nullptr);
 
 }  // namespace tessera

@@ -22,12 +22,14 @@ std::optional<int64_t> first_not_finite_of(std::span<const T> values) {
 // The first part of the model that yields a non-finite value in one forward pass.
 class FirstPart {
  public:
-  explicit FirstPart(TrainableModel& model) : model_(model) {
-    model_.watch_layers([this](int64_t layer, const char* part, ConstTensorView values_TD) {
+  FirstPart(TrainableModel& model, const ContextRank* context) : model_(model) {
+    model_.watch_layers([this, context](int64_t layer, const char* part, ConstTensorView values_TD) {
       if (!name_.empty()) return;
       if (const std::optional<int64_t> at = first_not_finite(values_TD)) {
         const std::string of_layer = layer < 0 ? "" : fmt::format("layer {} ", layer);
-        name_ = fmt::format("{}{} at token {}", of_layer, part, *at / values_TD.dim(1));
+        const int64_t token = *at / values_TD.dim(1);
+        name_ =
+            fmt::format("{}{} at token {}", of_layer, part, context ? context->token_of_rows(token) : token);
       }
     });
   }
@@ -51,9 +53,9 @@ struct RepeatedRows {
 
 // Every rank takes part in as many passes as the rank with the most rows needs.
 RepeatedRows repeat_rows(TrainableModel& model, const Dataset& dataset, std::span<const int64_t> rows,
-                         int64_t num_passes) {
+                         int64_t num_passes, ContextRank* context) {
   RepeatedRows repeated;
-  FirstPart first_part(model);
+  FirstPart first_part(model, context);
   PackedBatch batch;
   for (int64_t pass = 0; pass < num_passes; ++pass) {
     if (pass >= std::ssize(rows)) {
@@ -63,7 +65,7 @@ RepeatedRows repeat_rows(TrainableModel& model, const Dataset& dataset, std::spa
     const int64_t row = rows[static_cast<size_t>(pass)];
     make_packed_batch(dataset, {&row, 1}, &batch);
     first_part.clear();
-    if (std::isfinite(model.forward_loss(batch).loss_sum)) continue;
+    if (std::isfinite(model.forward_loss(context ? context->take_slice(batch) : batch).loss_sum)) continue;
     if (repeated.bad.empty()) repeated.part = first_part.name();
     repeated.bad.push_back(row);
   }
@@ -126,10 +128,10 @@ std::string first_not_finite(const ParameterLayout& layout, ConstTensorView valu
 
 // Rows tell more than gradients, which are sums over ranks: a rank that can name rows reports first.
 std::string find_not_finite(TrainableModel& model, const Dataset& dataset, const NotFiniteStep& step,
-                            Communicator& comm) {
+                            Communicator& comm, ContextRank* context) {
   const World& world = comm.world();
   const int64_t num_passes = comm.max(std::ssize(step.rows), {"search for what is not finite"});
-  const RepeatedRows repeated = repeat_rows(model, dataset, step.rows, num_passes);
+  const RepeatedRows repeated = repeat_rows(model, dataset, step.rows, num_passes, context);
   std::string line = describe(repeated, step, comm);
   if (!world.is_single()) {
     const bool knows_rows = !repeated.bad.empty() || !step.loss_is_finite;

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "comm/communicator.h"
+#include "context/context_rank.h"
 #include "data/dataset.h"
 #include "model/trainable_model.h"
 
@@ -26,7 +27,7 @@ struct NotFiniteStep {
 // memory or processor to suspect. One line without a full stop. The model's activations must be reserved for
 // the longest row.
 std::string find_not_finite(TrainableModel& model, const Dataset& dataset, const NotFiniteStep& step,
-                            Communicator& comm);
+                            Communicator& comm, ContextRank* context);
 
 // Index of the first non-finite value.
 std::optional<int64_t> first_not_finite(ConstTensorView values);

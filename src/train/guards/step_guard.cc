@@ -89,8 +89,13 @@ class ReplayGuard : public StepGuard {
 class NotFiniteGuard : public StepGuard {
  public:
   NotFiniteGuard(bool skips, TrainableModel& model, const Dataset& dataset, ParameterState& parameters,
-                 Communicator& comm)
-      : skips_(skips), model_(model), dataset_(dataset), parameters_(parameters), comm_(comm) {}
+                 Communicator& comm, ContextRank* context)
+      : skips_(skips),
+        model_(model),
+        dataset_(dataset),
+        parameters_(parameters),
+        comm_(comm),
+        context_(context) {}
 
   GuardVerdict check(const CheckedStep& step) override {
     const StepMetrics& metrics = *step.metrics;
@@ -130,14 +135,16 @@ class NotFiniteGuard : public StepGuard {
   std::string find_cause(const CheckedStep& step) {
     const World& world = comm_.world();
     std::vector<int64_t> own_rows;
-    for (int64_t pass = world.rank; pass < step.passes->size(); pass += world.world_size) {
+    const int64_t team_size = context_ ? context_->team().size : 1;
+    for (int64_t pass = world.rank / team_size; pass < step.passes->size();
+         pass += world.world_size / team_size) {
       const std::span<const int64_t> rows = (*step.passes)[pass];
       own_rows.insert(own_rows.end(), rows.begin(), rows.end());
     }
     const bool own_loss_is_finite = std::isfinite(step.parts[static_cast<size_t>(world.rank)].loss_sum);
     const PatientScope patience(comm_);
-    return find_not_finite(model_, dataset_,
-                           {own_rows, own_loss_is_finite, parameters_.not_finite_gradient()}, comm_);
+    return find_not_finite(
+        model_, dataset_, {own_rows, own_loss_is_finite, parameters_.not_finite_gradient()}, comm_, context_);
   }
 
   bool skips_;
@@ -145,6 +152,7 @@ class NotFiniteGuard : public StepGuard {
   const Dataset& dataset_;
   ParameterState& parameters_;
   Communicator& comm_;
+  ContextRank* context_;
   int64_t num_skipped_in_a_row_ = 0;
 };
 
@@ -188,12 +196,12 @@ class LossSpikeGuard : public StepGuard {
 
 std::vector<std::unique_ptr<StepGuard>> make_step_guards(const TrainingArguments& args, TrainableModel& model,
                                                          const Dataset& dataset, ParameterState& parameters,
-                                                         Communicator& comm) {
+                                                         Communicator& comm, ContextRank* context) {
   std::vector<std::unique_ptr<StepGuard>> guards;
   if (!comm.world().is_single()) guards.push_back(std::make_unique<SlowRankGuard>(comm));
   if (args.replay_check_steps > 0) guards.push_back(std::make_unique<ReplayGuard>(comm));
-  guards.push_back(
-      std::make_unique<NotFiniteGuard>(args.loss_spike_policy == "skip", model, dataset, parameters, comm));
+  guards.push_back(std::make_unique<NotFiniteGuard>(args.loss_spike_policy == "skip", model, dataset,
+                                                    parameters, comm, context));
   guards.push_back(std::make_unique<LossSpikeGuard>(
       args.loss_spike_policy, LossSpikeOptions{args.loss_spike_window, args.loss_spike_sigmas},
       comm.world().rank == 0));

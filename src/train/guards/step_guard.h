@@ -48,6 +48,6 @@ class StepGuard {
 // reference must outlive them.
 std::vector<std::unique_ptr<StepGuard>> make_step_guards(const TrainingArguments& args, TrainableModel& model,
                                                          const Dataset& dataset, ParameterState& parameters,
-                                                         Communicator& comm);
+                                                         Communicator& comm, ContextRank* context);
 
 }  // namespace tessera

@@ -10,6 +10,7 @@
 #include "io/disk_rate.h"
 #include "io/file.h"
 #include "model/initialize.h"
+#include "model/llama/attention_block.h"
 #include "platform/memory_info.h"
 #include "train/work_mark.h"
 
@@ -75,6 +76,10 @@ void load_run(RunSetup& setup) {
         transfer_settings(args));
   }
   setup.model->reserve(setup.plan.limits);
+  if (setup.context) {
+    setup.context->open(setup.comm, attention_block_config(setup.model->config(), 0).shape,
+                        setup.model->dtype(), setup.plan.limits.max_tokens, setup.pool);
+  }
   if (setup.frozen) setup.frozen->load(*setup.model_file, loading_progress(setup));
   if (*setup.resume) {
     setup.resume->load(*setup.model, *setup.parameters, setup.pool, setup.observers);

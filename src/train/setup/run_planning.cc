@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "arguments/context_arguments.h"
 #include "arguments/offload_arguments.h"
 #include "arguments/optimizer_arguments.h"
 #include "arguments/zero_arguments.h"
@@ -80,7 +81,7 @@ void plan_run(RunSetup& setup) {
   setup.record.data = data_record(train, setup.data->row_limit, args.packing_mode(), options);
   if (*setup.resume) options = setup.resume->continue_batches(options, &setup.args, &setup.record);
   check_enough_rows(options, ways_to_more_rows(args));
-  setup.rows.emplace(train, options, setup.world().world_size,
+  setup.rows.emplace(train, options, num_row_ranks(args, setup.world().world_size),
                      args.sync_every > 0 ? setup.world().num_nodes : 1);
 
   plan.num_rows = options.supply != nullptr ? 0 : options.num_rows;
@@ -109,6 +110,7 @@ void plan_run(RunSetup& setup) {
   const RunPlanner planner(args, *setup.model, options, facts);
   plan.micro_batches_per_pass = planner.micro_batches_per_pass();
   plan.max_pass_tokens = planner.max_pass_tokens();
+  plan.context_size = args.context_parallel_size;
   if (setup.is_root()) {
     plan.disk = plan_disk_use(args, *setup.model, planner, setup.world(), *setup.actions, *setup.resume);
   }

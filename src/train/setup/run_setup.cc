@@ -77,7 +77,10 @@ void RunSetup::open_model(const OpsFactory& make) {
   model_file = SafetensorsModel::open(args.model);
   ops = make ? make(pool) : make_ops(args.device, pool, world().local_rank);
   clocked_ops.emplace(*ops);
-  model = make_model(config, args.training_dtype(), *clocked_ops);
+  if (args.context_parallel_size > 1) {
+    context.emplace(*clocked_ops, context_team(world(), args.context_parallel_size));
+  }
+  model = make_model(config, args.training_dtype(), model_ops());
   plan.num_parameters = model->layout().num_parameters();
   plan.num_frozen = frozen_parameters(*model);
   plan.operations = ops->description();
@@ -90,7 +93,7 @@ void RunSetup::set_base_quantization(Quantization quantization) {
   ModelConfig config = model->config();
   if (config.base_quantization == quantization) return;
   config.base_quantization = quantization;
-  model = make_model(config, args.training_dtype(), *clocked_ops);
+  model = make_model(config, args.training_dtype(), model_ops());
 }
 
 void RunSetup::open_choices() {

@@ -8,6 +8,7 @@
 #include "arguments/arguments.h"
 #include "base/stopwatch.h"
 #include "comm/communicator.h"
+#include "context/context_rank.h"
 #include "formats/safetensors/safetensors.h"
 #include "io/disk_rate.h"
 #include "model/trainable_model.h"
@@ -39,6 +40,8 @@ struct RunSetup {
 
   const World& world() const { return comm.world(); }
   bool is_root() const { return world().rank == 0; }
+  Ops& model_ops() { return context ? static_cast<Ops&>(context->ops()) : *clocked_ops; }
+  ContextRank* context_rank() { return context ? &*context : nullptr; }
   // Before weights are loaded: the weights beside adapters get this form.
   void set_base_quantization(Quantization quantization);
 
@@ -51,7 +54,8 @@ struct RunSetup {
   bool output_is_shared = true;  // by all nodes
 
   std::unique_ptr<Ops> ops;
-  std::optional<ClockedOps> clocked_ops;  // the model's
+  std::optional<ClockedOps> clocked_ops;
+  std::optional<ContextRank> context;  // with ranks that share rows
   std::unique_ptr<TrainableModel> model;
   std::optional<SafetensorsModel> model_file;  // until the weights are loaded
   std::optional<FrozenWeights> frozen;         // with adapters

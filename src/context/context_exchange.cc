@@ -1,0 +1,178 @@
+#include "context/context_exchange.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "base/error.h"
+#include "base/memory.h"
+
+namespace tessera {
+namespace {
+
+// What a rank of the node has done in the exchange whose number its counter has.
+enum Channel : int64_t { kPacked, kArrived, kTaken, kNumChannels };
+
+// Each block begins with a line that says whether its sender wants to abandon the pass.
+constexpr int64_t kHeaderBytes = kCacheLineBytes;
+// Tokens whose rows a thread copies at a time.
+constexpr int64_t kTokensAtOnce = 16;
+
+int64_t sum_of(std::span<const int64_t> widths) {
+  return std::accumulate(widths.begin(), widths.end(), int64_t{0});
+}
+
+int64_t block_bytes(int64_t row_bytes, int64_t num_tokens) {
+  return kHeaderBytes + round_up(num_tokens * row_bytes, kCacheLineBytes);
+}
+
+}  // namespace
+
+int64_t ContextExchange::buffer_bytes(int64_t team_size, int local_world_size, int64_t max_bytes) {
+  const int64_t box = max_bytes + team_size * (kHeaderBytes + kCacheLineBytes);
+  return team_size > local_world_size ? 2 * box : box;
+}
+
+int64_t ContextExchange::sent_bytes(int64_t team_size, int local_world_size, int64_t row_bytes,
+                                    int64_t num_tokens) {
+  return std::max<int64_t>(0, team_size - local_world_size) * block_bytes(row_bytes, num_tokens);
+}
+
+ContextExchange::ContextExchange(Communicator& comm, const ContextTeam& team, int64_t max_bytes,
+                                 ThreadPool& pool)
+    : comm_(comm), pool_(pool), team_(team) {
+  const int local_world_size = comm.world().local_world_size;
+  const int64_t of_rank = buffer_bytes(team.size, local_world_size, max_bytes);
+  box_bytes_ = team.num_nodes > 1 ? of_rank / 2 : of_rank;
+  memory_ = comm.node().allocate("exchange of heads", local_world_size * of_rank);
+  comm.node().prefault(memory_, pool);
+  counters_ = comm.node().make_counters("exchange of heads", kNumChannels);
+  if (team.num_nodes > 1) rail_ = &comm.open_context_rail(team.first_node, team.num_nodes);
+  parts_.resize(static_cast<size_t>(team.num_nodes));
+}
+
+// After an error, which may leave a transfer into memory_ unfinished.
+ContextExchange::~ContextExchange() {
+  if (rail_ != nullptr) rail_->abandon();
+}
+
+NetworkCounters ContextExchange::take_network() {
+  if (rail_ == nullptr) return {};
+  const NetworkCounters now = rail_->counters();
+  return now.since(std::exchange(counted_, now));
+}
+
+std::byte* ContextExchange::outbox(int local) const {
+  const int64_t of_rank = team_.num_nodes > 1 ? 2 * box_bytes_ : box_bytes_;
+  return memory_.data() + local_rank_of(local) * of_rank;
+}
+
+void ContextExchange::to_shares(std::span<const int64_t> widths, int64_t num_tokens, const std::byte* own,
+                                std::byte* shared, const OpLabel& label) {
+  const int64_t own_bytes = sum_of(widths), shared_bytes = own_bytes / team_.size;
+  const auto pack = [&](int64_t member, int64_t token, std::byte* row) {
+    const std::byte* from = own + token * own_bytes;
+    for (const int64_t width : widths) {
+      const int64_t share = width / team_.size;
+      std::memcpy(row, from + member * share, static_cast<size_t>(share));
+      row += share;
+      from += width;
+    }
+  };
+  const auto unpack = [&](int64_t member, int64_t token, const std::byte* row) {
+    std::memcpy(shared + (token * team_.size + member) * shared_bytes, row,
+                static_cast<size_t>(shared_bytes));
+  };
+  exchange(shared_bytes, num_tokens, pack, unpack, label);
+}
+
+void ContextExchange::to_tokens(std::span<const int64_t> widths, int64_t num_tokens, const std::byte* shared,
+                                std::byte* own, const OpLabel& label) {
+  const int64_t own_bytes = sum_of(widths), shared_bytes = own_bytes / team_.size;
+  const auto pack = [&](int64_t member, int64_t token, std::byte* row) {
+    std::memcpy(row, shared + (token * team_.size + member) * shared_bytes,
+                static_cast<size_t>(shared_bytes));
+  };
+  const auto unpack = [&](int64_t member, int64_t token, const std::byte* row) {
+    std::byte* to = own + token * own_bytes;
+    for (const int64_t width : widths) {
+      const int64_t share = width / team_.size;
+      std::memcpy(to + member * share, row, static_cast<size_t>(share));
+      row += share;
+      to += width;
+    }
+  };
+  exchange(shared_bytes, num_tokens, pack, unpack, label);
+}
+
+void ContextExchange::pack_all(int64_t row_bytes, int64_t num_tokens, Pack pack) {
+  std::byte* const blocks = outbox(team_.local());
+  for (int64_t member = 0; member < team_.size; ++member) {
+    const uint64_t wish = wishes_to_abandon_ ? 1 : 0;
+    std::memcpy(blocks + member * block_bytes_, &wish, sizeof(wish));
+  }
+  pool_.parallel_blocks(num_tokens, kTokensAtOnce, [&](int64_t begin, int64_t end) {
+    for (int64_t member = 0; member < team_.size; ++member) {
+      std::byte* const rows = blocks + member * block_bytes_ + kHeaderBytes;
+      for (int64_t t = begin; t < end; ++t) pack(member, t, rows + t * row_bytes);
+    }
+  });
+}
+
+void ContextExchange::unpack_from(int64_t member, int64_t row_bytes, int64_t num_tokens, Unpack unpack) {
+  const auto node = static_cast<int>(member) / team_.local_size;
+  const auto local = static_cast<int>(member) % team_.local_size;
+  const bool is_here = node == team_.node();
+  const std::byte* const box = is_here ? outbox(local) : inbox(local);
+  const std::byte* const block = box + (node * team_.local_size + team_.local()) * block_bytes_;
+  // What its own node has is addressed to this member by its number, which is also of this node.
+  uint64_t wish = 0;
+  std::memcpy(&wish, block, sizeof(wish));
+  is_abandoned_ = is_abandoned_ || wish != 0;
+  pool_.parallel_blocks(num_tokens, kTokensAtOnce, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) unpack(member, t, block + kHeaderBytes + t * row_bytes);
+  });
+}
+
+void ContextExchange::exchange(int64_t row_bytes, int64_t num_tokens, Pack pack, Unpack unpack,
+                               const OpLabel& label) {
+  block_bytes_ = block_bytes(row_bytes, num_tokens);
+  TESSERA_CHECK(team_.size * block_bytes_ <= box_bytes_, "{} blocks of {} bytes in {}", team_.size,
+                block_bytes_, box_bytes_);
+  const int64_t node_bytes = team_.local_size * block_bytes_;
+  const auto wait_for = [&](int local, Channel channel, uint64_t number) {
+    counters_.wait(local_rank_of(local), channel, number, label, block_bytes_);
+  };
+  // Nobody reads the boxes of the exchange before any more.
+  for (int local = 0; local < team_.local_size; ++local) wait_for(local, kTaken, number_);
+  ++number_;
+  pack_all(row_bytes, num_tokens, pack);
+  counters_.publish(kPacked, number_);
+  NetworkGroup::Ticket arrival = 0;
+  if (rail_ != nullptr) {
+    for (int node = 0; node < team_.num_nodes; ++node) {
+      parts_[static_cast<size_t>(node)] = {node * node_bytes, (node + 1) * node_bytes};
+    }
+    const auto all_bytes = static_cast<size_t>(team_.num_nodes * node_bytes);
+    arrival = rail_->all_to_all({outbox(team_.local()), all_bytes}, {inbox(team_.local()), all_bytes}, parts_,
+                                label);
+  }
+  const int64_t first_here = team_.node() * team_.local_size;
+  for (int local = 0; local < team_.local_size; ++local) {
+    wait_for(local, kPacked, number_);
+    unpack_from(first_here + local, row_bytes, num_tokens, unpack);
+  }
+  if (rail_ != nullptr) {
+    rail_->wait(arrival);
+    counters_.publish(kArrived, number_);
+    for (int64_t member = 0; member < team_.size; ++member) {
+      if (member / team_.local_size == team_.node()) continue;
+      wait_for(static_cast<int>(member) % team_.local_size, kArrived, number_);
+      unpack_from(member, row_bytes, num_tokens, unpack);
+    }
+  }
+  counters_.publish(kTaken, number_);
+}
+
+}  // namespace tessera

@@ -1,0 +1,79 @@
+// Exchanges matrices among the ranks of a team: rows of some tokens with all columns against all tokens with
+// some columns, and back. Within a node through memory that its ranks share, between nodes over a network
+// group of its own.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/function_ref.h"
+#include "comm/communicator.h"
+#include "comm/part.h"
+#include "context/context_team.h"
+#include "platform/thread_pool.h"
+
+namespace tessera {
+
+class ContextExchange {
+ public:
+  // Memory of a rank, which its node shares, for exchanges of up to `max_bytes` of a rank.
+  static int64_t buffer_bytes(int64_t team_size, int local_world_size, int64_t max_bytes);
+
+  // Payload that a rank sends to other nodes in an exchange of `row_bytes` for each of its tokens and each
+  // member.
+  static int64_t sent_bytes(int64_t team_size, int local_world_size, int64_t row_bytes, int64_t num_tokens);
+
+  // Collective over the job. What is passed by reference must outlive this.
+  ContextExchange(Communicator& comm, const ContextTeam& team, int64_t max_bytes, ThreadPool& pool);
+  ~ContextExchange();
+  ContextExchange(const ContextExchange&) = delete;
+  ContextExchange& operator=(const ContextExchange&) = delete;
+
+  // Collective over the team, with the same sizes. The rows of a matrix consist of sections of these widths
+  // in bytes, each of which is shared out evenly in the order of members. `own` has a row for each of
+  // num_tokens tokens of this rank, `shared` one for each token of all members, token t of member m at t size
+  // + m, with this rank's share of every section.
+  void to_shares(std::span<const int64_t> widths, int64_t num_tokens, const std::byte* own, std::byte* shared,
+                 const OpLabel& label);
+  void to_tokens(std::span<const int64_t> widths, int64_t num_tokens, const std::byte* shared, std::byte* own,
+                 const OpLabel& label);
+
+  // This rank would rather compute nothing more. From the next exchange on all members know, and abandon the
+  // pass at the same place.
+  void wish_to_abandon() { wishes_to_abandon_ = true; }
+  bool is_abandoned() const { return is_abandoned_; }
+
+  // Traffic between nodes since the last call.
+  NetworkCounters take_network();
+
+ private:
+  // Fills, or takes, a block of num_tokens rows: what one member sends another.
+  using Pack = FunctionRef<void(int64_t member, int64_t token, std::byte* row)>;
+  using Unpack = FunctionRef<void(int64_t member, int64_t token, const std::byte* row)>;
+
+  void exchange(int64_t row_bytes, int64_t num_tokens, Pack pack, Unpack unpack, const OpLabel& label);
+  void pack_all(int64_t row_bytes, int64_t num_tokens, Pack pack);
+  void unpack_from(int64_t member, int64_t row_bytes, int64_t num_tokens, Unpack unpack);
+  // Of a member on this node: what it sends, by the member it is for, and what its rail has brought, by node
+  // and by the member of this node it is for.
+  std::byte* outbox(int local) const;
+  std::byte* inbox(int local) const { return outbox(local) + box_bytes_; }
+  int local_rank_of(int local) const { return team_.first_local_rank + local; }
+
+  Communicator& comm_;
+  ThreadPool& pool_;
+  const ContextTeam team_;
+  NetworkGroup* rail_ = nullptr;  // with several nodes
+  int64_t box_bytes_;             // of an outbox
+  SharedSegment memory_;          // an outbox and, with several nodes, an inbox for every rank of the node
+  SharedCounters counters_;
+  NetworkCounters counted_;
+  uint64_t number_ = 0;      // of the last exchange
+  int64_t block_bytes_ = 0;  // in it
+  std::vector<Part> parts_;  // of an outbox, by node
+  bool wishes_to_abandon_ = false;
+  bool is_abandoned_ = false;
+};
+
+}  // namespace tessera

@@ -1,0 +1,108 @@
+#include "context/context_exchange.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "support/rank_test_support.h"
+
+namespace tessera {
+namespace {
+
+using testing::Each;
+using testing::IsEmpty;
+
+struct TeamCase {
+  int num_nodes, local_world_size;
+  int64_t size;
+
+  friend void PrintTo(const TeamCase& of, std::ostream* out) {
+    *out << of.num_nodes << "x" << of.local_world_size << " in teams of " << of.size;
+  }
+};
+
+class ContextExchangeTest : public testing::TestWithParam<TeamCase> {};
+INSTANTIATE_TEST_SUITE_P(Teams, ContextExchangeTest,
+                         testing::Values(TeamCase{1, 2, 2}, TeamCase{1, 4, 2}, TeamCase{1, 3, 3},
+                                         TeamCase{2, 1, 2}, TeamCase{2, 2, 4}, TeamCase{2, 2, 2},
+                                         TeamCase{4, 1, 2}, TeamCase{3, 2, 6}));
+
+// Byte `column` of token `token` of the team's rows, in exchange `number`.
+std::byte byte_of(int64_t number, int64_t token, int64_t column) {
+  return static_cast<std::byte>((number * 17 + token * 131 + column * 7 + (token * column >> 6)) & 0xFF);
+}
+
+// Columns of a row that belong to a member, of sections of these widths.
+std::vector<int64_t> columns_of(const std::vector<int64_t>& widths, int64_t size, int64_t member) {
+  std::vector<int64_t> columns;
+  int64_t begin = 0;
+  for (const int64_t width : widths) {
+    for (int64_t i = 0; i < width / size; ++i) columns.push_back(begin + member * (width / size) + i);
+    begin += width;
+  }
+  return columns;
+}
+
+// Sizes drawn alike on every rank, at most as many bytes as are reserved, several times in a row.
+TEST_P(ContextExchangeTest, MovesEveryByteToItsPlaceAndBack) {
+  const auto& [num_nodes, local_world_size, size] = GetParam();
+  constexpr int64_t kMaxBytes = 1 << 20;
+  const auto errors = run_communicators(num_nodes, local_world_size, {}, [size = size](Communicator& comm) {
+    const ContextTeam team = context_team(comm.world(), size);
+    ThreadPool pool(2, CpuLimits());
+    ContextExchange exchange(comm, team, kMaxBytes, pool);
+    std::mt19937_64 random(7);
+    for (int64_t number = 0; number < 12; ++number) {
+      std::vector<int64_t> widths;
+      int64_t row_bytes = 0;
+      for (uint64_t left = 1 + random() % 3; left > 0; --left) {
+        widths.push_back(size * static_cast<int64_t>(1 + random() % 200));
+        row_bytes += widths.back();
+      }
+      const int64_t num_tokens =
+          1 + static_cast<int64_t>(random() % static_cast<uint64_t>(kMaxBytes / row_bytes));
+      std::vector<std::byte> own, shared(static_cast<size_t>(num_tokens * row_bytes)), back = shared;
+      for (int64_t t = 0; t < num_tokens; ++t) {
+        for (int64_t column = 0; column < row_bytes; ++column)
+          own.push_back(byte_of(number, t * size + team.index, column));
+      }
+      exchange.to_shares(widths, num_tokens, own.data(), shared.data(), {"bytes"});
+      const std::vector<int64_t> columns = columns_of(widths, size, team.index);
+      size_t at = 0;
+      for (int64_t token = 0; token < num_tokens * size; ++token) {
+        for (const int64_t column : columns) {
+          if (shared[at++] != byte_of(number, token, column))
+            throw std::runtime_error(fmt::format("token {}, column {}", token, column));
+        }
+      }
+      exchange.to_tokens(widths, num_tokens, shared.data(), back.data(), {"bytes"});
+      if (back != own) throw std::runtime_error(fmt::format("exchange {} does not come back", number));
+    }
+    if (exchange.is_abandoned()) throw std::runtime_error("nobody wanted to abandon");
+  });
+  EXPECT_THAT(errors, Each(IsEmpty()));
+}
+
+// All members of a team know after the same exchange, and other teams do not.
+TEST_P(ContextExchangeTest, TellsTheTeamThatAMemberWantsToAbandon) {
+  const auto& [num_nodes, local_world_size, size] = GetParam();
+  const auto errors = run_communicators(num_nodes, local_world_size, {}, [size = size](Communicator& comm) {
+    const ContextTeam team = context_team(comm.world(), size);
+    ThreadPool pool(1, CpuLimits());
+    ContextExchange exchange(comm, team, 4096, pool);
+    const std::vector<int64_t> widths = {8 * size};
+    std::vector<std::byte> own(static_cast<size_t>(8 * size)), shared = own;
+    for (int64_t number = 0; number < 5; ++number) {
+      if (number == 3 && comm.world().rank == 1) exchange.wish_to_abandon();
+      exchange.to_shares(widths, 1, own.data(), shared.data(), {"bytes"});
+      const bool is_in_team = comm.world().rank / size == 1 / size;
+      if (exchange.is_abandoned() != (number >= 3 && is_in_team))
+        throw std::runtime_error(fmt::format("exchange {}", number));
+    }
+  });
+  EXPECT_THAT(errors, Each(IsEmpty()));
+}
+
+}  // namespace
+}  // namespace tessera

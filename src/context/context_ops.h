@@ -1,0 +1,67 @@
+// Ops of a rank in a team (context_team.h): attention over the tokens of all members, of which its operands
+// have this rank's. Everything else is other Ops'.
+//
+//   attention            q, k, v of own tokens, all heads -> exchange -> of all tokens, own heads
+//                        attention of own heads; o -> exchange -> of own tokens, all heads
+//   attention_backward   the same with do, o and q, k, v; dq, dk, dv come back
+//
+// lse has the same size either way: it stays with the heads, [H / size, size T] instead of [H, T].
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "context/context_exchange.h"
+#include "ops/forwarding_ops.h"
+
+namespace tessera {
+
+class ContextOps final : public ForwardingOps {
+ public:
+  // On the host.
+  ContextOps(Ops& ops, int64_t size) : ForwardingOps(ops), size_(size) {}
+
+  // Without an exchange nothing moves between ranks: for planning, where only sizes count. It must outlive
+  // this.
+  void connect(ContextExchange& exchange) { exchange_ = &exchange; }
+  // The bounds of the sequences of all members' tokens in the next pass (slice_batch.h).
+  void set_sequences(std::span<const int32_t> cu_seqlens) {
+    cu_seqlens_.assign(cu_seqlens.begin(), cu_seqlens.end());
+  }
+
+  // The most bytes of own tokens in one exchange.
+  static int64_t exchange_bytes(const AttentionShape& shape, int64_t max_tokens, DType dtype);
+
+  int64_t workspace_bytes(const OpsLimits& limits) const override;
+  void bind_workspace(std::span<std::byte> workspace) override;
+
+  void attention(ConstTensorView qkv_TQ, const AttentionShape& shape, std::span<const int32_t> cu_seqlens,
+                 TensorView o_THE, TensorView lse_HT) override;
+  void attention_backward(ConstTensorView do_THE, ConstTensorView qkv_TQ, ConstTensorView o_THE,
+                          ConstTensorView lse_HT, const AttentionShape& shape,
+                          std::span<const int32_t> cu_seqlens, TensorView dqkv_TQ) override;
+  // Generation is not shared out.
+  void attention_cached(ConstTensorView qkv_TQ, const AttentionShape& shape, TensorView k_cache,
+                        TensorView v_cache, int64_t cache_length, TensorView o_THE) override;
+
+ private:
+  // Of all tokens, and this rank's heads; the last two in training.
+  struct Buffers {
+    TensorView qkv, o, d_o, dqkv;
+  };
+  Buffers take_buffers(const AttentionShape& own_heads, int64_t num_tokens, DType dtype, bool training);
+  void give_back_buffers() { ForwardingOps::bind_workspace(workspace_); }
+  // `all_heads`: of qkv, or of o.
+  void to_heads(ConstTensorView own, std::span<const int64_t> all_heads, TensorView shared, const char* what);
+  void to_tokens(ConstTensorView shared, std::span<const int64_t> all_heads, TensorView own,
+                 const char* what);
+
+  int64_t size_;
+  ContextExchange* exchange_ = nullptr;
+  std::vector<int32_t> cu_seqlens_;
+  std::span<std::byte> workspace_;  // that attention shares with the other Ops'
+};
+
+}  // namespace tessera

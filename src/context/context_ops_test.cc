@@ -1,0 +1,138 @@
+#include "context/context_ops.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "context/context_rank.h"
+#include "context/slice_batch.h"
+#include "ops/cpu_ops.h"
+#include "support/kernel_test_util.h"
+#include "support/rank_test_support.h"
+
+namespace tessera {
+namespace {
+
+using testing::Each;
+using testing::IsEmpty;
+
+struct AttentionCase {
+  AttentionShape shape;
+  std::vector<int32_t> lengths;
+  int num_nodes, local_world_size;
+  int64_t size;
+};
+
+// Every size-th row from the one with number `index` on, zero after the last.
+GuardedTensor rows_of_member(const GuardedTensor& all, int64_t size, int64_t index) {
+  const int64_t num_tokens = all.shape()[0], width = all.shape()[1],
+                own_tokens = tokens_of_member(num_tokens, size);
+  GuardedTensor own(all.dtype(), {own_tokens, width});
+  own.fill(0);
+  const auto row_bytes = static_cast<size_t>(width * dtype_bytes(all.dtype()));
+  for (int64_t t = index; t < num_tokens; t += size) {
+    std::memcpy(own.view().rows(t / size, t / size + 1).bytes(), all.view().rows(t, t + 1).bytes(),
+                row_bytes);
+  }
+  return own;
+}
+
+// Of one rank.
+struct WholeAttention {
+  WholeAttention(const AttentionCase& c, DType dtype, int64_t num_tokens)
+      : qkv(dtype, {num_tokens, c.shape.qkv_width()}),
+        o(dtype, {num_tokens, c.shape.num_heads * c.shape.head_dim}),
+        d_o(dtype, o.shape()),
+        dqkv(dtype, qkv.shape()) {
+    qkv.fill_normal(1);
+    d_o.fill_normal(2);
+  }
+
+  GuardedTensor qkv, o, d_o, dqkv;
+};
+
+OpsLimits limits_of(const AttentionShape& shape, DType dtype, int64_t max_tokens) {
+  OpsLimits limits = {};
+  limits.max_tokens = max_tokens;
+  limits.hidden_size = 8;
+  limits.attention = shape;
+  limits.dtype = dtype;
+  limits.training = true;
+  return limits;
+}
+
+void run_attention(Ops& ops, const AttentionCase& c, DType dtype, std::span<const int32_t> cu_seqlens,
+                   const GuardedTensor& qkv, const GuardedTensor& d_o, GuardedTensor* o,
+                   GuardedTensor* dqkv) {
+  const int64_t num_tokens = qkv.shape()[0];
+  const TestScratch workspace(ops.workspace_bytes(limits_of(c.shape, dtype, num_tokens)));
+  ops.bind_workspace(workspace.span());
+  GuardedTensor lse(DType::kF32, {c.shape.num_heads, num_tokens});
+  ops.attention(qkv.view(), c.shape, cu_seqlens, o->view(), lse.view());
+  ops.attention_backward(d_o.view(), qkv.view(), o->view(), lse.view(), c.shape, cu_seqlens, dqkv->view());
+}
+
+// Bit for bit: attention of a head does not depend on where its tokens came from.
+TEST(ContextOps, ComputeWhatOneRankDoes) {
+  const std::vector<AttentionCase> cases = {
+      {{2, 2, 16, 0, 0.25f}, {40, 1, 70}, 1, 2, 2},  {{4, 2, 32, 0, 0.2f}, {130}, 2, 1, 2},
+      {{8, 4, 8, 20, 0.3f}, {33, 64, 5}, 2, 2, 4},   {{6, 3, 20, 0, 0.2f}, {1, 1}, 1, 3, 3},
+      {{4, 4, 16, 0, 0.25f}, {3, 200, 17}, 1, 4, 2},
+  };
+  for (const AttentionCase& c : cases) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      PackedBatch batch;
+      batch.cu_seqlens = {0};
+      for (const int32_t length : c.lengths) batch.cu_seqlens.push_back(batch.cu_seqlens.back() + length);
+      const int64_t num_tokens = batch.cu_seqlens.back();
+      for (std::vector<int32_t>* values : {&batch.input_ids, &batch.positions, &batch.targets})
+        values->resize(static_cast<size_t>(num_tokens));
+      WholeAttention whole(c, dtype, num_tokens);
+      {
+        ThreadPool pool(2, CpuLimits());
+        run_attention(*make_cpu_ops(pool), c, dtype, batch.cu_seqlens, whole.qkv, whole.d_o, &whole.o,
+                      &whole.dqkv);
+      }
+      const auto errors = run_communicators(c.num_nodes, c.local_world_size, {}, [&](Communicator& comm) {
+        ThreadPool pool(2, CpuLimits());
+        const std::unique_ptr<Ops> ops = make_cpu_ops(pool);
+        ContextRank rank(*ops, context_team(comm.world(), c.size));
+        const int64_t index = rank.team().index;
+        rank.open(comm, c.shape, dtype, tokens_of_member(num_tokens, c.size), pool);
+        const GuardedTensor qkv = rows_of_member(whole.qkv, c.size, index),
+                            d_o = rows_of_member(whole.d_o, c.size, index),
+                            expected_o = rows_of_member(whole.o, c.size, index),
+                            expected_dqkv = rows_of_member(whole.dqkv, c.size, index);
+        GuardedTensor o(dtype, d_o.shape()), dqkv(dtype, qkv.shape());
+        const PackedBatch& slice = rank.take_slice(batch);
+        run_attention(rank.ops(), c, dtype, slice.cu_seqlens, qkv, d_o, &o, &dqkv);
+        for (int64_t t = 0; t < rank.num_tokens_of_rows(); ++t) {
+          for (const auto& [found, expected] :
+               {std::pair(&o, &expected_o), std::pair(&dqkv, &expected_dqkv)}) {
+            const ConstTensorView row = found->view().rows(t, t + 1);
+            if (std::memcmp(row.bytes(), expected->view().rows(t, t + 1).bytes(),
+                            static_cast<size_t>(row.size_bytes())) != 0)
+              throw std::runtime_error(fmt::format("token {} differs in {}", t, found == &o ? "o" : "dqkv"));
+          }
+        }
+      });
+      EXPECT_THAT(errors, Each(IsEmpty())) << c.num_nodes << "x" << c.local_world_size << " "
+                                           << dtype_name(dtype) << " " << num_tokens << " tokens";
+    }
+  }
+}
+
+TEST(ContextOps, PlanWithoutAnExchangeWhatTheyTakeWithOne) {
+  ThreadPool pool(1, CpuLimits());
+  const std::unique_ptr<Ops> ops = make_cpu_ops(pool);
+  const AttentionShape shape = {8, 4, 64, 0, 0.125f};
+  const OpsLimits limits = limits_of(shape, DType::kBF16, 1000);
+  // Operands, results and gradients of all tokens and a quarter of the heads.
+  const int64_t exchanged = 2 * 1000 * (16 + 8) * 64 * 2;
+  EXPECT_GE(ContextOps(*ops, 4).workspace_bytes(limits), exchanged);
+  EXPECT_EQ(ContextOps::exchange_bytes(shape, 1000, DType::kBF16), 1000 * 16 * 64 * 2);
+}
+
+}  // namespace
+}  // namespace tessera

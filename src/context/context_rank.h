@@ -1,0 +1,46 @@
+// What a rank needs to take part in context parallelism (context_team.h).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "context/context_exchange.h"
+#include "context/context_ops.h"
+#include "context/context_team.h"
+#include "tensor/packed_batch.h"
+
+namespace tessera {
+
+class ContextRank {
+ public:
+  // `ops` must outlive this.
+  ContextRank(Ops& ops, const ContextTeam& team) : team_(team), ops_(ops, team.size) {}
+
+  const ContextTeam& team() const { return team_; }
+  // The model's.
+  ContextOps& ops() { return ops_; }
+
+  // Collective over the job, before the first pass: for passes of up to so many tokens of this rank through
+  // layers with these heads.
+  void open(Communicator& comm, const AttentionShape& heads, DType dtype, int64_t max_tokens,
+            ThreadPool& pool);
+  ContextExchange& exchange() { return *exchange_; }
+
+  // This rank's slice of the next pass, which is of these rows on all members of the team. Valid until the
+  // next call.
+  const PackedBatch& take_slice(const PackedBatch& rows);
+  // Number of the slice's token `token` among those of the rows, and how many of the slice's are theirs.
+  int64_t token_of_rows(int64_t token) const { return token * team_.size + team_.index; }
+  int64_t num_tokens_of_rows() const { return num_tokens_of_rows_; }
+
+ private:
+  ContextTeam team_;
+  ContextOps ops_;
+  std::optional<ContextExchange> exchange_;
+  PackedBatch slice_;
+  std::vector<int32_t> cu_seqlens_;
+  int64_t num_tokens_of_rows_ = 0;
+};
+
+}  // namespace tessera

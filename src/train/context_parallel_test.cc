@@ -1,0 +1,231 @@
+// Ranks that share rows (--context_parallel_size).
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+#include "expect_error.h"
+#include "support/saving_run.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+struct ContextCase {
+  RanksCase ranks;
+  int64_t size;
+
+  std::string name() const { return fmt::format("{}teamsof{}", ranks.name(), size); }
+  friend void PrintTo(const ContextCase& of, std::ostream* out) { *out << of.name(); }
+};
+
+// Four key-value heads.
+ModelConfig context_config() {
+  ModelConfig config = tiny_config();
+  config.num_hidden_layers = 3;
+  config.num_attention_heads = 8;
+  config.num_key_value_heads = 4;
+  return config;
+}
+
+class ContextParallel : public testing::TestWithParam<ContextCase> {
+ protected:
+  int num_teams() const { return GetParam().ranks.ranks.world_size() / static_cast<int>(GetParam().size); }
+
+  // 12 rows a step for any number of teams; those of `run` are one rank's.
+  TrainingArguments arguments(const TinyRun& run) const {
+    TrainingArguments args = run.args;
+    args.gradient_accumulation_steps = run.args.gradient_accumulation_steps / num_teams();
+    args.zero_stage = GetParam().ranks.stage;
+    args.gather_schedule = GetParam().ranks.schedule;
+    args.stage3_param_persistence_threshold = 0;
+    args.stage3_prefetch_bucket_size = 0;
+    args.context_parallel_size = GetParam().size;
+    args.output_dir = run.folder() / "context";
+    return args;
+  }
+
+  // Trains alone and in teams, which must do the same.
+  void expect_same_run(const TinyRun& run) {
+    const RecordingObserver expected = run.train();
+    const TrainingArguments args = arguments(run);
+    const RecordingObserver found = train_ranks(args, GetParam().ranks.ranks).front();
+    expect_same_numbers(found, expected);
+    expect_close_weights(args.output_dir, run.output());
+    ASSERT_EQ(found.evaluations.size(), expected.evaluations.size());
+    for (size_t i = 0; i < found.evaluations.size(); ++i) {
+      EXPECT_NEAR(found.evaluations[i].loss, expected.evaluations[i].loss,
+                  2e-6 * expected.evaluations[i].loss);
+      EXPECT_EQ(found.evaluations[i].num_tokens, expected.evaluations[i].num_tokens);
+      EXPECT_EQ(found.evaluations[i].num_rows, expected.evaluations[i].num_rows);
+    }
+  }
+};
+
+// On one rank.
+struct WholeRun : TinyRun {
+  explicit WholeRun(const ModelConfig& config) : TinyRun(config) {
+    write_token_rows(folder() / "train.safetensors",
+                     random_rows(std::vector<int64_t>(24, 9), config.vocab_size, 3));
+    args.per_device_train_batch_size = 1;
+    args.gradient_accumulation_steps = 12;
+    args.max_steps = 3;
+    args.eval_dataset = args.dataset;
+    args.eval_strategy = "steps";
+    args.eval_steps = 2;
+  }
+};
+
+TEST_P(ContextParallel, TrainsAsOneRankDoes) {
+  std::vector<ModelConfig> configs(3, context_config());
+  configs[1].qkv_bias = configs[1].o_bias = configs[1].mlp_bias = configs[1].tie_word_embeddings = true;
+  configs[2].sliding_window = {4, 4, 4};
+  for (const ModelConfig& config : configs) expect_same_run(WholeRun(config));
+}
+
+TEST_P(ContextParallel, RecomputesLayers) {
+  WholeRun run(context_config());
+  run.args.gradient_checkpointing = true;
+  run.args.merge_micro_batches = "never";
+  for (const char* mode : {"full", "selective"}) {
+    run.args.gradient_checkpointing_mode = mode;
+    run.args.output_dir = run.folder() / mode;
+    expect_same_run(run);
+  }
+}
+
+// One token of each row is to be predicted: some slices have none.
+TEST_P(ContextParallel, TrainsSlicesWithoutTargets) {
+  for (const bool tied : {false, true}) {
+    ModelConfig config = context_config();
+    config.tie_word_embeddings = tied;
+    WholeRun run(config);
+    std::vector<TokenRow> rows = random_rows(std::vector<int64_t>(24, 9), config.vocab_size, 3);
+    for (TokenRow& row : rows) {
+      for (size_t t = 0; t < row.labels.size(); ++t) row.labels[t] = t == 5 ? row.ids[t] : kIgnoredLabel;
+    }
+    write_token_rows(run.folder() / "train.safetensors", rows);
+    run.args.merge_micro_batches = "never";
+    expect_same_run(run);
+  }
+}
+
+TEST_P(ContextParallel, DrawsNoiseAndDropoutByToken) {
+  WholeRun run(context_config());
+  run.args.neftune_noise_alpha = 5;
+  run.args.merge_micro_batches = "always";
+  expect_same_run(run);
+  run.args.finetuning_type = "lora";
+  run.args.lora_rank = 3;
+  run.args.lora_dropout = 0.2;
+  run.args.output_dir = run.folder() / "lora";
+  expect_same_run(run);
+}
+
+TEST_P(ContextParallel, NamesTheRowWhoseLossIsNotFinite) {
+  WholeRun run(context_config());
+  run.args.eval_strategy = "no";
+  run.args.learning_rate = 1e30;
+  run.args.max_grad_norm = 0;
+  const TrainingArguments args = arguments(run);
+  expect_error(ExitCode::kNumerics, {"step 2: loss", "gradient norm nan"},
+               [&] { train_ranks(args, GetParam().ranks.ranks); });
+}
+
+std::vector<ContextCase> cases() {
+  return {{{{1, 2}, 2, "per_step"}, 2}, {{{1, 4}, 2, "per_step"}, 2},  {{{1, 4}, 0, "per_step"}, 4},
+          {{{2, 1}, 2, "per_step"}, 2}, {{{2, 1}, 3, "per_layer"}, 2}, {{{2, 2}, 3, "per_layer"}, 4},
+          {{{2, 2}, 1, "per_step"}, 2}};
+}
+INSTANTIATE_TEST_SUITE_P(Cases, ContextParallel, testing::ValuesIn(cases()),
+                         [](const auto& test) { return test.param.name(); });
+
+SavingRun saving_run(const Ranks& ranks, int64_t size, const char* dtype) {
+  SavingRun run(ranks, context_config());
+  run.args.context_parallel_size = size;
+  run.args.gradient_accumulation_steps = 4 * size / ranks.world_size();
+  run.args.dtype = dtype;
+  return run;
+}
+
+TEST(ContextParallelRun, ResumesBitForBitAndInOtherTeams) {
+  for (const char* dtype : {"float32", "bfloat16"}) {
+    const SavingRun whole = saving_run({2, 2}, 4, dtype);
+    const RecordingObserver seen = whole.run();
+    SavingRun resumed = whole;
+    resumed.interrupt_at(2, "resumed");
+    resumed.args.resume_from_checkpoint = "true";
+    EXPECT_EQ(resumed.run().differences, "");
+    expect_same_run(resumed.output(), whole.output());
+
+    SavingRun elsewhere = whole;
+    elsewhere.interrupt_at(2, "elsewhere");
+    elsewhere.args.resume_from_checkpoint = "true";
+    elsewhere.ranks = {1, 2};
+    elsewhere.args.context_parallel_size = 1;
+    const RecordingObserver other = elsewhere.run();
+    ASSERT_FALSE(other.steps.empty());
+    for (const StepMetrics& step : other.steps) {
+      const StepMetrics& same = seen.steps.at(static_cast<size_t>(step.step) - 1);
+      EXPECT_NEAR(step.loss, same.loss, (dtype == std::string("float32") ? 1e-5 : 5e-3) * same.loss);
+      EXPECT_EQ(step.num_tokens, same.num_tokens);
+    }
+  }
+}
+
+// A signal that reaches one rank in the middle of a pass ends it on all ranks of the team at once, and the
+// run leaves the checkpoint of the step before.
+TEST(ContextParallelRun, IsAbandonedByWholeTeams) {
+  for (const Ranks& ranks : {Ranks{1, 4}, Ranks{2, 1}}) {
+    for (const int64_t asked : {1, 5, 9, 14}) {
+      SCOPED_TRACE(fmt::format("{}x{} asked {} times", ranks.num_nodes, ranks.local_world_size, asked));
+      WholeRun run(context_config());
+      run.args.eval_strategy = "no";
+      run.args.context_parallel_size = 2;
+      run.args.gradient_accumulation_steps = 12 * 2 / ranks.world_size();
+      run.args.merge_micro_batches = "never";
+      run.args.grace_period_s = 0.5;  // less than what a checkpoint is thought to take
+      run.args.zero_stage = 2;
+      int64_t num_asked = 0;  // of the last rank
+      const auto seen = train_ranks(run.args, ranks, 1, [&](int rank) {
+        return rank + 1 == ranks.world_size() && ++num_asked > asked ? SIGTERM : 0;
+      });
+      EXPECT_EQ(seen.front().summary.stop_signal, SIGTERM);
+      EXPECT_LE(seen.front().steps.size(), 1u);
+    }
+  }
+}
+
+// 10 tokens of each row, with one that is added: all passes are alike.
+TEST(ContextParallelRun, MovesWhatThePlanSays) {
+  for (const char* mode : {"", "full"}) {
+    WholeRun run(context_config());
+    run.args.context_parallel_size = 4;
+    run.args.zero_stage = 2;
+    run.args.merge_micro_batches = "never";
+    run.args.gradient_checkpointing = *mode != 0;
+    const RecordingObserver seen = train_ranks(run.args, {2, 2}).front();
+    EXPECT_GT(seen.plan.wire.heads, 0);
+    for (const StepMetrics& step : seen.steps) {
+      if (step.step == 1) continue;
+      EXPECT_EQ(step.network->sent_bytes, 2 * seen.plan.wire.sent()) << "step " << step.step;
+    }
+    run.args.context_parallel_size = 2;
+    EXPECT_EQ(train_ranks(run.args, {2, 2}).front().plan.wire.heads, 0);
+  }
+}
+
+TEST(ContextParallelRun, RefusesTeamsThatCannotBe) {
+  const auto refused = [](const Ranks& ranks, int64_t size, const std::string& fragment) {
+    TinyRun run;
+    run.args.context_parallel_size = size;
+    expect_error(ExitCode::kBadConfig, {fragment}, [&] { train_ranks(run.args, ranks); });
+  };
+  refused({1, 4}, 4, "expected a divisor of the model's key-value heads");
+  refused({3, 2}, 4, "expected all ranks of a number of nodes");
+}
+
+}  // namespace
+}  // namespace tessera
