@@ -169,6 +169,7 @@ TEST(Formatting, ReadsWell) {
   EXPECT_EQ(format_count(123), "123");
   EXPECT_EQ(count_of(1, "row") + ", " + count_of(0, "row") + ", " + count_of(4096, "row"),
             "1 row, 0 rows, 4096 rows");
+  EXPECT_EQ(hex(std::string_view("\0\x0a\xf0", 3)), "000af0");
   EXPECT_EQ(format_count(1, "row") + ", " + format_count(4096, "row"), "1 row, 4,096 rows");
   EXPECT_EQ(format_duration(3723), "1:02:03");
 }

@@ -20,6 +20,9 @@ std::optional<int64_t> parse_bytes(std::string_view text);
 // "1,234,567".
 std::string format_count(int64_t count);
 
+// "0a1b": two lower-case digits for each byte.
+std::string hex(std::string_view bytes);
+
 // A count with its noun: "1 row", "4096 rows". For every count in a message that may be 1.
 std::string count_of(int64_t count, std::string_view noun);
 // The same for reports: "1 row", "4,096 rows".

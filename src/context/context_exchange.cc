@@ -52,9 +52,8 @@ ContextExchange::ContextExchange(Communicator& comm, const ContextTeam& team, in
   parts_.resize(static_cast<size_t>(team.num_nodes));
 }
 
-// After an error, which may leave a transfer into memory_ unfinished.
 ContextExchange::~ContextExchange() {
-  if (rail_ != nullptr) rail_->abandon();
+  if (rail_ != nullptr) rail_->release_buffers();
 }
 
 NetworkCounters ContextExchange::take_network() {

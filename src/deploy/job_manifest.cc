@@ -5,6 +5,7 @@
 #include <array>
 
 #include "base/error.h"
+#include "base/text.h"
 
 namespace tessera {
 namespace {
@@ -238,14 +239,12 @@ std::string runtime_documents(const DeployTemplates& templates, const RuntimeSet
 }
 
 std::string random_token() {
-  std::array<unsigned char, 32> bytes;
+  std::array<char, 32> bytes;
   // Never short for up to 256 bytes once the generator is seeded.
   if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
     fail(ExitCode::kIoError, "cannot read random bytes from the system");
   }
-  std::string text;
-  for (const unsigned char byte : bytes) text += fmt::format("{:02x}", byte);
-  return text;
+  return hex({bytes.data(), bytes.size()});
 }
 
 }  // namespace tessera

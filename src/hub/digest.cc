@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/text.h"
 
 namespace tessera {
 namespace {
@@ -36,8 +37,7 @@ bool ContentDigest::matches(std::string* found) {
   unsigned char bytes[EVP_MAX_MD_SIZE];
   unsigned int size = 0;
   check(EVP_DigestFinal_ex(context_.get(), bytes, &size));
-  found->clear();
-  for (unsigned int i = 0; i < size; ++i) *found += fmt::format("{:02x}", bytes[i]);
+  *found = hex({reinterpret_cast<const char*>(bytes), size});
   return *found == etag_;
 }
 

@@ -154,11 +154,7 @@ TEST(ContextParallelRun, ResumesBitForBitAndInOtherTeams) {
   for (const char* dtype : {"float32", "bfloat16"}) {
     const SavingRun whole = saving_run({2, 2}, 4, dtype);
     const RecordingObserver seen = whole.run();
-    SavingRun resumed = whole;
-    resumed.interrupt_at(2, "resumed");
-    resumed.args.resume_from_checkpoint = "true";
-    EXPECT_EQ(resumed.run().differences, "");
-    expect_same_run(resumed.output(), whole.output());
+    expect_resumes_alike(whole, {2});
 
     SavingRun elsewhere = whole;
     elsewhere.interrupt_at(2, "elsewhere");

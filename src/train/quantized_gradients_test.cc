@@ -90,17 +90,7 @@ TEST_P(QuantizedGradients, ResumeBitForBit) {
   SavingRun run = saving_run(GetParam());
   run.args.save_steps = 2;
   run.run();
-  const fs::path whole = run.output();
-  for (const int64_t step : {2, 4}) {
-    SavingRun resumed = run;
-    resumed.args.output_dir = whole;
-    resumed.interrupt_at(step, fmt::format("resumed{}", step));
-    resumed.args.resume_from_checkpoint = "auto";
-    const RecordingObserver seen = resumed.run();
-    EXPECT_EQ(seen.resumed_step, step);
-    EXPECT_EQ(seen.differences, "");
-    expect_same_run(resumed.output(), whole);
-  }
+  expect_resumes_alike(run, {2, 4});
 }
 
 // Whether any error in the checkpoint, which is of a tied_config(), is not zero.

@@ -1,11 +1,9 @@
 #include "zero/outer_optimizer.h"
 
 #include <algorithm>
-#include <exception>
 #include <utility>
 
 #include "base/error.h"
-#include "base/log.h"
 #include "kernels/block_code/block_code.h"
 
 namespace tessera {
@@ -61,15 +59,7 @@ OuterOptimizer::OuterOptimizer(OuterPlan plan, const ZeroSettings& settings, Net
   }
 }
 
-// The network's threads may still be writing to memory that is about to be freed.
-OuterOptimizer::~OuterOptimizer() {
-  try {
-    if (std::uncaught_exceptions() == 0) rail_->wait_for_all();
-  } catch (const Error& error) {
-    log_debug("weights in transit at the end: {}", error.what());
-  }
-  rail_->abandon();
-}
+OuterOptimizer::~OuterOptimizer() { rail_->release_buffers(); }
 
 std::span<float> OuterOptimizer::difference(int64_t piece) const {
   return differences_.as<float>().subspan(at(plan_.buffer_begin(piece)), at(plan_.piece(piece).size()));
@@ -183,46 +173,33 @@ void OuterOptimizer::average(int64_t piece, const NodeWeights& of_node, const ch
   });
 }
 
-void OuterOptimizer::read_weights(int64_t begin, std::span<float> values) const {
-  const float* weights = weights_.as<float>().data();
-  const int64_t found = for_each_part(
-      begin, std::ssize(values), plan_.num_pieces(), [this](int64_t piece) { return plan_.piece(piece); },
-      [&](int64_t piece, int64_t in_piece, int64_t first, int64_t count) {
-        std::copy_n(weights + weight_begin_[at(piece)] + in_piece, count, values.begin() + first);
+// Calls copy(values, kept, count) for runs of elements that follow each other in both.
+template <typename Copy>
+int64_t OuterOptimizer::for_each_kept(Kept kept, int64_t begin, int64_t count, const Copy& copy) const {
+  const bool is_weights = kept == Kept::kWeights;
+  float* const from = (is_weights ? weights_ : momentum_).as<float>().data();
+  const std::vector<int64_t>& begins = is_weights ? weight_begin_ : momentum_begin_;
+  return for_each_part(
+      begin, count, plan_.num_pieces(),
+      [&](int64_t piece) { return is_weights ? plan_.piece(piece) : plan_.owned(piece, rail_->index()); },
+      [&](int64_t piece, int64_t in_part, int64_t first, int64_t size) {
+        copy(first, from + begins[at(piece)] + in_part, size);
+      });
+}
+
+void OuterOptimizer::read(Kept kept, int64_t begin, std::span<float> values) const {
+  const int64_t found =
+      for_each_kept(kept, begin, std::ssize(values), [&](int64_t first, const float* from, int64_t count) {
+        std::copy_n(from, count, values.begin() + first);
       });
   TESSERA_CHECK(found == std::ssize(values), "{} of the elements [{}, {}) are kept", found, begin,
                 begin + std::ssize(values));
 }
 
-void OuterOptimizer::write_weights(int64_t begin, std::span<const float> values) {
-  float* weights = weights_.as<float>().data();
-  for_each_part(
-      begin, std::ssize(values), plan_.num_pieces(), [this](int64_t piece) { return plan_.piece(piece); },
-      [&](int64_t piece, int64_t in_piece, int64_t first, int64_t count) {
-        std::copy_n(values.begin() + first, count, weights + weight_begin_[at(piece)] + in_piece);
-      });
-}
-
-void OuterOptimizer::read_momentum(int64_t begin, std::span<float> values) const {
-  const float* momentum = momentum_.as<float>().data();
-  const int64_t found = for_each_part(
-      begin, std::ssize(values), plan_.num_pieces(),
-      [this](int64_t piece) { return plan_.owned(piece, rail_->index()); },
-      [&](int64_t piece, int64_t in_part, int64_t first, int64_t count) {
-        std::copy_n(momentum + momentum_begin_[at(piece)] + in_part, count, values.begin() + first);
-      });
-  TESSERA_CHECK(found == std::ssize(values), "{} of the elements [{}, {}) are owned", found, begin,
-                begin + std::ssize(values));
-}
-
-void OuterOptimizer::write_momentum(int64_t begin, std::span<const float> values) {
-  float* momentum = momentum_.as<float>().data();
-  for_each_part(
-      begin, std::ssize(values), plan_.num_pieces(),
-      [this](int64_t piece) { return plan_.owned(piece, rail_->index()); },
-      [&](int64_t piece, int64_t in_part, int64_t first, int64_t count) {
-        std::copy_n(values.begin() + first, count, momentum + momentum_begin_[at(piece)] + in_part);
-      });
+void OuterOptimizer::write(Kept kept, int64_t begin, std::span<const float> values) {
+  for_each_kept(kept, begin, std::ssize(values), [&](int64_t first, float* to, int64_t count) {
+    std::copy_n(values.begin() + first, count, to);
+  });
 }
 
 }  // namespace tessera

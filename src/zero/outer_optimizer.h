@@ -54,12 +54,11 @@ class OuterOptimizer {
   // The mean over the nodes takes the place of some values of their own, such as an optimizer's moments.
   void average(int64_t piece, const NodeWeights& values, const char* what);
 
-  // The outer weights of elements that this rank keeps, the momentum of elements that it owns. Elements that
-  // are not written keep their values.
-  void read_weights(int64_t begin, std::span<float> values) const;
-  void write_weights(int64_t begin, std::span<const float> values);
-  void read_momentum(int64_t begin, std::span<float> values) const;
-  void write_momentum(int64_t begin, std::span<const float> values);
+  // The outer weights, of elements that this rank keeps, or the momentum, of elements that it owns. Elements
+  // that are not written keep their values.
+  enum class Kept { kWeights, kMomentum };
+  void read(Kept kept, int64_t begin, std::span<float> values) const;
+  void write(Kept kept, int64_t begin, std::span<const float> values);
 
  private:
   std::span<float> difference(int64_t piece) const;
@@ -67,6 +66,8 @@ class OuterOptimizer {
   // The parts of all nodes in a piece, in elements from its beginning times `unit`.
   std::vector<Part> parts(int64_t piece, int64_t unit) const;
   Part own_in(int64_t piece) const;
+  template <typename Copy>
+  int64_t for_each_kept(Kept kept, int64_t begin, int64_t count, const Copy& copy) const;
   bool is_quantized() const { return settings_.quantized_gradients.has_value(); }
 
   const OuterPlan plan_;

@@ -107,7 +107,7 @@ class OuterRank {
         weights_(static_cast<size_t>(job.num_elements())) {
     for (int64_t i = 0; i < job.num_elements(); ++i) weights_[static_cast<size_t>(i)] = start_weight(i);
     for (int64_t piece = 0; piece < outer_.plan().num_pieces(); ++piece)
-      outer_.write_weights(outer_.plan().piece(piece).begin, of_piece(piece));
+      outer_.write(OuterOptimizer::Kept::kWeights, outer_.plan().piece(piece).begin, of_piece(piece));
   }
 
   void run() {
@@ -122,7 +122,7 @@ class OuterRank {
     std::vector<float> found(static_cast<size_t>(job_.num_elements()));
     for (int64_t piece = 0; piece < outer_.plan().num_pieces(); ++piece) {
       const Part range = outer_.plan().piece(piece);
-      outer_.read_weights(range.begin, part_of(found, range));
+      outer_.read(OuterOptimizer::Kept::kWeights, range.begin, part_of(found, range));
       for (int64_t i = range.begin; i < range.end; ++i) {
         const ExpectedElement& of = expected[static_cast<size_t>(i)];
         expect_near("outer weight", i, found[static_cast<size_t>(i)], of.outer, tolerance);
@@ -130,7 +130,7 @@ class OuterRank {
                     tolerance);
       }
       const Part own = outer_.plan().owned(piece, node_);
-      outer_.read_momentum(own.begin, part_of(found, own));
+      outer_.read(OuterOptimizer::Kept::kMomentum, own.begin, part_of(found, own));
       for (int64_t i = own.begin; i < own.end; ++i)
         expect_near("momentum", i, found[static_cast<size_t>(i)], expected[static_cast<size_t>(i)].momentum,
                     tolerance);
@@ -140,7 +140,8 @@ class OuterRank {
   // By element: those of the outer weights that this rank keeps.
   void take_outer(std::vector<float>* by_element) const {
     for (int64_t piece = 0; piece < outer_.plan().num_pieces(); ++piece)
-      outer_.read_weights(outer_.plan().piece(piece).begin, part_of(*by_element, outer_.plan().piece(piece)));
+      outer_.read(OuterOptimizer::Kept::kWeights, outer_.plan().piece(piece).begin,
+                  part_of(*by_element, outer_.plan().piece(piece)));
   }
 
  private:

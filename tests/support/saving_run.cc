@@ -107,4 +107,17 @@ void expect_same_run(const fs::path& found, const fs::path& expected) {
   EXPECT_EQ(tensor_files(found / "checkpoint-6"), tensor_files(expected / "checkpoint-6"));
 }
 
+void expect_resumes_alike(const SavingRun& run, const std::vector<int64_t>& steps) {
+  for (const int64_t step : steps) {
+    SCOPED_TRACE(fmt::format("resumed after step {}", step));
+    SavingRun resumed = run;
+    resumed.interrupt_at(step, fmt::format("resumed{}", step));
+    resumed.args.resume_from_checkpoint = "auto";
+    const RecordingObserver seen = resumed.run();
+    EXPECT_EQ(seen.resumed_step, step);
+    EXPECT_EQ(seen.differences, "");
+    expect_same_run(resumed.output(), run.output());
+  }
+}
+
 }  // namespace tessera

@@ -73,4 +73,7 @@ MergedLosses train_and_merge(SavingRun run);
 // Compares weights, metrics, log and state up to checkpoint-6.
 void expect_same_run(const std::filesystem::path& found, const std::filesystem::path& expected);
 
+// Crashes `run`, which is over, after each of these steps, resumes it, and compares the two.
+void expect_resumes_alike(const SavingRun& run, const std::vector<int64_t>& steps);
+
 }  // namespace tessera

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "comm/network/fabric/fabric_choice.h"
 #include "comm/network/fabric/fabric_link.h"
 #include "comm/network/fabric/fabric_mesh.h"
@@ -427,6 +428,15 @@ NetworkGroup::NetworkGroup(std::string name, std::vector<int> ranks, int my_rank
 NetworkGroup::~NetworkGroup() = default;
 
 void NetworkGroup::abandon() noexcept { impl_->abandon(); }
+
+void NetworkGroup::release_buffers() noexcept {
+  try {
+    if (std::uncaught_exceptions() == 0) wait_for_all();
+  } catch (const Error& error) {
+    log_debug("transfers between nodes at the end: {}", error.what());
+  }
+  abandon();
+}
 
 int NetworkGroup::size() const { return impl_->members().size(); }
 

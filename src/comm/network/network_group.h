@@ -107,6 +107,9 @@ class NetworkGroup {
   // Aborts unfinished operations, which the other members see as a lost connection once the group is
   // destroyed. No buffer is touched afterwards; if there were any to abort, all later operations fail.
   void abandon() noexcept;
+  // Call before freeing buffers: waits for what has been issued, unless an exception is passing, and abandons
+  // the rest.
+  void release_buffers() noexcept;
 
   NetworkCounters counters() const;
   // By kind: of the operations that are over, the time each was the oldest running one; these add up to

@@ -113,11 +113,8 @@ double from_float16(uint16_t bits) {
 }
 
 std::string uuid_text(std::string_view bytes) {
-  std::string text;
-  for (size_t i = 0; i < bytes.size(); ++i) {
-    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
-    text += fmt::format("{:02x}", static_cast<uint8_t>(bytes[i]));
-  }
+  std::string text = hex(bytes);
+  for (const size_t at : {20, 16, 12, 8}) text.insert(at, 1, '-');
   return text;
 }
 

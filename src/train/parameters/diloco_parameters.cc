@@ -58,7 +58,7 @@ void DilocoParameters::load(const SafetensorsModel& file, LoadOnce /*once*/,
     for (int64_t begin = range.begin; begin < range.end; begin += kCopyElements) {
       const auto count = static_cast<size_t>(std::min(kCopyElements, range.end - begin));
       node_->read_state(StateKind::kMaster, begin, std::span(values).first(count));
-      outer_.write_weights(begin, std::span(values).first(count));
+      outer_.write(OuterOptimizer::Kept::kWeights, begin, std::span(values).first(count));
     }
   }
 }
@@ -172,14 +172,14 @@ std::vector<ElementRange> DilocoParameters::owned() const {
 }
 
 void DilocoParameters::read_state(StateKind kind, int64_t begin, std::span<float> values) const {
-  if (kind == StateKind::kMaster) return outer_.read_weights(begin, values);
-  if (is_momentum(kind)) return outer_.read_momentum(begin, values);
+  if (kind == StateKind::kMaster) return outer_.read(OuterOptimizer::Kept::kWeights, begin, values);
+  if (is_momentum(kind)) return outer_.read(OuterOptimizer::Kept::kMomentum, begin, values);
   node_->read_state(kind, begin, values);
 }
 
 void DilocoParameters::write_state(StateKind kind, int64_t begin, std::span<const float> values) {
-  if (is_momentum(kind)) return outer_.write_momentum(begin, values);
-  if (kind == StateKind::kMaster) outer_.write_weights(begin, values);
+  if (is_momentum(kind)) return outer_.write(OuterOptimizer::Kept::kMomentum, begin, values);
+  if (kind == StateKind::kMaster) outer_.write(OuterOptimizer::Kept::kWeights, begin, values);
   node_->write_state(kind, begin, values);
 }
 

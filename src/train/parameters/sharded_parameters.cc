@@ -196,15 +196,7 @@ std::span<bf16> ShardedParameters::loaded_bf16(int64_t begin, int64_t count) {
   return {weights_.owned().as<bf16>() + weights_.owned_index(group, begin), static_cast<size_t>(end - begin)};
 }
 
-// The network's threads may still be writing to memory that is about to be freed.
-ShardedParameters::~ShardedParameters() {
-  try {
-    if (std::uncaught_exceptions() == 0) comm_->rail().wait_for_all();
-  } catch (const Error& error) {
-    log_debug("weights and gradients in transit at the end: {}", error.what());
-  }
-  comm_->rail().abandon();
-}
+ShardedParameters::~ShardedParameters() { comm_->rail().release_buffers(); }
 
 void ShardedParameters::load(const SafetensorsModel& file, LoadOnce once,
                              const std::function<void(const LoadProgress&)>& progress) {

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/text.h"
 #include "comm/network/fabric/fabric_choice.h"
 #include "comm/network/fabric/fabric_device.h"
 #include "comm/network/fabric/fabric_link.h"
@@ -26,12 +27,6 @@ constexpr std::chrono::microseconds kHandshakeInterval{200};
 
 // Numbers of the messages of a handshake.
 constexpr uint64_t kChallengeNumber = 0, kResponseNumber = 1, kWelcomeNumber = 2;
-
-std::string to_hex(const std::string& bytes) {
-  std::string text;
-  for (const char byte : bytes) text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
-  return text;
-}
 
 // "" = it is none.
 std::string from_hex(const std::string& text) {
@@ -198,7 +193,7 @@ class FabricMeshBuilder {
     std::string published;
     for (int lane = 0; lane < options_.connections; ++lane) {
       endpoints_.push_back(std::make_unique<FabricEndpoint>(options_.fabric, address, lane, members_.size()));
-      published += to_hex(endpoints_.back()->address()) + " ";
+      published += hex(endpoints_.back()->address()) + " ";
     }
     rendezvous_.set(member_key(members_.index), published);
   }
@@ -216,9 +211,9 @@ class FabricMeshBuilder {
           [&] { return rendezvous_.get(member_key(member), left); });
       std::istringstream fields(text);
       for (size_t lane = 0; lane < endpoints_.size(); ++lane) {
-        std::string hex;
-        fields >> hex;
-        const std::string address = from_hex(hex);
+        std::string digits;
+        fields >> digits;
+        const std::string address = from_hex(digits);
         TESSERA_CHECK(!address.empty(), "the store has '{}' for {}", text, name(member));
         addresses_[lane][static_cast<size_t>(member)] = endpoints_[lane]->add_peer(address);
       }
