@@ -9,6 +9,7 @@
 #include "base/name_hint.h"
 #include "base/text.h"
 #include "ops/planned_card.h"
+#include "ops/planned_cpu.h"
 
 namespace tessera {
 namespace {
@@ -60,6 +61,7 @@ RunForecast forecast_of(const JobPlanRequest& request, const Instance& node, con
     cluster.ops = planned_card_ops(node.card.name, node.card.usable_bytes());
     cluster.rates = rates_of_card(node.card.facts, optimizer_is_on_host(args));
   } else {
+    cluster.ops = planned_cpu_ops(node.facts.amx);
     cluster.rates = rates_of_instance(node.facts);
   }
   return forecast_run(arguments_for(args, layout, step_rows), *request.config, cluster, layout.num_threads);

@@ -8,6 +8,7 @@
 #include "cli/run/threads.h"
 #include "io/disk_rate.h"
 #include "io/file.h"
+#include "ops/planned_cpu.h"
 #include "plan/time/measured_network.h"
 #include "platform/memory_info.h"
 #include "platform/thread_pool.h"
@@ -68,6 +69,7 @@ PlanMachine machine_of_file(const std::string& path) {
   const MachineRates rates = parse_rates(read_text_file(path), path);
   machine.num_cores = rates.num_cores;
   machine.cluster.rates = rates;
+  machine.cluster.ops = planned_cpu_ops(rates.packs_weights);
   machine.cluster.network_gbps = rates.network_gbps;
   machine.cluster.node_memory_bytes = memory_of_this_machine();
   machine.cluster.memory_is_of_this_machine = true;
@@ -86,6 +88,7 @@ PlanMachine machine_of_instance(const std::string& name, const std::string& cata
   PlanMachine machine;
   machine.num_cores = found->facts.num_cores;
   machine.cluster.rates = rates_of_instance(found->facts);
+  machine.cluster.ops = planned_cpu_ops(found->facts.amx);
   machine.cluster.network_gbps = found->facts.network_gbps;
   machine.cluster.node_memory_bytes = found->usable_bytes();
   return machine;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "base/memory.h"
 #include "kernels/activation_type.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/gemm/gemm_impl.h"
@@ -66,6 +67,11 @@ int64_t gemm_scratch_bytes(const GemmLimits& limits, bool training) {
 int64_t packed_weight_bytes(int64_t N, int64_t K, DType dtype) {
   const GemmKernels& kernels = gemm_table().chosen();
   return kernels.packed_bytes == nullptr ? 0 : kernels.packed_bytes(N, K, dtype);
+}
+
+int64_t packed_weight_bytes_of_amx(int64_t N, int64_t K, DType dtype) {
+  if (dtype != DType::kBF16) return 0;
+  return round_up(N, kPackedRows) * round_up(K, kPackedRows) * dtype_bytes(dtype);
 }
 
 void pack_linear_weight(ConstTensorView w_NK, const PackedForms& to, RowRange rows, ThreadPool& pool) {

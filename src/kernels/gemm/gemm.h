@@ -45,6 +45,8 @@ int64_t gemm_scratch_bytes(const GemmLimits& limits, bool training = true);
 // Bytes of each packed form (64-byte aligned) of a weight [N, K]; 0: the chosen implementation has no use for
 // them.
 int64_t packed_weight_bytes(int64_t N, int64_t K, DType dtype);
+// The same for a processor with AMX, whichever this one is.
+int64_t packed_weight_bytes_of_amx(int64_t N, int64_t K, DType dtype);
 // Packs these rows of w_NK into the forms that are not null. Ranges that meet at multiples of kPackedRows
 // share no cache line of a form.
 void pack_linear_weight(ConstTensorView w_NK, const PackedForms& to, RowRange rows, ThreadPool& pool);

@@ -6,6 +6,7 @@
 #include "kernels/gemm/amx_few_rows.h"
 #include "kernels/gemm/amx_packing-inl.h"
 #include "kernels/gemm/amx_worker-inl.h"
+#include "kernels/gemm/gemm.h"
 #include "kernels/gemm/gemm_impl.h"
 #include "kernels/gemm/onednn_products.h"
 
@@ -326,7 +327,10 @@ Operand backward_input_operand(ConstTensorView w_NK) {
 
 int64_t packed_bytes(int64_t N, int64_t K, DType dtype) {
   if (dtype == DType::kF32) return 0;
-  return PackedOperand::bytes(divide_up(N, amx::kPanelWidth), DepthChunks(K));
+  const int64_t bytes = PackedOperand::bytes(divide_up(N, amx::kPanelWidth), DepthChunks(K));
+  TESSERA_CHECK(bytes == packed_weight_bytes_of_amx(N, K, dtype), "{} bytes of a packed [{}, {}]", bytes, N,
+                K);
+  return bytes;
 }
 
 static_assert(kPackedRows == amx::kPanelWidth && kPackedRows == amx::kTileDepth);

@@ -81,8 +81,10 @@ class LadderPlanner {
 
  private:
   struct Planned {
-    Planned(const ModelConfig& config, DType dtype, int64_t num_threads, int64_t context_size)
-        : of_sizes(config, dtype, num_threads, make_cpu_ops, context_size), walks(config, dtype) {}
+    Planned(const ModelConfig& config, const LadderRequest& request)
+        : of_sizes(config, request.args.training_dtype(), request.num_threads, request.ops,
+                   request.args.context_parallel_size),
+          walks(config, request.args.training_dtype()) {}
 
     PlannedModel of_sizes;
     StepWalks walks;
@@ -94,8 +96,7 @@ class LadderPlanner {
     config.base_quantization = base_quantization_of(args);
     std::unique_ptr<Planned>& model = planned_[config.base_quantization];
     if (!model) {
-      model = std::make_unique<Planned>(config, request_.args.training_dtype(), request_.num_threads,
-                                        request_.args.context_parallel_size);
+      model = std::make_unique<Planned>(config, request_);
     }
     return *model;
   }
@@ -193,6 +194,7 @@ LadderRequest ladder_request(const TrainingArguments& args, const ModelConfig& c
   request.machine =
       planned_machine(cluster.num_nodes, cluster.local_world_size, num_threads, cluster.node_memory_bytes);
   request.num_threads = num_threads;
+  request.ops = cluster.ops;
   request.rates = cluster.rates.value();
   request.rates.network_gbps = cluster.network_gbps;
   request.free_disk_bytes = free_disk_bytes;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "ops/cpu_ops.h"
 #include "plan/forecast.h"
 #include "plan/forms/form.h"
 #include "plan/run_planner.h"
@@ -22,6 +23,7 @@ struct LadderRequest {
   int64_t mean_row_tokens = 1024;  // decides the time
   MachineFacts machine;            // its free_bytes are the limit of memory
   int64_t num_threads = 1;         // of a rank
+  OpsFactory ops = make_cpu_ops;   // what computes
   MachineRates rates;              // of a node
   int64_t free_disk_bytes = 0;     // of a node, in offload_dir
   bool holds_model = true;         // the finished model goes to the same disk

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "context/context_team.h"
 #include "ops/planned_card.h"
+#include "ops/planned_cpu.h"
 #include "plan/planned_model.h"
 #include "plan/planned_step.h"
 
@@ -149,7 +150,7 @@ class Search {
                   Refusal* nearest) {
     ++result_.num_tried;
     const Instance& instance = result_.instances[index];
-    const std::vector<Variant>& variants = variants_of(layout);
+    const std::vector<Variant>& variants = variants_of(layout, instance.facts.amx);
     const auto fitting = std::ranges::find_if(variants, [&](const Variant& each) {
       return each.node_bytes <= instance.usable_bytes() &&
              (!is_on_card() || each.card_bytes <= instance.card.usable_bytes());
@@ -177,11 +178,11 @@ class Search {
   }
 
   // From the one that takes the most memory to the one that takes the least.
-  const std::vector<Variant>& variants_of(const RunLayout& layout) {
-    const auto [entry, is_new] = variants_.try_emplace(layout);
+  const std::vector<Variant>& variants_of(const RunLayout& layout, bool has_amx) {
+    const auto [entry, is_new] = variants_.try_emplace({layout, has_amx});
     if (!is_new) return entry->second;
     const TrainingArguments args = arguments_for(args_, layout, step_rows_);
-    const TrainableModel& model = model_of(layout.num_threads);
+    const TrainableModel& model = model_of(layout.num_threads, has_amx);
     const PlannedStep step(args, model, layout.num_nodes, layout.local_world_size, layout.num_threads,
                            result_.job.max_row_tokens);
     for (const int64_t memory : {kAllMemory, kNoMemory}) {
@@ -195,13 +196,13 @@ class Search {
     return entry->second;
   }
 
-  const TrainableModel& model_of(int64_t num_threads) {
-    std::unique_ptr<PlannedModel>& model = models_[num_threads];
+  const TrainableModel& model_of(int64_t num_threads, bool has_amx) {
+    std::unique_ptr<PlannedModel>& model = models_[{num_threads, has_amx}];
     if (!model) {
       // Which card plays no part: what fits is compared with each instance's.
-      model = std::make_unique<PlannedModel>(config_, args_.training_dtype(), num_threads,
-                                             is_on_card() ? planned_card_ops("", 0) : make_cpu_ops,
-                                             args_.context_parallel_size);
+      model = std::make_unique<PlannedModel>(
+          config_, args_.training_dtype(), num_threads,
+          is_on_card() ? planned_card_ops("", 0) : planned_cpu_ops(has_amx), args_.context_parallel_size);
     }
     return *model->model;
   }
@@ -224,8 +225,9 @@ class Search {
   const SearchOptions& options_;
   int64_t step_rows_;
   StepWalks walks_;
-  std::map<int64_t, std::unique_ptr<PlannedModel>> models_;  // by threads
-  std::map<RunLayout, std::vector<Variant>> variants_;
+  // By threads or layout, and whether the processor has AMX.
+  std::map<std::pair<int64_t, bool>, std::unique_ptr<PlannedModel>> models_;
+  std::map<std::pair<RunLayout, bool>, std::vector<Variant>> variants_;
   SearchResult result_;
 };
 
@@ -251,8 +253,8 @@ MemoryPlan memory_of(const TrainingArguments& args, const ModelConfig& config, c
                      const Instance& instance, const Combination& combination) {
   const RunLayout& layout = combination.layout;
   const TrainingArguments run = arguments_for(args, layout, global_batch_rows(args.batch_options(1)));
-  const PlannedModel planned(config, args.training_dtype(), layout.num_threads, make_cpu_ops,
-                             args.context_parallel_size);
+  const PlannedModel planned(config, args.training_dtype(), layout.num_threads,
+                             planned_cpu_ops(instance.facts.amx), args.context_parallel_size);
   const PlannedStep step(run, *planned.model, layout.num_nodes, layout.local_world_size, layout.num_threads,
                          job.max_row_tokens);
   const MachineFacts machine = step.machine(instance.usable_bytes());

@@ -27,7 +27,7 @@ class ClusterSimulator {
       : args_(args),
         cluster_(cluster),
         options_(options),
-        planned_(config, args.training_dtype(), num_threads),
+        planned_(config, args.training_dtype(), num_threads, cluster.ops),
         walks_(config, args.training_dtype()),
         max_row_tokens_(job ? job->max_row_tokens : args.row_limit(config.max_position_embeddings)),
         row_tokens_(job ? job->mean_row_tokens : max_row_tokens_),
