@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <condition_variable>
+#include <cstdlib>
 #include <exception>
 #include <mutex>
 #include <optional>
@@ -31,6 +32,9 @@ constexpr milliseconds kCheckInterval{20};
 // How long a member that leaves in good order serves the others' last acknowledgements.
 constexpr milliseconds kLeaveTime{500};
 constexpr milliseconds kLeaveInterval{1};
+// A worker looks at deadlines and failures every few milliseconds: one that is silent for so long beyond them
+// does not come back from a provider of libfabric.
+constexpr milliseconds kStuckTime{5000};
 
 double seconds_between(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
@@ -179,7 +183,7 @@ class NetworkGroup::Impl {
   // One link for every lane.
   std::vector<std::unique_ptr<LaneLink>> connect(std::string name, const NetworkOptions& options,
                                                  Rendezvous& rendezvous) {
-    const std::string fabric = choose_fabric(options.fabric);
+    const std::string fabric = fabric_ = choose_fabric(options.fabric);
     const MeshOptions mesh_options = {std::move(name), fabric, options.connections, options.timeout};
     Mesh mesh = connect_mesh(members_, mesh_options, rendezvous, failures_);
     if (fabric != kTcpFabric) {
@@ -243,6 +247,10 @@ class NetworkGroup::Impl {
         failures_.check();
       }
       completed_changed_.wait_for(lock, kCheckInterval);
+      const bool is_running = completed_ != issued_;
+      if (is_running && Clock::now() - busy_since_ > timeout_.load(std::memory_order_relaxed) + kStuckTime) {
+        end_workers(lock);
+      }
     }
   }
 
@@ -250,7 +258,23 @@ class NetworkGroup::Impl {
   void end_workers(std::unique_lock<std::mutex>& lock) {
     stopping_.store(true, std::memory_order_relaxed);
     issued_changed_.notify_all();
-    completed_changed_.wait(lock, [&] { return num_running_workers_ == 0; });
+    const auto have_ended = [&] { return num_running_workers_ == 0; };
+    if (!completed_changed_.wait_for(lock, kStuckTime, have_ended)) end_process();
+  }
+
+  // Buffers cannot be freed while a worker may still touch them.
+  [[noreturn]] void end_process() const {
+    const OperationId& id = ring_[(completed_ + 1) % kMaxRunning].id;
+    const std::string message =
+        fmt::format("{}: fabric {} has not returned from a call for {:.0f} s, in {}: its provider hangs",
+                    members_.names[static_cast<size_t>(members_.index)], fabric_,
+                    seconds_between(busy_since_, Clock::now()), describe(id));
+    try {
+      failures_.fail_because(members_.ranks[static_cast<size_t>(members_.index)], message);
+    } catch (const Error& error) {
+      log_line(LogLevel::kError, error.what());
+    }
+    std::_Exit(static_cast<int>(ExitCode::kTryAgain));
   }
 
   // Body of a worker thread.
@@ -391,6 +415,7 @@ class NetworkGroup::Impl {
   RankPosition* const position_;
   FailureDetector& failures_;
   const Members members_;
+  std::string fabric_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   milliseconds idle_interval_{0};  // of the links
   std::vector<Worker> workers_;
