@@ -41,7 +41,7 @@ int64_t ContextExchange::sent_bytes(int64_t team_size, int local_world_size, int
 
 ContextExchange::ContextExchange(Communicator& comm, const ContextTeam& team, int64_t max_bytes,
                                  ThreadPool& pool)
-    : comm_(comm), pool_(pool), team_(team) {
+    : pool_(pool), team_(team) {
   const int local_world_size = comm.world().local_world_size;
   const int64_t of_rank = buffer_bytes(team.size, local_world_size, max_bytes);
   box_bytes_ = team.num_nodes > 1 ? of_rank / 2 : of_rank;
@@ -123,9 +123,9 @@ void ContextExchange::unpack_from(int64_t member, int64_t row_bytes, int64_t num
   const auto node = static_cast<int>(member) / team_.local_size;
   const auto local = static_cast<int>(member) % team_.local_size;
   const bool is_here = node == team_.node();
+  // What is for this node is in an outbox where this node's part begins, in an inbox where the sender's does.
   const std::byte* const box = is_here ? outbox(local) : inbox(local);
   const std::byte* const block = box + (node * team_.local_size + team_.local()) * block_bytes_;
-  // What its own node has is addressed to this member by its number, which is also of this node.
   uint64_t wish = 0;
   std::memcpy(&wish, block, sizeof(wish));
   is_abandoned_ = is_abandoned_ || wish != 0;

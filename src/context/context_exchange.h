@@ -61,7 +61,6 @@ class ContextExchange {
   std::byte* inbox(int local) const { return outbox(local) + box_bytes_; }
   int local_rank_of(int local) const { return team_.first_local_rank + local; }
 
-  Communicator& comm_;
   ThreadPool& pool_;
   const ContextTeam team_;
   NetworkGroup* rail_ = nullptr;  // with several nodes
