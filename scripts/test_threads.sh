@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-suites=(launch network node_group store zero)
+suites=(context launch network node_group store zero)
 targets=("${suites[@]/#/tessera_}")
 scripts/install_packages.sh test
 cmake --preset tsan
