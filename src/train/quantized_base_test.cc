@@ -7,6 +7,7 @@
 
 #include "arguments/lora_arguments.h"
 #include "arguments/quantization_arguments.h"
+#include "base/sanitizers.h"
 #include "expect_error.h"
 #include "model/families.h"
 #include "ops/cpu_ops.h"
