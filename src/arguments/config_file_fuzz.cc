@@ -85,7 +85,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     tessera::check(data[0] % 2 == 0 ? tessera::ConfigSyntax::kJson : tessera::ConfigSyntax::kYaml,
                    {reinterpret_cast<const char*>(data) + 1, size - 1});
   } catch (const tessera::Error& error) {
-    tessera::check_refusal(error, tessera::ExitCode::kBadConfig);
+    // The folder of dataset_dir does not exist.
+    const bool is_missing = error.code() == tessera::ExitCode::kNoInput;
+    tessera::check_refusal(error, is_missing ? error.code() : tessera::ExitCode::kBadConfig);
   }
   return 0;
 }
