@@ -55,8 +55,8 @@ class ContextExchange {
   void exchange(int64_t row_bytes, int64_t num_tokens, Pack pack, Unpack unpack, const OpLabel& label);
   void pack_all(int64_t row_bytes, int64_t num_tokens, Pack pack);
   void unpack_from(int64_t member, int64_t row_bytes, int64_t num_tokens, Unpack unpack);
-  // Of a member on this node: what it sends, by the member it is for, and what its rail has brought, by node
-  // and by the member of this node it is for.
+  // A node member's outgoing blocks, ordered by recipient, and the blocks its rail has received, ordered by
+  // sending node and then by recipient on this node.
   std::byte* outbox(int local) const;
   std::byte* inbox(int local) const { return outbox(local) + box_bytes_; }
   int local_rank_of(int local) const { return team_.first_local_rank + local; }

@@ -47,7 +47,7 @@ class ContextOps final : public ForwardingOps {
                         TensorView v_cache, int64_t cache_length, TensorView o_THE) override;
 
  private:
-  // Of all tokens, and this rank's heads; the last two in training.
+  // For all tokens and this rank's heads; d_o and dqkv exist only in training.
   struct Buffers {
     TensorView qkv, o, d_o, dqkv;
   };

@@ -38,7 +38,7 @@ GuardedTensor rows_of_member(const GuardedTensor& all, int64_t size, int64_t ind
   return own;
 }
 
-// Of one rank.
+// Inputs and results of attention on a single rank.
 struct WholeAttention {
   WholeAttention(const AttentionCase& c, DType dtype, int64_t num_tokens)
       : qkv(dtype, {num_tokens, c.shape.qkv_width()}),

@@ -28,7 +28,7 @@ void slice_batch(const PackedBatch& whole, int64_t size, int64_t index, PackedBa
     slice->targets.push_back(is_added ? kIgnoredLabel : whole.targets[at]);
     if (slice->targets.back() != kIgnoredLabel) ++slice->num_targets;
   }
-  // Of the tokens before a bound, those of this member.
+  // The number of this member's tokens before each bound.
   slice->cu_seqlens.clear();
   for (const int32_t bound : *cu_seqlens) {
     slice->cu_seqlens.push_back(static_cast<int32_t>(divide_up(bound - index, size)));

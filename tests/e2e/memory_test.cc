@@ -28,7 +28,7 @@ bool has_sanitizer() {
 #endif
 }
 
-// Of four ranks with rows of their own, or that share rows.
+// Four ranks, each with its own rows (1) or all sharing every row (4).
 class Memory : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(ContextParallelSize, Memory, testing::Values("1", "4"));
 

@@ -250,6 +250,7 @@ class NetworkGroup::Impl {
       const bool is_running = completed_ != issued_;
       if (is_running && Clock::now() - busy_since_ > timeout_.load(std::memory_order_relaxed) + kStuckTime) {
         end_workers(lock);
+        if (!error_) error_ = std::make_exception_ptr(Error(ExitCode::kTryAgain, stuck_message()));
       }
     }
   }
@@ -262,15 +263,17 @@ class NetworkGroup::Impl {
     if (!completed_changed_.wait_for(lock, kStuckTime, have_ended)) end_process();
   }
 
+  std::string stuck_message() const {
+    const OperationId& id = ring_[(completed_ + 1) % kMaxRunning].id;
+    return fmt::format("{}: fabric {} has not returned from a call for {:.0f} s, in {}: its provider hangs",
+                       members_.names[static_cast<size_t>(members_.index)], fabric_,
+                       seconds_between(busy_since_, Clock::now()), describe(id));
+  }
+
   // Buffers cannot be freed while a worker may still touch them.
   [[noreturn]] void end_process() const {
-    const OperationId& id = ring_[(completed_ + 1) % kMaxRunning].id;
-    const std::string message =
-        fmt::format("{}: fabric {} has not returned from a call for {:.0f} s, in {}: its provider hangs",
-                    members_.names[static_cast<size_t>(members_.index)], fabric_,
-                    seconds_between(busy_since_, Clock::now()), describe(id));
     try {
-      failures_.fail_because(members_.ranks[static_cast<size_t>(members_.index)], message);
+      failures_.fail_because(members_.ranks[static_cast<size_t>(members_.index)], stuck_message());
     } catch (const Error& error) {
       log_line(LogLevel::kError, error.what());
     }

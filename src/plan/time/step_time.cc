@@ -93,7 +93,7 @@ class Predictor {
     }
   }
 
-  // Of so many bytes of every rank, which are read and written on their way out and on their way in.
+  // One exchange of `bytes` per rank: they are read and written once when packed and once when unpacked.
   void add_exchange_of_heads(int64_t bytes, double repeats) {
     OpWork copying;
     copying.name = "add";
