@@ -66,7 +66,8 @@ void Activations::lay_out(const ModelConfig& config, DType dtype, int64_t num_to
   layer_scratch =
       allocate_layer_scratch(working, config, dtype, num_tokens, policy.training, shares_gate_up, lora);
   working.release(mark);
-  loss_scratch = allocate_loss_head_scratch(working, config, dtype, num_tokens, policy.training);
+  loss_scratch =
+      allocate_loss_head_scratch(working, config, dtype, policy.logits, num_tokens, policy.training);
   working.release(mark);
 }
 

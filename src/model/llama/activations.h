@@ -18,6 +18,7 @@ struct ActivationPolicy {
   bool training = false;  // without, all layers share one input, too
   std::vector<KeptOutputs> layers;
   bool offloads_inputs = false;  // the inputs share OffloadedInputs::kSlots slots
+  LogitsLimits logits = {};
 };
 ActivationPolicy activation_policy(const ModelConfig& config, DType dtype, const ActivationLimits& limits);
 

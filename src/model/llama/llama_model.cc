@@ -48,12 +48,17 @@ ModelFlops LlamaModel::flops(std::span<const int32_t> cu_seqlens, int64_t num_ta
   return flops;
 }
 
+ActivationPolicy LlamaModel::policy_of(const ActivationLimits& limits) const {
+  ActivationPolicy policy = activation_policy(config(), dtype(), limits);
+  policy.logits = logits_limits(device());
+  return policy;
+}
+
 ActivationBytes LlamaModel::arena_bytes(const ActivationLimits& limits) const {
   Arena saved = Arena::measuring();
   Arena working = Arena::measuring();
   Activations activations;
-  activations.lay_out(config(), dtype(), limits.max_tokens, activation_policy(config(), dtype(), limits),
-                      saved, working, lora_limits());
+  activations.lay_out(config(), dtype(), limits.max_tokens, policy_of(limits), saved, working, lora_limits());
   return {saved.high_water_bytes(), working.high_water_bytes()};
 }
 
@@ -66,7 +71,8 @@ void LlamaModel::lay_out(const PackedBatch& batch, Arena& saved, Arena& working)
 }
 
 OpsLimits LlamaModel::ops_limits(const ActivationLimits& limits) const {
-  return ops_limits(limits, all_logits_pieces(limits.max_tokens, config().vocab_size));
+  return ops_limits(limits,
+                    all_logits_pieces(limits.max_tokens, config().vocab_size, logits_limits(device())));
 }
 
 OpsLimits LlamaModel::ops_limits(const ActivationLimits& limits, std::span<const LogitsPieces> logits) const {
@@ -100,7 +106,7 @@ int64_t LlamaModel::table_bytes(const ActivationLimits& limits) const {
 
 int64_t LlamaModel::reserve_tables(const ActivationLimits& limits) {
   rope_ = RopeTableBuffer(config(), limits.max_sequence_length, device());
-  policy_ = activation_policy(config(), dtype(), limits);
+  policy_ = policy_of(limits);
   activations_.reserve(config(), limits.max_tokens);
   offloaded_.reset();
   if (offloaded_bytes(limits) > 0) {

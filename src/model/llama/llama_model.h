@@ -51,7 +51,8 @@ class LlamaModel final : public TrainableModel {
   OpsLimits ops_limits(const ActivationLimits& limits, std::span<const LogitsPieces> logits) const;
 
  private:
-  int64_t slot_bytes(const ActivationLimits& limits) const;  // of an offloaded input
+  int64_t slot_bytes(const ActivationLimits& limits) const;          // of an offloaded input
+  ActivationPolicy policy_of(const ActivationLimits& limits) const;  // on this device
   ActivationBytes arena_bytes(const ActivationLimits& limits) const override;
   void lay_out(const PackedBatch& batch, Arena& saved, Arena& working) override;
   // With the LM head cut as the loss cuts it.

@@ -9,25 +9,33 @@
 
 namespace tessera {
 
-LogitsPieces logits_pieces(int64_t num_tokens, int64_t vocab_size) {
-  constexpr int64_t kElements = kLogitsBytes / static_cast<int64_t>(sizeof(float));
+LogitsLimits logits_limits(const Device& device) {
+  constexpr int64_t kTileRows = 128;
+  if (!device.own_memory()) return {};
+  return {LogitsLimits::kCardBytes, kTileRows};
+}
+
+LogitsPieces logits_pieces(int64_t num_tokens, int64_t vocab_size, const LogitsLimits& limits) {
+  const int64_t most_elements = limits.bytes / static_cast<int64_t>(sizeof(float));
   constexpr int64_t kColumnMultiple = 512;  // packed forms of the LM head can be cut there
-  const int64_t num_elements = std::min(num_tokens * vocab_size, kElements);
-  const int64_t whole_rows = kElements / vocab_size;
+  const int64_t num_elements = std::min(num_tokens * vocab_size, most_elements);
+  int64_t whole_rows = most_elements / vocab_size;
+  if (whole_rows >= limits.row_multiple) whole_rows = whole_rows / limits.row_multiple * limits.row_multiple;
   if (whole_rows >= std::min(num_tokens, kMinWholeRows)) {
     return {std::min(num_tokens, whole_rows), vocab_size, num_elements};
   }
   const int64_t rows = std::min(num_tokens, kMaxBlockRows);
-  const int64_t num_chunks = divide_up(vocab_size, kElements / rows / kColumnMultiple * kColumnMultiple);
+  const int64_t num_chunks = divide_up(vocab_size, most_elements / rows / kColumnMultiple * kColumnMultiple);
   return {rows, round_up(divide_up(vocab_size, num_chunks), kColumnMultiple), num_elements};
 }
 
-std::vector<LogitsPieces> all_logits_pieces(int64_t max_tokens, int64_t vocab_size) {
-  const LogitsPieces most = logits_pieces(max_tokens, vocab_size);
+std::vector<LogitsPieces> all_logits_pieces(int64_t max_tokens, int64_t vocab_size,
+                                            const LogitsLimits& limits) {
+  const LogitsPieces most = logits_pieces(max_tokens, vocab_size, limits);
   if (most.columns == vocab_size) return {most};
   std::vector<LogitsPieces> all;
   for (int64_t rows = 1; rows <= most.rows; ++rows) {
-    const LogitsPieces pieces = logits_pieces(rows, vocab_size);
+    const LogitsPieces pieces = logits_pieces(rows, vocab_size, limits);
     if (all.empty() || all.back().columns != pieces.columns) all.push_back(pieces);
     all.back() = pieces;
   }
@@ -35,9 +43,9 @@ std::vector<LogitsPieces> all_logits_pieces(int64_t max_tokens, int64_t vocab_si
 }
 
 LossHeadScratch allocate_loss_head_scratch(Arena& arena, const ModelConfig& config, DType dtype,
-                                           int64_t num_tokens, bool training) {
+                                           const LogitsLimits& limits, int64_t num_tokens, bool training) {
   LossHeadScratch scratch;
-  scratch.pieces = logits_pieces(num_tokens, config.vocab_size);
+  scratch.pieces = logits_pieces(num_tokens, config.vocab_size, limits);
   const int64_t num_elements = scratch.pieces.num_elements;
   scratch.norm_TD = allocate_tensor(arena, dtype, {num_tokens, config.hidden_size});
   scratch.rstd_T = allocate_tensor(arena, DType::kF32, {num_tokens});

@@ -1,5 +1,5 @@
 // Final norm, LM head and cross-entropy, forward and backward together, so that float32 logits exist only in
-// pieces of kLogitsBytes.
+// pieces (LogitsLimits).
 //
 //   forward:  (1) x' = rows of x that have a target,  norm = rmsnorm(x')
 //             (2) logits = norm w^T
@@ -31,8 +31,20 @@ struct LossHeadTensors {
 using LossHeadWeights = LossHeadTensors<ConstTensorView, LinearWeight>;
 using LossHeadGrads = LossHeadTensors<TensorView>;
 
-// Float32 logits held at a time: still in a server's last-level cache when the loss reads them.
-inline constexpr int64_t kLogitsBytes = int64_t{64} << 20;
+// How many float32 logits are held at a time, and what whole rows of them are a multiple of, if there are as
+// many.
+struct LogitsLimits {
+  // Still in a server's last-level cache when the loss reads them.
+  static constexpr int64_t kHostBytes = int64_t{64} << 20;
+  // Enough rows of a large vocabulary (2,048 of 128,256) to outweigh the gradient of the LM head, which every
+  // piece reads and writes, so that no logits are computed twice.
+  static constexpr int64_t kCardBytes = int64_t{1} << 30;
+
+  int64_t bytes = kHostBytes;
+  int64_t row_multiple = 1;
+};
+// For a device with memory of its own: kCardBytes, and rows in multiples of the tiles of products.
+LogitsLimits logits_limits(const Device& device);
 
 // Each piece of whole rows moves 12 bytes per element of the LM head (two reads, its gradient read and
 // written), 0.27 ns at 45 GB/s; recomputing R rows of logits takes 2 R operations per element, which takes as
@@ -47,9 +59,10 @@ struct LogitsPieces {
   int64_t columns;  // vocab_size = whole rows
   int64_t num_elements;
 };
-LogitsPieces logits_pieces(int64_t num_tokens, int64_t vocab_size);
+LogitsPieces logits_pieces(int64_t num_tokens, int64_t vocab_size, const LogitsLimits& limits = {});
 // Every way in which logits of up to max_tokens rows are cut, each with the most rows cut that way.
-std::vector<LogitsPieces> all_logits_pieces(int64_t max_tokens, int64_t vocab_size);
+std::vector<LogitsPieces> all_logits_pieces(int64_t max_tokens, int64_t vocab_size,
+                                            const LogitsLimits& limits = {});
 
 struct LossHeadScratch {
   LogitsPieces pieces;
@@ -61,7 +74,7 @@ struct LossHeadScratch {
   TensorView softmax;   // U8 [pieces.rows, kSoftmaxRowBytes] if cut into chunks of columns
 };
 LossHeadScratch allocate_loss_head_scratch(Arena& arena, const ModelConfig& config, DType dtype,
-                                           int64_t num_tokens, bool training);
+                                           const LogitsLimits& limits, int64_t num_tokens, bool training);
 
 // The rows that have a target, in ascending order, on the host.
 struct TargetRows {

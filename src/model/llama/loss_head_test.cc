@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ops/planned_card.h"
 #include "support/model_test_support.h"
 #include "support/reference_model.h"
 #include "support/values_near.h"
@@ -65,13 +66,13 @@ void check_loss_in_pieces(int64_t vocab_size, const std::vector<int64_t>& length
 }
 
 TEST(LossHead, LossInBlocksOfWholeRowsEqualsSeparateRuns) {
-  const int64_t vocab_size = kLogitsBytes / 4 / kMinWholeRows;  // a block is kMinWholeRows rows
+  const int64_t vocab_size = LogitsLimits::kHostBytes / 4 / kMinWholeRows;  // a block is kMinWholeRows rows
   ASSERT_EQ(logits_pieces(700, vocab_size).rows, kMinWholeRows);
   check_loss_in_pieces(vocab_size, {400, 250, 50}, DType::kF32);
 }
 
 TEST(LossHead, LossInChunksOfTheVocabularyEqualsSeparateRuns) {
-  const int64_t vocab_size = kLogitsBytes / 4 / kMinWholeRows + 999;
+  const int64_t vocab_size = LogitsLimits::kHostBytes / 4 / kMinWholeRows + 999;
   ASSERT_EQ(logits_pieces(700, vocab_size).rows, 700);
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     check_loss_in_pieces(vocab_size, {400, 250, 50}, dtype);
@@ -79,21 +80,21 @@ TEST(LossHead, LossInChunksOfTheVocabularyEqualsSeparateRuns) {
 }
 
 TEST(LossHead, LossInBlocksOfRowsAndChunksOfTheVocabularyEqualsSeparateRuns) {
-  const int64_t vocab_size = kLogitsBytes / 4 / kMinWholeRows + 1;
+  const int64_t vocab_size = LogitsLimits::kHostBytes / 4 / kMinWholeRows + 1;
   ASSERT_EQ(logits_pieces(2700, vocab_size).rows, kMaxBlockRows);
   check_loss_in_pieces(vocab_size, {500, 500, 500, 500, 500, 200}, DType::kF32);
 }
 
-TEST(LossHead, PiecesOfLogitsCoverTheVocabularyWithinTheirMemory) {
+void check_pieces(const LogitsLimits& limits) {
   for (const int64_t vocab_size : {1, 13, 8192, 32000, 32768, 32769, 50257, 128256, 151936, 262144}) {
     int64_t previous_elements = 0, previous_rows = 0;
     for (const int64_t num_tokens :
          {1, 63, 64, 100, 127, 128, 511, 512, 513, 1000, 2047, 2048, 2049, 50000}) {
-      const LogitsPieces pieces = logits_pieces(num_tokens, vocab_size);
+      const LogitsPieces pieces = logits_pieces(num_tokens, vocab_size, limits);
       const std::string context = fmt::format("{} tokens, vocabulary {}", num_tokens, vocab_size);
       EXPECT_GE(pieces.rows, std::min(num_tokens, kMinWholeRows)) << context;
       EXPECT_LE(pieces.rows * std::min(pieces.columns, vocab_size), pieces.num_elements) << context;
-      EXPECT_LE(pieces.num_elements, kLogitsBytes / 4) << context;
+      EXPECT_LE(pieces.num_elements, limits.bytes / 4) << context;
       // Fewer tokens never need more memory.
       EXPECT_GE(pieces.num_elements, previous_elements) << context;
       if (pieces.columns < vocab_size) {
@@ -103,6 +104,20 @@ TEST(LossHead, PiecesOfLogitsCoverTheVocabularyWithinTheirMemory) {
       previous_elements = pieces.num_elements;
     }
   }
+}
+
+TEST(LossHead, PiecesOfLogitsCoverTheVocabularyWithinTheirMemory) {
+  check_pieces({});
+  check_pieces(logits_limits(PlannedCard("card", 1 << 20)));
+}
+
+TEST(LossHead, LogitsOnACardAreWholeRowsInMultiplesOfTiles) {
+  const LogitsLimits limits = logits_limits(PlannedCard("card", 1 << 20));
+  const LogitsPieces pieces = logits_pieces(8192, 128'256, limits);
+  EXPECT_EQ(pieces.rows, 2048);
+  EXPECT_EQ(pieces.columns, 128'256);
+  EXPECT_EQ(logits_pieces(100, 128'256, limits).rows, 100);
+  EXPECT_EQ(logits_limits(host_device()).bytes, LogitsLimits::kHostBytes);
 }
 
 }  // namespace

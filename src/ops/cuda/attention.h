@@ -5,7 +5,8 @@
 // FlashAttention-2, 2023): p and ds are rounded to bf16 before their products, as in the processor's AMX
 // implementation. Backward computes the scores twice, for dk and dv by blocks of keys, over all query heads
 // of a key-value head, and for dq by blocks of queries, so that no two blocks add to the same element.
-// Everything else is computed in float32, a warp per query or key.
+// Hopper has kernels of its own for this (hopper/attention.h). Everything else is computed in float32, a warp
+// per query or key.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +19,16 @@
 
 namespace tessera::cuda {
 
-// Rows of a sequence: tokens [begin, end), of which a block handles up to kAttentionRows from first_row on.
+// Rows of a sequence: tokens [begin, end), of which a block handles up to attention_rows() from first_row on.
 struct AttentionBlock {
   int32_t begin, end, first_row;
 };
-inline constexpr int kAttentionRows = 64;
+// What attention<A>() and attention_backward<A>() take on the current card.
+template <typename A>
+int attention_rows(const AttentionShape& shape);
+inline constexpr int kAttentionRows = 64;  // except on Hopper
 // Every block of the sequences, the one with the most keys first. cu_seqlens is the host's.
-std::vector<AttentionBlock> attention_blocks(std::span<const int32_t> cu_seqlens);
+std::vector<AttentionBlock> attention_blocks(std::span<const int32_t> cu_seqlens, int rows);
 
 struct AttentionBatch {
   const AttentionBlock* blocks;

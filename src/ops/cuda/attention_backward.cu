@@ -4,20 +4,13 @@
 
 #include "ops/cuda/attention_fragments.cuh"
 #include "ops/cuda/attention_plain.h"
+#include "ops/cuda/hopper/attention.h"
 
 namespace tessera::cuda {
 namespace {
 
 constexpr int kWarps = 4;
 constexpr int kThreads = 32 * kWarps;
-
-// What both kernels read beside q, k and v.
-struct Gradients {
-  const bf16* d_o;     // [T, H E]
-  const float* lse;    // [H, T]
-  const float* delta;  // [H, T]
-  bf16* dqkv;          // [T, Q]
-};
 
 // delta [H, T]: half a warp per token and head.
 __global__ void __launch_bounds__(kThreads)
@@ -52,63 +45,6 @@ struct KeyBlocks {
   static constexpr size_t kSharedBytes = 2 * (2 * kKeyTile + 4 * kQueryTile) + sizeof(float) * 4 * kQueries;
 };
 
-// s = exp(scale s - lse) = p^T. Rows are keys from `key` on, columns queries from `query` on; `all`: every
-// query sees every key.
-template <int kM, int kN>
-__device__ inline void exponentiate_columns(Sums<kM, kN>& s, float scale_log2, const float* lse_log2,
-                                            bool all, int distance, int window) {
-  const int lane = threadIdx.x % 32;
-  if (!all) {
-#pragma unroll
-    for (int m = 0; m < kM; ++m) {
-#pragma unroll
-      for (int n = 0; n < kN; ++n) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          const int d = distance + 8 * n + 2 * (lane % 4) + e % 2 - (16 * m + 8 * (e / 2) + lane / 4);
-          if (d < 0 || d >= window) s[m][n][e] = -INFINITY;
-        }
-      }
-    }
-  }
-#pragma unroll
-  for (int n = 0; n < kN; ++n) {
-    const float2 lse = *reinterpret_cast<const float2*>(lse_log2 + 8 * n + 2 * (lane % 4));
-#pragma unroll
-    for (int m = 0; m < kM; ++m) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e)
-        s[m][n][e] = fast_exp2(fmaf(s[m][n][e], scale_log2, -(e % 2 == 0 ? lse.x : lse.y)));
-    }
-  }
-}
-
-// dp = p (dp - delta) = ds^T.
-template <int kM, int kN>
-__device__ inline void differentiate_columns(Sums<kM, kN>& dp, const Sums<kM, kN>& p, const float* deltas) {
-  const int lane = threadIdx.x % 32;
-#pragma unroll
-  for (int n = 0; n < kN; ++n) {
-    const float2 delta = *reinterpret_cast<const float2*>(deltas + 8 * n + 2 * (lane % 4));
-#pragma unroll
-    for (int m = 0; m < kM; ++m) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) dp[m][n][e] = p[m][n][e] * (dp[m][n][e] - (e % 2 == 0 ? delta.x : delta.y));
-    }
-  }
-}
-
-// The row statistics of a step's queries; this thread's one, if it has one. Queries that do not exist weigh
-// nothing.
-struct QueryStatistics {
-  float lse_log2, delta;
-
-  __device__ void load(const Gradients& gradients, int64_t at, bool exists) {
-    lse_log2 = exists ? gradients.lse[at] * kLog2E : INFINITY;
-    delta = exists ? gradients.delta[at] : 0.0f;
-  }
-};
-
 // The step through the queries of all heads of a block of keys.
 struct QueryStep {
   int head, query;
@@ -123,7 +59,7 @@ struct QueryStep {
 // order.
 template <int kE>
 __global__ void __launch_bounds__(kThreads, 2)
-    backward_kv_kernel(const AttentionProblem problem, const Gradients gradients) {
+    backward_kv_kernel(const AttentionProblem problem, const AttentionGradients gradients) {
   using Blocks = KeyBlocks<kE>;
   constexpr int kM = Blocks::kM, kKeys = Blocks::kKeys, kQueries = Blocks::kQueries,
                 kTile = Blocks::kQueryTile;
@@ -221,35 +157,10 @@ struct QueryBlocks {
   static constexpr size_t kSharedBytes = 2 * (2 * kQueryTile + 4 * kKeyTile);
 };
 
-// dp = p (dp - delta) = ds with p = exp(scale s - lse). Rows are queries, columns keys, `distance` the first
-// query minus the first key.
-template <int kM, int kN>
-__device__ inline void differentiate_rows(Sums<kM, kN>& dp, Sums<kM, kN>& s, float scale_log2,
-                                          const QueryStatistics (&statistics)[kM][2], bool all, int distance,
-                                          int window) {
-  const int lane = threadIdx.x % 32;
-#pragma unroll
-  for (int m = 0; m < kM; ++m) {
-#pragma unroll
-    for (int n = 0; n < kN; ++n) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const QueryStatistics& row = statistics[m][e / 2];
-        float p = fast_exp2(fmaf(s[m][n][e], scale_log2, -row.lse_log2));
-        if (!all) {
-          const int d = distance + 16 * m + 8 * (e / 2) + lane / 4 - (8 * n + 2 * (lane % 4) + e % 2);
-          if (d < 0 || d >= window) p = 0;
-        }
-        dp[m][n][e] = p * (dp[m][n][e] - row.delta);
-      }
-    }
-  }
-}
-
 // One block: kQueries queries of one head; their keys in order.
 template <int kE>
 __global__ void __launch_bounds__(kThreads, 2)
-    backward_q_kernel(const AttentionProblem problem, const Gradients gradients) {
+    backward_q_kernel(const AttentionProblem problem, const AttentionGradients gradients) {
   using Blocks = QueryBlocks<kE>;
   constexpr int kM = Blocks::kM, kKeys = Blocks::kKeys, kQueries = Blocks::kQueries, kTile = Blocks::kKeyTile;
   const int H = problem.H, E = problem.E, h = blockIdx.x % H, g = h / (H / problem.G);
@@ -301,7 +212,8 @@ __global__ void __launch_bounds__(kThreads, 2)
     Sums<kM, kKeys / 8> s, ds;
     multiply_transposed<kE, kM, kKeys / 8>(s, q_tile, warp_row, k_tiles + stage * kTile);
     multiply_transposed<kE, kM, kKeys / 8>(ds, do_tile, warp_row, v_tiles + stage * kTile);
-    differentiate_rows<kM, kKeys / 8>(ds, s, scale_log2, statistics, all, query - key, problem.window);
+    exponentiate_rows<kM, kKeys / 8>(s, scale_log2, statistics, all, query - key, problem.window);
+    differentiate_rows<kM, kKeys / 8>(ds, s, statistics);
     multiply_sums<kE, kM, kKeys / 8>(dq, ds, k_tiles + stage * kTile);
   }
   float factors[kM][2];
@@ -312,7 +224,8 @@ __global__ void __launch_bounds__(kThreads, 2)
 }
 
 template <int kE>
-void launch_backward(const AttentionProblem& problem, const Gradients& gradients, CudaStream stream) {
+void launch_backward(const AttentionProblem& problem, const AttentionGradients& gradients,
+                     CudaStream stream) {
   const auto num_blocks = static_cast<unsigned>(problem.num_blocks);
   launch(backward_kv_kernel<kE>, num_blocks * problem.G, kThreads, KeyBlocks<kE>::kSharedBytes, stream,
          problem, gradients);
@@ -334,7 +247,10 @@ void attention_backward(const bf16* do_THE, const bf16* qkv_TQ, const bf16* o_TH
   const AttentionProblem problem = make_problem(qkv_TQ, shape, batch);
   launch(delta_kernel, static_cast<unsigned>(divide_up(batch.T * shape.num_heads, kThreads / 16)), kThreads,
          0, stream, do_THE, o_THE, batch.T, problem.H, problem.E, delta);
-  const Gradients gradients = {do_THE, lse_HT, delta, dqkv_TQ};
+  if (hopper::takes(shape)) {
+    return hopper::attention_backward(do_THE, qkv_TQ, lse_HT, delta, shape, batch, dqkv_TQ, stream);
+  }
+  const AttentionGradients gradients = {do_THE, lse_HT, delta, dqkv_TQ};
   if (problem.E <= 64) {
     launch_backward<64>(problem, gradients, stream);
   } else if (problem.E <= 96) {

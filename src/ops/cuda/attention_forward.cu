@@ -4,6 +4,7 @@
 
 #include "ops/cuda/attention_fragments.cuh"
 #include "ops/cuda/attention_plain.h"
+#include "ops/cuda/hopper/attention.h"
 
 namespace tessera::cuda {
 namespace {
@@ -20,90 +21,17 @@ constexpr int kKeys = 64;
 template <int kE>
 constexpr size_t kSharedBytes = sizeof(bf16) * (kTileElements<kQueries, kE> + 4 * kTileElements<kKeys, kE>);
 
-// A thread's rows of scores: 16 m + 8 half + lane / 4 of its warp.
-struct RowState {
-  float maximum[kM][2];  // of the scores so far, before scaling
-  float sum[kM][2];      // of exp; this thread's columns only
-};
-
-// scores = -infinity where a query does not see a key; `distance` is the first query minus the first key.
-// (Keys beyond the sequence come after all of its queries.)
-__device__ inline void mask_scores(Sums<kM, kKeys / 8>& scores, int distance, int window) {
-  const int lane = threadIdx.x % 32;
-#pragma unroll
-  for (int m = 0; m < kM; ++m) {
-#pragma unroll
-    for (int n = 0; n < kKeys / 8; ++n) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int d = distance + 16 * m + 8 * (e / 2) + lane / 4 - (8 * n + 2 * (lane % 4) + e % 2);
-        if (d < 0 || d >= window) scores[m][n][e] = -INFINITY;
-      }
-    }
-  }
-}
-
-// scores = exp(scale scores - maximum), and what the new maxima change in o and the sums.
-template <int kE>
-__device__ inline void exponentiate(Sums<kM, kKeys / 8>& scores, float scale_log2, RowState& state,
-                                    Sums<kM, kE / 8>& o) {
-#pragma unroll
-  for (int m = 0; m < kM; ++m) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float maximum = state.maximum[m][half];
-#pragma unroll
-      for (int n = 0; n < kKeys / 8; ++n) {
-        maximum = fmaxf(maximum, fmaxf(scores[m][n][2 * half], scores[m][n][2 * half + 1]));
-      }
-      maximum = fmaxf(maximum, __shfl_xor_sync(0xFFFFFFFFu, maximum, 1));
-      maximum = fmaxf(maximum, __shfl_xor_sync(0xFFFFFFFFu, maximum, 2));
-      // A row that has seen no key yet has the maximum -infinity.
-      const float reference = maximum == -INFINITY ? 0.0f : maximum * scale_log2;
-      const float correction = fast_exp2(fmaf(state.maximum[m][half], scale_log2, -reference));
-      state.maximum[m][half] = maximum;
-      float sum = state.sum[m][half] * correction;
-#pragma unroll
-      for (int n = 0; n < kKeys / 8; ++n) {
-#pragma unroll
-        for (int e = 2 * half; e < 2 * half + 2; ++e) {
-          scores[m][n][e] = fast_exp2(fmaf(scores[m][n][e], scale_log2, -reference));
-          sum += scores[m][n][e];
-        }
-      }
-      state.sum[m][half] = sum;
-#pragma unroll
-      for (int n = 0; n < kE / 8; ++n) {
-        o[m][n][2 * half] *= correction;
-        o[m][n][2 * half + 1] *= correction;
-      }
-    }
-  }
-}
-
 // o / sum, and lse, to memory; through the warp's own rows of the tile of queries.
 template <int kE>
 __device__ inline void finish(const AttentionProblem& problem, const BlockRows& rows, int h,
-                              const RowState& state, const Sums<kM, kE / 8>& o, bf16* q_tile, bf16* to,
+                              const RowState<kM>& state, const Sums<kM, kE / 8>& o, bf16* q_tile, bf16* to,
                               float* lse) {
-  const int lane = threadIdx.x % 32, warp_row = static_cast<int>(threadIdx.x) / 32 * 16 * kM;
+  const int warp_row = static_cast<int>(threadIdx.x) / 32 * 16 * kM;
   const int64_t first = rows.begin + rows.first, stride = static_cast<int64_t>(problem.H) * problem.E;
   float factors[kM][2];
-#pragma unroll
-  for (int m = 0; m < kM; ++m) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float sum = state.sum[m][half];
-      sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 1);
-      sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 2);
-      factors[m][half] = 1 / sum;
-      const int row = warp_row + 16 * m + 8 * half + lane / 4;
-      if (lse != nullptr && lane % 4 == 0 && rows.first + row < rows.length) {
-        lse[static_cast<int64_t>(h) * problem.T + first + row] =
-            fmaf(state.maximum[m][half], problem.scale, logf(sum));
-      }
-    }
-  }
+  float* const warp_lse =
+      lse == nullptr ? nullptr : lse + static_cast<int64_t>(h) * problem.T + first + warp_row;
+  finish_rows<kM>(state, problem.scale, warp_lse, rows.length - rows.first - warp_row, factors);
   store_sums<kE, kM>(o, factors, q_tile, warp_row, rows.length - rows.first, problem.E,
                      to + first * stride + h * problem.E, stride);
 }
@@ -134,12 +62,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   commit_copies();
   Sums<kM, kE / 8> o;
   clear<kM, kE / 8>(o);
-  RowState state;
-#pragma unroll
-  for (int m = 0; m < kM; ++m) {
-    state.maximum[m][0] = state.maximum[m][1] = -INFINITY;
-    state.sum[m][0] = state.sum[m][1] = 0;
-  }
+  RowState<kM> state;
 
   int stage = 0;
   for (int key = begin; key < end; key += kKeys, stage ^= 1) {
@@ -156,8 +79,10 @@ __global__ void __launch_bounds__(kThreads, 2)
     const bool all = key + kKeys - 1 <= query && query + 16 * kM - 1 - key < problem.window;
     Sums<kM, kKeys / 8> scores;
     multiply_transposed<kE, kM, kKeys / 8>(scores, q_tile, warp_row, k_tiles + stage * kTile);
-    if (!all) mask_scores(scores, query - key, problem.window);
-    exponentiate<kE>(scores, scale_log2, state, o);
+    if (!all) mask_scores<kM, kKeys / 8>(scores, query - key, problem.window);
+    float corrections[kM][2];
+    exponentiate<kM, kKeys / 8>(scores, scale_log2, state, corrections);
+    scale_rows<kM, kE / 8>(o, corrections);
     multiply_sums<kE, kM, kKeys / 8>(o, scores, v_tiles + stage * kTile);
   }
   finish<kE>(problem, rows, h, state, o, q_tile, o_THE, lse_HT);
@@ -171,11 +96,11 @@ void launch_forward(const AttentionProblem& problem, bf16* o, float* lse, CudaSt
 
 }  // namespace
 
-std::vector<AttentionBlock> attention_blocks(std::span<const int32_t> cu_seqlens) {
+std::vector<AttentionBlock> attention_blocks(std::span<const int32_t> cu_seqlens, int rows) {
   std::vector<AttentionBlock> blocks;
   for (size_t s = 0; s + 1 < cu_seqlens.size(); ++s) {
     const int32_t begin = cu_seqlens[s], end = cu_seqlens[s + 1];
-    for (int32_t row = 0; row < end - begin; row += kAttentionRows) blocks.push_back({begin, end, row});
+    for (int32_t row = 0; row < end - begin; row += rows) blocks.push_back({begin, end, row});
   }
   std::stable_sort(blocks.begin(), blocks.end(), [](const AttentionBlock& a, const AttentionBlock& b) {
     return a.first_row > b.first_row;
@@ -184,8 +109,18 @@ std::vector<AttentionBlock> attention_blocks(std::span<const int32_t> cu_seqlens
 }
 
 template <>
+int attention_rows<bf16>(const AttentionShape& shape) {
+  return hopper::takes(shape) ? hopper::kAttentionRows : kAttentionRows;
+}
+template <>
+int attention_rows<float>(const AttentionShape& /*shape*/) {
+  return kAttentionRows;
+}
+
+template <>
 void attention(const bf16* qkv_TQ, const AttentionShape& shape, const AttentionBatch& batch, bf16* o_THE,
                float* lse_HT, CudaStream stream) {
+  if (hopper::takes(shape)) return hopper::attention(qkv_TQ, shape, batch, o_THE, lse_HT, stream);
   if (!takes_tensor_cores(shape)) return plain_attention(qkv_TQ, shape, batch, o_THE, lse_HT, stream);
   const AttentionProblem problem = make_problem(qkv_TQ, shape, batch);
   if (problem.E <= 64) {

@@ -2,63 +2,10 @@
 // take.
 #pragma once
 
-#include "ops/cuda/attention.h"
+#include "ops/cuda/attention_sums.cuh"
 #include "ops/cuda/launch.cuh"
-#include "ops/cuda/mma.cuh"
-#include "ops/cuda/numbers.cuh"
 
 namespace tessera::cuda {
-
-inline constexpr float kLog2E = 1.4426950408889634f;
-
-// What the kernels know of a call.
-struct AttentionProblem {
-  const bf16 *q, *k, *v;  // first head of the first row
-  int64_t Q;              // between rows
-  const AttentionBlock* blocks;
-  int num_blocks;
-  int T, H, G, E;
-  int window;  // more than any distance if there is none
-  float scale;
-};
-
-inline constexpr int kNoWindow = 1 << 30;
-
-inline AttentionProblem make_problem(const bf16* qkv, const AttentionShape& shape,
-                                     const AttentionBatch& batch) {
-  const int64_t E = shape.head_dim, H = shape.num_heads, G = shape.num_key_value_heads;
-  const bool is_limited = shape.sliding_window > 0 && shape.sliding_window < kNoWindow;
-  return {.q = qkv,
-          .k = qkv + H * E,
-          .v = qkv + (H + G) * E,
-          .Q = shape.qkv_width(),
-          .blocks = batch.blocks,
-          .num_blocks = static_cast<int>(batch.num_blocks),
-          .T = static_cast<int>(batch.T),
-          .H = static_cast<int>(H),
-          .G = static_cast<int>(G),
-          .E = static_cast<int>(E),
-          .window = is_limited ? static_cast<int>(shape.sliding_window) : kNoWindow,
-          .scale = shape.scale};
-}
-
-// Whether the tensor cores take this call: smaller heads are padded with zeros.
-inline bool takes_tensor_cores(const AttentionShape& shape) {
-  return shape.head_dim % 8 == 0 && shape.head_dim <= 128 && shape.scale > 0;
-}
-
-// A block of kRows rows of one sequence. A kernel that takes several of the list's blocks at once leaves the
-// others out.
-struct BlockRows {
-  int begin, length;  // of the sequence
-  int first;          // the block's first row in it
-  bool exists;
-};
-template <int kRows>
-__device__ inline BlockRows block_rows(const AttentionBlock& block) {
-  static_assert(kRows % kAttentionRows == 0);
-  return {block.begin, block.end - block.begin, block.first_row, block.first_row % kRows == 0};
-}
 
 // A tile is kRows rows of one head, padded with zeros to kE elements. Chunk c (16 bytes) of row r is at place
 // c ^ (r % 8) of its row: the eight rows of an 8 x 8 matrix are in different banks, in either direction.
@@ -109,23 +56,6 @@ __device__ inline void load_right(uint32_t (&b)[4], const bf16* tile, int row, i
   load_matrices_transposed(b, tile + tile_place<kE>(row + lane % 16, 2 * pair + lane / 16));
 }
 
-// The sums of a warp: 16 kM rows x 8 kN columns; element (16 m + 8 (e / 2) + lane / 4, 8 n + 2 (lane % 4) + e
-// % 2) is c[m][n][e].
-template <int kM, int kN>
-using Sums = float[kM][kN][4];
-
-template <int kM, int kN>
-__device__ inline void clear(Sums<kM, kN>& c) {
-#pragma unroll
-  for (int m = 0; m < kM; ++m) {
-#pragma unroll
-    for (int n = 0; n < kN; ++n) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) c[m][n][e] = 0;
-    }
-  }
-}
-
 // c = a b^T for rows [row_a, row_a + 16 kM) of a and the 8 kN rows of b, over kE columns.
 template <int kE, int kM, int kN>
 __device__ inline void multiply_transposed(Sums<kM, kN>& c, const bf16* a, int row_a, const bf16* b) {
@@ -146,15 +76,6 @@ __device__ inline void multiply_transposed(Sums<kM, kN>& c, const bf16* a, int r
       }
     }
   }
-}
-
-// The sums of columns [16 step, 16 step + 16), rounded to BF16, as a left operand.
-template <int kN>
-__device__ inline void round_to_left(uint32_t (&a)[4], const float (&c)[kN][4], int step) {
-  a[0] = pack_bf16(c[2 * step][0], c[2 * step][1]);
-  a[1] = pack_bf16(c[2 * step][2], c[2 * step][3]);
-  a[2] = pack_bf16(c[2 * step + 1][0], c[2 * step + 1][1]);
-  a[3] = pack_bf16(c[2 * step + 1][2], c[2 * step + 1][3]);
 }
 
 // c += a b for sums a [16 kM, 8 kK] rounded to BF16 and b [8 kK, kE].

@@ -217,17 +217,17 @@ class CudaOps final : public Ops {
   void attention(ConstTensorView qkv_TQ, const AttentionShape& shape, std::span<const int32_t> cu_seqlens,
                  TensorView o_THE, TensorView lse_HT) override {
     check_head(shape);
-    const cuda::AttentionBatch batch = put_blocks(cu_seqlens);
     with_activation_type(qkv_TQ.dtype(), [&]<typename A>(A) {
+      const cuda::AttentionBatch batch = put_blocks<A>(shape, cu_seqlens);
       cuda::attention(at<A>(qkv_TQ), shape, batch, at<A>(o_THE), at<float>(lse_HT), stream());
     });
   }
   void attention_backward(ConstTensorView do_THE, ConstTensorView qkv_TQ, ConstTensorView o_THE,
                           ConstTensorView lse_HT, const AttentionShape& shape,
                           std::span<const int32_t> cu_seqlens, TensorView dqkv_TQ) override {
-    const cuda::AttentionBatch batch = put_blocks(cu_seqlens);
-    void* const delta = scratch(cuda::attention_backward_scratch_bytes(shape, batch.T));
+    void* const delta = scratch(cuda::attention_backward_scratch_bytes(shape, cu_seqlens.back()));
     with_activation_type(qkv_TQ.dtype(), [&]<typename A>(A) {
+      const cuda::AttentionBatch batch = put_blocks<A>(shape, cu_seqlens);
       cuda::attention_backward(at<A>(do_THE), at<A>(qkv_TQ), at<A>(o_THE), at<float>(lse_HT), shape, batch,
                                at<A>(dqkv_TQ), delta, stream());
     });
@@ -353,10 +353,13 @@ class CudaOps final : public Ops {
     });
   }
 
-  cuda::AttentionBatch put_blocks(std::span<const int32_t> cu_seqlens) {
-    if (!std::ranges::equal(cu_seqlens, cu_seqlens_)) {
+  template <typename A>
+  cuda::AttentionBatch put_blocks(const AttentionShape& shape, std::span<const int32_t> cu_seqlens) {
+    const int rows = cuda::attention_rows<A>(shape);
+    if (rows != block_rows_ || !std::ranges::equal(cu_seqlens, cu_seqlens_)) {
+      block_rows_ = rows;
       cu_seqlens_.assign(cu_seqlens.begin(), cu_seqlens.end());
-      blocks_ = cuda::attention_blocks(cu_seqlens);
+      blocks_ = cuda::attention_blocks(cu_seqlens, rows);
     }
     return {block_array_.put(std::span<const cuda::AttentionBlock>(blocks_)), std::ssize(blocks_),
             cu_seqlens.back()};
@@ -378,7 +381,8 @@ class CudaOps final : public Ops {
   std::span<std::byte> workspace_;
   DeviceBuffer number_;  // that is returned to the host
   std::vector<int32_t> cu_seqlens_;
-  std::vector<cuda::AttentionBlock> blocks_;  // of cu_seqlens_
+  int block_rows_ = 0;
+  std::vector<cuda::AttentionBlock> blocks_;  // of cu_seqlens_, block_rows_ each
   UploadedArray block_array_{device_}, ids_{device_}, unique_ids_{device_}, starts_{device_}, order_{device_};
   UploadedArray positions_{device_}, targets_{device_}, tokens_{device_}, rows_{device_},
       moved_rows_{device_};

@@ -17,7 +17,7 @@
 namespace tessera {
 namespace {
 
-constexpr int64_t kMaxTokens = 700;
+constexpr int64_t kMaxTokens = 1400;
 constexpr DType F32 = DType::kF32;
 
 // A tensor of the host, and its copy on the card.
@@ -310,9 +310,9 @@ TEST_P(CudaOpsTest, Attention) {
   struct Case {
     int64_t num_heads, num_key_value_heads, head_dim, window;
   };
-  for (const Case& c :
-       {Case{4, 2, 6, 0}, Case{4, 4, 16, 5}, Case{8, 2, 64, 0}, Case{4, 1, 64, 70}, Case{8, 2, 128, 0},
-        Case{4, 4, 128, 100}, Case{4, 2, 96, 0}, Case{2, 1, 256, 0}, Case{4, 2, 80, 33}}) {
+  for (const Case& c : {Case{4, 2, 6, 0}, Case{4, 4, 16, 5}, Case{8, 2, 64, 0}, Case{4, 1, 64, 70},
+                        Case{8, 2, 128, 0}, Case{4, 4, 128, 100}, Case{4, 1, 128, 300}, Case{4, 2, 96, 0},
+                        Case{2, 1, 256, 0}, Case{4, 2, 80, 33}}) {
     const AttentionShape heads = {
         .num_heads = c.num_heads,
         .num_key_value_heads = c.num_key_value_heads,
@@ -320,7 +320,8 @@ TEST_P(CudaOpsTest, Attention) {
         .sliding_window = c.window,
         .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(c.head_dim)))};
     std::vector<int32_t> starts = {0, 0};
-    for (const int64_t length : {draw(1, 300), int64_t{1}, draw(1, 200), int64_t{64}, int64_t{128}}) {
+    for (const int64_t length :
+         {draw(1, 300), int64_t{1}, draw(300, 700), draw(1, 200), int64_t{64}, int64_t{128}}) {
       starts.push_back(starts.back() + static_cast<int32_t>(length));
     }
     const int64_t T = starts.back(), Q = heads.qkv_width(), O = heads.num_heads * heads.head_dim;
