@@ -28,9 +28,10 @@ void check_device(const TrainingArguments& args, int64_t world_size) {
   refuse(args.offloads_inputs(), "gradient_checkpointing_mode offload", "use full or selective");
   refuse(args.peer_snapshot_steps > 0 && world_size == 1, "peer_snapshot_steps",
          "it protects runs of several ranks");
-  refuse(!has_f32_moments(state_tensors_of(args)) && !optimizer_is_on_host(args),
+  refuse(!is_on_cards(state_tensors_of(args), args.training_dtype()) && !optimizer_is_on_host(args),
          fmt::format("optim {}", args.optim),
-         "use adamw_torch, or offload_optimizer_device cpu, with which the processor updates the weights");
+         "use adamw_torch, adamw_bf16 with bfloat16 weights, or offload_optimizer_device cpu, with which the "
+         "processor updates the weights");
 }
 
 }  // namespace tessera

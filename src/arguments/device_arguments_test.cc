@@ -21,10 +21,16 @@ TEST_F(DeviceArguments, ACardTakesWhatItHas) {
   resolve();
   give("finetuning_type", "full");
   give("optim", "adamw_8bit");
-  EXPECT_EQ(
-      contradiction(),
-      "optim adamw_8bit is not available with device cuda: use adamw_torch, or offload_optimizer_device "
-      "cpu, with which the processor updates the weights");
+  EXPECT_EQ(contradiction(),
+            "optim adamw_8bit is not available with device cuda: use adamw_torch, adamw_bf16 with bfloat16 "
+            "weights, "
+            "or offload_optimizer_device cpu, with which the processor updates the weights");
+  give("optim", "adamw_bf16");
+  resolve();
+  give("dtype", "float32");
+  EXPECT_THAT(contradiction(), HasSubstr("optim adamw_bf16 is not available with device cuda"));
+  give("dtype", "bfloat16");
+  give("optim", "adamw_8bit");
   give("offload_optimizer_device", "cpu");
   resolve();
   give("offload_optimizer_device", "none");

@@ -194,14 +194,22 @@ class CpuOps final : public Ops {
   }
 
   void adamw(TensorView weights, TensorView remainders, ConstTensorView gradient, TensorView exp_avg,
-             TensorView exp_avg_sq, const AdamWScalars& scalars) override {
+             TensorView exp_avg_sq, int64_t first_element, const AdamWScalars& scalars) override {
     const int64_t count = weights.num_elements();
     const auto* const g = gradient.as<float>();
-    if (weights.dtype() == DType::kBF16) {
-      return adamw_bf16(weights.as<bf16>(), remainders.as<int16_t>(), g, exp_avg.as<float>(),
-                        exp_avg_sq.as<float>(), count, scalars, pool_);
+    const auto update = [&](const auto& with_remainders, const auto& without, auto... moments) {
+      if (weights.dtype() == DType::kBF16) {
+        with_remainders(weights.as<bf16>(), remainders.as<int16_t>(), g, moments..., count, scalars, pool_);
+      } else {
+        without(weights.as<float>(), g, moments..., count, scalars, pool_);
+      }
+    };
+    if (exp_avg.dtype() == DType::kF32) {
+      update(adamw_bf16, adamw_f32, exp_avg.as<float>(), exp_avg_sq.as<float>());
+    } else {
+      update(adamw_bf16_half, adamw_f32_half,
+             HalfMoments{exp_avg.as<bf16>(), exp_avg_sq.as<bf16>(), first_element});
     }
-    adamw_f32(weights.as<float>(), g, exp_avg.as<float>(), exp_avg_sq.as<float>(), count, scalars, pool_);
   }
 
  private:

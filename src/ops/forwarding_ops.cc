@@ -191,9 +191,10 @@ void ForwardingOps::cross_entropy_chunk_gradient(ConstTensorView logits, int64_t
 }
 
 void ForwardingOps::adamw(TensorView weights, TensorView remainders, ConstTensorView gradient,
-                          TensorView exp_avg, TensorView exp_avg_sq, const AdamWScalars& scalars) {
+                          TensorView exp_avg, TensorView exp_avg_sq, int64_t first_element,
+                          const AdamWScalars& scalars) {
   forward("adamw", {&gradient}, {&weights, &remainders, &exp_avg, &exp_avg_sq},
-          [&] { ops_->adamw(weights, remainders, gradient, exp_avg, exp_avg_sq, scalars); });
+          [&] { ops_->adamw(weights, remainders, gradient, exp_avg, exp_avg_sq, first_element, scalars); });
 }
 
 }  // namespace tessera

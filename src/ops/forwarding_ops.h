@@ -97,7 +97,7 @@ class ForwardingOps : public Ops {
                                     std::span<const int32_t> targets, ConstTensorView rows,
                                     float label_smoothing, float grad_scale, TensorView dlogits_RC) override;
   void adamw(TensorView weights, TensorView remainders, ConstTensorView gradient, TensorView exp_avg,
-             TensorView exp_avg_sq, const AdamWScalars& scalars) override;
+             TensorView exp_avg_sq, int64_t first_element, const AdamWScalars& scalars) override;
 
  protected:
   // The hook: `run` makes the other Ops carry out the call. Called exactly once, or never by Ops that compute

@@ -186,9 +186,10 @@ class Ops {
                                             TensorView dlogits_RC) = 0;
 
   // One update of consecutive elements (kernels/adamw/adamw.h): weights A, with BF16 ones the remainders of
-  // their masters (I16); gradient and moments F32.
+  // their masters (I16); gradient F32, moments F32 or BF16. first_element: the first one's place among all
+  // parameters.
   virtual void adamw(TensorView weights, TensorView remainders, ConstTensorView gradient, TensorView exp_avg,
-                     TensorView exp_avg_sq, const AdamWScalars& scalars) = 0;
+                     TensorView exp_avg_sq, int64_t first_element, const AdamWScalars& scalars) = 0;
 };
 
 }  // namespace tessera

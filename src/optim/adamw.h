@@ -24,11 +24,6 @@ class AdamW : public Optimizer {
   OptimizerSettings settings_;
 };
 
-// Whether these are the tensors of AdamW with float32 moments, the form that Ops::adamw() updates.
-inline bool has_f32_moments(StateTensors tensors) {
-  return tensors.data() == std::data(AdamW::kStateTensors);
-}
-
 // With moments in BF16, stochastically rounded: 8 bytes per parameter with BF16 weights instead of 12.
 class AdamWHalf : public AdamW {
  public:
@@ -50,5 +45,11 @@ class AdamW8Bit : public AdamW {
 
   static constexpr StateTensor kStateTensors[] = {{"exp_avg", DType::kI8}, {"exp_avg_sq", DType::kU8}};
 };
+
+// Whether a card has this form of the state, with weights of this dtype.
+inline bool is_on_cards(StateTensors tensors, DType weight_dtype) {
+  return tensors.data() == std::data(AdamW::kStateTensors) ||
+         (tensors.data() == std::data(AdamWHalf::kStateTensors) && weight_dtype == DType::kBF16);
+}
 
 }  // namespace tessera

@@ -4,20 +4,16 @@
 
 #include <cstdint>
 
-#include "base/float_types.h"
+#include "kernels/adamw/adamw.h"
 #include "ops/cuda/cuda_stream.h"
 
 namespace tessera::cuda {
 
-// AdamWScalars.
-struct AdamWFactors {
-  float gradient_scale, decay, beta1, one_minus_beta1, beta2, one_minus_beta2, bias_correction2_sqrt, epsilon,
-      step_size;
-};
-
 void adamw_f32(float* weight, const float* gradient, float* m, float* v, int64_t count,
-               const AdamWFactors& factors, CudaStream stream);
+               const AdamWScalars& scalars, CudaStream stream);
 void adamw_bf16(bf16* weight, int16_t* remainder, const float* gradient, float* m, float* v, int64_t count,
-                const AdamWFactors& factors, CudaStream stream);
+                const AdamWScalars& scalars, CudaStream stream);
+void adamw_bf16_half(bf16* weight, int16_t* remainder, const float* gradient, const HalfMoments& moments,
+                     int64_t count, const AdamWScalars& scalars, CudaStream stream);
 
 }  // namespace tessera::cuda

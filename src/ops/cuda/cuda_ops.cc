@@ -288,18 +288,22 @@ class CudaOps final : public Ops {
   }
 
   void adamw(TensorView weights, TensorView remainders, ConstTensorView gradient, TensorView exp_avg,
-             TensorView exp_avg_sq, const AdamWScalars& scalars) override {
-    const cuda::AdamWFactors factors = {
-        scalars.gradient_scale,        scalars.decay,   scalars.beta1,
-        scalars.one_minus_beta1,       scalars.beta2,   scalars.one_minus_beta2,
-        scalars.bias_correction2_sqrt, scalars.epsilon, scalars.step_size};
+             TensorView exp_avg_sq, int64_t first_element, const AdamWScalars& scalars) override {
     const int64_t count = weights.num_elements();
-    if (weights.dtype() == DType::kBF16) {
-      return cuda::adamw_bf16(at<bf16>(weights), at<int16_t>(remainders), at<float>(gradient),
-                              at<float>(exp_avg), at<float>(exp_avg_sq), count, factors, stream());
+    const auto* const g = at<float>(gradient);
+    if (exp_avg.dtype() != DType::kF32) {
+      TESSERA_CHECK(weights.dtype() == DType::kBF16 && exp_avg.dtype() == DType::kBF16,
+                    "{} weights with {} moments on a card", dtype_name(weights.dtype()),
+                    dtype_name(exp_avg.dtype()));
+      const HalfMoments moments = {at<bf16>(exp_avg), at<bf16>(exp_avg_sq), first_element};
+      cuda::adamw_bf16_half(at<bf16>(weights), at<int16_t>(remainders), g, moments, count, scalars, stream());
+    } else if (weights.dtype() == DType::kBF16) {
+      cuda::adamw_bf16(at<bf16>(weights), at<int16_t>(remainders), g, at<float>(exp_avg),
+                       at<float>(exp_avg_sq), count, scalars, stream());
+    } else {
+      cuda::adamw_f32(at<float>(weights), g, at<float>(exp_avg), at<float>(exp_avg_sq), count, scalars,
+                      stream());
     }
-    cuda::adamw_f32(at<float>(weights), at<float>(gradient), at<float>(exp_avg), at<float>(exp_avg_sq), count,
-                    factors, stream());
   }
 
  private:

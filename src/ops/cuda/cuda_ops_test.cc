@@ -465,6 +465,7 @@ TEST_P(CudaOpsTest, Adapters) {
 TEST_P(CudaOpsTest, AdamW) {
   reserve(kSmallHeads, 16, 16);
   for (const int64_t count : {1, 100, 4096, 100'003}) {
+    SCOPED_TRACE(count);
     Twin w(dtype(), {count}), g(F32, {count}, 1e-3), m(F32, {count}, 1e-4), v(F32, {count}, 0);
     Twin remainders(DType::kI16, {dtype() == F32 ? 0 : count});
     for (int64_t i = 0; i < remainders.host().num_elements(); ++i) {
@@ -475,7 +476,27 @@ TEST_P(CudaOpsTest, AdamW) {
       const AdamWScalars scalars = adamw_scalars(1e-3, 0.9, 0.95, 1e-8, 0.1, step, 0.8);
       expect_same(
           "adamw", {&w, &remainders, &g, &m, &v},
-          [&](Ops& ops, Views t) { ops.adamw(t[0], t[1], t[2], t[3], t[4], scalars); }, 0);
+          [&](Ops& ops, Views t) { ops.adamw(t[0], t[1], t[2], t[3], t[4], 0, scalars); }, 0);
+    }
+  }
+}
+
+// Some gradients are not finite.
+TEST_P(CudaOpsTest, AdamWWithRoundedMoments) {
+  if (dtype() == F32) GTEST_SKIP() << "BF16 moments are for BF16 weights";
+  reserve(kSmallHeads, 16, 16);
+  for (const int64_t count : {1, 31, 100, 4096, 100'003}) {
+    const int64_t begin = draw(0, 100'000);
+    SCOPED_TRACE(fmt::format("{} elements from {}", count, begin));
+    Twin w(dtype(), {count}), g(F32, {count}, 1e-3), m(DType::kBF16, {count}, 0), v(DType::kBF16, {count}, 0);
+    Twin remainders(DType::kI16, {count});
+    for (int64_t i = 0; i < count; i += 7) g.set(i, 1e-40f);
+    for (const int64_t step : {1, 2, 3, 1000}) {
+      if (step == 1000) g.set(count / 2, std::nanf(""));
+      const AdamWScalars scalars = adamw_scalars(1e-3, 0.9, 0.95, 1e-8, 0.1, step, 0.8);
+      expect_same(
+          "adamw", {&w, &remainders, &g, &m, &v},
+          [&](Ops& ops, Views t) { ops.adamw(t[0], t[1], t[2], t[3], t[4], begin, scalars); }, 0);
     }
   }
 }

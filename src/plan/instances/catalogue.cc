@@ -110,13 +110,14 @@ Processor read_processor(const JsonNode& all, const std::string& name) {
 }
 
 Card read_card(const JsonNode& all, const std::string& name, std::vector<std::string>* estimates) {
-  const JsonNode node =
-      checked(all[name], {"name", "memory_mib", "bf16_tflops", "memory_gb_per_s", "sources", "unconfirmed"});
+  const JsonNode node = checked(
+      all[name], {"name", "memory_mib", "bf16_tflops", "memory_gb_per_s", "wgmma", "sources", "unconfirmed"});
   Card card;
   card.name = text_of(node["name"]);
   card.memory_bytes = node["memory_mib"].integer(1024, 10'000'000) << 20;
   card.facts.bf16_tflops = node["bf16_tflops"].number_between(1, 100'000);
   card.facts.memory_gb_per_s = node["memory_gb_per_s"].number_between(10, 1'000'000);
+  card.facts.has_wgmma = node["wgmma"].boolean_or(false);
   for (const JsonNode& source : node["sources"].list()) source.string();
   add_estimates(node["unconfirmed"], node, estimates);
   return card;

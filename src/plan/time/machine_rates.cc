@@ -102,9 +102,10 @@ MachineRates rates_of_instance(const InstanceFacts& instance) {
 }
 
 MachineRates rates_of_card(const CardFacts& card, bool optimizer_on_host) {
-  // Shares of the peak that attention reaches (233 TFLOPS forward, 180 backward, half of the square counted),
-  // and products, with which steps take what they took there: those of the layers alone reach 0.77.
-  constexpr double kProducts = 0.71, kAttention = 0.236, kAttentionBackward = 0.182;
+  // Shares of the peak that attention reaches within a step (362 TFLOPS forward and 330 backward on Hopper,
+  // 233 and 180 with what other cards have, half of the square counted), and products, with which steps take
+  // what they took there.
+  constexpr double kProducts = 0.71;
   constexpr double kF32Share = 0.07;         // without TF32
   constexpr double kHostUpdateGbPerS = 150;  // 4.5 billion parameters in 0.8 s on 16 cores
   MachineRates rates;
@@ -114,8 +115,8 @@ MachineRates rates_of_card(const CardFacts& card, bool optimizer_on_host) {
   rates.forward_efficiency = rates.backward_input_efficiency = rates.backward_weight_efficiency = kProducts;
   rates.half_tokens = rates.half_width = rates.weight_half_width = 0;
   rates.product_call_s = rates.call_s = 5e-6;
-  rates.attention_efficiency = kAttention;
-  rates.attention_backward_efficiency = kAttentionBackward;
+  rates.attention_efficiency = card.has_wgmma ? 0.366 : 0.236;
+  rates.attention_backward_efficiency = card.has_wgmma ? 0.334 : 0.182;
   rates.memory_gb_per_s = rates.core_gb_per_s = card.memory_gb_per_s;
   rates.optimizer_efficiency = optimizer_on_host ? kHostUpdateGbPerS / card.memory_gb_per_s : 0.88;
   return rates;

@@ -77,6 +77,7 @@ MachineRates rates_of_instance(const InstanceFacts& instance);
 struct CardFacts {
   double bf16_tflops = 0;  // peak of dense products
   double memory_gb_per_s = 0;
+  bool has_wgmma = false;  // Hopper: attention has kernels of its own there
 };
 
 // Of a run on one card, from what docs/gpu.md measured on an H200; `optimizer_on_host`: the processor updates

@@ -34,10 +34,11 @@ DeviceParameters::DeviceParameters(TrainableModel& model, std::unique_ptr<const 
       weights_(model.device(), model.dtype(), model.layout().num_elements()),
       gradients_(model.device(), DType::kF32, model.layout().num_elements()),
       remainders_(model.device(), DType::kI16, has_remainders() ? model.layout().num_elements() : 0) {
-  TESSERA_CHECK(has_f32_moments(optimizer->state_tensors()), "an optimizer that the device does not have");
+  TESSERA_CHECK(is_on_cards(optimizer->state_tensors(), model.dtype()),
+                "an optimizer that the device does not have");
   optimizer_.reset(static_cast<const AdamW*>(optimizer.release()));
-  for (size_t i = 0; i < optimizer_->state_tensors().size(); ++i) {
-    moments_.emplace_back(model.device(), DType::kF32, model.layout().num_elements());
+  for (const StateTensor& tensor : optimizer_->state_tensors()) {
+    moments_.emplace_back(model.device(), tensor.dtype, model.layout().num_elements());
   }
   model.bind_parameters(weights_.view, gradients_.view);
 }
@@ -99,14 +100,36 @@ void DeviceParameters::update(const OptimizerStep& step, const ChangeHook& befor
       model_->ops().adamw(weights_.view.rows(begin, end),
                           has_remainders() ? remainders_.view.rows(begin, end) : TensorView(),
                           gradients_.view.rows(begin, end), moments_[0].view.rows(begin, end),
-                          moments_[1].view.rows(begin, end), optimizer_->scalars(range.weight_decay, step));
+                          moments_[1].view.rows(begin, end), range.first_element,
+                          optimizer_->scalars(range.weight_decay, step));
     }
   }
   model_->weights_changed();
 }
 
+// BF16 values pass through the host's memory.
+void DeviceParameters::read_moment(TensorView moment, int64_t begin, std::span<float> values) {
+  if (moment.dtype() == DType::kF32) return to_host(moment, begin, values);
+  std::vector<bf16> stored(std::min(values.size(), static_cast<size_t>(kPiece)));
+  while (!values.empty()) {
+    const size_t count = std::min(values.size(), stored.size());
+    to_host(moment, begin, std::span(stored).first(count));
+    std::transform(stored.begin(), stored.begin() + static_cast<int64_t>(count), values.begin(),
+                   [](bf16 value) { return to_float(value); });
+    values = values.subspan(count);
+    begin += static_cast<int64_t>(count);
+  }
+}
+
+void DeviceParameters::write_moment(TensorView moment, int64_t begin, std::span<const float> values) {
+  if (moment.dtype() == DType::kF32) return to_device(values, moment, begin);
+  std::vector<bf16> stored(values.size());
+  std::ranges::transform(values, stored.begin(), [](float value) { return to_bf16(value); });
+  to_device(std::span<const bf16>(stored), moment, begin);
+}
+
 void DeviceParameters::read_state(StateKind kind, int64_t begin, std::span<float> values) const {
-  if (kind != StateKind::kMaster) return to_host(moments_[tensor_index(kind)].view, begin, values);
+  if (kind != StateKind::kMaster) return read_moment(moments_[tensor_index(kind)].view, begin, values);
   if (!has_remainders()) return to_host(weights_.view, begin, values);
   std::vector<bf16> weights(std::min(values.size(), static_cast<size_t>(kPiece)));
   std::vector<int16_t> remainders(weights.size());
@@ -121,7 +144,7 @@ void DeviceParameters::read_state(StateKind kind, int64_t begin, std::span<float
 }
 
 void DeviceParameters::write_state(StateKind kind, int64_t begin, std::span<const float> values) {
-  if (kind != StateKind::kMaster) return to_device(values, moments_[tensor_index(kind)].view, begin);
+  if (kind != StateKind::kMaster) return write_moment(moments_[tensor_index(kind)].view, begin, values);
   if (!has_remainders()) return to_device(values, weights_.view, begin);
   std::vector<bf16> weights(values.size());
   std::vector<int16_t> remainders(values.size());

@@ -46,6 +46,8 @@ class DeviceParameters : public ParameterState {
 
   bool has_remainders() const { return weights_.view.dtype() == DType::kBF16; }
   void load_split(WeightReader& reader);
+  static void read_moment(TensorView moment, int64_t begin, std::span<float> values);
+  static void write_moment(TensorView moment, int64_t begin, std::span<const float> values);
   // The masters of consecutive elements, split as they are kept.
   void write_masters(int64_t begin, std::span<const bf16> weights, std::span<const int16_t> remainders);
 

@@ -52,13 +52,14 @@ void expect_finite(const std::vector<std::vector<float>>& all) {
   }
 }
 
+template <typename Form = AdamW>
 std::unique_ptr<Optimizer> make_adamw() {
-  return std::make_unique<AdamW>(OptimizerSettings{.weight_decay = 0.1});
+  return std::make_unique<Form>(OptimizerSettings{.weight_decay = 0.1});
 }
 
 TEST(OffloadedParameters, AreUpdatedByTheHostAsIfTheyWereThere) {
   const std::function<std::unique_ptr<Optimizer>()> optimizers[] = {
-      make_adamw, [] { return std::make_unique<MomentumSgd>(); }};
+      make_adamw<>, [] { return std::make_unique<MomentumSgd>(); }};
   for (const auto& make : optimizers) {
     ThreadPool pool(2);
     const std::unique_ptr<Ops> here = make_cpu_ops(pool);
@@ -78,9 +79,12 @@ TEST(DeviceParameters, AreUpdatedByTheDeviceAsByTheHost) {
     const std::unique_ptr<Ops> here = make_cpu_ops(pool);
     IsolatedDevice device;
     IsolatedOps there(*here, device);
-    const auto expected = train<WholeParameters>(*here, pool, dtype, make_adamw);
-    EXPECT_TRUE(expected == train<DeviceParameters>(there, pool, dtype, make_adamw));
-    expect_finite(expected);
+    for (const auto& make : {make_adamw<>, make_adamw<AdamWHalf>}) {
+      if (!is_on_cards(make()->state_tensors(), dtype)) continue;
+      const auto expected = train<WholeParameters>(*here, pool, dtype, make);
+      EXPECT_TRUE(expected == train<DeviceParameters>(there, pool, dtype, make));
+      expect_finite(expected);
+    }
   }
 }
 
