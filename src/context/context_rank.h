@@ -43,4 +43,16 @@ class ContextRank {
   int64_t num_tokens_of_rows_ = 0;
 };
 
+// The same for a rank that may have its rows to itself: `context` is null then.
+inline int64_t size_of_team(const ContextRank* context) {
+  return context == nullptr ? 1 : context->team().size;
+}
+inline const PackedBatch& take_slice(ContextRank* context, const PackedBatch& rows) {
+  return context == nullptr ? rows : context->take_slice(rows);
+}
+// Tokens of the slice that was taken last.
+inline int64_t num_tokens_of_rows(const ContextRank* context, const PackedBatch& rows) {
+  return context == nullptr ? rows.num_tokens() : context->num_tokens_of_rows();
+}
+
 }  // namespace tessera

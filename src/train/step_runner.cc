@@ -80,9 +80,9 @@ void StepRunner::run_pass(const RowLists& passes, int64_t pass, bool is_last, St
     if (noise_) noise_->begin(step_, rows, dataset_, batch_);
     if (options_.lora_dropout > 0) choose_dropout(rows);
     const auto label_smoothing = static_cast<float>(options_.label_smoothing);
-    const PackedBatch& own = context_ ? context_->take_slice(batch_) : batch_;
+    const PackedBatch& own = take_slice(context_, batch_);
     part->loss_sum += model_.forward_backward(own, grad_scale_, label_smoothing, update).loss_sum;
-    part->num_tokens += context_ ? context_->num_tokens_of_rows() : batch_.num_tokens();
+    part->num_tokens += num_tokens_of_rows(context_, batch_);
     part->flops += model_.flops(batch_.cu_seqlens, batch_.num_targets).forward_backward() /
                    static_cast<double>(team_size());
   }

@@ -77,7 +77,7 @@ class StepRunner {
   bool continue_computing();
   bool may_compute();
   // Ranks that share rows.
-  int64_t team_size() const { return context_ ? context_->team().size : 1; }
+  int64_t team_size() const { return size_of_team(context_); }
   int64_t num_passes(const RowLists& passes) const;
   std::span<const int64_t> rows_of(const RowLists& passes, int64_t pass) const;
   int64_t token_of_rows(int64_t token) const { return context_ ? context_->token_of_rows(token) : token; }

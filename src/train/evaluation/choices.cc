@@ -196,7 +196,7 @@ ChoiceResult ChoiceSet::score(TrainableModel& model, int64_t max_rows, int64_t m
   const auto compute = [&](size_t number) {
     const std::vector<int64_t>& rows = batches[number];
     make_batch(rows, &batch);
-    const PackedBatch& own = context ? context->take_slice(batch) : batch;
+    const PackedBatch& own = take_slice(context, batch);
     sums.resize(static_cast<size_t>(own.num_sequences()));
     model.forward_loss(own, /*label_smoothing=*/0, sums);
     for (size_t i = 0; i < rows.size(); ++i) losses[static_cast<size_t>(rows[i])] = sums[i].loss_sum;

@@ -51,7 +51,7 @@ ActivationLimits evaluation_limits(const Dataset& dataset, int64_t max_rows, int
 bool take_in_turn(int64_t num_batches, TrainableModel& model, Communicator& comm, const ContextRank* context,
                   const std::function<void(size_t batch)>& compute,
                   const std::function<bool(double fraction)>& progress) {
-  const int64_t team_size = context ? context->team().size : 1;
+  const int64_t team_size = size_of_team(context);
   const int64_t num_teams = comm.world().world_size / team_size;
   for (int64_t first = 0; first < num_batches; first += num_teams) {
     const int64_t own = first + comm.world().rank / team_size;
@@ -71,7 +71,7 @@ namespace {
 void add_batch(TrainableModel& model, const Dataset& dataset, const std::vector<int64_t>& rows,
                PackedBatch* batch, ContextRank* context, double* loss_sum, EvalResult* result) {
   make_packed_batch(dataset, rows, batch);
-  const LossSums sums = model.forward_loss(context ? context->take_slice(*batch) : *batch);
+  const LossSums sums = model.forward_loss(take_slice(context, *batch));
   if (!std::isfinite(sums.loss_sum)) {
     fail(ExitCode::kNumerics,
          "the loss of the evaluation rows {} to {} is {}: the model's weights have diverged", rows.front(),
@@ -79,7 +79,7 @@ void add_batch(TrainableModel& model, const Dataset& dataset, const std::vector<
   }
   *loss_sum += sums.loss_sum;
   result->num_targets += sums.num_targets;
-  result->num_tokens += context ? context->num_tokens_of_rows() : batch->num_tokens();
+  result->num_tokens += num_tokens_of_rows(context, *batch);
   if (context && context->team().index > 0) return;
   result->num_rows += static_cast<int64_t>(rows.size());
   ++result->num_batches;

@@ -65,7 +65,7 @@ RepeatedRows repeat_rows(TrainableModel& model, const Dataset& dataset, std::spa
     const int64_t row = rows[static_cast<size_t>(pass)];
     make_packed_batch(dataset, {&row, 1}, &batch);
     first_part.clear();
-    if (std::isfinite(model.forward_loss(context ? context->take_slice(batch) : batch).loss_sum)) continue;
+    if (std::isfinite(model.forward_loss(take_slice(context, batch)).loss_sum)) continue;
     if (repeated.bad.empty()) repeated.part = first_part.name();
     repeated.bad.push_back(row);
   }

@@ -135,7 +135,7 @@ class NotFiniteGuard : public StepGuard {
   std::string find_cause(const CheckedStep& step) {
     const World& world = comm_.world();
     std::vector<int64_t> own_rows;
-    const int64_t team_size = context_ ? context_->team().size : 1;
+    const int64_t team_size = size_of_team(context_);
     for (int64_t pass = world.rank / team_size; pass < step.passes->size();
          pass += world.world_size / team_size) {
       const std::span<const int64_t> rows = (*step.passes)[pass];
