@@ -12,7 +12,7 @@
 
 #include "kernels/activation_type.h"
 #include "ops/cuda/adamw.h"
-#include "ops/cuda/attention.h"
+#include "ops/cuda/attention/attention.h"
 #include "ops/cuda/cross_entropy.h"
 #include "ops/cuda/cuda_check.h"
 #include "ops/cuda/cuda_device.h"

@@ -3,7 +3,7 @@
 // sums are those of the kernels for other cards, in another order.
 #pragma once
 
-#include "ops/cuda/attention.h"
+#include "ops/cuda/attention/attention.h"
 
 namespace tessera::cuda::hopper {
 

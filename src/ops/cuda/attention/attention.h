@@ -5,7 +5,7 @@
 // FlashAttention-2, 2023): p and ds are rounded to bf16 before their products, as in the processor's AMX
 // implementation. Backward computes the scores twice, for dk and dv by blocks of keys, over all query heads
 // of a key-value head, and for dq by blocks of queries, so that no two blocks add to the same element.
-// Hopper has kernels of its own for this (hopper/attention.h). Everything else is computed in float32, a warp
+// Hopper has kernels of its own for this (hopper/kernels.h). Everything else is computed in float32, a warp
 // per query or key.
 #pragma once
 

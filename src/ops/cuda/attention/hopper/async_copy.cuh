@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "ops/cuda/hopper/wgmma.cuh"
+#include "ops/cuda/attention/hopper/wgmma.cuh"
 
 namespace tessera::cuda::hopper {
 

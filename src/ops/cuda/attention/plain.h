@@ -2,7 +2,7 @@
 // not take.
 #pragma once
 
-#include "ops/cuda/attention.h"
+#include "ops/cuda/attention/attention.h"
 
 namespace tessera::cuda {
 

@@ -1,13 +1,13 @@
-#include "ops/cuda/hopper/tensor_map.h"
+#include "ops/cuda/attention/hopper/tensor_map.h"
 
 #include <cuda_runtime.h>
 
 #include <cstdlib>
 #include <string_view>
 
+#include "ops/cuda/attention/hopper/kernels.h"
+#include "ops/cuda/attention/hopper/wgmma.cuh"
 #include "ops/cuda/cuda_check.h"
-#include "ops/cuda/hopper/attention.h"
-#include "ops/cuda/hopper/wgmma.cuh"
 
 namespace tessera::cuda::hopper {
 namespace {

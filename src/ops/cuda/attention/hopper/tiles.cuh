@@ -1,9 +1,9 @@
 // What the attention kernels for Hopper share: the shape of a block of threads, and how its results leave.
 #pragma once
 
-#include "ops/cuda/attention_sums.cuh"
-#include "ops/cuda/hopper/async_copy.cuh"
-#include "ops/cuda/hopper/attention.h"
+#include "ops/cuda/attention/hopper/async_copy.cuh"
+#include "ops/cuda/attention/hopper/kernels.h"
+#include "ops/cuda/attention/sums.cuh"
 #include "ops/cuda/launch.cuh"
 
 namespace tessera::cuda::hopper {

@@ -1,7 +1,7 @@
 // What the attention kernels for the tensor cores know of a call.
 #pragma once
 
-#include "ops/cuda/attention.h"
+#include "ops/cuda/attention/attention.h"
 #include "ops/cuda/numbers.cuh"
 
 namespace tessera::cuda {

@@ -2,7 +2,7 @@
 // take.
 #pragma once
 
-#include "ops/cuda/attention_sums.cuh"
+#include "ops/cuda/attention/sums.cuh"
 #include "ops/cuda/launch.cuh"
 
 namespace tessera::cuda {

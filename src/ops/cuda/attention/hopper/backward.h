@@ -4,7 +4,7 @@
 
 #include <cuda.h>
 
-#include "ops/cuda/attention_problem.cuh"
+#include "ops/cuda/attention/problem.cuh"
 
 namespace tessera::cuda::hopper {
 

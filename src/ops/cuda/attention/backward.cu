@@ -2,9 +2,9 @@
 // queries. Scores are computed in both of the latter, seven products in all; no sum is shared between blocks.
 #include <cmath>
 
-#include "ops/cuda/attention_fragments.cuh"
-#include "ops/cuda/attention_plain.h"
-#include "ops/cuda/hopper/attention.h"
+#include "ops/cuda/attention/fragments.cuh"
+#include "ops/cuda/attention/hopper/kernels.h"
+#include "ops/cuda/attention/plain.h"
 
 namespace tessera::cuda {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "ops/cuda/attention_problem.cuh"
+#include "ops/cuda/attention/problem.cuh"
 #include "ops/cuda/mma.cuh"
 
 namespace tessera::cuda {

@@ -1,6 +1,6 @@
-// Attention backward, dk and dv: see attention.h and attention_backward.h.
-#include "ops/cuda/hopper/attention_backward.h"
-#include "ops/cuda/hopper/attention_tiles.cuh"
+// Attention backward, dk and dv: see kernels.h and backward.h.
+#include "ops/cuda/attention/hopper/backward.h"
+#include "ops/cuda/attention/hopper/tiles.cuh"
 
 namespace tessera::cuda::hopper {
 namespace {

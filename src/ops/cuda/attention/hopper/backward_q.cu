@@ -1,9 +1,9 @@
-// Attention backward, dq: see attention.h and attention_backward.h.
+// Attention backward, dq: see kernels.h and backward.h.
 #include <algorithm>
 
-#include "ops/cuda/hopper/attention_backward.h"
-#include "ops/cuda/hopper/attention_tiles.cuh"
-#include "ops/cuda/hopper/tensor_map.h"
+#include "ops/cuda/attention/hopper/backward.h"
+#include "ops/cuda/attention/hopper/tensor_map.h"
+#include "ops/cuda/attention/hopper/tiles.cuh"
 
 namespace tessera::cuda::hopper {
 namespace {

@@ -1,4 +1,4 @@
-#include "ops/cuda/attention_plain.h"
+#include "ops/cuda/attention/plain.h"
 
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/numbers.cuh"
@@ -85,8 +85,8 @@ __device__ void attend(const A* query, int64_t E, float scale, int64_t first, in
 
 // A warp per query and head: blockIdx.x the block of rows, y the head, z the rows of the block in fours.
 template <typename A>
-__global__ void plain_forward(const A* qkv_TQ, HeadLayout layout, int64_t E, const AttentionBlock* blocks, A* o_THE,
-                              float* lse_HT) {
+__global__ void plain_forward(const A* qkv_TQ, HeadLayout layout, int64_t E, const AttentionBlock* blocks,
+                              A* o_THE, float* lse_HT) {
   const AttentionBlock block = blocks[blockIdx.x];
   const int64_t head = blockIdx.y, group = head / (layout.H / layout.G);
   const int row = block.first_row + static_cast<int>(blockIdx.z * kWarps + threadIdx.x / 32);
@@ -101,7 +101,8 @@ __global__ void plain_forward(const A* qkv_TQ, HeadLayout layout, int64_t E, con
 }
 
 template <typename A>
-__global__ void delta_rows(const A* do_THE, const A* o_THE, int64_t H, int64_t E, int64_t T, float* delta_HT) {
+__global__ void delta_rows(const A* do_THE, const A* o_THE, int64_t H, int64_t E, int64_t T,
+                           float* delta_HT) {
   const int64_t index = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
   if (index >= T * H) return;
   const int lane = threadIdx.x % 32;
@@ -117,7 +118,8 @@ __global__ void plain_backward_q(const A* do_THE, const A* qkv_TQ, const float* 
                                  HeadLayout layout, int64_t E, const AttentionBlock* blocks, A* dqkv_TQ) {
   const AttentionBlock block = blocks[blockIdx.x];
   const int64_t head = blockIdx.y, group = head / (layout.H / layout.G);
-  const int row = block.first_row + static_cast<int>(blockIdx.z * kWarps + threadIdx.x / 32), lane = threadIdx.x % 32;
+  const int row = block.first_row + static_cast<int>(blockIdx.z * kWarps + threadIdx.x / 32),
+            lane = threadIdx.x % 32;
   if (row >= block.end - block.begin) return;
   const int64_t t = block.begin + row, oldest = layout.window == 0 ? 0 : max(0, row - layout.window + 1);
   const A* const query = qkv_TQ + t * layout.Q + head * E;
@@ -138,13 +140,16 @@ __global__ void plain_backward_q(const A* do_THE, const A* qkv_TQ, const float* 
   dq.store_to(layout.scale, dqkv_TQ + t * layout.Q + head * E, E);
 }
 
-// dk and dv: a warp per key and key-value head, over all its query heads and the queries that see it, in order.
+// dk and dv: a warp per key and key-value head, over all its query heads and the queries that see it, in
+// order.
 template <typename A>
-__global__ void plain_backward_kv(const A* do_THE, const A* qkv_TQ, const float* lse_HT, const float* delta_HT,
-                                  HeadLayout layout, int64_t E, const AttentionBlock* blocks, A* dqkv_TQ) {
+__global__ void plain_backward_kv(const A* do_THE, const A* qkv_TQ, const float* lse_HT,
+                                  const float* delta_HT, HeadLayout layout, int64_t E,
+                                  const AttentionBlock* blocks, A* dqkv_TQ) {
   const AttentionBlock block = blocks[blockIdx.x];
   const int64_t group = blockIdx.y, per_group = layout.H / layout.G;
-  const int row = block.first_row + static_cast<int>(blockIdx.z * kWarps + threadIdx.x / 32), lane = threadIdx.x % 32;
+  const int row = block.first_row + static_cast<int>(blockIdx.z * kWarps + threadIdx.x / 32),
+            lane = threadIdx.x % 32;
   const int length = block.end - block.begin;
   if (row >= length) return;
   const A* const key = qkv_TQ + (block.begin + row) * layout.Q + (layout.H + group) * E;
@@ -175,8 +180,8 @@ __global__ void plain_backward_kv(const A* do_THE, const A* qkv_TQ, const float*
 }
 
 template <typename A>
-__global__ void append_to_cache(const A* qkv_TQ, int64_t H, int64_t width, int64_t Q, int64_t cache_length, A* k_cache,
-                                A* v_cache) {
+__global__ void append_to_cache(const A* qkv_TQ, int64_t H, int64_t width, int64_t Q, int64_t cache_length,
+                                A* k_cache, A* v_cache) {
   const int64_t t = blockIdx.x;
   for (int64_t e = threadIdx.x; e < width; e += blockDim.x) {
     k_cache[(cache_length + t) * width + e] = qkv_TQ[t * Q + H + e];
@@ -186,16 +191,16 @@ __global__ void append_to_cache(const A* qkv_TQ, int64_t H, int64_t width, int64
 
 // A warp per new token and head.
 template <typename A>
-__global__ void cached_forward(const A* qkv_TQ, HeadLayout layout, int64_t E, const A* k_cache, const A* v_cache,
-                               int64_t cache_length, A* o_THE) {
+__global__ void cached_forward(const A* qkv_TQ, HeadLayout layout, int64_t E, const A* k_cache,
+                               const A* v_cache, int64_t cache_length, A* o_THE) {
   const int64_t t = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32, head = blockIdx.y;
   if (t >= layout.T) return;
   const int64_t group = head / (layout.H / layout.G), last = cache_length + t;
   const int64_t oldest = layout.window == 0 || last < layout.window ? 0 : last - layout.window + 1;
   const auto key = [&](int64_t s) { return k_cache + (s * layout.G + group) * E; };
   const auto value = [&](int64_t s) { return v_cache + (s * layout.G + group) * E; };
-  attend(qkv_TQ + t * layout.Q + head * E, E, layout.scale, oldest, last, key, value, o_THE + (t * layout.H + head) * E,
-         static_cast<float*>(nullptr));
+  attend(qkv_TQ + t * layout.Q + head * E, E, layout.scale, oldest, last, key, value,
+         o_THE + (t * layout.H + head) * E, static_cast<float*>(nullptr));
 }
 
 // Rows of blocks, heads, and the rows of a block in fours.
@@ -206,8 +211,8 @@ dim3 warp_grid(int64_t num_blocks, int64_t heads) {
 }  // namespace
 
 template <typename A>
-void plain_attention(const A* qkv_TQ, const AttentionShape& shape, const AttentionBatch& batch, A* o_THE, float* lse_HT,
-                     CudaStream stream) {
+void plain_attention(const A* qkv_TQ, const AttentionShape& shape, const AttentionBatch& batch, A* o_THE,
+                     float* lse_HT, CudaStream stream) {
   launch(plain_forward<A>, warp_grid(batch.num_blocks, shape.num_heads), dim3(32 * kWarps), 0, stream, qkv_TQ,
          HeadLayout(shape, batch.T), shape.head_dim, batch.blocks, o_THE, lse_HT);
 }
@@ -215,37 +220,40 @@ void plain_attention(const A* qkv_TQ, const AttentionShape& shape, const Attenti
 template <typename A>
 void attention_delta(const A* do_THE, const A* o_THE, const AttentionShape& shape, int64_t T, float* delta_HT,
                      CudaStream stream) {
-  launch(delta_rows<A>, dim3(static_cast<unsigned>(divide_up(T * shape.num_heads, kWarps))), dim3(32 * kWarps), 0, stream,
-         do_THE, o_THE, shape.num_heads, shape.head_dim, T, delta_HT);
+  launch(delta_rows<A>, dim3(static_cast<unsigned>(divide_up(T * shape.num_heads, kWarps))),
+         dim3(32 * kWarps), 0, stream, do_THE, o_THE, shape.num_heads, shape.head_dim, T, delta_HT);
 }
 
 template <typename A>
 void plain_attention_backward(const A* do_THE, const A* qkv_TQ, const float* lse_HT, const float* delta_HT,
-                              const AttentionShape& shape, const AttentionBatch& batch, A* dqkv_TQ, CudaStream stream) {
+                              const AttentionShape& shape, const AttentionBatch& batch, A* dqkv_TQ,
+                              CudaStream stream) {
   const HeadLayout layout(shape, batch.T);
-  launch(plain_backward_q<A>, warp_grid(batch.num_blocks, shape.num_heads), dim3(32 * kWarps), 0, stream, do_THE, qkv_TQ,
-         lse_HT, delta_HT, layout, shape.head_dim, batch.blocks, dqkv_TQ);
-  launch(plain_backward_kv<A>, warp_grid(batch.num_blocks, shape.num_key_value_heads), dim3(32 * kWarps), 0, stream,
+  launch(plain_backward_q<A>, warp_grid(batch.num_blocks, shape.num_heads), dim3(32 * kWarps), 0, stream,
          do_THE, qkv_TQ, lse_HT, delta_HT, layout, shape.head_dim, batch.blocks, dqkv_TQ);
+  launch(plain_backward_kv<A>, warp_grid(batch.num_blocks, shape.num_key_value_heads), dim3(32 * kWarps), 0,
+         stream, do_THE, qkv_TQ, lse_HT, delta_HT, layout, shape.head_dim, batch.blocks, dqkv_TQ);
 }
 
 template <typename A>
-void attention_cached(const A* qkv_TQ, const AttentionShape& shape, A* k_cache, A* v_cache, int64_t cache_length, int64_t T,
-                      A* o_THE, CudaStream stream) {
+void attention_cached(const A* qkv_TQ, const AttentionShape& shape, A* k_cache, A* v_cache,
+                      int64_t cache_length, int64_t T, A* o_THE, CudaStream stream) {
   const int64_t E = shape.head_dim;
-  launch(append_to_cache<A>, dim3(static_cast<unsigned>(T)), dim3(256), 0, stream, qkv_TQ, shape.num_heads * E,
-         shape.num_key_value_heads * E, shape.qkv_width(), cache_length, k_cache, v_cache);
+  launch(append_to_cache<A>, dim3(static_cast<unsigned>(T)), dim3(256), 0, stream, qkv_TQ,
+         shape.num_heads * E, shape.num_key_value_heads * E, shape.qkv_width(), cache_length, k_cache,
+         v_cache);
   launch(cached_forward<A>,
-         dim3(static_cast<unsigned>(divide_up(T, kWarps)), static_cast<unsigned>(shape.num_heads)), dim3(32 * kWarps), 0,
-         stream, qkv_TQ, HeadLayout(shape, T), E, static_cast<const A*>(k_cache), static_cast<const A*>(v_cache),
-         cache_length, o_THE);
+         dim3(static_cast<unsigned>(divide_up(T, kWarps)), static_cast<unsigned>(shape.num_heads)),
+         dim3(32 * kWarps), 0, stream, qkv_TQ, HeadLayout(shape, T), E, static_cast<const A*>(k_cache),
+         static_cast<const A*>(v_cache), cache_length, o_THE);
 }
 
-#define TESSERA_INSTANTIATE(A)                                                                                            \
-  template void plain_attention(const A*, const AttentionShape&, const AttentionBatch&, A*, float*, CudaStream);          \
-  template void attention_delta(const A*, const A*, const AttentionShape&, int64_t, float*, CudaStream);                  \
-  template void plain_attention_backward(const A*, const A*, const float*, const float*, const AttentionShape&,           \
-                                         const AttentionBatch&, A*, CudaStream);                                          \
+#define TESSERA_INSTANTIATE(A)                                                                           \
+  template void plain_attention(const A*, const AttentionShape&, const AttentionBatch&, A*, float*,      \
+                                CudaStream);                                                             \
+  template void attention_delta(const A*, const A*, const AttentionShape&, int64_t, float*, CudaStream); \
+  template void plain_attention_backward(const A*, const A*, const float*, const float*,                 \
+                                         const AttentionShape&, const AttentionBatch&, A*, CudaStream);  \
   template void attention_cached(const A*, const AttentionShape&, A*, A*, int64_t, int64_t, A*, CudaStream);
 TESSERA_INSTANTIATE(bf16)
 TESSERA_INSTANTIATE(float)

@@ -1,8 +1,8 @@
-// Attention forward: see attention.h.
+// Attention forward: see kernels.h.
 #include <algorithm>
 
-#include "ops/cuda/hopper/attention_tiles.cuh"
-#include "ops/cuda/hopper/tensor_map.h"
+#include "ops/cuda/attention/hopper/tensor_map.h"
+#include "ops/cuda/attention/hopper/tiles.cuh"
 
 namespace tessera::cuda::hopper {
 namespace {
