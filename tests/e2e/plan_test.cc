@@ -307,6 +307,25 @@ TEST(Plan, ShowsAnInstanceOrRatesInDetail) {
   EXPECT_EQ(run_tessera(with(plan, {"m7i.5xlarge"})).exit_code, 64);
 }
 
+TEST(Plan, ShowsARunOnACardThatNeedNotBeHere) {
+  const std::vector<std::string> plan = {
+      "plan",     "--preset", "llama3-8b", "--max_length", "2048",
+      "--tokens", "1e9",      "--device",  "cuda",         "--per_device_train_batch_size",
+      "4",        "--optim",  "adamw_bf16"};
+  const ProcessResult one = run_well(with(plan, {"--machine", "p5en.48xlarge"}));
+  EXPECT_THAT(one.out, HasSubstr("total        NVIDIA H200"));
+  EXPECT_THAT(one.out, HasSubstr("tokens/s"));
+  const ProcessResult small = run_tessera(with(plan, {"--machine", "g6e.xlarge"}));
+  EXPECT_EQ(small.exit_code, 78);
+  EXPECT_THAT(small.err, HasSubstr("more of NVIDIA L40S"));
+  const ProcessResult all = run_well({"plan", "--preset", "llama3.2-1b", "--max_length", "2048", "--tokens",
+                                      "1e9", "--device", "cuda", "--instances", "all", "--sort", "price"});
+  EXPECT_THAT(all.out, HasSubstr("GiB used: of a card"));
+  EXPECT_THAT(all.out, HasSubstr("g6e.xlarge"));
+  EXPECT_THAT(all.out, HasSubstr("--device cuda"));
+  for (const std::string& line : lines_of(all.out)) EXPECT_LE(line.size(), 80u) << line;
+}
+
 TEST(Plan, WrongUseIsExitCode64) {
   const auto expect_usage = [](const std::vector<std::string>& arguments, const std::string& message) {
     const ProcessResult result = run_tessera(arguments);
@@ -331,6 +350,10 @@ TEST(Plan, WrongUseIsExitCode64) {
   expect_usage({"plan", "--preset", "15m", "--nnodes", "2", "--spot"}, "add --instances all");
   expect_usage({"plan", "--preset", "15m", "--machine", "here", "--tflops", "1"}, "--tflops");
   expect_usage({"plan", "--preset", "15m", "--dataset", "a.txt"}, "--tokenizer");
+  expect_usage({"plan", "--preset", "15m", "--device", "cuda", "--machine", "c7i.4xlarge"},
+               "has no NVIDIA card");
+  expect_usage({"plan", "--preset", "15m", "--device", "cuda", "--machine", "rates.json"}, "of a processor");
+  expect_usage({"plan", "--preset", "15m", "--device", "cuda", "--nnodes", "2"}, "plans for a single card");
 }
 
 }  // namespace

@@ -11,7 +11,6 @@
 #include "base/text.h"
 #include "cli/command.h"
 #include "cli/flag_parser.h"
-#include "cli/model/loaded_model.h"
 #include "cli/run/plan_job.h"
 #include "cli/run/plan_machine.h"
 #include "cli/run/plan_search.h"
@@ -58,7 +57,8 @@ class PlanCommand : public Command {
            "With a flag that describes machines (--machine, --nnodes, --memory, ...) it forecasts the run on "
            "these in detail: the memory by kind, for a rank, a node and the whole job, the parts of a step's "
            "time, and for several nodes what crosses the network under each gather schedule.\n"
-           "With --device cuda it shows the memory of a run on this machine's card.\n"
+           "With --device cuda it plans for a single card: this machine's, with --machine that of an "
+           "instance type, with --instances any of the catalogue's.\n"
            "With --simulate it simulates steps on clusters of that machine, with racks, slow nodes and "
            "failures.\n"
            "Needs only the model's shape, no weights. Takes the command line or the --config file of "
@@ -75,7 +75,8 @@ class PlanCommand : public Command {
             "tessera plan --preset llama3-8b --max_length 2048 --memory 24GiB --disk 80GB",
             "tessera plan --preset llama3-8b --machine r7i.16xlarge --simulate \\",
             "    --nodes 4 64 --nodes_per_rack 16 --oversubscription 4 --mtbf_hours 1000",
-            "tessera plan --model start --machine here --nproc_per_node 2 --json"};
+            "tessera plan --model start --machine here --nproc_per_node 2 --json",
+            "tessera plan --preset llama3-8b --device cuda --machine p5en.48xlarge"};
   }
 
   void declare_flags(FlagTable* table) override {
@@ -155,11 +156,11 @@ class PlanCommand : public Command {
     const bool is_on_device = args_.device != "cpu";
     if (is_on_device) check_device_flags(*table);
     if (simulation_.simulate()) return simulate(*table);
-    const bool searches = !is_on_device && choose_search(*table);
+    const bool searches = (!is_on_device || is_any_set(*table, kSearchFlags)) && choose_search(*table);
     ModelConfig config = model_config(*table);
     config.lora = lora_config_of(args_);
     config.base_quantization = base_quantization_of(args_);
-    if (is_on_device) return show_device(*table, config);
+    if (is_on_device && !searches) return show_device(*table, config);
     if (!disk_.empty() || (args_.fit && !is_any_set(*table, kSearchFlags))) return show_forms(*table, config);
     searches ? search(table, config) : show_machine(*table, config);
   }
@@ -167,19 +168,12 @@ class PlanCommand : public Command {
  private:
   void declare_machine_flags(FlagTable* table) {
     table->begin_section("Plan: one kind of machine");
-    table
-        ->add("machine", &machine_,
-              "Forecast the run on this machine (here), whose speed is then measured, on an instance type "
-              "of the catalogue, or on the machine that a .json file of rates describes (docs/plan.md).")
-        .value_name = "here|NAME|FILE";
+    machine_flags_.declare(table);
     limit_flag(table->add("nnodes", &num_nodes_, "Number of nodes. A search tries only this number."), 1,
                kMaxNodes);
     limit_flag(table->add("nproc_per_node", &local_world_size_,
                           "Ranks on each node. A search tries only this number."),
                1, kMaxLocalRanks);
-    table->add_size("memory", &memory_, "64GiB",
-                    "Memory of a node, such as 64GiB. Defaults to this machine's memory, or to its cgroup "
-                    "limit if that is lower.");
     table->add_size(
         "disk", &disk_, "80GB",
         "Room on the disk of offload_dir: shows the forms of the run that fit into memory and disk "
@@ -187,26 +181,6 @@ class PlanCommand : public Command {
         "bits, update in the backward pass, recomputation), with what each costs, and the flags of the best. "
         "What is "
         "given stays as it is. --fit does the same with what is free on this machine's disk.");
-    table->add(
-        "network_gbps", &network_gbps_,
-        "Network speed of a node in each direction, in 10^9 bits per second; 25 unless the machine says "
-        "otherwise.");
-    table
-        ->add("network", &network_,
-              "What tessera bench network --json has measured between the nodes: its typical bandwidth and "
-              "latency count instead of network_gbps.")
-        .value_name = "FILE";
-    table->add(
-        "disk_gb_per_s", &disk_gb_per_s_,
-        "Speed of a node's disk with offload_dir, in 10^9 bytes per second, half of them read and half "
-        "written (tessera bench disk: update); 1 unless the machine says otherwise.");
-    table->add("tflops", &tflops_,
-               "Arithmetic peak of a node in TFLOPS. By default this machine's peak is measured, unless "
-               "measure_peak is false, in which case no times are shown.");
-    table->add(
-        "mfu", &mfu_,
-        "Share of the peak that the model's own operations reach, above 0 and at most 1, instead of the "
-        "model of each operation's time.");
   }
 
   void declare_search_flags(FlagTable* table) {
@@ -216,7 +190,9 @@ class PlanCommand : public Command {
               "Instance types to search: names or patterns such as 'c7i.*', or all. Without a flag that "
               "describes a machine, all is the default.")
         .value_name = "NAME...";
-    table->add("catalogue", &catalogue_, "Catalogue of instance types to use instead of the shipped one.")
+    table
+        ->add("catalogue", &machine_flags_.catalogue,
+              "Catalogue of instance types to use instead of the shipped one.")
         .value_name = "FILE";
     limit_flag(table->add("max_nodes", &max_nodes_, "Most nodes to try: 1, 2, 4, ... up to this."), 1,
                kMaxNodes);
@@ -250,7 +226,7 @@ class PlanCommand : public Command {
       if (!table.is_set(name)) continue;
       const bool shared = std::ranges::find(kSharedFlags, std::string_view(name)) != kSharedFlags.end();
       if (shared && has_instances) continue;
-      if (of_search.empty() && !catalogue_.empty() && machine_.empty()) {
+      if (of_search.empty() && !machine_flags_.catalogue.empty() && machine_flags_.machine.empty()) {
         fail(ExitCode::kUsage, "--catalogue is for a search with --instances, or for --machine NAME");
       }
       if (of_search.empty()) return false;
@@ -260,16 +236,13 @@ class PlanCommand : public Command {
     return true;
   }
 
-  // What runs on a card is planned for the card that is here.
+  // A run on a card is one rank's, on one node.
   void check_device_flags(const FlagTable& table) const {
-    std::vector<std::string_view> names(kMachineFlags.begin(), kMachineFlags.end());
-    names.insert(names.end(), kSearchFlags.begin(), kSearchFlags.end());
-    names.push_back("simulate");
-    std::erase(names, "memory");  // the host's
-    for (const std::string_view name : names) {
+    for (const char* name :
+         {"disk", "network", "network_gbps", "tflops", "mfu", "nnodes", "nproc_per_node", "simulate"}) {
       if (!table.is_set(name)) continue;
-      fail(ExitCode::kUsage, "--{} is not available with --device {}, which plans for this machine's card",
-           name, args_.device);
+      fail(ExitCode::kUsage, "--{} is not available with --device {}, which plans for a single card", name,
+           args_.device);
     }
   }
 
@@ -278,13 +251,13 @@ class PlanCommand : public Command {
       if (!value || (std::isfinite(*value) && *value > 0)) return;
       fail(ExitCode::kUsage, "--{}: expected a finite number above 0, found {}", flag, *value);
     };
-    check_above_zero("network_gbps", network_gbps_);
-    check_above_zero("disk_gb_per_s", disk_gb_per_s_);
-    check_above_zero("tflops", tflops_);
+    check_above_zero("network_gbps", machine_flags_.network_gbps);
+    check_above_zero("disk_gb_per_s", machine_flags_.disk_gb_per_s);
+    check_above_zero("tflops", machine_flags_.tflops);
     check_above_zero("max_hours", max_hours_);
     check_above_zero("max_price", max_price_);
-    if (mfu_ && !(*mfu_ > 0 && *mfu_ <= 1)) {
-      fail(ExitCode::kUsage, "--mfu: expected a number above 0 and at most 1, found {}", *mfu_);
+    if (machine_flags_.mfu && !(*machine_flags_.mfu > 0 && *machine_flags_.mfu <= 1)) {
+      fail(ExitCode::kUsage, "--mfu: expected a number above 0 and at most 1, found {}", *machine_flags_.mfu);
     }
   }
 
@@ -303,15 +276,8 @@ class PlanCommand : public Command {
   }
 
   PlanMachineFlags machine_flags() const {
-    PlanMachineFlags flags;
-    flags.machine = machine_;
-    flags.catalogue = catalogue_;
-    flags.memory = memory_.empty() ? args_.fit_memory : memory_;
-    flags.network_gbps = network_gbps_;
-    flags.network = network_;
-    flags.disk_gb_per_s = disk_gb_per_s_;
-    flags.tflops = tflops_;
-    flags.mfu = mfu_;
+    PlanMachineFlags flags = machine_flags_;
+    if (flags.memory.empty()) flags.memory = args_.fit_memory;
     return flags;
   }
   int64_t threads_of_rank(const PlanMachine& machine) const {
@@ -395,12 +361,11 @@ class PlanCommand : public Command {
     fail(ExitCode::kBadConfig, "{}{}", forecast.refusal, advice);
   }
 
-  // The memory of the card and of the host; no times.
+  // The memory of a card and of its host.
   void show_device(const FlagTable& table, const ModelConfig& config) {
     resolve_training_arguments(table, /*world_size=*/1, &args_);
     args_.measure_peak = false;  // the processor's
-    PlanMachine machine = plan_machine(machine_flags(), args_);
-    machine.cluster.ops = ops_of_flag(args_.device);
+    const PlanMachine machine = plan_machine(machine_flags(), args_);
     show_forecast(forecast_run(args_, config, machine.cluster, threads_of_rank(machine),
                                job_size(args_, config, /*world_size=*/1, tokens_)));
   }
@@ -441,7 +406,8 @@ class PlanCommand : public Command {
     // rank would mislead.
     int64_t world_size = 1;
     // One rank, unless others are asked for: their number matters here.
-    if (args_.optimizer_in_backward || args_.offload_param_device == "nvme") {
+    const bool is_on_device = args_.device != "cpu";
+    if (is_on_device || args_.optimizer_in_backward || args_.offload_param_device == "nvme") {
       options.num_nodes = options.num_nodes.value_or(1);
       options.local_world_size = options.local_world_size.value_or(1);
       world_size = int64_t{*options.num_nodes} * *options.local_world_size;
@@ -462,8 +428,11 @@ class PlanCommand : public Command {
     view.max_hours = max_hours_;
     view.max_price = max_price_;
     view.spot = spot_;
-    // The search plans runs on processors: a card would cost money and do nothing.
-    const std::vector<Instance> catalogue = without_cards(plan_catalogue(catalogue_));
+    // To a run on processors a card would cost money and do nothing.
+    const std::vector<Instance> whole = plan_catalogue(machine_flags_.catalogue);
+    std::vector<Instance> catalogue = is_on_device ? with_cards(whole) : without_cards(whole);
+    // Some are sold in blocks of days only.
+    std::erase_if(catalogue, [](const Instance& instance) { return instance.usd_per_hour == 0; });
     const bool all = instances_.empty() || instances_ == std::vector<std::string>{"all"};
     const JobSize job = job_size(args_, config, 1, tokens_).value_or(assumed_job(args_, config, 1));
     const PlanSearch search(args_, config, job, all ? catalogue : select_instances(catalogue, instances_),
@@ -484,19 +453,12 @@ class PlanCommand : public Command {
   std::optional<int64_t> tokens_;
   bool json_ = false;
 
-  std::string machine_;
+  PlanMachineFlags machine_flags_;
   int64_t num_nodes_ = 1;
   int64_t local_world_size_ = 1;
-  std::string memory_;
   std::string disk_;
-  std::optional<double> network_gbps_;
-  std::string network_;
-  std::optional<double> disk_gb_per_s_;
-  std::optional<double> tflops_;
-  std::optional<double> mfu_;
 
   std::vector<std::string> instances_;
-  std::string catalogue_;
   int64_t max_nodes_ = 16;
   std::string sort_ = "pareto";
   int64_t top_ = 20;

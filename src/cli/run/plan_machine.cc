@@ -2,12 +2,16 @@
 
 #include <algorithm>
 
+#include "arguments/device_arguments.h"
 #include "arguments/optimizer_arguments.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "base/text.h"
+#include "cli/model/loaded_model.h"
 #include "cli/run/threads.h"
 #include "io/disk_rate.h"
 #include "io/file.h"
+#include "ops/planned_card.h"
 #include "ops/planned_cpu.h"
 #include "plan/time/measured_network.h"
 #include "platform/memory_info.h"
@@ -76,7 +80,41 @@ PlanMachine machine_of_file(const std::string& path) {
   return machine;
 }
 
-PlanMachine machine_of_instance(const std::string& name, const std::string& catalogue) {
+// One card, with the host around it.
+PlanMachine machine_with_card(const Instance& instance, const TrainingArguments& args) {
+  if (instance.num_cards == 0) {
+    fail(ExitCode::kUsage, "--machine: {} has no NVIDIA card, which device cuda needs", instance.name);
+  }
+  PlanMachine machine;
+  machine.num_cores = instance.facts.num_cores;
+  machine.cluster.rates = rates_of_card(instance.card.facts, optimizer_is_on_host(args));
+  machine.cluster.ops = planned_card_ops(instance.card.name, instance.card.usable_bytes());
+  machine.cluster.network_gbps = instance.facts.network_gbps;
+  machine.cluster.node_memory_bytes = instance.usable_bytes();
+  return machine;
+}
+
+// This machine, and the card that is here; times if the catalogue knows its kind.
+PlanMachine this_card(const PlanMachineFlags& flags, const TrainingArguments& args) {
+  PlanMachine machine;
+  machine.num_cores = threads_for_products();
+  machine.cluster.ops = ops_of_flag(args.device);
+  machine.cluster.network_gbps = kDefaultNetworkGbps;
+  machine.cluster.node_memory_bytes = memory_of_this_machine();
+  machine.cluster.memory_is_of_this_machine = true;
+  ThreadPool pool(1);
+  const std::unique_ptr<Ops> ops = machine.cluster.ops(pool);
+  const std::vector<Instance> catalogue = plan_catalogue(flags.catalogue);
+  if (const Card* card = find_card(catalogue, ops->device().name())) {
+    machine.cluster.rates = rates_of_card(card->facts, optimizer_is_on_host(args));
+  } else {
+    log_info("the catalogue has no {}: no times", ops->device().name());
+  }
+  return machine;
+}
+
+PlanMachine machine_of_instance(const std::string& name, const std::string& catalogue,
+                                const TrainingArguments& args) {
   const std::vector<Instance> instances = plan_catalogue(catalogue);
   const auto found = std::ranges::find(instances, name, &Instance::name);
   if (found == instances.end()) {
@@ -85,6 +123,7 @@ PlanMachine machine_of_instance(const std::string& name, const std::string& cata
          "found '{}'",
          instances.front().name, printable(name));
   }
+  if (args.device != "cpu") return machine_with_card(*found, args);
   PlanMachine machine;
   machine.num_cores = found->facts.num_cores;
   machine.cluster.rates = rates_of_instance(found->facts);
@@ -94,7 +133,48 @@ PlanMachine machine_of_instance(const std::string& name, const std::string& cata
   return machine;
 }
 
+PlanMachine machine_of_flag(const PlanMachineFlags& flags, const TrainingArguments& args) {
+  const bool is_on_card = args.device != "cpu";
+  if (flags.machine.empty() || flags.machine == "here")
+    return is_on_card ? this_card(flags, args) : this_machine(flags, args);
+  if (!flags.machine.ends_with(".json")) return machine_of_instance(flags.machine, flags.catalogue, args);
+  if (is_on_card) {
+    fail(ExitCode::kUsage,
+         "--machine: a file of rates is of a processor: with --device {} give here or an instance type",
+         args.device);
+  }
+  return machine_of_file(flags.machine);
+}
+
 }  // namespace
+
+void PlanMachineFlags::declare(FlagTable* table) {
+  table
+      ->add("machine", &machine,
+            "Forecast the run on this machine (here), whose speed is then measured, on an instance type "
+            "of the catalogue, or on the machine that a .json file of rates describes (docs/plan.md).")
+      .value_name = "here|NAME|FILE";
+  table->add_size("memory", &memory, "64GiB",
+                  "Memory of a node, such as 64GiB. Defaults to this machine's memory, or to its cgroup "
+                  "limit if that is lower.");
+  table->add("network_gbps", &network_gbps,
+             "Network speed of a node in each direction, in 10^9 bits per second; 25 unless the machine says "
+             "otherwise.");
+  table
+      ->add("network", &network,
+            "What tessera bench network --json has measured between the nodes: its typical bandwidth and "
+            "latency count instead of network_gbps.")
+      .value_name = "FILE";
+  table->add("disk_gb_per_s", &disk_gb_per_s,
+             "Speed of a node's disk with offload_dir, in 10^9 bytes per second, half of them read and half "
+             "written (tessera bench disk: update); 1 unless the machine says otherwise.");
+  table->add("tflops", &tflops,
+             "Arithmetic peak of a node in TFLOPS. By default this machine's peak is measured, unless "
+             "measure_peak is false, in which case no times are shown.");
+  table->add("mfu", &mfu,
+             "Share of the peak that the model's own operations reach, above 0 and at most 1, instead of the "
+             "model of each operation's time.");
+}
 
 PlanMachine plan_machine(const PlanMachineFlags& flags, const TrainingArguments& args) {
   if (!flags.machine.empty() && (flags.tflops || flags.mfu)) {
@@ -104,10 +184,7 @@ PlanMachine plan_machine(const PlanMachineFlags& flags, const TrainingArguments&
   if (!flags.network.empty() && flags.network_gbps) {
     fail(ExitCode::kUsage, "--network says how fast the network is, and so does --network_gbps: give one");
   }
-  PlanMachine machine = flags.machine.empty() || flags.machine == "here" ? this_machine(flags, args)
-                        : flags.machine.ends_with(".json")
-                            ? machine_of_file(flags.machine)
-                            : machine_of_instance(flags.machine, flags.catalogue);
+  PlanMachine machine = machine_of_flag(flags, args);
   if (!flags.memory.empty()) {
     machine.cluster.node_memory_bytes = parse_bytes(flags.memory).value();
     machine.cluster.memory_is_of_this_machine = false;
@@ -130,7 +207,7 @@ PlanMachine plan_machine(const PlanMachineFlags& flags, const TrainingArguments&
       if (const auto measured = try_disk_rate(args.offload_dir)) rate = measured->gb_per_s();
     }
   }
-  if (flags.machine == "here" && machine.cluster.rates) {
+  if (flags.machine == "here" && args.device == "cpu" && machine.cluster.rates) {
     MeasuringOptions options;
     // The sample cuts parameters; others are priced by their bytes and products.
     if (is_elementwise(state_tensors_of(args))) options.optimizer = args.optim;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "arguments/arguments.h"
+#include "base/flags.h"
 #include "plan/forecast.h"
 #include "plan/instances/catalogue.h"
 #include "plan/time/measured_prices.h"
@@ -15,6 +16,8 @@
 namespace tessera {
 
 struct PlanMachineFlags {
+  void declare(FlagTable* table);  // all but the catalogue
+
   std::string machine;  // "here", an instance type, a file of rates, "" = this machine's peak
   std::string catalogue;
   std::string memory;

@@ -124,7 +124,7 @@ std::string PlanSearch::text(const std::string& command, const std::string& pres
   text += fmt::format("time     {} s a step\n{}", three_digits(combination.time.step_s()),
                       indented(step_time_text(combination.time)));
   const MemoryPlan memory = memory_of(args_, config_, result_.job, instance, combination);
-  text += "memory\n" + indented(memory_table(memory, instance.usable_bytes()));
+  text += "memory\n" + indented(memory_table(memory, result_.available_bytes(instance)));
   text += layout.num_nodes > 1 ? "run      on every node, with its node_rank and the address of the first\n"
                                : "run\n";
   if (!preset.empty()) {
@@ -152,11 +152,17 @@ void PlanSearch::check_any_fits() const {
   int64_t needed = INT64_MAX, there = 0;
   for (const Refusal& refusal : result_.refusals) {
     if (refusal.needed_bytes > 0) needed = std::min(needed, refusal.needed_bytes);
-    there = std::max(there, result_.instances[refusal.instance].usable_bytes());
+    there = std::max(there, result_.available_bytes(result_.instances[refusal.instance]));
   }
   if (needed == INT64_MAX) {
     fail(ExitCode::kBadConfig, "a step has {}, too few for the ranks asked for: raise --global_batch_size",
          format_count(result_.step_rows, "row"));
+  }
+  if (result_.is_on_cards) {
+    fail(ExitCode::kBadConfig,
+         "the run fits on no instance type: a card needs at least {}, the largest has {}: use "
+         "offload_param_device cpu, or shorten --max_length",
+         format_bytes(needed), format_bytes(there));
   }
   fail(ExitCode::kBadConfig,
        "the run fits on no instance type: a node needs at least {}, the largest has {}: allow more with "

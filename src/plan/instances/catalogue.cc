@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
+#include <iterator>
 #include <set>
+#include <sstream>
 
 #include "base/divide_up.h"
 #include "base/error.h"
@@ -227,6 +229,25 @@ std::vector<Instance> shipped_catalogue() {
 std::vector<Instance> without_cards(std::vector<Instance> catalogue) {
   std::erase_if(catalogue, [](const Instance& instance) { return instance.num_cards > 0; });
   return catalogue;
+}
+
+std::vector<Instance> with_cards(std::vector<Instance> catalogue) {
+  std::erase_if(catalogue, [](const Instance& instance) { return instance.num_cards == 0; });
+  return catalogue;
+}
+
+const Card* find_card(const std::vector<Instance>& catalogue, std::string_view name) {
+  const auto words = [](std::string text) {
+    std::ranges::replace(text, '-', ' ');
+    std::istringstream stream(text);
+    return std::set<std::string>(std::istream_iterator<std::string>(stream), {});
+  };
+  const std::set<std::string> given = words(std::string(name));
+  for (const Instance& instance : catalogue) {
+    if (instance.num_cards > 0 && std::ranges::includes(given, words(instance.card.name)))
+      return &instance.card;
+  }
+  return nullptr;
 }
 
 std::vector<Instance> select_instances(const std::vector<Instance>& catalogue,

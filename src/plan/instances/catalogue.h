@@ -55,8 +55,12 @@ std::vector<Instance> shipped_catalogue();
 // Its text.
 std::string_view shipped_catalogue_json();
 
-// Those of a catalogue without cards: where runs on processors are looked for.
+// Those of a catalogue without cards: where runs on processors are looked for. And those with them.
 std::vector<Instance> without_cards(std::vector<Instance> catalogue);
+std::vector<Instance> with_cards(std::vector<Instance> catalogue);
+// The card of a catalogue that the driver calls `name`: one all of whose name's words are in it, as those of
+// "NVIDIA A100 40GB" are in "NVIDIA A100-SXM4-40GB". Null if there is none.
+const Card* find_card(const std::vector<Instance>& catalogue, std::string_view name);
 
 // Instances that match any of the names or globs ("c7i.*"), in the order of the catalogue. Error(kUsage) for
 // a pattern that matches none.

@@ -288,5 +288,19 @@ TEST(Catalogue, TooManyInstanceTypesAreRefused) {
                [&] { parse_catalogue(document.dump(), "mine.json"); });
 }
 
+TEST(Catalogue, FindsTheCardThatTheDriverNames) {
+  const std::vector<Instance> catalogue = shipped_catalogue();
+  const auto found = [&](std::string_view name) {
+    const Card* const card = find_card(catalogue, name);
+    return card == nullptr ? "" : card->name;
+  };
+  EXPECT_EQ(found("NVIDIA H200"), "NVIDIA H200");
+  EXPECT_EQ(found("NVIDIA H100 80GB HBM3"), "NVIDIA H100");
+  EXPECT_EQ(found("NVIDIA A100-SXM4-40GB"), "NVIDIA A100 40GB");
+  EXPECT_EQ(found("NVIDIA A100-SXM4-80GB"), "NVIDIA A100 80GB");
+  EXPECT_EQ(found("NVIDIA L40S"), "NVIDIA L40S");
+  EXPECT_EQ(found("NVIDIA GeForce RTX 4090"), "");
+}
+
 }  // namespace
 }  // namespace tessera

@@ -38,6 +38,7 @@ class Search {
         options_(options),
         step_rows_(global_batch_rows(args.batch_options(1))),
         walks_(config, args.training_dtype()) {
+    result_.is_on_cards = is_on_card();
     result_.instances = instances;
     result_.job = job;
     result_.step_rows = step_rows_;
@@ -171,6 +172,7 @@ class Search {
       found.pack_weights = fitting->pack_weights;
       found.passes_per_step = fitting->facts.num_passes;
       found.node_bytes = fitting->node_bytes;
+      found.card_bytes = is_on_card() ? fitting->card_bytes : 0;
       found.time = time;
       *best = found;
     }
@@ -253,11 +255,15 @@ MemoryPlan memory_of(const TrainingArguments& args, const ModelConfig& config, c
                      const Instance& instance, const Combination& combination) {
   const RunLayout& layout = combination.layout;
   const TrainingArguments run = arguments_for(args, layout, global_batch_rows(args.batch_options(1)));
-  const PlannedModel planned(config, args.training_dtype(), layout.num_threads,
-                             planned_cpu_ops(instance.facts.amx), args.context_parallel_size);
+  const bool is_on_card = args.device == "cuda";
+  const OpsFactory ops = is_on_card ? planned_card_ops(instance.card.name, instance.card.usable_bytes())
+                                    : planned_cpu_ops(instance.facts.amx);
+  const PlannedModel planned(config, args.training_dtype(), layout.num_threads, ops,
+                             args.context_parallel_size);
   const PlannedStep step(run, *planned.model, layout.num_nodes, layout.local_world_size, layout.num_threads,
                          job.max_row_tokens);
-  const MachineFacts machine = step.machine(instance.usable_bytes());
+  MachineFacts machine = step.machine(instance.usable_bytes());
+  if (is_on_card) machine.free_bytes = instance.card.usable_bytes();
   return plan_memory(*planned.model, step.planner().choose_memory(machine, layout.schedule));
 }
 

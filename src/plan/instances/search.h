@@ -49,6 +49,7 @@ struct Combination {
   bool pack_weights = false;
   int64_t passes_per_step = 1;  // of a rank
   int64_t node_bytes = 0;       // without the optional buffers for checkpoints in the background
+  int64_t card_bytes = 0;       // of a run on a card
   StepTime time;
   double tokens_per_s = 0;
   double hours = 0;
@@ -65,6 +66,7 @@ struct Refusal {
 };
 
 struct SearchResult {
+  bool is_on_cards = false;
   std::vector<Instance> instances;
   int64_t num_parameters = 0;
   int64_t step_rows = 0;
@@ -72,6 +74,14 @@ struct SearchResult {
   std::vector<Combination> combinations;  // one for each instance type and number of nodes that fits
   std::vector<Refusal> refusals;
   int64_t num_tried = 0;  // layouts on instance types
+
+  // The memory that matters most: a node's or, on cards, a card's.
+  int64_t used_bytes(const Combination& combination) const {
+    return is_on_cards ? combination.card_bytes : combination.node_bytes;
+  }
+  int64_t available_bytes(const Instance& instance) const {
+    return is_on_cards ? instance.card.usable_bytes() : instance.usable_bytes();
+  }
 };
 
 // `args` must be resolved for one rank. With device cuda every instance needs a card, which a single rank

@@ -67,11 +67,12 @@ std::string table_line(const std::vector<std::string>& cells) {
 
 std::string combination_line(const SearchResult& result, const Combination& each, const SearchView& view) {
   const Instance& instance = result.instances[each.instance];
-  return table_line(
-      {instance.name, ranks_text(each.layout), zero_text(each.layout),
-       each.layout.gradient_checkpointing ? "yes" : "no", std::to_string(each.layout.micro_batch_rows),
-       in_gib(each.node_bytes) + "/" + in_gib(instance.usable_bytes()), three_digits(each.time.step_s()),
-       three_digits(each.tokens_per_s), three_digits(each.hours), three_digits(money_of(each, view))});
+  return table_line({instance.name, ranks_text(each.layout), zero_text(each.layout),
+                     each.layout.gradient_checkpointing ? "yes" : "no",
+                     std::to_string(each.layout.micro_batch_rows),
+                     in_gib(result.used_bytes(each)) + "/" + in_gib(result.available_bytes(instance)),
+                     three_digits(each.time.step_s()), three_digits(each.tokens_per_s),
+                     three_digits(each.hours), three_digits(money_of(each, view))});
 }
 
 // Words joined by ", " in lines of at most kColumns, the later ones indented.
@@ -110,6 +111,9 @@ OrderedJson instance_json(const Instance& instance) {
           {"numa_nodes", instance.num_numa_nodes},
           {"memory_bytes", instance.memory_bytes},
           {"usable_bytes", instance.usable_bytes()},
+          {"cards", instance.num_cards},
+          {"card", instance.card.name},
+          {"card_usable_bytes", instance.num_cards > 0 ? instance.card.usable_bytes() : 0},
           {"memory_gb_per_s", instance.facts.memory_gb_per_s},
           {"network_gbps", instance.facts.network_gbps},
           {"burst_gbps", instance.burst_gbps},
@@ -135,6 +139,7 @@ OrderedJson combination_json(const SearchResult& result, const Combination& each
           {"pack_weights", each.pack_weights},
           {"node_bytes", each.node_bytes},
           {"available_bytes", result.instances[each.instance].usable_bytes()},
+          {"card_bytes", each.card_bytes},
           {"time", step_time_json(each.time)},
           {"tokens_per_s", each.tokens_per_s},
           {"hours", each.hours},
@@ -190,9 +195,10 @@ std::string table_text(const SearchResult& result, const SearchView& view) {
   text += "\n" + table_line({"instance", "nodes", "zero", "ckpt", "rows", "GiB used", "step s", "tokens/s",
                              "hours", "USD"});
   for (const size_t i : order) text += combination_line(result, result.combinations[i], view);
-  text +=
+  text += fmt::format(
       "nodes: x ranks on each; zero: stage, l gathers weights per layer; ckpt: gradient\n"
-      "checkpointing; rows: of a micro-batch; GiB used: of a node, of what it has\n";
+      "checkpointing; rows: of a micro-batch; GiB used: of a {}, of what it has\n",
+      result.is_on_cards ? "card" : "node");
   return text;
 }
 
@@ -211,15 +217,16 @@ std::string refusal_text(const SearchResult& result, const SearchView& view) {
       without_rows.push_back(instance.name);
       continue;
     }
-    Group& group = groups[instance.usable_bytes()];
+    Group& group = groups[result.available_bytes(instance)];
     group.needed_bytes = std::max(group.needed_bytes, refusal.needed_bytes);
     group.num_nodes = refusal.num_nodes;
     group.names.push_back(instance.name);
   }
   std::string text;
   for (const auto& [usable_bytes, group] : groups) {
-    text += wrapped(fmt::format("  {} of memory, {} needed on {}:", format_bytes(usable_bytes),
-                                format_bytes(group.needed_bytes), format_count(group.num_nodes, "node")),
+    text += wrapped(fmt::format("  {} of{} memory, {} needed on {}:", format_bytes(usable_bytes),
+                                result.is_on_cards ? " a card's" : "", format_bytes(group.needed_bytes),
+                                format_count(group.num_nodes, "node")),
                     group.names);
   }
   if (!without_rows.empty()) {

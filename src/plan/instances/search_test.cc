@@ -9,6 +9,8 @@
 #include <sstream>
 
 #include "base/flags.h"
+#include "ops/planned_card.h"
+#include "ops/planned_cpu.h"
 #include "plan/forecast.h"
 #include "plan/instances/search_picture.h"
 #include "plan/instances/search_report.h"
@@ -46,7 +48,12 @@ class SearchTest : public testing::Test {
     cluster.local_world_size = layout.local_world_size;
     cluster.node_memory_bytes = instance.usable_bytes();
     cluster.network_gbps = instance.facts.network_gbps;
+    cluster.ops = planned_cpu_ops(instance.facts.amx);
     cluster.rates = rates_of_instance(instance.facts);
+    if (result.is_on_cards) {
+      cluster.ops = planned_card_ops(instance.card.name, instance.card.usable_bytes());
+      cluster.rates = rates_of_card(instance.card.facts, /*optimizer_on_host=*/false);
+    }
     const TrainingArguments run = arguments_for(args_, layout, result.step_rows);
     return forecast_run(run, config_, cluster, layout.num_threads, job_);
   }
@@ -58,6 +65,29 @@ class SearchTest : public testing::Test {
   std::vector<Instance> instances_;
   SearchOptions options_;
 };
+
+TEST_F(SearchTest, FindsTheMemoryOfTheCardAndTheTimeOnIt) {
+  args_.device = "cuda";
+  config_ = preset_config("llama3.2-1b");
+  instances_ =
+      select_instances(with_cards(shipped_catalogue()), {"g6.xlarge", "g6e.xlarge", "p4d.*", "p5en.*"});
+  options_.num_nodes = options_.local_world_size = 1;
+  const SearchResult result = search();
+  EXPECT_TRUE(result.is_on_cards);
+  ASSERT_EQ(result.combinations.size() + result.refusals.size(), instances_.size());
+  ASSERT_GE(result.combinations.size(), 3u);
+  for (const Combination& each : result.combinations) {
+    const Instance& instance = result.instances[each.instance];
+    SCOPED_TRACE(instance.name);
+    EXPECT_LE(each.card_bytes, instance.card.usable_bytes());
+    EXPECT_EQ(memory_of(args_, config_, job_, instance, each).device_bytes(), each.card_bytes);
+    const RunForecast expected = forecast(result, each);
+    EXPECT_EQ(expected.refusal, "");
+    EXPECT_EQ(each.card_bytes, expected.memory.device_bytes());
+    EXPECT_EQ(each.time.step_s(), expected.time->step_s());
+  }
+  EXPECT_THAT(table_text(result, {}), HasSubstr("GiB used: of a card"));
+}
 
 TEST_F(SearchTest, FindsTheMemoryAndTheTimeOfTheForecastForTheSameLayout) {
   const SearchResult result = search();

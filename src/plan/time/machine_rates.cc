@@ -105,7 +105,7 @@ MachineRates rates_of_card(const CardFacts& card, bool optimizer_on_host) {
   // Shares of the peak that attention reaches within a step (362 TFLOPS forward and 330 backward on Hopper,
   // 233 and 180 with what other cards have, half of the square counted), and products, with which steps take
   // what they took there.
-  constexpr double kProducts = 0.71;
+  constexpr double kProducts = 0.68;
   constexpr double kF32Share = 0.07;         // without TF32
   constexpr double kHostUpdateGbPerS = 150;  // 4.5 billion parameters in 0.8 s on 16 cores
   MachineRates rates;
