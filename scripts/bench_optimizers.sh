@@ -3,7 +3,8 @@
 # Muon and Adafactor at three learning rates, and compares their evaluation losses with those of the first. Prints a table in
 # Markdown and draws a picture. Finished forms are not trained again, interrupted ones continue.
 # Settings: BENCH_DIR (build/optimizers), BENCH_PRESET (160m), BENCH_STEPS (300), BENCH_TOKENS (1024 in a step; rows have 256),
-# BENCH_PICTURE (docs/images/optimizers.svg), BENCH_PROGRAM (build/release/tessera).
+# BENCH_PICTURE (docs/images/optimizers.svg), BENCH_PROGRAM (build/release/tessera), BENCH_FLAGS (further flags of tessera train, such
+# as --device cuda --offload_optimizer_device cpu).
 # QUICK=1: 10 steps of the 15m preset, with the picture in BENCH_DIR.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -17,6 +18,7 @@ steps=${BENCH_STEPS:-$steps}
 picture=${BENCH_PICTURE:-$picture}
 tokens=${BENCH_TOKENS:-1024}
 tessera=${BENCH_PROGRAM:-build/release/tessera}
+read -ra flags <<<"${BENCH_FLAGS:-}"
 forms=("$@")
 [ $# -gt 0 ] || forms=(adamw_torch adamw_bf16 adamw_8bit muon=2e-4 muon=4e-4 muon=8e-4 adafactor=2e-4 adafactor=4e-4
   adafactor=8e-4 lion_32bit lion_8bit)
@@ -54,7 +56,7 @@ for form in "${forms[@]}"; do
     --eval_dataset "$dir/text/corpus/valid/*00-*.txt" --packing --max_length 256 --optim "$name" --learning_rate "$rate" \
     --per_device_train_batch_size $((tokens / 256)) --max_steps "$steps" --lr_scheduler_type cosine --warmup_ratio 0.1 \
     --weight_decay 0.1 --adam_beta2 0.95 --eval_strategy steps --eval_steps "$eval_steps" --logging_steps 10 \
-    --save_steps 50 --save_total_limit 1 --resume_from_checkpoint auto --quiet --output_dir "$run" >&2
+    --save_steps 50 --save_total_limit 1 --resume_from_checkpoint auto --quiet --output_dir "$run" "${flags[@]}" >&2
   rm -rf "$run"/checkpoint-*
 done
 scripts/optimizer_summary.py "$picture" "${runs[@]}"
