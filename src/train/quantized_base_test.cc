@@ -131,7 +131,7 @@ TEST(QuantizedBase, FitQuantisesOnlyIfNeedBe) {
 #endif
   ModelConfig config = tiny_config();
   config.hidden_size = 512;
-  config.intermediate_size = 2048;
+  config.intermediate_size = 8192;
   config.head_dim = 128;
   const BaseForm plain = {"plain", std::nullopt};
   SavingRun run({}, config);
@@ -153,7 +153,8 @@ TEST(QuantizedBase, FitQuantisesOnlyIfNeedBe) {
   ModelConfig adapted = config;
   adapted.lora = lora_config_of(run.args);
   const int64_t plain_bytes = make_model(adapted, DType::kBF16, *ops)->frozen_bytes();
-  fitted.args.fit_memory = fmt::format("{}B", resident_bytes() + plain_bytes);
+  // Half of the base and what computes with it fit, the whole base does not.
+  fitted.args.fit_memory = fmt::format("{}B", resident_bytes() + plain_bytes * 9 / 10);
   const RecordingObserver seen = fitted.run();
   EXPECT_EQ(taken(fitted), 8);
   SavingRun given = fitted;

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -17,8 +18,8 @@ namespace tessera {
 // Copies of a queue are made as late as it allows.
 class IsolatedDevice final : public Device {
  public:
-  // What a run may take for free memory.
-  explicit IsolatedDevice(int64_t free_bytes = int64_t{1} << 40) : free_bytes_(free_bytes) {}
+  // What a run may take for free memory; without, the device says nothing of its memory.
+  explicit IsolatedDevice(std::optional<int64_t> free_bytes = int64_t{1} << 40) : free_bytes_(free_bytes) {}
 
   std::string_view name() const override { return "isolated"; }
   DeviceBuffer allocate(int64_t size_bytes) override;
@@ -26,7 +27,9 @@ class IsolatedDevice final : public Device {
   void copy_to_host(const std::byte* from, std::span<std::byte> to) override;
   void synchronize() override {}
   std::unique_ptr<CopyQueue> make_copy_queue() override;
-  std::optional<OwnMemory> own_memory() const override { return OwnMemory{.free_bytes = free_bytes_}; }
+  std::optional<OwnMemory> own_memory() const override {
+    return free_bytes_ ? std::optional(OwnMemory{.free_bytes = *free_bytes_}) : std::nullopt;
+  }
 
   bool owns(const std::byte* address) const;
   // Makes the memory accessible during `work`.
@@ -35,7 +38,7 @@ class IsolatedDevice final : public Device {
  private:
   void protect_all(int protection);
 
-  int64_t free_bytes_;
+  std::optional<int64_t> free_bytes_;
   // Checkpoints are read while training continues.
   mutable std::recursive_mutex mutex_;
   std::vector<std::span<std::byte>> blocks_;

@@ -59,13 +59,16 @@ class Stacks {
   // Empty, with an error(), if it cannot be determined.
   Frames of_thread(pid_t thread) {
     if (!error_.empty()) return {};
-    Walk walk = {modules_, {}};
+    Walk walk = {modules_, {}, false};
     error_.clear();
     // If the walk ends early, for example at a function without unwind tables, the frames found so far are
     // kept.
-    if (dwfl_getthread_frames(modules_.dwfl(), thread, &Stacks::take_frame, &walk) != 0 &&
-        walk.frames.empty()) {
-      thread_error_ = libdw_error();
+    if (dwfl_getthread_frames(modules_.dwfl(), thread, &Stacks::take_frame, &walk) != 0) {
+      if (walk.frames.empty()) {
+        thread_error_ = libdw_error();
+      } else if (walk.ends_without_name) {
+        walk.frames.back() += " in generated code, whose callers are unknown";
+      }
     }
     return walk.frames;
   }
@@ -75,6 +78,7 @@ class Stacks {
   struct Walk {
     const ProcessModules& modules;
     Frames frames;
+    bool ends_without_name;
   };
 
   static int take_frame(Dwfl_Frame* frame, void* data) {
@@ -84,6 +88,7 @@ class Stacks {
     if (!dwfl_frame_pc(frame, &address, &is_activation)) return DWARF_CB_ABORT;
     // A return address may be the first address of the next function.
     const std::string name = walk.modules.function_at(address - (is_activation ? 0 : 1));
+    walk.ends_without_name = name.empty();
     walk.frames.push_back(name.empty() ? fmt::format("{:#x}", address) : name);
     return std::ssize(walk.frames) < kMaxFrames ? DWARF_CB_OK : DWARF_CB_ABORT;
   }

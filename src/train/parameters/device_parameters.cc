@@ -1,6 +1,7 @@
 #include "train/parameters/device_parameters.h"
 
 #include <algorithm>
+#include <mutex>
 
 #include "train/guards/not_finite.h"
 #include "train/parameters/parameter_ranges.h"
@@ -51,7 +52,8 @@ void DeviceParameters::load(const SafetensorsModel& file, LoadOnce /*once*/,
   state_written();
 }
 
-// Weights and remainders of a group pass through the host's memory together.
+// Weights and remainders of a group pass through the host's memory together. Without float32 values in the
+// file there are no remainders, and the device has zeros from the beginning.
 void DeviceParameters::load_split(WeightReader& reader) {
   const auto& groups = model_->layout().groups();
   std::vector<int16_t> remainders;
@@ -59,8 +61,11 @@ void DeviceParameters::load_split(WeightReader& reader) {
                 [&](int64_t index, std::byte* buffer) {
                   const auto [begin, end] = groups[static_cast<size_t>(index)];
                   auto* const to = reinterpret_cast<bf16*>(buffer);
-                  remainders.assign(static_cast<size_t>(end - begin), 0);
+                  const auto size = static_cast<size_t>(end - begin);
+                  remainders.clear();
+                  std::once_flag has_remainders;
                   const WeightSink sink = [&, first = begin](int64_t at, std::span<const float> values) {
+                    std::call_once(has_remainders, [&] { remainders.resize(size); });
                     for (size_t i = 0; i < values.size(); ++i) {
                       const size_t place = static_cast<size_t>(at - first) + i;
                       to[place] = master_weight(values[i]);
@@ -70,12 +75,14 @@ void DeviceParameters::load_split(WeightReader& reader) {
                   reader.read({begin, end}, sink, [&, first = begin](int64_t at, int64_t count) {
                     return std::span(to + (at - first), static_cast<size_t>(count));
                   });
+                  if (has_updates_) remainders.resize(size);
                   to_device(std::span<const int16_t>(remainders), remainders_.view, begin);
                 });
 }
 
 void DeviceParameters::write_masters(int64_t begin, std::span<const bf16> weights,
                                      std::span<const int16_t> remainders) {
+  has_updates_ = true;
   to_device(weights, weights_.view, begin);
   to_device(remainders, remainders_.view, begin);
 }
@@ -91,6 +98,7 @@ std::string DeviceParameters::not_finite_gradient() const {
 }
 
 void DeviceParameters::update(const OptimizerStep& step, const ChangeHook& before_change) {
+  has_updates_ = true;
   const std::vector<ParameterLayout::Group>& groups = model_->layout().groups();
   for (size_t g = 0; g < groups.size(); ++g) {
     if (before_change) before_change({groups[g].begin, groups[g].end});

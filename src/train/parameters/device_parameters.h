@@ -61,6 +61,7 @@ class DeviceParameters : public ParameterState {
   FlatArray remainders_;              // of the masters of BF16 weights
   std::vector<FlatArray> moments_;    // in the order of state_tensors()
   double squares_ = 0;                // of the current step's gradients
+  bool has_updates_ = false;          // since the remainders were zeros
 };
 
 }  // namespace tessera
