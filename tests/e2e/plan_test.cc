@@ -318,6 +318,12 @@ TEST(Plan, ShowsARunOnACardThatNeedNotBeHere) {
   const ProcessResult small = run_tessera(with(plan, {"--machine", "g6e.xlarge"}));
   EXPECT_EQ(small.exit_code, 78);
   EXPECT_THAT(small.err, HasSubstr("more of NVIDIA L40S"));
+  // Without --machine a card must be here.
+  const ProcessResult here = run_tessera(plan);
+  if (here.exit_code != 0) {
+    EXPECT_EQ(here.exit_code, 78) << here.err;
+    EXPECT_THAT(here.err, HasSubstr("device cuda"));
+  }
   const ProcessResult all = run_well({"plan", "--preset", "llama3.2-1b", "--max_length", "2048", "--tokens",
                                       "1e9", "--device", "cuda", "--instances", "all", "--sort", "price"});
   EXPECT_THAT(all.out, HasSubstr("GiB used: of a card"));

@@ -94,22 +94,32 @@ PlanMachine machine_with_card(const Instance& instance, const TrainingArguments&
   return machine;
 }
 
+// The name of the card that is here.
+std::string name_of_card(const OpsFactory& ops) {
+  ThreadPool pool(1);
+  return std::string(ops(pool)->device().name());
+}
+
 // This machine, and the card that is here; times if the catalogue knows its kind.
 PlanMachine this_card(const PlanMachineFlags& flags, const TrainingArguments& args) {
   PlanMachine machine;
   machine.num_cores = threads_for_products();
-  machine.cluster.ops = ops_of_flag(args.device);
+  const std::vector<Instance> catalogue = plan_catalogue(flags.catalogue);
+  std::string name;
+  try {
+    machine.cluster.ops = ops_of_flag(args.device);
+    name = name_of_card(machine.cluster.ops);
+  } catch (const Error& error) {
+    fail(error.code(), "{}, or --machine NAME to plan for the card of an instance type", error.what());
+  }
+  if (const Card* card = find_card(catalogue, name)) {
+    machine.cluster.rates = rates_of_card(card->facts, optimizer_is_on_host(args));
+  } else {
+    log_info("the catalogue has no {}: no times", name);
+  }
   machine.cluster.network_gbps = kDefaultNetworkGbps;
   machine.cluster.node_memory_bytes = memory_of_this_machine();
   machine.cluster.memory_is_of_this_machine = true;
-  ThreadPool pool(1);
-  const std::unique_ptr<Ops> ops = machine.cluster.ops(pool);
-  const std::vector<Instance> catalogue = plan_catalogue(flags.catalogue);
-  if (const Card* card = find_card(catalogue, ops->device().name())) {
-    machine.cluster.rates = rates_of_card(card->facts, optimizer_is_on_host(args));
-  } else {
-    log_info("the catalogue has no {}: no times", ops->device().name());
-  }
   return machine;
 }
 
