@@ -22,12 +22,7 @@ struct Shared {
   __device__ void init() {
     queries_full.init(1);
     queries_empty.init(kComputingWarps);
-    for (int stage = 0; stage < kStages; ++stage) {
-      k_full[stage].init(1);
-      v_full[stage].init(1);
-      k_empty[stage].init(kComputingWarps);
-      v_empty[stage].init(kComputingWarps);
-    }
+    init_key_barriers<kStages>(*this);
     publish_barriers();
   }
 };
@@ -41,23 +36,13 @@ __device__ void copy_tiles(const AttentionProblem& problem, const HeadTiles& til
     const int item = items.item();
     if (item >= items.count) continue;
     const Queries<kKeys> queries(problem, item);
-    const int first = queries.rows.begin, row = first + queries.rows.first;
+    const int row = queries.rows.begin + queries.rows.first;
     shared.queries_empty.wait(queries_parity);
     queries_parity ^= 1;
     shared.queries_full.arrive_expecting(2 * kTileBytes<kRows, kE>);
     start_tile<kRows, kE>(shared.q, tiles.wide, queries.head, row, shared.queries_full);
     start_tile<kRows, kE>(shared.d_o, tiles.wide_d_o, queries.head, row, shared.queries_full);
-    for (int key = queries.begin; key < queries.end; key += kKeys, place.advance()) {
-      const int stage = place.slot;
-      shared.k_empty[stage].wait(place.parity ^ 1);
-      shared.k_full[stage].arrive_expecting(kTileBytes<kKeys, kE>);
-      start_tile<kKeys, kE>(shared.k[stage], tiles.narrow, problem.H + queries.key_head, first + key,
-                            shared.k_full[stage]);
-      shared.v_empty[stage].wait(place.parity ^ 1);
-      shared.v_full[stage].arrive_expecting(kTileBytes<kKeys, kE>);
-      start_tile<kKeys, kE>(shared.v[stage], tiles.narrow, problem.H + problem.G + queries.key_head,
-                            first + key, shared.v_full[stage]);
-    }
+    copy_keys<kKeys, kE>(problem, queries, tiles.narrow, shared, place);
   }
 }
 

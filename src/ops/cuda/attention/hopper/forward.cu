@@ -20,12 +20,7 @@ struct Shared {
   __device__ void init() {
     q_full.init(1);
     q_empty.init(kComputingWarps);
-    for (int stage = 0; stage < kStages; ++stage) {
-      k_full[stage].init(1);
-      v_full[stage].init(1);
-      k_empty[stage].init(kComputingWarps);
-      v_empty[stage].init(kComputingWarps);
-    }
+    init_key_barriers<kStages>(*this);
     publish_barriers();
   }
 };
@@ -39,22 +34,12 @@ __device__ void copy_tiles(const AttentionProblem& problem, const CUtensorMap& t
     const int item = items.item();
     if (item >= items.count) continue;
     const Queries<kKeys> queries(problem, item);
-    const int first = queries.rows.begin;
     shared.q_empty.wait(q_parity);
     q_parity ^= 1;
     shared.q_full.arrive_expecting(kTileBytes<kRows, kE>);
-    start_tile<kRows, kE>(shared.q, tiles, queries.head, first + queries.rows.first, shared.q_full);
-    for (int key = queries.begin; key < queries.end; key += kKeys, place.advance()) {
-      const int stage = place.slot;
-      shared.k_empty[stage].wait(place.parity ^ 1);
-      shared.k_full[stage].arrive_expecting(kTileBytes<kKeys, kE>);
-      start_tile<kKeys, kE>(shared.k[stage], tiles, problem.H + queries.key_head, first + key,
-                            shared.k_full[stage]);
-      shared.v_empty[stage].wait(place.parity ^ 1);
-      shared.v_full[stage].arrive_expecting(kTileBytes<kKeys, kE>);
-      start_tile<kKeys, kE>(shared.v[stage], tiles, problem.H + problem.G + queries.key_head, first + key,
-                            shared.v_full[stage]);
-    }
+    start_tile<kRows, kE>(shared.q, tiles, queries.head, queries.rows.begin + queries.rows.first,
+                          shared.q_full);
+    copy_keys<kKeys, kE>(problem, queries, tiles, shared, place);
   }
 }
 

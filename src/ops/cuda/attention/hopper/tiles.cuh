@@ -56,6 +56,35 @@ struct Queries {
         end(min(rows.first + kRows, rows.length)) {}
 };
 
+// The keys and values that an item's queries see pass through a ring of tiles, k and v of `shared`, each with
+// barriers of its own: full once a tile has arrived, empty once every computing warp has read it.
+template <int kStages, typename Shared>
+__device__ inline void init_key_barriers(Shared& shared) {
+  for (int stage = 0; stage < kStages; ++stage) {
+    shared.k_full[stage].init(1);
+    shared.v_full[stage].init(1);
+    shared.k_empty[stage].init(kComputingWarps);
+    shared.v_empty[stage].init(kComputingWarps);
+  }
+}
+// One thread.
+template <int kKeys, int kE, typename Shared, int kStages>
+__device__ inline void copy_keys(const AttentionProblem& problem, const Queries<kKeys>& queries,
+                                 const CUtensorMap& tiles, Shared& shared, RingPlace<kStages>& place) {
+  const int first = queries.rows.begin;
+  for (int key = queries.begin; key < queries.end; key += kKeys, place.advance()) {
+    const int stage = place.slot;
+    shared.k_empty[stage].wait(place.parity ^ 1);
+    shared.k_full[stage].arrive_expecting(kTileBytes<kKeys, kE>);
+    start_tile<kKeys, kE>(shared.k[stage], tiles, problem.H + queries.key_head, first + key,
+                          shared.k_full[stage]);
+    shared.v_empty[stage].wait(place.parity ^ 1);
+    shared.v_full[stage].arrive_expecting(kTileBytes<kKeys, kE>);
+    start_tile<kKeys, kE>(shared.v[stage], tiles, problem.H + problem.G + queries.key_head, first + key,
+                          shared.v_full[stage]);
+  }
+}
+
 // A warp's place in its block: of all threads that compute, and the first of its 16 rows.
 __device__ inline int warpgroup_index() { return static_cast<int>(threadIdx.x) / kWarpgroup - 1; }
 __device__ inline int warp_row() { return (static_cast<int>(threadIdx.x) - kWarpgroup) / 32 * 16; }
