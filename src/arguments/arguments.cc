@@ -1,6 +1,6 @@
 #include "arguments/arguments.h"
-#include "arguments/lora_arguments.h"
-#include "arguments/quantization_arguments.h"
+#include "arguments/state/lora_arguments.h"
+#include "arguments/state/quantization_arguments.h"
 
 #include <algorithm>
 #include <charconv>
@@ -8,13 +8,13 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 
-#include "arguments/context_arguments.h"
-#include "arguments/deepspeed_arguments.h"
-#include "arguments/device_arguments.h"
-#include "arguments/offload_arguments.h"
-#include "arguments/optimizer_arguments.h"
-#include "arguments/outer_arguments.h"
+#include "arguments/foreign/deepspeed_arguments.h"
+#include "arguments/ranks/context_arguments.h"
+#include "arguments/ranks/device_arguments.h"
+#include "arguments/ranks/outer_arguments.h"
 #include "arguments/resolved_settings.h"
+#include "arguments/state/offload_arguments.h"
+#include "arguments/state/optimizer_arguments.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"

@@ -16,7 +16,7 @@
 #include <string_view>
 #include <vector>
 
-#include "arguments/data_arguments.h"
+#include "arguments/run/data_arguments.h"
 #include "base/flags.h"
 #include "base/log.h"
 #include "comm/world.h"

@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "arguments/foreign_datasets.h"
-#include "arguments/report_arguments.h"
+#include "arguments/foreign/foreign_datasets.h"
+#include "arguments/run/report_arguments.h"
 #include "base/error.h"
 #include "base/json_value.h"
 #include "base/mistakes.h"

@@ -8,7 +8,7 @@
 #include <sstream>
 
 #include "arguments/arguments.h"
-#include "arguments/foreign_names.h"
+#include "arguments/foreign/foreign_names.h"
 #include "base/error.h"
 
 namespace tessera {

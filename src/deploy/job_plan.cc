@@ -4,7 +4,7 @@
 #include <cmath>
 #include <set>
 
-#include "arguments/device_arguments.h"
+#include "arguments/ranks/device_arguments.h"
 #include "base/error.h"
 #include "base/name_hint.h"
 #include "base/text.h"

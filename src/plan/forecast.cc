@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "arguments/context_arguments.h"
+#include "arguments/ranks/context_arguments.h"
 #include "base/divide_up.h"
 #include "base/error.h"
 #include "plan/planned_model.h"

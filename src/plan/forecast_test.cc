@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "arguments/lora_arguments.h"
+#include "arguments/state/lora_arguments.h"
 #include "base/flags.h"
 #include "base/text.h"
 #include "model/families.h"

@@ -4,8 +4,8 @@
 #include <limits>
 #include <utility>
 
-#include "arguments/optimizer_arguments.h"
-#include "arguments/zero_arguments.h"
+#include "arguments/ranks/zero_arguments.h"
+#include "arguments/state/optimizer_arguments.h"
 #include "base/divide_up.h"
 #include "base/text.h"
 #include "context/context_team.h"

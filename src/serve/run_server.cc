@@ -9,7 +9,7 @@
 #include <system_error>
 #include <utility>
 
-#include "arguments/metrics_arguments.h"
+#include "arguments/run/metrics_arguments.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/unique_fd.h"

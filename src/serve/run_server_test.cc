@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "arguments/metrics_arguments.h"
+#include "arguments/run/metrics_arguments.h"
 #include "base/text.h"
 #include "expect_error.h"
 #include "io/file.h"

@@ -1,9 +1,9 @@
-#include "arguments/deepspeed_arguments.h"
+#include "arguments/foreign/deepspeed_arguments.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "arguments/zero_arguments.h"
+#include "arguments/ranks/zero_arguments.h"
 #include "base/error.h"
 #include "expect_error.h"
 #include "support/train_test_support.h"

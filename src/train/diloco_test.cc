@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "arguments/zero_arguments.h"
+#include "arguments/ranks/zero_arguments.h"
 #include "support/saving_run.h"
 
 namespace tessera {

@@ -1,7 +1,7 @@
 // What nodes exchange in a step, measured, against the closed form. Ranks are threads.
 #include <gtest/gtest.h>
 
-#include "arguments/zero_arguments.h"
+#include "arguments/ranks/zero_arguments.h"
 #include "support/train_test_support.h"
 
 namespace tessera {

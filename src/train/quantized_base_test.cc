@@ -5,8 +5,8 @@
 #include <array>
 #include <cmath>
 
-#include "arguments/lora_arguments.h"
-#include "arguments/quantization_arguments.h"
+#include "arguments/state/lora_arguments.h"
+#include "arguments/state/quantization_arguments.h"
 #include "base/sanitizers.h"
 #include "expect_error.h"
 #include "model/families.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "arguments/data_arguments.h"
+#include "arguments/run/data_arguments.h"
 #include "base/flags.h"
 #include "data/row_plan.h"
 #include "tokenizer/tokenizer.h"

@@ -3,8 +3,8 @@
 
 #include "arguments/arguments.h"
 #include "arguments/config_file.h"
-#include "arguments/context_arguments.h"
-#include "arguments/device_arguments.h"
+#include "arguments/ranks/context_arguments.h"
+#include "arguments/ranks/device_arguments.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"

@@ -3,7 +3,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "arguments/data_arguments.h"
+#include "arguments/run/data_arguments.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"

@@ -4,8 +4,8 @@
 
 #include "arguments/arguments.h"
 #include "arguments/config_file.h"
-#include "arguments/lora_arguments.h"
-#include "arguments/quantization_arguments.h"
+#include "arguments/state/lora_arguments.h"
+#include "arguments/state/quantization_arguments.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "arguments/device_arguments.h"
-#include "arguments/optimizer_arguments.h"
+#include "arguments/ranks/device_arguments.h"
+#include "arguments/state/optimizer_arguments.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"

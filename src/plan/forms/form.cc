@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "arguments/optimizer_arguments.h"
+#include "arguments/state/optimizer_arguments.h"
 #include "base/flags.h"
 
 namespace tessera {

@@ -6,10 +6,10 @@
 #include <memory>
 #include <tuple>
 
-#include "arguments/lora_arguments.h"
-#include "arguments/optimizer_arguments.h"
-#include "arguments/quantization_arguments.h"
-#include "arguments/zero_arguments.h"
+#include "arguments/ranks/zero_arguments.h"
+#include "arguments/state/lora_arguments.h"
+#include "arguments/state/optimizer_arguments.h"
+#include "arguments/state/quantization_arguments.h"
 #include "base/error.h"
 #include "plan/planned_model.h"
 #include "plan/planned_step.h"

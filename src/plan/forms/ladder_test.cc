@@ -12,8 +12,8 @@
 #include <random>
 #include <sstream>
 
-#include "arguments/lora_arguments.h"
-#include "arguments/quantization_arguments.h"
+#include "arguments/state/lora_arguments.h"
+#include "arguments/state/quantization_arguments.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "formats/huggingface/model_config.h"

@@ -6,8 +6,8 @@
 #include <memory>
 #include <utility>
 
-#include "arguments/context_arguments.h"
-#include "arguments/device_arguments.h"
+#include "arguments/ranks/context_arguments.h"
+#include "arguments/ranks/device_arguments.h"
 #include "base/error.h"
 #include "context/context_team.h"
 #include "ops/planned_card.h"

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "arguments/offload_arguments.h"
-#include "arguments/quantization_arguments.h"
+#include "arguments/state/offload_arguments.h"
+#include "arguments/state/quantization_arguments.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"

@@ -5,8 +5,8 @@
 #include <functional>
 #include <vector>
 
-#include "arguments/offload_arguments.h"
-#include "arguments/optimizer_arguments.h"
+#include "arguments/state/offload_arguments.h"
+#include "arguments/state/optimizer_arguments.h"
 #include "io/disk_rate.h"
 #include "io/file.h"
 #include "model/initialize.h"

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "arguments/context_arguments.h"
-#include "arguments/offload_arguments.h"
-#include "arguments/optimizer_arguments.h"
-#include "arguments/zero_arguments.h"
+#include "arguments/ranks/context_arguments.h"
+#include "arguments/ranks/zero_arguments.h"
+#include "arguments/state/offload_arguments.h"
+#include "arguments/state/optimizer_arguments.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"

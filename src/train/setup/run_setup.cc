@@ -3,8 +3,8 @@
 #include <filesystem>
 #include <string>
 
-#include "arguments/lora_arguments.h"
-#include "arguments/quantization_arguments.h"
+#include "arguments/state/lora_arguments.h"
+#include "arguments/state/quantization_arguments.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "checkpoint/checkpoint_files.h"

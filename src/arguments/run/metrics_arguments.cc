@@ -1,4 +1,4 @@
-#include "arguments/metrics_arguments.h"
+#include "arguments/run/metrics_arguments.h"
 
 #include "arguments/flag_limits.h"
 

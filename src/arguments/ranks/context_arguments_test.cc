@@ -1,4 +1,4 @@
-#include "arguments/context_arguments.h"
+#include "arguments/ranks/context_arguments.h"
 
 #include <gmock/gmock.h>
 

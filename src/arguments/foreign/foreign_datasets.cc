@@ -1,4 +1,4 @@
-#include "arguments/foreign_datasets.h"
+#include "arguments/foreign/foreign_datasets.h"
 
 #include <algorithm>
 #include <filesystem>

@@ -1,9 +1,9 @@
-#include "arguments/outer_arguments.h"
+#include "arguments/ranks/outer_arguments.h"
 
 #include <string>
 
 #include "arguments/flag_limits.h"
-#include "arguments/optimizer_arguments.h"
+#include "arguments/state/optimizer_arguments.h"
 #include "base/error.h"
 #include "base/log.h"
 

@@ -1,6 +1,6 @@
 #include <gmock/gmock.h>
 
-#include "arguments/zero_arguments.h"
+#include "arguments/ranks/zero_arguments.h"
 #include "formats/huggingface/model_config.h"
 #include "support/arguments_test_support.h"
 

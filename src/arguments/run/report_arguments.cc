@@ -1,4 +1,4 @@
-#include "arguments/report_arguments.h"
+#include "arguments/run/report_arguments.h"
 
 #include <algorithm>
 #include <string_view>

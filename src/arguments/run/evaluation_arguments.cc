@@ -1,4 +1,4 @@
-#include "arguments/evaluation_arguments.h"
+#include "arguments/run/evaluation_arguments.h"
 
 #include "arguments/flag_limits.h"
 

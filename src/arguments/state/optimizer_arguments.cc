@@ -1,4 +1,4 @@
-#include "arguments/optimizer_arguments.h"
+#include "arguments/state/optimizer_arguments.h"
 
 #include "arguments/flag_limits.h"
 #include "base/error.h"

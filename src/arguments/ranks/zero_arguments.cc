@@ -1,9 +1,9 @@
-#include "arguments/zero_arguments.h"
+#include "arguments/ranks/zero_arguments.h"
 
-#include "arguments/device_arguments.h"
-#include "arguments/offload_arguments.h"
-#include "arguments/optimizer_arguments.h"
-#include "arguments/outer_arguments.h"
+#include "arguments/ranks/device_arguments.h"
+#include "arguments/ranks/outer_arguments.h"
+#include "arguments/state/offload_arguments.h"
+#include "arguments/state/optimizer_arguments.h"
 #include "base/divide_up.h"
 
 namespace tessera {

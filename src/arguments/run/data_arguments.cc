@@ -1,4 +1,4 @@
-#include "arguments/data_arguments.h"
+#include "arguments/run/data_arguments.h"
 
 #include <algorithm>
 #include <charconv>

@@ -1,4 +1,4 @@
-#include "arguments/quantization_arguments.h"
+#include "arguments/state/quantization_arguments.h"
 
 #include <tuple>
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "arguments/arguments.h"
-#include "arguments/foreign_datasets.h"
+#include "arguments/foreign/foreign_datasets.h"
 #include "base/flags.h"
 
 namespace tessera {

@@ -1,4 +1,4 @@
-#include "arguments/unsupported_flags.h"
+#include "arguments/foreign/unsupported_flags.h"
 
 #include <span>
 

@@ -1,4 +1,4 @@
-#include "arguments/foreign_names.h"
+#include "arguments/foreign/foreign_names.h"
 
 #include <functional>
 #include <memory>

@@ -1,4 +1,4 @@
-#include "arguments/deepspeed_arguments.h"
+#include "arguments/foreign/deepspeed_arguments.h"
 
 #include <algorithm>
 #include <map>
@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "arguments/context_arguments.h"
+#include "arguments/ranks/context_arguments.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"

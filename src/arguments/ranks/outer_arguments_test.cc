@@ -1,4 +1,4 @@
-#include "arguments/outer_arguments.h"
+#include "arguments/ranks/outer_arguments.h"
 
 #include <gmock/gmock.h>
 

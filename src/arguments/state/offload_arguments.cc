@@ -1,4 +1,4 @@
-#include "arguments/offload_arguments.h"
+#include "arguments/state/offload_arguments.h"
 
 #include <filesystem>
 

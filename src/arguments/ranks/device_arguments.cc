@@ -1,7 +1,7 @@
-#include "arguments/device_arguments.h"
+#include "arguments/ranks/device_arguments.h"
 
-#include "arguments/optimizer_arguments.h"
-#include "arguments/quantization_arguments.h"
+#include "arguments/state/optimizer_arguments.h"
+#include "arguments/state/quantization_arguments.h"
 #include "base/error.h"
 #include "optim/adamw.h"
 

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "arguments/optimizer_arguments.h"
+#include "arguments/state/optimizer_arguments.h"
 #include "base/error.h"
 #include "support/arguments_test_support.h"
 

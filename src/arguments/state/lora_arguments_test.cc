@@ -1,4 +1,4 @@
-#include "arguments/lora_arguments.h"
+#include "arguments/state/lora_arguments.h"
 
 #include <gmock/gmock.h>
 
