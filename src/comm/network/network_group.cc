@@ -1,13 +1,7 @@
 #include "comm/network/network_group.h"
 
 #include <algorithm>
-#include <array>
-#include <condition_variable>
-#include <cstdlib>
 #include <exception>
-#include <mutex>
-#include <optional>
-#include <thread>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -16,40 +10,12 @@
 #include "comm/network/fabric/fabric_mesh.h"
 #include "comm/network/network_lane.h"
 #include "comm/network/network_mesh.h"
+#include "comm/network/operation_runner.h"
 #include "comm/network/tcp_link.h"
 #include "comm/world.h"
-#include "platform/background_thread.h"
-#include "platform/cpu.h"
 
 namespace tessera {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-using std::chrono::milliseconds;
-
-// Within this time a failure elsewhere ends a wait.
-constexpr milliseconds kCheckInterval{20};
-// How long a member that leaves in good order serves the others' last acknowledgements.
-constexpr milliseconds kLeaveTime{500};
-constexpr milliseconds kLeaveInterval{1};
-// A worker looks at deadlines and failures every few milliseconds: one that is silent for so long beyond them
-// does not come back from a provider of libfabric.
-constexpr milliseconds kStuckTime{5000};
-
-double seconds_between(Clock::time_point from, Clock::time_point to) {
-  return std::chrono::duration<double>(to - from).count();
-}
-
-uint64_t hash_of(std::span<const Part> parts) {
-  uint64_t hash = parts.size();
-  for (const Part& part : parts) {
-    for (const int64_t bound : {part.begin, part.end}) {
-      hash = (hash ^ static_cast<uint64_t>(bound)) * 0x9E3779B97F4A7C15u;
-      hash ^= hash >> 32;
-    }
-  }
-  return hash;
-}
 
 Members describe_members(std::vector<int> ranks, int my_rank, const Rendezvous* rendezvous) {
   const auto mine = std::ranges::find(ranks, my_rank);
@@ -64,398 +30,41 @@ Members describe_members(std::vector<int> ranks, int my_rank, const Rendezvous* 
   return members;
 }
 
+// One link for every lane.
+std::vector<std::unique_ptr<LaneLink>> connect(const Members& members, std::string name,
+                                               const std::string& fabric, const NetworkOptions& options,
+                                               Rendezvous& rendezvous, FailureDetector& failures) {
+  const MeshOptions mesh_options = {std::move(name), fabric, options.connections, options.timeout};
+  Mesh mesh = connect_mesh(members, mesh_options, rendezvous, failures);
+  if (fabric != kTcpFabric) {
+    return connect_fabric(members, mesh_options, rendezvous, failures, std::move(mesh));
+  }
+  std::vector<std::unique_ptr<LaneLink>> links;
+  for (std::vector<UniqueFd>& sockets : mesh.sockets) {
+    links.push_back(std::make_unique<TcpLink>(std::move(sockets)));
+  }
+  return links;
+}
+
 }  // namespace
 
-// Operations are numbered from 1 and kept in a ring. Each worker thread runs its lanes through all of them in
-// order; the slowest worker determines which are over.
-class NetworkGroup::Impl {
- public:
-  Impl(std::string name, std::vector<int> ranks, int my_rank, Rendezvous* rendezvous,
-       const NetworkOptions& options, FailureDetector& failures)
-      : timeout_(options.timeout),
-        position_(options.position),
-        failures_(failures),
-        members_(describe_members(std::move(ranks), my_rank, rendezvous)) {
-    if (members_.size() == 1) return;
-    TESSERA_CHECK(options.connections >= 1 && rendezvous != nullptr, "{} connections", options.connections);
-    std::vector<std::unique_ptr<LaneLink>> links = connect(std::move(name), options, *rendezvous);
-    for (NetworkOperation& operation : ring_) operation.parts.reserve(members_.ranks.size());
-    for (size_t i = 0; i < links.size(); ++i) {
-      idle_interval_ = std::max(idle_interval_, links[i]->idle_interval());
-      lanes_.push_back(std::make_unique<Lane>(static_cast<int>(i), options.connections, members_,
-                                              std::move(links[i]), failures_));
-    }
-    start_workers();
-  }
-
-  ~Impl() {
-    stop_workers();
-    leave();
-  }
-
-  const Members& members() const { return members_; }
-
-  void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
-
-  Ticket issue(Collective collective, std::byte* data, std::span<const Part> parts, int root,
-               const OpLabel& label, const GradientFeedback& feedback = {}, std::byte* received = nullptr) {
-    if (members_.size() == 1) return 0;
-    int64_t elements = 0;
-    for (const Part& part : parts) elements = std::max(elements, part.end);
-    std::unique_lock lock(mutex_);
-    wait_until(lock, [&] { return issued_ - completed_ < kMaxRunning; });
-    // Overlapping operations count once.
-    if (issued_ == completed_) busy_since_ = Clock::now();
-    const Ticket ticket = ++issued_;
-    NetworkOperation& operation = ring_[ticket % kMaxRunning];
-    operation.id = {.number = ticket,
-                    .collective = collective,
-                    .root = root,
-                    .total_bytes = wire_bytes(collective, elements),
-                    .parts_hash = hash_of(parts),
-                    .label = label};
-    operation.data = data;
-    operation.parts.assign(parts.begin(), parts.end());
-    operation.feedback = feedback;
-    operation.received = received;
-    if (ticket == completed_ + 1) mark_position(ticket, false);
-    lock.unlock();
-    issued_changed_.notify_all();
-    return ticket;
-  }
-
-  void wait(Ticket ticket) {
-    std::unique_lock lock(mutex_);
-    if (completed_ >= ticket) return;
-    const Clock::time_point begin = Clock::now();
-    wait_until(lock, [&] { return completed_ >= ticket; });
-    // Until the operation was over, not until this thread ran again.
-    wait_s_ += std::max(0.0, seconds_between(begin, std::min(Clock::now(), completed_at_)));
-  }
-
-  void wait_for_all() {
-    if (members_.size() == 1) return;
-    std::unique_lock lock(mutex_);
-    const Ticket last = issued_;
-    lock.unlock();
-    wait(last);
-  }
-
-  bool done(Ticket ticket) const {
-    const std::lock_guard lock(mutex_);
-    return completed_ >= ticket;
-  }
-
-  void abandon() {
-    std::unique_lock lock(mutex_);
-    if (completed_ == issued_) return;
-    if (!error_) {
-      error_ = std::make_exception_ptr(Error(ExitCode::kTryAgain, "operations between nodes were abandoned"));
-    }
-    end_workers(lock);
-  }
-
-  NetworkCounters counters() const {
-    NetworkCounters counters;
-    if (members_.size() == 1) return counters;
-    for (const std::unique_ptr<Lane>& lane : lanes_) {
-      counters.sent_bytes += lane->counters().sent_bytes.load(std::memory_order_relaxed);
-      counters.received_bytes += lane->counters().received_bytes.load(std::memory_order_relaxed);
-    }
-    const std::lock_guard lock(mutex_);
-    counters.busy_s = busy_s_;
-    counters.wait_s = wait_s_;
-    return counters;
-  }
-
-  std::vector<CollectiveCount> collectives() const {
-    const std::lock_guard lock(mutex_);
-    return {counts_.begin(), counts_.end()};
-  }
-
- private:
-  struct Worker {
-    std::vector<Lane*> lanes;
-    std::vector<pollfd> polled;
-    Ticket completed = 0;
-  };
-
-  // One link for every lane.
-  std::vector<std::unique_ptr<LaneLink>> connect(std::string name, const NetworkOptions& options,
-                                                 Rendezvous& rendezvous) {
-    const std::string fabric = fabric_ = choose_fabric(options.fabric);
-    const MeshOptions mesh_options = {std::move(name), fabric, options.connections, options.timeout};
-    Mesh mesh = connect_mesh(members_, mesh_options, rendezvous, failures_);
-    if (fabric != kTcpFabric) {
-      return connect_fabric(members_, mesh_options, rendezvous, failures_, std::move(mesh));
-    }
-    std::vector<std::unique_ptr<LaneLink>> links;
-    for (std::vector<UniqueFd>& sockets : mesh.sockets) {
-      links.push_back(std::make_unique<TcpLink>(std::move(sockets)));
-    }
-    return links;
-  }
-
-  // After the workers have ended: in good order, all operations over.
-  void leave() {
-    if (error_ || failures_.failed() || completed_ != issued_) return;
-    for (const std::unique_ptr<Lane>& lane : lanes_) lane->link().leave();
-    for (const auto end = Clock::now() + kLeaveTime; Clock::now() < end && !failures_.failed();) {
-      const bool may_close = std::ranges::all_of(
-          lanes_, [](const std::unique_ptr<Lane>& lane) { return lane->link().may_close(); });
-      if (may_close) return;
-      for (const std::unique_ptr<Lane>& lane : lanes_) lane->link().serve();
-      std::this_thread::sleep_for(kLeaveInterval);
-    }
-  }
-
-  void start_workers() {
-    // A waiting worker takes no processor; more workers than processors only get in each other's way.
-    const auto count = static_cast<size_t>(
-        std::min<int64_t>(static_cast<int64_t>(lanes_.size()), cpu_limits().num_processors()));
-    workers_.resize(count);
-    num_running_workers_ = count;
-    for (size_t i = 0; i < lanes_.size(); ++i) workers_[i % count].lanes.push_back(lanes_[i].get());
-    try {
-      for (Worker& worker : workers_) {
-        worker.polled.reserve(2 * worker.lanes.size());
-        threads_.push_back(start_background_thread([this, &worker] { run(worker); }));
-      }
-    } catch (...) {
-      stop_workers();
-      throw;
-    }
-  }
-
-  void stop_workers() {
-    {
-      const std::lock_guard lock(mutex_);
-      stopping_.store(true, std::memory_order_relaxed);
-    }
-    issued_changed_.notify_all();
-    for (std::thread& thread : threads_) thread.join();
-  }
-
-  // Throws the error that ended the workers, or a failure elsewhere. By then no worker touches a buffer any
-  // more: the caller may be about to free them.
-  template <typename Predicate>
-  void wait_until(std::unique_lock<std::mutex>& lock, const Predicate& predicate) {
-    while (!predicate()) {
-      if (error_ || failures_.failed()) {
-        end_workers(lock);
-        if (error_) std::rethrow_exception(error_);
-        failures_.check();
-      }
-      completed_changed_.wait_for(lock, kCheckInterval);
-      const bool is_running = completed_ != issued_;
-      if (is_running && Clock::now() - busy_since_ > timeout_.load(std::memory_order_relaxed) + kStuckTime) {
-        end_workers(lock);
-        if (!error_) error_ = std::make_exception_ptr(Error(ExitCode::kTryAgain, stuck_message()));
-      }
-    }
-  }
-
-  // Returns once no worker touches a buffer any more.
-  void end_workers(std::unique_lock<std::mutex>& lock) {
-    stopping_.store(true, std::memory_order_relaxed);
-    issued_changed_.notify_all();
-    const auto have_ended = [&] { return num_running_workers_ == 0; };
-    if (!completed_changed_.wait_for(lock, kStuckTime, have_ended)) end_process();
-  }
-
-  std::string stuck_message() const {
-    const OperationId& id = ring_[(completed_ + 1) % kMaxRunning].id;
-    return fmt::format("{}: fabric {} has not returned from a call for {:.0f} s, in {}: its provider hangs",
-                       members_.names[static_cast<size_t>(members_.index)], fabric_,
-                       seconds_between(busy_since_, Clock::now()), describe(id));
-  }
-
-  // Buffers cannot be freed while a worker may still touch them.
-  [[noreturn]] void end_process() const {
-    try {
-      failures_.fail_because(members_.ranks[static_cast<size_t>(members_.index)], stuck_message());
-    } catch (const Error& error) {
-      log_line(LogLevel::kError, error.what());
-    }
-    std::_Exit(static_cast<int>(ExitCode::kTryAgain));
-  }
-
-  // Body of a worker thread.
-  void run(Worker& worker) {
-    std::exception_ptr error;
-    try {
-      while (const NetworkOperation* operation = next_operation(worker)) {
-        for (Lane* lane : worker.lanes) lane->start(*operation);
-        if (!run_lanes(worker)) break;
-        complete(worker);
-      }
-    } catch (...) {
-      error = std::current_exception();
-    }
-    {
-      const std::lock_guard lock(mutex_);
-      --num_running_workers_;
-      if (error && !error_) error_ = error;
-      count_bytes();
-      // A worker that fails stops the others.
-      stopping_.store(true, std::memory_order_relaxed);
-    }
-    completed_changed_.notify_all();
-    issued_changed_.notify_all();
-  }
-
-  // Waits for the next operation; nullptr = there are no more.
-  const NetworkOperation* next_operation(const Worker& worker) {
-    std::unique_lock lock(mutex_);
-    const auto is_due = [&] {
-      return stopping_.load(std::memory_order_relaxed) || issued_ > worker.completed;
-    };
-    if (idle_interval_ == milliseconds(0)) {
-      issued_changed_.wait(lock, is_due);
-    } else {
-      while (!issued_changed_.wait_for(lock, idle_interval_, is_due)) {
-        lock.unlock();
-        for (Lane* lane : worker.lanes) lane->link().serve();
-        lock.lock();
-      }
-    }
-    if (stopping_.load(std::memory_order_relaxed)) return nullptr;
-    return &ring_[(worker.completed + 1) % kMaxRunning];
-  }
-
-  // Whether the operation was completed.
-  bool run_lanes(Worker& worker) {
-    const Clock::time_point begin = Clock::now();
-    for (;;) {
-      bool moved = false;
-      bool finished = true;
-      for (Lane* lane : worker.lanes) {
-        if (!lane->finished()) moved |= lane->advance();
-        finished &= lane->finished();
-      }
-      if (finished) return true;
-      if (stopping_.load(std::memory_order_relaxed)) return false;
-      failures_.check();
-      if (moved) continue;
-      if (Clock::now() - begin > timeout_.load(std::memory_order_relaxed)) {
-        for (const Lane* lane : worker.lanes) {
-          if (!lane->finished()) lane->fail_at_deadline(seconds_between(begin, Clock::now()));
-        }
-      }
-      wait_for_something(worker);
-    }
-  }
-
-  static void wait_for_something(Worker& worker) {
-    worker.polled.clear();
-    std::chrono::microseconds longest = kCheckInterval;
-    for (Lane* lane : worker.lanes) {
-      if (!lane->finished()) {
-        longest = std::min(longest, lane->prepare_wait(worker.polled));
-      } else {
-        lane->link().serve();
-      }
-    }
-    const timespec time = {.tv_sec = 0, .tv_nsec = longest.count() * 1000};
-    ::ppoll(worker.polled.data(), worker.polled.size(), &time, nullptr);
-  }
-
-  void complete(Worker& worker) {
-    bool notify = false;
-    {
-      const std::lock_guard lock(mutex_);
-      ++worker.completed;
-      Ticket completed = worker.completed;
-      for (const Worker& other : workers_) completed = std::min(completed, other.completed);
-      if (completed > completed_) {
-        const Clock::time_point now = Clock::now();
-        count(ring_[completed % kMaxRunning].id, seconds_between(busy_since_, now));
-        busy_since_ = now;
-        completed_at_ = now;
-        completed_ = completed;
-        if (completed_ < issued_) {
-          mark_position(completed_ + 1, false);
-        } else {
-          mark_position(completed_, true);
-        }
-        notify = true;
-      }
-    }
-    if (notify) completed_changed_.notify_all();
-  }
-
-  // Call these with the mutex held.
-  void count(const OperationId& id, double time_s) {
-    busy_s_ += time_s;
-    CollectiveCount& of_kind = counts_[static_cast<size_t>(id.collective)];
-    ++of_kind.num_calls;
-    of_kind.bytes += id.total_bytes;
-    of_kind.time_s += time_s;
-  }
-
-  void mark_position(Ticket ticket, bool is_over) {
-    if (position_ == nullptr) return;
-    const OperationId& id = ring_[ticket % kMaxRunning].id;
-    position_->mark(Activity::kNetwork, {.what = id.label.what,
-                                         .number = static_cast<int64_t>(ticket),
-                                         .layer = id.label.layer,
-                                         .bytes = id.total_bytes,
-                                         .is_over = is_over});
-    count_bytes();
-  }
-
-  void count_bytes() {
-    if (position_ == nullptr) return;
-    int64_t sent_bytes = 0, received_bytes = 0;
-    for (const std::unique_ptr<Lane>& lane : lanes_) {
-      sent_bytes += lane->counters().sent_bytes.load(std::memory_order_relaxed);
-      received_bytes += lane->counters().received_bytes.load(std::memory_order_relaxed);
-    }
-    position_->count_network(sent_bytes, received_bytes);
-  }
-
-  std::atomic<std::chrono::milliseconds> timeout_;
-  RankPosition* const position_;
-  FailureDetector& failures_;
-  const Members members_;
-  std::string fabric_;
-  std::vector<std::unique_ptr<Lane>> lanes_;
-  milliseconds idle_interval_{0};  // of the links
-  std::vector<Worker> workers_;
-
-  mutable std::mutex mutex_;
-  std::condition_variable issued_changed_;
-  std::condition_variable completed_changed_;
-  std::array<NetworkOperation, kMaxRunning> ring_;
-  Ticket issued_ = 0;
-  Ticket completed_ = 0;
-  Clock::time_point busy_since_;  // while operations run: start of the time not yet in busy_s_
-  Clock::time_point completed_at_;
-  double busy_s_ = 0;
-  double wait_s_ = 0;
-  std::array<CollectiveCount, kNumCollectives> counts_ = {{{.operation = "all_gather"},
-                                                           {.operation = "reduce_scatter_bf16"},
-                                                           {.operation = "reduce_scatter_f32"},
-                                                           {.operation = "broadcast"},
-                                                           {.operation = "all_gather_int8"},
-                                                           {.operation = "reduce_scatter_int8"},
-                                                           {.operation = "reduce_scatter_int4"},
-                                                           {.operation = "reduce_scatter_of_bf16"},
-                                                           {.operation = "all_to_all"}}};  // by Collective
-  std::exception_ptr error_;
-  size_t num_running_workers_ = 0;
-  std::atomic<bool> stopping_ = false;
-  std::vector<std::thread> threads_;
-};
-
 NetworkGroup::NetworkGroup(std::string name, std::vector<int> ranks, int my_rank, Rendezvous* rendezvous,
-                           const NetworkOptions& options, FailureDetector& failures)
-    : impl_(std::make_unique<Impl>(std::move(name), std::move(ranks), my_rank, rendezvous, options,
-                                   failures)) {}
+                           const NetworkOptions& options, FailureDetector& failures) {
+  Members members = describe_members(std::move(ranks), my_rank, rendezvous);
+  std::string fabric;
+  std::vector<std::unique_ptr<LaneLink>> links;
+  if (members.size() > 1) {
+    TESSERA_CHECK(options.connections >= 1 && rendezvous != nullptr, "{} connections", options.connections);
+    fabric = choose_fabric(options.fabric);
+    links = connect(members, std::move(name), fabric, options, *rendezvous, failures);
+  }
+  runner_ = std::make_unique<OperationRunner>(std::move(members), std::move(fabric), std::move(links),
+                                              options, failures);
+}
 
 NetworkGroup::~NetworkGroup() = default;
 
-void NetworkGroup::abandon() noexcept { impl_->abandon(); }
+void NetworkGroup::abandon() noexcept { runner_->abandon(); }
 
 void NetworkGroup::release_buffers() noexcept {
   try {
@@ -466,33 +75,34 @@ void NetworkGroup::release_buffers() noexcept {
   abandon();
 }
 
-int NetworkGroup::size() const { return impl_->members().size(); }
+int NetworkGroup::size() const { return runner_->members().size(); }
 
-int NetworkGroup::index() const { return impl_->members().index; }
+int NetworkGroup::index() const { return runner_->members().index; }
 
 NetworkGroup::Ticket NetworkGroup::all_gather(std::span<std::byte> buffer, std::span<const Part> parts,
                                               const OpLabel& label) {
   check_parts(parts, buffer.size());
-  return impl_->issue(Collective::kAllGather, buffer.data(), parts, -1, label);
+  return runner_->issue(Collective::kAllGather, buffer.data(), parts, -1, label);
 }
 
 NetworkGroup::Ticket NetworkGroup::all_gather_int8(std::span<bf16> buffer, std::span<const Part> parts,
                                                    const OpLabel& label) {
   check_parts(parts, buffer.size());
-  return impl_->issue(Collective::kAllGatherInt8, std::as_writable_bytes(buffer).data(), parts, -1, label);
+  return runner_->issue(Collective::kAllGatherInt8, std::as_writable_bytes(buffer).data(), parts, -1, label);
 }
 
 NetworkGroup::Ticket NetworkGroup::reduce_scatter(std::span<float> buffer, std::span<const Part> parts,
                                                   const OpLabel& label) {
   check_parts(parts, buffer.size());
-  return impl_->issue(Collective::kReduceScatterBf16, std::as_writable_bytes(buffer).data(), parts, -1,
-                      label);
+  return runner_->issue(Collective::kReduceScatterBf16, std::as_writable_bytes(buffer).data(), parts, -1,
+                        label);
 }
 
 NetworkGroup::Ticket NetworkGroup::reduce_scatter_f32(std::span<float> buffer, std::span<const Part> parts,
                                                       const OpLabel& label) {
   check_parts(parts, buffer.size());
-  return impl_->issue(Collective::kReduceScatterF32, std::as_writable_bytes(buffer).data(), parts, -1, label);
+  return runner_->issue(Collective::kReduceScatterF32, std::as_writable_bytes(buffer).data(), parts, -1,
+                        label);
 }
 
 NetworkGroup::Ticket NetworkGroup::reduce_scatter_coded(GradientCode code, std::span<float> buffer,
@@ -501,14 +111,14 @@ NetworkGroup::Ticket NetworkGroup::reduce_scatter_coded(GradientCode code, std::
   check_parts(parts, buffer.size());
   const Collective collective =
       code == GradientCode::kInt8 ? Collective::kReduceScatterInt8 : Collective::kReduceScatterInt4;
-  return impl_->issue(collective, std::as_writable_bytes(buffer).data(), parts, -1, label, feedback);
+  return runner_->issue(collective, std::as_writable_bytes(buffer).data(), parts, -1, label, feedback);
 }
 
 NetworkGroup::Ticket NetworkGroup::reduce_scatter_of_bf16(std::span<bf16> buffer, std::span<const Part> parts,
                                                           const OpLabel& label) {
   check_parts(parts, buffer.size());
-  return impl_->issue(Collective::kReduceScatterOfBf16, std::as_writable_bytes(buffer).data(), parts, -1,
-                      label);
+  return runner_->issue(Collective::kReduceScatterOfBf16, std::as_writable_bytes(buffer).data(), parts, -1,
+                        label);
 }
 
 NetworkGroup::Ticket NetworkGroup::all_to_all(std::span<std::byte> sent, std::span<std::byte> received,
@@ -517,13 +127,13 @@ NetworkGroup::Ticket NetworkGroup::all_to_all(std::span<std::byte> sent, std::sp
   for (const Part& part : parts) {
     TESSERA_CHECK(part.size() == parts[0].size(), "parts of {} and {} bytes", parts[0].size(), part.size());
   }
-  return impl_->issue(Collective::kAllToAll, sent.data(), parts, -1, label, {}, received.data());
+  return runner_->issue(Collective::kAllToAll, sent.data(), parts, -1, label, {}, received.data());
 }
 
 NetworkGroup::Ticket NetworkGroup::broadcast(std::span<std::byte> buffer, int root, const OpLabel& label) {
   TESSERA_CHECK(root >= 0 && root < size(), "root {} of {} members", root, size());
   const Part whole{0, static_cast<int64_t>(buffer.size())};
-  return impl_->issue(Collective::kBroadcast, buffer.data(), {&whole, 1}, root, label);
+  return runner_->issue(Collective::kBroadcast, buffer.data(), {&whole, 1}, root, label);
 }
 
 void NetworkGroup::check_parts(std::span<const Part> parts, size_t num_elements) const {
@@ -534,15 +144,15 @@ void NetworkGroup::check_parts(std::span<const Part> parts, size_t num_elements)
   }
 }
 
-void NetworkGroup::wait(Ticket ticket) { impl_->wait(ticket); }
+void NetworkGroup::wait(Ticket ticket) { runner_->wait(ticket); }
 
-void NetworkGroup::wait_for_all() { impl_->wait_for_all(); }
+void NetworkGroup::wait_for_all() { runner_->wait_for_all(); }
 
-bool NetworkGroup::done(Ticket ticket) const { return impl_->done(ticket); }
+bool NetworkGroup::done(Ticket ticket) const { return runner_->done(ticket); }
 
-NetworkCounters NetworkGroup::counters() const { return impl_->counters(); }
+NetworkCounters NetworkGroup::counters() const { return runner_->counters(); }
 
-std::vector<CollectiveCount> NetworkGroup::collectives() const { return impl_->collectives(); }
+std::vector<CollectiveCount> NetworkGroup::collectives() const { return runner_->collectives(); }
 
 int64_t NetworkGroup::buffer_bytes(int num_members, int connections, const std::string& fabric) {
   if (num_members == 1) return 0;
@@ -551,6 +161,6 @@ int64_t NetworkGroup::buffer_bytes(int num_members, int connections, const std::
   return connections * (of_lane + (is_tcp ? 0 : FabricLink::buffer_bytes(num_members, fabric)));
 }
 
-void NetworkGroup::set_timeout(std::chrono::milliseconds timeout) { impl_->set_timeout(timeout); }
+void NetworkGroup::set_timeout(std::chrono::milliseconds timeout) { runner_->set_timeout(timeout); }
 
 }  // namespace tessera

@@ -49,6 +49,8 @@ struct NetworkCounters {
   }
 };
 
+class OperationRunner;
+
 class NetworkGroup {
  public:
   // A running operation; cheap to copy. At most kMaxRunning operations may be issued and unfinished: issuing
@@ -124,8 +126,7 @@ class NetworkGroup {
  private:
   void check_parts(std::span<const Part> parts, size_t num_elements) const;
 
-  class Impl;
-  std::unique_ptr<Impl> impl_;
+  std::unique_ptr<OperationRunner> runner_;
 };
 
 }  // namespace tessera
