@@ -1,8 +1,11 @@
 // Mismatched members, failures elsewhere, orderly shutdown, and random operations without deadlock.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <chrono>
+#include <cstdio>
 #include <random>
 
 #include "comm/network/network_group.h"
@@ -320,30 +323,54 @@ void check(const RandomOperation& operation, const NetworkGroup& group, uint64_t
   }
 }
 
+void run_random_operations(const NetworkOptions& options, int n, uint64_t seed) {
+  const auto errors = run_members({.size = n, .options = options}, [&](NetworkGroup& group) {
+    std::mt19937_64 random(seed);  // the same operations everywhere ...
+    std::mt19937_64 delays(seed * 7 + static_cast<uint64_t>(group.index()));  // ... at different times
+    std::vector<RandomOperation> operations(1 + random() % 6);
+    for (RandomOperation& operation : operations) {
+      operation = random_operation(random, n);
+      if (delays() % 3 == 0) std::this_thread::sleep_for(std::chrono::microseconds(delays() % 2000));
+      issue(operation, group, seed);
+      if (delays() % 4 == 0) group.wait(operation.ticket);
+    }
+    for (const RandomOperation& operation : operations) {
+      group.wait(operation.ticket);
+      check(operation, group, seed);
+    }
+  });
+  ASSERT_THAT(errors, Each(IsEmpty())) << "seed " << seed;
+}
+
+// Runs `body` in a process of its own and returns the exit code: 1 if it had failures, which it has printed.
+int exit_code_of(const std::function<void()>& body) {
+  std::fflush(nullptr);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    body();
+    std::fflush(nullptr);
+    std::_Exit(testing::Test::HasFailure() ? 1 : 0);
+  }
+  int status = -1;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
 TEST_P(NetworkRandom, RunsEndWithRightSums) {
   // Where processors are busy, udp;ofi_rxd mostly waits for its own timers.
-  const bool is_slow = std::string(GetParam().name) == "udp;ofi_rxd";
-  for (uint64_t seed = 0; seed < (is_tcp() ? 200u : is_slow ? 8u : 40u); ++seed) {
-    const int n = 2 + static_cast<int>(seed % 3);
-    const int connections = 1 + static_cast<int>(seed % 5);
-    const auto errors = run_members(
-        {.size = n, .options = options(std::chrono::seconds(30), connections)}, [&](NetworkGroup& group) {
-          std::mt19937_64 random(seed);  // the same operations everywhere ...
-          std::mt19937_64 delays(seed * 7 + static_cast<uint64_t>(group.index()));  // ... at different times
-          std::vector<RandomOperation> operations(1 + random() % 6);
-          for (RandomOperation& operation : operations) {
-            operation = random_operation(random, n);
-            if (delays() % 3 == 0) std::this_thread::sleep_for(std::chrono::microseconds(delays() % 2000));
-            issue(operation, group, seed);
-            if (delays() % 4 == 0) group.wait(operation.ticket);
-          }
-          for (const RandomOperation& operation : operations) {
-            group.wait(operation.ticket);
-            check(operation, group, seed);
-          }
-        });
-    ASSERT_THAT(errors, Each(IsEmpty())) << "seed " << seed;
-  }
+  const bool is_rxd = std::string(GetParam().name) == "udp;ofi_rxd";
+  const auto run = [&] {
+    for (uint64_t seed = 0; seed < (is_tcp() ? 200u : is_rxd ? 8u : 40u) && !HasFatalFailure(); ++seed) {
+      run_random_operations(options(std::chrono::seconds(30), 1 + static_cast<int>(seed % 5)),
+                            2 + static_cast<int>(seed % 3), seed);
+    }
+  };
+  if (!is_rxd) return run();
+  // About one run in thirty never leaves fi_cq_read() of libfabric 1.17's rxd and is ended for that.
+  constexpr int kProviderHangs = static_cast<int>(ExitCode::kTryAgain);
+  int exit_code = kProviderHangs;
+  for (int tries = 0; tries < 3 && exit_code == kProviderHangs; ++tries) exit_code = exit_code_of(run);
+  EXPECT_EQ(exit_code, 0);
 }
 
 }  // namespace
