@@ -30,6 +30,10 @@ void NeftuneNoise::begin(int64_t step, std::span<const int64_t> rows, const Data
 }
 
 void NeftuneNoise::fill(int64_t token, std::span<float> noise_D) const {
+  if (token >= std::ssize(tokens_)) {
+    std::ranges::fill(noise_D, 0.0f);
+    return;
+  }
   const Token& of = tokens_[static_cast<size_t>(token)];
   const auto D = static_cast<int64_t>(noise_D.size());
   const auto scale = static_cast<float>(alpha_ / std::sqrt(of.sequence_length * static_cast<double>(D)));

@@ -23,7 +23,8 @@ class NeftuneNoise {
   // Prepares the noise of step `step` for `batch`, which holds these rows of the dataset.
   void begin(int64_t step, std::span<const int64_t> rows, const Dataset& dataset, const PackedBatch& batch);
   // The noise of token `token` of that batch. Depends on seed, step, row and the token's position in the row
-  // alone: ranks, threads and micro-batches do not matter. Thread-safe.
+  // alone: ranks, threads and micro-batches do not matter. 0 for tokens that were added after the batch
+  // (context/slice_batch.h). Thread-safe.
   void fill(int64_t token, std::span<float> noise_D) const;
 
  private:

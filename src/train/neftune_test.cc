@@ -47,6 +47,16 @@ TEST_F(NeftuneTest, FollowsFromSeedStepRowAndPositionAlone) {
   EXPECT_NE(second[0], second[1]);
 }
 
+TEST_F(NeftuneTest, TokensAfterTheBatchHaveNone) {
+  PackedBatch batch;
+  make_packed_batch(*dataset_, std::vector<int64_t>{2, 5}, &batch);
+  NeftuneNoise noise(kAlpha, 7);
+  noise.begin(3, std::vector<int64_t>{2, 5}, *dataset_, batch);
+  std::vector<float> values(13, NAN);
+  noise.fill(batch.num_tokens(), values);
+  EXPECT_EQ(values, std::vector<float>(13, 0.0f));
+}
+
 // Uniform in +-alpha / sqrt(L D): the mean and the variance a^2 / 3 within four standard errors.
 TEST_F(NeftuneTest, IsUniformWithTheMagnitudeOfTheFormula) {
   constexpr size_t kHidden = 1001;  // not a multiple of the four values of a counter
