@@ -115,8 +115,10 @@ TEST_P(ContextParallel, TrainsSlicesWithoutTargets) {
 TEST_P(ContextParallel, DrawsNoiseAndDropoutByToken) {
   WholeRun run(context_config());
   run.args.neftune_noise_alpha = 5;
-  run.args.merge_micro_batches = "always";
-  expect_same_run(run);
+  for (const char* merge : {"never", "always"}) {
+    run.args.merge_micro_batches = merge;
+    expect_same_run(run);
+  }
   run.args.finetuning_type = "lora";
   run.args.lora_rank = 3;
   run.args.lora_dropout = 0.2;
@@ -156,17 +158,25 @@ TEST(ContextParallelRun, ResumesBitForBitAndInOtherTeams) {
     const RecordingObserver seen = whole.run();
     expect_resumes_alike(whole, {2});
 
-    SavingRun elsewhere = whole;
-    elsewhere.interrupt_at(2, "elsewhere");
-    elsewhere.args.resume_from_checkpoint = "true";
-    elsewhere.ranks = {1, 2};
-    elsewhere.args.context_parallel_size = 1;
-    const RecordingObserver other = elsewhere.run();
-    ASSERT_FALSE(other.steps.empty());
-    for (const StepMetrics& step : other.steps) {
-      const StepMetrics& same = seen.steps.at(static_cast<size_t>(step.step) - 1);
-      EXPECT_NEAR(step.loss, same.loss, (dtype == std::string("float32") ? 1e-5 : 5e-3) * same.loss);
-      EXPECT_EQ(step.num_tokens, same.num_tokens);
+    for (const int64_t size : {1, 2}) {
+      SavingRun elsewhere = whole;
+      elsewhere.interrupt_at(2, fmt::format("elsewhere-{}", size));
+      elsewhere.args.resume_from_checkpoint = "true";
+      elsewhere.ranks = {1, 2};
+      elsewhere.args.context_parallel_size = size;
+      if (size > 1) {
+        // One pass of all micro-batches, whose number follows from the teams.
+        elsewhere.args.per_device_train_batch_size = 1;
+        elsewhere.args.merge_micro_batches = "always";
+        elsewhere.args.optimizer_in_backward = true;
+      }
+      const RecordingObserver other = elsewhere.run();
+      ASSERT_FALSE(other.steps.empty());
+      for (const StepMetrics& step : other.steps) {
+        const StepMetrics& same = seen.steps.at(static_cast<size_t>(step.step) - 1);
+        EXPECT_NEAR(step.loss, same.loss, (dtype == std::string("float32") ? 1e-5 : 5e-3) * same.loss);
+        EXPECT_EQ(step.num_tokens, same.num_tokens);
+      }
     }
   }
 }

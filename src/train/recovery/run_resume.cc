@@ -6,6 +6,7 @@
 #include <system_error>
 #include <utility>
 
+#include "arguments/ranks/context_arguments.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -161,16 +162,16 @@ BatchPlanOptions RunResume::continue_batches(const BatchPlanOptions& options, Tr
   }
   const BatchPlanOptions resumed = resumed_batch_options(then.data, options);
   const int64_t rows = global_batch_rows(resumed);
-  const int world_size = comm_.world().world_size;
+  const int64_t row_ranks = num_row_ranks(*args, comm_.world().world_size);
   now->data = then.data;
   if (resumed.cut) {
     args->gradient_accumulation_steps =
-        accumulation_of_global_batch(rows, args->per_device_train_batch_size, world_size);
+        accumulation_of_global_batch(rows, args->per_device_train_batch_size, row_ranks);
   }
   if (rows != global_batch_rows(options) && comm_.world().rank == 0) {
     log_info("a step keeps the {} that it had on {}: gradient_accumulation_steps is {} on {}",
              count_of(rows, "row"), count_of(then.data.world_size, "rank"), args->gradient_accumulation_steps,
-             world_size);
+             row_ranks);
   }
   return resumed;
 }
