@@ -4,6 +4,7 @@
 #include <cmath>
 #include <set>
 
+#include "arguments/ranks/context_arguments.h"
 #include "arguments/ranks/device_arguments.h"
 #include "base/error.h"
 #include "base/name_hint.h"
@@ -44,7 +45,8 @@ RunLayout asked_layout(const JobPlanRequest& request, const Instance& node, int6
   layout.schedule = request.options.schedule.value_or(GatherSchedule::kPerStep);
   layout.gradient_checkpointing = args.gradient_checkpointing;
   layout.micro_batch_rows = request.options.micro_batch_rows.value_or(1);
-  layout.accumulation = accumulation_of_global_batch(step_rows, layout.micro_batch_rows, layout.world_size());
+  layout.accumulation = accumulation_of_global_batch(step_rows, layout.micro_batch_rows,
+                                                     num_row_ranks(args, layout.world_size()));
   return layout;
 }
 
@@ -162,9 +164,11 @@ JobPlan plan_job(const JobPlanRequest& request) {
     plan.layout = result.combinations.front().layout;
     plan.forecast = forecast_of(request, node, plan.layout, step_rows);
   } else {
-    if (step_rows < world_size) {
+    const int64_t row_ranks = num_row_ranks(args, world_size);
+    if (step_rows < row_ranks) {
       fail(ExitCode::kBadConfig, "a step has {}, fewer than the {} of the job: raise --global_batch_size",
-           format_count(step_rows, "row"), format_count(world_size, "rank"));
+           format_count(step_rows, "row"),
+           format_count(row_ranks, args.context_parallel_size > 1 ? "team" : "rank"));
     }
     plan.layout = asked_layout(request, node, step_rows);
     plan.forecast = forecast_of(request, node, plan.layout, step_rows);

@@ -96,6 +96,18 @@ TEST(JobPlan, RefusesMoreRanksThanRows) {
   EXPECT_EQ(error_of([&] { plan("15m", "r7i.16xlarge", 4, 1, args); }).code(), ExitCode::kBadConfig);
 }
 
+TEST(JobPlan, TeamsShareTheRowsOfAStep) {
+  TrainingArguments args;
+  args.context_parallel_size = 2;
+  args.global_batch_size = 2;
+  args.per_device_train_batch_size = 1;
+  const JobPlan found = plan("15m", "r7i.16xlarge", 4, 1, args);
+  EXPECT_EQ(found.layout.micro_batch_rows * found.layout.accumulation, 1);
+  args.global_batch_size = 1;
+  expect_error(ExitCode::kBadConfig, {"a step has 1 row, fewer than the 2 teams of the job"},
+               [&] { plan("15m", "r7i.16xlarge", 4, 1, args); });
+}
+
 TEST(JobPlan, RefusesMoreRanksThanCores) {
   expect_error(ExitCode::kBadConfig, {"a pod of 30 CPUs has 15 cores, fewer than its 16 ranks"},
                [] { plan("15m", "c7i.8xlarge", 1, 16); });

@@ -29,8 +29,8 @@ std::string seconds_text(double seconds) {
 std::string network_text(const RunForecast& forecast) {
   const std::optional<GradientCode> gradients = forecast.zero.quantized_gradients;
   std::string text =
-      fmt::format("network  {:.4g} Gbit/s a node; of each node, per step{}{}\n",
-                  forecast.cluster.network_gbps, forecast.zero.quantized_weights ? ", weights in int8" : "",
+      fmt::format("network  {:.4g} Gbit/s a node; in a step{}{}\n", forecast.cluster.network_gbps,
+                  forecast.zero.quantized_weights ? ", weights in int8" : "",
                   !gradients                          ? ""
                   : *gradients == GradientCode::kInt8 ? ", gradients in int8"
                                                       : ", gradients in int4");
@@ -181,12 +181,12 @@ std::string forecast_text(const RunForecast& forecast) {
               ? "memory   the free memory is this machine's: --memory sets a node's\n"
               : "memory\n";
   text += indented(memory_table(forecast.memory, forecast.free_bytes));
-  text += fmt::format(
-      "disk     {} for the model, {} for each checkpoint{}\n", format_bytes(forecast.disk.model_bytes),
-      format_bytes(forecast.disk.checkpoint_bytes),
-      forecast.disk.offload_bytes == 0
-          ? ""
-          : fmt::format("; {} in offload_dir of a node", format_bytes(forecast.disk.offload_bytes)));
+  text +=
+      fmt::format("disk     {} for the model, {} for each checkpoint{}\n",
+                  format_bytes(forecast.disk.model_bytes), format_bytes(forecast.disk.checkpoint_bytes),
+                  forecast.disk.offload_bytes == 0 ? ""
+                                                   : fmt::format(";\n         {} in offload_dir of a node",
+                                                                 format_bytes(forecast.disk.offload_bytes)));
   if (forecast.time) text += time_text(forecast);
   if (!forecast.schedules.empty()) text += network_text(forecast);
   return text;

@@ -34,18 +34,18 @@ std::string table_text(const std::vector<TableLine>& lines, int num_nodes, int l
     text += fmt::format("{:<{}}  {:<{}}{}\n", line.kind, kind_width, line.name, name_width, columns);
   };
   if (many) {
-    add({}, fmt::format("  {:>10}  {:>10}  {:>10}", "a rank", "a node",
+    add({}, fmt::format("  {:>9}  {:>9}  {:>9}", "a rank", "a node",
                         num_nodes == 1 ? "" : fmt::format("{} nodes", num_nodes)));
   }
   for (const TableLine& line : lines) {
     const std::string node = format_bytes(line.node_bytes);
     if (!many) {
-      add(line, fmt::format("  {:>10}", node));
+      add(line, fmt::format("  {:>9}", node));
     } else if (line.is_of_node) {
-      add(line, fmt::format("  {:>10}  {:>10}", "", node));
+      add(line, fmt::format("  {:>9}  {:>9}", "", node));
     } else {
-      add(line, fmt::format("  {:>10}  {:>10}  {:>10}", format_bytes(line.node_bytes / local_world_size),
-                            node, num_nodes == 1 ? "" : format_bytes(line.node_bytes * num_nodes)));
+      add(line, fmt::format("  {:>9}  {:>9}  {:>9}", format_bytes(line.node_bytes / local_world_size), node,
+                            num_nodes == 1 ? "" : format_bytes(line.node_bytes * num_nodes)));
     }
   }
   // Remove the spaces that empty columns leave.

@@ -1,8 +1,8 @@
 #include "plan/plan_text.h"
 
 #include <fmt/format.h>
-#include <algorithm>
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/text.h"
@@ -27,6 +27,18 @@ std::string indented(const std::string& lines) {
     begin = end;
   }
   return out;
+}
+
+std::string wrapped(std::span<const std::string> words, size_t indent) {
+  std::string text, line;
+  for (const std::string& word : words) {
+    if (!line.empty() && indent + line.size() + 1 + word.size() > kTextColumns) {
+      text += line + "\n" + std::string(indent, ' ');
+      line.clear();
+    }
+    line += (line.empty() ? "" : " ") + word;
+  }
+  return text + line + "\n";
 }
 
 std::string step_time_text(const StepTime& time) {

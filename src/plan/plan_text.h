@@ -2,6 +2,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 
 #include "plan/job_size.h"
@@ -13,6 +14,10 @@ namespace tessera {
 std::string three_digits(double value);
 // Every line behind two spaces.
 std::string indented(const std::string& lines);
+inline constexpr size_t kTextColumns = 80;
+// Words on lines of at most kTextColumns, as far as they fit, all but the first of them behind `indent`
+// spaces; the first follows as many columns of other text.
+std::string wrapped(std::span<const std::string> words, size_t indent);
 
 // How a step's time splits, a line each.
 std::string step_time_text(const StepTime& time);

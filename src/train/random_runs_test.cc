@@ -147,7 +147,7 @@ void draw_division(Draw& draw, const Machine& machine, const ModelConfig& config
   }
   args->fabric = draw.one_of({"tcp", "tcp", "tcp;ofi_rxm"});
   args->connections = draw.number(1, 5);
-  args->grad_accum_dtype = draw.one_of({"float32", "float32", "bfloat16"});
+  args->grad_accum_dtype = args->dtype == "bfloat16" && draw.coin() ? "bfloat16" : "float32";
   const bool may_offload = args->optimizer_in_backward || args->finetuning_type == "lora";
   args->offload_param_device = may_offload && is_alone ? draw.one_of({"none", "nvme"}) : "none";
   args->pack_weights = draw.one_of({"auto", "always", "never"});
@@ -315,8 +315,7 @@ double loss_tolerance(const TrainingArguments& args, const TrainingArguments& be
   for (const TrainingArguments& of : {args, before}) {
     if (of.zero_quantized_weights || of.zero_quantized_gradients == "int8") return 1e-2;
   }
-  const bool rounds = args.grad_accum_dtype == "bfloat16" || before.grad_accum_dtype == "bfloat16";
-  if (args.dtype == "bfloat16" || rounds || args.optim.starts_with("lion")) return 2e-3;
+  if (args.dtype == "bfloat16" || args.optim.starts_with("lion")) return 2e-3;
   return args.quantization_bit == 8 ? 1e-3 : 1e-5;
 }
 

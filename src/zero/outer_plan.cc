@@ -82,8 +82,7 @@ std::vector<MemoryItem> outer_memory_items(const ZeroLayout& layout, const ZeroS
   std::vector<MemoryItem> items = {
       {MemoryKind::kOptimizer, MemoryScope::kRank, "outer weights (F32)", memory.weight_bytes},
       {MemoryKind::kOptimizer, MemoryScope::kRank, "outer momentum (F32)", memory.momentum_bytes},
-      {MemoryKind::kOptimizer, MemoryScope::kRank, "errors of quantised differences (BF16)",
-       memory.feedback_bytes},
+      {MemoryKind::kOptimizer, MemoryScope::kRank, "errors of quantising (BF16)", memory.feedback_bytes},
       {MemoryKind::kBuffers, MemoryScope::kRank, "exchange of weights", memory.buffer_bytes}};
   std::erase_if(items, [](const MemoryItem& item) { return item.size_bytes == 0; });
   return items;

@@ -126,8 +126,9 @@ int64_t reduced_bytes(const ZeroSettings& settings, const ShardPlan& plan, int64
   return bytes;
 }
 
-// "exp_avg, exp_avg_sq".
+// "exp_avg, exp_avg_sq"; of more than two, for which a line of a table has no room, "exp_avg and 2 more".
 std::string names_of(StateTensors tensors) {
+  if (tensors.size() > 2) return fmt::format("{} and {} more", tensors.front().name, tensors.size() - 1);
   std::vector<std::string_view> names;
   for (const StateTensor& tensor : tensors) names.push_back(tensor.name);
   return fmt::format("{}", fmt::join(names, ", "));
@@ -304,7 +305,7 @@ std::vector<MemoryItem> zero_memory_items(const ZeroLayout& layout, const ZeroSe
   const MemoryScope weight_scope = layout.world_size() > 1 ? MemoryScope::kNode : MemoryScope::kRank;
   const std::string gradients = settings.optimizer_in_backward
                                     ? layout.world_size() > 1
-                                          ? fmt::format("of the group being updated ({})", gradient_name)
+                                          ? fmt::format("of the updated group ({})", gradient_name)
                                           : "of the groups in use (F32)"
                                     : fmt::format("accumulators ({})", gradient_name);
   const char* part = settings.weight_folder             ? "embedding, head, layers in use"

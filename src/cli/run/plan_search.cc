@@ -12,7 +12,8 @@
 namespace tessera {
 namespace {
 
-constexpr size_t kCommandColumns = 78;
+// Of 80, the indentation and what continues a line.
+constexpr size_t kCommandColumns = 76;
 
 // Words as lines that a shell joins. A flag and its values stay together.
 std::string shell_lines(const std::vector<std::string>& words) {
@@ -120,7 +121,8 @@ std::string PlanSearch::text(const std::string& command, const std::string& pres
       "\nbest     {} of {}: {} hours\n         {} USD on demand, about {} as spot{}\n",
       format_count(layout.num_nodes, "node"), instance.name, three_digits(combination.hours),
       three_digits(combination.usd), three_digits(combination.spot_usd),
-      combination.kwh ? fmt::format("; about {} kWh of processors", three_digits(*combination.kwh)) : "");
+      combination.kwh ? fmt::format(";\n         about {} kWh of processors", three_digits(*combination.kwh))
+                      : "");
   text += fmt::format("time     {} s a step\n{}", three_digits(combination.time.step_s()),
                       indented(step_time_text(combination.time)));
   const MemoryPlan memory = memory_of(args_, config_, result_.job, instance, combination);

@@ -9,7 +9,6 @@
 namespace tessera {
 namespace {
 
-constexpr size_t kColumns = 80;
 constexpr size_t kMostShown = 20;
 constexpr size_t kMostUnreached = 5;
 
@@ -47,19 +46,6 @@ std::string rung_line(const Ladder& ladder, size_t index, const std::string& las
          rung_columns(ladder, words_of(ladder, rung), format_bytes(rung.memory_bytes),
                       rung.disk_bytes == 0 ? "-" : format_bytes(rung.disk_bytes),
                       three_digits(rung.time.step_s()), last);
-}
-
-// Words on lines of kColumns, each behind `indent` spaces.
-std::string wrapped(const std::vector<std::string>& words, size_t indent) {
-  std::string text, line;
-  for (const std::string& word : words) {
-    if (!line.empty() && indent + line.size() + 1 + word.size() > kColumns) {
-      text += line + "\n" + std::string(indent, ' ');
-      line.clear();
-    }
-    line += (line.empty() ? "" : " ") + word;
-  }
-  return text + line + "\n";
 }
 
 // What the form changes in the numbers of a run, if anything.

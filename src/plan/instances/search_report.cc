@@ -16,8 +16,6 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-constexpr size_t kColumns = 80;
-
 bool is_within(const Combination& combination, const SearchView& view) {
   return combination.hours <= view.max_hours.value_or(INFINITY) &&
          money_of(combination, view) <= view.max_price.value_or(INFINITY);
@@ -42,6 +40,7 @@ std::vector<Cost> costs_of(const SearchResult& result, const std::vector<size_t>
 
 std::string in_gib(int64_t bytes) {
   const double gib = static_cast<double>(bytes) / (int64_t{1} << 30);
+  if (gib < 1) return fmt::format("{:.2f}", gib);
   return gib < 100 ? three_digits(gib) : fmt::format("{:.0f}", gib);
 }
 
@@ -75,13 +74,13 @@ std::string combination_line(const SearchResult& result, const Combination& each
                      three_digits(each.hours), three_digits(money_of(each, view))});
 }
 
-// Words joined by ", " in lines of at most kColumns, the later ones indented.
+// Words joined by ", " in lines of at most kTextColumns, the later ones indented.
 std::string wrapped(const std::string& head, const std::vector<std::string>& words) {
   std::string text;
   std::string line = head;
   for (size_t i = 0; i < words.size(); ++i) {
     const std::string word = words[i] + (i + 1 < words.size() ? "," : "");
-    if (line.size() + 1 + word.size() > kColumns) {
+    if (line.size() + 1 + word.size() > kTextColumns) {
       text += line + "\n";
       line = "   ";
     }

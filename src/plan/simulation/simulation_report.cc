@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
+#include "base/text_fields.h"
 #include "plan/plan_text.h"
 #include "plan/simulation/simulation.h"
 
@@ -72,12 +73,12 @@ nlohmann::ordered_json cluster_json(const SimulatedCluster& cluster) {
 }  // namespace
 
 std::string simulation_text(const std::vector<SimulatedCluster>& clusters) {
-  std::string text = "nodes  racks  step s  tokens/s  efficiency  sent a node  uplink a rack  limit\n";
+  std::string text = "nodes  racks  step s  tokens/s  efficiency  sent a node  rack uplink  limit\n";
   bool all_exact = true;
   for (const SimulatedCluster& cluster : clusters) {
     all_exact &= cluster.step.is_exact;
     text +=
-        fmt::format("{:>5}{} {:>5}  {:>6}  {:>8}  {:>8} %  {:>11}  {:>13}  {}\n", cluster.num_nodes,
+        fmt::format("{:>5}{} {:>5}  {:>6}  {:>8}  {:>8} %  {:>11}  {:>11}  {}\n", cluster.num_nodes,
                     cluster.refusal.empty() ? " " : "*", cluster.num_racks, three_digits(cluster.step.step_s),
                     three_digits(cluster.tokens_per_s()), percent(cluster.efficiency()),
                     bytes_text(cluster.step.node_sent_bytes), bytes_text(cluster.step.uplink_sent_bytes),
@@ -108,8 +109,10 @@ std::string simulation_text(const std::vector<SimulatedCluster>& clusters) {
   }
   for (const SimulatedCluster& cluster : clusters) {
     if (!cluster.refusal.empty()) {
-      text += fmt::format("\n* does not fit into memory; with {}: {}\n",
-                          format_count(cluster.num_nodes, "node"), cluster.refusal);
+      text += "\n" + wrapped(split(fmt::format("* does not fit into memory; with {}: {}",
+                                               format_count(cluster.num_nodes, "node"), cluster.refusal),
+                                   ' '),
+                             /*indent=*/2);
       break;
     }
   }
