@@ -86,7 +86,8 @@ if(TESSERA_TESTS)
   # Fixtures that tests of several modules share.
   set(support ${PROJECT_SOURCE_DIR}/tests/support)
   add_library(tessera_test_paths STATIC ${PROJECT_SOURCE_DIR}/tests/test_paths.cc)
-  target_compile_definitions(tessera_test_paths PRIVATE TESSERA_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  target_compile_definitions(tessera_test_paths PRIVATE TESSERA_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
+    TESSERA_BUILD_DIR="${PROJECT_BINARY_DIR}")
   target_include_directories(tessera_test_paths PUBLIC ${PROJECT_SOURCE_DIR}/tests)
   target_link_libraries(tessera_test_paths PRIVATE tessera_flags)
   add_library(tessera_test_main STATIC ${PROJECT_SOURCE_DIR}/tests/test_main.cc)
@@ -100,9 +101,7 @@ if(TESSERA_TESTS)
     # Caller and library name the types of their arguments independently, as with the driver's.
     set_source_files_properties(${support}/fake_nvml.cc PROPERTIES COMPILE_OPTIONS -fno-sanitize=undefined)
   endif()
-  add_library(tessera_fake_nvml_path INTERFACE)
-  target_compile_definitions(tessera_fake_nvml_path INTERFACE TESSERA_FAKE_NVML="$<TARGET_FILE:tessera_fake_nvml>")
-  add_dependencies(tessera_fake_nvml_path tessera_fake_nvml)
+  add_dependencies(tessera_test_paths tessera_fake_nvml)
 endif()
 
 # tessera_test(NAME LABEL unit SOURCES x_test.cc DEPS module... LIBS ... TIMEOUT 300 SERIAL SEPARATE)

@@ -27,6 +27,9 @@ std::string read_source(const std::filesystem::path& file) {
 
 std::filesystem::path data_folder() { return source_folder() / "tests" / "data"; }
 
+const char* tessera_binary() { return TESSERA_BUILD_DIR "/tessera"; }
+const char* fake_nvml_library() { return TESSERA_BUILD_DIR "/fake_nvml/libnvidia-ml.so.1"; }
+
 std::filesystem::path shared_folder() { return source_folder().parent_path() / "shared"; }
 
 namespace {

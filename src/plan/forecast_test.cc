@@ -236,7 +236,7 @@ TEST_F(ForecastTest, SaysWhatWeightsInInt8WouldMakeOfIt) {
     EXPECT_EQ(quantized.schedules[i].wire.sent(), exact.schedules[i].int8_weights->wire.sent());
     EXPECT_EQ(quantized.schedules[i].time->step_s(), exact.schedules[i].int8_weights->time->step_s());
   }
-  EXPECT_THAT(forecast_text(quantized), HasSubstr("per step, weights in int8\n"));
+  EXPECT_THAT(forecast_text(quantized), HasSubstr("in a step, weights in int8\n"));
 }
 
 TEST_F(ForecastTest, SaysWhatGradientsInInt4WouldMakeOfIt) {
@@ -263,7 +263,7 @@ TEST_F(ForecastTest, SaysWhatGradientsInInt4WouldMakeOfIt) {
     EXPECT_EQ(quantized.schedules[i].wire.sent(), exact.schedules[i].int4_gradients->wire.sent());
     EXPECT_EQ(quantized.schedules[i].node_bytes, exact.schedules[i].int4_node_bytes);
   }
-  EXPECT_THAT(forecast_text(quantized), HasSubstr("per step, weights in int8, gradients in int4\n"));
+  EXPECT_THAT(forecast_text(quantized), HasSubstr("in a step, weights in int8, gradients in int4\n"));
 }
 
 // A fiftieth of 4 bytes a parameter each way; the outer optimizer takes 4 + 4 / K bytes a parameter and

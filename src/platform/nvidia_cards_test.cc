@@ -4,6 +4,8 @@
 
 #include <cstdlib>
 
+#include "test_paths.h"
+
 namespace tessera {
 namespace {
 
@@ -12,7 +14,7 @@ class FakeCards : public testing::Test {
   void TearDown() override { unsetenv("FAKE_NVML"); }
   static NvidiaCards read(const char* variant = "") {
     setenv("FAKE_NVML", variant, 1);
-    return nvidia_cards(TESSERA_FAKE_NVML);
+    return nvidia_cards(fake_nvml_library());
   }
 };
 

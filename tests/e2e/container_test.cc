@@ -8,6 +8,7 @@
 
 #include "e2e/started_process.h"
 #include "e2e/tiny_model.h"
+#include "test_paths.h"
 
 namespace tessera {
 namespace {

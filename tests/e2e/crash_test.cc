@@ -15,6 +15,7 @@
 #include "base/sanitizers.h"
 #include "e2e/tiny_model.h"
 #include "launch/reports/crash_handler.h"
+#include "test_paths.h"
 
 namespace tessera {
 
@@ -64,7 +65,7 @@ struct Ending {
 
 // The ending of a child that installs the handler and runs the body; if it stops itself, it is sent
 // `from_outside`.
-Ending ending_of(void (*body)(), int from_outside = 0, const char* program = TESSERA_BINARY) {
+Ending ending_of(void (*body)(), int from_outside = 0, const char* program = tessera_binary()) {
   int ends[2];
   if (pipe(ends) != 0) return {};
   const pid_t pid = fork();
@@ -142,9 +143,14 @@ TEST_F(Crash, WithoutTheProgramThatKnowsTheNamesTheLineHasAddresses) {
 // The agent's own line says where: the rank's report must not end up in a file that nobody reads.
 TEST_F(Crash, OfARankIsInTheErrorOfItsAgent) {
   const TinyModel tiny;
-  std::vector<std::string> arguments = {
-      "launch",      "--nproc_per_node", "2", "--", "/bin/sh", "-c", "echo pid $RANK $$; exec \"$0\" \"$@\"",
-      TESSERA_BINARY};
+  std::vector<std::string> arguments = {"launch",
+                                        "--nproc_per_node",
+                                        "2",
+                                        "--",
+                                        "/bin/sh",
+                                        "-c",
+                                        "echo pid $RANK $$; exec \"$0\" \"$@\"",
+                                        tessera_binary()};
   const std::vector<std::string> train = tiny.train_arguments("out", {"--max_steps", "1000000"});
   arguments.insert(arguments.end(), train.begin(), train.end());
   bool sent = false;

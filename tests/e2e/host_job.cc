@@ -1,4 +1,5 @@
 #include "e2e/host_job.h"
+#include "test_paths.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -15,6 +15,7 @@
 #include "support/free_port.h"
 #include "support/metrics_text.h"
 #include "support/web_client.h"
+#include "test_paths.h"
 
 namespace tessera {
 namespace {

@@ -12,6 +12,7 @@
 #include "e2e/started_process.h"
 #include "e2e/tiny_model.h"
 #include "support/tls_server.h"
+#include "test_paths.h"
 
 namespace tessera {
 namespace {

@@ -15,6 +15,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "test_paths.h"
+
 namespace tessera {
 namespace {
 
@@ -73,7 +75,7 @@ void keep_one_processor() {
   std::vector<char*> argv = {const_cast<char*>("tessera")};
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
-  execv(TESSERA_BINARY, argv.data());
+  execv(tessera_binary(), argv.data());
   _exit(127);
 }
 

@@ -15,6 +15,7 @@
 
 #include "e2e/host_job.h"
 #include "e2e/tiny_model.h"
+#include "test_paths.h"
 
 namespace tessera {
 namespace {

@@ -19,6 +19,7 @@
 #include "e2e/started_process.h"
 #include "e2e/step_timeline.h"
 #include "e2e/tiny_model.h"
+#include "test_paths.h"
 
 namespace tessera {
 namespace {

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "e2e/hosts_fixture.h"
+#include "test_paths.h"
 
 namespace tessera {
 namespace {

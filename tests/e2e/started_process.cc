@@ -116,8 +116,6 @@ ProcessResult StartedProcess::result() {
   return result;
 }
 
-const char* tessera_binary() { return TESSERA_BINARY; }
-
 bool is_gone(pid_t pid) {
   const std::string stat = read_file(fmt::format("/proc/{}/stat", pid));
   const size_t name_end = stat.rfind(')');

@@ -52,9 +52,6 @@ class StartedProcess {
   std::chrono::steady_clock::time_point ended_at_;
 };
 
-// The built program.
-const char* tessera_binary();
-
 // The process of this rank among the children of an agent of `tessera launch`; 0 if there is none (yet).
 pid_t pid_of_rank(pid_t agent, int rank);
 

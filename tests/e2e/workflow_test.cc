@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "e2e/tiny_model.h"
+#include "test_paths.h"
 
 namespace tessera {
 namespace {
@@ -187,7 +188,7 @@ TEST(Workflow, AnInstructionSetThatFailsWhenTriedIsNamedAndNotUsed) {
 
 // The folder of the fake library comes first in LD_LIBRARY_PATH.
 TEST(Workflow, DoctorShowsNvidiaCardsWhereThereAreSome) {
-  const std::string folder = std::filesystem::path(TESSERA_FAKE_NVML).parent_path();
+  const std::string folder = std::filesystem::path(fake_nvml_library()).parent_path();
   ProcessOptions options = {.environment = {"LD_LIBRARY_PATH=" + folder}};
   const std::string text = run_well({"doctor"}, options).out;
   EXPECT_THAT(text, HasSubstr("\nNVIDIA cards\n  driver              580.65.06\n"));
@@ -392,7 +393,7 @@ TEST(Output, ClosedReaderEndsQuietlyButNotATrainingRun) {
 }
 
 TEST(Output, ClosedDescriptorsAreErrorsWithTheirExitCodes) {
-  const std::string program = TESSERA_BINARY;
+  const std::string program = tessera_binary();
   const auto status_of = [](const std::string& command) {
     const int status = std::system(command.c_str());
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;

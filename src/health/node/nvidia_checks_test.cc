@@ -6,6 +6,7 @@
 #include "fake_machine.h"
 #include "health/node/node_check.h"
 #include "support/check_named.h"
+#include "test_paths.h"
 
 namespace tessera {
 namespace {
@@ -105,7 +106,7 @@ TEST(NvidiaChecks, TheNodeCheckHasThemWhereThereAreCards) {
   NodeCheckOptions options;
   options.is_passive = true;
   options.root = machine.root();
-  options.nvml_library = TESSERA_FAKE_NVML;
+  options.nvml_library = fake_nvml_library();
   const std::vector<Check> checks = check_node(options);
   EXPECT_EQ(check_named(checks, "gpu").outcome, CheckOutcome::kOk);
   EXPECT_THAT(check_named(checks, "gpu_throttling").message,

@@ -4,6 +4,7 @@
 
 #include "serve/metrics/metric_table.h"
 #include "support/metrics_text.h"
+#include "test_paths.h"
 
 namespace tessera {
 namespace {
@@ -11,7 +12,7 @@ namespace {
 TEST(NvidiaMetrics, EveryCardHasWhatItSupports) {
   for (const bool is_open_metrics : {false, true}) {
     Exposition out(is_open_metrics);
-    write_nvidia_metrics(nvidia_cards(TESSERA_FAKE_NVML), &out);
+    write_nvidia_metrics(nvidia_cards(fake_nvml_library()), &out);
     const MetricsText text = parse_metrics(std::move(out).finish(), is_open_metrics);
     const std::string first = R"({gpu="0",name="NVIDIA H100 80GB HBM3"})",
                       second = R"({gpu="1",name="NVIDIA \"L4\""})";
