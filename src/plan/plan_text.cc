@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/text.h"
 
@@ -29,14 +30,14 @@ std::string indented(const std::string& lines) {
   return out;
 }
 
-std::string wrapped(std::span<const std::string> words, size_t indent) {
-  std::string text, line;
+std::string wrapped(std::string head, std::span<const std::string> words, size_t indent) {
+  std::string text, line = std::move(head);
   for (const std::string& word : words) {
-    if (!line.empty() && indent + line.size() + 1 + word.size() > kTextColumns) {
-      text += line + "\n" + std::string(indent, ' ');
-      line.clear();
+    if (line.size() + 1 + word.size() > kTextColumns) {
+      text += line + "\n";
+      line = std::string(indent - 1, ' ');
     }
-    line += (line.empty() ? "" : " ") + word;
+    line += " " + word;
   }
   return text + line + "\n";
 }

@@ -15,9 +15,9 @@ std::string three_digits(double value);
 // Every line behind two spaces.
 std::string indented(const std::string& lines);
 inline constexpr size_t kTextColumns = 80;
-// Words on lines of at most kTextColumns, as far as they fit, all but the first of them behind `indent`
-// spaces; the first follows as many columns of other text.
-std::string wrapped(std::span<const std::string> words, size_t indent);
+// `head` and the words behind it, on lines of at most kTextColumns as far as they fit; the later lines begin
+// with `indent` spaces.
+std::string wrapped(std::string head, std::span<const std::string> words, size_t indent);
 
 // How a step's time splits, a line each.
 std::string step_time_text(const StepTime& time);

@@ -12,8 +12,8 @@
 namespace tessera {
 namespace {
 
-// Of 80, the indentation and what continues a line.
-constexpr size_t kCommandColumns = 76;
+// Leaves room for two spaces of indentation and the backslash that continues a line.
+constexpr size_t kCommandColumns = kTextColumns - 4;
 
 // Words as lines that a shell joins. A flag and its values stay together.
 std::string shell_lines(const std::vector<std::string>& words) {

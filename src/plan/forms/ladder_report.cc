@@ -153,7 +153,8 @@ std::string ladder_text(const Ladder& ladder) {
   const Rung& taken = ladder.rungs[*ladder.taken()];
   const auto add_flags = [&](const char* name, size_t rung) {
     const std::vector<std::string> flags = form_flags(ladder.args, ladder.rungs[rung].form);
-    text += fmt::format("{:<9}", name) + (flags.empty() ? "these settings\n" : wrapped(flags, 9));
+    text += flags.empty() ? fmt::format("{:<9}these settings\n", name)
+                          : wrapped(fmt::format("{:<8}", name), flags, 9);
     text += fmt::format("         numbers: {}\n", numbers_text(ladder.rungs[rung].form));
   };
   add_flags("best", *ladder.best);

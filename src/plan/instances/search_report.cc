@@ -74,19 +74,10 @@ std::string combination_line(const SearchResult& result, const Combination& each
                      three_digits(each.hours), three_digits(money_of(each, view))});
 }
 
-// Words joined by ", " in lines of at most kTextColumns, the later ones indented.
-std::string wrapped(const std::string& head, const std::vector<std::string>& words) {
-  std::string text;
-  std::string line = head;
-  for (size_t i = 0; i < words.size(); ++i) {
-    const std::string word = words[i] + (i + 1 < words.size() ? "," : "");
-    if (line.size() + 1 + word.size() > kTextColumns) {
-      text += line + "\n";
-      line = "   ";
-    }
-    line += " " + word;
-  }
-  return text + line + "\n";
+// Words joined by ", " behind `head`.
+std::string listed(const std::string& head, std::vector<std::string> words) {
+  for (size_t i = 0; i + 1 < words.size(); ++i) words[i] += ",";
+  return wrapped(head, words, /*indent=*/4);
 }
 
 // Where and when the prices are from.
@@ -95,8 +86,8 @@ std::string price_text(const SearchResult& result, const SearchView& view) {
   for (const Instance& instance : result.instances) {
     origins.insert(fmt::format("{} {} {}", instance.provider, instance.region, instance.date));
   }
-  return wrapped(view.spot ? "prices   spot, estimated," : "prices   on demand,",
-                 {origins.begin(), origins.end()});
+  return listed(view.spot ? "prices   spot, estimated," : "prices   on demand,",
+                {origins.begin(), origins.end()});
 }
 
 OrderedJson instance_json(const Instance& instance) {
@@ -223,14 +214,14 @@ std::string refusal_text(const SearchResult& result, const SearchView& view) {
   }
   std::string text;
   for (const auto& [usable_bytes, group] : groups) {
-    text += wrapped(fmt::format("  {} of{} memory, {} needed on {}:", format_bytes(usable_bytes),
-                                result.is_on_cards ? " a card's" : "", format_bytes(group.needed_bytes),
-                                format_count(group.num_nodes, "node")),
-                    group.names);
+    text += listed(fmt::format("  {} of{} memory, {} needed on {}:", format_bytes(usable_bytes),
+                               result.is_on_cards ? " a card's" : "", format_bytes(group.needed_bytes),
+                               format_count(group.num_nodes, "node")),
+                   group.names);
   }
   if (!without_rows.empty()) {
-    text += wrapped(fmt::format("  more ranks than the {} of a step:", format_count(result.step_rows, "row")),
-                    without_rows);
+    text += listed(fmt::format("  more ranks than the {} of a step:", format_count(result.step_rows, "row")),
+                   without_rows);
   }
   const int64_t num_over = std::ssize(result.combinations) - std::ssize(within_limits(result, view));
   if (num_over > 0) {

@@ -109,7 +109,8 @@ std::string simulation_text(const std::vector<SimulatedCluster>& clusters) {
   }
   for (const SimulatedCluster& cluster : clusters) {
     if (!cluster.refusal.empty()) {
-      text += "\n" + wrapped(split(fmt::format("* does not fit into memory; with {}: {}",
+      text += "\n" + wrapped("*",
+                             split(fmt::format("does not fit into memory; with {}: {}",
                                                format_count(cluster.num_nodes, "node"), cluster.refusal),
                                    ' '),
                              /*indent=*/2);
