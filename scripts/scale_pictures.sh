@@ -16,6 +16,7 @@ per_node=(--per_device_train_batch_size 4 --gradient_accumulation_steps 8)
 racks=(--nodes_per_rack 16 --oversubscription 4 --flow_gbps 5)
 simulate --machine r7i.16xlarge "${per_node[@]}" --flow_gbps 10
 simulate --machine r7i.16xlarge "${per_node[@]}" "${racks[@]}" --mtbf_hours 1000 --plot docs/images/scale-per-node.svg
+simulate --machine r7i.16xlarge "${per_node[@]}" "${racks[@]}" --sync_every 50 --num_fragments 4 --fragment_sync_delay 2
 simulate --machine c8i.48xlarge "${per_node[@]}" "${racks[@]}"
 simulate --machine r7i.16xlarge --global_batch_size 1024 --per_device_train_batch_size 1 --flow_gbps 10 \
   --mtbf_hours 1000 --plot docs/images/scale-fixed-batch.svg

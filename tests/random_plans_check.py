@@ -32,7 +32,8 @@ SETTINGS = {
     "pack_weights": (["auto", "always", "never"], 0.3),
     "context_parallel_size": ([1, 2, 3, 4, 8], 0.2),
     "sync_every": ([0, 1, 10, 50], 0.2),
-    "num_fragments": ([1, 2, 5], 0.1),
+    "num_fragments": ([1, 2, 5], 0.2),
+    "fragment_sync_delay": ([0, 1, 2], 0.2),
     "zero_quantized_weights": ([None], 0.2),
     "zero_quantized_gradients": (["none", "int8", "int4"], 0.3),
     "peft": (["lora"], 0.25),
@@ -45,7 +46,13 @@ SETTINGS = {
     "num_threads": ([1, 4, 64], 0.1),
 }
 # Flags that are refused without another one.
-NEEDS = {"clip_mode": "optimizer_in_backward", "lora_rank": "peft", "quantization_bit": "peft", "num_fragments": "sync_every"}
+NEEDS = {
+    "clip_mode": "optimizer_in_backward",
+    "lora_rank": "peft",
+    "quantization_bit": "peft",
+    "num_fragments": "sync_every",
+    "fragment_sync_delay": "sync_every",
+}
 PRESETS = ["15m", "60m", "160m", "llama3.2-1b", "llama3.2-3b", "llama3-8b"]
 
 

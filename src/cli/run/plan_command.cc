@@ -297,18 +297,12 @@ class PlanCommand : public Command {
       fail(ExitCode::kUsage, "--{} is for a search: a simulation is of one kind of machine, --machine NAME",
            name);
     }
-    if (args_.sync_every > 0) {
-      fail(ExitCode::kUsage,
-           "--simulate is of nodes that take every step together, which --sync_every {} leaves out: without "
-           "--simulate the plan has its mean step",
-           args_.sync_every);
-    }
-    if (args_.context_parallel_size > 1) {
-      fail(ExitCode::kUsage,
-           "--simulate is of ranks with rows of their own, which --context_parallel_size {} leaves out: "
-           "without "
-           "--simulate the plan has its step",
-           args_.context_parallel_size);
+    if (args_.context_parallel_size > local_world_size_) {
+      fail(
+          ExitCode::kUsage,
+          "--simulate is of ranks that share rows within a node, and --context_parallel_size {} is more than "
+          "its {}: without --simulate the plan has the step",
+          args_.context_parallel_size, format_count(local_world_size_, "rank"));
     }
     const std::optional<int64_t> one_size = table.is_set("nnodes") ? std::optional(num_nodes_) : std::nullopt;
     const std::vector<int> sizes = simulation_.nodes(one_size);

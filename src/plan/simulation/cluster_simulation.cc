@@ -82,8 +82,16 @@ class Simulation {
     }
     for (const NodeClass& each : classes) spread_ |= each.rack < 0;
     result_.is_exact = !spread_ || nodes_.size() == 1;
-    num_steps_ = std::ranges::count(program.actions, ActionKind::kStepEnd, &Action::kind);
-    TESSERA_CHECK(num_steps_ >= 3, "{} steps", num_steps_);
+    for (int64_t number = 0; number < std::ssize(program.transfers); ++number) {
+      std::vector<int64_t>& of_lane = transfers_[lane_of(number)];
+      place_in_lane_.push_back(std::ssize(of_lane));
+      of_lane.push_back(number);
+    }
+    num_alike_ = std::accumulate(program.stands_for.begin(), program.stands_for.end(), 0.0);
+    TESSERA_CHECK(std::ranges::count(program.actions, ActionKind::kStepEnd, &Action::kind) ==
+                      std::ssize(program.stands_for),
+                  "{} steps are weighted", program.stands_for.size());
+    TESSERA_CHECK(num_alike_ > 0 && program.stands_for.front() == 0, "no steps until the steady state");
   }
 
   SimulatedStep run() {
@@ -94,20 +102,26 @@ class Simulation {
       if (!progress) pass_time();
     }
     const std::vector<double>& ends = nodes_[typical_].step_ends;
-    result_.step_s = ends.back() - ends[ends.size() - 2];
+    for (size_t step = 1; step < ends.size(); ++step) {
+      result_.step_s += program_.stands_for[step] / num_alike_ * (ends[step] - ends[step - 1]);
+    }
     return result_;
   }
 
  private:
-  struct Node {
-    NodeClass kind;
-    size_t next_action = 0;
-    double computes_until = kNever;
+  // Of a node: its operations on a lane, one after another.
+  struct Progress {
     int64_t issued = 0;
     int64_t completed = 0;
     bool in_operation = false;
     int64_t flows_left = 0;
     double arrives_at = kNever;  // end of the operation: all flows are over
+  };
+  struct Node {
+    NodeClass kind;
+    size_t next_action = 0;
+    double computes_until = kNever;
+    Progress lanes[kNumLanes];
     std::vector<double> step_ends;
   };
   struct Flow {
@@ -147,10 +161,12 @@ class Simulation {
       } else if (action.kind == ActionKind::kOther) {
         node.computes_until = now_ + action.seconds;
       } else if (action.kind == ActionKind::kIssue) {
-        if (node.issued - node.completed >= NetworkGroup::kMaxRunning) return progress;
-        ++node.issued;
+        Progress& lane = node.lanes[lane_of(action.transfer)];
+        if (lane.issued - lane.completed >= NetworkGroup::kMaxRunning) return progress;
+        ++lane.issued;
       } else if (action.kind == ActionKind::kWait) {
-        if (node.completed <= action.transfer) return progress;
+        const Progress& lane = node.lanes[lane_of(action.transfer)];
+        if (lane.completed <= place_in_lane_[static_cast<size_t>(action.transfer)]) return progress;
       } else {
         node.step_ends.push_back(now_);
       }
@@ -162,20 +178,28 @@ class Simulation {
 
   bool start_operations() {
     bool any = false;
-    for (size_t i = 0; i < nodes_.size(); ++i) {
-      Node& node = nodes_[i];
-      if (node.in_operation || node.completed == node.issued) continue;
-      node.in_operation = true;
-      node.flows_left = 0;
-      for (size_t j = 0; j < nodes_.size(); ++j) {
-        node.flows_left += num_variants(i, j) + (i == j ? 0 : num_variants(j, i));
-        if (!nodes_[j].in_operation || nodes_[j].completed != node.completed) continue;
-        start_flows(i, j);
-        if (i != j) start_flows(j, i);
+    for (size_t lane = 0; lane < kNumLanes; ++lane) {
+      for (size_t i = 0; i < nodes_.size(); ++i) {
+        const Progress& own = nodes_[i].lanes[lane];
+        if (own.in_operation || own.completed == own.issued) continue;
+        start_operation(i, lane);
+        any = true;
       }
-      any = true;
     }
     return any;
+  }
+  void start_operation(size_t i, size_t lane) {
+    Progress& own = nodes_[i].lanes[lane];
+    own.in_operation = true;
+    own.flows_left = 0;
+    const int64_t transfer = transfers_[lane][static_cast<size_t>(own.completed)];
+    for (size_t j = 0; j < nodes_.size(); ++j) {
+      own.flows_left += num_variants(i, j) + (i == j ? 0 : num_variants(j, i));
+      const Progress& other = nodes_[j].lanes[lane];
+      if (!other.in_operation || other.completed != own.completed) continue;
+      start_flows(transfer, i, j);
+      if (i != j) start_flows(transfer, j, i);
+    }
   }
 
   // Peers of a node of class i in class j.
@@ -190,12 +214,12 @@ class Simulation {
     return (has_variant(i, j, false) ? 1 : 0) + (has_variant(i, j, true) ? 1 : 0);
   }
 
-  void start_flows(size_t from, size_t to) {
-    const SimulatedTransfer& transfer = program_.transfers[static_cast<size_t>(nodes_[from].completed)];
+  void start_flows(int64_t number, size_t from, size_t to) {
+    const SimulatedTransfer& transfer = program_.transfers[static_cast<size_t>(number)];
     for (const bool crosses : {false, true}) {
       if (!has_variant(from, to, crosses)) continue;
       Flow flow;
-      flow.transfer = nodes_[from].completed;
+      flow.transfer = number;
       flow.from = from;
       flow.to = to;
       flow.left = transfer.pair_bytes + transfer.pair_messages * static_cast<double>(sizeof(WireHeader));
@@ -238,7 +262,10 @@ class Simulation {
       shares_are_known_ = true;
     }
     double next = kNever;
-    for (const Node& node : nodes_) next = std::min({next, node.computes_until, node.arrives_at});
+    for (const Node& node : nodes_) {
+      next = std::min(next, node.computes_until);
+      for (const Progress& lane : node.lanes) next = std::min(next, lane.arrives_at);
+    }
     for (size_t i = 0; i < flows_.size(); ++i) {
       next = std::min(next, now_ + flows_[i].left / shares_[i].rate);
     }
@@ -248,10 +275,12 @@ class Simulation {
     now_ = next;
     for (Node& node : nodes_) {
       if (node.computes_until <= now_) node.computes_until = kNever;
-      if (node.arrives_at > now_) continue;
-      node.arrives_at = kNever;
-      node.in_operation = false;
-      ++node.completed;
+      for (Progress& lane : node.lanes) {
+        if (lane.arrives_at > now_) continue;
+        lane.arrives_at = kNever;
+        lane.in_operation = false;
+        ++lane.completed;
+      }
     }
   }
 
@@ -276,34 +305,40 @@ class Simulation {
   void finish(const Flow& flow, double at) {
     count_bytes(flow);
     for (const size_t end : {flow.from, flow.to}) {
-      Node& node = nodes_[end];
-      if (--node.flows_left == 0) node.arrives_at = at + topology_.latency_s;
+      Progress& lane = nodes_[end].lanes[lane_of(flow.transfer)];
+      if (--lane.flows_left == 0) lane.arrives_at = at + topology_.latency_s;
       if (flow.from == flow.to) break;
     }
   }
 
-  // Counts those of the last step but one, whose transfers are all over.
+  // Counts those issued in the steps before the steady ones, whose transfers are all over at the end.
   void count_bytes(const Flow& flow) {
     const SimulatedTransfer& transfer = program_.transfers[static_cast<size_t>(flow.transfer)];
-    if (transfer.step != num_steps_ - 2 || transfer.kind == TransferKind::kValues) return;
+    const size_t next = static_cast<size_t>(transfer.step) + 1;
+    const bool counts = next < program_.stands_for.size() && program_.stands_for[next] > 0;
+    if (!counts || transfer.kind == TransferKind::kValues) return;
     const double variant = spread_ ? (flow.crosses ? 1 - in_rack_ : in_rack_) : 1;
-    const double bytes =
-        transfer.pair_bytes * nodes_[flow.from].kind.count * variant * num_peers(flow.from, flow.to);
+    const double bytes = transfer.pair_bytes * nodes_[flow.from].kind.count * variant *
+                         num_peers(flow.from, flow.to) / num_alike_;
     result_.node_sent_bytes += bytes / topology_.num_nodes;
     if (flow.crosses) result_.uplink_sent_bytes += bytes / topology_.num_racks();
   }
 
-  // What the typical node does for so long, in its last step.
+  // What the typical node does for so long, if its step counts.
   void account(double seconds) {
     const Node& node = nodes_[typical_];
-    if (std::ssize(node.step_ends) + 1 != num_steps_) return;
-    if (node.in_operation) result_.network_s += seconds;
-    result_.seconds[static_cast<int>(activity(node))] += seconds;
+    if (has_ended(node)) return;
+    const double share = program_.stands_for[node.step_ends.size()] / num_alike_;
+    if (share == 0) return;
+    if (std::ranges::any_of(node.lanes, &Progress::in_operation)) result_.network_s += share * seconds;
+    result_.seconds[static_cast<int>(activity(node))] += share * seconds;
   }
   Bottleneck activity(const Node& node) const {
     if (is_computing(node)) return Bottleneck::kCompute;
-    if (node.arrives_at != kNever) return Bottleneck::kLatency;
+    const size_t lane = lane_of(program_.actions[node.next_action].transfer);
+    if (node.lanes[lane].arrives_at != kNever) return Bottleneck::kLatency;
     for (size_t i = 0; i < flows_.size(); ++i) {
+      if (lane_of(flows_[i].transfer) != lane) continue;
       if (flows_[i].from == typical_ || flows_[i].to == typical_) return limit_of(shares_[i].limit);
     }
     return Bottleneck::kOthers;
@@ -314,14 +349,20 @@ class Simulation {
     return resource % kNumOfNode == kProcessor ? Bottleneck::kProcessor : Bottleneck::kNic;
   }
 
+  size_t lane_of(int64_t transfer) const {
+    return static_cast<size_t>(program_.transfers[static_cast<size_t>(transfer)].lane);
+  }
+
   const Topology& topology_;
   const StepProgram& program_;
+  std::vector<int64_t> transfers_[kNumLanes];  // by lane, in the order of issue
+  std::vector<int64_t> place_in_lane_;         // by transfer
   double in_rack_;
   std::vector<Node> nodes_;  // one for each class
   FairSharing sharing_;
   bool spread_ = false;
   size_t typical_ = 0;
-  int64_t num_steps_ = 0;
+  double num_alike_ = 0;  // steps that the simulated ones stand for
   double now_ = 0;
   std::vector<Flow> flows_;
   bool shares_are_known_ = false;

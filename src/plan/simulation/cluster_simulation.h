@@ -3,8 +3,8 @@
 // Every node runs the same program (step_program.h). A collective is what comm/network does: each member
 // sends each other member's part over `connections` sockets, all peers at once as far as the kernel's buffers
 // reach, so a pair of nodes is one flow; flows share network cards, rack uplinks and processors max-min
-// fairly, and two nodes exchange data once both are in the operation. A node runs its operations one after
-// another; one is over when everything it sends and receives has arrived.
+// fairly, and two nodes exchange data once both are in the operation. A node runs the operations of a lane
+// one after another; one is over when everything it sends and receives has arrived.
 //
 // Nodes that behave alike are simulated as one: all of them if no node differs from another. Up to
 // kMaxExactNodes nodes that differ are simulated one by one; of more, the slowest is, and the others by
@@ -39,7 +39,7 @@ enum class Bottleneck {
 inline constexpr int kNumBottlenecks = 7;
 std::string_view bottleneck_name(Bottleneck bottleneck);
 
-// A step in the steady state.
+// A step in the steady state; where nodes train on their own, the mean of those between two exchanges.
 struct SimulatedStep {
   double step_s = 0;
   double seconds[kNumBottlenecks] = {};  // of the most common kind of node: these add up to step_s
@@ -53,7 +53,7 @@ struct SimulatedStep {
   Bottleneck bottleneck() const;
 };
 
-// `slowdowns`: by node. The program has at least 3 steps; the last one is measured.
+// `slowdowns`: by node. Measured are the program's steps that stand for others; the first does not.
 SimulatedStep simulate_steps(const Topology& topology, const StepProgram& program,
                              const std::vector<double>& slowdowns);
 

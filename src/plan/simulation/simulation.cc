@@ -17,7 +17,6 @@ namespace {
 // "Collectives between nodes", where two cores carry both ends.
 constexpr double kGatherByteS = 8 / 21.8e9;
 constexpr double kReduceByteS = 8 / 15.4e9;
-constexpr int kNumSteps = 4;  // until the steady state, and one to measure
 constexpr uint64_t kSeed = 1;
 
 class ClusterSimulator {
@@ -27,7 +26,7 @@ class ClusterSimulator {
       : args_(args),
         cluster_(cluster),
         options_(options),
-        planned_(config, args.training_dtype(), num_threads, cluster.ops),
+        planned_(config, args.training_dtype(), num_threads, cluster.ops, args.context_parallel_size),
         walks_(config, args.training_dtype()),
         max_row_tokens_(job ? job->max_row_tokens : args.row_limit(config.max_position_embeddings)),
         row_tokens_(job ? job->mean_row_tokens : max_row_tokens_),
@@ -74,8 +73,7 @@ class ClusterSimulator {
   Timed simulate(const Topology& topology, const ZeroLayout& layout, const StepFacts& facts,
                  const StepCosts& costs, const std::vector<double>& slowdowns) const {
     const StepProgram program = program_of(layout, facts, costs);
-    Timed timed = {simulate_steps(topology, program, slowdowns),
-                   program.compute_s(kNumSteps - 1) + costs.other_s};
+    Timed timed = {simulate_steps(topology, program, slowdowns), program.last_compute_s() + costs.other_s};
     const std::vector<double> equal(slowdowns.size(), 1.0);
     if (slowdowns == equal) return timed;
     // Waiting for a slow node may look like waiting for the network, whose work it delays.
@@ -88,7 +86,7 @@ class ClusterSimulator {
   Prices& prices() { return cluster_.prices != nullptr ? *cluster_.prices : of_rates_; }
   StepProgram program_of(const ZeroLayout& layout, const StepFacts& facts, const StepCosts& costs) const {
     return step_program(layout, facts.zero, costs, walks_.config().tie_word_embeddings,
-                        static_cast<int>(args_.connections), kNumSteps);
+                        static_cast<int>(args_.connections));
   }
 
   // With the times of a measured step: of its median rank, as slowdowns_of() is about the others.
@@ -96,7 +94,7 @@ class ClusterSimulator {
                      const MeasuredStep& measured) const {
     double update_s = 0;
     for (const double seconds : costs.update_s) update_s += seconds;
-    const double passes_s = program_of(layout, facts, costs).compute_s(kNumSteps - 1) - update_s;
+    const double passes_s = program_of(layout, facts, costs).last_compute_s() - update_s;
     costs.scale_passes(median(measured.rank_compute_s) / passes_s);
     costs.set_update(measured.update_s);
     costs.other_s = measured.other_s;

@@ -38,7 +38,7 @@ class SimulationTest : public testing::Test {
   SimulatedCluster simulate(int num_nodes) {
     cluster_.num_nodes = num_nodes;
     TrainingArguments args = args_;
-    resolve_training_arguments(table_, num_nodes, &args);
+    resolve_training_arguments(table_, num_nodes * cluster_.local_world_size, &args);
     return simulate_cluster(args, preset_config("llama3.2-1b"), cluster_, 32, std::nullopt, options_);
   }
   std::vector<SimulatedCluster> simulate_all() {
@@ -77,6 +77,38 @@ TEST_F(SimulationTest, EfficiencyFallsWithNodesRacksAndSlowNodes) {
   EXPECT_GT(slow.step.step_s, racks.step.step_s);
   EXPECT_NEAR(slow.step.of(Bottleneck::kOthers), slow.step.step_s - racks.step.step_s, 1e-9);
   EXPECT_LT(slow.useful->useful_share, 1);
+}
+
+TEST_F(SimulationTest, NodesOnTheirOwnTakeWhatThePlanPredicts) {
+  const SimulatedCluster together = simulate(4);
+  args_.sync_every = 20;
+  const SimulatedCluster apart = simulate(4);
+  TrainingArguments args = args_;
+  resolve_training_arguments(table_, 4, &args);
+  const RunForecast forecast = forecast_run(args, preset_config("llama3.2-1b"), cluster_, 32);
+  EXPECT_NEAR(apart.step.step_s / forecast.time->step_s(), 1, 0.05);
+  EXPECT_LT(apart.step.step_s, together.step.step_s);
+  EXPECT_NEAR(apart.step.node_sent_bytes / together.step.node_sent_bytes, 1 / 20.0, 0.01 / 20);
+  // The exchange of fragments goes on while others are trained.
+  args_.num_fragments = 4;
+  args_.fragment_sync_delay = 2;
+  const SimulatedCluster streamed = simulate(4);
+  EXPECT_NEAR(streamed.step.node_sent_bytes / apart.step.node_sent_bytes, 1, 0.01);
+  EXPECT_LT(streamed.step.step_s, apart.step.step_s);
+  EXPECT_NEAR(streamed.efficiency(), 1, 0.01);
+  options_.slow_nodes = {{3, 1.5}};
+  EXPECT_NEAR(simulate(4).step.step_s / streamed.step.step_s, 1.5, 0.05);
+}
+
+TEST_F(SimulationTest, RanksThatShareRowsTakeWhatThePlanPredicts) {
+  cluster_.local_world_size = 2;
+  args_.context_parallel_size = 2;
+  const SimulatedCluster one = simulate(1);
+  TrainingArguments args = args_;
+  resolve_training_arguments(table_, 2, &args);
+  const RunForecast forecast = forecast_run(args, preset_config("llama3.2-1b"), cluster_, 32);
+  EXPECT_NEAR(one.step.step_s / forecast.time->step_s(), 1, 0.01);
+  EXPECT_EQ(one.tokens_per_step, 4 * 512);
 }
 
 TEST_F(SimulationTest, TakesTheComputationOfAMeasuredRun) {

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "base/divide_up.h"
+#include "plan/time/exchange_of_heads.h"
 
 namespace tessera {
 namespace {
@@ -25,6 +26,13 @@ std::vector<double> by_elements(double total, const ZeroLayout& layout) {
   return shares;
 }
 
+double seconds_of_exchanges(const OpWork& work, DType dtype, const RankShare& share, Prices& prices) {
+  double seconds = 0;
+  for (const int64_t bytes : exchanges_of_heads(work))
+    seconds += exchange_of_heads_seconds(bytes, dtype, share, prices);
+  return seconds;
+}
+
 StepCosts::Pass cost_of_pass(const StepWalks& walks, const PassShape& shape, const RankShare& share,
                              Prices& prices) {
   StepCosts::Pass pass;
@@ -35,7 +43,10 @@ StepCosts::Pass cost_of_pass(const StepWalks& walks, const PassShape& shape, con
     const OpWork work = work_of(call);
     if (work.kind == WorkKind::kPacking) return;
     const auto [seconds, is_new] = priced.try_emplace(work);
-    if (is_new) seconds->second = prices.seconds(work, share);
+    if (is_new) {
+      seconds->second = prices.seconds(work, share);
+      if (shape.context_size > 1) seconds->second += seconds_of_exchanges(work, walks.dtype(), share, prices);
+    }
     // The walk opens nothing for the embedding's gradient, which follows the first layer's.
     const int64_t group = work.name == "embedding_backward" ? 0 : position.group;
     (position.is_forward ? pass.forward_s : pass.backward_s)[static_cast<size_t>(group)] += seconds->second;
@@ -64,7 +75,8 @@ void StepCosts::set_update(double seconds) { scale(&update_s, seconds / sum_of(u
 
 StepCosts step_costs(StepWalks& walks, const StepFacts& facts, Prices& prices) {
   const RankShare share = {facts.num_threads, facts.local_world_size};
-  const ZeroLayout layout = zero_layout(walks.layout(), facts.num_nodes, facts.local_world_size);
+  const ZeroLayout layout =
+      zero_layout(walks.layout(), sharding_nodes(facts.zero, facts.num_nodes), facts.local_world_size);
   std::vector<PassShape> shapes;
   for (int64_t pass = 0; pass < facts.num_passes; ++pass) {
     shapes.push_back(pass_shape(walks, facts, prices, pass));

@@ -3,84 +3,27 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
+#include <map>
+#include <optional>
+#include <utility>
 
+#include "base/divide_up.h"
 #include "base/error.h"
-#include "comm/network/chunk_count.h"
-#include "kernels/quantized_weight/gradient_blocks.h"
-#include "kernels/quantized_weight/int8_blocks.h"
+#include "plan/simulation/step_recorder.h"
+#include "zero/outer_plan.h"
 
 namespace tessera {
 namespace {
 
-// What stop_agreement.cc and step_exchange.cc send: losses, times, signals.
-constexpr double kValueBytes = 256;
 // Between passes longer than this the ranks ask one another for signals.
 constexpr double kAskSeconds = 0.1;
 constexpr int64_t kNumStaging = 2;  // as in GradientStore
-
-class Recorder {
- public:
-  Recorder(const ZeroLayout& layout, const ZeroSettings& settings, int connections)
-      : layout_(layout), settings_(settings), connections_(connections) {}
-
-  void compute(double seconds) {
-    if (seconds > 0) program_.actions.push_back({ActionKind::kCompute, seconds, 0});
-  }
-  void other(double seconds) { program_.actions.push_back({ActionKind::kOther, seconds, 0}); }
-  void wait(int64_t transfer) { program_.actions.push_back({ActionKind::kWait, 0, transfer}); }
-  void end_step() {
-    program_.actions.push_back({ActionKind::kStepEnd});
-    ++step_;
-  }
-
-  // Bytes of all nodes' parts of a group.
-  int64_t issue(TransferKind kind, int64_t group_bytes) {
-    const double pair_bytes = static_cast<double>(group_bytes) / layout_.num_nodes;
-    const double of_rank = pair_bytes / layout_.local_world_size;
-    const int64_t chunks =
-        num_chunks(std::llround(of_rank), /*is_sum=*/kind == TransferKind::kReduce, connections_);
-    return add({kind, step_, pair_bytes, static_cast<double>(chunks * layout_.local_world_size)});
-  }
-  void exchange_values() {
-    const double ranks = layout_.local_world_size;
-    wait(add({TransferKind::kValues, step_, ranks * kValueBytes, ranks}));
-  }
-
-  const ZeroLayout& layout() const { return layout_; }
-  const ZeroSettings& settings() const { return settings_; }
-  int64_t group_bytes(int64_t group, DType dtype) const {
-    return layout_.groups[static_cast<size_t>(group)].size() * dtype_bytes(dtype);
-  }
-  int64_t weight_bytes(int64_t group) const {
-    return settings_.quantized_weights ? int8_blocks_bytes(layout_.groups[static_cast<size_t>(group)].size())
-                                       : group_bytes(group, settings_.weight_dtype);
-  }
-  int64_t gradient_bytes(int64_t group) const {
-    if (!settings_.quantized_gradients) return group_bytes(group, settings_.network_dtype);
-    return gradient_blocks_bytes(*settings_.quantized_gradients,
-                                 layout_.groups[static_cast<size_t>(group)].size());
-  }
-  StepProgram take() { return std::move(program_); }
-
- private:
-  int64_t add(const SimulatedTransfer& transfer) {
-    const int64_t number = std::ssize(program_.transfers);
-    program_.transfers.push_back(transfer);
-    program_.actions.push_back({ActionKind::kIssue, 0, number});
-    return number;
-  }
-
-  const ZeroLayout& layout_;
-  const ZeroSettings& settings_;
-  int connections_;
-  int step_ = 0;
-  StepProgram program_;
-};
+constexpr int kWarmUpSteps = 3;     // until the steady state
 
 // WeightStore on a node: what it gathers and when.
 class Weights {
  public:
-  explicit Weights(Recorder& recorder)
+  explicit Weights(StepRecorder& recorder)
       : recorder_(recorder),
         head_(std::ssize(recorder.layout().groups) - 1),
         sharded_(shards_weights(recorder.layout(), recorder.settings())),
@@ -166,7 +109,7 @@ class Weights {
     if (forward && near_head && !is_resident(head_) && find(head_) == nullptr) gather(head_);
   }
 
-  Recorder& recorder_;
+  StepRecorder& recorder_;
   int64_t head_;
   bool sharded_;
   bool fetches_;
@@ -178,7 +121,7 @@ class Weights {
 // GradientStore on a node: what it sums and reduces, and when.
 class Gradients {
  public:
-  Gradients(Recorder& recorder, const StepCosts& costs)
+  Gradients(StepRecorder& recorder, const StepCosts& costs)
       : recorder_(recorder),
         costs_(costs),
         direct_(!needs_layer_buffers(recorder.layout(), recorder.settings())),
@@ -270,7 +213,7 @@ class Gradients {
     recorder_.wait(last);
   }
 
-  Recorder& recorder_;
+  StepRecorder& recorder_;
   const StepCosts& costs_;
   bool direct_, whole_, stages_, uses_network_;
   bool is_first_ = true, is_last_ = true;
@@ -280,37 +223,126 @@ class Gradients {
   int64_t num_closed_ = 0, num_summed_ = 0, num_staged_ = 0;
 };
 
+// DilocoParameters on a node: which pieces it exchanges with the others and when.
+class OuterExchanges {
+ public:
+  explicit OuterExchanges(StepRecorder& recorder)
+      : recorder_(recorder), plan_(recorder.job(), recorder.settings(), /*local_rank=*/0) {}
+
+  // After an update. An exchange of the fragment, if one is given, begins.
+  void updated(std::optional<int64_t> begins) {
+    ++num_updates_;
+    const int64_t delay = recorder_.settings().outer->sync_delay;
+    if (pending_ && num_updates_ >= pending_->begun + divide_up(delay, int64_t{2})) step_pending();
+    if (pending_ && num_updates_ >= pending_->begun + delay) {
+      for (const int64_t piece : *pending_->pieces) finish(piece);
+      pending_.reset();
+    }
+    if (!begins) return;
+    const std::vector<int64_t>& pieces = plan_.fragment(*begins);
+    if (delay == 0) return exchange(pieces);
+    pending_ = Pending{&pieces, num_updates_};
+    for (const int64_t piece : pieces) begin(piece);
+  }
+
+ private:
+  struct Pending {
+    const std::vector<int64_t>* pieces;
+    int64_t begun;
+    bool has_stepped = false;
+  };
+
+  void step_pending() {
+    if (std::exchange(pending_->has_stepped, true)) return;
+    for (const int64_t piece : *pending_->pieces) step(piece);
+  }
+  void exchange(const std::vector<int64_t>& pieces) {
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      if (i == 0) begin(pieces[i]);
+      if (i + 1 < pieces.size()) begin(pieces[i + 1]);
+      step(pieces[i]);
+      finish(pieces[i]);
+    }
+  }
+  // Every rank of a node has such a piece.
+  int64_t num_elements(int64_t piece) const {
+    return plan_.piece(piece).size() * recorder_.job().local_world_size;
+  }
+  void begin(int64_t piece) {
+    const ZeroSettings& settings = recorder_.settings();
+    const int64_t bytes = settings.quantized_gradients
+                              ? gradient_blocks_bytes(*settings.quantized_gradients, num_elements(piece))
+                              : num_elements(piece) * dtype_bytes(settings.network_dtype);
+    transfers_[piece] = recorder_.issue(TransferKind::kReduce, bytes, Lane::kBackground);
+  }
+  void step(int64_t piece) {
+    recorder_.wait(transfers_[piece]);
+    transfers_[piece] = recorder_.issue(TransferKind::kGather,
+                                        num_elements(piece) * dtype_bytes(recorder_.settings().network_dtype),
+                                        Lane::kBackground);
+  }
+  void finish(int64_t piece) { recorder_.wait(transfers_[piece]); }
+
+  StepRecorder& recorder_;
+  const OuterPlan plan_;
+  std::map<int64_t, int64_t> transfers_;  // by piece: the last
+  std::optional<Pending> pending_;
+  int64_t num_updates_ = 0;
+};
+
 // The calls of TrainableModel::forward_backward() (model/parameter_access.h).
 class Steps {
  public:
-  Steps(Recorder& recorder, const StepCosts& costs, bool is_tied)
+  Steps(StepRecorder& recorder, const StepCosts& costs, bool is_tied)
       : recorder_(recorder),
         costs_(costs),
         is_tied_(is_tied),
         head_(std::ssize(recorder.layout().groups) - 1),
-        has_peers_(recorder.layout().num_nodes > 1),
         weights_(recorder),
         gradients_(recorder, costs) {}
 
-  void run(int num_steps) {
+  void run() {
     update_weights();  // the weights that the first step gathers
-    for (int step = 0; step < num_steps; ++step) {
-      run_passes();
-      if (has_peers_) recorder_.exchange_values();
-      update_weights();
-      recorder_.other(costs_.other_s);
-      recorder_.end_step();
+    if (recorder_.settings().outer && recorder_.job().num_nodes > 1) {
+      OuterExchanges exchanges(recorder_);
+      for (const bool is_steady : {false, true}) run_round(exchanges, is_steady);
+      return;
     }
+    const auto no_exchange = [] {};
+    for (int step = 0; step <= kWarmUpSteps; ++step) run_step(step == kWarmUpSteps ? 1 : 0, no_exchange);
   }
 
  private:
+  void run_step(double stands_for, const auto& after_update) {
+    run_passes();
+    recorder_.exchange_values();
+    update_weights();
+    after_update();
+    recorder_.other(costs_.other_s);
+    recorder_.end_step(stands_for);
+  }
+  // From the beginning of each exchange on: the steps until its end, and one that stands for those before the
+  // next exchange.
+  void run_round(OuterExchanges& exchanges, bool is_steady) {
+    const OuterSettings& outer = *recorder_.settings().outer;
+    const auto offset = [&](int64_t fragment) { return fragment * outer.sync_every / outer.num_fragments; };
+    for (int64_t fragment = 0; fragment < outer.num_fragments; ++fragment) {
+      const int64_t gap = offset(fragment + 1) - offset(fragment);
+      const int64_t num_steps = std::min(gap, outer.sync_delay + 2);
+      for (int64_t step = 0; step < num_steps; ++step) {
+        const auto alike = static_cast<double>(step + 1 == num_steps ? gap - step : 1);
+        run_step(is_steady ? alike : 0,
+                 [&] { exchanges.updated(step == 0 ? std::optional(fragment) : std::nullopt); });
+      }
+    }
+  }
   void run_passes() {
     const int64_t num_passes = std::ssize(costs_.passes);
     const double pass_s = costs_.passes_s() / static_cast<double>(num_passes);
     const double between_questions = std::ceil(kAskSeconds / std::max(pass_s, 1e-9));
     for (int64_t pass = 0; pass < num_passes; ++pass) {
       const bool asks = std::fmod(static_cast<double>(pass), between_questions) == 0;
-      if (pass > 0 && asks && has_peers_) recorder_.exchange_values();
+      if (pass > 0 && asks) recorder_.exchange_values();
       gradients_.begin_pass(pass == 0, pass + 1 == num_passes);
       forward(costs_.passes[static_cast<size_t>(pass)], pass == 0);
       backward(costs_.passes[static_cast<size_t>(pass)]);
@@ -355,11 +387,10 @@ class Steps {
     }
   }
 
-  Recorder& recorder_;
+  StepRecorder& recorder_;
   const StepCosts& costs_;
   bool is_tied_;
   int64_t head_;
-  bool has_peers_;
   Weights weights_;
   Gradients gradients_;
 };
@@ -376,20 +407,19 @@ double StepProgram::sent_bytes(int step, int num_nodes) const {
   return bytes;
 }
 
-double StepProgram::compute_s(int step) const {
+double StepProgram::last_compute_s() const {
   double seconds = 0;
-  int current = 0;
-  for (const Action& action : actions) {
-    if (action.kind == ActionKind::kStepEnd) ++current;
-    if (current == step && action.kind == ActionKind::kCompute) seconds += action.seconds;
+  for (auto action = actions.rbegin() + 1; action != actions.rend(); ++action) {
+    if (action->kind == ActionKind::kStepEnd) break;
+    if (action->kind == ActionKind::kCompute) seconds += action->seconds;
   }
   return seconds;
 }
 
 StepProgram step_program(const ZeroLayout& layout, const ZeroSettings& settings, const StepCosts& costs,
-                         bool is_tied, int connections, int num_steps) {
-  Recorder recorder(layout, settings, connections);
-  Steps(recorder, costs, is_tied).run(num_steps);
+                         bool is_tied, int connections) {
+  StepRecorder recorder(layout, settings, connections);
+  Steps(recorder, costs, is_tied).run();
   return recorder.take();
 }
 

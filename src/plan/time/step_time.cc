@@ -6,6 +6,7 @@
 #include "context/slice_batch.h"
 #include "model/llama/offloaded_inputs.h"
 #include "optim/newton_schulz.h"
+#include "plan/time/exchange_of_heads.h"
 #include "zero/weight_window.h"
 
 namespace tessera {
@@ -79,31 +80,17 @@ class Predictor {
     add_exchanges_of_heads(work.backward, repeats);
   }
 
-  // Ranks that share rows exchange operands and results of attention, which the works have of all tokens and
-  // one rank's heads, and wait for each other.
   void add_exchanges_of_heads(const std::vector<CountedWork>& works, double repeats) {
-    for (const auto& [work, count] : works) {
-      if (work.kind != WorkKind::kAttention) continue;
-      const auto [T, H, G, E] = work.sizes;
-      const int64_t of_head = T * E * dtype_bytes(work.dtype), qkv = (H + 2 * G) * of_head, o = H * of_head;
-      const std::vector<int64_t> exchanges =
-          work.name == "attention_backward" ? std::vector{qkv, o, o, qkv} : std::vector{qkv, o};
-      for (const int64_t bytes : exchanges)
-        add_exchange_of_heads(bytes, repeats * static_cast<double>(count));
-    }
-  }
-
-  // One exchange of `bytes` per rank: they are read and written once when packed and once when unpacked.
-  void add_exchange_of_heads(int64_t bytes, double repeats) {
-    OpWork copying;
-    copying.name = "add";
-    copying.dtype = walks_.dtype();
-    copying.bytes = 4.0 * static_cast<double>(bytes);
-    time_.local_s += repeats * (prices_.seconds(copying, share_) + 2 * prices_.node_latency_s());
     const int64_t num_nodes = facts_.context_size / facts_.local_world_size;  // 0: several teams on a node
-    if (num_nodes <= 1) return;
-    const int64_t sent = facts_.local_world_size * bytes / num_nodes * (num_nodes - 1);
-    heads_network_s_ += repeats * prices_.network_seconds(sent, sent, 1);
+    for (const auto& [work, count] : works) {
+      for (const int64_t bytes : exchanges_of_heads(work)) {
+        const double times = repeats * static_cast<double>(count);
+        time_.local_s += times * exchange_of_heads_seconds(bytes, walks_.dtype(), share_, prices_);
+        if (num_nodes <= 1) continue;
+        const int64_t sent = facts_.local_world_size * bytes / num_nodes * (num_nodes - 1);
+        heads_network_s_ += times * prices_.network_seconds(sent, sent, 1);
+      }
+    }
   }
 
   // Adds the seconds of these operations to *time, by part.
