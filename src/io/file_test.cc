@@ -13,13 +13,12 @@
 #include <array>
 #include <atomic>
 #include <csignal>
-#include <cstdio>
-#include <functional>
 #include <optional>
 #include <set>
 #include <thread>
 
 #include "expect_error.h"
+#include "support/run_in_child.h"
 #include "test_folder.h"
 
 namespace tessera {
@@ -27,25 +26,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Runs `body` in a separate process, whose limits and mounts end with it; a failed expectation or an
-// exception in it fails the test with its text, kSkipped skips the test.
+// The exit code of a child that may not mount a file system.
 constexpr int kSkipped = 77;
-
-int run_in_child(const std::function<int()>& body) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    int code = 1;
-    try {
-      code = body();
-    } catch (const std::exception& exception) {
-      std::fprintf(stderr, "in the child: %s\n", exception.what());
-    }
-    ::_exit(testing::Test::HasFailure() ? 1 : code);
-  }
-  int status = 0;
-  EXPECT_EQ(::waitpid(child, &status, 0), child);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-}
 
 TEST(InputFile, ReadsAnyPart) {
   const TestFolder folder;

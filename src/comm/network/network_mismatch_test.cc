@@ -1,16 +1,15 @@
 // Mismatched members, failures elsewhere, orderly shutdown, and random operations without deadlock.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <chrono>
-#include <cstdio>
+#include <functional>
 #include <random>
 
 #include "comm/network/network_group.h"
 #include "comm/network/wire_message.h"
 #include "support/network_test_support.h"
+#include "support/run_in_child.h"
 #include "support/store_test_support.h"
 
 namespace tessera {
@@ -342,20 +341,6 @@ void run_random_operations(const NetworkOptions& options, int n, uint64_t seed) 
   ASSERT_THAT(errors, Each(IsEmpty())) << "seed " << seed;
 }
 
-// Runs `body` in a process of its own and returns the exit code: 1 if it had failures, which it has printed.
-int exit_code_of(const std::function<void()>& body) {
-  std::fflush(nullptr);
-  const pid_t child = ::fork();
-  if (child == 0) {
-    body();
-    std::fflush(nullptr);
-    std::_Exit(testing::Test::HasFailure() ? 1 : 0);
-  }
-  int status = -1;
-  EXPECT_EQ(::waitpid(child, &status, 0), child);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
-
 TEST_P(NetworkRandom, RunsEndWithRightSums) {
   // Where processors are busy, udp;ofi_rxd mostly waits for its own timers.
   const bool is_rxd = std::string(GetParam().name) == "udp;ofi_rxd";
@@ -364,12 +349,16 @@ TEST_P(NetworkRandom, RunsEndWithRightSums) {
       run_random_operations(options(std::chrono::seconds(30), 1 + static_cast<int>(seed % 5)),
                             2 + static_cast<int>(seed % 3), seed);
     }
+    return 0;
   };
-  if (!is_rxd) return run();
+  if (!is_rxd) {
+    run();
+    return;
+  }
   // About one run in thirty never leaves fi_cq_read() of libfabric 1.17's rxd and is ended for that.
   constexpr int kProviderHangs = static_cast<int>(ExitCode::kTryAgain);
   int exit_code = kProviderHangs;
-  for (int tries = 0; tries < 3 && exit_code == kProviderHangs; ++tries) exit_code = exit_code_of(run);
+  for (int tries = 0; tries < 3 && exit_code == kProviderHangs; ++tries) exit_code = run_in_child(run);
   EXPECT_EQ(exit_code, 0);
 }
 
