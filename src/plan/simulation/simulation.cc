@@ -78,6 +78,8 @@ class ClusterSimulator {
     if (slowdowns == equal) return timed;
     // Waiting for a slow node may look like waiting for the network, whose work it delays.
     const SimulatedStep with_equal = simulate_steps(topology, program, equal);
+    // Nodes that are not in step with one another may have more of an uplink than equal ones.
+    if (timed.step.step_s < with_equal.step_s) return timed;
     std::ranges::copy(with_equal.seconds, timed.step.seconds);
     timed.step.seconds[static_cast<int>(Bottleneck::kOthers)] += timed.step.step_s - with_equal.step_s;
     return timed;

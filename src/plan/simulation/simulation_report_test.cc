@@ -35,11 +35,11 @@ class SimulationTest : public testing::Test {
     options_.failures = FailureFacts{.node_mtbf_s = 3.6e6};
   }
 
-  SimulatedCluster simulate(int num_nodes) {
+  SimulatedCluster simulate(int num_nodes, const std::string& preset = "llama3.2-1b") {
     cluster_.num_nodes = num_nodes;
     TrainingArguments args = args_;
     resolve_training_arguments(table_, num_nodes * cluster_.local_world_size, &args);
-    return simulate_cluster(args, preset_config("llama3.2-1b"), cluster_, 32, std::nullopt, options_);
+    return simulate_cluster(args, preset_config(preset), cluster_, 32, std::nullopt, options_);
   }
   std::vector<SimulatedCluster> simulate_all() {
     std::vector<SimulatedCluster> all;
@@ -109,6 +109,23 @@ TEST_F(SimulationTest, RanksThatShareRowsTakeWhatThePlanPredicts) {
   const RunForecast forecast = forecast_run(args, preset_config("llama3.2-1b"), cluster_, 32);
   EXPECT_NEAR(one.step.step_s / forecast.time->step_s(), 1, 0.01);
   EXPECT_EQ(one.tokens_per_step, 4 * 512);
+}
+
+// Nodes that are not in step with one another may have more of an uplink than equal ones.
+TEST_F(SimulationTest, NothingTakesLessThanNoTime) {
+  args_.max_length = 2048;
+  options_.nodes_per_rack = 16;
+  options_.oversubscription = 4;
+  for (const double spread : {0.01, 0.03, 0.1}) {
+    options_.spread = spread;
+    const SimulatedCluster cluster = simulate(64, "llama3-8b");
+    double sum = 0;
+    for (const double seconds : cluster.step.seconds) {
+      EXPECT_GE(seconds, 0) << spread;
+      sum += seconds;
+    }
+    EXPECT_NEAR(sum / cluster.step.step_s, 1, 1e-9);
+  }
 }
 
 TEST_F(SimulationTest, TakesTheComputationOfAMeasuredRun) {
