@@ -168,7 +168,8 @@ class Peak {
 
 std::vector<BenchLine> run_disk_case(const DiskCase& c, const MeasureOptions& options, ThreadPool& pool) {
   const StateFileSettings settings = {c.folder / "state", c.transfers};
-  const int64_t element_bytes = optimizer_state_file_bytes(kStateOnDisk, 1 << 20, DType::kBF16) >> 20;
+  const int64_t element_bytes =
+      state_on_disk(kStateOnDisk, DType::kBF16, ValueCounts(1 << 20), kMinChunksAhead).file_bytes >> 20;
   const int64_t num_elements = std::max<int64_t>(c.size_bytes / element_bytes, 1);
   Peak peak(c);
   BenchLine common;

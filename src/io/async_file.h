@@ -25,6 +25,14 @@ struct AsyncFileStatistics {
   int64_t bytes_written = 0;
   double busy_seconds = 0;    // with at least one transfer under way
   double waited_seconds = 0;  // inside wait() and wait_all()
+
+  AsyncFileStatistics& operator+=(const AsyncFileStatistics& other) {
+    bytes_read += other.bytes_read;
+    bytes_written += other.bytes_written;
+    busy_seconds += other.busy_seconds;
+    waited_seconds += other.waited_seconds;
+    return *this;
+  }
 };
 
 // The file has no name once it is open, so its space is freed however the process ends, and two runs that

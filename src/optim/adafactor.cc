@@ -17,12 +17,15 @@ constexpr double kClipThreshold = 1.0;
 
 // Slabs of rows that threads sum side by side, each with the sums of all columns.
 constexpr int64_t kMaxSlabs = 32;
-// Columns whose sums a thread adds up at a time, and elements of a vector.
+// Columns whose sums a thread adds up at a time, and masters that it updates: 256 KiB of float32.
 constexpr int64_t kColumnBlock = 512;
+constexpr int64_t kMasterBlock = 64 * 1024;
 // Sums side by side, so that the compiler can use vectors.
 constexpr int64_t kLanes = 8;
 
+// All but the rate of a matrix alone.
 struct Factors {
+  float* rate;          // with which all elements are updated
   double* column_sums;  // [slabs, C]
   double* slab_sums;    // [slabs]
   float* row;           // [R], 1 / sqrt(r_i / mean r)
@@ -33,7 +36,9 @@ Factors lay_out_factors(Arena& arena, const ParameterShape& shape) {
   const auto take = [&arena]<typename T>(int64_t count, T /*of*/) {
     return reinterpret_cast<T*>(arena.allocate_bytes(count * static_cast<int64_t>(sizeof(T))));
   };
-  Factors out;
+  Factors out = {};
+  out.rate = take(1, float());
+  if (!shape.is_matrix()) return out;
   out.column_sums = take(std::min(shape.rows, kMaxSlabs) * shape.columns, double());
   out.slab_sums = take(kMaxSlabs, double());
   out.row = take(shape.rows, float());
@@ -73,23 +78,23 @@ struct Scalars {
   }
 };
 
-template <typename Masters, typename G>
-class MatrixUpdate {
+template <typename G>
+class MatrixMoments {
  public:
-  MatrixUpdate(const ParameterShape& shape, const Masters& masters, const G* gradient, const Scalars& scalars,
-               const Factors& factors, ThreadPool& pool)
+  MatrixMoments(const ParameterShape& shape, const G* gradient, const Scalars& scalars,
+                const Factors& factors, ThreadPool& pool)
       : rows_(shape.rows),
         columns_(shape.columns),
         num_slabs_(std::min(shape.rows, kMaxSlabs)),
-        masters_(masters),
         gradient_(gradient),
         scalars_(scalars),
         factors_(factors),
         pool_(pool) {}
 
-  void run(float* row_moments, float* column_moments) {
+  // Updates them and returns the rate for the elements.
+  float update(float* row_moments, float* column_moments) {
     update_moments(row_moments, column_moments);
-    apply(scalars_.rate(sum_of_squares(), rows_ * columns_));
+    return scalars_.rate(sum_of_squares(), rows_ * columns_);
   }
 
  private:
@@ -149,31 +154,16 @@ class MatrixUpdate {
     return total;
   }
 
-  void apply(float rate) {
-    for_each_slab([&](int64_t /*slab*/, int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const float row = rate * factors_.row[i];
-        for (int64_t j = 0; j < columns_; ++j) {
-          const int64_t at = i * columns_ + j;
-          const float change = row * factors_.column[j] * gradient(i, j);
-          masters_.store(at, masters_.load(at) * scalars_.kept - change);
-        }
-      }
-    });
-  }
-
   const int64_t rows_, columns_, num_slabs_;
-  const Masters masters_;
   const G* const gradient_;
   const Scalars scalars_;
   const Factors factors_;
   ThreadPool& pool_;
 };
 
-// On one thread: vectors are short.
-template <typename Masters, typename G>
-void update_vector(int64_t count, const Masters& masters, const G* gradient, const Scalars& scalars,
-                   float* moments) {
+// On one thread: vectors are short. Returns the rate for the elements.
+template <typename G>
+float update_vector_moments(int64_t count, const G* gradient, const Scalars& scalars, float* moments) {
   double squares = 0;
   for (int64_t i = 0; i < count; ++i) {
     const float g = to_float(gradient[i]) * scalars.gradient_scale;
@@ -181,11 +171,38 @@ void update_vector(int64_t count, const Masters& masters, const G* gradient, con
     const auto u = static_cast<double>(g / std::sqrt(moments[i]));
     squares += u * u;
   }
-  const float rate = scalars.rate(squares, count);
-  for (int64_t i = 0; i < count; ++i) {
-    const float change = rate * (to_float(gradient[i]) * scalars.gradient_scale) / std::sqrt(moments[i]);
+  return scalars.rate(squares, count);
+}
+
+// Elements [begin, end) of a block of a matrix, whose first one is `first` of the matrix.
+template <typename Masters, typename G>
+void update_matrix_masters(int64_t first, int64_t begin, int64_t end, int64_t columns, const Masters& masters,
+                           const G* gradient, const Scalars& scalars, const Factors& factors) {
+  for (int64_t i = begin; i < end;) {
+    const float row = *factors.rate * factors.row[(first + i) / columns];
+    int64_t column = (first + i) % columns;
+    for (const int64_t row_end = std::min(end, i + columns - column); i < row_end; ++i, ++column) {
+      const float change = row * factors.column[column] * (to_float(gradient[i]) * scalars.gradient_scale);
+      masters.store(i, masters.load(i) * scalars.kept - change);
+    }
+  }
+}
+
+template <typename Masters, typename G>
+void update_vector_masters(int64_t begin, int64_t end, const Masters& masters, const G* gradient,
+                           const Scalars& scalars, float rate, const float* squares) {
+  for (int64_t i = begin; i < end; ++i) {
+    const float change = rate * (to_float(gradient[i]) * scalars.gradient_scale) / std::sqrt(squares[i]);
     masters.store(i, masters.load(i) * scalars.kept - change);
   }
+}
+
+Scalars scalars_of(const WholeParameter& parameter, const OptimizerStep& step, double weight_decay) {
+  const double decay = parameter.weight_decay ? weight_decay : 0;
+  return {.gradient_scale = static_cast<float>(step.gradient_scale),
+          .beta2 = 1 - std::pow(static_cast<double>(step.step), kDecayRate),
+          .kept = static_cast<float>(1 - step.learning_rate * decay),
+          .learning_rate = step.learning_rate};
 }
 
 }  // namespace
@@ -197,30 +214,44 @@ void Adafactor::update(const OptimizerBlock& /*block*/, const OptimizerStep& /*s
 
 int64_t Adafactor::workspace_bytes(const ParameterShape& shape, DType /*weight_dtype*/,
                                    int64_t /*num_threads*/) const {
-  if (!shape.is_matrix()) return 0;
   Arena arena = Arena::measuring();
   lay_out_factors(arena, shape);
   return arena.high_water_bytes();
 }
 
-void Adafactor::update_whole(const WholeParameter& parameter, const OptimizerStep& step,
-                             std::span<std::byte> workspace, ThreadPool& pool) const {
+void Adafactor::solve(const WholeParameter& parameter, const OptimizerStep& step, ThreadPool& pool) const {
   const ParameterShape& shape = parameter.shape;
-  const double decay = parameter.weight_decay ? weight_decay_ : 0;
-  const Scalars scalars = {.gradient_scale = static_cast<float>(step.gradient_scale),
-                           .beta2 = 1 - std::pow(static_cast<double>(step.step), kDecayRate),
-                           .kept = static_cast<float>(1 - step.learning_rate * decay),
-                           .learning_rate = step.learning_rate};
+  const Scalars scalars = scalars_of(parameter, step, weight_decay_);
+  Arena arena(parameter.workspace);
+  const Factors factors = lay_out_factors(arena, shape);
   const auto moments = [&](size_t tensor) { return reinterpret_cast<float*>(parameter.state[tensor]); };
-  with_types(parameter, [&](auto masters, auto gradient) {
+  with_gradient(parameter, 0, [&](auto gradient) {
     if (shape.is_matrix()) {
-      Arena arena(workspace);
-      MatrixUpdate(shape, masters, gradient, scalars, lay_out_factors(arena, shape), pool)
-          .run(moments(0), moments(1));
+      *factors.rate = MatrixMoments(shape, gradient, scalars, factors, pool).update(moments(0), moments(1));
     } else {
       const SubnormalsAreZero scope;  // as inside the pool
-      update_vector(parameter.weights.num_elements(), masters, gradient, scalars, moments(2));
+      *factors.rate = update_vector_moments(parameter.gradient.num_elements(), gradient, scalars, moments(2));
     }
+  });
+}
+
+void Adafactor::update_masters(const WholeParameter& parameter, const WholeBlock& block,
+                               const OptimizerStep& step, ThreadPool& pool) const {
+  const ParameterShape& shape = parameter.shape;
+  const Scalars scalars = scalars_of(parameter, step, weight_decay_);
+  Arena arena(parameter.workspace);
+  const Factors factors = lay_out_factors(arena, shape);
+  const float* const squares = reinterpret_cast<const float*>(parameter.state[2]) + block.begin;
+  with_gradient(parameter, block.begin, [&](auto gradient) {
+    with_masters(block, [&](auto masters) {
+      pool.parallel_blocks(block.count, kMasterBlock, [&](int64_t begin, int64_t end) {
+        if (shape.is_matrix()) {
+          update_matrix_masters(block.begin, begin, end, shape.columns, masters, gradient, scalars, factors);
+        } else {
+          update_vector_masters(begin, end, masters, gradient, scalars, *factors.rate, squares);
+        }
+      });
+    });
   });
 }
 

@@ -22,8 +22,9 @@ class Adafactor : public Optimizer {
   StateTensors state_tensors() const override { return kStateTensors; }
   // No parameter may be cut: even a vector's update is divided by its own size.
   void update(const OptimizerBlock& block, const OptimizerStep& step, ThreadPool& pool) const override;
-  void update_whole(const WholeParameter& parameter, const OptimizerStep& step,
-                    std::span<std::byte> workspace, ThreadPool& pool) const override;
+  void solve(const WholeParameter& parameter, const OptimizerStep& step, ThreadPool& pool) const override;
+  void update_masters(const WholeParameter& parameter, const WholeBlock& block, const OptimizerStep& step,
+                      ThreadPool& pool) const override;
   int64_t workspace_bytes(const ParameterShape& shape, DType weight_dtype,
                           int64_t num_threads) const override;
 

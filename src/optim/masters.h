@@ -28,21 +28,23 @@ struct Bf16Masters {
   }
 };
 
-// Calls body(masters, gradient) with the types that the parameter has; `gradient` is const float* or const
-// bf16*.
+// Calls body(masters) for those of a block.
 template <typename Body>
-void with_types(const WholeParameter& parameter, const Body& body) {
-  const auto with_masters = [&](auto gradient) {
-    if (parameter.weights.dtype() == DType::kF32) {
-      body(F32Masters{parameter.weights.as<float>()}, gradient);
-    } else {
-      body(Bf16Masters{parameter.weights.as<bf16>(), parameter.remainders}, gradient);
-    }
-  };
-  if (parameter.gradient.dtype() == DType::kF32) {
-    with_masters(parameter.gradient.as<float>());
+void with_masters(const WholeBlock& block, const Body& body) {
+  if (block.weights.dtype() == DType::kF32) {
+    body(F32Masters{block.weights.as<float>()});
   } else {
-    with_masters(parameter.gradient.as<bf16>());
+    body(Bf16Masters{block.weights.as<bf16>(), block.remainders});
+  }
+}
+
+// Calls body(gradient) with the gradients of a parameter from an element on, as const float* or const bf16*.
+template <typename Body>
+void with_gradient(const WholeParameter& parameter, int64_t begin, const Body& body) {
+  if (parameter.gradient.dtype() == DType::kF32) {
+    body(parameter.gradient.as<float>() + begin);
+  } else {
+    body(parameter.gradient.as<bf16>() + begin);
   }
 }
 

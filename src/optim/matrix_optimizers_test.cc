@@ -5,12 +5,14 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <optional>
 
 #include "base/rng.h"
 #include "optim/adafactor.h"
 #include "optim/muon.h"
 #include "optim/newton_schulz.h"
 #include "optim/optimizer_state.h"
+#include "test_folder.h"
 
 namespace tessera {
 namespace {
@@ -169,7 +171,7 @@ struct MatrixRun {
   std::unique_ptr<OptimizerState> state;
 
   MatrixRun(std::unique_ptr<const Optimizer> optimizer, DType weight_dtype, DType gradient_dtype,
-            int64_t num_threads)
+            int64_t num_threads, const std::optional<StateFileSettings>& file = {})
       : pool(num_threads) {
     int64_t at = 3;
     const auto add = [&](const ParameterShape& shape, int64_t count) {
@@ -190,7 +192,7 @@ struct MatrixRun {
                                              half_gradient
                                                  ? TensorView(half_gradients.data(), gradient_dtype, {at})
                                                  : TensorView(gradients.data(), gradient_dtype, {at}),
-                                             pool);
+                                             pool, std::nullopt, file);
     state->write_master(0, normal_floats(at, 1, 0.1f));
   }
 
@@ -301,6 +303,81 @@ TEST_P(MatrixOptimizer, GoesOnFromItsStateInOtherPlaces) {
   whole->step(3);
   second->step(3);
   EXPECT_EQ(second->masters(), whole->masters());
+}
+
+// Every value of the state, in the order of ranges and tensors.
+std::vector<float> state_values(const MatrixRun& run) {
+  std::vector<float> all;
+  const StateTensors tensors = run.state->optimizer().state_tensors();
+  for (const ParameterRange& range : run.ranges) {
+    for (size_t tensor = 0; tensor < tensors.size(); ++tensor) {
+      std::vector<float> values(
+          static_cast<size_t>(num_values(tensors[tensor].extent, range.shape, range.count)));
+      if (values.empty()) continue;
+      run.state->read(state_kind(tensor), range.begin, range.state_begin, values);
+      all.insert(all.end(), values.begin(), values.end());
+    }
+  }
+  return all;
+}
+
+// Chunks of the files have 4,096 elements: most matrices begin or end within one, one has several.
+TEST_P(MatrixOptimizer, HasTheSameBitsInFiles) {
+  const MatrixCase& which = GetParam();
+  const TestFolder folder;
+  const StateFileSettings file = {.path = folder / "state"};
+  MatrixRun memory(make_matrix_optimizer(which.optimizer), which.weight_dtype, DType::kBF16, 2);
+  MatrixRun disk(make_matrix_optimizer(which.optimizer), which.weight_dtype, DType::kBF16, 2, file);
+  for (int64_t step = 1; step <= 3; ++step) {
+    memory.step(step);
+    disk.step(step);
+    ASSERT_EQ(disk.masters(), memory.masters()) << step;
+    ASSERT_EQ(state_values(disk), state_values(memory)) << step;
+  }
+  // A step in pieces, each announced before the one before it.
+  for (MatrixRun* run : {&memory, &disk}) {
+    const int64_t last = run->state->num_ranges();
+    for (int64_t end = last; end > 0;) {
+      const int64_t begin = std::max<int64_t>(0, end - 3);
+      run->state->announce(std::max<int64_t>(0, begin - 3), begin);
+      run->state->update(begin, end, {4, kLearningRate, kGradientScale});
+      end = begin;
+    }
+  }
+  EXPECT_EQ(disk.masters(), memory.masters());
+  EXPECT_EQ(state_values(disk), state_values(memory));
+  const bool is_muon = std::string(which.optimizer) == "muon";
+  const bool has_file = is_muon || which.weight_dtype == DType::kBF16;
+  EXPECT_EQ(disk.state->file_statistics().bytes_written > 0, has_file);
+  disk.state->discard_tensors();
+  EXPECT_EQ(disk.masters(), memory.masters());
+}
+
+TEST(StateOnDisk, IsWhatHasAValuePerElement) {
+  const std::vector<ParameterRange> ranges = {
+      {.begin = 0, .count = 1 << 20, .weight_decay = true, .shape = {1024, 1024, true}},
+      {.begin = 1 << 20, .count = 1 << 18, .weight_decay = true, .shape = {512, 512, false}},
+      {.begin = (1 << 20) + (1 << 18), .count = 1024, .weight_decay = false}};
+  const int64_t hidden = 1 << 20, others = (1 << 18) + 1024, all = hidden + others;
+  const ValueCounts counts(all, ranges);
+  const auto bytes_of = [&](StateTensors tensors, DType dtype) {
+    return state_on_disk(tensors, dtype, counts, 3);
+  };
+  // Files end with a whole chunk of 1/64 of their elements.
+  const auto expect_near = [](int64_t bytes, int64_t expected) {
+    EXPECT_GE(bytes, expected);
+    EXPECT_LE(bytes, expected * 21 / 20);
+  };
+  const StateOnDisk muon = bytes_of(Muon::kStateTensors, DType::kBF16);
+  expect_near(muon.file_bytes, 4 * hidden + 8 * others + 2 * all);
+  expect_near(muon.discarded_bytes, 4 * hidden + 8 * others);
+  expect_near(bytes_of(Muon::kStateTensors, DType::kF32).file_bytes, 4 * hidden + 8 * others);
+  const StateOnDisk adafactor = bytes_of(Adafactor::kStateTensors, DType::kBF16);
+  expect_near(adafactor.file_bytes, 2 * all);
+  EXPECT_EQ(adafactor.discarded_bytes, 0);
+  const StateOnDisk nothing = bytes_of(Adafactor::kStateTensors, DType::kF32);
+  EXPECT_EQ(nothing.file_bytes, 0);
+  EXPECT_EQ(nothing.memory_bytes, 4 * (2 * 1024 + 2 * 512 + 1024));
 }
 
 TEST(Muon, TrainsOtherParametersLikeAdamW) {

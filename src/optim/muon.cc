@@ -19,35 +19,43 @@ double rate_factor(MuonRate rate, const ParameterShape& shape) {
                                      : 0.2 * std::sqrt(std::max(rows, columns));
 }
 
+struct MuonWorkspace {
+  float* update;               // [rows, columns]
+  std::span<std::byte> inner;  // of newton_schulz()
+};
+
+MuonWorkspace lay_out_muon(Arena& arena, const ParameterShape& shape, DType weight_dtype,
+                           int64_t num_threads) {
+  MuonWorkspace out;
+  out.update =
+      reinterpret_cast<float*>(arena.allocate_bytes(shape.rows * shape.columns * dtype_bytes(DType::kF32)));
+  const int64_t bytes = newton_schulz_workspace_bytes(shape.rows, shape.columns, weight_dtype, num_threads);
+  out.inner = {arena.allocate_bytes(bytes), static_cast<size_t>(bytes)};
+  return out;
+}
+
+MuonWorkspace workspace_of(const WholeParameter& parameter, const ThreadPool& pool) {
+  Arena arena(parameter.workspace);
+  return lay_out_muon(arena, parameter.shape, parameter.weight_dtype, pool.num_threads());
+}
+
 }  // namespace
 
 int64_t Muon::workspace_bytes(const ParameterShape& shape, DType weight_dtype, int64_t num_threads) const {
   if (!shape.is_hidden) return 0;
   Arena arena = Arena::measuring();
-  arena.allocate_bytes(shape.rows * shape.columns * dtype_bytes(DType::kF32));
-  arena.allocate_bytes(newton_schulz_workspace_bytes(shape.rows, shape.columns, weight_dtype, num_threads));
+  lay_out_muon(arena, shape, weight_dtype, num_threads);
   return arena.high_water_bytes();
 }
 
-void Muon::update_whole(const WholeParameter& parameter, const OptimizerStep& step,
-                        std::span<std::byte> workspace, ThreadPool& pool) const {
-  const ParameterShape& shape = parameter.shape;
-  const DType dtype = parameter.weights.dtype();
-  const int64_t count = shape.rows * shape.columns;
-  Arena arena(workspace);
-  auto* const update = reinterpret_cast<float*>(arena.allocate_bytes(count * dtype_bytes(DType::kF32)));
-  const int64_t inner_bytes =
-      newton_schulz_workspace_bytes(shape.rows, shape.columns, dtype, pool.num_threads());
-  const std::span inner(arena.allocate_bytes(inner_bytes), static_cast<size_t>(inner_bytes));
-
-  auto* const momentum = reinterpret_cast<float*>(parameter.state[2]);
+void Muon::update_moments(const WholeParameter& parameter, const WholeBlock& block, const OptimizerStep& step,
+                          ThreadPool& pool) const {
+  auto* const momentum = reinterpret_cast<float*>(block.state[2]);
+  float* const update = workspace_of(parameter, pool).update + block.begin;
   const auto scale = static_cast<float>(step.gradient_scale);
   const auto follow = static_cast<float>(1 - settings_.muon_momentum);
-  const double decay = parameter.weight_decay ? settings_.weight_decay : 0;
-  const auto kept = static_cast<float>(1 - step.learning_rate * decay);
-  const auto rate = static_cast<float>(step.learning_rate * rate_factor(settings_.muon_rate, shape));
-  with_types(parameter, [&](auto masters, auto gradient) {
-    pool.parallel_blocks(count, kMuonBlock, [=](int64_t begin, int64_t end) {
+  with_gradient(parameter, block.begin, [&](auto gradient) {
+    pool.parallel_blocks(block.count, kMuonBlock, [=](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const float g = to_float(gradient[i]) * scale;
         const float m = momentum[i] + follow * (g - momentum[i]);
@@ -55,8 +63,24 @@ void Muon::update_whole(const WholeParameter& parameter, const OptimizerStep& st
         update[i] = m - follow * (m - g);
       }
     });
-    newton_schulz(TensorView(update, DType::kF32, {shape.rows, shape.columns}), dtype, inner, pool);
-    pool.parallel_blocks(count, kMuonBlock, [=](int64_t begin, int64_t end) {
+  });
+}
+
+void Muon::solve(const WholeParameter& parameter, const OptimizerStep& /*step*/, ThreadPool& pool) const {
+  const MuonWorkspace workspace = workspace_of(parameter, pool);
+  const TensorView update(workspace.update, DType::kF32, {parameter.shape.rows, parameter.shape.columns});
+  newton_schulz(update, parameter.weight_dtype, workspace.inner, pool);
+}
+
+void Muon::update_masters(const WholeParameter& parameter, const WholeBlock& block, const OptimizerStep& step,
+                          ThreadPool& pool) const {
+  const float* const update = workspace_of(parameter, pool).update + block.begin;
+  const double decay = parameter.weight_decay ? settings_.weight_decay : 0;
+  const auto kept = static_cast<float>(1 - step.learning_rate * decay);
+  const auto rate =
+      static_cast<float>(step.learning_rate * rate_factor(settings_.muon_rate, parameter.shape));
+  with_masters(block, [&](auto masters) {
+    pool.parallel_blocks(block.count, kMuonBlock, [=](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) masters.store(i, masters.load(i) * kept - rate * update[i]);
     });
   });

@@ -17,8 +17,11 @@ class Muon : public AdamW {
   explicit Muon(const OptimizerSettings& settings) : AdamW(settings), settings_(settings) {}
 
   StateTensors state_tensors() const override { return kStateTensors; }
-  void update_whole(const WholeParameter& parameter, const OptimizerStep& step,
-                    std::span<std::byte> workspace, ThreadPool& pool) const override;
+  void update_moments(const WholeParameter& parameter, const WholeBlock& block, const OptimizerStep& step,
+                      ThreadPool& pool) const override;
+  void solve(const WholeParameter& parameter, const OptimizerStep& step, ThreadPool& pool) const override;
+  void update_masters(const WholeParameter& parameter, const WholeBlock& block, const OptimizerStep& step,
+                      ThreadPool& pool) const override;
   int64_t workspace_bytes(const ParameterShape& shape, DType weight_dtype,
                           int64_t num_threads) const override;
 

@@ -64,8 +64,13 @@ std::string without_case_and_underscores(std::string_view name) {
 
 }  // namespace
 
-void Optimizer::update_whole(const WholeParameter& /*parameter*/, const OptimizerStep& /*step*/,
-                             std::span<std::byte> /*workspace*/, ThreadPool& /*pool*/) const {
+void Optimizer::solve(const WholeParameter& /*parameter*/, const OptimizerStep& /*step*/,
+                      ThreadPool& /*pool*/) const {
+  TESSERA_CHECK(false, "every parameter of this optimizer may be cut");
+}
+
+void Optimizer::update_masters(const WholeParameter& /*parameter*/, const WholeBlock& /*block*/,
+                               const OptimizerStep& /*step*/, ThreadPool& /*pool*/) const {
   TESSERA_CHECK(false, "every parameter of this optimizer may be cut");
 }
 

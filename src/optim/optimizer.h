@@ -53,14 +53,23 @@ struct OptimizerBlock {
   bool weight_decay = true;
 };
 
-// A whole parameter with all that belongs to it, for updates that need all of it.
+// A parameter whose update needs all of it, with what is in memory as a whole meanwhile.
 struct WholeParameter {
-  TensorView weights;             // BF16 or F32 [count]
-  int16_t* remainders = nullptr;  // as in OptimizerBlock
-  ConstTensorView gradient;       // F32 or BF16 [count]
-  std::span<std::byte* const> state;
+  ConstTensorView gradient;  // F32 or BF16 [count]
   ParameterShape shape;
+  DType weight_dtype;
   bool weight_decay = true;
+  std::span<std::byte* const> state;  // by tensor of the list, of those by rows or columns or of vectors
+  std::span<std::byte> workspace;     // at least workspace_bytes()
+};
+
+// Elements [begin, begin + count) of it, each array from the first of them on.
+struct WholeBlock {
+  int64_t begin = 0;
+  int64_t count = 0;
+  std::span<std::byte* const> state;  // of the other tensors: for update_moments()
+  TensorView weights = {};            // BF16 or F32 [count], with remainders as in OptimizerBlock: for
+  int16_t* remainders = nullptr;      // update_masters()
 };
 
 class Optimizer {
@@ -73,10 +82,14 @@ class Optimizer {
   // on the number of threads. Does not allocate.
   virtual void update(const OptimizerBlock& block, const OptimizerStep& step, ThreadPool& pool) const = 0;
 
-  // The same for a parameter that cannot be cut (is_indivisible()), in a workspace of at least
-  // workspace_bytes(). The result does not depend on the number of threads.
-  virtual void update_whole(const WholeParameter& parameter, const OptimizerStep& step,
-                            std::span<std::byte> workspace, ThreadPool& pool) const;
+  // The same for a parameter that cannot be cut (is_indivisible()), in three parts with one workspace: the
+  // moments that its elements have, for all of them in blocks; what needs all of it; and the masters of its
+  // elements in blocks. The result depends neither on the blocks nor on the number of threads.
+  virtual void update_moments(const WholeParameter& /*parameter*/, const WholeBlock& /*block*/,
+                              const OptimizerStep& /*step*/, ThreadPool& /*pool*/) const {}
+  virtual void solve(const WholeParameter& parameter, const OptimizerStep& step, ThreadPool& pool) const;
+  virtual void update_masters(const WholeParameter& parameter, const WholeBlock& block,
+                              const OptimizerStep& step, ThreadPool& pool) const;
   virtual int64_t workspace_bytes(const ParameterShape& /*shape*/, DType /*weight_dtype*/,
                                   int64_t /*num_threads*/) const {
     return 0;

@@ -16,14 +16,6 @@ constexpr int64_t kWidenedBlock = 1 << 20;
 // Elements a thread takes at a time when masters are read or written: 256 KiB of float32.
 constexpr int64_t kCopyBlock = 64 * 1024;
 
-// What has a value per element: the tensors and, for BF16 weights, the remainders.
-std::vector<DType> part_dtypes(StateTensors tensors, DType weight_dtype) {
-  std::vector<DType> dtypes;
-  for (const StateTensor& tensor : tensors) dtypes.push_back(tensor.dtype);
-  if (weight_dtype == DType::kBF16) dtypes.push_back(DType::kI16);
-  return dtypes;
-}
-
 // Float32 values of elements from `first` on.
 void load_values(DType dtype, const std::byte* stored, int64_t first, std::span<float> values) {
   if (is_block_code(dtype)) {
@@ -50,47 +42,9 @@ void store_values(DType dtype, std::byte* stored, int64_t first, std::span<const
 
 }  // namespace
 
-int64_t remainder_bytes(int64_t num_elements, DType weight_dtype) {
-  return weight_dtype == DType::kBF16 ? num_elements * dtype_bytes(DType::kI16) : 0;
-}
-
-int64_t state_tensor_bytes(StateTensors tensors, std::span<const ParameterRange> ranges) {
-  int64_t bytes = 0;
-  for (const StateTensor& tensor : tensors) {
-    int64_t values = 0;
-    for (const ParameterRange& range : ranges) values += num_values(tensor.extent, range.shape, range.count);
-    bytes += state_bytes(tensor.dtype, values);
-  }
-  return bytes;
-}
-
 int64_t optimizer_state_bytes(StateTensors tensors, int64_t num_elements, DType weight_dtype) {
   return state_bytes(tensors, num_elements) + remainder_bytes(num_elements, weight_dtype) +
          sum_of_squares_scratch_bytes(num_elements);
-}
-
-int64_t optimizer_state_buffer_bytes(StateTensors tensors, int64_t num_elements, DType weight_dtype,
-                                     int64_t chunks_ahead) {
-  return StateFile::Sizes(part_dtypes(tensors, weight_dtype), num_elements, chunks_ahead).memory_bytes() +
-         sum_of_squares_scratch_bytes(num_elements);
-}
-
-int64_t optimizer_state_ahead_bytes(StateTensors tensors, int64_t num_elements, DType weight_dtype,
-                                    int64_t chunks_ahead) {
-  return StateFile::Sizes(part_dtypes(tensors, weight_dtype), num_elements, chunks_ahead).ahead_bytes();
-}
-
-int64_t optimizer_state_file_bytes(StateTensors tensors, int64_t num_elements, DType weight_dtype) {
-  return StateFile::Sizes(part_dtypes(tensors, weight_dtype), num_elements).file_bytes();
-}
-
-int64_t discarded_file_bytes(StateTensors tensors, int64_t num_elements, DType weight_dtype) {
-  const StateFile::Sizes sizes(part_dtypes(tensors, weight_dtype), num_elements);
-  int64_t chunk_bytes = 0;
-  for (const StateTensor& tensor : tensors) {
-    chunk_bytes += StateFile::Sizes::part_bytes(tensor.dtype, sizes.chunk_elements);
-  }
-  return sizes.num_chunks * chunk_bytes;
 }
 
 OptimizerState::OptimizerState(std::unique_ptr<const Optimizer> optimizer, std::vector<ParameterRange> ranges,
@@ -111,12 +65,10 @@ OptimizerState::OptimizerState(std::unique_ptr<const Optimizer> optimizer, std::
   TESSERA_CHECK(gradients.dtype() == DType::kF32 || gradients.dtype() == DType::kBF16, "gradients are {}",
                 dtype_name(gradients.dtype()));
   TESSERA_CHECK(optimizer_->state_tensors().size() <= kMaxStateTensors);
-  if (file && num_state_elements_ > 0 && !dtypes_.empty()) {
-    TESSERA_CHECK(elementwise_, "{}", file->path.native());
-    file_.emplace(*file, dtypes_, num_state_elements_);
-  } else {
-    allocate_parts();
-  }
+  check_shapes();
+  if (file) open_files(*file);
+  allocate_parts();
+  workspace_ = PageBuffer(workspace_bytes());
   if (gradients.dtype() == DType::kBF16) widened_ = PageBuffer(kWidenedBlock * dtype_bytes(DType::kF32));
   int64_t end_of_state = 0;
   for (const ParameterRange& range : ranges_) {
@@ -136,27 +88,51 @@ OptimizerState::OptimizerState(std::unique_ptr<const Optimizer> optimizer, std::
   }
 }
 
+void OptimizerState::check_shapes() const {
+  for (const ParameterRange& range : ranges_) {
+    if (!is_indivisible(optimizer_->state_tensors(), range.shape)) continue;
+    TESSERA_CHECK(!range.shape.is_matrix() || range.count == range.shape.rows * range.shape.columns,
+                  "{} elements of [{}, {}]", range.count, range.shape.rows, range.shape.columns);
+  }
+}
+
+int64_t OptimizerState::workspace_bytes() const {
+  int64_t bytes = 0;
+  for (const ParameterRange& range : ranges_) {
+    if (!is_indivisible(optimizer_->state_tensors(), range.shape)) continue;
+    bytes = std::max(bytes, optimizer_->workspace_bytes(range.shape, weights_.dtype(), pool_->num_threads()));
+  }
+  return bytes;
+}
+
+void OptimizerState::open_files(const StateFileSettings& settings) {
+  file_parts_ = file_parts(optimizer_->state_tensors(), weights_.dtype(),
+                           ValueCounts(num_state_elements_, ranges_), settings.chunks_ahead);
+  for (size_t file = 0; file < file_parts_.size(); ++file) {
+    const FileParts& of = file_parts_[file];
+    StateFileSettings own = settings;
+    own.chunks_ahead = of.chunks_ahead;
+    if (file > 0) own.path += fmt::format("-{}", file);
+    files_.push_back(std::make_unique<StateFile>(own, of.dtypes, of.num_values));
+    for (size_t i = 0; i < of.parts.size(); ++i) places_[of.parts[i]] = Place{file, i};
+  }
+}
+
 void OptimizerState::allocate_parts() {
   const StateTensors tensors = optimizer_->state_tensors();
   std::array<int64_t, kMaxStateTensors> num_stored = {};
-  int64_t workspace_bytes = 0;
   for (const ParameterRange& range : ranges_) {
     if (elementwise_) break;
     value_begin_.push_back(num_stored);
     for (size_t tensor = 0; tensor < tensors.size(); ++tensor) {
       num_stored[tensor] += num_values(tensors[tensor].extent, range.shape, range.count);
     }
-    if (!is_indivisible(tensors, range.shape)) continue;
-    TESSERA_CHECK(!range.shape.is_matrix() || range.count == range.shape.rows * range.shape.columns,
-                  "{} elements of [{}, {}]", range.count, range.shape.rows, range.shape.columns);
-    workspace_bytes = std::max(
-        workspace_bytes, optimizer_->workspace_bytes(range.shape, weights_.dtype(), pool_->num_threads()));
   }
   for (size_t part = 0; part < dtypes_.size(); ++part) {
     const bool per_element = elementwise_ || part == remainder_part();
-    parts_.emplace_back(state_bytes(dtypes_[part], per_element ? num_state_elements_ : num_stored[part]));
+    const int64_t count = per_element ? num_state_elements_ : num_stored[part];
+    parts_.emplace_back(places_[part] ? 0 : state_bytes(dtypes_[part], count));
   }
-  workspace_ = PageBuffer(workspace_bytes);
 }
 
 int64_t OptimizerState::value_begin(size_t range_index, size_t part) const {
@@ -212,91 +188,148 @@ double OptimizerState::gradient_norm() const {
 }
 
 void OptimizerState::update(int64_t first, int64_t last, const OptimizerStep& step) {
-  const int64_t end_chunk = chunks_of(first, last).second;
+  for (size_t file = 0; file < files_.size(); ++file) end_chunks_[file] = chunks_of(file, first, last).second;
   for (int64_t i = first; i < last; ++i) {
-    const auto index = static_cast<size_t>(i);
-    const ParameterRange& range = ranges_[index];
-    if (is_indivisible(optimizer_->state_tensors(), range.shape)) {
-      update_whole(index, step);
-      continue;
+    const auto range = static_cast<size_t>(i);
+    if (is_indivisible(optimizer_->state_tensors(), ranges_[range].shape)) {
+      update_whole(range, step);
+    } else {
+      update_blocks(range, step);
     }
-    for_each_block(range, [&](int64_t begin, std::span<const float> gradient) {
-      while (!gradient.empty()) {
-        const int64_t count = open_parts(index, begin, std::ssize(gradient), end_chunk);
-        const int64_t at = range.begin + begin;
-        std::byte* remainders = weights_.dtype() == DType::kBF16 ? open_[remainder_part()] : nullptr;
-        optimizer_->update({.weights = weights_.rows(at, at + count),
-                            .remainders = reinterpret_cast<int16_t*>(remainders),
-                            .gradient = gradient.first(static_cast<size_t>(count)),
-                            .state = std::span(open_).first(optimizer_->state_tensors().size()),
-                            .first_element = range.first_element + begin,
-                            .weight_decay = range.weight_decay},
-                           step, *pool_);
-        gradient = gradient.subspan(static_cast<size_t>(count));
-        begin += count;
-      }
-    });
   }
+}
+
+void OptimizerState::update_blocks(size_t range_index, const OptimizerStep& step) {
+  const ParameterRange& range = ranges_[range_index];
+  for_each_block(range, [&](int64_t begin, std::span<const float> gradient) {
+    while (!gradient.empty()) {
+      const int64_t count = open_parts(range_index, begin, std::ssize(gradient));
+      const int64_t at = range.begin + begin;
+      optimizer_->update({.weights = weights_.rows(at, at + count),
+                          .remainders = open_remainders(),
+                          .gradient = gradient.first(static_cast<size_t>(count)),
+                          .state = open_tensors(),
+                          .first_element = range.first_element + begin,
+                          .weight_decay = range.weight_decay},
+                         step, *pool_);
+      gradient = gradient.subspan(static_cast<size_t>(count));
+      begin += count;
+    }
+  });
 }
 
 void OptimizerState::update_whole(size_t range_index, const OptimizerStep& step) {
   const ParameterRange& range = ranges_[range_index];
-  open_parts(range_index, 0, range.count, 0);
-  std::byte* remainders = weights_.dtype() == DType::kBF16 ? open_[remainder_part()] : nullptr;
-  optimizer_->update_whole(
-      {.weights = weights_.rows(range.begin, range.begin + range.count),
-       .remainders = reinterpret_cast<int16_t*>(remainders),
-       .gradient = gradients_.rows(range.gradient_begin, range.gradient_begin + range.count),
-       .state = std::span(open_).first(optimizer_->state_tensors().size()),
-       .shape = range.shape,
-       .weight_decay = range.weight_decay},
-      step, workspace_.as<std::byte>(), *pool_);
-}
-
-int64_t OptimizerState::open_parts(size_t range_index, int64_t begin, int64_t count, int64_t end_chunk) {
-  if (!file_) {
-    for (size_t part = 0; part < dtypes_.size(); ++part) {
-      const int64_t first = value_begin(range_index, part) + begin;
-      // Past the end of a tensor without values for this range.
-      const int64_t offset = std::min(state_bytes(dtypes_[part], first), parts_[part].size_bytes());
-      open_[part] = parts_[part].data() + offset;
+  const auto for_each_opened = [&](Opened opened, const auto& body) {
+    for (int64_t begin = 0; begin < range.count;) {
+      const int64_t count = open_parts(range_index, begin, range.count - begin, opened);
+      body(begin, count);
+      begin += count;
     }
-    return count;
-  }
-  const int64_t state_begin = ranges_[range_index].state_begin + begin;
-  const int64_t chunk_elements = file_->chunk_elements();
-  open_ = file_->open(state_begin / chunk_elements, end_chunk);
-  const int64_t first = state_begin % chunk_elements;
-  for (size_t part = 0; part < dtypes_.size(); ++part) open_[part] += state_bytes(dtypes_[part], first);
-  return std::min(count, chunk_elements - first);
+  };
+  open_parts(range_index, 0, 0, Opened::kTensors);
+  const StateFile::Parts in_memory = open_;
+  const WholeParameter parameter = {
+      .gradient = gradients_.rows(range.gradient_begin, range.gradient_begin + range.count),
+      .shape = range.shape,
+      .weight_dtype = weights_.dtype(),
+      .weight_decay = range.weight_decay,
+      .state = std::span(in_memory).first(optimizer_->state_tensors().size()),
+      .workspace = workspace_.as<std::byte>()};
+  for_each_opened(Opened::kTensors, [&](int64_t begin, int64_t count) {
+    optimizer_->update_moments(parameter, {.begin = begin, .count = count, .state = open_tensors()}, step,
+                               *pool_);
+  });
+  optimizer_->solve(parameter, step, *pool_);
+  for_each_opened(Opened::kRemainders, [&](int64_t begin, int64_t count) {
+    const int64_t at = range.begin + begin;
+    optimizer_->update_masters(parameter,
+                               {.begin = begin,
+                                .count = count,
+                                .state = {},
+                                .weights = weights_.rows(at, at + count),
+                                .remainders = open_remainders()},
+                               step, *pool_);
+  });
 }
 
-std::pair<int64_t, int64_t> OptimizerState::chunks_of(int64_t first, int64_t last) const {
-  if (!file_ || first == last) return {0, 0};
-  const ParameterRange& end = ranges_[static_cast<size_t>(last - 1)];
-  return {ranges_[static_cast<size_t>(first)].state_begin / file_->chunk_elements(),
-          divide_up(end.state_begin + end.count, file_->chunk_elements())};
+int16_t* OptimizerState::open_remainders() const {
+  return weights_.dtype() == DType::kBF16 ? reinterpret_cast<int16_t*>(open_[remainder_part()]) : nullptr;
+}
+
+std::span<std::byte* const> OptimizerState::open_tensors() const {
+  return std::span(open_).first(optimizer_->state_tensors().size());
+}
+
+bool OptimizerState::is_opened(const FileParts& file, Opened opened) const {
+  return opened == Opened::kAll || std::ranges::any_of(file.parts, [&](size_t part) {
+           return (part == remainder_part()) == (opened == Opened::kRemainders);
+         });
+}
+
+int64_t OptimizerState::open_parts(size_t range_index, int64_t begin, int64_t count, Opened opened) {
+  const ParameterRange& range = ranges_[range_index];
+  for (size_t part = 0; part < dtypes_.size(); ++part) {
+    const int64_t first = value_begin(range_index, part) + begin;
+    // Past the end of a tensor without values for this range.
+    const int64_t offset = std::min(state_bytes(dtypes_[part], first), parts_[part].size_bytes());
+    open_[part] = parts_[part].data() + offset;
+  }
+  for (size_t file = 0; file < files_.size() && count > 0; ++file) {
+    const FileParts& of = file_parts_[file];
+    if (!is_opened(of, opened) || num_values(of.extent, range.shape, range.count) == 0) continue;
+    const int64_t at = value_begin(range_index, of.parts.front()) + begin;
+    const int64_t chunk_elements = files_[file]->chunk_elements();
+    const StateFile::Parts& chunk = files_[file]->open(at / chunk_elements, end_chunks_[file]);
+    const int64_t first = at % chunk_elements;
+    for (size_t i = 0; i < of.parts.size(); ++i) {
+      open_[of.parts[i]] = chunk[i] + state_bytes(of.dtypes[i], first);
+    }
+    count = std::min(count, chunk_elements - first);
+  }
+  return count;
+}
+
+std::pair<int64_t, int64_t> OptimizerState::chunks_of(size_t file, int64_t first, int64_t last) const {
+  const FileParts& of = file_parts_[file];
+  const auto values_of = [&](int64_t range) {
+    const ParameterRange& at = ranges_[static_cast<size_t>(range)];
+    return num_values(of.extent, at.shape, at.count);
+  };
+  while (first < last && values_of(first) == 0) ++first;
+  while (first < last && values_of(last - 1) == 0) --last;
+  if (first == last) return {0, 0};
+  const auto begin_of = [&](int64_t range) {
+    return value_begin(static_cast<size_t>(range), of.parts.front());
+  };
+  const int64_t chunk_elements = files_[file]->chunk_elements();
+  return {begin_of(first) / chunk_elements,
+          divide_up(begin_of(last - 1) + values_of(last - 1), chunk_elements)};
 }
 
 void OptimizerState::announce(int64_t first, int64_t last) {
-  if (!file_) return;
-  const auto [begin, end] = chunks_of(first, last);
-  file_->announce(begin, end);
+  for (size_t file = 0; file < files_.size(); ++file) {
+    const auto [begin, end] = chunks_of(file, first, last);
+    files_[file]->announce(begin, end);
+  }
 }
 
 void OptimizerState::discard_tensors() {
-  if (!file_) return;
-  for (size_t tensor = 0; tensor < optimizer_->state_tensors().size(); ++tensor) file_->discard(tensor);
+  for (size_t tensor = 0; tensor < optimizer_->state_tensors().size(); ++tensor) {
+    if (places_[tensor]) files_[places_[tensor]->file]->discard(places_[tensor]->part);
+  }
 }
 
 AsyncFileStatistics OptimizerState::file_statistics() const {
-  return file_ ? file_->statistics() : AsyncFileStatistics();
+  AsyncFileStatistics sum;
+  for (const std::unique_ptr<StateFile>& file : files_) sum += file->statistics();
+  return sum;
 }
 
 template <typename Body>
 void OptimizerState::read_part(size_t part, int64_t state_begin, int64_t count, const Body& body) const {
-  if (file_) {
-    file_->read(part, state_begin, count, body);
+  if (const std::optional<Place>& place = places_[part]) {
+    files_[place->file]->read(place->part, state_begin, count, body);
   } else {
     body(parts_[part].data(), state_begin, 0, count);
   }
@@ -304,8 +337,8 @@ void OptimizerState::read_part(size_t part, int64_t state_begin, int64_t count, 
 
 template <typename Body>
 void OptimizerState::write_part(size_t part, int64_t state_begin, int64_t count, const Body& body) {
-  if (file_) {
-    file_->write(part, state_begin, count, body);
+  if (const std::optional<Place>& place = places_[part]) {
+    files_[place->file]->write(place->part, state_begin, count, body);
   } else {
     body(parts_[part].data(), state_begin, 0, count);
   }
@@ -313,7 +346,7 @@ void OptimizerState::write_part(size_t part, int64_t state_begin, int64_t count,
 
 void OptimizerState::read_master(int64_t begin, int64_t state_begin, std::span<float> destination) const {
   // From a file in long pieces, one after the other.
-  const int64_t block = file_ ? std::ssize(destination) : kCopyBlock;
+  const int64_t block = files_.empty() ? kCopyBlock : std::ssize(destination);
   pool_->parallel_blocks(std::ssize(destination), block, [&](int64_t first, int64_t last) {
     read_master_alone(begin + first, state_begin + first,
                       destination.subspan(static_cast<size_t>(first), static_cast<size_t>(last - first)));
@@ -337,7 +370,7 @@ void OptimizerState::read_master_alone(int64_t begin, int64_t state_begin,
 }
 
 void OptimizerState::write_master(int64_t begin, int64_t state_begin, std::span<const float> source) {
-  const int64_t block = file_ ? std::ssize(source) : kCopyBlock;
+  const int64_t block = files_.empty() ? kCopyBlock : std::ssize(source);
   pool_->parallel_blocks(std::ssize(source), block, [&](int64_t first, int64_t last) {
     write_master_alone(begin + first, state_begin + first,
                        source.subspan(static_cast<size_t>(first), static_cast<size_t>(last - first)));

@@ -12,47 +12,23 @@
 #include "base/memory.h"
 #include "optim/optimizer.h"
 #include "optim/state_file.h"
+#include "optim/state_parts.h"
 #include "platform/thread_pool.h"
 #include "tensor/tensor_view.h"
 
 namespace tessera {
 
-// Elements [begin, begin + count) of the weights. Elements in no range (alignment gaps) are left alone. The
-// owner of a mere shard keeps its gradients and state separately from the weights, at their own offsets.
-struct ParameterRange {
-  int64_t begin;
-  int64_t count;
-  bool weight_decay;
-  int64_t gradient_begin = begin;
-  int64_t state_begin = begin;
-  int64_t first_element = begin;  // among those of all parameters, whoever owns them
-  ParameterShape shape = {};      // if it matters to the optimizer: of the whole parameter
-};
-
-// Bytes of the remainders that turn BF16 weights into exact float32 master weights (base/float_types.h).
-int64_t remainder_bytes(int64_t num_elements, DType weight_dtype);
-// Bytes of the tensors for these ranges.
-int64_t state_tensor_bytes(StateTensors tensors, std::span<const ParameterRange> ranges);
 // Bytes of all that an OptimizerState allocates, the scratch memory of the gradient norm included, if the
-// tensors are elementwise.
+// tensors are elementwise and in memory.
 int64_t optimizer_state_bytes(StateTensors tensors, int64_t num_elements, DType weight_dtype);
-// The same if tensors and remainders are in a file of which so many chunks are read ahead (state_file.h), the
-// bytes of these chunks, and those of the file.
-int64_t optimizer_state_buffer_bytes(StateTensors tensors, int64_t num_elements, DType weight_dtype,
-                                     int64_t chunks_ahead);
-int64_t optimizer_state_ahead_bytes(StateTensors tensors, int64_t num_elements, DType weight_dtype,
-                                    int64_t chunks_ahead);
-int64_t optimizer_state_file_bytes(StateTensors tensors, int64_t num_elements, DType weight_dtype);
-// What discard_tensors() frees of them.
-int64_t discarded_file_bytes(StateTensors tensors, int64_t num_elements, DType weight_dtype);
 
 class OptimizerState {
  public:
   // `ranges` do not overlap in the state, and are whole parameters where these cannot be cut. `weights` (BF16
   // or F32) and `gradients` (F32 or BF16) are flat arrays and must outlive this. The state has as many
   // elements as the weights unless num_state_elements is given, and starts as zeros. BF16 weights start as
-  // exact masters: remainders are 0. With `file`, state and remainders are in that file, with the same values
-  // at all times; the optimizer must be elementwise.
+  // exact masters: remainders are 0. With `file`, what has a value per element is in that file, or in several
+  // (file_parts()), with the same values at all times.
   OptimizerState(std::unique_ptr<const Optimizer> optimizer, std::vector<ParameterRange> ranges,
                  TensorView weights, ConstTensorView gradients, ThreadPool& pool,
                  std::optional<int64_t> num_state_elements = {},
@@ -68,12 +44,12 @@ class OptimizerState {
   // Updates ranges [first, last): a step may be taken in pieces.
   void update(int64_t first, int64_t last, const OptimizerStep& step);
   void update(const OptimizerStep& step) { update(0, num_ranges(), step); }
-  // The ranges of the update after the next one: once that has begun, their state may be read from the file.
+  // The ranges of the update after the next one: once that has begun, their state may be read from files.
   void announce(int64_t first, int64_t last);
-  // Frees what the tensors take in the file: there are no more updates, and only masters are read or written
+  // Frees what the tensors take in files: there are no more updates, and only masters are read or written
   // from now on.
   void discard_tensors();
-  // Traffic of the file; zeros without one.
+  // Traffic of the files, added up; zeros without any.
   AsyncFileStatistics file_statistics() const;
 
   // Float32 master weights of elements [begin, begin + destination.size()) of the weights, whose state begins
@@ -97,9 +73,13 @@ class OptimizerState {
   // single block if gradients are F32, otherwise as many elements as are widened at a time.
   template <typename Body>
   void for_each_block(const ParameterRange& range, const Body& body) const;
+  void update_blocks(size_t range_index, const OptimizerStep& step);
   void update_whole(size_t range_index, const OptimizerStep& step);
-  // All of them in memory, and the workspace.
+  // Of parameters that cannot be cut.
+  void check_shapes() const;
+  int64_t workspace_bytes() const;
   void allocate_parts();
+  void open_files(const StateFileSettings& settings);
   // Where a part has the first value of a range.
   int64_t value_begin(size_t range_index, size_t part) const;
   // Where a tensor has the value of the element whose state is at state_begin; it and the `count - 1` after
@@ -109,17 +89,21 @@ class OptimizerState {
   void read_master_alone(int64_t begin, int64_t state_begin, std::span<float> destination) const;
   void write_master_alone(int64_t begin, int64_t state_begin, std::span<const float> source);
   // Calls body(values, first, done, count) for `count` elements of a part of the state, the first of them
-  // element `first` of `values`: for all of them at once, or from the file in pieces.
+  // element `first` of `values`: for all of them at once, or from a file in pieces.
   template <typename Body>
   void read_part(size_t part, int64_t state_begin, int64_t count, const Body& body) const;
   template <typename Body>
   void write_part(size_t part, int64_t state_begin, int64_t count, const Body& body);
   // Fills open_ for elements of a range from `begin` on, the first of a block; returns for how many of
-  // `count`.
-  int64_t open_parts(size_t range_index, int64_t begin, int64_t count, int64_t end_chunk);
-  // The chunks of the file with the state of these ranges.
-  std::pair<int64_t, int64_t> chunks_of(int64_t first, int64_t last) const;
+  // `count`. Of what is in files only tensors or only remainders, if that is said.
+  enum class Opened { kAll, kTensors, kRemainders };
+  int64_t open_parts(size_t range_index, int64_t begin, int64_t count, Opened opened = Opened::kAll);
+  bool is_opened(const FileParts& file, Opened opened) const;
+  // The chunks of a file with the state of these ranges.
+  std::pair<int64_t, int64_t> chunks_of(size_t file, int64_t first, int64_t last) const;
   size_t remainder_part() const { return optimizer_->state_tensors().size(); }
+  int16_t* open_remainders() const;
+  std::span<std::byte* const> open_tensors() const;
 
   std::unique_ptr<const Optimizer> optimizer_;
   std::vector<ParameterRange> ranges_;
@@ -127,15 +111,22 @@ class OptimizerState {
   ConstTensorView gradients_;
   ThreadPool* pool_;
   int64_t num_state_elements_;
-  // By part: the tensors and, with BF16 weights, the remainders (I16). In memory or in a file.
+  // By part: the tensors and, with BF16 weights, the remainders (I16). Empty if they are in a file.
   std::vector<DType> dtypes_;
   std::vector<PageBuffer> parts_;
   bool elementwise_;
   // Unless they are: the first value of each range, by range and tensor.
   std::vector<std::array<int64_t, kMaxStateTensors>> value_begin_;
-  PageBuffer workspace_;                   // for parameters that cannot be cut
-  mutable std::optional<StateFile> file_;  // reading moves its buffers
-  StateFile::Parts open_ = {};             // of the elements that are updated
+  PageBuffer workspace_;  // for parameters that cannot be cut
+  std::vector<FileParts> file_parts_;
+  std::vector<std::unique_ptr<StateFile>> files_;  // as file_parts_
+  struct Place {
+    size_t file;
+    size_t part;  // of the file
+  };
+  std::array<std::optional<Place>, StateFile::kMaxParts> places_ = {};  // by part, of those in files
+  StateFile::Parts open_ = {};                                          // of the elements that are updated
+  std::array<int64_t, StateFile::kMaxParts> end_chunks_ = {};           // of the update, by file
   PageBuffer norm_scratch_;
   PageBuffer widened_;  // BF16 gradients only: a block of them in F32
 };

@@ -33,6 +33,7 @@ enum class StateExtent {
   kRows,            // one for each row of a matrix, none for vectors
   kColumns,
 };
+inline constexpr size_t kNumStateExtents = 6;
 
 // A tensor of optimizer state. The i-th value that belongs to a parameter is that of its i-th element to
 // whoever stores or moves values by elements; the elements after the last value have none.

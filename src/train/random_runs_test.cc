@@ -159,7 +159,6 @@ void draw_division(Draw& draw, const Machine& machine, const ModelConfig& config
   args->async_save = draw.coin();
   args->offload_optimizer_device = draw.one_of({"none", "nvme"});
   const bool is_elementwise = args->optim != "muon" && args->optim != "adafactor";
-  if (!is_elementwise) args->offload_optimizer_device = "none";
   args->sync_every = 0;
   if (is_elementwise && args->context_parallel_size == 1 && draw.number(0, 3) == 0) draw_outer(draw, args);
 }

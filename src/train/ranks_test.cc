@@ -88,7 +88,7 @@ TEST_P(RanksTest, Float32RunEqualsThatOfOneRank) {
   }
 }
 
-// Every owner has whole matrices, however many ranks there are.
+// Every owner has whole matrices, however many ranks there are, also if their state is on a disk.
 TEST_P(RanksTest, OptimizersOfWholeMatricesDoAsOneRankDoes) {
   for (const char* optim : {"muon", "adafactor"}) {
     SCOPED_TRACE(optim);
@@ -99,7 +99,9 @@ TEST_P(RanksTest, OptimizersOfWholeMatricesDoAsOneRankDoes) {
     run.args.max_steps = 3;
     run.args = share_batch(run.args, 1);
     const RecordingObserver expected = run.train();
-    const TrainingArguments args = arguments(run);
+    TrainingArguments args = arguments(run);
+    args.offload_optimizer_device = "nvme";
+    args.offload_dir = run.folder() / "offload";
     expect_same_numbers(train_ranks(args, GetParam().ranks).front(), expected);
     expect_close_weights(args.output_dir, run.output());
   }

@@ -36,9 +36,12 @@ RailShare rail_share(const ShardPlan& plan) {
   return share;
 }
 
-int64_t state_tensor_bytes(const ZeroLayout& layout, StateTensors tensors, std::span<const Part> parts) {
+// The values of state that belong to the parts.
+ValueCounts value_counts(const ZeroLayout& layout, std::span<const Part> parts) {
   std::vector<ParameterRange> ranges;
+  int64_t num_elements = 0;
   for (const Part& part : parts) {
+    num_elements += part.size();
     auto parameter = std::ranges::upper_bound(layout.parameters, part.begin, {},
                                               [](const ZeroParameter& of) { return of.elements.end; });
     for (; parameter != layout.parameters.end() && parameter->elements.begin < part.end; ++parameter) {
@@ -48,7 +51,40 @@ int64_t state_tensor_bytes(const ZeroLayout& layout, StateTensors tensors, std::
         ranges.push_back({.begin = begin, .count = count, .weight_decay = true, .shape = parameter->shape});
     }
   }
-  return state_tensor_bytes(tensors, ranges);
+  return {num_elements, ranges};
+}
+
+// The same for every rank, or rail. The ranks' are the same if tensors are elementwise: the most that any
+// has.
+std::vector<ValueCounts> value_counts(const ZeroLayout& layout, StateTensors tensors, bool of_rail) {
+  const ShardPlan plan = shard_plan(layout, tensors);
+  if (is_elementwise(tensors))
+    return {ValueCounts(of_rail ? rail_share(plan).num_elements : plan.largest_shard())};
+  std::vector<ValueCounts> counts;
+  for (int owner = 0; owner < (of_rail ? plan.local_world_size() : plan.world_size()); ++owner) {
+    std::vector<Part> parts;
+    for (int64_t g = 0; g < plan.num_groups(); ++g) {
+      const std::vector<Part> of_group =
+          of_rail ? plan.rail_parts(g, owner) : std::vector<Part>{plan.part(g, owner)};
+      parts.insert(parts.end(), of_group.begin(), of_group.end());
+    }
+    counts.push_back(value_counts(layout, parts));
+  }
+  return counts;
+}
+
+// The most that any rank has.
+StateOnDisk largest_state_on_disk(const ZeroLayout& layout, const ZeroSettings& settings) {
+  StateOnDisk largest;
+  for (const ValueCounts& counts : value_counts(layout, settings.state_tensors, settings.stage == 0)) {
+    const StateOnDisk bytes = state_on_disk(settings.state_tensors, settings.weight_dtype, counts,
+                                            settings.state_folder->chunks_ahead);
+    largest.memory_bytes = std::max(largest.memory_bytes, bytes.memory_bytes);
+    largest.ahead_bytes = std::max(largest.ahead_bytes, bytes.ahead_bytes);
+    largest.file_bytes = std::max(largest.file_bytes, bytes.file_bytes);
+    largest.discarded_bytes = std::max(largest.discarded_bytes, bytes.discarded_bytes);
+  }
+  return largest;
 }
 
 bool is_decoder_layer(const ZeroLayout& layout, size_t group) {
@@ -154,18 +190,9 @@ ShardPlan shard_plan(const ZeroLayout& layout, StateTensors tensors) {
 }
 
 int64_t largest_state_bytes(const ZeroLayout& layout, StateTensors tensors, bool of_rail) {
-  const ShardPlan plan = shard_plan(layout, tensors);
-  if (is_elementwise(tensors))
-    return state_bytes(tensors, of_rail ? rail_share(plan).num_elements : plan.largest_shard());
   int64_t largest = 0;
-  for (int owner = 0; owner < (of_rail ? plan.local_world_size() : plan.world_size()); ++owner) {
-    std::vector<Part> parts;
-    for (int64_t g = 0; g < plan.num_groups(); ++g) {
-      const std::vector<Part> of_group =
-          of_rail ? plan.rail_parts(g, owner) : std::vector<Part>{plan.part(g, owner)};
-      parts.insert(parts.end(), of_group.begin(), of_group.end());
-    }
-    largest = std::max(largest, state_tensor_bytes(layout, tensors, parts));
+  for (const ValueCounts& counts : value_counts(layout, tensors, of_rail)) {
+    largest = std::max(largest, state_tensor_bytes(tensors, counts));
   }
   return largest;
 }
@@ -278,23 +305,19 @@ ZeroMemory zero_memory(const ZeroLayout& layout, const ZeroSettings& settings) {
   } else {
     memory.accumulator_bytes = dtype_bytes(settings.gradient_dtype) * plan.largest_part();
   }
+  const int64_t scratch_bytes = optimizer_state_bytes({}, num_owned, DType::kF32);  // of the gradient norm
+  memory.workspace_bytes = settings.update_workspace_bytes;
   if (settings.state_folder) {
-    const int64_t chunks_ahead = settings.state_folder->chunks_ahead;
-    memory.optimizer_bytes =
-        optimizer_state_buffer_bytes(settings.state_tensors, num_owned, settings.weight_dtype, chunks_ahead);
-    memory.state_ahead_bytes =
-        optimizer_state_ahead_bytes(settings.state_tensors, num_owned, settings.weight_dtype, chunks_ahead);
-    memory.state_file_bytes =
-        optimizer_state_file_bytes(settings.state_tensors, num_owned, settings.weight_dtype);
-    memory.discarded_file_bytes =
-        discarded_file_bytes(settings.state_tensors, num_owned, settings.weight_dtype);
+    const StateOnDisk on_disk = largest_state_on_disk(layout, settings);
+    memory.optimizer_bytes = on_disk.memory_bytes + scratch_bytes;
+    memory.state_ahead_bytes = on_disk.ahead_bytes;
+    memory.state_file_bytes = on_disk.file_bytes;
+    memory.discarded_file_bytes = on_disk.discarded_bytes;
     return memory;
   }
   memory.remainder_bytes = remainder_bytes(num_owned, settings.weight_dtype);
-  memory.optimizer_bytes = largest_state_bytes(layout, settings.state_tensors, settings.stage == 0) +
-                           optimizer_state_bytes({}, num_owned, settings.weight_dtype) -
-                           memory.remainder_bytes;
-  memory.workspace_bytes = settings.update_workspace_bytes;
+  memory.optimizer_bytes =
+      largest_state_bytes(layout, settings.state_tensors, settings.stage == 0) + scratch_bytes;
   return memory;
 }
 

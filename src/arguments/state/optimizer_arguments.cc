@@ -51,12 +51,6 @@ void check_optimizer(const FlagTable& table, const TrainingArguments& args) {
     }
   }
   if (is_elementwise(state_tensors_of(args))) return;
-  if (args.offload_optimizer_device == "nvme") {
-    fail(ExitCode::kBadConfig,
-         "offload_optimizer_device nvme contradicts optim {}: its state is not one value per element, of "
-         "which a file could be streamed; leave it out, or use adamw_8bit",
-         args.optim);
-  }
   if (args.peer_snapshot_steps > 0) {
     fail(ExitCode::kBadConfig,
          "peer_snapshot_steps {} contradicts optim {}: copies in memory hold one value per element; use "

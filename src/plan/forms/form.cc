@@ -33,15 +33,13 @@ bool means(const std::string& value, const char* other) {
   return value == other || (value == "cpu" && std::string_view(other) == "none");
 }
 
-// Without clipping, its norm does not matter; the gradients of adapters are small; a file holds one value per
-// element; weights that are trained are not quantised. The other names of quantization_bit leave its choice
-// to what they say.
+// Without clipping, its norm does not matter; the gradients of adapters are small; weights that are trained
+// are not quantised. The other names of quantization_bit leave its choice to what they say.
 bool makes_sense(const TrainingArguments& args, FormAxis axis, size_t choice) {
   if (axis == FormAxis::kBase) {
     if (args.given.contains("load_in_8bit") || args.given.contains("load_in_4bit")) return false;
     return choice == 0 || args.finetuning_type == "lora";
   }
-  if (axis == FormAxis::kState) return choice == 0 || is_elementwise(state_tensors_of(args));
   if (axis != FormAxis::kUpdate) return true;
   return choice == 0 ||
          (args.finetuning_type != "lora" &&
