@@ -263,6 +263,32 @@ TEST_F(ForecastTest, RanksThatShareRowsHaveTheirPartOfTheWork) {
   EXPECT_FALSE(shared.seldom.has_value());
 }
 
+TEST_F(ForecastTest, SaysHowManyRanksHaveRoomForARowTogether) {
+  config_.max_position_embeddings = 1 << 17;
+  args_.max_length = 1 << 16;
+  args_.per_device_train_batch_size = 1;
+  args_.gradient_checkpointing = true;
+  args_.save_strategy = "no";
+  cluster_.num_nodes = 1;
+  cluster_.local_world_size = 4;
+  args_.zero_stage = 2;
+  const auto node_bytes = [&](int64_t size) {
+    args_.context_parallel_size = size;
+    return forecast().memory.node_bytes();
+  };
+  for (const int64_t size : {2, 4}) {
+    cluster_.node_memory_bytes = (node_bytes(size / 2) + node_bytes(size)) / 2;
+    EXPECT_EQ(forecast().refusal, "");
+    args_.context_parallel_size = 1;
+    EXPECT_THAT(forecast().refusal,
+                HasSubstr(fmt::format("with context_parallel_size {} it would take", size)));
+  }
+  // 3 key-value heads are no team's of 4 ranks.
+  config_.num_attention_heads = 12;
+  config_.num_key_value_heads = 3;
+  EXPECT_THAT(forecast().refusal, testing::Not(HasSubstr("context_parallel_size")));
+}
+
 TEST_F(ForecastTest, RefusesTeamsThatCannotBe) {
   args_.context_parallel_size = 8;
   EXPECT_THROW(forecast(), Error);  // more than the nodes have

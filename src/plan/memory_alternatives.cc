@@ -2,7 +2,9 @@
 #include <utility>
 
 #include "base/divide_up.h"
+#include "context/slice_batch.h"
 #include "plan/memory_plan.h"
+#include "plan/planned_model.h"
 
 namespace tessera {
 namespace {
@@ -81,16 +83,37 @@ class AlternativeList {
       set_limits(size, longest, true);
       offer(with_checkpointing + change);
     }
+    share_rows(longest, num_passes * batch_size, with_checkpointing);
     for (int64_t length = longest / 2; length >= 64; length /= 2) {
       set_limits(1, length, true);
-      offer(fmt::format("{}{}max_length {}", with_checkpointing,
-                        batch_size == 1 ? "" : "per_device_train_batch_size 1 and ", length));
+      offer(fmt::format("{}{}max_length {}", with_checkpointing, with_one_row(), length));
     }
   }
 
   std::vector<MemoryAlternative> take() { return std::move(list_); }
 
  private:
+  const char* with_one_row() const {
+    return choices_.batch_size == 1 ? "" : "per_device_train_batch_size 1 and ";
+  }
+
+  // Several ranks have one row, and a global batch that is kept takes as many times more passes.
+  void share_rows(int64_t longest, int64_t num_rows, const std::string& with) {
+    const MemoryRequest whole_rows = request_;
+    for (const int64_t size : choices_.context_sizes) {
+      set_limits(1, longest, true);
+      const int64_t of_row = request_.limits.max_tokens * whole_rows.context_size;
+      request_.limits.max_tokens = tokens_of_member(of_row, size);
+      request_.context_size = size;
+      if (choices_.keeps_global_batch) {
+        request_.zero.passes_per_step = num_rows * size / whole_rows.context_size;
+      }
+      offer(fmt::format("{}{}context_parallel_size {}", with, with_one_row(), size));
+      list_.back().make_model = [make = choices_.make_model, size] { return make(size); };
+    }
+    request_ = whole_rows;
+  }
+
   void set_limits(int64_t batch_size, int64_t max_row_length, bool gradient_checkpointing) {
     const bool pack_weights = request_.limits.pack_weights;
     request_.limits = choices_.limits_for(batch_size, max_row_length, gradient_checkpointing);
@@ -115,7 +138,7 @@ class AlternativeList {
     kept_ += change + " and ";
   }
 
-  void offer(const std::string& change) { list_.push_back({kept_ + change, request_}); }
+  void offer(const std::string& change) { list_.push_back({kept_ + change, request_, {}}); }
 
   MemoryRequest request_;
   const MemoryChoices& choices_;

@@ -11,6 +11,7 @@
 #include "checkpoint/shared_export.h"
 #include "checkpoint/snapshot_slot.h"
 #include "plan/context_plan.h"
+#include "plan/planned_model.h"
 #include "zero/gradient_ring.h"
 #include "zero/shard_plan.h"
 
@@ -361,9 +362,12 @@ std::string node_advice(const TrainableModel& model, const MemoryRequest& reques
   std::vector<MemoryAlternative> candidates;
   // Updates in the backward pass of several ranks need more than this request says (clip_mode, for one);
   // weights beside adapters are on the disk of one rank alone.
-  if (!request.zero.optimizer_in_backward && !request.zero.frozen_folder) candidates.push_back({"", request});
-  candidates.push_back(sharded({"", request}));
-  for (const MemoryAlternative& alternative : alternatives) candidates.push_back(sharded(alternative));
+  if (!request.zero.optimizer_in_backward && !request.zero.frozen_folder)
+    candidates.push_back({"", request, {}});
+  candidates.push_back(sharded({"", request, {}}));
+  for (const MemoryAlternative& alternative : alternatives) {
+    if (!alternative.make_model) candidates.push_back(sharded(alternative));
+  }
   for (const MemoryAlternative& candidate : candidates) {
     const std::optional<int> nodes = nodes_that_fit(model, candidate.request, free_bytes, kMaxAdvisedNodes);
     if (!nodes) continue;
@@ -376,12 +380,19 @@ std::string node_advice(const TrainableModel& model, const MemoryRequest& reques
   return "";
 }
 
+int64_t needed_bytes(const TrainableModel& model, const MemoryAlternative& alternative) {
+  if (!alternative.make_model) return needed_bytes(model, alternative.request);
+  return needed_bytes(*alternative.make_model()->model, alternative.request);
+}
+
 // What would make the run fit: settings, nodes.
 std::string memory_advice(const TrainableModel& model, const MemoryRequest& request, int64_t free_bytes,
                           const std::vector<MemoryAlternative>& alternatives) {
   const std::string nodes = node_advice(model, request, free_bytes, alternatives);
+  int64_t needed = 0;
   const auto fitting = std::find_if(alternatives.begin(), alternatives.end(), [&](const auto& alternative) {
-    return needed_bytes(model, alternative.request) <= free_bytes;
+    needed = needed_bytes(model, alternative);
+    return needed <= free_bytes;
   });
   if (fitting == alternatives.end() && nodes.empty()) {
     return model.device().own_memory()
@@ -394,8 +405,8 @@ std::string memory_advice(const TrainableModel& model, const MemoryRequest& requ
                        request.num_nodes == 1 ? "one node" : fmt::format("{} nodes", request.num_nodes),
                        nodes);
   }
-  return fmt::format("with {} it would take {}{}", fitting->change,
-                     format_bytes(needed_bytes(model, fitting->request)), nodes.empty() ? "" : "; " + nodes);
+  return fmt::format("with {} it would take {}{}", fitting->change, format_bytes(needed),
+                     nodes.empty() ? "" : "; " + nodes);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -102,10 +103,14 @@ int64_t needed_bytes(const TrainableModel& model, const MemoryRequest& request);
 // The host's share, wherever the model is.
 int64_t needed_host_bytes(const TrainableModel& model, const MemoryRequest& request);
 
+struct PlannedModel;  // planned_model.h
+
 // A change of settings and the resulting request.
 struct MemoryAlternative {
   std::string change;  // "gradient_checkpointing true"
   MemoryRequest request;
+  // If its model differs from that of the request.
+  std::function<std::unique_ptr<const PlannedModel>()> make_model = {};
 };
 
 // What a run could change, for memory_alternatives().
@@ -120,12 +125,15 @@ struct MemoryChoices {
   bool has_disk = true;             // nodes have one of their own
   // With the model on another device: whether the host has room for its share of a request.
   std::function<bool(const MemoryRequest& request)> host_takes = {};
+  // How many ranks may share rows, ascending, and the model of one of them.
+  std::vector<int64_t> context_sizes = {};
+  std::function<std::unique_ptr<const PlannedModel>(int64_t context_size)> make_model = {};
 };
 
 // Settings under which the run takes less, from the least intrusive to the most: weights not packed,
 // no peer snapshots, micro-batches not merged, sync_every 0, gather_schedule per_layer, zero_stage 3,
 // checkpointing, optimizer state on a disk, state or all parameters on the host of a device, fewer rows at
-// once, shorter rows.
+// once, ranks that share rows, shorter rows.
 std::vector<MemoryAlternative> memory_alternatives(const MemoryRequest& request,
                                                    const MemoryChoices& choices);
 

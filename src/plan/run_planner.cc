@@ -14,6 +14,7 @@
 #include "model/llama/attention_block.h"
 #include "plan/context_plan.h"
 #include "plan/passes.h"
+#include "plan/planned_model.h"
 
 namespace tessera {
 namespace {
@@ -234,6 +235,19 @@ std::vector<MemoryAlternative> RunPlanner::alternatives(const MemoryRequest& req
       return needed_host_bytes(model_, changed) <= machine.host_free_bytes;
     };
   }
+  // Every team size up to all ranks, if the model and the ranks allow it.
+  const AttentionShape heads = attention_block_config(model_.config(), 0).shape;
+  const int64_t world_size = int64_t{machine.num_nodes} * machine.local_world_size;
+  for (int64_t size = request.context_size + 1; size <= world_size && args_.device == "cpu"; ++size) {
+    if (context_heads_refusal(heads, size).empty() &&
+        context_team_refusal(machine.num_nodes, machine.local_world_size, size).empty()) {
+      choices.context_sizes.push_back(size);
+    }
+  }
+  choices.make_model = [this, num_threads = machine.num_threads](int64_t context_size) {
+    return std::make_unique<const PlannedModel>(model_.config(), model_.dtype(), num_threads, make_cpu_ops,
+                                                context_size);
+  };
   return memory_alternatives(request, choices);
 }
 
