@@ -83,7 +83,7 @@ StepProgram background_program() {
   for (int step = 0; step < 8; ++step) {
     program.actions.push_back({ActionKind::kCompute, 1, 0});
     program.actions.push_back({ActionKind::kWait, 0, issue({TransferKind::kValues, step, 1, 1})});
-    if (step % 4 == 1) gather = issue({TransferKind::kGather, step, 2e9, 4, Lane::kBackground});
+    if (step % 4 == 1) gather = issue({TransferKind::kGather, step, 2e9, 4, SimulatedLane::kBackground});
     if (step % 4 == 3) program.actions.push_back({ActionKind::kWait, 0, gather});
     program.actions.push_back({ActionKind::kStepEnd});
     program.stands_for.push_back(step < 4 ? 0 : step == 4 ? 7 : 1);

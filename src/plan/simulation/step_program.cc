@@ -273,13 +273,13 @@ class OuterExchanges {
     const int64_t bytes = settings.quantized_gradients
                               ? gradient_blocks_bytes(*settings.quantized_gradients, num_elements(piece))
                               : num_elements(piece) * dtype_bytes(settings.network_dtype);
-    transfers_[piece] = recorder_.issue(TransferKind::kReduce, bytes, Lane::kBackground);
+    transfers_[piece] = recorder_.issue(TransferKind::kReduce, bytes, SimulatedLane::kBackground);
   }
   void step(int64_t piece) {
     recorder_.wait(transfers_[piece]);
     transfers_[piece] = recorder_.issue(TransferKind::kGather,
                                         num_elements(piece) * dtype_bytes(recorder_.settings().network_dtype),
-                                        Lane::kBackground);
+                                        SimulatedLane::kBackground);
   }
   void finish(int64_t piece) { recorder_.wait(transfers_[piece]); }
 

@@ -18,7 +18,7 @@ enum class TransferKind {
 };
 
 // Of connections: what is issued on one runs in the order of issue, and alongside the other.
-enum class Lane { kStep, kBackground };
+enum class SimulatedLane { kStep, kBackground };
 inline constexpr size_t kNumLanes = 2;
 
 // A collective of all nodes, on all rails at once; they are numbered in the order of issue.
@@ -27,7 +27,7 @@ struct SimulatedTransfer {
   int step = 0;              // in which it is issued
   double pair_bytes = 0;     // payload that each node sends to each other one
   double pair_messages = 0;  // these bytes arrive in
-  Lane lane = Lane::kStep;
+  SimulatedLane lane = SimulatedLane::kStep;
 };
 
 enum class ActionKind {

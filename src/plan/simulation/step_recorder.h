@@ -42,7 +42,7 @@ class StepRecorder {
 
   // A transfer of the parts of all nodes: `group_bytes` of a group, or of one piece of every local rank.
   // Returns its number.
-  int64_t issue(TransferKind kind, int64_t group_bytes, Lane lane = Lane::kStep) {
+  int64_t issue(TransferKind kind, int64_t group_bytes, SimulatedLane lane = SimulatedLane::kStep) {
     const double pair_bytes = static_cast<double>(group_bytes) / job_.num_nodes;
     const double of_rank = pair_bytes / job_.local_world_size;
     const int64_t chunks =
