@@ -75,7 +75,7 @@ class OptimizerState {
   void for_each_block(const ParameterRange& range, const Body& body) const;
   void update_blocks(size_t range_index, const OptimizerStep& step);
   void update_whole(size_t range_index, const OptimizerStep& step);
-  // Of parameters that cannot be cut.
+  // Parameters that cannot be cut must be whole.
   void check_shapes() const;
   int64_t workspace_bytes() const;
   void allocate_parts();

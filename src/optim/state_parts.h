@@ -26,7 +26,7 @@ struct ParameterRange {
 // How many values tensors have, by extent: of kElements one for each element of the state.
 class ValueCounts {
  public:
-  // Of elementwise tensors.
+  // For tensors that are all elementwise.
   explicit ValueCounts(int64_t num_elements) { of(StateExtent::kElements) = num_elements; }
   ValueCounts(int64_t num_elements, std::span<const ParameterRange> ranges);
 
@@ -37,7 +37,7 @@ class ValueCounts {
   std::array<int64_t, kNumStateExtents> counts_ = {};
 };
 
-// What has a value per element or more: dtypes of the tensors and, for BF16 weights, of the remainders.
+// The dtypes of the parts: of the tensors and, with BF16 weights, of the remainders.
 std::vector<DType> part_dtypes(StateTensors tensors, DType weight_dtype);
 
 // Bytes of the remainders that turn BF16 weights into exact float32 master weights (base/float_types.h).
@@ -53,8 +53,8 @@ struct FileParts {
   int64_t num_values = 0;
   int64_t chunks_ahead = 0;
 };
-// The files of a state: of tensors by rows or columns and of vectors, which are small, there is none. Of all
-// files together as many chunks are read ahead as `chunks_ahead` would be of one with all elements.
+// The files of a state. Tensors by rows or columns and those of vectors are small and stay in memory. All
+// files together read as many chunks ahead as a single one for all elements would with this `chunks_ahead`.
 std::vector<FileParts> file_parts(StateTensors tensors, DType weight_dtype, const ValueCounts& counts,
                                   int64_t chunks_ahead);
 
@@ -62,8 +62,8 @@ std::vector<FileParts> file_parts(StateTensors tensors, DType weight_dtype, cons
 struct StateOnDisk {
   int64_t memory_bytes = 0;     // buffers, and the tensors without a file
   int64_t ahead_bytes = 0;      // what the buffers hold of chunks read ahead
-  int64_t file_bytes = 0;       //
-  int64_t discarded_bytes = 0;  // of them, what OptimizerState::discard_tensors() frees
+  int64_t file_bytes = 0;       // of all files
+  int64_t discarded_bytes = 0;  // of these, what OptimizerState::discard_tensors() frees
 };
 StateOnDisk state_on_disk(StateTensors tensors, DType weight_dtype, const ValueCounts& counts,
                           int64_t chunks_ahead);

@@ -35,6 +35,19 @@ void check_state_blocks(const TrainingArguments& args, const ParameterLayout& la
   }
 }
 
+// How many ranks may share rows beyond `size`, up to all ranks.
+std::vector<int64_t> larger_teams(const ModelConfig& config, const MachineFacts& machine, int64_t size) {
+  const AttentionShape heads = attention_block_config(config, 0).shape;
+  std::vector<int64_t> sizes;
+  while (++size <= int64_t{machine.num_nodes} * machine.local_world_size) {
+    if (context_heads_refusal(heads, size).empty() &&
+        context_team_refusal(machine.num_nodes, machine.local_world_size, size).empty()) {
+      sizes.push_back(size);
+    }
+  }
+  return sizes;
+}
+
 }  // namespace
 
 DataFacts uniform_rows(int64_t row_tokens, int64_t micro_batch_rows) {
@@ -234,15 +247,8 @@ std::vector<MemoryAlternative> RunPlanner::alternatives(const MemoryRequest& req
     choices.host_takes = [&](const MemoryRequest& changed) {
       return needed_host_bytes(model_, changed) <= machine.host_free_bytes;
     };
-  }
-  // Every team size up to all ranks, if the model and the ranks allow it.
-  const AttentionShape heads = attention_block_config(model_.config(), 0).shape;
-  const int64_t world_size = int64_t{machine.num_nodes} * machine.local_world_size;
-  for (int64_t size = request.context_size + 1; size <= world_size && args_.device == "cpu"; ++size) {
-    if (context_heads_refusal(heads, size).empty() &&
-        context_team_refusal(machine.num_nodes, machine.local_world_size, size).empty()) {
-      choices.context_sizes.push_back(size);
-    }
+  } else {
+    choices.context_sizes = larger_teams(model_.config(), machine, request.context_size);
   }
   choices.make_model = [this, num_threads = machine.num_threads](int64_t context_size) {
     return std::make_unique<const PlannedModel>(model_.config(), model_.dtype(), num_threads, make_cpu_ops,

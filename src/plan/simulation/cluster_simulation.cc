@@ -109,7 +109,7 @@ class Simulation {
   }
 
  private:
-  // Of a node: its operations on a lane, one after another.
+  // How far a node is with the operations of a lane, which run one after another.
   struct Progress {
     int64_t issued = 0;
     int64_t completed = 0;

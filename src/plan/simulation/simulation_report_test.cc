@@ -41,6 +41,12 @@ class SimulationTest : public testing::Test {
     resolve_training_arguments(table_, num_nodes * cluster_.local_world_size, &args);
     return simulate_cluster(args, preset_config(preset), cluster_, 32, std::nullopt, options_);
   }
+  // The plan of what was simulated last.
+  RunForecast forecast_of_plan() {
+    TrainingArguments args = args_;
+    resolve_training_arguments(table_, cluster_.num_nodes * cluster_.local_world_size, &args);
+    return forecast_run(args, preset_config("llama3.2-1b"), cluster_, 32);
+  }
   std::vector<SimulatedCluster> simulate_all() {
     std::vector<SimulatedCluster> all;
     for (const int nodes : {1, 4, 64, 1024}) all.push_back(simulate(nodes));
@@ -55,9 +61,7 @@ class SimulationTest : public testing::Test {
 
 TEST_F(SimulationTest, OneNodeTakesWhatThePlanPredicts) {
   const SimulatedCluster one = simulate(1);
-  TrainingArguments args = args_;
-  resolve_training_arguments(table_, 1, &args);
-  const RunForecast forecast = forecast_run(args, preset_config("llama3.2-1b"), cluster_, 32);
+  const RunForecast forecast = forecast_of_plan();
   EXPECT_NEAR(one.step.step_s / forecast.time->step_s(), 1, 1e-3);
   EXPECT_NEAR(one.efficiency(), 1, 1e-9);
   EXPECT_EQ(one.step.node_sent_bytes, 0);
@@ -83,13 +87,11 @@ TEST_F(SimulationTest, NodesOnTheirOwnTakeWhatThePlanPredicts) {
   const SimulatedCluster together = simulate(4);
   args_.sync_every = 20;
   const SimulatedCluster apart = simulate(4);
-  TrainingArguments args = args_;
-  resolve_training_arguments(table_, 4, &args);
-  const RunForecast forecast = forecast_run(args, preset_config("llama3.2-1b"), cluster_, 32);
+  const RunForecast forecast = forecast_of_plan();
   EXPECT_NEAR(apart.step.step_s / forecast.time->step_s(), 1, 0.05);
   EXPECT_LT(apart.step.step_s, together.step.step_s);
   EXPECT_NEAR(apart.step.node_sent_bytes / together.step.node_sent_bytes, 1 / 20.0, 0.01 / 20);
-  // The exchange of fragments goes on while others are trained.
+  // With a delay, an exchange overlaps the steps after it.
   args_.num_fragments = 4;
   args_.fragment_sync_delay = 2;
   const SimulatedCluster streamed = simulate(4);
@@ -104,9 +106,7 @@ TEST_F(SimulationTest, RanksThatShareRowsTakeWhatThePlanPredicts) {
   cluster_.local_world_size = 2;
   args_.context_parallel_size = 2;
   const SimulatedCluster one = simulate(1);
-  TrainingArguments args = args_;
-  resolve_training_arguments(table_, 2, &args);
-  const RunForecast forecast = forecast_run(args, preset_config("llama3.2-1b"), cluster_, 32);
+  const RunForecast forecast = forecast_of_plan();
   EXPECT_NEAR(one.step.step_s / forecast.time->step_s(), 1, 0.01);
   EXPECT_EQ(one.tokens_per_step, 4 * 512);
 }

@@ -17,7 +17,8 @@ enum class TransferKind {
   kValues   // all_gather of a few numbers: loss and gradient norm, signals
 };
 
-// Of connections: what is issued on one runs in the order of issue, and alongside the other.
+// The connections that a transfer uses: those of a lane run in the order of issue, alongside the other
+// lane's.
 enum class SimulatedLane { kStep, kBackground };
 inline constexpr size_t kNumLanes = 2;
 

@@ -49,7 +49,7 @@ class StepRecorder {
         num_chunks(std::llround(of_rank), /*is_sum=*/kind == TransferKind::kReduce, connections_);
     return add({kind, step_, pair_bytes, static_cast<double>(chunks * job_.local_world_size), lane});
   }
-  // Of all nodes, and waits; nothing if there is one.
+  // All nodes exchange a few numbers and wait for them; a single node does nothing.
   void exchange_values() {
     if (job_.num_nodes == 1) return;
     const double ranks = job_.local_world_size;
@@ -57,7 +57,7 @@ class StepRecorder {
   }
 
   const ZeroLayout& job() const { return job_; }
-  // Of the nodes over which parameters are sharded.
+  // The same for the nodes that share the parameters: one, where nodes train on their own.
   const ZeroLayout& layout() const { return layout_; }
   const ZeroSettings& settings() const { return settings_; }
   int64_t group_bytes(int64_t group, DType dtype) const {

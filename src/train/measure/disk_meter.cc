@@ -9,13 +9,13 @@ DiskUse DiskMeter::take() {
                             weights = parameters_->weight_file_statistics(),
                             frozen = frozen_ ? frozen_->file_statistics() : AsyncFileStatistics(),
                             inputs = model_->input_file_statistics();
-  const DiskUse all = {
-      .read_bytes = state.bytes_read + weights.bytes_read + frozen.bytes_read + inputs.bytes_read,
-      .written_bytes =
-          state.bytes_written + weights.bytes_written + frozen.bytes_written + inputs.bytes_written,
-      .state_wait_s = state.waited_seconds,
-      .weights_wait_s = weights.waited_seconds + frozen.waited_seconds,
-      .inputs_wait_s = inputs.waited_seconds};
+  AsyncFileStatistics files;
+  for (const AsyncFileStatistics& each : {state, weights, frozen, inputs}) files += each;
+  const DiskUse all = {.read_bytes = files.bytes_read,
+                       .written_bytes = files.bytes_written,
+                       .state_wait_s = state.waited_seconds,
+                       .weights_wait_s = weights.waited_seconds + frozen.waited_seconds,
+                       .inputs_wait_s = inputs.waited_seconds};
   DiskUse since = all;
   since.add(std::exchange(taken_, all), -1);
   return since;
