@@ -1,12 +1,13 @@
 #include "context/context_exchange.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
-#include <numeric>
 #include <utility>
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "kernels/rank_sum/rank_sum.h"
 
 namespace tessera {
 namespace {
@@ -19,8 +20,40 @@ constexpr int64_t kHeaderBytes = kCacheLineBytes;
 // Tokens whose rows a thread copies at a time.
 constexpr int64_t kTokensAtOnce = 16;
 
-int64_t sum_of(std::span<const int64_t> widths) {
-  return std::accumulate(widths.begin(), widths.end(), int64_t{0});
+int64_t row_bytes_of(std::span<const RowSection> sections) {
+  int64_t sum = 0;
+  for (const RowSection& section : sections) sum += section.width;
+  return sum;
+}
+
+int64_t shared_row_bytes(std::span<const RowSection> sections, int64_t team_size) {
+  int64_t sum = 0;
+  for (const RowSection& section : sections) sum += section.share(team_size);
+  return sum;
+}
+
+// y = what the inputs add up to, in their type.
+void add_values(std::span<const std::byte* const> inputs, DType dtype, int64_t share_bytes, std::byte* y) {
+  std::array<float, 256> sums;
+  std::vector<RankInput> parts;
+  for (int64_t begin = 0; begin < share_bytes;) {
+    const int64_t count = std::min<int64_t>(std::ssize(sums), (share_bytes - begin) / dtype_bytes(dtype));
+    parts.clear();
+    for (const std::byte* input : inputs) {
+      if (dtype == DType::kBF16) {
+        parts.push_back(reinterpret_cast<const bf16*>(input + begin));
+      } else {
+        parts.push_back(reinterpret_cast<const float*>(input + begin));
+      }
+    }
+    if (dtype == DType::kBF16) {
+      rank_sum(parts, Update::kOverwrite, sums.data(), count, nullptr);
+      round_to_bf16(sums.data(), reinterpret_cast<bf16*>(y + begin), count, nullptr);
+    } else {
+      rank_sum(parts, Update::kOverwrite, reinterpret_cast<float*>(y + begin), count, nullptr);
+    }
+    begin += count * dtype_bytes(dtype);
+  }
 }
 
 int64_t block_bytes(int64_t row_bytes, int64_t num_tokens) {
@@ -67,42 +100,69 @@ std::byte* ContextExchange::outbox(int local) const {
   return memory_.data() + local_rank_of(local) * of_rank;
 }
 
-void ContextExchange::to_shares(std::span<const int64_t> widths, int64_t num_tokens, const std::byte* own,
-                                std::byte* shared, const OpLabel& label) {
-  const int64_t own_bytes = sum_of(widths), shared_bytes = own_bytes / team_.size;
+void ContextExchange::to_shares(std::span<const RowSection> sections, int64_t num_tokens,
+                                const std::byte* own, std::byte* shared, const OpLabel& label) {
+  const int64_t own_bytes = row_bytes_of(sections), shared_bytes = shared_row_bytes(sections, team_.size);
   const auto pack = [&](int64_t member, int64_t token, std::byte* row) {
     const std::byte* from = own + token * own_bytes;
-    for (const int64_t width : widths) {
-      const int64_t share = width / team_.size;
-      std::memcpy(row, from + member * share, static_cast<size_t>(share));
+    for (const RowSection& section : sections) {
+      const int64_t share = section.share(team_.size);
+      std::memcpy(row, from + member / section.readers * share, static_cast<size_t>(share));
       row += share;
-      from += width;
+      from += section.width;
     }
   };
   const auto unpack = [&](int64_t member, int64_t token, const std::byte* row) {
     std::memcpy(shared + (token * team_.size + member) * shared_bytes, row,
                 static_cast<size_t>(shared_bytes));
   };
-  exchange(shared_bytes, num_tokens, pack, unpack, label);
+  exchange(
+      shared_bytes, num_tokens, pack, unpack, [] {}, label);
 }
 
-void ContextExchange::to_tokens(std::span<const int64_t> widths, int64_t num_tokens, const std::byte* shared,
-                                std::byte* own, const OpLabel& label) {
-  const int64_t own_bytes = sum_of(widths), shared_bytes = own_bytes / team_.size;
+void ContextExchange::to_tokens(std::span<const RowSection> sections, DType dtype, int64_t num_tokens,
+                                const std::byte* shared, std::byte* own, const OpLabel& label) {
+  const int64_t own_bytes = row_bytes_of(sections), shared_bytes = shared_row_bytes(sections, team_.size);
   const auto pack = [&](int64_t member, int64_t token, std::byte* row) {
     std::memcpy(row, shared + (token * team_.size + member) * shared_bytes,
                 static_cast<size_t>(shared_bytes));
   };
   const auto unpack = [&](int64_t member, int64_t token, const std::byte* row) {
     std::byte* to = own + token * own_bytes;
-    for (const int64_t width : widths) {
-      const int64_t share = width / team_.size;
-      std::memcpy(to + member * share, row, static_cast<size_t>(share));
+    for (const RowSection& section : sections) {
+      const int64_t share = section.share(team_.size);
+      if (section.readers == 1) std::memcpy(to + member * share, row, static_cast<size_t>(share));
       row += share;
-      to += width;
+      to += section.width;
     }
   };
-  exchange(shared_bytes, num_tokens, pack, unpack, label);
+  exchange(
+      shared_bytes, num_tokens, pack, unpack, [&] { add_up(sections, dtype, num_tokens, own); }, label);
+}
+
+void ContextExchange::add_up(std::span<const RowSection> sections, DType dtype, int64_t num_tokens,
+                             std::byte* own) {
+  const int64_t own_bytes = row_bytes_of(sections), shared_bytes = shared_row_bytes(sections, team_.size);
+  int64_t to = 0, from = 0;  // where a section begins in a row
+  for (const RowSection& section : sections) {
+    const int64_t share = section.share(team_.size);
+    if (section.readers > 1) {
+      pool_.parallel_blocks(num_tokens, kTokensAtOnce, [&](int64_t begin, int64_t end) {
+        std::vector<const std::byte*> inputs(static_cast<size_t>(section.readers));
+        for (int64_t t = begin; t < end; ++t) {
+          for (int64_t first = 0; first < team_.size; first += section.readers) {
+            for (int64_t reader = 0; reader < section.readers; ++reader) {
+              inputs[static_cast<size_t>(reader)] =
+                  block_of(first + reader) + kHeaderBytes + t * shared_bytes + from;
+            }
+            add_values(inputs, dtype, share, own + t * own_bytes + to + first / section.readers * share);
+          }
+        }
+      });
+    }
+    to += section.width;
+    from += share;
+  }
 }
 
 void ContextExchange::pack_all(int64_t row_bytes, int64_t num_tokens, Pack pack) {
@@ -119,13 +179,16 @@ void ContextExchange::pack_all(int64_t row_bytes, int64_t num_tokens, Pack pack)
   });
 }
 
-void ContextExchange::unpack_from(int64_t member, int64_t row_bytes, int64_t num_tokens, Unpack unpack) {
+const std::byte* ContextExchange::block_of(int64_t member) const {
   const auto node = static_cast<int>(member) / team_.local_size;
   const auto local = static_cast<int>(member) % team_.local_size;
-  const bool is_here = node == team_.node();
   // What is for this node is in an outbox where this node's part begins, in an inbox where the sender's does.
-  const std::byte* const box = is_here ? outbox(local) : inbox(local);
-  const std::byte* const block = box + (node * team_.local_size + team_.local()) * block_bytes_;
+  const std::byte* const box = node == team_.node() ? outbox(local) : inbox(local);
+  return box + (node * team_.local_size + team_.local()) * block_bytes_;
+}
+
+void ContextExchange::unpack_from(int64_t member, int64_t row_bytes, int64_t num_tokens, Unpack unpack) {
+  const std::byte* const block = block_of(member);
   uint64_t wish = 0;
   std::memcpy(&wish, block, sizeof(wish));
   is_abandoned_ = is_abandoned_ || wish != 0;
@@ -135,7 +198,7 @@ void ContextExchange::unpack_from(int64_t member, int64_t row_bytes, int64_t num
 }
 
 void ContextExchange::exchange(int64_t row_bytes, int64_t num_tokens, Pack pack, Unpack unpack,
-                               const OpLabel& label) {
+                               FunctionRef<void()> complete, const OpLabel& label) {
   block_bytes_ = block_bytes(row_bytes, num_tokens);
   TESSERA_CHECK(team_.size * block_bytes_ <= box_bytes_, "{} blocks of {} bytes in {}", team_.size,
                 block_bytes_, box_bytes_);
@@ -171,6 +234,7 @@ void ContextExchange::exchange(int64_t row_bytes, int64_t num_tokens, Pack pack,
       unpack_from(member, row_bytes, num_tokens, unpack);
     }
   }
+  complete();
   counters_.publish(kTaken, number_);
 }
 

@@ -12,8 +12,18 @@
 #include "comm/part.h"
 #include "context/context_team.h"
 #include "platform/thread_pool.h"
+#include "tensor/dtype.h"
 
 namespace tessera {
+
+// A part of every row. Its shares are of the same size, in the order of members; `readers` consecutive
+// members have the same one.
+struct RowSection {
+  int64_t width = 0;  // bytes
+  int64_t readers = 1;
+
+  int64_t share(int64_t team_size) const { return width * readers / team_size; }
+};
 
 class ContextExchange {
  public:
@@ -30,14 +40,14 @@ class ContextExchange {
   ContextExchange(const ContextExchange&) = delete;
   ContextExchange& operator=(const ContextExchange&) = delete;
 
-  // Collective over the team, with the same sizes. The rows of a matrix consist of sections of these widths
-  // in bytes, each of which is shared out evenly in the order of members. `own` has a row for each of
-  // num_tokens tokens of this rank, `shared` one for each token of all members, token t of member m at t size
-  // + m, with this rank's share of every section.
-  void to_shares(std::span<const int64_t> widths, int64_t num_tokens, const std::byte* own, std::byte* shared,
-                 const OpLabel& label);
-  void to_tokens(std::span<const int64_t> widths, int64_t num_tokens, const std::byte* shared, std::byte* own,
-                 const OpLabel& label);
+  // Collective over the team, with the same sizes. `own` has a row for each of num_tokens tokens of this
+  // rank, `shared` one for each token of all members, token t of member m at t size + m, with this rank's
+  // share of every section. What several readers give back is added up in float32 in the order of members and
+  // rounded once; values are float32 or BF16.
+  void to_shares(std::span<const RowSection> sections, int64_t num_tokens, const std::byte* own,
+                 std::byte* shared, const OpLabel& label);
+  void to_tokens(std::span<const RowSection> sections, DType dtype, int64_t num_tokens,
+                 const std::byte* shared, std::byte* own, const OpLabel& label);
 
   // This rank would rather compute nothing more. From the next exchange on all members know, and abandon the
   // pass at the same place.
@@ -52,9 +62,14 @@ class ContextExchange {
   using Pack = FunctionRef<void(int64_t member, int64_t token, std::byte* row)>;
   using Unpack = FunctionRef<void(int64_t member, int64_t token, const std::byte* row)>;
 
-  void exchange(int64_t row_bytes, int64_t num_tokens, Pack pack, Unpack unpack, const OpLabel& label);
+  // Calls `complete` when all blocks have arrived, which stay until it returns.
+  void exchange(int64_t row_bytes, int64_t num_tokens, Pack pack, Unpack unpack, FunctionRef<void()> complete,
+                const OpLabel& label);
   void pack_all(int64_t row_bytes, int64_t num_tokens, Pack pack);
   void unpack_from(int64_t member, int64_t row_bytes, int64_t num_tokens, Unpack unpack);
+  void add_up(std::span<const RowSection> sections, DType dtype, int64_t num_tokens, std::byte* own);
+  // What has arrived from a member for this rank.
+  const std::byte* block_of(int64_t member) const;
   // A node member's outgoing blocks, ordered by recipient, and the blocks its rail has received, ordered by
   // sending node and then by recipient on this node.
   std::byte* outbox(int local) const;

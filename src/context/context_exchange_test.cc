@@ -33,13 +33,14 @@ std::byte byte_of(int64_t number, int64_t token, int64_t column) {
   return static_cast<std::byte>((number * 17 + token * 131 + column * 7 + (token * column >> 6)) & 0xFF);
 }
 
-// Columns of a row that belong to a member, of sections of these widths.
-std::vector<int64_t> columns_of(const std::vector<int64_t>& widths, int64_t size, int64_t member) {
+// Columns of a row that belong to a member.
+std::vector<int64_t> columns_of(const std::vector<RowSection>& sections, int64_t size, int64_t member) {
   std::vector<int64_t> columns;
   int64_t begin = 0;
-  for (const int64_t width : widths) {
-    for (int64_t i = 0; i < width / size; ++i) columns.push_back(begin + member * (width / size) + i);
-    begin += width;
+  for (const RowSection& section : sections) {
+    const int64_t share = section.width * section.readers / size;
+    for (int64_t i = 0; i < share; ++i) columns.push_back(begin + member / section.readers * share + i);
+    begin += section.width;
   }
   return columns;
 }
@@ -54,11 +55,11 @@ TEST_P(ContextExchangeTest, MovesEveryByteToItsPlaceAndBack) {
     ContextExchange exchange(comm, team, kMaxBytes, pool);
     std::mt19937_64 random(7);
     for (int64_t number = 0; number < 12; ++number) {
-      std::vector<int64_t> widths;
+      std::vector<RowSection> sections;
       int64_t row_bytes = 0;
       for (uint64_t left = 1 + random() % 3; left > 0; --left) {
-        widths.push_back(size * static_cast<int64_t>(1 + random() % 200));
-        row_bytes += widths.back();
+        sections.push_back({size * static_cast<int64_t>(1 + random() % 200)});
+        row_bytes += sections.back().width;
       }
       const int64_t num_tokens =
           1 + static_cast<int64_t>(random() % static_cast<uint64_t>(kMaxBytes / row_bytes));
@@ -67,8 +68,8 @@ TEST_P(ContextExchangeTest, MovesEveryByteToItsPlaceAndBack) {
         for (int64_t column = 0; column < row_bytes; ++column)
           own.push_back(byte_of(number, t * size + team.index, column));
       }
-      exchange.to_shares(widths, num_tokens, own.data(), shared.data(), {"bytes"});
-      const std::vector<int64_t> columns = columns_of(widths, size, team.index);
+      exchange.to_shares(sections, num_tokens, own.data(), shared.data(), {"bytes"});
+      const std::vector<int64_t> columns = columns_of(sections, size, team.index);
       size_t at = 0;
       for (int64_t token = 0; token < num_tokens * size; ++token) {
         for (const int64_t column : columns) {
@@ -76,10 +77,44 @@ TEST_P(ContextExchangeTest, MovesEveryByteToItsPlaceAndBack) {
             throw std::runtime_error(fmt::format("token {}, column {}", token, column));
         }
       }
-      exchange.to_tokens(widths, num_tokens, shared.data(), back.data(), {"bytes"});
+      exchange.to_tokens(sections, DType::kBF16, num_tokens, shared.data(), back.data(), {"bytes"});
       if (back != own) throw std::runtime_error(fmt::format("exchange {} does not come back", number));
     }
     if (exchange.is_abandoned()) throw std::runtime_error("nobody wanted to abandon");
+  });
+  EXPECT_THAT(errors, Each(IsEmpty()));
+}
+
+// Of columns that several members have, each gives back a multiple of what it got: sums are exact, in the
+// places of the columns. More values than are added up at once.
+TEST_P(ContextExchangeTest, AddsUpWhatSeveralReadersGiveBack) {
+  const auto& [num_nodes, local_world_size, size] = GetParam();
+  const auto errors = run_communicators(num_nodes, local_world_size, {}, [size = size](Communicator& comm) {
+    const ContextTeam team = context_team(comm.world(), size);
+    ThreadPool pool(2, CpuLimits());
+    ContextExchange exchange(comm, team, 1 << 20, pool);
+    for (int64_t readers = 1; readers <= size; ++readers) {
+      if (size % readers != 0) continue;
+      const int64_t num_tokens = 21, values = 300 * size / readers;
+      const std::vector<RowSection> sections = {{4 * 3 * size}, {4 * values, readers}, {4 * values, readers}};
+      const int64_t width = 3 * size + 2 * values;
+      std::vector<float> own(static_cast<size_t>(num_tokens * width)), back = own;
+      for (size_t i = 0; i < own.size(); ++i) own[i] = static_cast<float>(i % 4093 + team.index);
+      std::vector<float> shared(static_cast<size_t>(num_tokens * size * 603));
+      exchange.to_shares(sections, num_tokens, std::as_bytes(std::span(own)).data(),
+                         std::as_writable_bytes(std::span(shared)).data(), {"values"});
+      const auto factor = static_cast<float>(1 + team.index % readers);
+      for (size_t i = 0; i < shared.size(); ++i) shared[i] *= i % 603 < 3 ? 1 : factor;
+      exchange.to_tokens(sections, DType::kF32, num_tokens, std::as_bytes(std::span(shared)).data(),
+                         std::as_writable_bytes(std::span(back)).data(), {"values"});
+      const auto sum_of_factors = static_cast<float>(readers * (readers + 1) / 2);
+      for (size_t i = 0; i < own.size(); ++i) {
+        const bool is_shared = static_cast<int64_t>(i) % width >= 3 * size;
+        if (back[i] != (is_shared ? sum_of_factors : 1) * own[i])
+          throw std::runtime_error(
+              fmt::format("{} readers: value {} is {} of {}", readers, i, back[i], own[i]));
+      }
+    }
   });
   EXPECT_THAT(errors, Each(IsEmpty()));
 }
@@ -91,11 +126,11 @@ TEST_P(ContextExchangeTest, TellsTheTeamThatAMemberWantsToAbandon) {
     const ContextTeam team = context_team(comm.world(), size);
     ThreadPool pool(1, CpuLimits());
     ContextExchange exchange(comm, team, 4096, pool);
-    const std::vector<int64_t> widths = {8 * size};
+    const std::vector<RowSection> sections = {{8 * size}};
     std::vector<std::byte> own(static_cast<size_t>(8 * size)), shared = own;
     for (int64_t number = 0; number < 5; ++number) {
       if (number == 3 && comm.world().rank == 1) exchange.wish_to_abandon();
-      exchange.to_shares(widths, 1, own.data(), shared.data(), {"bytes"});
+      exchange.to_shares(sections, 1, own.data(), shared.data(), {"bytes"});
       const bool is_in_team = comm.world().rank / size == 1 / size;
       if (exchange.is_abandoned() != (number >= 3 && is_in_team))
         throw std::runtime_error(fmt::format("exchange {}", number));

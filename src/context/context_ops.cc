@@ -9,15 +9,15 @@
 namespace tessera {
 namespace {
 
-// Widths in bytes.
 struct RowSections {
-  std::array<int64_t, 3> qkv;
-  std::array<int64_t, 1> o;
+  std::array<RowSection, 3> qkv;
+  std::array<RowSection, 1> o;
 };
 
-RowSections sections_of(const AttentionShape& shape, DType dtype) {
+RowSections sections_of(const AttentionShape& shape, int64_t team_size, DType dtype) {
   const int64_t of_head = shape.head_dim * dtype_bytes(dtype);
-  const int64_t queries = shape.num_heads * of_head, keys = shape.num_key_value_heads * of_head;
+  const RowSection queries = {shape.num_heads * of_head};
+  const RowSection keys = {shape.num_key_value_heads * of_head, readers_of_key_value_head(shape, team_size)};
   return {{queries, keys, keys}, {queries}};
 }
 
@@ -34,8 +34,9 @@ struct BufferSizes {
 
 }  // namespace
 
-int64_t ContextOps::exchange_bytes(const AttentionShape& shape, int64_t max_tokens, DType dtype) {
-  return max_tokens * shape.qkv_width() * dtype_bytes(dtype);
+int64_t ContextOps::exchange_bytes(const AttentionShape& shape, int64_t size, int64_t max_tokens,
+                                   DType dtype) {
+  return max_tokens * size * heads_of_member(shape, size).qkv_width() * dtype_bytes(dtype);
 }
 
 int64_t ContextOps::workspace_bytes(const OpsLimits& limits) const {
@@ -78,23 +79,23 @@ ContextOps::Buffers ContextOps::take_buffers(const AttentionShape& own_heads, in
   return buffers;
 }
 
-void ContextOps::to_heads(ConstTensorView own, std::span<const int64_t> all_heads, TensorView shared,
+void ContextOps::to_heads(ConstTensorView own, std::span<const RowSection> all_heads, TensorView shared,
                           const char* what) {
   if (exchange_ == nullptr) return;
   exchange_->to_shares(all_heads, own.dim(0), own.bytes(), shared.bytes(), {what});
 }
 
-void ContextOps::to_tokens(ConstTensorView shared, std::span<const int64_t> all_heads, TensorView own,
+void ContextOps::to_tokens(ConstTensorView shared, std::span<const RowSection> all_heads, TensorView own,
                            const char* what) {
   if (exchange_ == nullptr) return;
-  exchange_->to_tokens(all_heads, own.dim(0), shared.bytes(), own.bytes(), {what});
+  exchange_->to_tokens(all_heads, own.dtype(), own.dim(0), shared.bytes(), own.bytes(), {what});
 }
 
 void ContextOps::attention(ConstTensorView qkv_TQ, const AttentionShape& shape,
                            std::span<const int32_t> /*cu_seqlens*/, TensorView o_THE, TensorView lse_HT) {
   const AttentionShape own_heads = heads_of_member(shape, size_);
   const int64_t num_tokens = size_ * qkv_TQ.dim(0);
-  const RowSections sections = sections_of(shape, qkv_TQ.dtype());
+  const RowSections sections = sections_of(shape, size_, qkv_TQ.dtype());
   const Buffers all = take_buffers(own_heads, num_tokens, qkv_TQ.dtype(), /*training=*/false);
   const TensorView lse = lse_HT.empty() ? lse_HT : lse_HT.reshaped({own_heads.num_heads, num_tokens});
   to_heads(qkv_TQ, sections.qkv, all.qkv, "queries, keys and values");
@@ -108,7 +109,7 @@ void ContextOps::attention_backward(ConstTensorView do_THE, ConstTensorView qkv_
                                     std::span<const int32_t> /*cu_seqlens*/, TensorView dqkv_TQ) {
   const AttentionShape own_heads = heads_of_member(shape, size_);
   const int64_t num_tokens = size_ * qkv_TQ.dim(0);
-  const RowSections sections = sections_of(shape, qkv_TQ.dtype());
+  const RowSections sections = sections_of(shape, size_, qkv_TQ.dtype());
   const Buffers all = take_buffers(own_heads, num_tokens, qkv_TQ.dtype(), /*training=*/true);
   to_heads(qkv_TQ, sections.qkv, all.qkv, "queries, keys and values");
   to_heads(o_THE, sections.o, all.o, "outputs of attention");

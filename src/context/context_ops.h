@@ -31,8 +31,8 @@ class ContextOps final : public ForwardingOps {
     cu_seqlens_.assign(cu_seqlens.begin(), cu_seqlens.end());
   }
 
-  // The most bytes of own tokens in one exchange.
-  static int64_t exchange_bytes(const AttentionShape& shape, int64_t max_tokens, DType dtype);
+  // The most bytes of own tokens in one exchange of `size` members.
+  static int64_t exchange_bytes(const AttentionShape& shape, int64_t size, int64_t max_tokens, DType dtype);
 
   int64_t workspace_bytes(const OpsLimits& limits) const override;
   void bind_workspace(std::span<std::byte> workspace) override;
@@ -54,8 +54,9 @@ class ContextOps final : public ForwardingOps {
   Buffers take_buffers(const AttentionShape& own_heads, int64_t num_tokens, DType dtype, bool training);
   void give_back_buffers() { ForwardingOps::bind_workspace(workspace_); }
   // `all_heads`: of qkv, or of o.
-  void to_heads(ConstTensorView own, std::span<const int64_t> all_heads, TensorView shared, const char* what);
-  void to_tokens(ConstTensorView shared, std::span<const int64_t> all_heads, TensorView own,
+  void to_heads(ConstTensorView own, std::span<const RowSection> all_heads, TensorView shared,
+                const char* what);
+  void to_tokens(ConstTensorView shared, std::span<const RowSection> all_heads, TensorView own,
                  const char* what);
 
   int64_t size_;

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "context/context_rank.h"
@@ -73,12 +75,28 @@ void run_attention(Ops& ops, const AttentionCase& c, DType dtype, std::span<cons
   ops.attention_backward(d_o.view(), qkv.view(), o->view(), lse.view(), c.shape, cu_seqlens, dqkv->view());
 }
 
-// Bit for bit: attention of a head does not depend on where its tokens came from.
+// Where a row differs from what is expected, beyond `error` of its largest value from column `rounded` on; -1
+// if nowhere.
+int64_t first_difference(const GuardedTensor& found, const GuardedTensor& expected, int64_t row,
+                         int64_t rounded, double error) {
+  const int64_t width = found.shape()[1], begin = row * width;
+  double largest = 0;
+  for (int64_t i = 0; i < width; ++i) largest = std::max(largest, std::abs(expected[begin + i]));
+  for (int64_t i = 0; i < width; ++i) {
+    const double off = std::abs(found[begin + i] - expected[begin + i]);
+    if (!(off <= (i < rounded ? 0 : error * largest))) return i;
+  }
+  return -1;
+}
+
+// Attention of a head does not depend on where its tokens came from: the same numbers. Only the gradients of
+// keys and values that several members have are sums of several roundings.
 TEST(ContextOps, ComputeWhatOneRankDoes) {
   const std::vector<AttentionCase> cases = {
       {{2, 2, 16, 0, 0.25f}, {40, 1, 70}, 1, 2, 2},  {{4, 2, 32, 0, 0.2f}, {130}, 2, 1, 2},
       {{8, 4, 8, 20, 0.3f}, {33, 64, 5}, 2, 2, 4},   {{6, 3, 20, 0, 0.2f}, {1, 1}, 1, 3, 3},
-      {{4, 4, 16, 0, 0.25f}, {3, 200, 17}, 1, 4, 2},
+      {{4, 4, 16, 0, 0.25f}, {3, 200, 17}, 1, 4, 2}, {{4, 1, 16, 0, 0.25f}, {90, 7}, 1, 4, 4},
+      {{8, 2, 12, 30, 0.25f}, {100, 61}, 2, 2, 4},
   };
   for (const AttentionCase& c : cases) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
@@ -108,13 +126,14 @@ TEST(ContextOps, ComputeWhatOneRankDoes) {
         const PackedBatch& slice = rank.take_slice(batch);
         run_attention(rank.ops(), c, dtype, slice.cu_seqlens, qkv, d_o, &o, &dqkv);
         for (int64_t t = 0; t < rank.num_tokens_of_rows(); ++t) {
-          for (const auto& [found, expected] :
-               {std::pair(&o, &expected_o), std::pair(&dqkv, &expected_dqkv)}) {
-            const ConstTensorView row = found->view().rows(t, t + 1);
-            if (std::memcmp(row.bytes(), expected->view().rows(t, t + 1).bytes(),
-                            static_cast<size_t>(row.size_bytes())) != 0)
-              throw std::runtime_error(fmt::format("token {} differs in {}", t, found == &o ? "o" : "dqkv"));
-          }
+          const int64_t queries = c.shape.num_heads * c.shape.head_dim;
+          const bool has_readers = readers_of_key_value_head(c.shape, c.size) > 1;
+          const int64_t in_o = first_difference(o, expected_o, t, queries, 0);
+          const int64_t in_dqkv =
+              first_difference(dqkv, expected_dqkv, t, has_readers ? queries : c.shape.qkv_width(),
+                               dtype == DType::kBF16 ? 0.02 : 1e-6);
+          if (in_o >= 0 || in_dqkv >= 0)
+            throw std::runtime_error(fmt::format("token {}: column {} of o, {} of dqkv", t, in_o, in_dqkv));
         }
       });
       EXPECT_THAT(errors, Each(IsEmpty())) << c.num_nodes << "x" << c.local_world_size << " "
@@ -131,7 +150,9 @@ TEST(ContextOps, PlanWithoutAnExchangeWhatTheyTakeWithOne) {
   // Operands, results and gradients of all tokens and a quarter of the heads.
   const int64_t exchanged = 2 * 1000 * (16 + 8) * 64 * 2;
   EXPECT_GE(ContextOps(*ops, 4).workspace_bytes(limits), exchanged);
-  EXPECT_EQ(ContextOps::exchange_bytes(shape, 1000, DType::kBF16), 1000 * 16 * 64 * 2);
+  EXPECT_EQ(ContextOps::exchange_bytes(shape, 4, 1000, DType::kBF16), 1000 * 16 * 64 * 2);
+  // Every key-value head goes to two members.
+  EXPECT_EQ(ContextOps::exchange_bytes(shape, 8, 1000, DType::kBF16), 1000 * 24 * 64 * 2);
 }
 
 }  // namespace

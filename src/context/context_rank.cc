@@ -7,7 +7,7 @@ namespace tessera {
 
 void ContextRank::open(Communicator& comm, const AttentionShape& heads, DType dtype, int64_t max_tokens,
                        ThreadPool& pool) {
-  exchange_.emplace(comm, team_, ContextOps::exchange_bytes(heads, max_tokens, dtype), pool);
+  exchange_.emplace(comm, team_, ContextOps::exchange_bytes(heads, team_.size, max_tokens, dtype), pool);
   ops_.connect(*exchange_);
 }
 

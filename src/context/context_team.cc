@@ -24,11 +24,13 @@ std::string context_team_refusal(int num_nodes, int local_world_size, int64_t si
 }
 
 std::string context_heads_refusal(const AttentionShape& shape, int64_t size) {
-  if (shape.num_key_value_heads % size == 0 && shape.num_heads % size == 0) return "";
+  const int64_t queries = shape.num_heads, keys = shape.num_key_value_heads;
+  if (queries % size == 0 && (keys % size == 0 || size % keys == 0)) return "";
   return fmt::format(
-      "context_parallel_size {}: expected a divisor of the model's key-value heads, which the ranks of a row "
-      "share out, found {} (and {})",
-      size, count_of(shape.num_key_value_heads, "key-value head"), count_of(shape.num_heads, "query head"));
+      "context_parallel_size {}: expected a divisor of the model's key-value heads, or a multiple of them "
+      "that "
+      "divides its query heads, for the ranks of a row to share them out; found {} and {}",
+      size, count_of(keys, "key-value head"), count_of(queries, "query head"));
 }
 
 ContextTeam context_team(const World& world, int64_t size) {
@@ -47,8 +49,12 @@ ContextTeam context_team(const World& world, int64_t size) {
 AttentionShape heads_of_member(const AttentionShape& shape, int64_t size) {
   AttentionShape own = shape;
   own.num_heads /= size;
-  own.num_key_value_heads /= size;
+  own.num_key_value_heads = std::max<int64_t>(1, own.num_key_value_heads / size);
   return own;
+}
+
+int64_t readers_of_key_value_head(const AttentionShape& shape, int64_t size) {
+  return std::max<int64_t>(1, size / shape.num_key_value_heads);
 }
 
 }  // namespace tessera

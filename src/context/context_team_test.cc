@@ -57,16 +57,22 @@ TEST(ContextTeam, NeedsRanksThatDivideEvenly) {
   EXPECT_THROW(context_team(rank_of(1, 3, 0), 2), Error);
 }
 
-TEST(ContextTeam, SharesOutKeyValueHeads) {
+TEST(ContextTeam, SharesOutHeads) {
   const AttentionShape shape = {
       .num_heads = 32, .num_key_value_heads = 8, .head_dim = 128, .sliding_window = 5, .scale = 2};
   EXPECT_EQ(context_heads_refusal(shape, 8), "");
-  EXPECT_THAT(context_heads_refusal(shape, 16), HasSubstr("found 8 key-value heads (and 32 query heads)"));
+  EXPECT_EQ(context_heads_refusal(shape, 16), "");
+  EXPECT_THAT(context_heads_refusal(shape, 12), HasSubstr("found 8 key-value heads and 32 query heads"));
+  EXPECT_THAT(context_heads_refusal(shape, 64), HasSubstr("found 8 key-value heads and 32 query heads"));
   const AttentionShape own = heads_of_member(shape, 4);
   EXPECT_EQ(own.num_heads, 8);
   EXPECT_EQ(own.num_key_value_heads, 2);
   EXPECT_EQ(own.head_dim, 128);
   EXPECT_EQ(own.sliding_window, 5);
+  EXPECT_EQ(readers_of_key_value_head(shape, 4), 1);
+  EXPECT_EQ(heads_of_member(shape, 32).num_heads, 1);
+  EXPECT_EQ(heads_of_member(shape, 32).num_key_value_heads, 1);
+  EXPECT_EQ(readers_of_key_value_head(shape, 32), 4);
 }
 
 }  // namespace

@@ -24,9 +24,9 @@ int64_t num_recomputed(const TrainableModel& model, const ActivationLimits& limi
 
 int64_t context_buffer_bytes(const TrainableModel& model, const MemoryRequest& request) {
   if (request.context_size == 1) return 0;
-  return ContextExchange::buffer_bytes(
-      request.context_size, request.local_world_size,
-      ContextOps::exchange_bytes(heads_of(model), request.limits.max_tokens, model.dtype()));
+  return ContextExchange::buffer_bytes(request.context_size, request.local_world_size,
+                                       ContextOps::exchange_bytes(heads_of(model), request.context_size,
+                                                                  request.limits.max_tokens, model.dtype()));
 }
 
 int64_t context_wire_bytes(const TrainableModel& model, const MemoryRequest& request) {

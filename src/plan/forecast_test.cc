@@ -283,8 +283,8 @@ TEST_F(ForecastTest, SaysHowManyRanksHaveRoomForARowTogether) {
     EXPECT_THAT(forecast().refusal,
                 HasSubstr(fmt::format("with context_parallel_size {} it would take", size)));
   }
-  // 3 key-value heads are no team's of 4 ranks.
-  config_.num_attention_heads = 12;
+  // 6 heads are no team's of 4 ranks.
+  config_.num_attention_heads = 6;
   config_.num_key_value_heads = 3;
   EXPECT_THAT(forecast().refusal, testing::Not(HasSubstr("context_parallel_size")));
 }
@@ -293,7 +293,7 @@ TEST_F(ForecastTest, RefusesTeamsThatCannotBe) {
   args_.context_parallel_size = 8;
   EXPECT_THROW(forecast(), Error);  // more than the nodes have
   cluster_.num_nodes = 8;
-  config_.num_key_value_heads = 4;
+  config_.num_attention_heads = config_.num_key_value_heads = 4;
   EXPECT_THROW(forecast(), Error);
 }
 

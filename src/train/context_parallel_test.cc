@@ -16,22 +16,25 @@ using testing::HasSubstr;
 struct ContextCase {
   RanksCase ranks;
   int64_t size;
+  int64_t num_key_value_heads = 4;
 
-  std::string name() const { return fmt::format("{}teamsof{}", ranks.name(), size); }
+  std::string name() const {
+    return fmt::format("{}teamsof{}heads{}", ranks.name(), size, num_key_value_heads);
+  }
   friend void PrintTo(const ContextCase& of, std::ostream* out) { *out << of.name(); }
 };
 
-// Four key-value heads.
-ModelConfig context_config() {
+ModelConfig context_config(int64_t num_key_value_heads) {
   ModelConfig config = tiny_config();
   config.num_hidden_layers = 3;
   config.num_attention_heads = 8;
-  config.num_key_value_heads = 4;
+  config.num_key_value_heads = num_key_value_heads;
   return config;
 }
 
 class ContextParallel : public testing::TestWithParam<ContextCase> {
  protected:
+  ModelConfig config() const { return context_config(GetParam().num_key_value_heads); }
   int num_teams() const { return GetParam().ranks.ranks.world_size() / static_cast<int>(GetParam().size); }
 
   // 12 rows a step for any number of teams; those of `run` are one rank's.
@@ -79,14 +82,14 @@ struct WholeRun : TinyRun {
 };
 
 TEST_P(ContextParallel, TrainsAsOneRankDoes) {
-  std::vector<ModelConfig> configs(3, context_config());
+  std::vector<ModelConfig> configs(3, config());
   configs[1].qkv_bias = configs[1].o_bias = configs[1].mlp_bias = configs[1].tie_word_embeddings = true;
   configs[2].sliding_window = {4, 4, 4};
   for (const ModelConfig& config : configs) expect_same_run(WholeRun(config));
 }
 
 TEST_P(ContextParallel, RecomputesLayers) {
-  WholeRun run(context_config());
+  WholeRun run(config());
   run.args.gradient_checkpointing = true;
   run.args.merge_micro_batches = "never";
   for (const char* mode : {"full", "selective"}) {
@@ -99,7 +102,7 @@ TEST_P(ContextParallel, RecomputesLayers) {
 // One token of each row is to be predicted: some slices have none.
 TEST_P(ContextParallel, TrainsSlicesWithoutTargets) {
   for (const bool tied : {false, true}) {
-    ModelConfig config = context_config();
+    ModelConfig config = this->config();
     config.tie_word_embeddings = tied;
     WholeRun run(config);
     std::vector<TokenRow> rows = random_rows(std::vector<int64_t>(24, 9), config.vocab_size, 3);
@@ -113,7 +116,7 @@ TEST_P(ContextParallel, TrainsSlicesWithoutTargets) {
 }
 
 TEST_P(ContextParallel, DrawsNoiseAndDropoutByToken) {
-  WholeRun run(context_config());
+  WholeRun run(config());
   run.args.neftune_noise_alpha = 5;
   for (const char* merge : {"never", "always"}) {
     run.args.merge_micro_batches = merge;
@@ -127,7 +130,7 @@ TEST_P(ContextParallel, DrawsNoiseAndDropoutByToken) {
 }
 
 TEST_P(ContextParallel, NamesTheRowWhoseLossIsNotFinite) {
-  WholeRun run(context_config());
+  WholeRun run(config());
   run.args.eval_strategy = "no";
   run.args.learning_rate = 1e30;
   run.args.max_grad_norm = 0;
@@ -137,15 +140,15 @@ TEST_P(ContextParallel, NamesTheRowWhoseLossIsNotFinite) {
 }
 
 std::vector<ContextCase> cases() {
-  return {{{{1, 2}, 2, "per_step"}, 2}, {{{1, 4}, 2, "per_step"}, 2},  {{{1, 4}, 0, "per_step"}, 4},
-          {{{2, 1}, 2, "per_step"}, 2}, {{{2, 1}, 3, "per_layer"}, 2}, {{{2, 2}, 3, "per_layer"}, 4},
-          {{{2, 2}, 1, "per_step"}, 2}};
+  return {{{{1, 2}, 2, "per_step"}, 2}, {{{1, 4}, 2, "per_step"}, 2},    {{{1, 4}, 0, "per_step"}, 4},
+          {{{2, 1}, 2, "per_step"}, 2}, {{{2, 1}, 3, "per_layer"}, 2},   {{{2, 2}, 3, "per_layer"}, 4},
+          {{{2, 2}, 1, "per_step"}, 2}, {{{1, 4}, 2, "per_step"}, 4, 2}, {{{2, 2}, 3, "per_layer"}, 4, 1}};
 }
 INSTANTIATE_TEST_SUITE_P(Cases, ContextParallel, testing::ValuesIn(cases()),
                          [](const auto& test) { return test.param.name(); });
 
 SavingRun saving_run(const Ranks& ranks, int64_t size, const char* dtype) {
-  SavingRun run(ranks, context_config());
+  SavingRun run(ranks, context_config(2));
   run.args.context_parallel_size = size;
   run.args.gradient_accumulation_steps = 4 * size / ranks.world_size();
   run.args.dtype = dtype;
@@ -187,7 +190,7 @@ TEST(ContextParallelRun, IsAbandonedByWholeTeams) {
   for (const Ranks& ranks : {Ranks{1, 4}, Ranks{2, 1}}) {
     for (const int64_t asked : {1, 5, 9, 14}) {
       SCOPED_TRACE(fmt::format("{}x{} asked {} times", ranks.num_nodes, ranks.local_world_size, asked));
-      WholeRun run(context_config());
+      WholeRun run(context_config(4));
       run.args.eval_strategy = "no";
       run.args.context_parallel_size = 2;
       run.args.gradient_accumulation_steps = 12 * 2 / ranks.world_size();
@@ -206,8 +209,8 @@ TEST(ContextParallelRun, IsAbandonedByWholeTeams) {
 
 // 10 tokens of each row, with one that is added: all passes are alike.
 TEST(ContextParallelRun, MovesWhatThePlanSays) {
-  for (const char* mode : {"", "full"}) {
-    WholeRun run(context_config());
+  for (const auto& [mode, num_key_value_heads] : {std::pair("", 4), std::pair("full", 4), std::pair("", 1)}) {
+    WholeRun run(context_config(num_key_value_heads));
     run.args.context_parallel_size = 4;
     run.args.zero_stage = 2;
     run.args.merge_micro_batches = "never";
@@ -229,7 +232,7 @@ TEST(ContextParallelRun, RefusesTeamsThatCannotBe) {
     run.args.context_parallel_size = size;
     expect_error(ExitCode::kBadConfig, {fragment}, [&] { train_ranks(run.args, ranks); });
   };
-  refused({1, 4}, 4, "expected a divisor of the model's key-value heads");
+  refused({1, 3}, 3, "expected a divisor of the model's key-value heads");
   refused({3, 2}, 4, "expected all ranks of a number of nodes");
 }
 

@@ -16,6 +16,7 @@
 #include "io/file.h"
 #include "kernels/block_code/block_code.h"
 #include "model/families.h"
+#include "model/llama/attention_block.h"
 #include "support/saving_run.h"
 #include "support/test_tokenizer.h"
 
@@ -110,7 +111,8 @@ void draw_outer(Draw& draw, TrainingArguments* args) {
 int64_t draw_context_size(Draw& draw, const Machine& machine, const ModelConfig& config) {
   const int64_t size = draw.number(1, 4);
   const bool is_possible =
-      machine.ranks.world_size() % size == 0 && config.num_key_value_heads % size == 0 &&
+      machine.ranks.world_size() % size == 0 &&
+      context_heads_refusal(attention_block_config(config, 0).shape, size).empty() &&
       context_team_refusal(machine.ranks.num_nodes, machine.ranks.local_world_size, size).empty();
   return is_possible ? size : 1;
 }
