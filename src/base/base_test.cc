@@ -165,6 +165,7 @@ TEST(ShellQuoted, IsWhatAShellReadsAsTheSameWord) {
 
 TEST(Formatting, ReadsWell) {
   EXPECT_EQ(format_bytes(1610612736), "1.50 GiB");
+  EXPECT_EQ(format_bytes(999 * (1 << 20)) + ", " + format_bytes(1023 * (1 << 20)), "999.0 MiB, 1023 MiB");
   EXPECT_EQ(format_count(-1234567), "-1,234,567");
   EXPECT_EQ(format_count(123), "123");
   EXPECT_EQ(count_of(1, "row") + ", " + count_of(0, "row") + ", " + count_of(4096, "row"),

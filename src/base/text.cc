@@ -46,7 +46,8 @@ std::string format_bytes(int64_t size_bytes) {
     ++unit;
   }
   if (unit == 0) return fmt::format("{} B", size_bytes);
-  return fmt::format("{:.{}f} {}", value, std::abs(value) < 10 ? 2 : 1, kUnits[unit]);
+  const double size = std::abs(value);
+  return fmt::format("{:.{}f} {}", value, size < 10 ? 2 : size < 999.95 ? 1 : 0, kUnits[unit]);
 }
 
 std::optional<int64_t> parse_bytes(std::string_view text) {

@@ -226,7 +226,7 @@ TEST(Ladder, SaysWhatTheLeastTakesAndThatAdaptersFit) {
   const Ladder ladder = plan_ladder(request);
   ASSERT_FALSE(ladder.best);
   const std::string refusal = ladder_refusal(ladder, plan_lora_ladder(request));
-  EXPECT_THAT(refusal, HasSubstr("no form of the run fits into 1000.0 MiB of memory and 400.0 MiB of disk"));
+  EXPECT_THAT(refusal, HasSubstr("no form of the run fits into 1000 MiB of memory and 400.0 MiB of disk"));
   EXPECT_THAT(refusal,
               HasSubstr("the least memory takes --optim adamw_8bit --offload_optimizer_device nvme"));
   EXPECT_THAT(refusal, HasSubstr("adapters fit: --peft lora with "));
