@@ -1,12 +1,12 @@
 #include "context/context_exchange.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <utility>
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "comm/network/coded_sum.h"
 #include "kernels/rank_sum/rank_sum.h"
 
 namespace tessera {
@@ -32,28 +32,16 @@ int64_t shared_row_bytes(std::span<const RowSection> sections, int64_t team_size
   return sum;
 }
 
-// y = what the inputs add up to, in their type.
-void add_values(std::span<const std::byte* const> inputs, DType dtype, int64_t share_bytes, std::byte* y) {
-  std::array<float, 256> sums;
-  std::vector<RankInput> parts;
-  for (int64_t begin = 0; begin < share_bytes;) {
-    const int64_t count = std::min<int64_t>(std::ssize(sums), (share_bytes - begin) / dtype_bytes(dtype));
-    parts.clear();
-    for (const std::byte* input : inputs) {
-      if (dtype == DType::kBF16) {
-        parts.push_back(reinterpret_cast<const bf16*>(input + begin));
-      } else {
-        parts.push_back(reinterpret_cast<const float*>(input + begin));
-      }
-    }
-    if (dtype == DType::kBF16) {
-      rank_sum(parts, Update::kOverwrite, sums.data(), count, nullptr);
-      round_to_bf16(sums.data(), reinterpret_cast<bf16*>(y + begin), count, nullptr);
-    } else {
-      rank_sum(parts, Update::kOverwrite, reinterpret_cast<float*>(y + begin), count, nullptr);
-    }
-    begin += count * dtype_bytes(dtype);
+// y = x_0 + x_1 + ..., `count` values of a type.
+void add_values(std::span<const std::byte* const> inputs, DType dtype, int64_t count, std::byte* y) {
+  if (dtype == DType::kBF16) {
+    const auto input = [&](int reader) { return inputs[static_cast<size_t>(reader)]; };
+    sum_bf16(static_cast<int>(inputs.size()), input, reinterpret_cast<bf16*>(y), count);
+    return;
   }
+  std::vector<RankInput> values;
+  for (const std::byte* input : inputs) values.push_back(reinterpret_cast<const float*>(input));
+  rank_sum(values, Update::kOverwrite, reinterpret_cast<float*>(y), count, nullptr);
 }
 
 int64_t block_bytes(int64_t row_bytes, int64_t num_tokens) {
@@ -155,7 +143,8 @@ void ContextExchange::add_up(std::span<const RowSection> sections, DType dtype, 
               inputs[static_cast<size_t>(reader)] =
                   block_of(first + reader) + kHeaderBytes + t * shared_bytes + from;
             }
-            add_values(inputs, dtype, share, own + t * own_bytes + to + first / section.readers * share);
+            add_values(inputs, dtype, share / dtype_bytes(dtype),
+                       own + t * own_bytes + to + first / section.readers * share);
           }
         }
       });

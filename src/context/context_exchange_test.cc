@@ -85,8 +85,8 @@ TEST_P(ContextExchangeTest, MovesEveryByteToItsPlaceAndBack) {
   EXPECT_THAT(errors, Each(IsEmpty()));
 }
 
-// Of columns that several members have, each gives back a multiple of what it got: sums are exact, in the
-// places of the columns. More values than are added up at once.
+// Every reader multiplies its columns by a factor of its own before it gives them back, so that all sums are
+// known exactly.
 TEST_P(ContextExchangeTest, AddsUpWhatSeveralReadersGiveBack) {
   const auto& [num_nodes, local_world_size, size] = GetParam();
   const auto errors = run_communicators(num_nodes, local_world_size, {}, [size = size](Communicator& comm) {

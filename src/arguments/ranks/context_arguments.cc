@@ -9,14 +9,14 @@
 namespace tessera {
 
 void declare_context_flags(FlagTable* table, TrainingArguments* args) {
-  limit(
-      table->add("context_parallel_size", &args->context_parallel_size,
-                 "For rows whose activations one rank has no room for: so many consecutive ranks share the "
-                 "tokens of every row, and its attention by heads. A divisor of the model's key-value heads, "
-                 "or a multiple of them that divides its query heads. "
-                 "Batch sizes are then those of a team of ranks. The result is the same, except for the "
-                 "order in which gradients are added up."),
-      {1, 1e6});
+  limit(table->add(
+            "context_parallel_size", &args->context_parallel_size,
+            "For rows whose activations one rank has no room for: so many consecutive ranks share the "
+            "tokens of every row, and its attention by heads. A divisor of the model's key-value heads, "
+            "or a multiple of them that divides its query heads. Batch sizes are then those of a team of "
+            "ranks. The result is the same, except for the order in which gradients are added up and "
+            "rounded."),
+        {1, 1e6});
 }
 
 void check_context_ranks(const TrainingArguments& args, int64_t world_size) {
