@@ -136,21 +136,23 @@ std::vector<int64_t> stored_shape(DType dtype, int64_t count) {
 
 SafetensorsLayout state_file_layout(const std::vector<OwnedPart>& parts, const StoredParts& stored) {
   std::vector<SafetensorsSpec> tensors;
-  std::array<int64_t, StoredParts::kMaxCount> counts = {};  // of the parameter so far
-  for (size_t i = 0; i < parts.size(); ++i) {
-    const Parameter& parameter = *parts[i].parameter;
-    const bool is_last = i + 1 == parts.size() || parts[i + 1].parameter != &parameter;
-    for (size_t part = StoredParts::kMaster; part < stored.count(); ++part) {
-      counts[part] += stored.num_stored(part, parameter, parts[i].begin, parts[i].end - parts[i].begin);
-      const auto dtype = stored.dtype(part);
-      if (is_last && dtype && counts[part] > 0) {
-        tensors.push_back(
-            {stored.tensor_name(part, parameter.name), stored_shape(*dtype, counts[part]), *dtype});
+  const auto add_part = [&](size_t part) {
+    const std::optional<DType> dtype = stored.dtype(part);
+    if (!dtype) return;
+    int64_t count = 0;  // of the parameter so far
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const Parameter& parameter = *parts[i].parameter;
+      count += stored.num_stored(part, parameter, parts[i].begin, parts[i].end - parts[i].begin);
+      if (i + 1 < parts.size() && parts[i + 1].parameter == &parameter) continue;
+      if (count > 0) {
+        tensors.push_back({stored.tensor_name(part, parameter.name), stored_shape(*dtype, count), *dtype});
       }
+      count = 0;
     }
-    if (is_last) counts = {};
-  }
-  return SafetensorsLayout(std::move(tensors));
+  };
+  for (size_t part = StoredParts::kFirstTensor; part < stored.count(); ++part) add_part(part);
+  add_part(StoredParts::kMaster);
+  return SafetensorsLayout(std::move(tensors), kSharedPageBytes);
 }
 
 std::vector<StatePiece> cut_into_pieces(const std::vector<OwnedPart>& parts) {

@@ -39,6 +39,11 @@ class StoredParts {
   static constexpr size_t kFirstTensor = 2;
   static constexpr size_t kMaxCount = kFirstTensor + kMaxStateTensors;
 
+  // What the files hold of this: of the master, its remainder or all of it.
+  static StateKind kind(size_t part) {
+    return part == kMaster ? StateKind::kMaster : state_kind(part - kFirstTensor);
+  }
+
   // For model files of this type, F32, BF16 or F16.
   StoredParts(DType model_dtype, StateTensors tensors);
 
@@ -92,6 +97,8 @@ int64_t stored_bytes(const ParameterLayout& layout, const std::vector<ElementRan
                      const StoredParts& stored);
 // The shape of `count` elements of a tensor in a state file: [count], or [blocks, bytes of a block].
 std::vector<int64_t> stored_shape(DType dtype, int64_t count);
+// Part by part, each in the order of the elements, from a page on: as files of optimizer state have them, up
+// to whole pages (FileParts), so that a checkpoint can share their space.
 SafetensorsLayout state_file_layout(const std::vector<OwnedPart>& parts, const StoredParts& stored);
 
 // The unit of reading, encoding, writing and checksumming: elements of one parameter. 1 MiB of float32 stays

@@ -16,7 +16,9 @@
 #include "formats/json.h"
 #include "model/families.h"
 #include "optim/adafactor.h"
+#include "optim/adamw.h"
 #include "optim/muon.h"
+#include "optim/state_parts.h"
 #include "support/checkpoint_test_support.h"
 #include "support/momentum_sgd.h"
 #include "test_folder.h"
@@ -120,6 +122,49 @@ TEST_F(Checkpoint, HoldsStateOfWholeParameters) {
       fs::remove_all(path);
     }
   }
+}
+
+// So that the file system can share whole pages of one with the other.
+TEST_F(Checkpoint, StateFilesBeginInPagesAsFilesOfTheRunDo) {
+  ModelConfig config = preset_config("15m");  // its parameters follow one another without gaps
+  config.vocab_size = 1013;
+  const ParameterLayout layout = parameter_layout(config);
+  std::vector<ParameterRange> ranges;
+  for (const Parameter& parameter : layout.parameters()) {
+    ranges.push_back({.begin = parameter.offset,
+                      .count = parameter.num_elements,
+                      .weight_decay = false,
+                      .shape = shape_of(parameter)});
+  }
+  const ValueCounts counts(layout.num_elements(), ranges);
+  const StateTensor mixed[] = {{"a", DType::kU8}, {"b", DType::kBF16}, {"c"}, {"d", DType::kI8}};
+  int64_t num_inside_pages = 0;
+  for (const StateTensors tensors :
+       {StateTensors(AdamW::kStateTensors), StateTensors(mixed), StateTensors(Muon::kStateTensors)}) {
+    const StoredParts stored(DType::kBF16, tensors);
+    const SafetensorsLayout file =
+        state_file_layout(owned_parts(layout, {{0, layout.num_elements()}}), stored);
+    EXPECT_EQ(file.header().size() % kSharedPageBytes, 0);
+    for (const FileParts& parts : file_parts(tensors, DType::kBF16, counts, 0)) {
+      for (size_t i = 0; i < parts.parts.size(); ++i) {
+        const bool is_remainder = parts.parts[i] == tensors.size();
+        const size_t part = is_remainder ? StoredParts::kMaster : StoredParts::kFirstTensor + parts.parts[i];
+        const int64_t phase_bytes = parts.in_file[i].phase_bytes;
+        int64_t position = 0;
+        for (const Parameter& parameter : layout.parameters()) {
+          const int64_t count = stored.num_stored(part, parameter, 0, parameter.num_elements);
+          if (count == 0) continue;
+          const SafetensorsEntry* entry = file.find(stored.tensor_name(part, parameter.name));
+          ASSERT_NE(entry, nullptr);
+          const int64_t in_run = phase_bytes + stored.bytes(part, position);
+          EXPECT_EQ((entry->offset_bytes - in_run) % kSharedPageBytes, 0) << entry->name;
+          position += count;
+        }
+        num_inside_pages += phase_bytes > 0 ? 1 : 0;
+      }
+    }
+  }
+  EXPECT_GT(num_inside_pages, 3);
 }
 
 // Pieces of many blocks, more ranks than blocks in some parameters, and ranges that begin within a block.

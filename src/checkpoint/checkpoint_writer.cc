@@ -34,8 +34,6 @@ using Clock = std::chrono::steady_clock;
 constexpr int kWriterNiceness = 10;
 // Contiguous bytes after which writeback is started.
 constexpr int64_t kWritebackBytes = int64_t{8} << 20;
-// Elements that a thread encodes at a time for before_change(): 12 bytes each (384 KiB), fits in L2.
-constexpr int64_t kCaptureElements = int64_t{1} << 15;
 // Piece size for small text files.
 constexpr int64_t kTextPieceBytes = int64_t{4} << 20;
 
@@ -58,18 +56,28 @@ class Pace {
   Clock::time_point ready_ = Clock::now();
 };
 
-// A file that this rank writes to, and the checksums of the pieces it wrote.
+// A file that this rank writes to, and the checksums of the pieces it wrote. write() and record() are
+// thread-safe.
 class PieceFile {
  public:
   PieceFile(std::string name, OutputFile file) : name_(std::move(name)), file_(std::move(file)) {}
 
   void write(int64_t offset_bytes, std::span<const std::byte> data) {
-    file_.write_at(offset_bytes, data);
+    write_unrecorded(offset_bytes, data);
     record(offset_bytes, data);
+  }
+  // For parts of a piece.
+  void write_unrecorded(int64_t offset_bytes, std::span<const std::byte> data) const {
+    file_.write_at(offset_bytes, data);
+  }
+  std::pair<int64_t, int64_t> share(int64_t offset_bytes, const FileBytes& source) const {
+    return file_.share_at(offset_bytes, source);
   }
   // For bytes that are already in the file.
   void record(int64_t offset_bytes, std::span<const std::byte> data) {
-    pieces_.push_back({offset_bytes, std::ssize(data), crc32c(0, data)});
+    const PieceRecord piece = {offset_bytes, std::ssize(data), crc32c(0, data)};
+    const std::lock_guard lock(mutex_);
+    pieces_.push_back(piece);
   }
   void start_writeback(int64_t begin, int64_t end) const { file_.start_writeback(begin, end - begin); }
 
@@ -86,8 +94,12 @@ class PieceFile {
  private:
   std::string name_;
   OutputFile file_;
+  std::mutex mutex_;  // guards what follows
   std::vector<PieceRecord> pieces_;
 };
+
+// Which bytes of a piece's parts are shared with files of the run, by part: [first, second), ascending.
+using SharedBytes = std::array<std::vector<std::pair<int64_t, int64_t>>, StoredParts::kMaxCount>;
 
 // Contiguous bytes of one part for which writeback has not been started yet.
 struct Stream {
@@ -113,26 +125,34 @@ struct Stream {
 
 struct CheckpointWriter::Impl {
   Impl(const CheckpointPlan& plan, const std::vector<ElementRange>& owned, StateSource state_source,
-       const WriteOptions& write_options, ThreadPool& thread_pool)
+       const WriteOptions& write_options, ThreadPool& thread_pool, StoredSource state_as_stored)
       : folder(plan.unfinished_folder()),
         config(*plan.config),
         export_options(plan.export_options),
         rank(plan.rank),
         world_size(plan.world_size),
         source(std::move(state_source)),
+        stored_source(std::move(state_as_stored)),
         options(write_options),
         pool(thread_pool),
         parts(owned_parts(*plan.layout, owned)),
         model_layout(model_file_layout(*plan.layout, export_options)),
         stored(export_options.save_dtype, plan.state_tensors),
         state_layout(state_file_layout(parts, stored)),
+        checkpoint_bytes(stored_bytes(*plan.layout, {{0, plan.layout->num_elements()}}, stored)),
         queue(cut_into_pieces(parts), stored, options.snapshot_bytes) {}
 
   // The writer's thread.
   void run() noexcept;
   void open_files();
+  bool has_room() const;
   void write_pieces();
-  void write_piece(const PieceQueue::Work& work);
+  // Encodes the piece into `memory`, and shares what can be shared; from several threads.
+  SharedBytes read_piece(const StatePiece& piece, std::byte* memory);
+  // Besides what is shared; returns how many bytes were written. `part_streams`: of the writer's thread.
+  int64_t write_piece(const StatePiece& piece, const std::byte* encoded, const SharedBytes& shared,
+                      std::span<Stream> part_streams);
+  void capture(const std::vector<PieceQueue::Capture>& captures);
   void write_texts();
   void finish_files();
   void set_failure(std::exception_ptr error);
@@ -150,17 +170,22 @@ struct CheckpointWriter::Impl {
   const int rank;
   const int world_size;
   const StateSource source;
+  const StoredSource stored_source;
   const WriteOptions options;
   ThreadPool& pool;
   const std::vector<OwnedPart> parts;
   const SafetensorsModelLayout model_layout;
   const StoredParts stored;
   const SafetensorsLayout state_layout;
+  const int64_t checkpoint_bytes;  // of all ranks
   PieceQueue queue;
 
-  // Used only by the writer's thread.
+  // Opened by the writer's thread.
   std::vector<std::unique_ptr<PieceFile>> model_files;  // null where the rank owns nothing
   std::unique_ptr<PieceFile> state_file;
+  std::atomic<bool> may_share = false;  // once they are open
+
+  // Used only by the writer's thread.
   std::vector<RankIndex::File> texts;
   std::array<Stream, StoredParts::kMaxCount> streams;  // by part
   PageBuffer buffer;
@@ -215,18 +240,30 @@ void CheckpointWriter::Impl::open_files() {
   const std::string name = state_file_name(rank, world_size);
   state_file = std::make_unique<PieceFile>(name, state_layout.create(folder / name));
   state_file->record(0, std::as_bytes(std::span(state_layout.header())));
+  may_share.store(stored_source && has_room(), std::memory_order_release);
+}
+
+// What is shared takes room only when the run changes it, and a full disk would end the run then. So a disk
+// that has no room for a checkpoint gets it written: if that fails, the run continues.
+bool CheckpointWriter::Impl::has_room() const {
+  std::error_code ignored;
+  const std::filesystem::space_info space = std::filesystem::space(folder, ignored);
+  return !ignored && space.available >= static_cast<uintmax_t>(checkpoint_bytes);
 }
 
 void CheckpointWriter::Impl::write_pieces() {
   buffer = PageBuffer(max_encoded_bytes(stored));
   while (const auto work = queue.next()) {
     const StatePiece& piece = queue.piece(work->index);
+    SharedBytes shared;
     if (work->captured == nullptr) {
-      encode_piece(piece, 0, piece.count, stored, source, buffer.data());
+      shared = read_piece(piece, buffer.data());
       queue.set_read(work->index);
     }
     if (pace.is_limited()) queue.sleep_until(pace.ready());
-    write_piece(*work);
+    const std::byte* encoded = work->captured != nullptr ? work->captured : buffer.data();
+    const int64_t written_bytes = write_piece(piece, encoded, shared, streams);
+    if (pace.is_limited()) pace.add(written_bytes);
     queue.set_written(work->index);
   }
   buffer = PageBuffer();
@@ -246,22 +283,68 @@ CheckpointWriter::Impl::Place CheckpointWriter::Impl::place_of(const StatePiece&
   return {state_file.get(), entry->offset_bytes + stored.bytes(part, piece.position)};
 }
 
-void CheckpointWriter::Impl::write_piece(const PieceQueue::Work& work) {
-  const StatePiece& piece = queue.piece(work.index);
+SharedBytes CheckpointWriter::Impl::read_piece(const StatePiece& piece, std::byte* memory) {
+  SharedBytes shared;
+  const bool shares = may_share.load(std::memory_order_acquire);
+  encode_piece(piece, stored, {source, stored_source}, memory,
+               [&](size_t part, int64_t first_bytes, const FileBytes& bytes) {
+                 if (!shares) return;
+                 const Place place = place_of(piece, part);
+                 const auto [begin, end] = place.file->share(place.offset_bytes + first_bytes, bytes);
+                 if (begin < end) shared[part].emplace_back(first_bytes + begin, first_bytes + end);
+               });
+  return shared;
+}
+
+int64_t CheckpointWriter::Impl::write_piece(const StatePiece& piece, const std::byte* encoded,
+                                            const SharedBytes& shared, std::span<Stream> part_streams) {
   const EncodedSizes sizes = encoded_sizes(piece, stored);
-  const std::byte* encoded = work.captured != nullptr ? work.captured : buffer.data();
-  int64_t total_bytes = 0;
+  int64_t total_bytes = 0, shared_bytes = 0;
   for (size_t part = 0; part < stored.count(); ++part) {
     if (sizes.size_bytes[part] == 0) continue;
     const Place place = place_of(piece, part);
-    place.file->write(place.offset_bytes,
-                      {encoded + sizes.offset_bytes[part], static_cast<size_t>(sizes.size_bytes[part])});
-    streams[part].add(place.file, place.offset_bytes, sizes.size_bytes[part]);
-    total_bytes += sizes.size_bytes[part];
+    const std::span data(encoded + sizes.offset_bytes[part], static_cast<size_t>(sizes.size_bytes[part]));
+    const auto write = [&](int64_t begin, int64_t end) {
+      if (begin == end) return;
+      place.file->write_unrecorded(
+          place.offset_bytes + begin,
+          data.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)));
+      if (!part_streams.empty()) part_streams[part].add(place.file, place.offset_bytes + begin, end - begin);
+    };
+    int64_t done = 0;
+    for (const auto& [begin, end] : shared[part]) {
+      write(done, begin);
+      shared_bytes += end - begin;
+      done = end;
+    }
+    write(done, std::ssize(data));
+    place.file->record(place.offset_bytes, data);
+    total_bytes += std::ssize(data);
   }
-  if (pace.is_limited()) pace.add(total_bytes);
   const std::lock_guard lock(mutex);
   report.bytes += total_bytes;
+  report.shared_bytes += shared_bytes;
+  return total_bytes - shared_bytes;
+}
+
+// On the threads of the caller. Pieces of which something can be shared are written at once, and take no
+// memory any more.
+void CheckpointWriter::Impl::capture(const std::vector<PieceQueue::Capture>& captures) {
+  std::vector<char> is_written(captures.size(), 0);
+  pool.parallel_for(std::ssize(captures), [&](int64_t i) {
+    const auto& [index, memory] = captures[static_cast<size_t>(i)];
+    const StatePiece& piece = queue.piece(index);
+    const SharedBytes shared = read_piece(piece, memory);
+    if (std::ranges::all_of(shared, [](const auto& ranges) { return ranges.empty(); })) return;
+    write_piece(piece, memory, shared, {});
+    queue.set_written(index);
+    is_written[static_cast<size_t>(i)] = 1;
+  });
+  std::vector<PieceQueue::Capture> kept;
+  for (size_t i = 0; i < captures.size(); ++i) {
+    if (is_written[i] == 0) kept.push_back(captures[i]);
+  }
+  queue.set_captured(kept);
 }
 
 // Writes config.json, the tokenizer files and the shard index.
@@ -301,8 +384,9 @@ void CheckpointWriter::Impl::finish_files() {
 }
 
 CheckpointWriter::CheckpointWriter(const CheckpointPlan& plan, std::vector<ElementRange> owned,
-                                   StateSource source, const WriteOptions& options, ThreadPool& pool)
-    : impl_(std::make_unique<Impl>(plan, owned, std::move(source), options, pool)) {
+                                   StateSource source, const WriteOptions& options, ThreadPool& pool,
+                                   StoredSource stored)
+    : impl_(std::make_unique<Impl>(plan, owned, std::move(source), options, pool, std::move(stored))) {
   const UnpinnedScope unpinned(spare_cpus());  // on spare cores, not on the creator's pinned one
   impl_->thread = std::thread([impl = impl_.get()] { impl->run(); });
 }
@@ -316,27 +400,11 @@ void CheckpointWriter::before_change(ElementRange elements) {
   if (finished()) return;
   const Stopwatch stopwatch;
   Impl& impl = *impl_;
-  struct Block {
-    const PieceQueue::Capture* capture;
-    int64_t first;
-  };
   try {
     while (true) {
       const std::vector<PieceQueue::Capture> captures = impl.queue.claim(elements);
       if (captures.empty()) break;
-      std::vector<Block> blocks;
-      for (const PieceQueue::Capture& capture : captures) {
-        for (int64_t first = 0; first < impl.queue.piece(capture.index).count; first += kCaptureElements) {
-          blocks.push_back({&capture, first});
-        }
-      }
-      impl.pool.parallel_for(std::ssize(blocks), [&](int64_t i) {
-        const auto& [capture, first] = blocks[static_cast<size_t>(i)];
-        const StatePiece& piece = impl.queue.piece(capture->index);
-        encode_piece(piece, first, std::min(kCaptureElements, piece.count - first), impl.stored, impl.source,
-                     capture->memory);
-      });
-      impl.queue.set_captured(captures);
+      impl.capture(captures);
     }
   } catch (...) {
     impl.set_failure(std::current_exception());

@@ -48,8 +48,9 @@ struct WriteOptions {
 
 struct WriteReport {
   int64_t bytes = 0;
-  double write_s = 0;  // from the first byte to the last sync
-  double stall_s = 0;  // time spent in before_change()
+  int64_t shared_bytes = 0;  // of these: not written, but shared with files of the run
+  double write_s = 0;        // from the first byte to the last sync
+  double stall_s = 0;        // time spent in before_change()
 };
 
 // Writes this rank's share. A failed write or sync is final and never retried.
@@ -57,10 +58,11 @@ class CheckpointWriter {
  public:
   // `owned` is ascending without overlap; all ranks together own the whole array. Starts a thread that reads
   // `source` in ascending order, except that pieces before_change() waits for come first, and writes it to
-  // the files in pieces of at most 2^18 elements. `plan` is not used after the constructor; `pool` is used
-  // only in before_change().
+  // the files in pieces of at most 2^18 elements. What `stored` (if set) finds in files is shared with these
+  // instead where the file system can. `plan` is not used after the constructor; `pool` is used only in
+  // before_change().
   CheckpointWriter(const CheckpointPlan& plan, std::vector<ElementRange> owned, StateSource source,
-                   const WriteOptions& options, ThreadPool& pool);
+                   const WriteOptions& options, ThreadPool& pool, StoredSource stored = {});
   // Abandons whatever is not written yet.
   ~CheckpointWriter();
 

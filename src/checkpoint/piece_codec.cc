@@ -62,45 +62,90 @@ EncodedSizes encoded_sizes(const StatePiece& piece, const StoredParts& parts) {
   return sizes;
 }
 
-void encode_piece(const StatePiece& piece, int64_t first, int64_t count, const StoredParts& parts,
-                  const StateSource& source, std::byte* buffer) {
-  const DType model_dtype = parts.model_dtype();
-  const EncodedSizes sizes = encoded_sizes(piece, parts);
-  const auto part_at = [&](size_t part, int64_t element) {
+namespace {
+
+// A piece, and where it is encoded.
+struct Encoding {
+  const StatePiece& piece;
+  const StoredParts& parts;
+  const EncodedSizes sizes;
+  std::byte* buffer;
+
+  int64_t num_values(size_t part) const {
+    return parts.num_stored(part, *piece.parameter, piece.begin, piece.count);
+  }
+  std::byte* at(size_t part, int64_t element) const {
     return buffer + sizes.offset_bytes[part] + parts.bytes(part, element);
-  };
-  const int64_t flat = piece.flat_begin() + first;
+  }
+};
+
+// Whether `stored` has the values of the part as they are to be saved.
+bool copy_stored(const Encoding& to, size_t part, const StoredSource& stored, InFile in_file) {
+  const std::optional<DType> dtype = to.parts.dtype(part);
+  if (!stored || !dtype) return false;
+  return stored(part, *dtype, to.piece.flat_begin(), to.num_values(part),
+                [&](int64_t done, std::span<const std::byte> bytes, const FileBytes* place) {
+                  std::ranges::copy(bytes, to.at(part, done));
+                  if (place != nullptr) in_file(part, to.parts.bytes(part, done), *place);
+                });
+}
+
+void encode_tensor(const Encoding& to, size_t part, const StateSource& source) {
+  const StateKind kind = StoredParts::kind(part);
+  const DType dtype = *to.parts.dtype(part);
+  const int64_t flat = to.piece.flat_begin(), count = to.num_values(part);
+  if (dtype == DType::kF32) {
+    source(kind, flat, {reinterpret_cast<float*>(to.at(part, 0)), static_cast<size_t>(count)});
+    return;
+  }
   std::array<float, kBlockElements> block;
-  for (size_t part = StoredParts::kFirstTensor; part < parts.count(); ++part) {
-    const StateKind kind = state_kind(part - StoredParts::kFirstTensor);
-    const DType dtype = *parts.dtype(part);
-    const int64_t num_values = parts.num_stored(part, *piece.parameter, piece.begin + first, count);
-    if (num_values == 0) continue;
-    if (dtype == DType::kF32) {
-      source(kind, flat, {reinterpret_cast<float*>(part_at(part, first)), static_cast<size_t>(num_values)});
+  for (int64_t done = 0; done < count; done += kBlockElements) {
+    const auto values = std::span(block).first(static_cast<size_t>(std::min(kBlockElements, count - done)));
+    source(kind, flat + done, values);
+    std::byte* at = to.at(part, done);
+    if (is_block_code(dtype)) {
+      encode_values(dtype, values, at);
       continue;
     }
-    for (int64_t done = 0; done < num_values; done += kBlockElements) {
-      const auto values =
-          std::span(block).first(static_cast<size_t>(std::min(kBlockElements, num_values - done)));
-      source(kind, flat + done, values);
-      if (is_block_code(dtype)) {
-        encode_values(dtype, values, part_at(part, first + done));
-        continue;
-      }
-      std::ranges::transform(values, reinterpret_cast<bf16*>(part_at(part, first + done)), to_bf16);
-    }
+    std::ranges::transform(values, reinterpret_cast<bf16*>(at), to_bf16);
   }
-  for (int64_t done = 0; done < count; done += kBlockElements) {
-    const int64_t now = std::min(kBlockElements, count - done);
+}
+
+void encode_masters(const Encoding& to, const StateSource& source) {
+  std::array<float, kBlockElements> block;
+  for (int64_t done = 0; done < to.piece.count; done += kBlockElements) {
+    const int64_t now = std::min(kBlockElements, to.piece.count - done);
     const std::span<float> masters(block.data(), static_cast<size_t>(now));
-    source(StateKind::kMaster, flat + done, masters);
-    std::byte* model = part_at(StoredParts::kModel, first + done);
-    encode_block(model_dtype, masters, model, part_at(StoredParts::kMaster, first + done));
-    if (holds_non_finite(model_dtype, model, now)) {
-      check_saved_weights(*piece.parameter, piece.begin + first + done, masters, model_dtype, model);
-    }
+    source(StateKind::kMaster, to.piece.flat_begin() + done, masters);
+    encode_block(to.parts.model_dtype(), masters, to.at(StoredParts::kModel, done),
+                 to.at(StoredParts::kMaster, done));
   }
+}
+
+void check_finite(const Encoding& of, const StateSource& source) {
+  const DType dtype = of.parts.model_dtype();
+  const std::byte* model = of.at(StoredParts::kModel, 0);
+  if (!holds_non_finite(dtype, model, of.piece.count)) return;
+  std::vector<float> masters(static_cast<size_t>(of.piece.count));
+  source(StateKind::kMaster, of.piece.flat_begin(), masters);
+  check_saved_weights(*of.piece.parameter, of.piece.begin, masters, dtype, model);
+}
+
+}  // namespace
+
+void encode_piece(const StatePiece& piece, const StoredParts& parts, const PieceSources& sources,
+                  std::byte* buffer, InFile in_file) {
+  const Encoding to = {piece, parts, encoded_sizes(piece, parts), buffer};
+  for (size_t part = StoredParts::kFirstTensor; part < parts.count(); ++part) {
+    if (to.num_values(part) == 0 || copy_stored(to, part, sources.stored, in_file)) continue;
+    encode_tensor(to, part, sources.values);
+  }
+  const bool has_master = parts.dtype(StoredParts::kMaster).has_value();
+  if ((has_master && !copy_stored(to, StoredParts::kMaster, sources.stored, in_file)) ||
+      !copy_stored(to, StoredParts::kModel, sources.stored, in_file)) {
+    encode_masters(to, sources.values);
+  }
+  check_finite(to, sources.values);
 }
 
 void decode_masters(const bf16* weights, const int16_t* remainders, std::span<float> masters) {

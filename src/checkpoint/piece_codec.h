@@ -21,11 +21,19 @@ EncodedSizes encoded_sizes(const StatePiece& piece, const StoredParts& parts);
 // The most that a piece takes.
 int64_t max_encoded_bytes(const StoredParts& parts);
 
-// Reads elements [first, first + count) of the piece from `source` and encodes them into `buffer`, which has
-// room for the whole piece and is aligned to a cache line. Several threads may encode disjoint elements.
-// Error(kNumerics) if a weight is not finite in the model's type.
-void encode_piece(const StatePiece& piece, int64_t first, int64_t count, const StoredParts& parts,
-                  const StateSource& source, std::byte* buffer);
+// Where the values of a piece come from: `stored` (if set) as far as it has them.
+struct PieceSources {
+  const StateSource& values;
+  const StoredSource& stored;
+};
+// Called with bytes of a part that a file of the run has as well, those of the piece from `first_bytes` on;
+// they do not change meanwhile.
+using InFile = FunctionRef<void(size_t part, int64_t first_bytes, const FileBytes& bytes)>;
+
+// Reads the piece and encodes it into `buffer`, which is aligned to a cache line. Error(kNumerics) if a
+// weight is not finite in the model's type.
+void encode_piece(const StatePiece& piece, const StoredParts& parts, const PieceSources& sources,
+                  std::byte* buffer, InFile in_file);
 
 // Reconstructs master weights from BF16 model values and the remainders. (With F16 the state holds whole
 // masters.)

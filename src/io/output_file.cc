@@ -1,6 +1,8 @@
 #include "io/output_file.h"
 
 #include <fcntl.h>
+#include <linux/fs.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,11 +10,11 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/memory.h"
 #include "io/file.h"
 #include "io/transfer.h"
 
 namespace tessera {
-
 OutputFile OutputFile::create(const std::filesystem::path& path, int64_t size_bytes) {
   OutputFile file;
   file.path_ = path;
@@ -57,6 +59,19 @@ void OutputFile::write_at(int64_t offset_bytes, std::span<const std::byte> data)
 
 void OutputFile::write_at(int64_t offset_bytes, std::string_view text) const {
   write_at(offset_bytes, std::as_bytes(std::span(text)));
+}
+
+std::pair<int64_t, int64_t> OutputFile::share_at(int64_t offset_bytes, const FileBytes& source) const {
+  if ((source.offset_bytes - offset_bytes) % kSharedPageBytes != 0) return {0, 0};
+  const int64_t begin = round_up(offset_bytes, kSharedPageBytes) - offset_bytes;
+  const int64_t end = (offset_bytes + source.size_bytes) / kSharedPageBytes * kSharedPageBytes - offset_bytes;
+  if (begin >= end) return {0, 0};
+  file_clone_range range = {.src_fd = source.fd,
+                            .src_offset = static_cast<uint64_t>(source.offset_bytes + begin),
+                            .src_length = static_cast<uint64_t>(end - begin),
+                            .dest_offset = static_cast<uint64_t>(offset_bytes + begin)};
+  if (::ioctl(fd_, FICLONERANGE, &range) != 0) return {0, 0};
+  return {begin, end};
 }
 
 // If unsupported or failing, sync() does the work and reports the error.

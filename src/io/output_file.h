@@ -6,8 +6,19 @@
 #include <filesystem>
 #include <span>
 #include <string_view>
+#include <utility>
 
 namespace tessera {
+
+// What file systems share at least: the usual size of a block of XFS and btrfs.
+inline constexpr int64_t kSharedPageBytes = 4096;
+
+// Bytes of a file that is open in this process.
+struct FileBytes {
+  int fd = -1;
+  int64_t offset_bytes = 0;
+  int64_t size_bytes = 0;
+};
 
 // Errors are kIoError with path and cause. A failed write or sync is final and never retried on the same
 // file: the kernel may have dropped the dirty pages and report success the next time.
@@ -26,6 +37,11 @@ class OutputFile {
   // Writes all of `data`; handles short writes and EINTR. Thread-safe.
   void write_at(int64_t offset_bytes, std::span<const std::byte> data) const;
   void write_at(int64_t offset_bytes, std::string_view text) const;
+  // Lets this file from `offset_bytes` on share the disk space of `source` (a reflink: nothing is copied
+  // until one of the two files changes), as far as whole pages of one are whole pages of the other. Returns
+  // which of the source's bytes, [first, second), it has now: none where file systems cannot share, or if
+  // that failed; the others are to be written. Thread-safe.
+  std::pair<int64_t, int64_t> share_at(int64_t offset_bytes, const FileBytes& source) const;
   // Starts writing these bytes back to disk, so that sync() has little left to do; returns at once.
   void start_writeback(int64_t offset_bytes, int64_t count_bytes) const;
   // Returns once all bytes of the file written on this machine, by any process, are on disk.

@@ -113,7 +113,7 @@ void OptimizerState::open_files(const StateFileSettings& settings) {
     StateFileSettings own = settings;
     own.chunks_ahead = of.chunks_ahead;
     if (file > 0) own.path += fmt::format("-{}", file);
-    files_.push_back(std::make_unique<StateFile>(own, of.dtypes, of.num_values));
+    files_.push_back(std::make_unique<StateFile>(own, of.in_file, of.num_values));
     for (size_t i = 0; i < of.parts.size(); ++i) places_[of.parts[i]] = Place{file, i};
   }
 }
@@ -283,7 +283,7 @@ int64_t OptimizerState::open_parts(size_t range_index, int64_t begin, int64_t co
     const StateFile::Parts& chunk = files_[file]->open(at / chunk_elements, end_chunks_[file]);
     const int64_t first = at % chunk_elements;
     for (size_t i = 0; i < of.parts.size(); ++i) {
-      open_[of.parts[i]] = chunk[i] + state_bytes(of.dtypes[i], first);
+      open_[of.parts[i]] = chunk[i] + state_bytes(of.in_file[i].dtype, first);
     }
     count = std::min(count, chunk_elements - first);
   }
@@ -422,6 +422,21 @@ void OptimizerState::write(StateKind kind, int64_t begin, int64_t state_begin,
                store_values(dtypes_[part], stored, first,
                             values.subspan(static_cast<size_t>(done), static_cast<size_t>(count)));
              });
+}
+
+bool OptimizerState::read_stored(StateKind kind, DType dtype, int64_t state_begin, int64_t count,
+                                 const StoredBody& body) const {
+  const size_t part = kind == StateKind::kMaster ? remainder_part() : tensor_index(kind);
+  if (part >= dtypes_.size() || dtypes_[part] != dtype) return false;
+  const int64_t begin = kind == StateKind::kMaster ? state_begin : value_index(part, state_begin, count);
+  if (const std::optional<Place>& place = places_[part]) {
+    files_[place->file]->read_stored(place->part, begin, count, body);
+    return true;
+  }
+  const int64_t begin_bytes = state_bytes(dtype, begin);
+  const auto size_bytes = static_cast<size_t>(state_bytes(dtype, begin + count) - begin_bytes);
+  body(0, {parts_[part].data() + begin_bytes, size_bytes}, nullptr);
+  return true;
 }
 
 void OptimizerState::check_elements(int64_t begin, int64_t state_begin, int64_t count) const {

@@ -67,6 +67,11 @@ class OptimizerState {
   // at once if no block has some of both.
   void read(StateKind kind, int64_t begin, int64_t state_begin, std::span<float> values) const;
   void write(StateKind kind, int64_t begin, int64_t state_begin, std::span<const float> values);
+  // Calls body for the bytes of values as they are stored, from element `done` on (StateFile::read_stored()):
+  // of a tensor or, for the masters, of their remainders. False, without a call, if they are not stored as
+  // `dtype`. On the calling thread alone, as read().
+  bool read_stored(StateKind kind, DType dtype, int64_t state_begin, int64_t count,
+                   const StoredBody& body) const;
 
  private:
   // Calls body(first element of the range, float32 gradients from there on) for each block of a range: a

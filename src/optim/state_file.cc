@@ -31,27 +31,31 @@ int64_t StateFile::chunk_elements_of(int64_t num_elements) {
                     kMaxChunkElements);
 }
 
-StateFile::Sizes::Sizes(const std::vector<DType>& dtypes, int64_t num_elements, int64_t chunks_ahead)
+StateFile::Sizes::Sizes(const std::vector<FilePart>& parts, int64_t num_elements, int64_t chunks_ahead)
     : chunk_elements(chunk_elements_of(num_elements)), num_chunks(divide_up(num_elements, chunk_elements)) {
   const int64_t wanted = std::clamp(chunks_ahead, kMinChunksAhead, kMaxChunksAhead);
   num_slots = std::min(num_chunks, wanted + 1 + kChunksBehind);
   num_ahead = std::min(wanted, num_slots - 1);
-  TESSERA_CHECK(!dtypes.empty() && dtypes.size() <= kMaxParts, "{} parts", dtypes.size());
-  for (size_t part = 0; part < dtypes.size(); ++part) {
-    const int64_t bytes = part_bytes(dtypes[part], chunk_elements);
+  TESSERA_CHECK(!parts.empty() && parts.size() <= kMaxParts, "{} parts", parts.size());
+  for (size_t part = 0; part < parts.size(); ++part) {
+    const int64_t phase_bytes = parts[part].phase_bytes;
+    TESSERA_CHECK(0 <= phase_bytes && phase_bytes < kDirectAlignment &&
+                      phase_bytes % FilePart::phase_alignment(parts[part].dtype) == 0,
+                  "{} bytes", phase_bytes);
+    const int64_t bytes = part_bytes(parts[part], chunk_elements);
     part_offset[part] = chunk_bytes;
     chunk_bytes += bytes;
     largest_part_bytes = std::max(largest_part_bytes, bytes);
   }
 }
 
-int64_t StateFile::Sizes::part_bytes(DType dtype, int64_t chunk_elements) {
-  return round_up(state_bytes(dtype, chunk_elements), kDirectAlignment);
+int64_t StateFile::Sizes::part_bytes(const FilePart& part, int64_t chunk_elements) {
+  return round_up(part.phase_bytes + state_bytes(part.dtype, chunk_elements), kDirectAlignment);
 }
 
-StateFile::StateFile(const StateFileSettings& settings, std::vector<DType> dtypes, int64_t num_elements)
-    : dtypes_(std::move(dtypes)),
-      sizes_(dtypes_, num_elements, settings.chunks_ahead),
+StateFile::StateFile(const StateFileSettings& settings, std::vector<FilePart> parts, int64_t num_elements)
+    : file_parts_(std::move(parts)),
+      sizes_(file_parts_, num_elements, settings.chunks_ahead),
       ring_(sizes_.num_slots * sizes_.chunk_bytes),
       piece_(sizes_.largest_part_bytes),
       slots_(static_cast<size_t>(sizes_.num_slots)),
@@ -113,8 +117,8 @@ const StateFile::Parts& StateFile::open(int64_t chunk, int64_t end) {
   Slot& slot = fetch(chunk);
   fetch_ahead();
   settle(slot);
-  for (size_t part = 0; part < dtypes_.size(); ++part) {
-    parts_[part] = memory(slot).data() + sizes_.part_offset[part];
+  for (size_t part = 0; part < file_parts_.size(); ++part) {
+    parts_[part] = memory(slot).data() + sizes_.part_offset[part] + file_parts_[part].phase_bytes;
   }
   waited_seconds_ += watch.seconds();
   return parts_;
@@ -131,38 +135,55 @@ void StateFile::announce(int64_t chunk, int64_t end) {
 void StateFile::read(
     size_t part, int64_t begin, int64_t count,
     FunctionRef<void(const std::byte* values, int64_t first, int64_t done, int64_t count)> body) {
-  access(part, begin, count, false, body);
+  access(part, begin, count, false,
+         [&](const Piece& piece) { body(piece.values, piece.first, piece.done, piece.count); });
 }
 
 void StateFile::write(size_t part, int64_t begin, int64_t count,
                       FunctionRef<void(std::byte* values, int64_t first, int64_t done, int64_t count)> body) {
-  access(part, begin, count, true, body);
+  access(part, begin, count, true,
+         [&](const Piece& piece) { body(piece.values, piece.first, piece.done, piece.count); });
+}
+
+void StateFile::read_stored(size_t part, int64_t begin, int64_t count, const StoredBody& body) {
+  access(part, begin, count, false, [&](const Piece& piece) {
+    const DType dtype = file_parts_[part].dtype;
+    const int64_t begin_bytes = state_bytes(dtype, piece.first);
+    const FileBytes in_file = {file_.fd(), piece.file_offset,
+                               state_bytes(dtype, piece.first + piece.count) - begin_bytes};
+    body(piece.done, {piece.values + begin_bytes, static_cast<size_t>(in_file.size_bytes)},
+         piece.is_open ? nullptr : &in_file);
+  });
 }
 
 // What is written goes to the file at once, except into the open chunk. Whole pages of the part are read and
 // written back, because values and blocks of codes may share them.
-void StateFile::access(
-    size_t part, int64_t begin, int64_t count, bool writes,
-    FunctionRef<void(std::byte* values, int64_t first, int64_t done, int64_t count)> body) {
-  const DType dtype = dtypes_[part];
+void StateFile::access(size_t part, int64_t begin, int64_t count, bool writes,
+                       FunctionRef<void(const Piece& piece)> body) {
+  const auto [dtype, phase_bytes] = file_parts_[part];
   const int64_t block = state_block(dtype);
   for (int64_t done = 0; done < count;) {
     const int64_t chunk = (begin + done) / sizes_.chunk_elements;
     const int64_t first = (begin + done) % sizes_.chunk_elements;
     const int64_t now = std::min(count - done, sizes_.chunk_elements - first);
-    const int64_t begin_bytes =
-        state_bytes(dtype, first / block * block) / kDirectAlignment * kDirectAlignment;
-    const int64_t end_bytes = round_up(state_bytes(dtype, first + now), kDirectAlignment);
-    const int64_t offset = chunk * sizes_.chunk_bytes + sizes_.part_offset[part] + begin_bytes;
+    const int64_t first_bytes = phase_bytes + state_bytes(dtype, first / block * block);
+    const int64_t begin_bytes = first_bytes / kDirectAlignment * kDirectAlignment;
+    const int64_t end_bytes = round_up(phase_bytes + state_bytes(dtype, first + now), kDirectAlignment);
+    const int64_t part_offset = chunk * sizes_.chunk_bytes + sizes_.part_offset[part];
 
     const std::lock_guard lock(mutex_);
     Slot* slot = find(chunk);
     if (slot != nullptr) settle(*slot);
-    std::byte* values = slot == nullptr ? piece_.data() : memory(*slot).data() + sizes_.part_offset[part];
-    const std::span<std::byte> pages(values + begin_bytes, static_cast<size_t>(end_bytes - begin_bytes));
-    if (slot == nullptr) file_.wait(file_.read(offset, pages));
-    body(values, first, done, now);
-    if (writes && chunk != open_) file_.wait(file_.write(offset, pages));
+    std::byte* from = slot == nullptr ? piece_.data() : memory(*slot).data() + sizes_.part_offset[part];
+    const std::span<std::byte> pages(from + begin_bytes, static_cast<size_t>(end_bytes - begin_bytes));
+    if (slot == nullptr) file_.wait(file_.read(part_offset + begin_bytes, pages));
+    body({.values = from + phase_bytes,
+          .first = first,
+          .done = done,
+          .count = now,
+          .is_open = chunk == open_,
+          .file_offset = part_offset + first_bytes});
+    if (writes && chunk != open_) file_.wait(file_.write(part_offset + begin_bytes, pages));
     done += now;
   }
 }
@@ -170,7 +191,7 @@ void StateFile::access(
 void StateFile::discard(size_t part) {
   const std::lock_guard lock(mutex_);
   file_.wait_all();
-  const int64_t bytes = Sizes::part_bytes(dtypes_[part], sizes_.chunk_elements);
+  const int64_t bytes = Sizes::part_bytes(file_parts_[part], sizes_.chunk_elements);
   for (int64_t chunk = 0; chunk < sizes_.num_chunks; ++chunk) {
     file_.discard(chunk * sizes_.chunk_bytes + sizes_.part_offset[part], bytes);
   }

@@ -8,11 +8,13 @@
 #include <filesystem>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "base/function_ref.h"
 #include "base/memory.h"
 #include "io/async_file.h"
+#include "io/output_file.h"
 #include "optim/state_tensor.h"
 
 namespace tessera {
@@ -26,9 +28,22 @@ struct StateFileSettings {
   int64_t chunks_ahead = kMinChunksAhead;  // read before the update needs them
 };
 
-// A file of `num_elements` elements, of each of which it has one value of every part (a tensor of the state,
-// or the remainders of the masters). A chunk has all parts of chunk_elements() elements, one part after the
-// other, each from a multiple of kDirectAlignment on:
+// A part of a state file: a tensor of the state, or the remainders of the masters.
+struct FilePart {
+  FilePart(DType of, int64_t begin_in_page = 0) : dtype(of), phase_bytes(begin_in_page) {}  // NOLINT: wanted
+
+  DType dtype;
+  int64_t phase_bytes;  // where it begins in a page of every chunk, at a multiple of phase_alignment()
+
+  // Blocks of codes are bytes that no cache line holds anyway.
+  static int64_t phase_alignment(DType dtype) { return is_block_code(dtype) ? 1 : kCacheLineBytes; }
+};
+
+using StoredBody =
+    FunctionRef<void(int64_t done, std::span<const std::byte> stored, const FileBytes* in_file)>;
+
+// A file of `num_elements` elements, of each of which it has one value of every part. A chunk has all parts
+// of chunk_elements() elements, one part after the other, each in pages of kDirectAlignment of its own:
 //
 //   chunk 0 [ exp_avg | exp_avg_sq | remainders ]  chunk 1 [ exp_avg | exp_avg_sq | remainders ]  ...
 //
@@ -42,7 +57,7 @@ class StateFile {
   static constexpr size_t kMaxParts = kMaxStateTensors + 1;
   using Parts = std::array<std::byte*, kMaxParts>;  // the values of a chunk, by part
 
-  StateFile(const StateFileSettings& settings, std::vector<DType> dtypes, int64_t num_elements);
+  StateFile(const StateFileSettings& settings, std::vector<FilePart> parts, int64_t num_elements);
 
   int64_t chunk_elements() const { return sizes_.chunk_elements; }
   // The chunk in memory, to be changed until open() is called again, by one thread at a time; meanwhile the
@@ -59,6 +74,10 @@ class StateFile {
   void write(size_t part, int64_t begin, int64_t count,
              FunctionRef<void(std::byte* values, int64_t first, int64_t done, int64_t count)> body);
 
+  // The same with the bytes as they are stored, from element `begin + done` on, `begin` at a block. in_file:
+  // where the file has them as well; nullptr: its values there are older.
+  void read_stored(size_t part, int64_t begin, int64_t count, const StoredBody& body);
+
   // Frees the space of a part, whose values are not read again.
   void discard(size_t part);
 
@@ -69,18 +88,18 @@ class StateFile {
   static int64_t chunk_elements_of(int64_t num_elements);
 
   struct Sizes {
-    Sizes(const std::vector<DType>& dtypes, int64_t num_elements, int64_t chunks_ahead = kMinChunksAhead);
+    Sizes(const std::vector<FilePart>& parts, int64_t num_elements, int64_t chunks_ahead = kMinChunksAhead);
 
     int64_t chunk_elements;
     int64_t num_chunks;
-    std::array<int64_t, kMaxParts> part_offset = {};  // in a chunk, in bytes
+    std::array<int64_t, kMaxParts> part_offset = {};  // of its pages in a chunk, in bytes
     int64_t chunk_bytes = 0;
     int64_t largest_part_bytes = 0;
     int64_t num_slots;
     int64_t num_ahead;  // at most chunks_ahead
 
     // What a part takes in a chunk.
-    static int64_t part_bytes(DType dtype, int64_t chunk_elements);
+    static int64_t part_bytes(const FilePart& part, int64_t chunk_elements);
 
     int64_t file_bytes() const { return num_chunks * chunk_bytes; }
     int64_t ahead_bytes() const { return num_ahead * chunk_bytes; }
@@ -102,10 +121,19 @@ class StateFile {
   void fetch_ahead();
   void settle(Slot& slot);  // waits for its transfer
   std::span<std::byte> memory(const Slot& slot) const;
+  // Some elements of a chunk, among those that are asked for.
+  struct Piece {
+    std::byte* values;  // of the part, from the first of the chunk on
+    int64_t first;
+    int64_t done;
+    int64_t count;
+    bool is_open;  // its chunk is
+    int64_t file_offset;
+  };
   void access(size_t part, int64_t begin, int64_t count, bool writes,
-              FunctionRef<void(std::byte* values, int64_t first, int64_t done, int64_t count)> body);
+              FunctionRef<void(const Piece& piece)> body);
 
-  const std::vector<DType> dtypes_;
+  const std::vector<FilePart> file_parts_;
   const Sizes sizes_;
   PageBuffer ring_;
   PageBuffer piece_;  // of a part of a chunk that is not in the ring, at its place in the part

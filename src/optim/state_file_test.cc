@@ -1,6 +1,8 @@
 #include "optim/state_file.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -9,6 +11,7 @@
 
 #include "base/divide_up.h"
 #include "base/rng.h"
+#include "base/unique_fd.h"
 #include "disk_shim.h"
 #include "expect_error.h"
 #include "optim/adamw.h"
@@ -31,28 +34,30 @@ INSTANTIATE_TEST_SUITE_P(, StateFileRing, testing::Values(3, 4, 5, 8, 11, 40));
 
 TEST_P(StateFileRing, ChunksAndPiecesInAnyOrderKeepEveryValue) {
   const TestFolder folder;
-  const std::vector<DType> dtypes = {DType::kF32, DType::kI8, DType::kBF16, DType::kU8, DType::kI16};
+  const std::vector<FilePart> parts = {
+      DType::kF32, {DType::kI8, 193}, {DType::kBF16, 4032}, DType::kU8, {DType::kI16, 2048}};
   constexpr int64_t kElements = 50'000;
-  StateFile file({folder / "state", {.queue_depth = 4}, GetParam()}, dtypes, kElements);
+  StateFile file({folder / "state", {.queue_depth = 4}, GetParam()}, parts, kElements);
   const int64_t chunk_elements = file.chunk_elements(), num_chunks = divide_up(kElements, chunk_elements);
   ASSERT_GT(num_chunks, 10);
   std::vector<std::vector<std::byte>> expected;
-  for (const DType dtype : dtypes) expected.emplace_back(state_bytes(dtype, kElements));
+  for (const FilePart& part : parts) expected.emplace_back(state_bytes(part.dtype, kElements));
   std::mt19937_64 random(3 + static_cast<uint64_t>(GetParam()));
   const auto below = [&](int64_t end) { return static_cast<int64_t>(random() % static_cast<uint64_t>(end)); };
+  int64_t num_in_file = 0;
   for (int round = 0; round < 150; ++round) {
-    const size_t part = static_cast<size_t>(below(std::ssize(dtypes)));
-    const DType dtype = dtypes[part];
+    const size_t part = static_cast<size_t>(below(std::ssize(parts)));
+    const DType dtype = parts[part].dtype;
     if (round % 3 == 0) {  // an update of several chunks
       const int64_t begin = below(num_chunks), end = std::min(begin + 1 + below(9), num_chunks);
       if (below(2) == 0) file.announce(begin, end);
       for (int64_t chunk = begin; chunk < end; ++chunk) {
-        const StateFile::Parts& parts = file.open(chunk, end);
+        const StateFile::Parts& open = file.open(chunk, end);
         const int64_t count = std::min(chunk_elements, kElements - chunk * chunk_elements);
         for_each_byte(dtype, 0, count, [&](int64_t i) {
           const auto at = static_cast<size_t>(state_bytes(dtype, chunk * chunk_elements) + i);
-          ASSERT_EQ(parts[part][i], expected[part][at]);
-          parts[part][i] = expected[part][at] = static_cast<std::byte>(random());
+          ASSERT_EQ(open[part][i], expected[part][at]);
+          open[part][i] = expected[part][at] = static_cast<std::byte>(random());
         });
       }
       continue;
@@ -74,9 +79,29 @@ TEST_P(StateFileRing, ChunksAndPiecesInAnyOrderKeepEveryValue) {
                     expected[part][static_cast<size_t>(whole(done) + i - state_bytes(dtype, first))]);
         });
       });
+      file.read_stored(
+          part, begin, count, [&](int64_t done, std::span<const std::byte> stored, const FileBytes* in_file) {
+            const auto wanted =
+                std::span(expected[part]).subspan(static_cast<size_t>(whole(done)), stored.size());
+            ASSERT_TRUE(std::ranges::equal(stored, wanted));
+            if (in_file == nullptr) return;
+            ASSERT_EQ(in_file->size_bytes, std::ssize(stored));
+            EXPECT_EQ(in_file->offset_bytes % kDirectAlignment,
+                      (parts[part].phase_bytes + state_bytes(dtype, (begin + done) % chunk_elements)) %
+                          kDirectAlignment);
+            // Through the page cache, for bytes that direct I/O refuses.
+            const UniqueFd cached(
+                ::open(fmt::format("/proc/self/fd/{}", in_file->fd).c_str(), O_RDONLY | O_CLOEXEC));
+            std::vector<std::byte> found(stored.size());
+            ASSERT_EQ(pread(cached.get(), found.data(), found.size(), in_file->offset_bytes),
+                      std::ssize(found));
+            ASSERT_TRUE(std::ranges::equal(found, wanted));
+            num_in_file += in_file->size_bytes;
+          });
     }
   }
   EXPECT_GT(file.statistics().bytes_written, 0);
+  EXPECT_GT(num_in_file, kElements);
 }
 
 // Groups of chunks that are updated last group first, as in a backward pass; nothing is called between two of
@@ -103,15 +128,15 @@ TEST_P(StateFileRing, ReadsTheNextGroupFromTheUpdateBeforeOn) {
 }
 
 TEST(StateFile, ARingHasRoomForWhatItIsGiven) {
-  const std::vector<DType> dtypes = {DType::kI8, DType::kU8, DType::kI16};
+  const std::vector<FilePart> parts = {DType::kI8, DType::kU8, DType::kI16};
   const int64_t num_elements = int64_t{8} << 30;
-  const StateFile::Sizes least(dtypes, num_elements, 0), layer(dtypes, num_elements, 417);
+  const StateFile::Sizes least(parts, num_elements, 0), layer(parts, num_elements, 417);
   EXPECT_EQ(least.num_ahead, kMinChunksAhead);
   EXPECT_EQ(layer.num_ahead, 417);
   EXPECT_EQ(layer.ahead_bytes(), 417 * layer.chunk_bytes);
   EXPECT_EQ(layer.memory_bytes() - least.memory_bytes(), (417 - 3) * layer.chunk_bytes);
   EXPECT_EQ(layer.file_bytes(), least.file_bytes());
-  const StateFile::Sizes huge(dtypes, num_elements, 1'000'000);
+  const StateFile::Sizes huge(parts, num_elements, 1'000'000);
   EXPECT_LT(2 * huge.num_slots, AsyncFile::kMaxTransfers) << "its transfers are started without waiting";
 }
 

@@ -1,9 +1,11 @@
 #include "optim/state_parts.h"
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 
 #include "base/divide_up.h"
-#include "optim/state_file.h"
+#include "base/memory.h"
 
 namespace tessera {
 namespace {
@@ -18,6 +20,21 @@ static_assert(kNumStateExtents == static_cast<size_t>(StateExtent::kColumns) + 1
 // A tensor's own extent, or that of the remainders, which are the part after the last tensor.
 StateExtent extent_of(StateTensors tensors, size_t part) {
   return part < tensors.size() ? tensors[part].extent : StateExtent::kElements;
+}
+
+// Where the parts begin if they follow one another, wider types first, in bytes.
+std::vector<int64_t> offsets_in_sequence(StateTensors tensors, const std::vector<DType>& dtypes,
+                                         const ValueCounts& counts) {
+  std::vector<size_t> order(dtypes.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order, std::greater(), [&](size_t part) { return dtype_bytes(dtypes[part]); });
+  std::vector<int64_t> offsets(dtypes.size());
+  int64_t end = 0;
+  for (const size_t part : order) {
+    offsets[part] = end;
+    end += state_bytes(dtypes[part], counts.of(extent_of(tensors, part)));
+  }
+  return offsets;
 }
 
 }  // namespace
@@ -51,6 +68,7 @@ int64_t state_tensor_bytes(StateTensors tensors, const ValueCounts& counts) {
 std::vector<FileParts> file_parts(StateTensors tensors, DType weight_dtype, const ValueCounts& counts,
                                   int64_t chunks_ahead) {
   const std::vector<DType> dtypes = part_dtypes(tensors, weight_dtype);
+  const std::vector<int64_t> offsets = offsets_in_sequence(tensors, dtypes, counts);
   std::vector<FileParts> files;
   for (size_t part = 0; part < dtypes.size(); ++part) {
     const StateExtent extent = extent_of(tensors, part);
@@ -61,13 +79,15 @@ std::vector<FileParts> file_parts(StateTensors tensors, DType weight_dtype, cons
                                       std::max<int64_t>(1, counts.of(StateExtent::kElements)));
       files.push_back({.extent = extent,
                        .parts = {},
-                       .dtypes = {},
+                       .in_file = {},
                        .num_values = counts.of(extent),
                        .chunks_ahead = std::max(share, kMinChunksAhead)});
       file = files.end() - 1;
     }
     file->parts.push_back(part);
-    file->dtypes.push_back(dtypes[part]);
+    const int64_t phase_bytes = offsets[part] % kDirectAlignment;
+    file->in_file.emplace_back(dtypes[part],
+                               phase_bytes % FilePart::phase_alignment(dtypes[part]) == 0 ? phase_bytes : 0);
   }
   return files;
 }
@@ -79,14 +99,14 @@ StateOnDisk state_on_disk(StateTensors tensors, DType weight_dtype, const ValueC
     if (!has_file(tensor.extent)) bytes.memory_bytes += state_bytes(tensor.dtype, counts.of(tensor.extent));
   }
   for (const FileParts& file : file_parts(tensors, weight_dtype, counts, chunks_ahead)) {
-    const StateFile::Sizes sizes(file.dtypes, file.num_values, file.chunks_ahead);
+    const StateFile::Sizes sizes(file.in_file, file.num_values, file.chunks_ahead);
     bytes.memory_bytes += sizes.memory_bytes();
     bytes.ahead_bytes += sizes.ahead_bytes();
     bytes.file_bytes += sizes.file_bytes();
     for (size_t i = 0; i < file.parts.size(); ++i) {
       if (file.parts[i] >= tensors.size()) continue;
       bytes.discarded_bytes +=
-          sizes.num_chunks * StateFile::Sizes::part_bytes(file.dtypes[i], sizes.chunk_elements);
+          sizes.num_chunks * StateFile::Sizes::part_bytes(file.in_file[i], sizes.chunk_elements);
     }
   }
   return bytes;

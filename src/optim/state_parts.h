@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "optim/state_file.h"
 #include "optim/state_tensor.h"
 
 namespace tessera {
@@ -45,11 +46,13 @@ int64_t remainder_bytes(int64_t num_elements, DType weight_dtype);
 // Bytes of the tensors in memory.
 int64_t state_tensor_bytes(StateTensors tensors, const ValueCounts& counts);
 
-// Parts with a value for each of the same elements, which share a file.
+// Parts with a value for each of the same elements, which share a file. Each begins as far into a page as if
+// all parts of the state followed one another without gaps, wider types first, as in a checkpoint; or with
+// a page, unless that is at a multiple of phase_alignment().
 struct FileParts {
   StateExtent extent;
   std::vector<size_t> parts;
-  std::vector<DType> dtypes;
+  std::vector<FilePart> in_file;
   int64_t num_values = 0;
   int64_t chunks_ahead = 0;
 };

@@ -18,9 +18,9 @@ const std::set<std::string> kTimes = {
     "time_disk_s", "disk_read_bytes", "disk_written_bytes", "disk_state_wait_s", "disk_weights_wait_s",
     "disk_inputs_wait_s", "replay_check_s", "time_optimizer_s", "time_other_s", "rank_compute_s",
     "tokens_per_second", "step_time_s", "tflops", "network_time_s", "network_hidden", "checkpoint_step",
-    "checkpoint_bytes", "checkpoint_write_s", "checkpoint_stall_s", "train_runtime",
-    "train_samples_per_second", "train_steps_per_second", "eval_runtime", "eval_samples_per_second",
-    "eval_steps_per_second",
+    "checkpoint_bytes", "checkpoint_shared_bytes", "checkpoint_write_s", "checkpoint_stall_s",
+    "train_runtime", "train_samples_per_second", "train_steps_per_second", "eval_runtime",
+    "eval_samples_per_second", "eval_steps_per_second",
     // The first step of a process has its weights from disk.
     "network_sent_bytes", "network_received_bytes"};
 

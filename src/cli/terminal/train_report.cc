@@ -151,7 +151,12 @@ void TerminalReport::on_evaluation(const EvalResult& result) {
 }
 
 void TerminalReport::on_checkpoint(const CheckpointUse& checkpoint) {
-  log_info("saved {}", checkpoint.folder.string());
+  const std::string shared =
+      checkpoint.shared_bytes == 0
+          ? ""
+          : fmt::format("; {} of its {} share the space of the run's files",
+                        format_bytes(checkpoint.shared_bytes), format_bytes(checkpoint.bytes));
+  log_info("saved {}{}", checkpoint.folder.string(), shared);
 }
 
 void TerminalReport::on_checkpoint_failed(const std::filesystem::path& folder, const std::string& message) {

@@ -14,8 +14,6 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-constexpr int64_t kHeaderAlignment = 8;
-
 int64_t size_bytes(const SafetensorsSpec& tensor) {
   int64_t size = dtype_bytes(tensor.dtype);
   for (const int64_t dim : tensor.shape) {
@@ -27,7 +25,7 @@ int64_t size_bytes(const SafetensorsSpec& tensor) {
 // `entries` have offsets from the start of the data. Built entry by entry, so that a header of many tensors
 // needs no JSON tree.
 std::string make_header(const std::vector<SafetensorsEntry>& entries,
-                        const std::map<std::string, std::string>& metadata) {
+                        const std::map<std::string, std::string>& metadata, int64_t alignment) {
   std::string json = "{";
   if (!metadata.empty()) json += "\"__metadata__\":" + OrderedJson(metadata).dump() + ",";
   for (const SafetensorsEntry& entry : entries) {
@@ -37,8 +35,10 @@ std::string make_header(const std::vector<SafetensorsEntry>& entries,
   }
   if (json.back() == ',') json.pop_back();
   json += '}';
-  json.resize(static_cast<size_t>(round_up(static_cast<int64_t>(json.size()), kHeaderAlignment)), ' ');
-  const uint64_t length = json.size();
+  uint64_t length = 0;
+  const int64_t header_bytes = round_up(std::ssize(json) + static_cast<int64_t>(sizeof(length)), alignment);
+  json.resize(static_cast<size_t>(header_bytes) - sizeof(length), ' ');
+  length = json.size();
   std::string header(sizeof(length), '\0');
   std::memcpy(header.data(), &length, sizeof(length));
   return header + json;
@@ -77,7 +77,7 @@ std::string make_index(const std::vector<SafetensorsModelLayout::File>& files) {
 
 }  // namespace
 
-SafetensorsLayout::SafetensorsLayout(std::vector<SafetensorsSpec> tensors,
+SafetensorsLayout::SafetensorsLayout(std::vector<SafetensorsSpec> tensors, int64_t header_alignment,
                                      const std::map<std::string, std::string>& metadata) {
   // Widest type first aligns every tensor to its element size without holes, which the format forbids.
   std::stable_sort(tensors.begin(), tensors.end(), [](const SafetensorsSpec& a, const SafetensorsSpec& b) {
@@ -91,7 +91,7 @@ SafetensorsLayout::SafetensorsLayout(std::vector<SafetensorsSpec> tensors,
     entries_.push_back({std::move(tensor.name), tensor.dtype, std::move(tensor.shape), data_bytes, size});
     data_bytes += size;
   }
-  header_ = make_header(entries_, metadata);
+  header_ = make_header(entries_, metadata, header_alignment);
   const auto data_begin = static_cast<int64_t>(header_.size());
   for (SafetensorsEntry& entry : entries_) entry.offset_bytes += data_begin;
   file_bytes_ = data_begin + data_bytes;
@@ -115,7 +115,7 @@ SafetensorsModelLayout::SafetensorsModelLayout(const std::vector<SafetensorsSpec
   for (std::vector<SafetensorsSpec>& shard : shards) {
     const auto number = static_cast<int64_t>(files.size()) + 1;
     files.push_back({num_shards == 1 ? kSingleFileName : shard_name(number, num_shards),
-                     SafetensorsLayout(std::move(shard))});
+                     SafetensorsLayout(std::move(shard), kSharedPageBytes)});
   }
   if (num_shards > 1) index_json = make_index(files);
 }

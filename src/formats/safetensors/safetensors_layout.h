@@ -20,11 +20,16 @@ struct SafetensorsSpec {
   DType dtype;
 };
 
+// Of the data, as in the reference writer.
+inline constexpr int64_t kHeaderAlignment = 8;
+
 // One file: tensors in the order given, but wider types before narrower ones so that every tensor is aligned
-// to its element size; data 8-byte aligned, as in the reference writer.
+// to its element size. The data begin at a multiple of header_alignment bytes, itself one of
+// kHeaderAlignment.
 class SafetensorsLayout {
  public:
   explicit SafetensorsLayout(std::vector<SafetensorsSpec> tensors,
+                             int64_t header_alignment = kHeaderAlignment,
                              const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
 
   // The bytes before the data: length, JSON, padding.
@@ -45,7 +50,8 @@ class SafetensorsLayout {
 
 // The files of a model folder: model.safetensors, or model-0000i-of-0000n.safetensors with
 // model.safetensors.index.json if the data exceeds max_shard_bytes. Shards are filled with tensors in the
-// order given, up to that limit; a larger tensor gets a shard of its own.
+// order given, up to that limit; a larger tensor gets a shard of its own. Data begin with a page, so that
+// files can share it (OutputFile::share_at()).
 struct SafetensorsModelLayout {
   struct File {
     std::string name;

@@ -88,7 +88,7 @@ SafetensorsItem make_item(std::string name, std::vector<int64_t> shape, ConstTen
 void write_safetensors(const fs::path& path, const std::vector<SafetensorsItem>& items,
                        const std::map<std::string, std::string>& metadata) {
   AtomicFile file(path);
-  write_items(file, SafetensorsLayout(specs_of(items), metadata), items);
+  write_items(file, SafetensorsLayout(specs_of(items), kHeaderAlignment, metadata), items);
   file.commit();
 }
 

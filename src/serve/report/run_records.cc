@@ -56,7 +56,7 @@ void add_checkpoint_of_step(const nlohmann::ordered_json& step, RunRecords* run)
   const auto of_step = number_in(step, "checkpoint_step");
   if (!of_step) return;
   nlohmann::ordered_json event = {{"event", "checkpoint"}, {"step", *of_step}};
-  for (const char* name : {"bytes", "write_s", "stall_s"}) {
+  for (const char* name : {"bytes", "shared_bytes", "write_s", "stall_s"}) {
     if (const auto value = number_in(step, (std::string("checkpoint_") + name).c_str())) event[name] = *value;
   }
   run->add_event(event);

@@ -51,7 +51,7 @@ bool CheckpointSaver::begin(const CheckpointPlan& plan, RunRecord record,
         [state = state_](StateKind kind, int64_t begin, std::span<float> values) {
           state->read_state(kind, begin, values);
         },
-        options_, *pool_);
+        options_, *pool_, state_->stored_source());
   } catch (const Error& error) {
     failure_ = error;
     settled_ = true;
@@ -82,7 +82,10 @@ CheckpointShare CheckpointSaver::share() {
   if (failure_) return {.finished = true, .failed = true};
   const WriteReport report = writer_->report();
   if (report.write_s > 0) bytes_per_second_ = static_cast<double>(report.bytes) / report.write_s;
-  return {.finished = true, .bytes = report.bytes, .stall_s = begin_s_ + report.stall_s};
+  return {.finished = true,
+          .bytes = report.bytes,
+          .shared_bytes = report.shared_bytes,
+          .stall_s = begin_s_ + report.stall_s};
 }
 
 void CheckpointSaver::take_shares(std::span<const CheckpointShare> by_rank) {
@@ -95,9 +98,11 @@ void CheckpointSaver::take_shares(std::span<const CheckpointShare> by_rank) {
   writer_.reset();
   writing_ = false;
   committing_.use.bytes = 0;
+  committing_.use.shared_bytes = 0;
   committing_.use.stall_s = 0;
   for (const CheckpointShare& share : by_rank) {
     committing_.use.bytes += share.bytes;
+    committing_.use.shared_bytes += share.shared_bytes;
     committing_.use.stall_s += share.stall_s / static_cast<double>(by_rank.size());
   }
   if (is_root()) start_commit();

@@ -33,6 +33,7 @@ struct CheckpointShare {
   bool finished = false;  // successfully or not
   bool failed = false;
   int64_t bytes = 0;
+  int64_t shared_bytes = 0;
   double stall_s = 0;
 };
 

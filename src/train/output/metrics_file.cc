@@ -57,6 +57,7 @@ std::string metrics_line(const StepMetrics& metrics) {
   if (metrics.checkpoint) {
     line["checkpoint_step"] = metrics.checkpoint->step;
     line["checkpoint_bytes"] = metrics.checkpoint->bytes;
+    line["checkpoint_shared_bytes"] = metrics.checkpoint->shared_bytes;
     line["checkpoint_write_s"] = metrics.checkpoint->write_s;
     line["checkpoint_stall_s"] = metrics.checkpoint->stall_s;
   }

@@ -14,8 +14,8 @@ namespace tessera {
 // tokens_per_second, step_time_s, tflops, time_*_s (StepTimes), mfu and peak_tflops when the peak was
 // measured, with several ranks rank_compute_s (an array), with several nodes network_sent_bytes,
 // network_received_bytes, network_time_s, network_hidden, and in the first step after a checkpoint was
-// completed checkpoint_step, checkpoint_bytes, checkpoint_write_s, checkpoint_stall_s; numbers in full
-// precision.
+// completed checkpoint_step, checkpoint_bytes, checkpoint_shared_bytes, checkpoint_write_s,
+// checkpoint_stall_s; numbers in full precision.
 std::string metrics_line(const StepMetrics& metrics);
 
 class MetricsFile : public TrainObserver {

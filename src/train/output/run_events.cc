@@ -122,6 +122,7 @@ void RunEvents::on_checkpoint(const CheckpointUse& checkpoint) {
   OrderedJson event = new_event("checkpoint", checkpoint.step);
   event.update({{"folder", checkpoint.folder.string()},
                 {"bytes", checkpoint.bytes},
+                {"shared_bytes", checkpoint.shared_bytes},
                 {"write_s", checkpoint.write_s},
                 {"stall_s", checkpoint.stall_s}});
   write_line(line_of(event));

@@ -16,7 +16,7 @@ namespace tessera {
 //   resume             folder, or nodes whose memory the state came from; differences
 //   memory             plan and measurement, as memory.json
 //   log, evaluation    the entry of log_history
-//   checkpoint         folder, bytes, write_s, stall_s
+//   checkpoint         folder, bytes, shared_bytes, write_s, stall_s
 //   checkpoint_failed  folder, message
 //   warning            message
 //   finish             the summary of the run, with its times and the hint for speed; stop_signal is 0 if it

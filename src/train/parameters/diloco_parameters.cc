@@ -5,6 +5,7 @@
 
 #include "base/divide_up.h"
 #include "base/error.h"
+#include "checkpoint/checkpoint_files.h"
 #include "plan/memory_plan.h"
 
 namespace tessera {
@@ -175,6 +176,17 @@ void DilocoParameters::read_state(StateKind kind, int64_t begin, std::span<float
   if (kind == StateKind::kMaster) return outer_.read(OuterOptimizer::Kept::kWeights, begin, values);
   if (is_momentum(kind)) return outer_.read(OuterOptimizer::Kept::kMomentum, begin, values);
   node_->read_state(kind, begin, values);
+}
+
+// The masters that are saved are not the node's own.
+StoredSource DilocoParameters::stored_source() const {
+  StoredSource of_node = node_->stored_source();
+  if (!of_node) return {};
+  return [this, of_node = std::move(of_node)](size_t part, DType dtype, int64_t begin, int64_t count,
+                                              const StoredBody& body) {
+    return part >= StoredParts::kFirstTensor && !is_momentum(StoredParts::kind(part)) &&
+           of_node(part, dtype, begin, count, body);
+  };
 }
 
 void DilocoParameters::write_state(StateKind kind, int64_t begin, std::span<const float> values) {

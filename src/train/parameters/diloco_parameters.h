@@ -39,6 +39,7 @@ class DilocoParameters : public ParameterState {
   void settle_state(const ChangeHook& before_change) override;
   std::vector<ElementRange> owned() const override;
   void read_state(StateKind kind, int64_t begin, std::span<float> values) const override;
+  StoredSource stored_source() const override;
   std::vector<ElementRange> kept() const override { return node_->kept(); }
   void write_state(StateKind kind, int64_t begin, std::span<const float> values) override;
   void state_written() override { node_->state_written(); }

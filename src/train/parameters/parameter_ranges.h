@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "checkpoint/model_folder.h"
@@ -23,6 +24,10 @@ std::vector<ParameterRange> parameter_ranges(const ParameterLayout& layout, bool
 std::vector<int64_t> first_ranges(const ParameterLayout& layout, const std::vector<ParameterRange>& ranges);
 // The same if there is one for every parameter.
 std::vector<int64_t> first_ranges(const ParameterLayout& layout);
+
+inline std::span<const std::byte> bytes_of(const ConstTensorView& tensor) {
+  return {tensor.bytes(), static_cast<size_t>(tensor.size_bytes())};
+}
 
 // The file of a rank's state; none if it is in memory.
 std::optional<StateFileSettings> state_file(const ZeroSettings& settings, int rank);

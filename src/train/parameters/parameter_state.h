@@ -110,6 +110,8 @@ class ParameterState {
   // Fills `values` with the state of elements of owned(). Not collective; may be called from several threads
   // at once, but not while these elements change.
   virtual void read_state(StateKind kind, int64_t begin, std::span<float> values) const = 0;
+  // The same as checkpoints store it, as far as it is kept in this form.
+  virtual StoredSource stored_source() const { return {}; }
   // The elements whose state this rank keeps, which it needs to resume from a checkpoint: what it owns, and
   // in stage 0 what its whole rail owns.
   virtual std::vector<ElementRange> kept() const = 0;

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/stopwatch.h"
+#include "checkpoint/checkpoint_files.h"
 #include "kernels/adamw/adamw.h"
 #include "plan/memory_plan.h"
 #include "train/guards/not_finite.h"
@@ -368,6 +369,27 @@ void ShardedParameters::read_state(StateKind kind, int64_t begin, std::span<floa
   for_each_part(begin, std::ssize(values), [&](int64_t weight, int64_t state, size_t first, size_t count) {
     state_->read(kind, weight, state, values.subspan(first, count));
   });
+}
+
+StoredSource ShardedParameters::stored_source() const {
+  return [this](size_t part, DType dtype, int64_t begin, int64_t count, const StoredBody& body) {
+    const bool is_model = part == StoredParts::kModel;
+    if (is_model ? dtype != settings_.weight_dtype : is_feedback(StoredParts::kind(part))) return false;
+    bool is_at_hand = true;
+    for_each_part(begin, count, [&](int64_t weight, int64_t state, size_t first, size_t size) {
+      const auto before = static_cast<int64_t>(first), part_count = static_cast<int64_t>(size);
+      if (is_model) {
+        body(before, bytes_of(weights_.owned().rows(weight, weight + part_count)), nullptr);
+        return;
+      }
+      is_at_hand =
+          state_->read_stored(StoredParts::kind(part), dtype, state, part_count,
+                              [&](int64_t done, std::span<const std::byte> stored, const FileBytes* in_file) {
+                                body(before + done, stored, in_file);
+                              });
+    });
+    return is_at_hand;
+  };
 }
 
 // In stage 0 a rank keeps the optimizer's state of elements that it does not own, but no errors of theirs.

@@ -46,6 +46,7 @@ class ShardedParameters : public ParameterState, private ParameterAccess, privat
   void settle_state(const ChangeHook& before_change) override;
   std::vector<ElementRange> owned() const override;
   void read_state(StateKind kind, int64_t begin, std::span<float> values) const override;
+  StoredSource stored_source() const override;
   std::vector<ElementRange> kept() const override;
   void write_state(StateKind kind, int64_t begin, std::span<const float> values) override;
   void state_written() override;

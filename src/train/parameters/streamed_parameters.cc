@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/stopwatch.h"
+#include "checkpoint/checkpoint_files.h"
 #include "optim/clip.h"
 #include "plan/memory_plan.h"
 #include "platform/prefault.h"
@@ -180,16 +181,14 @@ std::string StreamedParameters::find_not_finite(int64_t group) const {
   return "a group";
 }
 
-template <typename T, typename Body>
-void StreamedParameters::for_each_piece(int64_t begin, std::span<T> values, const Body& body) const {
+template <typename Body>
+void StreamedParameters::for_each_piece(int64_t begin, int64_t count, const Body& body) const {
   const std::vector<ParameterLayout::Group>& groups = model_->layout().groups();
-  const int64_t end = begin + std::ssize(values);
   for (int64_t g = 0; g < std::ssize(groups); ++g) {
-    const int64_t last = std::min(end, groups[static_cast<size_t>(g)].end);
+    const int64_t last = std::min(begin + count, groups[static_cast<size_t>(g)].end);
     for (int64_t first = std::max(begin, groups[static_cast<size_t>(g)].begin); first < last;
          first += kStagedElements) {
-      const int64_t count = std::min(kStagedElements, last - first);
-      body(g, first, values.subspan(static_cast<size_t>(first - begin), static_cast<size_t>(count)));
+      body(g, first, std::min(kStagedElements, last - first));
     }
   }
 }
@@ -199,26 +198,49 @@ int64_t StreamedParameters::weight_index(int64_t group, int64_t element) const {
 }
 
 void StreamedParameters::read_state(StateKind kind, int64_t begin, std::span<float> values) const {
-  for_each_piece(begin, values, [&](int64_t group, int64_t first, std::span<float> piece) {
+  for_each_piece(begin, std::ssize(values), [&](int64_t group, int64_t first, int64_t count) {
+    const auto piece = values.subspan(static_cast<size_t>(first - begin), static_cast<size_t>(count));
     if (kind != StateKind::kMaster || !weights_.is_in_file(group)) {
       state_.read(kind, kind == StateKind::kMaster ? weight_index(group, first) : 0, first, piece);
       return;
     }
     const std::lock_guard lock(staging_);
-    weights_.stage(group, first, std::ssize(piece));
+    weights_.stage(group, first, count);
     state_.read(kind, weights_.staging_begin(), first, piece);
   });
 }
 
+StoredSource StreamedParameters::stored_source() const {
+  return [this](size_t part, DType dtype, int64_t begin, int64_t count, const StoredBody& body) {
+    if (part != StoredParts::kModel)
+      return state_.read_stored(StoredParts::kind(part), dtype, begin, count, body);
+    if (dtype != model_->dtype()) return false;
+    for_each_piece(begin, count, [&](int64_t group, int64_t first, int64_t size) {
+      if (!weights_.is_in_file(group)) {
+        const int64_t at = weight_index(group, first);
+        body(first - begin, bytes_of(weights_.memory().rows(at, at + size)), nullptr);
+        return;
+      }
+      const std::lock_guard lock(staging_);
+      weights_.stage(group, first, size);
+      const int64_t at = weights_.staging_begin();
+      const FileBytes in_file = weights_.in_file(group, first, size);
+      body(first - begin, bytes_of(weights_.memory().rows(at, at + size)), &in_file);
+    });
+    return true;
+  };
+}
+
 void StreamedParameters::write_state(StateKind kind, int64_t begin, std::span<const float> values) {
-  for_each_piece(begin, values, [&](int64_t group, int64_t first, std::span<const float> piece) {
+  for_each_piece(begin, std::ssize(values), [&](int64_t group, int64_t first, int64_t count) {
+    const auto piece = values.subspan(static_cast<size_t>(first - begin), static_cast<size_t>(count));
     if (kind != StateKind::kMaster || !weights_.is_in_file(group)) {
       state_.write(kind, kind == StateKind::kMaster ? weight_index(group, first) : 0, first, piece);
       return;
     }
     const std::lock_guard lock(staging_);
     state_.write(kind, weights_.staging_begin(), first, piece);
-    weights_.write_staged(group, first, std::ssize(piece));
+    weights_.write_staged(group, first, count);
   });
 }
 

@@ -38,6 +38,7 @@ class StreamedParameters : public ParameterState, private ParameterAccess, priva
   void export_masters(const std::function<void(const WeightSource&)>& write) override;
   std::vector<ElementRange> owned() const override { return {{0, model_->layout().num_elements()}}; }
   void read_state(StateKind kind, int64_t begin, std::span<float> values) const override;
+  StoredSource stored_source() const override;
   std::vector<ElementRange> kept() const override { return owned(); }
   void write_state(StateKind kind, int64_t begin, std::span<const float> values) override;
   void state_written() override;
@@ -60,10 +61,10 @@ class StreamedParameters : public ParameterState, private ParameterAccess, priva
   // The first parameter of the open group with a gradient that is not finite; there is one.
   std::string find_not_finite(int64_t group) const;
   TensorView gradients_of(int64_t group) const;
-  // Calls body(group, begin, values) for pieces of the values, those of elements from `begin` on: each of a
-  // single group, and no larger than what is staged at a time.
-  template <typename T, typename Body>
-  void for_each_piece(int64_t begin, std::span<T> values, const Body& body) const;
+  // Calls body(group, first, count) for pieces of the elements [begin, begin + count): each of a single
+  // group, and no larger than what is staged at a time.
+  template <typename Body>
+  void for_each_piece(int64_t begin, int64_t count, const Body& body) const;
   // Where an element that is in memory has its weight.
   int64_t weight_index(int64_t group, int64_t element) const;
 

@@ -99,4 +99,8 @@ void StreamedWeights::written() {
   ::posix_fadvise(cached_fd_.get(), 0, 0, POSIX_FADV_DONTNEED);
 }
 
+FileBytes StreamedWeights::in_file(int64_t group, int64_t begin, int64_t count) const {
+  return {cached_fd_.get(), file_offset(group, begin), count * dtype_bytes(memory_.dtype())};
+}
+
 }  // namespace tessera

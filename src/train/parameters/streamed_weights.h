@@ -46,6 +46,8 @@ class StreamedWeights {
   void stage(int64_t group, int64_t begin, int64_t count) const;
   void write_staged(int64_t group, int64_t begin, int64_t count);
   void written();
+  // Where the file has such elements.
+  FileBytes in_file(int64_t group, int64_t begin, int64_t count) const;
 
  private:
   std::span<std::byte> staged(int64_t count) const;

@@ -1,5 +1,6 @@
 #include "train/parameters/whole_parameters.h"
 
+#include "checkpoint/checkpoint_files.h"
 #include "platform/prefault.h"
 #include "train/guards/not_finite.h"
 #include "train/parameters/parameter_ranges.h"
@@ -50,6 +51,16 @@ void WholeParameters::update(const OptimizerStep& step, const ChangeHook& before
 
 void WholeParameters::read_state(StateKind kind, int64_t begin, std::span<float> values) const {
   state_.read(kind, begin, begin, values);
+}
+
+StoredSource WholeParameters::stored_source() const {
+  return [this](size_t part, DType dtype, int64_t begin, int64_t count, const StoredBody& body) {
+    if (part != StoredParts::kModel)
+      return state_.read_stored(StoredParts::kind(part), dtype, begin, count, body);
+    if (dtype != model_->dtype()) return false;
+    body(0, bytes_of(weights().rows(begin, begin + count)), nullptr);
+    return true;
+  };
 }
 
 void WholeParameters::write_state(StateKind kind, int64_t begin, std::span<const float> values) {

@@ -24,6 +24,7 @@ class WholeParameters : public ParameterState {
   void export_masters(const std::function<void(const WeightSource&)>& write) override;
   std::vector<ElementRange> owned() const override { return {{0, model_->layout().num_elements()}}; }
   void read_state(StateKind kind, int64_t begin, std::span<float> values) const override;
+  StoredSource stored_source() const override;
   std::vector<ElementRange> kept() const override { return owned(); }
   void write_state(StateKind kind, int64_t begin, std::span<const float> values) override;
   void state_written() override;
