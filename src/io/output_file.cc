@@ -15,6 +15,7 @@
 #include "io/transfer.h"
 
 namespace tessera {
+
 OutputFile OutputFile::create(const std::filesystem::path& path, int64_t size_bytes) {
   OutputFile file;
   file.path_ = path;
