@@ -67,6 +67,9 @@ compare() {
   done
   rm -rf "$folder"/plain/run
 }
+on_xfs 1500
+"$program" doctor --offload_dir "$folder/xfs" | tr -s ' \n' ' ' >"$folder/doctor.log" || true
+grep -q "share the space" "$folder/doctor.log" || { cat "$folder/doctor.log"; exit 1; }
 launch=() least=80
 compare --optim adamw_torch --optimizer_in_backward --gradient_checkpointing --offload_param_device nvme
 # Its codes begin in pages as those of the run do from 33 million parameters on.

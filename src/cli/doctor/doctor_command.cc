@@ -324,8 +324,8 @@ class DoctorCommand : public Command {
     table
         ->add("offload_dir", &offload_dir_,
               "Check this folder for train's --offload_dir: a local disk or not, direct I/O and io_uring, "
-              "room, "
-              "how fast it reads and writes in a file of up to 1 GiB. Exit codes as with --node_check.")
+              "room, how fast it reads and writes in a file of up to 1 GiB, whether checkpoints can share "
+              "its space. Exit codes as with --node_check.")
         .value_name = "DIR";
   }
 

@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "health/storage/storage_check.h"
 #include "io/disk_rate.h"
+#include "io/shared_space.h"
 
 namespace tessera {
 namespace {
@@ -40,6 +41,7 @@ TrialReport try_transfers(const fs::path& folder, double seconds) {
     reporter.number("written_bytes_per_s", rate.written_bytes_per_s);
     reporter.number("direct", rate.is_direct ? 1 : 0);
     reporter.number("io_uring", rate.uses_io_uring ? 1 : 0);
+    reporter.number("shares_space", can_share_space(real) ? 1 : 0);
   };
   return run_in_child(body, seconds);
 }
@@ -66,6 +68,14 @@ Check check_transfers(const TrialReport& report) {
                             : ", no io_uring: refused by the system, as by seccomp filters of containers; "
                               "threads take more of the processor";
   return check;
+}
+
+Check check_checkpoints(const TrialReport& report) {
+  return {.name = "checkpoints",
+          .message = report.number("shares_space") == 1.0
+                         ? "share the space of what is here if output_dir is on this file system"
+                         : "write what is here once more: this file system cannot share space between "
+                           "files (XFS and btrfs can)"};
 }
 
 Check check_rate(const std::string& name, double bytes_per_s) {
@@ -127,6 +137,7 @@ std::vector<Check> judge_offload(const fs::path& folder, const std::optional<Mou
        .message = fmt::format("{:.3g} s for the state of 1 billion parameters, read and written", update_s),
        .value = update_s,
        .unit = "s"});
+  checks.push_back(check_checkpoints(report));
   return checks;
 }
 

@@ -11,14 +11,15 @@
 
 namespace tessera {
 
-// Checks: file_system, responds, space, transfers, write, read, update. Takes at most about `seconds`, also
-// if the disk hangs. `root` is where /proc is read.
+// Checks: file_system, responds, space, transfers, write, read, update, checkpoints. Takes at most about
+// `seconds`, also if the disk hangs. `root` is where /proc is read.
 std::vector<Check> check_offload(const std::filesystem::path& folder, double seconds,
                                  const std::filesystem::path& root = "/");
 
 // The parts, each from what has been found.
 Check check_offload_file_system(const std::optional<Mount>& mount);
-// From numbers free_bytes, total_bytes, read_bytes_per_s, written_bytes_per_s, direct and io_uring (0 or 1).
+// From numbers free_bytes, total_bytes, read_bytes_per_s, written_bytes_per_s, direct, io_uring and
+// shares_space (0 or 1).
 std::vector<Check> judge_offload(const std::filesystem::path& folder, const std::optional<Mount>& mount,
                                  const TrialReport& report, double seconds);
 

@@ -35,6 +35,10 @@ TEST(OffloadCheck, RatesAndRoomAreToldAsWhatTheyAreGoodFor) {
   EXPECT_THAT(check_named(checks, "space").message, HasSubstr("of 2 billion parameters"));
   EXPECT_NEAR(check_named(checks, "update").value.value_or(0), 15, 1e-9);
   EXPECT_EQ(check_named(checks, "transfers").message, "direct I/O, io_uring");
+  EXPECT_THAT(check_named(checks, "checkpoints").message, HasSubstr("once more"));
+  report.numbers["shares_space"] = 1;
+  checks = judge_offload("/scratch", {}, report, 10);
+  EXPECT_THAT(check_named(checks, "checkpoints").message, HasSubstr("share the space"));
   report.numbers["direct"] = report.numbers["io_uring"] = 0;
   report.numbers["written_bytes_per_s"] = 0.05e9;
   checks = judge_offload("/scratch", {}, report, 10);
