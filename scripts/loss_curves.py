@@ -51,10 +51,11 @@ def picture(title, runs):
         out.append(f'<text x="{place(step, low)[0]}" y="{HEIGHT - BOTTOM + 20}" text-anchor="middle">{step}</text>')
     out.append(f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 14}" text-anchor="middle">step</text>')
     for i, run in enumerate(runs):
-        color = COLORS[i % len(COLORS)]
+        dashes = "" if i < len(COLORS) else ' stroke-dasharray="6 3"'
+        stroke = f'stroke="{COLORS[i % len(COLORS)]}" stroke-width="2"{dashes}'
         points = " ".join("{},{}".format(*place(*point)) for point in run.curve)
-        out.append(f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="2"/>')
+        out.append(f'<polyline points="{points}" fill="none" {stroke}/>')
         x, y = WIDTH - RIGHT + 12, TOP + 20 * i
-        out.append(f'<line x1="{x}" y1="{y}" x2="{x + 20}" y2="{y}" stroke="{color}" stroke-width="2"/>')
+        out.append(f'<line x1="{x}" y1="{y}" x2="{x + 20}" y2="{y}" {stroke}/>')
         out.append(f'<text x="{x + 26}" y="{y + 4}">{html.escape(run.name)}</text>')
     return "\n".join(out) + "\n</svg>\n"
