@@ -243,8 +243,8 @@ void CheckpointWriter::Impl::open_files() {
   may_share.store(stored_source && has_room(), std::memory_order_release);
 }
 
-// What is shared takes room only when the run changes it, and a full disk would end the run then. So a disk
-// that has no room for a checkpoint gets it written: if that fails, the run continues.
+// Shared pages take room only once the run changes them, and a disk that is full by then ends the run.
+// Without room for a whole checkpoint its pieces are written: when that fails, the run continues.
 bool CheckpointWriter::Impl::has_room() const {
   std::error_code ignored;
   const std::filesystem::space_info space = std::filesystem::space(folder, ignored);

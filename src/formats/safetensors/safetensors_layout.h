@@ -20,7 +20,7 @@ struct SafetensorsSpec {
   DType dtype;
 };
 
-// Of the data, as in the reference writer.
+// Where the data may begin, as in the reference writer.
 inline constexpr int64_t kHeaderAlignment = 8;
 
 // One file: tensors in the order given, but wider types before narrower ones so that every tensor is aligned
