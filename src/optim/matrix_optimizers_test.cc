@@ -394,17 +394,37 @@ TEST(Muon, TrainsOtherParametersLikeAdamW) {
   }
 }
 
-TEST(NewtonSchulz, BringsSingularValuesCloseToOne) {
+Matrix orthogonalized_by_tessera(int64_t rows, int64_t columns, std::vector<float> values, DType dtype) {
   ThreadPool pool(2);
+  std::vector<std::byte> memory(
+      static_cast<size_t>(newton_schulz_workspace_bytes(rows, columns, dtype, 2) + 64));
+  const auto skipped = (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64) % 64;
+  newton_schulz(TensorView(values.data(), DType::kF32, {rows, columns}), dtype,
+                std::span(memory).subspan(skipped), pool);
+  return {rows, columns, to_doubles(values)};
+}
+
+// Sizes are drawn around the 128 columns of a Gram matrix that are computed at a time.
+TEST(NewtonSchulz, IsTheIterationInDoubles) {
+  const CounterRng rng(11, 0);
+  for (uint64_t draw = 0; draw < 6; ++draw) {
+    const auto small = static_cast<int64_t>(1 + rng.uniform(2 * draw) * 270);
+    const auto large = small + static_cast<int64_t>(rng.uniform(2 * draw + 1) * 100);
+    const auto [rows, columns] = draw % 2 == 0 ? std::pair(small, large) : std::pair(large, small);
+    const std::vector<float> values = normal_floats(rows * columns, draw);
+    const Matrix expected = orthogonalized({rows, columns, to_doubles(values)});
+    for (const auto& [dtype, bound] : {std::pair{DType::kF32, 1e-4}, {DType::kBF16, 0.05}}) {
+      const Matrix found = orthogonalized_by_tessera(rows, columns, values, dtype);
+      EXPECT_LT(norm(sum(1, found, -1, expected).values), bound * norm(expected.values))
+          << dtype_name(dtype) << " [" << rows << ", " << columns << "]";
+    }
+  }
+}
+
+TEST(NewtonSchulz, BringsSingularValuesCloseToOne) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{20, 200}, {200, 20}}) {
-      std::vector<float> values = normal_floats(rows * columns, 3, 1e-4f);
-      std::vector<std::byte> memory(
-          static_cast<size_t>(newton_schulz_workspace_bytes(rows, columns, dtype, 2) + 64));
-      const auto skipped = (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64) % 64;
-      newton_schulz(TensorView(values.data(), DType::kF32, {rows, columns}), dtype,
-                    std::span(memory).subspan(skipped), pool);
-      Matrix x = {rows, columns, to_doubles(values)};
+      Matrix x = orthogonalized_by_tessera(rows, columns, normal_floats(rows * columns, 3, 1e-4f), dtype);
       if (rows > columns) x = transposed(x);
       // Eigenvalues of x x^T by their bounds: x x^T v for some v stays between 0.6^2 and 1.3^2 of |v|.
       const Matrix gram = product(x, transposed(x));
