@@ -4,8 +4,9 @@
 # evaluation losses and the bytes. All nodes are on this machine. Prints a table in Markdown and draws a picture. Finished forms are
 # not trained again, interrupted ones continue. FORM: exact, int8, int4, every50, every50-int4, every50-fragments.
 # Settings: BENCH_DIR (build/exchange), BENCH_MODEL (what bench_optimizers.sh has trained with adamw_torch), BENCH_STEPS (1000),
-# BENCH_PICTURE (docs/images/exchange.svg), BENCH_PROGRAM (build/release/tessera), BENCH_THREADS (1, of a node), BENCH_FLAGS (further flags
-# of tessera train, such as --device cuda --offload_param_device cpu: the nodes share a card).
+# BENCH_LENGTH (256, tokens of a node in a step), BENCH_PICTURE (docs/images/exchange.svg), BENCH_PROGRAM (build/release/tessera),
+# BENCH_THREADS (1, of a node), BENCH_FLAGS (further flags of tessera train, such as --device cuda --offload_param_device cpu: the nodes
+# share a card).
 # QUICK=1: 10 steps of the 15m preset, with the picture in BENCH_DIR.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -20,6 +21,7 @@ picture=${BENCH_PICTURE:-$picture}
 tessera=${BENCH_PROGRAM:-build/release/tessera}
 text=${BENCH_TEXT:-build/optimizers/text}
 nodes=4
+length=${BENCH_LENGTH:-256}
 forms=("$@")
 [ $# -gt 0 ] || forms=(exact int8 int4 every50 every50-int4 every50-fragments)
 mkdir -p "$dir"
@@ -64,7 +66,7 @@ for form in "${forms[@]}"; do
   agents=()
   for ((node = 0; node < nodes; ++node)); do
     "$tessera" launch --nnodes "$nodes" --node_rank "$node" --nproc_per_node 1 --rdzv_endpoint 127.0.0.1:29622 train --model "$model" \
-      --dataset "$text/corpus/train/*.txt" --eval_dataset "$text/corpus/valid/*00-*.txt" --packing --max_length 256 \
+      --dataset "$text/corpus/train/*.txt" --eval_dataset "$text/corpus/valid/*00-*.txt" --packing --max_length "$length" \
       --per_device_train_batch_size 1 --max_steps "$((steps + 1))" --learning_rate 2e-4 --lr_scheduler_type cosine --warmup_ratio 0.1 \
       --weight_decay 0.1 --adam_beta2 0.95 --seed 7 --zero_stage 2 --num_threads "${BENCH_THREADS:-1}" --eval_strategy steps --eval_on_start \
       --logging_steps 10 --resume_from_checkpoint auto --quiet --output_dir "$run" "${flags[@]}" \
