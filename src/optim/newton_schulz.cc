@@ -79,8 +79,8 @@ void round_transposed(ConstTensorView from_RC, TensorView to_CR, ThreadPool& poo
   });
 }
 
-// Columns [first, first + C) of a symmetric matrix from the rows of `strip` [S - first, C], which are those
-// from its diagonal on; the others above the diagonal mirror them.
+// Writes strip [S - first, C] to rows [first, S) and columns [first, first + C) of a symmetric matrix, and
+// what is below the diagonal to its mirror image.
 void place_strip(ConstTensorView strip, int64_t first, TensorView gram_SS, ThreadPool& pool) {
   const int64_t size = gram_SS.dim(0), columns = strip.dim(1);
   const float* const from = strip.as<float>();
@@ -97,7 +97,7 @@ void place_strip(ConstTensorView strip, int64_t first, TensorView gram_SS, Threa
   });
 }
 
-// gram = x x^T. It is symmetric: half of the products suffice, and few more are computed.
+// gram = x x^T, computed from its diagonal on, strip by strip, and mirrored.
 void multiply_by_own_transpose(ConstTensorView x_SL, const Workspace& at, TensorView gram_SS,
                                ThreadPool& pool) {
   const int64_t size = x_SL.dim(0);
@@ -153,7 +153,11 @@ void newton_schulz(TensorView x_RC, DType dtype, std::span<std::byte> workspace,
   const double norm = std::sqrt(sum_of_squares(values, at.scratch, pool));
   scale_by(static_cast<float>(1 / std::max(norm, kNormEpsilon)), x_RC, pool);
   for (int step = 0; step < kNumSteps; ++step) {
-    is_tall ? round_transposed(x_RC, at.operand_SL, pool) : round_to(x_RC, at.operand_SL, pool);
+    if (is_tall) {
+      round_transposed(x_RC, at.operand_SL, pool);
+    } else {
+      round_to(x_RC, at.operand_SL, pool);
+    }
     multiply_by_own_transpose(at.operand_SL, at, at.gram_SS, pool);
     round_to(at.gram_SS, at.factor_SS, pool);
     multiply_by_own_transpose(at.factor_SS, at, at.square_SS, pool);
