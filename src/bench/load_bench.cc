@@ -19,12 +19,12 @@
 #include "base/memory.h"
 #include "base/text.h"
 #include "bench/shell.h"
-#include "checkpoint/model_folder.h"
 #include "comm/node/node_group.h"
 #include "formats/safetensors/safetensors.h"
 #include "io/page_cache.h"
 #include "model/families.h"
 #include "platform/prefault.h"
+#include "weights/model_folder.h"
 #include "zero/shard_plan.h"
 
 namespace tessera {

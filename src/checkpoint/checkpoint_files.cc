@@ -79,44 +79,6 @@ std::string StoredParts::tensors_text() const {
   return names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "));
 }
 
-SafetensorsModelLayout model_file_layout(const ParameterLayout& layout, const ExportOptions& options) {
-  std::vector<SafetensorsSpec> tensors;
-  for (const Parameter& parameter : layout.parameters()) {
-    tensors.push_back({parameter.name, parameter.shape, options.save_dtype});
-  }
-  if (layout.is_adapter()) return {tensors, kAdapterFileName};
-  return {tensors, options.max_shard_bytes};
-}
-
-std::vector<OwnedPart> owned_parts(const ParameterLayout& layout, const std::vector<ElementRange>& owned) {
-  std::vector<ElementRange> ranges;
-  for (const ElementRange& range : owned) {
-    TESSERA_CHECK(0 <= range.begin && range.begin <= range.end && range.end <= layout.num_elements() &&
-                      (ranges.empty() || ranges.back().end <= range.begin),
-                  "[{}, {}) of {}", range.begin, range.end, layout.num_elements());
-    if (range.begin == range.end) continue;
-    if (!ranges.empty() && ranges.back().end == range.begin) {
-      ranges.back().end = range.end;
-    } else {
-      ranges.push_back(range);
-    }
-  }
-  std::vector<OwnedPart> parts;
-  auto range = ranges.begin();
-  for (const Parameter& parameter : layout.parameters()) {
-    const int64_t parameter_end = parameter.offset + parameter.num_elements;
-    int64_t position = 0;
-    while (range != ranges.end() && range->end <= parameter.offset) ++range;
-    for (auto at = range; at != ranges.end() && at->begin < parameter_end; ++at) {
-      const int64_t begin = std::max(at->begin, parameter.offset) - parameter.offset;
-      const int64_t end = std::min(at->end, parameter_end) - parameter.offset;
-      parts.push_back({&parameter, begin, end, position});
-      position += end - begin;
-    }
-  }
-  return parts;
-}
-
 int64_t stored_bytes(const ParameterLayout& layout, const std::vector<ElementRange>& ranges,
                      const StoredParts& stored) {
   int64_t bytes = 0;
@@ -153,17 +115,6 @@ SafetensorsLayout state_file_layout(const std::vector<OwnedPart>& parts, const S
   for (size_t part = StoredParts::kFirstTensor; part < stored.count(); ++part) add_part(part);
   add_part(StoredParts::kMaster);
   return SafetensorsLayout(std::move(tensors), kSharedPageBytes);
-}
-
-std::vector<StatePiece> cut_into_pieces(const std::vector<OwnedPart>& parts) {
-  std::vector<StatePiece> pieces;
-  for (const OwnedPart& part : parts) {
-    for (int64_t begin = part.begin; begin < part.end; begin += kStatePieceElements) {
-      const int64_t count = std::min(kStatePieceElements, part.end - begin);
-      pieces.push_back({part.parameter, begin, count, part.position + begin - part.begin});
-    }
-  }
-  return pieces;
 }
 
 }  // namespace tessera

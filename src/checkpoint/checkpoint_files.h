@@ -1,4 +1,4 @@
-// The files of a checkpoint: their names, their layout, and the pieces in which they are written.
+// The files of a checkpoint: their names and their layout.
 // docs/checkpoint-format.md specifies them for other programs.
 #pragma once
 
@@ -9,10 +9,11 @@
 #include <string_view>
 #include <vector>
 
-#include "checkpoint/model_folder.h"
 #include "checkpoint/run_state.h"
 #include "formats/safetensors/safetensors_layout.h"
 #include "model/parameters.h"
+#include "weights/model_folder.h"
+#include "weights/parameter_pieces.h"
 
 namespace tessera {
 
@@ -81,17 +82,6 @@ class StoredParts {
   std::vector<Part> parts_;
 };
 
-SafetensorsModelLayout model_file_layout(const ParameterLayout& layout, const ExportOptions& options);
-
-// Elements [begin, end) of a parameter; they start at `position` in the rank's state tensors.
-struct OwnedPart {
-  const Parameter* parameter;
-  int64_t begin;
-  int64_t end;
-  int64_t position;
-};
-// The parts of the parameters that lie in the ranges, ascending.
-std::vector<OwnedPart> owned_parts(const ParameterLayout& layout, const std::vector<ElementRange>& owned);
 // Bytes of all parts of these elements.
 int64_t stored_bytes(const ParameterLayout& layout, const std::vector<ElementRange>& ranges,
                      const StoredParts& stored);
@@ -100,19 +90,5 @@ std::vector<int64_t> stored_shape(DType dtype, int64_t count);
 // Part by part, each in the order of the elements, from a page on: as files of optimizer state have them, up
 // to whole pages (FileParts), so that a checkpoint can share their space.
 SafetensorsLayout state_file_layout(const std::vector<OwnedPart>& parts, const StoredParts& stored);
-
-// The unit of reading, encoding, writing and checksumming: elements of one parameter. 1 MiB of float32 stays
-// in a core's cache while it is checked and used, and is large enough for a disk.
-inline constexpr int64_t kStatePieceElements = int64_t{1} << 18;
-struct StatePiece {
-  const Parameter* parameter;
-  int64_t begin;  // in the parameter
-  int64_t count;
-  int64_t position;  // in the state tensors
-
-  int64_t flat_begin() const { return parameter->offset + begin; }
-  int64_t flat_end() const { return flat_begin() + count; }
-};
-std::vector<StatePiece> cut_into_pieces(const std::vector<OwnedPart>& parts);
 
 }  // namespace tessera

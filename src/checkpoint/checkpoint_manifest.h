@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
-#include "checkpoint/model_folder.h"
 #include "tensor/dtype.h"
+#include "weights/model_folder.h"
 
 namespace tessera {
 

@@ -12,13 +12,13 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "checkpoint/checkpoint_catalog.h"
-#include "checkpoint/load_meter.h"
 #include "checkpoint/piece_codec.h"
 #include "checkpoint/state_conversion.h"
 #include "io/direct_file.h"
 #include "platform/crc32c.h"
 #include "platform/thread_pool.h"
 #include "tensor/shape_text.h"
+#include "weights/load_meter.h"
 
 namespace tessera {
 namespace {

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "base/error.h"
-#include "checkpoint/model_folder.h"
 #include "checkpoint/run_state.h"
 #include "model/parameters.h"
+#include "weights/model_folder.h"
 
 namespace tessera {
 

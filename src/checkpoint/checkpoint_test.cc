@@ -224,7 +224,7 @@ TEST_F(Checkpoint, RangesReadTheirElementsAndLittleElse) {
   });
   EXPECT_TRUE(found == expected);
   // Some pieces of the embedding, at the end of a rank's share, and in the last layer.
-  EXPECT_LT(num_bytes, 12 * 3 * kStatePieceElements);
+  EXPECT_LT(num_bytes, 12 * 3 * kParameterPieceElements);
   EXPECT_GT(num_bytes, 0);
 }
 
@@ -310,7 +310,7 @@ class ChangingState {
 
 TEST_F(Checkpoint, IsOfTheMomentItWasBegunWhateverChangesMeanwhile) {
   const TestState before = random_state(layout_, DType::kBF16, kSeed);
-  const int64_t piece_bytes = 12 * kStatePieceElements;
+  const int64_t piece_bytes = 12 * kParameterPieceElements;
   for (const int64_t snapshot_bytes :
        {int64_t{0}, int64_t{1'000'000}, piece_bytes + 4096, int64_t{1} << 30}) {
     for (const bool ascending : {true, false}) {
@@ -359,7 +359,7 @@ TEST_F(Checkpoint, WithMemoryForAllOfItNobodyWaitsForTheWriter) {
   writer.before_change(upper);
   changing.change(upper);
   EXPECT_FALSE(writer.finished());
-  EXPECT_LT(writer.report().bytes, 13 * kStatePieceElements);
+  EXPECT_LT(writer.report().bytes, 13 * kParameterPieceElements);
   writer.wait();  // lifts the limit
   EXPECT_LT(writer.report().write_s, 15);
   commit_checkpoint(test.plan(config_, layout_), test_record(test.step));

@@ -148,9 +148,9 @@ struct CheckpointWriter::Impl {
   bool has_room() const;
   void write_pieces();
   // Encodes the piece into `memory`, and shares what can be shared; from several threads.
-  SharedBytes read_piece(const StatePiece& piece, std::byte* memory);
+  SharedBytes read_piece(const ParameterPiece& piece, std::byte* memory);
   // Besides what is shared; returns how many bytes were written. `part_streams`: of the writer's thread.
-  int64_t write_piece(const StatePiece& piece, const std::byte* encoded, const SharedBytes& shared,
+  int64_t write_piece(const ParameterPiece& piece, const std::byte* encoded, const SharedBytes& shared,
                       std::span<Stream> part_streams);
   void capture(const std::vector<PieceQueue::Capture>& captures);
   void write_texts();
@@ -162,7 +162,7 @@ struct CheckpointWriter::Impl {
     PieceFile* file;
     int64_t offset_bytes;
   };
-  Place place_of(const StatePiece& piece, size_t part);
+  Place place_of(const ParameterPiece& piece, size_t part);
 
   const std::filesystem::path folder;
   const ModelConfig config;
@@ -254,7 +254,7 @@ bool CheckpointWriter::Impl::has_room() const {
 void CheckpointWriter::Impl::write_pieces() {
   buffer = PageBuffer(max_encoded_bytes(stored));
   while (const auto work = queue.next()) {
-    const StatePiece& piece = queue.piece(work->index);
+    const ParameterPiece& piece = queue.piece(work->index);
     SharedBytes shared;
     if (work->captured == nullptr) {
       shared = read_piece(piece, buffer.data());
@@ -271,7 +271,7 @@ void CheckpointWriter::Impl::write_pieces() {
   if (queue.is_closed()) fail(ExitCode::kIoError, "{}: abandoned", folder.native());
 }
 
-CheckpointWriter::Impl::Place CheckpointWriter::Impl::place_of(const StatePiece& piece, size_t part) {
+CheckpointWriter::Impl::Place CheckpointWriter::Impl::place_of(const ParameterPiece& piece, size_t part) {
   const std::string& name = piece.parameter->name;
   if (part == StoredParts::kModel) {
     const SafetensorsModelLayout::Place place = model_layout.at(name);
@@ -283,7 +283,7 @@ CheckpointWriter::Impl::Place CheckpointWriter::Impl::place_of(const StatePiece&
   return {state_file.get(), entry->offset_bytes + stored.bytes(part, piece.position)};
 }
 
-SharedBytes CheckpointWriter::Impl::read_piece(const StatePiece& piece, std::byte* memory) {
+SharedBytes CheckpointWriter::Impl::read_piece(const ParameterPiece& piece, std::byte* memory) {
   SharedBytes shared;
   const bool shares = may_share.load(std::memory_order_acquire);
   encode_piece(piece, stored, {source, stored_source}, memory,
@@ -296,7 +296,7 @@ SharedBytes CheckpointWriter::Impl::read_piece(const StatePiece& piece, std::byt
   return shared;
 }
 
-int64_t CheckpointWriter::Impl::write_piece(const StatePiece& piece, const std::byte* encoded,
+int64_t CheckpointWriter::Impl::write_piece(const ParameterPiece& piece, const std::byte* encoded,
                                             const SharedBytes& shared, std::span<Stream> part_streams) {
   const EncodedSizes sizes = encoded_sizes(piece, stored);
   int64_t total_bytes = 0, shared_bytes = 0;
@@ -333,7 +333,7 @@ void CheckpointWriter::Impl::capture(const std::vector<PieceQueue::Capture>& cap
   std::vector<char> is_written(captures.size(), 0);
   pool.parallel_for(std::ssize(captures), [&](int64_t i) {
     const auto& [index, memory] = captures[static_cast<size_t>(i)];
-    const StatePiece& piece = queue.piece(index);
+    const ParameterPiece& piece = queue.piece(index);
     const SharedBytes shared = read_piece(piece, memory);
     if (std::ranges::all_of(shared, [](const auto& ranges) { return ranges.empty(); })) return;
     write_piece(piece, memory, shared, {});

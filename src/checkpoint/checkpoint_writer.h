@@ -15,9 +15,9 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/model_folder.h"
 #include "checkpoint/run_state.h"
 #include "model/parameters.h"
+#include "weights/model_folder.h"
 
 namespace tessera {
 

@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "base/float_types.h"
 #include "base/memory.h"
-#include "checkpoint/model_folder.h"
+#include "weights/model_folder.h"
 
 namespace tessera {
 namespace {
@@ -46,12 +46,12 @@ void encode_block(DType model_dtype, std::span<const float> masters, std::byte* 
 int64_t max_encoded_bytes(const StoredParts& parts) {
   int64_t bytes = 0;
   for (size_t part = 0; part < parts.count(); ++part) {
-    bytes += round_up(parts.bytes(part, kStatePieceElements), kCacheLineBytes);
+    bytes += round_up(parts.bytes(part, kParameterPieceElements), kCacheLineBytes);
   }
   return bytes;
 }
 
-EncodedSizes encoded_sizes(const StatePiece& piece, const StoredParts& parts) {
+EncodedSizes encoded_sizes(const ParameterPiece& piece, const StoredParts& parts) {
   EncodedSizes sizes;
   for (size_t part = 0; part < parts.count(); ++part) {
     sizes.offset_bytes[part] = sizes.total_bytes;
@@ -66,7 +66,7 @@ namespace {
 
 // A piece, and where it is encoded.
 struct Encoding {
-  const StatePiece& piece;
+  const ParameterPiece& piece;
   const StoredParts& parts;
   const EncodedSizes sizes;
   std::byte* buffer;
@@ -133,7 +133,7 @@ void check_finite(const Encoding& of, const StateSource& source) {
 
 }  // namespace
 
-void encode_piece(const StatePiece& piece, const StoredParts& parts, const PieceSources& sources,
+void encode_piece(const ParameterPiece& piece, const StoredParts& parts, const PieceSources& sources,
                   std::byte* buffer, InFile in_file) {
   const Encoding to = {piece, parts, encoded_sizes(piece, parts), buffer};
   for (size_t part = StoredParts::kFirstTensor; part < parts.count(); ++part) {

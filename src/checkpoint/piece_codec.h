@@ -17,7 +17,7 @@ struct EncodedSizes {
   std::array<int64_t, StoredParts::kMaxCount> size_bytes = {};  // 0 = no such part
   int64_t total_bytes = 0;
 };
-EncodedSizes encoded_sizes(const StatePiece& piece, const StoredParts& parts);
+EncodedSizes encoded_sizes(const ParameterPiece& piece, const StoredParts& parts);
 // The most that a piece takes.
 int64_t max_encoded_bytes(const StoredParts& parts);
 
@@ -32,7 +32,7 @@ using InFile = FunctionRef<void(size_t part, int64_t first_bytes, const FileByte
 
 // Reads the piece and encodes it into `buffer`, which is aligned to a cache line. Error(kNumerics) if a
 // weight is not finite in the model's type.
-void encode_piece(const StatePiece& piece, const StoredParts& parts, const PieceSources& sources,
+void encode_piece(const ParameterPiece& piece, const StoredParts& parts, const PieceSources& sources,
                   std::byte* buffer, InFile in_file);
 
 // Reconstructs master weights from BF16 model values and the remainders. (With F16 the state holds whole

@@ -32,7 +32,7 @@ void SnapshotRing::release(const std::byte* memory) {
   while (!slots_.empty() && slots_.front().released) slots_.pop_front();
 }
 
-PieceQueue::PieceQueue(std::vector<StatePiece> pieces, const StoredParts& parts, int64_t snapshot_bytes)
+PieceQueue::PieceQueue(std::vector<ParameterPiece> pieces, const StoredParts& parts, int64_t snapshot_bytes)
     : pieces_(std::move(pieces)),
       parts_(parts),
       states_(pieces_.size(), State::kPending),
@@ -86,11 +86,11 @@ void PieceQueue::sleep_until(std::chrono::steady_clock::time_point time) {
 }
 
 std::vector<PieceQueue::Capture> PieceQueue::claim(ElementRange elements) {
-  const auto first = std::partition_point(pieces_.begin(), pieces_.end(), [&](const StatePiece& piece) {
+  const auto first = std::partition_point(pieces_.begin(), pieces_.end(), [&](const ParameterPiece& piece) {
     return piece.flat_end() <= elements.begin;
   });
   const auto last = std::partition_point(
-      first, pieces_.end(), [&](const StatePiece& piece) { return piece.flat_begin() < elements.end; });
+      first, pieces_.end(), [&](const ParameterPiece& piece) { return piece.flat_begin() < elements.end; });
   const auto begin = static_cast<size_t>(first - pieces_.begin());
   const auto end = static_cast<size_t>(last - pieces_.begin());
   std::vector<Capture> captures;

@@ -38,9 +38,9 @@ class SnapshotRing {
 // Thread-safe: the writer's thread and callers use it concurrently.
 class PieceQueue {
  public:
-  PieceQueue(std::vector<StatePiece> pieces, const StoredParts& parts, int64_t snapshot_bytes);
+  PieceQueue(std::vector<ParameterPiece> pieces, const StoredParts& parts, int64_t snapshot_bytes);
 
-  const StatePiece& piece(size_t index) const { return pieces_[index]; }
+  const ParameterPiece& piece(size_t index) const { return pieces_[index]; }
 
   // For the writer: the piece to write next.
   struct Work {
@@ -75,7 +75,7 @@ class PieceQueue {
 
   std::optional<size_t> choose() const;
 
-  const std::vector<StatePiece> pieces_;
+  const std::vector<ParameterPiece> pieces_;
   const StoredParts parts_;
   std::mutex mutex_;
   std::condition_variable changed_;

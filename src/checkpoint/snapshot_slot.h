@@ -10,10 +10,10 @@
 #include <string_view>
 #include <vector>
 
-#include "checkpoint/model_folder.h"
 #include "checkpoint/run_state.h"
 #include "comm/node/node_group.h"
 #include "platform/thread_pool.h"
+#include "weights/model_folder.h"
 
 namespace tessera {
 

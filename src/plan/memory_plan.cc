@@ -8,10 +8,10 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "checkpoint/piece_codec.h"
-#include "checkpoint/shared_export.h"
 #include "checkpoint/snapshot_slot.h"
 #include "plan/context_plan.h"
 #include "plan/planned_model.h"
+#include "weights/shared_export.h"
 #include "zero/gradient_ring.h"
 #include "zero/shard_plan.h"
 

@@ -5,8 +5,8 @@
 #include <fstream>
 #include <set>
 
-#include "checkpoint/merge_models.h"
 #include "io/file.h"
+#include "weights/merge_models.h"
 
 namespace tessera {
 namespace {

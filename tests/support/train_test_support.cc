@@ -8,9 +8,9 @@
 #include <numeric>
 #include <thread>
 
-#include "checkpoint/model_folder.h"
 #include "comm/store/store_server.h"
 #include "formats/safetensors/safetensors.h"
+#include "weights/model_folder.h"
 
 namespace tessera {
 

@@ -13,7 +13,6 @@
 #include "base/rng.h"
 #include "bench/scratch_folder.h"
 #include "bench/shell.h"
-#include "checkpoint/model_folder.h"
 #include "formats/json.h"
 #include "formats/safetensors/safetensors.h"
 #include "io/disk_rate.h"
@@ -21,6 +20,7 @@
 #include "model/families.h"
 #include "ops/cpu_ops.h"
 #include "plan/run_planner.h"
+#include "weights/model_folder.h"
 
 namespace tessera {
 namespace {

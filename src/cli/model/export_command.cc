@@ -6,9 +6,6 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "checkpoint/export_gguf.h"
-#include "checkpoint/merge_models.h"
-#include "checkpoint/merged_adapters.h"
 #include "cli/command.h"
 #include "cli/model/adapter_folders.h"
 #include "cli/model/loaded_model.h"
@@ -19,6 +16,9 @@
 #include "formats/huggingface/model_config.h"
 #include "io/file.h"
 #include "tokenizer/gguf_vocabulary.h"
+#include "weights/export_gguf.h"
+#include "weights/merge_models.h"
+#include "weights/merged_adapters.h"
 
 namespace tessera {
 namespace {

@@ -3,8 +3,6 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "checkpoint/model_folder.h"
-#include "checkpoint/shared_export.h"
 #include "cli/command.h"
 #include "cli/flag_parser.h"
 #include "cli/model/loaded_model.h"
@@ -20,6 +18,8 @@
 #include "platform/thread_pool.h"
 #include "tokenizer/tokenizer.h"
 #include "train/stop_signal.h"
+#include "weights/model_folder.h"
+#include "weights/shared_export.h"
 
 namespace tessera {
 namespace {

@@ -4,13 +4,13 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "checkpoint/weight_reader.h"
 #include "cli/model/adapter_folders.h"
 #include "cli/terminal/terminal.h"
 #include "formats/file_kind.h"
 #include "formats/safetensors/safetensors.h"
 #include "model/families.h"
 #include "platform/memory_info.h"
+#include "weights/weight_reader.h"
 
 namespace tessera {
 namespace {

@@ -12,7 +12,6 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "checkpoint/merge_models.h"
 #include "cli/command.h"
 #include "cli/flag_parser.h"
 #include "cli/model/adapter_folders.h"
@@ -22,6 +21,7 @@
 #include "cli/terminal/terminal.h"
 #include "formats/file_kind.h"
 #include "tokenizer/tokenizer.h"
+#include "weights/merge_models.h"
 
 namespace tessera {
 namespace {

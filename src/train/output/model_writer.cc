@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "base/error.h"
-#include "checkpoint/shared_export.h"
 #include "comm/first_failure.h"
+#include "weights/shared_export.h"
 
 namespace tessera {
 namespace {

@@ -4,11 +4,11 @@
 #include <filesystem>
 #include <functional>
 
-#include "checkpoint/model_folder.h"
 #include "comm/communicator.h"
 #include "model/trainable_model.h"
 #include "train/output/output_folder.h"
 #include "train/parameters/parameter_state.h"
+#include "weights/model_folder.h"
 
 namespace tessera {
 

@@ -5,10 +5,10 @@
 #include <memory>
 #include <vector>
 
-#include "checkpoint/weight_reader.h"
 #include "optim/adamw.h"
 #include "tensor/device.h"
 #include "train/parameters/parameter_state.h"
+#include "weights/weight_reader.h"
 
 namespace tessera {
 

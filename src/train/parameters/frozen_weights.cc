@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "base/error.h"
-#include "checkpoint/weight_reader.h"
 #include "kernels/quantized_weight/quantized_weight.h"
 #include "plan/memory_plan.h"
+#include "weights/weight_reader.h"
 
 namespace tessera {
 

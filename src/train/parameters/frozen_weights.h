@@ -10,13 +10,13 @@
 #include <span>
 #include <vector>
 
-#include "checkpoint/model_folder.h"
 #include "comm/communicator.h"
 #include "formats/safetensors/safetensors.h"
 #include "model/trainable_model.h"
 #include "platform/thread_pool.h"
 #include "train/parameters/device_window.h"
 #include "train/parameters/layer_file.h"
+#include "weights/model_folder.h"
 #include "zero/zero_memory.h"
 
 namespace tessera {

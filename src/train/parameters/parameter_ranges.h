@@ -8,11 +8,11 @@
 #include <span>
 #include <vector>
 
-#include "checkpoint/model_folder.h"
 #include "formats/safetensors/safetensors.h"
 #include "model/trainable_model.h"
 #include "optim/optimizer_state.h"
 #include "platform/thread_pool.h"
+#include "weights/model_folder.h"
 #include "zero/zero_memory.h"
 
 namespace tessera {

@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/model_folder.h"
 #include "checkpoint/run_state.h"
 #include "comm/communicator.h"
 #include "formats/safetensors/safetensors.h"
@@ -16,6 +15,7 @@
 #include "model/trainable_model.h"
 #include "optim/optimizer_state.h"
 #include "platform/thread_pool.h"
+#include "weights/model_folder.h"
 #include "zero/zero_memory.h"
 
 namespace tessera {

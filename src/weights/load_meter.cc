@@ -1,4 +1,4 @@
-#include "checkpoint/load_meter.h"
+#include "weights/load_meter.h"
 
 namespace tessera {
 

@@ -1,4 +1,4 @@
-#include "checkpoint/export_gguf.h"
+#include "weights/export_gguf.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,12 +7,12 @@
 #include <map>
 
 #include "base/rng.h"
-#include "checkpoint/disk_space.h"
 #include "expect_error.h"
 #include "formats/huggingface/convert.h"
 #include "io/file.h"
 #include "model/families.h"
 #include "test_folder.h"
+#include "weights/disk_space.h"
 
 namespace tessera {
 namespace {

@@ -1,4 +1,4 @@
-#include "checkpoint/disk_space.h"
+#include "weights/disk_space.h"
 
 #include <system_error>
 

@@ -6,7 +6,7 @@
 #include <mutex>
 
 #include "base/stopwatch.h"
-#include "checkpoint/model_folder.h"
+#include "weights/model_folder.h"
 
 namespace tessera {
 

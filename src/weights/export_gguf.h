@@ -5,10 +5,10 @@
 #include <functional>
 #include <vector>
 
-#include "checkpoint/model_folder.h"
 #include "formats/gguf/gguf.h"
 #include "formats/huggingface/model_config.h"
 #include "platform/thread_pool.h"
+#include "weights/model_folder.h"
 
 namespace tessera {
 

@@ -1,5 +1,5 @@
 // A model folder written by several writers is identical, byte for byte, to that of a single writer.
-#include "checkpoint/shared_export.h"
+#include "weights/shared_export.h"
 
 #include <gtest/gtest.h>
 

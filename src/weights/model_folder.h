@@ -12,9 +12,11 @@
 
 #include "formats/huggingface/model_config.h"
 #include "formats/safetensors/safetensors.h"
+#include "formats/safetensors/safetensors_layout.h"
 #include "model/parameters.h"
 #include "platform/thread_pool.h"
 #include "tensor/dtype.h"
+#include "weights/parameter_pieces.h"
 
 namespace tessera {
 
@@ -26,12 +28,6 @@ using WeightSink = std::function<void(int64_t begin, std::span<const float> valu
 using Bf16Destination = std::function<std::span<bf16>(int64_t begin, int64_t count)>;
 // Fills float32 values of the flat elements [begin, begin + values.size()).
 using WeightSource = std::function<void(int64_t begin, std::span<float> values)>;
-
-// Elements [begin, end) of the flat array.
-struct ElementRange {
-  int64_t begin;
-  int64_t end;
-};
 
 struct LoadProgress {
   int64_t bytes_done = 0;  // in the files
@@ -77,6 +73,9 @@ struct ExportOptions {
 void export_model_folder(const std::filesystem::path& folder, const ModelConfig& config,
                          const ParameterLayout& layout, const WeightSource& source,
                          const ExportOptions& options);
+
+// Where everything goes in the files with the weights.
+SafetensorsModelLayout model_file_layout(const ParameterLayout& layout, const ExportOptions& options);
 
 // The files of a model folder besides the weights: config.json, generation_config.json and the tokenizer's
 // files.

@@ -6,8 +6,8 @@
 #include <functional>
 
 #include "base/function_ref.h"
-#include "checkpoint/model_folder.h"
 #include "tensor/tensor_view.h"
+#include "weights/model_folder.h"
 
 namespace tessera {
 

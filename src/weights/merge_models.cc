@@ -1,4 +1,4 @@
-#include "checkpoint/merge_models.h"
+#include "weights/merge_models.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,14 +9,14 @@
 #include <utility>
 
 #include "base/error.h"
-#include "checkpoint/disk_space.h"
-#include "checkpoint/merged_adapters.h"
-#include "checkpoint/model_folder.h"
 #include "formats/huggingface/convert.h"
 #include "formats/json.h"
 #include "io/file.h"
 #include "io/synced_folder.h"
 #include "model/families.h"
+#include "weights/disk_space.h"
+#include "weights/merged_adapters.h"
+#include "weights/model_folder.h"
 
 namespace tessera {
 namespace {

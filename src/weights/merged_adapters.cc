@@ -1,4 +1,4 @@
-#include "checkpoint/merged_adapters.h"
+#include "weights/merged_adapters.h"
 
 #include <algorithm>
 #include <string>
@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "base/divide_up.h"
-#include "checkpoint/model_folder.h"
 #include "model/families.h"
+#include "weights/model_folder.h"
 
 namespace tessera {
 namespace {

@@ -1,4 +1,4 @@
-#include "checkpoint/merge_models.h"
+#include "weights/merge_models.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,11 +7,11 @@
 #include <cmath>
 
 #include "base/rng.h"
-#include "checkpoint/model_folder.h"
 #include "expect_error.h"
 #include "io/file.h"
 #include "model/families.h"
 #include "test_folder.h"
+#include "weights/model_folder.h"
 
 namespace tessera {
 namespace {

@@ -1,4 +1,4 @@
-#include "checkpoint/export_gguf.h"
+#include "weights/export_gguf.h"
 
 #include <stdio.h>
 #include <unistd.h>
@@ -12,14 +12,14 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "checkpoint/disk_space.h"
-#include "checkpoint/merged_adapters.h"
 #include "formats/gguf/gguf_model.h"
 #include "formats/gguf/q8_0.h"
 #include "formats/huggingface/convert.h"
 #include "io/file.h"
 #include "io/output_file.h"
 #include "model/families.h"
+#include "weights/disk_space.h"
+#include "weights/merged_adapters.h"
 
 namespace tessera {
 namespace {

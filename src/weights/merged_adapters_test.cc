@@ -1,4 +1,4 @@
-#include "checkpoint/merged_adapters.h"
+#include "weights/merged_adapters.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,13 +7,13 @@
 #include <cmath>
 
 #include "base/rng.h"
-#include "checkpoint/export_gguf.h"
-#include "checkpoint/merge_models.h"
-#include "checkpoint/model_folder.h"
 #include "expect_error.h"
 #include "io/file.h"
 #include "model/families.h"
 #include "test_folder.h"
+#include "weights/export_gguf.h"
+#include "weights/merge_models.h"
+#include "weights/model_folder.h"
 
 namespace tessera {
 namespace {

@@ -10,10 +10,10 @@
 #include "base/error.h"
 #include "base/float_types.h"
 #include "base/text.h"
-#include "checkpoint/load_meter.h"
-#include "checkpoint/model_folder.h"
 #include "formats/huggingface/convert.h"
 #include "tensor/shape_text.h"
+#include "weights/load_meter.h"
+#include "weights/model_folder.h"
 
 namespace tessera {
 namespace {

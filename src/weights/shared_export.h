@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/model_folder.h"
 #include "formats/safetensors/safetensors_layout.h"
+#include "weights/model_folder.h"
 
 namespace tessera {
 

@@ -1,4 +1,4 @@
-#include "checkpoint/shared_export.h"
+#include "weights/shared_export.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "base/error.h"
-#include "checkpoint/checkpoint_files.h"
 #include "io/file.h"
 #include "io/output_file.h"
 #include "io/synced_folder.h"
@@ -74,7 +73,7 @@ void SharedExport::wait_until_visible(const fs::path& path) const {
 }
 
 int64_t SharedExport::buffer_bytes(DType save_dtype) {
-  return kStatePieceElements * (dtype_bytes(DType::kF32) + dtype_bytes(save_dtype));
+  return kParameterPieceElements * (dtype_bytes(DType::kF32) + dtype_bytes(save_dtype));
 }
 
 void SharedExport::write(uint64_t number, const std::vector<ElementRange>& ranges,
@@ -83,7 +82,7 @@ void SharedExport::write(uint64_t number, const std::vector<ElementRange>& range
   std::vector<float> values;
   std::vector<std::byte> saved;
   const int64_t element_bytes = dtype_bytes(options_.save_dtype);
-  for (const StatePiece& piece : cut_into_pieces(owned_parts(*layout_, ranges))) {
+  for (const ParameterPiece& piece : cut_into_pieces(owned_parts(*layout_, ranges))) {
     const Parameter& parameter = *piece.parameter;
     const SafetensorsModelLayout::Place place = files_.at(parameter.name);
     OutputFile& file = files[static_cast<size_t>(place.file)];

@@ -1,4 +1,4 @@
-#include "checkpoint/model_folder.h"
+#include "weights/model_folder.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

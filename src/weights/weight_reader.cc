@@ -1,4 +1,4 @@
-#include "checkpoint/weight_reader.h"
+#include "weights/weight_reader.h"
 
 #include <algorithm>
 

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "base/error.h"
-#include "checkpoint/model_folder.h"
 #include "formats/huggingface/convert.h"
 #include "io/file.h"
 #include "io/synced_folder.h"
+#include "weights/model_folder.h"
 
 namespace tessera {
 namespace {
@@ -113,6 +113,15 @@ void check_saved_weights(const Parameter& parameter, int64_t begin, std::span<co
          parameter.name, begin + static_cast<int64_t>(i), dtype_name(dtype), values[i],
          std::isfinite(values[i]) ? " (save as BF16 or F32)" : "");
   }
+}
+
+SafetensorsModelLayout model_file_layout(const ParameterLayout& layout, const ExportOptions& options) {
+  std::vector<SafetensorsSpec> tensors;
+  for (const Parameter& parameter : layout.parameters()) {
+    tensors.push_back({parameter.name, parameter.shape, options.save_dtype});
+  }
+  if (layout.is_adapter()) return {tensors, kAdapterFileName};
+  return {tensors, options.max_shard_bytes};
 }
 
 std::vector<NamedText> model_folder_texts(const ModelConfig& config, const ExportOptions& options) {
