@@ -11,6 +11,7 @@
 #include "formats/huggingface/convert.h"
 #include "io/file.h"
 #include "model/families.h"
+#include "support/weights_test_support.h"
 #include "test_folder.h"
 #include "weights/disk_space.h"
 
@@ -35,23 +36,19 @@ ModelConfig gguf_test_config() {
   return config;
 }
 
+constexpr uint64_t kGgufWeightSeed = 3;
+
+// As bf16_weights().
 float gguf_test_weight(const Parameter& parameter, int64_t i) {
-  return to_float(to_bf16(CounterRng(3, hash_name(parameter.name)).normal(static_cast<uint64_t>(i))));
+  return to_float(
+      to_bf16(CounterRng(kGgufWeightSeed, hash_name(parameter.name)).normal(static_cast<uint64_t>(i))));
 }
 
 void write_gguf_test_model(const fs::path& folder, const ModelConfig& config, float scale = 1,
                            DType dtype = DType::kBF16) {
-  const ParameterLayout layout = parameter_layout(config);
-  std::vector<float> flat(static_cast<size_t>(layout.num_elements()));
-  for (const Parameter& parameter : layout.parameters()) {
-    for (int64_t i = 0; i < parameter.num_elements; ++i)
-      flat[static_cast<size_t>(parameter.offset + i)] = scale * gguf_test_weight(parameter, i);
-  }
-  export_model_folder(folder, config, layout,
-                      [&](int64_t begin, std::span<float> values) {
-                        std::copy_n(flat.begin() + begin, values.size(), values.begin());
-                      },
-                      {.save_dtype = dtype});
+  std::vector<float> flat = bf16_weights(parameter_layout(config), kGgufWeightSeed);
+  for (float& weight : flat) weight *= scale;
+  export_flat(folder, config, flat, {.save_dtype = dtype});
 }
 
 // The tensors of a GGUF file by name, as float32.

@@ -11,11 +11,11 @@
 #include <utility>
 #include <vector>
 
-#include "base/rng.h"
 #include "expect_error.h"
 #include "formats/json.h"
 #include "io/file.h"
 #include "model/families.h"
+#include "support/weights_test_support.h"
 #include "test_folder.h"
 #include "test_paths.h"
 
@@ -45,18 +45,6 @@ ModelConfig small_config(ModelFamily family = ModelFamily::kLlama) {
   return config;
 }
 
-// Weights that BF16 holds exactly; gaps between the parameters stay zero.
-std::vector<float> random_weights(const ParameterLayout& layout) {
-  std::vector<float> flat(static_cast<size_t>(layout.num_elements()));
-  for (const Parameter& parameter : layout.parameters()) {
-    const CounterRng rng(kWeightSeed, hash_name(parameter.name));
-    for (int64_t i = 0; i < parameter.num_elements; ++i)
-      flat[static_cast<size_t>(parameter.offset + i)] =
-          to_float(to_bf16(rng.normal(static_cast<uint64_t>(i))));
-  }
-  return flat;
-}
-
 std::vector<float> load_all(const fs::path& path, const ModelConfig& config, int64_t num_threads = 2,
                             const LoadOptions& options = {}) {
   const ParameterLayout layout = parameter_layout(config);
@@ -69,24 +57,15 @@ std::vector<float> load_all(const fs::path& path, const ModelConfig& config, int
   return flat;
 }
 
-void export_all(const fs::path& folder, const ModelConfig& config, const std::vector<float>& flat,
-                const ExportOptions& options = {}) {
-  const ParameterLayout layout = parameter_layout(config);
-  const auto source = [&](int64_t begin, std::span<float> values) {
-    std::copy_n(flat.begin() + begin, values.size(), values.begin());
-  };
-  export_model_folder(folder, config, layout, source, options);
-}
-
 TEST(ModelFolder, EveryFamilyComesBackInEveryTypeAndNumberOfShards) {
   for (const ModelFamily family :
        {ModelFamily::kLlama, ModelFamily::kMistral, ModelFamily::kQwen2, ModelFamily::kQwen3}) {
     const ModelConfig config = small_config(family);
-    const std::vector<float> flat = random_weights(parameter_layout(config));
+    const std::vector<float> flat = bf16_weights(parameter_layout(config), kWeightSeed);
     for (const DType dtype : {DType::kBF16, DType::kF32}) {
       for (const int64_t max_shard_bytes : {int64_t{1} << 40, int64_t{200'000}}) {
         const TestFolder folder;
-        export_all(folder.path(), config, flat, {.save_dtype = dtype, .max_shard_bytes = max_shard_bytes});
+        export_flat(folder.path(), config, flat, {.save_dtype = dtype, .max_shard_bytes = max_shard_bytes});
         const ModelConfig read = read_model_config(folder.path());
         EXPECT_TRUE(load_all(folder.path(), read, 1) == flat)
             << static_cast<int>(family) << dtype_name(dtype);
@@ -102,7 +81,7 @@ TEST(ModelFolder, EveryFamilyComesBackInEveryTypeAndNumberOfShards) {
 TEST(LoadWeights, ReportsProgressUpToOne) {
   const ModelConfig config = small_config();
   const TestFolder folder;
-  export_all(folder.path(), config, random_weights(parameter_layout(config)));
+  export_flat(folder.path(), config, bf16_weights(parameter_layout(config), kWeightSeed));
   std::vector<double> fractions;
   LoadProgress last;
   LoadOptions options;
@@ -121,11 +100,11 @@ TEST(LoadWeights, ReportsProgressUpToOne) {
 TEST(LoadWeights, RangesReadTheirElementsAndNothingElse) {
   const ModelConfig config = small_config();
   const ParameterLayout layout = parameter_layout(config);
-  const std::vector<float> flat = random_weights(layout);
+  const std::vector<float> flat = bf16_weights(layout, kWeightSeed);
   const int64_t count = layout.num_elements();
   for (const DType dtype : {DType::kBF16, DType::kF32}) {
     const TestFolder folder;
-    export_all(folder.path(), config, flat, {.save_dtype = dtype, .max_shard_bytes = 200'000});
+    export_flat(folder.path(), config, flat, {.save_dtype = dtype, .max_shard_bytes = 200'000});
     // Across tensors, inside one, one element, empty.
     const std::vector<ElementRange> ranges = {
         {0, 7}, {7, 7}, {1000, 1001}, {5003 * 72 - 3, 5003 * 72 + 90}, {count / 2, count - 11}};
@@ -147,10 +126,10 @@ TEST(LoadWeights, RangesReadTheirElementsAndNothingElse) {
 TEST(LoadWeights, Bf16TensorsAreReadInPlaceAndOthersReachTheSink) {
   const ModelConfig config = small_config();
   const ParameterLayout layout = parameter_layout(config);
-  const std::vector<float> flat = random_weights(layout);
+  const std::vector<float> flat = bf16_weights(layout, kWeightSeed);
   for (const DType dtype : {DType::kBF16, DType::kF32, DType::kF16}) {
     const TestFolder folder;
-    export_all(folder.path(), config, flat, {.save_dtype = dtype});
+    export_flat(folder.path(), config, flat, {.save_dtype = dtype});
     std::vector<float> expected = load_all(folder.path(), config);
     std::vector<bf16> found(flat.size());
     LoadOptions options;
@@ -176,7 +155,7 @@ TEST(LoadWeights, FindsValuesThatAreNotFiniteInItsRangesInEveryType) {
   for (const DType dtype : {DType::kBF16, DType::kF32}) {
     for (const float value :
          {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::quiet_NaN()}) {
-      std::vector<float> flat = random_weights(layout);
+      std::vector<float> flat = bf16_weights(layout, kWeightSeed);
       flat[static_cast<size_t>(bad.offset + 5)] = value;
       const TestFolder folder;
       write_safetensors(folder / "model.safetensors", [&] {
@@ -209,7 +188,7 @@ TEST(LoadWeights, FindsValuesThatAreNotFiniteInItsRangesInEveryType) {
 TEST(LoadWeights, AFileThatEndsEarlyIsNamed) {
   const ModelConfig config = small_config();
   const TestFolder folder;
-  export_all(folder.path(), config, random_weights(parameter_layout(config)));
+  export_flat(folder.path(), config, bf16_weights(parameter_layout(config), kWeightSeed));
   const fs::path path = folder / "model.safetensors";
   const SafetensorsModel model = SafetensorsModel::open(path);
   fs::resize_file(path, fs::file_size(path) / 2);
@@ -225,7 +204,7 @@ TEST(LoadWeights, AFileThatEndsEarlyIsNamed) {
 class Tensors {
  public:
   explicit Tensors(const ModelConfig& config)
-      : layout_(parameter_layout(config)), flat_(random_weights(layout_)) {
+      : layout_(parameter_layout(config)), flat_(bf16_weights(layout_, kWeightSeed)) {
     for (const Parameter& parameter : layout_.parameters())
       set(parameter.name, parameter.shape, at(parameter.name));
   }
@@ -422,8 +401,8 @@ TEST(ExportModelFolder, CopiesTheTokenizerAndAGivenGenerationConfig) {
   tokenizer.write("generation_config.json", "{\"temperature\": 0.5}");
   tokenizer.write("optimizer.pt", "not a tokenizer's");
   const ModelConfig config = small_config();
-  const std::vector<float> flat = random_weights(parameter_layout(config));
-  export_all(folder.path(), config, flat, {.tokenizer_folder = tokenizer.path()});
+  const std::vector<float> flat = bf16_weights(parameter_layout(config), kWeightSeed);
+  export_flat(folder.path(), config, flat, {.tokenizer_folder = tokenizer.path()});
   EXPECT_EQ(folder.names(),
             (std::set<std::string>{"config.json", "generation_config.json", "model.safetensors",
                                    "tokenizer.json", "tokenizer_config.json"}));
@@ -431,7 +410,7 @@ TEST(ExportModelFolder, CopiesTheTokenizerAndAGivenGenerationConfig) {
   EXPECT_TRUE(
       parse_json(read_text_file(folder / "generation_config.json"), "g").contains("_from_model_config"));
   // Into the tokenizer's own folder: nothing is copied, nothing is lost.
-  export_all(
+  export_flat(
       tokenizer.path(), config, flat,
       {.tokenizer_folder = tokenizer.path(), .generation_config = tokenizer / "generation_config.json"});
   EXPECT_EQ(read_text_file(tokenizer / "tokenizer.json"), "{\"a\": 1}");
@@ -441,19 +420,19 @@ TEST(ExportModelFolder, CopiesTheTokenizerAndAGivenGenerationConfig) {
 TEST(ExportModelFolder, RefusesValuesThatTheSavedTypeCannotHold) {
   const ModelConfig config = small_config();
   const ParameterLayout layout = parameter_layout(config);
-  std::vector<float> flat = random_weights(layout);
+  std::vector<float> flat = bf16_weights(layout, kWeightSeed);
   const TestFolder folder;
   flat[static_cast<size_t>(layout.at("model.norm.weight").offset + 5)] = 70000;
   expect_error(ExitCode::kNumerics,
                {"tensor 'model.norm.weight': element 5", "save as F16, found 70000", "BF16 or F32"},
-               [&] { export_all(folder.path(), config, flat, {.save_dtype = DType::kF16}); });
+               [&] { export_flat(folder.path(), config, flat, {.save_dtype = DType::kF16}); });
   EXPECT_TRUE(fs::is_empty(folder.path()));
-  export_all(folder.path(), config, flat, {.save_dtype = DType::kBF16});
+  export_flat(folder.path(), config, flat, {.save_dtype = DType::kBF16});
   flat[static_cast<size_t>(layout.at("lm_head.weight").offset + 7)] = std::nanf("");
   for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
     flat[static_cast<size_t>(layout.at("model.norm.weight").offset + 5)] = 1;
     expect_error(ExitCode::kNumerics, {"tensor 'lm_head.weight': element 7", "found nan"},
-                 [&] { export_all(folder.path(), config, flat, {.save_dtype = dtype}); });
+                 [&] { export_flat(folder.path(), config, flat, {.save_dtype = dtype}); });
   }
 }
 
@@ -464,7 +443,7 @@ TEST(ReferenceFolders, AreLoadedAndExportedUnchanged) {
     EXPECT_GT(*std::max_element(flat.begin(), flat.end()), 0);
     const TestFolder out;
     for (const int64_t max_shard_bytes : {int64_t{5'000'000'000}, int64_t{100'000}}) {
-      export_all(out.path(), config, flat, {.max_shard_bytes = max_shard_bytes});
+      export_flat(out.path(), config, flat, {.max_shard_bytes = max_shard_bytes});
       EXPECT_EQ(load_all(out.path(), read_model_config(out.path())), flat)
           << folder << " " << max_shard_bytes;
     }

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "base/rng.h"
 #include "model/families.h"
 #include "support/isolated_device.h"
+#include "support/weights_test_support.h"
 #include "test_folder.h"
 
 namespace tessera {
@@ -29,19 +29,9 @@ ModelConfig reader_config() {
 TEST(WeightReader, FillsADeviceGroupByGroupAndReportsItAsOne) {
   const ModelConfig config = reader_config();
   const ParameterLayout layout = parameter_layout(config);
-  std::vector<float> flat(static_cast<size_t>(layout.num_elements()));  // gaps stay zero
-  for (const Parameter& parameter : layout.parameters()) {
-    const CounterRng rng(3, hash_name(parameter.name));
-    for (int64_t i = 0; i < parameter.num_elements; ++i)
-      flat[static_cast<size_t>(parameter.offset + i)] =
-          to_float(to_bf16(rng.normal(static_cast<uint64_t>(i))));
-  }
+  const std::vector<float> flat = bf16_weights(layout, 3);
   const TestFolder folder;
-  export_model_folder(folder.path(), config, layout,
-                      [&](int64_t begin, std::span<float> values) {
-                        std::copy_n(flat.begin() + begin, values.size(), values.begin());
-                      },
-                      {.save_dtype = DType::kBF16});
+  export_flat(folder.path(), config, flat);
   const SafetensorsModel file = SafetensorsModel::open(folder.path());
   ThreadPool pool(2);
   for (const DType dtype : {DType::kBF16, DType::kF32}) {
