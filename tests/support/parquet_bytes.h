@@ -65,6 +65,7 @@ class ParquetBytes {
   static constexpr int kTimestampMicros = 10;
   static constexpr int kUint32 = 13;
   static constexpr int kUint64 = 14;
+  static constexpr int kJson = 19;
   static constexpr int kBson = 20;
 
   // The schema, depth first, without the root.

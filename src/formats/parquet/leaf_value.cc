@@ -7,7 +7,9 @@
 #include <cstring>
 #include <string_view>
 
+#include "base/error.h"
 #include "base/text.h"
+#include "formats/value_json.h"
 
 namespace tessera::parquet {
 namespace {
@@ -151,6 +153,7 @@ LeafConverter::Form LeafConverter::form_of(const SchemaElement& element) {
   if (logical == LogicalType::kDecimal) return Form::kDecimal;
   if (logical == LogicalType::kFloat16 && element.type_length == 2) return Form::kFloat16;
   if (logical == LogicalType::kUuid && element.type_length == 16) return Form::kUuid;
+  if (logical == LogicalType::kJson) return Form::kJson;
   return Form::kString;
 }
 
@@ -192,6 +195,7 @@ Value LeafConverter::convert(const RawValue& raw, std::string* bad_value) const 
     case Form::kUuid:
       return uuid_text(raw.bytes);
     case Form::kString:
+    case Form::kJson:
       break;
   }
   if (const int64_t at = find_invalid_utf8(raw.bytes); at >= 0) {
@@ -199,7 +203,13 @@ Value LeafConverter::convert(const RawValue& raw, std::string* bad_value) const 
                              printable(raw.bytes.substr(static_cast<size_t>(at)), 8), at, raw.bytes.size());
     return {};
   }
-  return raw.bytes;
+  if (form_ == Form::kString) return raw.bytes;
+  try {
+    return parse_value(raw.bytes, "JSON");
+  } catch (const Error& error) {
+    *bad_value = error.what();
+    return {};
+  }
 }
 
 }  // namespace tessera::parquet

@@ -147,6 +147,22 @@ TEST_F(ParquetReaderTest, GoesOnAfterARowThatIsNotText) {
   EXPECT_FALSE(reader.next(&row));
 }
 
+// What the feature Json() of Hugging Face's datasets writes.
+TEST_F(ParquetReaderTest, ReadsJsonAsWhatItSays) {
+  ParquetBytes file;
+  file.add_leaf("message", Repetition::kRequired, PhysicalType::kByteArray, ParquetBytes::kJson);
+  file.start_row_group(2);
+  file.start_column(PhysicalType::kByteArray, 2);
+  file.add_page(text_page(encode_byte_array(R"({"role": "user", "content": null})") +
+                          encode_byte_array("{\"role\": ")));
+  ParquetReader reader = ParquetReader::open(folder_.write("rows.parquet", file.finish(1)));
+  Value row;
+  ASSERT_TRUE(reader.next(&row));
+  EXPECT_EQ(row, (Value::Object{{"message", Value::Object{{"role", "user"}, {"content", Value()}}}}));
+  expect_error(ExitCode::kBadData, {"row 1: column 'message': JSON: line 1: not valid JSON"},
+               [&] { reader.next(&row); });
+}
+
 TEST_F(ParquetReaderTest, LeavesOutColumnsThatItCannotRead) {
   ParquetBytes file;
   file.add_leaf("text", Repetition::kRequired, PhysicalType::kByteArray, ParquetBytes::kUtf8);
