@@ -7,6 +7,7 @@
 #include <span>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/name_hint.h"
 #include "base/text.h"
 #include "hub/file_choice.h"
@@ -95,6 +96,51 @@ Splits splits_by_names(const Paths& paths) {
   }
   if (!paths.empty()) found["train"] = paths;
   return in_order(found);
+}
+
+// Endings that datasets reads alike (_EXTENSION_TO_MODULE). Of two with as many files the earlier one counts.
+struct Ending {
+  std::string_view ending;
+  std::string_view format;
+};
+constexpr Ending kEndings[] = {{".parquet", "parquet"},
+                               {".jsonl", "json"},
+                               {".json", "json"},
+                               {".csv", "csv"},
+                               {".txt", "text"},
+                               {".tsv", "csv"},
+                               {".safetensors", "safetensors"},
+                               {".ndjson", "json"}};
+
+const Ending& ending_of(const std::string& data_file) {
+  std::string name = lower_case(data_file);
+  for (const std::string_view packed : {".gz", ".zst"}) {
+    if (name.ends_with(packed)) name.resize(name.size() - packed.size());
+  }
+  return *std::find_if(std::begin(kEndings), std::prev(std::end(kEndings)),
+                       [&](const Ending& known) { return name.ends_with(known.ending); });
+}
+
+// As datasets, takes the files of one format: that of the most frequent ending. Others are often the same
+// rows once more, or notes.
+Paths of_one_format(const Paths& files, const std::string& origin) {
+  std::map<std::string_view, int64_t> counts;
+  for (const std::string& file : files) ++counts[ending_of(file).ending];
+  const Ending& chosen = *std::max_element(
+      std::begin(kEndings), std::end(kEndings),
+      [&](const Ending& a, const Ending& b) { return counts[a.ending] < counts[b.ending]; });
+  Paths taken;
+  std::copy_if(files.begin(), files.end(), std::back_inserter(taken),
+               [&](const std::string& file) { return ending_of(file).format == chosen.format; });
+  if (taken.size() < files.size()) {
+    const auto other = std::find_if(files.begin(), files.end(), [&](const std::string& file) {
+      return ending_of(file).format != chosen.format;
+    });
+    log_info("{}: taking {} in {}, leaving out {} of other formats, such as {}", origin,
+             count_of(std::ssize(taken), "file"), chosen.format, std::ssize(files) - std::ssize(taken),
+             printable(*other, 200));
+  }
+  return taken;
 }
 
 Splits splits_by_globs(const DatasetConfig& config, const Paths& paths) {
@@ -197,7 +243,7 @@ std::vector<std::string> choose_split(const DatasetName& wanted, const std::vect
            "try its branch {}@refs/convert/parquet",
            wanted.repo.text(), printable(file, 200), wanted.repo.id);
   }
-  return files;
+  return of_one_format(files, wanted.repo.text());
 }
 
 }  // namespace tessera

@@ -26,12 +26,12 @@ struct DatasetConfig {
 // reads.
 std::vector<DatasetConfig> parse_dataset_card(std::string_view card, const std::string& origin);
 
-// The data files of `wanted`, in the order of the globs and then by path. Where a name is left out: the
-// configuration that is the default one or the only one; the split "train" or the only one. Error(kNoInput)
-// that lists the names there are, if there is no such configuration or split; kBadData if it has files in
-// formats that are not supported. `paths` are all files of the repository, sorted; without configs, the files
-// are grouped as in datasets/data_files.py, or as in a branch refs/convert/parquet:
-// CONFIG/SPLIT/0000.parquet.
+// The data files of `wanted`, in the order of the globs and then by path; of several formats those of the
+// most frequent one. Where a name is left out: the configuration that is the default one or the only one; the
+// split "train" or the only one. Error(kNoInput) that lists the names there are, if there is no such
+// configuration or split; kBadData if it has files in formats that are not supported. `paths` are all files
+// of the repository, sorted; without configs, the files are grouped as in datasets/data_files.py, or as in a
+// branch refs/convert/parquet: CONFIG/SPLIT/0000.parquet.
 std::vector<std::string> choose_split(const DatasetName& wanted, const std::vector<DatasetConfig>& configs,
                                       const std::vector<std::string>& paths);
 

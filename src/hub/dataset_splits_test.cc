@@ -76,21 +76,28 @@ TEST(ChooseSplit, FollowsTheCard) {
   const std::vector<DatasetConfig> configs = parse_dataset_card(
       "---\r\nlicense: mit\nconfigs:\n- config_name: en\n  default: true\n  data_files:\n  - split: train\n  "
       "  path: en/*.jsonl\n"
-      "  - split: test\n    path:\n    - \"other/t.jsonl\"\n    - en/t.parquet\n- config_name: de\n  "
+      "  - split: test\n    path:\n    - \"other/t.jsonl\"\n    - en/t.json\n- config_name: de\n  "
       "data_dir: german\n"
       "- config_name: all\n  data_files: \"**/*.jsonl\"\n---\n# Card\n",
       "README.md");
   ASSERT_EQ(configs.size(), 3U);
-  const std::vector<std::string> paths = {"en/a.jsonl",    "en/b.jsonl",      "en/t.parquet",
+  const std::vector<std::string> paths = {"en/a.jsonl",    "en/b.jsonl",      "en/t.json",
                                           "other/t.jsonl", "german/test.csv", "german/train.csv"};
   EXPECT_THAT(choose("", paths, configs), ElementsAre("en/a.jsonl", "en/b.jsonl"));
-  EXPECT_THAT(choose("test", paths, configs), ElementsAre("other/t.jsonl", "en/t.parquet"));
+  EXPECT_THAT(choose("test", paths, configs), ElementsAre("other/t.jsonl", "en/t.json"));
   EXPECT_THAT(choose("train", paths, configs, "de"), ElementsAre("german/train.csv"));
   EXPECT_THAT(choose("", paths, configs, "all"), ElementsAre("en/a.jsonl", "en/b.jsonl", "other/t.jsonl"));
   expect_error(ExitCode::kNoInput, {"has no configuration 'ed'", "it has en, de, all"},
                [&] { choose("", paths, configs, "ed"); });
   expect_error(ExitCode::kNoInput, {"has no split 'dev'", "it has train, test"},
                [&] { choose("dev", paths, configs); });
+}
+
+TEST(ChooseSplit, TakesOneFormatAsDatasetsDoes) {
+  EXPECT_THAT(choose("", {"train.csv", "train.json", "train.jsonl.gz", "train_notes.txt"}),
+              ElementsAre("train.json", "train.jsonl.gz"));
+  EXPECT_THAT(choose("", {"a.json", "b.csv", "c.tsv", "d.csv"}), ElementsAre("b.csv", "c.tsv", "d.csv"));
+  EXPECT_THAT(choose("", {"a.jsonl", "a.parquet"}), ElementsAre("a.parquet"));
 }
 
 TEST(ChooseSplit, OfSeveralConfigurationsNeedsAName) {
