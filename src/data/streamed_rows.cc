@@ -130,6 +130,14 @@ std::optional<StreamedRows::End> StreamedRows::find_end() const {
   return End{node["blocks"].integer(1), node["rows"].integer(1)};
 }
 
+bool StreamedRows::has_blocks(int64_t count) const {
+  std::error_code error;
+  for (int64_t block = 0; block < count; ++block) {
+    if (!fs::exists(block_path(block), error)) return false;
+  }
+  return true;
+}
+
 void StreamedRows::run(const std::stop_token& stop) {
   // The training threads go first.
   ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), 10);
@@ -137,7 +145,8 @@ void StreamedRows::run(const std::stop_token& stop) {
     const LockFile lock(folder_ / (key_ + ".lock"), [&] {
       if (stop.stop_requested()) throw Stopped();
     });
-    if (!find_end()) tokenize(stop);
+    // A block may have been deleted since, as a damaged one or by a cleaner of caches.
+    if (const std::optional<End> end = find_end(); !end || !has_blocks(end->num_blocks)) tokenize(stop);
   } catch (const Stopped&) {
   } catch (...) {
     const std::lock_guard hold(mutex_);

@@ -54,6 +54,7 @@ class StreamedRows final : public RowSupply {
   std::filesystem::path block_path(int64_t block) const;
   std::filesystem::path end_path() const;
   std::optional<End> find_end() const;
+  bool has_blocks(int64_t count) const;
   void run(const std::stop_token& stop);
   void tokenize(const std::stop_token& stop);
   void check_cut(const CacheCounts& counts, int64_t num_tokens) const;

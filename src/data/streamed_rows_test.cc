@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <random>
 #include <set>
+#include <thread>
 
 #include "base/error.h"
 #include "data/rows/batch_plan.h"
@@ -87,6 +89,23 @@ TEST_F(StreamedRowsTest, BlocksOfAnInterruptedRunAreUsedAndContinued) {
   EXPECT_EQ(rows->key(), key);
   EXPECT_EQ(all_rows(*rows), expected);
   EXPECT_EQ(fs::last_write_time(block(1)), made) << "written again";
+}
+
+TEST_F(StreamedRowsTest, ABlockDeletedAfterTheEndIsWrittenAgain) {
+  DatasetOptions options = write_documents("d.jsonl", 300, 5);
+  options.streaming_buffer_rows = 50;
+  std::string key;
+  std::vector<std::vector<int32_t>> expected;
+  {
+    const auto rows = stream(options);
+    key = rows->key();
+    expected = all_rows(*rows);
+    // It appears after the last block.
+    for (const fs::path end = options.cache_folder / (key + ".end"); !fs::exists(end);)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  ASSERT_TRUE(fs::remove(options.cache_folder / (key + "-2.tokens")));
+  EXPECT_EQ(all_rows(*stream(options)), expected);
 }
 
 TEST_F(StreamedRowsTest, SeveralReadersShareTheBlocks) {
