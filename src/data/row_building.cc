@@ -14,6 +14,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Part of the cache key of conversations; increment it when the same rows give other messages.
+constexpr int kMessagesVersion = 2;
 // Token positions and row lengths are 32 bits wide.
 constexpr int64_t kMaxRowLength = int64_t{1} << 30;
 
@@ -76,8 +78,8 @@ std::string row_settings_text(const RowPlan& plan, const DatasetOptions& options
   }
   if (plan.has_chats()) {
     const auto chat = load_chat_template(plan, options, tokenizer);
-    text += fmt::format("prompt {} assistant {} special {} template {:x}\n", options.train_on_prompt,
-                        options.assistant_only_loss, options.parse_special_tokens,
+    text += fmt::format("messages {} prompt {} assistant {} special {} template {:x}\n", kMessagesVersion,
+                        options.train_on_prompt, options.assistant_only_loss, options.parse_special_tokens,
                         chat == nullptr ? 0 : chat->fingerprint());
   }
   for (size_t i = 0; i < hashes.size(); ++i) {

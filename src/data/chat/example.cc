@@ -101,7 +101,9 @@ class RowReader {
              more->kind_name());
       example->more = std::move(*more->object());
     }
-    if (find("system") != nullptr) add_message("system", text("system"), &example->messages);
+    // As LLaMA-Factory does, takes an empty text for none: tables have one where there is no system message.
+    if (std::string system = text_or_empty("system"); !system.empty())
+      add_message("system", std::move(system), &example->messages);
   }
 
   void add_messages(std::string_view field, ChatExample* example) {

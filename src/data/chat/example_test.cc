@@ -126,6 +126,8 @@ TEST(Example, AlpacaIsAConversationWithAnswers) {
   EXPECT_TRUE(std::get<ChatExample>(example).has_answers);
   EXPECT_EQ(talk_of(read(R"({"instruction": "Add", "input": null, "output": ""})")),
             "user: Add | assistant: ");
+  EXPECT_EQ(talk_of(read(R"({"instruction": "Add", "input": "", "output": "3", "system": ""})")),
+            "user: Add | assistant: 3");
 }
 
 TEST(Example, PromptAndCompletionAreTextsOrMessages) {
