@@ -25,6 +25,9 @@ constexpr std::array kSettings = {"config.json",
                                   "chat_template.jinja",
                                   "chat_template.json",
                                   "additional_chat_templates/*.jinja"};
+// Of these, what only other programs read: copied beside a trained model if it is there.
+constexpr std::array<std::string_view, 6> kForOthers = {
+    "vocab.json", "added_tokens.json", "tokenizer.model", "merges.txt", "vocab.txt", "chat_template.json"};
 constexpr std::array kWeights = {"model.safetensors", "model-*-of-*.safetensors",
                                  "model.safetensors.index.json"};
 constexpr std::array<std::string_view, 8> kDataEndings = {".parquet", ".json", ".jsonl", ".ndjson",
@@ -116,6 +119,10 @@ bool is_data_file(std::string_view path) {
   }
   return std::any_of(kDataEndings.begin(), kDataEndings.end(),
                      [&](std::string_view ending) { return lower.ends_with(ending); });
+}
+
+bool is_for_other_programs(std::string_view path) {
+  return std::find(kForOthers.begin(), kForOthers.end(), path) != kForOthers.end();
 }
 
 std::vector<std::string> choose_model_files(const std::vector<HubFile>& files, ModelFiles wanted) {

@@ -91,7 +91,10 @@ fs::path resolve_model(const std::string& name_or_path, ModelFiles files, const 
   const std::optional<RepoName> repo = hub_model_name(name_or_path);
   if (!repo) return name_or_path;
   Snapshot snapshot(*repo, settings, progress);
-  const std::vector<std::string> chosen = choose_model_files(snapshot.files(), files);
+  std::vector<std::string> chosen = choose_model_files(snapshot.files(), files);
+  std::erase_if(chosen, [&snapshot](const std::string& path) {
+    return is_for_other_programs(path) && snapshot.lacks(path);
+  });
   check_has_model(snapshot, chosen, files);
   snapshot.fetch(chosen);
   return snapshot.folder();

@@ -348,6 +348,18 @@ TEST_F(HubModel, OfflineComesFromTheCacheOnly) {
                [&] { resolve(); });
 }
 
+TEST_F(HubModel, OfflineDoesWithoutFilesForOtherPrograms) {
+  repo_.files["merges.txt"] = "a b\n";
+  serve();
+  // As snapshot_download with a pattern leaves it: the tree has all files.
+  fs::remove(resolve() / "merges.txt");
+  settings_.offline = true;
+  expect_weights();
+  fs::remove(resolve() / "tokenizer.json");
+  expect_error(ExitCode::kNoInput, {"1 of 3 files are not in the cache", "tokenizer.json"},
+               [&] { resolve(); });
+}
+
 TEST_F(HubModel, ThatPythonDownloadedIsUsedAsItIs) {
   const fs::path snapshot = cache() / "snapshots" / kCommit;
   create_folder(snapshot);

@@ -26,6 +26,11 @@ class Snapshot {
   bool is_partial() const { return is_partial_; }
   std::filesystem::path folder() const { return cache_.snapshot(commit_); }
 
+  // Whether the file is not in folder() and cannot be had, since the Hub cannot be asked.
+  bool lacks(const std::string& path) const {
+    return !offline_reason_.empty() && !cache_.has_file(commit_, path);
+  }
+
   // Returns once all these files, of files(), are in folder(). One process of a machine downloads; others
   // wait for it.
   void fetch(const std::vector<std::string>& paths);
