@@ -89,6 +89,7 @@ class RowReader {
   ChatExample chat(std::string_view field) {
     ChatExample example;
     add_variables(&example);
+    if (field == "conversations") wrap_functions(&example.tools);
     add_messages(field, &example);
     return example;
   }
@@ -129,6 +130,7 @@ class RowReader {
   ChatExample instruction() {
     ChatExample example;
     add_variables(&example);
+    wrap_functions(&example.tools);
     if (Value* history = find("history"))
       append_history(std::move(*history), where("history"), &example.messages);
     std::string question = text("instruction");

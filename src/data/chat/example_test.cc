@@ -97,7 +97,17 @@ TEST(Example, ConversationsHaveOpenAisRoles) {
                "tools": "[{\"name\": \"f\"}]"})"));
   const Value& calls = *call.messages[0].find("tool_calls");
   EXPECT_EQ(*calls.list()->at(0).find("function")->find("arguments")->find("x")->integer(), 1);
-  EXPECT_EQ(*call.tools.list()->at(0).find("name")->string(), "f");
+}
+
+TEST(Example, ToolsOfConversationsAreWrappedAsTemplatesExpect) {
+  const auto tools_of = [](std::string_view json) { return std::get<ChatExample>(read(json)).tools; };
+  const Value wrapped = parse_value(R"([{"type": "function", "function": {"name": "f"}}])", "tools");
+  EXPECT_EQ(tools_of(R"({"conversations": [], "tools": "[{\"name\": \"f\"}]"})"), wrapped);
+  EXPECT_EQ(tools_of(R"({"instruction": "a", "output": "b", "tools": [{"name": "f"}]})"), wrapped);
+  EXPECT_EQ(tools_of(R"({"conversations": [], "tools": [{"type": "function", "function": {"name": "f"}}]})"),
+            wrapped);
+  EXPECT_EQ(tools_of(R"({"messages": [], "tools": [{"name": "f"}]})"),
+            parse_value(R"([{"name": "f"}])", "tools"));
 }
 
 TEST(Example, MessagesMayBeJsonInAString) {

@@ -171,4 +171,14 @@ Value read_tools(Value tools, const std::string& where) {
   return tools;
 }
 
+void wrap_functions(Value* tools) {
+  if (tools->list() == nullptr) return;
+  for (Value& tool : *tools->list()) {
+    const Value* type = tool.find("type");
+    const bool is_wrapped = type != nullptr && type->string() != nullptr && *type->string() == "function";
+    if (tool.object() != nullptr && !is_wrapped)
+      tool = Value::Object{{"type", "function"}, {"function", std::move(tool)}};
+  }
+}
+
 }  // namespace tessera

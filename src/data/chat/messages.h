@@ -24,4 +24,7 @@ void append_history(Value pairs, const std::string& where, Value::List* messages
 // Tools as a list; a string with the JSON of one is parsed.
 Value read_tools(Value tools, const std::string& where);
 
+// Puts {"type": "function", "function": ...} around tools that are bare functions, as LLaMA-Factory does.
+void wrap_functions(Value* tools);
+
 }  // namespace tessera
