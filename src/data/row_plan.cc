@@ -10,7 +10,6 @@
 #include "data/sources/record_source.h"
 #include "formats/input_files.h"
 #include "formats/row_error.h"
-#include "formats/value_json.h"
 
 namespace tessera {
 namespace {
@@ -30,8 +29,7 @@ std::optional<RowShape> first_shape(const fs::path& file, const RowFormat& forma
     }
     if (options.skip_invalid_utf8 && find_invalid_utf8(record.text) >= 0) continue;
     try {
-      if (record.kind == RecordKind::kJson)
-        record.value = parse_value(record.text, file.string(), record.number);
+      if (record.kind == RecordKind::kJson) record.value = parse_record(record, file);
       return shape_of_first_row(record.value, format, fmt::format("{}: {}", file.string(), record.place()));
     } catch (const Error&) {
       if (!options.skip_bad_rows) throw;

@@ -7,7 +7,6 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "formats/value_json.h"
 #include "tensor/packed_batch.h"
 
 namespace tessera {
@@ -53,8 +52,7 @@ void RowTokenizer::tokenize(Document* document, TokenizedRow* row) const {
   if (record.kind == RecordKind::kText) {
     add(TextExample{std::move(record.text)}, row);
   } else {
-    if (record.kind == RecordKind::kJson)
-      record.value = parse_value(record.text, document->file->string(), record.number);
+    if (record.kind == RecordKind::kJson) record.value = parse_record(record, *document->file);
     const std::string where = document->where();
     Example example = read_example(std::move(record.value), document->shape, *document->format, where);
     try {

@@ -1,6 +1,7 @@
 #include "data/sources/record_source.h"
 
 #include <algorithm>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -12,7 +13,9 @@
 #include "formats/byte_order_mark.h"
 #include "formats/csv/csv_reader.h"
 #include "formats/input_files.h"
+#include "formats/json_problem.h"
 #include "formats/parquet/parquet_reader.h"
+#include "formats/value_json.h"
 #include "io/byte_stream.h"
 
 namespace tessera {
@@ -139,6 +142,16 @@ class ParquetRecords final : public RecordSource {
 }  // namespace
 
 std::string Record::place() const { return fmt::format("{} {}", counts_rows ? "row" : "line", number); }
+
+Value parse_record(const Record& record, const fs::path& file) {
+  try {
+    return parse_value(record.text, file.string(), record.number);
+  } catch (const Error& error) {
+    const std::optional<JsonProblem> problem = find_json_problem(record.text);
+    if (!problem || !problem->is_at_end) throw;
+    fail(error.code(), "{}: write an object per line, or one array of objects", error.what());
+  }
+}
 
 std::unique_ptr<RecordSource> open_records(const fs::path& file, bool text_per_line, int64_t max_bytes) {
   switch (input_kind(file)) {

@@ -29,6 +29,10 @@ struct Record {
   std::string place() const;
 };
 
+// The value of a JSON record of `file`. Error(kBadData) as parse_value(); says what a file holds where a line
+// is only the start of a value.
+Value parse_record(const Record& record, const std::filesystem::path& file);
+
 class RecordSource {
  public:
   virtual ~RecordSource() = default;
