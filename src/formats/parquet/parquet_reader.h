@@ -14,8 +14,9 @@ namespace tessera {
 
 // Reads one row after another; memory holds a page of each selected column, not a row group. Structs become
 // objects, lists and repeated fields lists, maps with strings or integers as keys objects, dates, times and
-// decimals text as Python's str() writes them, JSON what it says; nulls are kept.
-// Errors are kNoInput or kIoError of the file, else kBadData: a RowError for a row with text that is not
+// decimals text as Python's str() writes them, JSON what it says; nulls are kept, and bytes
+// that are not UTF-8, such as images, are null.
+// Errors are kNoInput or kIoError of the file, else kBadData: a RowError for a row with a string that is not
 // UTF-8 or not JSON (the next row can be read), another Error, which names the column, for a damaged file or
 // anything unknown.
 class ParquetReader {
