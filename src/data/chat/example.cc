@@ -90,7 +90,11 @@ class RowReader {
     ChatExample example;
     add_variables(&example);
     if (field == "conversations") wrap_functions(&example.tools);
+    const bool has_system = !example.messages.empty();
     add_messages(field, &example);
+    // As LLaMA-Factory does: a system message of the conversation takes the place of the column's.
+    if (has_system && example.messages.size() > 1 && *example.messages[1].find("role") == Value("system"))
+      example.messages.erase(example.messages.begin());
     return example;
   }
 

@@ -110,6 +110,14 @@ TEST(Example, ToolsOfConversationsAreWrappedAsTemplatesExpect) {
             parse_value(R"([{"name": "f"}])", "tools"));
 }
 
+TEST(Example, SystemMessageOfAConversationTakesThePlaceOfTheColumns) {
+  EXPECT_EQ(talk_of(read(R"({"system": "a", "conversations": [{"from": "system", "value": "b"},
+                             {"from": "human", "value": "c"}]})")),
+            "system: b | user: c");
+  EXPECT_EQ(talk_of(read(R"({"system": "a", "conversations": [{"from": "human", "value": "c"}]})")),
+            "system: a | user: c");
+}
+
 TEST(Example, MessagesMayBeJsonInAString) {
   EXPECT_EQ(talk_of(read(R"({"messages": "[{\"role\": \"user\", \"content\": \"a\"}]"})")), "user: a");
   EXPECT_THAT(message_of(R"({"messages": "hello"})"), HasSubstr("column 'messages': line 1: not valid JSON"));
