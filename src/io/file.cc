@@ -169,6 +169,7 @@ std::string read_text_file(const std::filesystem::path& path, int64_t max_bytes)
 
 AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)) {
   static std::atomic<int64_t> counter = 0;
+  refuse_special_file(path_);
   // A process id may be reused after a crash that left its file behind: take the next name.
   do {
     temporary_path_ =
@@ -263,6 +264,13 @@ void write_text_file(const std::filesystem::path& path, std::string_view text) {
   AtomicFile file(path);
   file.write(text);
   file.commit();
+}
+
+void refuse_special_file(const std::filesystem::path& path) {
+  struct stat status = {};
+  if (::stat(path.c_str(), &status) != 0 || S_ISREG(status.st_mode) || S_ISDIR(status.st_mode)) return;
+  fail(ExitCode::kIoError, "{}: is a device, pipe or socket, which a file would replace; choose another name",
+       path.native());
 }
 
 void create_folder(const std::filesystem::path& path) {

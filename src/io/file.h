@@ -54,8 +54,8 @@ std::string read_text_file(const std::filesystem::path& path, int64_t max_bytes 
 
 // A file that appears under its name only once it is complete and on disk: it is written to a hidden
 // temporary file in the same folder, fsynced and renamed, then the folder is fsynced. Without commit() the
-// destructor removes the temporary file. Errors are kIoError with path and cause; a failed write or fsync is
-// never retried.
+// destructor removes the temporary file. Errors are kIoError with path and cause, also for a path that
+// refuse_special_file() refuses; a failed write or fsync is never retried.
 class AtomicFile {
  public:
   explicit AtomicFile(std::filesystem::path path);
@@ -99,6 +99,10 @@ class LockFile {
 int64_t remove_abandoned_files(const std::filesystem::path& folder, std::string_view suffix);
 
 void write_text_file(const std::filesystem::path& path, std::string_view text);
+
+// Error(kIoError) if the path leads to a device, pipe or socket, such as /dev/null: renaming a finished file
+// to it would replace it for all programs.
+void refuse_special_file(const std::filesystem::path& path);
 
 // Creates the folder and its parents; kIoError with path and cause.
 void create_folder(const std::filesystem::path& path);

@@ -122,6 +122,19 @@ TEST(AtomicFile, ReplacesALinkAndNotWhatItPointsAt) {
   EXPECT_FALSE(fs::is_symlink(folder / "link"));
 }
 
+TEST(AtomicFile, LeavesPipesAndDevicesInPlace) {
+  const TestFolder folder;
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
+  fs::create_symlink("pipe", folder / "link");
+  for (const char* name : {"pipe", "link"}) {
+    expect_error(ExitCode::kIoError, {(folder / name).native(), "is a device, pipe or socket"},
+                 [&] { write_text_file(folder / name, "x"); });
+  }
+  EXPECT_TRUE(fs::is_fifo(folder / "pipe"));
+  EXPECT_TRUE(fs::is_symlink(folder / "link"));
+  EXPECT_EQ(folder.names(), (std::set<std::string>{"link", "pipe"}));
+}
+
 TEST(AtomicFile, NamesAFolderThatIsMissingOrInTheWay) {
   const TestFolder folder;
   expect_error(ExitCode::kIoError, {(folder / "no/file").native(), "cannot create", "No such file"},

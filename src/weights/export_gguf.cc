@@ -203,6 +203,7 @@ uint32_t file_type(GgmlType type) {
 
 void export_gguf(const fs::path& model, const ModelConfig& config, const GgufExportOptions& options,
                  const fs::path& output, ThreadPool& pool) {
+  refuse_special_file(output);
   constexpr uint32_t kQuantizationVersion = 2;  // ggml.h, GGML_QNT_VERSION
   const ParameterLayout layout = parameter_layout(config);
   std::vector<GgufField> fields = gguf_model_fields(config, model.native());

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstring>
 #include <map>
@@ -178,6 +179,10 @@ TEST(ExportGguf, AFailureLeavesNothingBehind) {
                [&] { export_gguf(folder / "m", other, {}, folder / "m.gguf", pool); });
   expect_error(ExitCode::kIoError, {"absent"},
                [&] { export_gguf(folder / "m", config, {}, folder / "absent/m.gguf", pool); });
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
+  expect_error(ExitCode::kIoError, {"pipe", "is a device, pipe or socket"},
+               [&] { export_gguf(folder / "m", config, {}, folder / "pipe", pool); });
+  EXPECT_TRUE(fs::is_fifo(folder / "pipe"));
 }
 
 TEST(DiskSpace, TooLittleIsSaidBeforeAnythingIsWritten) {
