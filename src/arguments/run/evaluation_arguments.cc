@@ -1,6 +1,7 @@
 #include "arguments/run/evaluation_arguments.h"
 
 #include "arguments/flag_limits.h"
+#include "base/text.h"
 
 namespace tessera {
 namespace {
@@ -15,10 +16,16 @@ void declare_logging(FlagTable* table, TrainingArguments* args) {
                          "loss is the mean over the steps since the previous one."),
               /*allow_zero=*/false);
   table->add("logging_first_step", &args->logging_first_step, "Also log the first step.");
-  table->add_choice("include_num_input_tokens_seen", &args->include_num_input_tokens_seen,
-                    {"no", "all", "non_padding"},
-                    "Add the number of tokens trained on so far to the log entries. There is no padding, so "
-                    "all and non_padding are the same.");
+  Flag& tokens_seen = table->add_choice(
+      "include_num_input_tokens_seen", &args->include_num_input_tokens_seen, {"no", "all", "non_padding"},
+      "Add the number of tokens trained on so far to the log entries. There is no padding, so "
+      "all and non_padding are the same. true means all, false no.");
+  tokens_seen.set = [set = tokens_seen.set](const std::vector<std::string>& values) {
+    const std::string word = values.size() == 1 ? lower_case(values[0]) : "";
+    if (word == "true") return set({"all"});
+    if (word == "false") return set({"no"});
+    set(values);
+  };
   table->add("disable_tqdm", &args->disable_tqdm,
              "Show lines every ten seconds in place of the progress bar.");
   table->add_choice("log_level", &args->log_level,

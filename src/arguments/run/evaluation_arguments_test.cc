@@ -51,6 +51,15 @@ TEST_F(EvaluationArgumentsTest, NamesOfOtherTrainersAreOtherSpellings) {
   EXPECT_THAT(refusal("neat_packing", "maybe"), HasSubstr("expected true or false"));
 }
 
+TEST_F(EvaluationArgumentsTest, TokensSeenAreAChoiceOrABoolean) {
+  for (const auto& [value, choice] : std::vector<std::pair<const char*, const char*>>{
+           {"true", "all"}, {"False", "no"}, {"non_padding", "non_padding"}}) {
+    give("include_num_input_tokens_seen", value);
+    EXPECT_EQ(args_.include_num_input_tokens_seen, choice) << value;
+  }
+  EXPECT_THAT(refusal("include_num_input_tokens_seen", "some"), HasSubstr("expected one of no, all"));
+}
+
 TEST_F(EvaluationArgumentsTest, GroupingByLengthMeansARandomOrder) {
   give("train_sampling_strategy", "group_by_length");
   resolve();
