@@ -1,5 +1,6 @@
 // The flag table of `tessera train`: names, defaults, help, ranges. --help and docs/flags.md show this text.
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 
 #include "arguments/arguments.h"
@@ -387,6 +388,14 @@ void declare_saving(FlagTable* table, TrainingArguments* args) {
                             "metrics.jsonl. Files from an earlier run are moved into a subfolder previous-1, "
                             "previous-2, ... unless the run is resumed. All nodes must see the same folder.");
   output.value_name = "DIR";
+  output.set = [set = output.set, args](const std::vector<std::string>& values) {
+    set(values);
+    std::string& path = args->output_dir;
+    if (path.empty()) fail(ExitCode::kUsage, "--output_dir: expected a folder, found ''");
+    // As Hugging Face's Trainer does: shells expand "~" neither in files nor after "--output_dir=".
+    const char* home = std::getenv("HOME");
+    if (home != nullptr && (path == "~" || path.starts_with("~/"))) path.replace(0, 1, home);
+  };
   table->add_choice(
       "save_strategy", &args->save_strategy, {"no", "steps", "epoch", "best"},
       "When to write a checkpoint-N folder: never, every save_steps and at the last step, after "

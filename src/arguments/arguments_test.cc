@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -283,6 +284,18 @@ TEST_F(ArgumentsTest, AliasesReachTheirFlag) {
   EXPECT_EQ(args_.dataset, std::vector<std::string>{"d.jsonl"});
   EXPECT_EQ(args_.max_length, 128);
   EXPECT_EQ(args_.per_device_train_batch_size, 3);
+}
+
+TEST_F(ArgumentsTest, OutputFolderMayBeBelowHome) {
+  const char* home = std::getenv("HOME");
+  if (home == nullptr) GTEST_SKIP() << "HOME is not set";
+  give("output_dir", "~/runs/a");
+  EXPECT_EQ(args_.output_dir, std::string(home) + "/runs/a");
+  for (const char* plain : {"~runs", "runs/~", "/~/runs"}) {
+    give("output_dir", plain);
+    EXPECT_EQ(args_.output_dir, plain);
+  }
+  EXPECT_EQ(refusal("output_dir", ""), "command line: --output_dir: expected a folder, found ''");
 }
 
 TEST_F(ArgumentsTest, ValuesThatMakeNoSenseAreRefused) {
