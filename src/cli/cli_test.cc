@@ -215,6 +215,14 @@ TEST(FlagParser, RequiredFlagsAreNamed) {
   } catch (const Error& error) {
     EXPECT_STREQ(error.what(), "missing --model DIR, --dataset FILE...; see --help");
   }
+  parse_flags({"--model", "", "--dataset="}, &train.table);
+  try {
+    check_required_flags(train.table);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kUsage);
+    EXPECT_STREQ(error.what(), "--model DIR, --dataset FILE...: expected a value, found ''");
+  }
 }
 
 TEST(FlagParser, HelpIsSeenAnywhereBeforeTwoDashes) {

@@ -234,13 +234,19 @@ void limit_flag(Flag& flag, double low, double high) {
 std::string preset_value_name() { return fmt::format("{}", fmt::join(preset_names(), "|")); }
 
 void check_required_flags(const FlagTable& table) {
-  std::vector<std::string> missing;
+  std::vector<std::string> missing, empty;
   for (const Flag& flag : table.flags()) {
-    if (!flag.required || table.is_set(flag.name)) continue;
-    missing.push_back(flag.positional ? "argument " + flag.value_name
-                                      : fmt::format("--{} {}", flag.name, flag.value_name));
+    if (!flag.required) continue;
+    const std::string shown =
+        flag.positional ? "argument " + flag.value_name : fmt::format("--{} {}", flag.name, flag.value_name);
+    if (!table.is_set(flag.name)) {
+      missing.push_back(shown);
+    } else if (flag.get() == std::vector<std::string>{""}) {  // a script's variable that is not set
+      empty.push_back(shown);
+    }
   }
   if (!missing.empty()) fail(ExitCode::kUsage, "missing {}; see --help", fmt::join(missing, ", "));
+  if (!empty.empty()) fail(ExitCode::kUsage, "{}: expected a value, found ''", fmt::join(empty, ", "));
 }
 
 }  // namespace tessera

@@ -31,7 +31,7 @@ void limit_flag(Flag& flag, double low, double high = std::numeric_limits<double
 // "15m|60m|...": the named shapes, as the value of a flag.
 std::string preset_value_name();
 
-// Error(kUsage) that names the required flags set neither on the command line nor elsewhere.
+// Error(kUsage) that names the required flags set neither on the command line nor elsewhere, or to ''.
 void check_required_flags(const FlagTable& table);
 
 }  // namespace tessera
