@@ -184,8 +184,14 @@ std::string_view yaml_problem(std::string_view message) {
 std::vector<ConfigSetting> read_yaml(std::string_view text, const std::string& origin) {
   std::vector<ConfigSetting> settings;
   try {
-    const YAML::Node whole = YAML::Load(std::string(text));
-    if (whole.IsNull()) return settings;
+    const std::vector<YAML::Node> documents = YAML::LoadAll(std::string(text));
+    for (size_t i = 1; i < documents.size(); ++i) {
+      if (documents[i].IsNull()) continue;
+      fail_at(origin, documents[i].Mark().line + 1,
+              "a second YAML document after '---', expected all settings in the first");
+    }
+    if (documents.empty() || documents[0].IsNull()) return settings;
+    const YAML::Node& whole = documents[0];
     if (!whole.IsMap()) {
       fail_at(origin, whole.Mark().line + 1,
               fmt::format("expected settings as 'name: value' lines, found {}", kind_of(whole)));

@@ -120,6 +120,7 @@ TEST_F(ConfigFileTest, OneFileMayStandWithoutAList) {
 
 TEST_F(ConfigFileTest, EmptyFilesSetNothing) {
   apply(ConfigSyntax::kYaml, "# nothing\n");
+  apply(ConfigSyntax::kYaml, "---\n# nothing\n---\n");
   apply(ConfigSyntax::kJson, "{}");
   EXPECT_FALSE(table_.is_set("model"));
 }
@@ -320,6 +321,8 @@ TEST_F(ConfigFileTest, ASettingGivenTwiceIsRefusedUnderAnyOfItsNames) {
   EXPECT_THAT(refusal(ConfigSyntax::kJson, "{\"seed\": 1,\n\"seed\": 2}"),
               HasSubstr("run.cfg:2: 'seed' is already"));
   EXPECT_THAT(refusal(ConfigSyntax::kYaml, "seed: 1\nseed: 1\n"), HasSubstr("already set"));
+  EXPECT_EQ(refusal(ConfigSyntax::kYaml, "model: m\n---\nseed: 1\n"),
+            "run.cfg:3: a second YAML document after '---', expected all settings in the first");
 }
 
 TEST_F(ConfigFileTest, DeepNestingIsRefused) {
