@@ -46,12 +46,13 @@ class Translation {
                                     [name](const ConfigSetting& setting) { return setting.name == name; });
     return found == settings_.end() ? nullptr : &*found;
   }
+  // nullopt for null, too, which sets nothing.
   std::optional<ConfigSetting> take(std::string_view name) {
     ConfigSetting* setting = find(name);
     if (setting == nullptr) return std::nullopt;
     ConfigSetting taken = *setting;
     settings_.erase(settings_.begin() + (setting - settings_.data()));
-    return taken;
+    return taken.value.is_null() ? std::nullopt : std::optional(std::move(taken));
   }
   template <typename... Args>
   [[noreturn]] void fail_in(int64_t line, fmt::format_string<Args...> format, Args&&... args) const {
@@ -177,7 +178,7 @@ class Translation {
   void translate_held_out_share() {
     for (const char* name : {"val_size", "val_set_size"}) {
       const std::optional<ConfigSetting> taken = take(name);
-      if (!taken || taken->value.is_null()) continue;
+      if (!taken) continue;
       const std::vector<double> share = numbers_of(*taken);
       if (share.size() != 1 || !(share[0] >= 0 && share[0] < 1)) {
         fail_in(taken->line, "{}: expected a share of the rows from 0 to below 1, found {}", name,
@@ -210,6 +211,8 @@ class Translation {
       fail_in(strategy->line, "mix_strategy: expected concat or interleave_under, found {}",
               found_text(strategy->value));
     }
+    if (folder && !folder->value.is_string())
+      fail_in(folder->line, "dataset_dir: expected a folder, found {}", found_text(folder->value));
     if (!folder && !is_llama_factory_) return;
     const fs::path dir = folder ? folder->value.get<std::string>() : "data";
     const std::vector<double> weights = probabilities ? numbers_of(*probabilities) : std::vector<double>();

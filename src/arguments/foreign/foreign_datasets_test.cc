@@ -119,6 +119,16 @@ TEST_F(ForeignDatasetsTest, LlamaFactorysDatasetInfo) {
               HasSubstr("template: baichuan is not built in"));
   EXPECT_THAT(refusal(start + "dataset: wiki\ninterleave_probs: 0.5,0.5\n"),
               HasSubstr("expected one number for each of 1"));
+  EXPECT_EQ(refusal("model: m\ndataset: wiki\ndataset_dir: [a]\n"),
+            "run.yaml:3: dataset_dir: expected a folder, found a list of 1, [\"a\"]");
+}
+
+TEST_F(ForeignDatasetsTest, LlamaFactorysNullSetsNothing) {
+  const TrainingArguments args = apply(
+      "dataset: a.jsonl\ndataset_dir: null\ntemplate: null\ninterleave_probs: null\nmix_strategy: null\n"
+      "val_size: null\n");
+  EXPECT_THAT(args.dataset, ElementsAre("a.jsonl"));
+  EXPECT_EQ(args.chat_template, "");
 }
 
 TEST_F(ForeignDatasetsTest, ListsOfTextsStayAsTheyAre) {
