@@ -339,7 +339,7 @@ class DeepSpeedMerge {
     };
     if (scheduler.type == "WarmupLR" && old_defaults_ && !params.contains("warmup_max_lr"))
       params["warmup_max_lr"] = 1e-3;
-    if (const auto maximum = number("warmup_max_lr")) merge_highest_rate(prefix, *maximum);
+    if (const auto maximum = number("warmup_max_lr")) merge_highest_rate(prefix, scheduler.params, *maximum);
     if (const auto total = number("total_num_steps")) {
       const double run_steps = static_cast<double>(args_->max_steps);
       if (table_.is_set("max_steps") && args_->max_steps > 0 && *total != run_steps)
@@ -354,10 +354,13 @@ class DeepSpeedMerge {
     check_schedule();
   }
 
-  // Without an optimizer in the file, the scheduler alone sets the learning rate.
-  void merge_highest_rate(const std::string& prefix, double maximum) {
+  // Without an optimizer in the file, the scheduler alone sets the learning rate. Two rates in the file may
+  // differ, but a flag must agree with both.
+  void merge_highest_rate(const std::string& prefix, const Json& in_file, double maximum) {
     const bool optimizer_decides = config_.optimizer && !config_.optimizer->lr.is_auto;
-    if (!optimizer_decides)
+    const bool flag_has_both =
+        optimizer_decides && config_.optimizer->lr.value && in_file.contains("warmup_max_lr");
+    if (!optimizer_decides || (flag_has_both && table_.is_set("learning_rate")))
       merge_value(prefix + "warmup_max_lr", maximum, "learning_rate", args_->learning_rate);
   }
 

@@ -90,6 +90,23 @@ TEST_F(OptimizerArguments, AnotherOptimizerThanDeepSpeedsIsAMismatch) {
   }
 }
 
+TEST_F(OptimizerArguments, ALearningRateAgreesWithDeepSpeedsOptimizerAndScheduler) {
+  const auto file = [](const std::string& optimizer, const std::string& scheduler) {
+    return deepspeed_with(R"({"type": "AdamW", "params": {)" + optimizer +
+                          R"(}}, "scheduler": {"type": "WarmupLR", "params": {)" + scheduler + "}}");
+  };
+  give("deepspeed", file(R"("lr": 1e-4)", R"("warmup_max_lr": 3e-4)"));
+  resolve();
+  EXPECT_EQ(args_.learning_rate, 1e-4) << "the file may have two rates";
+  give("learning_rate", "1e-4");
+  EXPECT_THAT(contradiction(), HasSubstr("scheduler.params.warmup_max_lr 0.0003 and learning_rate 0.0001"));
+  give("ds_compat", "0.16");
+  give("deepspeed", file(R"("lr": 1e-4)", ""));
+  resolve();
+  give("deepspeed", file("", R"("warmup_max_lr": 1e-4)"));
+  resolve();
+}
+
 TEST_F(OptimizerArguments, NamesOfOtherProgramsMeanTheSameState) {
   const std::pair<const char*, const char*> names[] = {{"adamw", "adamw_torch"},
                                                        {"AdamW", "adamw_torch"},
