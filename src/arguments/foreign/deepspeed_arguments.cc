@@ -376,15 +376,20 @@ class DeepSpeedMerge {
     const int64_t steps = found == params.end() ? kDefault : found->get<int64_t>();
     const bool flag_given = table_.is_set("warmup_steps") || table_.is_set("warmup_ratio");
     const bool flag_is_known = args_->warmup_steps >= 1 || args_->max_steps > 0;
-    if (flag_given && flag_is_known &&
-        args_->num_warmup_steps(std::max<int64_t>(args_->max_steps, 1)) != steps) {
-      if (found != params.end()) {
-        add_mismatch(prefix + "warmup_num_steps", fmt::format("{}", steps),
-                     table_.is_set("warmup_steps") ? fmt::format("warmup_steps {}", args_->warmup_steps)
-                                                   : fmt::format("warmup_ratio {}", *args_->warmup_ratio));
+    const bool agrees =
+        flag_is_known && args_->num_warmup_steps(std::max<int64_t>(args_->max_steps, 1)) == steps;
+    if (flag_given && !agrees) {
+      const std::string flag = table_.is_set("warmup_steps")
+                                   ? fmt::format("warmup_steps {}", args_->warmup_steps)
+                                   : fmt::format("warmup_ratio {}", args_->warmup_ratio.value_or(0));
+      if (found == params.end()) {
+        log_warning("{}: {} has no effect: without {}warmup_num_steps DeepSpeed takes {}", config_.origin,
+                    flag, prefix, kDefault);
+      } else if (flag_is_known) {
+        add_mismatch(prefix + "warmup_num_steps", fmt::format("{}", steps), flag);
       } else {
-        log_warning("{}: the warm-up flags have no effect: without {}warmup_num_steps DeepSpeed takes {}",
-                    config_.origin, prefix, kDefault);
+        log_warning("{}: {} has no effect: the file has {}warmup_num_steps {}", config_.origin, flag, prefix,
+                    steps);
       }
     }
     args_->warmup_steps = static_cast<double>(steps);

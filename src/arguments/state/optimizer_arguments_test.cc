@@ -107,6 +107,30 @@ TEST_F(OptimizerArguments, ALearningRateAgreesWithDeepSpeedsOptimizerAndSchedule
   resolve();
 }
 
+TEST_F(OptimizerArguments, AWarmupBesideDeepSpeedsSchedulerIsCompared) {
+  constexpr const char* kFile = R"({"train_micro_batch_size_per_gpu": "auto",
+      "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 3}}})";
+  const auto warnings = [&] {
+    testing::internal::CaptureStderr();
+    resolve();
+    return testing::internal::GetCapturedStderr();
+  };
+  give("deepspeed", kFile);
+  EXPECT_EQ(warnings(), "");
+  EXPECT_EQ(args_.warmup_steps, 3);
+  args_.warmup_steps = 0;
+  give("warmup_ratio", "0.9");
+  EXPECT_THAT(warnings(), HasSubstr("warmup_ratio 0.9 has no effect: the file has "
+                                    "scheduler.params.warmup_num_steps 3"));
+  args_.warmup_steps = 0;
+  give("warmup_ratio", "0.9");
+  give("max_steps", "10");
+  EXPECT_THAT(contradiction(), HasSubstr("scheduler.params.warmup_num_steps 3 and warmup_ratio 0.9"));
+  args_.warmup_steps = 0;
+  give("warmup_ratio", "0.3");
+  EXPECT_EQ(warnings(), "");
+}
+
 TEST_F(OptimizerArguments, NamesOfOtherProgramsMeanTheSameState) {
   const std::pair<const char*, const char*> names[] = {{"adamw", "adamw_torch"},
                                                        {"AdamW", "adamw_torch"},
