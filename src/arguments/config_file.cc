@@ -255,12 +255,28 @@ std::string unknown_setting(const ConfigSetting& setting, const FlagTable& table
                      hint.empty() ? "; 'tessera train --help' lists them" : hint);
 }
 
+// What a run leaves in its output folder: every setting, those at their defaults among them, and the
+// configuration file whose settings it has taken in.
+bool is_record_of_a_run(const std::string& origin) {
+  return std::filesystem::path(origin).filename() == "training_args.json";
+}
+
 void apply_setting(const ConfigSetting& setting, const std::string& origin, FlagTable* table) {
+  const bool is_record = is_record_of_a_run(origin);
   const Flag* flag = table->find(setting.name);
   if (flag == nullptr) fail_at(origin, setting.line, unknown_setting(setting, *table));
-  if (flag->name == "config") fail_at(origin, setting.line, "a configuration file cannot name another one");
+  if (flag->name == "config") {
+    if (is_record) return;
+    fail_at(origin, setting.line, "a configuration file cannot name another one");
+  }
   if (setting.value.is_null() || table->is_set(flag->name)) return;
-  table->set(*flag, flag_words(setting, *flag, origin), fmt::format("{}:{}", origin, setting.line));
+  const std::vector<std::string> words = flag_words(setting, *flag, origin);
+  if (is_record && flag->get) {
+    const std::vector<std::string> initial = flag->get();
+    flag->set(words);
+    if (flag->get() == initial) return;
+  }
+  table->set(*flag, words, fmt::format("{}:{}", origin, setting.line));
 }
 
 // With two lines for one flag, even under different aliases, it would be unclear which one counts.

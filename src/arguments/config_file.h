@@ -13,7 +13,8 @@ namespace tessera {
 // Nested values (lr_scheduler_kwargs) are passed on as JSON text. A file name ending in .json is read as
 // JSON, any other as YAML. Errors name the file and the line: kNoInput, kBadConfig (syntax, unknown name with
 // what was probably meant, a name given twice, a value of the wrong kind or out of range); all mistakes of a
-// file that can be parsed are reported together.
+// file that can be parsed are reported together. Of a run's training_args.json, values other than the
+// defaults count as set.
 void apply_config_file(const std::filesystem::path& path, FlagTable* table);
 
 // The same for text in memory; `origin` names it in errors.

@@ -15,6 +15,7 @@ namespace tessera {
 namespace {
 
 using testing::HasSubstr;
+using testing::IsEmpty;
 
 class ConfigFileTest : public testing::Test {
  protected:
@@ -338,6 +339,20 @@ TEST_F(ConfigFileTest, DeepNestingIsRefused) {
 
 TEST_F(ConfigFileTest, AConfigurationFileNamesNoOther) {
   EXPECT_THAT(refusal(ConfigSyntax::kYaml, "config: other.yaml\n"), HasSubstr("cannot name another"));
+}
+
+TEST_F(ConfigFileTest, TheRecordOfARunSetsWhatTheRunSet) {
+  args_.learning_rate = 1e-3;
+  args_.config = "run.yaml";
+  const std::string record = training_arguments_json(args_);
+  TrainingArguments args;
+  FlagTable table;
+  declare_training_flags(&table, &args);
+  apply_config_text(record, ConfigSyntax::kJson, "out/training_args.json", &table);
+  EXPECT_EQ(args.learning_rate, 1e-3);
+  EXPECT_TRUE(table.is_set("learning_rate"));
+  EXPECT_FALSE(table.is_set("lora_rank"));  // which would need finetuning_type lora
+  EXPECT_THAT(args.config, IsEmpty());
 }
 
 TEST_F(ConfigFileTest, TheNameDecidesTheSyntax) {

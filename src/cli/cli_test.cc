@@ -99,6 +99,8 @@ TEST(FlagParser, ListsTakeSeveralValuesAndAreRepeated) {
   settings.parse({"--train_file", "a", "[b,c]", "--seed", "1", "--seed=2", "--train-file", "d"});
   EXPECT_THAT(settings.files, ElementsAre("a", "[b,c]", "d"));
   EXPECT_EQ(settings.seed, 2);
+  settings.parse({"--train_file", "1", "-1"});
+  EXPECT_THAT(settings.files, ElementsAre("1", "-1"));
 }
 
 TEST(FlagParser, PositionalsMayBeginWithDashesAfterTwoDashes) {

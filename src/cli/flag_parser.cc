@@ -17,6 +17,10 @@ namespace {
 
 bool is_flag_like(const std::string& argument) { return argument.size() > 2 && argument.starts_with("--"); }
 
+bool is_negative_number(const std::string& argument) {
+  return argument.size() > 1 && argument[0] == '-' && argument[1] >= '0' && argument[1] <= '9';
+}
+
 bool is_help(const std::string& argument) { return argument == "-h" || argument == "--help"; }
 
 bool is_bool_word(const std::string& argument) {
@@ -53,7 +57,8 @@ class Parser {
         open_list_ = nullptr;
       } else if (!flags_ended && is_flag_like(argument)) {
         add_flag(argument.substr(2));
-      } else if (!flags_ended && argument.size() > 1 && argument[0] == '-') {
+      } else if (!flags_ended && argument.size() > 1 && argument[0] == '-' &&
+                 (open_list_ == nullptr || !is_negative_number(argument))) {
         const std::string hint = table_.hint(argument.substr(1)).text("--", "");
         note_unknown(fmt::format("unknown flag '{}'{}", printable(argument),
                                  hint.empty() ? "; flags begin with two dashes" : hint));
@@ -90,10 +95,9 @@ class Parser {
   void note_unknown(const std::string& mistake) {
     mistakes_.push_back(mistake);
     open_list_ = nullptr;
-    const auto is_value = [](const std::string& argument) {
-      return !argument.starts_with('-') || (argument.size() > 1 && argument[1] >= '0' && argument[1] <= '9');
-    };
-    while (next_ < arguments_.size() && is_value(arguments_[next_])) ++next_;
+    while (next_ < arguments_.size() &&
+           (!arguments_[next_].starts_with('-') || is_negative_number(arguments_[next_])))
+      ++next_;
   }
 
   // Adds an item to the preceding list flag, or a positional argument.
