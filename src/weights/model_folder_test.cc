@@ -417,6 +417,22 @@ TEST(ExportModelFolder, CopiesTheTokenizerAndAGivenGenerationConfig) {
   EXPECT_EQ(read_text_file(tokenizer / "generation_config.json"), "{\"temperature\": 0.5}");
 }
 
+TEST(ExportModelFolder, AddsTheEndOfAnswersToTheGenerationConfig) {
+  const TestFolder base, folder;
+  const ModelConfig config = small_config();
+  const std::vector<float> flat = bf16_weights(parameter_layout(config), kWeightSeed);
+  const auto exported = [&](const std::string& generation_config) {
+    base.write("generation_config.json", generation_config);
+    export_flat(folder.path(), config, flat,
+                {.generation_config = base / "generation_config.json", .end_of_answer = 7});
+    return parse_json(read_text_file(folder / "generation_config.json"), "g").dump();
+  };
+  EXPECT_EQ(exported(R"({"top_k": 3})"), R"({"eos_token_id":[7],"top_k":3})");
+  EXPECT_EQ(exported(R"({"eos_token_id": [5, 7]})"), R"({"eos_token_id":[5,7]})");
+  // With _from_model_config Transformers takes these tokens from config.json instead.
+  EXPECT_EQ(exported(R"({"_from_model_config": true, "eos_token_id": 2})"), R"({"eos_token_id":[2,7]})");
+}
+
 TEST(ExportModelFolder, RefusesValuesThatTheSavedTypeCannotHold) {
   const ModelConfig config = small_config();
   const ParameterLayout layout = parameter_layout(config);
