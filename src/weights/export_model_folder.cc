@@ -85,6 +85,15 @@ std::string with_eos(const std::string& text, int32_t id) {
   return config.dump(2) + "\n";
 }
 
+// The text of generation_config.json.
+std::string generation_settings(const ModelConfig& config, const ExportOptions& options) {
+  std::error_code error;
+  const std::string text = fs::exists(options.generation_config, error)
+                               ? read_text_file(options.generation_config)
+                               : write_generation_config(config);
+  return options.end_of_answer ? with_eos(text, *options.end_of_answer) : text;
+}
+
 void add_tokenizer_files(const ExportOptions& options, std::vector<NamedText>* files) {
   if (options.tokenizer_folder.empty()) return;
   for (const char* name : kTokenizerFiles) {
@@ -130,13 +139,13 @@ std::vector<NamedText> model_folder_texts(const ModelConfig& config, const Expor
   std::vector<NamedText> files;
   if (config.lora) {
     files.push_back({kAdapterConfigName, write_lora_config(*config.lora)});
+    // Not the base model's alone: for the model that the adapters are merged into.
+    if (options.end_of_answer) files.push_back({kGenerationConfigName, generation_settings(config, options)});
     add_tokenizer_files(options, &files);
     return files;
   }
   files.push_back({"config.json", write_model_config(config, torch_dtype_name(options.save_dtype))});
-  add_if_present(options.generation_config, "generation_config.json", &files);
-  if (files.size() == 1) files.push_back({"generation_config.json", write_generation_config(config)});
-  if (options.end_of_answer) files.back().text = with_eos(files.back().text, *options.end_of_answer);
+  files.push_back({kGenerationConfigName, generation_settings(config, options)});
   add_tokenizer_files(options, &files);
   return files;
 }

@@ -187,8 +187,8 @@ void merge_models(const std::vector<fs::path>& models, const MergeOptions& optio
   write_safetensors_model(output, items, options.max_shard_bytes);
   const fs::path& first = sources.front().folder;
   const ExportOptions texts = {.save_dtype = options.save_dtype,
-                               .tokenizer_folder = tokenizer_source(models.front(), options.adapters),
-                               .generation_config = first / "generation_config.json"};
+                               .tokenizer_folder = tokenizer_source(first, options.adapters),
+                               .generation_config = generation_config_source(first, options.adapters)};
   for (const auto& [name, text] : model_folder_texts(sources.front().config, texts))
     write_text_file(output / name, text);
 }

@@ -33,7 +33,8 @@ struct MergeOptions {
 // Reads model folders or checkpoints and writes a Hugging Face folder: the weights, computed in float32 and
 // rounded once, to nearest, ties to even; configuration, generation settings and tokenizer of the first
 // model. Memory does not grow with the models. A single model with the method kLinear is copied, without what
-// does not belong to a model folder. With adapters the tokenizer is that of the first one that has any.
+// does not belong to a model folder. With adapters the tokenizer and the generation settings are those of the
+// first one that has any.
 // Error(kBadConfig) naming the field in which configurations differ; the errors of load_weights() for tensors
 // that the configuration does not describe; kIoError, before anything is written, if the disk has too little
 // space; kNumerics for a result that is not finite in save_dtype.

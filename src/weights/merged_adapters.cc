@@ -1,6 +1,7 @@
 #include "weights/merged_adapters.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -20,6 +21,14 @@ std::vector<float> read_elements(const SafetensorsModel& weights, const std::str
   const SafetensorsModel::Location& at = weights.tensors().at(name);
   at.file->read(*at.entry, begin, TensorView(values.data(), DType::kF32, Shape({count})));
   return values;
+}
+
+std::optional<fs::path> first_with(const char* file, const std::vector<fs::path>& folders) {
+  for (const fs::path& folder : folders) {
+    std::error_code error;
+    if (fs::exists(folder / file, error)) return folder;
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -63,11 +72,11 @@ void MergedAdapters::add(const Parameter& parameter, int64_t begin, std::span<fl
 }
 
 fs::path tokenizer_source(const fs::path& model, const std::vector<fs::path>& adapters) {
-  for (const fs::path& folder : adapters) {
-    std::error_code error;
-    if (fs::exists(folder / "tokenizer.json", error)) return folder;
-  }
-  return model;
+  return first_with("tokenizer.json", adapters).value_or(model);
+}
+
+fs::path generation_config_source(const fs::path& model, const std::vector<fs::path>& adapters) {
+  return first_with(kGenerationConfigName, adapters).value_or(model) / kGenerationConfigName;
 }
 
 }  // namespace tessera

@@ -37,5 +37,9 @@ class MergedAdapters {
 // may have changed the chat template; else the model's.
 std::filesystem::path tokenizer_source(const std::filesystem::path& model,
                                        const std::vector<std::filesystem::path>& adapters);
+// Its generation_config.json: that of the first adapter that has one, with the end of the answers that it was
+// trained on; else the model's, which need not exist.
+std::filesystem::path generation_config_source(const std::filesystem::path& model,
+                                               const std::vector<std::filesystem::path>& adapters);
 
 }  // namespace tessera

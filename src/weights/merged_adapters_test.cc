@@ -8,6 +8,7 @@
 
 #include "base/rng.h"
 #include "expect_error.h"
+#include "formats/json.h"
 #include "io/file.h"
 #include "model/families.h"
 #include "test_folder.h"
@@ -119,6 +120,25 @@ TEST(MergedAdapters, GiveTheSameModelInEveryFormat) {
   export_gguf(folder / "merged", config, {.type = GgmlType::kF32}, folder / "expected.gguf", pool);
   export_gguf(model, config, {.type = GgmlType::kF32, .adapters = adapters}, folder / "found.gguf", pool);
   EXPECT_EQ(read_text_file(folder / "found.gguf"), read_text_file(folder / "expected.gguf"));
+}
+
+TEST(MergedAdapters, BringTheEndOfTheirAnswersIntoTheModel) {
+  const TestFolder folder;
+  const fs::path model = write_adapter_test_folder(folder / "model", adapter_test_config(), 5);
+  folder.write("model/generation_config.json", R"({"top_k": 3})");
+  const ModelConfig config = adapted_test_configs()[0];
+  const WeightSource zeros = [](int64_t, std::span<float> values) { std::ranges::fill(values, 0.0f); };
+  ExportOptions options = {.generation_config = model / "generation_config.json"};
+  const auto merged_with = [&](const char* name) {
+    export_model_folder(folder / name, config, parameter_layout(config), zeros, options);
+    ThreadPool pool(1);
+    const fs::path merged = folder / fmt::format("{}-merged", name);
+    merge_models({model}, {.weights = {1}, .adapters = {folder / name}}, merged, pool);
+    return Json::parse(read_text_file(merged / "generation_config.json")).dump();
+  };
+  EXPECT_EQ(merged_with("plain"), R"({"top_k":3})");
+  options.end_of_answer = 7;
+  EXPECT_EQ(merged_with("chat"), R"({"eos_token_id":[7],"top_k":3})");
 }
 
 TEST(MergedAdapters, ThatDoNotFitOrAreDamagedAreRefused) {

@@ -77,8 +77,11 @@ void export_model_folder(const std::filesystem::path& folder, const ModelConfig&
 // Where everything goes in the files with the weights.
 SafetensorsModelLayout model_file_layout(const ParameterLayout& layout, const ExportOptions& options);
 
+inline constexpr const char* kGenerationConfigName = "generation_config.json";
+
 // The files of a model folder besides the weights: config.json, generation_config.json and the tokenizer's
-// files.
+// files. Beside adapters: adapter_config.json, generation_config.json if there is an end of answers, and the
+// tokenizer's files.
 struct NamedText {
   std::string name;
   std::string text;
