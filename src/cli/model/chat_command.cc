@@ -116,7 +116,7 @@ class ChatCommand : public Command {
                                          count_of(capacity, "token"))};
                        });
     Generator generator(loaded.model(), capacity_of(loaded.config()));
-    const std::unordered_set<int64_t> ends = ends_of(loaded.config(), tokenizer, chat_template);
+    const std::unordered_set<int64_t> ends = ends_of(loaded, tokenizer, chat_template);
     talk(tokenizer, chat_template, ends, capacity_of(loaded.config()), &generator);
   }
 
@@ -125,9 +125,9 @@ class ChatCommand : public Command {
     return std::min(context_length_, config.max_position_embeddings);
   }
 
-  static std::unordered_set<int64_t> ends_of(const ModelConfig& config, const Tokenizer& tokenizer,
+  static std::unordered_set<int64_t> ends_of(const LoadedModel& loaded, const Tokenizer& tokenizer,
                                              const ChatTemplate& chat_template) {
-    std::unordered_set<int64_t> ends(config.eos_token_ids.begin(), config.eos_token_ids.end());
+    std::unordered_set<int64_t> ends = loaded.end_ids();
     if (tokenizer.eos_id()) ends.insert(*tokenizer.eos_id());
     if (const std::optional<int32_t> end = chat_template.end_of_answer(tokenizer)) ends.insert(*end);
     return ends;

@@ -219,8 +219,7 @@ class GenerateCommand : public Command {
       if (first + rank < prompts.size()) {
         generator.reset();
         std::vector<int32_t> tokens = ids[first + rank];
-        generate(tokenizer, loaded.config(), generator, &tokens,
-                 [&own](const std::string& text) { own += text; });
+        generate(tokenizer, loaded, generator, &tokens, [&own](const std::string& text) { own += text; });
       }
       const size_t last = std::min(first + world_size, prompts.size());
       for (size_t number = first; number < last; ++number) {
@@ -239,10 +238,10 @@ class GenerateCommand : public Command {
     bool ran_out_of_positions = false;
   };
   // Appends to `ids`, which are the prompt's; `show` receives the text piece by piece.
-  Generated generate(const Tokenizer& tokenizer, const ModelConfig& config, Generator& generator,
+  Generated generate(const Tokenizer& tokenizer, const LoadedModel& loaded, Generator& generator,
                      std::vector<int32_t>* ids, const std::function<void(const std::string&)>& show) const {
-    const int64_t capacity = capacity_for(config, std::ssize(*ids));
-    std::unordered_set<int64_t> ends(config.eos_token_ids.begin(), config.eos_token_ids.end());
+    const int64_t capacity = capacity_for(loaded.config(), std::ssize(*ids));
+    std::unordered_set<int64_t> ends = loaded.end_ids();
     if (tokenizer.eos_id()) ends.insert(*tokenizer.eos_id());
     if (ignore_eos_) ends.clear();
 
@@ -274,7 +273,7 @@ class GenerateCommand : public Command {
     const auto num_prompt = static_cast<int64_t>(ids.size());
     Generator generator(loaded.model(), capacity_for(config, num_prompt));
     const Stopwatch stopwatch;
-    const Generated done = generate(tokenizer, config, generator, &ids, [](const std::string& text) {
+    const Generated done = generate(tokenizer, loaded, generator, &ids, [](const std::string& text) {
       write_output(text);
       flush_output();
     });

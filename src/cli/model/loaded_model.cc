@@ -1,15 +1,19 @@
 #include "cli/model/loaded_model.h"
 
 #include <algorithm>
+#include <system_error>
 
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/model/adapter_folders.h"
 #include "cli/terminal/terminal.h"
 #include "formats/file_kind.h"
+#include "formats/json.h"
 #include "formats/safetensors/safetensors.h"
+#include "io/file.h"
 #include "model/families.h"
 #include "platform/memory_info.h"
+#include "weights/model_folder.h"
 #include "weights/weight_reader.h"
 
 namespace tessera {
@@ -51,6 +55,17 @@ constexpr ForeignNames kInferenceNames[] = {
     {"threads num_threads n_threads", nullptr,
      "OMP_NUM_THREADS in the environment sets the number of threads"},
 };
+
+void add_end_ids(const std::filesystem::path& folder, std::unordered_set<int64_t>* ids) {
+  const std::filesystem::path path = folder / kGenerationConfigName;
+  std::error_code error;
+  if (folder.empty() || !std::filesystem::exists(path, error)) return;
+  const std::string origin = path.native();
+  const Json document = parse_json(read_text_file(path), origin);
+  const JsonNode ends = JsonNode(document, origin)["eos_token_id"];
+  if (ends.is_null()) return;
+  for (const JsonNode& end : ends.is_list() ? ends.list() : std::vector{ends}) ids->insert(end.integer());
+}
 
 }  // namespace
 
@@ -94,6 +109,8 @@ LoadedModel::LoadedModel(const std::filesystem::path& model, const std::filesyst
   const std::filesystem::path folder = is_adapter ? std::filesystem::path(base_model_of(model)) : model;
   const std::filesystem::path adapter = is_adapter ? model : given_adapter;
   ModelConfig config = read_model_config(folder);
+  end_ids_.insert(config.eos_token_ids.begin(), config.eos_token_ids.end());
+  for (const std::filesystem::path& part : {folder, adapter}) add_end_ids(part, &end_ids_);
   if (!adapter.empty()) config.lora = read_lora_config(adapter);
   ops_ = make(pool);
   const Device& device = ops_->device();

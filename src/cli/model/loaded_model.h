@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "base/flags.h"
@@ -54,6 +55,9 @@ class LoadedModel {
 
   TrainableModel& model() { return *model_; }
   const ModelConfig& config() const { return model_->config(); }
+  // Where a text ends, as for Transformers: eos_token_id in config.json and in the generation_config.json of
+  // the model and of the adapter.
+  const std::unordered_set<int64_t>& end_ids() const { return end_ids_; }
 
  private:
   struct Weights {
@@ -68,6 +72,7 @@ class LoadedModel {
 
   std::unique_ptr<Ops> ops_;
   std::unique_ptr<TrainableModel> model_;
+  std::unordered_set<int64_t> end_ids_;
   Weights weights_;
   Weights adapters_;
 };

@@ -3,7 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <set>
+
 #include "expect_error.h"
+#include "io/file.h"
 #include "model/llama/generator.h"
 #include "ops/cpu_ops.h"
 #include "support/isolated_device.h"
@@ -50,6 +54,25 @@ TEST(LoadedModel, ComputesOnADeviceWhatTheHostDoes) {
       of_base = expected;
     }
   }
+}
+
+TEST(LoadedModel, TextsEndWhereItsFilesAndTheAdaptersSay) {
+  TinyRun run;
+  run.args.finetuning_type = "lora";
+  run.args.max_steps = 1;
+  run.train();
+  ThreadPool pool(1);
+  const auto ends_with = [&](const std::string& of_model, const std::string& of_adapter) {
+    write_text_file(std::filesystem::path(run.args.model) / "generation_config.json", of_model);
+    write_text_file(std::filesystem::path(run.args.output_dir) / "generation_config.json", of_adapter);
+    const LoadedModel loaded(run.args.model, run.args.output_dir, DType::kF32, make_cpu_ops, pool);
+    std::set<int64_t> ids(loaded.end_ids().begin(), loaded.end_ids().end());
+    for (const int64_t id : loaded.config().eos_token_ids) EXPECT_EQ(ids.erase(id), 1u) << id;
+    return ids;
+  };
+  EXPECT_EQ(ends_with("{}", R"({"eos_token_id": null})"), std::set<int64_t>());
+  EXPECT_EQ(ends_with(R"({"eos_token_id": 11})", R"({"eos_token_id": [12, 13]})"),
+            (std::set<int64_t>{11, 12, 13}));
 }
 
 TEST(LoadedModel, MustFitIntoTheDevice) {
