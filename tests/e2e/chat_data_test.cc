@@ -147,6 +147,23 @@ TEST_F(ChatData, AModelTrainedOnAnswersKeepsTheTemplateAndTalks) {
       << "a new conversation knows nothing of the old one";
 }
 
+// Without its tokenizer, as PEFT saves adapters, it has that of its model.
+TEST_F(ChatData, AnAdapterTalksWithItsOwnTemplate) {
+  const std::string adapter = tiny_.folder / "adapter";
+  run_well({"train", "--model", tiny_.model, "--dataset", chats_, "--chat_template", "chatml", "--peft",
+            "lora", "--max_steps", "1", "--cache_dir", tiny_.folder / "cache", "--output_dir", adapter});
+  const auto answer = [&](std::vector<std::string> arguments, const std::string& input = "") {
+    arguments.insert(arguments.end(), {"--temperature", "0", "--max_new_tokens", "4"});
+    return run_well(arguments, {.input = input}).out;
+  };
+  const std::string expected = answer({"chat", "--model", adapter}, "Say the word 3");
+  EXPECT_EQ(answer({"chat", "--model", tiny_.model, "--adapter", adapter}, "Say the word 3"), expected);
+  run_well({"eval", "--model", tiny_.model, "--adapter", adapter, "--dataset", chats_});
+  const std::string text = answer({"generate", "--model", adapter, "--prompt", "word"});
+  fs::remove(fs::path(adapter) / "tokenizer.json");
+  EXPECT_EQ(answer({"generate", "--model", adapter, "--prompt", "word"}), text);
+}
+
 TEST_F(ChatData, CtrlCStopsAnAnswerNotTheProgram) {
   // Room for an answer of some seconds.
   json config = json::parse(read_file(fs::path(tiny_.model) / "config.json"));

@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "cli/hub_names.h"
 #include "formats/huggingface/lora_config.h"
+#include "weights/merged_adapters.h"
 
 namespace tessera {
 namespace {
@@ -52,6 +53,13 @@ std::string base_model_of(const std::filesystem::path& adapter) {
          (adapter / kAdapterConfigName).native(), printable(base));
   }
   return folder;
+}
+
+std::string tokenizer_folder_of(const std::string& model, const std::string& adapter) {
+  if (!adapter.empty()) return tokenizer_source(model, {adapter}).string();
+  std::error_code error;
+  const bool has_own = std::filesystem::exists(std::filesystem::path(model) / "tokenizer.json", error);
+  return !has_own && is_adapter_folder(model) ? base_model_of(model) : model;
 }
 
 }  // namespace tessera

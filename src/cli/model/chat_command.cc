@@ -104,8 +104,9 @@ class ChatCommand : public Command {
     if (!(sampling_.top_p > 0 && sampling_.top_p <= 1))
       fail(ExitCode::kUsage, "--top_p: expected above 0, at most 1, found {}", sampling_.top_p);
     check_is_model_folder(model_);
-    const Tokenizer tokenizer = Tokenizer::open(model_);
-    const ChatTemplate chat_template = ChatTemplate::load(model_, tokenizer, {chat_template_, ""});
+    const std::string folder = tokenizer_folder_of(model_, adapter_);
+    const Tokenizer tokenizer = Tokenizer::open(folder);
+    const ChatTemplate chat_template = ChatTemplate::load(folder, tokenizer, {chat_template_, ""});
     ThreadPool pool(threads_for_products());
     LoadedModel loaded(model_, adapter_, dtype_of_flag(dtype_), ops_of_flag(device_), pool,
                        [&](const TrainableModel& model) {

@@ -56,7 +56,9 @@ class EvalCommand : public Command {
         "JSONL files of multiple-choice questions, scored by likelihood: {\"context\": text, "
         "\"choices\": [text, ...], \"answer\": index from 0 or the text of the choice}. A choice follows "
         "its context as it is; give it the space before it.");
-    table->add("tokenizer", &tokenizer_, "Folder of the tokenizer. Defaults to the model's folder.")
+    table
+        ->add("tokenizer", &tokenizer_,
+              "Folder of the tokenizer. Defaults to the adapter's folder if it has one, else the model's.")
         .value_name = "DIR";
     declare_data_flags(table, &data_);
     table
@@ -170,8 +172,12 @@ class EvalCommand : public Command {
     return results;
   }
 
+  std::string folder_of_tokenizer() const {
+    return tokenizer_.empty() ? tokenizer_folder_of(model_, adapter_) : tokenizer_;
+  }
+
   ChoiceSet open_choices(const ModelConfig& config) const {
-    const Tokenizer tokenizer = Tokenizer::open(tokenizer_.empty() ? model_ : tokenizer_);
+    const Tokenizer tokenizer = Tokenizer::open(folder_of_tokenizer());
     const int64_t max_length = max_length_.value_or(config.max_position_embeddings);
     ChoiceSet choices =
         ChoiceSet::open(choices_files_, tokenizer, data_.add_special_tokens, max_length, config.vocab_size);
@@ -197,7 +203,7 @@ class EvalCommand : public Command {
   }
 
   Dataset open_dataset(const ModelConfig& config, ThreadPool& pool, bool shows_progress) {
-    const std::string folder = tokenizer_.empty() ? model_ : tokenizer_;
+    const std::string folder = folder_of_tokenizer();
     DatasetOptions options = dataset_options(data_, dataset_, folder);
     options.max_length = max_length_.value_or(default_row_limit(config.max_position_embeddings));
     options.allow_truncation = allow_truncation_;

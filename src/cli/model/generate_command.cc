@@ -161,7 +161,7 @@ class GenerateCommand : public Command {
     const bool is_first = comm.world().rank == 0;
     ThreadPool pool(threads_for_products());
     check_is_model_folder(model_);
-    const Tokenizer tokenizer = Tokenizer::open(model_);
+    const Tokenizer tokenizer = Tokenizer::open(tokenizer_folder_of(model_, adapter_));
     std::vector<std::string> prompts;
     if (prompts_.empty()) {
       prompts = {prompt_ == "-" ? read_input("-") : prompt_};
