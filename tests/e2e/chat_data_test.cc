@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -85,6 +86,17 @@ TEST_F(ChatData, WhatIsMissingOrWrongIsSaidInOneLine) {
   EXPECT_THAT(skipped.out, HasSubstr("--- row 1"));
   EXPECT_EQ(run_tessera({"data", "preview", "--dataset", chats_}).exit_code, 64);
   EXPECT_EQ(run_tessera({"data"}).exit_code, 64);
+
+  const fs::path tokenizer = fs::path(tiny_.model) / "tokenizer.json";
+  json tokens = json::parse(read_file(tokenizer));
+  json more = tokens["added_tokens"].back();
+  more["id"] = json::parse(read_file(fs::path(tiny_.model) / "config.json"))["vocab_size"];
+  more["content"] = "<|more|>";
+  tokens["added_tokens"].push_back(more);
+  std::ofstream(tokenizer) << tokens;
+  refused = run_tessera({"chat", "--model", tiny_.model, "--chat_template", "chatml"}, {.input = "<|more|>"});
+  EXPECT_EQ(refused.exit_code, 78);
+  EXPECT_THAT(refused.errors(), testing::ElementsAre(HasSubstr("config.json only vocab_size")));
 }
 
 TEST_F(ChatData, StatsCountRowsTokensAndPadding) {

@@ -116,6 +116,7 @@ class ChatCommand : public Command {
                              fmt::format("the key-value cache and buffers for {} (--context_length)",
                                          count_of(capacity, "token"))};
                        });
+    check_vocabulary(tokenizer, loaded.config(), model_);
     Generator generator(loaded.model(), capacity_of(loaded.config()));
     const std::unordered_set<int64_t> ends = ends_of(loaded, tokenizer, chat_template);
     talk(tokenizer, chat_template, ends, capacity_of(loaded.config()), &generator);

@@ -186,10 +186,7 @@ class GenerateCommand : public Command {
         },
         comm);
     const ModelConfig& config = loaded.config();
-    if (tokenizer.vocab_size() > config.vocab_size) {
-      fail(ExitCode::kBadConfig, "{}: the tokenizer has {}, config.json only vocab_size {}", model_,
-           count_of(tokenizer.vocab_size(), "token"), config.vocab_size);
-    }
+    check_vocabulary(tokenizer, config, model_);
     if (longest > config.max_position_embeddings) {
       fail(ExitCode::kBadConfig, "--prompt: {}, but the model has {} (max_position_embeddings)",
            count_of(longest, "token"), count_of(config.max_position_embeddings, "position"));

@@ -89,6 +89,12 @@ OpsFactory ops_of_flag(const std::string& device) {
   return [device](ThreadPool& pool) { return make_ops(device, pool); };
 }
 
+void check_vocabulary(const Tokenizer& tokenizer, const ModelConfig& config, const std::string& model) {
+  if (tokenizer.vocab_size() <= config.vocab_size) return;
+  fail(ExitCode::kBadConfig, "{}: the tokenizer has {}, config.json only vocab_size {}", model,
+       count_of(tokenizer.vocab_size(), "token"), config.vocab_size);
+}
+
 int64_t free_bytes_of(const Device& device) {
   const std::optional<Device::OwnMemory> own = device.own_memory();
   return own ? own->free_bytes : memory_info().free_for_process_bytes;

@@ -15,6 +15,7 @@
 #include "model/trainable_model.h"
 #include "ops/make_ops.h"
 #include "platform/thread_pool.h"
+#include "tokenizer/tokenizer.h"
 
 namespace tessera {
 
@@ -76,6 +77,9 @@ class LoadedModel {
   Weights weights_;
   Weights adapters_;
 };
+
+// Error(kBadConfig) naming the folder `model` if the tokenizer has tokens beyond the model's vocabulary.
+void check_vocabulary(const Tokenizer& tokenizer, const ModelConfig& config, const std::string& model);
 
 // Bytes that are free for what `device` will hold, for this process.
 int64_t free_bytes_of(const Device& device);
