@@ -74,6 +74,20 @@ TEST(Workflow, FromTextToATrainedModelThatWrites) {
   EXPECT_THAT(inspect.out, HasSubstr("BF16"));
 }
 
+TEST(Workflow, PromptsMayBeLinesOfAWindowsEditor) {
+  const TinyModel tiny;
+  const auto continued = [&](const char* name, const std::string& prompts) {
+    return run_well({"generate", "--model", tiny.model, "--prompts", tiny.folder.write(name, prompts),
+                     "--max_new_tokens", "3", "--temperature", "0"})
+        .out;
+  };
+  const std::string expected = continued("prompts.txt", "the model\n\na word\n");
+  EXPECT_EQ(continued("prompts.txt", "\xEF\xBB\xBFthe model\r\n\r\na word\r\n"), expected);
+  EXPECT_EQ(continued("prompts.jsonl",
+                      "\xEF\xBB\xBF{\"prompt\": \"the model\"}\r\n\r\n{\"prompt\": \"a word\"}\r\n"),
+            expected);
+}
+
 TEST(Workflow, TwoRunsAreIdenticalAndMicroBatchesDoNotMatter) {
   const TinyModel tiny;
   run_well(tiny.train_arguments("a", {"--save_dtype", "float32"}));

@@ -35,6 +35,7 @@ class LineReader {
       if (const size_t end = buffer_.find('\n'); end != std::string::npos) {
         std::string line = buffer_.substr(0, end);
         buffer_.erase(0, end + 1);
+        if (line.ends_with('\r')) line.pop_back();
         return line;
       }
       char piece[4096];

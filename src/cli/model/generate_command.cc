@@ -17,6 +17,7 @@
 #include "cli/run/rank.h"
 #include "cli/run/threads.h"
 #include "cli/terminal/terminal.h"
+#include "formats/byte_order_mark.h"
 #include "formats/file_kind.h"
 #include "formats/json.h"
 #include "io/file.h"
@@ -129,10 +130,12 @@ class GenerateCommand : public Command {
   // Lines of a file; in a .jsonl file the field "prompt" of each.
   std::vector<std::string> read_prompts() const {
     std::vector<std::string> prompts;
-    std::istringstream lines(read_text_file(prompts_));
+    const std::string text = read_text_file(prompts_);
+    std::istringstream lines(text.substr(text.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0));
     int64_t number = 0;
     for (std::string line; std::getline(lines, line);) {
       ++number;
+      if (line.ends_with('\r')) line.pop_back();
       if (line.empty()) continue;
       const std::string where = fmt::format("{}:{}", prompts_, number);
       if (prompts_.ends_with(".jsonl")) {
