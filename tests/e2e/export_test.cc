@@ -49,6 +49,9 @@ TEST(Export, ACheckpointBecomesAGgufFileAndAFolder) {
 
   expect_refusal({"export", "--model", checkpoint, "--format", "gguf", "--output", gguf}, 64, "--overwrite");
   run_well({"export", "--model", checkpoint, "--format", "gguf", "--output", gguf, "--overwrite"});
+  expect_refusal(
+      {"export", "--model", clean, "--format", "gguf", "--output", tiny.folder / "out", "--overwrite"}, 64,
+      "is a folder; name the file");
   expect_refusal({"export", "--model", clean, "--format", "hf", "--output", clean, "--overwrite"}, 64,
                  "is read; choose another");
   expect_refusal(

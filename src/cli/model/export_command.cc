@@ -127,6 +127,9 @@ class ExportCommand : public Command {
   }
 
   void write_gguf(ThreadPool& pool) const {
+    std::error_code error;
+    if (fs::is_directory(output_, error))
+      fail(ExitCode::kUsage, "--output {}: is a folder; name the file to write in it", output_);
     const ModelConfig config = read_model_config(model_);
     StatusLine status;
     GgufExportOptions options = {.type = type_of_flag(type_)};
@@ -141,7 +144,6 @@ class ExportCommand : public Command {
     };
     export_gguf(model_, config, options, output_, pool);
     status.clear();
-    std::error_code error;
     print("{}: {} as {}\n", output_, format_bytes(static_cast<int64_t>(fs::file_size(output_, error))),
           type_);
   }
