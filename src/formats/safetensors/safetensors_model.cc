@@ -29,13 +29,19 @@ bool file_exists(const fs::path& path) {
 
 // Says what a folder without safetensors weights holds instead.
 [[noreturn]] void fail_no_weights(const fs::path& folder) {
-  constexpr std::array kOthers = {
-      "pytorch_model.bin", "pytorch_model.bin.index.json", "consolidated.safetensors", "consolidated.00.pth",
-      "tf_model.h5",       "flax_model.msgpack",           "adapter_model.safetensors"};
+  constexpr const char* kConvert = "convert it to safetensors";
+  constexpr std::array<std::pair<const char*, const char*>, 7> kOthers = {{
+      {"pytorch_model.bin", kConvert},
+      {"pytorch_model.bin.index.json", kConvert},
+      {"consolidated.safetensors", "Mistral's own format: convert it to that of Hugging Face"},
+      {"consolidated.00.pth", kConvert},
+      {"tf_model.h5", kConvert},
+      {"flax_model.msgpack", kConvert},
+      {"adapter_model.safetensors", "a LoRA adapter, without its model"},
+  }};
   std::string found = note_on_gguf(folder);
-  for (const char* other : kOthers) {
-    if (file_exists(folder / other))
-      found = fmt::format(", found only {} (convert it to safetensors)", other);
+  for (const auto& [other, note] : kOthers) {
+    if (file_exists(folder / other)) found = fmt::format(", found only {} ({})", other, note);
   }
   fail(ExitCode::kNoInput, "{}: no weights: expected {} or {}{}", folder.native(), kSingleFileName,
        kIndexFileName, found);

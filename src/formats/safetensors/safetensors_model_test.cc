@@ -172,6 +172,9 @@ TEST(SafetensorsModel, SaysWhatAFolderWithoutWeightsHolds) {
   folder.write("pytorch_model.bin", "PK");
   expect_error(ExitCode::kNoInput, {"found only pytorch_model.bin", "convert it to safetensors"},
                [&] { SafetensorsModel::open(folder.path()); });
+  folder.write("adapter_model.safetensors", "");
+  expect_error(ExitCode::kNoInput, {"found only adapter_model.safetensors (a LoRA adapter"},
+               [&] { SafetensorsModel::open(folder.path()); });
   expect_error(ExitCode::kNoInput, {"absent", "No such file"},
                [&] { SafetensorsModel::open(folder / "absent"); });
 }
