@@ -50,6 +50,13 @@ TEST(Usage, WrongCommandLinesAreExitCode64) {
   expect_error({"help", "trian"}, 64, "did you mean 'train'?");
 }
 
+TEST(Usage, NamesOfOtherProgramsLeadToWhatThereIs) {
+  expect_error({"generate", "--model", "m", "--prompt", "p", "--chat_template", "x"}, 64, "`tessera chat`");
+  expect_error({"generate", "--model", "m", "--prompt", "p", "--quantize", "x"}, 64, "not supported");
+  expect_error({"chat", "--model", "m", "--sys", "x"}, 64, "did you mean --system?");
+  expect_error({"export", "--model", "m", "--quantize", "q8_0"}, 64, "did you mean --type?");
+}
+
 TEST(Usage, UnknownPresetNamesTheKnownOnes) {
   const TinyModel tiny;
   expect_error({"init", "--preset", "16m", "--tokenizer", tiny.tokenizer, "--output", tiny.folder / "x"}, 64,
