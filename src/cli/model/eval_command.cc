@@ -30,7 +30,8 @@ class EvalCommand : public Command {
     return "The loss is the sum of the losses of all target tokens divided by their number; perplexity is "
            "its exponential. With --choices, the accuracy is the share of questions whose answer is the "
            "likeliest choice; accuracy_norm divides the log-likelihood of a choice by its number of "
-           "characters first, as acc_norm of lm-evaluation-harness does. Under `tessera launch` the ranks "
+           "characters first, without the space before it, as acc_norm of lm-evaluation-harness does. Under "
+           "`tessera launch` the ranks "
            "share the rows and, within a machine, the "
            "weights; the result is the same as with one process.";
   }

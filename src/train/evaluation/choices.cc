@@ -46,7 +46,9 @@ QuestionText parse_question(const std::string& line, const std::string& origin) 
   return question;
 }
 
+// Without the space before a choice, which lm-evaluation-harness keeps apart as target_delimiter.
 int64_t count_characters(std::string_view utf8) {
+  if (utf8.size() > 1 && utf8.starts_with(' ')) utf8.remove_prefix(1);
   return std::ranges::count_if(utf8, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
 }
 

@@ -20,7 +20,7 @@ struct ChoiceResult {
   int64_t num_questions = 0;
   double accuracy = 0;  // the likeliest choice is the answer
   double accuracy_stderr = 0;
-  double accuracy_norm = 0;  // after dividing each log-likelihood by the characters of the choice
+  double accuracy_norm = 0;  // log-likelihoods divided by the characters of the choice, not a space before it
   double accuracy_norm_stderr = 0;
   double runtime_s = 0;
   bool stopped = false;  // by the callback: the other fields are meaningless

@@ -101,11 +101,11 @@ TEST_F(ChoicesTest, AccuraciesAreThoseOfEachChoiceByItself) {
       for (size_t j = 0; j < length; ++j) out += static_cast<char>('a' + random() % 26);
       return out;
     };
-    // With and without a space at its end, which then belongs to the choice.
+    // With and without a space between it and the choice, at the end of the one or the start of the other.
     const std::string context = text(1 + random() % 9), space = i % 2 == 0 ? " " : "";
     std::vector<std::string> choices(2 + random() % 4);
     for (std::string& choice : choices) choice = text(1 + random() % 7);
-    const size_t answer = random() % choices.size();
+    size_t answer = random() % choices.size();
     size_t best = 0, best_norm = 0;
     std::vector<double> likelihoods, norms;
     for (size_t c = 0; c < choices.size(); ++c) {
@@ -114,10 +114,15 @@ TEST_F(ChoicesTest, AccuraciesAreThoseOfEachChoiceByItself) {
       if (likelihoods[c] > likelihoods[best]) best = c;
       if (norms[c] > norms[best_norm]) best_norm = c;
     }
+    const bool leads = i % 4 == 0;
+    if (leads) answer = best_norm;  // each of them shows whether the space counts
     num_right += best == answer ? 1 : 0;
     num_right_norm += best_norm == answer ? 1 : 0;
+    for (std::string& choice : choices) choice.insert(0, leads ? space : "");
     const nlohmann::json by = i % 3 == 0 ? nlohmann::json(choices[answer]) : nlohmann::json(answer);
-    lines += nlohmann::json{{"context", context + space}, {"choices", choices}, {"answer", by}}.dump() + "\n";
+    lines += nlohmann::json{{"context", context + (leads ? "" : space)}, {"choices", choices}, {"answer", by}}
+                 .dump() +
+             "\n";
   }
   ASSERT_NE(num_right, num_right_norm) << "length must matter";
   const ChoiceSet set = open(lines);
