@@ -27,11 +27,13 @@ constexpr NeutralField kNeutralFields[] = {
     {"bias", "\"none\""},
     {"exclude_modules", "[]"},
     {"fan_in_fan_out", "false"},
+    {"kasa_config", "null"},
     {"layer_replication", "[]"},
     {"layers_to_transform", "[]"},
     {"lora_bias", "false"},
     {"megatron_config", "{}"},
     {"modules_to_save", "[]"},
+    {"monteclora_config", "null"},
     {"target_parameters", "[]"},
     {"trainable_token_indices", "[]"},
     {"use_bdlora", "null"},
@@ -57,7 +59,7 @@ void refuse_unsupported(const JsonNode& fields) {
   const JsonNode init = fields["init_lora_weights"];
   if (!init.is_string()) return;
   for (const char* name : kChangedBase) {
-    if (init.string().starts_with(name)) {
+    if (lower_case(init.string()).starts_with(name)) {
       fail(ExitCode::kBadConfig,
            "{}: field 'init_lora_weights': '{}' changes the base model: convert the adapter with PEFT's "
            "path_initial_model_for_weight_conversion",

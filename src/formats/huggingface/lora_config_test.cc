@@ -91,6 +91,8 @@ TEST(LoraConfig, WhatIsWrongOrMissingHereIsNamed) {
       {"bias", "\"all\"", ExitCode::kBadConfig, "field 'bias': \"all\" is not supported, expected \"none\""},
       {"modules_to_save", "[\"lm_head\"]", ExitCode::kBadConfig, "field 'modules_to_save'"},
       {"init_lora_weights", "\"pissa_niter_4\"", ExitCode::kBadConfig, "changes the base model"},
+      {"init_lora_weights", "\"OLoRA\"", ExitCode::kBadConfig, "changes the base model"},
+      {"kasa_config", R"({"beta": 0.0001})", ExitCode::kBadConfig, "expected null"},
       {"r", "0", ExitCode::kBadData, "field 'r': expected"},
       {"r", "1e9", ExitCode::kBadData, "field 'r': expected"},
       {"lora_alpha", "-1", ExitCode::kBadData, "field 'lora_alpha': expected a number above 0"},
