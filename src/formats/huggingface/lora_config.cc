@@ -3,6 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <filesystem>
+#include <optional>
+#include <system_error>
+#include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -122,6 +126,27 @@ Value value_for(std::string_view module, const std::map<std::string, Value>& pat
   return otherwise;
 }
 
+// As in hub/repo_name.h, a text that exists as a path is a path.
+bool may_be_on_hub(std::string_view name) {
+  std::error_code error;
+  return std::ranges::count(name, '/') == 1 && !name.starts_with('/') && !name.starts_with('.') &&
+         !std::filesystem::exists(name, error);
+}
+
+// base_model_name_or_path holds "org/name@revision"; for PEFT these are two fields.
+std::string join_revision(const std::string& base, const std::string& revision) {
+  const bool is_other = !revision.empty() && revision != "main" && may_be_on_hub(base);
+  return is_other ? fmt::format("{}@{}", base, revision) : base;
+}
+
+std::pair<std::string, std::optional<std::string>> split_revision(const std::string& base) {
+  const size_t at = base.find('@');
+  std::error_code error;
+  if (at == base.npos || !may_be_on_hub(base.substr(0, at)) || std::filesystem::exists(base, error))
+    return {base, std::nullopt};
+  return {base.substr(0, at), base.substr(at + 1)};
+}
+
 }  // namespace
 
 const std::vector<std::string>& lora_module_names() {
@@ -146,7 +171,8 @@ LoraConfig parse_lora_config(std::string_view json, const std::string& origin) {
   refuse_unsupported(fields);
   const auto read_rank = [](const JsonNode& node) { return node.integer(1, kMaxRank); };
   LoraConfig config;
-  config.base_model_name_or_path = fields["base_model_name_or_path"].string_or("");
+  config.base_model_name_or_path =
+      join_revision(fields["base_model_name_or_path"].string_or(""), fields["revision"].string_or(""));
   if (!fields["r"].is_null()) config.r = read_rank(fields["r"]);
   if (!fields["lora_alpha"].is_null()) config.lora_alpha = read_alpha(fields["lora_alpha"]);
   const JsonNode dropout = fields["lora_dropout"];
@@ -169,9 +195,10 @@ std::string write_lora_config(const LoraConfig& config) {
     return value == std::floor(value) ? nlohmann::ordered_json(static_cast<int64_t>(value))
                                       : nlohmann::ordered_json(value);
   };
+  const auto [base, revision] = split_revision(config.base_model_name_or_path);
   nlohmann::ordered_json json = {
       {"alpha_pattern", nlohmann::ordered_json::object()},
-      {"base_model_name_or_path", config.base_model_name_or_path},
+      {"base_model_name_or_path", base},
       {"bias", "none"},
       {"fan_in_fan_out", false},
       {"inference_mode", true},
@@ -182,6 +209,7 @@ std::string write_lora_config(const LoraConfig& config) {
       {"peft_type", "LORA"},
       {"r", config.r},
       {"rank_pattern", config.rank_pattern},
+      {"revision", revision ? nlohmann::ordered_json(*revision) : nlohmann::ordered_json()},
       {"target_modules", config.target_modules},
       {"task_type", "CAUSAL_LM"},
       {"use_dora", false},

@@ -55,6 +55,24 @@ TEST(LoraConfig, ModulesAndTheirRanksFollowPeftsRules) {
   expect("model.layers.1.self_attn.v_proj", 16, 16.0 / 4);
 }
 
+TEST(LoraConfig, TheRevisionOfABaseOnTheHubIsAFieldOfItsOwn) {
+  nlohmann::json json = by_peft();
+  json["base_model_name_or_path"] = "org/name";
+  json["revision"] = "refs/pr/3";
+  const LoraConfig config = parse_lora_config(json.dump(), "a");
+  EXPECT_EQ(config.base_model_name_or_path, "org/name@refs/pr/3");
+  const nlohmann::json written = nlohmann::json::parse(write_lora_config(config));
+  EXPECT_EQ(written["base_model_name_or_path"], "org/name");
+  EXPECT_EQ(written["revision"], "refs/pr/3");
+  json["revision"] = "main";
+  EXPECT_EQ(parse_lora_config(json.dump(), "a").base_model_name_or_path, "org/name");
+  // A folder has no revisions.
+  LoraConfig local = config;
+  local.base_model_name_or_path = "/models/org/name@v2";
+  EXPECT_EQ(nlohmann::json::parse(write_lora_config(local))["base_model_name_or_path"],
+            "/models/org/name@v2");
+}
+
 TEST(LoraConfig, WhatIsWrittenIsReadAgain) {
   LoraConfig config = parse_lora_config(kByPeft, "a");
   config.use_rslora = true;
