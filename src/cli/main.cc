@@ -1,6 +1,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <new>
@@ -64,6 +65,8 @@ int main(int argc, char** argv) {
     tessera::cpu_features();  // before any thread exists
     tessera::protect_standard_descriptors();
     tessera::raise_open_file_limit();
+    // Beyond a limit of `ulimit -f` a write fails, as on a full disk, instead of ending the program.
+    std::signal(SIGXFSZ, SIG_IGN);
     tessera::set_closed_output(tessera::ClosedOutput::kEndsProgram);
     tessera::install_terminal_cleanup();
     tessera::run_program(std::vector<std::string>(argv + 1, argv + argc));

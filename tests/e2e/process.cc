@@ -63,7 +63,7 @@ void keep_one_processor() {
   dup2(out, STDOUT_FILENO);
   dup2(err, STDERR_FILENO);
   std::signal(SIGPIPE, SIG_DFL);
-  std::signal(SIGXFSZ, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_DFL);
   limit(RLIMIT_FSIZE, options.max_file_bytes);
   limit(RLIMIT_AS, options.max_address_space_bytes);
   if (options.open_files) limit_open_files(*options.open_files);
