@@ -24,7 +24,11 @@ OutputFile OutputFile::create(const std::filesystem::path& path, int64_t size_by
   int status = 0;
   do status = ::ftruncate(file.fd_, size_bytes);
   while (status != 0 && errno == EINTR);
-  if (status != 0) fail_write(path, "setting the size", errno);
+  if (status != 0) {
+    const int error = errno;
+    ::unlink(path.c_str());
+    fail_write(path, "setting the size", error);
+  }
   return file;
 }
 

@@ -228,6 +228,11 @@ TEST(Usage, FullDiskIsExitCode74AndLeavesNoHalfFile) {
                 tiny.folder / "full"},
                74, "model.safetensors", {.max_file_bytes = 20000});
   EXPECT_FALSE(fs::exists(tiny.folder / "full/model.safetensors"));
+  fs::create_directory(tiny.folder / "gguf");
+  expect_error(
+      {"export", "--model", tiny.model, "--format", "gguf", "--output", tiny.folder / "gguf/model.gguf"}, 74,
+      "File too large", {.max_file_bytes = 20000});
+  EXPECT_TRUE(fs::is_empty(tiny.folder / "gguf"));
   expect_error(tiny.train_arguments("out", {"--save_strategy", "no"}), 74, "model.safetensors",
                {.max_file_bytes = 40000});
   EXPECT_FALSE(fs::exists(tiny.folder / "out/model.safetensors"));
