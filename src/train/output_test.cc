@@ -329,6 +329,28 @@ TEST(OutputFolder, LatestMayBeALinkOfSomebody) {
   EXPECT_TRUE(fs::is_symlink(folder / "latest"));
 }
 
+TEST(OutputFolder, OfAModelIsNoAdapterAndTheOtherWayRound) {
+  const TestFolder folder;
+  OutputFolder output(folder.path());
+  const auto write = [&](const std::vector<std::string>& names) {
+    output.replace_model([&](const fs::path& staging) {
+      for (const std::string& name : names) write_text_file(staging / name, "{}");
+    });
+  };
+  const std::vector<std::string> model = {"config.json", "generation_config.json", "model.safetensors"};
+  const std::vector<std::string> adapter = {"adapter_config.json", "adapter_model.safetensors",
+                                            "chat_template.jinja"};
+  folder.write("notes.txt", "mine");
+  for (const std::vector<std::string>& names : {adapter, model, adapter}) {
+    write(names);
+    std::vector<std::string> expected = names;
+    expected.push_back("notes.txt");
+    std::vector<std::string> found = names_in(folder.path());
+    std::erase_if(found, [](const std::string& name) { return name.starts_with("previous-"); });
+    EXPECT_THAT(found, testing::UnorderedElementsAreArray(expected));
+  }
+}
+
 TEST(OutputFolder, LeavesNothingBehindWhenWritingFails) {
   const TestFolder folder;
   OutputFolder output(folder / "out");

@@ -13,9 +13,11 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "checkpoint/checkpoint_files.h"
+#include "formats/huggingface/lora_config.h"
 #include "formats/json.h"
 #include "io/file.h"
 #include "io/synced_folder.h"
+#include "weights/model_folder.h"
 
 namespace tessera {
 namespace {
@@ -63,8 +65,11 @@ bool is_report_name(const std::string& name) {
          name == "training_args.json" || name == kLatestName;
 }
 
-bool is_weights_name(const std::string& name) {
-  return name == "model.safetensors.index.json" || name == "adapter_model.safetensors" ||
+// Files that would make something else of the folder of a model that lacks them: Transformers takes a model
+// beside an adapter_config.json for an adapter.
+bool is_model_name(const std::string& name) {
+  return name == "model.safetensors.index.json" || name == kAdapterFileName || name == kAdapterConfigName ||
+         name == "config.json" || name == kGenerationConfigName || name == "chat_template.jinja" ||
          (name.starts_with("model") && name.ends_with(".safetensors"));
 }
 
@@ -254,7 +259,7 @@ void OutputFolder::replace_model(const std::function<void(const fs::path& folder
   const std::vector<fs::path> fresh = names_in(staging.path());
   for (const fs::path& name : names_in(folder_)) {
     const bool is_replaced = std::find(fresh.begin(), fresh.end(), name) != fresh.end();
-    if (is_replaced || is_weights_name(name)) set_aside(name);
+    if (is_replaced || is_model_name(name)) set_aside(name);
   }
   for (const fs::path& name : fresh) move_path(staging.path() / name, folder_ / name);
   fsync_folder(folder_);
