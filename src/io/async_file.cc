@@ -122,7 +122,10 @@ struct AsyncFile::State {
     ::unlink(path.c_str());
     fd = create_unnamed(path, O_DIRECT);
     is_direct = static_cast<bool>(fd);
-    if (!fd && errno == EINVAL) fd = create_unnamed(path, 0);
+    if (!fd && errno == EINVAL) {
+      ::unlink(path.c_str());  // some file systems create it before they refuse
+      fd = create_unnamed(path, 0);
+    }
     if (!fd) fail_write(path, "creation", errno);
     allocate(path, fd.get(), size_bytes);
     if (is_direct && !direct_transfers_work(fd.get())) {

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <fstream>
 #include <optional>
 #include <random>
 #include <thread>
@@ -219,6 +220,23 @@ TEST(AsyncFile, GoesOnAfterShortWrites) {
   }
   file.wait(file.read(0, again.as<std::byte>()));
   EXPECT_TRUE(std::ranges::equal(again.as<std::byte>(), memory.as<std::byte>()));
+}
+
+// As on tmpfs before Linux 6.6: the file exists when direct I/O is refused.
+TEST(AsyncFile, WorksWhereDirectOpeningIsRefused) {
+  const TestFolder folder;
+  std::optional<AsyncFile> file;
+  {
+    int num_opens = 0;
+    const DiskFaults faults(folder.path(), [&](const DiskCall& call) {
+      if (call.name != "open" || ++num_opens > 1) return DiskFault();
+      std::ofstream(folder / "scratch");
+      return DiskFault{.error = EINVAL};
+    });
+    file.emplace(folder / "scratch", kPage);
+  }
+  EXPECT_FALSE(file->is_direct());
+  EXPECT_TRUE(folder.names().empty());
 }
 
 TEST(AsyncFile, WorksWhereDirectTransfersAreRefused) {
