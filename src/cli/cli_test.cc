@@ -1,8 +1,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -21,6 +23,8 @@
 #include "cli/terminal/recent_steps.h"
 #include "cli/terminal/text_plot.h"
 #include "cli/terminal/train_report.h"
+#include "comm/launch_variables.h"
+#include "launch/ranks/rank_environment.h"
 #include "test_paths.h"
 
 namespace tessera {
@@ -324,6 +328,21 @@ TEST(ResumeCommand, IsTheCommandLineWithTheFlag) {
   EXPECT_EQ(resume_command({"tessera", "launch", "--nproc_per_node", "2", "train", "run.yaml"}),
             "tessera launch --nproc_per_node 2 train run.yaml --resume_from_checkpoint auto");
   EXPECT_GE(own_command_line().size(), 1u);
+}
+
+TEST(ResumeCommand, IsThatOfTheLauncherForASingleRankToo) {
+  World world;
+  EXPECT_THAT(describe_resuming(world), HasSubstr(own_command_line().front()));
+  const std::string launch = "tessera launch --nnodes 1:2 train run.yaml --resume_from_checkpoint auto";
+  ::setenv(kResumeCommandVariable, launch.c_str(), 1);
+  EXPECT_THAT(describe_resuming(world), HasSubstr(own_command_line().front()))
+      << "no agent started this process";
+  ::setenv(kAgentPidVariable, std::to_string(::getppid()).c_str(), 1);
+  EXPECT_EQ(describe_resuming(world), launch);
+  world.num_nodes = world.world_size = 2;
+  EXPECT_EQ(describe_resuming(world), launch + " (and so on the other nodes)");
+  ::unsetenv(kAgentPidVariable);
+  ::unsetenv(kResumeCommandVariable);
 }
 
 TEST(Program, UnknownCommandsNameTheNearest) {

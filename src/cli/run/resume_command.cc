@@ -45,12 +45,11 @@ std::string resume_command(std::vector<std::string> command_line) {
 }
 
 std::string describe_resuming(const World& world) {
-  if (world.is_single()) return resume_command(own_command_line());
   const char* command = std::getenv(kResumeCommandVariable);
-  if (command == nullptr || *command == '\0' || !agent_shows_errors(getppid())) {
-    return fmt::format("restart all ranks in the same way, with {} {}", kFlag, kValue);
-  }
-  return world.num_nodes == 1 ? command : fmt::format("{} (and so on the other nodes)", command);
+  if (command != nullptr && *command != '\0' && agent_shows_errors(getppid()))
+    return world.num_nodes == 1 ? command : fmt::format("{} (and so on the other nodes)", command);
+  if (world.is_single()) return resume_command(own_command_line());
+  return fmt::format("restart all ranks in the same way, with {} {}", kFlag, kValue);
 }
 
 }  // namespace tessera
