@@ -114,6 +114,7 @@ void place_store(const LaunchArguments& arguments, const FlagTable& table, Launc
       if (!single || *endpoint.port != 0) check_port("--rdzv_endpoint", *endpoint.port);
       plan->master_port = static_cast<int>(*endpoint.port);
     } else if (!single) {
+      check_port("--master_port", arguments.master_port);
       plan->master_port = static_cast<int>(arguments.master_port);
     }
     return;

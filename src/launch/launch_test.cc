@@ -119,6 +119,11 @@ TEST(LaunchPlan, EndpointHasHostAndPort) {
     launch.set("rdzv_endpoint", bad);
     EXPECT_THAT(launch.error(ExitCode::kUsage), HasSubstr("--rdzv_endpoint")) << bad;
   }
+  launch.set("rdzv_endpoint", "host0");
+  for (const char* bad : {"0", "65536"}) {
+    launch.set("master_port", bad);
+    EXPECT_THAT(launch.error(ExitCode::kUsage), HasSubstr("--master_port")) << bad;
+  }
 }
 
 TEST(LaunchPlan, WrongFlagsNameTheFlag) {
