@@ -31,11 +31,13 @@ constexpr Symptom kSymptoms[] = {
     {" self-detected stall on CPU", "a processor was stuck: look at the hypervisor, or replace the node"},
     {"blocked for more than", "a task was stuck, often in storage: see doctor --storage"},
     {"I/O error, dev ", "a disk fails: replace the node"},
+    {"critical medium error, dev ", "a disk fails: replace the node"},
     {"EXT4-fs error", "a file system is damaged: replace the node"},
     {"Corruption detected. Unmount and run xfs_repair", "a file system is damaged: replace the node"},
     {"Remounting filesystem read-only", "a file system is damaged: replace the node"},
     {"NETDEV WATCHDOG", "a network interface was stuck: replace the node"},
     {"clock throttled", "the processor is too hot: replace the node"},
+    {"clock is throttled", "the processor is too hot: replace the node"},  // since Linux 5.5
 };
 
 // "6,339,5140900,-;text": level, number, microseconds, flags. Lines that continue a message begin with a

@@ -217,7 +217,9 @@ TEST_F(KernelLog, ErrorsOfTheLastDayFail) {
                            "I/O error, dev nvme0n1, sector 12345 op 0x1:(WRITE) flags 0x0",
                            "EXT4-fs error (device nvme0n1p1): ext4_find_entry:1436: inode #2",
                            "NETDEV WATCHDOG: CPU: 3: transmit queue 0 timed out 5000 ms",
-                           "CPU3: Core temperature is above threshold, cpu clock throttled"}) {
+                           "critical medium error, dev sda, sector 9 op 0x0:(READ) flags 0x0",
+                           "CPU3: Core temperature above threshold, cpu clock throttled (total events = 1)",
+                           "CPU3: Core temperature is above threshold, cpu clock is throttled"}) {
     const Check found = check(fmt::format("6,1,98000000000,-;hello\n3,2,99000000000,-;{}\n", text));
     EXPECT_EQ(found.outcome, CheckOutcome::kFailed) << text;
     EXPECT_THAT(found.message,
