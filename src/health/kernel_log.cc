@@ -54,7 +54,13 @@ std::optional<KernelMessage> parse_record(std::string_view line) {
       std::string(line.substr(text + 1))};
 }
 
+// Drives of virtual machines that have no medium: whatever looks at them causes an error.
+constexpr const char* kEmptyDrives[] = {"I/O error, dev fd", "I/O error, dev sr"};
+
 const Symptom* symptom_in(const std::string& text) {
+  for (const char* drive : kEmptyDrives) {
+    if (text.find(drive) != std::string::npos) return nullptr;
+  }
   for (const Symptom& symptom : kSymptoms) {
     if (text.find(symptom.text) != std::string::npos) return &symptom;
   }

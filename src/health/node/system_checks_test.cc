@@ -227,6 +227,14 @@ TEST_F(KernelLog, ErrorsOfTheLastDayFail) {
   }
 }
 
+TEST_F(KernelLog, DrivesWithoutAMediumDoNotCount) {
+  for (const char* drive : {"fd0", "sr0"}) {
+    const std::string text =
+        fmt::format("blk_update_request: I/O error, dev {}, sector 0 op 0x0:(READ)", drive);
+    EXPECT_EQ(check(fmt::format("3,2,99000000000,-;{}\n", text)).outcome, CheckOutcome::kOk) << text;
+  }
+}
+
 TEST_F(KernelLog, ErrorsBeforeThatDoNotCount) {
   EXPECT_EQ(check("3,2,1000000,-;I/O error, dev sda, sector 1\n").outcome, CheckOutcome::kOk);
 }
