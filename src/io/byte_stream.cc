@@ -2,6 +2,7 @@
 
 #include <zlib.h>
 #include <zstd.h>
+#include <zstd_errors.h>
 
 #include <algorithm>
 #include <string_view>
@@ -126,6 +127,11 @@ class ZstdStream : public DecompressedStream {
     ZSTD_outBuffer out = {destination.data(), destination.size(), 0};
     const size_t status = ZSTD_decompressStream(context_.get(), &out, &in);
     input_.remove_prefix(in.pos);
+    if (ZSTD_getErrorCode(status) == ZSTD_error_frameParameter_windowTooLarge) {
+      fail_here(
+          "needs a window of more than 128 MiB, as that of zstd --long=31 does: compress it again with a "
+          "smaller one (zstd -dc --long=31 FILE | zstd -o OTHER.zst)");
+    }
     if (ZSTD_isError(status) != 0) fail_damaged(ZSTD_getErrorName(status), is_between_parts_);
     is_between_parts_ = status == 0;
     return static_cast<int64_t>(out.pos);

@@ -129,6 +129,15 @@ TEST_F(ByteStreamTest, RefusesDamagedData) {
   expect_refusal("text.zst", compressed, "the zstd data is damaged: ");
 }
 
+TEST_F(ByteStreamTest, RefusesWindowsThatTakeTooMuchMemory) {
+  // A frame header of unknown content size with windows of 128 and 256 MiB, and a raw block.
+  const auto frame = [](int window) {
+    return std::string("\x28\xb5\x2f\xfd\0", 5) + static_cast<char>(window) + std::string("\x21\0\0text", 7);
+  };
+  expect_text("text.zst", frame(17 << 3), "text");
+  expect_refusal("text.zst", frame(18 << 3), "the zstd data needs a window of more than 128 MiB");
+}
+
 TEST_F(ByteStreamTest, RefusesWhatFollowsCompressedData) {
   expect_refusal("text.gz", gzip("text") + "trailing", "the gzip data is followed by something else");
   expect_refusal("text.gz", gzip("text") + std::string(512, '\0'),
