@@ -36,8 +36,7 @@ Check check_nfs_options(const Mount& mount) {
   }
   if (mount.has_option("nolock") || mount.option("local_lock") == "all" ||
       mount.option("local_lock") == "flock") {
-    advice.emplace_back(
-        "locks hold on this machine only: two jobs on different nodes may write to one output_dir");
+    advice.emplace_back("locks hold on this machine only: nodes that share a cache do not see each other's");
   }
   for (const char* name : {"rsize", "wsize"}) {
     const std::string bytes = mount.option(name);
@@ -52,7 +51,7 @@ Check check_nfs_options(const Mount& mount) {
 Check check_lustre_options(const Mount& mount) {
   if (mount.has_option("flock")) return finding("options", CheckOutcome::kOk, "flock");
   return finding("options", CheckOutcome::kAdvice,
-                 fmt::format("{}: two jobs on different nodes may write to one output_dir: mount with flock",
+                 fmt::format("{}: nodes that share a cache do not see each other's locks: mount with flock",
                              mount.has_option("localflock") ? "localflock" : "no flock"));
 }
 
@@ -204,9 +203,10 @@ std::vector<Check> judge_trial(const fs::path& folder, const std::optional<Mount
                                : rename_error + ": checkpoints and results cannot be written here; "
                                                 "use a file system for output_dir"));
   const std::string lock_error = report.text("lock_error");
-  checks.push_back(finding(
-      "locks", lock_error.empty() ? CheckOutcome::kOk : CheckOutcome::kAdvice,
-      lock_error.empty() ? "flock works" : lock_error + ": nothing keeps two jobs from one output_dir"));
+  checks.push_back(finding("locks", lock_error.empty() ? CheckOutcome::kOk : CheckOutcome::kAdvice,
+                           lock_error.empty()
+                               ? "flock works"
+                               : lock_error + ": nothing keeps two jobs of a machine from one output_dir"));
   return checks;
 }
 

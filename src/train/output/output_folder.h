@@ -22,7 +22,8 @@ void check_spares_model(const std::filesystem::path& folder, const std::filesyst
 // that cannot be read.
 std::optional<int64_t> finished_step(const std::filesystem::path& output_dir);
 
-// Holds a lock on the folder for its lifetime: a second run in the same folder is refused.
+// Holds a lock on the folder for its lifetime: a second run in the same folder is refused on this machine.
+// NFS and Lustre lock files for all machines, but folders for their own only.
 class OutputFolder {
  public:
   // Creates the folder. kIoError if it cannot be written, kTryAgain if another run holds the lock.
