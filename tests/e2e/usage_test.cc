@@ -233,6 +233,10 @@ TEST(Usage, FullDiskIsExitCode74AndLeavesNoHalfFile) {
       {"export", "--model", tiny.model, "--format", "gguf", "--output", tiny.folder / "gguf/model.gguf"}, 74,
       "File too large", {.max_file_bytes = 20000});
   EXPECT_TRUE(fs::is_empty(tiny.folder / "gguf"));
+  const ProcessResult unlogged = run_tessera(tiny.train_arguments("unlogged"), {.output_file = "/dev/full"});
+  EXPECT_EQ(unlogged.exit_code, 0) << unlogged.err;
+  EXPECT_THAT(unlogged.err, HasSubstr("standard output: No space left on device; the run continues"));
+  EXPECT_TRUE(fs::exists(tiny.folder / "unlogged/model.safetensors"));
   expect_error(tiny.train_arguments("out", {"--save_strategy", "no"}), 74, "model.safetensors",
                {.max_file_bytes = 40000});
   EXPECT_FALSE(fs::exists(tiny.folder / "out/model.safetensors"));

@@ -28,7 +28,7 @@ constexpr std::string_view kClearLine = "\r\x1b[K";
 
 std::atomic<bool> status_is_shown{false};
 bool status_is_hidden = false;
-bool output_reader_is_gone = false;
+bool is_output_given_up = false;
 ClosedOutput closed_output = ClosedOutput::kEndsProgram;
 
 // At most `count` code points of well-formed UTF-8, and every colour sequence.
@@ -55,10 +55,11 @@ std::string first_characters(std::string_view text, int64_t count) {
   fail_errno(ExitCode::kIoError, error, "standard output");
 }
 
-// True if the failed write may be ignored.
-bool reader_is_gone(int error) {
-  if (error != EPIPE || closed_output != ClosedOutput::kIsIgnored) return false;
-  output_reader_is_gone = true;
+// True if the failed write may be ignored, and with it all that follow.
+bool is_given_up(int error) {
+  if (closed_output != ClosedOutput::kIsIgnored) return false;
+  is_output_given_up = true;
+  if (error != EPIPE) log_warning("standard output: {}; the run continues without it", std::strerror(error));
   return true;
 }
 
@@ -70,16 +71,16 @@ void clear_status_line() {
 }
 
 void write_output(std::string_view text) {
-  if (output_reader_is_gone) return;
+  if (is_output_given_up) return;
   clear_status_line();
-  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() && !reader_is_gone(errno))
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() && !is_given_up(errno))
     fail_output(errno);
   if (output_is_terminal()) flush_output();
 }
 
 void flush_output() {
-  if (output_reader_is_gone) return;
-  if (std::fflush(stdout) != 0 && !reader_is_gone(errno)) fail_output(errno);
+  if (is_output_given_up) return;
+  if (std::fflush(stdout) != 0 && !is_given_up(errno)) fail_output(errno);
 }
 
 void set_closed_output(ClosedOutput behaviour) {

@@ -28,7 +28,8 @@ void print(fmt::format_string<Args...> format, Args&&... args) {
 
 // What a closed reader (`tessera ... | head`) does to the program: ends it quietly by SIGPIPE, or nothing.
 enum class ClosedOutput { kEndsProgram, kIsIgnored };
-// kIsIgnored drops output once the reader is gone: a training run outlives its log.
+// kIsIgnored drops output once the reader is gone or, with a warning, a write fails: a training run outlives
+// its log.
 void set_closed_output(ClosedOutput behaviour);
 
 bool output_is_terminal();
