@@ -7,6 +7,7 @@
 #include <cctype>
 #include <cerrno>
 #include <cstdlib>
+#include <system_error>
 
 #include "base/error.h"
 #include "io/file.h"
@@ -30,14 +31,24 @@ UniqueFd make_memory(const char* name, int64_t size_bytes = 0) {
   return file;
 }
 
+fs::path temporary_log_folder() {
+  std::error_code error;
+  const fs::path folder = fs::temp_directory_path(error);
+  if (error) {
+    fail(ExitCode::kIoError,
+         "log files: the folder for temporary files (TMPDIR) cannot be used: {}; --log_dir names another",
+         error.message());
+  }
+  return folder / "tessera_logs";
+}
+
 }  // namespace
 
 fs::path make_log_folder(const LaunchPlan& plan) {
   const bool has_files = std::any_of(plan.outputs.begin(), plan.outputs.end(),
                                      [](const RankOutput& output) { return output.has_file(); });
   if (plan.log_dir.empty() && !has_files) return {};
-  const fs::path base =
-      plan.log_dir.empty() ? fs::temp_directory_path() / "tessera_logs" : fs::path(plan.log_dir);
+  const fs::path base = plan.log_dir.empty() ? temporary_log_folder() : fs::path(plan.log_dir);
   create_folder(base);
   std::string folder = (fs::absolute(base) / (as_file_name(plan.run_id) + "_XXXXXX")).string();
   if (mkdtemp(folder.data()) == nullptr)
