@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <random>
+#include <system_error>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -237,8 +238,10 @@ bool is_executable(const std::filesystem::path& path) {
 
 std::string find_program(const std::string& name, const Environment& environment) {
   if (name.find('/') != std::string::npos) {
-    if (!std::filesystem::exists(name))
-      fail(ExitCode::kNoInput, "program '{}' does not exist", printable(name));
+    std::error_code error;
+    const bool is_there = std::filesystem::exists(name, error);
+    if (error) fail(ExitCode::kNoInput, "program '{}': {}", printable(name), error.message());
+    if (!is_there) fail(ExitCode::kNoInput, "program '{}' does not exist", printable(name));
     if (!is_executable(name)) fail(ExitCode::kNoInput, "program '{}' cannot be executed", printable(name));
     return name;
   }

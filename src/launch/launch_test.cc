@@ -236,6 +236,9 @@ TEST(LaunchPlan, ProgramIsFoundInPath) {
   EXPECT_THAT(launch.error(ExitCode::kNoInput), HasSubstr("'sh' was not found in PATH"));
   launch.arguments.command = {"--", "/nowhere/x"};
   EXPECT_THAT(launch.error(ExitCode::kNoInput), HasSubstr("'/nowhere/x' does not exist"));
+  // As in a folder that this user may not enter, the system does not say whether it exists.
+  launch.arguments.command = {"--", "/" + std::string(300, 'x')};
+  EXPECT_THAT(launch.error(ExitCode::kNoInput), HasSubstr("File name too long"));
   launch.arguments.command = {"--", "/"};
   EXPECT_THAT(launch.error(ExitCode::kNoInput), HasSubstr("cannot be executed"));
   launch.arguments.command = {"--"};

@@ -219,6 +219,17 @@ TEST(Usage, ExistingFilesAreNotOverwritten) {
   EXPECT_GE(kept, 1) << "the first run's model is gone";
 }
 
+// As in a folder that this user may not enter, the system does not say whether it exists.
+TEST(Usage, AnOutputThatCannotBeLookedForIsExitCode74) {
+  const TinyModel tiny;
+  const std::string output = tiny.folder / std::string(300, 'x');
+  expect_error(
+      {"init", "--config", tiny.folder / "config.json", "--tokenizer", tiny.tokenizer, "--output", output},
+      74, "File name too long");
+  expect_error({"tokenizer", "train", "--input", tiny.text_file, "--vocab_size", "300", "--output", output},
+               74, "File name too long");
+}
+
 TEST(Usage, FullDiskIsExitCode74AndLeavesNoHalfFile) {
   const TinyModel tiny;
   expect_error({"help", "--markdown"}, 74, "standard output", {.output_file = "/dev/full"});

@@ -1,4 +1,5 @@
 #include <filesystem>
+#include <system_error>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -42,7 +43,8 @@ class TokenizerTrainCommand : public Command {
   }
 
   void run(FlagTable*) override {
-    if (!overwrite_ && std::filesystem::exists(std::filesystem::path(output_) / "tokenizer.json")) {
+    std::error_code ignored;  // writing there says what is wrong
+    if (!overwrite_ && std::filesystem::exists(std::filesystem::path(output_) / "tokenizer.json", ignored)) {
       fail(ExitCode::kUsage, "{}: has a tokenizer.json; choose another --output, or give --overwrite",
            output_);
     }

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <filesystem>
+#include <system_error>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -126,7 +127,10 @@ class InitCommand : public Command {
 
  private:
   void check_output() const {
-    if (!overwrite_ && fs::exists(output_) && !(fs::is_directory(output_) && fs::is_empty(output_))) {
+    std::error_code ignored;  // writing there says what is wrong
+    const bool is_new = !fs::exists(output_, ignored) ||
+                        (fs::is_directory(output_, ignored) && fs::is_empty(output_, ignored));
+    if (!overwrite_ && !is_new) {
       fail(ExitCode::kUsage,
            "{}: exists and is not an empty folder; choose another --output, or give --overwrite", output_);
     }
