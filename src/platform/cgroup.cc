@@ -168,8 +168,9 @@ CgroupLimits cgroup_limits(const fs::path& root) {
 
 int64_t cgroup_oom_kills(const fs::path& root) {
   for (const Level& level : levels(root)) {
+    if (!level.has_memory) continue;
     const fs::path file = level.folder / (level.v2 ? "memory.events" : "memory.oom_control");
-    if (level.has_memory && fs::exists(file)) return read_stat(file, "oom_kill");
+    if (const std::optional<int64_t> kills = number_of_line(file, "oom_kill")) return *kills;
   }
   return 0;
 }

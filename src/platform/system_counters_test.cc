@@ -57,6 +57,21 @@ TEST(SystemCounters, ThrottlingIsFoundInTheFirstVersionOfControlGroups) {
   EXPECT_EQ(cgroup_throttled_s(machine.root()), 1.5);
 }
 
+TEST(SystemCounters, OutOfMemoryKillsAreThoseOfTheInnermostGroupThatTells) {
+  FakeMachine machine;
+  machine.write("proc/self/cgroup", "0::/pod/a\n");
+  EXPECT_EQ(cgroup_oom_kills(machine.root()), 0);
+  machine.write("sys/fs/cgroup/pod/memory.events", "oom 9\noom_kill 5\n");
+  EXPECT_EQ(cgroup_oom_kills(machine.root()), 5);
+  machine.write("sys/fs/cgroup/pod/a/memory.events", "oom 9\noom_kill 3\noom_group_kill 0\n");
+  EXPECT_EQ(cgroup_oom_kills(machine.root()), 3);
+  // A file that the system refuses to look up.
+  const std::filesystem::path events = machine.root() / "sys/fs/cgroup/pod/a/memory.events";
+  std::filesystem::remove(events);
+  std::filesystem::create_symlink(events, events);
+  EXPECT_EQ(cgroup_oom_kills(machine.root()), 5);
+}
+
 TEST(SystemCounters, AreAbsentWhereTheKernelDoesNotCount) {
   FakeMachine machine;
   EXPECT_TRUE(numa_memory(machine.root()).empty());
