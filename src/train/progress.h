@@ -18,6 +18,8 @@ struct BestModel {
   int64_t step = 0;             // of the evaluation; 0 = none yet
   int64_t checkpoint_step = 0;  // of the newest best evaluation known to have a checkpoint; 0 = none
   int64_t num_not_better = 0;   // evaluations since then, as early stopping counts them
+  // In a checkpoint: where the one of checkpoint_step is, "" = under its usual name beside this one.
+  std::string checkpoint_folder = {};
 };
 
 struct Progress {

@@ -327,7 +327,7 @@ void Trainer::take_snapshot() {
   setup_.parameters->settle_state([this](ElementRange elements) { files_.saver().before_change(elements); });
   std::string run;
   setup_.snapshots->write(progress_.step, [&] {
-    run = training_record_json(record_now());
+    run = training_record_json(record_now(progress_.best.checkpoint_step));
     return SnapshotTexts{run, log_.text()};
   });
 }
@@ -357,9 +357,11 @@ TrainerState Trainer::trainer_state(const Progress& progress) const {
   return state;
 }
 
-TrainingRecord Trainer::record_now() const {
+TrainingRecord Trainer::record_now(int64_t best_checkpoint_step) const {
   TrainingRecord record = setup_.record;
   record.progress = progress_;
+  record.progress.best.checkpoint_step = best_checkpoint_step;
+  record.progress.best.checkpoint_folder = folder_elsewhere(setup_, best_checkpoint_step);
   for (const auto& guard : guards_) guard->save(&record.progress);
   record.progress.plateau = setup_.schedule->plateau();
   return record;
@@ -367,9 +369,8 @@ TrainingRecord Trainer::record_now() const {
 
 RunRecord Trainer::run_record() const {
   const bool is_last = is_done() || stop_.agreed_signal() != 0;
-  TrainingRecord record = record_now();
-  // This checkpoint, which counts once it is complete.
-  record.progress.best.checkpoint_step = spared_step(progress_);
+  // This checkpoint, if it is the best, counts once it is complete.
+  const TrainingRecord record = record_now(spared_step(progress_));
   return {
       .step = progress_.step,
       .run_json = training_record_json(record),

@@ -74,7 +74,7 @@ class Trainer {
   void save();
   void take_snapshot();
   TrainerState trainer_state(const Progress& progress) const;
-  TrainingRecord record_now() const;
+  TrainingRecord record_now(int64_t best_checkpoint_step) const;
   RunRecord run_record() const;
   // What it takes and was (trainer_summary.cc).
   RunEstimates estimates() const;

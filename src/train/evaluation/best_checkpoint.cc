@@ -17,7 +17,17 @@ std::filesystem::path checkpoint_folder(const RunSetup& setup, int64_t step) {
   const RunResume& resume = *setup.resume;
   const bool is_of_this_start = !resume || step > resume.record().progress.step;
   const std::filesystem::path own = setup.args.output_dir;
-  return (is_of_this_start ? own : resume.checkpoint_parent()) / checkpoint_name(step);
+  if (is_of_this_start) return own / checkpoint_name(step);
+  // The start before may have resumed from another folder, too.
+  const BestModel& best = resume.record().progress.best;
+  if (step == best.checkpoint_step && !best.checkpoint_folder.empty()) return best.checkpoint_folder;
+  return resume.checkpoint_folder(step);
+}
+
+std::string folder_elsewhere(const RunSetup& setup, int64_t step) {
+  const std::filesystem::path folder = checkpoint_folder(setup, step);
+  if (step == 0 || folder == std::filesystem::path(setup.args.output_dir) / checkpoint_name(step)) return "";
+  return std::filesystem::absolute(folder).string();
 }
 
 void find_best_checkpoint(const RunSetup& setup, BestModel* best) {

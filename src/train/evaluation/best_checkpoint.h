@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
 
 #include "train/progress.h"
 #include "train/setup/run_setup.h"
@@ -11,6 +12,8 @@ namespace tessera {
 
 // Where the run has its checkpoint of this step, or would have it.
 std::filesystem::path checkpoint_folder(const RunSetup& setup, int64_t step);
+// BestModel::checkpoint_folder of a checkpoint in output_dir whose best one is that of this step.
+std::string folder_elsewhere(const RunSetup& setup, int64_t step);
 
 // Collective, with no checkpoint under way: sets checkpoint_step if the best evaluation has a checkpoint.
 void find_best_checkpoint(const RunSetup& setup, BestModel* best);

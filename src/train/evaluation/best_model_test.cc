@@ -162,14 +162,40 @@ TEST(LoadBestModelAtEnd, BestMayBeInTheFolderThatTheRunResumedFrom) {
   SavingRun run = evaluating_run();
   run.args.greater_is_better = true;
   const std::vector<double> losses = losses_of(run.run());
+  const fs::path best = run.output() / checkpoint_name(best_step(losses, true));
+  const auto expect_best_of_run = [&](const SavingRun& elsewhere) {
+    EXPECT_EQ(read_tensors(elsewhere.output()), read_tensors(best));
+    EXPECT_EQ(read_json(elsewhere.output() / "trainer_state.json").at("best_model_checkpoint"),
+              best.string());
+  };
   SavingRun elsewhere = run;
   elsewhere.args.output_dir = run.folder() / "elsewhere";
   elsewhere.args.resume_from_checkpoint = run.output() / "checkpoint-5";
   elsewhere.run();
-  const int64_t step = best_step(losses, true);
-  EXPECT_EQ(read_tensors(elsewhere.output()), read_tensors(run.output() / checkpoint_name(step)));
-  EXPECT_EQ(read_json(elsewhere.output() / "trainer_state.json").at("best_model_checkpoint"),
-            (run.output() / checkpoint_name(step)).string());
+  expect_best_of_run(elsewhere);
+
+  SavingRun interrupted = run;
+  interrupted.args.output_dir = run.folder() / "interrupted";
+  interrupted.args.resume_from_checkpoint = run.output() / "checkpoint-4";
+  interrupted.run_until_signal(1);
+  interrupted.args.resume_from_checkpoint = "true";
+  EXPECT_EQ(interrupted.run().steps.size(), 1u);
+  expect_best_of_run(interrupted);
+}
+
+TEST(LoadBestModelAtEnd, BestMayBeTheRenamedOneThatTheRunResumedFrom) {
+  SavingRun run = evaluating_run();
+  run.args.greater_is_better = true;
+  run.run();
+  const auto best = read_tensors(run.output() / "checkpoint-1");
+  fs::copy(run.output() / "checkpoint-1", run.folder() / "kept", fs::copy_options::recursive);
+  SavingRun elsewhere = run;
+  elsewhere.args.output_dir = run.folder() / "elsewhere";
+  elsewhere.args.resume_from_checkpoint = run.folder() / "kept";
+  elsewhere.run_until_signal(1);
+  elsewhere.args.resume_from_checkpoint = "true";
+  EXPECT_EQ(elsewhere.run().steps.size(), 4u);
+  EXPECT_EQ(read_tensors(elsewhere.output()), best);
 }
 
 TEST(LoadBestModelAtEnd, EvaluationThatASignalCutShortCounts) {

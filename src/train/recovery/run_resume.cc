@@ -146,6 +146,11 @@ fs::path RunResume::checkpoint_parent() const {
   return is_in_place() ? fs::path(args_.output_dir) : point_->reader->folder().parent_path();
 }
 
+fs::path RunResume::checkpoint_folder(int64_t step) const {
+  if (point_->reader && point_->reader->step() == step) return point_->reader->folder();
+  return checkpoint_parent() / checkpoint_name(step);
+}
+
 int64_t RunResume::last_saved_step() const {
   return point_->reader && is_in_place() ? point_->record.progress.step : last_saved_step_;
 }

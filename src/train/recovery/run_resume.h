@@ -36,6 +36,8 @@ class RunResume {
   bool is_in_place() const;
   // Where the run saved its checkpoints so far.
   std::filesystem::path checkpoint_parent() const;
+  // The same for that of a step; the one that the run resumes from may have any name.
+  std::filesystem::path checkpoint_folder(int64_t step) const;
   // Step of the newest complete checkpoint in output_dir that this rank knows of; -1 = none.
   int64_t last_saved_step() const;
 

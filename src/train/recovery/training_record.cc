@@ -95,6 +95,7 @@ BestModel parse_best_model(const JsonNode& fields) {
   best.step = fields["step"].integer(1);
   best.checkpoint_step = fields["checkpoint_step"].integer(0);
   best.num_not_better = fields["num_not_better"].integer(0);
+  best.checkpoint_folder = fields["checkpoint_folder"].string_or("");
   return best;
 }
 
@@ -256,7 +257,8 @@ std::string training_record_json(const TrainingRecord& record) {
                          {"value", *best.value},
                          {"step", best.step},
                          {"checkpoint_step", best.checkpoint_step},
-                         {"num_not_better", best.num_not_better}};
+                         {"num_not_better", best.num_not_better},
+                         {"checkpoint_folder", best.checkpoint_folder}};
   }
   return out.dump();
 }

@@ -53,7 +53,8 @@ TrainingRecord full_record() {
                           .value = 2.5,
                           .step = 6,
                           .checkpoint_step = 4,
-                          .num_not_better = 1};
+                          .num_not_better = 1,
+                          .checkpoint_folder = "/before/checkpoint-4"};
   record.progress.loss_spikes = {{2.5, 2.25}, {1.0, 1.5}};
   return record;
 }
@@ -95,9 +96,13 @@ void expect_refused(const Json& changed, const std::string& field) {
   }
 }
 
-const std::set<std::string> kOptional = {"launch_id",    "plateau",
-                                         "plateau.best", "data.global_batch_size",
-                                         "best_model",   "progress.last_grad_norm"};
+const std::set<std::string> kOptional = {"launch_id",
+                                         "plateau",
+                                         "plateau.best",
+                                         "data.global_batch_size",
+                                         "best_model",
+                                         "best_model.checkpoint_folder",
+                                         "progress.last_grad_norm"};
 
 TEST(TrainingRecordFields, AllOfThemSurviveWritingAndReading) {
   const std::string text = training_record_json(full_record());
