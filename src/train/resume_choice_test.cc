@@ -176,12 +176,17 @@ TEST(Resume, WhatCannotChangeIsRefusedTogether) {
 
 TEST(Resume, WhatMayChangeWithEffectIsNoted) {
   SavingRun run;
+  run.args.optim = "muon";
   run.run();
   run.args.resume_from_checkpoint = "true";
   run.args.max_steps = 8;
   run.args.learning_rate = 5e-3;
+  run.args.muon_momentum = 0.5;
+  run.args.muon_adjust_lr_fn = "original";
   const RecordingObserver seen = run.run();
-  EXPECT_EQ(seen.differences, "max_steps 6 -> 8, learning_rate 0.01 -> 0.005");
+  EXPECT_EQ(seen.differences,
+            "max_steps 6 -> 8, learning_rate 0.01 -> 0.005, muon_momentum 0.95 -> 0.5, muon_adjust_lr_fn "
+            "\"match_rms_adamw\" -> \"original\"");
   EXPECT_EQ(seen.steps.size(), 2u);
   EXPECT_EQ(read_json(run.output() / "trainer_state.json").at("global_step"), 8);
 }
