@@ -133,11 +133,11 @@ TEST(DeepSpeedOneCycle, StaysAtItsMinimumWithoutDecay) {
                {0, 2, 3, 4, 5, 100}, {1e-4, 5e-4, 3e-4, 1e-4, 1e-4, 1e-4});
 }
 
-TEST(DeepSpeedOneCycle, StairsHoldTheRate) {
+TEST(DeepSpeedOneCycle, StairsHaveNoEffect) {
   expect_rates("OneCycle",
                R"({"cycle_min_lr": 1e-4, "cycle_max_lr": 5e-4, "cycle_first_step_size": 4,
-                   "cycle_first_stair_count": 2})",
-               {0, 1, 2, 3, 4, 5, 6}, {1e-4, 1e-4, 3e-4, 3e-4, 5e-4, 3e-4, 3e-4});
+                   "cycle_first_stair_count": 2, "cycle_second_stair_count": 1})",
+               {0, 1, 2, 3, 4, 5, 6}, {1e-4, 2e-4, 3e-4, 4e-4, 5e-4, 4e-4, 3e-4});
 }
 
 TEST(DeepSpeedOneCycle, MomentumMovesTheOtherWay) {

@@ -22,6 +22,7 @@ constexpr const char* kWholeModel = "checkpoints are whole models as Hugging Fac
 constexpr const char* kOwnSums = "gradients are accumulated in float32, which needs no scaling";
 constexpr const char* kInMemory = "weights, gradients and optimizer state stay in memory";
 constexpr const char* kOwnLoops = "it concerns DeepSpeed's internals";
+constexpr const char* kNoStairs = "DeepSpeed does not read it either";
 constexpr const char* kOwnProfile = "the time and the speed of every step are in metrics.jsonl";
 constexpr const char* kModelDecides = "it is for models and pipelines that need it, and none here does";
 
@@ -218,8 +219,8 @@ constexpr Key kSchedulerParamKeys[] = {
     used("decay_lr_rate", kNumber),
     used("cycle_first_step_size", kCount),
     used("cycle_second_step_size", kCount),
-    used("cycle_first_stair_count", kCount),
-    used("cycle_second_stair_count", kCount),
+    no_effect("cycle_first_stair_count", kCount, kNoStairs),
+    no_effect("cycle_second_stair_count", kCount, kNoStairs),
     used("decay_step_size", kCount),
     used("cycle_momentum", kBool),
     used("cycle_min_mom", kNumber),
