@@ -12,6 +12,17 @@
 #include "train/work_mark.h"
 
 namespace tessera {
+namespace {
+
+// Collective.
+bool has_checkpoint(const RunSetup& setup, int64_t step) {
+  std::error_code ignored;
+  const bool is_there =
+      setup.is_root() && std::filesystem::exists(checkpoint_folder(setup, step) / kManifestName, ignored);
+  return setup.comm.broadcast(is_there, 0, {"best checkpoint"});
+}
+
+}  // namespace
 
 std::filesystem::path checkpoint_folder(const RunSetup& setup, int64_t step) {
   const RunResume& resume = *setup.resume;
@@ -31,11 +42,8 @@ std::string folder_elsewhere(const RunSetup& setup, int64_t step) {
 }
 
 void find_best_checkpoint(const RunSetup& setup, BestModel* best) {
-  if (best->step == best->checkpoint_step) return;
-  std::error_code ignored;
-  const bool is_there = setup.is_root() && std::filesystem::exists(
-                                               checkpoint_folder(setup, best->step) / kManifestName, ignored);
-  if (setup.comm.broadcast(is_there, 0, {"best checkpoint"})) best->checkpoint_step = best->step;
+  if (best->step != best->checkpoint_step && has_checkpoint(setup, best->step))
+    best->checkpoint_step = best->step;
 }
 
 void load_best_model(RunSetup& setup, const Progress& progress) {
@@ -50,6 +58,13 @@ void load_best_model(RunSetup& setup, const Progress& progress) {
     return;
   }
   const std::filesystem::path folder = checkpoint_folder(setup, best.checkpoint_step);
+  if (!has_checkpoint(setup, best.checkpoint_step)) {
+    if (setup.is_root()) {
+      log_warning("load_best_model_at_end: {}: no such checkpoint; the finished model is that of step {}",
+                  folder.string(), progress.step);
+    }
+    return;
+  }
   if (setup.is_root()) {
     log_info("the finished model is the best, {} ({} {})", folder.string(), best.metric, *best.value);
   }

@@ -225,6 +225,15 @@ TEST(LoadBestModelAtEnd, DamagedBestCheckpointIsNamed) {
   expect_error(ExitCode::kBadData, {"load_best_model_at_end", best}, [&] { run.run({}, damage); });
 }
 
+TEST(LoadBestModelAtEnd, DeletedBestCheckpointLeavesTheModelOfTheLastStep) {
+  SavingRun run = evaluating_run();
+  run.args.greater_is_better = true;
+  run.run({}, [&](const StepMetrics& step) {
+    if (step.step == 6) fs::remove_all(run.output() / "checkpoint-1");
+  });
+  EXPECT_EQ(read_tensors(run.output()), read_tensors(run.output() / "checkpoint-6"));
+}
+
 TEST(SaveStrategyBest, SavesOnlyWhatIsBetter) {
   for (const bool greater : {false, true}) {
     SavingRun run = evaluating_run({1, 2});
