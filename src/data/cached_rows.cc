@@ -207,7 +207,7 @@ CachedRows open_cached_rows(std::span<const DataSource> sources, const DatasetOp
   std::optional<TokenCache> cache = find_cache(path, key, pool, &warnings);
   bool is_hit = cache.has_value();
   if (!is_hit) {
-    create_folder(folder);
+    create_token_cache_folder(folder);
     remove_abandoned_files(folder, ".tokens");
     // One process builds the file while others that need it wait; if it fails, the next one tries.
     const LockFile lock(folder / (key.hex() + ".lock"), [&] {

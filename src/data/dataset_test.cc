@@ -373,6 +373,15 @@ TEST_F(DatasetTest, TheCacheIsInTheUsersCacheFolderByDefault) {
   }
 }
 
+TEST_F(DatasetTest, ACacheFolderThatCannotBeWrittenIsNamedWithItsFlag) {
+  folder_.write("a.txt", "one");
+  DatasetOptions options = options_for({"a.txt"});
+  options.cache_folder = folder_ / "a.txt/cache";
+  const Error error = error_of([&] { open(options); });
+  EXPECT_EQ(error.code(), ExitCode::kIoError);
+  EXPECT_THAT(error.what(), AllOf(HasSubstr("a.txt/cache"), HasSubstr("--cache_dir")));
+}
+
 TEST_F(DatasetTest, WeightedSourcesArePartsOfTheirOwn) {
   folder_.write("a.jsonl", "{\"text\": \"a1\"}\n{\"text\": \"a2\"}\n");
   folder_.write("b.jsonl", "{\"text\": \"b1\"}\n{\"text\": \"b2\"}\n{\"text\": \"b3\"}\n");

@@ -1,6 +1,10 @@
 #include "data/row_building.h"
 
+#include <unistd.h>
+
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <limits>
 #include <memory>
 
@@ -8,6 +12,7 @@
 #include "data/row_stream.h"
 #include "data/rows/token_cache.h"
 #include "formats/input_files.h"
+#include "io/file.h"
 
 namespace tessera {
 namespace {
@@ -64,6 +69,18 @@ fs::path token_cache_folder(const DatasetOptions& options) {
     return fs::path(home) / ".cache" / "tessera";
   fail(ExitCode::kBadConfig,
        "no folder for the token cache: give one, or set the environment variable XDG_CACHE_HOME or HOME");
+}
+
+void create_token_cache_folder(const fs::path& folder) {
+  try {
+    create_folder(folder);
+    if (::access(folder.c_str(), W_OK) != 0)
+      fail(ExitCode::kIoError, "{}: {}", folder.native(), std::strerror(errno));
+  } catch (const Error& error) {
+    fail(error.code(),
+         "{}: tokenized rows are kept there; --cache_dir or XDG_CACHE_HOME names another folder",
+         error.what());
+  }
 }
 
 std::string row_settings_text(const RowPlan& plan, const DatasetOptions& options, const Tokenizer* tokenizer,

@@ -18,6 +18,8 @@ namespace tessera {
 
 // options.cache_folder or the default one. Error(kBadConfig) if there is none.
 std::filesystem::path token_cache_folder(const DatasetOptions& options);
+// Creates it. Error(kIoError) that says how to name another one, also if it cannot be written.
+void create_token_cache_folder(const std::filesystem::path& folder);
 
 // plan_rows(), with the settings checked against it: lengths, packing, tokenizer. Error(kBadConfig).
 RowPlan checked_row_plan(std::span<const DataSource> sources, const DatasetOptions& options,

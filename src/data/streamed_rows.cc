@@ -97,7 +97,7 @@ StreamedRows::StreamedRows(std::span<const DataSource> sources, const DatasetOpt
   folder_ = token_cache_folder(options_);
   key_ = make_key();
   hash_ = hash_text(key_);
-  create_folder(folder_);
+  create_token_cache_folder(folder_);
   remove_abandoned_files(folder_, ".tokens");
   thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
 }
