@@ -9,7 +9,6 @@
 #include <map>
 
 #include "base/error.h"
-#include "expect_error.h"
 #include "launch/launch_plan.h"
 #include "launch/ranks/rank_environment.h"
 #include "launch/ranks/rank_files.h"
@@ -416,7 +415,13 @@ TEST(LogFolder, SaysWhyThereIsNoneForTemporaryFiles) {
   const char* const before = std::getenv("TMPDIR");
   const std::string former = before == nullptr ? "" : before;
   ::setenv("TMPDIR", "/nowhere", 1);
-  expect_error(ExitCode::kIoError, {"TMPDIR", "No such file", "--log_dir"}, [&] { make_log_folder(plan); });
+  try {
+    make_log_folder(plan);
+    ADD_FAILURE() << "no error was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kIoError);
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("TMPDIR"), HasSubstr("No such file"), HasSubstr("--log_dir")));
+  }
   if (before == nullptr) {
     ::unsetenv("TMPDIR");
   } else {
