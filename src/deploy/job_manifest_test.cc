@@ -8,6 +8,7 @@
 #include "deploy/lint.h"
 #include "deploy/lint_rules.h"
 #include "deploy/manifest.h"
+#include "deploy/names.h"
 
 namespace tessera {
 namespace {
@@ -64,6 +65,15 @@ TEST(JobManifest, EveryKindHasItsDocumentsAndNoFinding) {
                                      kind.kind == JobKind::kJobSet ? "JobSet" : "TrainJob"));
     }
     EXPECT_THAT(lint_manifests(all), ElementsAre()) << kind.name;
+  }
+}
+
+// The Secret's name is longer than a label.
+TEST(JobManifest, TheLongestNamesHaveNoFinding) {
+  for (const JobKindName& kind : kJobKinds) {
+    JobSettings job = small_job(kind.kind);
+    job.name = std::string(kMaxLabelLength - pod_suffix(kind.kind, job.num_nodes).size(), 'n');
+    EXPECT_THAT(lint_manifests(documents(job)), ElementsAre()) << kind.name;
   }
 }
 

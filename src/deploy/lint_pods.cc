@@ -10,6 +10,9 @@
 namespace tessera {
 namespace {
 
+// Their names are host names, or values of labels.
+constexpr std::string_view kShortNamed[] = {"Job", "Namespace", "Service"};
+
 // value_at() takes dots for steps, which names of labels have.
 const Value* label(const Value& pod, std::string_view name) {
   const Value* const labels = value_at(pod, "metadata.labels");
@@ -159,6 +162,11 @@ void lint_names(LintReport* report) {
     try {
       check_object_name("metadata.name", each.name());
       if (!each.name_space().empty()) check_label("metadata.namespace", each.name_space());
+      if (each.name().size() > kMaxLabelLength &&
+          std::ranges::find(kShortNamed, each.kind()) != std::end(kShortNamed)) {
+        report->add(each, "metadata.name", "has {} characters; that of a {} has at most {}",
+                    each.name().size(), each.kind(), kMaxLabelLength);
+      }
     } catch (const Error& error) {
       report->add(each, "metadata", "{}", std::string_view(error.what()).substr(2));
     }

@@ -301,6 +301,9 @@ TEST(Lint, FindsWhatIsWrongWithAJobOfItsOwn) {
       {"  name: \"small\"\n  namespace: \"training\"", "  namespace: \"training\"",
        "metadata.name: is missing"},
       {"name: \"small\"", "name: \"Small\"", "expected a name of lower-case letters"},
+      {"name: \"small\"", "name: \"s1234567890123456789012345678901234567890123456789012345678901234\"",
+       "Service s1234567890123456789012345678901234567890123456789012345678901234: metadata.name: has 65 "
+       "characters; that of a Service has at most 63"},
   };
   for (const Damage& damage : kDamages) {
     expect_found(without_trainer(JobKind::kJob), damage);

@@ -14,6 +14,8 @@ TEST(DeployNames, AcceptLabelsThatLeaveRoomForTheSuffix) {
   check_label("name", std::string(63, 'x'));
   check_label("name", std::string(54, 'x'), "-node-0-3");
   check_object_name("storage_class", "gp3.csi.aws");
+  // A label of such a name may have more than 63 characters.
+  check_object_name("claim", std::string(64, 'a') + "." + std::string(188, 'b'));
 }
 
 TEST(DeployNames, RefuseWhatKubernetesRefuses) {

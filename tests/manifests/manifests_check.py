@@ -73,6 +73,7 @@ REFUSALS = [
     (["--namespace", "a: b"], 64, "--namespace: expected a name"),
     (["--queue", "{a}"], 64, "--queue: expected a name"),
     (["--claim", "A"], 64, "--claim: expected a name"),
+    (["--priority_class", "p" * 64, "--queue", "training"], 64, "--priority_class: expected at most 63 characters"),
     (["--image", "a\nb"], 64, "--image: expected text"),
     (["--dataset", "/data/a\nb.jsonl"], 64, "--dataset: expected text without control"),
     (["--dataset", "rows.jsonl"], 64, "--dataset: the pods do not have 'rows.jsonl'"),
@@ -109,6 +110,7 @@ REFUSALS = [
 RUNTIME_REFUSALS = [
     (["--fsx", "x"], 64, "--fsx: expected DNS/MOUNT"),
     (["--efs", "x", "--nfs", "a:/b"], 64, "give one volume"),
+    (["--efs", "fs-0123", "--claim", "c" * 58], 64, "--claim: 'ccc"),
     (["--nfs", "a"], 64, "--nfs: expected HOST:PATH"),
     (["--storage_class", "A"], 64, "--storage_class: expected a name"),
 ]

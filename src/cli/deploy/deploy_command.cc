@@ -49,6 +49,12 @@ PodSettings DeployCommand::pod_settings(bool on_card) const {
   check_object_name("claim", pod.claim);
   check_object_name("hf_token_secret", pod.hf_secret);
   check_object_name("priority_class", pod.priority_class);
+  if (pod.priority_class.size() > kMaxLabelLength) {
+    fail(
+        ExitCode::kUsage,
+        "--priority_class: expected at most {} characters, as Kueue has it as the value of a label, found {}",
+        kMaxLabelLength, pod.priority_class.size());
+  }
   check_object_name("runtime", pod.runtime);
   return pod;
 }

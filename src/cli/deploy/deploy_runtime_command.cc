@@ -59,6 +59,7 @@ class DeployRuntimeCommand : public DeployCommand {
     const JobKind kind = job_kind(trainer_);
     if (is_trainer(kind)) runtime.trainer = kind;
     runtime.volume = volume();
+    if (runtime.volume && !runtime.volume->driver.empty()) check_owner_name(runtime.pod.claim);
     if (!runtime.volume && storage_class_ != "none") {
       if (!storage_class_.empty()) check_object_name("storage_class", storage_class_);
       runtime.storage_class = storage_class_;
@@ -71,6 +72,15 @@ class DeployRuntimeCommand : public DeployCommand {
   }
 
  private:
+  // The Job that gives the volume to the pods' user is called after the claim.
+  static void check_owner_name(const std::string& claim) {
+    constexpr size_t kMaxLength = kMaxLabelLength - std::string_view("-owner").size();
+    if (claim.size() <= kMaxLength) return;
+    fail(ExitCode::kUsage,
+         "--claim: '{}' has {} characters, and a Job of its name and '-owner' at most {}: shorten it to {}",
+         claim, claim.size(), kMaxLabelLength, kMaxLength);
+  }
+
   std::optional<RuntimeVolume> volume() const {
     if (!fsx_.empty() + !efs_.empty() + !nfs_.empty() > 1) {
       fail(ExitCode::kUsage, "--fsx, --efs and --nfs: give one volume");
