@@ -83,11 +83,11 @@ class Forecaster {
         forecast.schedules.push_back(forecast_schedule(planner_.choose_memory(machine_, schedule)));
       }
       if (may_train_apart(request.zero)) {
-        MemoryRequest seldom = planner_.choose_memory(machine_, GatherSchedule::kPerStep);
-        seldom.zero.outer = OuterSettings{.sync_every = kForecastSyncEvery};
-        seldom.zero.quantized_weights = false;
-        seldom.zero.quantized_gradients.reset();
-        forecast.seldom = forecast_schedule(seldom);
+        ZeroSettings seldom = planner_.choose_memory(machine_, GatherSchedule::kPerStep).zero;
+        seldom.outer = OuterSettings{.sync_every = kForecastSyncEvery};
+        seldom.quantized_weights = false;
+        seldom.quantized_gradients.reset();
+        forecast.seldom = forecast_schedule(planner_.choose_memory(machine_, seldom));
         forecast.seldom->int4_gradients.reset();  // one row is enough
       }
     }
@@ -124,9 +124,12 @@ class Forecaster {
     }
     if (!request.zero.quantized_gradients) {
       quantized.zero.quantized_gradients = GradientCode::kInt4;
+      // Their errors take memory that something else may have been chosen to use.
+      quantized = planner_.choose_memory(machine_, quantized.zero);
       planner_.fill_memory(quantized, machine_, &plan);
       out.int4_gradients = forecast_exchange(quantized, plan.wire);
       out.int4_node_bytes = plan.memory.node_bytes();
+      out.int4_fits = needed_bytes(model_, quantized) <= machine_.free_bytes;
     }
     return out;
   }

@@ -59,6 +59,7 @@ struct ScheduleForecast : ExchangeForecast {
   // then.
   std::optional<ExchangeForecast> int4_gradients;
   int64_t int4_node_bytes = 0;
+  bool int4_fits = false;
 };
 
 inline constexpr int64_t kForecastSyncEvery = 50;

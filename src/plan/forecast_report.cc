@@ -55,8 +55,10 @@ std::string network_text(const RunForecast& forecast) {
   const auto add_schedule = [&](const std::string& name, const ScheduleForecast& each) {
     add_exchange(name.c_str(), each.fits ? "yes" : "no", format_bytes(each.node_bytes), each);
     if (each.int8_weights) add_exchange(" int8", "", "", *each.int8_weights);
-    if (each.int4_gradients)
-      add_exchange(" int4", "", format_bytes(each.int4_node_bytes), *each.int4_gradients);
+    if (each.int4_gradients) {
+      add_exchange(" int4", each.int4_fits ? "yes" : "no", format_bytes(each.int4_node_bytes),
+                   *each.int4_gradients);
+    }
     has_int8 = has_int8 || each.int8_weights;
     has_int4 = has_int4 || each.int4_gradients;
   };
@@ -119,7 +121,10 @@ OrderedJson schedule_json(const ScheduleForecast& each, int64_t sync_every) {
   schedule.update(exchange_json(each));
   schedule["int8_weights"] = each.int8_weights ? exchange_json(*each.int8_weights) : OrderedJson();
   schedule["int4_gradients"] = each.int4_gradients ? exchange_json(*each.int4_gradients) : OrderedJson();
-  if (each.int4_gradients) schedule["int4_gradients"]["node_bytes"] = each.int4_node_bytes;
+  if (each.int4_gradients) {
+    schedule["int4_gradients"]["node_bytes"] = each.int4_node_bytes;
+    schedule["int4_gradients"]["fits"] = each.int4_fits;
+  }
   return schedule;
 }
 

@@ -12,6 +12,7 @@
 #include "base/flags.h"
 #include "base/text.h"
 #include "model/families.h"
+#include "ops/planned_cpu.h"
 #include "support/isolated_device.h"
 
 namespace tessera {
@@ -228,6 +229,33 @@ TEST_F(ForecastTest, SaysWhatTrainingApartWouldMakeOfIt) {
   args_.sync_every = 0;
   args_.optim = "muon";
   EXPECT_FALSE(forecast().seldom.has_value());
+}
+
+// What is packed for the exchange of the run would leave too little for these.
+TEST_F(ForecastTest, OtherExchangesPackWeightsOnlyWhereTheyHaveRoomForThem) {
+  cluster_.ops = planned_cpu_ops(true);
+  args_.dtype = "bfloat16";
+  args_.save_strategy = "no";  // no snapshot, which takes what is free
+  const RunForecast roomy = forecast();
+  cluster_.node_memory_bytes = roomy.schedules.at(0).int4_node_bytes - 1;
+  const ScheduleForecast per_step = forecast().schedules.at(0);
+  EXPECT_EQ(per_step.node_bytes, roomy.schedules.at(0).node_bytes);
+  EXPECT_TRUE(per_step.int4_fits);
+  args_.zero_quantized_weights = true;
+  args_.zero_quantized_gradients = "int4";
+  EXPECT_EQ(forecast().memory.node_bytes(), per_step.int4_node_bytes);
+
+  args_.zero_quantized_weights = false;
+  args_.zero_quantized_gradients = TrainingArguments().zero_quantized_gradients;
+  cluster_.node_memory_bytes = roomy.seldom->node_bytes - 1;
+  const ScheduleForecast seldom = forecast().seldom.value();
+  EXPECT_TRUE(seldom.fits);
+  args_.sync_every = kForecastSyncEvery;
+  EXPECT_EQ(forecast().memory.node_bytes(), seldom.node_bytes);
+
+  args_.sync_every = 0;
+  cluster_.node_memory_bytes = 0;
+  EXPECT_FALSE(forecast().schedules.at(0).int4_fits);
 }
 
 // A team of two has the rows of one rank, each half of their tokens.

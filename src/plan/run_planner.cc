@@ -179,6 +179,7 @@ void RunPlanner::fit_largest(int64_t least, int64_t most, const MachineFacts& ma
 // snapshots and files in the page cache.
 void RunPlanner::choose_chunks_ahead(const MachineFacts& machine, MemoryRequest* request) const {
   if (!request->zero.state_folder) return;
+  request->zero.state_folder->chunks_ahead = kMinChunksAhead;
   const ZeroLayout layout = zero_layout(model_.layout(), request->num_nodes, request->local_world_size);
   MachineFacts usable = machine;
   usable.free_bytes -= (machine.free_bytes - needed_bytes(model_, *request)) / 2;
@@ -207,8 +208,14 @@ MemoryRequest RunPlanner::choose_memory(const MachineFacts& machine) const {
 }
 
 MemoryRequest RunPlanner::choose_memory(const MachineFacts& machine, GatherSchedule schedule) const {
+  ZeroSettings zero = make_request(machine).zero;
+  zero.schedule = schedule;
+  return choose_memory(machine, zero);
+}
+
+MemoryRequest RunPlanner::choose_memory(const MachineFacts& machine, const ZeroSettings& zero) const {
   MemoryRequest request = make_request(machine);
-  request.zero.schedule = schedule;
+  request.zero = zero;
   choose_chunks_ahead(machine, &request);
   if (args_.pack_weights == "auto") choose_packing(machine, &request);
   choose_kept_outputs(machine, &request);

@@ -58,8 +58,9 @@ class RunPlanner {
   // outputs as then fit. Collective through on_all_ranks.
   // Error(kBadConfig) for packed weights that the sharding rules out.
   MemoryRequest choose_memory(const MachineFacts& machine) const;
-  // The same with the schedule given.
+  // The same with the schedule given, or all settings of the sharding but what is chosen.
   MemoryRequest choose_memory(const MachineFacts& machine, GatherSchedule schedule) const;
+  MemoryRequest choose_memory(const MachineFacts& machine, const ZeroSettings& zero) const;
   // Fills limits, zero, snapshot_bytes, memory, wire and free_bytes from a request that was chosen.
   void fill_memory(const MemoryRequest& request, const MachineFacts& machine, RunPlan* plan) const;
   // Error(kBadConfig) with refusal() unless the request fits.
