@@ -97,6 +97,13 @@ Value pet_variables(const JobSettings& job) {
                      named("PET_MASTER_PORT", std::to_string(kRendezvousPort))};
 }
 
+// Kubernetes takes $(NAME) in an argument for a variable, and $$ for $.
+std::string without_references(std::string_view word) {
+  std::string escaped;
+  for (const char c : word) escaped.append(c == '$' ? 2 : 1, c);
+  return escaped;
+}
+
 std::vector<std::string> pod_arguments(const JobSettings& job) {
   std::vector<std::string> words = {"launch",
                                     "--rdzv_secret_file=/etc/tessera/rendezvous/secret",
@@ -107,6 +114,7 @@ std::vector<std::string> pod_arguments(const JobSettings& job) {
                                     "train",
                                     fmt::format("--grace_period_s={}", job.grace.run_s)};
   words.insert(words.end(), job.train_arguments.begin(), job.train_arguments.end());
+  for (std::string& word : words) word = without_references(word);
   return words;
 }
 

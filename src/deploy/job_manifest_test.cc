@@ -77,6 +77,17 @@ TEST(JobManifest, TheLongestNamesHaveNoFinding) {
   }
 }
 
+TEST(JobManifest, ADollarSignInAnArgumentIsNoReferenceToAVariable) {
+  for (const JobKindName& kind : kJobKinds) {
+    JobSettings job = small_job(kind.kind);
+    job.train_arguments = {"--run_name=$(HOME) $$ $x"};
+    const std::vector<Manifest> all = documents(job);
+    const Value::List& args = is_trainer(kind.kind) ? list_at(all.back().body, "spec.trainer.args")
+                                                    : list_at(pod_of(all), "spec.containers.0.args");
+    EXPECT_EQ(args.back(), Value("--run_name=$$(HOME) $$$$ $$x")) << kind.name;
+  }
+}
+
 TEST(JobManifest, JobsWithoutKubeflowTrainerHaveItsVariables) {
   const std::vector<Manifest> set = documents(small_job(JobKind::kJobSet));
   EXPECT_EQ(variable(pod_of(set), "PET_NNODES"), "3");
