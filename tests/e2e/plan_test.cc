@@ -179,6 +179,12 @@ TEST(Plan, WithoutAMachineSearchesTheCatalogue) {
   EXPECT_THAT(run_well({"plan", "--preset", "15m"}).out, HasSubstr("1,000,000,000 tokens"));
 }
 
+TEST(Plan, TheSearchFindsRanksThatShareRows) {
+  const ProcessResult found = run_well(with(kSearch, {"--context_parallel_size", "2"}));
+  EXPECT_THAT(found.out, HasSubstr("--context_parallel_size 2 "));
+  EXPECT_THAT(found.out, HasSubstr("step     8 rows"));
+}
+
 TEST(Plan, SearchesInSeconds) {
   const Stopwatch watch;
   const json found = json::parse(run_well({"plan", "--preset", "llama3-8b", "--max_length", "2048",

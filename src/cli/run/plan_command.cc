@@ -397,8 +397,8 @@ class PlanCommand : public Command {
     if (table->is_set("nnodes")) options.num_nodes = static_cast<int>(num_nodes_);
     if (table->is_set("nproc_per_node")) options.local_world_size = static_cast<int>(local_world_size_);
     // For the rows of a step: the combinations have other numbers of ranks, so that what is said about one
-    // rank would mislead.
-    int64_t world_size = 1;
+    // rank, or those that share its rows, would mislead.
+    int64_t world_size = args_.context_parallel_size;
     // One rank, unless others are asked for: their number matters here.
     const bool is_on_device = args_.device != "cpu";
     if (is_on_device || args_.optimizer_in_backward || args_.offload_param_device == "nvme") {
