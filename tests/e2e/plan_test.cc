@@ -10,6 +10,7 @@
 
 #include "base/stopwatch.h"
 #include "e2e/tiny_model.h"
+#include "test_folder.h"
 
 namespace tessera {
 namespace {
@@ -177,6 +178,25 @@ TEST(Plan, WithoutAMachineSearchesTheCatalogue) {
   std::istringstream lines(found.out);
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80u) << line;
   EXPECT_THAT(run_well({"plan", "--preset", "15m"}).out, HasSubstr("1,000,000,000 tokens"));
+}
+
+// What a file states of batches is right for one number of ranks.
+TEST(Plan, TheSearchKeepsToTheRanksOfADeepSpeedFile) {
+  const TestFolder folder;
+  const std::string file =
+      folder.write("ds.json", R"({"train_batch_size": 32, "train_micro_batch_size_per_gpu": 4,
+          "gradient_accumulation_steps": 2, "bf16": {"enabled": true}, "zero_optimization": {"stage": 2}})");
+  const std::vector<std::string> search = {
+      "plan",        "--preset",    "60m",          "--deepspeed", file,     "--tokens", "1e8",
+      "--instances", "c8i.2xlarge", "--max_length", "256",         "--sort", "time"};
+  const ProcessResult found = run_well(search);
+  EXPECT_THAT(found.out, HasSubstr("step     32 rows"));
+  EXPECT_THAT(found.out, HasSubstr("--nnodes 4 "));
+  EXPECT_THAT(found.out, HasSubstr("--nproc_per_node 1 "));
+  EXPECT_THAT(found.out, HasSubstr("--gradient_accumulation_steps 2 "));
+  const ProcessResult other = run_tessera(with(search, {"--nnodes", "3", "--nproc_per_node", "1"}));
+  EXPECT_EQ(other.exit_code, 78);
+  EXPECT_THAT(other.err, HasSubstr("micro batch 4 x accumulation 2 x world size 3"));
 }
 
 TEST(Plan, TheSearchFindsRanksThatShareRows) {

@@ -16,6 +16,7 @@
 #include "cli/run/plan_search.h"
 #include "cli/run/plan_simulation.h"
 #include "cli/terminal/terminal.h"
+#include "formats/deepspeed/deepspeed_config.h"
 #include "formats/huggingface/model_config.h"
 #include "io/file.h"
 #include "plan/forecast.h"
@@ -391,14 +392,35 @@ class PlanCommand : public Command {
     if (!ladder.best) fail(ExitCode::kBadConfig, "{}", ladder_refusal(ladder, plan_lora_ladder(request)));
   }
 
+  // A DeepSpeed file that states how often ranks accumulate is for one number of ranks.
+  static int64_t ranks_of(const DeepSpeedConfig& file, const SearchOptions& options, int64_t ranks_of_team) {
+    constexpr int64_t kMaxRanks = 1 << 20;
+    const std::optional<int64_t> micro_batch = file.train_micro_batch_size_per_gpu.value,
+                                 all = file.train_batch_size.value;
+    int64_t num_ranks = std::min(ranks_of_team, kMaxRanks);
+    if (micro_batch && all) {
+      num_ranks *=
+          std::clamp<int64_t>(*all / *micro_batch / *file.gradient_accumulation_steps.value, 1, kMaxRanks);
+    }
+    // What was asked for is kept, and named where it contradicts the file.
+    const int64_t given = int64_t{options.num_nodes.value_or(1)} * options.local_world_size.value_or(1);
+    const bool is_given = options.num_nodes && options.local_world_size;
+    return is_given || num_ranks % given != 0 ? given : num_ranks;
+  }
+
   void search(FlagTable* table, const ModelConfig& config) {
     SearchOptions options = asked_options(*table, args_);
     options.max_nodes = static_cast<int>(max_nodes_);
     if (table->is_set("nnodes")) options.num_nodes = static_cast<int>(num_nodes_);
     if (table->is_set("nproc_per_node")) options.local_world_size = static_cast<int>(local_world_size_);
+    set_log_level(LogLevel::kError);
+    std::optional<DeepSpeedConfig> file;
+    if (!args_.deepspeed.empty()) file = read_deepspeed_config(args_.deepspeed);
     // For the rows of a step: the combinations have other numbers of ranks, so that what is said about one
     // rank, or those that share its rows, would mislead.
     int64_t world_size = args_.context_parallel_size;
+    if (file) world_size = file->sequence_parallel_size.value_or(world_size);
+    const int64_t ranks_of_team = world_size;
     // One rank, unless others are asked for: their number matters here.
     const bool is_on_device = args_.device != "cpu";
     if (is_on_device || args_.optimizer_in_backward || args_.offload_param_device == "nvme") {
@@ -406,13 +428,16 @@ class PlanCommand : public Command {
       options.local_world_size = options.local_world_size.value_or(1);
       world_size = int64_t{*options.num_nodes} * *options.local_world_size;
     }
-    set_log_level(LogLevel::kError);
+    if (file && file->gradient_accumulation_steps.value) {
+      options.world_size = world_size = ranks_of(*file, options, ranks_of_team);
+    }
     resolve_training_arguments(*table, world_size, &args_);
     set_log_level(args_.lowest_log_level());
-    if (!args_.deepspeed.empty()) {  // the file must say the same as the layout
+    if (file) {  // it must say the same as the layout
       options.zero_stage = static_cast<int>(*args_.zero_stage);
       options.micro_batch_rows = args_.per_device_train_batch_size;
     }
+    if (options.world_size) args_.global_batch_size = global_batch_rows(args_.batch_options(world_size));
 
     SearchView view;
     view.order = sort_ == "price"  ? SearchOrder::kPrice

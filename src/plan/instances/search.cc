@@ -77,13 +77,22 @@ class Search {
   std::vector<int> node_counts() const {
     if (options_.num_nodes) return {*options_.num_nodes};
     std::vector<int> counts;
+    if (options_.world_size) {
+      const int64_t world_size = *options_.world_size;
+      if (options_.local_world_size) return {static_cast<int>(world_size / *options_.local_world_size)};
+      for (int nodes = 1; nodes <= options_.max_nodes; ++nodes) {
+        if (world_size % nodes == 0) counts.push_back(nodes);
+      }
+      return counts;
+    }
     for (int nodes = 1; nodes <= options_.max_nodes; nodes *= 2) counts.push_back(nodes);
     return counts;
   }
 
   // One or two on each NUMA node: the model of time does not know what threads lose that use the memory of
-  // another one. A single rank if a step has too few rows.
+  // another one. A single rank if a step has too few rows, and however many make up a given number of all.
   std::vector<int> rank_counts(const Instance& instance, int num_nodes) const {
+    if (options_.world_size) return {static_cast<int>(*options_.world_size / num_nodes)};
     if (options_.local_world_size) return {*options_.local_world_size};
     const auto per_numa_node = static_cast<int>(instance.num_numa_nodes);
     if (per_numa_node * num_nodes > step_rows_) return {1};

@@ -22,6 +22,7 @@ struct SearchOptions {
   // Only these, if given.
   std::optional<int> num_nodes;
   std::optional<int> local_world_size;
+  std::optional<int64_t> world_size;  // on any number of nodes that divides it; a multiple of the two above
   std::optional<int> zero_stage;
   std::optional<GatherSchedule> schedule;
   std::optional<bool> gradient_checkpointing;

@@ -6,6 +6,7 @@
 
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 
 #include "base/flags.h"
@@ -103,6 +104,20 @@ TEST_F(SearchTest, FindsTheMemoryAndTheTimeOfTheForecastForTheSameLayout) {
               each.node_bytes);
     EXPECT_LE(each.node_bytes, result.instances[each.instance].usable_bytes());
   }
+}
+
+TEST_F(SearchTest, DealsAGivenNumberOfRanksToNodes) {
+  options_.world_size = 6;
+  std::set<int> node_counts;
+  for (const Combination& each : search().combinations) {
+    EXPECT_EQ(each.layout.world_size(), 6);
+    node_counts.insert(each.layout.num_nodes);
+  }
+  EXPECT_EQ(node_counts, (std::set<int>{1, 2, 3, 6}));
+  options_.local_world_size = 3;
+  const SearchResult result = search();
+  EXPECT_FALSE(result.combinations.empty());
+  for (const Combination& each : result.combinations) EXPECT_EQ(each.layout.num_nodes, 2);
 }
 
 TEST_F(SearchTest, MoneyAndHoursFollowFromTheStep) {
