@@ -157,8 +157,12 @@ void PlanSearch::check_any_fits() const {
     there = std::max(there, result_.available_bytes(result_.instances[refusal.instance]));
   }
   if (needed == INT64_MAX) {
-    fail(ExitCode::kBadConfig, "a step has {}, too few for the ranks asked for: raise --global_batch_size",
-         format_count(result_.step_rows, "row"));
+    std::set<std::string> reasons;
+    for (const Refusal& refusal : result_.refusals) reasons.insert(refusal.why);
+    fail(ExitCode::kBadConfig,
+         "no instance type has a layout for the ranks asked for: {}: choose others with --nnodes and "
+         "--nproc_per_node, or raise --global_batch_size if rows are too few",
+         fmt::join(reasons, ", "));
   }
   if (result_.is_on_cards) {
     fail(ExitCode::kBadConfig,

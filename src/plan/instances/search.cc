@@ -9,6 +9,7 @@
 #include "arguments/ranks/context_arguments.h"
 #include "arguments/ranks/device_arguments.h"
 #include "base/error.h"
+#include "base/text.h"
 #include "context/context_team.h"
 #include "ops/planned_card.h"
 #include "ops/planned_cpu.h"
@@ -53,7 +54,7 @@ class Search {
  private:
   void try_instance(size_t index) {
     AnalyticPrices prices(rates_of(result_.instances[index]));
-    Refusal nearest{index, 1, 0};
+    Refusal nearest{index, 1, 0, ""};
     bool any = false;
     for (const int num_nodes : node_counts()) {
       std::optional<Combination> best;
@@ -129,12 +130,21 @@ class Search {
     layout.local_world_size = local_world_size;
     layout.num_threads = instance.facts.num_cores / local_world_size;
     if (args_.num_threads > 0) layout.num_threads = std::min(layout.num_threads, args_.num_threads);
-    if (!context_team_refusal(num_nodes, local_world_size, args_.context_parallel_size).empty()) return;
+    if (!context_team_refusal(num_nodes, local_world_size, args_.context_parallel_size).empty()) {
+      nearest->why =
+          fmt::format("ranks that context_parallel_size {} does not divide", args_.context_parallel_size);
+      return;
+    }
     const int64_t world_size = num_row_ranks(args_, layout.world_size());
     // 1, 2, 4, ... and all rows of a rank, or the number that is asked for.
     const int64_t first_rows = options_.micro_batch_rows.value_or(1);
     const int64_t most_rows = options_.micro_batch_rows.value_or(step_rows_ / world_size);
     bool fits = layout.num_threads >= 1 && first_rows * world_size <= step_rows_;
+    if (!fits) {
+      nearest->why = layout.num_threads < 1
+                         ? "more ranks than cores"
+                         : fmt::format("more ranks than the {} of a step", format_count(step_rows_, "row"));
+    }
     for (int64_t rows = first_rows; fits; rows = std::min(2 * rows, most_rows)) {
       fits = false;
       layout.micro_batch_rows = rows;

@@ -63,7 +63,8 @@ struct Combination {
 struct Refusal {
   size_t instance = 0;
   int num_nodes = 1;         // with which it came nearest
-  int64_t needed_bytes = 0;  // of a node, or of its card, at the least; 0: more ranks than rows in a step
+  int64_t needed_bytes = 0;  // of a node, or of its card, at the least; 0: no layout has its ranks
+  std::string why;           // for these: what the ranks lack
 };
 
 struct SearchResult {

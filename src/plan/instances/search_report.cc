@@ -200,11 +200,11 @@ std::string refusal_text(const SearchResult& result, const SearchView& view) {
     std::vector<std::string> names;
   };
   std::map<int64_t, Group> groups;
-  std::vector<std::string> without_rows;
+  std::map<std::string, std::vector<std::string>> without_layout;
   for (const Refusal& refusal : result.refusals) {
     const Instance& instance = result.instances[refusal.instance];
     if (refusal.needed_bytes == 0) {
-      without_rows.push_back(instance.name);
+      without_layout[refusal.why].push_back(instance.name);
       continue;
     }
     Group& group = groups[result.available_bytes(instance)];
@@ -219,10 +219,7 @@ std::string refusal_text(const SearchResult& result, const SearchView& view) {
                                format_count(group.num_nodes, "node")),
                    group.names);
   }
-  if (!without_rows.empty()) {
-    text += listed(fmt::format("  more ranks than the {} of a step:", format_count(result.step_rows, "row")),
-                   without_rows);
-  }
+  for (const auto& [why, names] : without_layout) text += listed(fmt::format("  {}:", why), names);
   const int64_t num_over = std::ssize(result.combinations) - std::ssize(within_limits(result, view));
   if (num_over > 0) {
     text += fmt::format("  above --max_hours or --max_price: {}\n", format_count(num_over, "combination"));

@@ -234,6 +234,17 @@ TEST_F(SearchTest, AStepWithFewerRowsThanRanksFitsNowhere) {
   EXPECT_THAT(refusal_text(result, SearchView()), HasSubstr("more ranks than the 16 rows of a step"));
 }
 
+TEST_F(SearchTest, SaysWhyRanksHaveNoPlace) {
+  instances_ = select_instances(shipped_catalogue(), {"c7i.xlarge"});
+  options_.num_nodes = 1;
+  options_.local_world_size = 16;
+  EXPECT_THAT(refusal_text(search(), SearchView()), HasSubstr("  more ranks than cores: c7i.xlarge\n"));
+  options_.local_world_size = 1;
+  args_.context_parallel_size = 2;
+  EXPECT_THAT(refusal_text(search(), SearchView()),
+              HasSubstr("  ranks that context_parallel_size 2 does not divide: c7i.xlarge\n"));
+}
+
 TEST_F(SearchTest, ShortRowsTakeLessTimeButTheLongestDecideTheMemory) {
   const SearchResult full = search();
   job_.mean_row_tokens = 128;
