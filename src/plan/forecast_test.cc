@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -14,6 +15,7 @@
 #include "model/families.h"
 #include "ops/planned_cpu.h"
 #include "support/isolated_device.h"
+#include "weights/parameter_pieces.h"
 
 namespace tessera {
 namespace {
@@ -66,6 +68,19 @@ TEST_F(ForecastTest, CountsTheMemoryOfADeviceByItself) {
   }
   cluster_.ops = make_cpu_ops;
   EXPECT_FALSE(json::parse(forecast_json(forecast()))["memory"].contains("device"));
+}
+
+TEST_F(ForecastTest, ARankWritesAPieceOfWeightsWithItsState) {
+  args_.dtype = "bfloat16";
+  for (const int num_nodes : {1, 4}) {
+    cluster_.num_nodes = num_nodes;
+    const RunForecast plan = forecast();
+    const auto writing =
+        std::ranges::find(plan.memory.items, std::string("writing weights"), &MemoryItem::name);
+    ASSERT_NE(writing, plan.memory.items.end());
+    // Of several ranks: BF16, the remainder and two moments.
+    EXPECT_EQ(writing->size_bytes, num_nodes == 1 ? 12 << 20 : 12 * kParameterPieceElements);
+  }
 }
 
 TEST_F(ForecastTest, TokensPassesAndOperationsFollowFromTheBatch) {
@@ -182,8 +197,9 @@ TEST_F(ForecastTest, SaysWhatGradientsInInt4WouldMakeOfIt) {
                          static_cast<double>(each.wire.sent_reduce);
     EXPECT_NEAR(share, 0.25 * (1 + 8.0 / 128), 1e-3);
     EXPECT_LT(each.int4_gradients->time->step_s(), each.int8_weights->time->step_s());
-    // Those of all elements, and a copy of the own ones for checkpoints in the background.
-    const double errors = 2.0 * static_cast<double>(exact.num_parameters) * (1 + 1.0 / 4);
+    // Those of all elements, and for checkpoints a copy of the own ones and those of a piece.
+    const double errors =
+        2.0 * (static_cast<double>(exact.num_parameters) * (1 + 1.0 / 4) + kParameterPieceElements);
     EXPECT_NEAR(static_cast<double>(each.int4_node_bytes - each.node_bytes), errors, errors / 1000);
   }
   EXPECT_THAT(forecast_text(exact),

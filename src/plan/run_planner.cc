@@ -126,7 +126,6 @@ MemoryRequest RunPlanner::make_request(const MachineFacts& machine) const {
   request.num_nodes = machine.num_nodes;
   request.local_world_size = machine.local_world_size;
   request.first_rank_exports = machine.first_rank_exports;
-  request.export_bytes = export_bytes(model_.layout(), args_.export_dtype(), request);
   request.connections = static_cast<int>(args_.connections);
   request.fabric = args_.fabric;
   request.peer_snapshots = args_.peer_snapshot_steps > 0;
@@ -135,6 +134,7 @@ MemoryRequest RunPlanner::make_request(const MachineFacts& machine) const {
   const bool on_host = !model_.device().own_memory();  // where everything is, whatever the flags say
   request.zero.optimizer_on_host = request.zero.optimizer_on_host && !on_host;
   request.zero.parameters_on_host = request.zero.parameters_on_host && !on_host;
+  request.export_bytes = export_bytes(model_.layout(), args_.export_dtype(), request);
   if (model_.config().base_quantization == Quantization::kInt8) {
     request.product_bytes = int8_library_bytes() * machine.num_threads;
   }
@@ -216,6 +216,7 @@ MemoryRequest RunPlanner::choose_memory(const MachineFacts& machine, GatherSched
 MemoryRequest RunPlanner::choose_memory(const MachineFacts& machine, const ZeroSettings& zero) const {
   MemoryRequest request = make_request(machine);
   request.zero = zero;
+  request.export_bytes = export_bytes(model_.layout(), args_.export_dtype(), request);
   choose_chunks_ahead(machine, &request);
   if (args_.pack_weights == "auto") choose_packing(machine, &request);
   choose_kept_outputs(machine, &request);
