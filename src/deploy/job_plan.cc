@@ -6,6 +6,8 @@
 
 #include "arguments/ranks/context_arguments.h"
 #include "arguments/ranks/device_arguments.h"
+#include "arguments/state/lora_arguments.h"
+#include "arguments/state/quantization_arguments.h"
 #include "base/error.h"
 #include "base/name_hint.h"
 #include "base/text.h"
@@ -50,8 +52,8 @@ RunLayout asked_layout(const JobPlanRequest& request, const Instance& node, int6
   return layout;
 }
 
-RunForecast forecast_of(const JobPlanRequest& request, const Instance& node, const RunLayout& layout,
-                        int64_t step_rows) {
+RunForecast forecast_of(const JobPlanRequest& request, const ModelConfig& config, const Instance& node,
+                        const RunLayout& layout, int64_t step_rows) {
   ClusterShape cluster;
   cluster.num_nodes = layout.num_nodes;
   cluster.local_world_size = layout.local_world_size;
@@ -66,7 +68,7 @@ RunForecast forecast_of(const JobPlanRequest& request, const Instance& node, con
     cluster.ops = planned_cpu_ops(node.facts.amx);
     cluster.rates = rates_of_instance(node.facts);
   }
-  return forecast_run(arguments_for(args, layout, step_rows), *request.config, cluster, layout.num_threads);
+  return forecast_run(arguments_for(args, layout, step_rows), config, cluster, layout.num_threads);
 }
 
 }  // namespace
@@ -147,6 +149,9 @@ JobPlan plan_job(const JobPlanRequest& request) {
   args.global_batch_size = step_rows;
   args.per_device_train_batch_size = 1;
   args.gradient_accumulation_steps = step_rows;
+  ModelConfig config = *request.config;
+  config.lora = lora_config_of(args);
+  config.base_quantization = base_quantization_of(args);
 
   const Instance node = node_of(*request.instance, request.pod);
   if (node.facts.num_cores < *request.options.local_world_size) {
@@ -154,15 +159,15 @@ JobPlan plan_job(const JobPlanRequest& request) {
          format_count(node.facts.num_cores, "core"), format_count(*request.options.local_world_size, "rank"));
   }
   JobSize job;
-  job.max_row_tokens = job.mean_row_tokens = args.row_limit(request.config->max_position_embeddings);
-  const SearchResult result = search_instances(args, *request.config, job, {node}, request.options);
+  job.max_row_tokens = job.mean_row_tokens = args.row_limit(config.max_position_embeddings);
+  const SearchResult result = search_instances(args, config, job, {node}, request.options);
 
   JobPlan plan;
   plan.step_rows = step_rows;
   plan.usd_per_hour = request.instance->usd_per_hour * *request.options.num_nodes;
   if (!result.combinations.empty()) {
     plan.layout = result.combinations.front().layout;
-    plan.forecast = forecast_of(request, node, plan.layout, step_rows);
+    plan.forecast = forecast_of(request, config, node, plan.layout, step_rows);
   } else {
     const int64_t row_ranks = num_row_ranks(args, world_size);
     if (step_rows < row_ranks) {
@@ -171,7 +176,7 @@ JobPlan plan_job(const JobPlanRequest& request) {
            format_count(row_ranks, args.context_parallel_size > 1 ? "team" : "rank"));
     }
     plan.layout = asked_layout(request, node, step_rows);
-    plan.forecast = forecast_of(request, node, plan.layout, step_rows);
+    plan.forecast = forecast_of(request, config, node, plan.layout, step_rows);
     if (plan.forecast.refusal.empty()) {
       plan.forecast.refusal =
           fmt::format("the job needs at least {} on a {}", format_bytes(result.refusals.at(0).needed_bytes),

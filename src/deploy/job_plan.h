@@ -50,7 +50,7 @@ GracePeriods with_grace_period(GracePeriods grace, double run_s, bool spot);
 struct JobPlanRequest {
   // Resolved for all ranks, with the final rows per step; options limits what the plan may choose.
   const TrainingArguments* args = nullptr;
-  const ModelConfig* config = nullptr;
+  const ModelConfig* config = nullptr;  // of the model; the arguments say what is trained beside it
   const Instance* instance = nullptr;
   PodSize pod;
   SearchOptions options;  // num_nodes and local_world_size are set

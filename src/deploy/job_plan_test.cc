@@ -96,6 +96,20 @@ TEST(JobPlan, RefusesMoreRanksThanRows) {
   EXPECT_EQ(error_of([&] { plan("15m", "r7i.16xlarge", 4, 1, args); }).code(), ExitCode::kBadConfig);
 }
 
+TEST(JobPlan, AdaptersTakeTheirOwnMemory) {
+  expect_error(ExitCode::kBadConfig, {"does not fit in memory"},
+               [] { plan("llama3-8b", "c7i.8xlarge", 1, 1); });
+  TrainingArguments args;
+  args.finetuning_type = "lora";
+  args.per_device_train_batch_size = 1;
+  const JobPlan exact = plan("llama3-8b", "c7i.8xlarge", 1, 1, args);
+  EXPECT_EQ(exact.forecast.num_frozen, 8'030'261'248);
+  EXPECT_LT(exact.forecast.disk.checkpoint_bytes, kGiB);
+  args.quantization_bit = 4;
+  EXPECT_LT(plan("llama3-8b", "c7i.8xlarge", 1, 1, args).forecast.memory.node_bytes(),
+            exact.forecast.memory.node_bytes() - 8 * kGiB);
+}
+
 TEST(JobPlan, TeamsShareTheRowsOfAStep) {
   TrainingArguments args;
   args.context_parallel_size = 2;

@@ -302,6 +302,19 @@ class DeployKubernetesCommand : public DeployCommand {
     return size;
   }
 
+  // The configuration of an adapter on the pods' volume is not here.
+  TrainingArguments planned_arguments() const {
+    TrainingArguments args = args_;
+    std::error_code error;
+    if (args.adapter_name_or_path.empty() || std::filesystem::exists(args.adapter_name_or_path, error))
+      return args;
+    log_warning(
+        "--adapter_name_or_path: {} is not on this machine: planned with adapters of rank {} on all modules",
+        args.adapter_name_or_path, args.lora_rank);
+    args.adapter_name_or_path.clear();
+    return args;
+  }
+
   JobPlan make_plan(FlagTable* table, const ModelConfig& config, const Instance& instance,
                     const JobSettings& job) {
     JobPlanRequest request;
@@ -317,7 +330,8 @@ class DeployKubernetesCommand : public DeployCommand {
       request.options.micro_batch_rows =
           std::clamp<int64_t>(rank_rows, 1, std::max<int64_t>(1, args_.per_device_train_batch_size));
     }
-    request.args = &args_;
+    const TrainingArguments planned = planned_arguments();
+    request.args = &planned;
     request.config = &config;
     request.instance = &instance;
     request.pod = job.size;
@@ -352,11 +366,15 @@ class DeployKubernetesCommand : public DeployCommand {
     const RunForecast& forecast = plan.forecast;
     // Whole ones, because a part is measured in this process: the same request gives the same manifest.
     const int64_t planned_gib = (forecast.memory.node_bytes() >> 30) + 1;
-    const double billions = static_cast<double>(forecast.num_parameters) / 1e9;
+    const bool has_adapters = forecast.num_frozen > 0;
+    const int64_t num_parameters = has_adapters ? forecast.num_frozen : forecast.num_parameters;
     std::vector<std::string> lines = {
-        fmt::format("{} with {:.2f} billion parameters on {}{}, {} each.", args_.model, billions,
-                    format_count(job.num_nodes, "node"), instance.name.empty() ? "" : " of " + instance.name,
-                    format_count(job.local_world_size, "rank")),
+        fmt::format(
+            "{} with {:.2f} billion parameters{} on {}{}, {} each.", args_.model,
+            static_cast<double>(num_parameters) / 1e9,
+            has_adapters ? fmt::format(" and {} in adapters", format_count(forecast.num_parameters)) : "",
+            format_count(job.num_nodes, "node"), instance.name.empty() ? "" : " of " + instance.name,
+            format_count(job.local_world_size, "rank")),
         fmt::format("Memory of a node: {} GiB planned, {} in the pod; the rest holds files and copies of "
                     "checkpoints.",
                     planned_gib, format_bytes(job.size.memory_bytes)),
