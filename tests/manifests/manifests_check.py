@@ -105,6 +105,7 @@ REFUSALS = [
     (["--device", "cuda", "--instance", "g6e.16xlarge", "--nodes", "1", "--model_config", "llama3-8b"], 78,
      "g6e.16xlarge with 463.3 GiB for a pod and 43.3 GiB of an NVIDIA L40S: the run does not fit in memory"),
     (["--device", "cuda", "--instance", "g6e.xlarge", "--nodes", "1", "--efa", "1"], 64, "--efa: g6e.xlarge has 0 EFA interfaces"),
+    (["--fit"], 64, "--fit: a manifest is planned with one form of the run"),
     (["--templates", "/nowhere"], 66, "--templates: there is no folder"),
 ]
 RUNTIME_REFUSALS = [

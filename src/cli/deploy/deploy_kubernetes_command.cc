@@ -99,6 +99,8 @@ class DeployKubernetesCommand : public DeployCommand {
     JobSettings job = job_settings();
     check_pod_paths(args_, given_);
     check_offload(args_);
+    check_form(args_);
+    check_resume(args_);
     check_metrics_port(*table, &job);
     check_runtime_flags(*table, job);
     if (args_.dataset.empty()) fail(ExitCode::kUsage, "--dataset is missing: a job needs rows to train on");

@@ -72,6 +72,22 @@ void check_pod_paths(const TrainingArguments& args, const std::vector<const Flag
   }
 }
 
+void check_form(const TrainingArguments& args) {
+  if (!args.fit) return;
+  fail(ExitCode::kUsage,
+       "--fit: a manifest is planned with one form of the run: give its settings, such as "
+       "--gradient_checkpointing or --optim adamw_8bit; `tessera plan` says what other forms take");
+}
+
+void check_resume(const TrainingArguments& args) {
+  const std::string& from = args.resume_from_checkpoint;
+  if (from.empty() || from == "auto") return;
+  log_warning(
+      "--resume_from_checkpoint {}: pods that replace others, as those of spot nodes do, begin there again; "
+      "with auto they go on from the newest checkpoint",
+      from);
+}
+
 void check_offload(const TrainingArguments& args) {
   const bool is_used = args.offload_optimizer_device == "nvme" || args.offload_param_device == "nvme" ||
                        args.offloads_inputs();

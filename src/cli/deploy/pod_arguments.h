@@ -14,6 +14,12 @@ namespace tessera {
 // Hub or a path in the pods.
 void check_pod_paths(const TrainingArguments& args, const std::vector<const Flag*>& given);
 
+// Error(kUsage) for --fit, whose choice the pods would make after the plan.
+void check_form(const TrainingArguments& args);
+
+// Warns if pods that replace others would not go on from the newest checkpoint.
+void check_resume(const TrainingArguments& args);
+
 // Error(kBadConfig) if state or weights are to be on a disk that the pods do not have: a folder on the volume
 // has to be named, which works, at the speed of the network.
 void check_offload(const TrainingArguments& args);
