@@ -226,6 +226,19 @@ TEST(TrainLoop, FractionsOfAnEpochAreRoundedUp) {
   EXPECT_EQ(tiny.train().steps.size(), 2u);
 }
 
+TEST(TrainLoop, CountsTheTokensThatAnEpochTakesOfAMixture) {
+  TinyRun tiny;
+  const std::string more = tiny.folder() / "more.safetensors";
+  write_token_rows(more, random_rows(std::vector<int64_t>(40, 3), tiny_config().vocab_size, 5));
+  tiny.args.dataset = {tiny.args.dataset[0] + ":0.5", more + ":0.5"};
+  tiny.args.max_steps = -1;
+  tiny.args.num_train_epochs = 1;
+  const RecordingObserver run = tiny.train();
+  EXPECT_EQ(run.plan.num_rows, 14 + 14);
+  EXPECT_EQ(run.plan.num_tokens, 14 * 9 + 14 * 3);
+  EXPECT_EQ(run.summary.num_tokens, run.plan.num_tokens);
+}
+
 TEST(TrainLoop, AnEndlessRunStartsAtOnce) {
   TinyRun tiny;
   tiny.args.max_steps = int64_t{1} << 50;

@@ -282,6 +282,23 @@ TEST(Plan, CountsTheTokensOfTheDataset) {
   EXPECT_EQ(absent.errors().size(), 1u);
 }
 
+// Of the longer rows as many as of the shorter ones, not in the proportion of the files.
+TEST(Plan, CountsTheTokensThatAnEpochTakesOfAMixture) {
+  const TinyModel tiny;
+  const auto write_rows = [&](const std::string& name, int count, int length) {
+    std::string lines;
+    for (int row = 0; row < count; ++row)
+      lines += json{{"input_ids", std::vector<int>(static_cast<size_t>(length), row)}}.dump() + "\n";
+    return tiny.folder.write(name, lines) + ":0.5";
+  };
+  const json found = json::parse(
+      run_well({"plan", "--model", tiny.model, "--num_train_epochs", "2", "--instances", "c7i.xlarge",
+                "--json", "--dataset", write_rows("short.jsonl", 90, 4), write_rows("long.jsonl", 20, 60)})
+          .out);
+  EXPECT_EQ(found["job"]["num_tokens"], 2 * (20 * 4 + 20 * 60));
+  EXPECT_EQ(found["job"]["mean_row_tokens"], 32);
+}
+
 TEST(Plan, DrawsAPicture) {
   const TinyModel tiny;
   const std::string file = tiny.folder / "plan.svg";

@@ -10,6 +10,7 @@
 #include "cli/terminal/terminal.h"
 #include "comm/communicator.h"
 #include "platform/thread_pool.h"
+#include "train/setup/run_planning.h"
 #include "train/training_data.h"
 
 namespace tessera {
@@ -63,7 +64,7 @@ JobSize job_of_dataset(TrainingArguments args, const ModelConfig& config, int64_
   JobSize job;
   job.max_row_tokens = data.train.max_row_length();
   const double mean =
-      static_cast<double>(data.train.num_tokens()) / static_cast<double>(data.train.num_rows());
+      static_cast<double>(tokens_of_epoch(data.train)) / static_cast<double>(options.num_rows);
   job.mean_row_tokens = std::llround(std::ceil(mean));
   const std::string rows =
       fmt::format("{} of {}", format_count(options.num_rows, "row"),

@@ -46,13 +46,13 @@ void keep_settings(const Json& then, const std::string& origin, TrainingArgument
 
 LadderRequest ladder_request(const RunSetup& setup, const BatchPlanOptions& batch, const DataFacts& data) {
   const TrainingArguments& args = setup.args;
-  const Dataset& train = setup.data->train;
   LadderRequest request;
   request.args = args;
   request.config = setup.model->config();
   request.batch = batch;
   request.data = data;
-  request.mean_row_tokens = std::max<int64_t>(1, train.num_tokens() / std::max<int64_t>(1, train.num_rows()));
+  request.mean_row_tokens =
+      std::max<int64_t>(1, setup.plan.num_tokens / std::max<int64_t>(1, setup.plan.num_rows));
   request.machine = machine_facts(setup);
   request.num_threads = setup.pool.num_threads();
   std::optional<double> tflops;

@@ -1,7 +1,9 @@
 #include "train/setup/run_planning.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
+#include <vector>
 
 #include "arguments/ranks/context_arguments.h"
 #include "arguments/ranks/zero_arguments.h"
@@ -11,6 +13,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "checkpoint/checkpoint_files.h"
+#include "data/rows/batch_plan.h"
 #include "io/file.h"
 #include "platform/memory_info.h"
 #include "train/setup/form_choice.h"
@@ -85,7 +88,7 @@ void plan_run(RunSetup& setup) {
                      args.sync_every > 0 ? setup.world().num_nodes : 1);
 
   plan.num_rows = options.supply != nullptr ? 0 : options.num_rows;
-  plan.num_tokens = train.num_tokens();
+  plan.num_tokens = tokens_of_epoch(train);
   plan.eval_rows = setup.data->eval ? setup.data->eval->num_rows() : 0;
   plan_steps(args, options, setup.rows->batches(), &plan);
   if (plan.num_warmup_steps >= plan.max_steps && plan.num_warmup_steps > 0) {
@@ -115,6 +118,22 @@ void plan_run(RunSetup& setup) {
     plan.disk = plan_disk_use(args, *setup.model, planner, setup.world(), *setup.actions, *setup.resume);
   }
   plan_memory_use(setup, planner, options, facts);
+}
+
+int64_t tokens_of_epoch(const Dataset& dataset) {
+  const std::vector<MixturePart>& mixture = dataset.mixture();
+  if (mixture.size() < 2) return dataset.num_tokens();
+  const std::vector<int64_t> shares = mixture_shares(mixture);
+  double sum = 0;
+  int64_t row = 0;
+  for (size_t part = 0; part < mixture.size(); ++part) {
+    int64_t num_tokens = 0;
+    const int64_t end = row + mixture[part].num_rows;
+    for (; row < end; ++row) num_tokens += dataset.row_length(row);
+    sum += static_cast<double>(num_tokens) * static_cast<double>(shares[part]) /
+           static_cast<double>(mixture[part].num_rows);
+  }
+  return std::llround(sum);
 }
 
 MachineFacts machine_facts(const RunSetup& setup) {

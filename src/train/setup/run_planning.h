@@ -1,6 +1,9 @@
 // The second part of a run's setup: its steps, its sharding, and whether they fit.
 #pragma once
 
+#include <cstdint>
+
+#include "data/dataset.h"
 #include "plan/run_planner.h"
 #include "train/setup/run_setup.h"
 
@@ -9,6 +12,9 @@ namespace tessera {
 // Collective: sets rows, schedule, actions and plan, and tells the observers the plan. With fit it chooses
 // the form of the run first. Error(kBadConfig) for what the memory of a node or a disk does not hold.
 void plan_run(RunSetup& setup);
+
+// Tokens of the rows that an epoch takes; of a mixture, the mean over all epochs. 0 if rows are streamed.
+int64_t tokens_of_epoch(const Dataset& dataset);
 
 // The machine that a plan is for. Free memory is that of this node, or what fit_memory says.
 MachineFacts machine_facts(const RunSetup& setup);
