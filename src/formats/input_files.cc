@@ -109,6 +109,12 @@ bool is_regular(const fs::directory_entry& entry) {
   return entry.is_regular_file(ignored);
 }
 
+// Files and folders behind it are missing in what is read.
+bool is_unread_link(const fs::directory_entry& entry) {
+  std::error_code ignored;
+  return entry.is_symlink(ignored) && (entry.is_directory(ignored) || !entry.exists(ignored));
+}
+
 // Collects what is not read in a folder.
 class LeftOut {
  public:
@@ -133,7 +139,10 @@ class LeftOut {
                                        : printable(extension));
   }
 
-  bool empty() const { return num_hidden_files_ + num_hidden_folders_ + num_others_ == 0; }
+  // Links to folders are not followed: they may lead in a circle.
+  void add_link() { ++num_links_; }
+
+  bool empty() const { return num_hidden_files_ + num_hidden_folders_ + num_others_ + num_links_ == 0; }
 
   // "skipped 3 files: 1 hidden, 2 of other kinds (.csv, .png) and 1 hidden folder; .csv: convert it ..."
   std::string text() const {
@@ -149,16 +158,20 @@ class LeftOut {
       files.push_back(
           fmt::format("{} of other kinds ({})", format_count(num_others_), fmt::join(shown, ", ")));
     }
-    const std::string folders = format_count(num_hidden_folders_, "hidden folder");
-    if (files.empty()) return "skipped " + folders;
-    return fmt::format("skipped {}: {}{}{}", format_count(num_hidden_files_ + num_others_, "file"),
-                       fmt::join(files, ", "), num_hidden_folders_ == 0 ? "" : " and " + folders, advice_);
+    std::vector<std::string> others;
+    if (num_hidden_folders_ > 0) others.push_back(format_count(num_hidden_folders_, "hidden folder"));
+    if (num_links_ > 0) others.push_back(format_count(num_links_, "link") + " to a folder or to nothing");
+    if (files.empty()) return fmt::format("skipped {}", fmt::join(others, " and "));
+    return fmt::format("skipped {}: {}{}{}{}", format_count(num_hidden_files_ + num_others_, "file"),
+                       fmt::join(files, ", "), others.empty() ? "" : " and ", fmt::join(others, " and "),
+                       advice_);
   }
 
  private:
   int64_t num_hidden_files_ = 0;
   int64_t num_hidden_folders_ = 0;
   int64_t num_others_ = 0;
+  int64_t num_links_ = 0;
   std::set<std::string> names_;
   std::string advice_;
 };
@@ -215,16 +228,20 @@ class Expansion {
     walk(
         folder,
         [&](const fs::directory_entry& entry) {
-          if (!is_regular(entry)) return;
-          if (is_wanted(entry.path(), use_)) {
+          if (!is_regular(entry)) {
+            if (is_unread_link(entry)) left_out.add_link();
+          } else if (is_wanted(entry.path(), use_)) {
             files_.push_back(entry.path());
           } else {
             left_out.add_other(entry.path());
           }
         },
         [&](const fs::directory_entry& entry) { left_out.add_hidden(entry); });
-    if (!left_out.empty())
-      left_out_.push_back(fmt::format("{}: {}", printable(folder.string(), 200), left_out.text()));
+    tell(folder.string(), left_out);
+  }
+
+  void tell(const std::string& where, const LeftOut& left_out) {
+    if (!left_out.empty()) left_out_.push_back(fmt::format("{}: {}", printable(where, 200), left_out.text()));
   }
 
   void add_glob() {
@@ -236,14 +253,18 @@ class Expansion {
     if (result == GLOB_ABORTED)
       fail(ExitCode::kNoInput, "{}: a folder of this pattern cannot be read", printable(pattern_));
     if (result == GLOB_NOSPACE) throw std::bad_alloc();
+    LeftOut left_out;
     std::error_code error;
     for (const fs::path& match : paths) {
       if (fs::is_directory(match, error)) {
         add_folder(match);
       } else if (fs::is_regular_file(match, error)) {
         add_file(match);
+      } else if (!fs::exists(match, error)) {
+        left_out.add_link();
       }
     }
+    tell(pattern_, left_out);
   }
 
   // DIR/**/NAME
@@ -261,13 +282,19 @@ class Expansion {
            "{}: expected '**' as in DIR/**/NAME or DIR/**, with DIR a folder and NAME a glob",
            printable(pattern_));
     }
+    LeftOut left_out;
     walk(
         folder.empty() ? "." : folder,
         [&](const fs::directory_entry& entry) {
           const std::string found = entry.path().filename().string();
-          if (is_regular(entry) && ::fnmatch(name.c_str(), found.c_str(), 0) == 0) add_file(entry.path());
+          if (is_regular(entry)) {
+            if (::fnmatch(name.c_str(), found.c_str(), 0) == 0) add_file(entry.path());
+          } else if (is_unread_link(entry)) {
+            left_out.add_link();
+          }
         },
         [](const fs::directory_entry&) {});
+    tell(pattern_, left_out);
   }
 
   [[noreturn]] void fail_no_file(bool is_folder) const {

@@ -83,10 +83,11 @@ TEST_F(InputFiles, OfAFolderAreThoseOfAKnownFormatThatAreNotHidden) {
   EXPECT_THAT(expand({"sub"}), files);
   EXPECT_THAT(
       left_out_,
-      ElementsAre((folder_.path() / "sub").string() +
-                  ": skipped 9 files: 2 hidden, 7 of other kinds (.h, .parquet, .png, .xlsx, README.md, "
-                  "dataset_info.json, without extension) and 1 hidden folder; .xlsx: convert it to "
-                  ".parquet, .csv or .jsonl, an object such as {\"text\": \"...\"} per line"));
+      ElementsAre(
+          (folder_.path() / "sub").string() +
+          ": skipped 9 files: 2 hidden, 7 of other kinds (.h, .parquet, .png, .xlsx, README.md, "
+          "dataset_info.json, without extension) and 1 hidden folder and 2 links to a folder or to nothing; "
+          ".xlsx: convert it to .parquet, .csv or .jsonl, an object such as {\"text\": \"...\"} per line"));
   EXPECT_THAT(expand({"s*"}), files);
   EXPECT_THAT(expand({"sub"}, InputUse::kPlainText),
               ElementsAre("sub/deep/y.MD", "sub/link.txt", "sub/z.txt"));
@@ -101,6 +102,17 @@ TEST_F(InputFiles, OfAFolderWithNothingElseAreNotMentionedAsLeftOut) {
   EXPECT_THAT(left_out_, ElementsAre(EndsWith(": skipped 1 hidden folder")));
   fs::remove(folder_ / "sub/.git");
   expand({"."});
+  EXPECT_THAT(left_out_, IsEmpty());
+}
+
+TEST_F(InputFiles, BehindLinksThatAreNotFollowedAreMentionedAsLeftOut) {
+  fs::create_symlink(folder_ / "nowhere", folder_ / "dangling.txt");
+  EXPECT_THAT(expand({"*.txt"}), ElementsAre("C.txt", "a.txt", "b.txt"));
+  EXPECT_THAT(left_out_, ElementsAre(EndsWith("*.txt: skipped 1 link to a folder or to nothing")));
+  fs::create_directory_symlink(folder_ / "sub", folder_ / "linked");
+  EXPECT_THAT(expand({"**/*.txt"}), ElementsAre("C.txt", "a.txt", "b.txt", "sub/z.txt"));
+  EXPECT_THAT(left_out_, ElementsAre(EndsWith("*.txt: skipped 2 links to a folder or to nothing")));
+  EXPECT_THAT(expand({"linked/*.txt"}), ElementsAre("linked/z.txt"));
   EXPECT_THAT(left_out_, IsEmpty());
 }
 
