@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cmath>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -29,6 +31,14 @@ TEST(LogLine, KeepsFloatsFloatsAndCountsWhole) {
   entry.values = {{"eval_loss", 3.0}, {"num_input_tokens_seen", int64_t{12}}};
   entry.epoch = 1;
   EXPECT_EQ(log_line_text(entry), "{'eval_loss': 3.0, 'num_input_tokens_seen': 12, 'epoch': 1.0}");
+}
+
+// The gradient norm of a step that was skipped.
+TEST(LogLine, HasPythonsWordsForNumbersThatAreNotFinite) {
+  LogEntry entry;
+  const double infinity = std::numeric_limits<double>::infinity();
+  entry.values = {{"grad_norm", std::nan("")}, {"eval_perplexity", infinity}, {"x", -infinity}};
+  EXPECT_EQ(log_line_text(entry), "{'grad_norm': nan, 'eval_perplexity': inf, 'x': -inf, 'epoch': 0.0}");
 }
 
 TEST(LogHistoryText, IsRefusedWhereItIsNoListOfReports) {

@@ -18,6 +18,7 @@ using nlohmann::json;
 std::string python_number(const LogEntry::Value& value) {
   if (const int64_t* whole = std::get_if<int64_t>(&value)) return std::to_string(*whole);
   const double real = std::get<double>(value);
+  if (std::isnan(real)) return "nan";
   return std::isinf(real) ? (real > 0 ? "inf" : "-inf") : json(real).dump();
 }
 
