@@ -450,6 +450,20 @@ TEST(Evaluation, IsTheMeanOverAllTargetsAndLeavesTrainingAlone) {
   EXPECT_EQ(run.evaluations[0].num_batches, 3);  // 18 tokens at once, as training needs: two rows
 }
 
+TEST(Evaluation, SaysThatWeightsOfSourcesDoNotCount) {
+  TinyRun tiny;
+  const std::string file = tiny.folder() / "eval.safetensors";
+  tiny.args.eval_dataset = {file + ":0.9", file + ":0.1"};
+  tiny.args.eval_strategy = "steps";
+  tiny.args.eval_steps = 6;
+  testing::internal::CaptureStderr();
+  const RecordingObserver run = tiny.train();
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              testing::HasSubstr("eval_dataset: weights have no effect"));
+  ASSERT_EQ(run.evaluations.size(), 1u);
+  EXPECT_EQ(run.evaluations[0].num_rows, 2 * 5);
+}
+
 TEST(Evaluation, RowsMayBeLongerThanThoseOfTraining) {
   TinyRun tiny;
   const auto rows = random_rows(std::vector<int64_t>(3, 30), tiny_config().vocab_size, 6);

@@ -54,6 +54,8 @@ TrainingData open_training_data(const TrainingArguments& args, const ModelConfig
     eval = train.split_off(args.validation_split_percentage);
   } else if (args.evaluates()) {
     eval = open(args.eval_dataset, "reading eval_dataset");
+    if (eval->mixture().size() > 1)
+      log_warning("eval_dataset: weights have no effect: an evaluation reads every row of all sources");
   }
   TrainingData data = {std::move(tokenizer), row_limit, std::move(train), std::move(eval), {}, {}};
   if (!args.chat_template.empty() && data.tokenizer) {

@@ -140,6 +140,8 @@ class EvalCommand : public Command {
     if (!dataset_.empty()) {
       dataset = open_dataset(loaded.config(), pool, is_first);
       for (const std::string& warning : dataset->report().warnings) log_warning("{}", warning);
+      if (dataset->mixture().size() > 1)
+        log_warning("dataset: weights have no effect: an evaluation reads every row of all sources");
     }
     if (!choices_files_.empty()) choices = open_choices(loaded.config());
     {
