@@ -28,9 +28,23 @@ namespace fs = std::filesystem;
 constexpr size_t kOpenBlocks = 3;
 constexpr std::chrono::milliseconds kPoll(20);
 constexpr double kLogInterval_s = 60;
+// Datasets up to this size are hashed as a whole, which takes a few seconds on a slow network disk.
+constexpr int64_t kMaxHashedBytes = int64_t{256} << 20;
 
 // Thrown within the tokenizing thread when it is asked to stop.
 struct Stopped {};
+
+Hash128 hash_of_content(const fs::path& path) {
+  const InputFile file = InputFile::open(path);
+  std::vector<Hash128> chunks;
+  std::vector<std::byte> bytes;
+  for (int64_t begin = 0; begin < file.size_bytes(); begin += kHashChunkBytes) {
+    bytes.resize(static_cast<size_t>(std::min(kHashChunkBytes, file.size_bytes() - begin)));
+    file.read_at(begin, bytes);
+    chunks.push_back(hash_bytes(bytes));
+  }
+  return hash_hashes(chunks);
+}
 
 // A hash of the start and the end of a file.
 Hash128 hash_of_ends(const fs::path& path) {
@@ -108,8 +122,11 @@ StreamedRows::~StreamedRows() {
 }
 
 std::string StreamedRows::make_key() const {
+  int64_t size_bytes = 0;
+  for (const SourceFile& file : plan_.files) size_bytes += file.stamp.size_bytes;
   std::vector<Hash128> hashes;
-  for (const fs::path& path : plan_.paths()) hashes.push_back(hash_of_ends(path));
+  for (const fs::path& path : plan_.paths())
+    hashes.push_back(size_bytes <= kMaxHashedBytes ? hash_of_content(path) : hash_of_ends(path));
   return hash_text(fmt::format("stream of {} rows\n{}", block_rows(),
                                row_settings_text(plan_, options_, tokenizer_, vocab_size_, hashes)))
       .hex();

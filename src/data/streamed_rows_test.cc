@@ -70,6 +70,18 @@ TEST_F(StreamedRowsTest, AreThoseOfTheWholeDatasetInBlocks) {
   }
 }
 
+TEST_F(StreamedRowsTest, AChangeInTheMiddleOfAFileGivesOtherBlocks) {
+  const DatasetOptions options = write_documents("d.jsonl", 150'000, 7);
+  const std::string key = stream(options)->key();
+  EXPECT_EQ(stream(options)->key(), key);
+  std::string lines = read_text_file(folder_ / "d.jsonl");
+  ASSERT_GT(lines.size(), size_t{3} << 20);
+  const std::string begin = "{\"text\": \"";
+  lines[lines.find(begin, lines.size() / 2) + begin.size()] = 'A';
+  folder_.write("d.jsonl", lines);
+  EXPECT_NE(stream(options)->key(), key);
+}
+
 TEST_F(StreamedRowsTest, BlocksOfAnInterruptedRunAreUsedAndContinued) {
   DatasetOptions options = write_documents("d.jsonl", 500, 5);
   options.streaming_buffer_rows = 50;
