@@ -152,11 +152,11 @@ TEST_F(ChatData, AModelTrainedOnAnswersKeepsTheTemplateAndTalks) {
   EXPECT_LT(eval_loss, 4);  // random: 5.8
   const ProcessResult again =
       run_well({"chat", "--model", out, "--temperature", "0", "--max_new_tokens", "12"},
-               {.input = "Say the word 3\n/reset\n\nSay the word 3"});
-  EXPECT_EQ(std::count(again.out.begin(), again.out.end(), '\n'), 2) << again.out;
-  const size_t half = again.out.size() / 2;
-  EXPECT_EQ(again.out.substr(0, half), again.out.substr(half))
-      << "a new conversation knows nothing of the old one";
+               {.input = "Say the word 3\n/reset\n\nSay the word 3\n/clear\nSay the word 3"});
+  EXPECT_EQ(std::count(again.out.begin(), again.out.end(), '\n'), 3) << again.out;
+  const size_t third = again.out.size() / 3;
+  const std::string first = again.out.substr(0, third);
+  EXPECT_EQ(again.out, first + first + first) << "a new conversation knows nothing of the old one";
 }
 
 // Without its tokenizer, as PEFT saves adapters, it has that of its model.

@@ -64,7 +64,8 @@ class ChatCommand : public Command {
   std::string description() const override {
     return "Every line is a message; the answer is written as it comes. Ctrl-C stops an answer, and ends the "
            "program "
-           "between answers, as Ctrl-D does. /reset begins a new conversation. If standard input is no "
+           "between answers, as Ctrl-D and /exit do. /reset (or /clear) begins a new conversation. If "
+           "standard input is no "
            "terminal, its "
            "lines are the messages and only the answers are written.";
   }
@@ -154,7 +155,7 @@ class ChatCommand : public Command {
       flush_output();
       const std::optional<std::string> line = lines.next();
       if (!line) break;
-      if (*line == "/reset") {
+      if (*line == "/reset" || *line == "/clear") {  // llama.cpp's word
         chat = new_conversation();
         continue;
       }
