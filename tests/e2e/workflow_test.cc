@@ -88,6 +88,21 @@ TEST(Workflow, PromptsMayBeLinesOfAWindowsEditor) {
             expected);
 }
 
+TEST(Workflow, PromptsThatAreTooLongForTheModelAreNamed) {
+  const TinyModel tiny;  // 128 positions
+  std::vector<std::string> generate = {"generate",      "--model", tiny.model,     "--prompts",        "",
+                                       "--echo",        "false",   "--ignore_eos", "--max_new_tokens", "200",
+                                       "--temperature", "0"};
+  generate[4] = tiny.folder.write("cut.txt", "the model\na word\n");
+  EXPECT_THAT(run_well(generate).err, HasSubstr("2 of 2 continuations stopped: the model has 128 positions"));
+  std::string words;
+  for (int i = 0; i < 150; ++i) words += "word ";
+  generate[4] = tiny.folder.write("long.txt", "the model\n" + words + "\n");
+  const ProcessResult refused = run_tessera(generate);
+  EXPECT_EQ(refused.exit_code, 78);
+  EXPECT_THAT(refused.err, HasSubstr("long.txt: prompt 2 ('word word"));
+}
+
 TEST(Workflow, TwoRunsAreIdenticalAndMicroBatchesDoNotMatter) {
   const TinyModel tiny;
   run_well(tiny.train_arguments("a", {"--save_dtype", "float32"}));

@@ -151,6 +151,13 @@ class GenerateCommand : public Command {
     return prompts;
   }
 
+  // Where a prompt comes from, for errors.
+  std::string place_of(const std::vector<std::string>& prompts, size_t number) const {
+    constexpr int64_t kMaxChars = 40;
+    if (prompts_.empty()) return "--prompt";
+    return fmt::format("{}: prompt {} ('{}')", prompts_, number + 1, printable(prompts[number], kMaxChars));
+  }
+
   // The same text on every rank: that of `root`, of any length.
   static std::string text_of_rank(std::string text, int root, Communicator& comm) {
     const OpLabel label = {"generated text"};
@@ -173,11 +180,16 @@ class GenerateCommand : public Command {
     }
     std::vector<std::vector<int32_t>> ids;
     int64_t longest = 0;
+    size_t number_of_longest = 0;
     for (const std::string& prompt : prompts) {
       ids.push_back(tokenizer.encode(prompt, true));
-      if (ids.back().empty())
-        fail(ExitCode::kUsage, "--prompt: empty, and the tokenizer has no beginning-of-text token");
-      longest = std::max(longest, std::ssize(ids.back()));
+      if (ids.back().empty()) {
+        fail(ExitCode::kUsage, "{}: empty, and the tokenizer has no beginning-of-text token",
+             place_of(prompts, ids.size() - 1));
+      }
+      if (std::ssize(ids.back()) <= longest) continue;
+      longest = std::ssize(ids.back());
+      number_of_longest = ids.size() - 1;
     }
     LoadedModel loaded(
         model_, adapter_, dtype_of_flag(dtype_), ops_of_flag(device_), pool,
@@ -191,8 +203,9 @@ class GenerateCommand : public Command {
     const ModelConfig& config = loaded.config();
     check_vocabulary(tokenizer, config, model_);
     if (longest > config.max_position_embeddings) {
-      fail(ExitCode::kBadConfig, "--prompt: {}, but the model has {} (max_position_embeddings)",
-           count_of(longest, "token"), count_of(config.max_position_embeddings, "position"));
+      fail(ExitCode::kBadConfig, "{}: {}, but the model has {} (max_position_embeddings)",
+           place_of(prompts, number_of_longest), count_of(longest, "token"),
+           count_of(config.max_position_embeddings, "position"));
     }
     const PatientScope patience(comm);
     if (!prompts_.empty()) {
@@ -207,6 +220,12 @@ class GenerateCommand : public Command {
     comm.barrier({"generated text"});
   }
 
+  struct Generated {
+    int64_t num_tokens = 0;
+    double prompt_s = 0;
+    bool ran_out_of_positions = false;
+  };
+
   // Prompts are dealt to the ranks in turn; rank 0 prints all continuations in order, a JSON object each.
   void continue_in_turn(const Tokenizer& tokenizer, LoadedModel& loaded,
                         const std::vector<std::string>& prompts, const std::vector<std::vector<int32_t>>& ids,
@@ -214,12 +233,15 @@ class GenerateCommand : public Command {
     Generator generator(loaded.model(), capacity_for(loaded.config(), longest));
     const auto world_size = static_cast<size_t>(comm.world().world_size);
     const auto rank = static_cast<size_t>(comm.world().rank);
+    int64_t num_cut = 0;
     for (size_t first = 0; first < prompts.size(); first += world_size) {
       std::string own;
       if (first + rank < prompts.size()) {
         generator.reset();
         std::vector<int32_t> tokens = ids[first + rank];
-        generate(tokenizer, loaded, generator, &tokens, [&own](const std::string& text) { own += text; });
+        const Generated done =
+            generate(tokenizer, loaded, generator, &tokens, [&own](const std::string& text) { own += text; });
+        if (done.ran_out_of_positions) ++num_cut;
       }
       const size_t last = std::min(first + world_size, prompts.size());
       for (size_t number = first; number < last; ++number) {
@@ -230,13 +252,13 @@ class GenerateCommand : public Command {
         flush_output();
       }
     }
+    num_cut = comm.sum(num_cut, {"generated text"});
+    if (num_cut > 0 && rank == 0) {
+      log_warning("{} of {} stopped: the model has {} (max_position_embeddings)", format_count(num_cut),
+                  count_of(std::ssize(prompts), "continuation"),
+                  count_of(loaded.config().max_position_embeddings, "position"));
+    }
   }
-
-  struct Generated {
-    int64_t num_tokens = 0;
-    double prompt_s = 0;
-    bool ran_out_of_positions = false;
-  };
   // Appends to `ids`, which are the prompt's; `show` receives the text piece by piece.
   Generated generate(const Tokenizer& tokenizer, const LoadedModel& loaded, Generator& generator,
                      std::vector<int32_t>* ids, const std::function<void(const std::string&)>& show) const {
