@@ -148,11 +148,8 @@ export function evaluationsPanel(run) {
 
 export function messagesPanel(run) {
   const { messages } = run.records;
-  // An error that ends a run comes after its last record.
-  const none = run.finish ? "No warnings and no errors."
-    : "No warnings and no errors so far; an error that ends the run is in its log alone.";
   const list = messages.length === 0
-    ? el("p", { class: "summary" }, none)
+    ? el("p", { class: "summary" }, "No warnings and no errors.")
     : tableOf("Warnings and errors", ["step", "kind", "message"], messages.slice(-200).reverse().map((one) => Object.assign(
       [isNumber(one.step) ? formatCount(one.step) : "–", one.level, String(one.message ?? "")], { className: one.level })), [0]);
   const element = panel("messages", "Warnings and errors", list);
