@@ -172,6 +172,8 @@ class TrainObserver {
   }
   // A warning or an error that was logged since the last call; after the step in which it was.
   virtual void on_warning(const std::string& /*message*/) {}
+  // The run ends with this error. Not called before output_dir is this run's, nor if the process is killed.
+  virtual void on_error(const std::string& /*message*/) {}
   virtual void on_finish(const TrainSummary& /*summary*/) {}
 };
 
@@ -226,6 +228,9 @@ class ObserverList : public TrainObserver {
   }
   void on_warning(const std::string& message) override {
     for (TrainObserver* observer : observers_) observer->on_warning(message);
+  }
+  void on_error(const std::string& message) override {
+    for (TrainObserver* observer : observers_) observer->on_error(message);
   }
   void on_finish(const TrainSummary& summary) override {
     for (TrainObserver* observer : observers_) observer->on_finish(summary);

@@ -114,6 +114,16 @@ void Trainer::restore_progress() {
 
 TrainSummary Trainer::run(const std::function<int()>& stop_signal) {
   TESSERA_CHECK(!std::exchange(has_run_, true), "a trainer runs once");
+  try {
+    return train(stop_signal);
+  } catch (const Error& error) {
+    report_warnings();
+    setup_.observers.on_error(error.what());
+    throw;
+  }
+}
+
+TrainSummary Trainer::train(const std::function<int()>& stop_signal) {
   const bool is_finished = is_finished_already();
   if (!is_finished) {
     files_.open(*setup_.resume && setup_.resume->is_in_place() ? std::optional(progress_.step) : std::nullopt,

@@ -57,6 +57,7 @@ class Trainer {
   bool is_root() const { return setup_.is_root(); }
   bool trains_apart() const { return setup_.plan.zero.outer.has_value(); }
   void restore_progress();
+  TrainSummary train(const std::function<int()>& stop_signal);
   bool begins_with_evaluation() const;
   bool is_finished_already();
   // nullopt if the step was abandoned: weights and optimizer are then as before it.

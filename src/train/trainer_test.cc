@@ -8,6 +8,7 @@
 #include <csignal>
 
 #include "expect_error.h"
+#include "io/file.h"
 #include "optim/clip.h"
 #include "support/reference_model.h"
 #include "support/train_test_support.h"
@@ -381,6 +382,8 @@ TEST(TrainLoop, StopsBeforeTheUpdateWhenTheLossIsNotFinite) {
   EXPECT_EQ(read_tensors(tiny.folder() / "now"), read_tensors(tiny.output() / "checkpoint-1"));
   EXPECT_EQ(observer.steps.size(), 1u);
   EXPECT_FALSE(fs::exists(tiny.output() / "model.safetensors"));
+  EXPECT_THAT(read_text_file(tiny.output() / "events.jsonl"),
+              testing::ContainsRegex("\"event\":\"error\",.*\"message\":\"step 2: loss .*\n$"));
 }
 
 TEST(TrainLoop, AStepWithoutTargetsIsRefusedBeforeTheFirstStep) {

@@ -178,7 +178,7 @@ export class Run {
     else if (event.event === "memory") records.memory = event;
     else if (event.event === "finish") records.finish = event;
     else if (event.event === "warning") records.messages.push({ ...event, level: "warning" });
-    else if (event.event === "checkpoint_failed") records.messages.push({ ...event, level: "error" });
+    else if (event.event === "checkpoint_failed" || event.event === "error") records.messages.push({ ...event, level: "error" });
   }
 }
 

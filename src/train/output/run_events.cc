@@ -140,6 +140,12 @@ void RunEvents::on_warning(const std::string& message) {
   write_line(line_of(event));
 }
 
+void RunEvents::on_error(const std::string& message) {
+  OrderedJson event = new_event("error", step_);
+  event["message"] = message;
+  write_line(line_of(event));
+}
+
 void RunEvents::on_finish(const TrainSummary& summary) {
   OrderedJson event = new_event("finish", summary.num_steps);
   event.update({{"stop_signal", summary.stop_signal},

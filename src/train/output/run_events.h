@@ -19,6 +19,7 @@ namespace tessera {
 //   checkpoint         folder, bytes, shared_bytes, write_s, stall_s
 //   checkpoint_failed  folder, message
 //   warning            message
+//   error              message; the run ended with it
 //   finish             the summary of the run, with its times and the hint for speed; stop_signal is 0 if it
 //                      ran to completion
 class RunEvents : public TrainObserver {
@@ -34,6 +35,7 @@ class RunEvents : public TrainObserver {
   void on_checkpoint(const CheckpointUse& checkpoint) override;
   void on_checkpoint_failed(const std::filesystem::path& folder, const std::string& message) override;
   void on_warning(const std::string& message) override;
+  void on_error(const std::string& message) override;
   void on_finish(const TrainSummary& summary) override;
 
  protected:
