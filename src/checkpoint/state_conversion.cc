@@ -125,13 +125,15 @@ void check_origins(const CheckpointCatalog& catalog, const ParameterLayout& layo
       if (is_of_optimizer(catalog.parts.prefix(part)) && num_stored(catalog, parameter, part) > 0)
         found.push_back(catalog.parts.prefix(part));
     }
-    const std::string found_text = found.empty()
-                                       ? "none"
-                                       : fmt::format("{}, from which {} cannot be computed",
-                                                     fmt::join(found, ", "), fmt::join(missing, " and "));
+    // The names are a file's, the rest is not to be cut.
+    const std::string found_text =
+        found.empty()
+            ? "none"
+            : fmt::format("{}, from which {} cannot be computed",
+                          printable(fmt::format("{}", fmt::join(found, ", "))), fmt::join(missing, " and "));
     fail(ExitCode::kBadConfig,
          "{}: optimizer state: expected {} of '{}' for the optimizer to be used, found {}; {}",
-         catalog.folder.native(), fmt::join(expected, ", "), printable(parameter.name), printable(found_text),
+         catalog.folder.native(), fmt::join(expected, ", "), printable(parameter.name), found_text,
          way_out(catalog, layout));
   }
 }

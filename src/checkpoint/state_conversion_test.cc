@@ -179,7 +179,8 @@ TEST_F(StateConversion, RefusesAnOptimizerWhoseStateItLacks) {
   for (const StateTensors wanted : {StateTensors(AdamW::kStateTensors), StateTensors(Lion::kStateTensors),
                                     StateTensors(Muon::kStateTensors)}) {
     refuse(Adafactor::kStateTensors, wanted,
-           {"found exp_avg_sq_row, exp_avg_sq_col, from which", "; resume with --optim adafactor, or"});
+           {"found exp_avg_sq_row, exp_avg_sq_col, from which",
+            " cannot be computed; resume with --optim adafactor, or"});
   }
 }
 
