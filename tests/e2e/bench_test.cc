@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "e2e/process.h"
+#include "e2e/tiny_model.h"
 
 namespace tessera {
 namespace {
@@ -132,6 +133,21 @@ TEST(BenchUsage, ATrainingStepTakesTheMemoryThatWasPredicted) {
 
 TEST(BenchUsage, AMissingTextIsExitCode66) {
   expect_refused({"bench", "tokenizer", "--text", "/nowhere/text.txt"}, 66, "/nowhere/text.txt");
+}
+
+TEST(BenchUsage, TextsThatCannotBeMeasuredAreNamed) {
+  const TemporaryFolder folder;
+  const std::string empty = folder.write("empty.txt", ""), latin1 = folder.write("latin1.txt", "caf\xE9");
+  expect_refused({"bench", "tokenizer", "--text", empty}, 65, empty + ": expected text, found an empty file");
+  expect_refused({"bench", "tokenizer", "--text", latin1}, 65, latin1 + ": not UTF-8 at byte 3");
+}
+
+TEST(BenchUsage, ATokenizerIsNamedWhereItsFolderEndsInASlash) {
+  const TinyModel tiny;
+  const ProcessResult result = run_bench({"tokenizer", "--tokenizer", tiny.model + "/"}, {"--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto line = nlohmann::json::parse(result.out.substr(0, result.out.find('\n')));
+  EXPECT_EQ(line["tokenizer"], std::filesystem::path(tiny.model).filename().string());
 }
 
 TEST(BenchUsage, TesseraIsaLimitsWhatIsMeasured) {

@@ -1,5 +1,7 @@
 #include <filesystem>
 
+#include "base/error.h"
+#include "base/text.h"
 #include "bench/scratch_folder.h"
 #include "bench/tokenizer_bench.h"
 #include "cli/bench/bench_command.h"
@@ -22,6 +24,20 @@ std::string trained_tokenizer(const std::string& text, ThreadPool& pool) {
   options.files = {file.string()};
   train_bpe(options, folder.path(), pool);
   return read_text_file(folder.path() / "tokenizer.json");
+}
+
+// What the lines call a folder, which may be given with a slash at the end.
+std::string name_of_folder(const fs::path& folder) {
+  const fs::path path = fs::absolute(folder).lexically_normal();
+  return (path.has_filename() ? path : path.parent_path()).filename().string();
+}
+
+std::string read_bench_text(const fs::path& path) {
+  std::string text = read_text_file(path);
+  if (text.empty()) fail(ExitCode::kBadData, "{}: expected text, found an empty file", path.string());
+  if (const int64_t invalid = find_invalid_utf8(text); invalid >= 0)
+    fail(ExitCode::kBadData, "{}: not UTF-8 at byte {}", path.string(), invalid);
+  return text;
 }
 
 class BenchTokenizerCommand : public BenchCommand {
@@ -48,12 +64,11 @@ class BenchTokenizerCommand : public BenchCommand {
   void run(FlagTable*) override {
     std::vector<std::pair<std::string, std::string>> texts;  // name and content
     for (const std::string& path : texts_)
-      texts.emplace_back(fs::path(path).filename().string(), read_text_file(path));
+      texts.emplace_back(fs::path(path).filename().string(), read_bench_text(path));
     if (texts_.empty()) texts.emplace_back("generated", generate_text(text_bytes_, /*seed=*/1));
     std::vector<std::pair<std::string, std::string>> tokenizers;
     for (const std::string& path : tokenizers_) {
-      tokenizers.emplace_back(fs::path(path).filename().string(),
-                              read_text_file(fs::path(path) / "tokenizer.json"));
+      tokenizers.emplace_back(name_of_folder(path), read_text_file(fs::path(path) / "tokenizer.json"));
     }
     if (tokenizers_.empty()) {
       ThreadPool pool(threads_for_pool(num_threads()));
