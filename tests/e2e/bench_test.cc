@@ -106,6 +106,10 @@ TEST(BenchUsage, WrongFlagsAreExitCode64) {
   expect_refused({"bench", "load", "--model", "/nowhere"}, 66, "/nowhere");
   expect_refused({"bench", "comm", "--peers", "nccl"}, 64,
                  "--peers: expected gloo, mpi or none, found 'nccl'");
+  expect_refused({"bench", "comm", "--buffer_mb", "1", "0"}, 64,
+                 "--buffer_mb: expected whole numbers from 1");
+  expect_refused({"bench", "elementwise", "--operations", "add", "subtract"}, 64,
+                 "--operations: expected embedding, rmsnorm");
   expect_refused({"bench", "comm", "--parts", "wire"}, 64, "--parts: expected node or network, found 'wire'");
   expect_refused({"bench", "comm", "--serve", "tcp"}, 64, "--serve: this program has shared");
   expect_refused(

@@ -204,10 +204,7 @@ BenchLine run_elementwise_case(const ElementwiseCase& c, Ops& ops, const Measure
   for (const Operation& candidate : kOperations) {
     if (candidate.name == c.operation) operation = &candidate;
   }
-  if (operation == nullptr) {
-    fail(ExitCode::kUsage, "--operations: expected {}, found '{}'", fmt::join(elementwise_operations(), ", "),
-         printable(c.operation));
-  }
+  TESSERA_CHECK(operation != nullptr, "{}", c.operation);
   check_bench_memory(fmt::format("elementwise {}, {}", c.operation, count_of(c.num_tokens, "token")),
                      most_bytes(c, options.cold_bytes));
   const WorkMaker maker(c, options.cold_bytes, pool);

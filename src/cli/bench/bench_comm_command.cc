@@ -62,6 +62,7 @@ class BenchCommCommand : public BenchCommand {
 
   void run(FlagTable*) override {
     const std::vector<int64_t> all_ranks = parse_sizes("ranks", ranks_, kMaxRanks);
+    sizes_mb_ = parse_sizes("buffer_mb", buffer_mb_);
     check_names();
     if (!serve_.empty()) {
       serve_comm_ranks(serve_, static_cast<int>(all_ranks[0]), threads_of_rank(all_ranks[0]));
@@ -90,7 +91,7 @@ class BenchCommCommand : public BenchCommand {
   void run_network() {
     NetworkBenchOptions options;
     options.sizes_bytes.clear();
-    for (const int64_t size : parse_sizes("buffer_mb", buffer_mb_)) options.sizes_bytes.push_back(size << 20);
+    for (const int64_t size : sizes_mb_) options.sizes_bytes.push_back(size << 20);
     options.connections = static_cast<int>(connections_);
     options.fabric = fabric_;
     show_header(fmt::format("comm, two network namespaces, fabric {}, {}; peak is iperf3", fabric_,
@@ -155,7 +156,7 @@ class BenchCommCommand : public BenchCommand {
       programs.push_back(std::make_unique<OtherProgram>(command_of(peer, ranks)));
       others.push_back(programs.back().get());
     }
-    for (const int64_t size : parse_sizes("buffer_mb", buffer_mb_)) {
+    for (const int64_t size : sizes_mb_) {
       const BenchLine line = run_node_sum_case(ranks, size << 20, ours, others, measure_options(), bandwidth);
       if (json()) {
         show(line, pool);
@@ -183,6 +184,7 @@ class BenchCommCommand : public BenchCommand {
   std::string fabric_ = kTcpFabric;
   std::vector<std::string> ranks_ = {"2", "4"};
   std::vector<std::string> buffer_mb_ = {"32", "512"};
+  std::vector<int64_t> sizes_mb_;  // buffer_mb_ as numbers
   std::vector<std::string> peers_ = {"gloo", "mpi"};
   std::string mpirun_ = "mpirun --oversubscribe --allow-run-as-root";
   std::string serve_;

@@ -1,3 +1,8 @@
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "base/error.h"
 #include "base/text.h"
 #include "bench/kernels/elementwise_bench.h"
 #include "cli/bench/bench_command.h"
@@ -38,6 +43,7 @@ class BenchElementwiseCommand : public BenchCommand {
     if (c.config.vocab_size == 0) c.config.vocab_size = vocab_size_;
     c.dtype = dtype_of_flag(dtype_);
     const std::vector<int64_t> rows = parse_sizes("rows", rows_);
+    check_operations();
     ThreadPool pool(threads_for_products(num_threads()));
     const auto ops = make_cpu_ops(pool);
     BandwidthMeter bandwidth(pool, bandwidth_bytes());
@@ -54,6 +60,15 @@ class BenchElementwiseCommand : public BenchCommand {
   }
 
  private:
+  void check_operations() const {
+    const std::vector<std::string> known = elementwise_operations();
+    for (const std::string& operation : operations_) {
+      if (std::ranges::find(known, operation) != known.end()) continue;
+      fail(ExitCode::kUsage, "--operations: expected {}, found '{}'", fmt::join(known, ", "),
+           printable(operation));
+    }
+  }
+
   std::string preset_ = "llama3-8b";
   std::vector<std::string> rows_ = {"2048"};
   std::vector<std::string> operations_ = elementwise_operations();
