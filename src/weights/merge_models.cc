@@ -149,9 +149,15 @@ std::vector<Source> open_sources(const std::vector<fs::path>& models, ThreadPool
     sources.push_back({folder, read_model_config(folder), SafetensorsModel::open(folder)});
     const Source& source = sources.back();
     check_same_config(sources.front(), source);
-    // Reads no element: checks names, shapes and types of all tensors.
-    load_weights(source.weights, source.config, parameter_layout(source.config), {}, pool,
-                 {.ranges = std::span<const ElementRange>()});
+    // Checks names, shapes and types of all tensors. Reads no element but those of tied embeddings of which
+    // the files have a copy: it is left out, so it must be equal.
+    const ParameterLayout layout = parameter_layout(source.config);
+    const Parameter& embedding = layout.parameters().front();
+    const ElementRange tied = {embedding.offset, embedding.offset + embedding.num_elements};
+    const bool has_copy =
+        source.config.tie_word_embeddings && source.weights.tensors().contains("lm_head.weight");
+    load_weights(source.weights, source.config, layout, [](int64_t, std::span<const float>) {}, pool,
+                 {.ranges = std::span(&tied, has_copy ? 1 : 0)});
   }
   return sources;
 }

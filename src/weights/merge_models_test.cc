@@ -166,6 +166,19 @@ TEST(MergeModels, ModelsThatDifferAreRefusedByTheFirstField) {
   });
 }
 
+TEST(MergeModels, AnLmHeadThatDiffersFromTiedEmbeddingsIsRefused) {
+  const TestFolder folder;
+  ModelConfig config = merge_test_config();
+  config.tie_word_embeddings = false;
+  const fs::path a = write_merge_test_model(folder, "a", 1, config);
+  config.tie_word_embeddings = true;
+  folder.write("a/config.json", write_model_config(config, "bfloat16"));
+  ThreadPool pool(2);
+  expect_error(ExitCode::kBadData, {"'lm_head.weight': expected the values of model.embed_tokens.weight"},
+               [&] { merge_models({a}, {.weights = {1.0}}, folder / "out", pool); });
+  EXPECT_FALSE(fs::exists(folder / "out"));
+}
+
 TEST(MergeModels, TheTypeIsThatOfMostWeights) {
   const TestFolder folder;
   EXPECT_EQ(weights_dtype(write_merge_test_model(folder, "a", 1)), DType::kBF16);
