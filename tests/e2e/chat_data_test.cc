@@ -68,7 +68,11 @@ TEST_F(ChatData, PreviewShowsRowsAsTheModelSeesThem) {
 
   const ProcessResult packed =
       run_well(preview({tiny_.text_file, "--text_per_line", "--packing", "--max_length", "64"}));
-  EXPECT_THAT(packed.out, HasSubstr("~~~~ document 2 of this row"));
+  EXPECT_THAT(packed.out, HasSubstr("~~~~ document 2 of this row\n<|begin_of_text|>{+"));
+
+  // Nothing predicts the first token.
+  const ProcessResult plain = run_well(preview({tiny_.text_file, "--text_per_line", "--num_rows", "1"}));
+  EXPECT_THAT(plain.out, HasSubstr("text.txt: line 1\n<|begin_of_text|>{+"));
 }
 
 TEST_F(ChatData, WhatIsMissingOrWrongIsSaidInOneLine) {

@@ -223,17 +223,20 @@ class DataPreviewCommand : public Command {
                            std::string* out) {
     StreamDecoder decoder(tokenizer, /*skip_special_tokens=*/false);
     size_t sequence = 0;
+    int64_t sequence_begin = 0;  // nothing predicts its first token
     auto sequence_end = row.sequence_lengths.empty() ? std::ssize(row.ids) : int64_t{row.sequence_lengths[0]};
     std::string text;
     for (int64_t at = 0; at < std::ssize(row.ids); ++at) {
       if (at == sequence_end) {
+        sequence_begin = at;
         sequence_end += row.sequence_lengths[++sequence];
         style->put(fmt::format("\n~~~~ document {} of this row\n", sequence + 1), false, out);
       }
       const auto index = static_cast<size_t>(at);
       text = decoder.push(row.ids[index]);
       if (at + 1 == std::ssize(row.ids)) text += decoder.finish();
-      style->put(visible(text), row.labels.empty() || row.labels[index] != kIgnoredLabel, out);
+      const bool has_label = row.labels.empty() || row.labels[index] != kIgnoredLabel;
+      style->put(visible(text), has_label && at > sequence_begin, out);
     }
     style->end(out);
   }
