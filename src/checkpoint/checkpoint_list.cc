@@ -47,6 +47,12 @@ void describe(const CheckpointReader& reader, CheckpointEntry* entry) {
   entry->model_dtype = reader.model_dtype();
 }
 
+// A run that is going deletes checkpoints beyond save_total_limit.
+bool is_deleted(const CheckpointEntry& entry) {
+  std::error_code ignored;
+  return fs::status(entry.folder, ignored).type() == fs::file_type::not_found;
+}
+
 void set_problem(const Error& problem, CheckpointEntry* entry) {
   entry->problem = problem.what();
   entry->code = problem.code();
@@ -74,6 +80,8 @@ std::vector<CheckpointEntry> list_checkpoints(const fs::path& output_dir) {
       set_problem(problem, &entry);
     }
   }
+  std::erase_if(entries,
+                [](const CheckpointEntry& entry) { return !entry.problem.empty() && is_deleted(entry); });
   return entries;
 }
 

@@ -135,6 +135,7 @@ class CheckpointVerifyCommand : public Command {
   }
 
   void run(FlagTable*) override {
+    is_one_ = is_checkpoint(folder_);
     const std::vector<CheckpointEntry> entries = checkpoints_at(folder_);
     ThreadPool pool(threads_for_pool(num_threads_));
     std::vector<Error> problems;
@@ -142,16 +143,19 @@ class CheckpointVerifyCommand : public Command {
       if (const std::optional<Error> problem = verify(entry, pool)) problems.push_back(*problem);
     }
     flush_output();
+    const int64_t num_left = std::ssize(entries) - num_deleted_;
+    if (num_left == 0) fail(ExitCode::kNoInput, "{}: all checkpoints were deleted meanwhile", folder_);
     if (problems.empty()) return;
     const Error& first = problems.front();
-    if (entries.size() == 1) fail(first.code(), "{}", first.what());
-    fail(first.code(), "{} of {} cannot be used: {}", problems.size(),
-         count_of(std::ssize(entries), "checkpoint"), first.what());
+    if (num_left == 1) fail(first.code(), "{}", first.what());
+    fail(first.code(), "{} of {} cannot be used: {}", problems.size(), count_of(num_left, "checkpoint"),
+         first.what());
   }
 
  private:
-  // Returns what is wrong; nullopt for an intact checkpoint.
-  std::optional<Error> verify(const CheckpointEntry& entry, ThreadPool& pool) const {
+  // Returns what is wrong; nullopt for an intact checkpoint and for one of a run that was deleted meanwhile,
+  // as save_total_limit does.
+  std::optional<Error> verify(const CheckpointEntry& entry, ThreadPool& pool) {
     StatusLine status;
     LoadProgress done;
     std::optional<Error> problem;
@@ -170,6 +174,11 @@ class CheckpointVerifyCommand : public Command {
       problem = error;
     }
     status.clear();
+    std::error_code ignored;
+    if (problem && !is_one_ && fs::status(entry.folder, ignored).type() == fs::file_type::not_found) {
+      ++num_deleted_;
+      return std::nullopt;
+    }
     if (json_) {
       nlohmann::ordered_json json = {{"folder", entry.folder.native()},
                                      {"step", entry.step},
@@ -191,6 +200,8 @@ class CheckpointVerifyCommand : public Command {
   std::string folder_;
   int64_t num_threads_ = 0;
   bool json_ = false;
+  bool is_one_ = false;  // the folder is a checkpoint itself
+  int64_t num_deleted_ = 0;
 };
 
 }  // namespace

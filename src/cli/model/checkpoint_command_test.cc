@@ -2,10 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <thread>
 
 #include "checkpoint/checkpoint_files.h"
 #include "cli/app.h"
@@ -150,6 +152,25 @@ TEST_F(CheckpointCommand, VerifyTellsADamagedCheckpointFromADiskThatFails) {
   expect_error(ExitCode::kIoError, {"1 of 2", state_file_name(0, 2), "Input/output error"}, [&] {
     run({"checkpoint", "verify", path_});
   });
+}
+
+// A run with save_total_limit renames the oldest ones before it deletes them.
+TEST_F(CheckpointCommand, WhatARunDeletesMeanwhileIsNoProblem) {
+  const fs::path checkpoint = folder_ / "checkpoint-16", condemned = folder_ / ".unfinished-to-delete";
+  for (const char* command : {"list", "verify"}) {
+    for (int i = 0; i < 40; ++i) {
+      std::thread run_going([&] {
+        std::this_thread::sleep_for(std::chrono::microseconds(50 * i));
+        fs::rename(checkpoint, condemned);
+      });
+      std::string out;
+      EXPECT_NO_THROW(out = run({"checkpoint", command, path_}));
+      run_going.join();
+      EXPECT_THAT(out, Not(HasSubstr("cannot be used")));
+      EXPECT_THAT(out, HasSubstr("checkpoint-8 "));
+      fs::rename(condemned, checkpoint);
+    }
+  }
 }
 
 TEST_F(CheckpointCommand, NoCheckpointIsNoInput) {
