@@ -129,6 +129,9 @@ TEST(Watch, TellsTheStateOnceForPeopleAndPrograms) {
   const ProcessResult nothing = run_tessera({"watch", out, "--once"});
   EXPECT_EQ(nothing.exit_code, 66);
   EXPECT_THAT(nothing.err, HasSubstr("no run has begun"));
+  const ProcessResult address = run_tessera({"watch", "localhost:9404"});
+  EXPECT_EQ(address.exit_code, 64);
+  EXPECT_THAT(address.err, HasSubstr("the page of a run is http://localhost:9404"));
   run_well(run_arguments(tiny));
   EXPECT_THAT(run_well({"watch", out, "--once"}).out,
               AllOf(HasSubstr("step 12/12  loss "), HasSubstr("model    " + out + "\n")));

@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
+#include <system_error>
 #include <thread>
 
 #include "base/error.h"
@@ -17,6 +19,14 @@ namespace {
 constexpr std::chrono::milliseconds kBetweenLooks{500};
 // Lines about what happened before it began to watch.
 constexpr size_t kMaxOldNews = 5;
+
+// HOST:PORT, with or without a path, as others take it for an address.
+bool is_address_without_scheme(const std::string& text) {
+  const std::string authority = text.substr(0, text.find('/'));
+  const size_t colon = authority.rfind(':');
+  if (colon == authority.npos || colon == 0 || colon + 1 == authority.size()) return false;
+  return authority.find_first_not_of("0123456789", colon + 1) == authority.npos;
+}
 
 class WatchCommand : public Command {
  public:
@@ -49,6 +59,11 @@ class WatchCommand : public Command {
 
   void run(FlagTable*) override {
     const bool is_url = run_.starts_with("http://") || run_.starts_with("https://");
+    std::error_code ignored;
+    if (!is_url && is_address_without_scheme(run_) && !std::filesystem::exists(run_, ignored)) {
+      fail(ExitCode::kUsage, "{}: no such folder; the page of a run is http://{}", printable(run_, 200),
+           printable(run_, 200));
+    }
     if (token_.empty() && std::getenv("TESSERA_METRICS_TOKEN") != nullptr)
       token_ = std::getenv("TESSERA_METRICS_TOKEN");
     source_ = is_url ? open_server_source(run_, token_, !once_) : open_folder_source(run_);
