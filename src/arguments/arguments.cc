@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <string_view>
 #include <system_error>
 
 #include "arguments/foreign/deepspeed_arguments.h"
@@ -134,7 +135,8 @@ void resolve_ranks(const FlagTable& table, int64_t world_size, TrainingArguments
   for (const char* name :
        {"zero_stage", "gather_schedule", "zero_quantized_weights", "zero_quantized_gradients",
         "load_weights_once", "ddp_timeout", "connections", "fabric", "interface"}) {
-    if (table.is_set(name)) log_warning("{} has no effect on one rank", name);
+    const bool is_as_without = name == std::string_view("zero_stage") && *args->zero_stage == 0;
+    if (table.is_set(name) && !is_as_without) log_warning("{} has no effect on one rank", name);
   }
 }
 

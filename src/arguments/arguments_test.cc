@@ -40,6 +40,18 @@ TEST_F(ArgumentsTest, WhatTheUserAsksForIsNotTheAgents) {
   EXPECT_FALSE(args_.agent_resumes);
 }
 
+// As the settings of a run on one rank are written down.
+TEST_F(ArgumentsTest, StageZeroIsWhatOneRankHas) {
+  const auto warnings = [&](const char* stage) {
+    give("zero_stage", stage);
+    testing::internal::CaptureStderr();
+    resolve();
+    return testing::internal::GetCapturedStderr();
+  };
+  EXPECT_THAT(warnings("2"), HasSubstr("zero_stage has no effect on one rank"));
+  EXPECT_THAT(warnings("0"), testing::Not(HasSubstr("zero_stage")));
+}
+
 TEST_F(ArgumentsTest, LaunchIsKnownByItsVariables) {
   std::map<std::string, std::string> variables;
   const Environment environment = [&](const std::string& name) {
