@@ -234,6 +234,17 @@ TEST(SafetensorsModelWrite, ReplacesAnEarlierModelWhole) {
   }
 }
 
+TEST(SafetensorsModelWrite, RemovesWhatKilledProcessesHaveLeft) {
+  const TestFolder folder;
+  folder.write(".model.safetensors.tmp-4711-1", "a part");
+  folder.write(".model-00002-of-00003.safetensors.tmp-4711-2", "a part");
+  const AtomicFile living(folder / "model.safetensors");
+  const std::set<std::string> before = folder.names();
+  write_safetensors_model(folder.path(), four_items(std::vector<float>(200, 1.0f)), 10'000);
+  EXPECT_EQ(before.size(), 3u);
+  EXPECT_EQ(folder.names().size(), 2u) << "the model and the file of a living process";
+}
+
 TEST(SafetensorsModelWrite, AFailureKeepsTheEarlierModel) {
   const TestFolder folder;
   const std::vector<float> old_values(200, 1.0f), new_values(200, 2.0f);
