@@ -110,9 +110,11 @@ for profile in $profiles; do
   run aws iam remove-role-from-instance-profile --instance-profile-name "$profile" --role-name "KarpenterNodeRole-$name"
   run aws iam delete-instance-profile --instance-profile-name "$profile"
 done
-# What an interrupted eksctl did not delete.
+# What an interrupted eksctl did not delete. With the kind in the prefix, or $name would include the stacks of $name-2.
+of_cluster="StackName=='eksctl-$name-cluster'"
+for kind in nodegroup addon podidentityrole; do of_cluster+=" || starts_with(StackName, 'eksctl-$name-$kind-')"; done
 stacks=$(aws_ cloudformation list-stacks \
-  --query "StackSummaries[?starts_with(StackName, 'eksctl-$name-') && StackStatus!='DELETE_COMPLETE'].StackName")
+  --query "StackSummaries[?($of_cluster) && StackStatus!='DELETE_COMPLETE'].StackName")
 each aws --region "$region" cloudformation delete-stack --stack-name "$stacks"
 each aws --region "$region" cloudformation wait stack-delete-complete --stack-name "$stacks"
 

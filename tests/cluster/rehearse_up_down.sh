@@ -98,6 +98,8 @@ done
 begin
 up && down --keep-bucket || fail "down.sh --keep-bucket: $(tail -3 "$FAKE/log")"
 [ -e "$FAKE/kept_bucket" ] || fail "the bucket was not kept"
+# Those of a cluster named demo-2 begin with that, too.
+if grep -qF "starts_with(StackName, 'eksctl-demo-')" "$FAKE/calls"; then fail "down.sh takes stacks of other clusters"; fi
 echo i-left >"$FAKE/cloud/volume"
 # A volume in use is not deleted, and so is reported.
 echo volume >"$FAKE/in_use"
