@@ -74,6 +74,9 @@ check_common() {
   [ -n "$dry_run" ] || mkdir -p "$state"
 }
 
+# remembered WHAT: what an earlier up.sh has written down, unless it ended before Terraform made anything.
+remembered() { [ ! -s "$state/terraform.tfstate" ] || cat "$state/$1" 2>/dev/null || true; }
+
 check_tools() {
   local tool
   [ -z "$dry_run" ] || return 0

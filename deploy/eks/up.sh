@@ -106,7 +106,7 @@ check_tools aws eksctl kubectl helm terraform tessera
 account=$(ask aws sts get-caller-identity --query Account --output text)
 say "cluster $name in $region, account ${account:-unknown}; state in $state"
 # A smaller file system would be a new one: Terraform would delete this one and all that is on it.
-present_capacity=$(cat "$state/fsx_capacity" 2>/dev/null || true)
+present_capacity=$(remembered fsx_capacity)
 fsx_capacity=${fsx_capacity:-${present_capacity:-1200}}
 [ "$storage" != fsx ] || ((fsx_capacity >= ${present_capacity:-0})) ||
   die "--fsx-capacity $fsx_capacity: the file system has $present_capacity GiB, and a smaller one would replace it with an empty one" 78
@@ -115,8 +115,9 @@ confirm "This starts to cost money."
 
 # With another storage or zone Terraform would delete the file system and all that is on it.
 settings="storage=$storage bucket=$bucket zone=$zone"
-if [ -f "$state/settings" ] && [ "$(cat "$state/settings")" != "$settings" ]; then
-  die "this cluster was made with $(cat "$state/settings"), not $settings: changing it would delete the data; give the same \
+present_settings=$(remembered settings)
+if [ -n "$present_settings" ] && [ "$present_settings" != "$settings" ]; then
+  die "this cluster was made with $present_settings, not $settings: changing it would delete the data; give the same \
 options again, or down.sh first" 78
 fi
 if [ -z "$dry_run" ]; then

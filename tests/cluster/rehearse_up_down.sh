@@ -95,6 +95,13 @@ for mode in before after; do
   [ ! -s "$FAKE/changes" ] || fail "the second down.sh changed: $(cat "$FAKE/changes")"
 done
 
+# Options of an attempt whose terraform made nothing do not bind the next one.
+begin
+mkdir "$FAKE/state"
+echo "storage=fsx bucket= zone=us-east-1c" >"$FAKE/state/settings"
+echo 4800 >"$FAKE/state/fsx_capacity"
+up --fsx-capacity 1200 || fail "after an attempt that made nothing: $(tail -3 "$FAKE/log")"
+
 begin
 up && down --keep-bucket || fail "down.sh --keep-bucket: $(tail -3 "$FAKE/log")"
 [ -e "$FAKE/kept_bucket" ] || fail "the bucket was not kept"
