@@ -134,7 +134,7 @@ if [ -n "$dry_run" ] || [ -s "$state/terraform.tfstate" ]; then
     run terraform "-chdir=$state/terraform" destroy -input=false -auto-approve "-var=name=$name" "-var=region=$region" \
       "-var=$1" "-var=$2" "-var=$3"
   fi
-  [ -n "$dry_run" ] || rm -f "$state/settings" "$state/fsx_capacity" "$state/plan" "$state/outputs.json"
+  [ -n "$dry_run" ] || rm -f "$state/settings" "$state/region" "$state/fsx_capacity" "$state/plan" "$state/outputs.json"
 else
   say "no Terraform state in $state: if up.sh ran elsewhere, run down.sh there, or with its --state"
 fi

@@ -72,6 +72,11 @@ check_common() {
   # Never the user's current cluster.
   export KUBECONFIG=$state/kubeconfig TF_IN_AUTOMATION=1 AWS_PAGER=
   [ -n "$dry_run" ] || mkdir -p "$state"
+  # In another region Terraform would delete what it made in this one, or forget it.
+  local present
+  present=$(remembered region)
+  [ -z "$present" ] || [ "$present" = "$region" ] ||
+    die "--region $region: the cluster $name is in $present; one in another region needs another name, as its roles are everywhere" 78
 }
 
 # remembered WHAT: what an earlier up.sh has written down, unless it ended before Terraform made anything.

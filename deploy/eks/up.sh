@@ -122,6 +122,7 @@ options again, or down.sh first" 78
 fi
 if [ -z "$dry_run" ]; then
   echo "$settings" >"$state/settings"
+  echo "$region" >"$state/region"
   [ "$storage" != fsx ] || echo "$fsx_capacity" >"$state/fsx_capacity"
 fi
 

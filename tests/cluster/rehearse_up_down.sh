@@ -58,6 +58,11 @@ for other in "--storage efs" "--zone us-east-1c"; do
   if up $other; then fail "$other was accepted"; fi
 done
 grep -q 'changing it would delete the data' "$FAKE/log" || fail "no reason given: $(tail -1 "$FAKE/log")"
+# Nor is another region, in which Terraform would delete what it has made in the first.
+for script in up down; do
+  if $script --region us-west-2; then fail "$script.sh in another region was accepted"; fi
+  tail -1 "$FAKE/log" | grep -q 'demo is in us-east-1' || fail "$script.sh in another region: $(tail -1 "$FAKE/log")"
+done
 # A file system grows, stays as it is, and never shrinks.
 up --fsx-capacity 4800 && up || fail "a larger file system: $(tail -5 "$FAKE/log")"
 [ "$(grep -c 'fsx_capacity_gib=4800' "$FAKE/calls")" = 2 ] || fail "the capacity is not remembered"
