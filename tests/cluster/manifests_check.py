@@ -300,6 +300,11 @@ def check_terraform():
         if statement["Resource"] == "*":
             check(all(re.search(r":(Describe|List|Get)", a) for a in actions), f"operator: {actions}")
         check(statement["Effect"] == "Allow" and "*" not in actions, f"operator: {actions}")
+    # The path that Karpenter gives its instance profiles; down.sh deletes those that it left.
+    roles = next(statement for statement in operator["Statement"] if statement["Sid"] == "Roles")
+    profiles = "arn:aws:iam::ACCOUNT:instance-profile/karpenter/REGION/NAME/*"
+    check({"iam:RemoveRoleFromInstanceProfile", "iam:DeleteInstanceProfile"} <= set(roles["Action"]) and profiles in roles["Resource"],
+          "operator: down.sh cannot delete instance profiles")
     # What IAM accepts of a policy, in which it does not count white space.
     check(len(json.dumps(operator, separators=(",", ":"))) < 6144 - 200, "the operator's policy is too long")
     if not shutil.which("terraform"):
