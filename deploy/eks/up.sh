@@ -67,6 +67,11 @@ done
 check_common
 [[ $image =~ ^[A-Za-z0-9][A-Za-z0-9._/:@-]*$ ]] || usage_error "--image: expected REGISTRY/NAME:TAG, found '$image'"
 [[ $storage =~ ^(fsx|efs|s3)$ ]] || usage_error "--storage: expected fsx, efs or s3, found '$storage'"
+# The bucket that Terraform makes; account numbers have 12 digits.
+new_bucket=tessera-$name-000000000000-$region
+[ "$storage" = efs ] || [ -n "$bucket" ] || [ ${#new_bucket} -le 63 ] ||
+  usage_error "--name: with --storage $storage at most $((63 - ${#new_bucket} + ${#name})) characters in $region, or S3 takes no bucket of that \
+name; or give --bucket"
 [ -z "$cards" ] || [[ $card_image =~ ^[A-Za-z0-9][A-Za-z0-9._/:@-]*$ ]] ||
   usage_error "--card-image: expected REGISTRY/NAME:TAG, found '$card_image'"
 for number in "${fsx_capacity:-1}" "$nodes" "${max_vcpus:-1}" "${cards:-1}" "${card_nodes:-1}"; do

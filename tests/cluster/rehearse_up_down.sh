@@ -118,7 +118,7 @@ echo volume >"$FAKE/in_use"
 if down; then fail "a volume that is left is not reported"; fi
 grep -q 'volumes: i-left' "$FAKE/log" || fail "what is left: $(tail -3 "$FAKE/log")"
 
-for wrong in "--name UPPER" "--region here" "--storage nfs" "--trainer 9" "--fsx-capacity 0" "--fsx-capacity 1300" "--max-vcpus 64" "--instance foo" "--image a;b" "--cards 4" "--cards 0 --card-image r/t:1" \
+for wrong in "--name UPPER" "--name a-name-of-thirty-three-characters" "--region here" "--storage nfs" "--trainer 9" "--fsx-capacity 0" "--fsx-capacity 1300" "--max-vcpus 64" "--instance foo" "--image a;b" "--cards 4" "--cards 0 --card-image r/t:1" \
   "--cards 2 --card-image r/t:1 --card-nodes 4" "--nonsense" "--name"; do
   begin
   code=0
