@@ -31,10 +31,8 @@ struct Request {
 
 // Hash of everything that determines the rows.
 Hash128 cache_key(const Request& request, ThreadPool& pool) {
-  std::vector<FileRange> ranges;
-  for (const SourceFile& file : request.plan.files) ranges.push_back({file.path, 0, file.stamp.size_bytes});
   return hash_text(row_settings_text(request.plan, request.options, request.tokenizer, request.vocab_size,
-                                     hash_file_ranges(ranges, pool)));
+                                     hash_files(request.plan, pool)));
 }
 
 // The rows must come from the same contents as the key.

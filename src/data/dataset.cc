@@ -42,7 +42,7 @@ Dataset Dataset::open(const DatasetOptions& options, const Tokenizer* tokenizer,
            "dataset: --streaming reads one source after another, so sources cannot have weights");
     }
     Dataset streamed;
-    streamed.stream_ = std::make_shared<StreamedRows>(options.sources, options, tokenizer, vocab_size);
+    streamed.stream_ = std::make_shared<StreamedRows>(options.sources, options, tokenizer, vocab_size, pool);
     streamed.max_row_length_ = options.max_length;
     streamed.report_.warnings = streamed.stream_->warnings();
     return streamed;

@@ -83,6 +83,12 @@ void create_token_cache_folder(const fs::path& folder) {
   }
 }
 
+std::vector<Hash128> hash_files(const RowPlan& plan, ThreadPool& pool) {
+  std::vector<FileRange> ranges;
+  for (const SourceFile& file : plan.files) ranges.push_back({file.path, 0, file.stamp.size_bytes});
+  return hash_file_ranges(ranges, pool);
+}
+
 std::string row_settings_text(const RowPlan& plan, const DatasetOptions& options, const Tokenizer* tokenizer,
                               int64_t vocab_size, std::span<const Hash128> hashes) {
   std::string text =

@@ -6,12 +6,14 @@
 #include <filesystem>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "data/dataset.h"
 #include "data/row_plan.h"
 #include "data/row_tokenizer.h"
 #include "data/rows/content_hash.h"
 #include "data/rows/row_builder.h"
+#include "platform/thread_pool.h"
 #include "tokenizer/tokenizer.h"
 
 namespace tessera {
@@ -24,6 +26,9 @@ void create_token_cache_folder(const std::filesystem::path& folder);
 // plan_rows(), with the settings checked against it: lengths, packing, tokenizer. Error(kBadConfig).
 RowPlan checked_row_plan(std::span<const DataSource> sources, const DatasetOptions& options,
                          const Tokenizer* tokenizer, int64_t vocab_size);
+
+// Hashes of the contents of the plan's files. Errors as InputFile.
+std::vector<Hash128> hash_files(const RowPlan& plan, ThreadPool& pool);
 
 // Everything that determines the rows, as text: settings, tokenizer, chat template, and the hashes of the
 // plan's files.

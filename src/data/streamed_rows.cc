@@ -34,18 +34,6 @@ constexpr int64_t kMaxHashedBytes = int64_t{256} << 20;
 // Thrown within the tokenizing thread when it is asked to stop.
 struct Stopped {};
 
-Hash128 hash_of_content(const fs::path& path) {
-  const InputFile file = InputFile::open(path);
-  std::vector<Hash128> chunks;
-  std::vector<std::byte> bytes;
-  for (int64_t begin = 0; begin < file.size_bytes(); begin += kHashChunkBytes) {
-    bytes.resize(static_cast<size_t>(std::min(kHashChunkBytes, file.size_bytes() - begin)));
-    file.read_at(begin, bytes);
-    chunks.push_back(hash_bytes(bytes));
-  }
-  return hash_hashes(chunks);
-}
-
 // A hash of the start and the end of a file.
 Hash128 hash_of_ends(const fs::path& path) {
   constexpr int64_t kBytes = int64_t{1} << 20;
@@ -100,7 +88,7 @@ class StreamedRows::BlockWriter {
 };
 
 StreamedRows::StreamedRows(std::span<const DataSource> sources, const DatasetOptions& options,
-                           const Tokenizer* tokenizer, int64_t vocab_size)
+                           const Tokenizer* tokenizer, int64_t vocab_size, ThreadPool& pool)
     : options_(options), tokenizer_(tokenizer), vocab_size_(vocab_size) {
   options_.sources.assign(sources.begin(), sources.end());
   plan_ = checked_row_plan(options_.sources, options_, tokenizer, vocab_size);
@@ -109,7 +97,7 @@ StreamedRows::StreamedRows(std::span<const DataSource> sources, const DatasetOpt
          plan_.files.front().path.string());
   }
   folder_ = token_cache_folder(options_);
-  key_ = make_key();
+  key_ = make_key(pool);
   hash_ = hash_text(key_);
   create_token_cache_folder(folder_);
   remove_abandoned_files(folder_, ".tokens");
@@ -121,12 +109,15 @@ StreamedRows::~StreamedRows() {
   thread_.join();
 }
 
-std::string StreamedRows::make_key() const {
+std::string StreamedRows::make_key(ThreadPool& pool) const {
   int64_t size_bytes = 0;
   for (const SourceFile& file : plan_.files) size_bytes += file.stamp.size_bytes;
   std::vector<Hash128> hashes;
-  for (const fs::path& path : plan_.paths())
-    hashes.push_back(size_bytes <= kMaxHashedBytes ? hash_of_content(path) : hash_of_ends(path));
+  if (size_bytes <= kMaxHashedBytes) {
+    hashes = hash_files(plan_, pool);
+  } else {
+    for (const fs::path& path : plan_.paths()) hashes.push_back(hash_of_ends(path));
+  }
   return hash_text(fmt::format("stream of {} rows\n{}", block_rows(),
                                row_settings_text(plan_, options_, tokenizer_, vocab_size_, hashes)))
       .hex();

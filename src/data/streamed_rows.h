@@ -16,6 +16,7 @@
 #include "data/row_plan.h"
 #include "data/rows/row_supply.h"
 #include "data/rows/token_cache.h"
+#include "platform/thread_pool.h"
 #include "tokenizer/tokenizer.h"
 
 namespace tessera {
@@ -25,11 +26,12 @@ namespace tessera {
 // and one of them takes over if it ends. Blocks that an earlier run has made are there at once.
 class StreamedRows final : public RowSupply {
  public:
-  // Begins to tokenize. `sources` and `options` are those of Dataset::open(); KEY covers the settings, names
-  // and sizes of the files and their first and last bytes, as reading all of them would take as long as
-  // tokenizing. `tokenizer` must outlive this. Errors as Dataset::open().
+  // Begins to tokenize. `sources` and `options` are those of Dataset::open(); KEY covers the settings and
+  // the contents of the files, hashed by `pool`; of more than 256 MiB only their sizes and their first and
+  // last bytes, as reading all would take as long as tokenizing. `tokenizer` must outlive this. Errors as
+  // Dataset::open().
   StreamedRows(std::span<const DataSource> sources, const DatasetOptions& options, const Tokenizer* tokenizer,
-               int64_t vocab_size);
+               int64_t vocab_size, ThreadPool& pool);
   ~StreamedRows() override;  // stops tokenizing
 
   int64_t block_rows() const override { return options_.streaming_buffer_rows; }
@@ -50,7 +52,7 @@ class StreamedRows final : public RowSupply {
   };
   class BlockWriter;
 
-  std::string make_key() const;
+  std::string make_key(ThreadPool& pool) const;
   std::filesystem::path block_path(int64_t block) const;
   std::filesystem::path end_path() const;
   std::optional<End> find_end() const;

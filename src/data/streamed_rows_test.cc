@@ -35,7 +35,7 @@ class StreamedRowsTest : public DatasetTest {
     return options;
   }
   std::unique_ptr<StreamedRows> stream(const DatasetOptions& options) {
-    return std::make_unique<StreamedRows>(options.sources, options, &tokenizer_, kTestVocabSize);
+    return std::make_unique<StreamedRows>(options.sources, options, &tokenizer_, kTestVocabSize, pool_);
   }
   static std::vector<std::vector<int32_t>> all_rows(const StreamedRows& rows) {
     std::vector<std::vector<int32_t>> ids;
