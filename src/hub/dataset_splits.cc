@@ -98,47 +98,22 @@ Splits splits_by_names(const Paths& paths) {
   return in_order(found);
 }
 
-// Endings that datasets reads alike (_EXTENSION_TO_MODULE). Of two with as many files the earlier one counts.
-struct Ending {
-  std::string_view ending;
-  std::string_view format;
-};
-constexpr Ending kEndings[] = {{".parquet", "parquet"},
-                               {".jsonl", "json"},
-                               {".json", "json"},
-                               {".csv", "csv"},
-                               {".txt", "text"},
-                               {".tsv", "csv"},
-                               {".safetensors", "safetensors"},
-                               {".ndjson", "json"}};
-
-const Ending& ending_of(const std::string& data_file) {
-  std::string name = lower_case(data_file);
-  for (const std::string_view packed : {".gz", ".zst"}) {
-    if (name.ends_with(packed)) name.resize(name.size() - packed.size());
-  }
-  return *std::find_if(std::begin(kEndings), std::prev(std::end(kEndings)),
-                       [&](const Ending& known) { return name.ends_with(known.ending); });
-}
-
 // As datasets, takes the files of one format: that of the most frequent ending. Others are often the same
 // rows once more, or notes.
 Paths of_one_format(const Paths& files, const std::string& origin) {
   std::map<std::string_view, int64_t> counts;
-  for (const std::string& file : files) ++counts[ending_of(file).ending];
-  const Ending& chosen = *std::max_element(
-      std::begin(kEndings), std::end(kEndings),
-      [&](const Ending& a, const Ending& b) { return counts[a.ending] < counts[b.ending]; });
-  Paths taken;
-  std::copy_if(files.begin(), files.end(), std::back_inserter(taken),
-               [&](const std::string& file) { return ending_of(file).format == chosen.format; });
-  if (taken.size() < files.size()) {
-    const auto other = std::find_if(files.begin(), files.end(), [&](const std::string& file) {
-      return ending_of(file).format != chosen.format;
-    });
+  for (const std::string& file : files) ++counts[data_ending_of(file)->ending];
+  // Of two endings with as many files the earlier one counts.
+  const std::string_view format = std::ranges::max_element(kDataEndings, {}, [&](const DataEnding& known) {
+                                    return counts[known.ending];
+                                  })->format;
+  Paths taken, others;
+  std::ranges::partition_copy(
+      files, std::back_inserter(taken), std::back_inserter(others),
+      [&](const std::string& file) { return data_ending_of(file)->format == format; });
+  if (!others.empty()) {
     log_info("{}: taking {} in {}, leaving out {} of other formats, such as {}", origin,
-             count_of(std::ssize(taken), "file"), chosen.format, std::ssize(files) - std::ssize(taken),
-             printable(*other, 200));
+             count_of(std::ssize(taken), "file"), format, others.size(), printable(others.front(), 200));
   }
   return taken;
 }

@@ -25,13 +25,11 @@ constexpr std::array kSettings = {"config.json",
                                   "chat_template.jinja",
                                   "chat_template.json",
                                   "additional_chat_templates/*.jinja"};
-// Of these, what only other programs read: copied beside a trained model if it is there.
+// Those of kSettings that only other programs read; they are copied beside a trained model if present.
 constexpr std::array<std::string_view, 6> kForOthers = {
     "vocab.json", "added_tokens.json", "tokenizer.model", "merges.txt", "vocab.txt", "chat_template.json"};
 constexpr std::array kWeights = {"model.safetensors", "model-*-of-*.safetensors",
                                  "model.safetensors.index.json"};
-constexpr std::array<std::string_view, 8> kDataEndings = {".parquet", ".json", ".jsonl", ".ndjson",
-                                                          ".csv",     ".tsv",  ".txt",   ".safetensors"};
 // FILES_TO_IGNORE in datasets/data_files.py, and what Dataset.save_to_disk and git add.
 constexpr std::array<std::string_view, 8> kDescriptions = {
     "README.md",         "config.json", "dataset_info.json", "dataset_infos.json",
@@ -105,20 +103,25 @@ bool matches_path_glob(std::string_view glob, std::string_view path) {
   return reached.back() != 0;
 }
 
-bool is_data_file(std::string_view path) {
-  const std::string_view name = path.substr(path.find_last_of('/') + 1);
-  if (std::find(kDescriptions.begin(), kDescriptions.end(), name) != kDescriptions.end()) return false;
-  const bool is_hidden = path.starts_with('.') || path.find("/.") != std::string_view::npos;
-  if (is_hidden || path.starts_with("__") || path.find("/__") != std::string_view::npos) return false;
-  std::string lower = lower_case(std::string(name));
+const DataEnding* data_ending_of(std::string_view path) {
+  std::string lower = lower_case(std::string(path));
   for (const std::string_view packed : {".gz", ".zst"}) {
     if (lower.ends_with(packed)) {
       lower.resize(lower.size() - packed.size());
       break;
     }
   }
-  return std::any_of(kDataEndings.begin(), kDataEndings.end(),
-                     [&](std::string_view ending) { return lower.ends_with(ending); });
+  const auto* const found = std::ranges::find_if(
+      kDataEndings, [&](const DataEnding& known) { return lower.ends_with(known.ending); });
+  return found == std::end(kDataEndings) ? nullptr : found;
+}
+
+bool is_data_file(std::string_view path) {
+  const std::string_view name = path.substr(path.find_last_of('/') + 1);
+  if (std::find(kDescriptions.begin(), kDescriptions.end(), name) != kDescriptions.end()) return false;
+  const bool is_hidden = path.starts_with('.') || path.find("/.") != std::string_view::npos;
+  if (is_hidden || path.starts_with("__") || path.find("/__") != std::string_view::npos) return false;
+  return data_ending_of(name) != nullptr;
 }
 
 bool is_for_other_programs(std::string_view path) {

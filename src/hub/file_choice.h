@@ -14,8 +14,25 @@ namespace tessera {
 // set; takes time in proportion to the product of both lengths. As in the `data_files` of a data set's card.
 bool matches_path_glob(std::string_view glob, std::string_view path);
 
-// parquet, json, jsonl, ndjson, csv, tsv, txt, safetensors, also with .gz or .zst behind it; not the
-// descriptions of a data set, hidden files and folders, and folders that begin with "__".
+// What the names of data files end with, also with .gz or .zst behind it, and what Hugging Face's datasets
+// calls the format (_EXTENSION_TO_MODULE).
+struct DataEnding {
+  std::string_view ending;
+  std::string_view format;
+};
+inline constexpr DataEnding kDataEndings[] = {{".parquet", "parquet"},
+                                              {".jsonl", "json"},
+                                              {".json", "json"},
+                                              {".csv", "csv"},
+                                              {".txt", "text"},
+                                              {".tsv", "csv"},
+                                              {".safetensors", "safetensors"},
+                                              {".ndjson", "json"}};
+// nullptr for other files.
+const DataEnding* data_ending_of(std::string_view path);
+
+// Whether it is a file with one of kDataEndings; not the descriptions of a data set, hidden files and folders,
+// and folders that begin with "__".
 bool is_data_file(std::string_view path);
 
 // The files that training a model needs.
