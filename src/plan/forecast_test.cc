@@ -78,7 +78,7 @@ TEST_F(ForecastTest, ARankWritesAPieceOfWeightsWithItsState) {
     const auto writing =
         std::ranges::find(plan.memory.items, std::string("writing weights"), &MemoryItem::name);
     ASSERT_NE(writing, plan.memory.items.end());
-    // Of several ranks: BF16, the remainder and two moments.
+    // With several ranks: BF16 weights, their remainders and two moments.
     EXPECT_EQ(writing->size_bytes, num_nodes == 1 ? 12 << 20 : 12 * kParameterPieceElements);
   }
 }

@@ -282,7 +282,7 @@ TEST(Plan, CountsTheTokensOfTheDataset) {
   EXPECT_EQ(absent.errors().size(), 1u);
 }
 
-// Of the longer rows as many as of the shorter ones, not in the proportion of the files.
+// An epoch takes as many long rows as short ones, whatever the sizes of the files.
 TEST(Plan, CountsTheTokensThatAnEpochTakesOfAMixture) {
   const TinyModel tiny;
   const auto write_rows = [&](const std::string& name, int count, int length) {
