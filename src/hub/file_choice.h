@@ -31,8 +31,8 @@ inline constexpr DataEnding kDataEndings[] = {{".parquet", "parquet"},
 // nullptr for other files.
 const DataEnding* data_ending_of(std::string_view path);
 
-// Whether it is a file with one of kDataEndings; not the descriptions of a data set, hidden files and folders,
-// and folders that begin with "__".
+// Whether it is a file with one of kDataEndings; not the descriptions of a data set, hidden files and
+// folders, and folders that begin with "__".
 bool is_data_file(std::string_view path);
 
 // The files that training a model needs.
