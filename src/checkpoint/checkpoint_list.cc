@@ -47,12 +47,6 @@ void describe(const CheckpointReader& reader, CheckpointEntry* entry) {
   entry->model_dtype = reader.model_dtype();
 }
 
-// A run that is going deletes checkpoints beyond save_total_limit.
-bool is_deleted(const CheckpointEntry& entry) {
-  std::error_code ignored;
-  return fs::status(entry.folder, ignored).type() == fs::file_type::not_found;
-}
-
 void set_problem(const Error& problem, CheckpointEntry* entry) {
   entry->problem = problem.what();
   entry->code = problem.code();
@@ -69,6 +63,11 @@ CheckpointEntry describe_checkpoint(const fs::path& folder) {
     set_problem(problem, &entry);
   }
   return entry;
+}
+
+bool is_deleted(const CheckpointEntry& entry) {
+  std::error_code ignored;
+  return fs::status(entry.folder, ignored).type() == fs::file_type::not_found;
 }
 
 std::vector<CheckpointEntry> list_checkpoints(const fs::path& output_dir) {

@@ -77,6 +77,9 @@ struct CheckpointEntry {
 // Describes one folder with any name.
 CheckpointEntry describe_checkpoint(const std::filesystem::path& folder);
 
+// Whether it was deleted meanwhile, as a run that is going does with checkpoints beyond save_total_limit.
+bool is_deleted(const CheckpointEntry& entry);
+
 // The checkpoints in an output folder, oldest first, without unfinished ones. Looks only at sizes, headers
 // and text files.
 std::vector<CheckpointEntry> list_checkpoints(const std::filesystem::path& output_dir);

@@ -174,8 +174,7 @@ class CheckpointVerifyCommand : public Command {
       problem = error;
     }
     status.clear();
-    std::error_code ignored;
-    if (problem && !is_one_ && fs::status(entry.folder, ignored).type() == fs::file_type::not_found) {
+    if (problem && !is_one_ && is_deleted(entry)) {
       ++num_deleted_;
       return std::nullopt;
     }
