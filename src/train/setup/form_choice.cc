@@ -44,7 +44,8 @@ void keep_settings(const Json& then, const std::string& origin, TrainingArgument
 
 }  // namespace
 
-LadderRequest ladder_request(const RunSetup& setup, const BatchPlanOptions& batch, const DataFacts& data) {
+LadderRequest ladder_request(const RunSetup& setup, const BatchPlanOptions& batch, const DataFacts& data,
+                             const MachineFacts& machine) {
   const TrainingArguments& args = setup.args;
   LadderRequest request;
   request.args = args;
@@ -53,7 +54,7 @@ LadderRequest ladder_request(const RunSetup& setup, const BatchPlanOptions& batc
   request.data = data;
   request.mean_row_tokens =
       std::max<int64_t>(1, setup.plan.num_tokens / std::max<int64_t>(1, setup.plan.num_rows));
-  request.machine = machine_facts(setup);
+  request.machine = machine;
   request.num_threads = setup.pool.num_threads();
   std::optional<double> tflops;
   if (setup.plan.peak) tflops = setup.plan.peak->tflops / setup.world().num_nodes;
@@ -68,7 +69,7 @@ LadderRequest ladder_request(const RunSetup& setup, const BatchPlanOptions& batc
   return request;
 }
 
-void choose_form(RunSetup& setup, const BatchPlanOptions& batch, const DataFacts& data) {
+MachineFacts choose_form(RunSetup& setup, const BatchPlanOptions& batch, const DataFacts& data) {
   TrainingArguments& args = setup.args;
   const OpLabel label = {"form of the run"};
   mark_work(setup.comm, "choosing the form of the run", 1);
@@ -80,12 +81,13 @@ void choose_form(RunSetup& setup, const BatchPlanOptions& batch, const DataFacts
   }
   // First: the memory of its threads stays with the process.
   if (setup.is_root()) setup.disk_rate = try_disk_rate(args.offload_dir, transfer_settings(args));
-  const int64_t free_bytes = -setup.comm.max(-machine_facts(setup).free_bytes, label);
+  const MachineFacts machine = machine_facts(setup);
+  const int64_t free_bytes = -setup.comm.max(-machine.free_bytes, label);
   const int64_t disk_bytes = -setup.comm.max(-free_disk_bytes(args.offload_dir), label);
   Form form;
   const std::optional<Error> error = outside_error([&] {
     if (!setup.is_root()) return;
-    LadderRequest request = ladder_request(setup, batch, data);
+    LadderRequest request = ladder_request(setup, batch, data, machine);
     if (setup.disk_rate) request.rates.disk_gb_per_s = setup.disk_rate->gb_per_s();
     request.machine.free_bytes = free_bytes;
     request.free_disk_bytes = std::min(request.free_disk_bytes, disk_bytes);
@@ -101,6 +103,7 @@ void choose_form(RunSetup& setup, const BatchPlanOptions& batch, const DataFacts
   args.fit = true;
   setup.set_base_quantization(base_quantization_of(args));
   setup.record.arguments = Json::parse(training_arguments_json(args));
+  return machine;
 }
 
 }  // namespace tessera

@@ -9,10 +9,12 @@
 namespace tessera {
 
 // What plan/forms chooses among, on this node; the rate of its disk is not measured.
-LadderRequest ladder_request(const RunSetup& setup, const BatchPlanOptions& batch, const DataFacts& data);
+LadderRequest ladder_request(const RunSetup& setup, const BatchPlanOptions& batch, const DataFacts& data,
+                             const MachineFacts& machine);
 
 // Collective: rank 0 chooses for the node with the least memory and the one with the least disk; setup.args
 // become those of that form. A resumed run keeps what changes its numbers. Error(kBadConfig) if nothing fits.
-void choose_form(RunSetup& setup, const BatchPlanOptions& batch, const DataFacts& data);
+// Returns this rank's machine as it was then: memory measured later may no longer hold the chosen form.
+MachineFacts choose_form(RunSetup& setup, const BatchPlanOptions& batch, const DataFacts& data);
 
 }  // namespace tessera

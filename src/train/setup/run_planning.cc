@@ -52,8 +52,8 @@ DiskPlan plan_disk_use(const TrainingArguments& args, const TrainableModel& mode
 }
 
 void plan_memory_use(RunSetup& setup, const RunPlanner& planner, const BatchPlanOptions& batch,
-                     const DataFacts& data) {
-  MachineFacts machine = machine_facts(setup);
+                     const DataFacts& data, const MachineFacts& node) {
+  MachineFacts machine = node;
   machine.on_all_ranks = [&setup](bool fits) { return setup.comm.all(fits, {"memory plan"}); };
   const MemoryRequest request = planner.choose_memory(machine);
   planner.fill_memory(request, machine, &setup.plan);
@@ -63,7 +63,7 @@ void plan_memory_use(RunSetup& setup, const RunPlanner& planner, const BatchPlan
   // Forms other than the given one are those of the processor.
   const bool has_forms = !setup.model->device().own_memory();
   fail(ExitCode::kBadConfig, "{}{}", refusal,
-       has_forms ? form_advice(ladder_request(setup, batch, data)) : "");
+       has_forms ? form_advice(ladder_request(setup, batch, data, node)) : "");
 }
 
 }  // namespace
@@ -109,7 +109,7 @@ void plan_run(RunSetup& setup) {
     setup.rows->set_micro_batches_per_pass(micro_batches_per_pass);
     return setup.rows->largest_pass(setup.plan.max_steps);
   };
-  if (args.fit) choose_form(setup, options, facts);
+  const MachineFacts machine = args.fit ? choose_form(setup, options, facts) : machine_facts(setup);
   const RunPlanner planner(args, *setup.model, options, facts);
   plan.micro_batches_per_pass = planner.micro_batches_per_pass();
   plan.max_pass_tokens = planner.max_pass_tokens();
@@ -117,7 +117,7 @@ void plan_run(RunSetup& setup) {
   if (setup.is_root()) {
     plan.disk = plan_disk_use(args, *setup.model, planner, setup.world(), *setup.actions, *setup.resume);
   }
-  plan_memory_use(setup, planner, options, facts);
+  plan_memory_use(setup, planner, options, facts, machine);
 }
 
 int64_t tokens_of_epoch(const Dataset& dataset) {
