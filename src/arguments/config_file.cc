@@ -1,10 +1,12 @@
 #include "arguments/config_file.h"
 
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <vector>
 
 #include "arguments/foreign/foreign_datasets.h"
@@ -181,10 +183,43 @@ std::string_view yaml_problem(std::string_view message) {
                       yaml_problem(error.msg), printable(text.substr(0, text.find('\n')), 60)));
 }
 
+// yaml-cpp takes no step beyond a ',' or '}' outside brackets: it reads an empty document there, and
+// LoadAll() one after the other until memory ends.
+class DocumentStarts final : public YAML::EventHandler {
+ public:
+  void OnDocumentStart(const YAML::Mark& mark) override {
+    if (mark.pos == last_) throw YAML::ParserException(mark, "no step since the last document");
+    last_ = mark.pos;
+  }
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t, const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                       YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {
+  }
+  void OnMapEnd() override {}
+
+ private:
+  int last_ = -1;
+};
+
+void check_documents_end(const std::string& text) {
+  std::istringstream stream(text);
+  YAML::Parser parser(stream);
+  DocumentStarts starts;
+  while (parser.HandleNextDocument(starts)) {
+  }
+}
+
 std::vector<ConfigSetting> read_yaml(std::string_view text, const std::string& origin) {
   std::vector<ConfigSetting> settings;
   try {
-    const std::vector<YAML::Node> documents = YAML::LoadAll(std::string(text));
+    const std::string copy(text);
+    check_documents_end(copy);
+    const std::vector<YAML::Node> documents = YAML::LoadAll(copy);
     for (size_t i = 1; i < documents.size(); ++i) {
       if (documents[i].IsNull()) continue;
       fail_at(origin, documents[i].Mark().line + 1,
