@@ -9,14 +9,9 @@
 namespace tessera {
 namespace {
 
-// The first elements of a flat scratch as a matrix.
-TensorView matrix(TensorView flat, int64_t rows, int64_t columns) {
-  return flat.rows(0, rows * columns).reshaped({rows, columns});
-}
-
 // E: the blocks of all modules, zeros around them.
 TensorView place_blocks(Ops& ops, const LoraWeights& weights, int64_t num_outputs, TensorView flat) {
-  const TensorView e_RN = matrix(flat, weights.rank, num_outputs);
+  const TensorView e_RN = matrix_in(flat, weights.rank, num_outputs);
   ops.zero(e_RN);
   for (const LoraWeights::Module& module : weights.modules) ops.lora_place(module.b_NR, module.block, e_RN);
   return e_RN;
@@ -34,14 +29,14 @@ void drop(Ops& ops, const LoraWeights& weights, const Dropout& of_pass, ConstTen
 ConstTensorView dropped(Ops& ops, const LoraWeights& weights, ConstTensorView x_TK,
                         const LoraScratch& scratch) {
   if (scratch.dropout == nullptr) return x_TK;
-  const TensorView to_TK = matrix(scratch.dropped, x_TK.dim(0), x_TK.dim(1));
+  const TensorView to_TK = matrix_in(scratch.dropped, x_TK.dim(0), x_TK.dim(1));
   drop(ops, weights, *scratch.dropout, x_TK, to_TK, Update::kOverwrite);
   return to_TK;
 }
 
 // (1)
 TensorView project(Ops& ops, const LoraWeights& weights, ConstTensorView dropped_TK, TensorView flat) {
-  const TensorView z_TR = matrix(flat, dropped_TK.dim(0), weights.rank);
+  const TensorView z_TR = matrix_in(flat, dropped_TK.dim(0), weights.rank);
   ops.linear(dropped_TK, weights.a_RK, /*bias_N=*/{}, z_TR);
   return z_TR;
 }
@@ -144,18 +139,18 @@ void lora_backward_output(Ops& ops, const LoraWeights& weights, ConstTensorView 
                           const LoraScratch& scratch) {
   if (weights.empty()) return;
   const TensorView e_RN = place_blocks(ops, weights, dy_TN.dim(1), scratch.e);
-  const TensorView dz_TR = matrix(scratch.dz, dy_TN.dim(0), weights.rank);
+  const TensorView dz_TR = matrix_in(scratch.dz, dy_TN.dim(0), weights.rank);
   ops.linear(dy_TN, ConstTensorView(e_RN), /*bias_N=*/{}, dz_TR);  // dz = dy E^T
 }
 
 void lora_backward_input(Ops& ops, const LoraWeights& weights, const LoraScratch& scratch, TensorView dx_TK) {
   if (weights.empty()) return;
-  const TensorView dz_TR = matrix(scratch.dz, dx_TK.dim(0), weights.rank);
+  const TensorView dz_TR = matrix_in(scratch.dz, dx_TK.dim(0), weights.rank);
   if (scratch.dropout == nullptr) {
     ops.linear_backward_input(dz_TR, weights.a_RK, dx_TK, Update::kAdd);
     return;
   }
-  const TensorView dropped_TK = matrix(scratch.dropped, dx_TK.dim(0), dx_TK.dim(1));
+  const TensorView dropped_TK = matrix_in(scratch.dropped, dx_TK.dim(0), dx_TK.dim(1));
   ops.linear_backward_input(dz_TR, weights.a_RK, dropped_TK, Update::kOverwrite);
   drop(ops, weights, *scratch.dropout, dropped_TK, dx_TK, Update::kAdd);
 }
@@ -165,9 +160,9 @@ void lora_backward_weights(Ops& ops, const LoraWeights& weights, const LoraGrads
   if (weights.empty()) return;
   const ConstTensorView dropped_TK = dropped(ops, weights, x_TK, scratch);
   const TensorView z_TR = project(ops, weights, dropped_TK, scratch.z);
-  const TensorView dz_TR = matrix(scratch.dz, x_TK.dim(0), weights.rank);
+  const TensorView dz_TR = matrix_in(scratch.dz, x_TK.dim(0), weights.rank);
   ops.linear_backward_weight(dz_TR, dropped_TK, grads.a_RK, update);
-  const TensorView de_RN = matrix(scratch.de, weights.rank, dy_TN.dim(1));
+  const TensorView de_RN = matrix_in(scratch.de, weights.rank, dy_TN.dim(1));
   ops.linear_backward_weight(z_TR, dy_TN, de_RN, Update::kOverwrite);
   for (size_t i = 0; i < weights.modules.size(); ++i) {
     ops.lora_take(de_RN, weights.modules[i].block, grads.modules[i].b_NR, update);

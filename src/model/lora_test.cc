@@ -16,7 +16,7 @@
 namespace tessera {
 namespace {
 
-constexpr uint64_t kSeed = 7;
+constexpr uint64_t kLoraSeed = 7;
 constexpr float kScale = 0.35f;
 
 LoraConfig all_modules(int64_t rank, double alpha) {
@@ -112,12 +112,12 @@ TEST(LoraGradient, OfEveryAdapterEqualsFiniteDifferencesOfTheMergedModel) {
       const LoraConfig& lora = adapter_case.second;
       SCOPED_TRACE(named.name + ", " + adapter_case.first);
       const ModelConfig config = with(named.config, lora);
-      const auto rows = random_rows({7, 1, 6}, config.vocab_size, kSeed);
+      const auto rows = random_rows({7, 1, 6}, config.vocab_size, kLoraSeed);
       const PackedBatch batch = pack(rows);
       const ParameterLayout layout = parameter_layout(named.config),
                             adapter_layout = parameter_layout(config);
-      const auto weights = random_weights(layout, kScale, kSeed);
-      const auto adapters = random_weights(adapter_layout, kScale, kSeed + 1);
+      const auto weights = random_weights(layout, kScale, kLoraSeed);
+      const auto adapters = random_weights(adapter_layout, kScale, kLoraSeed + 1);
 
       AdaptedModel test(config, DType::kF32, weights, adapters);
       test.model.reserve(limits_of(batch));
@@ -220,9 +220,9 @@ TEST(LoraGradient, EqualsPyTorchs) {
 // Micro-batches add up, recomputing changes nothing, and packed forms of the weights neither.
 TEST(LoraGradient, IsTheSameInEveryMode) {
   const ModelConfig config = with(tiny_config(), all_modules(4, 8));
-  const auto batch = pack(random_rows({9, 4}, config.vocab_size, kSeed));
-  const auto weights = random_weights(parameter_layout(tiny_config()), kScale, kSeed);
-  const auto adapters = random_weights(parameter_layout(config), kScale, kSeed + 1);
+  const auto batch = pack(random_rows({9, 4}, config.vocab_size, kLoraSeed));
+  const auto weights = random_weights(parameter_layout(tiny_config()), kScale, kLoraSeed);
+  const auto adapters = random_weights(parameter_layout(config), kScale, kLoraSeed + 1);
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     std::vector<float> expected;
     for (const bool checkpointing : {false, true}) {

@@ -137,7 +137,7 @@ void Generator::Impl::feed_chunk(std::span<const int32_t> ids, bool want_logits)
                 model->weights().head.norm_D, model->block_config(0).norm_eps, norm_1D,
                 scratch.rstd_T.rows(0, 1));
   const int64_t vocab_size = model->config().vocab_size;
-  const TensorView logits_1V = scratch.logits.rows(0, vocab_size).reshaped({1, vocab_size});
+  const TensorView logits_1V = matrix_in(scratch.logits, 1, vocab_size);
   ops.linear(norm_1D, model->weights().head.lm_head_VD, /*bias_N=*/{}, logits_1V);
   copy(logits_1V, TensorView(logits_V.data(), DType::kF32, logits_1V.shape()));
 }

@@ -78,11 +78,6 @@ void add_to(LossSums& sums, const LossSums& piece) {
   sums.num_targets += piece.num_targets;
 }
 
-// The first elements of `flat` as a matrix.
-TensorView matrix(TensorView flat, int64_t rows, int64_t columns) {
-  return flat.rows(0, rows * columns).reshaped({rows, columns});
-}
-
 // Shared by the walks over the pieces.
 struct Head {
   Ops& ops;
@@ -103,7 +98,7 @@ struct Chunk {
     const int64_t begin = index * head.scratch.pieces.columns;
     return {begin, std::min(begin + head.scratch.pieces.columns, head.vocab_size())};
   }
-  TensorView view(TensorView flat, int64_t rows) const { return matrix(flat, rows, end - begin); }
+  TensorView view(TensorView flat, int64_t rows) const { return matrix_in(flat, rows, end - begin); }
 };
 
 // (2) for one chunk.
@@ -139,7 +134,7 @@ LossSums chunked_loss(const Head& head, ConstTensorView norm_RD, std::span<const
 // Replaces norm_RD by its gradient.
 LossSums whole_rows_backward(const Head& head, TensorView dlm_head_VD, WeightUpdate update,
                              TensorView norm_RD, std::span<const int32_t> targets, float grad_scale) {
-  const TensorView dlogits_RV = matrix(head.scratch.dlogits, norm_RD.dim(0), head.vocab_size());
+  const TensorView dlogits_RV = matrix_in(head.scratch.dlogits, norm_RD.dim(0), head.vocab_size());
   const LossSums sums = whole_rows_loss(head, norm_RD, targets, grad_scale, dlogits_RV);
   if (!dlm_head_VD.empty()) head.ops.linear_backward_weight(dlogits_RV, norm_RD, dlm_head_VD, update);
   head.ops.linear_backward_input(dlogits_RV, head.weights.lm_head_VD, norm_RD, Update::kOverwrite);

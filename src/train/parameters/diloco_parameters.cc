@@ -30,7 +30,6 @@ DilocoParameters::DilocoParameters(TrainableModel& model, const ZeroSettings& se
                                    std::unique_ptr<const Optimizer> optimizer, bool decay_all,
                                    Communicator& job, ThreadPool& pool)
     : settings_(settings.outer.value()),
-      pool_(&pool),
       node_comm_(Communicator::of_node(job)),
       node_(make_parameter_state(model, settings_of_node(settings), std::move(optimizer), decay_all,
                                  *node_comm_, pool)),

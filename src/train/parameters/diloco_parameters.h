@@ -68,7 +68,6 @@ class DilocoParameters : public ParameterState {
   void count_traffic();
 
   const OuterSettings settings_;
-  ThreadPool* pool_;
   std::unique_ptr<Communicator> node_comm_;
   std::unique_ptr<ParameterState> node_;
   NetworkGroup* network_;  // not the job's rail, over which ranks talk while weights are on their way
