@@ -183,8 +183,8 @@ std::string_view yaml_problem(std::string_view message) {
                       yaml_problem(error.msg), printable(text.substr(0, text.find('\n')), 60)));
 }
 
-// yaml-cpp takes no step beyond a ',' or '}' outside brackets: it reads an empty document there, and
-// LoadAll() one after the other until memory ends.
+// yaml-cpp takes no step beyond a ',' outside brackets: it reads an empty document there, and LoadAll() one
+// after the other until memory ends.
 class DocumentStarts final : public YAML::EventHandler {
  public:
   void OnDocumentStart(const YAML::Mark& mark) override {
