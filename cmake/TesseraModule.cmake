@@ -24,7 +24,20 @@ if(TESSERA_FUZZ)
   target_compile_options(tessera_flags INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 
-# tessera_batches(OUT TARGET SOURCES...): sets OUT to files that each include eight of the .cc files of src/ and tests/,
+# Of test code, after tessera_flags. Its time is spent in the modules, so it is compiled as fast as possible: for Clang
+# with sanitizers -O0 takes a third of the time of -O1, for GCC -O1 takes no longer than -O0.
+add_library(tessera_test_flags INTERFACE)
+if(TESSERA_SANITIZE)
+  target_compile_options(tessera_test_flags INTERFACE -O0)
+elseif(CMAKE_BUILD_TYPE STREQUAL "Release")
+  target_compile_options(tessera_test_flags INTERFACE -O1)
+endif()
+if(TESSERA_SANITIZE MATCHES undefined)
+  # Only the modules are checked.
+  target_compile_options(tessera_test_flags INTERFACE -fno-sanitize=undefined)
+endif()
+
+# tessera_batches(OUT TARGET SOURCES...): sets OUT to files that each include sixteen of the .cc files of src/ and tests/,
 # and to the other sources. For most files, parsing headers and instantiating their templates takes more than half of the
 # compile time. CMake's own unity builds name the files by absolute paths, which end up in __FILE__ and so in programs,
 # and which keep clones in different folders from sharing a compiler cache.
@@ -49,7 +62,7 @@ function(tessera_batches out target)
   endforeach()
   set(number 0)
   while(batched)
-    list(SUBLIST batched 0 8 batch)
+    list(SUBLIST batched 0 16 batch)
     list(REMOVE_ITEM batched ${batch})
     list(TRANSFORM batch REPLACE "(.+)" "#include \"\\1\"\n")
     list(JOIN batch "" text)
@@ -127,18 +140,10 @@ function(tessera_test name)
     tessera_batches(sources tessera_${name}_test ${ARG_SOURCES})
   endif()
   add_executable(tessera_${name}_test ${sources})
-  if(TESSERA_SANITIZE MATCHES undefined)
-    # Only the modules are checked, not the test code.
-    target_compile_options(tessera_${name}_test PRIVATE -fno-sanitize=undefined)
-  endif()
-  if(CMAKE_BUILD_TYPE STREQUAL "Release")
-    # The time is spent in the modules.
-    target_compile_options(tessera_${name}_test PRIVATE -O1)
-  endif()
   target_include_directories(tessera_${name}_test PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
   target_compile_definitions(tessera_${name}_test PRIVATE ${ARG_DEFINITIONS})
-  target_link_libraries(tessera_${name}_test PRIVATE tessera_flags tessera_test_paths tessera_test_main
-    ${ARG_LIBS})
+  target_link_libraries(tessera_${name}_test PRIVATE tessera_flags tessera_test_flags tessera_test_paths
+    tessera_test_main ${ARG_LIBS})
   foreach(dep ${ARG_DEPS})
     target_link_libraries(tessera_${name}_test PRIVATE tessera_${dep})
   endforeach()

@@ -8,7 +8,7 @@
 namespace tessera {
 namespace {
 
-constexpr size_t kMaxTextBytes = 4096;
+constexpr size_t kMaxFlagBytes = 4096;
 constexpr size_t kMaxSubdomainLength = 253;
 
 bool is_lower_or_digit(char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'); }
@@ -73,8 +73,8 @@ void check_object_name(std::string_view flag, std::string_view value) {
 }
 
 void check_text(std::string_view flag, std::string_view value) {
-  if (value.size() > kMaxTextBytes) {
-    fail(ExitCode::kUsage, "--{}: expected at most {} bytes, found {}", flag, kMaxTextBytes, value.size());
+  if (value.size() > kMaxFlagBytes) {
+    fail(ExitCode::kUsage, "--{}: expected at most {} bytes, found {}", flag, kMaxFlagBytes, value.size());
   }
   if (is_valid_utf8(value) && !has_unprintable(value)) return;
   fail(ExitCode::kUsage, "--{}: expected text without control characters and line breaks, found '{}'", flag,

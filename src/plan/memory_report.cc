@@ -114,21 +114,20 @@ nlohmann::ordered_json memory_items_json(const MemoryPlan& plan) {
 }
 
 std::string memory_json(const MemoryPlan& plan, const MeasuredMemory& measured) {
-  using Json = nlohmann::ordered_json;
   const NodeMemory step = plan.step_memory();
-  Json out = {{"num_nodes", plan.num_nodes},
-              {"local_world_size", plan.local_world_size},
-              {"predicted",
-               {{"node_bytes", step.node_bytes()},
-                {"private_bytes", step.private_bytes},
-                {"shared_bytes", step.shared_bytes},
-                {"saving_bytes", plan.node_bytes() - step.node_bytes()},
-                {"items", memory_items_json(plan)}}},
-              {"measured",
-               {{"node_bytes", measured.node_bytes()},
-                {"private_bytes", measured.private_bytes},
-                {"shared_bytes", measured.shared_bytes},
-                {"loading_peak_bytes", measured.loading_peak_bytes}}}};
+  nlohmann::ordered_json out = {{"num_nodes", plan.num_nodes},
+                                {"local_world_size", plan.local_world_size},
+                                {"predicted",
+                                 {{"node_bytes", step.node_bytes()},
+                                  {"private_bytes", step.private_bytes},
+                                  {"shared_bytes", step.shared_bytes},
+                                  {"saving_bytes", plan.node_bytes() - step.node_bytes()},
+                                  {"items", memory_items_json(plan)}}},
+                                {"measured",
+                                 {{"node_bytes", measured.node_bytes()},
+                                  {"private_bytes", measured.private_bytes},
+                                  {"shared_bytes", measured.shared_bytes},
+                                  {"loading_peak_bytes", measured.loading_peak_bytes}}}};
   if (!plan.device.empty()) {
     out["device"] = plan.device;
     out["predicted"]["device_bytes"] = plan.device_bytes();

@@ -311,12 +311,12 @@ TEST(Usage, ConfigShowTellsWhereEverySettingComesFrom) {
               testing::ContainsRegex("model +org/name +[^ ]*/run.yaml:1\n"));  // and nothing is downloaded
   EXPECT_THAT(text,
               testing::ContainsRegex("\n[0-9]+ other settings have their defaults; --all shows them\n"));
-  const auto json =
+  const auto shown =
       nlohmann::json::parse(run_well({"config", "show", file, "--all", "--json", "--world_size", "4"}).out);
-  EXPECT_EQ(json["world_size"], 4);
-  EXPECT_EQ(json["settings"]["zero_stage"], nlohmann::json::parse(R"({"value": 2, "default": null,
+  EXPECT_EQ(shown["world_size"], 4);
+  EXPECT_EQ(shown["settings"]["zero_stage"], nlohmann::json::parse(R"({"value": 2, "default": null,
       "origin": "derived", "source": "from the number of ranks"})"));
-  EXPECT_EQ(json["settings"]["weight_decay"]["origin"], "default");
+  EXPECT_EQ(shown["settings"]["weight_decay"]["origin"], "default");
   expect_error({"config", "show", file, "--lerning_rate", "1"}, 64, "did you mean --learning_rate?");
   expect_error({"config", "show", file, "--bf16", "--dtype", "float32"}, 78, "bf16 true contradicts dtype");
 }

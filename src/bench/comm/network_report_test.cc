@@ -44,12 +44,12 @@ TEST(NetworkReport, SlowLinkAndMissingLinkAreNamed) {
               HasSubstr("node 0 (training-node-0-0) to node 2 (training-node-0-2): no connection"));
   EXPECT_EQ(findings[1].message,
             "node 1 (training-node-0-1) to node 3 (training-node-0-3): 0.9 Gbit/s, typical is 9.4 Gbit/s");
-  const auto json = network_json(matrix, findings);
-  EXPECT_EQ(json["ok"], false);
-  EXPECT_EQ(json["gbit_per_s"][0][2], nullptr);
-  EXPECT_EQ(json["gbit_per_s"][1][3], 0.9);
-  EXPECT_EQ(json["findings"][1]["kind"], "slow_link");
-  EXPECT_EQ(json["findings"][1]["from"], 1);
+  const auto report = network_json(matrix, findings);
+  EXPECT_EQ(report["ok"], false);
+  EXPECT_EQ(report["gbit_per_s"][0][2], nullptr);
+  EXPECT_EQ(report["gbit_per_s"][1][3], 0.9);
+  EXPECT_EQ(report["findings"][1]["kind"], "slow_link");
+  EXPECT_EQ(report["findings"][1]["from"], 1);
 }
 
 TEST(NetworkReport, SlowNodeIsNamedWithItsDirection) {

@@ -10,6 +10,8 @@
 namespace tessera {
 namespace {
 
+using OrderedJson = nlohmann::ordered_json;
+
 std::string interface_of(const RankFindings& f) {
   for (const InterfaceAddress& each : f.interfaces) {
     if (each.address == f.told.address) return each.interface;
@@ -82,24 +84,23 @@ void examine_fabrics(RankFindings* findings) {
 }
 
 nlohmann::ordered_json ranks_json(const RankFindings& f) {
-  using Json = nlohmann::ordered_json;
-  Json interfaces = Json::array();
+  OrderedJson interfaces = OrderedJson::array();
   for (const InterfaceAddress& each : f.interfaces) {
     interfaces.push_back(
         {{"name", each.interface}, {"address", each.address}, {"loopback", each.is_loopback}});
   }
-  Json fabrics = Json::array();
+  OrderedJson fabrics = OrderedJson::array();
   for (const FabricDomain& each : f.fabrics) {
     fabrics.push_back({{"provider", each.provider},
                        {"domain", each.domain},
-                       {"bits_per_s", each.bits_per_s > 0 ? Json(each.bits_per_s) : Json()}});
+                       {"bits_per_s", each.bits_per_s > 0 ? OrderedJson(each.bits_per_s) : OrderedJson()}});
   }
   return {{"nproc_per_node_auto", f.auto_ranks},
           {"threads_per_rank", f.threads_per_rank},
           {"interfaces", interfaces},
-          {"address", is_reachable(f) ? Json(f.told.address) : Json()},
+          {"address", is_reachable(f) ? OrderedJson(f.told.address) : OrderedJson()},
           {"address_error", f.told_error},
-          {"open_files", f.open_files ? Json(*f.open_files) : Json()},
+          {"open_files", f.open_files ? OrderedJson(*f.open_files) : OrderedJson()},
           {"fabrics", fabrics},
           {"fabrics_error", f.fabrics_error}};
 }

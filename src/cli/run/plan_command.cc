@@ -394,13 +394,13 @@ class PlanCommand : public Command {
 
   // A DeepSpeed file that states how often ranks accumulate is for one number of ranks.
   static int64_t ranks_of(const DeepSpeedConfig& file, const SearchOptions& options, int64_t ranks_of_team) {
-    constexpr int64_t kMaxRanks = 1 << 20;
+    constexpr int64_t kMostRanks = 1 << 20;
     const std::optional<int64_t> micro_batch = file.train_micro_batch_size_per_gpu.value,
                                  all = file.train_batch_size.value;
-    int64_t num_ranks = std::min(ranks_of_team, kMaxRanks);
+    int64_t num_ranks = std::min(ranks_of_team, kMostRanks);
     if (micro_batch && all) {
       num_ranks *=
-          std::clamp<int64_t>(*all / *micro_batch / *file.gradient_accumulation_steps.value, 1, kMaxRanks);
+          std::clamp<int64_t>(*all / *micro_batch / *file.gradient_accumulation_steps.value, 1, kMostRanks);
     }
     // What was asked for is kept, and named where it contradicts the file.
     const int64_t given = int64_t{options.num_nodes.value_or(1)} * options.local_world_size.value_or(1);
