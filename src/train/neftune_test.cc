@@ -116,33 +116,27 @@ TEST(NeftuneModel, LossIsThatOfTheEmbeddingPlusNoise) {
   }
 }
 
-std::vector<double> noisy_losses(const RecordingObserver& run) {
-  std::vector<double> out;
-  for (const StepMetrics& step : run.steps) out.push_back(step.loss);
-  return out;
-}
-
 TEST(NeftuneRun, DoesNotDependOnRanksThreadsOrMicroBatches) {
   SavingRun run;
   run.args.gradient_accumulation_steps = 4;
   run.args.global_batch_size = 4;  // the same rows on any ranks
-  const std::vector<double> plain = noisy_losses(run.run());
+  const std::vector<double> plain = losses_of_steps(run.run());
   run.args.neftune_noise_alpha = 5;
   run.args.output_dir = run.folder() / "noisy";
-  const std::vector<double> expected = noisy_losses(run.run());
+  const std::vector<double> expected = losses_of_steps(run.run());
   EXPECT_NE(expected, plain);
   for (const Ranks& ranks : {Ranks{1, 2}, Ranks{2, 2}}) {
     SavingRun several = run;
     several.ranks = ranks;
     several.args.gradient_accumulation_steps = 4 / ranks.world_size();
     several.args.output_dir = run.folder() / fmt::format("ranks-{}", ranks.world_size());
-    const std::vector<double> found = noisy_losses(several.run());
+    const std::vector<double> found = losses_of_steps(several.run());
     ASSERT_EQ(found.size(), expected.size());
     for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-4) << "step " << i + 1;
   }
   run.args.gradient_checkpointing = true;
   run.args.output_dir = run.folder() / "recomputed";
-  EXPECT_EQ(noisy_losses(run.run()), expected);
+  EXPECT_EQ(losses_of_steps(run.run()), expected);
 }
 
 TEST(NeftuneRun, ResumesExactly) {

@@ -1,4 +1,4 @@
-// For tests of runs: the losses of a run, and what they are by the plainly written model.
+// For tests of runs: what their losses are by the plainly written model.
 #pragma once
 
 #include <algorithm>
@@ -33,11 +33,5 @@ class ReferenceLoss {
  private:
   ReferenceModel<Real> model_;
 };
-
-inline std::vector<double> losses_of_steps(const RecordingObserver& run) {
-  std::vector<double> out;
-  for (const StepMetrics& step : run.steps) out.push_back(step.loss);
-  return out;
-}
 
 }  // namespace tessera

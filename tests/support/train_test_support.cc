@@ -78,6 +78,12 @@ nlohmann::json read_json(const std::filesystem::path& file) {
   return nlohmann::json::parse(read_text_file(file));
 }
 
+std::vector<double> losses_of_steps(const RecordingObserver& run) {
+  std::vector<double> losses;
+  for (const StepMetrics& step : run.steps) losses.push_back(step.loss);
+  return losses;
+}
+
 TinyRun::TinyRun(const ModelConfig& config) {
   write_test_model(folder_ / "model", config);
   write_token_rows(folder_ / "train.safetensors",

@@ -70,6 +70,8 @@ class RecordingObserver : public TrainObserver {
   TrainSummary summary;
 };
 
+std::vector<double> losses_of_steps(const RecordingObserver& run);
+
 // A folder with a tiny model and 14 rows of 9 tokens, and settings to train on them in float32: micro-batch
 // 2, accumulation 2, in order, constant learning rate.
 class TinyRun {
