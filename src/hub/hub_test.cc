@@ -9,7 +9,6 @@
 #include <filesystem>
 #include <map>
 #include <mutex>
-#include <random>
 #include <set>
 #include <string>
 #include <thread>
@@ -17,8 +16,7 @@
 
 #include "expect_error.h"
 #include "io/file.h"
-#include "support/hub_server.h"
-#include "test_folder.h"
+#include "support/hub_test_support.h"
 
 namespace tessera {
 namespace {
@@ -28,40 +26,6 @@ using testing::HasSubstr;
 using testing::UnorderedElementsAre;
 
 constexpr const char* kCommit = "1234567890123456789012345678901234567890";
-
-std::string random_text(size_t size, unsigned seed) {
-  std::minstd_rand random(seed);
-  std::string text(size, '\0');
-  for (char& c : text) c = static_cast<char>(random() >> 8);
-  return text;
-}
-
-// A model and a cache; ranges are small, so that a file spans many.
-class HubModel : public testing::Test {
- protected:
-  HubModel() {
-    repo_.name.id = "org/tiny";
-    repo_.files = {{"config.json", "{}"},
-                   {"tokenizer.json", random_text(5000, 1)},
-                   {"model.safetensors", weights_},
-                   {"pytorch_model.bin", weights_},
-                   {"original/model.safetensors", weights_}};
-    settings_ = server_.settings(folder_ / "hub");
-    settings_.range_bytes = 10'000;
-  }
-  void serve() { server_.add(repo_); }
-  fs::path resolve() { return resolve_model("org/tiny", ModelFiles::kAll, settings_); }
-  fs::path cache() const { return folder_ / "hub" / "models--org--tiny"; }
-  fs::path blob() const { return cache() / "blobs" / sha256_of(weights_); }
-  fs::path incomplete() const { return blob().string() + ".incomplete"; }
-  void expect_weights() { EXPECT_EQ(read_text_file(resolve() / "model.safetensors"), weights_); }
-
-  const std::string weights_ = random_text(1'234'567, 2);
-  TestFolder folder_{memory_folder()};
-  HubServer server_;
-  HubServer::Repo repo_;
-  HubSettings settings_;
-};
 
 TEST_F(HubModel, IsInTheLayoutOfHuggingfaceHub) {
   serve();
@@ -255,7 +219,7 @@ TEST_F(HubModel, RenewsAnExpiredAddress) {
 TEST_F(HubModel, WithWrongBytesOnceIsFetchedAgain) {
   serve();
   std::atomic<int> count = 0;
-  const auto wrong = std::make_shared<const std::string>(random_text(weights_.size(), 3));
+  const auto wrong = std::make_shared<const std::string>(random_bytes(weights_.size(), 3));
   server_.set_hook([&](const HubServer::Request& request, HubServer::Reply* reply) {
     if (request.is_storage && reply->body->size() == wrong->size() && count++ == 5) reply->body = wrong;
   });
@@ -264,7 +228,7 @@ TEST_F(HubModel, WithWrongBytesOnceIsFetchedAgain) {
 
 TEST_F(HubModel, WithWrongBytesTwiceIsAnErrorThatLeavesNone) {
   serve();
-  const auto wrong = std::make_shared<const std::string>(random_text(weights_.size(), 3));
+  const auto wrong = std::make_shared<const std::string>(random_bytes(weights_.size(), 3));
   server_.set_hook([&](const HubServer::Request& request, HubServer::Reply* reply) {
     if (request.is_storage && reply->body->size() == wrong->size()) reply->body = wrong;
   });
@@ -396,70 +360,6 @@ TEST_F(HubModel, InAReadOnlyCacheIsUsed) {
   expect_weights();
 }
 
-TEST_F(HubModel, SaysThatTheCacheCannotBeWritten) {
-  serve();
-  write_text_file(folder_ / "file", "");
-  settings_.cache = folder_ / "file" / "hub";
-  expect_error(ExitCode::kIoError, {"file/hub", "HF_HOME or HF_HUB_CACHE sets another folder"},
-               [&] { resolve(); });
-}
-
-TEST_F(HubModel, PrivateWithoutTokenSaysHowToLogIn) {
-  repo_.token = "hf_secret";
-  serve();
-  expect_error(ExitCode::kNoInput,
-               {"org/tiny: neither a local path nor a public model at " + server_.endpoint(),
-                "set HF_TOKEN, or log in with 'hf auth login'", "found nowhere"},
-               [&] { resolve(); });
-}
-
-TEST_F(HubModel, WithARejectedTokenSaysWhichOne) {
-  serve();
-  settings_.token = "hf_old";
-  settings_.token_source = "HF_TOKEN";
-  server_.set_hook([](const HubServer::Request&, HubServer::Reply* reply) {
-    *reply = {.status = 401, .headers = {{"X-Error-Message", "Invalid credentials in Authorization header"}}};
-  });
-  expect_error(ExitCode::kNoInput, {"the Hub rejects the token from HF_TOKEN"}, [&] { resolve(); });
-}
-
-TEST_F(HubModel, GatedSaysWhereToAskForAccess) {
-  repo_.token = "hf_secret";
-  repo_.is_gated = true;
-  serve();
-  expect_error(ExitCode::kNoInput,
-               {"org/tiny: is gated: ask for access at " + server_.endpoint() + "/org/tiny", "HF_TOKEN"},
-               [&] { resolve(); });
-  settings_.token = "hf_other";
-  settings_.token_source = "/home/me/token";
-  expect_error(ExitCode::kNoInput,
-               {"is gated, and the account of the token from /home/me/token has no access",
-                server_.endpoint() + "/org/tiny"},
-               [&] { resolve(); });
-}
-
-TEST_F(HubModel, ThatDoesNotExistNamesTheNearestOne) {
-  serve();
-  expect_error(ExitCode::kNoInput,
-               {"org/tinny: neither a local path nor a public model", "did you mean 'org/tiny'?"},
-               [&] { resolve_model("org/tinny", ModelFiles::kAll, settings_); });
-  settings_.token = "hf_any";
-  expect_error(ExitCode::kNoInput,
-               {"org/tinny: neither a local path nor a model", "did you mean 'org/tiny'?"},
-               [&] { resolve_model("org/tinny", ModelFiles::kAll, settings_); });
-  expect_error(ExitCode::kNoInput, {"org/tiny: has no revision 'mian'", "did you mean 'main'?"},
-               [&] { resolve_model("org/tiny@mian", ModelFiles::kAll, settings_); });
-}
-
-TEST_F(HubModel, WithoutSafetensorsSaysWhatItHas) {
-  repo_.files.erase("model.safetensors");
-  repo_.files.erase("original/model.safetensors");
-  serve();
-  expect_error(ExitCode::kNoInput,
-               {"org/tiny: expected weights in .safetensors files", "only PyTorch's .bin"},
-               [&] { resolve(); });
-}
-
 TEST_F(HubModel, PullTakesWhatIsIncluded) {
   serve();
   PullRequest request = {repo_.name, {"*.bin", "original/"}, {"*.safetensors"}};
@@ -469,28 +369,6 @@ TEST_F(HubModel, PullTakesWhatIsIncluded) {
   request.include = {"tokeniser.json"};
   expect_error(ExitCode::kNoInput, {"no file matches 'tokeniser.json'; did you mean 'tokenizer.json'?"},
                [&] { pull(request, settings_); });
-}
-
-TEST_F(HubModel, FromAnUnknownHostSaysWhatToCheck) {
-  settings_.endpoint = "http://no-such-host.invalid";
-  expect_error(ExitCode::kIoError,
-               {"org/tiny: neither a local path nor in the cache", "http://no-such-host.invalid",
-                "check the network and HF_ENDPOINT", "HF_HUB_OFFLINE=1"},
-               [&] { resolve(); });
-}
-
-TEST_F(HubModel, OverTlsWithAServerThatHasNoneIsAnError) {
-  settings_.endpoint = "https" + server_.endpoint().substr(4);
-  expect_error(ExitCode::kIoError, {settings_.endpoint, "no secure connection", "SSL_CERT_FILE"},
-               [&] { resolve(); });
-}
-
-TEST_F(HubModel, FromAServerThatIsNoHubIsAnError) {
-  server_.set_hook([](const HubServer::Request&, HubServer::Reply* reply) {
-    reply->status = 200;
-    reply->body = std::make_shared<const std::string>("<html>");
-  });
-  expect_error(ExitCode::kBadData, {"/api/models/org/tiny/revision/main", "line 1"}, [&] { resolve(); });
 }
 
 TEST_F(HubModel, WithARevisionThatHasASlash) {

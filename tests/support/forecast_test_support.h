@@ -1,0 +1,35 @@
+// For tests of forecasts: a small model on four nodes.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include "base/flags.h"
+#include "model/families.h"
+#include "plan/forecast.h"
+
+namespace tessera {
+
+class ForecastTest : public testing::Test {
+ protected:
+  ForecastTest() : config_(preset_config("160m")) {
+    config_.vocab_size = 32000;
+    declare_training_flags(&table_, &args_);
+    args_.per_device_train_batch_size = 2;
+    args_.gradient_accumulation_steps = 4;
+    args_.merge_micro_batches = "never";
+    args_.max_length = 512;
+    args_.zero_stage = 3;
+    cluster_.num_nodes = 4;
+    cluster_.node_memory_bytes = int64_t{64} << 30;
+    cluster_.rates = rates_of_peak(2, 1, 0.5);
+  }
+
+  RunForecast forecast() { return forecast_run(args_, config_, cluster_, 1); }
+
+  FlagTable table_;
+  TrainingArguments args_;
+  ModelConfig config_;
+  ClusterShape cluster_;
+};
+
+}  // namespace tessera
