@@ -24,8 +24,8 @@ if(TESSERA_FUZZ)
   target_compile_options(tessera_flags INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 
-# Of test code, after tessera_flags. Its time is spent in the modules, so it is compiled as fast as possible: for Clang
-# with sanitizers -O0 takes a third of the time of -O1, for GCC -O1 takes no longer than -O0.
+# Of test code, after tessera_flags. Its time is spent in the modules, so it is compiled fast: for Clang with sanitizers
+# -O0 takes less than half of the time of -O1, for GCC without them little less (docs/performance.md).
 add_library(tessera_test_flags INTERFACE)
 if(TESSERA_SANITIZE)
   target_compile_options(tessera_test_flags INTERFACE -O0)
