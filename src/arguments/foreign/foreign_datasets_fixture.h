@@ -1,0 +1,38 @@
+// Configuration files of other programs, for tests.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "arguments/arguments.h"
+#include "arguments/config_file.h"
+#include "base/error.h"
+#include "expect_error.h"
+#include "test_folder.h"
+
+namespace tessera {
+
+class ForeignDatasetsTest : public ::testing::Test {
+ protected:
+  TrainingArguments apply(const std::string& yaml) const {
+    TrainingArguments args;
+    FlagTable table;
+    declare_training_flags(&table, &args);
+    apply_config_text(yaml, ConfigSyntax::kYaml, "run.yaml", &table);
+    return args;
+  }
+  DatasetOptions options(const std::string& yaml) const {
+    const TrainingArguments args = apply(yaml);
+    return dataset_options(args, args.dataset, "model");
+  }
+  std::string refusal(const std::string& yaml) const {
+    const Error error = error_of([&] { apply(yaml); });
+    EXPECT_EQ(error.code(), ExitCode::kBadConfig) << yaml;
+    return error.what();
+  }
+
+  TestFolder folder_;
+};
+
+}  // namespace tessera
