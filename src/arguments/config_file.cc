@@ -94,7 +94,7 @@ const char* kind_of(const YAML::Node& node) {
 }
 
 // yaml-cpp turns each of the escapes \N and \_ into a single byte, which is not UTF-8.
-std::string text_of(const YAML::Node& node, const std::string& origin) {
+std::string yaml_text(const YAML::Node& node, const std::string& origin) {
   if (!node.IsScalar())
     fail_at(origin, node.Mark().line + 1, fmt::format("expected a text, found {}", kind_of(node)));
   if (is_valid_utf8(node.Scalar())) return node.Scalar();
@@ -105,7 +105,7 @@ std::string text_of(const YAML::Node& node, const std::string& origin) {
 // Plain scalars that look like null, booleans or numbers are such (YAML 1.2 core schema); quoted ones are
 // text.
 json scalar_from_yaml(const YAML::Node& node, const std::string& origin) {
-  std::string text = text_of(node, origin);
+  std::string text = yaml_text(node, origin);
   if (node.Tag() == "!") return text;
   if (text == "true" || text == "True") return true;
   if (text == "false" || text == "False") return false;
@@ -129,7 +129,7 @@ json json_from_yaml(const YAML::Node& node, const std::string& origin, int64_t d
     case YAML::NodeType::Map: {
       json out = json::object();
       for (const auto& item : node) {
-        out[text_of(item.first, origin)] = json_from_yaml(item.second, origin, depth + 1);
+        out[yaml_text(item.first, origin)] = json_from_yaml(item.second, origin, depth + 1);
       }
       return out;
     }
@@ -235,8 +235,8 @@ std::vector<ConfigSetting> read_yaml(std::string_view text, const std::string& o
       const int64_t line = item.first.Mark().line + 1;
       const bool is_text = item.second.IsScalar() && !item.second.IsNull();
       // Scalars keep their spelling: 1e-05 is a number for any flag, 007 may be a folder.
-      json value = is_text ? json(text_of(item.second, origin)) : json_from_yaml(item.second, origin, 1);
-      settings.push_back({text_of(item.first, origin), std::move(value), line});
+      json value = is_text ? json(yaml_text(item.second, origin)) : json_from_yaml(item.second, origin, 1);
+      settings.push_back({yaml_text(item.first, origin), std::move(value), line});
     }
   } catch (const YAML::Exception& error) {
     fail_yaml(text, error, origin);
