@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "data/row_stream.h"
 #include "data/rows/token_cache.h"
 #include "formats/input_files.h"
@@ -30,6 +31,17 @@ void check_settings(const DatasetOptions& options, int64_t vocab_size) {
   if (options.max_length < 2 || options.max_length > kMaxRowLength) {
     fail(ExitCode::kBadConfig, "max_length: expected 2 to {}, found {}", kMaxRowLength, options.max_length);
   }
+}
+
+// What only Axolotl's data sets set.
+std::string target_settings_text(const RowFormat& format) {
+  std::string text;
+  for (const auto& [ours, theirs] : format.tags.properties)
+    text += fmt::format(" property {}:{}={}:{}", ours.size(), ours, theirs.size(), theirs);
+  if (format.prompt) text += " " + format.prompt->text();
+  if (format.turns) text += " turns " + format.turns->text();
+  if (!format.variables.empty()) text += " variables " + format.variables;
+  return text;
 }
 
 }  // namespace
@@ -94,6 +106,8 @@ std::string row_settings_text(const RowPlan& plan, const DatasetOptions& options
   std::string text =
       fmt::format("rows {} vocab_size {} max_length {} packing {} skip_bad {}\n", kTokenCacheVersion,
                   vocab_size, options.max_length, static_cast<int>(options.packing), options.skip_bad_rows);
+  if (options.excess_length != ExcessLength::kTruncate)
+    text += fmt::format("excess {}\n", static_cast<int>(options.excess_length));
   if (plan.needs_tokenizer()) {
     text += fmt::format("text_per_line {} eos {} special {} skip_invalid {} tokenizer {:x}\n",
                         options.text_per_line, tokenizer->eos_id().value_or(-1), options.add_special_tokens,
@@ -117,6 +131,10 @@ std::string row_settings_text(const RowPlan& plan, const DatasetOptions& options
       text +=
           fmt::format(" tags {}:{} {}:{}", tags.role.size(), tags.role, tags.content.size(), tags.content);
     for (const auto& [from, role] : tags.roles) text += fmt::format(" {}:{}={}", from.size(), from, role);
+    text += target_settings_text(*file.format);
+    if (file.shape == RowShape::kPromptText || file.shape == RowShape::kSegments)
+      text += fmt::format(" prompt {}", options.train_on_prompt);
+    if (file.format->rows) text += fmt::format(" rows {} to {}", file.begin_row, file.end_row);
     text += '\n';
   }
   return text;
@@ -133,6 +151,31 @@ bool may_skip(const std::exception_ptr& error, const RowOptions& options, std::s
   return true;
 }
 
+namespace {
+
+// Whether the row is left out, or with kDrop already added, since it is longer than max_length.
+bool is_too_long(const TokenizedRow& row, const RowOptions& options, RowBuilder* builder, CacheCounts* counts,
+                 std::string* first_problem) {
+  const auto limit = static_cast<size_t>(builder->max_length());
+  if (options.excess_length == ExcessLength::kTruncate || row.ids.size() <= limit) return false;
+  if (!row.is_complete) {
+    // Packing cuts texts by itself.
+    if (builder->is_packing()) return false;
+    for (std::span<const int32_t> rest = row.ids; rest.size() > 1;
+         rest = rest.subspan(std::min(limit, rest.size())))
+      builder->add_document(rest.first(std::min(limit, rest.size())), {}, /*is_complete=*/true);
+    return true;
+  }
+  const std::string problem = fmt::format("a row of {} is longer than max_length {} (excess_length_strategy)",
+                                          format_count(std::ssize(row.ids), "token"), limit);
+  if (options.excess_length == ExcessLength::kRaise) fail(ExitCode::kBadData, "{}", problem);
+  ++counts->num_bad_rows;
+  if (first_problem->empty()) *first_problem = problem;
+  return true;
+}
+
+}  // namespace
+
 void add_rows(std::span<const TokenizedRow> rows, const RowOptions& options, RowBuilder* builder,
               CacheCounts* counts, std::string* first_problem) {
   for (const TokenizedRow& row : rows) {
@@ -143,7 +186,7 @@ void add_rows(std::span<const TokenizedRow> rows, const RowOptions& options, Row
       ++counts->num_invalid_documents;
     } else if (row.ids.empty()) {
       ++counts->num_empty_documents;
-    } else {
+    } else if (!is_too_long(row, options, builder, counts, first_problem)) {
       builder->add_document(row.ids, row.labels, row.is_complete);
     }
   }

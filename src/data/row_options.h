@@ -9,11 +9,15 @@
 
 namespace tessera {
 
+// What becomes of a row longer than max_length: it is cut, skipped and counted, or an error.
+enum class ExcessLength { kTruncate, kDrop, kRaise };
+
 struct RowOptions {
   bool text_per_line = false;      // text files: every line is a document instead of the file
   bool add_special_tokens = true;  // the tokenizer's post-processor (bos, ...), for every document but chats
   bool skip_invalid_utf8 = false;  // skip and count documents that are not UTF-8 instead of failing
   bool skip_bad_rows = false;      // skip and count rows that cannot be read or used instead of failing
+  ExcessLength excess_length = ExcessLength::kTruncate;  // text that is no answer is cut into rows with kDrop
 
   // Targets. Rows with a prompt and its answer (prompt + completion, alpaca) have the answer as target unless
   // train_on_prompt; other conversations are targets as a whole unless assistant_only_loss.

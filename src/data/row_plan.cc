@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <numeric>
 #include <utility>
 
 #include "base/error.h"
@@ -37,10 +38,45 @@ std::optional<RowShape> first_shape(const fs::path& file, const RowFormat& forma
   }
 }
 
+bool is_pretokenized(const SourceFile& file) { return input_kind(file.path) == InputKind::kPretokenized; }
+
+int64_t count_rows(const fs::path& path, const RowOptions& options) {
+  const std::unique_ptr<RecordSource> records = open_records(path, options.text_per_line);
+  Record record;
+  for (int64_t count = 0;; ++count) {
+    try {
+      if (!records->next(&record)) return count;
+    } catch (const RowError&) {
+      if (!options.skip_bad_rows) throw;
+    }
+  }
+}
+
+// Keeps the rows of a slice, counted over all files of a source, which are the last ones of the plan.
+void apply_slice(const RowSlice& slice, size_t first_file, const RowOptions& options, RowPlan* plan) {
+  const auto pretokenized = std::find_if(plan->files.begin() + static_cast<std::ptrdiff_t>(first_file),
+                                         plan->files.end(), is_pretokenized);
+  if (pretokenized != plan->files.end()) {
+    fail(ExitCode::kBadConfig, "{}: a part of the rows cannot be taken from a pre-tokenized file",
+         pretokenized->path.string());
+  }
+  std::vector<int64_t> counts;
+  for (size_t i = first_file; i < plan->files.size(); ++i)
+    counts.push_back(count_rows(plan->files[i].path, options));
+  const auto [begin, end] = slice.resolve(std::accumulate(counts.begin(), counts.end(), int64_t{0}));
+  int64_t before = 0;
+  for (size_t i = 0; i < counts.size(); before += counts[i++]) {
+    SourceFile& file = plan->files[first_file + i];
+    file.begin_row = std::clamp<int64_t>(begin - before, 0, counts[i]);
+    file.end_row = std::clamp<int64_t>(end - before, 0, counts[i]);
+  }
+}
+
 void add_source(const DataSource& source, const RowOptions& options, RowPlan* plan) {
   InputFiles found = find_input_files(source.paths, InputUse::kDataset);
   plan->left_out.insert(plan->left_out.end(), found.left_out.begin(), found.left_out.end());
   std::optional<RowShape> shape = source.format.shape;
+  const size_t first_file = plan->files.size();
   for (const fs::path& path : found.files) {
     const InputFile file = InputFile::open(path);
     check_input_content(file, InputUse::kDataset, options.skip_invalid_utf8);
@@ -53,16 +89,20 @@ void add_source(const DataSource& source, const RowOptions& options, RowPlan* pl
                            : has_fields                     ? shape.value_or(RowShape::kText)
                                                             : RowShape::kText});
   }
+  if (source.format.rows) apply_slice(*source.format.rows, first_file, options, plan);
 }
-
-bool is_pretokenized(const SourceFile& file) { return input_kind(file.path) == InputKind::kPretokenized; }
 
 bool rows_have_labels(const RowPlan& plan, const RowOptions& options) {
   if (plan.is_pretokenized) return any_has_labels(plan.paths());
   if (plan.has_shape(RowShape::kTokens)) return true;  // perhaps
+  if (plan.has_shape(RowShape::kSegments)) return true;
+  if (std::any_of(plan.files.begin(), plan.files.end(),
+                  [](const SourceFile& file) { return file.format->turns.has_value(); }))
+    return true;
   if (plan.has_chats() && options.assistant_only_loss) return true;
   return !options.train_on_prompt &&
-         (plan.has_shape(RowShape::kPromptCompletion) || plan.has_shape(RowShape::kInstruction));
+         (plan.has_shape(RowShape::kPromptCompletion) || plan.has_shape(RowShape::kInstruction) ||
+          plan.has_shape(RowShape::kPromptText));
 }
 
 }  // namespace

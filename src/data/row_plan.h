@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -32,6 +33,9 @@ struct SourceFile {
   FileStamp stamp;
   const RowFormat* format;  // of its source
   RowShape shape;
+  // The rows [begin_row, end_row) of the file are used.
+  int64_t begin_row = 0;
+  int64_t end_row = std::numeric_limits<int64_t>::max();
 };
 
 struct RowPlan {

@@ -1,8 +1,10 @@
 #include "data/row_stream.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "formats/row_error.h"
 
 namespace tessera {
@@ -44,6 +46,28 @@ std::unique_ptr<ChatTemplate> load_chat_template(const RowPlan& plan, const RowO
       ChatTemplate::load(options.chat_folder, *tokenizer, options.chat_template));
 }
 
+namespace {
+
+// As Axolotl warns: the model would not learn to end its messages.
+void warn_of_missing_ends(const RowPlan& plan, const ChatTemplate* chat_template,
+                          const Tokenizer* tokenizer) {
+  if (chat_template == nullptr || !tokenizer->eos_id()) return;
+  const std::string eos = tokenizer->id_to_token(*tokenizer->eos_id());
+  const bool names_it = chat_template->source().find(eos) != std::string::npos ||
+                        chat_template->source().find("eos_token") != std::string::npos;
+  const bool needs_it = std::any_of(plan.files.begin(), plan.files.end(), [](const SourceFile& file) {
+    return file.format->turns && file.format->turns->eot_tokens.empty();
+  });
+  if (names_it || !needs_it) return;
+  log_warning(
+      "the chat template does not write the end-of-text token '{}', so no token that ends a message is "
+      "trained "
+      "on: set eot_tokens to the one that the template writes",
+      eos);
+}
+
+}  // namespace
+
 RowStream::RowStream(const RowPlan& plan, const RowOptions& options, const Tokenizer* tokenizer,
                      int64_t vocab_size, ThreadPool* pool, RowBatch batch)
     : plan_(plan),
@@ -54,6 +78,7 @@ RowStream::RowStream(const RowPlan& plan, const RowOptions& options, const Token
       batch_(batch),
       documents_(static_cast<size_t>(batch.max_documents)),
       rows_(static_cast<size_t>(batch.max_documents)) {
+  warn_of_missing_ends(plan, chat_template_.get(), tokenizer);
   TESSERA_CHECK(!plan.is_pretokenized && (tokenizer != nullptr || !plan.needs_tokenizer()));
 }
 
@@ -63,11 +88,16 @@ bool RowStream::read(Document* document) {
       if (next_file_ == plan_.files.size()) return false;
       file_ = &plan_.files[next_file_++];
       records_ = open_records(file_->path, options_.text_per_line, batch_.max_document_bytes);
+      row_in_file_ = 0;
     }
     document->file = &file_->path;
     document->shape = file_->shape;
     document->format = file_->format;
-    if (records_->next(&document->record)) return true;
+    while (row_in_file_ < file_->end_row) {
+      const bool is_used = row_in_file_++ >= file_->begin_row;  // counted even if it cannot be read
+      if (!records_->next(&document->record)) break;
+      if (is_used) return true;
+    }
     records_.reset();
     bytes_before_ += file_->stamp.size_bytes;
   }

@@ -62,6 +62,7 @@ class RowStream {
   size_t next_file_ = 0;
   const SourceFile* file_ = nullptr;
   std::unique_ptr<RecordSource> records_;  // of the open file
+  int64_t row_in_file_ = 0;                // of the next record
   int64_t bytes_before_ = 0;               // in the files before it
   std::vector<Document> documents_;
   std::vector<TokenizedRow> rows_;

@@ -69,7 +69,40 @@ void RowTokenizer::add(TextExample example, TokenizedRow* row) const {
   if (keeps_text_) row->text = std::move(example.text);
 }
 
+// As Axolotl: each with the tokenizer's special tokens, without the completion's bos.
+void RowTokenizer::add_apart(CompletionExample example, TokenizedRow* row) const {
+  if (!example.prompt.empty()) tokenizer_->encode(example.prompt, options_.add_special_tokens, &row->ids);
+  const size_t num_prompt_tokens = row->ids.size();
+  if (!example.completion.empty()) {
+    std::vector<int32_t> ids = tokenizer_->encode(example.completion, options_.add_special_tokens);
+    const std::optional<int32_t> eos = tokenizer_->eos_id();
+    if (eos && (ids.empty() || ids.back() != *eos)) ids.push_back(*eos);
+    const bool has_bos = tokenizer_->bos_id() && ids.front() == *tokenizer_->bos_id();
+    row->ids.insert(row->ids.end(), ids.begin() + (has_bos ? 1 : 0), ids.end());
+  }
+  if (keeps_text_) row->text = std::move(example.prompt) + example.completion;
+  row->is_complete = true;
+  if (options_.train_on_prompt) return;
+  row->labels = row->ids;
+  std::fill_n(row->labels.begin(), num_prompt_tokens, kIgnoredLabel);
+}
+
+void RowTokenizer::add(SegmentsExample example, TokenizedRow* row) const {
+  for (SegmentsExample::Segment& segment : example.segments) {
+    tokenizer_->encode(segment.text, /*add_special_tokens=*/false, &row->ids);
+    const bool is_target = segment.is_target || options_.train_on_prompt;
+    const size_t begin = row->labels.size();
+    row->labels.resize(row->ids.size(), kIgnoredLabel);
+    if (is_target)
+      std::copy(row->ids.begin() + static_cast<std::ptrdiff_t>(begin), row->ids.end(),
+                row->labels.begin() + static_cast<std::ptrdiff_t>(begin));
+    if (keeps_text_) row->text += segment.text;
+  }
+  row->is_complete = true;
+}
+
 void RowTokenizer::add(CompletionExample example, TokenizedRow* row) const {
+  if (example.is_tokenized_apart) return add_apart(std::move(example), row);
   const auto cut = std::ssize(example.prompt);
   std::vector<TokenCut> cuts;
   std::string text = std::move(example.prompt) + example.completion;
@@ -91,6 +124,7 @@ void RowTokenizer::add(ChatExample example, TokenizedRow* row) const {
     fail(ExitCode::kBadConfig,
          "the row is a conversation, but the model has no chat template: give one with --chat_template");
   }
+  if (example.turns != nullptr) return add_turns(example, row);
   const bool find_answers =
       options_.assistant_only_loss || (example.has_answers && !options_.train_on_prompt);
   RenderedChat chat =
@@ -114,6 +148,46 @@ void RowTokenizer::add(ChatExample example, TokenizedRow* row) const {
     for (auto at = static_cast<size_t>(cuts[i].token); at < static_cast<size_t>(end); ++at)
       row->labels[at] = row->ids[at];
   }
+}
+
+void RowTokenizer::add_turns(const ChatExample& example, TokenizedRow* row) const {
+  const TurnTargets& targets = *example.turns;
+  const bool looks_at_all = targets.eos == EndTargets::kAll || targets.eot == EndTargets::kAll;
+  RenderOptions options;
+  options.parse_special_tokens = options_.parse_special_tokens;
+  std::vector<TurnSpan> turns;  // of the messages that matter
+  for (size_t i = 0; i < example.messages.size(); ++i) {
+    const std::string& role = *example.messages[i].find("role")->string();
+    const bool is_of_role = targets.all_roles || std::find(targets.roles.begin(), targets.roles.end(),
+                                                           role) != targets.roles.end();
+    const bool is_target = example.training[i].value_or(is_of_role);
+    if (!is_target && !looks_at_all) continue;
+    turns.push_back({.is_target = is_target});
+    options.find_turns.push_back(static_cast<int64_t>(i));
+  }
+  RenderedChat chat = chat_template_->render(example, options);
+  std::vector<int64_t> places;
+  for (const auto& [begin, end] : chat.turns) {
+    if (begin < end) places.insert(places.end(), {begin, end});
+  }
+  std::sort(places.begin(), places.end());
+  std::vector<TokenCut> cuts;
+  tokenizer_->encode(chat.text, /*add_special_tokens=*/false, {.cuts = places, .barriers = chat.barriers},
+                     &row->ids, &cuts);
+  const auto cut_at = [&](int64_t place) {
+    return cuts[static_cast<size_t>(std::lower_bound(places.begin(), places.end(), place) - places.begin())];
+  };
+  for (size_t i = 0; i < turns.size(); ++i) {
+    const auto [begin, end] = chat.turns[i];
+    if (begin >= end) continue;
+    const TokenCut last = cut_at(end);
+    turns[i].begin = cut_at(begin).token;
+    turns[i].end = last.token + (last.is_inside ? 1 : 0);
+  }
+  row->labels =
+      turn_labels(row->ids, turns, targets, end_tokens_of(targets, chat_template_->source(), *tokenizer_));
+  if (keeps_text_) row->text = std::move(chat.text);
+  row->is_complete = true;
 }
 
 void RowTokenizer::add(TokenExample example, TokenizedRow* row) const {

@@ -55,6 +55,9 @@ class RowTokenizer {
   void add(CompletionExample example, TokenizedRow* row) const;
   void add(ChatExample example, TokenizedRow* row) const;
   void add(TokenExample example, TokenizedRow* row) const;
+  void add(SegmentsExample example, TokenizedRow* row) const;
+  void add_apart(CompletionExample example, TokenizedRow* row) const;
+  void add_turns(const ChatExample& example, TokenizedRow* row) const;
   void check_ids(const TokenizedRow& row, const Document& document) const;
 
   const RowOptions& options_;

@@ -55,6 +55,15 @@ Sources read_sources(const fs::path& folder) {
 }
 
 Sources chosen_sources(const fs::path& folder, const std::string& name_or_file) {
+  // As in Axolotl: the model's own, or where it has none, one that is built in.
+  constexpr std::string_view kFallback = "tokenizer_default_fallback_";
+  if (name_or_file.starts_with(kFallback)) {
+    const Sources own = read_sources(folder);
+    return own.empty() ? chosen_sources(folder, name_or_file.substr(kFallback.size())) : own;
+  }
+  const bool is_template =
+      name_or_file.find("{{") != std::string::npos || name_or_file.find("{%") != std::string::npos;
+  if (is_template) return {{"default", {"chat_template", name_or_file}}};
   if (!name_or_file.empty()) {
     const std::string_view source = builtin_chat_template(name_or_file);
     if (!source.empty()) return {{"default", {name_or_file, std::string(source)}}};
@@ -201,6 +210,21 @@ std::vector<std::pair<int64_t, int64_t>> answers_by_growth(const std::string& wh
   return answers;
 }
 
+// Where `whole` differs from `other`, which has another content in one place.
+std::pair<int64_t, int64_t> difference(std::string_view whole, std::string_view other) {
+  const size_t limit = std::min(whole.size(), other.size());
+  const auto begin = static_cast<size_t>(
+      std::mismatch(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(limit), other.begin()).first -
+      whole.begin());
+  const auto [end, unused] = std::mismatch(
+      whole.rbegin(), whole.rbegin() + static_cast<std::ptrdiff_t>(limit - begin), other.rbegin());
+  return {static_cast<int64_t>(begin), static_cast<int64_t>(whole.rend() - end)};
+}
+
+// As Axolotl finds a message in the text: where the text is another one if the message says another thing.
+// A template may write what begins or ends like the one, but then not like the other.
+constexpr std::string_view kOtherContents[] = {"[[dummy_message]]", "zzdummymessagezz"};
+
 }  // namespace
 
 ChatTemplate::ChatTemplate(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -237,6 +261,20 @@ RenderedChat ChatTemplate::render(const ChatExample& chat, const RenderOptions& 
   rendered.text = std::move(whole.text);
   if (!options.parse_special_tokens)
     rendered.barriers = impl_->literal_text.take_marks(&rendered.text, &rendered.answers);
+  for (const int64_t index : options.find_turns) {
+    Value& message = renderer.messages()[static_cast<size_t>(index)];
+    const Value original = message;
+    std::pair<int64_t, int64_t> turn = {std::ssize(rendered.text), 0};
+    for (const std::string_view content : kOtherContents) {
+      message = Value::Object{{"role", *original.find("role")}, {"content", content}};
+      std::string other = renderer.render(options.add_generation_prompt).text;
+      if (!options.parse_special_tokens) impl_->literal_text.take_marks(&other, &rendered.answers);
+      const auto [begin, end] = difference(rendered.text, other);
+      turn = {std::min(turn.first, begin), std::max(turn.second, end)};
+    }
+    message = original;
+    rendered.turns.push_back(turn);
+  }
   return rendered;
 }
 

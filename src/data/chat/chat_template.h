@@ -16,7 +16,8 @@
 namespace tessera {
 
 struct ChatTemplateOptions {
-  // A file, or the name of a template that is built in ("chatml", "llama3"); "" = the model's own.
+  // A file, the name of a template that is built in ("chatml", "llama3"), or a template itself; "" = the
+  // model's own, tokenizer_default_fallback_NAME the same and NAME if there is none.
   std::string name_or_file;
   // What strftime_now() is told, as a date YYYY-MM-DD; "" = today. Rows must not depend on the day a run
   // resumes.
@@ -27,11 +28,14 @@ struct RenderedChat {
   std::string text;
   std::vector<int64_t> barriers;                     // see TextMarks
   std::vector<std::pair<int64_t, int64_t>> answers;  // byte ranges [begin, end) of `text`, ascending
+  std::vector<std::pair<int64_t, int64_t>> turns;    // of each of find_turns; begin >= end: not in the text
 };
 
 struct RenderOptions {
   bool add_generation_prompt = false;
   bool find_answers = false;
+  // With ChatExample::turns: the text of these messages, by index, becomes RenderedChat::turns.
+  std::vector<int64_t> find_turns = {};
   // Read the contents of messages for special tokens, too. Otherwise those of users and tools are text only.
   bool parse_special_tokens = false;
 };

@@ -71,6 +71,18 @@ TEST_F(ChatTemplateTest, IsFoundWhereTransformersFindsIt) {
   EXPECT_EQ(load().source(), "file");
 }
 
+TEST_F(ChatTemplateTest, MayBeItsTextOrServeWhereTheModelHasNone) {
+  const auto text = [&](const std::string& given) {
+    return ChatTemplate::load(folder_.path(), tokenizer_, {.name_or_file = given})
+        .render(chat_of({"a"}), {})
+        .text;
+  };
+  EXPECT_EQ(text("{{ messages[0].content }}!"), "a!");
+  EXPECT_EQ(text("tokenizer_default_fallback_chatml"), "<|im_start|>user\na<|im_end|>\n");
+  folder_.write("tokenizer_config.json", R"({"chat_template": "own"})");
+  EXPECT_EQ(text("tokenizer_default_fallback_chatml"), "own");
+}
+
 TEST_F(ChatTemplateTest, ThatIsMissingOrNoTemplateIsRefused) {
   EXPECT_THAT(refusal(),
               HasSubstr("the model has no chat template, which conversations need: give one with "

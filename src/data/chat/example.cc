@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "data/chat/messages.h"
+#include "data/chat/turn_messages.h"
 
 namespace tessera {
 namespace {
@@ -14,17 +15,20 @@ struct ShapeInfo {
   RowShape shape;
   const char* name;
   std::vector<std::string_view> fields;  // that a row of this shape has
+  bool is_recognised = true;
 };
 
 // In the order in which they are recognised: a row with messages often has further fields, such as a prompt.
-const std::array<ShapeInfo, 6>& shapes() {
-  static const std::array<ShapeInfo, 6> kShapes = {{
+const std::array<ShapeInfo, 8>& shapes() {
+  static const std::array<ShapeInfo, 8> kShapes = {{
       {RowShape::kMessages, "messages", {"messages"}},
       {RowShape::kConversations, "sharegpt", {"conversations"}},
       {RowShape::kText, "text", {"text"}},
       {RowShape::kPromptCompletion, "prompt_completion", {"prompt", "completion"}},
       {RowShape::kInstruction, "alpaca", {"instruction", "output"}},
       {RowShape::kTokens, "tokens", {"input_ids"}},
+      {RowShape::kPromptText, "prompt_text", {"instruction"}, false},
+      {RowShape::kSegments, "segments", {"segments"}, false},
   }};
   return kShapes;
 }
@@ -146,6 +150,32 @@ class RowReader {
     return example;
   }
 
+  // As Axolotl: a column that is missing or null is an empty text, except the instruction.
+  CompletionExample prompt_text() {
+    const std::string instruction = text("instruction");
+    const std::string input = text_or_empty("input");
+    const bool has_system = row_.find(column_of("system", format_)) != nullptr;
+    const std::string system = text_or_empty("system");
+    return {format_.prompt->render(instruction, input, has_system ? &system : nullptr),
+            text_or_empty("output"), true};
+  }
+
+  SegmentsExample segments() {
+    SegmentsExample example;
+    Value* items = find("segments");
+    if (items == nullptr || items->list() == nullptr)
+      fail(ExitCode::kBadData, "{}: expected a list of objects with label and text", where("segments"));
+    for (Value& item : *items->list()) {
+      Value* text = item.find("text");
+      const Value* label = item.find("label");
+      if (text == nullptr || text->string() == nullptr || label == nullptr || label->boolean() == nullptr)
+        fail(ExitCode::kBadData, "{}: expected objects with a boolean 'label' and a string 'text'",
+             where("segments"));
+      example.segments.push_back({std::move(*text->string()), *label->boolean()});
+    }
+    return example;
+  }
+
   TokenExample tokens() {
     TokenExample example;
     example.input_ids = integers("input_ids");
@@ -229,7 +259,9 @@ std::optional<RowShape> row_shape_by_name(std::string_view name) {
 
 std::vector<std::string> row_shape_names() {
   std::vector<std::string> names;
-  for (const ShapeInfo& info : shapes()) names.emplace_back(info.name);
+  for (const ShapeInfo& info : shapes()) {
+    if (info.is_recognised) names.emplace_back(info.name);
+  }
   return names;
 }
 
@@ -237,7 +269,7 @@ std::optional<RowShape> recognise_shape(const Value& row, const RowFormat& forma
   // A text column that was named is what is wanted, whatever else there is.
   if (format.text_column != "text" && row.find(format.text_column) != nullptr) return RowShape::kText;
   for (const ShapeInfo& info : shapes()) {
-    if (has_shape(row, info, format)) return info.shape;
+    if (info.is_recognised && has_shape(row, info, format)) return info.shape;
   }
   return std::nullopt;
 }
@@ -251,7 +283,9 @@ RowShape shape_of_first_row(const Value& row, const RowFormat& format, const std
          printable(format.text_column), fields_of(row));
   }
   std::vector<std::string> known;
-  for (const ShapeInfo& info : shapes()) known.push_back(fmt::format("{}", fmt::join(info.fields, " and ")));
+  for (const ShapeInfo& info : shapes()) {
+    if (info.is_recognised) known.push_back(fmt::format("{}", fmt::join(info.fields, " and ")));
+  }
   fail(
       ExitCode::kBadData,
       "{}: expected the columns {}; found {}: name the column of the text with --text_column, or others with "
@@ -274,6 +308,7 @@ Example read_example(Value row, RowShape shape, const RowFormat& format, const s
          columns.size() == 1 ? "column" : "columns", fmt::join(columns, " and "), row_shape_name(shape),
          fields_of(row));
   }
+  if (shape == RowShape::kMessages && format.turns) return read_turns(std::move(row), format, where);
   RowReader reader(std::move(row), format, where);
   switch (shape) {
     case RowShape::kText:
@@ -288,8 +323,12 @@ Example read_example(Value row, RowShape shape, const RowFormat& format, const s
       return reader.chat("messages");
     case RowShape::kTokens:
       return reader.tokens();
+    case RowShape::kPromptText:
+      return reader.prompt_text();
+    case RowShape::kSegments:
+      break;
   }
-  TESSERA_CHECK(false, "shape {}", static_cast<int>(shape));
+  return reader.segments();
 }
 
 }  // namespace tessera

@@ -10,23 +10,39 @@
 #include <vector>
 
 #include "base/value.h"
+#include "data/chat/prompt_text.h"
+#include "data/chat/turn_targets.h"
+#include "data/sources/row_slice.h"
 
 namespace tessera {
 
 // kInstruction is Alpaca's; kConversations is ShareGPT's, whose items have `from` and `value`; kMessages is
-// OpenAI's, whose items have `role` and `content`.
-enum class RowShape { kText, kPromptCompletion, kInstruction, kConversations, kMessages, kTokens };
+// OpenAI's, whose items have `role` and `content`. The last two are Axolotl's, never recognised by their
+// fields: kPromptText has the columns of Alpaca within the text of a PromptText, kSegments a list of texts
+// with a label each.
+enum class RowShape {
+  kText,
+  kPromptCompletion,
+  kInstruction,
+  kConversations,
+  kMessages,
+  kTokens,
+  kPromptText,
+  kSegments
+};
 
-const char* row_shape_name(
-    RowShape shape);  // "text", "prompt_completion", "alpaca", "sharegpt", "messages", "tokens"
+// "text", "prompt_completion", "alpaca", "sharegpt", "messages", "tokens", "prompt_text", "segments"
+const char* row_shape_name(RowShape shape);
 std::optional<RowShape> row_shape_by_name(std::string_view name);
-std::vector<std::string> row_shape_names();
+std::vector<std::string> row_shape_names();  // of those that are recognised
 
 // The fields of messages, if they are neither OpenAI's nor ShareGPT's.
 struct MessageTags {
   std::string role;                                        // "" = role or from
   std::string content;                                     // "" = content or value
   std::vector<std::pair<std::string, std::string>> roles;  // (value of the role's field, OpenAI's role)
+  // With RowFormat::turns: (field of the template's message, field of the row's message).
+  std::vector<std::pair<std::string, std::string>> properties = {};
   bool operator==(const MessageTags&) const = default;
 };
 
@@ -37,6 +53,10 @@ struct RowFormat {
   // (field, column): the column that holds what the shape calls `field`, such as ("messages", "dialog").
   std::vector<std::pair<std::string, std::string>> columns = {};
   MessageTags tags = {};
+  std::optional<RowSlice> rows = {};      // only these
+  std::optional<PromptText> prompt = {};  // of kPromptText
+  std::optional<TurnTargets> turns = {};  // kMessages are read and trained on by these rules
+  std::string variables = {};             // with turns, JSON: further variables of the template
   bool operator==(const RowFormat&) const = default;
 };
 
@@ -47,6 +67,15 @@ struct TextExample {
 struct CompletionExample {
   std::string prompt;
   std::string completion;
+  bool is_tokenized_apart = false;  // prompt and completion are two texts for the tokenizer
+};
+
+struct SegmentsExample {
+  struct Segment {
+    std::string text;
+    bool is_target = false;
+  };
+  std::vector<Segment> segments;
 };
 
 struct ChatExample {
@@ -55,6 +84,8 @@ struct ChatExample {
   Value::Object more;               // further variables of the template (chat_template_kwargs)
   int64_t num_prompt_messages = 0;  // this many at the start are the prompt, never targets
   bool has_answers = false;  // a prompt with its answers (alpaca, prompt + completion): those are the targets
+  const TurnTargets* turns = nullptr;         // of the row's format: what decides on targets instead
+  std::vector<std::optional<bool>> training;  // with turns, for every message: what it says itself
 };
 
 struct TokenExample {
@@ -62,7 +93,7 @@ struct TokenExample {
   std::vector<int32_t> labels;  // empty: the ids
 };
 
-using Example = std::variant<TextExample, CompletionExample, ChatExample, TokenExample>;
+using Example = std::variant<TextExample, CompletionExample, ChatExample, TokenExample, SegmentsExample>;
 
 // The shape by the names of the fields, columns renamed; nullopt if there is none.
 std::optional<RowShape> recognise_shape(const Value& row, const RowFormat& format);

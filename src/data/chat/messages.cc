@@ -44,27 +44,6 @@ std::string openai_role(const std::string& name, const MessageTags& tags) {
   return name;
 }
 
-// The text of a list of parts: strings and {"type": "text", "text": ...}.
-std::string join_parts(Value::List& parts, const std::string& where) {
-  std::string text;
-  for (Value& part : parts) {
-    const Value* type = part.find("type");
-    Value* content = part.find("text");
-    if (part.string() != nullptr) {
-      text += *part.string();
-    } else if (content != nullptr && content->string() != nullptr &&
-               (type == nullptr || type->string() == nullptr || type->string()->ends_with("text"))) {
-      text += *content->string();
-    } else {
-      fail(ExitCode::kBadData, "{}: expected parts of text, found {}", where,
-           type != nullptr && type->string() != nullptr
-               ? "one of type '" + printable(*type->string(), 40) + "'"
-               : part.kind_name());
-    }
-  }
-  return text;
-}
-
 void drop_nulls(Value::Object* fields) {
   std::erase_if(*fields,
                 [](const Value::Field& field) { return field.value.is_null() && field.name != "content"; });
@@ -108,7 +87,7 @@ Value read_message(Value item, const std::string& where) {
   drop_nulls(item.object());
   if (Value* content = item.find("content")) {
     if (content->list() != nullptr) {
-      *content = join_parts(*content->list(), where);
+      *content = join_text_parts(*content->list(), where);
     } else if (content->string() == nullptr && !content->is_null()) {
       fail(ExitCode::kBadData, "{}: expected 'content' to be a string or a list of text parts, found {}",
            where, content->kind_name());
@@ -148,6 +127,26 @@ void append_messages(Value items, const MessageTags& tags, const std::string& wh
     apply_tags(tags, &item);
     messages->push_back(read_message(std::move(item), fmt::format("{}[{}]", where, index++)));
   }
+}
+
+std::string join_text_parts(Value::List& parts, const std::string& where) {
+  std::string text;
+  for (Value& part : parts) {
+    const Value* type = part.find("type");
+    Value* content = part.find("text");
+    if (part.string() != nullptr) {
+      text += *part.string();
+    } else if (content != nullptr && content->string() != nullptr &&
+               (type == nullptr || type->string() == nullptr || type->string()->ends_with("text"))) {
+      text += *content->string();
+    } else {
+      fail(ExitCode::kBadData, "{}: expected parts of text, found {}", where,
+           type != nullptr && type->string() != nullptr
+               ? "one of type '" + printable(*type->string(), 40) + "'"
+               : part.kind_name());
+    }
+  }
+  return text;
 }
 
 void append_history(Value pairs, const std::string& where, Value::List* messages) {

@@ -18,6 +18,10 @@ void add_message(std::string role, std::string content, Value::List* messages);
 // a list of objects, no role, an unknown `from`, a part that is not text.
 void append_messages(Value items, const MessageTags& tags, const std::string& where, Value::List* messages);
 
+// The text of a list of parts: strings and {"type": "text", "text": ...}. Moves out of the parts.
+// Error(kBadData) starting with `where` for other parts.
+std::string join_text_parts(Value::List& parts, const std::string& where);
+
 // Appends Alpaca's history, a list of pairs of a user's and an assistant's message.
 void append_history(Value pairs, const std::string& where, Value::List* messages);
 

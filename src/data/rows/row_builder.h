@@ -31,6 +31,9 @@ class RowBuilder {
                     bool is_complete = false);
   void finish();
 
+  int64_t max_length() const { return static_cast<int64_t>(max_length_); }
+  bool is_packing() const { return packing_ != Packing::kNone; }
+
  private:
   void add_to_stream(std::span<const int32_t> ids, std::span<const int32_t> labels);
   void end_sequence();

@@ -1,0 +1,229 @@
+#include "data/chat/turn_messages.h"
+
+#include <algorithm>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "data/chat/messages.h"
+#include "formats/value_json.h"
+
+namespace tessera {
+namespace {
+
+using Names = std::vector<std::pair<std::string, std::string>>;
+
+// Axolotl's, where the data set names none.
+const Names& default_roles() {
+  static const Names kDefault = {{"human", "user"},    {"user", "user"},     {"assistant", "assistant"},
+                                 {"gpt", "assistant"}, {"system", "system"}, {"tool", "tool"}};
+  return kDefault;
+}
+
+void drop_all_nulls(Value* value) {
+  if (Value::List* items = value->list()) {
+    for (Value& item : *items) drop_all_nulls(&item);
+  }
+  Value::Object* fields = value->object();
+  if (fields == nullptr) return;
+  std::erase_if(*fields, [](const Value::Field& field) { return field.value.is_null(); });
+  for (Value::Field& field : *fields) drop_all_nulls(&field.value);
+}
+
+std::string field_names(const Value& object) {
+  std::vector<std::string> names;
+  for (const Value::Field& field : *object.object()) names.push_back(printable(field.name, 40));
+  return names.empty() ? "no fields" : fmt::format("the fields {}", fmt::join(names, ", "));
+}
+
+// A value in which text stands for its JSON.
+void parse_if_text(Value* value, const std::string& where) {
+  if (value == nullptr || value->string() == nullptr) return;
+  const std::string json = std::move(*value->string());
+  *value = parse_value(json, where);
+}
+
+Value::List& list_in(Value* value, const std::string& where) {
+  parse_if_text(value, where);
+  if (value->list() == nullptr)
+    fail(ExitCode::kBadData, "{}: expected a list, found {}", where, value->kind_name());
+  return *value->list();
+}
+
+void set_field(Value::Object* fields, std::string_view name, Value value) {
+  for (Value::Field& field : *fields) {
+    if (field.name != name) continue;
+    field.value = std::move(value);
+    return;
+  }
+  fields->push_back({std::string(name), std::move(value)});
+}
+
+// Fields under the names of `mapping` (ours, theirs); others keep theirs.
+Value mapped_message(const Value& item, const Names& mapping) {
+  Value::Object message;
+  for (const auto& [ours, theirs] : mapping) {
+    if (const Value* value = item.find(theirs)) set_field(&message, ours, *value);
+  }
+  for (const Value::Field& field : *item.object()) {
+    const bool is_mapped = std::any_of(mapping.begin(), mapping.end(),
+                                       [&](const auto& names) { return names.second == field.name; });
+    if (!is_mapped) set_field(&message, field.name, field.value);
+  }
+  return message;
+}
+
+// Text parts in one string.
+void join_content(Value* message, const std::string& where) {
+  Value* content = message->find("content");
+  if (content == nullptr) return;
+  if (Value::List* parts = content->list()) {
+    for (const Value& part : *parts) {
+      if (part.find("train") != nullptr || part.find("weight") != nullptr) {
+        fail(ExitCode::kBadData,
+             "{}: 'train' and 'weight' of a part of the content are not supported: write a message of its "
+             "own, and name its mark in message_field_training",
+             where);
+      }
+    }
+    *content = join_text_parts(*parts, where);
+  } else if (content->string() == nullptr) {
+    fail(ExitCode::kBadData, "{}: expected the content to be a string or a list of text parts, found {}",
+         where, content->kind_name());
+  }
+}
+
+std::string_view strip(std::string_view text) {
+  constexpr std::string_view kSpaces = " \t\n\r\f\v";
+  const size_t begin = text.find_first_not_of(kSpaces);
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(kSpaces) - begin + 1);
+}
+
+// What is between `begin` and `end`, if both occur; *rest becomes what follows.
+std::optional<std::string> text_between(const std::string& text, std::string_view begin, std::string_view end,
+                                        std::string* rest) {
+  const size_t from = text.find(begin);
+  const size_t to = text.find(end);
+  if (from == std::string::npos || to == std::string::npos) return std::nullopt;
+  if (rest != nullptr) *rest = text.substr(to + end.size());
+  const size_t first = from + begin.size();
+  return std::string(
+      strip(to > first ? std::string_view(text).substr(first, to - first) : std::string_view()));
+}
+
+// Moves the thoughts at the start of an answer into a field of their own.
+void split_thoughts(const std::string& field, Value* message) {
+  Value* content = message->find("content");
+  if (*message->find("role") != Value("assistant") || content == nullptr || content->string() == nullptr)
+    return;
+  static constexpr std::pair<std::string_view, std::string_view> kThoughts[] = {
+      {"<think>", "</think>"},
+      {"<reasoning>", "</reasoning>"},
+      {"<|begin_of_thought|>", "<|end_of_thought|>"}};
+  for (const auto& [begin, end] : kThoughts) {
+    std::string rest;
+    const std::optional<std::string> thoughts = text_between(*content->string(), begin, end, &rest);
+    if (!thoughts) continue;
+    rest.erase(0, std::min(rest.find_first_not_of(" \t\n\r\f\v"), rest.size()));
+    const std::optional<std::string> solution =
+        text_between(rest, "<|begin_of_solution|>", "<|end_of_solution|>", nullptr);
+    *content = Value(solution.value_or(rest));
+    set_field(message->object(), field, Value(*thoughts));
+    return;
+  }
+}
+
+void parse_calls(Value* message, const std::string& where) {
+  Value* calls = message->find("tool_calls");
+  if (calls == nullptr || calls->list() == nullptr) return;
+  for (Value& call : *calls->list()) {
+    if (Value* function = call.find("function"))
+      parse_if_text(function->find("arguments"), where + ".tool_calls: arguments");
+  }
+}
+
+Value read_turn(const Value& item, const RowFormat& format, const std::string& where) {
+  const MessageTags& tags = format.tags;
+  if (item.object() == nullptr)
+    fail(ExitCode::kBadData, "{}: expected an object, found {}", where, item.kind_name());
+  Value message = mapped_message(item, tags.properties);
+  Value* role = message.find("role");
+  if (role == nullptr || role->string() == nullptr) {
+    fail(ExitCode::kBadData, "{}: expected a string '{}', the role; found {}", where,
+         tags.properties.empty() ? "role" : printable(tags.properties.front().second), field_names(item));
+  }
+  const Names& roles = tags.roles.empty() ? default_roles() : tags.roles;
+  for (const auto& [theirs, ours] : roles) {
+    if (*role->string() != theirs) continue;
+    *role = Value(ours);
+    break;
+  }
+  if (!format.turns->thinking_field.empty()) split_thoughts(format.turns->thinking_field, &message);
+  join_content(&message, where);
+  parse_calls(&message, where);
+  return message;
+}
+
+Value* column(Value* row, std::string_view field, const RowFormat& format) {
+  for (const auto& [name, column] : format.columns) {
+    if (name == field) return row->find(column);
+  }
+  return row->find(field);
+}
+
+void read_functions(Value* tools, const std::string& where) {
+  for (Value& tool : list_in(tools, where)) {
+    if (Value* function = tool.find("function"))
+      parse_if_text(function->find("parameters"), where + ": parameters");
+  }
+}
+
+}  // namespace
+
+ChatExample read_turns(Value row, const RowFormat& format, const std::string& where) {
+  drop_all_nulls(&row);
+  Value* messages = column(&row, "messages", format);
+  if (messages == nullptr) fail(ExitCode::kBadData, "{}: the messages are missing or null", where);
+  ChatExample example;
+  example.turns = &*format.turns;
+  if (!format.variables.empty())
+    example.more = std::move(*parse_value(format.variables, "chat_template_kwargs").object());
+  int64_t index = 0;
+  for (const Value& item : list_in(messages, where)) {
+    const std::string place = fmt::format("{}: message {}", where, index++);
+    example.messages.push_back(read_turn(item, format, place));
+    const Value* training =
+        format.turns->training_field.empty() ? nullptr : item.find(format.turns->training_field);
+    if (training != nullptr && training->boolean() == nullptr && training->integer() == nullptr) {
+      fail(ExitCode::kBadData, "{}: expected '{}' to be true or false, found {}", place,
+           printable(format.turns->training_field), training->kind_name());
+    }
+    example.training.push_back(training == nullptr              ? std::nullopt
+                               : training->boolean() != nullptr ? std::optional(*training->boolean())
+                                                                : std::optional(*training->integer() != 0));
+  }
+  if (example.messages.empty()) fail(ExitCode::kBadData, "{}: expected messages, found an empty list", where);
+  const auto is_system = [&] { return *example.messages.front().find("role") == Value("system"); };
+  if (Value* system = column(&row, "system", format); system != nullptr && !is_system()) {
+    if (system->string() == nullptr)
+      fail(ExitCode::kBadData, "{}: column 'system': expected a string, found {}", where,
+           system->kind_name());
+    example.messages.insert(example.messages.begin(),
+                            Value::Object{{"role", "system"}, {"content", std::move(*system)}});
+    example.training.insert(example.training.begin(), std::nullopt);
+  }
+  if (format.turns->drop_system && is_system()) {
+    example.messages.erase(example.messages.begin());
+    example.training.erase(example.training.begin());
+  }
+  if (Value* tools = column(&row, "tools", format)) {
+    read_functions(tools, where + ": tools");
+    if (!tools->list()->empty()) example.tools = std::move(*tools);
+  }
+  return example;
+}
+
+}  // namespace tessera

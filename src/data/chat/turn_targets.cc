@@ -1,0 +1,131 @@
+#include "data/chat/turn_targets.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "tensor/packed_batch.h"
+
+namespace tessera {
+namespace {
+
+constexpr std::array<std::pair<std::string_view, EndTargets>, 4> kEndTargets = {{
+    {"turn", EndTargets::kTurn},
+    {"all", EndTargets::kAll},
+    {"last", EndTargets::kLast},
+    {"none", EndTargets::kNone},
+}};
+
+// Follows one kind of end token from message to message.
+class EndMarker {
+ public:
+  EndMarker(std::span<const int32_t> ids, std::vector<int32_t> ends, EndTargets rule,
+            std::vector<int32_t>* labels)
+      : ids_(ids), ends_(std::move(ends)), rule_(rule), labels_(*labels) {}
+
+  // After the message that ends before token `turn_end`, which may be -1.
+  void after_turn(int64_t turn_end, bool is_target) {
+    const int64_t at = find_from(turn_end);
+    constexpr int64_t kMaxDistance = 3;  // what a template may write between a message and its end
+    if (at < 0 || std::abs(at - turn_end) > kMaxDistance) return;
+    last_ = at;
+    if (rule_ == EndTargets::kAll || (rule_ == EndTargets::kTurn && is_target)) set(at);
+  }
+  void finish() {
+    if (rule_ == EndTargets::kLast && last_ >= 0) set(last_);
+  }
+
+ private:
+  bool is_end(int64_t at) const {
+    return std::find(ends_.begin(), ends_.end(), ids_[static_cast<size_t>(at)]) != ends_.end();
+  }
+  // As in Python, where position -1 is the last token; found there, it counts as not found.
+  int64_t find_from(int64_t begin) const {
+    if (begin < 0 && (ids_.empty() || is_end(std::ssize(ids_) - 1))) return -1;
+    for (int64_t at = std::max<int64_t>(begin, 0); at < std::ssize(ids_); ++at) {
+      if (is_end(at)) return at;
+    }
+    return -1;
+  }
+  void set(int64_t at) { labels_[static_cast<size_t>(at)] = ids_[static_cast<size_t>(at)]; }
+
+  std::span<const int32_t> ids_;
+  std::vector<int32_t> ends_;
+  EndTargets rule_;
+  std::vector<int32_t>& labels_;
+  int64_t last_ = -1;
+};
+
+}  // namespace
+
+std::optional<EndTargets> end_targets_by_name(std::string_view name) {
+  for (const auto& [known, targets] : kEndTargets) {
+    if (known == name) return targets;
+  }
+  return std::nullopt;
+}
+
+const char* end_targets_name(EndTargets targets) {
+  return std::find_if(kEndTargets.begin(), kEndTargets.end(),
+                      [targets](const auto& known) { return known.second == targets; })
+      ->first.data();
+}
+
+std::string TurnTargets::text() const {
+  std::string text =
+      fmt::format("all {} eos {} eot {} drop_system {} training {}:{} thinking {}:{} roles", all_roles,
+                  end_targets_name(eos), end_targets_name(eot), drop_system, training_field.size(),
+                  training_field, thinking_field.size(), thinking_field);
+  for (const std::string& role : roles) text += fmt::format(" {}:{}", role.size(), role);
+  text += " ends";
+  for (const std::string& token : eot_tokens) text += fmt::format(" {}:{}", token.size(), token);
+  return text;
+}
+
+EndTokens end_tokens_of(const TurnTargets& targets, const std::string& template_source,
+                        const Tokenizer& tokenizer) {
+  EndTokens ends;
+  if (tokenizer.eos_id()) ends.eos = *tokenizer.eos_id();
+  const std::string eos_token = tokenizer.eos_id() ? tokenizer.id_to_token(ends.eos) : "";
+  const bool is_eos_alone = targets.eot_tokens.size() == 1 && targets.eot_tokens[0] == eos_token;
+  if (targets.eot_tokens.empty() || is_eos_alone) {
+    if (tokenizer.eos_id()) ends.eot.push_back(ends.eos);
+    return ends;
+  }
+  for (const std::string& token : targets.eot_tokens) {
+    if (template_source.find(token) == std::string::npos) continue;
+    const std::vector<int32_t> ids = tokenizer.encode(token, /*add_special_tokens=*/false);
+    if (ids.size() != 1) {
+      fail(ExitCode::kBadConfig, "eot_tokens: expected single tokens of the tokenizer, found '{}' of {}",
+           printable(token), ids.size());
+    }
+    if (token == eos_token && targets.eos != targets.eot) {
+      fail(ExitCode::kBadConfig,
+           "eot_tokens: '{}' is the end-of-text token, too: train_on_eos {} contradicts train_on_eot {}",
+           printable(token), end_targets_name(targets.eos), end_targets_name(targets.eot));
+    }
+    ends.eot.push_back(ids[0]);
+  }
+  return ends;
+}
+
+std::vector<int32_t> turn_labels(std::span<const int32_t> ids, std::span<const TurnSpan> turns,
+                                 const TurnTargets& targets, const EndTokens& ends) {
+  std::vector<int32_t> labels(ids.size(), kIgnoredLabel);
+  EndMarker eot(ids, ends.eot, targets.eot, &labels);
+  EndMarker eos(ids, ends.eos < 0 ? std::vector<int32_t>() : std::vector<int32_t>{ends.eos}, targets.eos,
+                &labels);
+  for (const TurnSpan& turn : turns) {
+    if (turn.is_target && turn.begin >= 0)
+      std::copy(ids.begin() + turn.begin, ids.begin() + turn.end, labels.begin() + turn.begin);
+    eot.after_turn(turn.end, turn.is_target);
+    eos.after_turn(turn.end, turn.is_target);
+  }
+  eot.finish();
+  eos.finish();
+  return labels;
+}
+
+}  // namespace tessera
