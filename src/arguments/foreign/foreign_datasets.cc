@@ -2,7 +2,7 @@
 
 #include <optional>
 
-#include "arguments/foreign/axolotl_datasets.h"
+#include "arguments/foreign/axolotl_settings.h"
 #include "arguments/foreign/foreign_settings.h"
 #include "arguments/foreign/llama_factory_datasets.h"
 #include "base/json_value.h"
@@ -28,12 +28,10 @@ void translate_held_out_share(ForeignSettings* settings) {
 
 void translate_foreign_datasets(const std::string& origin, std::vector<ConfigSetting>* settings) {
   ForeignSettings foreign(origin, settings);
-  const bool assistant_only = translate_axolotl_datasets(&foreign);
+  if (is_axolotl_file(*settings)) translate_axolotl(&foreign);
   translate_held_out_share(&foreign);
   translate_llama_factory_datasets(&foreign);
   foreign.add_formats();
-  if (assistant_only && foreign.find("assistant_only_loss") == nullptr)
-    foreign.add("assistant_only_loss", true, foreign.sources_line());
 }
 
 }  // namespace tessera

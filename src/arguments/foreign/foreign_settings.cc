@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/log.h"
 #include "base/text.h"
 
 namespace tessera {
@@ -34,6 +35,22 @@ void ForeignSettings::set_sources(const std::string& flag, ForeignSources source
 
 void ForeignSettings::add_formats() {
   if (!formats_.empty()) add("dataset_formats", formats_.dump(), formats_line_);
+}
+
+void ForeignSettings::note_no_effect(const std::string& name, const std::string& reason) {
+  for (auto& [known, names] : no_effect_) {
+    if (known != reason) continue;
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+    return;
+  }
+  no_effect_.push_back({reason, {name}});
+}
+
+void ForeignSettings::warn_of_no_effect() const {
+  for (const auto& [reason, names] : no_effect_) {
+    log_warning("{}: {} {} no effect: {}", origin_, fmt::join(names, ", "),
+                names.size() == 1 ? "has" : "have", reason);
+  }
 }
 
 std::vector<double> ForeignSettings::numbers_of(const ConfigSetting& setting) const {

@@ -41,6 +41,10 @@ class ForeignSettings {
   void add_formats();
   // The line of the last sources; 1 without any.
   int64_t sources_line() const { return formats_line_; }
+  std::vector<ConfigSetting>& all() { return settings_; }
+  // A setting that is dropped; warn_of_no_effect() names it, one line per reason.
+  void note_no_effect(const std::string& name, const std::string& reason);
+  void warn_of_no_effect() const;
   // "0.5, 0.5" or [0.5, 0.5]; kBadConfig.
   std::vector<double> numbers_of(const ConfigSetting& setting) const;
 
@@ -52,6 +56,7 @@ class ForeignSettings {
  private:
   const std::string& origin_;
   std::vector<ConfigSetting>& settings_;
+  std::vector<std::pair<std::string, std::vector<std::string>>> no_effect_;  // reason, names
   nlohmann::json formats_ = nlohmann::json::object();
   int64_t formats_line_ = 1;
 };

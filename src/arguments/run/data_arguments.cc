@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <charconv>
 #include <system_error>
+#include <tuple>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "data/sources/row_slice.h"
 #include "formats/input_files.h"
 #include "formats/json.h"
 
@@ -45,6 +47,10 @@ void declare_row_flags(FlagTable* table, DataArguments* args) {
   table->add(
       "skip_invalid_utf8", &args->skip_invalid_utf8,
       "Skip documents that are not valid UTF-8, and count them. Otherwise the first one ends the run.");
+  table->add_choice(
+      "excess_length_strategy", &args->excess_length_strategy, {"truncate", "drop", "raise"},
+      "What becomes of a row longer than max_length: it is cut, left out and counted (Axolotl's "
+      "default), or ends the run. Text without an answer is cut into rows, with drop as well.");
   table->add(
       "skip_bad_rows", &args->skip_bad_rows,
       "Skip rows that cannot be read or used (not JSON, a missing field, refused by the chat template), and "
@@ -52,10 +58,10 @@ void declare_row_flags(FlagTable* table, DataArguments* args) {
 }
 
 void declare_chat_flags(FlagTable* table, DataArguments* args) {
-  Flag& chat_template = table->add(
-      "chat_template", &args->chat_template,
-      "Chat template for conversations: a file with Jinja, or chatml or llama3, which are built in. "
-      "Defaults to the model's own. It is saved with the model.");
+  Flag& chat_template = table->add("chat_template", &args->chat_template,
+                                   "Chat template for conversations: a file with Jinja, its text, or chatml "
+                                   "or llama3, which are built in. "
+                                   "Defaults to the model's own. It is saved with the model.");
   chat_template.aliases = {"chat_template_path"};
   chat_template.value_name = "FILE|NAME";
   table
@@ -103,18 +109,65 @@ std::vector<std::pair<std::string, std::string>> pairs_of(const JsonNode& object
   return pairs;
 }
 
+PromptText prompt_of(const JsonNode& entry) {
+  entry.expect_keys(
+      {"system", "no_input_system", "format", "no_input_format", "system_format", "default_system"});
+  const auto text = [&](const char* name) { return entry[name].string_or(""); };
+  PromptText prompt = {text("system"),          text("no_input_system"), text("format"),
+                       text("no_input_format"), text("system_format"),   text("default_system")};
+  for (const auto& [name, value, fields] :
+       {std::tuple{"format", &prompt.format, std::vector<std::string_view>{"instruction", "input"}},
+        std::tuple{"no_input_format", &prompt.no_input_format, std::vector<std::string_view>{"instruction"}},
+        std::tuple{"system_format", &prompt.system_format, std::vector<std::string_view>{"system"}}}) {
+    if (const std::string problem = format_problem(*value, fields); !problem.empty())
+      entry[name].expected("a format; it has " + problem);
+  }
+  return prompt;
+}
+
+std::vector<std::string> texts_of(const JsonNode& list) {
+  std::vector<std::string> texts;
+  for (const JsonNode& item : list.list()) texts.push_back(item.string());
+  return texts;
+}
+
+TurnTargets turns_of(const JsonNode& entry) {
+  entry.expect_keys({"roles", "all_roles", "train_on_eos", "train_on_eot", "eot_tokens", "training_field",
+                     "drop_system", "thinking_field"});
+  TurnTargets turns;
+  if (!entry["roles"].is_null()) turns.roles = texts_of(entry["roles"]);
+  if (!entry["all_roles"].is_null()) turns.all_roles = entry["all_roles"].boolean();
+  for (const auto& [name, target] :
+       {std::pair{"train_on_eos", &turns.eos}, std::pair{"train_on_eot", &turns.eot}}) {
+    const std::optional<EndTargets> found = end_targets_by_name(entry[name].string_or("turn"));
+    if (!found) entry[name].expected("one of turn, all, last, none");
+    *target = *found;
+  }
+  if (!entry["eot_tokens"].is_null()) turns.eot_tokens = texts_of(entry["eot_tokens"]);
+  turns.training_field = entry["training_field"].string_or("");
+  turns.thinking_field = entry["thinking_field"].string_or("");
+  if (!entry["drop_system"].is_null()) turns.drop_system = entry["drop_system"].boolean();
+  return turns;
+}
+
 // Changes what an entry of dataset_formats says.
 void apply_format(const JsonNode& entry, RowFormat* format) {
-  entry.expect_keys({"shape", "columns", "tags"});
+  entry.expect_keys({"shape", "columns", "tags", "prompt", "turns", "variables"});
   if (!entry["shape"].is_null()) {
     format->shape = row_shape_by_name(entry["shape"].string());
     if (!format->shape) entry["shape"].expected(fmt::format("one of {}", fmt::join(row_shape_names(), ", ")));
   }
   for (auto& column : pairs_of(entry["columns"])) format->columns.push_back(std::move(column));
+  if (!entry["prompt"].is_null()) format->prompt = prompt_of(entry["prompt"]);
+  if (!entry["turns"].is_null()) format->turns = turns_of(entry["turns"]);
+  if (!entry["variables"].is_null()) format->variables = entry["variables"].json().dump();
+  if ((format->shape == RowShape::kPromptText) != format->prompt.has_value())
+    entry.expected("'prompt' beside the shape prompt_text alone");
   const JsonNode tags = entry["tags"];
   if (tags.is_null()) return;
-  tags.expect_keys({"role", "content", "roles"});
-  format->tags = {tags["role"].string_or(""), tags["content"].string_or(""), pairs_of(tags["roles"])};
+  tags.expect_keys({"role", "content", "roles", "properties"});
+  format->tags = {tags["role"].string_or(""), tags["content"].string_or(""), pairs_of(tags["roles"]),
+                  pairs_of(tags["properties"])};
 }
 
 }  // namespace
@@ -128,23 +181,49 @@ int64_t default_row_limit(int64_t max_position_embeddings) {
   return std::min<int64_t>(1024, max_position_embeddings);
 }
 
+namespace {
+
+// The source's name without a slice of its rows behind it.
+DataSource parse_slice(const std::string& entry) {
+  const size_t bracket = entry.rfind('[');
+  std::error_code error;
+  if (bracket == std::string::npos || std::filesystem::exists(entry, error)) return entry;
+  const std::optional<RowSlice> rows = parse_row_slice(std::string_view(entry).substr(bracket));
+  if (!rows) return entry;
+  DataSource source(entry.substr(0, bracket));
+  source.format.rows = rows;
+  return source;
+}
+
+}  // namespace
+
 DataSource parse_data_source(const std::string& entry) {
   const size_t colon = entry.rfind(':');
   std::error_code error;
-  if (colon == std::string::npos || std::filesystem::exists(entry, error)) return entry;
+  if (colon == std::string::npos || std::filesystem::exists(entry, error)) return parse_slice(entry);
   const char* const begin = entry.data() + colon + 1;
   const char* const end = entry.data() + entry.size();
   double weight = 0;
   const auto [at, problem] = std::from_chars(begin, end, weight);
-  if (problem != std::errc() || at != end) return entry;
+  if (problem != std::errc() || at != end) return parse_slice(entry);
   if (!(weight > 0) || weight > 1e6) {
     fail(ExitCode::kBadConfig, "dataset {}: expected a weight above 0, found {}", printable(entry, 200),
          weight);
   }
-  DataSource source(entry.substr(0, colon));
+  DataSource source = parse_slice(entry.substr(0, colon));
   source.weight = weight;
   return source;
 }
+
+namespace {
+
+// By the name as it is written, with the slice of its rows, or without.
+JsonNode format_entry(const JsonNode& formats, const std::string& entry, const DataSource& source) {
+  const JsonNode whole = formats[entry.substr(0, source.weight ? entry.rfind(':') : std::string::npos)];
+  return whole.is_null() ? formats[source.paths[0]] : whole;
+}
+
+}  // namespace
 
 DatasetOptions dataset_options(const DataArguments& args, const std::vector<std::string>& sources,
                                const std::filesystem::path& tokenizer_folder) {
@@ -158,7 +237,7 @@ DatasetOptions dataset_options(const DataArguments& args, const std::vector<std:
   DatasetOptions options;
   for (const std::string& entry : sources) {
     DataSource source = parse_data_source(entry);
-    const JsonNode format = JsonNode(formats, origin)[source.paths[0]];
+    const JsonNode format = format_entry(JsonNode(formats, origin), entry, source);
     if (const auto found = args.hub_files.find(source.paths[0]); found != args.hub_files.end())
       source.paths = found->second;
     source.format.shape = row_shape_by_name(args.dataset_format);
@@ -171,6 +250,9 @@ DatasetOptions dataset_options(const DataArguments& args, const std::vector<std:
   options.add_special_tokens = args.add_special_tokens;
   options.skip_invalid_utf8 = args.skip_invalid_utf8;
   options.skip_bad_rows = args.skip_bad_rows;
+  options.excess_length = args.excess_length_strategy == "drop"    ? ExcessLength::kDrop
+                          : args.excess_length_strategy == "raise" ? ExcessLength::kRaise
+                                                                   : ExcessLength::kTruncate;
   options.train_on_prompt = args.train_on_prompt || !args.completion_only_loss.value_or(true);
   options.assistant_only_loss = args.assistant_only_loss;
   options.chat_template = {args.chat_template == "tokenizer_default" ? "" : args.chat_template,
