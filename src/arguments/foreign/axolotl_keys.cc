@@ -278,6 +278,10 @@ struct AxolotlTables {
       {kRefused, "input_transform input_format field_human field_model",
        "Axolotl's own prompt styles do not read it"},
       {kRefused, "logprobs_field temperature", "there is no distillation"},
+      {kRefused, "field_chosen field_rejected step_separator max_completion_length train_on_last_step_only",
+       kReinforcement},
+      {kRefused, "text_column skip", "it belongs to pretraining_dataset: set field, and a slice of split"},
+      {kRefused, "length sequence_length min_input_id max_input_id seed", "rows are never invented"},
       {kNoEffect, "trust_remote_code", "code of data sets is never run"},
   };
 };

@@ -96,14 +96,17 @@ constexpr const char* kSchema =
     "is_llama_derived_model is_mistral_derived_model is_qwen_derived_model plugins generate_samples "
     "num_generation_samples generation_max_new_tokens generation_temperature generation_top_p "
     "generation_top_k generation_prompt_ratio generation_do_sample ";
-// Those of SFTDataset.
+// Those of SFTDataset, DPODataset, KTODataset, StepwiseSupervisedDataset, PretrainingDataset and
+// SyntheticDataset.
 constexpr const char* kDatasetSchema =
     "path split type input_transform shards shards_idx preprocess_shards conversation chat_template "
     "chat_template_jinja data_files input_format name ds_type field field_human field_model "
     "field_messages field_tools field_thinking template_thinking_key message_field_role "
     "message_field_content message_property_mappings message_field_training "
     "message_field_training_detail split_thinking logprobs_field temperature roles_to_train "
-    "train_on_eos train_on_eot roles drop_system_message trust_remote_code revision ";
+    "train_on_eos train_on_eot roles drop_system_message trust_remote_code revision "
+    "field_chosen field_rejected step_separator max_completion_length train_on_last_step_only "
+    "text_column skip length sequence_length min_input_id max_input_id seed";
 
 std::vector<std::string> words(const std::string& text) {
   std::vector<std::string> found = split(text, ' ');
