@@ -58,7 +58,8 @@ void declare_model_and_data(FlagTable* table, TrainingArguments* args) {
       "these are unpacked. In a folder, only files with the extensions above or .txt, .text, .md, "
       ".markdown, .rst or .tex are read, and no hidden files; a pattern such as 'DIR/**/*.py' selects other "
       "kinds of files below DIR. With weights, as in a.jsonl:0.7 b.parquet:0.3, an epoch takes rows of each "
-      "in this proportion, as many as there are until one of them is used up, other ones in every epoch.");
+      "in this proportion, as many as there are until one of them is used up, other ones in every epoch. A "
+      "slice takes a part of the rows: a.jsonl[:1000], org/name/train[10%:20%].");
   dataset.aliases = {"train_file"};
   dataset.required = true;
   table->add("eval_dataset", &args->eval_dataset, "Evaluation data, given in the same way as dataset.")

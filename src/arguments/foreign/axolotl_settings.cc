@@ -86,6 +86,11 @@ class AxolotlSettings {
   void settle_all() {
     std::vector<ConfigSetting> kept;
     for (ConfigSetting& setting : settings_.all()) {
+      if (find_axolotl_key(axolotl_keys(), setting.name) == nullptr &&
+          find_axolotl_key(axolotl_dataset_keys(), setting.name) != nullptr) {
+        settings_.fail_in(setting.line, "{}: it belongs into an entry of datasets, where it has an effect",
+                          setting.name);
+      }
       // In Axolotl null means not set.
       if (setting.value.is_null() && find_axolotl_key(axolotl_keys(), setting.name) != nullptr) continue;
       if (!settle_axolotl_key(axolotl_keys(), setting.name, setting.value, setting.line, "", &settings_))
