@@ -84,13 +84,11 @@ void declare_model_and_data(FlagTable* table, TrainingArguments* args) {
 
 // How documents become rows, in which order they are read.
 void declare_rows(FlagTable* table, TrainingArguments* args) {
-  Flag& max_length =
-      table->add("max_length", &args->max_length,
-                 "Tokens per row: longer documents are truncated, and packing fills rows up to this length. "
-                 "Defaults to 1024, or to the model's max_position_embeddings if that is smaller; by "
-                 "default, rows of token ids are truncated only at max_position_embeddings.");
-  max_length.aliases = {"max_seq_length", "block_size"};
-  limit(max_length, at_least(2));
+  declare_max_length(
+      table, &args->max_length,
+      "Tokens per row: longer documents are truncated, and packing fills rows up to this length. "
+      "Defaults to 1024, or to the model's max_position_embeddings if that is smaller; by "
+      "default, rows of token ids are truncated only at max_position_embeddings.");
   table->add(
       "allow_truncation", &args->allow_truncation,
       "Drop the tokens of a document beyond max_length (without packing, the end of every longer document) "

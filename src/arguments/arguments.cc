@@ -321,7 +321,7 @@ int64_t TrainingArguments::persistence_threshold_elements(int64_t hidden_size) c
 }
 
 int64_t TrainingArguments::row_limit(int64_t max_position_embeddings) const {
-  if (max_length) return *max_length;
+  if (max_length && (*max_length != kMaxRowLength || !dataset.empty())) return *max_length;
   const bool is_text = dataset.empty() || needs_tokenizer(dataset);
   return is_text ? default_row_limit(max_position_embeddings) : max_position_embeddings;
 }

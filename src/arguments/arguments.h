@@ -228,8 +228,8 @@ struct TrainingArguments : DataArguments {
   int64_t prefetch_elements(int64_t hidden_size) const;
   int64_t persistence_threshold_elements(int64_t hidden_size) const;
   Packing packing_mode() const;
-  // Most tokens a row may have: max_length; without it, max_position_embeddings for rows of token ids and at
-  // most 1024 of them for text.
+  // Most tokens a row may have: max_length (kMaxRowLength: as many as the rows of the dataset have); without
+  // it, max_position_embeddings for rows of token ids and at most 1024 of them for text.
   int64_t row_limit(int64_t max_position_embeddings) const;
   // Everything but the number of rows. Its world size is that of ranks, or teams, with rows of their own.
   BatchPlanOptions batch_options(int64_t world_size) const;

@@ -54,7 +54,7 @@ std::string input_names(const Request& request) {
 
 int64_t num_found(const CacheCounts& counts) {
   return counts.num_documents + counts.num_empty_documents + counts.num_invalid_documents +
-         counts.num_bad_rows;
+         counts.num_bad_rows + counts.num_masked_rows;
 }
 
 // Appends the rows of all documents, in order. *first_problem: what is wrong with the first row skipped.
@@ -62,10 +62,8 @@ CacheCounts append_rows(const Request& request, ThreadPool& pool,
                         const std::function<void(int64_t)>& progress, TokenCacheWriter* writer,
                         std::string* first_problem) {
   CacheCounts counts;
-  const std::optional<int32_t> eos =
-      request.tokenizer == nullptr ? std::nullopt : request.tokenizer->eos_id();
   RowBuilder builder(
-      request.options.packing, request.options.max_length, eos, writer->has_labels(),
+      request.options.packing, request.options.max_length, writer->has_labels(),
       [writer](auto ids, auto labels, auto lengths) { writer->append_row(ids, labels, lengths); }, &counts);
   RowStream stream(request.plan, request.options, request.tokenizer, request.vocab_size, &pool);
   while (stream.next()) {
@@ -104,6 +102,11 @@ void build_cache(const Request& request, const fs::path& path, const Hash128& ke
                 report_bytes)
           : append_rows(request, pool, report_bytes, &writer, first_problem);
   check_unchanged(request);
+  if (writer.num_rows() == 0 && counts.num_masked_rows > 0) {
+    fail(ExitCode::kBadData, "{}: no target in {}: all labels are ignored{}", input_names(request),
+         format_count(counts.num_masked_rows, "row"),
+         counts.num_cut_documents > 0 ? ", perhaps since rows are cut to max_length" : "");
+  }
   if (writer.num_rows() == 0) {
     fail(ExitCode::kBadData, "{}: the dataset is empty: {}{}", input_names(request),
          emptiness(request, counts), first_problem->empty() ? "" : "; the first: " + *first_problem);
@@ -143,7 +146,7 @@ const char* noun_of_document(const Request& request) {
 // `first_problem` is "" if the rows come from the cache.
 std::vector<std::string> warnings_of(const CacheCounts& counts, const Request& request,
                                      const std::string& first_problem) {
-  std::vector<std::string> warnings = request.plan.left_out;
+  std::vector<std::string> warnings = request.plan.remarks;
   const int64_t found = num_found(counts);
   if (counts.num_empty_documents > 0) {
     warnings.push_back(fmt::format("{}: skipped {}: no text", input_names(request),
@@ -157,6 +160,11 @@ std::vector<std::string> warnings_of(const CacheCounts& counts, const Request& r
     warnings.push_back(
         fmt::format("{}: skipped {}{}", input_names(request), share_of(counts.num_bad_rows, found, "row"),
                     first_problem.empty() ? " that cannot be used" : "; the first: " + first_problem));
+  }
+  if (counts.num_masked_rows > 0) {
+    warnings.push_back(fmt::format("{}: skipped {}: no label that is not ignored{}", input_names(request),
+                                   share_of(counts.num_masked_rows, found, "row"),
+                                   counts.num_cut_documents > 0 ? " within max_length" : ""));
   }
   if (counts.num_cut_documents > 0) {
     warnings.push_back(
@@ -230,6 +238,7 @@ CachedRows open_cached_rows(std::span<const DataSource> sources, const DatasetOp
                           counts.num_empty_documents,
                           counts.num_invalid_documents,
                           counts.num_bad_rows,
+                          counts.num_masked_rows,
                           counts.num_cut_documents,
                           counts.num_cut_tokens,
                           is_hit,

@@ -19,6 +19,7 @@ void add_report(DatasetReport report, DatasetReport* sum) {
   sum->num_empty_documents += report.num_empty_documents;
   sum->num_invalid_documents += report.num_invalid_documents;
   sum->num_bad_rows += report.num_bad_rows;
+  sum->num_masked_rows += report.num_masked_rows;
   sum->num_cut_documents += report.num_cut_documents;
   sum->num_cut_tokens += report.num_cut_tokens;
   sum->cache_hit = sum->cache_hit && report.cache_hit;

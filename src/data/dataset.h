@@ -21,9 +21,12 @@ class TokenCache;
 
 enum class Packing {
   kNone,      // one row per document, cut to max_length; no padding exists
-  kIsolated,  // documents joined by EOS and cut to max_length; attention and targets stay inside a document
+  kIsolated,  // documents joined and cut to max_length; attention and targets stay inside a document
   kJoined,    // the same rows, but a row is one sequence: attention and targets cross documents
 };
+
+// Token positions and row lengths are 32 bits wide. As max_length: rows are not cut.
+inline constexpr int64_t kMaxRowLength = int64_t{1} << 30;
 
 struct DatasetOptions : RowOptions {
   // In this order; either all have weights or none. By extension: .jsonl, .ndjson and .json are JSON (an
@@ -32,8 +35,8 @@ struct DatasetOptions : RowOptions {
   // others.
   std::vector<DataSource> sources;
   int64_t max_length = 1024;  // tokens per row, at least 2
-  // Packing appends EOS to every document of text (unless its last token is EOS already); a completion always
-  // ends in EOS, and a chat ends as its template says. Pre-tokenized files are never packed.
+  // Documents of text and completions end in EOS with and without packing, a chat ends as its template says.
+  // Pre-tokenized files are never packed.
   Packing packing = Packing::kNone;
   // Cut rows to max_length even if that drops more than a tenth of all tokens.
   bool allow_truncation = false;
@@ -53,6 +56,7 @@ struct DatasetReport {
   int64_t num_empty_documents = 0;    // without any text or token: dropped
   int64_t num_invalid_documents = 0;  // not UTF-8: dropped (skip_invalid_utf8)
   int64_t num_bad_rows = 0;           // cannot be used otherwise: dropped (skip_bad_rows)
+  int64_t num_masked_rows = 0;        // all labels ignored, perhaps since they were cut: dropped
   int64_t num_cut_documents = 0;      // longer than max_length: cut (never with packing)
   int64_t num_cut_tokens = 0;         // tokens dropped by cutting
   bool cache_hit = false;

@@ -77,7 +77,8 @@ TEST_F(DatasetRefusal, EmptyInput) {
 }
 
 TEST_F(DatasetRefusal, RowsWithoutAnyTarget) {
-  EXPECT_EQ(message_of_file("a.txt", "a"), "a.txt: no target in 1 row: a row needs two tokens to have one");
+  EXPECT_EQ(message_of_file("a.jsonl", "{\"input_ids\": [1]}"),
+            "a.jsonl: no target in 1 row: every label is -100 (the first label of a row is never a target)");
 }
 
 TEST_F(DatasetRefusal, JsonThatIsBroken) {
@@ -106,12 +107,12 @@ TEST_F(DatasetRefusal, FilesThatAreNotTextWhateverTheirName) {
               HasSubstr("a.txt: expected UTF-8 text, found a zip"));
   EXPECT_THAT(message_of_file("b.txt", "{\"text\": \"a\"}\n"),
               HasSubstr("b.txt: expected text, found JSON Lines"));
-  EXPECT_THAT(message_of_file("c.csv", "text\na\n"), HasSubstr("c.csv: no target in 1 row"));
+  EXPECT_THAT(message_of_file("c.csv", "txt\na\n"), HasSubstr("c.csv: line 2: expected the columns"));
   EXPECT_THAT(message_of_file("d.xlsx", "PK"), HasSubstr("d.xlsx: .xlsx files are not supported"));
 }
 
 TEST_F(DatasetRefusal, DocumentsThatLoseMoreThanATenthOfTheTokens) {
-  folder_.write("a.txt", std::string(100, 'a'));
+  folder_.write("a.txt", std::string(99, 'a'));
   DatasetOptions options = options_for({"a.txt"});
   options.max_length = 89;
   EXPECT_EQ(message(options, ExitCode::kBadConfig),
@@ -125,7 +126,7 @@ TEST_F(DatasetRefusal, DocumentsThatLoseMoreThanATenthOfTheTokens) {
   options.allow_truncation = false;
   EXPECT_EQ(message(options, ExitCode::kBadConfig).substr(0, 6), "a.txt:") << "from the cache as well";
   options.packing = Packing::kIsolated;
-  EXPECT_EQ(open(options).num_tokens(), 101);
+  EXPECT_EQ(open(options).num_tokens(), 100);
   options.packing = Packing::kNone;
   options.max_length = 90;
   EXPECT_EQ(open(options).num_tokens(), 90) << "a tenth is a warning";
@@ -176,12 +177,12 @@ TEST_F(DatasetRefusal, PackingWithoutAnEndOfText) {
 
 TEST_F(DatasetRefusal, IdsThatTheModelDoesNotHave) {
   folder_.write("a.txt", "ab\xC3\xA4");
-  const Error error = error_of([&] { Dataset::open(options_for({"a.txt"}), &tokenizer_, 128, pool_); });
+  const Tokenizer no_eos = make_byte_tokenizer(folder_ / "no eos", {.has_eos = false});
+  const Error error = error_of([&] { Dataset::open(options_for({"a.txt"}), &no_eos, 128, pool_); });
   EXPECT_EQ(error.code(), ExitCode::kBadData);
   EXPECT_THAT(error.what(), HasSubstr("a.txt: line 1: token id 195"));
   EXPECT_THAT(error.what(), HasSubstr("is not below the model's vocab_size 128"));
   DatasetOptions options = options_for({"a.txt"});
-  options.packing = Packing::kJoined;
   const Error eos = error_of([&] { Dataset::open(options, &tokenizer_, kTestEos, pool_); });
   EXPECT_EQ(eos.code(), ExitCode::kBadConfig);
   EXPECT_THAT(eos.what(), HasSubstr("eos id 257 is not below the model's vocab_size 257"));

@@ -27,10 +27,10 @@ TEST_F(DatasetTest, TextIsADocumentPerFileOrPerLine) {
   folder_.write("a.txt", "one\ntwo\r\n\nthree");
   folder_.write("b.txt", "four\n");
   DatasetOptions options = options_for({"a.txt", "b.txt"});
-  EXPECT_THAT(texts_of(open(options)), ElementsAre("one\ntwo\r\n\nthree", "four\n"));
+  EXPECT_THAT(texts_of(open(options)), ElementsAre("one\ntwo\r\n\nthree</s>", "four\n</s>"));
   options.text_per_line = true;
   const Dataset dataset = open(options);
-  EXPECT_THAT(texts_of(dataset), ElementsAre("one", "two", "three", "four"));
+  EXPECT_THAT(texts_of(dataset), ElementsAre("one</s>", "two</s>", "three</s>", "four</s>"));
   EXPECT_EQ(dataset.report().num_empty_documents, 1);
   EXPECT_THAT(dataset.report().warnings,
               ElementsAre(HasSubstr("a.txt and 1 other file: skipped 1 of 5 documents: no text")));
@@ -41,11 +41,11 @@ TEST_F(DatasetTest, JsonIsAnObjectPerLineOrAnArray) {
   folder_.write("b.json", "[{\"text\": \"three\"},\n{\"text\": \"four\"}]");
   folder_.write("c.json", "{\"text\": \"five\"}\n");
   EXPECT_THAT(texts_of(open(options_for({"a.jsonl", "b.json", "c.json"}))),
-              ElementsAre("one", "two", "three", "four", "five"));
+              ElementsAre("one</s>", "two</s>", "three</s>", "four</s>", "five</s>"));
   folder_.write("d.jsonl", "{\"content\": \"xy\", \"text\": 1}");
   DatasetOptions options = options_for({"d.jsonl"});
   options.sources[0].format.text_column = "content";
-  EXPECT_THAT(texts_of(open(options)), ElementsAre("xy"));
+  EXPECT_THAT(texts_of(open(options)), ElementsAre("xy</s>"));
 }
 
 TEST_F(DatasetTest, FoldersGlobsAndKindsOfTextMixInOrder) {
@@ -55,7 +55,7 @@ TEST_F(DatasetTest, FoldersGlobsAndKindsOfTextMixInOrder) {
   folder_.write("d/.env", "SECRET=1");
   folder_.write("e.txt", "three");
   const Dataset dataset = open(options_for({"d", "?.txt"}));
-  EXPECT_THAT(texts_of(dataset), ElementsAre("one", "two", "three"));
+  EXPECT_THAT(texts_of(dataset), ElementsAre("one</s>", "two</s>", "three</s>"));
   EXPECT_EQ(dataset.report().num_files, 3);
   EXPECT_EQ(dataset.report().num_documents, 3);
   EXPECT_THAT(dataset.report().warnings, ElementsAre(HasSubstr("/d: skipped 1 file: 1 hidden")));
@@ -72,27 +72,27 @@ TEST_F(DatasetTest, ByteOrderMarksGoAndNulBytesFarFromTheStartStay) {
   folder_.write("c.txt", text);
   DatasetOptions options = options_for({"a.txt", "b.jsonl", "c.txt"});
   options.max_length = 10'000;
-  EXPECT_THAT(texts_of(open(options)), ElementsAre("one", "two", text));
+  EXPECT_THAT(texts_of(open(options)), ElementsAre("one</s>", "two</s>", text + "</s>"));
 }
 
 TEST_F(DatasetTest, DocumentsAreCutToMaxLengthAndCounted) {
-  folder_.write("a.txt", "123456\n1234\n12345\n1");
+  folder_.write("a.txt", "123456\n123\n12345\n1");
   DatasetOptions options = options_for({"a.txt"});
   options.text_per_line = true;
   options.max_length = 4;
   options.allow_truncation = true;
   const Dataset dataset = open(options);
-  EXPECT_THAT(texts_of(dataset), ElementsAre("1234", "1234", "1234", "1"));
-  EXPECT_EQ(dataset.num_tokens(), 13);
-  EXPECT_EQ(dataset.num_targets(), 9);
+  EXPECT_THAT(texts_of(dataset), ElementsAre("1234", "123</s>", "1234", "1</s>"));
+  EXPECT_EQ(dataset.num_tokens(), 14);
+  EXPECT_EQ(dataset.num_targets(), 10);
   EXPECT_EQ(dataset.max_row_length(), 4);
-  EXPECT_EQ(dataset.row_length(3), 1);
+  EXPECT_EQ(dataset.row_length(3), 2);
   EXPECT_EQ(dataset.row_num_targets(0), 3);
-  EXPECT_EQ(dataset.row_num_targets(3), 0);
+  EXPECT_EQ(dataset.row_num_targets(3), 1);
   EXPECT_EQ(dataset.report().num_cut_documents, 2);
-  EXPECT_EQ(dataset.report().num_cut_tokens, 3);
+  EXPECT_EQ(dataset.report().num_cut_tokens, 5);
   EXPECT_THAT(dataset.report().warnings,
-              ElementsAre(HasSubstr("cut 2 of 4 documents to max_length 4: 3 tokens not used")));
+              ElementsAre(HasSubstr("cut 2 of 4 documents to max_length 4: 5 tokens not used")));
 }
 
 TEST_F(DatasetTest, SpecialTokensStandInEveryDocument) {
@@ -100,7 +100,7 @@ TEST_F(DatasetTest, SpecialTokensStandInEveryDocument) {
   DatasetOptions options = options_for({"a.txt"});
   options.text_per_line = true;
   options.add_special_tokens = true;
-  EXPECT_THAT(texts_of(open(options)), ElementsAre("<s>one", "<s>two"));
+  EXPECT_THAT(texts_of(open(options)), ElementsAre("<s>one</s>", "<s>two</s>"));
   options.packing = Packing::kIsolated;
   EXPECT_THAT(texts_of(open(options)), ElementsAre("<s>one</s><s>two</s>"));
 }
@@ -180,7 +180,7 @@ TEST_F(DatasetTest, InvalidUtf8IsLeftOutWhenAskedTo) {
   options.text_per_line = true;
   options.skip_invalid_utf8 = true;
   const Dataset dataset = open(options);
-  EXPECT_THAT(texts_of(dataset), ElementsAre("good", "fine", "last"));
+  EXPECT_THAT(texts_of(dataset), ElementsAre("good</s>", "fine</s>", "last</s>"));
   EXPECT_EQ(dataset.report().num_invalid_documents, 2);
   EXPECT_THAT(dataset.report().warnings, ElementsAre(HasSubstr("skipped 2 of 5 documents: not UTF-8")));
 }
@@ -206,7 +206,7 @@ TEST_F(DatasetTest, ACacheHitGivesTheSameRowsWithoutTokenizing) {
   EXPECT_EQ(second.report().warnings, first.report().warnings);
   EXPECT_EQ(second.report().num_documents, 2);
   EXPECT_EQ(second.report().num_empty_documents, 1);
-  EXPECT_EQ(second.report().num_cut_tokens, 6);
+  EXPECT_EQ(second.report().num_cut_tokens, 7);
 }
 
 TEST_F(DatasetTest, TheCacheFollowsTheContentNotTheName) {
@@ -219,7 +219,7 @@ TEST_F(DatasetTest, TheCacheFollowsTheContentNotTheName) {
   folder_.write("a.txt", "two");
   const Dataset changed = open(options_for({"a.txt"}));
   EXPECT_FALSE(changed.report().cache_hit);
-  EXPECT_THAT(texts_of(changed), ElementsAre("two"));
+  EXPECT_THAT(texts_of(changed), ElementsAre("two</s>"));
 }
 
 TEST_F(DatasetTest, EverySettingHasACacheOfItsOwn) {
@@ -292,9 +292,9 @@ TEST_F(DatasetTest, LongLinesAndManyShortOnesStream) {
   options.max_length = 10'000'000;
   const Dataset dataset = open(options);
   ASSERT_EQ(dataset.num_rows(), 5);
-  EXPECT_EQ(dataset.row_length(1), 5'000'000);
-  EXPECT_EQ(dataset.row_length(3), 5'000'000);
-  EXPECT_EQ(dataset.num_tokens(), 10'000'003);
+  EXPECT_EQ(dataset.row_length(1), 5'000'001);
+  EXPECT_EQ(dataset.row_length(3), 5'000'001);
+  EXPECT_EQ(dataset.num_tokens(), 10'000'008);
 }
 
 TEST_F(DatasetTest, ADamagedCacheIsNamedAndMadeAgain) {
@@ -392,7 +392,7 @@ TEST_F(DatasetTest, WeightedSourcesArePartsOfTheirOwn) {
               HasSubstr("expected a weight (NAME:0.7) for all of 2"));
   options.sources[1].weight = 0.25;
   const Dataset dataset = open(options);
-  EXPECT_THAT(texts_of(dataset), ElementsAre("a1", "a2", "b1", "b2", "b3"));
+  EXPECT_THAT(texts_of(dataset), ElementsAre("a1</s>", "a2</s>", "b1</s>", "b2</s>", "b3</s>"));
   ASSERT_EQ(dataset.mixture().size(), 2u);
   EXPECT_EQ(dataset.mixture()[1].num_rows, 3);
   EXPECT_EQ(dataset.report().num_documents, 5);
@@ -412,12 +412,12 @@ TEST_F(DatasetTest, TheFirstRowsOfEveryPartAreSplitOff) {
   const int64_t num_tokens = train.num_tokens();
   const std::string whole = train.fingerprint();
   const Dataset eval = train.split_off(10);
-  EXPECT_THAT(texts_of(eval), ElementsAre("row 0", "row 1", "b1"));
+  EXPECT_THAT(texts_of(eval), ElementsAre("row 0</s>", "row 1</s>", "b1</s>"));
   EXPECT_EQ(train.num_rows(), 19);
-  EXPECT_EQ(texts_of(train).front(), "row 2");
-  EXPECT_EQ(texts_of(train).back(), "b2");
+  EXPECT_EQ(texts_of(train).front(), "row 2</s>");
+  EXPECT_EQ(texts_of(train).back(), "b2</s>");
   EXPECT_EQ(train.num_tokens() + eval.num_tokens(), num_tokens);
-  EXPECT_EQ(eval.max_row_length(), 5);
+  EXPECT_EQ(eval.max_row_length(), 6);
   EXPECT_THAT((std::set{whole, train.fingerprint(), eval.fingerprint()}), testing::SizeIs(3));
   folder_.write("c.txt", "a single row");
   Dataset single = open(options_for({"c.txt"}));

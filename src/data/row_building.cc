@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -21,15 +22,18 @@ namespace {
 namespace fs = std::filesystem;
 
 // Part of the cache key of conversations; increment it when the same rows give other messages.
-constexpr int kMessagesVersion = 2;
-// Token positions and row lengths are 32 bits wide.
-constexpr int64_t kMaxRowLength = int64_t{1} << 30;
+constexpr int kMessagesVersion = 3;
 
 void check_settings(const DatasetOptions& options, int64_t vocab_size) {
   TESSERA_CHECK(1 <= vocab_size && vocab_size <= std::numeric_limits<int32_t>::max(), "vocab_size={}",
                 vocab_size);
   if (options.max_length < 2 || options.max_length > kMaxRowLength) {
     fail(ExitCode::kBadConfig, "max_length: expected 2 to {}, found {}", kMaxRowLength, options.max_length);
+  }
+  if (options.max_length == kMaxRowLength && (options.packing != Packing::kNone || options.streaming)) {
+    fail(ExitCode::kBadConfig, "max_length none: {}: give a number",
+         options.streaming ? "streaming has to know how long rows may be"
+                           : "packing fills rows up to max_length");
   }
 }
 
@@ -59,12 +63,19 @@ RowPlan checked_row_plan(std::span<const DataSource> sources, const DatasetOptio
   const bool needs_tokenizer = plan.needs_tokenizer();
   if (needs_tokenizer && tokenizer == nullptr)
     fail(ExitCode::kBadConfig, "{}: text needs a tokenizer, but the model has no tokenizer.json", first);
+  const bool has_text = plan.has_shape(RowShape::kText) || plan.has_shape(RowShape::kPromptCompletion) ||
+                        plan.has_shape(RowShape::kPromptText);
+  if (has_text && needs_tokenizer && !tokenizer->eos_id()) {
+    plan.remarks.push_back(
+        "the tokenizer has no end-of-text token, so no text ends in one: name eos_token in "
+        "tokenizer_config.json if the model is to learn where texts end");
+  }
   if (is_packed && needs_tokenizer && !tokenizer->eos_id()) {
     fail(ExitCode::kBadConfig,
          "packing separates documents by the end-of-text token, but the tokenizer has none: name eos_token "
          "in tokenizer_config.json, or train without packing");
   }
-  if (is_packed && needs_tokenizer && *tokenizer->eos_id() >= vocab_size) {
+  if ((is_packed || has_text) && needs_tokenizer && tokenizer->eos_id().value_or(0) >= vocab_size) {
     fail(ExitCode::kBadConfig,
          "eos id {} is not below the model's vocab_size {}: the tokenizer belongs to another model",
          *tokenizer->eos_id(), vocab_size);
@@ -158,12 +169,12 @@ bool is_too_long(const TokenizedRow& row, const RowOptions& options, RowBuilder*
                  std::string* first_problem) {
   const auto limit = static_cast<size_t>(builder->max_length());
   if (options.excess_length == ExcessLength::kTruncate || row.ids.size() <= limit) return false;
-  if (!row.is_complete) {
+  if (row.is_text) {
     // Packing cuts texts by itself.
     if (builder->is_packing()) return false;
     for (std::span<const int32_t> rest = row.ids; rest.size() > 1;
          rest = rest.subspan(std::min(limit, rest.size())))
-      builder->add_document(rest.first(std::min(limit, rest.size())), {}, /*is_complete=*/true);
+      builder->add_document(rest.first(std::min(limit, rest.size())));
     return true;
   }
   const std::string problem = fmt::format("a row of {} is longer than max_length {} (excess_length_strategy)",
@@ -187,7 +198,7 @@ void add_rows(std::span<const TokenizedRow> rows, const RowOptions& options, Row
     } else if (row.ids.empty()) {
       ++counts->num_empty_documents;
     } else if (!is_too_long(row, options, builder, counts, first_problem)) {
-      builder->add_document(row.ids, row.labels, row.is_complete);
+      builder->add_document(row.ids, row.labels, row.keeps_masked);
     }
   }
 }

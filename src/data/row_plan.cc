@@ -74,7 +74,7 @@ void apply_slice(const RowSlice& slice, size_t first_file, const RowOptions& opt
 
 void add_source(const DataSource& source, const RowOptions& options, RowPlan* plan) {
   InputFiles found = find_input_files(source.paths, InputUse::kDataset);
-  plan->left_out.insert(plan->left_out.end(), found.left_out.begin(), found.left_out.end());
+  plan->remarks.insert(plan->remarks.end(), found.left_out.begin(), found.left_out.end());
   std::optional<RowShape> shape = source.format.shape;
   const size_t first_file = plan->files.size();
   for (const fs::path& path : found.files) {
@@ -138,6 +138,15 @@ RowPlan plan_rows(std::span<const DataSource> sources, const RowOptions& options
   if (plan.is_pretokenized && text != plan.files.end()) {
     fail(ExitCode::kBadConfig, "{} is pre-tokenized and {} is not: a dataset is one or the other",
          pretokenized->path.string(), text->path.string());
+  }
+  const auto no_chat = std::find_if(plan.files.begin(), plan.files.end(), [](const SourceFile& file) {
+    return file.shape == RowShape::kText || file.shape == RowShape::kTokens;
+  });
+  if (options.assistant_only_loss && no_chat != plan.files.end()) {
+    fail(ExitCode::kBadConfig,
+         "{}: assistant_only_loss: expected conversations, found rows of the shape {}: leave it out, or name "
+         "the column of the messages (--column_mapping messages=COLUMN)",
+         no_chat->path.string(), row_shape_name(no_chat->shape));
   }
   plan.has_labels = rows_have_labels(plan, options);
   return plan;

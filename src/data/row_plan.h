@@ -40,9 +40,9 @@ struct SourceFile {
 
 struct RowPlan {
   std::vector<SourceFile> files;
-  std::vector<std::string> left_out;  // skipped files, one line per folder
-  bool is_pretokenized = false;       // safetensors
-  bool has_labels = false;            // of token ids, or since only answers are targets
+  std::vector<std::string> remarks;  // one line each, for the user: skipped files, ...
+  bool is_pretokenized = false;      // safetensors
+  bool has_labels = false;           // of token ids, or since only answers are targets
 
   bool has_shape(RowShape shape) const;
   bool has_chats() const;
@@ -52,7 +52,8 @@ struct RowPlan {
 
 // Finds the files of the sources, which must outlive the plan, and reads the first row of each source to see
 // its shape. Errors: find_input_files(), check_input_content(), kBadData for rows of no known shape,
-// kBadConfig for pre-tokenized files beside others.
+// kBadConfig for pre-tokenized files beside others, and for assistant_only_loss with rows that are no
+// conversations.
 RowPlan plan_rows(std::span<const DataSource> sources, const RowOptions& options);
 
 }  // namespace tessera

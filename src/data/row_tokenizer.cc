@@ -30,7 +30,8 @@ void RowTokenizer::run(Document* document, TokenizedRow* row) const {
   row->text.clear();
   row->ids.clear();
   row->labels.clear();
-  row->is_complete = false;
+  row->is_text = false;
+  row->keeps_masked = false;
   row->is_invalid = false;
   row->error = nullptr;
   try {
@@ -64,8 +65,28 @@ void RowTokenizer::tokenize(Document* document, TokenizedRow* row) const {
   check_ids(*row, *document);
 }
 
+// As TRL: a text and a completion end in the end-of-text token, if the tokenizer has one.
+void RowTokenizer::append_eos(TokenizedRow* row) const {
+  const std::optional<int32_t> eos = tokenizer_->eos_id();
+  if (eos && (row->ids.empty() || row->ids.back() != *eos)) row->ids.push_back(*eos);
+}
+
+// As TRL: the completion begins at the first token that differs from those of the prompt alone.
+void RowTokenizer::ignore_prompt(std::string_view prompt, std::span<const int64_t> barriers,
+                                 bool add_special_tokens, TokenizedRow* row) const {
+  std::vector<int32_t> ids;
+  std::vector<TokenCut> cuts;
+  tokenizer_->encode(prompt, add_special_tokens, {.cuts = {}, .barriers = barriers}, &ids, &cuts);
+  const auto differs = std::mismatch(ids.begin(), ids.end(), row->ids.begin(), row->ids.end()).second;
+  if (row->labels.empty()) row->labels = row->ids;
+  std::fill_n(row->labels.begin(), differs - row->ids.begin(), kIgnoredLabel);
+}
+
 void RowTokenizer::add(TextExample example, TokenizedRow* row) const {
-  if (!example.text.empty()) tokenizer_->encode(example.text, options_.add_special_tokens, &row->ids);
+  row->is_text = true;
+  if (example.text.empty()) return;
+  tokenizer_->encode(example.text, options_.add_special_tokens, &row->ids);
+  append_eos(row);
   if (keeps_text_) row->text = std::move(example.text);
 }
 
@@ -81,7 +102,6 @@ void RowTokenizer::add_apart(CompletionExample example, TokenizedRow* row) const
     row->ids.insert(row->ids.end(), ids.begin() + (has_bos ? 1 : 0), ids.end());
   }
   if (keeps_text_) row->text = std::move(example.prompt) + example.completion;
-  row->is_complete = true;
   if (options_.train_on_prompt) return;
   row->labels = row->ids;
   std::fill_n(row->labels.begin(), num_prompt_tokens, kIgnoredLabel);
@@ -98,25 +118,21 @@ void RowTokenizer::add(SegmentsExample example, TokenizedRow* row) const {
                 row->labels.begin() + static_cast<std::ptrdiff_t>(begin));
     if (keeps_text_) row->text += segment.text;
   }
-  row->is_complete = true;
 }
 
 void RowTokenizer::add(CompletionExample example, TokenizedRow* row) const {
   if (example.is_tokenized_apart) return add_apart(std::move(example), row);
-  const auto cut = std::ssize(example.prompt);
-  std::vector<TokenCut> cuts;
-  std::string text = std::move(example.prompt) + example.completion;
-  tokenizer_->encode(text, options_.add_special_tokens, {.cuts = {&cut, 1}, .barriers = {}}, &row->ids,
-                     &cuts);
+  if (options_.assistant_only_loss) {
+    fail(
+        ExitCode::kBadConfig,
+        "assistant_only_loss: expected conversations, found a prompt and a completion of text: leave it out; "
+        "the loss is taken on the completion");
+  }
+  std::string text = example.prompt + example.completion;
+  tokenizer_->encode(text, options_.add_special_tokens, &row->ids);
+  append_eos(row);
   if (keeps_text_) row->text = std::move(text);
-  const std::optional<int32_t> eos = tokenizer_->eos_id();
-  if (eos && (row->ids.empty() || row->ids.back() != *eos)) row->ids.push_back(*eos);
-  row->is_complete = true;
-  if (options_.train_on_prompt) return;
-  // A token that has a part of the prompt counts as prompt.
-  const auto num_prompt_tokens = static_cast<size_t>(cuts[0].token + (cuts[0].is_inside ? 1 : 0));
-  row->labels = row->ids;
-  std::fill_n(row->labels.begin(), std::min(num_prompt_tokens, row->labels.size()), kIgnoredLabel);
+  if (!options_.train_on_prompt) ignore_prompt(example.prompt, {}, options_.add_special_tokens, row);
 }
 
 void RowTokenizer::add(ChatExample example, TokenizedRow* row) const {
@@ -132,15 +148,13 @@ void RowTokenizer::add(ChatExample example, TokenizedRow* row) const {
                                        .find_answers = find_answers,
                                        .parse_special_tokens = options_.parse_special_tokens});
   std::vector<int64_t> places;
-  for (const auto& [begin, end] : chat.answers) places.insert(places.end(), {begin, end});
+  for (const ChatAnswer& answer : chat.answers) places.insert(places.end(), {answer.begin, answer.end});
   std::vector<TokenCut> cuts;
   // The template writes the special tokens itself.
   tokenizer_->encode(chat.text, /*add_special_tokens=*/false, {.cuts = places, .barriers = chat.barriers},
                      &row->ids, &cuts);
   if (keeps_text_) row->text = std::move(chat.text);
-  row->is_complete = true;
-  if (!find_answers) return;
-  row->labels.assign(row->ids.size(), kIgnoredLabel);
+  if (find_answers) row->labels.assign(row->ids.size(), kIgnoredLabel);
   for (size_t i = 0; i < cuts.size(); i += 2) {
     if (places[i] == places[i + 1]) continue;
     // As in Transformers, a token that has a part of the answer counts as answer.
@@ -148,6 +162,11 @@ void RowTokenizer::add(ChatExample example, TokenizedRow* row) const {
     for (auto at = static_cast<size_t>(cuts[i].token); at < static_cast<size_t>(end); ++at)
       row->labels[at] = row->ids[at];
   }
+  if (example.num_prompt_messages == 0 || options_.train_on_prompt) return;
+  example.messages.resize(static_cast<size_t>(example.num_prompt_messages));
+  const RenderedChat prompt = chat_template_->render(
+      example, {.add_generation_prompt = true, .parse_special_tokens = options_.parse_special_tokens});
+  ignore_prompt(prompt.text, prompt.barriers, /*add_special_tokens=*/false, row);
 }
 
 void RowTokenizer::add_turns(const ChatExample& example, TokenizedRow* row) const {
@@ -187,7 +206,6 @@ void RowTokenizer::add_turns(const ChatExample& example, TokenizedRow* row) cons
   row->labels =
       turn_labels(row->ids, turns, targets, end_tokens_of(targets, chat_template_->source(), *tokenizer_));
   if (keeps_text_) row->text = std::move(chat.text);
-  row->is_complete = true;
 }
 
 void RowTokenizer::add(TokenExample example, TokenizedRow* row) const {
@@ -195,7 +213,7 @@ void RowTokenizer::add(TokenExample example, TokenizedRow* row) const {
   row->labels = std::move(example.labels);
   if (keeps_text_ && tokenizer_ != nullptr)
     row->text = tokenizer_->decode(row->ids, /*skip_special_tokens=*/false);
-  row->is_complete = true;
+  row->keeps_masked = true;
 }
 
 void RowTokenizer::check_ids(const TokenizedRow& row, const Document& document) const {

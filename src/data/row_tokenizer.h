@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <exception>
 #include <filesystem>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "data/chat/chat_template.h"
@@ -29,7 +31,8 @@ struct TokenizedRow {
   std::string text;             // what was tokenized, if it is kept
   std::vector<int32_t> ids;     // empty if the document has no text
   std::vector<int32_t> labels;  // empty: the ids
-  bool is_complete = false;     // nothing is to be appended when it is packed: a chat, finished token ids
+  bool is_text = false;         // without a prompt or an answer
+  bool keeps_masked = false;    // a row without labels stays one: token ids, as in Trainer
   bool is_invalid = false;      // not UTF-8, skipped
   std::exception_ptr error;     // what is wrong with it
 };
@@ -58,6 +61,9 @@ class RowTokenizer {
   void add(SegmentsExample example, TokenizedRow* row) const;
   void add_apart(CompletionExample example, TokenizedRow* row) const;
   void add_turns(const ChatExample& example, TokenizedRow* row) const;
+  void append_eos(TokenizedRow* row) const;
+  void ignore_prompt(std::string_view prompt, std::span<const int64_t> barriers, bool add_special_tokens,
+                     TokenizedRow* row) const;
   void check_ids(const TokenizedRow& row, const Document& document) const;
 
   const RowOptions& options_;

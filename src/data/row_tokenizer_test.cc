@@ -14,6 +14,7 @@
 namespace tessera {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -59,6 +60,103 @@ TEST_F(ChatDatasetTest, PromptsAreNoTargetsUnlessAskedFor) {
   EXPECT_THAT(targets_of(options), ElementsAre("abcd>", "x>"));
 }
 
+// As TRL's add_eos, before rows are cut.
+TEST_F(ChatDatasetTest, TextsEndInTheEndOfTextToken) {
+  folder_.write("d.jsonl",
+                "{\"text\": \"ab\"}\n{\"text\": \"cd</s>\"}\n{\"text\": \"\"}\n{\"text\": \"efgh\"}\n");
+  folder_.write("e.txt", "i\nj");
+  DatasetOptions options = options_for({"d.jsonl", "e.txt"});
+  options.max_length = 4;
+  options.allow_truncation = true;
+  EXPECT_THAT(targets_of(options), ElementsAre("ab>", "cd>", "efgh", "i\nj>"));
+  options.text_per_line = true;
+  EXPECT_THAT(targets_of(options), ElementsAre("ab>", "cd>", "efgh", "i>", "j>"));
+  const Tokenizer no_eos = make_byte_tokenizer(folder_ / "no eos", {.has_eos = false});
+  const Dataset dataset = Dataset::open(options, &no_eos, no_eos.vocab_size(), pool_);
+  EXPECT_EQ(dataset.row_length(0), 2);
+  EXPECT_THAT(dataset.report().warnings, Contains(HasSubstr("no end-of-text token, so no text ends in one")));
+}
+
+// As TRL: the tokens from the first one that differs from those of the prompt alone.
+TEST_F(ChatDatasetTest, CompletionBeginsAtTheFirstTokenThatIsNotThePrompts) {
+  const std::filesystem::path folder = data_folder() / "tokenizers" / "gpt2";
+  const Tokenizer tokenizer = Tokenizer::open(folder);
+  folder_.write("d.jsonl", R"({"prompt": "see with ", "completion": "all"})"
+                           "\n"
+                           R"({"prompt": "see with", "completion": " all"})");
+  const Dataset dataset = Dataset::open(options_for({"d.jsonl"}), &tokenizer, tokenizer.vocab_size(), pool_);
+  for (int64_t i = 0; i < 2; ++i) {
+    Dataset::Row row;
+    dataset.read_row(i, &row);
+    const auto target =
+        std::find_if(row.labels.begin(), row.labels.end(), [](int32_t id) { return id != kIgnoredLabel; });
+    EXPECT_EQ(tokenizer.decode(std::span(target, row.labels.end()), true), " all");
+    EXPECT_TRUE(std::equal(target, row.labels.end(), row.input_ids.end() - (row.labels.end() - target)));
+  }
+}
+
+TEST_F(ChatDatasetTest, CompletionOfMessagesIsAllThatFollowsThePrompt) {
+  folder_.write("d.jsonl",
+                R"({"prompt": [{"role": "user", "content": "1"}, {"role": "assistant", "content": "2"},)"
+                R"( {"role": "user", "content": "3"}], "completion": [{"role": "assistant", "content": "4"},)"
+                R"( {"role": "tool", "content": "5"}, {"role": "assistant", "content": "6"}]})");
+  DatasetOptions options = chat_options("d.jsonl");
+  EXPECT_THAT(targets_of(options), ElementsAre("........4>t5a6>"));
+  options.assistant_only_loss = true;
+  EXPECT_THAT(targets_of(options), ElementsAre("........4>...6>"));
+  options.train_on_prompt = true;
+  EXPECT_THAT(targets_of(options), ElementsAre("...2>...4>...6>"));
+  options.assistant_only_loss = false;
+  EXPECT_THAT(targets_of(options), ElementsAre("u1a2>u3a4>t5a6>"));
+}
+
+TEST_F(ChatDatasetTest, LossOnAnswersOnlyIsRefusedWithoutConversations) {
+  folder_.write("t.jsonl", R"({"text": "a"})");
+  folder_.write("p.jsonl", R"({"prompt": "a", "completion": "b"})");
+  for (const char* name : {"t.jsonl", "p.jsonl"}) {
+    DatasetOptions options = options_for({name});
+    options.assistant_only_loss = true;
+    options.skip_bad_rows = true;
+    const Error error = error_of([&] { open(options); });
+    EXPECT_EQ(error.code(), ExitCode::kBadConfig);
+    EXPECT_THAT(error.what(), HasSubstr("assistant_only_loss: expected conversations, found"));
+  }
+}
+
+// As TRL's "Dropping fully masked examples". Trainer keeps rows of token ids without labels.
+TEST_F(ChatDatasetTest, RowsWithoutALabelAreDropped) {
+  folder_.write(
+      "d.jsonl",
+      "{\"prompt\": \"abcdef\", \"completion\": \"g\"}\n{\"prompt\": \"h\", \"completion\": \"i\"}\n");
+  DatasetOptions options = options_for({"d.jsonl"});
+  options.max_length = 6;
+  options.allow_truncation = true;
+  EXPECT_THAT(targets_of(options), ElementsAre(".i>"));
+  EXPECT_EQ(open(options).report().num_masked_rows, 1);
+  EXPECT_THAT(open(options).report().warnings,
+              Contains(HasSubstr("skipped 1 of 2 rows: no label that is not ignored")));
+  folder_.write("e.jsonl", R"({"prompt": "abcdef", "completion": "g"})");
+  options = options_for({"e.jsonl"});
+  options.max_length = 6;
+  EXPECT_THAT(error_of([&] { open(options); }).what(),
+              HasSubstr("no target in 1 row: all labels are ignored"));
+  folder_.write("f.jsonl", R"({"messages": [{"role": "user", "content": "a"}]})"
+                           "\n"
+                           R"({"messages": [{"role": "assistant", "content": "b"}]})");
+  options = chat_options("f.jsonl");
+  options.assistant_only_loss = true;
+  EXPECT_THAT(targets_of(options), ElementsAre(".b>"));
+  folder_.write("g.jsonl",
+                "{\"input_ids\": [1, 2], \"labels\": [-100, -100]}\n{\"input_ids\": [1, 2, 3, 4], "
+                "\"labels\": [-100, -100, -100, 4]}\n{\"input_ids\": [1, 2]}\n");
+  options = options_for({"g.jsonl"});
+  options.max_length = 3;
+  options.allow_truncation = true;
+  const Dataset dataset = Dataset::open(options, nullptr, 6, pool_);
+  EXPECT_EQ(dataset.num_rows(), 2);
+  EXPECT_EQ(dataset.report().num_masked_rows, 1) << "the one that was cut";
+}
+
 TEST_F(ChatDatasetTest, LossOfConversationsIsOnAnswersOnlyIfAskedFor) {
   folder_.write("d.jsonl",
                 R"({"messages": [{"role": "user", "content": "1"}, {"role": "assistant", "content": "22"},)"
@@ -102,7 +200,7 @@ TEST_F(ChatDatasetTest, ErrorsNameTheRowAndCanBeSkipped) {
   EXPECT_THAT(error_of([&] { open(options); }).what(), HasSubstr("d.jsonl: line 2: not valid JSON"));
   options.skip_bad_rows = true;
   const Dataset dataset = open(options);
-  EXPECT_THAT(texts_of(dataset), ElementsAre("a1", "c2"));
+  EXPECT_THAT(texts_of(dataset), ElementsAre("a1</s>", "c2</s>"));
   EXPECT_EQ(dataset.report().num_bad_rows, 3);
   EXPECT_THAT(dataset.report().warnings, ElementsAre(HasSubstr("skipped 3 of 5 rows; the first: ")));
   EXPECT_THAT(open(options).report().warnings,
@@ -137,8 +235,8 @@ TEST_F(ChatDatasetTest, ColumnsCanHaveOtherNames) {
   EXPECT_THAT(targets_of(options), ElementsAre(".b>"));
 }
 
-// Cuts at random places of random texts: the tokens before a cut are the text before it, unless one crosses
-// it.
+// Cuts at random places of random texts: the bytes of the tokens before a cut are those of the text before
+// it, and if one crosses it, it begins before it.
 TEST(TextMarks, CutsLieWhereTheirTokensAre) {
   for (const char* name : {"gpt2", "llama3_pattern", "sentencepiece"}) {
     const std::filesystem::path folder = data_folder() / "tokenizers" / name;
@@ -160,7 +258,9 @@ TEST(TextMarks, CutsLieWhereTheirTokensAre) {
         const std::string decoded = tokenizer.decode(before, false);
         const std::string expected = text.substr(0, static_cast<size_t>(cuts[i]));
         if (found[i].is_inside) {
-          EXPECT_TRUE(expected.starts_with(decoded)) << text;
+          EXPECT_TRUE(expected.starts_with(decoded) && decoded.size() < expected.size()) << text;
+          const auto with = std::span(ids).first(static_cast<size_t>(found[i].token) + 1);
+          EXPECT_GT(tokenizer.decode(with, false).size(), expected.size()) << text;
         } else {
           EXPECT_EQ(decoded, expected) << text;
         }

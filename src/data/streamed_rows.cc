@@ -168,9 +168,8 @@ void StreamedRows::tokenize(const std::stop_token& stop) {
   for (const SourceFile& file : plan_.files) size_bytes += file.stamp.size_bytes;
   CacheCounts counts;
   BlockWriter writer(*this);
-  const std::optional<int32_t> eos = tokenizer_ == nullptr ? std::nullopt : tokenizer_->eos_id();
   RowBuilder builder(
-      options_.packing, options_.max_length, eos, plan_.has_labels,
+      options_.packing, options_.max_length, plan_.has_labels,
       [&](auto ids, auto labels, auto lengths) { writer.append(ids, labels, lengths); }, &counts);
   RowStream stream(plan_, options_, tokenizer_, vocab_size_, nullptr,
                    {.max_bytes = int64_t{1} << 20, .max_documents = 256});
@@ -192,13 +191,20 @@ void StreamedRows::tokenize(const std::stop_token& stop) {
   }
   builder.finish();
   if (writer.num_rows() == 0) {
-    fail(ExitCode::kBadData, "{}: the dataset is empty{}", plan_.files.front().path.string(),
-         first_problem.empty() ? "" : ": " + first_problem);
+    const std::string why = counts.num_masked_rows > 0
+                                ? ": no target in " + count_of(counts.num_masked_rows, "row")
+                            : first_problem.empty() ? ""
+                                                    : ": " + first_problem;
+    fail(ExitCode::kBadData, "{}: the dataset is empty{}", plan_.files.front().path.string(), why);
   }
   check_cut(counts, writer.num_tokens());
   writer.finish();
   if (counts.num_bad_rows > 0)
     log_warning("dataset: skipped {}; the first: {}", count_of(counts.num_bad_rows, "row"), first_problem);
+  if (counts.num_masked_rows > 0) {
+    log_warning("dataset: skipped {} without a label that is not ignored",
+                count_of(counts.num_masked_rows, "row"));
+  }
   write_text_file(end_path(),
                   fmt::format("{{\"blocks\": {}, \"rows\": {}}}\n", writer.num_blocks(), writer.num_rows()));
   log_info("dataset: tokenized {} into {} of {} in the background, {} tokens/s",

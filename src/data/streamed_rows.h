@@ -43,7 +43,7 @@ class StreamedRows final : public RowSupply {
   std::shared_ptr<const TokenCache> block_of(int64_t* row) const;
 
   const std::string& key() const { return key_; }
-  std::vector<std::string> warnings() const { return plan_.left_out; }
+  std::vector<std::string> warnings() const { return plan_.remarks; }
 
  private:
   struct End {  // of the stream

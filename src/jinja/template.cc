@@ -25,7 +25,8 @@ Rendered Template::render(const Value::Object& context, const RenderOptions& opt
   Rendering rendering(program_->origin, options);
   Interpreter interpreter(rendering, *program_, context);
   interpreter.run();
-  return {std::move(rendering.output), std::move(interpreter).generation()};
+  return {std::move(rendering.output), std::move(interpreter).generation(), std::move(rendering.spans),
+          std::move(interpreter).traced_items()};
 }
 
 bool Template::has_generation() const { return program_->has_generation; }

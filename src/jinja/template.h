@@ -36,6 +36,24 @@ class RaisedByTemplate : public Error {
   std::string message_;
 };
 
+// A string of the context whose bytes are followed: slices, sums, filters and what templates capture.
+struct TracedText {
+  std::string_view text;  // of the context itself, not of a copy
+  int64_t id;
+};
+
+// Bytes [begin, end) of a text that come from the string with this id.
+struct TracedSpan {
+  int64_t begin, end;
+  int64_t id;
+};
+
+// What was written while a `for` was at an item of a list of the context.
+struct TracedItem {
+  int64_t begin, end;  // bytes of the text
+  int64_t index;       // of the item
+};
+
 struct RenderOptions {
   // What a template may use before rendering it fails. A step is an evaluated node, or some tens of bytes
   // processed; memory is what values made while rendering occupy; depth counts nested evaluations.
@@ -48,11 +66,15 @@ struct RenderOptions {
   // Reports where `{% generation %}` blocks lie. Such a block in a macro, a block assignment or a filter
   // block is then an error, since text that is captured may appear anywhere, or nowhere.
   bool track_generation = false;
+  std::vector<TracedText> traced_texts;
+  const Value::List* traced_items = nullptr;  // objects; loops whose output is captured are not followed
 };
 
 struct Rendered {
   std::string text;
   std::vector<std::pair<int64_t, int64_t>> generation;  // [begin, end) in bytes of text, ascending
+  std::vector<TracedSpan> traced_spans;                 // ascending
+  std::vector<TracedItem> traced_items;                 // ascending, of the outermost loops
 };
 
 class Template {

@@ -191,6 +191,17 @@ void BpeModel::append_unknown(std::string_view symbol, std::optional<int32_t>* p
   *pending = unk_id_;
 }
 
+std::optional<int64_t> BpeModel::num_bytes(int32_t id) const {
+  const bool has_affixes =
+      !options_.continuing_subword_prefix.empty() || !options_.end_of_word_suffix.empty();
+  if (has_affixes || unk_id_ == id) return std::nullopt;
+  const bool is_byte = options_.byte_fallback &&
+                       std::find(fallback_ids_.begin(), fallback_ids_.end(), id) != fallback_ids_.end();
+  if (is_byte) return 1;
+  const std::optional<std::string_view> text = (options_.raw_bytes ? raw_tokens_ : tokens_).at(id);
+  return text ? std::optional(std::ssize(*text)) : std::nullopt;
+}
+
 void BpeModel::encode_text(std::string_view text, BpeScratch* scratch, std::vector<int32_t>* ids) const {
   if (!cut_before_metaspace_) return encode_word_uncached(text, scratch, ids);
   size_t begin = 0;

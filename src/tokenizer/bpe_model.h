@@ -163,6 +163,8 @@ class BpeModel {
   void encode_text(std::string_view text, BpeScratch* scratch, std::vector<int32_t>* ids) const;
 
   const TokenTable& tokens() const { return tokens_; }
+  // Bytes of a word that the token stands for; nullopt if that depends on the word.
+  std::optional<int64_t> num_bytes(int32_t id) const;
 
   // Whether a vocabulary has a token for each of the 256 bytes, as raw_bytes requires.
   static bool has_all_bytes(const BpeTables& tables);

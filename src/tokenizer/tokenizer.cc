@@ -85,7 +85,6 @@ void Tokenizer::Impl::encode_text(std::string_view text, const TextMarks& marks,
   std::vector<Segment> segments = {{0, static_cast<int64_t>(text.size()), -1}};
   if (added.has(/*normalized=*/false)) segments = added.find(text, /*normalized=*/false, marks.barriers);
   auto cut = marks.cuts.begin();
-  std::vector<int32_t> before;  // the ids of a segment up to a cut
   for (const Segment& segment : segments) {
     const auto first = std::ssize(*ids);
     const bool at_start = segment.begin == 0;
@@ -103,13 +102,9 @@ void Tokenizer::Impl::encode_text(std::string_view text, const TextMarks& marks,
         cuts->push_back({first, !is_at_begin});
         continue;
       }
-      // Tokens up to the cut are those of the text before it, except where one crosses it.
-      before.clear();
-      encode_segment(part.substr(0, static_cast<size_t>(*cut - segment.begin)), at_start, barriers,
-                     scratch_memory, &before);
-      const auto crossing =
-          std::mismatch(before.begin(), before.end(), ids->begin() + first, ids->end()).first;
-      cuts->push_back({first + (crossing - before.begin()), crossing != before.end()});
+      const TokenCut found = find_cut(part, *cut - segment.begin, at_start, barriers,
+                                      std::span(*ids).subspan(static_cast<size_t>(first)), scratch_memory);
+      cuts->push_back({first + found.token, found.is_inside});
     }
   }
   for (; cut != marks.cuts.end(); ++cut) cuts->push_back({std::ssize(*ids), false});

@@ -58,6 +58,11 @@ struct Tokenizer::Impl {
                    std::vector<int32_t>* ids, std::vector<TokenCut>* cuts) const;
   void encode_segment(std::string_view text, bool at_start, std::span<const int64_t> barriers,
                       BpeScratch* scratch, std::vector<int32_t>* ids) const;
+  // The place `cut` of a segment among its ids.
+  TokenCut find_cut(std::string_view text, int64_t cut, bool at_start, std::span<const int64_t> barriers,
+                    std::span<const int32_t> ids, BpeScratch* scratch) const;
+  std::vector<int64_t> token_ends(std::span<const int32_t> ids) const;
+  int64_t num_model_bytes(std::string_view text, bool at_start) const;
   void encode_piece(std::string_view text, bool at_start, BpeScratch* scratch,
                     std::vector<int32_t>* ids) const;
 };

@@ -24,7 +24,7 @@ TrainingData open_training_data(const TrainingArguments& args, const ModelConfig
                                 Communicator& comm, TrainObserver& observer) {
   mark_work(comm, OtherWork::kReadingDataset, 1);
   const int64_t row_limit = args.row_limit(config.max_position_embeddings);
-  if (row_limit > config.max_position_embeddings) {
+  if (row_limit > config.max_position_embeddings && row_limit != kMaxRowLength) {
     log_warning("max_length {} is above max_position_embeddings {} of {}", row_limit,
                 config.max_position_embeddings, args.model);
   }

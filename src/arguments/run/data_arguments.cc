@@ -5,6 +5,7 @@
 #include <system_error>
 #include <tuple>
 
+#include "arguments/flag_limits.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "data/sources/row_slice.h"
@@ -175,6 +176,17 @@ void apply_format(const JsonNode& entry, RowFormat* format) {
 void declare_data_flags(FlagTable* table, DataArguments* args) {
   declare_row_flags(table, args);
   declare_chat_flags(table, args);
+}
+
+Flag& declare_max_length(FlagTable* table, std::optional<int64_t>* target, std::string help) {
+  Flag& flag = table->add("max_length", target, std::move(help) + " none truncates nothing.");
+  limit(flag, at_least(2));
+  flag.set = [set = flag.set](const std::vector<std::string>& values) {
+    const std::string word = values.size() == 1 ? lower_case(values[0]) : "";
+    set(word == "none" || word == "null" ? std::vector{std::to_string(kMaxRowLength)} : values);
+  };
+  flag.aliases = {"max_seq_length", "block_size"};
+  return flag;
 }
 
 int64_t default_row_limit(int64_t max_position_embeddings) {

@@ -37,6 +37,9 @@ struct DataArguments {
 // Declares a flag for every setting in `table`, bound to `args`, which must outlive it.
 void declare_data_flags(FlagTable* table, DataArguments* args);
 
+// The flag max_length: at least 2, or none (kMaxRowLength), which truncates nothing.
+Flag& declare_max_length(FlagTable* table, std::optional<int64_t>* target, std::string help);
+
 // Tokens of a row of text if no max_length is given: 1024, or as many as the model has positions.
 int64_t default_row_limit(int64_t max_position_embeddings);
 

@@ -17,8 +17,7 @@ void DataInput::declare_flags(FlagTable* table) {
   model_flag.aliases = {"model_name_or_path"};
   table->add("tokenizer", &tokenizer, "Folder of the tokenizer. Defaults to the model's folder.").value_name =
       "DIR";
-  table->add("max_length", &max_length, "Tokens per row, as for `train`.").aliases = {
-      "max_seq_length", "block_size", "cutoff_len"};
+  declare_max_length(table, &max_length, "Tokens per row, as for `train`.").aliases.push_back("cutoff_len");
   table->add("packing", &packing, "Pack the documents into rows, as `train --packing` does.");
   declare_data_flags(table, &data);
 }
@@ -26,8 +25,6 @@ void DataInput::declare_flags(FlagTable* table) {
 OpenData open_data(const DataInput& input) {
   if (input.model.empty() && input.tokenizer.empty())
     fail(ExitCode::kUsage, "--model is missing: name a model folder, or a tokenizer's with --tokenizer");
-  if (input.max_length && *input.max_length < 2)
-    fail(ExitCode::kUsage, "--max_length: expected 2 or more, found {}", *input.max_length);
   const std::string folder = input.tokenizer.empty() ? input.model : input.tokenizer;
   OpenData open;
   open.options = dataset_options(input.data, input.dataset, folder);

@@ -96,6 +96,7 @@ class DataPreviewCommand : public Command {
     if (num_bad_ > 0) {
       log_warning("skipped {}; the first: {}", format_count(num_bad_, "row"), first_problem_);
     }
+    if (num_masked_ > 0) log_warning("skipped {} without a target", format_count(num_masked_, "row"));
     if (num_shown_ == 0) fail(ExitCode::kBadData, "the dataset has no row with text");
   }
 
@@ -132,6 +133,10 @@ class DataPreviewCommand : public Command {
           std::span(row.ids).first(kept),
           row.labels.empty() ? std::span<const int32_t>() : std::span(row.labels).first(kept),
           {}};
+      if (!shown.labels.empty() && !input_.packing && !row.keeps_masked && is_masked(shown.labels)) {
+        ++num_masked_;
+        return true;
+      }
       if (json_) {
         print_json(row.text, shown);
       } else {
@@ -147,9 +152,8 @@ class DataPreviewCommand : public Command {
 
   void preview_packed(const OpenData& data) {
     CacheCounts counts;
-    const std::optional<int32_t> eos = data.tokenizer ? data.tokenizer->eos_id() : std::nullopt;
     RowBuilder builder(
-        Packing::kIsolated, data.max_length, eos, data.plan.has_labels,
+        Packing::kIsolated, data.max_length, data.plan.has_labels,
         [&](auto ids, auto labels, auto lengths) {
           if (num_shown_ >= num_rows_) return;
           ++num_shown_;
@@ -157,9 +161,7 @@ class DataPreviewCommand : public Command {
         },
         &counts);
     for_each_document(data, [&](const Document&, const TokenizedRow& row) {
-      if (!row.is_complete && !eos)
-        fail(ExitCode::kBadConfig, "packing needs an end-of-text token, but the tokenizer has none");
-      builder.add_document(row.ids, row.labels, row.is_complete);
+      builder.add_document(row.ids, row.labels);
       return num_shown_ < num_rows_;
     });
     builder.finish();
@@ -257,6 +259,7 @@ class DataPreviewCommand : public Command {
   int64_t row_number_ = 0;
   int64_t num_shown_ = 0;
   int64_t num_bad_ = 0;
+  int64_t num_masked_ = 0;
   std::string first_problem_;
 };
 

@@ -33,7 +33,8 @@ struct DataStats {
   double padding_share = 0;
   int64_t num_targets = 0;
   int64_t num_empty = 0;
-  int64_t num_bad = 0;  // not UTF-8 or not usable
+  int64_t num_bad = 0;     // not UTF-8 or not usable
+  int64_t num_masked = 0;  // no label within max_length: dropped
   std::string first_problem;
   std::map<std::string, FileStats> files;
   int64_t size_bytes = 0;
@@ -92,7 +93,8 @@ class DataStatsCommand : public Command {
     if (batch_rows_ < 1)
       fail(ExitCode::kUsage, "--per_device_train_batch_size: expected 1 or more, found {}", batch_rows_);
     const OpenData data = open_data(input_);
-    for (const std::string& line : data.plan.left_out) log_warning("{}", line);
+    max_length_ = data.max_length;
+    for (const std::string& line : data.plan.remarks) log_warning("{}", line);
     const Stopwatch watch;
     data.plan.is_pretokenized ? count_pretokenized(data) : count_documents(data);
     stats_.runtime_s = watch.seconds();
@@ -100,14 +102,23 @@ class DataStatsCommand : public Command {
     stats_.padding_share = padding_share(stats_.lengths, batch_rows_, data.max_length);
     std::sort(stats_.lengths.begin(), stats_.lengths.end());
     if (stats_.lengths.empty()) {
-      fail(ExitCode::kBadData, "the dataset is empty: {} without text, {} not usable{}", stats_.num_empty,
-           stats_.num_bad, stats_.first_problem.empty() ? "" : "; the first: " + stats_.first_problem);
+      fail(ExitCode::kBadData, "the dataset is empty: {} without text, {} without a target, {} not usable{}",
+           stats_.num_empty, stats_.num_masked, stats_.num_bad,
+           stats_.first_problem.empty() ? "" : "; the first: " + stats_.first_problem);
     }
     json_ ? print_json(data) : print_text(data);
   }
 
  private:
-  void count(const std::string& file, std::span<const int32_t> ids, std::span<const int32_t> labels) {
+  // With keeps_masked, a row is dropped for its labels only if it is cut.
+  void count(const std::string& file, std::span<const int32_t> ids, std::span<const int32_t> labels,
+             bool keeps_masked) {
+    const bool is_cut = std::ssize(ids) > max_length_;
+    const auto kept = labels.first(std::min(labels.size(), static_cast<size_t>(max_length_)));
+    if (!input_.packing && !kept.empty() && (is_cut || !keeps_masked) && is_masked(kept)) {
+      ++stats_.num_masked;
+      return;
+    }
     stats_.lengths.push_back(static_cast<int32_t>(std::min<int64_t>(std::ssize(ids), INT32_MAX)));
     stats_.num_targets += count_targets(std::ssize(ids), labels, {});
     FileStats& of_file = stats_.files[file];
@@ -133,7 +144,7 @@ class DataStatsCommand : public Command {
         } else if (row.ids.empty()) {
           ++stats_.num_empty;
         } else {
-          count(stream.documents()[i].file->string(), row.ids, row.labels);
+          count(stream.documents()[i].file->string(), row.ids, row.labels, row.keeps_masked);
         }
       }
       status.show(fmt::format("reading: {:.0f} %", 100 * static_cast<double>(stream.bytes_read()) /
@@ -144,7 +155,7 @@ class DataStatsCommand : public Command {
   void count_pretokenized(const OpenData& data) {
     for (const std::filesystem::path& path : data.plan.paths()) {
       read_pretokenized_rows({&path, 1}, data.vocab_size, INT32_MAX, data.plan.has_labels, INT64_MAX,
-                             [&](auto ids, auto labels, auto) { count(path.string(), ids, labels); });
+                             [&](auto ids, auto labels, auto) { count(path.string(), ids, labels, true); });
     }
   }
 
@@ -178,6 +189,7 @@ class DataStatsCommand : public Command {
     if (stats_.num_bad > 0)
       print("not usable  {}{}\n", format_count(stats_.num_bad),
             stats_.first_problem.empty() ? "" : ": the first: " + stats_.first_problem);
+    if (stats_.num_masked > 0) print("no target   {}: dropped\n", format_count(stats_.num_masked));
     print("tokens      {}, {} of them targets ({:.1f} %)\n", format_count(num_tokens),
           format_count(stats_.num_targets), percent(stats_.num_targets, num_tokens));
     print("length      mean {:.0f}, median {}, 90 % {}, 99 % {}, longest {}\n",
@@ -232,6 +244,7 @@ class DataStatsCommand : public Command {
         {"num_target_tokens", stats_.num_targets},
         {"num_empty_rows", stats_.num_empty},
         {"num_bad_rows", stats_.num_bad},
+        {"num_masked_rows", stats_.num_masked},
         {"max_length", data.max_length},
         {"num_truncated_rows", cut_rows},
         {"num_truncated_tokens", cut_tokens},
@@ -255,6 +268,7 @@ class DataStatsCommand : public Command {
   DataInput input_;
   int64_t batch_rows_ = 8;
   bool json_ = false;
+  int64_t max_length_ = 0;
   DataStats stats_;
 };
 

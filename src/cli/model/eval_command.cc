@@ -62,11 +62,9 @@ class EvalCommand : public Command {
               "Folder of the tokenizer. Defaults to the adapter's folder if it has one, else the model's.")
         .value_name = "DIR";
     declare_data_flags(table, &data_);
-    table
-        ->add(
-            "max_length", &max_length_,
-            "Tokens per row. Defaults to 1024, or to the model's max_position_embeddings if that is smaller.")
-        .aliases = {"max_seq_length", "block_size"};
+    declare_max_length(
+        table, &max_length_,
+        "Tokens per row. Defaults to 1024, or to the model's max_position_embeddings if that is smaller.");
     table->add("allow_truncation", &allow_truncation_,
                "Drop the tokens beyond --max_length even if they are more than a tenth of all tokens.");
     table->add("packing", &packing_,
@@ -88,8 +86,6 @@ class EvalCommand : public Command {
       fail(ExitCode::kUsage, "missing --dataset FILE... or --choices FILE...; see --help");
     if (batch_size_ < 1)
       fail(ExitCode::kUsage, "--per_device_eval_batch_size: expected 1 or more, found {}", batch_size_);
-    if (max_length_ && *max_length_ < 2)
-      fail(ExitCode::kUsage, "--max_length: expected 2 or more, found {}", *max_length_);
     if (joined_ && !packing_)
       fail(ExitCode::kBadConfig, "--packing_cross_document_attention needs --packing");
     const World world = detect_world();

@@ -24,11 +24,17 @@ struct ChatTemplateOptions {
   std::string date = "2024-07-26";
 };
 
+// Bytes [begin, end) of a text that are an answer: the whole or a part of what an assistant's message became.
+struct ChatAnswer {
+  int64_t begin, end;
+  int64_t message;  // its index; -1 if the template does not tell
+};
+
 struct RenderedChat {
   std::string text;
-  std::vector<int64_t> barriers;                     // see TextMarks
-  std::vector<std::pair<int64_t, int64_t>> answers;  // byte ranges [begin, end) of `text`, ascending
-  std::vector<std::pair<int64_t, int64_t>> turns;    // of each of find_turns; begin >= end: not in the text
+  std::vector<int64_t> barriers;                   // see TextMarks
+  std::vector<ChatAnswer> answers;                 // ascending
+  std::vector<std::pair<int64_t, int64_t>> turns;  // of each of find_turns; begin >= end: not in the text
 };
 
 struct RenderOptions {
@@ -53,9 +59,9 @@ class ChatTemplate {
   ChatTemplate& operator=(ChatTemplate&&) noexcept;
 
   // With find_answers: the answers are what {% generation %} encloses, if the template has it; otherwise what
-  // each assistant's message adds to the text of those before it with a generation prompt, which must be how
-  // the whole text continues. Messages of the prompt are never answers. Error(kBadData): what the template
-  // itself raises, and answers that cannot be told apart. Thread-safe.
+  // the template writes while a loop is at an assistant's message, after the generation prompt, and for the
+  // last message to the end of the text. Error(kBadData): what the template itself raises, and answers that
+  // cannot be told apart. Thread-safe.
   RenderedChat render(const ChatExample& chat, const RenderOptions& options) const;
 
   // The source of the default template, for the model's folder.

@@ -3,10 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <random>
+
 #include "base/error.h"
 #include "data/chat/messages.h"
 #include "expect_error.h"
 #include "support/dataset_test_util.h"
+#include "test_paths.h"
 
 namespace tessera {
 namespace {
@@ -40,8 +43,8 @@ class ChatTemplateTest : public ::testing::Test {
   static std::string answers_in(const ChatTemplate& chat_template, const ChatExample& chat) {
     RenderedChat rendered = chat_template.render(chat, {.find_answers = true});
     for (auto answer = rendered.answers.rbegin(); answer != rendered.answers.rend(); ++answer) {
-      rendered.text.insert(static_cast<size_t>(answer->second), "]");
-      rendered.text.insert(static_cast<size_t>(answer->first), "[");
+      rendered.text.insert(static_cast<size_t>(answer->end), "]");
+      rendered.text.insert(static_cast<size_t>(answer->begin), "[");
     }
     return rendered.text;
   }
@@ -128,9 +131,59 @@ TEST_F(ChatTemplateTest, AnswersAreWhatTheyAddWithoutIt) {
       "<|im_start|>assistant\n[4<|im_end|>\n]");
   ChatExample with_prompt = chat_of({"1", "2", "3", "4"});
   with_prompt.num_prompt_messages = 3;
-  EXPECT_THAT(answers_in(chatml, with_prompt), HasSubstr("assistant\n2<"));
+  EXPECT_THAT(answers_in(chatml, with_prompt), HasSubstr("assistant\n[2<"));
   EXPECT_THAT(answers_in(chatml, with_prompt), HasSubstr("assistant\n[4<"));
   EXPECT_EQ(answers_in(chatml, chat_of({"1"})), "<|im_start|>user\n1<|im_end|>\n");
+}
+
+// Where templates treat earlier messages in another way than the last one, or write the generation prompt in
+// another way than an answer's start.
+TEST_F(ChatTemplateTest, AnswersAreWhatIsWrittenForTheMessage) {
+  const ChatExample chat = chat_of({"1", "2", "3", "4"});
+  // As Qwen3: earlier answers without their thoughts.
+  EXPECT_EQ(
+      answers_in(
+          load_source("{% for m in messages %}<{{ m.role[0] }}>{% if m.role == 'assistant' and loop.last %}"
+                      "<think></think>{% endif %}{{ m.content }};{% endfor %}"
+                      "{% if add_generation_prompt %}<a>{% endif %}"),
+          chat),
+      "<u>1;<a>[2;]<u>3;<a>[<think></think>4;]");
+  // As Phi-3.5: an end-of-text token instead of a generation prompt, which belongs to the last answer.
+  const ChatTemplate phi = load_source(
+      "{% for m in messages %}<{{ m.role[0] }}>{{ m.content }};{% endfor %}"
+      "{% if add_generation_prompt %}<a>{% else %}<eos>{% endif %}");
+  EXPECT_EQ(answers_in(phi, chat), "<u>1;<a>[2;]<u>3;<a>[4;<eos>]");
+  EXPECT_EQ(answers_in(phi, chat_of({"1", "2", "3"})), "<u>1;<a>[2;]<u>3;<eos>");
+  // As DeepSeek-R1: the generation prompt begins a thought, the answer does not.
+  EXPECT_EQ(
+      answers_in(load_source("{% for m in messages %}<{{ m.role[0] }}>{{ m.content.split('</think>')[-1] }};"
+                             "{% endfor %}{% if add_generation_prompt %}<a><think>{% endif %}"),
+                 chat_of({"1", "x</think>2", "3", "<t4"})),
+      "<u>1;<a>[2;]<u>3;<a>[<t4;]");
+  // As Llama 3: a bos token before the first message, here an answer.
+  const ChatTemplate llama3 = load({.name_or_file = "llama3"});
+  ChatExample first;
+  add_message("assistant", "Hi", &first.messages);
+  add_message("user", "1", &first.messages);
+  add_message("assistant", " 2 ", &first.messages);
+  EXPECT_EQ(answers_in(llama3, first),
+            "<s><|start_header_id|>assistant<|end_header_id|>\n\n[Hi<|eot_id|>]<|start_header_id|>user"
+            "<|end_header_id|>\n\n1<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n[2<|eot_id|>]");
+  // A template that refuses the messages before an answer by themselves.
+  EXPECT_EQ(answers_in(load_source("{% if messages | length % 2 %}{{ raise_exception('odd') }}{% endif %}"
+                                   "{% for m in messages %}{{ m.content }}{% endfor %}"),
+                       chat),
+            "1[2]3[4]");
+}
+
+// As TRL's template for it, which encloses the line end after the role.
+TEST_F(ChatTemplateTest, AnswersOfQwen25BeginWithALineEnd) {
+  const auto file =
+      shared_folder() / "data" / "chat-templates" / "Qwen-Qwen2.5-7B-Instruct" / "chat_template.jinja";
+  EXPECT_THAT(
+      answers_in(load({.name_or_file = file.string()}), chat_of({"1", "2", "3", "4"})),
+      HasSubstr("<|im_start|>user\n1<|im_end|>\n<|im_start|>assistant[\n2<|im_end|>\n]<|im_start|>user\n3"
+                "<|im_end|>\n<|im_start|>assistant[\n4<|im_end|>\n]"));
 }
 
 TEST_F(ChatTemplateTest, AnswersThatCannotBeToldApartAreRefused) {
@@ -138,19 +191,60 @@ TEST_F(ChatTemplateTest, AnswersThatCannotBeToldApartAreRefused) {
   EXPECT_THAT(
       ambiguity(load_source("{% for m in messages %}{{ m.content if loop.last else '-' }}{% endfor %}"),
                 chat),
-      HasSubstr("the answer in message 3 cannot be told from the text around it: the chat template does not "
-                "continue the text of the messages before it; enclose answers in the template in "
-                "{% generation %}"));
-  EXPECT_THAT(
-      ambiguity(load_source("{% for m in messages %}{{ m.role[0] }}{{ m.content if loop.last or m.role == "
-                            "'user' else '-' }}{% endfor %}"),
-                chat),
-      HasSubstr("message 1 cannot be told from the text around it: the chat template renders it differently "
-                "once further messages follow"));
-  EXPECT_THAT(ambiguity(load_source("{% if messages | length % 2 %}{{ raise_exception('odd') }}{% endif %}"
-                                    "{% for m in messages %}{{ m.content }}{% endfor %}"),
+      HasSubstr(
+          "the answer in message 1 cannot be told from the text around it: the chat template does not write "
+          "what it says; enclose answers in the template in {% generation %}, give another one with "
+          "--chat_template, or train on whole conversations (--assistant_only_loss false)"));
+  EXPECT_THAT(ambiguity(load_source("{% for i in range(4) %}{{ messages[i].content }}{% endfor %}"), chat),
+              HasSubstr("does not write it in a loop over the messages"));
+  EXPECT_THAT(ambiguity(load_source("{% for m in messages %}-{{ m.role }}: {{ m.content }}{% endfor %}"
+                                    "{% if add_generation_prompt %}Answer: {% endif %}"),
                         chat),
-              HasSubstr("refuses the messages before it by themselves"));
+              HasSubstr("does not continue the text of the messages before it"));
+}
+
+// The texts of the first messages, each of which continues the one before.
+std::string grown_answers(const ChatTemplate& chat_template, const ChatExample& chat) {
+  std::string text;
+  ChatExample prefix = chat;
+  prefix.messages.clear();
+  for (const Value& message : chat.messages) {
+    const bool is_answer = *message.find("role") == Value("assistant");
+    const std::string former = chat_template.render(prefix, {}).text;
+    const std::string before = chat_template.render(prefix, {.add_generation_prompt = is_answer}).text;
+    prefix.messages.push_back(message);
+    const std::string after = chat_template.render(prefix, {}).text;
+    EXPECT_TRUE(before.starts_with(former) && after.starts_with(before)) << after;
+    text += before.substr(former.size()) + (is_answer ? "[" : "") + after.substr(before.size()) +
+            (is_answer ? "]" : "");
+  }
+  return text;
+}
+
+TEST_F(ChatTemplateTest, BothWaysToFindAnswersAgree) {
+  const std::string sources[] = {
+      "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}<|end|>\n{% endfor %}"
+      "{% if add_generation_prompt %}<|assistant|>\n{% endif %}",
+      "{% for m in messages %}{% if m.role == 'assistant' %} {{ m.content | trim }} </s>{% else %}[{{ m.role "
+      "}}]"
+      "{{ m.content | tojson }}[/]{% endif %}{% endfor %}",
+      "{% for m in messages %}{{ '<s>' + m.role + '\n' + m.content.split('</think>')[-1] + '</s>' }}{% "
+      "endfor %}"
+      "{{ '<s>assistant\n' if add_generation_prompt }}"};
+  const std::string contents[] = {
+      "", " ", "a", "<s>", "</s>x", "<|end|>\n", "t</think>b", "<s>assistant\n", "[/] c"};
+  std::mt19937 random(5);
+  for (const std::string& source : sources) {
+    const ChatTemplate chat_template = load_source(source);
+    for (int round = 0; round < 100; ++round) {
+      ChatExample chat;
+      for (auto left = 1 + random() % 6; left > 0; --left) {
+        add_message(std::vector<std::string>{"system", "user", "assistant", "tool"}[random() % 4],
+                    contents[random() % std::size(contents)], &chat.messages);
+      }
+      EXPECT_EQ(answers_in(chat_template, chat), grown_answers(chat_template, chat));
+    }
+  }
 }
 
 TEST_F(ChatTemplateTest, WhatUsersWriteIsNoSpecialToken) {
@@ -161,7 +255,7 @@ TEST_F(ChatTemplateTest, WhatUsersWriteIsNoSpecialToken) {
     const RenderedChat rendered =
         chatml.render(chat, {.find_answers = true, .parse_special_tokens = parse_special_tokens});
     EXPECT_EQ(rendered.text, "<s>ua</s>b<s></s></s><s>ac</s>d</s><s>u</s</s>");
-    EXPECT_EQ(rendered.text.substr(static_cast<size_t>(rendered.answers.at(0).first)),
+    EXPECT_EQ(rendered.text.substr(static_cast<size_t>(rendered.answers.at(0).begin)),
               "<s>ac</s>d</s><s>u</s</s>");
     std::vector<int32_t> ids;
     std::vector<TokenCut> cuts;
@@ -175,7 +269,14 @@ TEST_F(ChatTemplateTest, WhatUsersWriteIsNoSpecialToken) {
   EXPECT_EQ(count(ids_of(false), kTestBos), 3);
   EXPECT_EQ(count(ids_of(true), kTestEos), 3 + 1 + 2);
   EXPECT_EQ(tokenizer_.decode(ids_of(false), false), tokenizer_.decode(ids_of(true), false));
-  EXPECT_THAT(error_of([&] { chatml.render(chat_of({"\xEF\xB7\x90"}), {}); }).what(), HasSubstr("U+FDD0"));
+  // Whatever the template does to it.
+  const ChatTemplate json = load_source(
+      "{% for m in messages %}{{ m.content | tojson(ensure_ascii=true) }}{{ m.content | length }}{{ '</s>' "
+      "in "
+      "m.content }}{{ m.content.split('s')[0] }}{{ 's>' }}{% endfor %}");
+  const RenderedChat rendered = json.render(chat_of({"\xEF\xB7\x90</s>"}), {});
+  EXPECT_EQ(rendered.text, "\"\\ufdd0</s>\"5True\xEF\xB7\x90</s>");
+  EXPECT_THAT(rendered.barriers, ::testing::ElementsAre(8, 21)) << "the second is the user's in part";
 }
 
 }  // namespace

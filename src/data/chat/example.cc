@@ -129,8 +129,9 @@ class RowReader {
     add_variables(&example);
     add_messages("prompt", &example);
     example.num_prompt_messages = std::ssize(example.messages);
+    if (example.messages.empty())
+      fail(ExitCode::kBadData, "{}: expected a message, found none", where("prompt"));
     add_messages("completion", &example);
-    example.has_answers = true;
     return example;
   }
 

@@ -79,12 +79,12 @@ struct SegmentsExample {
 };
 
 struct ChatExample {
-  Value::List messages;             // objects with a string `role`; text parts of `content` are joined
-  Value tools;                      // a list of JSON schemas, or null
-  Value::Object more;               // further variables of the template (chat_template_kwargs)
-  int64_t num_prompt_messages = 0;  // this many at the start are the prompt, never targets
-  bool has_answers = false;  // a prompt with its answers (alpaca, prompt + completion): those are the targets
-  const TurnTargets* turns = nullptr;         // of the row's format: what decides on targets instead
+  Value::List messages;                // objects with a string `role`; text parts of `content` are joined
+  Value tools;                         // a list of JSON schemas, or null
+  Value::Object more;                  // further variables of the template (chat_template_kwargs)
+  int64_t num_prompt_messages = 0;     // this many at the start are the prompt: what follows are the targets
+  bool has_answers = false;            // alpaca: the assistant's messages are the targets
+  const TurnTargets* turns = nullptr;  // of the row's format: what decides on targets instead
   std::vector<std::optional<bool>> training;  // with turns, for every message: what it says itself
 };
 

@@ -2,33 +2,32 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <string>
-#include <utility>
+#include <string_view>
 #include <vector>
 
-#include "base/value.h"
+#include "jinja/template.h"
 #include "tokenizer/pipeline/added_tokens.h"
 
 namespace tessera {
 
-// Special tokens that occur in the messages of users and tools get a mark (a Unicode noncharacter) after
-// their first character, which goes through a template with the text; where it comes out, the tokenizer is
-// told not to match a special token.
+// Finds the special tokens in rendered text of which users wrote a part: the tokenizer is told not to match
+// them.
 class LiteralText {
  public:
   explicit LiteralText(const std::vector<std::string>& special_tokens);
 
-  // Marks the strings in the messages whose role is neither system nor assistant.
-  void mark(Value::List* messages) const;
-  // Takes the marks out of a rendered text and returns where they were, ascending. The ranges, ascending
-  // offsets in `text`, move with it.
-  std::vector<int64_t> take_marks(std::string* text, std::vector<std::pair<int64_t, int64_t>>* ranges) const;
+  // A place within each special token that overlaps one of the spans, those whose id is literal. Ascending.
+  std::vector<int64_t> barriers(std::string_view text, std::span<const jinja::TracedSpan> spans,
+                                const std::function<bool(int64_t id)>& is_literal) const;
+  // The start of the special token that `at` is inside of, or `at`.
+  int64_t before_special_token(std::string_view text, int64_t at) const;
 
  private:
-  void mark(Value* value) const;
-  void mark(std::string* text) const;
-
   StringMatcher special_tokens_;
+  int64_t max_bytes_ = 0;  // of a special token
 };
 
 }  // namespace tessera

@@ -42,10 +42,10 @@ TEST_F(PackedBatchTest, WithoutLabelsTheIdsAreTheLabels) {
   DatasetOptions options = options_for({"a.txt"});
   options.text_per_line = true;
   const PackedBatch batch = batch_of(open(options), {0, 1, 2});
-  EXPECT_THAT(batch.input_ids, ElementsAre('a', 'b', 'c', 'd', 'e', 'f'));
-  EXPECT_THAT(batch.targets, ElementsAre('b', 'c', -100, 'e', -100, -100));
-  EXPECT_THAT(batch.cu_seqlens, ElementsAre(0, 3, 5, 6));
-  EXPECT_EQ(batch.num_targets, 3);
+  EXPECT_THAT(batch.input_ids, ElementsAre('a', 'b', 'c', kTestEos, 'd', 'e', kTestEos, 'f', kTestEos));
+  EXPECT_THAT(batch.targets, ElementsAre('b', 'c', kTestEos, -100, 'e', kTestEos, -100, kTestEos, -100));
+  EXPECT_THAT(batch.cu_seqlens, ElementsAre(0, 4, 7, 9));
+  EXPECT_EQ(batch.num_targets, 6);
 }
 
 TEST_F(PackedBatchTest, IsolatedDocumentsRestartAndJoinedOnesGoOn) {

@@ -149,13 +149,18 @@ CacheCounts read_pretokenized_rows(std::span<const fs::path> files, int64_t voca
       for (int64_t i = 0; i < num_rows; ++i) {
         const auto begin = static_cast<size_t>(i * kept);
         const auto count = static_cast<size_t>(kept);
+        // As TRL, drops a row that is left without a label.
+        if (with_labels && kept < length && is_masked(std::span(labels).subspan(begin, count))) {
+          ++counts.num_masked_rows;
+          continue;
+        }
+        ++counts.num_documents;
         sink(std::span(ids).subspan(begin, count),
              with_labels ? std::span(labels).subspan(begin, count) : std::span<int32_t>(), {});
       }
       if (progress) progress(bytes_before + file_bytes * (row + num_rows) / tensors.num_rows());
     }
     bytes_before += file_bytes;
-    counts.num_documents += wanted;
     if (kept < length) {
       counts.num_cut_documents += wanted;
       counts.num_cut_tokens += wanted * (length - kept);

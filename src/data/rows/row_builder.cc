@@ -7,11 +7,10 @@
 
 namespace tessera {
 
-RowBuilder::RowBuilder(Packing packing, int64_t max_length, std::optional<int32_t> eos_id, bool has_labels,
-                       RowSink sink, CacheCounts* counts)
+RowBuilder::RowBuilder(Packing packing, int64_t max_length, bool has_labels, RowSink sink,
+                       CacheCounts* counts)
     : packing_(packing),
       max_length_(static_cast<size_t>(max_length)),
-      eos_id_(eos_id),
       has_labels_(has_labels),
       sink_(std::move(sink)),
       counts_(counts) {
@@ -19,21 +18,26 @@ RowBuilder::RowBuilder(Packing packing, int64_t max_length, std::optional<int32_
 }
 
 void RowBuilder::add_document(std::span<const int32_t> ids, std::span<const int32_t> labels,
-                              bool is_complete) {
+                              bool keeps_masked) {
   TESSERA_CHECK(!ids.empty() && (labels.empty() || labels.size() == ids.size()));
-  ++counts_->num_documents;
   if (labels.empty()) labels = ids;
   if (packing_ == Packing::kNone) {
     const size_t kept = std::min(ids.size(), max_length_);
-    if (kept < ids.size()) {
+    const bool is_cut = kept < ids.size();
+    if ((is_cut || !keeps_masked) && is_masked(labels.first(kept))) {
+      ++counts_->num_masked_rows;
+      return;
+    }
+    ++counts_->num_documents;
+    if (is_cut) {
       ++counts_->num_cut_documents;
       counts_->num_cut_tokens += static_cast<int64_t>(ids.size() - kept);
     }
     sink_(ids.first(kept), has_labels_ ? labels.first(kept) : labels.first(0), {});
     return;
   }
+  ++counts_->num_documents;
   add_to_stream(ids, labels);
-  if (!is_complete && ids.back() != *eos_id_) add_to_stream({&*eos_id_, 1}, {&*eos_id_, 1});
   end_sequence();
 }
 

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -16,19 +15,19 @@ namespace tessera {
 using RowSink = std::function<void(std::span<const int32_t> ids, std::span<const int32_t> labels,
                                    std::span<const int32_t> sequence_lengths)>;
 
-// With Packing::kNone document d becomes a row of min(len(d), max_length) tokens. Otherwise, with the stream
-// S = d0 EOS d1 EOS ..., row r is S[r * max_length, (r + 1) * max_length); the shorter remainder becomes a
-// row if it has a target. A document that already ends in EOS gets no second one, a complete one none at all.
+// With Packing::kNone document d becomes a row of min(len(d), max_length) tokens; one whose labels are then
+// all ignored is dropped, as TRL's "Dropping fully masked examples". Otherwise, with the stream S = d0 d1
+// ..., row r is S[r * max_length, (r + 1) * max_length); the shorter remainder becomes a row if it has a
+// target.
 class RowBuilder {
  public:
-  // eos_id is required for packing documents that are not complete. Counts documents, those cut and their
-  // tokens in *counts.
-  RowBuilder(Packing packing, int64_t max_length, std::optional<int32_t> eos_id, bool has_labels,
-             RowSink sink, CacheCounts* counts);
+  // Counts documents, those dropped, those cut and their tokens in *counts.
+  RowBuilder(Packing packing, int64_t max_length, bool has_labels, RowSink sink, CacheCounts* counts);
 
-  // At least one id; labels as many as ids, or none for the ids themselves.
+  // At least one id; labels as many as ids, or none for the ids themselves. With keeps_masked, a document is
+  // dropped only if it is cut: as Trainer, which keeps rows of token ids without labels.
   void add_document(std::span<const int32_t> ids, std::span<const int32_t> labels = {},
-                    bool is_complete = false);
+                    bool keeps_masked = false);
   void finish();
 
   int64_t max_length() const { return static_cast<int64_t>(max_length_); }
@@ -41,7 +40,6 @@ class RowBuilder {
 
   Packing packing_;
   size_t max_length_;
-  std::optional<int32_t> eos_id_;
   bool has_labels_;
   RowSink sink_;
   CacheCounts* counts_;

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "data/rows/token_cache.h"
+#include "tensor/packed_batch.h"
 #include "test_folder.h"
 
 namespace tessera {
@@ -33,7 +34,7 @@ Built build(Packing packing, int64_t max_length, const std::vector<Ids>& documen
   {
     TokenCacheWriter writer(folder / "c", {1, 2}, 100, false);
     RowBuilder builder(
-        packing, max_length, kEos, /*has_labels=*/false,
+        packing, max_length, /*has_labels=*/false,
         [&](auto ids, auto labels, auto lengths) { writer.append_row(ids, labels, lengths); }, &built.counts);
     for (const Ids& ids : documents) builder.add_document(ids);
     builder.finish();
@@ -63,8 +64,35 @@ TEST(RowBuilder, WithoutPackingEveryDocumentIsARowCutToMaxLength) {
   EXPECT_EQ(built.counts.num_cut_tokens, 2);
 }
 
-TEST(RowBuilder, PackingJoinsDocumentsByEosAndCutsThem) {
-  const std::vector<Ids> documents = {{1, 2}, {3, 4, 5, 6, 7}, {8}};
+TEST(RowBuilder, DropsRowsThatAreLeftWithoutALabel) {
+  constexpr int32_t kNone = kIgnoredLabel;
+  std::vector<Ids> rows;
+  CacheCounts counts;
+  const auto add = [&](Packing packing, const Ids& labels, bool keeps_masked) {
+    rows.clear();
+    RowBuilder builder(
+        packing, 3, /*has_labels=*/true,
+        [&](auto ids, auto, auto) { rows.emplace_back(ids.begin(), ids.end()); }, &counts);
+    builder.add_document({{1, 2, 3, 4, 5}}, labels, keeps_masked);
+    builder.add_document({{6, 7}}, {{kNone, kNone}}, keeps_masked);
+    builder.finish();
+  };
+  add(Packing::kNone, {kNone, kNone, 3, 4, 5}, false);
+  EXPECT_THAT(rows, ElementsAre(Ids{1, 2, 3}));
+  EXPECT_EQ(counts.num_masked_rows, 1);
+  EXPECT_EQ(counts.num_documents, 1);
+  add(Packing::kNone, {1, kNone, kNone, 4, 5}, false);
+  EXPECT_THAT(rows, ElementsAre(Ids{1, 2, 3})) << "a label, though never a target: TRL keeps the row";
+  counts = {};
+  add(Packing::kNone, {kNone, kNone, kNone, 4, 5}, true);
+  EXPECT_THAT(rows, ElementsAre(Ids{6, 7})) << "only what is cut";
+  EXPECT_EQ(counts.num_masked_rows, 1);
+  add(Packing::kIsolated, {kNone, kNone, kNone, 4, 5}, false);
+  EXPECT_THAT(rows, ElementsAre(Ids{1, 2, 3}, Ids{4, 5, 6})) << "packing drops none";
+}
+
+TEST(RowBuilder, PackingJoinsDocumentsAndCutsThem) {
+  const std::vector<Ids> documents = {{1, 2, kEos}, {3, 4, 5, 6, 7, kEos}, {8, kEos}};
   const Built isolated = build(Packing::kIsolated, 4, documents);
   ASSERT_EQ(isolated.rows.size(), 3u);
   EXPECT_THAT(isolated.rows[0].ids, ElementsAre(1, 2, kEos, 3));
@@ -84,19 +112,13 @@ TEST(RowBuilder, PackingJoinsDocumentsByEosAndCutsThem) {
 }
 
 TEST(RowBuilder, KeepsTheLastPieceOnlyWithATarget) {
-  // 5 tokens with EOS: a row of 4, and one token that has no target.
-  EXPECT_EQ(build(Packing::kJoined, 4, {{1, 2, 3, 4}}).rows.size(), 1u);
-  EXPECT_EQ(build(Packing::kJoined, 3, {{1, 2, 3, 4}}).rows.size(), 2u);
+  // A row of 4, and one token that has no target.
+  EXPECT_EQ(build(Packing::kJoined, 4, {{1, 2, 3, 4, kEos}}).rows.size(), 1u);
+  EXPECT_EQ(build(Packing::kJoined, 3, {{1, 2, 3, 4, kEos}}).rows.size(), 2u);
   // Two tokens remain, but each is alone in its document.
-  EXPECT_EQ(build(Packing::kIsolated, 4, {{1, 2, 3, 4}, {kEos}}).rows.size(), 1u);
-  EXPECT_EQ(build(Packing::kJoined, 4, {{1, 2, 3, 4}, {kEos}}).rows.size(), 2u);
-  EXPECT_EQ(build(Packing::kIsolated, 4, {{1, 2, 3}}).rows.size(), 1u);
-}
-
-TEST(RowBuilder, DoesNotDoubleAnEosThatIsThere) {
-  const Built built = build(Packing::kJoined, 10, {{1, kEos}, {2}, {kEos, kEos}});
-  ASSERT_EQ(built.rows.size(), 1u);
-  EXPECT_THAT(built.rows[0].ids, ElementsAre(1, kEos, 2, kEos, kEos, kEos));
+  EXPECT_EQ(build(Packing::kIsolated, 4, {{1, 2, 3, 4, kEos}, {kEos}}).rows.size(), 1u);
+  EXPECT_EQ(build(Packing::kJoined, 4, {{1, 2, 3, 4, kEos}, {kEos}}).rows.size(), 2u);
+  EXPECT_EQ(build(Packing::kIsolated, 4, {{1, 2, 3, kEos}}).rows.size(), 1u);
 }
 
 TEST(RowBuilder, PackedRowsAreTheStreamCutEveryMaxLengthTokens) {
@@ -108,9 +130,9 @@ TEST(RowBuilder, PackedRowsAreTheStreamCutEveryMaxLengthTokens) {
   for (int32_t d = 0; d < 300; ++d) {
     Ids ids(1 + random() % 40);
     for (int32_t& id : ids) id = static_cast<int32_t>(1 + random() % 99);
+    ids.push_back(kEos);
     documents.push_back(ids);
     stream.insert(stream.end(), ids.begin(), ids.end());
-    stream.push_back(kEos);
     document_of.resize(stream.size(), d);
   }
   for (const size_t length : {2, 3, 16, 41, 1000, 100000}) {

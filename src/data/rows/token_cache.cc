@@ -43,6 +43,7 @@ void for_each_value(Trailer& trailer, Visitor visit) {
   visit("num_empty_documents", trailer.counts.num_empty_documents);
   visit("num_invalid_documents", trailer.counts.num_invalid_documents);
   visit("num_bad_rows", trailer.counts.num_bad_rows);
+  visit("num_masked_rows", trailer.counts.num_masked_rows);
   visit("num_cut_documents", trailer.counts.num_cut_documents);
   visit("num_cut_tokens", trailer.counts.num_cut_tokens);
 }
@@ -198,6 +199,10 @@ int64_t count_targets(int64_t num_tokens, std::span<const int32_t> labels,
     if (!sequence_lengths.empty()) first += sequence_lengths[static_cast<size_t>(i)];
   }
   return count;
+}
+
+bool is_masked(std::span<const int32_t> labels) {
+  return std::all_of(labels.begin(), labels.end(), [](int32_t label) { return label == kIgnoredLabel; });
 }
 
 TokenCacheWriter::TokenCacheWriter(const std::filesystem::path& path, const Hash128& key, int64_t vocab_size,

@@ -23,7 +23,7 @@
 
 namespace tessera {
 
-inline constexpr uint32_t kTokenCacheVersion = 2;
+inline constexpr uint32_t kTokenCacheVersion = 3;
 
 // Counts collected while the rows were built.
 struct CacheCounts {
@@ -31,6 +31,7 @@ struct CacheCounts {
   int64_t num_empty_documents = 0;
   int64_t num_invalid_documents = 0;  // not UTF-8
   int64_t num_bad_rows = 0;           // of other kinds
+  int64_t num_masked_rows = 0;        // without a label, perhaps since they were cut: dropped
   int64_t num_cut_documents = 0;
   int64_t num_cut_tokens = 0;
 };
@@ -51,7 +52,7 @@ struct CacheTrailer {
 };
 
 inline constexpr int64_t kCachePreambleBytes = 16;
-inline constexpr int64_t kCacheTrailerBytes = 22 * 8;  // 20 values, checksum, magic
+inline constexpr int64_t kCacheTrailerBytes = 23 * 8;  // 21 values, checksum, magic
 
 struct CacheIndexEntry {
   uint64_t offset_bytes;
@@ -79,6 +80,9 @@ void check_cache_index(const CacheTrailer& trailer, std::span<const CacheIndexEn
 // Empty labels mean the ids (all count), empty sequence_lengths a single sequence.
 int64_t count_targets(int64_t num_tokens, std::span<const int32_t> labels,
                       std::span<const int32_t> sequence_lengths);
+
+// Whether all labels are kIgnoredLabel, the first one of the row included.
+bool is_masked(std::span<const int32_t> labels);
 
 // Writes a cache file, row by row. Holds 16 bytes per row and one chunk. Errors: kIoError.
 class TokenCacheWriter {

@@ -143,7 +143,7 @@ std::string message_of_changed_trailer(const std::function<void(CacheTrailer*)>&
   trailer.max_row_length = 3;
   change(&trailer);
   std::vector<std::byte> preamble(static_cast<size_t>(kCachePreambleBytes));
-  std::memcpy(preamble.data(), "TSRAROWS\x02", 9);
+  std::memcpy(preamble.data(), "TSRAROWS\x03", 9);
   const int64_t file_bytes = kCachePreambleBytes + 6 + 16 + kCacheTrailerBytes;
   try {
     parse_cache_trailer(preamble, encode_cache_trailer(trailer), file_bytes, "c");

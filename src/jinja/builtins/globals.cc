@@ -104,9 +104,9 @@ Datum joiner(Rendering& r, const Datum&, const Arguments& args) {
 
 Datum raise_exception(Rendering& r, const Datum&, const Arguments& args) {
   static constexpr const char* kNames[] = {"message"};
-  std::string message;
+  TextBuilder message(r);
   append_str(r, message, bind(r, args, "raise_exception", kNames, 1)[0]);
-  r.raised_by_template(message);
+  r.raised_by_template(message.text());
 }
 
 std::tm system_time() {

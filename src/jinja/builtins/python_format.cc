@@ -72,15 +72,21 @@ std::string float_digits(double magnitude, char type, int64_t precision, bool al
   }
 }
 
-std::string padded(const std::string& sign, const std::string& body, const FormatSpec& spec,
-                   char default_align) {
-  const int64_t size = static_cast<int64_t>(sign.size()) + count_code_points(body);
+// What fills a field of spec.width around `size` code points: before and after them.
+std::pair<std::string, std::string> padding(int64_t size, const FormatSpec& spec, char default_align) {
   const int64_t missing = std::max<int64_t>(0, spec.width - size);
   const char align = spec.align == 0 ? default_align : spec.align;
   const int64_t before = align == '>' || align == '=' ? missing : align == '^' ? missing / 2 : 0;
   std::string left, right;
   for (int64_t i = 0; i < missing; ++i) (i < before ? left : right) += spec.fill;
-  return align == '=' ? sign + left + body : left + sign + body + right;
+  return {left, right};
+}
+
+std::string padded(const std::string& sign, const std::string& body, const FormatSpec& spec,
+                   char default_align) {
+  const auto [left, right] =
+      padding(static_cast<int64_t>(sign.size()) + count_code_points(body), spec, default_align);
+  return spec.align == '=' ? sign + left + body : left + sign + body + right;
 }
 
 std::string sign_of(bool negative, char style) {
@@ -174,28 +180,32 @@ FormatSpec parse_spec(Rendering& r, std::string_view text) {
   return spec;
 }
 
-std::string format_text(std::string_view text, const FormatSpec& spec) {
+TextBuilder format_text(Rendering& r, std::string_view text, const FormatSpec& spec) {
   const std::string_view cut = spec.precision < 0 ? text : text.substr(0, byte_offset(text, spec.precision));
-  return padded("", std::string(cut), spec, '<');
+  const auto [left, right] = padding(count_code_points(cut), spec, '<');
+  TextBuilder out(r);
+  out += left;
+  out += cut;
+  out += right;
+  return out;
 }
 
-std::string format_value(Rendering& r, const Datum& value, std::string_view spec_text) {
-  std::string text;
+TextBuilder format_value(Rendering& r, const Datum& value, std::string_view spec_text) {
+  TextBuilder text(r);
   if (spec_text.empty()) {
     append_str(r, text, value);
     return text;
   }
   const FormatSpec spec = parse_spec(r, spec_text);
   if (value.is(Kind::kInt) || value.is(Kind::kFloat) || (value.is(Kind::kBool) && spec.type != 0)) {
-    return format_number(r, value, spec);
+    return TextBuilder(r, format_number(r, value, spec));
   }
   if (!value.is_string() && !value.is(Kind::kBool)) {
     r.fail("unsupported format string passed to {}.__format__", type_name(value));
   }
   if (spec.type != 0 && spec.type != 's')
     r.fail("Unknown format code '{}' for object of type 'str'", spec.type);
-  append_str(r, text, value);
-  return format_text(text, spec);
+  return format_text(r, to_str(r, value).view_text(), spec);
 }
 
 class PercentFormatter {
@@ -203,16 +213,15 @@ class PercentFormatter {
   PercentFormatter(Rendering& r, std::string_view format, const Datum& arguments)
       : r_(r), format_(format), arguments_(arguments), is_tuple_(arguments.is(Kind::kTuple)) {}
 
-  std::string run() {
+  TextBuilder run() {
     while (pos_ < format_.size()) {
       const char c = format_[pos_++];
       if (c != '%') {
-        out_ += c;
+        out_ += format_.substr(pos_ - 1, 1);
       } else {
         directive();
       }
-      if (static_cast<int64_t>(out_.size()) > r_.options.max_output_bytes)
-        r_.fail("the formatted text is too long");
+      if (out_.size() > r_.options.max_output_bytes) r_.fail("the formatted text is too long");
     }
     // Whatever has items may have some that are not used.
     const bool has_items = is_mapping(arguments_) || arguments_.is(Kind::kList) ||
@@ -280,21 +289,25 @@ class PercentFormatter {
     out_ += converted(value, type, spec, zero);
   }
 
-  std::string converted(const Datum& value, char type, FormatSpec spec, bool zero) {
-    std::string text;
-    const char align = spec.align == 0 ? '>' : spec.align;
+  TextBuilder converted(const Datum& value, char type, FormatSpec spec, bool zero) {
     if (type == 's' || type == 'r' || type == 'a') {
+      TextBuilder text(r_);
       type == 's' ? append_str(r_, text, value) : append_repr(r_, text, value);
-      spec.align = align;
-      return format_text(text, spec);
+      if (spec.align == 0) spec.align = '>';
+      return format_text(r_, text.finish().view_text(), spec);
     }
+    return TextBuilder(r_, converted_number(value, type, spec, zero));
+  }
+
+  std::string converted_number(const Datum& value, char type, FormatSpec spec, bool zero) {
+    std::string text;
     if (type == 'c') {
       if (value.is_string() && count_code_points(value.view_text()) == 1) text = value.view_text();
       if (value.is_integral())
         append_code_point(text, static_cast<char32_t>(std::clamp<int64_t>(value.integer, 0, 0x10FFFF)));
       if (text.empty()) r_.fail("%c requires int or char");
-      spec.align = align;
-      return format_text(text, spec);
+      if (spec.align == 0) spec.align = '>';
+      return format_text(r_, text, spec).text();
     }
     if (std::string_view("diuxXofFeEgG").find(type) == std::string_view::npos) {
       r_.fail("unsupported format character '{}'", type);
@@ -338,16 +351,16 @@ class PercentFormatter {
   const bool is_tuple_;
   size_t pos_ = 0;
   int64_t used_ = 0;
-  std::string out_;
+  TextBuilder out_{r_};
 };
 
 class BraceFormatter {
  public:
   BraceFormatter(Rendering& r, const Arguments& args) : r_(r), args_(args) {}
 
-  std::string run(std::string_view format, int depth = 0) {
+  TextBuilder run(std::string_view format, int depth = 0) {
     if (depth > 2) r_.fail("Max string recursion exceeded");
-    std::string out;
+    TextBuilder out(r_);
     for (size_t pos = 0; pos < format.size(); ++pos) {
       const char c = format[pos];
       const bool doubled = pos + 1 < format.size() && format[pos + 1] == c;
@@ -361,10 +374,9 @@ class BraceFormatter {
         out += field(format.substr(pos + 1, end - pos - 1), depth);
         pos = end;
       } else {
-        out += c;
+        out += format.substr(pos, 1);
       }
-      if (static_cast<int64_t>(out.size()) > r_.options.max_output_bytes)
-        r_.fail("the formatted text is too long");
+      if (out.size() > r_.options.max_output_bytes) r_.fail("the formatted text is too long");
     }
     return out;
   }
@@ -379,7 +391,7 @@ class BraceFormatter {
   }
 
   // name!r:spec
-  std::string field(std::string_view text, int depth) {
+  TextBuilder field(std::string_view text, int depth) {
     r_.step();
     size_t name_end = std::min(text.find_first_of("!:"), text.size());
     std::string_view name = text.substr(0, name_end);
@@ -390,10 +402,10 @@ class BraceFormatter {
       name_end += 2;
       if (name_end < text.size() && text[name_end] != ':') r_.fail("expected ':' after conversion specifier");
     }
-    const std::string spec = name_end < text.size() ? run(text.substr(name_end + 1), depth + 1) : "";
+    const std::string spec = name_end < text.size() ? run(text.substr(name_end + 1), depth + 1).text() : "";
     Datum value = lookup(name);
     if (conversion == 0) return format_value(r_, value, spec);
-    std::string converted;
+    TextBuilder converted(r_);
     if (conversion == 's') {
       append_str(r_, converted, value);
     } else if (conversion == 'r' || conversion == 'a') {
@@ -401,7 +413,7 @@ class BraceFormatter {
     } else {
       r_.fail("Unknown conversion specifier {}", conversion);
     }
-    return format_value(r_, string(converted), spec);
+    return format_value(r_, converted.finish(), spec);
   }
 
   // first.attribute[item]
@@ -452,11 +464,11 @@ class BraceFormatter {
 }  // namespace
 
 Datum percent_format(Rendering& r, const Datum& format, const Datum& arguments) {
-  return r.copy_string(PercentFormatter(r, format.view_text(), arguments).run(), format.markup);
+  return PercentFormatter(r, format.view_text(), arguments).run().finish(format.markup);
 }
 
 Datum brace_format(Rendering& r, std::string_view format, const Arguments& args) {
-  return r.copy_string(BraceFormatter(r, args).run(format));
+  return BraceFormatter(r, args).run(format).finish();
 }
 
 }  // namespace tessera::jinja

@@ -14,7 +14,7 @@
 namespace tessera::jinja {
 namespace {
 
-void append_items(Rendering& r, std::string& out, const Datum& list) {
+void append_items(Rendering& r, TextBuilder& out, const Datum& list) {
   const int64_t size = *size_of(list);
   for (int64_t i = 0; i < size; ++i) {
     if (i > 0) out += ", ";
@@ -22,7 +22,7 @@ void append_items(Rendering& r, std::string& out, const Datum& list) {
   }
 }
 
-void append_entries(Rendering& r, std::string& out, const Entry* entries, int64_t size) {
+void append_entries(Rendering& r, TextBuilder& out, const Entry* entries, int64_t size) {
   for (int64_t i = 0; i < size; ++i) {
     if (i > 0) out += ", ";
     append_repr(r, out, entries[i].key);
@@ -31,7 +31,7 @@ void append_entries(Rendering& r, std::string& out, const Entry* entries, int64_
   }
 }
 
-void append_dict(Rendering& r, std::string& out, const Datum& dict) {
+void append_dict(Rendering& r, TextBuilder& out, const Datum& dict) {
   out += '{';
   for (int64_t i = 0; i < *size_of(dict); ++i) {
     if (i > 0) out += ", ";
@@ -43,7 +43,7 @@ void append_dict(Rendering& r, std::string& out, const Datum& dict) {
   out += '}';
 }
 
-void append_view(Rendering& r, std::string& out, const View& view) {
+void append_view(Rendering& r, TextBuilder& out, const View& view) {
   out += type_name([&] {
     Datum d;
     d.kind = Kind::kView;
@@ -63,7 +63,7 @@ void append_view(Rendering& r, std::string& out, const View& view) {
   out += "])";
 }
 
-void append_json_string(std::string& out, std::string_view text, bool ensure_ascii) {
+void append_json_string(TextBuilder& out, std::string_view text, bool ensure_ascii) {
   constexpr std::string_view kEscaped = "\"\\\n\r\t\f\b";
   constexpr std::string_view kLetters = "\"\\nrtfb";
   out += '"';
@@ -94,13 +94,12 @@ std::string json_float(double value) {
 
 class JsonWriter {
  public:
-  JsonWriter(Rendering& r, std::string& out, const JsonStyle& style) : r_(r), out_(out), style_(style) {}
+  JsonWriter(Rendering& r, TextBuilder& out, const JsonStyle& style) : r_(r), out_(out), style_(style) {}
 
   void write(const Datum& value) {
     const Rendering::Nesting nesting(r_);
     r_.step();
-    if (static_cast<int64_t>(out_.size()) > r_.options.max_output_bytes)
-      r_.fail("the text of tojson is too long");
+    if (out_.size() > r_.options.max_output_bytes) r_.fail("the text of tojson is too long");
     switch (value.kind) {
       case Kind::kString:
         r_.step_bytes(value.size);
@@ -176,7 +175,7 @@ class JsonWriter {
   }
 
   Rendering& r_;
-  std::string& out_;
+  TextBuilder& out_;
   const JsonStyle& style_;
   size_t level_ = 0;
 };
@@ -199,10 +198,10 @@ std::string format_float(double value) {
   return out;
 }
 
-std::string quoted(std::string_view text) {
+void append_quoted(TextBuilder& out, std::string_view text) {
   const bool has_single = text.find('\'') != std::string_view::npos;
   const char quote = has_single && text.find('"') == std::string_view::npos ? '"' : '\'';
-  std::string out(1, quote);
+  out += quote;
   for (size_t pos = 0; pos < text.size();) {
     const size_t begin = pos;
     const char32_t c = next_code_point(text, pos);
@@ -220,7 +219,7 @@ std::string quoted(std::string_view text) {
                               : fmt::format("\\U{:08x}", unit);
     }
   }
-  return out + quote;
+  out += quote;
 }
 
 std::string escape_html(std::string_view text) {
@@ -249,16 +248,15 @@ std::string escape_html(std::string_view text) {
   return out;
 }
 
-std::string replaced(Rendering& r, std::string_view text, std::string_view from, std::string_view to,
-                     int64_t count) {
+Datum replaced(Rendering& r, std::string_view text, std::string_view from, std::string_view to, int64_t count,
+               bool markup) {
   r.step_bytes(static_cast<int64_t>(text.size()));
-  std::string out;
+  TextBuilder out(r);
   size_t pos = 0;
   const auto insert = [&] {
     out += to;
     r.step_bytes(static_cast<int64_t>(to.size()));
-    if (static_cast<int64_t>(out.size()) > r.options.max_output_bytes)
-      r.fail("the text of replace is too long");
+    if (out.size() > r.options.max_output_bytes) r.fail("the text of replace is too long");
   };
   if (from.empty()) {
     // Between all characters, and at both ends.
@@ -277,10 +275,11 @@ std::string replaced(Rendering& r, std::string_view text, std::string_view from,
       pos = at + from.size();
     }
   }
-  return out.append(text.substr(pos));
+  out += text.substr(pos);
+  return out.finish(markup);
 }
 
-void append_str(Rendering& r, std::string& out, const Datum& value) {
+void append_str(Rendering& r, TextBuilder& out, const Datum& value) {
   if (value.is_string()) {
     out.append(value.view_text());
   } else if (!value.is_undefined()) {
@@ -288,11 +287,10 @@ void append_str(Rendering& r, std::string& out, const Datum& value) {
   }
 }
 
-void append_repr(Rendering& r, std::string& out, const Datum& value) {
+void append_repr(Rendering& r, TextBuilder& out, const Datum& value) {
   const Rendering::Nesting nesting(r);
   r.step();
-  if (static_cast<int64_t>(out.size()) > r.options.max_output_bytes)
-    r.fail("the text of a value is too long");
+  if (out.size() > r.options.max_output_bytes) r.fail("the text of a value is too long");
   switch (value.kind) {
     case Kind::kMissing:
     case Kind::kUndefined:
@@ -312,7 +310,9 @@ void append_repr(Rendering& r, std::string& out, const Datum& value) {
       return;
     case Kind::kString:
       r.step_bytes(value.size);
-      out += value.markup ? "Markup(" + quoted(value.view_text()) + ")" : quoted(value.view_text());
+      if (value.markup) out += "Markup(";
+      append_quoted(out, value.view_text());
+      if (value.markup) out += ')';
       return;
     case Kind::kList:
       out += '[';
@@ -351,14 +351,14 @@ void append_repr(Rendering& r, std::string& out, const Datum& value) {
 
 Datum to_str(Rendering& r, const Datum& value) {
   if (value.is_string()) return string(value.view_text());
-  std::string out;
+  TextBuilder out(r);
   append_str(r, out, value);
-  return r.copy_string(out);
+  return out.finish();
 }
 
 Datum to_soft_str(Rendering& r, const Datum& value) { return value.is_string() ? value : to_str(r, value); }
 
-void append_json(Rendering& r, std::string& out, const Datum& value, const JsonStyle& style) {
+void append_json(Rendering& r, TextBuilder& out, const Datum& value, const JsonStyle& style) {
   JsonWriter(r, out, style).write(value);
 }
 

@@ -4,24 +4,24 @@
 #include <string>
 #include <string_view>
 
-#include "jinja/runtime/rendering.h"
+#include "jinja/runtime/text_builder.h"
 
 namespace tessera::jinja {
 
-void append_str(Rendering& r, std::string& out, const Datum& value);
-void append_repr(Rendering& r, std::string& out, const Datum& value);
+void append_str(Rendering& r, TextBuilder& out, const Datum& value);
+void append_repr(Rendering& r, TextBuilder& out, const Datum& value);
 // str() as a value; strings stay as they are, without Markup.
 Datum to_str(Rendering& r, const Datum& value);
 // markupsafe.soft_str: Markup stays Markup.
 Datum to_soft_str(Rendering& r, const Datum& value);
 
-std::string format_float(double value);     // repr(float)
-std::string quoted(std::string_view text);  // repr(str)
+std::string format_float(double value);                       // repr(float)
+void append_quoted(TextBuilder& out, std::string_view text);  // repr(str)
 std::string escape_html(std::string_view text);
 
 // str.replace; a negative count replaces all.
-std::string replaced(Rendering& r, std::string_view text, std::string_view from, std::string_view to,
-                     int64_t count);
+Datum replaced(Rendering& r, std::string_view text, std::string_view from, std::string_view to, int64_t count,
+               bool markup = false);
 
 struct JsonStyle {
   bool ensure_ascii = false;
@@ -30,7 +30,7 @@ struct JsonStyle {
   std::string indent;
   std::string item_separator = ", ", key_separator = ": ";
 };
-void append_json(Rendering& r, std::string& out, const Datum& value, const JsonStyle& style);
+void append_json(Rendering& r, TextBuilder& out, const Datum& value, const JsonStyle& style);
 
 // The % operator of strings, and str.format.
 Datum percent_format(Rendering& r, const Datum& format, const Datum& arguments);

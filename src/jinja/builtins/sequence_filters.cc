@@ -49,13 +49,13 @@ Datum join(Rendering& r, const Datum& value, const Arguments& args) {
   const std::string_view separator = given.has(0) ? to_str(r, given[0]).view_text() : std::string_view();
   const AttributeGetter get(r, given[1]);
   const Datum list = to_list(r, value);
-  std::string out;
+  TextBuilder out(r);
   for (int64_t i = 0; i < list.list->size; ++i) {
     if (i > 0) out += separator;
     append_str(r, out, get(list.list->items[i]));
-    if (static_cast<int64_t>(out.size()) > r.options.max_output_bytes) r.fail("the joined text is too long");
+    if (out.size() > r.options.max_output_bytes) r.fail("the joined text is too long");
   }
-  return r.copy_string(out);
+  return out.finish();
 }
 
 Datum reverse(Rendering& r, const Datum& value, const Arguments& args) {

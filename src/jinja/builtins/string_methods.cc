@@ -11,7 +11,7 @@ namespace tessera::jinja {
 namespace {
 
 Datum made(Rendering& r, const Datum& self, std::string_view text) {
-  return r.copy_string(text, self.markup);
+  return r.copy_made_of(self.view_text(), text, self.markup);
 }
 Datum shared(const Datum& self, std::string_view text) { return string(text, self.markup); }
 
@@ -24,7 +24,7 @@ void limit(Rendering& r, size_t bytes) {
 std::string_view text_argument(Rendering& r, const Datum& self, const Datum& value,
                                std::string_view function) {
   const std::string_view text = to_string_argument(r, value, function);
-  return self.markup && !value.markup ? r.copy_string(escape_html(text)).view_text() : text;
+  return self.markup && !value.markup ? r.copy_made_of(text, escape_html(text)).view_text() : text;
 }
 
 template <std::string (*Map)(std::string_view)>
@@ -193,7 +193,7 @@ Datum replace(Rendering& r, const Datum& self, const Arguments& args) {
   const std::string_view to = text_argument(r, self, given[1], "replace");
   int64_t left = given.has(2) ? to_integer(r, given[2], "replace") : -1;
   if (!from.empty() && self.view_text().find(from) == std::string_view::npos) return self;
-  return made(r, self, replaced(r, self.view_text(), from, to, left));
+  return replaced(r, self.view_text(), from, to, left, self.markup);
 }
 
 Datum split_at_space(Rendering& r, const Datum& self, int64_t left) {
@@ -307,7 +307,7 @@ Datum partition(Rendering& r, const Datum& self, const Arguments& args) {
 Datum join(Rendering& r, const Datum& self, const Arguments& args) {
   static constexpr const char* kNames[] = {"iterable"};
   const Datum items = to_list(r, bind(r, args, "join", kNames, 1)[0]);
-  std::string out;
+  TextBuilder out(r);
   for (int64_t i = 0; i < items.list->size; ++i) {
     const Datum& item = items.list->items[i];
     if (!item.is_string()) {
@@ -315,9 +315,9 @@ Datum join(Rendering& r, const Datum& self, const Arguments& args) {
     }
     if (i > 0) out += self.view_text();
     out += text_argument(r, self, item, "join");
-    limit(r, out.size());
+    limit(r, static_cast<size_t>(out.size()));
   }
-  return made(r, self, out);
+  return out.finish(self.markup);
 }
 
 template <bool kAtEnd>
@@ -346,11 +346,11 @@ Datum justify(Rendering& r, const Datum& self, const Arguments& args) {
   const int64_t before = kAlign == Align::kLeft    ? 0
                          : kAlign == Align::kRight ? missing
                                                    : missing / 2 + (missing & width & 1);
-  std::string out;
+  TextBuilder out(r);
   for (int64_t i = 0; i < before; ++i) out += fill;
   out += self.view_text();
   for (int64_t i = before; i < missing; ++i) out += fill;
-  return made(r, self, out);
+  return out.finish(self.markup);
 }
 
 Datum zero_fill(Rendering& r, const Datum& self, const Arguments& args) {
@@ -361,16 +361,18 @@ Datum zero_fill(Rendering& r, const Datum& self, const Arguments& args) {
   if (missing <= 0) return self;
   limit(r, static_cast<size_t>(missing));
   const size_t sign = !text.empty() && (text[0] == '+' || text[0] == '-') ? 1 : 0;
-  return made(r, self,
-              std::string(text.substr(0, sign)) + std::string(static_cast<size_t>(missing), '0') +
-                  std::string(text.substr(sign)));
+  TextBuilder out(r);
+  out += text.substr(0, sign);
+  out += std::string(static_cast<size_t>(missing), '0');
+  out += text.substr(sign);
+  return out.finish(self.markup);
 }
 
 Datum expand_tabs(Rendering& r, const Datum& self, const Arguments& args) {
   static constexpr const char* kNames[] = {"tabsize"};
   const auto given = bind(r, args, "expandtabs", kNames);
   const int64_t size = given.has(0) ? to_integer(r, given[0], "expandtabs") : 8;
-  std::string out;
+  TextBuilder out(r);
   int64_t column = 0;
   const std::string_view text = self.view_text();
   for (size_t pos = 0; pos < text.size();) {
@@ -378,15 +380,15 @@ Datum expand_tabs(Rendering& r, const Datum& self, const Arguments& args) {
     const char32_t c = next_code_point(text, pos);
     if (c == '\t') {
       const int64_t spaces = size > 0 ? size - column % size : 0;
-      limit(r, out.size() + static_cast<size_t>(spaces));
-      out.append(static_cast<size_t>(spaces), ' ');
+      limit(r, static_cast<size_t>(out.size() + spaces));
+      out += std::string(static_cast<size_t>(spaces), ' ');
       column += spaces;
     } else {
       out += text.substr(begin, pos - begin);
       column = c == '\n' || c == '\r' ? 0 : column + 1;
     }
   }
-  return made(r, self, out);
+  return out.finish(self.markup);
 }
 
 Datum format(Rendering& r, const Datum& self, const Arguments& args) {

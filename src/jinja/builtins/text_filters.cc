@@ -47,12 +47,14 @@ Datum center(Rendering& r, const Datum& value, const Arguments& args) {
 Datum escape(Rendering& r, const Datum& value, const Arguments& args) {
   bind_none(r, args, "escape");
   if (value.is_string() && value.markup) return value;
-  return r.copy_string(escape_html(to_str(r, value).view_text()), /*markup=*/true);
+  const std::string_view text = to_str(r, value).view_text();
+  return r.copy_made_of(text, escape_html(text), /*markup=*/true);
 }
 
 Datum force_escape(Rendering& r, const Datum& value, const Arguments& args) {
   bind_none(r, args, "forceescape");
-  return r.copy_string(escape_html(to_str(r, value).view_text()), /*markup=*/true);
+  const std::string_view text = to_str(r, value).view_text();
+  return r.copy_made_of(text, escape_html(text), /*markup=*/true);
 }
 
 Datum safe(Rendering& r, const Datum& value, const Arguments& args) {
@@ -73,7 +75,7 @@ Datum replace(Rendering& r, const Datum& value, const Arguments& args) {
   const std::string_view to = to_str(r, given[1]).view_text();
   const int64_t count = given.has(2) && !given[2].is(Kind::kNone) ? to_integer(r, given[2], "replace") : -1;
   if (!from.empty() && text.find(from) == std::string_view::npos) return string(text);
-  return r.copy_string(replaced(r, text, from, to, count));
+  return replaced(r, text, from, to, count);
 }
 
 Datum title(Rendering& r, const Datum& value, const Arguments& args) {
@@ -96,7 +98,7 @@ Datum title(Rendering& r, const Datum& value, const Arguments& args) {
     out += to_lower(bytes.substr(first_end, end - first_end));
     begin = end;
   }
-  return r.copy_string(out, text.markup);
+  return r.copy_made_of(bytes, out, text.markup);
 }
 
 Datum indent(Rendering& r, const Datum& value, const Arguments& args) {
@@ -111,13 +113,14 @@ Datum indent(Rendering& r, const Datum& value, const Arguments& args) {
                      ' ');
   }
   const bool indents_blank = given.has(2) && is_true(given[2]);
-  const std::string source = std::string(text) + "\n";  // so that there is always a last line
-  std::string out = given.has(1) && is_true(given[1]) ? indention : "";
+  const std::string_view source = r.concat(text, "\n").view_text();  // so that there is always a last line
+  TextBuilder out(r);
+  if (given.has(1) && is_true(given[1])) out += indention;
   size_t begin = 0;
   for (size_t pos = 0; pos < source.size();) {
     const size_t at = pos;
     if (!take_line_break(source, pos)) continue;
-    const std::string_view line = std::string_view(source).substr(begin, at - begin);
+    const std::string_view line = source.substr(begin, at - begin);
     if (begin > 0) {
       out += '\n';
       if (indents_blank || !line.empty()) out += indention;
@@ -125,10 +128,9 @@ Datum indent(Rendering& r, const Datum& value, const Arguments& args) {
     out += line;
     begin = pos;
     r.step_bytes(static_cast<int64_t>(line.size() + indention.size()));
-    if (static_cast<int64_t>(out.size()) > r.options.max_output_bytes)
-      r.fail("the indented text is too long");
+    if (out.size() > r.options.max_output_bytes) r.fail("the indented text is too long");
   }
-  return r.copy_string(out, value.markup);
+  return out.finish(value.markup);
 }
 
 Datum truncate(Rendering& r, const Datum& value, const Arguments& args) {
@@ -245,18 +247,22 @@ Datum xml_attributes(Rendering& r, const Datum& value, const Arguments& args) {
   const auto given = bind(r, args, "xmlattr", kNames);
   if (!is_mapping(value)) r.fail("xmlattr: expected a dict, found {}", object_name(value));
   const Arguments nothing;
-  std::string out;
+  TextBuilder out(r);
   for (int64_t i = 0; i < *size_of(value); ++i) {
     const Entry entry = dict_entry(r, value, i);
     if (entry.value.is(Kind::kNone) || entry.value.is_undefined()) continue;
     const std::string_view key = to_string_argument(r, entry.key, "xmlattr");
     if (key.find_first_of(" \t\n\r\f\v/>=") != std::string_view::npos) {
-      r.fail("Invalid character in attribute name: {}", quoted(key));
+      TextBuilder name(r);
+      append_quoted(name, key);
+      r.fail("Invalid character in attribute name: {}", name.text());
     }
     if (!out.empty() || !given.has(0) || is_true(given[0])) out += ' ';
-    out += escape_html(key) + "=\"" + std::string(escape(r, entry.value, nothing).view_text()) + "\"";
+    out += escape_html(key) + "=\"";
+    out += escape(r, entry.value, nothing).view_text();
+    out += '"';
   }
-  return r.copy_string(out);
+  return out.finish();
 }
 
 Datum to_json(Rendering& r, const Datum& value, const Arguments& args) {
@@ -282,9 +288,9 @@ Datum to_json(Rendering& r, const Datum& value, const Arguments& args) {
     style.item_separator = to_string_argument(r, separators.list->items[0], "tojson");
     style.key_separator = to_string_argument(r, separators.list->items[1], "tojson");
   }
-  std::string out;
+  TextBuilder out(r);
   append_json(r, out, value, style);
-  return r.copy_string(out);
+  return out.finish();
 }
 
 }  // namespace

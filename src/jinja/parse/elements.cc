@@ -6,6 +6,7 @@
 #include "jinja/builtins/unicode_text.h"
 #include "jinja/runtime/interpreter.h"
 #include "jinja/runtime/operators.h"
+#include "jinja/runtime/text_builder.h"
 
 namespace tessera::jinja {
 namespace {
@@ -120,12 +121,12 @@ Datum string_slice(Rendering& r, const Datum& text, const Datum& begin, const Da
   for (size_t pos = 0; pos < bytes.size() && num_starts < size; next_code_point(bytes, pos))
     starts[num_starts++] = pos;
   starts[num_starts] = bytes.size();
-  std::string out;
+  TextBuilder out(r);
   for (int64_t i = 0; i < bounds.count; ++i) {
     const int64_t at = bounds.begin + i * bounds.step;
     if (at < num_starts) out += bytes.substr(starts[at], starts[at + 1] - starts[at]);
   }
-  return r.copy_string(out, text.markup);
+  return out.finish(text.markup);
 }
 
 }  // namespace

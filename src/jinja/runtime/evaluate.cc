@@ -5,13 +5,14 @@
 #include "jinja/builtins/python_text.h"
 #include "jinja/runtime/interpreter.h"
 #include "jinja/runtime/operators.h"
+#include "jinja/runtime/text_builder.h"
 
 namespace tessera::jinja {
 
 void Interpreter::write(const Datum& value) {
   if (value.is_string()) return r_.write(value.view_text());
   if (value.is_undefined()) return;
-  std::string text;
+  TextBuilder text(r_);
   append_str(r_, text, value);
   r_.write(text);
 }
@@ -242,7 +243,10 @@ Datum Interpreter::evaluate_concat(const Expr& expr) {
   }
   char* out = r_.string_room(bytes);
   char* at = out;
-  for (size_t i = 0; i < size; ++i) at = std::copy_n(parts[i].text, parts[i].size, at);
+  for (size_t i = 0; i < size; ++i) {
+    r_.trace.copied(parts[i].view_text(), at);
+    at = std::copy_n(parts[i].text, parts[i].size, at);
+  }
   return string({out, static_cast<size_t>(bytes)});
 }
 

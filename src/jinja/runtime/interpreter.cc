@@ -12,6 +12,9 @@ namespace tessera::jinja {
 Interpreter::Interpreter(Rendering& r, const Program& program, const Value::Object& context)
     : r_(r), program_(program) {
   r.interpreter = this;
+  if (const Value::List* items = r.options.traced_items) {
+    for (const Value& item : *items) item_index_.emplace(item.object(), std::ssize(item_index_));
+  }
   context_.reserve(program.context_names.size());
   for (size_t i = 0; i < program.context_names.size(); ++i) {
     const std::string& name = program.context_names[i];
@@ -131,8 +134,7 @@ Interpreter::Flow Interpreter::run_captured(const Statement& statement, Datum& t
   enter(statement.starts[0]);
   const Flow flow = run(statement.bodies[0]);
   --captures_;
-  text = r_.copy_string(std::string_view(r_.output).substr(begin));
-  r_.output.resize(begin);
+  text = r_.take_output(begin);
   const ExprPtr& filter = statement.expressions[0];
   if (flow == Flow::kNext && filter != nullptr) text = evaluate_filter(*filter, &text);
   return flow;
@@ -216,7 +218,7 @@ void Interpreter::loop_over(const Statement& statement, const Datum& iterable, F
     enter(statement.starts[0]);
     assign(*statement.targets[0], item);
     if (statement.uses_loop) slot(statement.loop) = variable;
-    const Flow ended = run(statement.bodies[0]);
+    const Flow ended = run_item(statement, item);
     if (ended == Flow::kBreak) break;
     completed = completed || ended == Flow::kNext;
   }
@@ -224,6 +226,21 @@ void Interpreter::loop_over(const Statement& statement, const Datum& iterable, F
   if (completed || statement.bodies[1].empty()) return;
   enter(statement.starts[1]);
   flow = run(statement.bodies[1]);
+}
+
+// Runs the body of a loop, and traces what it writes for this item.
+Interpreter::Flow Interpreter::run_item(const Statement& statement, const Datum& item) {
+  const auto traced = !is_in_item_ && captures_ == 0 && item.is(Kind::kDict) && item.foreign
+                          ? item_index_.find(item.foreign_dict)
+                          : item_index_.end();
+  if (traced == item_index_.end()) return run(statement.bodies[0]);
+  const auto begin = static_cast<int64_t>(r_.output.size());
+  is_in_item_ = true;
+  const Flow flow = run(statement.bodies[0]);
+  is_in_item_ = false;
+  const auto end = static_cast<int64_t>(r_.output.size());
+  if (begin < end) traced_items_.push_back({begin, end, traced->second});
+  return flow;
 }
 
 // Missing at the end.
@@ -332,9 +349,7 @@ Datum Interpreter::call_loop(const Loop& loop, const Arguments& args) {
   loop_over(*loop.statement, iterable, loop.outer, loop.depth0 + 1, flow);
   --captures_;
   frame_ = frame;
-  const Datum text = r_.copy_string(std::string_view(r_.output).substr(begin));
-  r_.output.resize(begin);
-  return text;
+  return r_.take_output(begin);
 }
 
 Datum Interpreter::call_macro(const Macro& macro, const Arguments& args) {
@@ -349,9 +364,7 @@ Datum Interpreter::call_macro(const Macro& macro, const Arguments& args) {
   --captures_;
   frame_ = frame;
   r_.line = line;
-  const Datum text = r_.copy_string(std::string_view(r_.output).substr(begin));
-  r_.output.resize(begin);
-  return text;
+  return r_.take_output(begin);
 }
 
 void Interpreter::bind_parameters(const Macro& macro, const Arguments& args) {

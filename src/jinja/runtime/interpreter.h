@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -42,6 +43,7 @@ class Interpreter {
   // Writes to the rendering's output.
   void run();
   std::vector<std::pair<int64_t, int64_t>> generation() && { return std::move(generation_); }
+  std::vector<TracedItem> traced_items() && { return std::move(traced_items_); }
 
   Datum loop_attribute(Loop& loop, std::string_view name);
 
@@ -57,6 +59,7 @@ class Interpreter {
   void run_with(const Statement& statement);
   void call_block(const Statement& statement);
   void loop_over(const Statement& statement, const Datum& iterable, Frame* outer, int64_t depth0, Flow& flow);
+  Flow run_item(const Statement& statement, const Datum& item);
   Datum next_item(Loop& loop);
   bool passes(Loop& loop, const Datum& item);
   void enter(const ScopeStart& start);
@@ -104,6 +107,9 @@ class Interpreter {
   int captures_ = 0;  // macros, blocks and recursive loops whose output is being captured
   int generations_ = 0;
   std::vector<std::pair<int64_t, int64_t>> generation_;
+  std::unordered_map<const Value::Object*, int64_t> item_index_;  // of the items that are traced
+  std::vector<TracedItem> traced_items_;
+  bool is_in_item_ = false;
 };
 
 Datum loop_attribute(Rendering& r, const Datum& loop, std::string_view name);

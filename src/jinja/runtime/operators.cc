@@ -54,7 +54,10 @@ Datum repeat(Rendering& r, const Datum& value, int64_t count) {
     }
     const int64_t size = count * value.size;
     char* out = r.string_room(size);
-    for (int64_t i = 0; i < count; ++i) std::copy_n(value.text, value.size, out + i * value.size);
+    for (int64_t i = 0; i < count; ++i) {
+      std::copy_n(value.text, value.size, out + i * value.size);
+      r.trace.copied(value.view_text(), out + i * value.size);
+    }
     return string({out, static_cast<size_t>(size)}, value.markup);
   }
   const int64_t size = *size_of(value);
@@ -369,7 +372,7 @@ Datum add(Rendering& r, const Datum& a, const Datum& b) {
   if (a.is_string() && b.is_string()) {
     if (!a.markup && !b.markup) return r.concat(a.view_text(), b.view_text());
     const auto safe = [&](const Datum& d) {
-      return d.markup ? d : r.copy_string(escape_html(d.view_text()));
+      return d.markup ? d : r.copy_made_of(d.view_text(), escape_html(d.view_text()));
     };
     return string(r.concat(safe(a).view_text(), safe(b).view_text()).view_text(), true);
   }

@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "jinja/builtins/python_text.h"
 #include "jinja/runtime/operators.h"
+#include "jinja/runtime/text_builder.h"
 
 namespace tessera::jinja {
 namespace {
@@ -83,7 +84,39 @@ Datum Rendering::copy_string(std::string_view text, bool markup) {
   if (text.empty()) return string({}, markup);
   char* out = string_room(static_cast<int64_t>(text.size()));
   std::memcpy(out, text.data(), text.size());
+  trace.copied(text, out);
   return string({out, text.size()}, markup);
+}
+
+Datum Rendering::copy_made_of(std::string_view source, std::string_view text, bool markup) {
+  TextBuilder made(*this);
+  made.append_made_of(source, text);
+  return made.finish(markup);
+}
+
+Datum Rendering::take_output(size_t begin) {
+  const Datum text = copy_string(std::string_view(output).substr(begin));
+  const auto from = static_cast<int64_t>(begin);
+  while (!spans.empty() && spans.back().end > from) {
+    TracedSpan& span = spans.back();
+    const int64_t first = std::max(from, span.begin);
+    trace.add({text.text + (first - from), static_cast<size_t>(span.end - first)}, span.id);
+    if (span.begin < from) {
+      span.end = from;
+    } else {
+      spans.pop_back();
+    }
+  }
+  output.resize(begin);
+  return text;
+}
+
+void Rendering::write(const TextBuilder& text) {
+  for (const TracedSpan& span : text.spans()) {
+    const auto at = static_cast<int64_t>(output.size());
+    append_span({at + span.begin, at + span.end, span.id}, &spans);
+  }
+  write(std::string_view(text.text()));
 }
 
 Datum Rendering::concat(std::string_view a, std::string_view b) {
@@ -94,12 +127,15 @@ Datum Rendering::concat(std::string_view a, std::string_view b) {
       size <= kMaxStringBytes) {
     step_bytes(static_cast<int64_t>(b.size()));
     std::memmove(next_, b.data(), b.size());
+    trace.copied(b, next_);
     next_ += b.size();
     return string({a.data(), a.size() + b.size()});
   }
   char* out = string_room(size);
   std::memcpy(out, a.data(), a.size());
   std::memcpy(out + a.size(), b.data(), b.size());
+  trace.copied(a, out);
+  trace.copied(b, out + a.size());
   return string({out, static_cast<size_t>(size)});
 }
 

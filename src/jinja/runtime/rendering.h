@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "jinja/runtime/datum.h"
+#include "jinja/runtime/trace.h"
 #include "jinja/template.h"
 
 namespace tessera::jinja {
@@ -34,17 +35,22 @@ struct Arguments {
 };
 
 class Interpreter;
+class TextBuilder;
 
 class Rendering {
  public:
-  Rendering(const std::string& origin, const RenderOptions& limits) : options(limits), origin_(origin) {}
+  Rendering(const std::string& origin, const RenderOptions& limits) : options(limits), origin_(origin) {
+    for (const TracedText& traced : limits.traced_texts) trace.add(traced.text, traced.id);
+  }
   Rendering(const Rendering&) = delete;
   Rendering& operator=(const Rendering&) = delete;
 
   const RenderOptions& options;
   Interpreter* interpreter = nullptr;  // calls macros; set before anything is evaluated
   std::string output;
-  int line = 1;  // of the template, for messages
+  Trace trace;
+  std::vector<TracedSpan> spans;  // of output
+  int line = 1;                   // of the template, for messages
 
   // Throws Error(kBadData) with the template's origin and line.
   template <typename... Args>
@@ -80,6 +86,10 @@ class Rendering {
   Datum concat(std::string_view a, std::string_view b);
   // Room for a string of this size that is filled by the caller.
   char* string_room(int64_t bytes);
+  // A string made from all of `source`, such as one in upper case: traced as a whole if any of that is.
+  Datum copy_made_of(std::string_view source, std::string_view text, bool markup = false);
+  // Takes what was written since output had `begin` bytes away from it.
+  Datum take_output(size_t begin);
 
   Datum make_list(const std::vector<Datum>& items, Kind kind = Kind::kList);
   Datum make_pair(const Datum& a, const Datum& b);
@@ -92,8 +102,10 @@ class Rendering {
   void write(std::string_view text) {
     if (static_cast<int64_t>(output.size() + text.size()) > options.max_output_bytes) [[unlikely]]
       fail_output();
+    trace.find(text, static_cast<int64_t>(output.size()), &spans);
     output.append(text);
   }
+  void write(const TextBuilder& text);
 
   // One level deeper while it lives: evaluations, and whatever recurses over nested values.
   class Nesting {

@@ -1,0 +1,60 @@
+// A string that is put together from pieces, with the spans of those that are traced.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "jinja/runtime/rendering.h"
+
+namespace tessera::jinja {
+
+class TextBuilder {
+ public:
+  explicit TextBuilder(Rendering& r) : r_(r) {}
+  TextBuilder(Rendering& r, std::string text) : r_(r), text_(std::move(text)) {}
+
+  // A view of memory of the rendering, to be traced, or of anything else.
+  TextBuilder& operator+=(std::string_view piece) {
+    r_.trace.find(piece, size(), &spans_);
+    text_ += piece;
+    return *this;
+  }
+  TextBuilder& operator+=(char c) {
+    text_ += c;
+    return *this;
+  }
+  TextBuilder& operator+=(const TextBuilder& piece) {
+    for (const TracedSpan& span : piece.spans_)
+      append_span({size() + span.begin, size() + span.end, span.id}, &spans_);
+    text_ += piece.text_;
+    return *this;
+  }
+  void append(std::string_view piece) { *this += piece; }
+  // A text made from all of `source`: if any of that is traced, so is the whole text.
+  void append_made_of(std::string_view source, std::string_view text) {
+    std::vector<TracedSpan> found;
+    r_.trace.find(source, 0, &found);
+    if (!found.empty() && !text.empty())
+      append_span({size(), size() + static_cast<int64_t>(text.size()), found[0].id}, &spans_);
+    text_ += text;
+  }
+
+  int64_t size() const { return static_cast<int64_t>(text_.size()); }
+  bool empty() const { return text_.empty(); }
+  const std::string& text() const { return text_; }
+  const std::vector<TracedSpan>& spans() const { return spans_; }
+
+  Datum finish(bool markup = false) {
+    const Datum made = r_.copy_string(text_, markup);
+    r_.trace.add(made.text, spans_);
+    return made;
+  }
+
+ private:
+  Rendering& r_;
+  std::string text_;
+  std::vector<TracedSpan> spans_;
+};
+
+}  // namespace tessera::jinja
