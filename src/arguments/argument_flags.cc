@@ -6,6 +6,7 @@
 #include "arguments/arguments.h"
 #include "arguments/flag_limits.h"
 #include "arguments/foreign/foreign_names.h"
+#include "arguments/foreign/llama_factory_fields.h"
 #include "arguments/foreign/unsupported_flags.h"
 #include "arguments/ranks/context_arguments.h"
 #include "arguments/ranks/outer_arguments.h"
@@ -443,6 +444,7 @@ void declare_training_flags(FlagTable* table, TrainingArguments* args) {
   declare_saving(table, args);
   declare_other_spellings(table, args);
   declare_unsupported_flags(table);
+  declare_llama_factory_fields(table);  // last: skips names that others have
   table->add_foreign_names(training_names());
 }
 

@@ -146,18 +146,22 @@ std::string row_settings_text(const RowPlan& plan, const DatasetOptions& options
     if (file.shape == RowShape::kPromptText || file.shape == RowShape::kSegments)
       text += fmt::format(" prompt {}", options.train_on_prompt);
     if (file.format->rows) text += fmt::format(" rows {} to {}", file.begin_row, file.end_row);
+    if (file.format->pairs) text += " pairs " + file.format->pairs->text();
     text += '\n';
   }
   return text;
 }
 
 bool may_skip(const std::exception_ptr& error, const RowOptions& options, std::string* first_problem) {
-  if (!options.skip_bad_rows) return false;
   try {
     std::rethrow_exception(error);
+  } catch (const LeftOutRow& row) {
+    if (first_problem->empty()) *first_problem = row.what();
   } catch (const Error& problem) {
-    if (problem.code() != ExitCode::kBadData) return false;
+    if (!options.skip_bad_rows || problem.code() != ExitCode::kBadData) return false;
     if (first_problem->empty()) *first_problem = problem.what();
+  } catch (...) {
+    return false;
   }
   return true;
 }

@@ -100,6 +100,11 @@ bool rows_have_labels(const RowPlan& plan, const RowOptions& options) {
                   [](const SourceFile& file) { return file.format->turns.has_value(); }))
     return true;
   if (plan.has_chats() && options.assistant_only_loss) return true;
+  if (!options.train_on_prompt &&
+      std::any_of(plan.files.begin(), plan.files.end(), [](const SourceFile& file) {
+        return file.format->pairs && file.format->pairs->targets != PairRules::Targets::kEverything;
+      }))
+    return true;
   return !options.train_on_prompt &&
          (plan.has_shape(RowShape::kPromptCompletion) || plan.has_shape(RowShape::kInstruction) ||
           plan.has_shape(RowShape::kPromptText));

@@ -169,6 +169,27 @@ TEST_F(ChatDatasetTest, LossOfConversationsIsOnAnswersOnlyIfAskedFor) {
   EXPECT_THAT(targets_of(chat_options("e.jsonl")), ElementsAre("...2>"));
 }
 
+TEST_F(ChatDatasetTest, PairRulesDecideOnTargetsAndLeaveRowsOut) {
+  folder_.write(
+      "d.jsonl",
+      R"({"m": [{"r": "u", "c": "1"}, {"r": "a", "c": "22"}, {"r": "u", "c": "3"}, {"r": "a", "c": "4"}]})"
+      "\n"
+      R"({"m": [{"r": "u", "c": "5"}]})");
+  DatasetOptions options = chat_options("d.jsonl");
+  RowFormat& format = options.sources[0].format;
+  format = {.shape = RowShape::kConversations, .columns = {{"conversations", "m"}}, .pairs = PairRules()};
+  format.tags = {"r", "c", {{"u", "user"}, {"a", "assistant"}}};
+  EXPECT_THAT(targets_of(options), ElementsAre("...22>...4>"));
+  EXPECT_THAT(open(options).report().warnings, ElementsAre(HasSubstr("skipped 1 of 2 rows")));
+  format.pairs->targets = PairRules::Targets::kLastAnswer;
+  EXPECT_THAT(targets_of(options), ElementsAre(".........4>"));
+  format.pairs->targets = PairRules::Targets::kEverything;
+  EXPECT_THAT(targets_of(options), ElementsAre("u1a22>u3a4>"));
+  format.pairs->targets = PairRules::Targets::kAnswers;
+  options.train_on_prompt = true;
+  EXPECT_THAT(targets_of(options), ElementsAre("u1a22>u3a4>"));
+}
+
 TEST_F(ChatDatasetTest, PackedRowsKeepLabelsAndAddNothingToChats) {
   folder_.write("d.jsonl", R"({"instruction": "12", "output": "34"})"
                            "\n"

@@ -102,7 +102,7 @@ constexpr ForeignNames kNames[] = {
     missing("freeze_* unfrozen_parameters trainable_* num_layer_trainable badam_*",
             "training only part of the weights is not supported: leave it out"),
     missing("bnb_config quantization quantization_config quantize* quant gptq gptq_* awq* use_4bit use_8bit "
-            "load_in_fp8 fp8 fp8_*",
+            "load_in_fp8 fp8_*",
             "of weights only those beside LoRA adapters are quantised: see quantization_bit; for 8-bit "
             "optimizer state set optim: adamw_8bit"),
     missing("gguf gguf_file gguf_path",
@@ -113,7 +113,6 @@ constexpr ForeignNames kNames[] = {
     missing("hf_token hf_hub_token use_auth_token token hf_use_auth_token",
             "HF_TOKEN in the environment, or 'hf auth login', sets the token"),
     missing("download_dir", "HF_HUB_CACHE in the environment sets the folder of downloads"),
-    missing("ms_hub_token", "models are downloaded from the Hugging Face Hub only"),
     missing("dataset_name dataset_config dataset_config_name dataset_split dataset_train_split "
             "dataset_test_split dataset_id data_config split",
             "they are parts of a name on the Hub: --dataset org/name:config/split"),
@@ -124,14 +123,14 @@ constexpr ForeignNames kNames[] = {
     means("assistant_only_loss", "mask_history roles_to_train train_on_responses_only"),
     missing(
         "apply_chat_template default_system system_prompt instruction_template response_template "
-        "prompt_template enable_thinking",
+        "prompt_template",
         "conversations go through the model's chat template, or the one of --chat_template; a system message "
         "is a part of the data; docs/data.md"),
-    missing("dpo dpo_* ppo ppo_* kto kto_* orpo orpo_* simpo_* grpo grpo_* rlhf pref_* reward_* ref_model "
+    missing("dpo dpo_* ppo ppo_* kto kto_* orpo orpo_* simpo_* grpo grpo_* rlhf pref_* reward_* "
             "ref_model_* num_generations",
             "training is always on the next token (pre-training, supervised fine-tuning): leave it out; the "
             "stage of ZeRO is zero_stage"),
-    missing("wandb use_wandb swanlab swanlab_* use_swanlab comet_* use_comet neptune_* clearml_* dvclive_*",
+    missing("wandb use_wandb swanlab swanlab_* comet_* use_comet neptune_* clearml_* dvclive_*",
             "this service is not supported: leave it out; report_to lists those that are, and metrics.jsonl "
             "in output_dir has every step"),
     missing("tensorboard use_tensorboard enable_tensorboard",
@@ -166,15 +165,15 @@ constexpr ForeignNames kNames[] = {
             "training runs on the processor, or with device cuda on the first card that CUDA_VISIBLE_DEVICES "
             "leaves"),
     means("offload_optimizer_device", "cpu_offload offload optimizer_offload"),
-    means("offload_dir", "nvme_path offload_path offload_folder"),
+    means("offload_dir", "nvme_path offload_path"),
     means("offload_param_device", "param_offload"),
     missing(
         "offload_state_dict offload_buffers offload_weights offload_model offload_states",
         "offload_optimizer_device nvme keeps the optimizer's state on a disk, offload_param_device nvme the "
         "weights of layers"),
-    missing("unsloth unsloth_* use_unsloth use_unsloth_* enable_liger_kernel liger "
+    missing("unsloth unsloth_* use_unsloth_* liger "
             "xformers flash_attention_2 use_flash_attention use_flash_attention_2 "
-            "use_flash_attn s2_attention shift_attn",
+            "use_flash_attn s2_attention",
             "kernels are chosen automatically: leave it out"),
 };
 
@@ -200,6 +199,7 @@ constexpr Spelling kSpellings[] = {
     {"cache_dir", "tokenized_path"},
     {"bf16", "pure_bf16"},
     {"gradient_checkpointing", "use_gradient_checkpointing"},
+    {"early_stopping_patience", "early_stopping_steps"},
 };
 
 // A flag of another program that sets one of ours: `apply` receives its value.
@@ -239,6 +239,8 @@ void declare_other_spellings(FlagTable* table, TrainingArguments* args) {
   declare_translated<bool>(table, "neat_packing", false,
                            "If true, sets packing, in which documents never see each other.",
                            [args](bool value) { args->packing = args->packing || value; });
+  declare_translated<bool>(table, "disable_shuffling", false, "The opposite of shuffle.",
+                           [args](bool value) { args->shuffle = !value; });
   declare_translated<bool>(table, "disable_gradient_checkpointing", true,
                            "The opposite of gradient_checkpointing.",
                            [args](bool value) { args->gradient_checkpointing = !value; });

@@ -1,147 +1,284 @@
 #include "arguments/foreign/llama_factory_datasets.h"
 
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <optional>
 #include <string_view>
 #include <utility>
 
+#include "arguments/foreign/llama_factory_info.h"
 #include "base/error.h"
 #include "base/json_value.h"
+#include "base/log.h"
 #include "base/text.h"
+#include "data/chat/builtin_templates.h"
+#include "data/chat/llama_factory_templates.h"
 #include "formats/json.h"
 #include "io/file.h"
 
 namespace tessera {
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::json;
 namespace fs = std::filesystem;
+
+constexpr const char* kInfoFile = "dataset_info.json";
+constexpr const char* kOnline = "ONLINE";
+
+// Settings that only LLaMA-Factory has; template and dataset_dir are enough by themselves.
+constexpr std::string_view kMarks[] = {"stage",          "cutoff_len",     "mask_history",     "neat_packing",
+                                       "media_dir",      "tokenized_path", "interleave_probs", "mix_strategy",
+                                       "default_system", "tool_format",    "enable_thinking"};
+
+std::string spelled(const Json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
+
+// The names of data sets: "a, b" or [a, b].
+std::vector<std::string> names_in(const Json& value) {
+  std::vector<std::string> names;
+  const auto add = [&names](std::string_view name) {
+    const size_t begin = name.find_first_not_of(" \t");
+    if (begin == std::string_view::npos) return;
+    names.emplace_back(name.substr(begin, name.find_last_not_of(" \t") + 1 - begin));
+  };
+  if (value.is_array()) {
+    for (const Json& item : value) add(spelled(item));
+    return names;
+  }
+  const std::string text = spelled(value);
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    add(std::string_view(text).substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return names;
+}
 
 class LlamaFactoryDatasets {
  public:
   explicit LlamaFactoryDatasets(ForeignSettings* settings) : settings_(*settings) {}
 
   void run() {
+    refuse_tokenized_rows();
+    if (!is_llama_factory()) return drop_defaults();
     translate_template();
+    read_rows();
+    read_max_samples();
+    translate_generation_length();
+    translate_packing();
+    if (!is_set("finetuning_type")) {
+      log_warning("finetuning_type is not set: LoRA adapters are trained, as in LLaMA-Factory");
+      settings_.take("finetuning_type");
+      settings_.add("finetuning_type", "lora", 1);
+    }
     translate_sources();
   }
 
  private:
+  bool is_set(std::string_view name) const {
+    const ConfigSetting* setting = settings_.find(name);
+    return setting != nullptr && !setting->value.is_null();
+  }
+  bool is_true(std::string_view name) const {
+    if (!is_set(name)) return false;
+    std::string word = spelled(settings_.find(name)->value);
+    std::transform(word.begin(), word.end(), word.begin(),
+                   [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+    return word == "true" || word == "1" || word == "yes" || word == "on";
+  }
+  int64_t line_of(std::string_view name) const { return settings_.find(name)->line; }
+
+  bool is_llama_factory() const {
+    if (is_set("template") || is_set("dataset_dir")) return true;
+    if (!is_set("dataset") ||
+        std::none_of(std::begin(kMarks), std::end(kMarks), [this](auto mark) { return is_set(mark); }))
+      return false;
+    const fs::path path = fs::path("data") / kInfoFile;
+    std::error_code error;
+    if (!fs::is_regular_file(path, error)) return false;
+    const Json info = parse_json(read_text_file(path), path.string());
+    const std::vector<std::string> names = names_in(settings_.find("dataset")->value);
+    return std::all_of(names.begin(), names.end(),
+                       [&](const std::string& name) { return info.is_object() && info.contains(name); });
+  }
+
+  // In other files, these settings are known when they set nothing.
+  void drop_defaults() {
+    for (const char* name : {"template", "dataset_dir", "mix_strategy", "interleave_probs", "max_samples",
+                             "mask_history", "default_system"}) {
+      const ConfigSetting* setting = settings_.find(name);
+      if (setting == nullptr) continue;
+      const std::string word = spelled(setting->value);
+      const bool is_default = setting->value.is_null() ||
+                              (setting->name == "mix_strategy" && word == "concat") ||
+                              (setting->name == "mask_history" && (word == "false" || word == "False"));
+      if (is_default) settings_.take(name);
+    }
+  }
+
+  // Where LLaMA-Factory finds rows that it has tokenized, it reads nothing else.
+  void refuse_tokenized_rows() const {
+    if (!is_set("tokenized_path")) return;
+    const fs::path path = spelled(settings_.find("tokenized_path")->value);
+    std::error_code error;
+    for (const char* saved : {"dataset_dict.json", "state.json"}) {
+      if (!fs::exists(path / saved, error)) continue;
+      settings_.fail_in(
+          line_of("tokenized_path"),
+          "tokenized_path: {} has rows that LLaMA-Factory has tokenized, which are not read here: leave "
+          "it out, so that the rows are tokenized again",
+          printable(path.string(), 200));
+    }
+  }
+
   void translate_template() {
     const std::optional<ConfigSetting> taken = settings_.take("template");
     if (!taken) return;
-    is_llama_factory_ = true;
-    const std::string name = taken->value.is_string() ? taken->value.get<std::string>() : taken->value.dump();
-    if (name != "llama3" && name != "chatml") {
+    const std::string name = spelled(taken->value);
+    const std::vector<std::string_view> known = llama_factory_template_names();
+    if (std::find(known.begin(), known.end(), name) == known.end()) {
       settings_.fail_in(
           taken->line,
-          "template: {} is not built in: leave it out to use the model's own chat template, or set "
-          "chat_template "
-          "to a file, chatml or llama3",
-          printable(name));
+          "template: {} is not built in ({} are): leave it out to use the model's own chat template, "
+          "or set chat_template to a file",
+          printable(name), fmt::join(known, ", "));
     }
-    settings_.add("chat_template", name, taken->line);
+    const bool has_thoughts = name == "qwen3" || name == "deepseekr1";
+    if (has_thoughts && is_true("mask_history")) {
+      settings_.fail_in(
+          line_of("mask_history"),
+          "mask_history with the template {} drops the thoughts of earlier answers, which is not "
+          "supported: leave one of the two out",
+          name);
+    }
+    settings_.add("chat_template", std::string(kLlamaFactoryPrefix) + name, taken->line);
+  }
+
+  // Which rows of the data sets are read, and which parts are targets.
+  void read_rows() {
+    rows_.names_stage = is_set("stage");
+    rows_.is_pretraining = rows_.names_stage && spelled(settings_.find("stage")->value) == "pt";
+    rows_.last_answer_only = is_true("mask_history");
+    if (rows_.last_answer_only && (is_true("train_on_prompt") || rows_.is_pretraining)) {
+      settings_.fail_in(line_of("mask_history"), "mask_history contradicts {}",
+                        rows_.is_pretraining ? "stage pt" : "train_on_prompt");
+    }
+    settings_.take("mask_history");
+    if (const auto system = settings_.take("default_system")) {
+      if (!system->value.is_string())
+        settings_.fail_in(system->line, "default_system: expected a text, found {}",
+                          found_text(system->value));
+      rows_.default_system = system->value.get<std::string>();
+    }
+    for (const char* both : {"train_on_prompt", "neat_packing"}) {
+      if (rows_.is_pretraining && is_true(both))
+        settings_.fail_in(line_of(both), "{} is not for stage pt: leave it out", both);
+    }
+  }
+
+  // max_samples: the first rows of every data set.
+  void read_max_samples() {
+    const std::optional<ConfigSetting> taken = settings_.take("max_samples");
+    if (!taken) return;
+    const std::vector<double> count = settings_.numbers_of(*taken);
+    if (count.size() != 1 || !(count[0] >= 1 && count[0] <= 1e15) || std::floor(count[0]) != count[0])
+      settings_.fail_in(taken->line, "max_samples: expected a number of rows, found {}",
+                        found_text(taken->value));
+    if (is_true("streaming"))
+      settings_.fail_in(taken->line, "max_samples contradicts streaming: leave one of the two out");
+    rows_.max_samples = static_cast<int64_t>(count[0]);
+  }
+  std::string first_rows() const { return rows_.max_samples ? fmt::format("[:{}]", *rows_.max_samples) : ""; }
+
+  // LLaMA-Factory's max_length is the length of generated text.
+  void translate_generation_length() {
+    if (!is_set("max_length")) return;
+    const ConfigSetting taken = *settings_.take("max_length");
+    if (!is_set("cutoff_len")) {
+      settings_.fail_in(
+          taken.line,
+          "max_length is the length of generated text in LLaMA-Factory's files: give the length of "
+          "rows as cutoff_len");
+    }
+    log_warning("max_length has no effect: nothing is generated");
+  }
+
+  // Without neat_packing, LLaMA-Factory's documents see those before them in their row.
+  void translate_packing() {
+    if (rows_.is_pretraining && !is_set("packing")) settings_.take("packing");
+    if (rows_.is_pretraining && !is_set("packing")) settings_.add("packing", true, 1);
+    if (!is_true("packing") || is_true("neat_packing") || is_set("packing_cross_document_attention")) return;
+    log_warning("packing: documents attend to those before them in their row, as in LLaMA-Factory; {}",
+                rows_.is_pretraining ? "packing_cross_document_attention false keeps them apart"
+                                     : "neat_packing keeps them apart");
+    settings_.take("packing_cross_document_attention");
+    settings_.add("packing_cross_document_attention", true, line_of("packing"));
   }
 
   void translate_sources() {
     const std::optional<ConfigSetting> folder = settings_.take("dataset_dir");
-    const std::optional<ConfigSetting> probabilities = settings_.take("interleave_probs");
-    const std::optional<ConfigSetting> strategy = settings_.take("mix_strategy");
-    if (strategy && strategy->value != "concat" && strategy->value != "interleave_under") {
-      settings_.fail_in(strategy->line, "mix_strategy: expected concat or interleave_under, found {}",
-                        found_text(strategy->value));
-    }
     if (folder && !folder->value.is_string())
       settings_.fail_in(folder->line, "dataset_dir: expected a folder, found {}", found_text(folder->value));
-    if (!folder && !is_llama_factory_) return;
-    const fs::path dir = folder ? folder->value.get<std::string>() : "data";
-    const std::vector<double> weights =
-        probabilities ? settings_.numbers_of(*probabilities) : std::vector<double>();
+    const std::string dir = folder ? folder->value.get<std::string>() : "data";
+    if (dir.starts_with("REMOTE:"))
+      settings_.fail_in(folder->line, "dataset_dir: {}: download the files, and name their folder",
+                        printable(dir, 200));
+    const bool alternates = mixes_in_turn();
+    const std::optional<ConfigSetting> probabilities = settings_.take("interleave_probs");
+    if (probabilities && !alternates)
+      settings_.fail_in(probabilities->line, "interleave_probs needs mix_strategy interleave_under");
     for (const char* flag : {"dataset", "eval_dataset"}) {
-      const ConfigSetting* setting = settings_.find(flag);
-      if (setting == nullptr || !setting->value.is_string()) continue;
+      if (!is_set(flag)) continue;
       const ConfigSetting taken = *settings_.take(flag);
-      settings_.set_sources(
-          flag,
-          llama_factory_sources(dir, taken,
-                                std::string_view(flag) == "dataset" ? weights : std::vector<double>()),
-          taken.line);
+      const std::vector<std::string> names = names_in(taken.value);
+      std::vector<double> weights;
+      if (alternates && names.size() > 1 && std::string_view(flag) == "dataset") {
+        weights = probabilities ? settings_.numbers_of(*probabilities) : std::vector<double>(names.size(), 1);
+        if (weights.size() != names.size()) {
+          settings_.fail_in(probabilities->line,
+                            "interleave_probs: expected one number for each of {}, found {}",
+                            format_count(std::ssize(names), "dataset"), weights.size());
+        }
+      }
+      settings_.set_sources(flag, sources_of(dir, taken, names, weights), taken.line);
     }
   }
 
-  ForeignSources llama_factory_sources(const fs::path& dir, const ConfigSetting& setting,
-                                       const std::vector<double>& weights) {
-    const fs::path path = dir / "dataset_info.json";
-    const std::string origin = path.string();
-    const json info = parse_json(read_text_file(path), origin);
-    const std::vector<std::string> names = split_list(setting.value.get<std::string>());
-    if (!weights.empty() && weights.size() != names.size())
-      settings_.fail_in(setting.line,
-                        "interleave_probs: expected one number for each of {} datasets, found {}",
-                        names.size(), weights.size());
+  bool mixes_in_turn() {
+    const std::optional<ConfigSetting> strategy = settings_.take("mix_strategy");
+    if (!strategy || strategy->value == "concat") return false;
+    if (strategy->value == "interleave_under") return true;
+    settings_.fail_in(
+        strategy->line,
+        "mix_strategy: expected concat or interleave_under, found {}: no row comes twice in an epoch",
+        found_text(strategy->value));
+  }
+
+  ForeignSources sources_of(const fs::path& dir, const ConfigSetting& setting,
+                            const std::vector<std::string>& names, const std::vector<double>& weights) const {
+    const std::string origin = (dir / kInfoFile).string();
+    const bool is_online = dir == kOnline;
+    const Json info = is_online ? Json::object() : parse_json(read_text_file(origin), origin);
     ForeignSources sources;
     for (size_t i = 0; i < names.size(); ++i) {
-      if (!info.is_object() || !info.contains(names[i])) {
+      if (std::find(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(i), names[i]) !=
+          names.begin() + static_cast<std::ptrdiff_t>(i))
+        settings_.fail_in(setting.line, "{}: '{}' is named twice", setting.name, printable(names[i]));
+      if (!is_online && (!info.is_object() || !info.contains(names[i]))) {
         settings_.fail_in(setting.line, "{}: '{}' is not described in {}", setting.name, printable(names[i]),
                           origin);
       }
       const JsonNode entry = JsonNode(info, origin)[names[i]];
-      const std::string source = llama_factory_path(dir, entry);
+      const std::string source =
+          is_online ? names[i] + first_rows() : llama_factory_source(dir, entry, rows_);
       sources.paths.push_back(weights.empty() ? source : fmt::format("{}:{}", source, weights[i]));
-      sources.formats[source] = llama_factory_format(entry);
+      sources.formats[source] = llama_factory_format(entry, rows_);
     }
     return sources;
   }
 
-  static std::string llama_factory_path(const fs::path& dir, const JsonNode& entry) {
-    for (const char* name :
-         {"script_url", "cloud_file_name", "ms_hub_url", "om_hub_url", "ranking", "num_samples", "folder"}) {
-      const JsonNode field = entry[name];
-      const bool is_off = field.is_null() || (field.json().is_boolean() && !field.json().get<bool>());
-      if (!is_off &&
-          (entry["hf_hub_url"].is_null() || std::string_view(name).find("hub") == std::string_view::npos))
-        fail(ExitCode::kBadConfig, "{}: not supported: leave it out", field.where());
-    }
-    if (entry["hf_hub_url"].is_null()) return (dir / entry["file_name"].string()).string();
-    std::string name = entry["hf_hub_url"].string();
-    if (!entry["subset"].is_null()) name += ":" + entry["subset"].string();
-    if (!entry["split"].is_null()) name += "/" + entry["split"].string();
-    return name;
-  }
-
-  static json llama_factory_format(const JsonNode& entry) {
-    const bool is_sharegpt = entry["formatting"].string_or("alpaca") == "sharegpt";
-    if (!is_sharegpt && entry["formatting"].string_or("alpaca") != "alpaca")
-      entry["formatting"].not_supported("format", entry["formatting"].string());
-    json format = {{"shape", is_sharegpt ? "sharegpt" : "alpaca"}};
-    static constexpr std::pair<std::string_view, std::string_view> kColumns[] = {
-        {"prompt", "instruction"}, {"query", "input"}, {"response", "output"},       {"history", "history"},
-        {"system", "system"},      {"tools", "tools"}, {"messages", "conversations"}};
-    const JsonNode columns = entry["columns"];
-    for (const auto& [theirs, ours] : kColumns) {
-      if (!columns.is_null() && !columns[theirs].is_null())
-        format["columns"][std::string(ours)] = columns[theirs].string();
-    }
-    // A file of pre-training has its text in the column of the prompt alone.
-    if (!is_sharegpt && format.contains("columns") && format["columns"].size() == 1 &&
-        format["columns"].contains("instruction"))
-      return {{"shape", "text"}, {"columns", {{"text", format["columns"]["instruction"]}}}};
-    const JsonNode tags = entry["tags"];
-    if (tags.is_null()) return format;
-    format["tags"]["role"] = tags["role_tag"].string_or("from");
-    format["tags"]["content"] = tags["content_tag"].string_or("value");
-    static constexpr std::pair<const char*, const char*> kTags[] = {{"user_tag", "user"},
-                                                                    {"assistant_tag", "assistant"},
-                                                                    {"system_tag", "system"},
-                                                                    {"observation_tag", "tool"}};
-    for (const auto& [theirs, role] : kTags) {
-      if (!tags[theirs].is_null()) format["tags"]["roles"][tags[theirs].string()] = role;
-    }
-    return format;
-  }
-
   ForeignSettings& settings_;
-  bool is_llama_factory_ = false;
+  LlamaFactoryRows rows_;
 };
 
 }  // namespace

@@ -1,6 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "arguments/foreign/foreign_datasets_fixture.h"
 
 namespace tessera {
@@ -9,46 +11,189 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-class LlamaFactoryDatasetsTest : public ForeignDatasetsTest {};
+class LlamaFactoryDatasetsTest : public ForeignDatasetsTest {
+ protected:
+  void info(const std::string& json) { folder_.write("dataset_info.json", json); }
 
-TEST_F(LlamaFactoryDatasetsTest, LlamaFactorysDatasetInfo) {
-  const std::string dir = folder_.path().string();
-  folder_.write("dataset_info.json", R"({
+  const std::string start_ = "dataset_dir: " + folder_.path().string() + "\nmodel: m\n";
+};
+
+TEST_F(LlamaFactoryDatasetsTest, NamesAreThoseOfDatasetInfo) {
+  info(R"({
     "identity": {"file_name": "identity.json"},
     "wiki": {"hf_hub_url": "org/wiki", "subset": "en", "columns": {"prompt": "text"}},
     "glaive": {"file_name": "glaive.json", "formatting": "sharegpt", "columns": {"messages": "talk", "tools": "tools"},
-               "tags": {"role_tag": "who", "content_tag": "what", "user_tag": "U", "assistant_tag": "A"}},
-    "dpo": {"file_name": "dpo.json", "ranking": true}})");
-  const std::string start = "dataset_dir: " + dir + "\nmodel: m\n";
+               "tags": {"role_tag": "who", "content_tag": "what", "user_tag": "U", "assistant_tag": "A"}}})");
   const TrainingArguments args = apply(
-      start +
-      "dataset: identity, glaive,wiki\ntemplate: llama3\nval_size: 0.1\ninterleave_probs: 0.5,0.3,0.2\n");
-  EXPECT_EQ(args.chat_template, "llama3");
+      start_ +
+      "dataset: identity, glaive,wiki\ntemplate: llama3\nval_size: 0.1\nmix_strategy: interleave_under\n"
+      "interleave_probs: 0.5,0.3,0.2\n");
+  EXPECT_EQ(args.chat_template, "llama_factory:llama3");
   EXPECT_EQ(args.validation_split_percentage, 10);
   const DatasetOptions found = dataset_options(args, args.dataset, "m");
   ASSERT_EQ(found.sources.size(), 3u);
-  EXPECT_THAT(found.sources[0].paths, ElementsAre(dir + "/identity.json"));
+  EXPECT_THAT(found.sources[0].paths, ElementsAre(folder_.path().string() + "/identity.json"));
   EXPECT_EQ(found.sources[0].format.shape, RowShape::kInstruction);
   EXPECT_EQ(found.sources[0].weight, 0.5);
   EXPECT_EQ(found.sources[1].format.tags.role, "who");
   EXPECT_THAT(found.sources[2].paths, ElementsAre("org/wiki:en"));
   EXPECT_EQ(found.sources[2].format.shape, RowShape::kText);
-  EXPECT_THAT(refusal(start + "dataset: other\n"),
+  EXPECT_EQ(options(start_ + "dataset: [identity, wiki]\n").sources.size(), 2u) << "a list of names";
+  EXPECT_EQ(options(start_ + "dataset: identity,wiki\nmix_strategy: interleave_under\n").sources[1].weight,
+            1.0);
+  EXPECT_THAT(refusal(start_ + "dataset: other\n"),
               HasSubstr("run.yaml:3: dataset: 'other' is not described in"));
-  EXPECT_THAT(refusal(start + "dataset: dpo\n"), HasSubstr("dpo.ranking: not supported"));
-  EXPECT_THAT(refusal(start + "dataset: wiki\ntemplate: baichuan\n"),
+  EXPECT_THAT(refusal(start_ + "dataset: wiki, wiki\n"), HasSubstr("'wiki' is named twice"));
+  std::filesystem::create_directory(folder_.path() / "saved");
+  folder_.write("saved/dataset_dict.json", "{}");
+  EXPECT_THAT(
+      refusal(start_ + "dataset: wiki\ntokenized_path: " + (folder_.path() / "saved").string() + "\n"),
+      HasSubstr("has rows that LLaMA-Factory has tokenized"));
+  EXPECT_THAT(refusal(start_ + "dataset: wiki\ntemplate: baichuan\n"),
               HasSubstr("template: baichuan is not built in"));
-  EXPECT_THAT(refusal(start + "dataset: wiki\ninterleave_probs: 0.5,0.5\n"),
-              HasSubstr("expected one number for each of 1"));
+  EXPECT_THAT(
+      refusal(start_ + "dataset: wiki,identity\nmix_strategy: interleave_under\ninterleave_probs: 1\n"),
+      HasSubstr("expected one number for each of 2 datasets"));
+  EXPECT_THAT(refusal(start_ + "dataset: wiki,identity\ninterleave_probs: 0.5,0.5\n"),
+              HasSubstr("interleave_probs needs mix_strategy"));
+  EXPECT_THAT(refusal(start_ + "dataset: wiki\nmix_strategy: interleave_over\n"),
+              HasSubstr("interleave_over"));
   EXPECT_EQ(refusal("model: m\ndataset: wiki\ndataset_dir: [a]\n"),
             "run.yaml:3: dataset_dir: expected a folder, found a list of 1, [\"a\"]");
+  const DatasetOptions online = options("dataset: org/rows\ndataset_dir: ONLINE\n");
+  EXPECT_THAT(online.sources[0].paths, ElementsAre("org/rows"));
+  EXPECT_EQ(online.sources[0].format.shape, RowShape::kInstruction);
+}
+
+TEST_F(LlamaFactoryDatasetsTest, OnlyNamedColumnsAreColumns) {
+  info(R"({
+    "plain": {"file_name": "a.json"},
+    "named": {"file_name": "b.json", "columns": {"prompt": "q", "response": "a", "history": null}},
+    "talk": {"file_name": "c.json", "formatting": "sharegpt", "columns": {"messages": "m", "system": "s"}}})");
+  const DatasetOptions found = options(start_ + "dataset: plain,named,talk\n");
+  using Columns = std::vector<std::pair<std::string, std::string>>;
+  EXPECT_EQ(found.sources[0].format.columns,
+            (Columns{{"input", "input"}, {"instruction", "instruction"}, {"output", "output"}}));
+  EXPECT_EQ(found.sources[1].format.columns, (Columns{{"instruction", "q"}, {"output", "a"}}));
+  EXPECT_EQ(found.sources[2].format.columns, (Columns{{"conversations", "m"}, {"system", "s"}}));
+  for (const DataSource& source : found.sources) EXPECT_TRUE(source.format.pairs.has_value());
+}
+
+TEST_F(LlamaFactoryDatasetsTest, EveryTagIsRead) {
+  info(R"({
+    "plain": {"file_name": "a.json", "formatting": "sharegpt"},
+    "all": {"file_name": "b.json", "formatting": "openai", "columns": {"messages": "m"},
+            "tags": {"role_tag": "r", "content_tag": "c", "user_tag": "U", "assistant_tag": "A",
+                     "observation_tag": "O", "function_tag": "F", "system_tag": "S"}},
+    "some": {"file_name": "c.json", "formatting": "sharegpt",
+             "tags": {"role_tag": "r", "content_tag": "c", "user_tag": "U", "assistant_tag": "A"}}})");
+  const DatasetOptions found = options(start_ + "dataset: plain,all,some\n");
+  using Roles = std::vector<std::pair<std::string, std::string>>;
+  EXPECT_EQ(found.sources[0].format.tags.roles, (Roles{{"function_call", "function_call"},
+                                                       {"gpt", "assistant"},
+                                                       {"human", "user"},
+                                                       {"observation", "tool"},
+                                                       {"system", "system"}}));
+  EXPECT_EQ(found.sources[0].format.tags.role + found.sources[0].format.tags.content, "fromvalue");
+  EXPECT_EQ(found.sources[1].format.shape, RowShape::kMessages);
+  EXPECT_EQ(
+      found.sources[1].format.tags.roles,
+      (Roles{{"A", "assistant"}, {"F", "function_call"}, {"O", "tool"}, {"S", "system"}, {"U", "user"}}));
+  EXPECT_EQ(found.sources[2].format.tags.roles, (Roles{{"A", "assistant"}, {"U", "user"}}));
+}
+
+TEST_F(LlamaFactoryDatasetsTest, TargetsAreTheAnswersUnlessTheStageIsPretraining) {
+  info(R"({"talk": {"file_name": "a.json", "formatting": "sharegpt"},
+           "text": {"file_name": "b.json", "columns": {"prompt": "body"}}})");
+  const auto targets_of = [&](const std::string& settings) {
+    return options(start_ + "dataset: talk\n" + settings).sources[0].format.pairs->targets;
+  };
+  EXPECT_EQ(targets_of(""), PairRules::Targets::kAnswers);
+  EXPECT_EQ(targets_of("stage: sft\ntrain_on_prompt: false\n"), PairRules::Targets::kAnswers);
+  EXPECT_EQ(targets_of("mask_history: true\n"), PairRules::Targets::kLastAnswer);
+  EXPECT_EQ(targets_of("stage: pt\n"), PairRules::Targets::kEverything);
+  EXPECT_TRUE(options(start_ + "dataset: talk\ntrain_on_prompt: true\n").train_on_prompt);
+  EXPECT_EQ(
+      options(start_ + "dataset: talk\ndefault_system: Be kind.\n").sources[0].format.pairs->default_system,
+      "Be kind.");
+  EXPECT_THAT(refusal(start_ + "dataset: talk\nmask_history: true\ntrain_on_prompt: true\n"),
+              HasSubstr("mask_history contradicts train_on_prompt"));
+  EXPECT_THAT(refusal(start_ + "dataset: talk\nstage: pt\ntrain_on_prompt: true\n"),
+              HasSubstr("train_on_prompt is not for stage pt"));
+  EXPECT_EQ(options(start_ + "dataset: text\nstage: pt\n").sources[0].format.shape, RowShape::kText);
+  EXPECT_THAT(refusal(start_ + "dataset: text\nstage: sft\n"), HasSubstr("'response' is not named"));
+}
+
+TEST_F(LlamaFactoryDatasetsTest, DefaultsAreLlamaFactorys) {
+  info(R"({"text": {"file_name": "b.json", "columns": {"prompt": "body"}}})");
+  const std::string start = start_ + "dataset: text\n";
+  EXPECT_EQ(apply(start).finetuning_type, "lora");
+  EXPECT_EQ(apply(start + "finetuning_type: full\n").finetuning_type, "full");
+  EXPECT_FALSE(apply(start).packing);
+  EXPECT_EQ(apply(start + "stage: pt\n").packing_mode(), Packing::kJoined);
+  EXPECT_EQ(apply(start + "stage: pt\npacking: false\n").packing_mode(), Packing::kNone);
+  EXPECT_EQ(apply(start + "packing: true\n").packing_mode(), Packing::kJoined);
+  EXPECT_EQ(apply(start + "packing: true\nneat_packing: true\n").packing_mode(), Packing::kIsolated);
+  EXPECT_EQ(apply(start + "packing: true\npacking_cross_document_attention: false\n").packing_mode(),
+            Packing::kIsolated);
+  EXPECT_EQ(apply(start + "cutoff_len: 77\nmax_length: 9\n").max_length, 77);
+  EXPECT_THAT(refusal(start + "max_length: 9\n"), HasSubstr("max_length is the length of generated text"));
+  EXPECT_FALSE(apply(start + "disable_shuffling: true\n").shuffle);
+}
+
+TEST_F(LlamaFactoryDatasetsTest, MaxSamplesAndSplitsAreSlices) {
+  info(R"({"a": {"file_name": "a.json"}, "b": {"file_name": "b.json", "split": "train[10:20]"},
+           "c": {"hf_hub_url": "o/n", "split": "test[:5%]"}, "d": {"file_name": "d.json", "split": "train[x]"}})");
+  const DatasetOptions found = options(start_ + "dataset: a\nmax_samples: 7\n");
+  EXPECT_THAT(found.sources[0].paths, ElementsAre(folder_.path().string() + "/a.json"));
+  EXPECT_EQ(found.sources[0].format.rows, (RowSlice{.from = {}, .to = 7}));
+  EXPECT_TRUE(found.sources[0].format.pairs.has_value());
+  const DatasetOptions slices = options(start_ + "dataset: b, c\n");
+  EXPECT_EQ(slices.sources[0].format.rows, (RowSlice{.from = 10, .to = 20}));
+  EXPECT_THAT(slices.sources[1].paths, ElementsAre("o/n/test"));
+  EXPECT_TRUE(slices.sources[1].format.rows->is_percent);
+  EXPECT_THAT(refusal(start_ + "dataset: b\nmax_samples: 7\n"), HasSubstr("a slice beside max_samples"));
+  EXPECT_THAT(refusal(start_ + "dataset: d\n"), HasSubstr("at most one slice"));
+  EXPECT_THAT(refusal(start_ + "dataset: a\nmax_samples: 0\n"), HasSubstr("max_samples: expected a number"));
+  EXPECT_THAT(refusal(start_ + "dataset: a\nmax_samples: 7\nstreaming: true\n"),
+              HasSubstr("contradicts streaming"));
+}
+
+TEST_F(LlamaFactoryDatasetsTest, WhatIsNotTrainedOnIsRefusedByName) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"("ranking": true)", "a.ranking: not supported"},
+      {R"("num_samples": 5)", "a.num_samples: not supported"},
+      {R"("columns": {"prompt": "q", "response": "a", "kto_tag": "label"})",
+       "a.columns.kto_tag: not supported"},
+      {R"("columns": {"prompt": "q", "chosen": "c", "rejected": "r"})", "a.columns.chosen: not supported"},
+      {R"("columns": {"prompt": "q", "response": "a", "images": "i"})", "a.columns.images: not supported"},
+      {R"("columns": {"prompt": "q", "response": "a", "videos": "i"})", "a.columns.videos: not supported"},
+      {R"("columns": {"prompt": "q", "response": "a", "audios": "i"})", "a.columns.audios: not supported"},
+      {R"("columns": {"prompt": "q", "answer": "a"})", "a.columns: unknown key 'answer'"},
+      {R"("columns": {"messages": "m"})", "'response' is not named"},
+      {R"("formatting": "sharegpt", "columns": {"prompt": "m"})", "'messages' is not named"},
+      {R"("formatting": "sharegpt", "tags": {"role": "m"})", "a.tags: unknown key 'role'"},
+      {R"("formatting": "other")", "a.formatting: not supported"},
+      {R"("split": "test")", "a.split: not supported"},
+      {R"("colums": {})", "a: unknown key 'colums'"},
+  };
+  for (const auto& [keys, what] : cases) {
+    info(std::string(R"({"a": {"file_name": "a.json", )") + keys + "}}");
+    EXPECT_THAT(refusal(start_ + "dataset: a\n"), HasSubstr(what)) << keys;
+  }
+  for (const char* source : {"ms_hub_url", "om_hub_url", "script_url", "cloud_file_name"}) {
+    info(std::string("{\"a\": {\"") + source + "\": \"x\"}}");
+    EXPECT_THAT(refusal(start_ + "dataset: a\n"), HasSubstr(source));
+  }
+  info(R"({"a": {"hf_hub_url": "o/n", "ms_hub_url": "o/m", "folder": "f"}})");
+  EXPECT_THAT(refusal(start_ + "dataset: a\n"), HasSubstr("a.folder: not supported"));
 }
 
 TEST_F(LlamaFactoryDatasetsTest, LlamaFactorysNullSetsNothing) {
-  const TrainingArguments args = apply(
-      "dataset: a.jsonl\ndataset_dir: null\ntemplate: null\ninterleave_probs: null\nmix_strategy: null\n"
-      "val_size: null\n");
+  const TrainingArguments args =
+      apply("dataset: a.jsonl\ndataset_dir: null\ntemplate: null\nval_size: null\nstage: null\n");
   EXPECT_THAT(args.dataset, ElementsAre("a.jsonl"));
+  EXPECT_EQ(args.finetuning_type, "full");
   EXPECT_EQ(args.chat_template, "");
 }
 

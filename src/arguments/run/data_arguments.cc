@@ -153,7 +153,7 @@ TurnTargets turns_of(const JsonNode& entry) {
 
 // Changes what an entry of dataset_formats says.
 void apply_format(const JsonNode& entry, RowFormat* format) {
-  entry.expect_keys({"shape", "columns", "tags", "prompt", "turns", "variables"});
+  entry.expect_keys({"shape", "columns", "tags", "prompt", "turns", "variables", "pairs"});
   if (!entry["shape"].is_null()) {
     format->shape = row_shape_by_name(entry["shape"].string());
     if (!format->shape) entry["shape"].expected(fmt::format("one of {}", fmt::join(row_shape_names(), ", ")));
@@ -164,6 +164,12 @@ void apply_format(const JsonNode& entry, RowFormat* format) {
   if (!entry["variables"].is_null()) format->variables = entry["variables"].json().dump();
   if ((format->shape == RowShape::kPromptText) != format->prompt.has_value())
     entry.expected("'prompt' beside the shape prompt_text alone");
+  if (const JsonNode pairs = entry["pairs"]; !pairs.is_null()) {
+    pairs.expect_keys({"targets", "default_system"});
+    const auto targets = pair_targets_by_name(pairs["targets"].string_or("answers"));
+    if (!targets) pairs["targets"].expected("answers, last_answer or everything");
+    format->pairs = {*targets, pairs["default_system"].string_or("")};
+  }
   const JsonNode tags = entry["tags"];
   if (tags.is_null()) return;
   tags.expect_keys({"role", "content", "roles", "properties"});

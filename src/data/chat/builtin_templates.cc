@@ -1,5 +1,7 @@
 #include "data/chat/builtin_templates.h"
 
+#include "data/chat/llama_factory_templates.h"
+
 namespace tessera {
 namespace {
 
@@ -11,6 +13,9 @@ struct BuiltIn {
 constexpr BuiltIn kTemplates[] = {
     // OpenAI's ChatML, as Qwen and many others use it.
     {"chatml",
+     "{%- if tools %}\n"
+     "  {{- raise_exception('chatml has no form for tools: give a chat template that has') }}\n"
+     "{%- endif %}\n"
      "{%- for message in messages %}\n"
      "  {{- '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}\n"
      "{%- endfor %}\n"
@@ -19,6 +24,9 @@ constexpr BuiltIn kTemplates[] = {
      "{%- endif %}\n"},
     // The dialog format of Llama 3's model card.
     {"llama3",
+     "{%- if tools %}\n"
+     "  {{- raise_exception('llama3 has no form for tools: give a chat template that has') }}\n"
+     "{%- endif %}\n"
      "{{- bos_token }}\n"
      "{%- for message in messages %}\n"
      "  {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' }}\n"
@@ -33,6 +41,8 @@ constexpr BuiltIn kTemplates[] = {
 }  // namespace
 
 std::string_view builtin_chat_template(std::string_view name) {
+  if (name.starts_with(kLlamaFactoryPrefix))
+    return llama_factory_template(name.substr(kLlamaFactoryPrefix.size()));
   for (const BuiltIn& entry : kTemplates) {
     if (entry.name == name) return entry.source;
   }

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "data/chat/messages.h"
+#include "data/chat/pair_reader.h"
 #include "data/chat/turn_messages.h"
 
 namespace tessera {
@@ -296,6 +297,7 @@ RowShape shape_of_first_row(const Value& row, const RowFormat& format, const std
 
 Example read_example(Value row, RowShape shape, const RowFormat& format, const std::string& where) {
   check_object(row, where);
+  if (format.pairs) return read_pairs(std::move(row), shape, format, where);
   if (!has_shape(row, info_of(shape), format)) {
     const std::optional<RowShape> other = recognise_shape(row, format);
     if (other && !format.shape) {

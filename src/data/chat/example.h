@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/value.h"
+#include "data/chat/pair_rows.h"
 #include "data/chat/prompt_text.h"
 #include "data/chat/turn_targets.h"
 #include "data/sources/row_slice.h"
@@ -57,6 +58,7 @@ struct RowFormat {
   std::optional<PromptText> prompt = {};  // of kPromptText
   std::optional<TurnTargets> turns = {};  // kMessages are read and trained on by these rules
   std::string variables = {};             // with turns, JSON: further variables of the template
+  std::optional<PairRules> pairs = {};    // read by LLaMA-Factory's rules
   bool operator==(const RowFormat&) const = default;
 };
 

@@ -49,14 +49,6 @@ void drop_nulls(Value::Object* fields) {
                 [](const Value::Field& field) { return field.value.is_null() && field.name != "content"; });
 }
 
-// {"name": ..., "arguments": ...} or a list of them, as text, to OpenAI's tool_calls.
-Value tool_calls_of(const std::string& json, const std::string& where) {
-  Value calls = parse_value(json, where);
-  if (calls.list() == nullptr) calls = Value::List{std::move(calls)};
-  for (Value& call : *calls.list()) call = Value::Object{{"type", "function"}, {"function", std::move(call)}};
-  return calls;
-}
-
 Value message_of_turn(std::string_view from, Value* value, const std::string& where) {
   const auto role =
       std::find_if(std::begin(kRoles), std::end(kRoles), [from](const Role& r) { return r.from == from; });
@@ -147,6 +139,13 @@ std::string join_text_parts(Value::List& parts, const std::string& where) {
     }
   }
   return text;
+}
+
+Value tool_calls_of(const std::string& json, const std::string& where) {
+  Value calls = parse_value(json, where);
+  if (calls.list() == nullptr) calls = Value::List{std::move(calls)};
+  for (Value& call : *calls.list()) call = Value::Object{{"type", "function"}, {"function", std::move(call)}};
+  return calls;
 }
 
 void append_history(Value pairs, const std::string& where, Value::List* messages) {

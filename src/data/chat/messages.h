@@ -22,6 +22,9 @@ void append_messages(Value items, const MessageTags& tags, const std::string& wh
 // Error(kBadData) starting with `where` for other parts.
 std::string join_text_parts(Value::List& parts, const std::string& where);
 
+// OpenAI's tool_calls of {"name": ..., "arguments": ...}, or of a list of them, as JSON.
+Value tool_calls_of(const std::string& json, const std::string& where);
+
 // Appends Alpaca's history, a list of pairs of a user's and an assistant's message.
 void append_history(Value pairs, const std::string& where, Value::List* messages);
 

@@ -1,0 +1,32 @@
+// Entries of LLaMA-Factory's dataset_info.json.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "formats/json.h"
+
+namespace tessera {
+
+// What the settings beside the entry ask for.
+struct LlamaFactoryRows {
+  bool is_pretraining = false;    // stage pt
+  bool names_stage = false;       // stage is named
+  bool last_answer_only = false;  // mask_history
+  std::string default_system;
+  std::optional<int64_t> max_samples;  // of every data set, the first ones
+};
+
+// The file, glob or hub name of an entry, with the slice of its rows behind it. Error(kBadConfig): a key that
+// no version knows, a source or a kind of rows that is not supported.
+std::string llama_factory_source(const std::filesystem::path& dataset_dir, const JsonNode& entry,
+                                 const LlamaFactoryRows& rows);
+
+// An entry of dataset_formats. `entry` may be null: a data set of the hub without a description. Warns of
+// what LLaMA-Factory does not read. Error(kBadConfig): unknown keys, and what is not supported.
+nlohmann::json llama_factory_format(const JsonNode& entry, const LlamaFactoryRows& rows);
+
+}  // namespace tessera

@@ -1,0 +1,107 @@
+#include "data/chat/llama_factory_templates.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "data/chat/builtin_templates.h"
+#include "expect_error.h"
+#include "formats/value_json.h"
+#include "jinja/template.h"
+
+namespace tessera {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Renders messages and tools, which are JSON.
+std::string text_in_template(std::string_view name, const std::string& messages,
+                             const std::string& tools = "null") {
+  const jinja::Template parsed =
+      jinja::Template::parse(std::string(llama_factory_template(name)), std::string(name));
+  return parsed
+      .render({{"bos_token", "<s>"},
+               {"eos_token", "</s>"},
+               {"tools", parse_value(tools, "tools")},
+               {"messages", parse_value(messages, "messages")}},
+              {})
+      .text;
+}
+
+// What Template.encode_multiturn() of LLaMA-Factory 0.9.5 encodes.
+TEST(LlamaFactoryTemplate, WritesWhatLlamaFactoryWrites) {
+  const std::string turn =
+      R"([{"role": "user", "content": " hi\n"}, {"role": "assistant", "content": "yo "}])";
+  EXPECT_EQ(
+      text_in_template("qwen3", turn),
+      "<|im_start|>user\n hi\n<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\nyo <|im_end|>\n");
+  EXPECT_EQ(
+      text_in_template("alpaca", turn),
+      "Below is an instruction that describes a task. Write a response that appropriately completes the "
+      "request.\n\n### Instruction:\n hi\n\n\n### Response:\nyo </s>\n\n");
+  EXPECT_EQ(text_in_template("deepseekr1", turn),
+            "<s><｜User｜> hi\n<｜Assistant｜><think>\n\n</think>\n\nyo </s>");
+  const std::string talk =
+      R"([{"role": "system", "content": "SYS"}, {"role": "user", "content": "hi"},
+          {"role": "assistant", "content": "<think>\nt\n</think>\n\nyo"}, {"role": "user", "content": "b"},
+          {"role": "assistant", "content": "c"}])";
+  EXPECT_EQ(
+      text_in_template("llama3", talk),
+      "<s><|start_header_id|>system<|end_header_id|>\n\nSYS<|eot_id|><|start_header_id|>user<|end_header_id|>"
+      "\n\nhi<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n<think>\nt\n</think>\n\nyo<|eot_id|>"
+      "<|start_header_id|>user<|end_header_id|>\n\nb<|eot_id|><|start_header_id|>assistant<|end_header_id|>"
+      "\n\nc<|eot_id|>");
+  EXPECT_EQ(
+      text_in_template("llama2", talk),
+      "<s>[INST] <<SYS>>\nSYS\n<</SYS>>\n\nhi [/INST]<think>\nt\n</think>\n\nyo</s><s>[INST] b [/INST]c</s>");
+  EXPECT_EQ(text_in_template("gemma", talk),
+            "<s><start_of_turn>user\nSYS\n\nhi<end_of_turn>\n<start_of_turn>model\n<think>\nt\n</think>\n\nyo"
+            "<end_of_turn>\n<start_of_turn>user\nb<end_of_turn>\n<start_of_turn>model\nc<end_of_turn>\n");
+}
+
+TEST(LlamaFactoryTemplate, QwensWriteToolsAsLlamaFactoryDoes) {
+  EXPECT_EQ(text_in_template("qwen",
+                             R"([{"role": "system", "content": "SYS"}, {"role": "user", "content": "hi"},
+              {"role": "assistant", "tool_calls": [
+                {"type": "function", "function": {"name": "f", "arguments": {"a": 1, "b": "x'é"}}},
+                {"type": "function", "function": {"name": "g", "arguments": {}}}]},
+              {"role": "tool", "content": "{\"t\": 3}"}, {"role": "tool", "content": "r2"},
+              {"role": "assistant", "content": "ok"}])",
+                             R"([{"type": "function", "function": {"name": "f", "description": "d"}}])"),
+            "<|im_start|>system\nSYS\n\n# Tools\n\nYou may call one or more functions to assist with the "
+            "user query.\n\nYou "
+            "are provided with function signatures within <tools></tools> XML tags:\n<tools>\n{\"type\": "
+            "\"function\", "
+            "\"function\": {\"name\": \"f\", \"description\": \"d\"}}\n</tools>\n\nFor each function call, "
+            "return a json "
+            "object with function name and arguments within <tool_call></tool_call> XML "
+            "tags:\n<tool_call>\n{\"name\": "
+            "<function-name>, \"arguments\": "
+            "<args-json-object>}\n</tool_call><|im_end|>\n<|im_start|>user\nhi<|im_end|>\n"
+            "<|im_start|>assistant\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1, \"b\": "
+            "\"x'é\"}}\n</tool_call>\n"
+            "<tool_call>\n{\"name\": \"g\", \"arguments\": "
+            "{}}\n</tool_call><|im_end|>\n<|im_start|>user\n<tool_response>\n"
+            "{\"t\": "
+            "3}\n</tool_response>\n<tool_response>\nr2\n</tool_response><|im_end|>\n<|im_start|>assistant\nok"
+            "<|im_end|>\n");
+}
+
+TEST(LlamaFactoryTemplate, WithoutAFormForToolsRefusesThem) {
+  const std::string talk = R"([{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}])";
+  const std::string call =
+      R"([{"role": "user", "content": "hi"}, {"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}])";
+  for (const std::string_view name : llama_factory_template_names()) {
+    EXPECT_THAT(text_in_template(name, talk), HasSubstr("yo")) << name;
+    if (name.starts_with("qwen")) continue;
+    EXPECT_THAT(error_of([&] { text_in_template(name, talk, "[{}]"); }).what(),
+                HasSubstr("no form for tools"));
+    EXPECT_THAT(error_of([&] { text_in_template(name, call); }).what(), HasSubstr("no form for tools"));
+  }
+  EXPECT_EQ(llama_factory_template("other"), "");
+  EXPECT_EQ(builtin_chat_template("llama_factory:qwen"), llama_factory_template("qwen"));
+}
+
+}  // namespace
+}  // namespace tessera
