@@ -36,7 +36,8 @@ std::string row_settings_text(const RowPlan& plan, const DatasetOptions& options
                               int64_t vocab_size, std::span<const Hash128> hashes);
 
 // Whether a row with this error is left out: it is a LeftOutRow, or skip_bad_rows was given and the row is to
-// blame, not the settings, which are wrong for all rows. *first_problem becomes what is wrong with it, if it is still empty.
+// blame, not the settings, which are wrong for all rows. *first_problem becomes what is wrong with it, if it
+// is still empty.
 bool may_skip(const std::exception_ptr& error, const RowOptions& options, std::string* first_problem);
 
 // Adds tokenized rows to `builder`. Throws the error of the first that may not be skipped; *first_problem is

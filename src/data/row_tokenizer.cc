@@ -179,10 +179,17 @@ void RowTokenizer::add_turns(const ChatExample& example, TokenizedRow* row) cons
     const std::string& role = *example.messages[i].find("role")->string();
     const bool is_of_role = targets.all_roles || std::find(targets.roles.begin(), targets.roles.end(),
                                                            role) != targets.roles.end();
-    const bool is_target = example.training[i].value_or(is_of_role);
+    const MessageMarks& marks = example.marks[i];
+    const bool is_target = marks.training.value_or(marks.parts ? !marks.parts->empty() : is_of_role);
     if (!is_target && !looks_at_all) continue;
-    turns.push_back({.is_target = is_target});
-    options.find_turns.push_back(static_cast<int64_t>(i));
+    TurnSpan turn;
+    turn.is_target = is_target;
+    const bool has_parts = marks.parts && !marks.parts->empty();
+    const Value* content = example.messages[i].find("content");
+    if (has_parts && content != nullptr && is_target)
+      turn.is_target_token = part_target_tokens(*content->string(), *marks.parts, *tokenizer_);
+    turns.push_back(std::move(turn));
+    options.find_turns.push_back({static_cast<int64_t>(i), has_parts ? targets.thinking_field : ""});
   }
   RenderedChat chat = chat_template_->render(example, options);
   std::vector<int64_t> places;

@@ -146,7 +146,7 @@ TEST_F(TurnRowsTest, ThoughtsOfAnAnswerGoIntoTheirField) {
       "{% for message in messages %}{{ message.role[0] }}:"
       "{% if message.reasoning_content %}({{ message.reasoning_content }}){% endif %}{{ message.content }}"
       "{{ eos_token }}{% endfor %}");
-  RowFormat format = chats({.thinking_field = "reasoning_content"});
+  RowFormat format = chats({.splits_thoughts = true});
   const Rows rows = rows_of(
       R"({"messages":[{"role":"user","content":"<think>u</think>q"},)"
       R"({"role":"assistant","content":"<think>\n t </think>\n\na "},)"
@@ -170,13 +170,19 @@ TEST_F(TurnRowsTest, OnlyTheRolesThatAreNamedChange) {
   EXPECT_THAT(named.labels, ElementsAre("..........b>...."));
 }
 
-TEST_F(TurnRowsTest, PartsOfContentWithMarksAreRefused) {
-  const Error error = error_of([&] {
-    rows_of(R"({"messages":[{"role":"assistant","content":[{"type":"text","text":"a","train":false}]}]})",
-            chats({}));
-  });
-  EXPECT_EQ(error.code(), ExitCode::kBadData);
-  EXPECT_THAT(error.what(), HasSubstr("message 0: 'train' and 'weight' of a part of the content"));
+TEST_F(TurnRowsTest, PartsOfAMessageMayBeTargets) {
+  set_template(
+      "{% for message in messages %}{{ message.role[0] }}:"
+      "{% if message.reasoning_content %}({{ message.reasoning_content }}){% endif %}{{ message.content }}"
+      "{{ eos_token }}{% endfor %}");
+  const Rows rows = rows_of(
+      R"({"messages":[{"role":"user","content":"abc","d":[{"begin_offset":1,"end_offset":1,"train":true}]},)"
+      R"({"role":"assistant","reasoning_content":"r","content":[{"type":"text","text":"xé"},)"
+      R"({"type":"text","text":"yz","train":false},{"type":"text","text":"w","weight":1}]},)"
+      R"({"role":"assistant","content":"no","d":[]}]})",
+      chats({.detail_field = "d"}));
+  EXPECT_THAT(rows.texts, ElementsAre("u:abc>a:(r)x##yzw>a:no>"));
+  EXPECT_THAT(rows.labels, ElementsAre("...b.>.....x##..w>....."));
 }
 
 TEST_F(TurnRowsTest, PromptsAreTextAroundColumns) {

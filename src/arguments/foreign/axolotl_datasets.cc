@@ -279,8 +279,12 @@ class AxolotlDatasets {
       turns["training_field"] = field;
     if (!chats_.eot_tokens.is_null()) turns["eot_tokens"] = chats_.eot_tokens;
     if (is_on(item, "drop_system_message")) turns["drop_system"] = true;
-    if (is_on(item, "split_thinking")) turns["thinking_field"] = thinking_field_of(item);
-    if (trained.empty() && !chats_.train_on_inputs && !turns.contains("training_field") && eos == "none")
+    if (is_on(item, "split_thinking")) turns["splits_thoughts"] = true;
+    if (item.contains("template_thinking_key")) turns["thinking_field"] = thinking_field_of(item);
+    if (const std::string field = text_of(item, "message_field_training_detail"); !field.empty())
+      turns["detail_field"] = field;
+    if (trained.empty() && !chats_.train_on_inputs && !turns.contains("training_field") &&
+        !turns.contains("detail_field") && eos == "none")
       fail_here("roles_to_train [] with train_on_eos none leaves nothing to train on");
     return turns;
   }

@@ -166,8 +166,6 @@ TEST_F(AxolotlDatasetsTest, WhatAxolotlHasAndIsMissingHereIsNamed) {
   EXPECT_THAT(refusal_of("type: chat_template, train_on_eos: yes"),
               HasSubstr("expected turn, all, last or none"));
   EXPECT_THAT(refusal_of("type: chat_template, conversation: vicuna_v1.1"), HasSubstr("set chat_template"));
-  EXPECT_THAT(refusal_of("type: chat_template, message_field_training_detail: d"),
-              HasSubstr("message_field_training_detail"));
   EXPECT_THAT(refusal_of("type: alpaca, splitt: train"),
               HasSubstr("'splitt' is no key of Axolotl's data sets"));
   EXPECT_THAT(refusal_of("type: alpaca, split: 'train+test'"), HasSubstr("split: expected a name"));

@@ -268,11 +268,10 @@ struct AxolotlTables {
       {kTranslated, "field_thinking template_thinking_key", "a property of messages"},
       {kTranslated, "message_field_role message_field_content message_property_mappings roles", "tags"},
       {kTranslated,
-       "message_field_training roles_to_train train_on_eos train_on_eot drop_system_message split_thinking",
+       "message_field_training message_field_training_detail roles_to_train train_on_eos train_on_eot "
+       "drop_system_message split_thinking",
        "turns"},
       {kTranslated, "chat_template chat_template_jinja", "chat_template, one for all"},
-      {kRefused, "message_field_training_detail",
-       "parts of a message cannot be marked: write messages of their own"},
       {kRefused, "shards shards_idx", "write split: train[10%:20%]"},
       {kNoEffect, "preprocess_shards", "rows are tokenized in pieces anyway"},
       {kRefused, "input_transform input_format field_human field_model",

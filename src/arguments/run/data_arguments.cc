@@ -134,7 +134,7 @@ std::vector<std::string> texts_of(const JsonNode& list) {
 
 TurnTargets turns_of(const JsonNode& entry) {
   entry.expect_keys({"roles", "all_roles", "train_on_eos", "train_on_eot", "eot_tokens", "training_field",
-                     "drop_system", "thinking_field"});
+                     "detail_field", "drop_system", "thinking_field", "splits_thoughts"});
   TurnTargets turns;
   if (!entry["roles"].is_null()) turns.roles = texts_of(entry["roles"]);
   if (!entry["all_roles"].is_null()) turns.all_roles = entry["all_roles"].boolean();
@@ -146,7 +146,9 @@ TurnTargets turns_of(const JsonNode& entry) {
   }
   if (!entry["eot_tokens"].is_null()) turns.eot_tokens = texts_of(entry["eot_tokens"]);
   turns.training_field = entry["training_field"].string_or("");
-  turns.thinking_field = entry["thinking_field"].string_or("");
+  turns.detail_field = entry["detail_field"].string_or("");
+  turns.thinking_field = entry["thinking_field"].string_or(turns.thinking_field);
+  turns.splits_thoughts = entry["splits_thoughts"].boolean_or(false);
   if (!entry["drop_system"].is_null()) turns.drop_system = entry["drop_system"].boolean();
   return turns;
 }

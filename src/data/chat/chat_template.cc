@@ -399,12 +399,14 @@ RenderedChat ChatTemplate::render(const ChatExample& chat, const RenderOptions& 
     });
   }
   rendered.text = std::move(whole.text);
-  for (const int64_t index : options.find_turns) {
+  for (const auto& [index, kept_field] : options.find_turns) {
     Value& message = renderer.messages()[static_cast<size_t>(index)];
     const Value original = message;
     std::pair<int64_t, int64_t> turn = {std::ssize(rendered.text), 0};
     for (const std::string_view content : kOtherContents) {
       message = Value::Object{{"role", *original.find("role")}, {"content", content}};
+      const Value* kept = kept_field.empty() ? nullptr : original.find(kept_field);
+      if (kept != nullptr) message.object()->push_back({kept_field, *kept});
       const std::string other = renderer.render(options.add_generation_prompt).text;
       const auto [begin, end] = difference(rendered.text, other);
       turn = {std::min(turn.first, begin), std::max(turn.second, end)};

@@ -40,8 +40,12 @@ struct RenderedChat {
 struct RenderOptions {
   bool add_generation_prompt = false;
   bool find_answers = false;
-  // With ChatExample::turns: the text of these messages, by index, becomes RenderedChat::turns.
-  std::vector<int64_t> find_turns = {};
+  // The text of these messages becomes RenderedChat::turns, without that of the field that stays, if any.
+  struct FoundTurn {
+    int64_t message;
+    std::string kept_field;
+  };
+  std::vector<FoundTurn> find_turns = {};
   // Read the contents of messages for special tokens, too. Otherwise those of users and tools are text only.
   bool parse_special_tokens = false;
 };

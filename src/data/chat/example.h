@@ -87,7 +87,7 @@ struct ChatExample {
   int64_t num_prompt_messages = 0;     // this many at the start are the prompt: what follows are the targets
   bool has_answers = false;            // alpaca: the assistant's messages are the targets
   const TurnTargets* turns = nullptr;  // of the row's format: what decides on targets instead
-  std::vector<std::optional<bool>> training;  // with turns, for every message: what it says itself
+  std::vector<MessageMarks> marks;     // with turns, of every message
 };
 
 struct TokenExample {

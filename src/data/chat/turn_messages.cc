@@ -75,24 +75,82 @@ Value mapped_message(const Value& item, const Names& mapping) {
   return message;
 }
 
+int64_t count_characters(const std::string& text) {
+  return std::count_if(text.begin(), text.end(),
+                       [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
+}
+
+bool is_on(const Value& value, const std::string& where) {
+  if (value.boolean() != nullptr) return *value.boolean();
+  if (value.integer() != nullptr) return *value.integer() != 0;
+  if (value.number() != nullptr) return *value.number() != 0;
+  fail(ExitCode::kBadData, "{}: expected true or false, found {}", where, value.kind_name());
+}
+
+// What the parts of a content say about targets: `train`, or a `weight`. nullopt if they say nothing.
+std::optional<std::vector<PartTarget>> parts_of(const Value::List& content, const std::string& where) {
+  std::vector<PartTarget> parts;
+  bool has_marks = false;
+  int64_t at = 0;
+  for (const Value& part : content) {
+    const Value* train = part.find("train");
+    const Value* weight = part.find("weight");
+    const Value* mark = train != nullptr ? train : weight;
+    has_marks = has_marks || mark != nullptr;
+    const Value* text = part.string() != nullptr ? &part : part.find("text");
+    if (text == nullptr || text->string() == nullptr || text->string()->empty()) continue;
+    const int64_t length = count_characters(*text->string());
+    parts.push_back({at, at + length - 1, mark == nullptr || is_on(*mark, where)});
+    at += length;
+  }
+  return has_marks ? std::optional(parts) : std::nullopt;
+}
+
 // Text parts in one string.
-void join_content(Value* message, const std::string& where) {
+void join_content(Value* message, const std::string& where, MessageMarks* marks) {
   Value* content = message->find("content");
   if (content == nullptr) return;
   if (Value::List* parts = content->list()) {
-    for (const Value& part : *parts) {
-      if (part.find("train") != nullptr || part.find("weight") != nullptr) {
-        fail(ExitCode::kBadData,
-             "{}: 'train' and 'weight' of a part of the content are not supported: write a message of its "
-             "own, and name its mark in message_field_training",
-             where);
-      }
-    }
+    if (auto targets = parts_of(*parts, where)) marks->parts = std::move(targets);
     *content = join_text_parts(*parts, where);
   } else if (content->string() == nullptr) {
     fail(ExitCode::kBadData, "{}: expected the content to be a string or a list of text parts, found {}",
          where, content->kind_name());
   }
+}
+
+void join_thoughts(const std::string& field, Value* message, const std::string& where) {
+  Value* thoughts = message->find(field);
+  if (thoughts == nullptr || thoughts->list() == nullptr) return;
+  if (parts_of(*thoughts->list(), where)) {
+    fail(ExitCode::kBadData, "{}: marks on parts of '{}' are not supported, those of the content are", where,
+         printable(field));
+  }
+  *thoughts = join_text_parts(*thoughts->list(), where);
+}
+
+// What the item says about itself and the parts of its content.
+MessageMarks marks_of(const Value& item, const TurnTargets& turns, const std::string& where) {
+  MessageMarks marks;
+  const Value* training = turns.training_field.empty() ? nullptr : item.find(turns.training_field);
+  if (training != nullptr) marks.training = is_on(*training, where + "." + turns.training_field);
+  const Value* details = turns.detail_field.empty() ? nullptr : item.find(turns.detail_field);
+  if (details == nullptr) return marks;
+  const std::string place = fmt::format("{}.{}", where, printable(turns.detail_field));
+  marks.parts.emplace();
+  if (details->list() == nullptr)
+    fail(ExitCode::kBadData, "{}: expected a list, found {}", place, details->kind_name());
+  for (const Value& detail : *details->list()) {
+    const Value* begin = detail.find("begin_offset");
+    const Value* end = detail.find("end_offset");
+    const Value* train = detail.find("train");
+    if (begin == nullptr || begin->integer() == nullptr || end == nullptr || end->integer() == nullptr ||
+        train == nullptr) {
+      fail(ExitCode::kBadData, "{}: expected objects with begin_offset, end_offset and train", place);
+    }
+    marks.parts->push_back({*begin->integer(), *end->integer(), is_on(*train, place)});
+  }
+  return marks;
 }
 
 std::string_view strip(std::string_view text) {
@@ -145,7 +203,7 @@ void parse_calls(Value* message, const std::string& where) {
   }
 }
 
-Value read_turn(const Value& item, const RowFormat& format, const std::string& where) {
+Value read_turn(const Value& item, const RowFormat& format, const std::string& where, MessageMarks* marks) {
   const MessageTags& tags = format.tags;
   if (item.object() == nullptr)
     fail(ExitCode::kBadData, "{}: expected an object, found {}", where, item.kind_name());
@@ -161,8 +219,11 @@ Value read_turn(const Value& item, const RowFormat& format, const std::string& w
     *role = Value(ours);
     break;
   }
-  if (!format.turns->thinking_field.empty()) split_thoughts(format.turns->thinking_field, &message);
-  join_content(&message, where);
+  const std::string& thinking_field = format.turns->thinking_field;
+  if (format.turns->splits_thoughts) split_thoughts(thinking_field, &message);
+  *marks = marks_of(item, *format.turns, where);
+  join_content(&message, where, marks);
+  join_thoughts(thinking_field, &message, where);
   parse_calls(&message, where);
   return message;
 }
@@ -194,16 +255,8 @@ ChatExample read_turns(Value row, const RowFormat& format, const std::string& wh
   int64_t index = 0;
   for (const Value& item : list_in(messages, where)) {
     const std::string place = fmt::format("{}: message {}", where, index++);
-    example.messages.push_back(read_turn(item, format, place));
-    const Value* training =
-        format.turns->training_field.empty() ? nullptr : item.find(format.turns->training_field);
-    if (training != nullptr && training->boolean() == nullptr && training->integer() == nullptr) {
-      fail(ExitCode::kBadData, "{}: expected '{}' to be true or false, found {}", place,
-           printable(format.turns->training_field), training->kind_name());
-    }
-    example.training.push_back(training == nullptr              ? std::nullopt
-                               : training->boolean() != nullptr ? std::optional(*training->boolean())
-                                                                : std::optional(*training->integer() != 0));
+    example.marks.emplace_back();
+    example.messages.push_back(read_turn(item, format, place, &example.marks.back()));
   }
   if (example.messages.empty()) fail(ExitCode::kBadData, "{}: expected messages, found an empty list", where);
   const auto is_system = [&] { return *example.messages.front().find("role") == Value("system"); };
@@ -213,11 +266,11 @@ ChatExample read_turns(Value row, const RowFormat& format, const std::string& wh
            system->kind_name());
     example.messages.insert(example.messages.begin(),
                             Value::Object{{"role", "system"}, {"content", std::move(*system)}});
-    example.training.insert(example.training.begin(), std::nullopt);
+    example.marks.insert(example.marks.begin(), MessageMarks());
   }
   if (format.turns->drop_system && is_system()) {
     example.messages.erase(example.messages.begin());
-    example.training.erase(example.training.begin());
+    example.marks.erase(example.marks.begin());
   }
   if (Value* tools = column(&row, "tools", format)) {
     read_functions(tools, where + ": tools");

@@ -58,7 +58,55 @@ class EndMarker {
   int64_t last_ = -1;
 };
 
+// The character at which each token of `text` starts; tokens of one character start at it.
+std::vector<int64_t> token_starts(const std::string& text, const Tokenizer& tokenizer, int64_t* num_chars) {
+  std::vector<int64_t> boundaries;
+  for (int64_t at = 0; at < std::ssize(text); ++at) {
+    const bool is_continuation = (static_cast<unsigned char>(text[static_cast<size_t>(at)]) & 0xC0) == 0x80;
+    if (!is_continuation) boundaries.push_back(at);
+  }
+  *num_chars = std::ssize(boundaries);
+  std::vector<int32_t> ids;
+  std::vector<TokenCut> cuts;
+  tokenizer.encode(text, /*add_special_tokens=*/false, {.cuts = boundaries, .barriers = {}}, &ids, &cuts);
+  std::vector<int64_t> starts(ids.size());
+  int64_t token = 0;
+  for (size_t c = 0; c < cuts.size(); ++c) {
+    // Tokens before the next boundary start in this character.
+    const int64_t end = c + 1 < cuts.size() ? cuts[c + 1].token + (cuts[c + 1].is_inside ? 1 : 0)
+                                            : static_cast<int64_t>(ids.size());
+    for (; token < end; ++token) starts[static_cast<size_t>(token)] = static_cast<int64_t>(c);
+  }
+  return starts;
+}
+
 }  // namespace
+
+std::vector<bool> part_target_tokens(const std::string& content, const std::vector<PartTarget>& parts,
+                                     const Tokenizer& tokenizer) {
+  int64_t num_chars = 0;
+  const std::vector<int64_t> starts = token_starts(content, tokenizer, &num_chars);
+  const auto num_tokens = std::ssize(starts);
+  const auto start_of = [&](int64_t token) { return starts[static_cast<size_t>(token)]; };
+  const auto end_of = [&](int64_t token) {
+    return token + 1 < num_tokens ? start_of(token + 1) - 1 : num_chars - 1;
+  };
+  std::vector<bool> is_target(starts.size(), false);
+  for (const PartTarget& part : parts) {
+    int64_t first = 0;
+    while (first < num_tokens && start_of(first) < part.begin) ++first;
+    if (first > 0 && end_of(first - 1) > part.begin) --first;
+    int64_t last = num_tokens - 1;
+    while (last >= 0 && end_of(last) > part.end) --last;
+    if (last < num_tokens - 1 && start_of(last + 1) < part.end) ++last;
+    if (!part.is_target || first > last) continue;
+    for (int64_t token = 0; token < num_tokens; ++token) {
+      if (start_of(token) >= start_of(first) && end_of(token) <= end_of(last))
+        is_target[static_cast<size_t>(token)] = true;
+    }
+  }
+  return is_target;
+}
 
 std::optional<EndTargets> end_targets_by_name(std::string_view name) {
   for (const auto& [known, targets] : kEndTargets) {
@@ -74,10 +122,11 @@ const char* end_targets_name(EndTargets targets) {
 }
 
 std::string TurnTargets::text() const {
-  std::string text =
-      fmt::format("all {} eos {} eot {} drop_system {} training {}:{} thinking {}:{} roles", all_roles,
-                  end_targets_name(eos), end_targets_name(eot), drop_system, training_field.size(),
-                  training_field, thinking_field.size(), thinking_field);
+  std::string text = fmt::format("all {} eos {} eot {} drop_system {} split {}", all_roles,
+                                 end_targets_name(eos), end_targets_name(eot), drop_system, splits_thoughts);
+  for (const std::string* field : {&training_field, &detail_field, &thinking_field})
+    text += fmt::format(" {}:{}", field->size(), *field);
+  text += " roles";
   for (const std::string& role : roles) text += fmt::format(" {}:{}", role.size(), role);
   text += " ends";
   for (const std::string& token : eot_tokens) text += fmt::format(" {}:{}", token.size(), token);
@@ -118,8 +167,12 @@ std::vector<int32_t> turn_labels(std::span<const int32_t> ids, std::span<const T
   EndMarker eos(ids, ends.eos < 0 ? std::vector<int32_t>() : std::vector<int32_t>{ends.eos}, targets.eos,
                 &labels);
   for (const TurnSpan& turn : turns) {
-    if (turn.is_target && turn.begin >= 0)
+    if (turn.is_target && turn.begin >= 0 && turn.is_target_token.empty())
       std::copy(ids.begin() + turn.begin, ids.begin() + turn.end, labels.begin() + turn.begin);
+    for (size_t i = 0; turn.begin >= 0 && i < turn.is_target_token.size(); ++i) {
+      const size_t at = static_cast<size_t>(turn.begin) + i;
+      if (turn.is_target_token[i] && at < ids.size()) labels[at] = ids[at];
+    }
     eot.after_turn(turn.end, turn.is_target);
     eos.after_turn(turn.end, turn.is_target);
   }

@@ -27,14 +27,31 @@ struct TurnTargets {
   std::vector<std::string> eot_tokens = {};  // empty: the tokenizer's end-of-text token
   // Field of a message that says whether it is a target, whatever its role; "" = none.
   std::string training_field = {};
+  // The same for parts of its content: a list of {"begin_offset", "end_offset", "train"}, in characters, the
+  // end included.
+  std::string detail_field = {};
   bool drop_system = false;  // leave out a system message at the start
-  // Field of the template that receives the thoughts which the assistant's content begins with, between
-  // <think> and </think>, <reasoning> or <|begin_of_thought|>; "" = they stay.
-  std::string thinking_field = {};
+  // Field of the template for thoughts, which those that an assistant's content begins with (between <think>
+  // and </think>, <reasoning> or <|begin_of_thought|>) are moved into with splits_thoughts.
+  std::string thinking_field = "reasoning_content";
+  bool splits_thoughts = false;
   bool operator==(const TurnTargets&) const = default;
 
   // For cache keys.
   std::string text() const;
+};
+
+// Whether the characters [begin, end] of a message's content are targets.
+struct PartTarget {
+  int64_t begin = 0;
+  int64_t end = 0;
+  bool is_target = false;
+};
+
+// What a message says itself about targets.
+struct MessageMarks {
+  std::optional<bool> training = {};
+  std::optional<std::vector<PartTarget>> parts = {};
 };
 
 // The tokens [begin, end) of a message's content; both -1 if the text does not show it.
@@ -42,7 +59,12 @@ struct TurnSpan {
   int64_t begin = -1;
   int64_t end = -1;
   bool is_target = false;
+  std::vector<bool> is_target_token = {};  // of the tokens from `begin` on; empty: all up to `end` are
 };
+
+// Which tokens of `content` are targets by its parts: whole tokens, as Axolotl rounds them.
+std::vector<bool> part_target_tokens(const std::string& content, const std::vector<PartTarget>& parts,
+                                     const Tokenizer& tokenizer);
 
 // The tokens that end messages.
 struct EndTokens {
