@@ -66,6 +66,16 @@ void warn_of_missing_ends(const RowPlan& plan, const ChatTemplate* chat_template
       eos);
 }
 
+// What TRL does instead, and why not here.
+void warn_of_own_template(const RowOptions& options, const ChatTemplate* chat_template) {
+  if (chat_template == nullptr || !options.assistant_only_loss || !chat_template->is_exchanged_by_trl())
+    return;
+  log_warning(
+      "assistant_only_loss: the model's own chat template is used, whose text the model sees later; TRL has "
+      "another one for it, with <think></think> in every answer: give that with --chat_template for TRL's "
+      "rows");
+}
+
 }  // namespace
 
 RowStream::RowStream(const RowPlan& plan, const RowOptions& options, const Tokenizer* tokenizer,
@@ -79,6 +89,7 @@ RowStream::RowStream(const RowPlan& plan, const RowOptions& options, const Token
       documents_(static_cast<size_t>(batch.max_documents)),
       rows_(static_cast<size_t>(batch.max_documents)) {
   warn_of_missing_ends(plan, chat_template_.get(), tokenizer);
+  warn_of_own_template(options, chat_template_.get());
   TESSERA_CHECK(!plan.is_pretokenized && (tokenizer != nullptr || !plan.needs_tokenizer()));
 }
 

@@ -70,6 +70,22 @@ TEST_F(StreamedRowsTest, AreThoseOfTheWholeDatasetInBlocks) {
   }
 }
 
+TEST_F(StreamedRowsTest, RowsWithoutALabelAreDropped) {
+  std::string lines;
+  for (int i = 0; i < 30; ++i) {
+    lines += fmt::format("{{\"prompt\": \"{}\", \"completion\": \"{}\"}}\n",
+                         std::string(i % 3 == 0 ? 9 : 2, 'p'), i);
+  }
+  folder_.write("d.jsonl", lines);
+  DatasetOptions options = options_for({"d.jsonl"});
+  options.max_length = 8;
+  options.allow_truncation = true;
+  const auto expected = ids_of(open(options));
+  EXPECT_THAT(expected, SizeIs(20));
+  options.streaming_buffer_rows = 4;
+  EXPECT_EQ(all_rows(*stream(options)), expected);
+}
+
 TEST_F(StreamedRowsTest, AChangeInTheMiddleOfAFileGivesOtherBlocks) {
   const DatasetOptions options = write_documents("d.jsonl", 150'000, 7);
   const std::string key = stream(options)->key();

@@ -441,6 +441,10 @@ std::optional<int32_t> ChatTemplate::end_of_answer(const Tokenizer& tokenizer) c
   return std::nullopt;
 }
 
+bool ChatTemplate::is_exchanged_by_trl() const {
+  return hash_text(source()).hex() == "0fab82ce8f4d5175c9e0155c80737cf2";  // Qwen3
+}
+
 uint64_t ChatTemplate::fingerprint() const {
   std::string text = impl_->date;
   for (const auto& [name, source] : impl_->sources) text += fmt::format("\n{} {}", name, source.source);
