@@ -96,18 +96,31 @@ void declare_rows(FlagTable* table, TrainingArguments* args) {
       "even if they are more than a tenth of all tokens. Otherwise that ends the run before the first step.");
   table->add(
       "packing", &args->packing,
-      "Concatenate documents, each ended by the end-of-text token, and cut them into rows of max_length "
-      "tokens. Without packing, every document is its own row; padding is never computed either way.");
+      "Put several documents, each ended by the end-of-text token, into a row of max_length tokens, as "
+      "packing_strategy says. Without packing, every document is its own row; no padding is computed either "
+      "way.");
+  table->add_choice(
+      "packing_strategy", &args->packing_strategy,
+      {"auto", "bfd", "bfd_split", "wrapped", "in_order", "greedy_knapsack"},
+      "How documents are packed. As in TRL, 1000 documents at a time: bfd cuts them to max_length and puts "
+      "each, from the longest on, into the fullest row with room; bfd_split does so with all pieces of "
+      "max_length tokens; wrapped joins the documents and cuts them into rows, in which tokens see the "
+      "documents before. in_order joins all documents and cuts them, and they do not see each other. "
+      "greedy_knapsack is LLaMA-Factory's neat_packing. auto is TRL's bfd for rows of JSON files and tables, "
+      "and in_order for text files and with validation_split_percentage.");
+  table->add("eval_packing", &args->eval_packing, "Pack the rows of eval_dataset. Defaults to packing.")
+      .aliases = {"eval_sample_packing"};
   table->add("packing_cross_document_attention", &args->packing_cross_document_attention,
              "With packing, let tokens attend to earlier documents in their row, and predict the first token "
              "of a document from the document before it. Otherwise documents in a row never see each other.");
   table->add("shuffle", &args->shuffle,
              "Read the rows in a new random order in every epoch: the order Hugging Face's Trainer draws "
              "from the same seed. Otherwise rows are read in file order.");
-  table->add_choice(
-      "train_sampling_strategy", &args->train_sampling_strategy, {"random", "sequential", "group_by_length"},
-      "Hugging Face's spelling of shuffle: random is true, sequential is false. group_by_length "
-      "means random: there is no padding to save.");
+  table->add_choice("train_sampling_strategy", &args->train_sampling_strategy,
+                    {"random", "sequential", "group_by_length"},
+                    "Hugging Face's spelling of shuffle: random is true, sequential is false. "
+                    "group_by_length reads rows of similar length one after the other, in the order that "
+                    "Hugging Face's Trainer draws from seed; as there is no padding, it saves no time.");
   table->add("dataloader_drop_last", &args->dataloader_drop_last,
              "Drop the last micro-batch of an epoch if it is not full.");
 }
@@ -141,14 +154,19 @@ void declare_batch(FlagTable* table, TrainingArguments* args) {
       "Rows in one micro-batch, which goes through the model at once; determines activation memory.");
   train_batch.aliases = {"per_gpu_train_batch_size"};
   limit(train_batch, at_least(1));
-  Flag& eval_batch = table->add("per_device_eval_batch_size", &args->per_device_eval_batch_size,
-                                "Maximum rows in one evaluation batch. Fewer are used if this many would "
-                                "need more memory than training does; the result is the same.");
+  Flag& eval_batch =
+      table->add("per_device_eval_batch_size", &args->per_device_eval_batch_size,
+                 "Rows in one evaluation batch of a rank, whose mean loss counts once per row in "
+                 "eval_loss. Computed in parts if it would need more memory than training does.");
   eval_batch.aliases = {"per_gpu_eval_batch_size"};
   limit(eval_batch, at_least(1));
   limit(table->add("gradient_accumulation_steps", &args->gradient_accumulation_steps,
                    "Micro-batches whose gradients are accumulated before each weight update."),
         at_least(1));
+  table->add(
+      "average_tokens_across_devices", &args->average_tokens_across_devices,
+      "Average the loss over all tokens of a step. Otherwise every rank averages over those of its own "
+      "rows, and the means of all ranks count the same, however many tokens they have.");
   limit(
       table->add("global_batch_size", &args->global_batch_size,
                  "Rows in one optimizer step over all ranks, any number: training is then the same on any "

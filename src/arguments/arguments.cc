@@ -14,6 +14,7 @@
 #include "arguments/ranks/device_arguments.h"
 #include "arguments/ranks/outer_arguments.h"
 #include "arguments/resolved_settings.h"
+#include "arguments/run/row_arguments.h"
 #include "arguments/state/offload_arguments.h"
 #include "arguments/state/optimizer_arguments.h"
 #include "base/error.h"
@@ -54,28 +55,6 @@ void resolve_dtype(const FlagTable& table, TrainingArguments* args) {
 void resolve_checkpointing(const FlagTable& table, const TrainingArguments& args) {
   if (args.gradient_checkpointing || args.fit || !table.is_set("gradient_checkpointing_mode")) return;
   log_warning("gradient_checkpointing_mode has no effect: gradient_checkpointing is false");
-}
-
-void resolve_data_order(const FlagTable& table, TrainingArguments* args) {
-  if (args->train_sampling_strategy == "group_by_length") {
-    log_warning(
-        "train_sampling_strategy group_by_length means random: rows are never padded, so grouping them by "
-        "length saves nothing");
-    args->train_sampling_strategy = "random";
-  }
-  const bool random = args->train_sampling_strategy == "random";
-  if (table.is_set("train_sampling_strategy")) {
-    if (table.is_set("shuffle") && args->shuffle != random) {
-      fail(ExitCode::kBadConfig, "shuffle {} contradicts train_sampling_strategy {}: give one of them",
-           args->shuffle, args->train_sampling_strategy);
-    }
-    args->shuffle = random;
-  }
-  args->train_sampling_strategy = args->shuffle ? "random" : "sequential";
-  if (args->packing_cross_document_attention && !args->packing) {
-    fail(ExitCode::kBadConfig,
-         "packing_cross_document_attention needs packing true: without packing a row is a document");
-  }
 }
 
 // Runs after a DeepSpeed file has set the accumulation or left it open.
@@ -277,7 +256,7 @@ void resolve_best_model(const FlagTable& table, TrainingArguments* args) {
   }
   // Hugging Face asks for "loss" at the end of the name alone, for which a greater perplexity is better.
   if (!args->greater_is_better) {
-    args->greater_is_better = !metric.ends_with("loss") && !metric.ends_with("perplexity");
+    args->greater_is_better = !metric.starts_with("eval_loss") && !metric.ends_with("perplexity");
   }
 }
 
@@ -326,11 +305,6 @@ int64_t TrainingArguments::row_limit(int64_t max_position_embeddings) const {
   return is_text ? default_row_limit(max_position_embeddings) : max_position_embeddings;
 }
 
-Packing TrainingArguments::packing_mode() const {
-  if (!packing) return Packing::kNone;
-  return packing_cross_document_attention ? Packing::kJoined : Packing::kIsolated;
-}
-
 BatchPlanOptions TrainingArguments::batch_options(int64_t world_size) const {
   BatchPlanOptions options;
   options.num_rows = 0;
@@ -339,7 +313,9 @@ BatchPlanOptions TrainingArguments::batch_options(int64_t world_size) const {
   options.world_size = num_row_ranks(*this, world_size);
   options.global_batch_size = global_batch_size;
   options.shuffle = shuffle;
-  options.seed = shuffle_seed();
+  // Grouping by length draws from the generator that the Trainer seeds with `seed`, whatever data_seed is.
+  const bool is_grouped = train_sampling_strategy == "group_by_length";
+  options.seed = is_grouped ? static_cast<uint64_t>(seed) : shuffle_seed();
   options.drop_last = dataloader_drop_last;
   return options;
 }
@@ -409,6 +385,8 @@ void resolve_training_arguments(const FlagTable& table, int64_t world_size, Trai
   check_outer_arguments(table, *args);
   check_context_arguments(*args);
   resolve_data_order(table, args);
+  check_packing(table, *args);
+  check_token_average(*args, world_size);
   check_streaming(*args);
   check_quiet(*args);
   resolve_evaluation(*args, args);

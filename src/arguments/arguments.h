@@ -42,6 +42,8 @@ struct TrainingArguments : DataArguments {
   std::optional<int64_t> max_length;
   bool allow_truncation = false;
   bool packing = false;
+  std::string packing_strategy = "auto";  // by the rows (Packing::kByRows)
+  std::optional<bool> eval_packing;       // unset = as packing
   bool packing_cross_document_attention = false;
   bool shuffle = true;
   std::string train_sampling_strategy = "random";
@@ -51,6 +53,7 @@ struct TrainingArguments : DataArguments {
   // Batch and length of the run.
   int64_t per_device_train_batch_size = 8;
   int64_t per_device_eval_batch_size = 8;
+  bool average_tokens_across_devices = true;
   int64_t gradient_accumulation_steps = 1;  // once resolved, derived from global_batch_size if that is set
   std::optional<int64_t> global_batch_size;
   double num_train_epochs = 3;
@@ -227,7 +230,9 @@ struct TrainingArguments : DataArguments {
   // As Hugging Face's Trainer fills in "auto": 0.9 hidden^2 and 10 hidden.
   int64_t prefetch_elements(int64_t hidden_size) const;
   int64_t persistence_threshold_elements(int64_t hidden_size) const;
+  // Of the rows trained on; of those for evaluation, with eval_packing.
   Packing packing_mode() const;
+  Packing eval_packing_mode() const;
   // Most tokens a row may have: max_length (kMaxRowLength: as many as the rows of the dataset have); without
   // it, max_position_embeddings for rows of token ids and at most 1024 of them for text.
   int64_t row_limit(int64_t max_position_embeddings) const;

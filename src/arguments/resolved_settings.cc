@@ -22,6 +22,7 @@ const std::map<std::string, std::string> kDerivedFrom = {
     {"merge_micro_batches", "optimizer_in_backward"},
     {"metric_for_best_model", "load_best_model_at_end"},
     {"packing", "neat_packing"},
+    {"packing_strategy", "neat_packing"},
     {"save_dtype", "dtype"},
     {"shuffle", "train_sampling_strategy"},
     {"train_sampling_strategy", "shuffle"},

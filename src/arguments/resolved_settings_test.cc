@@ -89,12 +89,12 @@ TEST_F(ResolvedSettingsTest, TheBatchOfADeepSpeedFileGivesItsParts) {
 
 TEST_F(ResolvedSettingsTest, SayWhatASettingWasDerivedFrom) {
   give("global_batch_size", "64");
-  give("train_sampling_strategy", "group_by_length");
+  give("train_sampling_strategy", "sequential");
   give("bf16", "false");
   resolve_on(4);
   EXPECT_EQ(line("gradient_accumulation_steps"), "2 | derived | from global_batch_size");
   EXPECT_EQ(line("zero_stage"), "2 | derived | from the number of ranks");
-  EXPECT_EQ(line("train_sampling_strategy"), R"("random" | derived | from group_by_length (command line))");
+  EXPECT_EQ(line("shuffle"), "false | derived | from train_sampling_strategy");
   EXPECT_EQ(line("dtype"), R"("float32" | derived | from bf16)");
 }
 

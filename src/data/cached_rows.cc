@@ -63,7 +63,7 @@ CacheCounts append_rows(const Request& request, ThreadPool& pool,
                         std::string* first_problem) {
   CacheCounts counts;
   RowBuilder builder(
-      request.options.packing, request.options.max_length, writer->has_labels(),
+      request.plan.packing, request.options.max_length, writer->has_labels(),
       [writer](auto ids, auto labels, auto lengths) { writer->append_row(ids, labels, lengths); }, &counts);
   RowStream stream(request.plan, request.options, request.tokenizer, request.vocab_size, &pool);
   while (stream.next()) {
@@ -184,8 +184,7 @@ void check_truncation(const CacheTrailer& cache, const Request& request) {
       std::any_of(request.plan.files.begin(), request.plan.files.end(),
                   [](const SourceFile& file) { return input_kind(file.path) == InputKind::kText; });
   std::string remedy = "set ";
-  if (!request.plan.is_pretokenized)
-    remedy += "--packing to join the documents and cut them into rows without loss, ";
+  if (!request.plan.is_pretokenized) remedy += ways_to_keep_tokens(request.plan);
   if (has_text && !request.options.text_per_line) remedy += "--text_per_line if every line is a document, ";
   fail(ExitCode::kBadConfig,
        "{}: {} of {} ({:.0f} %) would be dropped, as {} {} longer than max_length {} and cut{}; {}a larger "
@@ -244,7 +243,7 @@ CachedRows open_cached_rows(std::span<const DataSource> sources, const DatasetOp
                           is_hit,
                           path,
                           std::move(warnings)};
-  return {std::make_shared<const TokenCache>(std::move(*cache)), std::move(report)};
+  return {std::make_shared<const TokenCache>(std::move(*cache)), std::move(report), request.plan.packing};
 }
 
 }  // namespace tessera

@@ -16,6 +16,7 @@ namespace tessera {
 struct CachedRows {
   std::shared_ptr<const TokenCache> cache;
   DatasetReport report;
+  Packing packing;
 };
 
 // The rows of `sources` alone; see Dataset::open().

@@ -45,6 +45,7 @@ Dataset Dataset::open(const DatasetOptions& options, const Tokenizer* tokenizer,
     Dataset streamed;
     streamed.stream_ = std::make_shared<StreamedRows>(options.sources, options, tokenizer, vocab_size, pool);
     streamed.max_row_length_ = options.max_length;
+    streamed.packing_ = streamed.stream_->packing();
     streamed.report_.warnings = streamed.stream_->warnings();
     return streamed;
   }
@@ -61,6 +62,7 @@ Dataset Dataset::open(const DatasetOptions& options, const Tokenizer* tokenizer,
     dataset.parts_.push_back({std::move(rows.cache), rows.report.cache_file.stem().string(), 0, num_rows});
     dataset.mixture_.push_back({num_rows, num_weights == 0 ? 1.0 : *sources[0].weight});
     if (i == 0) {
+      dataset.packing_ = rows.packing;
       dataset.report_ = std::move(rows.report);
     } else {
       add_report(std::move(rows.report), &dataset.report_);
@@ -105,6 +107,7 @@ Dataset Dataset::split_off(double percent) {
   Dataset taken;
   taken.mixture_ = mixture_;
   taken.report_ = report_;
+  taken.packing_ = packing_;
   taken.report_.warnings.clear();
   for (Part& part : parts_) {
     if (part.num_rows < 2)
@@ -147,13 +150,6 @@ std::shared_ptr<const TokenCache> Dataset::locate(int64_t* row) const {
 int64_t Dataset::row_length(int64_t row) const { return locate(&row)->entry(row).num_tokens; }
 
 int64_t Dataset::row_num_targets(int64_t row) const { return locate(&row)->entry(row).num_targets; }
-
-bool Dataset::has_rows_without_targets() const {
-  for (int64_t row = 0; row < num_rows(); ++row) {
-    if (row_num_targets(row) == 0) return true;
-  }
-  return false;
-}
 
 void Dataset::read_row(int64_t row, Row* out) const {
   locate(&row)->read_row(row, &out->input_ids, &out->labels, &out->sequence_lengths);

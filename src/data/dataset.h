@@ -19,12 +19,6 @@ class RowSupply;
 class StreamedRows;
 class TokenCache;
 
-enum class Packing {
-  kNone,      // one row per document, cut to max_length; no padding exists
-  kIsolated,  // documents joined and cut to max_length; attention and targets stay inside a document
-  kJoined,    // the same rows, but a row is one sequence: attention and targets cross documents
-};
-
 // Token positions and row lengths are 32 bits wide. As max_length: rows are not cut.
 inline constexpr int64_t kMaxRowLength = int64_t{1} << 30;
 
@@ -96,6 +90,8 @@ class Dataset {
   static Dataset open(const DatasetOptions& options, const Tokenizer* tokenizer, int64_t vocab_size,
                       ThreadPool& pool, const std::function<void(double fraction)>& progress = {});
   const DatasetReport& report() const { return report_; }
+  // Of the rows of the first source: never kByRows.
+  Packing packing() const { return packing_; }
   // The sources with their weights, one part of the rows each; a single part without weights.
   const std::vector<MixturePart>& mixture() const { return mixture_; }
   // The rows of a stream, whose number is not known: num_rows(), num_tokens() and num_targets() are 0, and
@@ -114,13 +110,11 @@ class Dataset {
   int64_t row_length(int64_t row) const;
   // Labels that count as targets after the shift, given the sequence ends. May be 0 for individual rows.
   int64_t row_num_targets(int64_t row) const;
-  // Scans all rows.
-  bool has_rows_without_targets() const;
 
   struct Row {
     std::vector<int32_t> input_ids;
     std::vector<int32_t> labels;            // same length; empty = the input_ids themselves
-    std::vector<int32_t> sequence_lengths;  // documents in the row (kIsolated), else one entry
+    std::vector<int32_t> sequence_lengths;  // documents in the row, if they are isolated, else one entry
   };
   // Overwrites *out, reusing its memory. Thread-safe. Error(kIoError, kBadData) if the cache file fails or
   // changes while in use.
@@ -142,6 +136,7 @@ class Dataset {
   std::vector<Part> parts_;
   std::vector<MixturePart> mixture_;
   DatasetReport report_;
+  Packing packing_ = Packing::kNone;
   int64_t num_rows_ = 0;
   int64_t num_tokens_ = 0;
   int64_t num_targets_ = 0;

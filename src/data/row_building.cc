@@ -24,6 +24,11 @@ namespace fs = std::filesystem;
 // Part of the cache key of conversations; increment it when the same rows give other messages.
 constexpr int kMessagesVersion = 3;
 
+bool has_text_files(const RowPlan& plan) {
+  return std::ranges::any_of(
+      plan.files, [](const SourceFile& file) { return input_kind(file.path) == InputKind::kText; });
+}
+
 void check_settings(const DatasetOptions& options, int64_t vocab_size) {
   TESSERA_CHECK(1 <= vocab_size && vocab_size <= std::numeric_limits<int32_t>::max(), "vocab_size={}",
                 vocab_size);
@@ -55,7 +60,8 @@ RowPlan checked_row_plan(std::span<const DataSource> sources, const DatasetOptio
   check_settings(options, vocab_size);
   RowPlan plan = plan_rows(sources, options);
   const std::string& first = plan.files.front().path.string();
-  const bool is_packed = options.packing != Packing::kNone;
+  plan.packing = packing_of(plan, options.packing);
+  const bool is_packed = plan.packing != Packing::kNone;
   if (plan.is_pretokenized && is_packed) {
     fail(ExitCode::kBadConfig,
          "{}: packing joins documents, but a pre-tokenized file has finished rows: leave packing out", first);
@@ -81,6 +87,18 @@ RowPlan checked_row_plan(std::span<const DataSource> sources, const DatasetOptio
          *tokenizer->eos_id(), vocab_size);
   }
   return plan;
+}
+
+Packing packing_of(const RowPlan& plan, Packing packing) {
+  if (packing != Packing::kByRows) return packing;
+  return has_text_files(plan) ? Packing::kIsolated : Packing::kBestFit;
+}
+
+std::string ways_to_keep_tokens(const RowPlan& plan) {
+  if (plan.packing == Packing::kNone && has_text_files(plan))
+    return "--packing to join the documents and cut them into rows without loss, ";
+  return fmt::format("{}--packing_strategy bfd_split to pack the documents in pieces without loss, ",
+                     plan.packing == Packing::kNone ? "--packing " : "");
 }
 
 fs::path token_cache_folder(const DatasetOptions& options) {
@@ -116,7 +134,7 @@ std::string row_settings_text(const RowPlan& plan, const DatasetOptions& options
                               int64_t vocab_size, std::span<const Hash128> hashes) {
   std::string text =
       fmt::format("rows {} vocab_size {} max_length {} packing {} skip_bad {}\n", kTokenCacheVersion,
-                  vocab_size, options.max_length, static_cast<int>(options.packing), options.skip_bad_rows);
+                  vocab_size, options.max_length, static_cast<int>(plan.packing), options.skip_bad_rows);
   if (options.excess_length != ExcessLength::kTruncate)
     text += fmt::format("excess {}\n", static_cast<int>(options.excess_length));
   if (plan.needs_tokenizer()) {

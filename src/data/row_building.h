@@ -27,6 +27,11 @@ void create_token_cache_folder(const std::filesystem::path& folder);
 RowPlan checked_row_plan(std::span<const DataSource> sources, const DatasetOptions& options,
                          const Tokenizer* tokenizer, int64_t vocab_size);
 
+// What `packing` is for rows of this plan: never kByRows.
+Packing packing_of(const RowPlan& plan, Packing packing);
+// Settings by which documents longer than a row are not cut, ending in a comma.
+std::string ways_to_keep_tokens(const RowPlan& plan);
+
 // Hashes of the contents of the plan's files. Errors as InputFile.
 std::vector<Hash128> hash_files(const RowPlan& plan, ThreadPool& pool);
 

@@ -12,6 +12,20 @@ namespace tessera {
 // What becomes of a row longer than max_length: it is cut, skipped and counted, or an error.
 enum class ExcessLength { kTruncate, kDrop, kRaise };
 
+enum class Packing {
+  kNone,      // one row per document, cut to max_length; no padding exists
+  kIsolated,  // documents joined by EOS and cut to max_length; attention and targets stay inside a document
+  kJoined,    // the same rows, but a row is one sequence: attention and targets cross documents
+  // Of TRL 1.16, which packs 1000 documents at a time.
+  kBestFit,       // bfd: documents cut to max_length, in rows by best_fit_decreasing(), isolated
+  kBestFitSplit,  // bfd_split: the same for pieces of max_length tokens
+  kWrapped,       // wrapped: as kJoined
+  // Of LLaMA-Factory (neat_packing), as many at a time: rows by greedy_knapsack() of max_length - 1 tokens,
+  // isolated; longer documents are left out.
+  kKnapsack,
+  kByRows,  // kIsolated for text files, kBestFit for rows of JSON files and tables
+};
+
 struct RowOptions {
   bool text_per_line = false;      // text files: every line is a document instead of the file
   bool add_special_tokens = true;  // the tokenizer's post-processor (bos, ...), for every document but chats

@@ -43,6 +43,7 @@ struct RowPlan {
   std::vector<std::string> remarks;  // one line each, for the user: skipped files, ...
   bool is_pretokenized = false;      // safetensors
   bool has_labels = false;           // of token ids, or since only answers are targets
+  Packing packing = Packing::kNone;  // set by checked_row_plan(); never kByRows
 
   bool has_shape(RowShape shape) const;
   bool has_chats() const;

@@ -169,7 +169,7 @@ void StreamedRows::tokenize(const std::stop_token& stop) {
   CacheCounts counts;
   BlockWriter writer(*this);
   RowBuilder builder(
-      options_.packing, options_.max_length, plan_.has_labels,
+      plan_.packing, options_.max_length, plan_.has_labels,
       [&](auto ids, auto labels, auto lengths) { writer.append(ids, labels, lengths); }, &counts);
   RowStream stream(plan_, options_, tokenizer_, vocab_size_, nullptr,
                    {.max_bytes = int64_t{1} << 20, .max_documents = 256});
@@ -216,12 +216,11 @@ void StreamedRows::tokenize(const std::stop_token& stop) {
 void StreamedRows::check_cut(const CacheCounts& counts, int64_t num_tokens) const {
   if (options_.allow_truncation || counts.num_cut_tokens <= (num_tokens + counts.num_cut_tokens) / 10) return;
   fail(ExitCode::kBadConfig,
-       "{}: {} of the first {} would be dropped, as {} longer than max_length {}: set --packing to join "
-       "documents, a "
-       "larger --max_length, or --allow_truncation to drop them",
+       "{}: {} of the first {} would be dropped, as {} longer than max_length {}: set {}a larger "
+       "--max_length, or --allow_truncation to drop them",
        plan_.files.front().path.string(), format_count(counts.num_cut_tokens),
        count_of(num_tokens + counts.num_cut_tokens, "token"), count_of(counts.num_cut_documents, "document"),
-       options_.max_length);
+       options_.max_length, ways_to_keep_tokens(plan_));
 }
 
 int64_t StreamedRows::wait_for_block(int64_t block) const {

@@ -43,6 +43,7 @@ class StreamedRows final : public RowSupply {
   std::shared_ptr<const TokenCache> block_of(int64_t* row) const;
 
   const std::string& key() const { return key_; }
+  Packing packing() const { return plan_.packing; }
   std::vector<std::string> warnings() const { return plan_.remarks; }
 
  private:

@@ -42,7 +42,7 @@ int64_t largest_pass(const StepSurvey& survey) {
   const int64_t most_possible = survey.max_pass_rows * survey.max_row_length;
   int64_t largest = 0;
   for (int64_t step = 0; step < num_asked; ++step) {
-    if (largest == most_possible && !survey.asks_every_step) return largest;
+    if (largest == most_possible) return largest;
     largest = std::max(largest, survey.largest_pass_of(step));
   }
   if (num_asked == survey.num_steps || largest == most_possible) return largest;

@@ -30,7 +30,6 @@ struct StepSurvey {
   int64_t max_row_length = 0;
   std::function<int64_t(int64_t row)> row_length;
   std::function<int64_t(int64_t step)> largest_pass_of;  // in tokens
-  bool asks_every_step = false;  // largest_pass_of() also checks for faults: do not stop at a maximum
 };
 
 // An upper bound for the tokens of any pass of the run, exact if 1,000,000 rows of steps suffice: asks the

@@ -128,14 +128,6 @@ TEST(LargestPass, MillionsOfStepsAreNotAskedOneByOne) {
   EXPECT_EQ(steps.num_lengths, 11);
 }
 
-TEST(LargestPass, FaultsAreLookedForBehindTheMaximum) {
-  CountedSteps steps({9, 9, 9, 1, 1, 1});
-  StepSurvey survey = steps.survey(1000);
-  survey.asks_every_step = true;
-  EXPECT_EQ(largest_pass(survey), 27);
-  EXPECT_EQ(steps.num_steps_asked, 1000);
-}
-
 TEST(LargestPass, RowsThatComeTwiceInAPassCountTwice) {
   CountedSteps steps({7, 4});
   const int64_t bound = largest_pass(steps.survey(int64_t{1} << 50));

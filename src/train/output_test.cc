@@ -86,8 +86,9 @@ TEST(RunOutput, EventsTellWhatHappenedBesidesSteps) {
     if (metrics.step == 2) log_warning("the text of a \xff warning");
   });
   const auto events = read_json_lines(tiny.output() / "events.jsonl");
-  EXPECT_THAT(event_names(tiny.output()), ElementsAre("start", "memory", "warning", "log", "evaluation",
-                                                      "checkpoint", "log", "checkpoint", "log", "finish"));
+  EXPECT_THAT(event_names(tiny.output()),
+              ElementsAre("start", "memory", "warning", "log", "evaluation", "checkpoint", "log",
+                          "evaluation", "checkpoint", "log", "finish"));
   EXPECT_EQ(events[0].at("max_steps"), 6);
   EXPECT_EQ(events[0].at("arguments").at("save_steps"), 4);
   EXPECT_EQ(events[0].at("node_bytes"), run.plan.memory.node_bytes());
@@ -96,8 +97,8 @@ TEST(RunOutput, EventsTellWhatHappenedBesidesSteps) {
   EXPECT_EQ(events[4].at("step"), 4);
   EXPECT_GT(events[4].at("eval_loss"), 0);
   EXPECT_EQ(events[5].at("folder"), (tiny.output() / "checkpoint-4").string());
-  EXPECT_EQ(events[9].at("stop_signal"), 0);
-  EXPECT_EQ(events[9].at("train_loss"), run.summary.train_loss);
+  EXPECT_EQ(events[10].at("stop_signal"), 0);
+  EXPECT_EQ(events[10].at("train_loss"), run.summary.train_loss);
   for (const nlohmann::json& event : events) EXPECT_GT(event.at("time"), 1.7e9) << event;
 }
 

@@ -219,9 +219,9 @@ TEST(ActionSchedule, EvaluatesAfterTheDelay) {
   TrainingArguments args;
   args.eval_strategy = "steps";
   args.eval_steps = 2;
-  EXPECT_EQ(due_steps(args, 4, 9, &StepActions::evaluate), (Steps{2, 4, 6, 8}));
+  EXPECT_EQ(due_steps(args, 4, 9, &StepActions::evaluate), (Steps{2, 4, 6, 8, 9}));  // the last step, too
   args.eval_delay = 5;
-  EXPECT_EQ(due_steps(args, 4, 9, &StepActions::evaluate), (Steps{6, 8}));
+  EXPECT_EQ(due_steps(args, 4, 9, &StepActions::evaluate), (Steps{6, 8, 9}));
   args.eval_strategy = "epoch";
   args.eval_delay = 2;
   EXPECT_EQ(due_steps(args, 4, 9, &StepActions::evaluate), (Steps{8, 9}));

@@ -47,9 +47,8 @@ int64_t ActionSchedule::num_evaluations(int64_t first_step) const {
   if (delay_steps > static_cast<double>(max_steps_)) return 0;
   first_step = std::max(first_step, static_cast<int64_t>(std::ceil(delay_steps)) - 1);
   if (first_step >= max_steps_) return 0;
-  const int64_t last_step =
-      by_epoch ? max_steps_ + interval - 1 : max_steps_;  // the last epoch may be cut short
-  return last_step / interval - first_step / interval;
+  // The last step is one in any case.
+  return (max_steps_ + interval - 1) / interval - first_step / interval;
 }
 
 ActionCounts ActionSchedule::counts_after(int64_t first_step) const {
@@ -61,7 +60,7 @@ ActionCounts ActionSchedule::counts_after(int64_t first_step) const {
 
 bool ActionSchedule::evaluates_after(int64_t step, bool epoch_ends) const {
   if (eval_strategy_ == "steps") {
-    return step % eval_steps_ == 0 && eval_delay_ <= static_cast<double>(step);
+    return (step % eval_steps_ == 0 || step == max_steps_) && eval_delay_ <= static_cast<double>(step);
   }
   const double epoch = static_cast<double>(step) / static_cast<double>(steps_per_epoch_);
   return eval_strategy_ == "epoch" && epoch_ends && eval_delay_ <= epoch;

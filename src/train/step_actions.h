@@ -37,6 +37,9 @@ class ActionSchedule {
   // The same for everything that takes time.
   ActionCounts counts_after(int64_t first_step) const;
 
+  // Number of evaluations in the first `step` steps.
+  int64_t evaluations_up_to(int64_t step) const { return num_evaluations(0) - num_evaluations(step); }
+
   int64_t logging_steps() const { return logging_steps_; }
   int64_t eval_steps() const { return eval_steps_; }
   int64_t save_steps() const { return save_steps_; }

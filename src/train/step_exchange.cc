@@ -37,7 +37,7 @@ StepMetrics StepExchange::sums(int64_t num_targets) const {
     disk.add(part.disk, share);
   }
   metrics.ranks = ranks_;
-  metrics.loss = loss_sum / static_cast<double>(num_targets);
+  metrics.loss = num_targets == 0 ? 0 : loss_sum / static_cast<double>(num_targets);
   metrics.grad_norm = std::abs(std::sqrt(gradient_squares / num_teams_));  // "nan", never "-nan"
   metrics.num_target_tokens = num_targets;
   if (has_disk_) metrics.disk = disk;

@@ -78,15 +78,7 @@ int64_t StepRows::count_targets_of(std::span<const int64_t> rows) const {
   return num_targets;
 }
 
-int64_t StepRows::count_targets(const RowLists& passes) const {
-  const int64_t num_targets = count_targets_of(passes.all_rows());
-  if (num_targets == 0) {
-    fail(ExitCode::kBadData,
-         "the {} (from 0) make up one step and have no token to predict: all their labels are ignored",
-         name_rows(passes));
-  }
-  return num_targets;
-}
+int64_t StepRows::count_targets(const RowLists& passes) const { return count_targets_of(passes.all_rows()); }
 
 int64_t StepRows::count_targets_of_team(const RowLists& passes, int64_t team) const {
   int64_t num_targets = 0;
@@ -112,7 +104,6 @@ int64_t StepRows::largest_pass(int64_t num_steps) {
   survey.row_length = [this](int64_t row) { return dataset_.row_length(row); };
   survey.largest_pass_of = [this](int64_t step) {
     const RowLists& passes = passes_of_step(step);
-    count_targets(passes);
     int64_t largest = 0;
     for (int64_t pass = 0; pass < passes.size(); ++pass) {
       int64_t num_tokens = 0;
@@ -121,7 +112,6 @@ int64_t StepRows::largest_pass(int64_t num_steps) {
     }
     return largest;
   };
-  survey.asks_every_step = dataset_.has_rows_without_targets();
   return tessera::largest_pass(survey);
 }
 

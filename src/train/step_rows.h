@@ -25,11 +25,11 @@ class StepRows {
   // Row numbers of step `step` (from 0): pass p of rank r is list p * world_size + r. Valid until the next
   // call.
   const RowLists& passes_of_step(int64_t step);
-  // Target tokens of a step. Error(kBadData) if it has none.
+  // Target tokens of a step, which may have none.
   int64_t count_targets(const RowLists& passes) const;
   // Those of one team, which may have none.
   int64_t count_targets_of_team(const RowLists& passes, int64_t team) const;
-  // Tokens of the largest pass in the first num_steps steps. Error(kBadData) for a step without targets.
+  // Tokens of the largest pass in the first num_steps steps.
   int64_t largest_pass(int64_t num_steps);
 
  private:

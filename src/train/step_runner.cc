@@ -81,7 +81,8 @@ void StepRunner::run_pass(const RowLists& passes, int64_t pass, bool is_last, St
     if (options_.lora_dropout > 0) choose_dropout(rows);
     const auto label_smoothing = static_cast<float>(options_.label_smoothing);
     const PackedBatch& own = take_slice(context_, batch_);
-    part->loss_sum += model_.forward_backward(own, grad_scale_, label_smoothing, update).loss_sum;
+    part->loss_sum +=
+        loss_scale_ * model_.forward_backward(own, grad_scale_, label_smoothing, update).loss_sum;
     part->num_tokens += num_tokens_of_rows(context_, batch_);
     part->flops += model_.flops(batch_.cu_seqlens, batch_.num_targets).forward_backward() /
                    static_cast<double>(team_size());
@@ -149,10 +150,11 @@ StepPart StepRunner::run_again(const RowLists& passes) {
   return part;
 }
 
-std::optional<StepPart> StepRunner::run(int64_t step, const RowLists& passes, int64_t num_targets) {
+std::optional<StepPart> StepRunner::run(int64_t step, const RowLists& passes, const LossDivisor& divisor) {
   const Stopwatch time;
   step_ = step + 1;
-  grad_scale_ = 1.0f / static_cast<float>(num_targets);
+  grad_scale_ = 1.0f / static_cast<float>(divisor.targets);
+  loss_scale_ = divisor.loss_scale;
   StepPart part;
   const double waited_before_s = comm_.waited_s();
   ops_.restart();

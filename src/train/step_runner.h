@@ -47,6 +47,11 @@ struct StepPart {
   bool replay_differs = false;
 };
 
+struct LossDivisor {
+  double targets;         // the gradients are those of (sum of token losses) / targets
+  double loss_scale = 1;  // of StepPart::loss_sum, so that the sums of ranks with other divisors add up
+};
+
 class StepRunner {
  public:
   // What is passed by reference must outlive this. `ops`: those of the model. `context`: with ranks that
@@ -56,9 +61,9 @@ class StepRunner {
              const StepOptions& options);
 
   // Collective. `passes`: those of all ranks, or teams of them (StepRows). loss = sum of the token losses /
-  // num_targets of the whole step, so that passes count by their targets. nullopt if the step was abandoned
+  // the targets of the whole step, so that passes count by their targets. nullopt if the step was abandoned
   // on all ranks.
-  std::optional<StepPart> run(int64_t step, const RowLists& passes, int64_t num_targets);
+  std::optional<StepPart> run(int64_t step, const RowLists& passes, const LossDivisor& divisor);
 
   // Computes the passes of the last run() again, to update in the backward pass; they are not abandoned.
   StepPart run_again(const RowLists& passes);
@@ -94,6 +99,7 @@ class StepRunner {
 
   int64_t step_ = 0;  // the one being run, from 1
   float grad_scale_ = 0;
+  double loss_scale_ = 1;
   PackedBatch batch_;  // of all rows of a pass
   std::optional<NeftuneNoise> noise_;
   std::vector<uint64_t> dropout_tokens_;  // with lora_dropout

@@ -3,13 +3,17 @@
 
 #include <algorithm>
 #include <cmath>
+#include <random>
 #include <utility>
+#include <vector>
 
 #include "base/divide_up.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "checkpoint/checkpoint_files.h"
+#include "data/rows/length_order.h"
+#include "plan/passes.h"
 #include "platform/memory_info.h"
 #include "train/evaluation/best_checkpoint.h"
 #include "train/output/log_entries.h"
@@ -55,6 +59,25 @@ ExportOptions export_options_of(const RunSetup& setup) {
   options.chat_template = setup.data->chat_template;
   options.end_of_answer = setup.data->end_of_answer;
   options.generation_config = std::filesystem::path(setup.args.model) / "generation_config.json";
+  return options;
+}
+
+EvalOptions eval_options_of(const RunSetup& setup, int64_t max_rows, int64_t max_tokens) {
+  const TrainingArguments& args = setup.args;
+  const DataRecord& data = setup.record.data;
+  EvalOptions options = {.max_rows = max_rows, .max_tokens = max_tokens};
+  // With global_batch_size everything is as on one rank; a resumed run keeps the batches that it began with.
+  options.num_ranks = data.global_batch_size ? 1 : data.world_size;
+  options.drop_last = args.dataloader_drop_last;
+  options.averages_tokens = args.average_tokens_across_devices;
+  options.label_smoothing = static_cast<float>(args.label_smoothing_factor);
+  if (args.train_sampling_strategy == "group_by_length") {
+    const Dataset& eval = *setup.data->eval;
+    std::vector<int64_t> lengths;
+    for (int64_t row = 0; row < eval.num_rows(); ++row) lengths.push_back(eval.row_length(row));
+    std::mt19937 generator(static_cast<uint32_t>(args.shuffle_seed()));
+    options.order = length_grouped_order(lengths, max_rows, &generator);
+  }
   return options;
 }
 
@@ -191,11 +214,14 @@ std::optional<StepMetrics> Trainer::train_step(int64_t step) {
   const int64_t num_targets = setup_.rows->count_targets(passes);
   const double choosing_s = step_time.seconds();
   update_.begin_step(step, progress_);
-  // Nodes that train on their own each take the mean over their own rows.
-  const int64_t num_own_targets =
-      trains_apart() ? std::max<int64_t>(1, setup_.rows->count_targets_of_team(passes, world().node_rank))
-                     : num_targets;
-  std::optional<StepPart> part = runner_.run(step, passes, num_own_targets);
+  if (num_targets == 0 && !std::exchange(has_named_empty_step_, true) && is_root()) {
+    log_warning(
+        "step {}: its rows have no token to predict: loss and gradients are 0, and the optimizer steps on "
+        "its "
+        "momentum and weight decay, as in Transformers; the {} (from 0)",
+        step + 1, name_rows(passes));
+  }
+  std::optional<StepPart> part = runner_.run(step, passes, loss_divisor(passes, num_targets));
   if (!part) return std::nullopt;
   const double waited_before_s = setup_.comm.waited_s();
   {
@@ -245,6 +271,19 @@ std::optional<StepMetrics> Trainer::train_step(int64_t step) {
   metrics.peak = setup_.peak->best();
   stop_.end_step(metrics.step_time_s, compute_s / static_cast<double>(passes.size()));
   return metrics;
+}
+
+LossDivisor Trainer::loss_divisor(const RowLists& passes, int64_t num_targets) const {
+  const auto of_team = [&](int64_t team) {
+    return static_cast<double>(std::max<int64_t>(1, setup_.rows->count_targets_of_team(passes, team)));
+  };
+  const auto all = static_cast<double>(std::max<int64_t>(1, num_targets));
+  // Nodes that train on their own each take the mean over their own rows.
+  if (trains_apart()) return {of_team(world().node_rank)};
+  if (setup_.args.average_tokens_across_devices || world().is_single()) return {all};
+  // Every rank's mean counts the same.
+  const double own = of_team(world().rank) * static_cast<double>(world().world_size);
+  return {own, all / own};
 }
 
 bool Trainer::passes_guards(const RowLists& passes, StepMetrics* metrics) {
@@ -298,10 +337,9 @@ bool Trainer::run_evaluation() {
   const int64_t max_tokens = setup_.plan.limits.max_tokens * setup_.args.context_parallel_size;
   stop_.enter(StopAgreement::Phase::kEvaluation);
   mark_work(setup_.comm, OtherWork::kEvaluation, progress_.step + 1);
-  const EvalResult result = world().is_single()
-                                ? evaluate(*setup_.model, *setup_.data->eval, max_rows, max_tokens, progress)
-                                : evaluate_together(*setup_.model, *setup_.data->eval, max_rows, max_tokens,
-                                                    setup_.comm, progress, setup_.context_rank());
+  const EvalResult result =
+      evaluate(*setup_.model, *setup_.data->eval, eval_options_of(setup_, max_rows, max_tokens), setup_.comm,
+               progress, setup_.context_rank());
   std::optional<ChoiceResult> choices;
   if (setup_.choices && !result.stopped)
     choices = setup_.choices->score(*setup_.model, max_rows, max_tokens, setup_.comm, progress,

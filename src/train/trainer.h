@@ -62,6 +62,8 @@ class Trainer {
   bool is_finished_already();
   // nullopt if the step was abandoned: weights and optimizer are then as before it.
   std::optional<StepMetrics> train_step(int64_t step);
+  // What the losses of this rank's tokens are divided by.
+  LossDivisor loss_divisor(const RowLists& passes, int64_t num_targets) const;
   // False: the update is skipped. Error(kNumerics) if a guard ends the run.
   bool passes_guards(const RowLists& passes, StepMetrics* metrics);
   void report_warnings();
@@ -101,6 +103,7 @@ class Trainer {
   RunTotals totals_;
   std::optional<RunClock> clock_;  // on rank 0
   bool has_run_ = false;
+  bool has_named_empty_step_ = false;  // without targets
 };
 
 }  // namespace tessera

@@ -36,7 +36,7 @@ TrainingData open_training_data(const TrainingArguments& args, const ModelConfig
     DatasetOptions options = dataset_options(args, sources, tokenizer_folder(args));
     options.max_length = row_limit;
     options.allow_truncation = args.allow_truncation;
-    options.packing = args.packing_mode();
+    options.packing = &sources == &args.dataset ? args.packing_mode() : args.eval_packing_mode();
     options.cache_folder = args.cache_dir;
     options.streaming = args.streaming && &sources == &args.dataset;
     options.streaming_buffer_rows = args.streaming_buffer_rows;

@@ -111,8 +111,9 @@ struct AxolotlTables {
       {kTranslated, "excess_length_strategy", "excess_length_strategy"},
       {kRefused, "min_sample_len", "a row needs two tokens", "1 2"},
       {kSame, "sample_packing", "packing"},
+      {kSame, "eval_sample_packing", "eval_packing"},
       {kNoEffect,
-       "eval_sample_packing sample_packing_group_size sample_packing_bin_size sample_packing_sequentially "
+       "sample_packing_group_size sample_packing_bin_size sample_packing_sequentially "
        "sample_packing_mp_start_method sample_packing_eff_est multipack_real_batches batch_flattening "
        "pretrain_multipack_buffer_size streaming_multipack_buffer_size",
        kNotPacked},

@@ -224,6 +224,10 @@ void declare_other_spellings(FlagTable* table, TrainingArguments* args) {
     std::istringstream names(spelling.names);
     for (std::string name; names >> name;) table->add_alias(spelling.here, name);
   }
+  declare_translated<bool>(table, "group_by_length", false,
+                           "If true, train_sampling_strategy group_by_length.", [args](bool value) {
+                             if (value) args->train_sampling_strategy = "group_by_length";
+                           });
   table->begin_section("Arguments of LLaMA-Factory");
   declare_translated<std::string>(
       table, "stage", "sft",
@@ -236,9 +240,14 @@ void declare_other_spellings(FlagTable* table, TrainingArguments* args) {
             "is zero_stage",
             printable(value));
       });
-  declare_translated<bool>(table, "neat_packing", false,
-                           "If true, sets packing, in which documents never see each other.",
-                           [args](bool value) { args->packing = args->packing || value; });
+  declare_translated<bool>(
+      table, "neat_packing", false,
+      "If true, sets packing with packing_strategy greedy_knapsack, unless another one is given.",
+      [args](bool value) {
+        if (!value) return;
+        args->packing = true;
+        if (args->packing_strategy == "auto") args->packing_strategy = "greedy_knapsack";
+      });
   declare_translated<bool>(table, "disable_shuffling", false, "The opposite of shuffle.",
                            [args](bool value) { args->shuffle = !value; });
   declare_translated<bool>(table, "disable_gradient_checkpointing", true,

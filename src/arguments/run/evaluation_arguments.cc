@@ -57,13 +57,16 @@ void declare_logging(FlagTable* table, TrainingArguments* args) {
 void declare_best_model(FlagTable* table, TrainingArguments* args) {
   Flag& metric = table->add_choice(
       "metric_for_best_model", &args->metric_for_best_model,
-      {"loss", "perplexity", "choices_accuracy", "choices_accuracy_norm", "eval_loss", "eval_perplexity",
-       "eval_choices_accuracy", "eval_choices_accuracy_norm", "none"},
+      {"loss", "loss_per_token", "perplexity", "choices_accuracy", "choices_accuracy_norm", "eval_loss",
+       "eval_loss_per_token", "eval_perplexity", "eval_choices_accuracy", "eval_choices_accuracy_norm",
+       "none"},
       "The evaluation result by which models are compared, and which reduce_lr_on_plateau watches; the "
-      "prefix eval_ may be left out. The best value and its step are recorded in trainer_state.json. "
+      "prefix eval_ may be left out. loss is Transformers' eval_loss: the mean over rows of the loss of the "
+      "batch of per_device_eval_batch_size rows that a row is in; loss_per_token the mean over tokens, and "
+      "perplexity its exponential. The best value and its step are recorded in trainer_state.json. "
       "Defaults to "
       "loss with load_best_model_at_end or reduce_lr_on_plateau, or else to none.");
-  metric.value_name = "loss|perplexity|choices_accuracy|choices_accuracy_norm";
+  metric.value_name = "loss|loss_per_token|perplexity|choices_accuracy|choices_accuracy_norm";
   metric.set = [set = metric.set, args](const std::vector<std::string>& values) {
     set(values);
     if (args->metric_for_best_model == "none") args->metric_for_best_model.clear();

@@ -60,11 +60,43 @@ TEST_F(EvaluationArgumentsTest, TokensSeenAreAChoiceOrABoolean) {
   EXPECT_THAT(refusal("include_num_input_tokens_seen", "some"), HasSubstr("expected one of no, all"));
 }
 
-TEST_F(EvaluationArgumentsTest, GroupingByLengthMeansARandomOrder) {
-  give("train_sampling_strategy", "group_by_length");
+TEST_F(EvaluationArgumentsTest, GroupingByLengthIsAnOrderDrawnFromTheSeed) {
+  give("group_by_length", "true");
+  give("data_seed", "7");
   resolve();
   EXPECT_TRUE(args_.shuffle);
-  EXPECT_EQ(args_.train_sampling_strategy, "random");
+  EXPECT_EQ(args_.train_sampling_strategy, "group_by_length");
+  EXPECT_EQ(args_.batch_options(1).seed, 42u);
+  give("shuffle", "false");
+  EXPECT_THAT(contradiction(), HasSubstr("contradicts train_sampling_strategy group_by_length"));
+}
+
+TEST_F(EvaluationArgumentsTest, PackingStrategiesAreTrls) {
+  EXPECT_EQ(args_.packing_mode(), Packing::kNone);
+  give("packing", "true");
+  EXPECT_EQ(args_.packing_mode(), Packing::kByRows);
+  for (const auto& [strategy, packing] :
+       {std::pair("bfd", Packing::kBestFit), std::pair("bfd_split", Packing::kBestFitSplit),
+        std::pair("wrapped", Packing::kWrapped), std::pair("in_order", Packing::kIsolated)}) {
+    give("packing_strategy", strategy);
+    EXPECT_EQ(args_.packing_mode(), packing) << strategy;
+  }
+  EXPECT_THAT(refusal("packing_strategy", "ffd"), HasSubstr("expected one of auto, bfd, bfd_split"));
+  give("eval_packing", "false");
+  EXPECT_EQ(args_.eval_packing_mode(), Packing::kNone);
+  give("packing_cross_document_attention", "true");
+  EXPECT_EQ(args_.packing_mode(), Packing::kJoined);
+  give("packing_strategy", "bfd");
+  EXPECT_THAT(contradiction(), HasSubstr("contradicts packing_strategy bfd"));
+}
+
+TEST_F(EvaluationArgumentsTest, MeansOfRanksNeedRowsOfRanks) {
+  give("average_tokens_across_devices", "false");
+  resolve();
+  give("global_batch_size", "8");
+  resolve();  // on one rank all means are the same
+  EXPECT_THAT(contradiction(2),
+              HasSubstr("average_tokens_across_devices false cannot be combined with global_batch_size"));
 }
 
 // Hugging Face's rules, as in TrainingArguments.__post_init__ and Trainer.__init__.

@@ -153,7 +153,7 @@ class DataPreviewCommand : public Command {
   void preview_packed(const OpenData& data) {
     CacheCounts counts;
     RowBuilder builder(
-        Packing::kIsolated, data.max_length, data.plan.has_labels,
+        packing_of(data.plan, Packing::kByRows), data.max_length, data.plan.has_labels,
         [&](auto ids, auto labels, auto lengths) {
           if (num_shown_ >= num_rows_) return;
           ++num_shown_;

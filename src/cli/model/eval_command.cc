@@ -68,7 +68,7 @@ class EvalCommand : public Command {
     table->add("allow_truncation", &allow_truncation_,
                "Drop the tokens beyond --max_length even if they are more than a tenth of all tokens.");
     table->add("packing", &packing_,
-               "Concatenate the documents and cut them into rows, instead of one row per document.");
+               "Pack the documents into rows as `train --packing` does, instead of one row per document.");
     table->add("packing_cross_document_attention", &joined_,
                "With --packing, let tokens attend to earlier documents in their row.");
     table->add("per_device_eval_batch_size", &batch_size_,
@@ -163,7 +163,8 @@ class EvalCommand : public Command {
     };
     Results results;
     if (dataset) {
-      results.loss = evaluate_together(loaded.model(), *dataset, batch_size_, max_tokens, comm, progress);
+      results.loss = evaluate(loaded.model(), *dataset, {.max_rows = batch_size_, .max_tokens = max_tokens},
+                              comm, progress);
     }
     if (choices) {
       results.choices = choices->score(loaded.model(), batch_size_, max_tokens, comm, progress);
@@ -206,7 +207,7 @@ class EvalCommand : public Command {
     DatasetOptions options = dataset_options(data_, dataset_, folder);
     options.max_length = max_length_.value_or(default_row_limit(config.max_position_embeddings));
     options.allow_truncation = allow_truncation_;
-    options.packing = !packing_ ? Packing::kNone : joined_ ? Packing::kJoined : Packing::kIsolated;
+    options.packing = !packing_ ? Packing::kNone : joined_ ? Packing::kJoined : Packing::kByRows;
     options.cache_folder = cache_dir_;
     StatusLine status;
     const auto progress = [&](double fraction) {
@@ -228,7 +229,7 @@ class EvalCommand : public Command {
   // Prints text, or adds to *json.
   void report_loss(const EvalResult& result, nlohmann::ordered_json* json) const {
     if (json_) {
-      json->update({{"loss", result.loss},
+      json->update({{"loss", result.loss_per_token},
                     {"perplexity", result.perplexity},
                     {"num_rows", result.num_rows},
                     {"num_tokens", result.num_tokens},
@@ -237,7 +238,7 @@ class EvalCommand : public Command {
                     {"tokens_per_second", result.tokens_per_second()}});
       return;
     }
-    print("loss        {:.4f}\n", result.loss);
+    print("loss        {:.4f}\n", result.loss_per_token);
     print("perplexity  {:.2f}\n", result.perplexity);
     print("tokens      {} in {}, {} of them targets\n", format_count(result.num_tokens),
           format_count(result.num_rows, "row"), format_count(result.num_targets));

@@ -36,6 +36,8 @@ std::vector<int64_t> even_order(const BatchPlanOptions& options) {
   return order;
 }
 
+constexpr int64_t kFirst64BitSize = std::numeric_limits<uint32_t>::max() / 20;
+
 uint64_t mix_seed(uint64_t seed, size_t part, int64_t round) {
   return philox4x32(seed, part, static_cast<uint64_t>(round))[0];
 }
@@ -43,23 +45,21 @@ uint64_t mix_seed(uint64_t seed, size_t part, int64_t round) {
 }  // namespace
 
 // at::mt19937 is the generator of the C++ standard, seeded with the low 32 bits.
-std::vector<int64_t> internal::torch_randperm_32bit(int64_t n, uint64_t seed) {
-  std::mt19937 generator(static_cast<uint32_t>(seed));
+std::vector<int64_t> internal::torch_randperm_32bit(int64_t n, std::mt19937* generator) {
   std::vector<int64_t> permutation(static_cast<size_t>(n));
   std::iota(permutation.begin(), permutation.end(), 0);
   for (int64_t i = 0; i < n - 1; ++i) {
-    const int64_t z = static_cast<int64_t>(generator()) % (n - i);
+    const int64_t z = static_cast<int64_t>((*generator)()) % (n - i);
     std::swap(permutation[static_cast<size_t>(i)], permutation[static_cast<size_t>(i + z)]);
   }
   return permutation;
 }
 
-std::vector<int64_t> internal::torch_randperm_64bit(int64_t n, uint64_t seed) {
-  std::mt19937 generator(static_cast<uint32_t>(seed));
+std::vector<int64_t> internal::torch_randperm_64bit(int64_t n, std::mt19937* generator) {
   std::vector<int64_t> permutation(static_cast<size_t>(n));
   for (int64_t i = 0; i < n; ++i) {
-    const uint64_t high = generator();
-    const uint64_t low = generator();
+    const uint64_t high = (*generator)();
+    const uint64_t low = (*generator)();
     const uint64_t z = (high << 32 | low) % static_cast<uint64_t>(i + 1);
     permutation[static_cast<size_t>(i)] = permutation[z];
     permutation[z] = i;
@@ -67,11 +67,19 @@ std::vector<int64_t> internal::torch_randperm_64bit(int64_t n, uint64_t seed) {
   return permutation;
 }
 
-std::vector<int64_t> torch_randperm(int64_t n, uint64_t seed) {
+std::vector<int64_t> draw_torch_randperm(int64_t n, std::mt19937* generator) {
   TESSERA_CHECK(n >= 0, "n={}", n);
-  constexpr int64_t kFirst64BitSize = std::numeric_limits<uint32_t>::max() / 20;
-  return n < kFirst64BitSize ? internal::torch_randperm_32bit(n, seed)
-                             : internal::torch_randperm_64bit(n, seed);
+  return n < kFirst64BitSize ? internal::torch_randperm_32bit(n, generator)
+                             : internal::torch_randperm_64bit(n, generator);
+}
+
+std::vector<int64_t> torch_randperm(int64_t n, uint64_t seed) {
+  std::mt19937 generator(static_cast<uint32_t>(seed));
+  return draw_torch_randperm(n, &generator);
+}
+
+int64_t draws_of_torch_randperm(int64_t n) {
+  return n < kFirst64BitSize ? std::max<int64_t>(0, n - 1) : 2 * n;
 }
 
 std::span<const int64_t> RowLists::operator[](int64_t index) const {
@@ -149,17 +157,19 @@ int64_t micro_batch_rows(const BatchPlanOptions& options) {
   return divide_rounding_up(of_rank, divide_rounding_up(of_rank, cut.micro_batch_size));
 }
 
-void check_enough_rows(const BatchPlanOptions& options, std::string_view more_rows) {
+std::string few_rows_warning(const BatchPlanOptions& options, std::string_view more_rows) {
   const int64_t needed = global_batch_rows(options);
-  if (options.num_rows >= needed) return;
+  if (options.num_rows >= needed) return "";
   const std::string reason =
       options.global_batch_size
           ? "global_batch_size"
           : fmt::format("batch size {} x accumulation {} x world size {}", options.micro_batch_size,
                         options.gradient_accumulation_steps, options.world_size);
-  fail(ExitCode::kBadData, "the dataset has {}, one step takes {} ({}): {}give more data, or lower {}",
-       count_of(options.num_rows, "row"), needed, reason, more_rows,
-       options.global_batch_size ? "global_batch_size" : "the batch size or gradient_accumulation_steps");
+  return fmt::format(
+      "the dataset has {}, one step takes {} ({}): every epoch is a single step of fewer rows; {}give more "
+      "data, or lower {} for more steps",
+      count_of(options.num_rows, "row"), needed, reason, more_rows,
+      options.global_batch_size ? "global_batch_size" : "the batch size or gradient_accumulation_steps");
 }
 
 BatchPlan::BatchPlan(const BatchPlanOptions& options)
@@ -204,15 +214,31 @@ int64_t BatchPlan::row_at(int64_t epoch, int64_t position) const {
   const int64_t index = position % options_.num_rows;
   if (!options_.shuffle && !is_mixture_) return index;
   if (cached_epoch_ != epoch) {
-    const uint64_t seed = options_.seed + static_cast<uint64_t>(epoch);
-    rows_ = options_.shuffle ? torch_randperm(options_.num_rows, seed) : even_order(options_);
-    if (is_mixture_) {
-      const std::vector<int64_t> mixed = mixed_rows(epoch);
-      for (int64_t& row : rows_) row = mixed[static_cast<size_t>(row)];
-    }
+    rows_ = order_of_epoch(epoch);
     cached_epoch_ = epoch;
   }
   return rows_[static_cast<size_t>(index)];
+}
+
+std::vector<int64_t> BatchPlan::order_of_epoch(int64_t epoch) const {
+  std::vector<int64_t> mixed;
+  if (is_mixture_) mixed = mixed_rows(epoch);
+  const auto row_of = [&](int64_t at) { return is_mixture_ ? mixed[static_cast<size_t>(at)] : at; };
+  std::vector<int64_t> order;
+  if (options_.length_groups) {
+    std::vector<int64_t> lengths;
+    for (int64_t at = 0; at < options_.num_rows; ++at)
+      lengths.push_back(options_.length_groups->row_length(row_of(at)));
+    order = length_grouped_epoch(
+        lengths,
+        options_.global_batch_size.value_or(options_.micro_batch_size * options_.gradient_accumulation_steps),
+        options_.seed, epoch, options_.length_groups->evaluations_before(epoch));
+  } else {
+    order = options_.shuffle ? torch_randperm(options_.num_rows, options_.seed + static_cast<uint64_t>(epoch))
+                             : even_order(options_);
+  }
+  for (int64_t& row : order) row = row_of(row);
+  return order;
 }
 
 int64_t BatchPlan::supplied_row(int64_t position) const {

@@ -4,11 +4,14 @@
 
 #include <cstdint>
 #include <optional>
+#include <random>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "data/dataset.h"
+#include "data/rows/length_order.h"
 #include "data/rows/row_supply.h"
 #include "tensor/packed_batch.h"
 
@@ -19,11 +22,15 @@ namespace tessera {
 // torch's 32-bit branch, larger n its 64-bit one. Source: pytorch, aten/src/ATen/native/TensorFactories.cpp,
 // randperm_cpu.
 std::vector<int64_t> torch_randperm(int64_t n, uint64_t seed);
+// The same from a generator that may have been used before.
+std::vector<int64_t> draw_torch_randperm(int64_t n, std::mt19937* generator);
+// Numbers of 32 bits that it draws.
+int64_t draws_of_torch_randperm(int64_t n);
 
 namespace internal {
 // The two branches, for any n >= 0.
-std::vector<int64_t> torch_randperm_32bit(int64_t n, uint64_t seed);
-std::vector<int64_t> torch_randperm_64bit(int64_t n, uint64_t seed);
+std::vector<int64_t> torch_randperm_32bit(int64_t n, std::mt19937* generator);
+std::vector<int64_t> torch_randperm_64bit(int64_t n, std::mt19937* generator);
 }  // namespace internal
 
 // Lists of row numbers stored back to back, so that refilling allocates nothing.
@@ -74,6 +81,8 @@ struct BatchPlanOptions {
   // The parts of the dataset; empty, or num_rows is the sum of their shares. Epochs go on in a part where the
   // one before ended, and begin it anew, in another order if they shuffle, once all its rows were taken.
   std::vector<MixturePart> mixture = {};
+  // Rows of similar length follow each other, in the order drawn from `seed`.
+  std::optional<LengthGroups> length_groups = {};
   // Rows that appear while they are used; num_rows is then what the whole run takes. They come in the order
   // of the blocks, each shuffled by itself, again and again, without ends of epochs.
   const RowSupply* supply = nullptr;
@@ -91,9 +100,9 @@ int64_t global_batch_rows(const BatchPlanOptions& options);
 // Rows of the largest micro-batch: micro_batch_size, or fewer if steps are split evenly.
 int64_t micro_batch_rows(const BatchPlanOptions& options);
 
-// Error(kBadData) if the dataset has fewer rows than one full step needs. `more_rows` is advice for the
-// message, "" or ending in ", ".
-void check_enough_rows(const BatchPlanOptions& options, std::string_view more_rows = "");
+// Says that the dataset has fewer rows than one full step takes, so that every epoch is a single short step;
+// "" if it has enough. `more_rows` is advice, "" or ending in ", ".
+std::string few_rows_warning(const BatchPlanOptions& options, std::string_view more_rows = "");
 
 // Epochs and steps as in Hugging Face's Trainer: the loader of each rank has ceil(rows / (micro batch *
 // world)) batches per epoch (floor with drop_last), an optimizer step takes gradient_accumulation_steps of
@@ -128,6 +137,8 @@ class BatchPlan {
   // The row at `position` of `epoch`; positions wrap around at num_rows.
   int64_t row_at(int64_t epoch, int64_t position) const;
 
+  // The row at every position of an epoch, if they are not in file order.
+  std::vector<int64_t> order_of_epoch(int64_t epoch) const;
   // The rows of the mixture in `epoch`, part by part.
   std::vector<int64_t> mixed_rows(int64_t epoch) const;
 

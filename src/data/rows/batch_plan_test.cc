@@ -91,16 +91,21 @@ TEST(TorchRandperm, MatchesAnIndependentMersenneTwisterBeyondOneRefill) {
   const Rows rows = torch_randperm(2000, 3);
   EXPECT_THAT(Rows(rows.begin(), rows.begin() + 5), ElementsAre(986, 1005, 255, 1128, 224));
   EXPECT_THAT(Rows(rows.end() - 5, rows.end()), ElementsAre(1620, 557, 485, 127, 628));
-  EXPECT_THAT(internal::torch_randperm_64bit(10, 0), ElementsAre(8, 2, 6, 3, 5, 1, 0, 9, 7, 4));
-  EXPECT_THAT(internal::torch_randperm_64bit(10, 42), ElementsAre(6, 0, 5, 8, 7, 2, 3, 1, 9, 4));
+  const auto of_64bit = [](int64_t n, uint32_t seed) {
+    std::mt19937 generator(seed);
+    return internal::torch_randperm_64bit(n, &generator);
+  };
+  EXPECT_THAT(of_64bit(10, 0), ElementsAre(8, 2, 6, 3, 5, 1, 0, 9, 7, 4));
+  EXPECT_THAT(of_64bit(10, 42), ElementsAre(6, 0, 5, 8, 7, 2, 3, 1, 9, 4));
 }
 
 TEST(TorchRandperm, IsAPermutationOfEverySize) {
   for (const int64_t n : {0, 1, 2, 3, 17, 623, 624, 625, 5000}) {
     Rows expected(static_cast<size_t>(n));
     std::iota(expected.begin(), expected.end(), 0);
-    EXPECT_EQ(sorted(internal::torch_randperm_32bit(n, 7)), expected) << "n=" << n;
-    EXPECT_EQ(sorted(internal::torch_randperm_64bit(n, 7)), expected) << "n=" << n;
+    std::mt19937 generator(7);
+    EXPECT_EQ(sorted(internal::torch_randperm_32bit(n, &generator)), expected) << "n=" << n;
+    EXPECT_EQ(sorted(internal::torch_randperm_64bit(n, &generator)), expected) << "n=" << n;
   }
 }
 
@@ -290,27 +295,32 @@ TEST(BatchPlan, AccumulationFollowsFromTheGlobalBatch) {
 }
 
 TEST(BatchPlan, GivenGlobalBatchIsNamedWhereItDoesNotFit) {
-  const Error too_few = error_of([] { check_enough_rows(global_options(11, 12, 4, 2)); });
-  EXPECT_EQ(too_few.code(), ExitCode::kBadData);
-  EXPECT_THAT(
-      too_few.what(),
-      HasSubstr(
-          "has 11 rows, one step takes 12 (global_batch_size): give more data, or lower global_batch_size"));
-  check_enough_rows(global_options(12, 12, 8, 4));  // the product would be 32 rows
+  EXPECT_THAT(few_rows_warning(global_options(11, 12, 4, 2)),
+              HasSubstr("has 11 rows, one step takes 12 (global_batch_size): every epoch is a single step of "
+                        "fewer rows; give more data, or lower global_batch_size"));
+  EXPECT_EQ(few_rows_warning(global_options(12, 12, 8, 4)), "");  // the product would be 32 rows
   EXPECT_EQ(error_of([] { global_batch_rows(global_options(12, 0, 8, 4)); }).code(), ExitCode::kBadConfig);
   BatchPlanOptions options = global_options(11, 12, 4, 2);
   options.drop_last = true;
   EXPECT_THAT(error_of([&] { BatchPlan{options}; }).what(), HasSubstr("takes 12 (global_batch_size)"));
 }
 
-TEST(BatchPlan, RefusesADatasetSmallerThanOneGlobalBatch) {
-  const Error error = error_of([] { check_enough_rows(options_for(1, 2, 3, 2), "set --packing, "); });
-  EXPECT_EQ(error.code(), ExitCode::kBadData);
-  EXPECT_STREQ(error.what(),
-               "the dataset has 1 row, one step takes 12 (batch size 2 x accumulation 3 x world size 2): set "
-               "--packing, "
-               "give more data, or lower the batch size or gradient_accumulation_steps");
-  check_enough_rows(options_for(12, 2, 3, 2));
+TEST(BatchPlan, ADatasetSmallerThanOneGlobalBatchIsAStepPerEpoch) {
+  EXPECT_EQ(few_rows_warning(options_for(1, 2, 3, 2), "set --packing, "),
+            "the dataset has 1 row, one step takes 12 (batch size 2 x accumulation 3 x world size 2): every "
+            "epoch is a single step of fewer rows; set --packing, give more data, or lower the batch size or "
+            "gradient_accumulation_steps for more steps");
+  EXPECT_EQ(few_rows_warning(options_for(12, 2, 3, 2)), "");
+  BatchPlanOptions options = options_for(3, 2, 4);
+  options.shuffle = false;
+  const BatchPlan one_rank(options);
+  EXPECT_EQ(one_rank.steps_per_epoch(), 1);
+  EXPECT_THAT(one_rank.rows_of_step(1), ElementsAre(ElementsAre(0, 1), ElementsAre(2)));
+  options.world_size = 2;  // accelerate's even_batches: rows come again until the ranks have as many
+  EXPECT_THAT(BatchPlan(options).rows_of_step(0), ElementsAre(ElementsAre(0, 1), ElementsAre(2, 0)));
+  options.micro_batch_size = 4;
+  EXPECT_THAT(BatchPlan(options).rows_of_step(0),
+              ElementsAre(ElementsAre(0, 1, 2, 0), ElementsAre(1, 2, 0, 1)));
 }
 
 TEST(BatchPlan, RefusesSettingsWithoutAnyBatch) {

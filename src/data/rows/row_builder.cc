@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "data/rows/document_groups.h"
 
 namespace tessera {
 
@@ -37,8 +38,63 @@ void RowBuilder::add_document(std::span<const int32_t> ids, std::span<const int3
     return;
   }
   ++counts_->num_documents;
-  add_to_stream(ids, labels);
-  end_sequence();
+  if (packing_ == Packing::kBestFit || packing_ == Packing::kBestFitSplit || packing_ == Packing::kKnapsack) {
+    keep_document(ids, labels);
+  } else {
+    add_to_stream(ids, labels);
+    end_sequence();
+  }
+  // `datasets` maps so many rows at a time.
+  constexpr int64_t kBatchDocuments = 1000;
+  if (++num_in_batch_ == kBatchDocuments) end_batch();
+}
+
+// With kBestFitSplit the pieces of a document become documents of their own.
+void RowBuilder::keep_document(std::span<const int32_t> ids, std::span<const int32_t> labels) {
+  kept_ids_.insert(kept_ids_.end(), ids.begin(), ids.end());
+  if (has_labels_) kept_labels_.insert(kept_labels_.end(), labels.begin(), labels.end());
+  size_t left = ids.size();
+  const size_t room = packing_ == Packing::kKnapsack ? max_length_ - 1 : max_length_;
+  if (packing_ != Packing::kBestFitSplit && left > room) {
+    const size_t kept = packing_ == Packing::kKnapsack ? 0 : room;
+    const size_t excess = left - kept;
+    ++counts_->num_cut_documents;
+    counts_->num_cut_tokens += static_cast<int64_t>(excess);
+    kept_ids_.resize(kept_ids_.size() - excess);
+    if (has_labels_) kept_labels_.resize(kept_ids_.size());
+    left = kept;
+  }
+  for (; left > 0; left -= std::min(left, max_length_))
+    kept_lengths_.push_back(static_cast<int64_t>(std::min(left, max_length_)));
+}
+
+void RowBuilder::end_batch() {
+  num_in_batch_ = 0;
+  if (packing_ == Packing::kWrapped && !row_.empty()) flush_row();
+  if (kept_lengths_.empty()) return;
+  std::vector<size_t> begins;
+  size_t begin = 0;
+  for (const int64_t length : kept_lengths_) {
+    begins.push_back(begin);
+    begin += static_cast<size_t>(length);
+  }
+  const auto max_length = static_cast<int64_t>(max_length_);
+  for (const DocumentGroup& group : packing_ == Packing::kKnapsack
+                                        ? greedy_knapsack(kept_lengths_, max_length - 1)
+                                        : best_fit_decreasing(kept_lengths_, max_length)) {
+    for (const int64_t document : group) {
+      const auto at = static_cast<std::ptrdiff_t>(begins[static_cast<size_t>(document)]);
+      const int64_t length = kept_lengths_[static_cast<size_t>(document)];
+      row_.insert(row_.end(), kept_ids_.begin() + at, kept_ids_.begin() + at + length);
+      if (has_labels_)
+        labels_.insert(labels_.end(), kept_labels_.begin() + at, kept_labels_.begin() + at + length);
+      sequence_lengths_.push_back(static_cast<int32_t>(length));
+    }
+    flush_row();
+  }
+  kept_ids_.clear();
+  kept_labels_.clear();
+  kept_lengths_.clear();
 }
 
 void RowBuilder::add_to_stream(std::span<const int32_t> ids, std::span<const int32_t> labels) {
@@ -72,6 +128,7 @@ void RowBuilder::flush_row() {
 }
 
 void RowBuilder::finish() {
+  end_batch();
   end_sequence();
   if (!row_.empty() && count_targets(static_cast<int64_t>(row_.size()), labels_, sequence_lengths_) > 0)
     flush_row();

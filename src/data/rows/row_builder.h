@@ -16,9 +16,10 @@ using RowSink = std::function<void(std::span<const int32_t> ids, std::span<const
                                    std::span<const int32_t> sequence_lengths)>;
 
 // With Packing::kNone document d becomes a row of min(len(d), max_length) tokens; one whose labels are then
-// all ignored is dropped, as TRL's "Dropping fully masked examples". Otherwise, with the stream S = d0 d1
-// ..., row r is S[r * max_length, (r + 1) * max_length); the shorter remainder becomes a row if it has a
-// target.
+// all ignored is dropped, as TRL's "Dropping fully masked examples". With kIsolated, kJoined and kWrapped, of
+// the stream S = d0 d1 ..., row r is S[r * max_length, (r + 1) * max_length); the shorter remainder becomes a
+// row if it has a target, or with kWrapped, where a stream has 1000 documents, in any case. With kBestFit,
+// kBestFitSplit and kKnapsack, of every 1000 documents a row has those of a DocumentGroup.
 class RowBuilder {
  public:
   // Counts documents, those dropped, those cut and their tokens in *counts.
@@ -37,6 +38,9 @@ class RowBuilder {
   void add_to_stream(std::span<const int32_t> ids, std::span<const int32_t> labels);
   void end_sequence();
   void flush_row();
+  void keep_document(std::span<const int32_t> ids, std::span<const int32_t> labels);
+  // Ends what TRL packs together: makes rows of the documents that were kept.
+  void end_batch();
 
   Packing packing_;
   size_t max_length_;
@@ -47,6 +51,10 @@ class RowBuilder {
   std::vector<int32_t> labels_;            // of row_, if rows have labels
   std::vector<int32_t> sequence_lengths_;  // kIsolated: of the finished sequences in row_
   size_t sequence_begin_ = 0;              // start of the open sequence in row_
+  int64_t num_in_batch_ = 0;               // documents of the 1000 that TRL packs together
+  std::vector<int32_t> kept_ids_;          // kBestFit: of these documents, one after the other
+  std::vector<int32_t> kept_labels_;
+  std::vector<int64_t> kept_lengths_;
 };
 
 }  // namespace tessera

@@ -134,8 +134,8 @@ export function evaluationsPanel(run) {
   const { evaluations } = run.records;
   if (evaluations.length === 0) return null;
   const best = run.bestEvaluation;
-  const text = best ? `Best: ${formatNumber(best.eval_loss)} at step ${formatCount(best.step)}, perplexity ${formatNumber(Math.exp(best.eval_loss))}` : "";
-  const known = ["eval_loss", "eval_runtime", "eval_samples_per_second"];
+  const text = best ? `Best: ${formatNumber(best.eval_loss)} at step ${formatCount(best.step)}, perplexity ${formatNumber(best.eval_perplexity ?? Math.exp(best.eval_loss))}` : "";
+  const known = ["eval_loss", "eval_loss_per_token", "eval_perplexity", "eval_runtime", "eval_samples_per_second"];
   const names = [...new Set(evaluations.flatMap((one) => Object.keys(one)))]
     .filter((name) => name.startsWith("eval_") && evaluations.some((one) => isNumber(one[name])));
   names.sort((a, b) => (known.indexOf(a) + 1 || 9) - (known.indexOf(b) + 1 || 9));

@@ -327,7 +327,7 @@ TEST(Perplexity, IsInTheLog) {
   const nlohmann::json state = read_json(run.output() / "trainer_state.json");
   for (const nlohmann::json& entry : state.at("log_history")) {
     if (!entry.contains("eval_loss")) continue;
-    EXPECT_EQ(entry.at("eval_perplexity"), std::exp(entry.at("eval_loss").get<double>()));
+    EXPECT_EQ(entry.at("eval_perplexity"), std::exp(entry.at("eval_loss_per_token").get<double>()));
     ++num_logged;
   }
   EXPECT_EQ(num_logged, 6);

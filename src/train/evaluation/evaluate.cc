@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/error.h"
 #include "base/stopwatch.h"
+#include "base/text.h"
 #include "data/rows/batch_plan.h"
 
 namespace tessera {
@@ -38,12 +40,6 @@ ActivationLimits limits_of_rows(int64_t num_rows, int64_t max_row_length, int64_
   return limits;
 }
 
-std::vector<std::vector<int64_t>> evaluation_batches(const Dataset& dataset, int64_t max_rows,
-                                                     int64_t max_tokens) {
-  return batches_of_rows(
-      dataset.num_rows(), [&dataset](int64_t row) { return dataset.row_length(row); }, max_rows, max_tokens);
-}
-
 ActivationLimits evaluation_limits(const Dataset& dataset, int64_t max_rows, int64_t max_tokens) {
   return limits_of_rows(dataset.num_rows(), dataset.max_row_length(), max_rows, max_tokens);
 }
@@ -66,75 +62,136 @@ bool take_in_turn(int64_t num_batches, TrainableModel& model, Communicator& comm
   return true;
 }
 
-namespace {
-
-void add_batch(TrainableModel& model, const Dataset& dataset, const std::vector<int64_t>& rows,
-               PackedBatch* batch, ContextRank* context, double* loss_sum, EvalResult* result) {
-  make_packed_batch(dataset, rows, batch);
-  const LossSums sums = model.forward_loss(take_slice(context, *batch));
-  if (!std::isfinite(sums.loss_sum)) {
-    fail(ExitCode::kNumerics,
-         "the loss of the evaluation rows {} to {} is {}: the model's weights have diverged", rows.front(),
-         rows.back(), sums.loss_sum);
+std::vector<EvalPart> evaluation_parts(int64_t num_rows, const std::function<int64_t(int64_t row)>& length_of,
+                                       const EvalOptions& options) {
+  std::vector<EvalPart> parts;
+  const auto row_at = [&](int64_t position) {
+    const auto at = static_cast<size_t>(position % num_rows);
+    return options.order.empty() ? static_cast<int64_t>(at) : options.order[at];
+  };
+  const auto add = [&](int64_t batch, int64_t begin, int64_t end) {
+    const auto length = [&](int64_t i) { return length_of(row_at(begin + i)); };
+    for (std::vector<int64_t>& rows : batches_of_rows(end - begin, length, end - begin, options.max_tokens)) {
+      for (int64_t& row : rows) row = row_at(begin + row);
+      parts.push_back({batch, begin >= num_rows, std::move(rows)});
+    }
+  };
+  // One rank takes a short last batch as it is; several fill up their last round from the start.
+  const int64_t batch_rows = std::min(options.max_rows, num_rows);
+  const int64_t round_rows = options.num_ranks == 1 ? options.max_rows : options.max_rows * options.num_ranks;
+  const bool repeats = options.num_ranks > 1;
+  int64_t batch = 0;
+  for (int64_t round = 0; round < num_rows; round += std::min(round_rows, num_rows)) {
+    if (options.drop_last && num_rows - round < round_rows) break;
+    for (int64_t rank = 0; rank < options.num_ranks; ++rank, ++batch) {
+      const int64_t begin = round + rank * options.max_rows;
+      const int64_t end = begin + (repeats ? options.max_rows : batch_rows);
+      if (begin < num_rows) add(batch, begin, std::min(end, num_rows));
+      if (repeats && end > num_rows) add(batch, std::max(begin, num_rows), end);
+    }
   }
-  *loss_sum += sums.loss_sum;
-  result->num_targets += sums.num_targets;
-  result->num_tokens += num_tokens_of_rows(context, *batch);
-  if (context && context->team().index > 0) return;
-  result->num_rows += static_cast<int64_t>(rows.size());
-  ++result->num_batches;
+  return parts;
 }
 
-void finish(double loss_sum, const Stopwatch& stopwatch, EvalResult* result) {
+double mean_over_rows(std::span<const double> loss_sums, std::span<const double> num_targets,
+                      int64_t num_rows, const EvalOptions& options) {
+  const auto num_ranks = static_cast<size_t>(options.num_ranks);
+  double sum = 0, num_counted = 0;
+  for (size_t round = 0; round < loss_sums.size(); round += num_ranks) {
+    double of_round = 0;
+    for (size_t rank = 0; rank < num_ranks; ++rank) of_round += num_targets[round + rank];
+    for (size_t rank = 0; rank < num_ranks; ++rank) {
+      const int64_t first_row = static_cast<int64_t>(round + rank) * options.max_rows;
+      const auto count = static_cast<double>(std::clamp<int64_t>(num_rows - first_row, 0, options.max_rows));
+      const double targets =
+          options.averages_tokens ? of_round / static_cast<double>(num_ranks) : num_targets[round + rank];
+      if (targets == 0) continue;
+      sum += count * (loss_sums[round + rank] / targets);
+      num_counted += count;
+    }
+  }
+  return sum / num_counted;
+}
+
+namespace {
+
+// What a rank computed of one part, in one array for all: they are summed over ranks.
+struct PartSums {
+  double loss = 0, targets = 0;
+};
+
+PartSums compute_part(TrainableModel& model, const Dataset& dataset, const EvalPart& part,
+                      float label_smoothing, PackedBatch* batch, ContextRank* context, EvalResult* result) {
+  make_packed_batch(dataset, part.rows, batch);
+  const LossSums sums = model.forward_loss(take_slice(context, *batch), label_smoothing);
+  if (!std::isfinite(sums.loss_sum)) {
+    fail(ExitCode::kNumerics,
+         "the loss of the evaluation rows {} to {} is {}: the model's weights have diverged",
+         part.rows.front(), part.rows.back(), sums.loss_sum);
+  }
+  if (!part.is_repeated) {
+    result->num_tokens += num_tokens_of_rows(context, *batch);
+    if (!context || context->team().index == 0) result->num_rows += std::ssize(part.rows);
+  }
+  return {sums.loss_sum, static_cast<double>(sums.num_targets)};
+}
+
+void add_up(const std::vector<EvalPart>& parts, std::span<const double> sums, const EvalOptions& options,
+            EvalResult* result) {
+  const auto num_batches = static_cast<size_t>(parts.back().batch / options.num_ranks + 1) *
+                           static_cast<size_t>(options.num_ranks);
+  std::vector<double> losses(num_batches), targets(num_batches);
+  double loss_sum = 0, num_targets = 0;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const auto batch = static_cast<size_t>(parts[i].batch);
+    losses[batch] += sums[2 * i];
+    targets[batch] += sums[2 * i + 1];
+    if (parts[i].is_repeated) continue;
+    loss_sum += sums[2 * i];
+    num_targets += sums[2 * i + 1];
+  }
+  result->num_targets = std::llround(num_targets);
   if (result->num_targets == 0) fail(ExitCode::kBadData, "the evaluation dataset has no token to predict");
-  result->loss = loss_sum / static_cast<double>(std::max<int64_t>(result->num_targets, 1));
-  result->perplexity = std::exp(result->loss);
-  result->runtime_s = stopwatch.seconds();
+  result->num_batches = std::ssize(losses);
+  result->loss = mean_over_rows(losses, targets, result->num_rows, options);
+  result->loss_per_token = loss_sum / num_targets;
+  result->perplexity = std::exp(result->loss_per_token);
 }
 
 }  // namespace
 
-EvalResult evaluate(TrainableModel& model, const Dataset& dataset, int64_t max_rows, int64_t max_tokens,
-                    const std::function<bool(double fraction)>& progress) {
+EvalResult evaluate(TrainableModel& model, const Dataset& dataset, const EvalOptions& options,
+                    Communicator& comm, const std::function<bool(double fraction)>& progress,
+                    ContextRank* context) {
   const Stopwatch stopwatch;
-  EvalResult result;
-  PackedBatch batch;
-  double loss_sum = 0;
-  for (const std::vector<int64_t>& rows : evaluation_batches(dataset, max_rows, max_tokens)) {
-    add_batch(model, dataset, rows, &batch, /*context=*/nullptr, &loss_sum, &result);
-    const double fraction = static_cast<double>(result.num_rows) / static_cast<double>(dataset.num_rows());
-    result.stopped = progress && !progress(fraction);
-    if (result.stopped) return result;
+  const std::vector<EvalPart> parts = evaluation_parts(
+      dataset.num_rows(), [&dataset](int64_t row) { return dataset.row_length(row); }, options);
+  if (parts.empty()) {
+    fail(ExitCode::kBadConfig,
+         "dataloader_drop_last: the evaluation dataset has {}, fewer than a batch takes ({}), and all are "
+         "dropped: lower per_device_eval_batch_size",
+         count_of(dataset.num_rows(), "row"), options.max_rows * options.num_ranks);
   }
-  finish(loss_sum, stopwatch, &result);
-  return result;
-}
-
-EvalResult evaluate_together(TrainableModel& model, const Dataset& dataset, int64_t max_rows,
-                             int64_t max_tokens, Communicator& comm,
-                             const std::function<bool(double fraction)>& progress, ContextRank* context) {
-  const Stopwatch stopwatch;
-  const auto batches = evaluation_batches(dataset, max_rows, max_tokens);
   EvalResult result;
   PackedBatch batch;
-  std::vector<double> losses(batches.size());  // of this rank's batches; zero for the others'
+  std::vector<double> sums(2 * parts.size());  // loss and targets of this rank's parts; zero for the others'
   const auto compute = [&](size_t number) {
-    add_batch(model, dataset, batches[number], &batch, context, &losses[number], &result);
+    const PartSums part =
+        compute_part(model, dataset, parts[number], options.label_smoothing, &batch, context, &result);
+    sums[2 * number] = part.loss;
+    sums[2 * number + 1] = part.targets;
   };
-  result.stopped = !take_in_turn(std::ssize(batches), model, comm, context, compute, progress);
+  result.stopped = !take_in_turn(std::ssize(parts), model, comm, context, compute, progress);
   if (result.stopped) return result;
-  double loss_sum = 0;
-  comm.sum(losses, {"evaluation losses"});
-  for (const double loss : losses) loss_sum += loss;
-  const std::vector<EvalResult> parts = comm.all_gather(result, {"evaluation"});
+  comm.sum(sums, {"evaluation losses"});
+  const std::vector<EvalResult> of_ranks = comm.all_gather(result, {"evaluation"});
   result = {};
-  for (const EvalResult& part : parts) {
-    result.num_targets += part.num_targets;
-    result.num_tokens += part.num_tokens;
-    result.num_rows += part.num_rows;
-    result.num_batches += part.num_batches;
+  for (const EvalResult& of_rank : of_ranks) {
+    result.num_tokens += of_rank.num_tokens;
+    result.num_rows += of_rank.num_rows;
   }
-  finish(loss_sum, stopwatch, &result);
+  add_up(parts, sums, options, &result);
+  result.runtime_s = stopwatch.seconds();
   return result;
 }
 

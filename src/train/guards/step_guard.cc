@@ -164,6 +164,7 @@ class LossSpikeGuard : public StepGuard {
 
   GuardVerdict check(const CheckedStep& step) override {
     const StepMetrics& metrics = *step.metrics;
+    if (metrics.num_target_tokens == 0) return {};  // a loss of 0 says nothing about the others
     const std::optional<LossSpike> spike = detector_.observe(metrics.loss, metrics.grad_norm);
     if (!spike) return {};
     step.metrics->loss_spike = true;

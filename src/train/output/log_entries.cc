@@ -29,7 +29,9 @@ double floating_point_ops(const TrainableModel& model, int64_t num_tokens) {
 
 LogEntry evaluation_entry(const EvalResult& result, const std::optional<ChoiceResult>& choices) {
   LogEntry entry;
-  entry.values = {{"eval_loss", result.loss}, {"eval_perplexity", result.perplexity}};
+  entry.values = {{"eval_loss", result.loss},
+                  {"eval_loss_per_token", result.loss_per_token},
+                  {"eval_perplexity", result.perplexity}};
   if (choices) {
     const auto add = [&entry](const char* name, double value) {
       if (!std::isnan(value)) entry.values.emplace_back(name, value);

@@ -17,7 +17,8 @@ namespace tessera {
 // backward.
 double floating_point_ops(const TrainableModel& model, int64_t num_tokens);
 
-// eval_perplexity is not Hugging Face's: its example scripts compute exp(eval_loss) afterwards.
+// eval_loss_per_token and eval_perplexity, its exponential, are not Hugging Face's, whose example scripts
+// compute exp(eval_loss) afterwards.
 // Accuracies of choices have the names eval_choices_accuracy, _stderr, _norm and _norm_stderr; a single
 // question has no standard errors.
 LogEntry evaluation_entry(const EvalResult& result, const std::optional<ChoiceResult>& choices);

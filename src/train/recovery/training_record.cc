@@ -23,6 +23,16 @@ const char* packing_name(Packing packing) {
       return "isolated";
     case Packing::kJoined:
       return "joined";
+    case Packing::kBestFit:
+      return "bfd";
+    case Packing::kBestFitSplit:
+      return "bfd_split";
+    case Packing::kWrapped:
+      return "wrapped";
+    case Packing::kKnapsack:
+      return "greedy_knapsack";
+    case Packing::kByRows:
+      break;
   }
   TESSERA_CHECK(false, "packing {}", static_cast<int>(packing));
   return "";
@@ -49,6 +59,7 @@ DataRecord parse_data(const JsonNode& fields) {
   data.packing = fields["packing"].string();
   data.shuffle = fields["shuffle"].boolean();
   data.seed = static_cast<uint64_t>(fields["seed"].integer(0));
+  data.sampling = fields["sampling"].string_or("");
   data.drop_last = fields["drop_last"].boolean();
   data.micro_batch_size = fields["micro_batch_size"].integer(1);
   data.gradient_accumulation_steps = fields["gradient_accumulation_steps"].integer(1);
@@ -99,6 +110,14 @@ BestModel parse_best_model(const JsonNode& fields) {
   return best;
 }
 
+constexpr const char* kMeanOverRows = "mean over rows";
+
+// The eval_loss of earlier versions, which must not be compared with today's.
+void read_losses_per_token(Progress* progress) {
+  if (progress->best.metric == "eval_loss") progress->best.metric = "eval_loss_per_token";
+  if (progress->plateau) progress->plateau->best.reset();
+}
+
 // Arguments that change the numbers of later steps.
 constexpr std::array kArgumentsWithEffect = {"dtype",
                                              "eval_dataset",
@@ -118,6 +137,7 @@ constexpr std::array kArgumentsWithEffect = {"dtype",
                                              "muon_momentum",
                                              "muon_adjust_lr_fn",
                                              "max_grad_norm",
+                                             "average_tokens_across_devices",
                                              "clip_mode",
                                              "label_smoothing_factor",
                                              "lora_dropout",
@@ -227,6 +247,7 @@ std::string training_record_json(const TrainingRecord& record) {
                 {"packing", data.packing},
                 {"shuffle", data.shuffle},
                 {"seed", static_cast<int64_t>(data.seed)},
+                {"sampling", data.sampling},
                 {"drop_last", data.drop_last},
                 {"micro_batch_size", data.micro_batch_size},
                 {"gradient_accumulation_steps", data.gradient_accumulation_steps},
@@ -246,6 +267,7 @@ std::string training_record_json(const TrainingRecord& record) {
               {"loss_spikes",
                {{"losses", record.progress.loss_spikes.losses},
                 {"grad_norms", record.progress.loss_spikes.grad_norms}}},
+              {"eval_loss", kMeanOverRows},
               {"plateau", nullptr},
               {"best_model", nullptr}};
   if (record.progress.plateau) {
@@ -288,6 +310,7 @@ TrainingRecord parse_training_record(const std::string& text, const std::string&
   record.progress.loss_spikes = parse_loss_spikes(object("loss_spikes"));
   if (!fields["plateau"].is_null()) record.progress.plateau = parse_plateau(fields["plateau"]);
   if (!fields["best_model"].is_null()) record.progress.best = parse_best_model(fields["best_model"]);
+  if (fields["eval_loss"].string_or("") != kMeanOverRows) read_losses_per_token(&record.progress);
   return record;
 }
 
@@ -307,6 +330,7 @@ std::vector<Difference> forbidden_differences(const TrainingRecord& then, const 
   list.compare("contents of dataset", a.fingerprint, b.fingerprint);
   list.compare("shuffle", a.shuffle, b.shuffle);
   if (a.shuffle && b.shuffle) list.compare("seed", a.seed, b.seed);
+  list.compare("train_sampling_strategy", a.sampling, b.sampling);
   list.compare("dataloader_drop_last", a.drop_last, b.drop_last);
   if (!same_batch_arguments(then, now)) {
     list.compare("rows of a step", global_batch_rows(a.batch_options()),
@@ -347,6 +371,7 @@ BatchPlanOptions resumed_batch_options(const DataRecord& then, const BatchPlanOp
   BatchPlanOptions options = then.batch_options();
   options.mixture = now.mixture;
   options.supply = now.supply;
+  options.length_groups = now.length_groups;
   if (now.supply != nullptr) options.num_rows = now.num_rows;
   const bool same = then.micro_batch_size == now.micro_batch_size && then.world_size == now.world_size &&
                     then.gradient_accumulation_steps == now.gradient_accumulation_steps &&

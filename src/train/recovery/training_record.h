@@ -22,9 +22,10 @@ struct DataRecord {
   int64_t num_tokens = 0;
   std::string fingerprint;  // of files, settings and tokenizer: the name of the cache file
   int64_t max_length = 0;
-  std::string packing;  // "none", "isolated", "joined"
+  std::string packing;  // "none", "isolated", "joined", "bfd", "bfd_split", "wrapped", ...
   bool shuffle = true;
-  uint64_t seed = 0;  // of the row order
+  uint64_t seed = 0;          // of the row order
+  std::string sampling = {};  // what else decides it, "" = nothing
   bool drop_last = false;
   // For the ranks the run began with, which may differ from the current ones.
   int64_t micro_batch_size = 0;

@@ -99,10 +99,22 @@ void expect_refused(const Json& changed, const std::string& field) {
 const std::set<std::string> kOptional = {"launch_id",
                                          "plateau",
                                          "plateau.best",
+                                         "eval_loss",
+                                         "data.sampling",
                                          "data.global_batch_size",
                                          "best_model",
                                          "best_model.checkpoint_folder",
                                          "progress.last_grad_norm"};
+
+// Earlier versions had the mean over tokens under the name of the mean over rows.
+TEST(TrainingRecordFields, EvaluationsOfEarlierVersionsAreNotComparedWithTodays) {
+  Json old = full_json();
+  old.erase("eval_loss");
+  const TrainingRecord record = parse_training_record(old.dump(), "the manifest");
+  EXPECT_EQ(record.progress.best.metric, "eval_loss_per_token");
+  EXPECT_EQ(record.progress.best.value, 2.5);
+  EXPECT_FALSE(record.progress.plateau->best);
+}
 
 TEST(TrainingRecordFields, AllOfThemSurviveWritingAndReading) {
   const std::string text = training_record_json(full_record());

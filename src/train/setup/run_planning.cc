@@ -51,6 +51,25 @@ DiskPlan plan_disk_use(const TrainingArguments& args, const TrainableModel& mode
   return plan;
 }
 
+LengthGroups length_groups(RunSetup& setup) {
+  return {.row_length = [&setup](int64_t row) { return setup.data->train.row_length(row); },
+          .evaluations_before =
+              [&setup](int64_t epoch) {
+                return (setup.args.eval_on_start ? 1 : 0) +
+                       setup.actions->evaluations_up_to(epoch * setup.plan.steps_per_epoch);
+              }};
+}
+
+// What else decides the order of rows that are grouped by length.
+std::string sampling_text(const TrainingArguments& args) {
+  if (args.train_sampling_strategy != "group_by_length") return "";
+  return fmt::format("group_by_length with evaluations {}{}{}", args.eval_strategy,
+                     args.eval_strategy == "no"
+                         ? ""
+                         : fmt::format(" every {} after {}", args.eval_steps.value_or(1), args.eval_delay),
+                     args.eval_on_start ? " from the start" : "");
+}
+
 void plan_memory_use(RunSetup& setup, const RunPlanner& planner, const BatchPlanOptions& batch,
                      const DataFacts& data, const MachineFacts& node) {
   MachineFacts machine = node;
@@ -74,6 +93,7 @@ void plan_run(RunSetup& setup) {
   RunPlan& plan = setup.plan;
   BatchPlanOptions options = args.batch_options(setup.world().world_size);
   options.supply = train.supply();
+  if (args.train_sampling_strategy == "group_by_length") options.length_groups = length_groups(setup);
   if (options.supply != nullptr) {
     options.num_rows = args.max_steps * global_batch_rows(options);
   } else {
@@ -81,11 +101,22 @@ void plan_run(RunSetup& setup) {
     for (const int64_t share : mixture_shares(options.mixture)) options.num_rows += share;
   }
   setup.record.model = model_shape(setup.model->config());
-  setup.record.data = data_record(train, setup.data->row_limit, args.packing_mode(), options);
+  setup.record.data = data_record(train, setup.data->row_limit, train.packing(), options);
+  setup.record.data.sampling = sampling_text(args);
   if (*setup.resume) options = setup.resume->continue_batches(options, &setup.args, &setup.record);
-  check_enough_rows(options, ways_to_more_rows(args));
+  if (const std::string warning = few_rows_warning(options, ways_to_more_rows(args));
+      !warning.empty() && setup.is_root())
+    log_warning("{}", warning);
+  if (!args.average_tokens_across_devices && options.cut && setup.world().world_size > 1) {
+    fail(ExitCode::kBadConfig,
+         "average_tokens_across_devices false: the mean of every rank counts, and the checkpoint's ranks had "
+         "other rows: resume on {} with the same batch sizes",
+         count_of(options.world_size, "rank"));
+  }
   setup.rows.emplace(train, options, num_row_ranks(args, setup.world().world_size),
-                     args.sync_every > 0 ? setup.world().num_nodes : 1);
+                     args.sync_every > 0                  ? setup.world().num_nodes
+                     : args.average_tokens_across_devices ? 1
+                                                          : setup.world().world_size);
 
   plan.num_rows = options.supply != nullptr ? 0 : options.num_rows;
   plan.num_tokens = tokens_of_epoch(train);

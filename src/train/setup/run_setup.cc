@@ -63,10 +63,17 @@ RunSetup::RunSetup(const TrainingArguments& arguments, ThreadPool& thread_pool, 
     snapshots.emplace(comm, pool, job_name(world(), args.output_dir) + '\n' + args.optim);
   }
   resume.emplace(args, comm, snapshots ? &*snapshots : nullptr);
+  keep_packing_of_resumed_run();
   data = open_training_data(args, model->config(), pool, comm, observers);
   open_choices();
   plan_run(*this);
   load_run(*this);
+}
+
+// Before there were strategies, documents were packed in order, whatever they were rows of.
+void RunSetup::keep_packing_of_resumed_run() {
+  if (!*resume || !args.packing || args.given.contains("packing_strategy")) return;
+  if (resume->record().data.packing == "isolated") args.packing_strategy = "in_order";
 }
 
 void RunSetup::open_model(const OpsFactory& make) {

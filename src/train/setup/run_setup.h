@@ -75,6 +75,7 @@ struct RunSetup {
   std::optional<RunResume> resume;
 
  private:
+  void keep_packing_of_resumed_run();
   void open_model(const OpsFactory& make);
   void open_choices();
 };
