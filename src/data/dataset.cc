@@ -28,6 +28,10 @@ void add_report(DatasetReport report, DatasetReport* sum) {
 
 }  // namespace
 
+void use_evaluation_splits(DatasetOptions* options) {
+  for (DataSource& source : options->sources) source.splits = {"validation", "test"};
+}
+
 Dataset Dataset::open(const DatasetOptions& options, const Tokenizer* tokenizer, int64_t vocab_size,
                       ThreadPool& pool, const std::function<void(double)>& progress) {
   const auto num_weights = std::count_if(options.sources.begin(), options.sources.end(),

@@ -43,6 +43,9 @@ struct DatasetOptions : RowOptions {
   std::function<void()> while_waiting;  // called while rows are waited for; may throw
 };
 
+// Reads folders with splits for an evaluation: their validation split, else the one for tests.
+void use_evaluation_splits(DatasetOptions* options);
+
 // What was found in a dataset; the same whether its rows were built now or came from the cache.
 struct DatasetReport {
   int64_t num_files = 0;

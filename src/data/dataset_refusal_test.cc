@@ -88,9 +88,9 @@ TEST_F(DatasetRefusal, JsonThatIsBroken) {
                 "write an object per line, or one array of objects"));
   EXPECT_THAT(
       message_of_file("b.jsonl", "{\"txt\": \"a\", \"id\": 1}\n"),
-      EndsWith("b.jsonl: line 1: expected the columns messages, or conversations, or text, or prompt and "
-               "completion, or instruction and "
-               "output, or input_ids; found txt, id: name the column of the text with --text_column, or "
+      EndsWith("b.jsonl: line 1: expected the columns input_ids, or prompt and completion, or messages, or "
+               "conversations, or text, or instruction and output; found txt, id: name the column of the "
+               "text with --text_column, or "
                "others with --column_mapping"));
   EXPECT_EQ(message_of_file("c.jsonl", "\n{\"text\": 1}"),
             "c.jsonl: line 2: column 'text': expected a string, found an integer");
@@ -248,8 +248,13 @@ TEST_F(DatasetRefusal, PreTokenizedTensorsOfAnotherForm) {
   EXPECT_EQ(message_of({{"input_ids", {2, 2}, {1, 2, 3, 4}}, {"labels", {4}, {1, 2, 3, 4}}}),
             "a.safetensors: tensor 'labels': expected shape [2, 2] as input_ids has, found [4]");
   EXPECT_EQ(message_of({{"input_ids", {2}, {1, 2}}, {"token_type_ids", {2}, {0, 0}}}),
-            "a.safetensors: tensor 'token_type_ids': a pre-tokenized dataset has input_ids, labels and "
-            "attention_mask");
+            "a.safetensors: tensor 'token_type_ids': a pre-tokenized dataset has input_ids, labels, "
+            "attention_mask, position_ids, completion_mask, assistant_masks");
+  EXPECT_EQ(message_of({{"input_ids", {1, 3}, {1, 2, 3}}, {"position_ids", {1, 3}, {0, 1, 3}}}),
+            "a.safetensors: tensor 'position_ids': row 0, column 2: expected 2, or 0 where a document "
+            "begins, found 3");
+  EXPECT_EQ(message_of({{"input_ids", {1, 2}, {1, 2}}, {"completion_mask", {1, 2}, {0, 2}}}),
+            "a.safetensors: tensor 'completion_mask': row 0, column 1: expected 0 or 1, found 2");
   EXPECT_EQ(message_of({{"input_ids", {}, {1}}}),
             "a.safetensors: tensor 'input_ids': expected at least one axis, found a scalar");
   EXPECT_EQ(message_of({{"input_ids", {0, 5}, {}}}),

@@ -151,6 +151,31 @@ TEST_F(DatasetTest, PackingFollowsTheFormulaOverManyBatches) {
   }
 }
 
+// As pandas, and with it Hugging Face's datasets.
+TEST_F(DatasetTest, CellsOfTablesThatPandasReadsAsNullAreNull) {
+  folder_.write("a.csv", "text\none\nNA\n\"null\"\nnil\n");
+  const Dataset dataset = open(options_for({"a.csv"}));
+  EXPECT_THAT(texts_of(dataset), ElementsAre("one</s>", "nil</s>"));
+  EXPECT_EQ(dataset.report().num_empty_documents, 2);
+  folder_.write("b.csv", "prompt,completion\na,b\nc,None\n");
+  EXPECT_THAT(error_of([&] { open(options_for({"b.csv"})); }).what(),
+              HasSubstr("b.csv: line 3: column 'completion': expected a string, found null"));
+}
+
+TEST_F(DatasetTest, ColumnsThatAreNotReadAreNamedOnce) {
+  folder_.write("a.jsonl",
+                "{\"text\": \"one\", \"id\": 1}\n{\"text\": \"two\", \"score\": 2, \"id\": null}\n");
+  EXPECT_THAT(open(options_for({"a.jsonl"})).report().warnings,
+              ElementsAre(HasSubstr(
+                  "a.jsonl: not read, as rows of the shape text do not have them: the columns id, score")));
+}
+
+TEST_F(DatasetTest, ShapeIsThatOfTheFirstRowWithValues) {
+  folder_.write("a.jsonl", "{\"text\": null, \"messages\": null}\n{\"text\": \"two\", \"messages\": null}\n");
+  const Dataset dataset = open(options_for({"a.jsonl"}));
+  EXPECT_THAT(texts_of(dataset), ElementsAre("two</s>"));
+}
+
 TEST_F(DatasetTest, JoinedRowsAreOneSequence) {
   folder_.write("a.txt", "one\ntwo\nthree");
   DatasetOptions options = options_for({"a.txt"});

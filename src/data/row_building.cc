@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // Part of the cache key of conversations; increment it when the same rows give other messages.
-constexpr int kMessagesVersion = 3;
+constexpr int kMessagesVersion = 4;
 
 bool has_text_files(const RowPlan& plan) {
   return std::ranges::any_of(
@@ -142,6 +142,8 @@ std::string row_settings_text(const RowPlan& plan, const DatasetOptions& options
                         options.text_per_line, tokenizer->eos_id().value_or(-1), options.add_special_tokens,
                         options.skip_invalid_utf8, tokenizer->fingerprint());
   }
+  if (plan.is_pretokenized || plan.has_shape(RowShape::kTokens))
+    text += fmt::format("prompt {}\n", options.train_on_prompt);
   if (plan.has_chats()) {
     const auto chat = load_chat_template(plan, options, tokenizer);
     text += fmt::format("messages {} prompt {} assistant {} special {} template {:x}\n", kMessagesVersion,
@@ -220,7 +222,7 @@ void add_rows(std::span<const TokenizedRow> rows, const RowOptions& options, Row
     } else if (row.ids.empty()) {
       ++counts->num_empty_documents;
     } else if (!is_too_long(row, options, builder, counts, first_problem)) {
-      builder->add_document(row.ids, row.labels, row.keeps_masked);
+      builder->add_document(row.ids, row.labels, row.keeps_masked, row.sequence_lengths);
     }
   }
 }

@@ -7,8 +7,10 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "data/chat/row_columns.h"
 #include "data/rows/pretokenized_rows.h"
 #include "data/sources/record_source.h"
+#include "data/sources/source_files.h"
 #include "formats/input_files.h"
 #include "formats/row_error.h"
 
@@ -17,13 +19,38 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The shape of the first row that can be read; nullopt if there is none.
-std::optional<RowShape> first_shape(const fs::path& file, const RowFormat& format,
-                                    const RowOptions& options) {
+// What the first rows of a file show.
+struct FirstRows {
+  std::optional<RowShape> shape;            // of the first row with values; nullopt if there is none
+  std::vector<std::string> unread_columns;  // that the shape does not read
+};
+
+// The names of the columns of the first rows that the shape does not read.
+std::vector<std::string> find_unread(RecordSource* records, Record record, RowShape shape,
+                                     const fs::path& file, const RowFormat& format) {
+  constexpr int kMaxRows = 100;
+  std::vector<std::string> unread = records->unreadable_columns();
+  try {
+    for (int i = 0; i < kMaxRows; ++i) {
+      for (std::string& column : unread_columns(record.value, shape, format)) {
+        if (std::find(unread.begin(), unread.end(), column) == unread.end())
+          unread.push_back(std::move(column));
+      }
+      if (!records->next(&record)) break;
+      if (record.kind == RecordKind::kJson) record.value = parse_record(record, file);
+      if (record.value.object() == nullptr) break;
+    }
+  } catch (const Error&) {  // reported where the row is used
+  }
+  return unread;
+}
+
+FirstRows read_first_rows(const fs::path& file, const RowFormat& format, const RowOptions& options) {
   const std::unique_ptr<RecordSource> records = open_records(file, options.text_per_line);
+  FirstRows first;
   for (Record record;;) {
     try {
-      if (!records->next(&record)) return std::nullopt;
+      if (!records->next(&record)) return first;
     } catch (const RowError&) {
       if (!options.skip_bad_rows) throw;
       continue;
@@ -31,7 +58,13 @@ std::optional<RowShape> first_shape(const fs::path& file, const RowFormat& forma
     if (options.skip_invalid_utf8 && find_invalid_utf8(record.text) >= 0) continue;
     try {
       if (record.kind == RecordKind::kJson) record.value = parse_record(record, file);
-      return shape_of_first_row(record.value, format, fmt::format("{}: {}", file.string(), record.place()));
+      bool is_certain = true;
+      const RowShape shape = shape_of_first_row(
+          record.value, format, fmt::format("{}: {}", file.string(), record.place()), &is_certain);
+      if (!first.shape || is_certain) first.shape = shape;
+      if (!is_certain) continue;
+      first.unread_columns = find_unread(records.get(), std::move(record), shape, file, format);
+      return first;
     } catch (const Error&) {
       if (!options.skip_bad_rows) throw;
     }
@@ -39,6 +72,18 @@ std::optional<RowShape> first_shape(const fs::path& file, const RowFormat& forma
 }
 
 bool is_pretokenized(const SourceFile& file) { return input_kind(file.path) == InputKind::kPretokenized; }
+
+// Columns of images and the like are often of a type that cannot be read.
+void check_unreadable_columns(const fs::path& file, const RowOptions& options) {
+  for (const std::string& column : open_records(file, options.text_per_line)->unreadable_columns()) {
+    if (is_media_column(column)) {
+      fail(ExitCode::kBadData,
+           "{}: column '{}': expected text, but the rows have images, video or audio, which are not "
+           "supported: remove the column to train on the text alone",
+           file.string(), printable(column));
+    }
+  }
+}
 
 int64_t count_rows(const fs::path& path, const RowOptions& options) {
   const std::unique_ptr<RecordSource> records = open_records(path, options.text_per_line);
@@ -72,17 +117,38 @@ void apply_slice(const RowSlice& slice, size_t first_file, const RowOptions& opt
   }
 }
 
+// "the column id", "the columns id, source, ..."
+std::string column_list(std::span<const std::string> columns) {
+  constexpr size_t kMaxShown = 12;
+  std::vector<std::string> shown;
+  for (const std::string& column : columns.first(std::min(columns.size(), kMaxShown)))
+    shown.push_back(printable(column, 40));
+  if (columns.size() > kMaxShown) shown.emplace_back("...");
+  return fmt::format("the {} {}", columns.size() == 1 ? "column" : "columns", fmt::join(shown, ", "));
+}
+
 void add_source(const DataSource& source, const RowOptions& options, RowPlan* plan) {
-  InputFiles found = find_input_files(source.paths, InputUse::kDataset);
+  InputFiles found = find_source_files(source.paths, source.splits);
   plan->remarks.insert(plan->remarks.end(), found.left_out.begin(), found.left_out.end());
   std::optional<RowShape> shape = source.format.shape;
   const size_t first_file = plan->files.size();
+  bool is_looked_at = false;
   for (const fs::path& path : found.files) {
     const InputFile file = InputFile::open(path);
     check_input_content(file, InputUse::kDataset, options.skip_invalid_utf8);
     const InputKind kind = input_kind(path);
     const bool has_fields = kind != InputKind::kText && kind != InputKind::kPretokenized;
-    if (has_fields && !shape) shape = first_shape(path, source.format, options);
+    if (has_fields) check_unreadable_columns(path, options);
+    if (has_fields && !is_looked_at) {
+      const FirstRows first = read_first_rows(path, source.format, options);
+      is_looked_at = first.shape.has_value();
+      if (!shape) shape = first.shape;
+      if (!first.unread_columns.empty()) {
+        plan->remarks.push_back(fmt::format("{}: not read, as rows of the shape {} do not have them: {}",
+                                            path.string(), row_shape_name(*shape),
+                                            column_list(first.unread_columns)));
+      }
+    }
     // Without rows, any shape will do.
     plan->files.push_back({path, file.stamp(), &source.format,
                            kind == InputKind::kPretokenized ? RowShape::kTokens
@@ -92,22 +158,11 @@ void add_source(const DataSource& source, const RowOptions& options, RowPlan* pl
   if (source.format.rows) apply_slice(*source.format.rows, first_file, options, plan);
 }
 
-bool rows_have_labels(const RowPlan& plan, const RowOptions& options) {
+bool rows_have_labels(const RowPlan& plan) {
   if (plan.is_pretokenized) return any_has_labels(plan.paths());
-  if (plan.has_shape(RowShape::kTokens)) return true;  // perhaps
-  if (plan.has_shape(RowShape::kSegments)) return true;
-  if (std::any_of(plan.files.begin(), plan.files.end(),
-                  [](const SourceFile& file) { return file.format->turns.has_value(); }))
-    return true;
-  if (plan.has_chats() && options.assistant_only_loss) return true;
-  if (!options.train_on_prompt &&
-      std::any_of(plan.files.begin(), plan.files.end(), [](const SourceFile& file) {
-        return file.format->pairs && file.format->pairs->targets != PairRules::Targets::kEverything;
-      }))
-    return true;
-  return !options.train_on_prompt &&
-         (plan.has_shape(RowShape::kPromptCompletion) || plan.has_shape(RowShape::kInstruction) ||
-          plan.has_shape(RowShape::kPromptText));
+  // Perhaps: a message may have the weight 0.
+  return plan.has_shape(RowShape::kTokens) || plan.has_shape(RowShape::kSegments) ||
+         plan.has_shape(RowShape::kPromptText) || plan.has_chats();
 }
 
 }  // namespace
@@ -153,7 +208,7 @@ RowPlan plan_rows(std::span<const DataSource> sources, const RowOptions& options
          "the column of the messages (--column_mapping messages=COLUMN)",
          no_chat->path.string(), row_shape_name(no_chat->shape));
   }
-  plan.has_labels = rows_have_labels(plan, options);
+  plan.has_labels = rows_have_labels(plan);
   return plan;
 }
 

@@ -16,13 +16,15 @@
 
 namespace tessera {
 
-// Paths, folders or globs, as accepted by find_input_files (formats/input_files.h), whose rows have one
-// shape.
+// Paths, folders or globs, as accepted by find_source_files() (data/sources/source_files.h), whose rows have
+// one shape.
 struct DataSource {
   DataSource(std::string path) : paths{std::move(path)} {}  // NOLINT: a path is a source
   DataSource(const char* path) : paths{path} {}             // NOLINT
 
   std::vector<std::string> paths;
+  // Of a folder with splits, the first one of these that it has is read.
+  std::vector<std::string> splits = {"train"};
   RowFormat format;
   // The share of its rows in every epoch, relative to the other sources, which have weights, too.
   std::optional<double> weight;
@@ -40,7 +42,7 @@ struct SourceFile {
 
 struct RowPlan {
   std::vector<SourceFile> files;
-  std::vector<std::string> remarks;  // one line each, for the user: skipped files, ...
+  std::vector<std::string> remarks;  // one line each, for the user: what is not read, ...
   bool is_pretokenized = false;      // safetensors
   bool has_labels = false;           // of token ids, or since only answers are targets
   Packing packing = Packing::kNone;  // set by checked_row_plan(); never kByRows

@@ -22,6 +22,30 @@ namespace {
        document.record.offset_bytes + at, byte);
 }
 
+// Whether a message of the assistant has the weight 0. Error(kBadData): another one has a weight that the
+// settings contradict.
+bool has_weight_of_zero(const ChatExample& chat, bool only_answers) {
+  bool found = false;
+  for (int64_t i = 0; i < std::ssize(chat.messages); ++i) {
+    const Value& message = chat.messages[static_cast<size_t>(i)];
+    const Value* weight = message.find("weight");
+    if (weight == nullptr) continue;
+    const bool is_zero = *weight->integer() == 0;
+    if (*message.find("role")->string() == "assistant") {
+      found = found || is_zero;
+      continue;
+    }
+    const bool is_target = !only_answers && i >= chat.num_prompt_messages;
+    if (is_zero == is_target) {
+      fail(ExitCode::kBadData, "message {} of the {} has the weight {}, but {}", i,
+           printable(*message.find("role")->string(), 40), *weight->integer(),
+           is_target ? "whole conversations are targets: --assistant_only_loss restricts the loss to answers"
+                     : "only answers are targets");
+    }
+  }
+  return found;
+}
+
 }  // namespace
 
 std::string Document::where() const { return fmt::format("{}: {}", file->string(), record.place()); }
@@ -30,6 +54,7 @@ void RowTokenizer::run(Document* document, TokenizedRow* row) const {
   row->text.clear();
   row->ids.clear();
   row->labels.clear();
+  row->sequence_lengths.clear();
   row->is_text = false;
   row->keeps_masked = false;
   row->is_invalid = false;
@@ -143,24 +168,33 @@ void RowTokenizer::add(ChatExample example, TokenizedRow* row) const {
   if (example.turns != nullptr) return add_turns(example, row);
   const bool find_answers =
       options_.assistant_only_loss || (example.has_answers && !options_.train_on_prompt);
+  const bool masks = has_weight_of_zero(example, find_answers);
   RenderedChat chat =
       chat_template_->render(example, {.add_generation_prompt = false,
-                                       .find_answers = find_answers,
+                                       .find_answers = find_answers || masks,
                                        .parse_special_tokens = options_.parse_special_tokens});
+  // What are targets, or where everything is, what are none.
   std::vector<int64_t> places;
-  for (const ChatAnswer& answer : chat.answers) places.insert(places.end(), {answer.begin, answer.end});
+  for (size_t i = 0; i < chat.answers.size(); ++i) {
+    const bool is_target = chat.has_no_weight.empty() || !chat.has_no_weight[i];
+    if (is_target == find_answers) places.insert(places.end(), {chat.answers[i].begin, chat.answers[i].end});
+  }
   std::vector<TokenCut> cuts;
   // The template writes the special tokens itself.
   tokenizer_->encode(chat.text, /*add_special_tokens=*/false, {.cuts = places, .barriers = chat.barriers},
                      &row->ids, &cuts);
   if (keeps_text_) row->text = std::move(chat.text);
-  if (find_answers) row->labels.assign(row->ids.size(), kIgnoredLabel);
+  if (find_answers) {
+    row->labels.assign(row->ids.size(), kIgnoredLabel);
+  } else if (masks) {
+    row->labels = row->ids;
+  }
   for (size_t i = 0; i < cuts.size(); i += 2) {
     if (places[i] == places[i + 1]) continue;
     // As in Transformers, a token that has a part of the answer counts as answer.
     const int64_t end = cuts[i + 1].token + (cuts[i + 1].is_inside ? 1 : 0);
     for (auto at = static_cast<size_t>(cuts[i].token); at < static_cast<size_t>(end); ++at)
-      row->labels[at] = row->ids[at];
+      row->labels[at] = find_answers ? row->ids[at] : kIgnoredLabel;
   }
   if (example.num_prompt_messages == 0 || options_.train_on_prompt) return;
   example.messages.resize(static_cast<size_t>(example.num_prompt_messages));
@@ -218,6 +252,12 @@ void RowTokenizer::add_turns(const ChatExample& example, TokenizedRow* row) cons
 void RowTokenizer::add(TokenExample example, TokenizedRow* row) const {
   row->ids = std::move(example.input_ids);
   row->labels = std::move(example.labels);
+  row->sequence_lengths = std::move(example.sequence_lengths);
+  if (!example.completion_mask.empty() && !options_.train_on_prompt) {
+    if (row->labels.empty()) row->labels = row->ids;
+    for (size_t i = 0; i < row->labels.size(); ++i)
+      if (example.completion_mask[i] == 0) row->labels[i] = kIgnoredLabel;
+  }
   if (keeps_text_ && tokenizer_ != nullptr)
     row->text = tokenizer_->decode(row->ids, /*skip_special_tokens=*/false);
   row->keeps_masked = true;

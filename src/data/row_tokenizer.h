@@ -28,13 +28,14 @@ struct Document {
 };
 
 struct TokenizedRow {
-  std::string text;             // what was tokenized, if it is kept
-  std::vector<int32_t> ids;     // empty if the document has no text
-  std::vector<int32_t> labels;  // empty: the ids
-  bool is_text = false;         // without a prompt or an answer
-  bool keeps_masked = false;    // a row without labels stays one: token ids, as in Trainer
-  bool is_invalid = false;      // not UTF-8, skipped
-  std::exception_ptr error;     // what is wrong with it
+  std::string text;                       // what was tokenized, if it is kept
+  std::vector<int32_t> ids;               // empty if the document has no text
+  std::vector<int32_t> labels;            // empty: the ids
+  std::vector<int32_t> sequence_lengths;  // of the documents that token ids were packed of; empty: one
+  bool is_text = false;                   // without a prompt or an answer
+  bool keeps_masked = false;              // a row without labels stays one: token ids, as in Trainer
+  bool is_invalid = false;                // not UTF-8, skipped
+  std::exception_ptr error;               // what is wrong with it
 };
 
 class RowTokenizer {

@@ -190,6 +190,38 @@ TEST_F(ChatDatasetTest, PairRulesDecideOnTargetsAndLeaveRowsOut) {
   EXPECT_THAT(targets_of(options), ElementsAre("u1a22>u3a4>"));
 }
 
+// OpenAI's fine-tuning format.
+TEST_F(ChatDatasetTest, MessagesWithTheWeightZeroAreNoTargets) {
+  folder_.write(
+      "d.jsonl",
+      R"({"messages": [{"role": "user", "content": "1"}, {"role": "assistant", "content": "22", "weight": 0},)"
+      R"( {"role": "user", "content": "3"}, {"role": "assistant", "content": "4", "weight": 1}]})");
+  DatasetOptions options = chat_options("d.jsonl");
+  EXPECT_THAT(targets_of(options), ElementsAre("u1a...u3a4>"));
+  options.packing = Packing::kIsolated;
+  options.max_length = 11;
+  EXPECT_THAT(targets_of(options), ElementsAre("u1a...u3a4>"));
+  options.packing = Packing::kNone;
+  options.assistant_only_loss = true;
+  EXPECT_THAT(targets_of(options), ElementsAre(".........4>"));
+  folder_.write(
+      "tokenizer/chat_template.jinja",
+      "{% for m in messages %}{{ m.role[0] }}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}"
+      "{{ eos_token }}{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}");
+  EXPECT_THAT(targets_of(options), ElementsAre(".........4>"));
+}
+
+TEST_F(ChatDatasetTest, WeightsOfOtherMessagesMustAgreeWithTheTargets) {
+  folder_.write("d.jsonl", R"({"messages": [{"role": "user", "content": "1", "weight": 0},)"
+                           R"( {"role": "assistant", "content": "2"}]})");
+  DatasetOptions options = chat_options("d.jsonl");
+  EXPECT_THAT(
+      error_of([&] { open(options); }).what(),
+      HasSubstr("line 1: message 0 of the user has the weight 0, but whole conversations are targets"));
+  options.assistant_only_loss = true;
+  EXPECT_THAT(targets_of(options), ElementsAre("...2>"));
+}
+
 TEST_F(ChatDatasetTest, PackedRowsKeepLabelsAndAddNothingToChats) {
   folder_.write("d.jsonl", R"({"instruction": "12", "output": "34"})"
                            "\n"
@@ -235,9 +267,9 @@ TEST_F(ChatDatasetTest, ErrorsNameTheRowAndCanBeSkipped) {
 TEST_F(ChatDatasetTest, TablesGiveTheRowsThatJsonGives) {
   folder_.write(
       "d.jsonl",
-      "{\"prompt\": \"a,\\n\\\"b\", \"completion\": \"c\"}\n{\"prompt\": \"d\", \"completion\": \"\"}");
-  folder_.write("d.csv", "prompt,completion\r\n\"a,\n\"\"b\",c\r\nd,\r\n");
-  folder_.write("d.tsv", "id\tcompletion\tprompt\n1\tc\t\"a,\n\"\"b\"\n2\t\td\n");
+      "{\"prompt\": \"a,\\n\\\"b\", \"completion\": \"c\"}\n{\"prompt\": \"d\", \"completion\": \"e\"}");
+  folder_.write("d.csv", "prompt,completion\r\n\"a,\n\"\"b\",c\r\nd,e\r\n");
+  folder_.write("d.tsv", "id\tcompletion\tprompt\n1\tc\t\"a,\n\"\"b\"\n2\te\td\n");
   const std::vector<std::string> expected = targets_of(options_for({"d.jsonl"}));
   EXPECT_EQ(targets_of(options_for({"d.csv"})), expected);
   EXPECT_EQ(targets_of(options_for({"d.tsv"})), expected);

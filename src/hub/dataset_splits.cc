@@ -136,6 +136,26 @@ Splits splits_by_globs(const DatasetConfig& config, const Paths& paths) {
   return splits;
 }
 
+// The configuration of a data set without a card.
+const std::vector<DatasetConfig>& by_names() {
+  static const std::vector<DatasetConfig> kByNames = {{"default", true, "", {}}};
+  return kByNames;
+}
+
+Splits splits_of(const DatasetConfig& config, const Paths& paths) {
+  if (!config.splits.empty()) return splits_by_globs(config, paths);
+  Paths data;
+  const std::string prefix = config.data_dir.empty() ? "" : config.data_dir + "/";
+  for (const std::string& path : paths) {
+    if (path.starts_with(prefix) && is_data_file(path)) data.push_back(path.substr(prefix.size()));
+  }
+  Splits splits = splits_by_names(data);
+  for (auto& [name, files] : splits) {
+    for (std::string& file : files) file.insert(0, prefix);
+  }
+  return splits;
+}
+
 std::string hint(const std::string& name, const std::vector<std::string>& names) {
   constexpr size_t kMaxShown = 20;
   const std::string nearest = nearest_name(name, names);
@@ -163,6 +183,54 @@ const DatasetConfig& choose_config(const DatasetName& wanted, const std::vector<
 
 }  // namespace
 
+FolderSplit choose_folder_split(const std::string& folder, const std::vector<DatasetConfig>& configs,
+                                const Paths& paths, const std::vector<std::string>& preferred) {
+  const auto chosen = std::find_if(configs.begin(), configs.end(), [&](const DatasetConfig& config) {
+    return configs.size() == 1 || config.is_default || config.name == "default";
+  });
+  if (!configs.empty() && chosen == configs.end()) {
+    std::vector<std::string> names;
+    for (const DatasetConfig& config : configs) names.push_back(config.name);
+    fail(ExitCode::kBadConfig,
+         "{}: README.md names the configurations {}: name the files of one instead of the folder",
+         printable(folder, 200), printable(fmt::format("{}", fmt::join(names, ", ")), 400));
+  }
+  const Splits splits = splits_of(configs.empty() ? by_names().front() : *chosen, paths);
+  const auto num_data_files = std::count_if(paths.begin(), paths.end(), is_data_file);
+  const bool is_only = splits.size() == 1 && std::ssize(splits[0].second) == num_data_files;
+  // Texts of other kinds beside them are read, too.
+  if (splits.empty() || (is_only && configs.empty())) return {paths, "", ""};
+  const auto named = [&](const std::string& name) {
+    return std::find_if(splits.begin(), splits.end(), [&](const auto& split) { return split.first == name; });
+  };
+  auto split = splits.end();
+  for (const std::string& name : preferred) {
+    if (split == splits.end()) split = named(name);
+  }
+  if (split == splits.end() && is_only) split = splits.begin();
+  std::vector<std::string> found;
+  int64_t num_in_splits = 0;
+  for (const auto& [name, files] : splits) {
+    found.push_back(fmt::format("{} ({})", printable(name), count_of(std::ssize(files), "file")));
+    num_in_splits += std::ssize(files);
+  }
+  if (split == splits.end() || split->second.empty()) {
+    fail(ExitCode::kBadConfig,
+         "{}: expected the split {}, found {} among {}: name the files instead of the folder",
+         printable(folder, 200), fmt::join(preferred, " or "), fmt::join(found, ", "),
+         count_of(std::ssize(paths), "file"));
+  }
+  std::vector<std::string> left_out;
+  for (const auto& [name, files] : splits) {
+    if (name != split->first)
+      left_out.push_back(
+          fmt::format("{} of the split {}", count_of(std::ssize(files), "file"), printable(name)));
+  }
+  if (const int64_t others = std::ssize(paths) - num_in_splits; others > 0)
+    left_out.push_back(count_of(others, "file") + " of no split");
+  return {split->second, split->first, fmt::format("{}", fmt::join(left_out, ", "))};
+}
+
 std::vector<DatasetConfig> converted_configs(const std::vector<std::string>& paths) {
   std::vector<DatasetConfig> configs;
   for (const std::string& path : paths) {
@@ -182,23 +250,7 @@ std::vector<DatasetConfig> converted_configs(const std::vector<std::string>& pat
 
 std::vector<std::string> choose_split(const DatasetName& wanted, const std::vector<DatasetConfig>& configs,
                                       const std::vector<std::string>& paths) {
-  static const std::vector<DatasetConfig> kNone = {{"default", true, "", {}}};
-  const DatasetConfig& config = choose_config(wanted, configs.empty() ? kNone : configs);
-  Splits splits;
-  if (config.splits.empty()) {
-    Paths data;
-    const std::string prefix = config.data_dir.empty() ? "" : config.data_dir + "/";
-    for (const std::string& path : paths) {
-      if (path.starts_with(prefix) && is_data_file(path)) data.push_back(path.substr(prefix.size()));
-    }
-    splits = splits_by_names(data);
-    for (auto& [name, files] : splits) {
-      for (std::string& file : files) file.insert(0, prefix);
-    }
-  } else {
-    splits = splits_by_globs(config, paths);
-  }
-
+  const Splits splits = splits_of(choose_config(wanted, configs.empty() ? by_names() : configs), paths);
   std::vector<std::string> names;
   for (const auto& [name, files] : splits) names.push_back(name);
   const std::string split = wanted.split.empty() ? "train" : wanted.split;

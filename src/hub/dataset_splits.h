@@ -35,6 +35,20 @@ std::vector<DatasetConfig> parse_dataset_card(std::string_view card, const std::
 std::vector<std::string> choose_split(const DatasetName& wanted, const std::vector<DatasetConfig>& configs,
                                       const std::vector<std::string>& paths);
 
+// What is read of a folder on this machine, as datasets.load_dataset(folder) finds splits in it.
+struct FolderSplit {
+  std::vector<std::string> files;
+  std::string name;      // "" if the folder has no splits: all of its files
+  std::string left_out;  // "1 file of the split test, 2 files of no split"; "" if nothing is
+};
+
+// The files of the first split of `preferred` that there is, or of the only split if it has all data files.
+// `paths` are all files of the folder, relative to it, sorted. Error(kBadConfig) naming `folder` and the
+// splits if it has others; several configurations.
+FolderSplit choose_folder_split(const std::string& folder, const std::vector<DatasetConfig>& configs,
+                                const std::vector<std::string>& paths,
+                                const std::vector<std::string>& preferred);
+
 // The configurations of the branch refs/convert/parquet of a repository, from its files.
 std::vector<DatasetConfig> converted_configs(const std::vector<std::string>& paths);
 

@@ -38,7 +38,9 @@ TrainingData open_training_data(const TrainingArguments& args, const ModelConfig
     options.allow_truncation = args.allow_truncation;
     options.packing = &sources == &args.dataset ? args.packing_mode() : args.eval_packing_mode();
     options.cache_folder = args.cache_dir;
-    options.streaming = args.streaming && &sources == &args.dataset;
+    const bool is_train = &sources == &args.dataset;
+    if (!is_train) use_evaluation_splits(&options);
+    options.streaming = args.streaming && is_train;
     options.streaming_buffer_rows = args.streaming_buffer_rows;
     options.while_waiting = [&comm] { comm.failures().check(); };
     Dataset dataset = Dataset::open(options, tokenizer.get(), config.vocab_size, pool, [&](double fraction) {

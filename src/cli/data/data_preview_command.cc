@@ -86,6 +86,7 @@ class DataPreviewCommand : public Command {
   void run(FlagTable*) override {
     if (num_rows_ < 1) fail(ExitCode::kUsage, "--num_rows: expected 1 or more, found {}", num_rows_);
     const OpenData data = open_data(input_);
+    for (const std::string& line : data.plan.remarks) log_warning("{}", line);
     if (data.plan.is_pretokenized) {
       preview_pretokenized(data);
     } else if (input_.packing && !json_) {
@@ -132,7 +133,7 @@ class DataPreviewCommand : public Command {
       const ShownRow shown = {
           std::span(row.ids).first(kept),
           row.labels.empty() ? std::span<const int32_t>() : std::span(row.labels).first(kept),
-          {}};
+          kept == row.ids.size() ? std::span(row.sequence_lengths) : std::span<const int32_t>()};
       if (!shown.labels.empty() && !input_.packing && !row.keeps_masked && is_masked(shown.labels)) {
         ++num_masked_;
         return true;
@@ -161,7 +162,7 @@ class DataPreviewCommand : public Command {
         },
         &counts);
     for_each_document(data, [&](const Document&, const TokenizedRow& row) {
-      builder.add_document(row.ids, row.labels);
+      builder.add_document(row.ids, row.labels, row.keeps_masked, row.sequence_lengths);
       return num_shown_ < num_rows_;
     });
     builder.finish();
@@ -170,13 +171,14 @@ class DataPreviewCommand : public Command {
   void preview_pretokenized(const OpenData& data) {
     const std::optional<Tokenizer> tokenizer = tokenizer_for_ids();
     const int64_t max_length = input_.max_length.value_or(std::numeric_limits<int32_t>::max());
-    read_pretokenized_rows(data.plan.paths(), data.vocab_size, max_length, data.plan.has_labels, num_rows_,
-                           [&](auto ids, auto labels, auto) {
+    read_pretokenized_rows(data.plan.paths(), data.vocab_size, max_length, data.plan.has_labels,
+                           data.options.train_on_prompt, num_rows_, [&](auto ids, auto labels, auto lengths) {
                              ++num_shown_;
+                             const ShownRow shown = {ids, labels, lengths};
                              if (json_) {
-                               print_json(tokenizer ? tokenizer->decode(ids, false) : "", {ids, labels, {}});
+                               print_json(tokenizer ? tokenizer->decode(ids, false) : "", shown);
                              } else {
-                               print_row(tokenizer ? &*tokenizer : nullptr, "token ids", {ids, labels, {}});
+                               print_row(tokenizer ? &*tokenizer : nullptr, "token ids", shown);
                              }
                            });
   }
@@ -190,10 +192,11 @@ class DataPreviewCommand : public Command {
   }
 
   void print_json(const std::string& text, const ShownRow& row) {
-    const nlohmann::ordered_json json = {{"row", row_number_++},
-                                         {"text", text},
-                                         {"input_ids", row.ids},
-                                         {"labels", row.labels.empty() ? row.ids : row.labels}};
+    nlohmann::ordered_json json = {{"row", row_number_++},
+                                   {"text", text},
+                                   {"input_ids", row.ids},
+                                   {"labels", row.labels.empty() ? row.ids : row.labels}};
+    if (!row.sequence_lengths.empty()) json["seq_lengths"] = row.sequence_lengths;
     print("{}\n", json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   }
 

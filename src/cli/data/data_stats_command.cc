@@ -154,7 +154,8 @@ class DataStatsCommand : public Command {
 
   void count_pretokenized(const OpenData& data) {
     for (const std::filesystem::path& path : data.plan.paths()) {
-      read_pretokenized_rows({&path, 1}, data.vocab_size, INT32_MAX, data.plan.has_labels, INT64_MAX,
+      read_pretokenized_rows({&path, 1}, data.vocab_size, INT32_MAX, data.plan.has_labels,
+                             data.options.train_on_prompt, INT64_MAX,
                              [&](auto ids, auto labels, auto) { count(path.string(), ids, labels, true); });
     }
   }

@@ -205,6 +205,7 @@ class EvalCommand : public Command {
   Dataset open_dataset(const ModelConfig& config, ThreadPool& pool, bool shows_progress) {
     const std::string folder = folder_of_tokenizer();
     DatasetOptions options = dataset_options(data_, dataset_, folder);
+    use_evaluation_splits(&options);
     options.max_length = max_length_.value_or(default_row_limit(config.max_position_embeddings));
     options.allow_truncation = allow_truncation_;
     options.packing = !packing_ ? Packing::kNone : joined_ ? Packing::kJoined : Packing::kByRows;

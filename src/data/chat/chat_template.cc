@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "data/chat/builtin_templates.h"
 #include "data/chat/literal_text.h"
+#include "data/chat/messages.h"
 #include "data/rows/content_hash.h"
 #include "formats/json.h"
 #include "io/file.h"
@@ -123,6 +124,49 @@ std::optional<std::tm> parse_date(const std::string& date) {
 
 bool is_assistant(const Value& message) { return *message.find("role")->string() == "assistant"; }
 
+// By answer, whether its message has the weight 0; empty if none has.
+std::vector<bool> answers_without_weight(const Value::List& messages,
+                                         const std::vector<ChatAnswer>& answers) {
+  std::vector<int64_t> of_assistant;
+  std::vector<bool> has_none;  // by message
+  for (const Value& message : messages) {
+    const Value* weight = message.find("weight");
+    if (is_assistant(message)) of_assistant.push_back(std::ssize(has_none));
+    has_none.push_back(is_assistant(message) && weight != nullptr && *weight == Value(0));
+  }
+  if (std::find(has_none.begin(), has_none.end(), true) == has_none.end()) return {};
+  std::vector<bool> without;
+  for (size_t i = 0; i < answers.size(); ++i) {
+    int64_t message = answers[i].message;
+    if (message < 0 && answers.size() == of_assistant.size()) message = of_assistant[i];
+    if (message < 0) {
+      fail(ExitCode::kBadData,
+           "a message has the weight 0, but the chat template's {{% generation %}} encloses {} in {} of the "
+           "assistant: enclose each of them once",
+           count_of(std::ssize(answers), "part"), count_of(std::ssize(of_assistant), "message"));
+    }
+    without.push_back(has_none[static_cast<size_t>(message)]);
+  }
+  return without;
+}
+
+// The arguments of tool calls as a template prints them that does not turn them into JSON.
+std::vector<std::string> printed_arguments(const Value::List& messages) {
+  static const jinja::Template kPrint = jinja::Template::parse("{{ value }}", "arguments");
+  std::vector<std::string> printed;
+  for (const Value& message : messages) {
+    const Value* calls = message.find("tool_calls");
+    if (calls == nullptr || calls->list() == nullptr) continue;
+    for (const Value& call : *calls->list()) {
+      const Value* function = call.find("function");
+      const Value* arguments = (function == nullptr ? &call : function)->find("arguments");
+      if (arguments != nullptr && arguments->object() != nullptr && !arguments->object()->empty())
+        printed.push_back(kPrint.render({{"value", *arguments}}).text);
+    }
+  }
+  return printed;
+}
+
 }  // namespace
 
 struct ChatTemplate::Impl {
@@ -141,13 +185,33 @@ struct ChatTemplate::Impl {
     return !chat.tools.is_null() && tool_use != templates.end() ? tool_use->second : templates.at("default");
   }
 
+  // Whether the template takes arguments of tool calls as objects, which most turn into JSON. A few join them
+  // with text, or print them as they are: those take the JSON that the data have.
+  bool takes_objects(const ChatExample& chat) const {
+    std::string text;
+    try {
+      text = choose(chat).render(context_of(chat), jinja_options).text;
+    } catch (const jinja::RaisedByTemplate&) {
+      return true;
+    } catch (const Error&) {
+      return false;
+    }
+    const std::vector<std::string> printed = printed_arguments(chat.messages);
+    return std::none_of(printed.begin(), printed.end(), [&](const std::string& arguments) {
+      return text.find(arguments) != std::string::npos;
+    });
+  }
+
   Value::Object context_of(const ChatExample& chat) const {
     Value::Object context = chat.more;
     context.insert(context.end(), special_tokens.begin(), special_tokens.end());
     context.push_back({"tools", chat.tools});
     context.push_back({"documents", {}});
     context.push_back({"add_generation_prompt", false});
-    context.push_back({"messages", chat.messages});
+    Value::List messages = chat.messages;
+    for (Value& message : messages)
+      std::erase_if(*message.object(), [](const Value::Field& field) { return field.name == "weight"; });
+    context.push_back({"messages", std::move(messages)});
     return context;
   }
 };
@@ -381,7 +445,10 @@ ChatTemplate ChatTemplate::load(const fs::path& folder, const Tokenizer& tokeniz
   return ChatTemplate(std::move(impl));
 }
 
-RenderedChat ChatTemplate::render(const ChatExample& chat, const RenderOptions& options) const {
+RenderedChat ChatTemplate::render(const ChatExample& given, const RenderOptions& options) const {
+  ChatExample parsed = given;
+  const bool is_parsed = parse_tool_arguments(&parsed.messages) && impl_->takes_objects(parsed);
+  const ChatExample& chat = is_parsed ? parsed : given;
   const jinja::Template& compiled = impl_->choose(chat);
   PrefixRenderer renderer(compiled, impl_->context_of(chat), impl_->jinja_options);
   const bool tracks = options.find_answers && compiled.has_generation();
@@ -398,6 +465,7 @@ RenderedChat ChatTemplate::render(const ChatExample& chat, const RenderOptions& 
       return role != "system" && role != "assistant";
     });
   }
+  if (options.find_answers) rendered.has_no_weight = answers_without_weight(chat.messages, rendered.answers);
   rendered.text = std::move(whole.text);
   for (const auto& [index, kept_field] : options.find_turns) {
     Value& message = renderer.messages()[static_cast<size_t>(index)];

@@ -35,6 +35,7 @@ struct RenderedChat {
   std::vector<int64_t> barriers;                   // see TextMarks
   std::vector<ChatAnswer> answers;                 // ascending
   std::vector<std::pair<int64_t, int64_t>> turns;  // of each of find_turns; begin >= end: not in the text
+  std::vector<bool> has_no_weight;  // by answer: its message has the weight 0; empty if none has
 };
 
 struct RenderOptions {

@@ -58,6 +58,41 @@ class ChatTemplateTest : public ::testing::Test {
   Tokenizer tokenizer_;
 };
 
+// OpenAI has arguments as JSON in a string. As vLLM, axolotl and LLaMA-Factory, gives templates objects,
+// unless the template joins them with text or prints them as they are.
+TEST_F(ChatTemplateTest, ArgumentsOfToolCallsAreObjectsForTemplatesThatTakeThem) {
+  const auto render = [this](const std::string& printed, const std::string& arguments) {
+    ChatExample chat;
+    chat.messages = {Value::Object{
+        {"role", "assistant"},
+        {"tool_calls",
+         Value::List{Value::Object{{"type", "function"},
+                                   {"function", Value::Object{{"name", "f"}, {"arguments", arguments}}}}}}}};
+    return load_source("{% for m in messages %}{% for c in m.tool_calls %}" + printed +
+                       "{% endfor %}{% endfor %}")
+        .render(chat, {})
+        .text;
+  };
+  const std::string json = R"({"city":"Oslo", "days":[1,2.0]})";
+  const std::string as_json = R"({"city": "Oslo", "days": [1, 2.0]})";
+  // Qwen2.5, Llama 3.1; Qwen3; by name.
+  EXPECT_EQ(render("{{ c.function.arguments | tojson }}", json), as_json);
+  EXPECT_EQ(render("{% if c.function.arguments is string %}{{ c.function.arguments }}{% else %}"
+                   "{{ c.function.arguments | tojson }}{% endif %}",
+                   json),
+            as_json);
+  EXPECT_EQ(render("{% for k, v in c.function.arguments | items %}{{ k }}={{ v }};{% endfor %}", json),
+            "city=Oslo;days=[1, 2.0];");
+  // DeepSeek-V3; templates that print a string.
+  EXPECT_EQ(render("{{ '<' + c.function.arguments + '>' }}", json), "<" + json + ">");
+  EXPECT_EQ(render("{{ c.function.arguments }}", json), json);
+  EXPECT_EQ(render("{{ c.function.arguments | tojson }}", ""), "{}");
+  EXPECT_THAT(error_of([&] { render("{{ c.function.arguments }}", "{city}"); }).what(),
+              HasSubstr("'arguments' of a tool call: line 1"));
+  EXPECT_THAT(error_of([&] { render("{{ c.function.arguments }}", "[1]"); }).what(),
+              HasSubstr("expected an object, or JSON of one, found a list"));
+}
+
 TEST_F(ChatTemplateTest, IsFoundWhereTransformersFindsIt) {
   EXPECT_FALSE(has_chat_template(folder_.path()));
   folder_.write("tokenizer_config.json",

@@ -2,12 +2,16 @@
 
 #include <algorithm>
 #include <array>
+#include <initializer_list>
+#include <numeric>
 
 #include "base/error.h"
 #include "base/text.h"
 #include "data/chat/messages.h"
 #include "data/chat/pair_reader.h"
+#include "data/chat/row_columns.h"
 #include "data/chat/turn_messages.h"
+#include "tensor/packed_batch.h"
 
 namespace tessera {
 namespace {
@@ -19,15 +23,15 @@ struct ShapeInfo {
   bool is_recognised = true;
 };
 
-// In the order in which they are recognised: a row with messages often has further fields, such as a prompt.
+// In the order in which they are recognised.
 const std::array<ShapeInfo, 8>& shapes() {
   static const std::array<ShapeInfo, 8> kShapes = {{
+      {RowShape::kTokens, "tokens", {"input_ids"}},
+      {RowShape::kPromptCompletion, "prompt_completion", {"prompt", "completion"}},
       {RowShape::kMessages, "messages", {"messages"}},
       {RowShape::kConversations, "sharegpt", {"conversations"}},
       {RowShape::kText, "text", {"text"}},
-      {RowShape::kPromptCompletion, "prompt_completion", {"prompt", "completion"}},
       {RowShape::kInstruction, "alpaca", {"instruction", "output"}},
-      {RowShape::kTokens, "tokens", {"input_ids"}},
       {RowShape::kPromptText, "prompt_text", {"instruction"}, false},
       {RowShape::kSegments, "segments", {"segments"}, false},
   }};
@@ -37,14 +41,6 @@ const std::array<ShapeInfo, 8>& shapes() {
 const ShapeInfo& info_of(RowShape shape) {
   return *std::find_if(shapes().begin(), shapes().end(),
                        [shape](const ShapeInfo& info) { return info.shape == shape; });
-}
-
-// The column that holds `field`.
-std::string_view column_of(std::string_view field, const RowFormat& format) {
-  for (const auto& [name, column] : format.columns) {
-    if (name == field) return column;
-  }
-  return field == "text" ? std::string_view(format.text_column) : field;
 }
 
 std::string fields_of(const Value& row) {
@@ -100,11 +96,17 @@ class RowReader {
     // As LLaMA-Factory does: a system message of the conversation takes the place of the column's.
     if (has_system && example.messages.size() > 1 && *example.messages[1].find("role") == Value("system"))
       example.messages.erase(example.messages.begin());
+    drop_filled_nulls(&example.tools, &example.messages);
     return example;
   }
 
   void add_variables(ChatExample* example) {
     if (Value* tools = find("tools")) example->tools = read_tools(std::move(*tools), where("tools"));
+    // OpenAI's name for them before.
+    if (Value* functions = find("functions"); functions != nullptr && example->tools.is_null()) {
+      example->tools = read_tools(std::move(*functions), where("functions"));
+      wrap_functions(&example->tools);
+    }
     if (Value* more = find("chat_template_kwargs")) {
       if (more->object() == nullptr)
         fail(ExitCode::kBadData, "{}: expected an object, found {}", where("chat_template_kwargs"),
@@ -118,7 +120,8 @@ class RowReader {
 
   void add_messages(std::string_view field, ChatExample* example) {
     Value* value = find(field);
-    if (value == nullptr) fail(ExitCode::kBadData, "{}: missing", where(field));
+    if (value == nullptr)
+      fail(ExitCode::kBadData, "{}: expected a list of messages, found null", where(field));
     append_messages(std::move(*value), format_.tags, where(field), &example->messages);
   }
 
@@ -133,6 +136,7 @@ class RowReader {
     if (example.messages.empty())
       fail(ExitCode::kBadData, "{}: expected a message, found none", where("prompt"));
     add_messages("completion", &example);
+    drop_filled_nulls(&example.tools, &example.messages);
     return example;
   }
 
@@ -178,18 +182,32 @@ class RowReader {
     return example;
   }
 
+  // Labels as TRL makes them: those that are given, else the ids where every mask is 1.
   TokenExample tokens() {
     TokenExample example;
     example.input_ids = integers("input_ids");
+    const size_t num_ids = example.input_ids.size();
     if (find("labels") != nullptr) {
       example.labels = integers("labels");
-      check_same_length("labels", example.labels, example.input_ids);
+      check_same_length("labels", example.labels, num_ids);
+    } else {
+      if (find("completion_mask") != nullptr) example.completion_mask = mask("completion_mask", num_ids);
+      if (find("assistant_masks") != nullptr) {
+        const std::vector<int32_t> answers = mask("assistant_masks", num_ids);
+        for (size_t i = 0; i < num_ids; ++i)
+          example.labels.push_back(answers[i] == 1 ? example.input_ids[i] : kIgnoredLabel);
+      }
+    }
+    std::vector<int32_t> positions;
+    if (find("position_ids") != nullptr) {
+      positions = integers("position_ids");
+      check_same_length("position_ids", positions, num_ids);
     }
     if (find("attention_mask") != nullptr) {
-      const std::vector<int32_t> mask = integers("attention_mask");
-      check_same_length("attention_mask", mask, example.input_ids);
-      drop_padding(mask, &example);
+      const std::vector<int32_t> attention = mask("attention_mask", num_ids);
+      drop_padding(attention, {&example.input_ids, &example.labels, &example.completion_mask, &positions});
     }
+    example.sequence_lengths = documents_in(positions, example.input_ids.size());
     return example;
   }
 
@@ -212,30 +230,76 @@ class RowReader {
     return numbers;
   }
 
-  void check_same_length(std::string_view field, const std::vector<int32_t>& found,
-                         const std::vector<int32_t>& expected) const {
-    if (found.size() != expected.size()) {
+  // Zeros and ones, or booleans.
+  std::vector<int32_t> mask(std::string_view field, size_t num_ids) {
+    if (Value* value = find(field); value->list() != nullptr) {
+      for (Value& item : *value->list()) {
+        if (const bool* flag = item.boolean()) item = static_cast<int64_t>(*flag);
+      }
+    }
+    std::vector<int32_t> values = integers(field);
+    check_same_length(field, values, num_ids);
+    const auto bad = std::find_if(values.begin(), values.end(), [](int32_t v) { return v != 0 && v != 1; });
+    if (bad != values.end())
+      fail(ExitCode::kBadData, "{}: value {}: expected 0 or 1, found {}", where(field), bad - values.begin(),
+           *bad);
+    return values;
+  }
+
+  void check_same_length(std::string_view field, const std::vector<int32_t>& found, size_t expected) const {
+    if (found.size() != expected) {
       fail(ExitCode::kBadData, "{}: expected {} as input_ids has, found {}", where(field),
-           format_count(std::ssize(expected), "value"), found.size());
+           format_count(static_cast<int64_t>(expected), "value"), found.size());
     }
   }
 
   // Keeps the values whose mask is 1, which are in one stretch.
-  void drop_padding(const std::vector<int32_t>& mask, TokenExample* example) const {
+  void drop_padding(const std::vector<int32_t>& mask,
+                    std::initializer_list<std::vector<int32_t>*> all) const {
     const auto begin = std::find(mask.begin(), mask.end(), 1);
     const auto end = std::find(begin, mask.end(), 0);
-    if (!std::all_of(mask.begin(), begin, [](int32_t value) { return value == 0; }) ||
-        !std::all_of(end, mask.end(), [](int32_t value) { return value == 0; })) {
+    if (std::find(end, mask.end(), 1) != mask.end()) {
       fail(ExitCode::kBadData, "{}: expected ones, with zeros before or after them for padding",
            where("attention_mask"));
     }
-    const auto keep = [&](std::vector<int32_t>* values) {
-      if (values->empty()) return;
+    for (std::vector<int32_t>* values : all) {
+      if (values->empty()) continue;
       values->erase(values->begin() + (end - mask.begin()), values->end());
       values->erase(values->begin(), values->begin() + (begin - mask.begin()));
-    };
-    keep(&example->input_ids);
-    keep(&example->labels);
+    }
+  }
+
+  // The lengths of the documents that are packed into the row, by seq_lengths as TRL writes them or by
+  // positions that start again; empty for one.
+  std::vector<int32_t> documents_in(const std::vector<int32_t>& positions, size_t num_ids) {
+    std::vector<int32_t> lengths;
+    for (size_t i = 0; i < positions.size(); ++i) {
+      if (positions[i] == 0) lengths.push_back(0);
+      if (lengths.empty() || positions[i] != lengths.back()) {
+        fail(ExitCode::kBadData, "{}: value {}: expected {}, found {}", where("position_ids"), i,
+             lengths.empty() ? "0" : fmt::format("{}, or 0 where a document begins", lengths.back()),
+             positions[i]);
+      }
+      ++lengths.back();
+    }
+    if (find("seq_lengths") != nullptr) {
+      std::vector<int32_t> given = integers("seq_lengths");
+      const int64_t sum = std::accumulate(given.begin(), given.end(), int64_t{0});
+      if (std::cmp_not_equal(sum, num_ids) ||
+          std::any_of(given.begin(), given.end(), [](int32_t n) { return n < 1; })) {
+        fail(ExitCode::kBadData,
+             "{}: expected lengths of 1 or more that add up to the {} of input_ids, found {}",
+             where("seq_lengths"), format_count(static_cast<int64_t>(num_ids), "value"),
+             fmt::join(given, ", "));
+      }
+      if (!lengths.empty() && lengths != given) {
+        fail(ExitCode::kBadData, "{}: found {}, but position_ids start again after {}", where("seq_lengths"),
+             fmt::join(given, ", "), fmt::join(lengths, ", "));
+      }
+      lengths = std::move(given);
+    }
+    if (lengths.size() == 1) lengths.clear();
+    return lengths;
   }
 
   Value row_;
@@ -243,12 +307,27 @@ class RowReader {
   const std::string& where_;
 };
 
-bool has_shape(const Value& row, const ShapeInfo& info, const RowFormat& format) {
+// Whether a row has the columns of a shape, with or without values.
+bool has_columns(const Value& row, const ShapeInfo& info, const RowFormat& format) {
   return std::all_of(info.fields.begin(), info.fields.end(),
                      [&](std::string_view field) { return row.find(column_of(field, format)) != nullptr; });
 }
 
+bool has_shape(const Value& row, const ShapeInfo& info, const RowFormat& format) {
+  return std::all_of(info.fields.begin(), info.fields.end(), [&](std::string_view field) {
+    const Value* value = row.find(column_of(field, format));
+    return value != nullptr && !value->is_null();
+  });
+}
+
 }  // namespace
+
+std::string_view column_of(std::string_view field, const RowFormat& format) {
+  for (const auto& [name, column] : format.columns) {
+    if (name == field) return column;
+  }
+  return field == "text" ? std::string_view(format.text_column) : field;
+}
 
 const char* row_shape_name(RowShape shape) { return info_of(shape).name; }
 
@@ -276,10 +355,17 @@ std::optional<RowShape> recognise_shape(const Value& row, const RowFormat& forma
   return std::nullopt;
 }
 
-RowShape shape_of_first_row(const Value& row, const RowFormat& format, const std::string& where) {
+RowShape shape_of_first_row(const Value& row, const RowFormat& format, const std::string& where,
+                            bool* is_certain) {
   check_object(row, where);
+  if (is_certain != nullptr) *is_certain = true;
   if (format.shape) return *format.shape;
   if (const std::optional<RowShape> shape = recognise_shape(row, format)) return *shape;
+  for (const ShapeInfo& info : shapes()) {
+    if (!has_columns(row, info, format)) continue;
+    if (is_certain != nullptr) *is_certain = false;
+    return info.shape;
+  }
   if (format.text_column != "text") {
     fail(ExitCode::kBadData, "{}: no column '{}' (text_column); columns found: {}", where,
          printable(format.text_column), fields_of(row));
@@ -297,25 +383,28 @@ RowShape shape_of_first_row(const Value& row, const RowFormat& format, const std
 
 Example read_example(Value row, RowShape shape, const RowFormat& format, const std::string& where) {
   check_object(row, where);
+  check_unread_columns(row, shape, format, where);
   if (format.pairs) return read_pairs(std::move(row), shape, format, where);
   if (!has_shape(row, info_of(shape), format)) {
     const std::optional<RowShape> other = recognise_shape(row, format);
-    if (other && !format.shape) {
+    if (other && *other != shape && !format.shape) {
       fail(ExitCode::kBadData,
            "{}: found the shape {}, but earlier rows have the shape {}: a dataset has one shape of rows",
            where, row_shape_name(*other), row_shape_name(shape));
     }
     std::vector<std::string_view> columns;
     for (const std::string_view field : info_of(shape).fields) columns.push_back(column_of(field, format));
-    fail(ExitCode::kBadData, "{}: expected the {} {} of the shape {}, found the columns {}", where,
-         columns.size() == 1 ? "column" : "columns", fmt::join(columns, " and "), row_shape_name(shape),
-         fields_of(row));
+    if (!has_columns(row, info_of(shape), format))
+      fail(ExitCode::kBadData, "{}: expected the {} {} of the shape {}, found the columns {}", where,
+           columns.size() == 1 ? "column" : "columns", fmt::join(columns, " and "), row_shape_name(shape),
+           fields_of(row));
   }
   if (shape == RowShape::kMessages && format.turns) return read_turns(std::move(row), format, where);
   RowReader reader(std::move(row), format, where);
   switch (shape) {
     case RowShape::kText:
-      return TextExample{reader.text("text")};
+      // A row without text is no document, as an empty one.
+      return TextExample{reader.text_or_empty("text")};
     case RowShape::kPromptCompletion:
       return reader.prompt_completion();
     case RowShape::kInstruction:

@@ -81,7 +81,9 @@ struct SegmentsExample {
 };
 
 struct ChatExample {
-  Value::List messages;                // objects with a string `role`; text parts of `content` are joined
+  // Objects with a string `role`; text parts of `content` are joined. `weight`, 0 or 1, says whether a
+  // message is a target; templates do not see it.
+  Value::List messages;
   Value tools;                         // a list of JSON schemas, or null
   Value::Object more;                  // further variables of the template (chat_template_kwargs)
   int64_t num_prompt_messages = 0;     // this many at the start are the prompt: what follows are the targets
@@ -92,17 +94,25 @@ struct ChatExample {
 
 struct TokenExample {
   std::vector<int32_t> input_ids;
-  std::vector<int32_t> labels;  // empty: the ids
+  std::vector<int32_t> labels;            // empty: the ids
+  std::vector<int32_t> completion_mask;   // 1 where a target may be; empty: everywhere
+  std::vector<int32_t> sequence_lengths;  // of the documents in it; empty: one
 };
 
 using Example = std::variant<TextExample, CompletionExample, ChatExample, TokenExample, SegmentsExample>;
 
-// The shape by the names of the fields, columns renamed; nullopt if there is none.
+// The column that holds `field`.
+std::string_view column_of(std::string_view field, const RowFormat& format);
+
+// The shape by the columns that have a value, columns renamed; nullopt if there is none. Of several the one
+// that TRL takes: token ids, then a prompt with its completion, then messages, then text.
 std::optional<RowShape> recognise_shape(const Value& row, const RowFormat& format);
 
-// The shape of a dataset whose first row this is: format.shape, or what is recognised. Error(kBadData)
+// The shape of a dataset whose first row this is: format.shape, or what is recognised; where columns of a
+// shape are there without a value, that shape, and *is_certain (if not null) becomes false. Error(kBadData)
 // starting with `where`: an unknown shape (says which fields there are, and which shapes).
-RowShape shape_of_first_row(const Value& row, const RowFormat& format, const std::string& where);
+RowShape shape_of_first_row(const Value& row, const RowFormat& format, const std::string& where,
+                            bool* is_certain = nullptr);
 
 // Moves out of `row`. Error(kBadData) starting with `where`, a file and place: not an object; a field of the
 // shape is missing or of another kind; the row has another shape (names both).

@@ -49,6 +49,13 @@ TEST(RowShape, IsRecognisedByTheFields) {
       {R"({"prompt": "a", "prompt_id": 3, "messages": []})", RowShape::kMessages},
       {R"({"instruction": "a", "output": "b", "text": "c"})", RowShape::kText},
       {R"({"input_ids": [1], "labels": [1]})", RowShape::kTokens},
+      // Of several shapes the one that TRL 1.16 takes.
+      {R"({"text": "a", "input_ids": [1]})", RowShape::kTokens},
+      {R"({"text": "a", "prompt": "b", "completion": "c"})", RowShape::kPromptCompletion},
+      {R"({"messages": [], "prompt": "b", "completion": "c"})", RowShape::kPromptCompletion},
+      {R"({"text": "a", "messages": []})", RowShape::kMessages},
+      // A column without a value is no column.
+      {R"({"text": "a", "messages": null, "input_ids": null})", RowShape::kText},
   };
   for (const auto& [json, shape] : cases)
     EXPECT_EQ(recognise_shape(parse_value(json, "d"), {}), shape) << json;
@@ -62,10 +69,9 @@ TEST(RowShape, IsRecognisedByTheFields) {
 }
 
 TEST(RowShape, UnknownAndMixedShapesAreRefused) {
-  EXPECT_THAT(
-      message_of(R"({"body": "a", "id": 1})"),
-      HasSubstr(
-          "line 7: expected the columns messages, or conversations, or text, or prompt and completion"));
+  EXPECT_THAT(message_of(R"({"body": "a", "id": 1})"),
+              HasSubstr("line 7: expected the columns input_ids, or prompt and completion, or messages, or "
+                        "conversations, or text"));
   EXPECT_THAT(message_of(R"({"body": "a"})"), HasSubstr("found body: name the column"));
   EXPECT_THAT(message_of(R"({"text": "a"})", {.shape = {}, .text_column = "body", .columns = {}}),
               testing::AnyOf(HasSubstr("no column 'body'"), HasSubstr("body")));
@@ -91,12 +97,89 @@ TEST(Example, ConversationsHaveOpenAisRoles) {
             "system: S | user: Hi | assistant: Hello | tool: 5");
   EXPECT_EQ(talk_of(read(R"({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, "b"]},
                              {"role": "assistant", "content": null, "tool_calls": [], "name": null}]})")),
-            "user: ab | assistant: null");
+            "user: ab | assistant: none");
   const ChatExample call = std::get<ChatExample>(read(
       R"({"conversations": [{"from": "function_call", "value": "{\"name\": \"f\", \"arguments\": {\"x\": 1}}"}],
                "tools": "[{\"name\": \"f\"}]"})"));
   const Value& calls = *call.messages[0].find("tool_calls");
   EXPECT_EQ(*calls.list()->at(0).find("function")->find("arguments")->find("x")->integer(), 1);
+}
+
+TEST(Example, ColumnsThatAreNullInAllRowsStillNameAShape) {
+  bool is_certain = true;
+  const Value row = parse_value(R"({"messages": null, "id": 1})", "d");
+  EXPECT_EQ(shape_of_first_row(row, {}, kWhere, &is_certain), RowShape::kMessages);
+  EXPECT_FALSE(is_certain);
+  EXPECT_THAT(message_of(R"({"messages": null})"),
+              HasSubstr("column 'messages': expected a list of messages, found null"));
+  EXPECT_THAT(message_of(R"({"prompt": "a", "completion": null})"),
+              HasSubstr("column 'completion': expected a string, found null"));
+}
+
+// As Transformers 5.24's _normalize_chat_messages and _alias_reasoning_fields.
+TEST(Example, FieldsOfMessagesAreWhatTransformersGivesTemplates) {
+  const auto message_of_row = [](const std::string& message) {
+    return std::get<ChatExample>(read(R"({"messages": [)" + message + "]}")).messages.at(0);
+  };
+  const auto expect = [&](const std::string& message, std::string_view expected) {
+    EXPECT_EQ(message_of_row(message), parse_value(expected, "expected")) << message;
+  };
+  expect(R"({"role": "assistant", "content": null, "name": null, "tool_calls": []})",
+         R"({"role": "assistant", "tool_calls": []})");
+  expect(
+      R"({"role": "assistant", "content": "a", "reasoning": "r"})",
+      R"({"thinking": "r", "role": "assistant", "content": "a", "reasoning": "r", "reasoning_content": "r"})");
+  expect(R"({"role": "assistant", "thinking": "t", "content": "a", "reasoning_content": null})",
+         R"({"role": "assistant", "thinking": "t", "content": "a", "reasoning_content": "t"})");
+  expect(R"({"role": "assistant", "reasoning_content": "r", "content": "a", "thinking": "t"})",
+         R"({"role": "assistant", "reasoning_content": "r", "content": "a", "thinking": "t"})");
+  // OpenAI's fields before there were tools.
+  expect(
+      R"({"role": "assistant", "content": null, "function_call": {"name": "f", "arguments": "{}"}})",
+      R"({"role": "assistant", "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": "{}"}}]})");
+  expect(R"({"role": "function", "name": "f", "content": "5"})",
+         R"({"role": "tool", "name": "f", "content": "5"})");
+  expect(R"({"role": "assistant", "tool_calls": "[{\"name\": \"f\"}]"})",
+         R"({"role": "assistant", "tool_calls": [{"name": "f"}]})");
+  expect(R"({"from": "gpt", "value": "a", "weight": 1.0})",
+         R"({"role": "assistant", "content": "a", "weight": 1})");
+}
+
+TEST(Example, FieldsOfMessagesThatChangeWhatTheyTeachAreRefused) {
+  const auto refusal_of = [](const std::string& field) {
+    return message_of(R"({"messages": [{"role": "assistant", "content": "a", )" + field + "}]}");
+  };
+  EXPECT_THAT(refusal_of(R"("weight": 0.5)"),
+              HasSubstr("'messages'[0]: expected a 'weight' of 0 or 1, found 0.5"));
+  EXPECT_THAT(refusal_of(R"("weight": "1")"), HasSubstr("expected a 'weight' of 0 or 1, found a string"));
+  EXPECT_THAT(refusal_of(R"("refusal": "No.")"), HasSubstr("expected the answer as 'content'"));
+  EXPECT_THAT(refusal_of(R"("images": ["a.png"])"), HasSubstr("expected text, found 'images'"));
+  EXPECT_THAT(refusal_of(R"("audio": {"id": "a"})"), HasSubstr("expected text, found 'audio'"));
+  EXPECT_THAT(refusal_of(R"("loss": false)"), HasSubstr("'loss' is not read: a 'weight' of 0 or 1"));
+  EXPECT_NO_THROW(
+      read(R"({"messages": [{"role": "assistant", "content": "a", "refusal": null, "images": []}]})"));
+}
+
+// What Dataset.to_json writes of rows with different tools.
+TEST(Example, NullsThatATableFilledInAreAbsentForTemplates) {
+  const auto chat = std::get<ChatExample>(
+      read(R"({"messages": [{"role": "assistant", "tool_calls": [{"id": null, "type": "function",
+                              "function": {"name": "f", "arguments": {"city": null, "id": null, "x": 1}}}]}],
+               "tools": [{"type": "function", "function": {"name": "f", "strict": null, "parameters": {"properties":
+                          {"city": {"type": "string", "default": null, "enum": [null, "a"]}, "id": null}}}}]})"));
+  EXPECT_EQ(chat.tools,
+            parse_value(R"([{"type": "function", "function": {"name": "f", "parameters": {"properties":
+                                        {"city": {"type": "string", "default": null, "enum": [null, "a"]}}}}}])",
+                        "tools"));
+  EXPECT_EQ(
+      *chat.messages[0].find("tool_calls"),
+      parse_value(R"([{"type": "function", "function": {"name": "f", "arguments": {"city": null, "x": 1}}}])",
+                  "calls"));
+}
+
+TEST(Example, FunctionsAreToolsByTheirEarlierName) {
+  EXPECT_EQ(std::get<ChatExample>(read(R"({"messages": [], "functions": [{"name": "f"}]})")).tools,
+            parse_value(R"([{"type": "function", "function": {"name": "f"}}])", "tools"));
 }
 
 TEST(Example, ToolsOfConversationsAreWrappedAsTemplatesExpect) {
@@ -168,10 +251,10 @@ TEST(Example, TokensLoseTheirPadding) {
 TEST(Example, WrongFieldsAreNamed) {
   const std::pair<const char*, const char*> cases[] = {
       {R"({"text": 5})", "line 7: column 'text': expected a string, found an integer"},
-      {R"({"text": null})", "column 'text': expected a string, found null"},
+      {R"({"text": 1})", "column 'text': expected a string, found an integer"},
       {R"({"prompt": "a", "completion": 1.5})", "column 'completion': expected a string, found a number"},
       {R"({"messages": {}})", "column 'messages': expected a list, found an object"},
-      {R"({"messages": null})", "column 'messages': missing"},
+      {R"({"messages": null})", "column 'messages': expected a list of messages, found null"},
       {R"({"messages": ["a"]})", "column 'messages'[0]: expected an object, found a string"},
       {R"({"messages": [{"content": "a"}]})",
        "'messages'[0]: expected a string 'role' (or 'from'), found none"},

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "data/chat/row_columns.h"
 #include "formats/value_json.h"
 
 namespace tessera {
@@ -44,12 +45,27 @@ std::string openai_role(const std::string& name, const MessageTags& tags) {
   return name;
 }
 
-void drop_nulls(Value::Object* fields) {
-  std::erase_if(*fields,
-                [](const Value::Field& field) { return field.value.is_null() && field.name != "content"; });
+// Takes a field out of an object; null if there is none.
+Value take(Value::Object* fields, std::string_view name) {
+  const auto field =
+      std::find_if(fields->begin(), fields->end(), [name](const Value::Field& f) { return f.name == name; });
+  if (field == fields->end()) return {};
+  Value value = std::move(field->value);
+  fields->erase(field);
+  return value;
 }
 
-Value message_of_turn(std::string_view from, Value* value, const std::string& where) {
+// {"name": ..., "arguments": ...} or a list of them to OpenAI's tool_calls.
+Value wrap_calls(Value calls) {
+  if (calls.list() == nullptr) calls = Value::List{std::move(calls)};
+  for (Value& call : *calls.list()) call = Value::Object{{"type", "function"}, {"function", std::move(call)}};
+  return calls;
+}
+
+// Gives a turn of ShareGPT's data the fields of OpenAI; further ones stay.
+void read_turn(Value* turn, const std::string& where) {
+  const std::string from = *turn->find("from")->string();
+  const Value* value = turn->find("value");
   const auto role =
       std::find_if(std::begin(kRoles), std::end(kRoles), [from](const Role& r) { return r.from == from; });
   if (role == std::end(kRoles)) {
@@ -60,27 +76,103 @@ Value message_of_turn(std::string_view from, Value* value, const std::string& wh
     fail(ExitCode::kBadData, "{}: expected a string 'value', found {}", where,
          value == nullptr ? "none" : value->kind_name());
   }
-  if (role->role != "function_call")
-    return Value::Object{{"role", std::string(role->role)}, {"content", std::move(*value)}};
-  return Value::Object{{"role", "assistant"}, {"tool_calls", tool_calls_of(*value->string(), where)}};
+  Value::Object message;
+  for (Value::Field& field : *turn->object()) {
+    if (field.name == "from") {
+      message.push_back({"role", role->role == "function_call" ? "assistant" : role->role});
+    } else if (field.name != "value") {
+      message.push_back(std::move(field));
+    } else if (role->role == "function_call") {
+      message.push_back({"tool_calls", wrap_calls(parse_value(*field.value.string(), where))});
+    } else {
+      message.push_back({"content", std::move(field.value)});
+    }
+  }
+  *turn = std::move(message);
+}
+
+// OpenAI's fields of messages before there were tools.
+void update_functions(Value* message) {
+  if (Value call = take(message->object(), "function_call"); call.object() != nullptr)
+    message->object()->push_back({"tool_calls", wrap_calls(std::move(call))});
+  if (std::string& role = *message->find("role")->string(); role == "function") role = "tool";
+}
+
+// As Transformers, gives a model's thoughts the names that templates read (_alias_reasoning_fields in
+// transformers/utils/chat_template_utils.py).
+void name_reasoning(Value* message) {
+  const Value* reasoning = nullptr;
+  for (const char* name : {"reasoning_content", "thinking", "reasoning"}) {
+    if (reasoning == nullptr) reasoning = message->find(name);
+  }
+  if (reasoning == nullptr) return;
+  const Value thoughts = *reasoning;
+  Value::Object& fields = *message->object();
+  if (message->find("thinking") == nullptr) fields.insert(fields.begin(), {"thinking", thoughts});
+  if (Value* known = message->find("reasoning_content")) {
+    *known = thoughts;
+  } else {
+    fields.push_back({"reasoning_content", thoughts});
+  }
+}
+
+// Refuses fields that say what a message teaches and that neither templates nor the program read; makes
+// `weight` an integer.
+void check_fields(Value* message, const std::string& where) {
+  constexpr std::string_view kMarks[] = {"loss", "loss_mask", "loss_scale", "train", "training", "trainable"};
+  for (const Value::Field& field : *message->object()) {
+    if (std::find(std::begin(kMarks), std::end(kMarks), field.name) != std::end(kMarks)) {
+      fail(ExitCode::kBadData,
+           "{}: '{}' is not read: a 'weight' of 0 or 1 says whether a message is a target", where,
+           field.name);
+    }
+    const bool is_text = field.value.string() != nullptr;
+    const bool is_empty = (is_text && field.value.string()->empty()) ||
+                          (field.value.list() != nullptr && field.value.list()->empty());
+    if (is_media_column(field.name) && !is_empty) {
+      fail(ExitCode::kBadData, "{}: expected text, found '{}': images, video and audio are not supported",
+           where, field.name);
+    }
+    if (field.name == "refusal" && !is_empty) {
+      fail(ExitCode::kBadData, "{}: templates do not read 'refusal': expected the answer as 'content'",
+           where);
+    }
+  }
+  if (Value* weight = message->find("weight")) {
+    const double found = weight->integer() != nullptr   ? static_cast<double>(*weight->integer())
+                         : weight->number() != nullptr  ? *weight->number()
+                         : weight->boolean() != nullptr ? static_cast<double>(*weight->boolean())
+                                                        : -1;
+    if (found != 0 && found != 1)
+      fail(ExitCode::kBadData, "{}: expected a 'weight' of 0 or 1, found {}", where,
+           found == -1 ? weight->kind_name() : fmt::format("{}", found));
+    *weight = static_cast<int64_t>(found);
+  }
 }
 
 Value read_message(Value item, const std::string& where) {
   if (item.object() == nullptr)
     fail(ExitCode::kBadData, "{}: expected an object, found {}", where, item.kind_name());
+  if (item.find("role") == nullptr && item.find("from") != nullptr && item.find("from")->string() != nullptr)
+    read_turn(&item, where);
   const Value* role = item.find("role");
-  const Value* from = item.find("from");
-  if (role == nullptr && from != nullptr && from->string() != nullptr)
-    return message_of_turn(*from->string(), item.find("value"), where);
   if (role == nullptr || role->string() == nullptr) {
     fail(ExitCode::kBadData, "{}: expected a string 'role' (or 'from'), found {}", where,
          role == nullptr ? "none" : role->kind_name());
   }
-  drop_nulls(item.object());
+  // As Transformers' _normalize_chat_messages: templates print a null as "None".
+  std::erase_if(*item.object(), [](const Value::Field& field) { return field.value.is_null(); });
+  update_functions(&item);
+  check_fields(&item, where);
+  name_reasoning(&item);
+  if (Value* calls = item.find("tool_calls"); calls != nullptr && calls->string() != nullptr) {
+    Value parsed = parse_value(*calls->string(), where);
+    *calls = std::move(parsed);
+  }
   if (Value* content = item.find("content")) {
     if (content->list() != nullptr) {
       *content = join_text_parts(*content->list(), where);
-    } else if (content->string() == nullptr && !content->is_null()) {
+    } else if (content->string() == nullptr) {
       fail(ExitCode::kBadData, "{}: expected 'content' to be a string or a list of text parts, found {}",
            where, content->kind_name());
     }
@@ -142,10 +234,7 @@ std::string join_text_parts(Value::List& parts, const std::string& where) {
 }
 
 Value tool_calls_of(const std::string& json, const std::string& where) {
-  Value calls = parse_value(json, where);
-  if (calls.list() == nullptr) calls = Value::List{std::move(calls)};
-  for (Value& call : *calls.list()) call = Value::Object{{"type", "function"}, {"function", std::move(call)}};
-  return calls;
+  return wrap_calls(parse_value(json, where));
 }
 
 void append_history(Value pairs, const std::string& where, Value::List* messages) {
@@ -155,6 +244,83 @@ void append_history(Value pairs, const std::string& where, Value::List* messages
       fail(ExitCode::kBadData, "{}: expected pairs of strings, a question and its answer", where);
     add_message("user", std::move(*texts[0].string()), messages);
     add_message("assistant", std::move(*texts[1].string()), messages);
+  }
+}
+
+bool parse_tool_arguments(Value::List* messages) {
+  bool found = false;
+  for (Value& message : *messages) {
+    Value* calls = message.find("tool_calls");
+    if (calls == nullptr || calls->list() == nullptr) continue;
+    for (Value& call : *calls->list()) {
+      Value* function = call.find("function");
+      Value* arguments = (function == nullptr ? &call : function)->find("arguments");
+      if (arguments == nullptr || arguments->string() == nullptr) continue;
+      found = true;
+      const std::string text = *arguments->string();
+      // Some programs write nothing for no arguments.
+      Value parsed = text.empty() ? Value(Value::Object()) : parse_value(text, "'arguments' of a tool call");
+      if (parsed.object() == nullptr) {
+        fail(ExitCode::kBadData, "'arguments' of a tool call: expected an object, or JSON of one, found {}",
+             parsed.kind_name());
+      }
+      *arguments = std::move(parsed);
+    }
+  }
+  return found;
+}
+
+namespace {
+
+void drop_null_fields(Value* object) {
+  if (object == nullptr || object->object() == nullptr) return;
+  std::erase_if(*object->object(), [](const Value::Field& field) { return field.value.is_null(); });
+}
+
+// Of JSON Schema only these may be null.
+void drop_nulls_of_schema(Value* value) {
+  if (Value::List* items = value->list()) {
+    for (Value& item : *items) drop_nulls_of_schema(&item);
+  }
+  if (value->object() == nullptr) return;
+  std::erase_if(*value->object(), [](const Value::Field& field) {
+    return field.value.is_null() && field.name != "default" && field.name != "const";
+  });
+  for (Value::Field& field : *value->object()) drop_nulls_of_schema(&field.value);
+}
+
+// The parameters of the function `name`; null if no tool has that name or says which it has.
+const Value* parameters_of(const Value& tools, const Value* name) {
+  if (tools.list() == nullptr || name == nullptr) return nullptr;
+  for (const Value& tool : *tools.list()) {
+    const Value* function = tool.find("function");
+    if (function == nullptr) function = &tool;
+    const Value* found = function->find("name");
+    const Value* parameters = function->find("parameters");
+    if (found != nullptr && *found == *name && parameters != nullptr) return parameters->find("properties");
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+void drop_filled_nulls(Value* tools, Value::List* messages) {
+  drop_nulls_of_schema(tools);
+  for (Value& message : *messages) {
+    Value* calls = message.find("tool_calls");
+    if (calls == nullptr || calls->list() == nullptr) continue;
+    for (Value& call : *calls->list()) {
+      drop_null_fields(&call);
+      Value* function = call.find("function");
+      drop_null_fields(function);
+      if (function == nullptr) function = &call;
+      Value* arguments = function->find("arguments");
+      const Value* known = parameters_of(*tools, function->find("name"));
+      if (arguments == nullptr || arguments->object() == nullptr || known == nullptr) continue;
+      std::erase_if(*arguments->object(), [known](const Value::Field& argument) {
+        return argument.value.is_null() && known->find(argument.name) == nullptr;
+      });
+    }
   }
 }
 

@@ -26,24 +26,30 @@ bool is_integer(DType dtype) {
   return std::find(kIntegers.begin(), kIntegers.end(), dtype) != kIntegers.end();
 }
 
+constexpr std::array<std::string_view, 6> kTensors = {"input_ids",    "labels",          "attention_mask",
+                                                      "position_ids", "completion_mask", "assistant_masks"};
+
 // Reads the rows of one file.
 class RowTensors {
  public:
   explicit RowTensors(const fs::path& path) : file_(SafetensorsFile::open(path)) {
     for (const SafetensorsEntry& entry : file_.entries()) {
-      if (entry.name != "input_ids" && entry.name != "labels" && entry.name != "attention_mask") {
-        fail(ExitCode::kBadData,
-             "{}: tensor '{}': a pre-tokenized dataset has input_ids, labels and attention_mask", name(),
-             printable(entry.name));
+      if (std::find(kTensors.begin(), kTensors.end(), entry.name) == kTensors.end()) {
+        fail(ExitCode::kBadData, "{}: tensor '{}': a pre-tokenized dataset has {}", name(),
+             printable(entry.name), fmt::join(kTensors, ", "));
       }
     }
     input_ids_ = file_.find("input_ids");
     if (input_ids_ == nullptr) fail(ExitCode::kBadData, "{}: tensor 'input_ids' is missing", name());
+    for (const SafetensorsEntry& entry : file_.entries()) {
+      const bool is_mask = entry.name.find("mask") != std::string::npos;
+      check(entry, is_mask && entry.dtype == DType::kBool);
+    }
     labels_ = file_.find("labels");
     attention_mask_ = file_.find("attention_mask");
-    check(*input_ids_);
-    if (labels_ != nullptr) check(*labels_);
-    if (attention_mask_ != nullptr && attention_mask_->dtype != DType::kBool) check(*attention_mask_);
+    position_ids_ = file_.find("position_ids");
+    completion_mask_ = file_.find("completion_mask");
+    assistant_masks_ = file_.find("assistant_masks");
     row_length_ = input_ids_->shape.back();
     int64_t num_values = 1;
     for (const int64_t dim : input_ids_->shape) num_values *= dim;
@@ -51,14 +57,16 @@ class RowTensors {
   }
 
   std::string name() const { return file_.path().string(); }
-  bool has_labels() const { return labels_ != nullptr; }
+  bool has_labels() const {
+    return labels_ != nullptr || completion_mask_ != nullptr || assistant_masks_ != nullptr;
+  }
   int64_t num_rows() const { return num_rows_; }
   int64_t row_length() const { return row_length_; }
 
   // Reads the first `kept` values of each of rows [row, row + num_rows); num_rows = 1 unless kept =
-  // row_length.
-  void read(int64_t row, int64_t num_rows, int64_t kept, int64_t vocab_size, std::vector<int32_t>* ids,
-            std::vector<int32_t>* labels) {
+  // row_length. Labels are made as TRL makes them: those that are given, else the ids where every mask is 1.
+  void read(int64_t row, int64_t num_rows, int64_t kept, int64_t vocab_size, bool train_on_prompt,
+            std::vector<int32_t>* ids, std::vector<int32_t>* labels) {
     read_values(*input_ids_, row, num_rows, kept);
     convert(*input_ids_, row, kept, ids, fmt::format("an id from 0 to {}", vocab_size - 1),
             [&](int64_t value) { return 0 <= value && value < vocab_size; });
@@ -67,6 +75,9 @@ class RowTensors {
       read_values(*labels_, row, num_rows, kept);
       convert(*labels_, row, kept, labels, fmt::format("an id from 0 to {} or -100", vocab_size - 1),
               [&](int64_t value) { return value == kIgnoredLabel || (0 <= value && value < vocab_size); });
+    } else if (labels != nullptr) {
+      if (!train_on_prompt) apply_mask(completion_mask_, row, num_rows, kept, labels);
+      apply_mask(assistant_masks_, row, num_rows, kept, labels);
     }
     if (attention_mask_ != nullptr) {
       read_values(*attention_mask_, row, num_rows, kept);
@@ -75,9 +86,37 @@ class RowTensors {
     }
   }
 
+  // The lengths of the documents in a row, where its positions start again; empty for one.
+  void read_lengths(int64_t row, int64_t kept, std::vector<int32_t>* lengths) {
+    lengths->clear();
+    if (position_ids_ == nullptr) return;
+    read_values(*position_ids_, row, 1, kept);
+    for (size_t i = 0; i < values_.size(); ++i) {
+      if (values_[i] == 0) lengths->push_back(0);
+      if (lengths->empty() || values_[i] != lengths->back()) {
+        fail(ExitCode::kBadData, "{}: tensor 'position_ids': row {}, column {}: expected {}, found {}",
+             name(), row, i,
+             lengths->empty() ? "0" : fmt::format("{}, or 0 where a document begins", lengths->back()),
+             values_[i]);
+      }
+      ++lengths->back();
+    }
+    if (lengths->size() == 1) lengths->clear();
+  }
+
  private:
-  void check(const SafetensorsEntry& entry) const {
-    if (!is_integer(entry.dtype)) {
+  void apply_mask(const SafetensorsEntry* entry, int64_t row, int64_t num_rows, int64_t kept,
+                  std::vector<int32_t>* labels) {
+    if (entry == nullptr) return;
+    read_values(*entry, row, num_rows, kept);
+    convert(*entry, row, kept, &mask_, "0 or 1", [](int64_t value) { return value == 0 || value == 1; });
+    for (size_t i = 0; i < mask_.size(); ++i) {
+      if (mask_[i] == 0) (*labels)[i] = kIgnoredLabel;
+    }
+  }
+
+  void check(const SafetensorsEntry& entry, bool may_be_boolean) const {
+    if (!is_integer(entry.dtype) && !may_be_boolean) {
       fail(ExitCode::kBadData, "{}: tensor '{}': expected an integer type, found {}", name(), entry.name,
            dtype_name(entry.dtype));
     }
@@ -115,6 +154,9 @@ class RowTensors {
   const SafetensorsEntry* input_ids_;
   const SafetensorsEntry* labels_;
   const SafetensorsEntry* attention_mask_;
+  const SafetensorsEntry* position_ids_;
+  const SafetensorsEntry* completion_mask_;
+  const SafetensorsEntry* assistant_masks_;
   int64_t row_length_;
   int64_t num_rows_;
   std::vector<int64_t> values_;
@@ -129,11 +171,12 @@ bool any_has_labels(std::span<const fs::path> files) {
 }
 
 CacheCounts read_pretokenized_rows(std::span<const fs::path> files, int64_t vocab_size, int64_t max_length,
-                                   bool with_labels, int64_t max_rows, const RowSink& sink,
-                                   const std::function<void(int64_t)>& progress) {
+                                   bool with_labels, bool train_on_prompt, int64_t max_rows,
+                                   const RowSink& sink, const std::function<void(int64_t)>& progress) {
   CacheCounts counts;
   std::vector<int32_t> ids;
   std::vector<int32_t> labels;
+  std::vector<int32_t> lengths;
   int64_t bytes_before = 0;
   for (const fs::path& path : files) {
     RowTensors tensors(path);
@@ -145,7 +188,7 @@ CacheCounts read_pretokenized_rows(std::span<const fs::path> files, int64_t voca
     const int64_t wanted = std::min(tensors.num_rows(), max_rows - counts.num_documents);
     for (int64_t row = 0; row < wanted; row += block_rows) {
       const int64_t num_rows = std::min(block_rows, wanted - row);
-      tensors.read(row, num_rows, kept, vocab_size, &ids, with_labels ? &labels : nullptr);
+      tensors.read(row, num_rows, kept, vocab_size, train_on_prompt, &ids, with_labels ? &labels : nullptr);
       for (int64_t i = 0; i < num_rows; ++i) {
         const auto begin = static_cast<size_t>(i * kept);
         const auto count = static_cast<size_t>(kept);
@@ -155,8 +198,9 @@ CacheCounts read_pretokenized_rows(std::span<const fs::path> files, int64_t voca
           continue;
         }
         ++counts.num_documents;
+        tensors.read_lengths(row + i, kept, &lengths);
         sink(std::span(ids).subspan(begin, count),
-             with_labels ? std::span(labels).subspan(begin, count) : std::span<int32_t>(), {});
+             with_labels ? std::span(labels).subspan(begin, count) : std::span<int32_t>(), lengths);
       }
       if (progress) progress(bytes_before + file_bytes * (row + num_rows) / tensors.num_rows());
     }

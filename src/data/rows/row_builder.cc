@@ -19,7 +19,7 @@ RowBuilder::RowBuilder(Packing packing, int64_t max_length, bool has_labels, Row
 }
 
 void RowBuilder::add_document(std::span<const int32_t> ids, std::span<const int32_t> labels,
-                              bool keeps_masked) {
+                              bool keeps_masked, std::span<const int32_t> sequence_lengths) {
   TESSERA_CHECK(!ids.empty() && (labels.empty() || labels.size() == ids.size()));
   if (labels.empty()) labels = ids;
   if (packing_ == Packing::kNone) {
@@ -34,9 +34,18 @@ void RowBuilder::add_document(std::span<const int32_t> ids, std::span<const int3
       ++counts_->num_cut_documents;
       counts_->num_cut_tokens += static_cast<int64_t>(ids.size() - kept);
     }
-    sink_(ids.first(kept), has_labels_ ? labels.first(kept) : labels.first(0), {});
+    sink_(ids.first(kept), has_labels_ ? labels.first(kept) : labels.first(0),
+          first_lengths(sequence_lengths, kept));
     return;
   }
+  // Packed anew, each for itself.
+  for (const int32_t length : sequence_lengths) {
+    const auto count = static_cast<size_t>(length);
+    add_document(ids.first(count), labels.first(count), keeps_masked);
+    ids = ids.subspan(count);
+    labels = labels.subspan(count);
+  }
+  if (!sequence_lengths.empty()) return;
   ++counts_->num_documents;
   if (packing_ == Packing::kBestFit || packing_ == Packing::kBestFitSplit || packing_ == Packing::kKnapsack) {
     keep_document(ids, labels);
@@ -95,6 +104,17 @@ void RowBuilder::end_batch() {
   kept_ids_.clear();
   kept_labels_.clear();
   kept_lengths_.clear();
+}
+
+std::span<const int32_t> RowBuilder::first_lengths(std::span<const int32_t> lengths, size_t kept) {
+  sequence_lengths_.clear();
+  for (const int32_t length : lengths) {
+    const auto part = std::min(static_cast<size_t>(length), kept);
+    if (part > 0) sequence_lengths_.push_back(static_cast<int32_t>(part));
+    kept -= part;
+  }
+  if (sequence_lengths_.size() == 1) sequence_lengths_.clear();
+  return sequence_lengths_;
 }
 
 void RowBuilder::add_to_stream(std::span<const int32_t> ids, std::span<const int32_t> labels) {

@@ -25,10 +25,11 @@ class RowBuilder {
   // Counts documents, those dropped, those cut and their tokens in *counts.
   RowBuilder(Packing packing, int64_t max_length, bool has_labels, RowSink sink, CacheCounts* counts);
 
-  // At least one id; labels as many as ids, or none for the ids themselves. With keeps_masked, a document is
-  // dropped only if it is cut: as Trainer, which keeps rows of token ids without labels.
+  // At least one id; labels as many as ids, or none for the ids themselves; the lengths of the sequences that
+  // it is packed of, or none for a single one. With keeps_masked, a document is dropped only if it is cut: as
+  // Trainer, which keeps rows of token ids without labels.
   void add_document(std::span<const int32_t> ids, std::span<const int32_t> labels = {},
-                    bool keeps_masked = false);
+                    bool keeps_masked = false, std::span<const int32_t> sequence_lengths = {});
   void finish();
 
   int64_t max_length() const { return static_cast<int64_t>(max_length_); }
@@ -37,6 +38,8 @@ class RowBuilder {
  private:
   void add_to_stream(std::span<const int32_t> ids, std::span<const int32_t> labels);
   void end_sequence();
+  // The lengths of the sequences in the first `kept` tokens; empty for one.
+  std::span<const int32_t> first_lengths(std::span<const int32_t> lengths, size_t kept);
   void flush_row();
   void keep_document(std::span<const int32_t> ids, std::span<const int32_t> labels);
   // Ends what TRL packs together: makes rows of the documents that were kept.
@@ -49,7 +52,7 @@ class RowBuilder {
   CacheCounts* counts_;
   std::vector<int32_t> row_;               // current row of the stream
   std::vector<int32_t> labels_;            // of row_, if rows have labels
-  std::vector<int32_t> sequence_lengths_;  // kIsolated: of the finished sequences in row_
+  std::vector<int32_t> sequence_lengths_;  // kIsolated: of the finished sequences in row_; kNone: of a row
   size_t sequence_begin_ = 0;              // start of the open sequence in row_
   int64_t num_in_batch_ = 0;               // documents of the 1000 that TRL packs together
   std::vector<int32_t> kept_ids_;          // kBestFit: of these documents, one after the other

@@ -1,6 +1,7 @@
 #include "data/sources/record_source.h"
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -9,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "data/chat/row_columns.h"
 #include "data/sources/record_reader.h"
 #include "formats/byte_order_mark.h"
 #include "formats/csv/csv_reader.h"
@@ -97,6 +99,11 @@ class FileRecords final : public RecordSource {
   RecordReader records_;
 };
 
+// The cells that pandas, and with it Hugging Face's datasets, reads as null (STR_NA_VALUES).
+constexpr std::array<std::string_view, 19> kNullCells = {
+    "",     "#N/A", "#N/A N/A", "#NA",  "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN",
+    "<NA>", "N/A",  "NA",       "NULL", "NaN",     "None",     "n/a",  "nan",  "null"};
+
 class TableRecords final : public RecordSource {
  public:
   explicit TableRecords(const fs::path& file)
@@ -108,7 +115,12 @@ class TableRecords final : public RecordSource {
     record->counts_rows = false;
     const bool found = reader_.next(&record->value);
     record->number = reader_.line_number();
-    return found;
+    if (!found) return false;
+    for (Value::Field& column : *record->value.object()) {
+      if (std::find(kNullCells.begin(), kNullCells.end(), *column.value.string()) != kNullCells.end())
+        column.value = nullptr;
+    }
+    return true;
   }
   int64_t bytes_read() const override { return reader_.bytes_consumed(); }
 
@@ -120,8 +132,13 @@ class TableRecords final : public RecordSource {
 class ParquetRecords final : public RecordSource {
  public:
   explicit ParquetRecords(const fs::path& file) : reader_(ParquetReader::open(file)) {
-    std::vector<std::string> columns = reader_.column_names();
-    std::erase_if(columns, [this](const std::string& column) { return !reader_.problem_of(column).empty(); });
+    std::vector<std::string> columns;
+    for (std::string& column : reader_.column_names()) {
+      const bool is_read =
+          reader_.problem_of(column).empty() && !(is_media_column(column) && reader_.holds_bytes(column));
+      (is_read ? columns : unreadable_).push_back(std::move(column));
+    }
+    reader_.drop_null_fields();
     reader_.select(columns);
   }
 
@@ -134,9 +151,11 @@ class ParquetRecords final : public RecordSource {
     return found;
   }
   int64_t bytes_read() const override { return reader_.bytes_consumed(); }
+  std::vector<std::string> unreadable_columns() const override { return unreadable_; }
 
  private:
   ParquetReader reader_;
+  std::vector<std::string> unreadable_;
 };
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/value.h"
 
@@ -40,6 +41,8 @@ class RecordSource {
   // RowError (formats/row_error.h) the next call continues with the next record.
   virtual bool next(Record* record) = 0;
   virtual int64_t bytes_read() const = 0;  // of the file as it is on disk, about
+  // Columns of a table that cannot be read, which its records lack.
+  virtual std::vector<std::string> unreadable_columns() const { return {}; }
 };
 
 // By the file's name (input_kind()). A text file is one record, or one per line. Any file but a pre-tokenized

@@ -84,7 +84,7 @@ class ParquetReader::Impl {
         fail(ExitCode::kBadData, "{}: column '{}': {}: leave the column out", name(),
              printable(selected->name), problem);
     }
-    assembler_.emplace(file_, schema_, columns_);
+    assembler_.emplace(file_, schema_, columns_, keeps_null_fields_);
   }
 
   // Opens the row group of the next row, if that is not open yet.
@@ -154,6 +154,7 @@ class ParquetReader::Impl {
   parquet::Schema schema_;
   int64_t num_rows_ = 0;
   std::vector<const SchemaNode*> columns_;  // in the order of the schema
+  bool keeps_null_fields_ = true;
   std::optional<parquet::RowAssembler> assembler_;
   size_t group_ = 0;       // of the next row
   int64_t group_row_ = 0;  // the next row within it
@@ -165,6 +166,15 @@ ParquetReader::ParquetReader(std::unique_ptr<Impl> impl) : impl_(std::move(impl)
 ParquetReader::~ParquetReader() = default;
 ParquetReader::ParquetReader(ParquetReader&& other) noexcept = default;
 ParquetReader& ParquetReader::operator=(ParquetReader&& other) noexcept = default;
+
+void ParquetReader::drop_null_fields() { impl_->keeps_null_fields_ = false; }
+
+bool ParquetReader::holds_bytes(const std::string& column) const {
+  const SchemaNode& node = impl_->column(column);
+  const parquet::SchemaElement& leaf = *impl_->schema_.leaves[static_cast<size_t>(node.first_leaf)].element;
+  return node.num_leaves == 1 && leaf.type == parquet::PhysicalType::kByteArray &&
+         leaf.logical == parquet::LogicalType::kNone;
+}
 
 ParquetReader ParquetReader::open(const std::filesystem::path& path) {
   return ParquetReader(std::make_unique<Impl>(path));

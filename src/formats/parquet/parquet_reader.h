@@ -31,6 +31,12 @@ class ParquetReader {
   // Why the column cannot be read ("its type BSON is not supported"); empty if it can.
   std::string problem_of(const std::string& column) const;
 
+  // Whether its values are bytes that the file does not call text.
+  bool holds_bytes(const std::string& column) const;
+
+  // Leaves out the fields of structs that are null, before the first row is read: a file has the fields of
+  // all rows in every row.
+  void drop_null_fields();
   // Reads only these columns from now on, from the first row; all columns without it. Rows have them in the
   // file's order. Error if there is no such column, or a problem with it.
   void select(std::span<const std::string> columns);

@@ -15,8 +15,12 @@ constexpr int64_t kMaxRowBytes = int64_t{256} << 20;
 }  // namespace
 
 RowAssembler::RowAssembler(const InputFile& file, const Schema& schema,
-                           std::vector<const SchemaNode*> columns)
-    : file_(file), schema_(schema), columns_(std::move(columns)), readers_(schema.leaves.size()) {
+                           std::vector<const SchemaNode*> columns, bool keeps_null_fields)
+    : file_(file),
+      schema_(schema),
+      columns_(std::move(columns)),
+      keeps_null_fields_(keeps_null_fields),
+      readers_(schema.leaves.size()) {
   for (const Leaf& leaf : schema.leaves) converters_.emplace_back(*leaf.element);
   for (const SchemaNode* column : columns_) {
     for (int leaf = column->first_leaf; leaf < column->first_leaf + column->num_leaves; ++leaf)
@@ -105,7 +109,10 @@ Value RowAssembler::assemble(const SchemaNode& node) {
     case SchemaNode::Kind::kStruct: {
       Value::Object object;
       object.reserve(node.children.size());
-      for (const SchemaNode& child : node.children) object.push_back({child.name, assemble(child)});
+      for (const SchemaNode& child : node.children) {
+        Value value = assemble(child);
+        if (keeps_null_fields_ || !value.is_null()) object.push_back({child.name, std::move(value)});
+      }
       return object;
     }
     case SchemaNode::Kind::kList:

@@ -17,7 +17,8 @@ namespace tessera::parquet {
 class RowAssembler {
  public:
   // All must outlive the assembler; `columns` are fields of the schema's rows.
-  RowAssembler(const InputFile& file, const Schema& schema, std::vector<const SchemaNode*> columns);
+  RowAssembler(const InputFile& file, const Schema& schema, std::vector<const SchemaNode*> columns,
+               bool keeps_null_fields);
 
   void open_row_group(const RowGroup& group);
   // The next row of the row group, which must have one. Sets bad_value to what is wrong with one of its
@@ -42,6 +43,7 @@ class RowAssembler {
   const InputFile& file_;
   const Schema& schema_;
   std::vector<const SchemaNode*> columns_;
+  bool keeps_null_fields_;
   // By leaf; null if not read.
   std::vector<std::unique_ptr<ColumnReader>> readers_;
   std::vector<LeafConverter> converters_;

@@ -1,0 +1,18 @@
+// The files of a source of rows.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "formats/input_files.h"
+
+namespace tessera {
+
+// As find_input_files(), but of a folder with splits only the files of the first one in `splits` that it has,
+// as datasets.load_dataset(folder) finds them: by README.md, or by the names of files and folders (train*,
+// test*, validation*, data/train-00000-of-00001.parquet, ...). What is left out is named in `left_out`.
+// Error(kBadConfig): a folder has other splits.
+InputFiles find_source_files(const std::vector<std::string>& patterns,
+                             const std::vector<std::string>& splits);
+
+}  // namespace tessera
