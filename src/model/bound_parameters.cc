@@ -58,6 +58,18 @@ BoundParameters::BoundParameters(const std::vector<ModelTensor>& tensors, DType 
   group_gradients_.resize(layout_.groups().size());
 }
 
+QuantizedMatrix<std::byte> BoundParameters::Bound::matrix(std::byte* data) const {
+  QuantizedMatrix<std::byte> matrix = {quantization, data, shape[0], shape[1]};
+  const std::vector<ParameterPart>& parts = tensor.parts;
+  TESSERA_CHECK(parts.size() <= matrix.later_parts.size() + 1, "{} parts of a matrix", parts.size());
+  int64_t row = 0;
+  for (size_t part = 1; part < parts.size(); ++part) {
+    row += parts[part - 1].shape[0];
+    matrix.later_parts[part - 1] = row;
+  }
+  return matrix;
+}
+
 template <typename Body>
 void BoundParameters::for_each_tensor(int64_t group, const Body& body) const {
   const auto in_front = [](const Bound& bound, int64_t of_group) { return bound.tensor.group < of_group; };
@@ -107,8 +119,9 @@ void BoundParameters::bind_weights(int64_t group, std::byte* of_group) {
   for_each_tensor(group, [&](const Bound& bound) {
     std::byte* const data = of_group + (bound.stored_begin - stored_begin(group));
     if (bound.quantization != Quantization::kNone) {
+      const QuantizedMatrix<std::byte> matrix = bound.matrix(data);
       *std::get<LinearWeight*>(bound.tensor.weight) = {
-          ConstQuantizedMatrix{bound.quantization, data, bound.shape[0], bound.shape[1]}, dtype_};
+          ConstQuantizedMatrix{matrix.kind, data, matrix.N, matrix.K, matrix.later_parts}, dtype_};
       return;
     }
     const ConstTensorView view(data, dtype_, bound.shape, ops_->device());

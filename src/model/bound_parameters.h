@@ -89,9 +89,7 @@ class BoundParameters {
     Quantization quantization;
     int64_t stored_begin;  // bytes
 
-    QuantizedMatrix<std::byte> matrix(std::byte* data) const {
-      return {quantization, data, shape[0], shape[1]};
-    }
+    QuantizedMatrix<std::byte> matrix(std::byte* data) const;
   };
 
   // `of_group`: where the group begins.

@@ -28,10 +28,11 @@ class QuantizedOperands {
         scratch_(scratch_bytes) {
     std::vector<float> rows(static_cast<size_t>(c.K));
     for (int64_t i = 0; i < weights_.num_copies(); ++i) {
+      MatrixQuantizer quantizer(form_of<std::byte>(i), 0);
       for (int64_t n = 0; n < c.N; ++n) {
         const ConstTensorView row = weights_.copy(i).rows(n, n + 1);
         for (int64_t k = 0; k < c.K; ++k) rows[static_cast<size_t>(k)] = static_cast<float>(element(row, k));
-        quantize_rows(ConstTensorView(rows.data(), DType::kF32, {1, c.K}), n, form_of<std::byte>(i), pool);
+        quantizer.add(ConstTensorView(rows.data(), DType::kF32, {1, c.K}), pool);
       }
     }
   }

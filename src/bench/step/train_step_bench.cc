@@ -279,9 +279,9 @@ class TrainStep {
     const int64_t most_rows = std::min<int64_t>(num_rows, 64);
     RandomTensor rows(DType::kF32, {most_rows, K}, hash_name(parameter.name) % 1000,
                       static_cast<float>(config_.initializer_range), pool_);
+    MatrixQuantizer quantizer(place.matrix, place.first_row);
     for (int64_t row = 0; row < num_rows; row += most_rows) {
-      const ConstTensorView piece = rows.view().rows(0, std::min(most_rows, num_rows - row));
-      quantize_rows(piece, place.first_row + row, place.matrix, pool_);
+      quantizer.add(rows.view().rows(0, std::min(most_rows, num_rows - row)), pool_);
     }
   }
 

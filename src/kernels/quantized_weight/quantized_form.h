@@ -1,20 +1,26 @@
 // The forms in which weights that do not change are kept in fewer bits, and how they lie in memory.
 //
 //   kInt8       w_nk ~ s_n q_nk              q in -127 ... 127, s_n = max_k |w_nk| / 127, float32
-//   kNf4        w_nk ~ a_nb c(q_nk)          b = k / 64, a_nb = the largest |w_nk| of the block, float32; c
-//   the
-//                                            16 values of NormalFloat, 4 bits (Dettmers et al., QLoRA, 2023)
-//   kNf4Double  the same, a_nb ~ m + t p_nb  p in -127 ... 127; m, t float32 of up to 256 blocks of a row:
-//   the
-//                                            mean, and the largest distance from it / 127
+//   kNf4        w_nk ~ a_b c(q_nk)       b counts blocks of 64 elements of the flattened matrix, across rows;
+//   a_b
+//                                        the largest |w_nk| of the block, float32; c the 16 values of
+//                                        NormalFloat, 4 bits (Dettmers et al., QLoRA, 2023)
+//   kNf4Double  the same, a_b ~ m + t_g d(p_b)   p 8 bits, d the dynamic map of 256 values (Dettmers, 8-bit
+//                                        approximations, 2016), g = b / 256; m the mean of all a, t_g the
+//                                        largest |a_b - m| of the group, float32
+//
+// These are bitsandbytes' forms. Its kernels for processors with AVX-512 read the scale of another block
+// where K is a multiple of 16 but not of 64; here the scale is that of the block, as on other processors and
+// on cards.
 //
 // A matrix [N, K] begins at a multiple of 64 bytes with the codes of its rows (4-bit codes in pairs, the
-// first in the upper half, each row from a new byte on); from the next multiple of 64 on follow s, a or p of
-// all rows; from the next again, for kNf4Double, m and t of all rows. Nothing crosses a row, so that rows are
-// quantised one by one. (bitsandbytes cuts blocks, and blocks of 256 scales, across rows, and codes scales by
-// a dynamic tree.)
+// first in the upper half, each row from a new byte on); from the next multiple of 64 on follow s, a or p;
+// from the next again, for kNf4Double, m and the t. If several matrices are laid one after another in it,
+// each has its own blocks and m.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -50,32 +56,52 @@ struct QuantizedMatrix {
   Byte* data = nullptr;
   int64_t N = 0;
   int64_t K = 0;
+  // The rows with which the second and the third of the matrices in it begin; 0 = there is none.
+  std::array<int64_t, 2> later_parts = {};
+
+  // One of the matrices, and where its blocks and its m and t begin among those of all.
+  struct Part {
+    int64_t first_row = 0;
+    int64_t rows = 0;
+    int64_t first_block = 0;
+    int64_t first_step = 0;
+  };
+  // That of a row; of row N that behind the last.
+  Part part_of(int64_t row) const {
+    Part part;
+    for (const int64_t begin : {later_parts[0], later_parts[1], N}) {
+      if (begin == 0) continue;
+      part.rows = begin - part.first_row;
+      if (row < begin) return part;
+      part.first_block += num_blocks(part);
+      part.first_step += num_steps(part);
+      part.first_row = begin;
+    }
+    part.rows = 0;
+    return part;
+  }
+  int64_t num_blocks(const Part& part) const { return divide_up(part.rows * K, kNf4Block); }
+  // m, then t of every group of blocks.
+  int64_t num_steps(const Part& part) const { return 1 + divide_up(num_blocks(part), kNf4ScaleBlock); }
 
   bool is_4_bit() const { return kind != Quantization::kInt8; }
   int64_t row_code_bytes() const { return is_4_bit() ? divide_up(K, 2) : K; }
-  int64_t row_blocks() const { return divide_up(K, kNf4Block); }
-  int64_t row_scale_bytes() const {
-    constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
-    if (kind == Quantization::kInt8) return kFloat;
-    return kind == Quantization::kNf4 ? row_blocks() * kFloat : row_blocks();
-  }
-  int64_t row_offset_bytes() const {
-    constexpr auto kPair = static_cast<int64_t>(2 * sizeof(float));
-    return kind == Quantization::kNf4Double ? divide_up(row_blocks(), kNf4ScaleBlock) * kPair : 0;
+  Byte* codes(int64_t row) const { return data + row * row_code_bytes(); }
+  // s of all rows, a or p of all blocks.
+  Byte* scales() const { return data + round_up(N * row_code_bytes(), kCacheLineBytes); }
+  Byte* steps() const { return scales() + round_up(scale_bytes(), kCacheLineBytes); }
+  int64_t size_bytes() const {
+    const int64_t step_bytes = kind == Quantization::kNf4Double ? part_of(N).first_step * kFloatBytes : 0;
+    return round_up(N * row_code_bytes(), kCacheLineBytes) + round_up(scale_bytes(), kCacheLineBytes) +
+           round_up(step_bytes, kCacheLineBytes);
   }
 
-  Byte* codes(int64_t row) const { return data + row * row_code_bytes(); }
-  Byte* scales(int64_t row) const {
-    return data + round_up(N * row_code_bytes(), kCacheLineBytes) + row * row_scale_bytes();
-  }
-  Byte* offsets(int64_t row) const {
-    return data + round_up(N * row_code_bytes(), kCacheLineBytes) +
-           round_up(N * row_scale_bytes(), kCacheLineBytes) + row * row_offset_bytes();
-  }
-  int64_t size_bytes() const {
-    return round_up(N * row_code_bytes(), kCacheLineBytes) +
-           round_up(N * row_scale_bytes(), kCacheLineBytes) +
-           round_up(N * row_offset_bytes(), kCacheLineBytes);
+ private:
+  static constexpr auto kFloatBytes = static_cast<int64_t>(sizeof(float));
+  int64_t scale_bytes() const {
+    if (kind == Quantization::kInt8) return N * kFloatBytes;
+    const int64_t blocks = part_of(N).first_block;
+    return kind == Quantization::kNf4 ? blocks * kFloatBytes : blocks;
   }
 };
 using ConstQuantizedMatrix = QuantizedMatrix<const std::byte>;

@@ -14,66 +14,8 @@
 namespace tessera {
 namespace {
 
-// ---- Quantising ----
-
 int8_t* int8_codes(std::byte* codes) { return reinterpret_cast<int8_t*>(codes); }
 const int8_t* int8_codes(const std::byte* codes) { return reinterpret_cast<const int8_t*>(codes); }
-
-// The nearest of kNf4Values to each w / scale; of two equally near ones the lower. 64 at once, so that
-// compilers use vectors.
-std::array<int32_t, kNf4Block> nf4_codes(const std::array<float, kNf4Block>& w, float scale) {
-  const float inverse = scale > 0 ? 1 / scale : 0;
-  std::array<int32_t, kNf4Block> codes = {};
-  for (size_t i = 0; i + 1 < std::size(kNf4Values); ++i) {
-    const float threshold = (kNf4Values[i] + kNf4Values[i + 1]) / 2;
-    for (size_t k = 0; k < codes.size(); ++k) codes[k] += w[k] * inverse > threshold ? 1 : 0;
-  }
-  return codes;
-}
-
-// The codes of up to kNf4ScaleBlock scales, and what their mean and step are.
-struct ScaleStep {
-  float mean, step;
-};
-ScaleStep code_scales(std::span<const float> scales, int8_t* codes) {
-  double sum = 0;
-  for (const float scale : scales) sum += scale;
-  const auto mean = static_cast<float>(sum / static_cast<double>(scales.size()));
-  float largest = 0;
-  for (const float scale : scales) largest = std::max(largest, std::abs(scale - mean));
-  const float step = largest / 127;
-  for (size_t i = 0; i < scales.size(); ++i) {
-    const float code = step > 0 ? std::nearbyint((scales[i] - mean) / step) : 0;
-    codes[i] = static_cast<int8_t>(std::clamp(code, -127.0f, 127.0f));
-  }
-  return {mean, step};
-}
-
-void quantize_nf4_row(const float* w, int64_t row, const QuantizedMatrix<std::byte>& to) {
-  auto* const codes = reinterpret_cast<uint8_t*>(to.codes(row));
-  std::array<float, kNf4ScaleBlock> scales;
-  for (int64_t block = 0; block < to.row_blocks(); ++block) {
-    const int64_t begin = block * kNf4Block, count = std::min(kNf4Block, to.K - begin);
-    std::array<float, kNf4Block> values = {};
-    std::copy_n(w + begin, count, values.begin());
-    float largest = 0;
-    for (const float value : values) largest = std::max(largest, std::abs(value));
-    const std::array<int32_t, kNf4Block> block_codes = nf4_codes(values, largest);
-    for (int64_t k = 0; k < count; k += 2) {
-      const auto at = static_cast<size_t>(k);
-      codes[(begin + k) / 2] = static_cast<uint8_t>(block_codes[at] << 4 | block_codes[at + 1]);
-    }
-    const int64_t of_group = block % kNf4ScaleBlock;
-    scales[static_cast<size_t>(of_group)] = largest;
-    if (to.kind == Quantization::kNf4) {
-      reinterpret_cast<float*>(to.scales(row))[block] = largest;
-    } else if (of_group + 1 == kNf4ScaleBlock || block + 1 == to.row_blocks()) {
-      const ScaleStep step = code_scales(std::span(scales).first(static_cast<size_t>(of_group + 1)),
-                                         int8_codes(to.scales(row)) + block - of_group);
-      reinterpret_cast<ScaleStep*>(to.offsets(row))[block / kNf4ScaleBlock] = step;
-    }
-  }
-}
 
 // ---- 8 bits ----
 
@@ -215,6 +157,32 @@ PanelScratch take_panel_scratch(Arena& arena, LinearShape panel, bool is_forward
   return scratch;
 }
 
+// Elements [column, column + count) of a row; `column` is even.
+template <typename A>
+void dequantize_stretch(const ConstQuantizedMatrix& weight, int64_t row, int64_t column, int64_t count,
+                        const QuantizedRowKernels<A>& kernels, A* to) {
+  constexpr int64_t kMost = 256 * kNf4Block;
+  std::array<float, kMost / kNf4Block + 2> scales;
+  for (int64_t done = 0; done < count; done += kMost) {
+    const int64_t k = column + done, now = std::min(kMost, count - done);
+    const int64_t before = nf4_scales(weight, row, k, now, scales.data());
+    const auto* codes = reinterpret_cast<const uint8_t*>(weight.codes(row)) + k / 2;
+    // The kernel begins with a block and a byte.
+    const int64_t first = before == 0 ? 0 : std::min(kNf4Block - before, now);
+    if (first % 2 == 0) {
+      if (first > 0) kernels.dequantize_nf4(codes, scales.data(), first, to + done);
+      if (first == now) continue;
+      kernels.dequantize_nf4(codes + first / 2, scales.data() + (first > 0 ? 1 : 0), now - first,
+                             to + done + first);
+      continue;
+    }
+    for (int64_t i = 0; i < now; ++i) {
+      const int code = i % 2 == 0 ? codes[i / 2] >> 4 : codes[i / 2] & 15;
+      to[done + i] = from_float<A>(kNf4Values[code] * scales[static_cast<size_t>((before + i) / kNf4Block)]);
+    }
+  }
+}
+
 // Rows [row, row + panel.dim(0)), columns [column, column + panel.dim(1)) of the weight.
 void fill_panel(const ConstQuantizedMatrix& weight, int64_t row, int64_t column, TensorView panel,
                 ThreadPool& pool) {
@@ -223,27 +191,7 @@ void fill_panel(const ConstQuantizedMatrix& weight, int64_t row, int64_t column,
     const auto& kernels = quantized_rows_table().chosen().template rows<A>();
     pool.parallel_blocks(panel.dim(0), kRowsPerTask, [&](int64_t begin, int64_t end) {
       for (int64_t n = begin; n < end; ++n) {
-        const auto* codes = reinterpret_cast<const uint8_t*>(weight.codes(row + n)) + column / 2;
-        A* const to = panel.as<A>() + n * columns;
-        const int64_t first_block = column / kNf4Block;
-        if (weight.kind == Quantization::kNf4) {
-          const auto* scales = reinterpret_cast<const float*>(weight.scales(row + n)) + first_block;
-          kernels.dequantize_nf4(codes, scales, columns, to);
-          continue;
-        }
-        const int8_t* const scale_codes = int8_codes(weight.scales(row + n)) + first_block;
-        const auto* const steps = reinterpret_cast<const ScaleStep*>(weight.offsets(row + n));
-        std::array<float, kNf4ScaleBlock> scales;
-        constexpr int64_t kMost = kNf4ScaleBlock * kNf4Block;
-        for (int64_t k = 0; k < columns; k += kMost) {
-          const int64_t count = std::min(kMost, columns - k);
-          for (int64_t i = 0; i < divide_up(count, kNf4Block); ++i) {
-            const int64_t block = k / kNf4Block + i;
-            const auto [mean, step] = steps[(first_block + block) / kNf4ScaleBlock];
-            scales[static_cast<size_t>(i)] = mean + step * static_cast<float>(scale_codes[block]);
-          }
-          kernels.dequantize_nf4(codes + k / 2, scales.data(), count, to + k);
-        }
+        dequantize_stretch(weight, row + n, column, columns, kernels, panel.as<A>() + n * columns);
       }
     });
   });
@@ -297,22 +245,26 @@ const DispatchTable<QuantizedKernels>& quantized_rows_table() {
   return table;
 }
 
-void quantize_rows(ConstTensorView w_RK, int64_t first_row, const QuantizedMatrix<std::byte>& to,
-                   ThreadPool& pool) {
-  const int64_t rows = w_RK.dim(0);
-  TESSERA_CHECK(is_matrix(w_RK, to.K, DType::kF32) && 0 <= first_row && first_row + rows <= to.N,
-                "rows {} to {} of {} x {}", first_row, first_row + rows, to.N, to.K);
+MatrixQuantizer::MatrixQuantizer(const QuantizedMatrix<std::byte>& to, int64_t first_row)
+    : to_(to), next_row_(first_row) {
+  if (to.is_4_bit()) blocks_.emplace(to, first_row);
+}
+
+void MatrixQuantizer::add(ConstTensorView w_RK, ThreadPool& pool) {
+  const int64_t rows = w_RK.dim(0), first_row = next_row_;
+  TESSERA_CHECK(is_matrix(w_RK, to_.K, DType::kF32) && first_row + rows <= to_.N, "rows {} to {} of {} x {}",
+                first_row, first_row + rows, to_.N, to_.K);
+  next_row_ += rows;
+  if (blocks_) {
+    blocks_->add({w_RK.as<float>(), static_cast<size_t>(w_RK.num_elements())}, pool);
+    return;
+  }
   const auto& kernels = quantized_rows_table().chosen().rows<float>();
   pool.parallel_blocks(rows, kRowsPerTask, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
-      const float* const w = w_RK.as<float>() + r * to.K;
       const int64_t row = first_row + r;
-      if (to.kind == Quantization::kInt8) {
-        *reinterpret_cast<float*>(to.scales(row)) =
-            kernels.quantize(w, nullptr, to.K, int8_codes(to.codes(row)));
-      } else {
-        quantize_nf4_row(w, row, to);
-      }
+      reinterpret_cast<float*>(to_.scales())[row] =
+          kernels.quantize(w_RK.as<float>() + r * to_.K, nullptr, to_.K, int8_codes(to_.codes(row)));
     }
   });
 }
@@ -343,7 +295,7 @@ void quantized_forward(ConstTensorView x_TK, const ConstQuantizedMatrix& weight,
                 "bias {}", bias_N.shape().to_string());
   if (x_TK.dim(0) == 0) return;
   if (weight.kind == Quantization::kInt8) {
-    const auto* const scales = reinterpret_cast<const float*>(weight.scales(0));
+    const auto* const scales = reinterpret_cast<const float*>(weight.scales());
     return multiply_int8(x_TK, {int8_codes(weight.codes(0)), weight.K, true, nullptr, scales}, bias_N, y_TN,
                          scratch, pool);
   }
@@ -361,7 +313,7 @@ void quantized_backward_input(ConstTensorView dy_TN, const ConstQuantizedMatrix&
   check_call(dy_TN, weight.N, weight, dx_TK, weight.K);
   if (dy_TN.dim(0) == 0) return;
   if (weight.kind == Quantization::kInt8) {
-    const auto* const factors = reinterpret_cast<const float*>(weight.scales(0));
+    const auto* const factors = reinterpret_cast<const float*>(weight.scales());
     return multiply_int8(dy_TN, {int8_codes(weight.codes(0)), weight.K, false, factors, nullptr}, {}, dx_TK,
                          scratch, pool);
   }

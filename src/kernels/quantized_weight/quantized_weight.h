@@ -23,19 +23,32 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "kernels/dispatch.h"
 #include "kernels/gemm/linear_weight.h"
+#include "kernels/quantized_weight/nf4_blocks.h"
 #include "kernels/quantized_weight/quantized_form.h"
 #include "platform/thread_pool.h"
 #include "tensor/tensor_view.h"
 
 namespace tessera {
 
-// Quantises w_RK (F32, finite) as rows [first_row, first_row + R) of `to`.
-void quantize_rows(ConstTensorView w_RK, int64_t first_row, const QuantizedMatrix<std::byte>& to,
-                   ThreadPool& pool);
+// Quantises a matrix, finite, whose rows arrive in order: the one that begins at `first_row` of `to`. Any
+// pieces and any number of threads give the same bits.
+class MatrixQuantizer {
+ public:
+  MatrixQuantizer(const QuantizedMatrix<std::byte>& to, int64_t first_row);
+
+  // The next rows, F32.
+  void add(ConstTensorView w_RK, ThreadPool& pool);
+
+ private:
+  QuantizedMatrix<std::byte> to_;
+  int64_t next_row_;
+  std::optional<Nf4Quantizer> blocks_;
+};
 
 // What a library that multiplies int8 codes allocates per thread, besides the scratch.
 int64_t int8_library_bytes();

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/log_once.h"
 #include "kernels/quantized_weight/quantized_weight.h"
 #include "plan/memory_plan.h"
 #include "weights/weight_reader.h"
@@ -80,14 +81,20 @@ struct FrozenWeights::Reader {
     const int64_t rows = parameter.shape[0], K = parameter.shape[1];
     const int64_t rows_at_once = std::clamp<int64_t>(kPieceElements / K, 1, rows);
     std::vector<float> piece(static_cast<size_t>(rows_at_once * K));
+    MatrixQuantizer quantizer(place.matrix, place.first_row);
+    if (place.matrix.is_4_bit() && K % 16 == 0 && K % kNf4Block != 0) {
+      log_warning_once(fmt::format(
+          "nf4: the rows of {} have {} elements, no multiple of {}: bitsandbytes on processors with "
+          "AVX-512 multiplies them by scales of other blocks; here each has that of its own",
+          parameter.name, K, kNf4Block));
+    }
     for (int64_t row = 0; row < rows; row += rows_at_once) {
       const int64_t count = std::min(rows_at_once, rows - row);
       const int64_t first = parameter.offset + row * K;
       weights.read({first, first + count * K}, [&](int64_t begin, std::span<const float> values) {
         std::ranges::copy(values, piece.begin() + (begin - first));
       });
-      quantize_rows(ConstTensorView(piece.data(), DType::kF32, {count, K}), place.first_row + row,
-                    place.matrix, weights.pool());
+      quantizer.add(ConstTensorView(piece.data(), DType::kF32, {count, K}), weights.pool());
     }
   }
 
