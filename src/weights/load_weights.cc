@@ -4,23 +4,24 @@
 #include <bit>
 #include <cstring>
 #include <mutex>
+#include <set>
 #include <string_view>
 #include <vector>
 
 #include "base/error.h"
 #include "base/float_types.h"
+#include "base/log_once.h"
 #include "base/text.h"
 #include "formats/huggingface/convert.h"
 #include "tensor/shape_text.h"
 #include "weights/load_meter.h"
 #include "weights/model_folder.h"
+#include "weights/weight_names.h"
 
 namespace tessera {
 namespace {
 
 using Location = SafetensorsModel::Location;
-
-constexpr const char* kLmHead = "lm_head.weight";
 // 256 KiB of BF16: still in the core's cache when it is checked, even if ranks share a core.
 constexpr int64_t kPieceElements = int64_t{1} << 17;
 // Bytes announced for readahead: enough to keep several requests in flight on a disk.
@@ -39,7 +40,7 @@ struct Tensor {
   int64_t offset = 0;  // in the flat array
   int64_t num_elements = 0;
   // Must hold the same values; this is not loaded itself.
-  const std::pair<const std::string, Location>* equal = nullptr;
+  const WeightEntry* equal = nullptr;
 };
 
 // The shape in terms of config.json's fields, for messages.
@@ -101,31 +102,59 @@ void check_tensor(const Parameter& parameter, const Location& location) {
          parameter.name, dtype_name(entry.dtype));
 }
 
-// Every tensor to read. Checks that the files have all tensors of the model and no others.
+// The part of the model that a tensor would belong to: a decoder layer, or a module.
+std::string part_of(const std::string& name) {
+  constexpr std::string_view kLayers = "model.layers.";
+  const size_t end = name.starts_with(kLayers) ? name.find('.', kLayers.size()) : name.rfind('.');
+  return name.substr(0, end == name.npos ? end : end + 1);
+}
+
+// Transformers ignores tensors that the model does not have. One of a layer or module that it has means that
+// config.json describes another model: the values would be wrong.
+void check_others(const std::vector<const WeightEntry*>& others, const ModelConfig& config,
+                  const ParameterLayout& layout) {
+  for (const WeightEntry* other : others) {
+    const std::string part = part_of(model_name_of(other->first));
+    const auto is_part = [&](const Parameter& parameter) { return parameter.name.starts_with(part); };
+    if (!config.lora && std::ranges::none_of(layout.parameters(), is_part)) continue;
+    fail(ExitCode::kBadData, "{}: tensor '{}': not part of the model that {} describes",
+         other->second.file->path().native(), printable(other->first), description(config));
+  }
+  if (others.empty()) return;
+  log_warning_once(fmt::format("{}: {} ('{}'{}) not part of the model that {} describes: ignored",
+                               others.front()->second.file->path().native(),
+                               count_of(std::ssize(others), "tensor"), printable(others.front()->first),
+                               others.size() > 1 ? ", ..." : "", description(config)));
+}
+
+// Every tensor to read. Checks that the files have all tensors of the model.
 std::vector<Tensor> plan_tensors(const SafetensorsModel& model, const ModelConfig& config,
                                  const ParameterLayout& layout) {
   std::vector<Tensor> tensors;
+  std::set<const WeightEntry*> used;
   for (const Parameter& parameter : layout.parameters()) {
-    const auto at = model.tensors().find(parameter.name);
-    if (at == model.tensors().end()) fail_missing(model, config, parameter);
-    check_tensor(parameter, at->second);
-    tensors.push_back({parameter.name, at->second, parameter.offset, parameter.num_elements});
+    const WeightEntry* found = find_weight(model, config, parameter.name);
+    if (found == nullptr) fail_missing(model, config, parameter);
+    check_tensor(parameter, found->second);
+    tensors.push_back({parameter.name, found->second, parameter.offset, parameter.num_elements});
+    used.insert(found);
   }
-  for (const auto& [name, location] : model.tensors()) {
+  std::vector<const WeightEntry*> others;
+  for (const WeightEntry& entry : model.tensors()) {
     // Old versions of transformers saved the rotary frequencies, which follow from config.json.
-    if (layout.find(name) != nullptr || name.ends_with("rotary_emb.inv_freq")) continue;
-    if (name == kLmHead && config.tie_word_embeddings) {
-      const Parameter& embedding = layout.parameters().front();
-      Parameter lm_head = embedding;
-      lm_head.name = kLmHead;
-      check_tensor(lm_head, location);
-      tensors.push_back(
-          {name, location, embedding.offset, embedding.num_elements, &*model.tensors().find(embedding.name)});
+    if (used.contains(&entry) || entry.first.ends_with("rotary_emb.inv_freq")) continue;
+    if (entry.first != kLmHeadName || !config.tie_word_embeddings) {
+      others.push_back(&entry);
       continue;
     }
-    fail(ExitCode::kBadData, "{}: tensor '{}': not part of the model that {} describes",
-         location.file->path().native(), printable(name), description(config));
+    const Parameter& embedding = layout.parameters().front();
+    Parameter lm_head = embedding;
+    lm_head.name = kLmHeadName;
+    check_tensor(lm_head, entry.second);
+    tensors.push_back({kLmHeadName, entry.second, embedding.offset, embedding.num_elements,
+                       find_weight(model, config, embedding.name)});
   }
+  check_others(others, config, layout);
   return tensors;
 }
 
@@ -207,7 +236,7 @@ void check_equal(const Tensor& tensor, int64_t begin, std::span<const float> fou
   if (at == found.end()) return;
   fail(ExitCode::kBadData,
        "{}: tensor '{}': expected the values of {} since tie_word_embeddings is true in config.json, found "
-       "{} instead of {} at element {}",
+       "{} instead of {} at element {} (Transformers uses both: set it to false)",
        tensor.location.file->path().native(), tensor.name, tensor.equal->first, *at, *other,
        begin + (at - found.begin()));
 }

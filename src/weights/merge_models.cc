@@ -17,6 +17,7 @@
 #include "weights/disk_space.h"
 #include "weights/merged_adapters.h"
 #include "weights/model_folder.h"
+#include "weights/weight_names.h"
 
 namespace tessera {
 namespace {
@@ -97,7 +98,9 @@ class Merger {
   void read(size_t source, const Parameter& parameter, int64_t begin, int64_t count,
             std::vector<float>* values) const {
     values->resize(static_cast<size_t>(count));
-    const SafetensorsModel::Location& at = sources_[source].weights.tensors().at(parameter.name);
+    const WeightEntry* found = find_weight(sources_[source].weights, sources_[source].config, parameter.name);
+    TESSERA_CHECK(found != nullptr, "{} is gone", parameter.name);  // load_weights() has found it
+    const SafetensorsModel::Location& at = found->second;
     at.file->read(*at.entry, begin, TensorView(values->data(), DType::kF32, Shape({count})));
   }
 
@@ -154,8 +157,7 @@ std::vector<Source> open_sources(const std::vector<fs::path>& models, ThreadPool
     const ParameterLayout layout = parameter_layout(source.config);
     const Parameter& embedding = layout.parameters().front();
     const ElementRange tied = {embedding.offset, embedding.offset + embedding.num_elements};
-    const bool has_copy =
-        source.config.tie_word_embeddings && source.weights.tensors().contains("lm_head.weight");
+    const bool has_copy = source.config.tie_word_embeddings && source.weights.tensors().contains(kLmHeadName);
     load_weights(source.weights, source.config, layout, [](int64_t, std::span<const float>) {}, pool,
                  {.ranges = std::span(&tied, has_copy ? 1 : 0)});
   }

@@ -4,13 +4,14 @@
 
 #include "base/memory.h"
 #include "tensor/device.h"
+#include "weights/weight_names.h"
 
 namespace tessera {
 
 void WeightReader::expect(const Parameter& parameter) {
-  const auto at = file_.tensors().find(parameter.name);
-  if (at == file_.tensors().end()) return;
-  done_.bytes_total += parameter.num_elements * dtype_bytes(at->second.entry->dtype);
+  const WeightEntry* found = find_weight(file_, config_, parameter.name);
+  if (found == nullptr) return;
+  done_.bytes_total += parameter.num_elements * dtype_bytes(found->second.entry->dtype);
 }
 
 void WeightReader::expect_all() {

@@ -34,7 +34,28 @@ const FamilyInfo* find_family(std::string FamilyInfo::*field, const std::string&
   return nullptr;
 }
 
-// The family by model_type, architectures or both, which must agree.
+// Transformers goes by model_type and loads what the files have for it: the backbone saved by itself
+// (LlamaModel), or with the head of another task. Only another family's name contradicts it.
+void check_architecture(const JsonNode& architectures, const FamilyInfo& family) {
+  if (architectures.is_null()) return;
+  const std::string backbone =
+      family.architecture.substr(0, family.architecture.find("ForCausalLM")) + "Model";
+  std::vector<std::string> others;
+  for (const JsonNode& name : architectures.list()) {
+    if (name.string() == family.architecture || name.string() == backbone) continue;
+    others.push_back(name.string());
+    if (find_family(&FamilyInfo::architecture, name.string()) == nullptr) continue;
+    fail(ExitCode::kBadConfig,
+         "{}: field 'architectures': '{}' is not supported with model_type '{}', expected {}",
+         architectures.origin(), printable(name.string()), family.model_type, family.architecture);
+  }
+  if (!others.empty())
+    log_warning("{}: field 'architectures': {} has no effect: model_type '{}' decides, and the model is a {}",
+                architectures.origin(), printable(fmt::format("{}", fmt::join(others, ", "))),
+                family.model_type, family.architecture);
+}
+
+// The family by model_type, or without one by architectures.
 const FamilyInfo& read_family(const JsonNode& fields) {
   const JsonNode model_type = fields["model_type"];
   const FamilyInfo* by_type =
@@ -43,20 +64,19 @@ const FamilyInfo& read_family(const JsonNode& fields) {
     fail(ExitCode::kBadConfig, "{}: field 'model_type': '{}' is not supported, expected one of {}",
          fields.origin(), printable(model_type.string()), known_names(&FamilyInfo::model_type));
   const JsonNode architectures = fields["architectures"];
-  if (architectures.is_null()) {
-    if (by_type == nullptr) model_type.expected("the model's family");
+  if (by_type != nullptr) {
+    check_architecture(architectures, *by_type);
     return *by_type;
   }
+  if (architectures.is_null()) model_type.expected("the model's family");
   if (!architectures.is_list() || architectures.json().size() != 1 || !architectures[0].is_string())
     architectures.expected("a list of one name");
   const std::string& name = architectures[0].string();
-  const FamilyInfo* by_architecture = find_family(&FamilyInfo::architecture, name);
-  if (by_architecture == nullptr || (by_type != nullptr && by_type != by_architecture))
-    fail(ExitCode::kBadConfig, "{}: field 'architectures': '{}' is not supported{}, expected {}",
-         fields.origin(), printable(name),
-         by_type != nullptr ? fmt::format(" with model_type '{}'", by_type->model_type) : "",
-         by_type != nullptr ? by_type->architecture : known_names(&FamilyInfo::architecture));
-  return *by_architecture;
+  const FamilyInfo* family = find_family(&FamilyInfo::architecture, name);
+  if (family == nullptr)
+    fail(ExitCode::kBadConfig, "{}: field 'architectures': '{}' is not supported, expected {}",
+         fields.origin(), printable(name), known_names(&FamilyInfo::architecture));
+  return *family;
 }
 
 // A field that would change what the model computes may only have its neutral value.
@@ -81,10 +101,10 @@ void refuse_unsupported(const JsonNode& fields, const FamilyInfo& family) {
   if (family.family != ModelFamily::kLlama) warn_without_effect("mlp_bias");
   if (family.family == ModelFamily::kMistral) warn_without_effect("attention_bias");
   if (family.family == ModelFamily::kQwen2 && !fields["attention_bias"].boolean_or(true))
-    fail(ExitCode::kBadConfig,
-         "{}: field 'attention_bias': false is not supported for model_type 'qwen2', whose q, k and v "
-         "projections always have a bias",
-         fields.origin());
+    log_warning(
+        "{}: field 'attention_bias' has no effect for model_type 'qwen2': its q, k and v projections always "
+        "have a bias",
+        fields.origin());
 }
 
 // Unknown fields are a warning, but a likely typo is an error: the default would silently be used instead.
@@ -158,53 +178,82 @@ void check_total(const JsonNode& fields, const ModelConfig& config) {
 }
 
 // Rejects unsupported rope types by name and reads the parameters of the others.
-RopeScaling read_rope_scaling(const JsonNode& rope) {
+RopeScaling read_rope_scaling(const JsonNode& fields, const JsonNode& rope, int64_t max_positions) {
   RopeScaling scaling;
   const JsonNode named = rope[rope["rope_type"].is_null() ? "type" : "rope_type"];
   const std::string type = named.string_or("default");
-  if (type == "default") return scaling;
-  if (type != "linear" && type != "llama3")
+  if (type != "default" && type != "linear" && type != "llama3")
     fail(ExitCode::kBadConfig, "{}: field '{}': '{}' is not supported, expected default, linear or llama3",
          rope.origin(), named.path(), printable(type));
-  const auto required = [&](const char* field, double min) {
+  for (const auto& [key, value] : rope.object().items()) {
+    if (!value.is_null() && is_rope_field_of_other_types(key))
+      log_warning("{}: field '{}' has no effect for the rope type '{}'", rope.origin(), rope[key].path(),
+                  type);
+  }
+  if (type == "default") return scaling;
+  const auto required = [&](const char* field) {
     const double value = rope[field].number_or(std::nan(""));
-    if (!(value >= min && value <= 1e9)) rope[field].expected(fmt::format("a number from {} to 1e9", min));
+    if (!(value >= 1e-9 && value <= 1e9)) rope[field].expected("a number from 1e-9 to 1e9");
     return value;
   };
   scaling.type = type == "linear" ? RopeType::kLinear : RopeType::kLlama3;
-  scaling.factor = required("factor", 1);
+  scaling.factor = required("factor");
   if (scaling.type == RopeType::kLinear) return scaling;
-  scaling.low_freq_factor = required("low_freq_factor", 1e-9);
-  scaling.high_freq_factor = required("high_freq_factor", 1e-9);
+  scaling.low_freq_factor = required("low_freq_factor");
+  scaling.high_freq_factor = required("high_freq_factor");
   if (scaling.high_freq_factor <= scaling.low_freq_factor)
     rope["high_freq_factor"].expected(fmt::format("more than low_freq_factor = {}", scaling.low_freq_factor));
+  constexpr const char* kOriginal = "original_max_position_embeddings";
+  const JsonNode original = fields[kOriginal];
   scaling.original_max_position_embeddings =
-      read_size(rope["original_max_position_embeddings"], std::nullopt, kMaxInt32);
+      read_size(original.is_null() ? rope[kOriginal] : original, max_positions, kMaxInt32);
   return scaling;
 }
 
-void read_rope(const JsonNode& fields, ModelConfig& config) {
+struct Rope {
+  double theta;
+  RopeScaling scaling;
+
+  bool operator==(const Rope&) const = default;
+};
+
+// Of one form: version 5 writes rope_parameters with rope_theta inside it, version 4 rope_scaling next to
+// rope_theta.
+Rope read_rope_form(const JsonNode& fields, const char* name, int64_t max_positions) {
   constexpr double kMaxTheta = 1e18;
-  config.rope_theta = read_positive(fields["rope_theta"], 10000, kMaxTheta);
-  // Version 5 writes rope_parameters with rope_theta inside it, version 4 rope_scaling next to rope_theta.
-  for (const char* name : {"rope_scaling", "rope_parameters"}) {
-    const JsonNode rope = fields[name];
-    if (rope.is_null()) continue;
-    for (const auto& [key, unused] : rope.object().items()) {
-      if (!is_rope_field(key))
-        fail(ExitCode::kBadConfig, "{}: field '{}' is not supported", fields.origin(),
-             printable(rope[key].path()));
-    }
-    if (rope["partial_rotary_factor"].number_or(1) != 1)
-      fail(ExitCode::kBadConfig, "{}: field '{}.partial_rotary_factor' is not supported, expected 1",
-           fields.origin(), name);
-    config.rope_theta = read_positive(rope["rope_theta"], config.rope_theta, kMaxTheta);
-    config.rope_scaling = read_rope_scaling(rope);
+  const double theta = read_positive(fields["rope_theta"], 10000, kMaxTheta);
+  const JsonNode rope = fields[name];
+  if (rope.is_null()) return {theta, {}};
+  for (const auto& [key, value] : rope.object().items()) {
+    if (!value.is_null() && !is_rope_field(key) && !is_rope_field_of_other_types(key))
+      fail(ExitCode::kBadConfig, "{}: field '{}' is not supported", fields.origin(),
+           printable(rope[key].path()));
   }
-  const Json &old_form = fields["rope_scaling"].json(), &new_form = fields["rope_parameters"].json();
-  if (!old_form.is_null() && !new_form.is_null() && old_form != new_form)
+  if (rope["partial_rotary_factor"].number_or(1) != 1)
+    fail(ExitCode::kBadConfig, "{}: field '{}.partial_rotary_factor' is not supported, expected 1",
+         fields.origin(), name);
+  return {read_positive(rope["rope_theta"], theta, kMaxTheta),
+          read_rope_scaling(fields, rope, max_positions)};
+}
+
+// Transformers takes rope_scaling if it is not empty.
+void read_rope(const JsonNode& fields, ModelConfig& config) {
+  const JsonNode scaling = fields["rope_scaling"];
+  const bool has_scaling = !scaling.is_null() && !(scaling.is_object() && scaling.json().empty());
+  const bool has_parameters = !fields["rope_parameters"].is_null();
+  const auto read = [&](const char* name) {
+    return read_rope_form(fields, name, config.max_position_embeddings);
+  };
+  const Rope rope = read(has_scaling ? "rope_scaling" : "rope_parameters");
+  if (has_scaling && has_parameters && rope != read("rope_parameters"))
     fail(ExitCode::kBadData,
          "{}: fields 'rope_scaling' and 'rope_parameters' contradict each other: keep one", fields.origin());
+  const double theta = fields["rope_theta"].number_or(rope.theta);
+  if (theta != rope.theta)
+    log_warning("{}: field 'rope_theta': {} has no effect beside {} with the other settings of RoPE",
+                fields.origin(), theta, rope.theta);
+  config.rope_theta = rope.theta;
+  config.rope_scaling = rope.scaling;
 }
 
 // Which layers have the window, if layer_types lists them.
@@ -226,6 +275,7 @@ std::optional<std::vector<bool>> read_layer_types(const JsonNode& fields, int64_
 
 void read_sliding_window(const JsonNode& fields, const FamilyInfo& family, ModelConfig& config) {
   const int64_t num_layers = config.num_hidden_layers;
+  const bool takes_types = family.family != ModelFamily::kLlama;
   const bool qwen = family.family == ModelFamily::kQwen2 || family.family == ModelFamily::kQwen3;
   // null means none, even if the family has one when the field is absent.
   const int64_t absent = fields.contains("sliding_window") ? 0 : family.sliding_window;
@@ -245,7 +295,7 @@ void read_sliding_window(const JsonNode& fields, const FamilyInfo& family, Model
   const auto windowed = read_layer_types(fields, num_layers);
   for (size_t layer = 0; windowed && layer < windowed->size(); ++layer) {
     const bool has_window = (*windowed)[layer];
-    if ((has_window && window == 0) || (!has_window && window != 0 && !qwen))
+    if ((has_window && window == 0) || (!has_window && window != 0 && !takes_types))
       fail(ExitCode::kBadData, "{}: field 'layer_types': layer {} is {} but sliding_window is {}",
            fields.origin(), layer, has_window ? "sliding_attention" : "full_attention",
            window == 0 ? "not in use" : std::to_string(window));
@@ -253,29 +303,36 @@ void read_sliding_window(const JsonNode& fields, const FamilyInfo& family, Model
   }
 }
 
-int64_t read_token(const JsonNode& token, int64_t vocab_size) {
+// nullopt for an id that no token has: it never ends or begins a text, so that it has no effect.
+std::optional<int64_t> read_token(const JsonNode& token, int64_t vocab_size) {
   const int64_t id = token.integer();
-  if (id < 0 || id >= vocab_size)
-    token.expected(fmt::format("an id from 0 to vocab_size - 1 = {}", vocab_size - 1));
-  return id;
+  if (0 <= id && id < vocab_size) return id;
+  // The first Llama conversions wrote -1 for none.
+  if (id != -1)
+    log_warning("{}: field '{}': {} has no effect: ids are from 0 to vocab_size - 1 = {}", token.origin(),
+                token.path(), id, vocab_size - 1);
+  return std::nullopt;
 }
 
 void read_tokens(const JsonNode& fields, const FamilyInfo& family, ModelConfig& config) {
   const auto read = [&](const char* name, std::optional<int64_t> absent) -> std::optional<int64_t> {
     if (!fields.contains(name)) return absent && *absent < config.vocab_size ? absent : std::nullopt;
-    const JsonNode token = fields[name];
-    // The first Llama conversions wrote -1 for none.
-    if (token.is_null() || token.json() == -1) return std::nullopt;
-    return read_token(token, config.vocab_size);
+    return fields[name].is_null() ? std::nullopt : read_token(fields[name], config.vocab_size);
   };
   config.bos_token_id = read("bos_token_id", family.bos_token_id);
+  const JsonNode pad = fields["pad_token_id"];
+  // The padding token is a row of the embedding.
+  if (!pad.is_null() && pad.integer() >= config.vocab_size)
+    pad.expected(fmt::format("an id from 0 to vocab_size - 1 = {}", config.vocab_size - 1));
   config.pad_token_id = read("pad_token_id", std::nullopt);
   const JsonNode eos = fields["eos_token_id"];
   if (!eos.is_list()) {
     if (const auto id = read("eos_token_id", family.eos_token_id)) config.eos_token_ids.push_back(*id);
     return;
   }
-  for (const JsonNode& id : eos.list()) config.eos_token_ids.push_back(read_token(id, config.vocab_size));
+  for (const JsonNode& node : eos.list()) {
+    if (const auto id = read_token(node, config.vocab_size)) config.eos_token_ids.push_back(*id);
+  }
 }
 
 }  // namespace

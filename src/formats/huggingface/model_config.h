@@ -23,6 +23,8 @@ struct RopeScaling {
   double low_freq_factor = 1;                       // llama3
   double high_freq_factor = 4;                      // llama3
   int64_t original_max_position_embeddings = 8192;  // llama3
+
+  bool operator==(const RopeScaling&) const = default;
 };
 
 // Fields spelled as in Hugging Face.

@@ -153,6 +153,79 @@ TEST(ModelConfig, RopeIsReadInEverySpelling) {
   EXPECT_EQ(parse(base_config("llama", {{"rope_parameters", {{"rope_theta", 7.0}}}})).rope_theta, 7);
 }
 
+// What Transformers 5.24 makes of these: rope_scaling wins over rope_parameters; here they must agree.
+TEST(ModelConfig, RopeInBothSpellingsAgreesOrIsRefused) {
+  const Json linear = {{"rope_type", "linear"}, {"factor", 2.0}};
+  Json both = base_config("llama", {{"rope_theta", 1e4}, {"rope_scaling", linear}});
+  both["rope_parameters"] = {
+      {"rope_theta", 1e4}, {"type", "linear"}, {"factor", 2}, {"attention_factor", nullptr}};
+  const auto [config, log] = parse_logged(both);
+  EXPECT_EQ(config.rope_scaling.type, RopeType::kLinear);
+  EXPECT_EQ(config.rope_scaling.factor, 2);
+  EXPECT_EQ(log, "");
+  Json empty = both;
+  empty["rope_scaling"] = Json::object();
+  EXPECT_EQ(parse(empty).rope_scaling, config.rope_scaling);
+  empty["rope_scaling"] = nullptr;
+  EXPECT_EQ(parse(empty).rope_scaling, config.rope_scaling);
+  for (const Json& change : {Json{{"factor", 4}}, Json{{"rope_theta", 5e5}}, Json{{"type", "default"}}}) {
+    Json other = both;
+    other["rope_parameters"].update(change);
+    expect_error(ExitCode::kBadData, {"'rope_scaling' and 'rope_parameters' contradict"},
+                 [&] { parse(other); });
+  }
+}
+
+TEST(ModelConfig, RopeFieldsOfOtherTypesHaveNoEffectAndNullIsAbsent) {
+  Json parameters = {{"rope_type", "default"},
+                     {"rope_theta", 1e4},
+                     {"attention_factor", nullptr},
+                     {"mrope_section", nullptr},
+                     {"beta_fast", 32}};
+  const auto [plain, log] = parse_logged(base_config("llama", {{"rope_parameters", parameters}}));
+  EXPECT_EQ(plain.rope_scaling, RopeScaling{});
+  EXPECT_THAT(log, HasSubstr("'rope_parameters.beta_fast' has no effect for the rope type 'default'"));
+  EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << log;
+  // The field beside rope_scaling counts before the one in it, and max_position_embeddings without both.
+  Json scaling = kLlama3Rope;
+  EXPECT_EQ(parse(base_config("llama", {{"rope_scaling", scaling}, {"original_max_position_embeddings", 64}}))
+                .rope_scaling.original_max_position_embeddings,
+            64);
+  scaling.erase("original_max_position_embeddings");
+  EXPECT_EQ(parse(base_config("llama", {{"rope_scaling", scaling}, {"max_position_embeddings", 500}}))
+                .rope_scaling.original_max_position_embeddings,
+            500);
+  const Json half = {{"type", "linear"}, {"factor", 0.5}};
+  EXPECT_EQ(parse(base_config("llama", {{"rope_scaling", half}})).rope_scaling.factor, 0.5);
+}
+
+TEST(ModelConfig, WhatTransformersIgnoresIsNamed) {
+  const auto expect_note = [](const Json& json, const std::string& note) {
+    const auto [config, log] = parse_logged(json);
+    EXPECT_THAT(log, HasSubstr(note));
+    EXPECT_EQ(log.empty(), note.empty());
+    return config;
+  };
+  expect_note(base_config("llama", {{"architectures", {"LlamaModel"}}}), "");
+  expect_note(base_config("llama", {{"architectures", Json::array()}, {"pretraining_tp", 2}}), "");
+  expect_note(
+      base_config("llama", {{"architectures", {"LlamaForCausalLM", "LlamaForSequenceClassification"}}}),
+      "'architectures': LlamaForSequenceClassification has no effect: model_type 'llama' decides");
+  EXPECT_TRUE(expect_note(base_config("qwen2", {{"attention_bias", false}}),
+                          "'attention_bias' has no effect for model_type 'qwen2'")
+                  .qkv_bias);
+  const ModelConfig tokens =
+      expect_note(base_config("llama", {{"eos_token_id", {2, 1000}}, {"bos_token_id", 1001}}),
+                  "'eos_token_id[1]': 1000 has no effect: ids are from 0 to vocab_size - 1 = 999");
+  EXPECT_THAT(tokens.eos_token_ids, ElementsAre(2));
+  EXPECT_EQ(tokens.bos_token_id, std::nullopt);
+  const Json types = {"full_attention", "sliding_attention", "full_attention", "full_attention"};
+  const ModelConfig mistral = parse(base_config("mistral", {{"sliding_window", 8}, {"layer_types", types}}));
+  EXPECT_THAT(mistral.sliding_window, ElementsAre(0, 8, 0, 0));
+  EXPECT_THAT(parse_model_config(write_model_config(mistral, "float32"), "x").sliding_window,
+              ElementsAre(0, 8, 0, 0));
+}
+
 TEST(ModelConfig, WindowsFollowTheFamily) {
   EXPECT_THAT(parse(base_config("mistral", {{"sliding_window", 128}})).sliding_window, Each(128));
   std::string without = base_config("mistral", {{"sliding_window", 128}}).dump();

@@ -64,12 +64,10 @@ void write_sliding_window(const ModelConfig& config, OrderedJson& json) {
   const int64_t window = windows.empty() ? 0 : *std::max_element(windows.begin(), windows.end());
   const bool qwen = config.family != ModelFamily::kMistral;
   const bool uniform = std::all_of(windows.begin(), windows.end(), [&](int64_t w) { return w == window; });
-  TESSERA_CHECK(qwen || uniform, "windows that differ by layer in a Mistral model");
   // Qwen keeps the size of a window that is not in use.
   if (window != 0 || !qwen) json["sliding_window"] = window == 0 ? OrderedJson(nullptr) : OrderedJson(window);
-  if (!qwen) return;
-  json["use_sliding_window"] = window != 0;
-  if (window == 0) {
+  if (qwen) json["use_sliding_window"] = window != 0;
+  if (window == 0 || (!qwen && uniform)) {
     json.erase("layer_types");
     return;
   }

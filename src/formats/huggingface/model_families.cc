@@ -68,7 +68,6 @@ const std::vector<UnsupportedField>& unsupported_fields() {
       {"hidden_dropout_prob", "0"},
       {"embd_pdrop", "0"},
       {"resid_pdrop", "0"},
-      {"pretraining_tp", "1"},
       {"partial_rotary_factor", "1"},
       {"is_encoder_decoder", "false"},
       {"add_cross_attention", "false"},
@@ -111,6 +110,7 @@ const std::vector<std::string>& understood_fields() {
       "rope_theta",
       "rope_scaling",
       "rope_parameters",
+      "original_max_position_embeddings",
       "tie_word_embeddings",
       "attention_bias",
       "mlp_bias",
@@ -193,6 +193,7 @@ bool is_harmless_field(const std::string& name) {
       "unk_token_id",
       "mask_token_id",
       "is_llama_config",
+      "pretraining_tp",  // how version 4 cut its products
       "transformers.js_config",
       "max_sequence_length",
       "decoder_start_token_id",
@@ -216,6 +217,14 @@ bool is_rope_field(const std::string& name) {
       "high_freq_factor",
       "original_max_position_embeddings",
       "partial_rotary_factor",
+  };
+  return fields.contains(name);
+}
+
+bool is_rope_field_of_other_types(const std::string& name) {
+  static const std::unordered_set<std::string> fields = {
+      "attention_factor", "beta_fast", "beta_slow",      "long_factor",
+      "mscale",           "truncate",  "mscale_all_dim", "short_factor",
   };
   return fields.contains(name);
 }

@@ -41,5 +41,7 @@ bool is_understood_field(const std::string& name);
 bool is_harmless_field(
     const std::string& name);  // generation settings, provenance, dtype: no effect on the model
 bool is_rope_field(const std::string& name);  // inside rope_scaling and rope_parameters
+// There, too, but read by other types of RoPE only (yarn, longrope).
+bool is_rope_field_of_other_types(const std::string& name);
 
 }  // namespace tessera

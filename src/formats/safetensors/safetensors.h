@@ -60,10 +60,10 @@ std::vector<SafetensorsEntry> parse_safetensors_header(std::string_view json, in
 // A model's tensors, in one file or in shards with model.safetensors.index.json.
 class SafetensorsModel {
  public:
-  // A folder with model.safetensors or an index, an index file, or one .safetensors file. The index is
-  // checked against the shards: every tensor must be present exactly once, in the shard the index names, and
-  // no shard may hold others. Errors: kNoInput if something is missing, kBadData if something is wrong.
-  // Published totals (metadata.total_size) are not always right, so a mismatch is only a warning.
+  // A folder with model.safetensors or an index, an index file, or one .safetensors file. The index says
+  // which files are the shards, and no tensor may be in two of them. Where else index and shards disagree,
+  // the shards count, with a warning, as in Transformers. Errors: kNoInput if something is missing, kBadData
+  // if something is wrong.
   static SafetensorsModel open(const std::filesystem::path& path);
 
   struct Location {

@@ -86,6 +86,32 @@ void check_shard_numbers(const std::set<std::string>& shards, const fs::path& fo
   }
 }
 
+// Transformers reads all tensors of the shards, whatever else the index says of them.
+void warn_about_index(const std::map<std::string, std::string>& weight_map,
+                      const std::map<std::string, SafetensorsModel::Location>& tensors,
+                      const std::string& origin) {
+  std::vector<std::string> lacking, elsewhere, unlisted;
+  for (const auto& [name, shard] : weight_map) {
+    const auto at = tensors.find(name);
+    if (at == tensors.end()) {
+      lacking.push_back(name);
+    } else if (at->second.file->path().filename().native() != shard) {
+      elsewhere.push_back(name);
+    }
+  }
+  for (const auto& [name, location] : tensors) {
+    if (!weight_map.contains(name)) unlisted.push_back(name);
+  }
+  const auto warn = [&](const std::vector<std::string>& names, std::string_view what) {
+    if (names.empty()) return;
+    log_warning("{}: weight_map: {} ('{}'{}) {}", origin, count_of(std::ssize(names), "tensor"),
+                printable(names.front()), names.size() > 1 ? ", ..." : "", what);
+  };
+  warn(lacking, "in none of the shards");
+  warn(elsewhere, "in another shard than it says: read from there");
+  warn(unlisted, "of the shards missing in it: read as if listed");
+}
+
 void check_total_size(const Json& index, int64_t found_bytes, const std::string& origin) {
   const JsonNode metadata = JsonNode(index, origin)["metadata"];
   if (!metadata.is_object() || metadata["total_size"].is_null()) return;
@@ -166,22 +192,8 @@ void SafetensorsModel::open_index(const fs::path& path) {
     add_file(path.parent_path() / shard);
   }
   int64_t total_bytes = 0;
-  for (const auto& [name, shard] : weight_map) {
-    const auto at = tensors_.find(name);
-    if (at == tensors_.end())
-      fail(ExitCode::kBadData, "{}: weight_map: tensor '{}': not in {}", origin, printable(name),
-           printable(shard));
-    const std::string found = at->second.file->path().filename().native();
-    if (found != shard)
-      fail(ExitCode::kBadData, "{}: weight_map: tensor '{}': expected in {}, found in {}", origin,
-           printable(name), printable(shard), printable(found));
-    total_bytes += at->second.entry->size_bytes;
-  }
-  for (const auto& [name, location] : tensors_) {
-    if (!weight_map.contains(name))
-      fail(ExitCode::kBadData, "{}: tensor '{}': not in the weight_map of {}", location.file->path().native(),
-           printable(name), origin);
-  }
+  for (const auto& [name, location] : tensors_) total_bytes += location.entry->size_bytes;
+  warn_about_index(weight_map, tensors_, origin);
   check_total_size(index, total_bytes, origin);
 }
 

@@ -1,0 +1,37 @@
+#include "weights/weight_names.h"
+
+namespace tessera {
+namespace {
+
+constexpr std::string_view kPrefix = "model.";
+constexpr const char* kEmbedding = "model.embed_tokens.weight";
+
+}  // namespace
+
+std::string model_name_of(std::string_view name_in_file) {
+  for (const std::string_view part : {"layers.", "embed_tokens.", "norm."}) {
+    if (name_in_file.starts_with(part)) return std::string(kPrefix).append(name_in_file);
+  }
+  const bool is_twice =
+      name_in_file.starts_with(kPrefix) && name_in_file.substr(kPrefix.size()).starts_with(kPrefix);
+  return std::string(is_twice ? name_in_file.substr(kPrefix.size()) : name_in_file);
+}
+
+const WeightEntry* find_weight(const SafetensorsModel& model, const ModelConfig& config,
+                               const std::string& parameter) {
+  const auto find = [&](const std::string& name) -> const WeightEntry* {
+    const auto at = model.tensors().find(name);
+    return at == model.tensors().end() ? nullptr : &*at;
+  };
+  if (const WeightEntry* same = find(parameter)) return same;
+  for (const std::string& name :
+       {parameter.starts_with(kPrefix) ? parameter.substr(kPrefix.size()) : parameter,
+        std::string(kPrefix) + parameter}) {
+    const WeightEntry* other = find(name);
+    if (other != nullptr && model_name_of(name) == parameter) return other;
+  }
+  const bool is_shared = parameter == kEmbedding && config.tie_word_embeddings && !config.lora;
+  return is_shared ? find(kLmHeadName) : nullptr;
+}
+
+}  // namespace tessera

@@ -1,0 +1,26 @@
+// Names of a model's tensors in files: as in Hugging Face, or as a backbone saved by itself has them.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "formats/huggingface/model_config.h"
+#include "formats/safetensors/safetensors.h"
+
+namespace tessera {
+
+inline constexpr const char* kLmHeadName = "lm_head.weight";
+
+using WeightEntry = std::pair<const std::string, SafetensorsModel::Location>;
+
+// The name in the model of a tensor of a file. "layers.0. ..." of LlamaModel and "model.model.layers.0. ..."
+// are "model.layers.0. ...".
+std::string model_name_of(std::string_view name_in_file);
+
+// The tensor of the files for a parameter: under its name, or as model_name_of() says; for the embedding of a
+// model that shares it with its LM head, the LM head. nullptr = there is none.
+const WeightEntry* find_weight(const SafetensorsModel& model, const ModelConfig& config,
+                               const std::string& parameter);
+
+}  // namespace tessera

@@ -1,0 +1,123 @@
+// Folders whose tensors have other names, as Transformers 5.24 loads them.
+#include "weights/weight_names.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/log.h"
+#include "expect_error.h"
+#include "model/families.h"
+#include "support/weights_test_support.h"
+#include "test_folder.h"
+#include "weights/model_folder.h"
+
+namespace tessera {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+ModelConfig two_layers(bool tied) {
+  ModelConfig config = preset_config("15m");
+  config.vocab_size = 50;
+  config.hidden_size = 16;
+  config.intermediate_size = 24;
+  config.num_hidden_layers = 2;
+  config.num_attention_heads = config.num_key_value_heads = 2;
+  config.head_dim = 8;
+  config.sliding_window.assign(2, 0);
+  config.tie_word_embeddings = tied;
+  return config;
+}
+
+class WeightNames : public testing::Test {
+ protected:
+  // Writes the model with other names: "" leaves a tensor out.
+  void write(const ModelConfig& config, const std::function<std::string(const std::string&)>& rename,
+             const std::vector<std::string>& more = {}) {
+    const ParameterLayout layout = parameter_layout(config);
+    flat_ = bf16_weights(layout, 3);
+    std::vector<SafetensorsItem> items;
+    for (const Parameter& parameter : layout.parameters()) {
+      const std::string name = rename(parameter.name);
+      const ConstTensorView data(flat_.data() + parameter.offset, DType::kF32, {parameter.num_elements});
+      if (!name.empty()) items.push_back(make_item(name, parameter.shape, data, DType::kF32));
+    }
+    for (const std::string& name : more) {
+      items.push_back(make_item(name, {4}, ConstTensorView(flat_.data(), DType::kF32, {4}), DType::kF32));
+    }
+    write_safetensors(folder_.path() / "model.safetensors", items);
+  }
+
+  std::vector<float> load(const ModelConfig& config) {
+    const ParameterLayout layout = parameter_layout(config);
+    std::vector<float> flat(static_cast<size_t>(layout.num_elements()));
+    ThreadPool pool(1);
+    load_weights(SafetensorsModel::open(folder_.path()), config, layout,
+                 [&](int64_t begin, std::span<const float> values) {
+                   std::copy(values.begin(), values.end(), flat.begin() + begin);
+                 },
+                 pool, {});
+    return flat;
+  }
+
+  TestFolder folder_;
+  std::vector<float> flat_;
+};
+
+std::string without_prefix(const std::string& name) {
+  return name.starts_with("model.") ? name.substr(6) : name;
+}
+
+TEST_F(WeightNames, OfABackboneSavedByItselfAreFound) {
+  for (const bool tied : {true, false}) {
+    write(two_layers(tied), without_prefix);
+    EXPECT_TRUE(load(two_layers(tied)) == flat_);
+  }
+  write(two_layers(true), [](const std::string& name) { return "model." + name; });
+  EXPECT_TRUE(load(two_layers(true)) == flat_);
+  write(two_layers(false), [](const std::string& name) {
+    return name.starts_with("model.layers.0.") ? without_prefix(name) : name;
+  });
+  EXPECT_TRUE(load(two_layers(false)) == flat_);
+  // A head that nobody has trained is not made up.
+  write(two_layers(false),
+        [](const std::string& name) { return name == kLmHeadName ? std::string() : without_prefix(name); });
+  expect_error(ExitCode::kBadData, {"tensor 'lm_head.weight'", "found none"},
+               [&] { load(two_layers(false)); });
+}
+
+TEST_F(WeightNames, ASharedEmbeddingMayBeSavedAsTheLmHead) {
+  const auto as_head = [](const std::string& name) {
+    return name == "model.embed_tokens.weight" ? std::string(kLmHeadName) : name;
+  };
+  write(two_layers(true), as_head);
+  EXPECT_TRUE(load(two_layers(true)) == flat_);
+  ModelConfig untied = two_layers(true);
+  untied.tie_word_embeddings = false;
+  expect_error(ExitCode::kBadData, {"tensor 'model.embed_tokens.weight'", "found none"},
+               [&] { load(untied); });
+}
+
+TEST_F(WeightNames, TensorsOutsideTheModelAreIgnoredWithAWarning) {
+  const auto same = [](const std::string& name) { return name; };
+  LogTap tap;
+  write(two_layers(true), same, {"v_head.summary.weight", "model.layers.2.mlp.up_proj.weight"});
+  EXPECT_TRUE(load(two_layers(true)) == flat_);
+  EXPECT_THAT(tap.take(),
+              ElementsAre(HasSubstr("2 tensors ('model.layers.2.mlp.up_proj.weight', ...) not part")));
+  for (const char* other : {"model.layers.1.self_attn.q_proj.bias", "model.layers.1.self_attn.q_norm.weight",
+                            "layers.0.mlp.extra.weight", "model.norm.bias"}) {
+    write(two_layers(true), same, {other});
+    expect_error(ExitCode::kBadData, {std::string("tensor '") + other, "not part of the model"},
+                 [&] { load(two_layers(true)); });
+  }
+}
+
+}  // namespace
+}  // namespace tessera
