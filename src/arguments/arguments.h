@@ -91,6 +91,9 @@ struct TrainingArguments : DataArguments {
   std::optional<double> lora_alpha;  // unset = twice the rank
   double lora_dropout = 0;
   std::vector<std::string> lora_target = {"all"};
+  std::vector<std::string> exclude_modules;
+  std::vector<std::string> layers_to_transform;
+  std::vector<std::string> layers_pattern;
   bool use_rslora = false;
   std::string rank_pattern;  // JSON, "" = none
   std::string alpha_pattern;

@@ -71,7 +71,7 @@ std::vector<ConfigSetting> read_json(std::string_view text, const std::string& o
   const auto note_key = [&](int depth, json::parse_event_t event, json& parsed) {
     if (depth > kMaxDepth) fail_at(origin, line, fmt::format("nested more than {} levels deep", kMaxDepth));
     if (event == json::parse_event_t::key && depth == 1) {
-      settings.push_back({parsed.get<std::string>(), nullptr, line});
+      settings.push_back({parsed.get<std::string>(), nullptr, line, ""});
     }
     return true;
   };
@@ -85,7 +85,11 @@ std::vector<ConfigSetting> read_json(std::string_view text, const std::string& o
   }
   if (!whole.is_object())
     fail_at(origin, 1, "expected a JSON object of settings, found " + found_text(whole));
-  for (ConfigSetting& setting : settings) setting.value = whole.at(setting.name);
+  const auto ordered = nlohmann::ordered_json::parse(text);
+  for (ConfigSetting& setting : settings) {
+    setting.value = whole.at(setting.name);
+    if (setting.value.is_object()) setting.ordered = ordered.at(setting.name).dump();
+  }
   return settings;
 }
 
@@ -104,32 +108,34 @@ std::string yaml_text(const YAML::Node& node, const std::string& origin) {
 
 // Plain scalars that look like null, booleans or numbers are such (YAML 1.2 core schema); quoted ones are
 // text.
-json scalar_from_yaml(const YAML::Node& node, const std::string& origin) {
+template <typename OfJson>
+OfJson scalar_from_yaml(const YAML::Node& node, const std::string& origin) {
   std::string text = yaml_text(node, origin);
   if (node.Tag() == "!") return text;
   if (text == "true" || text == "True") return true;
   if (text == "false" || text == "False") return false;
   // Numbers that JSON cannot spell (+1, .5, 0x10) stay text; the flag decides how to read them.
   const json number = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  return number.is_number() ? number : json(std::move(text));
+  return number.is_number() ? OfJson(number) : OfJson(std::move(text));
 }
 
-json json_from_yaml(const YAML::Node& node, const std::string& origin, int64_t depth) {
+template <typename OfJson = json>
+OfJson json_from_yaml(const YAML::Node& node, const std::string& origin, int64_t depth) {
   if (depth > kMaxDepth) {
     fail_at(origin, node.Mark().line + 1, fmt::format("nested more than {} levels deep", kMaxDepth));
   }
   switch (node.Type()) {
     case YAML::NodeType::Scalar:
-      return scalar_from_yaml(node, origin);
+      return scalar_from_yaml<OfJson>(node, origin);
     case YAML::NodeType::Sequence: {
-      json out = json::array();
-      for (const YAML::Node& item : node) out.push_back(json_from_yaml(item, origin, depth + 1));
+      auto out = OfJson::array();
+      for (const YAML::Node& item : node) out.push_back(json_from_yaml<OfJson>(item, origin, depth + 1));
       return out;
     }
     case YAML::NodeType::Map: {
-      json out = json::object();
+      auto out = OfJson::object();
       for (const auto& item : node) {
-        out[yaml_text(item.first, origin)] = json_from_yaml(item.second, origin, depth + 1);
+        out[yaml_text(item.first, origin)] = json_from_yaml<OfJson>(item.second, origin, depth + 1);
       }
       return out;
     }
@@ -236,7 +242,9 @@ std::vector<ConfigSetting> read_yaml(std::string_view text, const std::string& o
       const bool is_text = item.second.IsScalar() && !item.second.IsNull();
       // Scalars keep their spelling: 1e-05 is a number for any flag, 007 may be a folder.
       json value = is_text ? json(yaml_text(item.second, origin)) : json_from_yaml(item.second, origin, 1);
-      settings.push_back({yaml_text(item.first, origin), std::move(value), line});
+      std::string ordered;
+      if (value.is_object()) ordered = json_from_yaml<nlohmann::ordered_json>(item.second, origin, 1).dump();
+      settings.push_back({yaml_text(item.first, origin), std::move(value), line, std::move(ordered)});
     }
   } catch (const YAML::Exception& error) {
     fail_yaml(text, error, origin);
@@ -280,6 +288,9 @@ std::vector<std::string> flag_words(const ConfigSetting& setting, const Flag& fl
     fail_at(
         origin, setting.line,
         fmt::format("{}: expected {}, found {}", setting.name, expected_kind(flag.type), found_text(value)));
+  }
+  if (value.is_object() && json::parse(setting.ordered, nullptr, /*allow_exceptions=*/false) == value) {
+    return {setting.ordered};
   }
   return {word_of(value)};
 }

@@ -1,9 +1,15 @@
 #include "model/lora.h"
 
 #include <algorithm>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "base/error.h"
+#include "base/log_once.h"
 #include "base/rng.h"
+#include "base/text.h"
 #include "model/allocate.h"
 
 namespace tessera {
@@ -44,6 +50,85 @@ TensorView project(Ops& ops, const LoraWeights& weights, ConstTensorView dropped
 // "model.layers.0.self_attn.q_proj", of its weight.
 std::string module_of(const ParameterPart& part) {
   return part.name.substr(0, part.name.size() - std::string_view(".weight").size());
+}
+
+std::vector<std::string> adaptable_modules(std::span<const ModelTensor> tensors) {
+  std::vector<std::string> modules;
+  for (const ModelTensor& tensor : tensors) {
+    if (tensor.lora == nullptr) continue;
+    for (const ParameterPart& part : tensor.parts) modules.push_back(module_of(part));
+  }
+  return modules;
+}
+
+// All modules of the model but those that can have adapters, as PEFT would find them.
+std::set<std::string> other_modules(std::span<const ModelTensor> tensors) {
+  std::set<std::string> modules = {"lm_head", "model.rotary_emb"};
+  for (const ModelTensor& tensor : tensors) {
+    for (const ParameterPart& part : tensor.parts) {
+      std::string module = part.name;
+      while (module.rfind('.') != module.npos) {
+        module.resize(module.rfind('.'));
+        modules.insert(module);
+        if (module.ends_with(".mlp")) modules.insert(module + ".act_fn");
+      }
+    }
+  }
+  for (const std::string& module : adaptable_modules(tensors)) modules.erase(module);
+  return modules;
+}
+
+template <typename Value>
+void warn_about_keys(const std::vector<std::pair<std::string, Value>>& patterns, const char* field,
+                     const std::vector<std::string>& adapted) {
+  for (const auto& [key, value] : patterns) {
+    const auto fits = [&key = key](const std::string& module) { return is_pattern_key_of(key, module); };
+    if (std::ranges::any_of(adapted, fits)) continue;
+    log_warning_once(
+        fmt::format("{}: '{}' has no effect: no module with an adapter fits it", field, printable(key)));
+  }
+}
+
+// Refuses modules that cannot have adapters, names what has no effect.
+void check_modules(std::span<const ModelTensor> tensors, const LoraConfig& config,
+                   const std::vector<ModelTensor>& adapters) {
+  const std::string wanted = printable(config.target_modules.json().dump());
+  for (const std::string& module : other_modules(tensors)) {
+    if (!config.adapter_of(module)) continue;
+    fail(ExitCode::kBadConfig,
+         "target_modules {}: expected linear layers of decoder layers ({}), found that it fits {}", wanted,
+         fmt::join(lora_module_names(), ", "), module);
+  }
+  const std::vector<std::string> adaptable = adaptable_modules(tensors);
+  if (adapters.empty()) {
+    const std::string_view also = config.exclude_modules.empty() && config.layers_to_transform.empty()
+                                      ? ""
+                                      : " that exclude_modules and layers_to_transform leave";
+    fail(ExitCode::kBadConfig,
+         "target_modules {}: expected linear layers of decoder layers ({}), found none of that name{}{}",
+         wanted, fmt::join(lora_module_names(), ", "), also,
+         std::ranges::any_of(config.target_modules.names(), looks_like_expression)
+             ? "; a regular expression is one text, not an element of a list"
+             : "");
+  }
+  for (const std::string& target : config.target_modules.names()) {
+    const ModuleSelection alone = {target};
+    const auto fits = [&](const std::string& module) { return alone.contains(module); };
+    if (std::ranges::any_of(adaptable, fits)) continue;
+    log_warning_once(fmt::format("target_modules: '{}' has no effect: the model has no module of that name",
+                                 printable(target)));
+  }
+  const auto is_excluded = [&](const std::string& module) { return config.exclude_modules.contains(module); };
+  if (!config.exclude_modules.empty() && std::ranges::none_of(adaptable, is_excluded)) {
+    log_warning_once(fmt::format("exclude_modules {} has no effect: no linear layer of a decoder layer fits",
+                                 printable(config.exclude_modules.json().dump())));
+  }
+  std::vector<std::string> adapted;
+  for (const std::string& module : adaptable) {
+    if (config.adapter_of(module)) adapted.push_back(module);
+  }
+  warn_about_keys(config.rank_pattern, "rank_pattern", adapted);
+  warn_about_keys(config.alpha_pattern, "alpha_pattern", adapted);
 }
 
 // Adds the adapters of one product.
@@ -96,21 +181,7 @@ std::vector<ModelTensor> lora_tensors(std::span<const ModelTensor> tensors, cons
   for (const ModelTensor& tensor : tensors) {
     if (tensor.lora != nullptr) add_adapters(tensor, config, &result, limits);
   }
-  for (const std::string& target : config.target_modules) {
-    LoraConfig alone;
-    alone.target_modules = {target};
-    const auto fits = [&](const ParameterPart& part) {
-      return alone.adapter_of(module_of(part)).has_value();
-    };
-    const auto has_it = [&](const ModelTensor& tensor) {
-      return tensor.lora != nullptr && std::any_of(tensor.parts.begin(), tensor.parts.end(), fits);
-    };
-    if (std::none_of(tensors.begin(), tensors.end(), has_it)) {
-      fail(ExitCode::kBadConfig,
-           "lora_target {}: expected linear layers of decoder layers ({}), found none of that name", target,
-           fmt::join(lora_module_names(), ", "));
-    }
-  }
+  check_modules(tensors, config, result);
   return result;
 }
 

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "base/log.h"
 #include "formats/safetensors/safetensors.h"
 #include "support/model_test_support.h"
 #include "support/reference_model.h"
@@ -262,18 +263,45 @@ TEST(LoraTensorList, NamesAndShapesAreThoseOfPeft) {
   EXPECT_EQ(b.shape, (std::vector<int64_t>{config.num_attention_heads * config.head_dim, 4}));
 }
 
-TEST(LoraTensorList, ATargetThatNoLayerHasIsRefused) {
-  for (const char* target : {"lm_head", "embed_tokens", "proj", "layers.99.self_attn.q_proj"}) {
-    LoraConfig lora = all_modules(4, 8);
-    lora.target_modules = {"q_proj", target};
-    try {
-      parameter_layout(with(tiny_config(), lora));
-      FAIL() << target;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ExitCode::kBadConfig);
-      EXPECT_THAT(error.what(), testing::StartsWith(fmt::format("lora_target {}: expected", target)));
-    }
+std::string refusal_of(const LoraConfig& lora) {
+  try {
+    parameter_layout(with(tiny_config(), lora));
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kBadConfig);
+    return error.what();
   }
+  return "accepted";
+}
+
+TEST(LoraTensorList, ATargetThatIsNoLinearLayerIsRefused) {
+  LoraConfig lora = all_modules(4, 8);
+  for (const char* target : {"lm_head", "embed_tokens", "self_attn", "model.layers.0", "input_layernorm"}) {
+    lora.target_modules = {"q_proj", target};
+    EXPECT_THAT(refusal_of(lora), testing::HasSubstr("found that it fits ")) << target;
+  }
+  lora.target_modules = ModuleSelection::expression(".*attn.*");
+  EXPECT_THAT(refusal_of(lora), testing::HasSubstr("found that it fits model.layers.0.self_attn"));
+  for (const char* target : {"proj", "layers.99.self_attn.q_proj", ".*q_proj"}) {
+    lora.target_modules = {target};
+    EXPECT_THAT(refusal_of(lora), testing::HasSubstr("found none of that name")) << target;
+  }
+  lora.target_modules = {"q_proj"};
+  lora.layers_to_transform = {99};
+  EXPECT_THAT(refusal_of(lora), testing::HasSubstr("that exclude_modules and layers_to_transform leave"));
+}
+
+TEST(LoraTensorList, WhatFitsNoModuleBesideOthersIsNamed) {
+  LogTap tap;
+  LoraConfig lora = all_modules(4, 8);
+  lora.target_modules = {"q_proj", "c_attn"};
+  lora.exclude_modules = {"other"};
+  lora.rank_pattern = {{"k_proj", 3}};
+  EXPECT_EQ(std::ssize(parameter_layout(with(tiny_config(), lora)).parameters()),
+            2 * tiny_config().num_hidden_layers);
+  EXPECT_THAT(tap.take(),
+              testing::UnorderedElementsAre(testing::HasSubstr("target_modules: 'c_attn' has no effect"),
+                                            testing::HasSubstr("exclude_modules [\"other\"] has no effect"),
+                                            testing::HasSubstr("rank_pattern: 'k_proj' has no effect")));
 }
 
 }  // namespace

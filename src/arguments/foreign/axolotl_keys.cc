@@ -76,9 +76,11 @@ struct AxolotlTables {
       {kSame, "lora_rank_pattern", "rank_pattern"},
       {kSame, "lora_alpha_pattern", "alpha_pattern"},
       {kSame, "peft_use_rslora", "use_rslora"},
+      {kSame, "peft_layers_to_transform", "layers_to_transform"},
+      {kSame, "peft_layers_pattern", "layers_pattern"},
       {kSame, "peft_use_dora", "use_dora"},
       {kRefused,
-       "lora_target_parameters peft_layers_to_transform peft_layers_pattern peft_layer_replication "
+       "lora_target_parameters peft_layer_replication "
        "peft_trainable_token_indices peft",
        "adapters are LoRA's, beside linear modules", "[] {}"},
       {kRefused, "peft_init_lora_weights", "A is drawn as PEFT does by default, B is zero", "true"},

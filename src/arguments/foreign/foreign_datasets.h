@@ -12,7 +12,8 @@ namespace tessera {
 struct ConfigSetting {
   std::string name;
   nlohmann::json value;
-  int64_t line;  // from 1
+  int64_t line;              // from 1
+  std::string ordered = {};  // of an object: its JSON text with the keys in the order of the file
 };
 
 // Replaces what only those programs understand by the flags dataset, eval_dataset, dataset_formats,

@@ -9,44 +9,56 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "base/text_fields.h"
 
 namespace tessera {
 namespace {
 
 // Settings that an adapter's own configuration decides.
-constexpr std::array kAdapterFlags = {"lora_rank",  "lora_alpha",   "lora_dropout", "lora_target",
-                                      "use_rslora", "rank_pattern", "alpha_pattern"};
+constexpr std::array kAdapterFlags = {
+    "lora_rank",    "lora_alpha",    "lora_dropout",    "lora_target",         "use_rslora",
+    "rank_pattern", "alpha_pattern", "exclude_modules", "layers_to_transform", "layers_pattern"};
 
-// LLaMA-Factory separates names by commas.
-std::vector<std::string> target_names(const std::vector<std::string>& values) {
+// A list of names, which LLaMA-Factory separates by commas, or a single regular expression.
+nlohmann::ordered_json modules(const std::vector<std::string>& values) {
+  const bool is_list = values.size() != 1 || std::ranges::count(values[0], ',') > 0;
   std::vector<std::string> names;
   for (const std::string& value : values) {
     std::istringstream list(value);
     for (std::string name; std::getline(list, name, ',');) {
-      if (name == "all" || name == "all-linear") return lora_module_names();
+      if (name == "all" || name == "all-linear") return "all-linear";
       names.push_back(name);
     }
+  }
+  if (values.size() == 1 && looks_like_expression(values[0]) &&
+      (!is_list || std::ranges::any_of(names, looks_like_expression))) {
+    return values[0];
   }
   return names;
 }
 
-nlohmann::json pattern(const std::string& flag, const std::string& text) {
+nlohmann::ordered_json layers(const std::vector<std::string>& values) {
+  nlohmann::ordered_json numbers = nlohmann::ordered_json::array();
+  for (const std::string& value : values) {
+    std::istringstream list(value);
+    for (std::string text; std::getline(list, text, ',');) {
+      const std::optional<int64_t> layer = parse_integer(text);
+      if (!layer || *layer < 0) {
+        fail(ExitCode::kBadConfig, "layers_to_transform: expected numbers of layers from 0, found '{}'",
+             printable(text));
+      }
+      numbers.push_back(*layer);
+    }
+  }
+  return numbers;
+}
+
+nlohmann::ordered_json pattern(const std::string& flag, const std::string& text) {
   if (text.empty()) return nullptr;
-  const nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) {
-    fail(ExitCode::kBadConfig, R"({}: expected a JSON object as {{"down_proj": 16}}, found '{}')", flag,
-         printable(text));
-  }
-  for (const auto& item : json.items()) {
-    const std::string& name = item.key();
-    const auto is_end = [&](const std::string& module) {
-      return name == module || name.ends_with("." + module);
-    };
-    if (std::ranges::any_of(lora_module_names(), is_end)) continue;
-    fail(ExitCode::kBadConfig, "{}: expected names of modules that end in one of {}, found '{}'", flag,
-         fmt::join(lora_module_names(), ", "), printable(name));
-  }
-  return json;
+  auto json = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (json.is_object()) return json;
+  fail(ExitCode::kBadConfig, R"({}: expected a JSON object as {{"down_proj": 16}}, found '{}')", flag,
+       printable(text));
 }
 
 }  // namespace
@@ -68,15 +80,29 @@ void declare_lora_flags(FlagTable* table, TrainingArguments* args) {
   limit(table->add("lora_dropout", &args->lora_dropout,
                    "Probability of dropping an input of an adapter during training."),
         {0, 1, false, true});
-  Flag& target = table->add("lora_target", &args->lora_target,
-                            "Modules that get adapters, by name or end of it (q_proj, "
-                            "layers.0.mlp.down_proj), or all: the linear modules of all layers.");
+  Flag& target =
+      table->add("lora_target", &args->lora_target,
+                 "Modules that get adapters, by name or end of it (q_proj, "
+                 "layers.0.mlp.down_proj), or all: the linear modules of all layers. A single value "
+                 "with other characters than names have is a regular expression for whole names, as "
+                 "in PEFT.");
   target.aliases = {"lora_target_modules", "target_modules"};
+  table->add("exclude_modules", &args->exclude_modules,
+             "Modules that get none, by name or end of it or as one regular expression.");
+  table
+      ->add("layers_to_transform", &args->layers_to_transform,
+            "Numbers of the layers that get adapters. Defaults to all.")
+      .aliases = {"peft_layers_to_transform"};
+  table
+      ->add("layers_pattern", &args->layers_pattern,
+            "Name of the list of layers that layers_to_transform numbers (layers), or a regular expression.")
+      .aliases = {"peft_layers_pattern"};
   table->add("use_rslora", &args->use_rslora, "Scale by lora_alpha / sqrt(lora_rank) instead.").aliases = {
       "lora_use_rslora", "peft_use_rslora"};
   table
       ->add("rank_pattern", &args->rank_pattern,
-            "Ranks of modules that differ from lora_rank, as JSON: {\"down_proj\": 16}.")
+            "Ranks of modules that differ from lora_rank, as JSON: {\"down_proj\": 16}. Keys are regular "
+            "expressions for ends of names; the first that fits counts, as in PEFT.")
       .value_name = "JSON";
   table->add("alpha_pattern", &args->alpha_pattern, "The same for lora_alpha.").value_name = "JSON";
   Flag& adapter = table->add(
@@ -115,14 +141,21 @@ std::optional<LoraConfig> lora_config_of(const TrainingArguments& args) {
   LoraConfig config;
   if (!args.adapter_name_or_path.empty()) {
     config = read_lora_config(args.adapter_name_or_path);
+    if (!config.other_training.empty()) {
+      fail(ExitCode::kBadConfig, "{}: {}: training from this adapter is not supported",
+           args.adapter_name_or_path, config.other_training);
+    }
   } else {
-    const nlohmann::json json = {
+    const nlohmann::ordered_json json = {
         {"peft_type", "LORA"},
         {"r", args.lora_rank},
         {"lora_alpha", args.lora_alpha.value_or(2 * static_cast<double>(args.lora_rank))},
         {"lora_dropout", args.lora_dropout},
         {"use_rslora", args.use_rslora},
-        {"target_modules", target_names(args.lora_target)},
+        {"target_modules", modules(args.lora_target)},
+        {"exclude_modules", modules(args.exclude_modules)},
+        {"layers_to_transform", layers(args.layers_to_transform)},
+        {"layers_pattern", args.layers_pattern},
         {"rank_pattern", pattern("rank_pattern", args.rank_pattern)},
         {"alpha_pattern", pattern("alpha_pattern", args.alpha_pattern)}};
     try {

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/log_once.h"
 #include "base/text.h"
 #include "formats/json.h"
 #include "io/file.h"
@@ -20,33 +21,122 @@ constexpr int64_t kMaxAdapterConfigBytes = int64_t{1} << 20;
 constexpr int64_t kMaxRank = 1 << 14;
 constexpr double kMaxAlpha = 1e6;
 
-// Fields that would change what is computed, with the values that do not.
-struct NeutralField {
-  const char* name;
-  const char* neutral;  // JSON, beside null
+// What becomes of a field of PEFT's LoraConfig.
+enum class FieldUse {
+  kRead,
+  kRefused,      // unless null or neutral: it changes what is computed
+  kInitialised,  // without effect: it says how an adapter began
+  kIgnored,      // without effect, for the reason in `note`; neutral and null without a warning
+  kRecord,       // says nothing about the adapter's weights
 };
-constexpr NeutralField kNeutralFields[] = {
-    {"alora_invocation_tokens", "[]"},
-    {"arrow_config", "{}"},
-    {"bias", "\"none\""},
-    {"exclude_modules", "[]"},
-    {"fan_in_fan_out", "false"},
-    {"kasa_config", "null"},
-    {"layer_replication", "[]"},
-    {"layers_to_transform", "[]"},
-    {"lora_bias", "false"},
-    {"megatron_config", "{}"},
-    {"modules_to_save", "[]"},
-    {"monteclora_config", "null"},
-    {"target_parameters", "[]"},
-    {"trainable_token_indices", "[]"},
-    {"use_bdlora", "null"},
-    {"use_dora", "false"},
-    {"use_qalora", "false"},
+struct Field {
+  const char* name;
+  FieldUse use;
+  const char* neutral = "null";  // JSON
+  const char* note = "";
+};
+// All of PEFT 0.21.
+constexpr Field kFields[] = {
+    {"alora_invocation_tokens", FieldUse::kRefused, "[]"},
+    {"alpha_pattern", FieldUse::kRead},
+    {"arrow_config", FieldUse::kRefused},
+    {"auto_mapping", FieldUse::kRecord},
+    {"base_model_name_or_path", FieldUse::kRead},
+    {"bias", FieldUse::kRefused, "\"none\""},
+    {"corda_config", FieldUse::kInitialised},
+    {"ensure_weight_tying", FieldUse::kIgnored, "false",
+     "no embedding and no LM head has an adapter or is saved beside one"},
+    {"eva_config", FieldUse::kInitialised},
+    {"exclude_modules", FieldUse::kRead},
+    {"fan_in_fan_out", FieldUse::kIgnored, "false",
+     "the modules are linear layers, which store [out, in]; PEFT sets it to false"},
+    {"inference_mode", FieldUse::kRecord},
+    {"init_lora_weights", FieldUse::kRead},
+    {"kasa_config", FieldUse::kRefused},
+    {"layer_replication", FieldUse::kRefused, "[]"},
+    {"layers_pattern", FieldUse::kRead},
+    {"layers_to_transform", FieldUse::kRead},
+    {"loftq_config", FieldUse::kInitialised, "{}"},
+    {"lora_alpha", FieldUse::kRead},
+    {"lora_bias", FieldUse::kRefused, "false"},
+    {"lora_dropout", FieldUse::kRead},
+    {"lora_ga_config", FieldUse::kInitialised},
+    {"megatron_config", FieldUse::kRefused},
+    {"megatron_core", FieldUse::kRecord},
+    {"modules_to_save", FieldUse::kRefused, "[]"},
+    {"monteclora_config", FieldUse::kRefused},
+    {"peft_type", FieldUse::kRead},
+    {"peft_version", FieldUse::kRecord},
+    {"qalora_group_size", FieldUse::kRecord},
+    {"r", FieldUse::kRead},
+    {"rank_pattern", FieldUse::kRead},
+    {"revision", FieldUse::kRead},
+    {"runtime_config", FieldUse::kIgnored, "null", "PEFT does not read it from a file"},
+    {"target_modules", FieldUse::kRead},
+    {"target_parameters", FieldUse::kRefused, "[]"},
+    {"task_type", FieldUse::kRefused, "\"CAUSAL_LM\""},
+    {"trainable_token_indices", FieldUse::kRefused, "[]"},
+    {"use_bdlora", FieldUse::kRefused},
+    {"use_dora", FieldUse::kRefused, "false"},
+    {"use_qalora", FieldUse::kRefused, "false"},
+    {"use_rslora", FieldUse::kRead},
+    {"velora_config", FieldUse::kRead},
 };
 
 // These initialisations leave another base model behind than the one that is named.
 constexpr std::array kChangedBase = {"corda", "loftq", "lora_ga", "olora", "pissa"};
+// These do not.
+constexpr std::array kOtherInitialisations = {"eva", "gaussian", "mica", "orthogonal"};
+
+bool is_nothing(const Json& value) {
+  return value.is_null() || value == Json(false) || (value.is_structured() && value.empty());
+}
+
+void check_field(const JsonNode& fields, const std::string& name, const Json& value) {
+  const auto* field = std::ranges::find_if(kFields, [&](const Field& known) { return name == known.name; });
+  if (field == std::end(kFields)) {
+    if (is_nothing(value)) return;
+    log_warning_once(fmt::format("{}: field '{}' has no effect: PEFT 0.21 does not know it and ignores it",
+                                 fields.origin(), printable(name)));
+    return;
+  }
+  if (value.is_null() || value == Json::parse(field->neutral)) return;
+  if (field->use == FieldUse::kRefused) {
+    fail(ExitCode::kBadConfig, "{}: field '{}': {} is not supported, expected {}", fields.origin(), name,
+         printable(value.dump()), field->neutral);
+  }
+  if (field->use == FieldUse::kInitialised || field->use == FieldUse::kIgnored) {
+    const bool is_old = field->use == FieldUse::kInitialised;
+    log_warning_once(fmt::format("{}: field '{}' has no effect: {}", fields.origin(), name,
+                                 is_old ? "it says how the adapter was initialised" : field->note));
+  }
+}
+
+void check_initialisation(const JsonNode& init) {
+  if (!init.is_string()) {
+    init.boolean_or(true);
+    return;
+  }
+  const std::string name = lower_case(init.string());
+  for (const char* other : kChangedBase) {
+    if (!name.starts_with(other)) continue;
+    fail(ExitCode::kBadConfig,
+         "{}: field 'init_lora_weights': '{}' changes the base model: convert the adapter with PEFT's "
+         "path_initial_model_for_weight_conversion",
+         init.origin(), printable(init.string()));
+  }
+  if (std::ranges::find(kOtherInitialisations, name) == kOtherInitialisations.end()) {
+    init.expected("true, false or an initialisation of PEFT 0.21");
+  }
+}
+
+std::string other_training_of(const JsonNode& fields) {
+  const JsonNode init = fields["init_lora_weights"];
+  if (init.is_string() && lower_case(init.string()) == "mica") {
+    return "init_lora_weights mica trains A alone";
+  }
+  return fields["velora_config"].is_null() ? "" : "velora_config compresses inputs for the backward pass";
+}
 
 void refuse_unsupported(const JsonNode& fields) {
   const std::string& type = fields["peft_type"].string();
@@ -54,52 +144,84 @@ void refuse_unsupported(const JsonNode& fields) {
     fail(ExitCode::kBadConfig, "{}: field 'peft_type': '{}' is not supported, expected 'LORA'",
          fields.origin(), printable(type));
   }
-  for (const NeutralField& field : kNeutralFields) {
-    const Json& value = fields[field.name].json();
-    if (value.is_null() || value == Json::parse(field.neutral)) continue;
-    fail(ExitCode::kBadConfig, "{}: field '{}': {} is not supported, expected {}", fields.origin(),
-         field.name, printable(value.dump()), field.neutral);
-  }
-  const JsonNode init = fields["init_lora_weights"];
-  if (!init.is_string()) return;
-  for (const char* name : kChangedBase) {
-    if (lower_case(init.string()).starts_with(name)) {
-      fail(ExitCode::kBadConfig,
-           "{}: field 'init_lora_weights': '{}' changes the base model: convert the adapter with PEFT's "
-           "path_initial_model_for_weight_conversion",
-           fields.origin(), printable(init.string()));
-    }
-  }
+  for (const auto& [name, value] : fields.object().items()) check_field(fields, name, value);
+  check_initialisation(fields["init_lora_weights"]);
 }
 
-bool is_module_name(std::string_view name) {
-  return !name.empty() && std::ranges::all_of(name, [](char c) {
-    return c == '.' || c == '_' || ('0' <= c && c <= '9') || ('a' <= c && c <= 'z') || ('A' <= c && c <= 'Z');
-  });
+std::vector<std::string> read_names(const JsonNode& names, const char* expected) {
+  std::vector<std::string> result;
+  for (const JsonNode& name : names.list()) {
+    if (name.string().empty()) name.expected(expected);
+    result.push_back(name.string());
+  }
+  return result;
 }
 
-std::vector<std::string> read_targets(const JsonNode& targets) {
-  if (targets.is_string() && targets.string() == "all-linear") return lora_module_names();
+std::string read_expression(const JsonNode& text) {
+  check_module_expression(text.string(), fmt::format("{}: field '{}'", text.origin(), text.path()));
+  return text.string();
+}
+
+ModuleSelection read_targets(const JsonNode& targets) {
+  if (targets.is_string() && !targets.string().empty()) {
+    if (lower_case(targets.string()) == "all-linear") return lora_module_names();
+    return ModuleSelection::expression(read_expression(targets));
+  }
   if (!targets.is_list() || targets.json().empty()) {
-    targets.expected("a list of module names, or \"all-linear\" (regular expressions are not supported)");
+    targets.expected("a list of module names, a regular expression or \"all-linear\"");
   }
-  std::vector<std::string> names;
-  for (const JsonNode& target : targets.list()) {
-    if (!is_module_name(target.string())) target.expected("the name of a module");
-    names.push_back(target.string());
-  }
-  return names;
+  return read_names(targets, "the name of a module");
 }
 
+ModuleSelection read_excluded(const JsonNode& excluded) {
+  if (excluded.is_null()) return {};
+  if (!excluded.is_string()) return read_names(excluded, "the name of a module");
+  if (excluded.string().empty()) return {};
+  return ModuleSelection::expression(read_expression(excluded));
+}
+
+std::vector<int64_t> read_layers(const JsonNode& layers) {
+  if (layers.is_null()) return {};
+  if (!layers.is_list()) return {layers.integer(0)};
+  std::vector<int64_t> numbers;
+  for (const JsonNode& layer : layers.list()) numbers.push_back(layer.integer(0));
+  return numbers;
+}
+
+std::vector<std::string> read_layers_pattern(const JsonNode& pattern) {
+  if (pattern.is_null() || (pattern.is_string() && pattern.string().empty())) return {};
+  if (pattern.is_string()) return {read_expression(pattern)};
+  std::vector<std::string> patterns;
+  for (const JsonNode& element : pattern.list()) patterns.push_back(read_expression(element));
+  return patterns;
+}
+
+// As PEFT's LoraConfig does.
+void check_layers(const LoraConfig& config, const JsonNode& fields) {
+  const char* field = !config.layers_to_transform.empty() ? "layers_to_transform" : "layers_pattern";
+  if (config.target_modules.is_expression() &&
+      !(config.layers_to_transform.empty() && config.layers_pattern.empty())) {
+    fail(ExitCode::kBadConfig, "{}: field '{}' needs target_modules as a list, found the expression {}",
+         fields.origin(), field, printable(config.target_modules.json().dump()));
+  }
+  if (config.layers_to_transform.empty() && !config.layers_pattern.empty()) {
+    fail(ExitCode::kBadConfig, "{}: field 'layers_pattern' needs layers_to_transform", fields.origin());
+  }
+}
+
+// `ordered` has the fields in the order of the file, which decides between keys that fit the same module.
 template <typename Value, typename Read>
-std::map<std::string, Value> read_pattern(const JsonNode& pattern, const Read& read) {
-  std::map<std::string, Value> values;
+std::vector<std::pair<std::string, Value>> read_pattern(const JsonNode& fields,
+                                                        const nlohmann::ordered_json& ordered,
+                                                        const char* field, const Read& read) {
+  const JsonNode pattern = fields[field];
+  std::vector<std::pair<std::string, Value>> values;
   if (pattern.is_null()) return values;
-  for (const auto& [name, value] : pattern.object().items()) {
-    if (!is_module_name(std::string_view(name).substr(name.starts_with('^') ? 1 : 0))) {
-      pattern.expected("names of modules (regular expressions are not supported)");
-    }
-    values.emplace(name, read(pattern[name]));
+  pattern.object();
+  for (const auto& item : ordered.at(field).items()) {
+    const std::string& key = item.key();
+    check_module_expression(key, fmt::format("{}: field '{}'", fields.origin(), field));
+    values.emplace_back(key, read(pattern[key]));
   }
   return values;
 }
@@ -110,18 +232,11 @@ double read_alpha(const JsonNode& node) {
   return alpha;
 }
 
-bool is_end_of(std::string_view end, std::string_view module) {
-  return module.ends_with(end) &&
-         (module.size() == end.size() || module[module.size() - end.size() - 1] == '.');
-}
-
-// The value of the first pattern that fits the module. A dot in it stands for itself.
 template <typename Value>
-Value value_for(std::string_view module, const std::map<std::string, Value>& patterns, Value otherwise) {
-  for (const auto& [name, value] : patterns) {
-    const bool fits =
-        name.starts_with('^') ? module == std::string_view(name).substr(1) : is_end_of(name, module);
-    if (fits) return value;
+Value value_for(std::string_view module, const std::vector<std::pair<std::string, Value>>& patterns,
+                Value otherwise) {
+  for (const auto& [key, value] : patterns) {
+    if (is_pattern_key_of(key, module)) return value;
   }
   return otherwise;
 }
@@ -156,8 +271,12 @@ const std::vector<std::string>& lora_module_names() {
 }
 
 std::optional<LoraModule> LoraConfig::adapter_of(std::string_view module) const {
-  const auto fits = [&](const std::string& target) { return is_end_of(target, module); };
-  if (std::ranges::none_of(target_modules, fits)) return std::nullopt;
+  if (exclude_modules.contains(module) || !target_modules.contains(module)) return std::nullopt;
+  if (!layers_to_transform.empty() && !target_modules.names_whole(module)) {
+    const std::optional<int64_t> layer = layer_of(module, layers_pattern);
+    if (!layer || std::ranges::find(layers_to_transform, *layer) == layers_to_transform.end())
+      return std::nullopt;
+  }
   const int64_t rank = value_for(module, rank_pattern, r);
   const double alpha = value_for(module, alpha_pattern, lora_alpha);
   const auto width = static_cast<double>(rank);
@@ -169,6 +288,7 @@ LoraConfig parse_lora_config(std::string_view json, const std::string& origin) {
   const JsonNode fields(document, origin);
   fields.object();
   refuse_unsupported(fields);
+  const auto ordered = nlohmann::ordered_json::parse(json);
   const auto read_rank = [](const JsonNode& node) { return node.integer(1, kMaxRank); };
   LoraConfig config;
   config.base_model_name_or_path =
@@ -180,8 +300,13 @@ LoraConfig parse_lora_config(std::string_view json, const std::string& origin) {
   if (!(config.lora_dropout >= 0 && config.lora_dropout < 1)) dropout.expected("a number from 0 to below 1");
   config.use_rslora = fields["use_rslora"].boolean_or(false);
   config.target_modules = read_targets(fields["target_modules"]);
-  config.rank_pattern = read_pattern<int64_t>(fields["rank_pattern"], read_rank);
-  config.alpha_pattern = read_pattern<double>(fields["alpha_pattern"], read_alpha);
+  config.exclude_modules = read_excluded(fields["exclude_modules"]);
+  config.layers_to_transform = read_layers(fields["layers_to_transform"]);
+  config.layers_pattern = read_layers_pattern(fields["layers_pattern"]);
+  check_layers(config, fields);
+  config.rank_pattern = read_pattern<int64_t>(fields, ordered, "rank_pattern", read_rank);
+  config.alpha_pattern = read_pattern<double>(fields, ordered, "alpha_pattern", read_alpha);
+  config.other_training = other_training_of(fields);
   return config;
 }
 
@@ -195,27 +320,34 @@ std::string write_lora_config(const LoraConfig& config) {
     return value == std::floor(value) ? nlohmann::ordered_json(static_cast<int64_t>(value))
                                       : nlohmann::ordered_json(value);
   };
+  const auto list_or_null = [](const auto& list) {
+    return list.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(list);
+  };
   const auto [base, revision] = split_revision(config.base_model_name_or_path);
   nlohmann::ordered_json json = {
       {"alpha_pattern", nlohmann::ordered_json::object()},
       {"base_model_name_or_path", base},
       {"bias", "none"},
+      {"exclude_modules", config.exclude_modules.json()},
       {"fan_in_fan_out", false},
       {"inference_mode", true},
       {"init_lora_weights", true},
+      {"layers_pattern", list_or_null(config.layers_pattern)},
+      {"layers_to_transform", list_or_null(config.layers_to_transform)},
       {"lora_alpha", number(config.lora_alpha)},
       {"lora_dropout", config.lora_dropout},
       {"modules_to_save", nullptr},
       {"peft_type", "LORA"},
       {"r", config.r},
-      {"rank_pattern", config.rank_pattern},
+      {"rank_pattern", nlohmann::ordered_json::object()},
       {"revision", revision ? nlohmann::ordered_json(*revision) : nlohmann::ordered_json()},
-      {"target_modules", config.target_modules},
+      {"target_modules", config.target_modules.json()},
       {"task_type", "CAUSAL_LM"},
       {"use_dora", false},
       {"use_rslora", config.use_rslora},
   };
-  for (const auto& [name, alpha] : config.alpha_pattern) json["alpha_pattern"][name] = number(alpha);
+  for (const auto& [key, rank] : config.rank_pattern) json["rank_pattern"][key] = rank;
+  for (const auto& [key, alpha] : config.alpha_pattern) json["alpha_pattern"][key] = number(alpha);
   return json.dump(2) + "\n";
 }
 

@@ -4,11 +4,13 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
+
+#include "formats/huggingface/module_names.h"
 
 namespace tessera {
 
@@ -27,11 +29,17 @@ struct LoraConfig {
   int64_t r = 8;
   double lora_alpha = 8;
   double lora_dropout = 0;
-  bool use_rslora = false;                  // scale alpha / sqrt(r) instead of alpha / r
-  std::vector<std::string> target_modules;  // names of modules or their ends, "q_proj"
-  // For modules other than the rest, by name or end of it; a leading ^ means the whole name.
-  std::map<std::string, int64_t> rank_pattern;
-  std::map<std::string, double> alpha_pattern;
+  bool use_rslora = false;  // scale alpha / sqrt(r) instead of alpha / r
+  ModuleSelection target_modules;
+  ModuleSelection exclude_modules;
+  // Of target_modules as a list, only those in these layers; empty = all.
+  std::vector<int64_t> layers_to_transform;
+  std::vector<std::string> layers_pattern;
+  // For modules other than the rest: the first key that fits, see is_pattern_key_of().
+  std::vector<std::pair<std::string, int64_t>> rank_pattern;
+  std::vector<std::pair<std::string, double>> alpha_pattern;
+  // Why PEFT would train this adapter in another way; "" = it would not. Its outputs are the same.
+  std::string other_training;
 
   // The adapter of a module, "model.layers.0.self_attn.q_proj"; nullopt = it has none.
   std::optional<LoraModule> adapter_of(std::string_view module) const;

@@ -33,6 +33,10 @@ constexpr std::array kWords = {"{",
                                "\"all-linear\"",
                                "\"q_proj\"",
                                "\"^model.layers.0.mlp.up_proj\":",
+                               "\"^(a|.*)*\\\\.q_proj\":",
+                               "\"layers_to_transform\":",
+                               "\"layers_pattern\":\"layers\"",
+                               "\"exclude_modules\":",
                                "\"rank_pattern\":{",
                                "\"alpha_pattern\":{",
                                "\"use_rslora\":",
@@ -68,6 +72,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     std::fprintf(stderr, "%s\n", written.c_str());
     std::abort();
   }
-  config.adapter_of("model.layers.0.self_attn.q_proj");
+  try {
+    config.adapter_of("model.layers.0.self_attn.q_proj");
+  } catch (const tessera::Error& error) {
+    tessera::check_refusal(error, ExitCode::kBadConfig);  // an expression of exponential cost
+  }
   return 0;
 }

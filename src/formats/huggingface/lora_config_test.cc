@@ -5,8 +5,12 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
 
 #include "base/error.h"
+#include "base/log.h"
 
 namespace tessera {
 namespace {
@@ -31,7 +35,7 @@ TEST(LoraConfig, IsReadAsPeftWritesIt) {
   EXPECT_EQ(config.r, 8);
   EXPECT_EQ(config.lora_alpha, 16);
   EXPECT_EQ(config.lora_dropout, 0.05);
-  EXPECT_EQ(config.target_modules, (std::vector<std::string>{"o_proj", "v_proj"}));
+  EXPECT_EQ(config.target_modules.names(), (std::vector<std::string>{"o_proj", "v_proj"}));
 }
 
 TEST(LoraConfig, ModulesAndTheirRanksFollowPeftsRules) {
@@ -83,6 +87,20 @@ TEST(LoraConfig, WhatIsWrittenIsReadAgain) {
   EXPECT_EQ(again.alpha_pattern, config.alpha_pattern);
   EXPECT_EQ(again.lora_alpha, 2.5);
   EXPECT_TRUE(again.use_rslora);
+  // The order of patterns and what selects modules, too.
+  config.rank_pattern = {{"v_proj", 2}, {"layers.1.self_attn.v_proj", 4}, {"a|b", 3}};
+  config.target_modules = ModuleSelection::expression(".*\\.v_proj");
+  config.exclude_modules = {"o_proj"};
+  const LoraConfig expression = parse_lora_config(write_lora_config(config), "c");
+  EXPECT_EQ(expression.rank_pattern, config.rank_pattern);
+  EXPECT_EQ(expression.target_modules.json(), ".*\\.v_proj");
+  EXPECT_EQ(expression.exclude_modules.names(), config.exclude_modules.names());
+  config.target_modules = {"v_proj"};
+  config.layers_to_transform = {3, 1};
+  config.layers_pattern = {"layers"};
+  const LoraConfig layers = parse_lora_config(write_lora_config(config), "d");
+  EXPECT_EQ(layers.layers_to_transform, config.layers_to_transform);
+  EXPECT_EQ(layers.layers_pattern, config.layers_pattern);
 }
 
 TEST(LoraConfig, AbsentFieldsHavePeftsDefaults) {
@@ -91,7 +109,7 @@ TEST(LoraConfig, AbsentFieldsHavePeftsDefaults) {
   EXPECT_EQ(config.r, 8);
   EXPECT_EQ(config.lora_alpha, 8);
   EXPECT_EQ(config.lora_dropout, 0);
-  EXPECT_EQ(config.target_modules, lora_module_names());
+  EXPECT_EQ(config.target_modules.names(), lora_module_names());
 }
 
 TEST(LoraConfig, WhatIsWrongOrMissingHereIsNamed) {
@@ -115,10 +133,16 @@ TEST(LoraConfig, WhatIsWrongOrMissingHereIsNamed) {
       {"r", "1e9", ExitCode::kBadData, "field 'r': expected"},
       {"lora_alpha", "-1", ExitCode::kBadData, "field 'lora_alpha': expected a number above 0"},
       {"lora_dropout", "1", ExitCode::kBadData, "field 'lora_dropout': expected a number from 0 to below 1"},
-      {"target_modules", "\".*attn.*\"", ExitCode::kBadData, "regular expressions are not supported"},
+      {"target_modules", "\".*(attn.*\"", ExitCode::kBadConfig,
+       "field 'target_modules': not a regular expression"},
       {"target_modules", "[]", ExitCode::kBadData, "field 'target_modules': expected a list"},
-      {"target_modules", "[\"a b\"]", ExitCode::kBadData, "expected the name of a module"},
-      {"rank_pattern", "{\".*q\": 2}", ExitCode::kBadData, "regular expressions are not supported"},
+      {"target_modules", "[\"\"]", ExitCode::kBadData, "expected the name of a module"},
+      {"target_modules", "null", ExitCode::kBadData, "expected a list of module names, a regular expression"},
+      {"rank_pattern", "{\"*q\": 2}", ExitCode::kBadConfig, "field 'rank_pattern': not a regular expression"},
+      {"layers_to_transform", "[\"1\"]", ExitCode::kBadData, "field 'layers_to_transform[0]': expected"},
+      {"layers_pattern", "\"layers\"", ExitCode::kBadConfig, "needs layers_to_transform"},
+      {"init_lora_weights", "\"new\"", ExitCode::kBadData, "field 'init_lora_weights': expected true, false"},
+      {"task_type", "\"SEQ_CLS\"", ExitCode::kBadConfig, "expected \"CAUSAL_LM\""},
       {"rank_pattern", "{\"q_proj\": \"two\"}", ExitCode::kBadData, "field 'rank_pattern.q_proj': expected"},
   };
   for (const Case& wrong : cases) {
@@ -134,6 +158,86 @@ TEST(LoraConfig, WhatIsWrongOrMissingHereIsNamed) {
   }
   EXPECT_THROW(parse_lora_config("[]", "a"), Error);
   EXPECT_THROW(parse_lora_config("{", "a"), Error);
+}
+
+// The fields of LoraConfig in PEFT 0.21.2 with values that are not their defaults: each is read, without
+// effect for a reason that is logged, a record of something else, or refused.
+TEST(LoraConfig, EveryFieldOfPeftIsHonouredNamedOrRefused) {
+  const std::set<std::string> read = {"base_model_name_or_path",
+                                      "revision",
+                                      "r",
+                                      "lora_alpha",
+                                      "lora_dropout",
+                                      "use_rslora",
+                                      "target_modules",
+                                      "exclude_modules",
+                                      "layers_to_transform",
+                                      "rank_pattern",
+                                      "alpha_pattern",
+                                      "velora_config"};
+  const std::set<std::string> record = {"task_type",      "peft_type",     "auto_mapping",     "peft_version",
+                                        "inference_mode", "megatron_core", "qalora_group_size"};
+  const std::set<std::string> warned = {"ensure_weight_tying", "fan_in_fan_out", "loftq_config",
+                                        "eva_config",          "corda_config",   "lora_ga_config",
+                                        "runtime_config",      "of_peft_0_99"};
+  const std::set<std::string> refused = {"bias",
+                                         "modules_to_save",
+                                         "init_lora_weights",
+                                         "layers_pattern",
+                                         "megatron_config",
+                                         "trainable_token_indices",
+                                         "use_dora",
+                                         "alora_invocation_tokens",
+                                         "use_qalora",
+                                         "monteclora_config",
+                                         "layer_replication",
+                                         "lora_bias",
+                                         "target_parameters",
+                                         "use_bdlora",
+                                         "arrow_config",
+                                         "kasa_config"};
+  const nlohmann::json fields = nlohmann::json::parse(R"({
+    "task_type": "CAUSAL_LM", "peft_type": "LORA", "auto_mapping": {"base_model_class": "X"},
+    "peft_version": "0.21.2", "base_model_name_or_path": "other", "revision": "v2", "inference_mode": false,
+    "r": 4, "target_modules": ["k_proj"], "exclude_modules": ["v_proj"], "lora_alpha": 3, "lora_dropout": 0.25,
+    "fan_in_fan_out": true, "bias": "lora_only", "use_rslora": true, "modules_to_save": ["embed_tokens"],
+    "init_lora_weights": "pissa", "layers_to_transform": [0], "layers_pattern": "layers",
+    "rank_pattern": {"o_proj": 3}, "alpha_pattern": {"v_proj": 3}, "megatron_config": {"a": 1},
+    "megatron_core": "other", "trainable_token_indices": [1], "loftq_config": {"loftq_bits": 4},
+    "eva_config": {"rho": 2.0}, "corda_config": {"a": 1}, "lora_ga_config": {"scale": "stable"},
+    "use_dora": true, "velora_config": {"num_groups": 64}, "alora_invocation_tokens": [1], "use_qalora": true,
+    "qalora_group_size": 32, "monteclora_config": {"a": 1}, "layer_replication": [[0, 1]],
+    "runtime_config": {"ephemeral_gpu_offload": true}, "lora_bias": true, "target_parameters": ["x"],
+    "use_bdlora": {"nblocks": 2}, "arrow_config": {"top_k": 3}, "kasa_config": {"beta": 1},
+    "ensure_weight_tying": true, "of_peft_0_99": 5})");
+  EXPECT_EQ(fields.size(), 43U);
+  const std::string before = write_lora_config(parse_lora_config(kByPeft, "a"));
+  for (const auto& [name, value] : fields.items()) {
+    nlohmann::json json = by_peft();
+    json[name] = value;
+    if (name == "revision") json["base_model_name_or_path"] = "org/name";
+    LogTap tap;
+    std::string outcome = "record";
+    try {
+      const LoraConfig config = parse_lora_config(json.dump(), "every field");
+      if (write_lora_config(config) != before || !config.other_training.empty()) outcome = "read";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kBadConfig) << error.what();
+      EXPECT_THAT(error.what(), testing::HasSubstr(name));
+      outcome = "refused";
+    }
+    const std::vector<std::string> lines = tap.take();
+    if (!lines.empty()) outcome = "warned";
+    for (const std::string& line : lines) {
+      EXPECT_THAT(line, testing::HasSubstr("field '" + name + "' has no effect: "));
+    }
+    EXPECT_EQ(outcome, read.contains(name)      ? "read"
+                       : warned.contains(name)  ? "warned"
+                       : refused.contains(name) ? "refused"
+                       : record.contains(name)  ? "record"
+                                                : "unlisted")
+        << name;
+  }
 }
 
 TEST(LoraTensorNames, AreThoseInPeftsFiles) {

@@ -227,6 +227,9 @@ Json model_shape(const ModelConfig& config) {
          {"r", "lora_alpha", "use_rslora", "target_modules", "rank_pattern", "alpha_pattern"}) {
       shape[name] = adapters[name];
     }
+    for (const char* name : {"exclude_modules", "layers_to_transform", "layers_pattern"}) {
+      if (!adapters[name].is_null()) shape[name] = adapters[name];
+    }
   }
   return shape;
 }
