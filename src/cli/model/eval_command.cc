@@ -30,7 +30,10 @@ class EvalCommand : public Command {
     return "The loss is the sum of the losses of all target tokens divided by their number; perplexity is "
            "its exponential. With --choices, the accuracy is the share of questions whose answer is the "
            "likeliest choice; accuracy_norm divides the log-likelihood of a choice by its number of "
-           "characters first, without the space before it, as acc_norm of lm-evaluation-harness does. Under "
+           "characters first, without the space before it, as acc_norm of lm-evaluation-harness does. The "
+           "log-likelihoods of the "
+           "choices of every question are printed before, the answer's marked with *; with --json they are a "
+           "list. Under "
            "`tessera launch` the ranks "
            "share the rows and, within a machine, the "
            "weights; the result is the same as with one process.";
@@ -254,8 +257,15 @@ class EvalCommand : public Command {
                     {"accuracy_norm", result.accuracy_norm},
                     {"accuracy_norm_stderr", result.accuracy_norm_stderr},
                     {runtime, result.runtime_s}});
+      for (const ChoiceResult::Question& question : result.questions) {
+        (*json)["questions"].push_back({{"log_likelihoods", question.log_likelihoods},
+                                        {"answer", question.answer},
+                                        {"likeliest", question.likeliest},
+                                        {"likeliest_norm", question.likeliest_norm}});
+      }
       return;
     }
+    for (size_t i = 0; i < result.questions.size(); ++i) print_question(i, result.questions[i]);
     const auto line = [](const char* name, double value, double error) {
       print("{:<14}{:.4f}{}\n", name, value,
             std::isnan(error) ? "" : fmt::format(" +- {:.4f} (standard error)", error));
@@ -263,6 +273,16 @@ class EvalCommand : public Command {
     line("accuracy", result.accuracy, result.accuracy_stderr);
     line("accuracy_norm", result.accuracy_norm, result.accuracy_norm_stderr);
     print("questions     {} in {:.1f} s\n", format_count(result.num_questions), result.runtime_s);
+  }
+
+  // "question 3  -1.2034  -8.1120*  -7.5102  wrong": the choices in order, the answer marked.
+  static void print_question(size_t index, const ChoiceResult::Question& question) {
+    std::string text = fmt::format("question {:<4}", index);
+    for (size_t i = 0; i < question.log_likelihoods.size(); ++i) {
+      text += fmt::format(" {:10.4f}{}", question.log_likelihoods[i],
+                          static_cast<int64_t>(i) == question.answer ? "*" : " ");
+    }
+    print("{} {}\n", text, question.likeliest == question.answer ? "right" : "wrong");
   }
 
   std::string model_;

@@ -5,6 +5,7 @@
 #include <limits>
 #include <sstream>
 #include <string_view>
+#include <utility>
 
 #include "base/error.h"
 #include "base/stopwatch.h"
@@ -167,14 +168,20 @@ void ChoiceSet::count_correct(const std::vector<double>& losses, ChoiceResult* r
     // The first of the best, as numpy.argmax.
     size_t best = 0, best_norm = 0;
     double least = 0, least_norm = 0;
+    ChoiceResult::Question scored;
     for (size_t i = 0; i < question.num_choices; ++i) {
       const size_t row = question.first_row + i;
       const double norm = losses[row] / static_cast<double>(rows_[row].num_characters);
+      scored.log_likelihoods.push_back(-losses[row]);
       if (i == 0 || losses[row] < least) best = i, least = losses[row];
       if (i == 0 || norm < least_norm) best_norm = i, least_norm = norm;
     }
     num_right += best == question.answer ? 1 : 0;
     num_right_norm += best_norm == question.answer ? 1 : 0;
+    scored.answer = static_cast<int64_t>(question.answer);
+    scored.likeliest = static_cast<int64_t>(best);
+    scored.likeliest_norm = static_cast<int64_t>(best_norm);
+    result->questions.push_back(std::move(scored));
   }
   const int64_t n = num_questions();
   result->num_questions = n;

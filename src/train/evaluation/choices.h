@@ -22,6 +22,14 @@ struct ChoiceResult {
   double accuracy_stderr = 0;
   double accuracy_norm = 0;  // log-likelihoods divided by the characters of the choice, not a space before it
   double accuracy_norm_stderr = 0;
+  // Of every question, in order: the log-likelihood of each choice, and the index of the answer.
+  struct Question {
+    std::vector<double> log_likelihoods;
+    int64_t answer = 0;
+    int64_t likeliest = 0;
+    int64_t likeliest_norm = 0;
+  };
+  std::vector<Question> questions;
   double runtime_s = 0;
   bool stopped = false;  // by the callback: the other fields are meaningless
 };

@@ -94,6 +94,7 @@ TEST_F(ChoicesTest, AccuraciesAreThoseOfEachChoiceByItself) {
   std::mt19937 random(3);
   std::string lines;
   int64_t num_right = 0, num_right_norm = 0;
+  std::vector<std::vector<double>> all_likelihoods;
   constexpr int64_t kQuestions = 40;
   for (int64_t i = 0; i < kQuestions; ++i) {
     const auto text = [&](size_t length) {
@@ -114,6 +115,7 @@ TEST_F(ChoicesTest, AccuraciesAreThoseOfEachChoiceByItself) {
       if (likelihoods[c] > likelihoods[best]) best = c;
       if (norms[c] > norms[best_norm]) best_norm = c;
     }
+    all_likelihoods.push_back(likelihoods);
     const bool leads = i % 4 == 0;
     if (leads) answer = best_norm;  // each of them shows whether the space counts
     num_right += best == answer ? 1 : 0;
@@ -137,6 +139,17 @@ TEST_F(ChoicesTest, AccuraciesAreThoseOfEachChoiceByItself) {
         EXPECT_EQ(result.accuracy, p);
         EXPECT_EQ(result.accuracy_norm, static_cast<double>(num_right_norm) / kQuestions);
         EXPECT_NEAR(result.accuracy_stderr, std::sqrt(p * (1 - p) / (kQuestions - 1)), 1e-15);
+        ASSERT_EQ(std::ssize(result.questions), kQuestions);
+        int64_t num_likeliest = 0;
+        for (size_t i = 0; i < result.questions.size(); ++i) {
+          const ChoiceResult::Question& question = result.questions[i];
+          num_likeliest += question.likeliest == question.answer ? 1 : 0;
+          ASSERT_EQ(question.log_likelihoods.size(), all_likelihoods[i].size());
+          for (size_t c = 0; c < all_likelihoods[i].size(); ++c)
+            EXPECT_NEAR(question.log_likelihoods[c], all_likelihoods[i][c],
+                        1e-4 * std::abs(all_likelihoods[i][c]));
+        }
+        EXPECT_EQ(num_likeliest, num_right);
       });
     }
   }
