@@ -200,9 +200,26 @@ void add_sentencepiece(const TokenizerFile& file, const JsonNode& root, const Vo
   fields->push_back({"tokenizer.ggml.add_space_prefix", GgufScalar(sentencepiece_adds_space(root))});
 }
 
+// The ends of answers beside eos: first that of a turn, as llama.cpp's eot is, second that of a message, as
+// <|eom_id|> is for Llama 3.
+std::vector<int64_t> other_ends(const Tokenizer& tokenizer, const std::vector<int64_t>& end_ids,
+                                std::optional<int64_t> eos, int64_t vocab_size) {
+  std::vector<int64_t> others;
+  for (const int64_t id : end_ids) {
+    if (id == eos || id < 0 || id >= vocab_size || std::ranges::find(others, id) != others.end()) continue;
+    others.push_back(id);
+  }
+  const auto ends_message = [&](int64_t id) {
+    return tokenizer.id_to_token(static_cast<int32_t>(id)).find("eom") != std::string::npos;
+  };
+  std::ranges::stable_partition(others, [&](int64_t id) { return !ends_message(id); });
+  return others;
+}
+
 // What the tokenizer puts around a text, of which llama.cpp can do bos in front and eos behind.
 void add_special_tokens(const Tokenizer& tokenizer, const std::string& origin, const JsonNode& root,
-                        const ModelConfig& config, std::vector<GgufField>* fields) {
+                        const ModelConfig& config, const std::vector<int64_t>& end_ids,
+                        std::vector<GgufField>* fields) {
   const auto add_id = [&](const char* name, std::optional<int64_t> id) {
     if (!id || *id < 0 || *id >= config.vocab_size) return;
     fields->push_back(
@@ -217,6 +234,13 @@ void add_special_tokens(const Tokenizer& tokenizer, const std::string& origin, c
   if (const JsonNode unknown = root["model"]["unk_token"]; unknown.is_string())
     add_id("unknown", tokenizer.token_to_id(unknown.string()));
   add_id("padding", pad);
+  const std::vector<int64_t> others = other_ends(tokenizer, end_ids, eos, config.vocab_size);
+  if (!others.empty()) add_id("eot", others[0]);
+  if (others.size() > 1) add_id("eom", others[1]);
+  for (size_t i = 2; i < others.size(); ++i) {
+    log_warning("{}: llama.cpp has no place for a fourth token that ends an answer: it may not stop at '{}'",
+                origin, printable(tokenizer.id_to_token(static_cast<int32_t>(others[i]))));
+  }
 
   const std::vector<int32_t> text = tokenizer.encode("a", false), whole = tokenizer.encode("a", true);
   const auto begin = std::search(whole.begin(), whole.end(), text.begin(), text.end()) - whole.begin();
@@ -261,7 +285,8 @@ void add_chat_templates(const fs::path& folder, std::vector<GgufField>* fields) 
 
 }  // namespace
 
-std::vector<GgufField> gguf_vocabulary(const fs::path& folder, const ModelConfig& config) {
+std::vector<GgufField> gguf_vocabulary(const fs::path& folder, const ModelConfig& config,
+                                       const std::vector<int64_t>& end_ids) {
   const Tokenizer tokenizer = Tokenizer::open(folder);
   const fs::path path = folder / "tokenizer.json";
   const std::string origin = path.string();
@@ -281,7 +306,7 @@ std::vector<GgufField> gguf_vocabulary(const fs::path& folder, const ModelConfig
   } else {
     add_sentencepiece(file, root, all, &fields);
   }
-  add_special_tokens(tokenizer, origin, root, config, &fields);
+  add_special_tokens(tokenizer, origin, root, config, end_ids, &fields);
   add_chat_templates(folder, &fields);
   return fields;
 }

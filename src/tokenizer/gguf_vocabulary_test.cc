@@ -7,6 +7,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "base/log.h"
 #include "expect_error.h"
 #include "io/file.h"
 #include "test_folder.h"
@@ -33,11 +34,12 @@ struct Described {
   float score(size_t id) const { return std::get<float>(lists.at("tokenizer.ggml.scores").at(id)); }
 };
 
-Described describe(const fs::path& folder, int64_t vocab_size, const ModelConfig& base = {}) {
+Described describe(const fs::path& folder, int64_t vocab_size, const ModelConfig& base = {},
+                   const std::vector<int64_t>& end_ids = {}) {
   ModelConfig config = base;
   config.vocab_size = vocab_size;
   Described described;
-  for (const GgufField& field : gguf_vocabulary(folder, config)) {
+  for (const GgufField& field : gguf_vocabulary(folder, config, end_ids)) {
     if (const auto* scalar = std::get_if<GgufScalar>(&field.value)) {
       EXPECT_TRUE(described.values.emplace(field.key, *scalar).second) << field.key;
     } else {
@@ -65,6 +67,30 @@ class ChangedTokenizer {
   GgufJson json;
   GgufJson config;
 };
+
+// generation_config.json may name several ends of an answer; llama.cpp stops at eos, eot and eom.
+TEST(GgufVocabulary, EveryEndOfAnAnswerHasItsPlace) {
+  const Described plain = describe(toy("llama3_pattern"), 640);
+  EXPECT_FALSE(plain.values.contains("tokenizer.ggml.eot_token_id"));
+  const auto eos = static_cast<int64_t>(plain.id("eos"));
+  const Described one = describe(toy("llama3_pattern"), 640, {}, {eos, 633, eos});
+  EXPECT_EQ(one.id("eos"), eos);
+  EXPECT_EQ(one.id("eot"), 633u);
+  EXPECT_FALSE(one.values.contains("tokenizer.ggml.eom_token_id"));
+  LogTap tap;
+  const Described many = describe(toy("llama3_pattern"), 640, {}, {633, eos, 5, 6, 9999});
+  EXPECT_EQ(many.id("eot"), 633u);
+  EXPECT_EQ(many.id("eom"), 5u);
+  EXPECT_THAT(tap.take(), testing::Contains(testing::HasSubstr("no place for a fourth token")));
+  // A token that ends a message is eom, wherever it is in the list.
+  ChangedTokenizer changed("llama3_pattern");
+  for (auto& added : changed.json["added_tokens"])
+    if (added["id"] == 633) added["content"] = "<|eom_id|>";
+  changed.config["bos_token"] = nullptr;
+  const Described named = describe(changed.write(), 640, {}, {633, eos, 5});
+  EXPECT_EQ(named.id("eot"), 5u);
+  EXPECT_EQ(named.id("eom"), 633u);
+}
 
 TEST(GgufVocabulary, AByteLevelBpeHasMergesTypesAndUnusedIds) {
   const Described found = describe(toy("llama3_pattern"), 640);

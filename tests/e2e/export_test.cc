@@ -32,7 +32,7 @@ TEST(Export, ACheckpointBecomesAGgufFileAndAFolder) {
       run_well({"export", "--model", checkpoint, "--format", "gguf", "--type", "q8_0", "--output", gguf}).out,
       HasSubstr("as q8_0"));
   EXPECT_THAT(run_well({"inspect", gguf}).out,
-              AllOf(HasSubstr("general.license: apache-2.0\n"), HasSubstr("general.name: checkpoint-2\n"),
+              AllOf(HasSubstr("general.license: apache-2.0\n"), HasSubstr("general.name: Checkpoint 2\n"),
                     HasSubstr("tokenizer.ggml.pre: smaug-bpe\n"), HasSubstr("blk.1.ffn_down.weight")));
 
   const std::string clean = tiny.folder / "clean";

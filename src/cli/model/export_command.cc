@@ -9,6 +9,8 @@
 #include "cli/command.h"
 #include "cli/model/adapter_folders.h"
 #include "cli/model/loaded_model.h"
+#include "cli/model/model_card.h"
+#include "cli/model/modelfile.h"
 #include "cli/model/output_folder.h"
 #include "cli/run/threads.h"
 #include "cli/terminal/terminal.h"
@@ -31,31 +33,16 @@ GgmlType type_of_flag(const std::string& value) {
   return value == "q8_0" ? GgmlType::kQ8_0 : GgmlType::kBF16;
 }
 
-// The value of `license:` in the front matter of a model card; "" if there is none.
-std::string license_of(const fs::path& model) {
-  constexpr std::string_view kKey = "\nlicense:";
-  const fs::path card = model / "README.md";
-  std::error_code error;
-  if (!fs::exists(card, error)) return "";
-  const std::string text = read_text_file(card);
-  if (!text.starts_with("---\n")) return "";
-  const std::string head = text.substr(3, text.find("\n---", 4) - 3);
-  const size_t at = head.find(kKey);
-  if (at == head.npos) return "";
-  std::string value = head.substr(at + kKey.size());
-  value.resize(std::min(value.find('\n'), value.size()));
-  std::erase_if(value, [](char c) { return c == ' ' || c == '\r' || c == '"' || c == '\''; });
-  return is_valid_utf8(value) ? value : "";
-}
-
 class ExportCommand : public Command {
  public:
   std::string name() const override { return "export"; }
   std::string summary() const override { return "Write a model for llama.cpp (GGUF) or as a clean folder"; }
-  std::string usage() const override { return "--model DIR --format gguf|hf --output PATH [flags]"; }
+  std::string usage() const override { return "--model DIR --format gguf|ollama|hf --output PATH [flags]"; }
   std::string description() const override {
     return "gguf: one file for llama.cpp and the programs built on it, with tokenizer, special tokens, chat "
-           "template and metadata, as llama.cpp's convert_hf_to_gguf.py writes it. hf: a Hugging Face folder "
+           "template and metadata, as llama.cpp's convert_hf_to_gguf.py writes it. ollama: the same file, "
+           "and a "
+           "Modelfile beside it, with template and stop tokens. hf: a Hugging Face folder "
            "with nothing but configuration, weights and tokenizer. The model is a model folder or a "
            "checkpoint-N folder of a run, or an adapter folder, which names its model.";
   }
@@ -69,16 +56,19 @@ class ExportCommand : public Command {
     Flag& model = table->add("model", &model_, "The model folder, or a checkpoint-N folder.");
     model.value_name = "DIR";
     model.required = true;
-    Flag& format = table->add_choice("format", &format_, {"gguf", "hf"}, "What to write.");
+    Flag& format = table->add_choice("format", &format_, {"gguf", "ollama", "hf"}, "What to write.");
     format.required = true;
-    declare_output_flags(table, &output_, &overwrite_, "The file (gguf) or folder (hf) to write.");
+    declare_output_flags(table, &output_, &overwrite_, "The file (gguf, ollama) or folder (hf) to write.");
     declare_adapter_flag(table, &adapters_, "Folders with LoRA adapters that are added to the weights.");
     table
         ->add_choice("type", &type_, {"bf16", "f16", "f32", "q8_0"},
                      "gguf: type of the matrices; q8_0 has 8 bits and a scale per 32 weights. Norms and "
                      "biases are float32.")
         .aliases = {"outtype"};
-    table->add("model_name", &model_name_, "gguf: general.name; by default the name of the folder.");
+    table->add(
+        "model_name", &model_name_,
+        "gguf: general.name; by default as llama.cpp derives it from README.md, config.json or the folder's "
+        "name.");
     declare_dtype_flag(table, &dtype_, {"bfloat16", "float16", "float32"},
                        "hf: type of the weights; by default that of the model.");
     table->add_size("max_shard_size", &max_shard_size_, "2GB", "hf: largest size of a weights file.");
@@ -94,11 +84,11 @@ class ExportCommand : public Command {
       adapters_.insert(adapters_.begin(), model_);
       model_ = base_model_of(model_);
     }
-    if (model_name_.empty()) model_name_ = name_of(folder);
+    if (model_name_.empty()) model_name_ = gguf_name_of(folder);
     check_output(output_, overwrite_, model_);
     for (const std::string& adapter : adapters_) check_output(output_, overwrite_, adapter);
     ThreadPool pool(threads_for_pool(0));
-    if (format_ == "gguf") {
+    if (format_ != "hf") {
       write_gguf(pool);
     } else {
       write_folder(pool);
@@ -107,7 +97,7 @@ class ExportCommand : public Command {
 
  private:
   void check_flags(const FlagTable& table) const {
-    const bool is_gguf = format_ == "gguf";
+    const bool is_gguf = format_ != "hf";
     const auto refuse = [&](std::initializer_list<const char*> names) {
       for (const char* name : names) {
         if (table.is_set(name)) fail(ExitCode::kUsage, "--{}: not for --format {}", name, format_);
@@ -120,21 +110,21 @@ class ExportCommand : public Command {
     }
   }
 
-  static std::string name_of(const fs::path& model) {
-    fs::path folder = fs::absolute(model).lexically_normal();
-    if (!folder.has_filename()) folder = folder.parent_path();
-    return folder.filename().native();
-  }
-
   void write_gguf(ThreadPool& pool) const {
     std::error_code error;
     if (fs::is_directory(output_, error))
       fail(ExitCode::kUsage, "--output {}: is a folder; name the file to write in it", output_);
+    const fs::path modelfile = fs::path(output_).parent_path() / "Modelfile";
+    if (format_ == "ollama") check_output(modelfile.native(), overwrite_, model_);
     const ModelConfig config = read_model_config(model_);
     StatusLine status;
     GgufExportOptions options = {.type = type_of_flag(type_)};
     options.adapters.assign(adapters_.begin(), adapters_.end());
-    options.fields = gguf_vocabulary(tokenizer_source(model_, options.adapters), config);
+    const fs::path tokenizer = tokenizer_source(model_, options.adapters);
+    std::vector<int64_t> ends =
+        generation_end_ids(generation_config_source(model_, options.adapters).parent_path());
+    ends.insert(ends.end(), config.eos_token_ids.begin(), config.eos_token_ids.end());
+    options.fields = gguf_vocabulary(tokenizer, config, ends);
     options.fields.push_back({"general.name", GgufScalar(model_name_)});
     if (const std::string license = license_of(model_); !license.empty())
       options.fields.push_back({"general.license", GgufScalar(license)});
@@ -146,6 +136,10 @@ class ExportCommand : public Command {
     status.clear();
     print("{}: {} as {}\n", output_, format_bytes(static_cast<int64_t>(fs::file_size(output_, error))),
           type_);
+    if (format_ != "ollama") return;
+    write_text_file(modelfile, ollama_modelfile(fs::path(output_).filename().native(), tokenizer,
+                                                Tokenizer::open(tokenizer), ends));
+    print("{}: ollama create NAME -f {}\n", modelfile.native(), modelfile.native());
   }
 
   void write_folder(ThreadPool& pool) const {

@@ -58,18 +58,20 @@ constexpr ForeignNames kInferenceNames[] = {
      "OMP_NUM_THREADS in the environment sets the number of threads"},
 };
 
-void add_end_ids(const std::filesystem::path& folder, std::unordered_set<int64_t>* ids) {
+}  // namespace
+
+std::vector<int64_t> generation_end_ids(const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / kGenerationConfigName;
   std::error_code error;
-  if (folder.empty() || !std::filesystem::exists(path, error)) return;
+  if (folder.empty() || !std::filesystem::exists(path, error)) return {};
   const std::string origin = path.native();
   const Json document = parse_json(read_text_file(path), origin);
   const JsonNode ends = JsonNode(document, origin)["eos_token_id"];
-  if (ends.is_null()) return;
-  for (const JsonNode& end : ends.is_list() ? ends.list() : std::vector{ends}) ids->insert(end.integer());
+  std::vector<int64_t> ids;
+  if (ends.is_null()) return ids;
+  for (const JsonNode& end : ends.is_list() ? ends.list() : std::vector{ends}) ids.push_back(end.integer());
+  return ids;
 }
-
-}  // namespace
 
 void declare_dtype_flag(FlagTable* table, std::string* target, const std::vector<std::string>& choices,
                         std::string help) {
@@ -118,7 +120,9 @@ LoadedModel::LoadedModel(const std::filesystem::path& model, const std::filesyst
   const std::filesystem::path adapter = is_adapter ? model : given_adapter;
   ModelConfig config = read_model_config(folder);
   end_ids_.insert(config.eos_token_ids.begin(), config.eos_token_ids.end());
-  for (const std::filesystem::path& part : {folder, adapter}) add_end_ids(part, &end_ids_);
+  for (const std::filesystem::path& part : {folder, adapter}) {
+    for (const int64_t id : generation_end_ids(part)) end_ids_.insert(id);
+  }
   if (!adapter.empty()) config.lora = read_lora_config(adapter);
   ops_ = make(pool);
   const Device& device = ops_->device();

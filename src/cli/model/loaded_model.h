@@ -1,6 +1,7 @@
 // A model folder in memory, ready for evaluation and generation.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -31,6 +32,9 @@ OpsFactory ops_of_flag(const std::string& device);
 
 // Other programs' names for the flags of commands that run a model, and features these commands lack.
 std::span<const ForeignNames> inference_names();
+
+// eos_token_id of a folder's generation_config.json, one or several; empty without one.
+std::vector<int64_t> generation_end_ids(const std::filesystem::path& folder);
 
 class LoadedModel {
  public:

@@ -8,7 +8,7 @@
 namespace tessera {
 namespace {
 
-constexpr int kMaxNodes = 4096;
+constexpr int kMaxSimulatedNodes = 4096;
 constexpr size_t kMaxClusters = 20;
 constexpr const char* kSection = "Plan: simulation";
 constexpr double kLeast = 1e-6, kMost = 1e9;
@@ -23,7 +23,7 @@ void SimulationFlags::declare(FlagTable* table) {
   table->add("nodes", &nodes_, "Numbers of nodes to simulate.").value_name = "N...";
   limit_flag(table->add("nodes_per_rack", &nodes_per_rack_,
                         "Nodes that share an uplink; without it no uplink limits anything."),
-             1, kMaxNodes);
+             1, kMaxSimulatedNodes);
   limit_flag(table->add("oversubscription", &oversubscription_,
                         "How many times as much the nodes of a rack can send as its uplink carries."),
              1, 1000);
@@ -111,8 +111,8 @@ std::vector<int> SimulationFlags::nodes(std::optional<int64_t> given) const {
   std::vector<int> nodes;
   for (const std::string& text : nodes_) {
     const int64_t count = parse_integer(text).value_or(0);
-    if (count < 1 || count > kMaxNodes) {
-      fail(ExitCode::kUsage, "--nodes: expected numbers from 1 to {}, found '{}'", kMaxNodes,
+    if (count < 1 || count > kMaxSimulatedNodes) {
+      fail(ExitCode::kUsage, "--nodes: expected numbers from 1 to {}, found '{}'", kMaxSimulatedNodes,
            printable(text));
     }
     nodes.push_back(static_cast<int>(count));

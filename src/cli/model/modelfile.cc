@@ -1,0 +1,118 @@
+#include "cli/model/modelfile.h"
+
+#include <algorithm>
+#include <functional>
+#include <optional>
+#include <utility>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "data/chat/chat_template.h"
+#include "data/chat/messages.h"
+
+namespace tessera {
+namespace {
+
+using Turns = std::vector<std::pair<std::string, std::string>>;
+
+// A way to write conversations, in Ollama's language and here.
+struct Style {
+  const char* text;
+  std::function<std::string(const std::string& role, const std::string& content)> turn;
+  const char* prompt;
+};
+
+const std::vector<Style>& styles() {
+  static const std::vector<Style> all = {
+      {"{{- range .Messages }}<|im_start|>{{ .Role }}\n{{ .Content }}<|im_end|>\n{{ end "
+       "}}<|im_start|>assistant\n",
+       [](const auto& role, const auto& content) {
+         return fmt::format("<|im_start|>{}\n{}<|im_end|>\n", role, content);
+       },
+       "<|im_start|>assistant\n"},
+      {"{{- range .Messages }}<|start_header_id|>{{ .Role }}<|end_header_id|>\n\n{{ .Content }}<|eot_id|>{{ "
+       "end }}"
+       "<|start_header_id|>assistant<|end_header_id|>\n\n",
+       [](const auto& role, const auto& content) {
+         return fmt::format("<|start_header_id|>{}<|end_header_id|>\n\n{}<|eot_id|>", role, content);
+       },
+       "<|start_header_id|>assistant<|end_header_id|>\n\n"},
+      {"{{- range .Messages }}<|{{ .Role }}|>\n{{ .Content }}</s>\n{{ end }}<|assistant|>\n",
+       [](const auto& role, const auto& content) { return fmt::format("<|{}|>\n{}</s>\n", role, content); },
+       "<|assistant|>\n"},
+  };
+  return all;
+}
+
+// What the model's template makes of a conversation, without the token that Ollama puts before a text.
+std::string rendered(const ChatTemplate& chat_template, const Tokenizer& tokenizer, const Turns& turns) {
+  ChatExample chat;
+  for (const auto& [role, content] : turns) add_message(role, content, &chat.messages);
+  std::string text = chat_template.render(chat, {.add_generation_prompt = true}).text;
+  if (!tokenizer.bos_id()) return text;
+  const std::string bos = tokenizer.id_to_token(static_cast<int32_t>(*tokenizer.bos_id()));
+  return text.starts_with(bos) ? text.substr(bos.size()) : text;
+}
+
+std::optional<std::string> ollama_template(const ChatTemplate& chat_template, const Tokenizer& tokenizer) {
+  const std::vector<Turns> conversations = {
+      {{"user", "One"}}, {{"system", "Zero"}, {"user", "One"}, {"assistant", "Two"}, {"user", "Three"}}};
+  for (const Style& style : styles()) {
+    const auto is_same = [&](const Turns& turns) {
+      std::string wanted;
+      for (const auto& [role, content] : turns) wanted += style.turn(role, content);
+      try {
+        return rendered(chat_template, tokenizer, turns) == wanted + style.prompt;
+      } catch (const Error&) {  // the template refuses such a conversation
+        return false;
+      }
+    };
+    if (std::ranges::all_of(conversations, is_same)) return style.text;
+  }
+  return std::nullopt;
+}
+
+// In a text between quotes of a Modelfile.
+std::string quoted(const std::string& text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    out += c;
+  }
+  return out + "\"";
+}
+
+}  // namespace
+
+std::string ollama_modelfile(const std::string& gguf_name, const std::filesystem::path& folder,
+                             const Tokenizer& tokenizer, const std::vector<int64_t>& end_ids) {
+  std::string text = fmt::format("FROM ./{}\n", gguf_name);
+  std::vector<int64_t> ends = end_ids;
+  if (tokenizer.eos_id()) ends.push_back(*tokenizer.eos_id());
+  if (has_chat_template(folder)) {
+    const ChatTemplate chat_template = ChatTemplate::load(folder, tokenizer);
+    if (const auto found = ollama_template(chat_template, tokenizer)) {
+      text += fmt::format("TEMPLATE \"\"\"{}\"\"\"\n", *found);
+    } else {
+      text +=
+          "# The chat template is in the GGUF file (tokenizer.chat_template), in Jinja. Ollama uses it if it "
+          "knows\n"
+          "# this template; otherwise write it here in Ollama's language, or texts go to the model as they "
+          "are:\n"
+          "# TEMPLATE \"\"\"...\"\"\"\n";
+    }
+    if (const auto end = chat_template.end_of_answer(tokenizer)) ends.push_back(*end);
+  } else {
+    text +=
+        "# The model has no chat template: texts go to it as they are.\nTEMPLATE \"\"\"{{ .Prompt }}\"\"\"\n";
+  }
+  std::vector<int64_t> written;
+  for (const int64_t id : ends) {
+    if (std::ranges::find(written, id) != written.end()) continue;
+    written.push_back(id);
+    text += fmt::format("PARAMETER stop {}\n", quoted(tokenizer.id_to_token(static_cast<int32_t>(id))));
+  }
+  return text;
+}
+
+}  // namespace tessera
