@@ -1,10 +1,52 @@
 #include "cli/hub_names.h"
 
+#include <algorithm>
+#include <filesystem>
+#include <iterator>
+#include <system_error>
 #include <vector>
 
+#include "base/error.h"
 #include "cli/terminal/hub_report.h"
+#include "hub/repo_name.h"
 
 namespace tessera {
+namespace {
+
+// What the Hub forwards the names to that had no organisation once.
+struct OldName {
+  const char* name;
+  const char* id;
+};
+constexpr OldName kOldNames[] = {
+    {"ag_news", "fancyzhx/ag_news"},
+    {"bert-base-uncased", "google-bert/bert-base-uncased"},
+    {"c4", "allenai/c4"},
+    {"cnn_dailymail", "abisee/cnn_dailymail"},
+    {"distilgpt2", "distilbert/distilgpt2"},
+    {"glue", "nyu-mll/glue"},
+    {"gpt2", "openai-community/gpt2"},
+    {"gsm8k", "openai/gsm8k"},
+    {"imdb", "stanfordnlp/imdb"},
+    {"openwebtext", "Skylion007/openwebtext"},
+    {"squad", "rajpurkar/squad"},
+    {"t5-small", "google-t5/t5-small"},
+    {"wikitext", "Salesforce/wikitext"},
+};
+
+// A word that is neither a path nor org/name, but may be meant as a name on the Hub.
+void refuse_bare_name(const std::string& flag, const std::string& text) {
+  const std::string name = text.substr(0, text.find_first_of(":@"));
+  std::error_code error;
+  if (!is_repo_id("org/" + name) || std::filesystem::exists(text, error)) return;
+  const auto* old = std::ranges::find_if(kOldNames, [&](const OldName& known) { return name == known.name; });
+  const std::string meant = old == std::end(kOldNames) ? "org/" + name : old->id;
+  fail(ExitCode::kNoInput,
+       "--{} {}: No such file or directory; a name on the Hugging Face Hub is org/name{}: {}{}", flag, text,
+       old == std::end(kOldNames) ? ", such as" : "", meant, text.substr(name.size()));
+}
+
+}  // namespace
 
 std::string local_model(const std::string& name_or_path, ModelFiles files) {
   if (!hub_model_name(name_or_path)) return name_or_path;
@@ -20,6 +62,7 @@ namespace {
 void find_dataset_files(const Flag& flag, DataArguments* args) {
   for (const std::string& entry : flag.get()) {
     const std::string name = parse_data_source(entry).paths[0];
+    refuse_bare_name(flag.name, name);
     if (!hub_dataset_name(name) || args->hub_files.contains(name)) continue;
     HubReport report;
     for (const std::filesystem::path& file :
@@ -42,7 +85,10 @@ void resolve_hub_names(Command& command, FlagTable* table) {
     const ModelFiles files = is_model && command.reads_weights() ? ModelFiles::kAll : ModelFiles::kNoWeights;
     const std::vector<std::string> names = flag.get();
     std::vector<std::string> folders;
-    for (const std::string& name : names) folders.push_back(local_model(name, files));
+    for (const std::string& name : names) {
+      if (!name.empty()) refuse_bare_name(flag.name, name);
+      folders.push_back(local_model(name, files));
+    }
     if (folders == names) continue;
     flag.set(folders);
     command.on_hub_names(flag.name, names);

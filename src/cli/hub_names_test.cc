@@ -7,6 +7,7 @@
 #include <map>
 #include <string>
 
+#include "base/error.h"
 #include "cli/terminal/hub_report.h"
 #include "io/file.h"
 #include "support/hub_server.h"
@@ -114,6 +115,33 @@ TEST(DownloadBar, FitsIntoItsColumns) {
   progress.bytes_per_second = 1 << 20;
   EXPECT_EQ(download_bar(progress, 80, false),
             "org/tiny [######.....................] 1.00 MiB of 4.00 MiB  1.0 MB/s  ETA 00:03");
+}
+
+TEST(HubNames, AWordAloneGetsTheHintItNeeds) {
+  const auto refusal_of = [](const char* flag, const std::string& value) -> std::string {
+    TwoNames command(true);
+    FlagTable table;
+    command.declare_flags(&table);
+    table.set(*table.find(flag), {value}, "command line");
+    try {
+      resolve_hub_names(command, &table);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kNoInput);
+      return error.what();
+    }
+    return "accepted";
+  };
+  EXPECT_EQ(refusal_of("model", "gpt2"),
+            "--model gpt2: No such file or directory; a name on the Hugging Face Hub is org/name: "
+            "openai-community/gpt2");
+  EXPECT_EQ(
+      refusal_of("dataset", "wikitext:wikitext-2-raw-v1"),
+      "--dataset wikitext:wikitext-2-raw-v1: No such file or directory; a name on the Hugging Face Hub is "
+      "org/name: Salesforce/wikitext:wikitext-2-raw-v1");
+  EXPECT_EQ(refusal_of("model", "tiny"),
+            "--model tiny: No such file or directory; a name on the Hugging Face Hub is org/name, such as: "
+            "org/tiny");
+  EXPECT_EQ(refusal_of("dataset", "rows.jsonl"), "accepted");  // whoever opens it says that there is none
 }
 
 }  // namespace

@@ -55,7 +55,7 @@ constexpr Mark kMarks[] = {
     {0, "\x89PNG"sv, "a PNG image", kLeaveOut},
     {0, "\xff\xd8\xff"sv, "a JPEG image", kLeaveOut},
     {0, "\x7f\x45LF"sv, "a program or library (ELF)", kLeaveOut},
-    {0, "version https://git-lfs"sv, "a Git LFS pointer instead of the file itself (run `git lfs pull`)", ""},
+    {0, kLfsPointerStart, kLfsPointer, ""},
 };
 
 // An 8-byte length, then a JSON object of that length.

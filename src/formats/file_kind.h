@@ -24,6 +24,11 @@ std::string read_head(const InputFile& file);
 FileKind kind_of_head(std::string_view head, int64_t file_bytes);
 FileKind kind_of_file(const std::filesystem::path& path);
 
+// Where a clone without Git LFS has a pointer in place of a file.
+inline constexpr std::string_view kLfsPointerStart = "version https://git-lfs";
+inline constexpr const char* kLfsPointer =
+    "a Git LFS pointer instead of the file itself (run `git lfs pull`)";
+
 // False if the head is not UTF-8; a character cut off at its end is fine.
 bool starts_as_utf8(std::string_view head);
 

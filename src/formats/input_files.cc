@@ -358,9 +358,13 @@ bool is_compressed(const fs::path& path) {
 
 void check_input_content(const InputFile& file, InputUse use, bool skip_invalid_utf8) {
   const InputKind kind = input_kind(file.path());
-  // Their readers say what is wrong.
-  if (kind == InputKind::kPretokenized || kind == InputKind::kParquet || is_compressed(file.path())) return;
   const std::string head = read_head(file);
+  if (head.starts_with(kLfsPointerStart)) {
+    fail(ExitCode::kBadData, "{}: expected data, found {}", printable(file.path().string(), 200),
+         kLfsPointer);
+  }
+  // Their readers say what else is wrong.
+  if (kind == InputKind::kPretokenized || kind == InputKind::kParquet || is_compressed(file.path())) return;
   const FileKind found = kind_of_head(head, file.size_bytes());
   const bool is_left_out = skip_invalid_utf8 && !starts_as_utf8(head);
   if (!found.is_text && !is_left_out) {

@@ -232,5 +232,15 @@ TEST_F(InputFiles, WithJsonLinesInATextFileAreRefused) {
               EndsWith("JSON Lines (an object per line): write its text into .txt files first"));
 }
 
+TEST(CheckInputContent, NamesAGitLfsPointerWhateverTheFileIsCalled) {
+  const TestFolder folder;
+  for (const char* name : {"a.jsonl", "a.csv", "a.txt", "a.parquet", "a.jsonl.gz", "a.safetensors"}) {
+    const auto path =
+        folder.write(name, "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 123\n");
+    expect_error(ExitCode::kBadData, {path.native(), "a Git LFS pointer", "git lfs pull"},
+                 [&] { check_input_content(InputFile::open(path), InputUse::kDataset, false); });
+  }
+}
+
 }  // namespace
 }  // namespace tessera

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/json_value.h"
 #include "base/text.h"
+#include "formats/file_kind.h"
 #include "formats/json_problem.h"
 #include "io/file.h"
 
@@ -37,6 +38,8 @@ Json parse_json(std::string_view text, const std::string& origin, int max_depth)
   try {
     return Json::parse(text, check);
   } catch (const Json::exception&) {
+    if (text.starts_with(kLfsPointerStart))
+      fail(ExitCode::kBadData, "{}: expected JSON, found {}", origin, kLfsPointer);
     fail(ExitCode::kBadData, "{}: not valid JSON: {}", origin, json_problem(text).text());
   }
 }

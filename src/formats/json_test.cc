@@ -155,5 +155,11 @@ TEST(JsonNode, TellsExpectedAndFound) {
   refused({"x.json: expected an object, found 3"}, [&] { JsonNode(object["i"], origin)["k"]; });
 }
 
+TEST(ParseJson, NamesAGitLfsPointer) {
+  expect_error(
+      ExitCode::kBadData, {"config.json: expected JSON, found a Git LFS pointer", "git lfs pull"},
+      [] { parse_json("version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "config.json"); });
+}
+
 }  // namespace
 }  // namespace tessera

@@ -13,12 +13,21 @@
 #include "data/chat/literal_text.h"
 #include "data/chat/messages.h"
 #include "data/rows/content_hash.h"
+#include "formats/file_kind.h"
 #include "formats/json.h"
 #include "io/file.h"
 #include "jinja/template.h"
 
 namespace tessera {
 namespace {
+
+// As text: a pointer would be a template that says the same of every conversation.
+std::string read_template(const std::filesystem::path& path) {
+  std::string text = read_text_file(path);
+  if (text.starts_with(kLfsPointerStart))
+    fail(ExitCode::kBadData, "{}: expected a chat template, found {}", path.string(), kLfsPointer);
+  return text;
+}
 
 namespace fs = std::filesystem;
 
@@ -47,11 +56,11 @@ Sources read_sources(const fs::path& folder) {
       sources[entry["name"].string()] = {entry["template"].where(), entry["template"].string()};
   }
   if (fs::exists(folder / kTemplateFile))
-    sources["default"] = {(folder / kTemplateFile).string(), read_text_file(folder / kTemplateFile)};
+    sources["default"] = {(folder / kTemplateFile).string(), read_template(folder / kTemplateFile)};
   std::error_code none;
   for (const auto& entry : fs::directory_iterator(folder / kMoreTemplates, none)) {
     if (entry.path().extension() != ".jinja") continue;
-    sources[entry.path().stem().string()] = {entry.path().string(), read_text_file(entry.path())};
+    sources[entry.path().stem().string()] = {entry.path().string(), read_template(entry.path())};
   }
   return sources;
 }
@@ -73,7 +82,7 @@ Sources chosen_sources(const fs::path& folder, const std::string& name_or_file) 
       fail(ExitCode::kNoInput, "--chat_template {}: no such file, nor a template that is built in ({})",
            printable(name_or_file, 200), fmt::join(builtin_chat_template_names(), ", "));
     }
-    return {{"default", {name_or_file, read_text_file(name_or_file)}}};
+    return {{"default", {name_or_file, read_template(name_or_file)}}};
   }
   Sources sources = read_sources(folder);
   if (sources.empty()) {
