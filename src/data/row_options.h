@@ -21,7 +21,7 @@ enum class Packing {
   kBestFitSplit,  // bfd_split: the same for pieces of max_length tokens
   kWrapped,       // wrapped: as kJoined
   // Of LLaMA-Factory (neat_packing), as many at a time: rows by greedy_knapsack() of max_length - 1 tokens,
-  // isolated; longer documents are left out.
+  // isolated; longer documents are cut.
   kKnapsack,
   kByRows,  // kIsolated for text files, kBestFit for rows of JSON files and tables
 };

@@ -203,16 +203,25 @@ class LlamaFactoryDatasets {
     log_warning("max_length has no effect: nothing is generated");
   }
 
-  // Without neat_packing, LLaMA-Factory's documents see those before them in their row.
+  // Rows are those of LLaMA-Factory, which lets documents see those before them in their row unless
+  // neat_packing is set; that is kept where the row is one text.
   void translate_packing() {
-    if (rows_.is_pretraining && !is_set("packing")) settings_.take("packing");
-    if (rows_.is_pretraining && !is_set("packing")) settings_.add("packing", true, 1);
-    if (!is_true("packing") || is_true("neat_packing") || is_set("packing_cross_document_attention")) return;
-    log_warning("packing: documents attend to those before them in their row, as in LLaMA-Factory; {}",
-                rows_.is_pretraining ? "packing_cross_document_attention false keeps them apart"
-                                     : "neat_packing keeps them apart");
-    settings_.take("packing_cross_document_attention");
-    settings_.add("packing_cross_document_attention", true, line_of("packing"));
+    if (rows_.is_pretraining && !is_set("packing")) {
+      settings_.take("packing");
+      settings_.add("packing", true, 1);
+    }
+    const bool is_chosen = is_set("packing_strategy") || is_set("packing_cross_document_attention");
+    if (!is_true("packing") || is_true("neat_packing") || is_chosen) return;
+    settings_.take("packing_strategy");
+    settings_.add("packing_strategy", rows_.is_pretraining ? "wrapped" : "greedy_knapsack",
+                  line_of("packing"));
+    log_warning(
+        "{}",
+        rows_.is_pretraining
+            ? "packing: documents attend to those before them in their row, as in LLaMA-Factory's stage "
+              "pt; packing_strategy in_order keeps them apart"
+            : "packing: documents in a row do not attend to each other, as with neat_packing; without "
+              "it LLaMA-Factory lets them");
   }
 
   void translate_sources() {

@@ -130,12 +130,11 @@ TEST_F(LlamaFactoryDatasetsTest, DefaultsAreLlamaFactorys) {
   EXPECT_EQ(apply(start).finetuning_type, "lora");
   EXPECT_EQ(apply(start + "finetuning_type: full\n").finetuning_type, "full");
   EXPECT_FALSE(apply(start).packing);
-  EXPECT_EQ(apply(start + "stage: pt\n").packing_mode(), Packing::kJoined);
+  EXPECT_EQ(apply(start + "stage: pt\n").packing_mode(), Packing::kWrapped);
   EXPECT_EQ(apply(start + "stage: pt\npacking: false\n").packing_mode(), Packing::kNone);
-  EXPECT_EQ(apply(start + "packing: true\n").packing_mode(), Packing::kJoined);
+  EXPECT_EQ(apply(start + "packing: true\n").packing_mode(), Packing::kKnapsack);
   EXPECT_EQ(apply(start + "packing: true\nneat_packing: true\n").packing_mode(), Packing::kKnapsack);
-  EXPECT_EQ(apply(start + "packing: true\npacking_cross_document_attention: false\n").packing_mode(),
-            Packing::kByRows);
+  EXPECT_EQ(apply(start + "packing: true\npacking_strategy: in_order\n").packing_mode(), Packing::kIsolated);
   EXPECT_EQ(apply(start + "cutoff_len: 77\nmax_length: 9\n").max_length, 77);
   EXPECT_THAT(refusal(start + "max_length: 9\n"), HasSubstr("max_length is the length of generated text"));
   EXPECT_FALSE(apply(start + "disable_shuffling: true\n").shuffle);

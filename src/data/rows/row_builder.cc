@@ -65,13 +65,12 @@ void RowBuilder::keep_document(std::span<const int32_t> ids, std::span<const int
   size_t left = ids.size();
   const size_t room = packing_ == Packing::kKnapsack ? max_length_ - 1 : max_length_;
   if (packing_ != Packing::kBestFitSplit && left > room) {
-    const size_t kept = packing_ == Packing::kKnapsack ? 0 : room;
-    const size_t excess = left - kept;
+    const size_t excess = left - room;
     ++counts_->num_cut_documents;
     counts_->num_cut_tokens += static_cast<int64_t>(excess);
     kept_ids_.resize(kept_ids_.size() - excess);
     if (has_labels_) kept_labels_.resize(kept_ids_.size());
-    left = kept;
+    left = room;
   }
   for (; left > 0; left -= std::min(left, max_length_))
     kept_lengths_.push_back(static_cast<int64_t>(std::min(left, max_length_)));
