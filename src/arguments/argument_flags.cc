@@ -5,8 +5,11 @@
 
 #include "arguments/arguments.h"
 #include "arguments/flag_limits.h"
+#include "arguments/foreign/deepspeed_arguments.h"
 #include "arguments/foreign/foreign_names.h"
+#include "arguments/foreign/judged_flags.h"
 #include "arguments/foreign/llama_factory_fields.h"
+#include "arguments/foreign/script_arguments.h"
 #include "arguments/foreign/unsupported_flags.h"
 #include "arguments/ranks/context_arguments.h"
 #include "arguments/ranks/outer_arguments.h"
@@ -141,10 +144,14 @@ void declare_settings_files(FlagTable* table, TrainingArguments* args) {
                                "base64-encoded. It supplies the values that no flag sets; if a flag and the "
                                "file disagree, the run is refused. docs/deepspeed.md lists every key.");
   deepspeed.value_name = "FILE";
-  table->add_choice("ds_compat", &args->ds_compat, {"0.16", "0.19"},
-                    "DeepSpeed release whose defaults apply to keys that the file leaves out: "
-                    "gradient_clipping is 0 in 0.16 and 1 in 0.19; warmup_max_lr of WarmupLR is 0.001 in "
-                    "0.16 and the optimizer's learning rate in 0.19.");
+  table
+      ->add_choice(
+          "ds_compat", &args->ds_compat, deepspeed_releases(),
+          "DeepSpeed release that the file was written for; 0.19 is 0.19.8. Where the file has no "
+          "gradient_clipping, it is 1 since 0.19.3 and 0 before; warmup_max_lr of WarmupLR is 0.001 in "
+          "0.16 and the optimizer's learning rate in 0.19; OneCycle reads its stair counts since "
+          "0.19.4.")
+      .value_name = "0.16|0.19|0.19.N";
 }
 
 void declare_batch(FlagTable* table, TrainingArguments* args) {
@@ -461,7 +468,9 @@ void declare_training_flags(FlagTable* table, TrainingArguments* args) {
   declare_metrics_flags(table, args);
   declare_saving(table, args);
   declare_other_spellings(table, args);
+  declare_script_flags(table, args);
   declare_unsupported_flags(table);
+  declare_judged_flags(table);
   declare_llama_factory_fields(table);  // last: skips names that others have
   table->add_foreign_names(training_names());
 }

@@ -114,7 +114,10 @@ void resolve_ranks(const FlagTable& table, int64_t world_size, TrainingArguments
   for (const char* name :
        {"zero_stage", "gather_schedule", "zero_quantized_weights", "zero_quantized_gradients",
         "load_weights_once", "ddp_timeout", "connections", "fabric", "interface"}) {
-    const bool is_as_without = name == std::string_view("zero_stage") && *args->zero_stage == 0;
+    constexpr int64_t kTrainersTimeout = 1800;
+    const bool is_as_without =
+        (name == std::string_view("zero_stage") && *args->zero_stage == 0) ||
+        (name == std::string_view("ddp_timeout") && args->ddp_timeout == kTrainersTimeout);
     if (table.is_set(name) && !is_as_without) log_warning("{} has no effect on one rank", name);
   }
 }

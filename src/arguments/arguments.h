@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "arguments/foreign/script_arguments.h"
 #include "arguments/run/data_arguments.h"
 #include "base/flags.h"
 #include "base/log.h"
@@ -199,7 +200,8 @@ struct TrainingArguments : DataArguments {
 
   std::string deepspeed;  // a DeepSpeed configuration; read by resolve_training_arguments()
   std::string ds_compat = "0.19";
-  std::string config;  // a configuration file; read by apply_config_file()
+  std::string config;      // a configuration file; read by apply_config_file()
+  ScriptArguments script;  // what apply_script_arguments() translates
   // Where the DeepSpeed file decided a setting, by its flag: "ds.json: zero_optimization.stage".
   std::map<std::string, std::string> deepspeed_origins;
   // Once resolved: the settings that the command line or a file gives, by their flags.

@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <sstream>
 #include <vector>
 
+#include "arguments/foreign/axolotl_settings.h"
 #include "arguments/foreign/foreign_datasets.h"
 #include "arguments/run/report_arguments.h"
 #include "base/error.h"
@@ -307,7 +309,40 @@ bool is_record_of_a_run(const std::string& origin) {
   return std::filesystem::path(origin).filename() == "training_args.json";
 }
 
-void apply_setting(const ConfigSetting& setting, const std::string& origin, FlagTable* table) {
+// What null means to the programs that read these settings, where it is not the default here.
+struct NullMeaning {
+  std::string_view name;
+  std::vector<std::string> values;
+};
+const NullMeaning kNullMeanings[] = {
+    {"eval_delay", {"0"}},
+    {"max_grad_norm", {"0"}},  // Trainer clips if it "is not None and > 0"
+    {"max_length", {"none"}},  // TRL truncates nothing
+    {"output_dir", {"trainer_output"}},
+    {"report_to", {"jsonl"}},
+};
+
+// nullopt: null is the default. Otherwise a setting without a value is refused, as whatever it would be set
+// to may be something else than the program that the file was written for takes.
+std::optional<std::vector<std::string>> words_of_null(const ConfigSetting& setting, const Flag& flag,
+                                                      const std::string& origin) {
+  for (const NullMeaning& meaning : kNullMeanings) {
+    if (setting.name == meaning.name) return meaning.values;
+  }
+  if (setting.name == "lora_target_modules") return std::nullopt;  // script_arguments.h
+  const bool is_off = flag.type == FlagType::kBool && flag.default_text == "false";
+  if (flag.default_text.empty() || is_off) return std::nullopt;
+  if (flag.status != FlagStatus::kHonoured) {
+    if (flag.type == FlagType::kBool && flag.default_text == "true") return std::vector<std::string>{"false"};
+    return std::nullopt;
+  }
+  fail_at(origin, setting.line,
+          fmt::format("{}: expected {}, found null; leave the line out for the default, {}", setting.name,
+                      expected_kind(flag.type), flag.default_text));
+}
+
+void apply_setting(const ConfigSetting& setting, const std::string& origin, bool null_is_default,
+                   FlagTable* table) {
   const bool is_record = is_record_of_a_run(origin);
   const Flag* flag = table->find(setting.name);
   if (flag == nullptr) fail_at(origin, setting.line, unknown_setting(setting, *table));
@@ -315,14 +350,30 @@ void apply_setting(const ConfigSetting& setting, const std::string& origin, Flag
     if (is_record) return;
     fail_at(origin, setting.line, "a configuration file cannot name another one");
   }
-  if (setting.value.is_null() || table->is_set(flag->name)) return;
-  const std::vector<std::string> words = flag_words(setting, *flag, origin);
+  if (table->is_set(flag->name) || (setting.value.is_null() && (null_is_default || is_record))) return;
+  const std::optional<std::vector<std::string>> words =
+      setting.value.is_null() ? words_of_null(setting, *flag, origin) : flag_words(setting, *flag, origin);
+  if (!words) return;
   if (is_record && flag->get) {
     const std::vector<std::string> initial = flag->get();
-    flag->set(words);
+    flag->set(*words);
     if (flag->get() == initial) return;
   }
-  table->set(*flag, words, fmt::format("{}:{}", origin, setting.line));
+  table->set(*flag, *words, fmt::format("{}:{}", origin, setting.line));
+}
+
+// Two spellings of a flag that say the same count as one, as in the JSON that Trainer writes.
+void drop_agreeing_spellings(const FlagTable& table, std::vector<ConfigSetting>* settings) {
+  const auto repeats = [&](const ConfigSetting& setting, const ConfigSetting& other) {
+    const Flag* flag = table.find(setting.name);
+    return &setting != &other && setting.name != other.name && flag != nullptr &&
+           flag == table.find(other.name) && (setting.value.is_null() || setting.value == other.value);
+  };
+  for (size_t i = settings->size(); i-- > 0;) {
+    const ConfigSetting& setting = (*settings)[i];
+    if (std::ranges::any_of(*settings, [&](const auto& other) { return repeats(setting, other); }))
+      settings->erase(settings->begin() + static_cast<std::ptrdiff_t>(i));
+  }
 }
 
 // With two lines for one flag, even under different aliases, it would be unclear which one counts.
@@ -346,13 +397,16 @@ void apply_config_text(std::string_view text, ConfigSyntax syntax, const std::st
   check_characters(text, origin);
   std::vector<ConfigSetting> settings =
       syntax == ConfigSyntax::kJson ? read_json(text, origin) : read_yaml(text, origin);
+  // Every setting of Axolotl may be empty, which means its default.
+  const bool null_is_default = is_axolotl_file(settings);
   translate_foreign_datasets(origin, &settings);
   drop_unsupported_services(origin, *table, &settings);
+  drop_agreeing_spellings(*table, &settings);
   std::vector<std::string> mistakes;
   for (size_t i = 0; i < settings.size(); ++i) {
     try {
       refuse_repeated(settings, i, origin, *table);
-      apply_setting(settings[i], origin, table);
+      apply_setting(settings[i], origin, null_is_default, table);
     } catch (const Error& error) {
       if (error.code() != ExitCode::kUsage && error.code() != ExitCode::kBadConfig) throw;
       mistakes.push_back(error.what());

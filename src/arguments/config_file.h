@@ -9,7 +9,8 @@
 
 namespace tessera {
 
-// Applies every setting of the file that is not set yet: the command line wins. null keeps the default.
+// Applies every setting of the file that is not set yet: the command line wins. null means what it means to
+// the program that reads the setting (max_grad_norm: no clipping), and is refused where it means nothing.
 // Nested values (lr_scheduler_kwargs) are passed on as JSON text. A file name ending in .json is read as
 // JSON, any other as YAML. Errors name the file and the line: kNoInput, kBadConfig (syntax, unknown name with
 // what was probably meant, a name given twice, a value of the wrong kind or out of range); all mistakes of a

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <sstream>
 #include <utility>
 
 #include "base/error.h"
@@ -88,15 +89,20 @@ Flag make_flag(std::string name, FlagType type, const char* value_name, std::str
   return flag;
 }
 
-// Flags with no bound variable compare by value: the same boolean, number or word.
+// Flags with no bound variable compare by value: the same boolean, number or word as the default, or as one
+// of several that '|' separates.
 bool is_default_value(const Flag& flag, const std::string& value) {
-  if (lower_case(value) == lower_case(flag.default_text)) return true;
   if (flag.default_text.empty()) return value.empty() || means_none({value});
-  if (flag.type == FlagType::kBool) {
-    return parse_bool(value).has_value() && parse_bool(value) == parse_bool(flag.default_text);
+  const auto equals = [&](const std::string& text) {
+    if (lower_case(value) == lower_case(text)) return true;
+    if (flag.type == FlagType::kBool) return parse_bool(value) && parse_bool(value) == parse_bool(text);
+    return parse_float(value) && parse_float(value) == parse_float(text);
+  };
+  std::istringstream texts(flag.default_text);
+  for (std::string text; std::getline(texts, text, '|');) {
+    if (equals(text)) return true;
   }
-  const std::optional<double> number = parse_float(value);
-  return number.has_value() && number == parse_float(flag.default_text);
+  return false;
 }
 
 template <typename T>
@@ -271,7 +277,7 @@ void FlagTable::set(const Flag& flag, const std::vector<std::string>& values, co
       fail(ExitCode::kUsage, "{}: --{} '{}' has a zero byte", origin, flag.name, printable(value));
     }
   }
-  if (flag.status == FlagStatus::kHonoured) {
+  if (flag.set) {
     try {
       flag.set(values);
     } catch (const Error& error) {

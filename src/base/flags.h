@@ -40,7 +40,7 @@ struct Flag {
   std::vector<std::string> lone_endings;
   bool listed = true;  // in help and in docs/flags.md
   // Parses and stores the values; one value except for kStringList. Throws Error(kUsage) naming the flag,
-  // what was expected and what was found.
+  // what was expected and what was found. Flags with no bound variable need none: the status decides.
   std::function<void(const std::vector<std::string>&)> set;
   // The current value in the form `set` takes, floats with all digits; empty if there is none. Null for flags
   // with no bound variable.
@@ -65,7 +65,9 @@ class FlagTable {
   Flag& add_choice(std::string name, std::string* target, std::vector<std::string> choices, std::string help);
   // A size with its unit (parse_bytes), or "" for none; `example` is shown in messages.
   Flag& add_size(std::string name, std::string* target, std::string example, std::string help);
-  // A known flag with no bound variable (kIgnored or kRefused).
+  // A known flag with no bound variable (kIgnored or kRefused), except with its default or one of several
+  // that
+  // '|' separates. With a `set` of its own that decides instead.
   Flag& add_unsupported(std::string name, FlagType type, std::string default_text, FlagStatus status,
                         std::string note);
 

@@ -157,16 +157,14 @@ class OneCycle : public Schedule {
         max_lr_(required_number(o, keywords, "cycle_max_lr")),
         decay_lr_rate_(keywords.number("decay_lr_rate", 0)),
         first_size_(positive_count(keywords, "cycle_first_step_size", 2000)),
-        second_size_(positive_count(keywords, "cycle_second_step_size", first_size_)),
+        second_size_(keywords.count("cycle_second_step_size").value_or(first_size_)),
+        first_stairs_(keywords.count("cycle_first_stair_count").value_or(0)),
+        second_stairs_(keywords.count("cycle_second_stair_count").value_or(first_stairs_)),
         decay_step_size_(keywords.count("decay_step_size").value_or(0)),
         cycle_momentum_(keywords.boolean("cycle_momentum").value_or(true)),
         min_momentum_(read_momentum(keywords, "cycle_min_mom", 0.8)),
         max_momentum_(read_momentum(keywords, "cycle_max_mom", 0.9)),
-        decay_momentum_rate_(keywords.number("decay_mom_rate", 0)) {
-    // DeepSpeed takes them, and never uses them.
-    keywords.count("cycle_first_stair_count");
-    keywords.count("cycle_second_stair_count");
-  }
+        decay_momentum_rate_(keywords.number("decay_mom_rate", 0)) {}
 
   double learning_rate(int64_t step) const override {
     if (is_in_cycle(step)) return min_lr_ + (max_lr_ - min_lr_) * scale(step);
@@ -207,8 +205,10 @@ class OneCycle : public Schedule {
   double scale(int64_t step) const {
     const int64_t k = step % (first_size_ + second_size_);
     const bool rising = k <= first_size_;
-    const double done = static_cast<double>(rising ? k : first_size_ + second_size_ - k);
-    return done / static_cast<double>(rising ? first_size_ : second_size_);
+    const auto done = static_cast<double>(rising ? k : first_size_ + second_size_ - k);
+    const auto size = static_cast<double>(rising ? first_size_ : second_size_);
+    const auto stairs = static_cast<double>(rising ? first_stairs_ : second_stairs_);
+    return stairs > 0 ? std::floor(done * stairs / size) / stairs : done / size;
   }
 
   double min_lr_;
@@ -216,6 +216,8 @@ class OneCycle : public Schedule {
   double decay_lr_rate_;
   int64_t first_size_;
   int64_t second_size_;
+  int64_t first_stairs_;  // 0: the rate changes with every step
+  int64_t second_stairs_;
   int64_t decay_step_size_;
   bool cycle_momentum_;
   double min_momentum_;

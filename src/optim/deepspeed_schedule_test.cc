@@ -133,11 +133,24 @@ TEST(DeepSpeedOneCycle, StaysAtItsMinimumWithoutDecay) {
                {0, 2, 3, 4, 5, 100}, {1e-4, 5e-4, 3e-4, 1e-4, 1e-4, 1e-4});
 }
 
-TEST(DeepSpeedOneCycle, StairsHaveNoEffect) {
-  expect_rates("OneCycle",
-               R"({"cycle_min_lr": 1e-4, "cycle_max_lr": 5e-4, "cycle_first_step_size": 4,
-                   "cycle_first_stair_count": 2, "cycle_second_stair_count": 1})",
-               {0, 1, 2, 3, 4, 5, 6}, {1e-4, 2e-4, 3e-4, 4e-4, 5e-4, 4e-4, 3e-4});
+// The rates of DeepSpeed 0.19.8.
+TEST(DeepSpeedOneCycle, StairsHoldTheRateAndTheMomentum) {
+  const std::string common =
+      R"({"cycle_min_lr": 1, "cycle_max_lr": 5, "cycle_first_step_size": 4, "cycle_second_step_size": 6,
+          "cycle_first_stair_count": 2)";
+  const std::vector<int64_t> steps = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
+  const double high = 3.666666666667, low = 2.333333333333;
+  expect_rates("OneCycle", common + R"(, "cycle_second_stair_count": 3})", steps,
+               {1, 1, 3, 3, 5, high, high, low, low, 1, 1, 1});
+  expect_rates("OneCycle", common + "}", steps, {1, 1, 3, 3, 5, 3, 3, 3, 1, 1, 1, 1});
+  EXPECT_NEAR(make("OneCycle", common + "}")->betas(2)->beta1, 0.85, 1e-12);
+}
+
+TEST(DeepSpeedOneCycle, TheSecondHalfMayBeEmpty) {
+  expect_rates(
+      "OneCycle",
+      R"({"cycle_min_lr": 1, "cycle_max_lr": 5, "cycle_first_step_size": 3, "cycle_second_step_size": 0})",
+      {0, 1, 2, 3, 4}, {1, 2.333333333333, 3.666666666667, 1, 1});
 }
 
 TEST(DeepSpeedOneCycle, MomentumMovesTheOtherWay) {

@@ -209,6 +209,13 @@ std::optional<int32_t> Tokenizer::bos_id() const { return impl_->bos_id; }
 std::optional<int32_t> Tokenizer::eos_id() const { return impl_->eos_id; }
 std::optional<int32_t> Tokenizer::pad_id() const { return impl_->pad_id; }
 
+void Tokenizer::set_eos_token(const std::string& token) {
+  const std::optional<int32_t> id = impl_->find(token);
+  if (!id)
+    fail(ExitCode::kBadConfig, "eos_token: the tokenizer's vocabulary has no '{}'", printable(token, 80));
+  impl_->eos_id = id;
+}
+
 std::vector<std::string> Tokenizer::special_tokens() const {
   std::vector<std::string> contents;
   for (const AddedToken& token : impl_->added.tokens()) {

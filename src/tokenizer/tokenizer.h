@@ -59,6 +59,8 @@ class Tokenizer {
   std::optional<int32_t> bos_id() const;
   std::optional<int32_t> eos_id() const;
   std::optional<int32_t> pad_id() const;
+  // Another token that ends texts. Error(kBadConfig) if the vocabulary lacks it.
+  void set_eos_token(const std::string& token);
   // The contents of the added tokens that are special.
   std::vector<std::string> special_tokens() const;
 

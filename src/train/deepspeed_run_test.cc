@@ -113,6 +113,41 @@ TEST(DeepSpeedArguments, AbsentOptimizerSettingsAreDeepSpeeds) {
   EXPECT_EQ(merged(kMicro + std::string("}"), {{"learning_rate", "7e-5"}}).learning_rate, 7e-5);
 }
 
+TEST(DeepSpeedArguments, StairCountsFollowTheRelease) {
+  const std::string json =
+      with(R"("scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 1e-5, "cycle_max_lr": 1e-4,
+                                                           "cycle_first_stair_count": 4}})");
+  for (const char* release : {"0.19", "0.19.4", "0.19.8"}) {
+    EXPECT_TRUE(Json::parse(merged(json, {{"ds_compat", release}}).lr_scheduler_kwargs)
+                    .contains("cycle_first_stair_count"))
+        << release;
+  }
+  for (const char* release : {"0.16", "0.19.0", "0.19.3"}) {
+    EXPECT_FALSE(Json::parse(merged(json, {{"ds_compat", release}}).lr_scheduler_kwargs)
+                     .contains("cycle_first_stair_count"))
+        << release;
+  }
+  EXPECT_EQ(merged(json, {{"ds_compat", "0.19.2"}}).max_grad_norm, 0);
+  EXPECT_EQ(merged(json, {{"ds_compat", "0.19.3"}}).max_grad_norm, 1);
+}
+
+// DeepSpeed 0.19.8 clips the gradients of its stage 0, and what Muon has made of them in its other stages.
+TEST(DeepSpeedArguments, MuonWithClippingIsRefusedWhereDeepSpeedClipsItsUpdates) {
+  const std::string muon = R"("optimizer": {"type": "Muon", "params": {"lr": 0.02}})";
+  for (const char* stage : {"1", "2", "3"}) {
+    const std::string sharded = fmt::format(R"({}, "zero_optimization": {{"stage": {}}})", muon, stage);
+    EXPECT_THAT(refusal(with(sharded)), HasSubstr("ds.json: gradient_clipping: 1 with Muon")) << stage;
+    EXPECT_EQ(merged(with(sharded + R"(, "gradient_clipping": 0)")).max_grad_norm, 0);
+  }
+  EXPECT_EQ(merged(with(muon)).max_grad_norm, 1);
+}
+
+TEST(DeepSpeedArguments, AGradientNormThatIsNotComputedCannotBeClipped) {
+  const std::string zero = R"("zero_optimization": {"stage": 2, "compute_grad_norm": false})";
+  EXPECT_THAT(refusal(with(zero)), HasSubstr("compute_grad_norm: false needs gradient_clipping 0"));
+  EXPECT_EQ(merged(with(zero + R"(, "gradient_clipping": 0)")).max_grad_norm, 0);
+}
+
 TEST(DeepSpeedArguments, DefaultsFollowTheRelease) {
   const std::string json = with(R"("scheduler": {"type": "WarmupLR"})");
   const TrainingArguments now = merged(json);

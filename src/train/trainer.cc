@@ -58,6 +58,7 @@ ExportOptions export_options_of(const RunSetup& setup) {
   options.tokenizer_folder = tokenizer_folder(setup.args);
   options.chat_template = setup.data->chat_template;
   options.end_of_answer = setup.data->end_of_answer;
+  options.eos_token = setup.data->eos_token;
   options.generation_config = std::filesystem::path(setup.args.model) / "generation_config.json";
   return options;
 }

@@ -3,7 +3,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "tokenizer/tokenizer.h"
 #include "train/work_mark.h"
 
@@ -20,6 +22,28 @@ std::string ways_to_more_rows(const TrainingArguments& args) {
          (args.text_per_line ? "" : "set --text_per_line if every line of a text file is a document, ");
 }
 
+namespace {
+
+// The token that ends texts, if it is to be another one than the tokenizer's: eos_token, or that of the
+// tokenizer from whose folder the chat template comes, as in TRL.
+std::string given_eos_token(const TrainingArguments& args, const Tokenizer& tokenizer) {
+  std::error_code error;
+  const std::filesystem::path other = args.chat_template;
+  if (!std::filesystem::exists(other / "tokenizer.json", error)) return args.script.eos_token;
+  const Tokenizer source = Tokenizer::open(other);
+  for (const std::string& token : source.special_tokens()) {
+    if (tokenizer.token_to_id(token)) continue;
+    fail(ExitCode::kBadConfig,
+         "chat_template {}: its tokenizer has the special token {}, which the model's lacks: add it to the "
+         "model first",
+         args.chat_template, printable(token, 80));
+  }
+  if (!source.eos_id()) return args.script.eos_token;
+  return source.id_to_token(*source.eos_id());
+}
+
+}  // namespace
+
 TrainingData open_training_data(const TrainingArguments& args, const ModelConfig& config, ThreadPool& pool,
                                 Communicator& comm, TrainObserver& observer) {
   mark_work(comm, OtherWork::kReadingDataset, 1);
@@ -29,11 +53,16 @@ TrainingData open_training_data(const TrainingArguments& args, const ModelConfig
                 config.max_position_embeddings, args.model);
   }
   std::unique_ptr<const Tokenizer> tokenizer;
+  std::string eos_token;
   if (needs_tokenizer(args.dataset) || (args.evaluates() && needs_tokenizer(args.eval_dataset))) {
-    tokenizer = std::make_unique<const Tokenizer>(Tokenizer::open(tokenizer_folder(args)));
+    auto opened = std::make_unique<Tokenizer>(Tokenizer::open(tokenizer_folder(args)));
+    eos_token = given_eos_token(args, *opened);
+    if (!eos_token.empty()) opened->set_eos_token(eos_token);
+    tokenizer = std::move(opened);
   }
   const auto open = [&](const std::vector<std::string>& sources, const std::string& what) {
     DatasetOptions options = dataset_options(args, sources, tokenizer_folder(args));
+    options.chat_template.eos_token = eos_token;
     options.max_length = row_limit;
     options.allow_truncation = args.allow_truncation;
     options.packing = &sources == &args.dataset ? args.packing_mode() : args.eval_packing_mode();
@@ -59,10 +88,11 @@ TrainingData open_training_data(const TrainingArguments& args, const ModelConfig
     if (eval->mixture().size() > 1)
       log_warning("eval_dataset: weights have no effect: an evaluation reads every row of all sources");
   }
-  TrainingData data = {std::move(tokenizer), row_limit, std::move(train), std::move(eval), {}, {}};
+  TrainingData data = {std::move(tokenizer), row_limit, std::move(train), std::move(eval), {}, {}, {}};
+  if (!eos_token.empty()) data.eos_token = {eos_token, *data.tokenizer->eos_id()};
   if (!args.chat_template.empty() && data.tokenizer) {
     const ChatTemplate given =
-        ChatTemplate::load(tokenizer_folder(args), *data.tokenizer, {args.chat_template, ""});
+        ChatTemplate::load(tokenizer_folder(args), *data.tokenizer, {args.chat_template, "", eos_token});
     data.chat_template = given.source();
     data.end_of_answer = given.end_of_answer(*data.tokenizer);
     if (!data.end_of_answer) {

@@ -14,6 +14,7 @@
 #include "platform/thread_pool.h"
 #include "tokenizer/tokenizer.h"
 #include "train/observer.h"
+#include "weights/model_folder.h"
 
 namespace tessera {
 
@@ -25,6 +26,7 @@ struct TrainingData {
   // A chat template that was given, to be saved with the model, and the token that ends its answers.
   std::string chat_template;
   std::optional<int32_t> end_of_answer;
+  std::optional<EosToken> eos_token;  // in place of the tokenizer's
 };
 
 // Reads, tokenizes and packs, or finds it done in the cache; reports progress and logs the datasets'

@@ -85,13 +85,22 @@ std::string with_eos(const std::string& text, int32_t id) {
   return config.dump(2) + "\n";
 }
 
+// A JSON object with another value of a field.
+std::string with_field(const std::string& text, const char* name, const nlohmann::ordered_json& value) {
+  nlohmann::ordered_json object = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!object.is_object()) return text;
+  object[name] = value;
+  return object.dump(2) + "\n";
+}
+
 // The text of generation_config.json.
 std::string generation_settings(const ModelConfig& config, const ExportOptions& options) {
   std::error_code error;
   const std::string text = fs::exists(options.generation_config, error)
                                ? read_text_file(options.generation_config)
                                : write_generation_config(config);
-  return options.end_of_answer ? with_eos(text, *options.end_of_answer) : text;
+  const std::string ended = options.eos_token ? with_eos(text, options.eos_token->id) : text;
+  return options.end_of_answer ? with_eos(ended, *options.end_of_answer) : ended;
 }
 
 void add_tokenizer_files(const ExportOptions& options, std::vector<NamedText>* files) {
@@ -102,6 +111,11 @@ void add_tokenizer_files(const ExportOptions& options, std::vector<NamedText>* f
   }
   if (!options.chat_template.empty())
     files->push_back({std::string(kChatTemplateFile), options.chat_template});
+  if (!options.eos_token) return;
+  for (NamedText& file : *files) {
+    if (file.name == "tokenizer_config.json" || file.name == "special_tokens_map.json")
+      file.text = with_field(file.text, "eos_token", options.eos_token->text);
+  }
 }
 
 }  // namespace
@@ -140,11 +154,14 @@ std::vector<NamedText> model_folder_texts(const ModelConfig& config, const Expor
   if (config.lora) {
     files.push_back({kAdapterConfigName, write_lora_config(*config.lora)});
     // Not the base model's alone: for the model that the adapters are merged into.
-    if (options.end_of_answer) files.push_back({kGenerationConfigName, generation_settings(config, options)});
+    if (options.end_of_answer || options.eos_token)
+      files.push_back({kGenerationConfigName, generation_settings(config, options)});
     add_tokenizer_files(options, &files);
     return files;
   }
-  files.push_back({"config.json", write_model_config(config, torch_dtype_name(options.save_dtype))});
+  std::string text = write_model_config(config, torch_dtype_name(options.save_dtype));
+  if (options.eos_token) text = with_field(text, "eos_token_id", options.eos_token->id);
+  files.push_back({"config.json", std::move(text)});
   files.push_back({kGenerationConfigName, generation_settings(config, options)});
   add_tokenizer_files(options, &files);
   return files;

@@ -55,6 +55,11 @@ struct LoadOptions {
 void load_weights(const SafetensorsModel& model, const ModelConfig& config, const ParameterLayout& layout,
                   const WeightSink& sink, ThreadPool& pool, const LoadOptions& options = {});
 
+struct EosToken {
+  std::string text;
+  int32_t id = 0;
+};
+
 struct ExportOptions {
   DType save_dtype = DType::kBF16;               // BF16, F16 or F32
   std::filesystem::path tokenizer_folder = {};   // tokenizer files are copied from here; empty = none
@@ -64,6 +69,7 @@ struct ExportOptions {
   // programs that generate have to stop.
   std::string chat_template = {};
   std::optional<int32_t> end_of_answer = {};
+  std::optional<EosToken> eos_token = {};  // takes the place of the tokenizer's and the configuration's
 };
 
 // Writes config.json, generation_config.json, model.safetensors (or shards and index) and the tokenizer's

@@ -16,6 +16,21 @@
 namespace tessera {
 namespace {
 
+// What changed between releases: gradient_clipping where the file has none, the highest rate of WarmupLR
+// likewise, and whether OneCycle's stair counts are read.
+struct Release {
+  std::string_view name;
+  double gradient_clipping;
+  bool warmup_follows_optimizer;
+  bool has_stairs;
+};
+constexpr Release kReleases[] = {
+    {"0.19", 1, true, true},    {"0.16", 0, false, false},  {"0.19.0", 0, true, false},
+    {"0.19.1", 0, true, false}, {"0.19.2", 0, true, false}, {"0.19.3", 1, true, false},
+    {"0.19.4", 1, true, true},  {"0.19.5", 1, true, true},  {"0.19.6", 1, true, true},
+    {"0.19.7", 1, true, true},  {"0.19.8", 1, true, true},
+};
+
 class DeepSpeedMerge {
  public:
   DeepSpeedMerge(const DeepSpeedConfig& config, const FlagTable& table, int64_t world_size,
@@ -24,7 +39,7 @@ class DeepSpeedMerge {
         table_(table),
         world_size_(world_size),
         args_(args),
-        old_defaults_(args->ds_compat == "0.16") {}
+        release_(std::ranges::find(kReleases, args->ds_compat, &Release::name)) {}
 
   void run() {
     if (config_.sequence_parallel_size) {
@@ -36,8 +51,9 @@ class DeepSpeedMerge {
     merge_precision();
     merge_zero();
     merge_or_default("gradient_clipping", config_.gradient_clipping, "max_grad_norm", args_->max_grad_norm,
-                     old_defaults_ ? 0.0 : 1.0);
+                     release_->gradient_clipping);
     if (config_.optimizer) merge_optimizer(*config_.optimizer);
+    check_clipping();
     if (config_.scheduler) merge_scheduler(*config_.scheduler);
     args_->monitor_tensorboard_dir = config_.tensorboard_dir;
     args_->monitor_csv_dir = config_.csv_dir;
@@ -219,6 +235,25 @@ class DeepSpeedMerge {
                           world_size_));
   }
 
+  // Of stages that divide the gradients.
+  void check_clipping() const {
+    const int64_t stage = config_.zero_stage.value_or(0);
+    if (stage == 0 || args_->max_grad_norm == 0) return;
+    if (!config_.compute_grad_norm && stage < 3) {
+      fail_at(
+          "zero_optimization.compute_grad_norm",
+          fmt::format("false needs gradient_clipping 0, as in DeepSpeed, found {}", args_->max_grad_norm));
+    }
+    if (config_.optimizer && config_.optimizer->type == DeepSpeedOptimizerType::kMuon) {
+      fail_at(
+          "gradient_clipping",
+          fmt::format("{} with Muon and zero_optimization.stage {} is not supported: there DeepSpeed clips "
+                      "what Muon has made of the gradients, here and in its stage 0 the gradients are "
+                      "clipped; write 0, or stage 0",
+                      args_->max_grad_norm, stage));
+    }
+  }
+
   void merge_offload() {
     const bool has_optimizer =
         merge_device("optimizer", config_.offload_optimizer_device, args_->offload_optimizer_device);
@@ -337,8 +372,15 @@ class DeepSpeedMerge {
       return found == params.end() || !found->is_number() ? std::nullopt
                                                           : std::optional<double>(found->get<double>());
     };
-    if (scheduler.type == "WarmupLR" && old_defaults_ && !params.contains("warmup_max_lr"))
+    if (scheduler.type == "WarmupLR" && !release_->warmup_follows_optimizer &&
+        !params.contains("warmup_max_lr"))
       params["warmup_max_lr"] = 1e-3;
+    for (const char* name : {"cycle_first_stair_count", "cycle_second_stair_count"}) {
+      if (release_->has_stairs || params.value(name, 0) == 0) continue;
+      log_warning("{}: {}{} has no effect: DeepSpeed {} does not read it", config_.origin, prefix, name,
+                  args_->ds_compat);
+      params.erase(name);
+    }
     if (const auto maximum = number("warmup_max_lr")) merge_highest_rate(prefix, scheduler.params, *maximum);
     if (const auto total = number("total_num_steps")) {
       const double run_steps = static_cast<double>(args_->max_steps);
@@ -419,7 +461,7 @@ class DeepSpeedMerge {
   const FlagTable& table_;
   int64_t world_size_;
   TrainingArguments* args_;
-  bool old_defaults_;
+  const Release* release_;
   std::vector<std::string> mismatches_;
 };
 
@@ -458,6 +500,12 @@ void log_notes(const DeepSpeedConfig& config, int64_t world_size) {
 }
 
 }  // namespace
+
+std::vector<std::string> deepspeed_releases() {
+  std::vector<std::string> names;
+  for (const Release& release : kReleases) names.emplace_back(release.name);
+  return names;
+}
 
 void apply_deepspeed(const DeepSpeedConfig& config, const FlagTable& table, int64_t world_size,
                      TrainingArguments* args) {

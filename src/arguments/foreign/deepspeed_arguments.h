@@ -1,6 +1,9 @@
 // Applies a DeepSpeed configuration to the arguments of a run.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "arguments/arguments.h"
 #include "base/flags.h"
 #include "formats/deepspeed/deepspeed_config.h"
@@ -17,5 +20,8 @@ namespace tessera {
 // range is kBadConfig. Keys without effect are logged, one line per reason.
 void apply_deepspeed(const DeepSpeedConfig& config, const FlagTable& table, int64_t world_size,
                      TrainingArguments* args);
+
+// The values of ds_compat; the first is the default.
+std::vector<std::string> deepspeed_releases();
 
 }  // namespace tessera

@@ -5,6 +5,7 @@
 #include "arguments/foreign/axolotl_settings.h"
 #include "arguments/foreign/foreign_settings.h"
 #include "arguments/foreign/llama_factory_datasets.h"
+#include "arguments/foreign/trl_datasets.h"
 #include "base/json_value.h"
 
 namespace tessera {
@@ -28,7 +29,11 @@ void translate_held_out_share(ForeignSettings* settings) {
 
 void translate_foreign_datasets(const std::string& origin, std::vector<ConfigSetting>* settings) {
   ForeignSettings foreign(origin, settings);
-  if (is_axolotl_file(*settings)) translate_axolotl(&foreign);
+  if (is_axolotl_file(*settings)) {
+    translate_axolotl(&foreign);
+  } else {
+    translate_trl_datasets(&foreign);
+  }
   translate_held_out_share(&foreign);
   translate_llama_factory_datasets(&foreign);
   foreign.add_formats();

@@ -34,7 +34,7 @@ constexpr ForeignNames kNames[] = {
           "seq_len seq_length max_seq_len sequence_length max_sequence_length "
           "context_length context_size ctx ctx_size n_ctx c model_max_length row_length"),
     means("packing", "pack_sequences packed pack"),
-    means("shuffle", "shuffle_data shuffle_dataset sample_shuffle"),
+    means("shuffle", "shuffle_data sample_shuffle"),
     means("cache_dir", "data_cache_path"),
     means("config", "config_file config_path"),
     means("deepspeed", "deepspeed_config ds_config deepspeed_file"),
@@ -94,12 +94,10 @@ constexpr ForeignNames kNames[] = {
     // What Tessera does not have.
     means("finetuning_type", "lora"),
     means("use_rslora", "rslora"),
-    missing("qlora qlora_* dora loraplus_* pissa_* init_lora_weights",
+    missing("qlora qlora_* dora loraplus_* pissa_*",
             "of adapters there is LoRA as Hu et al. describe it, on weights in bfloat16, float32, int8 or "
             "nf4: see finetuning_type, lora_* and quantization_bit"),
-    missing("modules_to_save lora_bias trainable_token_indices",
-            "embedding, norms, biases and LM head stay as they are beside adapters"),
-    missing("freeze_* unfrozen_parameters trainable_* num_layer_trainable badam_*",
+    missing("freeze_* unfrozen_parameters num_layer_trainable badam_*",
             "training only part of the weights is not supported: leave it out"),
     missing("bnb_config quantization quantization_config quantize* quant gptq gptq_* awq* use_4bit use_8bit "
             "load_in_fp8 fp8_*",
@@ -109,12 +107,11 @@ constexpr ForeignNames kNames[] = {
             "a model is read from a Hugging Face folder (config.json, *.safetensors), not from GGUF; tessera "
             "export "
             "writes GGUF"),
-    missing("revision model_revision", "it follows the name of a model on the Hub: org/name@revision"),
+    missing("revision", "it follows the name of a model on the Hub: org/name@revision"),
     missing("hf_token hf_hub_token use_auth_token token hf_use_auth_token",
             "HF_TOKEN in the environment, or 'hf auth login', sets the token"),
     missing("download_dir", "HF_HUB_CACHE in the environment sets the folder of downloads"),
-    missing("dataset_name dataset_config dataset_config_name dataset_split dataset_train_split "
-            "dataset_test_split dataset_id data_config split",
+    missing("dataset_split dataset_id data_config split",
             "they are parts of a name on the Hub: --dataset org/name:config/split"),
     means("dataset_format", "dataset_type formatting"),
     means("column_mapping",

@@ -28,6 +28,9 @@ constexpr const char* kNoWorkers = "rows are read from a cache file, without loa
 constexpr const char* kNoHub = "nothing is uploaded";
 constexpr const char* kNoService = "this service is not supported; report_to lists those that are";
 constexpr const char* kLora = "use --finetuning_type lora";
+constexpr const char* kCausal = "models predict the next token";
+constexpr const char* kOtherAdapter = "of adapters there is LoRA as Hu et al. describe it";
+constexpr const char* kOnlyAdapters = "embedding, norms and LM head stay as they are beside adapters";
 constexpr const char* kOneAttention = "there is one implementation, which never stores the full score matrix";
 constexpr const char* kNotPadded = "rows are never padded, so grouping them by length saves nothing";
 constexpr const char* kRemoved = "Hugging Face removed it";
@@ -39,7 +42,6 @@ constexpr Unsupported kRefused[] = {
     {"optim_target_modules", kText, "", "all parameters are trained with --optim"},
     {"adafactor", kBool, "false", "use --optim adafactor"},
     {"use_muon", kBool, "false", "use --optim muon"},
-    {"accelerator_config", kText, "", "leave it out; batches are always even and seeded"},
     {"split_batches", kBool, "false", "per_device_train_batch_size is the size of a micro-batch"},
     {"parallelism_config", kText, "", "ranks split the rows of a step and nothing else; see zero_stage"},
     {"past_index", kInt, "-1", "models of this family have no such state"},
@@ -48,27 +50,58 @@ constexpr Unsupported kRefused[] = {
     {"push_to_hub", kBool, "false", "upload output_dir with Hugging Face's own tools"},
     {"save_safetensors", kBool, "true", "no other format is written"},
     // From TRL, LLaMA-Factory and Axolotl.
+    {"loss_type", kText, "nll|chunked_nll", "the loss is the negative log-likelihood of the targets"},
+    {"truncation_mode", kText, "keep_start", "rows keep their first max_length tokens"},
+    {"shuffle_dataset", kBool, "false",
+     "shuffle draws a new order in every epoch, without one of the data set"},
+    {"router_aux_loss_coef", kFloat, "0", "models with a router are not supported"},
+    {"dataset_streaming", kBool, "false", "use streaming, which shuffles rows in a buffer"},
+    {"test_split_size", kFloat, "", "use validation_split_percentage"},
+    // Fields of PEFT's LoraConfig, and TRL's names for them. lora_arguments.cc has those that are honoured.
+    {"lora_task_type", kText, "CAUSAL_LM", kCausal},
+    {"task_type", kText, "CAUSAL_LM", kCausal},
+    {"bias", kText, "none", "biases stay as they are beside adapters"},
+    {"lora_bias", kBool, "false", "adapters have no bias"},
+    {"lora_modules_to_save", kList, "", kOnlyAdapters},
+    {"modules_to_save", kList, "", kOnlyAdapters},
+    {"trainable_token_indices", kText, "", kOnlyAdapters},
+    {"lora_target_parameters", kList, "", "adapters are for linear modules"},
+    {"target_parameters", kList, "", "adapters are for linear modules"},
+    {"init_lora_weights", kText, "true", "adapters begin as PEFT's true: A random, B zero"},
+    {"fan_in_fan_out", kBool, "false", "models of this family store weights as [out, in]"},
+    {"layer_replication", kText, "", "layers are those of the model"},
+    {"megatron_config", kText, "", kOtherAdapter},
+    {"loftq_config", kText, "{}", kOtherAdapter},
+    {"eva_config", kText, "", kOtherAdapter},
+    {"corda_config", kText, "", kOtherAdapter},
+    {"lora_ga_config", kText, "", kOtherAdapter},
+    {"velora_config", kText, "", kOtherAdapter},
+    {"alora_invocation_tokens", kList, "", kOtherAdapter},
+    {"use_qalora", kBool, "false", kOtherAdapter},
+    {"monteclora_config", kText, "", kOtherAdapter},
+    {"use_bdlora", kText, "", kOtherAdapter},
+    {"arrow_config", kText, "", kOtherAdapter},
+    {"kasa_config", kText, "", kOtherAdapter},
+    {"ensure_weight_tying", kBool, "false", kOnlyAdapters},
     {"rl", kText, "", "training is always on the next token"},
     {"plugins", kList, "", "plugins of Axolotl are not loaded"},
     {"activation_offloading", kBool, "false",
      "gradient_checkpointing_mode offload keeps the inputs of layers on disk"},
-    {"model_init_kwargs", kText, "", "config.json decides"},
-    {"dataset_kwargs", kText, "", "see the settings of dataset"},
-    {"use_peft", kBool, "false", kLora},
     {"use_lora", kBool, "false", kLora},
     {"adapter", kText, "", kLora},
     {"use_dora", kBool, "false", "adapters are LoRA's without a magnitude vector"},
-    {"additional_target", kText, "", "embedding, norms and LM head stay as they are beside adapters"},
+    {"additional_target", kText, "", kOnlyAdapters},
     {"quantization_method", kText, "bnb", "there is one implementation of each form"},
     {"llm_int8_threshold", kFloat, "", "outliers among activations are quantised like the rest of their row"},
 };
 
 constexpr Unsupported kIgnored[] = {
     // Scripts.
-    {"do_train", kBool, "true", "tessera train always trains"},
+    {"do_train", kBool, "true|false", "tessera train always trains"},
     {"do_eval", kBool, "false", "eval_strategy decides"},
     {"do_predict", kBool, "false", "there is no prediction pass"},
     {"overwrite_output_dir", kBool, "false", "files from an earlier run are moved aside, never overwritten"},
+    {"ignore_bias_buffers", kBool, "false", "the models have no buffers"},
     {"trust_remote_code", kBool, "false", "code in model folders is never run"},
     {"use_fast_tokenizer", kBool, "true", "there is one tokenizer"},
     {"bnb_4bit_compute_dtype", kText, "", "products compute in --dtype"},
@@ -87,8 +120,8 @@ constexpr Unsupported kIgnored[] = {
     {"restore_callback_states_from_checkpoint", kBool, "false", "there are no callbacks"},
     // Machine and compilation.
     {"full_determinism", kBool, "false", "repeated runs are always bit-identical"},
-    {"use_cpu", kBool, "false", "device decides, cpu unless it says cuda"},
-    {"no_cuda", kBool, "false", "device decides, cpu unless it says cuda"},
+    {"use_cpu", kBool, "true|false", "device decides, cpu unless it says cuda"},
+    {"no_cuda", kBool, "true|false", "device decides, cpu unless it says cuda"},
     {"use_mps_device", kBool, "false", kNoGpu},
     {"tf32", kBool, "", kNoGpu},
     {"use_ipex", kBool, "false", kNothingCompiled},
@@ -117,12 +150,19 @@ constexpr Unsupported kIgnored[] = {
     {"auto_find_batch_size", kBool, "false",
      "memory is checked before the first step; choose a batch that fits"},
     {"use_reentrant_gc", kBool, "true", "there is no autograd: backward passes are explicit"},
+    {"auto_mapping", kText, "", "modules are found by their names"},
+    {"megatron_core", kText, "megatron.core", "there is no Megatron"},
+    {"qalora_group_size", kInt, "16", "use_qalora is not supported"},
+    {"runtime_config", kText, "", kNoGpu},
+    {"inference_mode", kBool, "false", "tessera train always trains"},
+    {"peft_version", kText, "", "adapter_config.json is written as PEFT reads it"},
     {"model_type", kText, "", "config.json decides"},
     {"tokenizer_type", kText, "", "there is one tokenizer"},
     {"strict", kBool, "false", "unknown settings are always refused"},
     // Loading data.
     {"pad_to_sequence_len", kBool, "", kNotPadded},
-    {"pad_to_multiple_of", kInt, "", kNotPadded},
+    {"pad_to_multiple_of", kText, "auto|none", kNotPadded},
+    {"pad_token", kText, "", kNotPadded},
     {"padding_free", kBool, "false", kNotPadded},
     {"dataset_num_proc", kInt, "", "the tokenizer uses num_threads, and rows are packed as with 1"},
     {"dataset_processes", kInt, "", "the tokenizer uses num_threads"},
@@ -130,7 +170,9 @@ constexpr Unsupported kIgnored[] = {
     {"overwrite_cache", kBool, "false", "the cache is named after the contents of files and the settings"},
     {"remove_unused_columns", kBool, "true", "only the columns of the rows' format are used"},
     {"dataloader_num_workers", kInt, "0", kNoWorkers},
-    {"dataloader_pin_memory", kBool, "true", kNoWorkers},
+    {"dataloader_pin_memory", kBool, "true|false", kNoWorkers},
+    {"dataloader_multiprocessing_context", kText, "", kNoWorkers},
+    {"dataloader_in_order", kBool, "true", "rows are always read in order"},
     {"dataloader_persistent_workers", kBool, "false", kNoWorkers},
     {"dataloader_prefetch_factor", kInt, "", kNoWorkers},
     {"dispatch_batches", kBool, "", kNoWorkers},
@@ -141,10 +183,9 @@ constexpr Unsupported kIgnored[] = {
     {"local_rank", kInt, "-1", kLauncher},
     {"ddp_backend", kText, "", kOwnExchange},
     {"ddp_find_unused_parameters", kBool, "", "no parameter is unused"},
+    {"ddp_static_graph", kBool, "false", "there is no autograd: backward passes are explicit"},
     {"ddp_bucket_cap_mb", kInt, "", kOwnExchange},
     {"ddp_broadcast_buffers", kBool, "", "the models have no buffers"},
-    {"fsdp", kText, "", kZero},
-    {"fsdp_config", kText, "", kZero},
     {"fsdp_min_num_params", kInt, "0", kZero},
     {"fsdp_transformer_layer_cls_to_wrap", kText, "", kZero},
     {"mp_parameters", kText, "", kLauncher},
@@ -168,16 +209,16 @@ constexpr Unsupported kIgnored[] = {
     {"include_inputs_for_metrics", kBool, "false", "evaluation computes the loss only"},
     {"include_for_metrics", kList, "", "evaluation computes the loss only"},
     {"skip_memory_metrics", kBool, "true", "a memory table is always shown before the first step"},
-    {"debug", kText, "", kNoGpu},
+    {"debug", kList, "", kNoGpu},
     {"hub_model_id", kText, "", kNoHub},
     {"hub_strategy", kText, "every_save", kNoHub},
-    {"hub_token", kText, "", kNoHub},
+    {"hub_token", kText, "<HUB_TOKEN>|none", kNoHub},
     {"hub_private_repo", kBool, "", kNoHub},
     {"hub_always_push", kBool, "false", kNoHub},
     {"hub_revision", kText, "", kNoHub},
     {"push_to_hub_model_id", kText, "", kNoHub},
     {"push_to_hub_organization", kText, "", kNoHub},
-    {"push_to_hub_token", kText, "", kNoHub},
+    {"push_to_hub_token", kText, "<PUSH_TO_HUB_TOKEN>|none", kNoHub},
     {"use_legacy_prediction_loop", kBool, "false", kRemoved},
     {"sharded_ddp", kText, "", kRemoved},
 };
@@ -195,6 +236,7 @@ void declare_unsupported_flags(FlagTable* table) {
   declare(table, kRefused, FlagStatus::kRefused);
   table->begin_section("Hugging Face arguments without effect");
   declare(table, kIgnored, FlagStatus::kIgnored);
+  table->add_alias("gradient_checkpointing_kwargs", "activation_checkpointing_kwargs");
 }
 
 }  // namespace tessera

@@ -65,11 +65,15 @@ nlohmann::ordered_json pattern(const std::string& flag, const std::string& text)
 
 void declare_lora_flags(FlagTable* table, TrainingArguments* args) {
   table->begin_section("LoRA");
-  table
-      ->add_choice("finetuning_type", &args->finetuning_type, {"full", "lora"},
-                   "With lora, low-rank adapters are trained beside the weights of the layers' linear "
-                   "modules, which stay as they are; output_dir becomes a folder that PEFT reads.")
-      .aliases = {"peft", "peft_type"};
+  Flag& type =
+      table->add_choice("finetuning_type", &args->finetuning_type, {"full", "lora"},
+                        "With lora, low-rank adapters are trained beside the weights of the layers' linear "
+                        "modules, which stay as they are; output_dir becomes a folder that PEFT reads.");
+  type.aliases = {"peft", "peft_type"};
+  type.set = [set = type.set](const std::vector<std::string>& values) {
+    set(values == std::vector<std::string>{"LORA"} ? std::vector<std::string>{"lora"}
+                                                   : values);  // PEFT's spelling
+  };
   Flag& rank = table->add("lora_rank", &args->lora_rank, "Rank r of the adapters.");
   rank.aliases = {"lora_r"};
   limit(rank, at_least(1));

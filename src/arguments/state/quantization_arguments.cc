@@ -32,7 +32,7 @@ void declare_quantization_flags(FlagTable* table, TrainingArguments* args) {
       ->add("bnb_4bit_use_double_quant", &args->bnb_4bit_use_double_quant,
             "Keeps the scales of weights in 4 bits as 8-bit codes. Defaults to true with quantization_bit, "
             "as in LLaMA-Factory, and to false with load_in_4bit, as in Hugging Face.")
-      .aliases = {"double_quantization"};
+      .aliases = {"double_quantization", "use_bnb_nested_quant"};
 }
 
 void check_quantization_arguments(const FlagTable& table, const TrainingArguments& args) {

@@ -88,6 +88,7 @@ class DeployKubernetesCommand : public DeployCommand {
 
   void complete_flags(FlagTable* table) override {
     if (!args_.config.empty()) apply_config_file(args_.config, table);
+    apply_script_arguments(table, &args_);
     for (size_t i = 0; i < num_training_flags_; ++i) {
       const Flag& flag = table->flags()[i];
       if (table->is_set(flag.name) && flag.get) given_.push_back(&flag);

@@ -44,6 +44,7 @@ class ConfigShowCommand : public Command {
 
   void complete_flags(FlagTable* table) override {
     if (!args_.config.empty()) apply_config_file(args_.config, table);
+    apply_script_arguments(table, &args_);
     apply_resume_variable(process_environment(), table, &args_);
     read_launch_variables(process_environment(), &args_);
   }

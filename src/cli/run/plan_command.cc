@@ -143,6 +143,7 @@ class PlanCommand : public Command {
       if (table->is_set(flag.name) && flag.get) given_.push_back(&flag);
     }
     if (!args_.config.empty()) apply_config_file(args_.config, table);
+    apply_script_arguments(table, &args_);
   }
   bool reads_weights() const override { return false; }
   DataArguments* data_arguments() override { return tokens_ ? nullptr : &args_; }

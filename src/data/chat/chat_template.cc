@@ -82,9 +82,9 @@ Sources chosen_sources(const fs::path& folder, const std::string& name_or_file) 
       fail(ExitCode::kNoInput, "--chat_template {}: no such file, nor a template that is built in ({})",
            printable(name_or_file, 200), fmt::join(builtin_chat_template_names(), ", "));
     }
-    return {{"default", {name_or_file, read_template(name_or_file)}}};
+    if (!fs::is_directory(name_or_file)) return {{"default", {name_or_file, read_template(name_or_file)}}};
   }
-  Sources sources = read_sources(folder);
+  Sources sources = read_sources(name_or_file.empty() ? folder : fs::path(name_or_file));
   if (sources.empty()) {
     fail(ExitCode::kBadConfig, "{}: the model has no chat template, which conversations need: {}",
          folder.string(), fmt::format(kWaysToGiveOne, fmt::join(builtin_chat_template_names(), ", ")));
@@ -444,6 +444,10 @@ ChatTemplate ChatTemplate::load(const fs::path& folder, const Tokenizer& tokeniz
   Sources sources = chosen_sources(folder, options.name_or_file);
   auto impl = std::make_unique<Impl>(LiteralText(tokenizer.special_tokens()));
   impl->special_tokens = special_token_variables(folder);
+  if (!options.eos_token.empty()) {
+    std::erase_if(impl->special_tokens, [](const Value::Field& field) { return field.name == "eos_token"; });
+    impl->special_tokens.push_back({"eos_token", options.eos_token});
+  }
   impl->date = options.date;
   for (const auto& [name, source] : sources)
     impl->templates.emplace(name, jinja::Template::parse(source.source, source.origin));

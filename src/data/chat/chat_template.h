@@ -16,12 +16,14 @@
 namespace tessera {
 
 struct ChatTemplateOptions {
-  // A file, the name of a template that is built in ("chatml", "llama3"), or a template itself; "" = the
-  // model's own, tokenizer_default_fallback_NAME the same and NAME if there is none.
+  // A file, the folder of another tokenizer, the name of a template that is built in ("chatml", "llama3"), or
+  // a template itself; "" = the model's own, tokenizer_default_fallback_NAME the same and NAME if there is
+  // none.
   std::string name_or_file;
   // What strftime_now() is told, as a date YYYY-MM-DD; "" = today. Rows must not depend on the day a run
   // resumes.
   std::string date = "2024-07-26";
+  std::string eos_token = {};  // what templates are told; "" = the tokenizer's
 };
 
 // Bytes [begin, end) of a text that are an answer: the whole or a part of what an assistant's message became.

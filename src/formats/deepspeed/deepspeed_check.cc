@@ -96,8 +96,8 @@ class KeyChecker {
   KeyChecker(const std::string& origin, std::vector<DeepSpeedNote>* notes) : origin_(origin), notes_(notes) {}
 
   // Reports all mistakes in the object in one error.
-  Json check(const Json& object, const DeepSpeedSection& section) {
-    Json out = check(object, section, "");
+  Json check_all(const Json& object, const DeepSpeedSection& section, const std::string& prefix) {
+    Json out = check(object, section, prefix);
     if (!mistakes_.empty()) fail_all(ExitCode::kBadConfig, mistakes_);
     return out;
   }
@@ -123,7 +123,12 @@ class KeyChecker {
     if (key == nullptr) return note_unknown(section, name, path);
     if (key->alias != nullptr && name == key->alias && object.contains(key->name))
       fail_at(path, fmt::format("is another name for {}{}: give only one", prefix, key->name));
-    if (!value.is_null()) check_value(*key, section, path, value, out);
+    if (!value.is_null()) return check_value(*key, section, path, value, out);
+    if (key->treatment == Treatment::kUsed && !key->takes_null)
+      fail_at(path,
+              fmt::format("expected {}, found null, which DeepSpeed does not take for its default; leave "
+                          "the key out",
+                          expected_text(key->type)));
   }
 
   static const DeepSpeedKey* find(const DeepSpeedSection& section, const std::string& name) {
@@ -201,8 +206,8 @@ std::vector<std::string> deepspeed_key_names() {
 }
 
 Json check_deepspeed_keys(const Json& object, const DeepSpeedSection& section, const std::string& origin,
-                          std::vector<DeepSpeedNote>* notes) {
-  return KeyChecker(origin, notes).check(object, section);
+                          std::vector<DeepSpeedNote>* notes, const std::string& prefix) {
+  return KeyChecker(origin, notes).check_all(object, section, prefix);
 }
 
 }  // namespace tessera

@@ -145,6 +145,14 @@ class ConfigReader {
       if (config_.bf16.is_absent()) config_.bf16.value = false;
     }
     const Json types = keys_.value("data_types", Json::object());
+    if (raw_.contains("data_types")) {
+      const Json kept = raw_["data_types"].value("keep_in_fp32_modules", Json("auto"));
+      const bool is_list =
+          kept.is_array() && std::ranges::all_of(kept, [](const Json& each) { return each.is_string(); });
+      if (kept != "auto" && !kept.is_null() && !is_list)
+        fail_at("data_types.keep_in_fp32_modules",
+                fmt::format("expected \"auto\" or a list of names, found {}", found_text(kept)));
+    }
     config_.grad_accum_dtype = read_dtype("data_types.grad_accum_dtype", types.value("grad_accum_dtype", ""));
     const std::string exchanged = keys_.value("communication_data_type", "");
     if (lower_case(exchanged) == "fp16") {
@@ -172,6 +180,7 @@ class ConfigReader {
     config_.stage3_prefetch_bucket_size = setting<int64_t>(zero, "stage3_prefetch_bucket_size");
     config_.stage3_param_persistence_threshold = setting<int64_t>(zero, "stage3_param_persistence_threshold");
     config_.overlap_comm = setting<bool>(zero, "overlap_comm").value;
+    config_.compute_grad_norm = zero.value("compute_grad_norm", true);
     config_.zero_quantized_weights = setting<bool>(zero, "zero_quantized_weights").value;
     config_.zero_quantized_gradients = setting<bool>(zero, "zero_quantized_gradients").value;
     check_offload("offload_param");
@@ -312,22 +321,7 @@ class ConfigReader {
   // `owner`.params with canonical values.
   Json check_params(const std::string& owner, const DeepSpeedSection& section) {
     const Json params = keys_[owner].value("params", Json::object());
-    std::vector<DeepSpeedNote> notes;
-    const std::string prefix = owner + ".params.";
-    Json checked;
-    try {
-      checked = check_deepspeed_keys(params, section, config_.origin, &notes);
-    } catch (const Error& error) {
-      // Inserts the path before KEY in "FILE: KEY: ...".
-      std::string message = error.what();
-      message.insert(config_.origin.size() + 2, prefix);
-      throw Error(error.code(), message);
-    }
-    for (DeepSpeedNote& note : notes) {
-      note.key.insert(0, prefix);
-      config_.notes.push_back(std::move(note));
-    }
-    return checked;
+    return check_deepspeed_keys(params, section, config_.origin, &config_.notes, owner + ".params.");
   }
 
   void read_scheduler() {
@@ -372,7 +366,7 @@ class ConfigReader {
 
   void refuse_what_changes_results() {
     for (const char* name : {"compression_training", "curriculum_learning", "data_efficiency",
-                             "progressive_layer_drop", "weight_quantization"}) {
+                             "progressive_layer_drop", "weight_quantization", "quantize_training"}) {
       if (!keys_.contains(name)) continue;
       if (is_on(name, keys_[name])) fail_at(name, "it changes the result and is not supported; leave it out");
       config_.notes.push_back({name, "it is off"});

@@ -57,6 +57,7 @@ struct DeepSpeedConfig {
   DeepSpeedSetting<int64_t> stage3_prefetch_bucket_size;
   DeepSpeedSetting<int64_t> stage3_param_persistence_threshold;
   std::optional<bool> overlap_comm;
+  bool compute_grad_norm = true;
   std::optional<bool> zero_quantized_weights;
   std::optional<bool> zero_quantized_gradients;
   // zero_optimization.offload_optimizer and offload_param; the path and aio if a device is nvme.

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
+#include <set>
 
 #include "base/error.h"
 #include "expect_error.h"
@@ -172,7 +174,7 @@ TEST(DeepSpeedConfig, OptimizerStateIsOnADiskOnlyIfTheDeviceSaysSo) {
   EXPECT_EQ(disk.aio_block_size, 262144);
   EXPECT_EQ(disk.aio_queue_depth, 8);
   EXPECT_TRUE(disk.notes.empty());
-  for (const char* device : {"\"cpu\"", "\"none\"", "\"auto\"", "null"}) {
+  for (const char* device : {"\"cpu\"", "\"none\"", "\"auto\""}) {
     const DeepSpeedConfig memory = parse(
         fmt::format(R"({{"zero_optimization": {{"offload_optimizer": {{"device": {}}}}}{})", device, aio));
     EXPECT_NE(memory.offload_optimizer_device, "nvme");
@@ -277,8 +279,67 @@ TEST(DeepSpeedConfig, WhatIsOffIsTaken) {
       R"({"fp16": {"enabled": false, "loss_scale": 0}, "amp": {"enabled": "auto"}, "elasticity": {"enabled": false},
             "compression_training": {"weight_quantization": {"shared_parameters": {"enabled": false}}},
             "data_efficiency": {"enabled": false, "data_sampling": {"enabled": true}},
-            "gradient_allreduce_op": "sum", "tensor_parallel": {"autotp_size": 1}, "optimizer": null,
+            "gradient_allreduce_op": "sum", "tensor_parallel": {"autotp_size": 1},
             "zero_optimization": {"stage": "auto", "zenflow": null, "zero_quantized_gradients": false}})");
+}
+
+TEST(DeepSpeedConfig, NullIsTakenWhereDeepSpeedTakesIt) {
+  const DeepSpeedConfig config = parse(R"({"train_batch_size": null, "communication_data_type": null,
+      "zero_optimization": {"overlap_comm": null, "offload_param": null}, "steps_per_print": null})");
+  EXPECT_TRUE(config.train_batch_size.is_absent());
+  EXPECT_EQ(
+      refusal(R"({"gradient_clipping": null})"),
+      "ds.json: gradient_clipping: expected a finite number, found null, which DeepSpeed does not take for "
+      "its default; leave the key out");
+  EXPECT_THAT(refusal(R"({"zero_optimization": {"stage": null}})"), HasSubstr("zero_optimization.stage: "));
+  EXPECT_THAT(refusal(R"({"optimizer": null})"), HasSubstr("optimizer: expected an object"));
+}
+
+TEST(DeepSpeedConfig, KeysOfRelease0198AreKnown) {
+  const DeepSpeedConfig config = parse(R"({"disable_python_gc": true,
+      "data_types": {"keep_in_fp32_modules": ["norm"]}, "hybrid_engine": {"enable_cuda_graph": false},
+      "zero_optimization": {"stage": 1, "compute_grad_norm": false, "parameter_alignment": true}})");
+  for (const char* key :
+       {"disable_python_gc", "data_types.keep_in_fp32_modules", "zero_optimization.parameter_alignment"}) {
+    EXPECT_NE(note_on(config, key), "") << key;
+    EXPECT_FALSE(warns_about(config, key)) << key;
+  }
+  EXPECT_FALSE(config.compute_grad_norm);
+  EXPECT_THAT(refusal(R"({"data_types": {"keep_in_fp32_modules": [1]}})"), HasSubstr("a list of names"));
+}
+
+// tests/data/foreign-settings/deepspeed.txt has the keys of DeepSpeed 0.19.8.
+TEST(DeepSpeedConfig, EveryKeyOfDeepSpeedIsSettled) {
+  const std::vector<std::string> known = deepspeed_key_names();
+  const auto is_known = [&](std::string name) {
+    if (std::ranges::find(known, name) != known.end()) return true;
+    name.insert(name.rfind('.') + 1, "stage3_");  // the alias of a field
+    return std::ranges::find(known, name) != known.end();
+  };
+  const std::set<std::string> rewritten = {"bfloat16", "zero_optimization.cpu_offload",
+                                           "zero_optimization.cpu_offload_param",
+                                           "zero_optimization.cpu_offload_use_pin_memory",
+                                           "zero_optimization.stage3_gather_fp16_weights_on_model_save"};
+  std::ifstream file(data_folder() / "foreign-settings" / "deepspeed.txt");
+  int64_t num_names = 0;
+  for (std::string name; std::getline(file, name);) {
+    if (name.starts_with('#')) continue;
+    ++num_names;
+    // A section whose keys are not listed is settled as a whole.
+    const std::string section = name.substr(0, name.rfind('.'));
+    const bool is_whole =
+        section != name && is_known(section) &&
+        std::ranges::none_of(known, [&](const auto& key) { return key.starts_with(section + "."); });
+    EXPECT_TRUE(is_known(name) || is_whole || rewritten.contains(name)) << name;
+  }
+  EXPECT_GT(num_names, 200);
+}
+
+TEST(DeepSpeedConfig, SeveralMistakesInParamsKeepTheirPaths) {
+  EXPECT_EQ(
+      refusal(R"({"optimizer": {"type": "AdamW", "params": {"amsgrad": true, "maximize": true}}})"),
+      "2 mistakes: (1) ds.json: optimizer.params.amsgrad: true is not supported: write false (2) ds.json: "
+      "optimizer.params.maximize: true is not supported: the loss is minimized; write false");
 }
 
 TEST(DeepSpeedConfig, EveryKeyWithoutEffectIsNoted) {

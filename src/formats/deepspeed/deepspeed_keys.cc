@@ -22,7 +22,6 @@ constexpr const char* kWholeModel = "checkpoints are whole models as Hugging Fac
 constexpr const char* kOwnSums = "gradients are accumulated in float32, which needs no scaling";
 constexpr const char* kInMemory = "weights, gradients and optimizer state stay in memory";
 constexpr const char* kOwnLoops = "it concerns DeepSpeed's internals";
-constexpr const char* kNoStairs = "DeepSpeed does not read it either";
 constexpr const char* kOwnProfile = "the time and the speed of every step are in metrics.jsonl";
 constexpr const char* kModelDecides = "it is for models and pipelines that need it, and none here does";
 
@@ -37,6 +36,10 @@ constexpr Key used_or_auto(const char* name, Type type, const char* alias = null
 constexpr Key used(const char* name, const Section* section) {
   Key key = used(name, kObject);
   key.section = section;
+  return key;
+}
+constexpr Key or_null(Key key) {
+  key.takes_null = true;
   return key;
 }
 constexpr Key no_effect(const char* name, Type type, const char* reason, const char* alias = nullptr) {
@@ -58,14 +61,14 @@ constexpr Key refused_or_auto(const char* name, Type type, const char* harmless,
 }
 
 constexpr Key kOffloadParamKeys[] = {
-    used("device", kText),         used("nvme_path", kText),     silent("buffer_count", kCount),
-    silent("buffer_size", kCount), silent("max_in_cpu", kCount), silent("pin_memory", kBool),
+    used("device", kText),         or_null(used("nvme_path", kText)), silent("buffer_count", kCount),
+    silent("buffer_size", kCount), silent("max_in_cpu", kCount),      silent("pin_memory", kBool),
 };
 constexpr Section kOffloadParam = {true, true, kOffloadParamKeys};
 
 constexpr Key kOffloadOptimizerKeys[] = {
     used("device", kText),
-    used("nvme_path", kText),
+    or_null(used("nvme_path", kText)),
     silent("buffer_count", kCount),
     silent("pin_memory", kBool),
     silent("pipeline", kBool),
@@ -93,11 +96,12 @@ constexpr Key kZeroKeys[] = {
     no_effect("use_multi_rank_bucket_allreduce", kBool, kOwnExchange),
     no_effect("allgather_partitions", kBool, kOwnExchange),
     no_effect("allgather_bucket_size", kCount, kOwnExchange),
-    used("overlap_comm", kBool),
+    or_null(used("overlap_comm", kBool)),
+    used("compute_grad_norm", kBool),
     no_effect("load_from_fp32_weights", kBool, "master weights are always exact"),
     no_effect("elastic_checkpoint", kBool, kWholeModel),
-    used("offload_param", &kOffloadParam),
-    used("offload_optimizer", &kOffloadOptimizer),
+    or_null(used("offload_param", &kOffloadParam)),
+    or_null(used("offload_optimizer", &kOffloadOptimizer)),
     no_effect("sub_group_size", kCount, kOwnLoops),
     used("stage3_max_live_parameters", kCount, "max_live_parameters"),
     no_effect("stage3_max_reuse_distance", kCount, kOwnLoops, "max_reuse_distance"),
@@ -113,6 +117,7 @@ constexpr Key kZeroKeys[] = {
     no_effect("ignore_unused_parameters", kBool, "no parameter is unused"),
     no_effect("legacy_stage1", kBool, kOwnLoops),
     no_effect("round_robin_gradients", kBool, kOwnExchange),
+    no_effect("parameter_alignment", kBool, kOwnLoops),
     no_effect("zero_hpz_partition_size", kCount, kSharedByNode),
     used("zero_quantized_weights", kBool),
     no_effect("zero_quantized_nontrainable_weights", kBool,
@@ -166,13 +171,14 @@ constexpr Key kAutocastKeys[] = {refused_or_auto("enabled", kBool, "false", kNoA
 constexpr Section kAutocast = {true, true, kAutocastKeys};
 
 constexpr Key kDataTypeKeys[] = {
-    used("grad_accum_dtype", kText),
+    or_null(used("grad_accum_dtype", kText)),
     refused("param_dtype", kText, nullptr, "bf16 decides the type of the weights; leave it out"),
     refused("buffer_dtype", kText, nullptr, "bf16 decides the type of the weights; leave it out"),
+    no_effect("keep_in_fp32_modules", kAny, "it is for buffers of a model, and none here has any"),
 };
 constexpr Section kDataTypes = {false, false, kDataTypeKeys};
 
-constexpr Key kOptimizerKeys[] = {used("type", kText), used("params", kObject),
+constexpr Key kOptimizerKeys[] = {used("type", kText), or_null(used("params", kObject)),
                                   no_effect("legacy_fusion", kBool, kOwnLoops)};
 constexpr Section kOptimizer = {false, false, kOptimizerKeys};
 constexpr Key kSchedulerKeys[] = {used("type", kText), used("params", kObject)};
@@ -204,7 +210,7 @@ constexpr Key kOptimizerParamKeys[] = {
 
 constexpr Key kSchedulerParamKeys[] = {
     used_or_auto("warmup_min_lr", kNumber),
-    used_or_auto("warmup_max_lr", kNumber),
+    or_null(used_or_auto("warmup_max_lr", kNumber)),
     used_or_auto("warmup_num_steps", kInteger),
     used("warmup_type", kText),
     used_or_auto("total_num_steps", kCount),
@@ -218,9 +224,9 @@ constexpr Key kSchedulerParamKeys[] = {
     used("cycle_max_lr", kNumber),
     used("decay_lr_rate", kNumber),
     used("cycle_first_step_size", kCount),
-    used("cycle_second_step_size", kCount),
-    no_effect("cycle_first_stair_count", kCount, kNoStairs),
-    no_effect("cycle_second_stair_count", kCount, kNoStairs),
+    or_null(used("cycle_second_step_size", kCount)),
+    used("cycle_first_stair_count", kCount),
+    or_null(used("cycle_second_stair_count", kCount)),
     used("decay_step_size", kCount),
     used("cycle_momentum", kBool),
     used("cycle_min_mom", kNumber),
@@ -294,6 +300,7 @@ constexpr Key kHybridEngineKeys[] = {
     silent("release_inference_cache", kBool),
     silent("pin_parameters", kBool),
     silent("tp_gather_partition_size", kInteger),
+    silent("enable_cuda_graph", kBool),
 };
 constexpr Section kHybridEngine = {true, true, kHybridEngineKeys};
 
@@ -315,14 +322,14 @@ constexpr Section kElasticity = {false, true, kElasticityKeys};
 
 constexpr Key kTopLevelKeys[] = {
     // The batch and the step.
-    used_or_auto("train_batch_size", kInteger),
+    or_null(used_or_auto("train_batch_size", kInteger)),
     used("sequence_parallel_size", kInteger),
-    used_or_auto("train_micro_batch_size_per_gpu", kInteger),
-    used_or_auto("gradient_accumulation_steps", kInteger),
+    or_null(used_or_auto("train_micro_batch_size_per_gpu", kInteger)),
+    or_null(used_or_auto("gradient_accumulation_steps", kInteger)),
     used_or_auto("gradient_clipping", kNumber),
     used("optimizer", &kOptimizer),
     used("scheduler", &kScheduler),
-    used("bf16", &kBf16),
+    or_null(used("bf16", &kBf16)),
     used("fp16", &kFp16),
     used("amp", &kAmp),
     used("torch_autocast", &kAutocast),
@@ -338,13 +345,14 @@ constexpr Key kTopLevelKeys[] = {
     no_effect("managed_gradient_accumulation", kBool, kOwnLoops),
     no_effect("prescale_gradients", kBool, kOwnSums),
     no_effect("gradient_predivide_factor", kNumber, kOwnSums),
-    used("communication_data_type", kText),
+    or_null(used("communication_data_type", kText)),
     no_effect("seq_parallel_communication_data_type", kText,
               "ranks exchange heads in the type of activations", "seq_parallel_comm_data_type"),
     no_effect("sparse_gradients", kBool, kOwnExchange),
     no_effect("disable_allgather", kBool, kOwnExchange),
     no_effect("allgather_size", kCount, kOwnExchange),
     no_effect("dump_state", kBool, kOwnProfile),
+    no_effect("disable_python_gc", kBool, "there is no Python"),
     no_effect("memory_breakdown", kBool, "a memory table is always shown before the first step"),
     no_effect("wall_clock_breakdown", kBool, kOwnProfile),
     no_effect("dataloader_drop_last", kBool,
@@ -357,7 +365,7 @@ constexpr Key kTopLevelKeys[] = {
     no_effect("zero_force_ds_cpu_optimizer", kBool, kOwnLoops),
     no_effect("use_data_before_expert_parallelism", kBool, kModelDecides, "use_data_before_expert_parallel_"),
     no_effect("activation_checkpointing", &kActivation, "the flag gradient_checkpointing decides"),
-    used("aio", &kAio),
+    or_null(used("aio", &kAio)),
     no_effect("flops_profiler", &kProfiler, kOwnProfile),
     no_effect("comms_logger", &kCommsLogger, kOwnProfile),
     used("timers", &kTimers),
@@ -378,6 +386,7 @@ constexpr Key kTopLevelKeys[] = {
     used("data_efficiency", kObject),
     used("progressive_layer_drop", kObject),
     used("weight_quantization", kObject),
+    used("quantize_training", kObject),
 };
 
 constexpr ForeignNames kTopLevelNames[] = {

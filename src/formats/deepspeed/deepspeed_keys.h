@@ -31,6 +31,7 @@ struct DeepSpeedKey {
   const char* harmless = nullptr;             // for kRefused: the accepted value as JSON, besides null
   const DeepSpeedSection* section = nullptr;  // for kObject: its keys; nullptr = not checked
   bool takes_auto = false;                    // "auto" is passed through to the caller
+  bool takes_null = false;                    // of kUsed: null is as if the key were absent, as in DeepSpeed
 };
 
 struct DeepSpeedSection {
@@ -55,9 +56,9 @@ extern const DeepSpeedSection kDeepSpeedSchedulerParams;  // for all schedules
 std::vector<std::string> deepspeed_key_names();
 
 // Returns `object` with canonical names and converted values (5e8 -> 500000000, "2" -> 2, "true" -> true),
-// without nulls and without keys that have no effect. Errors (kBadConfig): "FILE: KEY: expected ..., found
-// ...; what to do".
+// without nulls and without keys that have no effect. `prefix` precedes its keys in messages. Errors
+// (kBadConfig): "FILE: KEY: expected ..., found ...; what to do".
 Json check_deepspeed_keys(const Json& object, const DeepSpeedSection& section, const std::string& origin,
-                          std::vector<DeepSpeedNote>* notes);
+                          std::vector<DeepSpeedNote>* notes, const std::string& prefix = "");
 
 }  // namespace tessera

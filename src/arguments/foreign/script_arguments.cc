@@ -1,0 +1,198 @@
+#include "arguments/foreign/script_arguments.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+#include <vector>
+
+#include "arguments/arguments.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "hub/dataset_splits.h"
+#include "hub/repo_name.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Flags that only TRL's scripts have, whose SFTConfig has defaults of its own.
+constexpr const char* kOnlyInTrl[] = {
+    "use_peft",        "eos_token",       "dataset_name", "dataset_train_split", "dataset_test_split",
+    "truncation_mode", "shuffle_dataset", "loss_type",    "lora_task_type"};
+
+std::vector<std::string> files_below(const fs::path& folder) {
+  std::vector<std::string> paths;
+  std::error_code error;
+  for (auto at = fs::recursive_directory_iterator(folder, error); !error && at != fs::end(at);
+       at.increment(error)) {
+    const std::string path = at->path().lexically_relative(folder).string();
+    if (at->is_regular_file() && !path.starts_with('.') && path.find("/.") == path.npos)
+      paths.push_back(path);
+  }
+  if (error)
+    fail(ExitCode::kIoError, "dataset_name {}: {}", printable(folder.string(), 200), error.message());
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+class Application {
+ public:
+  Application(FlagTable* table, TrainingArguments* args) : table_(*table), args_(*args) {}
+
+  void run() {
+    if (!args_.script.dataset_name.empty()) apply_dataset();
+    apply_revision();
+    if (args_.script.use_peft) apply_peft();
+    apply_defaults();
+  }
+
+ private:
+  void set(const char* flag, const std::vector<std::string>& values, const std::string& from) {
+    table_.set(*table_.find(flag), values, table_.origin(from));
+  }
+
+  void apply_dataset() {
+    ScriptArguments& script = args_.script;
+    if (table_.is_set("dataset")) {
+      fail(ExitCode::kBadConfig, "dataset_name contradicts dataset: give one of them");
+    }
+    set("dataset", split_sources(script.dataset_name, script.dataset_config, script.dataset_train_split),
+        "dataset_name");
+    const bool evaluates = args_.eval_strategy != "no" || args_.eval_on_start;
+    if (!evaluates || table_.is_set("eval_dataset") || table_.is_set("validation_split_percentage")) return;
+    const bool is_example = table_.is_set("dataset_config_name");
+    const std::string split = !script.dataset_test_split.empty() ? script.dataset_test_split
+                              : is_example                       ? "validation"
+                                                                 : "test";
+    set("eval_dataset", split_sources(script.dataset_name, script.dataset_config, split), "dataset_name");
+  }
+
+  void apply_revision() {
+    const std::string& revision = args_.script.model_revision;
+    if (revision == "main" || args_.model.empty()) return;
+    if (!hub_model_name(args_.model) || args_.model.find('@') != std::string::npos) {
+      log_warning("model_revision {} has no effect: {} is not a name on the Hub without a revision", revision,
+                  args_.model);
+      return;
+    }
+    args_.model += "@" + revision;
+  }
+
+  // get_peft_config() of TRL, with the defaults of its ModelConfig and of PEFT.
+  void apply_peft() {
+    if (table_.is_set("finetuning_type") && args_.finetuning_type != "lora")
+      fail(ExitCode::kBadConfig, "use_peft contradicts finetuning_type {}: give one of them",
+           args_.finetuning_type);
+    set("finetuning_type", {"lora"}, "use_peft");
+    if (!args_.adapter_name_or_path.empty()) return;
+    std::string defaults;
+    const auto fill = [&](const char* flag, const std::vector<std::string>& values) {
+      if (table_.is_set(flag)) return;
+      table_.find(flag)->set(values);
+      defaults += fmt::format(" {} {},", flag, fmt::join(values, " "));
+    };
+    fill("lora_rank", {"16"});
+    fill("lora_alpha", {"32"});
+    fill("lora_dropout", {"0.05"});
+    fill("lora_target", {"q_proj", "v_proj"});
+    if (defaults.empty()) return;
+    defaults.pop_back();
+    log_info("use_peft: as in TRL and PEFT,{}", defaults);
+  }
+
+  void apply_defaults() {
+    if (table_.is_set("dataset_config_name")) return;  // an example of Transformers
+    const auto given =
+        std::ranges::find_if(kOnlyInTrl, [&](const char* name) { return table_.is_set(name); });
+    if (given == std::end(kOnlyInTrl)) return;
+    std::string defaults;
+    const auto fill = [&](const char* flag, const char* value) {
+      if (table_.is_set(flag)) return;
+      table_.find(flag)->set({value});
+      defaults += fmt::format("{}{} {}", defaults.empty() ? "" : " and ", flag, value);
+    };
+    fill("learning_rate", "2e-05");
+    if (!table_.is_set("logging_strategy")) fill("logging_steps", "10");
+    if (!defaults.empty()) log_info("{} is a setting of TRL, whose defaults are {}", *given, defaults);
+  }
+
+  FlagTable& table_;
+  TrainingArguments& args_;
+};
+
+// Not in training_args.json, which has what they become.
+Flag& without_record(Flag& flag) {
+  flag.get = nullptr;
+  return flag;
+}
+
+void declare_eos_token(FlagTable* table, ScriptArguments* script) {
+  Flag& eos =
+      without_record(table->add("eos_token", &script->eos_token,
+                                "The token that ends texts, which must be the tokenizer's eos_token."));
+  eos.set = [set = eos.set](const std::vector<std::string>& values) {
+    // How SFTConfig writes down any value, None among them.
+    set(values == std::vector<std::string>{"<EOS_TOKEN>"} ? std::vector<std::string>{""} : values);
+  };
+}
+
+}  // namespace
+
+std::vector<std::string> split_sources(const std::string& name, const std::string& config,
+                                       const std::string& split) {
+  std::error_code error;
+  if (fs::is_directory(name, error)) {
+    DatasetName wanted;
+    wanted.repo.id = name;
+    wanted.config = config;
+    wanted.split = split;
+    std::vector<DatasetConfig> configs;
+    const fs::path card = fs::path(name) / "README.md";
+    if (fs::is_regular_file(card, error)) configs = parse_dataset_card(read_text_file(card), card.string());
+    std::vector<std::string> sources;
+    for (const std::string& file : choose_split(wanted, configs, files_below(name)))
+      sources.push_back((fs::path(name) / file).string());
+    return sources;
+  }
+  if (fs::exists(name, error)) return {name};
+  if (!is_repo_id(name)) {
+    fail(ExitCode::kNoInput,
+         "dataset_name: expected a folder, a file or a name on the Hub, org/name, found '{}'; the Hub's own "
+         "data sets have an organisation, too, as in Salesforce/wikitext",
+         printable(name, 200));
+  }
+  return {name + (config.empty() ? "" : ":" + config) + "/" + split};
+}
+
+void declare_script_flags(FlagTable* table, TrainingArguments* args) {
+  ScriptArguments& script = args->script;
+  table->begin_section("Arguments of TRL's scripts");
+  without_record(
+      table->add("dataset_name", &script.dataset_name,
+                 "Folder, file or name on the Hub, of which dataset_train_split becomes dataset and, "
+                 "if eval_strategy is not no, dataset_test_split eval_dataset. As in TRL, "
+                 "learning_rate then defaults to 2e-5 and logging_steps to 10."));
+  without_record(table->add("dataset_config", &script.dataset_config, "Configuration of dataset_name."));
+  Flag& config_name = without_record(
+      table->add("dataset_config_name", &script.dataset_config,
+                 "The same by the name in Transformers' examples, whose defaults stay those of Trainer."));
+  config_name.value_name = "TEXT";
+  without_record(
+      table->add("dataset_train_split", &script.dataset_train_split, "Split of dataset_name to train on."));
+  without_record(table->add("dataset_test_split", &script.dataset_test_split,
+                            "Split of dataset_name to evaluate on. Defaults to test, or to validation beside "
+                            "dataset_config_name."));
+  without_record(table->add("model_revision", &script.model_revision,
+                            "Branch, tag or commit of a model on the Hub, as in org/name@revision."));
+  without_record(
+      table->add("use_peft", &script.use_peft,
+                 "If true, sets finetuning_type lora, with TRL's defaults: lora_rank 16, lora_alpha "
+                 "32, lora_dropout 0.05, lora_target q_proj v_proj."));
+  declare_eos_token(table, &script);
+}
+
+void apply_script_arguments(FlagTable* table, TrainingArguments* args) { Application(table, args).run(); }
+
+}  // namespace tessera
