@@ -67,8 +67,10 @@ RowPlan checked_row_plan(std::span<const DataSource> sources, const DatasetOptio
          "{}: packing joins documents, but a pre-tokenized file has finished rows: leave packing out", first);
   }
   const bool needs_tokenizer = plan.needs_tokenizer();
-  if (needs_tokenizer && tokenizer == nullptr)
+  if (needs_tokenizer && tokenizer == nullptr) {
+    if (!options.chat_folder.empty()) Tokenizer::open(options.chat_folder);  // says what is missing
     fail(ExitCode::kBadConfig, "{}: text needs a tokenizer, but the model has no tokenizer.json", first);
+  }
   const bool has_text = plan.has_shape(RowShape::kText) || plan.has_shape(RowShape::kPromptCompletion) ||
                         plan.has_shape(RowShape::kPromptText);
   if (has_text && needs_tokenizer && !tokenizer->eos_id()) {

@@ -19,7 +19,7 @@
 #include "io/file.h"
 #include "tokenizer/pipeline/pre_tokenizer.h"
 #include "tokenizer/regex/unicode.h"
-#include "tokenizer/tokenizer_file.h"
+#include "tokenizer/settings/loaded_tokenizer.h"
 
 namespace tessera {
 namespace {
@@ -62,8 +62,18 @@ bool is_byte_token(std::string_view token) {
          token.find_first_not_of("0123456789ABCDEFabcdef", 3) == 5;
 }
 
-Vocabulary make_vocabulary(const TokenizerFile& file, const JsonNode& root, const ModelConfig& config,
+// The class LlamaTokenizer has it by name only.
+std::string unknown_token(const LoadedTokenizer& loaded, const JsonNode& root) {
+  if (const JsonNode token = root["model"]["unk_token"]; token.is_string()) return token.string();
+  for (const auto& [name, text] : loaded.special_tokens) {
+    if (name == "unk_token") return text;
+  }
+  return "";
+}
+
+Vocabulary make_vocabulary(const LoadedTokenizer& loaded, const JsonNode& root, const ModelConfig& config,
                            bool is_byte_level) {
+  const TokenizerFile& file = loaded.file;
   Vocabulary all;
   const auto size = static_cast<size_t>(config.vocab_size);
   for (size_t id = 0; id < size; ++id) all.tokens.push_back(fmt::format("[PAD{}]", id));
@@ -76,20 +86,19 @@ Vocabulary make_vocabulary(const TokenizerFile& file, const JsonNode& root, cons
     all.tokens[static_cast<size_t>(id)] = std::move(token);
     all.types[static_cast<size_t>(id)] = type;
   };
-  const std::string unknown = root["model"]["unk_token"].string_or("");
+  const std::string unknown = unknown_token(loaded, root);
   for (const BpeTables::Token& token : file.tables.tokens) {
     const std::string text(file.tables.token(token));
     const bool is_byte = !is_byte_level && is_byte_token(text);
     set(token.id, text, is_byte ? kByte : kNormal);
   }
-  if (root["added_tokens"].is_null()) return all;
-  for (const JsonNode& added : root["added_tokens"].list()) {
-    const std::string token = added["content"].string();
-    const bool is_unknown = !is_byte_level && token == unknown;
-    if (is_unknown || added["special"].boolean_or(false) || looks_special(token)) {
-      set(added["id"].integer(), token, is_unknown ? kUnknown : kControl);
+  for (const AddedToken& added : loaded.added_tokens) {
+    if (added.id >= config.vocab_size && loaded.is_padding_only(added.content)) continue;
+    const bool is_unknown = !is_byte_level && added.content == unknown;
+    if (is_unknown || added.special || looks_special(added.content)) {
+      set(added.id, added.content, is_unknown ? kUnknown : kControl);
     } else {
-      set(added["id"].integer(), with_spaces(token), kUserDefined);
+      set(added.id, with_spaces(added.content), kUserDefined);
     }
   }
   return all;
@@ -217,9 +226,9 @@ std::vector<int64_t> other_ends(const Tokenizer& tokenizer, const std::vector<in
 }
 
 // What the tokenizer puts around a text, of which llama.cpp can do bos in front and eos behind.
-void add_special_tokens(const Tokenizer& tokenizer, const std::string& origin, const JsonNode& root,
-                        const ModelConfig& config, const std::vector<int64_t>& end_ids,
-                        std::vector<GgufField>* fields) {
+void add_special_ids(const Tokenizer& tokenizer, const std::string& origin, const std::string& unknown,
+                     const ModelConfig& config, const std::vector<int64_t>& end_ids,
+                     std::vector<GgufField>* fields) {
   const auto add_id = [&](const char* name, std::optional<int64_t> id) {
     if (!id || *id < 0 || *id >= config.vocab_size) return;
     fields->push_back(
@@ -231,8 +240,7 @@ void add_special_tokens(const Tokenizer& tokenizer, const std::string& origin, c
   if (!pad) pad = config.pad_token_id;
   add_id("bos", bos);
   add_id("eos", eos);
-  if (const JsonNode unknown = root["model"]["unk_token"]; unknown.is_string())
-    add_id("unknown", tokenizer.token_to_id(unknown.string()));
+  if (!unknown.empty()) add_id("unknown", tokenizer.token_to_id(unknown));
   add_id("padding", pad);
   const std::vector<int64_t> others = other_ends(tokenizer, end_ids, eos, config.vocab_size);
   if (!others.empty()) add_id("eot", others[0]);
@@ -283,6 +291,22 @@ void add_chat_templates(const fs::path& folder, std::vector<GgufField>* fields) 
   if (!names.empty()) fields->push_back(gguf_array("tokenizer.chat_templates", names));
 }
 
+// llama.cpp has no normalizers for byte-level tokenizers.
+void warn_about_normalizer(const JsonNode& normalizer) {
+  std::vector<std::string> steps;
+  if (normalizer.type() == "Sequence") {
+    for (const JsonNode& step : normalizer["normalizers"].list()) steps.push_back(step.type());
+  } else {
+    steps.push_back(normalizer.type());
+  }
+  if (steps.empty()) return;
+  log_warning(
+      "{}: {}: llama.cpp does not normalize text: where this changes a text (letters with separate accents, "
+      "for "
+      "NFC), it cuts the text differently; normalize what is given to it",
+      normalizer.where(), fmt::join(steps, ", "));
+}
+
 }  // namespace
 
 std::vector<GgufField> gguf_vocabulary(const fs::path& folder, const ModelConfig& config,
@@ -290,7 +314,8 @@ std::vector<GgufField> gguf_vocabulary(const fs::path& folder, const ModelConfig
   const Tokenizer tokenizer = Tokenizer::open(folder);
   const fs::path path = folder / "tokenizer.json";
   const std::string origin = path.string();
-  const TokenizerFile file = parse_tokenizer_file(read_text_file(path), origin);
+  const LoadedTokenizer loaded = load_tokenizer_file(path);
+  const TokenizerFile& file = loaded.file;
   const JsonNode root(file.document, origin);
   const bool is_byte_level = ends_in_byte_level(root["pre_tokenizer"]);
   if (!is_byte_level && !root["model"]["byte_fallback"].boolean_or(false)) {
@@ -299,14 +324,17 @@ std::vector<GgufField> gguf_vocabulary(const fs::path& folder, const ModelConfig
          "tokenizer for it",
          origin);
   }
-  const Vocabulary all = make_vocabulary(file, root, config, is_byte_level);
+  if (is_byte_level && !root["normalizer"].is_null()) warn_about_normalizer(root["normalizer"]);
+  const Vocabulary all = make_vocabulary(loaded, root, config, is_byte_level);
   std::vector<GgufField> fields;
   if (is_byte_level) {
     add_byte_level(tokenizer, path, file, all, &fields);
   } else {
     add_sentencepiece(file, root, all, &fields);
   }
-  add_special_tokens(tokenizer, origin, root, config, end_ids, &fields);
+  add_special_ids(tokenizer, origin,
+                  is_byte_level ? root["model"]["unk_token"].string_or("") : unknown_token(loaded, root),
+                  config, end_ids, &fields);
   add_chat_templates(folder, &fields);
   return fields;
 }

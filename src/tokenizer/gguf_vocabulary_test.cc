@@ -174,7 +174,7 @@ TEST(GgufVocabulary, EveryWayToCutALlama2TokenIsAMerge) {
   if (!fs::exists(folder)) GTEST_SKIP() << "no " << folder;
   testing::internal::CaptureStderr();
   const Described found = describe(folder, 32000);
-  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), testing::Not(testing::HasSubstr("ranked")));
   EXPECT_GT(found.score(260), found.score(261));
 }
 
@@ -193,12 +193,35 @@ TEST(GgufVocabulary, AddedTokensAreControlOrUserDefined) {
   };
   add(633, "<think>");
   add(634, "<|tool|>");
-  add(636, "\u2581\u2581");
+  add(635, "\u2581\u2581");
   const Described found = describe(changed.write(), 640);
   EXPECT_EQ(found.type(633), 4);
   EXPECT_EQ(found.type(634), 3);
-  EXPECT_EQ(found.type(635), 5);
-  EXPECT_EQ(found.token(636), "  ");
+  EXPECT_EQ(found.token(635), "  ");
+  EXPECT_EQ(found.type(635), 4);
+  EXPECT_EQ(found.type(636), 5);
+}
+
+TEST(GgufVocabulary, NormalizersThatLlamaCppLacksAreWarnedAbout) {
+  ChangedTokenizer changed("gpt2");
+  testing::internal::CaptureStderr();
+  describe(changed.write(), 640);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  changed.json["normalizer"] = {{"type", "NFC"}};
+  testing::internal::CaptureStderr();
+  describe(changed.write(), 640);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              testing::HasSubstr("NFC: llama.cpp does not normalize"));
+}
+
+TEST(GgufVocabulary, HasTheTokensOfTheFilesBesideTokenizerJson) {
+  ChangedTokenizer changed("gpt2");
+  changed.config["extra_special_tokens"] = {"<|tool|>"};
+  EXPECT_EQ(describe(changed.write(), 640).token(633), "<|tool|>");
+  changed.config.erase("extra_special_tokens");
+  changed.config["pad_token"] = "[PAD]";
+  EXPECT_EQ(describe(changed.write(), 640).token(633), "[PAD]");
+  EXPECT_FALSE(describe(changed.write(), 633).values.contains("tokenizer.ggml.padding_token_id"));
 }
 
 TEST(GgufVocabulary, SpecialTokensThatOnlyTheModelNamesAreTaken) {
@@ -233,9 +256,11 @@ TEST(GgufVocabulary, WhatLlamaCppCannotDoIsRefused) {
   expect_error(ExitCode::kBadConfig, {"<|end_of_text|>", "634", "vocab_size 634"},
                [] { describe(toy("llama3_pattern"), 634); });
   ChangedTokenizer changed("sentencepiece");
+  changed.config["tokenizer_class"] = "PreTrainedTokenizerFast";  // LlamaTokenizer has its own normalizer
   changed.json["normalizer"]["normalizers"].push_back({{"type", "NFKC"}});
   expect_error(ExitCode::kBadConfig, {"NFKC", "llama.cpp"}, [&] { describe(changed.write(), 1000); });
   ChangedTokenizer without("sentencepiece");
+  without.config["tokenizer_class"] = "PreTrainedTokenizerFast";
   without.json["model"]["byte_fallback"] = false;
   expect_error(ExitCode::kBadConfig, {"byte_fallback"}, [&] { describe(without.write(), 1000); });
 }

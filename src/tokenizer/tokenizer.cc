@@ -176,6 +176,13 @@ std::optional<int32_t> Tokenizer::Impl::find(std::string_view token) const {
   return model->tokens().find(token);
 }
 
+std::optional<int32_t> Tokenizer::Impl::id_of_special(std::string_view name) const {
+  for (const auto& [known, text] : special_tokens) {
+    if (known == name) return find(text);
+  }
+  return std::nullopt;
+}
+
 std::optional<std::string_view> Tokenizer::Impl::text_of(int32_t id) const {
   if (id < 0 || id >= num_ids) {
     fail(ExitCode::kBadData, "the id {} is out of range: the tokenizer {} has ids 0 to {}", id, origin,
@@ -188,8 +195,8 @@ std::optional<std::string_view> Tokenizer::Impl::text_of(int32_t id) const {
 void Tokenizer::Impl::push(int32_t id, bool skip_special_tokens, DecodeStream* stream) const {
   const std::optional<std::string_view> text = text_of(id);
   const AddedToken* added_token = added.by_id(id);
-  if (!text || (skip_special_tokens && added_token != nullptr && added_token->special)) return;
-  stream->push(*text, added_token != nullptr);
+  if (!text || (skip_special_tokens && added_token != nullptr && added.is_skipped(*added_token))) return;
+  stream->push(added_token != nullptr ? added.decoded(*added_token) : *text, added_token != nullptr);
 }
 
 std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special_tokens) const {
@@ -200,20 +207,30 @@ std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special_to
 }
 
 int64_t Tokenizer::vocab_size() const { return impl_->num_ids; }
+int64_t Tokenizer::num_model_ids() const { return impl_->num_model_ids; }
 
 std::optional<int32_t> Tokenizer::token_to_id(std::string_view token) const { return impl_->find(token); }
 
 std::string Tokenizer::id_to_token(int32_t id) const { return std::string(impl_->text_of(id).value_or("")); }
 
-std::optional<int32_t> Tokenizer::bos_id() const { return impl_->bos_id; }
-std::optional<int32_t> Tokenizer::eos_id() const { return impl_->eos_id; }
-std::optional<int32_t> Tokenizer::pad_id() const { return impl_->pad_id; }
+std::optional<int32_t> Tokenizer::bos_id() const { return impl_->id_of_special("bos_token"); }
+std::optional<int32_t> Tokenizer::eos_id() const { return impl_->id_of_special("eos_token"); }
+std::optional<int32_t> Tokenizer::pad_id() const { return impl_->id_of_special("pad_token"); }
+
+const std::vector<std::pair<std::string, std::string>>& Tokenizer::named_special_tokens() const {
+  return impl_->special_tokens;
+}
 
 void Tokenizer::set_eos_token(const std::string& token) {
-  const std::optional<int32_t> id = impl_->find(token);
-  if (!id)
+  if (!impl_->find(token))
     fail(ExitCode::kBadConfig, "eos_token: the tokenizer's vocabulary has no '{}'", printable(token, 80));
-  impl_->eos_id = id;
+  for (auto& [name, text] : impl_->special_tokens) {
+    if (name == "eos_token") {
+      text = token;
+      return;
+    }
+  }
+  impl_->special_tokens.emplace_back("eos_token", token);
 }
 
 std::vector<std::string> Tokenizer::special_tokens() const {

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace tessera {
@@ -32,10 +33,12 @@ struct TokenCut {
 
 class Tokenizer {
  public:
-  // Opens a tokenizer.json, or a folder with one (and reads bos/eos/pad tokens from the tokenizer_config.json
-  // beside it). Errors (kNoInput, kBadData; kBadConfig for an unsupported component) name file, component and
-  // what was found.
+  // Opens a tokenizer.json, or a folder with one, and the files beside it, as AutoTokenizer of Transformers 5
+  // does (tokenizer/settings/loaded_tokenizer.h). Errors (kNoInput, kBadData; kBadConfig for an unsupported
+  // component) name file, component and what was found.
   static Tokenizer open(const std::filesystem::path& path);
+  // nullopt for a folder without tokenizer.json.
+  static std::optional<Tokenizer> open_if_any(const std::filesystem::path& path);
   static Tokenizer parse(std::string_view json, const std::string& origin, TokenizerOptions options = {});
   ~Tokenizer();
   Tokenizer(Tokenizer&&) noexcept;
@@ -54,6 +57,8 @@ class Tokenizer {
   std::string decode(std::span<const int32_t> ids, bool skip_special_tokens = true) const;
 
   int64_t vocab_size() const;  // number of ids, added tokens included (highest id + 1)
+  // The same without a padding token above all others, which a model need not have.
+  int64_t num_model_ids() const;
   std::optional<int32_t> token_to_id(std::string_view token) const;
   std::string id_to_token(int32_t id) const;
   std::optional<int32_t> bos_id() const;
@@ -61,6 +66,8 @@ class Tokenizer {
   std::optional<int32_t> pad_id() const;
   // Another token that ends texts. Error(kBadConfig) if the vocabulary lacks it.
   void set_eos_token(const std::string& token);
+  // bos_token, eos_token, ... and the model's own (image_token) with their texts.
+  const std::vector<std::pair<std::string, std::string>>& named_special_tokens() const;
   // The contents of the added tokens that are special.
   std::vector<std::string> special_tokens() const;
 

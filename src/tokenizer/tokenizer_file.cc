@@ -181,6 +181,7 @@ class Reader final : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool spaced_merge(const std::string& text) {
+    if (text.starts_with("#version")) return true;  // the first line of a merges.txt
     const size_t space = text.find(' ');
     if (space == std::string::npos || text.find(' ', space + 1) != std::string::npos)
       bad_merge("\"" + text + "\"");

@@ -65,7 +65,6 @@ TEST(TokenizerFile, RefusesBrokenVocabularies) {
   refuses(ExitCode::kBadData, {"out of range"}, [](Json& j) { j["model"]["vocab"]["ab"] = 4294967296; });
   refuses(ExitCode::kBadData, {"2000000000", "out of range"},
           [](Json& j) { j["model"]["vocab"]["ab"] = 2000000000; });
-  refuses(ExitCode::kBadData, {"no token has the id 256"}, [](Json& j) { j["model"]["vocab"]["ab"] = 300; });
   refuses(ExitCode::kBadData, {"same id 257"}, [](Json& j) { j["model"]["vocab"]["ab"] = 257; });
   expect_error(ExitCode::kBadData, {"model.vocab[\"a\"]", "twice"}, [] {
     Tokenizer::parse(R"({"model":{"type":"BPE","vocab":{"a":0,"a":1},"merges":[]}})", "x");
@@ -143,37 +142,38 @@ TEST(TokenizerFile, ReadsSpecialTokensFromTheFolder) {
                R"({"bos_token":{"content":"<s>","special":true},"pad_token":"[PAD]"})");
   folder.write("special_tokens_map.json", R"({"eos_token":"</s>","bos_token":"</s>"})");
   const Tokenizer tokenizer = Tokenizer::open(folder.path());
-  EXPECT_EQ(tokenizer.bos_id(), 257);
+  EXPECT_EQ(tokenizer.bos_id(), 258);  // special_tokens_map.json comes later
   EXPECT_EQ(tokenizer.eos_id(), 258);
-  EXPECT_EQ(tokenizer.pad_id(), std::nullopt);
-  EXPECT_EQ(tokenizer.vocab_size(), 259);
+  EXPECT_EQ(tokenizer.pad_id(), 259);
+  EXPECT_EQ(tokenizer.vocab_size(), 260);
   EXPECT_EQ(tokenizer.token_to_id("<s>"), 257);
   EXPECT_EQ(tokenizer.id_to_token(256), "ab");
-  folder.write("tokenizer_config.json", R"({"bos_token":"<nope>"})");
-  expect_error(ExitCode::kBadData, {"tokenizer_config.json", "bos_token", "<nope>"},
-               [&] { Tokenizer::open(folder.path()); });
   folder.write("tokenizer_config.json", "[]");
   expect_error(ExitCode::kBadData, {"tokenizer_config.json"}, [&] { Tokenizer::open(folder.path()); });
   expect_error(ExitCode::kNoInput, {"missing"}, [&] { Tokenizer::open(folder / "missing"); });
 }
 
-TEST(TokenizerFile, LlamaTokenizerAddsWhatItsSettingsSay) {
-  const TestFolder folder;
+TEST(TokenizerFile, TakesWhatTokenizersTakes) {
   Json json = byte_tokenizer();
-  json["added_tokens"] = {{{"id", 256}, {"content", "<s>"}, {"special", true}},
-                          {{"id", 257}, {"content", "</s>"}, {"special", true}}};
-  folder.write("tokenizer.json", json.dump());
-  const auto ids = [&](const std::string& settings) {
-    folder.write("tokenizer_config.json", R"({"bos_token":"<s>","eos_token":"</s>",)" + settings + "}");
-    return Tokenizer::open(folder.path()).encode("");
-  };
-  using Ids = std::vector<int32_t>;
-  EXPECT_EQ(ids(R"("tokenizer_class":"LlamaTokenizerFast","add_bos_token":true,"add_eos_token":true)"),
-            (Ids{256, 257}));
-  EXPECT_EQ(ids(R"("tokenizer_class":"LlamaTokenizer","add_eos_token":true)"), (Ids{256, 257}));
-  EXPECT_EQ(ids(R"("tokenizer_class":"LlamaTokenizer","add_bos_token":false)"), Ids{});
-  EXPECT_EQ(ids(R"("tokenizer_class":"LlamaTokenizer")"), Ids{});  // as tokenizer.json says
-  EXPECT_EQ(ids(R"("tokenizer_class":"GPT2Tokenizer","add_bos_token":true)"), Ids{});
+  json["model"]["vocab"]["ab"] = 300;  // ids 256 to 299 are not used
+  json["model"]["merges"] = {"#version: 0.2", "a b"};
+  json["model"]["dropout"] = 0.0;
+  json["added_tokens"] = {{{"id", 257}, {"content", "<s>"}, {"special", true}}};
+  const Tokenizer tokenizer = Tokenizer::parse(json.dump(), "x");
+  EXPECT_EQ(tokenizer.encode("ab<s>"), (std::vector<int32_t>{300, 257}));
+  EXPECT_EQ(tokenizer.vocab_size(), 301);
+  // Ids of added tokens are counted from the size of the vocabulary.
+  json["added_tokens"][0]["id"] = 280;
+  EXPECT_EQ(Tokenizer::parse(json.dump(), "x").encode("<s>"), (std::vector<int32_t>{257}));
+}
+
+TEST(TokenizerFile, NormalizedAddedTokensDecodeToTheirNormalizedForm) {
+  Json json = byte_tokenizer();
+  json["normalizer"] = {{"type", "Lowercase"}};
+  json["added_tokens"] = {{{"id", 256}, {"content", "Tool"}, {"normalized", true}},
+                          {{"id", 257}, {"content", "<E>"}, {"normalized", false}}};
+  const Tokenizer tokenizer = Tokenizer::parse(json.dump(), "x");
+  EXPECT_EQ(tokenizer.decode(tokenizer.encode("A tool<E>")), "a tool<E>");
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tokenizer/bpe_model.h"
@@ -13,14 +14,15 @@
 #include "tokenizer/pipeline/normalizer.h"
 #include "tokenizer/pipeline/post_processor.h"
 #include "tokenizer/pipeline/pre_tokenizer.h"
+#include "tokenizer/settings/loaded_tokenizer.h"
 #include "tokenizer/tokenizer.h"
-#include "tokenizer/tokenizer_file.h"
 
 namespace tessera {
 
 struct Tokenizer::Impl {
   std::string origin;
   int64_t num_ids = 0;
+  int64_t num_model_ids = 0;
   uint64_t fingerprint = 0;
 
   std::unique_ptr<Normalizer> normalizer;
@@ -33,21 +35,18 @@ struct Tokenizer::Impl {
   PostProcessor post_processor;
   std::vector<std::unique_ptr<Decoder>> decoders;
 
-  std::optional<int32_t> bos_id;
-  std::optional<int32_t> eos_id;
-  std::optional<int32_t> pad_id;
+  std::vector<std::pair<std::string, std::string>> special_tokens;  // bos_token, ... and their texts
 
   // Scratch memory that threads borrow for a call; one per thread of the highest concurrency so far.
   std::mutex scratch_mutex;
   std::vector<std::unique_ptr<BpeScratch>> scratch;
 
-  static std::unique_ptr<Impl> parse(std::string_view json, const std::string& origin,
+  static std::unique_ptr<Impl> build(LoadedTokenizer loaded, const std::string& origin,
                                      TokenizerOptions options);
-  // Reads bos, eos and pad from the folder's tokenizer_config.json and special_tokens_map.json, and the
-  // special tokens that the class LlamaTokenizer adds around a text.
-  void read_settings(const std::filesystem::path& folder);
 
   std::optional<int32_t> find(std::string_view token) const;
+  // The id of bos_token, ...
+  std::optional<int32_t> id_of_special(std::string_view name) const;
   // nullopt for a gap; Error for an id out of range.
   std::optional<std::string_view> text_of(int32_t id) const;
   // Passes the token to a decoder, unless it is a special token to skip.

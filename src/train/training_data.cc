@@ -1,5 +1,6 @@
 #include "train/training_data.h"
 
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -55,10 +56,12 @@ TrainingData open_training_data(const TrainingArguments& args, const ModelConfig
   std::unique_ptr<const Tokenizer> tokenizer;
   std::string eos_token;
   if (needs_tokenizer(args.dataset) || (args.evaluates() && needs_tokenizer(args.eval_dataset))) {
-    auto opened = std::make_unique<Tokenizer>(Tokenizer::open(tokenizer_folder(args)));
-    eos_token = given_eos_token(args, *opened);
-    if (!eos_token.empty()) opened->set_eos_token(eos_token);
-    tokenizer = std::move(opened);
+    // Rows of token ids need none; Dataset::open() refuses others without.
+    if (std::optional<Tokenizer> found = Tokenizer::open_if_any(tokenizer_folder(args))) {
+      eos_token = given_eos_token(args, *found);
+      if (!eos_token.empty()) found->set_eos_token(eos_token);
+      tokenizer = std::make_unique<const Tokenizer>(std::move(*found));
+    }
   }
   const auto open = [&](const std::vector<std::string>& sources, const std::string& what) {
     DatasetOptions options = dataset_options(args, sources, tokenizer_folder(args));

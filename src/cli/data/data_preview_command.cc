@@ -186,9 +186,7 @@ class DataPreviewCommand : public Command {
   // To show ids as text, if there is one.
   std::optional<Tokenizer> tokenizer_for_ids() const {
     const std::filesystem::path folder = input_.tokenizer.empty() ? input_.model : input_.tokenizer;
-    std::error_code error;
-    if (!std::filesystem::exists(folder / "tokenizer.json", error)) return std::nullopt;
-    return Tokenizer::open(folder);
+    return Tokenizer::open_if_any(folder);
   }
 
   void print_json(const std::string& text, const ShownRow& row) {

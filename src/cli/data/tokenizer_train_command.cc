@@ -37,6 +37,9 @@ class TokenizerTrainCommand : public Command {
     table->add("vocab_size", &options_.vocab_size, "Vocabulary size, including special tokens.");
     table->add("bos_token", &options_.bos_token, "Special token that begins a document.");
     table->add("eos_token", &options_.eos_token, "Special token that ends a document.");
+    table->add("pad_token", &options_.pad_token,
+               "Special token that programs fill up rows with; none unless given. Tessera pads nothing, but "
+               "Hugging Face's collators take the eos token for it otherwise, and then mask it in labels.");
     table->add("skip_invalid_utf8", &options_.skip_invalid_utf8,
                "Skip files that are not valid UTF-8, and count them. Otherwise the first one ends the run.");
     table->add("overwrite", &overwrite_, "Replace an existing tokenizer in the folder.");

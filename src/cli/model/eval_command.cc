@@ -218,8 +218,8 @@ class EvalCommand : public Command {
       if (shows_progress) status.show(fmt::format("reading data: {:.0f} %", 100 * fraction));
     };
     if (!needs_tokenizer(dataset_)) return Dataset::open(options, nullptr, config.vocab_size, pool, progress);
-    const Tokenizer tokenizer = Tokenizer::open(folder);
-    return Dataset::open(options, &tokenizer, config.vocab_size, pool, progress);
+    const std::optional<Tokenizer> tokenizer = Tokenizer::open_if_any(folder);
+    return Dataset::open(options, tokenizer ? &*tokenizer : nullptr, config.vocab_size, pool, progress);
   }
 
   void report(const Results& results) const {

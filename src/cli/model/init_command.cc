@@ -119,6 +119,7 @@ class InitCommand : public Command {
       run_as_rank(world, {}, [&](Communicator& comm) { write_together(config, layout, options, comm); });
     }
     if (world.rank > 0) return;
+    Tokenizer::open(output_);  // warns if Transformers opens this tokenizer otherwise beside this model
     print("{}: {}, vocabulary {}, {} of width {}, as {}\n", output_,
           format_count(layout.num_parameters(), "parameter"), config.vocab_size,
           format_count(config.num_hidden_layers, "layer"), config.hidden_size,
@@ -191,13 +192,17 @@ class InitCommand : public Command {
   ModelConfig make_config(const Tokenizer& tokenizer) const {
     ModelConfig config = preset_.empty() ? read_model_config(config_) : preset_config(preset_);
     if (!preset_.empty()) config.vocab_size = tokenizer.vocab_size();
-    if (config.vocab_size < tokenizer.vocab_size()) {
+    if (config.vocab_size < tokenizer.num_model_ids()) {
       fail(ExitCode::kBadConfig, "{}: vocab_size {} is smaller than the tokenizer's {} ({})", config_,
-           config.vocab_size, tokenizer.vocab_size(), tokenizer_);
+           config.vocab_size, tokenizer.num_model_ids(), tokenizer_);
     }
-    if (tokenizer.bos_id()) config.bos_token_id = *tokenizer.bos_id();
-    if (tokenizer.eos_id()) config.eos_token_ids = {*tokenizer.eos_id()};
-    if (tokenizer.pad_id()) config.pad_token_id = *tokenizer.pad_id();
+    // Ids of the configuration belong to another tokenizer, unless this one names no special tokens at all.
+    if (tokenizer.named_special_tokens().empty()) return config;
+    const std::optional<int32_t> eos = tokenizer.eos_id(), pad = tokenizer.pad_id();
+    config.bos_token_id = tokenizer.bos_id();
+    config.eos_token_ids.clear();
+    if (eos) config.eos_token_ids.push_back(*eos);
+    config.pad_token_id = pad && *pad < config.vocab_size ? pad : std::nullopt;
     return config;
   }
 

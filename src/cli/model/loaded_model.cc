@@ -94,9 +94,9 @@ OpsFactory ops_of_flag(const std::string& device) {
 }
 
 void check_vocabulary(const Tokenizer& tokenizer, const ModelConfig& config, const std::string& model) {
-  if (tokenizer.vocab_size() <= config.vocab_size) return;
+  if (tokenizer.num_model_ids() <= config.vocab_size) return;
   fail(ExitCode::kBadConfig, "{}: the tokenizer has {}, config.json only vocab_size {}", model,
-       count_of(tokenizer.vocab_size(), "token"), config.vocab_size);
+       count_of(tokenizer.num_model_ids(), "token"), config.vocab_size);
 }
 
 int64_t free_bytes_of(const Device& device) {

@@ -99,22 +99,10 @@ Sources chosen_sources(const fs::path& folder, const std::string& name_or_file) 
   return sources;
 }
 
-// The texts of bos_token, eos_token, ... as variables of templates.
-Value::Object special_token_variables(const fs::path& folder) {
+// bos_token, eos_token, ... as variables of templates.
+Value::Object special_token_variables(const Tokenizer& tokenizer) {
   Value::Object variables;
-  for (const char* file : {"tokenizer_config.json", "special_tokens_map.json"}) {
-    const std::string origin = (folder / file).string();
-    const Json config = parse_json_file_if_any(folder / file);
-    const JsonNode root(config, origin);
-    for (const char* name :
-         {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}) {
-      JsonNode token = root[name];
-      if (token.is_object()) token = token["content"];
-      const bool is_known = std::any_of(variables.begin(), variables.end(),
-                                        [&](const Value::Field& field) { return field.name == name; });
-      if (!token.is_null() && !is_known) variables.push_back({name, token.string()});
-    }
-  }
+  for (const auto& [name, text] : tokenizer.named_special_tokens()) variables.push_back({name, text});
   return variables;
 }
 
@@ -443,7 +431,7 @@ ChatTemplate ChatTemplate::load(const fs::path& folder, const Tokenizer& tokeniz
                                 const ChatTemplateOptions& options) {
   Sources sources = chosen_sources(folder, options.name_or_file);
   auto impl = std::make_unique<Impl>(LiteralText(tokenizer.special_tokens()));
-  impl->special_tokens = special_token_variables(folder);
+  impl->special_tokens = special_token_variables(tokenizer);
   if (!options.eos_token.empty()) {
     std::erase_if(impl->special_tokens, [](const Value::Field& field) { return field.name == "eos_token"; });
     impl->special_tokens.push_back({"eos_token", options.eos_token});

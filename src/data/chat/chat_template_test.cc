@@ -98,6 +98,7 @@ TEST_F(ChatTemplateTest, IsFoundWhereTransformersFindsIt) {
   folder_.write("tokenizer_config.json",
                 R"({"eos_token": "</s>", "chat_template": "config {{ eos_token }}"})");
   EXPECT_TRUE(has_chat_template(folder_.path()));
+  tokenizer_ = Tokenizer::open(folder_.path());
   EXPECT_EQ(load().render(chat_of({"a"}), {}).text, "config </s>");
   folder_.write("tokenizer_config.json", R"({"chat_template": [{"name": "default", "template": "plain"},
                                                              {"name": "tool_use", "template": "tools"}]})");

@@ -79,8 +79,8 @@ bool StringMatcher::find(std::string_view text, int64_t begin, Match* match) con
   return false;
 }
 
-AddedTokens::AddedTokens(std::vector<AddedToken> tokens, const Normalizer* normalizer)
-    : tokens_(std::move(tokens)) {
+AddedTokens::AddedTokens(std::vector<AddedToken> tokens, const Normalizer* normalizer, bool splits_special)
+    : tokens_(std::move(tokens)), decoded_(tokens_.size()), splits_special_(splits_special) {
   // If two normalize to the same text, special tokens win, then the order of the file.
   for (const bool special : {true, false}) {
     for (size_t i = 0; i < tokens_.size(); ++i) {
@@ -89,6 +89,7 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens, const Normalizer* norma
       NormalizedText content{token.content};
       if (token.normalized && normalizer != nullptr) normalizer->apply(&content);
       (token.normalized ? normalized_ : plain_).add(content.text, i);
+      decoded_[i] = std::move(content.text);
       by_id_.emplace(token.id, i);
       by_content_.emplace(token.content, i);
     }
@@ -111,6 +112,7 @@ std::vector<Segment> AddedTokens::find(std::string_view text, bool normalized,
   StringMatcher::Match match;
   for (int64_t at = 0; matcher.find(text, at, &match); at = match.end) {
     const AddedToken& token = tokens_[match.value];
+    if (token.special && splits_special_) continue;
     if (token.special && crosses_barrier(match.begin, match.end)) {
       match.end = match.begin + 1;
       continue;

@@ -61,7 +61,8 @@ struct Segment {
 class AddedTokens {
  public:
   AddedTokens() = default;
-  AddedTokens(std::vector<AddedToken> tokens, const Normalizer* normalizer);
+  // `splits_special`: special tokens are not matched in text (split_special_tokens).
+  AddedTokens(std::vector<AddedToken> tokens, const Normalizer* normalizer, bool splits_special = false);
 
   // The segments of `text`, in order and covering all of it; `normalized` selects the tokens to look for. A
   // special token is not matched across a barrier, an offset in `text` (ascending).
@@ -72,9 +73,20 @@ class AddedTokens {
   const AddedToken* by_id(int32_t id) const;
   const AddedToken* by_content(std::string_view content) const;
   const std::vector<AddedToken>& tokens() const { return tokens_; }
+  // The text that a token decodes to: its normalized form, as in tokenizers since 0.23.
+  const std::string& decoded(const AddedToken& token) const {
+    return decoded_[static_cast<size_t>(&token - tokens_.data())];
+  }
+  // Whether decoding leaves it out on request: tokenizers looks for that text among the special tokens.
+  bool is_skipped(const AddedToken& token) const {
+    const AddedToken* same = by_content(decoded(token));
+    return same != nullptr && same->special;
+  }
 
  private:
   std::vector<AddedToken> tokens_;
+  std::vector<std::string> decoded_;
+  bool splits_special_ = false;
   StringMatcher plain_;
   StringMatcher normalized_;
   std::unordered_map<int32_t, size_t> by_id_;

@@ -25,7 +25,10 @@ constexpr double kCountingShare = 0.4;
 
 std::vector<std::string> special_tokens(const BpeTrainingOptions& options) {
   std::vector<std::string> tokens = {options.bos_token};
-  if (options.eos_token != options.bos_token) tokens.push_back(options.eos_token);
+  for (const std::string& token : {options.eos_token, options.pad_token}) {
+    if (token == options.pad_token && token.empty()) continue;
+    if (std::find(tokens.begin(), tokens.end(), token) == tokens.end()) tokens.push_back(token);
+  }
   for (const std::string& token : tokens) {
     // Single bytes are in every vocabulary already.
     if (token.size() < 2 || !is_valid_utf8(token)) {
@@ -125,13 +128,14 @@ std::string tokenizer_config_json(const BpeTrainingOptions& options, const Order
   }
   constexpr std::string_view kPlaceholder = "\"model_max_length\": 0";
   constexpr std::string_view kNoLimit = "\"model_max_length\": 1000000000000000019884624838656";
-  std::string text = OrderedJson{{"tokenizer_class", "PreTrainedTokenizerFast"},
-                                 {"bos_token", options.bos_token},
-                                 {"eos_token", options.eos_token},
-                                 {"model_max_length", 0},
-                                 {"clean_up_tokenization_spaces", false},
-                                 {"added_tokens_decoder", std::move(decoder)}}
-                         .dump(2);
+  OrderedJson config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
+                        {"bos_token", options.bos_token},
+                        {"eos_token", options.eos_token}};
+  if (!options.pad_token.empty()) config["pad_token"] = options.pad_token;
+  config["model_max_length"] = 0;
+  config["clean_up_tokenization_spaces"] = false;
+  config["added_tokens_decoder"] = std::move(decoder);
+  std::string text = config.dump(2);
   const size_t at = text.find(kPlaceholder);
   TESSERA_CHECK(at != std::string::npos);
   return text.replace(at, kPlaceholder.size(), kNoLimit) + "\n";

@@ -16,6 +16,7 @@ struct BpeTrainingOptions {
   int64_t vocab_size = 8192;       // special tokens included, at least 256 + these
   std::string bos_token = "<|begin_of_text|>";
   std::string eos_token = "<|end_of_text|>";
+  std::string pad_token = "";  // none
   // Skip and count files that are not UTF-8; otherwise such a file is an Error(kBadData) naming it and the
   // offset.
   bool skip_invalid_utf8 = false;

@@ -1,0 +1,37 @@
+// A tokenizer.json with what the files beside it change, as AutoTokenizer of Transformers 5.24 loads it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "tokenizer/pipeline/added_tokens.h"
+#include "tokenizer/tokenizer_file.h"
+
+namespace tessera {
+
+struct LoadedTokenizer {
+  TokenizerFile file;                    // with the pipeline of its class
+  std::vector<AddedToken> added_tokens;  // of all files, with their ids
+  // bos_token, eos_token, ... and the model's own (image_token) with their texts, as templates see them.
+  std::vector<std::pair<std::string, std::string>> special_tokens;
+  bool split_special_tokens = false;
+  uint64_t fingerprint = 0;  // of everything that can change ids
+
+  // Whether a token is pad_token and nothing else. Hugging Face adds one that tokenizer.json lacks, above all
+  // ids that the model has; nothing is padded, so that it need not have more.
+  bool is_padding_only(std::string_view token) const;
+};
+
+// tokenizer.json by itself.
+LoadedTokenizer load_tokenizer_text(std::string_view json, const std::string& origin);
+
+// A tokenizer.json and tokenizer_config.json, special_tokens_map.json, added_tokens.json and config.json
+// beside it. Settings without effect, and a class that builds another tokenizer from the file, are warned
+// about.
+LoadedTokenizer load_tokenizer_file(const std::filesystem::path& file);
+
+}  // namespace tessera

@@ -1,0 +1,172 @@
+#include "tokenizer/settings/tokenizer_class.h"
+
+#include <algorithm>
+#include <array>
+
+namespace tessera {
+namespace {
+
+constexpr const char* kSpaceMark = "\u2581";
+constexpr const char* kQwen2Pattern =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
+std::string without_fast(std::string name) {
+  if (name.ends_with("Fast")) name.resize(name.size() - 4);
+  return name;
+}
+
+ChosenClass class_named(const std::string& name) {
+  if (name == "LlamaTokenizer") return {TokenizerClass::kLlama, name};
+  if (name == "Qwen2Tokenizer") return {TokenizerClass::kQwen2, name};
+  if (name == "GPT2Tokenizer") return {TokenizerClass::kGpt2, name};
+  constexpr std::array kOthers = {
+      "CodeLlamaTokenizer", "CodeGenTokenizer", "CohereTokenizer",  "DebertaTokenizer", "GemmaTokenizer",
+      "GPTNeoXTokenizer",   "HerbertTokenizer", "CLIPTokenizer",    "NllbTokenizer",    "NougatTokenizer",
+      "OpenAIGPTTokenizer", "Qwen3_5Tokenizer", "RobertaTokenizer", "WhisperTokenizer"};
+  if (std::ranges::find(kOthers, name) != kOthers.end()) return {TokenizerClass::kOther, name};
+  return {TokenizerClass::kFile, name};
+}
+
+// Fields of documents that have not been checked yet.
+std::string text_of(const Json& object, const char* key) {
+  const bool has = object.is_object() && object.contains(key) && object[key].is_string();
+  return has ? object[key].get<std::string>() : "";
+}
+bool flag_of(const Json& object, const char* key, bool fallback) {
+  const bool has = object.is_object() && object.contains(key) && object[key].is_boolean();
+  return has ? object[key].get<bool>() : fallback;
+}
+bool is_step(const Json& step, const char* type) { return text_of(step, "type") == type; }
+
+Json byte_level_step(bool add_prefix_space, bool use_regex) {
+  return {{"type", "ByteLevel"}, {"add_prefix_space", add_prefix_space}, {"use_regex", use_regex}};
+}
+
+void set_llama(const JsonNode& config, Json* document) {
+  const bool adds_space = config["add_prefix_space"].boolean_or(true);
+  const char* scheme = config["legacy"].boolean_or(false) ? "always" : "first";
+  (*document)["normalizer"] = nullptr;
+  (*document)["pre_tokenizer"] = {{"type", "Metaspace"},
+                                  {"replacement", kSpaceMark},
+                                  {"prepend_scheme", adds_space ? scheme : "never"},
+                                  {"split", false}};
+  Json decoders = {{{"type", "Replace"}, {"pattern", {{"String", kSpaceMark}}}, {"content", " "}},
+                   {{"type", "ByteFallback"}},
+                   {{"type", "Fuse"}}};
+  if (adds_space) decoders.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
+  (*document)["decoder"] = {{"type", "Sequence"}, {"decoders", std::move(decoders)}};
+}
+
+// What changes how text is cut, with one spelling for each.
+Json comparable(const Json& step) {
+  if (!step.is_object()) return step;
+  Json out = step;
+  for (const char* list : {"pretokenizers", "normalizers"}) {
+    if (!step.contains(list) || !step[list].is_array()) continue;
+    Json parts = Json::array();
+    for (const Json& part : step[list]) {
+      if (Json same = comparable(part); !same.is_null()) parts.push_back(std::move(same));
+    }
+    if (parts.empty()) return nullptr;
+    if (parts.size() == 1) return parts[0];
+    out[list] = std::move(parts);
+  }
+  if (is_step(step, "ByteLevel"))
+    return byte_level_step(flag_of(step, "add_prefix_space", true), flag_of(step, "use_regex", true));
+  if (is_step(step, "Split")) out["invert"] = flag_of(step, "invert", false);
+  return out;
+}
+
+}  // namespace
+
+ChosenClass choose_tokenizer_class(const JsonNode& config, const JsonNode& model, bool is_byte_level) {
+  const std::string type = model["model_type"].string_or("");
+  const bool declares_in_config = config["tokenizer_class"].is_string();
+  const std::string declared = without_fast(declares_in_config ? config["tokenizer_class"].string()
+                                                               : model["tokenizer_class"].string_or(""));
+  // Models whose class is taken although the folder names another.
+  const bool is_qwen2 = type == "qwen2";
+  const bool has_qwen2_class = type.starts_with("qwen2") || type.starts_with("qwen3");
+  const bool is_mistral = type.starts_with("mistral") || type.starts_with("mixtral") ||
+                          type.starts_with("ministral") || type == "pixtral";
+  if (!config["auto_map"].is_null()) return class_named(declared);
+  if (is_mistral) return {TokenizerClass::kFile, declared};
+  if (is_qwen2) return {TokenizerClass::kQwen2, "Qwen2Tokenizer"};
+  if (declared == "LlamaTokenizer" && is_byte_level) return {TokenizerClass::kFile, declared};
+  if (declared.empty() && has_qwen2_class) return {TokenizerClass::kQwen2, "Qwen2Tokenizer"};
+  return class_named(declared);
+}
+
+std::vector<std::pair<std::string, std::string>> default_special_tokens(TokenizerClass kind) {
+  switch (kind) {
+    case TokenizerClass::kLlama:
+      return {{"bos_token", "<s>"}, {"eos_token", "</s>"}, {"unk_token", "<unk>"}};
+    case TokenizerClass::kQwen2:
+      return {{"eos_token", "<|endoftext|>"}, {"unk_token", "<|endoftext|>"}, {"pad_token", "<|endoftext|>"}};
+    case TokenizerClass::kGpt2:
+      return {{"bos_token", "<|endoftext|>"}, {"eos_token", "<|endoftext|>"}, {"unk_token", "<|endoftext|>"}};
+    case TokenizerClass::kFile:
+    case TokenizerClass::kOther:
+      break;
+  }
+  return {};
+}
+
+Json rebuilt_by_class(TokenizerClass kind, const JsonNode& config, const Json& document) {
+  Json out = document;
+  if (kind == TokenizerClass::kFile || kind == TokenizerClass::kOther || !out["model"].is_object())
+    return out;
+  Json& model = out["model"];
+  const bool is_llama = kind == TokenizerClass::kLlama;
+  for (const char* option : {"dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix"})
+    model[option] = nullptr;
+  model["fuse_unk"] = is_llama;
+  model["byte_fallback"] = is_llama;
+  model["ignore_merges"] = false;
+  if (is_llama) {
+    set_llama(config, &out);
+    return out;
+  }
+  const bool adds_space = config["add_prefix_space"].boolean_or(false);
+  out["decoder"] = {{"type", "ByteLevel"}};
+  if (kind == TokenizerClass::kGpt2) {
+    out["normalizer"] = nullptr;
+    out["pre_tokenizer"] = byte_level_step(adds_space, true);
+    return out;
+  }
+  out["normalizer"] = {{"type", "NFC"}};
+  const Json split = {{"type", "Split"},
+                      {"pattern", {{"Regex", kQwen2Pattern}}},
+                      {"behavior", "Isolated"},
+                      {"invert", false}};
+  out["pre_tokenizer"] = {{"type", "Sequence"},
+                          {"pretokenizers", Json::array({split, byte_level_step(adds_space, false)})}};
+  return out;
+}
+
+bool cut_alike(const Json& a, const Json& b) {
+  for (const char* step : {"normalizer", "pre_tokenizer"}) {
+    if (comparable(a.value(step, Json())) != comparable(b.value(step, Json()))) return false;
+  }
+  for (const char* option : {"ignore_merges", "byte_fallback"}) {
+    if (flag_of(a["model"], option, false) != flag_of(b["model"], option, false)) return false;
+  }
+  for (const char* option : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+    if (text_of(a["model"], option) != text_of(b["model"], option)) return false;
+  }
+  return true;
+}
+
+bool is_sentencepiece_form(const Json& document) {
+  const Json normalizer = document.value("normalizer", Json());
+  const Json pre_tokenizer = document.value("pre_tokenizer", Json());
+  if (flag_of(document["model"], "ignore_merges", false)) return false;
+  if (normalizer.is_null())
+    return is_step(pre_tokenizer, "Metaspace") && !flag_of(pre_tokenizer, "split", true);
+  const auto is_known = [](const Json& step) { return is_step(step, "Prepend") || is_step(step, "Replace"); };
+  if (!is_step(normalizer, "Sequence")) return pre_tokenizer.is_null() && is_known(normalizer);
+  const Json steps = normalizer.value("normalizers", Json::array());
+  return pre_tokenizer.is_null() && std::ranges::all_of(steps, is_known);
+}
+
+}  // namespace tessera

@@ -1,0 +1,47 @@
+// Which class of Transformers 5.24 AutoTokenizer opens a folder with, and what that class makes of a
+// tokenizer.json.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "formats/json.h"
+
+namespace tessera {
+
+enum class TokenizerClass {
+  kFile,   // TokenizersBackend: tokenizer.json as it stands
+  kLlama,  // the classes that keep vocabulary, merges and post-processor, and build the rest themselves
+  kQwen2,
+  kGpt2,
+  kOther  // another such class
+};
+
+struct ChosenClass {
+  TokenizerClass kind = TokenizerClass::kFile;
+  std::string name;  // LlamaTokenizer
+};
+
+// `config` is tokenizer_config.json, `model` config.json (or empty); `is_byte_level`: tokenizer.json names
+// ByteLevel somewhere.
+ChosenClass choose_tokenizer_class(const JsonNode& config, const JsonNode& model, bool is_byte_level);
+
+// The special tokens that a class has if the configuration does not name them.
+std::vector<std::pair<std::string, std::string>> default_special_tokens(TokenizerClass kind);
+
+// tokenizer.json with the normalizer, pre-tokenizer, decoder and options of the model that the class builds.
+Json rebuilt_by_class(TokenizerClass kind, const JsonNode& config, const Json& document);
+
+// Whether both cut text in the same way, post-processors and added tokens aside. With a pre-tokenizer that
+// knows all bytes, unknown tokens do not occur.
+bool cut_alike(const Json& a, const Json& b);
+
+// Whether LlamaTokenizer was made for this file: the two forms in which Transformers 4 writes SentencePiece
+// models.
+bool is_sentencepiece_form(const Json& document);
+
+}  // namespace tessera
