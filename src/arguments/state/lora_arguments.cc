@@ -55,8 +55,8 @@ nlohmann::ordered_json layers(const std::vector<std::string>& values) {
 
 nlohmann::ordered_json pattern(const std::string& flag, const std::string& text) {
   if (text.empty()) return nullptr;
-  auto json = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (json.is_object()) return json;
+  auto object = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (object.is_object()) return object;
   fail(ExitCode::kBadConfig, R"({}: expected a JSON object as {{"down_proj": 16}}, found '{}')", flag,
        printable(text));
 }
