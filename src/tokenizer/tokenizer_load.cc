@@ -164,6 +164,12 @@ std::optional<Tokenizer> Tokenizer::open_if_any(const std::filesystem::path& pat
   return open(path);
 }
 
+void Tokenizer::check_beside(const std::filesystem::path& folder, const std::string& model_type) {
+  std::error_code error;
+  if (std::filesystem::exists(folder / "tokenizer.json", error))
+    load_tokenizer_file(folder / "tokenizer.json", model_type);
+}
+
 Tokenizer Tokenizer::parse(std::string_view json, const std::string& origin, TokenizerOptions options) {
   return Tokenizer(Impl::build(load_tokenizer_text(json, origin), origin, options));
 }

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "formats/huggingface/model_families.h"
 #include "tokenizer/tokenizer.h"
 #include "train/work_mark.h"
 
@@ -61,6 +62,9 @@ TrainingData open_training_data(const TrainingArguments& args, const ModelConfig
       eos_token = given_eos_token(args, *found);
       if (!eos_token.empty()) found->set_eos_token(eos_token);
       tokenizer = std::make_unique<const Tokenizer>(std::move(*found));
+      // They are saved together.
+      if (!args.tokenizer.empty())
+        Tokenizer::check_beside(args.tokenizer, family_info(config.family).model_type);
     }
   }
   const auto open = [&](const std::vector<std::string>& sources, const std::string& what) {

@@ -154,10 +154,10 @@ class FolderLoader {
         config_origin_((folder_ / "tokenizer_config.json").string()),
         model_origin_((folder_ / "config.json").string()) {}
 
-  LoadedTokenizer load() {
+  LoadedTokenizer load(const std::string& model_type) {
     config_ = parse_json_file_if_any(config_origin_);
     if (!config_.is_object()) JsonNode(config_, config_origin_).expected("an object");
-    model_ = parse_json_file_if_any(model_origin_);
+    model_ = model_type.empty() ? parse_json_file_if_any(model_origin_) : Json{{"model_type", model_type}};
     LoadedTokenizer loaded;
     loaded.file = parse_tokenizer_file(text_, origin_);
     const Json document = loaded.file.document;
@@ -298,6 +298,8 @@ LoadedTokenizer load_tokenizer_text(std::string_view json, const std::string& or
   return loaded;
 }
 
-LoadedTokenizer load_tokenizer_file(const fs::path& file) { return FolderLoader(file).load(); }
+LoadedTokenizer load_tokenizer_file(const fs::path& file, const std::string& model_type) {
+  return FolderLoader(file).load(model_type);
+}
 
 }  // namespace tessera

@@ -31,7 +31,7 @@ LoadedTokenizer load_tokenizer_text(std::string_view json, const std::string& or
 
 // A tokenizer.json and tokenizer_config.json, special_tokens_map.json, added_tokens.json and config.json
 // beside it. Settings without effect, and a class that builds another tokenizer from the file, are warned
-// about.
-LoadedTokenizer load_tokenizer_file(const std::filesystem::path& file);
+// about. `model_type` is that of a model that the files will lie beside; "": what config.json says.
+LoadedTokenizer load_tokenizer_file(const std::filesystem::path& file, const std::string& model_type = "");
 
 }  // namespace tessera

@@ -239,6 +239,17 @@ TEST_F(LoadedTokenizerTest, WarnsWhereTransformersBuildsAnotherTokenizer) {
               testing::HasSubstr("every folder of a qwen2 model as Qwen2Tokenizer"));
 }
 
+TEST_F(LoadedTokenizerTest, WarnsOfAModelThatIsSavedBesideIt) {
+  write(byte_tokenizer());
+  EXPECT_EQ(warnings("{}"), "");
+  testing::internal::CaptureStderr();
+  Tokenizer::check_beside(folder_.path(), "llama");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  testing::internal::CaptureStderr();
+  Tokenizer::check_beside(folder_.path(), "qwen3");
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), testing::HasSubstr("builds another"));
+}
+
 TEST_F(LoadedTokenizerTest, Qwen2TokenizerIsWhatItsOwnFilesSay) {
   Json json = byte_tokenizer();
   json["normalizer"] = {{"type", "NFC"}};
