@@ -14,11 +14,11 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-const std::string kPlace = "d.jsonl: line 7";
+const std::string kRowPlace = "d.jsonl: line 7";
 
 std::string refusal_of(std::string_view json, RowShape shape, const RowFormat& format = {}) {
   try {
-    check_unread_columns(parse_value(json, "d.jsonl"), shape, format, kPlace);
+    check_unread_columns(parse_value(json, "d.jsonl"), shape, format, kRowPlace);
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kBadData);
     return error.what();
