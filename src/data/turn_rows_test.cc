@@ -252,6 +252,11 @@ TEST_F(TurnRowsTest, RowsThatAreTooLongAreLeftOutOrRefused) {
   EXPECT_THAT(rows_of(lines, format, with(ExcessLength::kDrop)).texts, ElementsAre("<1o>"));
   EXPECT_THAT(error_of([&] { rows_of(lines, format, with(ExcessLength::kRaise)); }).what(),
               HasSubstr("a row of 8 tokens is longer than max_length 5"));
+  RowFormat text;
+  text.shape = RowShape::kText;
+  EXPECT_THAT(rows_of("{\"text\":\"0123456789\"}", text, with(ExcessLength::kDrop)).texts,
+              ElementsAre("<0123", "45678", "9>"))
+      << "text is cut into rows";
 }
 
 }  // namespace

@@ -71,6 +71,10 @@ TEST_F(AxolotlDatasetsTest, RulesForTargetsHaveAxolotlsDefaults) {
   EXPECT_THAT(format("type: chat_template, roles_to_train: []").turns->roles, IsEmpty());
   EXPECT_THAT(format("type: chat_template, roles_to_train: [human, gpt]").turns->roles,
               ElementsAre("user", "assistant"));
+  EXPECT_EQ(*format("type: chat_template, message_field_training_detail: d, split_thinking: true, "
+                    "template_thinking_key: t")
+                 .turns,
+            (TurnTargets{.detail_field = "d", .thinking_field = "t", .splits_thoughts = true}));
   const RowFormat whole =
       options(
           "train_on_inputs: true\neot_tokens: ['<|e|>']\nchat_template_kwargs: {think: false}\n"
