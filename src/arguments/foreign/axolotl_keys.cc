@@ -113,7 +113,7 @@ struct AxolotlTables {
       {kTranslated, "excess_length_strategy", "excess_length_strategy"},
       {kRefused, "min_sample_len", "a row needs two tokens", "1 2"},
       {kSame, "sample_packing", "packing"},
-      {kSame, "eval_sample_packing", "eval_packing"},
+      {kTranslated, "eval_sample_packing", "eval_packing beside test_datasets"},
       {kNoEffect,
        "sample_packing_group_size sample_packing_bin_size sample_packing_sequentially "
        "sample_packing_mp_start_method sample_packing_eff_est multipack_real_batches batch_flattening "

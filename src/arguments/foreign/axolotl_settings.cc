@@ -262,9 +262,7 @@ class AxolotlSettings {
       settings_.fail_in(line_, "val_set_size: expected a share of the rows from 0 to below 1, found {}",
                         *share);
     }
-    // The nearest to Axolotl's bins: whole documents share a row.
-    if (const std::string packs = word_of("sample_packing"); packs == "true" || packs == "True")
-      add("packing_strategy", "bfd");
+    translate_packing(strategy == "truncate", share.value_or(0) > 0);
     has_evaluation_ = settings_.find("eval_dataset") != nullptr || share.value_or(0) > 0;
     if (share.value_or(0) > 0) {
       if (settings_.find("eval_dataset") != nullptr)
@@ -274,6 +272,20 @@ class AxolotlSettings {
           "val_set_size: the first rows are held out; Axolotl shuffles the rows by its seed and holds out "
           "the "
           "last ones");
+    }
+  }
+
+  // The nearest to Axolotl's bins: whole documents share a row, and text comes in pieces.
+  void translate_packing(bool cuts, bool holds_out) {
+    const std::string packs = word_of("sample_packing");
+    if ((packs == "true" || packs == "True") && settings_.find("packing_strategy") == nullptr)
+      add("packing_strategy", holds_out ? "in_order" : cuts ? "bfd" : "bfd_split");
+    const std::optional<std::string> eval_packs = take_word("eval_sample_packing");
+    if (!eval_packs) return;
+    if (settings_.find("eval_dataset") != nullptr) {
+      add("eval_packing", *eval_packs);
+    } else {
+      settings_.note_no_effect("eval_sample_packing", "rows that are held out are packed as the others");
     }
   }
 
@@ -401,6 +413,9 @@ class AxolotlSettings {
     add_default("optim", "adamw_torch_fused");
     add_default("lr_scheduler_type", "cosine");
     add_default("weight_decay", 0.0);
+    // Axolotl sets it in every run; it counts on several ranks.
+    if (settings_.find("average_tokens_across_devices") == nullptr)
+      settings_.add("average_tokens_across_devices", false, 1);
     if (!defaults_.empty()) log_info("as in Axolotl by default: {}", fmt::join(defaults_, ", "));
   }
 
