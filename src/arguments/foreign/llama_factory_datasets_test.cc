@@ -190,7 +190,7 @@ TEST_F(LlamaFactoryDatasetsTest, WhatIsNotTrainedOnIsRefusedByName) {
 
 TEST_F(LlamaFactoryDatasetsTest, LlamaFactorysNullSetsNothing) {
   const TrainingArguments args =
-      apply("dataset: a.jsonl\ndataset_dir: null\ntemplate: null\nval_size: null\nstage: null\n");
+      apply("dataset: a.jsonl\ndataset_dir: null\ntemplate: null\nval_size: null\n");
   EXPECT_THAT(args.dataset, ElementsAre("a.jsonl"));
   EXPECT_EQ(args.finetuning_type, "full");
   EXPECT_EQ(args.chat_template, "");
