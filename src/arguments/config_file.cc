@@ -332,10 +332,10 @@ std::optional<std::vector<std::string>> words_of_null(const ConfigSetting& setti
   if (setting.name == "lora_target_modules") return std::nullopt;  // script_arguments.h
   const bool is_off = flag.type == FlagType::kBool && flag.default_text == "false";
   if (flag.default_text.empty() || is_off) return std::nullopt;
-  if (flag.status != FlagStatus::kHonoured) {
-    if (flag.type == FlagType::kBool && flag.default_text == "true") return std::vector<std::string>{"false"};
-    return std::nullopt;
-  }
+  const bool is_on = flag.type == FlagType::kBool && flag.default_text == "true";
+  if (is_on && flag.status == FlagStatus::kRefused)
+    fail_at(origin, setting.line, fmt::format("--{} null is not supported: {}", setting.name, flag.note));
+  if (flag.status != FlagStatus::kHonoured) return std::nullopt;
   fail_at(origin, setting.line,
           fmt::format("{}: expected {}, found null; leave the line out for the default, {}", setting.name,
                       expected_kind(flag.type), flag.default_text));

@@ -139,7 +139,7 @@ TEST(DeepSpeedOneCycle, StairsHoldTheRateAndTheMomentum) {
       R"({"cycle_min_lr": 1, "cycle_max_lr": 5, "cycle_first_step_size": 4, "cycle_second_step_size": 6,
           "cycle_first_stair_count": 2)";
   const std::vector<int64_t> steps = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
-  const double high = 3.666666666667, low = 2.333333333333;
+  const double high = 11.0 / 3, low = 7.0 / 3;
   expect_rates("OneCycle", common + R"(, "cycle_second_stair_count": 3})", steps,
                {1, 1, 3, 3, 5, high, high, low, low, 1, 1, 1});
   expect_rates("OneCycle", common + "}", steps, {1, 1, 3, 3, 5, 3, 3, 3, 1, 1, 1, 1});
@@ -150,7 +150,7 @@ TEST(DeepSpeedOneCycle, TheSecondHalfMayBeEmpty) {
   expect_rates(
       "OneCycle",
       R"({"cycle_min_lr": 1, "cycle_max_lr": 5, "cycle_first_step_size": 3, "cycle_second_step_size": 0})",
-      {0, 1, 2, 3, 4}, {1, 2.333333333333, 3.666666666667, 1, 1});
+      {0, 1, 2, 3, 4}, {1, 7.0 / 3, 11.0 / 3, 1, 1});
 }
 
 TEST(DeepSpeedOneCycle, MomentumMovesTheOtherWay) {

@@ -136,7 +136,7 @@ TEST(DeepSpeedArguments, MuonWithClippingIsRefusedWhereDeepSpeedClipsItsUpdates)
   const std::string muon = R"("optimizer": {"type": "Muon", "params": {"lr": 0.02}})";
   for (const char* stage : {"1", "2", "3"}) {
     const std::string sharded = fmt::format(R"({}, "zero_optimization": {{"stage": {}}})", muon, stage);
-    EXPECT_THAT(refusal(with(sharded)), HasSubstr("ds.json: gradient_clipping: 1 with Muon")) << stage;
+    EXPECT_THAT(refusal(with(sharded)), HasSubstr("--deepspeed: gradient_clipping: 1 with Muon")) << stage;
     EXPECT_EQ(merged(with(sharded + R"(, "gradient_clipping": 0)")).max_grad_norm, 0);
   }
   EXPECT_EQ(merged(with(muon)).max_grad_norm, 1);

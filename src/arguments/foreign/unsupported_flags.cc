@@ -162,7 +162,7 @@ constexpr Unsupported kIgnored[] = {
     // Loading data.
     {"pad_to_sequence_len", kBool, "", kNotPadded},
     {"pad_to_multiple_of", kText, "auto|none", kNotPadded},
-    {"pad_token", kText, "", kNotPadded},
+    {"pad_token", kText, "<PAD_TOKEN>|none", "rows are never padded"},
     {"padding_free", kBool, "false", kNotPadded},
     {"dataset_num_proc", kInt, "", "the tokenizer uses num_threads, and rows are packed as with 1"},
     {"dataset_processes", kInt, "", "the tokenizer uses num_threads"},
