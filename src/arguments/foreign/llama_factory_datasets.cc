@@ -65,6 +65,8 @@ class LlamaFactoryDatasets {
     read_rows();
     read_max_samples();
     translate_generation_length();
+    if (!is_set("cutoff_len"))
+      log_warning("cutoff_len is not set: rows have at most 1024 tokens, in LLaMA-Factory 2048");
     translate_packing();
     if (!is_set("finetuning_type")) {
       log_warning("finetuning_type is not set: LoRA adapters are trained, as in LLaMA-Factory");

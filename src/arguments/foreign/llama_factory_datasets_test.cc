@@ -4,12 +4,14 @@
 #include <filesystem>
 
 #include "arguments/foreign/foreign_datasets_fixture.h"
+#include "base/log.h"
 
 namespace tessera {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsSupersetOf;
 
 class LlamaFactoryDatasetsTest : public ForeignDatasetsTest {
  protected:
@@ -122,6 +124,19 @@ TEST_F(LlamaFactoryDatasetsTest, TargetsAreTheAnswersUnlessTheStageIsPretraining
               HasSubstr("train_on_prompt is not for stage pt"));
   EXPECT_EQ(options(start_ + "dataset: text\nstage: pt\n").sources[0].format.shape, RowShape::kText);
   EXPECT_THAT(refusal(start_ + "dataset: text\nstage: sft\n"), HasSubstr("'response' is not named"));
+}
+
+TEST_F(LlamaFactoryDatasetsTest, WhereRowsDifferOneWarningSaysSo) {
+  info(R"({"talk": {"file_name": "a.json", "formatting": "openai"}})");
+  LogTap tap;
+  apply(start_ + "dataset: talk\nstage: pt\n");
+  EXPECT_THAT(tap.take(),
+              IsSupersetOf({HasSubstr("LLaMA-Factory reads its first message alone"),
+                            HasSubstr("LLaMA-Factory adds \"detailed thinking off\""),
+                            HasSubstr("cutoff_len is not set"), HasSubstr("finetuning_type is not set"),
+                            HasSubstr("documents attend to those before them")}));
+  apply(start_ + "dataset: talk\nstage: sft\nfinetuning_type: full\ncutoff_len: 8\n");
+  EXPECT_THAT(tap.take(), ElementsAre(HasSubstr("detailed thinking off")));
 }
 
 TEST_F(LlamaFactoryDatasetsTest, DefaultsAreLlamaFactorys) {

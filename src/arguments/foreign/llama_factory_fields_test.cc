@@ -79,7 +79,7 @@ TEST_F(LlamaFactoryFieldsTest, NoneIsUnknown) {
       apply(required + name + ": null\n");
     } catch (const Error& error) {
       EXPECT_THAT(error.what(), AnyOf(HasSubstr("unknown setting '" + name + "': "),
-                                      HasSubstr(name + ": expected"), HasSubstr(name + " null")));
+                                      HasSubstr(name + ": expected"), HasSubstr("--" + name + " ")));
       EXPECT_THAT(error.what(), Not(HasSubstr("lists them"))) << "the reason is missing";
     }
   }

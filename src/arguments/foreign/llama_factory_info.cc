@@ -111,7 +111,12 @@ Json tags_of(const JsonNode& tags) {
   return ours;
 }
 
-Json pairs_of_entry(const LlamaFactoryRows& rows) {
+Json pairs_of_entry(const JsonNode& entry, const LlamaFactoryRows& rows) {
+  if (rows.is_pretraining) {
+    log_warning(
+        "{}: stage pt takes everything in a row as target; LLaMA-Factory reads its first message alone",
+        entry.where());
+  }
   Json pairs = {{"targets", rows.is_pretraining     ? "everything"
                             : rows.last_answer_only ? "last_answer"
                                                     : "answers"}};
@@ -184,9 +189,13 @@ Json llama_factory_format(const JsonNode& entry, const LlamaFactoryRows& rows) {
            "text",
            columns.where());
     }
-    return {{"shape", "alpaca"}, {"columns", std::move(ours)}, {"pairs", pairs_of_entry(rows)}};
+    return {{"shape", "alpaca"}, {"columns", std::move(ours)}, {"pairs", pairs_of_entry(entry, rows)}};
   }
   const bool is_openai = formatting == "openai";
+  if (is_openai) {
+    log_warning("{}: system messages stay as they are; LLaMA-Factory adds \"detailed thinking off\" to them",
+                entry.where());
+  }
   const ColumnNames names = is_openai ? ColumnNames(kOpenAiColumns) : ColumnNames(kConversationColumns);
   check_columns(columns, names, formatting);
   if (!columns.is_null() && columns["messages"].is_null())
@@ -195,7 +204,7 @@ Json llama_factory_format(const JsonNode& entry, const LlamaFactoryRows& rows) {
   return {{"shape", is_openai ? "messages" : "sharegpt"},
           {"columns", columns_of(columns, names)},
           {"tags", tags_of(tags)},
-          {"pairs", pairs_of_entry(rows)}};
+          {"pairs", pairs_of_entry(entry, rows)}};
 }
 
 }  // namespace tessera
