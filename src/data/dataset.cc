@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "data/cached_rows.h"
 #include "data/rows/content_hash.h"
 #include "data/rows/token_cache.h"
@@ -29,7 +32,20 @@ void add_report(DatasetReport report, DatasetReport* sum) {
 }  // namespace
 
 void use_evaluation_splits(DatasetOptions* options) {
-  for (DataSource& source : options->sources) source.splits = {"validation", "test"};
+  for (DataSource& source : options->sources) {
+    source.splits = {"validation", "test"};
+    const std::string& path = source.paths.front();
+    const size_t equals = path.find('=');
+    std::error_code error;
+    if (equals != std::string::npos && !std::filesystem::exists(path, error) &&
+        std::filesystem::exists(path.substr(equals + 1), error)) {
+      fail(
+          ExitCode::kBadConfig,
+          "eval_dataset {}: several evaluation sets by name are not supported: the run evaluates on one, and "
+          "tessera eval on others",
+          printable(path, 200));
+    }
+  }
 }
 
 Dataset Dataset::open(const DatasetOptions& options, const Tokenizer* tokenizer, int64_t vocab_size,

@@ -44,6 +44,7 @@ struct DatasetOptions : RowOptions {
 };
 
 // Reads folders with splits for an evaluation: their validation split, else the one for tests.
+// Error(kBadConfig): a source is NAME=FILE, as one of several sets.
 void use_evaluation_splits(DatasetOptions* options);
 
 // What was found in a dataset; the same whether its rows were built now or came from the cache.

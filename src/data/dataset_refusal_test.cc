@@ -99,7 +99,7 @@ TEST_F(DatasetRefusal, JsonThatIsBroken) {
   EXPECT_THAT(message_of_file("e.json", "[{\"text\": \"a\"},\n"),
               HasSubstr("e.json: line 2: byte offset 16: "));
   EXPECT_THAT(message_of_file("f.jsonl", "version https://git-lfs.github.com/spec/v1\noid sha256:00\n"),
-              HasSubstr("f.jsonl: expected UTF-8 text, found a Git LFS pointer"));
+              HasSubstr("f.jsonl: expected data, found a Git LFS pointer instead of the file itself"));
 }
 
 TEST_F(DatasetRefusal, FilesThatAreNotTextWhateverTheirName) {
@@ -237,6 +237,15 @@ TEST_F(DatasetRefusal, PreTokenizedValuesOutOfRange) {
   EXPECT_THAT(
       message_of({{"input_ids", {1, 2}, {1, 2}}, {"attention_mask", {1, 2}, {1, 0}}}),
       HasSubstr("tensor 'attention_mask': row 0, column 1: expected 1 (mark padding by the label -100"));
+}
+
+TEST_F(DatasetRefusal, EvaluationSetsWithNames) {
+  folder_.write("a.jsonl", "{\"text\": \"a\"}\n");
+  DatasetOptions options = options_for({"a.jsonl"});
+  options.sources[0].paths[0] = "news=" + options.sources[0].paths[0];
+  const Error error = error_of([&] { use_evaluation_splits(&options); });
+  EXPECT_EQ(error.code(), ExitCode::kBadConfig);
+  EXPECT_THAT(error.what(), HasSubstr("several evaluation sets by name are not supported"));
 }
 
 TEST_F(DatasetRefusal, PreTokenizedTensorsOfAnotherForm) {

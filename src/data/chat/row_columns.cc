@@ -16,8 +16,8 @@ constexpr std::array<std::string_view, 3> kPlaceholders = {"<image>", "<video>",
 
 using Names = std::vector<std::string_view>;
 
-// The columns that a row of this shape reads. A prompt that is text has no template to give variables to.
-Names read_columns(const Value& row, RowShape shape, const RowFormat& format) {
+// The fields that a row of this shape reads. A prompt that is text has no template to give variables to.
+Names read_fields(const Value& row, RowShape shape, const RowFormat& format) {
   const auto with_template = [](Names names) {
     names.insert(names.end(), {"system", "tools", "chat_template_kwargs"});
     return names;
@@ -45,6 +45,18 @@ Names read_columns(const Value& row, RowShape shape, const RowFormat& format) {
               "assistant_masks", "position_ids", "seq_lengths"};
   }
   TESSERA_CHECK(false, "shape {}", static_cast<int>(shape));
+}
+
+// The columns that are read: by LLaMA-Factory's rules only those that are named.
+Names read_columns(const Value& row, RowShape shape, const RowFormat& format) {
+  Names columns;
+  if (format.pairs) {
+    for (const auto& [field, column] : format.columns) columns.push_back(column);
+    return columns;
+  }
+  for (const std::string_view field : read_fields(row, shape, format))
+    columns.push_back(column_of(field, format));
+  return columns;
 }
 
 // Null, an empty text or list, or a list of nothing else.
@@ -87,8 +99,7 @@ bool has_answers(RowShape shape) { return shape != RowShape::kText && shape != R
 bool is_media_column(std::string_view name) { return is_one_of(name, kMedia); }
 
 std::vector<std::string> unread_columns(const Value& row, RowShape shape, const RowFormat& format) {
-  Names read = read_columns(row, shape, format);
-  for (std::string_view& field : read) field = column_of(field, format);
+  const Names read = read_columns(row, shape, format);
   std::vector<std::string> unread;
   for (const Value::Field& column : *row.object()) {
     if (!column.value.is_null() && !is_one_of(column.name, read)) unread.push_back(column.name);
@@ -107,10 +118,7 @@ void check_unread_columns(const Value& row, RowShape shape, const RowFormat& for
     const bool is_mark = has_answers(shape) && (column.name == "label" || column.name == "kto_tag");
     const bool is_of_tokens = shape == RowShape::kTokens && is_one_of(column.name, kOfTokens);
     if (!is_media && !is_mark && !is_of_tokens) continue;
-    if (read.empty()) {
-      read = read_columns(row, shape, format);
-      for (std::string_view& field : read) field = column_of(field, format);
-    }
+    if (read.empty()) read = read_columns(row, shape, format);
     if (is_one_of(column.name, read)) continue;
     const auto refuse = [&](std::string_view why) {
       fail(ExitCode::kBadData, "{}: column '{}': {}", where, printable(column.name), why);

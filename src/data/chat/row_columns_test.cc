@@ -86,6 +86,11 @@ TEST(RowColumns, ThoseThatAShapeDoesNotReadAreNamed) {
   EXPECT_THAT(
       unread(R"({"instruction": "a", "chosen": "b", "rejected": "c"})", RowShape::kInstruction, format),
       ElementsAre("rejected"));
+  // By LLaMA-Factory's rules, what is not named is not read.
+  format.pairs = PairRules();
+  EXPECT_THAT(unread(R"({"instruction": "a", "chosen": "b", "system": "c"})", RowShape::kInstruction, format),
+              ElementsAre("instruction", "system"));
+  format.pairs.reset();
   // A column that is read under its own name may hold anything.
   format.columns = {{"text", "image"}};
   EXPECT_EQ(refusal_of(R"({"image": "a"})", RowShape::kText, format), "");
