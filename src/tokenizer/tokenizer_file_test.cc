@@ -141,7 +141,7 @@ TEST(TokenizerFile, ReadsSpecialTokensFromTheFolder) {
   folder.write("tokenizer_config.json",
                R"({"bos_token":{"content":"<s>","special":true},"pad_token":"[PAD]"})");
   folder.write("special_tokens_map.json", R"({"eos_token":"</s>","bos_token":"</s>"})");
-  const Tokenizer tokenizer = Tokenizer::open(folder.path());
+  Tokenizer tokenizer = Tokenizer::open(folder.path());
   EXPECT_EQ(tokenizer.bos_id(), 258);  // special_tokens_map.json comes later
   EXPECT_EQ(tokenizer.eos_id(), 258);
   EXPECT_EQ(tokenizer.pad_id(), 259);
@@ -151,6 +151,9 @@ TEST(TokenizerFile, ReadsSpecialTokensFromTheFolder) {
   folder.write("tokenizer_config.json", "[]");
   expect_error(ExitCode::kBadData, {"tokenizer_config.json"}, [&] { Tokenizer::open(folder.path()); });
   expect_error(ExitCode::kNoInput, {"missing"}, [&] { Tokenizer::open(folder / "missing"); });
+  tokenizer.set_eos_token("ab");
+  EXPECT_EQ(tokenizer.eos_id(), 256);
+  EXPECT_EQ(error_of([&] { tokenizer.set_eos_token("abc"); }).code(), ExitCode::kBadConfig);
 }
 
 TEST(TokenizerFile, TakesWhatTokenizersTakes) {

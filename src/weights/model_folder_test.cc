@@ -433,6 +433,19 @@ TEST(ExportModelFolder, AddsTheEndOfAnswersToTheGenerationConfig) {
   EXPECT_EQ(exported(R"({"_from_model_config": true, "eos_token_id": 2})"), R"({"eos_token_id":[2,7]})");
 }
 
+TEST(ExportModelFolder, WritesAnotherTokenThatEndsTextsIntoEveryFile) {
+  const TestFolder tokenizer, folder;
+  tokenizer.write("tokenizer_config.json", R"({"eos_token": {"content": "</s>"}, "model_max_length": 8})");
+  const ModelConfig config = small_config();
+  export_flat(folder.path(), config, bf16_weights(parameter_layout(config), kWeightSeed),
+              {.tokenizer_folder = tokenizer.path(), .eos_token = EosToken{"<|im_end|>", 7}});
+  const auto in = [&](const char* file) { return parse_json(read_text_file(folder / file), file); };
+  EXPECT_EQ(in("config.json")["eos_token_id"], 7);
+  EXPECT_EQ(in("tokenizer_config.json"), Json({{"eos_token", "<|im_end|>"}, {"model_max_length", 8}}));
+  const Json ends = in("generation_config.json")["eos_token_id"];
+  EXPECT_NE(std::find(ends.begin(), ends.end(), 7), ends.end()) << ends;
+}
+
 TEST(ExportModelFolder, RefusesValuesThatTheSavedTypeCannotHold) {
   const ModelConfig config = small_config();
   const ParameterLayout layout = parameter_layout(config);

@@ -130,8 +130,9 @@ Flag& without_record(Flag& flag) {
 
 void declare_eos_token(FlagTable* table, ScriptArguments* script) {
   Flag& eos =
-      without_record(table->add("eos_token", &script->eos_token,
-                                "The token that ends texts, which must be the tokenizer's eos_token."));
+      table->add("eos_token", &script->eos_token,
+                 "The token that ends texts, in place of the tokenizer's eos_token. It is saved with the "
+                 "model.");
   eos.set = [set = eos.set](const std::vector<std::string>& values) {
     // How SFTConfig writes down any value, None among them.
     set(values == std::vector<std::string>{"<EOS_TOKEN>"} ? std::vector<std::string>{""} : values);

@@ -58,6 +58,16 @@ class ChatTemplateTest : public ::testing::Test {
   Tokenizer tokenizer_;
 };
 
+TEST_F(ChatTemplateTest, ATemplateMayComeFromAnotherTokenizersFolderAndBeToldAnotherEosToken) {
+  const TestFolder other;
+  other.write("chat_template.jinja", "{{ messages[0].content }}{{ eos_token }}");
+  EXPECT_EQ(
+      load({.name_or_file = other.path().string(), .eos_token = "[END]"}).render(chat_of({"a"}), {}).text,
+      "a[END]");
+  const TestFolder empty;
+  EXPECT_THAT(refusal({.name_or_file = empty.path().string()}), HasSubstr("has no chat template"));
+}
+
 // OpenAI has arguments as JSON in a string. As vLLM, axolotl and LLaMA-Factory, gives templates objects,
 // unless the template joins them with text or prints them as they are.
 TEST_F(ChatTemplateTest, ArgumentsOfToolCallsAreObjectsForTemplatesThatTakeThem) {
