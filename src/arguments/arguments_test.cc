@@ -192,7 +192,8 @@ TEST_F(ArgumentsTest, UnknownChoicesNameTheKnownOnes) {
   EXPECT_EQ(refusal("optim", "sgd"),
             "command line: --optim sgd is not supported: use adamw_torch, adamw_bf16 (half the memory "
             "for moments), adamw_8bit (a quarter), lion_32bit, lion_8bit, muon or adafactor");
-  EXPECT_THAT(refusal("metric_for_best_model", "bleu"), HasSubstr("expected one of loss, perplexity,"));
+  EXPECT_THAT(refusal("metric_for_best_model", "bleu"),
+              HasSubstr("expected one of loss, loss_per_token, perplexity,"));
   EXPECT_THAT(refusal("dtype", "float16"), HasSubstr("use bfloat16"));
   EXPECT_THAT(refusal("save_dtype", "int8"),
               HasSubstr("expected one of bfloat16, float16, float32, found 'int8'"));
