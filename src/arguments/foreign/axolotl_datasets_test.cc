@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "arguments/foreign/axolotl_prompts.h"
-#include "arguments/foreign/foreign_datasets_fixture.h"
+#include "support/foreign_datasets_fixture.h"
 
 namespace tessera {
 namespace {

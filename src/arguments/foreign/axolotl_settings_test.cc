@@ -5,8 +5,8 @@
 
 #include <filesystem>
 
-#include "arguments/foreign/foreign_datasets_fixture.h"
 #include "base/log.h"
+#include "support/foreign_datasets_fixture.h"
 
 namespace tessera {
 namespace {
@@ -107,7 +107,8 @@ TEST_F(AxolotlSettingsTest, WhatWouldChangeTheResultIsRefused) {
   EXPECT_THAT(refusal_with("plugins:\n  - axolotl.integrations.kd.KDPlugin\n"), HasSubstr("kd.KDPlugin"));
   EXPECT_THAT(refusal_with("train_on_eos: last\n"), HasSubstr("it belongs into an entry of datasets"));
   EXPECT_THAT(refusal_with("base_modell: x\n"), HasSubstr("unknown setting 'base_modell'"));
-  EXPECT_EQ(with("rl:\ndebug:\ntokens: []\nunfrozen_parameters: null\n").max_length, 512) << "null means not set";
+  EXPECT_EQ(with("rl:\ndebug:\ntokens: []\nunfrozen_parameters: null\n").max_length, 512)
+      << "null means not set";
 }
 
 TEST_F(AxolotlSettingsTest, SpecialTokensThatDifferAreRefused) {

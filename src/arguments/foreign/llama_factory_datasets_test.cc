@@ -3,8 +3,8 @@
 
 #include <filesystem>
 
-#include "arguments/foreign/foreign_datasets_fixture.h"
 #include "base/log.h"
+#include "support/foreign_datasets_fixture.h"
 
 namespace tessera {
 namespace {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <sstream>
 
-#include "arguments/foreign/foreign_datasets_fixture.h"
+#include "support/foreign_datasets_fixture.h"
 
 namespace tessera {
 namespace {
