@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes foreign-settings/*.json: the settings of Hugging Face's classes, with their defaults and another value.
 
-    pip install transformers==5.24.0 trl==1.16.0 peft==0.21.2 deepspeed==0.19.8
+    pip install transformers==5.24.0 trl==1.16.0 deepspeed==0.19.8
     tests/data/make_foreign_settings.py
 """
 import dataclasses
@@ -152,7 +152,6 @@ def write_deepspeed():
 
 
 if __name__ == "__main__":
-    from peft import LoraConfig
     from transformers import TrainingArguments
     from trl import DatasetMixtureConfig, ModelConfig, ScriptArguments, SFTConfig
 
@@ -160,7 +159,6 @@ if __name__ == "__main__":
     names = {field.name for field in dataclasses.fields(TrainingArguments)}
     write("transformers", "transformers", [TrainingArguments])
     write("trl", "trl", [SFTConfig, ScriptArguments, ModelConfig, DatasetMixtureConfig], names)
-    write("peft", "peft", [LoraConfig])
     for name, args in {"training_arguments": TrainingArguments("out", use_cpu=True, bf16=False),
                        "sft_config": SFTConfig("out", use_cpu=True)}.items():
         (FOLDER / f"{name}.json").write_text(args.to_json_string() + "\n")
