@@ -13,12 +13,12 @@
 namespace tessera {
 namespace {
 
-using Names = std::vector<std::pair<std::string, std::string>>;
+using NamePairs = std::vector<std::pair<std::string, std::string>>;
 
 // Axolotl's, where the data set names none.
-const Names& default_roles() {
-  static const Names kDefault = {{"human", "user"},    {"user", "user"},     {"assistant", "assistant"},
-                                 {"gpt", "assistant"}, {"system", "system"}, {"tool", "tool"}};
+const NamePairs& default_roles() {
+  static const NamePairs kDefault = {{"human", "user"},    {"user", "user"},     {"assistant", "assistant"},
+                                     {"gpt", "assistant"}, {"system", "system"}, {"tool", "tool"}};
   return kDefault;
 }
 
@@ -62,7 +62,7 @@ void set_field(Value::Object* fields, std::string_view name, Value value) {
 }
 
 // Fields under the names of `mapping` (ours, theirs); others keep theirs.
-Value mapped_message(const Value& item, const Names& mapping) {
+Value mapped_message(const Value& item, const NamePairs& mapping) {
   Value::Object message;
   for (const auto& [ours, theirs] : mapping) {
     if (const Value* value = item.find(theirs)) set_field(&message, ours, *value);
@@ -213,7 +213,7 @@ Value read_turn(const Value& item, const RowFormat& format, const std::string& w
     fail(ExitCode::kBadData, "{}: expected a string '{}', the role; found {}", where,
          tags.properties.empty() ? "role" : printable(tags.properties.front().second), field_names(item));
   }
-  const Names& roles = tags.roles.empty() ? default_roles() : tags.roles;
+  const NamePairs& roles = tags.roles.empty() ? default_roles() : tags.roles;
   for (const auto& [theirs, ours] : roles) {
     if (*role->string() != theirs) continue;
     *role = Value(ours);
