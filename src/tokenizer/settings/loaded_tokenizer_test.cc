@@ -32,6 +32,8 @@ struct FolderCase {
   const char* text;
   Ids ids;
   std::optional<int32_t> eos;
+
+  friend void PrintTo(const FolderCase& files, std::ostream* out) { *out << files.name; }
 };
 
 class FilesBesideTokenizerTest : public testing::TestWithParam<FolderCase> {};
