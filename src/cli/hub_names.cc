@@ -34,16 +34,15 @@ constexpr OldName kOldNames[] = {
     {"wikitext", "Salesforce/wikitext"},
 };
 
-// A word that is neither a path nor org/name, but may be meant as a name on the Hub.
-void refuse_bare_name(const std::string& flag, const std::string& text) {
+// A name from before names on the Hub had an organisation. Of other words the command says what they lack.
+void refuse_old_name(const std::string& flag, const std::string& text) {
   const std::string name = text.substr(0, text.find_first_of(":@"));
-  std::error_code error;
-  if (!is_repo_id("org/" + name) || std::filesystem::exists(text, error)) return;
   const auto* old = std::ranges::find_if(kOldNames, [&](const OldName& known) { return name == known.name; });
-  const std::string meant = old == std::end(kOldNames) ? "org/" + name : old->id;
+  std::error_code error;
+  if (old == std::end(kOldNames) || std::filesystem::exists(text, error)) return;
   fail(ExitCode::kNoInput,
-       "--{} {}: No such file or directory; a name on the Hugging Face Hub is org/name{}: {}{}", flag, text,
-       old == std::end(kOldNames) ? ", such as" : "", meant, text.substr(name.size()));
+       "--{} {}: No such file or directory; a name on the Hugging Face Hub is org/name: {}{}", flag, text,
+       old->id, text.substr(name.size()));
 }
 
 }  // namespace
@@ -62,7 +61,7 @@ namespace {
 void find_dataset_files(const Flag& flag, DataArguments* args) {
   for (const std::string& entry : flag.get()) {
     const std::string name = parse_data_source(entry).paths[0];
-    refuse_bare_name(flag.name, name);
+    refuse_old_name(flag.name, name);
     if (!hub_dataset_name(name) || args->hub_files.contains(name)) continue;
     HubReport report;
     for (const std::filesystem::path& file :
@@ -86,7 +85,7 @@ void resolve_hub_names(Command& command, FlagTable* table) {
     const std::vector<std::string> names = flag.get();
     std::vector<std::string> folders;
     for (const std::string& name : names) {
-      if (!name.empty()) refuse_bare_name(flag.name, name);
+      if (!name.empty()) refuse_old_name(flag.name, name);
       folders.push_back(local_model(name, files));
     }
     if (folders == names) continue;
