@@ -192,9 +192,8 @@ TEST(FlagParser, NamesOfOtherProgramsLeadToTheFlagOrSayWhatIsMissing) {
                                                     {"weight_decay_norm", "weight_decay_norms"},
                                                     {"grad_norm", "max_grad_norm"}};
   for (const auto& [name, flag] : meant) EXPECT_EQ(hint_of(name), "; did you mean --" + flag + "?") << name;
-  for (const char* name :
-       {"loraplus_lr_ratio", "qlora", "gptq_bits", "gguf", "enable_thinking", "mlflow_tracking_uri",
-        "dataset_name", "dpo_beta", "tensor_parallel_size", "val_size"}) {
+  for (const char* name : {"loraplus_lr_ratio", "qlora", "gptq_bits", "gguf", "mlflow_tracking_uri",
+                           "dpo_beta", "tensor_parallel_size", "val_size"}) {
     const std::string hint = hint_of(name);
     EXPECT_TRUE(hint.starts_with(": ")) << name << hint;
   }

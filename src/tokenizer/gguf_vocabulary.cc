@@ -221,7 +221,7 @@ std::vector<int64_t> other_ends(const Tokenizer& tokenizer, const std::vector<in
   const auto ends_message = [&](int64_t id) {
     return tokenizer.id_to_token(static_cast<int32_t>(id)).find("eom") != std::string::npos;
   };
-  std::ranges::stable_partition(others, [&](int64_t id) { return !ends_message(id); });
+  std::stable_partition(others.begin(), others.end(), [&](int64_t id) { return !ends_message(id); });
   return others;
 }
 
