@@ -59,8 +59,7 @@ class TokensOfFolder {
  public:
   TokensOfFolder(const fs::path& folder, const std::string& config_origin, const JsonNode& root,
                  const std::vector<AddedToken>& own)
-      : folder_(folder),
-        config_origin_(config_origin),
+      : config_origin_(config_origin),
         map_origin_((folder / "special_tokens_map.json").string()),
         added_origin_((folder / "added_tokens.json").string()),
         root_(root),
@@ -242,7 +241,6 @@ class TokensOfFolder {
     }
   }
 
-  const fs::path& folder_;
   const std::string& config_origin_;
   const std::string map_origin_;
   const std::string added_origin_;
