@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "hub/dataset_splits.h"
+#include "io/file.h"
 
 namespace tessera {
 namespace {
@@ -106,6 +107,13 @@ std::vector<DatasetConfig> parse_dataset_card(std::string_view card, const std::
     fail(ExitCode::kBadData, "{}:{}: not YAML: {}", origin, std::max(error.mark.line, 0) + 2,
          printable(error.msg));
   }
+}
+
+std::vector<DatasetConfig> read_dataset_card(const std::filesystem::path& folder) {
+  const std::filesystem::path card = folder / "README.md";
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(card, error)) return {};
+  return parse_dataset_card(read_text_file(card), card.string());
 }
 
 }  // namespace tessera

@@ -1,6 +1,7 @@
 // Which files make up the configurations and splits of a data set on the Hub.
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,6 +26,8 @@ struct DatasetConfig {
 // naming `origin` if the block is not YAML or `configs` does not have the form that Hugging Face's datasets
 // reads.
 std::vector<DatasetConfig> parse_dataset_card(std::string_view card, const std::string& origin);
+// The same of README.md in a folder on this machine; empty if it has none.
+std::vector<DatasetConfig> read_dataset_card(const std::filesystem::path& folder);
 
 // The data files of `wanted`, in the order of the globs and then by path; of several formats those of the
 // most frequent one. Where a name is left out: the configuration that is the default one or the only one; the

@@ -249,7 +249,7 @@ struct AxolotlTables {
       {kNoEffect, "profiler_steps profiler_steps_start include_tokens_per_second include_tkps",
        "metrics.jsonl has the times and tokens of every step"},
       {kNoEffect, "strict axolotl_config_path total_num_tokens total_supervised_tokens", kInternal},
-      // Of earlier releases; their files often have them without a value.
+      // Keys of earlier releases, whose files often list them without a value.
       {kNoEffect, "debug lora_out_dir gpu_count", "Axolotl has it no longer"},
       {kRefused, "gptq_groupsize gptq_model_v1 landmark_attention xpos_rope", "Axolotl has it no longer",
        "false"},

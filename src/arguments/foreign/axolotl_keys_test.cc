@@ -96,7 +96,7 @@ constexpr const char* kSchema =
     "is_llama_derived_model is_mistral_derived_model is_qwen_derived_model plugins generate_samples "
     "num_generation_samples generation_max_new_tokens generation_temperature generation_top_p "
     "generation_top_k generation_prompt_ratio generation_do_sample ";
-// Those of SFTDataset, DPODataset, KTODataset, StepwiseSupervisedDataset, PretrainingDataset and
+// The fields of SFTDataset, DPODataset, KTODataset, StepwiseSupervisedDataset, PretrainingDataset and
 // SyntheticDataset.
 constexpr const char* kDatasetSchema =
     "path split type input_transform shards shards_idx preprocess_shards conversation chat_template "

@@ -235,7 +235,7 @@ class DeepSpeedMerge {
                           world_size_));
   }
 
-  // Of stages that divide the gradients.
+  // For the stages that shard gradients.
   void check_clipping() const {
     const int64_t stage = config_.zero_stage.value_or(0);
     if (stage == 0 || args_->max_grad_norm == 0) return;

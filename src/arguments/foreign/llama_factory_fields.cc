@@ -1,16 +1,9 @@
 #include "arguments/foreign/llama_factory_fields.h"
 
-#include <span>
+#include "arguments/foreign/unsupported_flags.h"
 
 namespace tessera {
 namespace {
-
-struct Field {
-  const char* name;
-  FlagType type;
-  const char* default_text;  // LLaMA-Factory's default; accepted silently
-  const char* note;
-};
 
 constexpr FlagType kFieldBool = FlagType::kBool;
 constexpr FlagType kFieldInt = FlagType::kInt;
@@ -42,7 +35,7 @@ constexpr const char* kNoteAdapters = "of adapters there is LoRA as Hu et al. de
 constexpr const char* kNoteLosses = "the loss is cross-entropy";
 constexpr const char* kNoteTemplate = "the chat template decides";
 
-constexpr Field kRefusedFields[] = {
+constexpr UnsupportedFlag kRefusedFields[] = {
     {"ignore_pad_token_for_loss", kFieldBool, "true",
      "rows are never padded, so there are no such tokens to train on"},
     {"eval_on_each_dataset", kFieldBool, "false", "evaluate on one data set, or run tessera eval on each"},
@@ -82,7 +75,7 @@ constexpr Field kRefusedFields[] = {
     {"predict_with_generate", kFieldBool, "false", "evaluation computes the loss only"},
 };
 
-constexpr Field kIgnoredFields[] = {
+constexpr UnsupportedFlag kIgnoredFields[] = {
     {"media_dir", kFieldText, "", kNoteMedia},
     {"preprocessing_batch_size", kFieldInt, "1000",
      "documents are packed one after the other, in their order"},
@@ -237,8 +230,8 @@ constexpr Field kIgnoredFields[] = {
     {"generation_config", kFieldText, "", kNoteGenerating},
 };
 
-void declare_fields(FlagTable* table, std::span<const Field> fields, FlagStatus status) {
-  for (const Field& field : fields) {
+void declare_fields(FlagTable* table, std::span<const UnsupportedFlag> fields, FlagStatus status) {
+  for (const UnsupportedFlag& field : fields) {
     if (table->find(field.name) != nullptr) continue;
     table->add_unsupported(field.name, field.type, field.default_text, status, field.note).listed = false;
   }

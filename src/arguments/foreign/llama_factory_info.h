@@ -20,7 +20,7 @@ struct LlamaFactoryRows {
   std::optional<int64_t> max_samples;  // of every data set, the first ones
 };
 
-// The file, glob or hub name of an entry, with the slice of its rows behind it. Error(kBadConfig): a key that
+// The file, glob or Hub name of an entry, followed by its slice of rows. Error(kBadConfig): a key that
 // no version knows, a source or a kind of rows that is not supported.
 std::string llama_factory_source(const std::filesystem::path& dataset_dir, const JsonNode& entry,
                                  const LlamaFactoryRows& rows);

@@ -149,11 +149,8 @@ std::vector<std::string> split_sources(const std::string& name, const std::strin
     wanted.repo.id = name;
     wanted.config = config;
     wanted.split = split;
-    std::vector<DatasetConfig> configs;
-    const fs::path card = fs::path(name) / "README.md";
-    if (fs::is_regular_file(card, error)) configs = parse_dataset_card(read_text_file(card), card.string());
     std::vector<std::string> sources;
-    for (const std::string& file : choose_split(wanted, configs, files_below(name)))
+    for (const std::string& file : choose_split(wanted, read_dataset_card(name), files_below(name)))
       sources.push_back((fs::path(name) / file).string());
     return sources;
   }

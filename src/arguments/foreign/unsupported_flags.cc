@@ -1,16 +1,7 @@
 #include "arguments/foreign/unsupported_flags.h"
 
-#include <span>
-
 namespace tessera {
 namespace {
-
-struct Unsupported {
-  const char* name;
-  FlagType type;
-  const char* default_text;  // Hugging Face's default; accepted silently
-  const char* note;
-};
 
 constexpr FlagType kBool = FlagType::kBool;
 constexpr FlagType kInt = FlagType::kInt;
@@ -35,7 +26,7 @@ constexpr const char* kOneAttention = "there is one implementation, which never 
 constexpr const char* kNotPadded = "rows are never padded, so grouping them by length saves nothing";
 constexpr const char* kRemoved = "Hugging Face removed it";
 
-constexpr Unsupported kRefused[] = {
+constexpr UnsupportedFlag kRefused[] = {
     {"fp16", kBool, "false", "float16 needs loss scaling; use --dtype bfloat16 or float32"},
     {"fp16_full_eval", kBool, "false", "evaluation runs in --dtype"},
     {"optim_args", kText, "", "optimizers take their settings from adam_*, muon_* and weight_decay"},
@@ -95,7 +86,7 @@ constexpr Unsupported kRefused[] = {
     {"llm_int8_threshold", kFloat, "", "outliers among activations are quantised like the rest of their row"},
 };
 
-constexpr Unsupported kIgnored[] = {
+constexpr UnsupportedFlag kIgnored[] = {
     // Scripts.
     {"do_train", kBool, "true|false", "tessera train always trains"},
     {"do_eval", kBool, "false", "eval_strategy decides"},
@@ -223,8 +214,8 @@ constexpr Unsupported kIgnored[] = {
     {"sharded_ddp", kText, "", kRemoved},
 };
 
-void declare(FlagTable* table, std::span<const Unsupported> flags, FlagStatus status) {
-  for (const Unsupported& flag : flags) {
+void declare(FlagTable* table, std::span<const UnsupportedFlag> flags, FlagStatus status) {
+  for (const UnsupportedFlag& flag : flags) {
     table->add_unsupported(flag.name, flag.type, flag.default_text, status, flag.note);
   }
 }

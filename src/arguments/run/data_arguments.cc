@@ -203,7 +203,7 @@ int64_t default_row_limit(int64_t max_position_embeddings) {
 
 namespace {
 
-// The source's name without a slice of its rows behind it.
+// The source's name without its slice of rows.
 DataSource parse_slice(const std::string& entry) {
   const size_t bracket = entry.rfind('[');
   std::error_code error;

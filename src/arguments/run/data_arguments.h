@@ -43,7 +43,7 @@ Flag& declare_max_length(FlagTable* table, std::optional<int64_t>* target, std::
 // Tokens of a row of text if no max_length is given: 1024, or as many as the model has positions.
 int64_t default_row_limit(int64_t max_position_embeddings);
 
-// PATH, with a slice of its rows and a weight behind it or without: PATH[:1000]:WEIGHT; a path that exists
+// PATH, optionally followed by a slice of its rows and a weight: PATH[:1000]:WEIGHT; a path that exists
 // has neither. Error(kBadConfig) for a weight that is not positive.
 DataSource parse_data_source(const std::string& entry);
 

@@ -20,7 +20,8 @@ Packing packing_of_run(const TrainingArguments& args) {
 }
 
 bool is_by_length(const TrainingArguments& args) {
-  return args.packing_strategy.starts_with("bfd") || args.packing_strategy == "greedy_knapsack";
+  const Packing packing = packing_of_run(args);
+  return packing == Packing::kBestFit || packing == Packing::kBestFitSplit || packing == Packing::kKnapsack;
 }
 
 }  // namespace

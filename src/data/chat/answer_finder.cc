@@ -89,7 +89,7 @@ class AnswerFinder {
            content->string()->find_first_not_of(" \t\r\n") != std::string::npos;
   }
 
-  // Of the message's own text within what is written for it; item.end if there is none.
+  // The first byte of the message's own text in what the template writes for it; item.end if there is none.
   int64_t first_own_byte(const jinja::TracedItem& item) const {
     for (const jinja::TracedSpan& span : whole_.traced_spans) {
       if (span.id == item.index && span.end > item.begin && span.begin < item.end)

@@ -14,7 +14,7 @@
 
 namespace tessera {
 
-// Of a message with a string `role`.
+// Whether the assistant wrote the message, which has a string `role`.
 bool is_assistant(const Value& message);
 
 // Renders the first messages of a conversation, again and again. Traces what each of them says, by its index.

@@ -228,13 +228,6 @@ Value read_turn(const Value& item, const RowFormat& format, const std::string& w
   return message;
 }
 
-Value* column(Value* row, std::string_view field, const RowFormat& format) {
-  for (const auto& [name, column] : format.columns) {
-    if (name == field) return row->find(column);
-  }
-  return row->find(field);
-}
-
 void read_functions(Value* tools, const std::string& where) {
   for (Value& tool : list_in(tools, where)) {
     if (Value* function = tool.find("function"))
@@ -246,7 +239,7 @@ void read_functions(Value* tools, const std::string& where) {
 
 ChatExample read_turns(Value row, const RowFormat& format, const std::string& where) {
   drop_all_nulls(&row);
-  Value* messages = column(&row, "messages", format);
+  Value* messages = row.find(column_of("messages", format));
   if (messages == nullptr) fail(ExitCode::kBadData, "{}: the messages are missing or null", where);
   ChatExample example;
   example.turns = &*format.turns;
@@ -260,7 +253,7 @@ ChatExample read_turns(Value row, const RowFormat& format, const std::string& wh
   }
   if (example.messages.empty()) fail(ExitCode::kBadData, "{}: expected messages, found an empty list", where);
   const auto is_system = [&] { return *example.messages.front().find("role") == Value("system"); };
-  if (Value* system = column(&row, "system", format); system != nullptr && !is_system()) {
+  if (Value* system = row.find(column_of("system", format)); system != nullptr && !is_system()) {
     if (system->string() == nullptr)
       fail(ExitCode::kBadData, "{}: column 'system': expected a string, found {}", where,
            system->kind_name());
@@ -272,7 +265,7 @@ ChatExample read_turns(Value row, const RowFormat& format, const std::string& wh
     example.messages.erase(example.messages.begin());
     example.marks.erase(example.marks.begin());
   }
-  if (Value* tools = column(&row, "tools", format)) {
+  if (Value* tools = row.find(column_of("tools", format))) {
     read_functions(tools, where + ": tools");
     if (!tools->list()->empty()) example.tools = std::move(*tools);
   }

@@ -6,7 +6,6 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "hub/dataset_splits.h"
-#include "io/file.h"
 
 namespace tessera {
 namespace {
@@ -16,11 +15,7 @@ namespace fs = std::filesystem;
 void keep_split(const fs::path& folder, const std::vector<std::string>& splits, InputFiles* found) {
   std::vector<std::string> paths;
   for (const fs::path& file : found->files) paths.push_back(file.lexically_relative(folder).generic_string());
-  const fs::path card = folder / "README.md";
-  const std::vector<DatasetConfig> configs = fs::is_regular_file(card)
-                                                 ? parse_dataset_card(read_text_file(card), card.string())
-                                                 : std::vector<DatasetConfig>();
-  const FolderSplit chosen = choose_folder_split(folder.string(), configs, paths, splits);
+  const FolderSplit chosen = choose_folder_split(folder.string(), read_dataset_card(folder), paths, splits);
   if (chosen.name.empty()) return;
   found->files.clear();
   for (const std::string& file : chosen.files) found->files.push_back(folder / file);
