@@ -42,7 +42,7 @@ TEST_P(FilesBesideTokenizerTest, GiveTheIdsOfAutoTokenizer) {
   const FolderCase& files = GetParam();
   const TestFolder folder;
   Json json = byte_tokenizer();
-  json["added_tokens"] = {special_token(256, "<s>"), special_token(257, "</s>")};
+  json["added_tokens"] = Json::array({special_token(256, "<s>"), special_token(257, "</s>")});
   folder.write("tokenizer.json", json.dump());
   folder.write("tokenizer_config.json", files.config);
   if (*files.map != 0) folder.write("special_tokens_map.json", files.map);
@@ -259,7 +259,7 @@ TEST_F(LoadedTokenizerTest, Qwen2TokenizerIsWhatItsOwnFilesSay) {
       R"({"type":"Sequence","pretokenizers":[{"type":"Split","behavior":"Isolated","invert":false,"pattern":
       {"Regex":"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"}},
       {"type":"ByteLevel","add_prefix_space":false,"trim_offsets":false,"use_regex":false}]})");
-  json["added_tokens"] = {special_token(256, "<|endoftext|>")};
+  json["added_tokens"] = Json::array({special_token(256, "<|endoftext|>")});
   write(json);
   folder_.write("config.json", R"({"model_type":"qwen2"})");
   EXPECT_EQ(warnings(R"({"tokenizer_class":"Qwen2Tokenizer"})"), "");
@@ -271,7 +271,7 @@ TEST_F(LoadedTokenizerTest, Qwen2TokenizerIsWhatItsOwnFilesSay) {
 
 TEST_F(LoadedTokenizerTest, APaddingTokenNeedsNoRowOfTheModel) {
   Json json = byte_tokenizer();
-  json["added_tokens"] = {special_token(256, "</s>")};
+  json["added_tokens"] = Json::array({special_token(256, "</s>")});
   write(json);
   folder_.write("tokenizer_config.json", R"({"eos_token":"</s>","pad_token":"[PAD]"})");
   const Tokenizer tokenizer = Tokenizer::open(folder_.path());
@@ -282,7 +282,7 @@ TEST_F(LoadedTokenizerTest, APaddingTokenNeedsNoRowOfTheModel) {
 
 TEST_F(LoadedTokenizerTest, FingerprintFollowsWhatChangesIds) {
   Json json = byte_tokenizer();
-  json["added_tokens"] = {special_token(256, "</s>")};
+  json["added_tokens"] = Json::array({special_token(256, "</s>")});
   write(json);
   const auto fingerprint = [&](const char* config) {
     folder_.write("tokenizer_config.json", config);
@@ -302,7 +302,7 @@ TEST_F(LoadedTokenizerTest, TheWrongExpressionOfMistralIsWarnedAboutOrPutRight) 
       R"({"type":"Sequence","pretokenizers":[{"type":"Split","behavior":"Isolated","invert":false,"pattern":
       {"Regex":"[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"}},
       {"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":false}]})");
-  json["model"]["merges"] = {"1 2"};
+  json["model"]["merges"] = Json::array({"1 2"});
   json["model"]["vocab"]["12"] = 100'001;
   write(json);
   folder_.write("config.json", R"({"model_type":"mistral","transformers_version":"4.52.0"})");
