@@ -6,6 +6,7 @@
 #include "data/dataset.h"
 #include "expect_error.h"
 #include "support/dataset_test_util.h"
+#include "test_paths.h"
 
 namespace tessera {
 namespace {
@@ -109,6 +110,16 @@ TEST_F(DatasetRefusal, FilesThatAreNotTextWhateverTheirName) {
               HasSubstr("b.txt: expected text, found JSON Lines"));
   EXPECT_THAT(message_of_file("c.csv", "txt\na\n"), HasSubstr("c.csv: line 2: expected the columns"));
   EXPECT_THAT(message_of_file("d.xlsx", "PK"), HasSubstr("d.xlsx: .xlsx files are not supported"));
+}
+
+TEST_F(DatasetRefusal, ImagesThatTheMetadataOfParquetNames) {
+  std::filesystem::copy(data_folder() / "image_features.parquet", folder_.path() / "a.parquet");
+  EXPECT_EQ(message(options_for({"a.parquet"}), ExitCode::kBadData),
+            "a.parquet: row 1: column 'shown': expected text, but the row has images, video or audio, which "
+            "are not supported: remove the column to train on the text alone");
+  DatasetOptions options = options_for({"a.parquet"});
+  options.skip_bad_rows = true;
+  EXPECT_EQ(open(options).num_rows(), 1);
 }
 
 TEST_F(DatasetRefusal, DocumentsThatLoseMoreThanATenthOfTheTokens) {

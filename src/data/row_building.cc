@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // Part of the cache key of conversations; increment it when the same rows give other messages.
-constexpr int kMessagesVersion = 4;
+constexpr int kMessagesVersion = 5;
 
 bool has_text_files(const RowPlan& plan) {
   return std::ranges::any_of(

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "data/chat/media.h"
 #include "data/chat/row_columns.h"
 #include "data/rows/pretokenized_rows.h"
 #include "data/sources/record_source.h"
@@ -23,26 +24,33 @@ namespace fs = std::filesystem;
 struct FirstRows {
   std::optional<RowShape> shape;            // of the first row with values; nullopt if there is none
   std::vector<std::string> unread_columns;  // that the shape does not read
+  std::string_view placeholder;             // of an image, video or audio in the text
 };
 
-// The names of the columns of the first rows that the shape does not read.
-std::vector<std::string> find_unread(RecordSource* records, Record record, RowShape shape,
-                                     const fs::path& file, const RowFormat& format) {
+// What the first rows have that the shape does not read. Error: one has what is refused, about which all
+// else need not be said.
+void look_for_unread(RecordSource* records, Record record, const fs::path& file, const RowFormat& format,
+                     bool may_refuse, FirstRows* first) {
   constexpr int kMaxRows = 100;
-  std::vector<std::string> unread = records->unreadable_columns();
-  try {
-    for (int i = 0; i < kMaxRows; ++i) {
-      for (std::string& column : unread_columns(record.value, shape, format)) {
-        if (std::find(unread.begin(), unread.end(), column) == unread.end())
-          unread.push_back(std::move(column));
-      }
+  const RowShape shape = *first->shape;
+  std::vector<std::string>& unread = first->unread_columns;
+  unread = records->unreadable_columns();
+  for (int i = 0; i < kMaxRows; ++i) {
+    for (std::string& column : unread_columns(record.value, shape, format)) {
+      if (std::find(unread.begin(), unread.end(), column) == unread.end())
+        unread.push_back(std::move(column));
+    }
+    if (may_refuse)
+      check_unread_columns(record.value, shape, format, fmt::format("{}: {}", file.string(), record.place()));
+    if (first->placeholder.empty()) first->placeholder = media_placeholder_of(record.value, shape, format);
+    try {
       if (!records->next(&record)) break;
       if (record.kind == RecordKind::kJson) record.value = parse_record(record, file);
-      if (record.value.object() == nullptr) break;
+    } catch (const Error&) {  // reported where the row is used
+      break;
     }
-  } catch (const Error&) {  // reported where the row is used
+    if (record.value.object() == nullptr) break;
   }
-  return unread;
 }
 
 FirstRows read_first_rows(const fs::path& file, const RowFormat& format, const RowOptions& options) {
@@ -63,7 +71,8 @@ FirstRows read_first_rows(const fs::path& file, const RowFormat& format, const R
           record.value, format, fmt::format("{}: {}", file.string(), record.place()), &is_certain);
       if (!first.shape || is_certain) first.shape = shape;
       if (!is_certain) continue;
-      first.unread_columns = find_unread(records.get(), std::move(record), shape, file, format);
+      const bool uses_all = !options.skip_bad_rows && !format.rows;
+      look_for_unread(records.get(), std::move(record), file, format, uses_all, &first);
       return first;
     } catch (const Error&) {
       if (!options.skip_bad_rows) throw;
@@ -76,7 +85,7 @@ bool is_pretokenized(const SourceFile& file) { return input_kind(file.path) == I
 // Columns of images and the like are often of a type that cannot be read.
 void check_unreadable_columns(const fs::path& file, const RowOptions& options) {
   for (const std::string& column : open_records(file, options.text_per_line)->unreadable_columns()) {
-    if (is_media_column(column)) {
+    if (media_name(column) != MediaName::kNone) {
       fail(ExitCode::kBadData,
            "{}: column '{}': expected text, but the rows have images, video or audio, which are not "
            "supported: remove the column to train on the text alone",
@@ -127,6 +136,10 @@ std::string column_list(std::span<const std::string> columns) {
   return fmt::format("the {} {}", columns.size() == 1 ? "column" : "columns", fmt::join(shown, ", "));
 }
 
+// TRL gives it to no template.
+constexpr const char* kSystemHint =
+    " (--column_mapping system=system makes that the first message of conversations)";
+
 void add_source(const DataSource& source, const RowOptions& options, RowPlan* plan) {
   InputFiles found = find_source_files(source.paths, source.splits);
   plan->remarks.insert(plan->remarks.end(), found.left_out.begin(), found.left_out.end());
@@ -144,9 +157,16 @@ void add_source(const DataSource& source, const RowOptions& options, RowPlan* pl
       is_looked_at = first.shape.has_value();
       if (!shape) shape = first.shape;
       if (!first.unread_columns.empty()) {
-        plan->remarks.push_back(fmt::format("{}: not read, as rows of the shape {} do not have them: {}",
-                                            path.string(), row_shape_name(*shape),
-                                            column_list(first.unread_columns)));
+        const bool has_system =
+            std::ranges::find(first.unread_columns, "system") != first.unread_columns.end();
+        plan->remarks.push_back(fmt::format(
+            "{}: not read, as rows of the shape {} do not have them: {}{}", path.string(),
+            row_shape_name(*shape), column_list(first.unread_columns), has_system ? kSystemHint : ""));
+      }
+      if (!first.placeholder.empty()) {
+        plan->remarks.push_back(
+            fmt::format("{}: '{}' in the text is trained as text: images, video and audio are not supported",
+                        path.string(), first.placeholder));
       }
     }
     // Without rows, any shape will do.

@@ -64,8 +64,8 @@ void check_object(const Value& row, const std::string& where) {
 // Reads the fields of one row.
 class RowReader {
  public:
-  RowReader(Value row, const RowFormat& format, const std::string& where)
-      : row_(std::move(row)), format_(format), where_(where) {}
+  RowReader(Value row, RowShape shape, const RowFormat& format, const std::string& where)
+      : row_(std::move(row)), format_(format), where_(where), reads_system_(reads_system(shape, format)) {}
 
   // Null if there is no such column or its value is null.
   Value* find(std::string_view field) {
@@ -78,8 +78,11 @@ class RowReader {
   std::string text(std::string_view field) {
     Value* value = row_.find(column_of(field, format_));
     if (value == nullptr) fail(ExitCode::kBadData, "{}: missing", where(field));
-    if (value->string() == nullptr)
-      fail(ExitCode::kBadData, "{}: expected a string, found {}", where(field), value->kind_name());
+    if (value->string() == nullptr) {
+      const bool is_bytes = value->object() != nullptr && value->find("bytes") != nullptr;
+      fail(ExitCode::kBadData, "{}: expected a string, found {}", where(field),
+           is_bytes ? "bytes that are not UTF-8" : value->kind_name());
+    }
     return std::move(*value->string());
   }
   std::string text_or_empty(std::string_view field) {
@@ -114,7 +117,7 @@ class RowReader {
       example->more = std::move(*more->object());
     }
     // As LLaMA-Factory does, takes an empty text for none: tables have one where there is no system message.
-    if (std::string system = text_or_empty("system"); !system.empty())
+    if (std::string system = reads_system_ ? text_or_empty("system") : ""; !system.empty())
       add_message("system", std::move(system), &example->messages);
   }
 
@@ -305,6 +308,7 @@ class RowReader {
   Value row_;
   const RowFormat& format_;
   const std::string& where_;
+  bool reads_system_;
 };
 
 // Whether a row has the columns of a shape, with or without values.
@@ -400,7 +404,7 @@ Example read_example(Value row, RowShape shape, const RowFormat& format, const s
            fields_of(row));
   }
   if (shape == RowShape::kMessages && format.turns) return read_turns(std::move(row), format, where);
-  RowReader reader(std::move(row), format, where);
+  RowReader reader(std::move(row), shape, format, where);
   switch (shape) {
     case RowShape::kText:
       // A row without text is no document, as an empty one.

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "data/chat/row_columns.h"
+#include "data/chat/media.h"
 #include "formats/value_json.h"
 
 namespace tessera {
@@ -129,7 +129,9 @@ void check_fields(Value* message, const std::string& where) {
     const bool is_text = field.value.string() != nullptr;
     const bool is_empty = (is_text && field.value.string()->empty()) ||
                           (field.value.list() != nullptr && field.value.list()->empty());
-    if (is_media_column(field.name) && !is_empty) {
+    const bool is_media_field =
+        media_name(field.name) != MediaName::kNone && field.value.boolean() == nullptr;
+    if ((is_media_field && !is_empty) || is_media(field.name, field.value)) {
       fail(ExitCode::kBadData, "{}: expected text, found '{}': images, video and audio are not supported",
            where, field.name);
     }

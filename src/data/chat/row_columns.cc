@@ -6,20 +6,18 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "data/chat/media.h"
 
 namespace tessera {
 namespace {
-
-constexpr std::array<std::string_view, 8> kMedia = {"image", "images", "video",        "videos",
-                                                    "audio", "audios", "pixel_values", "input_features"};
-constexpr std::array<std::string_view, 3> kPlaceholders = {"<image>", "<video>", "<audio>"};
 
 using Names = std::vector<std::string_view>;
 
 // The fields that a row of this shape reads. A prompt that is text has no template to give variables to.
 Names read_fields(const Value& row, RowShape shape, const RowFormat& format) {
-  const auto with_template = [](Names names) {
-    names.insert(names.end(), {"system", "tools", "chat_template_kwargs"});
+  const auto with_template = [&](Names names) {
+    names.insert(names.end(), {"tools", "chat_template_kwargs"});
+    if (reads_system(shape, format)) names.emplace_back("system");
     return names;
   };
   switch (shape) {
@@ -71,38 +69,99 @@ bool is_false(const Value& value) {
   return value.string() != nullptr && lower_case(*value.string()) == "false";
 }
 
-// The first placeholder in the texts of a value; "" if there is none.
-std::string_view placeholder_in(const Value& value) {
-  if (const std::string* text = value.string()) {
-    const auto* const found = std::ranges::find_if(
-        kPlaceholders, [text](std::string_view p) { return text->find(p) != text->npos; });
-    return found == kPlaceholders.end() ? "" : *found;
-  }
-  std::string_view found;
-  if (const Value::List* items = value.list()) {
-    for (const Value& item : *items) found = found.empty() ? placeholder_in(item) : found;
-  }
-  if (const Value::Object* fields = value.object()) {
-    for (const Value::Field& field : *fields) found = found.empty() ? placeholder_in(field.value) : found;
-  }
-  return found;
-}
-
 bool is_one_of(std::string_view name, std::span<const std::string_view> names) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
 bool has_answers(RowShape shape) { return shape != RowShape::kText && shape != RowShape::kTokens; }
 
+// The first placeholder in the texts of a value, a plain one if there is any.
+MediaPlaceholder placeholder_in(const Value& value) {
+  if (const std::string* text = value.string()) return find_media_placeholder(*text);
+  MediaPlaceholder found;
+  const auto look_at = [&found](const Value& part) {
+    if (found.is_plain) return;
+    if (const MediaPlaceholder other = placeholder_in(part); found.text.empty() || other.is_plain)
+      found = other;
+  };
+  if (const Value::List* items = value.list()) std::for_each(items->begin(), items->end(), look_at);
+  if (const Value::Object* fields = value.object()) {
+    for (const Value::Field& field : *fields) look_at(field.value);
+  }
+  return found;
+}
+
+// Whether a message is a user's.
+bool is_question(const Value& message, const RowFormat& format) {
+  for (const std::string_view field :
+       {std::string_view(format.tags.role), std::string_view("role"), std::string_view("from")}) {
+    const Value* role = message.find(field);
+    if (role == nullptr || role->string() == nullptr) continue;
+    for (const auto& [name, known] : format.tags.roles) {
+      if (name == *role->string()) return known == "user";
+    }
+    return *role->string() == "user" || *role->string() == "human";
+  }
+  return false;
+}
+
+// The placeholder in what a row asks, or elsewhere in what it reads.
+MediaPlaceholder placeholder_of(const Value& row, RowShape shape, const RowFormat& format,
+                                bool in_questions) {
+  MediaPlaceholder found;
+  const auto look_at = [&found](const Value& part) {
+    if (const MediaPlaceholder other = placeholder_in(part); found.text.empty() || other.is_plain)
+      found = other;
+  };
+  for (const std::string_view column : read_columns(row, shape, format)) {
+    const Value* value = row.find(column);
+    if (value == nullptr) continue;
+    const Value::List* items = value->list();
+    const bool has_messages = items != nullptr && !items->empty() && items->front().object() != nullptr;
+    const bool asks =
+        std::ranges::any_of(std::array{"prompt", "instruction", "input", "query", "history"},
+                            [&](const char* field) { return column_of(field, format) == column; });
+    if (!in_questions || (asks && !has_messages)) {
+      look_at(*value);
+    } else if (has_messages) {
+      for (const Value& message : *items) {
+        if (is_question(message, format)) look_at(message);
+      }
+    }
+  }
+  return found;
+}
+
+// Whether a column is an image, video or audio that the row's answer depends on. A text is one with or
+// without what a link names.
+bool is_media_of(const Value::Field& column, RowShape shape) {
+  const Value& value = column.value;
+  if (is_empty(value) || value.boolean() != nullptr) return false;
+  const MediaName name = media_name(column.name);
+  if (name == MediaName::kItself) return true;
+  if (!has_answers(shape)) return is_media("", value);
+  const bool is_number = value.integer() != nullptr || value.number() != nullptr;
+  return (name == MediaName::kLink && !is_number) || is_media(column.name, value);
+}
+
 }  // namespace
 
-bool is_media_column(std::string_view name) { return is_one_of(name, kMedia); }
+bool reads_system(RowShape shape, const RowFormat& format) {
+  const bool is_named = std::any_of(format.columns.begin(), format.columns.end(),
+                                    [](const auto& column) { return column.first == "system"; });
+  return is_named || (shape != RowShape::kMessages && shape != RowShape::kPromptCompletion);
+}
+
+std::string_view media_placeholder_of(const Value& row, RowShape shape, const RowFormat& format) {
+  return placeholder_of(row, shape, format, /*in_questions=*/false).text;
+}
 
 std::vector<std::string> unread_columns(const Value& row, RowShape shape, const RowFormat& format) {
   const Names read = read_columns(row, shape, format);
   std::vector<std::string> unread;
   for (const Value::Field& column : *row.object()) {
-    if (!column.value.is_null() && !is_one_of(column.name, read)) unread.push_back(column.name);
+    if (!column.value.is_null() && !is_one_of(column.name, read) && !is_media_of(column, shape))
+      unread.push_back(column.name);
   }
   return unread;
 }
@@ -112,25 +171,21 @@ void check_unread_columns(const Value& row, RowShape shape, const RowFormat& for
   constexpr std::array<std::string_view, 8> kOfTokens = {"loss_mask",  "loss_weights", "shift_labels",
                                                          "loss_scale", "document_ids", "cu_seq_lens_q",
                                                          "cu_seqlens", "seq_idx"};
-  Names read;  // found when a column needs it
+  const Names read = read_columns(row, shape, format);
   for (const Value::Field& column : *row.object()) {
-    const bool is_media = is_media_column(column.name);
+    if (is_one_of(column.name, read)) continue;
     const bool is_mark = has_answers(shape) && (column.name == "label" || column.name == "kto_tag");
     const bool is_of_tokens = shape == RowShape::kTokens && is_one_of(column.name, kOfTokens);
-    if (!is_media && !is_mark && !is_of_tokens) continue;
-    if (read.empty()) read = read_columns(row, shape, format);
-    if (is_one_of(column.name, read)) continue;
     const auto refuse = [&](std::string_view why) {
       fail(ExitCode::kBadData, "{}: column '{}': {}", where, printable(column.name), why);
     };
-    if (is_media && !is_empty(column.value)) {
+    if (is_media_of(column, shape)) {
       refuse(
           "expected text, but the row has images, video or audio, which are not supported: remove the column "
-          "to "
-          "train on the text alone");
+          "to train on the text alone");
     }
-    if (is_media) {
-      if (const std::string_view found = placeholder_in(row); !found.empty())
+    if (media_name(column.name) == MediaName::kItself && is_empty(column.value)) {
+      if (const std::string_view found = placeholder_in(row).text; !found.empty())
         refuse(fmt::format(
             "found '{}' in the text of the row, which would be trained as text: remove it, or the "
             "column if that is meant",
@@ -147,6 +202,15 @@ void check_unread_columns(const Value& row, RowShape shape, const RowFormat& for
           "where "
           "documents begin with position_ids or seq_lengths");
     }
+  }
+  if (!has_answers(shape)) return;
+  if (const MediaPlaceholder found = placeholder_of(row, shape, format, /*in_questions=*/true);
+      found.is_plain) {
+    fail(
+        ExitCode::kBadData,
+        "{}: found '{}' in a question: images, video and audio are not supported: remove such rows, or leave "
+        "them out with --skip_bad_rows",
+        where, found.text);
   }
 }
 

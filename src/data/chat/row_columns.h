@@ -10,16 +10,22 @@
 
 namespace tessera {
 
-// Whether a column of this name holds images, videos or audio ("images", "audio", ...).
-bool is_media_column(std::string_view name);
+// Whether a system message is taken from a column of its own. As in TRL, not beside messages, unless the
+// format names the column.
+bool reads_system(RowShape shape, const RowFormat& format);
 
-// The columns with a value that a row of this shape does not read, in order.
+// What stands for an image, video or audio in the texts that a row of this shape reads ("<image>"); "" if
+// nothing.
+std::string_view media_placeholder_of(const Value& row, RowShape shape, const RowFormat& format);
+
+// The columns with a value that a row of this shape does not read, in order, without those that
+// check_unread_columns() refuses as images, video or audio.
 std::vector<std::string> unread_columns(const Value& row, RowShape shape, const RowFormat& format);
 
 // Error(kBadData) starting with `where` for what changes what a row teaches, though no shape reads it:
-// images, videos, audio, or their placeholders in the text beside an empty column of them; an answer marked
-// as unwanted (`label` or `kto_tag` false); of token ids, other columns that say what is a target or where a
-// document begins.
+// images, videos, audio, or their placeholders in a question or beside an empty column of them; an answer
+// marked as unwanted (`label` or `kto_tag` false); of token ids, other columns that say what is a target or
+// where a document begins.
 void check_unread_columns(const Value& row, RowShape shape, const RowFormat& format,
                           const std::string& where);
 

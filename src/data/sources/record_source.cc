@@ -10,7 +10,6 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "data/chat/row_columns.h"
 #include "data/sources/record_reader.h"
 #include "formats/byte_order_mark.h"
 #include "formats/csv/csv_reader.h"
@@ -128,18 +127,45 @@ class TableRecords final : public RecordSource {
   CsvReader reader_;
 };
 
+bool is_media_feature(const Value& feature) {
+  const Value* type = feature.find("_type");
+  if (type != nullptr && type->string() != nullptr) {
+    const std::string& name = *type->string();
+    if (name == "Image" || name == "Audio" || name == "Video" || name == "Pdf" || name == "Nifti")
+      return true;
+  }
+  if (const Value* element = feature.find("feature")) return is_media_feature(*element);
+  const Value::List* items = feature.list();
+  return items != nullptr && items->size() == 1 && is_media_feature(items->front());
+}
+
+// The columns that the library datasets, which writes this metadata, knows to be images, audio or video.
+std::vector<std::string> media_features(const std::string& metadata) {
+  std::vector<std::string> columns;
+  if (metadata.empty()) return columns;
+  try {
+    const Value parsed = parse_value(metadata, "huggingface");
+    const Value* info = parsed.find("info");
+    const Value* features = info == nullptr ? nullptr : info->find("features");
+    if (features == nullptr || features->object() == nullptr) return columns;
+    for (const Value::Field& feature : *features->object())
+      if (is_media_feature(feature.value)) columns.push_back(feature.name);
+  } catch (const Error&) {  // not that library's
+  }
+  return columns;
+}
+
 // The rows of a Parquet file. Columns of kinds that cannot be read are missing.
 class ParquetRecords final : public RecordSource {
  public:
   explicit ParquetRecords(const fs::path& file) : reader_(ParquetReader::open(file)) {
     std::vector<std::string> columns;
     for (std::string& column : reader_.column_names()) {
-      const bool is_read =
-          reader_.problem_of(column).empty() && !(is_media_column(column) && reader_.holds_bytes(column));
-      (is_read ? columns : unreadable_).push_back(std::move(column));
+      (reader_.problem_of(column).empty() ? columns : unreadable_).push_back(std::move(column));
     }
     reader_.drop_null_fields();
     reader_.select(columns);
+    media_ = media_features(reader_.metadata("huggingface"));
   }
 
   bool next(Record* record) override {
@@ -148,14 +174,26 @@ class ParquetRecords final : public RecordSource {
     record->counts_rows = true;
     const bool found = reader_.next(&record->value);
     record->number = reader_.row_number();
+    if (found && !media_.empty()) mark_media(&record->value);
     return found;
   }
   int64_t bytes_read() const override { return reader_.bytes_consumed(); }
   std::vector<std::string> unreadable_columns() const override { return unreadable_; }
 
  private:
+  // Whatever they are stored as, they look as their feature does.
+  void mark_media(Value* row) const {
+    for (Value::Field& column : *row->object()) {
+      const bool is_empty =
+          column.value.is_null() || column.value == Value(Value::List()) || column.value == Value("");
+      if (!is_empty && std::find(media_.begin(), media_.end(), column.name) != media_.end())
+        column.value = Value::Object{{"bytes", true}, {"path", nullptr}};
+    }
+  }
+
   ParquetReader reader_;
   std::vector<std::string> unreadable_;
+  std::vector<std::string> media_;
 };
 
 }  // namespace

@@ -199,7 +199,9 @@ Value LeafConverter::convert(const RawValue& raw, std::string* bad_value) const 
       break;
   }
   if (const int64_t at = find_invalid_utf8(raw.bytes); at >= 0) {
-    if (element_.logical == LogicalType::kNone) return {};  // bytes, which need not be text
+    constexpr size_t kShownBytes = 16;
+    if (element_.logical == LogicalType::kNone)  // bytes, which need not be text
+      return Value::Object{{"bytes", hex(std::string_view(raw.bytes).substr(0, kShownBytes))}};
     *bad_value = fmt::format("expected UTF-8 text, found '{}' at byte {} of {}",
                              printable(raw.bytes.substr(static_cast<size_t>(at)), 8), at, raw.bytes.size());
     return {};

@@ -195,6 +195,23 @@ RowGroup read_row_group(ThriftReader& reader, ThriftType type) {
   return group;
 }
 
+std::pair<std::string, std::string> read_key_value(ThriftReader& reader, ThriftType type) {
+  std::pair<std::string, std::string> text;
+  reader.read_struct(type, [&](int id, ThriftType field) {
+    switch (id) {
+      case 1:
+        text.first = reader.binary(field);
+        return;
+      case 2:
+        text.second = reader.binary(field);
+        return;
+      default:
+        reader.skip(field);
+    }
+  });
+  return text;
+}
+
 FileMetadata read_file_metadata(std::string_view footer) {
   ThriftReader reader(footer);
   FileMetadata metadata;
@@ -209,6 +226,10 @@ FileMetadata read_file_metadata(std::string_view footer) {
         reader.read_list(field, [&](ThriftType element) {
           metadata.row_groups.push_back(read_row_group(reader, element));
         });
+        return;
+      case 5:
+        reader.read_list(
+            field, [&](ThriftType element) { metadata.texts.push_back(read_key_value(reader, element)); });
         return;
       default:
         reader.skip(field);

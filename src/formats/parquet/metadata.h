@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "io/file.h"
@@ -77,6 +78,7 @@ struct RowGroup {
 struct FileMetadata {
   std::vector<SchemaElement> schema;  // depth first, the root first
   std::vector<RowGroup> row_groups;
+  std::vector<std::pair<std::string, std::string>> texts;  // what the program that wrote it says: key, value
 };
 
 // Reads the footer. Error(kBadData) names the file.

@@ -169,11 +169,11 @@ ParquetReader& ParquetReader::operator=(ParquetReader&& other) noexcept = defaul
 
 void ParquetReader::drop_null_fields() { impl_->keeps_null_fields_ = false; }
 
-bool ParquetReader::holds_bytes(const std::string& column) const {
-  const SchemaNode& node = impl_->column(column);
-  const parquet::SchemaElement& leaf = *impl_->schema_.leaves[static_cast<size_t>(node.first_leaf)].element;
-  return node.num_leaves == 1 && leaf.type == parquet::PhysicalType::kByteArray &&
-         leaf.logical == parquet::LogicalType::kNone;
+std::string ParquetReader::metadata(std::string_view key) const {
+  for (const auto& [name, text] : impl_->metadata_.texts) {
+    if (name == key) return text;
+  }
+  return "";
 }
 
 ParquetReader ParquetReader::open(const std::filesystem::path& path) {

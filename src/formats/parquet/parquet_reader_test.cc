@@ -163,14 +163,15 @@ TEST_F(ParquetReaderTest, ReadsJsonAsWhatItSays) {
                [&] { reader.next(&row); });
 }
 
-TEST_F(ParquetReaderTest, BytesThatAreNotTextAreNull) {
+TEST_F(ParquetReaderTest, BytesThatAreNotTextAreToldFromText) {
   ParquetBytes file;
   file.add_leaf("image", Repetition::kRequired, PhysicalType::kByteArray);
   file.start_row_group(2);
   file.start_column(PhysicalType::kByteArray, 2);
   file.add_page(text_page(encode_byte_array("\x89PNG") + encode_byte_array("one")));
   EXPECT_EQ(rows_of(file.finish(1)),
-            (std::vector<Value>{Value::Object{{"image", Value()}}, Value::Object{{"image", "one"}}}));
+            (std::vector<Value>{Value::Object{{"image", Value::Object{{"bytes", "89504e47"}}}},
+                                Value::Object{{"image", "one"}}}));
 }
 
 TEST_F(ParquetReaderTest, LeavesOutColumnsThatItCannotRead) {
