@@ -13,6 +13,7 @@
 #include "arguments/foreign/axolotl_settings.h"
 #include "arguments/foreign/foreign_datasets.h"
 #include "arguments/run/report_arguments.h"
+#include "arguments/yaml_scalars.h"
 #include "base/error.h"
 #include "base/json_value.h"
 #include "base/mistakes.h"
@@ -99,20 +100,22 @@ const char* kind_of(const YAML::Node& node) {
   return node.IsSequence() ? "a list" : node.IsMap() ? "an object" : node.IsScalar() ? "a text" : "nothing";
 }
 
-// yaml-cpp turns each of the escapes \N and \_ into a single byte, which is not UTF-8.
-std::string yaml_text(const YAML::Node& node, const std::string& origin) {
+struct YamlFile {
+  std::string text;
+  const std::string& origin;
+};
+
+std::string yaml_text(const YAML::Node& node, const YamlFile& file) {
   if (!node.IsScalar())
-    fail_at(origin, node.Mark().line + 1, fmt::format("expected a text, found {}", kind_of(node)));
-  if (is_valid_utf8(node.Scalar())) return node.Scalar();
-  fail_at(origin, node.Mark().line + 1,
-          "expected UTF-8, found an escape \\N or \\_; write the character itself");
+    fail_at(file.origin, node.Mark().line + 1, fmt::format("expected a text, found {}", kind_of(node)));
+  return yaml_scalar(node, file.text);
 }
 
 // Plain scalars that look like null, booleans or numbers are such (YAML 1.2 core schema); quoted ones are
 // text.
 template <typename OfJson>
-OfJson scalar_from_yaml(const YAML::Node& node, const std::string& origin) {
-  std::string text = yaml_text(node, origin);
+OfJson scalar_from_yaml(const YAML::Node& node, const YamlFile& file) {
+  std::string text = yaml_text(node, file);
   if (node.Tag() == "!") return text;
   if (text == "true" || text == "True") return true;
   if (text == "false" || text == "False") return false;
@@ -122,22 +125,22 @@ OfJson scalar_from_yaml(const YAML::Node& node, const std::string& origin) {
 }
 
 template <typename OfJson = json>
-OfJson json_from_yaml(const YAML::Node& node, const std::string& origin, int64_t depth) {
+OfJson json_from_yaml(const YAML::Node& node, const YamlFile& file, int64_t depth) {
   if (depth > kMaxDepth) {
-    fail_at(origin, node.Mark().line + 1, fmt::format("nested more than {} levels deep", kMaxDepth));
+    fail_at(file.origin, node.Mark().line + 1, fmt::format("nested more than {} levels deep", kMaxDepth));
   }
   switch (node.Type()) {
     case YAML::NodeType::Scalar:
-      return scalar_from_yaml<OfJson>(node, origin);
+      return scalar_from_yaml<OfJson>(node, file);
     case YAML::NodeType::Sequence: {
       auto out = OfJson::array();
-      for (const YAML::Node& item : node) out.push_back(json_from_yaml<OfJson>(item, origin, depth + 1));
+      for (const YAML::Node& item : node) out.push_back(json_from_yaml<OfJson>(item, file, depth + 1));
       return out;
     }
     case YAML::NodeType::Map: {
       auto out = OfJson::object();
       for (const auto& item : node) {
-        out[yaml_text(item.first, origin)] = json_from_yaml<OfJson>(item.second, origin, depth + 1);
+        out[yaml_text(item.first, file)] = json_from_yaml<OfJson>(item.second, file, depth + 1);
       }
       return out;
     }
@@ -225,9 +228,9 @@ void check_documents_end(const std::string& text) {
 std::vector<ConfigSetting> read_yaml(std::string_view text, const std::string& origin) {
   std::vector<ConfigSetting> settings;
   try {
-    const std::string copy(text);
-    check_documents_end(copy);
-    const std::vector<YAML::Node> documents = YAML::LoadAll(copy);
+    const YamlFile file = {std::string(text), origin};
+    check_documents_end(file.text);
+    const std::vector<YAML::Node> documents = YAML::LoadAll(file.text);
     for (size_t i = 1; i < documents.size(); ++i) {
       if (documents[i].IsNull()) continue;
       fail_at(origin, documents[i].Mark().line + 1,
@@ -243,10 +246,10 @@ std::vector<ConfigSetting> read_yaml(std::string_view text, const std::string& o
       const int64_t line = item.first.Mark().line + 1;
       const bool is_text = item.second.IsScalar() && !item.second.IsNull();
       // Scalars keep their spelling: 1e-05 is a number for any flag, 007 may be a folder.
-      json value = is_text ? json(yaml_text(item.second, origin)) : json_from_yaml(item.second, origin, 1);
+      json value = is_text ? json(yaml_text(item.second, file)) : json_from_yaml(item.second, file, 1);
       std::string ordered;
-      if (value.is_object()) ordered = json_from_yaml<nlohmann::ordered_json>(item.second, origin, 1).dump();
-      settings.push_back({yaml_text(item.first, origin), std::move(value), line, std::move(ordered)});
+      if (value.is_object()) ordered = json_from_yaml<nlohmann::ordered_json>(item.second, file, 1).dump();
+      settings.push_back({yaml_text(item.first, file), std::move(value), line, std::move(ordered)});
     }
   } catch (const YAML::Exception& error) {
     fail_yaml(text, error, origin);
@@ -322,6 +325,13 @@ const NullMeaning kNullMeanings[] = {
     {"report_to", {"jsonl"}},
 };
 
+// What TRL has where it differs, for hints.
+std::string_view trl_default(std::string_view name) {
+  return name == "learning_rate"   ? " (2e-05 in TRL's files)"
+         : name == "logging_steps" ? " (10 in TRL's files)"
+                                   : "";
+}
+
 // nullopt: null is the default. Otherwise a setting without a value is refused, as whatever it would be set
 // to may be something else than the program that the file was written for takes.
 std::optional<std::vector<std::string>> words_of_null(const ConfigSetting& setting, const Flag& flag,
@@ -337,8 +347,8 @@ std::optional<std::vector<std::string>> words_of_null(const ConfigSetting& setti
     fail_at(origin, setting.line, fmt::format("--{} null is not supported: {}", setting.name, flag.note));
   if (flag.status != FlagStatus::kHonoured) return std::nullopt;
   fail_at(origin, setting.line,
-          fmt::format("{}: expected {}, found null; leave the line out for the default, {}", setting.name,
-                      expected_kind(flag.type), flag.default_text));
+          fmt::format("{}: expected {}, found null; leave the line out for the default, {}{}", setting.name,
+                      expected_kind(flag.type), flag.default_text, trl_default(flag.name)));
 }
 
 void apply_setting(const ConfigSetting& setting, const std::string& origin, bool null_is_default,

@@ -163,7 +163,7 @@ TEST_F(ConfigFileTest, NamesOfOtherProgramsAreNoFlagsAndLeadToSome) {
 }
 
 // What their example files for full fine-tuning set, apart from the data.
-TEST_F(ConfigFileTest, FilesOfLlamaFactoryAndAxolotlAreTaken) {
+TEST_F(ConfigFileTest, AFileOfLlamaFactoryIsTaken) {
   constexpr std::string_view kLlamaFactory = R"(
 model_name_or_path: meta/model
 trust_remote_code: true
@@ -197,7 +197,9 @@ neat_packing: true
   EXPECT_EQ(args_.model, "meta/model");
   EXPECT_EQ(args_.max_length, 2048);
   EXPECT_TRUE(args_.packing);
+}
 
+TEST_F(ConfigFileTest, AFileOfAxolotlIsTaken) {
   constexpr std::string_view kAxolotl = R"(
 base_model: meta/model
 model_type: LlamaForCausalLM
@@ -307,16 +309,12 @@ TEST_F(ConfigFileTest, SyntaxErrorsNameTheLine) {
 }
 
 // Input that yaml-cpp would turn into bytes that are not UTF-8.
-TEST_F(ConfigFileTest, ControlCharactersAndEscapesBeyondUtf8AreRefused) {
+TEST_F(ConfigFileTest, ControlCharactersAndListsAsNamesAreRefused) {
   using namespace std::string_literals;
   EXPECT_EQ(refusal(ConfigSyntax::kYaml, "model: m\nlr_scheduler_kwargs: {num\0_cycles: 0}\n"s),
             "run.cfg:2: found the control character \\x00");
   EXPECT_EQ(refusal(ConfigSyntax::kJson, "{\n\"model\": \"\x1b\"}"),
             "run.cfg:2: found the control character \\x1b");
-  for (const char* text : {"\"\\_\"", "{\"\\N\": 1}", "{a: [1, \"\\_\"]}"}) {
-    EXPECT_EQ(refusal(ConfigSyntax::kYaml, fmt::format("model: m\nlr_scheduler_kwargs: {}\n", text)),
-              "run.cfg:2: expected UTF-8, found an escape \\N or \\_; write the character itself");
-  }
   EXPECT_EQ(refusal(ConfigSyntax::kYaml, "lr_scheduler_kwargs: {[a]: 1}\n"),
             "run.cfg:1: expected a text, found a list");
 }

@@ -34,12 +34,21 @@ constexpr OldName kOldNames[] = {
     {"wikitext", "Salesforce/wikitext"},
 };
 
-// A name from before names on the Hub had an organisation. Of other words the command says what they lack.
-void refuse_old_name(const std::string& flag, const std::string& text) {
+// A word that is no file, but what names on the Hub are without their organisation: those from before they
+// had one are told theirs. Of other texts the command says what they lack.
+void refuse_bare_name(const std::string& flag, const std::string& text) {
   const std::string name = text.substr(0, text.find_first_of(":@"));
   const auto* old = std::ranges::find_if(kOldNames, [&](const OldName& known) { return name == known.name; });
   std::error_code error;
-  if (old == std::end(kOldNames) || std::filesystem::exists(text, error)) return;
+  if (std::filesystem::exists(text, error)) return;
+  if (old == std::end(kOldNames)) {
+    if (text.find('/') != std::string::npos || !hub_dataset_name("owner/" + text)) return;
+    fail(ExitCode::kNoInput,
+         "--{} {}: No such file or directory; a name on the Hugging Face Hub has the form OWNER/NAME, or "
+         "give a "
+         "folder",
+         flag, text);
+  }
   fail(ExitCode::kNoInput,
        "--{} {}: No such file or directory; a name on the Hugging Face Hub is org/name: {}{}", flag, text,
        old->id, text.substr(name.size()));
@@ -61,7 +70,7 @@ namespace {
 void find_dataset_files(const Flag& flag, DataArguments* args) {
   for (const std::string& entry : flag.get()) {
     const std::string name = parse_data_source(entry).paths[0];
-    refuse_old_name(flag.name, name);
+    refuse_bare_name(flag.name, name);
     if (!hub_dataset_name(name) || args->hub_files.contains(name)) continue;
     HubReport report;
     for (const std::filesystem::path& file :
@@ -85,7 +94,7 @@ void resolve_hub_names(Command& command, FlagTable* table) {
     const std::vector<std::string> names = flag.get();
     std::vector<std::string> folders;
     for (const std::string& name : names) {
-      if (!name.empty()) refuse_old_name(flag.name, name);
+      if (!name.empty()) refuse_bare_name(flag.name, name);
       folders.push_back(local_model(name, files));
     }
     if (folders == names) continue;

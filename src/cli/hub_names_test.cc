@@ -138,9 +138,17 @@ TEST(HubNames, AWordAloneGetsTheHintItNeeds) {
       refusal_of("dataset", "wikitext:wikitext-2-raw-v1"),
       "--dataset wikitext:wikitext-2-raw-v1: No such file or directory; a name on the Hugging Face Hub is "
       "org/name: Salesforce/wikitext:wikitext-2-raw-v1");
+  for (const char* word : {"tiny", "wikitext-103", "my-dataset"}) {
+    EXPECT_EQ(
+        refusal_of("dataset", word),
+        fmt::format("--dataset {}: No such file or directory; a name on the Hugging Face Hub has the form "
+                    "OWNER/NAME, or give a folder",
+                    word));
+  }
+  EXPECT_THAT(refusal_of("model", "tiny"), testing::HasSubstr("has the form OWNER/NAME"));
   // Whoever opens them says that there are none.
-  EXPECT_EQ(refusal_of("model", "tiny"), "accepted");
-  EXPECT_EQ(refusal_of("dataset", "rows.jsonl"), "accepted");
+  for (const char* file : {"rows.jsonl", "*.jsonl", "folder/rows.txt"})
+    EXPECT_EQ(refusal_of("dataset", file), "accepted");
 }
 
 }  // namespace

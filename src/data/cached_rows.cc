@@ -97,7 +97,7 @@ void build_cache(const Request& request, const fs::path& path, const Hash128& ke
       plan.is_pretokenized
           ? read_pretokenized_rows(
                 plan.paths(), request.vocab_size, request.options.max_length, plan.has_labels,
-                request.options.train_on_prompt, std::numeric_limits<int64_t>::max(),
+                request.options.reads_completion_mask, std::numeric_limits<int64_t>::max(),
                 [&](auto ids, auto labels, auto lengths) { writer.append_row(ids, labels, lengths); },
                 report_bytes)
           : append_rows(request, pool, report_bytes, &writer, first_problem);

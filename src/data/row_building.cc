@@ -134,18 +134,24 @@ std::vector<Hash128> hash_files(const RowPlan& plan, ThreadPool& pool) {
 
 std::string row_settings_text(const RowPlan& plan, const DatasetOptions& options, const Tokenizer* tokenizer,
                               int64_t vocab_size, std::span<const Hash128> hashes) {
+  const auto is_text_file = [](const SourceFile& file) { return input_kind(file.path) == InputKind::kText; };
+  const bool has_lines =
+      options.text_per_line || std::any_of(plan.files.begin(), plan.files.end(), [&](const SourceFile& file) {
+        return is_text_file(file) && file.format->has_lines;
+      });
   std::string text =
       fmt::format("rows {} vocab_size {} max_length {} packing {} skip_bad {}\n", kTokenCacheVersion,
                   vocab_size, options.max_length, static_cast<int>(plan.packing), options.skip_bad_rows);
   if (options.excess_length != ExcessLength::kTruncate)
     text += fmt::format("excess {}\n", static_cast<int>(options.excess_length));
   if (plan.needs_tokenizer()) {
-    text += fmt::format("text_per_line {} eos {} special {} skip_invalid {} tokenizer {:x}\n",
-                        options.text_per_line, tokenizer->eos_id().value_or(-1), options.add_special_tokens,
+    text += fmt::format("text_per_line {} eos {} special {} skip_invalid {} tokenizer {:x}\n", has_lines,
+                        tokenizer->eos_id().value_or(-1), options.add_special_tokens,
                         options.skip_invalid_utf8, tokenizer->fingerprint());
   }
   if (plan.is_pretokenized || plan.has_shape(RowShape::kTokens))
-    text += fmt::format("prompt {}\n", options.train_on_prompt);
+    text += fmt::format("prompt {}{}\n", options.train_on_prompt,
+                        plan.ignores_completion_mask ? " without completion_mask" : "");
   if (plan.has_chats()) {
     const auto chat = load_chat_template(plan, options, tokenizer);
     text += fmt::format("messages {} prompt {} assistant {} special {} template {:x}\n", kMessagesVersion,
@@ -156,6 +162,8 @@ std::string row_settings_text(const RowPlan& plan, const DatasetOptions& options
     const SourceFile& file = plan.files[i];
     text += fmt::format("kind {} size {} hash {} shape {}", static_cast<int>(input_kind(file.path)),
                         file.stamp.size_bytes, hashes[i].hex(), row_shape_name(file.shape));
+    if (has_lines && !options.text_per_line && is_text_file(file) && !file.format->has_lines)
+      text += " whole";
     if (file.format->text_column != "text") text += fmt::format(" text {}", file.format->text_column);
     for (const auto& [field, column] : file.format->columns)
       text += fmt::format(" {}:{}={}:{}", field.size(), field, column.size(), column);

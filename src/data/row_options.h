@@ -37,6 +37,8 @@ struct RowOptions {
   // train_on_prompt; other conversations are targets as a whole unless assistant_only_loss.
   bool train_on_prompt = false;
   bool assistant_only_loss = false;
+  // Whether completion_mask of token ids says what is a target: in TRL if completion_only_loss is set.
+  bool reads_completion_mask = true;
 
   // Conversations.
   ChatTemplateOptions chat_template;

@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "data/chat/media.h"
 #include "data/chat/row_columns.h"
+#include "data/named_columns.h"
 #include "data/rows/pretokenized_rows.h"
 #include "data/sources/record_source.h"
 #include "data/sources/source_files.h"
@@ -25,6 +26,7 @@ struct FirstRows {
   std::optional<RowShape> shape;            // of the first row with values; nullopt if there is none
   std::vector<std::string> unread_columns;  // that the shape does not read
   std::string_view placeholder;             // of an image, video or audio in the text
+  bool has_completion_mask = false;         // which decides, as there are no labels
 };
 
 // What the first rows have that the shape does not read. Error: one has what is refused, about which all
@@ -53,8 +55,18 @@ void look_for_unread(RecordSource* records, Record record, const fs::path& file,
   }
 }
 
+bool has_completion_mask(const Value& row, const RowFormat& format) {
+  return row.find(column_of("completion_mask", format)) != nullptr &&
+         row.find(column_of("labels", format)) == nullptr;
+}
+
+std::unique_ptr<RecordSource> open_rows(const fs::path& file, const RowFormat& format,
+                                        const RowOptions& options) {
+  return open_records(file, options.text_per_line || format.has_lines);
+}
+
 FirstRows read_first_rows(const fs::path& file, const RowFormat& format, const RowOptions& options) {
-  const std::unique_ptr<RecordSource> records = open_records(file, options.text_per_line);
+  const std::unique_ptr<RecordSource> records = open_rows(file, format, options);
   FirstRows first;
   for (Record record;;) {
     try {
@@ -71,6 +83,7 @@ FirstRows read_first_rows(const fs::path& file, const RowFormat& format, const R
           record.value, format, fmt::format("{}: {}", file.string(), record.place()), &is_certain);
       if (!first.shape || is_certain) first.shape = shape;
       if (!is_certain) continue;
+      first.has_completion_mask = shape == RowShape::kTokens && has_completion_mask(record.value, format);
       const bool uses_all = !options.skip_bad_rows && !format.rows;
       look_for_unread(records.get(), std::move(record), file, format, uses_all, &first);
       return first;
@@ -83,8 +96,8 @@ FirstRows read_first_rows(const fs::path& file, const RowFormat& format, const R
 bool is_pretokenized(const SourceFile& file) { return input_kind(file.path) == InputKind::kPretokenized; }
 
 // Columns of images and the like are often of a type that cannot be read.
-void check_unreadable_columns(const fs::path& file, const RowOptions& options) {
-  for (const std::string& column : open_records(file, options.text_per_line)->unreadable_columns()) {
+void check_unreadable_columns(const fs::path& file) {
+  for (const std::string& column : open_records(file, /*text_per_line=*/false)->unreadable_columns()) {
     if (media_name(column) != MediaName::kNone) {
       fail(ExitCode::kBadData,
            "{}: column '{}': expected text, but the rows have images, video or audio, which are not "
@@ -94,8 +107,8 @@ void check_unreadable_columns(const fs::path& file, const RowOptions& options) {
   }
 }
 
-int64_t count_rows(const fs::path& path, const RowOptions& options) {
-  const std::unique_ptr<RecordSource> records = open_records(path, options.text_per_line);
+int64_t count_rows(const SourceFile& file, const RowOptions& options) {
+  const std::unique_ptr<RecordSource> records = open_rows(file.path, *file.format, options);
   Record record;
   for (int64_t count = 0;; ++count) {
     try {
@@ -116,7 +129,7 @@ void apply_slice(const RowSlice& slice, size_t first_file, const RowOptions& opt
   }
   std::vector<int64_t> counts;
   for (size_t i = first_file; i < plan->files.size(); ++i)
-    counts.push_back(count_rows(plan->files[i].path, options));
+    counts.push_back(count_rows(plan->files[i], options));
   const auto [begin, end] = slice.resolve(std::accumulate(counts.begin(), counts.end(), int64_t{0}));
   int64_t before = 0;
   for (size_t i = 0; i < counts.size(); before += counts[i++]) {
@@ -140,22 +153,52 @@ std::string column_list(std::span<const std::string> columns) {
 constexpr const char* kSystemHint =
     " (--column_mapping system=system makes that the first message of conversations)";
 
-void add_source(const DataSource& source, const RowOptions& options, RowPlan* plan) {
+// A file without columns of its own has rows of one shape.
+void check_shape_of_file(const fs::path& path, InputKind kind, const RowFormat& format) {
+  const RowShape only = kind == InputKind::kPretokenized ? RowShape::kTokens : RowShape::kText;
+  if (!format.shape || *format.shape == only) return;
+  fail(ExitCode::kBadConfig,
+       "{}: expected rows of the shape {}, found {}: a file of such rows ends in .jsonl, .json, .csv or "
+       ".parquet",
+       path.string(), row_shape_name(*format.shape),
+       only == RowShape::kTokens ? "token ids" : "a text file, whose only column is 'text'");
+}
+
+// Whether the columns are of this source alone; --column_mapping and --text_column are for all sources.
+bool has_own_columns(const RowFormat& format) {
+  return format.has_lines || format.pairs.has_value() || format.prompt.has_value() ||
+         format.turns.has_value();
+}
+
+void note_ignored_mask(const fs::path& path, const RowOptions& options, RowPlan* plan) {
+  if (options.reads_completion_mask) return;
+  plan->ignores_completion_mask = true;
+  plan->remarks.push_back(
+      fmt::format("{}: completion_mask is not read, so every token is a target: as in TRL, it needs "
+                  "completion_only_loss true",
+                  path.string()));
+}
+
+void add_source(const DataSource& source, const RowOptions& options, RowPlan* plan, NamedColumns* shared) {
   InputFiles found = find_source_files(source.paths, source.splits);
   plan->remarks.insert(plan->remarks.end(), found.left_out.begin(), found.left_out.end());
   std::optional<RowShape> shape = source.format.shape;
   const size_t first_file = plan->files.size();
   bool is_looked_at = false;
+  NamedColumns named(source.format);
   for (const fs::path& path : found.files) {
     const InputFile file = InputFile::open(path);
     check_input_content(file, InputUse::kDataset, options.skip_invalid_utf8);
     const InputKind kind = input_kind(path);
     const bool has_fields = kind != InputKind::kText && kind != InputKind::kPretokenized;
-    if (has_fields) check_unreadable_columns(path, options);
+    if (!has_fields) check_shape_of_file(path, kind, source.format);
+    if (has_fields) check_unreadable_columns(path);
+    named.look_into(path);
     if (has_fields && !is_looked_at) {
       const FirstRows first = read_first_rows(path, source.format, options);
       is_looked_at = first.shape.has_value();
       if (!shape) shape = first.shape;
+      if (first.has_completion_mask) note_ignored_mask(path, options, plan);
       if (!first.unread_columns.empty()) {
         const bool has_system =
             std::ranges::find(first.unread_columns, "system") != first.unread_columns.end();
@@ -169,11 +212,19 @@ void add_source(const DataSource& source, const RowOptions& options, RowPlan* pl
                         path.string(), first.placeholder));
       }
     }
+    if (kind == InputKind::kPretokenized && has_tensor(path, "completion_mask") &&
+        !has_tensor(path, "labels"))
+      note_ignored_mask(path, options, plan);
     // Without rows, any shape will do.
     plan->files.push_back({path, file.stamp(), &source.format,
                            kind == InputKind::kPretokenized ? RowShape::kTokens
                            : has_fields                     ? shape.value_or(RowShape::kText)
                                                             : RowShape::kText});
+  }
+  if (has_own_columns(source.format)) {
+    named.expect_all();
+  } else {
+    shared->merge(named);
   }
   if (source.format.rows) apply_slice(*source.format.rows, first_file, options, plan);
 }
@@ -211,7 +262,9 @@ std::vector<fs::path> RowPlan::paths() const {
 RowPlan plan_rows(std::span<const DataSource> sources, const RowOptions& options) {
   if (sources.empty()) fail(ExitCode::kBadConfig, "no input: name at least one file, folder or pattern");
   RowPlan plan;
-  for (const DataSource& source : sources) add_source(source, options, &plan);
+  NamedColumns shared((RowFormat()));
+  for (const DataSource& source : sources) add_source(source, options, &plan, &shared);
+  shared.expect_all();
   const auto pretokenized = std::find_if(plan.files.begin(), plan.files.end(), is_pretokenized);
   const auto text = std::find_if_not(plan.files.begin(), plan.files.end(), is_pretokenized);
   plan.is_pretokenized = pretokenized != plan.files.end();

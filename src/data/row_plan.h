@@ -42,10 +42,11 @@ struct SourceFile {
 
 struct RowPlan {
   std::vector<SourceFile> files;
-  std::vector<std::string> remarks;  // one line each, for the user: what is not read, ...
-  bool is_pretokenized = false;      // safetensors
-  bool has_labels = false;           // of token ids, or since only answers are targets
-  Packing packing = Packing::kNone;  // set by checked_row_plan(); never kByRows
+  bool ignores_completion_mask = false;  // rows have one, which the options do not read
+  std::vector<std::string> remarks;      // one line each, for the user: what is not read, ...
+  bool is_pretokenized = false;          // safetensors
+  bool has_labels = false;               // of token ids, or since only answers are targets
+  Packing packing = Packing::kNone;      // set by checked_row_plan(); never kByRows
 
   bool has_shape(RowShape shape) const;
   bool has_chats() const;

@@ -98,7 +98,8 @@ bool RowStream::read(Document* document) {
     if (records_ == nullptr) {
       if (next_file_ == plan_.files.size()) return false;
       file_ = &plan_.files[next_file_++];
-      records_ = open_records(file_->path, options_.text_per_line, batch_.max_document_bytes);
+      records_ = open_records(file_->path, options_.text_per_line || file_->format->has_lines,
+                              batch_.max_document_bytes);
       row_in_file_ = 0;
     }
     document->file = &file_->path;

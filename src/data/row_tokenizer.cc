@@ -253,7 +253,7 @@ void RowTokenizer::add(TokenExample example, TokenizedRow* row) const {
   row->ids = std::move(example.input_ids);
   row->labels = std::move(example.labels);
   row->sequence_lengths = std::move(example.sequence_lengths);
-  if (!example.completion_mask.empty() && !options_.train_on_prompt) {
+  if (!example.completion_mask.empty() && options_.reads_completion_mask) {
     if (row->labels.empty()) row->labels = row->ids;
     for (size_t i = 0; i < row->labels.size(); ++i)
       if (example.completion_mask[i] == 0) row->labels[i] = kIgnoredLabel;

@@ -1,8 +1,10 @@
 #include "formats/value_json.h"
 
 #include <algorithm>
+#include <cctype>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -29,6 +31,11 @@ const std::string* repeated_name(const Value::Object& fields) {
 // Receives the parser's events. Returning false from a handler stops the parser; problem() then says why.
 class ValueBuilder : public nlohmann::json_sax<Json> {
  public:
+  ValueBuilder() = default;
+  // Two spellings of numbers stand for NaN and Infinity.
+  ValueBuilder(std::string not_a_number, std::string infinity)
+      : not_a_number_(std::move(not_a_number)), infinity_(std::move(infinity)) {}
+
   bool null() override { return add(Value()); }
   bool boolean(bool value) override { return add(value); }
   bool number_integer(number_integer_t value) override { return add(value); }
@@ -36,7 +43,13 @@ class ValueBuilder : public nlohmann::json_sax<Json> {
     if (value <= uint64_t{std::numeric_limits<int64_t>::max()}) return add(static_cast<int64_t>(value));
     return add(static_cast<double>(value));
   }
-  bool number_float(number_float_t value, const string_t&) override { return add(value); }
+  bool number_float(number_float_t value, const string_t& text) override {
+    return add(text == not_a_number_ ? std::numeric_limits<double>::quiet_NaN()
+               : text == infinity_   ? std::numeric_limits<double>::infinity()
+               : text.size() == infinity_.size() + 1 && text.ends_with(infinity_)
+                   ? -std::numeric_limits<double>::infinity()
+                   : value);
+  }
   bool string(string_t& value) override { return add(std::move(value)); }
   bool binary(binary_t&) override { return false; }  // not part of JSON
 
@@ -88,7 +101,48 @@ class ValueBuilder : public nlohmann::json_sax<Json> {
   Value root_;
   std::vector<Value*> open_;
   std::string problem_;
+  std::string not_a_number_ = "NaN";  // which is no number
+  std::string infinity_ = "Infinity";
 };
+
+// NaN and Infinity, which Python's json writes and reads, outside strings; nullopt if there are none.
+std::optional<Value> parse_with_special_numbers(std::string_view json) {
+  // Spellings that do not occur in the text otherwise.
+  std::string not_a_number = "0.0E0";
+  while (json.find(not_a_number) != std::string_view::npos) not_a_number += '0';
+  std::string infinity = "1.0E0";
+  while (json.find(infinity) != std::string_view::npos) infinity += '0';
+  std::string text;
+  bool is_in_string = false;
+  bool has_any = false;
+  for (size_t at = 0; at < json.size();) {
+    const std::string_view rest = json.substr(at);
+    const char before = at == 0 ? ' ' : json[at - 1];
+    const bool begins =
+        !is_in_string && std::isalnum(static_cast<unsigned char>(before)) == 0 && before != '.';
+    const auto is_word = [&](std::string_view word) {
+      const size_t end = at + word.size();
+      const bool ends =
+          end >= json.size() || std::string_view(",]} \t\r\n").find(json[end]) != std::string_view::npos;
+      return begins && ends && rest.starts_with(word);
+    };
+    const bool is_nan = before != '-' && is_word("NaN");
+    const bool is_infinity = is_word("Infinity");
+    if (is_nan || is_infinity) {
+      has_any = true;
+      text += is_nan ? not_a_number : infinity;
+      at += is_nan ? 3 : 8;
+      continue;
+    }
+    const size_t length = is_in_string && json[at] == '\\' ? 2 : 1;  // with what is escaped
+    if (length == 1 && json[at] == '"') is_in_string = !is_in_string;
+    text += rest.substr(0, length);
+    at += length;
+  }
+  ValueBuilder builder(not_a_number, infinity);
+  if (!has_any || !Json::sax_parse(text.begin(), text.end(), &builder)) return std::nullopt;
+  return builder.take();
+}
 
 }  // namespace
 
@@ -97,6 +151,7 @@ Value parse_value(std::string_view json, const std::string& origin, int64_t firs
   if (!Json::sax_parse(json.begin(), json.end(), &builder)) {
     if (!builder.problem().empty())
       fail(ExitCode::kBadData, "{}: line {}: {}", origin, first_line, builder.problem());
+    if (std::optional<Value> value = parse_with_special_numbers(json)) return std::move(*value);
     const JsonProblem problem = json_problem(json);
     fail(ExitCode::kBadData, "{}: line {}: not valid JSON: column {}: {}", origin,
          first_line + problem.line - 1, problem.column, problem.what);

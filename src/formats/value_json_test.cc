@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
+
 #include "base/error.h"
 #include "expect_error.h"
 
@@ -28,6 +31,22 @@ TEST(ValueJson, KeepsKindsAndTheOrderOfFields) {
   EXPECT_EQ(*value.find("e")->number(), 1000);
   EXPECT_EQ(*parse_value("9223372036854775807", "d").integer(), INT64_MAX);
   EXPECT_EQ(*parse_value("9223372036854775808", "d").number(), 9223372036854775808.0);
+}
+
+TEST(ValueJson, ReadsThePythonNumbersThatAreNone) {
+  const Value value = parse_value(
+      R"({"a": NaN, "b": [Infinity,-Infinity ,NaN], "NaN": "\"NaN\", [Infinity]", "c": [0.0E0, 1.0E0, 2]})",
+      "d");
+  EXPECT_TRUE(std::isnan(*value.find("a")->number()));
+  const Value::List& list = *value.find("b")->list();
+  EXPECT_EQ(*list[0].number(), std::numeric_limits<double>::infinity());
+  EXPECT_EQ(*list[1].number(), -std::numeric_limits<double>::infinity());
+  EXPECT_TRUE(std::isnan(*list[2].number()));
+  EXPECT_EQ(*value.find("NaN")->string(), "\"NaN\", [Infinity]");
+  EXPECT_EQ(*value.find("c")->list(), (Value::List{0.0, 1.0, 2}));
+  for (const char* bad :
+       {"-NaN", "nan", "inf", "+Infinity", "1NaN", "NaN5", "[.NaN]", "[Infinity", "[NaN NaN]"})
+    EXPECT_THAT(message_of(bad), HasSubstr("not valid JSON")) << bad;
 }
 
 TEST(ValueJson, DecodesEscapes) {

@@ -12,6 +12,8 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "base/text_fields.h"
+#include "data/chat/axolotl_templates.h"
+#include "data/chat/builtin_templates.h"
 #include "data/chat/turn_targets.h"
 #include "data/sources/row_slice.h"
 #include "formats/input_files.h"
@@ -30,8 +32,6 @@ class AxolotlDatasets {
   std::optional<ConfigSetting> run() {
     translate_list("datasets", "dataset");
     translate_list("test_datasets", "eval_dataset");
-    if (has_lines_ && settings_.find("text_per_line") == nullptr)
-      settings_.add("text_per_line", true, settings_.sources_line());
     return template_;
   }
 
@@ -83,7 +83,8 @@ class AxolotlDatasets {
 
   void add_source(const json& entry, ForeignSources* sources) {
     const json item = settled(entry);
-    const json format = format_of(item);
+    json format = format_of(item);
+    if (format["shape"] == "text") format["lines"] = true;  // as the library datasets reads text files
     for (const std::string& path : paths_of(item)) {
       check_type_of_file(path, text_of(item, "ds_type"));
       sources->paths.push_back(path);
@@ -137,7 +138,6 @@ class AxolotlDatasets {
     std::error_code error;
     if (!fs::is_regular_file(path.substr(0, path.find('[')), error)) return;
     const InputKind kind = input_kind(path.substr(0, path.find('[')));
-    has_lines_ = has_lines_ || kind == InputKind::kText;  // as the library datasets reads text files
     const bool fits = type.empty() || (type == "json" && kind == InputKind::kJson) ||
                       (type == "csv" && kind == InputKind::kTable) ||
                       (type == "parquet" && kind == InputKind::kParquet) ||
@@ -322,7 +322,6 @@ class AxolotlDatasets {
   ForeignSettings& settings_;
   std::string list_;  // that is being read
   int64_t line_ = 1;
-  bool has_lines_ = false;
   bool has_template_ = false;  // of a data set with conversations
   std::optional<ConfigSetting> template_;
 };
@@ -352,11 +351,15 @@ std::string axolotl_chat_template(const json& object, int64_t line, const Foreig
   const std::string_view built_in =
       name.starts_with(kFallback) ? std::string_view(name).substr(kFallback.size()) : std::string_view(name);
   if (built_in == "chatml" || built_in == "llama3") return name;
+  const std::vector<std::string_view> known = axolotl_template_names();
+  if (std::find(known.begin(), known.end(), built_in) != known.end())
+    return fmt::format("{}{}{}", name.substr(0, name.size() - built_in.size()), kAxolotlPrefix, built_in);
   settings.fail_in(
       line,
-      "chat_template: {} is not built in: leave it out to use the model's own, or name a file in "
-      "chat_template_jinja, or chatml or llama3",
-      printable(name));
+      "chat_template: {} is not built in (chatml, llama3, {} are): leave it out to use the model's "
+      "own, or name a file in chat_template_jinja, such as {}.jinja of Axolotl's "
+      "utils/chat_templates/templates",
+      printable(name), fmt::join(known, ", "), printable(built_in));
 }
 
 bool settle_axolotl_key(std::span<const AxolotlKeys> keys, const std::string& name, const json& value,

@@ -156,7 +156,13 @@ TEST_F(AxolotlDatasetsTest, OneTemplateServesAllConversations) {
       refusal("datasets:\n  - {path: a, type: chat_template, chat_template: llama3}\n  - {path: b, type: "
               "chat_template}\n"),
       HasSubstr("expected one for all data sets"));
-  EXPECT_THAT(refusal_of("type: chat_template, chat_template: gemma"), HasSubstr("gemma is not built in"));
+  EXPECT_EQ(chat_template("chat_template: gemma\ndatasets:\n  - {path: a, type: chat_template}\n"),
+            "axolotl:gemma");
+  EXPECT_EQ(chat_template("datasets:\n  - {path: a, type: chat_template, "
+                          "chat_template: tokenizer_default_fallback_phi_35}\n"),
+            "tokenizer_default_fallback_axolotl:phi_35");
+  EXPECT_THAT(refusal_of("type: chat_template, chat_template: command_a"),
+              HasSubstr("command_a is not built in (chatml, llama3, alpaca, "));
 }
 
 TEST_F(AxolotlDatasetsTest, WhatAxolotlHasAndIsMissingHereIsNamed) {
@@ -180,7 +186,7 @@ TEST_F(AxolotlDatasetsTest, WhatAxolotlHasAndIsMissingHereIsNamed) {
 TEST_F(AxolotlDatasetsTest, FilesAreReadAsTheLibraryReadsThem) {
   const std::string text = folder_.write("a.txt", "x\ny\n").string();
   const std::string start = "datasets:\n  - {path: " + text + ", type: completion";
-  EXPECT_TRUE(options(start + "}\n").text_per_line);
+  EXPECT_TRUE(options(start + "}\n").sources[0].format.has_lines);
   EXPECT_THAT(refusal(start + ", ds_type: json}\n"), HasSubstr("a file is read as its name says"));
   EXPECT_THAT(refusal(start + ", split: test}\n"), HasSubstr("its only split is train"));
   EXPECT_EQ(options(start + ", split: 'train[:1]'}\n").sources.at(0).format.rows,

@@ -61,7 +61,7 @@ struct AxolotlTables {
        "model_quantization_config model_quantization_config_kwargs gptq use_onebitllms quantize_moe_experts "
        "qat quantization bnb_config_kwargs",
        kQuantized, "false {}"},
-      {kTranslated, "special_tokens", "checked against the tokenizer"},
+      {kTranslated, "special_tokens", "eos_token; the others are checked against the tokenizer"},
       {kRefused, "tokens added_tokens_overrides", kTokens, "[] {}"},
       {kRefused, "fix_untrained_tokens", kTokens},
       {kTranslated, "chat_template chat_template_jinja", "chat_template"},

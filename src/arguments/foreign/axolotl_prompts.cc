@@ -7,6 +7,7 @@
 
 #include "base/json_value.h"
 #include "base/text.h"
+#include "data/chat/example.h"
 #include "data/chat/prompt_text.h"
 
 namespace tessera {
@@ -100,9 +101,6 @@ constexpr PromptType kPromptTypes[] = {
     {"summarizetldr", "tldr", false, kNoSystem, {"article", "", "summary"}},
 };
 
-// A column name that no row has.
-constexpr std::string_view kNoColumn = "\x1f";
-
 std::string system_text(const PromptStyle& style, std::string_view text) {
   std::string filled(style.system);
   constexpr std::string_view kField = "{system}";
@@ -161,7 +159,9 @@ json user_defined_prompt_format(const json& type) {
   }
   json format = {{"shape", "prompt_text"}};
   for (const char* field : {"instruction", "input", "output", "system"}) {
-    const std::string column = prompt_text_or(type, fmt::format("field_{}", field).c_str(), field);
+    const std::string name = fmt::format("field_{}", field);
+    const std::string column = prompt_text_or(type, name.c_str(), field);
+    // A column by another name is one that rows have; those of the usual names may lack.
     if (column != field) format["columns"][field] = column;
   }
   json& prompt = format["prompt"];

@@ -128,7 +128,7 @@ class AxolotlSettings {
       check_special_tokens(structure(tokens->value), model);
   }
 
-  // Tokens that Axolotl would change are refused; that of padding has no effect.
+  // eos_token is followed; other tokens that Axolotl would change are refused; that of padding has no effect.
   void check_special_tokens(const json& tokens, const std::string& model) {
     if (!tokens.is_object())
       settings_.fail_in(line_, "special_tokens: expected an object, found {}", found_text(tokens));
@@ -139,7 +139,7 @@ class AxolotlSettings {
     const json tokenizer = is_local ? json(parse_json_file_if_any(folder / "tokenizer.json")) : json();
     for (const auto& [name, value] : tokens.items()) {
       if (value.is_null() || name == "pad_token" || name == "unk_token") continue;
-      if (!is_local) {
+      if (!is_local && name != "eos_token") {
         log_warning("special_tokens: {}: the tokenizer's own is used: see that {} is the same", name,
                     printable(value.dump()));
         continue;
@@ -152,7 +152,9 @@ class AxolotlSettings {
         const json& known = config[name];
         is_same = value == (known.is_object() ? json(known.value("content", "")) : known);
       }
-      if (!is_same) {
+      if (!is_same && name == "eos_token" && value.is_string()) {
+        add("eos_token", value);
+      } else if (!is_same) {
         settings_.fail_in(line_, "special_tokens: {}: {} is not the tokenizer's: change it in {}",
                           printable(name), found_text(value), (folder / "tokenizer_config.json").string());
       }
@@ -405,6 +407,7 @@ class AxolotlSettings {
     settings_.add(name, std::move(value), 1);
   }
   void add_defaults() {
+    if (settings_.find("eos_token") != nullptr) add_default("logging_steps", 500);  // not TRL's
     add_default("max_length", 512);
     add_default("per_device_train_batch_size", 1);
     if (settings_.find("per_device_eval_batch_size") == nullptr)

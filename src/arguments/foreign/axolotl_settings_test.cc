@@ -111,15 +111,24 @@ TEST_F(AxolotlSettingsTest, WhatWouldChangeTheResultIsRefused) {
       << "null means not set";
 }
 
-TEST_F(AxolotlSettingsTest, SpecialTokensThatDifferAreRefused) {
+TEST_F(AxolotlSettingsTest, OfSpecialTokensThatDifferEosIsFollowedAndOthersAreRefused) {
   std::filesystem::create_directory(folder_.path() / "model");
   folder_.write("model/tokenizer_config.json", R"({"eos_token": {"content": "</s>"}})");
   folder_.write("model/tokenizer.json", R"({"added_tokens": [{"content": "<x>", "special": true}]})");
   const std::string start =
       "base_model: " + (folder_.path() / "model").string() + "\nlearning_rate: 1e-4\n" + kData;
-  apply(start + "special_tokens: {pad_token: <p>, eos_token: </s>, additional_special_tokens: [<x>]}\n");
-  EXPECT_THAT(refusal(start + "special_tokens: {eos_token: <|im_end|>}\n"),
-              HasSubstr("special_tokens: eos_token: \"<|im_end|>\" is not the tokenizer's"));
+  const TrainingArguments same =
+      apply(start + "special_tokens: {pad_token: <p>, eos_token: </s>, additional_special_tokens: [<x>]}\n");
+  EXPECT_EQ(same.script.eos_token, "");
+  const TrainingArguments other = apply(start + "special_tokens: {eos_token: <|im_end|>}\n");
+  EXPECT_EQ(other.script.eos_token, "<|im_end|>");
+  EXPECT_EQ(other.logging_steps, 500) << "not TRL's default";
+  EXPECT_EQ(
+      apply("base_model: org/m\nlearning_rate: 1e-4\nspecial_tokens: {eos_token: <e>}\n" + std::string(kData))
+          .script.eos_token,
+      "<e>");
+  EXPECT_THAT(refusal(start + "special_tokens: {bos_token: <b>}\n"),
+              HasSubstr("special_tokens: bos_token: \"<b>\" is not the tokenizer's"));
   EXPECT_THAT(refusal(start + "special_tokens: {additional_special_tokens: [<y>]}\n"),
               HasSubstr("additional_special_tokens"));
 }

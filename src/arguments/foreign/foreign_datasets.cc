@@ -6,6 +6,7 @@
 #include "arguments/foreign/foreign_settings.h"
 #include "arguments/foreign/llama_factory_datasets.h"
 #include "arguments/foreign/trl_datasets.h"
+#include "arguments/foreign/trl_settings.h"
 #include "base/json_value.h"
 
 namespace tessera {
@@ -33,9 +34,10 @@ void translate_foreign_datasets(const std::string& origin, std::vector<ConfigSet
     translate_axolotl(&foreign);
   } else {
     translate_trl_datasets(&foreign);
+    translate_trl_settings(&foreign);
   }
-  translate_held_out_share(&foreign);
   translate_llama_factory_datasets(&foreign);
+  translate_held_out_share(&foreign);
   foreign.add_formats();
 }
 

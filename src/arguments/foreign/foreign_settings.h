@@ -40,7 +40,6 @@ class ForeignSettings {
   // Adds dataset_formats once every source is set.
   void add_formats();
   // The line of the last sources; 1 without any.
-  int64_t sources_line() const { return formats_line_; }
   std::vector<ConfigSetting>& all() { return settings_; }
   // A setting that is dropped; warn_of_no_effect() names it, one line per reason.
   void note_no_effect(const std::string& name, const std::string& reason);

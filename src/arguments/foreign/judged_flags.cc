@@ -45,7 +45,7 @@ constexpr JudgedKey kAcceleratorKeys[] = {
     {"use_configured_state", "false", kIgnoredKey, "there is one state per process"},
 };
 
-constexpr const char* kNoFsdp = "fsdp is not set, and zero_stage decides what is sharded";
+constexpr const char* kNoFsdp = "zero_stage decides what is sharded";
 constexpr const char* kNoXla = "there is no XLA";
 constexpr JudgedKey kFsdpKeys[] = {
     {"min_num_params", "0", kIgnoredKey, kNoFsdp},
@@ -83,8 +83,9 @@ constexpr JudgedKey kModelKeys[] = {
 
 constexpr const char* kTrlDropped = "TRL does not read it";
 constexpr JudgedKey kDatasetKeys[] = {
-    {"skip_prepare_dataset", "false", kRefusedKey, "rows of token ids are used as they are"},
-    {"add_special_tokens", "", kRefusedKey, "write add_special_tokens as a setting of its own"},
+    {"skip_prepare_dataset", "false", kRefusedKey, "write dataset_format tokens and max_length none"},
+    {"add_special_tokens", "", kIgnoredKey,
+     "TRL no longer reads it, nor is it the setting add_special_tokens"},
     {"append_concat_token", "", kIgnoredKey, kTrlDropped},
 };
 
@@ -183,8 +184,8 @@ void declare_judged_flags(FlagTable* table) {
                  kConfigDecides);
   declare_object(table, "dataset_kwargs", kDatasetKeys, "see the settings of dataset", FlagStatus::kRefused,
                  "see the settings of dataset");
-  declare_object(table, "env", {}, "set variables in the environment of the program instead",
-                 FlagStatus::kRefused, "variables are set in the environment of the program");
+  declare_object(table, "env", {}, "in a configuration file it sets variables, here the environment does",
+                 FlagStatus::kRefused, "a configuration file may set variables by it");
 }
 
 }  // namespace tessera

@@ -73,6 +73,7 @@ class LlamaFactoryDatasets {
       settings_.take("finetuning_type");
       settings_.add("finetuning_type", "lora", 1);
     }
+    read_val_size();
     translate_sources();
   }
 
@@ -153,7 +154,19 @@ class LlamaFactoryDatasets {
           "supported: leave one of the two out",
           name);
     }
-    settings_.add("chat_template", std::string(kLlamaFactoryPrefix) + name, taken->line);
+    has_template_ = true;
+    settings_.add("chat_template", std::string(kLlamaFactoryPrefix) + name + thinking_of(name), taken->line);
+  }
+
+  // enable_thinking false is for templates of reasoning models, as is the default, true.
+  std::string thinking_of(const std::string& name) {
+    const bool is_off = is_set("enable_thinking") && !is_true("enable_thinking");
+    if (!is_off) return "";
+    const int64_t line = settings_.take("enable_thinking")->line;
+    if (!llama_factory_template(name + kLlamaFactoryNoThinking).empty()) return kLlamaFactoryNoThinking;
+    log_warning("enable_thinking (line {}) has no effect: the template {} is not that of a reasoning model",
+                line, name);
+    return "";
   }
 
   // Which rows of the data sets are read, and which parts are targets.
@@ -171,6 +184,11 @@ class LlamaFactoryDatasets {
         settings_.fail_in(system->line, "default_system: expected a text, found {}",
                           found_text(system->value));
       rows_.default_system = system->value.get<std::string>();
+      if (rows_.default_system->empty() && !has_template_) {
+        settings_.fail_in(system->line,
+                          "default_system: \"\" means no system message, which the model's own chat template "
+                          "cannot be told: name a template");
+      }
     }
     for (const char* both : {"train_on_prompt", "neat_packing"}) {
       if (rows_.is_pretraining && is_true(both))
@@ -190,7 +208,29 @@ class LlamaFactoryDatasets {
       settings_.fail_in(taken->line, "max_samples contradicts streaming: leave one of the two out");
     rows_.max_samples = static_cast<int64_t>(count[0]);
   }
-  std::string first_rows() const { return rows_.max_samples ? fmt::format("[:{}]", *rows_.max_samples) : ""; }
+  // A number of rows: the first ones of the data set are held out, as with a share (foreign_datasets.cc).
+  void read_val_size() {
+    const ConfigSetting* setting = settings_.find("val_size");
+    const std::vector<double> size = setting == nullptr || setting->value.is_null()
+                                         ? std::vector<double>()
+                                         : settings_.numbers_of(*setting);
+    if (size.size() != 1 || !(size[0] > 1)) return;
+    const ConfigSetting taken = *settings_.take("val_size");
+    const int64_t num_rows = static_cast<int64_t>(std::min(size[0], 1e15));
+    if (is_set("eval_dataset"))
+      settings_.fail_in(taken.line,
+                        "val_size contradicts eval_dataset, as in LLaMA-Factory: give one of them");
+    if (!is_set("dataset") || names_in(settings_.find("dataset")->value).size() != 1) {
+      settings_.fail_in(taken.line,
+                        "val_size: a number of rows is supported for one data set: give a share below 1, or "
+                        "an eval_dataset");
+    }
+    if (rows_.max_samples && *rows_.max_samples <= num_rows)
+      settings_.fail_in(taken.line, "val_size: expected less than max_samples, {}, found {}",
+                        *rows_.max_samples, num_rows);
+    rows_.num_held_out = num_rows;
+    settings_.add("eval_dataset", settings_.find("dataset")->value, taken.line);
+  }
 
   // LLaMA-Factory's max_length is the length of generated text.
   void translate_generation_length() {
@@ -243,6 +283,10 @@ class LlamaFactoryDatasets {
       const ConfigSetting taken = *settings_.take(flag);
       const std::vector<std::string> names = names_in(taken.value);
       std::vector<double> weights;
+      if (alternates && names.size() > 1 && std::string_view(flag) == "eval_dataset") {
+        log_warning("eval_dataset: all rows of all data sets are evaluated on, not those that {} takes",
+                    "interleave_under");
+      }
       if (alternates && names.size() > 1 && std::string_view(flag) == "dataset") {
         weights = probabilities ? settings_.numbers_of(*probabilities) : std::vector<double>(names.size(), 1);
         if (weights.size() != names.size()) {
@@ -259,10 +303,18 @@ class LlamaFactoryDatasets {
     const std::optional<ConfigSetting> strategy = settings_.take("mix_strategy");
     if (!strategy || strategy->value == "concat") return false;
     if (strategy->value == "interleave_under") return true;
-    settings_.fail_in(
-        strategy->line,
-        "mix_strategy: expected concat or interleave_under, found {}: no row comes twice in an epoch",
-        found_text(strategy->value));
+    if (strategy->value == "interleave_once" && !is_true("disable_shuffling")) {
+      settings_.take("interleave_probs");
+      log_warning(
+          "mix_strategy interleave_once: every row comes once in an epoch, which is shuffled, as with "
+          "concat");
+      return false;
+    }
+    settings_.fail_in(strategy->line,
+                      "mix_strategy: expected concat, interleave_under or, with shuffling, interleave_once, "
+                      "found {}: no row comes twice in an epoch, and weights are written as in dataset: "
+                      "a.jsonl:0.7 b.jsonl:0.3",
+                      found_text(strategy->value));
   }
 
   ForeignSources sources_of(const fs::path& dir, const ConfigSetting& setting,
@@ -270,6 +322,7 @@ class LlamaFactoryDatasets {
     const std::string origin = (dir / kInfoFile).string();
     const bool is_online = dir == kOnline;
     const Json info = is_online ? Json::object() : parse_json(read_text_file(origin), origin);
+    const bool is_evaluation = setting.name == "eval_dataset";
     ForeignSources sources;
     for (size_t i = 0; i < names.size(); ++i) {
       if (std::find(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(i), names[i]) !=
@@ -280,8 +333,8 @@ class LlamaFactoryDatasets {
                           origin);
       }
       const JsonNode entry = JsonNode(info, origin)[names[i]];
-      const std::string source =
-          is_online ? names[i] + first_rows() : llama_factory_source(dir, entry, rows_);
+      const std::string source = is_online ? names[i] + rows_.slice(is_evaluation)
+                                           : llama_factory_source(dir, entry, rows_, is_evaluation);
       sources.paths.push_back(weights.empty() ? source : fmt::format("{}:{}", source, weights[i]));
       sources.formats[source] = llama_factory_format(entry, rows_);
     }
@@ -290,6 +343,7 @@ class LlamaFactoryDatasets {
 
   ForeignSettings& settings_;
   LlamaFactoryRows rows_;
+  bool has_template_ = false;
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "base/log.h"
+#include "data/row_plan.h"
 #include "support/foreign_datasets_fixture.h"
 
 namespace tessera {
@@ -70,7 +71,7 @@ TEST_F(LlamaFactoryDatasetsTest, NamesAreThoseOfDatasetInfo) {
 TEST_F(LlamaFactoryDatasetsTest, OnlyNamedColumnsAreColumns) {
   info(R"({
     "plain": {"file_name": "a.json"},
-    "named": {"file_name": "b.json", "columns": {"prompt": "q", "response": "a", "history": null}},
+    "named": {"file_name": "b.json", "columns": {"prompt": "q", "response": "a", "history": null, "system": ""}},
     "talk": {"file_name": "c.json", "formatting": "sharegpt", "columns": {"messages": "m", "system": "s"}}})");
   const DatasetOptions found = options(start_ + "dataset: plain,named,talk\n");
   using Columns = std::vector<std::pair<std::string, std::string>>;
@@ -171,6 +172,64 @@ TEST_F(LlamaFactoryDatasetsTest, MaxSamplesAndSplitsAreSlices) {
   EXPECT_THAT(refusal(start_ + "dataset: a\nmax_samples: 0\n"), HasSubstr("max_samples: expected a number"));
   EXPECT_THAT(refusal(start_ + "dataset: a\nmax_samples: 7\nstreaming: true\n"),
               HasSubstr("contradicts streaming"));
+}
+
+TEST_F(LlamaFactoryDatasetsTest, ANumberOfRowsIsHeldOut) {
+  info(R"({"a": {"file_name": "a.json"}, "b": {"file_name": "b.json"}})");
+  const TrainingArguments args = apply(start_ + "dataset: a\nval_size: 100\nmax_samples: 700\n");
+  EXPECT_THAT(args.dataset, ElementsAre(folder_.path().string() + "/a.json[100:700]"));
+  EXPECT_THAT(args.eval_dataset, ElementsAre(folder_.path().string() + "/a.json[:100]"));
+  EXPECT_TRUE(dataset_options(args, args.eval_dataset, "m").sources[0].format.pairs.has_value());
+  EXPECT_THAT(refusal(start_ + "dataset: a\nval_size: 700\nmax_samples: 700\n"),
+              HasSubstr("val_size: expected less than max_samples, 700"));
+  EXPECT_THAT(refusal(start_ + "dataset: a,b\nval_size: 10\n"), HasSubstr("is supported for one data set"));
+  EXPECT_THAT(refusal(start_ + "dataset: a\neval_dataset: b\nval_size: 10\n"),
+              HasSubstr("val_size contradicts eval_dataset"));
+  EXPECT_THAT(refusal(start_ + "dataset: a\nval_size: 1\n"), HasSubstr("a share of the rows"));
+}
+
+TEST_F(LlamaFactoryDatasetsTest, TextFilesHaveARowPerLine) {
+  info(R"({"text": {"file_name": "a.txt", "columns": {"prompt": "text"}}, "plain": {"file_name": "a.txt"}})");
+  folder_.write("a.txt", "one\ntwo\n");
+  const DataSource text = options(start_ + "dataset: text\nstage: pt\n").sources[0];
+  EXPECT_TRUE(text.format.has_lines);
+  EXPECT_EQ(text.format.shape, RowShape::kText);
+  const std::vector<DataSource> plain = options(start_ + "dataset: plain\nstage: sft\n").sources;
+  EXPECT_THAT(error_of([&] { plan_rows(plain, {}); }).what(),
+              HasSubstr("a.txt: expected rows of the shape alpaca, found a text file"));
+}
+
+TEST_F(LlamaFactoryDatasetsTest, ADefaultSystemMessageMayBeNone) {
+  info(R"({"a": {"file_name": "a.json"}})");
+  const auto system_of = [&](const std::string& settings) {
+    return options(start_ + "dataset: a\n" + settings).sources[0].format.pairs->default_system;
+  };
+  EXPECT_EQ(system_of("template: qwen\ndefault_system: ''\n"), "");
+  EXPECT_EQ(system_of("template: qwen\ndefault_system: null\n"), std::nullopt);
+  EXPECT_EQ(system_of("default_system: Be kind.\n"), "Be kind.");
+  EXPECT_THAT(refusal(start_ + "dataset: a\ndefault_system: ''\n"), HasSubstr("name a template"));
+}
+
+TEST_F(LlamaFactoryDatasetsTest, ThinkingIsAMatterOfTheTemplate) {
+  info(R"({"a": {"file_name": "a.json"}})");
+  const auto template_of = [&](const std::string& settings) {
+    return apply(start_ + "dataset: a\n" + settings).chat_template;
+  };
+  EXPECT_EQ(template_of("template: qwen3\nenable_thinking: false\n"),
+            "llama_factory:qwen3/enable_thinking=false");
+  EXPECT_EQ(template_of("template: qwen3\nenable_thinking: true\n"), "llama_factory:qwen3");
+  LogTap tap;
+  EXPECT_EQ(template_of("template: qwen\nenable_thinking: false\n"), "llama_factory:qwen");
+  EXPECT_THAT(tap.take(), IsSupersetOf({HasSubstr("enable_thinking (line 5) has no effect")}));
+  EXPECT_THAT(refusal(start_ + "dataset: a\nenable_thinking: false\n"), HasSubstr("thoughts are a part"));
+}
+
+TEST_F(LlamaFactoryDatasetsTest, RowsThatComeOnceAreThoseOfConcat) {
+  info(R"({"a": {"file_name": "a.json"}, "b": {"file_name": "b.json"}})");
+  const std::string both =
+      start_ + "dataset: a,b\nmix_strategy: interleave_once\ninterleave_probs: 0.2,0.8\n";
+  EXPECT_EQ(options(both).sources[0].weight, std::nullopt);
+  EXPECT_THAT(refusal(both + "disable_shuffling: true\n"), HasSubstr("with shuffling, interleave_once"));
 }
 
 TEST_F(LlamaFactoryDatasetsTest, WhatIsNotTrainedOnIsRefusedByName) {

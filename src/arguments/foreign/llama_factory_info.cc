@@ -87,7 +87,8 @@ Json columns_of(const JsonNode& columns, ColumnNames names) {
     const bool has_default = field != "history" && field != "system" && field != "tools";
     if (columns.is_null() && has_default)
       ours[std::string(field)] = theirs == "messages" ? "conversations" : field;
-    if (!columns.is_null() && !columns[theirs].is_null()) ours[std::string(field)] = columns[theirs].string();
+    const std::string named = columns.is_null() ? "" : columns[theirs].string_or("");
+    if (!named.empty()) ours[std::string(field)] = named;
   }
   return ours;
 }
@@ -120,36 +121,43 @@ Json pairs_of_entry(const JsonNode& entry, const LlamaFactoryRows& rows) {
   Json pairs = {{"targets", rows.is_pretraining     ? "everything"
                             : rows.last_answer_only ? "last_answer"
                                                     : "answers"}};
-  if (!rows.default_system.empty()) pairs["default_system"] = rows.default_system;
+  if (rows.default_system) pairs["default_system"] = *rows.default_system;
   return pairs;
 }
 
-// "train" and "[:100]" of "train[:100]"; the first max_samples rows without a slice.
-std::pair<std::string, std::string> split_and_slice(const JsonNode& split, const LlamaFactoryRows& rows) {
+// "train" and "[:100]" of "train[:100]"; without a slice, `others`.
+std::pair<std::string, std::string> split_and_slice(const JsonNode& split, std::string others) {
   std::string name = split.string_or("train");
   std::string slice;
   if (const size_t bracket = name.find('['); bracket != std::string::npos) {
     slice = name.substr(bracket);
     name.resize(bracket);
     if (!parse_row_slice(slice)) refuse(split, "expected a name with at most one slice, as train[10%:20%]");
-    if (rows.max_samples) refuse(split, "a slice beside max_samples: leave one of the two out");
-  } else if (rows.max_samples) {
-    slice = fmt::format("[:{}]", *rows.max_samples);
+    if (!others.empty()) refuse(split, "a slice beside max_samples or a val_size of rows: leave one out");
+  } else {
+    slice = std::move(others);
   }
   return {std::move(name), std::move(slice)};
 }
 
 }  // namespace
 
+std::string LlamaFactoryRows::slice(bool is_evaluation) const {
+  if (is_evaluation && num_held_out > 0) return fmt::format("[:{}]", num_held_out);
+  const std::string from = num_held_out > 0 ? std::to_string(num_held_out) : "";
+  const std::string to = max_samples ? std::to_string(*max_samples) : "";
+  return from.empty() && to.empty() ? "" : fmt::format("[{}:{}]", from, to);
+}
+
 std::string llama_factory_source(const std::filesystem::path& dataset_dir, const JsonNode& entry,
-                                 const LlamaFactoryRows& rows) {
+                                 const LlamaFactoryRows& rows, bool is_evaluation) {
   expect_known(entry, kEntryKeys);
   if (!is_off(entry["ranking"])) refuse(entry["ranking"], kNoPreferences);
   if (!entry["num_samples"].is_null()) {
     refuse(entry["num_samples"],
            "the rows that LLaMA-Factory draws cannot be told: pass a smaller file, or weigh the data sets");
   }
-  const auto [split, slice] = split_and_slice(entry["split"], rows);
+  const auto [split, slice] = split_and_slice(entry["split"], rows.slice(is_evaluation));
   if (!entry["hf_hub_url"].is_null()) {
     if (!entry["folder"].is_null()) refuse(entry["folder"], "name a configuration (subset) or the files");
     std::string name = entry["hf_hub_url"].string();
@@ -182,7 +190,7 @@ Json llama_factory_format(const JsonNode& entry, const LlamaFactoryRows& rows) {
     // A file of pre-training has its text in the column of the prompt alone.
     const bool is_text = ours.size() == 1 && ours.contains("instruction");
     if (is_text && (rows.is_pretraining || !rows.names_stage))
-      return {{"shape", "text"}, {"columns", {{"text", ours["instruction"]}}}};
+      return {{"shape", "text"}, {"columns", {{"text", ours["instruction"]}}}, {"lines", true}};
     if (!ours.contains("output")) {
       fail(ExitCode::kBadConfig,
            "{}: 'response' is not named, without which every row is left out: name it, or set stage: pt for "

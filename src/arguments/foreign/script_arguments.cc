@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "formats/input_files.h"
 #include "hub/dataset_splits.h"
 #include "hub/repo_name.h"
 
@@ -22,17 +23,11 @@ constexpr const char* kOnlyInTrl[] = {
     "use_peft",        "eos_token",       "dataset_name", "dataset_train_split", "dataset_test_split",
     "truncation_mode", "shuffle_dataset", "loss_type",    "lora_task_type"};
 
+// As choose_split() takes them: paths in the folder, sorted.
 std::vector<std::string> files_below(const fs::path& folder) {
   std::vector<std::string> paths;
-  std::error_code error;
-  for (auto at = fs::recursive_directory_iterator(folder, error); !error && at != fs::end(at);
-       at.increment(error)) {
-    const std::string path = at->path().lexically_relative(folder).string();
-    if (at->is_regular_file() && !path.starts_with('.') && path.find("/.") == path.npos)
-      paths.push_back(path);
-  }
-  if (error)
-    fail(ExitCode::kIoError, "dataset_name {}: {}", printable(folder.string(), 200), error.message());
+  for (const fs::path& file : find_input_files({folder.string()}, InputUse::kDataset).files)
+    paths.push_back(file.lexically_relative(folder).string());
   std::sort(paths.begin(), paths.end());
   return paths;
 }
@@ -60,6 +55,7 @@ class Application {
     }
     set("dataset", split_sources(script.dataset_name, script.dataset_config, script.dataset_train_split),
         "dataset_name");
+    read_lines(table_.find("dataset")->get());
     const bool evaluates = args_.eval_strategy != "no" || args_.eval_on_start;
     if (!evaluates || table_.is_set("eval_dataset") || table_.is_set("validation_split_percentage")) return;
     const bool is_example = table_.is_set("dataset_config_name");
@@ -67,6 +63,17 @@ class Application {
                               : is_example                       ? "validation"
                                                                  : "test";
     set("eval_dataset", split_sources(script.dataset_name, script.dataset_config, split), "dataset_name");
+  }
+
+  // As the library datasets reads text files; the examples of Transformers join the lines again.
+  void read_lines(const std::vector<std::string>& sources) {
+    const bool has_text = std::ranges::any_of(sources, [](const std::string& source) {
+      std::error_code error;
+      return fs::is_regular_file(source, error) && input_kind(source) == InputKind::kText;
+    });
+    if (!has_text || table_.is_set("text_per_line") || table_.is_set("dataset_config_name")) return;
+    set("text_per_line", {"true"}, "dataset_name");
+    log_info("dataset_name: every line of a text file is a row, as in TRL");
   }
 
   void apply_revision() {
@@ -134,8 +141,13 @@ void declare_eos_token(FlagTable* table, ScriptArguments* script) {
                  "The token that ends texts, in place of the tokenizer's eos_token. It is saved with the "
                  "model.");
   eos.set = [set = eos.set](const std::vector<std::string>& values) {
-    // How SFTConfig writes down any value, None among them.
-    set(values == std::vector<std::string>{"<EOS_TOKEN>"} ? std::vector<std::string>{""} : values);
+    const bool is_mask = values == std::vector<std::string>{"<EOS_TOKEN>"};
+    if (is_mask) {
+      log_warning(
+          "eos_token <EOS_TOKEN> is what the JSON of SFTConfig has in place of any value: the tokenizer's "
+          "eos_token stays");
+    }
+    set(is_mask ? std::vector<std::string>{""} : values);
   };
 }
 

@@ -6,6 +6,7 @@
 
 #include "arguments/foreign/script_arguments.h"
 #include "base/text.h"
+#include "formats/input_files.h"
 
 namespace tessera {
 namespace {
@@ -27,7 +28,7 @@ class TrlDatasets {
     if (is_file_format(path)) {
       const std::vector<std::string> files = files_of(item, split);
       if (files.empty()) settings_.fail_in(line_, "datasets: {} needs data_files", path);
-      for (const std::string& file : files) sources_.paths.push_back(file);
+      for (const std::string& file : files) add_file(file, path);
       return;
     }
     if (!item.value("data_files", json()).is_null())
@@ -41,13 +42,34 @@ class TrlDatasets {
                           printable(path, 200));
       folder = (std::filesystem::path(path) / data_dir).string();
     }
-    for (const std::string& source : split_sources(folder, text_of(item, "name"), split))
-      sources_.paths.push_back(source);
+    for (const std::string& source : split_sources(folder, text_of(item, "name"), split)) {
+      const bool is_text =
+          std::filesystem::is_regular_file(source, error) && input_kind(source) == InputKind::kText;
+      add_path(source, is_text);
+    }
   }
 
   ForeignSources take() { return std::move(sources_); }
 
  private:
+  // Every line of a text file is a row, as the library datasets reads it.
+  void add_path(const std::string& path, bool is_text) {
+    sources_.paths.push_back(path);
+    if (is_text) sources_.formats[path] = {{"shape", "text"}, {"lines", true}};
+  }
+  void add_file(const std::string& path, const std::string& format) {
+    const InputKind kind = input_kind(path);
+    const InputKind wanted = format == "json"      ? InputKind::kJson
+                             : format == "csv"     ? InputKind::kTable
+                             : format == "parquet" ? InputKind::kParquet
+                                                   : InputKind::kText;
+    if (format == "arrow" || kind != wanted) {
+      settings_.fail_in(line_, "datasets: {}: a file is read as its name says, which is not {}: rename it",
+                        printable(path, 200), format);
+    }
+    add_path(path, kind == InputKind::kText);
+  }
+
   // The loaders of datasets that read files of one format.
   static bool is_file_format(const std::string& path) {
     return path == "json" || path == "csv" || path == "parquet" || path == "text" || path == "arrow";

@@ -23,7 +23,7 @@ constexpr const char* kCausal = "models predict the next token";
 constexpr const char* kOtherAdapter = "of adapters there is LoRA as Hu et al. describe it";
 constexpr const char* kOnlyAdapters = "embedding, norms and LM head stay as they are beside adapters";
 constexpr const char* kOneAttention = "there is one implementation, which never stores the full score matrix";
-constexpr const char* kNotPadded = "rows are never padded, so grouping them by length saves nothing";
+constexpr const char* kNotPadded = "rows are never padded";
 constexpr const char* kRemoved = "Hugging Face removed it";
 
 constexpr UnsupportedFlag kRefused[] = {
@@ -153,8 +153,8 @@ constexpr UnsupportedFlag kIgnored[] = {
     // Loading data.
     {"pad_to_sequence_len", kBool, "", kNotPadded},
     {"pad_to_multiple_of", kText, "auto|none", kNotPadded},
-    {"pad_token", kText, "<PAD_TOKEN>|none", "rows are never padded"},
-    {"padding_free", kBool, "false", kNotPadded},
+    {"pad_token", kText, "<PAD_TOKEN>|none", "rows are never padded, and the model keeps its pad_token_id"},
+    {"padding_free", kBool, "false", "rows are stored without padding in any case"},
     {"dataset_num_proc", kInt, "", "the tokenizer uses num_threads, and rows are packed as with 1"},
     {"dataset_processes", kInt, "", "the tokenizer uses num_threads"},
     {"dataset_batch_size", kInt, "1000", kNoWorkers},

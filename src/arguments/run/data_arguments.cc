@@ -8,6 +8,7 @@
 #include "arguments/flag_limits.h"
 #include "base/error.h"
 #include "base/text.h"
+#include "data/chat/row_columns.h"
 #include "data/sources/row_slice.h"
 #include "formats/input_files.h"
 #include "formats/json.h"
@@ -98,7 +99,13 @@ std::vector<std::pair<std::string, std::string>> parse_columns(const std::vector
       fail(ExitCode::kBadConfig, "column_mapping: expected FIELD=COLUMN, such as messages=dialog, found '{}'",
            printable(entry, 80));
     }
-    columns.emplace_back(entry.substr(0, equals), entry.substr(equals + 1));
+    const std::string field = entry.substr(0, equals);
+    if (!is_row_field(field))
+      fail(ExitCode::kBadConfig, "column_mapping: '{}' is a field of no shape of rows, in '{}'",
+           printable(field, 80), printable(entry, 80));
+    if (std::any_of(columns.begin(), columns.end(), [&](const auto& known) { return known.first == field; }))
+      fail(ExitCode::kBadConfig, "column_mapping: '{}' is given two columns", field);
+    columns.emplace_back(field, entry.substr(equals + 1));
   }
   return columns;
 }
@@ -155,22 +162,29 @@ TurnTargets turns_of(const JsonNode& entry) {
 
 // Changes what an entry of dataset_formats says.
 void apply_format(const JsonNode& entry, RowFormat* format) {
-  entry.expect_keys({"shape", "columns", "tags", "prompt", "turns", "variables", "pairs"});
+  entry.expect_keys({"shape", "columns", "tags", "prompt", "turns", "variables", "pairs", "lines"});
   if (!entry["shape"].is_null()) {
     format->shape = row_shape_by_name(entry["shape"].string());
     if (!format->shape) entry["shape"].expected(fmt::format("one of {}", fmt::join(row_shape_names(), ", ")));
   }
-  for (auto& column : pairs_of(entry["columns"])) format->columns.push_back(std::move(column));
+  for (auto& [field, column] : pairs_of(entry["columns"])) {
+    if (!is_row_field(field)) entry["columns"][field].expected("a field that a shape of rows has");
+    std::erase_if(format->columns, [&field = field](const auto& known) { return known.first == field; });
+    format->columns.emplace_back(field, std::move(column));
+  }
   if (!entry["prompt"].is_null()) format->prompt = prompt_of(entry["prompt"]);
   if (!entry["turns"].is_null()) format->turns = turns_of(entry["turns"]);
   if (!entry["variables"].is_null()) format->variables = entry["variables"].json().dump();
+  format->has_lines = entry["lines"].boolean_or(false);
   if ((format->shape == RowShape::kPromptText) != format->prompt.has_value())
     entry.expected("'prompt' beside the shape prompt_text alone");
   if (const JsonNode pairs = entry["pairs"]; !pairs.is_null()) {
     pairs.expect_keys({"targets", "default_system"});
     const auto targets = pair_targets_by_name(pairs["targets"].string_or("answers"));
     if (!targets) pairs["targets"].expected("answers, last_answer or everything");
-    format->pairs = {*targets, pairs["default_system"].string_or("")};
+    format->pairs = {.targets = *targets};
+    if (const JsonNode system = pairs["default_system"]; !system.is_null())
+      format->pairs->default_system = system.string();
   }
   const JsonNode tags = entry["tags"];
   if (tags.is_null()) return;
@@ -275,6 +289,7 @@ DatasetOptions dataset_options(const DataArguments& args, const std::vector<std:
                                                                    : ExcessLength::kTruncate;
   options.train_on_prompt = args.train_on_prompt || !args.completion_only_loss.value_or(true);
   options.assistant_only_loss = args.assistant_only_loss;
+  options.reads_completion_mask = args.completion_only_loss.value_or(false);
   options.chat_template = {args.chat_template == "tokenizer_default" ? "" : args.chat_template,
                            args.chat_template_date};
   std::error_code error;  // a tokenizer may be given as its file

@@ -132,8 +132,13 @@ void check_lora_arguments(const FlagTable& table, const TrainingArguments& args)
     fail(ExitCode::kBadConfig, "adapter_name_or_path: needs finetuning_type lora, found {}",
          args.finetuning_type);
   }
+  const bool is_off = table.is_set("use_peft") && !args.script.use_peft;
   for (const char* flag : kAdapterFlags) {
     if (!table.is_set(flag)) continue;
+    if (!is_lora && is_off) {
+      log_warning("{} has no effect: use_peft is false, so all weights are trained, as in TRL", flag);
+      continue;
+    }
     if (!is_lora) fail(ExitCode::kBadConfig, "{}: needs finetuning_type lora, found full", flag);
     fail(ExitCode::kBadConfig, "{}: {} of {} decides; leave it out", flag, kAdapterConfigName,
          args.adapter_name_or_path);

@@ -1,5 +1,6 @@
 #include "data/chat/builtin_templates.h"
 
+#include "data/chat/axolotl_templates.h"
 #include "data/chat/llama_factory_templates.h"
 
 namespace tessera {
@@ -47,6 +48,7 @@ constexpr BuiltIn kTemplates[] = {
 std::string_view builtin_chat_template(std::string_view name) {
   if (name.starts_with(kLlamaFactoryPrefix))
     return llama_factory_template(name.substr(kLlamaFactoryPrefix.size()));
+  if (name.starts_with(kAxolotlPrefix)) return axolotl_template(name.substr(kAxolotlPrefix.size()));
   for (const BuiltIn& entry : kTemplates) {
     if (entry.name == name) return entry.source;
   }

@@ -43,19 +43,6 @@ const ShapeInfo& info_of(RowShape shape) {
                        [shape](const ShapeInfo& info) { return info.shape == shape; });
 }
 
-std::string fields_of(const Value& row) {
-  constexpr size_t kMaxShown = 8;
-  std::vector<std::string> names;
-  for (const Value::Field& field : *row.object()) {
-    if (names.size() == kMaxShown) {
-      names.emplace_back("...");
-      break;
-    }
-    names.push_back(printable(field.name, 40));
-  }
-  return names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "));
-}
-
 void check_object(const Value& row, const std::string& where) {
   if (row.object() == nullptr)
     fail(ExitCode::kBadData, "{}: expected an object, found {}", where, row.kind_name());
@@ -372,7 +359,7 @@ RowShape shape_of_first_row(const Value& row, const RowFormat& format, const std
   }
   if (format.text_column != "text") {
     fail(ExitCode::kBadData, "{}: no column '{}' (text_column); columns found: {}", where,
-         printable(format.text_column), fields_of(row));
+         printable(format.text_column), columns_text(row));
   }
   std::vector<std::string> known;
   for (const ShapeInfo& info : shapes()) {
@@ -382,7 +369,7 @@ RowShape shape_of_first_row(const Value& row, const RowFormat& format, const std
       ExitCode::kBadData,
       "{}: expected the columns {}; found {}: name the column of the text with --text_column, or others with "
       "--column_mapping",
-      where, fmt::join(known, ", or "), fields_of(row));
+      where, fmt::join(known, ", or "), columns_text(row));
 }
 
 Example read_example(Value row, RowShape shape, const RowFormat& format, const std::string& where) {
@@ -401,7 +388,7 @@ Example read_example(Value row, RowShape shape, const RowFormat& format, const s
     if (!has_columns(row, info_of(shape), format))
       fail(ExitCode::kBadData, "{}: expected the {} {} of the shape {}, found the columns {}", where,
            columns.size() == 1 ? "column" : "columns", fmt::join(columns, " and "), row_shape_name(shape),
-           fields_of(row));
+           columns_text(row));
   }
   if (shape == RowShape::kMessages && format.turns) return read_turns(std::move(row), format, where);
   RowReader reader(std::move(row), shape, format, where);

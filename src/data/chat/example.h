@@ -47,6 +47,9 @@ struct MessageTags {
   bool operator==(const MessageTags&) const = default;
 };
 
+// The name of a column that no row has, for fields that are never read.
+constexpr std::string_view kNoColumn = "\x1f";
+
 // How the rows of a dataset are read.
 struct RowFormat {
   std::optional<RowShape> shape = {};  // recognised from the first row if unset
@@ -57,6 +60,7 @@ struct RowFormat {
   std::optional<RowSlice> rows = {};      // only these
   std::optional<PromptText> prompt = {};  // of kPromptText
   std::optional<TurnTargets> turns = {};  // kMessages are read and trained on by these rules
+  bool has_lines = false;                 // of a text file, every line is a row, as with text_per_line
   std::string variables = {};             // with turns, JSON: further variables of the template
   std::optional<PairRules> pairs = {};    // read by LLaMA-Factory's rules
   bool operator==(const RowFormat&) const = default;

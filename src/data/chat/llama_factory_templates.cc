@@ -8,7 +8,9 @@
 namespace tessera {
 namespace {
 
-enum class Style { kPlain, kSystemInQuestion, kThoughts };
+// kThoughts begin answers without a thought with an empty one; with kNoThoughts (enable_thinking false)
+// answers lose theirs, and the empty one is a part of the prompt.
+enum class Style { kPlain, kSystemInQuestion, kThoughts, kNoThoughts };
 
 // In the formats, {C} is the content, {B} and {E} are the tokenizer's tokens of begin and end of text.
 struct Format {
@@ -142,6 +144,21 @@ std::string opening(const Format& format) {
   return out;
 }
 
+// re.sub() of what is between the first <think> and the </think> behind it, as LLaMA-Factory's
+// remove_thought().
+constexpr const char* kWithoutThoughts =
+    "{%- macro without_thoughts(text) -%}{%- set ns = namespace(text='', open='') -%}"
+    "{%- for part in text.split('<think>\\n') -%}{%- if loop.first -%}{%- set ns.text = part -%}"
+    "{%- elif '\\n</think>\\n\\n' in part -%}"
+    "{%- set ns.text = ns.text ~ part.split('\\n</think>\\n\\n', 1)[1] -%}{%- set ns.open = '' -%}"
+    "{%- else -%}{%- set ns.open = ns.open ~ '<think>\\n' ~ part -%}{%- endif -%}{%- endfor -%}"
+    "{{- (ns.text ~ ns.open).lstrip('\\n') -}}{%- endmacro -%}";
+
+// What the prompt of an answer ends in.
+constexpr const char* kEmptyThought =
+    "{%- set shown = without_thoughts(turns[loop.index0 + 1]['content'] or '') if not loop.last else '' %}"
+    "{{- '<think>\\n\\n</think>\\n\\n' if '<think>' not in shown and '</think>' not in shown else '' }}";
+
 // The text of an answer in `content`.
 std::string answer(const Format& format) {
   std::string out = "{%- set content = message['content'] or '' %}";
@@ -155,6 +172,7 @@ std::string answer(const Format& format) {
   } else {
     out += "{%- if message['tool_calls'] %}" + refusal(format) + "{%- endif %}";
   }
+  if (format.style == Style::kNoThoughts) out += "{%- set content = without_thoughts(content) %}";
   if (format.style == Style::kThoughts) {
     out +=
         "{%- if '<think>' not in content and '</think>' not in content %}"
@@ -166,25 +184,27 @@ std::string answer(const Format& format) {
 std::string source_of(const Format& format) {
   const std::string_view tool = format.tool == nullptr ? format.user : format.tool;
   const size_t content = tool.find("{C}");
-  std::string out = opening(format) + "{%- for message in turns %}{%- if message['role'] == 'user' %}";
+  const std::string thought = format.style == Style::kNoThoughts ? kEmptyThought : "";
+  std::string out = format.style == Style::kNoThoughts ? kWithoutThoughts : "";
+  out += opening(format) + "{%- for message in turns %}{%- if message['role'] == 'user' %}";
   if (format.style == Style::kSystemInQuestion) {
     out += fmt::format(
         "{{%- set content = message['content'] %}}{{%- if loop.first and system %}}"
         "{{%- set content = ({}) ~ content %}}{{%- endif %}}{{{{- {} }}}}",
         expression(format.system, "system"), expression(format.user, "content"));
   } else {
-    out += fmt::format("{{{{- {} }}}}", expression(format.user, "message['content']"));
+    out += fmt::format("{{{{- {} }}}}", expression(format.user, "message['content']")) + thought;
   }
   // Tools that answer one after the other share one message.
   out += fmt::format(
       "{{%- elif message['role'] == 'tool' %}}"
       "{{{{- {} if loop.first or turns[loop.index0 - 1]['role'] != 'tool' else '' }}}}"
       "{{{{- message['content'] }}}}"
-      "{{{{- {} if loop.last or turns[loop.index0 + 1]['role'] != 'tool' else "
-      "'\\n</tool_response>\\n<tool_response>\\n' }}}}"
+      "{{%- if loop.last or turns[loop.index0 + 1]['role'] != 'tool' %}}{{{{- {} }}}}{}"
+      "{{%- else %}}{{{{- '\\n</tool_response>\\n<tool_response>\\n' }}}}{{%- endif %}}"
       "{{%- elif message['role'] == 'assistant' %}}{}{{{{- {} }}}}{{%- endif %}}{{%- endfor %}}",
       "(" + expression(tool.substr(0, content), "") + ")",
-      "(" + expression(tool.substr(content + 3), "") + ")", answer(format),
+      "(" + expression(tool.substr(content + 3), "") + ")", thought, answer(format),
       expression(format.assistant, "content"));
   return out;
 }
@@ -192,7 +212,12 @@ std::string source_of(const Format& format) {
 const std::map<std::string, std::string, std::less<>>& sources() {
   static const std::map<std::string, std::string, std::less<>> kSources = [] {
     std::map<std::string, std::string, std::less<>> all;
-    for (const Format& format : kFormats) all.emplace(format.name, source_of(format));
+    for (Format format : kFormats) {
+      all.emplace(format.name, source_of(format));
+      if (format.style != Style::kThoughts) continue;
+      format.style = Style::kNoThoughts;
+      all.emplace(std::string(format.name) + kLlamaFactoryNoThinking, source_of(format));
+    }
     return all;
   }();
   return kSources;
@@ -207,7 +232,9 @@ std::string_view llama_factory_template(std::string_view name) {
 
 std::vector<std::string_view> llama_factory_template_names() {
   std::vector<std::string_view> names;
-  for (const auto& [name, source] : sources()) names.push_back(name);
+  for (const auto& [name, source] : sources()) {
+    if (!name.ends_with(kLlamaFactoryNoThinking)) names.push_back(name);
+  }
   return names;
 }
 

@@ -7,6 +7,9 @@
 
 namespace tessera {
 
+// Behind the name of a template for reasoning, with enable_thinking false.
+constexpr const char* kLlamaFactoryNoThinking = "/enable_thinking=false";
+
 // "" if there is none of this name: qwen, llama3, ... Each writes the header of the answer behind every
 // question.
 std::string_view llama_factory_template(std::string_view name);

@@ -60,6 +60,25 @@ TEST(LlamaFactoryTemplate, WritesWhatLlamaFactoryWrites) {
             "<end_of_turn>\n<start_of_turn>user\nb<end_of_turn>\n<start_of_turn>model\nc<end_of_turn>\n");
 }
 
+TEST(LlamaFactoryTemplate, WithoutThinkingThePromptHasAnEmptyThought) {
+  const std::string talk =
+      R"([{"role": "user", "content": "hi"}, {"role": "assistant", "content": "<think>\nt\n</think>\n\nyo"},
+          {"role": "user", "content": "b"}, {"role": "assistant", "content": "\nc"},
+          {"role": "user", "content": "d"},
+          {"role": "assistant", "content": "A<think>\nB<think>\nC\n</think>\n\nD</think>"},
+          {"role": "tool", "content": "r"}, {"role": "assistant", "content": "<think>\nopen"}])";
+  EXPECT_EQ(text_in_template("qwen3/enable_thinking=false", talk),
+            "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\nyo<|im_end|>\n"
+            "<|im_start|>user\nb<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\nc<|im_end|>\n"
+            "<|im_start|>user\nd<|im_end|>\n<|im_start|>assistant\nAD</think><|im_end|>\n"
+            "<|im_start|>user\n<tool_response>\nr\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
+            "<think>\nopen<|im_end|>\n");
+  EXPECT_EQ(text_in_template("deepseekr1/enable_thinking=false", talk),
+            "<s><｜User｜>hi<｜Assistant｜><think>\n\n</think>\n\nyo</s>"
+            "<｜User｜>b<｜Assistant｜><think>\n\n</think>\n\nc</s><｜User｜>d<｜Assistant｜>AD</think></s>"
+            "<｜User｜>r<｜Assistant｜><think>\nopen</s>");
+}
+
 TEST(LlamaFactoryTemplate, QwensWriteToolsAsLlamaFactoryDoes) {
   EXPECT_EQ(text_in_template("qwen",
                              R"([{"role": "system", "content": "SYS"}, {"role": "user", "content": "hi"},

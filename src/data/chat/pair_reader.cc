@@ -6,6 +6,7 @@
 
 #include "base/text.h"
 #include "data/chat/messages.h"
+#include "data/chat/row_columns.h"
 #include "formats/value_json.h"
 
 namespace tessera {
@@ -57,6 +58,7 @@ class PairReader {
 
   ChatExample instruction() {
     ChatExample example;
+    expect_column("instruction");
     start(text_of("system"), &example);
     if (Value* history = find("history"); history != nullptr && history->list() != nullptr)
       append_history(std::move(*history), place_of("history"), &example.messages);
@@ -77,9 +79,10 @@ class PairReader {
     Value* items = find(field);
     if (const std::string* json = items == nullptr ? nullptr : items->string())
       *items = parse_value(*json, place_of(field));
+    expect_column(field);
     if (items == nullptr || items->list() == nullptr) {
       fail(ExitCode::kBadData, "{}: expected a list of messages, found {}", place_of(field),
-           items == nullptr ? "none" : items->kind_name());
+           items == nullptr ? "null" : items->kind_name());
     }
     place_ = place_of(field);
     Value::List turns;
@@ -119,6 +122,11 @@ class PairReader {
     const std::string_view column = column_of(field);
     return fmt::format("{}: column '{}'", where_, printable(column.empty() ? field : column));
   }
+  // LLaMA-Factory would train on an empty question.
+  void expect_column(std::string_view field) const {
+    if (const std::string_view column = column_of(field); !column.empty() && row_.find(column) == nullptr)
+      fail(ExitCode::kBadData, "{}: missing, found the columns {}", place_of(field), columns_text(row_));
+  }
   std::string text_of(std::string_view field) {
     Value* value = find(field);
     if (value == nullptr) return {};
@@ -131,8 +139,9 @@ class PairReader {
   void start(std::string system, ChatExample* example) {
     if (Value* tools = find("tools")) example->tools = read_tools(std::move(*tools), place_of("tools"));
     wrap_functions(&example->tools);
-    if (system.empty()) system = format_.pairs->default_system;
-    if (!system.empty()) add_message("system", std::move(system), &example->messages);
+    const std::optional<std::string>& otherwise = format_.pairs->default_system;
+    if (system.empty()) system = otherwise.value_or("");
+    if (!system.empty() || otherwise) add_message("system", std::move(system), &example->messages);
   }
 
   ChatExample finish(ChatExample example) const {
@@ -225,7 +234,10 @@ std::optional<PairRules::Targets> pair_targets_by_name(std::string_view name) {
 }
 
 std::string PairRules::text() const {
-  return fmt::format("{} {}:{}", pair_targets_name(targets), default_system.size(), default_system);
+  const bool has_none = default_system && default_system->empty();
+  const std::string system = default_system.value_or("");
+  return fmt::format("{} {}:{}{}", pair_targets_name(targets), system.size(), system,
+                     has_none ? " no system" : "");
 }
 
 ChatExample read_pairs(Value row, RowShape shape, const RowFormat& format, const std::string& where) {

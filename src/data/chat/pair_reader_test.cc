@@ -108,6 +108,13 @@ TEST(PairRows, RowsThatLlamaFactoryLeavesOutAreNamed) {
   EXPECT_THAT(left_out(R"({"q": "a"})", alpaca), HasSubstr("found none"));
 }
 
+TEST(PairRows, ARowWithoutItsQuestionIsRefused) {
+  const Error missing = error_of([] { read_pair_row(R"({"a": "b"})", pair_format(RowShape::kInstruction)); });
+  EXPECT_THAT(missing.what(), HasSubstr("d.json: row 3: column 'q': missing, found the columns a"));
+  const Error talk = error_of([] { read_pair_row(R"({"b": 1})", pair_format(RowShape::kConversations)); });
+  EXPECT_THAT(talk.what(), HasSubstr("column 'chat': missing, found the columns b"));
+}
+
 TEST(PairRows, SystemMessageIsTheRowsElseTheDefault) {
   RowFormat format = pair_format(RowShape::kConversations);
   format.tags.roles.push_back({"S", "system"});
@@ -122,6 +129,9 @@ TEST(PairRows, SystemMessageIsTheRowsElseTheDefault) {
   EXPECT_EQ(system_of("", ""), "Be kind.");
   EXPECT_EQ(system_of("", R"(, "rules": "R")"), "R");
   EXPECT_EQ(system_of(R"({"who": "S", "what": "own"}, )", R"(, "rules": "R")"), "own");
+  format.pairs->default_system = "";  // the template has one for rows without a system message
+  EXPECT_EQ(system_of("", ""), "");
+  EXPECT_NE(format.pairs->text(), PairRules().text());
 }
 
 TEST(PairRows, TargetsAreAnswersTheLastOneOrEverything) {

@@ -14,7 +14,8 @@ struct PairRules {
   enum class Targets { kAnswers, kLastAnswer, kEverything };
 
   Targets targets = Targets::kAnswers;
-  std::string default_system;  // for rows without a system message
+  // For rows without a system message; "" = these have none; unset = what the template has for them.
+  std::optional<std::string> default_system = {};
   bool operator==(const PairRules&) const = default;
 
   // For cache keys.

@@ -146,6 +146,29 @@ bool is_media_of(const Value::Field& column, RowShape shape) {
 
 }  // namespace
 
+std::string columns_text(const Value& row) {
+  constexpr size_t kMaxShown = 8;
+  std::vector<std::string> names;
+  for (const Value::Field& field : *row.object()) {
+    if (names.size() == kMaxShown) {
+      names.emplace_back("...");
+      break;
+    }
+    names.push_back(printable(field.name, 40));
+  }
+  return names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "));
+}
+
+bool is_row_field(std::string_view name) {
+  const Value row = Value::Object{{"prompt", Value::List()}};
+  for (const RowShape shape :
+       {RowShape::kText, RowShape::kPromptCompletion, RowShape::kInstruction, RowShape::kMessages,
+        RowShape::kConversations, RowShape::kTokens, RowShape::kSegments}) {
+    if (is_one_of(name, read_fields(row, shape, RowFormat()))) return true;
+  }
+  return false;
+}
+
 bool reads_system(RowShape shape, const RowFormat& format) {
   const bool is_named = std::any_of(format.columns.begin(), format.columns.end(),
                                     [](const auto& column) { return column.first == "system"; });

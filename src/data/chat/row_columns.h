@@ -10,6 +10,12 @@
 
 namespace tessera {
 
+// The names of a row's columns, "a, b, ..." or "none".
+std::string columns_text(const Value& row);
+
+// Whether a shape of rows has a field of this name ("messages", "input_ids", "tools", ...).
+bool is_row_field(std::string_view name);
+
 // Whether a system message is taken from a column of its own. As in TRL, not beside messages, unless the
 // format names the column.
 bool reads_system(RowShape shape, const RowFormat& format);

@@ -56,6 +56,7 @@ class RowTensors {
     num_rows_ = row_length_ == 0 ? 0 : num_values / row_length_;
   }
 
+  bool has(const std::string& tensor) const { return file_.find(tensor) != nullptr; }
   std::string name() const { return file_.path().string(); }
   bool has_labels() const {
     return labels_ != nullptr || completion_mask_ != nullptr || assistant_masks_ != nullptr;
@@ -65,7 +66,7 @@ class RowTensors {
 
   // Reads the first `kept` values of each of rows [row, row + num_rows); num_rows = 1 unless kept =
   // row_length. Labels are made as TRL makes them: those that are given, else the ids where every mask is 1.
-  void read(int64_t row, int64_t num_rows, int64_t kept, int64_t vocab_size, bool train_on_prompt,
+  void read(int64_t row, int64_t num_rows, int64_t kept, int64_t vocab_size, bool reads_completion_mask,
             std::vector<int32_t>* ids, std::vector<int32_t>* labels) {
     read_values(*input_ids_, row, num_rows, kept);
     convert(*input_ids_, row, kept, ids, fmt::format("an id from 0 to {}", vocab_size - 1),
@@ -76,7 +77,7 @@ class RowTensors {
       convert(*labels_, row, kept, labels, fmt::format("an id from 0 to {} or -100", vocab_size - 1),
               [&](int64_t value) { return value == kIgnoredLabel || (0 <= value && value < vocab_size); });
     } else if (labels != nullptr) {
-      if (!train_on_prompt) apply_mask(completion_mask_, row, num_rows, kept, labels);
+      if (reads_completion_mask) apply_mask(completion_mask_, row, num_rows, kept, labels);
       apply_mask(assistant_masks_, row, num_rows, kept, labels);
     }
     if (attention_mask_ != nullptr) {
@@ -165,13 +166,15 @@ class RowTensors {
 
 }  // namespace
 
+bool has_tensor(const fs::path& file, const std::string& name) { return RowTensors(file).has(name); }
+
 bool any_has_labels(std::span<const fs::path> files) {
   return std::any_of(files.begin(), files.end(),
                      [](const fs::path& file) { return RowTensors(file).has_labels(); });
 }
 
 CacheCounts read_pretokenized_rows(std::span<const fs::path> files, int64_t vocab_size, int64_t max_length,
-                                   bool with_labels, bool train_on_prompt, int64_t max_rows,
+                                   bool with_labels, bool reads_completion_mask, int64_t max_rows,
                                    const RowSink& sink, const std::function<void(int64_t)>& progress) {
   CacheCounts counts;
   std::vector<int32_t> ids;
@@ -188,7 +191,8 @@ CacheCounts read_pretokenized_rows(std::span<const fs::path> files, int64_t voca
     const int64_t wanted = std::min(tensors.num_rows(), max_rows - counts.num_documents);
     for (int64_t row = 0; row < wanted; row += block_rows) {
       const int64_t num_rows = std::min(block_rows, wanted - row);
-      tensors.read(row, num_rows, kept, vocab_size, train_on_prompt, &ids, with_labels ? &labels : nullptr);
+      tensors.read(row, num_rows, kept, vocab_size, reads_completion_mask, &ids,
+                   with_labels ? &labels : nullptr);
       for (int64_t i = 0; i < num_rows; ++i) {
         const auto begin = static_cast<size_t>(i * kept);
         const auto count = static_cast<size_t>(kept);

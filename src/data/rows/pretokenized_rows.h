@@ -11,17 +11,19 @@
 
 namespace tessera {
 
+// True if the file has a tensor of this name.
+bool has_tensor(const std::filesystem::path& file, const std::string& name);
 // True if any of the files has a tensor "labels", "completion_mask" or "assistant_masks".
 bool any_has_labels(std::span<const std::filesystem::path> files);
 
 // Reads "input_ids" of any integer type, [..., row length]: every row along the last axis, in order; "labels"
-// of the same shape, ids or kIgnoredLabel, else the ids where "completion_mask" (unless train_on_prompt) and
+// of the same shape, ids or kIgnoredLabel, else the ids where "completion_mask" (if it is read) and
 // "assistant_masks" are 1; "position_ids" start again where a document begins; "attention_mask" is accepted
 // if it masks nothing. If only some files have labels, the others use their ids as labels. Rows are cut to
 // max_length (counted), and dropped (counted) if that leaves them without a label. Reads at most max_rows
 // rows. `progress` gets the bytes read so far. Errors (kBadData) name file, tensor, row and column.
 CacheCounts read_pretokenized_rows(std::span<const std::filesystem::path> files, int64_t vocab_size,
-                                   int64_t max_length, bool with_labels, bool train_on_prompt,
+                                   int64_t max_length, bool with_labels, bool reads_completion_mask,
                                    int64_t max_rows, const RowSink& sink,
                                    const std::function<void(int64_t)>& progress = {});
 

@@ -39,7 +39,7 @@ TEST_F(TokenColumns, LabelsAreTheIdsWhereEveryMaskIsOne) {
       R"({"input_ids": [5, 6, 7, 8], "completion_mask": [0, 0, 1, 1], "assistant_masks": [false, true, true, false]})";
   EXPECT_THAT(row_of(both).labels, ElementsAre(kNone, kNone, 7, kNone));
   DatasetOptions options = options_for({"d.jsonl"});
-  options.train_on_prompt = true;  // TRL's completion_only_loss=False
+  options.reads_completion_mask = false;  // TRL reads it under completion_only_loss alone
   EXPECT_THAT(first_row(options).labels, ElementsAre(kNone, 6, 7, kNone));
   // Labels that are given stay.
   EXPECT_THAT(
@@ -111,7 +111,7 @@ TEST_F(TokenColumns, SafetensorsHaveThemToo) {
   EXPECT_THAT(row.labels, ElementsAre(9, kNone, 11, kNone));
   EXPECT_THAT(row.sequence_lengths, ElementsAre(2, 2));
   DatasetOptions options = options_for({"a.safetensors"});
-  options.train_on_prompt = true;
+  options.reads_completion_mask = false;
   EXPECT_THAT(first_row(options).labels, ElementsAre(5, 6, 7, 8));
 }
 
