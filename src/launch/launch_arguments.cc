@@ -17,9 +17,11 @@ void declare_job_flags(FlagTable* table, LaunchArguments* a) {
             "MIN and no more arrive; after the loss of a node they restart without it.")
       .value_name = "N|MIN:MAX";
   table
-      ->add("nproc_per_node", &a->nproc_per_node,
-            "Ranks on each node: a number, or auto (also cpu) for one per NUMA node.")
-      .value_name = "N|auto";
+      ->add(
+          "nproc_per_node", &a->nproc_per_node,
+          "Ranks on each node: a number; auto (also cpu) for one per NUMA node; gpu for one per NVIDIA card, "
+          "which auto is with --device cuda.")
+      .value_name = "N|auto|gpu";
   table->add("node_rank", &a->node_rank,
              "Number of this node, from 0. Required with several nodes; node 0 must take part in every "
              "start. Participating nodes are numbered in this order.");

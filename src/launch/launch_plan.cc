@@ -15,6 +15,7 @@
 #include "base/text_fields.h"
 #include "comm/proof.h"
 #include "platform/host_name.h"
+#include "platform/nvidia_cards.h"
 
 namespace tessera {
 namespace {
@@ -51,14 +52,51 @@ bool is_count_of_processors(int64_t value, const NodeProcessors& node) {
           (value > kMoreThanRanks && value < num_processors && 2 * value > num_processors));
 }
 
-int parse_ranks_per_node(const LaunchArguments& arguments, const NodeProcessors& node, LaunchPlan* plan) {
+// The NVIDIA cards that CUDA gives a program: CUDA_VISIBLE_DEVICES lists some, up to the first that is none.
+int num_visible_cards(const NodeProcessors& node, const Environment& environment) {
+  const int num_cards = node.num_cards ? *node.num_cards : static_cast<int>(std::ssize(nvidia_cards().cards));
+  const std::optional<std::string> listed = environment("CUDA_VISIBLE_DEVICES");
+  if (!listed) return num_cards;
+  int num_listed = 0;
+  for (const std::string& card : split(*listed, ',')) {
+    if (card.empty() || card.starts_with('-')) break;
+    ++num_listed;
+  }
+  return std::min(num_cards, num_listed);
+}
+
+// Whether the command line has the ranks compute on cards.
+bool asks_for_cards(const std::vector<std::string>& command) {
+  for (size_t i = 0; i < command.size(); ++i) {
+    if (command[i] == "--device=cuda") return true;
+    if (command[i] == "--device" && i + 1 < command.size() && command[i + 1] == "cuda") return true;
+  }
+  return false;
+}
+
+// torchrun's words: gpu is a rank for each card, auto is gpu for what computes there and otherwise cpu, which
+// here is a rank for each NUMA node.
+int parse_ranks_per_node(const LaunchArguments& arguments, const Environment& environment,
+                         const NodeProcessors& node, LaunchPlan* plan) {
   const std::string& text = arguments.nproc_per_node;
+  const bool is_variable = is_set_by_variable(arguments, "nproc_per_node");
+  const char* const name = is_variable ? "PET_NPROC_PER_NODE" : "--nproc_per_node";
+  const ExitCode code = is_variable ? ExitCode::kBadConfig : ExitCode::kUsage;
+  if (text == "gpu" || (text == "auto" && asks_for_cards(arguments.command))) {
+    const int num_cards = num_visible_cards(node, environment);
+    if (num_cards > 0) return num_cards;
+    if (text == "gpu") {
+      fail(
+          code,
+          "{} gpu: this machine has no NVIDIA card that a rank could have; auto is a rank for each NUMA node",
+          name);
+    }
+  }
   if (text == "auto" || text == "cpu") return num_numa_nodes(node);
   const auto value = parse_integer(text);
   if (!value || *value < 1 || *value > kMaxRanksPerNode) {
-    fail(ExitCode::kUsage, "--nproc_per_node: expected a number from 1 to {}, auto or cpu, found '{}'{}",
-         kMaxRanksPerNode, printable(text),
-         text == "gpu" || text == "xpu" ? "; ranks compute on processors" : "");
+    fail(code, "{}: expected a number from 1 to {}, auto, cpu or gpu, found '{}'{}", name, kMaxRanksPerNode,
+         printable(text), text == "xpu" ? "; ranks compute on processors and NVIDIA cards" : "");
   }
   if (!is_set_by_variable(arguments, "nproc_per_node") || !is_count_of_processors(*value, node))
     return static_cast<int>(*value);
@@ -301,7 +339,7 @@ LaunchPlan plan_launch(const LaunchArguments& arguments, const FlagTable& table,
   plan.host = host_name();
   plan.role = arguments.role;
   number_node(arguments, &plan);
-  plan.local_world_size = parse_ranks_per_node(arguments, node, &plan);
+  plan.local_world_size = parse_ranks_per_node(arguments, environment, node, &plan);
   if (plan.world_size() > kMaxRanks) {
     fail(ExitCode::kUsage, "--nnodes {} with --nproc_per_node {}: expected at most {} ranks", plan.num_nodes,
          plan.local_world_size, kMaxRanks);

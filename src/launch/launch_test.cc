@@ -79,6 +79,31 @@ TEST(LaunchPlan, AutoIsOneRankPerNumaNodeWithinTheMask) {
   EXPECT_EQ(launch.plan().local_world_size, 1);
 }
 
+// torchrun's words for the cards of a machine.
+TEST(LaunchPlan, GpuIsOneRankPerVisibleCard) {
+  Launch launch;
+  launch.node.num_cards = 4;
+  launch.set("nproc_per_node", "gpu");
+  EXPECT_EQ(launch.plan().local_world_size, 4);
+  const std::pair<const char*, int> kListed[] = {{"0,2", 2}, {"1", 1}, {"0,-1,2", 1}, {"0,1,2,3,4,5", 4}};
+  for (const auto& [listed, num_cards] : kListed) {
+    launch.variables = {{"CUDA_VISIBLE_DEVICES", listed}};
+    EXPECT_EQ(launch.plan().local_world_size, num_cards) << listed;
+  }
+  launch.variables = {{"CUDA_VISIBLE_DEVICES", ""}};
+  EXPECT_THAT(launch.error(ExitCode::kUsage),
+              HasSubstr("--nproc_per_node gpu: this machine has no NVIDIA card"));
+
+  Launch of_cards;
+  of_cards.node.num_cards = 4;
+  of_cards.set("nproc_per_node", "auto");
+  EXPECT_EQ(of_cards.plan().local_world_size, 2) << "a rank per NUMA node";
+  of_cards.arguments.command = {"train", "--device", "cuda"};
+  EXPECT_EQ(of_cards.plan().local_world_size, 4);
+  of_cards.node.num_cards = 0;
+  EXPECT_EQ(of_cards.plan().local_world_size, 2);
+}
+
 TEST(LaunchPlan, SingleNodeNeedsNoPort) {
   Launch launch;
   launch.set("nproc_per_node", "2");
@@ -139,7 +164,7 @@ TEST(LaunchPlan, WrongFlagsNameTheFlag) {
   EXPECT_THAT(error("nnodes", "two"), HasSubstr("found 'two'"));
   EXPECT_THAT(error("nnodes", "2"), HasSubstr("--node_rank"));
   EXPECT_THAT(error("node_rank", "1"), HasSubstr("from 0 to 0"));
-  EXPECT_THAT(error("nproc_per_node", "gpu"), HasSubstr("--nproc_per_node"));
+  EXPECT_THAT(error("nproc_per_node", "xpu"), HasSubstr("processors and NVIDIA cards"));
   EXPECT_THAT(error("nproc_per_node", "0"), HasSubstr("--nproc_per_node"));
   EXPECT_THAT(error("rdzv_conf", "timeout"), HasSubstr("KEY=VALUE"));
   EXPECT_THAT(error("rdzv_conf", "timeout=soon"), HasSubstr("found 'soon'"));
@@ -294,6 +319,19 @@ TEST(PetVariables, WrongOnesAreBadConfiguration) {
   Launch launch;
   launch.variables = {{"PET_MAX_RESTARTS", "many"}};
   EXPECT_THAT(launch.error(ExitCode::kBadConfig), HasSubstr("PET_MAX_RESTARTS"));
+}
+
+// What Kubeflow Trainer makes of numProcPerNode: gpu.
+TEST(PetVariables, RanksPerNodeMayBeOnePerCard) {
+  Launch launch;
+  launch.node.num_cards = 8;
+  launch.variables = {{"PET_NPROC_PER_NODE", "gpu"}};
+  EXPECT_EQ(launch.plan().local_world_size, 8);
+  launch.node.num_cards = 0;
+  EXPECT_THAT(launch.error(ExitCode::kBadConfig), HasSubstr("PET_NPROC_PER_NODE gpu: this machine has no"));
+  Launch wrong;
+  wrong.variables = {{"PET_NPROC_PER_NODE", "none"}};
+  EXPECT_THAT(wrong.error(ExitCode::kBadConfig), HasSubstr("PET_NPROC_PER_NODE: expected a number"));
 }
 
 TEST(PetVariables, NumberOfProcessorsMeansCores) {

@@ -38,7 +38,7 @@ TEST_F(CompletionTest, ValuesFollowFromTheFlagTables) {
   EXPECT_TRUE(flag("train", "dataset").is_list);
   EXPECT_TRUE(flag("train", "packing").is_bool);
   EXPECT_TRUE(flag("train", "num_threads").values.empty());
-  EXPECT_THAT(flag("launch", "nproc_per_node").values.words, ElementsAre("auto"));
+  EXPECT_THAT(flag("launch", "nproc_per_node").values.words, ElementsAre("auto", "gpu"));
   const CompletionValues& resume = flag("train", "resume_from_checkpoint").values;
   EXPECT_THAT(resume.words, ElementsAre("true", "auto"));
   EXPECT_TRUE(resume.folders);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,7 +16,8 @@ namespace tessera {
 struct NodeProcessors {
   CpuLimits limits;
   std::vector<NumaNode> numa_nodes;
-  int64_t num_online = 1;  // processors of the machine, allowed or not
+  int64_t num_online = 1;             // processors of the machine, allowed or not
+  std::optional<int> num_cards = {};  // NVIDIA cards; empty: to be asked for where they matter
 };
 // `root` and `cpus` as in cpu_limits().
 NodeProcessors node_processors(const std::filesystem::path& root = "/",
