@@ -5,7 +5,7 @@
 # and their defaults stand in remediation.yaml. Nothing is kept between rounds but the taint, the time of the taint as an
 # annotation, and the replacements of the last day in a ConfigMap; a round that fails is repeated by the next.
 set -u
-selector=nodeType=cpu-amx
+selector='nodeType in (cpu-amx,gpu)'
 taint=tessera-unhealthy
 since=tessera-unhealthy-since
 log="-n tessera-system configmap tessera-node-replacements"

@@ -80,7 +80,8 @@ def rendered_matrix():
     files["runtime-cards"] = render("runtime", "--device", "cuda", "--image", "r/tessera:1-cuda", "--storage_class", "fsx")
     files["runtime"] = render("runtime", "--image", "r/tessera:1", "--storage_class", "none")
     check("PersistentVolumeClaim" not in files["runtime"], "two claims of one name")
-    for name in ["health/namespace.yaml", "health/node-problem-detector.yaml", "health/remediation.yaml"]:
+    for name in ["health/namespace.yaml", "health/node-problem-detector.yaml", "health/node-problem-detector-cards.yaml",
+                 "health/remediation.yaml"]:
         files[name.replace("/", "-")] = (DEPLOY / name).read_text()
     if shutil.which("kubectl"):
         result = run("kubectl", "kustomize", str(DEPLOY / "health"))
@@ -158,6 +159,9 @@ def check_nodes(files):
     # By this label remediate.sh knows training pods.
     label = re.search(r"-l app.kubernetes.io/component=(\w+)", (DEPLOY / "health/remediate.sh").read_text()).group(1)
     check(training["metadata"]["labels"]["app.kubernetes.io/component"] == label, "the label of training pods")
+    own = documents(render("cluster", "--name", "demo", "--region", "us-east-1", "--node_role", "my.Nodes", "--node_disk_gib", "250"))
+    node_class = own["EC2NodeClass", "cpu-amx"]["spec"]
+    check(node_class["role"] == "my.Nodes" and node_class["blockDeviceMappings"][0]["ebs"]["volumeSize"] == "250Gi", f"own role and disk: {node_class}")
     for name, text in files.items():
         if not name.startswith("nodes-"):
             continue
@@ -242,6 +246,22 @@ def check_health(files):
     check(rule["args"][0] == program["command"][2] and rule["args"][0].startswith(mounts["result"] + "/"), "the result's path")
     check(int(rule["args"][1]) >= 3 * int(program["command"][3]), "a result is too old before the next one")
     check(any(t["key"] == "tessera-unhealthy" for t in pod["tolerations"]), "a tainted node would stop reporting")
+    # On nodes with cards the same, but for what the nodes are.
+    watch = documents(files["health-node-problem-detector.yaml"])["DaemonSet", "node-problem-detector"]
+    cards = documents(files["health-node-problem-detector-cards.yaml"])["DaemonSet", "node-problem-detector-cards"]
+    environment = cards["spec"]["template"]["spec"]["containers"][1].pop("env")
+    check({v["name"]: v["value"] for v in environment} == {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "utility"},
+          f"the check sees no cards: {environment}")
+    text = json.dumps(watch)
+    for old, new in [('"node-problem-detector"', '"node-problem-detector-cards"'), ("cpu-amx", "gpu"), ("intel.com/amx", "nvidia.com/gpu"),
+                     ('"--instruction_set", "amx_bf16"', '"--cards", "1"')]:
+        text = text.replace(old, new)
+    expected = json.loads(text)
+    template = expected["spec"]["template"]["spec"]
+    template["serviceAccountName"] = template["containers"][0]["name"] = "node-problem-detector"
+    check(expected == cards, "the watch over nodes with cards differs from that over nodes with AMX")
+    selector = re.search(r"^selector='nodeType in \((.*)\)'$", (DEPLOY / "health/remediate.sh").read_text(), re.M)
+    check(selector and selector[1].split(",") == ["cpu-amx", "gpu"], "the nodes that are replaced")
     role = documents(files["health-remediation.yaml"])["ClusterRole", "tessera-node-remediation"]
     verbs = {r: set(rule["verbs"]) for rule in role["rules"] for r in rule["resources"]}
     check(verbs == {"nodes": {"get", "list", "patch"}, "pods": {"list"}, "pods/eviction": {"create"}, "nodeclaims": {"get", "delete"}},
@@ -345,9 +365,21 @@ def check_scripts():
 
 
 def check_document():
-    """docs/kubernetes.md opens the Grafana that up.sh installs."""
-    release = re.search(r"release (\S+) monitoring oci", (DEPLOY / "eks/up.sh").read_text()).group(1)
-    check(f" service/{release}-grafana " in (ROOT / "docs/kubernetes.md").read_text(), f"docs/kubernetes.md: Grafana of {release}")
+    """The pages open the Grafana that up.sh installs, and their commands leave what it made."""
+    up = (DEPLOY / "eks/up.sh").read_text()
+    release = re.search(r"release (\S+) monitoring oci", up).group(1)
+    page = (ROOT / "docs/monitoring.md").read_text()
+    for name, text in [("kubernetes", (ROOT / "docs/kubernetes.md").read_text()), ("monitoring", page)]:
+        check(f" service/{release}-grafana " in text, f"docs/{name}.md: Grafana of {release}")
+        check(f"get secret --namespace monitoring {release}-grafana --output jsonpath='{{.data.admin-password}}'" in text,
+              f"docs/{name}.md: the password of {release}")
+    for command in re.findall(r"^    (tessera deploy alerts.*)$", page, re.M):
+        check("--token_secret tessera-metrics" in command, f"docs/monitoring.md: without the token of the pods: {command}")
+    check("tessera deploy alerts --token_secret tessera-metrics" in up, "up.sh: alerts without the token")
+    other, of_up = page.split("### Loki")
+    check("kube-prometheus-stack" not in of_up and "install no second one" in other, "docs/monitoring.md: a second stack")
+    loki = yaml.safe_load(re.search(r"```yaml\n(deploymentMode.*?)```", page, re.S)[1])
+    check(loki["singleBinary"]["persistence"]["storageClass"] == "gp2", "docs/monitoring.md: Loki's volume has no StorageClass")
 
 
 def check_kueue():
@@ -377,7 +409,8 @@ def check_errors():
              (64, ["--name", "1a", "--region", "us-east-1"], "letter first"), (64, ["--name", "demo", "--region", "here\n- x"], "--region"),
              (64, where + ["--zone", "eu-west-1a"], "a zone of the region"), (64, where + ["--ami", "al2023@v1\""], "--ami"),
              (64, where + ["--part", "eksctl"], "needs --infrastructure"), (64, where + ["--max_vcpus", "0"], "--max_vcpus"),
-             (64, where + ["--part", "all"], "--part"), (66, ["--infrastructure", "nowhere.json"], "nowhere.json"),
+             (64, where + ["--part", "all"], "--part"), (64, where + ["--node_disk_gib", "10"], "--node_disk_gib"),
+             (64, where + ["--node_role", "arn:aws:iam::1:role/x"], "the name of an IAM role, not its ARN"), (66, ["--infrastructure", "nowhere.json"], "nowhere.json"),
              (64, ["--infrastructure", good, "--name", "other"], "'other'"), (64, ["--infrastructure", good, "--storage", "efs"], "--storage"),
              (64, ["--part", "eksctl", "--infrastructure", good, "--kubernetes_version", "1.34\"\n"], "--kubernetes_version"),
              (64, ["--part", "eksctl", "--infrastructure", good, "--public_access_cidr", "everyone"], "--public_access_cidr"),

@@ -98,7 +98,7 @@ def check_refusals(tessera):
     for what, flag, value in [("alerts", "namespace", "Team A"), ("alerts", "release", "x\nkind: Pod"), ("alerts", "token_secret", "a/b"),
                               ("alerts", "runbook_url", "http://x\n- alert: y"), ("alerts", "memory_fraction", "nan"),
                               ("alerts", "memory_fraction", "-1"), ("dashboards", "monitoring_namespace", "x" * 64),
-                              ("dashboards", "dashboard", "ranks"), ("dashboards", "loki_url", "http://x\nfoo: bar")]:
+                              ("dashboards", "dashboard", "racks"), ("dashboards", "loki_url", "http://x\nfoo: bar")]:
         result = subprocess.run([tessera, "deploy", what, f"--{flag}={value}"], capture_output=True, text=True)
         assert result.returncode == 64 and not result.stdout, (flag, value, result)
         assert result.stderr.count("\n") == 1 and f"--{flag}:" in result.stderr, result.stderr

@@ -80,6 +80,8 @@ void declare_node_check_flags(FlagTable* table, NodeCheckFlags* flags) {
   limit_flag(table->add("min_share", &flags->min_share, "Least share of the fleet's median."), 0, 1);
   table->add("instruction_set", &flags->instruction_set, "Instruction set that must work, such as amx_bf16.")
       .value_name = "NAME";
+  limit_flag(table->add("cards", &flags->num_cards, "NVIDIA cards that must be there, at the least."), 0,
+             1024);
   table->add("peers", &flags->peers, "Other machines that must answer over TCP.").value_name = "HOST:PORT...";
   table
       ->add("folder", &flags->folder,
@@ -106,6 +108,7 @@ void run_node_check(const NodeCheckFlags& flags, double seconds, bool json) {
   options.seconds = seconds;
   options.is_passive = flags.passive;
   options.instruction_set = flags.instruction_set;
+  options.num_cards = flags.num_cards;
   options.figures = figures_for(flags, instance, num_cores);
   options.min_share = flags.min_share;
   for (const std::string& peer : flags.peers) options.peers.push_back(parse_peer(peer));

@@ -16,6 +16,7 @@ struct NodeCheckFlags {
   std::string instance;
   double min_share = 0.8;
   std::string instruction_set;
+  int64_t num_cards = 0;
   std::vector<std::string> peers;
   std::string folder;
   std::vector<std::string> ignore;

@@ -46,7 +46,7 @@ class NodeChecker {
     add([&] { return check_pressure(!options_.is_passive, options_.root); });
     add([&] { return std::vector{instructions(options_.instruction_set)}; });
     add([&] { return options_.is_passive ? watch() : work(); });
-    add([&] { return check_nvidia_cards(cards, read_nvidia_cards()); });
+    add([&] { return check_nvidia_cards(cards, read_nvidia_cards(), options_.num_cards); });
     add([&] { return system(); });
     if (!options_.is_passive) add([&] { return disk(); });
     if (!options_.peers.empty())

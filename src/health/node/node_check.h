@@ -24,6 +24,7 @@ struct NodeCheckOptions {
   std::filesystem::path
       folder;  // for the trial of the disk; "" = the folder for temporary files, if it can be written
   std::filesystem::path root = "/";                      // where /proc, /sys and /dev are read
+  int64_t num_cards = 0;                                 // NVIDIA cards that have to be there
   std::string nvml_library = std::string(kNvmlLibrary);  // "" = NVIDIA cards are not looked for
 };
 

@@ -17,11 +17,17 @@ std::string card_name(const NvidiaCard& card) {
                            : fmt::format("card {} ({})", card.index, card.name);
 }
 
-Check check_card_answers(const NvidiaCards& found) {
+Check check_card_answers(const NvidiaCards& found, int64_t num_wanted) {
   if (!found.error.empty()) {
     return {.name = "gpu",
             .outcome = CheckOutcome::kFailed,
             .message = fmt::format("the NVIDIA driver does not answer: {}", found.error)};
+  }
+  if (std::ssize(found.cards) < num_wanted) {
+    return {.name = "gpu",
+            .outcome = CheckOutcome::kFailed,
+            .message = fmt::format("{} of {} found: restart or replace the node", found.cards.size(),
+                                   count_of(num_wanted, "NVIDIA card"))};
   }
   std::vector<std::string> lost;
   for (const NvidiaCard& card : found.cards) {
@@ -113,9 +119,10 @@ Check check_card_links(const NvidiaCards& found) {
 
 }  // namespace
 
-std::vector<Check> check_nvidia_cards(const NvidiaCards& before, const NvidiaCards& after) {
-  if (after.is_empty()) return {};
-  std::vector<Check> checks = {check_card_answers(after)};
+std::vector<Check> check_nvidia_cards(const NvidiaCards& before, const NvidiaCards& after,
+                                      int64_t num_wanted) {
+  if (after.is_empty() && num_wanted == 0) return {};
+  std::vector<Check> checks = {check_card_answers(after, num_wanted)};
   if (after.cards.empty()) return checks;
   checks.push_back(check_card_clocks(before, after));
   checks.push_back(check_card_memory(after));

@@ -33,6 +33,18 @@ Check check_of(const NvidiaCards& found, const std::string& name) {
   return check_named(check_nvidia_cards(found, found), name);
 }
 
+// On a node that is to have cards, one that has left the bus is a fault.
+TEST(NvidiaChecks, CardsThatHaveToBeThereAreMissed) {
+  const NvidiaCards none, two = sound_cards();
+  const std::vector<Check> checks = check_nvidia_cards(none, none, 1);
+  ASSERT_EQ(checks.size(), 1u);
+  EXPECT_EQ(checks[0].outcome, CheckOutcome::kFailed);
+  EXPECT_EQ(checks[0].message, "0 of 1 NVIDIA card found: restart or replace the node");
+  EXPECT_EQ(check_named(check_nvidia_cards(two, two, 2), "gpu").outcome, CheckOutcome::kOk);
+  EXPECT_EQ(check_named(check_nvidia_cards(two, two, 4), "gpu").message,
+            "2 of 4 NVIDIA cards found: restart or replace the node");
+}
+
 TEST(NvidiaChecks, NoCardNoCheck) { EXPECT_TRUE(check_nvidia_cards({}, {}).empty()); }
 
 TEST(NvidiaChecks, SoundCardsAreOk) {
