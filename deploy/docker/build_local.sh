@@ -1,23 +1,25 @@
 #!/usr/bin/env bash
-# build_local.sh [--cuda] [--compile] [--no-cache] [TAG]: builds the image of the Dockerfile with podman and without a registry, as
+# build_local.sh [--cuda] [--fabric] [--compile] [--no-cache] [TAG]: builds the image of the Dockerfile with podman and without a registry, as
 # localhost/tessera:TAG (latest), and prints its digest and size. The base image is made from Debian's packages by
 # mmdebstrap, once, in build/image. By default the program is compiled on this machine, which has to be Debian 12; with
 # --compile in the Dockerfile's own build stage, which downloads 1 GB of compilers and libraries. Needs root.
 #
 # --cuda builds the program with the device cuda, with the CUDA toolkit in CUDA_HOME (/usr/local/cuda), or with --compile with NVIDIA's
-# packages. TESSERA_CCACHE=DIR is a compiler cache for --compile.
+# packages. --fabric adds libfabric. TESSERA_CCACHE=DIR is a compiler cache for --compile.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 cache=$root/build/image
 compile=false
 preset=
+fabric=
 no_cache=()
 while [[ ${1:-} == --* ]]; do
   case $1 in
     --compile) compile=true ;;
     --cuda) preset=cuda ;;
+    --fabric) fabric=yes ;;
     --no-cache) no_cache=(--no-cache) ;;
-    *) echo "error: expected --cuda, --compile or --no-cache, found '$1'" >&2; exit 64 ;;
+    *) echo "error: expected --cuda, --fabric, --compile or --no-cache, found '$1'" >&2; exit 64 ;;
   esac
   shift
 done
@@ -47,7 +49,7 @@ podman image exists "$base" || podman import --quiet "$cache/base.tar" "$base" >
 # runc and explicit limits also work where cgroups v1 and v2 are mixed and the limits on files are low.
 options=(--ulimit nofile=1024:1024 --ulimit nproc=1024:1024 --network host --timestamp "$SOURCE_DATE_EPOCH"
   --build-arg "BASE=$base" --build-arg "SOURCE_DATE_EPOCH=$SOURCE_DATE_EPOCH"
-  --build-arg "PRESET=$preset" --build-arg "REVISION=$revision" --build-arg "CREATED=$(date --utc --date "@$SOURCE_DATE_EPOCH" +%Y-%m-%dT%H:%M:%SZ)"
+  --build-arg "PRESET=$preset" --build-arg "FABRIC=$fabric" --build-arg "REVISION=$revision" --build-arg "CREATED=$(date --utc --date "@$SOURCE_DATE_EPOCH" +%Y-%m-%dT%H:%M:%SZ)"
   --build-arg "VERSION=$(sed -n 's/^project(tessera VERSION \([0-9.]*\).*/\1/p' "$root/CMakeLists.txt")")
 if $compile; then
   [ -z "${TESSERA_CCACHE:-}" ] || options+=(--volume "$TESSERA_CCACHE:/root/.cache/ccache")

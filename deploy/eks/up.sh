@@ -291,4 +291,5 @@ fi
 say "ready. Next:"
 say "  export KUBECONFIG=$KUBECONFIG"
 say "  tessera deploy kubernetes --model meta-llama/Llama-3.1-8B --dataset ... --instance $instance --nodes $nodes --image $image | kubectl apply -f -"
+[ -z "$monitoring" ] || say "  kubectl get secret -n monitoring monitoring-grafana -o jsonpath='{.data.admin-password}' | base64 --decode   # Grafana's, user admin"
 say "  $here/down.sh --name $name --region $region   # when done; until then it costs what is stated above"

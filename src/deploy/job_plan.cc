@@ -106,8 +106,17 @@ void check_cards(const std::vector<Instance>& catalogue, const Instance& instanc
 }
 
 Instance unknown_instance(const std::vector<Instance>& catalogue, int64_t cpus, int64_t memory_bytes) {
-  const auto like = std::ranges::find_if(catalogue, [](const Instance& each) { return each.facts.amx; });
-  if (like == catalogue.end()) fail(ExitCode::kBadConfig, "--catalogue: no instance type has AMX");
+  const Instance* like = nullptr;
+  for (const Instance& each : catalogue) {
+    if (!each.facts.amx || each.num_cards > 0) continue;
+    if (like == nullptr) like = &each;
+    if (each.family != like->family) continue;
+    if (like->num_vcpus < cpus ? each.num_vcpus > like->num_vcpus
+                               : each.num_vcpus >= cpus && each.num_vcpus < like->num_vcpus) {
+      like = &each;
+    }
+  }
+  if (like == nullptr) fail(ExitCode::kBadConfig, "--catalogue: no instance type has AMX");
   Instance instance = *like;
   const double scale = static_cast<double>(cpus) / static_cast<double>(like->num_vcpus);
   instance.name = "";

@@ -18,8 +18,8 @@ namespace tessera {
 const Instance& find_instance(const std::vector<Instance>& catalogue, const std::string& name);
 // Error(kUsage) with the families that have cards for an instance type that has none and is to have some.
 void check_cards(const std::vector<Instance>& catalogue, const Instance& instance);
-// Nodes of a type that the catalogue lacks: like its first instance with AMX, but with the CPUs and memory
-// that their pods get. The name is "".
+// Nodes of a type that the catalogue lacks: like those of its first family with AMX that have as many CPUs,
+// whose network they are taken to have, but with the CPUs and memory that their pods get. The name is "".
 Instance unknown_instance(const std::vector<Instance>& catalogue, int64_t cpus, int64_t memory_bytes);
 
 struct PodSize {

@@ -38,6 +38,42 @@ TEST(JobPlan, KeepsTheRowsOfAStepAndFitsThePod) {
   EXPECT_NEAR(found.usd_per_hour, 4 * 4.2336, 1e-9);
 }
 
+// Nodes that the catalogue lacks are planned like those that it has.
+TEST(JobPlan, UnknownNodesHaveTheNetworkOfTypesOfTheirSize) {
+  const std::vector<Instance> catalogue = shipped_catalogue();
+  const auto step_s = [](const Instance& instance, PodSize pod, int num_nodes) {
+    const ModelConfig config = preset_config("llama3-8b");
+    const TrainingArguments args;
+    JobPlanRequest request;
+    request.args = &args;
+    request.config = &config;
+    request.instance = &instance;
+    request.pod = pod;
+    request.options.num_nodes = num_nodes;
+    request.options.local_world_size = 1;
+    return plan_job(request).forecast.time->step_s();
+  };
+  for (const char* name : {"r7i.8xlarge", "r7i.16xlarge", "r7i.48xlarge", "m7i.24xlarge"}) {
+    const Instance& known = find_instance(catalogue, name);
+    const Allocatable node = allocatable_of(known);
+    const Instance unknown = unknown_instance(catalogue, node.pod_cpus, node.pod_memory_bytes);
+    EXPECT_EQ(unknown.facts.network_gbps, known.facts.network_gbps) << name;
+    const PodSize pod = {node.pod_cpus, node.pod_memory_bytes};
+    for (const int num_nodes : {2, 4, 16}) {
+      const double expected = step_s(known, pod, num_nodes);
+      EXPECT_NEAR(step_s(unknown, pod, num_nodes), expected, 0.1 * expected) << num_nodes << " x " << name;
+    }
+  }
+  // Of any size, the larger the faster.
+  double previous = 0;
+  for (const int64_t cpus : {1, 4, 5, 30, 48, 63, 96, 191, 192, 500, 4096}) {
+    const double gbps = unknown_instance(catalogue, cpus, kGiB).facts.network_gbps;
+    EXPECT_GE(gbps, previous) << cpus;
+    previous = gbps;
+  }
+  EXPECT_EQ(previous, 50);
+}
+
 TEST(JobPlan, RefusesAModelThatDoesNotFitWithThePlannersReasons) {
   const Error error = error_of([] { plan("llama3-8b", "c7i.8xlarge", 1, 1); });
   EXPECT_EQ(error.code(), ExitCode::kBadConfig);

@@ -30,6 +30,71 @@ constexpr Suffix kSuffixes[] = {{"Ki", 1024.0},
                                 {"E", 1e18},
                                 {"", 1}};
 
+struct KnownKind {
+  std::string_view kind;
+  std::string_view group;  // of its API; "" is the core
+};
+constexpr KnownKind kKnownKinds[] = {
+    {"ClusterConfig", "eksctl.io"},
+    {"ClusterQueue", "kueue.x-k8s.io"},
+    {"ClusterRole", "rbac.authorization.k8s.io"},
+    {"ClusterRoleBinding", "rbac.authorization.k8s.io"},
+    {"ClusterTrainingRuntime", "trainer.kubeflow.org"},
+    {"ConfigMap", ""},
+    {"CronJob", "batch"},
+    {"DaemonSet", "apps"},
+    {"Deployment", "apps"},
+    {"EC2NodeClass", "karpenter.k8s.aws"},
+    {"Job", "batch"},
+    {"JobSet", "jobset.x-k8s.io"},
+    {"LocalQueue", "kueue.x-k8s.io"},
+    {"Namespace", ""},
+    {"NetworkPolicy", "networking.k8s.io"},
+    {"NodePool", "karpenter.sh"},
+    {"PersistentVolume", ""},
+    {"PersistentVolumeClaim", ""},
+    {"Pod", ""},
+    {"PodDisruptionBudget", "policy"},
+    {"PodMonitor", "monitoring.coreos.com"},
+    {"PriorityClass", "scheduling.k8s.io"},
+    {"PrometheusRule", "monitoring.coreos.com"},
+    {"ResourceFlavor", "kueue.x-k8s.io"},
+    {"Role", "rbac.authorization.k8s.io"},
+    {"RoleBinding", "rbac.authorization.k8s.io"},
+    {"Secret", ""},
+    {"Service", ""},
+    {"ServiceAccount", ""},
+    {"StatefulSet", "apps"},
+    {"StorageClass", "storage.k8s.io"},
+    {"Topology", "kueue.x-k8s.io"},
+    {"TrainJob", "trainer.kubeflow.org"},
+    {"TrainingRuntime", "trainer.kubeflow.org"},
+    {"WorkloadPriorityClass", "kueue.x-k8s.io"},
+};
+
+// Of "batch/v1"; "v1" is the core.
+std::string group_of(const std::string& api) {
+  const size_t slash = api.find('/');
+  return slash == std::string::npos ? "" : api.substr(0, slash);
+}
+
+// A kind that is a known one but for its letters' case, or in a group of Kubernetes' own, whose names have no
+// dots, that lacks it: no cluster has it.
+void lint_kinds(LintReport* report) {
+  for (const Manifest& each : report->manifests()) {
+    if (has_rules(each) || each.kind().empty()) continue;
+    for (const KnownKind& known : kKnownKinds) {
+      if (lower_case(each.kind()) != lower_case(std::string(known.kind))) continue;
+      if (each.kind() != known.kind) {
+        report->add(each, "kind", "there is no {}: did you mean {}?", each.kind(), known.kind);
+      } else if (group_of(each.api()).find('.') == std::string::npos) {
+        report->add(each, "apiVersion", "{} has no {}: that is of {}", each.api(), each.kind(),
+                    known.group.empty() ? "v1" : known.group);
+      }
+    }
+  }
+}
+
 void add_job_templates(const Manifest& manifest, const std::string& path, std::vector<PodTemplate>* out) {
   const Value::List& jobs = list_at(manifest.body, path + ".replicatedJobs");
   for (size_t i = 0; i < jobs.size(); ++i) {
@@ -113,13 +178,27 @@ bool tolerates(const Value::List& tolerations, const Value& taint) {
   });
 }
 
+bool has_rules(const Manifest& manifest) {
+  return std::ranges::any_of(kKnownKinds, [&](const KnownKind& known) {
+    return manifest.kind() == known.kind && group_of(manifest.api()) == known.group;
+  });
+}
+
 std::vector<std::string> lint_manifests(const std::vector<Manifest>& manifests) {
-  LintReport report(manifests);
-  for (const auto rule : {lint_names, lint_pods, lint_devices, lint_jobs, lint_train_jobs, lint_queues,
-                          lint_nodes, lint_references}) {
+  LintReport all(manifests);
+  lint_names(&all);
+  lint_kinds(&all);
+  std::vector<std::string> findings = all.take();
+  // Other APIs have kinds of the same names.
+  std::vector<Manifest> known;
+  std::ranges::copy_if(manifests, std::back_inserter(known), has_rules);
+  LintReport report(known);
+  for (const auto rule :
+       {lint_pods, lint_devices, lint_jobs, lint_train_jobs, lint_queues, lint_nodes, lint_references}) {
     rule(&report);
   }
-  return report.take();
+  for (std::string& finding : report.take()) findings.push_back(std::move(finding));
+  return findings;
 }
 
 void check_manifests(std::string_view text, const std::string& origin, ExitCode code) {

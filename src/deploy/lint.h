@@ -17,6 +17,10 @@ namespace tessera {
 // left to the cluster.
 std::vector<std::string> lint_manifests(const std::vector<Manifest>& manifests);
 
+// Whether there are rules for its kind, as far as kinds that `tessera deploy` writes or refers to are
+// concerned; of others only the name is checked.
+bool has_rules(const Manifest& manifest);
+
 // Parses and checks manifests; throws Error(`code`) with the first finding, and how many more there are.
 void check_manifests(std::string_view text, const std::string& origin, ExitCode code);
 

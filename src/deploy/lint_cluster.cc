@@ -6,6 +6,7 @@
 
 #include "base/text.h"
 #include "deploy/allocatable.h"
+#include "deploy/job_manifest.h"
 #include "deploy/lint_rules.h"
 
 namespace tessera {
@@ -237,13 +238,17 @@ void lint_claims(LintReport* report) {
 
 // What the pods of a job take together of a resource; nullopt: not known.
 std::optional<double> taken_by_job(const Manifest& job, const std::string& resource) {
-  // Names of resources have dots.
-  const auto request_of = [&](const Value& at, const char* path) {
-    const Value* const requests = value_at(at, path);
-    return quantity(requests == nullptr ? nullptr : requests->find(resource));
+  // Names of resources have dots. Kubernetes takes a limit for a request that is not there.
+  const auto request_of = [&](const Value& at, const std::string& path) {
+    for (const char* kind : {".requests", ".limits"}) {
+      const Value* const amounts = value_at(at, path + kind);
+      const Value* const amount = amounts == nullptr ? nullptr : amounts->find(resource);
+      if (amount != nullptr) return quantity(amount);
+    }
+    return std::optional<double>();
   };
   if (job.kind() == "TrainJob") {
-    const auto of_pod = request_of(job.body, "spec.trainer.resourcesPerNode.requests");
+    const auto of_pod = request_of(job.body, "spec.trainer.resourcesPerNode");
     const auto num_pods = quantity(value_at(job.body, "spec.trainer.numNodes"));
     return of_pod ? std::optional(*of_pod * num_pods.value_or(1)) : std::nullopt;
   }
@@ -252,7 +257,7 @@ std::optional<double> taken_by_job(const Manifest& job, const std::string& resou
     if (pod.job == nullptr) return std::nullopt;
     const double num_pods = quantity(value_at(*pod.job, "parallelism")).value_or(1);
     for (const Value& container : list_at(*pod.value, "spec.containers")) {
-      sum += num_pods * request_of(container, "resources.requests").value_or(0);
+      sum += num_pods * request_of(container, "resources").value_or(0);
     }
   }
   return sum;
@@ -340,6 +345,27 @@ void lint_local_queues(LintReport* report) {
   }
 }
 
+// Pods that find the Secret ask for its token.
+void lint_tokens(LintReport* report) {
+  const Manifest* const secret = report->find("Secret", kMetricsSecret);
+  if (secret == nullptr) return;
+  for (const Manifest* const monitor : report->of_kind("PodMonitor")) {
+    const Value* const labels = value_at(monitor->body, "spec.selector.matchLabels");
+    const Value* const name = labels == nullptr ? nullptr : labels->find("app.kubernetes.io/name");
+    if (monitor->name_space() != secret->name_space() || name == nullptr || *name != Value("tessera"))
+      continue;
+    for (const Value& endpoint : list_at(monitor->body, "spec.podMetricsEndpoints")) {
+      if (value_at(endpoint, "authorization") != nullptr ||
+          value_at(endpoint, "bearerTokenSecret") != nullptr)
+        continue;
+      report->add(
+          *monitor, "spec.podMetricsEndpoints",
+          "shows no token, and pods ask for that of the Secret {0} (deploy alerts --token_secret {0})",
+          kMetricsSecret);
+    }
+  }
+}
+
 }  // namespace
 
 void lint_queues(LintReport* report) {
@@ -364,6 +390,7 @@ void lint_nodes(LintReport* report) {
 
 void lint_references(LintReport* report) {
   lint_selectors(report);
+  lint_tokens(report);
   lint_claims(report);
   for (const Manifest* const each : report->of_kind("PodDisruptionBudget")) lint_budget(*each, report);
 }

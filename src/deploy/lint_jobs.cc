@@ -4,6 +4,7 @@
 #include <set>
 
 #include "base/text.h"
+#include "deploy/allocatable.h"
 #include "deploy/lint_rules.h"
 #include "deploy/names.h"
 
@@ -14,6 +15,9 @@ namespace {
 constexpr std::string_view kReservedVariables[] = {"PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK",
                                                    "PET_MASTER_ADDR", "PET_MASTER_PORT"};
 constexpr std::string_view kAncestor = "trainer.kubeflow.org/trainjob-ancestor-step";
+
+constexpr const char* kNumberOfRanks =
+    "expected a number, or gpu for a rank on each card: 'auto' and 'cpu' start a rank per CPU";
 
 bool is_runtime(const Manifest& manifest) {
   return manifest.kind() == "ClusterTrainingRuntime" || manifest.kind() == "TrainingRuntime";
@@ -194,10 +198,8 @@ void lint_runtime(const Manifest& manifest, LintReport* report) {
   }
   if (!has_trainer) report->add(manifest, "replicatedJobs", "none has the label {}: trainer", kAncestor);
   const Value* const processes = value_at(manifest.body, "spec.mlPolicy.torch.numProcPerNode");
-  if (processes != nullptr && processes->integer() == nullptr) {
-    report->add(manifest, "spec.mlPolicy.torch.numProcPerNode",
-                "expected a number: 'auto' and 'cpu' start a rank per CPU");
-  }
+  if (processes != nullptr && processes->integer() == nullptr && *processes != Value("gpu"))
+    report->add(manifest, "spec.mlPolicy.torch.numProcPerNode", kNumberOfRanks);
 }
 
 void lint_patched_pod(const Manifest& manifest, std::string_view path, const Value& pod, LintReport* report) {
@@ -247,17 +249,25 @@ void lint_patches(const Manifest& manifest, LintReport* report) {
   }
 }
 
+void lint_number_of_ranks(const Manifest& manifest, const Value& trainer, LintReport* report) {
+  constexpr const char* kPath = "spec.trainer.numProcPerNode";
+  const Value* const processes = trainer.find("numProcPerNode");
+  if (processes != nullptr && processes->integer() != nullptr) return;
+  if (processes == nullptr || *processes != Value("gpu")) return report->add(manifest, kPath, kNumberOfRanks);
+  if (!list_at(manifest.body, "spec.runtimePatches").empty())
+    report->add(manifest, kPath, "expected a number: from Trainer v2.2 on 'gpu' is no value");
+  const Value* const limits = value_at(trainer, "resourcesPerNode.limits");
+  if (quantity(limits == nullptr ? nullptr : limits->find(kCardResource)).value_or(0) == 0)
+    report->add(manifest, kPath, "'gpu' is a rank for each card, and the pods ask for no {}", kCardResource);
+}
+
 void lint_train_job(const Manifest& manifest, LintReport* report) {
   const Value* const trainer = value_at(manifest.body, "spec.trainer");
   if (trainer == nullptr || trainer->object() == nullptr) {
     report->add(manifest, "spec.trainer", "is missing: without it the pods get no PET_ variables");
     return;
   }
-  const Value* const processes = trainer->find("numProcPerNode");
-  if (processes == nullptr || processes->integer() == nullptr) {
-    report->add(manifest, "spec.trainer.numProcPerNode",
-                "expected a number: 'auto' and 'cpu' start a rank per CPU");
-  }
+  lint_number_of_ranks(manifest, *trainer, report);
   for (const Value& variable : list_at(*trainer, "env")) {
     if (std::ranges::find(kReservedVariables, text_at(variable, "name")) != std::end(kReservedVariables)) {
       report->add(manifest, "spec.trainer.env", "{} is reserved: Kubeflow Trainer sets it",
@@ -265,9 +275,12 @@ void lint_train_job(const Manifest& manifest, LintReport* report) {
     }
   }
   for (const char* what : {"cpu", "memory"}) {
-    const auto request = quantity(value_at(*trainer, fmt::format("resourcesPerNode.requests.{}", what)));
+    const Value* const wanted = value_at(*trainer, fmt::format("resourcesPerNode.requests.{}", what));
     const auto limit = quantity(value_at(*trainer, fmt::format("resourcesPerNode.limits.{}", what)));
-    if (request != limit || !limit) {
+    if (!limit) {
+      report->add(manifest, "spec.trainer.resourcesPerNode",
+                  "there is no limit of {}, so pods are not Guaranteed", what);
+    } else if (wanted != nullptr && quantity(wanted) != limit) {
       report->add(manifest, "spec.trainer.resourcesPerNode",
                   "requests and limits of {} differ, so pods are not Guaranteed", what);
     }

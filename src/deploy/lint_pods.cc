@@ -36,9 +36,13 @@ void lint_resources(const PodTemplate& pod, const Value& container, const std::s
   const Value* const limits = value_at(container, "resources.limits");
   if (requests == nullptr && limits == nullptr) return;  // a TrainJob gives them
   for (const char* what : {"cpu", "memory"}) {
-    const auto request = quantity(requests == nullptr ? nullptr : requests->find(what));
     const auto limit = quantity(limits == nullptr ? nullptr : limits->find(what));
-    if (!limit || (request && *request != *limit) || (!request && requests != nullptr)) {
+    // Kubernetes takes a limit for a request that is not there.
+    const auto request =
+        requests == nullptr || requests->find(what) == nullptr ? limit : quantity(requests->find(what));
+    if (!limit) {
+      report->add(*pod.manifest, path, "has no limit of {}, so the pod is not Guaranteed", what);
+    } else if (request != limit) {
       report->add(*pod.manifest, path, "requests and limits of {} differ, so the pod is not Guaranteed",
                   what);
     } else if (std::string_view(what) == "cpu" && *limit != std::floor(*limit)) {

@@ -180,11 +180,58 @@ TEST(Lint, FindsNothingInWhatTheTemplatesWrite) {
     EXPECT_THAT(findings(without_trainer(kind)), ElementsAre());
 }
 
+// The document whose text has `old_text` replaced.
+std::string changed(std::string text, const std::string& old_text, const std::string& new_text) {
+  size_t at = text.find(old_text);
+  EXPECT_NE(at, std::string::npos) << old_text;
+  for (; at != std::string::npos; at = text.find(old_text, at + new_text.size()))
+    text.replace(at, old_text.size(), new_text);
+  return text;
+}
+
+// Kubernetes takes a limit for a request that is not there.
+TEST(Lint, LimitsAloneAreGuaranteed) {
+  const std::string own = without_trainer(JobKind::kJob);
+  const std::string requests = "            requests:\n              cpu: \"62\"\n";
+  EXPECT_THAT(findings(changed(own, requests, "            requests:\n")), ElementsAre());
+  EXPECT_THAT(findings(changed(with_trainer(JobKind::kTrainerV21),
+                               "      requests:\n        cpu: \"62\"\n        memory: \"409600Mi\"\n", "")),
+              ElementsAre());
+  expect_found(own, {"            limits:\n              cpu: \"62\"\n", "            limits:\n",
+                     "has no limit of cpu, so the pod is not Guaranteed"});
+  expect_found(own, {"requests:\n              cpu: \"62\"", "requests:\n              cpu: 1x",
+                     "requests and limits of cpu differ"});
+  // They count in the queue, too.
+  expect_found(changed(with_trainer(JobKind::kTrainerV21),
+                       "      requests:\n        cpu: \"62\"\n        memory: \"409600Mi\"\n", ""),
+               {"numNodes: 3", "numNodes: 5", "needs 310 of cpu"});
+}
+
+TEST(Lint, KindsWithoutRulesAreToldApart) {
+  const auto has = [](const char* text) { return has_rules(parse_manifests(text, "x").at(0)); };
+  EXPECT_TRUE(has("apiVersion: batch/v1\nkind: Job\nmetadata: {name: a}\n"));
+  EXPECT_TRUE(has("apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n"));
+  EXPECT_FALSE(has("apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {name: a}\n"));
+  // Volcano's, for which the rules of Kubernetes' own Jobs do not hold.
+  const char* const volcano =
+      "apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: {name: a}\nspec: {template: {spec: {}}}\n";
+  EXPECT_FALSE(has(volcano));
+  EXPECT_THAT(findings(volcano), ElementsAre());
+  EXPECT_THAT(findings("apiVersion: trainer.kubeflow.org/v1alpha1\nkind: Trainjob\nmetadata: {name: a}\n"),
+              ElementsAre(HasSubstr("kind: there is no Trainjob: did you mean TrainJob?")));
+  EXPECT_THAT(findings("apiVersion: v1\nkind: Job\nmetadata: {name: a}\n"),
+              ElementsAre(HasSubstr("apiVersion: v1 has no Job: that is of batch")));
+  EXPECT_THAT(findings("apiVersion: example.org/v1\nkind: Widget\nmetadata: {name: A}\n"),
+              ElementsAre(HasSubstr("expected a name of lower-case letters")))
+      << "names are checked whatever the kind";
+}
+
 TEST(Lint, FindsWhatIsWrongWithATrainJob) {
   const Damage kDamages[] = {
       {"  trainer:\n", "  trainer_:\n", "TrainJob small: spec.trainer: is missing"},
       {"numProcPerNode: 1", "numProcPerNode: auto",
        "TrainJob small: spec.trainer.numProcPerNode: expected a number"},
+      {"numProcPerNode: 1", "numProcPerNode: gpu", "the pods ask for no nvidia.com/gpu"},
       {"    command:\n      - tessera\n", "    env: [{name: PET_NNODES, value: \"2\"}]\n",
        "PET_NNODES is reserved"},
       {"        - name: node\n      metadata", "        - name: master\n      metadata",
@@ -226,6 +273,25 @@ TEST(Lint, FindsWhatIsWrongWithATrainJob) {
                {"manager: tessera/deploy", "manager: tessera", "manager is a domain and a path"});
   expect_found(with_trainer(JobKind::kTrainerV23),
                {"GracePeriodSeconds: 50", "GracePeriodSeconds: 20", "after 20 s"});
+}
+
+TEST(Lint, PrometheusShowsTheTokenThatPodsAskFor) {
+  const std::string secret =
+      "---\napiVersion: v1\nkind: Secret\nmetadata: {name: tessera-metrics, namespace: training}\n";
+  const std::string monitor = R"(apiVersion: monitoring.coreos.com/v1
+kind: PodMonitor
+metadata: {name: tessera, namespace: training}
+spec:
+  selector: {matchLabels: {app.kubernetes.io/name: tessera}}
+  podMetricsEndpoints:
+    - port: metrics
+)";
+  EXPECT_THAT(findings(monitor), ElementsAre());
+  EXPECT_THAT(findings(monitor + secret),
+              ElementsAre(HasSubstr("pods ask for that of the Secret tessera-metrics (deploy alerts")));
+  EXPECT_THAT(findings(monitor + "      authorization: {credentials: {name: tessera-metrics, key: token}}\n" +
+                       secret),
+              ElementsAre());
 }
 
 TEST(Lint, FindsWhatIsWrongWithARuntime) {
@@ -345,11 +411,13 @@ TEST(Lint, FindsWhatIsWrongWithQueuesAndNodes) {
 
 TEST(Lint, ReportsTheFirstFindingAndHowManyThereAre) {
   expect_error(ExitCode::kInternal, {"x:1: ClusterQueue q: spec.namespaceSelector: is missing"}, [] {
-    check_manifests("apiVersion: a\nkind: ClusterQueue\nmetadata: {name: q}\n", "x", ExitCode::kInternal);
+    check_manifests("apiVersion: kueue.x-k8s.io/v1beta2\nkind: ClusterQueue\nmetadata: {name: q}\n", "x",
+                    ExitCode::kInternal);
   });
   expect_error(ExitCode::kBadData, {"(2 findings in all)"}, [] {
     check_manifests(
-        "apiVersion: a\nkind: EC2NodeClass\nmetadata: {name: q}\nspec: {role: a, amiSelectorTerms: [{}]}\n",
+        "apiVersion: karpenter.k8s.aws/v1\nkind: EC2NodeClass\nmetadata: {name: q}\n"
+        "spec: {role: a, amiSelectorTerms: [{}]}\n",
         "x", ExitCode::kBadData);
   });
 }

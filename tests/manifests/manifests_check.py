@@ -5,6 +5,7 @@ Checks: the strict schemas of ../shared, the rules of `tessera deploy lint`, and
 show that each of these can fail. Broken requests are refused in one line. Exit code 77 = skipped.
 """
 import concurrent.futures
+import json
 import os
 import pathlib
 import re
@@ -81,7 +82,13 @@ REFUSALS = [
     (["--model", "../x"], 64, "--model: the pods do not have"),
     (["--logging_dir", "logs"], 64, "--logging_dir: the pods do not have 'logs'"),
     (["--output_dir", "out"], 64, "--output_dir: the pods do not have"),
-    (["--deepspeed", "ds.json"], 64, "--deepspeed: the pods do not have"),
+    (["--deepspeed", "ds.json"], 66, "--deepspeed: expected a file, a JSON object"),
+    (["--deepspeed", '{"train_micro_batch_size_per_gpu": 2, "gradient_clipping": 1.0}', "--max_grad_norm", "2"], 78,
+     "gradient_clipping 1 and max_grad_norm 2"),
+    (["--deepspeed", '{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"offload_optimizer": {"device": "nvme", "nvme_path": "/local"}}}'],
+     78, "the pods have no disk of their own"),
+    (["--fabric", "efa"], 64, "--fabric efa needs libfabric, which the image tessera:"),
+    (["--fabric", "efa", "--image", "r/t:1"], 64, "--fabric efa: the pods have no EFA interface"),
     (["--metrics_port", "9999"], 64, "--metrics_port: expected 9400"),
     (["--metrics_host", "127.0.0.1"], 64, "--metrics_host: pods serve on all"),
     (["--node_check"], 64, "--node_check: the pods of a TrainJob have that of their runtime tessera-amx"),
@@ -101,6 +108,8 @@ REFUSALS = [
     (["--device", "cuda", "--instance", "g6e.xlarge"], 78, "a job of 4 ranks is not available with device cuda"),
     (["--device", "cuda", "--instance", "g6e.12xlarge", "--nodes", "1", "--nproc_per_node", "4"], 78,
      "a job of 4 ranks is not available with device cuda"),
+    (["--device", "cuda", "--instance", "g6e.xlarge", "--nodes", "1", "--nproc_per_node", "2", "--offload_param_device", "cpu"], 64,
+     "--nproc_per_node: g6e.xlarge has 1 NVIDIA card, one for each rank, found 2 ranks"),
     (["--device", "cuda", "--instance", "g6e.xlarge", "--nodes", "1", "--optim", "adamw_8bit"], 78, "optim adamw_8bit is not available"),
     (["--device", "cuda", "--instance", "g6e.16xlarge", "--nodes", "1", "--model_config", "llama3-8b"], 78,
      "g6e.16xlarge with 463.3 GiB for a pod and 43.3 GiB of an NVIDIA L40S: the run does not fit in memory"),
@@ -110,6 +119,9 @@ REFUSALS = [
 ]
 RUNTIME_REFUSALS = [
     (["--fsx", "x"], 64, "--fsx: expected DNS/MOUNT"),
+    (["--fsx", "fs-0123.fsx.eu-west-1.amazonaws.com@tcp:/a/b"], 64, "--fsx: expected DNS/MOUNT"),
+    (["--fsx", "fs-0123.fsx.eu-west-1.amazonaws.com@o2ib:/a"], 64, "--fsx: expected DNS/MOUNT"),
+    (["--efs", "fs-0123.example.org"], 64, "--efs: expected an ID"),
     (["--efs", "x", "--nfs", "a:/b"], 64, "give one volume"),
     (["--efs", "fs-0123", "--claim", "c" * 58], 64, "--claim: 'ccc"),
     (["--nfs", "a"], 64, "--nfs: expected HOST:PATH"),
@@ -257,6 +269,84 @@ def check_cards(program, files, folder):
             check("runtimeClassName" not in pod, f"{path.name}: the nodes' default runtime is NVIDIA's")
 
 
+def check_mount_forms(program):
+    """What the console's mount commands say names the same volumes."""
+    for flag, name, mounted in [("--fsx", "fs-0123.fsx.eu-west-1.amazonaws.com/abcdef", "fs-0123.fsx.eu-west-1.amazonaws.com@tcp:/abcdef"),
+                                ("--efs", "fs-0123", "fs-0123.efs.eu-west-1.amazonaws.com:/")]:
+        one, other = (tessera(program, ["runtime", flag, value]) for value in (name, mounted))
+        check(other.returncode == 0 and one.stdout == other.stdout, f"{flag} {mounted}: {other.stderr}")
+
+
+def check_deepspeed(program, folder):
+    """The pods get the text of the file, and what the plan decides agrees with it."""
+    file = folder / "own.json"
+    file.write_text("""{ # as DeepSpeed takes it
+      bf16: {enabled: true}, "zero_optimization": {"stage": 3}, "train_micro_batch_size_per_gpu": 2,
+      "gradient_accumulation_steps": 4, "train_batch_size": 32, "gradient_clipping": 0.5}""")
+    shape = ["--model_config", "llama3-8b", "--instance", "r7i.16xlarge", "--nodes", "4"]
+    result = tessera(program, [*JOB, *shape, "--deepspeed", file])
+    check(result.returncode == 0, f"deepspeed: {result.stderr}")
+    check("A step of 32 rows" in result.stdout, "deepspeed: the rows of a step")
+    words = documents_of(result.stdout)[-1]["spec"]["trainer"]["args"]
+    given = dict(word[2:].split("=", 1) for word in words if "=" in word)
+    keys = json.loads(given["deepspeed"])
+    check(keys["zero_optimization"] == {"stage": 3} and keys["gradient_clipping"] == 0.5, f"deepspeed: {keys}")
+    check(given["zero_stage"] == "3" and "own.json" not in result.stdout, f"deepspeed: {given}")
+    # As the pods read it; a contradiction would end with 78.
+    command = [program, "config", "show", "--world_size", "4", "--deepspeed", given["deepspeed"],
+               *[f"--{name}={given[name]}" for name in ("per_device_train_batch_size", "gradient_accumulation_steps", "zero_stage")]]
+    shown = subprocess.run(command, capture_output=True, text=True)
+    check(shown.returncode == 0, f"deepspeed: {shown.stderr}")
+
+
+def check_unknown_nodes(program):
+    """The step of nodes that the catalogue lacks takes what it takes on a type of their size."""
+    def step_s(*nodes):
+        out = tessera(program, [*JOB, "--model_config", "llama3-8b", "--nodes", "4", *nodes]).stdout
+        return float(re.search(r"A step of 32 rows takes about ([\d.]+) s", out)[1])
+    known, unknown = step_s("--instance", "r7i.16xlarge"), step_s("--cpus", "62", "--memory", "463GiB")
+    check(abs(unknown / known - 1) < 0.1, f"a step takes {known} s on r7i.16xlarge, {unknown} s with its --cpus and --memory")
+    slow = step_s("--cpus", "62", "--memory", "463GiB", "--network_gbps", "1")
+    check(slow > 3 * unknown, f"a step takes {slow} s with 1 Gbit/s, {unknown} s with 25")
+
+
+def check_kinds(program, folder):
+    """What has no rules is named, and is not without finding."""
+    path = folder / "other.yaml"
+    path.write_text("apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {name: a}\n")
+    result = tessera(program, ["lint", path])
+    check(result.returncode == 0 and "PyTorchJob a: not checked" in result.stdout and "none of them checked" in result.stdout
+          and "no finding" not in result.stdout, f"lint of an unknown kind: {result.stdout}")
+
+
+def check_images(program):
+    """A manifest for cards has an image with CUDA."""
+    for device, suffix in [("cpu", ""), ("cuda", "-cuda")]:
+        shape = ["--model_config", "15m", "--instance", "c7i.8xlarge" if device == "cpu" else "g6e.xlarge", "--device", device]
+        for arguments in (["runtime", "--device", device], [*JOB, *shape]):
+            images = set(re.findall(r'image: "(tessera:.*)"', tessera(program, arguments).stdout))
+            check(len(images) == 1 and re.fullmatch(r"tessera:[\d.]+" + suffix, images.pop()), f"{arguments}: {images}")
+
+
+def check_pages(program, folder):
+    """The commands of the pages write manifests without a finding."""
+    commands = []
+    for page in ["kubernetes", "monitoring", "image"]:
+        text = (SOURCE / f"docs/{page}.md").read_text()
+        lines = re.sub(r"\\\n\s*", "", text).split("\n")
+        commands += [match[1] for line in lines if (match := re.match(r"    (?:HF_TOKEN=\S+ )?tessera (deploy [^|>#]*)", line))]
+    check(len(commands) >= 11, f"commands of the pages: {commands}")
+    for command in commands:
+        words = command.split()[1:]
+        if words[0] == "kubernetes":
+            words = [word for word in words if not word.startswith("data/config.json")]
+            words = [word for word in words if word != "--model_config"] + ["--model_config", "llama3.2-1b"]
+        result = tessera(program, words, cwd=folder, env=dict(os.environ, HF_TOKEN="hf_token"))
+        check(result.returncode == 0, f"{command}: {result.stderr}")
+        linted = tessera(program, ["lint", "-"], input=result.stdout)
+        check(linted.returncode == 0 and "no finding\n" in linted.stdout, f"{command}: {linted.stdout}{linted.stderr}")
+
+
 def check_values(files):
     """What holds for every job, read from the YAML by another parser than ours."""
     for kind in KINDS:
@@ -383,6 +473,12 @@ def main():
                       [paths[0] for paths in files.values()] + [folder / "queue.yaml", folder / "runtime-v2.1-1.yaml"], folder)
         check_values(files)
         check_cards(program, files, folder)
+        check_mount_forms(program)
+        check_deepspeed(program, folder)
+        check_unknown_nodes(program)
+        check_kinds(program, folder)
+        check_images(program)
+        check_pages(program, folder)
         check_arguments(program, files)
         check_can_fail(program, folder)
         check_refusals(program)

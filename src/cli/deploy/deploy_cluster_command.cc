@@ -1,7 +1,9 @@
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "cli/deploy/cluster_infrastructure.h"
 #include "cli/deploy/deploy_command.h"
@@ -91,13 +93,23 @@ class DeployClusterCommand : public DeployCommand {
     limit_flag(table->add("max_cards", &max_cards_,
                           "With --device cuda, the most NVIDIA cards that Karpenter may start in total."),
                1, 100'000);
+    table
+        ->add("node_role", &node_role_,
+              "IAM role of the training nodes, by default KarpenterNodeRole- and the cluster's name.")
+        .value_name = "NAME";
+    limit_flag(
+        table->add("node_disk_gib", &node_disk_gib_,
+                   "Size of a training node's own disk, in GiB: the images of the pods and their /tmp."),
+        30, 16'384);
     table->add("ami", &ami_, "Image of the training nodes, as Karpenter's alias.");
     table->add("kubernetes_version", &kubernetes_version_, "Version of the cluster.");
     table->add("system_instance", &system_instance_,
                "Instance type of the two nodes that run everything but training.");
     table->add("public_access_cidr", &public_access_cidrs_, "Networks that can reach the API server.")
         .value_name = "CIDR";
-    limit_flag(table->add("disk_gib", &disk_gib_, "Size of the disk with --storage s3, in GiB."), 1, 16'384);
+    limit_flag(table->add("disk_gib", &disk_gib_,
+                          "Size of the volume with --part storage and --storage s3, in GiB."),
+               1, 16'384);
     declare_common_flags(table);
   }
 
@@ -116,6 +128,7 @@ class DeployClusterCommand : public DeployCommand {
            part_);
     }
     check_values();
+    warn_of_other_parts(*table);
     Value::Object context = common_context();
     context.push_back({"name", name_});
     context.push_back({"region", region_});
@@ -135,6 +148,8 @@ class DeployClusterCommand : public DeployCommand {
       context.push_back({"efa", efa_});
       context.push_back({"max_vcpus", max_vcpus_});
       context.push_back({"ami", ami_});
+      context.push_back({"node_role", node_role_.empty() ? "KarpenterNodeRole-" + name_ : node_role_});
+      context.push_back({"node_disk_gib", node_disk_gib_});
     } else if (part_ == "eksctl") {
       context.push_back({"kubernetes_version", kubernetes_version_});
       context.push_back({"system_instance", system_instance_});
@@ -150,6 +165,26 @@ class DeployClusterCommand : public DeployCommand {
   }
 
  private:
+  // Flags that only one part has a use for.
+  void warn_of_other_parts(const FlagTable& table) const {
+    constexpr std::pair<const char*, const char*> kOnlyFor[] = {{"device", "nodes"},
+                                                                {"spot_only", "nodes"},
+                                                                {"efa", "nodes"},
+                                                                {"max_vcpus", "nodes"},
+                                                                {"max_cards", "nodes"},
+                                                                {"node_role", "nodes"},
+                                                                {"node_disk_gib", "nodes"},
+                                                                {"ami", "nodes"},
+                                                                {"kubernetes_version", "eksctl"},
+                                                                {"system_instance", "eksctl"},
+                                                                {"public_access_cidr", "eksctl"},
+                                                                {"disk_gib", "storage"}};
+    for (const auto& [flag, part] : kOnlyFor) {
+      if (table.is_set(flag) && part_ != part)
+        log_warning("--{} has no effect: it is for --part {}, this is --part {}", flag, part, part_);
+    }
+  }
+
   // The file system that Terraform made; without one the template writes a disk and a bucket.
   RuntimeSettings claimed(const Value& infrastructure) const {
     RuntimeSettings storage;
@@ -196,6 +231,11 @@ class DeployClusterCommand : public DeployCommand {
           zone_.empty() ||
               (is_made_of(zone_, "abcdefghijklmnopqrstuvwxyz0123456789-") && zone_.starts_with(region_)),
           fmt::format("a zone of the region, such as {}a", region_));
+    // The EC2NodeClass takes a name, not an ARN.
+    check("node_role", node_role_,
+          node_role_.empty() ||
+              is_made_of(node_role_, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_+=,.@-"),
+          "the name of an IAM role, not its ARN");
     check("ami", ami_,
           ami_ == "al2023@latest" ||
               (ami_.starts_with("al2023@v") && ami_.size() == 16 && is_made_of(ami_.substr(8), "0123456789")),
@@ -224,6 +264,8 @@ class DeployClusterCommand : public DeployCommand {
   bool spot_only_ = false;
   bool efa_ = false;
   int64_t max_vcpus_ = 1024;
+  std::string node_role_;
+  int64_t node_disk_gib_ = 100;
   std::string ami_ = "al2023@latest";
   std::string kubernetes_version_ = "1.34";
   std::string system_instance_ = "m7i.large";

@@ -17,8 +17,12 @@ void DeployCommand::declare_common_flags(FlagTable* table) {
 }
 
 void DeployCommand::declare_pod_flags(FlagTable* table) {
-  pod_.image = fmt::format("tessera:{}", TESSERA_VERSION);
-  table->add("image", &pod_.image, "Image of the pods, as deploy/docker builds it.").value_name = "NAME";
+  table
+      ->add("image", &pod_.image,
+            fmt::format("Image of the pods, as deploy/docker builds it; by default tessera:{0}, with device "
+                        "cuda tessera:{0}-cuda.",
+                        TESSERA_VERSION))
+      .value_name = "NAME";
   table->add("claim", &pod_.claim, "PersistentVolumeClaim that all pods mount at /data.").value_name = "NAME";
   table
       ->add("hf_token_secret", &pod_.hf_secret,
@@ -42,8 +46,9 @@ PodSettings DeployCommand::pod_settings(bool on_card) const {
   pod.needs_amx = !on_card;
   pod.runtime = runtime_.empty() ? node_kind(on_card).runtime : runtime_;
   pod.name_space = name_space();
+  if (pod.image.empty()) pod.image = fmt::format("tessera:{}{}", TESSERA_VERSION, on_card ? "-cuda" : "");
   check_text("image", pod.image);
-  if (pod.image.empty() || pod.image.find(' ') != std::string::npos) {
+  if (pod.image.find(' ') != std::string::npos) {
     fail(ExitCode::kUsage, "--image: expected the name of an image, found '{}'", pod.image);
   }
   check_object_name("claim", pod.claim);

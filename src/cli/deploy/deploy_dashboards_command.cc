@@ -25,16 +25,20 @@ class DeployDashboardsCommand : public DeployCommand {
     declare_common_flags(table);
     table->add("monitoring_namespace", &monitoring_namespace_, "Namespace of the ConfigMaps.");
     table->add("loki_url", &loki_url_, "Address of Loki; \"\" leaves out everything about logs.");
-    std::vector<std::string> choices = kDashboards;
-    choices.insert(choices.begin(), "all");
-    table->add_choice("dashboard", &dashboard_, choices, "Write only this one, as JSON.");
+    // By their titles or in the singular.
+    Flag& dashboard =
+        table->add_choice("dashboard", &dashboard_, {"all", "fleet", "run", "ranks", "nodes", "rank", "node"},
+                          "Write only this one, as JSON.");
+    dashboard.value_name = "all|fleet|run|ranks|nodes";
+    table->add_alias("dashboard", "grafana_dashboard");
   }
 
   void run(FlagTable*) override {
     check_label("monitoring_namespace", monitoring_namespace_);
     check_text("loki_url", loki_url_);
     if (dashboard_ != "all") {
-      write_output(dashboard(dashboard_));
+      write_output(
+          dashboard(dashboard_.ends_with('s') ? dashboard_.substr(0, dashboard_.size() - 1) : dashboard_));
       return;
     }
     Value::Object context = common_context();

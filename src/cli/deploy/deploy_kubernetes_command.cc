@@ -98,16 +98,18 @@ class DeployKubernetesCommand : public DeployCommand {
   void run(FlagTable* table) override {
     set_log_level(args_.lowest_log_level());
     JobSettings job = job_settings();
-    check_pod_paths(args_, given_);
-    check_offload(args_);
+    check_pod_paths(given_);
+    if (args_.deepspeed.empty()) check_offload(args_);
     check_form(args_);
     check_resume(args_);
     check_metrics_port(*table, &job);
     check_runtime_flags(*table, job);
+    check_fabric(args_, job.pod.image, table->is_set("image"), num_efa_);
     if (args_.dataset.empty()) fail(ExitCode::kUsage, "--dataset is missing: a job needs rows to train on");
     const ModelConfig config = model_config();
     const std::vector<Instance> catalogue = plan_catalogue(catalogue_);
-    const Instance instance = chosen_instance(catalogue);
+    Instance instance = chosen_instance(catalogue);
+    if (network_gbps_) instance.facts.network_gbps = *network_gbps_;
     job.instance = instance.name;
     job.pod.needs_amx = instance.facts.amx && !is_on_card();
     check_pool(instance);
@@ -142,6 +144,7 @@ class DeployKubernetesCommand : public DeployCommand {
   // One card for each rank, and the EFA interfaces that were asked for.
   void take_devices(const Instance& instance, JobSettings* job) const {
     if (is_on_card()) {
+      check_number_of_cards(instance, *job);
       check_device(args_, int64_t{job->num_nodes} * job->local_world_size);
       job->num_cards = job->local_world_size;
       if (instance.num_cards > job->num_cards) {
@@ -154,6 +157,13 @@ class DeployKubernetesCommand : public DeployCommand {
            format_count(instance.num_efa_cards, "EFA interface"), num_efa_);
     }
     job->num_efa = num_efa_;
+  }
+
+  // Ranks may share a card, but a pod has what its node has.
+  static void check_number_of_cards(const Instance& instance, const JobSettings& job) {
+    if (job.local_world_size <= instance.num_cards) return;
+    fail(ExitCode::kUsage, "--nproc_per_node: {} has {}, one for each rank, found {} ranks", instance.name,
+         format_count(instance.num_cards, "NVIDIA card"), job.local_world_size);
   }
 
   void declare_node_flags(FlagTable* table) {
@@ -183,6 +193,11 @@ class DeployKubernetesCommand : public DeployCommand {
         table->add("efa", &num_efa_,
                    "EFA interfaces of a pod. They need the EFA device plugin, and --fabric efa to be used."),
         0, 64);
+    limit_flag(table->add("network_gbps", &network_gbps_,
+                          "Network of a node in each direction, in 10^9 bits per second, for the plan; by "
+                          "default that of the instance type, or with --cpus and --memory that of a type "
+                          "with as many CPUs."),
+               0.001, 100'000);
     table->add("catalogue", &catalogue_, "Catalogue of instance types to use instead of the shipped one.")
         .value_name = "FILE";
   }
@@ -326,8 +341,12 @@ class DeployKubernetesCommand : public DeployCommand {
     request.options.local_world_size = job.local_world_size;
     const int64_t world_size = int64_t{job.num_nodes} * job.local_world_size;
     resolve_training_arguments(*table, world_size, &args_);
+    if (!args_.deepspeed.empty()) check_offload(args_);
+    check_monitors(args_);
+    if (args_.given.contains("zero_stage"))
+      request.options.zero_stage = static_cast<int>(args_.zero_stage.value());
     // With --global_batch_size this flag is an upper limit.
-    if (table->is_set("per_device_train_batch_size")) {
+    if (args_.given.contains("per_device_train_batch_size")) {
       const int64_t rank_rows =
           global_batch_rows(args_.batch_options(world_size)) / num_row_ranks(args_, world_size);
       request.options.micro_batch_rows =
@@ -393,8 +412,12 @@ class DeployKubernetesCommand : public DeployCommand {
                                format_bytes(instance.card.usable_bytes())));
     }
     if (forecast.time) {
-      lines.push_back(fmt::format("A step of {} takes about {} s.", format_count(plan.step_rows, "row"),
-                                  three_digits(forecast.time->step_s())));
+      lines.push_back(fmt::format(
+          "A step of {} takes about {} s{}.", format_count(plan.step_rows, "row"),
+          three_digits(forecast.time->step_s()),
+          job.num_nodes > 1 && instance.name.empty()
+              ? fmt::format(", with {:g} Gbit/s between nodes (--network_gbps)", instance.facts.network_gbps)
+              : ""));
     }
     if (plan.usd_per_hour > 0) {
       lines.push_back(fmt::format(
@@ -424,6 +447,7 @@ class DeployKubernetesCommand : public DeployCommand {
   std::string memory_;
   std::optional<int64_t> max_pods_;
   double storage_mb_per_s_ = 500;
+  std::optional<double> network_gbps_;
   std::string catalogue_;
 };
 

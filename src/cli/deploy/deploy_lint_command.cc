@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/data/text_input.h"
@@ -16,7 +18,8 @@ class DeployLintCommand : public DeployCommand {
   std::string description() const override {
     return "Checks YAML files together against the rules of admission webhooks and controllers, and the "
            "references between them; docs/kubernetes.md lists the rules. What `tessera deploy` writes has "
-           "passed them. Exits with code 65 if there is a finding.";
+           "passed them. Documents of kinds without rules are named. Exits with code 65 if there is a "
+           "finding.";
   }
   std::vector<std::string> examples() const override {
     return {"tessera deploy lint job.yaml runtime.yaml queue.yaml",
@@ -38,10 +41,19 @@ class DeployLintCommand : public DeployCommand {
     }
     const std::vector<std::string> findings = lint_manifests(manifests);
     for (const std::string& finding : findings) print("{}\n", finding);
+    for (const Manifest& each : manifests) {
+      if (has_rules(each) || each.kind().empty()) continue;
+      print("{}: not checked: there are no rules for this kind of {}\n", printable(each.title(), 500),
+            printable(each.api()));
+    }
     flush_output();
     const auto num_manifests = static_cast<int64_t>(manifests.size());
+    const auto num_checked = static_cast<int64_t>(std::ranges::count_if(manifests, has_rules));
     if (findings.empty()) {
-      print("{}, no finding\n", format_count(num_manifests, "document"));
+      print("{}{}\n", format_count(num_manifests, "document"),
+            num_checked == num_manifests ? ", no finding"
+            : num_checked == 0           ? ", none of them checked"
+                               : fmt::format(", no finding in the {} that have rules", num_checked));
     } else {
       fail(ExitCode::kBadData, "{} in {}", format_count(std::ssize(findings), "finding"),
            format_count(num_manifests, "document"));

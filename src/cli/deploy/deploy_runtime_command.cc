@@ -45,7 +45,8 @@ class DeployRuntimeCommand : public DeployCommand {
     table
         ->add("fsx", &fsx_,
               "An existing FSx for Lustre: DNS name and mount name, as in "
-              "fs-0123.fsx.eu-west-1.amazonaws.com/abcdef.")
+              "fs-0123.fsx.eu-west-1.amazonaws.com/abcdef or, as mount has it, "
+              "fs-0123.fsx.eu-west-1.amazonaws.com@tcp:/abcdef.")
         .value_name = "DNS/MOUNT";
     table->add("efs", &efs_, "An existing EFS: its ID, as in fs-0123.").value_name = "ID";
     table->add("nfs", &nfs_, "An existing NFS export, as in 10.0.0.5:/export.").value_name = "HOST:PATH";
@@ -81,25 +82,46 @@ class DeployRuntimeCommand : public DeployCommand {
          claim, claim.size(), kMaxLabelLength, kMaxLength);
   }
 
+  // DNS/MOUNT, or as the mount command has it: DNS@tcp:/MOUNT.
+  static RuntimeVolume fsx_volume(const std::string& text) {
+    constexpr std::string_view kLustre = "@tcp:/";
+    std::string name = text;
+    if (const size_t at = name.find(kLustre); at != std::string::npos) name.replace(at, kLustre.size(), "/");
+    const size_t slash = name.find('/'), dot = name.find('.');
+    if (!name.starts_with("fs-") || slash == std::string::npos || dot > slash || slash + 1 == name.size() ||
+        name.find('/', slash + 1) != std::string::npos || name.find_first_of("@: ") != std::string::npos) {
+      fail(ExitCode::kUsage,
+           "--fsx: expected DNS/MOUNT such as fs-0123.fsx.eu-west-1.amazonaws.com/abcdef, or DNS@tcp:/MOUNT, "
+           "found '{}'",
+           printable(text));
+    }
+    return lustre_volume(name.substr(0, dot), name.substr(0, slash), name.substr(slash + 1));
+  }
+
+  // fs-0123, with an access point fs-0123::fsap-4567, or as the mount command has it:
+  // fs-0123.efs.eu-west-1.amazonaws.com:/.
+  static std::string efs_id(const std::string& text) {
+    std::string id = text;
+    const size_t dot = id.find(".efs.");
+    if (dot != std::string::npos && (id.ends_with(".amazonaws.com") || id.ends_with(".amazonaws.com:/")))
+      id.resize(dot);
+    if (!id.starts_with("fs-") || id.find_first_of("./ @") != std::string::npos) {
+      fail(ExitCode::kUsage, "--efs: expected an ID such as fs-0123, found '{}'", printable(text));
+    }
+    return id;
+  }
+
   std::optional<RuntimeVolume> volume() const {
     if (!fsx_.empty() + !efs_.empty() + !nfs_.empty() > 1) {
       fail(ExitCode::kUsage, "--fsx, --efs and --nfs: give one volume");
     }
     if (!fsx_.empty()) {
       check_text("fsx", fsx_);
-      const size_t slash = fsx_.find('/'), dot = fsx_.find('.');
-      if (!fsx_.starts_with("fs-") || slash == std::string::npos || dot > slash || slash + 1 == fsx_.size()) {
-        fail(ExitCode::kUsage,
-             "--fsx: expected DNS/MOUNT such as fs-0123.fsx.eu-west-1.amazonaws.com/abcdef, found '{}'",
-             printable(fsx_));
-      }
-      return lustre_volume(fsx_.substr(0, dot), fsx_.substr(0, slash), fsx_.substr(slash + 1));
+      return fsx_volume(fsx_);
     }
     if (!efs_.empty()) {
       check_text("efs", efs_);
-      if (!efs_.starts_with("fs-"))
-        fail(ExitCode::kUsage, "--efs: expected an ID such as fs-0123, found '{}'", printable(efs_));
-      return efs_volume(efs_);
+      return efs_volume(efs_id(efs_));
     }
     if (nfs_.empty()) return std::nullopt;
     check_text("nfs", nfs_);

@@ -8,6 +8,7 @@
 #include "cli/run/plan_search.h"
 #include "deploy/job_manifest.h"
 #include "deploy/names.h"
+#include "formats/deepspeed/deepspeed_config.h"
 #include "hub/repo_name.h"
 
 namespace tessera {
@@ -49,20 +50,31 @@ void check_path(const std::string& flag, const std::string& value) {
        kDataMount, printable(path.substr(path.find_last_of('/') + 1)));
 }
 
+// A DeepSpeed file as one argument. What the layout decides comes from the flags beside it.
+std::string deepspeed_argument(const std::string& given) {
+  constexpr size_t kMaxBytes = 64 << 10;  // Linux takes 128 KiB in one argument
+  Json keys = read_deepspeed_keys(given);
+  for (const char* key :
+       {"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"}) {
+    if (keys.contains(key)) keys[key] = "auto";
+  }
+  std::string text = keys.dump();
+  if (text.size() > kMaxBytes) {
+    fail(ExitCode::kBadConfig, "--deepspeed: expected at most {} of JSON for a manifest, found {}",
+         format_bytes(kMaxBytes), format_bytes(std::ssize(text)));
+  }
+  return text;
+}
+
 bool is_among(const std::vector<const Flag*>& given, std::string_view name) {
   return std::ranges::any_of(given, [&](const Flag* flag) { return flag->name == name; });
 }
 
 }  // namespace
 
-void check_pod_paths(const TrainingArguments& args, const std::vector<const Flag*>& given) {
-  if (!args.deepspeed.empty()) {
-    fail(ExitCode::kUsage,
-         "--deepspeed: the pods do not have {}: give its settings as flags, which `tessera config show "
-         "--deepspeed {}` lists",
-         printable(args.deepspeed), shell_quoted(args.deepspeed));
-  }
+void check_pod_paths(const std::vector<const Flag*>& given) {
   for (const Flag* flag : given) {
+    if (flag->name == "deepspeed") continue;  // its text goes into the manifest
     for (const std::string& value : flag->get()) check_text(flag->name, value);
     // The settings of a configuration file are among those given.
     if (!takes_path(*flag) || flag->name == "config") continue;
@@ -70,6 +82,28 @@ void check_pod_paths(const TrainingArguments& args, const std::vector<const Flag
       if (!value.empty()) check_path(flag->name, value);
     }
   }
+}
+
+void check_monitors(const TrainingArguments& args) {
+  for (const std::optional<std::string>& folder : {args.monitor_tensorboard_dir, args.monitor_csv_dir}) {
+    if (folder && folder->starts_with('/')) check_path("deepspeed", *folder);
+  }
+}
+
+void check_fabric(const TrainingArguments& args, const std::string& image, bool image_is_given,
+                  int64_t num_efa) {
+  if (args.fabric == "tcp") {
+    if (num_efa > 0) log_warning("--efa {}: the run uses TCP; --fabric efa uses the interfaces", num_efa);
+    return;
+  }
+  if (!image_is_given) {
+    fail(ExitCode::kUsage,
+         "--fabric {} needs libfabric, which the image {} does not have: build one with `--build-arg "
+         "FABRIC=yes` (docs/image.md) and name it with --image",
+         printable(args.fabric), image);
+  }
+  if (args.fabric == "efa" && num_efa == 0)
+    fail(ExitCode::kUsage, "--fabric efa: the pods have no EFA interface: ask for some with --efa N");
 }
 
 void check_form(const TrainingArguments& args) {
@@ -116,7 +150,10 @@ std::vector<std::string> pod_arguments(const std::vector<const Flag*>& given, co
   add_default("metrics_host", "0.0.0.0");
   for (const Flag* flag : given) {
     if (is_layout_flag(flag->name) || flag->name == "config" || flag->name == "grace_period_s") continue;
-    for (const std::string& value : flag->get()) words.push_back(fmt::format("--{}={}", flag->name, value));
+    for (const std::string& value : flag->get()) {
+      words.push_back(
+          fmt::format("--{}={}", flag->name, flag->name == "deepspeed" ? deepspeed_argument(value) : value));
+    }
   }
   for (std::string word : layout_words(layout, step_rows)) {
     const size_t space = word.find(' ');

@@ -12,7 +12,13 @@ namespace tessera {
 
 // Error(kUsage) for settings that name files which the pods do not have: everything has to be a name on the
 // Hub or a path in the pods.
-void check_pod_paths(const TrainingArguments& args, const std::vector<const Flag*>& given);
+void check_pod_paths(const std::vector<const Flag*>& given);
+// The same for the folders of a DeepSpeed file's monitors, once it has been read.
+void check_monitors(const TrainingArguments& args);
+
+// Error(kUsage) if --fabric needs what the image or the pods lack.
+void check_fabric(const TrainingArguments& args, const std::string& image, bool image_is_given,
+                  int64_t num_efa);
 
 // Error(kUsage) for --fit, whose choice the pods would make after the plan.
 void check_form(const TrainingArguments& args);
@@ -25,7 +31,7 @@ void check_resume(const TrainingArguments& args);
 void check_offload(const TrainingArguments& args);
 
 // "--flag=value" for each flag given, also in a configuration file, then what the layout decides and what a
-// pod needs: output folder, resuming, metrics.
+// pod needs: output folder, resuming, metrics. A DeepSpeed file becomes its text.
 std::vector<std::string> pod_arguments(const std::vector<const Flag*>& given, const RunLayout& layout,
                                        int64_t step_rows, const std::string& job);
 

@@ -424,21 +424,35 @@ bool starts_object(std::string_view text) {
   return first != std::string_view::npos && text[first] == '{';
 }
 
+struct DeepSpeedText {
+  std::string text;
+  std::string origin;
+};
+
+DeepSpeedText deepspeed_text(const std::string& argument) {
+  if (starts_object(argument)) return {argument, "--deepspeed"};
+  std::error_code ignored;  // too long a name is not a file
+  if (std::filesystem::exists(argument, ignored)) return {read_text_file(argument, kMaxFileBytes), argument};
+  std::optional<std::string> decoded = decode_base64(argument);
+  if (decoded && starts_object(*decoded)) return {std::move(*decoded), "--deepspeed (base64)"};
+  fail(ExitCode::kNoInput, "--deepspeed: expected a file, a JSON object or one in base64, found '{}'",
+       printable(argument));
+}
+
 }  // namespace
 
 DeepSpeedConfig parse_deepspeed_config(std::string_view text, const std::string& origin) {
   return ConfigReader(parse_hjson(text, origin), origin).read();
 }
 
+Json read_deepspeed_keys(const std::string& argument) {
+  const DeepSpeedText source = deepspeed_text(argument);
+  return parse_hjson(source.text, source.origin);
+}
+
 DeepSpeedConfig read_deepspeed_config(const std::string& argument) {
-  if (starts_object(argument)) return parse_deepspeed_config(argument, "--deepspeed");
-  std::error_code ignored;  // too long a name is not a file
-  if (std::filesystem::exists(argument, ignored))
-    return parse_deepspeed_config(read_text_file(argument, kMaxFileBytes), argument);
-  const std::optional<std::string> decoded = decode_base64(argument);
-  if (decoded && starts_object(*decoded)) return parse_deepspeed_config(*decoded, "--deepspeed (base64)");
-  fail(ExitCode::kNoInput, "--deepspeed: expected a file, a JSON object or one in base64, found '{}'",
-       printable(argument));
+  const DeepSpeedText source = deepspeed_text(argument);
+  return parse_deepspeed_config(source.text, source.origin);
 }
 
 }  // namespace tessera

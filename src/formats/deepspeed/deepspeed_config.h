@@ -82,6 +82,9 @@ struct DeepSpeedConfig {
 // instead.
 DeepSpeedConfig parse_deepspeed_config(std::string_view text, const std::string& origin);
 
+// The keys of a configuration as they are written, of any kind that read_deepspeed_config() takes.
+Json read_deepspeed_keys(const std::string& argument);
+
 // `argument` is a file, the configuration itself (starting with '{'), or the configuration in base64
 // (standard or URL-safe, with or without padding). kNoInput if it is none of these.
 DeepSpeedConfig read_deepspeed_config(const std::string& argument);
