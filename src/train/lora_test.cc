@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "expect_error.h"
 #include "io/file.h"
 #include "support/saving_run.h"
 
@@ -93,6 +94,52 @@ TEST(LoraRun, ResumesBitForBitOnAnyRanks) {
     EXPECT_EQ(resumed.run().resumed_step, 3);
     expect_same_run(resumed.output(), run.output());
   }
+}
+
+// The model of the same values may be in other files; one of other values with the same shape is refused.
+TEST(LoraRun, ResumesBesideTheModelThatItBeganWithAlone) {
+  SavingRun run = lora_run();
+  run.run();
+  const auto resume = [&](const fs::path& model, const Ranks& ranks, int bits) {
+    SavingRun resumed = run;
+    resumed.ranks = ranks;
+    resumed.args.gradient_accumulation_steps = 4 / ranks.world_size();
+    resumed.interrupt_at(3, "resumed");
+    resumed.args.resume_from_checkpoint = "true";
+    resumed.args.model = model;
+    if (bits > 0) resumed.args.quantization_bit = bits;
+    return resumed.run().resumed_step;
+  };
+  const ModelConfig config = tiny_config();
+  const ParameterLayout layout = parameter_layout(config);
+  const auto saved = read_tensors(run.args.model);
+  const auto save = [&](const std::string& name, DType dtype, float change) {
+    const WeightSource source = [&](int64_t begin, std::span<float> values) {
+      for (const Parameter& parameter : layout.parameters()) {
+        const std::vector<float>& of = saved.at(parameter.name);
+        for (size_t i = 0; i < of.size(); ++i) {
+          const int64_t at = parameter.offset + static_cast<int64_t>(i) - begin;
+          if (at >= 0 && at < std::ssize(values)) values[static_cast<size_t>(at)] = of[i];
+        }
+      }
+      if (begin == 0) values[0] += change;
+    };
+    ExportOptions options;
+    options.save_dtype = dtype;
+    options.max_shard_bytes = 4000;
+    export_model_folder(run.folder() / name, config, layout, source, options);
+    return run.folder() / name;
+  };
+  EXPECT_EQ(resume(save("sharded", DType::kF32, 0), {1, 1}, 0), 3);
+  EXPECT_EQ(resume(save("rounded", DType::kBF16, 0), {1, 2}, 0), 3);
+  EXPECT_EQ(resume(run.args.model, {2, 1}, 8), 3);
+  const fs::path other = save("other", DType::kF32, 0.25f);
+  for (const Ranks& ranks : {Ranks{1, 1}, Ranks{1, 2}, Ranks{2, 1}}) {
+    expect_error(ExitCode::kBadConfig,
+                 {"checkpoint-3 has adapters of another model", other.native(), run.args.model},
+                 [&] { resume(other, ranks, 0); });
+  }
+  expect_error(ExitCode::kBadConfig, {"another model"}, [&] { resume(other, {1, 2}, 4); });
 }
 
 // Ranks and micro-batches change sums by rounding only, with dropout too: the masks are the rows' own.

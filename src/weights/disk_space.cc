@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "io/disk_space.h"
 #include "io/file.h"
 
 namespace tessera {
@@ -12,7 +13,7 @@ namespace fs = std::filesystem;
 
 void check_disk_space(const fs::path& output, int64_t needed_bytes) {
   std::error_code error;
-  const fs::space_info space = fs::space(nearest_existing(folder_of(output)), error);
+  const fs::space_info space = disk_space(nearest_existing(folder_of(output)), error);
   if (error) fail(ExitCode::kIoError, "{}: cannot read the free space: {}", output.native(), error.message());
   if (static_cast<uintmax_t>(needed_bytes) <= space.available) return;
   fail(ExitCode::kIoError, "{}: expected {} of free disk space, found {}: free some or choose another disk",

@@ -39,6 +39,7 @@ struct Tensor {
   Location location;
   int64_t offset = 0;  // in the flat array
   int64_t num_elements = 0;
+  const Parameter* parameter = nullptr;
   // Must hold the same values; this is not loaded itself.
   const WeightEntry* equal = nullptr;
 };
@@ -136,7 +137,7 @@ std::vector<Tensor> plan_tensors(const SafetensorsModel& model, const ModelConfi
     const WeightEntry* found = find_weight(model, config, parameter.name);
     if (found == nullptr) fail_missing(model, config, parameter);
     check_tensor(parameter, found->second);
-    tensors.push_back({parameter.name, found->second, parameter.offset, parameter.num_elements});
+    tensors.push_back({parameter.name, found->second, parameter.offset, parameter.num_elements, &parameter});
     used.insert(found);
   }
   std::vector<const WeightEntry*> others;
@@ -151,7 +152,7 @@ std::vector<Tensor> plan_tensors(const SafetensorsModel& model, const ModelConfi
     Parameter lm_head = embedding;
     lm_head.name = kLmHeadName;
     check_tensor(lm_head, entry.second);
-    tensors.push_back({kLmHeadName, entry.second, embedding.offset, embedding.num_elements,
+    tensors.push_back({kLmHeadName, entry.second, embedding.offset, embedding.num_elements, &embedding,
                        find_weight(model, config, embedding.name)});
   }
   check_others(others, config, layout);
@@ -301,8 +302,10 @@ class Announcer {
 // Reads pieces; owns its buffers.
 class PieceReader {
  public:
-  PieceReader(const WeightSink& sink, const Bf16Destination& bf16_destination)
-      : sink_(sink), bf16_destination_(bf16_destination) {}
+  PieceReader(const WeightSink& sink, const Bf16Destination& bf16_destination, bool adds_up)
+      : sink_(sink), bf16_destination_(bf16_destination), adds_up_(adds_up) {}
+
+  const ValueSums& sums() const { return sums_; }
 
   // Returns the number of values that are not finite.
   int64_t read(const Tensor& tensor, const Piece& piece) {
@@ -319,11 +322,12 @@ class PieceReader {
       return 0;
     }
     sink_(tensor.offset + piece.begin, values_);
+    if (adds_up_) sums_.add(*tensor.parameter, piece.begin, std::span<const float>(values_));
     return count_non_finite(std::span<const float>(values_));
   }
 
  private:
-  int64_t read_in_place(const Tensor& tensor, const Piece& piece) const {
+  int64_t read_in_place(const Tensor& tensor, const Piece& piece) {
     int64_t num_non_finite = 0;
     for (int64_t begin = piece.begin, end = piece.begin + piece.count; begin < end;) {
       const std::span<bf16> values = bf16_destination_(tensor.offset + begin, end - begin);
@@ -333,6 +337,7 @@ class PieceReader {
       tensor.location.file->read(*tensor.location.entry, begin,
                                  TensorView(values.data(), DType::kBF16, {count}));
       num_non_finite += count_non_finite(std::span<const bf16>(values));
+      if (adds_up_) sums_.add(*tensor.parameter, begin, std::span<const bf16>(values));
       begin += count;
     }
     return num_non_finite;
@@ -340,6 +345,8 @@ class PieceReader {
 
   const WeightSink& sink_;
   const Bf16Destination& bf16_destination_;
+  const bool adds_up_;
+  ValueSums sums_;
   std::vector<float> values_, others_;
 };
 
@@ -357,8 +364,9 @@ void load_weights(const SafetensorsModel& model, const ModelConfig& config, cons
   Announcer announcer(tensors, pieces);
   // Threads take the pieces in order, so that the files are read front to back.
   std::atomic<size_t> next = 0;
+  std::mutex sums_mutex;
   pool.parallel_for(pool.num_threads(), [&](int64_t /*reader*/) {
-    PieceReader reader(sink, options.bf16_destination);
+    PieceReader reader(sink, options.bf16_destination, options.sums != nullptr);
     for (size_t index = next++; index < pieces.size(); index = next++) {
       const Piece& piece = pieces[index];
       const Tensor& tensor = tensors[piece.tensor];
@@ -366,6 +374,9 @@ void load_weights(const SafetensorsModel& model, const ModelConfig& config, cons
       non_finite[piece.tensor] += reader.read(tensor, piece);
       progress.add(piece.count * element_bytes(tensor));
     }
+    if (options.sums == nullptr) return;
+    const std::lock_guard lock(sums_mutex);
+    *options.sums += reader.sums();
   });
   check_finite(tensors, non_finite);
 }

@@ -17,6 +17,7 @@
 #include "platform/thread_pool.h"
 #include "tensor/dtype.h"
 #include "weights/parameter_pieces.h"
+#include "weights/value_sums.h"
 
 namespace tessera {
 
@@ -44,6 +45,7 @@ struct LoadOptions {
   std::optional<std::span<const ElementRange>> ranges = {};
   // If set, receives tensors that are BF16 in the files instead of the sink, without a copy.
   Bf16Destination bf16_destination = {};
+  ValueSums* sums = nullptr;                               // what is read is added
   std::function<void(const LoadProgress&)> progress = {};  // called by one thread at a time
 };
 

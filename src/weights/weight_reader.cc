@@ -23,6 +23,7 @@ void WeightReader::read(ElementRange range, const WeightSink& sink, const Bf16De
   LoadOptions options;
   options.ranges = std::span(&range, 1);
   options.bf16_destination = bf16_destination;
+  options.sums = sums_;
   options.progress = [&](const LoadProgress& of_part) {
     last = of_part;
     if (!progress_) return;

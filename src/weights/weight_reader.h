@@ -25,6 +25,8 @@ class WeightReader {
   // The parts to be read have this parameter, or all of them: so that progress knows its end.
   void expect(const Parameter& parameter);
   void expect_all();
+  // What is read from now on is added.
+  void add_to(ValueSums* sums) { sums_ = sums; }
 
   // The files' values of these elements; see load_weights().
   void read(ElementRange range, const WeightSink& sink, const Bf16Destination& bf16_destination = {});
@@ -38,6 +40,7 @@ class WeightReader {
   ThreadPool& pool_;
   std::function<void(const LoadProgress&)> progress_;
   LoadProgress done_;
+  ValueSums* sums_ = nullptr;
 };
 
 // Fills `to` (U8), on any device, through a buffer of the host that holds the largest part: `fill` writes

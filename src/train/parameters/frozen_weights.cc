@@ -71,10 +71,13 @@ constexpr int64_t kPieceElements = 1 << 20;
 struct FrozenWeights::Reader {
   const TrainableModel& model;
   WeightReader weights;
+  ValueSums sums = {};
 
   Reader(const SafetensorsModel& file, const TrainableModel& of_model, ThreadPool& pool,
          const std::function<void(const LoadProgress&)>& progress)
-      : model(of_model), weights(file, of_model.config(), of_model.weight_layout(), pool, progress) {}
+      : model(of_model), weights(file, of_model.config(), of_model.weight_layout(), pool, progress) {
+    weights.add_to(&sums);
+  }
 
   // In pieces of whole rows, so that no parameter is ever complete in more than its quantised form.
   void read_quantized(const Parameter& parameter, const BoundParameters::Place& place) {
@@ -139,13 +142,40 @@ void FrozenWeights::load_to_device(Reader& reader) {
                 });
 }
 
-void FrozenWeights::load(const SafetensorsModel& file,
-                         const std::function<void(const LoadProgress&)>& progress) {
+ValueSums FrozenWeights::load(const SafetensorsModel& file,
+                              const std::function<void(const LoadProgress&)>& progress) {
+  Reader reader(file, *model_, *pool_, progress);
+  load_from(reader);
+  return sums_of_nodes(reader.sums);
+}
+
+// The ranks of a node read a share of the model each, or with memory of their own all of it.
+ValueSums FrozenWeights::sums_of_nodes(const ValueSums& own) const {
+  const bool reads_all = file_ || on_device_.size_bytes() > 0;
+  const World& world = comm_->world();
+  std::vector<ValueSums> by_node(static_cast<size_t>(world.num_nodes));
+  struct OfRank {
+    int node;
+    ValueSums sums;
+  };
+  for (const auto& [node, sums] : comm_->all_gather(OfRank{world.node_rank, own}, {"base model"})) {
+    ValueSums& of_node = by_node[static_cast<size_t>(node)];
+    if (reads_all) of_node = {};
+    of_node += sums;
+  }
+  for (size_t node = 1; node < by_node.size(); ++node) {
+    if (by_node[node] == by_node[0]) continue;
+    fail(ExitCode::kBadConfig, "node {} has another model than node 0: the values of its weights differ",
+         node);
+  }
+  return by_node[0];
+}
+
+void FrozenWeights::load_from(Reader& reader) {
   NodeGroup& node = comm_->node();
   const ParameterLayout& layout = model_->weight_layout();
   const auto share_begin = [&](int64_t index) { return layout.num_elements() * index / node.size(); };
   const ElementRange share = {share_begin(node.index()), share_begin(node.index() + 1)};
-  Reader reader(file, *model_, *pool_, progress);
   if (file_) return load_into_file(reader);
   if (on_device_.size_bytes() > 0) return load_to_device(reader);
   if (model_->config().base_quantization == Quantization::kNone) {

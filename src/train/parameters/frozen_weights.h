@@ -28,8 +28,9 @@ class FrozenWeights : private ParameterAccess {
   FrozenWeights(TrainableModel& model, Communicator& comm, ThreadPool& pool, const ZeroSettings& settings);
 
   // Collective; after TrainableModel::reserve(). Each rank of the node reads a share of the files and makes a
-  // share of the packed forms. `progress` reports what this rank reads.
-  void load(const SafetensorsModel& file, const std::function<void(const LoadProgress&)>& progress);
+  // share of the packed forms. `progress` reports what this rank reads. Returns the sums of the model's
+  // values; Error(kBadConfig) if nodes have other ones.
+  ValueSums load(const SafetensorsModel& file, const std::function<void(const LoadProgress&)>& progress);
 
   // Transfers of the file, with those of load().
   AsyncFileStatistics file_statistics() const {
@@ -39,6 +40,8 @@ class FrozenWeights : private ParameterAccess {
  private:
   struct Reader;
 
+  void load_from(Reader& reader);
+  ValueSums sums_of_nodes(const ValueSums& own) const;
   void load_into_file(Reader& reader);
   void load_to_device(Reader& reader);
   int64_t group_bytes(int64_t group) const {

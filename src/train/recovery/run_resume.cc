@@ -181,6 +181,22 @@ BatchPlanOptions RunResume::continue_batches(const BatchPlanOptions& options, Tr
   return resumed;
 }
 
+void RunResume::check_base(const TrainingRecord& now) const {
+  const TrainingRecord& then = point_->record;
+  if (!then.base || *then.base == *now.base) return;
+  const std::string began_with = printable(then.arguments.value("model", Json("?")).dump(), 200);
+  if (same_model(*then.base, *now.base)) {
+    if (comm_.world().rank == 0)
+      log_warning("the weights of {} are rounded differently from those of {}, with which the run began",
+                  args_.model, began_with);
+    return;
+  }
+  fail(ExitCode::kBadConfig,
+       "{} has adapters of another model: the weights of {} are not those of {}, with which the run began; "
+       "resume with that model, or train new adapters in another output_dir",
+       point_->origin(), args_.model, began_with);
+}
+
 std::optional<fs::path> RunResume::older_checkpoint() const {
   const fs::path asked_for = args_.resume_from_checkpoint;
   if (args_.resumes_by_name() && point_->reader->folder() == asked_for) return std::nullopt;

@@ -45,6 +45,8 @@ class RunResume {
   // and *now accordingly. Error(kBadConfig) if this is another run.
   BatchPlanOptions continue_batches(const BatchPlanOptions& options, TrainingArguments* args,
                                     TrainingRecord* now) const;
+  // Error(kBadConfig) if the run trained adapters of another model.
+  void check_base(const TrainingRecord& now) const;
   // Collective: reads the state. A checkpoint that turns out to be damaged gives way to the one before it,
   // unless it was asked for by name.
   void load(const TrainableModel& model, ParameterState& parameters, ThreadPool& pool,

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <initializer_list>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "base/error.h"
@@ -108,6 +110,20 @@ BestModel parse_best_model(const JsonNode& fields) {
   best.num_not_better = fields["num_not_better"].integer(0);
   best.checkpoint_folder = fields["checkpoint_folder"].string_or("");
   return best;
+}
+
+uint64_t parse_sum(const JsonNode& node) {
+  constexpr size_t kDigits = 16;
+  const std::string& text = node.string();
+  uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
+  if (text.size() != kDigits || error != std::errc() || end != text.data() + text.size())
+    node.expected("16 hexadecimal digits");
+  return value;
+}
+
+ValueSums parse_base(const JsonNode& fields) {
+  return {parse_sum(fields["values"]), parse_sum(fields["bfloat16"]), parse_sum(fields["float16"])};
 }
 
 constexpr const char* kMeanOverRows = "mean over rows";
@@ -242,6 +258,7 @@ std::string training_record_json(const TrainingRecord& record) {
               {"launch_id", record.launch_id},
               {"world_size", record.world_size},
               {"model", record.model},
+              {"base", nullptr},
               {"data",
                {{"rows", data.num_rows},
                 {"tokens", data.num_tokens},
@@ -273,6 +290,11 @@ std::string training_record_json(const TrainingRecord& record) {
               {"eval_loss", kMeanOverRows},
               {"plateau", nullptr},
               {"best_model", nullptr}};
+  if (record.base) {
+    out["base"] = {{"values", fmt::format("{:016x}", record.base->exact)},
+                   {"bfloat16", fmt::format("{:016x}", record.base->as_bf16)},
+                   {"float16", fmt::format("{:016x}", record.base->as_f16)}};
+  }
   if (record.progress.plateau) {
     out["plateau"] = {{"learning_rate", record.progress.plateau->learning_rate},
                       {"best", or_null(record.progress.plateau->best)},
@@ -304,6 +326,7 @@ TrainingRecord parse_training_record(const std::string& text, const std::string&
   record.launch_id = fields["launch_id"].string_or("");
   record.world_size = fields["world_size"].integer(1);
   record.model = fields["model"].object();
+  if (!fields["base"].is_null()) record.base = parse_base(fields["base"]);
   const auto object = [&fields](const char* name) {
     fields[name].object();
     return fields[name];

@@ -13,6 +13,7 @@
 #include "formats/json.h"
 #include "optim/schedule.h"
 #include "train/progress.h"
+#include "weights/value_sums.h"
 
 namespace tessera {
 
@@ -43,7 +44,8 @@ struct TrainingRecord {
   Json arguments;         // as in training_args.json
   std::string launch_id;  // TrainingArguments::launch_id; "" = unknown
   int64_t world_size = 1;
-  Json model;  // model_shape()
+  Json model;                          // model_shape()
+  std::optional<ValueSums> base = {};  // of the model beside adapters
   DataRecord data;
   Progress progress;
 };

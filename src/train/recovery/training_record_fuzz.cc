@@ -21,6 +21,7 @@ TrainingRecord full_record() {
   record.arguments = {{"learning_rate", "0.1"}, {"dataset", {"a.txt", "b.txt"}}};
   record.world_size = 2;
   record.model = {{"hidden_size", 64}, {"rope_scaling", nullptr}};
+  record.base = ValueSums{17, 18, 19};
   record.data = {.num_rows = 9,
                  .num_tokens = 90,
                  .fingerprint = "0123456789abcdef",

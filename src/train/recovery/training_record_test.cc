@@ -23,6 +23,7 @@ TrainingRecord full_record() {
   record.arguments = {{"learning_rate", 0.001}};
   record.world_size = 2;
   record.model = {{"hidden_size", 64}};
+  record.base = ValueSums{1, 2, ~uint64_t{0}};
   record.data = {.num_rows = 100,
                  .num_tokens = 4000,
                  .fingerprint = "0123abcd",
@@ -97,6 +98,7 @@ void expect_refused(const Json& changed, const std::string& field) {
 }
 
 const std::set<std::string> kOptional = {"launch_id",
+                                         "base",
                                          "plateau",
                                          "plateau.best",
                                          "eval_loss",

@@ -80,7 +80,10 @@ void load_run(RunSetup& setup) {
     setup.context->open(setup.comm, attention_block_config(setup.model->config(), 0).shape,
                         setup.model->dtype(), setup.plan.limits.max_tokens, setup.pool);
   }
-  if (setup.frozen) setup.frozen->load(*setup.model_file, loading_progress(setup));
+  if (setup.frozen) {
+    setup.record.base = setup.frozen->load(*setup.model_file, loading_progress(setup));
+    if (*setup.resume) setup.resume->check_base(setup.record);
+  }
   if (*setup.resume) {
     setup.resume->load(*setup.model, *setup.parameters, setup.pool, setup.observers);
   } else {
