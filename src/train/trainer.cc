@@ -15,7 +15,6 @@
 #include "data/rows/length_order.h"
 #include "plan/passes.h"
 #include "platform/memory_info.h"
-#include "train/evaluation/best_checkpoint.h"
 #include "train/output/log_entries.h"
 #include "train/work_mark.h"
 
@@ -110,7 +109,8 @@ Trainer::Trainer(const TrainingArguments& args, ThreadPool& pool, TrainObserver&
       guards_(make_step_guards(setup_.args, *setup_.model, setup_.data->train, *setup_.parameters, comm,
                                setup_.context_rank())),
       best_rule_(setup_.args),
-      log_(args.include_num_input_tokens_seen != "no", setup_.observers) {
+      log_(args.include_num_input_tokens_seen != "no", setup_.observers),
+      best_checkpoint_(setup_, best_rule_, log_.history()) {
   if (*setup_.resume) restore_progress();
   if (setup_.snapshots) setup_.snapshots->open(setup_.model->layout(), *setup_.parameters);
 }
@@ -125,6 +125,7 @@ void Trainer::restore_progress() {
                   best.metric == best_rule_.metric() ? " in the other direction" : "");
     }
     best = {};
+    best_checkpoint_.begin_after(progress_.step - 1);
   }
   log_.restore(setup_.resume->log_history());
   for (const auto& guard : guards_) guard->restore(progress_);
@@ -363,8 +364,8 @@ void Trainer::save() {
   const AddedTime added(&totals_.times().checkpoint_s);
   ++totals_.times().num_checkpoints;
   files_.finish_checkpoint(progress_.step);
-  find_best_checkpoint(setup_, &progress_.best);
-  files_.save(run_record(), spared_step(progress_));
+  best_checkpoint_.find(&progress_.best);
+  files_.save(run_record(), best_checkpoint_.spared_step(progress_));
 }
 
 void Trainer::synchronize() {
@@ -419,7 +420,7 @@ TrainingRecord Trainer::record_now(int64_t best_checkpoint_step) const {
 RunRecord Trainer::run_record() const {
   const bool is_last = is_done() || stop_.agreed_signal() != 0;
   // This checkpoint, if it is the best, counts once it is complete.
-  const TrainingRecord record = record_now(spared_step(progress_));
+  const TrainingRecord record = record_now(best_checkpoint_.spared_step(progress_));
   return {
       .step = progress_.step,
       .run_json = training_record_json(record),
@@ -433,7 +434,7 @@ TrainSummary Trainer::finish_run() {
     files_.finish_checkpoint(progress_.step);
   }
   if (setup_.snapshots) setup_.snapshots->finish();
-  find_best_checkpoint(setup_, &progress_.best);
+  best_checkpoint_.find(&progress_.best);
   TrainSummary summary = summarize();
   if (is_done()) {
     synchronize();
@@ -443,7 +444,7 @@ TrainSummary Trainer::finish_run() {
                *progress_.best.value);
     }
     const AddedTime added(&totals_.times().model_s);
-    if (setup_.args.load_best_model_at_end) load_best_model(setup_, progress_);
+    if (setup_.args.load_best_model_at_end) best_checkpoint_.load(progress_);
     const double num_samples = setup_.args.max_steps > 0
                                    ? static_cast<double>(progress_.step * setup_.plan.step_rows)
                                    : static_cast<double>(setup_.plan.num_rows) * progress_.epoch;
@@ -457,7 +458,7 @@ TrainSummary Trainer::finish_run() {
     const AddedTime added(&totals_.times().checkpoint_s);
     if (setup_.args.save_on_sigterm && setup_.output_is_shared) {
       files_.save_before_stop(
-          progress_.step, [this] { return run_record(); }, spared_step(progress_));
+          progress_.step, [this] { return run_record(); }, best_checkpoint_.spared_step(progress_));
     }
     summary.folder = files_.last_checkpoint();
   }

@@ -13,6 +13,7 @@
 #include "comm/communicator.h"
 #include "ops/make_ops.h"
 #include "platform/thread_pool.h"
+#include "train/evaluation/best_checkpoint.h"
 #include "train/evaluation/best_model.h"
 #include "train/guards/step_guard.h"
 #include "train/measure/disk_meter.h"
@@ -100,6 +101,7 @@ class Trainer {
   BestModelRule best_rule_;
   Progress progress_;
   RunLog log_;
+  BestCheckpoint best_checkpoint_;
   RunTotals totals_;
   std::optional<RunClock> clock_;  // on rank 0
   bool has_run_ = false;

@@ -1,25 +1,25 @@
 #include "train/evaluation/best_checkpoint.h"
 
+#include <algorithm>
 #include <optional>
 #include <span>
 #include <system_error>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "checkpoint/checkpoint_files.h"
 #include "checkpoint/checkpoint_reader.h"
 #include "comm/first_failure.h"
+#include "io/absolute_path.h"
 #include "train/work_mark.h"
 
 namespace tessera {
 namespace {
 
-// Collective.
 bool has_checkpoint(const RunSetup& setup, int64_t step) {
   std::error_code ignored;
-  const bool is_there =
-      setup.is_root() && std::filesystem::exists(checkpoint_folder(setup, step) / kManifestName, ignored);
-  return setup.comm.broadcast(is_there, 0, {"best checkpoint"});
+  return std::filesystem::exists(checkpoint_folder(setup, step) / kManifestName, ignored);
 }
 
 }  // namespace
@@ -38,27 +38,62 @@ std::filesystem::path checkpoint_folder(const RunSetup& setup, int64_t step) {
 std::string folder_elsewhere(const RunSetup& setup, int64_t step) {
   const std::filesystem::path folder = checkpoint_folder(setup, step);
   if (step == 0 || folder == std::filesystem::path(setup.args.output_dir) / checkpoint_name(step)) return "";
-  return std::filesystem::absolute(folder).string();
+  return absolute_path(folder).string();
 }
 
-void find_best_checkpoint(const RunSetup& setup, BestModel* best) {
-  if (best->step != best->checkpoint_step && has_checkpoint(setup, best->step))
-    best->checkpoint_step = best->step;
+std::optional<double> BestCheckpoint::value_at(int64_t step) const {
+  for (auto entry = log_history_.rbegin(); entry != log_history_.rend() && entry->step >= step; ++entry) {
+    const std::optional<double> value = value_of(*entry, rule_.metric());
+    if (entry->step == step && value) return value;
+  }
+  return std::nullopt;
 }
 
-void load_best_model(RunSetup& setup, const Progress& progress) {
+// Looks at the best of the evaluations that beat the checkpoint so far first, so that it seldom asks the file
+// system twice.
+void BestCheckpoint::find(BestModel* best) const {
+  if (best->step == 0) return;
+  int64_t found = best->checkpoint_step;
+  if (setup_.is_root()) {
+    const std::optional<double> so_far = found > 0 ? value_at(found) : std::nullopt;
+    std::vector<std::pair<double, int64_t>> better;
+    for (const LogEntry& entry : log_history_) {
+      const std::optional<double> value = value_of(entry, rule_.metric());
+      if (!value || entry.step < first_step_ || entry.step <= found) continue;
+      if (rule_.is_better(*value, so_far)) better.emplace_back(*value, entry.step);
+    }
+    std::ranges::stable_sort(
+        better, [this](const auto& a, const auto& b) { return rule_.is_better(a.first, b.first); });
+    const auto saved =
+        std::ranges::find_if(better, [this](const auto& of) { return has_checkpoint(setup_, of.second); });
+    if (saved != better.end()) found = saved->second;
+  }
+  best->checkpoint_step = setup_.comm.broadcast(found, 0, {"best checkpoint"});
+}
+
+int64_t BestCheckpoint::spared_step(const Progress& progress) const {
+  const BestModel& best = progress.best;
+  const std::optional<double> value = value_at(progress.step);
+  if (best.step == 0 || !value || progress.step < first_step_) return best.checkpoint_step;
+  const std::optional<double> so_far =
+      best.checkpoint_step > 0 ? value_at(best.checkpoint_step) : std::nullopt;
+  return rule_.is_better(*value, so_far) ? progress.step : best.checkpoint_step;
+}
+
+void BestCheckpoint::load(const Progress& progress) const {
+  RunSetup& setup = setup_;
   const BestModel& best = progress.best;
   if (best.checkpoint_step == 0) {
     if (setup.is_root()) {
       log_warning(
-          "load_best_model_at_end: no evaluation that was the best has a checkpoint; the finished "
-          "model is that of step {}",
+          "load_best_model_at_end: no evaluation has a checkpoint; the finished model is that of step {}",
           progress.step);
     }
     return;
   }
   const std::filesystem::path folder = checkpoint_folder(setup, best.checkpoint_step);
-  if (!has_checkpoint(setup, best.checkpoint_step)) {
+  const bool is_there = setup.is_root() && has_checkpoint(setup, best.checkpoint_step);
+  if (!setup.comm.broadcast(is_there, 0, {"best checkpoint"})) {
     if (setup.is_root()) {
       log_warning("load_best_model_at_end: {}: no such checkpoint; the finished model is that of step {}",
                   folder.string(), progress.step);
@@ -66,7 +101,12 @@ void load_best_model(RunSetup& setup, const Progress& progress) {
     return;
   }
   if (setup.is_root()) {
-    log_info("the finished model is the best, {} ({} {})", folder.string(), best.metric, *best.value);
+    log_info(
+        "the finished model is the best, {} ({} {}){}", folder.string(), best.metric,
+        value_at(best.checkpoint_step).value_or(*best.value),
+        best.step == best.checkpoint_step
+            ? ""
+            : fmt::format("; that of step {} was better, {}, but has no checkpoint", best.step, *best.value));
   }
   if (best.checkpoint_step == progress.step) return;
   mark_work(setup.comm, OtherWork::kLoadingBestModel, progress.step + 1);

@@ -3,8 +3,11 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
+#include <vector>
 
+#include "train/evaluation/best_model.h"
 #include "train/progress.h"
 #include "train/setup/run_setup.h"
 
@@ -15,15 +18,31 @@ std::filesystem::path checkpoint_folder(const RunSetup& setup, int64_t step);
 // BestModel::checkpoint_folder of a checkpoint in output_dir whose best one is that of this step.
 std::string folder_elsewhere(const RunSetup& setup, int64_t step);
 
-// Collective, with no checkpoint under way: sets checkpoint_step if the best evaluation has a checkpoint.
-void find_best_checkpoint(const RunSetup& setup, BestModel* best);
+// Which of a run's checkpoints is the best: that of the best evaluation among those that have one, which need
+// not be the best of all.
+class BestCheckpoint {
+ public:
+  // What is passed by reference must outlive this.
+  BestCheckpoint(RunSetup& setup, const BestModelRule& rule, const std::vector<LogEntry>& log_history)
+      : setup_(setup), rule_(rule), log_history_(log_history) {}
 
-// The step whose checkpoint save_total_limit spares, once the one of the last step is complete; 0 = none.
-inline int64_t spared_step(const Progress& progress) {
-  return progress.best.step == progress.step ? progress.step : progress.best.checkpoint_step;
-}
+  // Evaluations up to this step do not count.
+  void begin_after(int64_t step) { first_step_ = step + 1; }
 
-// Collective: gives the model the weights of the best checkpoint. Without one they stay, with a warning.
-void load_best_model(RunSetup& setup, const Progress& progress);
+  // Collective, with no checkpoint under way: sets checkpoint_step.
+  void find(BestModel* best) const;
+  // The step whose checkpoint save_total_limit spares, once the one of the last step is complete; 0 = none.
+  int64_t spared_step(const Progress& progress) const;
+  // Collective: gives the model the weights of the best checkpoint. Without one they stay, with a warning.
+  void load(const Progress& progress) const;
+
+ private:
+  std::optional<double> value_at(int64_t step) const;
+
+  RunSetup& setup_;
+  const BestModelRule& rule_;
+  const std::vector<LogEntry>& log_history_;
+  int64_t first_step_ = 1;
+};
 
 }  // namespace tessera

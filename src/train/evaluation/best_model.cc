@@ -1,7 +1,6 @@
 #include "train/evaluation/best_model.h"
 
 #include <cmath>
-#include <limits>
 #include <variant>
 
 #include "base/error.h"
@@ -19,18 +18,21 @@ bool BestModelRule::observe(const LogEntry& evaluation, int64_t step, BestModel*
   const std::optional<double> found = value_of(evaluation, metric_);
   TESSERA_CHECK(found.has_value(), "an evaluation without {}", metric_);
   const double value = *found;
-  constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  const double so_far = best->value.value_or(greater_is_better_ ? -kInfinity : kInfinity);
-  const bool is_better = std::isfinite(value) && (greater_is_better_ ? value > so_far : value < so_far);
+  const bool is_best = is_better(value, best->value);
   // The threshold is of early stopping alone; the first evaluation counts as better in any case.
-  const bool is_enough = !best->value || (is_better && std::abs(value - so_far) > threshold_);
+  const bool is_enough = !best->value || (is_best && std::abs(value - *best->value) > threshold_);
   best->num_not_better = is_enough ? 0 : best->num_not_better + 1;
-  if (!is_better) return false;
+  if (!is_best) return false;
   best->metric = metric_;
   best->greater_is_better = greater_is_better_;
   best->value = value;
   best->step = step;
   return true;
+}
+
+bool BestModelRule::is_better(double value, std::optional<double> than) const {
+  if (!std::isfinite(value) || !than) return std::isfinite(value);
+  return greater_is_better_ ? value > *than : value < *than;
 }
 
 std::optional<double> value_of(const LogEntry& entry, const std::string& name) {

@@ -24,6 +24,8 @@ class BestModelRule {
 
   // Takes in the evaluation after `step` steps. True if it is the best so far.
   bool observe(const LogEntry& evaluation, int64_t step, BestModel* best) const;
+  // True if `value` is better than this one, or finite if there is none.
+  bool is_better(double value, std::optional<double> than) const;
   // As many evaluations in a row as early_stopping_patience allows were not better.
   bool stops(const BestModel& best) const { return patience_ && best.num_not_better >= *patience_; }
 

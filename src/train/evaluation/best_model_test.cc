@@ -215,6 +215,39 @@ TEST(LoadBestModelAtEnd, EvaluationThatASignalCutShortCounts) {
   }
 }
 
+// Of 1 to 6 the greatest is that of step 1, which has no checkpoint.
+TEST(LoadBestModelAtEnd, IsTheBestOfTheEvaluationsThatHaveACheckpoint) {
+  SavingRun run = evaluating_run({1, 2});
+  run.args.greater_is_better = true;
+  run.args.save_steps = 2;
+  run.args.save_total_limit = 1;
+  const auto expect_second = [](const SavingRun& of) {
+    EXPECT_EQ(checkpoints_in(of.output()), std::vector<std::string>{"checkpoint-2"});
+    EXPECT_EQ(read_tensors(of.output()), read_tensors(of.output() / "checkpoint-2"));
+    const nlohmann::json state = read_json(of.output() / "trainer_state.json");
+    EXPECT_EQ(state.at("best_global_step"), 1);
+    EXPECT_EQ(state.at("best_model_checkpoint"), (of.output() / "checkpoint-2").string());
+  };
+  run.run();
+  expect_second(run);
+  SavingRun stopped = run;
+  stopped.args.output_dir = run.folder() / "stopped";
+  stopped.run_until_signal(5);
+  stopped.args.resume_from_checkpoint = "auto";
+  stopped.run();
+  expect_second(stopped);
+}
+
+TEST(LoadBestModelAtEnd, NeedsFractionsThatAreMultiplesInSteps) {
+  SavingRun run = evaluating_run();
+  run.args.max_steps = 11;
+  run.args.eval_steps = 0.1;
+  run.args.save_steps = 0.2;
+  expect_error(ExitCode::kBadConfig,
+               {"of the 11 steps", "save_steps 0.2 is every 3", "eval_steps 0.1 every 2"},
+               [&] { run.run(); });
+}
+
 TEST(LoadBestModelAtEnd, DamagedBestCheckpointIsNamed) {
   SavingRun run = evaluating_run();
   run.args.greater_is_better = true;

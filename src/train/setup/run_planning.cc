@@ -85,6 +85,17 @@ void plan_memory_use(RunSetup& setup, const RunPlanner& planner, const BatchPlan
        has_forms ? form_advice(ladder_request(setup, batch, data, node)) : "");
 }
 
+// Fractions that are multiples of each other need not be in steps.
+void check_saves_at_evaluations(const TrainingArguments& args, const ActionSchedule& actions,
+                                int64_t max_steps) {
+  const bool by_steps = args.load_best_model_at_end && args.save_strategy == "steps";
+  if (!by_steps || actions.save_steps() % actions.eval_steps() == 0) return;
+  fail(ExitCode::kBadConfig,
+       "load_best_model_at_end needs save_steps to be a multiple of eval_steps: of the {} steps of this run, "
+       "save_steps {} is every {} and eval_steps {} every {}; give both in steps",
+       max_steps, args.save_steps, actions.save_steps(), *args.eval_steps, actions.eval_steps());
+}
+
 }  // namespace
 
 void plan_run(RunSetup& setup) {
@@ -127,6 +138,7 @@ void plan_run(RunSetup& setup) {
                 count_of(plan.num_warmup_steps, "step"), plan.max_steps);
   }
   setup.actions.emplace(args, plan.steps_per_epoch, plan.max_steps);
+  check_saves_at_evaluations(args, *setup.actions, plan.max_steps);
   setup.schedule = make_schedule({args.lr_scheduler_type, args.lr_scheduler_kwargs, args.learning_rate,
                                   plan.num_warmup_steps, plan.max_steps});
   // Refuses a momentum that grows out of range.
