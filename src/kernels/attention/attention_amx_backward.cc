@@ -55,9 +55,12 @@ struct Range {
 class ScoreGradients {
  public:
   ScoreGradients() = default;
-  // `first_seen`: key row r is seen by queries [first_seen + r, first_seen + r + window).
+  // `first_seen`: key row r is seen by queries [first_seen + r, first_seen + r + window). The weight of the
+  // only key of the queries `lone` is 1 whatever the score: ds^T is 0, not the rounding error of dp^T -
+  // delta, which an optimizer such as Adam would take for a gradient.
   ScoreGradients(const BackwardBuffers& buffers, const float* scores, float score_factor, int64_t key_granule,
-                 int64_t query_granule, int64_t first_seen, int64_t window, int64_t rows_per_call)
+                 int64_t query_granule, int64_t first_seen, int64_t window, uint32_t lone,
+                 int64_t rows_per_call)
       : scores_(scores),
         lse_(buffers.lse + query_granule * kGranule),
         delta_(buffers.delta + query_granule * kGranule),
@@ -68,6 +71,7 @@ class ScoreGradients {
         factor_(score_factor),
         first_seen_(first_seen),
         window_(window),
+        lone_(lone),
         masked_(first_seen + kGranule > 1 || first_seen + window < kGranule),
         rows_per_call_(rows_per_call),
         row_(0) {}
@@ -103,8 +107,8 @@ class ScoreGradients {
                  high = static_cast<__mmask16>(seen_queries >> 16);
       p0 = _mm512_maskz_mov_ps(low, p0);
       p1 = _mm512_maskz_mov_ps(high, p1);
-      ds0 = _mm512_maskz_mov_ps(low, ds0);
-      ds1 = _mm512_maskz_mov_ps(high, ds1);
+      ds0 = _mm512_maskz_mov_ps(static_cast<__mmask16>(low & ~lone_), ds0);
+      ds1 = _mm512_maskz_mov_ps(static_cast<__mmask16>(high & ~(lone_ >> 16)), ds1);
     }
     return {to_bf16_pair(p0, p1), to_bf16_pair(ds0, ds1)};
   }
@@ -132,6 +136,7 @@ class ScoreGradients {
   bf16* ds_interleaved_ = nullptr;
   float factor_ = 0;
   int64_t first_seen_ = 0, window_ = 0;
+  uint32_t lone_ = 0;
   bool masked_ = false;
   int64_t rows_per_call_ = 0;
   int64_t row_ = kGranule;  // rows finished
@@ -324,7 +329,10 @@ void BackwardKeys::compute_gradients(const Queries& q) {
       vectors.finish();
       if (step == 0 && before >= 0) begin_key_gradients(q, before);
       const int64_t first_seen = begin_ + i * kGranule - (q.begin + j * kGranule);
-      vectors = ScoreGradients(b_, b_.scores[parity], factor, i, j, first_seen, call_.window, rows_per_call);
+      const bool has_first = q.begin == sequence_begin_ && j == 0;
+      const uint32_t lone = call_.window == 1 ? ~0u : has_first ? 1u : 0u;
+      vectors =
+          ScoreGradients(b_, b_.scores[parity], factor, i, j, first_seen, call_.window, lone, rows_per_call);
     }
     before = i;
   }

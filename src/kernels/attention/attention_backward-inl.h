@@ -60,6 +60,14 @@ inline void load_statistics(const float* from, int64_t count, float* values) {
   std::fill_n(values + count, kAttentionBlock - count, 0.0f);
 }
 
+// The weight of a query's only key is 1 whatever the score: ds is 0, not the rounding error of dp - delta,
+// which an optimizer such as Adam would take for a gradient. That is the first query of a sequence, in the
+// corner of the sequence's first block of scores, and with a window of 1 every query.
+inline void clear_lone_scores(bool is_first_block, int64_t window, int64_t num_rows, float* ds) {
+  if (is_first_block) ds[0] = 0;
+  if (window == 1) std::fill_n(ds, num_rows * kAttentionBlock, 0.0f);
+}
+
 // dq of query head h for the rows of `task`.
 template <typename A>
 HWY_NOINLINE void query_task(const BackwardRows<A>& rows, const AttentionTask& task, int64_t h,
@@ -102,6 +110,7 @@ HWY_NOINLINE void query_task(const BackwardRows<A>& rows, const AttentionTask& t
       // backward: dp = v . do,  ds = p (dp - delta),  dq += ds k
       multiply<Update::kOverwrite>(as_rows(v_SE, E), do_panel[i], num_keys, E, n, ds);
       score_gradients<Along::kColumns>(p, delta[i], num_keys, n, ds);
+      clear_lone_scores(key == task.sequence_begin && slices[i].begin == key, window, num_keys, ds);
       multiply<Update::kAdd>(as_columns(k_SE, E), ds, E, num_keys, n, dq_panel[i]);
     }
   }
@@ -156,6 +165,7 @@ HWY_NOINLINE void key_task(const BackwardRows<A>& rows, const AttentionTask& tas
         multiply<Update::kAdd>(as_columns(do_TE, E), p, E, num_queries, n, dv_panel[i]);
         multiply<Update::kOverwrite>(as_rows(do_TE, E), v_panel[i], num_queries, E, n, ds);
         score_gradients<Along::kRows>(p, delta, num_queries, n, ds);
+        clear_lone_scores(query == task.sequence_begin && slices[i].begin == query, window, num_queries, ds);
         multiply<Update::kAdd>(as_columns(q_TE, E), ds, E, num_queries, n, dk_panel[i]);
       }
     }

@@ -78,6 +78,7 @@ struct BackwardPairs {
     return std::exp(shape.scale * dot(q(h, t), k(g, s), shape.head_dim) - lse[h * T + start + t]);
   }
   double ds(int64_t h, int64_t g, int64_t t, int64_t s) const {
+    if (first_key(shape, t) == t) return 0;
     const double delta = dot(o + out(h, t), do_row(h, t), shape.head_dim);
     return p(h, g, t, s) * (dot(do_row(h, t), v(g, s), shape.head_dim) - delta);
   }

@@ -201,6 +201,42 @@ TEST(AttentionBackward, MatchesTheFormulaInEveryImplementation) {
   }
 }
 
+// Of the first query of a sequence, and with a window of 1 of all, the only key has the weight 1 whatever q
+// and k.
+TEST(AttentionBackward, QueriesWithOneKeyGiveQueriesAndKeysNoGradientAtAll) {
+  ThreadPool pool(2);
+  for (const Case& c : {make_case(2, 1, 16, {1, 70, 2, 1, 40}), make_case(4, 2, 64, {33, 130}, 1),
+                        make_case(2, 1, 128, {300, 5}), make_case(3, 3, 5, {7, 0, 17}, 1)}) {
+    for (const DType dtype : kActivationTypes) {
+      const GuardedTensor qkv = make_qkv(c, dtype);
+      GuardedTensor d_o(dtype, o_shape(c));
+      d_o.fill_normal(2);
+      const int64_t width = c.shape.num_heads * c.shape.head_dim;
+      for (int64_t t = 0; c.shape.sliding_window != 1 && t < c.num_tokens(); ++t) {
+        if (std::ranges::find(c.cu_seqlens, t) != c.cu_seqlens.end()) continue;
+        for (int64_t i = 0; i < width; ++i) d_o.set(t * width + i, 0);
+      }
+      for (const auto& implementation : attention_table().usable()) {
+        SCOPED_TRACE(fmt::format("{} {} {}", describe(implementation), dtype_name(dtype), c.describe()));
+        GuardedTensor o(dtype, o_shape(c)), lse(DType::kF32, lse_shape(c)), dqkv(dtype, qkv.shape());
+        const TestScratch scratch = make_scratch(c, pool);
+        implementation.kernels.forward(qkv.view(), c.shape, c.cu_seqlens, o.view(), lse.view(),
+                                       scratch.span(), pool);
+        implementation.kernels.backward(d_o.view(), qkv.view(), o.view(), lse.view(), c.shape, c.cu_seqlens,
+                                        dqkv.view(), scratch.span(), pool);
+        const int64_t num_values = c.shape.num_key_value_heads * c.shape.head_dim;
+        int64_t num_gradients = 0, num_of_values = 0;
+        for (int64_t i = 0; i < dqkv.num_elements(); ++i) {
+          const bool is_value = i % c.shape.qkv_width() >= c.shape.qkv_width() - num_values;
+          (is_value ? num_of_values : num_gradients) += dqkv[i] != 0 ? 1 : 0;
+        }
+        EXPECT_EQ(num_gradients, 0);
+        EXPECT_GT(num_of_values, 0);
+      }
+    }
+  }
+}
+
 // Sums that start from the score of a row's own key exceed every limit: the maximum must take over.
 TEST(AttentionForward, HoldsWhereAnotherKeyScoresFarAboveTheOwn) {
   ThreadPool pool(2);
