@@ -257,6 +257,31 @@ TEST(OutputFolder, BelongsToOneRunAtATime) {
                [&] { OutputFolder second(folder / "out"); });
 }
 
+TEST(OutputFolder, StaysTheRunsOwnThoughSomebodyRemovesIt) {
+  const TestFolder folder;
+  testing::internal::CaptureStderr();
+  {
+    const OutputFolder first(folder / "runs/out");
+    for (const bool is_renamed : {false, true}) {
+      if (is_renamed) {
+        fs::rename(folder / "runs/out", folder / "renamed");
+      } else {
+        fs::remove_all(folder / "runs");
+      }
+      for (int i = 0; i < 500 && !fs::exists(folder / "runs/out"); ++i)
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      // It is there before it is locked.
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      expect_error(ExitCode::kTryAgain, {"another run is writing to it"},
+                   [&] { OutputFolder second(folder / "runs/out"); });
+    }
+  }
+  EXPECT_THAT(
+      testing::internal::GetCapturedStderr(),
+      testing::HasSubstr("runs/out was removed or renamed while this run writes to it: it is created again"));
+  const OutputFolder free(folder / "runs/out");
+}
+
 TEST(OutputFolder, RemovesWhatAKilledRunLeftUnfinished) {
   const TestFolder folder;
   create_folder(folder / "out/.unfinished-checkpoint-7");
@@ -386,6 +411,21 @@ TEST(StopSignals, NotesTheFirstSignalAndRestoresTheHandlers) {
   }
   const StopSignals again;
   EXPECT_EQ(again.received(), 0);
+}
+
+TEST(StopSignals, AHangupIsOneUnlessItIsIgnored) {
+  {
+    const StopSignals signals;
+    std::raise(SIGHUP);
+    EXPECT_EQ(signals.received(), SIGHUP);
+  }
+  const auto before = std::signal(SIGHUP, SIG_IGN);  // as nohup does
+  {
+    const StopSignals signals;
+    std::raise(SIGHUP);
+    EXPECT_EQ(signals.received(), 0);
+  }
+  EXPECT_EQ(std::signal(SIGHUP, before), SIG_IGN);
 }
 
 TEST(StopSignals, ASecondInterruptEndsTheProcess) {

@@ -16,7 +16,7 @@ constexpr double kAskSeconds = 0.1;
 // Under this name the store has the number of the signal that a rank received.
 constexpr const char* kSignalKey = "stop signal";
 
-// SIGTERM wins: whoever sends it does not wait long.
+// SIGTERM wins: whoever sends it does not wait long. Then SIGINT.
 int stronger(int a, int b) { return a == SIGTERM || b == SIGTERM ? SIGTERM : std::max(a, b); }
 
 }  // namespace
@@ -36,7 +36,9 @@ int StopAgreement::received_signal() {
   if (received_signal_ != 0 && store) store->set(kSignalKey, std::to_string(received_signal_));
   if (received_signal_ == 0 && store) {
     if (const auto told = store->watched()) {
-      received_signal_ = *told == std::to_string(SIGINT) ? SIGINT : SIGTERM;
+      for (const int number : {SIGHUP, SIGINT, SIGTERM}) {
+        if (*told == std::to_string(number)) received_signal_ = number;
+      }
     }
   }
   return received_signal_;

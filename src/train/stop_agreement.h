@@ -1,5 +1,5 @@
-// Ends a run early on SIGINT or SIGTERM: ranks receive signals at different times, and have to leave the same
-// step together, in the time that is left until the process is killed.
+// Ends a run early on SIGINT, SIGTERM or SIGHUP: ranks receive signals at different times, and have to leave
+// the same step together, in the time that is left until the process is killed.
 #pragma once
 
 #include <cstdint>

@@ -68,11 +68,14 @@ StopSignals::StopSignals(void (*before_exit)()) {
   sigemptyset(&action.sa_mask);
   sigaction(SIGINT, &action, &former_interrupt_);
   sigaction(SIGTERM, &action, &former_terminate_);
+  sigaction(SIGHUP, nullptr, &former_hangup_);
+  if (former_hangup_.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);
 }
 
 StopSignals::~StopSignals() {
   sigaction(SIGINT, &former_interrupt_, nullptr);
   sigaction(SIGTERM, &former_terminate_, nullptr);
+  sigaction(SIGHUP, &former_hangup_, nullptr);
   handling = false;
 }
 

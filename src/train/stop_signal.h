@@ -1,13 +1,14 @@
-// Turns SIGINT and SIGTERM into a request to stop after the current step.
+// Turns SIGINT, SIGTERM and SIGHUP into a request to stop after the current step.
 #pragma once
 
 #include <csignal>
 
 namespace tessera {
 
-// Handles both signals during its lifetime, then restores the previous handlers; at most one exists at a
-// time. The handler runs on an alternate stack of the thread that constructs this. A SIGINT after the first
-// signal ends the process at once with 128 + SIGINT, after before_exit(), which must be async-signal-safe.
+// Handles these signals during its lifetime, then restores the previous handlers; at most one exists at a
+// time. SIGHUP stays ignored if it is, as under nohup. The handler runs on an alternate stack of the thread
+// that constructs this. A SIGINT after the first signal ends the process at once with 128 + SIGINT, after
+// before_exit(), which must be async-signal-safe.
 class StopSignals {
  public:
   explicit StopSignals(void (*before_exit)() = nullptr);
@@ -21,6 +22,7 @@ class StopSignals {
  private:
   struct sigaction former_interrupt_ = {};
   struct sigaction former_terminate_ = {};
+  struct sigaction former_hangup_ = {};
 };
 
 }  // namespace tessera

@@ -1,7 +1,5 @@
 #include "train/output/output_folder.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,7 +14,6 @@
 #include "formats/huggingface/lora_config.h"
 #include "formats/json.h"
 #include "io/file.h"
-#include "io/synced_folder.h"
 #include "weights/model_folder.h"
 
 namespace tessera {
@@ -149,19 +146,6 @@ std::optional<int64_t> finished_step(const fs::path& output_dir) {
   const Json step = state.value("global_step", Json());
   return step.is_number_integer() ? std::optional(step.get<int64_t>()) : std::nullopt;
 }
-
-OutputFolder::OutputFolder(fs::path folder) : folder_(std::move(folder)) {
-  create_synced_folder(folder_);
-  lock_fd_ = open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (lock_fd_ < 0) fail_errno(ExitCode::kIoError, errno, fmt::format("cannot open {}", folder_.string()));
-  if (flock(lock_fd_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK)
-    return;  // not every file system has locks
-  close(lock_fd_);
-  fail(ExitCode::kTryAgain,
-       "output_dir {}: another run is writing to it; wait for it or choose another folder", folder_.string());
-}
-
-OutputFolder::~OutputFolder() { close(lock_fd_); }
 
 void OutputFolder::set_aside(const fs::path& name) {
   if (previous_folder_.empty()) previous_folder_ = make_previous_folder(folder_);

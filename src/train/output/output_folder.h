@@ -7,6 +7,8 @@
 #include <functional>
 #include <optional>
 
+#include "train/output/folder_lock.h"
+
 namespace tessera {
 
 // Error(kIoError) if the folder could not be created or written to later, as far as that can be determined
@@ -22,15 +24,10 @@ void check_spares_model(const std::filesystem::path& folder, const std::filesyst
 // that cannot be read.
 std::optional<int64_t> finished_step(const std::filesystem::path& output_dir);
 
-// Holds a lock on the folder for its lifetime: a second run in the same folder is refused on this machine.
-// NFS and Lustre lock files for all machines, but folders for their own only.
 class OutputFolder {
  public:
-  // Creates the folder. kIoError if it cannot be written, kTryAgain if another run holds the lock.
-  explicit OutputFolder(std::filesystem::path folder);
-  ~OutputFolder();
-  OutputFolder(const OutputFolder&) = delete;
-  OutputFolder& operator=(const OutputFolder&) = delete;
+  // Creates and locks the folder, see FolderLock.
+  explicit OutputFolder(const std::filesystem::path& folder) : lock_(folder), folder_(folder) {}
 
   const std::filesystem::path& path() const { return folder_; }
 
@@ -61,10 +58,10 @@ class OutputFolder {
   void remove_checkpoint(const std::filesystem::path& folder);
   void point_latest();
 
+  FolderLock lock_;
   std::filesystem::path folder_;
   std::filesystem::path previous_folder_;
   std::deque<std::filesystem::path> checkpoints_;  // of this run, oldest first
-  int lock_fd_ = -1;
 };
 
 }  // namespace tessera

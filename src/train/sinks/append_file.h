@@ -16,12 +16,15 @@ class AppendFile {
   explicit AppendFile(std::filesystem::path path, int64_t keep_bytes = std::numeric_limits<int64_t>::max());
 
   // Readers see it at once. A record that cannot be written is left out as a whole, so that those after it
-  // stay readable. Returns errno, or 0.
+  // stay readable. A file that somebody removed or renamed is created again, with a warning. Returns errno,
+  // or 0.
   int try_append(std::string_view record);
   // Reports the first record that cannot be written as a warning.
   void append(std::string_view record);
 
  private:
+  int follow_path();
+
   std::filesystem::path path_;
   UniqueFd fd_;
   bool warned_ = false;

@@ -36,6 +36,25 @@ TEST(AppendFile, TellsWhyARecordWasLeftOut) {
   EXPECT_EQ(read_text_file(folder / "file"), "1234567");
 }
 
+TEST(AppendFile, GoesOnInANewFileIfItIsRemovedOrReplaced) {
+  const TestFolder folder;
+  AppendFile file(folder / "file");
+  file.append("lost");
+  std::filesystem::remove(folder / "file");
+  testing::internal::CaptureStderr();
+  file.append("1");
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), testing::HasSubstr("file was removed or renamed"));
+  file.append("2");
+  EXPECT_EQ(read_text_file(folder / "file"), "12");
+  std::filesystem::rename(folder / "file", folder / "older");
+  folder.write("file", "theirs ");
+  testing::internal::CaptureStderr();
+  file.append("3");
+  testing::internal::GetCapturedStderr();
+  EXPECT_EQ(read_text_file(folder / "file"), "theirs 3");
+  EXPECT_EQ(read_text_file(folder / "older"), "12");
+}
+
 TEST(LineFile, ALineThatDoesNotFitIsLeftOutAsAWhole) {
   const TestFolder folder;
   LineFile file(folder / "lines");
