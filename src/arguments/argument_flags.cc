@@ -235,8 +235,10 @@ void declare_optimizer(FlagTable* table, TrainingArguments* args) {
         {0, 1, false, true});
   limit(table->add("adam_beta2", &args->adam_beta2, "Decay rate of AdamW's second moment."),
         {0, 1, false, true});
+  // In float32, as which it is used, less is 0, and an element without a gradient would be 0 / 0.
+  constexpr double kLeastEpsilon = 1.2e-38;
   limit(table->add("adam_epsilon", &args->adam_epsilon, "Added to the square root of AdamW's second moment."),
-        above(0));
+        at_least(kLeastEpsilon));
   declare_muon_flags(table, args);
   limit(table->add("max_grad_norm", &args->max_grad_norm,
                    "Gradients with a larger global norm are scaled down to this norm; 0 disables clipping."),

@@ -160,7 +160,7 @@ TEST_F(ArgumentsTest, ValuesThatMakeNoSenseAreRefused) {
   EXPECT_THAT(refusal("learning_rate", "inf"), HasSubstr("found inf"));
   EXPECT_THAT(refusal("adam_beta1", "1"), HasSubstr("from 0 to below 1, found 1"));
   EXPECT_THAT(refusal("adam_beta2", "-0.1"), HasSubstr("from 0 to below 1"));
-  EXPECT_THAT(refusal("adam_epsilon", "0"), HasSubstr("above 0"));
+  EXPECT_THAT(refusal("adam_epsilon", "0"), HasSubstr("at least 1.2e-38"));
   EXPECT_THAT(refusal("weight_decay", "-1"), HasSubstr("at least 0"));
   EXPECT_THAT(refusal("max_grad_norm", "-1"), HasSubstr("at least 0"));
   EXPECT_THAT(refusal("label_smoothing_factor", "1"), HasSubstr("below 1"));
@@ -215,6 +215,18 @@ TEST_F(ArgumentsTest, WhatIsHarmlessIsAccepted) {
   give("use_cpu", "true");
 }
 
+// Below the smallest normal number the C library reports a range error.
+TEST_F(ArgumentsTest, SubnormalNumbersAreNumbers) {
+  for (const char* name : {"learning_rate", "weight_decay", "max_grad_norm", "warmup_steps"}) {
+    give(name, "1e-310");
+    EXPECT_THAT(refusal(name, "1e-400"), HasSubstr("expected a number")) << name;
+  }
+  resolve();
+  EXPECT_EQ(args_.learning_rate, 1e-310);
+  EXPECT_EQ(nlohmann::json::parse(training_arguments_json(args_))["learning_rate"], 1e-310);
+  EXPECT_THAT(refusal("adam_epsilon", "1e-310"), HasSubstr("of at least 1.2e-38"));
+}
+
 TEST_F(ArgumentsTest, ReportToIsAListOfSinks) {
   using Names = std::vector<std::string>;
   const auto reports = [&](const Names& values) {
@@ -225,6 +237,7 @@ TEST_F(ArgumentsTest, ReportToIsAListOfSinks) {
   EXPECT_EQ(reports({"mlflow", "tensorboard", "mlflow"}), (Names{"tensorboard", "mlflow"}));
   EXPECT_TRUE(args_.reports_to("mlflow"));
   EXPECT_FALSE(args_.reports_to("csv"));
+  EXPECT_EQ(reports({"csv,tensorboard", "mlflow"}), (Names{"tensorboard", "csv", "mlflow"}));
   EXPECT_EQ(reports({"all"}), (Names{"jsonl", "tensorboard", "csv", "mlflow", "prometheus", "dashboard"}));
   for (const Names& nothing : {Names{"none"}, Names{"None"}, Names{"null"}, Names{}})
     EXPECT_EQ(reports(nothing), Names{"none"});
@@ -232,6 +245,7 @@ TEST_F(ArgumentsTest, ReportToIsAListOfSinks) {
 }
 
 TEST_F(ArgumentsTest, ReportToNamesWhatThereIs) {
+  EXPECT_THAT(refusal("report_to", "csv,b"), HasSubstr("found 'b'"));
   EXPECT_EQ(refusal("report_to", "wandb"),
             "command line: --report_to wandb is not supported: choose from jsonl, tensorboard, csv, mlflow, "
             "prometheus, dashboard");

@@ -1,5 +1,6 @@
 #include "arguments/flag_limits.h"
 
+#include <cstdlib>
 #include <vector>
 
 #include "base/error.h"
@@ -18,7 +19,7 @@ void limit(Flag& flag, const Range& range) {
                  const std::vector<std::string>& values) {
     set(values);
     for (const std::string& value : get()) {
-      if (range.contains(std::stod(value))) continue;
+      if (range.contains(std::strtod(value.c_str(), nullptr))) continue;
       fail(ExitCode::kUsage, "--{}: expected {} {}, found {}", name, expected, range.describe(), value);
     }
   };
@@ -29,7 +30,7 @@ void limit_steps(Flag& flag, bool allow_zero) {
               allow_zero](const std::vector<std::string>& values) {
     set(values);
     for (const std::string& text : get()) {
-      const double value = std::stod(text);
+      const double value = std::strtod(text.c_str(), nullptr);
       const bool in_range = std::isfinite(value) && (allow_zero ? value >= 0 : value > 0) && value <= 0x1p53;
       if (in_range && (value < 1 || value == std::floor(value))) continue;
       fail(ExitCode::kUsage,

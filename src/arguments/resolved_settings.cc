@@ -1,5 +1,6 @@
 #include "arguments/resolved_settings.h"
 
+#include <cstdlib>
 #include <map>
 
 #include "base/error.h"
@@ -51,7 +52,7 @@ json setting_json(const Flag& flag) {
     case FlagType::kInt:
       return std::stoll(values[0]);
     case FlagType::kFloat:
-      return std::stod(values[0]);
+      return std::strtod(values[0].c_str(), nullptr);
     default:
       break;
   }

@@ -20,6 +20,7 @@
 #include "checkpoint/piece_codec.h"
 #include "checkpoint/piece_queue.h"
 #include "formats/safetensors/shard_name.h"
+#include "io/disk_space.h"
 #include "io/output_file.h"
 #include "platform/cpu.h"
 #include "platform/crc32c.h"
@@ -247,7 +248,7 @@ void CheckpointWriter::Impl::open_files() {
 // Without room for a whole checkpoint its pieces are written: when that fails, the run continues.
 bool CheckpointWriter::Impl::has_room() const {
   std::error_code ignored;
-  const std::filesystem::space_info space = std::filesystem::space(folder, ignored);
+  const std::filesystem::space_info space = disk_space(folder, ignored);
   return !ignored && space.available >= static_cast<uintmax_t>(checkpoint_bytes);
 }
 

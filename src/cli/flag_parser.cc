@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <optional>
 #include <utility>
 
@@ -178,6 +179,12 @@ class Parser {
   FlagValues values_;
 };
 
+// Rather than the value of an unknown flag: `train`, but not `2` or `a/b`.
+bool is_like_command(const std::string& word) {
+  return word.starts_with('-') ||
+         std::ranges::all_of(word, [](char c) { return (c >= 'a' && c <= 'z') || c == '_'; });
+}
+
 // The first argument that is neither a flag nor the value of one: the command that follows begins there.
 std::vector<std::string>::const_iterator start_of_rest(const std::vector<std::string>& arguments,
                                                        const FlagTable& table) {
@@ -185,7 +192,13 @@ std::vector<std::string>::const_iterator start_of_rest(const std::vector<std::st
   while (at != arguments.end() && at->size() > 1 && at->front() == '-' && *at != "--") {
     const std::string& argument = *at++;
     const Flag* flag = is_flag_like(argument) ? table.find(argument.substr(2)) : nullptr;
-    if (flag == nullptr || at == arguments.end()) continue;  // its value follows '=', or it takes none
+    if (at == arguments.end()) break;
+    if (flag == nullptr) {  // its value follows '=', or it takes none, or it is unknown
+      const bool is_unknown =
+          is_flag_like(argument) && argument.find('=') == std::string::npos && !argument.starts_with("--no");
+      if (is_unknown && !is_like_command(*at)) ++at;
+      continue;
+    }
     if (flag->type != FlagType::kBool || is_bool_word(*at)) ++at;
   }
   return at;
@@ -225,7 +238,7 @@ void limit_flag(Flag& flag, double low, double high) {
               high](const std::vector<std::string>& values) {
     set(values);
     for (const std::string& text : get()) {
-      const double value = std::stod(text);
+      const double value = std::strtod(text.c_str(), nullptr);
       if (low <= value && value <= high) continue;
       fail(ExitCode::kUsage, "--{}: expected {}, found {}", name,
            std::isinf(high) ? fmt::format("{} or more", low)

@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "hub/download.h"
+#include "io/disk_space.h"
 #include "io/file.h"
 
 namespace tessera {
@@ -212,7 +213,7 @@ void Snapshot::check_space(const std::vector<FileSource>& sources) const {
       needed += source.size_bytes - (not_there ? 0 : static_cast<int64_t>(arrived));
   }
   std::error_code error;
-  const fs::space_info space = fs::space(nearest_existing(cache_.folder()), error);
+  const fs::space_info space = disk_space(nearest_existing(cache_.folder()), error);
   if (!error && static_cast<int64_t>(space.available) < needed)
     fail(ExitCode::kIoError,
          "{}: {} takes {} on disk, only {} are free: free some, or set HF_HOME to a folder on another disk",

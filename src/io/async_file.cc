@@ -74,7 +74,7 @@ void allocate(const std::filesystem::path& path, int fd, int64_t size_bytes) {
   if (status == 0) return;
   const int error = errno;
   struct statvfs disk = {};
-  const bool has_size = ::fstatvfs(fd, &disk) == 0;
+  const bool has_size = ::fstatvfs(fd, &disk) == 0 && disk.f_blocks > 0;
   const auto free_bytes = static_cast<int64_t>(disk.f_bavail * disk.f_frsize);
   if (error == ENOSPC || (error == EOPNOTSUPP && has_size && free_bytes < size_bytes)) {
     fail(ExitCode::kIoError, "{}: needs {}, and the disk has {} free: free some or choose another folder",

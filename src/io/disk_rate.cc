@@ -7,6 +7,7 @@
 #include "base/memory.h"
 #include "base/rng.h"
 #include "base/stopwatch.h"
+#include "io/disk_space.h"
 #include "io/file.h"
 
 namespace tessera {
@@ -60,8 +61,8 @@ class RateTrial {
 DiskRate measure_disk_rate(const std::filesystem::path& folder, const AsyncFileSettings& settings,
                            double seconds) {
   std::error_code ignored;
-  const auto free = static_cast<int64_t>(
-      std::min<uintmax_t>(std::filesystem::space(folder, ignored).available, 2 * kDiskRateBytes));
+  const auto free =
+      static_cast<int64_t>(std::min<uintmax_t>(disk_space(folder, ignored).available, 2 * kDiskRateBytes));
   const int64_t block_bytes = std::min(settings.block_bytes, kBlockMemory);
   const int64_t size_bytes = std::max(free / 2 / block_bytes, int64_t{1}) * block_bytes;
   AsyncFile file(folder / ".rate", size_bytes, settings);
@@ -79,7 +80,7 @@ std::optional<DiskRate> try_disk_rate(const std::filesystem::path& folder,
                                       const AsyncFileSettings& settings) {
   const std::filesystem::path existing = nearest_existing(folder);
   std::error_code error;
-  const std::filesystem::space_info space = std::filesystem::space(existing, error);
+  const std::filesystem::space_info space = disk_space(existing, error);
   if (error || space.available < kLeastRoom) return std::nullopt;
   return measure_disk_rate(existing, settings);
 }

@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "io/absolute_path.h"
 #include "io/page_cache.h"
 #include "io/transfer.h"
 
@@ -33,6 +34,7 @@ constexpr int64_t kMinAnnouncedFileBytes = int64_t{1} << 20;
 std::string write_error_text(int errno_value) {
   std::string text = std::generic_category().message(errno_value);
   if (errno_value == ENOSPC) text += " (free some: df -h shows bytes, df -i files)";
+  if (errno_value == EFBIG) text += " (ulimit -f, or what the file system can hold)";
   if (errno_value == EDQUOT) text += " (free some, or have the quota raised)";
   return text;
 }
@@ -290,7 +292,7 @@ std::filesystem::path folder_of(const std::filesystem::path& path) {
 
 std::filesystem::path nearest_existing(const std::filesystem::path& folder) {
   std::error_code ignored;
-  std::filesystem::path nearest = std::filesystem::absolute(folder).lexically_normal();
+  std::filesystem::path nearest = absolute_path(folder).lexically_normal();
   while (!std::filesystem::exists(nearest, ignored) && nearest.has_relative_path())
     nearest = nearest.parent_path();
   return nearest;

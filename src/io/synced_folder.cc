@@ -3,6 +3,7 @@
 #include <system_error>
 #include <vector>
 
+#include "io/absolute_path.h"
 #include "io/file.h"
 
 namespace tessera {
@@ -10,7 +11,7 @@ namespace tessera {
 void create_synced_folder(const std::filesystem::path& path) {
   std::vector<std::filesystem::path> missing;
   std::error_code ignored;
-  for (std::filesystem::path at = std::filesystem::absolute(path).lexically_normal();
+  for (std::filesystem::path at = absolute_path(path).lexically_normal();
        !std::filesystem::exists(at, ignored) && at.has_relative_path(); at = at.parent_path()) {
     missing.push_back(at);
   }

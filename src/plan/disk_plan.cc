@@ -8,12 +8,17 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "checkpoint/checkpoint_files.h"
+#include "io/disk_space.h"
 #include "io/file.h"
 
 namespace tessera {
 namespace {
 
 namespace fs = std::filesystem;
+
+std::string space_text(int64_t bytes) {
+  return bytes > kUnknownSpaceBytes / 2 ? "an unknown number of bytes" : format_bytes(bytes);
+}
 
 std::string checkpoints_text(const DiskPlan& plan) {
   return fmt::format("{} {} of {}", format_count(plan.num_checkpoints),
@@ -60,7 +65,7 @@ int64_t num_checkpoints_in(const fs::path& output_dir) {
 int64_t free_disk_bytes(const fs::path& folder) {
   const fs::path existing = nearest_existing(folder);
   std::error_code error;
-  const fs::space_info space = fs::space(existing, error);
+  const fs::space_info space = disk_space(existing, error);
   if (error)
     fail(ExitCode::kIoError, "cannot read the free space of {}: {}", existing.string(), error.message());
   return static_cast<int64_t>(std::min<uintmax_t>(space.available, INT64_MAX));
@@ -107,13 +112,12 @@ std::string disk_warning(const DiskPlan& plan, const std::string& output_dir) {
 std::string disk_text(const DiskPlan& plan) {
   const std::string text = fmt::format("model {}{}; {} free", format_bytes(plan.model_bytes),
                                        plan.num_checkpoints > 0 ? ", at most " + checkpoints_text(plan) : "",
-                                       format_bytes(plan.bytes_left()));
+                                       space_text(plan.bytes_left()));
   if (plan.offload_bytes == 0) return text;
-  return fmt::format("offloaded {}{}; {}", format_bytes(plan.offload_bytes),
-                     plan.offload_shares_disk
-                         ? ""
-                         : fmt::format(" elsewhere, {} free", format_bytes(plan.offload_free_bytes)),
-                     text);
+  return fmt::format(
+      "offloaded {}{}; {}", format_bytes(plan.offload_bytes),
+      plan.offload_shares_disk ? "" : fmt::format(" elsewhere, {} free", space_text(plan.offload_free_bytes)),
+      text);
 }
 
 }  // namespace tessera

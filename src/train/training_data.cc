@@ -1,6 +1,8 @@
 #include "train/training_data.h"
 
+#include <algorithm>
 #include <optional>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -8,6 +10,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "formats/huggingface/model_families.h"
+#include "formats/input_files.h"
 #include "tokenizer/tokenizer.h"
 #include "train/work_mark.h"
 
@@ -20,6 +23,13 @@ std::filesystem::path tokenizer_folder(const TrainingArguments& args) {
 std::string ways_to_more_rows(const TrainingArguments& args) {
   if (!needs_tokenizer(args.dataset)) return "";
   if (args.packing) return "lower --max_length, ";
+  const bool has_text = std::ranges::any_of(args.dataset, [](const std::string& entry) {
+    const std::string& path = parse_data_source(entry).paths[0];
+    std::error_code ignored;
+    return input_kind(path) == InputKind::kText && !std::filesystem::is_directory(path, ignored);
+  });
+  // Records of other files are a row each: packing would leave fewer.
+  if (!has_text) return "";
   return std::string("set --packing to cut the documents into rows of max_length tokens, ") +
          (args.text_per_line ? "" : "set --text_per_line if every line of a text file is a document, ");
 }

@@ -241,8 +241,8 @@ DataSource parse_data_source(const std::string& entry) {
   const auto [at, problem] = std::from_chars(begin, end, weight);
   if (problem != std::errc() || at != end) return parse_slice(entry);
   if (!(weight > 0) || weight > 1e6) {
-    fail(ExitCode::kBadConfig, "dataset {}: expected a weight above 0, found {}", printable(entry, 200),
-         weight);
+    fail(ExitCode::kBadConfig, "dataset {}: expected a weight above 0 and up to 1e6, found {}",
+         printable(entry, 200), weight);
   }
   DataSource source = parse_slice(entry.substr(0, colon));
   source.weight = weight;

@@ -1,6 +1,7 @@
 #include "arguments/run/metrics_arguments.h"
 
 #include "arguments/flag_limits.h"
+#include "base/error.h"
 
 namespace tessera {
 
@@ -12,13 +13,19 @@ void declare_metrics_flags(FlagTable* table, TrainingArguments* args) {
             "endpoint.json in output_dir. Defaults to 9404 if report_to has prometheus or dashboard; "
             "otherwise nothing is served."),
         {0, 65535});
-  table
-      ->add(
-          "metrics_host", &args->metrics_host,
-          "Address of this machine to listen on. On one that others reach, the page needs a token, a random "
-          "one in endpoint.json. TESSERA_METRICS_TOKEN in the environment is a token for page and "
-          "metrics.")
-      .value_name = "ADDRESS";
+  Flag& host = table->add(
+      "metrics_host", &args->metrics_host,
+      "Address of this machine to listen on. On one that others reach, the page needs a token, a random "
+      "one in endpoint.json. TESSERA_METRICS_TOKEN in the environment is a token for page and "
+      "metrics.");
+  host.value_name = "ADDRESS";
+  host.set = [set = host.set](const std::vector<std::string>& values) {
+    // getaddrinfo() would take it for all addresses of the machine.
+    if (values == std::vector<std::string>{""})
+      fail(ExitCode::kUsage,
+           "--metrics_host: expected an address of this machine, found nothing; 0.0.0.0 is all");
+    set(values);
+  };
   limit(
       table->add("health_timeout", &args->health_timeout,
                  "Seconds without a finished step after which /healthz answers 503; 0 is ten minutes or ten "

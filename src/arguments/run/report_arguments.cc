@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "base/text_fields.h"
 
 namespace tessera {
 namespace {
@@ -21,7 +22,11 @@ bool is_unsupported_service(std::string_view name) {
 }
 
 // In the order of kSinks, each once; {"none"} for nothing besides what is always written.
-std::vector<std::string> read_report_to(const std::vector<std::string>& values) {
+std::vector<std::string> read_report_to(const std::vector<std::string>& given) {
+  std::vector<std::string> values;
+  for (const std::string& names : given) {
+    for (const std::string& name : split(names, ',')) values.push_back(name);
+  }
   if (values.empty() ||
       (values.size() == 1 && (lower_case(values[0]) == "none" || lower_case(values[0]) == "null"))) {
     return {"none"};

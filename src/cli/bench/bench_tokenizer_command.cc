@@ -7,6 +7,7 @@
 #include "cli/bench/bench_command.h"
 #include "cli/run/threads.h"
 #include "cli/terminal/terminal.h"
+#include "io/absolute_path.h"
 #include "io/file.h"
 #include "tokenizer/training/bpe_trainer.h"
 
@@ -28,7 +29,7 @@ std::string trained_tokenizer(const std::string& text, ThreadPool& pool) {
 
 // What the lines call a folder, which may be given with a slash at the end.
 std::string name_of_folder(const fs::path& folder) {
-  const fs::path path = fs::absolute(folder).lexically_normal();
+  const fs::path path = absolute_path(folder).lexically_normal();
   return (path.has_filename() ? path : path.parent_path()).filename().string();
 }
 

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <numeric>
 #include <optional>
-#include <stdexcept>
 #include <string_view>
 #include <system_error>
 #include <vector>
@@ -136,14 +136,9 @@ class MergeCommand : public Command {
   std::vector<double> weights() const {
     std::vector<double> values;
     for (const std::string& text : weights_) {
-      size_t used = 0;
-      double value = NAN;
-      try {
-        value = std::stod(text, &used);
-      } catch (const std::exception&) {
-        used = 0;
-      }
-      if (used == 0 || used != text.size() || !std::isfinite(value))
+      char* end = nullptr;
+      const double value = std::strtod(text.c_str(), &end);
+      if (text.empty() || *end != '\0' || !std::isfinite(value))
         fail(ExitCode::kUsage, "--weights: expected numbers, found '{}'", printable(text));
       values.push_back(value);
     }

@@ -9,6 +9,7 @@
 
 #include "base/text.h"
 #include "formats/json.h"
+#include "io/absolute_path.h"
 #include "io/file.h"
 
 namespace tessera {
@@ -81,7 +82,7 @@ std::string gguf_name_of(const fs::path& model) {
     const std::string title = is_name ? title_of(text.substr(text.find('/') + 1)) : "";
     if (!title.empty()) return title;
   }
-  fs::path folder = fs::absolute(model).lexically_normal();
+  fs::path folder = absolute_path(model).lexically_normal();
   if (!folder.has_filename()) folder = folder.parent_path();
   return title_of(folder.filename().native());
 }

@@ -1,9 +1,11 @@
 #include "cli/run/rank.h"
 
+#include <filesystem>
 #include <memory>
 #include <string_view>
 
 #include "base/log.h"
+#include "io/absolute_path.h"
 #include "launch/reports/crash_handler.h"
 
 namespace tessera {
@@ -30,6 +32,10 @@ void run_as_rank(const World& world, const CommOptions& options,
   } catch (const Error& error) {
     comm->report_failure(error);
     throw;
+  } catch (const std::filesystem::filesystem_error& failure) {
+    const Error error = error_from(failure);
+    comm->report_failure(error);
+    throw error;
   }
 }
 

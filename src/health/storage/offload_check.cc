@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "health/storage/storage_check.h"
+#include "io/absolute_path.h"
 #include "io/disk_rate.h"
 #include "io/shared_space.h"
 
@@ -33,8 +34,10 @@ TrialReport try_transfers(const fs::path& folder, double seconds) {
     reporter.stage("statfs");
     const fs::space_info space = fs::space(real, error);
     if (error) fail(ExitCode::kIoError, "{}", error.message());
-    reporter.number("free_bytes", static_cast<double>(space.available));
-    reporter.number("total_bytes", static_cast<double>(space.capacity));
+    if (space.capacity > 0) {  // some file systems do not tell
+      reporter.number("free_bytes", static_cast<double>(space.available));
+      reporter.number("total_bytes", static_cast<double>(space.capacity));
+    }
     reporter.stage("transfers");
     const DiskRate rate = measure_disk_rate(real, {}, std::min(kTransferSeconds, seconds / 8));
     reporter.number("read_bytes_per_s", rate.read_bytes_per_s);
@@ -143,7 +146,7 @@ std::vector<Check> judge_offload(const fs::path& folder, const std::optional<Mou
 
 std::vector<Check> check_offload(const fs::path& folder, double seconds, const fs::path& root) {
   // Not canonical(): that asks the file system, which may hang.
-  const fs::path absolute = fs::absolute(folder).lexically_normal();
+  const fs::path absolute = absolute_path(folder).lexically_normal();
   const std::vector<Mount> mounts = read_mounts(root);
   const TrialReport report = try_transfers(absolute, seconds);
   const std::string real = report.text("real_path");

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/text.h"
+#include "io/absolute_path.h"
 #include "platform/system_file.h"
 
 namespace tessera {
@@ -165,7 +166,7 @@ Check check_lustre_layout(const std::optional<Mount>& mount, const TrialReport& 
 Check check_space(const std::string& name, const TrialReport& report, double limit_bytes) {
   constexpr double kMinFreeInodes = 1000;
   const auto free_bytes = report.number("free_bytes"), total = report.number("total_bytes");
-  if (!free_bytes || !total) return skipped(name, "not known");
+  if (!free_bytes || !total || *total == 0) return skipped(name, "the file system does not tell");
   const bool few_inodes = report.number("total_inodes").value_or(0) > 0 &&
                           report.number("free_inodes").value_or(0) < kMinFreeInodes;
   std::string message = fmt::format("{} of {} free", format_bytes(static_cast<int64_t>(*free_bytes)),
@@ -212,7 +213,7 @@ std::vector<Check> judge_trial(const fs::path& folder, const std::optional<Mount
 
 std::vector<Check> check_storage(const fs::path& folder, double seconds, const fs::path& root) {
   // Not canonical(): that asks the file system, which may hang.
-  const fs::path absolute = fs::absolute(folder).lexically_normal();
+  const fs::path absolute = absolute_path(folder).lexically_normal();
   const std::vector<Mount> mounts = read_mounts(root);
   const TrialReport report = try_folder(absolute, {.seconds = seconds});
   const std::string real = report.text("real_path");

@@ -75,7 +75,7 @@ constexpr std::array kTable = std::to_array<MetricInfo>({
     {"tessera_progress_limit_seconds", kGauge, "",
      "The age of the last progress above which /healthz answers 503."},
     {"tessera_stop_requested", kGauge, "",
-     "1 once SIGTERM or SIGINT has asked this process to stop, else 0."},
+     "1 once SIGTERM, SIGINT or SIGHUP has asked this process to stop, else 0."},
     {"tessera_memory_bytes", kGauge, "kind",
      "Memory: kind=used and kind=limit of the control group or the machine, kind=resident and kind=peak of "
      "this process."},

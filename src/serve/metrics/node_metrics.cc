@@ -66,7 +66,7 @@ void write_system(const std::filesystem::path& output_dir, Exposition* out) {
   }
   std::error_code missing;  // output_dir appears with the first step
   const std::filesystem::space_info space = std::filesystem::space(output_dir, missing);
-  if (missing) return;
+  if (missing || space.capacity == 0) return;  // some file systems do not tell
   write_one(out, Metric::kDiskFreeBytes, static_cast<double>(space.available));
   write_one(out, Metric::kDiskSizeBytes, static_cast<double>(space.capacity));
 }

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/unix_time.h"
+#include "io/absolute_path.h"
 
 namespace tessera {
 namespace {
@@ -50,7 +51,7 @@ nlohmann::ordered_json run_json(const std::string& name, const RunRecords& recor
 }
 
 fs::path plain_path(const fs::path& folder) {
-  const fs::path path = fs::absolute(folder).lexically_normal();
+  const fs::path path = absolute_path(folder).lexically_normal();
   return path.has_filename() ? path : path.parent_path();
 }
 

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "checkpoint/checkpoint_files.h"
 #include "formats/file_kind.h"
+#include "io/absolute_path.h"
 #include "io/file.h"
 #include "model/families.h"
 #include "train/output/output_folder.h"
@@ -37,7 +38,7 @@ bool check_output_is_shared(const TrainingArguments& args, Communicator& comm) {
 }
 
 std::string job_name(const World& world, const std::string& output_dir) {
-  return fmt::format("{}\n{}", world.run_id, std::filesystem::absolute(output_dir).native());
+  return fmt::format("{}\n{}", world.run_id, absolute_path(output_dir).native());
 }
 
 }  // namespace
@@ -49,7 +50,7 @@ RunSetup::RunSetup(const TrainingArguments& arguments, ThreadPool& thread_pool, 
   record.arguments = Json::parse(training_arguments_json(args));  // what follows may fill them in
   record.launch_id = args.launch_id;
   record.world_size = world().world_size;
-  comm.position().set_folder(std::filesystem::absolute(args.output_dir));
+  comm.position().set_folder(absolute_path(args.output_dir));
   mark_work(comm, OtherWork::kPreparing, 1);
   if (is_root()) {
     check_can_write_in(args.output_dir);

@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "hub/http.h"
+#include "io/absolute_path.h"
 #include "io/file.h"
 #include "train/sinks/append_file.h"
 
@@ -161,7 +162,7 @@ std::string random_hex() {
 
 class MlflowFolder : public MlflowStore {
  public:
-  explicit MlflowFolder(const fs::path& root) : root_(fs::absolute(root).lexically_normal()) {}
+  explicit MlflowFolder(const fs::path& root) : root_(absolute_path(root).lexically_normal()) {}
 
   std::string begin(const MlflowRun& run) override {
     create_folder(root_ / ".trash");

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 
+#include "io/absolute_path.h"
 #include "io/file.h"
 #include "train/sinks/deepspeed_monitors.h"
 #include "train/sinks/mlflow_sink.h"
@@ -56,8 +57,7 @@ std::unique_ptr<TrainObserver> make_mlflow_sink(const SinkContext& context, cons
   run.id = environment("MLFLOW_RUN_ID").value_or("");
   run.name = context.args.run_name;
   if (run.name.empty())
-    run.name =
-        std::filesystem::absolute(output_dir / "").lexically_normal().parent_path().filename().string();
+    run.name = absolute_path(output_dir / "").lexically_normal().parent_path().filename().string();
   run.experiment = environment("MLFLOW_EXPERIMENT_NAME").value_or("");
   std::error_code ignored;
   if (run.id.empty() && context.resumed_step && std::filesystem::exists(id_file, ignored)) {

@@ -1,0 +1,35 @@
+#include "io/absolute_path.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <system_error>
+
+#include "expect_error.h"
+#include "test_folder.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+TEST(AbsolutePath, NamesACurrentFolderThatIsGone) {
+  const fs::path before = fs::current_path();
+  EXPECT_EQ(absolute_path("out"), before / "out");
+  const TestFolder folder;
+  fs::create_directory(folder / "gone");
+  fs::current_path(folder / "gone");
+  fs::remove(folder / "gone");
+  EXPECT_EQ(absolute_path("/out"), "/out");
+  expect_error(ExitCode::kNoInput, {"out: the current folder", "removed or replaced"},
+               [] { absolute_path("out"); });
+  const auto code = std::make_error_code(std::errc::permission_denied);
+  EXPECT_EQ(error_from(fs::filesystem_error("what", "out", code)).code(), ExitCode::kNoInput);
+  const Error elsewhere = error_from(fs::filesystem_error("what", "/out", code));
+  EXPECT_EQ(elsewhere.code(), ExitCode::kIoError);
+  EXPECT_EQ(std::string(elsewhere.what()), "/out: Permission denied");
+  fs::current_path(before);
+}
+
+}  // namespace
+}  // namespace tessera

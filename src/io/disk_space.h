@@ -1,0 +1,17 @@
+// How much room a file system has.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <system_error>
+
+namespace tessera {
+
+// The free bytes of a file system that does not tell its size, as some in user space do: more than anything
+// needs.
+inline constexpr int64_t kUnknownSpaceBytes = int64_t{1} << 62;
+
+// std::filesystem::space(), where a file system of no blocks has kUnknownSpaceBytes.
+std::filesystem::space_info disk_space(const std::filesystem::path& folder, std::error_code& error);
+
+}  // namespace tessera
