@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "base/text.h"
+#include "base/text_fields.h"
 
 namespace tessera {
 namespace {
@@ -41,6 +42,14 @@ std::optional<int64_t> typos_in_word(const std::string& a, const std::string& b)
   const int64_t distance = edit_distance(a, b);
   if (distance > limit || digits_of(a) != digits_of(b)) return std::nullopt;
   return distance;
+}
+
+std::vector<std::string> words_between_blanks(std::string_view names) {
+  std::vector<std::string> words;
+  for (const std::string& word : split(names, ' ')) {
+    if (!word.empty() && !word.ends_with('*')) words.push_back(word);
+  }
+  return words;
 }
 
 std::optional<int64_t> typos_in_name(std::string_view a, std::string_view b) {
@@ -116,6 +125,11 @@ NameHint hint_for_name(std::string_view name, const std::vector<std::string>& kn
   }
   const std::string nearest = nearest_name(wanted, known);
   if (!nearest.empty()) return {.meant = {nearest}, .note = {}};
+  for (const ForeignNames& entry : foreign) {  // a typo in another program's name
+    if (entry.here == nullptr || std::ranges::find(known, entry.here) == known.end()) continue;
+    if (!nearest_name(wanted, words_between_blanks(entry.names)).empty())
+      return {.meant = {entry.here}, .note = {}};
+  }
   return {.meant = names_with_words(wanted, usable), .note = {}};
 }
 

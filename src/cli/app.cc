@@ -16,6 +16,7 @@
 #include "cli/run/rank.h"
 #include "cli/terminal/terminal.h"
 #include "comm/world.h"
+#include "launch/launch_plan.h"
 
 namespace tessera {
 namespace {
@@ -81,16 +82,20 @@ constexpr ForeignNames kForeignCommands[] = {
     fail(ExitCode::kUsage, "'{}' is not a command; available: {}",
          printable(has_second ? arguments[0] + " " + arguments[1] : arguments[0]), fmt::join(names, ", "));
   }
+  if (arguments[0].ends_with(".py") || arguments[0] == "python" || arguments[0] == "python3") {
+    fail(ExitCode::kUsage, "unknown command '{}'; other programs follow --: tessera launch -- {}{} ...",
+         printable(arguments[0]), arguments[0].ends_with(".py") ? "python3 " : "", printable(arguments[0]));
+  }
   for (const auto& command : all) names.push_back(command->name());
   const std::string hint = hint_for_name(arguments[0], names, names, kForeignCommands).text("'", "'");
   fail(ExitCode::kUsage, "unknown command '{}'{}", printable(arguments[0]),
        hint.empty() ? "; tessera --help lists them" : hint);
 }
 
-// Every rank would do all of the work and print the result.
+// Every rank would do all of the work and print the result. An agent for each node is what `launch` is for.
 void refuse_several_ranks(const Command& command) {
   const std::optional<World> world = launched_world();
-  if (!world) return;
+  if (!world || (command.is_for_nodes() && agents_of_launcher(process_environment()))) return;
   fail(ExitCode::kUsage, "'{}' runs as one process, but {} has started {}; run it without the launcher",
        command.name(), world->source, world->world_size);
 }

@@ -190,6 +190,7 @@ TEST(FlagParser, NamesOfOtherProgramsLeadToTheFlagOrSayWhatIsMissing) {
                                                     {"max_seq_lenght", "max_seq_length"},
                                                     {"train_files", "dataset"},
                                                     {"weight_decay_norm", "weight_decay_norms"},
+                                                    {"batch_sise", "per_device_train_batch_size"},
                                                     {"grad_norm", "max_grad_norm"}};
   for (const auto& [name, flag] : meant) EXPECT_EQ(hint_of(name), "; did you mean --" + flag + "?") << name;
   for (const char* name : {"loraplus_lr_ratio", "qlora", "gptq_bits", "gguf", "mlflow_tracking_uri",
@@ -358,6 +359,10 @@ TEST(Program, UnknownCommandsNameTheNearest) {
   EXPECT_THAT(message({"finetune"}), HasSubstr("did you mean 'train'?"));
   EXPECT_THAT(message({"gemm"}), HasSubstr("did you mean 'bench gemm'?"));
   EXPECT_THAT(message({"x"}), HasSubstr("unknown command 'x'; tessera --help lists them"));
+  EXPECT_THAT(message({"train.py"}), HasSubstr("tessera launch -- python3 train.py ..."));
+  EXPECT_THAT(message({"python3", "train.py"}), HasSubstr("tessera launch -- python3 ..."));
+  EXPECT_THAT(message({"launch", "--foo", "1", "--bar", "a/b", "train"}),
+              testing::AllOf(HasSubstr("'--foo'"), HasSubstr("'--bar'")));
   EXPECT_THAT(message({}), HasSubstr("no command given"));
   EXPECT_THAT(message({"tokenizer"}), HasSubstr("did you mean 'tessera tokenizer train'?"));
   EXPECT_THAT(message({"bench"}),

@@ -33,6 +33,8 @@ class Command {
   // True if several ranks of a job share the work, or each reports on its machine. Otherwise the command
   // refuses to run under a launcher that starts several ranks.
   virtual bool is_for_ranks() const { return false; }
+  // True if a launcher may start the command once for each node, which then starts the ranks.
+  virtual bool is_for_nodes() const { return false; }
   // True if flags that help does not list are worth completing in a shell.
   virtual bool completes_unlisted_flags() const { return false; }
   // True if only warnings, errors and the result are wanted. Asked once the flags are set.

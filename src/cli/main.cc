@@ -4,6 +4,7 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <new>
 #include <string>
 #include <string_view>
@@ -17,6 +18,7 @@
 #include "cli/run/resume_command.h"
 #include "cli/terminal/terminal.h"
 #include "comm/failure.h"
+#include "io/absolute_path.h"
 #include "launch/reports/crash_handler.h"
 #include "launch/reports/crash_report.h"
 #include "launch/reports/rank_report.h"
@@ -26,9 +28,11 @@
 
 namespace {
 
-// A wrong command line is the same on all ranks.
+// A wrong command line is the same on all ranks, but not on all nodes: each agent has a number.
 bool is_shown_by_rank_0(tessera::ExitCode code) {
-  if (code != tessera::ExitCode::kUsage) return false;
+  const std::vector<std::string> words = tessera::own_command_line();
+  const bool is_agent = words.size() > 1 && words[1] == "launch";
+  if (code != tessera::ExitCode::kUsage || is_agent) return false;
   const auto world = tessera::launched_world();
   return world && world->rank > 0;
 }
@@ -54,6 +58,8 @@ int report(tessera::ExitCode code, const std::string& message, bool caused_by_pe
 }  // namespace
 
 int main(int argc, char** argv) {
+  // A pipe whose reader is gone, behind standard error above all, ends no run: see ClosedOutput.
+  std::signal(SIGPIPE, SIG_IGN);
   // Ranks are started from /proc/self/exe, whose name the kernel would otherwise show. Threads inherit the
   // name.
   prctl(PR_SET_NAME, "tessera");
@@ -76,6 +82,9 @@ int main(int argc, char** argv) {
   } catch (const tessera::PeerError& error) {
     return report(error.code(), error.what(), /*caused_by_peer=*/true);
   } catch (const tessera::Error& error) {
+    return report(error.code(), error.what());
+  } catch (const std::filesystem::filesystem_error& failure) {
+    const tessera::Error error = tessera::error_from(failure);
     return report(error.code(), error.what());
   } catch (const std::bad_alloc&) {
     return report(tessera::ExitCode::kInternal, "out of memory");

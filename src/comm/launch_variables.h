@@ -12,6 +12,9 @@ inline constexpr const char* kLaunchIdVariable = "TESSERA_LAUNCH_ID";
 // step.
 inline constexpr const char* kProgressFileVariable = "TESSERA_PROGRESS_FILE";
 
+// Port of the agent's store, where MASTER_PORT is one that the program may listen on.
+inline constexpr const char* kStorePortVariable = "TESSERA_STORE_PORT";
+
 // Seconds between a signal and the agent killing its ranks.
 inline constexpr const char* kTerminationGraceVariable = "TESSERA_TERMINATION_GRACE_S";
 

@@ -13,6 +13,7 @@
 #include "base/rng.h"
 #include "base/text.h"
 #include "base/text_fields.h"
+#include "comm/launch_variables.h"
 #include "comm/node_list.h"
 #include "platform/host_name.h"
 
@@ -167,6 +168,8 @@ World from_torchrun(const Variables& variables) {
   world.agent_has_store = launched;
   world.snapshot_slots = snapshot_slots(variables);
   find_master(world, variables, "", "");
+  if (launched)
+    world.master_port = variables.number(kStorePortVariable, 1, 65535).value_or(world.master_port);
   // torchrun's agent listens on MASTER_PORT with its own kind of store; rank 0 takes the next port.
   if (!launched && !world.is_single() &&
       lower_case(variables.text("TORCHELASTIC_USE_AGENT_STORE").value_or("")) == "true") {
@@ -301,6 +304,20 @@ World detect_world(const Environment& environment) {
   world.job_restarts = restart_attempt(environment);
   world.host = host_name();
   return world;
+}
+
+void check_ranks_are_started(const Environment& environment) {
+  const Variables variables(environment);
+  const std::string nodes = variables.text("PET_NNODES").value_or("");
+  const std::optional<int64_t> most = parse_integer(split(nodes, ':').back());
+  if (!most || *most <= 1 || variables.has("RANK") || !detect(variables).is_single()) return;
+  fail(
+      ExitCode::kBadConfig,
+      "environment: PET_NNODES is {}, but RANK is not set: this is one of several nodes, which the agents of "
+      "`tessera launch` join to one job: run `tessera launch train ...`, or set RANK=0 and WORLD_SIZE=1 to "
+      "train "
+      "here alone",
+      printable(nodes));
 }
 
 std::string describe_rank(int rank, const std::string& host) {

@@ -80,6 +80,10 @@ int restart_attempt(const Environment& environment);
 // Error(kBadConfig) for variables that are missing or contradict each other.
 World detect_world(const Environment& environment = process_environment());
 
+// Error(kBadConfig) in one of several pods of Kubeflow Trainer (PET_NNODES) where nothing has started ranks:
+// each pod would train alone.
+void check_ranks_are_started(const Environment& environment = process_environment());
+
 // "rank 3 on host worker-1".
 std::string describe_rank(int rank, const std::string& host);
 

@@ -98,6 +98,26 @@ TEST(World, NothingSetIsASingleProcess) {
   EXPECT_TRUE(detect({{"WORLD_SIZE", "1"}}).is_single());
 }
 
+TEST(World, APodOfSeveralWhoseRanksNobodyHasStartedIsRefused) {
+  const auto refusal = [](const Values& values) {
+    return error_of([&] {
+      check_ranks_are_started([&](const std::string& name) -> std::optional<std::string> {
+        const auto found = values.find(name);
+        return found == values.end() ? std::nullopt : std::optional<std::string>(found->second);
+      });
+    });
+  };
+  for (const char* nodes : {"2", "1:4"}) {
+    EXPECT_THAT(refusal({{"PET_NNODES", nodes}, {"PET_NODE_RANK", "1"}}), HasSubstr("tessera launch train"))
+        << nodes;
+    EXPECT_EQ(refusal({{"PET_NNODES", nodes}, {"RANK", "0"}, {"WORLD_SIZE", "1"}}), "") << nodes;
+    EXPECT_EQ(refusal(with(kOpenMpi, {{"PET_NNODES", nodes}})), "") << nodes;
+  }
+  EXPECT_EQ(refusal({{"PET_NNODES", "1"}}), "");
+  EXPECT_EQ(refusal({{"PET_NNODES", ""}}), "");
+  EXPECT_EQ(refusal({}), "");
+}
+
 TEST(World, TorchrunsAgentOccupiesThePort) {
   const World world = detect(kTorchrun);
   EXPECT_EQ(world.source, "torchrun");
@@ -121,6 +141,12 @@ TEST(World, OurAgentServesTheStore) {
   EXPECT_TRUE(world.agent_has_store);
   EXPECT_EQ(world.rendezvous_timeout_s, 0);
   EXPECT_EQ(detect(with(kTorchrun, {{"TESSERA_RDZV_TIMEOUT_S", "30"}})).rendezvous_timeout_s, 30);
+}
+
+TEST(World, OurAgentsStoreMayHaveAPortOfItsOwn) {
+  const World world =
+      detect(with(kTorchrun, {{"TESSERA_AGENT_STORE", "1"}, {"TESSERA_STORE_PORT", "29501"}}));
+  EXPECT_EQ(world.master_port, 29501);
 }
 
 TEST(World, SnapshotSlotsAreDescriptors) {

@@ -112,8 +112,10 @@ void build_cache(const Request& request, const fs::path& path, const Hash128& ke
          emptiness(request, counts), first_problem->empty() ? "" : "; the first: " + *first_problem);
   }
   if (writer.num_targets() == 0) {
-    fail(ExitCode::kBadData, "{}: no target in {}: {}", input_names(request),
-         format_count(writer.num_rows(), "row"),
+    const bool is_packed = plan.packing != Packing::kNone && counts.num_documents > 0;
+    fail(ExitCode::kBadData, "{}: no target in {}{}: {}", input_names(request),
+         format_count(is_packed ? counts.num_documents : writer.num_rows(), "row"),
+         is_packed ? ", packed into " + std::to_string(writer.num_rows()) : "",
          plan.has_labels ? "every label is -100 (the first label of a row is never a target)"
                          : "a row needs two tokens to have one");
   }

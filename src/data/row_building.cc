@@ -111,7 +111,7 @@ fs::path token_cache_folder(const DatasetOptions& options) {
   if (const char* home = std::getenv("HOME"); home != nullptr && *home != '\0')
     return fs::path(home) / ".cache" / "tessera";
   fail(ExitCode::kBadConfig,
-       "no folder for the token cache: give one, or set the environment variable XDG_CACHE_HOME or HOME");
+       "no folder for the token cache: set --cache_dir, or the environment variable XDG_CACHE_HOME or HOME");
 }
 
 void create_token_cache_folder(const fs::path& folder) {

@@ -1,10 +1,15 @@
 #include "launch/job_link.h"
 
+#include <netinet/in.h>
+#include <sys/socket.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/unique_fd.h"
 #include "platform/background_thread.h"
 
 namespace tessera {
@@ -14,6 +19,7 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr int kTorchrunPort = 29500;
+constexpr int kLastPort = 65535;
 // Limit of one attempt to reach the store; between attempts the agent may end.
 constexpr std::chrono::milliseconds kJoinTry{1000};
 // Node 0 expects every agent that took part in the meeting: one whose ranks end at once still has to join and
@@ -22,10 +28,24 @@ constexpr std::chrono::seconds kLateJoin{5};
 // Time for node 0 to collect the reports of all nodes and write one.
 constexpr milliseconds kReportTime{5000};
 
+// On loopback; the system does not give it to others soon.
+int find_free_port() {
+  const UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  const auto at = reinterpret_cast<sockaddr*>(&address);
+  if (!socket || bind(socket.get(), at, size) != 0 || getsockname(socket.get(), at, &size) != 0)
+    fail_errno(ExitCode::kIoError, errno, "a free port for MASTER_PORT");
+  return ntohs(address.sin_port);
+}
+
 }  // namespace
 
 JobLink::JobLink(const LaunchPlan& plan, int restart_count)
     : plan_(plan), joining_ends_((Clock::now() + StoreServerOptions{}.time_for_agents).time_since_epoch()) {
+  if (!plan.is_tessera && plan.master_port == 0) free_port_ = find_free_port();
   if (plan.world_size() == 1 && !plan.has_meetings()) return;
   if (plan.serves_store()) {
     StoreServerOptions options;
@@ -63,9 +83,15 @@ JobLink::~JobLink() {
   if (joining_.joinable()) joining_.join();
 }
 
-int JobLink::master_port() const {
+int JobLink::store_port() const {
   if (server_) return server_->port();
   return plan_.master_port == 0 ? kTorchrunPort : plan_.master_port;
+}
+
+int JobLink::master_port() const {
+  if (plan_.is_tessera) return store_port();
+  if (plan_.master_port == 0) return free_port_;
+  return plan_.master_port == kLastPort ? kLastPort - 1 : plan_.master_port + 1;
 }
 
 void JobLink::join_as_agent(const World& world) {

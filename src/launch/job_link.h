@@ -27,7 +27,10 @@ class JobLink {
   JobLink(const JobLink&) = delete;
   JobLink& operator=(const JobLink&) = delete;
 
-  // The value for MASTER_PORT.
+  // Where the ranks find the store.
+  int store_port() const;
+  // The value for MASTER_PORT, the same on all nodes: that of the store, or, for a program that serves its
+  // own there, as torch.distributed does, one that nobody listens on.
   int master_port() const;
   // Tells all ranks and agents of a failure known first-hand: a rank of this node has failed.
   void report(const Failure& failure);
@@ -54,6 +57,7 @@ class JobLink {
   void join_as_agent(const World& world);
 
   const LaunchPlan& plan_;
+  int free_port_ = 0;
   std::unique_ptr<StoreServer> server_;
   std::mutex mutex_;
   std::shared_ptr<StoreClient> client_;  // mutex_; null until the store has accepted this agent

@@ -1,5 +1,6 @@
 #include "launch/launch_plan.h"
 
+#include <arpa/inet.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 #include "base/text.h"
 #include "base/text_fields.h"
 #include "comm/proof.h"
+#include "comm/world.h"
 #include "platform/host_name.h"
 #include "platform/nvidia_cards.h"
 
@@ -113,6 +115,14 @@ struct Endpoint {
   std::optional<int64_t> port;
 };
 
+// Colons are for addresses, perhaps with an interface (fe80::1%eth0), of which a port is told apart by
+// brackets.
+bool is_host(const std::string& text) {
+  if (text.find_first_of(":[] \t") == std::string::npos) return !text.empty();
+  in6_addr address = {};
+  return inet_pton(AF_INET6, text.substr(0, text.find('%')).c_str(), &address) == 1;
+}
+
 // HOST, HOST:PORT, [ADDRESS]:PORT, or an IPv6 address alone.
 Endpoint parse_endpoint(const std::string& text) {
   Endpoint endpoint{.host = text, .port = {}};
@@ -127,8 +137,9 @@ Endpoint parse_endpoint(const std::string& text) {
   if (bracketed && endpoint.host.ends_with(']')) {
     endpoint.host = endpoint.host.substr(1, endpoint.host.size() - 2);
   }
-  if (endpoint.host.empty()) {
-    fail(ExitCode::kUsage, "--rdzv_endpoint: expected HOST or HOST:PORT, found '{}'", printable(text));
+  if (!is_host(endpoint.host)) {
+    fail(ExitCode::kUsage, "--rdzv_endpoint: expected HOST or HOST:PORT, found '{}'{}", printable(text),
+         bare_v6 ? "; an IPv6 address with a port is written [::1]:29500" : "");
   }
   return endpoint;
 }
@@ -164,6 +175,11 @@ void place_store(const LaunchArguments& arguments, const FlagTable& table, Launc
   }
   if (table.is_set("master_port") && !(single && arguments.master_port == 0))
     check_port("--master_port", arguments.master_port);
+  if (table.is_set("master_addr") && !is_host(arguments.master_addr)) {
+    fail(ExitCode::kUsage,
+         "--master_addr: expected a name or an address, found '{}'; the port is --master_port",
+         printable(arguments.master_addr));
+  }
   // The name of a pod appears in the DNS some time after the pod; ranks of a single node need none.
   if (!single || !is_set_by_variable(arguments, "master_addr")) plan->master_addr = arguments.master_addr;
   if (!single || table.is_set("master_port")) plan->master_port = static_cast<int>(arguments.master_port);
@@ -303,15 +319,25 @@ void plan_program(const std::vector<std::string>& command, const Environment& en
   plan->program.insert(plan->program.end(), command.begin() + 1, command.end());
 }
 
-void number_node(const LaunchArguments& arguments, LaunchPlan* plan) {
+void number_node(const LaunchArguments& arguments, const FlagTable& table, const Environment& environment,
+                 LaunchPlan* plan) {
   if (!arguments.standalone) parse_num_nodes(arguments.nnodes, plan);
   plan->num_nodes = plan->max_nodes;
-  if (plan->num_nodes > 1 && !arguments.node_rank) {
+  std::optional<int64_t> number = arguments.node_rank;
+  if (const auto agents = arguments.standalone ? std::nullopt : agents_of_launcher(environment)) {
+    if (!table.is_set("nnodes")) {
+      fail(ExitCode::kUsage,
+           "{} has started {}: expected --nnodes {}, or --standalone for a job of each alone", agents->source,
+           count_of(agents->num_nodes, "agent"), agents->num_nodes);
+    }
+    if (!number && agents->num_nodes == plan->num_nodes) number = agents->node_rank;
+  }
+  if (plan->num_nodes > 1 && !number) {
     fail(ExitCode::kUsage,
          "--nnodes {}: expected --node_rank N, from 0 to {}: nodes are not numbered automatically",
          plan->num_nodes, plan->num_nodes - 1);
   }
-  const int64_t node_rank = arguments.standalone ? 0 : arguments.node_rank.value_or(0);
+  const int64_t node_rank = arguments.standalone ? 0 : number.value_or(0);
   if (node_rank < 0 || node_rank >= plan->num_nodes) {
     fail(ExitCode::kUsage, "--node_rank: expected a number from 0 to {} for --nnodes {}, found {}",
          plan->num_nodes - 1, plan->num_nodes, node_rank);
@@ -328,6 +354,18 @@ int number_of_restarts(const char* flag, int64_t value) {
 
 }  // namespace
 
+std::optional<World> agents_of_launcher(const Environment& environment) {
+  try {
+    World world = detect_world(environment);
+    const bool starts_agents =
+        world.source == "Slurm" || world.source == "Open MPI" || world.source == "MPICH or Intel MPI";
+    if (starts_agents && !world.is_single() && world.local_world_size == 1) return world;
+  } catch (const Error&) {
+    // The variables say too little: the flags have to.
+  }
+  return std::nullopt;
+}
+
 std::string random_id() {
   std::random_device random;
   return fmt::format("{:08x}{:08x}", random(), random());
@@ -338,7 +376,7 @@ LaunchPlan plan_launch(const LaunchArguments& arguments, const FlagTable& table,
   LaunchPlan plan;
   plan.host = host_name();
   plan.role = arguments.role;
-  number_node(arguments, &plan);
+  number_node(arguments, table, environment, &plan);
   plan.local_world_size = parse_ranks_per_node(arguments, environment, node, &plan);
   if (plan.world_size() > kMaxRanks) {
     fail(ExitCode::kUsage, "--nnodes {} with --nproc_per_node {}: expected at most {} ranks", plan.num_nodes,

@@ -68,6 +68,10 @@ struct LaunchPlan {
   bool serves_store() const { return node_rank == 0 && (world_size() > 1 || has_meetings()); }
 };
 
+// Of a launcher that has started one process on each node, as `srun --ntasks-per-node=1 tessera launch` does:
+// one agent for each.
+std::optional<World> agents_of_launcher(const Environment& environment);
+
 // 16 hexadecimal digits.
 std::string random_id();
 

@@ -129,6 +129,28 @@ TEST(LaunchPlan, StandaloneWinsOverWhatNamesSeveralNodes) {
   EXPECT_EQ(plan.first_rank(), 0);
 }
 
+// srun --ntasks-per-node=1 tessera launch --nnodes 2 --rdzv_endpoint ...
+TEST(LaunchPlan, AgentsThatALauncherHasStartedAreNumbered) {
+  Launch launch;
+  launch.variables = {{"SLURM_JOB_ID", "5"},
+                      {"SLURM_STEP_ID", "0"},
+                      {"SLURM_STEP_NUM_TASKS", "2"},
+                      {"SLURM_PROCID", "1"},
+                      {"SLURM_LOCALID", "0"},
+                      {"SLURM_NODEID", "1"},
+                      {"SLURM_STEP_NODELIST", "n[1-2]"},
+                      {"SLURM_STEP_TASKS_PER_NODE", "1(x2)"}};
+  EXPECT_THAT(launch.error(ExitCode::kUsage), HasSubstr("Slurm has started 2 agents: expected --nnodes 2"));
+  launch.set("nnodes", "2").set("rdzv_endpoint", "n1:29500");
+  EXPECT_EQ(launch.plan().node_rank, 1);
+  launch.set("node_rank", "0");
+  EXPECT_EQ(launch.plan().node_rank, 0);
+  launch.variables["SLURM_STEP_TASKS_PER_NODE"] = "2";
+  launch.variables["SLURM_LOCALID"] = "1";
+  launch.variables["SLURM_NODEID"] = "0";
+  EXPECT_FALSE(agents_of_launcher(launch.environment())) << "two on one node";
+}
+
 TEST(LaunchPlan, EndpointHasHostAndPort) {
   Launch launch;
   launch.set("nnodes", "2:2").set("node_rank", "1").set("nproc_per_node", "3");
@@ -142,7 +164,8 @@ TEST(LaunchPlan, EndpointHasHostAndPort) {
   EXPECT_EQ(at("[fe80::1]"), "fe80::1 29500");
   EXPECT_EQ(at("fe80::1"), "fe80::1 29500");
   EXPECT_EQ(launch.plan().first_rank(), 3);
-  for (const char* bad : {":4", "host0:", "host0:x", "host0:0", "host0:65536", "[]:4"}) {
+  for (const char* bad : {":4", "host0:", "host0:x", "host0:0", "host0:65536", "[]:4", "::1:29611", "[::1:4",
+                          "[host0]:4x", "host0:1:2", "a host:4"}) {
     launch.set("rdzv_endpoint", bad);
     EXPECT_THAT(launch.error(ExitCode::kUsage), HasSubstr("--rdzv_endpoint")) << bad;
   }
@@ -379,6 +402,7 @@ TEST(RankVariables, AreTorchruns) {
                                           {.local_rank = 1,
                                            .restart_count = 2,
                                            .master_port = 29500,
+                                           .store_port = 29500,
                                            .error_file = "/tmp/e",
                                            .position_file = "/tmp/p",
                                            .snapshot_slots = {7, 8, 9, 10},
@@ -403,6 +427,7 @@ TEST(RankVariables, AreTorchruns) {
                                                        {"TORCHELASTIC_USE_AGENT_STORE", "True"},
                                                        {"TORCHELASTIC_ERROR_FILE", "/tmp/e"},
                                                        {"TESSERA_AGENT_STORE", "1"},
+                                                       {"TESSERA_STORE_PORT", "29500"},
                                                        {"TESSERA_POSITION_FILE", "/tmp/p"},
                                                        {"TESSERA_RDZV_TIMEOUT_S", "900"},
                                                        {"TESSERA_HEARTBEAT_TIMEOUT_MS", "5000"},
@@ -417,6 +442,9 @@ TEST(RankVariables, AreTorchruns) {
                                                        {"OMP_NUM_THREADS", "8"},
                                                        {"TESSERA_PROCESSOR_SHARE", "8"}};
   EXPECT_EQ(of(launch.environment()), expected);
+  plan.is_tessera = false;
+  EXPECT_EQ(of(launch.environment()).at("TORCHELASTIC_USE_AGENT_STORE"), "False") << "torch serves its own";
+  plan.is_tessera = true;
   const Variables first = rank_variables(
       plan, {.local_rank = 1, .restart_count = 0, .master_port = 1, .error_file = "", .progress_file = ""},
       launch.environment());

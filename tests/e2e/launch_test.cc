@@ -266,6 +266,31 @@ TEST(Launch, PetVariablesAreRead) {
               UnorderedElementsAre("0 127.0.0.1", "[rank 1] 1 127.0.0.1", "[rank 2] 2 127.0.0.1"));
 }
 
+// As torch.distributed does where no agent's store has its protocol: rank 0 listens, the others connect.
+TEST(Launch, MasterPortIsFreeForAProgramsOwnStore) {
+  const std::string script =
+      "import os, socket, time\n"
+      "at = (os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT']))\n"
+      "assert os.environ['TORCHELASTIC_USE_AGENT_STORE'] == 'False'\n"
+      "if os.environ['RANK'] == '0':\n"
+      "  server = socket.create_server(at)\n"
+      "  for i in range(2): server.accept()[0].sendall(b'welcome')\n"
+      "else:\n"
+      "  for i in range(100):\n"
+      "    try: peer = socket.create_connection(at); break\n"
+      "    except OSError: time.sleep(0.1)\n"
+      "  print(peer.recv(7).decode())\n";
+  for (const std::vector<std::string>& flags :
+       {std::vector<std::string>{}, {"--rdzv_endpoint", "localhost:0"}}) {
+    std::vector<std::string> arguments = {"launch", "--nproc_per_node", "3"};
+    arguments.insert(arguments.end(), flags.begin(), flags.end());
+    arguments.insert(arguments.end(), {"--", "/usr/bin/python3", "-c", script});
+    const ProcessResult result = run_tessera(arguments);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(lines_of(result.out), UnorderedElementsAre("[rank 1] welcome", "[rank 2] welcome"));
+  }
+}
+
 TEST(Launch, WrongUseIsOneLine) {
   const auto expect = [](const std::vector<std::string>& arguments, int code, const std::string& message) {
     const ProcessResult result = run_tessera(arguments);
@@ -278,6 +303,9 @@ TEST(Launch, WrongUseIsOneLine) {
   expect({"launch", "--nnodes", "1:2", "train"}, 64, "--node_rank");
   expect({"launch", "--", "/nowhere/program"}, 66, "does not exist");
   expect({"launch", "trian"}, 64, "did you mean 'train'?");
+  expect({"launch", "train.py"}, 64, "tessera launch -- python3 train.py");
+  expect({"launch", "--nnodes", "2", "--node_rank", "0", "--rdzv_endpoint", "::1:29611", "train"}, 64,
+         "written [::1]:29500");
   const TemporaryFolder folder;
   const std::string no_program = folder.write("x", "no program");
   fs::permissions(no_program, fs::perms::owner_all);

@@ -345,13 +345,19 @@ ProcessResult run_until_signal(const TinyModel& tiny, int signal, const std::vec
 }
 
 TEST(Interruption, FirstSignalSavesACheckpointAndEndsByTheSignal) {
-  for (const int signal : {SIGINT, SIGTERM}) {
+  struct Case {
+    int signal;
+    std::string name;
+    std::vector<std::string> launch = {};
+  };
+  for (const Case& of : {Case{SIGINT, "SIGINT"}, Case{SIGTERM, "SIGTERM"}, Case{SIGHUP, "SIGHUP"},
+                         Case{SIGHUP, "SIGHUP", {"launch", "--nproc_per_node", "2"}}}) {
+    SCOPED_TRACE(of.name);
     const TinyModel tiny;
-    const ProcessResult result = run_until_signal(tiny, signal);
-    EXPECT_EQ(result.signal, signal) << result.err;
+    const ProcessResult result = run_until_signal(tiny, of.signal, {}, of.launch);
+    EXPECT_EQ(result.signal, of.signal) << result.err;
     EXPECT_TRUE(result.errors().empty()) << result.err;
-    EXPECT_THAT(result.err, HasSubstr(signal == SIGINT ? "info: SIGINT: the run ends with a checkpoint"
-                                                       : "info: SIGTERM: the run ends with a checkpoint"));
+    EXPECT_THAT(result.err, HasSubstr("info: " + of.name + ": the run ends with a checkpoint"));
     int64_t checkpoints = 0;
     for (const auto& entry : fs::directory_iterator(tiny.folder / "out")) {
       if (!entry.path().filename().string().starts_with("checkpoint-")) continue;
@@ -419,6 +425,44 @@ TEST(Output, ClosedReaderEndsQuietlyButNotATrainingRun) {
   const ProcessResult train = run_tessera(tiny.train_arguments("out"), {.output_has_reader = false});
   EXPECT_EQ(train.exit_code, 0) << "signal " << train.signal << "\n" << train.err;
   EXPECT_TRUE(fs::exists(tiny.folder / "out/model.safetensors"));
+}
+
+// What a rank writes is lost, whoever was to read it, and the job does not notice.
+TEST(Output, UnderLaunchTheExitCodeIsThatOfTheJob) {
+  const std::vector<std::string> launch = {"launch", "--nproc_per_node", "2"};
+  for (const bool is_full : {false, true}) {
+    const TinyModel tiny;
+    std::vector<std::string> arguments = launch;
+    for (const std::string& word : tiny.train_arguments("out")) arguments.push_back(word);
+    ProcessOptions options;
+    options.output_has_reader = is_full;
+    if (is_full) options.output_file = "/dev/full";
+    const ProcessResult train = run_tessera(arguments, options);
+    EXPECT_EQ(train.exit_code, 0) << "signal " << train.signal << "\n" << train.err;
+    EXPECT_THAT(train.err, HasSubstr(is_full ? "standard output: No space left on device; the job continues"
+                                             : "standard output: Broken pipe; the job continues"));
+    EXPECT_TRUE(fs::exists(tiny.folder / "out/model.safetensors"));
+  }
+  std::vector<std::string> fails = launch;
+  fails.insert(fails.end(), {"--", "/bin/sh", "-c", "echo out; sleep 0.2; echo out; exit 9"});
+  EXPECT_EQ(run_tessera(fails, {.output_has_reader = false}).exit_code, 9);
+}
+
+TEST(Output, RelativeToAFolderThatIsGoneIsRefusedByName) {
+  const TinyModel tiny;
+  for (const std::string launch : {"", " launch --nproc_per_node 2"}) {
+    std::string command =
+        "mkdir gone && cd gone && rmdir ../gone && " + std::string(tessera_binary()) + launch;
+    for (const std::string& word : tiny.train_arguments("out")) command += " '" + word + "'";
+    const size_t absolute = command.rfind((tiny.folder / "out"));
+    ASSERT_NE(absolute, std::string::npos);
+    command.replace(absolute, (tiny.folder / "out").size(), "out");
+    const std::string log = tiny.folder / "log";
+    const int status =
+        std::system(("cd '" + tiny.folder.path().string() + "' && " + command + " 2>'" + log + "'").c_str());
+    EXPECT_EQ(WEXITSTATUS(status), 66) << read_file(log);
+    EXPECT_THAT(read_file(log), HasSubstr("error: out: the current folder"));
+  }
 }
 
 TEST(Output, ClosedDescriptorsAreErrorsWithTheirExitCodes) {

@@ -35,6 +35,7 @@ class LaunchCommand : public Command {
   void declare_flags(FlagTable* table) override { declare_launch_flags(table, &arguments_); }
 
   std::string rest_flag() const override { return "command"; }
+  bool is_for_nodes() const override { return true; }
 
   void complete_flags(FlagTable* table) override {
     apply_pet_variables(process_environment(), table, &arguments_);

@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <cstring>
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -17,6 +19,7 @@
 #include "cli/terminal/terminal.h"
 #include "cli/terminal/train_report.h"
 #include "comm/communicator.h"
+#include "io/absolute_path.h"
 #include "launch/reports/crash_handler.h"
 #include "launch/reports/rank_report.h"
 #include "launch/reports/termination_log.h"
@@ -42,11 +45,12 @@ class RankReport : public TerminalReport {
   bool has_told_ = false;
 };
 
+std::string signal_name(int number) { return fmt::format("SIG{}", sigabbrev_np(number)); }
+
 // "finished: step 600 of 600, mean loss 1.2345, in /data/runs/job".
 std::string describe_end(const TrainSummary& summary, int64_t max_steps) {
-  const char* const how = summary.stop_signal == 0        ? "finished"
-                          : summary.stop_signal == SIGINT ? "stopped by SIGINT"
-                                                          : "stopped by SIGTERM";
+  const std::string how =
+      summary.stop_signal == 0 ? "finished" : "stopped by " + signal_name(summary.stop_signal);
   std::string text = fmt::format("{}: step {} of {}, mean loss {:.4f}", how, summary.num_steps, max_steps,
                                  summary.train_loss);
   if (!summary.folder.empty()) text += ", in " + summary.folder.string();
@@ -64,8 +68,8 @@ class TrainCommand : public Command {
     return "Takes a Hugging Face model folder and text, JSONL or pre-tokenized rows, and writes a Hugging "
            "Face model folder. Names and defaults are those of Hugging Face's TrainingArguments; a JSON or "
            "YAML file can set the same names, and flags override it.\n"
-           "Ctrl-C or SIGTERM ends the run with a checkpoint after the current step; a second Ctrl-C ends it "
-           "at once.";
+           "Ctrl-C, SIGTERM or SIGHUP ends the run with a checkpoint after the current step; a second Ctrl-C "
+           "ends it at once.";
   }
   std::vector<std::string> examples() const override {
     return {"tessera train --model start --dataset 'text/*.txt' --packing \\",
@@ -94,6 +98,7 @@ class TrainCommand : public Command {
   }
 
   void run(FlagTable* table) override {
+    check_ranks_are_started();
     const World world = detect_world();
     args_.num_restarts = world.num_restarts();
     // Messages that are the same on every rank are logged once.
@@ -110,6 +115,10 @@ class TrainCommand : public Command {
     } catch (const Error& error) {
       comm->report_failure(error);
       throw;
+    } catch (const std::filesystem::filesystem_error& failure) {
+      const Error error = error_from(failure);
+      comm->report_failure(error);
+      throw error;
     }
     // Everything is saved.
     if (stop_signal != 0) {
@@ -160,7 +169,7 @@ class TrainCommand : public Command {
 
   // A step may take minutes: without this message a user may press Ctrl-C again, which costs the checkpoint.
   void tell_of_signal(int signal) const {
-    log_info("{}: the run ends {}", signal == SIGINT ? "SIGINT" : "SIGTERM",
+    log_info("{}: the run ends {}", signal_name(signal),
              args_.save_on_sigterm
                  ? "with a checkpoint of the last finished step; a second Ctrl-C ends it at once, without one"
                  : "without a checkpoint, because save_on_sigterm is false");

@@ -49,6 +49,8 @@ std::string first_characters(std::string_view text, int64_t count) {
 }
 
 [[noreturn]] void fail_output(int error) {
+  // As any program whose output `head` has read enough of.
+  if (error == EPIPE) end_by_signal(SIGPIPE);
   // Otherwise the C library's exit handlers would try to write the rest of the buffer and fail again,
   // unreported.
   std::clearerr(stdout);
@@ -83,10 +85,7 @@ void flush_output() {
   if (std::fflush(stdout) != 0 && !is_given_up(errno)) fail_output(errno);
 }
 
-void set_closed_output(ClosedOutput behaviour) {
-  closed_output = behaviour;
-  std::signal(SIGPIPE, behaviour == ClosedOutput::kIsIgnored ? SIG_IGN : SIG_DFL);
-}
+void set_closed_output(ClosedOutput behaviour) { closed_output = behaviour; }
 
 bool output_is_terminal() {
   static const bool result = isatty(STDOUT_FILENO) == 1;

@@ -214,8 +214,11 @@ class LocalListener {
 };
 
 [[noreturn]] void fail_memory(std::string_view name, int64_t size_bytes, int errno_value) {
-  fail_errno(ExitCode::kBadConfig, errno_value,
-             fmt::format("cannot create {} of shared memory for {}", format_bytes(size_bytes), name));
+  fail(ExitCode::kBadConfig, "cannot create {} of shared memory for {}: {}{}", format_bytes(size_bytes), name,
+       std::strerror(errno_value),
+       errno_value == EFBIG
+           ? "; `ulimit -f` limits the size of files and with it that of shared memory: raise it"
+           : "");
 }
 
 int64_t control_bytes(const NodeState& state) {

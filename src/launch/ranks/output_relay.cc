@@ -9,7 +9,7 @@
 #include <cstring>
 #include <utility>
 
-#include "base/error.h"
+#include "base/log.h"
 #include "base/terminal_type.h"
 
 namespace tessera {
@@ -89,7 +89,6 @@ void OutputRelay::move() {
     if (has_room(source)) read_from(&source);
   }
   for (Target& target : targets_) write_to(&target);
-  close_unread_sources();
 }
 
 void OutputRelay::end_sources() {
@@ -170,7 +169,7 @@ void OutputRelay::write_file(Source* source, std::string_view text) {
     if (count >= 0) {
       text.remove_prefix(static_cast<size_t>(count));
     } else if (errno != EINTR) {
-      if (write_error_.empty()) write_error_ = fmt::format("a rank's log file: {}", std::strerror(errno));
+      log_warning("a rank's log file: {}; the job continues without it", std::strerror(errno));
       close(std::exchange(source->how.file, -1));
     }
   }
@@ -186,25 +185,13 @@ void OutputRelay::write_to(Target* target) {
     } else if (errno == EAGAIN) {
       break;
     } else if (errno != EINTR) {
-      if (errno == EPIPE) {
-        reader_is_gone_ = true;
-      } else if (write_error_.empty()) {
-        write_error_ = fmt::format("standard {}: {}", target->fd == STDERR_FILENO ? "error" : "output",
-                                   std::strerror(errno));
-      }
+      log_warning("standard {}: {}; the job continues without it",
+                  target->fd == STDERR_FILENO ? "error" : "output", std::strerror(errno));
       target->is_open = false;
       done = target->pending.size();
     }
   }
   target->pending.erase(0, done);
-}
-
-// A process writing to these finds out at its next write that nobody reads, as it would without an agent.
-void OutputRelay::close_unread_sources() {
-  for (Source& source : sources_) {
-    const bool unread = source.target != nullptr && !source.target->is_open && source.how.file < 0;
-    if (unread) end(&source);
-  }
 }
 
 }  // namespace tessera

@@ -1,5 +1,6 @@
 // Forwards what ranks write, in whole lines. Nothing here blocks: a slow or stopped reader holds back only
-// the output, as it would for a single program.
+// the output, as it would for a single program. What cannot be written, to a full disk, a closed descriptor
+// or a pipe whose reader is gone, is lost with one warning, and the ranks never learn of it.
 #pragma once
 
 #include <poll.h>
@@ -38,11 +39,6 @@ class OutputRelay {
   // Whether something is still to be written.
   bool has_pending() const;
 
-  // Whether a reader has gone away (| head).
-  bool reader_is_gone() const { return reader_is_gone_; }
-  // One line saying why output or a file was lost; "" = nothing was lost.
-  const std::string& write_error() const { return write_error_; }
-
  private:
   struct Target {
     int fd;
@@ -65,12 +61,9 @@ class OutputRelay {
   void end(Source* source);
   void write_file(Source* source, std::string_view text);
   void write_to(Target* target);
-  void close_unread_sources();
 
   std::vector<Target> targets_;
   std::vector<Source> sources_;
-  bool reader_is_gone_ = false;
-  std::string write_error_;
 };
 
 }  // namespace tessera

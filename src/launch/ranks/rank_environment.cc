@@ -30,9 +30,11 @@ Variables rank_variables(const LaunchPlan& plan, const RankStart& start, const E
       {"TORCHELASTIC_RESTART_COUNT", number(start.restart_count)},
       {"TORCHELASTIC_MAX_RESTARTS", number(plan.max_restarts)},
       {"TORCHELASTIC_RUN_ID", plan.run_id},
-      {"TORCHELASTIC_USE_AGENT_STORE", has_store ? "True" : "False"},
+      // The store is none of torch.distributed's kind: a program serves its own.
+      {"TORCHELASTIC_USE_AGENT_STORE", has_store && plan.is_tessera ? "True" : "False"},
       {"TORCHELASTIC_ERROR_FILE", start.error_file},
       {"TESSERA_AGENT_STORE", has_store ? "1" : "0"},
+      {kStorePortVariable, number(start.store_port)},
       {kRendezvousTimeoutVariable, number(plan.rendezvous_timeout.count() / 1000)},
       {kHeartbeatTimeoutVariable, number(plan.heartbeat_timeout.count())},
       {kSecretVariable, plan.secret},

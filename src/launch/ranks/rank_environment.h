@@ -16,6 +16,7 @@ struct RankStart {
   int local_rank = 0;
   int restart_count = 0;
   int master_port = 0;
+  int store_port = 0;
   std::string error_file;
   std::string position_file = {};
   std::vector<int> snapshot_slots = {};  // World::snapshot_slots

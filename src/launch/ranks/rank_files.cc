@@ -10,6 +10,7 @@
 #include <system_error>
 
 #include "base/error.h"
+#include "io/absolute_path.h"
 #include "io/file.h"
 
 namespace tessera {
@@ -50,7 +51,7 @@ fs::path make_log_folder(const LaunchPlan& plan) {
   if (plan.log_dir.empty() && !has_files) return {};
   const fs::path base = plan.log_dir.empty() ? temporary_log_folder() : fs::path(plan.log_dir);
   create_folder(base);
-  std::string folder = (fs::absolute(base) / (as_file_name(plan.run_id) + "_XXXXXX")).string();
+  std::string folder = (absolute_path(base) / (as_file_name(plan.run_id) + "_XXXXXX")).string();
   if (mkdtemp(folder.data()) == nullptr)
     fail_errno(ExitCode::kIoError, errno, fmt::format("a folder in '{}' for log files", base.string()));
   return folder;

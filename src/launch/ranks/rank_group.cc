@@ -93,6 +93,7 @@ void RankGroup::start(int local_rank, std::vector<RelaySource>* sources) {
                                                                    {.local_rank = local_rank,
                                                                     .restart_count = restart_count_,
                                                                     .master_port = job_->master_port(),
+                                                                    .store_port = job_->store_port(),
                                                                     .error_file = files.error_file(),
                                                                     .position_file = files.position_file(),
                                                                     .snapshot_slots = options.inherited,
@@ -342,10 +343,6 @@ LaunchResult RankGroup::result() {
     return result;
   }
   if (culprit != nullptr) {
-    if (culprit->signal == SIGPIPE && relay_->reader_is_gone()) {
-      result.signal = SIGPIPE;
-      return result;
-    }
     result.exit_code = culprit->final_code();
     result.rank_signal = culprit->signal;
     result.error = culprit->describe() + report_place_;
@@ -360,9 +357,6 @@ LaunchResult RankGroup::result() {
                   static_cast<double>(plan_.termination_grace.count()) / 1000);
     }
     result.signal = stop_signal_;
-  } else if (!relay_->write_error().empty()) {
-    result.exit_code = static_cast<int>(ExitCode::kIoError);
-    result.error = relay_->write_error();
   }
   return result;
 }
