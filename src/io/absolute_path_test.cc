@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include "expect_error.h"
+#include "io/disk_space.h"
 #include "test_folder.h"
 
 namespace tessera {
@@ -29,6 +30,16 @@ TEST(AbsolutePath, NamesACurrentFolderThatIsGone) {
   EXPECT_EQ(elsewhere.code(), ExitCode::kIoError);
   EXPECT_EQ(std::string(elsewhere.what()), "/out: Permission denied");
   fs::current_path(before);
+}
+
+// /proc is one.
+TEST(DiskSpace, OfAFileSystemThatTellsNoneIsUnknown) {
+  std::error_code error;
+  EXPECT_EQ(disk_space("/proc", error).available, static_cast<uintmax_t>(kUnknownSpaceBytes));
+  EXPECT_LT(disk_space("/", error).available, static_cast<uintmax_t>(kUnknownSpaceBytes));
+  EXPECT_FALSE(error);
+  disk_space("/no/such/folder", error);
+  EXPECT_TRUE(error);
 }
 
 }  // namespace
