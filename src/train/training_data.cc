@@ -24,7 +24,7 @@ std::string ways_to_more_rows(const TrainingArguments& args) {
   if (!needs_tokenizer(args.dataset)) return "";
   if (args.packing) return "lower --max_length, ";
   const bool has_text = std::ranges::any_of(args.dataset, [](const std::string& entry) {
-    const std::string& path = parse_data_source(entry).paths[0];
+    const std::string path = parse_data_source(entry).paths.at(0);
     std::error_code ignored;
     return input_kind(path) == InputKind::kText && !std::filesystem::is_directory(path, ignored);
   });
