@@ -119,8 +119,10 @@ struct Endpoint {
 // brackets.
 bool is_host(const std::string& text) {
   if (text.find_first_of(":[] \t") == std::string::npos) return !text.empty();
+  const size_t zone = std::min(text.find('%'), text.size());
   in6_addr address = {};
-  return inet_pton(AF_INET6, text.substr(0, text.find('%')).c_str(), &address) == 1;
+  return text.find(':', zone) == std::string::npos &&
+         inet_pton(AF_INET6, text.substr(0, zone).c_str(), &address) == 1;
 }
 
 // HOST, HOST:PORT, [ADDRESS]:PORT, or an IPv6 address alone.

@@ -164,8 +164,8 @@ TEST(LaunchPlan, EndpointHasHostAndPort) {
   EXPECT_EQ(at("[fe80::1]"), "fe80::1 29500");
   EXPECT_EQ(at("fe80::1"), "fe80::1 29500");
   EXPECT_EQ(launch.plan().first_rank(), 3);
-  for (const char* bad : {":4", "host0:", "host0:x", "host0:0", "host0:65536", "[]:4", "::1:29611", "[::1:4",
-                          "[host0]:4x", "host0:1:2", "a host:4"}) {
+  for (const char* bad : {":4", "host0:", "host0:x", "host0:0", "host0:65536", "[]:4", "::1:29611",
+                          "fe80::1%lo:4", "[::1:4", "[host0]:4x", "host0:1:2", "a host:4"}) {
     launch.set("rdzv_endpoint", bad);
     EXPECT_THAT(launch.error(ExitCode::kUsage), HasSubstr("--rdzv_endpoint")) << bad;
   }
