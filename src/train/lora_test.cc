@@ -100,11 +100,12 @@ TEST(LoraRun, ResumesBitForBitOnAnyRanks) {
 TEST(LoraRun, ResumesBesideTheModelThatItBeganWithAlone) {
   SavingRun run = lora_run();
   run.run();
+  int number = 0;
   const auto resume = [&](const fs::path& model, const Ranks& ranks, int bits) {
     SavingRun resumed = run;
     resumed.ranks = ranks;
     resumed.args.gradient_accumulation_steps = 4 / ranks.world_size();
-    resumed.interrupt_at(3, "resumed");
+    resumed.interrupt_at(3, fmt::format("resumed-{}", ++number));
     resumed.args.resume_from_checkpoint = "true";
     resumed.args.model = model;
     if (bits > 0) resumed.args.quantization_bit = bits;
