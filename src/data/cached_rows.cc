@@ -183,8 +183,9 @@ void check_truncation(const CacheTrailer& cache, const Request& request) {
   const int64_t num_tokens = cache.num_tokens + counts.num_cut_tokens;
   if (request.options.allow_truncation || counts.num_cut_tokens <= num_tokens / 10) return;
   const bool has_text =
-      std::any_of(request.plan.files.begin(), request.plan.files.end(),
-                  [](const SourceFile& file) { return input_kind(file.path) == InputKind::kText; });
+      std::any_of(request.plan.files.begin(), request.plan.files.end(), [](const SourceFile& file) {
+        return input_kind(file.path) == InputKind::kText && !file.format->has_lines;
+      });
   std::string remedy = "set ";
   if (!request.plan.is_pretokenized) remedy += ways_to_keep_tokens(request.plan);
   if (has_text && !request.options.text_per_line) remedy += "--text_per_line if every line is a document, ";

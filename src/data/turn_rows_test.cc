@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "expect_error.h"
 #include "support/dataset_test_util.h"
 #include "tensor/packed_batch.h"
@@ -12,6 +13,7 @@
 namespace tessera {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -122,6 +124,18 @@ TEST_F(TurnRowsTest, AMessageMaySayItselfWhetherItIsATarget) {
               format);
   EXPECT_THAT(rows.texts, ElementsAre("u:q1>a:a1>u:q2>a:a2>"));
   EXPECT_THAT(rows.labels, ElementsAre("............q2>..a2>"));
+}
+
+TEST_F(TurnRowsTest, WhatAxolotlReadsOverInMessagesIsSaidOrRefused) {
+  RowFormat format = chats({});
+  format.columns = {{"messages", "talk"}};
+  format.tags.properties = {{"role", "from"}, {"content", "value"}};
+  const std::string start = R"({"talk":[{"from":"human","value":"q1"},{"from":"gpt","value":"a1",)";
+  LogTap tap;
+  EXPECT_THAT(rows_of(start + R"("trainable":false}]})", format).labels, ElementsAre(".......a1>"));
+  EXPECT_THAT(tap.take(), Contains(HasSubstr("set message_field_training: trainable")));
+  EXPECT_THAT(error_of([&] { rows_of(start + R"("images":["a.png"]}]})", format); }).what(),
+              HasSubstr("message 1: expected text, found 'images'"));
 }
 
 TEST_F(TurnRowsTest, PropertiesReachTheTemplateUnderItsNames) {

@@ -116,42 +116,6 @@ void name_reasoning(Value* message) {
   }
 }
 
-// Refuses fields that say what a message teaches and that neither templates nor the program read; makes
-// `weight` an integer.
-void check_fields(Value* message, const std::string& where) {
-  constexpr std::string_view kMarks[] = {"loss", "loss_mask", "loss_scale", "train", "training", "trainable"};
-  for (const Value::Field& field : *message->object()) {
-    if (std::find(std::begin(kMarks), std::end(kMarks), field.name) != std::end(kMarks)) {
-      fail(ExitCode::kBadData,
-           "{}: '{}' is not read: a 'weight' of 0 or 1 says whether a message is a target", where,
-           field.name);
-    }
-    const bool is_text = field.value.string() != nullptr;
-    const bool is_empty = (is_text && field.value.string()->empty()) ||
-                          (field.value.list() != nullptr && field.value.list()->empty());
-    const bool is_media_field =
-        media_name(field.name) != MediaName::kNone && field.value.boolean() == nullptr;
-    if ((is_media_field && !is_empty) || is_media(field.name, field.value)) {
-      fail(ExitCode::kBadData, "{}: expected text, found '{}': images, video and audio are not supported",
-           where, field.name);
-    }
-    if (field.name == "refusal" && !is_empty) {
-      fail(ExitCode::kBadData, "{}: templates do not read 'refusal': expected the answer as 'content'",
-           where);
-    }
-  }
-  if (Value* weight = message->find("weight")) {
-    const double found = weight->integer() != nullptr   ? static_cast<double>(*weight->integer())
-                         : weight->number() != nullptr  ? *weight->number()
-                         : weight->boolean() != nullptr ? static_cast<double>(*weight->boolean())
-                                                        : -1;
-    if (found != 0 && found != 1)
-      fail(ExitCode::kBadData, "{}: expected a 'weight' of 0 or 1, found {}", where,
-           found == -1 ? weight->kind_name() : fmt::format("{}", found));
-    *weight = static_cast<int64_t>(found);
-  }
-}
-
 Value read_message(Value item, const std::string& where) {
   if (item.object() == nullptr)
     fail(ExitCode::kBadData, "{}: expected an object, found {}", where, item.kind_name());
@@ -165,7 +129,7 @@ Value read_message(Value item, const std::string& where) {
   // As Transformers' _normalize_chat_messages: templates print a null as "None".
   std::erase_if(*item.object(), [](const Value::Field& field) { return field.value.is_null(); });
   update_functions(&item);
-  check_fields(&item, where);
+  check_message_fields(&item, where);
   name_reasoning(&item);
   if (Value* calls = item.find("tool_calls"); calls != nullptr && calls->string() != nullptr) {
     Value parsed = parse_value(*calls->string(), where);
@@ -200,6 +164,50 @@ Value::List& list_of(Value& value, const std::string& where) {
 }
 
 }  // namespace
+
+bool is_target_mark(std::string_view field) {
+  constexpr std::string_view kMarks[] = {"loss", "loss_mask", "loss_scale", "train", "training", "trainable"};
+  return std::find(std::begin(kMarks), std::end(kMarks), field) != std::end(kMarks);
+}
+
+void check_message_media(const Value& message, const std::string& where) {
+  for (const Value::Field& field : *message.object()) {
+    const bool is_text = field.value.string() != nullptr;
+    const bool is_empty = field.value.is_null() || (is_text && field.value.string()->empty()) ||
+                          (field.value.list() != nullptr && field.value.list()->empty());
+    const bool is_media_field =
+        media_name(field.name) != MediaName::kNone && field.value.boolean() == nullptr;
+    if ((is_media_field && !is_empty) || is_media(field.name, field.value)) {
+      fail(ExitCode::kBadData, "{}: expected text, found '{}': images, video and audio are not supported",
+           where, field.name);
+    }
+    if (field.name == "refusal" && !is_empty) {
+      fail(ExitCode::kBadData, "{}: templates do not read 'refusal': expected the answer as 'content'",
+           where);
+    }
+  }
+}
+
+void check_message_fields(Value* message, const std::string& where) {
+  check_message_media(*message, where);
+  for (const Value::Field& field : *message->object()) {
+    if (!field.value.is_null() && is_target_mark(field.name)) {
+      fail(ExitCode::kBadData,
+           "{}: '{}' is not read: a 'weight' of 0 or 1 says whether a message is a target", where,
+           field.name);
+    }
+  }
+  if (Value* weight = message->find("weight"); weight != nullptr && !weight->is_null()) {
+    const double found = weight->integer() != nullptr   ? static_cast<double>(*weight->integer())
+                         : weight->number() != nullptr  ? *weight->number()
+                         : weight->boolean() != nullptr ? static_cast<double>(*weight->boolean())
+                                                        : -1;
+    if (found != 0 && found != 1)
+      fail(ExitCode::kBadData, "{}: expected a 'weight' of 0 or 1, found {}", where,
+           found == -1 ? weight->kind_name() : fmt::format("{}", found));
+    *weight = static_cast<int64_t>(found);
+  }
+}
 
 void add_message(std::string role, std::string content, Value::List* messages) {
   messages->push_back(Value::Object{{"role", std::move(role)}, {"content", std::move(content)}});

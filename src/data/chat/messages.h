@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "base/value.h"
 #include "data/chat/example.h"
@@ -10,6 +11,16 @@ namespace tessera {
 
 // {"role": role, "content": content}
 void add_message(std::string role, std::string content, Value::List* messages);
+
+// Whether a message's field of this name says that it is a target or none (loss, train, ...), apart from
+// weight.
+bool is_target_mark(std::string_view field);
+
+// Error(kBadData) starting with `where`: a field of images, video, audio, or a refusal.
+void check_message_media(const Value& message, const std::string& where);
+
+// The same, and marks of what is a target other than `weight`, which becomes an integer, 0 or 1.
+void check_message_fields(Value* message, const std::string& where);
 
 // Appends the items of a list, or of JSON text with one: OpenAI's (role, content, tool_calls, ...) as they
 // are, ShareGPT's (from, value) with the roles of OpenAI, or those with the fields and roles of `tags`.

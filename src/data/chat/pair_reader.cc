@@ -4,6 +4,7 @@
 #include <array>
 #include <utility>
 
+#include "base/log_once.h"
 #include "base/text.h"
 #include "data/chat/messages.h"
 #include "data/chat/row_columns.h"
@@ -60,8 +61,12 @@ class PairReader {
     ChatExample example;
     expect_column("instruction");
     start(text_of("system"), &example);
-    if (Value* history = find("history"); history != nullptr && history->list() != nullptr)
+    if (Value* history = find("history"); history != nullptr && history->list() != nullptr) {
       append_history(std::move(*history), place_of("history"), &example.messages);
+    } else if (history != nullptr && *history != Value("")) {
+      fail(ExitCode::kBadData, "{}: expected a list of pairs, found {}, which LLaMA-Factory reads over",
+           place_of("history"), history->kind_name());
+    }
     std::string question = text_of("instruction");
     if (const std::string input = text_of("input"); !input.empty())
       question += (question.empty() ? "" : "\n") + input;
@@ -177,6 +182,7 @@ class PairReader {
 
   void add_turn(const std::string& role, Value* item, size_t index, Value::List* turns) const {
     const std::string where = fmt::format("{}[{}]", place_, index);
+    check_other_fields(item, where);
     Value* calls = item->find("tool_calls");
     const bool is_answer = role == "assistant" || role == "function_call";
     const bool has_calls = is_answer && format_.shape == RowShape::kMessages && calls != nullptr &&
@@ -188,6 +194,28 @@ class PairReader {
     } else {
       turns->push_back(Value::Object{{"role", role}, {"content", content_of(item, index)}});
     }
+  }
+
+  // LLaMA-Factory reads over what is neither role nor content.
+  void check_other_fields(Value* item, const std::string& where) const {
+    check_message_fields(item, where);
+    for (const Value::Field& field : *item->object()) {
+      const bool is_read = field.name == format_.tags.role || field.name == format_.tags.content ||
+                           (field.name == "tool_calls" && format_.shape == RowShape::kMessages);
+      const bool is_nothing =
+          field.value.is_null() || field.value == Value("") || field.value == Value(Value::List());
+      if (is_read || is_nothing || (field.name == "weight" && field.value == Value(int64_t{1}))) continue;
+      if (field.name == "weight" || field.name == "tool_calls") {
+        fail(ExitCode::kBadData, "{}: '{}' is not read, as in LLaMA-Factory: {}", where, field.name,
+             field.name == "weight" ? "leave such messages out"
+                                    : "set formatting openai in dataset_info.json");
+      }
+      log_warning_once(fmt::format("column '{}': the field '{}' of messages is not read, as in LLaMA-Factory",
+                                   printable(column_of_messages(), 40), printable(field.name, 40)));
+    }
+  }
+  std::string_view column_of_messages() const {
+    return column_of(format_.shape == RowShape::kMessages ? "messages" : "conversations");
   }
 
   // A question of the user or a tool, an answer, and so on. Several tools may answer one after the other

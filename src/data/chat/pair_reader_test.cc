@@ -115,6 +115,27 @@ TEST(PairRows, ARowWithoutItsQuestionIsRefused) {
   EXPECT_THAT(talk.what(), HasSubstr("column 'chat': missing, found the columns b"));
 }
 
+TEST(PairRows, FieldsThatChangeWhatIsLearnedAreRefused) {
+  const auto refusal_of = [](const std::string& fields, RowShape shape = RowShape::kConversations) {
+    const std::string row =
+        R"({"chat": [{"who": "U", "what": "a"}, {"who": "A", "what": "b", )" + fields + "}]}";
+    return std::string(error_of([&] { read_pair_row(row, pair_format(shape)); }).what());
+  };
+  EXPECT_THAT(refusal_of(R"("loss": false)"), HasSubstr("column 'chat'[1]: 'loss' is not read"));
+  EXPECT_THAT(refusal_of(R"("weight": 0)"), HasSubstr("'weight' is not read, as in LLaMA-Factory"));
+  EXPECT_THAT(refusal_of(R"("images": ["a.png"])"), HasSubstr("images, video and audio are not supported"));
+  EXPECT_THAT(refusal_of(R"("tool_calls": [{}])"), HasSubstr("set formatting openai"));
+  constexpr const char* kFine =
+      R"({"chat": [{"who": "U", "what": "a", "id": 7}, {"who": "A", "what": "b", "weight": 1, "tool_calls": null}]})";
+  EXPECT_EQ(read_pair_row(kFine, pair_format(RowShape::kConversations)).messages.size(), 2u);
+  const Error history = error_of([] {
+    RowFormat format = pair_format(RowShape::kInstruction);
+    format.columns.push_back({"history", "h"});
+    read_pair_row(R"({"q": "a", "a": "b", "h": "[]"})", format);
+  });
+  EXPECT_THAT(history.what(), HasSubstr("column 'h': expected a list of pairs, found a string"));
+}
+
 TEST(PairRows, SystemMessageIsTheRowsElseTheDefault) {
   RowFormat format = pair_format(RowShape::kConversations);
   format.tags.roles.push_back({"S", "system"});

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/log_once.h"
 #include "base/text.h"
 #include "data/chat/messages.h"
 #include "formats/value_json.h"
@@ -203,10 +204,24 @@ void parse_calls(Value* message, const std::string& where) {
   }
 }
 
+// Axolotl reads over marks of what is a target that the data set does not name.
+void warn_of_marks(const Value& item, const TurnTargets& turns) {
+  for (const Value::Field& field : *item.object()) {
+    const bool is_mark = is_target_mark(field.name) || field.name == "weight";
+    if (!is_mark || field.name == turns.training_field || field.name == turns.detail_field) continue;
+    log_warning_once(
+        fmt::format("messages have '{0}', which does not say what is a target, as in Axolotl: set "
+                    "message_field_training: {0}",
+                    field.name));
+  }
+}
+
 Value read_turn(const Value& item, const RowFormat& format, const std::string& where, MessageMarks* marks) {
   const MessageTags& tags = format.tags;
   if (item.object() == nullptr)
     fail(ExitCode::kBadData, "{}: expected an object, found {}", where, item.kind_name());
+  check_message_media(item, where);
+  warn_of_marks(item, *format.turns);
   Value message = mapped_message(item, tags.properties);
   Value* role = message.find("role");
   if (role == nullptr || role->string() == nullptr) {
