@@ -25,7 +25,10 @@ NamedColumns::NamedColumns(const RowFormat& format) : messages_column_(column_of
   const bool may_be_text = !format.shape || *format.shape == RowShape::kText;
   if (may_be_text && format.text_column != "text") names_.push_back({"text", format.text_column});
   if (!format.turns) return;
-  for (const auto& [field, name] : format.tags.properties) names_.push_back({field, name, true});
+  for (const auto& [field, name] : format.tags.properties) {
+    // Without another name, only some messages need to have a field (tool_calls, name).
+    if (field != name || field == "role" || field == "content") names_.push_back({field, name, true});
+  }
   const std::string& training = format.turns->training_field;
   if (!training.empty()) names_.push_back({"message_field_training", training, true});
   const std::string& detail = format.turns->detail_field;

@@ -78,6 +78,12 @@ TEST_F(NamedColumnsTest, AFieldThatNoMessageHasIsRefused) {
       .shape = RowShape::kMessages, .columns = {{"messages", "chat"}}, .turns = TurnTargets()};
   format.tags.properties = {{"role", "role"}, {"content", "text"}};
   plan(format, {"a.jsonl"});
+  format.tags.properties.push_back({"tool_calls", "tool_calls"});
+  plan(format, {"a.jsonl"});  // another name for nothing
+  format.tags.properties.back().second = "calls";
+  EXPECT_THAT(refusal_of(format, {"a.jsonl"}),
+              HasSubstr("the field 'calls', which is named for 'tool_calls'"));
+  format.tags.properties.pop_back();
   format.turns->training_field = "train";
   EXPECT_THAT(refusal_of(format, {"a.jsonl"}),
               HasSubstr("line 1: no message has the field 'train', which is named for "
