@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "cli/command.h"
 #include "cli/model/adapter_folders.h"
@@ -42,7 +43,9 @@ class ExportCommand : public Command {
     return "gguf: one file for llama.cpp and the programs built on it, with tokenizer, special tokens, chat "
            "template and metadata, as llama.cpp's convert_hf_to_gguf.py writes it. ollama: the same file, "
            "and a "
-           "Modelfile beside it, with template and stop tokens. hf: a Hugging Face folder "
+           "Modelfile beside it, with template and stop tokens, in a folder (model.gguf) or where --output "
+           "names "
+           "a .gguf file. hf: a Hugging Face folder "
            "with nothing but configuration, weights and tokenizer. The model is a model folder or a "
            "checkpoint-N folder of a run, or an adapter folder, which names its model.";
   }
@@ -58,7 +61,8 @@ class ExportCommand : public Command {
     model.required = true;
     Flag& format = table->add_choice("format", &format_, {"gguf", "ollama", "hf"}, "What to write.");
     format.required = true;
-    declare_output_flags(table, &output_, &overwrite_, "The file (gguf, ollama) or folder (hf) to write.");
+    declare_output_flags(table, &output_, &overwrite_,
+                         "The file (gguf), folder (hf), or either (ollama) to write.");
     declare_adapter_flag(table, &adapters_, "Folders with LoRA adapters that are added to the weights.");
     table
         ->add_choice("type", &type_, {"bf16", "f16", "f32", "q8_0"},
@@ -112,9 +116,12 @@ class ExportCommand : public Command {
 
   void write_gguf(ThreadPool& pool) const {
     std::error_code error;
-    if (fs::is_directory(output_, error))
+    const fs::path output = output_;
+    const bool writes_folder = format_ == "ollama" && output.extension() != ".gguf";
+    if (!writes_folder && (fs::is_directory(output, error) || !output.has_filename()))
       fail(ExitCode::kUsage, "--output {}: is a folder; name the file to write in it", output_);
-    const fs::path modelfile = fs::path(output_).parent_path() / "Modelfile";
+    const fs::path gguf = writes_folder ? output / "model.gguf" : output;
+    const fs::path modelfile = gguf.parent_path() / "Modelfile";
     if (format_ == "ollama") check_output(modelfile.native(), overwrite_, model_);
     const ModelConfig config = read_model_config(model_);
     StatusLine status;
@@ -129,16 +136,19 @@ class ExportCommand : public Command {
     if (const std::string license = license_of(model_); !license.empty())
       options.fields.push_back({"general.license", GgufScalar(license)});
     options.progress = [&](const LoadProgress& progress) {
-      status.show(fmt::format("writing {}: {:.0f} % {:.1f} GB/s", output_, 100 * progress.fraction(),
+      status.show(fmt::format("writing {}: {:.0f} % {:.1f} GB/s", gguf.native(), 100 * progress.fraction(),
                               progress.bytes_per_second() * 1e-9));
     };
-    export_gguf(model_, config, options, output_, pool);
+    if (writes_folder) create_folder(output);
+    export_gguf(model_, config, options, gguf, pool);
     status.clear();
-    print("{}: {} as {}\n", output_, format_bytes(static_cast<int64_t>(fs::file_size(output_, error))),
+    print("{}: {} as {}\n", gguf.native(), format_bytes(static_cast<int64_t>(fs::file_size(gguf, error))),
           type_);
     if (format_ != "ollama") return;
-    write_text_file(modelfile, ollama_modelfile(fs::path(output_).filename().native(), tokenizer,
-                                                Tokenizer::open(tokenizer), ends));
+    const Modelfile written =
+        ollama_modelfile(gguf.filename().native(), tokenizer, Tokenizer::open(tokenizer), ends);
+    write_text_file(modelfile, written.text);
+    if (!written.warning.empty()) log_warning("{}: {}", modelfile.native(), written.warning);
     print("{}: ollama create NAME -f {}\n", modelfile.native(), modelfile.native());
   }
 

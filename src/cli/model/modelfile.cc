@@ -72,6 +72,24 @@ std::optional<std::string> ollama_template(const ChatTemplate& chat_template, co
   return std::nullopt;
 }
 
+// Whether the template has a form for tools.
+bool has_tools(const ChatTemplate& chat_template) {
+  ChatExample chat;
+  add_message("user", "One", &chat.messages);
+  try {
+    const std::string without = chat_template.render(chat, {.add_generation_prompt = true}).text;
+    const Value::Object parameters = {{"type", "object"}, {"properties", Value::Object()}};
+    const Value::Object function = {
+        {"name", "look_up"}, {"description", "Looks up."}, {"parameters", parameters}};
+    Value::List tools;
+    tools.emplace_back(Value::Object{{"type", "function"}, {"function", function}});
+    chat.tools = std::move(tools);
+    return chat_template.render(chat, {.add_generation_prompt = true}).text != without;
+  } catch (const Error&) {  // it refuses tools
+    return false;
+  }
+}
+
 // In a text between quotes of a Modelfile.
 std::string quoted(const std::string& text) {
   std::string out = "\"";
@@ -84,16 +102,31 @@ std::string quoted(const std::string& text) {
 
 }  // namespace
 
-std::string ollama_modelfile(const std::string& gguf_name, const std::filesystem::path& folder,
-                             const Tokenizer& tokenizer, const std::vector<int64_t>& end_ids) {
+Modelfile ollama_modelfile(const std::string& gguf_name, const std::filesystem::path& folder,
+                           const Tokenizer& tokenizer, const std::vector<int64_t>& end_ids) {
   std::string text = fmt::format("FROM ./{}\n", gguf_name);
+  std::string warning;
   std::vector<int64_t> ends = end_ids;
   if (tokenizer.eos_id()) ends.push_back(*tokenizer.eos_id());
   if (has_chat_template(folder)) {
     const ChatTemplate chat_template = ChatTemplate::load(folder, tokenizer);
     if (const auto found = ollama_template(chat_template, tokenizer)) {
       text += fmt::format("TEMPLATE \"\"\"{}\"\"\"\n", *found);
+      if (has_tools(chat_template)) {
+        text +=
+            "# Without the chat template's form for tools, so that Ollama gives the model none. The template "
+            "is "
+            "in the\n# GGUF file (tokenizer.chat_template), in Jinja.\n";
+        warning =
+            "the Modelfile has no form for tools, although the chat template has one: Ollama will give the "
+            "model "
+            "no tools unless you write {{ .Tools }} and {{ .ToolCalls }} into its TEMPLATE";
+      }
     } else {
+      warning =
+          "the Modelfile has no TEMPLATE, as the chat template is none of those that are known in Ollama's "
+          "language: Ollama takes its own if it knows this template, else gives texts to the model as they "
+          "are";
       text +=
           "# The chat template is in the GGUF file (tokenizer.chat_template), in Jinja. Ollama uses it if it "
           "knows\n"
@@ -112,7 +145,7 @@ std::string ollama_modelfile(const std::string& gguf_name, const std::filesystem
     written.push_back(id);
     text += fmt::format("PARAMETER stop {}\n", quoted(tokenizer.id_to_token(static_cast<int32_t>(id))));
   }
-  return text;
+  return {std::move(text), std::move(warning)};
 }
 
 }  // namespace tessera

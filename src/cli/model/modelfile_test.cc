@@ -17,7 +17,7 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-std::string modelfile_with(const std::string& chat_template) {
+Modelfile modelfile_of(const std::string& chat_template) {
   const TestFolder folder;
   for (const char* name : {"tokenizer.json", "tokenizer_config.json"})
     folder.write(name, read_text_file(data_folder() / "tokenizers" / "llama3_pattern" / name));
@@ -25,6 +25,7 @@ std::string modelfile_with(const std::string& chat_template) {
   const Tokenizer tokenizer = Tokenizer::open(folder.path());
   return ollama_modelfile("m.gguf", folder.path(), tokenizer, {633, *tokenizer.eos_id()});
 }
+std::string modelfile_with(const std::string& chat_template) { return modelfile_of(chat_template).text; }
 
 TEST(OllamaModelfile, HasTheTemplateThatGivesTheModelsTexts) {
   const std::string chatml = modelfile_with(
@@ -53,6 +54,20 @@ TEST(OllamaModelfile, SaysWhatIsMissingForOtherTemplates) {
   EXPECT_THAT(other, HasSubstr("\n# The chat template is in the GGUF file"));
   EXPECT_THAT(other, Not(HasSubstr("\nTEMPLATE")));
   EXPECT_THAT(modelfile_with(""), HasSubstr("\nTEMPLATE \"\"\"{{ .Prompt }}\"\"\"\n"));
+}
+
+TEST(OllamaModelfile, SaysWhatItLacks) {
+  const std::string chatml =
+      "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}"
+      "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+  EXPECT_EQ(modelfile_of(chatml).warning, "");
+  const Modelfile with_tools =
+      modelfile_of("{% if tools %}<|im_start|>system\n{{ tools }}<|im_end|>\n{% endif %}" + chatml);
+  EXPECT_THAT(with_tools.text, HasSubstr("\nTEMPLATE \"\"\"{{- range .Messages }}<|im_start|>"));
+  EXPECT_THAT(with_tools.text, HasSubstr("\n# Without the chat template's form for tools"));
+  EXPECT_THAT(with_tools.warning, HasSubstr("no form for tools"));
+  EXPECT_THAT(modelfile_of("{{ messages[0].content }}").warning, HasSubstr("no TEMPLATE"));
+  EXPECT_EQ(modelfile_of("").warning, "");
 }
 
 // By gguf-py's Metadata.id_to_title().

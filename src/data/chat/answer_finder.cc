@@ -73,6 +73,7 @@ class AnswerFinder {
       has_text = has_text || first_own_byte(item) < item.end;
       const bool is_first = answers->size() == num_before;
       answers->push_back({is_first ? begin_of(item) : item.begin, item.end, message});
+      check_is_own(answers->back());
     }
     if (answers->size() == num_before)
       fail_ambiguous(message, "does not write it in a loop over the messages");
@@ -87,6 +88,15 @@ class AnswerFinder {
     const Value* content = message.find("content");
     return content != nullptr && content->string() != nullptr &&
            content->string()->find_first_not_of(" \t\r\n") != std::string::npos;
+  }
+
+  // Templates such as Gemma 4's write what a tool says where they write the call.
+  void check_is_own(const ChatAnswer& answer) const {
+    for (const jinja::TracedSpan& span : whole_.traced_spans) {
+      const bool is_within = span.begin < span.end && answer.begin <= span.begin && span.end <= answer.end;
+      if (is_within && !is_assistant(all_[static_cast<size_t>(span.id)]))
+        fail_ambiguous(answer.message, "writes what another message says within it");
+    }
   }
 
   // The first byte of the message's own text in what the template writes for it; item.end if there is none.

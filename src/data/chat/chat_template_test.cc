@@ -267,6 +267,20 @@ std::string grown_answers(const ChatTemplate& chat_template, const ChatExample& 
   return text;
 }
 
+TEST_F(ChatTemplateTest, AnswersThatHoldWhatAToolSaysAreRefused) {
+  ChatExample chat = chat_of({"1", "2", "3", "4"});
+  *chat.messages[2].find("role") = "tool";
+  EXPECT_THAT(
+      ambiguity(
+          load_source("{% for m in messages %}{% if m.role != 'tool' %}{{ m.content }}{% if not loop.last "
+                      "and messages[loop.index].role == 'tool' %}{{ messages[loop.index].content }}"
+                      "{% endif %}{% endif %}{% endfor %}"),
+          chat),
+      HasSubstr(
+          "the answer in message 1 cannot be told from the text around it: the chat template writes what "
+          "another message says within it"));
+}
+
 TEST_F(ChatTemplateTest, BothWaysToFindAnswersAgree) {
   const std::string sources[] = {
       "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}<|end|>\n{% endfor %}"

@@ -172,7 +172,7 @@ bool is_row_field(std::string_view name) {
 bool reads_system(RowShape shape, const RowFormat& format) {
   const bool is_named = std::any_of(format.columns.begin(), format.columns.end(),
                                     [](const auto& column) { return column.first == "system"; });
-  return is_named || (shape != RowShape::kMessages && shape != RowShape::kPromptCompletion);
+  return is_named || format.turns || (shape != RowShape::kMessages && shape != RowShape::kPromptCompletion);
 }
 
 std::string_view media_placeholder_of(const Value& row, RowShape shape, const RowFormat& format) {
