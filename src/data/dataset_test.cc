@@ -48,6 +48,14 @@ TEST_F(DatasetTest, JsonIsAnObjectPerLineOrAnArray) {
   EXPECT_THAT(texts_of(open(options)), ElementsAre("xy</s>"));
 }
 
+// As TRL. A row without text is none.
+TEST_F(DatasetTest, RowsWithEmptyTextsAreEndOfTextTokens) {
+  folder_.write("a.jsonl", "{\"text\": \"one\"}\n{\"text\": \"\"}\n{\"text\": null}\n{\"text\": \"two\"}\n");
+  const Dataset dataset = open(options_for({"a.jsonl"}));
+  EXPECT_THAT(texts_of(dataset), ElementsAre("one</s>", "</s>", "two</s>"));
+  EXPECT_EQ(dataset.report().num_empty_documents, 1);
+}
+
 TEST_F(DatasetTest, FoldersGlobsAndKindsOfTextMixInOrder) {
   create_folder(folder_ / "d");
   folder_.write("d/2.txt", "two");

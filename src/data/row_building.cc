@@ -164,6 +164,8 @@ std::string row_settings_text(const RowPlan& plan, const DatasetOptions& options
                         file.stamp.size_bytes, hashes[i].hex(), row_shape_name(file.shape));
     if (has_lines && !options.text_per_line && is_text_file(file) && !file.format->has_lines)
       text += " whole";
+    // Rows with empty texts were left out before.
+    if (file.shape == RowShape::kText && input_kind(file.path) != InputKind::kText) text += " keeps empty";
     if (file.format->text_column != "text") text += fmt::format(" text {}", file.format->text_column);
     for (const auto& [field, column] : file.format->columns)
       text += fmt::format(" {}:{}={}:{}", field.size(), field, column.size(), column);

@@ -201,7 +201,8 @@ void add_source(const DataSource& source, const RowOptions& options, RowPlan* pl
       if (first.has_completion_mask) note_ignored_mask(path, options, plan);
       if (!first.unread_columns.empty()) {
         const bool has_system =
-            std::ranges::find(first.unread_columns, "system") != first.unread_columns.end();
+            std::ranges::find(first.unread_columns, "system") != first.unread_columns.end() &&
+            !reads_system(*shape, source.format) && !source.format.pairs;
         plan->remarks.push_back(fmt::format(
             "{}: not read, as rows of the shape {} do not have them: {}{}", path.string(),
             row_shape_name(*shape), column_list(first.unread_columns), has_system ? kSystemHint : ""));

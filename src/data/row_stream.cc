@@ -72,8 +72,9 @@ void warn_of_own_template(const RowOptions& options, const ChatTemplate* chat_te
     return;
   log_warning(
       "assistant_only_loss: the model's own chat template is used, whose text the model sees later; TRL has "
-      "another one for it, with <think></think> in every answer: give that with --chat_template for TRL's "
-      "rows");
+      "another one for it, which keeps the thoughts of every answer (or <think></think>) or adds the token "
+      "that ends "
+      "it: give that with --chat_template for TRL's rows");
 }
 
 }  // namespace

@@ -109,7 +109,7 @@ void RowTokenizer::ignore_prompt(std::string_view prompt, std::span<const int64_
 
 void RowTokenizer::add(TextExample example, TokenizedRow* row) const {
   row->is_text = true;
-  if (example.text.empty()) return;
+  if (example.text.empty() && !example.is_row) return;
   tokenizer_->encode(example.text, options_.add_special_tokens, &row->ids);
   append_eos(row);
   if (keeps_text_) row->text = std::move(example.text);

@@ -112,6 +112,9 @@ void add_tokenizer_files(const ExportOptions& options, std::vector<NamedText>* f
   if (!options.chat_template.empty())
     files->push_back({std::string(kChatTemplateFile), options.chat_template});
   if (!options.eos_token) return;
+  if (std::ranges::none_of(*files,
+                           [](const NamedText& file) { return file.name == "tokenizer_config.json"; }))
+    files->push_back({"tokenizer_config.json", "{}"});
   for (NamedText& file : *files) {
     if (file.name == "tokenizer_config.json" || file.name == "special_tokens_map.json")
       file.text = with_field(file.text, "eos_token", options.eos_token->text);

@@ -134,7 +134,8 @@ class DataPreviewCommand : public Command {
           std::span(row.ids).first(kept),
           row.labels.empty() ? std::span<const int32_t>() : std::span(row.labels).first(kept),
           kept == row.ids.size() ? std::span(row.sequence_lengths) : std::span<const int32_t>()};
-      if (!shown.labels.empty() && !input_.packing && !row.keeps_masked && is_masked(shown.labels)) {
+      const bool may_leave_out = !row.keeps_masked || kept < row.ids.size();
+      if (!shown.labels.empty() && !input_.packing && may_leave_out && is_masked(shown.labels)) {
         ++num_masked_;
         return true;
       }

@@ -320,7 +320,15 @@ std::optional<int32_t> ChatTemplate::end_of_answer(const Tokenizer& tokenizer) c
 }
 
 bool ChatTemplate::is_exchanged_by_trl() const {
-  return hash_text(source()).hex() == "0fab82ce8f4d5175c9e0155c80737cf2";  // Qwen3
+  constexpr std::string_view kHashes[] = {
+      "0fab82ce8f4d5175c9e0155c80737cf2",  // Qwen3
+      "b20ce3c106c0a721ea7113e61d9a8bcf",
+      "427b80bb3dda26b10ed0a1d8b9d7e0be",  // Qwen3.5 without and with thoughts
+      "572380022568fa7b579b2c2e5ecdae85",  // Qwen3.6
+      "b59c4fde1d06da0055b25ceb4910aa64",  // DeepSeek-R1-Distill
+      "158e3477a24f6e26a59a37db2b6d44d1",  // GLM-4 MoE
+  };
+  return std::ranges::find(kHashes, hash_text(source()).hex()) != std::end(kHashes);
 }
 
 uint64_t ChatTemplate::fingerprint() const {

@@ -394,8 +394,9 @@ Example read_example(Value row, RowShape shape, const RowFormat& format, const s
   RowReader reader(std::move(row), shape, format, where);
   switch (shape) {
     case RowShape::kText:
-      // A row without text is no document, as an empty one.
-      return TextExample{reader.text_or_empty("text")};
+      // A row without text is no document; of an empty text TRL makes a row with an end-of-text token.
+      if (reader.find("text") == nullptr) return TextExample{};
+      return TextExample{reader.text("text"), true};
     case RowShape::kPromptCompletion:
       return reader.prompt_completion();
     case RowShape::kInstruction:

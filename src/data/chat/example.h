@@ -68,6 +68,7 @@ struct RowFormat {
 
 struct TextExample {
   std::string text;
+  bool is_row = false;  // also if it is empty
 };
 
 struct CompletionExample {

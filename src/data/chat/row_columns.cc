@@ -57,8 +57,9 @@ Names read_columns(const Value& row, RowShape shape, const RowFormat& format) {
   return columns;
 }
 
-// Null, an empty text or list, or a list of nothing else.
+// Null, an empty text, list or object, or a list of nothing else.
 bool is_empty(const Value& value) {
+  if (const Value::Object* fields = value.object()) return fields->empty();
   if (const std::string* text = value.string()) return text->empty();
   if (const Value::List* items = value.list()) return std::all_of(items->begin(), items->end(), is_empty);
   return value.is_null();

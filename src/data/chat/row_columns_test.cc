@@ -34,7 +34,7 @@ TEST(RowColumns, ImagesVideoAndAudioAreRefused) {
                   HasSubstr(std::string("line 7: column '") + column + "': expected text, but"))
           << row;
     }
-    for (const char* value : {"null", "[]", "\"\"", "[null]"}) {
+    for (const char* value : {"null", "[]", "\"\"", "[null]", "{}"}) {
       const std::string row = std::string(R"({"messages": [{"role": "user", "content": "a"}], ")") + column +
                               "\": " + value + "}";
       EXPECT_EQ(refusal_of(row, RowShape::kMessages), "") << row;
