@@ -68,9 +68,9 @@ TEST_F(ChatDatasetTest, TextsEndInTheEndOfTextToken) {
   DatasetOptions options = options_for({"d.jsonl", "e.txt"});
   options.max_length = 4;
   options.allow_truncation = true;
-  EXPECT_THAT(targets_of(options), ElementsAre("ab>", "cd>", "efgh", "i\nj>"));
+  EXPECT_THAT(targets_of(options), ElementsAre("ab>", "cd>", ">", "efgh", "i\nj>"));
   options.text_per_line = true;
-  EXPECT_THAT(targets_of(options), ElementsAre("ab>", "cd>", "efgh", "i>", "j>"));
+  EXPECT_THAT(targets_of(options), ElementsAre("ab>", "cd>", ">", "efgh", "i>", "j>"));
   const Tokenizer no_eos = make_byte_tokenizer(folder_ / "no eos", {.has_eos = false});
   const Dataset dataset = Dataset::open(options, &no_eos, no_eos.vocab_size(), pool_);
   EXPECT_EQ(dataset.row_length(0), 2);
