@@ -156,6 +156,30 @@ TEST(BpeTrainer, WritesATokenizerThatGivesTheTextBack) {
   EXPECT_EQ(config["model_max_length"].get<double>(), 1e30);
 }
 
+// The ids are those of AutoTokenizer of Transformers 5.24.
+TEST(BpeTrainer, WritesATokenizerThatTransformersReadsTheSameWay) {
+  const TestFolder folder;
+  folder.write("a.txt",
+               "the cat sat on the mat, the cat ate the rat and 1234 rats sat\nthe end of the cat\n");
+  ThreadPool pool(1);
+  train_bpe({.files = {(folder / "a.txt").string()},
+             .vocab_size = 271,
+             .bos_token = "<s>",
+             .eos_token = "</s>",
+             .pad_token = "<pad>"},
+            folder / "out", pool);
+  const Tokenizer tokenizer = Tokenizer::open(folder / "out");
+  using Ids = std::vector<int32_t>;
+  EXPECT_EQ(tokenizer.encode("the cat"), (Ids{268, 258, 261}));
+  EXPECT_EQ(tokenizer.encode("  12345 caf\u00e9\n\n<pad>x", false),
+            (Ids{220, 220, 16, 17, 18, 19, 20, 220, 66, 64, 69, 127, 102, 198, 198, 270, 87}));
+  EXPECT_EQ(tokenizer.encode("<s>the</s> rat's"), (Ids{268, 268, 258, 269, 266, 6, 82}));
+  EXPECT_EQ(tokenizer.encode("\tcat  \n sat", false), (Ids{197, 260, 220, 220, 198, 267}));
+  EXPECT_EQ(tokenizer.bos_id(), 268);
+  EXPECT_EQ(tokenizer.eos_id(), 269);
+  EXPECT_EQ(tokenizer.pad_id(), 270);
+}
+
 TEST(BpeTrainer, NamesFileAndOffsetOfTextThatIsNotUtf8) {
   const TestFolder folder;
   const std::string text = random_text(4, 5'000'000);
