@@ -183,8 +183,15 @@ std::vector<Manifest> parse_manifests(std::string_view text, const std::string& 
     fail(ExitCode::kBadData, "{}:{}: not YAML: {}", origin, std::max(error.mark.line, 0) + 1,
          printable(error.msg));
   }
-  std::vector<Manifest> documents = builder.take();
-  std::erase_if(documents, [](const Manifest& each) { return each.body.is_null(); });
+  std::vector<Manifest> documents;
+  for (Manifest& each : builder.take()) {
+    if (each.body.is_null()) continue;
+    if (each.kind() != "List" || each.api() != "v1") {
+      documents.push_back(std::move(each));
+      continue;
+    }
+    for (const Value& item : list_at(each.body, "items")) documents.push_back({item, each.origin});
+  }
   return documents;
 }
 

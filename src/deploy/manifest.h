@@ -23,9 +23,9 @@ struct Manifest {
   std::string title() const;
 };
 
-// Error(kBadData), one line with file and line: not YAML; a name given twice; anchors and aliases; a plain
-// yes, which kubectl, by YAML 1.1, takes for true (0440 is octal here as there); more than 64 levels, 200,000
-// values, 2000 names in an object or 8 MiB.
+// Documents, and the items of a List, which `kubectl get` prints. Error(kBadData), one line with file and
+// line: not YAML; a name given twice; anchors and aliases; a plain yes, which kubectl, by YAML 1.1, takes for
+// true (0440 is octal here as there); more than 64 levels, 200,000 values, 2000 names in an object or 8 MiB.
 std::vector<Manifest> parse_manifests(std::string_view text, const std::string& origin);
 
 // The value at a path of names and list indices, null if there is none: at(body, "spec.template.0.name").

@@ -8,6 +8,17 @@
 namespace tessera {
 namespace {
 
+TEST(Manifest, ItemsOfAListAreDocuments) {
+  const std::vector<Manifest> all = parse_manifests(
+      "apiVersion: v1\nkind: List\nitems:\n  - {kind: Job, metadata: {name: a}}\n  - {kind: Pod, metadata: "
+      "{name: b}}\n",
+      "x");
+  ASSERT_EQ(all.size(), 2u);
+  EXPECT_EQ(all[0].title(), "x:1: Job a");
+  EXPECT_EQ(all[1].title(), "x:1: Pod b");
+  EXPECT_TRUE(parse_manifests("apiVersion: v1\nkind: List\n", "x").empty());
+}
+
 TEST(Manifest, DocumentsHaveTheirLinesAndTypes) {
   const std::vector<Manifest> all = parse_manifests(
       "# a comment\n---\napiVersion: v1\nkind: Pod\nmetadata: {name: a, namespace: b}\nspec:\n  n: 7\n  x: "
