@@ -382,6 +382,17 @@ def check_document():
     check(loki["singleBinary"]["persistence"]["storageClass"] == "gp2", "docs/monitoring.md: Loki's volume has no StorageClass")
 
 
+def check_fabric():
+    """What the program says of an image with libfabric is what builds one."""
+    dockerfile = (DEPLOY / "docker/Dockerfile").read_text()
+    root = dockerfile.split(" AS root\n")[1].split("\nFROM ")[0]
+    check("ARG FABRIC=\n" in root and "${FABRIC:+libfabric1}" in root, "Dockerfile: libfabric")
+    check('--build-arg "FABRIC=$fabric"' in (DEPLOY / "docker/build_local.sh").read_text(), "build_local.sh: libfabric")
+    refused = run(TESSERA, "deploy", "kubernetes", "--model", "org/m", "--model_config", "15m", "--dataset", "org/rows",
+                  "--instance", "r7i.48xlarge", "--nodes", "2", "--fabric", "efa", "--efa", "1")
+    check(refused.returncode == 64 and "--build-arg FABRIC=yes" in refused.stderr, f"--fabric efa with the default image: {refused.stderr}")
+
+
 def check_kueue():
     values = yaml.safe_load((DEPLOY / "eks/values/kueue.yaml").read_text())
     config = yaml.safe_load(values["managerConfig"]["controllerManagerConfigYaml"])
@@ -442,6 +453,7 @@ try:
     check_terraform()
     check_scripts()
     check_kueue()
+    check_fabric()
     check_document()
     check_errors()
 finally:
