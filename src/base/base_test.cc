@@ -19,6 +19,7 @@
 #include "base/rng.h"
 #include "base/text.h"
 #include "base/unique_fd.h"
+#include "base/utf8.h"
 #include "expect_error.h"
 
 namespace tessera {
@@ -324,6 +325,11 @@ TEST(MemoryFile, WithoutASizeGrowsWithWhatIsWritten) {
   const UniqueFd file = memory_file("report");
   EXPECT_EQ(write(file.get(), "text", 4), 4);
   EXPECT_EQ(lseek(file.get(), 0, SEEK_END), 4);
+}
+
+TEST(Utf8, CharactersAreCodePoints) {
+  EXPECT_EQ(count_characters(""), 0);
+  EXPECT_EQ(count_characters("a\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80 "), 5);
 }
 
 }  // namespace

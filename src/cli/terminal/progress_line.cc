@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/text.h"
+#include "base/utf8.h"
 #include "cli/terminal/terminal.h"
 
 namespace tessera {
@@ -33,10 +34,6 @@ std::string coloured(const std::string& text, const char* colour) {
 std::string field_text(const Field& field, bool colours) {
   if (!colours) return field.before + field.value + field.after;
   return coloured(field.before, kDim) + field.value + coloured(field.after, field.after_colour);
-}
-
-int64_t columns_of(const std::string& text) {
-  return std::ranges::count_if(text, [](char c) { return (c & 0xC0) != 0x80; });
 }
 
 std::string joined(const std::vector<Field>& fields, bool colours, const char* gap) {
@@ -104,7 +101,9 @@ LineStyle terminal_style() { return {terminal_width() - 1, terminal_is_utf8(), e
 std::string progress_line(const ProgressContents& contents, const LineStyle& style) {
   const int64_t width = std::min(style.width, kMaxLineColumns);
   std::vector<Field> fields = fields_of(contents, style.utf8);
-  const auto columns_left = [&](const char* gap) { return width - columns_of(joined(fields, false, gap)); };
+  const auto columns_left = [&](const char* gap) {
+    return width - count_characters(joined(fields, false, gap));
+  };
   const int64_t bar_columns = columns_left("  ") - 3;
   if (contents.max_steps > 0 && bar_columns >= kShortestBar) {
     return bar_before(contents, style, bar_columns) + joined(fields, style.colours, "  ");

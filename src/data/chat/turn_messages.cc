@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/log_once.h"
 #include "base/text.h"
+#include "base/utf8.h"
 #include "data/chat/messages.h"
 #include "formats/value_json.h"
 
@@ -74,11 +75,6 @@ Value mapped_message(const Value& item, const NamePairs& mapping) {
     if (!is_mapped) set_field(&message, field.name, field.value);
   }
   return message;
-}
-
-int64_t count_characters(const std::string& text) {
-  return std::count_if(text.begin(), text.end(),
-                       [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
 }
 
 bool is_on(const Value& value, const std::string& where) {

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/stopwatch.h"
 #include "base/text.h"
+#include "base/utf8.h"
 #include "formats/json.h"
 #include "io/file.h"
 #include "train/evaluation/evaluate.h"
@@ -48,9 +49,9 @@ QuestionText parse_question(const std::string& line, const std::string& origin) 
 }
 
 // Without the space before a choice, which lm-evaluation-harness keeps apart as target_delimiter.
-int64_t count_characters(std::string_view utf8) {
-  if (utf8.size() > 1 && utf8.starts_with(' ')) utf8.remove_prefix(1);
-  return std::ranges::count_if(utf8, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
+int64_t characters_of_choice(std::string_view choice) {
+  if (choice.size() > 1 && choice.starts_with(' ')) choice.remove_prefix(1);
+  return count_characters(choice);
 }
 
 // The standard error of a mean over n values that are 0 or 1: s^2 = n p (1 - p) / (n - 1).
@@ -98,7 +99,7 @@ void ChoiceSet::add_row(const Tokenizer& tokenizer, bool add_special_tokens, int
   const std::string before = end == std::string::npos ? "" : context.substr(0, end + 1);
   const std::string after = context.substr(before.size()) + choice;
   Row row;
-  row.num_characters = count_characters(choice);
+  row.num_characters = characters_of_choice(choice);
   size_t num_context;
   if (before.empty()) {
     const std::optional<int32_t> prefix = tokenizer.bos_id() ? tokenizer.bos_id() : tokenizer.eos_id();
