@@ -14,8 +14,10 @@
 #include "arguments/ranks/context_arguments.h"
 #include "arguments/ranks/outer_arguments.h"
 #include "arguments/run/evaluation_arguments.h"
+#include "arguments/run/evaluation_sets.h"
 #include "arguments/run/metrics_arguments.h"
 #include "arguments/run/report_arguments.h"
+#include "arguments/run/row_arguments.h"
 #include "arguments/state/lora_arguments.h"
 #include "arguments/state/offload_arguments.h"
 #include "arguments/state/optimizer_arguments.h"
@@ -66,13 +68,24 @@ void declare_model_and_data(FlagTable* table, TrainingArguments* args) {
       "slice takes a part of the rows: a.jsonl[:1000], org/name/train[10%:20%].");
   dataset.aliases = {"train_file"};
   dataset.required = true;
-  table->add("eval_dataset", &args->eval_dataset, "Evaluation data, given in the same way as dataset.")
-      .aliases = {"validation_file"};
+  Flag& evaluation = table->add("eval_dataset", &args->eval_dataset,
+                                "Evaluation data, given in the same way as dataset. With names, as in "
+                                "news=a.jsonl code=b.jsonl, each set "
+                                "is evaluated by itself: its metrics are eval_news_loss and so on, and "
+                                "metric_for_best_model names one of "
+                                "them. A JSON object {\"news\": \"a.jsonl\"} says the same.");
+  evaluation.aliases = {"validation_file"};
+  evaluation.set = [set = evaluation.set](const std::vector<std::string>& values) {
+    const bool is_object = values.size() == 1 && values[0].starts_with('{');
+    set(is_object ? entries_of_sets(values[0], "eval_dataset") : values);
+  };
   limit(
       table->add(
           "validation_split_percentage", &args->validation_split_percentage,
           "Evaluate on this share of the rows of dataset, the first ones, and train on the others, if there "
-          "is no eval_dataset."),
+          "is no eval_dataset. Where packing_strategy changes the order of the rows, or eval_packing is not "
+          "as "
+          "packing, the rows are split before they are packed."),
       {0, 100, false, true});
   table->add(
       "streaming", &args->streaming,
@@ -102,20 +115,9 @@ void declare_rows(FlagTable* table, TrainingArguments* args) {
       "Put several documents, each ended by the end-of-text token, into a row of max_length tokens, as "
       "packing_strategy says. Without packing, every document is its own row; no padding is computed either "
       "way.");
-  table->add_choice(
-      "packing_strategy", &args->packing_strategy,
-      {"auto", "bfd", "bfd_split", "wrapped", "in_order", "greedy_knapsack"},
-      "How documents are packed. As in TRL, 1000 documents at a time: bfd cuts them to max_length and puts "
-      "each, from the longest on, into the fullest row with room; bfd_split does so with all pieces of "
-      "max_length tokens; wrapped joins the documents and cuts them into rows, in which tokens see the "
-      "documents before. in_order joins all documents and cuts them, and they do not see each other. "
-      "greedy_knapsack is LLaMA-Factory's neat_packing. auto is TRL's bfd for rows of JSON files and tables, "
-      "and in_order for text files and with validation_split_percentage.");
-  table->add("eval_packing", &args->eval_packing, "Pack the rows of eval_dataset. Defaults to packing.")
+  declare_packing_flags(table, &args->packing_strategy, &args->packing_cross_document_attention);
+  table->add("eval_packing", &args->eval_packing, "Pack the rows for evaluation. Defaults to packing.")
       .aliases = {"eval_sample_packing"};
-  table->add("packing_cross_document_attention", &args->packing_cross_document_attention,
-             "With packing, let tokens attend to earlier documents in their row, and predict the first token "
-             "of a document from the document before it. Otherwise documents in a row never see each other.");
   table->add("shuffle", &args->shuffle,
              "Read the rows in a new random order in every epoch: the order Hugging Face's Trainer draws "
              "from the same seed. Otherwise rows are read in file order.");

@@ -14,6 +14,7 @@
 #include "arguments/ranks/device_arguments.h"
 #include "arguments/ranks/outer_arguments.h"
 #include "arguments/resolved_settings.h"
+#include "arguments/run/evaluation_sets.h"
 #include "arguments/run/row_arguments.h"
 #include "arguments/state/offload_arguments.h"
 #include "arguments/state/optimizer_arguments.h"
@@ -186,6 +187,7 @@ void resolve_evaluation(const TrainingArguments& given, TrainingArguments* args)
     fail(ExitCode::kBadConfig, "{} needs an eval_dataset, or validation_split_percentage",
          given.eval_on_start ? "eval_on_start" : "eval_strategy " + given.eval_strategy);
   }
+  evaluation_sets(given.eval_dataset);  // refuses those that are not well-formed
   if (!given.evaluates() && !given.eval_dataset.empty()) {
     log_warning("eval_dataset has no effect: eval_strategy is no");
   }
@@ -240,10 +242,9 @@ void resolve_best_model(const FlagTable& table, TrainingArguments* args) {
       log_warning("greater_is_better has no effect: there is no metric_for_best_model");
     return;
   }
+  const bool is_default = !table.is_set("metric_for_best_model");
   if (!metric.starts_with("eval_")) metric = "eval_" + metric;
-  if (metric.starts_with("eval_choices") && args->eval_choices.empty()) {
-    fail(ExitCode::kBadConfig, "metric_for_best_model {} needs eval_choices", metric);
-  }
+  check_metric(*args, is_default);
   if (args->eval_strategy == "no" &&
       (args->load_best_model_at_end || stops_early || args->save_strategy == "best")) {
     fail(ExitCode::kBadConfig, "{} needs eval_strategy steps or epoch",
@@ -259,7 +260,8 @@ void resolve_best_model(const FlagTable& table, TrainingArguments* args) {
   }
   // Hugging Face asks for "loss" at the end of the name alone, for which a greater perplexity is better.
   if (!args->greater_is_better) {
-    args->greater_is_better = !metric.starts_with("eval_loss") && !metric.ends_with("perplexity");
+    args->greater_is_better =
+        !metric.ends_with("loss") && !metric.ends_with("loss_per_token") && !metric.ends_with("perplexity");
   }
 }
 

@@ -12,6 +12,7 @@
 
 #include "arguments/foreign/axolotl_settings.h"
 #include "arguments/foreign/foreign_datasets.h"
+#include "arguments/run/evaluation_sets.h"
 #include "arguments/run/report_arguments.h"
 #include "arguments/yaml_scalars.h"
 #include "base/error.h"
@@ -140,7 +141,10 @@ OfJson json_from_yaml(const YAML::Node& node, const YamlFile& file, int64_t dept
     case YAML::NodeType::Map: {
       auto out = OfJson::object();
       for (const auto& item : node) {
-        out[yaml_text(item.first, file)] = json_from_yaml<OfJson>(item.second, file, depth + 1);
+        const std::string name = yaml_text(item.first, file);
+        if (out.contains(name))
+          fail_at(file.origin, item.first.Mark().line + 1, fmt::format("'{}' is set twice", printable(name)));
+        out[name] = json_from_yaml<OfJson>(item.second, file, depth + 1);
       }
       return out;
     }
@@ -289,6 +293,8 @@ std::vector<std::string> flag_words(const ConfigSetting& setting, const Flag& fl
     }
     return words;
   }
+  if (flag.name == "eval_dataset" && value.is_object())
+    return entries_of_sets(setting.ordered, fmt::format("{}:{}: {}", origin, setting.line, setting.name));
   if (value.is_structured() && flag.type != FlagType::kString) {
     fail_at(
         origin, setting.line,

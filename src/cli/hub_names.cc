@@ -6,6 +6,7 @@
 #include <system_error>
 #include <vector>
 
+#include "arguments/run/evaluation_sets.h"
 #include "base/error.h"
 #include "cli/terminal/hub_report.h"
 #include "hub/repo_name.h"
@@ -69,7 +70,8 @@ namespace {
 // Notes the files of the data sets that a flag names by their names on the Hub.
 void find_dataset_files(const Flag& flag, DataArguments* args) {
   for (const std::string& entry : flag.get()) {
-    const std::string name = parse_data_source(entry).paths[0];
+    const bool may_have_set = flag.name == "eval_dataset";
+    const std::string name = parse_data_source(may_have_set ? source_of_entry(entry) : entry).paths[0];
     refuse_bare_name(flag.name, name);
     if (!hub_dataset_name(name) || args->hub_files.contains(name)) continue;
     HubReport report;

@@ -30,9 +30,17 @@ struct Request {
 };
 
 // Hash of everything that determines the rows.
-Hash128 cache_key(const Request& request, ThreadPool& pool) {
+Hash128 cache_key(const Request& request, std::span<const Hash128> hashes, bool as_before = false) {
   return hash_text(row_settings_text(request.plan, request.options, request.tokenizer, request.vocab_size,
-                                     hash_files(request.plan, pool)));
+                                     hashes, as_before));
+}
+
+// Rows that are the same as before have the key that they had, so that runs go on with them.
+std::string fingerprint_of(const Request& request, std::span<const Hash128> hashes,
+                           const CacheTrailer& trailer) {
+  const bool may_differ =
+      trailer.has_empty_texts() || (request.options.drops_masked_ids && trailer.counts.num_masked_rows > 0);
+  return cache_key(request, hashes, !may_differ).hex();
 }
 
 // The rows must come from the same contents as the key.
@@ -97,7 +105,8 @@ void build_cache(const Request& request, const fs::path& path, const Hash128& ke
       plan.is_pretokenized
           ? read_pretokenized_rows(
                 plan.paths(), request.vocab_size, request.options.max_length, plan.has_labels,
-                request.options.reads_completion_mask, std::numeric_limits<int64_t>::max(),
+                request.options.reads_completion_mask, request.options.drops_masked_ids,
+                std::numeric_limits<int64_t>::max(),
                 [&](auto ids, auto labels, auto lengths) { writer.append_row(ids, labels, lengths); },
                 report_bytes)
           : append_rows(request, pool, report_bytes, &writer, first_problem);
@@ -206,7 +215,8 @@ CachedRows open_cached_rows(std::span<const DataSource> sources, const DatasetOp
                             const std::function<void(double)>& progress) {
   const Request request = {options, tokenizer, vocab_size,
                            checked_row_plan(sources, options, tokenizer, vocab_size)};
-  const Hash128 key = cache_key(request, pool);
+  const std::vector<Hash128> hashes = hash_files(request.plan, pool);
+  const Hash128 key = cache_key(request, hashes);
   const fs::path folder = token_cache_folder(options);
   const fs::path path = folder / (key.hex() + ".tokens");
 
@@ -246,7 +256,9 @@ CachedRows open_cached_rows(std::span<const DataSource> sources, const DatasetOp
                           is_hit,
                           path,
                           std::move(warnings)};
-  return {std::make_shared<const TokenCache>(std::move(*cache)), std::move(report), request.plan.packing};
+  std::string fingerprint = fingerprint_of(request, hashes, cache->trailer());
+  return {std::make_shared<const TokenCache>(std::move(*cache)), std::move(report), request.plan.packing,
+          std::move(fingerprint)};
 }
 
 }  // namespace tessera

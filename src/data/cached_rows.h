@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "data/dataset.h"
 #include "data/rows/token_cache.h"
@@ -17,6 +18,7 @@ struct CachedRows {
   std::shared_ptr<const TokenCache> cache;
   DatasetReport report;
   Packing packing;
+  std::string fingerprint;  // of what the rows are made from
 };
 
 // The rows of `sources` alone; see Dataset::open().

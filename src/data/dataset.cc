@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
-#include <system_error>
 #include <utility>
 
 #include "base/error.h"
@@ -32,20 +30,7 @@ void add_report(DatasetReport report, DatasetReport* sum) {
 }  // namespace
 
 void use_evaluation_splits(DatasetOptions* options) {
-  for (DataSource& source : options->sources) {
-    source.splits = {"validation", "test"};
-    const std::string& path = source.paths.front();
-    const size_t equals = path.find('=');
-    std::error_code error;
-    if (equals != std::string::npos && !std::filesystem::exists(path, error) &&
-        std::filesystem::exists(path.substr(equals + 1), error)) {
-      fail(
-          ExitCode::kBadConfig,
-          "eval_dataset {}: several evaluation sets by name are not supported: the run evaluates on one, and "
-          "tessera eval on others",
-          printable(path, 200));
-    }
-  }
+  for (DataSource& source : options->sources) source.splits = {"validation", "test"};
 }
 
 Dataset Dataset::open(const DatasetOptions& options, const Tokenizer* tokenizer, int64_t vocab_size,
@@ -79,7 +64,7 @@ Dataset Dataset::open(const DatasetOptions& options, const Tokenizer* tokenizer,
     const auto sources = std::span(options.sources).subspan(i * part_sources, part_sources);
     CachedRows rows = open_cached_rows(sources, options, tokenizer, vocab_size, pool, part_progress);
     const int64_t num_rows = rows.cache->trailer().num_rows;
-    dataset.parts_.push_back({std::move(rows.cache), rows.report.cache_file.stem().string(), 0, num_rows});
+    dataset.parts_.push_back({std::move(rows.cache), std::move(rows.fingerprint), 0, num_rows});
     dataset.mixture_.push_back({num_rows, num_weights == 0 ? 1.0 : *sources[0].weight});
     if (i == 0) {
       dataset.packing_ = rows.packing;

@@ -44,7 +44,6 @@ struct DatasetOptions : RowOptions {
 };
 
 // Reads folders with splits for an evaluation: their validation split, else the one for tests.
-// Error(kBadConfig): a source is NAME=FILE, as one of several sets.
 void use_evaluation_splits(DatasetOptions* options);
 
 // What was found in a dataset; the same whether its rows were built now or came from the cache.
@@ -127,7 +126,7 @@ class Dataset {
  private:
   struct Part {
     std::shared_ptr<const TokenCache> cache;
-    std::string name;  // of the cache file
+    std::string name;  // CachedRows::fingerprint
     int64_t begin;     // in the cache
     int64_t num_rows;  // of the cache
   };

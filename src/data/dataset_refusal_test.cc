@@ -250,15 +250,6 @@ TEST_F(DatasetRefusal, PreTokenizedValuesOutOfRange) {
       HasSubstr("tensor 'attention_mask': row 0, column 1: expected 1 (mark padding by the label -100"));
 }
 
-TEST_F(DatasetRefusal, EvaluationSetsWithNames) {
-  folder_.write("a.jsonl", "{\"text\": \"a\"}\n");
-  DatasetOptions options = options_for({"a.jsonl"});
-  options.sources[0].paths[0] = "news=" + options.sources[0].paths[0];
-  const Error error = error_of([&] { use_evaluation_splits(&options); });
-  EXPECT_EQ(error.code(), ExitCode::kBadConfig);
-  EXPECT_THAT(error.what(), HasSubstr("several evaluation sets by name are not supported"));
-}
-
 TEST_F(DatasetRefusal, PreTokenizedTensorsOfAnotherForm) {
   const auto message_of = [this](const std::vector<TestTensor>& tensors) {
     write_integers(folder_ / "a.safetensors", tensors);

@@ -48,14 +48,6 @@ TEST_F(DatasetTest, JsonIsAnObjectPerLineOrAnArray) {
   EXPECT_THAT(texts_of(open(options)), ElementsAre("xy</s>"));
 }
 
-// As TRL. A row without text is none.
-TEST_F(DatasetTest, RowsWithEmptyTextsAreEndOfTextTokens) {
-  folder_.write("a.jsonl", "{\"text\": \"one\"}\n{\"text\": \"\"}\n{\"text\": null}\n{\"text\": \"two\"}\n");
-  const Dataset dataset = open(options_for({"a.jsonl"}));
-  EXPECT_THAT(texts_of(dataset), ElementsAre("one</s>", "</s>", "two</s>"));
-  EXPECT_EQ(dataset.report().num_empty_documents, 1);
-}
-
 TEST_F(DatasetTest, FoldersGlobsAndKindsOfTextMixInOrder) {
   create_folder(folder_ / "d");
   folder_.write("d/2.txt", "two");
@@ -157,6 +149,30 @@ TEST_F(DatasetTest, PackingFollowsTheFormulaOverManyBatches) {
           << "row " << r << " seed " << kSeed;
     }
   }
+}
+
+// As TRL 1.16, whose rows are [3, 4, 1], [1] and [5, 1] of "a b", "" and "c"; the empty line of a text file
+// is no row, and Axolotl leaves empty texts out.
+TEST_F(DatasetTest, RowsWithAnEmptyTextAreTheirEndOfText) {
+  folder_.write("a.jsonl", "{\"text\": \"a b\"}\n{\"text\": \"\"}\n{\"text\": null}\n{\"text\": \"c\"}\n");
+  DatasetOptions options = options_for({"a.jsonl"});
+  const Dataset dataset = open(options);
+  EXPECT_THAT(texts_of(dataset), ElementsAre("a b</s>", "</s>", "c</s>"));
+  EXPECT_EQ(dataset.row_num_targets(1), 0);
+  EXPECT_EQ(dataset.report().num_empty_documents, 1) << "the one without text";
+  options.add_special_tokens = true;
+  EXPECT_THAT(texts_of(open(options)), ElementsAre("<s>a b</s>", "<s></s>", "<s>c</s>"));
+  options.add_special_tokens = false;
+  options.sources[0].format.drops_empty_text = true;
+  EXPECT_THAT(texts_of(open(options)), ElementsAre("a b</s>", "c</s>"));
+  EXPECT_NE(open(options).fingerprint(), dataset.fingerprint());
+  // Where no text is empty, the rows are those of earlier versions, whose runs go on with them.
+  folder_.write("b.jsonl", "{\"text\": \"a b\"}\n{\"text\": \"c\"}\n");
+  options = options_for({"b.jsonl"});
+  const std::string fingerprint = open(options).fingerprint();
+  EXPECT_NE(fingerprint, open(options).report().cache_file.stem());
+  options.sources[0].format.drops_empty_text = true;
+  EXPECT_EQ(open(options).fingerprint(), fingerprint);
 }
 
 // As pandas, and with it Hugging Face's datasets.
@@ -432,29 +448,6 @@ TEST_F(DatasetTest, WeightedSourcesArePartsOfTheirOwn) {
   EXPECT_NE(dataset.fingerprint(), unweighted);
   options.sources[1].weight = 0.5;
   EXPECT_NE(open(options).fingerprint(), dataset.fingerprint());
-}
-
-TEST_F(DatasetTest, TheFirstRowsOfEveryPartAreSplitOff) {
-  std::string lines;
-  for (int i = 0; i < 20; ++i) lines += fmt::format("{{\"text\": \"row {}\"}}\n", i);
-  folder_.write("a.jsonl", lines);
-  folder_.write("b.jsonl", "{\"text\": \"b1\"}\n{\"text\": \"b2\"}\n");
-  DatasetOptions options = options_for({"a.jsonl", "b.jsonl"});
-  options.sources[0].weight = options.sources[1].weight = 1;
-  Dataset train = open(options);
-  const int64_t num_tokens = train.num_tokens();
-  const std::string whole = train.fingerprint();
-  const Dataset eval = train.split_off(10);
-  EXPECT_THAT(texts_of(eval), ElementsAre("row 0</s>", "row 1</s>", "b1</s>"));
-  EXPECT_EQ(train.num_rows(), 19);
-  EXPECT_EQ(texts_of(train).front(), "row 2</s>");
-  EXPECT_EQ(texts_of(train).back(), "b2</s>");
-  EXPECT_EQ(train.num_tokens() + eval.num_tokens(), num_tokens);
-  EXPECT_EQ(eval.max_row_length(), 6);
-  EXPECT_THAT((std::set{whole, train.fingerprint(), eval.fingerprint()}), testing::SizeIs(3));
-  folder_.write("c.txt", "a single row");
-  Dataset single = open(options_for({"c.txt"}));
-  EXPECT_THAT(error_of([&] { single.split_off(5); }).what(), HasSubstr("expected at least 2 rows to split"));
 }
 
 }  // namespace

@@ -133,7 +133,7 @@ std::vector<Hash128> hash_files(const RowPlan& plan, ThreadPool& pool) {
 }
 
 std::string row_settings_text(const RowPlan& plan, const DatasetOptions& options, const Tokenizer* tokenizer,
-                              int64_t vocab_size, std::span<const Hash128> hashes) {
+                              int64_t vocab_size, std::span<const Hash128> hashes, bool as_before) {
   const auto is_text_file = [](const SourceFile& file) { return input_kind(file.path) == InputKind::kText; };
   const bool has_lines =
       options.text_per_line || std::any_of(plan.files.begin(), plan.files.end(), [&](const SourceFile& file) {
@@ -150,8 +150,9 @@ std::string row_settings_text(const RowPlan& plan, const DatasetOptions& options
                         options.skip_invalid_utf8, tokenizer->fingerprint());
   }
   if (plan.is_pretokenized || plan.has_shape(RowShape::kTokens))
-    text += fmt::format("prompt {}{}\n", options.train_on_prompt,
-                        plan.ignores_completion_mask ? " without completion_mask" : "");
+    text += fmt::format("prompt {}{}{}\n", options.train_on_prompt,
+                        plan.ignores_completion_mask ? " without completion_mask" : "",
+                        options.drops_masked_ids && !as_before ? " unmasked" : "");
   if (plan.has_chats()) {
     const auto chat = load_chat_template(plan, options, tokenizer);
     text += fmt::format("messages {} prompt {} assistant {} special {} template {:x}\n", kMessagesVersion,
@@ -165,7 +166,9 @@ std::string row_settings_text(const RowPlan& plan, const DatasetOptions& options
     if (has_lines && !options.text_per_line && is_text_file(file) && !file.format->has_lines)
       text += " whole";
     // Rows with empty texts were left out before.
-    if (file.shape == RowShape::kText && input_kind(file.path) != InputKind::kText) text += " keeps empty";
+    const bool keeps_empty =
+        file.shape == RowShape::kText && !is_text_file(file) && !file.format->drops_empty_text;
+    if (keeps_empty && !as_before) text += " keeps empty";
     if (file.format->text_column != "text") text += fmt::format(" text {}", file.format->text_column);
     for (const auto& [field, column] : file.format->columns)
       text += fmt::format(" {}:{}={}:{}", field.size(), field, column.size(), column);
@@ -177,7 +180,8 @@ std::string row_settings_text(const RowPlan& plan, const DatasetOptions& options
     text += target_settings_text(*file.format);
     if (file.shape == RowShape::kPromptText || file.shape == RowShape::kSegments)
       text += fmt::format(" prompt {}", options.train_on_prompt);
-    if (file.format->rows) text += fmt::format(" rows {} to {}", file.begin_row, file.end_row);
+    if (file.format->rows || options.held_out)
+      text += fmt::format(" rows {} to {}", file.begin_row, file.end_row);
     if (file.format->pairs) text += " pairs " + file.format->pairs->text();
     text += '\n';
   }
@@ -234,6 +238,7 @@ void add_rows(std::span<const TokenizedRow> rows, const RowOptions& options, Row
     } else if (row.ids.empty()) {
       ++counts->num_empty_documents;
     } else if (!is_too_long(row, options, builder, counts, first_problem)) {
+      counts->num_empty_texts += row.is_empty_text ? 1 : 0;
       builder->add_document(row.ids, row.labels, row.keeps_masked, row.sequence_lengths);
     }
   }

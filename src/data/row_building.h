@@ -36,9 +36,10 @@ std::string ways_to_keep_tokens(const RowPlan& plan);
 std::vector<Hash128> hash_files(const RowPlan& plan, ThreadPool& pool);
 
 // Everything that determines the rows, as text: settings, tokenizer, chat template, and the hashes of the
-// plan's files.
+// plan's files. `as_before`: as a version that dropped rows with an empty text, and kept token ids without a
+// label.
 std::string row_settings_text(const RowPlan& plan, const DatasetOptions& options, const Tokenizer* tokenizer,
-                              int64_t vocab_size, std::span<const Hash128> hashes);
+                              int64_t vocab_size, std::span<const Hash128> hashes, bool as_before = false);
 
 // Whether a row with this error is left out: it is a LeftOutRow, or skip_bad_rows was given and the row is to
 // blame, not the settings, which are wrong for all rows. *first_problem becomes what is wrong with it, if it

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "data/chat/chat_template.h"
@@ -26,12 +27,24 @@ enum class Packing {
   kByRows,  // kIsolated for text files, kBestFit for rows of JSON files and tables
 };
 
+// validation_split_percentage where rows are packed in another order: the share of the rows, the first ones
+// of all files together, that is held out before they are packed.
+struct HeldOutRows {
+  double percent = 0;
+  bool are_read = false;  // instead of the others
+};
+
 struct RowOptions {
   bool text_per_line = false;      // text files: every line is a document instead of the file
   bool add_special_tokens = true;  // the tokenizer's post-processor (bos, ...), for every document but chats
   bool skip_invalid_utf8 = false;  // skip and count documents that are not UTF-8 instead of failing
   bool skip_bad_rows = false;      // skip and count rows that cannot be read or used instead of failing
   ExcessLength excess_length = ExcessLength::kTruncate;  // text that is no answer is cut into rows with kDrop
+
+  std::optional<HeldOutRows> held_out = {};
+  // Rows of token ids without a label are dropped, as TRL does where it cuts rows to max_length. Otherwise
+  // they are kept, as in Trainer, which does not cut.
+  bool drops_masked_ids = false;
 
   // Targets. Rows with a prompt and its answer (prompt + completion, alpaca) have the answer as target unless
   // train_on_prompt; other conversations are targets as a whole unless assistant_only_loss.

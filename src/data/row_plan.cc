@@ -1,6 +1,7 @@
 #include "data/row_plan.h"
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <numeric>
 #include <utility>
@@ -136,6 +137,28 @@ void apply_slice(const RowSlice& slice, size_t first_file, const RowOptions& opt
     SourceFile& file = plan->files[first_file + i];
     file.begin_row = std::clamp<int64_t>(begin - before, 0, counts[i]);
     file.end_row = std::clamp<int64_t>(end - before, 0, counts[i]);
+  }
+}
+
+// Keeps the rows that are held out, or the others. As Dataset::split_off() counts them.
+void apply_held_out(const HeldOutRows& held_out, const RowOptions& options, RowPlan* plan) {
+  if (std::ranges::any_of(plan->files, is_pretokenized)) return;  // refused, as such rows are not packed
+  int64_t num_rows = 0;
+  for (SourceFile& file : plan->files) {
+    if (file.end_row == std::numeric_limits<int64_t>::max()) file.end_row = count_rows(file, options);
+    num_rows += file.end_row - file.begin_row;
+  }
+  if (num_rows < 2) {
+    fail(ExitCode::kBadData, "validation_split_percentage: expected at least 2 rows to split, found {}",
+         num_rows);
+  }
+  const auto share =
+      static_cast<int64_t>(std::llround(static_cast<double>(num_rows) * held_out.percent / 100));
+  int64_t left = std::clamp<int64_t>(share, 1, num_rows - 1);
+  for (SourceFile& file : plan->files) {
+    const int64_t held = std::min(left, file.end_row - file.begin_row);
+    left -= held;
+    (held_out.are_read ? file.end_row : file.begin_row) = file.begin_row + held;
   }
 }
 
@@ -282,6 +305,7 @@ RowPlan plan_rows(std::span<const DataSource> sources, const RowOptions& options
          "the column of the messages (--column_mapping messages=COLUMN)",
          no_chat->path.string(), row_shape_name(no_chat->shape));
   }
+  if (options.held_out) apply_held_out(*options.held_out, options, &plan);
   plan.has_labels = rows_have_labels(plan);
   return plan;
 }

@@ -56,6 +56,7 @@ void RowTokenizer::run(Document* document, TokenizedRow* row) const {
   row->labels.clear();
   row->sequence_lengths.clear();
   row->is_text = false;
+  row->is_empty_text = false;
   row->keeps_masked = false;
   row->is_invalid = false;
   row->error = nullptr;
@@ -112,6 +113,7 @@ void RowTokenizer::add(TextExample example, TokenizedRow* row) const {
   if (example.text.empty() && !example.is_row) return;
   tokenizer_->encode(example.text, options_.add_special_tokens, &row->ids);
   append_eos(row);
+  row->is_empty_text = example.text.empty();
   if (keeps_text_) row->text = std::move(example.text);
 }
 
@@ -260,7 +262,7 @@ void RowTokenizer::add(TokenExample example, TokenizedRow* row) const {
   }
   if (keeps_text_ && tokenizer_ != nullptr)
     row->text = tokenizer_->decode(row->ids, /*skip_special_tokens=*/false);
-  row->keeps_masked = true;
+  row->keeps_masked = !options_.drops_masked_ids;
 }
 
 void RowTokenizer::check_ids(const TokenizedRow& row, const Document& document) const {

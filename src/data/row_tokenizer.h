@@ -33,6 +33,7 @@ struct TokenizedRow {
   std::vector<int32_t> labels;            // empty: the ids
   std::vector<int32_t> sequence_lengths;  // of the documents that token ids were packed of; empty: one
   bool is_text = false;                   // without a prompt or an answer
+  bool is_empty_text = false;             // the end-of-text token alone
   bool keeps_masked = false;              // a row without labels stays one: token ids, as in Trainer
   bool is_invalid = false;                // not UTF-8, skipped
   std::exception_ptr error;               // what is wrong with it

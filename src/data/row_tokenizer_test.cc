@@ -157,6 +157,33 @@ TEST_F(ChatDatasetTest, RowsWithoutALabelAreDropped) {
   EXPECT_EQ(dataset.report().num_masked_rows, 1) << "the one that was cut";
 }
 
+// SFTTrainer of TRL 1.16 with max_length=3, and Trainer, which has no max_length.
+TEST_F(ChatDatasetTest, RowsOfTokenIdsWithoutALabelAreDroppedWhereMaxLengthIsGiven) {
+  const std::string rows =
+      "{\"input_ids\": [3, 4, 5], \"labels\": [3, 4, 5]}\n{\"input_ids\": [4, 4, 4], \"labels\": [-100, "
+      "-100, "
+      "-100]}\n{\"input_ids\": [5, 5, 5], \"labels\": [-100, 5, 5]}\n";
+  folder_.write("d.jsonl", rows);
+  write_integers(folder_ / "d.safetensors", {{"input_ids", {3, 3}, {3, 4, 5, 4, 4, 4, 5, 5, 5}},
+                                             {"labels", {3, 3}, {3, 4, 5, -100, -100, -100, -100, 5, 5}}});
+  for (const char* name : {"d.jsonl", "d.safetensors"}) {
+    DatasetOptions options = options_for({name});
+    options.max_length = 3;
+    const Dataset kept = Dataset::open(options, nullptr, 6, pool_);
+    EXPECT_EQ(kept.num_rows(), 3) << name;
+    options.drops_masked_ids = true;
+    const Dataset dropped = Dataset::open(options, nullptr, 6, pool_);
+    EXPECT_EQ(dropped.num_rows(), 2) << name;
+    EXPECT_EQ(dropped.report().num_masked_rows, 1) << name;
+    EXPECT_NE(dropped.fingerprint(), kept.fingerprint());
+  }
+  folder_.write("e.jsonl", "{\"input_ids\": [3, 4, 5], \"labels\": [3, 4, 5]}\n");
+  DatasetOptions options = options_for({"e.jsonl"});
+  const std::string before = Dataset::open(options, nullptr, 6, pool_).fingerprint();
+  options.drops_masked_ids = true;
+  EXPECT_EQ(Dataset::open(options, nullptr, 6, pool_).fingerprint(), before) << "the same rows";
+}
+
 TEST_F(ChatDatasetTest, LossOfConversationsIsOnAnswersOnlyIfAskedFor) {
   folder_.write("d.jsonl",
                 R"({"messages": [{"role": "user", "content": "1"}, {"role": "assistant", "content": "22"},)"

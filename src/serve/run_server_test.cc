@@ -144,7 +144,7 @@ TEST_F(RunServerTest, PromtoolFindsNothingToCriticise) {
   if (std::system("command -v promtool >/dev/null") != 0) GTEST_SKIP() << "promtool is not installed";
   const auto server = open();
   static_cast<TrainObserver&>(*server).on_step({});
-  static_cast<TrainObserver&>(*server).on_evaluation({});
+  static_cast<TrainObserver&>(*server).on_evaluation("", {});
   static_cast<TrainObserver&>(*server).on_checkpoint({});
   const std::string file = (folder_.path() / "metrics.txt").string();
   write_text_file(file, body_of(web_get(server->web().port(), "/metrics")));

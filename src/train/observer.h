@@ -74,6 +74,7 @@ struct StepMetrics {
   double learning_rate = 0;
   int64_t num_tokens = 0;
   int64_t num_target_tokens = 0;
+  int64_t num_micro_batches = 0;  // of a rank, as Hugging Face's Trainer has them
   double tokens_per_second = 0;
   double step_time_s = 0;  // wall time from gathering the rows to the new weights
   double tflops = 0;       // model FLOPs of the step, forward and backward, 10^12 per second of step_time_s
@@ -127,6 +128,7 @@ struct TrainSummary {
   struct Evaluation {
     int64_t step;
     double loss;
+    std::string set = {};  // of several sets by name: the one whose loss is watched, or the first
   };
   std::optional<Evaluation> best_evaluation;  // of the whole run, before a resume as well
   std::string hint;                           // what to try next for speed, a sentence; "" = nothing is known
@@ -165,7 +167,8 @@ class TrainObserver {
   // An entry of log_history; log_line_text() is the line Hugging Face prints.
   virtual void on_log(const LogEntry& /*entry*/) {}
   virtual void on_evaluation_progress(double /*fraction*/) {}
-  virtual void on_evaluation(const EvalResult& /*result*/) {}
+  // Of one evaluation set; "" = there is but one, without a name.
+  virtual void on_evaluation(const std::string& /*set*/, const EvalResult& /*result*/) {}
   virtual void on_checkpoint(const CheckpointUse& /*checkpoint*/) {}
   // A checkpoint could not be written; training continues.
   virtual void on_checkpoint_failed(const std::filesystem::path& /*folder*/, const std::string& /*message*/) {
@@ -217,8 +220,8 @@ class ObserverList : public TrainObserver {
   void on_evaluation_progress(double fraction) override {
     for (TrainObserver* observer : observers_) observer->on_evaluation_progress(fraction);
   }
-  void on_evaluation(const EvalResult& result) override {
-    for (TrainObserver* observer : observers_) observer->on_evaluation(result);
+  void on_evaluation(const std::string& set, const EvalResult& result) override {
+    for (TrainObserver* observer : observers_) observer->on_evaluation(set, result);
   }
   void on_checkpoint(const CheckpointUse& checkpoint) override {
     for (TrainObserver* observer : observers_) observer->on_checkpoint(checkpoint);

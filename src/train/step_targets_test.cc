@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "support/reference_loss.h"
 #include "support/train_test_support.h"
@@ -76,6 +77,27 @@ TEST(StepWithoutTargets, HasNoLossAndUpdatesFromMomentumAlone) {
   short_run.train();
   shorter.train();
   EXPECT_NE(read_tensors(short_run.output()), read_tensors(shorter.output())) << "momentum moves weights";
+}
+
+// Trainer of Transformers 5.24 on six rows in order, the second and fifth without labels, learning rate 0,
+// with logging_steps 3: (a + a / 2 + b) / 3 of the losses a and b of the others; and with two micro-batches
+// that have none in a step of its own: a (1 + 1 / 2)^2.
+TEST(StepWithoutTargets, CountsInLogsAsInTransformers) {
+  for (const int64_t num_micro_batches : {1, 2}) {
+    std::vector<int64_t> targets;
+    for (const int64_t of_step : {8, 0, 7})
+      targets.insert(targets.end(), static_cast<size_t>(num_micro_batches), of_step);
+    RunOver run(rows_with_targets(targets), 1);
+    run.args.gradient_accumulation_steps = num_micro_batches;
+    run.args.max_steps = 3;
+    run.args.logging_steps = 3;
+    run.args.shuffle = false;
+    const RecordingObserver found = run.train();
+    const double a = found.steps.at(0).loss, b = found.steps.at(2).loss;
+    const double expected = (a * std::pow(1.5, num_micro_batches) + b) / 3;
+    EXPECT_NEAR(std::get<double>(found.logs.at(0).values.at(0).second), expected, 1e-12);
+    EXPECT_NEAR(found.summary.train_loss, expected, 1e-12);
+  }
 }
 
 TEST(StepWithoutTargets, OneRankMayHaveNone) {

@@ -1,9 +1,9 @@
-// The loop of a run and its single step; the summary is in trainer_summary.cc.
+// The loop of a run and its single step; evaluations are in trainer_evaluation.cc, the summary in
+// trainer_summary.cc.
 #include "train/trainer.h"
 
 #include <algorithm>
 #include <cmath>
-#include <random>
 #include <utility>
 #include <vector>
 
@@ -12,7 +12,6 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "checkpoint/checkpoint_files.h"
-#include "data/rows/length_order.h"
 #include "plan/passes.h"
 #include "platform/memory_info.h"
 #include "train/output/log_entries.h"
@@ -59,25 +58,6 @@ ExportOptions export_options_of(const RunSetup& setup) {
   options.end_of_answer = setup.data->end_of_answer;
   options.eos_token = setup.data->eos_token;
   options.generation_config = std::filesystem::path(setup.args.model) / "generation_config.json";
-  return options;
-}
-
-EvalOptions eval_options_of(const RunSetup& setup, int64_t max_rows, int64_t max_tokens) {
-  const TrainingArguments& args = setup.args;
-  const DataRecord& data = setup.record.data;
-  EvalOptions options = {.max_rows = max_rows, .max_tokens = max_tokens};
-  // With global_batch_size everything is as on one rank; a resumed run keeps the batches that it began with.
-  options.num_ranks = data.global_batch_size ? 1 : data.world_size;
-  options.drop_last = args.dataloader_drop_last;
-  options.averages_tokens = args.average_tokens_across_devices;
-  options.label_smoothing = static_cast<float>(args.label_smoothing_factor);
-  if (args.train_sampling_strategy == "group_by_length") {
-    const Dataset& eval = *setup.data->eval;
-    std::vector<int64_t> lengths;
-    for (int64_t row = 0; row < eval.num_rows(); ++row) lengths.push_back(eval.row_length(row));
-    std::mt19937 generator(static_cast<uint32_t>(args.shuffle_seed()));
-    options.order = length_grouped_order(lengths, max_rows, &generator);
-  }
   return options;
 }
 
@@ -191,12 +171,6 @@ TrainSummary Trainer::train(const std::function<int()>& stop_signal) {
   return finish_run();
 }
 
-// A signal may have cut short the evaluation of the step that the run resumes from.
-bool Trainer::begins_with_evaluation() const {
-  if (!*setup_.resume) return setup_.args.eval_on_start;
-  return setup_.actions->after(progress_.step).evaluate && !has_evaluation(log_.history(), progress_.step);
-}
-
 // The finished model is there, too, and nothing else is due.
 bool Trainer::is_finished_already() {
   if (!*setup_.resume || !is_done() || begins_with_evaluation()) return false;
@@ -241,6 +215,7 @@ std::optional<StepMetrics> Trainer::train_step(int64_t step) {
 
   StepMetrics metrics = exchange_.sums(num_targets);
   metrics.step = step + 1;
+  metrics.num_micro_batches = micro_batches_of(passes);
   metrics.epoch = setup_.rows->batches().epoch_after(step + 1);
   metrics.learning_rate = setup_.schedule->learning_rate(step);
   if (runner_.rehearsal_s() > 0) metrics.replay_check_s = runner_.rehearsal_s();
@@ -273,6 +248,12 @@ std::optional<StepMetrics> Trainer::train_step(int64_t step) {
   metrics.peak = setup_.peak->best();
   stop_.end_step(metrics.step_time_s, compute_s / static_cast<double>(passes.size()));
   return metrics;
+}
+
+int64_t Trainer::micro_batches_of(const RowLists& passes) const {
+  const int64_t num_rows = std::ssize(passes.all_rows());
+  const DataRecord& data = setup_.record.data;
+  return divide_up(num_rows, data.micro_batch_size * data.world_size);
 }
 
 LossDivisor Trainer::loss_divisor(const RowLists& passes, int64_t num_targets) const {
@@ -312,11 +293,7 @@ void Trainer::account(StepMetrics metrics) {
   progress_.epoch = metrics.epoch;
   progress_.num_input_tokens_seen += metrics.num_tokens;
   progress_.total_flos += floating_point_ops(*setup_.model, metrics.num_tokens);
-  if (!metrics.skipped) {
-    progress_.loss_since_log += metrics.loss;
-    ++progress_.losses_since_log;
-    progress_.total_loss += metrics.loss;
-  }
+  count_loss(metrics, &progress_);
   totals_.add(metrics);
   if (clock_) {
     clock_->add_step(metrics);
@@ -324,40 +301,6 @@ void Trainer::account(StepMetrics metrics) {
   }
   setup_.observers.on_step(metrics);
   report_warnings();
-}
-
-bool Trainer::run_evaluation() {
-  const AddedTime added(&totals_.times().evaluation_s);
-  const Stopwatch time;
-  const NetworkMeterPause pause(network_meter_);
-  synchronize();
-  const auto progress = [this](double fraction) {
-    setup_.observers.on_evaluation_progress(fraction);
-    return !stop_.stop_evaluation();
-  };
-  const int64_t max_rows = setup_.args.per_device_eval_batch_size;
-  const int64_t max_tokens = setup_.plan.limits.max_tokens * setup_.args.context_parallel_size;
-  stop_.enter(StopAgreement::Phase::kEvaluation);
-  mark_work(setup_.comm, OtherWork::kEvaluation, progress_.step + 1);
-  const EvalResult result =
-      evaluate(*setup_.model, *setup_.data->eval, eval_options_of(setup_, max_rows, max_tokens), setup_.comm,
-               progress, setup_.context_rank());
-  std::optional<ChoiceResult> choices;
-  if (setup_.choices && !result.stopped)
-    choices = setup_.choices->score(*setup_.model, max_rows, max_tokens, setup_.comm, progress,
-                                    setup_.context_rank());
-  stop_.enter(StopAgreement::Phase::kOther);
-  if (result.stopped || (choices && choices->stopped)) return false;
-  const LogEntry entry = evaluation_entry(result, choices);
-  log_.add(entry, progress_);
-  setup_.observers.on_evaluation(result);
-  ++totals_.times().num_evaluations;
-  if (clock_) clock_->add(RunPart::kEvaluation, time.seconds());
-  // As in Hugging Face's Trainer, what was there before the first step does not count.
-  if (progress_.step == 0) return false;
-  const std::optional<double> watched = value_of(entry, best_rule_.metric());
-  setup_.schedule->observe_metric(watched.value_or(result.loss), best_rule_.greater_is_better());
-  return best_rule_.observe(entry, progress_.step, &progress_.best);
 }
 
 void Trainer::save() {

@@ -63,6 +63,7 @@ class Trainer {
   bool is_finished_already();
   // nullopt if the step was abandoned: weights and optimizer are then as before it.
   std::optional<StepMetrics> train_step(int64_t step);
+  int64_t micro_batches_of(const RowLists& passes) const;  // of a rank
   // What the losses of this rank's tokens are divided by.
   LossDivisor loss_divisor(const RowLists& passes, int64_t num_targets) const;
   // False: the update is skipped. Error(kNumerics) if a guard ends the run.
@@ -71,6 +72,8 @@ class Trainer {
   void account(StepMetrics metrics);
   // True if the evaluation is the best so far; false if a signal cut it short.
   bool run_evaluation();
+  // Evaluates all sets and the choices, and appends what to log of each; false if a signal cut that short.
+  bool evaluate_sets(std::vector<EvalResult>* results, std::vector<LogEntry>* entries);
   // After the last step, or once early stopping has ended the run.
   bool is_done() const { return progress_.step >= setup_.plan.max_steps || best_rule_.stops(progress_.best); }
   // For what is evaluated or written: nodes that train on their own take the same weights.

@@ -1,4 +1,6 @@
 // How long a run will take, and what it was.
+#include <algorithm>
+
 #include "base/divide_up.h"
 #include "platform/cpu.h"
 #include "platform/memory_info.h"
@@ -9,7 +11,7 @@ namespace tessera {
 
 RunEstimates Trainer::estimates() const {
   RunEstimates estimates;
-  if (setup_.data->eval) estimates.evaluation_tokens = setup_.data->eval->num_tokens();
+  estimates.evaluation_tokens = setup_.data->num_eval_tokens();
   if (setup_.choices) estimates.evaluation_tokens += setup_.choices->num_tokens();
   estimates.saves_in_background = setup_.args.async_save;
   estimates.checkpoint_s = files_.checkpoint_estimate_s();
@@ -32,10 +34,17 @@ TrainSummary Trainer::summarize() const {
   if (!setup_.args.offload_dir.empty()) summary.disk = DiskSummary{totals_.disk(), setup_.disk_rate};
   summary.folder = setup_.args.output_dir;
   summary.peak_resident_bytes = peak_resident_bytes();
+  if (setup_.data->evals.empty()) return summary;
+  // Of several sets, the one whose loss is watched, or the first.
+  const auto is_watched = [&](const EvaluationData& eval) {
+    return eval.prefix + "_loss" == best_rule_.metric();
+  };
+  auto shown = std::ranges::find_if(setup_.data->evals, is_watched);
+  if (shown == setup_.data->evals.end()) shown = setup_.data->evals.begin();
   for (const LogEntry& entry : log_.history()) {
-    const std::optional<double> loss = value_of(entry, "eval_loss");
+    const std::optional<double> loss = value_of(entry, shown->prefix + "_loss");
     if (!loss || (summary.best_evaluation && summary.best_evaluation->loss <= *loss)) continue;
-    summary.best_evaluation = {entry.step, *loss};
+    summary.best_evaluation = {entry.step, *loss, shown->name};
   }
   return summary;
 }

@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "arguments/run/evaluation_sets.h"
+#include "arguments/run/row_arguments.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -57,7 +59,7 @@ std::string given_eos_token(const TrainingArguments& args, const Tokenizer& toke
 }  // namespace
 
 TrainingData open_training_data(const TrainingArguments& args, const ModelConfig& config, ThreadPool& pool,
-                                Communicator& comm, TrainObserver& observer) {
+                                Communicator& comm, TrainObserver& observer, bool splits_packed_rows) {
   mark_work(comm, OtherWork::kReadingDataset, 1);
   const int64_t row_limit = args.row_limit(config.max_position_embeddings);
   if (row_limit > config.max_position_embeddings && row_limit != kMaxRowLength) {
@@ -66,7 +68,10 @@ TrainingData open_training_data(const TrainingArguments& args, const ModelConfig
   }
   std::unique_ptr<const Tokenizer> tokenizer;
   std::string eos_token;
-  if (needs_tokenizer(args.dataset) || (args.evaluates() && needs_tokenizer(args.eval_dataset))) {
+  const std::vector<EvaluationSet> sets =
+      args.evaluates() ? evaluation_sets(args.eval_dataset) : std::vector<EvaluationSet>();
+  const auto needs_one = [](const EvaluationSet& set) { return needs_tokenizer(set.sources); };
+  if (needs_tokenizer(args.dataset) || std::ranges::any_of(sets, needs_one)) {
     // Rows of token ids need none; Dataset::open() refuses others without.
     if (std::optional<Tokenizer> found = Tokenizer::open_if_any(tokenizer_folder(args))) {
       eos_token = given_eos_token(args, *found);
@@ -77,16 +82,30 @@ TrainingData open_training_data(const TrainingArguments& args, const ModelConfig
         Tokenizer::check_beside(args.tokenizer, family_info(config.family).model_type);
     }
   }
-  const auto open = [&](const std::vector<std::string>& sources, const std::string& what) {
+  enum class Use { kTrain, kEvaluate, kHeldOut };
+  const bool keeps_split = splits_packed_rows && args.packing_mode() == args.eval_packing_mode();
+  const bool splits = splits_documents(args) && !keeps_split;
+  if (splits_documents(args) && keeps_split) {
+    log_warning(
+        "validation_split_percentage: the run goes on with the rows that it began with, of which "
+        "packing_strategy {} "
+        "put the longest documents into those held out: a new run holds out rows before they are packed",
+        args.packing_strategy);
+  }
+  const auto open = [&](const std::vector<std::string>& sources, Use use, const std::string& what) {
     DatasetOptions options = dataset_options(args, sources, tokenizer_folder(args));
     options.chat_template.eos_token = eos_token;
     options.max_length = row_limit;
     options.allow_truncation = args.allow_truncation;
-    options.packing = &sources == &args.dataset ? args.packing_mode() : args.eval_packing_mode();
+    options.packing = use == Use::kTrain ? args.packing_mode() : args.eval_packing_mode();
     options.cache_folder = args.cache_dir;
-    const bool is_train = &sources == &args.dataset;
-    if (!is_train) use_evaluation_splits(&options);
-    options.streaming = args.streaming && is_train;
+    options.drops_masked_ids = args.max_length.value_or(kMaxRowLength) != kMaxRowLength;
+    if (use == Use::kEvaluate) {
+      use_evaluation_splits(&options);
+    } else if (splits) {
+      options.held_out = {args.validation_split_percentage, use == Use::kHeldOut};
+    }
+    options.streaming = args.streaming && use == Use::kTrain;
     options.streaming_buffer_rows = args.streaming_buffer_rows;
     options.while_waiting = [&comm] { comm.failures().check(); };
     Dataset dataset = Dataset::open(options, tokenizer.get(), config.vocab_size, pool, [&](double fraction) {
@@ -96,16 +115,23 @@ TrainingData open_training_data(const TrainingArguments& args, const ModelConfig
     for (const std::string& warning : dataset.report().warnings) log_warning("{}", warning);
     return dataset;
   };
-  Dataset train = open(args.dataset, "reading dataset");
-  std::optional<Dataset> eval;
+  Dataset train = open(args.dataset, Use::kTrain, "reading dataset");
+  std::vector<EvaluationData> evals;
   if (args.validation_split_percentage > 0) {
-    eval = train.split_off(args.validation_split_percentage);
-  } else if (args.evaluates()) {
-    eval = open(args.eval_dataset, "reading eval_dataset");
-    if (eval->mixture().size() > 1)
-      log_warning("eval_dataset: weights have no effect: an evaluation reads every row of all sources");
+    const double percent = args.validation_split_percentage;
+    evals.push_back(
+        {"", EvaluationSet().prefix(),
+         splits ? open(args.dataset, Use::kHeldOut, "reading the rows held out") : train.split_off(percent)});
   }
-  TrainingData data = {std::move(tokenizer), row_limit, std::move(train), std::move(eval), {}, {}, {}};
+  for (const EvaluationSet& set : sets) {
+    const std::string what = set.name.empty() ? "eval_dataset" : "eval_dataset " + set.name;
+    evals.push_back({set.name, set.prefix(), open(set.sources, Use::kEvaluate, "reading " + what)});
+    if (evals.back().rows.mixture().size() > 1)
+      log_warning("{}: weights have no effect: an evaluation reads every row of all sources", what);
+  }
+  TrainingData data = {
+      std::move(tokenizer), row_limit, std::move(train), std::move(evals), {}, {}, {}, false};
+  data.splits_documents = splits;
   if (!eos_token.empty()) data.eos_token = {eos_token, *data.tokenizer->eos_id()};
   if (!args.chat_template.empty() && data.tokenizer) {
     const ChatTemplate given =
@@ -120,6 +146,24 @@ TrainingData open_training_data(const TrainingArguments& args, const ModelConfig
     }
   }
   return data;
+}
+
+int64_t TrainingData::num_eval_rows() const {
+  int64_t sum = 0;
+  for (const EvaluationData& eval : evals) sum += eval.rows.num_rows();
+  return sum;
+}
+
+int64_t TrainingData::num_eval_tokens() const {
+  int64_t sum = 0;
+  for (const EvaluationData& eval : evals) sum += eval.rows.num_tokens();
+  return sum;
+}
+
+int64_t TrainingData::max_eval_row_length() const {
+  int64_t longest = 0;
+  for (const EvaluationData& eval : evals) longest = std::max(longest, eval.rows.max_row_length());
+  return longest;
 }
 
 }  // namespace tessera

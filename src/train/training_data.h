@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "arguments/arguments.h"
 #include "comm/communicator.h"
@@ -18,21 +19,34 @@
 
 namespace tessera {
 
+struct EvaluationData {
+  std::string name;    // of several sets, else ""
+  std::string prefix;  // of its metrics: "eval", "eval_NAME"
+  Dataset rows;
+};
+
 struct TrainingData {
   std::unique_ptr<const Tokenizer> tokenizer;  // null if all rows are token ids; used while rows are streamed
   int64_t row_limit = 0;                       // tokens
   Dataset train;
-  std::optional<Dataset> eval;
+  std::vector<EvaluationData> evals;  // in the order in which they are evaluated
   // A chat template that was given, to be saved with the model, and the token that ends its answers.
   std::string chat_template;
   std::optional<int32_t> end_of_answer;
   std::optional<EosToken> eos_token;  // in place of the tokenizer's
+  bool splits_documents = false;      // DataRecord
+
+  // Sums over evals, and the longest of their rows.
+  int64_t num_eval_rows() const;
+  int64_t num_eval_tokens() const;
+  int64_t max_eval_row_length() const;
 };
 
 // Reads, tokenizes and packs, or finds it done in the cache; reports progress and logs the datasets'
-// warnings.
+// warnings. `splits_packed_rows`: a run goes on that held out rows for evaluation once they were packed,
+// whatever the packing.
 TrainingData open_training_data(const TrainingArguments& args, const ModelConfig& config, ThreadPool& pool,
-                                Communicator& comm, TrainObserver& observer);
+                                Communicator& comm, TrainObserver& observer, bool splits_packed_rows);
 
 // The model's own unless another one was given.
 std::filesystem::path tokenizer_folder(const TrainingArguments& args);

@@ -75,6 +75,40 @@ TEST_F(ChatData, PreviewShowsRowsAsTheModelSeesThem) {
   EXPECT_THAT(plain.out, HasSubstr("text.txt: line 1\n<|begin_of_text|>{+"));
 }
 
+TEST_F(ChatData, PreviewAndEvalPackAsTrainDoes) {
+  std::string lines;
+  for (int i = 0; i < 6; ++i)
+    lines += json{{"text", std::string(static_cast<size_t>(3 + i), 'x')}}.dump() + "\n";
+  const std::string texts = tiny_.folder.write("texts.jsonl", lines);
+  const auto packed = [&](const std::string& strategy) {
+    return run_well(preview({texts, "--packing", "--max_length", "32", "--packing_strategy", strategy,
+                             "--truncation_mode", "keep_start"}))
+        .out;
+  };
+  const std::string second = "~~~~ document 2 of this row";
+  EXPECT_THAT(packed("auto"), HasSubstr(second));
+  EXPECT_EQ(packed("auto"), packed("bfd"));
+  EXPECT_NE(packed("in_order"), packed("bfd"));
+  EXPECT_THAT(packed("in_order"), HasSubstr(second));
+  EXPECT_THAT(packed("wrapped"), Not(HasSubstr(second)));
+  EXPECT_EQ(run_tessera(preview({texts, "--truncation_mode", "keep_end"})).exit_code, 64);
+  EXPECT_EQ(run_tessera(preview({texts, "--packing_cross_document_attention"})).exit_code, 78);
+  std::string ids;
+  for (int i = 0; i < 6; ++i) ids += json{{"input_ids", std::vector<int>(9, 5)}}.dump() + "\n";
+  const std::string tokens = tiny_.folder.write("ids.jsonl", ids);
+  const auto rows = [&](const std::string& strategy) {
+    return json::parse(run_well({"eval", "--model", tiny_.model, "--dataset", tokens, "--eval_packing",
+                                 "--max_length", "16", "--packing_strategy", strategy, "--json"})
+                           .out)["num_rows"]
+        .get<int64_t>();
+  };
+  EXPECT_EQ(rows("auto"), 6);
+  EXPECT_EQ(rows("wrapped"), 4);
+  const ProcessResult refused = run_tessera({"eval", "--model", tiny_.model, "--dataset", "a=" + texts});
+  EXPECT_EQ(refused.exit_code, 78);
+  EXPECT_THAT(refused.err, HasSubstr("several evaluation sets by name are for train"));
+}
+
 TEST_F(ChatData, WhatIsMissingOrWrongIsSaidInOneLine) {
   ProcessResult refused = run_tessera(preview({chats_}));
   EXPECT_EQ(refused.exit_code, 78);

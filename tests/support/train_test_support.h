@@ -49,7 +49,7 @@ class RecordingObserver : public TrainObserver {
     if (after_step) after_step(metrics);
   }
   void on_log(const LogEntry& entry) override { logs.push_back(entry); }
-  void on_evaluation(const EvalResult& result) override { evaluations.push_back(result); }
+  void on_evaluation(const std::string&, const EvalResult& result) override { evaluations.push_back(result); }
   void on_checkpoint(const CheckpointUse& checkpoint) override { checkpoints.push_back(checkpoint.folder); }
   void on_checkpoint_failed(const std::filesystem::path&, const std::string& message) override {
     failures.push_back(message);

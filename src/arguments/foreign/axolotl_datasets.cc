@@ -160,7 +160,7 @@ class AxolotlDatasets {
     if (!type->is_string()) fail_here("type: expected a text or an object, found {}", found_text(*type));
     const std::string name = type->get<std::string>();
     if (name == "completion") {
-      json format = {{"shape", "text"}};
+      json format = {{"shape", "text"}, {"drops_empty", true}};
       if (const std::string field = text_of(item, "field"); !field.empty()) format["columns"]["text"] = field;
       return format;
     }

@@ -281,13 +281,13 @@ class AxolotlSettings {
   void translate_packing(bool cuts, bool holds_out) {
     const std::string packs = word_of("sample_packing");
     if ((packs == "true" || packs == "True") && settings_.find("packing_strategy") == nullptr)
-      add("packing_strategy", holds_out ? "in_order" : cuts ? "bfd" : "bfd_split");
+      add("packing_strategy", cuts ? "bfd" : "bfd_split");
     const std::optional<std::string> eval_packs = take_word("eval_sample_packing");
     if (!eval_packs) return;
-    if (settings_.find("eval_dataset") != nullptr) {
+    if (settings_.find("eval_dataset") != nullptr || holds_out) {
       add("eval_packing", *eval_packs);
     } else {
-      settings_.note_no_effect("eval_sample_packing", "rows that are held out are packed as the others");
+      settings_.note_no_effect("eval_sample_packing", "no rows are evaluated");
     }
   }
 

@@ -55,7 +55,7 @@ TEST_F(AxolotlSettingsTest, ItsNamesSetOurFlags) {
   EXPECT_EQ(args.max_length, 64);
   EXPECT_EQ(args.per_device_eval_batch_size, 3);
   EXPECT_TRUE(args.packing);
-  EXPECT_EQ(args.packing_strategy, "in_order") << "with held-out rows";
+  EXPECT_EQ(args.packing_strategy, "bfd") << "rows are held out before they are packed";
   EXPECT_FALSE(args.average_tokens_across_devices);
   EXPECT_EQ(with("sample_packing: true\n").packing_strategy, "bfd_split");
   EXPECT_EQ(args.warmup_steps, 2) << "Axolotl makes two of one";

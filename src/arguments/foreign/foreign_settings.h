@@ -49,8 +49,10 @@ class ForeignSettings {
 
   template <typename... Args>
   [[noreturn]] void fail_in(int64_t line, fmt::format_string<Args...> format, Args&&... args) const {
-    fail(ExitCode::kBadConfig, "{}:{}: {}", origin_, line, fmt::format(format, std::forward<Args>(args)...));
+    fail(ExitCode::kBadConfig, "{}{}", place(line), fmt::format(format, std::forward<Args>(args)...));
   }
+  // How a message about a line begins.
+  std::string place(int64_t line) const { return fmt::format("{}:{}: ", origin_, line); }
 
  private:
   const std::string& origin_;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "arguments/foreign/llama_factory_info.h"
+#include "arguments/run/evaluation_sets.h"
 #include "base/error.h"
 #include "base/json_value.h"
 #include "base/log.h"
@@ -278,6 +279,10 @@ class LlamaFactoryDatasets {
     const std::optional<ConfigSetting> probabilities = settings_.take("interleave_probs");
     if (probabilities && !alternates)
       settings_.fail_in(probabilities->line, "interleave_probs needs mix_strategy interleave_under");
+    const bool by_name = is_true("eval_on_each_dataset");
+    settings_.take("eval_on_each_dataset");
+    if (by_name && !is_set("eval_dataset"))
+      log_warning("eval_on_each_dataset has no effect: there is no eval_dataset");
     for (const char* flag : {"dataset", "eval_dataset"}) {
       if (!is_set(flag)) continue;
       const ConfigSetting taken = *settings_.take(flag);
@@ -295,8 +300,18 @@ class LlamaFactoryDatasets {
                             format_count(std::ssize(names), "dataset"), weights.size());
         }
       }
-      settings_.set_sources(flag, sources_of(dir, taken, names, weights), taken.line);
+      ForeignSources sources = sources_of(dir, taken, names, weights);
+      if (by_name && std::string_view(flag) == "eval_dataset") name_sets(taken, names, &sources);
+      settings_.set_sources(flag, std::move(sources), taken.line);
     }
+  }
+
+  // eval_on_each_dataset: every data set is evaluated under its own name.
+  void name_sets(const ConfigSetting& setting, const std::vector<std::string>& names,
+                 ForeignSources* sources) const {
+    nlohmann::ordered_json sets = nlohmann::ordered_json::object();
+    for (size_t i = 0; i < names.size(); ++i) sets[names[i]] = sources->paths[i].get<std::string>();
+    sources->paths = entries_of_sets(sets.dump(), settings_.place(setting.line) + setting.name);
   }
 
   bool mixes_in_turn() {

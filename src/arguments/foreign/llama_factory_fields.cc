@@ -38,7 +38,7 @@ constexpr const char* kNoteTemplate = "the chat template decides";
 constexpr UnsupportedFlag kRefusedFields[] = {
     {"ignore_pad_token_for_loss", kFieldBool, "true",
      "rows are never padded, so there are no such tokens to train on"},
-    {"eval_on_each_dataset", kFieldBool, "false", "evaluate on one data set, or run tessera eval on each"},
+    {"eval_on_each_dataset", kFieldBool, "false", "name the sets in eval_dataset, as in a=a.jsonl b=b.jsonl"},
     {"tool_format", kFieldText, "", kNoteTemplate},
     {"enable_thinking", kFieldBool, "true", "thoughts are a part of the data"},
     {"preserve_thinking", kFieldBool, "false", kNoteTemplate},

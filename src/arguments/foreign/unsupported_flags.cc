@@ -1,5 +1,9 @@
 #include "arguments/foreign/unsupported_flags.h"
 
+#include <utility>
+
+#include "base/error.h"
+
 namespace tessera {
 namespace {
 
@@ -228,6 +232,18 @@ void declare_unsupported_flags(FlagTable* table) {
   table->begin_section("Hugging Face arguments without effect");
   declare(table, kIgnored, FlagStatus::kIgnored);
   table->add_alias("gradient_checkpointing_kwargs", "activation_checkpointing_kwargs");
+}
+
+void declare_unsupported_flag(FlagTable* table, std::string_view name) {
+  for (const auto& [flags, status] :
+       {std::pair(std::span<const UnsupportedFlag>(kRefused), FlagStatus::kRefused),
+        std::pair(std::span<const UnsupportedFlag>(kIgnored), FlagStatus::kIgnored)}) {
+    for (const UnsupportedFlag& flag : flags) {
+      if (name != flag.name) continue;
+      return declare(table, {&flag, 1}, status);
+    }
+  }
+  TESSERA_CHECK(false, "no flag {}", name);
 }
 
 }  // namespace tessera

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <span>
+#include <string_view>
 
 #include "base/flags.h"
 
@@ -17,5 +18,7 @@ struct UnsupportedFlag {
 
 // Adds them to `table`: ignored with a warning if they cannot change the result, refused if they would.
 void declare_unsupported_flags(FlagTable* table);
+// Adds the one of this name.
+void declare_unsupported_flag(FlagTable* table, std::string_view name);
 
 }  // namespace tessera

@@ -162,7 +162,9 @@ TurnTargets turns_of(const JsonNode& entry) {
 
 // Changes what an entry of dataset_formats says.
 void apply_format(const JsonNode& entry, RowFormat* format) {
-  entry.expect_keys({"shape", "columns", "tags", "prompt", "turns", "variables", "pairs", "lines"});
+  entry.expect_keys(
+      {"shape", "columns", "tags", "prompt", "turns", "variables", "pairs", "lines", "drops_empty"});
+  format->drops_empty_text = entry["drops_empty"].boolean_or(false);
   if (!entry["shape"].is_null()) {
     format->shape = row_shape_by_name(entry["shape"].string());
     if (!format->shape) entry["shape"].expected(fmt::format("one of {}", fmt::join(row_shape_names(), ", ")));

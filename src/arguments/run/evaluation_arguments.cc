@@ -1,6 +1,7 @@
 #include "arguments/run/evaluation_arguments.h"
 
 #include "arguments/flag_limits.h"
+#include "arguments/run/evaluation_sets.h"
 #include "base/text.h"
 
 namespace tessera {
@@ -63,11 +64,16 @@ void declare_best_model(FlagTable* table, TrainingArguments* args) {
       "The evaluation result by which models are compared, and which reduce_lr_on_plateau watches; the "
       "prefix eval_ may be left out. loss is Transformers' eval_loss: the mean over rows of the loss of the "
       "batch of per_device_eval_batch_size rows that a row is in; loss_per_token the mean over tokens, and "
-      "perplexity its exponential. The best value and its step are recorded in trainer_state.json. "
+      "perplexity its exponential. With several evaluation sets it is NAME_loss, NAME_loss_per_token or "
+      "NAME_perplexity. The best value and its step are recorded in trainer_state.json. "
       "Defaults to "
       "loss with load_best_model_at_end or reduce_lr_on_plateau, or else to none.");
   metric.value_name = "loss|loss_per_token|perplexity|choices_accuracy|choices_accuracy_norm";
   metric.set = [set = metric.set, args](const std::vector<std::string>& values) {
+    if (values.size() == 1 && may_be_metric_of_set(values[0])) {
+      args->metric_for_best_model = values[0];
+      return;
+    }
     set(values);
     if (args->metric_for_best_model == "none") args->metric_for_best_model.clear();
   };

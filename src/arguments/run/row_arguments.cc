@@ -6,25 +6,60 @@
 namespace tessera {
 namespace {
 
-// Rows that are packed by length are in its order: the first ones, held out for evaluation, would have the
-// longest documents.
 Packing packing_of_run(const TrainingArguments& args) {
-  const std::string& strategy = args.packing_strategy;
-  if (strategy == "bfd") return Packing::kBestFit;
-  if (strategy == "bfd_split") return Packing::kBestFitSplit;
-  if (strategy == "wrapped") return Packing::kWrapped;
-  if (strategy == "greedy_knapsack") return Packing::kKnapsack;
-  if (args.packing_cross_document_attention) return Packing::kJoined;
-  const bool is_by_rows = strategy == "auto" && args.validation_split_percentage == 0;
-  return is_by_rows ? Packing::kByRows : Packing::kIsolated;
+  const Packing packing = packing_by_strategy(args.packing_strategy, args.packing_cross_document_attention);
+  const bool is_in_order = packing == Packing::kByRows && args.validation_split_percentage > 0;
+  return is_in_order ? Packing::kIsolated : packing;
 }
 
-bool is_by_length(const TrainingArguments& args) {
-  const Packing packing = packing_of_run(args);
+bool is_by_length(Packing packing) {
   return packing == Packing::kBestFit || packing == Packing::kBestFitSplit || packing == Packing::kKnapsack;
 }
 
 }  // namespace
+
+void declare_packing_flags(FlagTable* table, std::string* strategy, bool* joined) {
+  table->add_choice(
+      "packing_strategy", strategy, {"auto", "bfd", "bfd_split", "wrapped", "in_order", "greedy_knapsack"},
+      "How documents are packed. As in TRL, 1000 documents at a time: bfd cuts them to max_length and puts "
+      "each, from the longest on, into the fullest row with room; bfd_split does so with all pieces of "
+      "max_length tokens; wrapped joins the documents and cuts them into rows, in which tokens see the "
+      "documents before. in_order joins all documents and cuts them, and they do not see each other. "
+      "greedy_knapsack is LLaMA-Factory's neat_packing. auto is TRL's bfd for rows of JSON files and tables, "
+      "and in_order for text files and with validation_split_percentage.");
+  table->add("packing_cross_document_attention", joined,
+             "With packing, let tokens attend to earlier documents in their row, and predict the first token "
+             "of a document from the document before it. Otherwise documents in a row never see each other.");
+}
+
+Packing packing_by_strategy(const std::string& strategy, bool joined) {
+  if (strategy == "bfd") return Packing::kBestFit;
+  if (strategy == "bfd_split") return Packing::kBestFitSplit;
+  if (strategy == "wrapped") return Packing::kWrapped;
+  if (strategy == "greedy_knapsack") return Packing::kKnapsack;
+  if (joined) return Packing::kJoined;
+  return strategy == "auto" ? Packing::kByRows : Packing::kIsolated;
+}
+
+void check_joined(const std::string& strategy, bool joined, bool packing) {
+  if (!joined) return;
+  if (!packing) {
+    fail(ExitCode::kBadConfig,
+         "packing_cross_document_attention needs packing true: without packing a row is a document");
+  }
+  if (is_by_length(packing_by_strategy(strategy, joined))) {
+    fail(
+        ExitCode::kBadConfig,
+        "packing_cross_document_attention contradicts packing_strategy {}, in which documents never see each "
+        "other: take wrapped or in_order",
+        strategy);
+  }
+}
+
+bool splits_documents(const TrainingArguments& args) {
+  if (args.validation_split_percentage == 0) return false;
+  return is_by_length(args.packing_mode()) || args.packing_mode() != args.eval_packing_mode();
+}
 
 void resolve_data_order(const FlagTable& table, TrainingArguments* args) {
   const bool random = args->train_sampling_strategy != "sequential";
@@ -54,32 +89,10 @@ void resolve_data_order(const FlagTable& table, TrainingArguments* args) {
 
 void check_packing(const FlagTable& table, const TrainingArguments& args) {
   const bool is_packed = args.packing || args.eval_packing.value_or(false);
-  if (args.packing_cross_document_attention && !args.packing) {
-    fail(ExitCode::kBadConfig,
-         "packing_cross_document_attention needs packing true: without packing a row is a document");
-  }
-  if (args.packing_cross_document_attention && is_by_length(args)) {
-    fail(
-        ExitCode::kBadConfig,
-        "packing_cross_document_attention contradicts packing_strategy {}, in which documents never see each "
-        "other: take wrapped or in_order",
-        args.packing_strategy);
-  }
+  check_joined(args.packing_strategy, args.packing_cross_document_attention, args.packing);
   if (table.is_set("packing_strategy") && !is_packed && args.packing_strategy != "bfd" &&
       args.packing_strategy != "auto")
     log_warning("packing_strategy has no effect: packing is false");
-  if (args.validation_split_percentage > 0 && args.packing && is_by_length(args)) {
-    log_warning(
-        "packing_strategy {} orders rows by the lengths of their documents: validation_split_percentage "
-        "holds out those with the longest",
-        args.packing_strategy);
-  }
-  if (args.validation_split_percentage > 0 && args.eval_packing && *args.eval_packing != args.packing) {
-    fail(ExitCode::kBadConfig,
-         "eval_packing {} contradicts validation_split_percentage, which takes rows that are {}packed: give "
-         "an eval_dataset",
-         *args.eval_packing, args.packing ? "" : "not ");
-  }
 }
 
 void check_token_average(const TrainingArguments& args, int64_t world_size) {

@@ -2,7 +2,10 @@
 
 #include <limits>
 
+#include "arguments/foreign/unsupported_flags.h"
+#include "arguments/run/row_arguments.h"
 #include "base/error.h"
+#include "data/row_building.h"
 #include "formats/huggingface/model_config.h"
 
 namespace tessera {
@@ -19,6 +22,8 @@ void DataInput::declare_flags(FlagTable* table) {
       "DIR";
   declare_max_length(table, &max_length, "Tokens per row, as for `train`.").aliases.push_back("cutoff_len");
   table->add("packing", &packing, "Pack the documents into rows, as `train --packing` does.");
+  declare_packing_flags(table, &packing_strategy, &packing_cross_document_attention);
+  declare_unsupported_flag(table, "truncation_mode");
   declare_data_flags(table, &data);
 }
 
@@ -26,9 +31,13 @@ OpenData open_data(const DataInput& input) {
   if (input.model.empty() && input.tokenizer.empty())
     fail(ExitCode::kUsage, "--model is missing: name a model folder, or a tokenizer's with --tokenizer");
   const std::string folder = input.tokenizer.empty() ? input.model : input.tokenizer;
+  check_joined(input.packing_strategy, input.packing_cross_document_attention, input.packing);
   OpenData open;
   open.options = dataset_options(input.data, input.dataset, folder);
+  open.options.drops_masked_ids = input.max_length.value_or(kMaxRowLength) != kMaxRowLength;
   open.plan = plan_rows(open.options.sources, open.options);
+  open.packing = packing_of(
+      open.plan, packing_by_strategy(input.packing_strategy, input.packing_cross_document_attention));
   if (open.plan.needs_tokenizer()) open.tokenizer = Tokenizer::open(folder);
   int64_t num_positions = std::numeric_limits<int64_t>::max();
   if (input.model.empty()) {

@@ -19,6 +19,8 @@ struct DataInput {
   std::vector<std::string> dataset;
   std::optional<int64_t> max_length;
   bool packing = false;
+  std::string packing_strategy = "auto";
+  bool packing_cross_document_attention = false;
   DataArguments data;
 
   void declare_flags(FlagTable* table);
@@ -31,6 +33,7 @@ struct OpenData {
   std::optional<Tokenizer> tokenizer;
   int64_t vocab_size;
   int64_t max_length;  // that training would use
+  Packing packing;     // of the rows, if they are packed
 };
 
 // Error(kBadConfig) if there is neither a model nor a tokenizer.

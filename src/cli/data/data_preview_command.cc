@@ -155,7 +155,7 @@ class DataPreviewCommand : public Command {
   void preview_packed(const OpenData& data) {
     CacheCounts counts;
     RowBuilder builder(
-        packing_of(data.plan, Packing::kByRows), data.max_length, data.plan.has_labels,
+        data.packing, data.max_length, data.plan.has_labels,
         [&](auto ids, auto labels, auto lengths) {
           if (num_shown_ >= num_rows_) return;
           ++num_shown_;
@@ -173,7 +173,8 @@ class DataPreviewCommand : public Command {
     const std::optional<Tokenizer> tokenizer = tokenizer_for_ids();
     const int64_t max_length = input_.max_length.value_or(std::numeric_limits<int32_t>::max());
     read_pretokenized_rows(data.plan.paths(), data.vocab_size, max_length, data.plan.has_labels,
-                           data.options.train_on_prompt, num_rows_, [&](auto ids, auto labels, auto lengths) {
+                           data.options.reads_completion_mask, data.options.drops_masked_ids, num_rows_,
+                           [&](auto ids, auto labels, auto lengths) {
                              ++num_shown_;
                              const ShownRow shown = {ids, labels, lengths};
                              if (json_) {

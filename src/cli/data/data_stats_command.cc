@@ -155,7 +155,7 @@ class DataStatsCommand : public Command {
   void count_pretokenized(const OpenData& data) {
     for (const std::filesystem::path& path : data.plan.paths()) {
       read_pretokenized_rows({&path, 1}, data.vocab_size, INT32_MAX, data.plan.has_labels,
-                             data.options.train_on_prompt, INT64_MAX,
+                             data.options.reads_completion_mask, data.options.drops_masked_ids, INT64_MAX,
                              [&](auto ids, auto labels, auto) { count(path.string(), ids, labels, true); });
     }
   }
@@ -196,9 +196,11 @@ class DataStatsCommand : public Command {
     print("length      mean {:.0f}, median {}, 90 % {}, 99 % {}, longest {}\n",
           static_cast<double>(num_tokens) / static_cast<double>(num_rows), quantile(0.5), quantile(0.9),
           quantile(0.99), stats_.lengths.back());
-    print("truncated   {} ({:.1f} %) at max_length {}: {} ({:.1f} %); none with --packing\n",
-          format_count(cut_rows, "row"), percent(cut_rows, num_rows), data.max_length,
-          format_count(cut_tokens, "token"), percent(cut_tokens, num_tokens));
+    print(
+        "truncated   {} ({:.1f} %) at max_length {}: {} ({:.1f} %); none with --packing{}\n",
+        format_count(cut_rows, "row"), percent(cut_rows, num_rows), data.max_length,
+        format_count(cut_tokens, "token"), percent(cut_tokens, num_tokens),
+        packing_of(data.plan, Packing::kByRows) == Packing::kIsolated ? "" : " --packing_strategy bfd_split");
     print("padding     {:.1f} % of what a trainer computes that pads batches of {}; here none\n",
           100 * stats_.padding_share, format_count(batch_rows_, "row"));
     print("speed       {}/s, {} tokens/s\n",

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "arguments/run/evaluation_sets.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -33,7 +34,8 @@ bool is_word(const std::string& text) { return text.find_first_of("/.") == std::
 
 void check_path(const std::string& flag, const std::string& value) {
   const Other other = other_of(flag);
-  const std::string path = other == Other::kDataset ? parse_data_source(value).paths.at(0) : value;
+  const std::string source = flag == "eval_dataset" ? source_of_entry(value) : value;
+  const std::string path = other == Other::kDataset ? parse_data_source(source).paths.at(0) : value;
   if (path.starts_with('/')) {
     if (path != kDataMount && !path.starts_with(std::string(kDataMount) + "/")) {
       log_warning("--{}: {} is not on the volume at {}: the pods have it only if their image does", flag,

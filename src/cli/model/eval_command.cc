@@ -3,7 +3,10 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "arguments/foreign/unsupported_flags.h"
 #include "arguments/run/data_arguments.h"
+#include "arguments/run/evaluation_sets.h"
+#include "arguments/run/row_arguments.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -70,10 +73,12 @@ class EvalCommand : public Command {
         "Tokens per row. Defaults to 1024, or to the model's max_position_embeddings if that is smaller.");
     table->add("allow_truncation", &allow_truncation_,
                "Drop the tokens beyond --max_length even if they are more than a tenth of all tokens.");
-    table->add("packing", &packing_,
-               "Pack the documents into rows as `train --packing` does, instead of one row per document.");
-    table->add("packing_cross_document_attention", &joined_,
-               "With --packing, let tokens attend to earlier documents in their row.");
+    table
+        ->add("packing", &packing_,
+              "Pack the documents into rows as `train --packing` does, instead of one row per document.")
+        .aliases = {"eval_packing", "eval_sample_packing"};
+    declare_packing_flags(table, &packing_strategy_, &joined_);
+    declare_unsupported_flag(table, "truncation_mode");
     table->add("per_device_eval_batch_size", &batch_size_,
                "Rows evaluated at once; does not change the result.");
     declare_adapter_flag(table, &adapter_, "Folder with LoRA adapters for the model.");
@@ -87,10 +92,15 @@ class EvalCommand : public Command {
   void run(FlagTable*) override {
     if (dataset_.empty() && choices_files_.empty())
       fail(ExitCode::kUsage, "missing --dataset FILE... or --choices FILE...; see --help");
+    const std::vector<EvaluationSet> sets = evaluation_sets(dataset_);
+    if (!sets.empty() && !sets.front().name.empty()) {
+      fail(ExitCode::kBadConfig,
+           "dataset {}: several evaluation sets by name are for train: run tessera eval on each",
+           printable(dataset_.front(), 200));
+    }
     if (batch_size_ < 1)
       fail(ExitCode::kUsage, "--per_device_eval_batch_size: expected 1 or more, found {}", batch_size_);
-    if (joined_ && !packing_)
-      fail(ExitCode::kBadConfig, "--packing_cross_document_attention needs --packing");
+    check_joined(packing_strategy_, joined_, packing_);
     const World world = detect_world();
     if (world.is_single()) {
       report(evaluate_on(single_process()));
@@ -118,6 +128,7 @@ class EvalCommand : public Command {
         {"max_length", max_length_ ? std::to_string(*max_length_) : "of the model"},
         {"allow_truncation", allow_truncation_ ? "true" : "false"},
         {"packing", packing_ ? "true" : "false"},
+        {"packing_strategy", packing_strategy_},
         {"packing_cross_document_attention", joined_ ? "true" : "false"},
         {"per_device_eval_batch_size", std::to_string(batch_size_)},
         {"dtype", dtype_},
@@ -211,7 +222,8 @@ class EvalCommand : public Command {
     use_evaluation_splits(&options);
     options.max_length = max_length_.value_or(default_row_limit(config.max_position_embeddings));
     options.allow_truncation = allow_truncation_;
-    options.packing = !packing_ ? Packing::kNone : joined_ ? Packing::kJoined : Packing::kByRows;
+    options.packing = packing_ ? packing_by_strategy(packing_strategy_, joined_) : Packing::kNone;
+    options.drops_masked_ids = max_length_.value_or(kMaxRowLength) != kMaxRowLength;
     options.cache_folder = cache_dir_;
     StatusLine status;
     const auto progress = [&](double fraction) {
@@ -294,6 +306,7 @@ class EvalCommand : public Command {
   std::vector<std::string> choices_files_;
   std::optional<int64_t> max_length_;
   bool packing_ = false;
+  std::string packing_strategy_ = "auto";
   bool joined_ = false;
   int64_t batch_size_ = 8;
   std::string dtype_ = "bfloat16";

@@ -54,7 +54,7 @@ JobSize job_of_dataset(TrainingArguments args, const ModelConfig& config, int64_
   ThreadPool pool(threads_for_pool(args.num_threads));
   const std::unique_ptr<Communicator> comm = Communicator::open(World(), CommOptions());
   ReadingStatus status;
-  const TrainingData data = open_training_data(args, config, pool, *comm, status);
+  const TrainingData data = open_training_data(args, config, pool, *comm, status, false);
   BatchPlanOptions options = args.batch_options(world_size);
   const int64_t step_rows = global_batch_rows(options);
   if (data.train.supply() != nullptr) return job_of_steps(args, step_rows, row_limit);

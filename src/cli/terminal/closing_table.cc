@@ -104,7 +104,9 @@ std::string memory_text(const TrainSummary& summary, const ClosingFacts& facts) 
 std::string loss_text(const TrainSummary& summary) {
   std::string text = fmt::format("mean {:.4f}", summary.train_loss);
   if (!summary.best_evaluation) return text;
-  return text + fmt::format("; best evaluation {:.4f}, after step {}", summary.best_evaluation->loss,
+  const std::string& set = summary.best_evaluation->set;
+  return text + fmt::format("; best evaluation{} {:.4f}, after step {}",
+                            set.empty() ? "" : " of " + set + ":", summary.best_evaluation->loss,
                             format_count(summary.best_evaluation->step));
 }
 

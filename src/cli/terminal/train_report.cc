@@ -146,7 +146,13 @@ void TerminalReport::on_evaluation_progress(double fraction) {
   status_.show(progress_line(evaluating, terminal_style()));
 }
 
-void TerminalReport::on_evaluation(const EvalResult& result) {
+// Of several sets, the plot shows the first.
+void TerminalReport::on_evaluation(const std::string& set, const EvalResult& result) {
+  if (evaluation_loss_.points.empty() && !set.empty()) {
+    shown_set_ = set;
+    evaluation_loss_.name += " of " + set;
+  }
+  if (set != shown_set_) return;
   evaluation_loss_.points.push_back({static_cast<double>(progress_.step), result.loss});
 }
 

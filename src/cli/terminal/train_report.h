@@ -43,7 +43,7 @@ class TerminalReport : public TrainObserver {
   void on_step(const StepMetrics& metrics) override;
   void on_log(const LogEntry& entry) override;
   void on_evaluation_progress(double fraction) override;
-  void on_evaluation(const EvalResult& result) override;
+  void on_evaluation(const std::string& set, const EvalResult& result) override;
   void on_checkpoint(const CheckpointUse& checkpoint) override;
   void on_checkpoint_failed(const std::filesystem::path& folder, const std::string& message) override;
   void on_finish(const TrainSummary& summary) override;
@@ -63,6 +63,7 @@ class TerminalReport : public TrainObserver {
   std::chrono::steady_clock::time_point last_line_;
   PlotSeries training_loss_{"training loss", {}, true};
   PlotSeries evaluation_loss_{"validation loss", {}, false};
+  std::string shown_set_;
 };
 
 }  // namespace tessera

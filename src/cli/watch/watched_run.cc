@@ -82,7 +82,7 @@ TrainSummary summary_of(const OrderedJson& finish) {
   summary.folder = text_in(finish, "folder");
   summary.hint = text_in(finish, "hint");
   if (const auto loss = number_in(finish, "best_eval_loss"))
-    summary.best_evaluation = {count_in(finish, "best_eval_step"), *loss};
+    summary.best_evaluation = {count_in(finish, "best_eval_step"), *loss, text_in(finish, "best_eval_set")};
   if (const auto disk = finish.find("disk"); disk != finish.end() && disk->is_object()) {
     summary.disk = DiskSummary{.step = {.read_bytes = count_in(*disk, "step_read_bytes"),
                                         .written_bytes = count_in(*disk, "step_written_bytes"),

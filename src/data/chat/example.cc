@@ -396,7 +396,7 @@ Example read_example(Value row, RowShape shape, const RowFormat& format, const s
     case RowShape::kText:
       // A row without text is no document; of an empty text TRL makes a row with an end-of-text token.
       if (reader.find("text") == nullptr) return TextExample{};
-      return TextExample{reader.text("text"), true};
+      return TextExample{reader.text("text"), !format.drops_empty_text};
     case RowShape::kPromptCompletion:
       return reader.prompt_completion();
     case RowShape::kInstruction:

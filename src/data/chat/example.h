@@ -54,6 +54,7 @@ constexpr std::string_view kNoColumn = "\x1f";
 struct RowFormat {
   std::optional<RowShape> shape = {};  // recognised from the first row if unset
   std::string text_column = "text";
+  bool drops_empty_text = false;  // as Axolotl
   // (field, column): the column that holds what the shape calls `field`, such as ("messages", "dialog").
   std::vector<std::pair<std::string, std::string>> columns = {};
   MessageTags tags = {};

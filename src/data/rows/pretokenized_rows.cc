@@ -174,8 +174,9 @@ bool any_has_labels(std::span<const fs::path> files) {
 }
 
 CacheCounts read_pretokenized_rows(std::span<const fs::path> files, int64_t vocab_size, int64_t max_length,
-                                   bool with_labels, bool reads_completion_mask, int64_t max_rows,
-                                   const RowSink& sink, const std::function<void(int64_t)>& progress) {
+                                   bool with_labels, bool reads_completion_mask, bool drops_masked,
+                                   int64_t max_rows, const RowSink& sink,
+                                   const std::function<void(int64_t)>& progress) {
   CacheCounts counts;
   std::vector<int32_t> ids;
   std::vector<int32_t> labels;
@@ -196,8 +197,8 @@ CacheCounts read_pretokenized_rows(std::span<const fs::path> files, int64_t voca
       for (int64_t i = 0; i < num_rows; ++i) {
         const auto begin = static_cast<size_t>(i * kept);
         const auto count = static_cast<size_t>(kept);
-        // As TRL, drops a row that is left without a label.
-        if (with_labels && kept < length && is_masked(std::span(labels).subspan(begin, count))) {
+        if (with_labels && (drops_masked || kept < length) &&
+            is_masked(std::span(labels).subspan(begin, count))) {
           ++counts.num_masked_rows;
           continue;
         }

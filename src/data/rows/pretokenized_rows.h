@@ -20,11 +20,12 @@ bool any_has_labels(std::span<const std::filesystem::path> files);
 // of the same shape, ids or kIgnoredLabel, else the ids where "completion_mask" (if it is read) and
 // "assistant_masks" are 1; "position_ids" start again where a document begins; "attention_mask" is accepted
 // if it masks nothing. If only some files have labels, the others use their ids as labels. Rows are cut to
-// max_length (counted), and dropped (counted) if that leaves them without a label. Reads at most max_rows
+// max_length (counted), and dropped (counted) if they are without a label then: with `drops_masked` all of
+// these, else those that were cut. Reads at most max_rows
 // rows. `progress` gets the bytes read so far. Errors (kBadData) name file, tensor, row and column.
 CacheCounts read_pretokenized_rows(std::span<const std::filesystem::path> files, int64_t vocab_size,
                                    int64_t max_length, bool with_labels, bool reads_completion_mask,
-                                   int64_t max_rows, const RowSink& sink,
+                                   bool drops_masked, int64_t max_rows, const RowSink& sink,
                                    const std::function<void(int64_t)>& progress = {});
 
 }  // namespace tessera

@@ -69,7 +69,7 @@ template <typename... Args>
 // Bytes of a record per token: id and label.
 uint64_t token_bytes(const CacheTrailer& trailer) {
   return static_cast<uint64_t>(cache_id_bytes(trailer.vocab_size)) +
-         (trailer.has_labels != 0 ? sizeof(int32_t) : 0);
+         (trailer.with_labels() ? sizeof(int32_t) : 0);
 }
 
 void check_values(const CacheTrailer& trailer, int64_t file_bytes, const std::string& origin) {
@@ -82,7 +82,7 @@ void check_values(const CacheTrailer& trailer, int64_t file_bytes, const std::st
   if (trailer.version != kTokenCacheVersion) {
     damaged(origin, "version: expected {}, found {}", kTokenCacheVersion, trailer.version);
   }
-  if (trailer.has_labels > 1) damaged(origin, "has_labels: expected 0 or 1, found {}", trailer.has_labels);
+  if (trailer.has_labels > 3) damaged(origin, "has_labels: expected 0 to 3, found {}", trailer.has_labels);
   if (trailer.vocab_size < 1 || trailer.vocab_size > kMax32)
     damaged(origin, "vocab_size: expected 1 to 2^31 - 1, found {}", trailer.vocab_size);
   if (trailer.num_rows < 1) damaged(origin, "num_rows: expected at least 1, found {}", trailer.num_rows);
@@ -236,7 +236,7 @@ void TokenCacheWriter::put(const void* data, size_t size_bytes) {
 
 void TokenCacheWriter::append_row(std::span<const int32_t> ids, std::span<const int32_t> labels,
                                   std::span<const int32_t> sequence_lengths) {
-  TESSERA_CHECK(!ids.empty() && labels.size() == (trailer_.has_labels != 0 ? ids.size() : 0),
+  TESSERA_CHECK(!ids.empty() && labels.size() == (trailer_.with_labels() ? ids.size() : 0),
                 "{} ids, {} labels", ids.size(), labels.size());
   const auto length = static_cast<int64_t>(ids.size());
   const int64_t num_targets = count_targets(length, labels, sequence_lengths);
@@ -260,6 +260,7 @@ void TokenCacheWriter::commit(const CacheCounts& counts) {
   flush_chunk();
   const std::span<const std::byte> index_bytes = std::as_bytes(std::span(index_));
   trailer_.counts = counts;
+  if (counts.num_empty_texts > 0) trailer_.has_labels |= CacheTrailer::kHasEmptyTexts;
   trailer_.records_hash = hash_hashes(chunk_hashes_);
   trailer_.index_hash = hash_bytes(index_bytes);
   file_.write(index_bytes);
@@ -326,7 +327,7 @@ void TokenCache::read_row(int64_t row, std::vector<int32_t>* ids, std::vector<in
   } else {
     take(length, ids);
   }
-  take(trailer_.has_labels != 0 ? length : 0, labels);
+  take(trailer_.with_labels() ? length : 0, labels);
   take(static_cast<size_t>(record.data() + record.size() - at) / sizeof(int32_t), sequence_lengths);
   if (sequence_lengths->empty()) sequence_lengths->push_back(static_cast<int32_t>(length));
 

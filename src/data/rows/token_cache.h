@@ -34,6 +34,7 @@ struct CacheCounts {
   int64_t num_masked_rows = 0;        // without a label, perhaps since they were cut: dropped
   int64_t num_cut_documents = 0;
   int64_t num_cut_tokens = 0;
+  int64_t num_empty_texts = 0;  // among num_documents; the file says whether there are any
 };
 
 struct CacheTrailer {
@@ -42,13 +43,18 @@ struct CacheTrailer {
   Hash128 records_hash;  // hash_hashes of the hashes of its chunks of kHashChunkBytes
   Hash128 index_hash;
   int64_t vocab_size = 0;
-  int64_t has_labels = 0;  // 0 or 1
+  int64_t has_labels = 0;  // 0 or 1, and kHasEmptyTexts
   int64_t records_bytes = 0;
   int64_t num_rows = 0;
   int64_t num_tokens = 0;
   int64_t num_targets = 0;
   int64_t max_row_length = 0;
   CacheCounts counts;
+
+  // Rows of the end-of-text token alone, of an empty text.
+  static constexpr int64_t kHasEmptyTexts = 2;
+  bool with_labels() const { return (has_labels & 1) != 0; }
+  bool has_empty_texts() const { return (has_labels & kHasEmptyTexts) != 0; }
 };
 
 inline constexpr int64_t kCachePreambleBytes = 16;
@@ -94,7 +100,7 @@ class TokenCacheWriter {
   // adding up to ids.size(), or empty for a single sequence.
   void append_row(std::span<const int32_t> ids, std::span<const int32_t> labels,
                   std::span<const int32_t> sequence_lengths);
-  bool has_labels() const { return trailer_.has_labels != 0; }
+  bool has_labels() const { return trailer_.with_labels(); }
   int64_t num_rows() const { return trailer_.num_rows; }
   int64_t num_targets() const { return trailer_.num_targets; }
   void commit(const CacheCounts& counts);

@@ -164,7 +164,7 @@ TEST(CacheTrailer, RefusesEveryValueOutOfRange) {
   refuses("vocab_size", [](CacheTrailer* t) { t->vocab_size = 0; });
   refuses("vocab_size", [](CacheTrailer* t) { t->vocab_size = -1; });
   refuses("vocab_size", [](CacheTrailer* t) { t->vocab_size = int64_t{1} << 31; });
-  refuses("has_labels", [](CacheTrailer* t) { t->has_labels = 2; });
+  refuses("has_labels", [](CacheTrailer* t) { t->has_labels = 4; });
   refuses("has_labels", [](CacheTrailer* t) { t->has_labels = -1; });
   refuses("num_rows", [](CacheTrailer* t) { t->num_rows = 0; });
   refuses("num_rows", [](CacheTrailer* t) { t->num_rows = -1; });

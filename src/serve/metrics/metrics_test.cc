@@ -74,6 +74,18 @@ MetricsText written(const RunMetrics& metrics) {
   return parse_metrics(std::move(out).finish(), false);
 }
 
+TEST(RunMetrics, EvaluationSetsHaveALossEach) {
+  RunMetrics metrics(1);
+  EvalResult eval;
+  for (const auto& [set, loss] : {std::pair("news", 2.5), std::pair("code", 1.5), std::pair("news", 2.25)}) {
+    eval.loss = loss;
+    metrics.on_evaluation(set, eval);
+  }
+  const MetricsText text = written(metrics);
+  EXPECT_EQ(text.at(R"(tessera_eval_loss{set="news"})"), 2.25);
+  EXPECT_EQ(text.at(R"(tessera_eval_loss{set="code"})"), 1.5);
+}
+
 TEST(RunMetrics, ShowTheLastStepAndAddUpTheOthers) {
   RunMetrics metrics(3);
   EXPECT_FALSE(written(metrics).types.contains("tessera_train_loss"));
@@ -89,7 +101,7 @@ TEST(RunMetrics, ShowTheLastStepAndAddUpTheOthers) {
   }
   EvalResult eval;
   eval.loss = 2.5;
-  metrics.on_evaluation(eval);
+  metrics.on_evaluation("", eval);
   metrics.on_checkpoint({.step = 3, .bytes = 1000, .write_s = 2, .stall_s = 0.25});
   metrics.on_checkpoint_failed("checkpoint-4", "disk full");
   metrics.on_warning("disk full");
@@ -192,7 +204,7 @@ TEST_F(HealthOfARun, OtherWorkMayTakeLongerAndTheNextStepHasItsWholeTime) {
   EXPECT_TRUE(health.report().is_healthy());
   now_s_ += 31;
   EXPECT_FALSE(health.report().is_healthy());
-  health.on_evaluation({});
+  health.on_evaluation("", {});
   EXPECT_TRUE(health.report().is_healthy());
 }
 

@@ -44,7 +44,7 @@ void RunHealth::on_progress(const std::string&, double) { note_progress(); }
 void RunHealth::on_loading(double, double) { note_progress(); }
 void RunHealth::on_output_folder() { note_progress(); }
 void RunHealth::on_evaluation_progress(double) { note_progress(); }
-void RunHealth::on_evaluation(const EvalResult&) { note_progress(); }
+void RunHealth::on_evaluation(const std::string&, const EvalResult&) { note_progress(); }
 void RunHealth::on_checkpoint(const CheckpointUse&) { note_progress(); }
 
 void RunHealth::on_step(const StepMetrics& metrics) {

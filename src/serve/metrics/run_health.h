@@ -31,7 +31,7 @@ class RunHealth : public TrainObserver {
   void on_output_folder() override;
   void on_step(const StepMetrics& metrics) override;
   void on_evaluation_progress(double fraction) override;
-  void on_evaluation(const EvalResult& result) override;
+  void on_evaluation(const std::string& set, const EvalResult& result) override;
   void on_checkpoint(const CheckpointUse& checkpoint) override;
 
   struct Report {

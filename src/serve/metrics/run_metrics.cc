@@ -84,9 +84,14 @@ void RunMetrics::on_step(const StepMetrics& metrics) {
   for (size_t i = 0; i < kPhases.size(); ++i) state_.phases[i].observe(seconds[i]);
 }
 
-void RunMetrics::on_evaluation(const EvalResult& result) {
+void RunMetrics::on_evaluation(const std::string& set, const EvalResult& result) {
   const std::lock_guard lock(mutex_);
-  state_.eval_loss = result.loss;
+  const auto known = std::ranges::find(state_.eval_losses, set, [](const auto& loss) { return loss.first; });
+  if (known == state_.eval_losses.end()) {
+    state_.eval_losses.emplace_back(set, result.loss);
+  } else {
+    known->second = result.loss;
+  }
 }
 
 void RunMetrics::on_checkpoint(const CheckpointUse& checkpoint) {
@@ -122,7 +127,14 @@ void RunMetrics::write(Exposition* out) const {
   }
   write_value(out, Metric::kTrainStep, state.step);
   write_value(out, Metric::kTrainMaxSteps, state.max_steps);
-  write_value(out, Metric::kEvalLoss, state.eval_loss);
+  if (!state.eval_losses.empty()) out->family(info_of(Metric::kEvalLoss));
+  for (const auto& [set, loss] : state.eval_losses) {
+    if (set.empty()) {
+      out->sample(loss);
+    } else {
+      out->sample(loss, {{"set", set}});
+    }
+  }
   write_value(out, Metric::kTokensTotal, state.num_tokens);
   write_value(out, Metric::kSkippedStepsTotal, state.num_skipped);
   write_value(out, Metric::kLossSpikesTotal, state.num_spikes);

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "serve/metrics/exposition.h"
@@ -24,7 +25,7 @@ class RunMetrics : public TrainObserver {
   void on_resume(const std::filesystem::path& folder, int64_t step, const std::string& differences) override;
   void on_resume_from_memory(const std::string& nodes, int64_t step, const std::string& differences) override;
   void on_step(const StepMetrics& metrics) override;
-  void on_evaluation(const EvalResult& result) override;
+  void on_evaluation(const std::string& set, const EvalResult& result) override;
   void on_checkpoint(const CheckpointUse& checkpoint) override;
   void on_checkpoint_failed(const std::filesystem::path& folder, const std::string& message) override;
   void on_warning(const std::string& message) override;
@@ -41,7 +42,7 @@ class RunMetrics : public TrainObserver {
     int64_t step = 0;
     std::optional<StepMetrics> last;  // without what it refers to
     std::vector<RankStep> ranks;
-    std::optional<double> eval_loss;
+    std::vector<std::pair<std::string, double>> eval_losses;  // by evaluation set
     int64_t num_tokens = 0;
     int64_t num_skipped = 0, num_spikes = 0, num_not_finite = 0, num_warnings = 0;
     int64_t num_checkpoints = 0, num_failed_checkpoints = 0;

@@ -71,10 +71,12 @@ function columnChart(id, title, column, options = {}) {
 function lossContent() {
   const series = curves("loss", true);
   for (const run of page.shown) {
-    const points = run.records.evaluations.filter((one) => isNumber(one.eval_loss));
-    if (points.length === 0) continue;
-    series.push({ label: `${run.name}, evaluation`, color: runColor(colorIndex(run)), points: true, dash: [5, 4], width: 1.25,
-      x: scaled(points.map((one) => run.xOf(one.step, page.axis))), y: points.map((one) => one.eval_loss) });
+    for (const name of run.evaluationLosses) {
+      const points = run.records.evaluations.filter((one) => isNumber(one[name]));
+      const set = name === "eval_loss" ? "" : ` of ${name.slice("eval_".length, -"_loss".length)}`;
+      series.push({ label: `${run.name}, evaluation${set}`, color: runColor(colorIndex(run)), points: true, dash: [5, 4], width: 1.25,
+        x: scaled(points.map((one) => run.xOf(one.step, page.axis))), y: points.map((one) => one[name]) });
+    }
   }
   return { series, summary: describe("loss", formatNumber), xLabel: xLabel() };
 }

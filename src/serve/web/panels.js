@@ -43,7 +43,7 @@ export class Header {
       ["step", `${formatCount(run.lastStep)} of ${formatCount(run.maxSteps)}`, "step"],
       ["epoch", formatNumber(run.last("epoch"), 3), "epoch"],
       ["loss", formatNumber(run.last("loss")), "loss"],
-      ["evaluation loss", evaluation ? formatNumber(evaluation.eval_loss) : null, "eval_loss"],
+      ["evaluation loss", evaluation ? formatNumber(evaluation[run.evaluationLoss]) : null, "eval_loss"],
       ["tokens/s", formatCount(run.recent("tokens_per_second")), "tokens_per_second"],
       ["MFU", isNumber(run.recent("mfu")) ? formatPercent(run.recent("mfu")) : null, "mfu"],
       ["elapsed", formatDuration(run.elapsedSeconds(now)), "elapsed"],
@@ -134,7 +134,10 @@ export function evaluationsPanel(run) {
   const { evaluations } = run.records;
   if (evaluations.length === 0) return null;
   const best = run.bestEvaluation;
-  const text = best ? `Best: ${formatNumber(best.eval_loss)} at step ${formatCount(best.step)}, perplexity ${formatNumber(best.eval_perplexity ?? Math.exp(best.eval_loss))}` : "";
+  const loss = run.evaluationLoss;
+  const set = loss === "eval_loss" ? "" : ` of ${loss.slice("eval_".length, -"_loss".length)}`;
+  const perplexity = best?.[loss.replace(/loss$/, "perplexity")] ?? Math.exp(best?.[loss]);
+  const text = best ? `Best${set}: ${formatNumber(best[loss])} at step ${formatCount(best.step)}, perplexity ${formatNumber(perplexity)}` : "";
   const known = ["eval_loss", "eval_loss_per_token", "eval_perplexity", "eval_runtime", "eval_samples_per_second"];
   const names = [...new Set(evaluations.flatMap((one) => Object.keys(one)))]
     .filter((name) => name.startsWith("eval_") && evaluations.some((one) => isNumber(one[name])));

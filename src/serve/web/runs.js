@@ -116,12 +116,25 @@ export class Run {
   get maxSteps() {
     return this.start.max_steps || this.lastStep;
   }
+  // The losses of its evaluation sets: eval_loss, or eval_NAME_loss of each.
+  get evaluationLosses() {
+    return [...new Set(this.records.evaluations.flatMap((one) => Object.keys(one)))]
+      .filter((name) => name.startsWith("eval_") && name.endsWith("_loss"));
+  }
+  // Of several sets, the one by which models are compared, or the first.
+  get evaluationLoss() {
+    const names = this.evaluationLosses;
+    const watched = this.start.arguments?.metric_for_best_model;
+    return names.includes(watched) ? watched : names[0] ?? "eval_loss";
+  }
   get lastEvaluation() {
-    return this.records.evaluations[this.records.evaluations.length - 1] ?? null;
+    const name = this.evaluationLoss;
+    return this.records.evaluations.filter((one) => isNumber(one[name])).pop() ?? null;
   }
   get bestEvaluation() {
+    const name = this.evaluationLoss;
     return this.records.evaluations.reduce((best, evaluation) =>
-      isNumber(evaluation.eval_loss) && !(best?.eval_loss <= evaluation.eval_loss) ? evaluation : best, null);
+      isNumber(evaluation[name]) && !(best?.[name] <= evaluation[name]) ? evaluation : best, null);
   }
 
   // "running", "finished", "stopped" by a signal, or without news: "stalled" while it is watched, otherwise

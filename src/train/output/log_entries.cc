@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <string>
 
 namespace tessera {
@@ -27,22 +28,25 @@ double floating_point_ops(const TrainableModel& model, int64_t num_tokens) {
   return 6.0 * static_cast<double>(num_tokens) * static_cast<double>(counted);
 }
 
-LogEntry evaluation_entry(const EvalResult& result, const std::optional<ChoiceResult>& choices) {
+LogEntry evaluation_entry(const std::string& prefix, const EvalResult& result) {
   LogEntry entry;
-  entry.values = {{"eval_loss", result.loss},
-                  {"eval_loss_per_token", result.loss_per_token},
-                  {"eval_perplexity", result.perplexity}};
-  if (choices) {
-    const auto add = [&entry](const char* name, double value) {
-      if (!std::isnan(value)) entry.values.emplace_back(name, value);
-    };
-    add("eval_choices_accuracy", choices->accuracy);
-    add("eval_choices_accuracy_stderr", choices->accuracy_stderr);
-    add("eval_choices_accuracy_norm", choices->accuracy_norm);
-    add("eval_choices_accuracy_norm_stderr", choices->accuracy_norm_stderr);
-  }
-  add_speed("eval", result.runtime_s, static_cast<double>(result.num_rows), result.num_batches, &entry);
+  entry.values = {{prefix + "_loss", result.loss},
+                  {prefix + "_loss_per_token", result.loss_per_token},
+                  {prefix + "_perplexity", result.perplexity}};
+  add_speed(prefix, result.runtime_s, static_cast<double>(result.num_rows), result.num_batches, &entry);
   return entry;
+}
+
+void add_choices(const ChoiceResult& choices, LogEntry* entry) {
+  auto at =
+      std::ranges::find_if(entry->values, [](const auto& value) { return value.first == "eval_runtime"; });
+  const auto add = [&](const char* name, double value) {
+    if (!std::isnan(value)) at = std::next(entry->values.insert(at, {name, value}));
+  };
+  add("eval_choices_accuracy", choices.accuracy);
+  add("eval_choices_accuracy_stderr", choices.accuracy_stderr);
+  add("eval_choices_accuracy_norm", choices.accuracy_norm);
+  add("eval_choices_accuracy_norm_stderr", choices.accuracy_norm_stderr);
 }
 
 LogEntry final_entry(const Progress& progress, double num_samples, double runtime_s) {
@@ -55,8 +59,9 @@ LogEntry final_entry(const Progress& progress, double num_samples, double runtim
 
 bool has_evaluation(const std::vector<LogEntry>& log_history, int64_t step) {
   return std::ranges::any_of(log_history, [step](const LogEntry& entry) {
-    return entry.step == step &&
-           std::ranges::any_of(entry.values, [](const auto& value) { return value.first == "eval_loss"; });
+    return entry.step == step && std::ranges::any_of(entry.values, [](const auto& value) {
+             return value.first.starts_with("eval_") && value.first.ends_with("_loss");
+           });
   });
 }
 

@@ -165,6 +165,7 @@ void RunEvents::on_finish(const TrainSummary& summary) {
   if (summary.best_evaluation) {
     event["best_eval_loss"] = summary.best_evaluation->loss;
     event["best_eval_step"] = summary.best_evaluation->step;
+    if (!summary.best_evaluation->set.empty()) event["best_eval_set"] = summary.best_evaluation->set;
   }
   event["times"] = times_json(summary.times);
   if (summary.disk) event["disk"] = disk_json(*summary.disk);

@@ -1,6 +1,20 @@
 #include "train/output/run_log.h"
 
+#include <cmath>
+
 namespace tessera {
+
+void count_loss(const StepMetrics& step, Progress* progress) {
+  if (step.skipped) return;
+  double loss = step.loss;
+  if (step.num_target_tokens == 0) {
+    const double share = 1.0 / static_cast<double>(1 + progress->losses_since_log);
+    loss = progress->loss_since_log * (std::pow(1 + share, step.num_micro_batches) - 1);
+  }
+  progress->loss_since_log += loss;
+  progress->total_loss += loss;
+  ++progress->losses_since_log;
+}
 
 void RunLog::add(LogEntry entry, const Progress& progress) {
   entry.epoch = progress.epoch;

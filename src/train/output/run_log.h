@@ -11,6 +11,11 @@
 
 namespace tessera {
 
+// Counts the loss of a step for the next entry and for the mean of the run; not of one that was skipped. A
+// step without a target has none. For such a step Hugging Face's Trainer (logging_nan_inf_filter) adds the
+// sum since the last entry, divided by the steps since then and this one, once for every micro-batch.
+void count_loss(const StepMetrics& step, Progress* progress);
+
 class RunLog {
  public:
   // Entries have the number of input tokens if `counts_tokens`. `observer` is told of each one; must outlive

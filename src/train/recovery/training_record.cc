@@ -63,6 +63,7 @@ DataRecord parse_data(const JsonNode& fields) {
   data.seed = static_cast<uint64_t>(fields["seed"].integer(0));
   data.sampling = fields["sampling"].string_or("");
   data.drop_last = fields["drop_last"].boolean();
+  data.splits_documents = fields["splits_documents"].boolean_or(false);
   data.micro_batch_size = fields["micro_batch_size"].integer(1);
   data.gradient_accumulation_steps = fields["gradient_accumulation_steps"].integer(1);
   data.world_size = fields["world_size"].integer(1);
@@ -125,6 +126,16 @@ uint64_t parse_sum(const JsonNode& node) {
 ValueSums parse_base(const JsonNode& fields) {
   return {parse_sum(fields["values"]), parse_sum(fields["bfloat16"]), parse_sum(fields["float16"])};
 }
+
+// The keys of a pattern of which the first one that fits counts; JSON objects do not keep their order.
+template <typename T>
+Json keys_in_order(const std::vector<std::pair<std::string, T>>& pattern) {
+  Json keys = Json::array();
+  for (const auto& [key, value] : pattern) keys.push_back(key);
+  return keys;
+}
+
+constexpr const char* kOrders[] = {"order of rank_pattern", "order of alpha_pattern"};
 
 constexpr const char* kMeanOverRows = "mean over rows";
 
@@ -243,6 +254,8 @@ Json model_shape(const ModelConfig& config) {
          {"r", "lora_alpha", "use_rslora", "target_modules", "rank_pattern", "alpha_pattern"}) {
       shape[name] = adapters[name];
     }
+    shape[kOrders[0]] = keys_in_order(config.lora->rank_pattern);
+    shape[kOrders[1]] = keys_in_order(config.lora->alpha_pattern);
     for (const char* name : {"exclude_modules", "layers_to_transform", "layers_pattern"}) {
       if (!adapters[name].is_null()) shape[name] = adapters[name];
     }
@@ -269,6 +282,7 @@ std::string training_record_json(const TrainingRecord& record) {
                 {"seed", static_cast<int64_t>(data.seed)},
                 {"sampling", data.sampling},
                 {"drop_last", data.drop_last},
+                {"splits_documents", data.splits_documents},
                 {"micro_batch_size", data.micro_batch_size},
                 {"gradient_accumulation_steps", data.gradient_accumulation_steps},
                 {"world_size", data.world_size},
@@ -346,7 +360,9 @@ std::vector<Difference> forbidden_differences(const TrainingRecord& then, const 
     list.compare("model " + name, value, now.model.value(name, Json(nullptr)));
   }
   for (const auto& [name, value] : now.model.items()) {
-    if (!then.model.contains(name)) list.compare("model " + name, nullptr, value);
+    // Earlier versions did not note orders.
+    const bool is_order = std::ranges::find(kOrders, name) != std::end(kOrders);
+    if (!then.model.contains(name) && !is_order) list.compare("model " + name, nullptr, value);
   }
   const DataRecord &a = then.data, &b = now.data;
   list.compare("max_length", a.max_length, b.max_length);

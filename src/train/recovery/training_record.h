@@ -28,6 +28,7 @@ struct DataRecord {
   uint64_t seed = 0;          // of the row order
   std::string sampling = {};  // what else decides it, "" = nothing
   bool drop_last = false;
+  bool splits_documents = false;  // rows were held out before they were packed
   // For the ranks the run began with, which may differ from the current ones.
   int64_t micro_batch_size = 0;
   int64_t gradient_accumulation_steps = 0;

@@ -60,6 +60,25 @@ TrainingRecord full_record() {
   return record;
 }
 
+// The first key that fits a module counts, so that patterns with the same keys may mean something else.
+TEST(ForbiddenDifferences, NameAnotherOrderOfPatterns) {
+  ModelConfig config;
+  config.lora.emplace();
+  config.lora->alpha_pattern = {{"q_proj", 8}, {"layers.0.self_attn.q_proj", 4}};
+  TrainingRecord then, now;
+  then.model = model_shape(config);
+  std::ranges::reverse(config.lora->alpha_pattern);
+  now.model = model_shape(config);
+  const std::vector<Difference> found = forbidden_differences(then, now);
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].name, "model order of alpha_pattern");
+  EXPECT_EQ(found[0].then, R"(["q_proj","layers.0.self_attn.q_proj"])");
+  // Checkpoints from before the order was noted.
+  then.model.erase("order of alpha_pattern");
+  then.model.erase("order of rank_pattern");
+  EXPECT_TRUE(forbidden_differences(then, now).empty());
+}
+
 Json full_json() { return Json::parse(training_record_json(full_record())); }
 
 // "data.rows"; the fields of `arguments` and `model` do not belong to the record.
@@ -103,6 +122,7 @@ const std::set<std::string> kOptional = {"launch_id",
                                          "plateau.best",
                                          "eval_loss",
                                          "data.sampling",
+                                         "data.splits_documents",
                                          "data.global_batch_size",
                                          "best_model",
                                          "best_model.checkpoint_folder",

@@ -114,6 +114,7 @@ void plan_run(RunSetup& setup) {
   setup.record.model = model_shape(setup.model->config());
   setup.record.data = data_record(train, setup.data->row_limit, train.packing(), options);
   setup.record.data.sampling = sampling_text(args);
+  setup.record.data.splits_documents = setup.data->splits_documents;
   if (*setup.resume) options = setup.resume->continue_batches(options, &setup.args, &setup.record);
   if (const std::string warning = few_rows_warning(options, ways_to_more_rows(args));
       !warning.empty() && setup.is_root())
@@ -131,7 +132,7 @@ void plan_run(RunSetup& setup) {
 
   plan.num_rows = options.supply != nullptr ? 0 : options.num_rows;
   plan.num_tokens = tokens_of_epoch(train);
-  plan.eval_rows = setup.data->eval ? setup.data->eval->num_rows() : 0;
+  plan.eval_rows = setup.data->num_eval_rows();
   plan_steps(args, options, setup.rows->batches(), &plan);
   if (plan.num_warmup_steps >= plan.max_steps && plan.num_warmup_steps > 0) {
     log_warning("the warm-up of {} is not over when the run ends after {}",
@@ -146,8 +147,8 @@ void plan_run(RunSetup& setup) {
 
   DataFacts facts;
   facts.max_row_length = train.max_row_length();
-  facts.max_eval_row_length = std::max(setup.data->eval ? setup.data->eval->max_row_length() : 0,
-                                       setup.choices ? setup.choices->max_row_length() : 0);
+  facts.max_eval_row_length =
+      std::max(setup.data->max_eval_row_length(), setup.choices ? setup.choices->max_row_length() : 0);
   facts.largest_pass = [&setup](int64_t micro_batches_per_pass) {
     setup.rows->set_micro_batches_per_pass(micro_batches_per_pass);
     return setup.rows->largest_pass(setup.plan.max_steps);

@@ -65,7 +65,8 @@ RunSetup::RunSetup(const TrainingArguments& arguments, ThreadPool& thread_pool, 
   }
   resume.emplace(args, comm, snapshots ? &*snapshots : nullptr);
   keep_packing_of_resumed_run();
-  data = open_training_data(args, model->config(), pool, comm, observers);
+  data = open_training_data(args, model->config(), pool, comm, observers,
+                            *resume && !resume->record().data.splits_documents);
   open_choices();
   plan_run(*this);
   load_run(*this);

@@ -52,7 +52,8 @@ void DeepSpeedMonitor::on_step(const StepMetrics& metrics) {
 
 void DeepSpeedMonitor::on_log(const LogEntry& entry) {
   for (const auto& [name, value] : entry.values) {
-    if (name == "eval_loss") write("eval_loss", number_of(value), entry.step);
+    const bool is_loss = name.starts_with("eval_") && name.ends_with("_loss");
+    if (is_loss) write(name, number_of(value), entry.step);
   }
 }
 

@@ -16,8 +16,9 @@
 
 namespace tessera {
 
-// train_loss, lr, grad_norm, tokens_per_second, mfu of every step, eval_loss of every evaluation. DeepSpeed
-// has the first two; it files train_loss under the rows before the step, which here are those after it, too.
+// train_loss, lr, grad_norm, tokens_per_second, mfu of every step, eval_loss (eval_NAME_loss) of every
+// evaluation. DeepSpeed has the first two; it files train_loss under the rows before the step, which here are
+// those after it, too.
 class DeepSpeedMonitor : public TrainObserver {
  public:
   // `name` is Train/Samples/...
@@ -29,7 +30,7 @@ class DeepSpeedMonitor : public TrainObserver {
   void on_log(const LogEntry& entry) override;
 
  private:
-  void write(const char* name, double value, int64_t step) {
+  void write(const std::string& name, double value, int64_t step) {
     write_(fmt::format("Train/Samples/{}", name), value, step * rows_per_step_);
   }
 
