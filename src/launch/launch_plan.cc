@@ -357,8 +357,16 @@ int number_of_restarts(const char* flag, int64_t value) {
 }  // namespace
 
 std::optional<World> agents_of_launcher(const Environment& environment) {
+  // Where node 0 is, the flags say.
+  const Environment with_master = [&](const std::string& name) {
+    const std::optional<std::string> value = environment(name);
+    if (value && !value->empty()) return value;
+    return name == "MASTER_ADDR"   ? std::optional<std::string>("localhost")
+           : name == "MASTER_PORT" ? std::optional<std::string>("29500")
+                                   : value;
+  };
   try {
-    World world = detect_world(environment);
+    World world = detect_world(with_master);
     const bool starts_agents =
         world.source == "Slurm" || world.source == "Open MPI" || world.source == "MPICH or Intel MPI";
     if (starts_agents && !world.is_single() && world.local_world_size == 1) return world;

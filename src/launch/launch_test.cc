@@ -149,6 +149,11 @@ TEST(LaunchPlan, AgentsThatALauncherHasStartedAreNumbered) {
   launch.variables["SLURM_LOCALID"] = "1";
   launch.variables["SLURM_NODEID"] = "0";
   EXPECT_FALSE(agents_of_launcher(launch.environment())) << "two on one node";
+  launch.variables = {{"OMPI_COMM_WORLD_RANK", "1"},
+                      {"OMPI_COMM_WORLD_SIZE", "2"},
+                      {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
+                      {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}};
+  EXPECT_EQ(agents_of_launcher(launch.environment())->node_rank, 1);
 }
 
 TEST(LaunchPlan, EndpointHasHostAndPort) {
