@@ -259,14 +259,16 @@ TEST(OutputFolder, BelongsToOneRunAtATime) {
 
 TEST(OutputFolder, StaysTheRunsOwnThoughSomebodyRemovesIt) {
   const TestFolder folder;
+  fs::create_directories(folder / "real/runs");
+  fs::create_symlink(folder / "real/runs", folder / "runs");
   testing::internal::CaptureStderr();
   {
     const OutputFolder first(folder / "runs/out");
     for (const bool is_renamed : {false, true}) {
       if (is_renamed) {
-        fs::rename(folder / "runs/out", folder / "renamed");
+        fs::rename(folder / "real/runs/out", folder / "renamed");
       } else {
-        fs::remove_all(folder / "runs");
+        fs::remove_all(folder / "real/runs");
       }
       for (int i = 0; i < 500 && !fs::exists(folder / "runs/out"); ++i)
         std::this_thread::sleep_for(std::chrono::milliseconds(10));

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <chrono>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "base/error.h"
@@ -37,7 +38,10 @@ FolderLock::~FolderLock() {
 }
 
 void FolderLock::take() {
+  std::error_code error;
+  if (!real_.empty() && !std::filesystem::exists(folder_, error)) create_synced_folder(real_);
   create_synced_folder(folder_);
+  real_ = std::filesystem::canonical(folder_, error);
   UniqueFd fd(open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!fd) fail_errno(ExitCode::kIoError, errno, fmt::format("cannot open {}", folder_.string()));
   // Not every file system has locks.

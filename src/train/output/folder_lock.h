@@ -27,6 +27,7 @@ class FolderLock {
   void watch();
 
   const std::filesystem::path folder_;  // absolute
+  std::filesystem::path real_;          // without links, which lead nowhere once it is removed
   UniqueFd fd_;
   std::mutex mutex_;
   std::condition_variable changed_;
