@@ -189,7 +189,7 @@ LockFile::LockFile(std::filesystem::path path, const std::function<void()>& wait
     : path_(std::move(path)) {
   constexpr std::chrono::milliseconds kPoll(20);
   while (true) {
-    fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (fd_ < 0) fail_creation(path_, errno);
     const int status = ::flock(fd_, LOCK_EX | LOCK_NB);
     const int error = status == 0 ? 0 : errno;

@@ -80,7 +80,9 @@ void declare_run_flags(FlagTable* table, LaunchArguments* a) {
   table
       ->add("log_dir", &a->log_dir,
             "Folder for the ranks' files: ID_XXXXXX/attempt_N/LOCAL_RANK/stdout.log, stderr.log and "
-            "error.json.")
+            "error.json. Those of --redirects and --tee go to tessera-logs-UID in the folder for temporary "
+            "files "
+            "by default.")
       .value_name = "DIR";
   table
       ->add("redirects", &a->redirects,

@@ -11,7 +11,6 @@
 #include "base/error.h"
 #include "launch/launch_plan.h"
 #include "launch/ranks/rank_environment.h"
-#include "launch/ranks/rank_files.h"
 #include "launch/ranks/stream_choice.h"
 #include "support/two_sockets.h"
 
@@ -477,26 +476,6 @@ TEST(StreamChoice, IsTorchruns) {
   EXPECT_EQ(text("0:1,2:2"), "102");
   for (const char* bad : {"", "4", "-1", "0:4", "0:", ":1", "3:1", "0:1,", "0:1:1", "a:1"}) {
     EXPECT_THROW(parse_stream_choice("--tee", bad, 3), Error) << bad;
-  }
-}
-
-TEST(LogFolder, SaysWhyThereIsNoneForTemporaryFiles) {
-  Launch launch;
-  const LaunchPlan plan = launch.set("tee", "3").plan();
-  const char* const before = std::getenv("TMPDIR");
-  const std::string former = before == nullptr ? "" : before;
-  ::setenv("TMPDIR", "/nowhere", 1);
-  try {
-    make_log_folder(plan);
-    ADD_FAILURE() << "no error was thrown";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kIoError);
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("TMPDIR"), HasSubstr("No such file"), HasSubstr("--log_dir")));
-  }
-  if (before == nullptr) {
-    ::unsetenv("TMPDIR");
-  } else {
-    ::setenv("TMPDIR", former.c_str(), 1);
   }
 }
 

@@ -17,6 +17,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
+#include <random>
 #include <vector>
 
 #include "base/error.h"
@@ -184,7 +185,7 @@ void read_large(int fd, int64_t pieces, const FolderTrialOptions& options, const
 std::string try_rename(const fs::path& folder, const std::string& stem) {
   const ScratchName from(folder / (stem + ".new")), to(folder / (stem + ".old"));
   for (const ScratchName* name : {&from, &to}) {
-    const UniqueFd file(open(name->path().c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0600));
+    const UniqueFd file(open(name->path().c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600));
     if (!file) return fmt::format("cannot create a second file: {}", std::strerror(errno));
     const std::string content = name->path().extension();
     if (write(file.get(), content.data(), content.size()) != std::ssize(content) || fsync(file.get()) != 0) {
@@ -204,7 +205,7 @@ std::string try_rename(const fs::path& folder, const std::string& stem) {
 
 std::string try_locks(const fs::path& path) {
   const ScratchName name(path);
-  const UniqueFd first(open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600));
+  const UniqueFd first(open(path.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600));
   const UniqueFd second(open(path.c_str(), O_RDWR | O_CLOEXEC));
   if (!first || !second) return fmt::format("cannot open the file twice: {}", std::strerror(errno));
   if (flock(first.get(), LOCK_EX | LOCK_NB) != 0) return fmt::format("flock: {}", std::strerror(errno));
@@ -235,7 +236,9 @@ void try_folder_in_child(const fs::path& folder, const FolderTrialOptions& optio
   reporter.stage("statfs");
   report_space(real, reporter);
   reporter.stage("create");
-  const std::string stem = fmt::format(".tessera-check-{}", getpid());
+  // Others who may write there (/tmp) cannot take the names before: a link of theirs would be followed.
+  std::random_device random;
+  const std::string stem = fmt::format(".tessera-check-{}-{:08x}{:08x}", getpid(), random(), random());
   const UniqueFd file = create_file(real / stem, reporter);
   reporter.stage("write");
   const int64_t pieces = write_large(file.get(), options, reporter);

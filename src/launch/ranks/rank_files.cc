@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
@@ -32,15 +33,28 @@ UniqueFd make_memory(const char* name, int64_t size_bytes = 0) {
   return file;
 }
 
+// A folder of this user alone below the one for temporary files, in which everybody may create names: what
+// another user has put in its place is refused, and links are not followed.
 fs::path temporary_log_folder() {
   std::error_code error;
-  const fs::path folder = fs::temp_directory_path(error);
+  const fs::path shared = fs::temp_directory_path(error);
   if (error) {
     fail(ExitCode::kIoError,
          "log files: the folder for temporary files (TMPDIR) cannot be used: {}; --log_dir names another",
          error.message());
   }
-  return folder / "tessera_logs";
+  const fs::path folder = shared / fmt::format("tessera-logs-{}", geteuid());
+  if (mkdir(folder.c_str(), S_IRWXU) != 0 && errno != EEXIST)
+    fail_errno(ExitCode::kIoError, errno, fmt::format("the folder '{}' for log files", folder.string()));
+  const UniqueFd opened(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  struct stat state = {};
+  const bool is_own = opened && fstat(opened.get(), &state) == 0 && state.st_uid == geteuid();
+  if (!is_own || ((state.st_mode & (S_IRWXG | S_IRWXO)) != 0 && fchmod(opened.get(), S_IRWXU) != 0)) {
+    fail(ExitCode::kIoError,
+         "log files: {} is not a folder of this user alone: remove it, or name another folder with --log_dir",
+         folder.string());
+  }
+  return folder;
 }
 
 }  // namespace
@@ -78,7 +92,7 @@ bool RankFiles::has_progress() const {
 
 int RankFiles::open_log(const char* name) const {
   const fs::path path = folder_ / name;
-  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644);
+  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_APPEND | O_CLOEXEC, 0644);
   if (fd < 0) fail_errno(ExitCode::kIoError, errno, path.string());
   return fd;
 }

@@ -12,7 +12,8 @@
 namespace tessera {
 
 // Creates the folder <log_dir>/<run id>_XXXXXX of the whole launch if any rank writes files; returns "" if
-// none does. Without --log_dir it is in the system's temporary folder. Error(kIoError).
+// none does. Without --log_dir it is in TMPDIR/tessera-logs-<user id>, which nobody else may enter.
+// Error(kIoError).
 std::filesystem::path make_log_folder(const LaunchPlan& plan);
 
 // The files of one rank: in <log folder>/attempt_<restart_count>/<local rank>/, or in memory only.
@@ -29,7 +30,7 @@ class RankFiles {
   // For TESSERA_POSITION_FILE, likewise.
   std::string position_file() const { return position_memory_.path(); }
   PositionReading position() const { return position_.read(); }
-  // Opens stdout.log or stderr.log for writing.
+  // Creates stdout.log or stderr.log; one that exists is an Error(kIoError).
   int open_log(const char* name) const;
 
  private:
