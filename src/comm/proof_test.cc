@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "base/error.h"
 #include "comm/network/network_handshake.h"
 #include "comm/store/store_proof.h"
@@ -42,28 +44,22 @@ TEST(Proof, RandomNumbersDiffer) {
   EXPECT_NE(random_secret(), random_secret());
 }
 
-// A change to any byte of the application, or to challenge, kind or secret, is detected.
-TEST(StoreProof, CoversAllThatIsSaid) {
+// The proofs differ by side, and with each of secret, job, challenge and number.
+TEST(StoreProof, CoversAllThatMembersKnow) {
   using namespace wire;
-  const Nonce challenge = random_nonce();
-  const Application application = make_application("secret", Type::kJoin, challenge, "rank 3 of job 7");
-  const auto read = read_application("secret", Type::kJoin, challenge, application.body);
-  ASSERT_TRUE(read);
-  EXPECT_EQ(read->request, "rank 3 of job 7");
-  EXPECT_EQ(read->welcome, application.welcome);
-  EXPECT_FALSE(read_application("secres", Type::kJoin, challenge, application.body));
-  EXPECT_FALSE(read_application("", Type::kJoin, challenge, application.body));
-  EXPECT_FALSE(read_application("secret", Type::kMeet, challenge, application.body));
-  EXPECT_FALSE(read_application("secret", Type::kJoin, random_nonce(), application.body));
-  for (size_t i = 0; i < application.body.size(); ++i) {
-    std::string damaged = application.body;
-    damaged[i] = static_cast<char>(damaged[i] ^ 1);
-    try {
-      EXPECT_FALSE(read_application("secret", Type::kJoin, challenge, damaged)) << i;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ExitCode::kBadData) << i;  // a length
-    }
+  const Nonce challenge = random_nonce(), nonce = random_nonce();
+  const Proofs proofs = prove(proof_key("secret", "job"), challenge, nonce);
+  EXPECT_EQ(prove(proof_key("secret", "job"), challenge, nonce).of_stranger, proofs.of_stranger);
+  std::set<Mac> all = {proofs.of_stranger, proofs.of_store};
+  for (const Proofs& other :
+       {prove(proof_key("secres", "job"), challenge, nonce), prove(proof_key("", "job"), challenge, nonce),
+        prove(proof_key("secret", "jab"), challenge, nonce),
+        prove(proof_key("secretj", "ob"), challenge, nonce),
+        prove(proof_key("secret", "job"), random_nonce(), nonce),
+        prove(proof_key("secret", "job"), challenge, random_nonce())}) {
+    all.insert({other.of_stranger, other.of_store});
   }
+  EXPECT_EQ(all.size(), 14u);
 }
 
 TEST(NetworkHandshake, ProofsCoverBothSidesNumbers) {

@@ -234,8 +234,8 @@ TEST_F(HostsFault, NodeOfAnotherJobIsRefused) {
                            },
                        .command = endless()});
   ASSERT_TRUE(job.wait(3s + kSoon));
-  const auto refusal = HasSubstr("belongs to job 'theirs', but the store on this port to job 'mine'");
-  expect_error(job, 1, 78, AllOf(HasSubstr("node 1 on host host1"), refusal));
+  const auto refusal = HasSubstr("it does not prove the job's secret and name: give the same");
+  expect_error(job, 1, 78, AllOf(HasSubstr("what listens at"), refusal));
   expect_error(
       job, 0, 75,
       AllOf(HasSubstr("node 1 of 2 has not joined after 3 s; joined: node 0 on host host0"), refusal));

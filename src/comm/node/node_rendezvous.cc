@@ -14,6 +14,8 @@
 #include "base/log.h"
 #include "base/rng.h"
 #include "base/text.h"
+#include "comm/proof.h"
+#include "comm/socket/refusal_log.h"
 
 namespace tessera {
 
@@ -58,10 +60,14 @@ std::span<std::byte> bytes_of(T& value) {
   return std::as_writable_bytes(std::span(&value, 1));
 }
 
-// A run id may be longer than a socket name.
+// Abstract names belong to whoever takes them first: with a secret nobody else on the machine can know this
+// one before it is taken.
 std::string socket_name(const World& world) {
-  return fmt::format("tessera-{}-{:016x}-{}-{}-{}", geteuid(), hash_name(world.run_id), world.master_port,
-                     world.node_rank, world.restart_count);
+  const Mac mac = hmac_sha256(world.secret, {"socket of a node",
+                                             fmt::format("{} {} {} {}", geteuid(), world.master_port,
+                                                         world.node_rank, world.restart_count),
+                                             world.run_id});
+  return "tessera-" + hex(text_of(mac));
 }
 
 Hello own_hello(const World& world) {
@@ -154,11 +160,11 @@ std::string objection(const NodeState& state, const Hello& hello) {
   return "";
 }
 
-void refuse(int socket, const std::string& why) {
+void refuse(int socket, const std::string& why, RefusalLog* log) {
   Message message{.type = MessageType::kRefused};
   message.set_reason(why);
   send_message(socket, bytes_of(message));
-  log_warning("refused a process that wants to join the ranks of this node: {}", why);
+  log->warn("refused a process that wants to join the ranks of this node", why, why);
 }
 
 // Connections that have not identified themselves.
@@ -189,19 +195,19 @@ class LocalListener {
     if (same_user(stranger.get())) {
       strangers_.push_back(std::move(stranger));
     } else {
-      refuse(stranger.get(), "it runs as another user");
+      refuse(stranger.get(), "it runs as another user", &refusals_);
     }
   }
 
   // Whether the stranger has become a peer; closes its socket if it never will.
-  static bool hear(NodeState& state, UniqueFd& stranger) {
+  bool hear(NodeState& state, UniqueFd& stranger) {
     Hello hello{};
     const Transfer received = receive_message(stranger.get(), bytes_of(hello));
     if (received == Transfer::kNotYet) return false;
     const std::string why =
         received == Transfer::kDone ? objection(state, hello) : "it does not speak this protocol";
     if (!why.empty()) {
-      refuse(stranger.get(), why);
+      refuse(stranger.get(), why, &refusals_);
       stranger.reset();
       return false;
     }
@@ -211,6 +217,7 @@ class LocalListener {
 
   UniqueFd listener_;
   std::vector<UniqueFd> strangers_;
+  RefusalLog refusals_;
 };
 
 [[noreturn]] void fail_memory(std::string_view name, int64_t size_bytes, int errno_value) {

@@ -63,6 +63,7 @@ void StoreClient::Impl::on_message(const wire::Header& header, std::string_view 
     case Type::kHeartbeat:
       return;
     case Type::kAccepted:
+      channel_->set_max_body_bytes(wire::kMaxBodyBytes);
       state_ = State::kAccepted;
       break;
     case Type::kFormed:

@@ -35,7 +35,12 @@ class StoreClient::Impl {
 
  public:
   Impl(const World& world, const StoreOptions& options, bool is_agent)
-      : world_(world), options_(options), is_agent_(is_agent), failures_(*this), timer_(io_) {}
+      : world_(world),
+        options_(options),
+        is_agent_(is_agent),
+        failures_(*this),
+        unproved_(std::min(options.silence, options.rendezvous_timeout / 4)),
+        timer_(io_) {}
   ~Impl();
 
   void join();
@@ -111,6 +116,7 @@ class StoreClient::Impl {
   std::unique_ptr<StoreServer> server_;
   Failures failures_;
   int exceptions_at_join_ = 0;
+  wire::UnprovedRefusals unproved_;
   Clock::time_point next_notice_;
   uint64_t num_settings_checks_ = 0;
   std::vector<std::string> hosts_;

@@ -57,7 +57,7 @@ std::string StoreClient::Impl::try_join(Clock::time_point deadline) {
   try {
     tcp::socket socket = wire::connect(io_, world_.master_addr, world_.master_port,
                                        std::min(deadline, Clock::now() + kResolveTime), kConnectTime);
-    channel_ = std::make_shared<wire::Channel>(std::move(socket), wire::kMaxBodyBytes);
+    channel_ = std::make_shared<wire::Channel>(std::move(socket), wire::kMaxJoinBytes);
   } catch (const Error& error) {
     return error.what();
   }
@@ -73,7 +73,8 @@ std::string StoreClient::Impl::ask_to_join(Clock::time_point deadline) {
   {
     const std::lock_guard lock(mutex_);
     state_ = State::kAsked;
-    handshake_.emplace(endpoint(), world_.secret, Type::kJoin, wire::encode(join_request()));
+    handshake_.emplace(endpoint(), wire::proof_key(world_.secret, world_.run_id), Type::kJoin,
+                       wire::encode(join_request()));
     store_gone_ = false;
     problem_.clear();
   }
@@ -90,9 +91,10 @@ std::string StoreClient::Impl::ask_to_join(Clock::time_point deadline) {
   }
   const std::lock_guard lock(mutex_);
   if (const auto& refusal = handshake_->refusal()) {
-    if (!refusal->try_again) throw RefusedError(refusal->code, refusal->message);
+    if (unproved_.is_final(*handshake_)) throw RefusedError(refusal->code, refusal->message);
     return refusal->message;
   }
+  unproved_.reset();
   if (store_gone_) return problem_;
   if (state_ == State::kAsked) return fmt::format("no answer from {}", endpoint());
   return {};
@@ -148,8 +150,7 @@ void StoreClient::Impl::disconnect() {
 }
 
 wire::JoinRequest StoreClient::Impl::join_request() const {
-  return {.run_id = world_.run_id,
-          .restart_count = world_.restart_count,
+  return {.restart_count = world_.restart_count,
           .world_size = world_.world_size,
           .local_world_size = world_.local_world_size,
           .is_agent = is_agent_,

@@ -1,5 +1,6 @@
 #include "comm/store/store_door.h"
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
@@ -69,17 +70,11 @@ std::deque<tcp::acceptor> listen(asio::io_context& io, const DoorOptions& option
 
 }  // namespace
 
-std::optional<Refusal> refuse_other_job(const std::string& who, const std::string& its_run_id,
-                                        const std::string& run_id) {
-  if (its_run_id == run_id) return std::nullopt;
-  return Refusal{
-      .message = fmt::format("{} belongs to job '{}', but the store on this port to job '{}': use the same "
-                             "--rdzv_id on all nodes and a different port for each job",
-                             who, printable(its_run_id), printable(run_id))};
-}
-
 Door::Door(asio::io_context& io, const DoorOptions& options, Admit admit)
-    : io_(io), secret_(options.secret), admit_(std::move(admit)), acceptors_(listen(io, options)) {
+    : io_(io),
+      key_(proof_key(options.secret, options.run_id)),
+      admit_(std::move(admit)),
+      acceptors_(listen(io, options)) {
   port_ = acceptors_.front().local_endpoint().port();
   for (tcp::acceptor& acceptor : acceptors_) accept(acceptor);
 }
@@ -102,11 +97,19 @@ void Door::accept(tcp::acceptor& acceptor) {
   });
 }
 
+// Drops the oldest stranger of the address that has most.
+void Door::make_room() {
+  std::map<std::string_view, int64_t> num_of;
+  for (const auto& [number, stranger] : strangers_) ++num_of[stranger.remote];
+  const auto most = std::ranges::max_element(num_of, {}, [](const auto& entry) { return entry.second; });
+  const auto oldest = std::ranges::find_if(
+      strangers_, [most](const auto& entry) { return entry.second.remote == most->first; });
+  oldest->second.channel->close();
+  strangers_.erase(oldest);
+}
+
 void Door::meet(tcp::socket socket) {
-  if (strangers_.size() >= kMaxStrangers) {
-    strangers_.begin()->second.channel->close();
-    strangers_.erase(strangers_.begin());
-  }
+  if (strangers_.size() >= kMaxStrangers) make_room();
   const uint64_t number = next_number_++;
   Stranger& stranger = strangers_[number];
   asio::error_code ignored;
@@ -136,28 +139,32 @@ void Door::on_message(uint64_t number, const Header& header, std::string_view bo
                                           "version {}: all nodes must run the same version of tessera",
                                           kVersion, header.version)});
   }
+  if (!stranger.is_proved) return hear_proof(stranger, header, body);
   if (header.type != Type::kJoin && header.type != Type::kMeet) {
     fail(ExitCode::kBadData, "a request before joining");
   }
-  const auto applicant = read_application(secret_, header.type, stranger.challenge, body);
-  if (!applicant) {
-    return refuse(stranger, {.message = fmt::format(
-                                 "it does not prove the job's secret: give the same --rdzv_secret_file or "
-                                 "TESSERA_RDZV_SECRET on all nodes{}",
-                                 secret_.empty() ? " (the store has none)" : "")});
-  }
-  stranger.channel->send(Type::kWelcome, 0, encode_bytes(applicant->welcome));
   const Entrant entrant = {.channel = stranger.channel,
                            .remote = stranger.remote,
                            .type = header.type,
-                           .request = applicant->request};
+                           .request = std::string(body)};
   if (const auto refusal = admit_(entrant)) return refuse(stranger, *refusal);
   strangers_.erase(number);
 }
 
+void Door::hear_proof(Stranger& stranger, const Header& header, std::string_view body) {
+  if (header.type != Type::kProof) fail(ExitCode::kBadData, "a request without a proof");
+  const auto proof = decode<Proof>(body);
+  const Proofs expected = prove(key_, stranger.challenge, proof.nonce);
+  stranger.is_proved = is_equal(proof.mac, expected.of_stranger);
+  if (!stranger.is_proved) {
+    return refuse(stranger, {.message = std::string(kUnprovedAdvice)});
+  }
+  stranger.channel->send(Type::kWelcome, 0, encode_bytes(expected.of_store));
+}
+
 void Door::refuse(Stranger& stranger, const Refusal& refusal) {
   if (!refusal.try_again && refusal.code != ExitCode::kDone) {
-    log_warning("store: refused {}: {}", stranger.remote, refusal.message);
+    refusals_.warn("store: refused " + stranger.remote, stranger.remote, refusal.message);
     last_refusal_ = refusal.message;
   }
   stranger.channel->send(Type::kRefused, 0, encode(refusal));

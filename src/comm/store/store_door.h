@@ -1,6 +1,6 @@
-// The port of a job: listens, and admits peers that prove knowledge of the job's secret. Anyone may connect;
-// an unproven peer may send little and stay for a few seconds, and is dropped for a newer one when there are
-// many. Used only on the thread of its io_context.
+// The port of a job: listens, and admits peers that prove knowledge of the job's secret and name. Anyone may
+// connect; an unproven peer may send little and stay for a few seconds, and where there are many, those of
+// the address that has most are dropped for newer ones. Used only on the thread of its io_context.
 #pragma once
 
 #include <asio.hpp>
@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/socket/refusal_log.h"
 #include "comm/store/store_channel.h"
 #include "comm/store/store_proof.h"
 
@@ -23,12 +24,8 @@ namespace tessera::wire {
 struct DoorOptions {
   std::vector<std::string> addresses;  // to listen on; empty: all
   int port = 0;                        // 0: any free one
-  std::string secret;
+  std::string secret, run_id;          // of the job
 };
-
-// Refuses `who` if it belongs to another job than the one that uses this port.
-std::optional<Refusal> refuse_other_job(const std::string& who, const std::string& its_run_id,
-                                        const std::string& run_id);
 
 class Door {
  public:
@@ -62,16 +59,19 @@ class Door {
     std::shared_ptr<Channel> channel;
     std::string remote;
     Nonce challenge;
+    bool is_proved = false;
     Duration age{0};
   };
 
   void accept(asio::ip::tcp::acceptor& acceptor);
   void meet(asio::ip::tcp::socket socket);
+  void make_room();
   void on_message(uint64_t number, const Header& header, std::string_view body);
+  void hear_proof(Stranger& stranger, const Header& header, std::string_view body);
   void refuse(Stranger& stranger, const Refusal& refusal);
 
   asio::io_context& io_;
-  const std::string secret_;
+  const std::string key_;
   Admit admit_;
   std::deque<asio::ip::tcp::acceptor> acceptors_;
   int port_ = 0;
@@ -80,6 +80,7 @@ class Door {
   std::map<uint64_t, Stranger> strangers_;
   uint64_t next_number_ = 1;
   std::string last_refusal_;
+  RefusalLog refusals_;
 };
 
 }  // namespace tessera::wire

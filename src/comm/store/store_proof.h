@@ -1,10 +1,13 @@
 // How a new connection authenticates itself to the store (proof.h has the mathematics):
 //     store    kChallenge: random number
-//     stranger kJoin or kMeet: request, random number, proof of both numbers and of the request
-//     store    kWelcome: its own proof of the same; then its answer to the request
-// A recorded proof fits no other challenge, and the store's proof differs from the stranger's.
+//     stranger kProof: random number, proof of both numbers
+//     store    kWelcome: its own proof of the same
+//     stranger kJoin or kMeet, which the store answers
+// Before both proofs nothing is said about the job and nothing that is said is believed. A recorded proof
+// fits no other challenge, and the store's proof differs from the stranger's.
 #pragma once
 
+#include <chrono>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -15,30 +18,27 @@
 
 namespace tessera::wire {
 
-struct Application {
-  std::string body;  // of the message
-  Mac welcome;       // the proof the store must give
-};
-Application make_application(std::string_view secret, Type type, const Nonce& challenge,
-                             std::string_view request);
+// What members of a job know and strangers do not: its secret and its name, so that without a secret it takes
+// the name at least.
+std::string proof_key(std::string_view secret, std::string_view run_id);
 
-struct Applicant {
-  std::string request;
-  Mac welcome;  // the proof to give to it
+struct Proofs {
+  Mac of_stranger;
+  Mac of_store;
 };
-// nullopt if it does not know the secret. Error(kBadData) if the body is not that of an application.
-std::optional<Applicant> read_application(std::string_view secret, Type type, const Nonce& challenge,
-                                          std::string_view body);
+Proofs prove(std::string_view key, const Nonce& challenge, const Nonce& nonce);
+
+// How to become a member, for peers that have not proved the secret.
+inline constexpr std::string_view kUnprovedAdvice =
+    "it does not prove the job's secret and name: give the same --rdzv_secret_file (TESSERA_RDZV_SECRET) and "
+    "--rdzv_id on all nodes, and each job a port of its own";
 
 // The stranger's side, on one connection.
 class Handshake {
  public:
   // `endpoint` names the other side in messages.
-  Handshake(std::string endpoint, std::string secret, Type type, std::string request)
-      : endpoint_(std::move(endpoint)),
-        secret_(std::move(secret)),
-        type_(type),
-        request_(std::move(request)) {}
+  Handshake(std::string endpoint, std::string key, Type type, std::string request)
+      : endpoint_(std::move(endpoint)), key_(std::move(key)), type_(type), request_(std::move(request)) {}
 
   // Takes a challenge, a proof or a refusal; returns false for other messages. Error(kBadData) for one out of
   // order, and for any other message from a peer that has not proved the job's secret.
@@ -47,16 +47,31 @@ class Handshake {
   void take_ending(const Ending& ending);
 
   bool is_proved() const { return is_proved_; }
-  // Why this process is refused. Success counts only from a peer that has proved the job's secret.
+  // Why this process is refused: the store's words, or, of a peer without a proof, our own.
   const std::optional<Refusal>& refusal() const { return refusal_; }
 
  private:
-  const std::string endpoint_, secret_;
+  const std::string endpoint_, key_;
   const Type type_;
   const std::string request_;
   std::optional<Mac> expected_welcome_;
   bool is_proved_ = false;
   std::optional<Refusal> refusal_;
+};
+
+// How long refusals are retried that come without a proof: whoever has the port may make room for the store.
+class UnprovedRefusals {
+ public:
+  explicit UnprovedRefusals(std::chrono::milliseconds patience) : patience_(patience) {}
+
+  // Whether the refusal that `handshake` has got ends the attempts.
+  bool is_final(const Handshake& handshake);
+  // Something else has come in between.
+  void reset() { since_.reset(); }
+
+ private:
+  const std::chrono::milliseconds patience_;
+  std::optional<std::chrono::steady_clock::time_point> since_;
 };
 
 }  // namespace tessera::wire

@@ -5,10 +5,13 @@
 #include <asio.hpp>
 
 #include <atomic>
+#include <functional>
 #include <random>
 #include <string>
 #include <thread>
 
+#include "base/log.h"
+#include "comm/socket/refusal_log.h"
 #include "comm/store/store_proof.h"
 #include "comm/store/store_wire.h"
 #include "support/store_test_support.h"
@@ -21,6 +24,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 // A running job of two ranks, and what a third party is told.
 class RunningJob {
@@ -62,9 +66,10 @@ TEST(StoreRefusal, AnotherJob) {
   const RunningJob job;
   World stranger = job.world(1);
   stranger.run_id = "other\n";
-  EXPECT_THAT(job.refusal_of(stranger),
-              HasSubstr("belongs to job 'other\\x0a', but the store on this port to job "
-                        "'test'"));
+  const std::string refusal = job.refusal_of(stranger);
+  EXPECT_THAT(refusal,
+              AllOf(HasSubstr("it does not prove the job's secret and name"), HasSubstr("--rdzv_id")));
+  EXPECT_THAT(refusal, Not(HasSubstr("'test'"))) << "a stranger is not told the name of the job";
 }
 
 TEST(StoreRefusal, FormerAndLaterStarts) {
@@ -126,11 +131,18 @@ void write_message(tcp::socket& socket, const Message& message) {
 }
 
 // A member's answer to this challenge.
-Message application(const std::string& secret, const std::string& challenge,
-                    const wire::JoinRequest& request) {
-  return {wire::Type::kJoin, wire::make_application(secret, wire::Type::kJoin, wire::decode_bytes(challenge),
-                                                    wire::encode(request))
-                                 .body};
+Message proof(const std::string& secret, const std::string& challenge) {
+  const Nonce nonce = random_nonce();
+  const Mac mac =
+      wire::prove(wire::proof_key(secret, "test"), wire::decode_bytes(challenge), nonce).of_stranger;
+  return {wire::Type::kProof, wire::encode(wire::Proof{nonce, mac})};
+}
+
+// What a member does, up to its request.
+void join_by_hand(tcp::socket& socket, const std::string& secret, const wire::JoinRequest& request) {
+  write_message(socket, proof(secret, read_message(socket).body));
+  EXPECT_EQ(read_message(socket).type, wire::Type::kWelcome);
+  write_message(socket, {wire::Type::kJoin, wire::encode(request)});
 }
 
 TEST(StoreRefusal, AnotherVersionOfTheProtocolIsTold) {
@@ -143,7 +155,7 @@ TEST(StoreRefusal, AnotherVersionOfTheProtocolIsTold) {
   asio::write(socket, asio::buffer("abc", 3));
   const Message answer = read_message(socket);
   EXPECT_EQ(answer.type, wire::Type::kRefused);
-  EXPECT_THAT(wire::decode<wire::Refusal>(answer.body).message, HasSubstr("the store speaks version 2"));
+  EXPECT_THAT(wire::decode<wire::Refusal>(answer.body).message, HasSubstr("the store speaks version 3"));
   EXPECT_THAT(wire::decode<wire::Refusal>(answer.body).message, HasSubstr("this program version 9"));
 }
 
@@ -167,57 +179,211 @@ TEST(StoreRefusal, WhoDoesNotKnowTheSecret) {
 }
 
 // The answer to one challenge is worthless for the next.
-TEST(StoreRefusal, ReplayedApplications) {
+TEST(StoreRefusal, ReplayedProofs) {
   StoreServerOptions options = quick_server_options(1);
   options.secret = "the job's own secret";
   StoreServer server(options);
   asio::io_context io;
   const tcp::endpoint port(asio::ip::make_address("127.0.0.1"), static_cast<uint16_t>(server.port()));
-  const wire::JoinRequest request = {.run_id = "test", .host = "host0", .address = "127.0.0.1"};
+  const wire::JoinRequest request = {.host = "host0", .address = "127.0.0.1"};
   Message recorded;
   {
     tcp::socket socket(io);
     socket.connect(port);
-    recorded = application(options.secret, read_message(socket).body, request);
+    recorded = proof(options.secret, read_message(socket).body);
   }
   tcp::socket socket(io);
   socket.connect(port);
   const Message challenge = read_message(socket);
   write_message(socket, recorded);
-  const Message answer = read_message(socket);
-  EXPECT_EQ(answer.type, wire::Type::kRefused);
+  EXPECT_EQ(read_message(socket).type, wire::Type::kRefused);
   EXPECT_THAT(server.missing(), HasSubstr("1 of 1 rank missing: 0"));
   // The answer to its own challenge is accepted.
   tcp::socket member(io);
   member.connect(port);
-  write_message(member, application(options.secret, read_message(member).body, request));
-  EXPECT_EQ(read_message(member).type, wire::Type::kWelcome);
+  join_by_hand(member, options.secret, request);
   EXPECT_EQ(read_message(member).type, wire::Type::kAccepted);
 }
 
-// A program that took over the port, for example: it echoes the member's own messages, and replays those of
-// earlier stores.
-TEST(StoreRefusal, StoreThatDoesNotKnowTheSecretIsNotJoined) {
+// A request before the proof is neither read nor answered.
+TEST(StoreRefusal, RequestsBeforeTheProof) {
+  const RunningJob job;
   asio::io_context io;
-  tcp::acceptor other(io, {asio::ip::make_address("127.0.0.1"), 0});
-  for (const bool welcomes : {true, false}) {
-    std::thread answering([&] {
-      tcp::socket socket = other.accept();
-      write_message(socket, {wire::Type::kChallenge, std::string(32, 'c')});
-      const Message applied = read_message(socket);
-      if (welcomes)
-        write_message(socket, {wire::Type::kWelcome, applied.body.substr(applied.body.size() - 32)});
-      write_message(socket, {wire::Type::kAccepted, ""});
-      std::array<char, 1024> rest;
-      asio::error_code end;
-      while (!end) socket.read_some(asio::buffer(rest), end);
-    });
-    World world = test_world(0, 1, 1, other.local_endpoint().port());
-    world.secret = "the job's own secret";
-    EXPECT_THAT(error_of([&] { StoreClient::join(world, quick_store_options()); }),
-                HasSubstr("is not a Tessera store: it "));
-    answering.join();
+  for (const wire::Type type : {wire::Type::kJoin, wire::Type::kMeet, wire::Type::kGet, wire::Type::kReport,
+                                wire::Type::kHeartbeat, wire::Type::kRefused, wire::Type::kWelcome}) {
+    tcp::socket socket = job.connect(io);
+    EXPECT_EQ(read_message(socket).type, wire::Type::kChallenge);
+    write_message(socket, {type, wire::encode(wire::JoinRequest{.host = "host0", .address = "::1"})});
+    std::array<char, 1> nothing;
+    asio::error_code end;
+    EXPECT_EQ(asio::read(socket, asio::buffer(nothing), end), 0u) << static_cast<int>(type);
   }
+}
+
+// A program that took over the port, and what it hears. `act` gets the connection after the member's proof.
+class FakeStore {
+ public:
+  explicit FakeStore(std::function<void(tcp::socket& socket, const Message& proof)> act)
+      : acceptor_(io_, {asio::ip::make_address("127.0.0.1"), 0}),
+        thread_([this, act = std::move(act)] { serve(act); }) {}
+  ~FakeStore() { end(); }
+  // Returns all bytes that members have sent.
+  std::string end() {
+    if (!is_over_.exchange(true)) {
+      asio::io_context io;
+      tcp::socket last(io);
+      last.connect(address_);
+      thread_.join();
+    }
+    return heard_;
+  }
+
+  World world() const {
+    World world = test_world(0, 1, 1, address_.port());
+    world.secret = "the job's own secret";
+    world.host = "host-of-the-job";
+    world.run_id = "name-of-the-job";
+    return world;
+  }
+
+ private:
+  void serve(const std::function<void(tcp::socket& socket, const Message& proof)>& act) {
+    while (!is_over_) {
+      tcp::socket socket = acceptor_.accept();
+      if (is_over_) return;
+      asio::error_code end;
+      try {
+        write_message(socket, {wire::Type::kChallenge, std::string(32, 'c')});
+        const Message proof = read_message(socket);
+        heard_ += proof.body;
+        act(socket, proof);
+      } catch (const std::system_error&) {
+        continue;  // the member has gone
+      }
+      std::array<char, 1024> rest;
+      while (!end) heard_.append(rest.data(), socket.read_some(asio::buffer(rest), end));
+    }
+  }
+
+  asio::io_context io_;
+  tcp::acceptor acceptor_;
+  const tcp::endpoint address_ = acceptor_.local_endpoint();
+  std::atomic<bool> is_over_ = false;
+  std::string heard_;  // used on the thread until it ends
+  std::thread thread_;
+};
+
+// It echoes the member's own messages, refuses it in words of its own, lies about the end of the job, ...
+TEST(StoreRefusal, StoreThatDoesNotKnowTheSecretIsNotBelieved) {
+  const auto refusal = [](ExitCode code, bool try_again) {
+    return [=](tcp::socket& socket, const Message&) {
+      write_message(socket,
+                    {wire::Type::kRefused, wire::encode(wire::Refusal{try_again, code, "\x1b[31mlies"})});
+    };
+  };
+  using Act = std::function<void(tcp::socket&, const Message&)>;
+  const Act acts[] = {
+      [](tcp::socket& socket, const Message& proof) {
+        write_message(socket, {wire::Type::kWelcome, proof.body.substr(proof.body.size() - 32)});
+        write_message(socket, {wire::Type::kAccepted, ""});
+      },
+      [](tcp::socket& socket, const Message&) {
+        write_message(socket, {wire::Type::kAccepted, ""});
+      },
+      [](tcp::socket& socket, const Message&) {
+        write_message(socket, {wire::Type::kWelcome, "short"});
+      },
+      [](tcp::socket& socket, const Message&) {
+        write_message(socket, {wire::Type::kVerdict, wire::encode(Failure{.message = "\x1b[31mlies"})});
+      },
+      [](tcp::socket& socket, const Message&) {
+        const auto header = wire::encode_header({.type = wire::Type::kRefused, .body_bytes = 0xffffffff});
+        asio::write(socket, asio::buffer(header));
+      },
+      [](tcp::socket& socket, const Message&) {
+        const auto header =
+            wire::encode_header({.version = 7, .type = wire::Type::kRefused, .body_bytes = 0});
+        asio::write(socket, asio::buffer(header));
+      },
+      refusal(ExitCode::kDone, false),
+      refusal(ExitCode::kBadConfig, false),
+      refusal(ExitCode::kInternal, true),
+  };
+  int number = 0;
+  for (const Act& act : acts) {
+    SCOPED_TRACE(number++);
+    FakeStore fake(act);
+    StoreOptions options = quick_store_options();
+    options.silence = milliseconds(100);
+    try {
+      StoreClient::join(fake.world(), options);
+      ADD_FAILURE() << "it was joined";
+    } catch (const RefusedError& error) {
+      EXPECT_EQ(error.code(), ExitCode::kBadConfig);
+      EXPECT_THAT(error.what(), Not(HasSubstr("lies")));
+      EXPECT_THAT(error.what(),
+                  testing::AnyOf(HasSubstr("does not prove the job's secret"),
+                                 HasSubstr("is not a Tessera store: "), HasSubstr("speaks version 7")));
+    }
+    EXPECT_THAT(fake.end(), Not(HasSubstr("of-the-job"))) << "said before the store had proved itself";
+  }
+}
+
+// Whoever answers on the port for a moment does not end the job.
+TEST(StoreRefusal, StrangerOnThePortIsWaitedOut) {
+  int port = 0;
+  std::thread joining;
+  {
+    FakeStore fake([](tcp::socket& socket, const Message&) {
+      write_message(socket, {wire::Type::kRefused, wire::encode(wire::Refusal{.message = "go away"})});
+    });
+    const World world = fake.world();
+    port = world.master_port;
+    joining = std::thread(
+        [world] { EXPECT_EQ(error_of([&] { StoreClient::join(world, quick_store_options()); }), ""); });
+    std::this_thread::sleep_for(milliseconds(300));
+  }
+  StoreServerOptions options = quick_server_options(1);
+  options.port = port;
+  options.secret = "the job's own secret";
+  options.run_id = "name-of-the-job";
+  StoreServer server(options);
+  joining.join();
+}
+
+// A flood from one address does not push out those of another.
+TEST(StoreRefusal, FloodFromOneAddressPushesOutItself) {
+  const RunningJob job;
+  asio::io_context io;
+  tcp::socket other(io, tcp::v4());
+  other.bind({asio::ip::make_address("127.0.0.2"), 0});
+  other.connect({asio::ip::make_address("127.0.0.1"), static_cast<uint16_t>(job.world(0).master_port)});
+  EXPECT_EQ(read_message(other).type, wire::Type::kChallenge);
+  std::vector<tcp::socket> flood;
+  for (int i = 0; i < 400; ++i) {
+    flood.push_back(job.connect(io));
+    EXPECT_EQ(read_message(flood.back()).type, wire::Type::kChallenge);
+  }
+  std::array<char, 1> nothing;
+  asio::error_code state;
+  other.non_blocking(true);
+  other.read_some(asio::buffer(nothing), state);
+  EXPECT_EQ(state, asio::error::would_block);
+}
+
+TEST(RefusalLog, OneLineAnAddressAndSecond) {
+  RefusalLog log;
+  LogTap tap;
+  const RefusalLog::Clock::time_point begin{};
+  for (int i = 0; i < 100; ++i) log.warn("refused", "10.0.0.1", "why", begin);
+  log.warn("refused", "10.0.0.2", "why", begin);
+  log.warn("refused", "10.0.0.1", "why", begin + milliseconds(1001));
+  EXPECT_THAT(tap.take(), testing::ElementsAre("refused: why", "refused: why",
+                                               "refused: why (and 99 more since the last such line)"));
+  for (int i = 0; i < 1000; ++i) log.warn("refused", std::to_string(i), "why", begin + seconds(10));
+  EXPECT_EQ(tap.take().size(), RefusalLog::kMaxAddresses);
+  log.warn("refused", "10.0.0.1", "why", begin + seconds(12));
+  EXPECT_EQ(tap.take().size(), 1u);
 }
 
 TEST(StoreRefusal, NoiseOnThePortDisturbsNobody) {
@@ -264,12 +430,11 @@ TEST(StoreRefusal, MembersThatSendNonsenseAreLost) {
   tcp::socket socket(io);
   socket.connect({asio::ip::make_address("127.0.0.1"), static_cast<uint16_t>(server.port())});
   wire::JoinRequest request;
-  request.run_id = "test";
   request.world_size = 2;
   request.rank = 1;
   request.node_rank = 1;
   request.host = "host1";
-  write_message(socket, application("", read_message(socket).body, request));
+  join_by_hand(socket, "", request);
   asio::write(socket, asio::buffer(std::string(64, 'x')));
   sane.join();
 }
@@ -294,8 +459,9 @@ TEST(StoreRefusal, PortsOfOtherPrograms) {
     while (!end) socket.read_some(asio::buffer(rest), end);
   });
   const World world = test_world(0, 1, 1, other.local_endpoint().port());
-  EXPECT_THAT(error_of([&] { StoreClient::join(world, quick_store_options()); }),
-              HasSubstr("is not a Tessera store"));
+  StoreOptions impatient = quick_store_options();
+  impatient.silence = milliseconds(0);
+  EXPECT_THAT(error_of([&] { StoreClient::join(world, impatient); }), HasSubstr("is not a Tessera store"));
   answering.join();
 }
 

@@ -26,7 +26,11 @@ std::string describe_member(MemberId id, const std::string& host) {
 
 StoreServer::Impl::Impl(const StoreServerOptions& options)
     : options_(options),
-      door_(io_, {.addresses = options.bind_addresses, .port = options.port, .secret = options.secret},
+      door_(io_,
+            {.addresses = options.bind_addresses,
+             .port = options.port,
+             .secret = options.secret,
+             .run_id = options.run_id},
             [this](const wire::Door::Entrant& entrant) { return admit(entrant); }),
       timer_(io_),
       // Fine enough to distinguish 5.0 s from 5.1 s, coarse enough to cost nothing.

@@ -16,7 +16,6 @@ using wire::Type;
 std::optional<wire::Refusal> StoreServer::Impl::objection(const wire::JoinRequest& request, MemberId id) {
   const auto refuse = [](const std::string& message) { return wire::Refusal{.message = message}; };
   const std::string who = describe_member(id, request.host);
-  if (auto other_job = wire::refuse_other_job(who, request.run_id, options_.run_id)) return other_job;
   if (request.restart_count != options_.restart_count) {
     // An older store is about to be replaced; an older member missed the end of its own start.
     return wire::Refusal{.try_again = request.restart_count > options_.restart_count,
@@ -72,7 +71,7 @@ std::optional<wire::Refusal> StoreServer::Impl::objection(const wire::JoinReques
 std::optional<wire::Refusal> StoreServer::Impl::admit(const wire::Door::Entrant& entrant) {
   if (entrant.type == Type::kMeet) {
     const wire::MeetRequest request = wire::decode<wire::MeetRequest>(entrant.request);
-    if (request.run_id == options_.run_id) waiting_[{request.host, request.pid}] = Clock::now();
+    waiting_[{request.host, request.pid}] = Clock::now();
     return wire::Refusal{
         .try_again = true,
         .code = ExitCode::kTryAgain,

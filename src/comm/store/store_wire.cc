@@ -173,15 +173,13 @@ void visit_fields(Archive& archive, Field<Archive, Cancellation> message) {
 }
 
 template <typename Archive>
-void visit_fields(Archive& archive, Field<Archive, ProvedRequest> message) {
-  archive.text(message.request, kMaxBodyBytes);
+void visit_fields(Archive& archive, Field<Archive, Proof> message) {
   archive.bytes(message.nonce);
-  archive.bytes(message.proof);
+  archive.bytes(message.mac);
 }
 
 template <typename Archive>
 void visit_fields(Archive& archive, Field<Archive, JoinRequest> request) {
-  archive.text(request.run_id);
   archive.number(request.restart_count, 0, kMaxInt);
   archive.number(request.world_size, 1, kMaxRanks);
   archive.number(request.local_world_size, 1, kMaxRanks);
@@ -196,7 +194,6 @@ void visit_fields(Archive& archive, Field<Archive, JoinRequest> request) {
 
 template <typename Archive>
 void visit_fields(Archive& archive, Field<Archive, MeetRequest> request) {
-  archive.text(request.run_id);
   archive.number(request.min_nodes, 1, kMaxRanks);
   archive.number(request.max_nodes, 1, kMaxRanks);
   archive.number(request.local_world_size, 1, kMaxRanks);
@@ -311,7 +308,7 @@ template struct Codec<Key>;
 template struct Codec<KeyValue>;
 template struct Codec<KeyAmount>;
 template struct Codec<Cancellation>;
-template struct Codec<ProvedRequest>;
+template struct Codec<Proof>;
 template struct Codec<JoinRequest>;
 template struct Codec<MeetRequest>;
 template struct Codec<Assignment>;

@@ -3,7 +3,7 @@
 //
 // A message is a 16-byte header and a body, all numbers little-endian:
 //     0  char[4]  "TSTR"
-//     4  u16      version of the protocol; this header, kJoin's type and Refusal are the same in all versions
+//     4  u16      version of the protocol; this header, kRefused and Refusal are the same in all versions
 //     6  u16      type
 //     8  u32      request, repeated in the answer; 0 = no answer wanted
 //    12  u32      size of the body in bytes
@@ -23,29 +23,28 @@
 
 namespace tessera::wire {
 
-inline constexpr uint16_t kVersion = 2;
+inline constexpr uint16_t kVersion = 3;
 inline constexpr size_t kHeaderBytes = 16;
 inline constexpr uint32_t kMaxBodyBytes = 16 << 20;  // from a member: values and rosters
 inline constexpr uint32_t kMaxJoinBytes = 16 << 10;  // from a peer that has not joined
 
 enum class Type : uint16_t {
   // from members
-  kJoin = 1,       // ProvedRequest (store_proof.h) with a JoinRequest; answered by kWelcome, and kAccepted or
-                   // kRefused; later by kFormed
-  kHeartbeat = 2,  // empty; both ways
-  kSet = 3,        // KeyValue; answered by kValue (empty)
-  kGet = 4,        // Key; answered by kValue when it is set
-  kAdd = 5,        // KeyAmount; answered by kValue (text of the sum)
-  kCancel = 6,     // Cancellation
-  kSuspect = 7,    // Failure
-  kOwnFailure = 8,  // Failure; answered by kValue (empty)
-  kReport = 9,      // Failure, from agents; answered by kValue (empty)
-  kLeave = 10,      // empty; answered by kValue (empty)
-  kMissing = 11,    // empty; answered by kValue (one line: who is missing)
-  kMeet = 12,  // ProvedRequest with a MeetRequest; answered by kWelcome, and kAccepted or kRefused; later by
-               // kAssigned or kRefused
+  kJoin = 1,         // JoinRequest; answered by kAccepted or kRefused; later by kFormed
+  kHeartbeat = 2,    // empty; both ways
+  kSet = 3,          // KeyValue; answered by kValue (empty)
+  kGet = 4,          // Key; answered by kValue when it is set
+  kAdd = 5,          // KeyAmount; answered by kValue (text of the sum)
+  kCancel = 6,       // Cancellation
+  kSuspect = 7,      // Failure
+  kOwnFailure = 8,   // Failure; answered by kValue (empty)
+  kReport = 9,       // Failure, from agents; answered by kValue (empty)
+  kLeave = 10,       // empty; answered by kValue (empty)
+  kMissing = 11,     // empty; answered by kValue (one line: who is missing)
+  kMeet = 12,        // MeetRequest; answered by kAccepted or kRefused; later by kAssigned or kRefused
   kNodeReport = 13,  // text, from agents once there is a verdict: where the ranks of its node are; answered
                      // by kValue (where the report on all nodes is; "" = nowhere)
+  kProof = 14,       // Proof (store_proof.h), a member's first message; answered by kWelcome or kRefused
   // from the store
   kAccepted = 32,   // empty
   kRefused = 33,    // Refusal
@@ -107,16 +106,14 @@ struct Cancellation {
   uint32_t request = 0;  // no longer awaited
 };
 
-// A request, and the proof that its sender knows the job's secret.
-struct ProvedRequest {
-  std::string request;
+// That its sender knows the job's secret and name.
+struct Proof {
   Nonce nonce;
-  Mac proof;
+  Mac mac;
 };
 
-// Who asks to join, and which job.
+// Who asks to join.
 struct JoinRequest {
-  std::string run_id;
   int restart_count = 0;
   int world_size = 1;
   int local_world_size = 1;
@@ -131,7 +128,6 @@ struct JoinRequest {
 
 // Sent by a node's agent that wants to take part in the next start of a job.
 struct MeetRequest {
-  std::string run_id = {};
   int min_nodes = 1;
   int max_nodes = 1;
   int local_world_size = 1;

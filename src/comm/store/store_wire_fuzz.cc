@@ -54,8 +54,7 @@ void read_message(unsigned which, std::string_view body) {
     case 6:
       return read<wire::Assignment>(body, true);
     case 7:
-      // A valid proof cannot occur by chance.
-      return check(!wire::read_application("secret", wire::Type::kJoin, {}, body));
+      return read<wire::Proof>(body, true);
     case 8:
       return read<wire::Settings>(body, false);
     case 9:
@@ -76,14 +75,13 @@ const std::vector<std::string>& seeds() {
     const auto header = wire::encode_header({.type = wire::Type::kJoin, .request = 7, .body_bytes = 40});
     const std::vector<std::string> bodies = {
         {reinterpret_cast<const char*>(header.data()), header.size()},
-        wire::encode(wire::JoinRequest{
-            .run_id = "job", .world_size = 2, .rank = 1, .host = "host1", .address = "::1"}),
+        wire::encode(wire::JoinRequest{.world_size = 2, .rank = 1, .host = "host1", .address = "::1"}),
         wire::encode(wire::Refusal{true, tessera::ExitCode::kBadConfig, "another job"}),
         wire::encode(wire::Seats{{0, "host0", "10.0.0.1"}, {1, "host1", "fe80::2"}}),
         wire::encode(tessera::Failure{}),
-        wire::encode(wire::MeetRequest{.run_id = "job", .max_nodes = 4, .host = "host2", .pid = 9}),
+        wire::encode(wire::MeetRequest{.max_nodes = 4, .host = "host2", .pid = 9}),
         wire::encode(wire::Assignment{.restart_count = 3, .node_rank = 1, .num_nodes = 2, .num_failures = 1}),
-        wire::encode(wire::ProvedRequest{"join", {}, {}}),
+        wire::encode(wire::Proof{}),
         wire::encode(wire::Settings{{"learning_rate", "0.1"}, {"seed", "42"}}),
         wire::encode(wire::Key{"salt"}),
         wire::encode(wire::KeyValue{"salt", "12"}),

@@ -38,6 +38,7 @@ class MeetingClient::Impl {
       : options_(options),
         begin_(Clock::now()),
         last_answer_(begin_),
+        unproved_(std::min(options.timing.silence, options.timing.rendezvous_timeout / 4)),
         thread_(start_background_thread([this] { run(); })) {}
   ~Impl() {
     ending_ = true;
@@ -66,6 +67,7 @@ class MeetingClient::Impl {
   std::optional<wire::Handshake> handshake_;
   std::optional<wire::Assignment> assigned_;
   std::string last_reason_;
+  wire::UnprovedRefusals unproved_;
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -138,7 +140,8 @@ std::string MeetingClient::Impl::attend() {
   } catch (const Error& error) {
     return error.what();
   }
-  handshake_.emplace(endpoint(), options_.secret, Type::kMeet, wire::encode(options_.request));
+  handshake_.emplace(endpoint(), wire::proof_key(options_.secret, options_.run_id), Type::kMeet,
+                     wire::encode(options_.request));
   bool has_ended = false;
   channel->start({.message = [&](const wire::Header& header,
                                  std::string_view body) { on_message(*channel, header, body); },
@@ -175,12 +178,13 @@ std::string MeetingClient::Impl::attend() {
     io.run_one_for(kMeetingLook);
   }
   if (const auto& refusal = handshake_->refusal()) {
-    if (!refusal->try_again) throw Error(refusal->code, refusal->message);
+    if (unproved_.is_final(*handshake_)) throw Error(refusal->code, refusal->message);
     if (std::exchange(last_reason_, refusal->message) != refusal->message) {
       log_info("waiting: {}", refusal->message);
     }
     return refusal->message;
   }
+  unproved_.reset();
   return fmt::format("{} closed the connection", endpoint());
 }
 

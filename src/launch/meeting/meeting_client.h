@@ -14,7 +14,7 @@ namespace tessera {
 struct MeetingClientOptions {
   std::string address = {};  // of node 0
   int port = 0;
-  std::string secret = {};
+  std::string secret = {}, run_id = {};
   wire::MeetRequest request = {};
   // Node 0 has been reached before, so it counts as gone when it does not answer for timing.silence.
   // Otherwise it has until the rendezvous timeout to appear.

@@ -15,7 +15,11 @@ class MeetingFarewell::Impl {
  public:
   explicit Impl(const FarewellOptions& options)
       : options_(options),
-        door_(io_, {.addresses = options.bind_addresses, .port = options.port, .secret = options.secret},
+        door_(io_,
+              {.addresses = options.bind_addresses,
+               .port = options.port,
+               .secret = options.secret,
+               .run_id = options.run_id},
               [this](const wire::Door::Entrant& entrant) { return answer(entrant); }),
         timer_(io_) {
     thread_ = wire::run_in_thread(io_);
@@ -39,10 +43,6 @@ class MeetingFarewell::Impl {
   wire::Refusal answer(const wire::Door::Entrant& entrant) {
     if (entrant.type != wire::Type::kMeet)
       return {.code = ExitCode::kTryAgain, .message = "the job has ended"};
-    const wire::MeetRequest request = wire::decode<wire::MeetRequest>(entrant.request);
-    if (auto other_job = wire::refuse_other_job("this node", request.run_id, options_.run_id)) {
-      return *other_job;
-    }
     {
       const std::lock_guard lock(mutex_);
       ++num_told_;

@@ -88,7 +88,11 @@ class MeetingServer::Impl {
 
 MeetingServer::Impl::Impl(const MeetingOptions& options)
     : options_(options),
-      door_(io_, {.addresses = options.bind_addresses, .port = options.port, .secret = options.secret},
+      door_(io_,
+            {.addresses = options.bind_addresses,
+             .port = options.port,
+             .secret = options.secret,
+             .run_id = options.run_id},
             [this](const wire::Door::Entrant& entrant) { return admit(entrant); }),
       timer_(io_),
       meeting_(options.terms) {
@@ -116,7 +120,6 @@ MeetingServer::Impl::~Impl() {
 std::optional<wire::Refusal> MeetingServer::Impl::objection(const wire::MeetRequest& request) const {
   const std::string who = describe_node(request.wanted_rank, request.host);
   const auto refuse = [](const std::string& message) { return wire::Refusal{.message = message}; };
-  if (auto other_job = wire::refuse_other_job(who, request.run_id, options_.run_id)) return other_job;
   const MeetingTerms& terms = options_.terms;
   if (request.min_nodes != terms.min_nodes || request.max_nodes != terms.max_nodes) {
     return refuse(fmt::format(

@@ -104,8 +104,8 @@ MeetingClientOptions client_of(const MeetingOptions& meeting, int port, int want
   return {.address = "127.0.0.1",
           .port = port,
           .secret = meeting.secret,
-          .request = {.run_id = meeting.run_id,
-                      .min_nodes = meeting.terms.min_nodes,
+          .run_id = meeting.run_id,
+          .request = {.min_nodes = meeting.terms.min_nodes,
                       .max_nodes = meeting.terms.max_nodes,
                       .local_world_size = meeting.local_world_size,
                       .wanted_rank = wanted_rank,
@@ -168,7 +168,8 @@ TEST(MeetingServer, RefusesWhoDoesNotFit) {
     MeetingClient client(stranger);
     return outcome_of(client).error;
   };
-  EXPECT_THAT(refusal([](auto& o) { o.request.run_id = "other"; }), HasSubstr("belongs to job 'other'"));
+  EXPECT_THAT(refusal([](auto& o) { o.run_id = "other"; }),
+              HasSubstr("does not prove the job's secret and name"));
   EXPECT_THAT(refusal([](auto& o) { o.request.max_nodes = 4; }),
               HasSubstr("node 1 on host host1 was started with --nnodes 3:4, node 0 with 3"));
   EXPECT_THAT(refusal([](auto& o) { o.request.local_world_size = 2; }), HasSubstr("--nproc_per_node"));
@@ -274,7 +275,7 @@ TEST(MeetingFarewell, IsBelievedFromTheJobAlone) {
                            .message = {.code = ExitCode::kDone, .message = "all is done"}};
   const MeetingFarewell farewell(other);
   MeetingClient client(client_of(options, farewell.port(), 1));
-  EXPECT_THAT(outcome_of(client).error, HasSubstr("this node belongs to job 'test'"));
+  EXPECT_THAT(outcome_of(client).error, HasSubstr("does not prove the job's secret and name"));
   other.run_id = options.run_id;
   other.secret = "another job's secret";
   MeetingFarewell stranger(other);
