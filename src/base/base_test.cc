@@ -13,6 +13,7 @@
 #include "base/flags.h"
 #include "base/float_types.h"
 #include "base/json_value.h"
+#include "base/log.h"
 #include "base/memory.h"
 #include "base/mistakes.h"
 #include "base/name_hint.h"
@@ -20,6 +21,7 @@
 #include "base/text.h"
 #include "base/unique_fd.h"
 #include "base/utf8.h"
+#include "base/visible_text.h"
 #include "expect_error.h"
 
 namespace tessera {
@@ -330,6 +332,45 @@ TEST(MemoryFile, WithoutASizeGrowsWithWhatIsWritten) {
 TEST(Utf8, CharactersAreCodePoints) {
   EXPECT_EQ(count_characters(""), 0);
   EXPECT_EQ(count_characters("a\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80 "), 5);
+}
+
+// What neither a terminal nor a reader may obey: C0, DEL, C1, bidirectional marks, line separators, bytes
+// that are no UTF-8.
+TEST(VisibleText, ShowsWhatWouldControlTheTerminal) {
+  struct Case {
+    std::string text, seen;
+  };
+  for (const auto& [text, seen] :
+       std::vector<Case>{{"\x1b[31mred\x1b[0m", "\\x1b[31mred\\x1b[0m"},
+                         {"\x1b]0;title\x07", "\\x1b]0;title\\x07"},
+                         {"10 %\r100 %\b\b", "10 %\\x0d100 %\\x08\\x08"},
+                         {std::string("a\0b", 3), "a\\x00b"},
+                         {"\x7f", "\\u007f"},
+                         {"\xc2\x85\xc2\x9b"
+                          "2J",
+                          "\\u0085\\u009b2J"},
+                         {"\u061c\u200e\u200f", "\\u061c\\u200e\\u200f"},
+                         {"\u2028\u2029\u202a\u202e", "\\u2028\\u2029\\u202a\\u202e"},
+                         {"\u2066\u2069", "\\u2066\\u2069"},
+                         {"\x9b"
+                          "2J\xff\xc3",
+                          "\\x9b2J\\xff\\xc3"},
+                         {"\xed\xa0\x80", "\\xed\\xa0\\x80"},
+                         {"\u00a0\u00fc\u0645\u200d\u2027\u202f\u2065\u206a\u4e2d\U0001f600",
+                          "\u00a0\u00fc\u0645\u200d\u2027\u202f\u2065\u206a\u4e2d\U0001f600"}}) {
+    EXPECT_EQ(visible_text(text), seen);
+    EXPECT_EQ(visible_line(text), seen);
+    EXPECT_EQ(printable(text), seen);
+    EXPECT_EQ(visible_text(seen), seen) << "doing it twice changes nothing";
+  }
+  EXPECT_EQ(visible_text("a\tb\n"), "a\tb\n");
+  EXPECT_EQ(visible_line("a\tb\n"), "a\\x09b\\x0a");
+}
+
+TEST(Log, NoTextMakesAMessageOfItsOwn) {
+  LogTap tap;
+  log_warning("{}", "file 'a\x1b[2J\nerror: all is lost'");
+  EXPECT_EQ(tap.take(), std::vector<std::string>{"file 'a\\x1b[2J\n  error: all is lost'"});
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "base/terminal_type.h"
+#include "base/visible_text.h"
 
 namespace tessera {
 namespace {
@@ -74,7 +75,11 @@ std::vector<std::string> LogTap::take() {
   return std::exchange(lines_, {});
 }
 
-void log_line(LogLevel level, std::string_view message) {
+void log_line(LogLevel level, std::string_view text) {
+  // Lines after the first are indented: no text from outside can look like a message of its own.
+  std::string message = visible_text(text);
+  for (size_t at = message.find('\n'); at != message.npos; at = message.find('\n', at + 1))
+    message.insert(at + 1, "  ");
   if (level >= LogLevel::kWarning) {
     const std::lock_guard lock(tap_mutex);
     if (tap != nullptr) tap->add(message);

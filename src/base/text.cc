@@ -7,8 +7,11 @@
 #include <charconv>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <numeric>
 #include <utility>
+
+#include "base/visible_text.h"
 
 namespace tessera {
 namespace {
@@ -33,6 +36,41 @@ int64_t utf8_sequence_length(std::string_view text) {
     return continues(1, low, high) && continues(2) && continues(3) ? 4 : 0;
   }
   return 0;
+}
+
+bool is_plain_ascii(char c) { return c >= ' ' && c < 0x7F; }
+
+// Whether a well-formed character controls a terminal, a line or its direction instead of showing something.
+bool is_control(std::string_view character) {
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(character[i]); };
+  if (character.size() == 1) return !is_plain_ascii(character[0]);
+  if (character.size() == 2) return (byte(0) == 0xC2 && byte(1) < 0xA0) || character == "\u061c";
+  return character == "\u200e" || character == "\u200f" ||
+         (character.size() == 3 && ((character >= "\u2028" && character <= "\u202e") ||
+                                    (character >= "\u2066" && character <= "\u2069")));
+}
+
+// U+0080 to U+FFFF.
+unsigned code_point(std::string_view character) {
+  const auto bits = [&](size_t i) { return static_cast<unsigned char>(character[i]) & 0x3Fu; };
+  if (character.size() == 2) return (static_cast<unsigned char>(character[0]) & 0x1Fu) << 6 | bits(1);
+  return (static_cast<unsigned char>(character[0]) & 0x0Fu) << 12 | bits(1) << 6 | bits(2);
+}
+
+// Moves the first character of *text to *out, escaped unless it shows something or is in `kept`.
+void move_visible(std::string_view* text, std::string* out, std::string_view kept) {
+  const auto length = static_cast<size_t>(utf8_sequence_length(*text));
+  const std::string_view character = text->substr(0, std::max<size_t>(length, 1));
+  const auto lead = static_cast<unsigned char>(character[0]);
+  if (length == 0 || lead < ' ') {
+    const bool is_kept = kept.find(character[0]) != kept.npos;
+    *out += is_kept ? std::string(character) : fmt::format("\\x{:02x}", lead);
+  } else if (is_control(character)) {
+    *out += fmt::format("\\u{:04x}", length == 1 ? lead : code_point(character));
+  } else {
+    *out += character;
+  }
+  text->remove_prefix(character.size());
 }
 
 }  // namespace
@@ -157,20 +195,28 @@ int64_t find_invalid_utf8(std::string_view text) {
   return -1;
 }
 
+std::string visible_text(std::string_view text) {
+  std::string out;
+  while (!text.empty()) {
+    // Mostly plain ASCII: copied as a whole.
+    const auto end = std::find_if_not(text.begin(), text.end(), [](char c) { return is_plain_ascii(c); });
+    out.append(text.begin(), end);
+    text.remove_prefix(static_cast<size_t>(end - text.begin()));
+    if (!text.empty()) move_visible(&text, &out, "\n\t");
+  }
+  return out;
+}
+
+std::string visible_line(std::string_view text) {
+  return printable(text, std::numeric_limits<int64_t>::max());
+}
+
 std::string printable(std::string_view text, int64_t max_chars) {
   std::string out;
   int64_t chars = 0;
   while (!text.empty()) {
     if (chars++ >= max_chars) return out + "...";
-    const int64_t length = utf8_sequence_length(text);
-    const auto lead = static_cast<unsigned char>(text.front());
-    if (length == 0 || lead < 0x20 || lead == 0x7F) {
-      out += fmt::format("\\x{:02x}", lead);
-      text.remove_prefix(1);
-    } else {
-      out += text.substr(0, static_cast<size_t>(length));
-      text.remove_prefix(static_cast<size_t>(length));
-    }
+    move_visible(&text, &out, "");
   }
   return out;
 }

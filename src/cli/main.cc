@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "base/visible_text.h"
 #include "cli/app.h"
 #include "cli/command.h"
 #include "cli/run/rank.h"
@@ -49,7 +50,7 @@ int report(tessera::ExitCode code, const std::string& message, bool caused_by_pe
   const bool left = tessera::leave_error_report(
       {.message = message, .code = static_cast<int>(code), .caused_by_peer = caused_by_peer});
   const bool is_shown = (left && tessera::agent_shows_errors(getppid())) || is_shown_by_rank_0(code);
-  if (!is_shown) std::fprintf(stderr, "error: %s\n", message.c_str());
+  if (!is_shown) std::fprintf(stderr, "error: %s\n", tessera::visible_line(message).c_str());
   if (!left && is_job_of_container())
     tessera::leave_termination_message(fmt::format("exit code {}: {}", static_cast<int>(code), message));
   return static_cast<int>(code);

@@ -1,7 +1,11 @@
 // What a run shows on a terminal and without one, quietly, and from elsewhere.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <pty.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <future>
 #include <nlohmann/json.hpp>
 #include <regex>
@@ -15,6 +19,30 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
+
+// A terminal for standard output.
+class PseudoTerminal {
+ public:
+  PseudoTerminal() { EXPECT_EQ(openpty(&master_, &slave_, name_.data(), nullptr, nullptr), 0); }
+  ~PseudoTerminal() {
+    close(master_);
+    close(slave_);
+  }
+  PseudoTerminal(const PseudoTerminal&) = delete;
+  PseudoTerminal& operator=(const PseudoTerminal&) = delete;
+
+  std::string name() const { return name_.data(); }
+  // At least a byte must have been written.
+  std::string shown() const {
+    std::string text(4096, '\0');
+    text.resize(static_cast<size_t>(std::max<ssize_t>(0, read(master_, text.data(), text.size()))));
+    return text;
+  }
+
+ private:
+  int master_ = -1, slave_ = -1;
+  std::array<char, 256> name_ = {};
+};
 
 // With an evaluation and a checkpoint in the middle.
 std::vector<std::string> run_arguments(const TinyModel& tiny, const std::vector<std::string>& more = {}) {
@@ -83,6 +111,40 @@ TEST(Terminal, TheTimeLeftIsKnownAfterFourSteps) {
   }
   ASSERT_EQ(left.size(), 9u);
   EXPECT_GT(left.back(), 0) << "an evaluation, a checkpoint and the model are still to come";
+}
+
+// Names and contents of files: a cleared screen, a title, C1's way to say the same, text from right to left.
+TEST(Terminal, TextFromFilesDoesNotControlIt) {
+  const TinyModel tiny;
+  const std::string evil =
+      "a\x1b[2Jb\x1b]0;t\x07"
+      "c\rd\xc2\x9b"
+      "1me\u202ef";
+  const std::string seen =
+      "a\\x1b[2Jb\\x1b]0;t\\x07"
+      "c\\x0dd\\u009b1me\\u202ef";
+  const std::string rows =
+      tiny.folder.write("evil\x1b[2J.jsonl", nlohmann::json{{"text", evil}}.dump() + "\n");
+  const auto expect_visible = [](const std::string& text) {
+    EXPECT_THAT(text, AllOf(Not(HasSubstr("\x1b")), Not(HasSubstr("\r")), Not(HasSubstr("\u202e")),
+                            Not(HasSubstr("\xc2\x9b"))));
+  };
+  const std::vector<std::string> preview = {"data", "preview", "--dataset", rows, "--model", tiny.model};
+  const ProcessResult shown = run_well(preview);
+  EXPECT_THAT(shown.out,
+              AllOf(HasSubstr("evil\\x1b[2J.jsonl"), HasSubstr("a\\x1b[2Jb"), HasSubstr("e\\u202ef")));
+  expect_visible(shown.out + shown.err);
+  const ProcessResult refused = run_tessera({"inspect", "no\nerror: such\x1b[2J\u2029file"});
+  EXPECT_THAT(refused.err, HasSubstr("no\\x0aerror: such\\x1b[2J\\u2029file"));
+  expect_visible(refused.err);
+  EXPECT_THAT(lines_of(refused.err), testing::SizeIs(1));
+
+  // What is the result itself is not changed, except on a terminal.
+  const std::string ids = run_well({"tokenize", "--tokenizer", tiny.tokenizer}, {.input = evil}).out;
+  EXPECT_EQ(run_well({"detokenize", "--tokenizer", tiny.tokenizer}, {.input = ids}).out, evil);
+  const PseudoTerminal terminal;
+  run_well({"detokenize", "--tokenizer", tiny.tokenizer}, {.input = ids, .output_file = terminal.name()});
+  EXPECT_EQ(terminal.shown(), seen);
 }
 
 TEST(Quiet, OnlyTheModelsFolderIsShown) {

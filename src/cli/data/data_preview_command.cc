@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/terminal_type.h"
 #include "base/text.h"
+#include "base/visible_text.h"
 #include "cli/command.h"
 #include "cli/data/data_input.h"
 #include "cli/run/threads.h"
@@ -217,7 +218,7 @@ class DataPreviewCommand : public Command {
     } else {
       write_tokens(*tokenizer, row, &style, &out);
     }
-    print("{}\n", out);
+    write_coloured(out + "\n");
   }
 
   static int64_t count_row_targets(const ShownRow& row) {
@@ -241,19 +242,9 @@ class DataPreviewCommand : public Command {
       text = decoder.push(row.ids[index]);
       if (at + 1 == std::ssize(row.ids)) text += decoder.finish();
       const bool has_label = row.labels.empty() || row.labels[index] != kIgnoredLabel;
-      style->put(visible(text), has_label && at > sequence_begin, out);
+      style->put(visible_text(text), has_label && at > sequence_begin, out);
     }
     style->end(out);
-  }
-
-  // Control characters other than line ends and tabs must not reach the terminal.
-  static std::string visible(std::string_view text) {
-    std::string out;
-    for (const char c : text) {
-      const bool is_control = (static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t') || c == 0x7f;
-      out += is_control ? fmt::format("\\x{:02x}", static_cast<unsigned char>(c)) : std::string(1, c);
-    }
-    return out;
   }
 
   DataInput input_;

@@ -35,12 +35,12 @@ class DetokenizeCommand : public Command {
     const Tokenizer tokenizer = Tokenizer::open(tokenizer_);
     const std::string text = read_input(input_);
     if (!per_line_) {
-      write_output(decode(tokenizer, text, 1));
+      write_result(decode(tokenizer, text, 1));
       return;
     }
     int64_t number = 0;
     for (const std::string_view line : split_lines(text))
-      write_output(decode(tokenizer, line, ++number) + "\n");
+      write_result(decode(tokenizer, line, ++number) + "\n");
   }
 
  private:

@@ -72,7 +72,7 @@ const std::string& DeployCommand::name_space() const {
 void DeployCommand::write_manifests(const std::string& text) const {
   check_manifests(text, name(), templates_.empty() ? ExitCode::kInternal : ExitCode::kBadData);
   // The separator makes it possible to concatenate outputs.
-  write_output("---\n" + text);
+  write_result("---\n" + text);
 }
 
 Value::Object DeployCommand::common_context() const {

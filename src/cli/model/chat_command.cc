@@ -192,7 +192,7 @@ class ChatCommand : public Command {
     std::string answer;
     const auto write = [&](const std::string& piece) {
       answer += piece;
-      write_output(piece);
+      write_result(piece);
       flush_output();
     };
     std::span<const float> logits = feed_from_common_prefix(ids, generator);

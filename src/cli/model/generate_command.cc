@@ -213,7 +213,7 @@ class GenerateCommand : public Command {
       return;
     }
     if (is_first) {
-      if (echo_) write_output(prompts[0]);
+      if (echo_) write_result(prompts[0]);
       flush_output();
       write_continuation(tokenizer, loaded, ids[0]);
     }
@@ -296,7 +296,7 @@ class GenerateCommand : public Command {
     Generator generator(loaded.model(), capacity_for(config, num_prompt));
     const Stopwatch stopwatch;
     const Generated done = generate(tokenizer, loaded, generator, &ids, [](const std::string& text) {
-      write_output(text);
+      write_result(text);
       flush_output();
     });
     write_output("\n");

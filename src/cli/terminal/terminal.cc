@@ -17,6 +17,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/terminal_type.h"
+#include "base/visible_text.h"
 
 namespace tessera {
 namespace {
@@ -31,19 +32,25 @@ bool status_is_hidden = false;
 bool is_output_given_up = false;
 ClosedOutput closed_output = ClosedOutput::kEndsProgram;
 
-// At most `count` code points of well-formed UTF-8, and every colour sequence.
+// Bytes of the colour sequence that `text` begins with; 0 = it begins with none.
+size_t colour_bytes(std::string_view text) {
+  if (!text.starts_with("\x1b[")) return 0;
+  const size_t end = text.find_first_not_of("0123456789;", 2);
+  return end != text.npos && text[end] == 'm' ? end + 1 : 0;
+}
+
+// At most `count` code points, visible, and every colour sequence.
 std::string first_characters(std::string_view text, int64_t count) {
   std::string out;
   while (!text.empty()) {
-    size_t size = 1;
-    if (text[0] == '\x1b') {
-      size = std::min(text.find('m'), text.size() - 1) + 1;
+    size_t size = colour_bytes(text);
+    if (size > 0) {
+      out += text.substr(0, size);
     } else {
-      while (size < text.size() && (text[size] & 0xC0) == 0x80) ++size;
-      if (--count < 0) size = 0;
+      for (size = 1; size < text.size() && (text[size] & 0xC0) == 0x80;) ++size;
+      if (--count >= 0) out += visible_line(text.substr(0, size));
     }
-    out += text.substr(0, size);
-    text.remove_prefix(std::max<size_t>(size, 1));
+    text.remove_prefix(size);
   }
   return out;
 }
@@ -72,7 +79,11 @@ void clear_status_line() {
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kClearLine.data(), kClearLine.size());
 }
 
-void write_output(std::string_view text) {
+void write_output(std::string_view text) { write_coloured(visible_text(text)); }
+
+void write_result(std::string_view text) { output_is_terminal() ? write_output(text) : write_coloured(text); }
+
+void write_coloured(std::string_view text) {
   if (is_output_given_up) return;
   clear_status_line();
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() && !is_given_up(errno))

@@ -17,9 +17,14 @@ inline constexpr int64_t kMaxLineColumns = 80;
 // Between lines of progress where none can be redrawn.
 inline constexpr std::chrono::seconds kPlainLineInterval{10};
 
-// Writes to standard output; a failure (full disk, closed descriptor) is an Error(kIoError). Buffered when
-// standard output is not a terminal. Clears a status line first.
+// Writes to standard output (visible_text): what comes from files and peers cannot control the terminal. A
+// failure (full disk, closed descriptor) is an Error(kIoError). Buffered when standard output is not a
+// terminal. Clears a status line first.
 void write_output(std::string_view text);
+// The same for text that is the result itself, of a model or a tokenizer: byte by byte, except on a terminal.
+void write_result(std::string_view text);
+// The same for text made of visible_text() and colours of our own.
+void write_coloured(std::string_view text);
 void flush_output();
 template <typename... Args>
 void print(fmt::format_string<Args...> format, Args&&... args) {
