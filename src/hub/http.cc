@@ -14,6 +14,7 @@ namespace {
 
 constexpr size_t kMaxBodyBytes = size_t{64} << 20;
 constexpr size_t kMaxHeaders = 1000;
+constexpr size_t kMaxHeaderBytes = size_t{256} << 10;
 constexpr long kReceiveBytes = 512 << 10;  // the most that libcurl allows
 
 void initialise_curl() {
@@ -58,7 +59,7 @@ std::string_view trimmed(std::string_view text) {
                         "has the usual ones)",
                         false);
     case CURLE_OPERATION_TIMEDOUT:
-      throw HttpFailure(fmt::format("{}: no data for {} s", where, settings.timeout.count()),
+      throw HttpFailure(fmt::format("{}: no data for {} s, or hardly any", where, settings.timeout.count()),
                         "HF_HUB_DOWNLOAD_TIMEOUT sets how long to wait", true);
     case CURLE_URL_MALFORMAT:
     case CURLE_UNSUPPORTED_PROTOCOL:
@@ -76,9 +77,13 @@ struct HttpConnection::Transfer {
   std::exception_ptr error;
   bool is_ended_by_sink = false;
   bool is_too_large = false;
+  size_t header_bytes = 0;
 
   static size_t on_header(char* data, size_t, size_t size, void* self) {
-    auto& answer = static_cast<Transfer*>(self)->answer;
+    auto& transfer = *static_cast<Transfer*>(self);
+    auto& answer = transfer.answer;
+    transfer.header_bytes += size;
+    if (transfer.header_bytes > kMaxHeaderBytes) return 0;
     const std::string_view line(data, size);
     if (line.starts_with("HTTP/")) {  // another one follows 100 Continue
       answer.headers.clear();
@@ -127,7 +132,7 @@ HttpConnection::HttpConnection(const HubSettings& settings)
   set(CURLOPT_BUFFERSIZE, kReceiveBytes);
   const auto timeout_s = static_cast<long>(settings.timeout.count());
   set(CURLOPT_CONNECTTIMEOUT, timeout_s);
-  set(CURLOPT_LOW_SPEED_LIMIT, 1L);
+  set(CURLOPT_LOW_SPEED_LIMIT, static_cast<long>(settings.min_bytes_per_second));
   set(CURLOPT_LOW_SPEED_TIME, timeout_s);
   set(CURLOPT_ERRORBUFFER, detail_.data());
   if (!settings.ca_file.empty()) set(CURLOPT_CAINFO, settings.ca_file.c_str());
@@ -185,10 +190,22 @@ HttpAnswer HttpConnection::perform(const HttpRequest& request, const Sink& sink)
   curl_easy_getinfo(curl_, CURLINFO_RESPONSE_CODE, &status);
   transfer.answer.status = static_cast<int>(status);
   if (transfer.error) std::rethrow_exception(transfer.error);
+  const std::string where = printable(request.url, 200);
   if (transfer.is_too_large)
-    throw HttpFailure(fmt::format("{}: the answer is larger than {}", printable(request.url, 200),
-                                  format_bytes(kMaxBodyBytes)),
-                      "", false);
+    throw HttpFailure(fmt::format("{}: the answer is larger than {}", where, format_bytes(kMaxBodyBytes)), "",
+                      false);
+  if (transfer.header_bytes > kMaxHeaderBytes) {
+    throw HttpFailure(
+        fmt::format("{}: the answer's headers are larger than {}", where, format_bytes(kMaxHeaderBytes)), "",
+        false);
+  }
+  double seconds = 0;
+  curl_easy_getinfo(curl_, CURLINFO_TOTAL_TIME, &seconds);
+  const auto limit_s = static_cast<double>(request.limit.count());
+  if (code == CURLE_OPERATION_TIMEDOUT && limit_s > 0 && seconds >= limit_s && transfer.header_bytes > 0) {
+    throw HttpFailure(fmt::format("{}: no whole answer within {} s", where, limit_s),
+                      "HF_HUB_DOWNLOAD_TIMEOUT sets how long to wait", /*is_transient=*/false);
+  }
   if (code != CURLE_OK && !transfer.is_ended_by_sink)
     fail_transfer(code, detail_.c_str(), request.url, settings_);
   return std::move(transfer.answer);

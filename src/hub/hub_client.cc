@@ -1,6 +1,7 @@
 #include "hub/hub_client.h"
 
 #include <algorithm>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -12,7 +13,13 @@ namespace tessera {
 namespace {
 
 constexpr int kMaxRedirects = 10;
-constexpr int kMaxPages = 10'000;
+// Of 1,000 files each, as the Hub's are.
+constexpr int kMaxPages = 1'000;
+constexpr int kMaxEmptyPages = 10;
+// For what is no file: this many times as long as for a connection.
+constexpr int kTimeoutsPerAnswer = 30;
+// An attempt that brings less is one without success: a server may send byte by byte.
+constexpr int64_t kMinProgressBytes = 4 << 10;
 
 bool is_transient_status(int status) {
   return status == 408 || status == 429 || status == 500 || status == 502 || status == 503 || status == 504;
@@ -110,7 +117,11 @@ HttpAnswer HubClient::get(std::string url, bool is_head, const std::string& path
   for (int num_redirects = 0;;) {
     HttpAnswer answer;
     try {
-      answer = Lease(this)->perform({.url = url, .is_head = is_head, .token = token_for(url), .range = ""});
+      answer = Lease(this)->perform({.url = url,
+                                     .is_head = is_head,
+                                     .token = token_for(url),
+                                     .range = "",
+                                     .limit = kTimeoutsPerAnswer * settings_.timeout});
     } catch (const HttpFailure& failure) {
       retries.wait_after(failure);
       continue;
@@ -139,9 +150,17 @@ RepoInfo HubClient::repo_info() {
 std::vector<HubFile> HubClient::list_tree(const std::string& commit) {
   std::string url = api_url(fmt::format("/{}/tree/{}?recursive=true", repo_.id, commit));
   std::vector<HubFile> files;
+  std::set<std::string> urls, paths;
+  int num_empty = 0;
   for (int page = 0; !url.empty(); ++page) {
-    if (page == kMaxPages)
-      fail(ExitCode::kBadData, "{}: lists more than {} pages", printable(url, 200), kMaxPages);
+    const std::string origin = printable(url, 200);
+    if (!urls.insert(url).second || page == kMaxPages || num_empty == kMaxEmptyPages) {
+      fail(ExitCode::kBadData, "{}: its list of files does not end: {} so far{}", origin,
+           count_of(page, "page"),
+           page < kMaxPages
+               ? num_empty == kMaxEmptyPages ? ", the last of them empty" : ", and back to an earlier one"
+               : "");
+    }
     HttpAnswer answer;
     try {
       answer = get(url, false, "", settings_.max_retries);
@@ -149,7 +168,13 @@ std::vector<HubFile> HubClient::list_tree(const std::string& commit) {
       if (page == 0 && error.code() == ExitCode::kNoInput) return {};
       throw;
     }
-    parse_tree_page(answer.body, printable(url, 200), &files);
+    const size_t before = files.size();
+    parse_tree_page(answer.body, origin, &files);
+    for (size_t i = before; i < files.size(); ++i) {
+      if (!paths.insert(files[i].path).second)
+        fail(ExitCode::kBadData, "{}: lists '{}' twice", origin, printable(files[i].path, 200));
+    }
+    num_empty = files.size() > before ? 0 : num_empty + 1;
     const std::string next = next_page(answer.header("link"));
     url = next.empty() ? "" : redirected_url(url, next);
   }
@@ -191,15 +216,15 @@ class HubClient::RangeTransfer {
     data = data.substr(skipped, static_cast<size_t>(end_ - at_));
     if (data.empty()) return at_ < end_;
     at_ += std::ssize(data);
-    has_new_ = true;
+    num_new_ += std::ssize(data);
     is_stopped_ = !sink_(data);
     return !is_stopped_;
   }
   bool is_done() const { return at_ == end_ || is_stopped_; }
   bool lacks_ranges() const { return lacks_ranges_; }
   void give_up_ranges() { lacks_ranges_ = true; }
-  // Since the last call.
-  bool took_new_bytes() { return std::exchange(has_new_, false); }
+  // Since the last call: enough to go on for as long as it takes.
+  bool made_progress() { return std::exchange(num_new_, 0) >= kMinProgressBytes; }
 
  private:
   bool accepts(const HttpAnswer& answer, const std::string& url) {
@@ -226,7 +251,7 @@ class HubClient::RangeTransfer {
   const Sink& sink_;
   int64_t skip_ = 0;
   bool is_first_ = true;
-  bool has_new_ = false;
+  int64_t num_new_ = 0;
   bool is_stopped_ = false;
   bool lacks_ranges_ = false;
 };
@@ -245,14 +270,14 @@ bool HubClient::fetch(const FileSource& source, const std::string& commit, int64
       answer = Lease(this)->perform(
           {.url = url, .is_head = false, .token = token_for(url), .range = transfer.range()},
           [&](const HttpAnswer& head, std::string_view data) { return transfer.take(head, data, url); });
-      if (transfer.took_new_bytes()) retries.restart();
+      if (transfer.made_progress()) retries.restart();
       const bool has_body = answer.status == 200 || answer.status == 206;
       if (has_body && !transfer.is_done() && !transfer.lacks_ranges())
         throw HttpFailure(
             fmt::format("{}: {}: the answer is too short", printable(origin_of(url), 200), source.path), "",
             true);
     } catch (const HttpFailure& failure) {
-      if (transfer.took_new_bytes()) retries.restart();
+      if (transfer.made_progress()) retries.restart();
       retries.wait_after(failure);
       continue;
     }

@@ -11,8 +11,11 @@ std::string HubClient::hint(const std::string& name, const std::string& list_url
                             std::vector<std::string> (*parse)(std::string_view)) {
   try {
     HttpConnection connection(settings_);
-    const HttpAnswer answer =
-        connection.perform({.url = list_url, .is_head = false, .token = settings_.token, .range = ""});
+    const HttpAnswer answer = connection.perform({.url = list_url,
+                                                  .is_head = false,
+                                                  .token = settings_.token,
+                                                  .range = "",
+                                                  .limit = settings_.timeout});
     if (answer.status != 200) return "";
     const std::string nearest = nearest_name(name, parse(answer.body));
     return nearest.empty() ? "" : fmt::format("; did you mean '{}'?", printable(nearest, 200));

@@ -97,6 +97,7 @@ void read_timeout(const HubVariables& variables, HubSettings* out) {
 
 HubSettings hub_settings(const HubVariables& variables) {
   HubSettings out;
+  out.min_bytes_per_second = 100;  // slower than any network
   out.endpoint = value_or(variables, {"HF_ENDPOINT"}, out.endpoint);
   while (out.endpoint.ends_with('/')) out.endpoint.pop_back();
   if (!out.endpoint.starts_with("https://") && !out.endpoint.starts_with("http://"))

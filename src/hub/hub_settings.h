@@ -18,6 +18,7 @@ struct HubSettings {
   bool offline = false;              // HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE
   std::string ca_file;               // SSL_CERT_FILE, REQUESTS_CA_BUNDLE; "" = the system's
   std::chrono::seconds timeout{10};  // to connect, and without a byte: HF_HUB_DOWNLOAD_TIMEOUT
+  int64_t min_bytes_per_second = 1;  // less for as long counts as nothing
   int connections = 8;               // at the same time
   // Ranges of a large file arrive in any order and are written in order: up to connections + 4 of them wait
   // in memory.
