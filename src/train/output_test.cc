@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <fstream>
 #include <thread>
 
 #include "base/log.h"
@@ -14,6 +15,7 @@
 #include "io/file.h"
 #include "support/file_size_limit.h"
 #include "support/train_test_support.h"
+#include "train/evaluation/best_model.h"
 #include "train/output/output_folder.h"
 #include "train/stop_signal.h"
 
@@ -92,7 +94,7 @@ TEST(RunOutput, EventsTellWhatHappenedBesidesSteps) {
   EXPECT_EQ(events[0].at("max_steps"), 6);
   EXPECT_EQ(events[0].at("arguments").at("save_steps"), 4);
   EXPECT_EQ(events[0].at("node_bytes"), run.plan.memory.node_bytes());
-  EXPECT_EQ(events[2].at("message"), "the text of a \xEF\xBF\xBD warning");
+  EXPECT_EQ(events[2].at("message"), "the text of a \\xff warning");
   EXPECT_EQ(events[2].at("step"), 2);
   EXPECT_EQ(events[4].at("step"), 4);
   EXPECT_GT(events[4].at("eval_loss"), 0);
@@ -457,6 +459,55 @@ TEST(DiskSpace, ARunWhoseModelWillNotFitIsRefusedAtTheStart) {
                {(disk / "out").native(), "not enough disk space for the finished model: "},
                [&] { tiny.train(); });
   EXPECT_FALSE(fs::exists(disk / "out"));
+  ::umount2(disk.path().c_str(), MNT_DETACH);
+}
+
+// Takes all the room of a disk right before the finished model is written.
+class DiskFiller : public RecordingObserver {
+ public:
+  explicit DiskFiller(fs::path file) : file_(std::move(file)) {}
+  void on_log(const LogEntry& entry) override {
+    if (!value_of(entry, "train_runtime")) return;
+    std::ofstream out(file_, std::ios::binary);
+    const std::string page(4096, 'x');
+    while (out.write(page.data(), std::ssize(page)).flush()) {
+    }
+  }
+
+ private:
+  fs::path file_;
+};
+
+TEST(DiskSpace, AModelThatNoLongerFitsLeavesTheCheckpointThatWritesIt) {
+  const TestFolder disk;
+  if (::mount("tmpfs", disk.path().c_str(), "tmpfs", 0, "size=8m") != 0) {
+    GTEST_SKIP() << "mounting a file system is not permitted here";
+  }
+  const auto train_until_full = [&](const TrainingArguments& args, const std::string& advice) {
+    DiskFiller observer(disk / "fill");
+    ThreadPool pool(2);
+    Trainer trainer(args, pool, observer);
+    expect_error(ExitCode::kIoError, {"No space left on device", advice}, [&] { trainer.run(); });
+    fs::remove(disk / "fill");
+  };
+  TinyRun tiny;
+  tiny.args.max_steps = 2;
+  tiny.args.save_strategy = "steps";
+  tiny.args.save_total_limit = 1;
+  tiny.train();
+  const auto expected = read_tensors(tiny.output());
+  tiny.args.output_dir = disk / "out";
+  tiny.args.save_steps = 2;
+  train_until_full(tiny.args,
+                   "checkpoint-2 has the whole run: the same command with --resume_from_checkpoint");
+  tiny.args.resume_from_checkpoint = "auto";
+  train_until_full(tiny.args, "checkpoint-2 has the whole run");
+  EXPECT_TRUE(tiny.train().steps.empty());
+  EXPECT_EQ(read_tensors(tiny.output()), expected);
+
+  tiny.args.output_dir = disk / "unsaved";
+  tiny.args.save_strategy = "no";
+  train_until_full(tiny.args, "no checkpoint was saved (save_strategy)");
   ::umount2(disk.path().c_str(), MNT_DETACH);
 }
 

@@ -119,6 +119,30 @@ TEST(Resume, FinishedRunIsLeftAsItIs) {
   EXPECT_EQ(fs::last_write_time(run.output() / "model.safetensors"), written);
 }
 
+TEST(Resume, FinishedRunWithoutItsModelIsNotFinished) {
+  for (const Ranks ranks : {Ranks{1, 1}, Ranks{1, 2}}) {
+    for (const std::string type : {"full", "lora"}) {
+      SCOPED_TRACE(fmt::format("{}, {} ranks", type, ranks.world_size()));
+      SavingRun run(ranks);
+      run.args.finetuning_type = type;
+      run.run();
+      run.args.resume_from_checkpoint = "auto";
+      const std::string weights = type == "lora" ? "adapter_model.safetensors" : "model.safetensors";
+      const std::string config = type == "lora" ? "adapter_config.json" : "config.json";
+      const std::string expected = read_text_file(run.output() / weights);
+      for (const auto& damage : std::vector<std::function<void()>>{
+               [&] { fs::remove(run.output() / weights); },
+               [&] { fs::resize_file(run.output() / weights, fs::file_size(run.output() / weights) - 1); },
+               [&] { fs::remove(run.output() / config); }}) {
+        damage();
+        EXPECT_TRUE(run.run().steps.empty());
+        EXPECT_EQ(read_text_file(run.output() / weights), expected);
+        EXPECT_TRUE(fs::exists(run.output() / config));
+      }
+    }
+  }
+}
+
 // The model in the folder is from an earlier end of run, not from the run that resumed at an earlier step.
 TEST(Resume, FormerEndIsNotThatOfTheRunThatWentOn) {
   SavingRun run;

@@ -174,8 +174,14 @@ TrainSummary Trainer::train(const std::function<int()>& stop_signal) {
 // The finished model is there, too, and nothing else is due.
 bool Trainer::is_finished_already() {
   if (!*setup_.resume || !is_done() || begins_with_evaluation()) return false;
-  const bool is_there =
+  bool is_there =
       is_root() && setup_.resume->is_in_place() && finished_step(setup_.args.output_dir) == progress_.step;
+  if (is_there && !files_.has_model()) {
+    log_warning(
+        "{}: the run ended at step {}, but files of its model are missing or cut short: it is written again",
+        setup_.args.output_dir, progress_.step);
+    is_there = false;
+  }
   return setup_.comm.broadcast(is_there, 0, {"resume"});
 }
 

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "formats/huggingface/convert.h"
+#include "formats/safetensors/shard_name.h"
 #include "io/file.h"
 #include "io/synced_folder.h"
 #include "weights/model_folder.h"
@@ -181,6 +182,20 @@ void export_model_folder(const fs::path& folder, const ModelConfig& config, cons
     write_safetensors_model(folder, items, options.max_shard_bytes);
   }
   for (const auto& [name, text] : model_folder_texts(config, options)) write_text_file(folder / name, text);
+}
+
+bool has_model_files(const fs::path& folder, const ModelConfig& config, const ParameterLayout& layout,
+                     const ExportOptions& options) {
+  std::error_code ignored;
+  const SafetensorsModelLayout weights = model_file_layout(layout, options);
+  for (const auto& [name, file] : weights.files) {
+    if (fs::file_size(folder / name, ignored) != static_cast<uintmax_t>(file.file_bytes())) return false;
+  }
+  const bool has_index = weights.index_json.empty() || fs::exists(folder / kIndexFileName, ignored);
+  const std::vector<NamedText> texts = model_folder_texts(config, options);
+  return has_index && std::all_of(texts.begin(), texts.end(), [&](const NamedText& text) {
+           return fs::exists(folder / text.name, ignored);
+         });
 }
 
 }  // namespace tessera

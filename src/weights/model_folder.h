@@ -82,6 +82,11 @@ void export_model_folder(const std::filesystem::path& folder, const ModelConfig&
                          const ParameterLayout& layout, const WeightSource& source,
                          const ExportOptions& options);
 
+// Whether `folder` has what export_model_folder() would write there: every file, those of weights at full
+// size.
+bool has_model_files(const std::filesystem::path& folder, const ModelConfig& config,
+                     const ParameterLayout& layout, const ExportOptions& options);
+
 // Where everything goes in the files with the weights.
 SafetensorsModelLayout model_file_layout(const ParameterLayout& layout, const ExportOptions& options);
 

@@ -19,6 +19,10 @@ class ModelWriter {
               ExportOptions options, bool output_is_shared);
 
   const ExportOptions& options() const { return options_; }
+  // Whether `folder` has a model as write() leaves it, by the names and sizes of its files.
+  bool has_written(const std::filesystem::path& folder) const {
+    return has_model_files(folder, model_.config(), model_.layout(), options_);
+  }
 
   // Collective: all ranks write what they own, or, without a common folder, send it to rank 0, which writes
   // it all. `output` is nullptr on the other ranks; after_export() runs on rank 0 once the model is in place.

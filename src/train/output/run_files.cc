@@ -133,8 +133,21 @@ void RunFiles::save_before_stop(int64_t step, const std::function<RunRecord()>& 
 void RunFiles::write_model(int64_t step, const std::function<std::string()>& trainer_state) {
   mark_work(comm_, OtherWork::kWritingModel, step + 1);
   const NetworkMeterPause pause(meter_);
-  model_writer_.write(output_ ? &*output_ : nullptr, args_.output_dir,
-                      [&] { write_text_file(output_->path() / kTrainerStateName, trainer_state()); });
+  try {
+    model_writer_.write(output_ ? &*output_ : nullptr, args_.output_dir,
+                        [&] { write_text_file(output_->path() / kTrainerStateName, trainer_state()); });
+  } catch (const Error& error) {
+    if (!is_root() || error.code() != ExitCode::kIoError) throw;
+    fail(ExitCode::kIoError, "{}; {}", error.what(), way_to_model(step));
+  }
+}
+
+std::string RunFiles::way_to_model(int64_t step) const {
+  if (last_saved_step_ <= 0) return "no checkpoint was saved (save_strategy), so its training is lost";
+  return fmt::format("{} {}: the same command with --resume_from_checkpoint auto {} once this works",
+                     checkpoint_name(last_saved_step_),
+                     last_saved_step_ == step ? "has the whole run" : "is the last that was saved",
+                     last_saved_step_ == step ? "writes the model" : "trains the steps after it again");
 }
 
 double RunFiles::time_to_write_s(double bytes) const {

@@ -54,7 +54,10 @@ class RunFiles {
   void save_before_stop(int64_t step, const std::function<RunRecord()>& record, int64_t best_step);
   // On rank 0, with save_total_limit 1 and no checkpoint under way: of the checkpoints only the best stays.
   void keep_only_best(int64_t best_step);
-  // Collective: the finished model, then trainer_state.json.
+  // On rank 0: whether output_dir has the finished model, whatever trainer_state.json says.
+  bool has_model() const { return model_writer_.has_written(args_.output_dir); }
+  // Collective: the finished model, then trainer_state.json. Where it cannot be written, the Error of rank 0
+  // says what is left of the run.
   void write_model(int64_t step, const std::function<std::string()>& trainer_state);
   // Collective.
   void export_model(const std::filesystem::path& folder) { model_writer_.export_whole(folder); }
@@ -74,6 +77,8 @@ class RunFiles {
  private:
   bool is_root() const { return comm_.world().rank == 0; }
   double time_to_write_s(double bytes) const;
+  // For messages: how to get the model of this last step, which could not be written.
+  std::string way_to_model(int64_t step) const;
   CheckpointPlan checkpoint_plan(int64_t step) const;
 
   const TrainingArguments& args_;
