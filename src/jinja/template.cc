@@ -9,8 +9,17 @@
 #include "jinja/runtime/rendering.h"
 
 namespace tessera::jinja {
+namespace {
+
+constexpr int64_t kMaxTemplateBytes = int64_t{1} << 20;  // the longest in use have some tens of KiB
+
+}  // namespace
 
 Template Template::parse(std::string_view source, const std::string& origin) {
+  if (std::ssize(source) > kMaxTemplateBytes) {
+    fail(ExitCode::kBadData, "{}: expected a template of at most {}, found {}", origin,
+         format_bytes(kMaxTemplateBytes), format_bytes(std::ssize(source)));
+  }
   if (const int64_t at = find_invalid_utf8(source); at >= 0) {
     const auto line = 1 + std::count(source.begin(), source.begin() + at, '\n');
     fail(ExitCode::kBadData, "{}: line {}: expected UTF-8, found the byte 0x{:02x}", origin, line,

@@ -55,11 +55,12 @@ struct TracedItem {
 };
 
 struct RenderOptions {
-  // What a template may use before rendering it fails. A step is an evaluated node, or some tens of bytes
-  // processed; memory is what values made while rendering occupy; depth counts nested evaluations.
-  int64_t max_steps = 50'000'000;
-  int64_t max_output_bytes = int64_t{256} << 20;
-  int64_t max_memory_bytes = int64_t{512} << 20;
+  // What a template may use before rendering it fails. A step is an evaluated node, or 16 bytes read or
+  // written: of the order of 50 ns. Memory is what values made while rendering occupy; output bounds each
+  // string, too; depth counts nested evaluations, within the stack of the thread.
+  int64_t max_steps = 20'000'000;
+  int64_t max_output_bytes = int64_t{64} << 20;
+  int64_t max_memory_bytes = int64_t{256} << 20;
   int max_depth = 1500;
   // Local time for strftime_now; the system's clock if not set.
   std::function<std::tm()> clock;

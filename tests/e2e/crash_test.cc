@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cstdlib>
+#include <future>
 #include <string>
 #include <thread>
 
@@ -45,6 +46,14 @@ namespace tessera {
   volatile int frame[4096];
   frame[0] = depth;
   return depth < 0 ? 0 : overflow_the_stack(depth + 1) + frame[0];
+}
+[[gnu::noinline]] void overflow_the_stack_of_a_thread() {
+  std::thread([] { overflow_the_stack(0); }).join();
+  asm volatile("");
+}
+[[gnu::noinline]] void overflow_the_stack_of_a_task() {
+  std::thread([] { std::async(std::launch::async, [] { overflow_the_stack(0); }).get(); }).join();
+  asm volatile("");
 }
 [[gnu::noinline]] void wait_to_be_killed() {
   kill(getpid(), SIGSTOP);
@@ -121,6 +130,8 @@ TEST_F(Crash, LeavesOneLineThatSaysWhereAndDiesOfTheSignal) {
        "error: killed by signal 4 \\(SIGILL\\), illegal instruction at address 0x[0-9a-f]+, in unknown "
        "code at 0x[0-9a-f]+.*tessera::run_generated_code.*\n"},
       {[] { overflow_the_stack(0); }, 0, SIGSEGV, "error: .* in tessera::overflow_the_stack.*\n"},
+      {overflow_the_stack_of_a_thread, 0, SIGSEGV, "error: .* in tessera::overflow_the_stack.*\n"},
+      {overflow_the_stack_of_a_task, 0, SIGSEGV, "error: .* in tessera::overflow_the_stack.*\n"},
       {wait_to_be_killed, SIGBUS, SIGBUS,
        "error: killed by signal 7 \\(SIGBUS\\), sent by process " + sender + ", in .*wait_to_be_killed.*\n"}};
   for (const Case& c : cases) {

@@ -125,7 +125,7 @@ const FunctionEntry* find_cycler_method(std::string_view name) { return find_in(
 
 bool is_refused_list_method(std::string_view name) {
   const FunctionEntry* entry = find_list_method(name);
-  return entry != nullptr && (entry->call == refused_method || name == "copy");
+  return entry != nullptr && (entry->is(refused_method) || name == "copy");
 }
 
 }  // namespace tessera::jinja

@@ -12,7 +12,7 @@ namespace tessera::jinja {
 namespace {
 
 Datum folded(Rendering& r, const Datum& value) {
-  return value.is_string() ? r.copy_string(to_lower(value.view_text())) : value;
+  return value.is_string() ? r.copy_string(to_lower(r.text(value))) : value;
 }
 
 struct Keyed {
@@ -56,7 +56,7 @@ Datum sort(Rendering& r, const Datum& value, const Arguments& args) {
   std::vector<AttributeGetter> getters;
   const bool ignore_case = !given_true(given[1]);
   if (given[2].is_string()) {
-    std::string_view rest = given[2].view_text();
+    std::string_view rest = r.text(given[2]);
     while (true) {
       const size_t comma = rest.find(',');
       getters.emplace_back(r, string(rest.substr(0, comma)), ignore_case);
@@ -126,13 +126,15 @@ Datum group_by(Rendering& r, const Datum& value, const Arguments& args) {
 AttributeGetter::AttributeGetter(Rendering& r, const Datum& attribute, bool ignore_case,
                                  const Datum& default_value)
     : r_(r), ignore_case_(ignore_case), default_value_(default_value) {
+  r.hold(sizeof(AttributeGetter));
   if (attribute.is_missing() || attribute.is(Kind::kNone)) return;
   if (!attribute.is_string()) {
     path_.push_back(attribute);
     return;
   }
-  std::string_view rest = attribute.view_text();
+  std::string_view rest = r.text(attribute);
   while (true) {
+    r.hold(2 * sizeof(Datum));
     const size_t dot = rest.find('.');
     const std::string_view part = rest.substr(0, dot);
     const bool is_index =
@@ -144,6 +146,7 @@ AttributeGetter::AttributeGetter(Rendering& r, const Datum& attribute, bool igno
 }
 
 Datum AttributeGetter::operator()(const Datum& value) const {
+  r_.step();
   Datum item = value;
   for (const Datum& part : path_) {
     item = get_item(r_, item, part);

@@ -205,7 +205,7 @@ TextBuilder format_value(Rendering& r, const Datum& value, std::string_view spec
   }
   if (spec.type != 0 && spec.type != 's')
     r.fail("Unknown format code '{}' for object of type 'str'", spec.type);
-  return format_text(r, to_str(r, value).view_text(), spec);
+  return format_text(r, r.text(to_str(r, value)), spec);
 }
 
 class PercentFormatter {
@@ -221,7 +221,6 @@ class PercentFormatter {
       } else {
         directive();
       }
-      if (out_.size() > r_.options.max_output_bytes) r_.fail("the formatted text is too long");
     }
     // Whatever has items may have some that are not used.
     const bool has_items = is_mapping(arguments_) || arguments_.is(Kind::kList) ||
@@ -294,7 +293,7 @@ class PercentFormatter {
       TextBuilder text(r_);
       type == 's' ? append_str(r_, text, value) : append_repr(r_, text, value);
       if (spec.align == 0) spec.align = '>';
-      return format_text(r_, text.finish().view_text(), spec);
+      return format_text(r_, r_.text(text.finish()), spec);
     }
     return TextBuilder(r_, converted_number(value, type, spec, zero));
   }
@@ -302,7 +301,7 @@ class PercentFormatter {
   std::string converted_number(const Datum& value, char type, FormatSpec spec, bool zero) {
     std::string text;
     if (type == 'c') {
-      if (value.is_string() && count_code_points(value.view_text()) == 1) text = value.view_text();
+      if (value.is_string() && *length_of(r_, value) == 1) text = r_.text(value);
       if (value.is_integral())
         append_code_point(text, static_cast<char32_t>(std::clamp<int64_t>(value.integer, 0, 0x10FFFF)));
       if (text.empty()) r_.fail("%c requires int or char");
@@ -376,7 +375,6 @@ class BraceFormatter {
       } else {
         out += format.substr(pos, 1);
       }
-      if (out.size() > r_.options.max_output_bytes) r_.fail("the formatted text is too long");
     }
     return out;
   }
@@ -464,7 +462,7 @@ class BraceFormatter {
 }  // namespace
 
 Datum percent_format(Rendering& r, const Datum& format, const Datum& arguments) {
-  return PercentFormatter(r, format.view_text(), arguments).run().finish(format.markup);
+  return PercentFormatter(r, r.text(format), arguments).run().finish(format.markup);
 }
 
 Datum brace_format(Rendering& r, std::string_view format, const Arguments& args) {

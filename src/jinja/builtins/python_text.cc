@@ -67,13 +67,15 @@ void append_json_string(TextBuilder& out, std::string_view text, bool ensure_asc
   constexpr std::string_view kEscaped = "\"\\\n\r\t\f\b";
   constexpr std::string_view kLetters = "\"\\nrtfb";
   out += '"';
+  size_t plain = 0;  // where the characters begin that are copied as they are
   for (size_t pos = 0; pos < text.size();) {
     const size_t begin = pos;
     const char32_t c = next_code_point(text, pos);
-    if (c >= 0x20 && c != '"' && c != '\\' && (c < 0x7F || !ensure_ascii)) {
-      out.append(text.substr(begin, pos - begin));
-    } else if (const size_t at = c < 0x80 ? kEscaped.find(static_cast<char>(c)) : std::string_view::npos;
-               at != std::string_view::npos) {
+    if (c >= 0x20 && c != '"' && c != '\\' && (c < 0x7F || !ensure_ascii)) continue;
+    if (plain < begin) out.append(text.substr(plain, begin - plain));
+    plain = pos;
+    if (const size_t at = c < 0x80 ? kEscaped.find(static_cast<char>(c)) : std::string_view::npos;
+        at != std::string_view::npos) {
       out += '\\';
       out += kLetters[at];
     } else if (c < 0x10000) {
@@ -83,6 +85,7 @@ void append_json_string(TextBuilder& out, std::string_view text, bool ensure_asc
       out += fmt::format("\\u{:04x}\\u{:04x}", 0xD800 + (rest >> 10), 0xDC00 + (rest & 0x3FF));
     }
   }
+  if (plain < text.size()) out.append(text.substr(plain));
   out += '"';
 }
 
@@ -99,11 +102,9 @@ class JsonWriter {
   void write(const Datum& value) {
     const Rendering::Nesting nesting(r_);
     r_.step();
-    if (out_.size() > r_.options.max_output_bytes) r_.fail("the text of tojson is too long");
     switch (value.kind) {
       case Kind::kString:
-        r_.step_bytes(value.size);
-        return append_json_string(out_, value.view_text(), style_.ensure_ascii);
+        return append_json_string(out_, r_.text(value), style_.ensure_ascii);
       case Kind::kNone:
       case Kind::kBool:
       case Kind::kInt:
@@ -130,7 +131,6 @@ class JsonWriter {
   void new_line() {
     if (!style_.has_indent) return;
     out_ += '\n';
-    r_.step_bytes(static_cast<int64_t>(level_ * style_.indent.size()));
     for (size_t i = 0; i < level_; ++i) out_ += style_.indent;
   }
 
@@ -151,6 +151,7 @@ class JsonWriter {
   void write_dict(const Datum& dict) {
     const int64_t size = *size_of(dict);
     std::vector<Entry> entries;
+    r_.step(size);
     for (int64_t i = 0; i < size; ++i) entries.push_back(dict_entry(r_, dict, i));
     if (style_.sort_keys) {
       std::stable_sort(entries.begin(), entries.end(),
@@ -165,7 +166,7 @@ class JsonWriter {
       if (!key.is_string() && !key.is_number() && !key.is(Kind::kNone)) {
         r_.fail("keys must be str, int, float, bool or None, not {}", type_name(key));
       }
-      append_json_string(out_, key.is_string() ? key.view_text() : scalar(key), style_.ensure_ascii);
+      append_json_string(out_, key.is_string() ? r_.text(key) : scalar(key), style_.ensure_ascii);
       out_ += style_.key_separator;
       write(entry.value);
     }
@@ -222,8 +223,13 @@ void append_quoted(TextBuilder& out, std::string_view text) {
   out += quote;
 }
 
-std::string escape_html(std::string_view text) {
-  std::string out;
+Datum escape_html(Rendering& r, const Datum& text) {
+  TextBuilder out(r);
+  append_escaped(out, r.text(text));
+  return r.copy_made_of(r.text(text), out.text(), /*markup=*/true);
+}
+
+void append_escaped(TextBuilder& out, std::string_view text) {
   for (const char c : text) {
     switch (c) {
       case '&':
@@ -245,18 +251,35 @@ std::string escape_html(std::string_view text) {
         out += c;
     }
   }
-  return out;
+}
+
+namespace {
+
+std::string_view reversed(Rendering& r, std::string_view text) {
+  char* bytes = r.string_room(static_cast<int64_t>(text.size()));
+  std::reverse_copy(text.begin(), text.end(), bytes);
+  return {bytes, text.size()};
+}
+
+}  // namespace
+
+ReverseSearch::ReverseSearch(Rendering& r, std::string_view text, std::string_view sub)
+    : text_(reversed(r, text)), sub_(reversed(r, sub)) {}
+
+size_t ReverseSearch::next() {
+  const size_t at = from_ > text_.size() ? std::string_view::npos : find_text(text_, sub_, from_);
+  if (at == std::string_view::npos) return at;
+  from_ = at + sub_.size();
+  return text_.size() - from_;
 }
 
 Datum replaced(Rendering& r, std::string_view text, std::string_view from, std::string_view to, int64_t count,
                bool markup) {
-  r.step_bytes(static_cast<int64_t>(text.size()));
   TextBuilder out(r);
   size_t pos = 0;
   const auto insert = [&] {
+    r.step();
     out += to;
-    r.step_bytes(static_cast<int64_t>(to.size()));
-    if (out.size() > r.options.max_output_bytes) r.fail("the text of replace is too long");
   };
   if (from.empty()) {
     // Between all characters, and at both ends.
@@ -268,8 +291,8 @@ Datum replaced(Rendering& r, std::string_view text, std::string_view from, std::
       out += text.substr(begin, pos - begin);
     }
   } else {
-    for (size_t at = text.find(from); at != std::string_view::npos && count-- != 0;
-         at = text.find(from, pos)) {
+    for (size_t at = find_text(text, from); at != std::string_view::npos && count-- != 0;
+         at = find_text(text, from, pos)) {
       out += text.substr(pos, at - pos);
       insert();
       pos = at + from.size();
@@ -281,7 +304,7 @@ Datum replaced(Rendering& r, std::string_view text, std::string_view from, std::
 
 void append_str(Rendering& r, TextBuilder& out, const Datum& value) {
   if (value.is_string()) {
-    out.append(value.view_text());
+    out.append(r.text(value));
   } else if (!value.is_undefined()) {
     append_repr(r, out, value);
   }
@@ -290,7 +313,6 @@ void append_str(Rendering& r, TextBuilder& out, const Datum& value) {
 void append_repr(Rendering& r, TextBuilder& out, const Datum& value) {
   const Rendering::Nesting nesting(r);
   r.step();
-  if (out.size() > r.options.max_output_bytes) r.fail("the text of a value is too long");
   switch (value.kind) {
     case Kind::kMissing:
     case Kind::kUndefined:
@@ -309,9 +331,8 @@ void append_repr(Rendering& r, TextBuilder& out, const Datum& value) {
       out += format_float(value.number);
       return;
     case Kind::kString:
-      r.step_bytes(value.size);
       if (value.markup) out += "Markup(";
-      append_quoted(out, value.view_text());
+      append_quoted(out, r.text(value));
       if (value.markup) out += ')';
       return;
     case Kind::kList:
@@ -350,7 +371,7 @@ void append_repr(Rendering& r, TextBuilder& out, const Datum& value) {
 }
 
 Datum to_str(Rendering& r, const Datum& value) {
-  if (value.is_string()) return string(value.view_text());
+  if (value.is_string()) return with_markup(value, false);
   TextBuilder out(r);
   append_str(r, out, value);
   return out.finish();

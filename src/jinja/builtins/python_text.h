@@ -17,7 +17,19 @@ Datum to_soft_str(Rendering& r, const Datum& value);
 
 std::string format_float(double value);                       // repr(float)
 void append_quoted(TextBuilder& out, std::string_view text);  // repr(str)
-std::string escape_html(std::string_view text);
+Datum escape_html(Rendering& r, const Datum& text);           // Markup
+void append_escaped(TextBuilder& out, std::string_view text);
+
+// Where `sub` occurs in `text`, from the end backwards and without overlaps.
+class ReverseSearch {
+ public:
+  ReverseSearch(Rendering& r, std::string_view text, std::string_view sub);
+  size_t next();  // npos where there are no more
+
+ private:
+  std::string_view text_, sub_;  // reversed
+  size_t from_ = 0;
+};
 
 // str.replace; a negative count replaces all.
 Datum replaced(Rendering& r, std::string_view text, std::string_view from, std::string_view to, int64_t count,

@@ -40,20 +40,19 @@ Datum items(Rendering& r, const Datum& value, const Arguments& args) {
   bind_none(r, args, "items");
   if (value.is_undefined()) return r.make_iterator(to_list(r, value));
   if (!is_mapping(value)) r.fail("Can only get item pairs from a mapping.");
-  return r.make_iterator(to_list(r, find_dict_method("items")->call(r, value, args)));
+  return r.make_iterator(to_list(r, r.call(*find_dict_method("items"), value, args)));
 }
 
 Datum join(Rendering& r, const Datum& value, const Arguments& args) {
   static constexpr const char* kNames[] = {"d", "attribute"};
   const auto given = bind(r, args, "join", kNames);
-  const std::string_view separator = given.has(0) ? to_str(r, given[0]).view_text() : std::string_view();
+  const std::string_view separator = given.has(0) ? r.text(to_str(r, given[0])) : std::string_view();
   const AttributeGetter get(r, given[1]);
   const Datum list = to_list(r, value);
   TextBuilder out(r);
   for (int64_t i = 0; i < list.list->size; ++i) {
     if (i > 0) out += separator;
     append_str(r, out, get(list.list->items[i]));
-    if (out.size() > r.options.max_output_bytes) r.fail("the joined text is too long");
   }
   return out.finish();
 }
@@ -63,6 +62,7 @@ Datum reverse(Rendering& r, const Datum& value, const Arguments& args) {
   if (value.is_string()) return get_slice(r, value, {}, {}, integer(-1));
   if (!is_iterable(value)) r.fail("argument must be iterable");
   const Datum forward = to_list(r, value);
+  r.step(forward.list->size / 16);
   ListBuilder backward(r);
   for (int64_t i = forward.list->size - 1; i >= 0; --i) backward.push(forward.list->items[i]);
   // What cannot be reversed in place becomes a list.
@@ -84,7 +84,7 @@ Datum map(Rendering& r, const Datum& value, const Arguments& args) {
   const std::string_view name = to_string_argument(r, args.items[0], "map");
   const FunctionEntry* filter = find_filter(name);
   if (filter == nullptr) r.fail("No filter named '{}'.", name);
-  for (int64_t i = 0; i < list.list->size; ++i) out.push(filter->call(r, list.list->items[i], args.after(1)));
+  for (int64_t i = 0; i < list.list->size; ++i) out.push(r.call(*filter, list.list->items[i], args.after(1)));
   return r.make_iterator(out.finish());
 }
 
@@ -103,7 +103,7 @@ Datum select(Rendering& r, const Datum& value, const Arguments& args) {
   }
   for (int64_t i = 0; i < list.list->size; ++i) {
     const Datum item = get(list.list->items[i]);
-    const bool passed = is_true(test == nullptr ? item : test->call(r, item, args.after(offset + 1)));
+    const bool passed = is_true(test == nullptr ? item : r.call(*test, item, args.after(offset + 1)));
     if (passed == kKeeps) out.push(list.list->items[i]);
   }
   return r.make_iterator(out.finish());
@@ -121,7 +121,10 @@ Datum batch(Rendering& r, const Datum& value, const Arguments& args) {
     ListBuilder row(r);
     for (int64_t i = begin; i < end; ++i) row.push(list.list->items[i]);
     const bool fills = given.has(1) && !given[1].is(Kind::kNone);
-    for (int64_t i = end - begin; fills && i < size; ++i) row.push(given[1]);
+    for (int64_t i = end - begin; fills && i < size; ++i) {
+      r.step();
+      row.push(given[1]);
+    }
     rows.push(row.finish());
     begin = end;
   }

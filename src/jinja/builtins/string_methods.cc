@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <string>
 
+#include "base/text.h"
 #include "jinja/builtins/functions.h"
 #include "jinja/builtins/python_text.h"
 #include "jinja/builtins/unicode_text.h"
@@ -11,44 +12,47 @@ namespace tessera::jinja {
 namespace {
 
 Datum made(Rendering& r, const Datum& self, std::string_view text) {
-  return r.copy_made_of(self.view_text(), text, self.markup);
+  return r.copy_made_of(r.text(self), text, self.markup);
 }
 Datum shared(const Datum& self, std::string_view text) { return string(text, self.markup); }
 
-void limit(Rendering& r, size_t bytes) {
-  if (static_cast<int64_t>(bytes) > r.options.max_output_bytes)
-    r.fail("a string of more than {} bytes", bytes);
+// Refuses what more than `count` characters of `bytes` each would take.
+void limit(Rendering& r, int64_t count, size_t bytes = 1) {
+  if (count > r.options.max_output_bytes / static_cast<int64_t>(bytes))
+    r.fail("a string of more than {}", format_bytes(r.options.max_output_bytes));
 }
 
 // A string argument; Markup escapes what it takes in.
 std::string_view text_argument(Rendering& r, const Datum& self, const Datum& value,
                                std::string_view function) {
   const std::string_view text = to_string_argument(r, value, function);
-  return self.markup && !value.markup ? r.copy_made_of(text, escape_html(text)).view_text() : text;
+  return self.markup && !value.markup ? r.text(escape_html(r, value)) : text;
 }
 
-template <std::string (*Map)(std::string_view)>
+// Mapping a byte takes 1 / kBytes of a step.
+template <std::string (*Map)(std::string_view), int64_t kBytes = 8>
 Datum mapped(Rendering& r, const Datum& self, const Arguments& args) {
   bind_none(r, args, "str");
-  r.step_bytes(self.size);
-  return made(r, self, Map(self.view_text()));
+  r.step(self.size / kBytes);
+  return made(r, self, Map(r.text(self)));
 }
 
 template <Side kSide>
 Datum stripped(Rendering& r, const Datum& self, const Arguments& args) {
   static constexpr const char* kNames[] = {"chars"};
   const auto given = bind(r, args, "strip", kNames);
-  r.step_bytes(self.size);
-  if (!given.has(0) || given[0].is(Kind::kNone)) return shared(self, strip(self.view_text(), kSide));
-  return shared(self, strip(self.view_text(), to_string_argument(r, given[0], "strip"), kSide));
+  if (!given.has(0) || given[0].is(Kind::kNone)) return shared(self, strip(r.text(self), kSide));
+  const std::string_view characters = to_string_argument(r, given[0], "strip");
+  r.step(self.size / 4 + std::ssize(characters));  // sorts them, and looks each character up
+  return shared(self, strip(r.text(self), characters, kSide));
 }
 
 // True if there is a character and all have the property.
 template <bool (*Has)(char32_t)>
 Datum all_are(Rendering& r, const Datum& self, const Arguments& args) {
   bind_none(r, args, "str");
-  r.step_bytes(self.size);
-  const std::string_view text = self.view_text();
+  r.step(self.size / 4);  // a look into Unicode's tables for each character
+  const std::string_view text = r.text(self);
   bool all = !text.empty();
   for (size_t pos = 0; all && pos < text.size();) all = Has(next_code_point(text, pos));
   return boolean(all);
@@ -60,9 +64,9 @@ bool is_alnum(char32_t c) { return is_alpha(c) || is_numeric(c); }
 template <bool (*Is)(char32_t), bool (*IsOther)(char32_t)>
 Datum all_cased(Rendering& r, const Datum& self, const Arguments& args) {
   bind_none(r, args, "str");
-  r.step_bytes(self.size);
+  r.step(self.size / 4);
   bool found = false;
-  const std::string_view text = self.view_text();
+  const std::string_view text = r.text(self);
   for (size_t pos = 0; pos < text.size();) {
     const char32_t c = next_code_point(text, pos);
     if (IsOther(c) || is_title_case(c)) return boolean(false);
@@ -73,8 +77,9 @@ Datum all_cased(Rendering& r, const Datum& self, const Arguments& args) {
 
 Datum is_title(Rendering& r, const Datum& self, const Arguments& args) {
   bind_none(r, args, "istitle");
+  r.step(self.size / 4);
   bool found = false, in_word = false;
-  const std::string_view text = self.view_text();
+  const std::string_view text = r.text(self);
   for (size_t pos = 0; pos < text.size();) {
     const char32_t c = next_code_point(text, pos);
     const bool starts = is_upper_case(c) || is_title_case(c);
@@ -87,7 +92,7 @@ Datum is_title(Rendering& r, const Datum& self, const Arguments& args) {
 
 Datum is_ascii_method(Rendering& r, const Datum& self, const Arguments& args) {
   bind_none(r, args, "isascii");
-  return boolean(is_ascii(self.view_text()));
+  return boolean(is_ascii(r.text(self)));
 }
 
 Datum is_printable_method(Rendering& r, const Datum& self, const Arguments& args) {
@@ -97,7 +102,8 @@ Datum is_printable_method(Rendering& r, const Datum& self, const Arguments& args
 
 Datum is_identifier(Rendering& r, const Datum& self, const Arguments& args) {
   bind_none(r, args, "isidentifier");
-  const std::string_view text = self.view_text();
+  r.step(self.size / 4);
+  const std::string_view text = r.text(self);
   bool is = !text.empty();
   for (size_t pos = 0; is && pos < text.size();) {
     const bool first = pos == 0;
@@ -116,8 +122,7 @@ struct Window {
 
 Window window(Rendering& r, const Datum& self, const Datum& start, const Datum& end) {
   const auto given = [](const Datum& d) { return !d.is_missing() && !d.is(Kind::kNone); };
-  const std::string_view text = self.view_text();
-  r.step_bytes(self.size);
+  const std::string_view text = r.text(self);
   if (!given(start) && !given(end)) return {text, 0, true};
   const bool ascii = is_ascii(text);
   const int64_t size = ascii ? self.size : count_code_points(text);
@@ -140,7 +145,9 @@ int64_t position(Rendering& r, const Datum& self, const Arguments& args, bool fr
   const auto given = bind(r, args, "find", kSearchNames, 1);
   const std::string_view sub = to_string_argument(r, given[0], "find");
   const Window in = window(r, self, given[1], given[2]);
-  const size_t at = !in.valid ? std::string_view::npos : from_right ? in.text.rfind(sub) : in.text.find(sub);
+  const size_t at = !in.valid    ? std::string_view::npos
+                    : from_right ? ReverseSearch(r, in.text, sub).next()
+                                 : find_text(in.text, sub);
   if (at == std::string_view::npos) return -1;
   return in.start + count_code_points(in.text.substr(0, at));
 }
@@ -164,8 +171,10 @@ Datum count(Rendering& r, const Datum& self, const Arguments& args) {
   if (!in.valid) return integer(0);
   if (sub.empty()) return integer(count_code_points(in.text) + 1);
   int64_t found = 0;
-  for (size_t at = in.text.find(sub); at != std::string_view::npos; at = in.text.find(sub, at + sub.size()))
+  for (size_t at = 0; (at = find_text(in.text, sub, at)) != std::string_view::npos; at += sub.size()) {
+    r.step();
     ++found;
+  }
   return integer(found);
 }
 
@@ -179,6 +188,7 @@ Datum starts_or_ends_with(Rendering& r, const Datum& self, const Arguments& args
   }
   const Window in = window(r, self, given[1], given[2]);
   const auto matches = [&](const Datum& d) {
+    r.step();
     const std::string_view text = to_string_argument(r, d, kName);
     return in.valid && (kAtEnd ? in.text.ends_with(text) : in.text.starts_with(text));
   };
@@ -192,13 +202,13 @@ Datum replace(Rendering& r, const Datum& self, const Arguments& args) {
   const std::string_view from = text_argument(r, self, given[0], "replace");
   const std::string_view to = text_argument(r, self, given[1], "replace");
   int64_t left = given.has(2) ? to_integer(r, given[2], "replace") : -1;
-  if (!from.empty() && self.view_text().find(from) == std::string_view::npos) return self;
-  return replaced(r, self.view_text(), from, to, left, self.markup);
+  if (find_text(r.text(self), from) == std::string_view::npos) return self;
+  return replaced(r, r.text(self), from, to, left, self.markup);
 }
 
 Datum split_at_space(Rendering& r, const Datum& self, int64_t left) {
   ListBuilder parts(r);
-  std::string_view rest = strip(self.view_text(), Side::kLeft);
+  std::string_view rest = strip(r.text(self), Side::kLeft);
   while (!rest.empty()) {
     if (left-- == 0) {
       parts.push(shared(self, rest));
@@ -216,7 +226,7 @@ Datum split_at_space(Rendering& r, const Datum& self, int64_t left) {
 
 Datum reverse_split_at_space(Rendering& r, const Datum& self, int64_t left) {
   std::vector<Datum> parts;
-  std::string_view rest = strip(self.view_text(), Side::kRight);
+  std::string_view rest = strip(r.text(self), Side::kRight);
   while (!rest.empty()) {
     if (left-- == 0) {
       parts.push_back(shared(self, rest));
@@ -239,17 +249,17 @@ Datum split(Rendering& r, const Datum& self, const Arguments& args) {
   static constexpr const char* kNames[] = {"sep", "maxsplit"};
   const auto given = bind(r, args, "split", kNames);
   int64_t left = given.has(1) ? to_integer(r, given[1], "split") : -1;
-  r.step_bytes(self.size);
   if (!given.has(0) || given[0].is(Kind::kNone)) {
     return kFromRight && left >= 0 ? reverse_split_at_space(r, self, left) : split_at_space(r, self, left);
   }
   const std::string_view separator = to_string_argument(r, given[0], "split");
   if (separator.empty()) r.fail("empty separator");
-  std::string_view rest = self.view_text();
+  std::string_view rest = r.text(self);
   if (kFromRight && left >= 0) {
     std::vector<Datum> parts;
-    for (size_t at = rest.rfind(separator); at != std::string_view::npos && left-- > 0;
-         at = rest.rfind(separator)) {
+    ReverseSearch search(r, rest, separator);
+    for (size_t at = search.next(); at != std::string_view::npos && left-- > 0; at = search.next()) {
+      r.step();
       parts.push_back(shared(self, rest.substr(at + separator.size())));
       rest = rest.substr(0, at);
     }
@@ -258,8 +268,9 @@ Datum split(Rendering& r, const Datum& self, const Arguments& args) {
     return r.make_list(parts);
   }
   ListBuilder parts(r);
-  for (size_t at = rest.find(separator); at != std::string_view::npos && left-- != 0;
-       at = rest.find(separator)) {
+  for (size_t at = find_text(rest, separator); at != std::string_view::npos && left-- != 0;
+       at = find_text(rest, separator)) {
+    r.step();
     parts.push(shared(self, rest.substr(0, at)));
     rest = rest.substr(at + separator.size());
   }
@@ -271,9 +282,8 @@ Datum split_lines(Rendering& r, const Datum& self, const Arguments& args) {
   static constexpr const char* kNames[] = {"keepends"};
   const auto given = bind(r, args, "splitlines", kNames);
   const bool keep = given.has(0) && is_true(given[0]);
-  r.step_bytes(self.size);
   ListBuilder lines(r);
-  const std::string_view text = self.view_text();
+  const std::string_view text = r.text(self);
   size_t begin = 0;
   for (size_t pos = 0; pos < text.size();) {
     const size_t at = pos;
@@ -291,8 +301,8 @@ Datum partition(Rendering& r, const Datum& self, const Arguments& args) {
   const std::string_view separator =
       to_string_argument(r, bind(r, args, "partition", kNames, 1)[0], "partition");
   if (separator.empty()) r.fail("empty separator");
-  const std::string_view text = self.view_text();
-  const size_t at = kFromRight ? text.rfind(separator) : text.find(separator);
+  const std::string_view text = r.text(self);
+  const size_t at = kFromRight ? ReverseSearch(r, text, separator).next() : find_text(text, separator);
   const Datum empty = shared(self, {});
   if (at == std::string_view::npos) {
     return r.make_list(
@@ -313,9 +323,8 @@ Datum join(Rendering& r, const Datum& self, const Arguments& args) {
     if (!item.is_string()) {
       r.fail("sequence item {}: expected str instance, {} found", i, type_name(item));
     }
-    if (i > 0) out += self.view_text();
+    if (i > 0) out += r.text(self);
     out += text_argument(r, self, item, "join");
-    limit(r, static_cast<size_t>(out.size()));
   }
   return out.finish(self.markup);
 }
@@ -324,7 +333,7 @@ template <bool kAtEnd>
 Datum remove_affix(Rendering& r, const Datum& self, const Arguments& args) {
   static constexpr const char* kNames[] = {"affix"};
   const std::string_view affix = to_string_argument(r, bind(r, args, "remove", kNames, 1)[0], "removeprefix");
-  std::string_view text = self.view_text();
+  std::string_view text = r.text(self);
   if (kAtEnd ? text.ends_with(affix) : text.starts_with(affix)) {
     text = kAtEnd ? text.substr(0, text.size() - affix.size()) : text.substr(affix.size());
   }
@@ -340,15 +349,16 @@ Datum justify(Rendering& r, const Datum& self, const Arguments& args) {
   const std::string_view fill = given.has(1) ? to_string_argument(r, given[1], "justify") : " ";
   if (count_code_points(fill) != 1) r.fail("The fill character must be exactly one character long");
   const int64_t width = to_integer(r, given[0], "justify");
-  const int64_t missing = width - count_code_points(self.view_text());
-  if (missing <= 0) return self;
-  limit(r, static_cast<size_t>(missing) * fill.size());
+  const int64_t size = *length_of(r, self);
+  if (width <= size) return self;
+  const int64_t missing = width - size;
+  limit(r, missing, fill.size());
   const int64_t before = kAlign == Align::kLeft    ? 0
                          : kAlign == Align::kRight ? missing
                                                    : missing / 2 + (missing & width & 1);
   TextBuilder out(r);
   for (int64_t i = 0; i < before; ++i) out += fill;
-  out += self.view_text();
+  out += r.text(self);
   for (int64_t i = before; i < missing; ++i) out += fill;
   return out.finish(self.markup);
 }
@@ -356,10 +366,11 @@ Datum justify(Rendering& r, const Datum& self, const Arguments& args) {
 Datum zero_fill(Rendering& r, const Datum& self, const Arguments& args) {
   static constexpr const char* kNames[] = {"width"};
   const int64_t width = to_integer(r, bind(r, args, "zfill", kNames, 1)[0], "zfill");
-  const std::string_view text = self.view_text();
-  const int64_t missing = width - count_code_points(text);
-  if (missing <= 0) return self;
-  limit(r, static_cast<size_t>(missing));
+  const std::string_view text = r.text(self);
+  const int64_t size = count_code_points(text);
+  if (width <= size) return self;
+  const int64_t missing = width - size;
+  limit(r, missing);
   const size_t sign = !text.empty() && (text[0] == '+' || text[0] == '-') ? 1 : 0;
   TextBuilder out(r);
   out += text.substr(0, sign);
@@ -374,13 +385,13 @@ Datum expand_tabs(Rendering& r, const Datum& self, const Arguments& args) {
   const int64_t size = given.has(0) ? to_integer(r, given[0], "expandtabs") : 8;
   TextBuilder out(r);
   int64_t column = 0;
-  const std::string_view text = self.view_text();
+  const std::string_view text = r.text(self);
   for (size_t pos = 0; pos < text.size();) {
     const size_t begin = pos;
     const char32_t c = next_code_point(text, pos);
     if (c == '\t') {
       const int64_t spaces = size > 0 ? size - column % size : 0;
-      limit(r, static_cast<size_t>(out.size() + spaces));
+      limit(r, spaces);
       out += std::string(static_cast<size_t>(spaces), ' ');
       column += spaces;
     } else {
@@ -392,8 +403,8 @@ Datum expand_tabs(Rendering& r, const Datum& self, const Arguments& args) {
 }
 
 Datum format(Rendering& r, const Datum& self, const Arguments& args) {
-  const Datum text = brace_format(r, self.view_text(), args);
-  return string(text.view_text(), self.markup);
+  const Datum text = brace_format(r, r.text(self), args);
+  return with_markup(text, self.markup);
 }
 
 constexpr FunctionEntry kMethods[] = {
@@ -436,8 +447,8 @@ constexpr FunctionEntry kMethods[] = {
     {"splitlines", split_lines},
     {"startswith", starts_or_ends_with<false>},
     {"strip", stripped<Side::kBoth>},
-    {"swapcase", mapped<swap_case>},
-    {"title", mapped<to_title>},
+    {"swapcase", mapped<swap_case, 1>},
+    {"title", mapped<to_title, 1>},
     {"upper", mapped<to_upper>},
     {"zfill", zero_fill},
 };

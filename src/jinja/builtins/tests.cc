@@ -62,7 +62,7 @@ Datum divisible_by(Rendering& r, const Datum& value, const Arguments& args) {
 
 template <size_t N>
 Datum text_is(Rendering& r, const Datum& value, const Arguments& args, const char (&method)[N]) {
-  return find_string_method(method)->call(r, to_str(r, value), args);
+  return r.call(*find_string_method(method), to_str(r, value), args);
 }
 
 Datum lower(Rendering& r, const Datum& value, const Arguments& args) {
@@ -73,7 +73,7 @@ Datum upper(Rendering& r, const Datum& value, const Arguments& args) {
 }
 
 Datum same_as(Rendering& r, const Datum& value, const Arguments& args) {
-  return boolean(same(value, other(r, args, "sameas")));
+  return boolean(same(r, value, other(r, args, "sameas")));
 }
 
 template <Comparison kComparison>
@@ -83,12 +83,12 @@ Datum compares(Rendering& r, const Datum& value, const Arguments& args) {
 
 Datum is_filter(Rendering& r, const Datum& value, const Arguments& args) {
   bind_none(r, args, "filter");
-  return boolean(value.is_string() && find_filter(value.view_text()) != nullptr);
+  return boolean(value.is_string() && find_filter(r.text(value)) != nullptr);
 }
 
 Datum is_test(Rendering& r, const Datum& value, const Arguments& args) {
   bind_none(r, args, "test");
-  return boolean(value.is_string() && find_test(value.view_text()) != nullptr);
+  return boolean(value.is_string() && find_test(r.text(value)) != nullptr);
 }
 
 constexpr FunctionEntry kTests[] = {

@@ -18,7 +18,7 @@ namespace {
 // A filter that is a method of the value's text: str.upper and the like.
 template <size_t N>
 Datum call_method(Rendering& r, const Datum& value, const Arguments& args, const char (&name)[N]) {
-  return find_string_method(name)->call(r, to_soft_str(r, value), args);
+  return r.call(*find_string_method(name), to_soft_str(r, value), args);
 }
 
 Datum capitalize_filter(Rendering& r, const Datum& value, const Arguments& args) {
@@ -47,19 +47,17 @@ Datum center(Rendering& r, const Datum& value, const Arguments& args) {
 Datum escape(Rendering& r, const Datum& value, const Arguments& args) {
   bind_none(r, args, "escape");
   if (value.is_string() && value.markup) return value;
-  const std::string_view text = to_str(r, value).view_text();
-  return r.copy_made_of(text, escape_html(text), /*markup=*/true);
+  return escape_html(r, to_str(r, value));
 }
 
 Datum force_escape(Rendering& r, const Datum& value, const Arguments& args) {
   bind_none(r, args, "forceescape");
-  const std::string_view text = to_str(r, value).view_text();
-  return r.copy_made_of(text, escape_html(text), /*markup=*/true);
+  return escape_html(r, to_str(r, value));
 }
 
 Datum safe(Rendering& r, const Datum& value, const Arguments& args) {
   bind_none(r, args, "safe");
-  return string(to_str(r, value).view_text(), /*markup=*/true);
+  return with_markup(to_str(r, value), true);
 }
 
 Datum to_string_filter(Rendering& r, const Datum& value, const Arguments& args) {
@@ -70,19 +68,19 @@ Datum to_string_filter(Rendering& r, const Datum& value, const Arguments& args) 
 Datum replace(Rendering& r, const Datum& value, const Arguments& args) {
   static constexpr const char* kNames[] = {"old", "new", "count"};
   const auto given = bind(r, args, "replace", kNames, 2);
-  const std::string_view text = to_str(r, value).view_text();
-  const std::string_view from = to_str(r, given[0]).view_text();
-  const std::string_view to = to_str(r, given[1]).view_text();
+  const std::string_view text = r.text(to_str(r, value));
+  const std::string_view from = r.text(to_str(r, given[0]));
+  const std::string_view to = r.text(to_str(r, given[1]));
   const int64_t count = given.has(2) && !given[2].is(Kind::kNone) ? to_integer(r, given[2], "replace") : -1;
-  if (!from.empty() && text.find(from) == std::string_view::npos) return string(text);
+  if (find_text(text, from) == std::string_view::npos) return string(text);
   return replaced(r, text, from, to, count);
 }
 
 Datum title(Rendering& r, const Datum& value, const Arguments& args) {
   bind_none(r, args, "title");
   const Datum text = to_soft_str(r, value);
-  std::string out;
-  const std::string_view bytes = text.view_text();
+  TextBuilder out(r);
+  const std::string_view bytes = r.text(text);
   // A word begins after spaces and after any of - ( { [ <.
   const auto separates = [](char32_t c) {
     return is_space(c) || c == '-' || c == '(' || c == '{' || c == '[' || c == '<';
@@ -98,7 +96,7 @@ Datum title(Rendering& r, const Datum& value, const Arguments& args) {
     out += to_lower(bytes.substr(first_end, end - first_end));
     begin = end;
   }
-  return r.copy_made_of(bytes, out, text.markup);
+  return r.copy_made_of(bytes, out.text(), text.markup);
 }
 
 Datum indent(Rendering& r, const Datum& value, const Arguments& args) {
@@ -107,13 +105,14 @@ Datum indent(Rendering& r, const Datum& value, const Arguments& args) {
   const std::string_view text = to_string_argument(r, value, "indent");
   std::string indention(4, ' ');
   if (given.has(0) && given[0].is_string()) {
-    indention = given[0].view_text();
+    indention = r.text(given[0]);
   } else if (given.has(0)) {
     indention.assign(static_cast<size_t>(std::clamp<int64_t>(to_integer(r, given[0], "indent"), 0, 10'000)),
                      ' ');
   }
   const bool indents_blank = given.has(2) && is_true(given[2]);
-  const std::string_view source = r.concat(text, "\n").view_text();  // so that there is always a last line
+  const Datum whole = r.concat(string(text), string("\n"));  // so that there is always a last line
+  const std::string_view source = r.text(whole);
   TextBuilder out(r);
   if (given.has(1) && is_true(given[1])) out += indention;
   size_t begin = 0;
@@ -127,8 +126,6 @@ Datum indent(Rendering& r, const Datum& value, const Arguments& args) {
     }
     out += line;
     begin = pos;
-    r.step_bytes(static_cast<int64_t>(line.size() + indention.size()));
-    if (out.size() > r.options.max_output_bytes) r.fail("the indented text is too long");
   }
   return out.finish(value.markup);
 }
@@ -142,16 +139,17 @@ Datum truncate(Rendering& r, const Datum& value, const Arguments& args) {
   const int64_t kept = length - count_code_points(end);
   if (kept < 0) r.fail("expected length >= {}, got {}", count_code_points(end), length);
   if (leeway < 0) r.fail("expected leeway >= 0, got {}", leeway);
-  if (const auto size = size_of(value); size && *size - leeway <= length) return value;
+  if (const auto size = length_of(r, value); size && *size - leeway <= length) return value;
   const std::string_view text = to_string_argument(r, value, "truncate");
   std::string_view head = text.substr(0, byte_offset(text, kept));
   if (!given.has(1) || !is_true(given[1])) head = head.substr(0, std::min(head.rfind(' '), head.size()));
-  return r.concat(head, end);
+  return r.concat(string(head), string(end));
 }
 
 Datum word_count(Rendering& r, const Datum& value, const Arguments& args) {
   bind_none(r, args, "wordcount");
-  const std::string_view text = to_soft_str(r, value).view_text();
+  const std::string_view text = r.text(to_soft_str(r, value));
+  r.step(std::ssize(text) / 4);
   int64_t count = 0;
   bool in_word = false;
   for (size_t pos = 0; pos < text.size();) {
@@ -183,7 +181,7 @@ Datum file_size_format(Rendering& r, const Datum& value, const Arguments& args) 
   static constexpr std::string_view kPrefixes = "kMGTPEZY";
   const auto given = bind(r, args, "filesizeformat", kNames);
   const bool binary = given.has(0) && is_true(given[0]);
-  const auto parsed = value.is_string() ? parse_float(value.view_text()) : std::nullopt;
+  const auto parsed = value.is_string() ? parse_float(r.text(value)) : std::nullopt;
   if (!parsed && !value.is_number())
     r.fail("filesizeformat: expected a number, found {}", object_name(value));
   const double bytes = parsed ? *parsed : value.as_double();
@@ -201,8 +199,7 @@ Datum file_size_format(Rendering& r, const Datum& value, const Arguments& args) 
 }
 
 // Percent-encodes all but letters, digits and _.-~ and, in paths, slashes.
-std::string url_quoted(std::string_view text, bool in_query) {
-  std::string out;
+void append_url_quoted(TextBuilder& out, std::string_view text, bool in_query) {
   for (const char c : text) {
     const auto byte = static_cast<unsigned char>(c);
     if ((byte < 0x80 && std::isalnum(byte) != 0) ||
@@ -211,27 +208,33 @@ std::string url_quoted(std::string_view text, bool in_query) {
     } else if (c == ' ' && in_query) {
       out += '+';
     } else {
-      out += fmt::format("%{:02X}", byte);
+      constexpr std::string_view kDigits = "0123456789ABCDEF";
+      out += '%';
+      out += kDigits[byte >> 4];
+      out += kDigits[byte & 15];
     }
   }
-  return out;
 }
 
 Datum url_encode(Rendering& r, const Datum& value, const Arguments& args) {
   bind_none(r, args, "urlencode");
-  if (value.is_string() || !is_iterable(value))
-    return r.copy_string(url_quoted(to_str(r, value).view_text(), false));
-  std::string out;
+  TextBuilder out(r);
+  if (value.is_string() || !is_iterable(value)) {
+    append_url_quoted(out, r.text(to_str(r, value)), false);
+    return r.copy_string(out.text());
+  }
   const auto append = [&](const Datum& key, const Datum& item) {
     if (!out.empty()) out += '&';
-    out += url_quoted(to_str(r, key).view_text(), true) + "=" + url_quoted(to_str(r, item).view_text(), true);
+    append_url_quoted(out, r.text(to_str(r, key)), true);
+    out += '=';
+    append_url_quoted(out, r.text(to_str(r, item)), true);
   };
   if (is_mapping(value)) {
     for (int64_t i = 0; i < *size_of(value); ++i) {
       const Entry entry = dict_entry(r, value, i);
       append(entry.key, entry.value);
     }
-    return r.copy_string(out);
+    return r.copy_string(out.text());
   }
   const Datum items = to_list(r, value);
   for (int64_t i = 0; i < items.list->size; ++i) {
@@ -239,7 +242,7 @@ Datum url_encode(Rendering& r, const Datum& value, const Arguments& args) {
     if (pair.list->size != 2) r.fail("urlencode: expected pairs of key and value");
     append(pair.list->items[0], pair.list->items[1]);
   }
-  return r.copy_string(out);
+  return r.copy_string(out.text());
 }
 
 Datum xml_attributes(Rendering& r, const Datum& value, const Arguments& args) {
@@ -258,8 +261,9 @@ Datum xml_attributes(Rendering& r, const Datum& value, const Arguments& args) {
       r.fail("Invalid character in attribute name: {}", name.text());
     }
     if (!out.empty() || !given.has(0) || is_true(given[0])) out += ' ';
-    out += escape_html(key) + "=\"";
-    out += escape(r, entry.value, nothing).view_text();
+    append_escaped(out, key);
+    out += "=\"";
+    out += r.text(escape(r, entry.value, nothing));
     out += '"';
   }
   return out.finish();
@@ -275,7 +279,7 @@ Datum to_json(Rendering& r, const Datum& value, const Arguments& args) {
     style.has_indent = true;
     style.item_separator = ",";
     if (given[1].is_string()) {
-      style.indent = given[1].view_text();
+      style.indent = r.text(given[1]);
     } else {
       style.indent.assign(
           static_cast<size_t>(std::clamp<int64_t>(to_integer(r, given[1], "tojson"), 0, 1000)), ' ');

@@ -5,7 +5,9 @@
 #include <unicode/ustring.h>
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
+#include <vector>
 
 namespace tessera::jinja {
 namespace {
@@ -78,9 +80,14 @@ std::string lower_in_context(std::string_view text, size_t begin, size_t end) {
     return u_hasBinaryProperty(static_cast<UChar32>(c), UCHAR_CASE_IGNORABLE) != 0;
   };
   bool cased_before = false;
-  for (size_t pos = 0; pos < begin;) {
+  for (size_t end_before = begin; end_before > 0;) {
+    size_t pos = end_before - 1;
+    while (pos > 0 && is_continuation(text[pos])) --pos;
+    end_before = pos;
     const char32_t c = next_code_point(text, pos);
-    if (!is_ignorable(c)) cased_before = is_cased(c);
+    if (is_ignorable(c)) continue;
+    cased_before = is_cased(c);
+    break;
   }
   bool cased_after = false;
   for (size_t pos = end; pos < text.size();) {
@@ -138,6 +145,14 @@ size_t byte_offset(std::string_view text, int64_t index) {
   return pos;
 }
 
+size_t find_text(std::string_view text, std::string_view sub, size_t from) {
+  if (from > text.size()) return std::string_view::npos;
+  if (sub.empty()) return from;
+  const void* at = memmem(text.data() + from, text.size() - from, sub.data(), sub.size());
+  if (at == nullptr) return std::string_view::npos;
+  return static_cast<size_t>(static_cast<const char*>(at) - text.data());
+}
+
 bool is_space(char32_t c) {
   if (c < 0x80) return (c >= 9 && c <= 13) || (c >= 0x1C && c <= 0x20);
   return c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 ||
@@ -170,12 +185,11 @@ std::string_view strip_if(std::string_view text, Side side, const Predicate& dro
 std::string_view strip(std::string_view text, Side side) { return strip_if(text, side, is_space); }
 
 std::string_view strip(std::string_view text, std::string_view characters, Side side) {
-  return strip_if(text, side, [&](char32_t c) {
-    for (size_t pos = 0; pos < characters.size();) {
-      if (next_code_point(characters, pos) == c) return true;
-    }
-    return false;
-  });
+  std::vector<char32_t> dropped;
+  for (size_t pos = 0; pos < characters.size();) dropped.push_back(next_code_point(characters, pos));
+  std::sort(dropped.begin(), dropped.end());
+  return strip_if(text, side,
+                  [&](char32_t c) { return std::binary_search(dropped.begin(), dropped.end(), c); });
 }
 
 bool take_line_break(std::string_view text, size_t& pos) {

@@ -16,6 +16,10 @@ void append_code_point(std::string& out, char32_t code_point);
 // Where the character with this index begins; text.size() if there are no more.
 size_t byte_offset(std::string_view text, int64_t index);
 
+// Where `sub` begins in `text`, at `from` or behind it; npos if nowhere. In linear time, unlike
+// std::string_view::find.
+size_t find_text(std::string_view text, std::string_view sub, size_t from = 0);
+
 enum class Side : uint8_t { kLeft, kRight, kBoth };
 
 bool is_space(char32_t code_point);

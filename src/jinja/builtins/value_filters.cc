@@ -25,7 +25,7 @@ Datum attribute(Rendering& r, const Datum& value, const Arguments& args) {
   static constexpr const char* kNames[] = {"name"};
   const Datum name = to_str(r, bind(r, args, "attr", kNames, 1)[0]);
   if (value.is_undefined()) r.fail_undefined(value);
-  return get_own_attribute(r, value, name.view_text());
+  return get_own_attribute(r, value, r.text(name));
 }
 
 Datum default_value(Rendering& r, const Datum& value, const Arguments& args) {
@@ -38,9 +38,8 @@ Datum default_value(Rendering& r, const Datum& value, const Arguments& args) {
 
 Datum length(Rendering& r, const Datum& value, const Arguments& args) {
   bind_none(r, args, "len");
-  if (value.is_string()) r.step_bytes(value.size);
   if (value.is(Kind::kLoop)) return get_own_attribute(r, value, "length");
-  const auto size = size_of(value);
+  const auto size = length_of(r, value);
   if (!size) r.fail("object of type '{}' has no len()", type_name(value));
   return integer(*size);
 }
@@ -61,11 +60,12 @@ Datum to_int(Rendering& r, const Datum& value, const Arguments& args) {
   if (!value.is_string()) return otherwise;
   const int64_t base = given.has(1) ? to_integer(r, given[1], "int") : 10;
   bool overflow = false;
-  const auto whole =
-      parse_integer(value.view_text(), static_cast<int>(std::clamp<int64_t>(base, -1, 99)), overflow);
-  if (overflow) r.fail("the integer '{}' does not fit in 64 bits", value.view_text());
+  r.step(value.size / 2);
+  const std::string_view text = r.text(value);
+  const auto whole = parse_integer(text, static_cast<int>(std::clamp<int64_t>(base, -1, 99)), overflow);
+  if (overflow) r.fail("the integer '{}' does not fit in 64 bits", text);
   if (whole) return integer(*whole);
-  const auto real = parse_float(value.view_text());
+  const auto real = parse_float(text);
   return !real || !std::isfinite(*real) ? otherwise : truncated(r, *real);
 }
 
@@ -74,7 +74,8 @@ Datum to_float(Rendering& r, const Datum& value, const Arguments& args) {
   const auto given = bind(r, args, "float", kNames);
   if (value.is_undefined()) r.fail_undefined(value);
   if (value.is_number()) return number(value.as_double());
-  const auto real = value.is_string() ? parse_float(value.view_text()) : std::nullopt;
+  r.step(value.is_string() ? value.size / 4 : 0);
+  const auto real = value.is_string() ? parse_float(r.text(value)) : std::nullopt;
   if (real) return number(*real);
   return given.has(0) ? given[0] : number(0);
 }

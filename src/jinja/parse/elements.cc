@@ -11,8 +11,8 @@
 namespace tessera::jinja {
 namespace {
 
-Datum character(const Datum& text, int64_t index) {
-  const std::string_view bytes = text.view_text();
+Datum character(Rendering& r, const Datum& text, int64_t index) {
+  const std::string_view bytes = r.text(text);
   const size_t begin = is_ascii(bytes) ? static_cast<size_t>(index) : byte_offset(bytes, index);
   size_t end = begin;
   next_code_point(bytes, end);
@@ -25,17 +25,16 @@ Datum range_item(const Range& range, int64_t index) { return integer(range.start
 Datum element(Rendering& r, const Datum& object, int64_t index) {
   const bool indexed = object.is_string() || object.is_sequence() || object.is(Kind::kRange);
   if (!indexed) return {};
-  if (object.is_string()) r.step_bytes(object.size);
-  const int64_t size = *size_of(object);
+  const int64_t size = *length_of(r, object);
   if (index < 0) index += size;
   if (index < 0 || index >= size) return {};
-  if (object.is_string()) return character(object, index);
+  if (object.is_string()) return character(r, object, index);
   return object.is(Kind::kRange) ? range_item(*object.range, index) : list_item(r, object, index);
 }
 
 Datum bound_method(Rendering& r, const Datum& object, const FunctionEntry* entry) {
   if (entry == nullptr) return {};
-  if (entry->call == refused_method) return r.missing_attribute(object, string(entry->name), /*unsafe=*/true);
+  if (entry->is(refused_method)) return r.missing_attribute(object, string(entry->name), /*unsafe=*/true);
   Datum d;
   d.kind = Kind::kMethod;
   d.method = r.make(Method{object, entry});
@@ -51,9 +50,11 @@ const FunctionEntry* find_method(const Datum& object, std::string_view name) {
 // Missing if `object` has no attribute of this name; elements are not looked at.
 Datum own_attribute(Rendering& r, const Datum& object, std::string_view name) {
   if (object.is(Kind::kNamespace)) {
+    r.step(1 + object.name_space->size / 16);
     for (int64_t i = 0; i < object.name_space->size; ++i) {
       const Entry& entry = object.name_space->entries[i];
-      if (entry.key.view_text() == name) return entry.value;
+      if (entry.key.is_string() && entry.key.size == name.size() && r.text(entry.key) == name)
+        return entry.value;
     }
     return {};
   }
@@ -102,8 +103,7 @@ SliceBounds slice_bounds(Rendering& r, int64_t size, const Datum& begin, const D
 }
 
 Datum string_slice(Rendering& r, const Datum& text, const Datum& begin, const Datum& end, const Datum& step) {
-  const std::string_view bytes = text.view_text();
-  r.step_bytes(text.size);
+  const std::string_view bytes = r.text(text);
   const bool ascii = is_ascii(bytes);
   const int64_t size = ascii ? text.size : count_code_points(bytes);
   const SliceBounds bounds = slice_bounds(r, size, begin, end, step);
@@ -133,8 +133,6 @@ Datum string_slice(Rendering& r, const Datum& text, const Datum& begin, const Da
 
 std::optional<int64_t> size_of(const Datum& value) {
   switch (value.kind) {
-    case Kind::kString:
-      return count_code_points(value.view_text());
     case Kind::kList:
     case Kind::kTuple:
       return value.foreign ? static_cast<int64_t>(value.foreign_list->size()) : value.list->size;
@@ -149,6 +147,10 @@ std::optional<int64_t> size_of(const Datum& value) {
     default:
       return std::nullopt;
   }
+}
+
+std::optional<int64_t> length_of(Rendering& r, const Datum& value) {
+  return value.is_string() ? count_code_points(r.text(value)) : size_of(value);
 }
 
 Datum list_item(Rendering& r, const Datum& list, int64_t index) {
@@ -166,6 +168,8 @@ Datum dict_find(Rendering& r, const Datum& dict, std::string_view key) {
   if (dict.foreign) {
     r.step(1 + static_cast<int64_t>(dict.foreign_dict->size() / 16));
     for (const Value::Field& field : *dict.foreign_dict) {
+      if (field.name.size() != key.size()) continue;
+      r.step_bytes(std::ssize(key));
       if (field.name == key) return r.import(field.value);
     }
     return {};
@@ -173,13 +177,13 @@ Datum dict_find(Rendering& r, const Datum& dict, std::string_view key) {
   r.step(1 + dict.dict->size / 16);
   for (int64_t i = 0; i < dict.dict->size; ++i) {
     const Entry& entry = dict.dict->entries[i];
-    if (entry.key.is_string() && entry.key.view_text() == key) return entry.value;
+    if (entry.key.is_string() && entry.key.size == key.size() && r.text(entry.key) == key) return entry.value;
   }
   return {};
 }
 
 Datum dict_find(Rendering& r, const Datum& dict, const Datum& key) {
-  if (key.is_string()) return dict_find(r, dict, key.view_text());
+  if (key.is_string()) return dict_find(r, dict, r.text(key));
   if (dict.foreign) return {};
   for (int64_t i = 0; i < dict.dict->size; ++i) {
     if (equal(r, dict.dict->entries[i].key, key)) return dict.dict->entries[i].value;
@@ -208,7 +212,7 @@ Datum get_item(Rendering& r, const Datum& object, const Datum& index) {
   } else if (index.is_integral()) {
     found = element(r, object, index.integer);
   }
-  if (found.is_missing() && index.is_string()) found = own_attribute(r, object, index.view_text());
+  if (found.is_missing() && index.is_string()) found = own_attribute(r, object, r.text(index));
   return found.is_missing() ? r.missing_attribute(object, index) : found;
 }
 
@@ -271,7 +275,7 @@ Datum to_list(Rendering& r, const Datum& value) {
   if (!is_iterable(value)) r.fail("'{}' object is not iterable", type_name(value));
   ListBuilder items(r);
   if (value.is_string()) {
-    const std::string_view text = value.view_text();
+    const std::string_view text = r.text(value);
     r.step(value.size);
     for (size_t pos = 0; pos < text.size();) {
       const size_t begin = pos;

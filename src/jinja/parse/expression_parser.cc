@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <set>
 #include <utility>
 
 #include "base/error.h"
@@ -91,10 +92,14 @@ ExprPtr ExpressionParser::finish(ExprPtr expr) const {
   for (const KeywordExpr& keyword : expr->keywords) include(keyword.value);
   include(expr->star_arguments);
   include(expr->star_keywords);
-  expr->height = height + 1;
-  if (expr->height > kMaxHeight)
-    fail_at(expr->line, fmt::format("an expression of more than {} levels", kMaxHeight));
+  set_height(*expr, height + 1);
   return expr;
+}
+
+void ExpressionParser::set_height(Expr& expr, int height) const {
+  expr.height = height;
+  if (height > kMaxHeight)
+    fail_at(expr.line, fmt::format("an expression of more than {} levels", kMaxHeight));
 }
 
 ExprPtr ExpressionParser::make_operation(ExprKind kind, int line, ExprPtr a, ExprPtr b) const {
@@ -201,8 +206,8 @@ ExprPtr ExpressionParser::parse_sum() {
     ExprPtr right = parse_concat();
     if (kind == ExprKind::kAdd && left->kind == ExprKind::kAdd) {
       // a + b + c is one node, which is flat however long it is.
+      set_height(*left, std::max(left->height, right->height + 1));
       left->operands.push_back(std::move(right));
-      left = finish(std::move(left));
     } else {
       left = make_operation(kind, line, std::move(left), std::move(right));
     }
@@ -432,6 +437,7 @@ void ExpressionParser::parse_arguments(Expr& call) {
     if (!condition) fail_at(line, "expected positional arguments before those with names");
   };
   bool first = true;
+  std::set<std::string> names;
   while (!at_operator(")")) {
     if (!first) expect_operator(",");
     if (!first && at_operator(")")) break;
@@ -447,10 +453,8 @@ void ExpressionParser::parse_arguments(Expr& call) {
       ensure(call.star_keywords == nullptr);
       KeywordExpr keyword;
       keyword.name = take().text;
-      for (const KeywordExpr& other : call.keywords) {
-        if (other.name == keyword.name)
-          fail_at(line, fmt::format("the argument '{}' is given twice", keyword.name));
-      }
+      if (!names.insert(keyword.name).second)
+        fail_at(line, fmt::format("the argument '{}' is given twice", keyword.name));
       take();
       keyword.value = parse_expression();
       call.keywords.push_back(std::move(keyword));

@@ -43,6 +43,7 @@ class ExpressionParser {
   ExprPtr make_constant(const Token& token) const;
   // Computes the height from the children and limits it.
   ExprPtr finish(ExprPtr expr) const;
+  void set_height(Expr& expr, int height) const;
   ExprPtr make_operation(ExprKind kind, int line, ExprPtr a, ExprPtr b = nullptr) const;
 
   ExprPtr parse_expression(bool with_conditional = true);

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "jinja/parse/expression_parser.h"
@@ -194,14 +196,13 @@ class Parser : private ExpressionParser {
 
   void parse_signature(MacroCode& macro) {
     expect_operator("(");
+    std::set<std::string> names;
     while (!at_operator(")")) {
       if (!macro.parameters.empty()) expect_operator(",");
       const int line = current().line;
       macro.parameters.push_back(parse_target_name());
       const std::string& name = macro.parameters.back()->name;
-      const bool doubled = std::count_if(macro.parameters.begin(), macro.parameters.end(),
-                                         [&](const ExprPtr& other) { return other->name == name; }) > 1;
-      if (doubled) fail_at(line, fmt::format("two parameters are called '{}'", name));
+      if (!names.insert(name).second) fail_at(line, fmt::format("two parameters are called '{}'", name));
       if (skip_operator("=")) {
         macro.defaults.push_back(parse_expression());
       } else if (!macro.defaults.empty()) {

@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -152,6 +153,7 @@ struct Program {
   ScopeStart start;
   int num_slots = 0;
   std::vector<std::string> context_names;  // by Variable::slot
+  std::unordered_map<std::string, int16_t> context_slots;
   std::vector<Undefined> context_missing;
   bool has_generation = false;
 };

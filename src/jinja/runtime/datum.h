@@ -47,9 +47,26 @@ enum class Kind : uint8_t {
 
 using NativeFunction = Datum (*)(Rendering&, const Datum& self, const Arguments&);
 
-struct FunctionEntry {
+// A filter, test, global function or method. Rendering::call() calls it, one level deeper.
+class FunctionEntry {
+ public:
+  constexpr FunctionEntry(std::string_view function_name, NativeFunction function)
+      : name(function_name), function_(function) {}
+  bool is(NativeFunction function) const { return function_ == function; }
+
   std::string_view name;
-  NativeFunction call;
+
+ private:
+  friend class Rendering;
+  NativeFunction function_;
+};
+
+// Where the bytes of a string are. Rendering::text() reads them, and counts that as steps: so there is no
+// operation on strings that the limits do not see.
+class StringBytes {
+  friend class Rendering;
+  friend Datum string(std::string_view text, bool markup);
+  const char* begin;
 };
 
 struct Range {
@@ -70,7 +87,7 @@ struct Datum {
   union {
     int64_t integer = 0;  // kInt, kBool
     double number;
-    const char* text;
+    StringBytes text;
     const Undefined* undefined;
     const List* list;  // kList, kTuple
     const Value::List* foreign_list;
@@ -96,7 +113,6 @@ struct Datum {
   bool is_integral() const { return kind == Kind::kInt || kind == Kind::kBool; }
   bool is_number() const { return is_integral() || kind == Kind::kFloat; }
   double as_double() const { return kind == Kind::kFloat ? number : static_cast<double>(integer); }
-  std::string_view view_text() const { return {text, size}; }
 };
 static_assert(sizeof(Datum) == 16);
 
@@ -156,6 +172,8 @@ struct Joiner {
   bool used;
 };
 
+Datum string(std::string_view text, bool markup = false);
+
 inline Datum none() {
   Datum d;
   d.kind = Kind::kNone;
@@ -184,13 +202,18 @@ inline Datum number(double value) {
 }
 
 // The bytes must outlive the rendering; at most 4 GiB, which Rendering's allocations and import() ensure.
-inline Datum string(std::string_view text, bool markup = false) {
+inline Datum string(std::string_view text, bool markup) {
   Datum d;
   d.kind = Kind::kString;
   d.markup = markup;
   d.size = static_cast<uint32_t>(text.size());
-  d.text = text.data();
+  d.text.begin = text.data();
   return d;
+}
+
+inline Datum with_markup(Datum text, bool markup) {
+  text.markup = markup;
+  return text;
 }
 
 inline Datum undefined(const Undefined* why) {

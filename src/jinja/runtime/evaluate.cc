@@ -10,7 +10,7 @@
 namespace tessera::jinja {
 
 void Interpreter::write(const Datum& value) {
-  if (value.is_string()) return r_.write(value.view_text());
+  if (value.is_string()) return r_.write(r_.text(value));
   if (value.is_undefined()) return;
   TextBuilder text(r_);
   append_str(r_, text, value);
@@ -40,18 +40,19 @@ void Interpreter::write_sum(const Expr& expr) {
       return write(sum);
     }
   }
-  for (size_t i = 0; i < size; ++i) r_.write(values[i].view_text());
+  for (size_t i = 0; i < size; ++i) r_.write(r_.text(values[i]));
 }
 
+// Whatever has operands is one level deeper than what uses it.
 Datum Interpreter::evaluate(const Expr& expr) {
   r_.step();
+  if (expr.kind == ExprKind::kConstant) return expr.constant;
+  if (expr.kind == ExprKind::kName) {
+    const Datum value = load(expr.variable);
+    return value.is_missing() ? undefined(&expr.missing) : value;
+  }
+  const Rendering::Nesting nesting(r_);
   switch (expr.kind) {
-    case ExprKind::kConstant:
-      return expr.constant;
-    case ExprKind::kName: {
-      const Datum value = load(expr.variable);
-      return value.is_missing() ? undefined(&expr.missing) : value;
-    }
     case ExprKind::kAttribute:
       return evaluate_attribute(expr);
     case ExprKind::kAnd: {
@@ -65,11 +66,9 @@ Datum Interpreter::evaluate(const Expr& expr) {
     case ExprKind::kConditional:
       if (is_true(evaluate(*expr.operands[0]))) return evaluate(*expr.operands[1]);
       return expr.operands[2] == nullptr ? undefined(&expr.missing) : evaluate(*expr.operands[2]);
-    default: {
-      const Rendering::Nesting nesting(r_);
+    default:
       r_.line = expr.line;
       return evaluate_rest(expr);
-    }
   }
 }
 
@@ -110,7 +109,6 @@ Datum Interpreter::evaluate_rest(const Expr& expr) {
 }
 
 Datum Interpreter::evaluate_attribute(const Expr& expr) {
-  const Rendering::Nesting nesting(r_);
   const Datum object = evaluate(*expr.operands[0]);
   if (object.is(Kind::kDict) && expr.dict_method == nullptr) {
     const Datum found = dict_find(r_, object, expr.name);
@@ -171,8 +169,9 @@ Arguments Interpreter::evaluate_star_arguments(const Expr& expr, const Datum* ca
   std::copy(fixed.begin(), fixed.end(), keywords);
   for (int64_t i = 0; i < num_more; ++i) {
     const Entry entry = dict_entry(r_, more, i);
+    r_.step(1 + std::ssize(fixed) / 16);
     if (!entry.key.is_string()) r_.fail("keywords must be strings");
-    const std::string_view name = entry.key.view_text();
+    const std::string_view name = r_.text(entry.key);
     for (const Keyword& other : fixed) {
       if (other.name == name) r_.fail("got multiple values for keyword argument '{}'", name);
     }
@@ -193,10 +192,10 @@ Datum Interpreter::evaluate_call(const Expr& expr, const Datum* caller) {
                                 : object.is(Kind::kDict) ? callee.dict_method
                                 : object.is(Kind::kList) ? callee.list_method
                                                          : nullptr;
-  if (method != nullptr && method->call != refused_method) {
+  if (method != nullptr && !method->is(refused_method)) {
     const Arguments args = evaluate_arguments(expr, caller);
     r_.line = expr.line;
-    return method->call(r_, object, args);
+    return r_.call(*method, object, args);
   }
   r_.line = callee.line;
   const Datum function = get_attribute(r_, object, callee.name);
@@ -213,7 +212,7 @@ Datum Interpreter::evaluate_filter(const Expr& expr, const Datum* text) {
   const Arguments args = evaluate_arguments(expr);
   r_.line = expr.line;
   if (expr.native == nullptr) r_.fail("no filter named '{}'", expr.name);
-  return expr.native->call(r_, value, args);
+  return r_.call(*expr.native, value, args);
 }
 
 Datum Interpreter::evaluate_test(const Expr& expr) {
@@ -221,7 +220,7 @@ Datum Interpreter::evaluate_test(const Expr& expr) {
   const Arguments args = evaluate_arguments(expr);
   r_.line = expr.line;
   if (expr.native == nullptr) r_.fail("no test named '{}'", expr.name);
-  return expr.native->call(r_, value, args);
+  return r_.call(*expr.native, value, args);
 }
 
 Datum Interpreter::evaluate_sum(const Expr& expr) {
@@ -244,8 +243,9 @@ Datum Interpreter::evaluate_concat(const Expr& expr) {
   char* out = r_.string_room(bytes);
   char* at = out;
   for (size_t i = 0; i < size; ++i) {
-    r_.trace.copied(parts[i].view_text(), at);
-    at = std::copy_n(parts[i].text, parts[i].size, at);
+    const std::string_view part = r_.text(parts[i]);
+    r_.copied(part, at);
+    at = std::copy_n(part.data(), part.size(), at);
   }
   return string({out, static_cast<size_t>(bytes)});
 }

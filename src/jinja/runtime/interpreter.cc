@@ -18,6 +18,7 @@ Interpreter::Interpreter(Rendering& r, const Program& program, const Value::Obje
   context_.reserve(program.context_names.size());
   for (size_t i = 0; i < program.context_names.size(); ++i) {
     const std::string& name = program.context_names[i];
+    r.step(1 + std::ssize(context) / 16);
     const auto field =
         std::find_if(context.begin(), context.end(), [&](const auto& f) { return f.name == name; });
     Datum value;
@@ -44,6 +45,7 @@ Frame* Interpreter::make_frame(Frame* outer, int num_slots) {
 }
 
 void Interpreter::enter(const ScopeStart& start) {
+  r_.step(std::ssize(start) / 16);
   for (const SlotStart& begin : start) {
     Datum value;
     if (begin.from != SlotStart::From::kMissing) value = load(begin.source);
@@ -318,9 +320,9 @@ Datum Interpreter::call(const Datum& callee, const Arguments& args) {
   r_.step();
   switch (callee.kind) {
     case Kind::kFunction:
-      return callee.function->call(r_, {}, args);
+      return r_.call(*callee.function, {}, args);
     case Kind::kMethod:
-      return callee.method->entry->call(r_, callee.method->self, args);
+      return r_.call(*callee.method->entry, callee.method->self, args);
     case Kind::kMacro:
       return call_macro(*callee.macro, args);
     case Kind::kLoop:
@@ -372,6 +374,7 @@ void Interpreter::bind_parameters(const Macro& macro, const Arguments& args) {
   const auto num_parameters = static_cast<int64_t>(code.parameters.size());
   std::vector<bool> used(static_cast<size_t>(args.num_keywords), false);
   const auto take_keyword = [&](std::string_view name) {
+    r_.step(1 + args.num_keywords / 16);
     for (int64_t k = 0; k < args.num_keywords; ++k) {
       if (args.keywords[k].name != name || used[static_cast<size_t>(k)]) continue;
       used[static_cast<size_t>(k)] = true;
@@ -397,7 +400,7 @@ void Interpreter::bind_parameters(const Macro& macro, const Arguments& args) {
   if (code.takes_keywords) {
     slot(code.keywords) = dictionary(r_.make(Dict{rest, num_rest}));
   } else if (num_rest > 0) {
-    r_.fail("macro '{}' takes no keyword argument '{}'", code.name, rest[0].key.view_text());
+    r_.fail("macro '{}' takes no keyword argument '{}'", code.name, r_.text(rest[0].key));
   }
   if (code.takes_varargs) {
     const int64_t extra = std::max<int64_t>(0, args.size - num_parameters);

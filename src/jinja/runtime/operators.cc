@@ -10,10 +10,18 @@
 namespace tessera::jinja {
 namespace {
 
-bool is_hashable(const Datum& value) {
-  if (value.is(Kind::kTuple))
-    return std::all_of(value.list->items, value.list->items + value.list->size, is_hashable);
+bool is_hashable(Rendering& r, const Datum& value) {
+  if (value.is(Kind::kTuple)) {
+    const Rendering::Nesting nesting(r);
+    r.step(value.list->size);
+    return std::all_of(value.list->items, value.list->items + value.list->size,
+                       [&](const Datum& item) { return is_hashable(r, item); });
+  }
   return !value.is(Kind::kList) && !value.is(Kind::kDict);
+}
+
+bool equal_text(Rendering& r, const Datum& a, const Datum& b) {
+  return a.size == b.size && r.text(a) == r.text(b);
 }
 
 bool equal_sequences(Rendering& r, const Datum& a, const Datum& b) {
@@ -49,14 +57,16 @@ bool equal_dicts(Rendering& r, const Datum& a, const Datum& b) {
 Datum repeat(Rendering& r, const Datum& value, int64_t count) {
   count = std::max<int64_t>(count, 0);
   if (value.is_string()) {
-    if (value.size > 0 && count > r.options.max_memory_bytes / value.size) {
+    if (value.size > 0 && count > r.options.max_output_bytes / value.size) {
       r.fail("a string of {} bytes times {} is too large", value.size, count);
     }
+    const std::string_view text = r.text(value);
     const int64_t size = count * value.size;
     char* out = r.string_room(size);
     for (int64_t i = 0; i < count; ++i) {
-      std::copy_n(value.text, value.size, out + i * value.size);
-      r.trace.copied(value.view_text(), out + i * value.size);
+      r.step();
+      std::copy_n(text.data(), text.size(), out + i * value.size);
+      r.copied(text, out + i * value.size);
     }
     return string({out, static_cast<size_t>(size)}, value.markup);
   }
@@ -264,16 +274,16 @@ bool is_true(const Datum& value) {
   }
 }
 
-bool same(const Datum& a, const Datum& b) {
+bool same(Rendering& r, const Datum& a, const Datum& b) {
   if (a.kind != b.kind) return false;
   if (a.is(Kind::kNone)) return true;
-  if (a.is_string()) return a.view_text() == b.view_text();
+  if (a.is_string()) return equal_text(r, a, b);
   return a.foreign == b.foreign && a.integer == b.integer;
 }
 
 bool equal(Rendering& r, const Datum& a, const Datum& b) {
   r.step();
-  if (a.is_string() && b.is_string()) return a.view_text() == b.view_text();
+  if (a.is_string() && b.is_string()) return equal_text(r, a, b);
   if (a.is_integral() && b.is_integral()) return a.integer == b.integer;
   if (a.is_number() && b.is_number()) {
     const auto wide = [](const Datum& d) -> long double {
@@ -298,13 +308,13 @@ bool equal(Rendering& r, const Datum& a, const Datum& b) {
       return a.view->kind == b.view->kind && a.view->kind != ViewKind::kValues &&
              equal_sequences(r, to_list(r, a), to_list(r, b));
     default:
-      return same(a, b);
+      return same(r, a, b);
   }
 }
 
 bool less(Rendering& r, const Datum& a, const Datum& b, std::string_view operation) {
   r.step();
-  if (a.is_string() && b.is_string()) return a.view_text() < b.view_text();
+  if (a.is_string() && b.is_string()) return r.text(a) < r.text(b);
   if (a.is_integral() && b.is_integral()) return a.integer < b.integer;
   if (a.is_number() && b.is_number()) {
     const auto wide = [](const Datum& d) -> long double {
@@ -353,11 +363,10 @@ bool compare(Rendering& r, Comparison comparison, const Datum& a, const Datum& b
 bool contains(Rendering& r, const Datum& container, const Datum& item) {
   if (container.is_string()) {
     if (!item.is_string()) r.fail("'in <string>' requires string as left operand, not {}", type_name(item));
-    r.step_bytes(container.size);
-    return container.view_text().find(item.view_text()) != std::string_view::npos;
+    return find_text(r.text(container), r.text(item)) != std::string_view::npos;
   }
   if (container.is(Kind::kDict)) {
-    if (!is_hashable(item)) r.fail("unhashable type: '{}'", type_name(item));
+    if (!is_hashable(r, item)) r.fail("unhashable type: '{}'", type_name(item));
     return !dict_find(r, container, item).is_missing();
   }
   if (!is_iterable(container)) r.fail("argument of type '{}' is not iterable", type_name(container));
@@ -370,11 +379,9 @@ bool contains(Rendering& r, const Datum& container, const Datum& item) {
 
 Datum add(Rendering& r, const Datum& a, const Datum& b) {
   if (a.is_string() && b.is_string()) {
-    if (!a.markup && !b.markup) return r.concat(a.view_text(), b.view_text());
-    const auto safe = [&](const Datum& d) {
-      return d.markup ? d : r.copy_made_of(d.view_text(), escape_html(d.view_text()));
-    };
-    return string(r.concat(safe(a).view_text(), safe(b).view_text()).view_text(), true);
+    if (!a.markup && !b.markup) return r.concat(a, b);
+    const auto safe = [&](const Datum& d) { return d.markup ? d : escape_html(r, d); };
+    return with_markup(r.concat(safe(a), safe(b)), true);
   }
   if (a.is_integral() && b.is_integral()) return integer_arithmetic(r, ExprKind::kAdd, a.integer, b.integer);
   if (a.is_number() && b.is_number()) return number(a.as_double() + b.as_double());
@@ -431,7 +438,7 @@ int64_t to_integer(Rendering& r, const Datum& value, std::string_view function) 
 std::string_view to_string_argument(Rendering& r, const Datum& value, std::string_view function) {
   if (value.is_undefined()) r.fail_undefined(value);
   if (!value.is_string()) r.fail("{}: expected a string, found {}", function, object_name(value));
-  return value.view_text();
+  return r.text(value);
 }
 
 }  // namespace tessera::jinja

@@ -13,7 +13,7 @@ namespace tessera::jinja {
 bool is_true(const Datum& value);
 bool equal(Rendering& r, const Datum& a, const Datum& b);
 // Python's `is`, as far as values here have an identity.
-bool same(const Datum& a, const Datum& b);
+bool same(Rendering& r, const Datum& a, const Datum& b);
 // a < b; fails for kinds without an order.
 bool less(Rendering& r, const Datum& a, const Datum& b, std::string_view operation = "<");
 bool compare(Rendering& r, Comparison comparison, const Datum& a, const Datum& b);
@@ -24,8 +24,10 @@ Datum add(Rendering& r, const Datum& a, const Datum& b);
 Datum negate(Rendering& r, const Datum& value);
 Datum plus(Rendering& r, const Datum& value);
 
-// Sizes and elements. size_of is empty for values without a length.
+// Sizes and elements. length_of is empty for values without a length; size_of also for strings, whose
+// characters must be counted.
 std::optional<int64_t> size_of(const Datum& value);
+std::optional<int64_t> length_of(Rendering& r, const Datum& value);
 Datum list_item(Rendering& r, const Datum& list, int64_t index);  // lists and tuples; 0 <= index < size
 Entry dict_entry(Rendering& r, const Datum& dict, int64_t index);
 // Missing if there is no such key.

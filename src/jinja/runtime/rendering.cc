@@ -27,9 +27,9 @@ void Rendering::fail_undefined(const Datum& value) const {
   if (why.object.is_missing()) fail("'{}' is undefined", why.name);
   const std::string_view object = object_name(why.object);
   if (why.unsafe) {
-    fail("access to attribute '{}' of '{}' object is unsafe", why.element.view_text(), type_name(why.object));
+    fail("access to attribute '{}' of '{}' object is unsafe", bytes_of(why.element), type_name(why.object));
   }
-  if (why.element.is_string()) fail("'{}' has no attribute '{}'", object, why.element.view_text());
+  if (why.element.is_string()) fail("'{}' has no attribute '{}'", object, bytes_of(why.element));
   fail(
       "{} has no element {}", object,
       why.element.is(Kind::kInt) ? std::to_string(why.element.integer) : std::string(type_name(why.element)));
@@ -42,8 +42,9 @@ void Rendering::raised_by_template(const std::string& message) const {
 }
 
 void Rendering::fail_steps() const {
-  fail("rendering takes more than {}: is there a loop that grows without need?",
-       count_of(options.max_steps, "step"));
+  fail(
+      "rendering takes more than {}: is there a loop, or an operation on long text, that grows without need?",
+      count_of(options.max_steps, "step"));
 }
 
 void Rendering::fail_memory() const {
@@ -54,7 +55,10 @@ void Rendering::fail_output() const {
   fail("the text is longer than {}", format_bytes(options.max_output_bytes));
 }
 
-void Rendering::fail_depth() const { fail("more than {} nested evaluations", options.max_depth); }
+void Rendering::fail_depth() const {
+  if (depth_ < options.max_depth) fail("evaluations nested too deep: the stack of the thread ends");
+  fail("more than {} nested evaluations", options.max_depth);
+}
 
 char* Rendering::take(int64_t bytes, int64_t alignment) {
   char* begin = next_ == nullptr ? nullptr : next_ + (-reinterpret_cast<intptr_t>(next_) & (alignment - 1));
@@ -75,7 +79,7 @@ char* Rendering::take(int64_t bytes, int64_t alignment) {
 void* Rendering::allocate(int64_t bytes) { return take(bytes, kAlignment); }
 
 char* Rendering::string_room(int64_t bytes) {
-  if (bytes > kMaxStringBytes) fail_memory();
+  check_text_size(bytes);
   step_bytes(bytes);
   return take(bytes, 1);
 }
@@ -84,7 +88,7 @@ Datum Rendering::copy_string(std::string_view text, bool markup) {
   if (text.empty()) return string({}, markup);
   char* out = string_room(static_cast<int64_t>(text.size()));
   std::memcpy(out, text.data(), text.size());
-  trace.copied(text, out);
+  copied(text, out);
   return string({out, text.size()}, markup);
 }
 
@@ -100,7 +104,9 @@ Datum Rendering::take_output(size_t begin) {
   while (!spans.empty() && spans.back().end > from) {
     TracedSpan& span = spans.back();
     const int64_t first = std::max(from, span.begin);
-    trace.add({text.text + (first - from), static_cast<size_t>(span.end - first)}, span.id);
+    trace.add(bytes_of(text).substr(static_cast<size_t>(first - from), static_cast<size_t>(span.end - first)),
+              span.id);
+    hold(Trace::kRangeBytes);
     if (span.begin < from) {
       span.end = from;
     } else {
@@ -119,23 +125,35 @@ void Rendering::write(const TextBuilder& text) {
   write(std::string_view(text.text()));
 }
 
-Datum Rendering::concat(std::string_view a, std::string_view b) {
+void Rendering::copied(std::string_view bytes, const char* to) {
+  const int64_t before = trace.memory_bytes();
+  trace.copied(bytes, to);
+  hold(trace.memory_bytes() - before);
+}
+
+void Rendering::add_spans(const Datum& made, const std::vector<TracedSpan>& made_spans) {
+  hold(std::ssize(made_spans) * Trace::kRangeBytes);
+  trace.add(made.text.begin, made_spans);
+}
+
+Datum Rendering::concat(const Datum& first, const Datum& second) {
+  const std::string_view a = bytes_of(first), b = bytes_of(second);
   if (b.empty()) return string(a);
   if (a.empty()) return string(b);
   const auto size = static_cast<int64_t>(a.size() + b.size());
   if (a.data() + a.size() == next_ && static_cast<int64_t>(b.size()) <= end_ - next_ &&
-      size <= kMaxStringBytes) {
+      size <= options.max_output_bytes) {
     step_bytes(static_cast<int64_t>(b.size()));
     std::memmove(next_, b.data(), b.size());
-    trace.copied(b, next_);
+    copied(b, next_);
     next_ += b.size();
     return string({a.data(), a.size() + b.size()});
   }
   char* out = string_room(size);
   std::memcpy(out, a.data(), a.size());
   std::memcpy(out + a.size(), b.data(), b.size());
-  trace.copied(a, out);
-  trace.copied(b, out + a.size());
+  copied(a, out);
+  copied(b, out + a.size());
   return string({out, static_cast<size_t>(size)});
 }
 
@@ -162,7 +180,7 @@ Datum Rendering::make_iterator(const Datum& list, const char* type_name) {
 
 Datum Rendering::make_undefined(std::string_view hint) {
   Undefined why;
-  why.hint = copy_string(hint).view_text();
+  why.hint = bytes_of(copy_string(hint));
   return undefined(make(why));
 }
 

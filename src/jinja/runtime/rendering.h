@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/stack_room.h"
 #include "jinja/runtime/datum.h"
 #include "jinja/runtime/trace.h"
 #include "jinja/template.h"
@@ -39,6 +40,9 @@ class TextBuilder;
 
 class Rendering {
  public:
+  // Reading, comparing or writing so many bytes is a step.
+  static constexpr int64_t kBytesPerStep = 16;
+
   Rendering(const std::string& origin, const RenderOptions& limits) : options(limits), origin_(origin) {
     for (const TracedText& traced : limits.traced_texts) trace.add(traced.text, traced.id);
   }
@@ -48,7 +52,7 @@ class Rendering {
   const RenderOptions& options;
   Interpreter* interpreter = nullptr;  // calls macros; set before anything is evaluated
   std::string output;
-  Trace trace;
+  Trace trace;                    // see copied() and add_spans()
   std::vector<TracedSpan> spans;  // of output
   int line = 1;                   // of the template, for messages
 
@@ -66,7 +70,30 @@ class Rendering {
     if (steps_ > options.max_steps) [[unlikely]]
       fail_steps();
   }
-  void step_bytes(int64_t bytes) { step(1 + bytes / 32); }
+  void step_bytes(int64_t bytes) { step(1 + bytes / kBytesPerStep); }
+
+  // The bytes of a string, counted as read once.
+  std::string_view text(const Datum& value) {
+    step_bytes(value.size);
+    return bytes_of(value);
+  }
+  // Calls a function written in C++.
+  Datum call(const FunctionEntry& entry, const Datum& self, const Arguments& args) {
+    const Nesting nesting(*this);
+    step();
+    return entry.function_(*this, self, args);
+  }
+  // Memory that is not from allocate(), such as what records where traced bytes are.
+  void hold(int64_t bytes) {
+    memory_bytes_ += bytes;
+    if (memory_bytes_ > options.max_memory_bytes) [[unlikely]]
+      fail_memory();
+  }
+  // For a string of so many bytes.
+  void check_text_size(int64_t bytes) const {
+    if (bytes > options.max_output_bytes) [[unlikely]]
+      fail_output();
+  }
 
   // Memory that lives as long as the rendering, aligned for any Datum.
   void* allocate(int64_t bytes);
@@ -82,8 +109,8 @@ class Rendering {
   }
 
   Datum copy_string(std::string_view text, bool markup = false);
-  // a + b; when `a` is the string made last, its bytes are not copied again.
-  Datum concat(std::string_view a, std::string_view b);
+  // a + b, without markup; when `a` is the string made last, its bytes are not copied again.
+  Datum concat(const Datum& a, const Datum& b);
   // Room for a string of this size that is filled by the caller.
   char* string_room(int64_t bytes);
   // A string made from all of `source`, such as one in upper case: traced as a whole if any of that is.
@@ -100,18 +127,26 @@ class Rendering {
   Datum import(const Value& value);
 
   void write(std::string_view text) {
-    if (static_cast<int64_t>(output.size() + text.size()) > options.max_output_bytes) [[unlikely]]
-      fail_output();
+    const auto size = static_cast<int64_t>(text.size());
+    check_text_size(static_cast<int64_t>(output.size()) + size);
+    step_bytes(size);
+    const size_t num_spans = spans.size();
     trace.find(text, static_cast<int64_t>(output.size()), &spans);
+    hold(static_cast<int64_t>((spans.size() - num_spans) * sizeof(TracedSpan)));
     output.append(text);
   }
   void write(const TextBuilder& text);
+  // `to` has a copy of `bytes`: it is traced as they are.
+  void copied(std::string_view bytes, const char* to);
+  // Spans of the string `made`.
+  void add_spans(const Datum& made, const std::vector<TracedSpan>& made_spans);
 
   // One level deeper while it lives: evaluations, and whatever recurses over nested values.
   class Nesting {
    public:
     explicit Nesting(Rendering& r) : r_(r) {
-      if (++r_.depth_ > r_.options.max_depth) [[unlikely]] {
+      const bool fits = __builtin_frame_address(0) > r_.stack_floor_;
+      if (++r_.depth_ > r_.options.max_depth || !fits) [[unlikely]] {
         --r_.depth_;
         r_.fail_depth();
       }
@@ -131,7 +166,10 @@ class Rendering {
   [[noreturn]] void fail_depth() const;
   char* take(int64_t bytes, int64_t alignment);
 
+  static std::string_view bytes_of(const Datum& value) { return {value.text.begin, value.size}; }
+
   const std::string& origin_;
+  const void* const stack_floor_ = stack_floor();
   int64_t steps_ = 0;
   int64_t memory_bytes_ = 0;
   int depth_ = 0;

@@ -22,19 +22,48 @@ bool Scope::knows(const std::string& name) const {
   return names_.loads.count(name) > 0 || (outer_ != nullptr && outer_->knows(name));
 }
 
+void Scope::set_load(const std::string& name, Load load) {
+  const auto [at, is_new] = names_.loads.try_emplace(name, load);
+  changes_.push_back({name, false, is_new ? std::nullopt : std::optional(at->second)});
+  at->second = load;
+}
+
+void Scope::add_store(const std::string& name) {
+  if (names_.stores.insert(name).second) changes_.push_back({name, true, std::nullopt});
+}
+
+// Takes the changes after the first `num_changes` back, and returns what they added.
+Scope::Names Scope::take_back(size_t num_changes) {
+  Names added;
+  for (; changes_.size() > num_changes; changes_.pop_back()) {
+    const Change& change = changes_.back();
+    if (change.is_store) {
+      added.stores.insert(change.name);
+      names_.stores.erase(change.name);
+    } else if (change.before) {
+      names_.loads[change.name] = *change.before;
+    } else {
+      const auto at = names_.loads.find(change.name);
+      added.loads.insert(*at);
+      names_.loads.erase(at);
+    }
+  }
+  return added;
+}
+
 void Scope::load(const std::string& name) {
-  if (!knows(name)) names_.loads[name] = Load::kContext;
+  if (!knows(name)) set_load(name, Load::kContext);
 }
 
 void Scope::store(const std::string& name) {
-  names_.stores.insert(name);
+  add_store(name);
   if (names_.loads.count(name) > 0) return;
-  names_.loads[name] = outer_ != nullptr && outer_->knows(name) ? Load::kOuter : Load::kMissing;
+  set_load(name, outer_ != nullptr && outer_->knows(name) ? Load::kOuter : Load::kMissing);
 }
 
 void Scope::declare_parameter(const std::string& name) {
-  names_.stores.insert(name);
-  names_.loads[name] = Load::kParameter;
+  add_store(name);
+  set_load(name, Load::kParameter);
 }
 
 void Scope::visit(const Expr& expr, bool is_target) {
@@ -74,23 +103,22 @@ void Scope::visit(const Statement& statement) {
 // that branch it has its outer value.
 void Scope::visit_if(const Statement& statement) {
   std::vector<Names> branches;
-  const Names before = names_;
   for (size_t i = 0; i < statement.bodies.size(); ++i) {
     if (i < statement.expressions.size()) {
       // Jinja visits the condition of an elif in its branch, which makes no difference to what it reads.
       visit(*statement.expressions[i]);
     }
-    Names at_branch = names_;
+    const size_t num_changes = changes_.size();
     visit(statement.bodies[i]);
-    branches.push_back(std::move(names_));
-    names_ = std::move(at_branch);
+    branches.push_back(take_back(num_changes));
   }
-  for (Names& branch : branches) {
-    names_.loads.insert(branch.loads.begin(), branch.loads.end());
-    names_.stores.insert(branch.stores.begin(), branch.stores.end());
+  for (const Names& branch : branches) {
+    for (const auto& [name, load] : branch.loads) {
+      if (names_.loads.count(name) == 0) set_load(name, load);
+    }
     for (const std::string& name : branch.stores) {
-      if (before.stores.count(name) > 0) continue;
-      names_.loads[name] = outer_ != nullptr && outer_->knows(name) ? Load::kOuter : Load::kContext;
+      add_store(name);
+      set_load(name, outer_ != nullptr && outer_->knows(name) ? Load::kOuter : Load::kContext);
     }
   }
 }
@@ -102,10 +130,9 @@ bool Scope::in_context(const std::string& name) const {
 
 int16_t Scope::context_slot(const std::string& name) const {
   auto& names = program_.context_names;
-  const auto at = std::find(names.begin(), names.end(), name);
-  const auto slot = checked_slot(program_, static_cast<size_t>(at - names.begin()));
-  if (at == names.end()) names.push_back(name);
-  return slot;
+  const auto [at, is_new] = program_.context_slots.try_emplace(name, checked_slot(program_, names.size()));
+  if (is_new) names.push_back(name);
+  return at->second;
 }
 
 Variable Scope::find(const std::string& name) const {

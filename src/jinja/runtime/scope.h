@@ -3,8 +3,10 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "jinja/parse/program.h"
 
@@ -37,10 +39,19 @@ class Scope {
     std::map<std::string, Load> loads;
     std::set<std::string> stores;
   };
+  // What a name was before, so that what a branch of an if has added can be taken back.
+  struct Change {
+    std::string name;
+    bool is_store;
+    std::optional<Load> before;
+  };
 
   void load(const std::string& name);
   void visit(const Statement& statement);
   void visit_if(const Statement& statement);
+  void set_load(const std::string& name, Load load);
+  void add_store(const std::string& name);
+  Names take_back(size_t num_changes);
   bool knows(const std::string& name) const;
   bool in_context(const std::string& name) const;
   int16_t context_slot(const std::string& name) const;
@@ -49,6 +60,7 @@ class Scope {
   FunctionScope& function_;
   const Scope* outer_;
   Names names_;
+  std::vector<Change> changes_;
   std::map<std::string, int16_t> slots_;
 };
 

@@ -24,6 +24,8 @@ inline void append_span(const TracedSpan& span, std::vector<TracedSpan>* spans) 
 class Trace {
  public:
   bool empty() const { return ranges_.empty(); }
+  static constexpr int64_t kRangeBytes = 64;  // of a node of the map
+  int64_t memory_bytes() const { return std::ssize(ranges_) * kRangeBytes; }
 
   void add(std::string_view bytes, int64_t id) {
     if (!bytes.empty()) ranges_[bytes.data()] = {bytes.data() + bytes.size(), id};

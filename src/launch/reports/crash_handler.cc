@@ -1,8 +1,11 @@
 #include "launch/reports/crash_handler.h"
 
+#include <dlfcn.h>
 #include <execinfo.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <ucontext.h>
@@ -14,6 +17,8 @@
 #include <csignal>
 #include <cstring>
 #include <ctime>
+#include <memory>
+#include <new>
 
 #include "base/sanitizers.h"
 
@@ -228,6 +233,42 @@ void handle_crash(int number, siginfo_t* info, void* context) {
   if (crash_facts.code <= 0) _exit(128 + crash_facts.signal);
 }
 
+// The signal stack of the thread it lives on; pages that no handler touches take no memory.
+class ThreadSignalStack {
+ public:
+  ThreadSignalStack() {
+    memory_ = mmap(nullptr, kSignalStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory_ == MAP_FAILED) return;  // it has none, then
+    stack_t stack = {};
+    stack.ss_sp = memory_;
+    stack.ss_size = kSignalStackBytes;
+    sigaltstack(&stack, nullptr);
+  }
+  ~ThreadSignalStack() {
+    if (memory_ == MAP_FAILED) return;
+    stack_t none = {};
+    none.ss_flags = SS_DISABLE;
+    sigaltstack(&none, nullptr);
+    munmap(memory_, kSignalStackBytes);
+  }
+  ThreadSignalStack(const ThreadSignalStack&) = delete;
+  ThreadSignalStack& operator=(const ThreadSignalStack&) = delete;
+
+ private:
+  void* memory_;
+};
+
+struct ThreadStart {
+  void* (*routine)(void*);
+  void* argument;
+};
+
+[[maybe_unused]] void* run_thread(void* argument) {
+  const ThreadStart start = *std::unique_ptr<ThreadStart>(static_cast<ThreadStart*>(argument));
+  const ThreadSignalStack stack;
+  return start.routine(start.argument);
+}
+
 }  // namespace
 
 void install_crash_handler(const char* program, void (*before_line)()) {
@@ -251,3 +292,18 @@ void install_crash_handler(const char* program, void (*before_line)()) {
 void set_crash_rank(int rank) { crash_rank = rank; }
 
 }  // namespace tessera
+
+#if !defined(TESSERA_ASAN) && !defined(TESSERA_TSAN)
+// All threads of the program, those of libraries included, are started by this.
+extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*routine)(void*),
+                              void* argument) {
+  using Create = int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
+  static const auto create = reinterpret_cast<Create>(dlsym(RTLD_NEXT, "pthread_create"));
+  using tessera::ThreadStart;
+  std::unique_ptr<ThreadStart> start(new (std::nothrow) ThreadStart{routine, argument});
+  if (!start) return EAGAIN;
+  const int error = create(thread, attributes, tessera::run_thread, start.get());
+  if (error == 0) static_cast<void>(start.release());  // the thread frees it
+  return error;
+}
+#endif

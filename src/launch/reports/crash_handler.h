@@ -36,7 +36,9 @@ inline constexpr int64_t kCrashStackBytes = 8192;
 // The program is started with this as its only argument to look up the names.
 inline constexpr const char* kDescribeCrashArgument = "--describe-crash";
 
-// Call once, on the main thread, whose stack may overflow: the handler runs on a separate stack. `program` is
+// Call once, on the main thread. The handler runs on a separate stack, as what overflows may be the stack: on
+// one for the main thread, and one that every other thread gets, whoever starts it, as crash_handler.cc
+// defines the program's pthread_create. `program` is
 // the path of the program that looks up names, and must stay valid until the process ends; `before_line`,
 // which may be null, is called before a line is written and must only make system calls. No effect under
 // AddressSanitizer and ThreadSanitizer, which report crashes themselves.
