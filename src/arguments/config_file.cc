@@ -27,7 +27,9 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int64_t kMaxFileBytes = 16 << 20;
+constexpr int64_t kMaxFileBytes = 1 << 20;
+constexpr int64_t kMaxValues = 20'000;  // aliases of YAML can stand for any number
+constexpr int64_t kMaxSettings = 1000;
 constexpr int64_t kMaxDepth = 32;  // of nested values; settings need two levels
 
 [[noreturn]] void fail_at(const std::string& origin, int64_t line, const std::string& message) {
@@ -69,12 +71,21 @@ void check_characters(std::string_view text, const std::string& origin) {
           fmt::format("found the control character \\x{:02x}", *control));
 }
 
+void check_count(const std::vector<ConfigSetting>& settings, int64_t line, const std::string& origin) {
+  if (std::ssize(settings) == kMaxSettings)
+    fail_at(origin, line, fmt::format("more than {} settings in one file", kMaxSettings));
+}
+
 std::vector<ConfigSetting> read_json(std::string_view text, const std::string& origin) {
   int64_t line = 1;
+  int64_t values_left = kMaxValues;
   std::vector<ConfigSetting> settings;
   const auto note_key = [&](int depth, json::parse_event_t event, json& parsed) {
     if (depth > kMaxDepth) fail_at(origin, line, fmt::format("nested more than {} levels deep", kMaxDepth));
+    if (event == json::parse_event_t::value && --values_left < 0)
+      fail_at(origin, line, fmt::format("more than {} values in the settings", kMaxValues));
     if (event == json::parse_event_t::key && depth == 1) {
+      check_count(settings, line, origin);
       settings.push_back({parsed.get<std::string>(), nullptr, line, ""});
     }
     return true;
@@ -126,7 +137,11 @@ OfJson scalar_from_yaml(const YAML::Node& node, const YamlFile& file) {
 }
 
 template <typename OfJson = json>
-OfJson json_from_yaml(const YAML::Node& node, const YamlFile& file, int64_t depth) {
+OfJson json_from_yaml(const YAML::Node& node, const YamlFile& file, int64_t depth, int64_t* values_left) {
+  if (--*values_left < 0)
+    fail_at(
+        file.origin, node.Mark().line + 1,
+        fmt::format("more than {} values in the settings, those that aliases repeat among them", kMaxValues));
   if (depth > kMaxDepth) {
     fail_at(file.origin, node.Mark().line + 1, fmt::format("nested more than {} levels deep", kMaxDepth));
   }
@@ -135,7 +150,8 @@ OfJson json_from_yaml(const YAML::Node& node, const YamlFile& file, int64_t dept
       return scalar_from_yaml<OfJson>(node, file);
     case YAML::NodeType::Sequence: {
       auto out = OfJson::array();
-      for (const YAML::Node& item : node) out.push_back(json_from_yaml<OfJson>(item, file, depth + 1));
+      for (const YAML::Node& item : node)
+        out.push_back(json_from_yaml<OfJson>(item, file, depth + 1, values_left));
       return out;
     }
     case YAML::NodeType::Map: {
@@ -144,7 +160,7 @@ OfJson json_from_yaml(const YAML::Node& node, const YamlFile& file, int64_t dept
         const std::string name = yaml_text(item.first, file);
         if (out.contains(name))
           fail_at(file.origin, item.first.Mark().line + 1, fmt::format("'{}' is set twice", printable(name)));
-        out[name] = json_from_yaml<OfJson>(item.second, file, depth + 1);
+        out[name] = json_from_yaml<OfJson>(item.second, file, depth + 1, values_left);
       }
       return out;
     }
@@ -246,13 +262,17 @@ std::vector<ConfigSetting> read_yaml(std::string_view text, const std::string& o
       fail_at(origin, whole.Mark().line + 1,
               fmt::format("expected settings as 'name: value' lines, found {}", kind_of(whole)));
     }
+    int64_t values_left = kMaxValues, ordered_left = kMaxValues;
     for (const auto& item : whole) {
       const int64_t line = item.first.Mark().line + 1;
+      check_count(settings, line, origin);
       const bool is_text = item.second.IsScalar() && !item.second.IsNull();
       // Scalars keep their spelling: 1e-05 is a number for any flag, 007 may be a folder.
-      json value = is_text ? json(yaml_text(item.second, file)) : json_from_yaml(item.second, file, 1);
+      json value =
+          is_text ? json(yaml_text(item.second, file)) : json_from_yaml(item.second, file, 1, &values_left);
       std::string ordered;
-      if (value.is_object()) ordered = json_from_yaml<nlohmann::ordered_json>(item.second, file, 1).dump();
+      if (value.is_object())
+        ordered = json_from_yaml<nlohmann::ordered_json>(item.second, file, 1, &ordered_left).dump();
       settings.push_back({yaml_text(item.first, file), std::move(value), line, std::move(ordered)});
     }
   } catch (const YAML::Exception& error) {

@@ -375,5 +375,38 @@ TEST_F(ConfigFileTest, TheNameDecidesTheSyntax) {
   }
 }
 
+// Nine lists of nine lists of nine...: a kilobyte that stands for a billion texts.
+TEST_F(ConfigFileTest, AliasesThatMultiplyAreRefused) {
+  std::string lists = "a0: &a0 [x]\n", maps = "a0: &a0 {x: x}\n";
+  for (int i = 1; i < 12; ++i) {
+    const std::string name = "a" + std::to_string(i), before = "*a" + std::to_string(i - 1);
+    lists += name + ": &" + name + " [";
+    maps += name + ": &" + name + " {";
+    for (int k = 0; k < 9; ++k) {
+      lists += (k > 0 ? ", " : "") + before;
+      maps += (k > 0 ? ", k" : "k") + std::to_string(k) + ": " + before;
+    }
+    lists += "]\n";
+    maps += "}\n";
+  }
+  EXPECT_THAT(refusal(ConfigSyntax::kYaml, lists), HasSubstr(": more than 20000 values in the settings"));
+  EXPECT_THAT(refusal(ConfigSyntax::kYaml, maps), HasSubstr(": more than 20000 values in the settings"));
+}
+
+TEST_F(ConfigFileTest, ThousandsOfSettingsAreRefused) {
+  std::string yaml, json = "{", nested = "dataset:\n", list = "{\"dataset\": [\"a\"";
+  for (int i = 0; i < 30'000; ++i) {
+    yaml += "zkey" + std::to_string(i) + ": 1\n";
+    json += "\"zkey" + std::to_string(i) + "\": 1,\n";
+    nested += "  zkey" + std::to_string(i) + ": 1\n";
+    list += ", \"a\"";
+  }
+  EXPECT_EQ(refusal(ConfigSyntax::kYaml, yaml), "run.cfg:1001: more than 1000 settings in one file");
+  EXPECT_EQ(refusal(ConfigSyntax::kJson, json + "\"x\": 1}"),
+            "run.cfg:1001: more than 1000 settings in one file");
+  EXPECT_THAT(refusal(ConfigSyntax::kYaml, nested), HasSubstr("more than 20000 values in the settings"));
+  EXPECT_THAT(refusal(ConfigSyntax::kJson, list + "]}"), HasSubstr("more than 20000 values in the settings"));
+}
+
 }  // namespace
 }  // namespace tessera

@@ -17,6 +17,10 @@ namespace {
 
 using Json = nlohmann::json;
 
+// What no row needs, and a text of some MiB may hold: each value takes tens of bytes.
+constexpr int64_t kMaxValues = 8'000'000;
+constexpr int64_t kMaxFields = 65536;  // of an object, as many as the columns of a table
+
 // A field name that occurs twice, or null.
 const std::string* repeated_name(const Value::Object& fields) {
   std::vector<const std::string*> names;
@@ -61,15 +65,16 @@ class ValueBuilder : public nlohmann::json_sax<Json> {
   }
   bool end_object() override {
     if (const std::string* name = repeated_name(*open_.back()->object())) {
-      problem_ = fmt::format("field '{}' occurs twice in an object", printable(*name));
-      return false;
+      return refuse(fmt::format("field '{}' occurs twice in an object", printable(*name)));
     }
     open_.pop_back();
     return true;
   }
   bool key(string_t& name) override {
-    open_.back()->object()->push_back({std::move(name), {}});
-    return true;
+    Value::Object& fields = *open_.back()->object();
+    fields.push_back({std::move(name), {}});
+    return std::ssize(fields) <= kMaxFields ||
+           refuse(fmt::format("an object of more than {} fields", kMaxFields));
   }
   bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception&) override {
     return false;
@@ -81,15 +86,21 @@ class ValueBuilder : public nlohmann::json_sax<Json> {
  private:
   bool add(Value value) {
     *place() = std::move(value);
-    return true;
+    return count();
+  }
+  bool count() {
+    return ++num_values_ <= kMaxValues || refuse(fmt::format("a row of more than {} values", kMaxValues));
+  }
+  bool refuse(std::string problem) {
+    problem_ = std::move(problem);
+    return false;
   }
   bool open(Value value) {
     Value* at = place();
     *at = std::move(value);
     open_.push_back(at);
-    if (std::ssize(open_) <= kMaxValueDepth) return true;
-    problem_ = fmt::format("nested deeper than {} levels", kMaxValueDepth);
-    return false;
+    if (std::ssize(open_) <= kMaxValueDepth) return count();
+    return refuse(fmt::format("nested deeper than {} levels", kMaxValueDepth));
   }
   // Where the next value goes. An open list or object does not grow while one inside it is open.
   Value* place() {
@@ -99,6 +110,7 @@ class ValueBuilder : public nlohmann::json_sax<Json> {
   }
 
   Value root_;
+  int64_t num_values_ = 0;
   std::vector<Value*> open_;
   std::string problem_;
   std::string not_a_number_ = "NaN";  // which is no number

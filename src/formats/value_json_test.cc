@@ -80,5 +80,14 @@ TEST(ValueJson, RefusesDeepNestingWithoutRecursion) {
   EXPECT_THAT(message_of(nested(1'000'000)), HasSubstr("nested deeper"));
 }
 
+// Of a few bytes each, and of tens of bytes in memory.
+TEST(ValueJson, RefusesRowsOfMillionsOfValues) {
+  std::string lists = "[", fields = "{";
+  while (lists.size() < (size_t{25} << 20)) lists += "[],";
+  EXPECT_THAT(message_of(lists + "1]"), HasSubstr("line 7: a row of more than 8000000 values"));
+  for (int i = 0; i < 70'000; ++i) fields += "\"" + std::to_string(i) + "\":1,";
+  EXPECT_THAT(message_of(fields + "\"x\":1}"), HasSubstr("line 7: an object of more than 65536 fields"));
+}
+
 }  // namespace
 }  // namespace tessera

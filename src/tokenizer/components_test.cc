@@ -346,5 +346,41 @@ TEST(Decoder, RefusesOthersByName) {
                [] { decoded(R"({"type":"Sequence","decoders":[{"type":"WordPiece"}]})", {}); });
 }
 
+// Each replacement makes ten characters of one.
+TEST(Normalizer, RefusesToMultiplyTextWithoutEnd) {
+  const auto chain = [](int length) {
+    std::string json = R"({"type":"Sequence","normalizers":[)";
+    for (int i = 0; i < length; ++i)
+      json += std::string(i > 0 ? "," : "") +
+              R"({"type":"Replace","pattern":{"String":"a"},"content":"aaaaaaaaaa"})";
+    return json + "]}";
+  };
+  EXPECT_EQ(normalized(chain(3), "a").size(), 1000u);
+  expect_error(ExitCode::kBadData, {"normalizer", "longer than 1.00 MiB", "Replace"},
+               [&] { normalized(chain(30), "a"); });
+  expect_error(ExitCode::kBadData, {"normalizer", "32 times"},
+               [&] { normalized(chain(2), std::string(100'000, 'a')); });
+  std::string prepends = R"({"type":"Sequence","normalizers":[{"type":"NFC"})";
+  for (int i = 0; i < 60; ++i)
+    prepends +=
+        R"(,{"type":"Prepend","prepend":"x"},{"type":"Replace","pattern":{"Regex":"x"},"content":"xx"})";
+  expect_error(ExitCode::kBadData, {"normalizer"}, [&] { normalized(prepends + "]}", "a"); });
+  std::string ligatures;
+  for (int i = 0; i < 50'000; ++i) ligatures += "\xEF\xB7\xBA";  // U+FDFA: 18 characters
+  EXPECT_EQ(normalized(R"({"type":"NFKD"})", ligatures).size(), 11 * ligatures.size());
+}
+
+TEST(PostProcessor, RefusesThousandsOfTokensAroundAText) {
+  std::string ids = "1", pieces;
+  for (int i = 0; i < 99; ++i) ids += ",1";
+  for (int i = 0; i < 100; ++i) pieces += R"({"SpecialToken":{"id":"x","type_id":0}},)";
+  const std::string json =
+      R"({"type":"TemplateProcessing","single":[)" + pieces +
+      R"({"Sequence":{"id":"A","type_id":0}}],"pair":[],"special_tokens":{"x":{"id":"x","ids":[)" + ids +
+      R"(],"tokens":["x"]}}})";
+  expect_error(ExitCode::kBadData, {"special_tokens.x", "at most 4096 tokens"},
+               [&] { make_post_processor(TestNode(json).node(), 10); });
+}
+
 }  // namespace
 }  // namespace tessera

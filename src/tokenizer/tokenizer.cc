@@ -115,6 +115,15 @@ void Tokenizer::Impl::encode_segment(std::string_view text, bool at_start, std::
   NormalizedText normalized;
   std::vector<int64_t> normalized_barriers;
   if (normalizer != nullptr) {
+    // Each takes the text before it through the normalizer.
+    constexpr int64_t kMaxBytes = int64_t{4} << 30;
+    if (!barriers.empty() && std::ssize(text) > kMaxBytes / std::ssize(barriers)) {
+      fail(ExitCode::kBadData,
+           "a text of {} has {} spelled as text in it: expected fewer, or a shorter text, for a tokenizer "
+           "with a "
+           "normalizer",
+           format_bytes(std::ssize(text)), count_of(std::ssize(barriers), "special token"));
+    }
     for (const int64_t barrier : barriers) {
       NormalizedText before = {std::string(text.substr(0, static_cast<size_t>(barrier))), at_start};
       normalizer->apply(&before);

@@ -87,6 +87,18 @@ bool RecordReader::next(Record* record) {
   return false;
 }
 
+void RecordReader::append(std::string_view part, Record* record) const {
+  const int64_t limit = format_ == Format::kLines ? kMaxLineBytes : kMaxJsonBytes;
+  if (std::ssize(record->text) + std::ssize(part) > limit) {
+    fail(ExitCode::kBadData, "{}: line {}: {} that begins here has more than {}: expected {}", origin_,
+         record->number, in_array_ ? "the object" : "the line", format_bytes(limit),
+         format_ == Format::kLines ? "lines of text; split this one"
+         : in_array_               ? "a row in each object of the array"
+                                   : "a row, as a JSON object, in each line");
+  }
+  record->text += part;
+}
+
 bool RecordReader::next_line(Record* record) {
   if (begin_ == end_ && !fill()) return false;
   record->text.clear();
@@ -95,7 +107,7 @@ bool RecordReader::next_line(Record* record) {
   do {
     const std::string_view rest = std::string_view(buffer_).substr(begin_, end_ - begin_);
     const size_t length = rest.find('\n');
-    record->text += rest.substr(0, length);
+    append(rest.substr(0, length), record);
     begin_ += std::min(length, rest.size());
     if (length != std::string_view::npos) {
       ++begin_;
@@ -151,7 +163,7 @@ bool RecordReader::next_element(Record* record) {
     size_t at = begin_;
     while (at < end_ && !scanner.ends_before(buffer_[at])) ++at;
     const std::string_view part = std::string_view(buffer_).substr(begin_, at - begin_);
-    record->text += part;
+    append(part, record);
     line_ += std::count(part.begin(), part.end(), '\n');
     begin_ = at;
     if (at < end_) return true;

@@ -24,13 +24,16 @@ class RecordReader {
   };
 
   static constexpr int64_t kDefaultBufferBytes = int64_t{64} << 10;
+  // Of a line of text, and of a JSON object, which takes many times its bytes when it is parsed.
+  static constexpr int64_t kMaxLineBytes = int64_t{256} << 20;
+  static constexpr int64_t kMaxJsonBytes = int64_t{64} << 20;
 
   // `origin` names the file in errors. buffer_bytes >= 3.
   RecordReader(Format format, ByteSource source, std::string origin,
                int64_t buffer_bytes = kDefaultBufferBytes);
 
-  // False at the end. Error(kBadData) if a JSON array is not closed or is followed by something; does not
-  // check that elements are valid JSON.
+  // False at the end. Error(kBadData) if a record is longer than the limit above, or if a JSON array is not
+  // closed or is followed by something; does not check that elements are valid JSON.
   bool next(Record* record);
 
  private:
@@ -42,6 +45,7 @@ class RecordReader {
   // Peeks at the next non-whitespace character; at the end returns '\0' and sets at_end_.
   char skip_white_space();
   void consume();
+  void append(std::string_view part, Record* record) const;
   [[noreturn]] void fail_here(const char* expected);
 
   Format format_;

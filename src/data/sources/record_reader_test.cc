@@ -116,5 +116,34 @@ TEST(RecordReader, RefusesArraysThatDoNotEndWell) {
   EXPECT_THAT(message("[{\"a\": \"]"), HasSubstr("found the end of the file"));
 }
 
+// A gigabyte without a line break is not read into memory.
+TEST(RecordReader, RefusesRecordsWithoutEnd) {
+  const auto refusal = [](RecordReader::Format format, std::string_view begin, char fill) {
+    int64_t num_bytes = 0;
+    RecordReader reader(
+        format,
+        [&](std::span<char> destination) {
+          std::fill(destination.begin(), destination.end(), fill);
+          if (num_bytes == 0) std::copy(begin.begin(), begin.end(), destination.begin());
+          num_bytes += std::ssize(destination);
+          TESSERA_CHECK(num_bytes < int64_t{1} << 30, "is read on and on");
+          return std::ssize(destination);
+        },
+        "d.json");
+    Record record;
+    const Error error = error_of([&] { reader.next(&record); });
+    EXPECT_EQ(error.code(), ExitCode::kBadData);
+    return std::string(error.what());
+  };
+  EXPECT_EQ(
+      refusal(kJson, "\n{\"text\": \"", 'a'),
+      "d.json: line 2: the line that begins here has more than 64.0 MiB: expected a row, as a JSON object, "
+      "in each line");
+  EXPECT_THAT(refusal(kJson, "{", ' '),
+              HasSubstr("line 1: the line that begins here has more than 64.0 MiB"));
+  EXPECT_THAT(refusal(kJson, "[{\"text\": \"", 'a'), HasSubstr("the object that begins here has more than"));
+  EXPECT_THAT(refusal(kLines, "", 'a'), HasSubstr("line 1: the line that begins here has more than 256 MiB"));
+}
+
 }  // namespace
 }  // namespace tessera

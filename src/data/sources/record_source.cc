@@ -24,6 +24,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Of a document; its tokens and the state of its encoding take several times that.
+constexpr int64_t kMaxDocumentBytes = int64_t{512} << 20;
+
 bool is_tab_separated(const fs::path& file) {
   const fs::path name = is_compressed(file) ? file.stem() : file;
   return lower_case(name.extension().string()) == ".tsv";
@@ -56,6 +59,7 @@ class WholeFile final : public RecordSource {
     constexpr int64_t kPieceBytes = int64_t{1} << 20;
     // All of a file that is not compressed, and one byte to see its end; then as much as there is already.
     int64_t piece = std::max(kPieceBytes, stream_->size_bytes() + 1);
+    if (std::min(piece, max_bytes_) > kMaxDocumentBytes) refuse_length();
     text->clear();
     while (std::ssize(*text) < max_bytes_) {
       const size_t begin = text->size();
@@ -64,10 +68,18 @@ class WholeFile final : public RecordSource {
       text->resize(begin + static_cast<size_t>(count));
       if (count == 0) return;
       piece = std::max(kPieceBytes, std::ssize(*text));
+      if (std::ssize(*text) > kMaxDocumentBytes) refuse_length();
     }
     // Up to the start of a character, which the next byte may be in the middle of.
     while (!text->empty() && (static_cast<unsigned char>(text->back()) & 0xC0) == 0x80) text->pop_back();
     if (!text->empty() && static_cast<unsigned char>(text->back()) >= 0x80) text->pop_back();
+  }
+
+  [[noreturn]] void refuse_length() const {
+    fail(ExitCode::kBadData,
+         "{}: a text file is one document, expected of at most {}: split it, or write its parts as rows of a "
+         ".jsonl file",
+         stream_->name(), format_bytes(kMaxDocumentBytes));
   }
 
   std::unique_ptr<ByteStream> stream_;

@@ -41,6 +41,8 @@ int64_t max_ratio(int32_t codec) {
 }
 // A few bytes of brotli make a metablock of 16 MiB.
 constexpr int64_t kAllowanceBytes = int64_t{16} << 20;
+// Writers make pages of about 1 MiB, some of 100 MB, and one long value makes a page as long as it.
+constexpr int64_t kMaxPageBytes = int64_t{512} << 20;
 
 [[noreturn]] void reject_damaged(int32_t codec) { reject("the {} data is damaged", codec_name(codec)); }
 
@@ -139,6 +141,9 @@ void check_codec(int32_t codec, int64_t compressed_size, int64_t uncompressed_si
         "compressed with {} (codec {}), which is not supported: expected UNCOMPRESSED, SNAPPY, GZIP, ZSTD, "
         "LZ4_RAW, LZ4 or BROTLI",
         codec_name(codec), codec);
+  if (uncompressed_size > kMaxPageBytes)
+    reject("decompresses to {} bytes, expected at most {} in a page: write the file with smaller pages",
+           uncompressed_size, kMaxPageBytes);
   if (uncompressed_size > compressed_size * max_ratio(codec) + kAllowanceBytes)
     reject("claims to be {} bytes of {} that decompress to {}, which is not believable", compressed_size,
            codec_name(codec), uncompressed_size);

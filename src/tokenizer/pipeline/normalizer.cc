@@ -5,17 +5,31 @@
 #include <unicode/stringpiece.h>
 #include <unicode/uchar.h>
 
-#include <functional>
+#include <algorithm>
 #include <limits>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "tokenizer/regex/regex.h"
 #include "tokenizer/regex/unicode.h"
 
 namespace tessera {
 namespace {
+
+// U+FDFA becomes 11 times as long by NFKD. A short text may grow more than that.
+constexpr int64_t kMaxGrowth = 32;
+constexpr int64_t kSmallBytes = int64_t{1} << 20;
+constexpr int64_t kMaxTextBytes = int64_t{1} << 30;
+
+[[noreturn]] void fail_growth(int64_t max_bytes) {
+  fail(ExitCode::kBadData,
+       "the normalizer of the tokenizer makes a text longer than {}, more than {} times what it was given: "
+       "look at its Replace and Prepend",
+       format_bytes(max_bytes), kMaxGrowth);
+}
 
 class SequenceNormalizer final : public Normalizer {
  public:
@@ -26,8 +40,8 @@ class SequenceNormalizer final : public Normalizer {
       parts_.push_back(make_normalizer(part));
     }
   }
-  void apply(NormalizedText* text) const override {
-    for (const auto& part : parts_) part->apply(text);
+  void run(NormalizedText* text, int64_t max_bytes) const override {
+    for (const auto& part : parts_) part->run(text, max_bytes);
   }
 
  private:
@@ -40,7 +54,8 @@ class PrependNormalizer final : public Normalizer {
   explicit PrependNormalizer(const JsonNode& node) : prefix_(node["prepend"].string()) {
     node.expect_keys({"type", "prepend"});
   }
-  void apply(NormalizedText* text) const override {
+  void run(NormalizedText* text, int64_t max_bytes) const override {
+    if (std::ssize(text->text) + std::ssize(prefix_) > max_bytes) fail_growth(max_bytes);
     if (!text->text.empty()) text->text.insert(0, prefix_);
   }
 
@@ -57,17 +72,35 @@ class ReplaceNormalizer final : public Normalizer {
     if (std::holds_alternative<Regex>(pattern_) && content_.find('$') != std::string::npos)
       node["content"].not_supported("replacement with a group reference", content_);
   }
-  void apply(NormalizedText* text) const override {
+  void run(NormalizedText* text, int64_t max_bytes) const override {
     if (content_.empty() && text->at_start) {
       const std::vector<TextPart> parts = divide(text->text, pattern_);
       if (!parts.empty() && parts.front().is_match) text->at_start = false;
     }
-    text->text = replace_all(text->text, pattern_, content_);
+    std::optional<std::string> replaced = replace_all(text->text, pattern_, content_, max_bytes);
+    if (!replaced) fail_growth(max_bytes);
+    text->text = *std::move(replaced);
   }
 
  private:
   TextPattern pattern_;
   std::string content_;
+};
+
+// Drops what would make the text longer than max_bytes.
+class LimitedSink final : public icu::ByteSink {
+ public:
+  LimitedSink(std::string* out, int64_t max_bytes) : out_(out), max_bytes_(max_bytes) {}
+  void Append(const char* bytes, int32_t count) override {
+    is_full_ = is_full_ || std::ssize(*out_) + count > max_bytes_;
+    if (!is_full_) out_->append(bytes, static_cast<size_t>(count));
+  }
+  bool is_full() const { return is_full_; }
+
+ private:
+  std::string* out_;
+  int64_t max_bytes_;
+  bool is_full_ = false;
 };
 
 class UnicodeNormalizer final : public Normalizer {
@@ -86,18 +119,19 @@ class UnicodeNormalizer final : public Normalizer {
     return found;
   }
 
-  void apply(NormalizedText* text) const override {
+  void run(NormalizedText* text, int64_t max_bytes) const override {
     if (text->text.size() > static_cast<size_t>(std::numeric_limits<int32_t>::max()) / 4) {
       fail(ExitCode::kBadData,
            "a text of {} bytes is too long for Unicode normalization (limit 512 MiB); split it",
            text->text.size());
     }
     std::string out;
-    icu::StringByteSink<std::string> sink(&out, static_cast<int32_t>(text->text.size()));
+    LimitedSink sink(&out, max_bytes);
     UErrorCode status = U_ZERO_ERROR;
     form_->normalizeUTF8(0, icu::StringPiece(text->text.data(), static_cast<int32_t>(text->text.size())),
                          sink, nullptr, status);
     TESSERA_CHECK(U_SUCCESS(status), "Unicode normalization failed: {}", u_errorName(status));
+    if (sink.is_full()) fail_growth(max_bytes);
     text->text = std::move(out);
   }
 
@@ -110,7 +144,7 @@ class UnicodeNormalizer final : public Normalizer {
 class LowercaseNormalizer final : public Normalizer {
  public:
   explicit LowercaseNormalizer(const JsonNode& node) { node.expect_keys({"type"}); }
-  void apply(NormalizedText* text) const override {
+  void run(NormalizedText* text, int64_t) const override {
     std::string out;
     out.reserve(text->text.size());
     const std::string& from = text->text;
@@ -133,7 +167,7 @@ class StripNormalizer final : public Normalizer {
       : left_(node["strip_left"].boolean()), right_(node["strip_right"].boolean()) {
     node.expect_keys({"type", "strip_left", "strip_right"});
   }
-  void apply(NormalizedText* text) const override {
+  void run(NormalizedText* text, int64_t) const override {
     std::string& value = text->text;
     size_t begin = 0;
     while (left_ && begin < value.size() && is_whitespace(decode_utf8(value.data() + begin).code_point))
@@ -154,6 +188,11 @@ class StripNormalizer final : public Normalizer {
 };
 
 }  // namespace
+
+void Normalizer::apply(NormalizedText* text) const {
+  const int64_t grown = std::max(kSmallBytes, kMaxGrowth * std::ssize(text->text));
+  run(text, std::max(std::ssize(text->text), std::min(grown, kMaxTextBytes)));
+}
 
 std::unique_ptr<Normalizer> make_normalizer(const JsonNode& node) {
   if (node.is_null()) return nullptr;

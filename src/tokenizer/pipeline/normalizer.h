@@ -1,6 +1,7 @@
 // Normalizers of tokenizer.json: what happens to text before it is split.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -18,7 +19,11 @@ struct NormalizedText {
 class Normalizer {
  public:
   virtual ~Normalizer() = default;
-  virtual void apply(NormalizedText* text) const = 0;
+  // Error(kBadData) if the text would grow beyond what any normalization of text needs: replacements may
+  // multiply it, one after the other.
+  void apply(NormalizedText* text) const;
+  // The same, with at most max_bytes of text.
+  virtual void run(NormalizedText* text, int64_t max_bytes) const = 0;
 };
 
 // nullptr for null. Supported: Sequence, Prepend, Replace, NFC, NFD, NFKC, NFKD, Lowercase, Strip; any other

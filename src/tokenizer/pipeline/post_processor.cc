@@ -1,9 +1,13 @@
 #include "tokenizer/pipeline/post_processor.h"
 
+#include <fmt/format.h>
+
 #include "base/text.h"
 
 namespace tessera {
 namespace {
+
+constexpr int64_t kMaxIds = 4096;  // that are added to a text; usually one or two
 
 PostProcessor make_template(const JsonNode& node, int64_t num_ids) {
   node.expect_keys({"type", "single", "pair", "special_tokens"});
@@ -23,6 +27,8 @@ PostProcessor make_template(const JsonNode& node, int64_t num_ids) {
     if (entry.is_null()) entry.expected("the ids of this special token");
     for (const JsonNode& id : entry["ids"].list()) {
       (after_text ? out.after : out.before).push_back(static_cast<int32_t>(id.integer(0, num_ids - 1)));
+      if (std::ssize(out.before) + std::ssize(out.after) > kMaxIds)
+        entry.expected(fmt::format("at most {} tokens around a text", kMaxIds));
     }
   }
   if (!after_text) node["single"].expected("a template that holds the text once");
@@ -47,6 +53,8 @@ PostProcessor make_post_processor(const JsonNode& node, int64_t num_ids) {
     const PostProcessor outer = make_post_processor(part, num_ids);
     out.before.insert(out.before.begin(), outer.before.begin(), outer.before.end());
     out.after.insert(out.after.end(), outer.after.begin(), outer.after.end());
+    if (std::ssize(out.before) + std::ssize(out.after) > kMaxIds)
+      node["processors"].expected(fmt::format("at most {} tokens around a text", kMaxIds));
   }
   return out;
 }

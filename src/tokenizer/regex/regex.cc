@@ -4,6 +4,7 @@
 #include <pcre2.h>
 
 #include <array>
+#include <optional>
 #include <utility>
 
 #include "base/error.h"
@@ -155,17 +156,31 @@ std::vector<TextPart> divide(std::string_view text, const TextPattern& pattern) 
   return parts;
 }
 
-std::string replace_all(std::string_view text, const TextPattern& pattern, std::string_view content) {
+std::optional<std::string> replace_all(std::string_view text, const TextPattern& pattern,
+                                       std::string_view content, int64_t max_bytes) {
+  const std::vector<std::pair<int64_t, int64_t>> found = find_all(text, pattern);
+  int64_t size = std::ssize(text);
+  for (const auto& [begin, end] : found) size += std::ssize(content) - (end - begin);
+  if (size > max_bytes) return std::nullopt;
   std::string out;
-  out.reserve(text.size());
+  out.reserve(static_cast<size_t>(size));
   int64_t at = 0;
-  for (const auto& [begin, end] : find_all(text, pattern)) {
+  for (const auto& [begin, end] : found) {
     out += text.substr(static_cast<size_t>(at), static_cast<size_t>(begin - at));
     out += content;
     at = end;
   }
   out += text.substr(static_cast<size_t>(at));
   return out;
+}
+
+std::string replace_all(std::string_view text, const TextPattern& pattern, std::string_view content) {
+  constexpr int64_t kMaxBytes = int64_t{1} << 30;
+  std::optional<std::string> out = replace_all(text, pattern, content, kMaxBytes);
+  if (!out)
+    fail(ExitCode::kBadData, "a text of {} bytes becomes longer than {} by a replacement of the tokenizer",
+         text.size(), format_bytes(kMaxBytes));
+  return *std::move(out);
 }
 
 }  // namespace tessera

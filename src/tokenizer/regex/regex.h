@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -56,5 +57,8 @@ std::vector<TextPart> divide(std::string_view text, const TextPattern& pattern);
 
 // `text` with every match replaced by `content`, taken literally.
 std::string replace_all(std::string_view text, const TextPattern& pattern, std::string_view content);
+// nullopt if that is longer than max_bytes.
+std::optional<std::string> replace_all(std::string_view text, const TextPattern& pattern,
+                                       std::string_view content, int64_t max_bytes);
 
 }  // namespace tessera
