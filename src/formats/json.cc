@@ -22,10 +22,16 @@ void check_json_bytes(std::string_view text, const std::string& origin) {
 }
 
 Json parse_json(std::string_view text, const std::string& origin, int max_depth) {
+  constexpr int64_t kMaxValues =
+      10'000'000;  // vocabularies have some 2 million; each value takes tens of bytes
   check_json_bytes(text, origin);
+  int64_t num_values = 0;
   std::vector<std::unordered_set<std::string>> keys;
   const auto check = [&](int depth, Json::parse_event_t event, Json& parsed) {
     using Event = Json::parse_event_t;
+    if ((event == Event::value || event == Event::array_start || event == Event::object_start) &&
+        ++num_values > kMaxValues)
+      fail(ExitCode::kBadData, "{}: more than {} values", origin, kMaxValues);
     if ((event == Event::object_start || event == Event::array_start) && depth >= max_depth)
       fail(ExitCode::kBadData, "{}: nested too deep: expected at most {} levels", origin, max_depth);
     if (event == Event::object_start) keys.emplace_back();
