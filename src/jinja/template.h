@@ -58,7 +58,7 @@ struct RenderOptions {
   // What a template may use before rendering it fails. A step is an evaluated node, or 16 bytes read or
   // written: of the order of 50 ns. Memory is what values made while rendering occupy; output bounds each
   // string, too; depth counts nested evaluations, within the stack of the thread.
-  int64_t max_steps = 20'000'000;
+  int64_t max_steps = 10'000'000;
   int64_t max_output_bytes = int64_t{64} << 20;
   int64_t max_memory_bytes = int64_t{256} << 20;
   int max_depth = 1500;

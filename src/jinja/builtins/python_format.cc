@@ -132,12 +132,18 @@ std::string format_number(Rendering& r, const Datum& value, const FormatSpec& sp
   return padded(sign_of(negative, spec.sign), body, spec, '>');
 }
 
+// Padding goes character by character, and thousands of digits of a float are long arithmetic.
+void charge_count(Rendering& r, int64_t count) {
+  if (count > 100) r.step(4 * count);
+}
+
 int64_t parse_count(Rendering& r, std::string_view text, size_t& pos) {
   int64_t value = 0;
   for (; pos < text.size() && std::isdigit(static_cast<unsigned char>(text[pos])) != 0; ++pos) {
     value = 10 * value + (text[pos] - '0');
     if (value > kMaxWidth) r.fail("a width or precision of more than {} in a format", kMaxWidth);
   }
+  charge_count(r, value);
   return value;
 }
 
@@ -246,7 +252,9 @@ class PercentFormatter {
   int64_t take_count() {
     if (pos_ >= format_.size() || format_[pos_] != '*') return parse_count(r_, format_, pos_);
     ++pos_;
-    return std::clamp<int64_t>(to_integer(r_, next_argument(), "%"), -kMaxWidth, kMaxWidth);
+    const int64_t count = std::clamp<int64_t>(to_integer(r_, next_argument(), "%"), -kMaxWidth, kMaxWidth);
+    charge_count(r_, std::abs(count));
+    return count;
   }
 
   void directive() {
