@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/text.h"
 
 namespace tessera::jinja {
 namespace {
@@ -39,7 +40,7 @@ class ExpressionParser::Nesting {
 };
 
 void ExpressionParser::fail_at(int line, const std::string& message) const {
-  fail(ExitCode::kBadData, "{}: line {}: {}", origin_, line, message);
+  fail(ExitCode::kBadData, "{}: line {}: {}", origin_, line, printable(message, 400));
 }
 
 void ExpressionParser::fail_expected(std::string_view expected) const {
