@@ -32,12 +32,17 @@ class LineReader {
   // nullopt at the end of the input and after Ctrl-C.
   std::optional<std::string> next() {
     for (;;) {
-      if (const size_t end = buffer_.find('\n'); end != std::string::npos) {
+      if (const size_t end = buffer_.find('\n', searched_); end != std::string::npos) {
         std::string line = buffer_.substr(0, end);
         buffer_.erase(0, end + 1);
+        searched_ = 0;
         if (line.ends_with('\r')) line.pop_back();
         return line;
       }
+      searched_ = buffer_.size();
+      if (std::ssize(buffer_) > kMaxLineBytes)
+        fail(ExitCode::kBadData, "standard input: a line of more than {}, expected a message",
+             format_bytes(kMaxLineBytes));
       char piece[4096];
       const ssize_t count = ::read(STDIN_FILENO, piece, sizeof(piece));
       if (count < 0 && errno != EINTR)
@@ -47,13 +52,16 @@ class LineReader {
       } else if (count < 0 || buffer_.empty()) {
         return std::nullopt;
       } else {
+        searched_ = 0;
         return std::exchange(buffer_, {});
       }
     }
   }
 
  private:
+  static constexpr int64_t kMaxLineBytes = int64_t{16} << 20;
   std::string buffer_;
+  size_t searched_ = 0;  // bytes of it that hold no line break
 };
 
 class ChatCommand : public Command {

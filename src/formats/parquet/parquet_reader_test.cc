@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "expect_error.h"
+#include "formats/parquet/page_codec.h"
+#include "formats/parquet/problem.h"
 #include "formats/row_error.h"
 #include "support/parquet_bytes.h"
 #include "test_folder.h"
@@ -26,6 +28,16 @@ ParquetPage text_page(const std::string& values, Encoding encoding = Encoding::k
 }
 
 const std::string kTwoTexts = encode_byte_array("one") + encode_byte_array("two");
+
+// As few bytes as a codec can stand for so many, and more than any page needs.
+TEST(PageCodec, RefusesPagesOfGigabytes) {
+  constexpr int64_t kMiB = int64_t{1} << 20;
+  for (const int32_t codec : {0, 1, 2, 4, 6, 7}) {
+    EXPECT_NO_THROW(parquet::check_codec(codec, 512 * kMiB, 512 * kMiB)) << codec;
+    EXPECT_THROW(parquet::check_codec(codec, 1024 * kMiB, 1024 * kMiB), parquet::Problem) << codec;
+    EXPECT_THROW(parquet::check_codec(codec, 10, 100 * kMiB), parquet::Problem) << codec;
+  }
+}
 
 class ParquetReaderTest : public testing::Test {
  protected:
