@@ -88,6 +88,13 @@ TEST(Regex, RefusesWhatWouldMeanSomethingElse) {
   }
 }
 
+// Every match looks to the end of the text: no match takes many steps, a text takes hours.
+TEST(Regex, GivesUpOnPatternsOfQuadraticCost) {
+  const Regex regex(R"((?:\s|\w)*?c|.)", "here");
+  expect_error(ExitCode::kBadConfig, {"here", "takes more than", "again and again"},
+               [&] { regex.find_all(std::string(400'000, 'a')); });
+}
+
 TEST(Regex, GivesUpOnPatternsOfExponentialCost) {
   const Regex regex(R"((a+)+[bc])", "here");
   expect_error(ExitCode::kBadConfig, {"here", "gave up"}, [&] { regex.find_all(std::string(60, 'a')); });

@@ -4,10 +4,12 @@
 #include <pcre2.h>
 
 #include <array>
+#include <ctime>
 #include <optional>
 #include <utility>
 
 #include "base/error.h"
+#include "base/stopwatch.h"
 #include "base/text.h"
 #include "tokenizer/regex/unicode.h"
 
@@ -20,6 +22,36 @@ constexpr uint32_t kMatchLimit = 10'000'000;
 // Stack for JIT-compiled code; for a few patterns its use grows with the length of the match.
 constexpr size_t kJitStackMinBytes = 32 * 1024;
 constexpr size_t kJitStackMaxBytes = 64 * 1024 * 1024;
+
+// Matches that look through the rest of the text take few steps each, and together the square of the text. A
+// text may take this processor time, and as much for each MiB: some hundred times what patterns in use take.
+constexpr double kMaxSeconds = 4;
+constexpr int64_t kMatchesPerLook = 16;
+
+class TextTime {
+ public:
+  explicit TextTime(size_t text_bytes)
+      : limit_s_(kMaxSeconds * (1 + static_cast<double>(text_bytes) / (1 << 20))) {}
+  // Call after each match.
+  bool is_over() {
+    if (++num_matches_ % kMatchesPerLook != 0) return false;
+    if (!begin_s_) begin_s_ = thread_seconds();
+    return watch_.seconds() > limit_s_ && thread_seconds() - *begin_s_ > limit_s_;
+  }
+  double limit_s() const { return limit_s_; }
+
+ private:
+  static double thread_seconds() {
+    timespec now = {};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+  }
+
+  double limit_s_;
+  int64_t num_matches_ = 0;
+  Stopwatch watch_;
+  std::optional<double> begin_s_;
+};
 
 // State for matching; one per thread, since a stack of this size is slow to create.
 struct MatchScratch {
@@ -87,8 +119,16 @@ Regex& Regex::operator=(Regex&&) noexcept = default;
 std::vector<std::pair<int64_t, int64_t>> Regex::find_all(std::string_view text) const {
   std::vector<std::pair<int64_t, int64_t>> found;
   static thread_local const MatchScratch scratch;
+  TextTime time(text.size());
   size_t at = 0;
   while (at <= text.size()) {
+    if (time.is_over()) {
+      fail(ExitCode::kBadConfig,
+           "{}: the regular expression \"{}\" takes more than {:.0f} s for a text of {} bytes, of which it "
+           "has "
+           "seen {}: it looks through the text again and again",
+           where_, printable(pattern_, 200), time.limit_s(), text.size(), at);
+    }
     const int count = pcre2_match(code_->code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at,
                                   PCRE2_NO_UTF_CHECK, scratch.data, scratch.context);
     if (count == PCRE2_ERROR_NOMATCH) break;
