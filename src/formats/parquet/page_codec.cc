@@ -141,12 +141,12 @@ void check_codec(int32_t codec, int64_t compressed_size, int64_t uncompressed_si
         "compressed with {} (codec {}), which is not supported: expected UNCOMPRESSED, SNAPPY, GZIP, ZSTD, "
         "LZ4_RAW, LZ4 or BROTLI",
         codec_name(codec), codec);
-  if (uncompressed_size > kMaxPageBytes)
-    reject("decompresses to {} bytes, expected at most {} in a page: write the file with smaller pages",
-           uncompressed_size, kMaxPageBytes);
   if (uncompressed_size > compressed_size * max_ratio(codec) + kAllowanceBytes)
     reject("claims to be {} bytes of {} that decompress to {}, which is not believable", compressed_size,
            codec_name(codec), uncompressed_size);
+  if (uncompressed_size > kMaxPageBytes)
+    reject("decompresses to {} bytes, expected at most {} in a page: write the file with smaller pages",
+           uncompressed_size, kMaxPageBytes);
 }
 
 void decompress_page(int32_t codec, std::string_view compressed, std::span<char> page) {
