@@ -142,7 +142,8 @@ TEST(RecordReader, RefusesRecordsWithoutEnd) {
   EXPECT_THAT(refusal(kJson, "{", ' '),
               HasSubstr("line 1: the line that begins here has more than 64.0 MiB"));
   EXPECT_THAT(refusal(kJson, "[{\"text\": \"", 'a'), HasSubstr("the object that begins here has more than"));
-  EXPECT_THAT(refusal(kLines, "", 'a'), HasSubstr("line 1: the line that begins here has more than 256.0 MiB"));
+  EXPECT_THAT(refusal(kLines, "", 'a'),
+              HasSubstr("line 1: the line that begins here has more than 256.0 MiB"));
 }
 
 }  // namespace
