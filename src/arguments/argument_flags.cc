@@ -122,7 +122,6 @@ void declare_rows(FlagTable* table, TrainingArguments* args) {
              "Read the rows in a new random order in every epoch: the order Hugging Face's Trainer draws "
              "from the same seed. Otherwise rows are read in file order.");
   table->add_choice("train_sampling_strategy", &args->train_sampling_strategy,
-                    {"random", "sequential", "group_by_length"},
                     "Hugging Face's spelling of shuffle: random is true, sequential is false. "
                     "group_by_length reads rows of similar length one after the other, in the order that "
                     "Hugging Face's Trainer draws from seed; as there is no padding, it saves no time.");
@@ -254,13 +253,13 @@ void declare_optimizer(FlagTable* table, TrainingArguments* args) {
             "same.")
       .aliases = {"optimizer_in_bwd"};
   table->add_choice(
-      "clip_mode", &args->clip_mode, {"global", "previous", "layer"},
+      "clip_mode", &args->clip_mode,
       "Which norm max_grad_norm limits with optimizer_in_backward: global is that of the step, as without "
       "it, for which the step is computed twice, first for its norm alone; previous is that of the step "
       "before (the first step is computed twice); layer is that of every layer, embedding and head by "
       "itself, on one rank.");
   table->add_choice(
-      "loss_spike_policy", &args->loss_spike_policy, {"warn", "skip", "stop"},
+      "loss_spike_policy", &args->loss_spike_policy,
       "What to do when a step's loss or gradient norm stands out from those before it: warn and continue, "
       "skip the update of weights and optimizer, or stop (exit code 79). skip also skips steps whose loss or "
       "gradient norm is not finite, up to ten in a row; otherwise such a step ends the run.");
@@ -293,7 +292,7 @@ void declare_optimizer(FlagTable* table, TrainingArguments* args) {
 void declare_precision(FlagTable* table, TrainingArguments* args) {
   table->begin_section("Precision and machine");
   Flag& dtype =
-      table->add_choice("dtype", &args->dtype, {"bfloat16", "float32", "bf16", "fp32"},
+      table->add_choice("dtype", &args->dtype, kTrainingDTypeWords,
                         "Type of weights and activations. Either way, sums, softmax, norms and the loss are "
                         "computed in float32, master weights are float32, and so are the optimizer's moments "
                         "unless optim has another form of them.");
@@ -307,21 +306,13 @@ void declare_precision(FlagTable* table, TrainingArguments* args) {
   };
   table->add("bf16_full_eval", &args->bf16_full_eval,
              "Evaluation always runs in dtype; true is accepted if that is bfloat16.");
-  Flag& save_dtype = table->add("save_dtype", &args->save_dtype,
-                                "Type of the weights in saved model folders. Defaults to dtype. float32 "
-                                "saves the optimizer's exact master weights.");
-  save_dtype.value_name = "bfloat16|float16|float32";
-  save_dtype.set = [args](const std::vector<std::string>& values) {
-    for (const char* choice : {"", "bfloat16", "float16", "float32", "bf16", "fp16", "fp32"}) {
-      if (values.size() != 1 || values[0] != choice) continue;
-      args->save_dtype = values[0];
-      return;
-    }
-    fail(ExitCode::kUsage, "--save_dtype: expected one of bfloat16, float16, float32, found '{}'",
-         fmt::join(values, " "));
-  };
+  table
+      ->add_choice("save_dtype", &args->save_dtype, kSavedDTypeWords,
+                   "Type of the weights in saved model folders. Defaults to dtype. float32 saves the "
+                   "optimizer's exact master weights.")
+      .value_name = "bfloat16|float16|float32";
   table->add_choice(
-      "device", &args->device, {"cpu", "cuda"},
+      "device", &args->device,
       "What computes: the processor, or an NVIDIA card (the first that CUDA_VISIBLE_DEVICES leaves) by a "
       "program that was built with the preset cuda.");
   limit(table->add("num_threads", &args->num_threads,
@@ -343,11 +334,11 @@ void declare_ranks(FlagTable* table, TrainingArguments* args) {
                  "the same. Defaults to the stage in the deepspeed file, or to 2 without a file.");
   limit(stage, {0, 3});
   table->add_choice(
-      "gather_schedule", &args->gather_schedule, {"auto", "per_step", "per_layer"},
+      "gather_schedule", &args->gather_schedule,
       "With zero_stage 3, when weights cross the network: per_step gathers them once per optimizer step and "
       "keeps all weights on every node until it ends; per_layer gathers them in every pass, with a few "
       "layers on a node at a time. auto is per_step if memory allows. The result is the same.");
-  table->add_choice("grad_accum_dtype", &args->grad_accum_dtype, {"auto", "float32", "bfloat16"},
+  table->add_choice("grad_accum_dtype", &args->grad_accum_dtype, kAccumulationDTypeWords,
                     "Type in which several ranks keep gradients between the passes of a step; they are added "
                     "in float32 either way. auto follows the deepspeed file, or is float32 without one.");
   table->add("zero_quantized_weights", &args->zero_quantized_weights,
@@ -355,12 +346,12 @@ void declare_ranks(FlagTable* table, TrainingArguments* args) {
              "its own share of the weights as it is and the other nodes' rounded; the optimizer's master "
              "weights and the saved model are exact. Needs dtype bfloat16 and zero_stage 1 or more.");
   table->add_choice(
-      "zero_quantized_gradients", &args->zero_quantized_gradients, {"none", "int8", "int4"},
+      "zero_quantized_gradients", &args->zero_quantized_gradients,
       "Gradients travel between nodes in blocks of 8-bit or 4-bit integers instead of bfloat16: "
       "half or a quarter of the bytes. The error of what a node sends is added to what it sends "
       "next and is part of the state that checkpoints save; sums are in float32. Takes 2 bytes "
       "per element of what a rank sums for its node.");
-  table->add_choice("load_weights_once", &args->load_weights_once, {"per_node", "per_cluster"},
+  table->add_choice("load_weights_once", &args->load_weights_once,
                     "How often each byte of the model's files is read: once per node, shared by its ranks, "
                     "or once per cluster, with the rest coming over the network, for a shared disk that is "
                     "slower than the network. per_cluster needs zero_stage 1 or more.");
@@ -426,7 +417,7 @@ void declare_saving(FlagTable* table, TrainingArguments* args) {
     if (home != nullptr && (path == "~" || path.starts_with("~/"))) path.replace(0, 1, home);
   };
   table->add_choice(
-      "save_strategy", &args->save_strategy, {"no", "steps", "epoch", "best"},
+      "save_strategy", &args->save_strategy,
       "When to write a checkpoint-N folder: never, every save_steps and at the last step, after "
       "every epoch, or after every evaluation that is the best so far by "
       "metric_for_best_model. The finished model is always written.");

@@ -29,28 +29,26 @@ namespace {
 
 using nlohmann::json;
 
-DType dtype_of_name(const std::string& name) {
-  if (name == "float32" || name == "fp32") return DType::kF32;
-  if (name == "float16" || name == "fp16") return DType::kF16;
-  TESSERA_CHECK(name == "bfloat16" || name == "bf16", "dtype '{}'", name);
-  return DType::kBF16;
+std::string_view dtype_word(const TrainingArguments& args) {
+  return word_of(kTrainingDTypeWords, args.dtype);
 }
 
 // bf16 is another spelling of dtype: true is bfloat16, false float32, as in Hugging Face.
 void resolve_dtype(const FlagTable& table, TrainingArguments* args) {
   if (args->bf16) {
-    const bool contradicts = table.is_set("dtype") && *args->bf16 != (args->training_dtype() == DType::kBF16);
+    const bool contradicts = table.is_set("dtype") && *args->bf16 != (args->dtype == DType::kBF16);
     if (contradicts) {
-      fail(ExitCode::kBadConfig, "bf16 {} contradicts dtype {}: give one of them", *args->bf16, args->dtype);
+      fail(ExitCode::kBadConfig, "bf16 {} contradicts dtype {}: give one of them", *args->bf16,
+           dtype_word(*args));
     }
-    args->dtype = *args->bf16 ? "bfloat16" : "float32";
+    args->dtype = *args->bf16 ? DType::kBF16 : DType::kF32;
   }
-  args->bf16 = args->training_dtype() == DType::kBF16;
+  args->bf16 = args->dtype == DType::kBF16;
   if (args->bf16_full_eval && !*args->bf16) {
     fail(ExitCode::kBadConfig,
          "bf16_full_eval true contradicts dtype float32: evaluation runs in the training dtype");
   }
-  if (args->save_dtype.empty()) args->save_dtype = args->dtype;
+  if (!args->save_dtype) args->save_dtype = args->dtype;
 }
 
 void resolve_checkpointing(const FlagTable& table, const TrainingArguments& args) {
@@ -78,38 +76,40 @@ void resolve_batch(const FlagTable& table, int64_t num_ranks, TrainingArguments*
 void resolve_ranks(const FlagTable& table, int64_t world_size, TrainingArguments* args) {
   constexpr int64_t kDefaultStage = 2;
   if (!args->zero_stage) args->zero_stage = world_size > 1 ? kDefaultStage : 0;
-  if (args->gather_schedule == "per_layer" && *args->zero_stage != 3) {
+  if (args->gather_schedule == GatherChoice::kPerLayer && *args->zero_stage != 3) {
     fail(ExitCode::kBadConfig,
          "gather_schedule per_layer needs zero_stage 3, found {}: below it every node keeps all weights",
          *args->zero_stage);
   }
-  if (args->load_weights_once == "per_cluster" && *args->zero_stage == 0 && world_size > 1) {
+  if (args->load_weights_once == LoadOnce::kPerCluster && *args->zero_stage == 0 && world_size > 1) {
     fail(ExitCode::kBadConfig,
          "load_weights_once per_cluster needs zero_stage 1 or more, found 0: every node then keeps the "
          "optimizer state of all weights and has to read them");
   }
-  const bool is_bf16 = args->training_dtype() == DType::kBF16;
+  const bool is_bf16 = args->dtype == DType::kBF16;
   if (args->zero_quantized_weights && !is_bf16) {
-    fail(ExitCode::kBadConfig, "zero_quantized_weights needs dtype bfloat16, found {}", args->dtype);
+    fail(ExitCode::kBadConfig, "zero_quantized_weights needs dtype bfloat16, found {}", dtype_word(*args));
   }
   if (args->zero_quantized_weights && *args->zero_stage == 0 && world_size > 1) {
     fail(ExitCode::kBadConfig,
          "zero_quantized_weights needs zero_stage 1 or more, found 0: every node then updates all weights "
          "itself");
   }
-  if (args->grad_accum_dtype == "bfloat16") {
+  if (args->grad_accum_dtype == DType::kBF16) {
     if (!is_bf16) {
-      fail(ExitCode::kBadConfig, "grad_accum_dtype bfloat16 needs dtype bfloat16, found {}", args->dtype);
+      fail(ExitCode::kBadConfig, "grad_accum_dtype bfloat16 needs dtype bfloat16, found {}",
+           dtype_word(*args));
     }
     if (world_size == 1) {
       log_warning("grad_accum_dtype bfloat16 has no effect on one rank: gradients are added up in float32");
-      args->grad_accum_dtype = "float32";  // the type that memory is planned with
+      args->grad_accum_dtype = DType::kF32;  // the type that memory is planned with
     }
   }
-  if (args->grad_accum_dtype == "auto") args->grad_accum_dtype = "float32";
-  if (!args->communication_data_type) args->communication_data_type = args->training_dtype();
+  if (!args->grad_accum_dtype) args->grad_accum_dtype = DType::kF32;
+  if (!args->communication_data_type) args->communication_data_type = args->dtype;
   if (!is_bf16 && args->communication_data_type == DType::kBF16) {
-    fail(ExitCode::kBadConfig, "communication_data_type bf16 needs dtype bfloat16, found {}", args->dtype);
+    fail(ExitCode::kBadConfig, "communication_data_type bf16 needs dtype bfloat16, found {}",
+         dtype_word(*args));
   }
   if (world_size > 1) return;
   for (const char* name :
@@ -127,7 +127,7 @@ void resolve_ranks(const FlagTable& table, int64_t world_size, TrainingArguments
 // only after the step prevent the update.
 void resolve_optimizer_in_backward(const FlagTable& table, int64_t world_size, TrainingArguments* args) {
   if (!args->optimizer_in_backward) {
-    if (args->clip_mode != "global") {
+    if (args->clip_mode != ClipMode::kGlobal) {
       fail(ExitCode::kBadConfig, "clip_mode {} needs optimizer_in_backward: otherwise clipping is global",
            args->clip_mode);
     }
@@ -139,25 +139,25 @@ void resolve_optimizer_in_backward(const FlagTable& table, int64_t world_size, T
          "found {}",
          *args->zero_stage);
   }
-  if (world_size > 1 && args->clip_mode == "layer") {
+  if (world_size > 1 && args->clip_mode == ClipMode::kLayer) {
     fail(ExitCode::kBadConfig,
          "clip_mode layer needs one rank, found {}: on several no rank has the gradients of a whole layer; "
          "choose global or previous",
          world_size);
   }
-  if (args->merge_micro_batches == "never") {
+  if (args->merge_micro_batches == AutoChoice::kNever) {
     fail(ExitCode::kBadConfig,
          "optimizer_in_backward contradicts merge_micro_batches never: a layer is updated once all "
          "micro-batches of the step have gone through it");
   }
-  args->merge_micro_batches = "always";
+  args->merge_micro_batches = AutoChoice::kAlways;
   if (table.is_set("clip_mode") && args->max_grad_norm == 0) {
     log_warning("clip_mode has no effect: max_grad_norm is 0");
   }
   if (args->computes_norm_first()) return;
   const std::string needs = args->replay_check_steps > 0 ? "replay_check_steps"
-                            : args->loss_spike_policy != "warn"
-                                ? "loss_spike_policy " + args->loss_spike_policy
+                            : args->loss_spike_policy != LossSpikePolicy::kWarn
+                                ? fmt::format("loss_spike_policy {}", args->loss_spike_policy)
                                 : "";
   if (!needs.empty()) {
     fail(ExitCode::kBadConfig,
@@ -185,7 +185,7 @@ void resolve_evaluation(const TrainingArguments& given, TrainingArguments* args)
          "validation_split_percentage contradicts eval_dataset: leave one of the two out");
   if (given.evaluates() && given.eval_dataset.empty() && !splits) {
     fail(ExitCode::kBadConfig, "{} needs an eval_dataset, or validation_split_percentage",
-         given.eval_on_start ? "eval_on_start" : "eval_strategy " + given.eval_strategy);
+         given.eval_on_start ? "eval_on_start" : fmt::format("eval_strategy {}", given.eval_strategy));
   }
   evaluation_sets(given.eval_dataset);  // refuses those that are not well-formed
   if (!given.evaluates() && !given.eval_dataset.empty()) {
@@ -194,10 +194,11 @@ void resolve_evaluation(const TrainingArguments& given, TrainingArguments* args)
   if (!given.evaluates() && splits) {
     log_warning("validation_split_percentage keeps rows from training, but eval_strategy is no");
   }
-  if (given.lr_scheduler_type == "reduce_lr_on_plateau" && given.eval_strategy == "no") {
+  if (given.lr_scheduler_type == "reduce_lr_on_plateau" && given.eval_strategy == IntervalStrategy::kNo) {
     fail(ExitCode::kBadConfig, "lr_scheduler_type reduce_lr_on_plateau needs eval_strategy steps or epoch");
   }
-  if (given.eval_strategy == "steps" && !given.eval_steps) args->eval_steps = given.logging_steps;
+  if (given.eval_strategy == IntervalStrategy::kSteps && !given.eval_steps)
+    args->eval_steps = given.logging_steps;
   if (!given.eval_choices.empty() && !given.evaluates()) {
     log_warning("eval_choices has no effect: eval_strategy is no");
   }
@@ -205,14 +206,14 @@ void resolve_evaluation(const TrainingArguments& given, TrainingArguments* args)
 
 // Hugging Face's sanity checks of TrainingArguments: the best model must have a checkpoint.
 void check_saves_at_evaluations(const TrainingArguments& args) {
-  if (args.save_strategy == "best") return;
-  if (args.save_strategy != args.eval_strategy) {
+  if (args.save_strategy == SaveStrategy::kBest) return;
+  if (word_of(args.save_strategy) != word_of(args.eval_strategy)) {
     fail(ExitCode::kBadConfig,
          "load_best_model_at_end needs save_strategy best, or the same as eval_strategy; found save_strategy "
          "{} and eval_strategy {}",
          args.save_strategy, args.eval_strategy);
   }
-  if (args.eval_strategy != "steps") return;
+  if (args.eval_strategy != IntervalStrategy::kSteps) return;
   const double save = args.save_steps, eval = *args.eval_steps;
   // Fractions are multiples up to rounding; mixed with whole steps they depend on the length of the run.
   const double factor = save < 1 && eval < 1 ? 1e6 : 1;
@@ -230,7 +231,7 @@ void resolve_best_model(const FlagTable& table, TrainingArguments* args) {
   if (metric.empty() && (args->load_best_model_at_end || args->lr_scheduler_type == "reduce_lr_on_plateau")) {
     metric = "loss";
   }
-  if (metric.empty() && (stops_early || args->save_strategy == "best")) {
+  if (metric.empty() && (stops_early || args->save_strategy == SaveStrategy::kBest)) {
     fail(ExitCode::kBadConfig, "{} needs a metric_for_best_model, such as loss",
          stops_early ? "early_stopping_patience" : "save_strategy best");
   }
@@ -245,8 +246,8 @@ void resolve_best_model(const FlagTable& table, TrainingArguments* args) {
   const bool is_default = !table.is_set("metric_for_best_model");
   if (!metric.starts_with("eval_")) metric = "eval_" + metric;
   check_metric(*args, is_default);
-  if (args->eval_strategy == "no" &&
-      (args->load_best_model_at_end || stops_early || args->save_strategy == "best")) {
+  if (args->eval_strategy == IntervalStrategy::kNo &&
+      (args->load_best_model_at_end || stops_early || args->save_strategy == SaveStrategy::kBest)) {
     fail(ExitCode::kBadConfig, "{} needs eval_strategy steps or epoch",
          args->load_best_model_at_end ? "load_best_model_at_end"
          : stops_early                ? "early_stopping_patience"
@@ -266,30 +267,15 @@ void resolve_best_model(const FlagTable& table, TrainingArguments* args) {
 }
 
 void check_quiet(const TrainingArguments& args) {
-  if (!args.quiet || (args.log_level != "debug" && args.log_level != "info")) return;
+  if (!args.quiet || !args.log_level || *args.log_level > LogLevel::kInfo) return;
   fail(ExitCode::kBadConfig, "quiet true contradicts log_level {}: it hides messages below warning",
-       args.log_level);
+       *args.log_level == LogLevel::kInfo ? "info" : "debug");
 }
 
 }  // namespace
 
-// There is no level above error: a critical condition ends the program with an error.
 LogLevel TrainingArguments::lowest_log_level() const {
-  if (log_level == "debug") return LogLevel::kDebug;
-  if (log_level == "warning") return LogLevel::kWarning;
-  if (log_level == "error" || log_level == "critical") return LogLevel::kError;
-  if (quiet) return LogLevel::kWarning;
-  return LogLevel::kInfo;  // info, passive
-}
-
-DType TrainingArguments::training_dtype() const { return dtype_of_name(dtype); }
-
-DType TrainingArguments::export_dtype() const {
-  return dtype_of_name(save_dtype.empty() ? dtype : save_dtype);
-}
-
-DType TrainingArguments::accumulation_dtype() const {
-  return grad_accum_dtype == "bfloat16" ? DType::kBF16 : DType::kF32;
+  return log_level.value_or(quiet ? LogLevel::kWarning : LogLevel::kInfo);
 }
 
 int64_t TrainingArguments::save_bytes_per_second() const {
@@ -319,7 +305,7 @@ BatchPlanOptions TrainingArguments::batch_options(int64_t world_size) const {
   options.global_batch_size = global_batch_size;
   options.shuffle = shuffle;
   // Grouping by length draws from the generator that the Trainer seeds with `seed`, whatever data_seed is.
-  const bool is_grouped = train_sampling_strategy == "group_by_length";
+  const bool is_grouped = train_sampling_strategy == SamplingStrategy::kGroupByLength;
   options.seed = is_grouped ? static_cast<uint64_t>(seed) : shuffle_seed();
   options.drop_last = dataloader_drop_last;
   return options;

@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "arguments/choices.h"
 #include "arguments/foreign/script_arguments.h"
 #include "arguments/run/data_arguments.h"
 #include "base/flags.h"
@@ -23,6 +24,8 @@
 #include "comm/world.h"
 #include "data/dataset.h"
 #include "data/rows/batch_plan.h"
+#include "optim/optimizer.h"
+#include "tensor/device_kind.h"
 #include "tensor/dtype.h"
 
 namespace tessera {
@@ -43,11 +46,11 @@ struct TrainingArguments : DataArguments {
   std::optional<int64_t> max_length;
   bool allow_truncation = false;
   bool packing = false;
-  std::string packing_strategy = "auto";  // by the rows (Packing::kByRows)
-  std::optional<bool> eval_packing;       // unset = as packing
+  PackingStrategy packing_strategy = PackingStrategy::kAuto;  // by the rows (Packing::kByRows)
+  std::optional<bool> eval_packing;                           // unset = as packing
   bool packing_cross_document_attention = false;
   bool shuffle = true;
-  std::string train_sampling_strategy = "random";
+  SamplingStrategy train_sampling_strategy = SamplingStrategy::kRandom;
   bool dataloader_drop_last = false;
   std::string cache_dir;
 
@@ -73,11 +76,11 @@ struct TrainingArguments : DataArguments {
   double adam_beta2 = 0.999;
   double adam_epsilon = 1e-8;
   double muon_momentum = 0.95;
-  std::string muon_adjust_lr_fn = "match_rms_adamw";
+  MuonRate muon_adjust_lr_fn = MuonRate::kMatchRmsAdamw;
   double max_grad_norm = 1;
-  std::string clip_mode = "global";
+  ClipMode clip_mode = ClipMode::kGlobal;
   bool optimizer_in_backward = false;
-  std::string loss_spike_policy = "warn";
+  LossSpikePolicy loss_spike_policy = LossSpikePolicy::kWarn;
   int64_t loss_spike_window = 128;
   double loss_spike_sigmas = 6;
   int64_t replay_check_steps = 0;
@@ -87,7 +90,7 @@ struct TrainingArguments : DataArguments {
   std::optional<int64_t> data_seed;
 
   // LoRA (lora_arguments.h).
-  std::string finetuning_type = "full";
+  FinetuningType finetuning_type = FinetuningType::kFull;
   int64_t lora_rank = 8;
   std::optional<double> lora_alpha;  // unset = twice the rank
   double lora_dropout = 0;
@@ -107,34 +110,34 @@ struct TrainingArguments : DataArguments {
   std::optional<bool> bnb_4bit_use_double_quant;  // unset = as the program whose flag asks for 4 bits
 
   // Precision and machine.
-  std::string dtype = "bfloat16";
+  DType dtype = DType::kBF16;  // kTrainingDTypeWords
   std::optional<bool> bf16;
   bool bf16_full_eval = false;
-  std::string save_dtype;  // "" = dtype
+  std::optional<DType> save_dtype;  // set once resolved
   bool gradient_checkpointing = false;
-  std::string gradient_checkpointing_mode = "full";
-  std::string merge_micro_batches = "auto";
-  std::string pack_weights = "auto";
-  std::string offload_optimizer_device = "none";
-  std::string offload_param_device = "none";
-  std::string offload_dir;          // once resolved: set if it is used, or may be with fit
-  bool fit = false;                 // plan/forms chooses the form of the run
-  std::string fit_choice = "best";  // or fastest
-  std::string fit_memory;           // "" = what is free
+  CheckpointingMode gradient_checkpointing_mode = CheckpointingMode::kFull;
+  AutoChoice merge_micro_batches = AutoChoice::kAuto;
+  AutoChoice pack_weights = AutoChoice::kAuto;
+  OffloadDevice offload_optimizer_device = OffloadDevice::kNone;
+  OffloadDevice offload_param_device = OffloadDevice::kNone;
+  std::string offload_dir;  // once resolved: set if it is used, or may be with fit
+  bool fit = false;         // plan/forms chooses the form of the run
+  FitChoice fit_choice = FitChoice::kBest;
+  std::string fit_memory;  // "" = what is free
   std::string fit_disk;
   int64_t aio_block_size = int64_t{1} << 20;
   int64_t aio_queue_depth = 32;
-  std::string device = "cpu";  // or cuda
+  DeviceKind device = DeviceKind::kCpu;
   int64_t num_threads = 0;
   bool measure_peak = true;
 
   // Several ranks.
   std::optional<int64_t> zero_stage;  // set once resolved
-  std::string gather_schedule = "auto";
-  std::string grad_accum_dtype = "auto";  // once resolved: bfloat16 or float32
+  GatherChoice gather_schedule = GatherChoice::kAuto;
+  std::optional<DType> grad_accum_dtype;  // set once resolved
   bool zero_quantized_weights = false;
-  std::string zero_quantized_gradients = "none";  // or int8, int4
-  std::string load_weights_once = "per_node";
+  GradientQuantization zero_quantized_gradients = GradientQuantization::kNone;
+  LoadOnce load_weights_once = LoadOnce::kPerNode;
   int64_t sync_every = 0;  // 0 = every step (outer_arguments.h)
   int64_t num_fragments = 1;
   int64_t fragment_sync_delay = 0;
@@ -157,12 +160,12 @@ struct TrainingArguments : DataArguments {
   std::optional<std::string> monitor_csv_dir;
 
   // Logging, evaluation, saving. Steps below 1 are a fraction of all steps.
-  std::string logging_strategy = "steps";
+  IntervalStrategy logging_strategy = IntervalStrategy::kSteps;
   double logging_steps = 500;
   bool logging_first_step = false;
-  std::string include_num_input_tokens_seen = "no";
+  TokensSeen include_num_input_tokens_seen = TokensSeen::kNo;
   bool disable_tqdm = false;
-  std::string log_level = "passive";
+  std::optional<LogLevel> log_level;    // kLogLevelWords
   std::optional<int64_t> metrics_port;  // metrics_arguments.h
   std::string metrics_host = "127.0.0.1";
   double health_timeout = 0;                       // seconds; 0 = derived
@@ -170,7 +173,7 @@ struct TrainingArguments : DataArguments {
   std::string logging_dir;                         // "" = the default
   std::string run_name;                            // "" = as output_dir
   bool quiet = false;
-  std::string eval_strategy = "no";
+  IntervalStrategy eval_strategy = IntervalStrategy::kNo;
   std::optional<double> eval_steps;
   double eval_delay = 0;
   bool eval_on_start = false;
@@ -181,7 +184,7 @@ struct TrainingArguments : DataArguments {
   std::optional<int64_t> early_stopping_patience;  // evaluations; unset = a run does not stop early
   double early_stopping_threshold = 0;
   std::string output_dir = "trainer_output";
-  std::string save_strategy = "steps";
+  SaveStrategy save_strategy = SaveStrategy::kSteps;
   double save_steps = 500;
   std::optional<int64_t> save_total_limit;
   bool async_save = true;
@@ -209,12 +212,14 @@ struct TrainingArguments : DataArguments {
 
   // In a pass that computes the norm by which the gradients of the step are clipped, nothing is updated yet.
   bool computes_norm_first() const {
-    return optimizer_in_backward && clip_mode == "global" && max_grad_norm > 0;
+    return optimizer_in_backward && clip_mode == ClipMode::kGlobal && max_grad_norm > 0;
   }
   // The inputs of layers wait for the backward pass in a scratch file.
-  bool offloads_inputs() const { return gradient_checkpointing && gradient_checkpointing_mode == "offload"; }
+  bool offloads_inputs() const {
+    return gradient_checkpointing && gradient_checkpointing_mode == CheckpointingMode::kOffload;
+  }
   // A checkpoint may be in progress while training continues.
-  bool saves_in_background() const { return async_save && save_strategy != "no"; }
+  bool saves_in_background() const { return async_save && save_strategy != SaveStrategy::kNo; }
   bool resumes() const { return !resume_from_checkpoint.empty(); }
   bool resumes_by_name() const {
     return resumes() && resume_from_checkpoint != "true" && resume_from_checkpoint != "auto";
@@ -227,11 +232,10 @@ struct TrainingArguments : DataArguments {
   bool reports_to(std::string_view sink) const {
     return std::find(report_to.begin(), report_to.end(), sink) != report_to.end();
   }
-  bool evaluates() const { return eval_strategy != "no" || eval_on_start; }
-  DType training_dtype() const;
+  bool evaluates() const { return eval_strategy != IntervalStrategy::kNo || eval_on_start; }
   LogLevel lowest_log_level() const;
-  DType export_dtype() const;
-  DType accumulation_dtype() const;  // of gradients
+  DType export_dtype() const { return save_dtype.value_or(dtype); }
+  DType accumulation_dtype() const { return grad_accum_dtype.value_or(DType::kF32); }  // of gradients
   // As Hugging Face's Trainer fills in "auto": 0.9 hidden^2 and 10 hidden.
   int64_t prefetch_elements(int64_t hidden_size) const;
   int64_t persistence_threshold_elements(int64_t hidden_size) const;

@@ -275,7 +275,7 @@ TEST_F(ArgumentsTest, MonitorsOfDeepSpeedHaveFoldersOfTheirOwn) {
 TEST_F(ArgumentsTest, Bf16IsAnotherSpellingOfDtype) {
   give("bf16", "false");
   resolve();
-  EXPECT_EQ(args_.training_dtype(), DType::kF32);
+  EXPECT_EQ(args_.dtype, DType::kF32);
   EXPECT_EQ(args_.export_dtype(), DType::kF32);
 }
 

@@ -175,17 +175,28 @@ Flag& FlagTable::add(std::string name, std::optional<double>* target, std::strin
 
 Flag& FlagTable::add_choice(std::string name, std::string* target, std::vector<std::string> choices,
                             std::string help) {
-  Flag& flag = add(std::move(name), target, std::move(help));
-  flag.value_name = fmt::format("{}", fmt::join(choices, "|"));
-  flag.set = [name_copy = flag.name, target, choices](const std::vector<std::string>& values) {
+  const auto choose = [target, choices](size_t index) { *target = choices[index]; };
+  return add_words(
+      std::move(name), choices, choices, [target] { return *target; }, choose, std::move(help));
+}
+
+Flag& FlagTable::add_words(std::string name, std::vector<std::string> words, std::vector<std::string> listed,
+                           std::function<std::string()> current, std::function<void(size_t)> choose,
+                           std::string help) {
+  Flag flag = make_flag(std::move(name), FlagType::kString, "", current(), std::move(help));
+  flag.value_name = fmt::format("{}", fmt::join(listed, "|"));
+  flag.get = [current = std::move(current)] { return std::vector<std::string>{current()}; };
+  flag.set = [name_copy = flag.name, words = std::move(words), listed = std::move(listed),
+              choose = std::move(choose)](const std::vector<std::string>& values) {
     const std::string found = values.size() == 1 ? values[0] : count_of(std::ssize(values), "value");
-    if (std::find(choices.begin(), choices.end(), found) == choices.end()) {
-      fail(ExitCode::kUsage, "--{}: expected one of {}, found '{}'", name_copy, fmt::join(choices, ", "),
+    const auto word = std::find(words.begin(), words.end(), found);
+    if (word == words.end()) {
+      fail(ExitCode::kUsage, "--{}: expected one of {}, found '{}'", name_copy, fmt::join(listed, ", "),
            printable(found));
     }
-    *target = found;
+    choose(static_cast<size_t>(word - words.begin()));
   };
-  return flag;
+  return append(std::move(flag));
 }
 
 Flag& FlagTable::add_size(std::string name, std::string* target, std::string example, std::string help) {

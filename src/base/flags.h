@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/choice.h"
 #include "base/name_hint.h"
 
 namespace tessera {
@@ -63,6 +64,12 @@ class FlagTable {
   Flag& add(std::string name, std::optional<double>* target, std::string help);
   // One of `choices`, spelled exactly as given.
   Flag& add_choice(std::string name, std::string* target, std::vector<std::string> choices, std::string help);
+  // A value that has words, which must outlive the table. Of several spellings, help lists the first.
+  template <typename T>
+  Flag& add_choice(std::string name, T* target, std::type_identity_t<std::span<const Word<T>>> words,
+                   std::string help);
+  template <Choice E>
+  Flag& add_choice(std::string name, E* target, std::string help);
   // A size with its unit (parse_bytes), or "" for none; `example` is shown in messages.
   Flag& add_size(std::string name, std::string* target, std::string example, std::string help);
   // A known flag with no bound variable (kIgnored or kRefused), except with its default or one of several
@@ -101,11 +108,35 @@ class FlagTable {
 
  private:
   Flag& append(Flag flag);
+  // One of `words` that is kept elsewhere: `current` gets it, `choose` sets the one with this index. Help and
+  // messages show `listed`.
+  Flag& add_words(std::string name, std::vector<std::string> words, std::vector<std::string> listed,
+                  std::function<std::string()> current, std::function<void(size_t)> choose, std::string help);
 
   std::vector<Flag> flags_;
   std::vector<ForeignNames> foreign_names_;
   std::map<std::string, std::string, std::less<>> origins_;  // of flags that are set
   std::string section_ = "Options";
 };
+
+template <typename T>
+Flag& FlagTable::add_choice(std::string name, T* target, std::type_identity_t<std::span<const Word<T>>> words,
+                            std::string help) {
+  std::vector<std::string> texts, listed;
+  for (const Word<T>& word : words) {
+    texts.emplace_back(word.text);
+    if (!word.text.empty() && word_of(words, word.value) == word.text) listed.emplace_back(word.text);
+  }
+  return add_words(
+      std::move(name), std::move(texts), std::move(listed),
+      [words, target] { return std::string(word_of(words, *target)); },
+      [words, target](size_t index) { *target = words[index].value; }, std::move(help));
+}
+
+template <Choice E>
+Flag& FlagTable::add_choice(std::string name, E* target, std::string help) {
+  static constexpr auto kWords = choice_words(E());
+  return add_choice(std::move(name), target, kWords, std::move(help));
+}
 
 }  // namespace tessera

@@ -1,10 +1,12 @@
 // The settings by which rows of a dataset become token ids and labels.
 #pragma once
 
+#include <array>
 #include <filesystem>
 #include <optional>
 #include <string>
 
+#include "base/choice.h"
 #include "data/chat/chat_template.h"
 #include "data/chat/example.h"
 
@@ -12,6 +14,10 @@ namespace tessera {
 
 // What becomes of a row longer than max_length: it is cut, skipped and counted, or an error.
 enum class ExcessLength { kTruncate, kDrop, kRaise };
+constexpr auto choice_words(ExcessLength) {
+  using enum ExcessLength;
+  return std::to_array<Word<ExcessLength>>({{"truncate", kTruncate}, {"drop", kDrop}, {"raise", kRaise}});
+}
 
 enum class Packing {
   kNone,      // one row per document, cut to max_length; no padding exists

@@ -61,7 +61,7 @@ RunForecast forecast_of(const JobPlanRequest& request, const ModelConfig& config
   cluster.has_disk = false;
   cluster.network_gbps = node.facts.network_gbps;
   const TrainingArguments& args = *request.args;
-  if (args.device == "cuda") {
+  if (args.device == DeviceKind::kCuda) {
     cluster.ops = planned_card_ops(node.card.name, node.card.usable_bytes());
     cluster.rates = rates_of_card(node.card.facts, optimizer_is_on_host(args));
   } else {
@@ -189,7 +189,7 @@ JobPlan plan_job(const JobPlanRequest& request) {
     if (plan.forecast.refusal.empty()) {
       plan.forecast.refusal =
           fmt::format("the job needs at least {} on a {}", format_bytes(result.refusals.at(0).needed_bytes),
-                      args.device == "cuda" ? "card" : "node");
+                      args.device == DeviceKind::kCuda ? "card" : "node");
     }
   }
   if (!plan.forecast.refusal.empty()) {
@@ -197,8 +197,9 @@ JobPlan plan_job(const JobPlanRequest& request) {
     fail(ExitCode::kBadConfig, "{} with {} for a pod{}: {}",
          request.instance->name.empty() ? "nodes" : request.instance->name,
          format_bytes(request.pod.memory_bytes),
-         args.device == "cuda" ? fmt::format(" and {} of an {}", format_bytes(card.usable_bytes()), card.name)
-                               : "",
+         args.device == DeviceKind::kCuda
+             ? fmt::format(" and {} of an {}", format_bytes(card.usable_bytes()), card.name)
+             : "",
          plan.forecast.refusal);
   }
   return plan;

@@ -85,7 +85,7 @@ TEST(JobPlan, RefusesAModelThatDoesNotFitWithThePlannersReasons) {
 
 TEST(JobPlan, ARunOnACardHasToFitTheCard) {
   TrainingArguments args;
-  args.device = "cuda";
+  args.device = DeviceKind::kCuda;
   const JobPlan small = plan("llama3.2-1b", "g6e.16xlarge", 1, 1, args);
   EXPECT_EQ(small.forecast.memory.device, "NVIDIA L40S");
   EXPECT_GT(small.forecast.memory.device_bytes(), 18 * kGiB) << "16 bytes a parameter";
@@ -96,7 +96,7 @@ TEST(JobPlan, ARunOnACardHasToFitTheCard) {
                 "g6e.16xlarge with 463.3 GiB for a pod and 43.3 GiB of an NVIDIA L40S: the run does not fit"),
             0u)
       << refusal;
-  args.offload_optimizer_device = "cpu";
+  args.offload_optimizer_device = OffloadDevice::kCpu;
   const JobPlan offloaded = plan("llama3-8b", "p5.4xlarge", 1, 1, args);
   EXPECT_LT(offloaded.forecast.memory.device_bytes(), 78 * kGiB);
   EXPECT_GT(offloaded.forecast.memory.step_memory().node_bytes(), 89 * kGiB)
@@ -107,7 +107,7 @@ TEST(JobPlan, ARunOnACardHasToFitTheCard) {
 // Rows at once are as many as fit: on a smaller card fewer, or with recomputation.
 TEST(JobPlan, TheCardDecidesTheMicroBatch) {
   TrainingArguments args;
-  args.device = "cuda";
+  args.device = DeviceKind::kCuda;
   args.max_length = 4096;
   const JobPlan on_l40s = plan("llama3.2-1b", "g6e.16xlarge", 1, 1, args);
   const JobPlan on_h200 = plan("llama3.2-1b", "p5en.48xlarge", 1, 1, args);
@@ -136,7 +136,7 @@ TEST(JobPlan, AdaptersTakeTheirOwnMemory) {
   expect_error(ExitCode::kBadConfig, {"does not fit in memory"},
                [] { plan("llama3-8b", "c7i.8xlarge", 1, 1); });
   TrainingArguments args;
-  args.finetuning_type = "lora";
+  args.finetuning_type = FinetuningType::kLora;
   args.per_device_train_batch_size = 1;
   const JobPlan exact = plan("llama3-8b", "c7i.8xlarge", 1, 1, args);
   EXPECT_EQ(exact.forecast.num_frozen, 8'030'261'248);

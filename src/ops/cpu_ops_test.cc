@@ -121,9 +121,9 @@ bool run_every_operation(Ops& ops, DType A) {
 
 TEST(MakeOps, SaysWhatHindersADevice) {
   ThreadPool pool(1);
-  EXPECT_EQ(&make_ops("cpu", pool)->device(), &host_device());
+  EXPECT_EQ(&make_ops(DeviceKind::kCpu, pool)->device(), &host_device());
   try {
-    EXPECT_NE(&make_ops("cuda", pool)->device(), &host_device());
+    EXPECT_NE(&make_ops(DeviceKind::kCuda, pool)->device(), &host_device());
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kBadConfig);
     EXPECT_THAT(error.what(), testing::StartsWith("device cuda: "));

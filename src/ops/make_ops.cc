@@ -8,9 +8,8 @@
 
 namespace tessera {
 
-std::unique_ptr<Ops> make_ops(std::string_view device, ThreadPool& pool, [[maybe_unused]] int local_rank) {
-  if (device == "cpu") return make_cpu_ops(pool);
-  TESSERA_CHECK(device == "cuda", "device '{}'", device);
+std::unique_ptr<Ops> make_ops(DeviceKind device, ThreadPool& pool, [[maybe_unused]] int local_rank) {
+  if (device == DeviceKind::kCpu) return make_cpu_ops(pool);
 #ifdef TESSERA_HAS_CUDA
   return make_cuda_ops(local_rank);
 #else

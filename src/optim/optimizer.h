@@ -2,6 +2,7 @@
 // is an OptimizerState's (optim/optimizer_state.h).
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -11,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/choice.h"
 #include "optim/schedule.h"
 #include "optim/state_tensor.h"
 #include "platform/thread_pool.h"
@@ -24,6 +26,10 @@ enum class MuonRate {
   kOriginal,       // times sqrt(max(1, rows / columns)). Jordan, 2024
   kMatchRmsAdamw,  // times 0.2 sqrt(max(rows, columns)), as large as an update of AdamW. Liu et al., 2025
 };
+constexpr auto choice_words(MuonRate) {
+  using enum MuonRate;
+  return std::to_array<Word<MuonRate>>({{"original", kOriginal}, {"match_rms_adamw", kMatchRmsAdamw}});
+}
 
 // The settings of all optimizers, as Hugging Face's arguments name them; each uses what applies to it.
 struct OptimizerSettings {

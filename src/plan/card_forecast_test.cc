@@ -19,7 +19,7 @@ class CardForecastTest : public testing::Test {
   CardForecastTest() : config_(preset_config("llama3-8b")) {
     declare_training_flags(&table_, &args_);
     set_layers(16);
-    args_.device = "cuda";
+    args_.device = DeviceKind::kCuda;
     args_.per_device_train_batch_size = 4;
     args_.max_length = 2048;
     cluster_.node_memory_bytes = int64_t{256} << 30;
@@ -28,7 +28,8 @@ class CardForecastTest : public testing::Test {
 
   RunForecast forecast() {
     config_.lora = lora_config_of(args_);
-    cluster_.rates = rates_of_card({989, 4800, /*has_wgmma=*/true}, args_.offload_optimizer_device == "cpu");
+    cluster_.rates =
+        rates_of_card({989, 4800, /*has_wgmma=*/true}, args_.offload_optimizer_device == OffloadDevice::kCpu);
     return forecast_run(args_, config_, cluster_, 16);
   }
   void set_layers(int64_t num_layers) {
@@ -51,14 +52,14 @@ TEST_F(CardForecastTest, TakesWhatARunOnTheCardTook) {
   EXPECT_EQ(whole.memory.device, "NVIDIA H200");
   EXPECT_NEAR(device_gib(whole), 80.96, 0.06);
   EXPECT_NEAR(8192 / whole.time->step_s(), 21545, 0.1 * 21545) << "tokens per second";
-  args_.offload_optimizer_device = "cpu";
+  args_.offload_optimizer_device = OffloadDevice::kCpu;
   args_.gradient_accumulation_steps = 8;
   const RunForecast offloaded = forecast();
   EXPECT_NEAR(device_gib(offloaded), 38.68, 0.06);
   EXPECT_NEAR(8 * 8192 / offloaded.time->step_s(), 18155, 0.15 * 18155);
   set_layers(32);
   args_ = TrainingArguments();
-  args_.device = "cuda";
+  args_.device = DeviceKind::kCuda;
   args_.per_device_train_batch_size = 4;
   args_.max_length = 2048;
   args_.optim = "adamw_bf16";
@@ -72,7 +73,7 @@ TEST_F(CardForecastTest, RefusesWhatDoesNotFitTheCardOrTheHost) {
   const std::string refusal = forecast().refusal;
   EXPECT_THAT(refusal, HasSubstr("more of NVIDIA L40S, 44.0 GiB are free"));
   EXPECT_THAT(refusal, HasSubstr("with offload_optimizer_device cpu it would take"));
-  args_.offload_optimizer_device = "cpu";
+  args_.offload_optimizer_device = OffloadDevice::kCpu;
   EXPECT_EQ(forecast().refusal, "");
   cluster_.node_memory_bytes = int64_t{48} << 30;
   EXPECT_THAT(forecast().refusal, HasSubstr("the run does not fit in the host's memory"));

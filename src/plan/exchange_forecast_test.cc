@@ -52,7 +52,7 @@ TEST_F(ForecastTest, SaysWhatGradientsInInt4WouldMakeOfIt) {
   EXPECT_THAT(forecast_text(exact),
               HasSubstr("(int4: with --zero_quantized_gradients int4 and --zero_quantized_weights true)\n"));
   args_.zero_quantized_weights = true;
-  args_.zero_quantized_gradients = "int4";
+  args_.zero_quantized_gradients = GradientQuantization::kInt4;
   const RunForecast quantized = forecast();
   for (size_t i = 0; i < exact.schedules.size(); ++i) {
     EXPECT_FALSE(quantized.schedules[i].int4_gradients.has_value());
@@ -66,7 +66,7 @@ TEST_F(ForecastTest, SaysWhatGradientsInInt4WouldMakeOfIt) {
 // buffers.
 TEST_F(ForecastTest, SaysWhatTrainingApartWouldMakeOfIt) {
   cluster_.network_gbps = 0.01;
-  args_.dtype = "bfloat16";
+  args_.dtype = DType::kBF16;
   const RunForecast together = forecast();
   ASSERT_TRUE(together.seldom.has_value());
   const auto per_step = static_cast<double>(together.schedules[0].wire.sent());
@@ -97,15 +97,15 @@ TEST_F(ForecastTest, SaysWhatTrainingApartWouldMakeOfIt) {
 // What is packed for the exchange of the run would leave too little for these.
 TEST_F(ForecastTest, OtherExchangesPackWeightsOnlyWhereTheyHaveRoomForThem) {
   cluster_.ops = planned_cpu_ops(true);
-  args_.dtype = "bfloat16";
-  args_.save_strategy = "no";  // no snapshot, which takes what is free
+  args_.dtype = DType::kBF16;
+  args_.save_strategy = SaveStrategy::kNo;  // no snapshot, which takes what is free
   const RunForecast roomy = forecast();
   cluster_.node_memory_bytes = roomy.schedules.at(0).int4_node_bytes - 1;
   const ScheduleForecast per_step = forecast().schedules.at(0);
   EXPECT_EQ(per_step.node_bytes, roomy.schedules.at(0).node_bytes);
   EXPECT_TRUE(per_step.int4_fits);
   args_.zero_quantized_weights = true;
-  args_.zero_quantized_gradients = "int4";
+  args_.zero_quantized_gradients = GradientQuantization::kInt4;
   EXPECT_EQ(forecast().memory.node_bytes(), per_step.int4_node_bytes);
 
   args_.zero_quantized_weights = false;

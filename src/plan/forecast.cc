@@ -24,7 +24,7 @@ class Forecaster {
              int64_t num_threads, const std::optional<JobSize>& job)
       : args_(args),
         cluster_(cluster),
-        planned_(config, args.training_dtype(), num_threads, cluster.ops, args.context_parallel_size),
+        planned_(config, args.dtype, num_threads, cluster.ops, args.context_parallel_size),
         model_(*planned_.model),
         job_(job),
         row_tokens_(job ? job->max_row_tokens : args.row_limit(config.max_position_embeddings)),
@@ -32,7 +32,7 @@ class Forecaster {
         step_(args, model_, cluster.num_nodes, cluster.local_world_size, num_threads, row_tokens_),
         planner_(step_.planner()),
         machine_(step_.machine(cluster.node_memory_bytes)),
-        walks_(config, args.training_dtype()) {
+        walks_(config, args.dtype) {
     machine_.has_disk = machine_.has_disk && cluster.has_disk;
     if (!cluster.rates) return;
     MachineRates rates = *cluster.rates;
@@ -63,7 +63,7 @@ class Forecaster {
     RunPlan plan;
     planner_.fill_memory(request, machine_, &plan);
     forecast.tokens_per_pass = plan.limits.max_tokens;
-    forecast.schedule_is_auto = args_.gather_schedule == "auto";
+    forecast.schedule_is_auto = args_.gather_schedule == GatherChoice::kAuto;
     forecast.zero = request.zero;
     forecast.memory = plan.memory;
     forecast.free_bytes = model_.device().own_memory() ? machine_.free_bytes : cluster_.node_memory_bytes;

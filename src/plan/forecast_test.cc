@@ -25,7 +25,7 @@ using testing::HasSubstr;
 TEST_F(ForecastTest, CountsTheMemoryOfADeviceByItself) {
   cluster_.num_nodes = 1;
   cluster_.rates.reset();
-  args_.dtype = "bfloat16";
+  args_.dtype = DType::kBF16;
   for (const bool fits : {true, false}) {
     const int64_t free_bytes = fits ? int64_t{40} << 30 : int64_t{1} << 30;
     cluster_.ops = [=](ThreadPool& pool) { return std::make_unique<OwnedIsolatedOps>(pool, free_bytes); };
@@ -47,7 +47,7 @@ TEST_F(ForecastTest, CountsTheMemoryOfADeviceByItself) {
 }
 
 TEST_F(ForecastTest, ARankWritesAPieceOfWeightsWithItsState) {
-  args_.dtype = "bfloat16";
+  args_.dtype = DType::kBF16;
   for (const int num_nodes : {1, 4}) {
     cluster_.num_nodes = num_nodes;
     const RunForecast plan = forecast();
@@ -96,9 +96,9 @@ TEST_F(ForecastTest, TheRingOfStateOnADiskFollowsTheFreeMemory) {
     cluster_.num_nodes = 1;
     cluster_.local_world_size = local_world_size;
     cluster_.node_memory_bytes = int64_t{64} << 30;
-    args_.offload_optimizer_device = "nvme";
-    args_.pack_weights = "never";
-    args_.save_strategy = "no";  // no snapshot, which takes what is free
+    args_.offload_optimizer_device = OffloadDevice::kNvme;
+    args_.pack_weights = AutoChoice::kNever;
+    args_.save_strategy = SaveStrategy::kNo;  // no snapshot, which takes what is free
     const RunForecast roomy = forecast();
     const ParameterLayout layout = parameter_layout(config_);
     const int64_t most = layer_state_chunks(zero_layout(layout, 1, local_world_size), roomy.zero);
@@ -179,7 +179,7 @@ TEST_F(ForecastTest, SaysHowManyRanksHaveRoomForARowTogether) {
   args_.max_length = 1 << 16;
   args_.per_device_train_batch_size = 1;
   args_.gradient_checkpointing = true;
-  args_.save_strategy = "no";
+  args_.save_strategy = SaveStrategy::kNo;
   cluster_.num_nodes = 1;
   cluster_.local_world_size = 4;
   args_.zero_stage = 2;
@@ -248,7 +248,7 @@ TEST_F(ForecastTest, SaysWhatIsOfThisMachine) {
 
 // The nodes then gather per layer automatically.
 TEST_F(ForecastTest, TheNumberOfNodesThatIsNamedFits) {
-  args_.save_strategy = "no";  // snapshots take what is free
+  args_.save_strategy = SaveStrategy::kNo;  // snapshots take what is free
   for (const int64_t memory_mib : {2500, 1200}) {
     SCOPED_TRACE(fmt::format("{} MiB", memory_mib));
     cluster_.num_nodes = 1;
@@ -266,8 +266,8 @@ TEST_F(ForecastTest, TheNumberOfNodesThatIsNamedFits) {
 }
 
 TEST_F(ForecastTest, AutoTakesPerLayerWhenPerStepDoesNotFit) {
-  args_.save_strategy = "no";  // snapshots take what is free
-  args_.pack_weights = "never";
+  args_.save_strategy = SaveStrategy::kNo;  // snapshots take what is free
+  args_.pack_weights = AutoChoice::kNever;
   const RunForecast roomy = forecast();
   EXPECT_EQ(roomy.zero.schedule, GatherSchedule::kPerStep);
   cluster_.node_memory_bytes = (roomy.schedules[0].node_bytes + roomy.schedules[1].node_bytes) / 2;
@@ -276,18 +276,18 @@ TEST_F(ForecastTest, AutoTakesPerLayerWhenPerStepDoesNotFit) {
   EXPECT_EQ(tight.refusal, "");
   EXPECT_FALSE(tight.schedules[0].fits);
   EXPECT_TRUE(tight.schedules[1].fits);
-  args_.gather_schedule = "per_step";
+  args_.gather_schedule = GatherChoice::kPerStep;
   EXPECT_THAT(forecast().refusal, HasSubstr("with gather_schedule per_layer it would take"));
 }
 
 // As many outputs as leave an eighth of what is free without them; time falls as memory grows.
 TEST_F(ForecastTest, SelectiveCheckpointingFillsFreeMemory) {
-  args_.save_strategy = "no";  // snapshots take what is free
-  args_.pack_weights = "never";
+  args_.save_strategy = SaveStrategy::kNo;  // snapshots take what is free
+  args_.pack_weights = AutoChoice::kNever;
   const auto without = forecast();
   args_.gradient_checkpointing = true;
   const auto full = forecast();
-  args_.gradient_checkpointing_mode = "selective";
+  args_.gradient_checkpointing_mode = CheckpointingMode::kSelective;
   EXPECT_EQ(forecast().memory.node_bytes(), without.memory.node_bytes());
   EXPECT_EQ(forecast().time->compute_s(), without.time->compute_s());
   const int64_t least = full.memory.node_bytes(), most = without.memory.node_bytes();
@@ -308,7 +308,7 @@ TEST_F(ForecastTest, SelectiveCheckpointingFillsFreeMemory) {
 }
 
 TEST_F(ForecastTest, WeightsArePackedWhereTheScheduleKeepsThemAndTheyFit) {
-  args_.save_strategy = "no";  // snapshots take what is free
+  args_.save_strategy = SaveStrategy::kNo;  // snapshots take what is free
   const auto has_packed = [&] {
     const std::vector<MemoryItem> items = forecast().memory.items;
     return std::any_of(items.begin(), items.end(),
@@ -316,18 +316,18 @@ TEST_F(ForecastTest, WeightsArePackedWhereTheScheduleKeepsThemAndTheyFit) {
   };
   const int64_t packed_bytes = forecast().schedules[0].node_bytes;
   if (!has_packed()) GTEST_SKIP() << "no packed forms here";
-  args_.pack_weights = "never";
+  args_.pack_weights = AutoChoice::kNever;
   EXPECT_FALSE(has_packed());
   const int64_t plain_bytes = forecast().schedules[0].node_bytes;
   ASSERT_LT(plain_bytes, packed_bytes);
-  args_.pack_weights = "auto";
+  args_.pack_weights = AutoChoice::kAuto;
   cluster_.node_memory_bytes = (plain_bytes + packed_bytes) / 2;
   EXPECT_FALSE(has_packed());
   EXPECT_TRUE(forecast().schedules[0].fits);
   EXPECT_LT(forecast().schedules[0].node_bytes, cluster_.node_memory_bytes);
   cluster_.node_memory_bytes = 2 * packed_bytes;
   EXPECT_TRUE(has_packed());
-  args_.gather_schedule = "per_layer";
+  args_.gather_schedule = GatherChoice::kPerLayer;
   EXPECT_FALSE(has_packed());
 }
 
@@ -340,7 +340,7 @@ TEST_F(ForecastTest, BelowStage3ThereIsOneSchedule) {
 
 TEST_F(ForecastTest, OneProcessHasNoNetworkAndTheMemoryOfItsPlan) {
   cluster_.num_nodes = 1;
-  args_.pack_weights = "never";
+  args_.pack_weights = AutoChoice::kNever;
   const RunForecast plan = forecast();
   EXPECT_TRUE(plan.schedules.empty());
   EXPECT_EQ(plan.memory.shared_bytes(), 0);

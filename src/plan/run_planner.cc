@@ -70,8 +70,8 @@ RunPlanner::RunPlanner(const TrainingArguments& args, const TrainableModel& mode
   const std::string refusal = context_heads_refusal(heads, args.context_parallel_size);
   if (!refusal.empty()) fail(ExitCode::kBadConfig, "{}", refusal);
   max_pass_tokens_ = data_.largest_pass(1);
-  if (args.merge_micro_batches == "never" || args.gradient_accumulation_steps == 1) return;
-  if (args.merge_micro_batches == "always") {
+  if (args.merge_micro_batches == AutoChoice::kNever || args.gradient_accumulation_steps == 1) return;
+  if (args.merge_micro_batches == AutoChoice::kAlways) {
     micro_batches_per_pass_ = args.gradient_accumulation_steps;
   } else {
     const ActivationLimits micro_batch = limits_for(micro_batch_rows_, kUncut, args.gradient_checkpointing);
@@ -92,8 +92,9 @@ ActivationLimits RunPlanner::limits_for(int64_t batch_size, int64_t max_row_leng
   limits.max_sequence_length = std::max(train_row, eval_row);
   limits.training = true;
   limits.gradient_checkpointing = gradient_checkpointing;
-  limits.offload_inputs = gradient_checkpointing && args_.gradient_checkpointing_mode == "offload";
-  limits.pack_weights = args_.pack_weights == "always";
+  limits.offload_inputs =
+      gradient_checkpointing && args_.gradient_checkpointing_mode == CheckpointingMode::kOffload;
+  limits.pack_weights = args_.pack_weights == AutoChoice::kAlways;
   return limits;
 }
 
@@ -159,7 +160,7 @@ bool RunPlanner::fits(const MemoryRequest& request, const MachineFacts& machine)
 
 void RunPlanner::choose_packing(const MachineFacts& machine, MemoryRequest* request) const {
   check_packed_weights(model_, *request);
-  if (args_.pack_weights != "auto" || !can_keep_packed_weights(model_, *request)) return;
+  if (args_.pack_weights != AutoChoice::kAuto || !can_keep_packed_weights(model_, *request)) return;
   request->limits.pack_weights = true;
   request->limits.pack_weights = fits(*request, machine);
 }
@@ -189,7 +190,9 @@ void RunPlanner::choose_chunks_ahead(const MachineFacts& machine, MemoryRequest*
 
 // The most outputs that leave an eighth of what is free without them: for files in the page cache.
 void RunPlanner::choose_kept_outputs(const MachineFacts& machine, MemoryRequest* request) const {
-  if (!request->limits.gradient_checkpointing || args_.gradient_checkpointing_mode != "selective") return;
+  if (!request->limits.gradient_checkpointing ||
+      args_.gradient_checkpointing_mode != CheckpointingMode::kSelective)
+    return;
   constexpr int64_t kFreeShare = 8;
   MachineFacts usable = machine;
   usable.free_bytes -= (machine.free_bytes - needed_bytes(model_, *request)) / kFreeShare;
@@ -218,7 +221,7 @@ MemoryRequest RunPlanner::choose_memory(const MachineFacts& machine, const ZeroS
   request.zero = zero;
   request.export_bytes = export_bytes(model_.layout(), args_.export_dtype(), request);
   choose_chunks_ahead(machine, &request);
-  if (args_.pack_weights == "auto") choose_packing(machine, &request);
+  if (args_.pack_weights == AutoChoice::kAuto) choose_packing(machine, &request);
   choose_kept_outputs(machine, &request);
   return request;
 }

@@ -5,6 +5,7 @@
 #include <csignal>
 
 #include "expect_error.h"
+#include "support/from_word.h"
 #include "support/saving_run.h"
 
 namespace tessera {
@@ -42,7 +43,7 @@ class ContextParallel : public testing::TestWithParam<ContextCase> {
     TrainingArguments args = run.args;
     args.gradient_accumulation_steps = run.args.gradient_accumulation_steps / num_teams();
     args.zero_stage = GetParam().ranks.stage;
-    args.gather_schedule = GetParam().ranks.schedule;
+    args.gather_schedule = from_word(GetParam().ranks.schedule);
     args.stage3_param_persistence_threshold = 0;
     args.stage3_prefetch_bucket_size = 0;
     args.context_parallel_size = GetParam().size;
@@ -77,7 +78,7 @@ struct WholeRun : TinyRun {
     args.gradient_accumulation_steps = 12;
     args.max_steps = 3;
     args.eval_dataset = args.dataset;
-    args.eval_strategy = "steps";
+    args.eval_strategy = IntervalStrategy::kSteps;
     args.eval_steps = 2;
   }
 };
@@ -92,9 +93,9 @@ TEST_P(ContextParallel, TrainsAsOneRankDoes) {
 TEST_P(ContextParallel, RecomputesLayers) {
   WholeRun run(config());
   run.args.gradient_checkpointing = true;
-  run.args.merge_micro_batches = "never";
+  run.args.merge_micro_batches = AutoChoice::kNever;
   for (const char* mode : {"full", "selective"}) {
-    run.args.gradient_checkpointing_mode = mode;
+    run.args.gradient_checkpointing_mode = from_word(mode);
     run.args.output_dir = run.folder() / mode;
     expect_same_run(run);
   }
@@ -111,7 +112,7 @@ TEST_P(ContextParallel, TrainsSlicesWithoutTargets) {
       for (size_t t = 0; t < row.labels.size(); ++t) row.labels[t] = t == 5 ? row.ids[t] : kIgnoredLabel;
     }
     write_token_rows(run.folder() / "train.safetensors", rows);
-    run.args.merge_micro_batches = "never";
+    run.args.merge_micro_batches = AutoChoice::kNever;
     expect_same_run(run);
   }
 }
@@ -120,10 +121,10 @@ TEST_P(ContextParallel, DrawsNoiseAndDropoutByToken) {
   WholeRun run(config());
   run.args.neftune_noise_alpha = 5;
   for (const char* merge : {"never", "always"}) {
-    run.args.merge_micro_batches = merge;
+    run.args.merge_micro_batches = from_word(merge);
     expect_same_run(run);
   }
-  run.args.finetuning_type = "lora";
+  run.args.finetuning_type = FinetuningType::kLora;
   run.args.lora_rank = 3;
   run.args.lora_dropout = 0.2;
   run.args.output_dir = run.folder() / "lora";
@@ -132,7 +133,7 @@ TEST_P(ContextParallel, DrawsNoiseAndDropoutByToken) {
 
 TEST_P(ContextParallel, NamesTheRowWhoseLossIsNotFinite) {
   WholeRun run(config());
-  run.args.eval_strategy = "no";
+  run.args.eval_strategy = IntervalStrategy::kNo;
   run.args.learning_rate = 1e30;
   run.args.max_grad_norm = 0;
   const TrainingArguments args = arguments(run);
@@ -152,7 +153,7 @@ SavingRun saving_run(const Ranks& ranks, int64_t size, const char* dtype) {
   SavingRun run(ranks, context_config(2));
   run.args.context_parallel_size = size;
   run.args.gradient_accumulation_steps = 4 * size / ranks.world_size();
-  run.args.dtype = dtype;
+  run.args.dtype = from_word(dtype);
   return run;
 }
 
@@ -171,7 +172,7 @@ TEST(ContextParallelRun, ResumesBitForBitAndInOtherTeams) {
       if (size > 1) {
         // One pass of all micro-batches, whose number follows from the teams.
         elsewhere.args.per_device_train_batch_size = 1;
-        elsewhere.args.merge_micro_batches = "always";
+        elsewhere.args.merge_micro_batches = AutoChoice::kAlways;
         elsewhere.args.optimizer_in_backward = true;
       }
       const RecordingObserver other = elsewhere.run();
@@ -192,10 +193,10 @@ TEST(ContextParallelRun, IsAbandonedByWholeTeams) {
     for (const int64_t asked : {1, 5, 9, 14}) {
       SCOPED_TRACE(fmt::format("{}x{} asked {} times", ranks.num_nodes, ranks.local_world_size, asked));
       WholeRun run(context_config(4));
-      run.args.eval_strategy = "no";
+      run.args.eval_strategy = IntervalStrategy::kNo;
       run.args.context_parallel_size = 2;
       run.args.gradient_accumulation_steps = 12 * 2 / ranks.world_size();
-      run.args.merge_micro_batches = "never";
+      run.args.merge_micro_batches = AutoChoice::kNever;
       run.args.grace_period_s = 0.5;  // less than what a checkpoint is thought to take
       run.args.zero_stage = 2;
       int64_t num_asked = 0;  // of the last rank
@@ -214,7 +215,7 @@ TEST(ContextParallelRun, MovesWhatThePlanSays) {
     WholeRun run(context_config(num_key_value_heads));
     run.args.context_parallel_size = 4;
     run.args.zero_stage = 2;
-    run.args.merge_micro_batches = "never";
+    run.args.merge_micro_batches = AutoChoice::kNever;
     run.args.gradient_checkpointing = *mode != 0;
     const RecordingObserver seen = train_ranks(run.args, {2, 2}).front();
     EXPECT_GT(seen.plan.wire.heads, 0);

@@ -75,7 +75,7 @@ TEST(DeepSpeedArguments, AutoTakesTheFlags) {
   EXPECT_EQ(args.per_device_train_batch_size, 3);
   EXPECT_EQ(args.gradient_accumulation_steps, 5);
   EXPECT_EQ(args.max_grad_norm, 0.3);
-  EXPECT_EQ(args.dtype, "float32");
+  EXPECT_EQ(args.dtype, DType::kF32);
   EXPECT_EQ(args.learning_rate, 2e-4);
   EXPECT_EQ(args.adam_beta1, 0.8);
   EXPECT_EQ(args.adam_beta2, 0.95);
@@ -93,7 +93,7 @@ TEST(DeepSpeedArguments, ValuesDecideWhatNoFlagGives) {
   EXPECT_EQ(args.per_device_train_batch_size, 2);
   EXPECT_EQ(args.gradient_accumulation_steps, 4);
   EXPECT_EQ(args.max_grad_norm, 0.5);
-  EXPECT_EQ(args.training_dtype(), DType::kF32);
+  EXPECT_EQ(args.dtype, DType::kF32);
   EXPECT_EQ(args.bf16, false);
   EXPECT_EQ(args.learning_rate, 3e-4);
   EXPECT_EQ(args.adam_beta1, 0.8);
@@ -296,7 +296,7 @@ TEST(DeepSpeedArguments, SummedGradientsAreRefusedWithSeveralRanks) {
 
 TEST(DeepSpeedArguments, PerLayerNeedsShardedWeights) {
   EXPECT_EQ(resolved({{"gather_schedule", "per_layer"}, {"zero_stage", "3"}}, 2).gather_schedule,
-            "per_layer");
+            GatherChoice::kPerLayer);
   EXPECT_TRUE(may_gather_per_layer(resolved({{"zero_stage", "3"}}, 2), 2));
   EXPECT_FALSE(may_gather_per_layer(resolved({{"zero_stage", "3"}}, 2), 1)) << "ranks of one node";
   EXPECT_FALSE(may_gather_per_layer(resolved({}, 2), 2)) << "what cannot be requested is not chosen either";
@@ -342,7 +342,7 @@ TEST(DeepSpeedArguments, FlagsThatSayTheSameAreTaken) {
       merged(R"({"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}, "gradient_clipping": 1.0})",
              {{"per_device_train_batch_size", "1"}, {"bf16", "true"}, {"max_grad_norm", "1"}});
   EXPECT_EQ(args.per_device_train_batch_size, 1);
-  EXPECT_EQ(args.dtype, "bfloat16");
+  EXPECT_EQ(args.dtype, DType::kBF16);
 }
 
 TEST(DeepSpeedArguments, ValuesOutOfRangeNameTheKey) {
@@ -379,7 +379,7 @@ TEST(DeepSpeedArguments, EverySampleFileMakesARun) {
   for (const fs::path& folder : deepspeed_folders()) {
     for (const auto& entry : fs::directory_iterator(folder)) {
       const TrainingArguments args = merged(entry.path());
-      EXPECT_EQ(args.training_dtype(), DType::kBF16) << entry.path();
+      EXPECT_EQ(args.dtype, DType::kBF16) << entry.path();
       EXPECT_EQ(args.max_grad_norm, 1) << entry.path();
     }
   }

@@ -4,6 +4,7 @@
 
 #include "expect_error.h"
 #include "ops/cpu_ops.h"
+#include "support/from_word.h"
 #include "support/isolated_device.h"
 #include "support/train_test_support.h"
 
@@ -34,16 +35,16 @@ class DeviceRun : public testing::TestWithParam<Form> {
   DeviceRun() {
     run_.args.measure_peak = false;
     run_.args.max_steps = 4;
-    run_.args.save_strategy = "steps";
+    run_.args.save_strategy = SaveStrategy::kSteps;
     run_.args.save_steps = 2;
     run_.args.weight_decay = 0.1;
     run_.args.eval_dataset = run_.args.dataset;
-    run_.args.eval_strategy = "steps";
+    run_.args.eval_strategy = IntervalStrategy::kSteps;
     run_.args.eval_steps = 2;
     GetParam().apply(&run_.args);
   }
   std::filesystem::path result() const {
-    const bool is_adapter = run_.args.finetuning_type == "lora";
+    const bool is_adapter = run_.args.finetuning_type == FinetuningType::kLora;
     return std::filesystem::path(run_.args.output_dir) /
            (is_adapter ? "adapter_model.safetensors" : "model.safetensors");
   }
@@ -81,12 +82,12 @@ class DeviceRanks : public testing::TestWithParam<RanksCase> {};
 TEST_P(DeviceRanks, EqualThoseOfTheHost) {
   TinyRun run;
   run.args.measure_peak = false;
-  run.args.dtype = "bfloat16";
+  run.args.dtype = DType::kBF16;
   run.args.max_steps = 3;
   run.args.per_device_train_batch_size = 1;
-  run.args.offload_param_device = "cpu";
+  run.args.offload_param_device = OffloadDevice::kCpu;
   run.args.zero_stage = GetParam().stage;
-  run.args.gather_schedule = GetParam().schedule;
+  run.args.gather_schedule = from_word(GetParam().schedule);
   run.args.stage3_param_persistence_threshold = 0;
   run.args.stage3_prefetch_bucket_size = 0;
   run.args.gradient_accumulation_steps = GetParam().schedule == "per_layer" ? 1 : 2;
@@ -148,10 +149,10 @@ TEST(DeviceMemory, TheHostIsAdvisedWhereItHasRoom) {
   };
   run.args.gradient_checkpointing = true;
   const int64_t on_device = plan_with(int64_t{1} << 40);
-  run.args.offload_optimizer_device = "cpu";
+  run.args.offload_optimizer_device = OffloadDevice::kCpu;
   const int64_t beside_host = plan_with(int64_t{1} << 40);
   EXPECT_LT(beside_host, on_device);
-  run.args.offload_optimizer_device = "none";
+  run.args.offload_optimizer_device = OffloadDevice::kNone;
   expect_error(ExitCode::kBadConfig, {"with offload_optimizer_device cpu it would take"},
                [&] { plan_with(beside_host); });
 }
@@ -159,53 +160,53 @@ TEST(DeviceMemory, TheHostIsAdvisedWhereItHasRoom) {
 INSTANTIATE_TEST_SUITE_P(Forms, DeviceRun,
                          testing::Values(Form{"Float32", [](TrainingArguments*) {}},
                                          Form{"Bf16",
-                                              [](TrainingArguments* args) { args->dtype = "bfloat16"; }},
+                                              [](TrainingArguments* args) { args->dtype = DType::kBF16; }},
                                          Form{"OptimizerOnTheHost",
                                               [](TrainingArguments* args) {
-                                                args->dtype = "bfloat16";
+                                                args->dtype = DType::kBF16;
                                                 args->optim = "adamw_bf16";
-                                                args->offload_optimizer_device = "cpu";
+                                                args->offload_optimizer_device = OffloadDevice::kCpu;
                                               }},
                                          Form{"ParametersOnTheHost",
                                               [](TrainingArguments* args) {
-                                                args->dtype = "bfloat16";
-                                                args->offload_param_device = "cpu";
+                                                args->dtype = DType::kBF16;
+                                                args->offload_param_device = OffloadDevice::kCpu;
                                                 args->gradient_checkpointing = true;
                                               }},
                                          Form{"ParametersOnTheHostOnePass",
                                               [](TrainingArguments* args) {
                                                 args->gradient_accumulation_steps = 1;
-                                                args->offload_param_device = "cpu";
+                                                args->offload_param_device = OffloadDevice::kCpu;
                                               }},
                                          Form{"UpdatedInBackward",
                                               [](TrainingArguments* args) {
-                                                args->dtype = "bfloat16";
+                                                args->dtype = DType::kBF16;
                                                 args->gradient_accumulation_steps = 1;
                                                 args->max_grad_norm = 0;
                                                 args->optimizer_in_backward = true;
-                                                args->offload_param_device = "cpu";
+                                                args->offload_param_device = OffloadDevice::kCpu;
                                               }},
                                          Form{"OnTheDisk",
                                               [](TrainingArguments* args) {
-                                                args->dtype = "bfloat16";
+                                                args->dtype = DType::kBF16;
                                                 args->gradient_accumulation_steps = 1;
                                                 args->max_grad_norm = 0;
                                                 args->optimizer_in_backward = true;
-                                                args->offload_optimizer_device = "nvme";
-                                                args->offload_param_device = "nvme";
+                                                args->offload_optimizer_device = OffloadDevice::kNvme;
+                                                args->offload_param_device = OffloadDevice::kNvme;
                                                 args->offload_dir = args->output_dir + "-scratch";
                                               }},
                                          Form{"LoraBesideWeightsOnTheHost",
                                               [](TrainingArguments* args) {
-                                                args->dtype = "bfloat16";
-                                                args->finetuning_type = "lora";
+                                                args->dtype = DType::kBF16;
+                                                args->finetuning_type = FinetuningType::kLora;
                                                 args->lora_rank = 4;
-                                                args->offload_param_device = "cpu";
+                                                args->offload_param_device = OffloadDevice::kCpu;
                                               }},
                                          Form{"Lora",
                                               [](TrainingArguments* args) {
-                                                args->dtype = "bfloat16";
-                                                args->finetuning_type = "lora";
+                                                args->dtype = DType::kBF16;
+                                                args->finetuning_type = FinetuningType::kLora;
                                                 args->lora_rank = 4;
                                                 args->lora_dropout = 0.1;
                                                 args->gradient_checkpointing = true;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "arguments/ranks/zero_arguments.h"
+#include "support/from_word.h"
 #include "support/saving_run.h"
 
 namespace tessera {
@@ -46,7 +47,7 @@ TEST_P(FirstExchange, MakesOneModelOfThoseOfTheNodes) {
                   tiny_config().vocab_size, 5);
   run.args.per_device_train_batch_size = 1;
   run.args.gradient_accumulation_steps = accumulation;
-  run.args.merge_micro_batches = "never";
+  run.args.merge_micro_batches = AutoChoice::kNever;
   run.args.max_steps = num_steps;
   run.args.max_grad_norm = 0.5;  // of the node's own gradients
   run.args.sync_every = num_steps;
@@ -108,13 +109,13 @@ SavingRun diloco_run(const DilocoCase& of) {
   SavingRun run(of.ranks, diloco_config());
   run.args.global_batch_size = 12;
   run.args.gradient_accumulation_steps = 12 / run.ranks.world_size();
-  run.args.dtype = of.dtype;
+  run.args.dtype = from_word(of.dtype);
   run.args.optim = of.optim;
   run.args.sync_every = of.sync_every;
   run.args.num_fragments = of.num_fragments;
   run.args.fragment_sync_delay = of.delay;
   run.args.fragment_update_alpha = of.alpha;
-  run.args.zero_quantized_gradients = of.code;
+  run.args.zero_quantized_gradients = from_word(of.code);
   return run;
 }
 
@@ -146,7 +147,7 @@ TEST_P(Diloco, FinishedModelIsTheSameWithAndWithoutALastCheckpoint) {
   run.run();
   const auto saved = read_tensors(run.output() / "checkpoint-6");
   EXPECT_EQ(read_tensors(run.output()), saved);
-  run.args.save_strategy = "no";
+  run.args.save_strategy = SaveStrategy::kNo;
   run.args.output_dir = run.folder() / "unsaved";
   run.run();
   EXPECT_EQ(read_tensors(run.output()), saved);
@@ -166,7 +167,7 @@ TEST_P(Diloco, ResumesOnOtherNodes) {
     const RecordingObserver seen = resumed.run();
     ASSERT_EQ(seen.steps.size(), 3u);
     // The same weights; sums over other ranks are rounded otherwise.
-    const double rounding = run.args.dtype == "bfloat16" ? 2e-3 : 1e-5;
+    const double rounding = run.args.dtype == DType::kBF16 ? 2e-3 : 1e-5;
     EXPECT_NEAR(seen.steps[0].loss, whole.steps[3].loss, rounding * whole.steps[3].loss);
     for (size_t i = 1; i < seen.steps.size(); ++i)
       EXPECT_NEAR(seen.steps[i].loss, whole.steps[i + 3].loss, 8e-2 * whole.steps[i + 3].loss);
@@ -195,7 +196,7 @@ TEST(DilocoTest, ContinuesTogetherAndApart) {
 TEST_P(Diloco, MovesWhatTheClosedFormSays) {
   SavingRun run = diloco_run(GetParam());
   if (run.ranks.num_nodes == 1) GTEST_SKIP() << "one node";
-  run.args.save_strategy = "no";
+  run.args.save_strategy = SaveStrategy::kNo;
   run.args.max_steps = 11;
   const RecordingObserver seen = run.run();
   const ZeroSettings settings =

@@ -175,7 +175,7 @@ TEST(GlobalBatch, RowsDealtByLengthHaveTheSameGradientOnAnyNumberOfRanks) {
   run.args.adam_epsilon = 1e3;
   run.args.learning_rate = 1e3;
   run.args.max_grad_norm = 0;
-  run.args.merge_micro_batches = "never";
+  run.args.merge_micro_batches = AutoChoice::kNever;
   const Settings settings = {{"global_batch_size", "10"}};
   const auto start = read_tensors(run.args.model);
   const auto change = [&start](const Result& result) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "support/from_word.h"
 #include "support/train_test_support.h"
 #include "test_paths.h"
 
@@ -27,9 +28,9 @@ class GoldenTraining : public testing::TestWithParam<std::string> {
     args.dataset = {case_folder_ / "batches.safetensors"};
     args.cache_dir = folder_ / "cache";
     args.output_dir = folder_ / "out";
-    args.dtype = dtype;
+    args.dtype = from_word(dtype);
     args.device = test_device();
-    args.save_dtype = "float32";
+    args.save_dtype = DType::kF32;
     args.shuffle = false;
     args.learning_rate = parameters.at("learning_rate");
     args.adam_beta1 = parameters.at("betas")[0];
@@ -107,7 +108,7 @@ TEST_P(GoldenLora, Float32FollowsPyTorch) {
   const fs::path adapter = reference_case(GetParam());
   use_case(adapter.parent_path(), adapter);
   TrainingArguments args = arguments("float32");
-  args.finetuning_type = "lora";
+  args.finetuning_type = FinetuningType::kLora;
   args.adapter_name_or_path = adapter;
   expect_curves(train(args));
   expect_weights("adapter_model.safetensors");

@@ -100,11 +100,11 @@ TEST(LoadOnRanks, EveryByteIsReadOncePerNodeOrOncePerCluster) {
 
 TEST(LoadOnRanks, TrainingIsTheSameWhoeverReads) {
   TinyRun run;
-  run.args.dtype = "bfloat16";
+  run.args.dtype = DType::kBF16;
   run.args.per_device_train_batch_size = 1;  // 8 of the 14 rows per step
   run.args.zero_stage = 2;
   const auto by_node = train_ranks(run.args, {2, 2});
-  run.args.load_weights_once = "per_cluster";
+  run.args.load_weights_once = LoadOnce::kPerCluster;
   const auto by_cluster = train_ranks(run.args, {2, 2});
   ASSERT_EQ(by_cluster.front().steps.size(), by_node.front().steps.size());
   for (size_t i = 0; i < by_node.front().steps.size(); ++i) {
@@ -117,7 +117,7 @@ TEST(LoadOnRanks, PerClusterNeedsAShardedOptimizer) {
   TrainingArguments args;
   FlagTable table;
   declare_training_flags(&table, &args);
-  args.load_weights_once = "per_cluster";
+  args.load_weights_once = LoadOnce::kPerCluster;
   args.zero_stage = 0;
   expect_error(ExitCode::kBadConfig, {"load_weights_once per_cluster needs zero_stage 1 or more, found 0"},
                [&] { resolve_training_arguments(table, 2, &args); });

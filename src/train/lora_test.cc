@@ -6,6 +6,7 @@
 
 #include "expect_error.h"
 #include "io/file.h"
+#include "support/from_word.h"
 #include "support/saving_run.h"
 
 namespace tessera {
@@ -15,7 +16,7 @@ namespace fs = std::filesystem;
 
 SavingRun lora_run(const Ranks& ranks = {}) {
   SavingRun run(ranks);
-  run.args.finetuning_type = "lora";
+  run.args.finetuning_type = FinetuningType::kLora;
   run.args.lora_rank = 4;
   run.args.learning_rate = 1e-2;
   return run;
@@ -26,7 +27,7 @@ TEST(LoraRun, WritesWhatPeftReadsAndLeavesTheModelAlone) {
   run.args.lora_target = {"q_proj,down_proj"};
   run.args.rank_pattern = R"({"down_proj": 2})";
   run.args.eval_dataset = run.args.dataset;
-  run.args.eval_strategy = "steps";
+  run.args.eval_strategy = IntervalStrategy::kSteps;
   run.args.eval_steps = 6;
   run.args.eval_on_start = true;
   const auto before = read_tensors(run.args.model);
@@ -80,17 +81,17 @@ TEST(LoraRun, ResumesBitForBitOnAnyRanks) {
   for (const LoraRanks& of : cases) {
     SCOPED_TRACE(of.ranks.name() + of.dtype);
     SavingRun run = lora_run(of.ranks.ranks);
-    run.args.dtype = of.dtype;
+    run.args.dtype = from_word(of.dtype);
     run.args.zero_stage = of.ranks.stage;
-    run.args.gather_schedule = of.ranks.schedule;
+    run.args.gather_schedule = from_word(of.ranks.schedule);
     run.args.lora_dropout = of.dropout;
     run.args.optim = of.optim;
-    run.args.pack_weights = "always";
+    run.args.pack_weights = AutoChoice::kAlways;
     run.run();
     SavingRun resumed = run;
     resumed.interrupt_at(3, "resumed");
     resumed.args.resume_from_checkpoint = "true";
-    resumed.args.pack_weights = "never";
+    resumed.args.pack_weights = AutoChoice::kNever;
     EXPECT_EQ(resumed.run().resumed_step, 3);
     expect_same_run(resumed.output(), run.output());
   }
@@ -171,7 +172,7 @@ TEST(LoraRun, DropoutChangesTheLossesOfTrainingAlone) {
 
 TEST(LoraRun, ContinuesFromAnAdapter) {
   SavingRun first = lora_run();
-  first.args.save_dtype = "float32";
+  first.args.save_dtype = DType::kF32;
   first.run();
   SavingRun second = first;
   second.args.output_dir = first.folder() / "second";

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "expect_error.h"
+#include "support/from_word.h"
 #include "support/train_test_support.h"
 
 namespace tessera {
@@ -12,11 +13,11 @@ namespace {
 
 // With a threshold of next to nothing every loss above the mean of the two before it is a spike.
 void ask_for_spikes(const std::string& policy, TinyRun* tiny) {
-  tiny->args.loss_spike_policy = policy;
+  tiny->args.loss_spike_policy = from_word(policy);
   tiny->args.loss_spike_window = 2;
   tiny->args.loss_spike_sigmas = 1e-9;
   tiny->args.max_steps = 8;
-  tiny->args.save_strategy = "steps";
+  tiny->args.save_strategy = SaveStrategy::kSteps;
   tiny->args.save_steps = 1;
 }
 
@@ -60,7 +61,7 @@ TEST(LossSpikePolicy, StopEndsTheRun) {
 
 TEST(LossSpikePolicy, SkipBearsTenStepsInARowThatAreNotFinite) {
   TinyRun tiny;
-  tiny.args.loss_spike_policy = "skip";
+  tiny.args.loss_spike_policy = LossSpikePolicy::kSkip;
   tiny.args.learning_rate = 1e30;
   tiny.args.max_grad_norm = 0;
   tiny.args.max_steps = 20;

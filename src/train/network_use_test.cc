@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "arguments/ranks/zero_arguments.h"
+#include "support/from_word.h"
 #include "support/train_test_support.h"
 
 namespace tessera {
@@ -27,10 +28,10 @@ class NetworkUseTest : public testing::TestWithParam<RanksCase> {
     write_token_rows(run_.folder() / "train.safetensors",
                      random_rows(std::vector<int64_t>(80, 9), config().vocab_size, 3));
     run_.args.per_device_train_batch_size = 1;
-    run_.args.merge_micro_batches = "never";
+    run_.args.merge_micro_batches = AutoChoice::kNever;
     run_.args.max_steps = 4;
     run_.args.zero_stage = GetParam().stage;
-    run_.args.gather_schedule = GetParam().schedule;
+    run_.args.gather_schedule = from_word(GetParam().schedule);
     run_.args.stage3_prefetch_bucket_size = 0;  // two of four layers are in memory
     run_.args.stage3_param_persistence_threshold = 0;
   }
@@ -78,7 +79,7 @@ class NetworkUseTest : public testing::TestWithParam<RanksCase> {
 TEST_P(NetworkUseTest, EveryStepMovesWhatTheClosedFormSays) {
   for (const char* dtype : {"float32", "bfloat16"}) {
     for (const int64_t accumulation : {1, 2, 5}) {
-      run_.args.dtype = dtype;
+      run_.args.dtype = from_word(dtype);
       run_.args.gradient_accumulation_steps = accumulation;
       expect_closed_form(fmt::format("{}, accumulation {}", dtype, accumulation));
     }
@@ -86,7 +87,7 @@ TEST_P(NetworkUseTest, EveryStepMovesWhatTheClosedFormSays) {
 }
 
 TEST_P(NetworkUseTest, GradientsOfBfloat16WeightsMayTravelInFloat32) {
-  run_.args.dtype = "bfloat16";
+  run_.args.dtype = DType::kBF16;
   const WireBytes narrow = wire_bytes_of_job(layout(), zero_settings_of(run_.args, config(), 2));
   run_.args.communication_data_type = DType::kF32;
   const WireBytes wide = wire_bytes_of_job(layout(), zero_settings_of(run_.args, config(), 2));
@@ -97,7 +98,7 @@ TEST_P(NetworkUseTest, GradientsOfBfloat16WeightsMayTravelInFloat32) {
 
 TEST_P(NetworkUseTest, QuantizedWeightsTakeLittleMoreThanHalf) {
   if (GetParam().stage == 0) GTEST_SKIP() << "stage 0 gathers no weights";
-  run_.args.dtype = "bfloat16";
+  run_.args.dtype = DType::kBF16;
   run_.args.gradient_accumulation_steps = 2;
   const WireBytes exact = wire_bytes_of_job(layout(), zero_settings_of(run_.args, config(), 2));
   run_.args.zero_quantized_weights = true;
@@ -109,12 +110,12 @@ TEST_P(NetworkUseTest, QuantizedWeightsTakeLittleMoreThanHalf) {
 }
 
 TEST_P(NetworkUseTest, QuantizedGradientsTakeLittleMoreThanHalfOrAQuarter) {
-  run_.args.dtype = "bfloat16";
+  run_.args.dtype = DType::kBF16;
   run_.args.gradient_accumulation_steps = 2;
-  run_.args.save_strategy = "steps";
+  run_.args.save_strategy = SaveStrategy::kSteps;
   run_.args.save_steps = 2;
   const auto reduced = [&](const char* code) {
-    run_.args.zero_quantized_gradients = code;
+    run_.args.zero_quantized_gradients = from_word(code);
     ZeroSettings settings = zero_settings_of(run_.args, config(), 2);
     settings.stage = std::max(settings.stage, 1);  // stage 0 gathers the sums besides
     return static_cast<double>(wire_bytes_of_job(layout(), settings).sent_reduce);
@@ -124,8 +125,9 @@ TEST_P(NetworkUseTest, QuantizedGradientsTakeLittleMoreThanHalfOrAQuarter) {
     EXPECT_GT(reduced(code), share * exact);
     EXPECT_LT(reduced(code), 1.25 * share * exact);  // short blocks
   }
-  run_.args.zero_quantized_gradients = GetParam().stage % 2 == 0 ? "int8" : "int4";
-  expect_closed_form(run_.args.zero_quantized_gradients);
+  run_.args.zero_quantized_gradients =
+      GetParam().stage % 2 == 0 ? GradientQuantization::kInt8 : GradientQuantization::kInt4;
+  expect_closed_form(std::string(word_of(run_.args.zero_quantized_gradients)));
 }
 
 TEST_P(NetworkUseTest, WithoutOverlapTheSameIsMoved) {
@@ -139,10 +141,10 @@ TEST_P(NetworkUseTest, WithoutOverlapTheSameIsMoved) {
 TEST_P(NetworkUseTest, EvaluationAndSavingAreNotCounted) {
   if (GetParam().schedule == "per_step") {
     run_.args.eval_dataset = {run_.folder() / "eval.safetensors"};
-    run_.args.eval_strategy = "steps";
+    run_.args.eval_strategy = IntervalStrategy::kSteps;
     run_.args.eval_steps = 1;
   }
-  run_.args.save_strategy = "steps";
+  run_.args.save_strategy = SaveStrategy::kSteps;
   run_.args.save_steps = 2;
   expect_closed_form("with evaluations and checkpoints");
 }
@@ -161,10 +163,10 @@ TEST(NetworkUse, OneNodeHasNone) {
 // less than a cache line after each tensor.
 TEST(NetworkUse, PerStepMovesFourBytesPerParameter) {
   TinyRun run;
-  run.args.dtype = "bfloat16";
+  run.args.dtype = DType::kBF16;
   run.args.zero_stage = 2;
   run.args.per_device_train_batch_size = 1;
-  run.args.merge_micro_batches = "never";
+  run.args.merge_micro_batches = AutoChoice::kNever;
   for (const int nodes : {2, 3}) {
     for (const int64_t accumulation : {1, 2}) {
       run.args.gradient_accumulation_steps = accumulation;

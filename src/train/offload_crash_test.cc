@@ -20,12 +20,12 @@ SavingRun run_on_disk() {
   ModelConfig config = tiny_config();
   config.num_hidden_layers = 4;
   SavingRun run({}, config);
-  run.args.dtype = "bfloat16";
-  run.args.offload_optimizer_device = run.args.offload_param_device = "nvme";
+  run.args.dtype = DType::kBF16;
+  run.args.offload_optimizer_device = run.args.offload_param_device = OffloadDevice::kNvme;
   run.args.optimizer_in_backward = true;
-  run.args.merge_micro_batches = "always";
+  run.args.merge_micro_batches = AutoChoice::kAlways;
   run.args.gradient_checkpointing = true;
-  run.args.gradient_checkpointing_mode = "offload";
+  run.args.gradient_checkpointing_mode = CheckpointingMode::kOffload;
   return run;
 }
 

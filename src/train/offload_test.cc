@@ -17,6 +17,7 @@
 #include "expect_error.h"
 #include "io/file.h"
 #include "platform/memory_info.h"
+#include "support/from_word.h"
 #include "support/saving_run.h"
 
 namespace tessera {
@@ -35,7 +36,7 @@ ModelConfig some_chunks_config() {
 }
 
 void offload(TrainingArguments* args, const fs::path& folder) {
-  args->offload_optimizer_device = "nvme";
+  args->offload_optimizer_device = OffloadDevice::kNvme;
   args->offload_dir = folder;
 }
 
@@ -60,10 +61,10 @@ INSTANTIATE_TEST_SUITE_P(Cases, OffloadedOptimizer,
 
 TEST_P(OffloadedOptimizer, HasTheBitsOfOneInMemory) {
   SavingRun run(GetParam().ranks.ranks, some_chunks_config());
-  run.args.dtype = GetParam().dtype;
+  run.args.dtype = from_word(GetParam().dtype);
   run.args.optim = GetParam().optim;
   run.args.zero_stage = GetParam().ranks.stage;
-  run.args.gather_schedule = GetParam().ranks.schedule;
+  run.args.gather_schedule = from_word(GetParam().ranks.schedule);
   run.args.save_steps = 3;
   run.run();
   const fs::path whole = run.output();
@@ -109,7 +110,7 @@ ModelConfig config_to_fit() {
 // On a disk that has room for the state, or for the model and the rest of the state, but not for both.
 TEST(Offload, TheFinishedModelTakesTheRoomOfTheMoments) {
   TinyRun tiny(config_to_fit());
-  tiny.args.save_strategy = "no";
+  tiny.args.save_strategy = SaveStrategy::kNo;
   tiny.train();
   const std::string whole = read_text_file(fs::path(tiny.args.output_dir) / "model.safetensors");
   const TestFolder disk;
@@ -139,7 +140,7 @@ TEST(Fit, ChoosesWhatFitsWithTheBitsOfTheRunInMemory) {
   for (const Ranks ranks : {Ranks{1, 1}, Ranks{2, 1}}) {
     SCOPED_TRACE(fmt::format("{} ranks", ranks.world_size()));
     SavingRun run(ranks, config_to_fit());
-    run.args.merge_micro_batches = "always";
+    run.args.merge_micro_batches = AutoChoice::kAlways;
     run.args.max_steps = 2;
     run.args.save_steps = 2;
     run.run();
@@ -176,14 +177,14 @@ TEST(Fit, AResumedRunKeepsItsOptimizerAndItsClipping) {
   SavingRun run({}, config_to_fit());
   run.args.optim = "adamw_bf16";
   run.args.optimizer_in_backward = true;
-  run.args.clip_mode = "layer";
-  run.args.merge_micro_batches = "always";
+  run.args.clip_mode = ClipMode::kLayer;
+  run.args.merge_micro_batches = AutoChoice::kAlways;
   run.args.max_steps = 2;
   run.run();
   run.interrupt_at(1, "resumed");
   SavingRun resumed = run;
   resumed.args.optim = "adamw_torch";
-  resumed.args.clip_mode = "global";
+  resumed.args.clip_mode = ClipMode::kGlobal;
   resumed.args.optimizer_in_backward = false;
   resumed.args.fit = true;
   resumed.args.offload_dir = run.folder() / "offload";
@@ -200,19 +201,19 @@ TEST(Fit, AResumedRunKeepsItsOptimizerAndItsClipping) {
 // Everything that can be on a disk, with files of which steps read and write parts.
 void offload_all(TrainingArguments* args, const fs::path& folder) {
   offload(args, folder);
-  args->offload_param_device = "nvme";
+  args->offload_param_device = OffloadDevice::kNvme;
   args->optimizer_in_backward = true;
-  args->merge_micro_batches = "always";
+  args->merge_micro_batches = AutoChoice::kAlways;
   args->gradient_checkpointing = true;
-  args->gradient_checkpointing_mode = "offload";
-  args->dtype = "bfloat16";
+  args->gradient_checkpointing_mode = CheckpointingMode::kOffload;
+  args->dtype = DType::kBF16;
 }
 
 SavingRun run_of_layers() {
   ModelConfig config = some_chunks_config();
   config.num_hidden_layers = 5;
   SavingRun run({}, config);
-  run.args.dtype = "bfloat16";
+  run.args.dtype = DType::kBF16;
   run.args.save_steps = 2;
   return run;
 }
@@ -292,8 +293,8 @@ TEST_P(OffloadFaults, EndTheRunInOneLineAndLeaveItsCheckpoints) {
   SavingRun run = run_of_layers();
   const bool is_lora = std::string_view(GetParam().file) == "frozen";
   if (is_lora) {
-    run.args.finetuning_type = "lora";
-    run.args.merge_micro_batches = "always";
+    run.args.finetuning_type = FinetuningType::kLora;
+    run.args.merge_micro_batches = AutoChoice::kAlways;
   }
   run.run();
   SavingRun broken = run;

@@ -8,6 +8,7 @@
 #include "expect_error.h"
 #include "optim/adamw.h"
 #include "optim/clip.h"
+#include "support/from_word.h"
 #include "support/saving_run.h"
 #include "train/parameters/streamed_parameters.h"
 #include "train/parameters/whole_parameters.h"
@@ -20,19 +21,19 @@ namespace fs = std::filesystem;
 // 6 steps of 4 rows, merged into one pass.
 SavingRun merged_run() {
   SavingRun run;
-  run.args.merge_micro_batches = "always";
+  run.args.merge_micro_batches = AutoChoice::kAlways;
   return run;
 }
 
 void train_in_backward(SavingRun& run, const std::string& output, const std::string& clip_mode = "global") {
   run.args.optimizer_in_backward = true;
-  run.args.clip_mode = clip_mode;
+  run.args.clip_mode = from_word(clip_mode);
   run.args.output_dir = run.folder() / output;
   run.run();
 }
 
 void move_to_disk(TrainingArguments* args) {
-  args->offload_param_device = args->offload_optimizer_device = "nvme";
+  args->offload_param_device = args->offload_optimizer_device = OffloadDevice::kNvme;
   args->offload_dir = fs::path(args->output_dir).parent_path() / "offload";
   args->aio_block_size = 4096;  // even a tiny layer is several blocks
 }
@@ -62,10 +63,10 @@ TEST(OptimizerInBackward, GivesTheSameBytesAsUpdatesAfterThePass) {
     config.tie_word_embeddings = of.is_tied;
     config.num_hidden_layers = 5;
     write_test_model(run.args.model, config);
-    run.args.dtype = of.dtype;
+    run.args.dtype = from_word(of.dtype);
     run.args.optim = of.optim;
     run.args.gradient_checkpointing = of.checkpointing;
-    run.args.pack_weights = of.pack_weights;
+    run.args.pack_weights = from_word(of.pack_weights);
     run.args.max_grad_norm = of.max_grad_norm;
     run.args.neftune_noise_alpha = 5;
     run.args.weight_decay = 0.1;
@@ -99,16 +100,16 @@ TEST(OptimizerInBackward, GivesTheSameBytesOnSeveralRanks) {
     config.tie_word_embeddings = of.is_tied;
     config.num_hidden_layers = 5;
     SavingRun run(of.ranks.ranks, config);
-    run.args.merge_micro_batches = "always";
+    run.args.merge_micro_batches = AutoChoice::kAlways;
     run.args.zero_stage = of.ranks.stage;
-    run.args.gather_schedule = of.ranks.schedule;
+    run.args.gather_schedule = from_word(of.ranks.schedule);
     run.args.stage3_prefetch_bucket_size = 0;
-    run.args.dtype = of.dtype;
-    run.args.pack_weights = of.pack_weights;
+    run.args.dtype = from_word(of.dtype);
+    run.args.pack_weights = from_word(of.pack_weights);
     run.args.max_grad_norm = of.max_grad_norm;
     run.run();
     const fs::path expected = run.output();
-    run.args.offload_optimizer_device = of.state;
+    run.args.offload_optimizer_device = from_word(of.state);
     run.args.offload_dir = std::string(of.state) == "nvme" ? run.folder() / "offload" : fs::path();
     train_in_backward(run, "in backward");
     expect_same_run(run.output(), expected);
@@ -124,15 +125,15 @@ TEST(OptimizerInBackward, GivesTheSameBytesOnSeveralRanks) {
 
 TEST(OptimizerInBackward, EachFormResumesTheCheckpointsOfTheOther) {
   SavingRun run = merged_run();
-  run.args.dtype = "bfloat16";
-  run.args.eval_strategy = "steps";
+  run.args.dtype = DType::kBF16;
+  run.args.eval_strategy = IntervalStrategy::kSteps;
   run.args.eval_steps = 2;
   run.args.eval_dataset = run.args.dataset;
   run.run();
   const fs::path expected = run.output();
   const auto choose_form = [&run](bool in_backward) {
     run.args.optimizer_in_backward = in_backward;
-    run.args.offload_param_device = in_backward ? "nvme" : "none";
+    run.args.offload_param_device = in_backward ? OffloadDevice::kNvme : OffloadDevice::kNone;
     run.args.offload_dir = run.folder() / "offload";
   };
   for (const bool ends_in_backward : {true, false}) {
@@ -181,7 +182,7 @@ TEST(OptimizerInBackward, ClipsByTheNormThatTheModeNames) {
     run.args.adam_beta1 = 0;
     run.args.max_grad_norm = 0.01;
     run.args.optimizer_in_backward = true;
-    run.args.clip_mode = mode;
+    run.args.clip_mode = from_word(mode);
     std::vector<double> norms;
     run.run({}, [&](const StepMetrics& metrics) { norms.push_back(metrics.grad_norm); });
     for (size_t step = 0; step < norms.size(); ++step) {
@@ -198,10 +199,10 @@ TEST(OptimizerInBackward, StopsBeforeTheUpdateWhenTheLossIsNotFinite) {
   for (const double max_grad_norm : {0.0, 1e30}) {  // before the second run, and in the only one
     TinyRun tiny;
     tiny.args.optimizer_in_backward = true;
-    tiny.args.merge_micro_batches = "always";
+    tiny.args.merge_micro_batches = AutoChoice::kAlways;
     tiny.args.learning_rate = 1e30;
     tiny.args.max_grad_norm = max_grad_norm;
-    tiny.args.save_strategy = "steps";
+    tiny.args.save_strategy = SaveStrategy::kSteps;
     tiny.args.save_steps = 1;
     ThreadPool pool(2);
     RecordingObserver observer;

@@ -46,7 +46,7 @@ TEST(RunOutput, IsAModelFolderWithReports) {
 
 TEST(RunOutput, SaveDtypeDecidesTheTypeOfTheFile) {
   TinyRun tiny;
-  tiny.args.save_dtype = "bfloat16";
+  tiny.args.save_dtype = DType::kBF16;
   tiny.train();
   const SafetensorsFile file = SafetensorsFile::open(tiny.output() / "model.safetensors");
   for (const SafetensorsEntry& entry : file.entries()) EXPECT_EQ(entry.dtype, DType::kBF16) << entry.name;
@@ -78,9 +78,9 @@ std::vector<std::string> event_names(const fs::path& output) {
 TEST(RunOutput, EventsTellWhatHappenedBesidesSteps) {
   TinyRun tiny;
   tiny.args.eval_dataset = tiny.args.dataset;
-  tiny.args.eval_strategy = "steps";
+  tiny.args.eval_strategy = IntervalStrategy::kSteps;
   tiny.args.eval_steps = 4;
-  tiny.args.save_strategy = "steps";
+  tiny.args.save_strategy = SaveStrategy::kSteps;
   tiny.args.save_steps = 4;
   tiny.args.logging_steps = 3;
   tiny.args.async_save = false;
@@ -106,7 +106,7 @@ TEST(RunOutput, EventsTellWhatHappenedBesidesSteps) {
 
 TEST(RunOutput, EventsContinueWhereARunIsResumed) {
   TinyRun tiny;
-  tiny.args.save_strategy = "steps";
+  tiny.args.save_strategy = SaveStrategy::kSteps;
   tiny.args.save_steps = 2;
   tiny.args.logging_steps = 2;
   tiny.args.async_save = false;
@@ -141,7 +141,7 @@ TEST(RunOutput, TrainerStateTellsTheWholeRun) {
 
 TEST(Checkpoints, AreModelFoldersOfTheirStep) {
   TinyRun tiny;
-  tiny.args.save_strategy = "steps";
+  tiny.args.save_strategy = SaveStrategy::kSteps;
   tiny.args.save_steps = 4;
   const RecordingObserver run = tiny.train();
   EXPECT_EQ(run.checkpoints,
@@ -159,7 +159,7 @@ TEST(Checkpoints, AreModelFoldersOfTheirStep) {
 
 TEST(Checkpoints, OnlyTheNewestStayWithinTheLimit) {
   TinyRun tiny;
-  tiny.args.save_strategy = "steps";
+  tiny.args.save_strategy = SaveStrategy::kSteps;
   tiny.args.save_steps = 1;
   tiny.args.save_total_limit = 2;
   tiny.train();
@@ -187,7 +187,7 @@ void expect_all_but_the_first(const TinyRun& tiny, const RecordingObserver& run)
 TEST(Checkpoints, OneThatCannotBeBegunDoesNotEndTheRun) {
   for (const int world_size : {1, 3}) {
     TinyRun tiny;
-    tiny.args.save_strategy = "steps";
+    tiny.args.save_strategy = SaveStrategy::kSteps;
     tiny.args.save_steps = 2;
     tiny.args.per_device_train_batch_size = 1;
     const FileSizeLimit disk;
@@ -204,7 +204,7 @@ TEST(Checkpoints, OneThatCannotBeBegunDoesNotEndTheRun) {
 TEST(Checkpoints, OneThatFailsWhileItIsWrittenDoesNotEndTheRun) {
   for (const int world_size : {1, 3}) {
     TinyRun tiny;
-    tiny.args.save_strategy = "steps";
+    tiny.args.save_strategy = SaveStrategy::kSteps;
     tiny.args.save_steps = 2;
     tiny.args.per_device_train_batch_size = 1;
     tiny.args.save_rate_limit = "20KB";  // a few seconds for all of it
@@ -222,13 +222,13 @@ TEST(Checkpoints, OneThatFailsWhileItIsWrittenDoesNotEndTheRun) {
 
 TEST(FormerRun, IsMovedAsideAndNothingOfItIsLost) {
   TinyRun tiny;
-  tiny.args.save_strategy = "steps";
+  tiny.args.save_strategy = SaveStrategy::kSteps;
   tiny.args.save_steps = 3;
   tiny.train();
   const auto weights = read_tensors(tiny.output());
   write_text_file(tiny.output() / "notes.txt", "mine");
   tiny.args.learning_rate = 5e-3;
-  tiny.args.save_strategy = "no";
+  tiny.args.save_strategy = SaveStrategy::kNo;
   const RecordingObserver run = tiny.train();
   const fs::path previous = tiny.output() / "previous-1";
   EXPECT_EQ(run.previous_run, previous);
@@ -492,7 +492,7 @@ TEST(DiskSpace, AModelThatNoLongerFitsLeavesTheCheckpointThatWritesIt) {
   };
   TinyRun tiny;
   tiny.args.max_steps = 2;
-  tiny.args.save_strategy = "steps";
+  tiny.args.save_strategy = SaveStrategy::kSteps;
   tiny.args.save_total_limit = 1;
   tiny.train();
   const auto expected = read_tensors(tiny.output());
@@ -506,14 +506,14 @@ TEST(DiskSpace, AModelThatNoLongerFitsLeavesTheCheckpointThatWritesIt) {
   EXPECT_EQ(read_tensors(tiny.output()), expected);
 
   tiny.args.output_dir = disk / "unsaved";
-  tiny.args.save_strategy = "no";
+  tiny.args.save_strategy = SaveStrategy::kNo;
   train_until_full(tiny.args, "no checkpoint was saved (save_strategy)");
   ::umount2(disk.path().c_str(), MNT_DETACH);
 }
 
 TEST(DiskSpace, IsPartOfThePlan) {
   TinyRun tiny;
-  tiny.args.save_strategy = "steps";
+  tiny.args.save_strategy = SaveStrategy::kSteps;
   tiny.args.save_steps = 1;
   tiny.args.save_total_limit = 1;
   const DiskPlan plan = tiny.train().plan.disk;

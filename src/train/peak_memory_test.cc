@@ -7,6 +7,7 @@
 
 #include "base/sanitizers.h"
 #include "platform/memory_info.h"
+#include "support/from_word.h"
 #include "support/medium_config.h"
 #include "support/train_test_support.h"
 
@@ -32,17 +33,17 @@ TEST_P(PeakMemory, StaysWithinATenthOfThePlan) {
   TinyRun tiny(medium_config());
   const int64_t vocab_size = medium_config().vocab_size;
   write_token_rows(tiny.args.dataset[0], random_rows(std::vector<int64_t>(4, 100), vocab_size, 5));
-  tiny.args.dtype = GetParam().dtype;
-  tiny.args.gradient_checkpointing = tiny.args.dtype == "bfloat16";
+  tiny.args.dtype = from_word(GetParam().dtype);
+  tiny.args.gradient_checkpointing = tiny.args.dtype == DType::kBF16;
   tiny.args.offload_dir = tiny.folder() / "offload";
   GetParam().change(&tiny.args);
   tiny.args.gradient_accumulation_steps = 1;
   tiny.args.max_steps = 2;
-  tiny.args.save_strategy = "steps";
+  tiny.args.save_strategy = SaveStrategy::kSteps;
   tiny.args.async_save =
       false;  // how much of the snapshot is used depends on what changes before it is written
   tiny.args.eval_dataset = {tiny.folder() / "eval.safetensors"};
-  tiny.args.eval_strategy = "epoch";
+  tiny.args.eval_strategy = IntervalStrategy::kEpoch;
   const std::optional<ProportionalMemory> own = proportional_memory();
   if (!own || !reset_peak()) GTEST_SKIP() << "the kernel does not let the memory be measured";
   // The plan counts a share of the pages of the program and its libraries that other processes have mapped,
@@ -53,8 +54,9 @@ TEST_P(PeakMemory, StaysWithinATenthOfThePlan) {
   const auto peak = static_cast<double>(run.summary.peak_resident_bytes);
   RecordProperty("planned_bytes", std::to_string(run.plan.memory.node_bytes()));
   RecordProperty("peak_bytes", std::to_string(run.summary.peak_resident_bytes));
-  const bool is_small = tiny.args.finetuning_type == "lora" || (tiny.args.offload_param_device == "nvme" &&
-                                                                tiny.args.offload_optimizer_device == "nvme");
+  const bool is_small = tiny.args.finetuning_type == FinetuningType::kLora ||
+                        (tiny.args.offload_param_device == OffloadDevice::kNvme &&
+                         tiny.args.offload_optimizer_device == OffloadDevice::kNvme);
   EXPECT_GT(planned, is_small ? 80e6 : 200e6);
   EXPECT_NEAR(peak / planned, 1, 0.1) << "planned\n"
                                       << memory_table(run.plan.memory, run.plan.free_bytes) << "peak " << peak
@@ -69,40 +71,41 @@ INSTANTIATE_TEST_SUITE_P(
         PeakCase{"OuterOptimizer", "bfloat16",
                  [](TrainingArguments* args) {
                    args->sync_every = 1;
-                   args->zero_quantized_gradients = "int8";
+                   args->zero_quantized_gradients = GradientQuantization::kInt8;
                  }},
         PeakCase{"Muon", "bfloat16", [](TrainingArguments* args) { args->optim = "muon"; }},
         PeakCase{"Adafactor", "bfloat16", [](TrainingArguments* args) { args->optim = "adafactor"; }},
         PeakCase{"QuantizedBase", "bfloat16",
                  [](TrainingArguments* args) {
-                   args->finetuning_type = "lora";
+                   args->finetuning_type = FinetuningType::kLora;
                    args->quantization_bit = 8;
                  }},
         PeakCase{"FrozenLayersOnDisk", "bfloat16",
                  [](TrainingArguments* args) {
-                   args->finetuning_type = "lora";
-                   args->offload_param_device = "nvme";
+                   args->finetuning_type = FinetuningType::kLora;
+                   args->offload_param_device = OffloadDevice::kNvme;
                  }},
         PeakCase{"OptimizerOnDisk", "bfloat16",
-                 [](TrainingArguments* args) { args->offload_optimizer_device = "nvme"; }},
+                 [](TrainingArguments* args) { args->offload_optimizer_device = OffloadDevice::kNvme; }},
         PeakCase{"MuonOnDisk", "bfloat16",
                  [](TrainingArguments* args) {
                    args->optim = "muon";
-                   args->offload_optimizer_device = "nvme";
+                   args->offload_optimizer_device = OffloadDevice::kNvme;
                  }},
-        PeakCase{"InputsOnDisk", "bfloat16",
-                 [](TrainingArguments* args) { args->gradient_checkpointing_mode = "offload"; }},
+        PeakCase{
+            "InputsOnDisk", "bfloat16",
+            [](TrainingArguments* args) { args->gradient_checkpointing_mode = CheckpointingMode::kOffload; }},
         PeakCase{"InBackward", "bfloat16",
                  [](TrainingArguments* args) { args->optimizer_in_backward = true; }},
         PeakCase{"LayersOnDisk", "bfloat16",
                  [](TrainingArguments* args) {
                    args->optimizer_in_backward = true;
-                   args->offload_param_device = "nvme";
+                   args->offload_param_device = OffloadDevice::kNvme;
                  }},
         PeakCase{"StateAndLayersOnDisk", "bfloat16",
                  [](TrainingArguments* args) {
                    args->optimizer_in_backward = true;
-                   args->offload_param_device = args->offload_optimizer_device = "nvme";
+                   args->offload_param_device = args->offload_optimizer_device = OffloadDevice::kNvme;
                  }}),
     [](const auto& test) { return test.param.name; });
 

@@ -12,6 +12,7 @@
 #include "model/families.h"
 #include "ops/cpu_ops.h"
 #include "platform/memory_info.h"
+#include "support/from_word.h"
 #include "support/saving_run.h"
 
 namespace tessera {
@@ -28,7 +29,7 @@ constexpr int64_t kInt8Bits = 8, kNf4Bits = 4;
 const BaseForm kForms[] = {{"int8", kInt8Bits}, {"nf4", kNf4Bits}, {"nf4 double", kNf4Bits, true}};
 
 void set_form(const BaseForm& form, TrainingArguments* args) {
-  args->finetuning_type = "lora";
+  args->finetuning_type = FinetuningType::kLora;
   args->lora_rank = 4;
   args->learning_rate = 1e-2;
   args->quantization_bit = form.bits;
@@ -52,17 +53,17 @@ TEST(QuantizedBase, LossIsCloseToThatOfTheModelItself) {
   write_test_model(model.args.model, config, /*scale=*/0.05f);
   model.args.learning_rate = 2e-3;
   model.args.max_steps = 20;
-  model.args.save_strategy = "no";
+  model.args.save_strategy = SaveStrategy::kNo;
   model.args.eval_dataset = model.args.dataset;
   model.args.eval_on_start = true;
   const double untrained = model.run().evaluations.front().loss;
   const auto losses = [&](const BaseForm& form) {
     SavingRun run = model;
     set_form(form, &run.args);
-    run.args.dtype = "bfloat16";
+    run.args.dtype = DType::kBF16;
     run.args.learning_rate = 1e-3;
     run.args.max_steps = 6;
-    run.args.eval_strategy = "steps";
+    run.args.eval_strategy = IntervalStrategy::kSteps;
     run.args.eval_steps = 6;
     run.args.model = model.output();
     run.args.output_dir = model.folder() / form.name;
@@ -98,15 +99,15 @@ TEST(QuantizedBase, ResumesBitForBitOnAnyRanks) {
     SCOPED_TRACE(of.form.name + of.ranks.name());
     SavingRun run = quantized_run(of.form, of.ranks.ranks);
     run.args.gradient_accumulation_steps = 2;
-    run.args.dtype = of.dtype;
+    run.args.dtype = from_word(of.dtype);
     run.args.zero_stage = of.ranks.stage;
-    run.args.gather_schedule = of.ranks.schedule;
-    run.args.pack_weights = "always";
+    run.args.gather_schedule = from_word(of.ranks.schedule);
+    run.args.pack_weights = AutoChoice::kAlways;
     run.run();
     SavingRun resumed = run;
     resumed.interrupt_at(3, "resumed");
     resumed.args.resume_from_checkpoint = "true";
-    resumed.args.pack_weights = "never";
+    resumed.args.pack_weights = AutoChoice::kNever;
     resumed.args.gradient_checkpointing = true;
     EXPECT_EQ(resumed.run().resumed_step, 3);
     expect_same_run(resumed.output(), run.output());
@@ -137,7 +138,7 @@ TEST(QuantizedBase, FitQuantisesOnlyIfNeedBe) {
   SavingRun run({}, config);
   set_form(plain, &run.args);
   run.args.bnb_4bit_use_double_quant.reset();
-  run.args.dtype = "bfloat16";
+  run.args.dtype = DType::kBF16;
   run.args.fit = true;
   run.args.offload_dir = run.folder() / "offload";
   run.args.given.insert("offload_param_device");  // in memory
@@ -194,18 +195,18 @@ TEST(QuantizedBase, LayersOnADiskHaveTheBitsOfThoseInMemory) {
     config.tie_word_embeddings = of.is_tied;
     SavingRun run({}, config);
     set_form(of.form, &run.args);
-    run.args.dtype = of.dtype;
+    run.args.dtype = from_word(of.dtype);
     run.args.gradient_accumulation_steps = 2;
     run.args.gradient_checkpointing = of.recomputes;
-    run.args.merge_micro_batches = "never";
+    run.args.merge_micro_batches = AutoChoice::kNever;
     run.args.eval_dataset = run.args.dataset;
-    run.args.eval_strategy = "steps";
+    run.args.eval_strategy = IntervalStrategy::kSteps;
     run.args.eval_steps = 2;
     const RecordingObserver in_memory = run.run();
     SavingRun on_disk = run;
     on_disk.args.output_dir = run.folder() / "on disk";
     on_disk.args.offload_dir = run.folder() / "offload";
-    on_disk.args.offload_param_device = "nvme";
+    on_disk.args.offload_param_device = OffloadDevice::kNvme;
     const RecordingObserver seen = on_disk.run();
     expect_same_run(on_disk.output(), run.output());
     ASSERT_EQ(seen.evaluations.size(), in_memory.evaluations.size());

@@ -6,6 +6,7 @@
 #include <atomic>
 
 #include "checkpoint/checkpoint_reader.h"
+#include "support/from_word.h"
 #include "support/saving_run.h"
 
 namespace tessera {
@@ -35,16 +36,16 @@ ModelConfig tied_config(bool is_tied) {
 SavingRun saving_run(const QuantizedCase& of) {
   SavingRun run(of.ranks.ranks, tied_config(of.is_tied));
   // Several passes.
-  run.args.merge_micro_batches = "never";
+  run.args.merge_micro_batches = AutoChoice::kNever;
   run.args.global_batch_size = 12;
   run.args.gradient_accumulation_steps = 12 / run.ranks.world_size();
-  run.args.dtype = of.dtype;
-  run.args.grad_accum_dtype = of.accumulators;
+  run.args.dtype = from_word(of.dtype);
+  run.args.grad_accum_dtype = from_word(of.accumulators);
   run.args.zero_stage = of.ranks.stage;
-  run.args.gather_schedule = of.ranks.schedule;
+  run.args.gather_schedule = from_word(of.ranks.schedule);
   run.args.stage3_prefetch_bucket_size = 0;
   run.args.stage3_param_persistence_threshold = 0;
-  run.args.zero_quantized_gradients = of.code;
+  run.args.zero_quantized_gradients = from_word(of.code);
   return run;
 }
 
@@ -67,9 +68,9 @@ INSTANTIATE_TEST_SUITE_P(Cases, QuantizedGradients, testing::ValuesIn(quantized_
 TEST_P(QuantizedGradients, TrainLikeExactOnes) {
   SavingRun run = saving_run(GetParam());
   run.args.learning_rate = 1e-3;
-  run.args.save_strategy = "no";
+  run.args.save_strategy = SaveStrategy::kNo;
   const RecordingObserver quantized = run.run();
-  run.args.zero_quantized_gradients = "none";
+  run.args.zero_quantized_gradients = GradientQuantization::kNone;
   run.args.output_dir = run.folder() / "exact";
   const RecordingObserver exact = run.run();
   ASSERT_EQ(quantized.steps.size(), exact.steps.size());
@@ -137,12 +138,12 @@ TEST_P(QuantizedGradients, ResumeOnOtherRanks) {
 
 TEST(QuantizedGradientsTest, ResumeARunThatHadNoErrors) {
   SavingRun run = saving_run(quantized_cases()[1]);
-  run.args.zero_quantized_gradients = "none";
+  run.args.zero_quantized_gradients = GradientQuantization::kNone;
   const RecordingObserver whole = run.run();
   EXPECT_FALSE(has_errors(run.output() / "checkpoint-3", false));
   SavingRun resumed = run;
   resumed.interrupt_at(3, "quantized");
-  resumed.args.zero_quantized_gradients = "int8";
+  resumed.args.zero_quantized_gradients = GradientQuantization::kInt8;
   resumed.args.resume_from_checkpoint = "true";
   const RecordingObserver seen = resumed.run();
   EXPECT_EQ(seen.differences, R"(zero_quantized_gradients "none" -> "int8")");
@@ -155,7 +156,7 @@ TEST(QuantizedGradientsTest, ResumeARunThatHadNoErrors) {
 TEST(QuantizedGradientsTest, HaveTheSameBitsWhereAPassIsComputedTwice) {
   for (const QuantizedCase& of : {quantized_cases()[1], quantized_cases()[3]}) {
     SavingRun run = saving_run(of);
-    run.args.merge_micro_batches = "always";
+    run.args.merge_micro_batches = AutoChoice::kAlways;
     run.args.max_grad_norm = 0.05;
     run.run();
     const fs::path expected = run.output();
@@ -181,7 +182,7 @@ TEST(QuantizedGradientsTest, HaveTheSameBitsWhereAPassIsComputedTwice) {
 // Errors of steps that are skipped are not sent.
 TEST(QuantizedGradientsTest, ResumeBitForBitAfterSkippedSteps) {
   SavingRun run = saving_run(quantized_cases()[1]);
-  run.args.loss_spike_policy = "skip";
+  run.args.loss_spike_policy = LossSpikePolicy::kSkip;
   run.args.loss_spike_window = 2;
   run.args.loss_spike_sigmas = 1e-9;
   run.args.max_steps = 8;

@@ -17,6 +17,7 @@
 #include "kernels/block_code/block_code.h"
 #include "model/families.h"
 #include "model/llama/attention_block.h"
+#include "support/from_word.h"
 #include "support/saving_run.h"
 #include "support/test_tokenizer.h"
 
@@ -102,9 +103,9 @@ void draw_outer(Draw& draw, TrainingArguments* args) {
   args->fragment_update_alpha = draw.one_of({0.0, 0.5});
   args->optimizer_in_backward = false;
   args->zero_quantized_weights = false;
-  args->offload_optimizer_device = args->offload_param_device = "none";
-  args->load_weights_once = "per_node";
-  if (args->gather_schedule == "per_layer") args->gather_schedule = "auto";
+  args->offload_optimizer_device = args->offload_param_device = OffloadDevice::kNone;
+  args->load_weights_once = LoadOnce::kPerNode;
+  if (args->gather_schedule == GatherChoice::kPerLayer) args->gather_schedule = GatherChoice::kAuto;
 }
 
 // Ranks that share rows.
@@ -132,41 +133,44 @@ void draw_division(Draw& draw, const Machine& machine, const ModelConfig& config
   args->gradient_accumulation_steps =
       accumulation_of_global_batch(kGlobalBatch, args->per_device_train_batch_size, num_teams);
   args->zero_stage = draw.number(0, 3);
-  args->gather_schedule = *args->zero_stage == 3 ? draw.one_of({"auto", "per_step", "per_layer"}) : "auto";
+  args->gather_schedule =
+      from_word(*args->zero_stage == 3 ? draw.one_of({"auto", "per_step", "per_layer"}) : "auto");
   args->overlap_comm = draw.coin();
   args->replay_check_steps = draw.one_of({0, 0, 1, 2});
-  args->zero_quantized_weights = args->dtype == "bfloat16" && *args->zero_stage > 0 && draw.coin();
-  args->zero_quantized_gradients = draw.one_of({"none", "none", "int8", "int4"});
+  args->zero_quantized_weights = args->dtype == DType::kBF16 && *args->zero_stage > 0 && draw.coin();
+  args->zero_quantized_gradients = from_word(draw.one_of({"none", "none", "int8", "int4"}));
   args->gradient_checkpointing = draw.coin();
-  args->gradient_checkpointing_mode = draw.one_of({"full", "selective", "offload"});
-  args->merge_micro_batches = draw.one_of({"auto", "always", "never"});
+  args->gradient_checkpointing_mode = from_word(draw.one_of({"full", "selective", "offload"}));
+  args->merge_micro_batches = from_word(draw.one_of({"auto", "always", "never"}));
   const bool is_alone = machine.ranks.world_size() == 1;
   args->optimizer_in_backward =
-      (is_alone || *args->zero_stage >= 2) && args->finetuning_type == "full" && draw.coin();
+      (is_alone || *args->zero_stage >= 2) && args->finetuning_type == FinetuningType::kFull && draw.coin();
   if (args->optimizer_in_backward) {
-    args->merge_micro_batches = "always";
+    args->merge_micro_batches = AutoChoice::kAlways;
     if (!args->computes_norm_first()) args->replay_check_steps = 0;
   }
   args->fabric = draw.one_of({"tcp", "tcp", "tcp;ofi_rxm"});
   args->connections = draw.number(1, 5);
-  args->grad_accum_dtype = args->dtype == "bfloat16" && draw.coin() ? "bfloat16" : "float32";
-  const bool may_offload = args->optimizer_in_backward || args->finetuning_type == "lora";
-  args->offload_param_device = may_offload && is_alone ? draw.one_of({"none", "nvme"}) : "none";
-  args->pack_weights = draw.one_of({"auto", "always", "never"});
-  const bool leaves_node = args->gather_schedule == "per_layer" && machine.ranks.num_nodes > 1;
-  if ((leaves_node || args->offload_param_device == "nvme") && args->pack_weights == "always") {
-    args->pack_weights = "auto";
+  args->grad_accum_dtype = args->dtype == DType::kBF16 && draw.coin() ? DType::kBF16 : DType::kF32;
+  const bool may_offload = args->optimizer_in_backward || args->finetuning_type == FinetuningType::kLora;
+  args->offload_param_device = from_word(may_offload && is_alone ? draw.one_of({"none", "nvme"}) : "none");
+  args->pack_weights = from_word(draw.one_of({"auto", "always", "never"}));
+  const bool leaves_node = args->gather_schedule == GatherChoice::kPerLayer && machine.ranks.num_nodes > 1;
+  if ((leaves_node || args->offload_param_device == OffloadDevice::kNvme) &&
+      args->pack_weights == AutoChoice::kAlways) {
+    args->pack_weights = AutoChoice::kAuto;
   }
-  args->load_weights_once = *args->zero_stage == 0 ? "per_node" : draw.one_of({"per_node", "per_cluster"});
+  args->load_weights_once =
+      from_word(*args->zero_stage == 0 ? "per_node" : draw.one_of({"per_node", "per_cluster"}));
   args->async_save = draw.coin();
-  args->offload_optimizer_device = draw.one_of({"none", "nvme"});
+  args->offload_optimizer_device = from_word(draw.one_of({"none", "nvme"}));
   const bool is_elementwise = args->optim != "muon" && args->optim != "adafactor";
   args->sync_every = 0;
   if (is_elementwise && args->context_parallel_size == 1 && draw.number(0, 3) == 0) draw_outer(draw, args);
 }
 
 void draw_training(Draw& draw, TrainingArguments* args) {
-  args->dtype = draw.one_of({"float32", "bfloat16"});
+  args->dtype = from_word(draw.one_of({"float32", "bfloat16"}));
   args->optim = draw.one_of(
       {"adamw_torch", "adamw_bf16", "adamw_8bit", "lion_32bit", "lion_8bit", "muon", "adafactor"});
   args->max_steps = kNumSteps;
@@ -185,12 +189,12 @@ void draw_training(Draw& draw, TrainingArguments* args) {
   args->max_length = draw.number(24, 120);
   args->allow_truncation = true;
   args->logging_steps = static_cast<double>(draw.number(1, 3));
-  args->eval_strategy = draw.one_of({"no", "steps"});
+  args->eval_strategy = from_word(draw.one_of({"no", "steps"}));
   args->eval_steps = static_cast<double>(draw.number(1, 3));
-  args->save_strategy = "steps";
+  args->save_strategy = SaveStrategy::kSteps;
   args->save_steps = 1;
   if (draw.number(0, 2) > 0) return;
-  args->finetuning_type = "lora";
+  args->finetuning_type = FinetuningType::kLora;
   args->lora_rank = draw.number(1, 20);
   args->lora_dropout = draw.one_of({0.0, 0.1});
   args->use_rslora = draw.coin();
@@ -255,7 +259,7 @@ struct RandomRun {
     write_text_file(fs::path(tiny.args.model) / "tokenizer.json", byte_tokenizer({"</s>"}).dump());
     write_text_file(fs::path(tiny.args.model) / "tokenizer_config.json", R"({"eos_token": "</s>"})");
     draw_training(draw, &tiny.args);
-    const bool has_blocks = tiny.args.finetuning_type == "full" && begins_with_blocks(config);
+    const bool has_blocks = tiny.args.finetuning_type == FinetuningType::kFull && begins_with_blocks(config);
     if (tiny.args.optim.ends_with("_8bit") && !has_blocks) tiny.args.optim = "adamw_bf16";
     draw_data(draw, tiny.folder().path(), &tiny.args);
     draw_division(draw, machine, config, &tiny.args);
@@ -311,12 +315,12 @@ void expect_same_losses(const RecordingObserver& found, const RecordingObserver&
 // to 1/127 of the largest of its row.
 double loss_tolerance(const TrainingArguments& args, const TrainingArguments& before) {
   for (const TrainingArguments& of : {args, before}) {
-    if (of.zero_quantized_gradients == "int4") return 3e-2;
+    if (of.zero_quantized_gradients == GradientQuantization::kInt4) return 3e-2;
   }
   for (const TrainingArguments& of : {args, before}) {
-    if (of.zero_quantized_weights || of.zero_quantized_gradients == "int8") return 1e-2;
+    if (of.zero_quantized_weights || of.zero_quantized_gradients == GradientQuantization::kInt8) return 1e-2;
   }
-  if (args.dtype == "bfloat16" || args.optim.starts_with("lion")) return 2e-3;
+  if (args.dtype == DType::kBF16 || args.optim.starts_with("lion")) return 2e-3;
   return args.quantization_bit == 8 ? 1e-3 : 1e-5;
 }
 

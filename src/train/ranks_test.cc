@@ -7,6 +7,7 @@
 
 #include "expect_error.h"
 #include "io/file.h"
+#include "support/from_word.h"
 #include "support/train_test_support.h"
 
 namespace tessera {
@@ -25,7 +26,7 @@ class RanksTest : public testing::TestWithParam<RanksCase> {
   TrainingArguments arguments(const TinyRun& run) const {
     TrainingArguments args = share_batch(run.args, GetParam().ranks.world_size());
     args.zero_stage = GetParam().stage;
-    args.gather_schedule = GetParam().schedule;
+    args.gather_schedule = from_word(GetParam().schedule);
     args.stage3_param_persistence_threshold = 0;
     args.stage3_prefetch_bucket_size = 0;
     args.output_dir = run.folder() / "ranks";
@@ -52,7 +53,7 @@ TEST_P(RanksTest, QuantizedWeightsLeaveMastersExact) {
   TinyRun run(three_layers());
   write_rows(run, three_layers().vocab_size);
   TrainingArguments args = arguments(run);
-  args.dtype = "bfloat16";
+  args.dtype = DType::kBF16;
   args.max_steps = 2;
   args.learning_rate = 0;
   const RecordingObserver exact = train_ranks(args, GetParam().ranks).front();
@@ -102,7 +103,7 @@ TEST_P(RanksTest, OptimizersOfWholeMatricesDoAsOneRankDoes) {
     TrainingArguments args = arguments(run);
     args.offload_dir = run.folder() / "offload";
     for (const char* device : {"none", "nvme"}) {
-      args.offload_optimizer_device = device;
+      args.offload_optimizer_device = from_word(device);
       expect_same_numbers(train_ranks(args, GetParam().ranks).front(), expected);
       expect_close_weights(args.output_dir, run.output());
     }
@@ -126,7 +127,7 @@ TEST_P(RanksTest, FinalModelOfAllRanksIsByteForByteThatOfOne) {
   run.args.learning_rate = 0;
   for (const char* dtype : {"float32", "bfloat16"}) {
     SCOPED_TRACE(dtype);
-    run.args.dtype = dtype;
+    run.args.dtype = from_word(dtype);
     run.args.output_dir = run.folder() / fmt::format("alone-{}", dtype);
     run.args = share_batch(run.args, 1);
     run.train();
@@ -143,7 +144,7 @@ TEST_P(RanksTest, FinalModelIsThatOfTheLastCheckpoint) {
   TinyRun run;
   write_rows(run, tiny_config().vocab_size);
   run.args.max_steps = 3;
-  run.args.save_strategy = "steps";
+  run.args.save_strategy = SaveStrategy::kSteps;
   run.args.save_steps = 3;
   const TrainingArguments args = arguments(run);
   const std::vector<RecordingObserver> observers = train_ranks(args, GetParam().ranks);
@@ -161,7 +162,7 @@ TEST_P(RanksTest, SkippedStepsLeaveAllRanksAsTheyWere) {
   write_rows(run, config.vocab_size);
   run.args.max_steps = 6;
   run.args.learning_rate = 1e-4;  // two steps make an epoch: one of them always has the larger loss
-  run.args.loss_spike_policy = "skip";
+  run.args.loss_spike_policy = LossSpikePolicy::kSkip;
   run.args.loss_spike_window = 2;
   run.args.loss_spike_sigmas = 1e-9;
   run.args = share_batch(run.args, 1);
@@ -206,8 +207,8 @@ TEST_P(RanksTest, RepeatsBitByBitInBfloat16) {
   TinyRun run(config);
   write_rows(run, config.vocab_size);
   run.args.max_steps = 3;
-  run.args.dtype = "bfloat16";
-  run.args.save_dtype = "float32";
+  run.args.dtype = DType::kBF16;
+  run.args.save_dtype = DType::kF32;
   TrainingArguments args = arguments(run);
   const auto first = train_ranks(args, GetParam().ranks);
   const auto weights = read_tensors(args.output_dir);
@@ -227,11 +228,11 @@ TEST_P(RanksTest, Bfloat16AccumulationStaysClose) {
   TinyRun run(config);
   write_rows(run, config.vocab_size);
   run.args.max_steps = 3;
-  run.args.dtype = "bfloat16";
-  run.args.merge_micro_batches = "never";
+  run.args.dtype = DType::kBF16;
+  run.args.merge_micro_batches = AutoChoice::kNever;
   TrainingArguments args = arguments(run);
   const auto exact = train_ranks(args, GetParam().ranks);
-  args.grad_accum_dtype = "bfloat16";
+  args.grad_accum_dtype = DType::kBF16;
   const auto rounded = train_ranks(args, GetParam().ranks);
   ASSERT_EQ(exact.front().steps.size(), rounded.front().steps.size());
   for (size_t i = 0; i < exact.front().steps.size(); ++i) {
@@ -254,20 +255,20 @@ TEST_P(RanksTest, PackedWeightsChangeNoBit) {
     TinyRun run(config);
     write_rows(run, config.vocab_size);
     run.args.max_steps = 4;
-    run.args.dtype = "bfloat16";
-    run.args.save_dtype = "float32";
+    run.args.dtype = DType::kBF16;
+    run.args.save_dtype = DType::kF32;
     run.args.dataset = {run.folder() / "long.safetensors"};
     write_token_rows(run.folder() / "long.safetensors",  // few rows of x are multiplied without packed forms
                      random_rows(std::vector<int64_t>(24, 40), config.vocab_size, 3));
     run.args.eval_dataset = {run.folder() / "eval.safetensors"};
-    run.args.eval_strategy = "steps";
+    run.args.eval_strategy = IntervalStrategy::kSteps;
     run.args.eval_steps = 2;
     TrainingArguments args = arguments(run);
-    args.pack_weights = "never";
+    args.pack_weights = AutoChoice::kNever;
     const auto plain = train_ranks(args, GetParam().ranks);
     const auto expected = read_tensors(args.output_dir);
     EXPECT_FALSE(plans_packed_weights(plain.front()));
-    args.pack_weights = GetParam().schedule == "per_layer" ? "auto" : "always";
+    args.pack_weights = GetParam().schedule == "per_layer" ? AutoChoice::kAuto : AutoChoice::kAlways;
     args.output_dir = run.folder() / "packed";
     const auto packed = train_ranks(args, GetParam().ranks, 2);
     EXPECT_EQ(plans_packed_weights(packed.front()), GetParam().schedule != "per_layer");

@@ -34,10 +34,10 @@ class ReadFault : public testing::Test {
  protected:
   ReadFault() {
     run_.args.max_steps = 2;
-    run_.args.save_strategy = "steps";
+    run_.args.save_strategy = SaveStrategy::kSteps;
     run_.args.save_steps = 1;
     run_.args.eval_dataset = {run_.folder() / "eval.safetensors"};
-    run_.args.eval_strategy = "steps";
+    run_.args.eval_strategy = IntervalStrategy::kSteps;
     run_.args.eval_steps = 2;
   }
   void train() {

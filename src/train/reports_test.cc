@@ -10,6 +10,7 @@
 #include <string>
 
 #include "expect_error.h"
+#include "support/from_word.h"
 #include "train/output/metrics_file.h"
 #include "train/output/trainer_state.h"
 #include "train/step_actions.h"
@@ -198,9 +199,9 @@ TEST(ActionSchedule, LogsByStepsEpochsAndTheFirstStep) {
   EXPECT_EQ(due_steps(args, 4, 10, &StepActions::log), (Steps{1, 3, 6, 9}));
   args.logging_steps = 0.25;  // ceil(2.5)
   EXPECT_EQ(due_steps(args, 4, 10, &StepActions::log), (Steps{1, 3, 6, 9}));
-  args.logging_strategy = "epoch";
+  args.logging_strategy = IntervalStrategy::kEpoch;
   EXPECT_EQ(due_steps(args, 4, 10, &StepActions::log), (Steps{1, 4, 8, 10}));
-  args.logging_strategy = "no";
+  args.logging_strategy = IntervalStrategy::kNo;
   args.logging_first_step = false;
   EXPECT_EQ(due_steps(args, 4, 10, &StepActions::log), Steps{});
 }
@@ -209,20 +210,20 @@ TEST(ActionSchedule, SavesAtTheLastStepToo) {
   TrainingArguments args;
   args.save_steps = 4;
   EXPECT_EQ(due_steps(args, 4, 10, &StepActions::save), (Steps{4, 8, 10}));
-  args.save_strategy = "epoch";
+  args.save_strategy = SaveStrategy::kEpoch;
   EXPECT_EQ(due_steps(args, 3, 10, &StepActions::save), (Steps{3, 6, 9, 10}));
-  args.save_strategy = "no";
+  args.save_strategy = SaveStrategy::kNo;
   EXPECT_EQ(due_steps(args, 3, 10, &StepActions::save), Steps{});
 }
 
 TEST(ActionSchedule, EvaluatesAfterTheDelay) {
   TrainingArguments args;
-  args.eval_strategy = "steps";
+  args.eval_strategy = IntervalStrategy::kSteps;
   args.eval_steps = 2;
   EXPECT_EQ(due_steps(args, 4, 9, &StepActions::evaluate), (Steps{2, 4, 6, 8, 9}));  // the last step, too
   args.eval_delay = 5;
   EXPECT_EQ(due_steps(args, 4, 9, &StepActions::evaluate), (Steps{6, 8, 9}));
-  args.eval_strategy = "epoch";
+  args.eval_strategy = IntervalStrategy::kEpoch;
   args.eval_delay = 2;
   EXPECT_EQ(due_steps(args, 4, 9, &StepActions::evaluate), (Steps{8, 9}));
 }
@@ -231,7 +232,7 @@ TEST(ActionSchedule, CountsTheCheckpointsToCome) {
   TrainingArguments args;
   for (const char* strategy : {"no", "steps", "epoch"}) {
     for (const double save_steps : {1.0, 3.0, 0.25, 100.0}) {
-      args.save_strategy = strategy;
+      args.save_strategy = from_word(strategy);
       args.save_steps = save_steps;
       const ActionSchedule actions(args, /*steps_per_epoch=*/4, /*max_steps=*/10);
       int64_t num_saves = 0;

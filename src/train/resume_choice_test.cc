@@ -206,7 +206,7 @@ TEST(Resume, WhatMayChangeWithEffectIsNoted) {
   run.args.max_steps = 8;
   run.args.learning_rate = 5e-3;
   run.args.muon_momentum = 0.5;
-  run.args.muon_adjust_lr_fn = "original";
+  run.args.muon_adjust_lr_fn = MuonRate::kOriginal;
   const RecordingObserver seen = run.run();
   EXPECT_EQ(seen.differences,
             "max_steps 6 -> 8, learning_rate 0.01 -> 0.005, muon_momentum 0.95 -> 0.5, muon_adjust_lr_fn "

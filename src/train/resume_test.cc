@@ -6,6 +6,7 @@
 #include <csignal>
 
 #include "io/file.h"
+#include "support/from_word.h"
 #include "support/saving_run.h"
 
 namespace tessera {
@@ -34,10 +35,10 @@ class SameRanks : public testing::TestWithParam<SameRanksCase> {};
 TEST_P(SameRanks, GoOnBitForBitFromEveryStep) {
   const bool is_coded = GetParam().optim.ends_with("_8bit");
   SavingRun run(GetParam().ranks.ranks, is_coded ? config_of_blocks() : tiny_config());
-  run.args.dtype = GetParam().dtype;
+  run.args.dtype = from_word(GetParam().dtype);
   run.args.optim = GetParam().optim;
   run.args.zero_stage = GetParam().ranks.stage;
-  run.args.gather_schedule = GetParam().ranks.schedule;
+  run.args.gather_schedule = from_word(GetParam().ranks.schedule);
   run.run();
   const fs::path whole = run.output();
   for (int64_t step = 1; step < 6; ++step) {
@@ -94,13 +95,13 @@ class OtherRanks : public testing::TestWithParam<OtherRanksCase> {};
 TEST_P(OtherRanks, HaveTheSameLosses) {
   SavingRun run(GetParam().then.ranks);
   run.args.zero_stage = GetParam().then.stage;
-  run.args.gather_schedule = GetParam().then.schedule;
+  run.args.gather_schedule = from_word(GetParam().then.schedule);
   const RecordingObserver whole = run.run();
   SavingRun resumed = run;
   resumed.interrupt_at(2, "resumed");
   resumed.ranks = GetParam().now.ranks;
   resumed.args.zero_stage = GetParam().now.stage;
-  resumed.args.gather_schedule = GetParam().now.schedule;
+  resumed.args.gather_schedule = from_word(GetParam().now.schedule);
   resumed.args.resume_from_checkpoint = "true";
   const RecordingObserver seen = resumed.run();
   ASSERT_EQ(seen.steps.size(), 4u);
@@ -246,7 +247,7 @@ TEST(Signal, TakesTheTimeForTheStepOrGivesItUp) {
   for (const int world_size : {1, 2}) {
     SavingRun run({1, world_size});
     run.args.gradient_accumulation_steps = 2;
-    run.args.merge_micro_batches = "never";
+    run.args.merge_micro_batches = AutoChoice::kNever;
     run.args.save_steps = 6;
     SavingRun patient = run;
     patient.args.output_dir = run.folder() / "patient";
@@ -257,7 +258,7 @@ TEST(Signal, TakesTheTimeForTheStepOrGivesItUp) {
     EXPECT_TRUE(stop_in_step_3(hasty).checkpoints.empty());
   }
   SavingRun run;
-  run.args.merge_micro_batches = "never";
+  run.args.merge_micro_batches = AutoChoice::kNever;
   run.args.save_steps = 6;
   run.run();
   SavingRun late = run;
@@ -277,7 +278,7 @@ TEST(Resume, ScheduleThatWatchesEvaluationsGoesOn) {
   SavingRun run;
   run.args.lr_scheduler_type = "reduce_lr_on_plateau";
   run.args.lr_scheduler_kwargs = R"({"patience": 0, "factor": 0.5, "threshold": 0.5})";
-  run.args.eval_strategy = "steps";
+  run.args.eval_strategy = IntervalStrategy::kSteps;
   run.args.eval_steps = 1;
   run.args.eval_dataset = {run.folder() / "eval.safetensors"};
   const RecordingObserver whole = run.run();
@@ -295,7 +296,7 @@ TEST(Resume, EvaluationThatASignalCutShortIsMadeUpFor) {
   SavingRun run;
   run.args.lr_scheduler_type = "reduce_lr_on_plateau";
   run.args.lr_scheduler_kwargs = R"({"patience": 0, "factor": 0.5, "threshold": 0.5})";
-  run.args.eval_strategy = "steps";
+  run.args.eval_strategy = IntervalStrategy::kSteps;
   run.args.eval_steps = 1;
   run.args.per_device_eval_batch_size = 1;
   run.args.eval_dataset = {run.folder() / "eval.safetensors"};
@@ -316,7 +317,7 @@ TEST(Resume, EvaluationThatASignalCutShortIsMadeUpFor) {
 TEST(AsyncSave, WritesTheSameFiles) {
   for (const int world_size : {1, 2}) {
     SavingRun run({1, world_size});
-    run.args.dtype = "bfloat16";
+    run.args.dtype = DType::kBF16;
     run.run();
     SavingRun waiting = run;
     waiting.args.output_dir = run.folder() / "waiting";

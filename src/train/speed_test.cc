@@ -110,9 +110,9 @@ TEST(Speed, TheSummaryTellsWhereTheTimeWent) {
   TinyRun tiny;
   tiny.args.max_steps = 6;
   tiny.args.eval_dataset = tiny.args.dataset;
-  tiny.args.eval_strategy = "steps";
+  tiny.args.eval_strategy = IntervalStrategy::kSteps;
   tiny.args.eval_steps = 2;
-  tiny.args.save_strategy = "steps";
+  tiny.args.save_strategy = SaveStrategy::kSteps;
   tiny.args.save_steps = 3;
   const RecordingObserver run = tiny.train();
   const RunTimes& times = run.summary.times;

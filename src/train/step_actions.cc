@@ -22,26 +22,28 @@ ActionSchedule::ActionSchedule(const TrainingArguments& args, int64_t steps_per_
 StepActions ActionSchedule::after(int64_t step) const {
   const bool epoch_ends = step % steps_per_epoch_ == 0 || step == max_steps_;
   StepActions due;
-  due.log = (logging_strategy_ == "steps" && step % logging_steps_ == 0) ||
-            (logging_strategy_ == "epoch" && epoch_ends) || (logging_first_step_ && step == 1);
+  due.log = (logging_strategy_ == IntervalStrategy::kSteps && step % logging_steps_ == 0) ||
+            (logging_strategy_ == IntervalStrategy::kEpoch && epoch_ends) ||
+            (logging_first_step_ && step == 1);
   due.evaluate = evaluates_after(step, epoch_ends);
-  due.save = (save_strategy_ == "steps" && (step % save_steps_ == 0 || step == max_steps_)) ||
-             (save_strategy_ == "epoch" && epoch_ends);
+  due.save = (save_strategy_ == SaveStrategy::kSteps && (step % save_steps_ == 0 || step == max_steps_)) ||
+             (save_strategy_ == SaveStrategy::kEpoch && epoch_ends);
   due.snapshot = peer_snapshot_steps_ > 0 && step % peer_snapshot_steps_ == 0;
   return due;
 }
 
 int64_t ActionSchedule::num_saves(int64_t first_step) const {
-  if (save_strategy_ == "no" || first_step >= max_steps_) return 0;
-  const bool is_best = save_strategy_ == "best";
-  const bool by_epoch = (is_best ? eval_strategy_ : save_strategy_) == "epoch";
+  if (save_strategy_ == SaveStrategy::kNo || first_step >= max_steps_) return 0;
+  const bool is_best = save_strategy_ == SaveStrategy::kBest;
+  const bool by_epoch =
+      is_best ? eval_strategy_ == IntervalStrategy::kEpoch : save_strategy_ == SaveStrategy::kEpoch;
   const int64_t interval = by_epoch ? steps_per_epoch_ : is_best ? eval_steps_ : save_steps_;
   return (max_steps_ + interval - 1) / interval - first_step / interval;
 }
 
 int64_t ActionSchedule::num_evaluations(int64_t first_step) const {
-  const bool by_epoch = eval_strategy_ == "epoch";
-  if (eval_strategy_ == "no") return 0;
+  const bool by_epoch = eval_strategy_ == IntervalStrategy::kEpoch;
+  if (eval_strategy_ == IntervalStrategy::kNo) return 0;
   const int64_t interval = by_epoch ? steps_per_epoch_ : eval_steps_;
   const double delay_steps = by_epoch ? eval_delay_ * static_cast<double>(steps_per_epoch_) : eval_delay_;
   if (delay_steps > static_cast<double>(max_steps_)) return 0;
@@ -59,11 +61,11 @@ ActionCounts ActionSchedule::counts_after(int64_t first_step) const {
 }
 
 bool ActionSchedule::evaluates_after(int64_t step, bool epoch_ends) const {
-  if (eval_strategy_ == "steps") {
+  if (eval_strategy_ == IntervalStrategy::kSteps) {
     return (step % eval_steps_ == 0 || step == max_steps_) && eval_delay_ <= static_cast<double>(step);
   }
   const double epoch = static_cast<double>(step) / static_cast<double>(steps_per_epoch_);
-  return eval_strategy_ == "epoch" && epoch_ends && eval_delay_ <= epoch;
+  return eval_strategy_ == IntervalStrategy::kEpoch && epoch_ends && eval_delay_ <= epoch;
 }
 
 }  // namespace tessera

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
 #include "arguments/arguments.h"
 
@@ -48,7 +47,8 @@ class ActionSchedule {
   bool evaluates_after(int64_t step, bool epoch_ends) const;
   int64_t num_evaluations(int64_t first_step) const;
 
-  std::string logging_strategy_, eval_strategy_, save_strategy_;
+  IntervalStrategy logging_strategy_, eval_strategy_;
+  SaveStrategy save_strategy_;
   bool logging_first_step_;
   double eval_delay_;
   int64_t steps_per_epoch_, max_steps_;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "resource_counter.h"
+#include "support/from_word.h"
 #include "support/train_test_support.h"
 #include "train/measure/training_peak.h"
 
@@ -43,7 +44,7 @@ class StepMeter : public RecordingObserver {
 class StepResources : public testing::Test {
  protected:
   StepResources() {
-    run_.args.dtype = "bfloat16";
+    run_.args.dtype = DType::kBF16;
     run_.args.shuffle = true;  // the order of an epoch's rows is drawn once, in its first step
     run_.args.max_steps = kNumSteps;
     run_.args.max_grad_norm = 0.1;
@@ -74,7 +75,7 @@ TEST_F(StepResources, FromTheSecondStepOnNeitherHeapNorLock) {
   for (const char* merge : {"never", "always"}) {
     for (const bool checkpointing : {false, true}) {
       SCOPED_TRACE(fmt::format("merge_micro_batches {}, gradient_checkpointing {}", merge, checkpointing));
-      run_.args.merge_micro_batches = merge;
+      run_.args.merge_micro_batches = from_word(merge);
       run_.args.gradient_checkpointing = checkpointing;
       const StepMeter meter = train();
       if (multiplies_with_onednn(meter)) GTEST_SKIP() << "oneDNN is excepted: " << meter.plan.operations;

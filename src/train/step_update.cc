@@ -14,7 +14,7 @@ void StepUpdate::begin_step(int64_t step, const Progress& progress) {
 
 bool StepUpdate::updates_in_first_run(const Progress& progress) const {
   if (!args_.optimizer_in_backward || args_.computes_norm_first()) return false;
-  return args_.clip_mode != "previous" || args_.max_grad_norm == 0 || progress.last_grad_norm;
+  return args_.clip_mode != ClipMode::kPrevious || args_.max_grad_norm == 0 || progress.last_grad_norm;
 }
 
 OptimizerStep StepUpdate::optimizer_step(int64_t step, double norm, const Progress& progress) const {
@@ -30,7 +30,7 @@ ChangeHook StepUpdate::change_hook() {
 }
 
 void StepUpdate::begin_backward_update(int64_t step, double norm, const Progress& progress) {
-  const bool by_group = args_.clip_mode == "layer";
+  const bool by_group = args_.clip_mode == ClipMode::kLayer;
   parameters_.backward_update()->begin(optimizer_step(step, by_group ? 0 : norm, progress),
                                        by_group ? args_.max_grad_norm : 0, change_hook());
 }

@@ -89,7 +89,7 @@ Trainer::Trainer(const TrainingArguments& args, ThreadPool& pool, TrainObserver&
       guards_(make_step_guards(setup_.args, *setup_.model, setup_.data->train, *setup_.parameters, comm,
                                setup_.context_rank())),
       best_rule_(setup_.args),
-      log_(args.include_num_input_tokens_seen != "no", setup_.observers),
+      log_(args.include_num_input_tokens_seen != TokensSeen::kNo, setup_.observers),
       best_checkpoint_(setup_, best_rule_, log_.history()) {
   if (*setup_.resume) restore_progress();
   if (setup_.snapshots) setup_.snapshots->open(setup_.model->layout(), *setup_.parameters);
@@ -165,7 +165,7 @@ TrainSummary Trainer::train(const std::function<int()>& stop_signal) {
     const StepActions due = setup_.actions->after(progress_.step);
     if (due.log) log_.add_training(totals_.last_step(), &progress_);
     const bool is_best = due.evaluate && run_evaluation();
-    if (due.save || (is_best && setup_.args.save_strategy == "best")) save();
+    if (due.save || (is_best && setup_.args.save_strategy == SaveStrategy::kBest)) save();
     if (due.snapshot) take_snapshot();
   }
   return finish_run();

@@ -23,7 +23,7 @@ EvalOptions eval_options_of(const RunSetup& setup, const Dataset& eval, int64_t 
   options.drop_last = args.dataloader_drop_last;
   options.averages_tokens = args.average_tokens_across_devices;
   options.label_smoothing = static_cast<float>(args.label_smoothing_factor);
-  if (args.train_sampling_strategy == "group_by_length") {
+  if (args.train_sampling_strategy == SamplingStrategy::kGroupByLength) {
     std::vector<int64_t> lengths;
     for (int64_t row = 0; row < eval.num_rows(); ++row) lengths.push_back(eval.row_length(row));
     std::mt19937 generator(static_cast<uint32_t>(args.shuffle_seed()));

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "io/file.h"
+#include "support/from_word.h"
 #include "support/train_test_support.h"
 #include "train/stop_signal.h"
 
@@ -22,14 +23,14 @@ class SignalTest : public testing::TestWithParam<RanksCase> {
     write_token_rows(tiny_.folder() / "train.safetensors",
                      random_rows(std::vector<int64_t>(36, 9), tiny_config().vocab_size, 3));
     args.zero_stage = GetParam().stage;
-    args.gather_schedule = GetParam().schedule;
+    args.gather_schedule = from_word(GetParam().schedule);
     args.stage3_param_persistence_threshold = 0;
     args.stage3_prefetch_bucket_size = 0;
     args.per_device_train_batch_size = 1;
     args.gradient_accumulation_steps = 3;
-    args.merge_micro_batches = "never";
+    args.merge_micro_batches = AutoChoice::kNever;
     args.max_steps = 3;
-    args.save_strategy = "steps";
+    args.save_strategy = SaveStrategy::kSteps;
     args.save_steps = 3;
     args.grace_period_s = 0.5;  // less than what a checkpoint is thought to take
   }
@@ -71,7 +72,7 @@ class SignalTest : public testing::TestWithParam<RanksCase> {
     TrainingArguments one_step = args;
     one_step.output_dir = tiny_.folder() / "one step";
     one_step.max_steps = 1;
-    one_step.eval_strategy = "no";
+    one_step.eval_strategy = IntervalStrategy::kNo;
     asked_in_first_step_.resize(static_cast<size_t>(GetParam().ranks.world_size()));
     train_ranks(one_step, GetParam().ranks, 1, [&](int rank) {
       ++asked_in_first_step_[static_cast<size_t>(rank)];
@@ -109,7 +110,7 @@ TEST_P(SignalTest, StepIsFinishedWhereThereIsTime) {
 
 TEST_P(SignalTest, EvaluationIsGivenUpInAnyLayer) {
   args.eval_dataset = {tiny_.folder() / "eval.safetensors"};
-  args.eval_strategy = "steps";
+  args.eval_strategy = IntervalStrategy::kSteps;
   args.eval_steps = 1;
   args.per_device_eval_batch_size = 1;
   args.grace_period_s = 300;

@@ -1,5 +1,6 @@
 // The loop of a run: what a step computes, how many there are, when it stops.
 #include "train/trainer.h"
+#include "support/from_word.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -148,7 +149,7 @@ class PackedRun : public testing::Test {
 
 TEST_F(PackedRun, DocumentsInARowDoNotSeeEachOther) {
   tiny_.args.packing = true;
-  tiny_.args.packing_strategy = "in_order";
+  tiny_.args.packing_strategy = PackingStrategy::kInOrder;
   const StepMetrics step = tiny_.train().steps.at(0);
   // abc. defg | hi. jklab: the second document is cut at the end of its row.
   const std::vector<TokenRow> pieces = {row({0, 1, 2, 12}), row({3, 4, 5, 6}), row({7, 8, 12}),
@@ -227,9 +228,9 @@ TEST(TrainLoop, AnEndlessRunStartsAtOnce) {
 
 TEST(TrainLoop, MergedMicroBatchesGiveTheSameStep) {
   TinyRun tiny;
-  tiny.args.merge_micro_batches = "never";
+  tiny.args.merge_micro_batches = AutoChoice::kNever;
   const RecordingObserver apart = tiny.train();
-  tiny.args.merge_micro_batches = "always";
+  tiny.args.merge_micro_batches = AutoChoice::kAlways;
   const RecordingObserver merged = tiny.train();
   EXPECT_EQ(apart.plan.micro_batches_per_pass, 1);
   EXPECT_EQ(apart.plan.max_pass_tokens, 2 * 9);
@@ -246,11 +247,11 @@ TEST(TrainLoop, MergedMicroBatchesGiveTheSameStep) {
 
 TEST(TrainLoop, KeptPackedWeightsFollowEveryUpdate) {
   TinyRun tiny;
-  tiny.args.dtype = "bfloat16";
-  tiny.args.pack_weights = "never";
+  tiny.args.dtype = DType::kBF16;
+  tiny.args.pack_weights = AutoChoice::kNever;
   const RecordingObserver plain = tiny.train();
   for (const char* choice : {"always", "auto"}) {
-    tiny.args.pack_weights = choice;
+    tiny.args.pack_weights = from_word(choice);
     const RecordingObserver packed = tiny.train();
     ASSERT_EQ(packed.steps.size(), plain.steps.size());
     for (size_t i = 0; i < plain.steps.size(); ++i) {
@@ -304,8 +305,8 @@ TEST(TrainLoop, RunsAreBitIdenticalWhateverTheThreads) {
   for (const char* dtype : {"float32", "bfloat16"}) {
     TinyRun tiny;
     tiny.args.shuffle = true;
-    tiny.args.dtype = dtype;
-    tiny.args.save_dtype = "float32";
+    tiny.args.dtype = from_word(dtype);
+    tiny.args.save_dtype = DType::kF32;
     const std::vector<double> expected = losses_of_steps(tiny.train(1));
     const auto weights = read_tensors(tiny.output());
     for (const int64_t num_threads : {1, 2, 3}) {
@@ -332,8 +333,8 @@ TEST(TrainLoop, TheSeedDecidesTheOrderOfTheRows) {
 
 TEST(TrainLoop, Float32WeightsSurviveBfloat16TrainingExactly) {
   TinyRun tiny;
-  tiny.args.dtype = "bfloat16";
-  tiny.args.save_dtype = "float32";
+  tiny.args.dtype = DType::kBF16;
+  tiny.args.save_dtype = DType::kF32;
   tiny.args.learning_rate = 0;
   tiny.train();
   EXPECT_EQ(read_tensors(tiny.output()), read_tensors(tiny.args.model));
@@ -343,7 +344,7 @@ TEST(TrainLoop, StopsBeforeTheUpdateWhenTheLossIsNotFinite) {
   TinyRun tiny;
   tiny.args.learning_rate = 1e30;  // the first update throws the weights far out
   tiny.args.max_grad_norm = 0;
-  tiny.args.save_strategy = "steps";
+  tiny.args.save_strategy = SaveStrategy::kSteps;
   tiny.args.save_steps = 1;
   ThreadPool pool(2);
   RecordingObserver observer;

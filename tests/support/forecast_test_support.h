@@ -16,7 +16,7 @@ class ForecastTest : public testing::Test {
     declare_training_flags(&table_, &args_);
     args_.per_device_train_batch_size = 2;
     args_.gradient_accumulation_steps = 4;
-    args_.merge_micro_batches = "never";
+    args_.merge_micro_batches = AutoChoice::kNever;
     args_.max_length = 512;
     args_.zero_stage = 3;
     cluster_.num_nodes = 4;

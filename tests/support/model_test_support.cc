@@ -102,9 +102,11 @@ std::vector<float> random_weights(const ParameterLayout& layout, float scale, ui
   return flat;
 }
 
-std::string test_device() {
+DeviceKind test_device() {
   const char* const name = std::getenv("TESSERA_TEST_DEVICE");
-  return name == nullptr ? "cpu" : name;
+  const std::string_view device = name == nullptr ? "cpu" : name;
+  TESSERA_CHECK(device == "cpu" || device == "cuda", "TESSERA_TEST_DEVICE '{}'", device);
+  return device == "cuda" ? DeviceKind::kCuda : DeviceKind::kCpu;
 }
 
 TestModel::TestModel(const ModelConfig& config, DType dtype, const std::vector<float>& weights,

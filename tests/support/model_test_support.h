@@ -15,7 +15,7 @@
 namespace tessera {
 
 // What the environment variable TESSERA_TEST_DEVICE names: the device of a TestModel. "cpu" without it.
-std::string test_device();
+DeviceKind test_device();
 
 // A row of tokens and their unshifted labels, as in a data set.
 struct TokenRow {

@@ -81,14 +81,14 @@ void SavingRun::interrupt_at(int64_t step, const std::string& name) {
 }
 
 MergedLosses train_and_merge(SavingRun run) {
-  run.args.save_dtype = "float32";
+  run.args.save_dtype = DType::kF32;
   run.args.eval_dataset = run.args.dataset;
-  run.args.eval_strategy = "steps";
+  run.args.eval_strategy = IntervalStrategy::kSteps;
   run.args.eval_steps = 6;
   MergedLosses losses;
   losses.adapted = run.run().evaluations.back().loss;
   SavingRun after = run;
-  after.args.finetuning_type = "full";
+  after.args.finetuning_type = FinetuningType::kFull;
   after.args.quantization_bit.reset();
   after.args.model = run.folder() / "merged";
   after.args.output_dir = run.folder() / "after";

@@ -31,7 +31,7 @@ class SavingRun {
     args.per_device_train_batch_size = 1;
     args.gradient_accumulation_steps = 4 / ranks.world_size();
     args.lr_scheduler_type = "cosine";
-    args.save_strategy = "steps";
+    args.save_strategy = SaveStrategy::kSteps;
     args.save_steps = 1;
     args.logging_steps = 2;
     args.zero_stage = 2;

@@ -94,7 +94,7 @@ TinyRun::TinyRun(const ModelConfig& config) {
   args.dataset = {folder_ / "train.safetensors"};
   args.cache_dir = folder_ / "cache";
   args.output_dir = folder_ / "out";
-  args.dtype = "float32";
+  args.dtype = DType::kF32;
   args.shuffle = false;
   args.per_device_train_batch_size = 2;
   args.gradient_accumulation_steps = 2;
@@ -102,7 +102,7 @@ TinyRun::TinyRun(const ModelConfig& config) {
   args.learning_rate = 1e-2;
   args.lr_scheduler_type = "constant";
   args.logging_steps = 2;
-  args.save_strategy = "no";
+  args.save_strategy = SaveStrategy::kNo;
   args.measure_peak = false;
 }
 

@@ -40,9 +40,9 @@ TEST_F(AxolotlSettingsTest, ItsDefaultsApply) {
   EXPECT_EQ(args.num_train_epochs, 1);
   EXPECT_EQ(args.lr_scheduler_type, "cosine");
   EXPECT_EQ(args.warmup_ratio, 0.03);
-  EXPECT_EQ(args.save_strategy, "epoch");
+  EXPECT_EQ(args.save_strategy, SaveStrategy::kEpoch);
   EXPECT_EQ(args.save_total_limit, 4);
-  EXPECT_EQ(args.excess_length_strategy, "drop");
+  EXPECT_EQ(args.excess_length_strategy, ExcessLength::kDrop);
   EXPECT_FALSE(args.train_on_prompt);
 }
 
@@ -55,33 +55,33 @@ TEST_F(AxolotlSettingsTest, ItsNamesSetOurFlags) {
   EXPECT_EQ(args.max_length, 64);
   EXPECT_EQ(args.per_device_eval_batch_size, 3);
   EXPECT_TRUE(args.packing);
-  EXPECT_EQ(args.packing_strategy, "bfd") << "rows are held out before they are packed";
+  EXPECT_EQ(args.packing_strategy, PackingStrategy::kBfd) << "rows are held out before they are packed";
   EXPECT_FALSE(args.average_tokens_across_devices);
-  EXPECT_EQ(with("sample_packing: true\n").packing_strategy, "bfd_split");
+  EXPECT_EQ(with("sample_packing: true\n").packing_strategy, PackingStrategy::kBfdSplit);
   EXPECT_EQ(args.warmup_steps, 2) << "Axolotl makes two of one";
-  EXPECT_EQ(args.save_strategy, "steps");
+  EXPECT_EQ(args.save_strategy, SaveStrategy::kSteps);
   EXPECT_EQ(args.save_steps, 0.125);
-  EXPECT_EQ(args.eval_strategy, "steps");
+  EXPECT_EQ(args.eval_strategy, IntervalStrategy::kSteps);
   EXPECT_EQ(args.eval_steps, 0.1);
   EXPECT_TRUE(args.eval_on_start);
   EXPECT_EQ(args.validation_split_percentage, 10);
   EXPECT_TRUE(args.gradient_checkpointing);
   EXPECT_TRUE(args.train_on_prompt);
-  EXPECT_EQ(args.excess_length_strategy, "truncate");
+  EXPECT_EQ(args.excess_length_strategy, ExcessLength::kTruncate);
   EXPECT_EQ(args.cache_dir, "prepared");
 }
 
 TEST_F(AxolotlSettingsTest, AdaptersNeedWhatAxolotlNeeds) {
   const TrainingArguments args =
       with("adapter: qlora\nload_in_4bit: true\nlora_r: 8\nlora_alpha: 16\nlora_target_linear: true\n");
-  EXPECT_EQ(args.finetuning_type, "lora");
+  EXPECT_EQ(args.finetuning_type, FinetuningType::kLora);
   EXPECT_TRUE(args.load_in_4bit);
   EXPECT_EQ(args.bnb_4bit_use_double_quant, true);
   EXPECT_THAT(args.lora_target, ElementsAre("all"));
   EXPECT_THAT(
       with("adapter: lora\nlora_r: 8\nlora_alpha: 16\nlora_target_modules:\n  - q_proj\n").lora_target,
       ElementsAre("q_proj"));
-  EXPECT_EQ(with("adapter:\nlora_r: 8\nlora_alpha: 16\n").finetuning_type, "full");
+  EXPECT_EQ(with("adapter:\nlora_r: 8\nlora_alpha: 16\n").finetuning_type, FinetuningType::kFull);
   EXPECT_THAT(warnings_with("lora_r: 8\n"), Contains(HasSubstr("lora_r has no effect: adapter is not set")));
   EXPECT_THAT(refusal_with("adapter: qlora\n"), HasSubstr("expected load_in_4bit true beside qlora"));
   EXPECT_THAT(refusal_with("adapter: lora\nlora_r: 8\nlora_alpha: 16\n"),

@@ -183,9 +183,10 @@ class DeepSpeedMerge {
     const char* name = wanted ? "bfloat16" : "float32";
     if (table_.is_set("bf16") && args_->bf16 && *args_->bf16 != wanted)
       add_mismatch("bf16.enabled", fmt::format("{}", wanted), fmt::format("bf16 {}", *args_->bf16));
-    const bool is_bf16 = args_->training_dtype() == DType::kBF16;
+    const bool is_bf16 = args_->dtype == DType::kBF16;
     if (table_.is_set("dtype") && is_bf16 != wanted)
-      add_mismatch("bf16.enabled", fmt::format("{}", wanted), fmt::format("dtype {}", args_->dtype));
+      add_mismatch("bf16.enabled", fmt::format("{}", wanted),
+                   fmt::format("dtype {}", is_bf16 ? "bfloat16" : "float32"));
     if (table_.is_set("dtype")) return;
     assign("bf16.enabled", "dtype", std::string(name));
     note("dtype", "bf16.enabled");
@@ -202,14 +203,15 @@ class DeepSpeedMerge {
       note("zero_stage", "no zero_optimization.stage");
     }
     if (config_.grad_accum_dtype) {
-      const std::string name = *config_.grad_accum_dtype == DType::kBF16 ? "bfloat16" : "float32";
-      const bool is_auto = args_->grad_accum_dtype == "auto";
-      if (is_auto) {
-        args_->grad_accum_dtype = name;
+      if (!args_->grad_accum_dtype) {
+        args_->grad_accum_dtype = config_.grad_accum_dtype;
         note("grad_accum_dtype", "data_types.grad_accum_dtype");
       }
-      if (args_->grad_accum_dtype != name)
-        add_mismatch("data_types.grad_accum_dtype", name, "grad_accum_dtype " + args_->grad_accum_dtype);
+      if (args_->grad_accum_dtype != config_.grad_accum_dtype) {
+        const auto word = [](DType dtype) { return word_of(kAccumulationDTypeWords, std::optional(dtype)); };
+        add_mismatch("data_types.grad_accum_dtype", std::string(word(*config_.grad_accum_dtype)),
+                     fmt::format("grad_accum_dtype {}", word(*args_->grad_accum_dtype)));
+      }
     }
     if (config_.zero_quantized_weights) {
       merge_value("zero_optimization.zero_quantized_weights", *config_.zero_quantized_weights,
@@ -218,7 +220,7 @@ class DeepSpeedMerge {
     if (config_.zero_quantized_gradients) {
       merge_value("zero_optimization.zero_quantized_gradients",
                   std::string(*config_.zero_quantized_gradients ? "int4" : "none"),
-                  "zero_quantized_gradients", args_->zero_quantized_gradients);
+                  "zero_quantized_gradients", std::string(word_of(args_->zero_quantized_gradients)));
     }
     const auto size_of = [](const DeepSpeedSetting<int64_t>& setting, int64_t otherwise) {
       return setting.is_absent() ? std::optional(otherwise) : setting.value;
@@ -282,10 +284,10 @@ class DeepSpeedMerge {
 
   // Merges the device of an offload section; none and cpu both mean memory. True: the file says a disk.
   bool merge_device(const std::string& what, const std::optional<std::string>& device,
-                    const std::string& argument) {
-    if (!device || (*device != "nvme" && argument != "nvme")) return false;
+                    OffloadDevice argument) {
+    if (!device || (*device != "nvme" && argument != OffloadDevice::kNvme)) return false;
     merge_value(fmt::format("zero_optimization.offload_{}.device", what), *device,
-                fmt::format("offload_{}_device", what), argument);
+                fmt::format("offload_{}_device", what), std::string(word_of(argument)));
     return *device == "nvme";
   }
 
@@ -299,7 +301,7 @@ class DeepSpeedMerge {
                           "the ranks, and offload_optimizer may be on nvme",
                           world_size_));
     }
-    if (args_->finetuning_type == "lora") return;
+    if (args_->finetuning_type == FinetuningType::kLora) return;
     if (!table_.is_set("optimizer_in_backward")) {
       args_->optimizer_in_backward = true;
       note("optimizer_in_backward", fmt::format("{} nvme", kKey));
@@ -357,7 +359,8 @@ class DeepSpeedMerge {
   // DeepSpeed's Muon multiplies the rate by sqrt(max(1, rows / columns)).
   void merge_muon(const std::string& prefix, const DeepSpeedOptimizer& optimizer) {
     merge_or_default(prefix + "momentum", optimizer.momentum, "muon_momentum", args_->muon_momentum, 0.95);
-    merge_value("optimizer.type", std::string("original"), "muon_adjust_lr_fn", args_->muon_adjust_lr_fn);
+    merge_value("optimizer.type", std::string("original"), "muon_adjust_lr_fn",
+                std::string(word_of(args_->muon_adjust_lr_fn)));
   }
 
   void merge_scheduler(const DeepSpeedScheduler& scheduler) {

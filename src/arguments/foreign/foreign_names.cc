@@ -223,7 +223,7 @@ void declare_other_spellings(FlagTable* table, TrainingArguments* args) {
   }
   declare_translated<bool>(table, "group_by_length", false,
                            "If true, train_sampling_strategy group_by_length.", [args](bool value) {
-                             if (value) args->train_sampling_strategy = "group_by_length";
+                             if (value) args->train_sampling_strategy = SamplingStrategy::kGroupByLength;
                            });
   table->begin_section("Arguments of LLaMA-Factory");
   declare_translated<std::string>(
@@ -243,7 +243,8 @@ void declare_other_spellings(FlagTable* table, TrainingArguments* args) {
       [args](bool value) {
         if (!value) return;
         args->packing = true;
-        if (args->packing_strategy == "auto") args->packing_strategy = "greedy_knapsack";
+        if (args->packing_strategy == PackingStrategy::kAuto)
+          args->packing_strategy = PackingStrategy::kGreedyKnapsack;
       });
   declare_translated<bool>(table, "disable_shuffling", false, "The opposite of shuffle.",
                            [args](bool value) { args->shuffle = !value; });

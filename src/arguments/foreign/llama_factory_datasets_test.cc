@@ -143,8 +143,8 @@ TEST_F(LlamaFactoryDatasetsTest, WhereRowsDifferOneWarningSaysSo) {
 TEST_F(LlamaFactoryDatasetsTest, DefaultsAreLlamaFactorys) {
   info(R"({"text": {"file_name": "b.json", "columns": {"prompt": "body"}}})");
   const std::string start = start_ + "dataset: text\n";
-  EXPECT_EQ(apply(start).finetuning_type, "lora");
-  EXPECT_EQ(apply(start + "finetuning_type: full\n").finetuning_type, "full");
+  EXPECT_EQ(apply(start).finetuning_type, FinetuningType::kLora);
+  EXPECT_EQ(apply(start + "finetuning_type: full\n").finetuning_type, FinetuningType::kFull);
   EXPECT_FALSE(apply(start).packing);
   EXPECT_EQ(apply(start + "stage: pt\n").packing_mode(), Packing::kWrapped);
   EXPECT_EQ(apply(start + "stage: pt\npacking: false\n").packing_mode(), Packing::kNone);
@@ -266,7 +266,7 @@ TEST_F(LlamaFactoryDatasetsTest, LlamaFactorysNullSetsNothing) {
   const TrainingArguments args =
       apply("dataset: a.jsonl\ndataset_dir: null\ntemplate: null\nval_size: null\n");
   EXPECT_THAT(args.dataset, ElementsAre("a.jsonl"));
-  EXPECT_EQ(args.finetuning_type, "full");
+  EXPECT_EQ(args.finetuning_type, FinetuningType::kFull);
   EXPECT_EQ(args.chat_template, "");
 }
 

@@ -56,7 +56,7 @@ class Application {
     set("dataset", split_sources(script.dataset_name, script.dataset_config, script.dataset_train_split),
         "dataset_name");
     read_lines(table_.find("dataset")->get());
-    const bool evaluates = args_.eval_strategy != "no" || args_.eval_on_start;
+    const bool evaluates = args_.eval_strategy != IntervalStrategy::kNo || args_.eval_on_start;
     if (!evaluates || table_.is_set("eval_dataset") || table_.is_set("validation_split_percentage")) return;
     const bool is_example = table_.is_set("dataset_config_name");
     const std::string split = !script.dataset_test_split.empty() ? script.dataset_test_split
@@ -89,7 +89,7 @@ class Application {
 
   // get_peft_config() of TRL, with the defaults of its ModelConfig and of PEFT.
   void apply_peft() {
-    if (table_.is_set("finetuning_type") && args_.finetuning_type != "lora")
+    if (table_.is_set("finetuning_type") && args_.finetuning_type != FinetuningType::kLora)
       fail(ExitCode::kBadConfig, "use_peft contradicts finetuning_type {}: give one of them",
            args_.finetuning_type);
     set("finetuning_type", {"lora"}, "use_peft");

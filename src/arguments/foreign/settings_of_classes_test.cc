@@ -196,7 +196,7 @@ TEST(ForeignSettings, FsdpIsRefusedWithWhatToUseInstead) {
 TEST(ForeignSettings, UsePeftHasTheDefaultsOfTrl) {
   const auto outcome = outcome_of("use_peft: true\nlora_r: 32\npeft_type: LORA\n", ConfigSyntax::kYaml);
   EXPECT_EQ(outcome->error, "");
-  EXPECT_EQ(outcome->args.finetuning_type, "lora");
+  EXPECT_EQ(outcome->args.finetuning_type, FinetuningType::kLora);
   EXPECT_EQ(outcome->args.lora_rank, 32);
   EXPECT_EQ(outcome->args.lora_alpha, 32);
   EXPECT_EQ(outcome->args.lora_dropout, 0.05);
@@ -212,7 +212,7 @@ TEST(ForeignSettings, WithoutPeftTheSettingsOfLoraHaveNoEffect) {
       "use_peft: false\nlora_r: 32\nlora_target_modules: [q_proj]\nlora_modules_to_save: [lm_head]\n",
       ConfigSyntax::kYaml);
   EXPECT_EQ(file->error, "");
-  EXPECT_EQ(file->args.finetuning_type, "full");
+  EXPECT_EQ(file->args.finetuning_type, FinetuningType::kFull);
   EXPECT_THAT(file->warnings, HasSubstr("lora_r, lora_target_modules, lora_modules_to_save have no effect: "
                                         "use_peft is false"));
   EXPECT_FALSE(file->table.is_set("lora_rank"));
@@ -237,7 +237,7 @@ TEST(ForeignSettings, KeysOfKwargsBecomeSettings) {
       "model: org/model\n",
       ConfigSyntax::kYaml);
   EXPECT_EQ(model->error, "");
-  EXPECT_EQ(model->args.dtype, "float32");
+  EXPECT_EQ(model->args.dtype, DType::kF32);
   EXPECT_EQ(model->args.model, "org/model@v2");
   EXPECT_THAT(model->warnings, HasSubstr("model_init_kwargs: attn_implementation sdpa has no effect"));
   EXPECT_THAT(

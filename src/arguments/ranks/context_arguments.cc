@@ -32,7 +32,7 @@ void check_context_arguments(const TrainingArguments& args) {
   const auto refuse = [&](bool found, const std::string& what) {
     if (found) fail(ExitCode::kBadConfig, "context_parallel_size {} cannot be combined with {}", size, what);
   };
-  refuse(args.device != "cpu", "device " + args.device);
+  refuse(args.device != DeviceKind::kCpu, fmt::format("device {}", args.device));
   refuse(args.sync_every > 0, fmt::format("sync_every {}", args.sync_every));
 }
 

@@ -12,16 +12,17 @@ namespace {
 
 // What keeps nodes from training on their own; "" if nothing does.
 std::string obstacle(const TrainingArguments& args) {
-  if (args.device != "cpu") return "device " + args.device;
+  if (args.device != DeviceKind::kCpu) return fmt::format("device {}", args.device);
   if (args.optimizer_in_backward) return "optimizer_in_backward";
   if (args.fit) return "fit";
-  if (args.offload_optimizer_device != "none")
-    return "offload_optimizer_device " + args.offload_optimizer_device;
-  if (args.offload_param_device != "none") return "offload_param_device " + args.offload_param_device;
+  if (args.offload_optimizer_device != OffloadDevice::kNone)
+    return fmt::format("offload_optimizer_device {}", args.offload_optimizer_device);
+  if (args.offload_param_device != OffloadDevice::kNone)
+    return fmt::format("offload_param_device {}", args.offload_param_device);
   if (args.peer_snapshot_steps > 0) return fmt::format("peer_snapshot_steps {}", args.peer_snapshot_steps);
   if (args.zero_quantized_weights) return "zero_quantized_weights";
-  if (args.load_weights_once == "per_cluster") return "load_weights_once per_cluster";
-  if (args.gather_schedule == "per_layer") return "gather_schedule per_layer";
+  if (args.load_weights_once == LoadOnce::kPerCluster) return "load_weights_once per_cluster";
+  if (args.gather_schedule == GatherChoice::kPerLayer) return "gather_schedule per_layer";
   return "";
 }
 

@@ -15,15 +15,21 @@ constexpr int64_t kStateShareOfQueue = 4;
 
 AsyncFileSettings state_transfers(const TrainingArguments& args) {
   AsyncFileSettings transfers = transfer_settings(args);
-  if (args.offload_param_device == "nvme" || args.offloads_inputs()) {
+  if (args.offload_param_device == OffloadDevice::kNvme || args.offloads_inputs()) {
     transfers.queue_depth = divide_up(transfers.queue_depth, kStateShareOfQueue);
   }
   return transfers;
 }
 
 std::optional<GradientCode> quantized_gradients_of(const TrainingArguments& args) {
-  if (args.zero_quantized_gradients == "int8") return GradientCode::kInt8;
-  if (args.zero_quantized_gradients == "int4") return GradientCode::kInt4;
+  switch (args.zero_quantized_gradients) {
+    case GradientQuantization::kInt8:
+      return GradientCode::kInt8;
+    case GradientQuantization::kInt4:
+      return GradientCode::kInt4;
+    case GradientQuantization::kNone:
+      break;
+  }
   return std::nullopt;
 }
 
@@ -33,9 +39,10 @@ ZeroSettings zero_settings_of(const TrainingArguments& args, const ModelConfig& 
                               int64_t passes_per_step) {
   ZeroSettings zero;
   zero.stage = static_cast<int>(args.zero_stage.value_or(0));
-  zero.schedule = args.gather_schedule == "per_layer" ? GatherSchedule::kPerLayer : GatherSchedule::kPerStep;
+  zero.schedule =
+      args.gather_schedule == GatherChoice::kPerLayer ? GatherSchedule::kPerLayer : GatherSchedule::kPerStep;
   zero.passes_per_step = passes_per_step;
-  zero.weight_dtype = args.training_dtype();
+  zero.weight_dtype = args.dtype;
   zero.network_dtype = args.communication_data_type.value_or(zero.weight_dtype);
   zero.quantized_weights = args.zero_quantized_weights;
   zero.quantized_gradients = quantized_gradients_of(args);
@@ -46,13 +53,13 @@ ZeroSettings zero_settings_of(const TrainingArguments& args, const ModelConfig& 
   zero.state_tensors = state_tensors_of(args);
   zero.outer = outer_settings_of(args);
   zero.optimizer_in_backward = args.optimizer_in_backward;
-  zero.parameters_on_host = args.offload_param_device != "none";
+  zero.parameters_on_host = args.offload_param_device != OffloadDevice::kNone;
   zero.optimizer_on_host = optimizer_is_on_host(args);
   zero.computes_twice = args.computes_norm_first();
-  if (args.offload_optimizer_device == "nvme") {
+  if (args.offload_optimizer_device == OffloadDevice::kNvme) {
     zero.state_folder = {args.offload_dir, state_transfers(args)};
   }
-  if (args.offload_param_device == "nvme") {
+  if (args.offload_param_device == OffloadDevice::kNvme) {
     (config.lora ? zero.frozen_folder : zero.weight_folder) = {args.offload_dir, transfer_settings(args)};
   }
   zero.persistence_threshold = args.persistence_threshold_elements(config.hidden_size);
@@ -68,8 +75,8 @@ std::vector<StateTensor> saved_tensors_of(const TrainingArguments& args, int num
 }
 
 bool may_gather_per_layer(const TrainingArguments& args, int num_nodes) {
-  return num_nodes > 1 && args.zero_stage == 3 && args.sync_every == 0 && args.gather_schedule == "auto" &&
-         args.pack_weights != "always";
+  return num_nodes > 1 && args.zero_stage == 3 && args.sync_every == 0 &&
+         args.gather_schedule == GatherChoice::kAuto && args.pack_weights != AutoChoice::kAlways;
 }
 
 }  // namespace tessera

@@ -50,7 +50,7 @@ void declare_row_flags(FlagTable* table, DataArguments* args) {
       "skip_invalid_utf8", &args->skip_invalid_utf8,
       "Skip documents that are not valid UTF-8, and count them. Otherwise the first one ends the run.");
   table->add_choice(
-      "excess_length_strategy", &args->excess_length_strategy, {"truncate", "drop", "raise"},
+      "excess_length_strategy", &args->excess_length_strategy,
       "What becomes of a row longer than max_length: it is cut, left out and counted (Axolotl's "
       "default), or ends the run. Text without an answer is cut into rows, with drop as well.");
   table->add(
@@ -286,9 +286,7 @@ DatasetOptions dataset_options(const DataArguments& args, const std::vector<std:
   options.add_special_tokens = args.add_special_tokens;
   options.skip_invalid_utf8 = args.skip_invalid_utf8;
   options.skip_bad_rows = args.skip_bad_rows;
-  options.excess_length = args.excess_length_strategy == "drop"    ? ExcessLength::kDrop
-                          : args.excess_length_strategy == "raise" ? ExcessLength::kRaise
-                                                                   : ExcessLength::kTruncate;
+  options.excess_length = args.excess_length_strategy;
   options.train_on_prompt = args.train_on_prompt || !args.completion_only_loss.value_or(true);
   options.assistant_only_loss = args.assistant_only_loss;
   options.reads_completion_mask = args.completion_only_loss.value_or(false);

@@ -21,7 +21,7 @@ struct DataArguments {
   bool text_per_line = false;
   bool add_special_tokens = true;
   bool skip_invalid_utf8 = false;
-  std::string excess_length_strategy = "truncate";
+  ExcessLength excess_length_strategy = ExcessLength::kTruncate;
   bool skip_bad_rows = false;
   bool assistant_only_loss = false;
   std::optional<bool> completion_only_loss;

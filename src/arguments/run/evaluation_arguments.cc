@@ -10,7 +10,7 @@ namespace {
 void declare_logging(FlagTable* table, TrainingArguments* args) {
   table->begin_section("Logging and evaluation");
   table->add_choice(
-      "logging_strategy", &args->logging_strategy, {"no", "steps", "epoch"},
+      "logging_strategy", &args->logging_strategy,
       "When the training loss is shown and recorded in trainer_state.json. metrics.jsonl has every step.");
   limit_steps(table->add("logging_steps", &args->logging_steps,
                          "Steps between log entries; a value below 1 is a fraction of all steps. An entry's "
@@ -18,7 +18,7 @@ void declare_logging(FlagTable* table, TrainingArguments* args) {
               /*allow_zero=*/false);
   table->add("logging_first_step", &args->logging_first_step, "Also log the first step.");
   Flag& tokens_seen = table->add_choice(
-      "include_num_input_tokens_seen", &args->include_num_input_tokens_seen, {"no", "all", "non_padding"},
+      "include_num_input_tokens_seen", &args->include_num_input_tokens_seen,
       "Add the number of tokens trained on so far to the log entries. There is no padding, so "
       "all and non_padding are the same. true means all, false no.");
   tokens_seen.set = [set = tokens_seen.set](const std::vector<std::string>& values) {
@@ -29,8 +29,7 @@ void declare_logging(FlagTable* table, TrainingArguments* args) {
   };
   table->add("disable_tqdm", &args->disable_tqdm,
              "Show lines every ten seconds in place of the progress bar.");
-  table->add_choice("log_level", &args->log_level,
-                    {"passive", "debug", "info", "warning", "error", "critical"},
+  table->add_choice("log_level", &args->log_level, kLogLevelWords,
                     "Messages below this level are dropped: warning hides the progress lines as well. The "
                     "error that ends a run is always shown. passive means info.");
   table->add(
@@ -38,7 +37,7 @@ void declare_logging(FlagTable* table, TrainingArguments* args) {
       "Show only warnings, errors and, at the end, the folder of the model, for which standard output is "
       "kept free. Raises log_level to warning.");
   table
-      ->add_choice("eval_strategy", &args->eval_strategy, {"no", "steps", "epoch"},
+      ->add_choice("eval_strategy", &args->eval_strategy,
                    "When to evaluate on eval_dataset: never, every eval_steps, or after every epoch.")
       .aliases = {"evaluation_strategy"};
   limit_steps(table->add("eval_steps", &args->eval_steps,

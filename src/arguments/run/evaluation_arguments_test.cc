@@ -43,7 +43,7 @@ TEST_F(EvaluationArgumentsTest, NamesOfOtherTrainersAreOtherSpellings) {
   EXPECT_EQ(args_.per_device_train_batch_size, 3);
   EXPECT_EQ(args_.per_device_eval_batch_size, 6);
   EXPECT_EQ(args_.lr_scheduler_type, "cosine");
-  EXPECT_EQ(args_.training_dtype(), DType::kBF16);
+  EXPECT_EQ(args_.dtype, DType::kBF16);
   EXPECT_TRUE(args_.gradient_checkpointing);
   EXPECT_EQ(args_.cache_dir, "prepared");
   EXPECT_EQ(args_.text_column, "body");
@@ -52,8 +52,10 @@ TEST_F(EvaluationArgumentsTest, NamesOfOtherTrainersAreOtherSpellings) {
 }
 
 TEST_F(EvaluationArgumentsTest, TokensSeenAreAChoiceOrABoolean) {
-  for (const auto& [value, choice] : std::vector<std::pair<const char*, const char*>>{
-           {"true", "all"}, {"False", "no"}, {"non_padding", "non_padding"}}) {
+  for (const auto& [value, choice] :
+       std::vector<std::pair<const char*, TokensSeen>>{{"true", TokensSeen::kAll},
+                                                       {"False", TokensSeen::kNo},
+                                                       {"non_padding", TokensSeen::kNonPadding}}) {
     give("include_num_input_tokens_seen", value);
     EXPECT_EQ(args_.include_num_input_tokens_seen, choice) << value;
   }
@@ -65,7 +67,7 @@ TEST_F(EvaluationArgumentsTest, GroupingByLengthIsAnOrderDrawnFromTheSeed) {
   give("data_seed", "7");
   resolve();
   EXPECT_TRUE(args_.shuffle);
-  EXPECT_EQ(args_.train_sampling_strategy, "group_by_length");
+  EXPECT_EQ(args_.train_sampling_strategy, SamplingStrategy::kGroupByLength);
   EXPECT_EQ(args_.batch_options(1).seed, 42u);
   give("shuffle", "false");
   EXPECT_THAT(contradiction(), HasSubstr("contradicts train_sampling_strategy group_by_length"));

@@ -18,9 +18,9 @@ bool is_by_length(Packing packing) {
 
 }  // namespace
 
-void declare_packing_flags(FlagTable* table, std::string* strategy, bool* joined) {
+void declare_packing_flags(FlagTable* table, PackingStrategy* strategy, bool* joined) {
   table->add_choice(
-      "packing_strategy", strategy, {"auto", "bfd", "bfd_split", "wrapped", "in_order", "greedy_knapsack"},
+      "packing_strategy", strategy,
       "How documents are packed. As in TRL, 1000 documents at a time: bfd cuts them to max_length and puts "
       "each, from the longest on, into the fullest row with room; bfd_split does so with all pieces of "
       "max_length tokens; wrapped joins the documents and cuts them into rows, in which tokens see the "
@@ -32,16 +32,25 @@ void declare_packing_flags(FlagTable* table, std::string* strategy, bool* joined
              "of a document from the document before it. Otherwise documents in a row never see each other.");
 }
 
-Packing packing_by_strategy(const std::string& strategy, bool joined) {
-  if (strategy == "bfd") return Packing::kBestFit;
-  if (strategy == "bfd_split") return Packing::kBestFitSplit;
-  if (strategy == "wrapped") return Packing::kWrapped;
-  if (strategy == "greedy_knapsack") return Packing::kKnapsack;
+Packing packing_by_strategy(PackingStrategy strategy, bool joined) {
+  switch (strategy) {
+    case PackingStrategy::kBfd:
+      return Packing::kBestFit;
+    case PackingStrategy::kBfdSplit:
+      return Packing::kBestFitSplit;
+    case PackingStrategy::kWrapped:
+      return Packing::kWrapped;
+    case PackingStrategy::kGreedyKnapsack:
+      return Packing::kKnapsack;
+    case PackingStrategy::kAuto:
+    case PackingStrategy::kInOrder:
+      break;
+  }
   if (joined) return Packing::kJoined;
-  return strategy == "auto" ? Packing::kByRows : Packing::kIsolated;
+  return strategy == PackingStrategy::kAuto ? Packing::kByRows : Packing::kIsolated;
 }
 
-void check_joined(const std::string& strategy, bool joined, bool packing) {
+void check_joined(PackingStrategy strategy, bool joined, bool packing) {
   if (!joined) return;
   if (!packing) {
     fail(ExitCode::kBadConfig,
@@ -62,8 +71,8 @@ bool splits_documents(const TrainingArguments& args) {
 }
 
 void resolve_data_order(const FlagTable& table, TrainingArguments* args) {
-  const bool random = args->train_sampling_strategy != "sequential";
-  const bool is_grouped = args->train_sampling_strategy == "group_by_length";
+  const bool random = args->train_sampling_strategy != SamplingStrategy::kSequential;
+  const bool is_grouped = args->train_sampling_strategy == SamplingStrategy::kGroupByLength;
   if (table.is_set("train_sampling_strategy") || is_grouped) {
     if (table.is_set("shuffle") && args->shuffle != random) {
       fail(ExitCode::kBadConfig, "shuffle {} contradicts train_sampling_strategy {}: give one of them",
@@ -71,14 +80,15 @@ void resolve_data_order(const FlagTable& table, TrainingArguments* args) {
     }
     args->shuffle = random;
   }
-  if (!is_grouped) args->train_sampling_strategy = args->shuffle ? "random" : "sequential";
+  if (!is_grouped)
+    args->train_sampling_strategy = args->shuffle ? SamplingStrategy::kRandom : SamplingStrategy::kSequential;
   if (is_grouped && args->streaming) {
     fail(ExitCode::kBadConfig,
          "train_sampling_strategy group_by_length needs the lengths of all rows, which streaming does not "
          "know: leave one of the two out");
   }
   const bool draws_more =
-      args->neftune_noise_alpha || (args->finetuning_type == "lora" && args->lora_dropout > 0);
+      args->neftune_noise_alpha || (args->finetuning_type == FinetuningType::kLora && args->lora_dropout > 0);
   if (is_grouped && draws_more && args->num_train_epochs > 1) {
     log_warning(
         "train_sampling_strategy group_by_length: from the second epoch on, Hugging Face's Trainer has "
@@ -90,8 +100,8 @@ void resolve_data_order(const FlagTable& table, TrainingArguments* args) {
 void check_packing(const FlagTable& table, const TrainingArguments& args) {
   const bool is_packed = args.packing || args.eval_packing.value_or(false);
   check_joined(args.packing_strategy, args.packing_cross_document_attention, args.packing);
-  if (table.is_set("packing_strategy") && !is_packed && args.packing_strategy != "bfd" &&
-      args.packing_strategy != "auto")
+  if (table.is_set("packing_strategy") && !is_packed && args.packing_strategy != PackingStrategy::kBfd &&
+      args.packing_strategy != PackingStrategy::kAuto)
     log_warning("packing_strategy has no effect: packing is false");
 }
 

@@ -8,11 +8,11 @@ namespace tessera {
 // Makes shuffle and train_sampling_strategy agree. Error(kBadConfig) if they contradict each other.
 void resolve_data_order(const FlagTable& table, TrainingArguments* args);
 // The flags packing_strategy and packing_cross_document_attention.
-void declare_packing_flags(FlagTable* table, std::string* strategy, bool* joined);
+void declare_packing_flags(FlagTable* table, PackingStrategy* strategy, bool* joined);
 // What a packing_strategy is; auto depends on the rows (kByRows).
-Packing packing_by_strategy(const std::string& strategy, bool joined);
+Packing packing_by_strategy(PackingStrategy strategy, bool joined);
 // Error(kBadConfig): documents cannot see each other with this strategy, or without packing.
-void check_joined(const std::string& strategy, bool joined, bool packing);
+void check_joined(PackingStrategy strategy, bool joined, bool packing);
 // Whether validation_split_percentage splits the documents before they are packed: if packing changes their
 // order, so that the first rows are the longest documents, or if the two parts are packed in different ways.
 // Otherwise it splits the rows.

@@ -66,7 +66,7 @@ nlohmann::ordered_json pattern(const std::string& flag, const std::string& text)
 void declare_lora_flags(FlagTable* table, TrainingArguments* args) {
   table->begin_section("LoRA");
   Flag& type =
-      table->add_choice("finetuning_type", &args->finetuning_type, {"full", "lora"},
+      table->add_choice("finetuning_type", &args->finetuning_type,
                         "With lora, low-rank adapters are trained beside the weights of the layers' linear "
                         "modules, which stay as they are; output_dir becomes a folder that PEFT reads.");
   type.aliases = {"peft", "peft_type"};
@@ -117,8 +117,8 @@ void declare_lora_flags(FlagTable* table, TrainingArguments* args) {
 }
 
 void check_lora_arguments(const FlagTable& table, const TrainingArguments& args) {
-  const bool is_lora = args.finetuning_type == "lora";
-  if (is_lora && args.load_weights_once == "per_cluster") {
+  const bool is_lora = args.finetuning_type == FinetuningType::kLora;
+  if (is_lora && args.load_weights_once == LoadOnce::kPerCluster) {
     log_warning(
         "load_weights_once per_cluster: each node reads the weights beside which adapters are trained");
   }
@@ -146,7 +146,7 @@ void check_lora_arguments(const FlagTable& table, const TrainingArguments& args)
 }
 
 std::optional<LoraConfig> lora_config_of(const TrainingArguments& args) {
-  if (args.finetuning_type != "lora") return std::nullopt;
+  if (args.finetuning_type != FinetuningType::kLora) return std::nullopt;
   LoraConfig config;
   if (!args.adapter_name_or_path.empty()) {
     config = read_lora_config(args.adapter_name_or_path);

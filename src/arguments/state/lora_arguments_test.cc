@@ -62,7 +62,7 @@ TEST_F(LoraArguments, TheOrderOfPatternsIsThatOfTheFile) {
     TrainingArguments args;
     FlagTable table;
     declare_training_flags(&table, &args);
-    args.finetuning_type = "lora";
+    args.finetuning_type = FinetuningType::kLora;
     apply_config_text(syntax == ConfigSyntax::kJson ? json : yaml, syntax, "file", &table);
     EXPECT_EQ(lora_config_of(args).value().adapter_of("model.layers.1.self_attn.q_proj")->scale, 0.5);
   }

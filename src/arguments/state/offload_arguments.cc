@@ -19,27 +19,27 @@ void declare_offload_flags(FlagTable* table, TrainingArguments* args) {
              "Keep only each layer's input and recompute the layer in the backward pass: much less memory "
              "for about a third more time, with the same result.");
   table->add_choice(
-      "gradient_checkpointing_mode", &args->gradient_checkpointing_mode, {"full", "selective", "offload"},
+      "gradient_checkpointing_mode", &args->gradient_checkpointing_mode,
       "What gradient_checkpointing keeps in memory, with the same result. full keeps the layers' inputs; "
       "selective also fills free memory with the outputs whose recomputation takes the most time per byte; "
       "offload keeps three inputs, the others wait for the backward pass in a scratch file in offload_dir.");
   table->add_choice(
-      "merge_micro_batches", &args->merge_micro_batches, {"auto", "always", "never"},
+      "merge_micro_batches", &args->merge_micro_batches,
       "Run the micro-batches of a step through the model together, which is faster: every weight is read and "
       "every gradient updated once for all of them. The result is the same up to rounding. auto merges up to "
       "2048 tokens if the activations then grow by no more than an eighth of the memory for weights, "
       "gradients and optimizer state; never keeps activation memory to that of one micro-batch.");
-  table->add_choice("pack_weights", &args->pack_weights, {"auto", "always", "never"},
+  table->add_choice("pack_weights", &args->pack_weights,
                     "Keep two extra copies of the weights, in the layouts that AMX matrix products read, so "
                     "that they need not be packed for every product. The result is the same. auto does so if "
                     "memory allows and the weights stay on the node for the whole step.");
   table->add_choice(
-      "offload_optimizer_device", &args->offload_optimizer_device, {"none", "cpu", "nvme"},
+      "offload_optimizer_device", &args->offload_optimizer_device,
       "Where the optimizer's state and the remainders of the master weights are: none and cpu mean memory; "
       "nvme means a file per rank in offload_dir, on any local disk, from which they are streamed during the "
       "update. The result is the same.");
   table->add_choice(
-      "offload_param_device", &args->offload_param_device, {"none", "cpu", "nvme"},
+      "offload_param_device", &args->offload_param_device,
       "Where the weights of decoder layers are kept: in memory (none, cpu) or in a file in offload_dir "
       "(nvme). With device cuda, none keeps them on the card, and cpu and nvme on the host, with gradients "
       "and the optimizer. With nvme, memory holds embedding, head, the layer in use and its neighbours; the "
@@ -67,7 +67,7 @@ void declare_offload_flags(FlagTable* table, TrainingArguments* args) {
       "optimizer state or, with LoRA, the weights beside the adapters in fewer bits. Of what changes the "
       "numbers least, the fastest is taken. What is given stays as it is; a resumed run keeps its optim, "
       "clip_mode and quantization_bit. tessera plan --disk shows the choice.");
-  table->add_choice("fit_choice", &args->fit_choice, {"best", "fastest"},
+  table->add_choice("fit_choice", &args->fit_choice,
                     "Of what fits, fit takes the fastest of those that change the numbers least (best), or "
                     "the fastest of all, whatever it rounds.");
   table->add_size("fit_memory", &args->fit_memory, "24GiB",
@@ -81,8 +81,8 @@ void resolve_offload(const FlagTable& table, int64_t world_size, TrainingArgumen
     fail(ExitCode::kBadConfig, "aio_block_size: expected a multiple of {}, found {}", kDirectAlignment,
          args->aio_block_size);
   }
-  const bool has_weights = args->offload_param_device == "nvme";
-  const bool is_lora = args->finetuning_type == "lora";
+  const bool has_weights = args->offload_param_device == OffloadDevice::kNvme;
+  const bool is_lora = args->finetuning_type == FinetuningType::kLora;
   if (has_weights && !is_lora && !args->optimizer_in_backward) {
     fail(ExitCode::kBadConfig,
          "offload_param_device nvme needs optimizer_in_backward: otherwise the update after the passes reads "
@@ -94,12 +94,12 @@ void resolve_offload(const FlagTable& table, int64_t world_size, TrainingArgumen
                    "smaller"
                  : "zero_stage 3 with gather_schedule per_layer divides weights among nodes");
   }
-  if (has_weights && args->pack_weights == "always") {
+  if (has_weights && args->pack_weights == AutoChoice::kAlways) {
     fail(ExitCode::kBadConfig,
          "pack_weights always contradicts offload_param_device nvme: packed weights stay in memory");
   }
-  const bool is_used =
-      args->offload_optimizer_device == "nvme" || has_weights || args->offloads_inputs() || args->fit;
+  const bool is_used = args->offload_optimizer_device == OffloadDevice::kNvme || has_weights ||
+                       args->offloads_inputs() || args->fit;
   if (!args->fit) {
     for (const char* name : {"fit_choice", "fit_memory", "fit_disk"}) {
       if (table.is_set(name)) log_warning("{} has no effect: fit is false", name);

@@ -68,7 +68,7 @@ TEST_F(OffloadArguments, DeepSpeedsOffloadOfTheOptimizerIsTheSame) {
                         "zero_optimization": {"offload_optimizer": {"device": "nvme", "nvme_path": "/local"}},
                         "aio": {"block_size": 262144, "queue_depth": 8}})");
   resolve();
-  EXPECT_EQ(args_.offload_optimizer_device, "nvme");
+  EXPECT_EQ(args_.offload_optimizer_device, OffloadDevice::kNvme);
   EXPECT_EQ(args_.offload_dir, "/local");
   EXPECT_EQ(args_.aio_block_size, 262144);
   EXPECT_EQ(args_.aio_queue_depth, 8);
@@ -88,7 +88,7 @@ TEST_F(OffloadArguments, DeepSpeedsOffloadOfWeightsUpdatesInBackward) {
   testing::internal::CaptureStderr();
   resolve();
   EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("offload_param.max_in_cpu"));
-  EXPECT_EQ(args_.offload_param_device, "nvme");
+  EXPECT_EQ(args_.offload_param_device, OffloadDevice::kNvme);
   EXPECT_TRUE(args_.optimizer_in_backward);
   EXPECT_EQ(args_.offload_dir, "/local");
   EXPECT_EQ(args_.aio_queue_depth, 8);
@@ -128,14 +128,14 @@ TEST_F(OffloadArguments, WeightsBesideAdaptersNeedOneRankAndNoUpdateInBackward) 
                         "zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}})");
   resolve();
   EXPECT_FALSE(args_.optimizer_in_backward);
-  EXPECT_EQ(args_.offload_param_device, "nvme");
+  EXPECT_EQ(args_.offload_param_device, OffloadDevice::kNvme);
 }
 
 TEST_F(OffloadArguments, DeepSpeedsOffloadIntoMemoryLeavesAllAsItIs) {
   give("deepspeed", R"({"train_micro_batch_size_per_gpu": "auto",
                         "zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}})");
   resolve_training_arguments(table_, 2, &args_);
-  EXPECT_EQ(args_.offload_param_device, "none");
+  EXPECT_EQ(args_.offload_param_device, OffloadDevice::kNone);
   EXPECT_FALSE(args_.optimizer_in_backward);
 }
 

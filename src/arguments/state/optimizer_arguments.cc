@@ -38,7 +38,7 @@ void declare_optim_flag(FlagTable* table, TrainingArguments* args) {
 void declare_muon_flags(FlagTable* table, TrainingArguments* args) {
   limit(table->add("muon_momentum", &args->muon_momentum, "Muon's Nesterov momentum."), {0, 1, false, true});
   table->add_choice(
-      "muon_adjust_lr_fn", &args->muon_adjust_lr_fn, {"original", "match_rms_adamw"},
+      "muon_adjust_lr_fn", &args->muon_adjust_lr_fn,
       "How Muon's rate for a matrix [rows, columns] follows from learning_rate: match_rms_adamw multiplies "
       "it by 0.2 sqrt(max(rows, columns)), so that a learning rate of AdamW suits all parameters; original "
       "by sqrt(max(1, rows / columns)).");
@@ -60,14 +60,12 @@ void check_optimizer(const FlagTable& table, const TrainingArguments& args) {
 }
 
 std::unique_ptr<const Optimizer> make_optimizer(const TrainingArguments& args) {
-  return make_optimizer(
-      args.optim,
-      {.beta1 = args.adam_beta1,
-       .beta2 = args.adam_beta2,
-       .epsilon = args.adam_epsilon,
-       .weight_decay = args.weight_decay,
-       .muon_momentum = args.muon_momentum,
-       .muon_rate = args.muon_adjust_lr_fn == "original" ? MuonRate::kOriginal : MuonRate::kMatchRmsAdamw});
+  return make_optimizer(args.optim, {.beta1 = args.adam_beta1,
+                                     .beta2 = args.adam_beta2,
+                                     .epsilon = args.adam_epsilon,
+                                     .weight_decay = args.weight_decay,
+                                     .muon_momentum = args.muon_momentum,
+                                     .muon_rate = args.muon_adjust_lr_fn});
 }
 
 StateTensors state_tensors_of(const TrainingArguments& args) { return make_optimizer(args)->state_tensors(); }

@@ -39,7 +39,7 @@ TEST_F(OptimizerArguments, DeepSpeedsMuonIsMuonWithItsRateAndDefaults) {
   EXPECT_EQ(args_.optim, "muon");
   EXPECT_EQ(args_.learning_rate, 0.02);
   EXPECT_EQ(args_.muon_momentum, 0.9);
-  EXPECT_EQ(args_.muon_adjust_lr_fn, "original");
+  EXPECT_EQ(args_.muon_adjust_lr_fn, MuonRate::kOriginal);
   EXPECT_EQ(args_.adam_beta2, 0.95);
   EXPECT_EQ(args_.adam_epsilon, 1e-10);
   give("optim", "adamw_torch");
@@ -161,7 +161,7 @@ TEST_F(OptimizerArguments, NamesOfOtherProgramsMeanTheSameState) {
 TEST_F(OptimizerArguments, UpdatesInBackwardMergeTheMicroBatchesOfAStep) {
   give("optimizer_in_backward", "true");
   resolve();
-  EXPECT_EQ(args_.merge_micro_batches, "always");
+  EXPECT_EQ(args_.merge_micro_batches, AutoChoice::kAlways);
   give("merge_micro_batches", "never");
   EXPECT_THAT(contradiction(), HasSubstr("contradicts merge_micro_batches never: a layer"));
 }

@@ -47,7 +47,7 @@ void check_quantization_arguments(const FlagTable& table, const TrainingArgument
          args.quantization_bit ? fmt::format("quantization_bit {}", bits) : "load_in_8bit");
   }
   if (bits == 0) return;
-  if (args.finetuning_type != "lora") {
+  if (args.finetuning_type != FinetuningType::kLora) {
     fail(ExitCode::kBadConfig,
          "{}: needs finetuning_type lora, found {}: weights that are trained are bfloat16 or float32 (see "
          "dtype)",

@@ -80,7 +80,7 @@ Planned plan_of(const PlanCase& run, const PlanBenchOptions& options) {
   const std::unique_ptr<Ops> ops = make_cpu_ops(pool);
   ModelConfig config = run.config;
   config.lora = lora_config_of(args);
-  const std::unique_ptr<TrainableModel> model = make_model(config, args.training_dtype(), *ops);
+  const std::unique_ptr<TrainableModel> model = make_model(config, args.dtype, *ops);
   const BatchPlanOptions batch = args.batch_options(run.num_ranks);
   const RunPlanner planner(args, *model, batch, uniform_rows(run.max_length, micro_batch_rows(batch)));
   MachineFacts machine;

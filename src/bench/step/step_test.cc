@@ -42,7 +42,7 @@ TEST(TrainStepBench, MeasuresEveryKindOfStep) {
   for (const bool with_head : {false, true}) {
     for (const bool checkpointing : {false, true}) {
       for (const DType dtype : {DType::kBF16, DType::kF32}) {
-        for (const char* merge : {"auto", "always", "never"}) {
+        for (const AutoChoice merge : {AutoChoice::kAuto, AutoChoice::kAlways, AutoChoice::kNever}) {
           TrainStepOptions options = tiny_step();
           options.with_head = with_head;
           options.gradient_checkpointing = checkpointing;
@@ -67,7 +67,7 @@ TEST(TrainStepBench, MeasuresEveryKindOfStep) {
                       static_cast<double>(options.step_tokens()), 1e-6);
           EXPECT_GT(line.verification.num_checked, 10'000);
           EXPECT_LE(line.verification.worst_error, 1);
-          EXPECT_EQ(line.pass_tokens, std::string(merge) == "never" ? 18 : 54);
+          EXPECT_EQ(line.pass_tokens, merge == AutoChoice::kNever ? 18 : 54);
           double sum = 0;
           for (const auto& [name, share] : line.operation_shares) sum += share;
           EXPECT_NEAR(sum, 1, 1e-9);

@@ -115,8 +115,8 @@ class TrainStep {
         config_(effective_config(options)),
         model_(config_, options.dtype, ops_) {
     const int64_t accumulation = options.gradient_accumulation_steps;
-    const int64_t merged = options.merge_micro_batches == "never" ? 1
-                           : options.merge_micro_batches == "always"
+    const int64_t merged = options.merge_micro_batches == AutoChoice::kNever ? 1
+                           : options.merge_micro_batches == AutoChoice::kAlways
                                ? accumulation
                                : micro_batches_per_pass(model_, limits_of(options, options.micro_batch),
                                                         accumulation, AdamW::kStateTensors);

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "arguments/choices.h"
 #include "bench/bench_line.h"
 #include "bench/measure.h"
 #include "bench/statistics.h"
@@ -30,8 +31,8 @@ struct TrainStepOptions {
   int64_t micro_batch = 1;                  // rows
   int64_t gradient_accumulation_steps = 4;  // micro-batches per step
   bool gradient_checkpointing = false;
-  std::string merge_micro_batches = "auto";  // as in training: auto, always, never
-  bool pack_weights = true;                  // kept in packed form, repacked after every update
+  AutoChoice merge_micro_batches = AutoChoice::kAuto;  // as in training
+  bool pack_weights = true;                            // kept in packed form, repacked after every update
   bool with_head = false;  // embedding, final norm, LM head and loss; otherwise only the decoder layers
 
   int64_t step_rows() const { return micro_batch * gradient_accumulation_steps; }

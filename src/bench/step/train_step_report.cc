@@ -86,7 +86,7 @@ std::string train_step_json(const TrainStepLine& line, int64_t num_threads) {
       {"micro_batch", options.micro_batch},
       {"gradient_accumulation_steps", options.gradient_accumulation_steps},
       {"gradient_checkpointing", options.gradient_checkpointing},
-      {"merge_micro_batches", options.merge_micro_batches},
+      {"merge_micro_batches", std::string(word_of(options.merge_micro_batches))},
       {"pass_tokens", line.pass_tokens},
       {"with_head", options.with_head},
       {"operations", line.operations},

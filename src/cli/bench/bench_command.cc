@@ -31,7 +31,7 @@ void BenchCommand::declare_weights_flag(FlagTable* table, const std::string& hel
 }
 
 void BenchCommand::declare_device_flag(FlagTable* table) {
-  table->add_choice("device", &device_, {"cpu", "cuda"},
+  table->add_choice("device", &device_,
                     "What computes: the processor, or an NVIDIA card, whose operations are then measured in "
                     "its own time, against products of 8192 x 8192 matrices as the peak.");
 }

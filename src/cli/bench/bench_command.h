@@ -11,6 +11,7 @@
 #include "cli/command.h"
 #include "cli/flag_parser.h"
 #include "platform/thread_pool.h"
+#include "tensor/device_kind.h"
 #include "tensor/quantization.h"
 
 namespace tessera {
@@ -29,8 +30,8 @@ class BenchCommand : public Command {
 
   // --device: cpu, or one with memory of its own.
   void declare_device_flag(FlagTable* table);
-  bool is_on_device() const { return device_ != "cpu"; }
-  const std::string& device() const { return device_; }
+  bool is_on_device() const { return device_ != DeviceKind::kCpu; }
+  DeviceKind device() const { return device_; }
   // Error(kUsage) for a --compare that names an implementation of the processor, where a device is measured.
   void check_nothing_to_compare(const std::string& compare) const;
 
@@ -52,7 +53,7 @@ class BenchCommand : public Command {
   int64_t cold_bytes_ = 0;
   bool json_ = false;
   std::string weights_ = "as_dtype";
-  std::string device_ = "cpu";
+  DeviceKind device_ = DeviceKind::kCpu;
 };
 
 // Parses the values of a list flag as whole numbers from 1 to `max`. Error(kUsage).

@@ -37,7 +37,7 @@ class BenchTrainStepCommand : public BenchCommand {
     limit_flag(table->add("gradient_accumulation_steps", &options_.gradient_accumulation_steps,
                           "Micro-batches per step."),
                1, 1e6);
-    table->add_choice("merge_micro_batches", &options_.merge_micro_batches, {"auto", "always", "never"},
+    table->add_choice("merge_micro_batches", &options_.merge_micro_batches,
                       "Run the micro-batches of a step through the model together, as in training: auto "
                       "merges up to 2048 tokens if that takes little memory.");
     table->add("pack_weights", &options_.pack_weights,

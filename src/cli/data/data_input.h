@@ -19,7 +19,7 @@ struct DataInput {
   std::vector<std::string> dataset;
   std::optional<int64_t> max_length;
   bool packing = false;
-  std::string packing_strategy = "auto";
+  PackingStrategy packing_strategy = PackingStrategy::kAuto;
   bool packing_cross_document_attention = false;
   DataArguments data;
 

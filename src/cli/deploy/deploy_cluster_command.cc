@@ -72,7 +72,7 @@ class DeployClusterCommand : public DeployCommand {
   void declare_flags(FlagTable* table) override {
     table->add_choice("part", &part_, {"nodes", "eksctl", "storage"}, "What to write.");
     table->add_choice(
-        "device", &device_, {"cpu", "cuda"},
+        "device", &device_,
         "Nodes with AMX, or with NVIDIA cards (--part nodes): two pools, which a cluster can have both.");
     table->add("name", &name_, "Name of the cluster.");
     table->add("region", &region_, "Region of AWS.");
@@ -136,7 +136,7 @@ class DeployClusterCommand : public DeployCommand {
     context.push_back({"storage", storage_});
     if (infrastructure) context.push_back({"infrastructure", infrastructure->values});
     if (part_ == "nodes") {
-      const bool on_card = device_ == "cuda";
+      const bool on_card = device_ == DeviceKind::kCuda;
       InstanceChoice choice = choose_instances(on_card, efa_);
       context.push_back({"on_card", on_card});
       context.push_back({"node_type", node_kind(on_card).type});
@@ -254,7 +254,7 @@ class DeployClusterCommand : public DeployCommand {
   }
 
   std::string part_ = "nodes";
-  std::string device_ = "cpu";
+  DeviceKind device_ = DeviceKind::kCpu;
   int64_t max_cards_ = 8;
   std::string name_;
   std::string region_;

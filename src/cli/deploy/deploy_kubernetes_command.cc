@@ -127,7 +127,7 @@ class DeployKubernetesCommand : public DeployCommand {
   }
 
  private:
-  bool is_on_card() const { return args_.device == "cuda"; }
+  bool is_on_card() const { return args_.device == DeviceKind::kCuda; }
 
   void check_pool(const Instance& instance) const {
     if (instance.name.empty() || in_node_pool(instance, is_on_card())) return;

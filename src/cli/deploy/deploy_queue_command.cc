@@ -26,7 +26,7 @@ class DeployQueueCommand : public DeployCommand {
   }
 
   void declare_flags(FlagTable* table) override {
-    table->add_choice("device", &device_, {"cpu", "cuda"}, "What the jobs of the queue run on.");
+    table->add_choice("device", &device_, "What the jobs of the queue run on.");
     table
         ->add("queue", &queue_,
               "Name of the LocalQueue; by default training, with --device cuda training-gpu.")
@@ -50,7 +50,7 @@ class DeployQueueCommand : public DeployCommand {
   }
 
   void run(FlagTable* table) override {
-    const bool on_card = device_ == "cuda";
+    const bool on_card = device_ == DeviceKind::kCuda;
     const NodeKind& kind = node_kind(on_card);
     const std::string queue = queue_.empty() ? kind.queue : queue_;
     check_label("queue", queue);
@@ -106,7 +106,7 @@ class DeployQueueCommand : public DeployCommand {
     return list;
   }
 
-  std::string device_ = "cpu";
+  DeviceKind device_ = DeviceKind::kCpu;
   std::string queue_;
   std::string priority_class_ = "tessera-training";
   bool topology_ = false;

@@ -31,7 +31,7 @@ class DeployRuntimeCommand : public DeployCommand {
                       "What runs jobs: a version of Kubeflow Trainer; with jobset or job there is no "
                       "ClusterTrainingRuntime.");
     table->add_choice(
-        "device", &device_, {"cpu", "cuda"},
+        "device", &device_,
         "What the pods of the ClusterTrainingRuntime run on: processors with AMX, or NVIDIA cards.");
     table->add("secrets", &secrets_, "Write the Secrets as well.");
     declare_pod_flags(table);
@@ -56,7 +56,7 @@ class DeployRuntimeCommand : public DeployCommand {
 
   void run(FlagTable* table) override {
     RuntimeSettings runtime;
-    runtime.pod = pod_settings(device_ == "cuda");
+    runtime.pod = pod_settings(device_ == DeviceKind::kCuda);
     const JobKind kind = job_kind(trainer_);
     if (is_trainer(kind)) runtime.trainer = kind;
     runtime.volume = volume();
@@ -155,7 +155,7 @@ class DeployRuntimeCommand : public DeployCommand {
   }
 
   std::string trainer_ = "v2.1";
-  std::string device_ = "cpu";
+  DeviceKind device_ = DeviceKind::kCpu;
   bool secrets_ = false;
   std::string storage_class_;
   std::string storage_ = "1200GiB";

@@ -125,8 +125,8 @@ void check_resume(const TrainingArguments& args) {
 }
 
 void check_offload(const TrainingArguments& args) {
-  const bool is_used = args.offload_optimizer_device == "nvme" || args.offload_param_device == "nvme" ||
-                       args.offloads_inputs();
+  const bool is_used = args.offload_optimizer_device == OffloadDevice::kNvme ||
+                       args.offload_param_device == OffloadDevice::kNvme || args.offloads_inputs();
   if (!is_used && args.offload_dir.empty()) return;
   if (args.offload_dir.starts_with(std::string(kDataMount) + "/")) {
     log_warning("--offload_dir: {} is on the volume, so that every step moves its bytes over the network",

@@ -241,7 +241,7 @@ class ChatCommand : public Command {
   SamplingOptions sampling_;
   int64_t seed_ = 42;
   std::string dtype_ = "bfloat16";
-  std::string device_ = "cpu";
+  DeviceKind device_ = DeviceKind::kCpu;
   std::vector<int32_t> fed_;  // what is in the generator's cache
   uint64_t num_sampled_ = 0;
 };

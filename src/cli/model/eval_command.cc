@@ -128,11 +128,11 @@ class EvalCommand : public Command {
         {"max_length", max_length_ ? std::to_string(*max_length_) : "of the model"},
         {"allow_truncation", allow_truncation_ ? "true" : "false"},
         {"packing", packing_ ? "true" : "false"},
-        {"packing_strategy", packing_strategy_},
+        {"packing_strategy", std::string(word_of(packing_strategy_))},
         {"packing_cross_document_attention", joined_ ? "true" : "false"},
         {"per_device_eval_batch_size", std::to_string(batch_size_)},
         {"dtype", dtype_},
-        {"device", device_}};
+        {"device", std::string(word_of(device_))}};
     FlagTable table;
     DataArguments data = data_;
     declare_data_flags(&table, &data);
@@ -306,11 +306,11 @@ class EvalCommand : public Command {
   std::vector<std::string> choices_files_;
   std::optional<int64_t> max_length_;
   bool packing_ = false;
-  std::string packing_strategy_ = "auto";
+  PackingStrategy packing_strategy_ = PackingStrategy::kAuto;
   bool joined_ = false;
   int64_t batch_size_ = 8;
   std::string dtype_ = "bfloat16";
-  std::string device_ = "cpu";
+  DeviceKind device_ = DeviceKind::kCpu;
   std::string cache_dir_;
   bool json_ = false;
 };

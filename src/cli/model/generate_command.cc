@@ -97,7 +97,7 @@ class GenerateCommand : public Command {
       comm.check_same_settings({{"version of tessera", TESSERA_VERSION},
                                 {"prompts", prompts_.empty() ? "no" : "yes"},
                                 {"dtype", dtype_},
-                                {"device", device_},
+                                {"device", std::string(word_of(device_))},
                                 {"max_new_tokens", std::to_string(max_new_tokens_)},
                                 {"temperature", fmt::format("{}", sampling_.temperature)},
                                 {"seed", std::to_string(seed_)}});
@@ -322,7 +322,7 @@ class GenerateCommand : public Command {
   bool ignore_eos_ = false;
   bool echo_ = true;
   std::string dtype_ = "bfloat16";
-  std::string device_ = "cpu";
+  DeviceKind device_ = DeviceKind::kCpu;
 };
 
 }  // namespace

@@ -83,13 +83,13 @@ void declare_dtype_flag(FlagTable* table, std::string* target, const std::vector
       fmt::format("{}", fmt::join(choices, "|"));
 }
 
-void declare_device_flag(FlagTable* table, std::string* target) {
-  table->add_choice("device", target, {"cpu", "cuda"},
+void declare_device_flag(FlagTable* table, DeviceKind* target) {
+  table->add_choice("device", target,
                     "What computes: the processor, or an NVIDIA card (the first that CUDA_VISIBLE_DEVICES "
                     "leaves) by a program that was built with the preset cuda.");
 }
 
-OpsFactory ops_of_flag(const std::string& device) {
+OpsFactory ops_of_flag(DeviceKind device) {
   return [device](ThreadPool& pool) { return make_ops(device, pool); };
 }
 

@@ -27,8 +27,8 @@ void declare_dtype_flag(FlagTable* table, std::string* target, const std::vector
 DType dtype_of_flag(const std::string& value);
 
 // Declares --device, and what it says.
-void declare_device_flag(FlagTable* table, std::string* target);
-OpsFactory ops_of_flag(const std::string& device);
+void declare_device_flag(FlagTable* table, DeviceKind* target);
+OpsFactory ops_of_flag(DeviceKind device);
 
 // Other programs' names for the flags of commands that run a model, and features these commands lack.
 std::span<const ForeignNames> inference_names();

@@ -37,7 +37,7 @@ std::vector<double> results_of(LoadedModel& loaded) {
 
 TEST(LoadedModel, ComputesOnADeviceWhatTheHostDoes) {
   TinyRun run;
-  run.args.finetuning_type = "lora";
+  run.args.finetuning_type = FinetuningType::kLora;
   run.args.lora_rank = 2;
   run.args.max_steps = 2;
   run.train();
@@ -58,7 +58,7 @@ TEST(LoadedModel, ComputesOnADeviceWhatTheHostDoes) {
 
 TEST(LoadedModel, TextsEndWhereItsFilesAndTheAdaptersSay) {
   TinyRun run;
-  run.args.finetuning_type = "lora";
+  run.args.finetuning_type = FinetuningType::kLora;
   run.args.max_steps = 1;
   run.train();
   ThreadPool pool(1);

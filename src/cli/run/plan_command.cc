@@ -155,7 +155,7 @@ class PlanCommand : public Command {
     set_log_level(args_.lowest_log_level());
     simulation_.check(*table);
     check_numbers();
-    const bool is_on_device = args_.device != "cpu";
+    const bool is_on_device = args_.device != DeviceKind::kCpu;
     if (is_on_device) check_device_flags(*table);
     if (simulation_.simulate()) return simulate(*table);
     const bool searches = (!is_on_device || is_any_set(*table, kSearchFlags)) && choose_search(*table);
@@ -423,8 +423,8 @@ class PlanCommand : public Command {
     if (file) world_size = file->sequence_parallel_size.value_or(world_size);
     const int64_t ranks_of_team = world_size;
     // One rank, unless others are asked for: their number matters here.
-    const bool is_on_device = args_.device != "cpu";
-    if (is_on_device || args_.optimizer_in_backward || args_.offload_param_device == "nvme") {
+    const bool is_on_device = args_.device != DeviceKind::kCpu;
+    if (is_on_device || args_.optimizer_in_backward || args_.offload_param_device == OffloadDevice::kNvme) {
       options.num_nodes = options.num_nodes.value_or(1);
       options.local_world_size = options.local_world_size.value_or(1);
       world_size = int64_t{*options.num_nodes} * *options.local_world_size;

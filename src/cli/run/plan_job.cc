@@ -49,7 +49,7 @@ JobSize job_of_dataset(TrainingArguments args, const ModelConfig& config, int64_
     fail(ExitCode::kUsage,
          "--dataset: counting its tokens needs a tokenizer: give --tokenizer DIR with --preset");
   }
-  args.eval_strategy = "no";  // what is evaluated is not read
+  args.eval_strategy = IntervalStrategy::kNo;  // what is evaluated is not read
   args.eval_on_start = false;
   ThreadPool pool(threads_for_pool(args.num_threads));
   const std::unique_ptr<Communicator> comm = Communicator::open(World(), CommOptions());

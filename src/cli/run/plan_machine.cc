@@ -46,7 +46,7 @@ double peak_of(const MachineRates& rates, DType dtype) {
 PlanMachine this_machine(const PlanMachineFlags& flags, const TrainingArguments& args) {
   PlanMachine machine;
   machine.num_cores = threads_for_products();
-  const DType dtype = args.training_dtype();
+  const DType dtype = args.dtype;
   std::optional<double> tflops = flags.tflops;
   if (flags.machine == "here") {
     ThreadPool pool(machine.num_cores);
@@ -133,7 +133,7 @@ PlanMachine machine_of_instance(const std::string& name, const std::string& cata
          "found '{}'",
          instances.front().name, printable(name));
   }
-  if (args.device != "cpu") return machine_with_card(*found, args);
+  if (args.device != DeviceKind::kCpu) return machine_with_card(*found, args);
   PlanMachine machine;
   machine.num_cores = found->facts.num_cores;
   machine.cluster.rates = rates_of_instance(found->facts);
@@ -144,7 +144,7 @@ PlanMachine machine_of_instance(const std::string& name, const std::string& cata
 }
 
 PlanMachine machine_of_flag(const PlanMachineFlags& flags, const TrainingArguments& args) {
-  const bool is_on_card = args.device != "cpu";
+  const bool is_on_card = args.device != DeviceKind::kCpu;
   if (flags.machine.empty() || flags.machine == "here")
     return is_on_card ? this_card(flags, args) : this_machine(flags, args);
   if (!flags.machine.ends_with(".json")) return machine_of_instance(flags.machine, flags.catalogue, args);
@@ -217,7 +217,7 @@ PlanMachine plan_machine(const PlanMachineFlags& flags, const TrainingArguments&
       if (const auto measured = try_disk_rate(args.offload_dir)) rate = measured->gb_per_s();
     }
   }
-  if (flags.machine == "here" && args.device == "cpu" && machine.cluster.rates) {
+  if (flags.machine == "here" && args.device == DeviceKind::kCpu && machine.cluster.rates) {
     MeasuringOptions options;
     // The sample cuts parameters; others are priced by their bytes and products.
     if (is_elementwise(state_tensors_of(args))) options.optimizer = args.optim;

@@ -61,9 +61,9 @@ std::vector<std::string> layout_words(const RunLayout& layout, int64_t step_rows
 SearchOptions asked_options(const FlagTable& table, const TrainingArguments& args) {
   SearchOptions options;
   if (args.zero_stage) options.zero_stage = static_cast<int>(*args.zero_stage);
-  if (args.gather_schedule != "auto") {
-    options.schedule =
-        args.gather_schedule == "per_layer" ? GatherSchedule::kPerLayer : GatherSchedule::kPerStep;
+  if (args.gather_schedule != GatherChoice::kAuto) {
+    options.schedule = args.gather_schedule == GatherChoice::kPerLayer ? GatherSchedule::kPerLayer
+                                                                       : GatherSchedule::kPerStep;
   }
   if (table.is_set("gradient_checkpointing")) options.gradient_checkpointing = args.gradient_checkpointing;
   return options;

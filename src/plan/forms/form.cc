@@ -11,26 +11,50 @@
 namespace tessera {
 namespace {
 
-// The arguments as flags, by which the settings of a form are read and set.
-class SettingsOf {
- public:
-  explicit SettingsOf(TrainingArguments* args) { declare_training_flags(&table_, args); }
+std::string text_of(bool value) { return value ? "true" : "false"; }
+std::string text_of(const char* value) { return value; }
+std::string text_of(const std::optional<int64_t>& value) {
+  return value ? fmt::format("{}", *value) : "none";
+}
+template <Choice E>
+std::string text_of(E value) {
+  return std::string(word_of(value));
+}
 
-  std::string get(const char* flag) const {
-    const std::vector<std::string> values = table_.find(flag)->get();
-    return values.empty() ? "none" : values.front();
-  }
-  void set(const FormSetting& setting) { table_.set(*table_.find(setting.flag), {setting.value}, "form"); }
-  const FlagTable& unset() const { return defaults_; }
+template <typename Member, typename T>
+FormSetting setting(const char* flag, Member TrainingArguments::*member, T value) {
+  return {flag, text_of(value), [member, value](TrainingArguments* args) { args->*member = value; },
+          [member, value](const TrainingArguments& args) { return args.*member == value; }};
+}
 
- private:
-  FlagTable table_;
-  FlagTable defaults_;
-};
+// Where something is kept: cpu and none are both memory.
+FormSetting place(const char* flag, OffloadDevice TrainingArguments::*member, OffloadDevice device) {
+  FormSetting out = setting(flag, member, device);
+  out.holds = [member, is_disk = device == OffloadDevice::kNvme](const TrainingArguments& args) {
+    return (args.*member == OffloadDevice::kNvme) == is_disk;
+  };
+  return out;
+}
 
-// "cpu" and "none" are the same place.
-bool means(const std::string& value, const char* other) {
-  return value == other || (value == "cpu" && std::string_view(other) == "none");
+FormSetting optim(const char* name) { return setting("optim", &TrainingArguments::optim, name); }
+FormSetting in_backward(bool value) {
+  return setting("optimizer_in_backward", &TrainingArguments::optimizer_in_backward, value);
+}
+FormSetting clip(ClipMode mode) { return setting("clip_mode", &TrainingArguments::clip_mode, mode); }
+FormSetting recompute(bool value) {
+  return setting("gradient_checkpointing", &TrainingArguments::gradient_checkpointing, value);
+}
+FormSetting recompute_mode(CheckpointingMode mode) {
+  return setting("gradient_checkpointing_mode", &TrainingArguments::gradient_checkpointing_mode, mode);
+}
+FormSetting base_bits(std::optional<int64_t> bits) {
+  return setting("quantization_bit", &TrainingArguments::quantization_bit, bits);
+}
+FormSetting state_on(OffloadDevice device) {
+  return place("offload_optimizer_device", &TrainingArguments::offload_optimizer_device, device);
+}
+FormSetting weights_on(OffloadDevice device) {
+  return place("offload_param_device", &TrainingArguments::offload_param_device, device);
 }
 
 // Without clipping, its norm does not matter; the gradients of adapters are small; weights that are trained
@@ -38,11 +62,11 @@ bool means(const std::string& value, const char* other) {
 bool makes_sense(const TrainingArguments& args, FormAxis axis, size_t choice) {
   if (axis == FormAxis::kBase) {
     if (args.given.contains("load_in_8bit") || args.given.contains("load_in_4bit")) return false;
-    return choice == 0 || args.finetuning_type == "lora";
+    return choice == 0 || args.finetuning_type == FinetuningType::kLora;
   }
   if (axis != FormAxis::kUpdate) return true;
   return choice == 0 ||
-         (args.finetuning_type != "lora" &&
+         (args.finetuning_type != FinetuningType::kLora &&
           (args.max_grad_norm > 0 || form_choices()[static_cast<size_t>(axis)][choice].change == 0));
 }
 
@@ -50,24 +74,20 @@ bool makes_sense(const TrainingArguments& args, FormAxis axis, size_t choice) {
 
 const std::array<std::vector<FormChoice>, kNumFormAxes>& form_choices() {
   static const std::array<std::vector<FormChoice>, kNumFormAxes> choices = {{
-      {{"exact", {{"optim", "adamw_torch"}}, 0},
-       {"bf16", {{"optim", "adamw_bf16"}}, 1},
-       {"8-bit", {{"optim", "adamw_8bit"}}, 2}},
-      {{"memory", {{"offload_optimizer_device", "none"}}},  //
-       {"disk", {{"offload_optimizer_device", "nvme"}}}},
-      {{"memory", {{"offload_param_device", "none"}}},  //
-       {"disk", {{"offload_param_device", "nvme"}}}},
-      {{"after", {{"optimizer_in_backward", "false"}}, 0},
-       {"twice", {{"optimizer_in_backward", "true"}, {"clip_mode", "global"}}, 0},
-       {"previous", {{"optimizer_in_backward", "true"}, {"clip_mode", "previous"}}, 1},
-       {"layer", {{"optimizer_in_backward", "true"}, {"clip_mode", "layer"}}, 2}},
-      {{"kept", {{"gradient_checkpointing", "false"}}},
-       {"selective", {{"gradient_checkpointing", "true"}, {"gradient_checkpointing_mode", "selective"}}},
-       {"full", {{"gradient_checkpointing", "true"}, {"gradient_checkpointing_mode", "full"}}},
-       {"disk", {{"gradient_checkpointing", "true"}, {"gradient_checkpointing_mode", "offload"}}}},
-      {{"bf16", {{"quantization_bit", "none"}}, 0},
-       {"int8", {{"quantization_bit", "8"}}, 1},
-       {"nf4", {{"quantization_bit", "4"}}, 2}},
+      {{"exact", {optim("adamw_torch")}, 0},
+       {"bf16", {optim("adamw_bf16")}, 1},
+       {"8-bit", {optim("adamw_8bit")}, 2}},
+      {{"memory", {state_on(OffloadDevice::kNone)}}, {"disk", {state_on(OffloadDevice::kNvme)}}},
+      {{"memory", {weights_on(OffloadDevice::kNone)}}, {"disk", {weights_on(OffloadDevice::kNvme)}}},
+      {{"after", {in_backward(false)}, 0},
+       {"twice", {in_backward(true), clip(ClipMode::kGlobal)}, 0},
+       {"previous", {in_backward(true), clip(ClipMode::kPrevious)}, 1},
+       {"layer", {in_backward(true), clip(ClipMode::kLayer)}, 2}},
+      {{"kept", {recompute(false)}},
+       {"selective", {recompute(true), recompute_mode(CheckpointingMode::kSelective)}},
+       {"full", {recompute(true), recompute_mode(CheckpointingMode::kFull)}},
+       {"disk", {recompute(true), recompute_mode(CheckpointingMode::kOffload)}}},
+      {{"bf16", {base_bits(std::nullopt)}, 0}, {"int8", {base_bits(8)}, 1}, {"nf4", {base_bits(4)}, 2}},
   }};
   return choices;
 }
@@ -87,14 +107,12 @@ std::array<int, 3> Form::changes() const {
 }
 
 std::vector<Form> forms_of(const TrainingArguments& args) {
-  TrainingArguments copy = args;
-  const SettingsOf settings(&copy);
   std::array<std::vector<int>, kNumFormAxes> allowed;
   for (size_t axis = 0; axis < kNumFormAxes; ++axis) {
     const std::vector<FormChoice>& choices = form_choices()[axis];
     for (size_t i = 0; i < choices.size(); ++i) {
       const bool is_allowed = std::ranges::all_of(choices[i].settings, [&](const FormSetting& setting) {
-        return !args.given.contains(setting.flag) || means(settings.get(setting.flag), setting.value);
+        return !args.given.contains(setting.flag) || setting.holds(args);
       });
       if (is_allowed && makes_sense(args, static_cast<FormAxis>(axis), i))
         allowed[axis].push_back(static_cast<int>(i));
@@ -118,28 +136,24 @@ std::vector<Form> forms_of(const TrainingArguments& args) {
 TrainingArguments with_form(const TrainingArguments& args, const Form& form, int64_t world_size) {
   TrainingArguments out = args;
   out.fit = false;
-  SettingsOf settings(&out);
   for (size_t axis = 0; axis < kNumFormAxes; ++axis) {
     const FormChoice* choice = form.choice(static_cast<FormAxis>(axis));
     if (choice == nullptr) continue;
-    for (const FormSetting& setting : choice->settings) settings.set(setting);
+    for (const FormSetting& setting : choice->settings) setting.apply(&out);
   }
-  resolve_form(settings.unset(), world_size, &out);
+  resolve_form(FlagTable(), world_size, &out);
   return out;
 }
 
 std::vector<std::string> form_flags(const TrainingArguments& args, const Form& form) {
-  TrainingArguments copy = args;
-  const SettingsOf settings(&copy);
   std::vector<std::string> flags;
   for (size_t axis = 0; axis < kNumFormAxes; ++axis) {
     const FormChoice* choice = form.choice(static_cast<FormAxis>(axis));
     if (choice == nullptr) continue;
     for (const FormSetting& setting : choice->settings) {
-      if (means(settings.get(setting.flag), setting.value)) continue;
-      flags.push_back(std::string_view(setting.value) == "true"
-                          ? fmt::format("--{}", setting.flag)
-                          : fmt::format("--{} {}", setting.flag, setting.value));
+      if (setting.holds(args)) continue;
+      flags.push_back(setting.value == "true" ? fmt::format("--{}", setting.flag)
+                                              : fmt::format("--{} {}", setting.flag, setting.value));
     }
   }
   return flags;

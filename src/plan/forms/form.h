@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -16,9 +17,12 @@ namespace tessera {
 enum class FormAxis : size_t { kOptimizer, kState, kWeights, kUpdate, kActivations, kBase };
 inline constexpr size_t kNumFormAxes = 6;
 
+// A setting of a form, and the flag by which a user would give it.
 struct FormSetting {
   const char* flag;
-  const char* value;
+  std::string value;
+  std::function<void(TrainingArguments*)> apply;
+  std::function<bool(const TrainingArguments&)> holds;
 };
 
 struct FormChoice {

@@ -82,9 +82,9 @@ class LadderPlanner {
  private:
   struct Planned {
     Planned(const ModelConfig& config, const LadderRequest& request)
-        : of_sizes(config, request.args.training_dtype(), request.num_threads, request.ops,
+        : of_sizes(config, request.args.dtype, request.num_threads, request.ops,
                    request.args.context_parallel_size),
-          walks(config, request.args.training_dtype()) {}
+          walks(config, request.args.dtype) {}
 
     PlannedModel of_sizes;
     StepWalks walks;
@@ -129,7 +129,7 @@ class LadderPlanner {
     const MemoryRequest memory = planner.choose_memory(machine);
     // Nothing is kept beyond the inputs: that is `full`, unless it was asked for.
     if (memory.limits.num_kept_outputs == 0 && args.gradient_checkpointing &&
-        args.gradient_checkpointing_mode == "selective" &&
+        args.gradient_checkpointing_mode == CheckpointingMode::kSelective &&
         !request_.args.given.contains("gradient_checkpointing_mode")) {
       return std::nullopt;
     }
@@ -204,10 +204,11 @@ LadderRequest ladder_request(const TrainingArguments& args, const ModelConfig& c
 Ladder plan_ladder(const LadderRequest& request) { return LadderPlanner(request).run(); }
 
 std::optional<Ladder> plan_lora_ladder(const LadderRequest& request) {
-  if (request.args.finetuning_type == "lora" || request.args.given.contains("finetuning_type")) return {};
+  if (request.args.finetuning_type == FinetuningType::kLora || request.args.given.contains("finetuning_type"))
+    return {};
   if (request.args.optimizer_in_backward) return {};
   LadderRequest lora = request;
-  lora.args.finetuning_type = "lora";
+  lora.args.finetuning_type = FinetuningType::kLora;
   try {
     lora.config.lora = lora_config_of(lora.args);
     return plan_ladder(lora);

@@ -63,7 +63,7 @@ struct Ladder {
   std::optional<size_t> fastest;
 
   // The one of the two that fit_choice asks for.
-  std::optional<size_t> taken() const { return args.fit_choice == "fastest" ? fastest : best; }
+  std::optional<size_t> taken() const { return args.fit_choice == FitChoice::kFastest ? fastest : best; }
   // Rungs that fit, without those that no one needs: for which there is one that is as fast, changes the
   // numbers no more and takes at most a tenth more memory. The fastest first; the best one is among them.
   std::vector<size_t> worth_having() const;

@@ -19,7 +19,7 @@ const char* lacks(const Rung& rung) {
 
 // The axes of the table. Adapters are updated after the backward pass, other weights are not quantised.
 std::array<FormAxis, 5> shown_axes(const Ladder& ladder) {
-  const bool is_lora = ladder.args.finetuning_type == "lora";
+  const bool is_lora = ladder.args.finetuning_type == FinetuningType::kLora;
   return {FormAxis::kOptimizer, FormAxis::kState, FormAxis::kWeights,
           is_lora ? FormAxis::kBase : FormAxis::kUpdate, FormAxis::kActivations};
 }
@@ -27,7 +27,7 @@ std::array<FormAxis, 5> shown_axes(const Ladder& ladder) {
 std::array<std::string, kNumFormAxes> words_of(const Ladder& ladder, const Rung& rung) {
   auto words = form_words(rung.form);
   std::string& base = words[static_cast<size_t>(FormAxis::kBase)];
-  if (base == "bf16" && ladder.args.training_dtype() == DType::kF32) base = "f32";
+  if (base == "bf16" && ladder.args.dtype == DType::kF32) base = "f32";
   return words;
 }
 
@@ -88,10 +88,11 @@ std::string choice_text(const Ladder& ladder) {
   const size_t taken = *ladder.taken();
   const Rung& rung = ladder.rungs[taken];
   const auto num_fitting = std::ranges::count_if(ladder.rungs, [](const Rung& of) { return of.fits(); });
-  return fmt::format("{}, about {} s a step: of {} that fit, the fastest{} ({})", rung_text(ladder, taken),
-                     three_digits(rung.time.step_s()), format_count(num_fitting, "form"),
-                     ladder.args.fit_choice == "fastest" ? "" : " of those that change the numbers least",
-                     numbers_text(rung.form));
+  return fmt::format(
+      "{}, about {} s a step: of {} that fit, the fastest{} ({})", rung_text(ladder, taken),
+      three_digits(rung.time.step_s()), format_count(num_fitting, "form"),
+      ladder.args.fit_choice == FitChoice::kFastest ? "" : " of those that change the numbers least",
+      numbers_text(rung.form));
 }
 
 std::string form_advice(const LadderRequest& request) {

@@ -323,7 +323,7 @@ TEST(Ladder, TheFastestIsTakenWhereItIsAskedFor) {
   EXPECT_EQ(words_of(ladder).back(), "bf16");
   EXPECT_EQ(form_words(ladder.rungs[*ladder.fastest].form).back(), "int8");
   EXPECT_THAT(ladder_text(ladder), HasSubstr("fastest  --quantization_bit 8\n"));
-  request.args.fit_choice = "fastest";
+  request.args.fit_choice = FitChoice::kFastest;
   const Ladder fastest = plan_ladder(request);
   EXPECT_EQ(fastest.taken(), fastest.fastest);
   EXPECT_EQ(fastest.fastest, ladder.fastest);

@@ -38,7 +38,7 @@ class Search {
         config_(config),
         options_(options),
         step_rows_(global_batch_rows(args.batch_options(1))),
-        walks_(config, args.training_dtype()) {
+        walks_(config, args.dtype) {
     result_.is_on_cards = is_on_card();
     result_.instances = instances;
     result_.job = job;
@@ -69,7 +69,7 @@ class Search {
     if (!any) result_.refusals.push_back(nearest);
   }
 
-  bool is_on_card() const { return args_.device == "cuda"; }
+  bool is_on_card() const { return args_.device == DeviceKind::kCuda; }
   MachineRates rates_of(const Instance& instance) const {
     return is_on_card() ? rates_of_card(instance.card.facts, optimizer_is_on_host(args_))
                         : rates_of_instance(instance.facts);
@@ -109,7 +109,7 @@ class Search {
     std::vector<std::pair<int, GatherSchedule>> all;
     if (options_.schedule != GatherSchedule::kPerLayer) all.emplace_back(stage, GatherSchedule::kPerStep);
     if (options_.zero_stage.value_or(3) == 3 && options_.schedule != GatherSchedule::kPerStep &&
-        args_.pack_weights != "always") {
+        args_.pack_weights != AutoChoice::kAlways) {
       all.emplace_back(3, GatherSchedule::kPerLayer);
     }
     return all;
@@ -222,7 +222,7 @@ class Search {
     if (!model) {
       // Which card plays no part: what fits is compared with each instance's.
       model = std::make_unique<PlannedModel>(
-          config_, args_.training_dtype(), num_threads,
+          config_, args_.dtype, num_threads,
           is_on_card() ? planned_card_ops("", 0) : planned_cpu_ops(has_amx), args_.context_parallel_size);
     }
     return *model->model;
@@ -260,7 +260,8 @@ TrainingArguments arguments_for(const TrainingArguments& args, const RunLayout& 
   out.gradient_accumulation_steps = layout.accumulation;
   out.global_batch_size = step_rows;
   out.zero_stage = layout.zero_stage;
-  out.gather_schedule = layout.schedule == GatherSchedule::kPerLayer ? "per_layer" : "per_step";
+  out.gather_schedule =
+      layout.schedule == GatherSchedule::kPerLayer ? GatherChoice::kPerLayer : GatherChoice::kPerStep;
   out.gradient_checkpointing = layout.gradient_checkpointing;
   return out;
 }
@@ -274,11 +275,10 @@ MemoryPlan memory_of(const TrainingArguments& args, const ModelConfig& config, c
                      const Instance& instance, const Combination& combination) {
   const RunLayout& layout = combination.layout;
   const TrainingArguments run = arguments_for(args, layout, global_batch_rows(args.batch_options(1)));
-  const bool is_on_card = args.device == "cuda";
+  const bool is_on_card = args.device == DeviceKind::kCuda;
   const OpsFactory ops = is_on_card ? planned_card_ops(instance.card.name, instance.card.usable_bytes())
                                     : planned_cpu_ops(instance.facts.amx);
-  const PlannedModel planned(config, args.training_dtype(), layout.num_threads, ops,
-                             args.context_parallel_size);
+  const PlannedModel planned(config, args.dtype, layout.num_threads, ops, args.context_parallel_size);
   const PlannedStep step(run, *planned.model, layout.num_nodes, layout.local_world_size, layout.num_threads,
                          job.max_row_tokens);
   MachineFacts machine = step.machine(instance.usable_bytes());

@@ -29,7 +29,7 @@ class SearchTest : public testing::Test {
     declare_training_flags(&table_, &args_);
     args_.per_device_train_batch_size = 16;
     args_.max_length = 512;
-    args_.save_strategy = "no";  // snapshots take what is free
+    args_.save_strategy = SaveStrategy::kNo;  // snapshots take what is free
     resolve_training_arguments(table_, 1, &args_);
     job_.num_steps = 1000;
     job_.max_row_tokens = job_.mean_row_tokens = 512;
@@ -68,7 +68,7 @@ class SearchTest : public testing::Test {
 };
 
 TEST_F(SearchTest, FindsTheMemoryOfTheCardAndTheTimeOnIt) {
-  args_.device = "cuda";
+  args_.device = DeviceKind::kCuda;
   config_ = preset_config("llama3.2-1b");
   instances_ =
       select_instances(with_cards(shipped_catalogue()), {"g6.xlarge", "g6e.xlarge", "p4d.*", "p5en.*"});

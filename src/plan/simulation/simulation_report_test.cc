@@ -23,7 +23,7 @@ class SimulationTest : public testing::Test {
     args_.max_length = 512;
     args_.per_device_train_batch_size = 4;
     args_.zero_stage = 2;
-    args_.save_strategy = "no";  // snapshots take what is free
+    args_.save_strategy = SaveStrategy::kNo;  // snapshots take what is free
     InstanceFacts facts;
     facts.num_cores = 32;
     facts.clock_ghz = 2.4;

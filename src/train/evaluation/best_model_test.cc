@@ -1,5 +1,6 @@
 // Which model counts as the best, what is kept of it, and when a run stops early.
 #include "train/evaluation/best_model.h"
+#include "support/from_word.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -75,7 +76,7 @@ TEST(BestModelRule, WithoutAMetricNothingIsBest) {
 SavingRun evaluating_run(const Ranks& ranks = {}) {
   SavingRun run(ranks);
   run.args.eval_dataset = {run.folder() / "eval.safetensors"};
-  run.args.eval_strategy = "steps";
+  run.args.eval_strategy = IntervalStrategy::kSteps;
   run.args.eval_steps = 1;
   run.args.per_device_eval_batch_size = 1;
   run.args.load_best_model_at_end = true;
@@ -135,7 +136,7 @@ TEST(LoadBestModelAtEnd, FinishedModelIsThatOfTheBestCheckpoint) {
     run.args.greater_is_better = one.greater;
     run.args.async_save = one.async;
     run.args.zero_stage = one.of.stage;
-    run.args.gather_schedule = one.of.schedule;
+    run.args.gather_schedule = from_word(one.of.schedule);
     const std::vector<double> losses = losses_of(run.run());
     ASSERT_EQ(losses.size(), 6u);
     EXPECT_EQ(best_step(losses, one.greater), one.greater ? 1 : 6);
@@ -206,7 +207,7 @@ TEST(LoadBestModelAtEnd, EvaluationThatASignalCutShortCounts) {
     for (const int64_t step : {1, 2}) {
       SavingRun stopped = whole;
       stopped.args.output_dir = whole.folder() / fmt::format("stopped-{}-{}", strategy, step);
-      stopped.args.save_strategy = strategy;
+      stopped.args.save_strategy = from_word(strategy);
       ASSERT_EQ(std::ssize(stopped.run_until_signal(step).evaluations), step - 1);
       stopped.args.resume_from_checkpoint = "auto";
       stopped.run();
@@ -270,7 +271,7 @@ TEST(LoadBestModelAtEnd, DeletedBestCheckpointLeavesTheModelOfTheLastStep) {
 TEST(SaveStrategyBest, SavesOnlyWhatIsBetter) {
   for (const bool greater : {false, true}) {
     SavingRun run = evaluating_run({1, 2});
-    run.args.save_strategy = "best";
+    run.args.save_strategy = SaveStrategy::kBest;
     run.args.greater_is_better = greater;
     const RecordingObserver seen = run.run();
     const std::vector<double> losses = losses_of(seen);

@@ -208,9 +208,9 @@ TEST_F(ChoicesTest, AreScoredDuringTrainingAndDecideWhatIsBest) {
   tiny.args.model = model_folder();
   tiny.args.eval_dataset = {tiny.folder() / "eval.safetensors"};
   tiny.args.eval_choices = {write(lines)};
-  tiny.args.eval_strategy = "steps";
+  tiny.args.eval_strategy = IntervalStrategy::kSteps;
   tiny.args.eval_steps = 2;
-  tiny.args.save_strategy = "steps";
+  tiny.args.save_strategy = SaveStrategy::kSteps;
   tiny.args.save_steps = 2;
   tiny.args.load_best_model_at_end = true;
   tiny.args.metric_for_best_model = "eval_choices_accuracy_norm";

@@ -16,7 +16,7 @@ TEST(Evaluation, PerTokenIsTheMeanOverAllTargetsAndLeavesTrainingAlone) {
   TinyRun tiny;
   const std::vector<double> plain = losses_of_steps(tiny.train());
   tiny.args.eval_dataset = {tiny.folder() / "eval.safetensors"};
-  tiny.args.eval_strategy = "steps";
+  tiny.args.eval_strategy = IntervalStrategy::kSteps;
   tiny.args.eval_steps = 3;
   tiny.args.eval_on_start = true;
   tiny.args.per_device_eval_batch_size = 4;
@@ -36,7 +36,7 @@ TEST(Evaluation, SaysThatWeightsOfSourcesDoNotCount) {
   TinyRun tiny;
   const std::string file = tiny.folder() / "eval.safetensors";
   tiny.args.eval_dataset = {file + ":0.9", file + ":0.1"};
-  tiny.args.eval_strategy = "steps";
+  tiny.args.eval_strategy = IntervalStrategy::kSteps;
   tiny.args.eval_steps = 6;
   testing::internal::CaptureStderr();
   const RecordingObserver run = tiny.train();
@@ -60,7 +60,7 @@ TEST(Evaluation, RowsMayBeLongerThanThoseOfTraining) {
 TEST(Evaluation, PlateauScheduleFollowsTheLoss) {
   TinyRun tiny;
   tiny.args.eval_dataset = {tiny.folder() / "eval.safetensors"};
-  tiny.args.eval_strategy = "steps";
+  tiny.args.eval_strategy = IntervalStrategy::kSteps;
   tiny.args.eval_steps = 1;
   tiny.args.lr_scheduler_type = "reduce_lr_on_plateau";
   // No loss is better than the first by so much: every evaluation after it halves the rate.

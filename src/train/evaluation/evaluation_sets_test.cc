@@ -22,7 +22,7 @@ SavingRun run_with_sets(const Ranks& ranks = {}) {
                    random_rows({5, 5, 5, 5, 5}, tiny_config().vocab_size, 22));
   run.args.eval_dataset = {"news=" + (run.folder() / "news.safetensors").string(),
                            "code=" + (run.folder() / "code.safetensors").string()};
-  run.args.eval_strategy = "steps";
+  run.args.eval_strategy = IntervalStrategy::kSteps;
   run.args.eval_steps = 2;
   run.args.per_device_eval_batch_size = 2;
   return run;

@@ -1,5 +1,6 @@
 // A pass computed twice: sound machines give the same bits, and a flipped bit is located.
 #include "train/guards/replay_check.h"
+#include "support/from_word.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -74,7 +75,7 @@ class ReplayCheckTest : public testing::TestWithParam<RanksCase> {
     run_.args.gradient_accumulation_steps = 2;
     run_.args.max_steps = 3;
     run_.args.zero_stage = GetParam().stage;
-    run_.args.gather_schedule = GetParam().schedule;
+    run_.args.gather_schedule = from_word(GetParam().schedule);
     run_.args.stage3_param_persistence_threshold = 0;
   }
 
@@ -85,8 +86,8 @@ TEST_P(ReplayCheckTest, ChangesNoBitAndFindsNothingOnASoundMachine) {
   for (const char* dtype : {"float32", "bfloat16"}) {
     for (const char* merge : {"never", "always"}) {
       SCOPED_TRACE(fmt::format("{}, merge_micro_batches {}", dtype, merge));
-      run_.args.dtype = dtype;
-      run_.args.merge_micro_batches = merge;
+      run_.args.dtype = from_word(dtype);
+      run_.args.merge_micro_batches = from_word(merge);
       run_.args.replay_check_steps = 0;
       run_.args.output_dir = run_.folder() / fmt::format("plain-{}-{}", dtype, merge);
       const auto plain = train_with_flip(run_.args, GetParam().ranks, -1, Product::kForward);
@@ -117,7 +118,7 @@ TEST_P(ReplayCheckTest, NamesTheRankAndThePlaceOfAFlippedBit) {
     for (const int bad_rank : {0, world_size - 1}) {
       const std::string who = world_size == 1 ? "step 2: " : fmt::format("step 2: rank {} on host", bad_rank);
       SCOPED_TRACE(fmt::format("{}, rank {}", dtype, bad_rank));
-      run_.args.dtype = dtype;
+      run_.args.dtype = from_word(dtype);
       expect_error(ExitCode::kNumerics,
                    {who, "different results, first in layer 0 attention", "as they are after step 1"},
                    [&] { train_with_flip(run_.args, GetParam().ranks, bad_rank, Product::kForward); });

@@ -159,8 +159,8 @@ class NotFiniteGuard : public StepGuard {
 // loss_spike_policy for steps whose loss or gradient norm stands out (loss_spike.h).
 class LossSpikeGuard : public StepGuard {
  public:
-  LossSpikeGuard(std::string policy, const LossSpikeOptions& options, bool reports)
-      : policy_(std::move(policy)), reports_(reports), detector_(options) {}
+  LossSpikeGuard(LossSpikePolicy policy, const LossSpikeOptions& options, bool reports)
+      : policy_(policy), reports_(reports), detector_(options) {}
 
   GuardVerdict check(const CheckedStep& step) override {
     const StepMetrics& metrics = *step.metrics;
@@ -171,13 +171,13 @@ class LossSpikeGuard : public StepGuard {
     const std::string what = fmt::format(
         "step {}: the {} of {:.4g} stands out: {:.4g} with a deviation of {:.4g} in the steps before",
         metrics.step, spike->what, spike->value, spike->mean, spike->deviation);
-    if (policy_ == "stop") {
+    if (policy_ == LossSpikePolicy::kStop) {
       return {
           Action::kStop,
           fmt::format("{}, so the weights were left as they are after step {}; the step read the {} (from 0)",
                       what, metrics.step - 1, name_rows(*step.passes))};
     }
-    const bool skips = policy_ == "skip";
+    const bool skips = policy_ == LossSpikePolicy::kSkip;
     if (reports_) {
       log_warning("{}{}; the step read the {}", what, skips ? "; skipped" : "", name_rows(*step.passes));
     }
@@ -188,7 +188,7 @@ class LossSpikeGuard : public StepGuard {
   void restore(const Progress& progress) override { detector_.restore(progress.loss_spikes); }
 
  private:
-  std::string policy_;
+  LossSpikePolicy policy_;
   bool reports_;
   LossSpikeDetector detector_;
 };
@@ -201,8 +201,8 @@ std::vector<std::unique_ptr<StepGuard>> make_step_guards(const TrainingArguments
   std::vector<std::unique_ptr<StepGuard>> guards;
   if (!comm.world().is_single()) guards.push_back(std::make_unique<SlowRankGuard>(comm));
   if (args.replay_check_steps > 0) guards.push_back(std::make_unique<ReplayGuard>(comm));
-  guards.push_back(std::make_unique<NotFiniteGuard>(args.loss_spike_policy == "skip", model, dataset,
-                                                    parameters, comm, context));
+  guards.push_back(std::make_unique<NotFiniteGuard>(args.loss_spike_policy == LossSpikePolicy::kSkip, model,
+                                                    dataset, parameters, comm, context));
   guards.push_back(std::make_unique<LossSpikeGuard>(
       args.loss_spike_policy, LossSpikeOptions{args.loss_spike_window, args.loss_spike_sigmas},
       comm.world().rank == 0));

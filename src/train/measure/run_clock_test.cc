@@ -1,4 +1,5 @@
 #include "train/measure/run_clock.h"
+#include "support/from_word.h"
 
 #include <gtest/gtest.h>
 
@@ -40,7 +41,7 @@ class Clock {
 
 TrainingArguments without_checkpoints() {
   TrainingArguments args;
-  args.save_strategy = "no";
+  args.save_strategy = SaveStrategy::kNo;
   return args;
 }
 
@@ -74,7 +75,7 @@ TEST(RunClock, FollowsALastingChange) {
 
 TEST(RunClock, CountsEvaluationsBySpeedUntilOneIsMeasured) {
   TrainingArguments args = without_checkpoints();
-  args.eval_strategy = "steps";
+  args.eval_strategy = IntervalStrategy::kSteps;
   args.eval_steps = 10;
   Clock run(args, 100);
   run.estimates.evaluation_tokens = 6000;  // of steps with 1000 tokens in 2 s: forward in a third of 12 s
@@ -122,7 +123,7 @@ TEST(RunClock, CountsSnapshotsAndRepeatedPasses) {
 // included.
 TEST(RunClock, AgreesWithARunThatKeepsItsSpeed) {
   TrainingArguments args;
-  args.eval_strategy = "epoch";
+  args.eval_strategy = IntervalStrategy::kEpoch;
   args.save_steps = 30;
   args.eval_delay = 2;
   constexpr int64_t kSteps = 200, kStepsPerEpoch = 27;
@@ -158,7 +159,7 @@ TEST(ActionSchedule, CountsWhatTakesTimeInTheStepsToCome) {
   for (const char* strategy : {"no", "steps", "epoch"}) {
     for (const double delay : {0.0, 1.0, 1.5, 2.0, 7.0, 50.0}) {
       for (const int64_t interval : {1, 3, 4, 11}) {
-        args.eval_strategy = strategy;
+        args.eval_strategy = from_word(strategy);
         args.eval_delay = delay;
         args.eval_steps = static_cast<double>(interval);
         const ActionSchedule actions(args, /*steps_per_epoch=*/4, /*max_steps=*/10);

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "arguments/choices.h"
 #include "checkpoint/run_state.h"
 #include "comm/communicator.h"
 #include "formats/safetensors/safetensors.h"
@@ -19,12 +20,6 @@
 #include "zero/zero_memory.h"
 
 namespace tessera {
-
-// How often a byte of the model's files is read.
-enum class LoadOnce {
-  kPerNode,     // once on each node that keeps the weights, by one of its ranks
-  kPerCluster,  // by the owning rank; the others receive it over the network
-};
 
 // Called with the elements of owned() whose state is about to change.
 using ChangeHook = std::function<void(ElementRange elements)>;

@@ -1,6 +1,7 @@
 // Restarted ranks resume from the snapshots of their state in memory: the same bits on the same ranks, with
 // nothing on disk.
 #include "train/recovery/peer_snapshots.h"
+#include "support/from_word.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -163,7 +164,7 @@ class PeerSnapshotsSameRanks : public PeerSnapshotsJob, public testing::WithPara
 TEST_P(PeerSnapshotsSameRanks, GoOnWithTheSameBits) {
   const auto& [ranks, stage, schedule] = GetParam();
   args_.zero_stage = stage;
-  args_.gather_schedule = schedule;
+  args_.gather_schedule = from_word(schedule);
   const auto expected = undisturbed(ranks);
   const Agents agents(ranks);
   EXPECT_THAT(start(ranks, agents, 0, 4).error, HasSubstr("the end of step 4"));
@@ -201,7 +202,7 @@ class PeerSnapshotsLostNode : public PeerSnapshotsJob, public testing::WithParam
 TEST_P(PeerSnapshotsLostNode, IsReplacedAndTheJobGoesOnWithTheSameBits) {
   const auto& [ranks, stage, schedule] = GetParam();
   args_.zero_stage = stage;
-  args_.gather_schedule = schedule;
+  args_.gather_schedule = from_word(schedule);
   const auto expected = undisturbed(ranks);
   for (int node = 0; node < ranks.num_nodes; ++node) {
     Agents agents(ranks);
@@ -219,7 +220,7 @@ TEST_P(PeerSnapshotsLostNode, IsReplacedAndTheJobGoesOnWithTheSameBits) {
 TEST_P(PeerSnapshotsLostNode, LeavesTheOthersToGoOnAlone) {
   const auto& [ranks, stage, schedule] = GetParam();
   args_.zero_stage = stage;
-  args_.gather_schedule = schedule;
+  args_.gather_schedule = from_word(schedule);
   const auto expected = undisturbed(ranks);
   Agents agents(ranks);
   start(ranks, agents, 0, 4);
@@ -247,8 +248,8 @@ INSTANTIATE_TEST_SUITE_P(Jobs, PeerSnapshotsLostNode, testing::ValuesIn(cases_of
 // The errors of quantised gradients are part of the state, but for one node alone, which has none.
 TEST_F(PeerSnapshotsJob, HoldTheErrorsOfQuantizedGradients) {
   const Ranks ranks = {2, 1};
-  args_.zero_quantized_gradients = "int4";
-  args_.save_strategy = "steps";  // under way while the snapshot is taken
+  args_.zero_quantized_gradients = GradientQuantization::kInt4;
+  args_.save_strategy = SaveStrategy::kSteps;  // under way while the snapshot is taken
   args_.save_steps = 2;
   const auto expected = undisturbed(ranks);
   Agents agents(ranks);
@@ -313,7 +314,7 @@ TEST_F(PeerSnapshotsJob, DamagedStateIsTakenFromTheNeighbour) {
 }
 
 TEST_F(PeerSnapshotsJob, NewerCheckpointWins) {
-  args_.save_strategy = "steps";
+  args_.save_strategy = SaveStrategy::kSteps;
   args_.save_steps = 3;
   args_.async_save = false;
   args_.peer_snapshot_steps = 2;

@@ -47,8 +47,7 @@ void initialize_adapters(RunSetup& setup, const ElementRange& range) {
 
 // The weights, or of adapters those of adapter_name_or_path or new ones.
 void load_parameters(RunSetup& setup) {
-  const LoadOnce once =
-      setup.args.load_weights_once == "per_cluster" ? LoadOnce::kPerCluster : LoadOnce::kPerNode;
+  const LoadOnce once = setup.args.load_weights_once;
   if (!setup.frozen) return setup.parameters->load(*setup.model_file, once, loading_progress(setup));
   if (!setup.args.adapter_name_or_path.empty()) {
     const auto file =

@@ -62,9 +62,9 @@ LengthGroups length_groups(RunSetup& setup) {
 
 // What else decides the order of rows that are grouped by length.
 std::string sampling_text(const TrainingArguments& args) {
-  if (args.train_sampling_strategy != "group_by_length") return "";
+  if (args.train_sampling_strategy != SamplingStrategy::kGroupByLength) return "";
   return fmt::format("group_by_length with evaluations {}{}{}", args.eval_strategy,
-                     args.eval_strategy == "no"
+                     args.eval_strategy == IntervalStrategy::kNo
                          ? ""
                          : fmt::format(" every {} after {}", args.eval_steps.value_or(1), args.eval_delay),
                      args.eval_on_start ? " from the start" : "");
@@ -88,7 +88,7 @@ void plan_memory_use(RunSetup& setup, const RunPlanner& planner, const BatchPlan
 // Fractions that are multiples of each other need not be in steps.
 void check_saves_at_evaluations(const TrainingArguments& args, const ActionSchedule& actions,
                                 int64_t max_steps) {
-  const bool by_steps = args.load_best_model_at_end && args.save_strategy == "steps";
+  const bool by_steps = args.load_best_model_at_end && args.save_strategy == SaveStrategy::kSteps;
   if (!by_steps || actions.save_steps() % actions.eval_steps() == 0) return;
   fail(ExitCode::kBadConfig,
        "load_best_model_at_end needs save_steps to be a multiple of eval_steps: of the {} steps of this run, "
@@ -104,7 +104,8 @@ void plan_run(RunSetup& setup) {
   RunPlan& plan = setup.plan;
   BatchPlanOptions options = args.batch_options(setup.world().world_size);
   options.supply = train.supply();
-  if (args.train_sampling_strategy == "group_by_length") options.length_groups = length_groups(setup);
+  if (args.train_sampling_strategy == SamplingStrategy::kGroupByLength)
+    options.length_groups = length_groups(setup);
   if (options.supply != nullptr) {
     options.num_rows = args.max_steps * global_batch_rows(options);
   } else {

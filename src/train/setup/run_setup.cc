@@ -24,7 +24,7 @@ namespace {
 // Whether all nodes see output_dir: every node writes its part of a checkpoint. Collective.
 bool check_output_is_shared(const TrainingArguments& args, Communicator& comm) {
   if (comm.world().num_nodes == 1 || is_shared_by_nodes(comm, args.output_dir)) return true;
-  if (args.save_strategy != "no") {
+  if (args.save_strategy != SaveStrategy::kNo) {
     fail(ExitCode::kBadConfig,
          "output_dir {}: not the same folder on all nodes, of which each writes its part of a checkpoint: "
          "take one on a file system that they share, or save_strategy no",
@@ -75,7 +75,7 @@ RunSetup::RunSetup(const TrainingArguments& arguments, ThreadPool& thread_pool, 
 // Before there were strategies, documents were packed in order, whatever they were rows of.
 void RunSetup::keep_packing_of_resumed_run() {
   if (!*resume || !args.packing || args.given.contains("packing_strategy")) return;
-  if (resume->record().data.packing == "isolated") args.packing_strategy = "in_order";
+  if (resume->record().data.packing == "isolated") args.packing_strategy = PackingStrategy::kInOrder;
 }
 
 void RunSetup::open_model(const OpsFactory& make) {
@@ -89,7 +89,7 @@ void RunSetup::open_model(const OpsFactory& make) {
   if (args.context_parallel_size > 1) {
     context.emplace(*clocked_ops, context_team(world(), args.context_parallel_size));
   }
-  model = make_model(config, args.training_dtype(), model_ops());
+  model = make_model(config, args.dtype, model_ops());
   plan.num_parameters = model->layout().num_parameters();
   plan.num_frozen = frozen_parameters(*model);
   plan.operations = ops->description();
@@ -102,7 +102,7 @@ void RunSetup::set_base_quantization(Quantization quantization) {
   ModelConfig config = model->config();
   if (config.base_quantization == quantization) return;
   config.base_quantization = quantization;
-  model = make_model(config, args.training_dtype(), model_ops());
+  model = make_model(config, args.dtype, model_ops());
 }
 
 void RunSetup::open_choices() {

@@ -74,7 +74,7 @@ TEST(DeepSpeedMonitors, WriteEveryStepOverTheRowsSoFar) {
   TinyRun run;
   run.args.report_to = {"csv"};
   run.args.eval_dataset = run.args.dataset;
-  run.args.eval_strategy = "steps";
+  run.args.eval_strategy = IntervalStrategy::kSteps;
   run.args.eval_steps = 3;
   run.train();
   const fs::path folder = run.output() / "csv_monitor";
@@ -99,7 +99,7 @@ TEST(DeepSpeedMonitors, AFileOfDeepSpeedTurnsThemOn) {
   const fs::path tensorboard = run.folder() / "tb/job", csv = run.folder() / "csv/job";
   run.args.monitor_tensorboard_dir = tensorboard.string();
   run.args.monitor_csv_dir = csv.string();
-  run.args.save_strategy = "steps";
+  run.args.save_strategy = SaveStrategy::kSteps;
   run.args.save_steps = 2;
   run.args.async_save = false;
   run.train_and_die_after(5);

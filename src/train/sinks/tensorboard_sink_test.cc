@@ -154,7 +154,7 @@ void report_and_evaluate(TrainingArguments* args) {
   args->report_to = {"tensorboard"};
   args->logging_steps = 1;
   args->eval_dataset = args->dataset;
-  args->eval_strategy = "steps";
+  args->eval_strategy = IntervalStrategy::kSteps;
   args->eval_steps = 3;
 }
 
@@ -193,7 +193,7 @@ TEST(TensorBoardSink, HasTheValuesOfTheLogUnderHuggingFacesTags) {
 TEST(TensorBoardSink, AResumedRunContinuesInItsFolderAndPurgesWhatIsRepeated) {
   TinyRun run;
   report_and_evaluate(&run.args);
-  run.args.save_strategy = "steps";
+  run.args.save_strategy = SaveStrategy::kSteps;
   run.args.save_steps = 2;
   run.args.async_save = false;
   run.train_and_die_after(5);
