@@ -169,9 +169,13 @@ constexpr std::array<Form, 22> kPlaceholders = {{
 // Whether what stands at text[begin, end) is all that its line has, but for others of the kind.
 bool is_line_alone(std::string_view text, size_t begin, std::string_view form) {
   const size_t start = text.rfind('\n', begin) == text.npos ? 0 : text.rfind('\n', begin) + 1;
-  std::string line(text.substr(start, text.find('\n', begin) - start));
-  for (size_t at = line.find(form); at != line.npos; at = line.find(form)) line.erase(at, form.size());
-  return line.find_first_not_of(" \t\r") == line.npos && text.size() > form.size();
+  std::string_view line = text.substr(start, text.find('\n', begin) - start);
+  while (!line.empty()) {
+    const bool is_form = line.starts_with(form);
+    if (!is_form && line.front() != ' ' && line.front() != '\t' && line.front() != '\r') return false;
+    line.remove_prefix(is_form ? form.size() : 1);
+  }
+  return text.size() > form.size();
 }
 
 }  // namespace
@@ -187,11 +191,16 @@ bool is_media(std::string_view column, const Value& value) {
 }
 
 MediaPlaceholder find_media_placeholder(std::string_view text) {
+  constexpr int kMaxTries = 100;  // each looks through a line
   MediaPlaceholder found;
-  for (size_t at = text.find_first_of("<["); at != text.npos; at = text.find_first_of("<[", at + 1)) {
+  int num_tries = 0;
+  for (size_t at = text.find_first_of("<["); at != text.npos && num_tries < kMaxTries;
+       at = text.find_first_of("<[", at + 1)) {
     const auto* const form = std::find_if(kPlaceholders.begin(), kPlaceholders.end(),
                                           [&](const Form& f) { return text.substr(at).starts_with(f.text); });
-    if (form == kPlaceholders.end() || (!form->end.empty() && text.find(form->end) != text.npos)) continue;
+    if (form == kPlaceholders.end()) continue;
+    ++num_tries;
+    if (!form->end.empty() && text.find(form->end) != text.npos) continue;
     // "<video>" is an element of HTML, about which people ask.
     const bool is_first =
         at == text.find_first_not_of(" \t\r\n") && form->text == "<image>" && text.size() > form->text.size();
