@@ -121,14 +121,15 @@ TEST(Resume, FinishedRunIsLeftAsItIs) {
 
 TEST(Resume, FinishedRunWithoutItsModelIsNotFinished) {
   for (const Ranks ranks : {Ranks{1, 1}, Ranks{1, 2}}) {
-    for (const std::string type : {"full", "lora"}) {
+    for (const FinetuningType type : {FinetuningType::kFull, FinetuningType::kLora}) {
       SCOPED_TRACE(fmt::format("{}, {} ranks", type, ranks.world_size()));
       SavingRun run(ranks);
       run.args.finetuning_type = type;
       run.run();
       run.args.resume_from_checkpoint = "auto";
-      const std::string weights = type == "lora" ? "adapter_model.safetensors" : "model.safetensors";
-      const std::string config = type == "lora" ? "adapter_config.json" : "config.json";
+      const std::string weights =
+          type == FinetuningType::kLora ? "adapter_model.safetensors" : "model.safetensors";
+      const std::string config = type == FinetuningType::kLora ? "adapter_config.json" : "config.json";
       const std::string expected = read_text_file(run.output() / weights);
       for (const auto& damage : std::vector<std::function<void()>>{
                [&] { fs::remove(run.output() / weights); },

@@ -35,8 +35,8 @@ class TextTime {
   // Call after each match.
   bool is_over() {
     if (++num_matches_ % kMatchesPerLook != 0) return false;
-    if (!begin_s_) begin_s_ = thread_seconds();
-    return watch_.seconds() > limit_s_ && thread_seconds() - *begin_s_ > limit_s_;
+    if (begin_s_ < 0) begin_s_ = thread_seconds();
+    return watch_.seconds() > limit_s_ && thread_seconds() - begin_s_ > limit_s_;
   }
   double limit_s() const { return limit_s_; }
 
@@ -50,7 +50,7 @@ class TextTime {
   double limit_s_;
   int64_t num_matches_ = 0;
   Stopwatch watch_;
-  std::optional<double> begin_s_;
+  double begin_s_ = -1;  // of this thread, at the first look
 };
 
 // State for matching; one per thread, since a stack of this size is slow to create.

@@ -169,12 +169,12 @@ TEST(BpeTrainer, WritesATokenizerThatTransformersReadsTheSameWay) {
              .pad_token = "<pad>"},
             folder / "out", pool);
   const Tokenizer tokenizer = Tokenizer::open(folder / "out");
-  using Ids = std::vector<int32_t>;
-  EXPECT_EQ(tokenizer.encode("the cat"), (Ids{268, 258, 261}));
+  using TokenIds = std::vector<int32_t>;
+  EXPECT_EQ(tokenizer.encode("the cat"), (TokenIds{268, 258, 261}));
   EXPECT_EQ(tokenizer.encode("  12345 caf\u00e9\n\n<pad>x", false),
-            (Ids{220, 220, 16, 17, 18, 19, 20, 220, 66, 64, 69, 127, 102, 198, 198, 270, 87}));
-  EXPECT_EQ(tokenizer.encode("<s>the</s> rat's"), (Ids{268, 268, 258, 269, 266, 6, 82}));
-  EXPECT_EQ(tokenizer.encode("\tcat  \n sat", false), (Ids{197, 260, 220, 220, 198, 267}));
+            (TokenIds{220, 220, 16, 17, 18, 19, 20, 220, 66, 64, 69, 127, 102, 198, 198, 270, 87}));
+  EXPECT_EQ(tokenizer.encode("<s>the</s> rat's"), (TokenIds{268, 268, 258, 269, 266, 6, 82}));
+  EXPECT_EQ(tokenizer.encode("\tcat  \n sat", false), (TokenIds{197, 260, 220, 220, 198, 267}));
   EXPECT_EQ(tokenizer.bos_id(), 268);
   EXPECT_EQ(tokenizer.eos_id(), 269);
   EXPECT_EQ(tokenizer.pad_id(), 270);
