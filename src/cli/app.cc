@@ -226,7 +226,12 @@ void run_program(const std::vector<std::string>& arguments) {
         hide_status_lines();
       }
       resolve_hub_names(*command, &table);
-      command->run(&table);
+      try {
+        command->run(&table);
+      } catch (const Error& error) {
+        if (error.code() != ExitCode::kNoInput) throw;
+        throw Error(error.code(), error.what() + bare_name_hint(table, error.what()));
+      }
     }
   }
   flush_output();

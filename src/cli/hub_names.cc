@@ -41,15 +41,7 @@ void refuse_bare_name(const std::string& flag, const std::string& text) {
   const std::string name = text.substr(0, text.find_first_of(":@"));
   const auto* old = std::ranges::find_if(kOldNames, [&](const OldName& known) { return name == known.name; });
   std::error_code error;
-  if (std::filesystem::exists(text, error)) return;
-  if (old == std::end(kOldNames)) {
-    if (text.find('/') != std::string::npos || !hub_dataset_name("owner/" + text)) return;
-    fail(ExitCode::kNoInput,
-         "--{} {}: No such file or directory; a name on the Hugging Face Hub has the form OWNER/NAME, or "
-         "give a "
-         "folder",
-         flag, text);
-  }
+  if (old == std::end(kOldNames) || std::filesystem::exists(text, error)) return;
   fail(ExitCode::kNoInput,
        "--{} {}: No such file or directory; a name on the Hugging Face Hub is org/name: {}{}", flag, text,
        old->id, text.substr(name.size()));
@@ -81,7 +73,30 @@ void find_dataset_files(const Flag& flag, DataArguments* args) {
   }
 }
 
+// What flags name by files, folders or names on the Hub.
+bool takes_hub_names(const Flag& flag) {
+  return flag.name == "model" || flag.name == "models" || flag.name == "tokenizer" ||
+         flag.name == "dataset" || flag.name == "eval_dataset";
+}
+
 }  // namespace
+
+std::string bare_name_hint(const FlagTable& table, std::string_view message) {
+  for (const Flag& flag : table.flags()) {
+    if (!flag.get || !takes_hub_names(flag)) continue;
+    for (const std::string& text : flag.get()) {
+      std::error_code error;
+      const bool is_bare = text.find('/') == text.npos && hub_dataset_name("owner/" + text) &&
+                           !std::filesystem::exists(text, error);
+      const std::string_view rest = message.starts_with(text) ? message.substr(text.size()) : "";
+      if (is_bare && (rest.starts_with(": ") || rest.starts_with('/'))) {
+        return fmt::format("; a name on the Hugging Face Hub has the form OWNER/NAME, --{} OWNER/{}",
+                           flag.name, text);
+      }
+    }
+  }
+  return "";
+}
 
 void resolve_hub_names(Command& command, FlagTable* table) {
   if (!command.resolves_hub_names()) return;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "base/flags.h"
 #include "cli/command.h"
@@ -16,5 +17,9 @@ std::string local_model(const std::string& name_or_path, ModelFiles files);
 // names in all commands (--model, --models, --tokenizer), and tells the command of it; finds the files of
 // data sets on the Hub.
 void resolve_hub_names(Command& command, FlagTable* table);
+
+// What to add to a message that begins with a missing file, if a flag names that without saying whose it is
+// on the Hub ("wikitext-103"); "" otherwise.
+std::string bare_name_hint(const FlagTable& table, std::string_view message);
 
 }  // namespace tessera

@@ -138,17 +138,24 @@ TEST(HubNames, AWordAloneGetsTheHintItNeeds) {
       refusal_of("dataset", "wikitext:wikitext-2-raw-v1"),
       "--dataset wikitext:wikitext-2-raw-v1: No such file or directory; a name on the Hugging Face Hub is "
       "org/name: Salesforce/wikitext:wikitext-2-raw-v1");
-  for (const char* word : {"tiny", "wikitext-103", "my-dataset"}) {
-    EXPECT_EQ(
-        refusal_of("dataset", word),
-        fmt::format("--dataset {}: No such file or directory; a name on the Hugging Face Hub has the form "
-                    "OWNER/NAME, or give a folder",
-                    word));
-  }
-  EXPECT_THAT(refusal_of("model", "tiny"), testing::HasSubstr("has the form OWNER/NAME"));
   // Whoever opens them says that there are none.
-  for (const char* file : {"rows.jsonl", "*.jsonl", "folder/rows.txt"})
+  for (const char* file : {"tiny", "wikitext-103", "rows.jsonl", "*.jsonl", "folder/rows.txt"})
     EXPECT_EQ(refusal_of("dataset", file), "accepted");
+}
+
+TEST(BareNames, AreToldTheFormOfNamesOnTheHub) {
+  FlagTable table;
+  std::string model = "tiny";
+  std::vector<std::string> dataset = {"wikitext-103", "rows.jsonl"};
+  table.add("model", &model, "");
+  table.add("dataset", &dataset, "");
+  EXPECT_EQ(bare_name_hint(table, "tiny/config.json: No such file or directory"),
+            "; a name on the Hugging Face Hub has the form OWNER/NAME, --model OWNER/tiny");
+  EXPECT_THAT(bare_name_hint(table, "wikitext-103: No such file or directory"),
+              testing::HasSubstr("--dataset OWNER/wikitext-103"));
+  for (const char* message :
+       {"tiny2: No such file or directory", "rows.jsonl: No such file or directory", "tiny"})
+    EXPECT_EQ(bare_name_hint(table, message), "") << message;
 }
 
 }  // namespace

@@ -373,14 +373,14 @@ TEST(Interruption, TellsOnceHowToResume) {
        {std::vector<std::string>{}, std::vector<std::string>{"launch", "--nproc_per_node", "2"}}) {
     const TinyModel tiny;
     const ProcessResult result =
-        run_until_signal(tiny, SIGINT, {"--use_ipex", "--text_column", "a b"}, launch);
+        run_until_signal(tiny, SIGINT, {"--use_ipex", "--run_name", "a b"}, launch);
     const size_t begin = result.out.find("to resume: tessera ");
     ASSERT_NE(begin, std::string::npos) << result.out << result.err;
     EXPECT_EQ(result.out.find("to resume:", begin + 1), std::string::npos) << result.out;
     const std::string command = result.out.substr(begin, result.out.find('\n', begin) - begin);
     EXPECT_THAT(command, HasSubstr(launch.empty() ? "tessera train --model "
                                                   : "tessera launch --nproc_per_node 2 train "));
-    EXPECT_TRUE(command.ends_with(" --text_column 'a b' --resume_from_checkpoint auto")) << command;
+    EXPECT_TRUE(command.ends_with(" --run_name 'a b' --resume_from_checkpoint auto")) << command;
     // So are warnings about flags.
     const std::string warning = "--use_ipex has no effect";
     EXPECT_THAT(result.err, HasSubstr(warning));

@@ -245,7 +245,8 @@ class Binder {
       expr.native = is_filter ? find_filter(expr.name) : find_test(expr.name);
       if (expr.native == nullptr && !frame.conditional) {
         fail(ExitCode::kBadData, "{}: line {}: no {} named '{}'{}", program_.origin, expr.line,
-             is_filter ? "filter" : "test", printable(expr.name, 60), is_refused_filter(expr.name) ? " is supported" : "");
+             is_filter ? "filter" : "test", printable(expr.name, 60),
+             is_refused_filter(expr.name) ? " is supported" : "");
       }
     } else if (expr.kind == ExprKind::kAttribute) {
       expr.string_method = find_string_method(expr.name);
