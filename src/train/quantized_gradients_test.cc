@@ -40,7 +40,7 @@ SavingRun saving_run(const QuantizedCase& of) {
   run.args.global_batch_size = 12;
   run.args.gradient_accumulation_steps = 12 / run.ranks.world_size();
   run.args.dtype = from_word(of.dtype);
-  run.args.grad_accum_dtype = from_word(of.accumulators);
+  if (std::string_view(of.accumulators) != "auto") run.args.grad_accum_dtype = from_word(of.accumulators);
   run.args.zero_stage = of.ranks.stage;
   run.args.gather_schedule = from_word(of.ranks.schedule);
   run.args.stage3_prefetch_bucket_size = 0;
