@@ -372,8 +372,7 @@ TEST(Interruption, TellsOnceHowToResume) {
   for (const std::vector<std::string>& launch :
        {std::vector<std::string>{}, std::vector<std::string>{"launch", "--nproc_per_node", "2"}}) {
     const TinyModel tiny;
-    const ProcessResult result =
-        run_until_signal(tiny, SIGINT, {"--use_ipex", "--run_name", "a b"}, launch);
+    const ProcessResult result = run_until_signal(tiny, SIGINT, {"--use_ipex", "--run_name", "a b"}, launch);
     const size_t begin = result.out.find("to resume: tessera ");
     ASSERT_NE(begin, std::string::npos) << result.out << result.err;
     EXPECT_EQ(result.out.find("to resume:", begin + 1), std::string::npos) << result.out;
