@@ -89,12 +89,12 @@ TEST(Terminal, EndsWithATableOfTheRun) {
   const TinyModel tiny;
   const std::string out = run_well(run_arguments(tiny)).out;
   const std::string table = out.substr(out.find("\ntime ") + 1);
-  EXPECT_THAT(
-      table,
-      AllOf(HasSubstr("\n  start-up "), HasSubstr("\n  steps (12) "), HasSubstr("\n    products "),
-            HasSubstr("\n  evaluations (2) "), HasSubstr("\n  checkpoints (2) "), HasSubstr(" in 12 steps, "),
-            HasSubstr("\nspeed "), HasSubstr("\nmemory   peak "), HasSubstr("; best evaluation "),
-            HasSubstr("\nfaster   "), testing::EndsWith("model    " + (tiny.folder / "out") + "\n")));
+  // Of the parts of a step those are shown that take a share, which depends on what else the machine does.
+  EXPECT_THAT(table, AllOf(HasSubstr("\n  start-up "), HasSubstr("\n  steps (12) "), HasSubstr("\n    "),
+                           HasSubstr("\n  evaluations (2) "), HasSubstr("\n  checkpoints (2) "),
+                           HasSubstr(" in 12 steps, "), HasSubstr("\nspeed "), HasSubstr("\nmemory   peak "),
+                           HasSubstr("; best evaluation "), HasSubstr("\nfaster   "),
+                           testing::EndsWith("model    " + (tiny.folder / "out") + "\n")));
   for (const std::string& line : lines_of(table)) {
     EXPECT_LE(line.size(), line.starts_with("model ") ? 500u : 80u) << line;
   }
