@@ -70,10 +70,9 @@ void declare_model_and_data(FlagTable* table, TrainingArguments* args) {
   dataset.required = true;
   Flag& evaluation = table->add("eval_dataset", &args->eval_dataset,
                                 "Evaluation data, given in the same way as dataset. With names, as in "
-                                "news=a.jsonl code=b.jsonl, each set "
-                                "is evaluated by itself: its metrics are eval_news_loss and so on, and "
-                                "metric_for_best_model names one of "
-                                "them. A JSON object {\"news\": \"a.jsonl\"} says the same.");
+                                "news=a.jsonl code=b.jsonl, each set is evaluated by itself: its metrics are "
+                                "eval_news_loss and so on, and metric_for_best_model names one of them. A "
+                                "JSON object {\"news\": \"a.jsonl\"} says the same.");
   evaluation.aliases = {"validation_file"};
   evaluation.set = [set = evaluation.set](const std::vector<std::string>& values) {
     const bool is_object = values.size() == 1 && values[0].starts_with('{');
@@ -83,9 +82,8 @@ void declare_model_and_data(FlagTable* table, TrainingArguments* args) {
       table->add(
           "validation_split_percentage", &args->validation_split_percentage,
           "Evaluate on this share of the rows of dataset, the first ones, and train on the others, if there "
-          "is no eval_dataset. Where packing_strategy changes the order of the rows, or eval_packing is not "
-          "as "
-          "packing, the rows are split before they are packed."),
+          "is no eval_dataset. Where packing_strategy changes the order of the rows, or eval_packing differs "
+          "from packing, the rows are split before they are packed."),
       {0, 100, false, true});
   table->add(
       "streaming", &args->streaming,

@@ -61,7 +61,7 @@ class QuotedText {
     if (out_.size() == size) out_ += ' ';
   }
 
-  // From a line break, which is dropped, over the empty lines behind it, which are kept.
+  // Reads a line break, which is dropped, and the empty lines after it, which are kept.
   void read_breaks() {
     for (;;) {
       if (text_[at_] == '\r' && peek(1) == '\n') ++at_;

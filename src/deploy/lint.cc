@@ -73,7 +73,7 @@ constexpr KnownKind kKnownKinds[] = {
     {"WorkloadPriorityClass", "kueue.x-k8s.io"},
 };
 
-// Of "batch/v1"; "v1" is the core.
+// The API group: "batch" of "batch/v1", "" (the core group) of "v1".
 std::string group_of(const std::string& api) {
   const size_t slash = api.find('/');
   return slash == std::string::npos ? "" : api.substr(0, slash);

@@ -146,7 +146,7 @@ void TerminalReport::on_evaluation_progress(double fraction) {
   status_.show(progress_line(evaluating, terminal_style()));
 }
 
-// Of several sets, the plot shows the first.
+// With several evaluation sets, the plot shows the first.
 void TerminalReport::on_evaluation(const std::string& set, const EvalResult& result) {
   if (evaluation_loss_.points.empty() && !set.empty()) {
     shown_set_ = set;

@@ -13,7 +13,7 @@ class RefusalLog {
   using Clock = std::chrono::steady_clock;
 
   // Logs "<what>: <message>", once per address and second; the next line says how many there were in between.
-  // Of more than kMaxAddresses in a second the others are not logged.
+  // At most kMaxAddresses addresses are logged in a second.
   void warn(const std::string& what, const std::string& address, const std::string& message,
             Clock::time_point now = Clock::now());
 

@@ -144,7 +144,7 @@ std::string opening(const Format& format) {
   return out;
 }
 
-// re.sub() of what is between the first <think> and the </think> behind it, as LLaMA-Factory's
+// Removes everything from the first <think> to the next </think>, as re.sub() does in LLaMA-Factory's
 // remove_thought().
 constexpr const char* kWithoutThoughts =
     "{%- macro without_thoughts(text) -%}{%- set ns = namespace(text='', open='') -%}"

@@ -94,7 +94,7 @@ bool is_encoded_media(std::string_view text) {
   return false;
 }
 
-// Of the first bytes in hexadecimal digits, as the Parquet reader gives them.
+// `digits` are the first bytes in hexadecimal, as the Parquet reader returns binary values.
 bool is_start_of_media(std::string_view digits) {
   for (const std::string_view start : {"89504e47", "ffd8ff", "47494638", "52494646", "494433", "fffb",
                                        "4f676753", "664c6143", "1a45dfa3", "49492a00", "4d4d002a"}) {

@@ -7,9 +7,8 @@
 
 namespace tessera {
 
-// What a column's name says it holds: images, video or audio ("images", "wav", "pixel_values"), or where they
-// are
-// ("image_url", "audio_path").
+// What a column's name says it holds: images, video or audio ("images", "wav", "pixel_values"), or links to
+// them ("image_url", "audio_path").
 enum class MediaName { kNone, kItself, kLink };
 MediaName media_name(std::string_view column);
 

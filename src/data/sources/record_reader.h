@@ -24,7 +24,7 @@ class RecordReader {
   };
 
   static constexpr int64_t kDefaultBufferBytes = int64_t{64} << 10;
-  // Of a line of text, and of a JSON object, which takes many times its bytes when it is parsed.
+  // Limits on a line of text and on a JSON object, which takes many times its size once parsed.
   static constexpr int64_t kMaxLineBytes = int64_t{256} << 20;
   static constexpr int64_t kMaxJsonBytes = int64_t{64} << 20;
 

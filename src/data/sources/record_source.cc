@@ -24,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Of a document; its tokens and the state of its encoding take several times that.
+// Limit on a document: tokenizing it takes several times its size in memory.
 constexpr int64_t kMaxDocumentBytes = int64_t{512} << 20;
 
 bool is_tab_separated(const fs::path& file) {

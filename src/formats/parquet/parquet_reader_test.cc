@@ -29,7 +29,7 @@ ParquetPage text_page(const std::string& values, Encoding encoding = Encoding::k
 
 const std::string kTwoTexts = encode_byte_array("one") + encode_byte_array("two");
 
-// As few bytes as a codec can stand for so many, and more than any page needs.
+// Pages that claim to hold far more than their compressed bytes could, or than any page needs.
 TEST(PageCodec, RefusesPagesOfGigabytes) {
   constexpr int64_t kMiB = int64_t{1} << 20;
   for (const int32_t codec : {0, 1, 2, 4, 6, 7}) {
