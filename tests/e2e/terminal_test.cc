@@ -163,13 +163,6 @@ TEST(Quiet, OnlyTheModelsFolderIsShown) {
   }
 }
 
-TEST(Quiet, ContradictsALevelThatShowsMore) {
-  const TinyModel tiny;
-  const ProcessResult result = run_tessera(run_arguments(tiny, {"--quiet", "--log_level", "info"}));
-  EXPECT_EQ(result.exit_code, 78);
-  EXPECT_THAT(result.err, HasSubstr("error: quiet true contradicts log_level info"));
-}
-
 TEST(Watch, ShowsARunFromBeforeItsBeginningToItsEnd) {
   const TinyModel tiny;
   const std::string out = tiny.folder / "out";
