@@ -6,6 +6,7 @@
 
 #include "base/choice.h"
 #include "base/log.h"
+#include "shard/load_once.h"
 #include "tensor/dtype.h"
 
 namespace tessera {
@@ -100,16 +101,6 @@ enum class GradientQuantization { kNone, kInt8, kInt4 };
 constexpr auto choice_words(GradientQuantization) {
   using enum GradientQuantization;
   return std::to_array<Word<GradientQuantization>>({{"none", kNone}, {"int8", kInt8}, {"int4", kInt4}});
-}
-
-// How often a byte of the model's files is read.
-enum class LoadOnce {
-  kPerNode,     // once on each node that keeps the weights, by one of its ranks
-  kPerCluster,  // by the owning rank; the others receive it over the network
-};
-constexpr auto choice_words(LoadOnce) {
-  using enum LoadOnce;
-  return std::to_array<Word<LoadOnce>>({{"per_node", kPerNode}, {"per_cluster", kPerCluster}});
 }
 
 // When something recurs, as Transformers names it.

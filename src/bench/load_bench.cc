@@ -24,8 +24,8 @@
 #include "io/page_cache.h"
 #include "model/families.h"
 #include "platform/prefault.h"
+#include "shard/shard_plan.h"
 #include "weights/model_folder.h"
-#include "zero/shard_plan.h"
 
 namespace tessera {
 namespace {

@@ -11,9 +11,9 @@
 #include "checkpoint/snapshot_slot.h"
 #include "plan/context_plan.h"
 #include "plan/planned_model.h"
+#include "shard/gradients/gradient_ring.h"
+#include "shard/shard_plan.h"
 #include "weights/shared_export.h"
-#include "zero/gradient_ring.h"
-#include "zero/shard_plan.h"
 
 namespace tessera {
 namespace {
@@ -98,45 +98,10 @@ NodeMemory MemoryPlan::step_memory() const {
   return memory;
 }
 
-ZeroLayout zero_layout(const ParameterLayout& layout, int num_nodes, int local_world_size) {
-  ZeroLayout out;
-  for (const ParameterLayout::Group& group : layout.groups()) out.groups.push_back({group.begin, group.end});
-  out.alignment = kParameterAlignment;
-  out.num_nodes = num_nodes;
-  out.local_world_size = local_world_size;
-  out.tied_embeddings = is_vector(layout.parameters().back().kind);
-  for (const Parameter& parameter : layout.parameters()) {
-    out.parameters.push_back(
-        {{parameter.offset, parameter.offset + parameter.num_elements}, shape_of(parameter)});
-  }
-  return out;
-}
-
 ZeroSettings zero_settings(const TrainableModel& model, const MemoryRequest& request) {
   ZeroSettings settings = request.zero;
   settings.weight_dtype = model.dtype();
   return settings;
-}
-
-LayerPlaces frozen_places(const TrainableModel& model, const ZeroSettings& settings) {
-  if (!model.is_adapted()) return {};
-  std::vector<int64_t> sizes;
-  for (int64_t group = 0; group < std::ssize(model.weight_layout().groups()); ++group) {
-    sizes.push_back(model.frozen_begin(group + 1) - model.frozen_begin(group));
-  }
-  return layer_places(std::move(sizes), settings.frozen_folder.has_value());
-}
-
-DeviceWindowPlaces trained_window(const TrainableModel& model) {
-  const ZeroLayout layout = zero_layout(model.layout(), 1, 1);
-  std::vector<int64_t> sizes;
-  for (const Part& group : layout.groups) sizes.push_back(group.size() * dtype_bytes(model.dtype()));
-  return device_window_places(std::move(sizes), &layout);
-}
-
-DeviceWindowPlaces frozen_window(const TrainableModel& model) {
-  if (!model.is_adapted()) return {};
-  return device_window_places(frozen_places(model, {}).sizes, nullptr);
 }
 
 bool can_keep_packed_weights(const TrainableModel& model, const MemoryRequest& request) {

@@ -11,10 +11,11 @@
 #include <vector>
 
 #include "model/trainable_model.h"
-#include "zero/device_window_places.h"
-#include "zero/outer_plan.h"
-#include "zero/weight_window.h"
-#include "zero/zero_memory.h"
+#include "shard/model_places.h"
+#include "shard/outer/outer_plan.h"
+#include "shard/weights/device_window_places.h"
+#include "shard/weights/weight_window.h"
+#include "shard/zero_memory.h"
 
 namespace tessera {
 
@@ -70,17 +71,8 @@ std::string parameters_text(int64_t num_parameters, int64_t num_frozen);
 
 MemoryPlan plan_memory(const TrainableModel& model, const MemoryRequest& request);
 
-// The model's parameters as ZeRO's arithmetic needs them.
-ZeroLayout zero_layout(const ParameterLayout& layout, int num_nodes, int local_world_size);
 // request.zero in the model's dtype.
 ZeroSettings zero_settings(const TrainableModel& model, const MemoryRequest& request);
-
-// Where the weights beside adapters are; nothing without adapters.
-LayerPlaces frozen_places(const TrainableModel& model, const ZeroSettings& settings);
-
-// With ZeroSettings::parameters_on_host, where the model's device has those in use.
-DeviceWindowPlaces trained_window(const TrainableModel& model);
-DeviceWindowPlaces frozen_window(const TrainableModel& model);
 
 // Whether packed weights can be kept: the node must hold all weights for the whole step.
 bool can_keep_packed_weights(const TrainableModel& model, const MemoryRequest& request);

@@ -8,10 +8,10 @@
 #include "expect_error.h"
 #include "optim/adamw.h"
 #include "optim/clip.h"
+#include "shard/parameters/streamed_parameters.h"
+#include "shard/parameters/whole_parameters.h"
 #include "support/from_word.h"
 #include "support/saving_run.h"
-#include "train/parameters/streamed_parameters.h"
-#include "train/parameters/whole_parameters.h"
 
 namespace tessera {
 namespace {

@@ -8,9 +8,9 @@
 #include "checkpoint/checkpoint_writer.h"
 #include "expect_error.h"
 #include "model/llama/generator.h"
+#include "shard/parameters/parameter_state.h"
 #include "support/bigram_model.h"
 #include "support/train_test_support.h"
-#include "train/parameters/parameter_state.h"
 
 namespace tessera {
 namespace {

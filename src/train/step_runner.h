@@ -15,11 +15,11 @@
 #include "model/trainable_model.h"
 #include "ops/clocked_ops.h"
 #include "platform/thread_pool.h"
+#include "shard/parameters/parameter_state.h"
 #include "tensor/packed_batch.h"
 #include "train/guards/replay_check.h"
 #include "train/measure/disk_use.h"
 #include "train/neftune.h"
-#include "train/parameters/parameter_state.h"
 #include "train/stop_agreement.h"
 
 namespace tessera {

@@ -6,9 +6,9 @@
 #include "arguments/arguments.h"
 #include "comm/communicator.h"
 #include "optim/schedule.h"
+#include "shard/parameters/parameter_state.h"
 #include "train/observer.h"
 #include "train/output/checkpoint_saver.h"
-#include "train/parameters/parameter_state.h"
 #include "train/progress.h"
 #include "train/step_runner.h"
 

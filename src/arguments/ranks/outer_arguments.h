@@ -6,7 +6,7 @@
 
 #include "arguments/arguments.h"
 #include "base/flags.h"
-#include "zero/outer_settings.h"
+#include "shard/outer/outer_settings.h"
 
 namespace tessera {
 

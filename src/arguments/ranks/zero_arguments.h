@@ -3,7 +3,7 @@
 
 #include "arguments/arguments.h"
 #include "formats/huggingface/model_config.h"
-#include "zero/zero_memory.h"
+#include "shard/zero_memory.h"
 
 namespace tessera {
 

@@ -22,7 +22,7 @@
 #include "optim/optimizer_state.h"
 #include "plan/passes.h"
 #include "platform/memory_info.h"
-#include "train/parameters/device_parameters.h"
+#include "shard/parameters/device_parameters.h"
 
 namespace tessera {
 namespace {

@@ -56,7 +56,7 @@ class NetworkGroup {
   // A running operation; cheap to copy. At most kMaxRunning operations may be issued and unfinished: issuing
   // another waits for the oldest.
   using Ticket = uint64_t;
-  static constexpr int kMaxRunning = 1024;  // pieces of 17 billion weights (zero/outer_plan.h)
+  static constexpr int kMaxRunning = 1024;  // pieces of 17 billion weights (shard/outer/outer_plan.h)
 
   // Collective over `ranks` (ranks of the job, including this one); `name` distinguishes the group from
   // others. Addresses are exchanged through `rendezvous` now, which a group of one does not need; `failures`

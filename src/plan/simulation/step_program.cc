@@ -10,7 +10,7 @@
 #include "base/divide_up.h"
 #include "base/error.h"
 #include "plan/simulation/step_recorder.h"
-#include "zero/outer_plan.h"
+#include "shard/outer/outer_plan.h"
 
 namespace tessera {
 namespace {

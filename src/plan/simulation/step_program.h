@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "plan/simulation/step_costs.h"
-#include "zero/zero_memory.h"
+#include "shard/zero_memory.h"
 
 namespace tessera {
 

@@ -8,7 +8,7 @@
 
 #include "model/families.h"
 #include "plan/memory_plan.h"
-#include "zero/outer_plan.h"
+#include "shard/outer/outer_plan.h"
 
 namespace tessera {
 namespace {

@@ -7,7 +7,7 @@
 #include "model/llama/offloaded_inputs.h"
 #include "optim/newton_schulz.h"
 #include "plan/time/exchange_of_heads.h"
-#include "zero/weight_window.h"
+#include "shard/weights/weight_window.h"
 
 namespace tessera {
 namespace {

@@ -5,19 +5,12 @@
 #include <vector>
 
 #include "data/rows/batch_plan.h"
+#include "shard/first_not_finite.h"
 
 namespace tessera {
 namespace {
 
 constexpr size_t kMaxNamed = 8;
-
-template <typename T>
-std::optional<int64_t> first_not_finite_of(std::span<const T> values) {
-  const auto found =
-      std::find_if(values.begin(), values.end(), [](const T& value) { return !is_finite(value); });
-  if (found == values.end()) return std::nullopt;
-  return found - values.begin();
-}
 
 // The first part of the model that yields a non-finite value in one forward pass.
 class FirstPart {
@@ -100,31 +93,6 @@ std::string describe(const RepeatedRows& repeated, const NotFiniteStep& step, Co
 }
 
 }  // namespace
-
-std::optional<int64_t> first_not_finite(ConstTensorView values) {
-  const auto count = static_cast<size_t>(values.num_elements());
-  if (values.dtype() == DType::kF32) return first_not_finite_of(std::span(values.as<float>(), count));
-  return first_not_finite_of(std::span(values.as<bf16>(), count));
-}
-
-std::string first_not_finite(const ParameterLayout& layout, ConstTensorView values) {
-  constexpr int64_t kPiece = int64_t{1} << 22;
-  std::vector<float> piece;
-  for (const Parameter& parameter : layout.parameters()) {
-    const int64_t end = parameter.offset + parameter.num_elements;
-    for (int64_t begin = parameter.offset; begin < end; begin += kPiece) {
-      ConstTensorView part = values.rows(begin, std::min(begin + kPiece, end));
-      if (!part.is_on_host()) {
-        piece.resize(static_cast<size_t>(part.num_elements()));
-        const TensorView here(piece.data(), DType::kF32, part.shape());
-        copy(part, here);
-        part = here;
-      }
-      if (first_not_finite(part)) return parameter.name;
-    }
-  }
-  return "";
-}
 
 // Rows tell more than gradients, which are sums over ranks: a rank that can name rows reports first.
 std::string find_not_finite(TrainableModel& model, const Dataset& dataset, const NotFiniteStep& step,

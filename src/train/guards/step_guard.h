@@ -13,8 +13,8 @@
 #include "data/dataset.h"
 #include "data/rows/batch_plan.h"
 #include "model/trainable_model.h"
+#include "shard/parameters/parameter_state.h"
 #include "train/observer.h"
-#include "train/parameters/parameter_state.h"
 #include "train/progress.h"
 #include "train/step_runner.h"
 

@@ -2,9 +2,9 @@
 #pragma once
 
 #include "model/trainable_model.h"
+#include "shard/parameters/parameter_state.h"
+#include "shard/weights/frozen_weights.h"
 #include "train/measure/disk_use.h"
-#include "train/parameters/frozen_weights.h"
-#include "train/parameters/parameter_state.h"
 
 namespace tessera {
 

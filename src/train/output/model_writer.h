@@ -6,8 +6,8 @@
 
 #include "comm/communicator.h"
 #include "model/trainable_model.h"
+#include "shard/parameters/parameter_state.h"
 #include "train/output/output_folder.h"
-#include "train/parameters/parameter_state.h"
 #include "weights/model_folder.h"
 
 namespace tessera {

@@ -14,12 +14,12 @@
 #include "comm/communicator.h"
 #include "model/trainable_model.h"
 #include "platform/thread_pool.h"
+#include "shard/parameters/parameter_state.h"
 #include "train/measure/network_meter.h"
 #include "train/observer.h"
 #include "train/output/checkpoint_saver.h"
 #include "train/output/model_writer.h"
 #include "train/output/output_folder.h"
-#include "train/parameters/parameter_state.h"
 
 namespace tessera {
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "train/parameters/sharded_parameters.h"
+#include "shard/parameters/sharded_parameters.h"
 
 namespace tessera {
 namespace {

@@ -20,7 +20,7 @@
 #include "comm/communicator.h"
 #include "model/parameters.h"
 #include "platform/thread_pool.h"
-#include "train/parameters/parameter_state.h"
+#include "shard/parameters/parameter_state.h"
 #include "train/recovery/held_state.h"
 
 namespace tessera {

@@ -1,0 +1,20 @@
+// A model's parameters as sharding counts them, and the places they take in memory that holds a few groups.
+#pragma once
+
+#include "model/trainable_model.h"
+#include "shard/weights/device_window_places.h"
+#include "shard/weights/weight_window.h"
+#include "shard/zero_memory.h"
+
+namespace tessera {
+
+ZeroLayout zero_layout(const ParameterLayout& layout, int num_nodes, int local_world_size);
+
+// Where the weights beside adapters are; nothing without adapters.
+LayerPlaces frozen_places(const TrainableModel& model, const ZeroSettings& settings);
+
+// With ZeroSettings::parameters_on_host, where the model's device has the groups in use.
+DeviceWindowPlaces trained_window(const TrainableModel& model);
+DeviceWindowPlaces frozen_window(const TrainableModel& model);
+
+}  // namespace tessera
