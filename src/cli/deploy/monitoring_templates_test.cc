@@ -8,7 +8,7 @@
 #include "base/text.h"
 #include "deploy/templates.h"
 #include "io/file.h"
-#include "serve/metrics/metric_table.h"
+#include "monitor/metrics/metric_table.h"
 #include "test_paths.h"
 
 namespace tessera {

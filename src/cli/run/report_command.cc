@@ -7,8 +7,8 @@
 #include "cli/command.h"
 #include "cli/terminal/terminal.h"
 #include "io/file.h"
-#include "serve/report/page_html.h"
-#include "serve/report/run_report.h"
+#include "monitor/records/page_html.h"
+#include "monitor/records/run_report.h"
 
 namespace tessera {
 namespace {

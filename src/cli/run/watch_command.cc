@@ -10,8 +10,8 @@
 #include "base/unix_time.h"
 #include "cli/command.h"
 #include "cli/terminal/terminal.h"
-#include "cli/watch/run_source.h"
 #include "cli/watch/watched_run.h"
+#include "monitor/watch/run_source.h"
 
 namespace tessera {
 namespace {

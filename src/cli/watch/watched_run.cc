@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/text.h"
-#include "serve/report/run_records.h"
+#include "monitor/records/run_records.h"
 #include "train/output/trainer_state.h"
 
 namespace tessera {

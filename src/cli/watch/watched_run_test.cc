@@ -5,9 +5,9 @@
 
 #include <fstream>
 
-#include "cli/watch/event_stream.h"
-#include "cli/watch/run_source.h"
 #include "expect_error.h"
+#include "monitor/watch/event_stream.h"
+#include "monitor/watch/run_source.h"
 #include "test_folder.h"
 
 namespace tessera {

@@ -1,0 +1,132 @@
+#include "monitor/metrics/node_metrics.h"
+
+#include <array>
+#include <system_error>
+#include <utility>
+
+#include "base/unix_time.h"
+#include "monitor/metrics/metric_table.h"
+#include "monitor/metrics/nvidia_metrics.h"
+#include "platform/cgroup.h"
+#include "platform/host_name.h"
+#include "platform/memory_info.h"
+#include "platform/nvidia_cards.h"
+#include "platform/system_counters.h"
+#include "train/stop_signal.h"
+
+namespace tessera {
+namespace {
+
+void write_one(Exposition* out, Metric metric, double value) {
+  out->family(info_of(metric));
+  out->sample(value);
+}
+
+void write_memory(Exposition* out) {
+  const MemoryInfo memory = memory_info();
+  const bool is_limited = memory.cgroup_limit_bytes && *memory.cgroup_limit_bytes < memory.total_bytes;
+  const int64_t limit = is_limited ? *memory.cgroup_limit_bytes : memory.total_bytes;
+  const int64_t used =
+      is_limited ? memory.cgroup_used_bytes.value_or(0) : memory.total_bytes - memory.available_bytes;
+  out->family(info_of(Metric::kMemoryBytes));
+  const std::pair<std::string_view, int64_t> kinds[] = {
+      {"used", used}, {"limit", limit}, {"resident", resident_bytes()}, {"peak", peak_resident_bytes()}};
+  for (const auto& [kind, bytes] : kinds) out->sample(static_cast<double>(bytes), {{"kind", kind}});
+}
+
+void write_system(const std::filesystem::path& output_dir, Exposition* out) {
+  if (const std::optional<double> throttled_s = cgroup_throttled_s()) {
+    write_one(out, Metric::kCpuThrottledSecondsTotal, *throttled_s);
+  }
+  if (const std::optional<double> hertz = cpu_frequency_hertz()) {
+    write_one(out, Metric::kCpuFrequencyHertz, *hertz);
+  }
+  const std::vector<NumaMemory> nodes = numa_memory();
+  if (!nodes.empty()) out->family(info_of(Metric::kNumaFreeBytes));
+  for (const NumaMemory& node : nodes) {
+    out->sample(static_cast<double>(node.free_bytes), {{"numa_node", std::to_string(node.node)}});
+  }
+  if (!nodes.empty()) out->family(info_of(Metric::kNumaMissPagesTotal));
+  for (const NumaMemory& node : nodes) {
+    out->sample(static_cast<double>(node.missed_pages), {{"numa_node", std::to_string(node.node)}});
+  }
+  if (const std::optional<TcpSegments> segments = tcp_segments()) {
+    write_one(out, Metric::kTcpSegmentsSentTotal, static_cast<double>(segments->sent));
+    write_one(out, Metric::kTcpRetransmitsTotal, static_cast<double>(segments->sent_again));
+  }
+  const std::vector<RdmaCounter> counters = rdma_counters();
+  if (!counters.empty()) out->family(info_of(Metric::kRdmaCounterTotal));
+  for (const RdmaCounter& counter : counters) {
+    out->sample(static_cast<double>(counter.value),
+                {{"device", counter.device}, {"port", counter.port}, {"counter", counter.name}});
+  }
+  if (const std::optional<DiskTraffic> traffic = disk_traffic()) {
+    write_one(out, Metric::kDiskReadBytesTotal, static_cast<double>(traffic->read_bytes));
+    write_one(out, Metric::kDiskWrittenBytesTotal, static_cast<double>(traffic->written_bytes));
+  }
+  std::error_code missing;  // output_dir appears with the first step
+  const std::filesystem::space_info space = std::filesystem::space(output_dir, missing);
+  if (missing || space.capacity == 0) return;  // some file systems do not tell
+  write_one(out, Metric::kDiskFreeBytes, static_cast<double>(space.available));
+  write_one(out, Metric::kDiskSizeBytes, static_cast<double>(space.capacity));
+}
+
+}  // namespace
+
+NodeMetrics::NodeMetrics(std::string version, std::filesystem::path output_dir, Communicator& comm,
+                         const RunHealth& health)
+    : version_(std::move(version)),
+      output_dir_(std::move(output_dir)),
+      comm_(comm),
+      health_(health),
+      start_time_(unix_seconds()) {}
+
+void NodeMetrics::write(Exposition* out) const {
+  const World& world = comm_.world();
+  out->family(info_of(Metric::kBuildInfo));
+  out->sample(1, {{"version", version_},
+                  {"host", host_name()},
+                  {"node", std::to_string(world.node_rank)},
+                  {"ranks", std::to_string(world.world_size)}});
+  write_one(out, Metric::kStartTimeSeconds, start_time_);
+  write_one(out, Metric::kRestartsTotal, static_cast<double>(world.num_restarts()));
+  const RunHealth::Report health = health_.report();
+  write_one(out, Metric::kLastStepAgeSeconds, health.step_age_s);
+  write_one(out, Metric::kProgressAgeSeconds, health.progress_age_s);
+  write_one(out, Metric::kProgressLimitSeconds, health.limit_s);
+  write_one(out, Metric::kStopRequested, StopSignals::received() != 0 ? 1 : 0);
+  write_memory(out);
+  write_collectives(out);
+  write_nvidia_metrics(nvidia_cards(), out);
+  write_system(output_dir_, out);
+}
+
+void NodeMetrics::write_collectives(Exposition* out) const {
+  std::vector<std::pair<std::string_view, std::vector<CollectiveCount>>> scopes = {
+      {"node", comm_.node().collectives()}, {"network", comm_.rail().collectives()}};
+  NetworkCounters network = comm_.rail().counters();
+  for (const auto& [scope, group] :
+       {std::pair("background", comm_.background_rail()), std::pair("context", comm_.context_rail())}) {
+    if (group == nullptr) continue;
+    scopes.emplace_back(scope, group->collectives());
+    network.sent_bytes += group->counters().sent_bytes;
+    network.received_bytes += group->counters().received_bytes;
+  }
+  for (const Metric metric :
+       {Metric::kCollectivesTotal, Metric::kCollectiveSecondsTotal, Metric::kCollectiveBytesTotal}) {
+    out->family(info_of(metric));
+    for (const auto& [scope, counts] : scopes) {
+      for (const CollectiveCount& count : counts) {
+        out->sample(metric == Metric::kCollectivesTotal         ? static_cast<double>(count.num_calls)
+                    : metric == Metric::kCollectiveSecondsTotal ? count.time_s
+                                                                : static_cast<double>(count.bytes),
+                    {{"op", count.operation}, {"scope", scope}});
+      }
+    }
+  }
+  out->family(info_of(Metric::kNetworkBytesTotal));
+  out->sample(static_cast<double>(network.sent_bytes), {{"direction", "sent"}});
+  out->sample(static_cast<double>(network.received_bytes), {{"direction", "received"}});
+}
+
+}  // namespace tessera

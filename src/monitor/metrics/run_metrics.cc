@@ -1,0 +1,205 @@
+#include "monitor/metrics/run_metrics.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+#include <utility>
+
+#include "base/median.h"
+#include "monitor/metrics/metric_table.h"
+#include "platform/cpu.h"
+
+namespace tessera {
+namespace {
+
+// The first is that of whole steps.
+constexpr std::array<std::string_view, 9> kPhases = {"all",  "rows", "products",  "attention", "elementwise",
+                                                     "wait", "disk", "optimizer", "other"};
+
+template <typename T>
+void write_value(Exposition* out, Metric metric, const std::optional<T>& value) {
+  if (!value) return;
+  out->family(info_of(metric));
+  out->sample(static_cast<double>(*value));
+}
+
+template <typename T>
+void write_value(Exposition* out, Metric metric, T value) {
+  write_value(out, metric, std::optional<T>(value));
+}
+
+}  // namespace
+
+std::optional<double> clock_of_peak(const std::string& instruction_set, double flops, int64_t num_cores) {
+  // Multiplications and additions of a core in a cycle. amx_bf16: one product of 16 x 16 x 32 in 16 cycles;
+  // the others: two fused multiply-adds of a register, as on server cores since Skylake.
+  constexpr std::pair<std::string_view, double> kPerCycle[] = {
+      {"amx_bf16", 1024}, {"avx512", 64}, {"avx2", 32}};
+  for (const auto& [name, per_cycle] : kPerCycle) {
+    if (name == instruction_set) return flops / per_cycle / static_cast<double>(num_cores);
+  }
+  return std::nullopt;
+}
+
+void RunMetrics::on_plan(const RunPlan& plan) {
+  const std::lock_guard lock(mutex_);
+  state_.max_steps = plan.max_steps;
+  if (plan.peak) {
+    state_.instruction_set = plan.peak->instruction_set;
+    state_.num_cores = world_size_ * plan.num_threads / cpu_limits().threads_per_core(plan.num_threads);
+  }
+  for (size_t i = 0; i < kMemoryKinds.size(); ++i) {
+    for (const MemoryItem& item : plan.memory.items) {
+      if (item.kind != kMemoryKinds[i]) continue;
+      const bool is_of_all = item.scope == MemoryScope::kRank;
+      state_.planned_bytes[i] += item.size_bytes * (is_of_all ? plan.memory.local_world_size : 1);
+    }
+  }
+}
+
+void RunMetrics::on_resume(const std::filesystem::path&, int64_t step, const std::string&) {
+  const std::lock_guard lock(mutex_);
+  state_.step = step;
+}
+
+void RunMetrics::on_resume_from_memory(const std::string&, int64_t step, const std::string&) {
+  on_resume({}, step, {});
+}
+
+void RunMetrics::on_step(const StepMetrics& metrics) {
+  const StepTimes& times = metrics.times;
+  const std::array<double, kPhases.size()> seconds = {
+      metrics.step_time_s, times.rows_s, times.products_s,  times.attention_s, times.elementwise_s,
+      times.wait_s,        times.disk_s, times.optimizer_s, times.other_s};
+  const std::lock_guard lock(mutex_);
+  state_.step = metrics.step;
+  state_.last = metrics;
+  state_.last->ranks = {};  // they do not outlive this call
+  state_.ranks.assign(metrics.ranks.begin(), metrics.ranks.end());
+  state_.num_tokens += metrics.num_tokens;
+  if (metrics.disk) state_.disk.add(*metrics.disk);
+  state_.num_skipped += metrics.skipped ? 1 : 0;
+  state_.num_spikes += metrics.loss_spike ? 1 : 0;
+  state_.num_not_finite += std::isfinite(metrics.loss) && std::isfinite(metrics.grad_norm) ? 0 : 1;
+  for (size_t i = 0; i < kPhases.size(); ++i) state_.phases[i].observe(seconds[i]);
+}
+
+void RunMetrics::on_evaluation(const std::string& set, const EvalResult& result) {
+  const std::lock_guard lock(mutex_);
+  const auto known = std::ranges::find(state_.eval_losses, set, [](const auto& loss) { return loss.first; });
+  if (known == state_.eval_losses.end()) {
+    state_.eval_losses.emplace_back(set, result.loss);
+  } else {
+    known->second = result.loss;
+  }
+}
+
+void RunMetrics::on_checkpoint(const CheckpointUse& checkpoint) {
+  const std::lock_guard lock(mutex_);
+  state_.checkpoint = checkpoint;
+  state_.checkpoint_time = Clock::now();
+  ++state_.num_checkpoints;
+}
+
+void RunMetrics::on_checkpoint_failed(const std::filesystem::path&, const std::string&) {
+  const std::lock_guard lock(mutex_);
+  ++state_.num_failed_checkpoints;
+}
+
+void RunMetrics::on_warning(const std::string&) {
+  const std::lock_guard lock(mutex_);
+  ++state_.num_warnings;
+}
+
+void RunMetrics::write(Exposition* out) const {
+  const State state = [this] {
+    const std::lock_guard lock(mutex_);
+    return state_;
+  }();
+  if (state.last) {
+    const StepMetrics& last = *state.last;
+    write_value(out, Metric::kTrainLoss, last.loss);
+    write_value(out, Metric::kTrainGradNorm, last.grad_norm);
+    write_value(out, Metric::kTrainLearningRate, last.learning_rate);
+    write_value(out, Metric::kTrainTokensPerSecond, last.tokens_per_second);
+    write_value(out, Metric::kTrainEpoch, last.epoch);
+    write_value(out, Metric::kEtaSeconds, last.eta_s);
+  }
+  write_value(out, Metric::kTrainStep, state.step);
+  write_value(out, Metric::kTrainMaxSteps, state.max_steps);
+  if (!state.eval_losses.empty()) out->family(info_of(Metric::kEvalLoss));
+  for (const auto& [set, loss] : state.eval_losses) {
+    if (set.empty()) {
+      out->sample(loss);
+    } else {
+      out->sample(loss, {{"set", set}});
+    }
+  }
+  write_value(out, Metric::kTokensTotal, state.num_tokens);
+  write_value(out, Metric::kSkippedStepsTotal, state.num_skipped);
+  write_value(out, Metric::kLossSpikesTotal, state.num_spikes);
+  write_value(out, Metric::kNonfiniteStepsTotal, state.num_not_finite);
+  write_value(out, Metric::kLogWarningsTotal, state.num_warnings);
+  write_speed(state, out);
+  write_ranks(state, out);
+  write_checkpoints(state, out);
+  write_disk(state, out);
+  if (!state.max_steps) return;
+  out->family(info_of(Metric::kMemoryPlannedBytes));
+  for (size_t i = 0; i < kMemoryKinds.size(); ++i) {
+    out->sample(static_cast<double>(state.planned_bytes[i]), {{"kind", memory_kind_name(kMemoryKinds[i])}});
+  }
+}
+
+void RunMetrics::write_speed(const State& state, Exposition* out) const {
+  out->family(info_of(Metric::kStepSeconds));
+  for (size_t i = 0; i < kPhases.size(); ++i) out->histogram(state.phases[i], {{"phase", kPhases[i]}});
+  if (!state.last) return;
+  write_value(out, Metric::kFlops, state.last->tflops * 1e12);
+  write_value(out, Metric::kMfuRatio, state.last->mfu);
+  if (!state.last->peak) return;
+  const double peak = state.last->peak->tflops * 1e12;
+  write_value(out, Metric::kPeakFlops, peak);
+  write_value(out, Metric::kClockHertz, clock_of_peak(state.instruction_set, peak, state.num_cores));
+}
+
+void RunMetrics::write_ranks(const State& state, Exposition* out) const {
+  if (state.ranks.empty()) return;
+  std::vector<double> compute_s;
+  for (const RankStep& rank : state.ranks) compute_s.push_back(rank.compute_s);
+  const double middle = median(compute_s);
+  const auto write_by_rank = [&](Metric metric, const auto& seconds_of) {
+    out->family(info_of(metric));
+    for (size_t rank = 0; rank < state.ranks.size(); ++rank) {
+      out->sample(seconds_of(state.ranks[rank]), {{"rank", std::to_string(rank)}});
+    }
+  };
+  write_by_rank(Metric::kRankLagSeconds, [&](const RankStep& rank) { return rank.compute_s - middle; });
+  write_by_rank(Metric::kRankComputeSeconds, [](const RankStep& rank) { return rank.compute_s; });
+  write_by_rank(Metric::kRankWaitSeconds, [](const RankStep& rank) { return rank.wait_s; });
+}
+
+void RunMetrics::write_disk(const State& state, Exposition* out) const {
+  if (!state.last || !state.last->disk) return;
+  out->family(info_of(Metric::kOffloadBytesTotal));
+  out->sample(static_cast<double>(state.disk.read_bytes), {{"direction", "read"}});
+  out->sample(static_cast<double>(state.disk.written_bytes), {{"direction", "written"}});
+  out->family(info_of(Metric::kOffloadWaitSecondsTotal));
+  out->sample(state.disk.state_wait_s, {{"kind", "state"}});
+  out->sample(state.disk.weights_wait_s, {{"kind", "weights"}});
+  out->sample(state.disk.inputs_wait_s, {{"kind", "inputs"}});
+}
+
+void RunMetrics::write_checkpoints(const State& state, Exposition* out) const {
+  const double age_s = std::chrono::duration<double>(Clock::now() - state.checkpoint_time).count();
+  write_value(out, Metric::kCheckpointAgeSeconds, age_s);
+  write_value(out, Metric::kCheckpointsTotal, state.num_checkpoints);
+  write_value(out, Metric::kCheckpointFailuresTotal, state.num_failed_checkpoints);
+  if (!state.checkpoint) return;
+  write_value(out, Metric::kCheckpointBytes, state.checkpoint->bytes);
+  out->family(info_of(Metric::kCheckpointSeconds));
+  out->sample(state.checkpoint->write_s, {{"phase", "write"}});
+  out->sample(state.checkpoint->stall_s, {{"phase", "stall"}});
+}
+
+}  // namespace tessera
