@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/exit_codes.h"
 
 namespace tessera {
 namespace {
@@ -134,15 +135,6 @@ std::vector<const Flag*> with_status(const FlagTable& table, FlagStatus status) 
     if (flag.listed && flag.status == status) out.push_back(&flag);
   }
   return out;
-}
-
-std::span<const ExitCodeMeaning> exit_code_meanings() {
-  static constexpr ExitCodeMeaning kMeanings[] = {
-      {0, "done"},           {64, "bad command line"},  {65, "bad data"},
-      {66, "missing input"}, {70, "internal error"},    {74, "I/O error"},
-      {75, "try again"},     {78, "bad configuration"}, {79, "numerical failure"},
-  };
-  return kMeanings;
 }
 
 std::string wrap_text(std::string_view text, int64_t indent, int64_t width) {

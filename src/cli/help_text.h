@@ -23,12 +23,6 @@ std::string flag_remarks(const Flag& flag);      // "(default 3; also --epochs)"
 // The flags that are listed and have this status.
 std::vector<const Flag*> with_status(const FlagTable& table, FlagStatus status);
 
-struct ExitCodeMeaning {
-  int code;
-  const char* meaning;
-};
-std::span<const ExitCodeMeaning> exit_code_meanings();
-
 // `tessera --help`.
 std::string program_help(const std::vector<std::unique_ptr<Command>>& all, int64_t width);
 // `tessera COMMAND --help`; declares the command's flags.

@@ -1,5 +1,7 @@
 #include "cli/manual_page.h"
 
+#include "base/exit_codes.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>

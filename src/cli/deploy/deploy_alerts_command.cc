@@ -2,7 +2,7 @@
 
 #include "cli/deploy/deploy_command.h"
 #include "cli/flag_parser.h"
-#include "deploy/names.h"
+#include "cluster/manifests/names.h"
 
 namespace tessera {
 namespace {

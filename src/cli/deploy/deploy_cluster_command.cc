@@ -8,8 +8,8 @@
 #include "cli/deploy/cluster_infrastructure.h"
 #include "cli/deploy/deploy_command.h"
 #include "cli/flag_parser.h"
-#include "deploy/manifest.h"
-#include "deploy/names.h"
+#include "cluster/manifests/manifest.h"
+#include "cluster/manifests/names.h"
 #include "plan/instances/catalogue.h"
 
 namespace tessera {

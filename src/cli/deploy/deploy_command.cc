@@ -2,8 +2,8 @@
 
 #include "base/error.h"
 #include "cli/terminal/terminal.h"
-#include "deploy/lint.h"
-#include "deploy/names.h"
+#include "cluster/manifests/lint.h"
+#include "cluster/manifests/names.h"
 
 namespace tessera {
 

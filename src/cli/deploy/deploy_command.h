@@ -5,8 +5,8 @@
 
 #include "base/value.h"
 #include "cli/command.h"
-#include "deploy/job_manifest.h"
-#include "deploy/templates.h"
+#include "cluster/manifests/job_manifest.h"
+#include "cluster/manifests/templates.h"
 
 namespace tessera {
 

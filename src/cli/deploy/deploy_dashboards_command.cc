@@ -1,6 +1,6 @@
 #include "cli/deploy/deploy_command.h"
 #include "cli/terminal/terminal.h"
-#include "deploy/names.h"
+#include "cluster/manifests/names.h"
 
 namespace tessera {
 namespace {

@@ -14,9 +14,9 @@
 #include "cli/hub_names.h"
 #include "cli/run/plan_machine.h"
 #include "cli/run/plan_search.h"
-#include "deploy/allocatable.h"
-#include "deploy/job_plan.h"
-#include "deploy/names.h"
+#include "cluster/manifests/allocatable.h"
+#include "cluster/manifests/job_plan.h"
+#include "cluster/manifests/names.h"
 #include "formats/huggingface/model_config.h"
 #include "plan/plan_text.h"
 

@@ -5,7 +5,7 @@
 #include "cli/data/text_input.h"
 #include "cli/deploy/deploy_command.h"
 #include "cli/terminal/terminal.h"
-#include "deploy/lint.h"
+#include "cluster/manifests/lint.h"
 
 namespace tessera {
 namespace {

@@ -5,9 +5,9 @@
 #include "cli/deploy/deploy_command.h"
 #include "cli/flag_parser.h"
 #include "cli/run/plan_machine.h"
-#include "deploy/allocatable.h"
-#include "deploy/job_plan.h"
-#include "deploy/names.h"
+#include "cluster/manifests/allocatable.h"
+#include "cluster/manifests/job_plan.h"
+#include "cluster/manifests/names.h"
 
 namespace tessera {
 namespace {

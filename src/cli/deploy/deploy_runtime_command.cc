@@ -3,8 +3,8 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/deploy/deploy_command.h"
+#include "cluster/manifests/names.h"
 #include "comm/world.h"
-#include "deploy/names.h"
 
 namespace tessera {
 namespace {

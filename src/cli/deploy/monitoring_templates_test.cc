@@ -6,7 +6,7 @@
 #include <set>
 
 #include "base/text.h"
-#include "deploy/templates.h"
+#include "cluster/manifests/templates.h"
 #include "io/file.h"
 #include "monitor/metrics/metric_table.h"
 #include "test_paths.h"

@@ -7,8 +7,8 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "cli/run/plan_search.h"
-#include "deploy/job_manifest.h"
-#include "deploy/names.h"
+#include "cluster/manifests/job_manifest.h"
+#include "cluster/manifests/names.h"
 #include "formats/deepspeed/deepspeed_config.h"
 #include "hub/repo_name.h"
 

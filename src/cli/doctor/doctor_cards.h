@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "health/check.h"
+#include "cluster/check.h"
 #include "platform/nvidia_cards.h"
 
 namespace tessera {

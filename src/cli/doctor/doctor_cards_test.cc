@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "health/node/nvidia_checks.h"
+#include "cluster/node/nvidia_checks.h"
 
 namespace tessera {
 namespace {

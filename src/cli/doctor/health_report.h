@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "health/check.h"
+#include "cluster/check.h"
 
 namespace tessera {
 

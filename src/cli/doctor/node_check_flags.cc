@@ -12,7 +12,7 @@
 #include "cli/doctor/health_report.h"
 #include "cli/flag_parser.h"
 #include "cli/terminal/terminal.h"
-#include "health/node/node_check.h"
+#include "cluster/node/node_check.h"
 #include "io/file.h"
 #include "kernels/dispatch.h"
 #include "plan/instances/catalogue.h"

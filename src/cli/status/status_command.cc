@@ -6,8 +6,8 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/command.h"
-#include "cli/status/diagnosis.h"
 #include "cli/terminal/terminal.h"
+#include "cluster/jobs/diagnosis.h"
 
 namespace tessera {
 namespace {

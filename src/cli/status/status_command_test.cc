@@ -1,6 +1,6 @@
 // `tessera status`: its questions, what it prints, what it refuses.
 #include "base/stopwatch.h"
-#include "cli/status/kubectl.h"
+#include "cluster/jobs/kubectl.h"
 #include "expect_error.h"
 #include "support/fake_cluster.h"
 

@@ -1,0 +1,249 @@
+#include "cluster/jobs/job_objects.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "base/text_fields.h"
+#include "cluster/manifests/manifest.h"
+#include "io/file.h"
+
+namespace tessera {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int64_t kMaxJobFileBytes = 16 << 20;
+constexpr const char* kTrainJobsKind = "trainjobs.trainer.kubeflow.org";
+constexpr const char* kJobSetsKind = "jobsets.jobset.x-k8s.io";
+constexpr const char* kJobsKind = "jobs.batch";
+constexpr const char* kJobSetLabel = "jobset.sigs.k8s.io/jobset-name";
+constexpr const char* kJobLabel = "job-name";  // since 1.27 also with batch.kubernetes.io/ before it
+
+struct Question {
+  const char* kind;
+  std::vector<std::string> arguments;  // a name or a selector
+};
+
+std::vector<std::string> get_command(const Question& question, const std::string& name_space) {
+  std::vector<std::string> command = {"get", question.kind};
+  command.insert(command.end(), question.arguments.begin(), question.arguments.end());
+  command.insert(command.end(),
+                 {"--namespace", name_space, "--ignore-not-found", "--output=json", "--request-timeout=30s"});
+  return command;
+}
+
+// null for a kind that the cluster lacks, or that this user may not see, which is noted.
+Json object_in(const KubectlAnswer& answer, const char* kind, std::vector<std::string>* not_allowed) {
+  const NoAnswer problem = problem_of(answer);
+  if (problem == NoAnswer::kForbidden && std::ranges::find(*not_allowed, kind) == not_allowed->end())
+    not_allowed->push_back(kind);
+  if (problem != NoAnswer::kNone || answer.out.find_first_not_of(" \n") == std::string::npos) return nullptr;
+  Json object = Json::parse(answer.out, nullptr, /*allow_exceptions=*/false);
+  if (!object.is_object())
+    fail(ExitCode::kIoError, "kubectl get {}: expected an object as JSON, found '{}'", kind,
+         printable(answer.out, 60));
+  return object;
+}
+
+std::vector<Json> items_of(Json list) {
+  std::vector<Json> items;
+  for (Json& item : list.is_object() && list.contains("items") ? list["items"] : list = Json::array()) {
+    if (item.is_object()) items.push_back(std::move(item));
+  }
+  return items;
+}
+
+std::string time_of(const Json& event) {
+  for (const char* const field : {"/series/lastObservedTime", "/lastTimestamp", "/eventTime"}) {
+    const std::string time = text_at(event, field);
+    if (!time.empty()) return time;
+  }
+  return text_at(event, "/metadata/creationTimestamp");
+}
+
+// Newest first. All times come from the API server's clock, in one format.
+void sort_pods(std::vector<Json>* pods) {
+  std::ranges::sort(*pods, [](const Json& a, const Json& b) {
+    const auto created = [](const Json& pod) { return text_at(pod, "/metadata/creationTimestamp"); };
+    return std::tuple(created(b), index_of(a)) < std::tuple(created(a), index_of(b));
+  });
+}
+
+void keep_own_events(JobObjects* job) {
+  std::set<std::string> own = {job->name};
+  for (const auto* list : {&job->jobs, &job->pods, &job->claims, &job->workloads}) {
+    for (const Json& object : *list) own.insert(object_name(object));
+  }
+  std::erase_if(job->events,
+                [&](const Json& event) { return !own.contains(text_at(event, "/involvedObject/name")); });
+  std::ranges::stable_sort(job->events, [](const Json& a, const Json& b) { return time_of(a) > time_of(b); });
+}
+
+void keep_own_workloads(JobObjects* job) {
+  std::set<std::string> uids = {text_at(job->top, "/metadata/uid")};
+  for (const Json& each : job->jobs) uids.insert(text_at(each, "/metadata/uid"));
+  uids.insert(text_at(job->jobset, "/metadata/uid"));
+  std::erase_if(job->workloads, [&](const Json& workload) {
+    return std::ranges::none_of(list_at(workload, "/metadata/ownerReferences"),
+                                [&](const Json& owner) { return uids.contains(text_at(owner, "/uid")); });
+  });
+}
+
+// What can be asked only once the pods are known.
+void get_logs_and_nodes(const Kubectl& kubectl, JobObjects* job) {
+  std::vector<std::vector<std::string>> commands;
+  const auto rank0 = std::ranges::find_if(job->pods, [](const Json& pod) {
+    return index_of(pod) <= 0 && text_at(pod, "/status/phase") != "Pending";
+  });
+  const bool has_log = rank0 != job->pods.end();
+  if (has_log) {
+    const Json& containers = list_at(*rank0, "/spec/containers");
+    const bool has_node = std::ranges::any_of(
+        containers, [](const Json& container) { return text_at(container, "/name") == "node"; });
+    const std::string container = has_node             ? "node"
+                                  : containers.empty() ? ""
+                                                       : text_at(containers.front(), "/name");
+    commands.push_back({"logs", object_name(*rank0), "--container", container, "--namespace", job->name_space,
+                        "--tail=60", "--request-timeout=30s"});
+  }
+  std::set<std::string> names;
+  for (const Json& pod : job->pods) names.insert(text_at(pod, "/spec/nodeName"));
+  names.erase("");
+  if (!names.empty()) {
+    std::vector<std::string> command = {"get", "nodes"};
+    command.insert(command.end(), names.begin(), names.end());
+    command.insert(command.end(), {"--ignore-not-found", "--output=json", "--request-timeout=30s"});
+    commands.push_back(std::move(command));
+  }
+  const std::vector<KubectlAnswer> answers = kubectl.run(commands);
+  // A container that is being created, or is gone, has no log.
+  if (has_log && answers.front().exit_code == 0) job->log = answers.front().out;
+  if (has_log && answers.front().err.find("(Forbidden)") != std::string::npos)
+    job->not_allowed.push_back("logs");
+  if (names.empty()) return;
+  Json nodes = object_in(answers.back(), "nodes", &job->not_allowed);
+  if (names.size() > 1) {
+    job->nodes = items_of(std::move(nodes));
+  } else if (nodes.is_object()) {
+    job->nodes.push_back(std::move(nodes));
+  }
+}
+
+}  // namespace
+
+JobName job_in_file(const std::string& path) {
+  for (const Manifest& each : parse_manifests(read_text_file(path, kMaxJobFileBytes), path)) {
+    const std::string kind = each.kind();
+    if ((kind == "TrainJob" || kind == "JobSet" || kind == "Job") && !each.name().empty())
+      return {each.name(), each.name_space()};
+  }
+  fail(ExitCode::kBadData, "{}: expected a TrainJob, JobSet or Job with a name, found none", path);
+}
+
+JobObjects get_job(const Kubectl& kubectl, const JobName& name) {
+  JobObjects job;
+  job.name = name.name;
+  job.name_space = name.name_space;
+  const std::string of_jobset = fmt::format("--selector={}={}", kJobSetLabel, name.name);
+  const std::string of_job = fmt::format("--selector={}={}", kJobLabel, name.name);
+  const std::vector<Question> questions = {{kTrainJobsKind, {name.name}},
+                                           {kJobSetsKind, {name.name}},
+                                           {kJobsKind, {name.name}},
+                                           {kJobsKind, {of_jobset}},
+                                           {"pods", {of_jobset}},
+                                           {"pods", {of_job}},
+                                           {"events", {}},
+                                           {"workloads.kueue.x-k8s.io", {}},
+                                           {"persistentvolumeclaims", {}}};
+  std::vector<std::vector<std::string>> commands;
+  for (const Question& question : questions) commands.push_back(get_command(question, name.name_space));
+  const std::vector<KubectlAnswer> answers = kubectl.run(commands);
+  constexpr size_t kNumJobKinds = 3;
+  std::vector<Json> found;
+  std::vector<std::string> unknown_kinds;  // of jobs: this one may be of such a kind
+  for (size_t i = 0; i < questions.size(); ++i) {
+    found.push_back(object_in(answers[i], questions[i].kind, &job.not_allowed));
+    if (i + 1 == kNumJobKinds) unknown_kinds = job.not_allowed;
+  }
+
+  job.jobset = found[1];
+  for (const auto& [kind, place] : {std::pair("TrainJob", 0), {"JobSet", 1}, {"Job", 2}}) {
+    if (!job.top.is_null() || found[static_cast<size_t>(place)].is_null()) continue;
+    job.top = found[static_cast<size_t>(place)];
+    job.kind = kind;
+  }
+  if (job.top.is_null() && !unknown_kinds.empty())
+    fail(ExitCode::kBadConfig,
+         "this user may not see {} in namespace {}: `kubectl auth can-i --list` lists what is allowed",
+         fmt::join(unknown_kinds, ", "), name.name_space);
+  if (job.top.is_null())
+    fail(ExitCode::kNoInput,
+         "there is no TrainJob, JobSet or Job '{}' in namespace {}: was it applied, or is it in another "
+         "--namespace?",
+         name.name, name.name_space);
+  const bool is_plain_job = job.kind == "Job";
+  job.jobs = items_of(std::move(found[3]));
+  if (is_plain_job) job.jobs = {job.top};
+  job.pods = items_of(std::move(found[is_plain_job ? 5 : 4]));
+  job.events = items_of(std::move(found[6]));
+  job.workloads = items_of(std::move(found[7]));
+  job.claims = items_of(std::move(found[8]));
+  sort_pods(&job.pods);
+  keep_own_workloads(&job);
+  keep_own_events(&job);
+  get_logs_and_nodes(kubectl, &job);
+  return job;
+}
+
+std::string text_at(const Json& object, const std::string& pointer) {
+  const Json::json_pointer at(pointer);
+  return object.is_structured() && object.contains(at) && object.at(at).is_string()
+             ? object.at(at).get<std::string>()
+             : "";
+}
+
+int64_t number_at(const Json& object, const std::string& pointer, int64_t otherwise) {
+  const Json::json_pointer at(pointer);
+  return object.is_structured() && object.contains(at) && object.at(at).is_number_integer()
+             ? object.at(at).get<int64_t>()
+             : otherwise;
+}
+
+std::string object_name(const Json& object) { return text_at(object, "/metadata/name"); }
+
+bool flag_at(const Json& object, const std::string& pointer) {
+  const Json::json_pointer at(pointer);
+  return object.is_structured() && object.contains(at) && object.at(at) == true;
+}
+
+const Json& list_at(const Json& object, const std::string& pointer) {
+  static const Json none = Json::array();
+  const Json::json_pointer at(pointer);
+  return object.is_structured() && object.contains(at) && object.at(at).is_array() ? object.at(at) : none;
+}
+
+const Json& condition(const Json& object, const std::string& type) {
+  static const Json none;
+  for (const Json& each : list_at(object, "/status/conditions")) {
+    if (text_at(each, "/type") == type) return each;
+  }
+  return none;
+}
+
+bool is_true(const Json& object, const std::string& condition_type) {
+  return text_at(condition(object, condition_type), "/status") == "True";
+}
+
+int64_t index_of(const Json& pod) {
+  for (const char* const place : {"/metadata/annotations", "/metadata/labels"}) {
+    const std::string text = text_at(pod, std::string(place) + "/batch.kubernetes.io~1job-completion-index");
+    if (const auto index = parse_integer(text)) return *index;
+  }
+  return -1;
+}
+
+}  // namespace tessera

@@ -1,0 +1,55 @@
+// A job and everything in the cluster that belongs to it.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "cluster/jobs/kubectl.h"
+
+namespace tessera {
+
+struct JobName {
+  std::string name;
+  std::string name_space;  // "" = not known
+};
+
+// The name in the first TrainJob, JobSet or Job of a file for `kubectl apply`. Error(kBadData) if there is
+// none, or if it is not YAML.
+JobName job_in_file(const std::string& path);
+
+// Objects as `kubectl get -o json` shows them: kubeflow/trainer v1alpha1, jobset v1alpha2, batch/v1, v1,
+// kueue v1beta1 and v1beta2.
+struct JobObjects {
+  using Json = nlohmann::json;
+
+  std::string name, name_space;
+  std::string kind;  // of `top`
+  Json top;          // the TrainJob, or without one the JobSet, or without that the Job
+  Json jobset;       // null if there is none
+  std::vector<Json> jobs;
+  std::vector<Json> pods;                // the newest of each index first
+  std::vector<Json> events;              // about any of these; the newest first
+  std::vector<Json> workloads;           // of Kueue
+  std::vector<Json> claims;              // PersistentVolumeClaims of the namespace
+  std::vector<Json> nodes;               // on which pods are
+  std::string log;                       // the last lines of rank 0
+  std::vector<std::string> not_allowed;  // kinds that this user may not see
+};
+
+// Error(kNoInput) if there is no such job, and as Kubectl.
+JobObjects get_job(const Kubectl& kubectl, const JobName& name);
+
+// What a JSON pointer leads to, if it is there and of this type; otherwise "", 0, false, or an empty list.
+std::string text_at(const nlohmann::json& object, const std::string& pointer);
+int64_t number_at(const nlohmann::json& object, const std::string& pointer, int64_t otherwise = 0);
+std::string object_name(const nlohmann::json& object);  // metadata.name
+bool flag_at(const nlohmann::json& object, const std::string& pointer);
+const nlohmann::json& list_at(const nlohmann::json& object, const std::string& pointer);
+// status.conditions of this type, or null.
+const nlohmann::json& condition(const nlohmann::json& object, const std::string& type);
+bool is_true(const nlohmann::json& object, const std::string& condition_type);
+// The completion index of a pod; -1 if it has none.
+int64_t index_of(const nlohmann::json& pod);
+
+}  // namespace tessera

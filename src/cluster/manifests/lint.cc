@@ -1,0 +1,213 @@
+#include "cluster/manifests/lint.h"
+
+#include <algorithm>
+#include <charconv>
+#include <iterator>
+
+#include "base/text.h"
+#include "cluster/manifests/lint_rules.h"
+
+namespace tessera {
+namespace {
+
+struct Suffix {
+  std::string_view text;
+  double factor;
+};
+constexpr Suffix kSuffixes[] = {{"Ki", 1024.0},
+                                {"Mi", 1048576.0},
+                                {"Gi", 1073741824.0},
+                                {"Ti", 1099511627776.0},
+                                {"Pi", 1125899906842624.0},
+                                {"Ei", 1152921504606846976.0},
+                                {"n", 1e-9},
+                                {"u", 1e-6},
+                                {"m", 1e-3},
+                                {"k", 1e3},
+                                {"M", 1e6},
+                                {"G", 1e9},
+                                {"T", 1e12},
+                                {"P", 1e15},
+                                {"E", 1e18},
+                                {"", 1}};
+
+struct KnownKind {
+  std::string_view kind;
+  std::string_view group;  // of its API; "" is the core
+};
+constexpr KnownKind kKnownKinds[] = {
+    {"ClusterConfig", "eksctl.io"},
+    {"ClusterQueue", "kueue.x-k8s.io"},
+    {"ClusterRole", "rbac.authorization.k8s.io"},
+    {"ClusterRoleBinding", "rbac.authorization.k8s.io"},
+    {"ClusterTrainingRuntime", "trainer.kubeflow.org"},
+    {"ConfigMap", ""},
+    {"CronJob", "batch"},
+    {"DaemonSet", "apps"},
+    {"Deployment", "apps"},
+    {"EC2NodeClass", "karpenter.k8s.aws"},
+    {"Job", "batch"},
+    {"JobSet", "jobset.x-k8s.io"},
+    {"LocalQueue", "kueue.x-k8s.io"},
+    {"Namespace", ""},
+    {"NetworkPolicy", "networking.k8s.io"},
+    {"NodePool", "karpenter.sh"},
+    {"PersistentVolume", ""},
+    {"PersistentVolumeClaim", ""},
+    {"Pod", ""},
+    {"PodDisruptionBudget", "policy"},
+    {"PodMonitor", "monitoring.coreos.com"},
+    {"PriorityClass", "scheduling.k8s.io"},
+    {"PrometheusRule", "monitoring.coreos.com"},
+    {"ResourceFlavor", "kueue.x-k8s.io"},
+    {"Role", "rbac.authorization.k8s.io"},
+    {"RoleBinding", "rbac.authorization.k8s.io"},
+    {"Secret", ""},
+    {"Service", ""},
+    {"ServiceAccount", ""},
+    {"StatefulSet", "apps"},
+    {"StorageClass", "storage.k8s.io"},
+    {"Topology", "kueue.x-k8s.io"},
+    {"TrainJob", "trainer.kubeflow.org"},
+    {"TrainingRuntime", "trainer.kubeflow.org"},
+    {"WorkloadPriorityClass", "kueue.x-k8s.io"},
+};
+
+// The API group: "batch" of "batch/v1", "" (the core group) of "v1".
+std::string group_of(const std::string& api) {
+  const size_t slash = api.find('/');
+  return slash == std::string::npos ? "" : api.substr(0, slash);
+}
+
+// A kind that is a known one but for its letters' case, or in a group of Kubernetes' own, whose names have no
+// dots, that lacks it: no cluster has it.
+void lint_kinds(LintReport* report) {
+  for (const Manifest& each : report->manifests()) {
+    if (has_rules(each) || each.kind().empty()) continue;
+    for (const KnownKind& known : kKnownKinds) {
+      if (lower_case(each.kind()) != lower_case(std::string(known.kind))) continue;
+      if (each.kind() != known.kind) {
+        report->add(each, "kind", "there is no {}: did you mean {}?", each.kind(), known.kind);
+      } else if (group_of(each.api()).find('.') == std::string::npos) {
+        report->add(each, "apiVersion", "{} has no {}: that is of {}", each.api(), each.kind(),
+                    known.group.empty() ? "v1" : known.group);
+      }
+    }
+  }
+}
+
+void add_job_templates(const Manifest& manifest, const std::string& path, std::vector<PodTemplate>* out) {
+  const Value::List& jobs = list_at(manifest.body, path + ".replicatedJobs");
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    const Value* const job = value_at(jobs[i], "template.spec");
+    if (job == nullptr || job->find("template") == nullptr) continue;
+    out->push_back({&manifest, job->find("template"), job,
+                    fmt::format("{}.replicatedJobs.{}.template.spec.template", path, i)});
+  }
+}
+
+}  // namespace
+
+std::vector<const Manifest*> LintReport::of_kind(std::string_view kind) const {
+  std::vector<const Manifest*> found;
+  for (const Manifest& each : manifests_) {
+    if (each.kind() == kind) found.push_back(&each);
+  }
+  return found;
+}
+
+const Manifest* LintReport::find(std::string_view kind, const std::string& name) const {
+  for (const Manifest* const each : of_kind(kind)) {
+    if (each->name() == name) return each;
+  }
+  return nullptr;
+}
+
+std::vector<PodTemplate> pod_templates(const Manifest& manifest) {
+  std::vector<PodTemplate> found;
+  const std::string kind = manifest.kind();
+  const auto add = [&](const std::string& path, const std::string& job) {
+    const Value* const value = value_at(manifest.body, path);
+    if (value != nullptr)
+      found.push_back({&manifest, value, job.empty() ? nullptr : value_at(manifest.body, job), path});
+  };
+  if (kind == "Pod") {
+    add("", "");
+  } else if (kind == "Deployment" || kind == "DaemonSet" || kind == "StatefulSet") {
+    add("spec.template", "");
+  } else if (kind == "Job") {
+    add("spec.template", "spec");
+  } else if (kind == "CronJob") {
+    add("spec.jobTemplate.spec.template", "spec.jobTemplate.spec");
+  } else if (kind == "JobSet") {
+    add_job_templates(manifest, "spec", &found);
+  } else if (kind == "ClusterTrainingRuntime" || kind == "TrainingRuntime") {
+    add_job_templates(manifest, "spec.template.spec", &found);
+  }
+  return found;
+}
+
+std::optional<double> quantity(const Value* value) {
+  if (value == nullptr) return std::nullopt;
+  if (value->integer() != nullptr) return static_cast<double>(*value->integer());
+  if (value->number() != nullptr) return *value->number();
+  if (value->string() == nullptr) return std::nullopt;
+  const std::string& text = *value->string();
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc()) return std::nullopt;
+  const std::string_view rest(end, static_cast<size_t>(text.data() + text.size() - end));
+  const auto suffix = std::ranges::find(kSuffixes, rest, &Suffix::text);
+  if (suffix == std::end(kSuffixes)) return std::nullopt;
+  return number * suffix->factor;
+}
+
+bool has_labels(const Value* labels, const Value* match_labels) {
+  if (match_labels == nullptr || match_labels->object() == nullptr) return true;
+  return std::ranges::all_of(*match_labels->object(), [&](const Value::Field& field) {
+    const Value* const found = labels == nullptr ? nullptr : labels->find(field.name);
+    return found != nullptr && *found == field.value;
+  });
+}
+
+bool tolerates(const Value::List& tolerations, const Value& taint) {
+  return std::ranges::any_of(tolerations, [&](const Value& each) {
+    const std::string key = text_at(each, "key"), effect = text_at(each, "effect");
+    if (!key.empty() && key != text_at(taint, "key")) return false;
+    if (!effect.empty() && effect != text_at(taint, "effect")) return false;
+    return text_at(each, "operator") == "Exists" || text_at(each, "value") == text_at(taint, "value");
+  });
+}
+
+bool has_rules(const Manifest& manifest) {
+  return std::ranges::any_of(kKnownKinds, [&](const KnownKind& known) {
+    return manifest.kind() == known.kind && group_of(manifest.api()) == known.group;
+  });
+}
+
+std::vector<std::string> lint_manifests(const std::vector<Manifest>& manifests) {
+  LintReport all(manifests);
+  lint_names(&all);
+  lint_kinds(&all);
+  std::vector<std::string> findings = all.take();
+  // Other APIs have kinds of the same names.
+  std::vector<Manifest> known;
+  std::ranges::copy_if(manifests, std::back_inserter(known), has_rules);
+  LintReport report(known);
+  for (const auto rule :
+       {lint_pods, lint_devices, lint_jobs, lint_train_jobs, lint_queues, lint_nodes, lint_references}) {
+    rule(&report);
+  }
+  for (std::string& finding : report.take()) findings.push_back(std::move(finding));
+  return findings;
+}
+
+void check_manifests(std::string_view text, const std::string& origin, ExitCode code) {
+  const std::vector<std::string> findings = lint_manifests(parse_manifests(text, origin));
+  if (findings.empty()) return;
+  fail(
+      code, "{}{}", findings[0],
+      findings.size() == 1 ? "" : fmt::format(" ({} in all)", format_count(std::ssize(findings), "finding")));
+}
+
+}  // namespace tessera

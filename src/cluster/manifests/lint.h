@@ -1,0 +1,27 @@
+// Rules for manifests that no schema states: those of admission webhooks and CEL expressions, of controllers
+// that read names by convention, and of what refers to what. Sources: Kubeflow Trainer v2.1 to v2.3, JobSet
+// 0.10 to 0.12, Kueue 0.15, Karpenter 1.8, Kubernetes 1.34. docs/kubernetes.md lists the rules.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "cluster/manifests/manifest.h"
+
+namespace tessera {
+
+// What breaks a rule, a line each, in the order of the documents: "job.yaml:12: TrainJob llama: spec.trainer:
+// ...". Documents refer to each other only among those given; a reference to what none of them defines is
+// left to the cluster.
+std::vector<std::string> lint_manifests(const std::vector<Manifest>& manifests);
+
+// Whether there are rules for its kind, as far as kinds that `tessera deploy` writes or refers to are
+// concerned; of others only the name is checked.
+bool has_rules(const Manifest& manifest);
+
+// Parses and checks manifests; throws Error(`code`) with the first finding, and how many more there are.
+void check_manifests(std::string_view text, const std::string& origin, ExitCode code);
+
+}  // namespace tessera

@@ -1,0 +1,398 @@
+// Queues of Kueue, nodes of Karpenter, and what refers to what.
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "base/text.h"
+#include "cluster/manifests/allocatable.h"
+#include "cluster/manifests/job_manifest.h"
+#include "cluster/manifests/lint_rules.h"
+
+namespace tessera {
+namespace {
+
+void lint_cluster_queue(const Manifest& queue, LintReport* report) {
+  const Value* const selector = value_at(queue.body, "spec.namespaceSelector");
+  if (selector == nullptr || selector->object() == nullptr) {
+    report->add(queue, "spec.namespaceSelector",
+                "is missing: without it the queue admits nothing; {{}} is all namespaces");
+  }
+  for (const Value& group : list_at(queue.body, "spec.resourceGroups")) {
+    const Value::List& covered = list_at(group, "coveredResources");
+    if (covered.empty()) report->add(queue, "spec.resourceGroups", "coveredResources is missing");
+    for (const Value& flavor : list_at(group, "flavors")) {
+      const Value::List& resources = list_at(flavor, "resources");
+      const bool same = resources.size() == covered.size() &&
+                        std::ranges::equal(resources, covered, [](const Value& resource, const Value& name) {
+                          return resource.find("name") != nullptr && *resource.find("name") == name;
+                        });
+      if (!same) {
+        report->add(queue, "spec.resourceGroups",
+                    "the resources of flavor '{}' are not the coveredResources in their order",
+                    text_at(flavor, "name"));
+      }
+      const std::string name = text_at(flavor, "name");
+      if (!report->of_kind("ResourceFlavor").empty() && report->find("ResourceFlavor", name) == nullptr) {
+        report->add(queue, "spec.resourceGroups", "no ResourceFlavor is called '{}'", name);
+      }
+    }
+  }
+}
+
+// Compares a flavor with the labels and taints of the pools that have all of its labels.
+void lint_flavor(const Manifest& flavor, LintReport* report) {
+  const Value* const labels = value_at(flavor.body, "spec.nodeLabels");
+  if (!text_at(flavor.body, "spec.topologyName").empty() &&
+      (labels == nullptr || labels->object() == nullptr)) {
+    report->add(flavor, "spec.nodeLabels", "topologyName needs at least one label");
+  }
+  const std::vector<const Manifest*> pools = report->of_kind("NodePool");
+  if (pools.empty() || labels == nullptr || labels->object() == nullptr) return;
+  bool any = false;
+  for (const Manifest* const pool : pools) {
+    if (!has_labels(value_at(pool->body, "spec.template.metadata.labels"), labels)) continue;
+    any = true;
+    for (const Value& taint : list_at(pool->body, "spec.template.spec.taints")) {
+      if (!tolerates(list_at(flavor.body, "spec.tolerations"), taint)) {
+        report->add(flavor, "spec.tolerations", "the taint {} of NodePool {} is not tolerated",
+                    text_at(taint, "key"), pool->name());
+      }
+    }
+  }
+  if (!any) report->add(flavor, "spec.nodeLabels", "no NodePool gives its nodes these labels");
+}
+
+// Whether a pod that selects these labels may run on the nodes of a pool, as far as the pool's own labels
+// say.
+bool selects_pool(const Value* selector, const Manifest& pool) {
+  if (selector == nullptr || selector->object() == nullptr) return false;
+  const Value* const labels = value_at(pool.body, "spec.template.metadata.labels");
+  if (labels == nullptr || labels->object() == nullptr) return false;
+  return std::ranges::any_of(*labels->object(), [&](const Value::Field& field) {
+    const Value* const wanted = selector->find(field.name);
+    return wanted != nullptr && *wanted == field.value;
+  });
+}
+
+void lint_pool(const Manifest& pool, LintReport* report) {
+  const Value* const reference = value_at(pool.body, "spec.template.spec.nodeClassRef");
+  for (const char* field : {"group", "kind", "name"}) {
+    if (reference == nullptr || text_at(*reference, field).empty()) {
+      report->add(pool, "spec.template.spec.nodeClassRef", "{} is missing", field);
+    }
+  }
+  const std::string node_class = reference == nullptr ? "" : text_at(*reference, "name");
+  if (!report->of_kind("EC2NodeClass").empty() && report->find("EC2NodeClass", node_class) == nullptr) {
+    report->add(pool, "spec.template.spec.nodeClassRef", "no EC2NodeClass is called '{}'", node_class);
+  }
+  for (const Value& each : list_at(pool.body, "spec.template.spec.requirements")) {
+    const std::string key = text_at(each, "key"), op = text_at(each, "operator");
+    const size_t num_values = list_at(each, "values").size();
+    if ((op == "In" || op == "NotIn") && num_values == 0) {
+      report->add(pool, "spec.template.spec.requirements", "{} {} has no values", key, op);
+    }
+    if ((op == "Gt" || op == "Lt") && num_values != 1) {
+      report->add(pool, "spec.template.spec.requirements", "expected one value for {} {}, found {}", key, op,
+                  num_values);
+    }
+    if (const Value* const least = each.find("minValues");
+        op == "In" && least != nullptr && least->integer() != nullptr &&
+        *least->integer() > static_cast<int64_t>(num_values)) {
+      report->add(pool, "spec.template.spec.requirements", "{} has fewer values than minValues", key);
+    }
+  }
+  for (const Manifest& each : report->manifests()) {
+    for (const PodTemplate& pod : pod_templates(each)) {
+      if (!selects_pool(value_at(*pod.value, "spec.nodeSelector"), pool)) continue;
+      for (const Value& taint : list_at(pool.body, "spec.template.spec.taints")) {
+        if (!tolerates(list_at(*pod.value, "spec.tolerations"), taint)) {
+          report->add(each, pod.path, "the taint {} of NodePool {}, which it selects, is not tolerated",
+                      text_at(taint, "key"), pool.name());
+        }
+      }
+    }
+  }
+}
+
+// The pods of a document with the labels that they will have. Those of a TrainJob are the pods of its runtime
+// with what the job patches; without the runtime among the documents they are not known.
+struct LabelledPod {
+  const Value* pod;
+  Value labels;
+};
+
+void merge_labels(const Value* more, Value::Object* labels) {
+  if (more == nullptr || more->object() == nullptr) return;
+  for (const Value::Field& field : *more->object()) {
+    std::erase_if(*labels, [&](const Value::Field& each) { return each.name == field.name; });
+    labels->push_back(field);
+  }
+}
+
+std::vector<LabelledPod> labelled_pods(const LintReport& report) {
+  std::vector<LabelledPod> pods;
+  const auto add = [&](const PodTemplate& pod, const std::vector<const Value*>& patches) {
+    Value::Object labels;
+    merge_labels(value_at(*pod.value, "metadata.labels"), &labels);
+    for (const Value* const patch : patches) merge_labels(patch, &labels);
+    pods.push_back({pod.value, Value(std::move(labels))});
+  };
+  for (const Manifest& each : report.manifests()) {
+    if (each.kind() != "TrainJob") {
+      for (const PodTemplate& pod : pod_templates(each)) add(pod, {});
+      continue;
+    }
+    const Manifest* const runtime = runtime_of(each, report);
+    if (runtime == nullptr) continue;
+    std::vector<const Value*> patches;
+    for (const PatchedPod& patch : patched_pods(each))
+      patches.push_back(value_at(*patch.value, "metadata.labels"));
+    for (const PodTemplate& pod : pod_templates(*runtime)) add(pod, patches);
+  }
+  return pods;
+}
+
+// Whether a Service, budget or monitor selects one of the pods.
+bool selects_any(const std::vector<LabelledPod>& pods, const Value* match_labels, const std::string& port) {
+  return std::ranges::any_of(pods, [&](const LabelledPod& each) {
+    if (!has_labels(&each.labels, match_labels)) return false;
+    if (port.empty()) return true;
+    return std::ranges::any_of(list_at(*each.pod, "spec.containers"), [&](const Value& container) {
+      return std::ranges::any_of(list_at(container, "ports"),
+                                 [&](const Value& at) { return text_at(at, "name") == port; });
+    });
+  });
+}
+
+// Whether the pods of a TrainJob are not known, because its runtime is elsewhere.
+bool lacks_runtime(const LintReport& report) {
+  return std::ranges::any_of(report.of_kind("TrainJob"),
+                             [&](const Manifest* job) { return runtime_of(*job, report) == nullptr; });
+}
+
+void lint_selectors(LintReport* report) {
+  const std::vector<LabelledPod> pods = labelled_pods(*report);
+  const bool are_known = !pods.empty() && !lacks_runtime(*report);
+  for (const Manifest& each : report->manifests()) {
+    const std::string kind = each.kind();
+    if (kind == "Deployment" || kind == "DaemonSet" || kind == "StatefulSet") {
+      if (!has_labels(value_at(each.body, "spec.template.metadata.labels"),
+                      value_at(each.body, "spec.selector.matchLabels"))) {
+        report->add(each, "spec.selector", "does not match the labels of its own pods");
+      }
+    }
+    if (!are_known) continue;
+    if (kind == "Service" && each.body.find("spec") != nullptr &&
+        value_at(each.body, "spec.selector") != nullptr &&
+        !selects_any(pods, value_at(each.body, "spec.selector"), "")) {
+      report->add(each, "spec.selector", "selects none of the pods");
+    }
+    if (kind == "PodDisruptionBudget" &&
+        !selects_any(pods, value_at(each.body, "spec.selector.matchLabels"), "")) {
+      report->add(each, "spec.selector", "selects none of the pods");
+    }
+    if (kind == "PodMonitor") {
+      for (const Value& endpoint : list_at(each.body, "spec.podMetricsEndpoints")) {
+        const std::string port = text_at(endpoint, "port");
+        if (!port.empty() && !selects_any(pods, value_at(each.body, "spec.selector.matchLabels"), port)) {
+          report->add(each, "spec.podMetricsEndpoints", "no pod that it selects has a port called '{}'",
+                      port);
+        }
+      }
+    }
+  }
+}
+
+void lint_budget(const Manifest& budget, LintReport* report) {
+  const Value* const least = value_at(budget.body, "spec.minAvailable");
+  const Value* const most = value_at(budget.body, "spec.maxUnavailable");
+  if ((least == nullptr) == (most == nullptr)) {
+    report->add(budget, "spec", "expected either minAvailable or maxUnavailable");
+  }
+  if (most != nullptr && most->integer() != nullptr && *most->integer() == 0) {
+    report->add(budget, "spec.maxUnavailable", "0 blocks every drain");
+  }
+}
+
+void lint_claims_of(const Manifest& manifest, const Value& pod, const std::string& path, LintReport* report) {
+  for (const Value& volume : list_at(pod, "spec.volumes")) {
+    const std::string name = text_at(volume, "persistentVolumeClaim.claimName");
+    if (!name.empty() && report->find("PersistentVolumeClaim", name) == nullptr) {
+      report->add(manifest, path, "no PersistentVolumeClaim is called '{}'", name);
+    }
+  }
+}
+
+// Where some claims are defined, all that pods mount are expected to be.
+void lint_claims(LintReport* report) {
+  const std::vector<const Manifest*> claims = report->of_kind("PersistentVolumeClaim");
+  if (claims.empty()) return;
+  for (const Manifest& each : report->manifests()) {
+    for (const PodTemplate& pod : pod_templates(each)) {
+      lint_claims_of(each, *pod.value, pod.path, report);
+    }
+    for (const PatchedPod& patch : patched_pods(each)) lint_claims_of(each, *patch.value, patch.path, report);
+  }
+}
+
+// What the pods of a job take together of a resource; nullopt: not known.
+std::optional<double> taken_by_job(const Manifest& job, const std::string& resource) {
+  // Names of resources have dots. Kubernetes takes a limit for a request that is not there.
+  const auto request_of = [&](const Value& at, const std::string& path) {
+    for (const char* kind : {".requests", ".limits"}) {
+      const Value* const amounts = value_at(at, path + kind);
+      const Value* const amount = amounts == nullptr ? nullptr : amounts->find(resource);
+      if (amount != nullptr) return quantity(amount);
+    }
+    return std::optional<double>();
+  };
+  if (job.kind() == "TrainJob") {
+    const auto of_pod = request_of(job.body, "spec.trainer.resourcesPerNode");
+    const auto num_pods = quantity(value_at(job.body, "spec.trainer.numNodes"));
+    return of_pod ? std::optional(*of_pod * num_pods.value_or(1)) : std::nullopt;
+  }
+  double sum = 0;
+  for (const PodTemplate& pod : pod_templates(job)) {
+    if (pod.job == nullptr) return std::nullopt;
+    const double num_pods = quantity(value_at(*pod.job, "parallelism")).value_or(1);
+    for (const Value& container : list_at(*pod.value, "spec.containers")) {
+      sum += num_pods * request_of(container, "resources").value_or(0);
+    }
+  }
+  return sum;
+}
+
+bool asks_for_topology(const Manifest& job) {
+  constexpr std::string_view kPrefix = "kueue.x-k8s.io/podset-";
+  const auto asks = [&](const Value* annotations) {
+    return annotations != nullptr && annotations->object() != nullptr &&
+           std::ranges::any_of(*annotations->object(), [&](const Value::Field& field) {
+             return field.name.starts_with(kPrefix) && field.name.ends_with("-topology");
+           });
+  };
+  return std::ranges::any_of(
+             pod_templates(job),
+             [&](const PodTemplate& pod) { return asks(value_at(*pod.value, "metadata.annotations")); }) ||
+         std::ranges::any_of(patched_pods(job), [&](const PatchedPod& patch) {
+           return asks(value_at(*patch.value, "metadata.annotations"));
+         });
+}
+
+// Whether a queue of Kueue, if it is among the documents, can ever admit a job.
+void lint_admission(const Manifest& job, const std::string& queue_name, LintReport* report) {
+  const Manifest* const queue = report->find("ClusterQueue", queue_name);
+  if (queue == nullptr) return;
+  std::map<std::string, double> quotas;  // of all flavors
+  bool has_topology = false, are_known = true;
+  for (const Value& group : list_at(queue->body, "spec.resourceGroups")) {
+    for (const Value& flavor : list_at(group, "flavors")) {
+      const Manifest* const found = report->find("ResourceFlavor", text_at(flavor, "name"));
+      const bool has = found != nullptr && !text_at(found->body, "spec.topologyName").empty();
+      has_topology = has_topology || has;
+      are_known = are_known && found != nullptr;
+      for (const Value& resource : list_at(flavor, "resources")) {
+        quotas[text_at(resource, "name")] += quantity(resource.find("nominalQuota")).value_or(0);
+      }
+    }
+  }
+  for (const char* device : {kCardResource, kEfaResource}) {
+    const std::optional<double> taken = taken_by_job(job, device);
+    if (taken && *taken > 0 && !quotas.contains(device)) {
+      report->add(job, "metadata.labels",
+                  "needs {}, which ClusterQueue {} does not count: it is never admitted", device, queue_name);
+    }
+  }
+  for (const auto& [resource, quota] : quotas) {
+    const std::optional<double> taken = taken_by_job(job, resource);
+    if (taken && *taken > quota) {
+      report->add(job, "metadata.labels",
+                  "needs {:g} of {}, the quota of ClusterQueue {} is {:g}: it is never admitted", *taken,
+                  resource, queue_name, quota);
+    }
+  }
+  if (asks_for_topology(job) && !has_topology && are_known) {
+    report->add(job, "metadata.labels", "asks for a topology, which no flavor of ClusterQueue {} has",
+                queue_name);
+  }
+  if (!asks_for_topology(job) && has_topology) {
+    report->add(job, "metadata.labels",
+                "the flavors of ClusterQueue {} have a topology, but the pods ask for none "
+                "(kueue.x-k8s.io/podset-required-topology): any hosts would do",
+                queue_name);
+  }
+}
+
+void lint_local_queues(LintReport* report) {
+  const bool has_queues = !report->of_kind("LocalQueue").empty();
+  for (const Manifest& each : report->manifests()) {
+    const Value* const labels = value_at(each.body, "metadata.labels");
+    const Value* const queue = labels == nullptr ? nullptr : labels->find("kueue.x-k8s.io/queue-name");
+    if (has_queues && queue != nullptr && queue->string() != nullptr) {
+      const Manifest* const found = report->find("LocalQueue", *queue->string());
+      if (found == nullptr || found->name_space() != each.name_space()) {
+        report->add(each, "metadata.labels", "no LocalQueue of its namespace is called '{}'",
+                    *queue->string());
+      } else {
+        lint_admission(each, text_at(found->body, "spec.clusterQueue"), report);
+      }
+    }
+    if (each.kind() == "LocalQueue" && !report->of_kind("ClusterQueue").empty() &&
+        report->find("ClusterQueue", text_at(each.body, "spec.clusterQueue")) == nullptr) {
+      report->add(each, "spec.clusterQueue", "no ClusterQueue is called '{}'",
+                  text_at(each.body, "spec.clusterQueue"));
+    }
+  }
+}
+
+// Pods that find the Secret ask for its token.
+void lint_tokens(LintReport* report) {
+  const Manifest* const secret = report->find("Secret", kMetricsSecret);
+  if (secret == nullptr) return;
+  for (const Manifest* const monitor : report->of_kind("PodMonitor")) {
+    const Value* const labels = value_at(monitor->body, "spec.selector.matchLabels");
+    const Value* const name = labels == nullptr ? nullptr : labels->find("app.kubernetes.io/name");
+    if (monitor->name_space() != secret->name_space() || name == nullptr || *name != Value("tessera"))
+      continue;
+    for (const Value& endpoint : list_at(monitor->body, "spec.podMetricsEndpoints")) {
+      if (value_at(endpoint, "authorization") != nullptr ||
+          value_at(endpoint, "bearerTokenSecret") != nullptr)
+        continue;
+      report->add(
+          *monitor, "spec.podMetricsEndpoints",
+          "shows no token, and pods ask for that of the Secret {0} (deploy alerts --token_secret {0})",
+          kMetricsSecret);
+    }
+  }
+}
+
+}  // namespace
+
+void lint_queues(LintReport* report) {
+  for (const Manifest* const each : report->of_kind("ClusterQueue")) lint_cluster_queue(*each, report);
+  for (const Manifest* const each : report->of_kind("ResourceFlavor")) lint_flavor(*each, report);
+  lint_local_queues(report);
+}
+
+void lint_nodes(LintReport* report) {
+  for (const Manifest* const each : report->of_kind("NodePool")) lint_pool(*each, report);
+  for (const Manifest* const each : report->of_kind("EC2NodeClass")) {
+    for (const char* field : {"amiSelectorTerms", "subnetSelectorTerms", "securityGroupSelectorTerms"}) {
+      if (list_at(each->body, std::string("spec.") + field).empty()) {
+        report->add(*each, std::string("spec.") + field, "is missing");
+      }
+    }
+    if (text_at(each->body, "spec.role").empty() == text_at(each->body, "spec.instanceProfile").empty()) {
+      report->add(*each, "spec", "expected either role or instanceProfile");
+    }
+  }
+}
+
+void lint_references(LintReport* report) {
+  lint_selectors(report);
+  lint_tokens(report);
+  lint_claims(report);
+  for (const Manifest* const each : report->of_kind("PodDisruptionBudget")) lint_budget(*each, report);
+}
+
+}  // namespace tessera

@@ -1,0 +1,76 @@
+// What the rules of lint.h share.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "cluster/manifests/manifest.h"
+
+namespace tessera {
+
+// The documents, and what was found in them.
+class LintReport {
+ public:
+  explicit LintReport(const std::vector<Manifest>& manifests) : manifests_(manifests) {}
+
+  const std::vector<Manifest>& manifests() const { return manifests_; }
+  // All of a kind; with a name, the one of that name, if any.
+  std::vector<const Manifest*> of_kind(std::string_view kind) const;
+  const Manifest* find(std::string_view kind, const std::string& name) const;
+
+  template <typename... Args>
+  void add(const Manifest& manifest, std::string_view path, fmt::format_string<Args...> format,
+           Args&&... args) {
+    findings_.push_back(printable(
+        fmt::format("{}: {}: {}", manifest.title(), path, fmt::format(format, std::forward<Args>(args)...)),
+        500));
+  }
+  std::vector<std::string> take() { return std::move(findings_); }
+
+ private:
+  const std::vector<Manifest>& manifests_;
+  std::vector<std::string> findings_;
+};
+
+// A pod template and where it is.
+struct PodTemplate {
+  const Manifest* manifest = nullptr;
+  const Value* value = nullptr;  // with metadata and spec
+  const Value* job = nullptr;    // the JobSpec around it, if any
+  std::string path;
+};
+std::vector<PodTemplate> pod_templates(const Manifest& manifest);
+
+// The runtime of a TrainJob, if it is among the documents.
+const Manifest* runtime_of(const Manifest& train_job, const LintReport& report);
+// What a TrainJob changes of the pods of its runtime: podTemplateOverrides, or runtimePatches with a pod
+// template.
+struct PatchedPod {
+  const Value* value = nullptr;  // with metadata and spec
+  std::string path;
+};
+std::vector<PatchedPod> patched_pods(const Manifest& train_job);
+
+// "500m", "62", "485Gi" as a number; nullopt for anything else.
+std::optional<double> quantity(const Value* value);
+
+// Whether the labels (an object) have all of those of a selector's matchLabels.
+bool has_labels(const Value* labels, const Value* match_labels);
+// Whether one of the tolerations tolerates a taint of NodePool, ResourceFlavor or node.
+bool tolerates(const Value::List& tolerations, const Value& taint);
+
+void lint_names(LintReport* report);
+void lint_pods(LintReport* report);
+void lint_devices(LintReport* report);
+void lint_jobs(LintReport* report);
+void lint_train_jobs(LintReport* report);
+void lint_queues(LintReport* report);
+void lint_nodes(LintReport* report);
+void lint_references(LintReport* report);
+
+}  // namespace tessera

@@ -1,0 +1,441 @@
+#include "cluster/manifests/lint.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "cluster/manifests/job_manifest.h"
+#include "cluster/manifests/lint_rules.h"
+#include "expect_error.h"
+
+namespace tessera {
+namespace {
+
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr const char* kCluster = R"(apiVersion: karpenter.sh/v1
+kind: NodePool
+metadata:
+  name: cpu-amx
+spec:
+  template:
+    metadata:
+      labels:
+        nodeType: cpu-amx
+    spec:
+      nodeClassRef:
+        group: karpenter.k8s.aws
+        kind: EC2NodeClass
+        name: cpu-amx
+      taints:
+        - key: intel.com/amx
+          value: "true"
+          effect: NoSchedule
+      requirements:
+        - key: karpenter.sh/capacity-type
+          operator: In
+          values: [spot, on-demand]
+        - key: karpenter.k8s.aws/instance-generation
+          operator: Gt
+          values: ["6"]
+---
+apiVersion: karpenter.k8s.aws/v1
+kind: EC2NodeClass
+metadata:
+  name: cpu-amx
+spec:
+  role: nodes
+  amiSelectorTerms: [{alias: al2023@latest}]
+  subnetSelectorTerms: [{tags: {a: b}}]
+  securityGroupSelectorTerms: [{tags: {a: b}}]
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ResourceFlavor
+metadata:
+  name: cpu-amx
+spec:
+  nodeLabels:
+    nodeType: cpu-amx
+  tolerations:
+    - key: intel.com/amx
+      operator: Exists
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ClusterQueue
+metadata:
+  name: tessera
+spec:
+  namespaceSelector: {}
+  resourceGroups:
+    - coveredResources: [cpu, memory]
+      flavors:
+        - name: cpu-amx
+          resources:
+            - name: cpu
+              nominalQuota: 248
+            - name: memory
+              nominalQuota: 1600Gi
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: LocalQueue
+metadata:
+  name: training
+  namespace: training
+spec:
+  clusterQueue: tessera
+)";
+
+constexpr const char* kMonitor = R"(apiVersion: monitoring.coreos.com/v1
+kind: PodMonitor
+metadata:
+  name: tessera
+  namespace: training
+spec:
+  selector:
+    matchLabels:
+      app.kubernetes.io/name: tessera
+  podMetricsEndpoints:
+    - port: metrics
+---
+apiVersion: apps/v1
+kind: DaemonSet
+metadata:
+  name: exporter
+spec:
+  selector:
+    matchLabels:
+      app: exporter
+  template:
+    metadata:
+      labels:
+        app: exporter
+    spec:
+      containers:
+        - name: exporter
+          image: x
+)";
+
+JobSettings job_of(JobKind kind) {
+  JobSettings job;
+  job.pod.image = "tessera:1";
+  job.pod.node_check = true;
+  job.kind = kind;
+  job.name = "small";
+  job.num_nodes = 3;
+  job.size = {62, int64_t{400} << 30};
+  job.grace = grace_periods(1'000'000'000, 500e6, 1, false);
+  job.pod.pod_grace_s = job.grace.pod_s;
+  job.queue = "training";
+  job.about = {"A job."};
+  return job;
+}
+
+std::string runtime_of(JobKind kind) {
+  RuntimeSettings runtime;
+  runtime.pod.image = "tessera:1";
+  runtime.trainer = kind;
+  runtime.storage_class = "fsx";
+  return runtime_documents(DeployTemplates(), runtime);
+}
+
+std::string with_trainer(JobKind kind) {
+  return std::string(kCluster) + "---\n" + runtime_of(kind) + "---\n" +
+         job_documents(DeployTemplates(), job_of(kind), "s");
+}
+
+std::string without_trainer(JobKind kind) {
+  return std::string(kCluster) + "---\n" + kMonitor + "---\n" +
+         job_documents(DeployTemplates(), job_of(kind), "s");
+}
+
+std::vector<std::string> findings(const std::string& text) {
+  return lint_manifests(parse_manifests(text, "all.yaml"));
+}
+
+struct Damage {
+  const char* old_text;
+  const char* new_text;
+  const char* finding;
+};
+
+// Every occurrence is replaced.
+void expect_found(const std::string& good, const Damage& damage) {
+  std::string text = good;
+  const std::string old_text = damage.old_text, new_text = damage.new_text;
+  size_t at = text.find(old_text);
+  ASSERT_NE(at, std::string::npos) << old_text;
+  for (; at != std::string::npos; at = text.find(old_text, at + new_text.size()))
+    text.replace(at, old_text.size(), new_text);
+  EXPECT_THAT(findings(text), Contains(HasSubstr(damage.finding))) << old_text << " -> " << new_text;
+}
+
+TEST(Lint, FindsNothingInWhatTheTemplatesWrite) {
+  for (const JobKind kind : {JobKind::kTrainerV21, JobKind::kTrainerV22, JobKind::kTrainerV23}) {
+    EXPECT_THAT(findings(with_trainer(kind)), ElementsAre());
+  }
+  for (const JobKind kind : {JobKind::kJobSet, JobKind::kJob})
+    EXPECT_THAT(findings(without_trainer(kind)), ElementsAre());
+}
+
+// The document whose text has `old_text` replaced.
+std::string changed(std::string text, const std::string& old_text, const std::string& new_text) {
+  size_t at = text.find(old_text);
+  EXPECT_NE(at, std::string::npos) << old_text;
+  for (; at != std::string::npos; at = text.find(old_text, at + new_text.size()))
+    text.replace(at, old_text.size(), new_text);
+  return text;
+}
+
+// Kubernetes takes a limit for a request that is not there.
+TEST(Lint, LimitsAloneAreGuaranteed) {
+  const std::string own = without_trainer(JobKind::kJob);
+  const std::string requests = "            requests:\n              cpu: \"62\"\n";
+  EXPECT_THAT(findings(changed(own, requests, "            requests:\n")), ElementsAre());
+  EXPECT_THAT(findings(changed(with_trainer(JobKind::kTrainerV21),
+                               "      requests:\n        cpu: \"62\"\n        memory: \"409600Mi\"\n", "")),
+              ElementsAre());
+  expect_found(own, {"            limits:\n              cpu: \"62\"\n", "            limits:\n",
+                     "has no limit of cpu, so the pod is not Guaranteed"});
+  expect_found(own, {"requests:\n              cpu: \"62\"", "requests:\n              cpu: 1x",
+                     "requests and limits of cpu differ"});
+  // They count in the queue, too.
+  expect_found(changed(with_trainer(JobKind::kTrainerV21),
+                       "      requests:\n        cpu: \"62\"\n        memory: \"409600Mi\"\n", ""),
+               {"numNodes: 3", "numNodes: 5", "needs 310 of cpu"});
+}
+
+TEST(Lint, KindsWithoutRulesAreToldApart) {
+  const auto has = [](const char* text) { return has_rules(parse_manifests(text, "x").at(0)); };
+  EXPECT_TRUE(has("apiVersion: batch/v1\nkind: Job\nmetadata: {name: a}\n"));
+  EXPECT_TRUE(has("apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n"));
+  EXPECT_FALSE(has("apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {name: a}\n"));
+  // Volcano's, for which the rules of Kubernetes' own Jobs do not hold.
+  const char* const volcano =
+      "apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: {name: a}\nspec: {template: {spec: {}}}\n";
+  EXPECT_FALSE(has(volcano));
+  EXPECT_THAT(findings(volcano), ElementsAre());
+  EXPECT_THAT(findings("apiVersion: trainer.kubeflow.org/v1alpha1\nkind: Trainjob\nmetadata: {name: a}\n"),
+              ElementsAre(HasSubstr("kind: there is no Trainjob: did you mean TrainJob?")));
+  EXPECT_THAT(findings("apiVersion: v1\nkind: Job\nmetadata: {name: a}\n"),
+              ElementsAre(HasSubstr("apiVersion: v1 has no Job: that is of batch")));
+  EXPECT_THAT(findings("apiVersion: example.org/v1\nkind: Widget\nmetadata: {name: A}\n"),
+              ElementsAre(HasSubstr("expected a name of lower-case letters")))
+      << "names are checked whatever the kind";
+}
+
+TEST(Lint, FindsWhatIsWrongWithATrainJob) {
+  const Damage kDamages[] = {
+      {"  trainer:\n", "  trainer_:\n", "TrainJob small: spec.trainer: is missing"},
+      {"numProcPerNode: 1", "numProcPerNode: auto",
+       "TrainJob small: spec.trainer.numProcPerNode: expected a number"},
+      {"numProcPerNode: 1", "numProcPerNode: gpu", "the pods ask for no nvidia.com/gpu"},
+      {"    command:\n      - tessera\n", "    env: [{name: PET_NNODES, value: \"2\"}]\n",
+       "PET_NNODES is reserved"},
+      {"        - name: node\n      metadata", "        - name: master\n      metadata",
+       "has no replicatedJob 'master'"},
+      {"          - name: node\n            volumeMounts:\n",
+       "          - name: node\n            env: [{name: A, value: b}]\n            volumeMounts:\n",
+       "the webhook refuses variables"},
+      {"limits:\n        cpu: \"62\"", "limits:\n        cpu: \"60\"", "requests and limits of cpu differ"},
+      {"name: \"small\"", "name: \"s123456789012345678901234567890123456789012345678901234567\"",
+       "has more than 63 characters"},
+      {"name: \"small\"", "name: \"1small\"", "begins with a digit"},
+      {"--termination_grace_s=40", "--termination_grace_s=900", "kubelet kills the pod after 600 s"},
+      {"--grace_period_s=30", "--grace_period_s=50", "--grace_period_s 50 is not below"},
+      {"queue-name: \"training\"", "queue-name: \"other\"",
+       "no LocalQueue of its namespace is called 'other'"},
+      {"  runtimeRef:\n", "  runtimePatches: [{manager: me}]\n  runtimeRef:\n", "give one of them"},
+      {"numNodes: 3", "numNodes: 5",
+       "needs 310 of cpu, the quota of ClusterQueue tessera is 248: it is never admitted"},
+      {"app.kubernetes.io/instance: \"small\"\n      spec",
+       "app.kubernetes.io/instance: \"other\"\n      spec",
+       "PodDisruptionBudget small: spec.selector: selects none"},
+      {"    nodeType: cpu-amx\n  tol", "    nodeType: cpu-amx\n  topologyName: tessera\n  tol",
+       "have a topology, but the pods ask for none"},
+      {"        labels:\n          app.kubernetes.io/instance: \"small\"\n",
+       "        labels:\n          app.kubernetes.io/instance: \"small\"\n        annotations:\n          "
+       "kueue.x-k8s.io/podset-required-topology: zone\n",
+       "asks for a topology, which no flavor of ClusterQueue tessera has"},
+  };
+  for (const Damage& damage : kDamages) expect_found(with_trainer(JobKind::kTrainerV21), damage);
+  expect_found(with_trainer(JobKind::kTrainerV21) + "---\n" + kMonitor,
+               {"- port: metrics", "- port: metricz", "no pod that it selects has a port called 'metricz'"});
+  JobSettings with_claim = job_of(JobKind::kTrainerV22);
+  with_claim.pod.claim = "mine";
+  EXPECT_THAT(findings(std::string(kCluster) + "---\n" + runtime_of(JobKind::kTrainerV22) + "---\n" +
+                       job_documents(DeployTemplates(), with_claim, "s")),
+              ElementsAre(HasSubstr(
+                  "TrainJob small: spec.runtimePatches: no PersistentVolumeClaim is called 'mine'")));
+  expect_found(with_trainer(JobKind::kTrainerV22),
+               {"manager: tessera/deploy", "manager: tessera", "manager is a domain and a path"});
+  expect_found(with_trainer(JobKind::kTrainerV23),
+               {"GracePeriodSeconds: 50", "GracePeriodSeconds: 20", "after 20 s"});
+}
+
+TEST(Lint, PrometheusShowsTheTokenThatPodsAskFor) {
+  const std::string secret =
+      "---\napiVersion: v1\nkind: Secret\nmetadata: {name: tessera-metrics, namespace: training}\n";
+  const std::string monitor = R"(apiVersion: monitoring.coreos.com/v1
+kind: PodMonitor
+metadata: {name: tessera, namespace: training}
+spec:
+  selector: {matchLabels: {app.kubernetes.io/name: tessera}}
+  podMetricsEndpoints:
+    - port: metrics
+)";
+  EXPECT_THAT(findings(monitor), ElementsAre());
+  EXPECT_THAT(findings(monitor + secret),
+              ElementsAre(HasSubstr("pods ask for that of the Secret tessera-metrics (deploy alerts")));
+  EXPECT_THAT(findings(monitor + "      authorization: {credentials: {name: tessera-metrics, key: token}}\n" +
+                       secret),
+              ElementsAre());
+}
+
+TEST(Lint, FindsWhatIsWrongWithARuntime) {
+  const Damage kDamages[] = {
+      {"  - name: node\n          replicas", "  - name: worker\n          replicas",
+       "the trainer's must be called 'node'"},
+      {"    - name: node\n                      image", "    - name: main\n                      image",
+       "container must be called 'node'"},
+      {"trainjob-ancestor-step: trainer", "trainjob-ancestor-step: other", "none has the label"},
+      {"enableDNSHostnames: true", "subdomain: x", "network.subdomain: must not be set"},
+      {"restartPolicy: Never", "restartPolicy: OnFailure", "podFailurePolicy needs restartPolicy Never"},
+      {"restartPolicy: Never", "restartPolicy: Always", "is Never or OnFailure"},
+      {"at index 2$", "at index 3$", "'at index 3$' matches no rule of podFailurePolicy, which has 3"},
+      {"name: peerFailed", "name: disruption", "two rules are called 'disruption'"},
+      {"values: [75, 143]", "values: [75, 64]", "two rules of podFailurePolicy have exit code 64"},
+      {"values: [75, 143]", "values: [0]", "exit code 0 is not a failure"},
+      {"operator: In\n                      values: [75, 143]", "containerName: main",
+       "names the container 'main'"},
+      {"claimName: \"training-data\"", "claimName: \"other\"", "no PersistentVolumeClaim is called 'other'"},
+      {"mountPath: \"/data\"", "mountPath: /tmp", "mounts two volumes at /tmp"},
+      {"- key: \"intel.com/amx\"\n                      operator",
+       "- key: other\n                      operator",
+       "the taint intel.com/amx of NodePool cpu-amx, which it selects, is not tolerated"},
+      {"runAsNonRoot: true", "runAsNonRoot: false", "may run as root"},
+      {"allowPrivilegeEscalation: false", "allowPrivilegeEscalation: true", "may gain privileges"},
+      {"readOnlyRootFilesystem: true", "readOnlyRootFilesystem: false", "writes to its root file system"},
+      {"- ALL", "- NET_RAW", "drop ALL"},
+      {"emptyDir:\n                        sizeLimit",
+       "emptyDir:\n                        medium: Memory\n                        x",
+       "is in memory and has no sizeLimit"},
+      {"- name: metrics\n", "- name: other\n", "startupProbe asks port 'metrics'"},
+      {"targetReplicatedJobs:\n          - node", "targetReplicatedJobs:\n          - main",
+       "targets the replicatedJob 'main'"},
+      {"replicas: 1", "replicas: 2", "the trainer needs exactly 1 replica"},
+  };
+  for (const Damage& damage : kDamages) expect_found(with_trainer(JobKind::kTrainerV21), damage);
+}
+
+TEST(Lint, FindsWhatIsWrongWithAJobOfItsOwn) {
+  const Damage kDamages[] = {
+      {"limits:\n              cpu: \"62\"", "limits:\n              cpu: \"61\"",
+       "requests and limits of cpu differ"},
+      {"cpu: \"62\"", "cpu: 61500m", "61.5 CPUs: a static CPU manager"},
+      {"        - name: tmp\n          emptyDir", "        - name: temporary\n          emptyDir",
+       "mounts the volume 'tmp', which the pod does not have"},
+      {"emptyDir:\n            sizeLimit: 8Gi",
+       "emptyDir:\n            medium: Memory\n            sizeLimit: 500Gi",
+       "volumes in memory take all of the memory limit"},
+      {"containerPort: 29500", "containerPort: 9400", "port 9400 appears twice"},
+      {"- name: rendezvous\n              containerPort", "- name: metrics\n              containerPort",
+       "two ports are called 'metrics'"},
+      {"- name: rendezvous\n              containerPort",
+       "- name: rendezvous-of-the-job\n              containerPort", "more than 15 characters"},
+      {"name: node-check", "name: node", "a second container of this name"},
+      {"values: [75, 143]", "values: [143, 75]", "exit codes of a rule must ascend: 75 follows 143"},
+      {"  completions: 3\n", "", "an Indexed Job needs a number of completions"},
+      {"onPodConditions:", "onPodConditions_:", "needs either onExitCodes or onPodConditions"},
+      {"  selector:\n    app.kubernetes.io/name: tessera\n",
+       "  selector:\n    app.kubernetes.io/name: other\n", "Service small: spec.selector: selects none"},
+      {"  selector:\n    matchLabels:\n      app.kubernetes.io/name: tessera\n      "
+       "app.kubernetes.io/instance",
+       "  selector:\n    matchLabels:\n      app: a\n      b",
+       "PodDisruptionBudget small: spec.selector: selects none"},
+      {"subdomain: \"small\"", "subdomain: other",
+       "PET_MASTER_ADDR is small-0.small, the subdomain of the pods 'other'"},
+      {"minAvailable: 2", "maxUnavailable: 0", "0 blocks every drain"},
+      {"minAvailable: 2", "minAvailable: 2\n  maxUnavailable: 1",
+       "expected either minAvailable or maxUnavailable"},
+      {"- port: metrics", "- port: http", "no pod that it selects has a port called 'http'"},
+      {"matchLabels:\n      app: exporter", "matchLabels:\n      app: other",
+       "does not match the labels of its own pods"},
+      {"kind: Job\n", "kind: \n", "expected an object of Kubernetes"},
+      {"  name: \"small\"\n  namespace: \"training\"", "  namespace: \"training\"",
+       "metadata.name: is missing"},
+      {"name: \"small\"", "name: \"Small\"", "expected a name of lower-case letters"},
+      {"name: \"small\"", "name: \"s1234567890123456789012345678901234567890123456789012345678901234\"",
+       "Service s1234567890123456789012345678901234567890123456789012345678901234: metadata.name: has 65 "
+       "characters; that of a Service has at most 63"},
+  };
+  for (const Damage& damage : kDamages) {
+    expect_found(without_trainer(JobKind::kJob), damage);
+  }
+  const std::string twice = without_trainer(JobKind::kJobSet) + "---\n" +
+                            job_documents(DeployTemplates(), job_of(JobKind::kJobSet), "s");
+  EXPECT_THAT(findings(twice), Contains(HasSubstr("JobSet small: metadata.name: appears twice")));
+}
+
+TEST(Lint, FindsWhatIsWrongWithQueuesAndNodes) {
+  const Damage kDamages[] = {
+      {"  namespaceSelector: {}\n", "", "namespaceSelector: is missing"},
+      {"coveredResources: [cpu, memory]", "coveredResources: [memory, cpu]",
+       "are not the coveredResources in their order"},
+      {"    - coveredResources: [cpu, memory]\n      flavors", "    - flavors",
+       "coveredResources is missing"},
+      {"        - name: cpu-amx\n          resources", "        - name: other\n          resources",
+       "no ResourceFlavor is called 'other'"},
+      {"  nodeLabels:\n    nodeType: cpu-amx", "  nodeLabels:\n    nodeType: gpu",
+       "no NodePool gives its nodes these labels"},
+      {"    - key: intel.com/amx\n      operator", "    - key: amx\n      operator",
+       "the taint intel.com/amx of NodePool cpu-amx is not tolerated"},
+      {"  nodeLabels:\n    nodeType: cpu-amx", "  topologyName: rack",
+       "topologyName needs at least one label"},
+      {"clusterQueue: tessera", "clusterQueue: other", "no ClusterQueue is called 'other'"},
+      {"        name: cpu-amx\n      taints", "        name: other\n      taints",
+       "no EC2NodeClass is called 'other'"},
+      {"        group: karpenter.k8s.aws\n", "", "nodeClassRef: group is missing"},
+      {"values: [\"6\"]", "values: [\"6\", \"7\"]",
+       "expected one value for karpenter.k8s.aws/instance-generation Gt, found 2"},
+      {"values: [spot, on-demand]", "values: []", "karpenter.sh/capacity-type In has no values"},
+      {"values: [spot, on-demand]", "values: [spot]\n          minValues: 2",
+       "has fewer values than minValues"},
+      {"  amiSelectorTerms: [{alias: al2023@latest}]\n", "", "spec.amiSelectorTerms: is missing"},
+      {"  role: nodes", "  role: nodes\n  instanceProfile: x", "either role or instanceProfile"},
+  };
+  for (const Damage& damage : kDamages) expect_found(kCluster, damage);
+}
+
+TEST(Lint, ReportsTheFirstFindingAndHowManyThereAre) {
+  expect_error(ExitCode::kInternal, {"x:1: ClusterQueue q: spec.namespaceSelector: is missing"}, [] {
+    check_manifests("apiVersion: kueue.x-k8s.io/v1beta2\nkind: ClusterQueue\nmetadata: {name: q}\n", "x",
+                    ExitCode::kInternal);
+  });
+  expect_error(ExitCode::kBadData, {"(2 findings in all)"}, [] {
+    check_manifests(
+        "apiVersion: karpenter.k8s.aws/v1\nkind: EC2NodeClass\nmetadata: {name: q}\n"
+        "spec: {role: a, amiSelectorTerms: [{}]}\n",
+        "x", ExitCode::kBadData);
+  });
+}
+
+TEST(Lint, QuantitiesAreThoseOfKubernetes) {
+  const auto number = [](Value value) { return quantity(&value); };
+  EXPECT_EQ(number("500m"), 0.5);
+  EXPECT_EQ(number("2Gi"), 2147483648.0);
+  EXPECT_EQ(number("1k"), 1000);
+  EXPECT_EQ(number("1E"), 1e18);
+  EXPECT_EQ(number("2u"), 2e-6);
+  EXPECT_EQ(number(62), 62);
+  EXPECT_EQ(number(1.5), 1.5);
+  EXPECT_EQ(number("2 Gi"), std::nullopt);
+  EXPECT_EQ(number("x"), std::nullopt);
+  EXPECT_EQ(number(true), std::nullopt);
+  EXPECT_EQ(quantity(nullptr), std::nullopt);
+}
+
+}  // namespace
+}  // namespace tessera
