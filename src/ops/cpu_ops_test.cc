@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "base/rng.h"
-#include "ops/make_ops.h"
 
 namespace tessera {
 namespace {
@@ -117,17 +116,6 @@ bool run_every_operation(Ops& ops, DType A) {
     finite = finite && result->is_finite();
   }
   return finite;
-}
-
-TEST(MakeOps, SaysWhatHindersADevice) {
-  ThreadPool pool(1);
-  EXPECT_EQ(&make_ops(DeviceKind::kCpu, pool)->device(), &host_device());
-  try {
-    EXPECT_NE(&make_ops(DeviceKind::kCuda, pool)->device(), &host_device());
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kBadConfig);
-    EXPECT_THAT(error.what(), testing::StartsWith("device cuda: "));
-  }
 }
 
 TEST(CpuOps, DescriptionNamesEveryKernel) {

@@ -1,5 +1,5 @@
 // The operations a Llama-family model needs, and the update of its weights, as one interface. CpuOps forwards
-// to kernels/; another device is another implementation, chosen once at start-up (ops/make_ops.h).
+// to kernels/; another device is another implementation, chosen once at start-up (devices/make_ops.h).
 //
 // Shape letters: T tokens, D hidden, H query heads, G key-value heads, E head size, F feed-forward, V
 // vocabulary, Q = (H + 2G) E the width of a fused query/key/value row, N and K sizes of a product. R rows of

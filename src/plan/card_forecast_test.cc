@@ -4,8 +4,8 @@
 
 #include "arguments/state/lora_arguments.h"
 #include "base/flags.h"
+#include "devices/planned_card.h"
 #include "model/families.h"
-#include "ops/planned_card.h"
 #include "plan/forecast.h"
 
 namespace tessera {

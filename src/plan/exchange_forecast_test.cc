@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "ops/planned_cpu.h"
+#include "devices/planned_cpu.h"
 #include "plan/forecast.h"
 #include "support/forecast_test_support.h"
 #include "weights/parameter_pieces.h"

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "arguments/arguments.h"
+#include "devices/make_ops.h"
 #include "formats/huggingface/model_config.h"
 #include "ops/cpu_ops.h"
-#include "ops/make_ops.h"
 #include "plan/disk_plan.h"
 #include "plan/job_size.h"
 #include "plan/memory_plan.h"

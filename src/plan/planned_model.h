@@ -7,9 +7,9 @@
 #include <string>
 
 #include "context/context_ops.h"
+#include "devices/make_ops.h"
 #include "model/families.h"
 #include "ops/cpu_ops.h"
-#include "ops/make_ops.h"
 #include "platform/thread_pool.h"
 
 namespace tessera {

@@ -11,7 +11,7 @@
 #include "arguments/arguments.h"
 #include "base/log.h"
 #include "comm/communicator.h"
-#include "ops/make_ops.h"
+#include "devices/make_ops.h"
 #include "platform/thread_pool.h"
 #include "train/evaluation/best_checkpoint.h"
 #include "train/evaluation/best_model.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "health/check.h"
+#include "cluster/check.h"
 
 namespace tessera {
 

@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "devices/make_ops.h"
 #include "model/families.h"
 #include "model/llama/llama_model.h"
 #include "ops/cpu_ops.h"
-#include "ops/make_ops.h"
 #include "platform/thread_pool.h"
 
 namespace tessera {

@@ -12,11 +12,11 @@
 #include "bench/measure.h"
 #include "bench/statistics.h"
 #include "bench/step/other_program.h"
+#include "devices/make_ops.h"
 #include "formats/huggingface/model_config.h"
 #include "model/trainable_model.h"
 #include "ops/cpu_ops.h"
 #include "ops/device_peak.h"
-#include "ops/make_ops.h"
 #include "tensor/dtype.h"
 
 namespace tessera {

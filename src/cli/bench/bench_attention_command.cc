@@ -4,8 +4,8 @@
 #include "cli/bench/bench_command.h"
 #include "cli/model/loaded_model.h"
 #include "cli/run/threads.h"
+#include "devices/make_ops.h"
 #include "formats/huggingface/model_config.h"
-#include "ops/make_ops.h"
 
 namespace tessera {
 namespace {

@@ -5,7 +5,7 @@
 #include "cli/bench/bench_command.h"
 #include "cli/model/loaded_model.h"
 #include "cli/run/threads.h"
-#include "ops/make_ops.h"
+#include "devices/make_ops.h"
 
 namespace tessera {
 namespace {

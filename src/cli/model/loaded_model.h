@@ -12,9 +12,9 @@
 
 #include "base/flags.h"
 #include "comm/communicator.h"
+#include "devices/make_ops.h"
 #include "formats/safetensors/safetensors.h"
 #include "model/trainable_model.h"
-#include "ops/make_ops.h"
 #include "platform/thread_pool.h"
 #include "tokenizer/tokenizer.h"
 

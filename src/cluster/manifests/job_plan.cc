@@ -11,8 +11,8 @@
 #include "base/error.h"
 #include "base/name_hint.h"
 #include "base/text.h"
-#include "ops/planned_card.h"
-#include "ops/planned_cpu.h"
+#include "devices/planned_card.h"
+#include "devices/planned_cpu.h"
 
 namespace tessera {
 namespace {

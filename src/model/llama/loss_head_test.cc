@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "ops/planned_card.h"
+#include "support/isolated_device.h"
 #include "support/model_test_support.h"
 #include "support/reference_model.h"
 #include "support/values_near.h"
@@ -108,11 +108,11 @@ void check_pieces(const LogitsLimits& limits) {
 
 TEST(LossHead, PiecesOfLogitsCoverTheVocabularyWithinTheirMemory) {
   check_pieces({});
-  check_pieces(logits_limits(PlannedCard("card", 1 << 20)));
+  check_pieces(logits_limits(IsolatedDevice()));
 }
 
 TEST(LossHead, LogitsOnACardAreWholeRowsInMultiplesOfTiles) {
-  const LogitsLimits limits = logits_limits(PlannedCard("card", 1 << 20));
+  const LogitsLimits limits = logits_limits(IsolatedDevice());
   const LogitsPieces pieces = logits_pieces(8192, 128'256, limits);
   EXPECT_EQ(pieces.rows, 2048);
   EXPECT_EQ(pieces.columns, 128'256);

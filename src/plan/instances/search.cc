@@ -11,8 +11,8 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "context/context_team.h"
-#include "ops/planned_card.h"
-#include "ops/planned_cpu.h"
+#include "devices/planned_card.h"
+#include "devices/planned_cpu.h"
 #include "plan/planned_model.h"
 #include "plan/planned_step.h"
 

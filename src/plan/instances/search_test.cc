@@ -10,8 +10,8 @@
 #include <sstream>
 
 #include "base/flags.h"
-#include "ops/planned_card.h"
-#include "ops/planned_cpu.h"
+#include "devices/planned_card.h"
+#include "devices/planned_cpu.h"
 #include "plan/forecast.h"
 #include "plan/instances/search_picture.h"
 #include "plan/instances/search_report.h"
