@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "base/eta.h"
 #include "cli/terminal/loss_trend.h"
 
 namespace tessera {
@@ -40,9 +41,6 @@ std::string progress_line(const ProgressContents& contents, const LineStyle& sty
 // "step 45/600  loss 3.1416  trend -0.0213  lr 2.00e-04  12,345 tokens/s  MFU 0.43  ETA 01:23": always the
 // same fields, in ASCII, for files and for programs; "--" for what is not known.
 std::string plain_progress_line(const ProgressContents& contents);
-
-// "01:23", "1:02:03", "4d 04h"; "--:--" if it is not known.
-std::string format_eta(const std::optional<double>& seconds);
 
 // Three digits: "6.74", "0.0213".
 std::string format_tflops(double tflops);
