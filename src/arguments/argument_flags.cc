@@ -4,13 +4,10 @@
 #include <limits>
 
 #include "arguments/arguments.h"
+#include "arguments/compat/compat_flags.h"
 #include "arguments/flag_limits.h"
 #include "arguments/foreign/deepspeed_arguments.h"
-#include "arguments/foreign/foreign_names.h"
-#include "arguments/foreign/judged_flags.h"
-#include "arguments/foreign/llama_factory_fields.h"
 #include "arguments/foreign/script_arguments.h"
-#include "arguments/foreign/unsupported_flags.h"
 #include "arguments/ranks/context_arguments.h"
 #include "arguments/ranks/outer_arguments.h"
 #include "arguments/run/evaluation_arguments.h"
@@ -460,12 +457,8 @@ void declare_training_flags(FlagTable* table, TrainingArguments* args) {
   declare_report_flags(table, args);
   declare_metrics_flags(table, args);
   declare_saving(table, args);
-  declare_other_spellings(table, args);
   declare_script_flags(table, args);
-  declare_unsupported_flags(table);
-  declare_judged_flags(table);
-  declare_llama_factory_fields(table);  // last: skips names that others have
-  table->add_foreign_names(training_names());
+  declare_compat_flags(table);
 }
 
 }  // namespace tessera

@@ -8,7 +8,7 @@
 #include <sstream>
 
 #include "arguments/arguments.h"
-#include "arguments/foreign/foreign_names.h"
+#include "arguments/compat/compat_flags.h"
 #include "base/error.h"
 
 namespace tessera {
@@ -143,7 +143,7 @@ TEST_F(ConfigFileTest, ATypoIsNamedWithItsLineAndTheNearestName) {
 }
 
 TEST_F(ConfigFileTest, NamesOfOtherProgramsAreNoFlagsAndLeadToSome) {
-  for (const ForeignNames& entry : training_names()) {
+  for (const ForeignNames& entry : compat_hints()) {
     if (entry.here != nullptr) {
       const Flag* flag = table_.find(entry.here);
       ASSERT_NE(flag, nullptr) << entry.here;
@@ -154,7 +154,7 @@ TEST_F(ConfigFileTest, NamesOfOtherProgramsAreNoFlagsAndLeadToSome) {
       EXPECT_EQ(table_.find(name), nullptr) << name << " is a flag";
       if (!name.ends_with('*')) continue;
       for (const Flag& flag : table_.flags()) {
-        if (!flag.listed) continue;
+        if (flag.status != FlagStatus::kHonoured) continue;
         EXPECT_FALSE(flag.name.starts_with(name.substr(0, name.size() - 1)))
             << name << " hides " << flag.name;
       }

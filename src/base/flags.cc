@@ -90,7 +90,7 @@ Flag make_flag(std::string name, FlagType type, const char* value_name, std::str
 }
 
 // Flags with no bound variable compare by value: the same boolean, number or word as the default, or as one
-// of several that '|' separates.
+// of several that '|' separates; none among them is "" as well.
 bool is_default_value(const Flag& flag, const std::string& value) {
   if (flag.default_text.empty()) return value.empty() || means_none({value});
   const auto equals = [&](const std::string& text) {
@@ -100,7 +100,7 @@ bool is_default_value(const Flag& flag, const std::string& value) {
   };
   std::istringstream texts(flag.default_text);
   for (std::string text; std::getline(texts, text, '|');) {
-    if (equals(text)) return true;
+    if (equals(text) || (text == "none" && value.empty())) return true;
   }
   return false;
 }

@@ -17,6 +17,7 @@
 #include "base/error.h"
 #include "cli/app.h"
 #include "cli/command.h"
+#include "cli/compat_help.h"
 #include "cli/flag_parser.h"
 #include "cli/help_text.h"
 #include "cli/run/resume_command.h"
@@ -266,6 +267,31 @@ TEST(Help, FlagReferenceInDocsIsWhatTheProgramWrites) {
   text << in.rdbuf();
   EXPECT_EQ(text.str(), flag_reference(commands()))
       << "run: build/release/tessera help --markdown >docs/flags.md";
+}
+
+TEST(Help, CompatReferenceInDocsIsWhatTheProgramWrites) {
+  std::ifstream in(source_folder() / "docs/compat.md");
+  std::ostringstream text;
+  text << in.rdbuf();
+  EXPECT_EQ(text.str(), compat_reference())
+      << "run: build/release/tessera help compat --markdown >docs/compat.md";
+}
+
+TEST(Help, CompatSaysWhatBecomesOfAName) {
+  EXPECT_EQ(compat_help({"torch-compile"}, 80),
+            "Transformers\n  torch_compile                   no effect: nothing is compiled at run time\n");
+  EXPECT_THAT(compat_help({"fp16"}, 110),
+              HasSubstr("refused unless it is false: float16 needs loss scaling"));
+  EXPECT_THAT(compat_help({"micro_batch_size"}, 80), HasSubstr("the same as per_device_train_batch_size"));
+  EXPECT_THAT(compat_help({"max_length"}, 80), HasSubstr("Tessera\n  max_length  "));
+  EXPECT_THAT(compat_help({}, 80), HasSubstr("accelerator_config.even_batches"));
+  try {
+    compat_help({"torch_compil"}, 80);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kUsage);
+    EXPECT_STREQ(error.what(), "no setting 'torch_compil'; did you mean 'torch_compile'?");
+  }
 }
 
 TEST(TextPlot, DrawsTheCornersWhereTheyBelong) {

@@ -5,6 +5,7 @@
 #include "base/name_hint.h"
 #include "base/text.h"
 #include "cli/command.h"
+#include "cli/compat_help.h"
 #include "cli/help_text.h"
 #include "cli/manual_page.h"
 #include "cli/terminal/terminal.h"
@@ -19,10 +20,15 @@ class HelpCommand : public Command {
   std::string summary() const override {
     return "Explain a command, or write the flag reference or the manual pages";
   }
-  std::string usage() const override { return "[COMMAND...] [--markdown | --man DIR]"; }
-  std::string description() const override { return ""; }
+  std::string usage() const override { return "[COMMAND... | compat [NAME...]] [--markdown | --man DIR]"; }
+  std::string description() const override {
+    return "Explains a command. `tessera help compat` says what becomes of the settings of Transformers, "
+           "TRL, PEFT, "
+           "LLaMA-Factory and Axolotl that are no flags here, or of those that are named.";
+  }
   std::vector<std::string> examples() const override {
-    return {"tessera help train", "tessera help --markdown >docs/flags.md",
+    return {"tessera help train", "tessera help compat torch_compile fsdp",
+            "tessera help --markdown >docs/flags.md", "tessera help compat --markdown >docs/compat.md",
             "tessera help --man man1 && man man1/tessera-train.1"};
   }
 
@@ -31,7 +37,8 @@ class HelpCommand : public Command {
         table->add("command", &command_words_, "Command to explain; without one, the commands are listed.");
     command.positional = true;
     command.value_name = "COMMAND";
-    table->add("markdown", &markdown_, "Print the flags of every command as a Markdown page.");
+    table->add("markdown", &markdown_,
+               "Print the flags of every command, or the names of other programs, as a Markdown page.");
     table
         ->add("man", &man_folder_,
               "Write the manual pages of all commands, tessera.1 and tessera-COMMAND.1, into this folder.")
@@ -40,9 +47,11 @@ class HelpCommand : public Command {
 
   void run(FlagTable*) override {
     const std::vector<std::unique_ptr<Command>> all = commands();
-    if (markdown_) {
-      write_output(flag_reference(all));
-      return;
+    const bool is_compat = !command_words_.empty() && command_words_[0] == "compat";
+    if (markdown_) return write_output(is_compat ? compat_reference() : flag_reference(all));
+    if (is_compat) {
+      command_words_.erase(command_words_.begin());
+      return write_output(compat_help(command_words_, terminal_width()));
     }
     if (!man_folder_.empty()) {
       write_manual_pages(all);

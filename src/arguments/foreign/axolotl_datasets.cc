@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "arguments/compat/compat_table.h"
 #include "arguments/foreign/axolotl_prompts.h"
 #include "base/error.h"
 #include "base/json_value.h"
@@ -62,9 +63,9 @@ class AxolotlDatasets {
     json kept = json::object();
     for (const auto& [key, value] : item.items()) {
       if (value.is_null()) continue;
-      if (find_axolotl_key(axolotl_dataset_keys(), key) == nullptr)
+      if (compat_table("axolotl").find("datasets." + key) == nullptr)
         fail_here("'{}' is no key of Axolotl's data sets: leave it out", printable(key));
-      if (settle_axolotl_key(axolotl_dataset_keys(), key, value, line_, list_ + ": ", &settings_)) continue;
+      if (settle_axolotl_key(key, value, line_, list_, &settings_)) continue;
       check_kind(key, value);
       kept[key] = value;
     }
@@ -326,13 +327,6 @@ class AxolotlDatasets {
   std::optional<ConfigSetting> template_;
 };
 
-bool is_harmless(const AxolotlKeys& keys, const json& value) {
-  const std::vector<std::string> harmless = split(keys.harmless, ' ');
-  const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
-  return value.is_null() || text.empty() ||
-         std::find(harmless.begin(), harmless.end(), text) != harmless.end();
-}
-
 }  // namespace
 
 std::optional<ConfigSetting> translate_axolotl_datasets(const AxolotlChats& chats,
@@ -362,17 +356,17 @@ std::string axolotl_chat_template(const json& object, int64_t line, const Foreig
       printable(name), fmt::join(known, ", "), printable(built_in));
 }
 
-bool settle_axolotl_key(std::span<const AxolotlKeys> keys, const std::string& name, const json& value,
-                        int64_t line, const std::string& where, ForeignSettings* settings) {
-  const AxolotlKeys* found = find_axolotl_key(keys, name);
-  if (found == nullptr || found->use == AxolotlUse::kSame || found->use == AxolotlUse::kTranslated)
-    return false;
-  if (found->use == AxolotlUse::kRefused && !is_harmless(*found, value)) {
-    settings->fail_in(line, "{}{}: {}; leave it out (found {})", where, name, found->detail,
-                      found_text(value));
+bool settle_axolotl_key(const std::string& name, const json& value, int64_t line, const std::string& where,
+                        ForeignSettings* settings) {
+  const CompatName* known = compat_table("axolotl").find(where.empty() ? name : "datasets." + name);
+  if (known == nullptr || known->use == CompatUse::kSame || known->use == CompatUse::kRead) return false;
+  const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+  if (known->use == CompatUse::kRefused && !known->accepts(text)) {
+    settings->fail_in(line, "{}{}: {}; leave it out (found {})", where.empty() ? "" : where + ": ", name,
+                      known->detail, found_text(value));
   }
-  if (found->use == AxolotlUse::kNoEffect && value != json(false) && value != json("false"))
-    settings->note_no_effect(name, found->detail);
+  if (known->use == CompatUse::kNoEffect && lower_case(text) != "false")
+    settings->note_no_effect(name, std::string(known->detail));
   return true;
 }
 

@@ -3,10 +3,8 @@
 
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <span>
 #include <string>
 
-#include "arguments/foreign/axolotl_keys.h"
 #include "arguments/foreign/foreign_settings.h"
 
 namespace tessera {
@@ -27,9 +25,9 @@ std::optional<ConfigSetting> translate_axolotl_datasets(const AxolotlChats& chat
 std::string axolotl_chat_template(const nlohmann::json& object, int64_t line,
                                   const ForeignSettings& settings);
 
-// Drops or refuses a key that is not translated; false if it is. `where` begins the messages.
-bool settle_axolotl_key(std::span<const AxolotlKeys> keys, const std::string& name,
-                        const nlohmann::json& value, int64_t line, const std::string& where,
-                        ForeignSettings* settings);
+// Drops or refuses what the table says of the key `where` + `name`; false if it is read or renamed. The table
+// has the keys of an entry as datasets.NAME.
+bool settle_axolotl_key(const std::string& name, const nlohmann::json& value, int64_t line,
+                        const std::string& where, ForeignSettings* settings);
 
 }  // namespace tessera

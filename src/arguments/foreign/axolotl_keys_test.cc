@@ -1,19 +1,14 @@
-#include "arguments/foreign/axolotl_keys.h"
-
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
 
 #include "arguments/arguments.h"
+#include "arguments/compat/compat_table.h"
 #include "base/text_fields.h"
 
 namespace tessera {
 namespace {
-
-using ::testing::IsEmpty;
-using ::testing::Not;
 
 // The fields and aliases of AxolotlInputConfig in Axolotl 0.19.0.
 constexpr const char* kSchema =
@@ -114,48 +109,16 @@ std::vector<std::string> words(const std::string& text) {
   return found;
 }
 
-void expect_settled(std::span<const AxolotlKeys> keys, const char* schema) {
-  for (const std::string& name : words(schema)) {
-    const AxolotlKeys* found = find_axolotl_key(keys, name);
-    ASSERT_NE(found, nullptr) << name << " is neither translated nor without effect nor refused";
-    if (found->use != AxolotlUse::kSame) {
-      EXPECT_THAT(std::string(found->detail), Not(IsEmpty())) << name;
-    }
-  }
-}
-
+// Axolotl's own table, or that of a program with the same name, or a flag.
 TEST(AxolotlKeys, EveryFieldOfItsSchemaIsSettled) {
-  expect_settled(axolotl_keys(), kSchema);
-  expect_settled(axolotl_dataset_keys(), kDatasetSchema);
-}
-
-TEST(AxolotlKeys, NoKeyIsSettledTwice) {
-  for (const std::span<const AxolotlKeys> keys : {axolotl_keys(), axolotl_dataset_keys()}) {
-    std::vector<std::string> seen;
-    for (const AxolotlKeys& entry : keys) {
-      for (const std::string& name : words(entry.names)) {
-        EXPECT_EQ(std::count(seen.begin(), seen.end(), name), 0) << name;
-        seen.push_back(name);
-      }
-    }
-  }
-}
-
-TEST(AxolotlKeys, WhatKeepsItsMeaningIsAFlag) {
   TrainingArguments args;
-  FlagTable table;
-  declare_training_flags(&table, &args);
-  for (const AxolotlKeys& entry : axolotl_keys()) {
-    if (entry.use != AxolotlUse::kSame) continue;
-    for (const std::string& name : words(entry.names)) {
-      const std::string flag = *entry.detail == '\0' ? name : entry.detail;
-      // Not there yet, so that a file that names it is refused.
-      if (flag == "modules_to_save") continue;
-      const Flag* found = table.find(flag);
-      ASSERT_NE(found, nullptr) << flag;
-      EXPECT_NE(found->status, FlagStatus::kIgnored) << flag;
-    }
-  }
+  FlagTable flags;
+  declare_training_flags(&flags, &args);
+  const CompatTable& table = compat_table("axolotl");
+  for (const std::string& name : words(kSchema))
+    EXPECT_TRUE(table.find(name) != nullptr || flags.find(name) != nullptr) << name;
+  for (const std::string& name : words(kDatasetSchema))
+    EXPECT_NE(table.find("datasets." + name), nullptr) << name;
 }
 
 }  // namespace

@@ -6,8 +6,8 @@
 #include <string_view>
 #include <utility>
 
+#include "arguments/compat/compat_table.h"
 #include "arguments/foreign/axolotl_datasets.h"
-#include "arguments/foreign/axolotl_keys.h"
 #include "base/error.h"
 #include "base/json_value.h"
 #include "base/log.h"
@@ -73,7 +73,7 @@ class AxolotlSettings {
   }
   std::string word_of(const char* name) const {
     const ConfigSetting* setting = settings_.find(name);
-    return setting == nullptr || setting->value.is_null() ? "" : word_of_json(setting->value);
+    return setting == nullptr ? "" : word_of_json(setting->value);
   }
   // Lists and objects as JSON, also where YAML left text.
   static json structure(const json& value) {
@@ -83,17 +83,18 @@ class AxolotlSettings {
   }
   void add(const char* name, json value) { settings_.add(name, std::move(value), line_); }
 
+  // In Axolotl null means not set.
   void settle_all() {
+    const CompatTable& table = compat_table("axolotl");
     std::vector<ConfigSetting> kept;
     for (ConfigSetting& setting : settings_.all()) {
-      if (find_axolotl_key(axolotl_keys(), setting.name) == nullptr &&
-          find_axolotl_key(axolotl_dataset_keys(), setting.name) != nullptr) {
+      const CompatName* known = table.find(setting.name);
+      if (known == nullptr && table.find("datasets." + setting.name) != nullptr) {
         settings_.fail_in(setting.line, "{}: it belongs into an entry of datasets, where it has an effect",
                           setting.name);
       }
-      // In Axolotl null means not set.
-      if (setting.value.is_null() && find_axolotl_key(axolotl_keys(), setting.name) != nullptr) continue;
-      if (!settle_axolotl_key(axolotl_keys(), setting.name, setting.value, setting.line, "", &settings_))
+      if (setting.value.is_null() && known != nullptr) continue;
+      if (!settle_axolotl_key(setting.name, setting.value, setting.line, "", &settings_))
         kept.push_back(std::move(setting));
     }
     settings_.all() = std::move(kept);
@@ -395,9 +396,8 @@ class AxolotlSettings {
 
   void rename_all() {
     for (ConfigSetting& setting : settings_.all()) {
-      const AxolotlKeys* keys = find_axolotl_key(axolotl_keys(), setting.name);
-      if (keys != nullptr && keys->use == AxolotlUse::kSame && *keys->detail != '\0')
-        setting.name = keys->detail;
+      const CompatName* known = compat_table("axolotl").find(setting.name);
+      if (known != nullptr && known->use == CompatUse::kSame) setting.name = known->detail;
     }
   }
 

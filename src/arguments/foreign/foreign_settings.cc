@@ -10,16 +10,15 @@ namespace tessera {
 using nlohmann::json;
 
 const ConfigSetting* ForeignSettings::find(std::string_view name) const {
-  const auto found = std::find_if(settings_.begin(), settings_.end(),
-                                  [name](const ConfigSetting& setting) { return setting.name == name; });
-  return found == settings_.end() ? nullptr : &*found;
+  const auto found = std::ranges::find(settings_, name, &ConfigSetting::name);
+  return found == settings_.end() || found->value.is_null() ? nullptr : &*found;
 }
 
 std::optional<ConfigSetting> ForeignSettings::take(std::string_view name) {
-  const ConfigSetting* setting = find(name);
-  if (setting == nullptr) return std::nullopt;
-  ConfigSetting taken = *setting;
-  settings_.erase(settings_.begin() + (setting - settings_.data()));
+  const auto found = std::ranges::find(settings_, name, &ConfigSetting::name);
+  if (found == settings_.end()) return std::nullopt;
+  ConfigSetting taken = std::move(*found);
+  settings_.erase(found);
   return taken.value.is_null() ? std::nullopt : std::optional(std::move(taken));
 }
 

@@ -28,7 +28,7 @@ class ForeignSettings {
   ForeignSettings(const std::string& origin, std::vector<ConfigSetting>* settings)
       : origin_(origin), settings_(*settings) {}
 
-  // nullptr when the file does not name it; valid until a setting is added or taken.
+  // nullptr when the file does not set it, or to null; valid until a setting is added or taken.
   const ConfigSetting* find(std::string_view name) const;
   // Removes the setting; nullopt for null, too, which sets nothing.
   std::optional<ConfigSetting> take(std::string_view name);
@@ -39,7 +39,6 @@ class ForeignSettings {
   void set_sources(const std::string& flag, ForeignSources sources, int64_t line);
   // Adds dataset_formats once every source is set.
   void add_formats();
-  // The line of the last sources; 1 without any.
   std::vector<ConfigSetting>& all() { return settings_; }
   // A setting that is dropped; warn_of_no_effect() names it, one line per reason.
   void note_no_effect(const std::string& name, const std::string& reason);

@@ -79,10 +79,7 @@ class LlamaFactoryDatasets {
   }
 
  private:
-  bool is_set(std::string_view name) const {
-    const ConfigSetting* setting = settings_.find(name);
-    return setting != nullptr && !setting->value.is_null();
-  }
+  bool is_set(std::string_view name) const { return settings_.find(name) != nullptr; }
   bool is_true(std::string_view name) const {
     if (!is_set(name)) return false;
     std::string word = spelled(settings_.find(name)->value);
@@ -111,11 +108,9 @@ class LlamaFactoryDatasets {
     for (const char* name : {"template", "dataset_dir", "mix_strategy", "interleave_probs", "max_samples",
                              "mask_history", "default_system"}) {
       const ConfigSetting* setting = settings_.find(name);
-      if (setting == nullptr) continue;
-      const std::string word = spelled(setting->value);
-      const bool is_default = setting->value.is_null() ||
-                              (setting->name == "mix_strategy" && word == "concat") ||
-                              (setting->name == "mask_history" && (word == "false" || word == "False"));
+      const std::string word = setting == nullptr ? "" : lower_case(spelled(setting->value));
+      const bool is_default = setting == nullptr || (setting->name == "mix_strategy" && word == "concat") ||
+                              (setting->name == "mask_history" && word == "false");
       if (is_default) settings_.take(name);
     }
   }
@@ -212,9 +207,8 @@ class LlamaFactoryDatasets {
   // A number of rows: the first ones of the data set are held out, as with a share (foreign_datasets.cc).
   void read_val_size() {
     const ConfigSetting* setting = settings_.find("val_size");
-    const std::vector<double> size = setting == nullptr || setting->value.is_null()
-                                         ? std::vector<double>()
-                                         : settings_.numbers_of(*setting);
+    const std::vector<double> size =
+        setting == nullptr ? std::vector<double>() : settings_.numbers_of(*setting);
     if (size.size() != 1 || !(size[0] > 1)) return;
     const ConfigSetting taken = *settings_.take("val_size");
     const int64_t num_rows = static_cast<int64_t>(std::min(size[0], 1e15));

@@ -188,7 +188,7 @@ TEST(ForeignSettings, FsdpIsRefusedWithWhatToUseInstead) {
   EXPECT_THAT(of("full_shard auto_wrap"), HasSubstr("full_shard is zero_stage 3"));
   EXPECT_THAT(of(Json{"shard_grad_op"}), HasSubstr("shard_grad_op is zero_stage 2"));
   EXPECT_THAT(of(true), HasSubstr("zero_stage 3"));
-  EXPECT_THAT(of("nonsense"), HasSubstr("--fsdp: expected some of true, full_shard, "));
+  EXPECT_THAT(of("nonsense"), HasSubstr("--fsdp: expected some of auto_wrap, full_shard, "));
   EXPECT_THAT(outcome_of("fsdp_config", "/missing/fsdp.json")->error, HasSubstr("/missing/fsdp.json"));
   EXPECT_THAT(outcome_of("fsdp_config", {{"wrap", 1}})->error, HasSubstr("unknown key 'wrap'"));
 }

@@ -112,8 +112,7 @@ class TrlDatasets {
 
 void translate_trl_datasets(ForeignSettings* settings) {
   const ConfigSetting* setting = settings->find("datasets");
-  if (setting == nullptr) return;
-  if (setting->value.is_null() || setting->value == json::array()) {
+  if (setting == nullptr || setting->value == json::array()) {
     settings->take("datasets");
     return;
   }

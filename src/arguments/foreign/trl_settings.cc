@@ -104,8 +104,7 @@ class TrlSettings {
     object.erase("skip_prepare_dataset");
     if (!object.empty()) settings_.add("dataset_kwargs", std::move(object), line);
     const ConfigSetting* packing = settings_.find("packing");
-    if (packing != nullptr && packing->value != json(false) &&
-        lower_case(word_of(packing->value)) != "false" && !packing->value.is_null()) {
+    if (packing != nullptr && lower_case(word_of(packing->value)) != "false") {
       settings_.fail_in(packing->line,
                         "packing contradicts skip_prepare_dataset, with which TRL packs nothing");
     }

@@ -2,7 +2,7 @@
 
 #include <limits>
 
-#include "arguments/foreign/unsupported_flags.h"
+#include "arguments/compat/compat_flags.h"
 #include "arguments/run/row_arguments.h"
 #include "base/error.h"
 #include "data/row_building.h"
@@ -23,7 +23,7 @@ void DataInput::declare_flags(FlagTable* table) {
   declare_max_length(table, &max_length, "Tokens per row, as for `train`.").aliases.push_back("cutoff_len");
   table->add("packing", &packing, "Pack the documents into rows, as `train --packing` does.");
   declare_packing_flags(table, &packing_strategy, &packing_cross_document_attention);
-  declare_unsupported_flag(table, "truncation_mode");
+  declare_compat_flag(table, "truncation_mode");
   declare_data_flags(table, &data);
 }
 

@@ -3,7 +3,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "arguments/foreign/unsupported_flags.h"
+#include "arguments/compat/compat_flags.h"
 #include "arguments/run/data_arguments.h"
 #include "arguments/run/evaluation_sets.h"
 #include "arguments/run/row_arguments.h"
@@ -78,7 +78,7 @@ class EvalCommand : public Command {
               "Pack the documents into rows as `train --packing` does, instead of one row per document.")
         .aliases = {"eval_packing", "eval_sample_packing"};
     declare_packing_flags(table, &packing_strategy_, &joined_);
-    declare_unsupported_flag(table, "truncation_mode");
+    declare_compat_flag(table, "truncation_mode");
     table->add("per_device_eval_batch_size", &batch_size_,
                "Rows evaluated at once; does not change the result.");
     declare_adapter_flag(table, &adapter_, "Folder with LoRA adapters for the model.");

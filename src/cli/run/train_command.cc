@@ -67,7 +67,9 @@ class TrainCommand : public Command {
   std::string description() const override {
     return "Takes a Hugging Face model folder and text, JSONL or pre-tokenized rows, and writes a Hugging "
            "Face model folder. Names and defaults are those of Hugging Face's TrainingArguments; a JSON or "
-           "YAML file can set the same names, and flags override it.\n"
+           "YAML file can set the same names, and flags override it. `tessera help compat` lists names of "
+           "other "
+           "programs that have no effect here, are refused, or are other names of these.\n"
            "Ctrl-C, SIGTERM or SIGHUP ends the run with a checkpoint after the current step; a second Ctrl-C "
            "ends it at once.";
   }

@@ -1,0 +1,54 @@
+// What becomes of the settings of other programs: tables of text beside this file, one line a name, compiled
+// into the program. A line has five columns, separated by tabs, "-" where one is empty:
+//   NAME      the other program's name; OBJECT.KEY is a key of an object; a * at the end stands for any
+//   others TYPE      bool, integer, number, text, list: also a flag of `tessera train`; object, words: one
+//   whose value is
+//             judged by the lines OBJECT.KEY; "-": known in that program's files alone
+//   ACCEPTED  values that are taken without a word, separated by |
+//   BECOMES   same as | sets | read | no effect | refused
+//   DETAIL    our name | "NAME THEIRS=OURS ..., NAME ..." | what code makes of it | why | why
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera {
+
+enum class CompatUse { kSame, kSets, kRead, kNoEffect, kRefused };
+
+struct CompatName {
+  std::string_view name;
+  std::string_view type;
+  std::string_view accepted;
+  CompatUse use;
+  std::string_view detail;
+
+  // True for null, "", and the accepted values.
+  bool accepts(std::string_view value) const;
+};
+
+struct CompatTable {
+  std::string_view file;     // "axolotl.tsv"
+  std::string_view program;  // "Axolotl"
+  std::vector<CompatName> names;
+
+  // The line of this name, or of its family; nullptr if the program has no such setting.
+  const CompatName* find(std::string_view name) const;
+};
+
+// Transformers, TRL, LLaMA-Factory, Axolotl, DeepSpeed.
+std::span<const CompatTable> compat_tables();
+// The one with this file name, without its ending.
+const CompatTable& compat_table(std::string_view file);
+
+// The cells of the lines of a table, comments left out. Error(kInternal) names the file and the line.
+std::vector<std::vector<std::string_view>> read_cells(std::string_view file, std::string_view text,
+                                                      size_t num_columns);
+std::vector<CompatName> parse_compat_table(std::string_view file, std::string_view text);
+
+// The texts of the tables, made from them by CMake.
+std::string_view compat_text(std::string_view file);
+
+}  // namespace tessera
