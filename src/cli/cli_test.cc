@@ -371,32 +371,6 @@ TEST(ResumeCommand, IsThatOfTheLauncherForASingleRankToo) {
   ::unsetenv(kResumeCommandVariable);
 }
 
-TEST(Program, UnknownCommandsNameTheNearest) {
-  const auto message = [](const std::vector<std::string>& arguments) -> std::string {
-    try {
-      run_program(arguments);
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ExitCode::kUsage);
-      return error.what();
-    }
-    return "no error";
-  };
-  EXPECT_THAT(message({"doctr"}), HasSubstr("did you mean 'doctor'?"));
-  EXPECT_THAT(message({"finetune"}), HasSubstr("did you mean 'train'?"));
-  EXPECT_THAT(message({"gemm"}), HasSubstr("did you mean 'bench gemm'?"));
-  EXPECT_THAT(message({"x"}), HasSubstr("unknown command 'x'; tessera --help lists them"));
-  EXPECT_THAT(message({"train.py"}), HasSubstr("tessera launch -- python3 train.py ..."));
-  EXPECT_THAT(message({"python3", "train.py"}), HasSubstr("tessera launch -- python3 ..."));
-  EXPECT_THAT(message({"launch", "--foo", "1", "--bar", "a/b", "train"}),
-              testing::AllOf(HasSubstr("'--foo'"), HasSubstr("'--bar'")));
-  EXPECT_THAT(message({}), HasSubstr("no command given"));
-  EXPECT_THAT(message({"tokenizer"}), HasSubstr("did you mean 'tessera tokenizer train'?"));
-  EXPECT_THAT(message({"bench"}),
-              HasSubstr("'bench' is not a command; available: bench gemm, bench attention"));
-  EXPECT_THAT(message({"bench", "gem"}), HasSubstr("'bench gem' is not a command"));
-  EXPECT_THAT(message({"help", "doctr"}), HasSubstr("did you mean 'doctor'?"));
-}
-
 TEST(Help, GroupsOfCommandsListTheirMembers) {
   const auto all = commands();
   const std::string text = group_help(all, "bench", 80);

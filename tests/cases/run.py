@@ -8,7 +8,7 @@ runs in a temporary folder of its own (--keep leaves it there), in which relativ
     # What the case is about.
     uses: tiny                            # builders of builders.yaml: their files, values and steps come first
     let: {train: train --model start}     # values that texts below name as $train or ${train}
-    files:                                # written before the first step; !bytes: \\xNN is that byte; !py: an expression
+    files:                                # written before the first step; !bytes: \\xNN is that byte; !py, anywhere: an expression
       run.yaml: "max_steps: 3"
       bad.txt: !bytes "caf\\xE9"
       rows.jsonl: !py jsonl({"text": f"row {i}"} for i in range(9))
@@ -25,14 +25,14 @@ runs in a temporary folder of its own (--keep leaves it there), in which relativ
 
 Keys of a step, all optional:
   run, sh, refused      what to run; `refused` expects nothing on standard output unless `out` says otherwise
-  claim, only_if        a sentence, also of inner steps; an expression without whose truth the step is skipped, for the `reason` given
-  for, steps            {name: [values]}: the steps once per combination; values may be !py; `steps` without `for` is a group
+  claim, only_if        a sentence, also of inner steps; an expression: if it is false, the step is skipped (for the `reason`)
+  for, steps            {name: [values]}: the steps once per combination; `steps` without `for` is a group
   files, remove         files (NAME/: a folder) to write, and paths to delete, before the command
   stdin, env            text; {NAME: value}, null removes a variable
   stdout, terminal      a file, or `closed`: a pipe without reader; true: standard error is a terminal
   limits                {file_bytes, address_bytes, open_files, processors: 1}
-  signal                {send: INT, after: TEXT}: sent once when the output has TEXT
-  code                  the exit code (default 0), or the signal that ends the program, such as SIGINT
+  signal                {send: INT, after: PATTERN}: sent when standard output has the PATTERN, or a list; delay_s: later
+  code                  the exit code (default 0), or the signal that ends the program, such as SIGINT; a list: one of them
   error                 the only line "error: ..." has this text; without it, a step of exit code 0 must have no such line
   out, err              what the output must be, see below
   json                  {path: value} of standard output as JSON, see below
@@ -46,7 +46,8 @@ A text (out, err, a file) is a string or list of strings that it must have, or a
 json and tensors are {path: value}, such as clusters[1].racks or model.norm.weight[0]. A value is compared as it is, or is a
 mapping of near (with within or rel), above, below, at_least, at_most, has, matches, len, missing: true.
 Expressions know out, err, result (standard output as JSON), names of let, keep and for, and the functions below: read, text,
-load, lines, tensors, exists, files, errors, jsonl, sentences, near, exp, isfinite.
+load, lines, tensors, scalars, exists, files, errors, jsonl, sentences, near, exp,
+float32, isfinite, gone.
 """
 import argparse
 import array
@@ -76,8 +77,10 @@ import yaml
 HERE = os.path.dirname(os.path.abspath(__file__))
 SOURCE = os.path.dirname(os.path.dirname(HERE))
 TIME_LIMIT_S = 240
-STEP_KEYS = set("""run sh refused claim only_if reason for steps files remove stdin env stdout terminal limits signal code
-    error out err json after check keep""".split())
+STILL_KEYS = set("claim only_if reason files remove after check keep".split())     # of a step that runs nothing
+GROUP_KEYS = set("claim only_if reason files remove for steps".split())
+STARTS = set("run sh refused".split())
+STEP_KEYS = STILL_KEYS | STARTS | set("stdin env stdout terminal limits signal code error out err json".split())
 CASE_KEYS = set("uses let files steps".split())
 TEXT_KEYS = set("has lacks matches is starts ends num_lines columns each_line same_as differs_from json tensors".split())
 VALUE_KEYS = set("near within rel above below at_least at_most has matches len missing".split())
@@ -85,7 +88,10 @@ VALUE_KEYS = set("near within rel above below at_least at_most has matches len m
 
 class Map(dict):
     """A mapping of the file, with its line there."""
-    line = 0
+
+    def __init__(self, items=(), line=0, **more):
+        super().__init__(items, **more)
+        self.line = line
 
 
 class Py(str):
@@ -99,8 +105,7 @@ class Loader(yaml.SafeLoader):
     def mapping(self, node):
         self.flatten_mapping(node)
         pairs = self.construct_pairs(node, deep=True)
-        found = Map(pairs)
-        found.line = node.start_mark.line + 1
+        found = Map(pairs, line=node.start_mark.line + 1)
         if len(found) != len(pairs):
             raise yaml.constructor.ConstructorError(None, None, "a key is given twice", node.start_mark)
         return found
@@ -140,6 +145,42 @@ def sentences(count, seed=1):
 
 def jsonl(rows):
     return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def float32(value):
+    return struct.unpack("<f", struct.pack("<f", value))[0]
+
+
+def gone(pid):
+    """Whether the process has ended, or does within five seconds; one that nobody waits for has."""
+    for _ in range(500):
+        try:
+            with open(f"/proc/{int(pid)}/stat", encoding="utf-8", errors="replace") as file:
+                if file.read().rpartition(")")[2].split()[0] in "ZX":
+                    return True
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def protobuf(data):
+    """{field: value} of a message, in which every field is there once at most: numbers, or bytes."""
+    def varint(at):
+        value = shift = 0
+        while True:
+            value |= (data[at] & 0x7F) << shift
+            at, shift = at + 1, shift + 7
+            if data[at - 1] < 0x80:
+                return value, at
+
+    found, at = {}, 0
+    while at < len(data):
+        key, at = varint(at)
+        size, at = varint(at) if key & 7 in (0, 2) else ({1: 8, 5: 4}[key & 7], at)
+        found[key >> 3] = size if key & 7 == 0 else data[at:at + size]
+        at += size if key & 7 else 0
+    return found
 
 
 def value_at(value, path):
@@ -187,11 +228,12 @@ class Case:
             "read": self.read, "text": lambda path: self.read(path).decode(), "jsonl": jsonl, "sentences": sentences,
             "load": lambda path: json.loads(self.read(path)), "exists": lambda path: os.path.lexists(self.path(path)),
             "lines": lambda path: [json.loads(line) for line in self.read(path).splitlines()], "tensors": self.tensors,
+            "scalars": self.scalars, "float32": float32, "gone": gone,
             "files": lambda pattern: sorted(os.path.relpath(path, self.folder) for path in glob.glob(self.path(pattern),
                                                                                                  recursive=True)),
             "errors": lambda text: [line[7:] for line in text.splitlines() if line.startswith("error: ")],
             "near": lambda a, b, within: abs(a - b) <= within, "exp": math.exp, "isfinite": math.isfinite,
-            "json": json, "re": re, "math": math}
+            "json": json, "re": re, "math": math, "time": time}
 
     # Files.
 
@@ -218,10 +260,23 @@ class Case:
             found[tensor] = list(values)
         return found
 
+    def scalars(self, folder, tag):
+        """{step: value} of a tag in TensorBoard's files of a folder."""
+        found = {}
+        for name in os.listdir(self.path(folder)):
+            data = self.read(os.path.join(folder, name))
+            while data:
+                length = struct.unpack("<Q", data[:8])[0]
+                event, data = protobuf(data[12:12 + length]), data[16 + length:]
+                value = protobuf(protobuf(event[5])[1]) if 5 in event else {}
+                if value.get(1) == tag.encode():
+                    found[event[2]] = struct.unpack("<f", value[2])[0]
+        return found
+
     def write_files(self, files):
         for name, content in (files or {}).items():
             path = self.path(self.expand(name))
-            content = self.evaluate(content) if isinstance(content, Py) else self.expand(content)
+            content = self.expand(content)
             os.makedirs(os.path.dirname(path), exist_ok=True)
             if path.endswith("/"):
                 continue
@@ -231,16 +286,16 @@ class Case:
     # Values.
 
     def expand(self, value):
-        """The value with the known names after $ replaced."""
-        if isinstance(value, str) and not isinstance(value, Py):
+        """The value with expressions evaluated, and with the known names after $ replaced."""
+        if isinstance(value, Py):
+            return self.evaluate(value)
+        if isinstance(value, str):
             return re.sub(r"\$(?:(\w+)|\{(\w+)\})",
                           lambda match: str(self.values.get(match[1] or match[2], match[0])), value)
         if isinstance(value, list):
             return [self.expand(item) for item in value]
         if isinstance(value, Map):
-            expanded = Map((self.expand(key), self.expand(item)) for key, item in value.items())
-            expanded.line = value.line
-            return expanded
+            return Map(((self.expand(key), self.expand(item)) for key, item in value.items()), line=value.line)
         return value
 
     def names(self, more=None):
@@ -253,7 +308,7 @@ class Case:
         return names
 
     def evaluate(self, expression, more=None):
-        return eval(str(expression), self.names(more))  # pylint: disable=eval-used
+        return eval(expression, self.names(more))  # pylint: disable=eval-used
 
     def explain(self, expression, more):
         """The values of the operands of an expression."""
@@ -307,11 +362,10 @@ class Case:
         os.close(err_write)
         if redirected not in (None, "closed"):
             os.close(out_write)
-        texts, wanted = {"out": b"", "err": b""}, step.get("signal")
+        texts, wanted = {"out": b"", "err": b""}, list(as_list(step.get("signal")))
         state = threading.Lock()
 
         def follow(name, descriptor):
-            nonlocal wanted
             while True:
                 try:
                     piece = os.read(descriptor, 65536)
@@ -321,9 +375,9 @@ class Case:
                     break
                 with state:
                     texts[name] += piece
-                    if wanted and wanted["after"].encode() in texts["out"] + texts["err"]:
-                        process.send_signal(getattr(signal, "SIG" + wanted["send"]))
-                        wanted = None
+                    while wanted and re.search(wanted[0]["after"].encode(), texts["out"]):
+                        time.sleep(wanted[0].get("delay_s", 0))
+                        process.send_signal(getattr(signal, "SIG" + wanted.pop(0)["send"]))
             os.close(descriptor)
 
         def feed():
@@ -350,7 +404,7 @@ class Case:
         with self.lock:
             self.num_commands += 1
         if wanted:
-            self.problem(step, f"the output never had {short(wanted['after'])}, after which {wanted['send']} was to be sent", argv)
+            self.problem(step, f"standard output never had {short(wanted[0]['after'])}, after which {wanted[0]['send']} was to be sent", argv)
         return (code if code >= 0 else signal.Signals(-code).name, texts["out"].decode(errors="backslashreplace"),
                 texts["err"].decode(errors="backslashreplace"))
 
@@ -365,7 +419,7 @@ class Case:
             for name, text in zip(("exit code", "standard output", "standard error"), outcome):
                 shown = str(text).splitlines()
                 lines += [f"  {name}: " + ("" if len(shown) != 1 else short(shown[0], 1000))]
-                if len(shown) > 1:
+                if len(shown) > 1 and f"{name} differs:" not in message:
                     lines += ["    | " + line for line in (["..."] if len(shown) > 30 else []) + shown[-30:]]
         with self.lock:
             self.problems.append("\n".join(lines))
@@ -445,15 +499,16 @@ class Case:
     def expect(self, step, argv, outcome):
         code, out, err = outcome
         problems = []
-        if code != step.get("code", 0):
-            problems.append(f"expected exit code {step.get('code', 0)}, found {code}")
+        wanted = as_list(step.get("code", 0))
+        if code not in wanted:
+            problems.append(f"expected exit code {' or '.join(map(str, wanted))}, found {code}")
         errors = [line for line in err.splitlines() if line.startswith("error: ")]
         if "error" in step:
             if len(errors) != 1 or not err.endswith("\n"):
                 problems.append(f"expected one line of error, found {len(errors)}")
             problems += [f"the error does not have {short(part)}" for part in as_list(step["error"])
                          if not any(part in line for line in errors)]
-        elif step.get("code", 0) == 0 and errors and "err" not in step:
+        elif wanted == [0] and errors and "err" not in step:
             problems.append("the program succeeded with an error")
         for name, text in (("out", out), ("err", err)):
             if name in step:
@@ -464,6 +519,8 @@ class Case:
             problems += self.file_problems(name, expected)
         more = {"out": out, "err": err, "code": code}
         for expression in as_list(step.get("check")):
+            if not isinstance(expression, str):
+                raise ValueError(f"line {step.line}: expected an expression, in quotes if it has a colon, found {expression}")
             try:
                 if not self.evaluate(expression, more):
                     problems.append(f"not true: {expression}\n" + self.explain(expression, more))
@@ -480,42 +537,43 @@ class Case:
     # Steps.
 
     def run_step(self, step):
-        check_keys(step, STEP_KEYS, "a step")
+        check_keys(step, GROUP_KEYS if "steps" in step else STEP_KEYS if STARTS & set(step) else STILL_KEYS, "such a step")
         if "only_if" in step and not self.evaluate(step["only_if"]):
-            self.skipped.append(self.expand(step["reason"]))
+            self.skipped += as_list(self.expand(step.get("reason")))
             return
-        if "steps" in step:
-            choices = {name: self.evaluate(values) if isinstance(values, Py) else self.expand(values)
-                       for name, values in step.get("for", {}).items()}
-            for combination in itertools.product(*choices.values()):
-                self.values.update(zip(choices, combination))
-                before = len(self.problems)
-                for inner in step["steps"]:
-                    inner.setdefault("claim", step.get("claim", ""))
-                    self.run_step(inner)
-                if choices and len(self.problems) > before:
-                    self.problems[before] = f"with {dict(zip(choices, combination))}:\n" + self.problems[before]
-            return
-        step = self.expand(step)
-        for path in as_list(step.get("remove")):
+        for path in as_list(self.expand(step.get("remove"))):
             shutil.rmtree(self.path(path)) if os.path.isdir(self.path(path)) else os.remove(self.path(path))
         self.write_files(step.get("files"))
+        if "steps" in step:
+            self.run_group(step)
+            return
+        step = self.expand(Map({key: value for key, value in step.items() if key != "files"}, line=step.line))
         if "refused" in step:
             self.run_table(step)
         elif "run" in step or "sh" in step:
-            argv = [self.program, *shlex.split(step["run"])] if "run" in step else ["/bin/sh", "-c", step["sh"]]
+            argv = ["tessera", *shlex.split(step["run"])] if "run" in step else ["/bin/sh", "-c", step["sh"]]
             self.expect(step, argv, self.start(argv, step))
         else:
             self.expect(step, None, (0, "", ""))
+
+    def run_group(self, step):
+        choices = {name: self.expand(values) for name, values in step.get("for", {}).items()}
+        for combination in itertools.product(*choices.values()):
+            self.values.update(zip(choices, combination))
+            before = len(self.problems)
+            for inner in step["steps"]:
+                inner.setdefault("claim", step.get("claim", ""))
+                self.run_step(inner)
+            if choices and len(self.problems) > before:
+                self.problems[before] = f"with {dict(zip(choices, combination))}:\n" + self.problems[before]
 
     def run_table(self, step):
         def run_line(line):
             command, *text = re.split(r"(?:^|\s+)=> ", line, maxsplit=1)
             if not text:
                 raise ValueError(f"line {step.line}: expected COMMAND => TEXT, found '{line}'")
-            argv = [self.program, *shlex.split(command)]
-            row = Map(step, error=text[0].strip(), out=step.get("out", Map({"is": ""})))
-            row.line = step.line
+            argv = ["tessera", *shlex.split(command)]
+            row = Map(step, error=text[0].strip(), out=step.get("out", Map({"is": ""})), line=step.line)
             self.expect(row, argv, self.start(argv, row))
 
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -529,7 +587,7 @@ class Case:
             builders = read_yaml(os.path.join(HERE, "builders.yaml"))
             for part in [builders[name] for name in as_list(case.get("uses"))] + [case]:
                 for name, value in part.get("let", {}).items():
-                    self.values[name] = self.evaluate(value) if isinstance(value, Py) else self.expand(value)
+                    self.values[name] = self.expand(value)
                 self.write_files(part.get("files"))
                 for step in part["steps"]:
                     self.run_step(step)

@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <sstream>
 
-#include "e2e/started_process.h"
+#include "e2e/process.h"
 #include "e2e/tiny_model.h"
 #include "test_paths.h"
 

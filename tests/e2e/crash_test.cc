@@ -14,7 +14,6 @@
 #include <thread>
 
 #include "base/sanitizers.h"
-#include "e2e/tiny_model.h"
 #include "launch/reports/crash_handler.h"
 #include "test_paths.h"
 
@@ -149,36 +148,6 @@ TEST_F(Crash, WithoutTheProgramThatKnowsTheNamesTheLineHasAddresses) {
     EXPECT_THAT(ending.err,
                 MatchesRegex("error: killed by signal 11 \\(SIGSEGV\\), at tessera\\+0x[0-9a-f]+ <- .*\n"));
   }
-}
-
-// The agent's own line says where: the rank's report must not end up in a file that nobody reads.
-TEST_F(Crash, OfARankIsInTheErrorOfItsAgent) {
-  const TinyModel tiny;
-  std::vector<std::string> arguments = {"launch",
-                                        "--nproc_per_node",
-                                        "2",
-                                        "--",
-                                        "/bin/sh",
-                                        "-c",
-                                        "echo pid $RANK $$; exec \"$0\" \"$@\"",
-                                        tessera_binary()};
-  const std::vector<std::string> train = tiny.train_arguments("out", {"--max_steps", "1000000"});
-  arguments.insert(arguments.end(), train.begin(), train.end());
-  bool sent = false;
-  const ProcessResult result =
-      run_tessera(arguments, {.on_output = [&](pid_t, const std::string& out, const std::string& err) {
-                    const size_t at = out.find("pid 1 ");
-                    if (sent || at == std::string::npos || (out + err).find("loss") == std::string::npos)
-                      return;
-                    sent = true;
-                    kill(static_cast<pid_t>(std::stol(out.substr(at + 6))), SIGSEGV);
-                  }});
-  EXPECT_EQ(result.exit_code, 75) << result.err;
-  ASSERT_EQ(result.errors().size(), 1u) << result.err;
-  EXPECT_THAT(
-      result.errors()[0],
-      MatchesRegex("rank 1 on host .* was killed by signal 11 \\(SIGSEGV\\), sent by process [0-9]+, in "
-                   ".*tessera::.*"));
 }
 
 }  // namespace

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "e2e/started_process.h"
+#include "e2e/process.h"
 
 namespace tessera {
 

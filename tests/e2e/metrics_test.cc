@@ -10,7 +10,7 @@
 #include "base/stopwatch.h"
 #include "comm/socket/tcp_socket.h"
 #include "e2e/host_job.h"
-#include "e2e/started_process.h"
+#include "e2e/process.h"
 #include "e2e/tiny_model.h"
 #include "support/free_port.h"
 #include "support/metrics_text.h"

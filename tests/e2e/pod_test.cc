@@ -9,7 +9,7 @@
 #include <sstream>
 
 #include "comm/socket/tcp_socket.h"
-#include "e2e/started_process.h"
+#include "e2e/process.h"
 #include "e2e/tiny_model.h"
 #include "support/tls_server.h"
 #include "test_paths.h"

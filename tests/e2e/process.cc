@@ -1,93 +1,142 @@
 #include "e2e/process.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <poll.h>
-#include <pty.h>
-#include <sched.h>
-#include <sys/resource.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
-#include <chrono>
 #include <csignal>
 #include <fstream>
 #include <sstream>
+#include <thread>
 
 #include "test_paths.h"
 
 namespace tessera {
 namespace {
 
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+constexpr milliseconds kLook{5};
 constexpr std::chrono::minutes kTimeLimit{4};
 
-struct Pipe {
-  int read_end = -1;
-  int write_end = -1;
-  explicit Pipe(bool is_terminal = false) {
-    std::array<int, 2> ends = {};
-    const int error =
-        is_terminal ? openpty(&ends[0], &ends[1], nullptr, nullptr, nullptr) : pipe2(ends.data(), O_CLOEXEC);
-    if (error == 0) {
-      read_end = ends[0];
-      write_end = ends[1];
-    }
-  }
-};
-
-void limit(decltype(RLIMIT_AS) resource, const std::optional<int64_t>& bytes) {
-  if (!bytes) return;
-  const rlimit value = {static_cast<rlim_t>(*bytes), static_cast<rlim_t>(*bytes)};
-  setrlimit(resource, &value);
+std::string all_of(int fd) {
+  struct stat status = {};
+  fstat(fd, &status);
+  std::string text(static_cast<size_t>(status.st_size), '\0');
+  const ssize_t count = pread(fd, text.data(), text.size(), 0);
+  text.resize(count < 0 ? 0 : static_cast<size_t>(count));
+  return text;
 }
 
-void limit_open_files(int64_t count) {
-  rlimit value = {};
-  getrlimit(RLIMIT_NOFILE, &value);
-  value.rlim_cur = static_cast<rlim_t>(count);
-  setrlimit(RLIMIT_NOFILE, &value);
+// Several writers share the file, so each must append.
+int new_output(const char* name) {
+  const int memory = memfd_create(name, MFD_CLOEXEC);
+  fcntl(memory, F_SETFL, O_APPEND);
+  return memory;
 }
 
-void keep_one_processor() {
-  cpu_set_t mask;
-  CPU_ZERO(&mask);
-  CPU_SET(static_cast<size_t>(sched_getcpu()), &mask);
-  sched_setaffinity(0, sizeof(mask), &mask);
-}
+}  // namespace
 
-[[noreturn]] void become_tessera(const std::vector<std::string>& arguments, const ProcessOptions& options,
-                                 int in, int out, int err) {
-  if (options.output_file) out = open(options.output_file->c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
-  dup2(in, STDIN_FILENO);
-  dup2(out, STDOUT_FILENO);
-  dup2(err, STDERR_FILENO);
-  std::signal(SIGPIPE, SIG_DFL);
-  std::signal(SIGXFSZ, SIG_DFL);
-  limit(RLIMIT_FSIZE, options.max_file_bytes);
-  limit(RLIMIT_AS, options.max_address_space_bytes);
-  if (options.open_files) limit_open_files(*options.open_files);
-  if (options.one_processor) keep_one_processor();
+StartedProcess::StartedProcess(const std::vector<std::string>& argv, const StartOptions& options)
+    : out_(new_output("out")), err_(new_output("err")) {
+  std::vector<char*> pointers;
+  for (const std::string& argument : argv) pointers.push_back(const_cast<char*>(argument.c_str()));
+  pointers.push_back(nullptr);
+  const pid_t test = getpid();
+  pid_ = fork();
+  if (pid_ != 0) return;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != test) _exit(127);
+  if (options.prepare) options.prepare();
+  dup2(out_, STDOUT_FILENO);
+  dup2(err_, STDERR_FILENO);
   for (const std::string& entry : options.environment) {
     const size_t equals = entry.find('=');
     setenv(entry.substr(0, equals).c_str(), entry.substr(equals + 1).c_str(), 1);
   }
-  std::vector<char*> argv = {const_cast<char*>("tessera")};
-  for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
-  argv.push_back(nullptr);
-  execv(tessera_binary(), argv.data());
+  execvp(pointers[0], pointers.data());
   _exit(127);
 }
 
-// Appends what can be read; false at end of file.
-bool drain(int fd, std::string* text) {
-  std::array<char, 65536> buffer;
-  const ssize_t count = read(fd, buffer.data(), buffer.size());
-  if (count > 0) text->append(buffer.data(), static_cast<size_t>(count));
-  return count > 0;
+StartedProcess::~StartedProcess() {
+  if (!has_ended()) {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+  close(out_);
+  close(err_);
 }
 
-}  // namespace
+void StartedProcess::send(int signal) const {
+  if (!status_) kill(pid_, signal);
+}
+
+std::string StartedProcess::out() const { return all_of(out_); }
+std::string StartedProcess::err() const { return all_of(err_); }
+
+bool StartedProcess::has_ended() {
+  int status = 0;
+  if (!status_ && waitpid(pid_, &status, WNOHANG) == pid_) {
+    status_ = status;
+    ended_at_ = steady_clock::now();
+  }
+  return status_.has_value();
+}
+
+bool StartedProcess::wait(milliseconds limit) {
+  const auto deadline = steady_clock::now() + limit;
+  while (!has_ended() && steady_clock::now() < deadline) std::this_thread::sleep_for(kLook);
+  return has_ended();
+}
+
+bool StartedProcess::wait_for_output(const std::string& text, milliseconds limit) {
+  const auto deadline = steady_clock::now() + limit;
+  const auto is_there = [&] {
+    return out().find(text) != std::string::npos || err().find(text) != std::string::npos;
+  };
+  while (!is_there()) {
+    if (has_ended() || steady_clock::now() >= deadline) return is_there();
+    std::this_thread::sleep_for(kLook);
+  }
+  return true;
+}
+
+ProcessResult StartedProcess::result() {
+  ProcessResult result;
+  result.out = out();
+  result.err = err();
+  if (!has_ended()) {
+    ADD_FAILURE() << "process " << pid_ << " still runs";
+    return result;
+  }
+  if (WIFEXITED(*status_)) result.exit_code = WEXITSTATUS(*status_);
+  if (WIFSIGNALED(*status_)) result.signal = WTERMSIG(*status_);
+  return result;
+}
+
+bool is_gone(pid_t pid) {
+  const std::string stat = read_file(fmt::format("/proc/{}/stat", pid));
+  const size_t name_end = stat.rfind(')');
+  return name_end == std::string::npos || stat[name_end + 2] == 'Z' || stat[name_end + 2] == 'X';
+}
+
+pid_t pid_of_rank(pid_t agent, int rank) {
+  std::istringstream children(read_file(fmt::format("/proc/{0}/task/{0}/children", agent)));
+  const std::string wanted = fmt::format("RANK={}", rank);
+  for (pid_t pid = 0; children >> pid;) {
+    std::istringstream variables(read_file(fmt::format("/proc/{}/environ", pid)));
+    for (std::string variable; std::getline(variables, variable, '\0');) {
+      if (variable == wanted) return pid;
+    }
+  }
+  return 0;
+}
 
 std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;
@@ -104,56 +153,12 @@ std::vector<std::string> ProcessResult::errors() const {
   return lines;
 }
 
-ProcessResult run_tessera(const std::vector<std::string>& arguments, const ProcessOptions& options) {
-  const Pipe in;
-  const Pipe out;
-  const Pipe err(options.error_is_terminal);
-  if (!options.output_has_reader) close(out.read_end);
-  const pid_t pid = fork();
-  if (pid == 0) become_tessera(arguments, options, in.read_end, out.write_end, err.write_end);
-  close(in.read_end);
-  close(out.write_end);
-  close(err.write_end);
-
-  ProcessResult result;
-  const auto former_handler = std::signal(SIGPIPE, SIG_IGN);  // the child may not read its input
-  size_t written = 0;
-  int input = in.write_end;
-  bool out_open = options.output_has_reader;
-  bool err_open = true;
-  fcntl(input, F_SETFL, O_NONBLOCK);
-  const auto deadline = std::chrono::steady_clock::now() + kTimeLimit;
-  while (out_open || err_open) {
-    if (input >= 0 && written == options.input.size()) {
-      close(input);
-      input = -1;
-    }
-    std::array<pollfd, 3> wanted = {{{out_open ? out.read_end : -1, POLLIN, 0},
-                                     {err_open ? err.read_end : -1, POLLIN, 0},
-                                     {input, POLLOUT, 0}}};
-    poll(wanted.data(), wanted.size(), 1000);
-    if (std::chrono::steady_clock::now() > deadline) {
-      kill(pid, SIGKILL);
-      ADD_FAILURE() << "tessera ran for too long";
-      break;
-    }
-    if (wanted[0].revents != 0) out_open = drain(out.read_end, &result.out);
-    if (wanted[1].revents != 0) err_open = drain(err.read_end, &result.err);
-    if (wanted[2].revents != 0) {
-      const ssize_t count = write(input, options.input.data() + written, options.input.size() - written);
-      written = count < 0 ? options.input.size() : written + static_cast<size_t>(count);
-    }
-    if (options.on_output) options.on_output(pid, result.out, result.err);
-  }
-  if (input >= 0) close(input);
-  if (options.output_has_reader) close(out.read_end);
-  close(err.read_end);
-  int status = 0;
-  waitpid(pid, &status, 0);
-  std::signal(SIGPIPE, former_handler);
-  if (WIFEXITED(status)) result.exit_code = WEXITSTATUS(status);
-  if (WIFSIGNALED(status)) result.signal = WTERMSIG(status);
-  return result;
+ProcessResult run_tessera(const std::vector<std::string>& arguments, const StartOptions& options) {
+  std::vector<std::string> argv = {tessera_binary()};
+  argv.insert(argv.end(), arguments.begin(), arguments.end());
+  StartedProcess process(argv, options);
+  EXPECT_TRUE(process.wait(kTimeLimit)) << "tessera ran for too long";
+  return process.result();
 }
 
 TemporaryFolder::TemporaryFolder() {

@@ -1,9 +1,10 @@
-// Runs the built program as a child process.
+// Runs the built program and others as child processes, several at a time; a test can watch them and send
+// signals.
 #pragma once
 
 #include <sys/types.h>
 
-#include <cstdint>
+#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -11,20 +12,6 @@
 #include <vector>
 
 namespace tessera {
-
-struct ProcessOptions {
-  std::string input = {};                               // for standard input
-  std::vector<std::string> environment = {};            // "NAME=value", in addition to the parent's
-  std::optional<std::string> output_file = {};          // standard output is redirected here
-  bool error_is_terminal = false;                       // standard error is a pseudo-terminal
-  bool output_has_reader = true;                        // false: a pipe that nobody has open for reading
-  std::optional<int64_t> max_file_bytes = {};           // RLIMIT_FSIZE
-  std::optional<int64_t> max_address_space_bytes = {};  // RLIMIT_AS
-  std::optional<int64_t> open_files = {};               // the soft RLIMIT_NOFILE, as on most systems
-  bool one_processor = false;                           // the affinity mask has a single processor
-  // Called whenever output has arrived; may send signals to the process.
-  std::function<void(pid_t pid, const std::string& out, const std::string& err)> on_output = {};
-};
 
 struct ProcessResult {
   int exit_code = -1;  // -1 if a signal ended it
@@ -36,10 +23,54 @@ struct ProcessResult {
   std::vector<std::string> errors() const;
 };
 
-std::vector<std::string> lines_of(const std::string& text);
+struct StartOptions {
+  std::vector<std::string> environment = {};  // "NAME=value", in addition to the test's
+  std::function<void()> prepare = {};         // runs in the child before exec
+};
+
+// If still running, killed when this object is destroyed or the test itself ends.
+class StartedProcess {
+ public:
+  // argv[0] is a path, or a name to look up in PATH.
+  StartedProcess(const std::vector<std::string>& argv, const StartOptions& options);
+  ~StartedProcess();
+  StartedProcess(const StartedProcess&) = delete;
+  StartedProcess& operator=(const StartedProcess&) = delete;
+
+  pid_t pid() const { return pid_; }
+  void send(int signal) const;
+  // What it has written so far.
+  std::string out() const;
+  std::string err() const;
+
+  bool has_ended();
+  // False if it is still running after `limit`.
+  bool wait(std::chrono::milliseconds limit);
+  // Waits until it has written `text`; false if it ends first or has not done so by `limit`.
+  bool wait_for_output(const std::string& text, std::chrono::milliseconds limit);
+
+  // Call after it has ended.
+  ProcessResult result();
+  std::chrono::steady_clock::time_point ended_at() const { return ended_at_; }
+
+ private:
+  pid_t pid_ = 0;
+  int out_ = -1;
+  int err_ = -1;
+  std::optional<int> status_;
+  std::chrono::steady_clock::time_point ended_at_;
+};
 
 // tessera with these arguments. A process that runs for more than four minutes is killed and fails the test.
-ProcessResult run_tessera(const std::vector<std::string>& arguments, const ProcessOptions& options = {});
+ProcessResult run_tessera(const std::vector<std::string>& arguments, const StartOptions& options = {});
+
+// The process of this rank among the children of an agent of `tessera launch`; 0 if there is none (yet).
+pid_t pid_of_rank(pid_t agent, int rank);
+
+// A zombie also counts as gone: the parent that would wait for it may have ended.
+bool is_gone(pid_t pid);
+
+std::vector<std::string> lines_of(const std::string& text);
 
 // A temporary folder for a test, removed afterwards.
 class TemporaryFolder {

@@ -16,7 +16,7 @@
 #include <random>
 #include <thread>
 
-#include "e2e/started_process.h"
+#include "e2e/process.h"
 #include "e2e/step_timeline.h"
 #include "e2e/tiny_model.h"
 #include "test_paths.h"

@@ -70,7 +70,7 @@ std::vector<std::string> TinyModel::train_arguments(const std::string& output_di
   return arguments;
 }
 
-ProcessResult run_well(const std::vector<std::string>& arguments, const ProcessOptions& options) {
+ProcessResult run_well(const std::vector<std::string>& arguments, const StartOptions& options) {
   ProcessResult result = run_tessera(arguments, options);
   EXPECT_EQ(result.exit_code, 0) << "tessera " << fmt::format("{}", fmt::join(arguments, " ")) << "\n"
                                  << result.err;

@@ -27,6 +27,6 @@ struct TinyModel {
 };
 
 // Runs tessera and expects exit code 0 with nothing refused.
-ProcessResult run_well(const std::vector<std::string>& arguments, const ProcessOptions& options = {});
+ProcessResult run_well(const std::vector<std::string>& arguments, const StartOptions& options = {});
 
 }  // namespace tessera
