@@ -3,7 +3,7 @@
 #include <cmath>
 #include <span>
 
-#include "train/measure/run_totals.h"
+#include "report/run_totals.h"
 
 namespace tessera {
 

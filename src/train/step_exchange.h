@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "report/observer.h"
 #include "train/measure/job_peak.h"
-#include "train/observer.h"
 #include "train/output/checkpoint_saver.h"
 #include "train/step_runner.h"
 #include "train/stop_agreement.h"

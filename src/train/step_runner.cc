@@ -3,7 +3,7 @@
 #include "base/rng.h"
 #include "base/stopwatch.h"
 #include "context/slice_batch.h"
-#include "train/work_mark.h"
+#include "report/work_mark.h"
 
 namespace tessera {
 

@@ -15,10 +15,10 @@
 #include "model/trainable_model.h"
 #include "ops/clocked_ops.h"
 #include "platform/thread_pool.h"
+#include "report/disk_use.h"
 #include "shard/parameters/parameter_state.h"
 #include "tensor/packed_batch.h"
 #include "train/guards/replay_check.h"
-#include "train/measure/disk_use.h"
 #include "train/neftune.h"
 #include "train/stop_agreement.h"
 

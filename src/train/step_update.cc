@@ -3,7 +3,7 @@
 #include "base/error.h"
 #include "base/stopwatch.h"
 #include "optim/clip.h"
-#include "train/work_mark.h"
+#include "report/work_mark.h"
 
 namespace tessera {
 

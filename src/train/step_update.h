@@ -6,10 +6,10 @@
 #include "arguments/arguments.h"
 #include "comm/communicator.h"
 #include "optim/schedule.h"
+#include "report/observer.h"
+#include "report/progress.h"
 #include "shard/parameters/parameter_state.h"
-#include "train/observer.h"
 #include "train/output/checkpoint_saver.h"
-#include "train/progress.h"
 #include "train/step_runner.h"
 
 namespace tessera {

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "data/rows/length_order.h"
-#include "train/output/log_entries.h"
+#include "report/log_entries.h"
+#include "report/work_mark.h"
 #include "train/trainer.h"
-#include "train/work_mark.h"
 
 namespace tessera {
 namespace {

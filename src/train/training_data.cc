@@ -13,8 +13,8 @@
 #include "base/text.h"
 #include "formats/huggingface/model_families.h"
 #include "formats/input_files.h"
+#include "report/work_mark.h"
 #include "tokenizer/tokenizer.h"
-#include "train/work_mark.h"
 
 namespace tessera {
 

@@ -13,8 +13,8 @@
 #include "data/dataset.h"
 #include "formats/huggingface/model_config.h"
 #include "platform/thread_pool.h"
+#include "report/observer.h"
 #include "tokenizer/tokenizer.h"
-#include "train/observer.h"
 #include "weights/model_folder.h"
 
 namespace tessera {

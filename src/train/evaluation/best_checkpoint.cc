@@ -12,7 +12,7 @@
 #include "checkpoint/checkpoint_reader.h"
 #include "comm/first_failure.h"
 #include "io/absolute_path.h"
-#include "train/work_mark.h"
+#include "report/work_mark.h"
 
 namespace tessera {
 namespace {

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "report/progress.h"
 #include "train/evaluation/best_model.h"
-#include "train/progress.h"
 #include "train/setup/run_setup.h"
 
 namespace tessera {

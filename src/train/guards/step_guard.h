@@ -13,9 +13,9 @@
 #include "data/dataset.h"
 #include "data/rows/batch_plan.h"
 #include "model/trainable_model.h"
+#include "report/observer.h"
+#include "report/progress.h"
 #include "shard/parameters/parameter_state.h"
-#include "train/observer.h"
-#include "train/progress.h"
 #include "train/step_runner.h"
 
 namespace tessera {
