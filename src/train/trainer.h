@@ -17,17 +17,17 @@
 #include "report/progress.h"
 #include "report/run_log.h"
 #include "report/run_totals.h"
-#include "train/evaluation/best_checkpoint.h"
+#include "train/best_checkpoint.h"
 #include "train/evaluation/best_model.h"
-#include "train/guards/step_guard.h"
 #include "train/measure/disk_meter.h"
 #include "train/measure/run_clock.h"
 #include "train/output/run_files.h"
 #include "train/setup/run_setup.h"
-#include "train/step_exchange.h"
-#include "train/step_runner.h"
-#include "train/step_update.h"
-#include "train/stop_agreement.h"
+#include "train/step/step_exchange.h"
+#include "train/step/step_guard.h"
+#include "train/step/step_runner.h"
+#include "train/step/step_update.h"
+#include "train/step/stop_agreement.h"
 
 namespace tessera {
 

@@ -25,8 +25,8 @@
 #include "train/measure/job_peak.h"
 #include "train/recovery/peer_snapshots.h"
 #include "train/recovery/run_resume.h"
-#include "train/step_rows.h"
-#include "train/training_data.h"
+#include "train/setup/training_data.h"
+#include "train/step/step_rows.h"
 
 namespace tessera {
 

@@ -1,4 +1,4 @@
-#include "train/evaluation/best_checkpoint.h"
+#include "train/best_checkpoint.h"
 
 #include <algorithm>
 #include <optional>

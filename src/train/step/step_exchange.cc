@@ -1,4 +1,4 @@
-#include "train/step_exchange.h"
+#include "train/step/step_exchange.h"
 
 #include <cmath>
 #include <span>

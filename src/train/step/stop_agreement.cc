@@ -1,4 +1,4 @@
-#include "train/stop_agreement.h"
+#include "train/step/stop_agreement.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "train/training_data.h"
+#include "train/setup/training_data.h"
 
 #include <algorithm>
 #include <optional>

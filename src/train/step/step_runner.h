@@ -19,8 +19,8 @@
 #include "shard/parameters/parameter_state.h"
 #include "tensor/packed_batch.h"
 #include "train/guards/replay_check.h"
-#include "train/neftune.h"
-#include "train/stop_agreement.h"
+#include "train/step/neftune.h"
+#include "train/step/stop_agreement.h"
 
 namespace tessera {
 

@@ -1,4 +1,4 @@
-#include "train/step_rows.h"
+#include "train/step/step_rows.h"
 
 #include <algorithm>
 #include <utility>

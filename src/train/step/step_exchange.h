@@ -7,8 +7,8 @@
 #include "report/observer.h"
 #include "train/measure/job_peak.h"
 #include "train/output/checkpoint_saver.h"
-#include "train/step_runner.h"
-#include "train/stop_agreement.h"
+#include "train/step/step_runner.h"
+#include "train/step/stop_agreement.h"
 
 namespace tessera {
 

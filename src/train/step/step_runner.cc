@@ -1,4 +1,4 @@
-#include "train/step_runner.h"
+#include "train/step/step_runner.h"
 
 #include "base/rng.h"
 #include "base/stopwatch.h"

@@ -1,4 +1,4 @@
-#include "train/step_update.h"
+#include "train/step/step_update.h"
 
 #include "base/error.h"
 #include "base/stopwatch.h"

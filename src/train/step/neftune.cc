@@ -1,4 +1,4 @@
-#include "train/neftune.h"
+#include "train/step/neftune.h"
 
 #include <algorithm>
 #include <array>

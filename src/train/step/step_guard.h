@@ -16,7 +16,7 @@
 #include "report/observer.h"
 #include "report/progress.h"
 #include "shard/parameters/parameter_state.h"
-#include "train/step_runner.h"
+#include "train/step/step_runner.h"
 
 namespace tessera {
 

@@ -1,4 +1,4 @@
-#include "train/guards/step_guard.h"
+#include "train/step/step_guard.h"
 
 #include <algorithm>
 #include <cmath>

@@ -10,7 +10,7 @@
 #include "report/progress.h"
 #include "shard/parameters/parameter_state.h"
 #include "train/output/checkpoint_saver.h"
-#include "train/step_runner.h"
+#include "train/step/step_runner.h"
 
 namespace tessera {
 
