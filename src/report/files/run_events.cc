@@ -42,14 +42,14 @@ OrderedJson times_json(const RunTimes& times) {
 }
 
 OrderedJson disk_json(const DiskSummary& disk) {
-  OrderedJson json = {{"step_read_bytes", disk.step.read_bytes},
-                      {"step_written_bytes", disk.step.written_bytes},
-                      {"step_wait_s", disk.step.wait_s()}};
+  OrderedJson use = {{"step_read_bytes", disk.step.read_bytes},
+                     {"step_written_bytes", disk.step.written_bytes},
+                     {"step_wait_s", disk.step.wait_s()}};
   if (disk.rate) {
-    json["read_bytes_per_s"] = disk.rate->read_bytes_per_s;
-    json["written_bytes_per_s"] = disk.rate->written_bytes_per_s;
+    use["read_bytes_per_s"] = disk.rate->read_bytes_per_s;
+    use["written_bytes_per_s"] = disk.rate->written_bytes_per_s;
   }
-  return json;
+  return use;
 }
 
 }  // namespace
