@@ -8,6 +8,7 @@
 #include "data/rows/length_order.h"
 #include "report/log_entries.h"
 #include "report/work_mark.h"
+#include "train/evaluation/evaluate.h"
 #include "train/trainer.h"
 
 namespace tessera {
