@@ -59,12 +59,12 @@ TEST_F(ArgumentsTest, LaunchIsKnownByItsVariables) {
     return found == variables.end() ? std::nullopt : std::optional(found->second);
   };
   read_launch_variables(environment, &args_);
-  EXPECT_EQ(args_.launch_id, "");
-  EXPECT_FALSE(args_.is_restart);
+  EXPECT_EQ(args_.launch.id, "");
+  EXPECT_FALSE(args_.launch.is_restart);
   variables = {{"TESSERA_LAUNCH_ID", "12ab"}, {"TESSERA_RESUME", "auto"}};
   read_launch_variables(environment, &args_);
-  EXPECT_EQ(args_.launch_id, "12ab");
-  EXPECT_TRUE(args_.is_restart);
+  EXPECT_EQ(args_.launch.id, "12ab");
+  EXPECT_TRUE(args_.launch.is_restart);
 }
 
 TEST_F(ArgumentsTest, TheAgentsGraceCountsWhereItIsShorter) {
@@ -104,9 +104,9 @@ TEST_F(ArgumentsTest, AccumulationFollowsFromTheGlobalBatch) {
   give("global_batch_size", "100");
   give("per_device_train_batch_size", "8");
   resolve();
-  EXPECT_EQ(args_.gradient_accumulation_steps, 13);
-  resolve_training_arguments(table_, 4, &args_);
-  EXPECT_EQ(args_.gradient_accumulation_steps, 4);
+  EXPECT_EQ(args_.batch.accumulation_steps, 13);
+  resolve_run_spec(table_, 4, &args_);
+  EXPECT_EQ(args_.batch.accumulation_steps, 4);
   EXPECT_EQ(global_batch_rows(args_.batch_options(4)), 100);
   give("gradient_accumulation_steps", "4");
   EXPECT_EQ(contradiction(),
@@ -114,7 +114,7 @@ TEST_F(ArgumentsTest, AccumulationFollowsFromTheGlobalBatch) {
             "with per_device_train_batch_size 8: leave it out to derive it");
   give("gradient_accumulation_steps", "13");
   resolve();
-  EXPECT_EQ(args_.gradient_accumulation_steps, 13);
+  EXPECT_EQ(args_.batch.accumulation_steps, 13);
   EXPECT_THAT(refusal("global_batch_size", "0"), HasSubstr("at least 1"));
 }
 
@@ -136,10 +136,10 @@ TEST_F(ArgumentsTest, AliasesReachTheirFlag) {
   give("train-file", "d.jsonl");
   give("block_size", "128");
   give("per_gpu_train_batch_size", "3");
-  EXPECT_EQ(args_.model, "m");
-  EXPECT_EQ(args_.dataset, std::vector<std::string>{"d.jsonl"});
-  EXPECT_EQ(args_.max_length, 128);
-  EXPECT_EQ(args_.per_device_train_batch_size, 3);
+  EXPECT_EQ(args_.model.folder, "m");
+  EXPECT_EQ(args_.data.dataset, std::vector<std::string>{"d.jsonl"});
+  EXPECT_EQ(args_.data.max_length, 128);
+  EXPECT_EQ(args_.batch.rows_per_device, 3);
 }
 
 TEST_F(ArgumentsTest, OutputFolderMayBeBelowHome) {
@@ -222,7 +222,7 @@ TEST_F(ArgumentsTest, SubnormalNumbersAreNumbers) {
     EXPECT_THAT(refusal(name, "1e-400"), HasSubstr("expected a number")) << name;
   }
   resolve();
-  EXPECT_EQ(args_.learning_rate, 1e-310);
+  EXPECT_EQ(args_.schedule.learning_rate, 1e-310);
   EXPECT_EQ(nlohmann::json::parse(training_arguments_json(args_))["learning_rate"], 1e-310);
   EXPECT_THAT(refusal("adam_epsilon", "1e-310"), HasSubstr("of at least 1.2e-38"));
 }
@@ -231,17 +231,17 @@ TEST_F(ArgumentsTest, ReportToIsAListOfSinks) {
   using Names = std::vector<std::string>;
   const auto reports = [&](const Names& values) {
     table_.set(*table_.find("report_to"), values, "command line");
-    return args_.report_to;
+    return args_.reporting.report_to;
   };
-  EXPECT_EQ(args_.report_to, Names{"jsonl"});
+  EXPECT_EQ(args_.reporting.report_to, Names{"jsonl"});
   EXPECT_EQ(reports({"mlflow", "tensorboard", "mlflow"}), (Names{"tensorboard", "mlflow"}));
-  EXPECT_TRUE(args_.reports_to("mlflow"));
-  EXPECT_FALSE(args_.reports_to("csv"));
+  EXPECT_TRUE(args_.reporting.reports_to("mlflow"));
+  EXPECT_FALSE(args_.reporting.reports_to("csv"));
   EXPECT_EQ(reports({"csv,tensorboard", "mlflow"}), (Names{"tensorboard", "csv", "mlflow"}));
   EXPECT_EQ(reports({"all"}), (Names{"jsonl", "tensorboard", "csv", "mlflow", "prometheus", "dashboard"}));
   for (const Names& nothing : {Names{"none"}, Names{"None"}, Names{"null"}, Names{}})
     EXPECT_EQ(reports(nothing), Names{"none"});
-  EXPECT_FALSE(args_.reports_to("jsonl"));
+  EXPECT_FALSE(args_.reporting.reports_to("jsonl"));
 }
 
 TEST_F(ArgumentsTest, ReportToNamesWhatThereIs) {
@@ -264,19 +264,19 @@ TEST_F(ArgumentsTest, MonitorsOfDeepSpeedHaveFoldersOfTheirOwn) {
   };
   resolve_with(R"("tensorboard": {"enabled": true, "output_path": "logs", "job_name": "j"},
                   "csv_monitor": {"enabled": "true"}, "wandb": {"enabled": false})");
-  EXPECT_EQ(args_.monitor_tensorboard_dir, "logs/j");
-  EXPECT_EQ(args_.monitor_csv_dir, "DeepSpeedJobName");
-  EXPECT_EQ(args_.report_to, std::vector<std::string>{"jsonl"});
+  EXPECT_EQ(args_.reporting.monitor_tensorboard_dir, "logs/j");
+  EXPECT_EQ(args_.reporting.monitor_csv_dir, "DeepSpeedJobName");
+  EXPECT_EQ(args_.reporting.report_to, std::vector<std::string>{"jsonl"});
   resolve_with(R"("tensorboard": {"enabled": false, "output_path": "logs"}, "csv_monitor": {})");
-  EXPECT_EQ(args_.monitor_tensorboard_dir, std::nullopt);
-  EXPECT_EQ(args_.monitor_csv_dir, std::nullopt);
+  EXPECT_EQ(args_.reporting.monitor_tensorboard_dir, std::nullopt);
+  EXPECT_EQ(args_.reporting.monitor_csv_dir, std::nullopt);
 }
 
 TEST_F(ArgumentsTest, Bf16IsAnotherSpellingOfDtype) {
   give("bf16", "false");
   resolve();
-  EXPECT_EQ(args_.dtype, DType::kF32);
-  EXPECT_EQ(args_.export_dtype(), DType::kF32);
+  EXPECT_EQ(args_.precision.dtype, DType::kF32);
+  EXPECT_EQ(args_.precision.export_dtype(), DType::kF32);
 }
 
 TEST_F(ArgumentsTest, Bf16AndDtypeMustAgree) {
@@ -289,17 +289,17 @@ TEST_F(ArgumentsTest, Bf16AndDtypeMustAgree) {
 
 TEST_F(ArgumentsTest, SaveDtypeFollowsDtype) {
   resolve();
-  EXPECT_EQ(args_.export_dtype(), DType::kBF16);
+  EXPECT_EQ(args_.precision.export_dtype(), DType::kBF16);
   give("save_dtype", "float32");
   resolve();
-  EXPECT_EQ(args_.export_dtype(), DType::kF32);
+  EXPECT_EQ(args_.precision.export_dtype(), DType::kF32);
 }
 
 TEST_F(ArgumentsTest, FullEvaluationInBf16NeedsBf16) {
   give("bf16_full_eval", "true");
   resolve();
   give("dtype", "float32");
-  args_.bf16.reset();
+  args_.precision.bf16.reset();
   EXPECT_THAT(contradiction(), HasSubstr("bf16_full_eval"));
 }
 
@@ -308,7 +308,7 @@ TEST_F(ArgumentsTest, EvalStepsFallBackToLoggingSteps) {
   give("eval_dataset", "v.txt");
   give("logging_steps", "25");
   resolve();
-  EXPECT_EQ(args_.eval_steps, 25);
+  EXPECT_EQ(args_.evaluation.steps, 25);
 }
 
 TEST_F(ArgumentsTest, EvaluationNeedsADataset) {
@@ -330,7 +330,7 @@ TEST_F(ArgumentsTest, ScheduleKeywordsAreCheckedEarly) {
 TEST_F(ArgumentsTest, ShuffleAndSamplingStrategyMustAgree) {
   give("train_sampling_strategy", "sequential");
   resolve();
-  EXPECT_FALSE(args_.shuffle);
+  EXPECT_FALSE(args_.data.shuffle);
   give("shuffle", "true");
   EXPECT_THAT(contradiction(), HasSubstr("shuffle true contradicts train_sampling_strategy sequential"));
 }
@@ -340,19 +340,19 @@ TEST_F(ArgumentsTest, CrossDocumentAttentionNeedsPacking) {
   EXPECT_THAT(contradiction(), HasSubstr("needs packing true"));
   give("packing", "true");
   resolve();
-  EXPECT_EQ(args_.packing_mode(), Packing::kJoined);
+  EXPECT_EQ(args_.data.packing_mode(), Packing::kJoined);
 }
 
 TEST_F(ArgumentsTest, WarmupFollowsHuggingFace) {
-  args_.warmup_ratio = 0.1;
-  EXPECT_EQ(args_.num_warmup_steps(95), 10);  // ceil(9.5)
-  args_.warmup_steps = 3;
-  EXPECT_EQ(args_.num_warmup_steps(95), 3);  // steps win over the ratio
-  args_.warmup_steps = 0.02;
-  EXPECT_EQ(args_.num_warmup_steps(95), 2);  // ceil(1.9)
-  args_.warmup_steps = 0;
-  args_.warmup_ratio.reset();
-  EXPECT_EQ(args_.num_warmup_steps(95), 0);
+  args_.schedule.warmup_ratio = 0.1;
+  EXPECT_EQ(args_.schedule.num_warmup_steps(95), 10);  // ceil(9.5)
+  args_.schedule.warmup_steps = 3;
+  EXPECT_EQ(args_.schedule.num_warmup_steps(95), 3);  // steps win over the ratio
+  args_.schedule.warmup_steps = 0.02;
+  EXPECT_EQ(args_.schedule.num_warmup_steps(95), 2);  // ceil(1.9)
+  args_.schedule.warmup_steps = 0;
+  args_.schedule.warmup_ratio.reset();
+  EXPECT_EQ(args_.schedule.num_warmup_steps(95), 0);
 }
 
 TEST_F(ArgumentsTest, IntervalsBelowOneAreSharesRoundedUp) {
@@ -365,7 +365,7 @@ TEST_F(ArgumentsTest, IntervalsBelowOneAreSharesRoundedUp) {
 TEST_F(ArgumentsTest, JsonHasEveryHonouredSettingWithItsType) {
   give("dataset", "a.txt");
   give("learning_rate", "1e-3");
-  args_.hub_names = {{"model", "org/name"}};
+  args_.model.hub_names = {{"model", "org/name"}};
   const auto json = nlohmann::json::parse(training_arguments_json(args_));
   EXPECT_EQ(json["model"], "org/name");
   EXPECT_EQ(json.at("dataset"), nlohmann::json({"a.txt"}));

@@ -38,7 +38,7 @@ class ConfigFileTest : public testing::Test {
     return "";
   }
 
-  TrainingArguments args_;
+  RunSpec args_;
   FlagTable table_;
 };
 
@@ -46,13 +46,13 @@ TEST_F(ConfigFileTest, ReportToIsATextOrAListAndDropsForeignServices) {
   using Names = std::vector<std::string>;
   // Returns report_to and what was warned of.
   const auto reports = [](ConfigSyntax syntax, std::string_view text, const Names& flag = {}) {
-    TrainingArguments args;
+    RunSpec args;
     FlagTable table;
     declare_training_flags(&table, &args);
     if (!flag.empty()) table.set(*table.find("report_to"), flag, "command line");
     testing::internal::CaptureStderr();
     apply_config_text(text, syntax, "run", &table);
-    return std::pair(args.report_to, testing::internal::GetCapturedStderr());
+    return std::pair(args.reporting.report_to, testing::internal::GetCapturedStderr());
   };
   using testing::Pair;
   EXPECT_THAT(reports(ConfigSyntax::kYaml, "report_to: tensorboard"), Pair(Names{"tensorboard"}, ""));
@@ -78,16 +78,16 @@ TEST_F(ConfigFileTest, JsonSettingsOfEveryType) {
     "warmup_steps": 0.1, "packing": true, "data_seed": null, "bf16": true,
     "lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr_rate": 0.1},
     "report_to": ["none"], "deepspeed": null, "hub_token": null})");
-  EXPECT_EQ(args_.model, "m");
-  EXPECT_EQ(args_.dataset, (std::vector<std::string>{"a.txt", "b.txt"}));
-  EXPECT_EQ(args_.learning_rate, 2e-4);
-  EXPECT_EQ(args_.max_steps, 30);
-  EXPECT_EQ(args_.warmup_steps, 0.1);
-  EXPECT_TRUE(args_.packing);
-  EXPECT_EQ(args_.data_seed, std::nullopt);
-  EXPECT_EQ(args_.bf16, true);
-  EXPECT_EQ(args_.lr_scheduler_kwargs, R"({"min_lr_rate":0.1})");
-  resolve_training_arguments(table_, 1, &args_);
+  EXPECT_EQ(args_.model.folder, "m");
+  EXPECT_EQ(args_.data.dataset, (std::vector<std::string>{"a.txt", "b.txt"}));
+  EXPECT_EQ(args_.schedule.learning_rate, 2e-4);
+  EXPECT_EQ(args_.batch.max_steps, 30);
+  EXPECT_EQ(args_.schedule.warmup_steps, 0.1);
+  EXPECT_TRUE(args_.data.packing);
+  EXPECT_EQ(args_.data.seed, std::nullopt);
+  EXPECT_EQ(args_.precision.bf16, true);
+  EXPECT_EQ(args_.schedule.kwargs, R"({"min_lr_rate":0.1})");
+  resolve_run_spec(table_, 1, &args_);
 }
 
 TEST_F(ConfigFileTest, YamlSettingsOfEveryType) {
@@ -106,18 +106,18 @@ lr_scheduler_kwargs:
   min_lr_rate: 0.1
   num_cycles: 1
 )");
-  EXPECT_EQ(args_.dataset, (std::vector<std::string>{"a.txt", "b c.txt"}));
-  EXPECT_EQ(args_.learning_rate, 2e-4);
+  EXPECT_EQ(args_.data.dataset, (std::vector<std::string>{"a.txt", "b c.txt"}));
+  EXPECT_EQ(args_.schedule.learning_rate, 2e-4);
   EXPECT_EQ(args_.output_dir, "007");
-  EXPECT_TRUE(args_.packing);
-  EXPECT_EQ(args_.eval_steps, 0.5);
-  EXPECT_EQ(args_.lr_scheduler_kwargs, R"({"min_lr_rate":0.1,"num_cycles":1})");
-  resolve_training_arguments(table_, 1, &args_);
+  EXPECT_TRUE(args_.data.packing);
+  EXPECT_EQ(args_.evaluation.steps, 0.5);
+  EXPECT_EQ(args_.schedule.kwargs, R"({"min_lr_rate":0.1,"num_cycles":1})");
+  resolve_run_spec(table_, 1, &args_);
 }
 
 TEST_F(ConfigFileTest, OneFileMayStandWithoutAList) {
   apply(ConfigSyntax::kYaml, "dataset: a.txt\n");
-  EXPECT_EQ(args_.dataset, std::vector<std::string>{"a.txt"});
+  EXPECT_EQ(args_.data.dataset, std::vector<std::string>{"a.txt"});
 }
 
 TEST_F(ConfigFileTest, EmptyFilesSetNothing) {
@@ -130,8 +130,8 @@ TEST_F(ConfigFileTest, EmptyFilesSetNothing) {
 TEST_F(ConfigFileTest, TheCommandLineWins) {
   table_.set(*table_.find("learning_rate"), {"1"}, "command line");
   apply(ConfigSyntax::kYaml, "learning_rate: 2\nmax_steps: 3\n");
-  EXPECT_EQ(args_.learning_rate, 1);
-  EXPECT_EQ(args_.max_steps, 3);
+  EXPECT_EQ(args_.schedule.learning_rate, 1);
+  EXPECT_EQ(args_.batch.max_steps, 3);
 }
 
 TEST_F(ConfigFileTest, ATypoIsNamedWithItsLineAndTheNearestName) {
@@ -194,9 +194,9 @@ packing: true
 neat_packing: true
 )";
   apply_config_text(kLlamaFactory, ConfigSyntax::kYaml, "llama_factory.yaml", &table_);
-  EXPECT_EQ(args_.model, "meta/model");
-  EXPECT_EQ(args_.max_length, 2048);
-  EXPECT_TRUE(args_.packing);
+  EXPECT_EQ(args_.model.folder, "meta/model");
+  EXPECT_EQ(args_.data.max_length, 2048);
+  EXPECT_TRUE(args_.data.packing);
 }
 
 TEST_F(ConfigFileTest, AFileOfAxolotlIsTaken) {
@@ -241,18 +241,18 @@ weight_decay: 0.0
 fsdp:
 fsdp_config:
 )";
-  TrainingArguments args;
+  RunSpec args;
   FlagTable table;
   declare_training_flags(&table, &args);
   apply_config_text(kAxolotl, ConfigSyntax::kYaml, "axolotl.yaml", &table);
-  EXPECT_EQ(args.model, "meta/model");
-  EXPECT_EQ(args.max_length, 8192);
-  EXPECT_TRUE(args.packing);
-  EXPECT_EQ(args.num_train_epochs, 1);
-  EXPECT_EQ(args.per_device_train_batch_size, 1);
-  EXPECT_EQ(args.per_device_eval_batch_size, 2);
-  EXPECT_EQ(args.cache_dir, "last_run_prepared");
-  EXPECT_FALSE(args.bf16.has_value());
+  EXPECT_EQ(args.model.folder, "meta/model");
+  EXPECT_EQ(args.data.max_length, 8192);
+  EXPECT_TRUE(args.data.packing);
+  EXPECT_EQ(args.batch.num_epochs, 1);
+  EXPECT_EQ(args.batch.rows_per_device, 1);
+  EXPECT_EQ(args.evaluation.rows_per_device, 2);
+  EXPECT_EQ(args.data.cache_dir, "last_run_prepared");
+  EXPECT_FALSE(args.precision.bf16.has_value());
   EXPECT_THAT(refusal(ConfigSyntax::kYaml, "evals_per_epoch: 4\n"), HasSubstr("eval_strategy epoch"));
   EXPECT_THAT(refusal(ConfigSyntax::kYaml, "special_tokens:\n  pad_token: x\n"), HasSubstr("special tokens"));
 }
@@ -345,17 +345,17 @@ TEST_F(ConfigFileTest, AConfigurationFileNamesNoOther) {
 }
 
 TEST_F(ConfigFileTest, TheRecordOfARunSetsWhatTheRunSet) {
-  args_.learning_rate = 1e-3;
-  args_.config = "run.yaml";
+  args_.schedule.learning_rate = 1e-3;
+  args_.sources.config = "run.yaml";
   const std::string record = training_arguments_json(args_);
-  TrainingArguments args;
+  RunSpec args;
   FlagTable table;
   declare_training_flags(&table, &args);
   apply_config_text(record, ConfigSyntax::kJson, "out/training_args.json", &table);
-  EXPECT_EQ(args.learning_rate, 1e-3);
+  EXPECT_EQ(args.schedule.learning_rate, 1e-3);
   EXPECT_TRUE(table.is_set("learning_rate"));
   EXPECT_FALSE(table.is_set("lora_rank"));  // which would need finetuning_type lora
-  EXPECT_THAT(args.config, IsEmpty());
+  EXPECT_THAT(args.sources.config, IsEmpty());
 }
 
 TEST_F(ConfigFileTest, TheNameDecidesTheSyntax) {
@@ -364,7 +364,7 @@ TEST_F(ConfigFileTest, TheNameDecidesTheSyntax) {
   std::ofstream(folder / "run.yaml") << "seed: 5\n";
   apply_config_file(folder / "run.json", &table_);
   apply_config_file(folder / "run.yaml", &table_);
-  EXPECT_EQ(args_.max_steps, 4);
+  EXPECT_EQ(args_.batch.max_steps, 4);
   EXPECT_EQ(args_.seed, 5);
   try {
     apply_config_file(folder / "missing.yaml", &table_);

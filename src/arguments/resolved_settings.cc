@@ -11,7 +11,7 @@ namespace {
 
 using nlohmann::json;
 
-// What resolve_training_arguments() derives a setting from.
+// What resolve_run_spec() derives a setting from.
 const std::map<std::string, std::string> kDerivedFrom = {
     {"bf16", "dtype"},
     {"dtype", "bf16"},
@@ -79,13 +79,13 @@ const char* origin_name(SettingOrigin origin) {
 }
 
 std::vector<ResolvedSetting> resolve_with_origins(const FlagTable& table, const std::string& command_line,
-                                                  int64_t world_size, TrainingArguments* args) {
-  TrainingArguments default_args;
+                                                  int64_t world_size, RunSpec* args) {
+  RunSpec default_args;
   FlagTable default_table;
   declare_training_flags(&default_table, &default_args);
   const std::map<std::string, json> defaults = values_of(default_table);
   std::map<std::string, json> given = values_of(table);
-  resolve_training_arguments(table, world_size, args);
+  resolve_run_spec(table, world_size, args);
 
   std::vector<ResolvedSetting> settings;
   for (const Flag& flag : table.flags()) {
@@ -96,8 +96,8 @@ std::vector<ResolvedSetting> resolve_with_origins(const FlagTable& table, const 
     setting.value = setting_json(flag);
     setting.default_value = known->second;
     const std::string origin = table.origin(flag.name);
-    const auto deepspeed = args->deepspeed_origins.find(flag.name);
-    if (deepspeed != args->deepspeed_origins.end()) {
+    const auto deepspeed = args->sources.deepspeed_origins.find(flag.name);
+    if (deepspeed != args->sources.deepspeed_origins.end()) {
       setting.origin = SettingOrigin::kDeepSpeed;
       setting.source = deepspeed->second;
     } else if (!origin.empty() && setting.value == given[flag.name]) {

@@ -28,10 +28,10 @@ struct ResolvedSetting {
       source;  // "run.yaml:7", "ds.json: zero_optimization.stage", "from dtype"; "" where none is needed
 };
 
-// Resolves the settings as resolve_training_arguments() does and tells what each has become, in the order of
+// Resolves the settings as resolve_run_spec() does and tells what each has become, in the order of
 // the flags. `command_line` is the origin that stands for flags in `table`.
 std::vector<ResolvedSetting> resolve_with_origins(const FlagTable& table, const std::string& command_line,
-                                                  int64_t world_size, TrainingArguments* args);
+                                                  int64_t world_size, RunSpec* args);
 
 // The value of a flag as JSON of its type; null for none. The flag must have `get`.
 nlohmann::json setting_json(const Flag& flag);

@@ -199,20 +199,23 @@ Flag& FlagTable::add_words(std::string name, std::vector<std::string> words, std
   return append(std::move(flag));
 }
 
-Flag& FlagTable::add_size(std::string name, std::string* target, std::string example, std::string help) {
-  Flag& flag = add(std::move(name), target, std::move(help));
-  flag.value_name = "SIZE";
+Flag& FlagTable::add_size(std::string name, std::optional<int64_t>* target, std::string example,
+                          std::string help) {
+  const auto text = [target] { return *target ? size_text(**target) : ""; };
+  Flag flag = make_flag(std::move(name), FlagType::kString, "SIZE", text(), std::move(help));
   flag.set = [name_copy = flag.name, example = std::move(example),
-              set = std::move(flag.set)](const std::vector<std::string>& values) {
-    for (const std::string& value : values) {
-      if (value.empty() || parse_bytes(value)) continue;
-      const bool is_number = value.find_first_not_of("0123456789.") == std::string::npos;
-      fail(ExitCode::kUsage, "--{}: expected a size with its unit, such as {}, found '{}'{}", name_copy,
-           example, printable(value), is_number ? fmt::format("; {} bytes would be {}B", value, value) : "");
-    }
-    set(values);
+              target](const std::vector<std::string>& values) {
+    if (values.size() != 1)
+      fail(ExitCode::kUsage, "--{}: expected one value, found {}", name_copy, values.size());
+    const std::string& value = values[0];
+    *target = parse_bytes(value);
+    if (value.empty() || *target) return;
+    const bool is_number = value.find_first_not_of("0123456789.") == std::string::npos;
+    fail(ExitCode::kUsage, "--{}: expected a size with its unit, such as {}, found '{}'{}", name_copy,
+         example, printable(value), is_number ? fmt::format("; {} bytes would be {}B", value, value) : "");
   };
-  return flag;
+  flag.get = [text] { return std::vector<std::string>{text()}; };
+  return append(std::move(flag));
 }
 
 Flag& FlagTable::add(std::string name, std::string* target, std::string help) {

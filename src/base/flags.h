@@ -70,8 +70,8 @@ class FlagTable {
                    std::string help);
   template <Choice E>
   Flag& add_choice(std::string name, E* target, std::string help);
-  // A size with its unit (parse_bytes), or "" for none; `example` is shown in messages.
-  Flag& add_size(std::string name, std::string* target, std::string example, std::string help);
+  // Bytes, as a size with its unit (parse_bytes), or "" for none; `example` is shown in messages.
+  Flag& add_size(std::string name, std::optional<int64_t>* target, std::string example, std::string help);
   // A known flag with no bound variable (kIgnored or kRefused), except with its default or one of several
   // that
   // '|' separates. With a `set` of its own that decides instead.

@@ -108,6 +108,16 @@ std::optional<int64_t> parse_bytes(std::string_view text) {
   return static_cast<int64_t>(value);
 }
 
+std::string size_text(int64_t size_bytes) {
+  constexpr std::pair<const char*, int64_t> kUnits[] = {
+      {"TiB", int64_t{1} << 40}, {"TB", 1'000'000'000'000}, {"GiB", 1 << 30}, {"GB", 1'000'000'000},
+      {"MiB", 1 << 20},          {"MB", 1'000'000},         {"KiB", 1 << 10}, {"KB", 1000}};
+  for (const auto& [unit, bytes] : kUnits) {
+    if (size_bytes % bytes == 0) return fmt::format("{}{}", size_bytes / bytes, unit);
+  }
+  return fmt::format("{}B", size_bytes);
+}
+
 std::string format_count(int64_t count) {
   std::string digits = std::to_string(count);
   const int64_t first = count < 0 ? 1 : 0;

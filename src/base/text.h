@@ -17,6 +17,9 @@ std::string format_bytes(int64_t size_bytes);
 // writes 64 does not mean 64 bytes. nullopt for anything else and for sizes that are not positive.
 std::optional<int64_t> parse_bytes(std::string_view text);
 
+// The bytes exactly, in the largest unit of which they are a whole number: "24GiB", "200MB", "1001B".
+std::string size_text(int64_t size_bytes);
+
 // "1,234,567".
 std::string format_count(int64_t count);
 

@@ -31,9 +31,10 @@ std::vector<std::string_view> missing_tensors(const CheckpointCatalog& catalog, 
 
 // "resume with --optim muon, or start a new run from its weights: --model FOLDER".
 std::string way_out(const CheckpointCatalog& catalog, const ParameterLayout& layout) {
-  std::vector<std::string> forms;
-  for (const std::string& name : optimizer_forms()) {
-    const StateTensors tensors = make_optimizer(name, {})->state_tensors();
+  std::vector<std::string_view> forms;
+  for (const auto& [name, form] : choice_words(OptimizerForm())) {
+    if (name != word_of(form)) continue;
+    const StateTensors tensors = make_optimizer(form, {})->state_tensors();
     const auto has_all = [&](const Parameter& parameter) {
       return missing_tensors(catalog, parameter, tensors).empty();
     };

@@ -149,7 +149,7 @@ TEST(FlagParser, MistakesAreReportedTogether) {
 
 // The flags of tessera train.
 struct Training {
-  TrainingArguments args;
+  RunSpec args;
   FlagTable table;
   Training() { declare_training_flags(&table, &args); }
 };
@@ -163,7 +163,7 @@ TEST(FlagParser, ALoneConfigurationFileNeedsNoFlag) {
       EXPECT_EQ(error.code(), ExitCode::kUsage);
       return error.what();
     }
-    return "taken: " + train.args.config;
+    return "taken: " + train.args.sources.config;
   };
   EXPECT_EQ(error_of({"run.yaml", "--seed", "1"}), "taken: run.yaml");
   EXPECT_EQ(error_of({"--seed", "1", "dir/run.json"}), "taken: dir/run.json");

@@ -36,9 +36,9 @@ std::string token_from_environment() {
   return token;
 }
 
-WebServerOptions web_options(const TrainingArguments& args, int64_t port) {
+WebServerOptions web_options(const RunSpec& args, int64_t port) {
   WebServerOptions options;
-  options.host = args.metrics_host;
+  options.host = args.reporting.metrics_host;
   options.port = static_cast<int>(port);
   options.token = token_from_environment();
   return options;
@@ -59,18 +59,18 @@ void write_private_file(const fs::path& path, const std::string& text) {
 
 }  // namespace
 
-std::unique_ptr<RunServer> RunServer::open(const TrainingArguments& args, Communicator& comm,
+std::unique_ptr<RunServer> RunServer::open(const RunSpec& args, Communicator& comm,
                                            const std::string& version) {
   const std::optional<int64_t> port = serving_port(args);
   if (!port || comm.world().local_rank != 0) return nullptr;
   return std::unique_ptr<RunServer>(new RunServer(args, comm, version, web_options(args, *port)));
 }
 
-RunServer::RunServer(const TrainingArguments& args, Communicator& comm, const std::string& version,
+RunServer::RunServer(const RunSpec& args, Communicator& comm, const std::string& version,
                      const WebServerOptions& options)
     : args_(args),
       comm_(comm),
-      health_(comm.position(), args.health_timeout),
+      health_(comm.position(), args.reporting.health_timeout_s),
       run_metrics_(comm.world().world_size),
       node_metrics_(version, args.output_dir, comm, health_),
       web_(options) {
@@ -87,7 +87,7 @@ RunServer::RunServer(const TrainingArguments& args, Communicator& comm, const st
     const RunHealth::Report report = health_.report();
     return text_response(report.has_step ? 200 : 503, report.json(), "application/json");
   });
-  if (comm.world().rank == 0 && args.reports_to("dashboard")) {
+  if (comm.world().rank == 0 && args.reporting.reports_to("dashboard")) {
     dashboard_ = std::make_unique<Dashboard>(args, web_);
     add(*dashboard_);
   }

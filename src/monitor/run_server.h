@@ -12,7 +12,7 @@
 #include "monitor/metrics/run_health.h"
 #include "monitor/metrics/run_metrics.h"
 #include "monitor/page/dashboard.h"
-#include "report/observer.h"
+#include "train/observer.h"
 
 namespace tessera {
 
@@ -26,8 +26,7 @@ class RunServer final : public ObserverList {
   // Listens from now on, so that loading is seen as well. nullptr if the arguments ask for nothing, or on a
   // rank that is not the first of its node. Error(kBadConfig) if it cannot listen. `args` and `comm` must
   // outlive this.
-  static std::unique_ptr<RunServer> open(const TrainingArguments& args, Communicator& comm,
-                                         const std::string& version);
+  static std::unique_ptr<RunServer> open(const RunSpec& args, Communicator& comm, const std::string& version);
   ~RunServer() override;
 
   bool is_for_every_rank() const override { return true; }
@@ -38,11 +37,11 @@ class RunServer final : public ObserverList {
   const WebServer& web() const { return web_; }
 
  private:
-  RunServer(const TrainingArguments& args, Communicator& comm, const std::string& version,
+  RunServer(const RunSpec& args, Communicator& comm, const std::string& version,
             const WebServerOptions& options);
   WebResponse metrics_response(const WebRequest& request) const;
 
-  const TrainingArguments& args_;
+  const RunSpec& args_;
   Communicator& comm_;
   std::filesystem::path endpoint_file_;  // "" until it is written
   RunHealth health_;

@@ -14,10 +14,10 @@
 #include "io/file.h"
 #include "monitor/metrics/metric_table.h"
 #include "monitor/records/page_html.h"
-#include "platform/stop_signal.h"
 #include "support/metrics_text.h"
 #include "support/web_client.h"
 #include "test_folder.h"
+#include "train/stop_signal.h"
 
 namespace tessera {
 namespace {
@@ -31,7 +31,7 @@ class RunServerTest : public testing::Test {
  protected:
   RunServerTest() {
     args_.output_dir = (folder_.path() / "out").string();
-    args_.metrics_port = 0;
+    args_.reporting.metrics_port = 0;
   }
   ~RunServerTest() override { ::unsetenv("TESSERA_METRICS_TOKEN"); }
   std::unique_ptr<RunServer> open() { return RunServer::open(args_, single_process(), "1.2.3"); }
@@ -40,15 +40,15 @@ class RunServerTest : public testing::Test {
   }
 
   TestFolder folder_;
-  TrainingArguments args_;
+  RunSpec args_;
 };
 
 TEST_F(RunServerTest, NothingIsServedUnlessAskedFor) {
-  args_.metrics_port.reset();
+  args_.reporting.metrics_port.reset();
   EXPECT_EQ(open(), nullptr);
-  args_.report_to = {"prometheus"};
+  args_.reporting.report_to = {"prometheus"};
   EXPECT_EQ(serving_port(args_), kDefaultMetricsPort);
-  args_.metrics_port = 0;
+  args_.reporting.metrics_port = 0;
   EXPECT_EQ(serving_port(args_), 0);
 }
 
@@ -112,9 +112,9 @@ TEST_F(RunServerTest, TheFolderOfTheRunHasTheEndpointWhileItIsServed) {
 }
 
 TEST_F(RunServerTest, OtherMachinesNeedTheTokenForThePageAlone) {
-  args_.metrics_host = "0.0.0.0";
+  args_.reporting.metrics_host = "0.0.0.0";
   if (!has_page()) GTEST_SKIP() << "built without npm: there is no page";
-  args_.report_to = {"dashboard"};
+  args_.reporting.report_to = {"dashboard"};
   const auto server = open();
   server->on_output_folder();
   const std::string token = endpoint()["token"];

@@ -155,9 +155,9 @@ struct ExpectedParameter {
 constexpr ParameterShape kShapes[] = {{24, 80, true}, {80, 24, true},  {33, 33, true}, {1, 70, true},
                                       {70, 1, true},  {131, 57, true}, {5, 300, true}, {64, 64, true}};
 
-std::unique_ptr<const Optimizer> make_matrix_optimizer(const std::string& name,
+std::unique_ptr<const Optimizer> make_matrix_optimizer(OptimizerForm form,
                                                        MuonRate rate = MuonRate::kMatchRmsAdamw) {
-  return make_optimizer(name, {.weight_decay = kWeightDecay, .muon_rate = rate});
+  return make_optimizer(form, {.weight_decay = kWeightDecay, .muon_rate = rate});
 }
 
 // All shapes as parameters of one flat array, with gaps, and a vector and an embedding after them.
@@ -216,13 +216,13 @@ struct MatrixRun {
 };
 
 struct MatrixCase {
-  const char* optimizer;
+  OptimizerForm optimizer;
   DType weight_dtype;
   MuonRate rate;
   double tolerance;  // of the change of a parameter, relative
 
   friend void PrintTo(const MatrixCase& which, std::ostream* out) {
-    *out << which.optimizer << ", " << dtype_name(which.weight_dtype)
+    *out << word_of(which.optimizer) << ", " << dtype_name(which.weight_dtype)
          << (which.rate == MuonRate::kMatchRmsAdamw ? ", rate of AdamW" : "");
   }
 };
@@ -231,17 +231,18 @@ class MatrixOptimizer : public testing::TestWithParam<MatrixCase> {};
 
 // The tolerance with BF16: each of 5 steps adds 2^-9 (4.8 g - 2 g^2) to factors of 0.7 to 3.4, where both
 // terms nearly cancel, and the steps after it amplify that by up to 3.
-INSTANTIATE_TEST_SUITE_P(Forms, MatrixOptimizer,
-                         testing::Values(MatrixCase{"muon", DType::kF32, MuonRate::kOriginal, 1e-4},
-                                         MatrixCase{"muon", DType::kF32, MuonRate::kMatchRmsAdamw, 1e-4},
-                                         MatrixCase{"muon", DType::kBF16, MuonRate::kMatchRmsAdamw, 0.1},
-                                         MatrixCase{"adafactor", DType::kF32, MuonRate::kOriginal, 1e-5},
-                                         MatrixCase{"adafactor", DType::kBF16, MuonRate::kOriginal, 1e-5}));
+INSTANTIATE_TEST_SUITE_P(
+    Forms, MatrixOptimizer,
+    testing::Values(MatrixCase{OptimizerForm::kMuon, DType::kF32, MuonRate::kOriginal, 1e-4},
+                    MatrixCase{OptimizerForm::kMuon, DType::kF32, MuonRate::kMatchRmsAdamw, 1e-4},
+                    MatrixCase{OptimizerForm::kMuon, DType::kBF16, MuonRate::kMatchRmsAdamw, 0.1},
+                    MatrixCase{OptimizerForm::kAdafactor, DType::kF32, MuonRate::kOriginal, 1e-5},
+                    MatrixCase{OptimizerForm::kAdafactor, DType::kBF16, MuonRate::kOriginal, 1e-5}));
 
 TEST_P(MatrixOptimizer, FollowsTheFormulaInFloat64) {
   const MatrixCase& which = GetParam();
   MatrixRun run(make_matrix_optimizer(which.optimizer, which.rate), which.weight_dtype, DType::kF32, 2);
-  const bool is_muon = std::string(which.optimizer) == "muon";
+  const bool is_muon = which.optimizer == OptimizerForm::kMuon;
   std::vector<ExpectedParameter> expected;
   for (const ParameterRange& range : run.ranges) {
     if (is_muon && !range.shape.is_hidden) continue;  // AdamW's
@@ -346,7 +347,7 @@ TEST_P(MatrixOptimizer, HasTheSameBitsInFiles) {
   }
   EXPECT_EQ(disk.masters(), memory.masters());
   EXPECT_EQ(state_values(disk), state_values(memory));
-  const bool is_muon = std::string(which.optimizer) == "muon";
+  const bool is_muon = which.optimizer == OptimizerForm::kMuon;
   const bool has_file = is_muon || which.weight_dtype == DType::kBF16;
   EXPECT_EQ(disk.state->file_statistics().bytes_written > 0, has_file);
   disk.state->discard_tensors();
@@ -381,8 +382,8 @@ TEST(StateOnDisk, IsWhatHasAValuePerElement) {
 }
 
 TEST(Muon, TrainsOtherParametersLikeAdamW) {
-  MatrixRun muon(make_matrix_optimizer("muon"), DType::kBF16, DType::kF32, 2);
-  MatrixRun adamw(make_matrix_optimizer("adamw_torch"), DType::kBF16, DType::kF32, 2);
+  MatrixRun muon(make_matrix_optimizer(OptimizerForm::kMuon), DType::kBF16, DType::kF32, 2);
+  MatrixRun adamw(make_matrix_optimizer(OptimizerForm::kAdamW), DType::kBF16, DType::kF32, 2);
   for (int64_t step = 1; step <= 3; ++step) {
     muon.step(step);
     adamw.step(step);
@@ -439,7 +440,7 @@ TEST(NewtonSchulz, BringsSingularValuesCloseToOne) {
 }
 
 TEST(Adafactor, AGradientOfZeroMovesNothing) {
-  MatrixRun run(make_optimizer("adafactor", {}), DType::kF32, DType::kF32, 1);
+  MatrixRun run(make_optimizer(OptimizerForm::kAdafactor, {}), DType::kF32, DType::kF32, 1);
   const std::vector<float> before = run.masters();
   run.state->update({1, kLearningRate});
   EXPECT_EQ(run.masters(), before);

@@ -8,7 +8,6 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <string>
 #include <string_view>
 #include <vector>
 
@@ -19,6 +18,38 @@
 #include "tensor/tensor_view.h"
 
 namespace tessera {
+
+// An optimizer and the type of its state.
+enum class OptimizerForm { kAdamW, kAdamWHalf, kAdamW8Bit, kLion, kLion8Bit, kMuon, kAdafactor };
+// Names of Hugging Face's Trainer, DeepSpeed and bitsandbytes. A paged optimizer moves its state between the
+// memories of GPU and CPU and computes the same; here there is one memory.
+constexpr auto choice_words(OptimizerForm) {
+  using enum OptimizerForm;
+  return std::to_array<Word<OptimizerForm>>({{"adamw_torch", kAdamW},
+                                             {"adamw_torch_fused", kAdamW},
+                                             {"adamw_hf", kAdamW},
+                                             {"adamw", kAdamW},
+                                             {"adamw_32bit", kAdamW},
+                                             {"paged_adamw", kAdamW},
+                                             {"paged_adamw_32bit", kAdamW},
+                                             {"adamw_bf16", kAdamWHalf},
+                                             {"adamw_8bit", kAdamW8Bit},
+                                             {"adamw_bnb_8bit", kAdamW8Bit},
+                                             {"adamw_torch_8bit", kAdamW8Bit},
+                                             {"paged_adamw_8bit", kAdamW8Bit},
+                                             {"lion_32bit", kLion},
+                                             {"lion", kLion},
+                                             {"paged_lion", kLion},
+                                             {"paged_lion_32bit", kLion},
+                                             {"lion_8bit", kLion8Bit},
+                                             {"paged_lion_8bit", kLion8Bit},
+                                             {"muon", kMuon},
+                                             {"adafactor", kAdafactor}});
+}
+
+// Those of one kind differ only in what they round.
+enum class OptimizerKind { kAdamW, kLion, kMuon, kAdafactor };
+OptimizerKind optimizer_kind(OptimizerForm form);
 
 // How Muon's rate for a matrix [rows, columns] follows from the learning rate: torch.optim.Muon's
 // adjust_lr_fn.
@@ -102,17 +133,6 @@ class Optimizer {
   }
 };
 
-// The forms of an optimizer differ only in what they round.
-enum class OptimizerKind { kAdamW, kLion, kMuon, kAdafactor };
-
-// The values of --optim. Several names may mean the same form of an optimizer.
-std::vector<std::string> optimizer_names();
-// One name for each form.
-std::vector<std::string> optimizer_forms();
-// The name that is spelled like this but for case and underscores: paged_adamw_8bit for PagedAdamW8bit.
-std::optional<std::string> find_optimizer(std::string_view spelling);
-// An unknown name is a bug.
-OptimizerKind optimizer_kind(std::string_view name);
-std::unique_ptr<const Optimizer> make_optimizer(std::string_view name, const OptimizerSettings& settings);
+std::unique_ptr<const Optimizer> make_optimizer(OptimizerForm form, const OptimizerSettings& settings);
 
 }  // namespace tessera

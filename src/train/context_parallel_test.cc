@@ -39,14 +39,14 @@ class ContextParallel : public testing::TestWithParam<ContextCase> {
   int num_teams() const { return GetParam().ranks.ranks.world_size() / static_cast<int>(GetParam().size); }
 
   // 12 rows a step for any number of teams; those of `run` are one rank's.
-  TrainingArguments arguments(const TinyRun& run) const {
-    TrainingArguments args = run.args;
-    args.gradient_accumulation_steps = run.args.gradient_accumulation_steps / num_teams();
-    args.zero_stage = GetParam().ranks.stage;
-    args.gather_schedule = from_word(GetParam().ranks.schedule);
-    args.stage3_param_persistence_threshold = 0;
-    args.stage3_prefetch_bucket_size = 0;
-    args.context_parallel_size = GetParam().size;
+  RunSpec arguments(const TinyRun& run) const {
+    RunSpec args = run.args;
+    args.batch.accumulation_steps = run.args.batch.accumulation_steps / num_teams();
+    args.sharding.stage = GetParam().ranks.stage;
+    args.sharding.gather_schedule = from_word(GetParam().ranks.schedule);
+    args.sharding.persistence_threshold = 0;
+    args.sharding.prefetch_bucket_size = 0;
+    args.sharding.context_parallel_size = GetParam().size;
     args.output_dir = run.folder() / "context";
     return args;
   }
@@ -54,7 +54,7 @@ class ContextParallel : public testing::TestWithParam<ContextCase> {
   // Trains alone and in teams, which must do the same.
   void expect_same_run(const TinyRun& run) {
     const RecordingObserver expected = run.train();
-    const TrainingArguments args = arguments(run);
+    const RunSpec args = arguments(run);
     const RecordingObserver found = train_ranks(args, GetParam().ranks.ranks).front();
     expect_same_numbers(found, expected);
     expect_close_weights(args.output_dir, run.output());
@@ -74,12 +74,12 @@ struct WholeRun : TinyRun {
   explicit WholeRun(const ModelConfig& config) : TinyRun(config) {
     write_token_rows(folder() / "train.safetensors",
                      random_rows(std::vector<int64_t>(24, 9), config.vocab_size, 3));
-    args.per_device_train_batch_size = 1;
-    args.gradient_accumulation_steps = 12;
-    args.max_steps = 3;
-    args.eval_dataset = args.dataset;
-    args.eval_strategy = IntervalStrategy::kSteps;
-    args.eval_steps = 2;
+    args.batch.rows_per_device = 1;
+    args.batch.accumulation_steps = 12;
+    args.batch.max_steps = 3;
+    args.data.eval_dataset = args.data.dataset;
+    args.evaluation.strategy = IntervalStrategy::kSteps;
+    args.evaluation.steps = 2;
   }
 };
 
@@ -92,10 +92,10 @@ TEST_P(ContextParallel, TrainsAsOneRankDoes) {
 
 TEST_P(ContextParallel, RecomputesLayers) {
   WholeRun run(config());
-  run.args.gradient_checkpointing = true;
-  run.args.merge_micro_batches = AutoChoice::kNever;
+  run.args.placement.gradient_checkpointing = true;
+  run.args.placement.merge_micro_batches = AutoChoice::kNever;
   for (const char* mode : {"full", "selective"}) {
-    run.args.gradient_checkpointing_mode = from_word(mode);
+    run.args.placement.checkpointing_mode = from_word(mode);
     run.args.output_dir = run.folder() / mode;
     expect_same_run(run);
   }
@@ -112,31 +112,31 @@ TEST_P(ContextParallel, TrainsSlicesWithoutTargets) {
       for (size_t t = 0; t < row.labels.size(); ++t) row.labels[t] = t == 5 ? row.ids[t] : kIgnoredLabel;
     }
     write_token_rows(run.folder() / "train.safetensors", rows);
-    run.args.merge_micro_batches = AutoChoice::kNever;
+    run.args.placement.merge_micro_batches = AutoChoice::kNever;
     expect_same_run(run);
   }
 }
 
 TEST_P(ContextParallel, DrawsNoiseAndDropoutByToken) {
   WholeRun run(config());
-  run.args.neftune_noise_alpha = 5;
+  run.args.objective.neftune_alpha = 5;
   for (const char* merge : {"never", "always"}) {
-    run.args.merge_micro_batches = from_word(merge);
+    run.args.placement.merge_micro_batches = from_word(merge);
     expect_same_run(run);
   }
-  run.args.finetuning_type = FinetuningType::kLora;
-  run.args.lora_rank = 3;
-  run.args.lora_dropout = 0.2;
+  run.args.lora.finetuning_type = FinetuningType::kLora;
+  run.args.lora.rank = 3;
+  run.args.lora.dropout = 0.2;
   run.args.output_dir = run.folder() / "lora";
   expect_same_run(run);
 }
 
 TEST_P(ContextParallel, NamesTheRowWhoseLossIsNotFinite) {
   WholeRun run(config());
-  run.args.eval_strategy = IntervalStrategy::kNo;
-  run.args.learning_rate = 1e30;
-  run.args.max_grad_norm = 0;
-  const TrainingArguments args = arguments(run);
+  run.args.evaluation.strategy = IntervalStrategy::kNo;
+  run.args.schedule.learning_rate = 1e30;
+  run.args.clipping.max_norm = 0;
+  const RunSpec args = arguments(run);
   expect_error(ExitCode::kNumerics, {"step 2: loss", "gradient norm nan"},
                [&] { train_ranks(args, GetParam().ranks.ranks); });
 }
@@ -151,9 +151,9 @@ INSTANTIATE_TEST_SUITE_P(Cases, ContextParallel, testing::ValuesIn(cases()),
 
 SavingRun saving_run(const Ranks& ranks, int64_t size, const char* dtype) {
   SavingRun run(ranks, context_config(2));
-  run.args.context_parallel_size = size;
-  run.args.gradient_accumulation_steps = 4 * size / ranks.world_size();
-  run.args.dtype = from_word(dtype);
+  run.args.sharding.context_parallel_size = size;
+  run.args.batch.accumulation_steps = 4 * size / ranks.world_size();
+  run.args.precision.dtype = from_word(dtype);
   return run;
 }
 
@@ -168,12 +168,12 @@ TEST(ContextParallelRun, ResumesBitForBitAndInOtherTeams) {
       elsewhere.interrupt_at(2, fmt::format("elsewhere-{}", size));
       elsewhere.args.resume_from_checkpoint = "true";
       elsewhere.ranks = {1, 2};
-      elsewhere.args.context_parallel_size = size;
+      elsewhere.args.sharding.context_parallel_size = size;
       if (size > 1) {
         // One pass of all micro-batches, whose number follows from the teams.
-        elsewhere.args.per_device_train_batch_size = 1;
-        elsewhere.args.merge_micro_batches = AutoChoice::kAlways;
-        elsewhere.args.optimizer_in_backward = true;
+        elsewhere.args.batch.rows_per_device = 1;
+        elsewhere.args.placement.merge_micro_batches = AutoChoice::kAlways;
+        elsewhere.args.placement.optimizer_in_backward = true;
       }
       const RecordingObserver other = elsewhere.run();
       ASSERT_FALSE(other.steps.empty());
@@ -193,12 +193,12 @@ TEST(ContextParallelRun, IsAbandonedByWholeTeams) {
     for (const int64_t asked : {1, 5, 9, 14}) {
       SCOPED_TRACE(fmt::format("{}x{} asked {} times", ranks.num_nodes, ranks.local_world_size, asked));
       WholeRun run(context_config(4));
-      run.args.eval_strategy = IntervalStrategy::kNo;
-      run.args.context_parallel_size = 2;
-      run.args.gradient_accumulation_steps = 12 * 2 / ranks.world_size();
-      run.args.merge_micro_batches = AutoChoice::kNever;
+      run.args.evaluation.strategy = IntervalStrategy::kNo;
+      run.args.sharding.context_parallel_size = 2;
+      run.args.batch.accumulation_steps = 12 * 2 / ranks.world_size();
+      run.args.placement.merge_micro_batches = AutoChoice::kNever;
       run.args.grace_period_s = 0.5;  // less than what a checkpoint is thought to take
-      run.args.zero_stage = 2;
+      run.args.sharding.stage = 2;
       int64_t num_asked = 0;  // of the last rank
       const auto seen = train_ranks(run.args, ranks, 1, [&](int rank) {
         return rank + 1 == ranks.world_size() && ++num_asked > asked ? SIGTERM : 0;
@@ -213,17 +213,17 @@ TEST(ContextParallelRun, IsAbandonedByWholeTeams) {
 TEST(ContextParallelRun, MovesWhatThePlanSays) {
   for (const auto& [mode, num_key_value_heads] : {std::pair("", 4), std::pair("full", 4), std::pair("", 1)}) {
     WholeRun run(context_config(num_key_value_heads));
-    run.args.context_parallel_size = 4;
-    run.args.zero_stage = 2;
-    run.args.merge_micro_batches = AutoChoice::kNever;
-    run.args.gradient_checkpointing = *mode != 0;
+    run.args.sharding.context_parallel_size = 4;
+    run.args.sharding.stage = 2;
+    run.args.placement.merge_micro_batches = AutoChoice::kNever;
+    run.args.placement.gradient_checkpointing = *mode != 0;
     const RecordingObserver seen = train_ranks(run.args, {2, 2}).front();
     EXPECT_GT(seen.plan.wire.heads, 0);
     for (const StepMetrics& step : seen.steps) {
       if (step.step == 1) continue;
       EXPECT_EQ(step.network->sent_bytes, 2 * seen.plan.wire.sent()) << "step " << step.step;
     }
-    run.args.context_parallel_size = 2;
+    run.args.sharding.context_parallel_size = 2;
     EXPECT_EQ(train_ranks(run.args, {2, 2}).front().plan.wire.heads, 0);
   }
 }
@@ -231,7 +231,7 @@ TEST(ContextParallelRun, MovesWhatThePlanSays) {
 TEST(ContextParallelRun, RefusesTeamsThatCannotBe) {
   const auto refused = [](const Ranks& ranks, int64_t size, const std::string& fragment) {
     TinyRun run;
-    run.args.context_parallel_size = size;
+    run.args.sharding.context_parallel_size = size;
     expect_error(ExitCode::kBadConfig, {fragment}, [&] { train_ranks(run.args, ranks); });
   };
   refused({1, 3}, 3, "expected a divisor of the model's key-value heads");

@@ -20,29 +20,27 @@ using Settings = std::vector<std::pair<std::string, std::string>>;
 // Arguments with some flags given.
 class Given {
  public:
-  explicit Given(const Settings& flags, const TrainingArguments& start = {}) : args(start) {
+  explicit Given(const Settings& flags, const RunSpec& start = {}) : args(start) {
     declare_training_flags(&table_, &args);
     for (const auto& [name, value] : flags) table_.set(*table_.find(name), {value}, "command line");
   }
   Given(const Given&) = delete;
   Given& operator=(const Given&) = delete;
 
-  TrainingArguments& resolve(int64_t world_size = 1) {
-    resolve_training_arguments(table_, world_size, &args);
+  RunSpec& resolve(int64_t world_size = 1) {
+    resolve_run_spec(table_, world_size, &args);
     return args;
   }
 
-  TrainingArguments args;
+  RunSpec args;
 
  private:
   FlagTable table_;
 };
 
-TrainingArguments resolved(const Settings& flags, int64_t world_size) {
-  return Given(flags).resolve(world_size);
-}
+RunSpec resolved(const Settings& flags, int64_t world_size) { return Given(flags).resolve(world_size); }
 
-TrainingArguments merged(const std::string& json, Settings flags = {}, int64_t world_size = 1) {
+RunSpec merged(const std::string& json, Settings flags = {}, int64_t world_size = 1) {
   flags.emplace_back("deepspeed", json);
   return Given(flags).resolve(world_size);
 }
@@ -58,7 +56,7 @@ constexpr const char* kMicro = R"({"train_micro_batch_size_per_gpu": "auto")";
 std::string with(const std::string& members) { return kMicro + (", " + members + "}"); }
 
 TEST(DeepSpeedArguments, AutoTakesTheFlags) {
-  const TrainingArguments args = merged(
+  const RunSpec args = merged(
       R"({"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto",
           "gradient_accumulation_steps": "auto", "gradient_clipping": "auto", "bf16": {"enabled": "auto"},
           "optimizer": {"type": "AdamW", "params": {"lr": "auto", "betas": "auto", "eps": "auto",
@@ -72,45 +70,46 @@ TEST(DeepSpeedArguments, AutoTakesTheFlags) {
        {"adam_beta2", "0.95"},
        {"adam_epsilon", "1e-6"},
        {"weight_decay", "0.2"}});
-  EXPECT_EQ(args.per_device_train_batch_size, 3);
-  EXPECT_EQ(args.gradient_accumulation_steps, 5);
-  EXPECT_EQ(args.max_grad_norm, 0.3);
-  EXPECT_EQ(args.dtype, DType::kF32);
-  EXPECT_EQ(args.learning_rate, 2e-4);
-  EXPECT_EQ(args.adam_beta1, 0.8);
-  EXPECT_EQ(args.adam_beta2, 0.95);
-  EXPECT_EQ(args.adam_epsilon, 1e-6);
-  EXPECT_EQ(args.weight_decay, 0.2);
-  EXPECT_TRUE(args.weight_decay_norms);
+  EXPECT_EQ(args.batch.rows_per_device, 3);
+  EXPECT_EQ(args.batch.accumulation_steps, 5);
+  EXPECT_EQ(args.clipping.max_norm, 0.3);
+  EXPECT_EQ(args.precision.dtype, DType::kF32);
+  EXPECT_EQ(args.schedule.learning_rate, 2e-4);
+  EXPECT_EQ(args.optimizer.beta1, 0.8);
+  EXPECT_EQ(args.optimizer.beta2, 0.95);
+  EXPECT_EQ(args.optimizer.epsilon, 1e-6);
+  EXPECT_EQ(args.optimizer.weight_decay, 0.2);
+  EXPECT_TRUE(args.optimizer.weight_decay_norms);
 }
 
 TEST(DeepSpeedArguments, ValuesDecideWhatNoFlagGives) {
-  const TrainingArguments args = merged(
+  const RunSpec args = merged(
       R"({"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4, "gradient_clipping": 0.5,
           "bf16": {"enabled": false},
           "optimizer": {"type": "Adam", "params": {"lr": 3e-4, "betas": [0.8, 0.9], "eps": 1e-6,
                                                    "weight_decay": 0.1}}})");
-  EXPECT_EQ(args.per_device_train_batch_size, 2);
-  EXPECT_EQ(args.gradient_accumulation_steps, 4);
-  EXPECT_EQ(args.max_grad_norm, 0.5);
-  EXPECT_EQ(args.dtype, DType::kF32);
-  EXPECT_EQ(args.bf16, false);
-  EXPECT_EQ(args.learning_rate, 3e-4);
-  EXPECT_EQ(args.adam_beta1, 0.8);
-  EXPECT_EQ(args.adam_beta2, 0.9);
-  EXPECT_EQ(args.adam_epsilon, 1e-6);
-  EXPECT_EQ(args.weight_decay, 0.1);
+  EXPECT_EQ(args.batch.rows_per_device, 2);
+  EXPECT_EQ(args.batch.accumulation_steps, 4);
+  EXPECT_EQ(args.clipping.max_norm, 0.5);
+  EXPECT_EQ(args.precision.dtype, DType::kF32);
+  EXPECT_EQ(args.precision.bf16, false);
+  EXPECT_EQ(args.schedule.learning_rate, 3e-4);
+  EXPECT_EQ(args.optimizer.beta1, 0.8);
+  EXPECT_EQ(args.optimizer.beta2, 0.9);
+  EXPECT_EQ(args.optimizer.epsilon, 1e-6);
+  EXPECT_EQ(args.optimizer.weight_decay, 0.1);
 }
 
 TEST(DeepSpeedArguments, AbsentOptimizerSettingsAreDeepSpeeds) {
-  const TrainingArguments args =
+  const RunSpec args =
       merged(with(R"("optimizer": {"type": "AdamW"})"), {{"learning_rate", "7e-5"}, {"weight_decay", "0.3"}});
-  EXPECT_EQ(args.learning_rate, 1e-3);
-  EXPECT_EQ(args.weight_decay, 0);
-  EXPECT_EQ(merged(with(R"("optimizer": {"type": "Adam", "params": {"torch_adam": true}})")).weight_decay,
-            0.01);
-  EXPECT_FALSE(merged(kMicro + std::string("}")).weight_decay_norms);
-  EXPECT_EQ(merged(kMicro + std::string("}"), {{"learning_rate", "7e-5"}}).learning_rate, 7e-5);
+  EXPECT_EQ(args.schedule.learning_rate, 1e-3);
+  EXPECT_EQ(args.optimizer.weight_decay, 0);
+  EXPECT_EQ(
+      merged(with(R"("optimizer": {"type": "Adam", "params": {"torch_adam": true}})")).optimizer.weight_decay,
+      0.01);
+  EXPECT_FALSE(merged(kMicro + std::string("}")).optimizer.weight_decay_norms);
+  EXPECT_EQ(merged(kMicro + std::string("}"), {{"learning_rate", "7e-5"}}).schedule.learning_rate, 7e-5);
 }
 
 TEST(DeepSpeedArguments, StairCountsFollowTheRelease) {
@@ -118,17 +117,17 @@ TEST(DeepSpeedArguments, StairCountsFollowTheRelease) {
       with(R"("scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 1e-5, "cycle_max_lr": 1e-4,
                                                            "cycle_first_stair_count": 4}})");
   for (const char* release : {"0.19", "0.19.4", "0.19.8"}) {
-    EXPECT_TRUE(Json::parse(merged(json, {{"ds_compat", release}}).lr_scheduler_kwargs)
+    EXPECT_TRUE(Json::parse(merged(json, {{"ds_compat", release}}).schedule.kwargs)
                     .contains("cycle_first_stair_count"))
         << release;
   }
   for (const char* release : {"0.16", "0.19.0", "0.19.3"}) {
-    EXPECT_FALSE(Json::parse(merged(json, {{"ds_compat", release}}).lr_scheduler_kwargs)
+    EXPECT_FALSE(Json::parse(merged(json, {{"ds_compat", release}}).schedule.kwargs)
                      .contains("cycle_first_stair_count"))
         << release;
   }
-  EXPECT_EQ(merged(json, {{"ds_compat", "0.19.2"}}).max_grad_norm, 0);
-  EXPECT_EQ(merged(json, {{"ds_compat", "0.19.3"}}).max_grad_norm, 1);
+  EXPECT_EQ(merged(json, {{"ds_compat", "0.19.2"}}).clipping.max_norm, 0);
+  EXPECT_EQ(merged(json, {{"ds_compat", "0.19.3"}}).clipping.max_norm, 1);
 }
 
 // DeepSpeed 0.19.8 clips the gradients of its stage 0, and what Muon has made of them in its other stages.
@@ -137,32 +136,32 @@ TEST(DeepSpeedArguments, MuonWithClippingIsRefusedWhereDeepSpeedClipsItsUpdates)
   for (const char* stage : {"1", "2", "3"}) {
     const std::string sharded = fmt::format(R"({}, "zero_optimization": {{"stage": {}}})", muon, stage);
     EXPECT_THAT(refusal(with(sharded)), HasSubstr("--deepspeed: gradient_clipping: 1 with Muon")) << stage;
-    EXPECT_EQ(merged(with(sharded + R"(, "gradient_clipping": 0)")).max_grad_norm, 0);
+    EXPECT_EQ(merged(with(sharded + R"(, "gradient_clipping": 0)")).clipping.max_norm, 0);
   }
-  EXPECT_EQ(merged(with(muon)).max_grad_norm, 1);
+  EXPECT_EQ(merged(with(muon)).clipping.max_norm, 1);
 }
 
 TEST(DeepSpeedArguments, AGradientNormThatIsNotComputedCannotBeClipped) {
   const std::string zero = R"("zero_optimization": {"stage": 2, "compute_grad_norm": false})";
   EXPECT_THAT(refusal(with(zero)), HasSubstr("compute_grad_norm: false needs gradient_clipping 0"));
-  EXPECT_EQ(merged(with(zero + R"(, "gradient_clipping": 0)")).max_grad_norm, 0);
+  EXPECT_EQ(merged(with(zero + R"(, "gradient_clipping": 0)")).clipping.max_norm, 0);
 }
 
 TEST(DeepSpeedArguments, DefaultsFollowTheRelease) {
   const std::string json = with(R"("scheduler": {"type": "WarmupLR"})");
-  const TrainingArguments now = merged(json);
-  EXPECT_EQ(now.max_grad_norm, 1);
-  EXPECT_FALSE(Json::parse(now.lr_scheduler_kwargs).contains("warmup_max_lr"));
-  const TrainingArguments old = merged(json, {{"ds_compat", "0.16"}});
-  EXPECT_EQ(old.max_grad_norm, 0);
-  EXPECT_EQ(Json::parse(old.lr_scheduler_kwargs).at("warmup_max_lr"), 1e-3);
-  EXPECT_EQ(old.learning_rate, 1e-3);
+  const RunSpec now = merged(json);
+  EXPECT_EQ(now.clipping.max_norm, 1);
+  EXPECT_FALSE(Json::parse(now.schedule.kwargs).contains("warmup_max_lr"));
+  const RunSpec old = merged(json, {{"ds_compat", "0.16"}});
+  EXPECT_EQ(old.clipping.max_norm, 0);
+  EXPECT_EQ(Json::parse(old.schedule.kwargs).at("warmup_max_lr"), 1e-3);
+  EXPECT_EQ(old.schedule.learning_rate, 1e-3);
 }
 
 TEST(DeepSpeedArguments, BatchSizesFollowFromEachOther) {
   const auto batch = [](const std::string& json, const Settings& flags = {}) {
-    const TrainingArguments args = merged(json, flags);
-    return std::pair(args.per_device_train_batch_size, args.gradient_accumulation_steps);
+    const RunSpec args = merged(json, flags);
+    return std::pair(args.batch.rows_per_device, args.batch.accumulation_steps);
   };
   EXPECT_EQ(batch(R"({"train_batch_size": 12, "train_micro_batch_size_per_gpu": 3})"), std::pair(3L, 4L));
   EXPECT_EQ(batch(R"({"train_batch_size": 12, "gradient_accumulation_steps": 3})"), std::pair(4L, 3L));
@@ -189,8 +188,8 @@ TEST(DeepSpeedArguments, BatchSizesMustFit) {
 
 TEST(DeepSpeedArguments, BatchSizesAreOfAllRanks) {
   const auto batch = [](const std::string& json, int64_t world_size) {
-    const TrainingArguments args = merged(json, {}, world_size);
-    return std::pair(args.per_device_train_batch_size, args.gradient_accumulation_steps);
+    const RunSpec args = merged(json, {}, world_size);
+    return std::pair(args.batch.rows_per_device, args.batch.accumulation_steps);
   };
   EXPECT_EQ(batch(R"({"train_batch_size": 24, "train_micro_batch_size_per_gpu": 3})", 4), std::pair(3L, 2L));
   EXPECT_EQ(batch(R"({"train_batch_size": 24, "gradient_accumulation_steps": 3})", 4), std::pair(2L, 3L));
@@ -208,7 +207,7 @@ TEST(DeepSpeedArguments, BatchSizesAreOfAllRanks) {
 
 TEST(DeepSpeedArguments, GlobalBatchDecidesAnAccumulationThatIsLeftOpen) {
   const auto accumulation = [](const std::string& json, int64_t world_size) {
-    return merged(json, {{"global_batch_size", "24"}}, world_size).gradient_accumulation_steps;
+    return merged(json, {{"global_batch_size", "24"}}, world_size).batch.accumulation_steps;
   };
   EXPECT_EQ(accumulation("{\"train_micro_batch_size_per_gpu\": 3}", 2), 4);
   EXPECT_EQ(accumulation(with(R"("gradient_accumulation_steps": "auto")"), 2), 2);
@@ -229,58 +228,58 @@ TEST(DeepSpeedArguments, GlobalBatchMustAgreeWithTheFile) {
 }
 
 TEST(DeepSpeedArguments, ZeroSettingsComeFromFileFlagOrDefault) {
-  EXPECT_EQ(*resolved({}, 1).zero_stage, 0);
-  EXPECT_EQ(*resolved({}, 2).zero_stage, 2);
-  EXPECT_EQ(*resolved({{"zero_stage", "3"}}, 2).zero_stage, 3);
-  EXPECT_EQ(*merged(with("\"steps_per_print\": 1"), {}, 2).zero_stage, 0);
-  EXPECT_EQ(*merged(with("\"steps_per_print\": 1"), {{"zero_stage", "1"}}, 2).zero_stage, 1);
+  EXPECT_EQ(*resolved({}, 1).sharding.stage, 0);
+  EXPECT_EQ(*resolved({}, 2).sharding.stage, 2);
+  EXPECT_EQ(*resolved({{"zero_stage", "3"}}, 2).sharding.stage, 3);
+  EXPECT_EQ(*merged(with("\"steps_per_print\": 1"), {}, 2).sharding.stage, 0);
+  EXPECT_EQ(*merged(with("\"steps_per_print\": 1"), {{"zero_stage", "1"}}, 2).sharding.stage, 1);
   const std::string stage_3 = with(R"("zero_optimization": {"stage": 3})");
-  EXPECT_EQ(*merged(stage_3, {}, 2).zero_stage, 3);
-  EXPECT_EQ(*merged(stage_3, {{"zero_stage", "3"}}, 2).zero_stage, 3);
+  EXPECT_EQ(*merged(stage_3, {}, 2).sharding.stage, 3);
+  EXPECT_EQ(*merged(stage_3, {{"zero_stage", "3"}}, 2).sharding.stage, 3);
   EXPECT_THAT(refusal(stage_3, {{"zero_stage", "2"}}, 2),
               HasSubstr("zero_optimization.stage 3 and zero_stage 2"));
 }
 
 TEST(DeepSpeedArguments, SizesOfStage3AreGivenOrOfDeepSpeedOrOfHuggingFace) {
-  const TrainingArguments none = resolved({}, 2);
-  EXPECT_EQ(none.prefetch_elements(1000), 900'000);
-  EXPECT_EQ(none.persistence_threshold_elements(1000), 10'000);
-  EXPECT_EQ(none.stage3_max_live_parameters, 1'000'000'000);
-  EXPECT_TRUE(none.overlap_comm);
-  const TrainingArguments absent = merged(with(R"("zero_optimization": {"stage": 3})"), {}, 2);
-  EXPECT_EQ(absent.prefetch_elements(1000), 50'000'000);
-  EXPECT_EQ(absent.persistence_threshold_elements(1000), 100'000);
-  const TrainingArguments automatic =
+  const RunSpec none = resolved({}, 2);
+  EXPECT_EQ(none.sharding.prefetch_elements(1000), 900'000);
+  EXPECT_EQ(none.sharding.persistence_threshold_elements(1000), 10'000);
+  EXPECT_EQ(none.sharding.max_live_parameters, 1'000'000'000);
+  EXPECT_TRUE(none.sharding.overlap_comm);
+  const RunSpec absent = merged(with(R"("zero_optimization": {"stage": 3})"), {}, 2);
+  EXPECT_EQ(absent.sharding.prefetch_elements(1000), 50'000'000);
+  EXPECT_EQ(absent.sharding.persistence_threshold_elements(1000), 100'000);
+  const RunSpec automatic =
       merged(with(R"("zero_optimization": {"stage": 3, "stage3_prefetch_bucket_size": "auto",
           "stage3_param_persistence_threshold": "auto", "stage3_max_live_parameters": "auto"})"),
              {}, 2);
-  EXPECT_EQ(automatic.prefetch_elements(1000), 900'000);
-  EXPECT_EQ(automatic.persistence_threshold_elements(1000), 10'000);
-  EXPECT_EQ(automatic.stage3_max_live_parameters, 1'000'000'000);
-  const TrainingArguments given =
-      merged(with(R"("zero_optimization": {"stage": 3, "prefetch_bucket_size": 1e3,
+  EXPECT_EQ(automatic.sharding.prefetch_elements(1000), 900'000);
+  EXPECT_EQ(automatic.sharding.persistence_threshold_elements(1000), 10'000);
+  EXPECT_EQ(automatic.sharding.max_live_parameters, 1'000'000'000);
+  const RunSpec given = merged(with(R"("zero_optimization": {"stage": 3, "prefetch_bucket_size": 1e3,
           "param_persistence_threshold": 20, "max_live_parameters": 3e6, "overlap_comm": false})"),
-             {}, 2);
-  EXPECT_EQ(given.prefetch_elements(1000), 1000);
-  EXPECT_EQ(given.persistence_threshold_elements(1000), 20);
-  EXPECT_EQ(given.stage3_max_live_parameters, 3'000'000);
-  EXPECT_FALSE(given.overlap_comm);
+                               {}, 2);
+  EXPECT_EQ(given.sharding.prefetch_elements(1000), 1000);
+  EXPECT_EQ(given.sharding.persistence_threshold_elements(1000), 20);
+  EXPECT_EQ(given.sharding.max_live_parameters, 3'000'000);
+  EXPECT_FALSE(given.sharding.overlap_comm);
 }
 
 TEST(DeepSpeedArguments, TypesOfSumsAndOfWhatIsExchanged) {
   const std::string bf16_sums = with(R"("data_types": {"grad_accum_dtype": "bf16"})");
-  EXPECT_EQ(resolved({}, 2).accumulation_dtype(), DType::kF32);
-  EXPECT_EQ(merged(bf16_sums, {}, 2).accumulation_dtype(), DType::kBF16);
-  EXPECT_EQ(resolved({{"grad_accum_dtype", "bfloat16"}}, 2).accumulation_dtype(), DType::kBF16);
-  EXPECT_EQ(resolved({{"grad_accum_dtype", "bfloat16"}}, 1).accumulation_dtype(), DType::kF32);
+  EXPECT_EQ(resolved({}, 2).sharding.accumulation_dtype(), DType::kF32);
+  EXPECT_EQ(merged(bf16_sums, {}, 2).sharding.accumulation_dtype(), DType::kBF16);
+  EXPECT_EQ(resolved({{"grad_accum_dtype", "bfloat16"}}, 2).sharding.accumulation_dtype(), DType::kBF16);
+  EXPECT_EQ(resolved({{"grad_accum_dtype", "bfloat16"}}, 1).sharding.accumulation_dtype(), DType::kF32);
   EXPECT_THAT(refusal(bf16_sums, {{"grad_accum_dtype", "float32"}}, 2),
               HasSubstr("data_types.grad_accum_dtype bfloat16 and grad_accum_dtype float32"));
   EXPECT_THAT(refusal(bf16_sums, {{"dtype", "float32"}}, 2), HasSubstr("needs dtype bfloat16"));
 
-  EXPECT_EQ(resolved({}, 2).communication_data_type, DType::kBF16);
-  EXPECT_EQ(resolved({{"dtype", "float32"}}, 2).communication_data_type, DType::kF32);
-  EXPECT_EQ(merged(with(R"("communication_data_type": "fp32")"), {}, 2).communication_data_type, DType::kF32);
-  EXPECT_EQ(merged(with(R"("communication_data_type": "fp16")"), {}, 2).communication_data_type,
+  EXPECT_EQ(resolved({}, 2).sharding.communication_dtype, DType::kBF16);
+  EXPECT_EQ(resolved({{"dtype", "float32"}}, 2).sharding.communication_dtype, DType::kF32);
+  EXPECT_EQ(merged(with(R"("communication_data_type": "fp32")"), {}, 2).sharding.communication_dtype,
+            DType::kF32);
+  EXPECT_EQ(merged(with(R"("communication_data_type": "fp16")"), {}, 2).sharding.communication_dtype,
             DType::kBF16);
   EXPECT_THAT(refusal(with(R"("communication_data_type": "bf16")"), {{"dtype", "float32"}}, 2),
               HasSubstr("needs dtype bfloat16"));
@@ -295,7 +294,7 @@ TEST(DeepSpeedArguments, SummedGradientsAreRefusedWithSeveralRanks) {
 }
 
 TEST(DeepSpeedArguments, PerLayerNeedsShardedWeights) {
-  EXPECT_EQ(resolved({{"gather_schedule", "per_layer"}, {"zero_stage", "3"}}, 2).gather_schedule,
+  EXPECT_EQ(resolved({{"gather_schedule", "per_layer"}, {"zero_stage", "3"}}, 2).sharding.gather_schedule,
             GatherChoice::kPerLayer);
   EXPECT_TRUE(may_gather_per_layer(resolved({{"zero_stage", "3"}}, 2), 2));
   EXPECT_FALSE(may_gather_per_layer(resolved({{"zero_stage", "3"}}, 2), 1)) << "ranks of one node";
@@ -338,11 +337,11 @@ TEST(DeepSpeedArguments, MismatchesAreReportedTogether) {
 }
 
 TEST(DeepSpeedArguments, FlagsThatSayTheSameAreTaken) {
-  const TrainingArguments args =
+  const RunSpec args =
       merged(R"({"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}, "gradient_clipping": 1.0})",
              {{"per_device_train_batch_size", "1"}, {"bf16", "true"}, {"max_grad_norm", "1"}});
-  EXPECT_EQ(args.per_device_train_batch_size, 1);
-  EXPECT_EQ(args.dtype, DType::kBF16);
+  EXPECT_EQ(args.batch.rows_per_device, 1);
+  EXPECT_EQ(args.precision.dtype, DType::kBF16);
 }
 
 TEST(DeepSpeedArguments, ValuesOutOfRangeNameTheKey) {
@@ -358,16 +357,16 @@ TEST(DeepSpeedArguments, CoupledWeightDecayIsRefused) {
         R"("optimizer": {{"type": "Adam", "params": {{"adam_w_mode": false, "weight_decay": {}}}}})", decay));
   };
   EXPECT_THAT(refusal(json("0.1")), HasSubstr("L2 regularization"));
-  EXPECT_EQ(merged(json("0")).weight_decay, 0);
+  EXPECT_EQ(merged(json("0")).optimizer.weight_decay, 0);
 }
 
 TEST(DeepSpeedArguments, SchedulerDecidesRateAndWarmup) {
-  const TrainingArguments args = merged(with(
+  const RunSpec args = merged(with(
       R"("scheduler": {"type": "WarmupDecayLR", "params": {"warmup_max_lr": 3e-4, "warmup_num_steps": 20,
                                                              "total_num_steps": "auto"}})"));
-  EXPECT_EQ(args.lr_scheduler_type, "WarmupDecayLR");
-  EXPECT_EQ(args.learning_rate, 3e-4);
-  EXPECT_EQ(args.num_warmup_steps(1000), 20);
+  EXPECT_EQ(args.schedule.type, "WarmupDecayLR");
+  EXPECT_EQ(args.schedule.learning_rate, 3e-4);
+  EXPECT_EQ(args.schedule.num_warmup_steps(1000), 20);
   EXPECT_THAT(
       refusal(with(R"("scheduler": {"type": "WarmupDecayLR"})")),
       HasSubstr("--deepspeed: scheduler.params: lr_scheduler_type WarmupDecayLR needs total_num_steps"));
@@ -378,17 +377,17 @@ TEST(DeepSpeedArguments, SchedulerDecidesRateAndWarmup) {
 TEST(DeepSpeedArguments, EverySampleFileMakesARun) {
   for (const fs::path& folder : deepspeed_folders()) {
     for (const auto& entry : fs::directory_iterator(folder)) {
-      const TrainingArguments args = merged(entry.path());
-      EXPECT_EQ(args.dtype, DType::kBF16) << entry.path();
-      EXPECT_EQ(args.max_grad_norm, 1) << entry.path();
+      const RunSpec args = merged(entry.path());
+      EXPECT_EQ(args.precision.dtype, DType::kBF16) << entry.path();
+      EXPECT_EQ(args.clipping.max_norm, 1) << entry.path();
     }
   }
-  const TrainingArguments numbers = merged(data_folder() / "deepspeed-configs" / "all-numbers.json");
-  EXPECT_EQ(numbers.per_device_train_batch_size, 1);
-  EXPECT_EQ(numbers.gradient_accumulation_steps, 4);
-  EXPECT_EQ(numbers.zero_stage, 3);
-  EXPECT_EQ(numbers.adam_beta2, 0.95);
-  EXPECT_EQ(numbers.stage3_max_live_parameters, 1'000'000'000);
+  const RunSpec numbers = merged(data_folder() / "deepspeed-configs" / "all-numbers.json");
+  EXPECT_EQ(numbers.batch.rows_per_device, 1);
+  EXPECT_EQ(numbers.batch.accumulation_steps, 4);
+  EXPECT_EQ(numbers.sharding.stage, 3);
+  EXPECT_EQ(numbers.optimizer.beta2, 0.95);
+  EXPECT_EQ(numbers.sharding.max_live_parameters, 1'000'000'000);
 }
 
 // The results of training with these flags on top of TinyRun's.
@@ -399,8 +398,8 @@ struct Outcome {
 
 Outcome train(const Settings& flags) {
   TinyRun tiny;
-  tiny.args.per_device_train_batch_size = 8;
-  tiny.args.gradient_accumulation_steps = 1;
+  tiny.args.batch.rows_per_device = 8;
+  tiny.args.batch.accumulation_steps = 1;
   Given given(flags, tiny.args);
   tiny.args = given.resolve();
   const RecordingObserver run = tiny.train();

@@ -11,7 +11,7 @@
 namespace tessera {
 namespace {
 
-RecordingObserver train_on(bool on_device, const TrainingArguments& args) {
+RecordingObserver train_on(bool on_device, const RunSpec& args) {
   RecordingObserver seen;
   ThreadPool pool(2);
   Trainer trainer(args, pool, seen, single_process(), [&](ThreadPool& threads) -> std::unique_ptr<Ops> {
@@ -25,7 +25,7 @@ RecordingObserver train_on(bool on_device, const TrainingArguments& args) {
 // Changes of the settings of a run.
 struct Form {
   const char* name;
-  void (*apply)(TrainingArguments* args);
+  void (*apply)(RunSpec* args);
 
   friend void PrintTo(const Form& form, std::ostream* out) { *out << form.name; }
 };
@@ -33,18 +33,18 @@ struct Form {
 class DeviceRun : public testing::TestWithParam<Form> {
  protected:
   DeviceRun() {
-    run_.args.measure_peak = false;
-    run_.args.max_steps = 4;
-    run_.args.save_strategy = SaveStrategy::kSteps;
-    run_.args.save_steps = 2;
-    run_.args.weight_decay = 0.1;
-    run_.args.eval_dataset = run_.args.dataset;
-    run_.args.eval_strategy = IntervalStrategy::kSteps;
-    run_.args.eval_steps = 2;
+    run_.args.reporting.measure_peak = false;
+    run_.args.batch.max_steps = 4;
+    run_.args.saving.strategy = SaveStrategy::kSteps;
+    run_.args.saving.steps = 2;
+    run_.args.optimizer.weight_decay = 0.1;
+    run_.args.data.eval_dataset = run_.args.data.dataset;
+    run_.args.evaluation.strategy = IntervalStrategy::kSteps;
+    run_.args.evaluation.steps = 2;
     GetParam().apply(&run_.args);
   }
   std::filesystem::path result() const {
-    const bool is_adapter = run_.args.finetuning_type == FinetuningType::kLora;
+    const bool is_adapter = run_.args.lora.finetuning_type == FinetuningType::kLora;
     return std::filesystem::path(run_.args.output_dir) /
            (is_adapter ? "adapter_model.safetensors" : "model.safetensors");
   }
@@ -81,16 +81,16 @@ class DeviceRanks : public testing::TestWithParam<RanksCase> {};
 // Each rank has a device of its own, and the host does what it does for ranks without any.
 TEST_P(DeviceRanks, EqualThoseOfTheHost) {
   TinyRun run;
-  run.args.measure_peak = false;
-  run.args.dtype = DType::kBF16;
-  run.args.max_steps = 3;
-  run.args.per_device_train_batch_size = 1;
-  run.args.offload_param_device = OffloadDevice::kCpu;
-  run.args.zero_stage = GetParam().stage;
-  run.args.gather_schedule = from_word(GetParam().schedule);
-  run.args.stage3_param_persistence_threshold = 0;
-  run.args.stage3_prefetch_bucket_size = 0;
-  run.args.gradient_accumulation_steps = GetParam().schedule == "per_layer" ? 1 : 2;
+  run.args.reporting.measure_peak = false;
+  run.args.precision.dtype = DType::kBF16;
+  run.args.batch.max_steps = 3;
+  run.args.batch.rows_per_device = 1;
+  run.args.placement.param_device = OffloadDevice::kCpu;
+  run.args.sharding.stage = GetParam().stage;
+  run.args.sharding.gather_schedule = from_word(GetParam().schedule);
+  run.args.sharding.persistence_threshold = 0;
+  run.args.sharding.prefetch_bucket_size = 0;
+  run.args.batch.accumulation_steps = GetParam().schedule == "per_layer" ? 1 : 2;
   const std::string folder = run.args.output_dir;
   run.args.output_dir = folder + "-host";
   const std::vector<RecordingObserver> expected = train_ranks(run.args, GetParam().ranks, 1);
@@ -121,7 +121,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, DeviceRanks,
 
 TEST(DeviceMemory, IsWhatARunMustFitInto) {
   TinyRun run;
-  run.args.measure_peak = false;
+  run.args.reporting.measure_peak = false;
   ThreadPool pool(1);
   RecordingObserver seen;
   expect_error(ExitCode::kBadConfig,
@@ -137,7 +137,7 @@ TEST(DeviceMemory, IsWhatARunMustFitInto) {
 
 TEST(DeviceMemory, TheHostIsAdvisedWhereItHasRoom) {
   TinyRun run;
-  run.args.measure_peak = false;
+  run.args.reporting.measure_peak = false;
   const auto plan_with = [&](int64_t free_bytes) {
     ThreadPool pool(1);
     RecordingObserver seen;
@@ -147,69 +147,69 @@ TEST(DeviceMemory, TheHostIsAdvisedWhereItHasRoom) {
     Trainer(run.args, pool, seen, single_process(), make);
     return seen.plan.memory.device_bytes();
   };
-  run.args.gradient_checkpointing = true;
+  run.args.placement.gradient_checkpointing = true;
   const int64_t on_device = plan_with(int64_t{1} << 40);
-  run.args.offload_optimizer_device = OffloadDevice::kCpu;
+  run.args.placement.optimizer_device = OffloadDevice::kCpu;
   const int64_t beside_host = plan_with(int64_t{1} << 40);
   EXPECT_LT(beside_host, on_device);
-  run.args.offload_optimizer_device = OffloadDevice::kNone;
+  run.args.placement.optimizer_device = OffloadDevice::kNone;
   expect_error(ExitCode::kBadConfig, {"with offload_optimizer_device cpu it would take"},
                [&] { plan_with(beside_host); });
 }
 
 INSTANTIATE_TEST_SUITE_P(Forms, DeviceRun,
-                         testing::Values(Form{"Float32", [](TrainingArguments*) {}},
+                         testing::Values(Form{"Float32", [](RunSpec*) {}},
                                          Form{"Bf16",
-                                              [](TrainingArguments* args) { args->dtype = DType::kBF16; }},
+                                              [](RunSpec* args) { args->precision.dtype = DType::kBF16; }},
                                          Form{"OptimizerOnTheHost",
-                                              [](TrainingArguments* args) {
-                                                args->dtype = DType::kBF16;
-                                                args->optim = "adamw_bf16";
-                                                args->offload_optimizer_device = OffloadDevice::kCpu;
+                                              [](RunSpec* args) {
+                                                args->precision.dtype = DType::kBF16;
+                                                args->optimizer.form = OptimizerForm::kAdamWHalf;
+                                                args->placement.optimizer_device = OffloadDevice::kCpu;
                                               }},
                                          Form{"ParametersOnTheHost",
-                                              [](TrainingArguments* args) {
-                                                args->dtype = DType::kBF16;
-                                                args->offload_param_device = OffloadDevice::kCpu;
-                                                args->gradient_checkpointing = true;
+                                              [](RunSpec* args) {
+                                                args->precision.dtype = DType::kBF16;
+                                                args->placement.param_device = OffloadDevice::kCpu;
+                                                args->placement.gradient_checkpointing = true;
                                               }},
                                          Form{"ParametersOnTheHostOnePass",
-                                              [](TrainingArguments* args) {
-                                                args->gradient_accumulation_steps = 1;
-                                                args->offload_param_device = OffloadDevice::kCpu;
+                                              [](RunSpec* args) {
+                                                args->batch.accumulation_steps = 1;
+                                                args->placement.param_device = OffloadDevice::kCpu;
                                               }},
                                          Form{"UpdatedInBackward",
-                                              [](TrainingArguments* args) {
-                                                args->dtype = DType::kBF16;
-                                                args->gradient_accumulation_steps = 1;
-                                                args->max_grad_norm = 0;
-                                                args->optimizer_in_backward = true;
-                                                args->offload_param_device = OffloadDevice::kCpu;
+                                              [](RunSpec* args) {
+                                                args->precision.dtype = DType::kBF16;
+                                                args->batch.accumulation_steps = 1;
+                                                args->clipping.max_norm = 0;
+                                                args->placement.optimizer_in_backward = true;
+                                                args->placement.param_device = OffloadDevice::kCpu;
                                               }},
                                          Form{"OnTheDisk",
-                                              [](TrainingArguments* args) {
-                                                args->dtype = DType::kBF16;
-                                                args->gradient_accumulation_steps = 1;
-                                                args->max_grad_norm = 0;
-                                                args->optimizer_in_backward = true;
-                                                args->offload_optimizer_device = OffloadDevice::kNvme;
-                                                args->offload_param_device = OffloadDevice::kNvme;
-                                                args->offload_dir = args->output_dir + "-scratch";
+                                              [](RunSpec* args) {
+                                                args->precision.dtype = DType::kBF16;
+                                                args->batch.accumulation_steps = 1;
+                                                args->clipping.max_norm = 0;
+                                                args->placement.optimizer_in_backward = true;
+                                                args->placement.optimizer_device = OffloadDevice::kNvme;
+                                                args->placement.param_device = OffloadDevice::kNvme;
+                                                args->placement.offload_dir = args->output_dir + "-scratch";
                                               }},
                                          Form{"LoraBesideWeightsOnTheHost",
-                                              [](TrainingArguments* args) {
-                                                args->dtype = DType::kBF16;
-                                                args->finetuning_type = FinetuningType::kLora;
-                                                args->lora_rank = 4;
-                                                args->offload_param_device = OffloadDevice::kCpu;
+                                              [](RunSpec* args) {
+                                                args->precision.dtype = DType::kBF16;
+                                                args->lora.finetuning_type = FinetuningType::kLora;
+                                                args->lora.rank = 4;
+                                                args->placement.param_device = OffloadDevice::kCpu;
                                               }},
                                          Form{"Lora",
-                                              [](TrainingArguments* args) {
-                                                args->dtype = DType::kBF16;
-                                                args->finetuning_type = FinetuningType::kLora;
-                                                args->lora_rank = 4;
-                                                args->lora_dropout = 0.1;
-                                                args->gradient_checkpointing = true;
+                                              [](RunSpec* args) {
+                                                args->precision.dtype = DType::kBF16;
+                                                args->lora.finetuning_type = FinetuningType::kLora;
+                                                args->lora.rank = 4;
+                                                args->lora.dropout = 0.1;
+                                                args->placement.gradient_checkpointing = true;
                                               }}),
                          [](const auto& test) { return std::string(test.param.name); });
 

@@ -14,11 +14,11 @@ using Settings = std::vector<std::pair<std::string, std::string>>;
 const std::vector<Ranks> kRanks = {{1, 2}, {1, 3}, {1, 4}, {2, 1}, {2, 2}};
 
 // `args` and the flags in `settings`, resolved for a number of ranks.
-TrainingArguments resolved(TrainingArguments args, const Settings& settings, int64_t world_size) {
+RunSpec resolved(RunSpec args, const Settings& settings, int64_t world_size) {
   FlagTable table;
   declare_training_flags(&table, &args);
   for (const auto& [name, value] : settings) table.set(*table.find(name), {value}, "command line");
-  resolve_training_arguments(table, world_size, &args);
+  resolve_run_spec(table, world_size, &args);
   return args;
 }
 
@@ -30,7 +30,7 @@ struct Result {
 
 Result train_on(const TinyRun& run, const Settings& settings, const Ranks& ranks) {
   Result result;
-  TrainingArguments args = resolved(run.args, settings, ranks.world_size());
+  RunSpec args = resolved(run.args, settings, ranks.world_size());
   args.output_dir = run.folder() / fmt::format("{}x{}", ranks.num_nodes, ranks.local_world_size);
   result.rank0 = train_ranks(args, ranks).front();
   result.state = read_json(args.output_dir / std::filesystem::path("trainer_state.json"));
@@ -102,9 +102,9 @@ Settings short_last_steps() {
 
 struct EvaluatingRun : TinyRun {
   EvaluatingRun() {
-    args.gradient_accumulation_steps = 1;
-    args.max_steps = -1;
-    args.eval_dataset = {folder() / "eval.safetensors"};
+    args.batch.accumulation_steps = 1;
+    args.batch.max_steps = -1;
+    args.data.eval_dataset = {folder() / "eval.safetensors"};
   }
 };
 
@@ -160,24 +160,24 @@ TEST(GlobalBatch, RowsDealtByLengthHaveTheSameGradientOnAnyNumberOfRanks) {
   ModelConfig config = tiny_config();
   config.max_position_embeddings = std::max<int64_t>(config.max_position_embeddings, 128);
   TinyRun run(config);
-  run.args.dataset.clear();
+  run.args.data.dataset.clear();
   int64_t num_tokens = 0;
   // In this order the first micro-batches would have nearly all the tokens.
   for (const int64_t length : {120, 97, 61, 40, 23, 11, 7, 5, 3, 2}) {
     const std::filesystem::path file = run.folder() / fmt::format("{}.safetensors", length);
     write_token_rows(file, random_rows({length}, config.vocab_size, static_cast<uint64_t>(length)));
-    run.args.dataset.push_back(file);
+    run.args.data.dataset.push_back(file);
     num_tokens += length;
   }
-  run.args.per_device_train_batch_size = 2;
-  run.args.gradient_accumulation_steps = 1;
-  run.args.max_steps = 1;
-  run.args.adam_epsilon = 1e3;
-  run.args.learning_rate = 1e3;
-  run.args.max_grad_norm = 0;
-  run.args.merge_micro_batches = AutoChoice::kNever;
+  run.args.batch.rows_per_device = 2;
+  run.args.batch.accumulation_steps = 1;
+  run.args.batch.max_steps = 1;
+  run.args.optimizer.epsilon = 1e3;
+  run.args.schedule.learning_rate = 1e3;
+  run.args.clipping.max_norm = 0;
+  run.args.placement.merge_micro_batches = AutoChoice::kNever;
   const Settings settings = {{"global_batch_size", "10"}};
-  const auto start = read_tensors(run.args.model);
+  const auto start = read_tensors(run.args.model.folder);
   const auto change = [&start](const Result& result) {
     auto changes = result.weights;
     for (auto& [name, values] : changes) {

@@ -21,31 +21,31 @@ class GoldenTraining : public testing::TestWithParam<std::string> {
     expected_ = read_tensors(expected / "expected.safetensors");
   }
 
-  TrainingArguments arguments(const std::string& dtype) const {
+  RunSpec arguments(const std::string& dtype) const {
     const nlohmann::json parameters = read_json(case_folder_ / "case.json");
-    TrainingArguments args;
-    args.model = case_folder_;
-    args.dataset = {case_folder_ / "batches.safetensors"};
-    args.cache_dir = folder_ / "cache";
+    RunSpec args;
+    args.model.folder = case_folder_;
+    args.data.dataset = {case_folder_ / "batches.safetensors"};
+    args.data.cache_dir = folder_ / "cache";
     args.output_dir = folder_ / "out";
-    args.dtype = from_word(dtype);
-    args.device = test_device();
-    args.save_dtype = DType::kF32;
-    args.shuffle = false;
-    args.learning_rate = parameters.at("learning_rate");
-    args.adam_beta1 = parameters.at("betas")[0];
-    args.adam_beta2 = parameters.at("betas")[1];
-    args.adam_epsilon = parameters.at("eps");
-    args.weight_decay = parameters.at("weight_decay");
-    args.max_grad_norm = parameters.at("max_grad_norm");
-    args.warmup_steps = parameters.at("warmup_steps");
-    args.max_steps = parameters.at("steps");
-    args.gradient_accumulation_steps = parameters.at("accum");
-    args.per_device_train_batch_size = parameters.at("batch");
+    args.precision.dtype = from_word(dtype);
+    args.machine.device = test_device();
+    args.precision.save_dtype = DType::kF32;
+    args.data.shuffle = false;
+    args.schedule.learning_rate = parameters.at("learning_rate");
+    args.optimizer.beta1 = parameters.at("betas")[0];
+    args.optimizer.beta2 = parameters.at("betas")[1];
+    args.optimizer.epsilon = parameters.at("eps");
+    args.optimizer.weight_decay = parameters.at("weight_decay");
+    args.clipping.max_norm = parameters.at("max_grad_norm");
+    args.schedule.warmup_steps = parameters.at("warmup_steps");
+    args.batch.max_steps = parameters.at("steps");
+    args.batch.accumulation_steps = parameters.at("accum");
+    args.batch.rows_per_device = parameters.at("batch");
     return args;
   }
 
-  RecordingObserver train(const TrainingArguments& args) const {
+  RecordingObserver train(const RunSpec& args) const {
     ThreadPool pool(2);
     RecordingObserver observer;
     Trainer trainer(args, pool, observer);
@@ -107,9 +107,9 @@ class GoldenLora : public GoldenTraining {};
 TEST_P(GoldenLora, Float32FollowsPyTorch) {
   const fs::path adapter = reference_case(GetParam());
   use_case(adapter.parent_path(), adapter);
-  TrainingArguments args = arguments("float32");
-  args.finetuning_type = FinetuningType::kLora;
-  args.adapter_name_or_path = adapter;
+  RunSpec args = arguments("float32");
+  args.lora.finetuning_type = FinetuningType::kLora;
+  args.lora.adapter = adapter;
   expect_curves(train(args));
   expect_weights("adapter_model.safetensors");
 }
@@ -119,9 +119,9 @@ INSTANTIATE_TEST_SUITE_P(Adapters, GoldenLora,
                          [](const auto& test) { return std::to_string(test.index); });
 
 TEST_P(GoldenRun, GradientCheckpointingChangesNothing) {
-  TrainingArguments args = arguments("float32");
+  RunSpec args = arguments("float32");
   const RecordingObserver plain = train(args);
-  args.gradient_checkpointing = true;
+  args.placement.gradient_checkpointing = true;
   const RecordingObserver checkpointing = train(args);
   for (size_t i = 0; i < plain.steps.size(); ++i) {
     EXPECT_EQ(plain.steps[i].loss, checkpointing.steps[i].loss) << "step " << i + 1;

@@ -55,7 +55,7 @@ Loaded load(const std::filesystem::path& folder, const ModelConfig& config, cons
     const std::unique_ptr<Ops> ops = make_cpu_ops(pool);
     LlamaModel model(config, c.dtype, *ops);
     const auto parameters =
-        make_parameter_state(model, c.zero, make_optimizer("adamw_torch", {}), false, comm, pool);
+        make_parameter_state(model, c.zero, make_optimizer(OptimizerForm::kAdamW, {}), false, comm, pool);
     const PackedBatch batch = pack(random_rows({9}, config.vocab_size, 5));
     model.reserve(limits_of(batch));
     const SafetensorsModel file = SafetensorsModel::open(folder);
@@ -100,11 +100,11 @@ TEST(LoadOnRanks, EveryByteIsReadOncePerNodeOrOncePerCluster) {
 
 TEST(LoadOnRanks, TrainingIsTheSameWhoeverReads) {
   TinyRun run;
-  run.args.dtype = DType::kBF16;
-  run.args.per_device_train_batch_size = 1;  // 8 of the 14 rows per step
-  run.args.zero_stage = 2;
+  run.args.precision.dtype = DType::kBF16;
+  run.args.batch.rows_per_device = 1;  // 8 of the 14 rows per step
+  run.args.sharding.stage = 2;
   const auto by_node = train_ranks(run.args, {2, 2});
-  run.args.load_weights_once = LoadOnce::kPerCluster;
+  run.args.sharding.load_once = LoadOnce::kPerCluster;
   const auto by_cluster = train_ranks(run.args, {2, 2});
   ASSERT_EQ(by_cluster.front().steps.size(), by_node.front().steps.size());
   for (size_t i = 0; i < by_node.front().steps.size(); ++i) {
@@ -114,15 +114,15 @@ TEST(LoadOnRanks, TrainingIsTheSameWhoeverReads) {
 }
 
 TEST(LoadOnRanks, PerClusterNeedsAShardedOptimizer) {
-  TrainingArguments args;
+  RunSpec args;
   FlagTable table;
   declare_training_flags(&table, &args);
-  args.load_weights_once = LoadOnce::kPerCluster;
-  args.zero_stage = 0;
+  args.sharding.load_once = LoadOnce::kPerCluster;
+  args.sharding.stage = 0;
   expect_error(ExitCode::kBadConfig, {"load_weights_once per_cluster needs zero_stage 1 or more, found 0"},
-               [&] { resolve_training_arguments(table, 2, &args); });
-  args.zero_stage = 1;
-  resolve_training_arguments(table, 2, &args);
+               [&] { resolve_run_spec(table, 2, &args); });
+  args.sharding.stage = 1;
+  resolve_run_spec(table, 2, &args);
 }
 
 }  // namespace

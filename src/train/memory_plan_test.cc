@@ -361,7 +361,7 @@ TEST_F(MemoryPlanTest, JsonHasThePlanByItemAndWhatWasMeasured) {
 
 TEST(EightBitState, NeedsTensorsThatBeginWithABlock) {
   TinyRun tiny;  // the 132 weights of gate_proj come before up_proj's
-  tiny.args.optim = "adamw_8bit";
+  tiny.args.optimizer.form = OptimizerForm::kAdamW8Bit;
   expect_error(ExitCode::kBadConfig,
                {"optim adamw_8bit: expected tensors of multiples of 32 elements before",
                 "'model.layers.0.mlp.up_proj.weight'", "found 4 more", "use adamw_bf16"},

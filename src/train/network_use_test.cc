@@ -27,13 +27,13 @@ class NetworkUseTest : public testing::TestWithParam<RanksCase> {
     // No step of the largest batch, 5 x 4 ranks, is the last of an epoch, which may have fewer passes.
     write_token_rows(run_.folder() / "train.safetensors",
                      random_rows(std::vector<int64_t>(80, 9), config().vocab_size, 3));
-    run_.args.per_device_train_batch_size = 1;
-    run_.args.merge_micro_batches = AutoChoice::kNever;
-    run_.args.max_steps = 4;
-    run_.args.zero_stage = GetParam().stage;
-    run_.args.gather_schedule = from_word(GetParam().schedule);
-    run_.args.stage3_prefetch_bucket_size = 0;  // two of four layers are in memory
-    run_.args.stage3_param_persistence_threshold = 0;
+    run_.args.batch.rows_per_device = 1;
+    run_.args.placement.merge_micro_batches = AutoChoice::kNever;
+    run_.args.batch.max_steps = 4;
+    run_.args.sharding.stage = GetParam().stage;
+    run_.args.sharding.gather_schedule = from_word(GetParam().schedule);
+    run_.args.sharding.prefetch_bucket_size = 0;  // two of four layers are in memory
+    run_.args.sharding.persistence_threshold = 0;
   }
 
   static ModelConfig config() {
@@ -50,8 +50,7 @@ class NetworkUseTest : public testing::TestWithParam<RanksCase> {
   // Every step after the first.
   void expect_closed_form(const std::string& what) {
     const RecordingObserver found = train_ranks(run_.args, GetParam().ranks).front();
-    const ZeroSettings settings =
-        zero_settings_of(run_.args, config(), run_.args.gradient_accumulation_steps);
+    const ZeroSettings settings = zero_settings_of(run_.args, config(), run_.args.batch.accumulation_steps);
     const WireBytes expected = wire_bytes_of_job(layout(), settings);
     ASSERT_GT(expected.sent(), 0);
     ASSERT_EQ(found.steps.size(), 4u);
@@ -79,17 +78,17 @@ class NetworkUseTest : public testing::TestWithParam<RanksCase> {
 TEST_P(NetworkUseTest, EveryStepMovesWhatTheClosedFormSays) {
   for (const char* dtype : {"float32", "bfloat16"}) {
     for (const int64_t accumulation : {1, 2, 5}) {
-      run_.args.dtype = from_word(dtype);
-      run_.args.gradient_accumulation_steps = accumulation;
+      run_.args.precision.dtype = from_word(dtype);
+      run_.args.batch.accumulation_steps = accumulation;
       expect_closed_form(fmt::format("{}, accumulation {}", dtype, accumulation));
     }
   }
 }
 
 TEST_P(NetworkUseTest, GradientsOfBfloat16WeightsMayTravelInFloat32) {
-  run_.args.dtype = DType::kBF16;
+  run_.args.precision.dtype = DType::kBF16;
   const WireBytes narrow = wire_bytes_of_job(layout(), zero_settings_of(run_.args, config(), 2));
-  run_.args.communication_data_type = DType::kF32;
+  run_.args.sharding.communication_dtype = DType::kF32;
   const WireBytes wide = wire_bytes_of_job(layout(), zero_settings_of(run_.args, config(), 2));
   EXPECT_EQ(wide.sent_gather, narrow.sent_gather);
   EXPECT_GT(wide.sent_reduce, narrow.sent_reduce);
@@ -98,10 +97,10 @@ TEST_P(NetworkUseTest, GradientsOfBfloat16WeightsMayTravelInFloat32) {
 
 TEST_P(NetworkUseTest, QuantizedWeightsTakeLittleMoreThanHalf) {
   if (GetParam().stage == 0) GTEST_SKIP() << "stage 0 gathers no weights";
-  run_.args.dtype = DType::kBF16;
-  run_.args.gradient_accumulation_steps = 2;
+  run_.args.precision.dtype = DType::kBF16;
+  run_.args.batch.accumulation_steps = 2;
   const WireBytes exact = wire_bytes_of_job(layout(), zero_settings_of(run_.args, config(), 2));
-  run_.args.zero_quantized_weights = true;
+  run_.args.sharding.quantized_weights = true;
   const WireBytes quantized = wire_bytes_of_job(layout(), zero_settings_of(run_.args, config(), 2));
   EXPECT_EQ(quantized.sent_reduce, exact.sent_reduce);
   EXPECT_GT(quantized.sent_gather, exact.sent_gather / 2);
@@ -110,12 +109,12 @@ TEST_P(NetworkUseTest, QuantizedWeightsTakeLittleMoreThanHalf) {
 }
 
 TEST_P(NetworkUseTest, QuantizedGradientsTakeLittleMoreThanHalfOrAQuarter) {
-  run_.args.dtype = DType::kBF16;
-  run_.args.gradient_accumulation_steps = 2;
-  run_.args.save_strategy = SaveStrategy::kSteps;
-  run_.args.save_steps = 2;
+  run_.args.precision.dtype = DType::kBF16;
+  run_.args.batch.accumulation_steps = 2;
+  run_.args.saving.strategy = SaveStrategy::kSteps;
+  run_.args.saving.steps = 2;
   const auto reduced = [&](const char* code) {
-    run_.args.zero_quantized_gradients = from_word(code);
+    run_.args.sharding.quantized_gradients = from_word(code);
     ZeroSettings settings = zero_settings_of(run_.args, config(), 2);
     settings.stage = std::max(settings.stage, 1);  // stage 0 gathers the sums besides
     return static_cast<double>(wire_bytes_of_job(layout(), settings).sent_reduce);
@@ -125,14 +124,14 @@ TEST_P(NetworkUseTest, QuantizedGradientsTakeLittleMoreThanHalfOrAQuarter) {
     EXPECT_GT(reduced(code), share * exact);
     EXPECT_LT(reduced(code), 1.25 * share * exact);  // short blocks
   }
-  run_.args.zero_quantized_gradients =
+  run_.args.sharding.quantized_gradients =
       GetParam().stage % 2 == 0 ? GradientQuantization::kInt8 : GradientQuantization::kInt4;
-  expect_closed_form(std::string(word_of(run_.args.zero_quantized_gradients)));
+  expect_closed_form(std::string(word_of(run_.args.sharding.quantized_gradients)));
 }
 
 TEST_P(NetworkUseTest, WithoutOverlapTheSameIsMoved) {
-  run_.args.overlap_comm = false;
-  run_.args.gradient_accumulation_steps = 2;
+  run_.args.sharding.overlap_comm = false;
+  run_.args.batch.accumulation_steps = 2;
   expect_closed_form("without overlap");
 }
 
@@ -140,12 +139,12 @@ TEST_P(NetworkUseTest, WithoutOverlapTheSameIsMoved) {
 // does, so the next step gathers different ones.
 TEST_P(NetworkUseTest, EvaluationAndSavingAreNotCounted) {
   if (GetParam().schedule == "per_step") {
-    run_.args.eval_dataset = {run_.folder() / "eval.safetensors"};
-    run_.args.eval_strategy = IntervalStrategy::kSteps;
-    run_.args.eval_steps = 1;
+    run_.args.data.eval_dataset = {run_.folder() / "eval.safetensors"};
+    run_.args.evaluation.strategy = IntervalStrategy::kSteps;
+    run_.args.evaluation.steps = 1;
   }
-  run_.args.save_strategy = SaveStrategy::kSteps;
-  run_.args.save_steps = 2;
+  run_.args.saving.strategy = SaveStrategy::kSteps;
+  run_.args.saving.steps = 2;
   expect_closed_form("with evaluations and checkpoints");
 }
 
@@ -163,13 +162,13 @@ TEST(NetworkUse, OneNodeHasNone) {
 // less than a cache line after each tensor.
 TEST(NetworkUse, PerStepMovesFourBytesPerParameter) {
   TinyRun run;
-  run.args.dtype = DType::kBF16;
-  run.args.zero_stage = 2;
-  run.args.per_device_train_batch_size = 1;
-  run.args.merge_micro_batches = AutoChoice::kNever;
+  run.args.precision.dtype = DType::kBF16;
+  run.args.sharding.stage = 2;
+  run.args.batch.rows_per_device = 1;
+  run.args.placement.merge_micro_batches = AutoChoice::kNever;
   for (const int nodes : {2, 3}) {
     for (const int64_t accumulation : {1, 2}) {
-      run.args.gradient_accumulation_steps = accumulation;
+      run.args.batch.accumulation_steps = accumulation;
       const RecordingObserver found = train_ranks(run.args, {nodes, 1}).front();
       const double expected =
           4.0 * static_cast<double>(parameter_layout(tiny_config()).num_elements()) * (nodes - 1);

@@ -20,18 +20,18 @@ SavingRun run_on_disk() {
   ModelConfig config = tiny_config();
   config.num_hidden_layers = 4;
   SavingRun run({}, config);
-  run.args.dtype = DType::kBF16;
-  run.args.offload_optimizer_device = run.args.offload_param_device = OffloadDevice::kNvme;
-  run.args.optimizer_in_backward = true;
-  run.args.merge_micro_batches = AutoChoice::kAlways;
-  run.args.gradient_checkpointing = true;
-  run.args.gradient_checkpointing_mode = CheckpointingMode::kOffload;
+  run.args.precision.dtype = DType::kBF16;
+  run.args.placement.optimizer_device = run.args.placement.param_device = OffloadDevice::kNvme;
+  run.args.placement.optimizer_in_backward = true;
+  run.args.placement.merge_micro_batches = AutoChoice::kAlways;
+  run.args.placement.gradient_checkpointing = true;
+  run.args.placement.checkpointing_mode = CheckpointingMode::kOffload;
   return run;
 }
 
 void set_output(SavingRun* run, const fs::path& folder) {
   run->args.output_dir = folder / "out";
-  run->args.offload_dir = folder / "out/offload";
+  run->args.placement.offload_dir = folder / "out/offload";
 }
 
 TEST(OffloadCrash, ALossOfPowerAtAnyMomentLeavesARunThatResumes) {
@@ -58,7 +58,7 @@ TEST(OffloadCrash, ALossOfPowerAtAnyMomentLeavesARunThatResumes) {
     resumed.args.resume_from_checkpoint = "auto";
     resumed.run();
     EXPECT_TRUE(tensor_files(resumed.output() / "checkpoint-6") == expected);
-    EXPECT_TRUE(fs::is_empty(resumed.args.offload_dir));
+    EXPECT_TRUE(fs::is_empty(resumed.args.placement.offload_dir));
   }
 }
 

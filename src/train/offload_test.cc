@@ -35,9 +35,9 @@ ModelConfig some_chunks_config() {
   return config;
 }
 
-void offload(TrainingArguments* args, const fs::path& folder) {
-  args->offload_optimizer_device = OffloadDevice::kNvme;
-  args->offload_dir = folder;
+void offload(RunSpec* args, const fs::path& folder) {
+  args->placement.optimizer_device = OffloadDevice::kNvme;
+  args->placement.offload_dir = folder;
 }
 
 struct OffloadCase {
@@ -61,11 +61,11 @@ INSTANTIATE_TEST_SUITE_P(Cases, OffloadedOptimizer,
 
 TEST_P(OffloadedOptimizer, HasTheBitsOfOneInMemory) {
   SavingRun run(GetParam().ranks.ranks, some_chunks_config());
-  run.args.dtype = from_word(GetParam().dtype);
-  run.args.optim = GetParam().optim;
-  run.args.zero_stage = GetParam().ranks.stage;
-  run.args.gather_schedule = from_word(GetParam().ranks.schedule);
-  run.args.save_steps = 3;
+  run.args.precision.dtype = from_word(GetParam().dtype);
+  run.args.optimizer.form = from_word(GetParam().optim);
+  run.args.sharding.stage = GetParam().ranks.stage;
+  run.args.sharding.gather_schedule = from_word(GetParam().ranks.schedule);
+  run.args.saving.steps = 3;
   run.run();
   const fs::path whole = run.output();
 
@@ -110,7 +110,7 @@ ModelConfig config_to_fit() {
 // On a disk that has room for the state, or for the model and the rest of the state, but not for both.
 TEST(Offload, TheFinishedModelTakesTheRoomOfTheMoments) {
   TinyRun tiny(config_to_fit());
-  tiny.args.save_strategy = SaveStrategy::kNo;
+  tiny.args.saving.strategy = SaveStrategy::kNo;
   tiny.train();
   const std::string whole = read_text_file(fs::path(tiny.args.output_dir) / "model.safetensors");
   const TestFolder disk;
@@ -140,15 +140,15 @@ TEST(Fit, ChoosesWhatFitsWithTheBitsOfTheRunInMemory) {
   for (const Ranks ranks : {Ranks{1, 1}, Ranks{2, 1}}) {
     SCOPED_TRACE(fmt::format("{} ranks", ranks.world_size()));
     SavingRun run(ranks, config_to_fit());
-    run.args.merge_micro_batches = AutoChoice::kAlways;
-    run.args.max_steps = 2;
-    run.args.save_steps = 2;
+    run.args.placement.merge_micro_batches = AutoChoice::kAlways;
+    run.args.batch.max_steps = 2;
+    run.args.saving.steps = 2;
     run.run();
     SavingRun fitted = run;
     fitted.args.output_dir = run.folder() / "fitted";
-    fitted.args.offload_dir = run.folder() / "offload";
-    fitted.args.fit = true;
-    fitted.args.fit_memory = fmt::format("{}B", resident_bytes() + (50 << 20));
+    fitted.args.placement.offload_dir = run.folder() / "offload";
+    fitted.args.placement.fit = true;
+    fitted.args.placement.fit_memory_bytes = resident_bytes() + (50 << 20);
     const RecordingObserver seen = fitted.run();
     const nlohmann::json arguments = arguments_of(fitted.output());
     EXPECT_EQ(arguments["fit"], true);
@@ -156,7 +156,7 @@ TEST(Fit, ChoosesWhatFitsWithTheBitsOfTheRunInMemory) {
     if (ranks.world_size() == 1) {
       EXPECT_TRUE(arguments["optimizer_in_backward"] == true ||
                   arguments["offload_optimizer_device"] == "nvme");
-      EXPECT_LE(seen.plan.memory.step_memory().node_bytes(), parse_bytes(fitted.args.fit_memory));
+      EXPECT_LE(seen.plan.memory.step_memory().node_bytes(), *fitted.args.placement.fit_memory_bytes);
     }
     EXPECT_EQ(read_tensors(fitted.output() / "model.safetensors"),
               read_tensors(run.output() / "model.safetensors"));
@@ -165,9 +165,9 @@ TEST(Fit, ChoosesWhatFitsWithTheBitsOfTheRunInMemory) {
 
 TEST(Fit, ARefusalSaysWhatWouldFit) {
   SavingRun run({}, config_to_fit());
-  run.args.fit = true;
-  run.args.offload_dir = run.folder() / "offload";
-  run.args.fit_memory = fmt::format("{}B", resident_bytes() + (1 << 20));
+  run.args.placement.fit = true;
+  run.args.placement.offload_dir = run.folder() / "offload";
+  run.args.placement.fit_memory_bytes = resident_bytes() + (1 << 20);
   expect_error(ExitCode::kBadConfig,
                {"fit: no form of the run fits into", "the least memory takes --optim adamw_8bit"},
                [&] { run.run(); });
@@ -175,19 +175,19 @@ TEST(Fit, ARefusalSaysWhatWouldFit) {
 
 TEST(Fit, AResumedRunKeepsItsOptimizerAndItsClipping) {
   SavingRun run({}, config_to_fit());
-  run.args.optim = "adamw_bf16";
-  run.args.optimizer_in_backward = true;
-  run.args.clip_mode = ClipMode::kLayer;
-  run.args.merge_micro_batches = AutoChoice::kAlways;
-  run.args.max_steps = 2;
+  run.args.optimizer.form = OptimizerForm::kAdamWHalf;
+  run.args.placement.optimizer_in_backward = true;
+  run.args.clipping.mode = ClipMode::kLayer;
+  run.args.placement.merge_micro_batches = AutoChoice::kAlways;
+  run.args.batch.max_steps = 2;
   run.run();
   run.interrupt_at(1, "resumed");
   SavingRun resumed = run;
-  resumed.args.optim = "adamw_torch";
-  resumed.args.clip_mode = ClipMode::kGlobal;
-  resumed.args.optimizer_in_backward = false;
-  resumed.args.fit = true;
-  resumed.args.offload_dir = run.folder() / "offload";
+  resumed.args.optimizer.form = OptimizerForm::kAdamW;
+  resumed.args.clipping.mode = ClipMode::kGlobal;
+  resumed.args.placement.optimizer_in_backward = false;
+  resumed.args.placement.fit = true;
+  resumed.args.placement.offload_dir = run.folder() / "offload";
   resumed.args.resume_from_checkpoint = "auto";
   const RecordingObserver seen = resumed.run();
   EXPECT_EQ(seen.resumed_step, 1);
@@ -199,22 +199,22 @@ TEST(Fit, AResumedRunKeepsItsOptimizerAndItsClipping) {
 }
 
 // Everything that can be on a disk, with files of which steps read and write parts.
-void offload_all(TrainingArguments* args, const fs::path& folder) {
+void offload_all(RunSpec* args, const fs::path& folder) {
   offload(args, folder);
-  args->offload_param_device = OffloadDevice::kNvme;
-  args->optimizer_in_backward = true;
-  args->merge_micro_batches = AutoChoice::kAlways;
-  args->gradient_checkpointing = true;
-  args->gradient_checkpointing_mode = CheckpointingMode::kOffload;
-  args->dtype = DType::kBF16;
+  args->placement.param_device = OffloadDevice::kNvme;
+  args->placement.optimizer_in_backward = true;
+  args->placement.merge_micro_batches = AutoChoice::kAlways;
+  args->placement.gradient_checkpointing = true;
+  args->placement.checkpointing_mode = CheckpointingMode::kOffload;
+  args->precision.dtype = DType::kBF16;
 }
 
 SavingRun run_of_layers() {
   ModelConfig config = some_chunks_config();
   config.num_hidden_layers = 5;
   SavingRun run({}, config);
-  run.args.dtype = DType::kBF16;
-  run.args.save_steps = 2;
+  run.args.precision.dtype = DType::kBF16;
+  run.args.saving.steps = 2;
   return run;
 }
 
@@ -293,15 +293,15 @@ TEST_P(OffloadFaults, EndTheRunInOneLineAndLeaveItsCheckpoints) {
   SavingRun run = run_of_layers();
   const bool is_lora = std::string_view(GetParam().file) == "frozen";
   if (is_lora) {
-    run.args.finetuning_type = FinetuningType::kLora;
-    run.args.merge_micro_batches = AutoChoice::kAlways;
+    run.args.lora.finetuning_type = FinetuningType::kLora;
+    run.args.placement.merge_micro_batches = AutoChoice::kAlways;
   }
   run.run();
   SavingRun broken = run;
   broken.args.output_dir = run.folder() / "broken";
   const fs::path file = run.folder() / "offload" / fmt::format("rank-0.{}", GetParam().file);
   offload_all(&broken.args, file.parent_path());
-  if (is_lora) broken.args.optimizer_in_backward = false;
+  if (is_lora) broken.args.placement.optimizer_in_backward = false;
   expect_error(ExitCode::kIoError, {file.native(), " bytes at ", " failed: ", GetParam().cause}, [&] {
     broken.run({}, [&](const StepMetrics& step) {
       if (step.step != 4) return;
@@ -325,7 +325,7 @@ TEST(Offload, AKilledRunLeavesNothingOnTheDiskAndResumes) {
     SCOPED_TRACE(fmt::format("async_save {}, {} us", async_save, microseconds));
     SavingRun killed = run;
     killed.args.output_dir = run.folder() / fmt::format("killed {} {}", async_save, microseconds);
-    killed.args.async_save = async_save;
+    killed.args.saving.in_background = async_save;
     offload_all(&killed.args, run.folder() / "offload");
     const auto train = [&, delay = std::chrono::microseconds(microseconds)] {
       killed.run({}, [&](const StepMetrics& step) {

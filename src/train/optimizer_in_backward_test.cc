@@ -21,21 +21,21 @@ namespace fs = std::filesystem;
 // 6 steps of 4 rows, merged into one pass.
 SavingRun merged_run() {
   SavingRun run;
-  run.args.merge_micro_batches = AutoChoice::kAlways;
+  run.args.placement.merge_micro_batches = AutoChoice::kAlways;
   return run;
 }
 
 void train_in_backward(SavingRun& run, const std::string& output, const std::string& clip_mode = "global") {
-  run.args.optimizer_in_backward = true;
-  run.args.clip_mode = from_word(clip_mode);
+  run.args.placement.optimizer_in_backward = true;
+  run.args.clipping.mode = from_word(clip_mode);
   run.args.output_dir = run.folder() / output;
   run.run();
 }
 
-void move_to_disk(TrainingArguments* args) {
-  args->offload_param_device = args->offload_optimizer_device = OffloadDevice::kNvme;
-  args->offload_dir = fs::path(args->output_dir).parent_path() / "offload";
-  args->aio_block_size = 4096;  // even a tiny layer is several blocks
+void move_to_disk(RunSpec* args) {
+  args->placement.param_device = args->placement.optimizer_device = OffloadDevice::kNvme;
+  args->placement.offload_dir = fs::path(args->output_dir).parent_path() / "offload";
+  args->placement.aio_block_size = 4096;  // even a tiny layer is several blocks
 }
 
 struct FormCase {
@@ -62,14 +62,14 @@ TEST(OptimizerInBackward, GivesTheSameBytesAsUpdatesAfterThePass) {
     ModelConfig config = tiny_config();
     config.tie_word_embeddings = of.is_tied;
     config.num_hidden_layers = 5;
-    write_test_model(run.args.model, config);
-    run.args.dtype = from_word(of.dtype);
-    run.args.optim = of.optim;
-    run.args.gradient_checkpointing = of.checkpointing;
-    run.args.pack_weights = from_word(of.pack_weights);
-    run.args.max_grad_norm = of.max_grad_norm;
-    run.args.neftune_noise_alpha = 5;
-    run.args.weight_decay = 0.1;
+    write_test_model(run.args.model.folder, config);
+    run.args.precision.dtype = from_word(of.dtype);
+    run.args.optimizer.form = from_word(of.optim);
+    run.args.placement.gradient_checkpointing = of.checkpointing;
+    run.args.placement.pack_weights = from_word(of.pack_weights);
+    run.args.clipping.max_norm = of.max_grad_norm;
+    run.args.objective.neftune_alpha = 5;
+    run.args.optimizer.weight_decay = 0.1;
     run.run();
     const fs::path expected = run.output();
     if (of.is_on_disk) move_to_disk(&run.args);
@@ -100,17 +100,17 @@ TEST(OptimizerInBackward, GivesTheSameBytesOnSeveralRanks) {
     config.tie_word_embeddings = of.is_tied;
     config.num_hidden_layers = 5;
     SavingRun run(of.ranks.ranks, config);
-    run.args.merge_micro_batches = AutoChoice::kAlways;
-    run.args.zero_stage = of.ranks.stage;
-    run.args.gather_schedule = from_word(of.ranks.schedule);
-    run.args.stage3_prefetch_bucket_size = 0;
-    run.args.dtype = from_word(of.dtype);
-    run.args.pack_weights = from_word(of.pack_weights);
-    run.args.max_grad_norm = of.max_grad_norm;
+    run.args.placement.merge_micro_batches = AutoChoice::kAlways;
+    run.args.sharding.stage = of.ranks.stage;
+    run.args.sharding.gather_schedule = from_word(of.ranks.schedule);
+    run.args.sharding.prefetch_bucket_size = 0;
+    run.args.precision.dtype = from_word(of.dtype);
+    run.args.placement.pack_weights = from_word(of.pack_weights);
+    run.args.clipping.max_norm = of.max_grad_norm;
     run.run();
     const fs::path expected = run.output();
-    run.args.offload_optimizer_device = from_word(of.state);
-    run.args.offload_dir = std::string(of.state) == "nvme" ? run.folder() / "offload" : fs::path();
+    run.args.placement.optimizer_device = from_word(of.state);
+    run.args.placement.offload_dir = std::string(of.state) == "nvme" ? run.folder() / "offload" : fs::path();
     train_in_backward(run, "in backward");
     expect_same_run(run.output(), expected);
     EXPECT_EQ(tensor_files(run.output()), tensor_files(expected));
@@ -125,16 +125,16 @@ TEST(OptimizerInBackward, GivesTheSameBytesOnSeveralRanks) {
 
 TEST(OptimizerInBackward, EachFormResumesTheCheckpointsOfTheOther) {
   SavingRun run = merged_run();
-  run.args.dtype = DType::kBF16;
-  run.args.eval_strategy = IntervalStrategy::kSteps;
-  run.args.eval_steps = 2;
-  run.args.eval_dataset = run.args.dataset;
+  run.args.precision.dtype = DType::kBF16;
+  run.args.evaluation.strategy = IntervalStrategy::kSteps;
+  run.args.evaluation.steps = 2;
+  run.args.data.eval_dataset = run.args.data.dataset;
   run.run();
   const fs::path expected = run.output();
   const auto choose_form = [&run](bool in_backward) {
-    run.args.optimizer_in_backward = in_backward;
-    run.args.offload_param_device = in_backward ? OffloadDevice::kNvme : OffloadDevice::kNone;
-    run.args.offload_dir = run.folder() / "offload";
+    run.args.placement.optimizer_in_backward = in_backward;
+    run.args.placement.param_device = in_backward ? OffloadDevice::kNvme : OffloadDevice::kNone;
+    run.args.placement.offload_dir = run.folder() / "offload";
   };
   for (const bool ends_in_backward : {true, false}) {
     run.args.output_dir = run.folder() / fmt::format("resumed {}", ends_in_backward);
@@ -150,7 +150,7 @@ TEST(OptimizerInBackward, EachFormResumesTheCheckpointsOfTheOther) {
 // The norm by which the first step after the checkpoint is clipped is in the checkpoint.
 TEST(OptimizerInBackward, ClippingByThePreviousNormResumesBitForBit) {
   SavingRun run = merged_run();
-  run.args.max_grad_norm = 0.01;
+  run.args.clipping.max_norm = 0.01;
   train_in_backward(run, "whole", "previous");
   const fs::path expected = run.output();
   run.args.output_dir = run.folder() / "resumed";
@@ -179,10 +179,10 @@ double norm_of_update(const fs::path& checkpoint) {
 TEST(OptimizerInBackward, ClipsByTheNormThatTheModeNames) {
   for (const std::string mode : {"global", "previous"}) {
     SavingRun run = merged_run();
-    run.args.adam_beta1 = 0;
-    run.args.max_grad_norm = 0.01;
-    run.args.optimizer_in_backward = true;
-    run.args.clip_mode = from_word(mode);
+    run.args.optimizer.beta1 = 0;
+    run.args.clipping.max_norm = 0.01;
+    run.args.placement.optimizer_in_backward = true;
+    run.args.clipping.mode = from_word(mode);
     std::vector<double> norms;
     run.run({}, [&](const StepMetrics& metrics) { norms.push_back(metrics.grad_norm); });
     for (size_t step = 0; step < norms.size(); ++step) {
@@ -198,12 +198,12 @@ TEST(OptimizerInBackward, ClipsByTheNormThatTheModeNames) {
 TEST(OptimizerInBackward, StopsBeforeTheUpdateWhenTheLossIsNotFinite) {
   for (const double max_grad_norm : {0.0, 1e30}) {  // before the second run, and in the only one
     TinyRun tiny;
-    tiny.args.optimizer_in_backward = true;
-    tiny.args.merge_micro_batches = AutoChoice::kAlways;
-    tiny.args.learning_rate = 1e30;
-    tiny.args.max_grad_norm = max_grad_norm;
-    tiny.args.save_strategy = SaveStrategy::kSteps;
-    tiny.args.save_steps = 1;
+    tiny.args.placement.optimizer_in_backward = true;
+    tiny.args.placement.merge_micro_batches = AutoChoice::kAlways;
+    tiny.args.schedule.learning_rate = 1e30;
+    tiny.args.clipping.max_norm = max_grad_norm;
+    tiny.args.saving.strategy = SaveStrategy::kSteps;
+    tiny.args.saving.steps = 1;
     ThreadPool pool(2);
     RecordingObserver observer;
     Trainer trainer(tiny.args, pool, observer);

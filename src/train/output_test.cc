@@ -13,11 +13,11 @@
 #include "checkpoint/checkpoint_files.h"
 #include "expect_error.h"
 #include "io/file.h"
-#include "platform/stop_signal.h"
 #include "support/file_size_limit.h"
 #include "support/train_test_support.h"
 #include "train/evaluation/best_model.h"
 #include "train/output/output_folder.h"
+#include "train/stop_signal.h"
 
 namespace tessera {
 namespace {
@@ -46,7 +46,7 @@ TEST(RunOutput, IsAModelFolderWithReports) {
 
 TEST(RunOutput, SaveDtypeDecidesTheTypeOfTheFile) {
   TinyRun tiny;
-  tiny.args.save_dtype = DType::kBF16;
+  tiny.args.precision.save_dtype = DType::kBF16;
   tiny.train();
   const SafetensorsFile file = SafetensorsFile::open(tiny.output() / "model.safetensors");
   for (const SafetensorsEntry& entry : file.entries()) EXPECT_EQ(entry.dtype, DType::kBF16) << entry.name;
@@ -77,13 +77,13 @@ std::vector<std::string> event_names(const fs::path& output) {
 
 TEST(RunOutput, EventsTellWhatHappenedBesidesSteps) {
   TinyRun tiny;
-  tiny.args.eval_dataset = tiny.args.dataset;
-  tiny.args.eval_strategy = IntervalStrategy::kSteps;
-  tiny.args.eval_steps = 4;
-  tiny.args.save_strategy = SaveStrategy::kSteps;
-  tiny.args.save_steps = 4;
-  tiny.args.logging_steps = 3;
-  tiny.args.async_save = false;
+  tiny.args.data.eval_dataset = tiny.args.data.dataset;
+  tiny.args.evaluation.strategy = IntervalStrategy::kSteps;
+  tiny.args.evaluation.steps = 4;
+  tiny.args.saving.strategy = SaveStrategy::kSteps;
+  tiny.args.saving.steps = 4;
+  tiny.args.reporting.logging_steps = 3;
+  tiny.args.saving.in_background = false;
   const RecordingObserver run = tiny.train(2, {}, [](const StepMetrics& metrics) {
     if (metrics.step == 2) log_warning("the text of a \xff warning");
   });
@@ -106,10 +106,10 @@ TEST(RunOutput, EventsTellWhatHappenedBesidesSteps) {
 
 TEST(RunOutput, EventsContinueWhereARunIsResumed) {
   TinyRun tiny;
-  tiny.args.save_strategy = SaveStrategy::kSteps;
-  tiny.args.save_steps = 2;
-  tiny.args.logging_steps = 2;
-  tiny.args.async_save = false;
+  tiny.args.saving.strategy = SaveStrategy::kSteps;
+  tiny.args.saving.steps = 2;
+  tiny.args.reporting.logging_steps = 2;
+  tiny.args.saving.in_background = false;
   tiny.train();
   fs::remove_all(tiny.output() / "checkpoint-6");
   fs::remove_all(tiny.output() / "checkpoint-4");
@@ -141,8 +141,8 @@ TEST(RunOutput, TrainerStateTellsTheWholeRun) {
 
 TEST(Checkpoints, AreModelFoldersOfTheirStep) {
   TinyRun tiny;
-  tiny.args.save_strategy = SaveStrategy::kSteps;
-  tiny.args.save_steps = 4;
+  tiny.args.saving.strategy = SaveStrategy::kSteps;
+  tiny.args.saving.steps = 4;
   const RecordingObserver run = tiny.train();
   EXPECT_EQ(run.checkpoints,
             (std::vector<fs::path>{tiny.output() / "checkpoint-4", tiny.output() / "checkpoint-6"}));
@@ -152,16 +152,16 @@ TEST(Checkpoints, AreModelFoldersOfTheirStep) {
   EXPECT_EQ(read_json(tiny.output() / "checkpoint-4" / "trainer_state.json").at("global_step"), 4);
   EXPECT_EQ(read_tensors(tiny.output() / "checkpoint-6"), read_tensors(tiny.output()));
   const auto weights = read_tensors(tiny.output() / "checkpoint-4");
-  tiny.args.max_steps = 4;
+  tiny.args.batch.max_steps = 4;
   tiny.train();
   EXPECT_EQ(read_tensors(tiny.output()), weights);
 }
 
 TEST(Checkpoints, OnlyTheNewestStayWithinTheLimit) {
   TinyRun tiny;
-  tiny.args.save_strategy = SaveStrategy::kSteps;
-  tiny.args.save_steps = 1;
-  tiny.args.save_total_limit = 2;
+  tiny.args.saving.strategy = SaveStrategy::kSteps;
+  tiny.args.saving.steps = 1;
+  tiny.args.saving.total_limit = 2;
   tiny.train();
   const std::vector<std::string> names = names_in(tiny.output());
   EXPECT_THAT(names, Contains("checkpoint-5"));
@@ -187,9 +187,9 @@ void expect_all_but_the_first(const TinyRun& tiny, const RecordingObserver& run)
 TEST(Checkpoints, OneThatCannotBeBegunDoesNotEndTheRun) {
   for (const int world_size : {1, 3}) {
     TinyRun tiny;
-    tiny.args.save_strategy = SaveStrategy::kSteps;
-    tiny.args.save_steps = 2;
-    tiny.args.per_device_train_batch_size = 1;
+    tiny.args.saving.strategy = SaveStrategy::kSteps;
+    tiny.args.saving.steps = 2;
+    tiny.args.batch.rows_per_device = 1;
     const FileSizeLimit disk;
     const auto fill_disk = [&](const StepMetrics& metrics) {
       if (metrics.step == 2) disk.set(64);
@@ -204,10 +204,10 @@ TEST(Checkpoints, OneThatCannotBeBegunDoesNotEndTheRun) {
 TEST(Checkpoints, OneThatFailsWhileItIsWrittenDoesNotEndTheRun) {
   for (const int world_size : {1, 3}) {
     TinyRun tiny;
-    tiny.args.save_strategy = SaveStrategy::kSteps;
-    tiny.args.save_steps = 2;
-    tiny.args.per_device_train_batch_size = 1;
-    tiny.args.save_rate_limit = "20KB";  // a few seconds for all of it
+    tiny.args.saving.strategy = SaveStrategy::kSteps;
+    tiny.args.saving.steps = 2;
+    tiny.args.batch.rows_per_device = 1;
+    tiny.args.saving.bytes_per_second = 20'000;  // a few seconds for all of it
     const FileSizeLimit disk;
     const auto fill_disk = [&](const StepMetrics& metrics) {
       if (metrics.step != 3) return;
@@ -222,13 +222,13 @@ TEST(Checkpoints, OneThatFailsWhileItIsWrittenDoesNotEndTheRun) {
 
 TEST(FormerRun, IsMovedAsideAndNothingOfItIsLost) {
   TinyRun tiny;
-  tiny.args.save_strategy = SaveStrategy::kSteps;
-  tiny.args.save_steps = 3;
+  tiny.args.saving.strategy = SaveStrategy::kSteps;
+  tiny.args.saving.steps = 3;
   tiny.train();
   const auto weights = read_tensors(tiny.output());
   write_text_file(tiny.output() / "notes.txt", "mine");
-  tiny.args.learning_rate = 5e-3;
-  tiny.args.save_strategy = SaveStrategy::kNo;
+  tiny.args.schedule.learning_rate = 5e-3;
+  tiny.args.saving.strategy = SaveStrategy::kNo;
   const RecordingObserver run = tiny.train();
   const fs::path previous = tiny.output() / "previous-1";
   EXPECT_EQ(run.previous_run, previous);
@@ -245,11 +245,11 @@ TEST(FormerRun, IsMovedAsideAndNothingOfItIsLost) {
 
 TEST(FormerRun, AModelIsNotTrainedInItsOwnFolder) {
   TinyRun tiny;
-  const auto weights = read_tensors(tiny.args.model);
-  tiny.args.output_dir = tiny.args.model;
+  const auto weights = read_tensors(tiny.args.model.folder);
+  tiny.args.output_dir = tiny.args.model.folder;
   expect_error(ExitCode::kBadConfig, {"output_dir", "its own base model", "choose another folder"},
                [&] { tiny.train(); });
-  EXPECT_EQ(read_tensors(tiny.args.model), weights);
+  EXPECT_EQ(read_tensors(tiny.args.model.folder), weights);
 }
 
 TEST(OutputFolder, BelongsToOneRunAtATime) {
@@ -398,7 +398,7 @@ TEST(OutputFolder, ThatCannotBeIsToldBeforeAnythingIsRead) {
   TinyRun tiny;
   tiny.folder().write("file", "");
   tiny.args.output_dir = tiny.folder() / "file/deep/inside";
-  tiny.args.model = tiny.folder() / "no model";
+  tiny.args.model.folder = tiny.folder() / "no model";
   expect_error(ExitCode::kIoError, {"output_dir", "deep/inside", "Not a directory"}, [&] { tiny.train(); });
   if (geteuid() == 0) GTEST_SKIP() << "the rest needs a user who may not write everywhere";
   tiny.args.output_dir = "/etc/tessera-test";
@@ -483,7 +483,7 @@ TEST(DiskSpace, AModelThatNoLongerFitsLeavesTheCheckpointThatWritesIt) {
   if (::mount("tmpfs", disk.path().c_str(), "tmpfs", 0, "size=8m") != 0) {
     GTEST_SKIP() << "mounting a file system is not permitted here";
   }
-  const auto train_until_full = [&](const TrainingArguments& args, const std::string& advice) {
+  const auto train_until_full = [&](const RunSpec& args, const std::string& advice) {
     DiskFiller observer(disk / "fill");
     ThreadPool pool(2);
     Trainer trainer(args, pool, observer);
@@ -491,13 +491,13 @@ TEST(DiskSpace, AModelThatNoLongerFitsLeavesTheCheckpointThatWritesIt) {
     fs::remove(disk / "fill");
   };
   TinyRun tiny;
-  tiny.args.max_steps = 2;
-  tiny.args.save_strategy = SaveStrategy::kSteps;
-  tiny.args.save_total_limit = 1;
+  tiny.args.batch.max_steps = 2;
+  tiny.args.saving.strategy = SaveStrategy::kSteps;
+  tiny.args.saving.total_limit = 1;
   tiny.train();
   const auto expected = read_tensors(tiny.output());
   tiny.args.output_dir = disk / "out";
-  tiny.args.save_steps = 2;
+  tiny.args.saving.steps = 2;
   train_until_full(tiny.args,
                    "checkpoint-2 has the whole run: the same command with --resume_from_checkpoint");
   tiny.args.resume_from_checkpoint = "auto";
@@ -506,16 +506,16 @@ TEST(DiskSpace, AModelThatNoLongerFitsLeavesTheCheckpointThatWritesIt) {
   EXPECT_EQ(read_tensors(tiny.output()), expected);
 
   tiny.args.output_dir = disk / "unsaved";
-  tiny.args.save_strategy = SaveStrategy::kNo;
+  tiny.args.saving.strategy = SaveStrategy::kNo;
   train_until_full(tiny.args, "no checkpoint was saved (save_strategy)");
   ::umount2(disk.path().c_str(), MNT_DETACH);
 }
 
 TEST(DiskSpace, IsPartOfThePlan) {
   TinyRun tiny;
-  tiny.args.save_strategy = SaveStrategy::kSteps;
-  tiny.args.save_steps = 1;
-  tiny.args.save_total_limit = 1;
+  tiny.args.saving.strategy = SaveStrategy::kSteps;
+  tiny.args.saving.steps = 1;
+  tiny.args.saving.total_limit = 1;
   const DiskPlan plan = tiny.train().plan.disk;
   EXPECT_EQ(plan.num_checkpoints, 2);
   EXPECT_EQ(plan.checkpoint_bytes, 3 * plan.model_bytes) << "float32 weights and two moments";

@@ -20,7 +20,7 @@ bool reset_peak() { return static_cast<bool>(std::ofstream("/proc/self/clear_ref
 struct PeakCase {
   const char* name;
   const char* dtype;  // with checkpointing if BF16
-  void (*change)(TrainingArguments* args) = [](TrainingArguments*) {};
+  void (*change)(RunSpec* args) = [](RunSpec*) {};
 
   friend void PrintTo(const PeakCase& of, std::ostream* out) { *out << of.name; }
 };
@@ -32,18 +32,18 @@ TEST_P(PeakMemory, StaysWithinATenthOfThePlan) {
 #endif
   TinyRun tiny(medium_config());
   const int64_t vocab_size = medium_config().vocab_size;
-  write_token_rows(tiny.args.dataset[0], random_rows(std::vector<int64_t>(4, 100), vocab_size, 5));
-  tiny.args.dtype = from_word(GetParam().dtype);
-  tiny.args.gradient_checkpointing = tiny.args.dtype == DType::kBF16;
-  tiny.args.offload_dir = tiny.folder() / "offload";
+  write_token_rows(tiny.args.data.dataset[0], random_rows(std::vector<int64_t>(4, 100), vocab_size, 5));
+  tiny.args.precision.dtype = from_word(GetParam().dtype);
+  tiny.args.placement.gradient_checkpointing = tiny.args.precision.dtype == DType::kBF16;
+  tiny.args.placement.offload_dir = tiny.folder() / "offload";
   GetParam().change(&tiny.args);
-  tiny.args.gradient_accumulation_steps = 1;
-  tiny.args.max_steps = 2;
-  tiny.args.save_strategy = SaveStrategy::kSteps;
-  tiny.args.async_save =
+  tiny.args.batch.accumulation_steps = 1;
+  tiny.args.batch.max_steps = 2;
+  tiny.args.saving.strategy = SaveStrategy::kSteps;
+  tiny.args.saving.in_background =
       false;  // how much of the snapshot is used depends on what changes before it is written
-  tiny.args.eval_dataset = {tiny.folder() / "eval.safetensors"};
-  tiny.args.eval_strategy = IntervalStrategy::kEpoch;
+  tiny.args.data.eval_dataset = {tiny.folder() / "eval.safetensors"};
+  tiny.args.evaluation.strategy = IntervalStrategy::kEpoch;
   const std::optional<ProportionalMemory> own = proportional_memory();
   if (!own || !reset_peak()) GTEST_SKIP() << "the kernel does not let the memory be measured";
   // The plan counts a share of the pages of the program and its libraries that other processes have mapped,
@@ -54,9 +54,9 @@ TEST_P(PeakMemory, StaysWithinATenthOfThePlan) {
   const auto peak = static_cast<double>(run.summary.peak_resident_bytes);
   RecordProperty("planned_bytes", std::to_string(run.plan.memory.node_bytes()));
   RecordProperty("peak_bytes", std::to_string(run.summary.peak_resident_bytes));
-  const bool is_small = tiny.args.finetuning_type == FinetuningType::kLora ||
-                        (tiny.args.offload_param_device == OffloadDevice::kNvme &&
-                         tiny.args.offload_optimizer_device == OffloadDevice::kNvme);
+  const bool is_small = tiny.args.lora.finetuning_type == FinetuningType::kLora ||
+                        (tiny.args.placement.param_device == OffloadDevice::kNvme &&
+                         tiny.args.placement.optimizer_device == OffloadDevice::kNvme);
   EXPECT_GT(planned, is_small ? 80e6 : 200e6);
   EXPECT_NEAR(peak / planned, 1, 0.1) << "planned\n"
                                       << memory_table(run.plan.memory, run.plan.free_bytes) << "peak " << peak
@@ -67,45 +67,46 @@ INSTANTIATE_TEST_SUITE_P(
     Modes, PeakMemory,
     testing::Values(
         PeakCase{"Float32", "float32"}, PeakCase{"Bfloat16Checkpointing", "bfloat16"},
-        PeakCase{"EightBits", "bfloat16", [](TrainingArguments* args) { args->optim = "adamw_8bit"; }},
+        PeakCase{"EightBits", "bfloat16",
+                 [](RunSpec* args) { args->optimizer.form = OptimizerForm::kAdamW8Bit; }},
         PeakCase{"OuterOptimizer", "bfloat16",
-                 [](TrainingArguments* args) {
-                   args->sync_every = 1;
-                   args->zero_quantized_gradients = GradientQuantization::kInt8;
+                 [](RunSpec* args) {
+                   args->outer.sync_every = 1;
+                   args->sharding.quantized_gradients = GradientQuantization::kInt8;
                  }},
-        PeakCase{"Muon", "bfloat16", [](TrainingArguments* args) { args->optim = "muon"; }},
-        PeakCase{"Adafactor", "bfloat16", [](TrainingArguments* args) { args->optim = "adafactor"; }},
+        PeakCase{"Muon", "bfloat16", [](RunSpec* args) { args->optimizer.form = OptimizerForm::kMuon; }},
+        PeakCase{"Adafactor", "bfloat16",
+                 [](RunSpec* args) { args->optimizer.form = OptimizerForm::kAdafactor; }},
         PeakCase{"QuantizedBase", "bfloat16",
-                 [](TrainingArguments* args) {
-                   args->finetuning_type = FinetuningType::kLora;
-                   args->quantization_bit = 8;
+                 [](RunSpec* args) {
+                   args->lora.finetuning_type = FinetuningType::kLora;
+                   args->base.bits = 8;
                  }},
         PeakCase{"FrozenLayersOnDisk", "bfloat16",
-                 [](TrainingArguments* args) {
-                   args->finetuning_type = FinetuningType::kLora;
-                   args->offload_param_device = OffloadDevice::kNvme;
+                 [](RunSpec* args) {
+                   args->lora.finetuning_type = FinetuningType::kLora;
+                   args->placement.param_device = OffloadDevice::kNvme;
                  }},
         PeakCase{"OptimizerOnDisk", "bfloat16",
-                 [](TrainingArguments* args) { args->offload_optimizer_device = OffloadDevice::kNvme; }},
+                 [](RunSpec* args) { args->placement.optimizer_device = OffloadDevice::kNvme; }},
         PeakCase{"MuonOnDisk", "bfloat16",
-                 [](TrainingArguments* args) {
-                   args->optim = "muon";
-                   args->offload_optimizer_device = OffloadDevice::kNvme;
+                 [](RunSpec* args) {
+                   args->optimizer.form = OptimizerForm::kMuon;
+                   args->placement.optimizer_device = OffloadDevice::kNvme;
                  }},
-        PeakCase{
-            "InputsOnDisk", "bfloat16",
-            [](TrainingArguments* args) { args->gradient_checkpointing_mode = CheckpointingMode::kOffload; }},
+        PeakCase{"InputsOnDisk", "bfloat16",
+                 [](RunSpec* args) { args->placement.checkpointing_mode = CheckpointingMode::kOffload; }},
         PeakCase{"InBackward", "bfloat16",
-                 [](TrainingArguments* args) { args->optimizer_in_backward = true; }},
+                 [](RunSpec* args) { args->placement.optimizer_in_backward = true; }},
         PeakCase{"LayersOnDisk", "bfloat16",
-                 [](TrainingArguments* args) {
-                   args->optimizer_in_backward = true;
-                   args->offload_param_device = OffloadDevice::kNvme;
+                 [](RunSpec* args) {
+                   args->placement.optimizer_in_backward = true;
+                   args->placement.param_device = OffloadDevice::kNvme;
                  }},
         PeakCase{"StateAndLayersOnDisk", "bfloat16",
-                 [](TrainingArguments* args) {
-                   args->optimizer_in_backward = true;
-                   args->offload_param_device = args->offload_optimizer_device = OffloadDevice::kNvme;
+                 [](RunSpec* args) {
+                   args->placement.optimizer_in_backward = true;
+                   args->placement.param_device = args->placement.optimizer_device = OffloadDevice::kNvme;
                  }}),
     [](const auto& test) { return test.param.name; });
 

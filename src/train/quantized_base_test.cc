@@ -28,12 +28,12 @@ struct BaseForm {
 constexpr int64_t kInt8Bits = 8, kNf4Bits = 4;
 const BaseForm kForms[] = {{"int8", kInt8Bits}, {"nf4", kNf4Bits}, {"nf4 double", kNf4Bits, true}};
 
-void set_form(const BaseForm& form, TrainingArguments* args) {
-  args->finetuning_type = FinetuningType::kLora;
-  args->lora_rank = 4;
-  args->learning_rate = 1e-2;
-  args->quantization_bit = form.bits;
-  args->bnb_4bit_use_double_quant = form.double_scales;
+void set_form(const BaseForm& form, RunSpec* args) {
+  args->lora.finetuning_type = FinetuningType::kLora;
+  args->lora.rank = 4;
+  args->schedule.learning_rate = 1e-2;
+  args->base.bits = form.bits;
+  args->base.double_quant = form.double_scales;
 }
 
 SavingRun quantized_run(const BaseForm& form, const Ranks& ranks = {}) {
@@ -50,22 +50,22 @@ TEST(QuantizedBase, LossIsCloseToThatOfTheModelItself) {
   config.intermediate_size = 420;
   config.head_dim = 40;
   SavingRun model({}, config);
-  write_test_model(model.args.model, config, /*scale=*/0.05f);
-  model.args.learning_rate = 2e-3;
-  model.args.max_steps = 20;
-  model.args.save_strategy = SaveStrategy::kNo;
-  model.args.eval_dataset = model.args.dataset;
-  model.args.eval_on_start = true;
+  write_test_model(model.args.model.folder, config, /*scale=*/0.05f);
+  model.args.schedule.learning_rate = 2e-3;
+  model.args.batch.max_steps = 20;
+  model.args.saving.strategy = SaveStrategy::kNo;
+  model.args.data.eval_dataset = model.args.data.dataset;
+  model.args.evaluation.on_start = true;
   const double untrained = model.run().evaluations.front().loss;
   const auto losses = [&](const BaseForm& form) {
     SavingRun run = model;
     set_form(form, &run.args);
-    run.args.dtype = DType::kBF16;
-    run.args.learning_rate = 1e-3;
-    run.args.max_steps = 6;
-    run.args.eval_strategy = IntervalStrategy::kSteps;
-    run.args.eval_steps = 6;
-    run.args.model = model.output();
+    run.args.precision.dtype = DType::kBF16;
+    run.args.schedule.learning_rate = 1e-3;
+    run.args.batch.max_steps = 6;
+    run.args.evaluation.strategy = IntervalStrategy::kSteps;
+    run.args.evaluation.steps = 6;
+    run.args.model.folder = model.output();
     run.args.output_dir = model.folder() / form.name;
     const RecordingObserver seen = run.run();
     return std::array{seen.evaluations.front().loss, seen.evaluations.back().loss};
@@ -98,17 +98,17 @@ TEST(QuantizedBase, ResumesBitForBitOnAnyRanks) {
   for (const Case& of : cases) {
     SCOPED_TRACE(of.form.name + of.ranks.name());
     SavingRun run = quantized_run(of.form, of.ranks.ranks);
-    run.args.gradient_accumulation_steps = 2;
-    run.args.dtype = from_word(of.dtype);
-    run.args.zero_stage = of.ranks.stage;
-    run.args.gather_schedule = from_word(of.ranks.schedule);
-    run.args.pack_weights = AutoChoice::kAlways;
+    run.args.batch.accumulation_steps = 2;
+    run.args.precision.dtype = from_word(of.dtype);
+    run.args.sharding.stage = of.ranks.stage;
+    run.args.sharding.gather_schedule = from_word(of.ranks.schedule);
+    run.args.placement.pack_weights = AutoChoice::kAlways;
     run.run();
     SavingRun resumed = run;
     resumed.interrupt_at(3, "resumed");
     resumed.args.resume_from_checkpoint = "true";
-    resumed.args.pack_weights = AutoChoice::kNever;
-    resumed.args.gradient_checkpointing = true;
+    resumed.args.placement.pack_weights = AutoChoice::kNever;
+    resumed.args.placement.gradient_checkpointing = true;
     EXPECT_EQ(resumed.run().resumed_step, 3);
     expect_same_run(resumed.output(), run.output());
   }
@@ -119,7 +119,7 @@ TEST(QuantizedBase, ResumedInAnotherFormSaysSo) {
   run.run();
   run.interrupt_at(3, "resumed");
   run.args.resume_from_checkpoint = "true";
-  run.args.quantization_bit = 4;
+  run.args.base.bits = 4;
   const RecordingObserver seen = run.run();
   EXPECT_EQ(seen.resumed_step, 3);
   EXPECT_EQ(seen.differences, "quantization_bit 8 -> 4");
@@ -137,11 +137,11 @@ TEST(QuantizedBase, FitQuantisesOnlyIfNeedBe) {
   const BaseForm plain = {"plain", std::nullopt};
   SavingRun run({}, config);
   set_form(plain, &run.args);
-  run.args.bnb_4bit_use_double_quant.reset();
-  run.args.dtype = DType::kBF16;
-  run.args.fit = true;
-  run.args.offload_dir = run.folder() / "offload";
-  run.args.given.insert("offload_param_device");  // in memory
+  run.args.base.double_quant.reset();
+  run.args.precision.dtype = DType::kBF16;
+  run.args.placement.fit = true;
+  run.args.placement.offload_dir = run.folder() / "offload";
+  run.args.sources.given.insert("offload_param_device");  // in memory
   const auto taken = [](const SavingRun& of) {
     return read_json(of.output() / "training_args.json")["quantization_bit"];
   };
@@ -155,19 +155,19 @@ TEST(QuantizedBase, FitQuantisesOnlyIfNeedBe) {
   adapted.lora = lora_config_of(run.args);
   const int64_t plain_bytes = make_model(adapted, DType::kBF16, *ops)->frozen_bytes();
   // Half of the base and what computes with it fit, the whole base does not.
-  fitted.args.fit_memory = fmt::format("{}B", resident_bytes() + plain_bytes * 9 / 10);
+  fitted.args.placement.fit_memory_bytes = resident_bytes() + plain_bytes * 9 / 10;
   const RecordingObserver seen = fitted.run();
   EXPECT_EQ(taken(fitted), 8);
   SavingRun given = fitted;
   given.args.output_dir = run.folder() / "given";
-  given.args.fit = false;
-  given.args.quantization_bit = 8;
+  given.args.placement.fit = false;
+  given.args.base.bits = 8;
   given.run();
   EXPECT_EQ(read_tensors(fitted.output() / "adapter_model.safetensors"),
             read_tensors(given.output() / "adapter_model.safetensors"));
 
   SavingRun resumed = fitted;
-  resumed.args.fit_memory.clear();
+  resumed.args.placement.fit_memory_bytes.reset();
   resumed.interrupt_at(3, "resumed");
   resumed.args.resume_from_checkpoint = "true";
   EXPECT_EQ(resumed.run().differences, "");
@@ -195,18 +195,18 @@ TEST(QuantizedBase, LayersOnADiskHaveTheBitsOfThoseInMemory) {
     config.tie_word_embeddings = of.is_tied;
     SavingRun run({}, config);
     set_form(of.form, &run.args);
-    run.args.dtype = from_word(of.dtype);
-    run.args.gradient_accumulation_steps = 2;
-    run.args.gradient_checkpointing = of.recomputes;
-    run.args.merge_micro_batches = AutoChoice::kNever;
-    run.args.eval_dataset = run.args.dataset;
-    run.args.eval_strategy = IntervalStrategy::kSteps;
-    run.args.eval_steps = 2;
+    run.args.precision.dtype = from_word(of.dtype);
+    run.args.batch.accumulation_steps = 2;
+    run.args.placement.gradient_checkpointing = of.recomputes;
+    run.args.placement.merge_micro_batches = AutoChoice::kNever;
+    run.args.data.eval_dataset = run.args.data.dataset;
+    run.args.evaluation.strategy = IntervalStrategy::kSteps;
+    run.args.evaluation.steps = 2;
     const RecordingObserver in_memory = run.run();
     SavingRun on_disk = run;
     on_disk.args.output_dir = run.folder() / "on disk";
-    on_disk.args.offload_dir = run.folder() / "offload";
-    on_disk.args.offload_param_device = OffloadDevice::kNvme;
+    on_disk.args.placement.offload_dir = run.folder() / "offload";
+    on_disk.args.placement.param_device = OffloadDevice::kNvme;
     const RecordingObserver seen = on_disk.run();
     expect_same_run(on_disk.output(), run.output());
     ASSERT_EQ(seen.evaluations.size(), in_memory.evaluations.size());
@@ -238,8 +238,8 @@ TEST(QuantizedBase, HasTheSameLossesOnAnyRanks) {
     SavingRun one = quantized_run(form);
     const RecordingObserver expected = one.run();
     SavingRun many = quantized_run(form, {2, 2});
-    many.args.model = one.args.model;
-    many.args.dataset = one.args.dataset;
+    many.args.model.folder = one.args.model.folder;
+    many.args.data.dataset = one.args.data.dataset;
     const RecordingObserver found = many.run();
     EXPECT_NEAR(found.steps[0].loss, expected.steps[0].loss, 1e-6 * expected.steps[0].loss) << form.name;
     for (size_t i = 1; i < 3; ++i) {  // the first epoch, whose steps have the same rows
@@ -251,12 +251,12 @@ TEST(QuantizedBase, HasTheSameLossesOnAnyRanks) {
 // What is saved is an adapter like any other; merged, it is added to the weights as they are on disk.
 TEST(QuantizedBase, WritesAnAdapterOfTheModelOnDisk) {
   const SavingRun run = quantized_run(kForms[0]);
-  const auto before = read_tensors(run.args.model);
+  const auto before = read_tensors(run.args.model.folder);
   const MergedLosses losses = train_and_merge(run);
   EXPECT_NEAR(losses.merged, losses.adapted, 1e-3 * losses.adapted);
-  EXPECT_EQ(read_tensors(run.args.model), before);
+  EXPECT_EQ(read_tensors(run.args.model.folder), before);
   const nlohmann::json config = read_json(run.output() / "adapter_config.json");
-  EXPECT_EQ(config["base_model_name_or_path"], run.args.model);
+  EXPECT_EQ(config["base_model_name_or_path"], run.args.model.folder);
   EXPECT_EQ(config.dump().find("quant"), std::string::npos);
 }
 

@@ -36,16 +36,17 @@ ModelConfig tied_config(bool is_tied) {
 SavingRun saving_run(const QuantizedCase& of) {
   SavingRun run(of.ranks.ranks, tied_config(of.is_tied));
   // Several passes.
-  run.args.merge_micro_batches = AutoChoice::kNever;
-  run.args.global_batch_size = 12;
-  run.args.gradient_accumulation_steps = 12 / run.ranks.world_size();
-  run.args.dtype = from_word(of.dtype);
-  if (std::string_view(of.accumulators) != "auto") run.args.grad_accum_dtype = from_word(of.accumulators);
-  run.args.zero_stage = of.ranks.stage;
-  run.args.gather_schedule = from_word(of.ranks.schedule);
-  run.args.stage3_prefetch_bucket_size = 0;
-  run.args.stage3_param_persistence_threshold = 0;
-  run.args.zero_quantized_gradients = from_word(of.code);
+  run.args.placement.merge_micro_batches = AutoChoice::kNever;
+  run.args.batch.global_rows = 12;
+  run.args.batch.accumulation_steps = 12 / run.ranks.world_size();
+  run.args.precision.dtype = from_word(of.dtype);
+  if (std::string_view(of.accumulators) != "auto")
+    run.args.sharding.grad_accum_dtype = from_word(of.accumulators);
+  run.args.sharding.stage = of.ranks.stage;
+  run.args.sharding.gather_schedule = from_word(of.ranks.schedule);
+  run.args.sharding.prefetch_bucket_size = 0;
+  run.args.sharding.persistence_threshold = 0;
+  run.args.sharding.quantized_gradients = from_word(of.code);
   return run;
 }
 
@@ -67,10 +68,10 @@ INSTANTIATE_TEST_SUITE_P(Cases, QuantizedGradients, testing::ValuesIn(quantized_
 // the largest value is 5 standard deviations, the norm grows by 2 % in int4, by less than 1e-4 in int8.
 TEST_P(QuantizedGradients, TrainLikeExactOnes) {
   SavingRun run = saving_run(GetParam());
-  run.args.learning_rate = 1e-3;
-  run.args.save_strategy = SaveStrategy::kNo;
+  run.args.schedule.learning_rate = 1e-3;
+  run.args.saving.strategy = SaveStrategy::kNo;
   const RecordingObserver quantized = run.run();
-  run.args.zero_quantized_gradients = GradientQuantization::kNone;
+  run.args.sharding.quantized_gradients = GradientQuantization::kNone;
   run.args.output_dir = run.folder() / "exact";
   const RecordingObserver exact = run.run();
   ASSERT_EQ(quantized.steps.size(), exact.steps.size());
@@ -89,7 +90,7 @@ TEST_P(QuantizedGradients, TrainLikeExactOnes) {
 
 TEST_P(QuantizedGradients, ResumeBitForBit) {
   SavingRun run = saving_run(GetParam());
-  run.args.save_steps = 2;
+  run.args.saving.steps = 2;
   run.run();
   expect_resumes_alike(run, {2, 4});
 }
@@ -138,12 +139,12 @@ TEST_P(QuantizedGradients, ResumeOnOtherRanks) {
 
 TEST(QuantizedGradientsTest, ResumeARunThatHadNoErrors) {
   SavingRun run = saving_run(quantized_cases()[1]);
-  run.args.zero_quantized_gradients = GradientQuantization::kNone;
+  run.args.sharding.quantized_gradients = GradientQuantization::kNone;
   const RecordingObserver whole = run.run();
   EXPECT_FALSE(has_errors(run.output() / "checkpoint-3", false));
   SavingRun resumed = run;
   resumed.interrupt_at(3, "quantized");
-  resumed.args.zero_quantized_gradients = GradientQuantization::kInt8;
+  resumed.args.sharding.quantized_gradients = GradientQuantization::kInt8;
   resumed.args.resume_from_checkpoint = "true";
   const RecordingObserver seen = resumed.run();
   EXPECT_EQ(seen.differences, R"(zero_quantized_gradients "none" -> "int8")");
@@ -156,12 +157,12 @@ TEST(QuantizedGradientsTest, ResumeARunThatHadNoErrors) {
 TEST(QuantizedGradientsTest, HaveTheSameBitsWhereAPassIsComputedTwice) {
   for (const QuantizedCase& of : {quantized_cases()[1], quantized_cases()[3]}) {
     SavingRun run = saving_run(of);
-    run.args.merge_micro_batches = AutoChoice::kAlways;
-    run.args.max_grad_norm = 0.05;
+    run.args.placement.merge_micro_batches = AutoChoice::kAlways;
+    run.args.clipping.max_norm = 0.05;
     run.run();
     const fs::path expected = run.output();
     run.args.output_dir = run.folder() / "in backward";
-    run.args.optimizer_in_backward = true;
+    run.args.placement.optimizer_in_backward = true;
     run.run();
     expect_same_run(run.output(), expected);
     run.args.resume_from_checkpoint = "auto";
@@ -174,7 +175,7 @@ TEST(QuantizedGradientsTest, HaveTheSameBitsWhereAPassIsComputedTwice) {
   run.run();
   const fs::path expected = run.output();
   run.args.output_dir = run.folder() / "replayed";
-  run.args.replay_check_steps = 2;
+  run.args.guards.replay_check_steps = 2;
   run.run();
   EXPECT_EQ(tensor_files(run.output()), tensor_files(expected));
 }
@@ -182,11 +183,11 @@ TEST(QuantizedGradientsTest, HaveTheSameBitsWhereAPassIsComputedTwice) {
 // Errors of steps that are skipped are not sent.
 TEST(QuantizedGradientsTest, ResumeBitForBitAfterSkippedSteps) {
   SavingRun run = saving_run(quantized_cases()[1]);
-  run.args.loss_spike_policy = LossSpikePolicy::kSkip;
-  run.args.loss_spike_window = 2;
-  run.args.loss_spike_sigmas = 1e-9;
-  run.args.max_steps = 8;
-  run.args.learning_rate = 1e-1;
+  run.args.guards.loss_spike_policy = LossSpikePolicy::kSkip;
+  run.args.guards.loss_spike_window = 2;
+  run.args.guards.loss_spike_sigmas = 1e-9;
+  run.args.batch.max_steps = 8;
+  run.args.schedule.learning_rate = 1e-1;
   const RecordingObserver seen = run.run();
   int64_t num_skipped = 0;
   for (const StepMetrics& step : seen.steps) num_skipped += step.skipped;
@@ -207,7 +208,7 @@ TEST(QuantizedGradientsTest, ResumeBitForBitAfterSkippedSteps) {
 // given up. The run that resumes from it is deterministic.
 TEST(QuantizedGradientsTest, AreSavedWithoutTheStepThatASignalEnds) {
   SavingRun run = saving_run(quantized_cases()[4]);
-  run.args.save_steps = 6;
+  run.args.saving.steps = 6;
   run.args.grace_period_s = 0.5;  // less than a checkpoint is expected to take
   std::atomic<bool> is_in_step = false;
   std::atomic<int64_t> num_asked = 0;

@@ -96,16 +96,17 @@ Machine draw_machine(Draw& draw) {
 }
 
 // Without what check_outer_arguments() refuses.
-void draw_outer(Draw& draw, TrainingArguments* args) {
-  args->sync_every = draw.number(1, 5);
-  args->num_fragments = draw.number(1, args->sync_every);
-  args->fragment_sync_delay = draw.number(0, (args->sync_every - 1) / args->num_fragments);
-  args->fragment_update_alpha = draw.one_of({0.0, 0.5});
-  args->optimizer_in_backward = false;
-  args->zero_quantized_weights = false;
-  args->offload_optimizer_device = args->offload_param_device = OffloadDevice::kNone;
-  args->load_weights_once = LoadOnce::kPerNode;
-  if (args->gather_schedule == GatherChoice::kPerLayer) args->gather_schedule = GatherChoice::kAuto;
+void draw_outer(Draw& draw, RunSpec* args) {
+  args->outer.sync_every = draw.number(1, 5);
+  args->outer.num_fragments = draw.number(1, args->outer.sync_every);
+  args->outer.fragment_sync_delay = draw.number(0, (args->outer.sync_every - 1) / args->outer.num_fragments);
+  args->outer.fragment_update_alpha = draw.one_of({0.0, 0.5});
+  args->placement.optimizer_in_backward = false;
+  args->sharding.quantized_weights = false;
+  args->placement.optimizer_device = args->placement.param_device = OffloadDevice::kNone;
+  args->sharding.load_once = LoadOnce::kPerNode;
+  if (args->sharding.gather_schedule == GatherChoice::kPerLayer)
+    args->sharding.gather_schedule = GatherChoice::kAuto;
 }
 
 // Ranks that share rows.
@@ -118,89 +119,95 @@ int64_t draw_context_size(Draw& draw, const Machine& machine, const ModelConfig&
   return is_possible ? size : 1;
 }
 
-void draw_division(Draw& draw, const Machine& machine, const ModelConfig& config, TrainingArguments* args) {
-  args->context_parallel_size = draw_context_size(draw, machine, config);
-  const int64_t num_teams = machine.ranks.world_size() / args->context_parallel_size;
-  args->per_device_train_batch_size = draw.one_of<int64_t>({1, 1, 2, 3, 4});
-  while (kGlobalBatch % (args->per_device_train_batch_size * num_teams) != 0) {
-    --args->per_device_train_batch_size;
+void draw_division(Draw& draw, const Machine& machine, const ModelConfig& config, RunSpec* args) {
+  args->sharding.context_parallel_size = draw_context_size(draw, machine, config);
+  const int64_t num_teams = machine.ranks.world_size() / args->sharding.context_parallel_size;
+  args->batch.rows_per_device = draw.one_of<int64_t>({1, 1, 2, 3, 4});
+  while (kGlobalBatch % (args->batch.rows_per_device * num_teams) != 0) {
+    --args->batch.rows_per_device;
   }
-  args->global_batch_size.reset();
+  args->batch.global_rows.reset();
   if (draw.number(0, 2) == 0) {
-    args->global_batch_size = kGlobalBatch;
-    args->per_device_train_batch_size = draw.number(1, 5);
+    args->batch.global_rows = kGlobalBatch;
+    args->batch.rows_per_device = draw.number(1, 5);
   }
-  args->gradient_accumulation_steps =
-      accumulation_of_global_batch(kGlobalBatch, args->per_device_train_batch_size, num_teams);
-  args->zero_stage = draw.number(0, 3);
-  args->gather_schedule =
-      from_word(*args->zero_stage == 3 ? draw.one_of({"auto", "per_step", "per_layer"}) : "auto");
-  args->overlap_comm = draw.coin();
-  args->replay_check_steps = draw.one_of({0, 0, 1, 2});
-  args->zero_quantized_weights = args->dtype == DType::kBF16 && *args->zero_stage > 0 && draw.coin();
-  args->zero_quantized_gradients = from_word(draw.one_of({"none", "none", "int8", "int4"}));
-  args->gradient_checkpointing = draw.coin();
-  args->gradient_checkpointing_mode = from_word(draw.one_of({"full", "selective", "offload"}));
-  args->merge_micro_batches = from_word(draw.one_of({"auto", "always", "never"}));
+  args->batch.accumulation_steps =
+      accumulation_of_global_batch(kGlobalBatch, args->batch.rows_per_device, num_teams);
+  args->sharding.stage = draw.number(0, 3);
+  args->sharding.gather_schedule =
+      from_word(*args->sharding.stage == 3 ? draw.one_of({"auto", "per_step", "per_layer"}) : "auto");
+  args->sharding.overlap_comm = draw.coin();
+  args->guards.replay_check_steps = draw.one_of({0, 0, 1, 2});
+  args->sharding.quantized_weights =
+      args->precision.dtype == DType::kBF16 && *args->sharding.stage > 0 && draw.coin();
+  args->sharding.quantized_gradients = from_word(draw.one_of({"none", "none", "int8", "int4"}));
+  args->placement.gradient_checkpointing = draw.coin();
+  args->placement.checkpointing_mode = from_word(draw.one_of({"full", "selective", "offload"}));
+  args->placement.merge_micro_batches = from_word(draw.one_of({"auto", "always", "never"}));
   const bool is_alone = machine.ranks.world_size() == 1;
-  args->optimizer_in_backward =
-      (is_alone || *args->zero_stage >= 2) && args->finetuning_type == FinetuningType::kFull && draw.coin();
-  if (args->optimizer_in_backward) {
-    args->merge_micro_batches = AutoChoice::kAlways;
-    if (!args->computes_norm_first()) args->replay_check_steps = 0;
+  args->placement.optimizer_in_backward = (is_alone || *args->sharding.stage >= 2) &&
+                                          args->lora.finetuning_type == FinetuningType::kFull && draw.coin();
+  if (args->placement.optimizer_in_backward) {
+    args->placement.merge_micro_batches = AutoChoice::kAlways;
+    if (!args->computes_norm_first()) args->guards.replay_check_steps = 0;
   }
-  args->fabric = draw.one_of({"tcp", "tcp", "tcp;ofi_rxm"});
-  args->connections = draw.number(1, 5);
-  args->grad_accum_dtype = args->dtype == DType::kBF16 && draw.coin() ? DType::kBF16 : DType::kF32;
-  const bool may_offload = args->optimizer_in_backward || args->finetuning_type == FinetuningType::kLora;
-  args->offload_param_device = from_word(may_offload && is_alone ? draw.one_of({"none", "nvme"}) : "none");
-  args->pack_weights = from_word(draw.one_of({"auto", "always", "never"}));
-  const bool leaves_node = args->gather_schedule == GatherChoice::kPerLayer && machine.ranks.num_nodes > 1;
-  if ((leaves_node || args->offload_param_device == OffloadDevice::kNvme) &&
-      args->pack_weights == AutoChoice::kAlways) {
-    args->pack_weights = AutoChoice::kAuto;
+  args->network.fabric = draw.one_of({"tcp", "tcp", "tcp;ofi_rxm"});
+  args->network.connections = draw.number(1, 5);
+  args->sharding.grad_accum_dtype =
+      args->precision.dtype == DType::kBF16 && draw.coin() ? DType::kBF16 : DType::kF32;
+  const bool may_offload =
+      args->placement.optimizer_in_backward || args->lora.finetuning_type == FinetuningType::kLora;
+  args->placement.param_device = from_word(may_offload && is_alone ? draw.one_of({"none", "nvme"}) : "none");
+  args->placement.pack_weights = from_word(draw.one_of({"auto", "always", "never"}));
+  const bool leaves_node =
+      args->sharding.gather_schedule == GatherChoice::kPerLayer && machine.ranks.num_nodes > 1;
+  if ((leaves_node || args->placement.param_device == OffloadDevice::kNvme) &&
+      args->placement.pack_weights == AutoChoice::kAlways) {
+    args->placement.pack_weights = AutoChoice::kAuto;
   }
-  args->load_weights_once =
-      from_word(*args->zero_stage == 0 ? "per_node" : draw.one_of({"per_node", "per_cluster"}));
-  args->async_save = draw.coin();
-  args->offload_optimizer_device = from_word(draw.one_of({"none", "nvme"}));
-  const bool is_elementwise = args->optim != "muon" && args->optim != "adafactor";
-  args->sync_every = 0;
-  if (is_elementwise && args->context_parallel_size == 1 && draw.number(0, 3) == 0) draw_outer(draw, args);
+  args->sharding.load_once =
+      from_word(*args->sharding.stage == 0 ? "per_node" : draw.one_of({"per_node", "per_cluster"}));
+  args->saving.in_background = draw.coin();
+  args->placement.optimizer_device = from_word(draw.one_of({"none", "nvme"}));
+  const bool is_elementwise =
+      args->optimizer.form != OptimizerForm::kMuon && args->optimizer.form != OptimizerForm::kAdafactor;
+  args->outer.sync_every = 0;
+  if (is_elementwise && args->sharding.context_parallel_size == 1 && draw.number(0, 3) == 0)
+    draw_outer(draw, args);
 }
 
-void draw_training(Draw& draw, TrainingArguments* args) {
-  args->dtype = from_word(draw.one_of({"float32", "bfloat16"}));
-  args->optim = draw.one_of(
-      {"adamw_torch", "adamw_bf16", "adamw_8bit", "lion_32bit", "lion_8bit", "muon", "adafactor"});
-  args->max_steps = kNumSteps;
-  args->learning_rate = 1e-3;
-  args->lr_scheduler_type = draw.one_of({"linear", "cosine", "constant_with_warmup", "inverse_sqrt"});
-  args->warmup_steps = static_cast<double>(draw.number(0, 2));
-  args->weight_decay = draw.one_of({0.0, 0.1});
-  args->weight_decay_norms = draw.coin();
-  args->max_grad_norm = draw.one_of({0.0, 0.5, 1.0});
-  args->label_smoothing_factor = draw.one_of({0.0, 0.0, 0.1});
-  args->neftune_noise_alpha = draw.one_of({0.0, 0.0, 5.0});
-  args->shuffle = draw.coin();
+void draw_training(Draw& draw, RunSpec* args) {
+  args->precision.dtype = from_word(draw.one_of({"float32", "bfloat16"}));
+  args->optimizer.form = from_word(draw.one_of(
+      {"adamw_torch", "adamw_bf16", "adamw_8bit", "lion_32bit", "lion_8bit", "muon", "adafactor"}));
+  args->batch.max_steps = kNumSteps;
+  args->schedule.learning_rate = 1e-3;
+  args->schedule.type = draw.one_of({"linear", "cosine", "constant_with_warmup", "inverse_sqrt"});
+  args->schedule.warmup_steps = static_cast<double>(draw.number(0, 2));
+  args->optimizer.weight_decay = draw.one_of({0.0, 0.1});
+  args->optimizer.weight_decay_norms = draw.coin();
+  args->clipping.max_norm = draw.one_of({0.0, 0.5, 1.0});
+  args->objective.label_smoothing = draw.one_of({0.0, 0.0, 0.1});
+  args->objective.neftune_alpha = draw.one_of({0.0, 0.0, 5.0});
+  args->data.shuffle = draw.coin();
   args->seed = draw.number(1, 1000);
-  args->packing = draw.coin();
-  args->packing_cross_document_attention = args->packing && draw.coin();
-  args->max_length = draw.number(24, 120);
-  args->allow_truncation = true;
-  args->logging_steps = static_cast<double>(draw.number(1, 3));
-  args->eval_strategy = from_word(draw.one_of({"no", "steps"}));
-  args->eval_steps = static_cast<double>(draw.number(1, 3));
-  args->save_strategy = SaveStrategy::kSteps;
-  args->save_steps = 1;
+  args->data.packing = draw.coin();
+  args->data.packing_cross_document_attention = args->data.packing && draw.coin();
+  args->data.max_length = draw.number(24, 120);
+  args->data.allow_truncation = true;
+  args->reporting.logging_steps = static_cast<double>(draw.number(1, 3));
+  args->evaluation.strategy = from_word(draw.one_of({"no", "steps"}));
+  args->evaluation.steps = static_cast<double>(draw.number(1, 3));
+  args->saving.strategy = SaveStrategy::kSteps;
+  args->saving.steps = 1;
   if (draw.number(0, 2) > 0) return;
-  args->finetuning_type = FinetuningType::kLora;
-  args->lora_rank = draw.number(1, 20);
-  args->lora_dropout = draw.one_of({0.0, 0.1});
-  args->use_rslora = draw.coin();
-  args->lora_target = draw.coin() ? std::vector<std::string>{"all"}
-                                  : std::vector<std::string>{"k_proj", "layers.0.mlp.gate_proj", "o_proj"};
-  args->quantization_bit = draw.one_of<std::optional<int64_t>>({std::nullopt, 8, 4});
+  args->lora.finetuning_type = FinetuningType::kLora;
+  args->lora.rank = draw.number(1, 20);
+  args->lora.dropout = draw.one_of({0.0, 0.1});
+  args->lora.use_rslora = draw.coin();
+  args->lora.targets = draw.coin() ? std::vector<std::string>{"all"}
+                                   : std::vector<std::string>{"k_proj", "layers.0.mlp.gate_proj", "o_proj"};
+  args->base.bits = draw.one_of<std::optional<int64_t>>({std::nullopt, 8, 4});
 }
 
 // At least 3 letters, as a JSON string.
@@ -225,24 +232,24 @@ void write_documents(Draw& draw, int64_t least, bool have_prompts, const fs::pat
 
 // One source of rows, streamed or not, or two with weights, evaluated on the same rows or on some that are
 // split off.
-void draw_data(Draw& draw, const fs::path& folder, TrainingArguments* args) {
+void draw_data(Draw& draw, const fs::path& folder, RunSpec* args) {
   const bool have_prompts = draw.coin();
-  const bool splits = args->evaluates() && draw.coin();
+  const bool splits = args->evaluation.evaluates() && draw.coin();
   const bool is_mixture = draw.coin();
   const int64_t least = splits || is_mixture ? 60 : 30;
   write_documents(draw, least, have_prompts, folder / "documents.jsonl");
-  args->dataset = {folder / "documents.jsonl"};
+  args->data.dataset = {folder / "documents.jsonl"};
   if (is_mixture) {
     write_documents(draw, least, draw.coin(), folder / "more.jsonl");
-    args->dataset = {args->dataset[0] + ":0.6", (folder / "more.jsonl").string() + ":0.4"};
+    args->data.dataset = {args->data.dataset[0] + ":0.6", (folder / "more.jsonl").string() + ":0.4"};
   }
-  args->train_on_prompt = draw.coin();
-  args->streaming = !splits && !is_mixture && draw.coin();
-  args->streaming_buffer_rows = draw.number(1, 40);
+  args->data.train_on_prompt = draw.coin();
+  args->data.streaming = !splits && !is_mixture && draw.coin();
+  args->data.streaming_buffer_rows = draw.number(1, 40);
   if (splits) {
-    args->validation_split_percentage = static_cast<double>(draw.number(5, 20));
+    args->data.validation_split_percentage = static_cast<double>(draw.number(5, 20));
   } else {
-    args->eval_dataset = {folder / "documents.jsonl"};
+    args->data.eval_dataset = {folder / "documents.jsonl"};
   }
 }
 
@@ -256,11 +263,13 @@ bool begins_with_blocks(const ModelConfig& config) {
 struct RandomRun {
   explicit RandomRun(uint64_t seed)
       : draw(seed), config(draw_config(draw)), tiny(config), machine(draw_machine(draw)) {
-    write_text_file(fs::path(tiny.args.model) / "tokenizer.json", byte_tokenizer({"</s>"}).dump());
-    write_text_file(fs::path(tiny.args.model) / "tokenizer_config.json", R"({"eos_token": "</s>"})");
+    write_text_file(fs::path(tiny.args.model.folder) / "tokenizer.json", byte_tokenizer({"</s>"}).dump());
+    write_text_file(fs::path(tiny.args.model.folder) / "tokenizer_config.json", R"({"eos_token": "</s>"})");
     draw_training(draw, &tiny.args);
-    const bool has_blocks = tiny.args.finetuning_type == FinetuningType::kFull && begins_with_blocks(config);
-    if (tiny.args.optim.ends_with("_8bit") && !has_blocks) tiny.args.optim = "adamw_bf16";
+    const bool has_blocks =
+        tiny.args.lora.finetuning_type == FinetuningType::kFull && begins_with_blocks(config);
+    if (word_of(tiny.args.optimizer.form).ends_with("_8bit") && !has_blocks)
+      tiny.args.optimizer.form = OptimizerForm::kAdamWHalf;
     draw_data(draw, tiny.folder().path(), &tiny.args);
     draw_division(draw, machine, config, &tiny.args);
   }
@@ -274,7 +283,7 @@ struct RandomRun {
   // Trains into tiny.folder() / `output`; SIGTERM reaches the last rank after `stop_after` steps.
   RecordingObserver train(const std::string& output, int64_t stop_after = kNumSteps + 1) {
     tiny.args.output_dir = tiny.folder() / output;
-    tiny.args.offload_dir = tiny.folder() / "offload";
+    tiny.args.placement.offload_dir = tiny.folder() / "offload";
     std::atomic<int64_t> num_done = 0;
     const int last = machine.ranks.world_size() - 1;
     return train_ranks(
@@ -313,15 +322,17 @@ void expect_same_losses(const RecordingObserver& found, const RecordingObserver&
 // Relative, for another division of the work. Which weights and sums travel or are kept rounded depends on
 // the ranks; with Lion a last bit decides the direction of a change, with an int8 base how a value is rounded
 // to 1/127 of the largest of its row.
-double loss_tolerance(const TrainingArguments& args, const TrainingArguments& before) {
-  for (const TrainingArguments& of : {args, before}) {
-    if (of.zero_quantized_gradients == GradientQuantization::kInt4) return 3e-2;
+double loss_tolerance(const RunSpec& args, const RunSpec& before) {
+  for (const RunSpec& of : {args, before}) {
+    if (of.sharding.quantized_gradients == GradientQuantization::kInt4) return 3e-2;
   }
-  for (const TrainingArguments& of : {args, before}) {
-    if (of.zero_quantized_weights || of.zero_quantized_gradients == GradientQuantization::kInt8) return 1e-2;
+  for (const RunSpec& of : {args, before}) {
+    if (of.sharding.quantized_weights || of.sharding.quantized_gradients == GradientQuantization::kInt8)
+      return 1e-2;
   }
-  if (args.dtype == DType::kBF16 || args.optim.starts_with("lion")) return 2e-3;
-  return args.quantization_bit == 8 ? 1e-3 : 1e-5;
+  if (args.precision.dtype == DType::kBF16 || optimizer_kind(args.optimizer.form) == OptimizerKind::kLion)
+    return 2e-3;
+  return args.base.bits == 8 ? 1e-3 : 1e-5;
 }
 
 void compare_runs(RandomRun& run) {
@@ -339,7 +350,7 @@ void compare_runs(RandomRun& run) {
   expect_same_bytes(run.tiny.args.output_dir, output);
 
   const int64_t step = run.draw.number(1, kNumSteps - 1);
-  const TrainingArguments before = run.tiny.args;
+  const RunSpec before = run.tiny.args;
   run.machine = draw_machine(run.draw);
   draw_division(run.draw, run.machine, run.config, &run.tiny.args);
   SCOPED_TRACE(fmt::format("resumed after step {} with: {}", step, run.text()));
@@ -347,7 +358,7 @@ void compare_runs(RandomRun& run) {
   const RecordingObserver other = run.train("other");
   EXPECT_EQ(std::ssize(other.steps), kNumSteps - step);
   // Nodes that train on their own see other rows than the same nodes together.
-  const bool trains_otherwise = run.tiny.args.sync_every > 0 || before.sync_every > 0;
+  const bool trains_otherwise = run.tiny.args.outer.sync_every > 0 || before.outer.sync_every > 0;
   expect_same_losses(other, whole, loss_tolerance(run.tiny.args, before), trains_otherwise);
 }
 

@@ -14,21 +14,21 @@ namespace tessera {
 namespace {
 
 // The tiny run's batches divided over `world_size` ranks: 12 rows per step for any number of ranks.
-TrainingArguments share_batch(const TrainingArguments& args, int world_size) {
-  TrainingArguments shared = args;
-  shared.per_device_train_batch_size = 1;
-  shared.gradient_accumulation_steps = 12 / world_size;
+RunSpec share_batch(const RunSpec& args, int world_size) {
+  RunSpec shared = args;
+  shared.batch.rows_per_device = 1;
+  shared.batch.accumulation_steps = 12 / world_size;
   return shared;
 }
 
 class RanksTest : public testing::TestWithParam<RanksCase> {
  protected:
-  TrainingArguments arguments(const TinyRun& run) const {
-    TrainingArguments args = share_batch(run.args, GetParam().ranks.world_size());
-    args.zero_stage = GetParam().stage;
-    args.gather_schedule = from_word(GetParam().schedule);
-    args.stage3_param_persistence_threshold = 0;
-    args.stage3_prefetch_bucket_size = 0;
+  RunSpec arguments(const TinyRun& run) const {
+    RunSpec args = share_batch(run.args, GetParam().ranks.world_size());
+    args.sharding.stage = GetParam().stage;
+    args.sharding.gather_schedule = from_word(GetParam().schedule);
+    args.sharding.persistence_threshold = 0;
+    args.sharding.prefetch_bucket_size = 0;
     args.output_dir = run.folder() / "ranks";
     return args;
   }
@@ -52,13 +52,13 @@ TEST_P(RanksTest, QuantizedWeightsLeaveMastersExact) {
   if (GetParam().stage == 0) GTEST_SKIP() << "stage 0 gathers no weights";
   TinyRun run(three_layers());
   write_rows(run, three_layers().vocab_size);
-  TrainingArguments args = arguments(run);
-  args.dtype = DType::kBF16;
-  args.max_steps = 2;
-  args.learning_rate = 0;
+  RunSpec args = arguments(run);
+  args.precision.dtype = DType::kBF16;
+  args.batch.max_steps = 2;
+  args.schedule.learning_rate = 0;
   const RecordingObserver exact = train_ranks(args, GetParam().ranks).front();
   const auto saved = read_tensors(args.output_dir);
-  args.zero_quantized_weights = true;
+  args.sharding.quantized_weights = true;
   args.output_dir = run.folder() / "quantized";
   const RecordingObserver quantized = train_ranks(args, GetParam().ranks).front();
   EXPECT_TRUE(read_tensors(args.output_dir) == saved);
@@ -76,12 +76,12 @@ TEST_P(RanksTest, Float32RunEqualsThatOfOneRank) {
     config.tie_word_embeddings = tied;
     TinyRun run(config);
     write_rows(run, config.vocab_size);
-    run.args.max_steps = 4;
-    TrainingArguments alone = share_batch(run.args, 1);
+    run.args.batch.max_steps = 4;
+    RunSpec alone = share_batch(run.args, 1);
     run.args = alone;
     const RecordingObserver expected = run.train();
 
-    const TrainingArguments args = arguments(run);
+    const RunSpec args = arguments(run);
     const std::vector<RecordingObserver> found = train_ranks(args, GetParam().ranks);
     expect_same_numbers(found.front(), expected);
     for (size_t rank = 1; rank < found.size(); ++rank) EXPECT_TRUE(found[rank].steps.empty());
@@ -96,14 +96,14 @@ TEST_P(RanksTest, OptimizersOfWholeMatricesDoAsOneRankDoes) {
     const ModelConfig config = three_layers();
     TinyRun run(config);
     write_rows(run, config.vocab_size);
-    run.args.optim = optim;
-    run.args.max_steps = 3;
+    run.args.optimizer.form = from_word(optim);
+    run.args.batch.max_steps = 3;
     run.args = share_batch(run.args, 1);
     const RecordingObserver expected = run.train();
-    TrainingArguments args = arguments(run);
-    args.offload_dir = run.folder() / "offload";
+    RunSpec args = arguments(run);
+    args.placement.offload_dir = run.folder() / "offload";
     for (const char* device : {"none", "nvme"}) {
-      args.offload_optimizer_device = from_word(device);
+      args.placement.optimizer_device = from_word(device);
       expect_same_numbers(train_ranks(args, GetParam().ranks).front(), expected);
       expect_close_weights(args.output_dir, run.output());
     }
@@ -123,15 +123,15 @@ TEST_P(RanksTest, FinalModelOfAllRanksIsByteForByteThatOfOne) {
   const ModelConfig config = three_layers();
   TinyRun run(config);
   write_rows(run, config.vocab_size);
-  run.args.max_steps = 2;
-  run.args.learning_rate = 0;
+  run.args.batch.max_steps = 2;
+  run.args.schedule.learning_rate = 0;
   for (const char* dtype : {"float32", "bfloat16"}) {
     SCOPED_TRACE(dtype);
-    run.args.dtype = from_word(dtype);
+    run.args.precision.dtype = from_word(dtype);
     run.args.output_dir = run.folder() / fmt::format("alone-{}", dtype);
     run.args = share_batch(run.args, 1);
     run.train();
-    TrainingArguments args = arguments(run);
+    RunSpec args = arguments(run);
     args.output_dir = run.folder() / fmt::format("ranks-{}", dtype);
     train_ranks(args, GetParam().ranks);
     EXPECT_EQ(files_of(args.output_dir), files_of(run.output()));
@@ -143,10 +143,10 @@ TEST_P(RanksTest, FinalModelOfAllRanksIsByteForByteThatOfOne) {
 TEST_P(RanksTest, FinalModelIsThatOfTheLastCheckpoint) {
   TinyRun run;
   write_rows(run, tiny_config().vocab_size);
-  run.args.max_steps = 3;
-  run.args.save_strategy = SaveStrategy::kSteps;
-  run.args.save_steps = 3;
-  const TrainingArguments args = arguments(run);
+  run.args.batch.max_steps = 3;
+  run.args.saving.strategy = SaveStrategy::kSteps;
+  run.args.saving.steps = 3;
+  const RunSpec args = arguments(run);
   const std::vector<RecordingObserver> observers = train_ranks(args, GetParam().ranks);
   EXPECT_EQ(files_of(args.output_dir), files_of(args.output_dir + "/checkpoint-3"));
   for (const MemoryItem& item : observers.front().plan.memory.items) {
@@ -160,15 +160,15 @@ TEST_P(RanksTest, SkippedStepsLeaveAllRanksAsTheyWere) {
   const ModelConfig config = three_layers();
   TinyRun run(config);
   write_rows(run, config.vocab_size);
-  run.args.max_steps = 6;
-  run.args.learning_rate = 1e-4;  // two steps make an epoch: one of them always has the larger loss
-  run.args.loss_spike_policy = LossSpikePolicy::kSkip;
-  run.args.loss_spike_window = 2;
-  run.args.loss_spike_sigmas = 1e-9;
+  run.args.batch.max_steps = 6;
+  run.args.schedule.learning_rate = 1e-4;  // two steps make an epoch: one of them always has the larger loss
+  run.args.guards.loss_spike_policy = LossSpikePolicy::kSkip;
+  run.args.guards.loss_spike_window = 2;
+  run.args.guards.loss_spike_sigmas = 1e-9;
   run.args = share_batch(run.args, 1);
   const RecordingObserver expected = run.train();
 
-  const TrainingArguments args = arguments(run);
+  const RunSpec args = arguments(run);
   const RecordingObserver found = train_ranks(args, GetParam().ranks).front();
   expect_same_numbers(found, expected);
   int64_t num_skipped = 0;
@@ -184,9 +184,9 @@ TEST_P(RanksTest, SkippedStepsLeaveAllRanksAsTheyWere) {
 TEST_P(RanksTest, WhatIsNotFiniteEndsThemAllWithItsPlace) {
   TinyRun run;
   write_rows(run, tiny_config().vocab_size);
-  run.args.learning_rate = 1e30;
-  run.args.max_grad_norm = 0;
-  const TrainingArguments args = arguments(run);
+  run.args.schedule.learning_rate = 1e30;
+  run.args.clipping.max_norm = 0;
+  const RunSpec args = arguments(run);
   expect_error(ExitCode::kNumerics,
                {"step 2: loss", "gradient norm nan", "rank 0 on ", "the gradient of model."},
                [&] { train_ranks(args, GetParam().ranks); });
@@ -206,10 +206,10 @@ TEST_P(RanksTest, RepeatsBitByBitInBfloat16) {
   const ModelConfig config = three_layers();
   TinyRun run(config);
   write_rows(run, config.vocab_size);
-  run.args.max_steps = 3;
-  run.args.dtype = DType::kBF16;
-  run.args.save_dtype = DType::kF32;
-  TrainingArguments args = arguments(run);
+  run.args.batch.max_steps = 3;
+  run.args.precision.dtype = DType::kBF16;
+  run.args.precision.save_dtype = DType::kF32;
+  RunSpec args = arguments(run);
   const auto first = train_ranks(args, GetParam().ranks);
   const auto weights = read_tensors(args.output_dir);
   args.output_dir = run.folder() / "again";
@@ -227,12 +227,12 @@ TEST_P(RanksTest, Bfloat16AccumulationStaysClose) {
   const ModelConfig config = three_layers();
   TinyRun run(config);
   write_rows(run, config.vocab_size);
-  run.args.max_steps = 3;
-  run.args.dtype = DType::kBF16;
-  run.args.merge_micro_batches = AutoChoice::kNever;
-  TrainingArguments args = arguments(run);
+  run.args.batch.max_steps = 3;
+  run.args.precision.dtype = DType::kBF16;
+  run.args.placement.merge_micro_batches = AutoChoice::kNever;
+  RunSpec args = arguments(run);
   const auto exact = train_ranks(args, GetParam().ranks);
-  args.grad_accum_dtype = DType::kBF16;
+  args.sharding.grad_accum_dtype = DType::kBF16;
   const auto rounded = train_ranks(args, GetParam().ranks);
   ASSERT_EQ(exact.front().steps.size(), rounded.front().steps.size());
   for (size_t i = 0; i < exact.front().steps.size(); ++i) {
@@ -254,21 +254,22 @@ TEST_P(RanksTest, PackedWeightsChangeNoBit) {
     config.tie_word_embeddings = tied;
     TinyRun run(config);
     write_rows(run, config.vocab_size);
-    run.args.max_steps = 4;
-    run.args.dtype = DType::kBF16;
-    run.args.save_dtype = DType::kF32;
-    run.args.dataset = {run.folder() / "long.safetensors"};
+    run.args.batch.max_steps = 4;
+    run.args.precision.dtype = DType::kBF16;
+    run.args.precision.save_dtype = DType::kF32;
+    run.args.data.dataset = {run.folder() / "long.safetensors"};
     write_token_rows(run.folder() / "long.safetensors",  // few rows of x are multiplied without packed forms
                      random_rows(std::vector<int64_t>(24, 40), config.vocab_size, 3));
-    run.args.eval_dataset = {run.folder() / "eval.safetensors"};
-    run.args.eval_strategy = IntervalStrategy::kSteps;
-    run.args.eval_steps = 2;
-    TrainingArguments args = arguments(run);
-    args.pack_weights = AutoChoice::kNever;
+    run.args.data.eval_dataset = {run.folder() / "eval.safetensors"};
+    run.args.evaluation.strategy = IntervalStrategy::kSteps;
+    run.args.evaluation.steps = 2;
+    RunSpec args = arguments(run);
+    args.placement.pack_weights = AutoChoice::kNever;
     const auto plain = train_ranks(args, GetParam().ranks);
     const auto expected = read_tensors(args.output_dir);
     EXPECT_FALSE(plans_packed_weights(plain.front()));
-    args.pack_weights = GetParam().schedule == "per_layer" ? AutoChoice::kAuto : AutoChoice::kAlways;
+    args.placement.pack_weights =
+        GetParam().schedule == "per_layer" ? AutoChoice::kAuto : AutoChoice::kAlways;
     args.output_dir = run.folder() / "packed";
     const auto packed = train_ranks(args, GetParam().ranks, 2);
     EXPECT_EQ(plans_packed_weights(packed.front()), GetParam().schedule != "per_layer");

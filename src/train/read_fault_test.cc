@@ -33,12 +33,12 @@ void expect_every_fault_to_be_told(const fs::path& file, const std::function<voi
 class ReadFault : public testing::Test {
  protected:
   ReadFault() {
-    run_.args.max_steps = 2;
-    run_.args.save_strategy = SaveStrategy::kSteps;
-    run_.args.save_steps = 1;
-    run_.args.eval_dataset = {run_.folder() / "eval.safetensors"};
-    run_.args.eval_strategy = IntervalStrategy::kSteps;
-    run_.args.eval_steps = 2;
+    run_.args.batch.max_steps = 2;
+    run_.args.saving.strategy = SaveStrategy::kSteps;
+    run_.args.saving.steps = 1;
+    run_.args.data.eval_dataset = {run_.folder() / "eval.safetensors"};
+    run_.args.evaluation.strategy = IntervalStrategy::kSteps;
+    run_.args.evaluation.steps = 2;
   }
   void train() {
     fs::remove_all(run_.output());
@@ -51,12 +51,12 @@ class ReadFault : public testing::Test {
 
 TEST_F(ReadFault, OfTheModelEndsTheRun) {
   for (const char* name : {"config.json", "model.safetensors"}) {
-    expect_every_fault_to_be_told(fs::path(run_.args.model) / name, [this] { train(); });
+    expect_every_fault_to_be_told(fs::path(run_.args.model.folder) / name, [this] { train(); });
   }
 }
 
 TEST_F(ReadFault, OfTheDatasetsEndsTheRun) {
-  for (const std::string& file : {run_.args.dataset[0], run_.args.eval_dataset[0]}) {
+  for (const std::string& file : {run_.args.data.dataset[0], run_.args.data.eval_dataset[0]}) {
     expect_every_fault_to_be_told(file, [this] { train(); });
   }
 }

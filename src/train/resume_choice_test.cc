@@ -49,12 +49,12 @@ TEST(Resume, RestartGoesOnBehindTheCheckpointThatWasAskedFor) {
     SavingRun launched = run;
     launched.args.output_dir = run.folder() / "launched";
     launched.args.resume_from_checkpoint = run.output() / "checkpoint-2";
-    launched.args.launch_id = "this";
+    launched.args.launch.id = "this";
     EXPECT_EQ(launched.run().resumed_step, 2);
     // As after a crash following step 4.
     for (const char* name : {"checkpoint-5", "checkpoint-6"}) fs::remove_all(launched.output() / name);
     SavingRun again = launched;
-    again.args.is_restart = true;
+    again.args.launch.is_restart = true;
     EXPECT_EQ(again.run().resumed_step, 4);
     // Damaged checkpoints give way to earlier ones, and finally to the one that was requested.
     damage(launched.output() / "checkpoint-6");
@@ -72,14 +72,14 @@ TEST(Resume, RestartTakesNothingOfAnotherLaunch) {
   SavingRun run;
   run.run();
   SavingRun former = run;
-  former.args.launch_id = "former";
+  former.args.launch.id = "former";
   former.args.output_dir = run.folder() / "out";
   former.run();
   // The first start of this launch ended before it could move the previous launch's checkpoints aside.
   SavingRun again = former;
   again.args.resume_from_checkpoint = run.output() / "checkpoint-3";
-  again.args.launch_id = "this";
-  again.args.is_restart = true;
+  again.args.launch.id = "this";
+  again.args.launch.is_restart = true;
   EXPECT_EQ(again.run().resumed_step, 3);
   EXPECT_TRUE(fs::exists(former.output() / "previous-1/checkpoint-6"));
 }
@@ -124,7 +124,7 @@ TEST(Resume, FinishedRunWithoutItsModelIsNotFinished) {
     for (const FinetuningType type : {FinetuningType::kFull, FinetuningType::kLora}) {
       SCOPED_TRACE(fmt::format("{}, {} ranks", type, ranks.world_size()));
       SavingRun run(ranks);
-      run.args.finetuning_type = type;
+      run.args.lora.finetuning_type = type;
       run.run();
       run.args.resume_from_checkpoint = "auto";
       const std::string weights =
@@ -147,16 +147,16 @@ TEST(Resume, FinishedRunWithoutItsModelIsNotFinished) {
 // The model in the folder is from an earlier end of run, not from the run that resumed at an earlier step.
 TEST(Resume, FormerEndIsNotThatOfTheRunThatWentOn) {
   SavingRun run;
-  run.args.max_steps = 5;
+  run.args.batch.max_steps = 5;
   run.run();
   SavingRun again = run;
   again.args.resume_from_checkpoint = run.output() / "checkpoint-2";
-  again.args.learning_rate = 5e-3;
-  again.args.max_steps = 6;
+  again.args.schedule.learning_rate = 5e-3;
+  again.args.batch.max_steps = 6;
   ASSERT_EQ(again.run_until_signal(3).summary.num_steps, 5);
   EXPECT_TRUE(fs::exists(run.output() / "previous-1/trainer_state.json"));
   again.args.resume_from_checkpoint = "auto";
-  again.args.max_steps = 5;
+  again.args.batch.max_steps = 5;
   EXPECT_TRUE(again.run().steps.empty());
   EXPECT_EQ(read_tensors(again.output()), read_tensors(again.output() / "checkpoint-5"));
 }
@@ -175,10 +175,10 @@ TEST(Resume, WhatCannotChangeIsRefusedTogether) {
   SavingRun run;
   run.run();
   run.args.resume_from_checkpoint = "true";
-  run.args.data_seed = 7;
-  run.args.max_length = 5;
-  run.args.allow_truncation = true;
-  run.args.gradient_accumulation_steps = 2;
+  run.args.data.seed = 7;
+  run.args.data.max_length = 5;
+  run.args.data.allow_truncation = true;
+  run.args.batch.accumulation_steps = 2;
   expect_error(ExitCode::kBadConfig,
                {"checkpoint-6", "seed 42 -> 7", "max_length", "-> 5", "tokens of dataset 126 -> 70",
                 "contents of dataset", "rows of a step 4 -> 2"},
@@ -187,11 +187,11 @@ TEST(Resume, WhatCannotChangeIsRefusedTogether) {
   ModelConfig config = tiny_config();
   config.num_hidden_layers += 1;
   write_test_model(run.folder() / "deeper", config);
-  other.args.data_seed.reset();
-  other.args.max_length.reset();
-  other.args.gradient_accumulation_steps = 4;
-  other.args.model = run.folder() / "deeper";
-  other.args.dataset = run.args.dataset;
+  other.args.data.seed.reset();
+  other.args.data.max_length.reset();
+  other.args.batch.accumulation_steps = 4;
+  other.args.model.folder = run.folder() / "deeper";
+  other.args.data.dataset = run.args.data.dataset;
   other.args.resume_from_checkpoint = run.output() / "checkpoint-6";
   expect_error(ExitCode::kBadConfig,
                {fmt::format("model num_hidden_layers {} -> {}", config.num_hidden_layers - 1,
@@ -201,13 +201,13 @@ TEST(Resume, WhatCannotChangeIsRefusedTogether) {
 
 TEST(Resume, WhatMayChangeWithEffectIsNoted) {
   SavingRun run;
-  run.args.optim = "muon";
+  run.args.optimizer.form = OptimizerForm::kMuon;
   run.run();
   run.args.resume_from_checkpoint = "true";
-  run.args.max_steps = 8;
-  run.args.learning_rate = 5e-3;
-  run.args.muon_momentum = 0.5;
-  run.args.muon_adjust_lr_fn = MuonRate::kOriginal;
+  run.args.batch.max_steps = 8;
+  run.args.schedule.learning_rate = 5e-3;
+  run.args.optimizer.muon_momentum = 0.5;
+  run.args.optimizer.muon_rate = MuonRate::kOriginal;
   const RecordingObserver seen = run.run();
   EXPECT_EQ(seen.differences,
             "max_steps 6 -> 8, learning_rate 0.01 -> 0.005, muon_momentum 0.95 -> 0.5, muon_adjust_lr_fn "
@@ -261,8 +261,8 @@ TEST(Resume, AutoDoesNotStartAfreshBesideCheckpointsThatCannotBeUsed) {
     EXPECT_FALSE(fs::exists(run.output() / "previous-1"));
     // An agent's restart of a run meant to start from scratch has nothing to lose there.
     run.args.agent_resumes = true;
-    run.args.is_restart = true;
-    run.args.launch_id = "this";
+    run.args.launch.is_restart = true;
+    run.args.launch.id = "this";
     EXPECT_EQ(run.run().steps.size(), 6u);
     EXPECT_TRUE(fs::exists(run.output() / "previous-1/checkpoint-2"));
   }
@@ -279,14 +279,14 @@ TEST(Resume, AutoStartsAfreshBesideCheckpointsOfAnotherProgram) {
 
 TEST(Resume, RestartOfAFreshRunTakesNothingOfAFormerOne) {
   SavingRun run;
-  run.args.launch_id = "former";
+  run.args.launch.id = "former";
   run.run();
   // The first start of this launch ended before it could move the earlier run aside.
   SavingRun again = run;
-  again.args.launch_id = "this";
+  again.args.launch.id = "this";
   again.args.resume_from_checkpoint = "auto";
   again.args.agent_resumes = true;
-  again.args.is_restart = true;
+  again.args.launch.is_restart = true;
   EXPECT_EQ(again.run().steps.size(), 6u);
   EXPECT_TRUE(fs::exists(run.output() / "previous-1/checkpoint-6"));
   fs::remove_all(run.output() / "checkpoint-6");
@@ -325,7 +325,7 @@ TEST(Resume, CheckpointsOfBeforeCountForTheLimit) {
   SavingRun resumed = run;
   resumed.interrupt_at(3, "resumed");
   resumed.args.resume_from_checkpoint = "true";
-  resumed.args.save_total_limit = 2;
+  resumed.args.saving.total_limit = 2;
   resumed.run();
   for (int64_t step = 1; step <= 6; ++step) {
     EXPECT_EQ(fs::exists(resumed.output() / fmt::format("checkpoint-{}", step)), step >= 5) << step;

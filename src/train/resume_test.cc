@@ -35,10 +35,10 @@ class SameRanks : public testing::TestWithParam<SameRanksCase> {};
 TEST_P(SameRanks, GoOnBitForBitFromEveryStep) {
   const bool is_coded = GetParam().optim.ends_with("_8bit");
   SavingRun run(GetParam().ranks.ranks, is_coded ? config_of_blocks() : tiny_config());
-  run.args.dtype = from_word(GetParam().dtype);
-  run.args.optim = GetParam().optim;
-  run.args.zero_stage = GetParam().ranks.stage;
-  run.args.gather_schedule = from_word(GetParam().ranks.schedule);
+  run.args.precision.dtype = from_word(GetParam().dtype);
+  run.args.optimizer.form = from_word(GetParam().optim);
+  run.args.sharding.stage = GetParam().ranks.stage;
+  run.args.sharding.gather_schedule = from_word(GetParam().ranks.schedule);
   run.run();
   const fs::path whole = run.output();
   for (int64_t step = 1; step < 6; ++step) {
@@ -94,14 +94,14 @@ class OtherRanks : public testing::TestWithParam<OtherRanksCase> {};
 
 TEST_P(OtherRanks, HaveTheSameLosses) {
   SavingRun run(GetParam().then.ranks);
-  run.args.zero_stage = GetParam().then.stage;
-  run.args.gather_schedule = from_word(GetParam().then.schedule);
+  run.args.sharding.stage = GetParam().then.stage;
+  run.args.sharding.gather_schedule = from_word(GetParam().then.schedule);
   const RecordingObserver whole = run.run();
   SavingRun resumed = run;
   resumed.interrupt_at(2, "resumed");
   resumed.ranks = GetParam().now.ranks;
-  resumed.args.zero_stage = GetParam().now.stage;
-  resumed.args.gather_schedule = from_word(GetParam().now.schedule);
+  resumed.args.sharding.stage = GetParam().now.stage;
+  resumed.args.sharding.gather_schedule = from_word(GetParam().now.schedule);
   resumed.args.resume_from_checkpoint = "true";
   const RecordingObserver seen = resumed.run();
   ASSERT_EQ(seen.steps.size(), 4u);
@@ -140,7 +140,7 @@ RecordingObserver resume_with(const SavingRun& run, const char* optim, const Ran
   SavingRun resumed = run;
   resumed.interrupt_at(3, optim);
   resumed.ranks = ranks;
-  resumed.args.optim = optim;
+  resumed.args.optimizer.form = from_word(optim);
   resumed.args.resume_from_checkpoint = "true";
   testing::internal::CaptureStderr();
   RecordingObserver seen = resumed.run();
@@ -187,7 +187,7 @@ TEST(Resume, RowsOfAStepStayThroughSeveralChangesOfTheRanks) {
   SavingRun resumed = run;
   resumed.interrupt_at(1, "resumed");
   resumed.args.resume_from_checkpoint = "true";
-  resumed.args.save_steps = 2;
+  resumed.args.saving.steps = 2;
   std::vector<StepMetrics> steps;
   for (const int num_ranks : {3, 3, 2, 4}) {
     resumed.ranks = {1, num_ranks};
@@ -207,8 +207,8 @@ TEST(Resume, MicroBatchesMaySplitOtherwise) {
   const RecordingObserver whole = run.run();
   SavingRun resumed = run;
   resumed.interrupt_at(3, "resumed");
-  resumed.args.per_device_train_batch_size = 2;
-  resumed.args.gradient_accumulation_steps = 2;
+  resumed.args.batch.rows_per_device = 2;
+  resumed.args.batch.accumulation_steps = 2;
   resumed.args.resume_from_checkpoint = "true";
   const RecordingObserver seen = resumed.run();
   ASSERT_EQ(seen.steps.size(), 3u);
@@ -221,8 +221,8 @@ TEST(Resume, MicroBatchesMaySplitOtherwise) {
 TEST(Resume, AfterASignalIsAsIfThereHadBeenNone) {
   for (const int world_size : {1, 3}) {
     SavingRun run({1, world_size});
-    run.args.gradient_accumulation_steps = 1;
-    run.args.save_steps = 6;
+    run.args.batch.accumulation_steps = 1;
+    run.args.saving.steps = 6;
     run.run();
     SavingRun stopped = run;
     stopped.args.output_dir = run.folder() / "stopped";
@@ -246,20 +246,20 @@ RecordingObserver stop_in_step_3(const SavingRun& run) {
 TEST(Signal, TakesTheTimeForTheStepOrGivesItUp) {
   for (const int world_size : {1, 2}) {
     SavingRun run({1, world_size});
-    run.args.gradient_accumulation_steps = 2;
-    run.args.merge_micro_batches = AutoChoice::kNever;
-    run.args.save_steps = 6;
+    run.args.batch.accumulation_steps = 2;
+    run.args.placement.merge_micro_batches = AutoChoice::kNever;
+    run.args.saving.steps = 6;
     SavingRun patient = run;
     patient.args.output_dir = run.folder() / "patient";
     EXPECT_EQ(stop_in_step_3(patient).checkpoints, std::vector<fs::path>{patient.output() / "checkpoint-3"});
     SavingRun hasty = run;
     hasty.args.output_dir = run.folder() / "hasty";
-    hasty.args.save_on_sigterm = false;
+    hasty.args.saving.on_sigterm = false;
     EXPECT_TRUE(stop_in_step_3(hasty).checkpoints.empty());
   }
   SavingRun run;
-  run.args.merge_micro_batches = AutoChoice::kNever;
-  run.args.save_steps = 6;
+  run.args.placement.merge_micro_batches = AutoChoice::kNever;
+  run.args.saving.steps = 6;
   run.run();
   SavingRun late = run;
   late.args.output_dir = run.folder() / "late";
@@ -276,17 +276,17 @@ TEST(Signal, TakesTheTimeForTheStepOrGivesItUp) {
 
 TEST(Resume, ScheduleThatWatchesEvaluationsGoesOn) {
   SavingRun run;
-  run.args.lr_scheduler_type = "reduce_lr_on_plateau";
-  run.args.lr_scheduler_kwargs = R"({"patience": 0, "factor": 0.5, "threshold": 0.5})";
-  run.args.eval_strategy = IntervalStrategy::kSteps;
-  run.args.eval_steps = 1;
-  run.args.eval_dataset = {run.folder() / "eval.safetensors"};
+  run.args.schedule.type = "reduce_lr_on_plateau";
+  run.args.schedule.kwargs = R"({"patience": 0, "factor": 0.5, "threshold": 0.5})";
+  run.args.evaluation.strategy = IntervalStrategy::kSteps;
+  run.args.evaluation.steps = 1;
+  run.args.data.eval_dataset = {run.folder() / "eval.safetensors"};
   const RecordingObserver whole = run.run();
   ASSERT_LT(whole.steps[5].learning_rate, whole.steps[2].learning_rate);
   SavingRun resumed = run;
   resumed.interrupt_at(3, "resumed");
   resumed.args.resume_from_checkpoint = "true";
-  resumed.args.learning_rate = 1;  // only at the start
+  resumed.args.schedule.learning_rate = 1;  // only at the start
   EXPECT_EQ(resumed.run().differences, "");
   expect_same_run(resumed.output(), run.output());
 }
@@ -294,14 +294,14 @@ TEST(Resume, ScheduleThatWatchesEvaluationsGoesOn) {
 // The checkpoint then lacks the evaluation that should precede it.
 TEST(Resume, EvaluationThatASignalCutShortIsMadeUpFor) {
   SavingRun run;
-  run.args.lr_scheduler_type = "reduce_lr_on_plateau";
-  run.args.lr_scheduler_kwargs = R"({"patience": 0, "factor": 0.5, "threshold": 0.5})";
-  run.args.eval_strategy = IntervalStrategy::kSteps;
-  run.args.eval_steps = 1;
-  run.args.per_device_eval_batch_size = 1;
-  run.args.eval_dataset = {run.folder() / "eval.safetensors"};
+  run.args.schedule.type = "reduce_lr_on_plateau";
+  run.args.schedule.kwargs = R"({"patience": 0, "factor": 0.5, "threshold": 0.5})";
+  run.args.evaluation.strategy = IntervalStrategy::kSteps;
+  run.args.evaluation.steps = 1;
+  run.args.evaluation.rows_per_device = 1;
+  run.args.data.eval_dataset = {run.folder() / "eval.safetensors"};
   run.run();
-  for (const int64_t step : {int64_t{3}, run.args.max_steps}) {
+  for (const int64_t step : {int64_t{3}, run.args.batch.max_steps}) {
     SCOPED_TRACE(step);
     SavingRun stopped = run;
     stopped.args.output_dir = run.folder() / fmt::format("stopped-{}", step);
@@ -309,7 +309,7 @@ TEST(Resume, EvaluationThatASignalCutShortIsMadeUpFor) {
     ASSERT_EQ(std::ssize(first.steps), step);
     ASSERT_EQ(std::ssize(first.evaluations), step - 1);
     stopped.args.resume_from_checkpoint = "auto";
-    EXPECT_EQ(std::ssize(stopped.run().evaluations), run.args.max_steps - step + 1);
+    EXPECT_EQ(std::ssize(stopped.run().evaluations), run.args.batch.max_steps - step + 1);
     expect_same_run(stopped.output(), run.output());
   }
 }
@@ -317,11 +317,11 @@ TEST(Resume, EvaluationThatASignalCutShortIsMadeUpFor) {
 TEST(AsyncSave, WritesTheSameFiles) {
   for (const int world_size : {1, 2}) {
     SavingRun run({1, world_size});
-    run.args.dtype = DType::kBF16;
+    run.args.precision.dtype = DType::kBF16;
     run.run();
     SavingRun waiting = run;
     waiting.args.output_dir = run.folder() / "waiting";
-    waiting.args.async_save = false;
+    waiting.args.saving.in_background = false;
     waiting.run();
     for (int64_t step = 1; step <= 6; ++step) {
       const std::string name = fmt::format("checkpoint-{}", step);
@@ -332,8 +332,8 @@ TEST(AsyncSave, WritesTheSameFiles) {
 
 TEST(AsyncSave, MetricsTellWhatACheckpointCost) {
   SavingRun run({1, 2});
-  run.args.save_steps = 2;
-  run.args.max_steps = 8;
+  run.args.saving.steps = 2;
+  run.args.batch.max_steps = 8;
   const RecordingObserver seen = run.run();
   EXPECT_EQ(seen.checkpoints.size(), 4u);
   int64_t num_told = 0;

@@ -13,21 +13,21 @@
 #include "comm/communicator.h"
 #include "devices/make_ops.h"
 #include "platform/thread_pool.h"
-#include "report/observer.h"
-#include "report/progress.h"
-#include "report/run_log.h"
-#include "report/run_totals.h"
-#include "train/best_checkpoint.h"
+#include "train/evaluation/best_checkpoint.h"
 #include "train/evaluation/best_model.h"
+#include "train/guards/step_guard.h"
 #include "train/measure/disk_meter.h"
 #include "train/measure/run_clock.h"
+#include "train/measure/run_totals.h"
+#include "train/observer.h"
 #include "train/output/run_files.h"
+#include "train/output/run_log.h"
+#include "train/progress.h"
 #include "train/setup/run_setup.h"
-#include "train/step/step_exchange.h"
-#include "train/step/step_guard.h"
-#include "train/step/step_runner.h"
-#include "train/step/step_update.h"
-#include "train/step/stop_agreement.h"
+#include "train/step_exchange.h"
+#include "train/step_runner.h"
+#include "train/step_update.h"
+#include "train/stop_agreement.h"
 
 namespace tessera {
 
@@ -36,10 +36,10 @@ namespace tessera {
 class Trainer {
  public:
   // Opens model and dataset, plans the run, checks its memory, allocates, and loads the weights or the state
-  // that the run resumes from. `args` must be resolved (resolve_training_arguments); pool, observer and comm
+  // that the run resumes from. `args` must be resolved (resolve_run_spec); pool, observer and comm
   // must outlive this. The operations are those of args.device, unless make_ops is given. Writes nothing to
   // output_dir yet, except, with several nodes, a file that it removes again.
-  Trainer(const TrainingArguments& args, ThreadPool& pool, TrainObserver& observer,
+  Trainer(const RunSpec& args, ThreadPool& pool, TrainObserver& observer,
           Communicator& comm = single_process(), const OpsFactory& make_ops = {});
 
   const RunPlan& plan() const { return setup_.plan; }

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "io/file.h"
-#include "platform/stop_signal.h"
 #include "support/from_word.h"
 #include "support/train_test_support.h"
+#include "train/stop_signal.h"
 
 namespace tessera {
 namespace {
@@ -22,16 +22,16 @@ class SignalTest : public testing::TestWithParam<RanksCase> {
   SignalTest() : args(tiny_.args) {
     write_token_rows(tiny_.folder() / "train.safetensors",
                      random_rows(std::vector<int64_t>(36, 9), tiny_config().vocab_size, 3));
-    args.zero_stage = GetParam().stage;
-    args.gather_schedule = from_word(GetParam().schedule);
-    args.stage3_param_persistence_threshold = 0;
-    args.stage3_prefetch_bucket_size = 0;
-    args.per_device_train_batch_size = 1;
-    args.gradient_accumulation_steps = 3;
-    args.merge_micro_batches = AutoChoice::kNever;
-    args.max_steps = 3;
-    args.save_strategy = SaveStrategy::kSteps;
-    args.save_steps = 3;
+    args.sharding.stage = GetParam().stage;
+    args.sharding.gather_schedule = from_word(GetParam().schedule);
+    args.sharding.persistence_threshold = 0;
+    args.sharding.prefetch_bucket_size = 0;
+    args.batch.rows_per_device = 1;
+    args.batch.accumulation_steps = 3;
+    args.placement.merge_micro_batches = AutoChoice::kNever;
+    args.batch.max_steps = 3;
+    args.saving.strategy = SaveStrategy::kSteps;
+    args.saving.steps = 3;
     args.grace_period_s = 0.5;  // less than what a checkpoint is thought to take
   }
 
@@ -52,7 +52,7 @@ class SignalTest : public testing::TestWithParam<RanksCase> {
   }
 
   TinyRun tiny_;
-  TrainingArguments args;
+  RunSpec args;
 
  private:
   RecordingObserver stop(const std::string& name,
@@ -69,10 +69,10 @@ class SignalTest : public testing::TestWithParam<RanksCase> {
   }
 
   void count_in_first_step() {
-    TrainingArguments one_step = args;
+    RunSpec one_step = args;
     one_step.output_dir = tiny_.folder() / "one step";
-    one_step.max_steps = 1;
-    one_step.eval_strategy = IntervalStrategy::kNo;
+    one_step.batch.max_steps = 1;
+    one_step.evaluation.strategy = IntervalStrategy::kNo;
     asked_in_first_step_.resize(static_cast<size_t>(GetParam().ranks.world_size()));
     train_ranks(one_step, GetParam().ranks, 1, [&](int rank) {
       ++asked_in_first_step_[static_cast<size_t>(rank)];
@@ -86,9 +86,9 @@ class SignalTest : public testing::TestWithParam<RanksCase> {
 
 // The first step of a process asks the others between passes, later ones, when passes are short, at its end.
 TEST_P(SignalTest, StepIsGivenUpInAnyLayer) {
-  TrainingArguments whole = args;
+  RunSpec whole = args;
   whole.output_dir = tiny_.folder() / "whole";
-  whole.save_steps = 1;
+  whole.saving.steps = 1;
   train_ranks(whole, GetParam().ranks);
   const int64_t num_layers = tiny_config().num_hidden_layers;
   const int64_t asked_in_pass = 2 * num_layers + 2 + tiny_config().tie_word_embeddings;
@@ -109,12 +109,12 @@ TEST_P(SignalTest, StepIsFinishedWhereThereIsTime) {
 }
 
 TEST_P(SignalTest, EvaluationIsGivenUpInAnyLayer) {
-  args.eval_dataset = {tiny_.folder() / "eval.safetensors"};
-  args.eval_strategy = IntervalStrategy::kSteps;
-  args.eval_steps = 1;
-  args.per_device_eval_batch_size = 1;
+  args.data.eval_dataset = {tiny_.folder() / "eval.safetensors"};
+  args.evaluation.strategy = IntervalStrategy::kSteps;
+  args.evaluation.steps = 1;
+  args.evaluation.rows_per_device = 1;
   args.grace_period_s = 300;
-  TrainingArguments whole = args;
+  RunSpec whole = args;
   whole.output_dir = tiny_.folder() / "whole";
   const RecordingObserver expected = train_ranks(whole, GetParam().ranks)[0];
   for (int64_t num_asked = 0; num_asked < 6; ++num_asked) {
@@ -123,7 +123,7 @@ TEST_P(SignalTest, EvaluationIsGivenUpInAnyLayer) {
     EXPECT_EQ(seen.steps.size(), 1u);
     EXPECT_TRUE(seen.evaluations.empty());
     EXPECT_EQ(seen.checkpoints, std::vector<fs::path>{tiny_.folder() / name / "checkpoint-1"});
-    TrainingArguments resumed = args;
+    RunSpec resumed = args;
     resumed.resume_from_checkpoint = "true";
     const RecordingObserver rest = train_ranks(resumed, GetParam().ranks)[0];
     ASSERT_EQ(rest.evaluations.size(), expected.evaluations.size()) << "it is made up for";

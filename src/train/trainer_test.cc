@@ -29,16 +29,16 @@ TEST(ClipFactor, IsTorchs) {
 
 TEST(TrainStep, LossIsTheMeanOverTheTargetsOfTheWholeStep) {
   TinyRun tiny;
-  tiny.args.max_steps = 1;
+  tiny.args.batch.max_steps = 1;
   const double loss = tiny.train().steps.at(0).loss;
   auto rows = random_rows(std::vector<int64_t>(14, 9), tiny_config().vocab_size, 3);
   rows.resize(4);
-  EXPECT_NEAR(loss, ReferenceLoss<double>(tiny.args.model).of(rows), 1e-5);
+  EXPECT_NEAR(loss, ReferenceLoss<double>(tiny.args.model.folder).of(rows), 1e-5);
 }
 
 TEST(TrainStep, GradientIsThatOfTheMeanOverTheWholeStep) {
   TinyRun tiny;
-  tiny.args.max_steps = 1;
+  tiny.args.batch.max_steps = 1;
   const double found = tiny.train().steps.at(0).grad_norm;
   const auto rows = random_rows(std::vector<int64_t>(14, 9), tiny_config().vocab_size, 3);
   const PackedBatch batches[] = {pack({rows[0], rows[1]}), pack({rows[2], rows[3]})};
@@ -54,20 +54,20 @@ TEST(TrainStep, GradientIsThatOfTheMeanOverTheWholeStep) {
 
 TEST(TrainStep, LabelSmoothingMixesInTheMeanOverTheVocabulary) {
   TinyRun tiny;
-  tiny.args.max_steps = 1;
-  tiny.args.label_smoothing_factor = 0.2;
+  tiny.args.batch.max_steps = 1;
+  tiny.args.objective.label_smoothing = 0.2;
   const double loss = tiny.train().steps.at(0).loss;
   auto rows = random_rows(std::vector<int64_t>(14, 9), tiny_config().vocab_size, 3);
   rows.resize(4);
-  EXPECT_NEAR(loss, ReferenceLoss<double>(tiny.args.model).of(rows, 0.2), 1e-5);
+  EXPECT_NEAR(loss, ReferenceLoss<double>(tiny.args.model.folder).of(rows, 0.2), 1e-5);
 }
 
 TEST(TrainStep, AccumulationEqualsOneLargeBatch) {
   TinyRun tiny;
   const RecordingObserver accumulated = tiny.train();
-  tiny.args.per_device_train_batch_size = 4;
-  tiny.args.gradient_accumulation_steps = 1;
-  tiny.args.max_steps = 3;  // the fourth step of an epoch takes other rows
+  tiny.args.batch.rows_per_device = 4;
+  tiny.args.batch.accumulation_steps = 1;
+  tiny.args.batch.max_steps = 3;  // the fourth step of an epoch takes other rows
   const RecordingObserver whole = tiny.train();
   for (size_t i = 0; i < 3; ++i) {
     EXPECT_NEAR(accumulated.steps[i].loss, whole.steps[i].loss, 1e-5) << "step " << i + 1;
@@ -87,17 +87,17 @@ TEST(TrainStep, DroppedPaddingChangesNothing) {
     row.labels.resize(9, kIgnoredLabel);
   }
   TinyRun without;
-  without.args.dataset.clear();
+  without.args.data.dataset.clear();
   for (size_t i = 0; i < rows.size(); ++i) {
-    without.args.dataset.push_back(without.folder() / fmt::format("row{}.safetensors", i));
-    write_token_rows(without.args.dataset.back(), {rows[i]});
+    without.args.data.dataset.push_back(without.folder() / fmt::format("row{}.safetensors", i));
+    write_token_rows(without.args.data.dataset.back(), {rows[i]});
   }
   TinyRun with;
-  with.args.dataset = {with.folder() / "padded.safetensors"};
-  write_token_rows(with.args.dataset[0], padded);
+  with.args.data.dataset = {with.folder() / "padded.safetensors"};
+  write_token_rows(with.args.data.dataset[0], padded);
   const RecordingObserver run = without.train();
   const RecordingObserver padded_run = with.train();
-  EXPECT_NEAR(run.steps[0].loss, ReferenceLoss<float>(without.args.model).of(padded), 1e-5);
+  EXPECT_NEAR(run.steps[0].loss, ReferenceLoss<float>(without.args.model.folder).of(padded), 1e-5);
   EXPECT_EQ(run.steps[0].num_tokens, 9 + 4 + 7 + 2);
   for (size_t i = 0; i < run.steps.size(); ++i) {
     EXPECT_NEAR(run.steps[i].loss, padded_run.steps[i].loss, 1e-5) << "step " << i + 1;
@@ -129,27 +129,27 @@ void write_letter_tokenizer(const fs::path& folder) {
 class PackedRun : public testing::Test {
  protected:
   PackedRun() {
-    write_letter_tokenizer(tiny_.args.model);
-    tiny_.args.dataset = {
+    write_letter_tokenizer(tiny_.args.model.folder);
+    tiny_.args.data.dataset = {
         tiny_.folder()
             .write("docs.jsonl", "{\"text\":\"abc\"}\n{\"text\":\"defghi\"}\n{\"text\":\"jklab\"}\n")
             .string()};
-    tiny_.args.max_length = 8;
-    tiny_.args.per_device_train_batch_size = 2;
-    tiny_.args.gradient_accumulation_steps = 1;
-    tiny_.args.max_steps = 1;
+    tiny_.args.data.max_length = 8;
+    tiny_.args.batch.rows_per_device = 2;
+    tiny_.args.batch.accumulation_steps = 1;
+    tiny_.args.batch.max_steps = 1;
   }
   static TokenRow row(std::vector<int32_t> ids) { return {ids, ids}; }
   double reference(const std::vector<TokenRow>& rows) const {
-    return ReferenceLoss<double>(tiny_.args.model).of(rows);
+    return ReferenceLoss<double>(tiny_.args.model.folder).of(rows);
   }
 
   TinyRun tiny_;
 };
 
 TEST_F(PackedRun, DocumentsInARowDoNotSeeEachOther) {
-  tiny_.args.packing = true;
-  tiny_.args.packing_strategy = PackingStrategy::kInOrder;
+  tiny_.args.data.packing = true;
+  tiny_.args.data.packing_strategy = PackingStrategy::kInOrder;
   const StepMetrics step = tiny_.train().steps.at(0);
   // abc. defg | hi. jklab: the second document is cut at the end of its row.
   const std::vector<TokenRow> pieces = {row({0, 1, 2, 12}), row({3, 4, 5, 6}), row({7, 8, 12}),
@@ -160,14 +160,14 @@ TEST_F(PackedRun, DocumentsInARowDoNotSeeEachOther) {
 }
 
 TEST_F(PackedRun, DocumentsInARowAreOneSequenceWhenAsked) {
-  tiny_.args.packing = tiny_.args.packing_cross_document_attention = true;
+  tiny_.args.data.packing = tiny_.args.data.packing_cross_document_attention = true;
   const StepMetrics step = tiny_.train().steps.at(0);
   EXPECT_EQ(step.num_target_tokens, 7 + 7);
   EXPECT_NEAR(step.loss, reference({row({0, 1, 2, 12, 3, 4, 5, 6}), row({7, 8, 12, 9, 10, 11, 0, 1})}), 1e-5);
 }
 
 TEST_F(PackedRun, WithoutPackingARowIsADocument) {
-  tiny_.args.per_device_train_batch_size = 3;
+  tiny_.args.batch.rows_per_device = 3;
   const StepMetrics step = tiny_.train().steps.at(0);
   EXPECT_EQ(step.num_target_tokens, 3 + 6 + 5);
   EXPECT_NEAR(step.loss,
@@ -176,8 +176,8 @@ TEST_F(PackedRun, WithoutPackingARowIsADocument) {
 
 TEST(TrainLoop, EpochsHaveARemainderStep) {
   TinyRun tiny;  // 14 rows: 7 micro-batches, 4 steps per epoch
-  tiny.args.max_steps = -1;
-  tiny.args.num_train_epochs = 2;
+  tiny.args.batch.max_steps = -1;
+  tiny.args.batch.num_epochs = 2;
   const RecordingObserver run = tiny.train();
   EXPECT_EQ(run.plan.steps_per_epoch, 4);
   ASSERT_EQ(run.steps.size(), 8u);
@@ -196,8 +196,8 @@ TEST(TrainLoop, EpochsHaveARemainderStep) {
 
 TEST(TrainLoop, FractionsOfAnEpochAreRoundedUp) {
   TinyRun tiny;
-  tiny.args.max_steps = -1;
-  tiny.args.num_train_epochs = 0.3;  // ceil(0.3 * 4)
+  tiny.args.batch.max_steps = -1;
+  tiny.args.batch.num_epochs = 0.3;  // ceil(0.3 * 4)
   EXPECT_EQ(tiny.train().steps.size(), 2u);
 }
 
@@ -205,9 +205,9 @@ TEST(TrainLoop, CountsTheTokensThatAnEpochTakesOfAMixture) {
   TinyRun tiny;
   const std::string more = tiny.folder() / "more.safetensors";
   write_token_rows(more, random_rows(std::vector<int64_t>(40, 3), tiny_config().vocab_size, 5));
-  tiny.args.dataset = {tiny.args.dataset[0] + ":0.5", more + ":0.5"};
-  tiny.args.max_steps = -1;
-  tiny.args.num_train_epochs = 1;
+  tiny.args.data.dataset = {tiny.args.data.dataset[0] + ":0.5", more + ":0.5"};
+  tiny.args.batch.max_steps = -1;
+  tiny.args.batch.num_epochs = 1;
   const RecordingObserver run = tiny.train();
   EXPECT_EQ(run.plan.num_rows, 14 + 14);
   EXPECT_EQ(run.plan.num_tokens, 14 * 9 + 14 * 3);
@@ -216,8 +216,8 @@ TEST(TrainLoop, CountsTheTokensThatAnEpochTakesOfAMixture) {
 
 TEST(TrainLoop, AnEndlessRunStartsAtOnce) {
   TinyRun tiny;
-  tiny.args.max_steps = int64_t{1} << 50;
-  tiny.args.shuffle = true;
+  tiny.args.batch.max_steps = int64_t{1} << 50;
+  tiny.args.data.shuffle = true;
   int signal = 0;
   const RecordingObserver run = tiny.train(
       1, [&] { return signal; },
@@ -228,9 +228,9 @@ TEST(TrainLoop, AnEndlessRunStartsAtOnce) {
 
 TEST(TrainLoop, MergedMicroBatchesGiveTheSameStep) {
   TinyRun tiny;
-  tiny.args.merge_micro_batches = AutoChoice::kNever;
+  tiny.args.placement.merge_micro_batches = AutoChoice::kNever;
   const RecordingObserver apart = tiny.train();
-  tiny.args.merge_micro_batches = AutoChoice::kAlways;
+  tiny.args.placement.merge_micro_batches = AutoChoice::kAlways;
   const RecordingObserver merged = tiny.train();
   EXPECT_EQ(apart.plan.micro_batches_per_pass, 1);
   EXPECT_EQ(apart.plan.max_pass_tokens, 2 * 9);
@@ -247,11 +247,11 @@ TEST(TrainLoop, MergedMicroBatchesGiveTheSameStep) {
 
 TEST(TrainLoop, KeptPackedWeightsFollowEveryUpdate) {
   TinyRun tiny;
-  tiny.args.dtype = DType::kBF16;
-  tiny.args.pack_weights = AutoChoice::kNever;
+  tiny.args.precision.dtype = DType::kBF16;
+  tiny.args.placement.pack_weights = AutoChoice::kNever;
   const RecordingObserver plain = tiny.train();
   for (const char* choice : {"always", "auto"}) {
-    tiny.args.pack_weights = from_word(choice);
+    tiny.args.placement.pack_weights = from_word(choice);
     const RecordingObserver packed = tiny.train();
     ASSERT_EQ(packed.steps.size(), plain.steps.size());
     for (size_t i = 0; i < plain.steps.size(); ++i) {
@@ -263,8 +263,8 @@ TEST(TrainLoop, KeptPackedWeightsFollowEveryUpdate) {
 
 TEST(TrainLoop, LearningRatesFollowTheSchedule) {
   TinyRun tiny;
-  tiny.args.lr_scheduler_type = "linear";
-  tiny.args.warmup_ratio = 0.3;  // ceil(1.8) = 2 of 6 steps
+  tiny.args.schedule.type = "linear";
+  tiny.args.schedule.warmup_ratio = 0.3;  // ceil(1.8) = 2 of 6 steps
   std::vector<double> rates;
   for (const StepMetrics& step : tiny.train().steps) rates.push_back(step.learning_rate);
   EXPECT_THAT(rates, ElementsAre(0, 0.005, 0.01, 0.0075, 0.005, 0.0025));
@@ -272,9 +272,9 @@ TEST(TrainLoop, LearningRatesFollowTheSchedule) {
 
 TEST(TrainLoop, ALearningRateOfZeroLeavesTheWeightsAlone) {
   TinyRun tiny;
-  tiny.args.learning_rate = 0;
+  tiny.args.schedule.learning_rate = 0;
   tiny.train();
-  EXPECT_EQ(read_tensors(tiny.output()), read_tensors(tiny.args.model));
+  EXPECT_EQ(read_tensors(tiny.output()), read_tensors(tiny.args.model.folder));
 }
 
 TEST(TrainLoop, LogsAreMeansSinceTheLastLog) {
@@ -296,7 +296,7 @@ TEST(TrainLoop, LogsAreMeansSinceTheLastLog) {
 
 TEST(TrainLoop, TrainingLearns) {
   TinyRun tiny;
-  tiny.args.max_steps = 60;
+  tiny.args.batch.max_steps = 60;
   const RecordingObserver run = tiny.train();
   EXPECT_LT(run.steps.back().loss, 0.5 * run.steps.front().loss);
 }
@@ -304,9 +304,9 @@ TEST(TrainLoop, TrainingLearns) {
 TEST(TrainLoop, RunsAreBitIdenticalWhateverTheThreads) {
   for (const char* dtype : {"float32", "bfloat16"}) {
     TinyRun tiny;
-    tiny.args.shuffle = true;
-    tiny.args.dtype = from_word(dtype);
-    tiny.args.save_dtype = DType::kF32;
+    tiny.args.data.shuffle = true;
+    tiny.args.precision.dtype = from_word(dtype);
+    tiny.args.precision.save_dtype = DType::kF32;
     const std::vector<double> expected = losses_of_steps(tiny.train(1));
     const auto weights = read_tensors(tiny.output());
     for (const int64_t num_threads : {1, 2, 3}) {
@@ -319,33 +319,33 @@ TEST(TrainLoop, RunsAreBitIdenticalWhateverTheThreads) {
 
 TEST(TrainLoop, TheSeedDecidesTheOrderOfTheRows) {
   TinyRun tiny;
-  tiny.args.shuffle = true;
+  tiny.args.data.shuffle = true;
   const std::vector<double> first = losses_of_steps(tiny.train());
-  tiny.args.data_seed = 7;
+  tiny.args.data.seed = 7;
   EXPECT_NE(losses_of_steps(tiny.train()), first);
-  tiny.args.data_seed.reset();
+  tiny.args.data.seed.reset();
   tiny.args.seed = 7;
   const std::vector<double> by_seed = losses_of_steps(tiny.train());
   tiny.args.seed = 42;
-  tiny.args.data_seed = 7;
+  tiny.args.data.seed = 7;
   EXPECT_EQ(losses_of_steps(tiny.train()), by_seed);
 }
 
 TEST(TrainLoop, Float32WeightsSurviveBfloat16TrainingExactly) {
   TinyRun tiny;
-  tiny.args.dtype = DType::kBF16;
-  tiny.args.save_dtype = DType::kF32;
-  tiny.args.learning_rate = 0;
+  tiny.args.precision.dtype = DType::kBF16;
+  tiny.args.precision.save_dtype = DType::kF32;
+  tiny.args.schedule.learning_rate = 0;
   tiny.train();
-  EXPECT_EQ(read_tensors(tiny.output()), read_tensors(tiny.args.model));
+  EXPECT_EQ(read_tensors(tiny.output()), read_tensors(tiny.args.model.folder));
 }
 
 TEST(TrainLoop, StopsBeforeTheUpdateWhenTheLossIsNotFinite) {
   TinyRun tiny;
-  tiny.args.learning_rate = 1e30;  // the first update throws the weights far out
-  tiny.args.max_grad_norm = 0;
-  tiny.args.save_strategy = SaveStrategy::kSteps;
-  tiny.args.save_steps = 1;
+  tiny.args.schedule.learning_rate = 1e30;  // the first update throws the weights far out
+  tiny.args.clipping.max_norm = 0;
+  tiny.args.saving.strategy = SaveStrategy::kSteps;
+  tiny.args.saving.steps = 1;
   ThreadPool pool(2);
   RecordingObserver observer;
   Trainer trainer(tiny.args, pool, observer);
@@ -363,14 +363,14 @@ TEST(TrainLoop, StopsBeforeTheUpdateWhenTheLossIsNotFinite) {
 
 TEST(TrainLoop, MissingInputsAreNamed) {
   TinyRun tiny;
-  const TrainingArguments good = tiny.args;
-  tiny.args.model = tiny.folder() / "nowhere";
+  const RunSpec good = tiny.args;
+  tiny.args.model.folder = tiny.folder() / "nowhere";
   expect_error(ExitCode::kNoInput, {"nowhere"}, [&] { tiny.train(); });
   tiny.args = good;
-  tiny.args.dataset = {tiny.folder() / "nothing.safetensors"};
+  tiny.args.data.dataset = {tiny.folder() / "nothing.safetensors"};
   expect_error(ExitCode::kNoInput, {"nothing.safetensors"}, [&] { tiny.train(); });
   tiny.args = good;
-  tiny.args.dataset = {tiny.folder().write("text.txt", "abc").string()};
+  tiny.args.data.dataset = {tiny.folder().write("text.txt", "abc").string()};
   expect_error(ExitCode::kNoInput, {"tokenizer.json"}, [&] { tiny.train(); });
 }
 
@@ -386,7 +386,7 @@ TEST(TrainLoop, ASignalEndsTheRunWithACheckpoint) {
   EXPECT_EQ(stopped.checkpoints, std::vector<fs::path>{tiny.output() / "checkpoint-2"});
   EXPECT_FALSE(fs::exists(tiny.output() / "model.safetensors"));
   const auto weights = read_tensors(tiny.output() / "checkpoint-2");
-  tiny.args.max_steps = 2;
+  tiny.args.batch.max_steps = 2;
   tiny.train();
   EXPECT_EQ(read_tensors(tiny.output()), weights);
 }
@@ -400,9 +400,9 @@ double loss_with(const std::string& optim) {
   for (int run = 0; run < kNumRuns; ++run) {
     TinyRun tiny(config);
     const std::vector<int64_t> lengths(16, 32);
-    write_token_rows(tiny.args.dataset[0], random_rows(lengths, config.vocab_size, 5 + run));
-    tiny.args.optim = optim;
-    tiny.args.max_steps = 60;
+    write_token_rows(tiny.args.data.dataset[0], random_rows(lengths, config.vocab_size, 5 + run));
+    tiny.args.optimizer.form = from_word(optim);
+    tiny.args.batch.max_steps = 60;
     for (const StepMetrics& step : tiny.train().steps) sum += step.step > 40 ? step.loss : 0;
   }
   return sum / (20 * kNumRuns);

@@ -32,7 +32,7 @@ class ArgumentsTest : public testing::Test {
     return "";
   }
 
-  void resolve(int64_t world_size = 1) { resolve_training_arguments(table_, world_size, &args_); }
+  void resolve(int64_t world_size = 1) { resolve_run_spec(table_, world_size, &args_); }
 
   std::string contradiction(int64_t world_size = 1) {
     try {
@@ -45,7 +45,7 @@ class ArgumentsTest : public testing::Test {
     return "";
   }
 
-  TrainingArguments args_;
+  RunSpec args_;
   FlagTable table_;
 };
 

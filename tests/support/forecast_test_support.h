@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "base/flags.h"
-#include "forecast/forecast.h"
 #include "model/families.h"
+#include "plan/forecast.h"
 
 namespace tessera {
 
@@ -14,11 +14,11 @@ class ForecastTest : public testing::Test {
   ForecastTest() : config_(preset_config("160m")) {
     config_.vocab_size = 32000;
     declare_training_flags(&table_, &args_);
-    args_.per_device_train_batch_size = 2;
-    args_.gradient_accumulation_steps = 4;
-    args_.merge_micro_batches = AutoChoice::kNever;
-    args_.max_length = 512;
-    args_.zero_stage = 3;
+    args_.batch.rows_per_device = 2;
+    args_.batch.accumulation_steps = 4;
+    args_.placement.merge_micro_batches = AutoChoice::kNever;
+    args_.data.max_length = 512;
+    args_.sharding.stage = 3;
     cluster_.num_nodes = 4;
     cluster_.node_memory_bytes = int64_t{64} << 30;
     cluster_.rates = rates_of_peak(2, 1, 0.5);
@@ -27,7 +27,7 @@ class ForecastTest : public testing::Test {
   RunForecast forecast() { return forecast_run(args_, config_, cluster_, 1); }
 
   FlagTable table_;
-  TrainingArguments args_;
+  RunSpec args_;
   ModelConfig config_;
   ClusterShape cluster_;
 };

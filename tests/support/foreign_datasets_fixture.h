@@ -15,16 +15,16 @@ namespace tessera {
 
 class ForeignDatasetsTest : public ::testing::Test {
  protected:
-  TrainingArguments apply(const std::string& yaml) const {
-    TrainingArguments args;
+  RunSpec apply(const std::string& yaml) const {
+    RunSpec args;
     FlagTable table;
     declare_training_flags(&table, &args);
     apply_config_text(yaml, ConfigSyntax::kYaml, "run.yaml", &table);
     return args;
   }
   DatasetOptions options(const std::string& yaml) const {
-    const TrainingArguments args = apply(yaml);
-    return dataset_options(args, args.dataset, "model");
+    const RunSpec args = apply(yaml);
+    return dataset_options(args.data, args.data.dataset, "model");
   }
   std::string refusal(const std::string& yaml) const {
     const Error error = error_of([&] { apply(yaml); });

@@ -81,22 +81,23 @@ void SavingRun::interrupt_at(int64_t step, const std::string& name) {
 }
 
 MergedLosses train_and_merge(SavingRun run) {
-  run.args.save_dtype = DType::kF32;
-  run.args.eval_dataset = run.args.dataset;
-  run.args.eval_strategy = IntervalStrategy::kSteps;
-  run.args.eval_steps = 6;
+  run.args.precision.save_dtype = DType::kF32;
+  run.args.data.eval_dataset = run.args.data.dataset;
+  run.args.evaluation.strategy = IntervalStrategy::kSteps;
+  run.args.evaluation.steps = 6;
   MergedLosses losses;
   losses.adapted = run.run().evaluations.back().loss;
   SavingRun after = run;
-  after.args.finetuning_type = FinetuningType::kFull;
-  after.args.quantization_bit.reset();
-  after.args.model = run.folder() / "merged";
+  after.args.lora.finetuning_type = FinetuningType::kFull;
+  after.args.base.bits.reset();
+  after.args.model.folder = run.folder() / "merged";
   after.args.output_dir = run.folder() / "after";
-  after.args.eval_on_start = true;
-  after.args.max_steps = 1;
+  after.args.evaluation.on_start = true;
+  after.args.batch.max_steps = 1;
   ThreadPool pool(2);
-  merge_models({run.args.model}, {.weights = {1}, .adapters = {run.output()}, .save_dtype = DType::kF32},
-               after.args.model, pool);
+  merge_models({run.args.model.folder},
+               {.weights = {1}, .adapters = {run.output()}, .save_dtype = DType::kF32},
+               after.args.model.folder, pool);
   losses.merged = after.run().evaluations.front().loss;
   return losses;
 }

@@ -27,15 +27,15 @@ class SavingRun {
  public:
   explicit SavingRun(const Ranks& run_ranks = {}, const ModelConfig& config = tiny_config())
       : tiny_(std::make_shared<TinyRun>(config)), args(tiny_->args), ranks(run_ranks) {
-    args.shuffle = true;
-    args.per_device_train_batch_size = 1;
-    args.gradient_accumulation_steps = 4 / ranks.world_size();
-    args.lr_scheduler_type = "cosine";
-    args.save_strategy = SaveStrategy::kSteps;
-    args.save_steps = 1;
-    args.logging_steps = 2;
-    args.zero_stage = 2;
-    args.adam_beta2 = 0.9;
+    args.data.shuffle = true;
+    args.batch.rows_per_device = 1;
+    args.batch.accumulation_steps = 4 / ranks.world_size();
+    args.schedule.type = "cosine";
+    args.saving.strategy = SaveStrategy::kSteps;
+    args.saving.steps = 1;
+    args.reporting.logging_steps = 2;
+    args.sharding.stage = 2;
+    args.optimizer.beta2 = 0.9;
   }
 
   const TestFolder& folder() const { return tiny_->folder(); }
@@ -59,7 +59,7 @@ class SavingRun {
   std::shared_ptr<TinyRun> tiny_;
 
  public:
-  TrainingArguments args;
+  RunSpec args;
   Ranks ranks;
 };
 

@@ -90,20 +90,20 @@ TinyRun::TinyRun(const ModelConfig& config) {
                    random_rows(std::vector<int64_t>(14, 9), config.vocab_size, 3));
   write_token_rows(folder_ / "eval.safetensors",
                    random_rows(std::vector<int64_t>(5, 7), config.vocab_size, 4));
-  args.model = folder_ / "model";
-  args.dataset = {folder_ / "train.safetensors"};
-  args.cache_dir = folder_ / "cache";
+  args.model.folder = folder_ / "model";
+  args.data.dataset = {folder_ / "train.safetensors"};
+  args.data.cache_dir = folder_ / "cache";
   args.output_dir = folder_ / "out";
-  args.dtype = DType::kF32;
-  args.shuffle = false;
-  args.per_device_train_batch_size = 2;
-  args.gradient_accumulation_steps = 2;
-  args.max_steps = 6;
-  args.learning_rate = 1e-2;
-  args.lr_scheduler_type = "constant";
-  args.logging_steps = 2;
-  args.save_strategy = SaveStrategy::kNo;
-  args.measure_peak = false;
+  args.precision.dtype = DType::kF32;
+  args.data.shuffle = false;
+  args.batch.rows_per_device = 2;
+  args.batch.accumulation_steps = 2;
+  args.batch.max_steps = 6;
+  args.schedule.learning_rate = 1e-2;
+  args.schedule.type = "constant";
+  args.reporting.logging_steps = 2;
+  args.saving.strategy = SaveStrategy::kNo;
+  args.reporting.measure_peak = false;
 }
 
 void TinyRun::train_and_die_after(int64_t step) const {
@@ -179,8 +179,7 @@ void run_ranks(const Ranks& ranks, const std::function<void(Communicator& comm)>
   }
 }
 
-std::vector<RecordingObserver> train_ranks(const TrainingArguments& args, const Ranks& ranks,
-                                           int64_t threads_per_rank,
+std::vector<RecordingObserver> train_ranks(const RunSpec& args, const Ranks& ranks, int64_t threads_per_rank,
                                            const std::function<int(int rank)>& stop_signal,
                                            const std::function<void(const StepMetrics&)>& after_step) {
   std::vector<RecordingObserver> observers(static_cast<size_t>(ranks.world_size()));

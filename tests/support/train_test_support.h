@@ -87,7 +87,7 @@ class TinyRun {
   // Trains with two threads until the run dies after this step.
   void train_and_die_after(int64_t step) const;
 
-  TrainingArguments args;
+  RunSpec args;
 
  private:
   TestFolder folder_;
@@ -121,7 +121,7 @@ void run_ranks(const Ranks& ranks, const std::function<void(Communicator& comm)>
                const std::function<std::vector<int>(const World& world)>& slots_of = {});
 
 // Trains as a job of ranks that are threads, each with its own thread pool. Returns what each has recorded.
-std::vector<RecordingObserver> train_ranks(const TrainingArguments& args, const Ranks& ranks,
+std::vector<RecordingObserver> train_ranks(const RunSpec& args, const Ranks& ranks,
                                            int64_t threads_per_rank = 1,
                                            const std::function<int(int rank)>& stop_signal = {},
                                            const std::function<void(const StepMetrics&)>& after_step = {});

@@ -26,7 +26,7 @@ TEST(CompatTable, HasALineForEveryName) {
 }
 
 TEST(CompatTable, WhatKeepsItsMeaningIsAFlag) {
-  TrainingArguments args;
+  RunSpec args;
   FlagTable flags;
   declare_training_flags(&flags, &args);
   for (const CompatTable& table : compat_tables()) {

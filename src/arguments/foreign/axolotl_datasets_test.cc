@@ -140,7 +140,7 @@ TEST_F(AxolotlDatasetsTest, APromptOfItsOwnHasItsFormats) {
 }
 
 TEST_F(AxolotlDatasetsTest, OneTemplateServesAllConversations) {
-  const auto chat_template = [&](const std::string& yaml) { return apply(yaml).chat_template; };
+  const auto chat_template = [&](const std::string& yaml) { return apply(yaml).data.chat_template; };
   EXPECT_EQ(
       chat_template("datasets:\n  - {path: a, type: chat_template, chat_template: tokenizer_default}\n"), "");
   EXPECT_EQ(chat_template("chat_template: chatml\ndatasets:\n  - {path: a, type: chat_template, "

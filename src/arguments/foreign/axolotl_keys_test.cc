@@ -111,7 +111,7 @@ std::vector<std::string> words(const std::string& text) {
 
 // Axolotl's own table, or that of a program with the same name, or a flag.
 TEST(AxolotlKeys, EveryFieldOfItsSchemaIsSettled) {
-  TrainingArguments args;
+  RunSpec args;
   FlagTable flags;
   declare_training_flags(&flags, &args);
   const CompatTable& table = compat_table("axolotl");

@@ -33,30 +33,29 @@ constexpr Release kReleases[] = {
 
 class DeepSpeedMerge {
  public:
-  DeepSpeedMerge(const DeepSpeedConfig& config, const FlagTable& table, int64_t world_size,
-                 TrainingArguments* args)
+  DeepSpeedMerge(const DeepSpeedConfig& config, const FlagTable& table, int64_t world_size, RunSpec* args)
       : config_(config),
         table_(table),
         world_size_(world_size),
         args_(args),
-        release_(std::ranges::find(kReleases, args->ds_compat, &Release::name)) {}
+        release_(std::ranges::find(kReleases, args->sources.ds_compat, &Release::name)) {}
 
   void run() {
     if (config_.sequence_parallel_size) {
       merge_value("sequence_parallel_size", *config_.sequence_parallel_size, "context_parallel_size",
-                  args_->context_parallel_size);
+                  args_->sharding.context_parallel_size);
     }
     check_context_ranks(*args_, world_size_);
     merge_batch();
     merge_precision();
     merge_zero();
-    merge_or_default("gradient_clipping", config_.gradient_clipping, "max_grad_norm", args_->max_grad_norm,
-                     release_->gradient_clipping);
+    merge_or_default("gradient_clipping", config_.gradient_clipping, "max_grad_norm",
+                     args_->clipping.max_norm, release_->gradient_clipping);
     if (config_.optimizer) merge_optimizer(*config_.optimizer);
     check_clipping();
     if (config_.scheduler) merge_scheduler(*config_.scheduler);
-    args_->monitor_tensorboard_dir = config_.tensorboard_dir;
-    args_->monitor_csv_dir = config_.csv_dir;
+    args_->reporting.monitor_tensorboard_dir = config_.tensorboard_dir;
+    args_->reporting.monitor_csv_dir = config_.csv_dir;
     report_mismatches();
   }
 
@@ -70,7 +69,7 @@ class DeepSpeedMerge {
   }
 
   void note(const std::string& name, const std::string& key) {
-    args_->deepspeed_origins[name] = fmt::format("{}: {}", config_.origin, key);
+    args_->sources.deepspeed_origins[name] = fmt::format("{}: {}", config_.origin, key);
   }
 
   // Sets an argument to the value of a key, checked against the range of its flag.
@@ -106,11 +105,11 @@ class DeepSpeedMerge {
     if (table_.is_set(name) && argument != otherwise) {
       log_warning(
           "{}: {} {} has no effect: without {} DeepSpeed {} takes {}; write \"{}\": \"auto\" to take {}",
-          config_.origin, name, argument, key, args_->ds_compat, otherwise, key.substr(key.rfind('.') + 1),
-          name);
+          config_.origin, name, argument, key, args_->sources.ds_compat, otherwise,
+          key.substr(key.rfind('.') + 1), name);
     }
     assign(key, name, otherwise);
-    note(name, fmt::format("no {}, DeepSpeed {}'s default", key, args_->ds_compat));
+    note(name, fmt::format("no {}, DeepSpeed {}'s default", key, args_->sources.ds_compat));
   }
 
   // train_batch_size = micro batch * accumulation * world size; absent ones follow from the others.
@@ -124,14 +123,14 @@ class DeepSpeedMerge {
       if (setting.value) return setting.value;
       if (table_.is_set(flag)) return argument;
       // An accumulation that is not given follows from the global batch.
-      const bool follows = flag == std::string_view(kAccumulation) && args_->global_batch_size;
+      const bool follows = flag == std::string_view(kAccumulation) && args_->batch.global_rows;
       if (setting.is_auto && !follows) return argument;
       return std::nullopt;
     };
     std::optional<int64_t> micro = known(config_.train_micro_batch_size_per_gpu,
-                                         "per_device_train_batch_size", args_->per_device_train_batch_size);
+                                         "per_device_train_batch_size", args_->batch.rows_per_device);
     std::optional<int64_t> accumulation =
-        known(config_.gradient_accumulation_steps, kAccumulation, args_->gradient_accumulation_steps);
+        known(config_.gradient_accumulation_steps, kAccumulation, args_->batch.accumulation_steps);
     const std::optional<int64_t> all = config_.train_batch_size.value;
     if (!micro) {
       if (config_.train_batch_size.is_absent()) {
@@ -140,27 +139,27 @@ class DeepSpeedMerge {
                 "per_device_train_batch_size");
       }
       if (!all) {
-        micro = args_->per_device_train_batch_size;
+        micro = args_->batch.rows_per_device;
       } else {
         micro = std::max<int64_t>(1, *all / accumulation.value_or(1) / num_ranks);
       }
-      if (!accumulation && !args_->global_batch_size) accumulation = 1;
+      if (!accumulation && !args_->batch.global_rows) accumulation = 1;
     }
-    if (!accumulation && args_->global_batch_size) {
-      accumulation = accumulation_of_global_batch(*args_->global_batch_size, *micro, num_ranks);
+    if (!accumulation && args_->batch.global_rows) {
+      accumulation = accumulation_of_global_batch(*args_->batch.global_rows, *micro, num_ranks);
     }
     if (!accumulation) accumulation = all ? std::max<int64_t>(1, *all / *micro / num_ranks) : 1;
 
     if (config_.train_micro_batch_size_per_gpu.value) {
-      merge_value(kMicro, *micro, "per_device_train_batch_size", args_->per_device_train_batch_size);
+      merge_value(kMicro, *micro, "per_device_train_batch_size", args_->batch.rows_per_device);
     } else {
-      if (*micro != args_->per_device_train_batch_size) note("per_device_train_batch_size", kAll);
+      if (*micro != args_->batch.rows_per_device) note("per_device_train_batch_size", kAll);
       assign(kMicro, "per_device_train_batch_size", *micro);
     }
     if (config_.gradient_accumulation_steps.value) {
-      merge_value(kAccumulation, *accumulation, kAccumulation, args_->gradient_accumulation_steps);
+      merge_value(kAccumulation, *accumulation, kAccumulation, args_->batch.accumulation_steps);
     } else {
-      if (all && *accumulation != args_->gradient_accumulation_steps) note(kAccumulation, kAll);
+      if (all && *accumulation != args_->batch.accumulation_steps) note(kAccumulation, kAll);
       assign(kAccumulation, kAccumulation, *accumulation);
     }
     int64_t product = 0;
@@ -171,9 +170,9 @@ class DeepSpeedMerge {
                    fmt::format("micro batch {} x accumulation {} x world size {}{}", *micro, *accumulation,
                                num_ranks, num_ranks < world_size_ ? " / sequence_parallel_size" : ""));
     }
-    if (all && args_->global_batch_size && *args_->global_batch_size != *all) {
+    if (all && args_->batch.global_rows && *args_->batch.global_rows != *all) {
       add_mismatch("train_batch_size", fmt::format("{}", *all),
-                   fmt::format("global_batch_size {}", *args_->global_batch_size));
+                   fmt::format("global_batch_size {}", *args_->batch.global_rows));
     }
   }
 
@@ -181,9 +180,9 @@ class DeepSpeedMerge {
     if (!config_.bf16.value) return;
     const bool wanted = *config_.bf16.value;
     const char* name = wanted ? "bfloat16" : "float32";
-    if (table_.is_set("bf16") && args_->bf16 && *args_->bf16 != wanted)
-      add_mismatch("bf16.enabled", fmt::format("{}", wanted), fmt::format("bf16 {}", *args_->bf16));
-    const bool is_bf16 = args_->dtype == DType::kBF16;
+    if (table_.is_set("bf16") && args_->precision.bf16 && *args_->precision.bf16 != wanted)
+      add_mismatch("bf16.enabled", fmt::format("{}", wanted), fmt::format("bf16 {}", *args_->precision.bf16));
+    const bool is_bf16 = args_->precision.dtype == DType::kBF16;
     if (table_.is_set("dtype") && is_bf16 != wanted)
       add_mismatch("bf16.enabled", fmt::format("{}", wanted),
                    fmt::format("dtype {}", is_bf16 ? "bfloat16" : "float32"));
@@ -197,39 +196,39 @@ class DeepSpeedMerge {
   void merge_zero() {
     if (config_.zero_stage) {
       merge_value("zero_optimization.stage", *config_.zero_stage, "zero_stage",
-                  args_->zero_stage.value_or(*config_.zero_stage));
-    } else if (!args_->zero_stage) {
-      args_->zero_stage = 0;
+                  args_->sharding.stage.value_or(*config_.zero_stage));
+    } else if (!args_->sharding.stage) {
+      args_->sharding.stage = 0;
       note("zero_stage", "no zero_optimization.stage");
     }
     if (config_.grad_accum_dtype) {
-      if (!args_->grad_accum_dtype) {
-        args_->grad_accum_dtype = config_.grad_accum_dtype;
+      if (!args_->sharding.grad_accum_dtype) {
+        args_->sharding.grad_accum_dtype = config_.grad_accum_dtype;
         note("grad_accum_dtype", "data_types.grad_accum_dtype");
       }
-      if (args_->grad_accum_dtype != config_.grad_accum_dtype) {
+      if (args_->sharding.grad_accum_dtype != config_.grad_accum_dtype) {
         const auto word = [](DType dtype) { return word_of(kAccumulationDTypeWords, std::optional(dtype)); };
         add_mismatch("data_types.grad_accum_dtype", std::string(word(*config_.grad_accum_dtype)),
-                     fmt::format("grad_accum_dtype {}", word(*args_->grad_accum_dtype)));
+                     fmt::format("grad_accum_dtype {}", word(*args_->sharding.grad_accum_dtype)));
       }
     }
     if (config_.zero_quantized_weights) {
       merge_value("zero_optimization.zero_quantized_weights", *config_.zero_quantized_weights,
-                  "zero_quantized_weights", args_->zero_quantized_weights);
+                  "zero_quantized_weights", args_->sharding.quantized_weights);
     }
     if (config_.zero_quantized_gradients) {
       merge_value("zero_optimization.zero_quantized_gradients",
                   std::string(*config_.zero_quantized_gradients ? "int4" : "none"),
-                  "zero_quantized_gradients", std::string(word_of(args_->zero_quantized_gradients)));
+                  "zero_quantized_gradients", std::string(word_of(args_->sharding.quantized_gradients)));
     }
     const auto size_of = [](const DeepSpeedSetting<int64_t>& setting, int64_t otherwise) {
       return setting.is_absent() ? std::optional(otherwise) : setting.value;
     };
-    args_->stage3_prefetch_bucket_size = size_of(config_.stage3_prefetch_bucket_size, 50'000'000);
-    args_->stage3_param_persistence_threshold = size_of(config_.stage3_param_persistence_threshold, 100'000);
-    args_->stage3_max_live_parameters = config_.stage3_max_live_parameters.value_or(1'000'000'000);
-    args_->overlap_comm = config_.overlap_comm.value_or(true);
-    args_->communication_data_type = config_.communication_data_type;
+    args_->sharding.prefetch_bucket_size = size_of(config_.stage3_prefetch_bucket_size, 50'000'000);
+    args_->sharding.persistence_threshold = size_of(config_.stage3_param_persistence_threshold, 100'000);
+    args_->sharding.max_live_parameters = config_.stage3_max_live_parameters.value_or(1'000'000'000);
+    args_->sharding.overlap_comm = config_.overlap_comm.value_or(true);
+    args_->sharding.communication_dtype = config_.communication_data_type;
     merge_offload();
     if (config_.gradients_are_summed && world_size_ > 1)
       fail_at("gradient_allreduce_op",
@@ -240,11 +239,11 @@ class DeepSpeedMerge {
   // For the stages that shard gradients.
   void check_clipping() const {
     const int64_t stage = config_.zero_stage.value_or(0);
-    if (stage == 0 || args_->max_grad_norm == 0) return;
+    if (stage == 0 || args_->clipping.max_norm == 0) return;
     if (!config_.compute_grad_norm && stage < 3) {
-      fail_at(
-          "zero_optimization.compute_grad_norm",
-          fmt::format("false needs gradient_clipping 0, as in DeepSpeed, found {}", args_->max_grad_norm));
+      fail_at("zero_optimization.compute_grad_norm",
+              fmt::format("false needs gradient_clipping 0, as in DeepSpeed, found {}",
+                          args_->clipping.max_norm));
     }
     if (config_.optimizer && config_.optimizer->type == DeepSpeedOptimizerType::kMuon) {
       fail_at(
@@ -252,14 +251,14 @@ class DeepSpeedMerge {
           fmt::format("{} with Muon and zero_optimization.stage {} is not supported: there DeepSpeed clips "
                       "what Muon has made of the gradients, here and in its stage 0 the gradients are "
                       "clipped; write 0, or stage 0",
-                      args_->max_grad_norm, stage));
+                      args_->clipping.max_norm, stage));
     }
   }
 
   void merge_offload() {
     const bool has_optimizer =
-        merge_device("optimizer", config_.offload_optimizer_device, args_->offload_optimizer_device);
-    const bool has_param = merge_device("param", config_.offload_param_device, args_->offload_param_device);
+        merge_device("optimizer", config_.offload_optimizer_device, args_->placement.optimizer_device);
+    const bool has_param = merge_device("param", config_.offload_param_device, args_->placement.param_device);
     if (has_param) prepare_offload_param();
     const std::optional<std::string>&optimizer = config_.offload_optimizer_nvme_path,
           &param = config_.offload_param_nvme_path;
@@ -271,14 +270,16 @@ class DeepSpeedMerge {
     }
     if (optimizer || param) {
       merge_value(fmt::format("zero_optimization.offload_{}.nvme_path", optimizer ? "optimizer" : "param"),
-                  optimizer ? *optimizer : *param, "offload_dir", args_->offload_dir);
+                  optimizer ? *optimizer : *param, "offload_dir", args_->placement.offload_dir);
     }
     if (!has_optimizer && !has_param) return;
     if (config_.aio_block_size) {
-      merge_value("aio.block_size", *config_.aio_block_size, "aio_block_size", args_->aio_block_size);
+      merge_value("aio.block_size", *config_.aio_block_size, "aio_block_size",
+                  args_->placement.aio_block_size);
     }
     if (config_.aio_queue_depth) {
-      merge_value("aio.queue_depth", *config_.aio_queue_depth, "aio_queue_depth", args_->aio_queue_depth);
+      merge_value("aio.queue_depth", *config_.aio_queue_depth, "aio_queue_depth",
+                  args_->placement.aio_queue_depth);
     }
   }
 
@@ -301,11 +302,11 @@ class DeepSpeedMerge {
                           "the ranks, and offload_optimizer may be on nvme",
                           world_size_));
     }
-    if (args_->finetuning_type == FinetuningType::kLora) return;
+    if (args_->lora.finetuning_type == FinetuningType::kLora) return;
     if (!table_.is_set("optimizer_in_backward")) {
-      args_->optimizer_in_backward = true;
+      args_->placement.optimizer_in_backward = true;
       note("optimizer_in_backward", fmt::format("{} nvme", kKey));
-    } else if (!args_->optimizer_in_backward) {
+    } else if (!args_->placement.optimizer_in_backward) {
       add_mismatch(kKey, "nvme", "optimizer_in_backward false");
     }
   }
@@ -317,50 +318,51 @@ class DeepSpeedMerge {
     const bool torch_adamw = optimizer.torch_adam && optimizer.decoupled_weight_decay;
     const bool is_muon = optimizer.type == DeepSpeedOptimizerType::kMuon;
     merge_optimizer_type(optimizer);
-    merge_or_default(prefix + "lr", optimizer.lr, "learning_rate", args_->learning_rate, 1e-3);
-    merge_or_default(prefix + "eps", optimizer.eps, "adam_epsilon", args_->adam_epsilon,
+    merge_or_default(prefix + "lr", optimizer.lr, "learning_rate", args_->schedule.learning_rate, 1e-3);
+    merge_or_default(prefix + "eps", optimizer.eps, "adam_epsilon", args_->optimizer.epsilon,
                      is_muon ? 1e-10 : 1e-8);
-    merge_or_default(prefix + "weight_decay", optimizer.weight_decay, "weight_decay", args_->weight_decay,
-                     torch_adamw ? 1e-2 : 0.0);
+    merge_or_default(prefix + "weight_decay", optimizer.weight_decay, "weight_decay",
+                     args_->optimizer.weight_decay, torch_adamw ? 1e-2 : 0.0);
     const auto beta = [&](size_t index) -> DeepSpeedSetting<double> {
       if (!optimizer.betas.value) return {optimizer.betas.is_auto, std::nullopt};
       return {false, optimizer.betas.value->at(index)};
     };
-    merge_or_default(prefix + "betas", beta(0), "adam_beta1", args_->adam_beta1, 0.9);
-    merge_or_default(prefix + "betas", beta(1), "adam_beta2", args_->adam_beta2, is_muon ? 0.95 : 0.999);
+    merge_or_default(prefix + "betas", beta(0), "adam_beta1", args_->optimizer.beta1, 0.9);
+    merge_or_default(prefix + "betas", beta(1), "adam_beta2", args_->optimizer.beta2, is_muon ? 0.95 : 0.999);
     if (is_muon) merge_muon(prefix, optimizer);
-    if (!optimizer.decoupled_weight_decay && args_->weight_decay != 0) {
+    if (!optimizer.decoupled_weight_decay && args_->optimizer.weight_decay != 0) {
       fail_at(prefix + "adam_w_mode",
               fmt::format("false with weight_decay {} is Adam with L2 regularization, which is not "
                           "supported; use true or weight_decay 0",
-                          args_->weight_decay));
+                          args_->optimizer.weight_decay));
     }
-    if (table_.is_set("weight_decay_norms") && !args_->weight_decay_norms) {
+    if (table_.is_set("weight_decay_norms") && !args_->optimizer.weight_decay_norms) {
       add_mismatch("optimizer", "decays norm weights", "weight_decay_norms false");
     }
-    args_->weight_decay_norms = true;
+    args_->optimizer.weight_decay_norms = true;
     note("weight_decay_norms", "optimizer");
   }
 
   // A flag may name any form of the file's optimizer.
   void merge_optimizer_type(const DeepSpeedOptimizer& optimizer) {
-    const std::string name = optimizer.type == DeepSpeedOptimizerType::kMuon   ? "muon"
-                             : optimizer.type == DeepSpeedOptimizerType::kLion ? "lion_32bit"
-                                                                               : "adamw_torch";
+    const OptimizerForm form = optimizer.type == DeepSpeedOptimizerType::kMuon   ? OptimizerForm::kMuon
+                               : optimizer.type == DeepSpeedOptimizerType::kLion ? OptimizerForm::kLion
+                                                                                 : OptimizerForm::kAdamW;
     if (table_.is_set("optim")) {
-      if (optimizer_kind(args_->optim) != optimizer_kind(name))
-        add_mismatch("optimizer.type", optimizer.type_name, "optim " + args_->optim);
-    } else if (args_->optim != name) {
-      assign("optimizer.type", "optim", name);
+      if (optimizer_kind(args_->optimizer.form) != optimizer_kind(form))
+        add_mismatch("optimizer.type", optimizer.type_name, fmt::format("optim {}", args_->optimizer.form));
+    } else if (args_->optimizer.form != form) {
+      args_->optimizer.form = form;
       note("optim", "optimizer.type");
     }
   }
 
   // DeepSpeed's Muon multiplies the rate by sqrt(max(1, rows / columns)).
   void merge_muon(const std::string& prefix, const DeepSpeedOptimizer& optimizer) {
-    merge_or_default(prefix + "momentum", optimizer.momentum, "muon_momentum", args_->muon_momentum, 0.95);
+    merge_or_default(prefix + "momentum", optimizer.momentum, "muon_momentum", args_->optimizer.muon_momentum,
+                     0.95);
     merge_value("optimizer.type", std::string("original"), "muon_adjust_lr_fn",
-                std::string(word_of(args_->muon_adjust_lr_fn)));
+                std::string(word_of(args_->optimizer.muon_rate)));
   }
 
   void merge_scheduler(const DeepSpeedScheduler& scheduler) {
@@ -381,19 +383,19 @@ class DeepSpeedMerge {
     for (const char* name : {"cycle_first_stair_count", "cycle_second_stair_count"}) {
       if (release_->has_stairs || params.value(name, 0) == 0) continue;
       log_warning("{}: {}{} has no effect: DeepSpeed {} does not read it", config_.origin, prefix, name,
-                  args_->ds_compat);
+                  args_->sources.ds_compat);
       params.erase(name);
     }
     if (const auto maximum = number("warmup_max_lr")) merge_highest_rate(prefix, scheduler.params, *maximum);
     if (const auto total = number("total_num_steps")) {
-      const double run_steps = static_cast<double>(args_->max_steps);
-      if (table_.is_set("max_steps") && args_->max_steps > 0 && *total != run_steps)
+      const double run_steps = static_cast<double>(args_->batch.max_steps);
+      if (table_.is_set("max_steps") && args_->batch.max_steps > 0 && *total != run_steps)
         add_mismatch(prefix + "total_num_steps", fmt::format("{}", *total),
-                     fmt::format("max_steps {}", args_->max_steps));
+                     fmt::format("max_steps {}", args_->batch.max_steps));
     }
     if (scheduler.type.starts_with("Warmup")) merge_warmup(prefix, params);
-    args_->lr_scheduler_type = scheduler.type;
-    args_->lr_scheduler_kwargs = params.dump();
+    args_->schedule.type = scheduler.type;
+    args_->schedule.kwargs = params.dump();
     note("lr_scheduler_type", "scheduler.type");
     note("lr_scheduler_kwargs", "scheduler.params");
     check_schedule();
@@ -406,27 +408,27 @@ class DeepSpeedMerge {
     const bool flag_has_both =
         optimizer_decides && config_.optimizer->lr.value && in_file.contains("warmup_max_lr");
     if (!optimizer_decides || (flag_has_both && table_.is_set("learning_rate")))
-      merge_value(prefix + "warmup_max_lr", maximum, "learning_rate", args_->learning_rate);
+      merge_value(prefix + "warmup_max_lr", maximum, "learning_rate", args_->schedule.learning_rate);
   }
 
   void merge_warmup(const std::string& prefix, const Json& params) {
     constexpr int64_t kDefault = 1000;
     const auto found = params.find("warmup_num_steps");
     if (found != params.end() && *found == "auto") {
-      if (args_->warmup_steps == 0 && args_->warmup_ratio.value_or(0) == 0)
+      if (args_->schedule.warmup_steps == 0 && args_->schedule.warmup_ratio.value_or(0) == 0)
         log_warning("{}: {}warmup_num_steps: auto without warmup_steps is 0, read as 2", config_.origin,
                     prefix);
       return;
     }
     const int64_t steps = found == params.end() ? kDefault : found->get<int64_t>();
     const bool flag_given = table_.is_set("warmup_steps") || table_.is_set("warmup_ratio");
-    const bool flag_is_known = args_->warmup_steps >= 1 || args_->max_steps > 0;
-    const bool agrees =
-        flag_is_known && args_->num_warmup_steps(std::max<int64_t>(args_->max_steps, 1)) == steps;
+    const bool flag_is_known = args_->schedule.warmup_steps >= 1 || args_->batch.max_steps > 0;
+    const bool agrees = flag_is_known && args_->schedule.num_warmup_steps(
+                                             std::max<int64_t>(args_->batch.max_steps, 1)) == steps;
     if (flag_given && !agrees) {
       const std::string flag = table_.is_set("warmup_steps")
-                                   ? fmt::format("warmup_steps {}", args_->warmup_steps)
-                                   : fmt::format("warmup_ratio {}", args_->warmup_ratio.value_or(0));
+                                   ? fmt::format("warmup_steps {}", args_->schedule.warmup_steps)
+                                   : fmt::format("warmup_ratio {}", args_->schedule.warmup_ratio.value_or(0));
       if (found == params.end()) {
         log_warning("{}: {} has no effect: without {}warmup_num_steps DeepSpeed takes {}", config_.origin,
                     flag, prefix, kDefault);
@@ -437,14 +439,14 @@ class DeepSpeedMerge {
                     steps);
       }
     }
-    args_->warmup_steps = static_cast<double>(steps);
-    args_->warmup_ratio.reset();
+    args_->schedule.warmup_steps = static_cast<double>(steps);
+    args_->schedule.warmup_ratio.reset();
     note("warmup_steps", prefix + "warmup_num_steps");
   }
 
   void check_schedule() const {
     try {
-      make_schedule({args_->lr_scheduler_type, args_->lr_scheduler_kwargs, args_->learning_rate, 0, 1000});
+      make_schedule({args_->schedule.type, args_->schedule.kwargs, args_->schedule.learning_rate, 0, 1000});
     } catch (const Error& error) {
       const std::string message = error.what();  // "lr_scheduler_kwargs: ..."
       const size_t colon = message.find(": ");
@@ -463,7 +465,7 @@ class DeepSpeedMerge {
   const DeepSpeedConfig& config_;
   const FlagTable& table_;
   int64_t world_size_;
-  TrainingArguments* args_;
+  RunSpec* args_;
   const Release* release_;
   std::vector<std::string> mismatches_;
 };
@@ -477,7 +479,7 @@ std::vector<std::string> deepspeed_releases() {
 }
 
 void apply_deepspeed(const DeepSpeedConfig& config, const FlagTable& table, int64_t world_size,
-                     TrainingArguments* args) {
+                     RunSpec* args) {
   DeepSpeedMerge(config, table, world_size, args).run();
   log_deepspeed_notes(config, world_size);
 }

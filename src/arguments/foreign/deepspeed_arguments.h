@@ -19,7 +19,7 @@ namespace tessera {
 // All mismatches are reported in one kBadConfig, as Hugging Face's Trainer does. A value outside the flag's
 // range is kBadConfig. Keys without effect are logged, one line per reason.
 void apply_deepspeed(const DeepSpeedConfig& config, const FlagTable& table, int64_t world_size,
-                     TrainingArguments* args);
+                     RunSpec* args);
 
 // The values of ds_compat; the first is the default.
 std::vector<std::string> deepspeed_releases();

@@ -9,9 +9,9 @@ namespace {
 using ::testing::ElementsAre;
 
 TEST_F(ForeignDatasetsTest, ListsOfTextsStayAsTheyAre) {
-  EXPECT_THAT(apply("dataset: [a.jsonl, 'b c.jsonl:0.5']\n").dataset,
+  EXPECT_THAT(apply("dataset: [a.jsonl, 'b c.jsonl:0.5']\n").data.dataset,
               ElementsAre("a.jsonl", "b c.jsonl:0.5"));
-  EXPECT_THAT(apply("dataset: a, b.jsonl\n").dataset, ElementsAre("a, b.jsonl"))
+  EXPECT_THAT(apply("dataset: a, b.jsonl\n").data.dataset, ElementsAre("a, b.jsonl"))
       << "only LLaMA-Factory's are names";
 }
 

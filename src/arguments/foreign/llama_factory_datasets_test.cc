@@ -27,13 +27,13 @@ TEST_F(LlamaFactoryDatasetsTest, NamesAreThoseOfDatasetInfo) {
     "wiki": {"hf_hub_url": "org/wiki", "subset": "en", "columns": {"prompt": "text"}},
     "glaive": {"file_name": "glaive.json", "formatting": "sharegpt", "columns": {"messages": "talk", "tools": "tools"},
                "tags": {"role_tag": "who", "content_tag": "what", "user_tag": "U", "assistant_tag": "A"}}})");
-  const TrainingArguments args = apply(
+  const RunSpec args = apply(
       start_ +
       "dataset: identity, glaive,wiki\ntemplate: llama3\nval_size: 0.1\nmix_strategy: interleave_under\n"
       "interleave_probs: 0.5,0.3,0.2\n");
-  EXPECT_EQ(args.chat_template, "llama_factory:llama3");
-  EXPECT_EQ(args.validation_split_percentage, 10);
-  const DatasetOptions found = dataset_options(args, args.dataset, "m");
+  EXPECT_EQ(args.data.chat_template, "llama_factory:llama3");
+  EXPECT_EQ(args.data.validation_split_percentage, 10);
+  const DatasetOptions found = dataset_options(args.data, args.data.dataset, "m");
   ASSERT_EQ(found.sources.size(), 3u);
   EXPECT_THAT(found.sources[0].paths, ElementsAre(folder_.path().string() + "/identity.json"));
   EXPECT_EQ(found.sources[0].format.shape, RowShape::kInstruction);
@@ -143,17 +143,18 @@ TEST_F(LlamaFactoryDatasetsTest, WhereRowsDifferOneWarningSaysSo) {
 TEST_F(LlamaFactoryDatasetsTest, DefaultsAreLlamaFactorys) {
   info(R"({"text": {"file_name": "b.json", "columns": {"prompt": "body"}}})");
   const std::string start = start_ + "dataset: text\n";
-  EXPECT_EQ(apply(start).finetuning_type, FinetuningType::kLora);
-  EXPECT_EQ(apply(start + "finetuning_type: full\n").finetuning_type, FinetuningType::kFull);
-  EXPECT_FALSE(apply(start).packing);
-  EXPECT_EQ(apply(start + "stage: pt\n").packing_mode(), Packing::kWrapped);
-  EXPECT_EQ(apply(start + "stage: pt\npacking: false\n").packing_mode(), Packing::kNone);
-  EXPECT_EQ(apply(start + "packing: true\n").packing_mode(), Packing::kKnapsack);
-  EXPECT_EQ(apply(start + "packing: true\nneat_packing: true\n").packing_mode(), Packing::kKnapsack);
-  EXPECT_EQ(apply(start + "packing: true\npacking_strategy: in_order\n").packing_mode(), Packing::kIsolated);
-  EXPECT_EQ(apply(start + "cutoff_len: 77\nmax_length: 9\n").max_length, 77);
+  EXPECT_EQ(apply(start).lora.finetuning_type, FinetuningType::kLora);
+  EXPECT_EQ(apply(start + "finetuning_type: full\n").lora.finetuning_type, FinetuningType::kFull);
+  EXPECT_FALSE(apply(start).data.packing);
+  EXPECT_EQ(apply(start + "stage: pt\n").data.packing_mode(), Packing::kWrapped);
+  EXPECT_EQ(apply(start + "stage: pt\npacking: false\n").data.packing_mode(), Packing::kNone);
+  EXPECT_EQ(apply(start + "packing: true\n").data.packing_mode(), Packing::kKnapsack);
+  EXPECT_EQ(apply(start + "packing: true\nneat_packing: true\n").data.packing_mode(), Packing::kKnapsack);
+  EXPECT_EQ(apply(start + "packing: true\npacking_strategy: in_order\n").data.packing_mode(),
+            Packing::kIsolated);
+  EXPECT_EQ(apply(start + "cutoff_len: 77\nmax_length: 9\n").data.max_length, 77);
   EXPECT_THAT(refusal(start + "max_length: 9\n"), HasSubstr("max_length is the length of generated text"));
-  EXPECT_FALSE(apply(start + "disable_shuffling: true\n").shuffle);
+  EXPECT_FALSE(apply(start + "disable_shuffling: true\n").data.shuffle);
 }
 
 TEST_F(LlamaFactoryDatasetsTest, MaxSamplesAndSplitsAreSlices) {
@@ -176,10 +177,10 @@ TEST_F(LlamaFactoryDatasetsTest, MaxSamplesAndSplitsAreSlices) {
 
 TEST_F(LlamaFactoryDatasetsTest, ANumberOfRowsIsHeldOut) {
   info(R"({"a": {"file_name": "a.json"}, "b": {"file_name": "b.json"}})");
-  const TrainingArguments args = apply(start_ + "dataset: a\nval_size: 100\nmax_samples: 700\n");
-  EXPECT_THAT(args.dataset, ElementsAre(folder_.path().string() + "/a.json[100:700]"));
-  EXPECT_THAT(args.eval_dataset, ElementsAre(folder_.path().string() + "/a.json[:100]"));
-  EXPECT_TRUE(dataset_options(args, args.eval_dataset, "m").sources[0].format.pairs.has_value());
+  const RunSpec args = apply(start_ + "dataset: a\nval_size: 100\nmax_samples: 700\n");
+  EXPECT_THAT(args.data.dataset, ElementsAre(folder_.path().string() + "/a.json[100:700]"));
+  EXPECT_THAT(args.data.eval_dataset, ElementsAre(folder_.path().string() + "/a.json[:100]"));
+  EXPECT_TRUE(dataset_options(args.data, args.data.eval_dataset, "m").sources[0].format.pairs.has_value());
   EXPECT_THAT(refusal(start_ + "dataset: a\nval_size: 700\nmax_samples: 700\n"),
               HasSubstr("val_size: expected less than max_samples, 700"));
   EXPECT_THAT(refusal(start_ + "dataset: a,b\nval_size: 10\n"), HasSubstr("is supported for one data set"));
@@ -213,7 +214,7 @@ TEST_F(LlamaFactoryDatasetsTest, ADefaultSystemMessageMayBeNone) {
 TEST_F(LlamaFactoryDatasetsTest, ThinkingIsAMatterOfTheTemplate) {
   info(R"({"a": {"file_name": "a.json"}})");
   const auto template_of = [&](const std::string& settings) {
-    return apply(start_ + "dataset: a\n" + settings).chat_template;
+    return apply(start_ + "dataset: a\n" + settings).data.chat_template;
   };
   EXPECT_EQ(template_of("template: qwen3\nenable_thinking: false\n"),
             "llama_factory:qwen3/enable_thinking=false");
@@ -263,11 +264,10 @@ TEST_F(LlamaFactoryDatasetsTest, WhatIsNotTrainedOnIsRefusedByName) {
 }
 
 TEST_F(LlamaFactoryDatasetsTest, LlamaFactorysNullSetsNothing) {
-  const TrainingArguments args =
-      apply("dataset: a.jsonl\ndataset_dir: null\ntemplate: null\nval_size: null\n");
-  EXPECT_THAT(args.dataset, ElementsAre("a.jsonl"));
-  EXPECT_EQ(args.finetuning_type, FinetuningType::kFull);
-  EXPECT_EQ(args.chat_template, "");
+  const RunSpec args = apply("dataset: a.jsonl\ndataset_dir: null\ntemplate: null\nval_size: null\n");
+  EXPECT_THAT(args.data.dataset, ElementsAre("a.jsonl"));
+  EXPECT_EQ(args.lora.finetuning_type, FinetuningType::kFull);
+  EXPECT_EQ(args.data.chat_template, "");
 }
 
 }  // namespace

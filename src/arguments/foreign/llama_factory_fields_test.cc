@@ -86,7 +86,7 @@ TEST_F(LlamaFactoryFieldsTest, NoneIsUnknown) {
 }
 
 TEST_F(LlamaFactoryFieldsTest, EachThatIsNotHonouredSaysWhy) {
-  TrainingArguments args;
+  RunSpec args;
   FlagTable table;
   declare_training_flags(&table, &args);
   int64_t num_refused = 0;

@@ -34,12 +34,12 @@ std::vector<std::string> files_below(const fs::path& folder) {
 
 class Application {
  public:
-  Application(FlagTable* table, TrainingArguments* args) : table_(*table), args_(*args) {}
+  Application(FlagTable* table, RunSpec* args) : table_(*table), args_(*args) {}
 
   void run() {
-    if (!args_.script.dataset_name.empty()) apply_dataset();
+    if (!args_.sources.script.dataset_name.empty()) apply_dataset();
     apply_revision();
-    if (args_.script.use_peft) apply_peft();
+    if (args_.sources.script.use_peft) apply_peft();
     apply_defaults();
   }
 
@@ -49,14 +49,14 @@ class Application {
   }
 
   void apply_dataset() {
-    ScriptArguments& script = args_.script;
+    ScriptArguments& script = args_.sources.script;
     if (table_.is_set("dataset")) {
       fail(ExitCode::kBadConfig, "dataset_name contradicts dataset: give one of them");
     }
     set("dataset", split_sources(script.dataset_name, script.dataset_config, script.dataset_train_split),
         "dataset_name");
     read_lines(table_.find("dataset")->get());
-    const bool evaluates = args_.eval_strategy != IntervalStrategy::kNo || args_.eval_on_start;
+    const bool evaluates = args_.evaluation.strategy != IntervalStrategy::kNo || args_.evaluation.on_start;
     if (!evaluates || table_.is_set("eval_dataset") || table_.is_set("validation_split_percentage")) return;
     const bool is_example = table_.is_set("dataset_config_name");
     const std::string split = !script.dataset_test_split.empty() ? script.dataset_test_split
@@ -77,23 +77,23 @@ class Application {
   }
 
   void apply_revision() {
-    const std::string& revision = args_.script.model_revision;
-    if (revision == "main" || args_.model.empty()) return;
-    if (!hub_model_name(args_.model) || args_.model.find('@') != std::string::npos) {
+    const std::string& revision = args_.sources.script.model_revision;
+    if (revision == "main" || args_.model.folder.empty()) return;
+    if (!hub_model_name(args_.model.folder) || args_.model.folder.find('@') != std::string::npos) {
       log_warning("model_revision {} has no effect: {} is not a name on the Hub without a revision", revision,
-                  args_.model);
+                  args_.model.folder);
       return;
     }
-    args_.model += "@" + revision;
+    args_.model.folder += "@" + revision;
   }
 
   // get_peft_config() of TRL, with the defaults of its ModelConfig and of PEFT.
   void apply_peft() {
-    if (table_.is_set("finetuning_type") && args_.finetuning_type != FinetuningType::kLora)
+    if (table_.is_set("finetuning_type") && args_.lora.finetuning_type != FinetuningType::kLora)
       fail(ExitCode::kBadConfig, "use_peft contradicts finetuning_type {}: give one of them",
-           args_.finetuning_type);
+           args_.lora.finetuning_type);
     set("finetuning_type", {"lora"}, "use_peft");
-    if (!args_.adapter_name_or_path.empty()) return;
+    if (!args_.lora.adapter.empty()) return;
     std::string defaults;
     const auto fill = [&](const char* flag, const std::vector<std::string>& values) {
       if (table_.is_set(flag)) return;
@@ -126,7 +126,7 @@ class Application {
   }
 
   FlagTable& table_;
-  TrainingArguments& args_;
+  RunSpec& args_;
 };
 
 // Not in training_args.json, which has what they become.
@@ -176,8 +176,8 @@ std::vector<std::string> split_sources(const std::string& name, const std::strin
   return {name + (config.empty() ? "" : ":" + config) + "/" + split};
 }
 
-void declare_script_flags(FlagTable* table, TrainingArguments* args) {
-  ScriptArguments& script = args->script;
+void declare_script_flags(FlagTable* table, RunSpec* args) {
+  ScriptArguments& script = args->sources.script;
   table->begin_section("Arguments of TRL's scripts");
   without_record(
       table->add("dataset_name", &script.dataset_name,
@@ -203,6 +203,6 @@ void declare_script_flags(FlagTable* table, TrainingArguments* args) {
   declare_eos_token(table, &script);
 }
 
-void apply_script_arguments(FlagTable* table, TrainingArguments* args) { Application(table, args).run(); }
+void apply_script_arguments(FlagTable* table, RunSpec* args) { Application(table, args).run(); }
 
 }  // namespace tessera

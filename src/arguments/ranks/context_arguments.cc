@@ -8,9 +8,9 @@
 
 namespace tessera {
 
-void declare_context_flags(FlagTable* table, TrainingArguments* args) {
+void declare_context_flags(FlagTable* table, RunSpec* args) {
   limit(table->add(
-            "context_parallel_size", &args->context_parallel_size,
+            "context_parallel_size", &args->sharding.context_parallel_size,
             "For rows whose activations one rank has no room for: so many consecutive ranks share the "
             "tokens of every row, and its attention by heads. A divisor of the model's key-value heads, "
             "or a multiple of them that divides its query heads. Batch sizes are then those of a team of "
@@ -19,25 +19,25 @@ void declare_context_flags(FlagTable* table, TrainingArguments* args) {
         {1, 1e6});
 }
 
-void check_context_ranks(const TrainingArguments& args, int64_t world_size) {
-  const int64_t size = args.context_parallel_size;
+void check_context_ranks(const RunSpec& args, int64_t world_size) {
+  const int64_t size = args.sharding.context_parallel_size;
   if (world_size % size == 0) return;
   fail(ExitCode::kBadConfig, "context_parallel_size {}: expected a divisor of the number of ranks, found {}",
        size, count_of(world_size, "rank"));
 }
 
-void check_context_arguments(const TrainingArguments& args) {
-  const int64_t size = args.context_parallel_size;
+void check_context_arguments(const RunSpec& args) {
+  const int64_t size = args.sharding.context_parallel_size;
   if (size == 1) return;
   const auto refuse = [&](bool found, const std::string& what) {
     if (found) fail(ExitCode::kBadConfig, "context_parallel_size {} cannot be combined with {}", size, what);
   };
-  refuse(args.device != DeviceKind::kCpu, fmt::format("device {}", args.device));
-  refuse(args.sync_every > 0, fmt::format("sync_every {}", args.sync_every));
+  refuse(args.machine.device != DeviceKind::kCpu, fmt::format("device {}", args.machine.device));
+  refuse(args.outer.sync_every > 0, fmt::format("sync_every {}", args.outer.sync_every));
 }
 
-int64_t num_row_ranks(const TrainingArguments& args, int64_t world_size) {
-  return std::max<int64_t>(1, world_size / args.context_parallel_size);
+int64_t num_row_ranks(const RunSpec& args, int64_t world_size) {
+  return std::max<int64_t>(1, world_size / args.sharding.context_parallel_size);
 }
 
 }  // namespace tessera

@@ -8,14 +8,14 @@
 
 namespace tessera {
 
-void declare_context_flags(FlagTable* table, TrainingArguments* args);
+void declare_context_flags(FlagTable* table, RunSpec* args);
 
 // Error(kBadConfig) unless that many ranks form teams.
-void check_context_ranks(const TrainingArguments& args, int64_t world_size);
+void check_context_ranks(const RunSpec& args, int64_t world_size);
 // Error(kBadConfig) for settings that contradict each other. Call once everything else is resolved.
-void check_context_arguments(const TrainingArguments& args);
+void check_context_arguments(const RunSpec& args);
 
 // Ranks, or teams of them, each with rows of its own.
-int64_t num_row_ranks(const TrainingArguments& args, int64_t world_size);
+int64_t num_row_ranks(const RunSpec& args, int64_t world_size);
 
 }  // namespace tessera

@@ -24,7 +24,7 @@ TEST_F(ContextArguments, DeriveTheAccumulationOfAGlobalBatchFromTeams) {
   give("per_device_train_batch_size", "2");
   give("global_batch_size", "32");
   resolve(8);
-  EXPECT_EQ(args_.gradient_accumulation_steps, 8);
+  EXPECT_EQ(args_.batch.accumulation_steps, 8);
 }
 
 TEST_F(ContextArguments, NeedRanksThatFormTeams) {

@@ -6,9 +6,9 @@
 namespace tessera {
 
 // Error(kBadConfig) if device cuda does not go with another setting.
-void check_device(const TrainingArguments& args, int64_t world_size);
+void check_device(const RunSpec& args, int64_t world_size);
 
 // Whether it is the host that updates the weights of a run on a card.
-bool optimizer_is_on_host(const TrainingArguments& args);
+bool optimizer_is_on_host(const RunSpec& args);
 
 }  // namespace tessera

@@ -10,12 +10,12 @@
 
 namespace tessera {
 
-void declare_outer_flags(FlagTable* table, TrainingArguments* args);
+void declare_outer_flags(FlagTable* table, RunSpec* args);
 
 // Error(kBadConfig) for settings that contradict each other. Call once everything else is resolved.
-void check_outer_arguments(const FlagTable& table, const TrainingArguments& args);
+void check_outer_arguments(const FlagTable& table, const RunSpec& args);
 
 // nullopt without sync_every.
-std::optional<OuterSettings> outer_settings_of(const TrainingArguments& args);
+std::optional<OuterSettings> outer_settings_of(const RunSpec& args);
 
 }  // namespace tessera

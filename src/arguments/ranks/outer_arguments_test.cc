@@ -54,10 +54,10 @@ TEST_F(OuterArguments, ExcludeWhatNeedsAllNodesOrADisk) {
       {"peer_snapshot_steps", "10"},        {"offload_optimizer_device", "nvme"},
       {"optimizer_in_backward", "true"},    {"fit", "true"},
       {"load_weights_once", "per_cluster"}, {"zero_quantized_weights", "true"}};
-  const TrainingArguments plain = args_;
+  const RunSpec plain = args_;
   for (const auto& [name, value] : excluded) {
     args_ = plain;
-    args_.zero_stage = 2;
+    args_.sharding.stage = 2;
     give(name, value);
     EXPECT_THAT(contradiction(), HasSubstr(std::string("sync_every cannot be combined with ") + name))
         << name;

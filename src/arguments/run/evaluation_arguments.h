@@ -7,6 +7,6 @@
 
 namespace tessera {
 
-void declare_evaluation_flags(FlagTable* table, TrainingArguments* args);
+void declare_evaluation_flags(FlagTable* table, RunSpec* args);
 
 }  // namespace tessera

@@ -58,7 +58,7 @@ using EvaluationSetsTest = ArgumentsTest;
 
 TEST_F(EvaluationSetsTest, ObjectsOfFilesAreNamesToo) {
   give("eval_dataset", R"({"news": "a.jsonl", "code": ["b.jsonl", "c.jsonl"]})");
-  EXPECT_THAT(args_.eval_dataset, ElementsAre("news=a.jsonl", "code=b.jsonl", "code=c.jsonl"));
+  EXPECT_THAT(args_.data.eval_dataset, ElementsAre("news=a.jsonl", "code=b.jsonl", "code=c.jsonl"));
   const auto problem = [](const std::string& object) {
     const Error error = error_of([&] { entries_of_sets(object, "eval_dataset"); });
     EXPECT_EQ(error.code(), ExitCode::kBadConfig);
@@ -90,8 +90,8 @@ TEST_F(EvaluationSetsTest, MetricsAreThoseOfTheSets) {
   EXPECT_THAT(contradiction(), HasSubstr("metric_for_best_model eval_wiki_loss: no evaluation"));
   give("metric_for_best_model", "code_loss");
   resolve();
-  EXPECT_EQ(args_.metric_for_best_model, "eval_code_loss");
-  EXPECT_EQ(args_.greater_is_better, false);
+  EXPECT_EQ(args_.evaluation.metric, "eval_code_loss");
+  EXPECT_EQ(args_.evaluation.greater_is_better, false);
   EXPECT_THAT(refusal("metric_for_best_model", "news_accuracy"), HasSubstr("expected one of loss"));
 }
 
@@ -105,9 +105,10 @@ TEST_F(EvaluationSetsTest, TheMetricOfASetNeedsTheSet) {
 class EvaluationSetFiles : public ForeignDatasetsTest {};
 
 TEST_F(EvaluationSetFiles, MappingsKeepTheirOrder) {
-  EXPECT_THAT(apply("model: m\neval_dataset:\n  news: a.jsonl\n  code: [b.jsonl, c.jsonl]\n").eval_dataset,
-              ElementsAre("news=a.jsonl", "code=b.jsonl", "code=c.jsonl"));
-  EXPECT_THAT(apply("model: m\neval_dataset: [z=a.jsonl, b=b.jsonl]\n").eval_dataset,
+  EXPECT_THAT(
+      apply("model: m\neval_dataset:\n  news: a.jsonl\n  code: [b.jsonl, c.jsonl]\n").data.eval_dataset,
+      ElementsAre("news=a.jsonl", "code=b.jsonl", "code=c.jsonl"));
+  EXPECT_THAT(apply("model: m\neval_dataset: [z=a.jsonl, b=b.jsonl]\n").data.eval_dataset,
               ElementsAre("z=a.jsonl", "b=b.jsonl"));
   EXPECT_THAT(refusal("model: m\neval_dataset:\n  news: a.jsonl\n  news: b.jsonl\n"),
               HasSubstr("run.yaml:4: 'news' is set twice"));
@@ -121,9 +122,9 @@ TEST_F(EvaluationSetFiles, LlamaFactoryEvaluatesOnEachDataset) {
   const std::string start =
       "dataset_dir: " + folder_.path().string() + "\nmodel: m\ndataset: wiki\neval_dataset: wiki, identity\n";
   const std::string folder = folder_.path().string() + "/";
-  EXPECT_THAT(apply(start + "eval_on_each_dataset: true\n").eval_dataset,
+  EXPECT_THAT(apply(start + "eval_on_each_dataset: true\n").data.eval_dataset,
               ElementsAre("wiki=" + folder + "w.json", "identity=" + folder + "i.json"));
-  EXPECT_THAT(apply(start + "eval_on_each_dataset: false\n").eval_dataset,
+  EXPECT_THAT(apply(start + "eval_on_each_dataset: false\n").data.eval_dataset,
               ElementsAre(folder + "w.json", folder + "i.json"));
   EXPECT_THAT(refusal("model: m\neval_dataset: a.jsonl\neval_on_each_dataset: true\n"),
               HasSubstr("name the sets in eval_dataset"));

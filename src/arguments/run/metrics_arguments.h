@@ -12,9 +12,9 @@ namespace tessera {
 inline constexpr int64_t kDefaultMetricsPort = 9404;
 inline constexpr const char* kMetricsTokenVariable = "TESSERA_METRICS_TOKEN";
 
-void declare_metrics_flags(FlagTable* table, TrainingArguments* args);
+void declare_metrics_flags(FlagTable* table, RunSpec* args);
 
 // The port on which ranks that serve metrics listen, 0 = any; nullopt = nothing is served.
-std::optional<int64_t> serving_port(const TrainingArguments& args);
+std::optional<int64_t> serving_port(const RunSpec& args);
 
 }  // namespace tessera

@@ -54,24 +54,24 @@ std::vector<std::string> read_report_to(const std::vector<std::string>& given) {
 
 }  // namespace
 
-void declare_report_flags(FlagTable* table, TrainingArguments* args) {
+void declare_report_flags(FlagTable* table, RunSpec* args) {
   Flag& report_to = table->add(
-      "report_to", &args->report_to,
+      "report_to", &args->reporting.report_to,
       "Where the run reports to, one or more of: jsonl, tensorboard (event files in logging_dir), csv (files "
       "as DeepSpeed's csv_monitor writes them, in output_dir/csv_monitor), mlflow (the server or folder of "
       "MLFLOW_TRACKING_URI), prometheus, dashboard; or all. metrics.jsonl and trainer_state.json are always "
       "written, and are all there is with jsonl or none. docs/operations.md lists what goes where.");
   report_to.value_name = "NAME...";
   report_to.set = [args](const std::vector<std::string>& values) {
-    args->report_to = read_report_to(values);
+    args->reporting.report_to = read_report_to(values);
   };
   table
-      ->add("logging_dir", &args->logging_dir,
+      ->add("logging_dir", &args->reporting.logging_dir,
             "Folder for TensorBoard event files. Defaults to TENSORBOARD_LOGGING_DIR, or else to "
             "output_dir/runs/DATE_HOST; a resumed run then continues in the newest of these.")
       .value_name = "DIR";
   table
-      ->add("run_name", &args->run_name,
+      ->add("run_name", &args->reporting.run_name,
             "Name of the run in MLflow and on the dashboard. Defaults to the name of output_dir.")
       .value_name = "NAME";
 }

@@ -10,7 +10,7 @@
 
 namespace tessera {
 
-void declare_report_flags(FlagTable* table, TrainingArguments* args);
+void declare_report_flags(FlagTable* table, RunSpec* args);
 
 // Services of Hugging Face's report_to that are not supported: the command line refuses them; of a
 // configuration file this drops them with a warning, unless a flag of `table` overrides the setting.

@@ -6,9 +6,9 @@
 namespace tessera {
 namespace {
 
-Packing packing_of_run(const TrainingArguments& args) {
-  const Packing packing = packing_by_strategy(args.packing_strategy, args.packing_cross_document_attention);
-  const bool is_in_order = packing == Packing::kByRows && args.validation_split_percentage > 0;
+Packing packing_of_run(const DataSpec& data) {
+  const Packing packing = packing_by_strategy(data.packing_strategy, data.packing_cross_document_attention);
+  const bool is_in_order = packing == Packing::kByRows && data.validation_split_percentage > 0;
   return is_in_order ? Packing::kIsolated : packing;
 }
 
@@ -65,48 +65,49 @@ void check_joined(PackingStrategy strategy, bool joined, bool packing) {
   }
 }
 
-bool splits_documents(const TrainingArguments& args) {
-  if (args.validation_split_percentage == 0) return false;
-  return is_by_length(args.packing_mode()) || args.packing_mode() != args.eval_packing_mode();
+bool splits_documents(const RunSpec& args) {
+  if (args.data.validation_split_percentage == 0) return false;
+  return is_by_length(args.data.packing_mode()) || args.data.packing_mode() != args.data.eval_packing_mode();
 }
 
-void resolve_data_order(const FlagTable& table, TrainingArguments* args) {
-  const bool random = args->train_sampling_strategy != SamplingStrategy::kSequential;
-  const bool is_grouped = args->train_sampling_strategy == SamplingStrategy::kGroupByLength;
+void resolve_data_order(const FlagTable& table, RunSpec* args) {
+  const bool random = args->data.sampling_strategy != SamplingStrategy::kSequential;
+  const bool is_grouped = args->data.sampling_strategy == SamplingStrategy::kGroupByLength;
   if (table.is_set("train_sampling_strategy") || is_grouped) {
-    if (table.is_set("shuffle") && args->shuffle != random) {
+    if (table.is_set("shuffle") && args->data.shuffle != random) {
       fail(ExitCode::kBadConfig, "shuffle {} contradicts train_sampling_strategy {}: give one of them",
-           args->shuffle, args->train_sampling_strategy);
+           args->data.shuffle, args->data.sampling_strategy);
     }
-    args->shuffle = random;
+    args->data.shuffle = random;
   }
   if (!is_grouped)
-    args->train_sampling_strategy = args->shuffle ? SamplingStrategy::kRandom : SamplingStrategy::kSequential;
-  if (is_grouped && args->streaming) {
+    args->data.sampling_strategy =
+        args->data.shuffle ? SamplingStrategy::kRandom : SamplingStrategy::kSequential;
+  if (is_grouped && args->data.streaming) {
     fail(ExitCode::kBadConfig,
          "train_sampling_strategy group_by_length needs the lengths of all rows, which streaming does not "
          "know: leave one of the two out");
   }
-  const bool draws_more =
-      args->neftune_noise_alpha || (args->finetuning_type == FinetuningType::kLora && args->lora_dropout > 0);
-  if (is_grouped && draws_more && args->num_train_epochs > 1) {
+  const bool draws_more = args->objective.neftune_alpha ||
+                          (args->lora.finetuning_type == FinetuningType::kLora && args->lora.dropout > 0);
+  if (is_grouped && draws_more && args->batch.num_epochs > 1) {
     log_warning(
         "train_sampling_strategy group_by_length: from the second epoch on, Hugging Face's Trainer has "
         "another order with {}, which draws from the same numbers; here it is the one without",
-        args->neftune_noise_alpha ? "neftune_noise_alpha" : "lora_dropout");
+        args->objective.neftune_alpha ? "neftune_noise_alpha" : "lora_dropout");
   }
 }
 
-void check_packing(const FlagTable& table, const TrainingArguments& args) {
-  const bool is_packed = args.packing || args.eval_packing.value_or(false);
-  check_joined(args.packing_strategy, args.packing_cross_document_attention, args.packing);
-  if (table.is_set("packing_strategy") && !is_packed && args.packing_strategy != PackingStrategy::kBfd &&
-      args.packing_strategy != PackingStrategy::kAuto)
+void check_packing(const FlagTable& table, const RunSpec& args) {
+  const bool is_packed = args.data.packing || args.data.eval_packing.value_or(false);
+  check_joined(args.data.packing_strategy, args.data.packing_cross_document_attention, args.data.packing);
+  if (table.is_set("packing_strategy") && !is_packed && args.data.packing_strategy != PackingStrategy::kBfd &&
+      args.data.packing_strategy != PackingStrategy::kAuto)
     log_warning("packing_strategy has no effect: packing is false");
 }
 
-void check_token_average(const TrainingArguments& args, int64_t world_size) {
-  if (args.average_tokens_across_devices || world_size == 1) return;
+void check_token_average(const RunSpec& args, int64_t world_size) {
+  if (args.objective.average_tokens_across_devices || world_size == 1) return;
   const auto refuse = [](bool found, const char* what) {
     if (!found) return;
     fail(ExitCode::kBadConfig,
@@ -114,14 +115,14 @@ void check_token_average(const TrainingArguments& args, int64_t world_size) {
          "counts, and which these are must follow from per_device_train_batch_size",
          what);
   };
-  refuse(args.global_batch_size.has_value(), "global_batch_size");
-  refuse(args.context_parallel_size > 1, "context_parallel_size");
-  refuse(args.sync_every > 0, "sync_every");
+  refuse(args.batch.global_rows.has_value(), "global_batch_size");
+  refuse(args.sharding.context_parallel_size > 1, "context_parallel_size");
+  refuse(args.outer.sync_every > 0, "sync_every");
 }
 
-Packing TrainingArguments::packing_mode() const { return packing ? packing_of_run(*this) : Packing::kNone; }
+Packing DataSpec::packing_mode() const { return packing ? packing_of_run(*this) : Packing::kNone; }
 
-Packing TrainingArguments::eval_packing_mode() const {
+Packing DataSpec::eval_packing_mode() const {
   return eval_packing.value_or(packing) ? packing_of_run(*this) : Packing::kNone;
 }
 

@@ -8,12 +8,12 @@
 
 namespace tessera {
 
-void declare_offload_flags(FlagTable* table, TrainingArguments* args);
+void declare_offload_flags(FlagTable* table, RunSpec* args);
 
 // Sets offload_dir if something goes there. Error(kBadConfig) if a setting makes no sense.
-void resolve_offload(const FlagTable& table, int64_t world_size, TrainingArguments* args);
+void resolve_offload(const FlagTable& table, int64_t world_size, RunSpec* args);
 
 // aio_*.
-AsyncFileSettings transfer_settings(const TrainingArguments& args);
+AsyncFileSettings transfer_settings(const RunSpec& args);
 
 }  // namespace tessera

@@ -6,10 +6,19 @@
 #include "base/text.h"
 
 namespace tessera {
+namespace {
 
-void declare_optim_flag(FlagTable* table, TrainingArguments* args) {
+std::string without_case_and_underscores(std::string_view name) {
+  std::string out = lower_case(std::string(name));
+  std::erase(out, '_');
+  return out;
+}
+
+}  // namespace
+
+void declare_optim_flag(FlagTable* table, RunSpec* args) {
   Flag& flag = table->add_choice(
-      "optim", &args->optim, optimizer_names(),
+      "optim", &args->optimizer.form,
       "Optimizer. adamw_torch, adamw_torch_fused, adamw_hf, adamw and adamw_32bit are AdamW as in "
       "torch.optim "
       "with float32 moments. adamw_bf16 keeps them in BF16, rounded stochastically: 4 bytes per parameter "
@@ -23,51 +32,51 @@ void declare_optim_flag(FlagTable* table, TrainingArguments* args) {
       "PagedAdamW8bit is paged_adamw_8bit.");
   flag.set = [set = flag.set](const std::vector<std::string>& values) {
     if (values.size() != 1) return set(values);
-    const std::optional<std::string> name = find_optimizer(values[0]);
-    if (!name) {
-      fail(ExitCode::kUsage,
-           "--optim {} is not supported: use adamw_torch, adamw_bf16 (half the memory for moments), "
-           "adamw_8bit "
-           "(a quarter), lion_32bit, lion_8bit, muon or adafactor",
-           printable(values[0]));
+    for (const auto& word : choice_words(OptimizerForm())) {
+      if (without_case_and_underscores(word.text) != without_case_and_underscores(values[0])) continue;
+      return set({std::string(word.text)});
     }
-    set({*name});
+    fail(ExitCode::kUsage,
+         "--optim {} is not supported: use adamw_torch, adamw_bf16 (half the memory for moments), adamw_8bit "
+         "(a quarter), lion_32bit, lion_8bit, muon or adafactor",
+         printable(values[0]));
   };
 }
 
-void declare_muon_flags(FlagTable* table, TrainingArguments* args) {
-  limit(table->add("muon_momentum", &args->muon_momentum, "Muon's Nesterov momentum."), {0, 1, false, true});
+void declare_muon_flags(FlagTable* table, RunSpec* args) {
+  limit(table->add("muon_momentum", &args->optimizer.muon_momentum, "Muon's Nesterov momentum."),
+        {0, 1, false, true});
   table->add_choice(
-      "muon_adjust_lr_fn", &args->muon_adjust_lr_fn,
+      "muon_adjust_lr_fn", &args->optimizer.muon_rate,
       "How Muon's rate for a matrix [rows, columns] follows from learning_rate: match_rms_adamw multiplies "
       "it by 0.2 sqrt(max(rows, columns)), so that a learning rate of AdamW suits all parameters; original "
       "by sqrt(max(1, rows / columns)).");
 }
 
-void check_optimizer(const FlagTable& table, const TrainingArguments& args) {
-  if (args.optim != "muon") {
+void check_optimizer(const FlagTable& table, const RunSpec& args) {
+  if (args.optimizer.form != OptimizerForm::kMuon) {
     for (const char* name : {"muon_momentum", "muon_adjust_lr_fn"}) {
-      if (table.is_set(name)) log_warning("{} has no effect: optim is {}", name, args.optim);
+      if (table.is_set(name)) log_warning("{} has no effect: optim is {}", name, args.optimizer.form);
     }
   }
   if (is_elementwise(state_tensors_of(args))) return;
-  if (args.peer_snapshot_steps > 0) {
+  if (args.saving.peer_snapshot_steps > 0) {
     fail(ExitCode::kBadConfig,
          "peer_snapshot_steps {} contradicts optim {}: copies in memory hold one value per element; use "
          "save_steps",
-         args.peer_snapshot_steps, args.optim);
+         args.saving.peer_snapshot_steps, args.optimizer.form);
   }
 }
 
-std::unique_ptr<const Optimizer> make_optimizer(const TrainingArguments& args) {
-  return make_optimizer(args.optim, {.beta1 = args.adam_beta1,
-                                     .beta2 = args.adam_beta2,
-                                     .epsilon = args.adam_epsilon,
-                                     .weight_decay = args.weight_decay,
-                                     .muon_momentum = args.muon_momentum,
-                                     .muon_rate = args.muon_adjust_lr_fn});
+std::unique_ptr<const Optimizer> make_optimizer(const RunSpec& args) {
+  return make_optimizer(args.optimizer.form, {.beta1 = args.optimizer.beta1,
+                                              .beta2 = args.optimizer.beta2,
+                                              .epsilon = args.optimizer.epsilon,
+                                              .weight_decay = args.optimizer.weight_decay,
+                                              .muon_momentum = args.optimizer.muon_momentum,
+                                              .muon_rate = args.optimizer.muon_rate});
 }
 
-StateTensors state_tensors_of(const TrainingArguments& args) { return make_optimizer(args)->state_tensors(); }
+StateTensors state_tensors_of(const RunSpec& args) { return make_optimizer(args)->state_tensors(); }
 
 }  // namespace tessera

@@ -9,14 +9,14 @@
 
 namespace tessera {
 
-void declare_optim_flag(FlagTable* table, TrainingArguments* args);
+void declare_optim_flag(FlagTable* table, RunSpec* args);
 // Those of Muon.
-void declare_muon_flags(FlagTable* table, TrainingArguments* args);
+void declare_muon_flags(FlagTable* table, RunSpec* args);
 // Error(kBadConfig) if the optimizer cannot be combined with other settings.
-void check_optimizer(const FlagTable& table, const TrainingArguments& args);
+void check_optimizer(const FlagTable& table, const RunSpec& args);
 
-std::unique_ptr<const Optimizer> make_optimizer(const TrainingArguments& args);
+std::unique_ptr<const Optimizer> make_optimizer(const RunSpec& args);
 // Its list of state tensors, for plans.
-StateTensors state_tensors_of(const TrainingArguments& args);
+StateTensors state_tensors_of(const RunSpec& args);
 
 }  // namespace tessera

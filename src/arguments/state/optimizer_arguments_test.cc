@@ -36,12 +36,12 @@ TEST_F(OptimizerArguments, DeepSpeedsMuonIsMuonWithItsRateAndDefaults) {
   give("deepspeed", R"({"train_micro_batch_size_per_gpu": "auto",
                         "optimizer": {"type": "Muon", "params": {"lr": 0.02, "momentum": 0.9}}})");
   resolve();
-  EXPECT_EQ(args_.optim, "muon");
-  EXPECT_EQ(args_.learning_rate, 0.02);
-  EXPECT_EQ(args_.muon_momentum, 0.9);
-  EXPECT_EQ(args_.muon_adjust_lr_fn, MuonRate::kOriginal);
-  EXPECT_EQ(args_.adam_beta2, 0.95);
-  EXPECT_EQ(args_.adam_epsilon, 1e-10);
+  EXPECT_EQ(args_.optimizer.form, OptimizerForm::kMuon);
+  EXPECT_EQ(args_.schedule.learning_rate, 0.02);
+  EXPECT_EQ(args_.optimizer.muon_momentum, 0.9);
+  EXPECT_EQ(args_.optimizer.muon_rate, MuonRate::kOriginal);
+  EXPECT_EQ(args_.optimizer.beta2, 0.95);
+  EXPECT_EQ(args_.optimizer.epsilon, 1e-10);
   give("optim", "adamw_torch");
   EXPECT_THAT(contradiction(), HasSubstr("optimizer.type Muon and optim adamw_torch"));
 }
@@ -54,13 +54,13 @@ std::string deepspeed_with(const std::string& optimizer) {
 TEST_F(OptimizerArguments, DeepSpeedsLionIsLionWithItsDefaults) {
   give("deepspeed", deepspeed_with(R"({"type": "lion", "params": {"weight_decay": 0.3}})"));
   resolve();
-  EXPECT_EQ(args_.optim, "lion_32bit");
-  EXPECT_TRUE(args_.given.contains("optim")) << "no form of AdamW may replace it";
-  EXPECT_EQ(args_.learning_rate, 1e-3);
-  EXPECT_EQ(args_.weight_decay, 0.3);
-  EXPECT_EQ(args_.adam_beta1, 0.9);
-  EXPECT_EQ(args_.adam_beta2, 0.999);
-  EXPECT_TRUE(args_.weight_decay_norms);
+  EXPECT_EQ(args_.optimizer.form, OptimizerForm::kLion);
+  EXPECT_TRUE(args_.sources.given.contains("optim")) << "no form of AdamW may replace it";
+  EXPECT_EQ(args_.schedule.learning_rate, 1e-3);
+  EXPECT_EQ(args_.optimizer.weight_decay, 0.3);
+  EXPECT_EQ(args_.optimizer.beta1, 0.9);
+  EXPECT_EQ(args_.optimizer.beta2, 0.999);
+  EXPECT_TRUE(args_.optimizer.weight_decay_norms);
 }
 
 TEST_F(OptimizerArguments, AnotherOptimizerThanDeepSpeedsIsAMismatch) {
@@ -70,17 +70,17 @@ TEST_F(OptimizerArguments, AnotherOptimizerThanDeepSpeedsIsAMismatch) {
                                                          {"Muon", OptimizerKind::kMuon}};
   for (const auto& [type, kind] : types) {
     give("deepspeed", deepspeed_with(R"({"type": ")" + type + R"(", "params": {"lr": 1e-4}})"));
-    for (const std::string& optim : optimizer_names()) {
-      SCOPED_TRACE(type + ", --optim " + optim);
-      give("optim", optim);
-      if (optimizer_kind(optim) == kind) {
+    for (const auto& [optim, form] : choice_words(OptimizerForm())) {
+      SCOPED_TRACE(fmt::format("{}, --optim {}", type, optim));
+      give("optim", std::string(optim));
+      if (optimizer_kind(form) == kind) {
         resolve();
-        EXPECT_EQ(args_.optim, optim);
+        EXPECT_EQ(args_.optimizer.form, form);
         continue;
       }
       EXPECT_THAT(contradiction(),
                   HasSubstr("these values differ from the arguments of the run: optimizer.type " + type +
-                            " and optim " + optim + "; correct the file"));
+                            " and optim " + std::string(word_of(form)) + "; correct the file"));
     }
   }
   for (const char* optim : {"muon", "adafactor", "lion_32bit"}) {
@@ -97,7 +97,7 @@ TEST_F(OptimizerArguments, ALearningRateAgreesWithDeepSpeedsOptimizerAndSchedule
   };
   give("deepspeed", file(R"("lr": 1e-4)", R"("warmup_max_lr": 3e-4)"));
   resolve();
-  EXPECT_EQ(args_.learning_rate, 1e-4) << "the file may have two rates";
+  EXPECT_EQ(args_.schedule.learning_rate, 1e-4) << "the file may have two rates";
   give("learning_rate", "1e-4");
   EXPECT_THAT(contradiction(), HasSubstr("scheduler.params.warmup_max_lr 0.0003 and learning_rate 0.0001"));
   give("ds_compat", "0.16");
@@ -117,16 +117,16 @@ TEST_F(OptimizerArguments, AWarmupBesideDeepSpeedsSchedulerIsCompared) {
   };
   give("deepspeed", kFile);
   EXPECT_EQ(warnings(), "");
-  EXPECT_EQ(args_.warmup_steps, 3);
-  args_.warmup_steps = 0;
+  EXPECT_EQ(args_.schedule.warmup_steps, 3);
+  args_.schedule.warmup_steps = 0;
   give("warmup_ratio", "0.9");
   EXPECT_THAT(warnings(), HasSubstr("warmup_ratio 0.9 has no effect: the file has "
                                     "scheduler.params.warmup_num_steps 3"));
-  args_.warmup_steps = 0;
+  args_.schedule.warmup_steps = 0;
   give("warmup_ratio", "0.9");
   give("max_steps", "10");
   EXPECT_THAT(contradiction(), HasSubstr("scheduler.params.warmup_num_steps 3 and warmup_ratio 0.9"));
-  args_.warmup_steps = 0;
+  args_.schedule.warmup_steps = 0;
   give("warmup_ratio", "0.3");
   EXPECT_EQ(warnings(), "");
 }
@@ -150,10 +150,9 @@ TEST_F(OptimizerArguments, NamesOfOtherProgramsMeanTheSameState) {
   for (const auto& [name, form] : names) {
     SCOPED_TRACE(name);
     give("optim", name);
-    EXPECT_EQ(optimizer_kind(args_.optim), optimizer_kind(form));
-    EXPECT_EQ(state_tensors_of(args_).data(), make_optimizer(form, {})->state_tensors().data());
+    EXPECT_EQ(word_of(args_.optimizer.form), form);
   }
-  EXPECT_EQ(args_.optim, "paged_lion_8bit");
+  EXPECT_EQ(args_.optimizer.form, OptimizerForm::kLion8Bit);
   for (const char* name : {"paged_muon", "adafactor_8bit", "adam", "adamw_torch_4bit", ""})
     EXPECT_THAT(refusal("optim", name), HasSubstr("is not supported: use adamw_torch"));
 }
@@ -161,7 +160,7 @@ TEST_F(OptimizerArguments, NamesOfOtherProgramsMeanTheSameState) {
 TEST_F(OptimizerArguments, UpdatesInBackwardMergeTheMicroBatchesOfAStep) {
   give("optimizer_in_backward", "true");
   resolve();
-  EXPECT_EQ(args_.merge_micro_batches, AutoChoice::kAlways);
+  EXPECT_EQ(args_.placement.merge_micro_batches, AutoChoice::kAlways);
   give("merge_micro_batches", "never");
   EXPECT_THAT(contradiction(), HasSubstr("contradicts merge_micro_batches never: a layer"));
 }
@@ -172,16 +171,16 @@ TEST_F(OptimizerArguments, UpdatesInBackwardRefuseWhatWouldComeTooLate) {
   give("optimizer_in_backward", "true");
   resolve();
   EXPECT_FALSE(args_.computes_norm_first());
-  args_.zero_stage.reset();  // one rank has stage 0
+  args_.sharding.stage.reset();  // one rank has stage 0
   try {
-    resolve_training_arguments(table_, 2, &args_);
+    resolve_run_spec(table_, 2, &args_);
     ADD_FAILURE() << "two ranks are not refused";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("clip_mode layer needs one rank, found 2"));
   }
   give("zero_stage", "1");
   try {
-    resolve_training_arguments(table_, 2, &args_);
+    resolve_run_spec(table_, 2, &args_);
     ADD_FAILURE() << "stage 1 is not refused";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("optimizer_in_backward on several ranks needs zero_stage 2 or 3"));

@@ -8,53 +8,53 @@
 namespace tessera {
 namespace {
 
-int64_t bits_of(const TrainingArguments& args) {
-  if (args.quantization_bit) return *args.quantization_bit;
-  return args.load_in_8bit ? 8 : args.load_in_4bit ? 4 : 0;
+int64_t bits_of(const RunSpec& args) {
+  if (args.base.bits) return *args.base.bits;
+  return args.base.load_in_8bit ? 8 : args.base.load_in_4bit ? 4 : 0;
 }
 
 }  // namespace
 
-void declare_quantization_flags(FlagTable* table, TrainingArguments* args) {
+void declare_quantization_flags(FlagTable* table, RunSpec* args) {
   table
-      ->add("quantization_bit", &args->quantization_bit,
+      ->add("quantization_bit", &args->base.bits,
             "With LoRA, keeps the matrices of the layers in 8 bits (int8, a scale per row; the other operand "
             "of a product is quantised on the fly) or 4 (nf4, a scale per 64 weights). The model on disk "
             "stays as it is.")
       .value_name = "8|4";
-  table->add("load_in_8bit", &args->load_in_8bit, "The same as quantization_bit 8.");
-  table->add("load_in_4bit", &args->load_in_4bit, "The same as quantization_bit 4.");
+  table->add("load_in_8bit", &args->base.load_in_8bit, "The same as quantization_bit 8.");
+  table->add("load_in_4bit", &args->base.load_in_4bit, "The same as quantization_bit 4.");
   table
-      ->add_choice("bnb_4bit_quant_type", &args->bnb_4bit_quant_type, {"nf4"},
+      ->add_choice("bnb_4bit_quant_type", &args->base.quant_type, {"nf4"},
                    "The 16 values of a weight in 4 bits.")
       .aliases = {"quantization_type"};
   table
-      ->add("bnb_4bit_use_double_quant", &args->bnb_4bit_use_double_quant,
+      ->add("bnb_4bit_use_double_quant", &args->base.double_quant,
             "Keeps the scales of weights in 4 bits as 8-bit codes. Defaults to true with quantization_bit, "
             "as in LLaMA-Factory, and to false with load_in_4bit, as in Hugging Face.")
       .aliases = {"double_quantization", "use_bnb_nested_quant"};
 }
 
-void check_quantization_arguments(const FlagTable& table, const TrainingArguments& args) {
+void check_quantization_arguments(const FlagTable& table, const RunSpec& args) {
   const int64_t bits = bits_of(args);
-  if (args.quantization_bit && bits != 4 && bits != 8) {
+  if (args.base.bits && bits != 4 && bits != 8) {
     fail(ExitCode::kBadConfig, "quantization_bit: expected 8 or 4, found {}", bits);
   }
-  for (const auto& [flag, is_set, of_flag] :
-       {std::tuple{"load_in_4bit", args.load_in_4bit, 4}, std::tuple{"load_in_8bit", args.load_in_8bit, 8}}) {
+  for (const auto& [flag, is_set, of_flag] : {std::tuple{"load_in_4bit", args.base.load_in_4bit, 4},
+                                              std::tuple{"load_in_8bit", args.base.load_in_8bit, 8}}) {
     if (!is_set || of_flag == bits) continue;
     fail(ExitCode::kBadConfig, "{} contradicts {}: leave one of them out", flag,
-         args.quantization_bit ? fmt::format("quantization_bit {}", bits) : "load_in_8bit");
+         args.base.bits ? fmt::format("quantization_bit {}", bits) : "load_in_8bit");
   }
   if (bits == 0) return;
-  if (args.finetuning_type != FinetuningType::kLora) {
+  if (args.lora.finetuning_type != FinetuningType::kLora) {
     fail(ExitCode::kBadConfig,
          "{}: needs finetuning_type lora, found {}: weights that are trained are bfloat16 or float32 (see "
          "dtype)",
-         args.quantization_bit ? "quantization_bit"
-         : bits == 8           ? "load_in_8bit"
-                               : "load_in_4bit",
-         args.finetuning_type);
+         args.base.bits ? "quantization_bit"
+         : bits == 8    ? "load_in_8bit"
+                        : "load_in_4bit",
+         args.lora.finetuning_type);
   }
   for (const char* flag : {"bnb_4bit_quant_type", "bnb_4bit_use_double_quant"}) {
     if (table.is_set(flag) && bits == 8) {
@@ -63,14 +63,13 @@ void check_quantization_arguments(const FlagTable& table, const TrainingArgument
   }
 }
 
-Quantization base_quantization_of(const TrainingArguments& args) {
+Quantization base_quantization_of(const RunSpec& args) {
   switch (bits_of(args)) {
     case 8:
       return Quantization::kInt8;
     case 4:
-      return args.bnb_4bit_use_double_quant.value_or(args.quantization_bit.has_value())
-                 ? Quantization::kNf4Double
-                 : Quantization::kNf4;
+      return args.base.double_quant.value_or(args.base.bits.has_value()) ? Quantization::kNf4Double
+                                                                         : Quantization::kNf4;
     default:
       return Quantization::kNone;
   }

@@ -7,9 +7,9 @@
 
 namespace tessera {
 
-void declare_quantization_flags(FlagTable* table, TrainingArguments* args);
+void declare_quantization_flags(FlagTable* table, RunSpec* args);
 // Error(kBadConfig) for settings that contradict each other, or without adapters.
-void check_quantization_arguments(const FlagTable& table, const TrainingArguments& args);
-Quantization base_quantization_of(const TrainingArguments& args);
+void check_quantization_arguments(const FlagTable& table, const RunSpec& args);
+Quantization base_quantization_of(const RunSpec& args);
 
 }  // namespace tessera

@@ -66,21 +66,21 @@ struct Planned {
   StepFacts facts;
   int64_t node_bytes = 0;
   ModelConfig config;  // with adapters, if the form has them
-  std::string optimizer;
+  OptimizerForm optimizer;
 };
 
 Planned plan_of(const PlanCase& run, const PlanBenchOptions& options) {
-  TrainingArguments args;
+  RunSpec args;
   FlagTable table;
   declare_training_flags(&table, &args);
   for (const auto& [name, value] : settings_of(run)) table.set(*table.find(name), {value}, "benchmark");
-  resolve_training_arguments(table, run.num_ranks, &args);
+  resolve_run_spec(table, run.num_ranks, &args);
   const int64_t num_threads = std::max<int64_t>(1, options.num_threads / run.num_ranks);
   ThreadPool pool(num_threads);
   const std::unique_ptr<Ops> ops = make_cpu_ops(pool);
   ModelConfig config = run.config;
   config.lora = lora_config_of(args);
-  const std::unique_ptr<TrainableModel> model = make_model(config, args.dtype, *ops);
+  const std::unique_ptr<TrainableModel> model = make_model(config, args.precision.dtype, *ops);
   const BatchPlanOptions batch = args.batch_options(run.num_ranks);
   const RunPlanner planner(args, *model, batch, uniform_rows(run.max_length, micro_batch_rows(batch)));
   MachineFacts machine;
@@ -94,9 +94,9 @@ Planned plan_of(const PlanCase& run, const PlanBenchOptions& options) {
   planner.check_fits(request, machine);
   RunPlan plan;
   planner.fill_memory(request, machine, &plan);
-  return {step_facts(request, run.max_length, micro_batch_rows(batch), args.gradient_accumulation_steps,
+  return {step_facts(request, run.max_length, micro_batch_rows(batch), args.batch.accumulation_steps,
                      planner.micro_batches_per_pass(), num_threads),
-          plan.memory.step_memory().node_bytes(), config, args.optim};
+          plan.memory.step_memory().node_bytes(), config, args.optimizer.form};
 }
 
 // Part by part.

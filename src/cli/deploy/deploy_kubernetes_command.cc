@@ -17,8 +17,8 @@
 #include "cluster/manifests/allocatable.h"
 #include "cluster/manifests/job_plan.h"
 #include "cluster/manifests/names.h"
-#include "forecast/text/plan_text.h"
 #include "formats/huggingface/model_config.h"
+#include "plan/plan_text.h"
 
 namespace tessera {
 namespace {
@@ -87,7 +87,7 @@ class DeployKubernetesCommand : public DeployCommand {
   }
 
   void complete_flags(FlagTable* table) override {
-    if (!args_.config.empty()) apply_config_file(args_.config, table);
+    if (!args_.sources.config.empty()) apply_config_file(args_.sources.config, table);
     apply_script_arguments(table, &args_);
     for (size_t i = 0; i < num_training_flags_; ++i) {
       const Flag& flag = table->flags()[i];
@@ -96,16 +96,17 @@ class DeployKubernetesCommand : public DeployCommand {
   }
 
   void run(FlagTable* table) override {
-    set_log_level(args_.lowest_log_level());
+    set_log_level(args_.reporting.lowest_log_level());
     JobSettings job = job_settings();
     check_pod_paths(given_);
-    if (args_.deepspeed.empty()) check_offload(args_);
+    if (args_.sources.deepspeed.empty()) check_offload(args_);
     check_form(args_);
     check_resume(args_);
     check_metrics_port(*table, &job);
     check_runtime_flags(*table, job);
     check_fabric(args_, job.pod.image, table->is_set("image"), num_efa_);
-    if (args_.dataset.empty()) fail(ExitCode::kUsage, "--dataset is missing: a job needs rows to train on");
+    if (args_.data.dataset.empty())
+      fail(ExitCode::kUsage, "--dataset is missing: a job needs rows to train on");
     const ModelConfig config = model_config();
     const std::vector<Instance> catalogue = plan_catalogue(catalogue_);
     Instance instance = chosen_instance(catalogue);
@@ -127,7 +128,7 @@ class DeployKubernetesCommand : public DeployCommand {
   }
 
  private:
-  bool is_on_card() const { return args_.device == DeviceKind::kCuda; }
+  bool is_on_card() const { return args_.machine.device == DeviceKind::kCuda; }
 
   void check_pool(const Instance& instance) const {
     if (instance.name.empty() || in_node_pool(instance, is_on_card())) return;
@@ -179,7 +180,7 @@ class DeployKubernetesCommand : public DeployCommand {
     table->add("zone", &zone_, "Zone of the nodes. By default any, the same for all.").value_name = "NAME";
     limit_flag(table->add("cpus", &cpus_, "CPUs of a pod, instead of what the instance type leaves to it."),
                1, 4096);
-    table->add_size("memory", &memory_, "480GiB",
+    table->add_size("memory", &memory_bytes_, "480GiB",
                     "Memory of a pod, instead of what the instance type leaves to it.");
     limit_flag(table->add("max_pods", &max_pods_,
                           "The most pods on a node, for which kubelet reserves memory. Defaults to what the "
@@ -208,7 +209,7 @@ class DeployKubernetesCommand : public DeployCommand {
     job.kind = job_kind(trainer_);
     job.num_nodes = static_cast<int>(num_nodes_);
     const std::string suffix = pod_suffix(job.kind, job.num_nodes);
-    job.name = name_.empty() ? label_of(args_.model, kMaxLabelLength - suffix.size()) : name_;
+    job.name = name_.empty() ? label_of(args_.model.folder, kMaxLabelLength - suffix.size()) : name_;
     if (name_.empty() && (job.name.empty() || (job.name[0] >= '0' && job.name[0] <= '9'))) job.name = "train";
     check_label("name", job.name, suffix);
     // The name of a Service: RFC 1035.
@@ -234,12 +235,13 @@ class DeployKubernetesCommand : public DeployCommand {
     if (table.is_set("metrics_host")) {
       fail(ExitCode::kUsage, "--metrics_host: pods serve on all of their addresses; leave it out");
     }
-    if (!args_.metrics_port || *args_.metrics_port == job->pod.port) return;
-    if (is_trainer(job->kind) || *args_.metrics_port == 0) {
+    if (!args_.reporting.metrics_port || *args_.reporting.metrics_port == job->pod.port) return;
+    if (is_trainer(job->kind) || *args_.reporting.metrics_port == 0) {
       fail(ExitCode::kUsage, "--metrics_port: expected {}, the port of the pods of a {}, found {}",
-           job->pod.port, is_trainer(job->kind) ? "ClusterTrainingRuntime" : "job", *args_.metrics_port);
+           job->pod.port, is_trainer(job->kind) ? "ClusterTrainingRuntime" : "job",
+           *args_.reporting.metrics_port);
     }
-    job->pod.port = *args_.metrics_port;
+    job->pod.port = *args_.reporting.metrics_port;
   }
 
   // What a TrainJob cannot change of its runtime's pods, and what other jobs do not have.
@@ -263,8 +265,9 @@ class DeployKubernetesCommand : public DeployCommand {
   }
 
   ModelConfig model_config() const {
-    if (args_.model.empty()) fail(ExitCode::kUsage, "--model is missing: a job needs a model to start from");
-    const std::string& source = model_config_.empty() ? args_.model : model_config_;
+    if (args_.model.folder.empty())
+      fail(ExitCode::kUsage, "--model is missing: a job needs a model to start from");
+    const std::string& source = model_config_.empty() ? args_.model.folder : model_config_;
     const std::vector<std::string> presets = preset_names();
     if (!model_config_.empty() && std::ranges::find(presets, source) != presets.end()) {
       ModelConfig config = preset_config(source);
@@ -293,16 +296,16 @@ class DeployKubernetesCommand : public DeployCommand {
            "FILE adds "
            "types of your own");
     }
-    if (cpus_ && !memory_.empty()) return unknown_instance(catalogue, *cpus_, parse_bytes(memory_).value());
+    if (cpus_ && memory_bytes_) return unknown_instance(catalogue, *cpus_, *memory_bytes_);
     fail(ExitCode::kUsage,
          "--instance is missing: give the type of the nodes, or with --cpus and --memory what a pod has on "
          "nodes of any other type");
   }
 
   PodSize pod_size(const Instance& instance, int ranks) const {
-    PodSize size{cpus_.value_or(0), memory_.empty() ? 0 : parse_bytes(memory_).value() >> 20 << 20};
-    if (!memory_.empty() && size.memory_bytes == 0) {
-      fail(ExitCode::kUsage, "--memory: expected at least 1 MiB, found {}", memory_);
+    PodSize size{cpus_.value_or(0), memory_bytes_.value_or(0) >> 20 << 20};
+    if (memory_bytes_ && size.memory_bytes == 0) {
+      fail(ExitCode::kUsage, "--memory: expected at least 1 MiB, found {}", size_text(*memory_bytes_));
     }
     if (instance.name.empty()) return size;
     const int64_t threads_per_core = std::max<int64_t>(1, instance.num_vcpus / instance.facts.num_cores);
@@ -321,15 +324,14 @@ class DeployKubernetesCommand : public DeployCommand {
   }
 
   // The configuration of an adapter on the pods' volume is not here.
-  TrainingArguments planned_arguments() const {
-    TrainingArguments args = args_;
+  RunSpec planned_arguments() const {
+    RunSpec args = args_;
     std::error_code error;
-    if (args.adapter_name_or_path.empty() || std::filesystem::exists(args.adapter_name_or_path, error))
-      return args;
+    if (args.lora.adapter.empty() || std::filesystem::exists(args.lora.adapter, error)) return args;
     log_warning(
         "--adapter_name_or_path: {} is not on this machine: planned with adapters of rank {} on all modules",
-        args.adapter_name_or_path, args.lora_rank);
-    args.adapter_name_or_path.clear();
+        args.lora.adapter, args.lora.rank);
+    args.lora.adapter.clear();
     return args;
   }
 
@@ -340,19 +342,19 @@ class DeployKubernetesCommand : public DeployCommand {
     request.options.num_nodes = job.num_nodes;
     request.options.local_world_size = job.local_world_size;
     const int64_t world_size = int64_t{job.num_nodes} * job.local_world_size;
-    resolve_training_arguments(*table, world_size, &args_);
-    if (!args_.deepspeed.empty()) check_offload(args_);
+    resolve_run_spec(*table, world_size, &args_);
+    if (!args_.sources.deepspeed.empty()) check_offload(args_);
     check_monitors(args_);
-    if (args_.given.contains("zero_stage"))
-      request.options.zero_stage = static_cast<int>(args_.zero_stage.value());
+    if (args_.sources.given.contains("zero_stage"))
+      request.options.zero_stage = static_cast<int>(args_.sharding.stage.value());
     // With --global_batch_size this flag is an upper limit.
-    if (args_.given.contains("per_device_train_batch_size")) {
+    if (args_.sources.given.contains("per_device_train_batch_size")) {
       const int64_t rank_rows =
           global_batch_rows(args_.batch_options(world_size)) / num_row_ranks(args_, world_size);
       request.options.micro_batch_rows =
-          std::clamp<int64_t>(rank_rows, 1, std::max<int64_t>(1, args_.per_device_train_batch_size));
+          std::clamp<int64_t>(rank_rows, 1, std::max<int64_t>(1, args_.batch.rows_per_device));
     }
-    const TrainingArguments planned = planned_arguments();
+    const RunSpec planned = planned_arguments();
     request.args = &planned;
     request.config = &config;
     request.instance = &instance;
@@ -392,7 +394,7 @@ class DeployKubernetesCommand : public DeployCommand {
     const int64_t num_parameters = has_adapters ? forecast.num_frozen : forecast.num_parameters;
     std::vector<std::string> lines = {
         fmt::format(
-            "{} with {:.2f} billion parameters{} on {}{}, {} each.", args_.model,
+            "{} with {:.2f} billion parameters{} on {}{}, {} each.", args_.model.folder,
             static_cast<double>(num_parameters) / 1e9,
             has_adapters ? fmt::format(" and {} in adapters", format_count(forecast.num_parameters)) : "",
             format_count(job.num_nodes, "node"), instance.name.empty() ? "" : " of " + instance.name,
@@ -427,7 +429,7 @@ class DeployKubernetesCommand : public DeployCommand {
     return lines;
   }
 
-  TrainingArguments args_;
+  RunSpec args_;
   size_t num_training_flags_ = 0;
   std::vector<const Flag*> given_;  // of these
   std::string name_;
@@ -444,7 +446,7 @@ class DeployKubernetesCommand : public DeployCommand {
   std::string capacity_ = "any";
   std::string zone_;
   std::optional<int64_t> cpus_;
-  std::string memory_;
+  std::optional<int64_t> memory_bytes_;
   std::optional<int64_t> max_pods_;
   double storage_mb_per_s_ = 500;
   std::optional<double> network_gbps_;

@@ -41,7 +41,7 @@ class DeployQueueCommand : public DeployCommand {
     limit_flag(table->add("nodes", &nodes_, "Nodes that jobs may use at the same time."), 1, 10'000);
     limit_flag(table->add("cpus", &cpus_, "CPUs of a pod, on nodes of a type that the catalogue lacks."), 1,
                4096);
-    table->add_size("memory", &memory_, "480GiB", "Memory of a pod, likewise.");
+    table->add_size("memory", &memory_bytes_, "480GiB", "Memory of a pod, likewise.");
     table->add("catalogue", &catalogue_, "Catalogue of instance types to use instead of the shipped one.")
         .value_name = "FILE";
     table->add_choice("kueue_api", &kueue_api_, {"v1beta2", "v1beta1"},
@@ -55,7 +55,7 @@ class DeployQueueCommand : public DeployCommand {
     const std::string queue = queue_.empty() ? kind.queue : queue_;
     check_label("queue", queue);
     check_object_name("priority_class", priority_class_);
-    if (cpus_.has_value() != !memory_.empty()) {
+    if (cpus_.has_value() != memory_bytes_.has_value()) {
       fail(ExitCode::kUsage, "--cpus and --memory: give both, or an --instance of the catalogue");
     }
     if (cpus_ && table->is_set("instance"))
@@ -67,7 +67,7 @@ class DeployQueueCommand : public DeployCommand {
     Allocatable node;
     if (cpus_) {
       node.pod_cpus = *cpus_;
-      node.pod_memory_bytes = parse_bytes(memory_).value();
+      node.pod_memory_bytes = *memory_bytes_;
     } else {
       const std::string of_kind = on_card ? "g6e.16xlarge" : "r7i.16xlarge";
       const std::vector<Instance> catalogue = plan_catalogue(catalogue_);
@@ -111,7 +111,7 @@ class DeployQueueCommand : public DeployCommand {
   std::string priority_class_ = "tessera-training";
   bool topology_ = false;
   std::optional<int64_t> cpus_;
-  std::string memory_;
+  std::optional<int64_t> memory_bytes_;
   std::string catalogue_;
   std::string instance_;
   int64_t nodes_ = 4;

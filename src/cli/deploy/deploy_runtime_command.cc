@@ -41,7 +41,7 @@ class DeployRuntimeCommand : public DeployCommand {
               "StorageClass of a new volume that all pods write to; \"\" is the cluster's default, none "
               "writes no claim (`tessera deploy cluster --part storage` does).")
         .value_name = "NAME";
-    table->add_size("storage", &storage_, "1200GiB", "Size of the volume.");
+    table->add_size("storage", &storage_bytes_, "1200GiB", "Size of the volume.");
     table
         ->add("fsx", &fsx_,
               "An existing FSx for Lustre: DNS name and mount name, as in "
@@ -67,7 +67,7 @@ class DeployRuntimeCommand : public DeployCommand {
     } else if (runtime.volume && table->is_set("storage_class")) {
       fail(ExitCode::kUsage, "--storage_class is for a new volume: give it, or the existing volume");
     }
-    runtime.storage = fmt::format("{}Gi", std::max<int64_t>(1, parse_bytes(storage_).value() >> 30));
+    runtime.storage = fmt::format("{}Gi", std::max<int64_t>(1, storage_bytes_.value_or(0) >> 30));
     if (secrets_) runtime.secrets = secrets(runtime.pod);
     write_manifests(runtime_documents(templates(), runtime));
   }
@@ -158,7 +158,7 @@ class DeployRuntimeCommand : public DeployCommand {
   DeviceKind device_ = DeviceKind::kCpu;
   bool secrets_ = false;
   std::string storage_class_;
-  std::string storage_ = "1200GiB";
+  std::optional<int64_t> storage_bytes_ = int64_t{1200} << 30;
   std::string fsx_;
   std::string efs_;
   std::string nfs_;

@@ -86,15 +86,15 @@ void check_pod_paths(const std::vector<const Flag*>& given) {
   }
 }
 
-void check_monitors(const TrainingArguments& args) {
-  for (const std::optional<std::string>& folder : {args.monitor_tensorboard_dir, args.monitor_csv_dir}) {
+void check_monitors(const RunSpec& args) {
+  for (const std::optional<std::string>& folder :
+       {args.reporting.monitor_tensorboard_dir, args.reporting.monitor_csv_dir}) {
     if (folder && folder->starts_with('/')) check_path("deepspeed", *folder);
   }
 }
 
-void check_fabric(const TrainingArguments& args, const std::string& image, bool image_is_given,
-                  int64_t num_efa) {
-  if (args.fabric == "tcp") {
+void check_fabric(const RunSpec& args, const std::string& image, bool image_is_given, int64_t num_efa) {
+  if (args.network.fabric == "tcp") {
     if (num_efa > 0) log_warning("--efa {}: the run uses TCP; --fabric efa uses the interfaces", num_efa);
     return;
   }
@@ -102,20 +102,20 @@ void check_fabric(const TrainingArguments& args, const std::string& image, bool 
     fail(ExitCode::kUsage,
          "--fabric {} needs libfabric, which the image {} does not have: build one with `--build-arg "
          "FABRIC=yes` (docs/image.md) and name it with --image",
-         printable(args.fabric), image);
+         printable(args.network.fabric), image);
   }
-  if (args.fabric == "efa" && num_efa == 0)
+  if (args.network.fabric == "efa" && num_efa == 0)
     fail(ExitCode::kUsage, "--fabric efa: the pods have no EFA interface: ask for some with --efa N");
 }
 
-void check_form(const TrainingArguments& args) {
-  if (!args.fit) return;
+void check_form(const RunSpec& args) {
+  if (!args.placement.fit) return;
   fail(ExitCode::kUsage,
        "--fit: a manifest is planned with one form of the run: give its settings, such as "
        "--gradient_checkpointing or --optim adamw_8bit; `tessera plan` says what other forms take");
 }
 
-void check_resume(const TrainingArguments& args) {
+void check_resume(const RunSpec& args) {
   const std::string& from = args.resume_from_checkpoint;
   if (from.empty() || from == "auto") return;
   log_warning(
@@ -124,20 +124,21 @@ void check_resume(const TrainingArguments& args) {
       from);
 }
 
-void check_offload(const TrainingArguments& args) {
-  const bool is_used = args.offload_optimizer_device == OffloadDevice::kNvme ||
-                       args.offload_param_device == OffloadDevice::kNvme || args.offloads_inputs();
-  if (!is_used && args.offload_dir.empty()) return;
-  if (args.offload_dir.starts_with(std::string(kDataMount) + "/")) {
+void check_offload(const RunSpec& args) {
+  const bool is_used = args.placement.optimizer_device == OffloadDevice::kNvme ||
+                       args.placement.param_device == OffloadDevice::kNvme ||
+                       args.placement.offloads_inputs();
+  if (!is_used && args.placement.offload_dir.empty()) return;
+  if (args.placement.offload_dir.starts_with(std::string(kDataMount) + "/")) {
     log_warning("--offload_dir: {} is on the volume, so that every step moves its bytes over the network",
-                args.offload_dir);
+                args.placement.offload_dir);
     return;
   }
   fail(ExitCode::kBadConfig,
        "offload_dir{}: the pods have no disk of their own (/tmp holds 8 GiB): name a folder on their volume, "
        "such as --offload_dir {}/offload, whose every step goes over the network, or keep everything in "
        "memory: more nodes, or an instance type with more of it",
-       args.offload_dir.empty() ? "" : " " + printable(args.offload_dir), kDataMount);
+       args.placement.offload_dir.empty() ? "" : " " + printable(args.placement.offload_dir), kDataMount);
 }
 
 std::vector<std::string> pod_arguments(const std::vector<const Flag*>& given, const RunLayout& layout,

@@ -75,7 +75,7 @@ class ExportCommand : public Command {
         "name.");
     declare_dtype_flag(table, &dtype_, {"bfloat16", "float16", "float32"},
                        "hf: type of the weights; by default that of the model.");
-    table->add_size("max_shard_size", &max_shard_size_, "2GB", "hf: largest size of a weights file.");
+    table->add_size("max_shard_size", &max_shard_bytes_, "2GB", "hf: largest size of a weights file.");
     table->add_foreign_names(inference_names());
   }
 
@@ -156,7 +156,7 @@ class ExportCommand : public Command {
     StatusLine status;
     MergeOptions options = {.weights = {1.0}};
     options.save_dtype = dtype_.empty() ? weights_dtype(model_) : dtype_of_flag(dtype_);
-    options.max_shard_bytes = *parse_bytes(max_shard_size_);
+    options.max_shard_bytes = max_shard_bytes_.value_or(options.max_shard_bytes);
     options.adapters.assign(adapters_.begin(), adapters_.end());
     options.progress = [&](double fraction) {
       status.show(fmt::format("writing {}: {:.0f} %", output_, 100 * fraction));
@@ -174,7 +174,7 @@ class ExportCommand : public Command {
   std::string type_ = "bf16";
   std::string model_name_;
   std::string dtype_;
-  std::string max_shard_size_ = "5GB";
+  std::optional<int64_t> max_shard_bytes_ = 5'000'000'000;
 };
 
 }  // namespace

@@ -88,7 +88,7 @@ class MergeCommand : public Command {
     declare_output_flags(table, &output_, &overwrite_, "The folder to write.");
     declare_dtype_flag(table, &dtype_, {"bfloat16", "float16", "float32"},
                        "Type of the weights; by default that of the first model.");
-    table->add_size("max_shard_size", &max_shard_size_, "2GB", "Largest size of a weights file.");
+    table->add_size("max_shard_size", &max_shard_bytes_, "2GB", "Largest size of a weights file.");
   }
 
   void run(FlagTable* table) override {
@@ -101,7 +101,7 @@ class MergeCommand : public Command {
     options.adapters.assign(adapters_.begin(), adapters_.end());
     check_models();
     options.save_dtype = dtype_.empty() ? weights_dtype(models_.front()) : dtype_of_flag(dtype_);
-    options.max_shard_bytes = *parse_bytes(max_shard_size_);
+    options.max_shard_bytes = max_shard_bytes_.value_or(options.max_shard_bytes);
     StatusLine status;
     options.progress = [&](double fraction) {
       status.show(fmt::format("writing {}: {:.0f} %", output_, 100 * fraction));
@@ -173,7 +173,7 @@ class MergeCommand : public Command {
   std::string output_;
   bool overwrite_ = false;
   std::string dtype_;
-  std::string max_shard_size_ = "5GB";
+  std::optional<int64_t> max_shard_bytes_ = 5'000'000'000;
 };
 
 }  // namespace

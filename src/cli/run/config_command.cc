@@ -43,7 +43,7 @@ class ConfigShowCommand : public Command {
   bool resolves_hub_names() const override { return false; }
 
   void complete_flags(FlagTable* table) override {
-    if (!args_.config.empty()) apply_config_file(args_.config, table);
+    if (!args_.sources.config.empty()) apply_config_file(args_.sources.config, table);
     apply_script_arguments(table, &args_);
     apply_resume_variable(process_environment(), table, &args_);
     read_launch_variables(process_environment(), &args_);
@@ -105,7 +105,7 @@ class ConfigShowCommand : public Command {
     }
   }
 
-  TrainingArguments args_;
+  RunSpec args_;
   bool all_ = false;
   int64_t world_size_ = 1;
   bool json_ = false;

@@ -16,11 +16,11 @@
 #include "cli/run/plan_search.h"
 #include "cli/run/plan_simulation.h"
 #include "cli/terminal/terminal.h"
-#include "forecast/fit/ladder.h"
-#include "forecast/forecast.h"
 #include "formats/deepspeed/deepspeed_config.h"
 #include "formats/huggingface/model_config.h"
 #include "io/file.h"
+#include "plan/forecast.h"
+#include "plan/forms/ladder.h"
 #include "tokenizer/tokenizer.h"
 
 namespace tessera {
@@ -142,20 +142,20 @@ class PlanCommand : public Command {
       const Flag& flag = table->flags()[i];
       if (table->is_set(flag.name) && flag.get) given_.push_back(&flag);
     }
-    if (!args_.config.empty()) apply_config_file(args_.config, table);
+    if (!args_.sources.config.empty()) apply_config_file(args_.sources.config, table);
     apply_script_arguments(table, &args_);
   }
   bool reads_weights() const override { return false; }
-  DataArguments* data_arguments() override { return tokens_ ? nullptr : &args_; }
+  DataArguments* data_arguments() override { return tokens_ ? nullptr : &args_.data; }
   void on_hub_names(const std::string& flag, const std::vector<std::string>& names) override {
-    args_.hub_names[flag] = names.at(0);
+    args_.model.hub_names[flag] = names.at(0);
   }
 
   void run(FlagTable* table) override {
-    set_log_level(args_.lowest_log_level());
+    set_log_level(args_.reporting.lowest_log_level());
     simulation_.check(*table);
     check_numbers();
-    const bool is_on_device = args_.device != DeviceKind::kCpu;
+    const bool is_on_device = args_.machine.device != DeviceKind::kCpu;
     if (is_on_device) check_device_flags(*table);
     if (simulation_.simulate()) return simulate(*table);
     const bool searches = (!is_on_device || is_any_set(*table, kSearchFlags)) && choose_search(*table);
@@ -163,7 +163,8 @@ class PlanCommand : public Command {
     config.lora = lora_config_of(args_);
     config.base_quantization = base_quantization_of(args_);
     if (is_on_device && !searches) return show_device(*table, config);
-    if (!disk_.empty() || (args_.fit && !is_any_set(*table, kSearchFlags))) return show_forms(*table, config);
+    if (disk_bytes_ || (args_.placement.fit && !is_any_set(*table, kSearchFlags)))
+      return show_forms(*table, config);
     searches ? search(table, config) : show_machine(*table, config);
   }
 
@@ -177,7 +178,7 @@ class PlanCommand : public Command {
                           "Ranks on each node. A search tries only this number."),
                1, kMaxLocalRanks);
     table->add_size(
-        "disk", &disk_, "80GB",
+        "disk", &disk_bytes_, "80GB",
         "Room on the disk of offload_dir: shows the forms of the run that fit into memory and disk "
         "(optimizer state in fewer bits or on the disk, weights on the disk or, beside adapters, in fewer "
         "bits, update in the backward pass, recomputation), with what each costs, and the flags of the best. "
@@ -244,7 +245,7 @@ class PlanCommand : public Command {
          {"disk", "network", "network_gbps", "tflops", "mfu", "nnodes", "nproc_per_node", "simulate"}) {
       if (!table.is_set(name)) continue;
       fail(ExitCode::kUsage, "--{} is not available with --device {}, which plans for a single card", name,
-           args_.device);
+           args_.machine.device);
     }
   }
 
@@ -264,26 +265,26 @@ class PlanCommand : public Command {
   }
 
   ModelConfig model_config(const FlagTable& table) const {
-    if (args_.model.empty() == preset_.empty()) {
+    if (args_.model.folder.empty() == preset_.empty()) {
       fail(ExitCode::kUsage, "give either --model DIR (or its config.json) or --preset NAME{}",
            preset_.empty() ? "" : ", not both");
     }
-    if (preset_.empty()) return read_model_config(args_.model);
+    if (preset_.empty()) return read_model_config(args_.model.folder);
     ModelConfig config = preset_config(preset_);
     if (config.vocab_size != 0) return config;
-    config.vocab_size = args_.tokenizer.empty() || table.is_set("vocab_size")
+    config.vocab_size = args_.model.tokenizer.empty() || table.is_set("vocab_size")
                             ? vocab_size_
-                            : Tokenizer::open(args_.tokenizer).vocab_size();
+                            : Tokenizer::open(args_.model.tokenizer).vocab_size();
     return config;
   }
 
   PlanMachineFlags machine_flags() const {
     PlanMachineFlags flags = machine_flags_;
-    if (flags.memory.empty()) flags.memory = args_.fit_memory;
+    if (!flags.memory_bytes) flags.memory_bytes = args_.placement.fit_memory_bytes;
     return flags;
   }
   int64_t threads_of_rank(const PlanMachine& machine) const {
-    if (args_.num_threads > 0) return args_.num_threads;
+    if (args_.machine.num_threads > 0) return args_.machine.num_threads;
     return std::max<int64_t>(1, machine.num_cores / local_world_size_);
   }
   ClusterShape cluster_of(const PlanMachine& machine, int64_t num_nodes) const {
@@ -299,12 +300,12 @@ class PlanCommand : public Command {
       fail(ExitCode::kUsage, "--{} is for a search: a simulation is of one kind of machine, --machine NAME",
            name);
     }
-    if (args_.context_parallel_size > local_world_size_) {
+    if (args_.sharding.context_parallel_size > local_world_size_) {
       fail(
           ExitCode::kUsage,
           "--simulate is of ranks that share rows within a node, and --context_parallel_size {} is more than "
           "its {}: without --simulate the plan has the step",
-          args_.context_parallel_size, format_count(local_world_size_, "rank"));
+          args_.sharding.context_parallel_size, format_count(local_world_size_, "rank"));
     }
     const std::optional<int64_t> one_size = table.is_set("nnodes") ? std::optional(num_nodes_) : std::nullopt;
     const std::vector<int> sizes = simulation_.nodes(one_size);
@@ -315,10 +316,10 @@ class PlanCommand : public Command {
     std::optional<PlanMachine> machine;
     std::vector<SimulatedCluster> clusters;
     for (const int num_nodes : sizes) {
-      TrainingArguments args = args_;
+      RunSpec args = args_;
       const int64_t world_size = num_nodes * local_world_size_;
       if (!clusters.empty()) set_log_level(LogLevel::kError);  // it has been said
-      resolve_training_arguments(table, world_size, &args);
+      resolve_run_spec(table, world_size, &args);
       if (!machine) machine = plan_machine(machine_flags(), args);
       if (!machine->cluster.rates) {
         fail(ExitCode::kUsage, "--simulate needs the speed of a machine: give --machine or --tflops");
@@ -337,7 +338,7 @@ class PlanCommand : public Command {
 
   void show_machine(const FlagTable& table, const ModelConfig& config) {
     const int64_t world_size = num_nodes_ * local_world_size_;
-    resolve_training_arguments(table, world_size, &args_);
+    resolve_run_spec(table, world_size, &args_);
     const PlanMachine machine = plan_machine(machine_flags(), args_);
     const ClusterShape cluster = cluster_of(machine, num_nodes_);
     const int64_t num_threads = threads_of_rank(machine);
@@ -359,8 +360,8 @@ class PlanCommand : public Command {
 
   // The memory of a card and of its host.
   void show_device(const FlagTable& table, const ModelConfig& config) {
-    resolve_training_arguments(table, /*world_size=*/1, &args_);
-    args_.measure_peak = false;  // the processor's
+    resolve_run_spec(table, /*world_size=*/1, &args_);
+    args_.reporting.measure_peak = false;  // the processor's
     const PlanMachine machine = plan_machine(machine_flags(), args_);
     show_forecast(forecast_run(args_, config, machine.cluster, threads_of_rank(machine),
                                job_size(args_, config, /*world_size=*/1, tokens_)));
@@ -373,9 +374,9 @@ class PlanCommand : public Command {
   }
 
   void show_forms(const FlagTable& table, const ModelConfig& config) {
-    args_.fit = true;
+    args_.placement.fit = true;
     const int64_t world_size = num_nodes_ * local_world_size_;
-    resolve_training_arguments(table, world_size, &args_);
+    resolve_run_spec(table, world_size, &args_);
     const PlanMachine machine = plan_machine(machine_flags(), args_);
     if (!machine.cluster.rates) {
       fail(ExitCode::kUsage, "--disk needs the speed of a machine: give --machine or --tflops");
@@ -383,10 +384,9 @@ class PlanCommand : public Command {
     const ClusterShape cluster = cluster_of(machine, num_nodes_);
     const JobSize job =
         job_size(args_, config, world_size, tokens_).value_or(assumed_job(args_, config, world_size));
-    const std::string disk = disk_.empty() ? args_.fit_disk : disk_;
-    const LadderRequest request =
-        ladder_request(args_, config, cluster, threads_of_rank(machine), job,
-                       disk.empty() ? free_disk_bytes(args_.offload_dir) : *parse_bytes(disk));
+    const std::optional<int64_t> disk = disk_bytes_ ? disk_bytes_ : args_.placement.fit_disk_bytes;
+    const LadderRequest request = ladder_request(args_, config, cluster, threads_of_rank(machine), job,
+                                                 disk ? *disk : free_disk_bytes(args_.placement.offload_dir));
     const Ladder ladder = plan_ladder(request);
     write_output(json_ ? ladder_json(ladder) : ladder_text(ladder));
     flush_output();
@@ -416,15 +416,16 @@ class PlanCommand : public Command {
     if (table->is_set("nproc_per_node")) options.local_world_size = static_cast<int>(local_world_size_);
     set_log_level(LogLevel::kError);
     std::optional<DeepSpeedConfig> file;
-    if (!args_.deepspeed.empty()) file = read_deepspeed_config(args_.deepspeed);
+    if (!args_.sources.deepspeed.empty()) file = read_deepspeed_config(args_.sources.deepspeed);
     // For the rows of a step: the combinations have other numbers of ranks, so that what is said about one
     // rank, or those that share its rows, would mislead.
-    int64_t world_size = args_.context_parallel_size;
+    int64_t world_size = args_.sharding.context_parallel_size;
     if (file) world_size = file->sequence_parallel_size.value_or(world_size);
     const int64_t ranks_of_team = world_size;
     // One rank, unless others are asked for: their number matters here.
-    const bool is_on_device = args_.device != DeviceKind::kCpu;
-    if (is_on_device || args_.optimizer_in_backward || args_.offload_param_device == OffloadDevice::kNvme) {
+    const bool is_on_device = args_.machine.device != DeviceKind::kCpu;
+    if (is_on_device || args_.placement.optimizer_in_backward ||
+        args_.placement.param_device == OffloadDevice::kNvme) {
       options.num_nodes = options.num_nodes.value_or(1);
       options.local_world_size = options.local_world_size.value_or(1);
       world_size = int64_t{*options.num_nodes} * *options.local_world_size;
@@ -432,13 +433,13 @@ class PlanCommand : public Command {
     if (file && file->gradient_accumulation_steps.value) {
       options.world_size = world_size = ranks_of(*file, options, ranks_of_team);
     }
-    resolve_training_arguments(*table, world_size, &args_);
-    set_log_level(args_.lowest_log_level());
+    resolve_run_spec(*table, world_size, &args_);
+    set_log_level(args_.reporting.lowest_log_level());
     if (file) {  // it must say the same as the layout
-      options.zero_stage = static_cast<int>(*args_.zero_stage);
-      options.micro_batch_rows = args_.per_device_train_batch_size;
+      options.zero_stage = static_cast<int>(*args_.sharding.stage);
+      options.micro_batch_rows = args_.batch.rows_per_device;
     }
-    if (options.world_size) args_.global_batch_size = global_batch_rows(args_.batch_options(world_size));
+    if (options.world_size) args_.batch.global_rows = global_batch_rows(args_.batch_options(world_size));
 
     SearchView view;
     view.order = sort_ == "price"  ? SearchOrder::kPrice
@@ -464,7 +465,7 @@ class PlanCommand : public Command {
     search.check_any_fits();
   }
 
-  TrainingArguments args_;
+  RunSpec args_;
   SimulationFlags simulation_;
   size_t num_training_flags_ = 0;
   std::vector<const Flag*> given_;  // of these, on the command line
@@ -476,7 +477,7 @@ class PlanCommand : public Command {
   PlanMachineFlags machine_flags_;
   int64_t num_nodes_ = 1;
   int64_t local_world_size_ = 1;
-  std::string disk_;
+  std::optional<int64_t> disk_bytes_;
 
   std::vector<std::string> instances_;
   int64_t max_nodes_ = 16;

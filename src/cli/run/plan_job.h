@@ -5,17 +5,17 @@
 #include <optional>
 
 #include "arguments/arguments.h"
-#include "forecast/text/job_size.h"
 #include "formats/huggingface/model_config.h"
+#include "plan/job_size.h"
 
 namespace tessera {
 
 // From `num_tokens`, or from the dataset, which is read (and cached) as training would read it, or from
 // max_steps; nullopt if none of them is given. `args` must be resolved for `world_size` ranks.
-std::optional<JobSize> job_size(const TrainingArguments& args, const ModelConfig& config, int64_t world_size,
+std::optional<JobSize> job_size(const RunSpec& args, const ModelConfig& config, int64_t world_size,
                                 std::optional<int64_t> num_tokens);
 
 // A job of 10^9 tokens, to compare machines by.
-JobSize assumed_job(const TrainingArguments& args, const ModelConfig& config, int64_t world_size);
+JobSize assumed_job(const RunSpec& args, const ModelConfig& config, int64_t world_size);
 
 }  // namespace tessera

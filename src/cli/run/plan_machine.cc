@@ -11,9 +11,9 @@
 #include "cli/run/threads.h"
 #include "devices/planned_card.h"
 #include "devices/planned_cpu.h"
-#include "forecast/time/measured_network.h"
 #include "io/disk_rate.h"
 #include "io/file.h"
+#include "plan/time/measured_network.h"
 #include "platform/memory_info.h"
 #include "platform/thread_pool.h"
 #include "train/measure/training_peak.h"
@@ -43,16 +43,16 @@ double peak_of(const MachineRates& rates, DType dtype) {
          (dtype == DType::kBF16 ? rates.core_bf16_tflops : rates.core_f32_tflops);
 }
 
-PlanMachine this_machine(const PlanMachineFlags& flags, const TrainingArguments& args) {
+PlanMachine this_machine(const PlanMachineFlags& flags, const RunSpec& args) {
   PlanMachine machine;
   machine.num_cores = threads_for_products();
-  const DType dtype = args.dtype;
+  const DType dtype = args.precision.dtype;
   std::optional<double> tflops = flags.tflops;
   if (flags.machine == "here") {
     ThreadPool pool(machine.num_cores);
     machine.cluster.rates = measured_rates(pool);
     machine.cluster.rates_are_of_this_machine = true;
-  } else if (!tflops && args.measure_peak) {
+  } else if (!tflops && args.reporting.measure_peak) {
     tflops = measured_tflops(machine.num_cores, dtype);
     machine.cluster.rates_are_of_this_machine = true;
   }
@@ -81,7 +81,7 @@ PlanMachine machine_of_file(const std::string& path) {
 }
 
 // One card, with the host around it.
-PlanMachine machine_with_card(const Instance& instance, const TrainingArguments& args) {
+PlanMachine machine_with_card(const Instance& instance, const RunSpec& args) {
   if (instance.num_cards == 0) {
     fail(ExitCode::kUsage, "--machine: {} has no NVIDIA card, which device cuda needs", instance.name);
   }
@@ -101,13 +101,13 @@ std::string name_of_card(const OpsFactory& ops) {
 }
 
 // This machine, and the card that is here; times if the catalogue knows its kind.
-PlanMachine this_card(const PlanMachineFlags& flags, const TrainingArguments& args) {
+PlanMachine this_card(const PlanMachineFlags& flags, const RunSpec& args) {
   PlanMachine machine;
   machine.num_cores = threads_for_products();
   const std::vector<Instance> catalogue = plan_catalogue(flags.catalogue);
   std::string name;
   try {
-    machine.cluster.ops = ops_of_flag(args.device);
+    machine.cluster.ops = ops_of_flag(args.machine.device);
     name = name_of_card(machine.cluster.ops);
   } catch (const Error& error) {
     fail(error.code(), "{}, or --machine NAME to plan for the card of an instance type", error.what());
@@ -123,8 +123,7 @@ PlanMachine this_card(const PlanMachineFlags& flags, const TrainingArguments& ar
   return machine;
 }
 
-PlanMachine machine_of_instance(const std::string& name, const std::string& catalogue,
-                                const TrainingArguments& args) {
+PlanMachine machine_of_instance(const std::string& name, const std::string& catalogue, const RunSpec& args) {
   const std::vector<Instance> instances = plan_catalogue(catalogue);
   const auto found = std::ranges::find(instances, name, &Instance::name);
   if (found == instances.end()) {
@@ -133,7 +132,7 @@ PlanMachine machine_of_instance(const std::string& name, const std::string& cata
          "found '{}'",
          instances.front().name, printable(name));
   }
-  if (args.device != DeviceKind::kCpu) return machine_with_card(*found, args);
+  if (args.machine.device != DeviceKind::kCpu) return machine_with_card(*found, args);
   PlanMachine machine;
   machine.num_cores = found->facts.num_cores;
   machine.cluster.rates = rates_of_instance(found->facts);
@@ -143,15 +142,15 @@ PlanMachine machine_of_instance(const std::string& name, const std::string& cata
   return machine;
 }
 
-PlanMachine machine_of_flag(const PlanMachineFlags& flags, const TrainingArguments& args) {
-  const bool is_on_card = args.device != DeviceKind::kCpu;
+PlanMachine machine_of_flag(const PlanMachineFlags& flags, const RunSpec& args) {
+  const bool is_on_card = args.machine.device != DeviceKind::kCpu;
   if (flags.machine.empty() || flags.machine == "here")
     return is_on_card ? this_card(flags, args) : this_machine(flags, args);
   if (!flags.machine.ends_with(".json")) return machine_of_instance(flags.machine, flags.catalogue, args);
   if (is_on_card) {
     fail(ExitCode::kUsage,
          "--machine: a file of rates is of a processor: with --device {} give here or an instance type",
-         args.device);
+         args.machine.device);
   }
   return machine_of_file(flags.machine);
 }
@@ -164,7 +163,7 @@ void PlanMachineFlags::declare(FlagTable* table) {
             "Forecast the run on this machine (here), whose speed is then measured, on an instance type "
             "of the catalogue, or on the machine that a .json file of rates describes (docs/plan.md).")
       .value_name = "here|NAME|FILE";
-  table->add_size("memory", &memory, "64GiB",
+  table->add_size("memory", &memory_bytes, "64GiB",
                   "Memory of a node, such as 64GiB. Defaults to this machine's memory, or to its cgroup "
                   "limit if that is lower.");
   table->add("network_gbps", &network_gbps,
@@ -186,7 +185,7 @@ void PlanMachineFlags::declare(FlagTable* table) {
              "model of each operation's time.");
 }
 
-PlanMachine plan_machine(const PlanMachineFlags& flags, const TrainingArguments& args) {
+PlanMachine plan_machine(const PlanMachineFlags& flags, const RunSpec& args) {
   if (!flags.machine.empty() && (flags.tflops || flags.mfu)) {
     fail(ExitCode::kUsage, "--machine says how fast the machine is, and so does --{}: give one of the two",
          flags.tflops ? "tflops" : "mfu");
@@ -195,8 +194,8 @@ PlanMachine plan_machine(const PlanMachineFlags& flags, const TrainingArguments&
     fail(ExitCode::kUsage, "--network says how fast the network is, and so does --network_gbps: give one");
   }
   PlanMachine machine = machine_of_flag(flags, args);
-  if (!flags.memory.empty()) {
-    machine.cluster.node_memory_bytes = parse_bytes(flags.memory).value();
+  if (flags.memory_bytes) {
+    machine.cluster.node_memory_bytes = *flags.memory_bytes;
     machine.cluster.memory_is_of_this_machine = false;
   }
   if (flags.network_gbps) machine.cluster.network_gbps = *flags.network_gbps;
@@ -213,14 +212,14 @@ PlanMachine plan_machine(const PlanMachineFlags& flags, const TrainingArguments&
     double& rate = machine.cluster.rates->disk_gb_per_s;
     if (flags.disk_gb_per_s) {
       rate = *flags.disk_gb_per_s;
-    } else if (flags.machine == "here" && !args.offload_dir.empty()) {
-      if (const auto measured = try_disk_rate(args.offload_dir)) rate = measured->gb_per_s();
+    } else if (flags.machine == "here" && !args.placement.offload_dir.empty()) {
+      if (const auto measured = try_disk_rate(args.placement.offload_dir)) rate = measured->gb_per_s();
     }
   }
-  if (flags.machine == "here" && args.device == DeviceKind::kCpu && machine.cluster.rates) {
+  if (flags.machine == "here" && args.machine.device == DeviceKind::kCpu && machine.cluster.rates) {
     MeasuringOptions options;
     // The sample cuts parameters; others are priced by their bytes and products.
-    if (is_elementwise(state_tensors_of(args))) options.optimizer = args.optim;
+    if (is_elementwise(state_tensors_of(args))) options.optimizer = args.optimizer.form;
     options.rates = *machine.cluster.rates;
     options.rates.network_gbps = machine.cluster.network_gbps;
     machine.prices = std::make_unique<MeasuredPrices>(options);

@@ -9,9 +9,9 @@
 
 #include "arguments/arguments.h"
 #include "base/flags.h"
-#include "forecast/forecast.h"
-#include "forecast/instances/catalogue.h"
-#include "forecast/time/measured_prices.h"
+#include "plan/forecast.h"
+#include "plan/instances/catalogue.h"
+#include "plan/time/measured_prices.h"
 
 namespace tessera {
 
@@ -20,7 +20,7 @@ struct PlanMachineFlags {
 
   std::string machine;  // "here", an instance type, a file of rates, "" = this machine's peak
   std::string catalogue;
-  std::string memory;
+  std::optional<int64_t> memory_bytes;
   std::optional<double> network_gbps;
   std::string network;  // a file of bench network, "" = none
   std::optional<double> disk_gb_per_s;
@@ -35,7 +35,7 @@ struct PlanMachine {
 };
 
 // Measures this machine if it has to. Error(kUsage) for flags that contradict each other.
-PlanMachine plan_machine(const PlanMachineFlags& flags, const TrainingArguments& args);
+PlanMachine plan_machine(const PlanMachineFlags& flags, const RunSpec& args);
 
 // The catalogue in this file, "" = the shipped one.
 std::vector<Instance> plan_catalogue(const std::string& path);

@@ -5,9 +5,9 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "forecast/instances/search_picture.h"
-#include "forecast/text/plan_text.h"
 #include "io/file.h"
+#include "plan/instances/search_picture.h"
+#include "plan/plan_text.h"
 
 namespace tessera {
 namespace {
@@ -58,18 +58,19 @@ std::vector<std::string> layout_words(const RunLayout& layout, int64_t step_rows
   return words;
 }
 
-SearchOptions asked_options(const FlagTable& table, const TrainingArguments& args) {
+SearchOptions asked_options(const FlagTable& table, const RunSpec& args) {
   SearchOptions options;
-  if (args.zero_stage) options.zero_stage = static_cast<int>(*args.zero_stage);
-  if (args.gather_schedule != GatherChoice::kAuto) {
-    options.schedule = args.gather_schedule == GatherChoice::kPerLayer ? GatherSchedule::kPerLayer
-                                                                       : GatherSchedule::kPerStep;
+  if (args.sharding.stage) options.zero_stage = static_cast<int>(*args.sharding.stage);
+  if (args.sharding.gather_schedule != GatherChoice::kAuto) {
+    options.schedule = args.sharding.gather_schedule == GatherChoice::kPerLayer ? GatherSchedule::kPerLayer
+                                                                                : GatherSchedule::kPerStep;
   }
-  if (table.is_set("gradient_checkpointing")) options.gradient_checkpointing = args.gradient_checkpointing;
+  if (table.is_set("gradient_checkpointing"))
+    options.gradient_checkpointing = args.placement.gradient_checkpointing;
   return options;
 }
 
-PlanSearch::PlanSearch(const TrainingArguments& args, const ModelConfig& config, const JobSize& job,
+PlanSearch::PlanSearch(const RunSpec& args, const ModelConfig& config, const JobSize& job,
                        const std::vector<Instance>& instances, const SearchOptions& options,
                        const SearchView& view)
     : args_(args),
@@ -92,8 +93,8 @@ std::string PlanSearch::command(const std::vector<const Flag*>& given, const std
   std::set<std::string> names;
   for (const Flag* flag : given) {
     if (is_layout_flag(flag->name)) continue;
-    const auto on_hub = args_.hub_names.find(flag->name);
-    words.push_back(flag_word(flag->name, on_hub == args_.hub_names.end()
+    const auto on_hub = args_.model.hub_names.find(flag->name);
+    words.push_back(flag_word(flag->name, on_hub == args_.model.hub_names.end()
                                               ? flag->get()
                                               : std::vector<std::string>{on_hub->second}));
     names.insert(flag->name);

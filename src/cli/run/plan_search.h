@@ -7,7 +7,7 @@
 
 #include "arguments/arguments.h"
 #include "base/flags.h"
-#include "forecast/instances/search_report.h"
+#include "plan/instances/search_report.h"
 
 namespace tessera {
 
@@ -16,12 +16,12 @@ bool is_layout_flag(const std::string& name);
 std::vector<std::string> layout_words(const RunLayout& layout, int64_t step_rows);
 // What of a layout the flags on the command line or in a file leave no choice about: stage, schedule and
 // checkpointing.
-SearchOptions asked_options(const FlagTable& table, const TrainingArguments& args);
+SearchOptions asked_options(const FlagTable& table, const RunSpec& args);
 
 class PlanSearch {
  public:
   // `args` must be resolved for one rank and, like `config`, outlive this.
-  PlanSearch(const TrainingArguments& args, const ModelConfig& config, const JobSize& job,
+  PlanSearch(const RunSpec& args, const ModelConfig& config, const JobSize& job,
              const std::vector<Instance>& instances, const SearchOptions& options, const SearchView& view);
 
   // The command line of the best combination on its first node, with the flags `given` that do not belong to
@@ -35,7 +35,7 @@ class PlanSearch {
   void check_any_fits() const;
 
  private:
-  const TrainingArguments& args_;
+  const RunSpec& args_;
   const ModelConfig& config_;
   SearchView view_;
   SearchResult result_;

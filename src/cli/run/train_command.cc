@@ -24,9 +24,9 @@
 #include "launch/reports/rank_report.h"
 #include "launch/reports/termination_log.h"
 #include "monitor/run_server.h"
-#include "platform/stop_signal.h"
 #include "platform/thread_pool.h"
-#include "report/sinks/trainjob_status.h"
+#include "train/sinks/trainjob_status.h"
+#include "train/stop_signal.h"
 #include "train/trainer.h"
 
 namespace tessera {
@@ -87,28 +87,28 @@ class TrainCommand : public Command {
   }
 
   void complete_flags(FlagTable* table) override {
-    if (!args_.config.empty()) apply_config_file(args_.config, table);
+    if (!args_.sources.config.empty()) apply_config_file(args_.sources.config, table);
     apply_script_arguments(table, &args_);
     apply_resume_variable(process_environment(), table, &args_);
     read_launch_variables(process_environment(), &args_);
   }
-  bool is_quiet() const override { return args_.quiet; }
+  bool is_quiet() const override { return args_.reporting.quiet; }
 
-  DataArguments* data_arguments() override { return &args_; }
+  DataArguments* data_arguments() override { return &args_.data; }
   void on_hub_names(const std::string& flag, const std::vector<std::string>& names) override {
-    args_.hub_names[flag] = names.at(0);
+    args_.model.hub_names[flag] = names.at(0);
   }
 
   void run(FlagTable* table) override {
     check_ranks_are_started();
     const World world = detect_world();
-    args_.num_restarts = world.num_restarts();
+    args_.launch.num_restarts = world.num_restarts();
     // Messages that are the same on every rank are logged once.
-    set_log_level(world.rank == 0 ? args_.lowest_log_level() : LogLevel::kError);
+    set_log_level(world.rank == 0 ? args_.reporting.lowest_log_level() : LogLevel::kError);
     if (!world.is_single()) set_crash_rank(world.rank);
-    resolve_training_arguments(*table, world.world_size, &args_);
+    resolve_run_spec(*table, world.world_size, &args_);
     set_closed_output(ClosedOutput::kIsIgnored);
-    if (world.job_restarts > 0 && args_.launch_id.empty())  // otherwise the agent has said so
+    if (world.job_restarts > 0 && args_.launch.id.empty())  // otherwise the agent has said so
       log_info("restart attempt {} of the job", world.job_restarts);
     const std::unique_ptr<Communicator> comm = Communicator::open(world, comm_options());
     int stop_signal = 0;
@@ -136,7 +136,8 @@ class TrainCommand : public Command {
   // Returns the signal that ended the run early; 0 = none.
   int train(Communicator& comm) {
     comm.check_same_settings(settings_of_the_job());
-    RankReport report({!args_.disable_tqdm, args_.quiet, describe_resuming(comm.world())});
+    RankReport report(
+        {!args_.reporting.disable_tqdm, args_.reporting.quiet, describe_resuming(comm.world())});
     const std::unique_ptr<RunServer> server = RunServer::open(args_, comm, TESSERA_VERSION);
     ObserverList reports;
     reports.add(report);
@@ -150,7 +151,7 @@ class TrainCommand : public Command {
       }
     }
     TrainObserver& observer = is_root || !server ? static_cast<TrainObserver&>(reports) : *server;
-    ThreadPool pool(threads_for_products(args_.num_threads));
+    ThreadPool pool(threads_for_products(args_.machine.num_threads));
     Trainer trainer(args_, pool, observer, comm);
     const StopSignals signals(clear_status_line);
     bool has_told = false;
@@ -164,7 +165,7 @@ class TrainCommand : public Command {
     // One rank of each pod; an error is reported by the agent, or in main().
     if (comm.world().local_rank == 0)
       leave_termination_message(describe_end(summary, trainer.plan().max_steps));
-    if (args_.quiet && comm.world().rank == 0 && !summary.folder.empty())
+    if (args_.reporting.quiet && comm.world().rank == 0 && !summary.folder.empty())
       print("{}\n", summary.folder.string());
     return summary.stop_signal;
   }
@@ -172,7 +173,7 @@ class TrainCommand : public Command {
   // A step may take minutes: without this message a user may press Ctrl-C again, which costs the checkpoint.
   void tell_of_signal(int signal) const {
     log_info("{}: the run ends {}", signal_name(signal),
-             args_.save_on_sigterm
+             args_.saving.on_sigterm
                  ? "with a checkpoint of the last finished step; a second Ctrl-C ends it at once, without one"
                  : "without a checkpoint, because save_on_sigterm is false");
   }
@@ -180,10 +181,10 @@ class TrainCommand : public Command {
   CommOptions comm_options() const {
     CommOptions options;
     constexpr int64_t kLongest = 1'000'000;  // 11 days; waits are counted in milliseconds
-    options.timeout = std::chrono::seconds(std::min(args_.ddp_timeout, kLongest));
-    options.connections = static_cast<int>(args_.connections);
-    options.fabric = args_.fabric;
-    options.store.interface = args_.interface;
+    options.timeout = std::chrono::seconds(std::min(args_.network.timeout_s, kLongest));
+    options.connections = static_cast<int>(args_.network.connections);
+    options.fabric = args_.network.fabric;
+    options.store.interface = args_.network.interface;
     return options;
   }
 
@@ -200,7 +201,7 @@ class TrainCommand : public Command {
     return settings;
   }
 
-  TrainingArguments args_;
+  RunSpec args_;
 };
 
 }  // namespace

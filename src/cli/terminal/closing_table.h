@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "report/observer.h"
+#include "train/observer.h"
 
 namespace tessera {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "forecast/instances/catalogue.h"
+#include "plan/instances/catalogue.h"
 
 namespace tessera {
 

@@ -38,14 +38,14 @@ Instance node_of(const Instance& instance, const PodSize& pod) {
 
 // The requested layout, whether it fits or not.
 RunLayout asked_layout(const JobPlanRequest& request, const Instance& node, int64_t step_rows) {
-  const TrainingArguments& args = *request.args;
+  const RunSpec& args = *request.args;
   RunLayout layout;
   layout.num_nodes = *request.options.num_nodes;
   layout.local_world_size = *request.options.local_world_size;
   layout.num_threads = std::max<int64_t>(1, node.facts.num_cores / layout.local_world_size);
   layout.zero_stage = request.options.zero_stage.value_or(layout.world_size() > 1 ? 2 : 0);
   layout.schedule = request.options.schedule.value_or(GatherSchedule::kPerStep);
-  layout.gradient_checkpointing = args.gradient_checkpointing;
+  layout.gradient_checkpointing = args.placement.gradient_checkpointing;
   layout.micro_batch_rows = request.options.micro_batch_rows.value_or(1);
   layout.accumulation = accumulation_of_global_batch(step_rows, layout.micro_batch_rows,
                                                      num_row_ranks(args, layout.world_size()));
@@ -60,8 +60,8 @@ RunForecast forecast_of(const JobPlanRequest& request, const ModelConfig& config
   cluster.node_memory_bytes = request.pod.memory_bytes;
   cluster.has_disk = false;
   cluster.network_gbps = node.facts.network_gbps;
-  const TrainingArguments& args = *request.args;
-  if (args.device == DeviceKind::kCuda) {
+  const RunSpec& args = *request.args;
+  if (args.machine.device == DeviceKind::kCuda) {
     cluster.ops = planned_card_ops(node.card.name, node.card.usable_bytes());
     cluster.rates = rates_of_card(node.card.facts, optimizer_is_on_host(args));
   } else {
@@ -154,10 +154,10 @@ GracePeriods with_grace_period(GracePeriods grace, double run_s, bool spot) {
 JobPlan plan_job(const JobPlanRequest& request) {
   const int64_t world_size = int64_t{*request.options.num_nodes} * *request.options.local_world_size;
   const int64_t step_rows = global_batch_rows(request.args->batch_options(world_size));
-  TrainingArguments args = *request.args;
-  args.global_batch_size = step_rows;
-  args.per_device_train_batch_size = 1;
-  args.gradient_accumulation_steps = step_rows;
+  RunSpec args = *request.args;
+  args.batch.global_rows = step_rows;
+  args.batch.rows_per_device = 1;
+  args.batch.accumulation_steps = step_rows;
   ModelConfig config = *request.config;
   config.lora = lora_config_of(args);
   config.base_quantization = base_quantization_of(args);
@@ -168,7 +168,7 @@ JobPlan plan_job(const JobPlanRequest& request) {
          format_count(node.facts.num_cores, "core"), format_count(*request.options.local_world_size, "rank"));
   }
   JobSize job;
-  job.max_row_tokens = job.mean_row_tokens = args.row_limit(config.max_position_embeddings);
+  job.max_row_tokens = job.mean_row_tokens = args.data.row_limit(config.max_position_embeddings);
   const SearchResult result = search_instances(args, config, job, {node}, request.options);
 
   JobPlan plan;
@@ -182,14 +182,14 @@ JobPlan plan_job(const JobPlanRequest& request) {
     if (step_rows < row_ranks) {
       fail(ExitCode::kBadConfig, "a step has {}, fewer than the {} of the job: raise --global_batch_size",
            format_count(step_rows, "row"),
-           format_count(row_ranks, args.context_parallel_size > 1 ? "team" : "rank"));
+           format_count(row_ranks, args.sharding.context_parallel_size > 1 ? "team" : "rank"));
     }
     plan.layout = asked_layout(request, node, step_rows);
     plan.forecast = forecast_of(request, config, node, plan.layout, step_rows);
     if (plan.forecast.refusal.empty()) {
       plan.forecast.refusal =
           fmt::format("the job needs at least {} on a {}", format_bytes(result.refusals.at(0).needed_bytes),
-                      args.device == DeviceKind::kCuda ? "card" : "node");
+                      args.machine.device == DeviceKind::kCuda ? "card" : "node");
     }
   }
   if (!plan.forecast.refusal.empty()) {
@@ -197,7 +197,7 @@ JobPlan plan_job(const JobPlanRequest& request) {
     fail(ExitCode::kBadConfig, "{} with {} for a pod{}: {}",
          request.instance->name.empty() ? "nodes" : request.instance->name,
          format_bytes(request.pod.memory_bytes),
-         args.device == DeviceKind::kCuda
+         args.machine.device == DeviceKind::kCuda
              ? fmt::format(" and {} of an {}", format_bytes(card.usable_bytes()), card.name)
              : "",
          plan.forecast.refusal);

@@ -8,9 +8,9 @@
 
 #include "arguments/arguments.h"
 #include "cluster/manifests/allocatable.h"
-#include "forecast/forecast.h"
-#include "forecast/instances/search.h"
 #include "formats/huggingface/model_config.h"
+#include "plan/forecast.h"
+#include "plan/instances/search.h"
 
 namespace tessera {
 
@@ -49,7 +49,7 @@ GracePeriods with_grace_period(GracePeriods grace, double run_s, bool spot);
 
 struct JobPlanRequest {
   // Resolved for all ranks, with the final rows per step; options limits what the plan may choose.
-  const TrainingArguments* args = nullptr;
+  const RunSpec* args = nullptr;
   const ModelConfig* config = nullptr;  // of the model; the arguments say what is trained beside it
   const Instance* instance = nullptr;
   PodSize pod;

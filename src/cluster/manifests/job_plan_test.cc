@@ -9,8 +9,7 @@ namespace {
 
 constexpr int64_t kGiB = int64_t{1} << 30;
 
-JobPlan plan(const char* preset, const char* instance_name, int num_nodes, int ranks,
-             TrainingArguments args = {}) {
+JobPlan plan(const char* preset, const char* instance_name, int num_nodes, int ranks, RunSpec args = {}) {
   const std::vector<Instance> catalogue = shipped_catalogue();
   const Instance& instance = find_instance(catalogue, instance_name);
   ModelConfig config = preset_config(preset);
@@ -43,7 +42,7 @@ TEST(JobPlan, UnknownNodesHaveTheNetworkOfTypesOfTheirSize) {
   const std::vector<Instance> catalogue = shipped_catalogue();
   const auto step_s = [](const Instance& instance, PodSize pod, int num_nodes) {
     const ModelConfig config = preset_config("llama3-8b");
-    const TrainingArguments args;
+    const RunSpec args;
     JobPlanRequest request;
     request.args = &args;
     request.config = &config;
@@ -84,8 +83,8 @@ TEST(JobPlan, RefusesAModelThatDoesNotFitWithThePlannersReasons) {
 }
 
 TEST(JobPlan, ARunOnACardHasToFitTheCard) {
-  TrainingArguments args;
-  args.device = DeviceKind::kCuda;
+  RunSpec args;
+  args.machine.device = DeviceKind::kCuda;
   const JobPlan small = plan("llama3.2-1b", "g6e.16xlarge", 1, 1, args);
   EXPECT_EQ(small.forecast.memory.device, "NVIDIA L40S");
   EXPECT_GT(small.forecast.memory.device_bytes(), 18 * kGiB) << "16 bytes a parameter";
@@ -96,7 +95,7 @@ TEST(JobPlan, ARunOnACardHasToFitTheCard) {
                 "g6e.16xlarge with 463.3 GiB for a pod and 43.3 GiB of an NVIDIA L40S: the run does not fit"),
             0u)
       << refusal;
-  args.offload_optimizer_device = OffloadDevice::kCpu;
+  args.placement.optimizer_device = OffloadDevice::kCpu;
   const JobPlan offloaded = plan("llama3-8b", "p5.4xlarge", 1, 1, args);
   EXPECT_LT(offloaded.forecast.memory.device_bytes(), 78 * kGiB);
   EXPECT_GT(offloaded.forecast.memory.step_memory().node_bytes(), 89 * kGiB)
@@ -106,9 +105,9 @@ TEST(JobPlan, ARunOnACardHasToFitTheCard) {
 
 // Rows at once are as many as fit: on a smaller card fewer, or with recomputation.
 TEST(JobPlan, TheCardDecidesTheMicroBatch) {
-  TrainingArguments args;
-  args.device = DeviceKind::kCuda;
-  args.max_length = 4096;
+  RunSpec args;
+  args.machine.device = DeviceKind::kCuda;
+  args.data.max_length = 4096;
   const JobPlan on_l40s = plan("llama3.2-1b", "g6e.16xlarge", 1, 1, args);
   const JobPlan on_h200 = plan("llama3.2-1b", "p5en.48xlarge", 1, 1, args);
   EXPECT_EQ(on_h200.layout.micro_batch_rows, 8);
@@ -126,34 +125,34 @@ TEST(JobPlan, CardsAreOfTheInstance) {
 }
 
 TEST(JobPlan, RefusesMoreRanksThanRows) {
-  TrainingArguments args;
-  args.global_batch_size = 2;
-  args.per_device_train_batch_size = 1;
+  RunSpec args;
+  args.batch.global_rows = 2;
+  args.batch.rows_per_device = 1;
   EXPECT_EQ(error_of([&] { plan("15m", "r7i.16xlarge", 4, 1, args); }).code(), ExitCode::kBadConfig);
 }
 
 TEST(JobPlan, AdaptersTakeTheirOwnMemory) {
   expect_error(ExitCode::kBadConfig, {"does not fit in memory"},
                [] { plan("llama3-8b", "c7i.8xlarge", 1, 1); });
-  TrainingArguments args;
-  args.finetuning_type = FinetuningType::kLora;
-  args.per_device_train_batch_size = 1;
+  RunSpec args;
+  args.lora.finetuning_type = FinetuningType::kLora;
+  args.batch.rows_per_device = 1;
   const JobPlan exact = plan("llama3-8b", "c7i.8xlarge", 1, 1, args);
   EXPECT_EQ(exact.forecast.num_frozen, 8'030'261'248);
   EXPECT_LT(exact.forecast.disk.checkpoint_bytes, kGiB);
-  args.quantization_bit = 4;
+  args.base.bits = 4;
   EXPECT_LT(plan("llama3-8b", "c7i.8xlarge", 1, 1, args).forecast.memory.node_bytes(),
             exact.forecast.memory.node_bytes() - 8 * kGiB);
 }
 
 TEST(JobPlan, TeamsShareTheRowsOfAStep) {
-  TrainingArguments args;
-  args.context_parallel_size = 2;
-  args.global_batch_size = 2;
-  args.per_device_train_batch_size = 1;
+  RunSpec args;
+  args.sharding.context_parallel_size = 2;
+  args.batch.global_rows = 2;
+  args.batch.rows_per_device = 1;
   const JobPlan found = plan("15m", "r7i.16xlarge", 4, 1, args);
   EXPECT_EQ(found.layout.micro_batch_rows * found.layout.accumulation, 1);
-  args.global_batch_size = 1;
+  args.batch.global_rows = 1;
   expect_error(ExitCode::kBadConfig, {"a step has 1 row, fewer than the 2 teams of the job"},
                [&] { plan("15m", "r7i.16xlarge", 4, 1, args); });
 }

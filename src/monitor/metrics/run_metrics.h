@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "monitor/metrics/exposition.h"
-#include "report/observer.h"
+#include "train/observer.h"
 
 namespace tessera {
 

@@ -21,7 +21,7 @@
 #include "monitor/page/page_runs.h"
 #include "monitor/records/page_html.h"
 #include "monitor/records/run_report.h"
-#include "report/files/metrics_file.h"
+#include "train/output/metrics_file.h"
 
 namespace tessera {
 namespace {
@@ -259,7 +259,7 @@ class Dashboard::Worker {
                          .count();
 };
 
-Dashboard::Dashboard(const TrainingArguments& args, WebServer& server)
+Dashboard::Dashboard(const RunSpec& args, WebServer& server)
     : RunEvents(args), worker_(std::make_shared<Worker>(args.output_dir, server)) {
   check_page("--report_to dashboard");
   const auto page = std::make_shared<const std::string>(live_page());

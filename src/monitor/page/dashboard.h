@@ -5,7 +5,7 @@
 #include <string>
 
 #include "monitor/http/web_server.h"
-#include "report/files/run_events.h"
+#include "train/output/run_events.h"
 
 namespace tessera {
 
@@ -26,7 +26,7 @@ namespace tessera {
 class Dashboard final : public RunEvents {
  public:
   // Adds the paths to a server that has not started. Error(kBadConfig) if this build has no page.
-  Dashboard(const TrainingArguments& args, WebServer& server);
+  Dashboard(const RunSpec& args, WebServer& server);
   // Passes on what is left in the queue. The server must outlive this.
   ~Dashboard() override;
 

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "arguments/arguments.h"
-#include "report/progress.h"
-#include "report/trainer_state.h"
+#include "train/output/trainer_state.h"
+#include "train/progress.h"
 
 namespace tessera {
 
@@ -16,7 +16,7 @@ namespace tessera {
 class BestModelRule {
  public:
   // Without metric_for_best_model nothing is ever best.
-  explicit BestModelRule(const TrainingArguments& args);
+  explicit BestModelRule(const RunSpec& args);
 
   // "eval_loss"; "" = none.
   const std::string& metric() const { return metric_; }

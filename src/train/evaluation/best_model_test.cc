@@ -35,7 +35,7 @@ struct BestSteps {
     *out << fmt::format("best at {}, stops after {}", fmt::join(of.best_steps, " "), of.stops_after);
   }
 };
-BestSteps best_steps_of(const TrainingArguments& args, const std::vector<double>& losses) {
+BestSteps best_steps_of(const RunSpec& args, const std::vector<double>& losses) {
   const BestModelRule rule(args);
   BestModel best;
   BestSteps found;
@@ -48,40 +48,40 @@ BestSteps best_steps_of(const TrainingArguments& args, const std::vector<double>
 }
 
 TEST(BestModelRule, IsThatOfHuggingFacesTrainer) {
-  TrainingArguments args;
-  args.metric_for_best_model = "eval_loss";
-  args.greater_is_better = false;
+  RunSpec args;
+  args.evaluation.metric = "eval_loss";
+  args.evaluation.greater_is_better = false;
   EXPECT_EQ(best_steps_of(args, {3, 2, 2, 4, 1}), (BestSteps{{1, 2, 5}, 0}));
-  args.early_stopping_patience = 2;
+  args.evaluation.early_stopping_patience = 2;
   EXPECT_EQ(best_steps_of(args, {3, 2, 2, 4, 1}), (BestSteps{{1, 2}, 4}));
   EXPECT_EQ(best_steps_of(args, {3, 2, 2, 1, 4, 5}), (BestSteps{{1, 2, 4}, 6}))
       << "a better one resets the count";
   // Better by the threshold or less is the best, but no reason to continue.
-  args.early_stopping_threshold = 0.5;
+  args.evaluation.early_stopping_threshold = 0.5;
   EXPECT_EQ(best_steps_of(args, {3, 2.5, 2.25, 1}), (BestSteps{{1, 2, 3}, 3}));
   EXPECT_EQ(best_steps_of(args, {3, 2.4, 1.8, 1}), (BestSteps{{1, 2, 3, 4}, 0}));
-  args.early_stopping_threshold = 0;
-  args.greater_is_better = true;
+  args.evaluation.early_stopping_threshold = 0;
+  args.evaluation.greater_is_better = true;
   EXPECT_EQ(best_steps_of(args, {3, 2, 4, 4, 4}), (BestSteps{{1, 3}, 5}));
-  args.greater_is_better = false;
+  args.evaluation.greater_is_better = false;
   EXPECT_EQ(best_steps_of(args, {kInfinity, std::nan(""), 2}), (BestSteps{{3}, 0}))
       << "infinity is better than none";
 }
 
 TEST(BestModelRule, WithoutAMetricNothingIsBest) {
-  EXPECT_EQ(best_steps_of(TrainingArguments(), {3, 2, 1}), (BestSteps{{}, 0}));
+  EXPECT_EQ(best_steps_of(RunSpec(), {3, 2, 1}), (BestSteps{{}, 0}));
 }
 
 // A run of 6 steps that evaluates after each.
 SavingRun evaluating_run(const Ranks& ranks = {}) {
   SavingRun run(ranks);
-  run.args.eval_dataset = {run.folder() / "eval.safetensors"};
-  run.args.eval_strategy = IntervalStrategy::kSteps;
-  run.args.eval_steps = 1;
-  run.args.per_device_eval_batch_size = 1;
-  run.args.load_best_model_at_end = true;
-  run.args.metric_for_best_model = "eval_loss";
-  run.args.greater_is_better = false;
+  run.args.data.eval_dataset = {run.folder() / "eval.safetensors"};
+  run.args.evaluation.strategy = IntervalStrategy::kSteps;
+  run.args.evaluation.steps = 1;
+  run.args.evaluation.rows_per_device = 1;
+  run.args.evaluation.load_best_model = true;
+  run.args.evaluation.metric = "eval_loss";
+  run.args.evaluation.greater_is_better = false;
   return run;
 }
 
@@ -110,7 +110,7 @@ std::vector<std::string> checkpoints_in(const fs::path& folder) {
 // Weights as they are saved, and what trainer_state.json says about the best model.
 void expect_best_model(const SavingRun& run, const std::vector<double>& losses, const std::string& label) {
   SCOPED_TRACE(label);
-  const int64_t step = best_step(losses, *run.args.greater_is_better);
+  const int64_t step = best_step(losses, *run.args.evaluation.greater_is_better);
   const fs::path best = run.output() / checkpoint_name(step);
   const nlohmann::json state = read_json(run.output() / "trainer_state.json");
   EXPECT_EQ(state.at("best_global_step"), step);
@@ -133,10 +133,10 @@ TEST(LoadBestModelAtEnd, FinishedModelIsThatOfTheBestCheckpoint) {
                                    {{{2, 2}, 1, "per_step"}, true, true}};
   for (const Case& one : cases) {
     SavingRun run = evaluating_run(one.of.ranks);
-    run.args.greater_is_better = one.greater;
-    run.args.async_save = one.async;
-    run.args.zero_stage = one.of.stage;
-    run.args.gather_schedule = from_word(one.of.schedule);
+    run.args.evaluation.greater_is_better = one.greater;
+    run.args.saving.in_background = one.async;
+    run.args.sharding.stage = one.of.stage;
+    run.args.sharding.gather_schedule = from_word(one.of.schedule);
     const std::vector<double> losses = losses_of(run.run());
     ASSERT_EQ(losses.size(), 6u);
     EXPECT_EQ(best_step(losses, one.greater), one.greater ? 1 : 6);
@@ -146,7 +146,7 @@ TEST(LoadBestModelAtEnd, FinishedModelIsThatOfTheBestCheckpoint) {
 
 TEST(LoadBestModelAtEnd, IsTheSameAfterAnInterruption) {
   SavingRun whole = evaluating_run({1, 2});
-  whole.args.greater_is_better = true;
+  whole.args.evaluation.greater_is_better = true;
   const std::vector<double> losses = losses_of(whole.run());
   for (const int64_t step : {1, 5, 6}) {
     SavingRun resumed = whole;
@@ -161,7 +161,7 @@ TEST(LoadBestModelAtEnd, IsTheSameAfterAnInterruption) {
 // The best checkpoint then stays where the run began.
 TEST(LoadBestModelAtEnd, BestMayBeInTheFolderThatTheRunResumedFrom) {
   SavingRun run = evaluating_run();
-  run.args.greater_is_better = true;
+  run.args.evaluation.greater_is_better = true;
   const std::vector<double> losses = losses_of(run.run());
   const fs::path best = run.output() / checkpoint_name(best_step(losses, true));
   const auto expect_best_of_run = [&](const SavingRun& elsewhere) {
@@ -186,7 +186,7 @@ TEST(LoadBestModelAtEnd, BestMayBeInTheFolderThatTheRunResumedFrom) {
 
 TEST(LoadBestModelAtEnd, BestMayBeTheRenamedOneThatTheRunResumedFrom) {
   SavingRun run = evaluating_run();
-  run.args.greater_is_better = true;
+  run.args.evaluation.greater_is_better = true;
   run.run();
   const auto best = read_tensors(run.output() / "checkpoint-1");
   fs::copy(run.output() / "checkpoint-1", run.folder() / "kept", fs::copy_options::recursive);
@@ -201,13 +201,13 @@ TEST(LoadBestModelAtEnd, BestMayBeTheRenamedOneThatTheRunResumedFrom) {
 
 TEST(LoadBestModelAtEnd, EvaluationThatASignalCutShortCounts) {
   SavingRun whole = evaluating_run();
-  whole.args.greater_is_better = true;
+  whole.args.evaluation.greater_is_better = true;
   const std::vector<double> losses = losses_of(whole.run());
   for (const std::string strategy : {"steps", "best"}) {
     for (const int64_t step : {1, 2}) {
       SavingRun stopped = whole;
       stopped.args.output_dir = whole.folder() / fmt::format("stopped-{}-{}", strategy, step);
-      stopped.args.save_strategy = from_word(strategy);
+      stopped.args.saving.strategy = from_word(strategy);
       ASSERT_EQ(std::ssize(stopped.run_until_signal(step).evaluations), step - 1);
       stopped.args.resume_from_checkpoint = "auto";
       stopped.run();
@@ -219,9 +219,9 @@ TEST(LoadBestModelAtEnd, EvaluationThatASignalCutShortCounts) {
 // Of 1 to 6 the greatest is that of step 1, which has no checkpoint.
 TEST(LoadBestModelAtEnd, IsTheBestOfTheEvaluationsThatHaveACheckpoint) {
   SavingRun run = evaluating_run({1, 2});
-  run.args.greater_is_better = true;
-  run.args.save_steps = 2;
-  run.args.save_total_limit = 1;
+  run.args.evaluation.greater_is_better = true;
+  run.args.saving.steps = 2;
+  run.args.saving.total_limit = 1;
   const auto expect_second = [](const SavingRun& of) {
     EXPECT_EQ(checkpoints_in(of.output()), std::vector<std::string>{"checkpoint-2"});
     EXPECT_EQ(read_tensors(of.output()), read_tensors(of.output() / "checkpoint-2"));
@@ -241,9 +241,9 @@ TEST(LoadBestModelAtEnd, IsTheBestOfTheEvaluationsThatHaveACheckpoint) {
 
 TEST(LoadBestModelAtEnd, NeedsFractionsThatAreMultiplesInSteps) {
   SavingRun run = evaluating_run();
-  run.args.max_steps = 11;
-  run.args.eval_steps = 0.1;
-  run.args.save_steps = 0.2;
+  run.args.batch.max_steps = 11;
+  run.args.evaluation.steps = 0.1;
+  run.args.saving.steps = 0.2;
   expect_error(ExitCode::kBadConfig,
                {"of the 11 steps", "save_steps 0.2 is every 3", "eval_steps 0.1 every 2"},
                [&] { run.run(); });
@@ -251,7 +251,7 @@ TEST(LoadBestModelAtEnd, NeedsFractionsThatAreMultiplesInSteps) {
 
 TEST(LoadBestModelAtEnd, DamagedBestCheckpointIsNamed) {
   SavingRun run = evaluating_run();
-  run.args.greater_is_better = true;
+  run.args.evaluation.greater_is_better = true;
   const std::string best = "checkpoint-1";
   const auto damage = [&](const StepMetrics& step) {
     if (step.step == 6) fs::resize_file(run.output() / best / "config.json", 3);
@@ -261,7 +261,7 @@ TEST(LoadBestModelAtEnd, DamagedBestCheckpointIsNamed) {
 
 TEST(LoadBestModelAtEnd, DeletedBestCheckpointLeavesTheModelOfTheLastStep) {
   SavingRun run = evaluating_run();
-  run.args.greater_is_better = true;
+  run.args.evaluation.greater_is_better = true;
   run.run({}, [&](const StepMetrics& step) {
     if (step.step == 6) fs::remove_all(run.output() / "checkpoint-1");
   });
@@ -271,8 +271,8 @@ TEST(LoadBestModelAtEnd, DeletedBestCheckpointLeavesTheModelOfTheLastStep) {
 TEST(SaveStrategyBest, SavesOnlyWhatIsBetter) {
   for (const bool greater : {false, true}) {
     SavingRun run = evaluating_run({1, 2});
-    run.args.save_strategy = SaveStrategy::kBest;
-    run.args.greater_is_better = greater;
+    run.args.saving.strategy = SaveStrategy::kBest;
+    run.args.evaluation.greater_is_better = greater;
     const RecordingObserver seen = run.run();
     const std::vector<double> losses = losses_of(seen);
     std::vector<std::string> expected;
@@ -290,8 +290,8 @@ TEST(SaveStrategyBest, SavesOnlyWhatIsBetter) {
 TEST(SaveTotalLimit, SparesTheBestAndTheNewest) {
   for (const int64_t limit : {1, 2, 3}) {
     SavingRun run = evaluating_run();
-    run.args.greater_is_better = true;
-    run.args.save_total_limit = limit;
+    run.args.evaluation.greater_is_better = true;
+    run.args.saving.total_limit = limit;
     std::vector<std::string> during;
     const std::vector<double> losses = losses_of(run.run({}, [&](const StepMetrics& step) {
       if (step.step == 6) during = checkpoints_in(run.output());
@@ -307,8 +307,8 @@ TEST(SaveTotalLimit, SparesTheBestAndTheNewest) {
 
 TEST(EarlyStopping, EndsTheRunWithItsModel) {
   SavingRun run = evaluating_run({1, 2});
-  run.args.early_stopping_patience = 2;
-  run.args.early_stopping_threshold = 100;  // only the first evaluation counts as better
+  run.args.evaluation.early_stopping_patience = 2;
+  run.args.evaluation.early_stopping_threshold = 100;  // only the first evaluation counts as better
   const RecordingObserver seen = run.run();
   EXPECT_EQ(seen.evaluations.size(), 3u);
   EXPECT_EQ(seen.summary.stop_signal, 0);
@@ -323,14 +323,14 @@ TEST(EarlyStopping, EndsTheRunWithItsModel) {
 
   run.args.resume_from_checkpoint = "true";
   EXPECT_TRUE(run.run().steps.empty()) << "nothing is left to do";
-  run.args.early_stopping_patience = 3;
+  run.args.evaluation.early_stopping_patience = 3;
   EXPECT_EQ(run.run().steps.size(), 1u) << "one more evaluation is allowed";
 }
 
 TEST(EarlyStopping, CountsOnAfterAnInterruption) {
   SavingRun run = evaluating_run();
-  run.args.early_stopping_patience = 3;
-  run.args.early_stopping_threshold = 100;
+  run.args.evaluation.early_stopping_patience = 3;
+  run.args.evaluation.early_stopping_threshold = 100;
   const std::vector<double> losses = losses_of(run.run());
   ASSERT_EQ(losses.size(), 4u);
   for (const int64_t step : {1, 2, 3}) {
@@ -345,7 +345,7 @@ TEST(EarlyStopping, CountsOnAfterAnInterruption) {
 // Hugging Face's Trainer neither steps the schedule nor looks for the best model there.
 TEST(EvalOnStart, DoesNotCount) {
   SavingRun run = evaluating_run();
-  run.args.eval_on_start = true;
+  run.args.evaluation.on_start = true;
   const RecordingObserver seen = run.run();
   std::vector<double> losses = losses_of(seen);
   ASSERT_EQ(losses.size(), 7u);

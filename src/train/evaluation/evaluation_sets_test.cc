@@ -20,11 +20,11 @@ SavingRun run_with_sets(const Ranks& ranks = {}) {
   write_token_rows(run.folder() / "news.safetensors", random_rows({9, 9, 9}, tiny_config().vocab_size, 21));
   write_token_rows(run.folder() / "code.safetensors",
                    random_rows({5, 5, 5, 5, 5}, tiny_config().vocab_size, 22));
-  run.args.eval_dataset = {"news=" + (run.folder() / "news.safetensors").string(),
-                           "code=" + (run.folder() / "code.safetensors").string()};
-  run.args.eval_strategy = IntervalStrategy::kSteps;
-  run.args.eval_steps = 2;
-  run.args.per_device_eval_batch_size = 2;
+  run.args.data.eval_dataset = {"news=" + (run.folder() / "news.safetensors").string(),
+                                "code=" + (run.folder() / "code.safetensors").string()};
+  run.args.evaluation.strategy = IntervalStrategy::kSteps;
+  run.args.evaluation.steps = 2;
+  run.args.evaluation.rows_per_device = 2;
   return run;
 }
 
@@ -45,7 +45,7 @@ std::vector<double> values_of(const RecordingObserver& found, const std::string&
 
 TEST(EvaluationSets, EachIsEvaluatedByItselfInTheirOrder) {
   SavingRun run = run_with_sets();
-  run.args.eval_on_start = true;
+  run.args.evaluation.on_start = true;
   const RecordingObserver found = run.run();
   std::vector<std::string> firsts;
   for (const LogEntry& entry : found.logs)
@@ -59,8 +59,8 @@ TEST(EvaluationSets, EachIsEvaluatedByItselfInTheirOrder) {
   EXPECT_EQ(found.plan.eval_rows, 8);
   for (const size_t set : {0u, 1u}) {
     SavingRun alone = run_with_sets();
-    alone.args.eval_on_start = true;
-    alone.args.eval_dataset = {alone.args.eval_dataset[set].substr(5)};
+    alone.args.evaluation.on_start = true;
+    alone.args.data.eval_dataset = {alone.args.data.eval_dataset[set].substr(5)};
     EXPECT_EQ(values_of(found, set == 0 ? "eval_news_loss" : "eval_code_loss"),
               values_of(alone.run(), "eval_loss"));
   }
@@ -69,10 +69,10 @@ TEST(EvaluationSets, EachIsEvaluatedByItselfInTheirOrder) {
 TEST(EvaluationSets, OneOfThemChoosesTheBestModel) {
   for (const Ranks& ranks : {Ranks{1, 1}, Ranks{2, 1}}) {
     SavingRun run = run_with_sets(ranks);
-    run.args.save_steps = 2;
-    run.args.load_best_model_at_end = true;
-    run.args.metric_for_best_model = "eval_code_loss";
-    run.args.greater_is_better = true;
+    run.args.saving.steps = 2;
+    run.args.evaluation.load_best_model = true;
+    run.args.evaluation.metric = "eval_code_loss";
+    run.args.evaluation.greater_is_better = true;
     const RecordingObserver found = run.run();
     const std::vector<double> losses = values_of(found, "eval_code_loss");
     ASSERT_EQ(losses.size(), 3u);
@@ -89,10 +89,10 @@ TEST(EvaluationSets, OneOfThemChoosesTheBestModel) {
 
 TEST(EvaluationSets, EarlyStoppingCountsAnEvaluationOfAllSetsOnce) {
   SavingRun run = run_with_sets();
-  run.args.eval_steps = 1;
-  run.args.metric_for_best_model = "eval_news_loss";
-  run.args.greater_is_better = true;  // the loss falls: the first is the best
-  run.args.early_stopping_patience = 3;
+  run.args.evaluation.steps = 1;
+  run.args.evaluation.metric = "eval_news_loss";
+  run.args.evaluation.greater_is_better = true;  // the loss falls: the first is the best
+  run.args.evaluation.early_stopping_patience = 3;
   const RecordingObserver found = run.run();
   EXPECT_EQ(found.summary.num_steps, 4);
   EXPECT_EQ(values_of(found, "eval_code_loss").size(), 4u);
@@ -100,12 +100,12 @@ TEST(EvaluationSets, EarlyStoppingCountsAnEvaluationOfAllSetsOnce) {
 
 TEST(EvaluationSets, AResumedRunMayHaveOthers) {
   SavingRun run = run_with_sets();
-  run.args.metric_for_best_model = "eval_news_loss";
-  run.args.greater_is_better = false;
+  run.args.evaluation.metric = "eval_news_loss";
+  run.args.evaluation.greater_is_better = false;
   run.run();
   run.interrupt_at(4, "resumed");
-  run.args.eval_dataset = {"wiki" + run.args.eval_dataset[1].substr(4)};
-  run.args.metric_for_best_model = "eval_wiki_loss";
+  run.args.data.eval_dataset = {"wiki" + run.args.data.eval_dataset[1].substr(4)};
+  run.args.evaluation.metric = "eval_wiki_loss";
   run.args.resume_from_checkpoint = "true";
   testing::internal::CaptureStderr();
   const RecordingObserver found = run.run();
@@ -119,7 +119,7 @@ TEST(EvaluationSets, AnInterruptedEvaluationRunsAgainAsAWhole) {
   SavingRun run = run_with_sets();
   const RecordingObserver whole = run.run();
   SavingRun stopped = run_with_sets();
-  stopped.args.max_steps = 6;
+  stopped.args.batch.max_steps = 6;
   // The signal comes in the second evaluation of a set after step 2.
   const RecordingObserver first = stopped.run_until_signal(2);
   EXPECT_TRUE(values_of(first, "eval_news_loss").empty());

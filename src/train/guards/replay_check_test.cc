@@ -45,8 +45,8 @@ class FlippingOps : public ForwardingOps {
 };
 
 // Flips on `bad_rank`, if there is one, from the second step on.
-std::vector<RecordingObserver> train_with_flip(const TrainingArguments& args, const Ranks& ranks,
-                                               int bad_rank, Product product) {
+std::vector<RecordingObserver> train_with_flip(const RunSpec& args, const Ranks& ranks, int bad_rank,
+                                               Product product) {
   std::vector<RecordingObserver> observers(static_cast<size_t>(ranks.world_size()));
   std::atomic<bool> armed = false;
   observers[0].after_step = [&](const StepMetrics& metrics) { armed = metrics.step == 1; };
@@ -71,12 +71,12 @@ std::vector<RecordingObserver> train_with_flip(const TrainingArguments& args, co
 class ReplayCheckTest : public testing::TestWithParam<RanksCase> {
  protected:
   ReplayCheckTest() {
-    run_.args.per_device_train_batch_size = 1;
-    run_.args.gradient_accumulation_steps = 2;
-    run_.args.max_steps = 3;
-    run_.args.zero_stage = GetParam().stage;
-    run_.args.gather_schedule = from_word(GetParam().schedule);
-    run_.args.stage3_param_persistence_threshold = 0;
+    run_.args.batch.rows_per_device = 1;
+    run_.args.batch.accumulation_steps = 2;
+    run_.args.batch.max_steps = 3;
+    run_.args.sharding.stage = GetParam().stage;
+    run_.args.sharding.gather_schedule = from_word(GetParam().schedule);
+    run_.args.sharding.persistence_threshold = 0;
   }
 
   TinyRun run_;
@@ -86,13 +86,13 @@ TEST_P(ReplayCheckTest, ChangesNoBitAndFindsNothingOnASoundMachine) {
   for (const char* dtype : {"float32", "bfloat16"}) {
     for (const char* merge : {"never", "always"}) {
       SCOPED_TRACE(fmt::format("{}, merge_micro_batches {}", dtype, merge));
-      run_.args.dtype = from_word(dtype);
-      run_.args.merge_micro_batches = from_word(merge);
-      run_.args.replay_check_steps = 0;
+      run_.args.precision.dtype = from_word(dtype);
+      run_.args.placement.merge_micro_batches = from_word(merge);
+      run_.args.guards.replay_check_steps = 0;
       run_.args.output_dir = run_.folder() / fmt::format("plain-{}-{}", dtype, merge);
       const auto plain = train_with_flip(run_.args, GetParam().ranks, -1, Product::kForward);
       const auto expected = read_tensors(run_.args.output_dir);
-      run_.args.replay_check_steps = 2;
+      run_.args.guards.replay_check_steps = 2;
       run_.args.output_dir = run_.folder() / fmt::format("checked-{}-{}", dtype, merge);
       const auto checked = train_with_flip(run_.args, GetParam().ranks, -1, Product::kForward);
       ASSERT_EQ(checked[0].steps.size(), plain[0].steps.size());
@@ -113,12 +113,12 @@ TEST_P(ReplayCheckTest, ChangesNoBitAndFindsNothingOnASoundMachine) {
 
 TEST_P(ReplayCheckTest, NamesTheRankAndThePlaceOfAFlippedBit) {
   const int world_size = GetParam().ranks.world_size();
-  run_.args.replay_check_steps = 2;
+  run_.args.guards.replay_check_steps = 2;
   for (const char* dtype : {"float32", "bfloat16"}) {
     for (const int bad_rank : {0, world_size - 1}) {
       const std::string who = world_size == 1 ? "step 2: " : fmt::format("step 2: rank {} on host", bad_rank);
       SCOPED_TRACE(fmt::format("{}, rank {}", dtype, bad_rank));
-      run_.args.dtype = from_word(dtype);
+      run_.args.precision.dtype = from_word(dtype);
       expect_error(ExitCode::kNumerics,
                    {who, "different results, first in layer 0 attention", "as they are after step 1"},
                    [&] { train_with_flip(run_.args, GetParam().ranks, bad_rank, Product::kForward); });

@@ -18,8 +18,9 @@ StepMetrics step_of(double seconds, int64_t num_tokens = 1000) {
 // A run with its clock.
 class Clock {
  public:
-  Clock(const TrainingArguments& args, int64_t max_steps, int64_t steps_per_epoch = 1000)
-      : actions_(args, steps_per_epoch, max_steps), clock(actions_, max_steps, args.replay_check_steps) {}
+  Clock(const RunSpec& args, int64_t max_steps, int64_t steps_per_epoch = 1000)
+      : actions_(args, steps_per_epoch, max_steps),
+        clock(actions_, max_steps, args.guards.replay_check_steps) {}
 
   std::optional<double> left() const { return clock.seconds_left(step_, estimates); }
   std::optional<double> run(int num_steps, double seconds) {
@@ -39,9 +40,9 @@ class Clock {
   RunEstimates estimates;
 };
 
-TrainingArguments without_checkpoints() {
-  TrainingArguments args;
-  args.save_strategy = SaveStrategy::kNo;
+RunSpec without_checkpoints() {
+  RunSpec args;
+  args.saving.strategy = SaveStrategy::kNo;
   return args;
 }
 
@@ -74,9 +75,9 @@ TEST(RunClock, FollowsALastingChange) {
 }
 
 TEST(RunClock, CountsEvaluationsBySpeedUntilOneIsMeasured) {
-  TrainingArguments args = without_checkpoints();
-  args.eval_strategy = IntervalStrategy::kSteps;
-  args.eval_steps = 10;
+  RunSpec args = without_checkpoints();
+  args.evaluation.strategy = IntervalStrategy::kSteps;
+  args.evaluation.steps = 10;
   Clock run(args, 100);
   run.estimates.evaluation_tokens = 6000;  // of steps with 1000 tokens in 2 s: forward in a third of 12 s
   EXPECT_DOUBLE_EQ(run.run(9, 2).value(), 91 * 2 + 10 * 4);
@@ -88,8 +89,8 @@ TEST(RunClock, CountsEvaluationsBySpeedUntilOneIsMeasured) {
 }
 
 TEST(RunClock, CountsCheckpointsByTheirStallAndTheWaitForTheLast) {
-  TrainingArguments args;
-  args.save_steps = 40;  // after 40, 80, 100
+  RunSpec args;
+  args.saving.steps = 40;  // after 40, 80, 100
   Clock run(args, 100);
   run.estimates = {.checkpoint_s = 30, .saves_in_background = true, .model_s = 5};
   EXPECT_DOUBLE_EQ(run.run(10, 2).value(), 90 * 2 + 30 + 5);
@@ -107,9 +108,9 @@ TEST(RunClock, CountsCheckpointsByTheirStallAndTheWaitForTheLast) {
 }
 
 TEST(RunClock, CountsSnapshotsAndRepeatedPasses) {
-  TrainingArguments args = without_checkpoints();
-  args.peer_snapshot_steps = 20;
-  args.replay_check_steps = 50;
+  RunSpec args = without_checkpoints();
+  args.saving.peer_snapshot_steps = 20;
+  args.guards.replay_check_steps = 50;
   Clock run(args, 100);
   run.run(20, 2);
   StepMetrics step = step_of(2 + 0.5);
@@ -122,10 +123,10 @@ TEST(RunClock, CountsSnapshotsAndRepeatedPasses) {
 // The estimate of a run that is always as fast equals what is left of it, evaluations and checkpoints
 // included.
 TEST(RunClock, AgreesWithARunThatKeepsItsSpeed) {
-  TrainingArguments args;
-  args.eval_strategy = IntervalStrategy::kEpoch;
-  args.save_steps = 30;
-  args.eval_delay = 2;
+  RunSpec args;
+  args.evaluation.strategy = IntervalStrategy::kEpoch;
+  args.saving.steps = 30;
+  args.evaluation.delay = 2;
   constexpr int64_t kSteps = 200, kStepsPerEpoch = 27;
   constexpr double kStep = 1, kEvaluation = 11, kStall = 2, kModel = 3;
   const ActionSchedule actions(args, kStepsPerEpoch, kSteps);
@@ -154,14 +155,14 @@ TEST(RunClock, AgreesWithARunThatKeepsItsSpeed) {
 }
 
 TEST(ActionSchedule, CountsWhatTakesTimeInTheStepsToCome) {
-  TrainingArguments args;
-  args.peer_snapshot_steps = 3;
+  RunSpec args;
+  args.saving.peer_snapshot_steps = 3;
   for (const char* strategy : {"no", "steps", "epoch"}) {
     for (const double delay : {0.0, 1.0, 1.5, 2.0, 7.0, 50.0}) {
       for (const int64_t interval : {1, 3, 4, 11}) {
-        args.eval_strategy = from_word(strategy);
-        args.eval_delay = delay;
-        args.eval_steps = static_cast<double>(interval);
+        args.evaluation.strategy = from_word(strategy);
+        args.evaluation.delay = delay;
+        args.evaluation.steps = static_cast<double>(interval);
         const ActionSchedule actions(args, /*steps_per_epoch=*/4, /*max_steps=*/10);
         ActionCounts counts;
         for (int64_t step = 10; step >= 0; --step) {

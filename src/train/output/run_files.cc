@@ -6,10 +6,10 @@
 #include "base/error.h"
 #include "checkpoint/checkpoint_files.h"
 #include "io/file.h"
-#include "report/files/metrics_file.h"
-#include "report/files/run_events.h"
-#include "report/sinks/sinks.h"
-#include "report/work_mark.h"
+#include "train/output/metrics_file.h"
+#include "train/output/run_events.h"
+#include "train/sinks/sinks.h"
+#include "train/work_mark.h"
 
 namespace tessera {
 namespace {
@@ -23,9 +23,9 @@ void write_if_different(const std::filesystem::path& path, const std::string& te
 
 }  // namespace
 
-RunFiles::RunFiles(const TrainingArguments& args, Communicator& comm, ThreadPool& pool,
-                   const TrainableModel& model, ParameterState& parameters, NetworkMeter& meter,
-                   ObserverList& observers, const RunFilesOptions& options)
+RunFiles::RunFiles(const RunSpec& args, Communicator& comm, ThreadPool& pool, const TrainableModel& model,
+                   ParameterState& parameters, NetworkMeter& meter, ObserverList& observers,
+                   const RunFilesOptions& options)
     : args_(args),
       comm_(comm),
       model_(model),
@@ -35,9 +35,9 @@ RunFiles::RunFiles(const TrainingArguments& args, Communicator& comm, ThreadPool
       model_writer_(comm, model, parameters, options.export_options, options.output_is_shared),
       saver_(comm, pool, parameters,
              {.snapshot_bytes = options.snapshot_bytes,
-              .max_bytes_per_second = args.save_bytes_per_second() / comm.world().world_size}),
+              .max_bytes_per_second = args.saving.bytes_per_second.value_or(0) / comm.world().world_size}),
       last_saved_step_(options.last_saved_step) {
-  const StoredParts parts(args.export_dtype(), parameters.state_tensors());
+  const StoredParts parts(args.precision.export_dtype(), parameters.state_tensors());
   checkpoint_bytes_ = static_cast<double>(stored_bytes(model.layout(), parameters.owned(), parts));
   for (const ElementRange& range : parameters.owned()) {
     model_bytes_ += static_cast<double>(parts.bytes(StoredParts::kModel, range.end - range.begin));
@@ -88,9 +88,9 @@ void RunFiles::save(const RunRecord& record, int64_t best_step) {
   const NetworkMeterPause pause(meter_);
   parameters_.settle_state({});
   saver_.begin(checkpoint_plan(step), record, [this, step, best_step] {
-    output_->checkpoint_written(step, args_.save_total_limit, best_step);
+    output_->checkpoint_written(step, args_.saving.total_limit, best_step);
   });
-  if (!args_.async_save) saver_.finish();
+  if (!args_.saving.in_background) saver_.finish();
   report_checkpoint();
 }
 
@@ -117,7 +117,7 @@ void RunFiles::report_checkpoint() {
 }
 
 void RunFiles::keep_only_best(int64_t best_step) {
-  if (output_ && args_.save_total_limit == 1) output_->keep_only(best_step);
+  if (output_ && args_.saving.total_limit == 1) output_->keep_only(best_step);
 }
 
 // Rank 0 knows what is complete.

@@ -14,9 +14,9 @@
 #include "comm/communicator.h"
 #include "model/trainable_model.h"
 #include "platform/thread_pool.h"
-#include "report/observer.h"
 #include "shard/parameters/parameter_state.h"
 #include "train/measure/network_meter.h"
+#include "train/observer.h"
 #include "train/output/checkpoint_saver.h"
 #include "train/output/model_writer.h"
 #include "train/output/output_folder.h"
@@ -34,7 +34,7 @@ struct RunFilesOptions {
 class RunFiles {
  public:
   // Changes no file yet. What is passed by reference must outlive this.
-  RunFiles(const TrainingArguments& args, Communicator& comm, ThreadPool& pool, const TrainableModel& model,
+  RunFiles(const RunSpec& args, Communicator& comm, ThreadPool& pool, const TrainableModel& model,
            ParameterState& parameters, NetworkMeter& meter, ObserverList& observers,
            const RunFilesOptions& options);
 
@@ -81,7 +81,7 @@ class RunFiles {
   std::string way_to_model(int64_t step) const;
   CheckpointPlan checkpoint_plan(int64_t step) const;
 
-  const TrainingArguments& args_;
+  const RunSpec& args_;
   Communicator& comm_;
   const TrainableModel& model_;
   NetworkMeter& meter_;

@@ -84,14 +84,14 @@ class PeerSnapshotsJob : public testing::Test {
  protected:
   PeerSnapshotsJob() {
     args_ = tiny_.args;
-    args_.shuffle = true;
-    args_.per_device_train_batch_size = 1;
-    args_.global_batch_size = 4;
-    args_.lr_scheduler_type = "cosine";
-    args_.logging_steps = 2;
-    args_.peer_snapshot_steps = 1;
+    args_.data.shuffle = true;
+    args_.batch.rows_per_device = 1;
+    args_.batch.global_rows = 4;
+    args_.schedule.type = "cosine";
+    args_.reporting.logging_steps = 2;
+    args_.saving.peer_snapshot_steps = 1;
     args_.resume_from_checkpoint = "auto";
-    args_.zero_stage = 2;
+    args_.sharding.stage = 2;
   }
 
   struct Outcome {
@@ -107,9 +107,9 @@ class PeerSnapshotsJob : public testing::Test {
     outcome.observers[0].after_step = [fatal_step](const StepMetrics& metrics) {
       if (metrics.step == fatal_step) fail(ExitCode::kTryAgain, "the end of step {}", fatal_step);
     };
-    TrainingArguments args = args_;
-    args.gradient_accumulation_steps = accumulation_of_global_batch(
-        args.global_batch_size.value(), args.per_device_train_batch_size, ranks.world_size());
+    RunSpec args = args_;
+    args.batch.accumulation_steps = accumulation_of_global_batch(
+        args.batch.global_rows.value(), args.batch.rows_per_device, ranks.world_size());
     try {
       run_ranks(
           ranks,
@@ -155,7 +155,7 @@ class PeerSnapshotsJob : public testing::Test {
   }
 
   TinyRun tiny_;
-  TrainingArguments args_;
+  RunSpec args_;
   std::map<int, double> expected_losses_;  // of undisturbed()
 };
 
@@ -163,8 +163,8 @@ class PeerSnapshotsSameRanks : public PeerSnapshotsJob, public testing::WithPara
 
 TEST_P(PeerSnapshotsSameRanks, GoOnWithTheSameBits) {
   const auto& [ranks, stage, schedule] = GetParam();
-  args_.zero_stage = stage;
-  args_.gather_schedule = from_word(schedule);
+  args_.sharding.stage = stage;
+  args_.sharding.gather_schedule = from_word(schedule);
   const auto expected = undisturbed(ranks);
   const Agents agents(ranks);
   EXPECT_THAT(start(ranks, agents, 0, 4).error, HasSubstr("the end of step 4"));
@@ -201,8 +201,8 @@ class PeerSnapshotsLostNode : public PeerSnapshotsJob, public testing::WithParam
 // The states of its ranks are on the next node; that of the last step may not have arrived.
 TEST_P(PeerSnapshotsLostNode, IsReplacedAndTheJobGoesOnWithTheSameBits) {
   const auto& [ranks, stage, schedule] = GetParam();
-  args_.zero_stage = stage;
-  args_.gather_schedule = from_word(schedule);
+  args_.sharding.stage = stage;
+  args_.sharding.gather_schedule = from_word(schedule);
   const auto expected = undisturbed(ranks);
   for (int node = 0; node < ranks.num_nodes; ++node) {
     Agents agents(ranks);
@@ -219,8 +219,8 @@ TEST_P(PeerSnapshotsLostNode, IsReplacedAndTheJobGoesOnWithTheSameBits) {
 // Sums are in a different order on other ranks: float32 rounding over 3 steps.
 TEST_P(PeerSnapshotsLostNode, LeavesTheOthersToGoOnAlone) {
   const auto& [ranks, stage, schedule] = GetParam();
-  args_.zero_stage = stage;
-  args_.gather_schedule = from_word(schedule);
+  args_.sharding.stage = stage;
+  args_.sharding.gather_schedule = from_word(schedule);
   const auto expected = undisturbed(ranks);
   Agents agents(ranks);
   start(ranks, agents, 0, 4);
@@ -248,9 +248,9 @@ INSTANTIATE_TEST_SUITE_P(Jobs, PeerSnapshotsLostNode, testing::ValuesIn(cases_of
 // The errors of quantised gradients are part of the state, but for one node alone, which has none.
 TEST_F(PeerSnapshotsJob, HoldTheErrorsOfQuantizedGradients) {
   const Ranks ranks = {2, 1};
-  args_.zero_quantized_gradients = GradientQuantization::kInt4;
-  args_.save_strategy = SaveStrategy::kSteps;  // under way while the snapshot is taken
-  args_.save_steps = 2;
+  args_.sharding.quantized_gradients = GradientQuantization::kInt4;
+  args_.saving.strategy = SaveStrategy::kSteps;  // under way while the snapshot is taken
+  args_.saving.steps = 2;
   const auto expected = undisturbed(ranks);
   Agents agents(ranks);
   start(ranks, agents, 0, 4);
@@ -303,7 +303,8 @@ TEST_F(PeerSnapshotsJob, DamagedStateGivesWayToTheOneBefore) {
 TEST_F(PeerSnapshotsJob, DamagedStateIsTakenFromTheNeighbour) {
   const Ranks ranks = {2, 1};
   const auto expected = undisturbed(ranks);
-  args_.peer_snapshot_steps = 2;  // the snapshot of step 2 has arrived by the time that of step 4 is taken
+  args_.saving.peer_snapshot_steps =
+      2;  // the snapshot of step 2 has arrived by the time that of step 4 is taken
   Agents agents(ranks);
   start(ranks, agents, 0, 5);
   agents.damage(0, 4);
@@ -314,10 +315,10 @@ TEST_F(PeerSnapshotsJob, DamagedStateIsTakenFromTheNeighbour) {
 }
 
 TEST_F(PeerSnapshotsJob, NewerCheckpointWins) {
-  args_.save_strategy = SaveStrategy::kSteps;
-  args_.save_steps = 3;
-  args_.async_save = false;
-  args_.peer_snapshot_steps = 2;
+  args_.saving.strategy = SaveStrategy::kSteps;
+  args_.saving.steps = 3;
+  args_.saving.in_background = false;
+  args_.saving.peer_snapshot_steps = 2;
   const Ranks ranks = {1, 2};
   const auto expected = undisturbed(ranks);
   const Agents agents(ranks);
@@ -362,8 +363,8 @@ TEST_F(PeerSnapshotsJob, TakesTheMemoryThatIsPlanned) {
 }
 
 TEST_F(PeerSnapshotsJob, NeedsAnAgentThatKeepsThem) {
-  args_.gradient_accumulation_steps = 4;
-  args_.global_batch_size.reset();
+  args_.batch.accumulation_steps = 4;
+  args_.batch.global_rows.reset();
   expect_error(ExitCode::kBadConfig,
                {"peer_snapshot_steps", "tessera launch", "--max_restarts", "peer_snapshot_steps 0"}, [&] {
                  ThreadPool pool(1);

@@ -45,12 +45,12 @@ std::string RunResume::Point::origin() const {
   return fmt::format("the state of step {} in memory", held->id.step);
 }
 
-RunResume::RunResume(const TrainingArguments& args, Communicator& comm, PeerSnapshots* snapshots)
+RunResume::RunResume(const RunSpec& args, Communicator& comm, PeerSnapshots* snapshots)
     : args_(args), comm_(comm), snapshots_(snapshots) {
   if (!args.resumes()) return;
   const bool by_name = args.resumes_by_name();
   // A restart continues from what the starts before have written after the checkpoint that was asked for.
-  const bool looks = !by_name || (args.is_restart && !args.launch_id.empty());
+  const bool looks = !by_name || (args.launch.is_restart && !args.launch.id.empty());
   const std::optional<fs::path> newest =
       looks ? newest_checkpoint(std::numeric_limits<int64_t>::max()) : std::nullopt;
   if (choose_memory(newest)) return;
@@ -98,7 +98,7 @@ std::optional<fs::path> RunResume::newest_checkpoint(int64_t before) const {
 
 bool RunResume::is_of_this_launch(const CheckpointReader& reader) const {
   const Json record = Json::parse(reader.run_json(), nullptr, /*allow_exceptions=*/false);
-  return record.is_object() && record.value("launch_id", Json()) == args_.launch_id;
+  return record.is_object() && record.value("launch_id", Json()) == args_.launch.id;
 }
 
 // What an earlier start of this job has left in memory continues whatever that start began with.
@@ -155,7 +155,7 @@ int64_t RunResume::last_saved_step() const {
   return point_->reader && is_in_place() ? point_->record.progress.step : last_saved_step_;
 }
 
-BatchPlanOptions RunResume::continue_batches(const BatchPlanOptions& options, TrainingArguments* args,
+BatchPlanOptions RunResume::continue_batches(const BatchPlanOptions& options, RunSpec* args,
                                              TrainingRecord* now) const {
   const TrainingRecord& then = point_->record;
   const std::vector<Difference> forbidden = forbidden_differences(then, *now);
@@ -170,12 +170,12 @@ BatchPlanOptions RunResume::continue_batches(const BatchPlanOptions& options, Tr
   const int64_t row_ranks = num_row_ranks(*args, comm_.world().world_size);
   now->data = then.data;
   if (resumed.cut) {
-    args->gradient_accumulation_steps =
-        accumulation_of_global_batch(rows, args->per_device_train_batch_size, row_ranks);
+    args->batch.accumulation_steps =
+        accumulation_of_global_batch(rows, args->batch.rows_per_device, row_ranks);
   }
   if (rows != global_batch_rows(options) && comm_.world().rank == 0) {
     log_info("a step keeps the {} that it had on {}: gradient_accumulation_steps is {} on {}",
-             count_of(rows, "row"), count_of(then.data.world_size, "rank"), args->gradient_accumulation_steps,
+             count_of(rows, "row"), count_of(then.data.world_size, "rank"), args->batch.accumulation_steps,
              row_ranks);
   }
   return resumed;
@@ -188,13 +188,13 @@ void RunResume::check_base(const TrainingRecord& now) const {
   if (same_model(*then.base, *now.base)) {
     if (comm_.world().rank == 0)
       log_warning("the weights of {} are rounded differently from those of {}, with which the run began",
-                  args_.model, began_with);
+                  args_.model.folder, began_with);
     return;
   }
   fail(ExitCode::kBadConfig,
        "{} has adapters of another model: the weights of {} are not those of {}, with which the run began; "
        "resume with that model, or train new adapters in another output_dir",
-       point_->origin(), args_.model, began_with);
+       point_->origin(), args_.model.folder, began_with);
 }
 
 std::optional<fs::path> RunResume::older_checkpoint() const {

@@ -13,9 +13,9 @@
 #include "data/rows/batch_plan.h"
 #include "model/trainable_model.h"
 #include "platform/thread_pool.h"
-#include "report/observer.h"
-#include "report/trainer_state.h"
 #include "shard/parameters/parameter_state.h"
+#include "train/observer.h"
+#include "train/output/trainer_state.h"
 #include "train/recovery/peer_snapshots.h"
 #include "train/recovery/training_record.h"
 
@@ -26,7 +26,7 @@ class RunResume {
   // Collective: chooses by resume_from_checkpoint. `snapshots` is nullptr without peer snapshots.
   // Error(kNoInput, kBadData, kIoError) if what was asked for cannot be used. What is passed by reference
   // must outlive this.
-  RunResume(const TrainingArguments& args, Communicator& comm, PeerSnapshots* snapshots);
+  RunResume(const RunSpec& args, Communicator& comm, PeerSnapshots* snapshots);
 
   // False: the run starts from the model's weights, and nothing below may be called.
   explicit operator bool() const { return point_.has_value(); }
@@ -43,7 +43,7 @@ class RunResume {
 
   // The rows of the steps to come: those of the run that is resumed, cut for the ranks of now. Changes *args
   // and *now accordingly. Error(kBadConfig) if this is another run.
-  BatchPlanOptions continue_batches(const BatchPlanOptions& options, TrainingArguments* args,
+  BatchPlanOptions continue_batches(const BatchPlanOptions& options, RunSpec* args,
                                     TrainingRecord* now) const;
   // Error(kBadConfig) if the run trained adapters of another model.
   void check_base(const TrainingRecord& now) const;
@@ -78,7 +78,7 @@ class RunResume {
   // Instead of one that is damaged.
   std::optional<std::filesystem::path> older_checkpoint() const;
 
-  const TrainingArguments& args_;
+  const RunSpec& args_;
   Communicator& comm_;
   PeerSnapshots* snapshots_;
   std::optional<Point> point_;

@@ -12,7 +12,7 @@
 #include "formats/huggingface/model_config.h"
 #include "formats/json.h"
 #include "optim/schedule.h"
-#include "report/progress.h"
+#include "train/progress.h"
 #include "weights/value_sums.h"
 
 namespace tessera {
@@ -43,7 +43,7 @@ DataRecord data_record(const Dataset& dataset, int64_t max_length, Packing packi
 
 struct TrainingRecord {
   Json arguments;         // as in training_args.json
-  std::string launch_id;  // TrainingArguments::launch_id; "" = unknown
+  std::string launch_id;  // RunSpec::launch_id; "" = unknown
   int64_t world_size = 1;
   Json model;                          // model_shape()
   std::optional<ValueSums> base = {};  // of the model beside adapters

@@ -8,9 +8,9 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "comm/first_failure.h"
-#include "forecast/time/measured_prices.h"
-#include "report/work_mark.h"
+#include "plan/time/measured_prices.h"
 #include "train/setup/run_planning.h"
+#include "train/work_mark.h"
 
 namespace tessera {
 namespace {
@@ -28,16 +28,17 @@ std::string value_text(const Json& setting) {
 }
 
 // `args` with what the run that is resumed had, as if it were given.
-void keep_settings(const Json& then, const std::string& origin, TrainingArguments* args) {
+void keep_settings(const Json& then, const std::string& origin, RunSpec* args) {
   FlagTable table;
   declare_training_flags(&table, args);
   for (const std::vector<const char*>& group : kKeptOnResume) {
-    if (std::ranges::any_of(group, [&](const char* name) { return args->given.contains(name); })) continue;
+    if (std::ranges::any_of(group, [&](const char* name) { return args->sources.given.contains(name); }))
+      continue;
     for (const char* name : group) {
       const auto value = then.find(name);
       if (value == then.end()) continue;
       table.set(*table.find(name), {value_text(*value)}, origin);
-      args->given.insert(name);
+      args->sources.given.insert(name);
     }
   }
 }
@@ -46,7 +47,7 @@ void keep_settings(const Json& then, const std::string& origin, TrainingArgument
 
 LadderRequest ladder_request(const RunSetup& setup, const BatchPlanOptions& batch, const DataFacts& data,
                              const MachineFacts& machine) {
-  const TrainingArguments& args = setup.args;
+  const RunSpec& args = setup.args;
   LadderRequest request;
   request.args = args;
   request.config = setup.model->config();
@@ -60,30 +61,31 @@ LadderRequest ladder_request(const RunSetup& setup, const BatchPlanOptions& batc
   if (setup.plan.peak) tflops = setup.plan.peak->tflops / setup.world().num_nodes;
   request.rates = rates_of_this_processor(tflops, setup.pool.num_threads() * setup.world().local_world_size,
                                           setup.model->dtype());
-  const std::filesystem::path folder = args.offload_dir.empty() ? args.output_dir : args.offload_dir;
+  const std::filesystem::path folder =
+      args.placement.offload_dir.empty() ? args.output_dir : args.placement.offload_dir;
   request.free_disk_bytes = free_disk_bytes(folder);
-  if (!args.fit_disk.empty()) {
-    request.free_disk_bytes = std::min(request.free_disk_bytes, *parse_bytes(args.fit_disk));
+  if (args.placement.fit_disk_bytes) {
+    request.free_disk_bytes = std::min(request.free_disk_bytes, *args.placement.fit_disk_bytes);
   }
   request.holds_model = share_disk(folder, args.output_dir);
   return request;
 }
 
 MachineFacts choose_form(RunSetup& setup, const BatchPlanOptions& batch, const DataFacts& data) {
-  TrainingArguments& args = setup.args;
+  RunSpec& args = setup.args;
   const OpLabel label = {"form of the run"};
   mark_work(setup.comm, "choosing the form of the run", 1);
   const PatientScope patience(setup.comm);
   // Snapshots in memory are of one optimizer.
-  if (args.peer_snapshot_steps > 0) args.given.insert("optim");
+  if (args.saving.peer_snapshot_steps > 0) args.sources.given.insert("optim");
   if (*setup.resume) {
     keep_settings(setup.resume->record().arguments, setup.resume->checkpoint_parent().string(), &args);
   }
   // First: the memory of its threads stays with the process.
-  if (setup.is_root()) setup.disk_rate = try_disk_rate(args.offload_dir, transfer_settings(args));
+  if (setup.is_root()) setup.disk_rate = try_disk_rate(args.placement.offload_dir, transfer_settings(args));
   const MachineFacts machine = machine_facts(setup);
   const int64_t free_bytes = -setup.comm.max(-machine.free_bytes, label);
-  const int64_t disk_bytes = -setup.comm.max(-free_disk_bytes(args.offload_dir), label);
+  const int64_t disk_bytes = -setup.comm.max(-free_disk_bytes(args.placement.offload_dir), label);
   Form form;
   const std::optional<Error> error = outside_error([&] {
     if (!setup.is_root()) return;
@@ -100,7 +102,7 @@ MachineFacts choose_form(RunSetup& setup, const BatchPlanOptions& batch, const D
   });
   if (const auto told = first_error(setup.comm, error, label)) fail(told->code, "{}", told->message);
   args = with_form(args, setup.comm.broadcast(form, 0, label), setup.world().world_size);
-  args.fit = true;
+  args.placement.fit = true;
   setup.set_base_quantization(base_quantization_of(args));
   setup.record.arguments = Json::parse(training_arguments_json(args));
   return machine;

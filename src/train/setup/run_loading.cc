@@ -12,16 +12,16 @@
 #include "model/initialize.h"
 #include "model/llama/attention_block.h"
 #include "platform/memory_info.h"
-#include "report/work_mark.h"
+#include "train/work_mark.h"
 
 namespace tessera {
 namespace {
 
 // Rank 0's disk stands for those of the others.
 void prepare_disk(RunSetup& setup) {
-  create_folder(setup.args.offload_dir);
-  if (setup.args.measure_peak && setup.is_root() && !setup.disk_rate) {
-    setup.disk_rate = measure_disk_rate(setup.args.offload_dir, transfer_settings(setup.args));
+  create_folder(setup.args.placement.offload_dir);
+  if (setup.args.reporting.measure_peak && setup.is_root() && !setup.disk_rate) {
+    setup.disk_rate = measure_disk_rate(setup.args.placement.offload_dir, transfer_settings(setup.args));
   }
 }
 
@@ -47,11 +47,11 @@ void initialize_adapters(RunSetup& setup, const ElementRange& range) {
 
 // The weights, or of adapters those of adapter_name_or_path or new ones.
 void load_parameters(RunSetup& setup) {
-  const LoadOnce once = setup.args.load_weights_once;
+  const LoadOnce once = setup.args.sharding.load_once;
   if (!setup.frozen) return setup.parameters->load(*setup.model_file, once, loading_progress(setup));
-  if (!setup.args.adapter_name_or_path.empty()) {
+  if (!setup.args.lora.adapter.empty()) {
     const auto file =
-        SafetensorsModel::open(std::filesystem::path(setup.args.adapter_name_or_path) / kAdapterFileName);
+        SafetensorsModel::open(std::filesystem::path(setup.args.lora.adapter) / kAdapterFileName);
     return setup.parameters->load(file, once, {});
   }
   for (const ElementRange& range : setup.parameters->kept()) initialize_adapters(setup, range);
@@ -61,17 +61,17 @@ void load_parameters(RunSetup& setup) {
 }  // namespace
 
 void load_run(RunSetup& setup) {
-  const TrainingArguments& args = setup.args;
+  const RunSpec& args = setup.args;
   mark_work(setup.comm, OtherWork::kLoadingWeights, 1);
-  if (!args.offload_dir.empty()) prepare_disk(setup);
+  if (!args.placement.offload_dir.empty()) prepare_disk(setup);
   if (setup.model->is_adapted()) {
     setup.frozen.emplace(*setup.model, setup.comm, setup.pool, setup.plan.zero);
   }
   setup.parameters = make_parameter_state(*setup.model, setup.plan.zero, make_optimizer(args),
-                                          args.weight_decay_norms, setup.comm, setup.pool);
+                                          args.optimizer.weight_decay_norms, setup.comm, setup.pool);
   if (setup.plan.limits.offload_inputs) {
     setup.model->offload_inputs_to(
-        std::filesystem::path(args.offload_dir) / fmt::format("rank-{}.inputs", setup.world().rank),
+        std::filesystem::path(args.placement.offload_dir) / fmt::format("rank-{}.inputs", setup.world().rank),
         transfer_settings(args));
   }
   setup.model->reserve(setup.plan.limits);

@@ -23,25 +23,25 @@ namespace {
 
 // What the files of the run will take. A run that has begun continues as far as it gets: space may be freed
 // meanwhile.
-DiskPlan plan_disk_use(const TrainingArguments& args, const TrainableModel& model, const RunPlanner& planner,
+DiskPlan plan_disk_use(const RunSpec& args, const TrainableModel& model, const RunPlanner& planner,
                        const World& world, const ActionSchedule& actions, const RunResume& resume) {
   CheckpointCount count = {actions.num_saves(resume ? resume.record().progress.step : 0),
-                           args.save_total_limit, 0};
+                           args.saving.total_limit, 0};
   // The newest and the best.
-  if (!args.metric_for_best_model.empty() && count.total_limit == 1) count.total_limit = 2;
+  if (!args.evaluation.metric.empty() && count.total_limit == 1) count.total_limit = 2;
   if (resume && resume.is_in_place()) count.num_present = num_checkpoints_in(args.output_dir);
-  DiskPlan plan =
-      plan_disk(model.layout(), {args.export_dtype(), saved_tensors_of(args, world.num_nodes)}, count);
+  DiskPlan plan = plan_disk(model.layout(),
+                            {args.precision.export_dtype(), saved_tensors_of(args, world.num_nodes)}, count);
   plan.free_bytes = free_disk_bytes(args.output_dir);
-  if (!args.offload_dir.empty()) {
+  if (!args.placement.offload_dir.empty()) {
     const ZeroSettings settings = zero_settings_of(args, model.config(), 1);
     plan.offload_bytes = offload_bytes(model, world.num_nodes, world.local_world_size, settings) +
                          world.local_world_size * planner.offloaded_input_bytes();
     plan.discarded_bytes = discarded_offload_bytes(model, world.num_nodes, world.local_world_size, settings);
-    plan.offload_free_bytes = free_disk_bytes(args.offload_dir);
-    plan.offload_shares_disk = share_disk(args.offload_dir, args.output_dir);
+    plan.offload_free_bytes = free_disk_bytes(args.placement.offload_dir);
+    plan.offload_shares_disk = share_disk(args.placement.offload_dir, args.output_dir);
     // A disk without this room fails the start in any case, which would take longer.
-    const std::string offload = offload_refusal(plan, args.offload_dir);
+    const std::string offload = offload_refusal(plan, args.placement.offload_dir);
     if (!offload.empty()) fail(ExitCode::kBadConfig, "{}", offload);
   }
   const std::string refusal = disk_refusal(plan, args.output_dir);
@@ -55,19 +55,20 @@ LengthGroups length_groups(RunSetup& setup) {
   return {.row_length = [&setup](int64_t row) { return setup.data->train.row_length(row); },
           .evaluations_before =
               [&setup](int64_t epoch) {
-                return (setup.args.eval_on_start ? 1 : 0) +
+                return (setup.args.evaluation.on_start ? 1 : 0) +
                        setup.actions->evaluations_up_to(epoch * setup.plan.steps_per_epoch);
               }};
 }
 
 // What else decides the order of rows that are grouped by length.
-std::string sampling_text(const TrainingArguments& args) {
-  if (args.train_sampling_strategy != SamplingStrategy::kGroupByLength) return "";
-  return fmt::format("group_by_length with evaluations {}{}{}", args.eval_strategy,
-                     args.eval_strategy == IntervalStrategy::kNo
-                         ? ""
-                         : fmt::format(" every {} after {}", args.eval_steps.value_or(1), args.eval_delay),
-                     args.eval_on_start ? " from the start" : "");
+std::string sampling_text(const RunSpec& args) {
+  if (args.data.sampling_strategy != SamplingStrategy::kGroupByLength) return "";
+  return fmt::format(
+      "group_by_length with evaluations {}{}{}", args.evaluation.strategy,
+      args.evaluation.strategy == IntervalStrategy::kNo
+          ? ""
+          : fmt::format(" every {} after {}", args.evaluation.steps.value_or(1), args.evaluation.delay),
+      args.evaluation.on_start ? " from the start" : "");
 }
 
 void plan_memory_use(RunSetup& setup, const RunPlanner& planner, const BatchPlanOptions& batch,
@@ -86,28 +87,27 @@ void plan_memory_use(RunSetup& setup, const RunPlanner& planner, const BatchPlan
 }
 
 // Fractions that are multiples of each other need not be in steps.
-void check_saves_at_evaluations(const TrainingArguments& args, const ActionSchedule& actions,
-                                int64_t max_steps) {
-  const bool by_steps = args.load_best_model_at_end && args.save_strategy == SaveStrategy::kSteps;
+void check_saves_at_evaluations(const RunSpec& args, const ActionSchedule& actions, int64_t max_steps) {
+  const bool by_steps = args.evaluation.load_best_model && args.saving.strategy == SaveStrategy::kSteps;
   if (!by_steps || actions.save_steps() % actions.eval_steps() == 0) return;
   fail(ExitCode::kBadConfig,
        "load_best_model_at_end needs save_steps to be a multiple of eval_steps: of the {} steps of this run, "
        "save_steps {} is every {} and eval_steps {} every {}; give both in steps",
-       max_steps, args.save_steps, actions.save_steps(), *args.eval_steps, actions.eval_steps());
+       max_steps, args.saving.steps, actions.save_steps(), *args.evaluation.steps, actions.eval_steps());
 }
 
 }  // namespace
 
 void plan_run(RunSetup& setup) {
-  const TrainingArguments& args = setup.args;
+  const RunSpec& args = setup.args;
   const Dataset& train = setup.data->train;
   RunPlan& plan = setup.plan;
   BatchPlanOptions options = args.batch_options(setup.world().world_size);
   options.supply = train.supply();
-  if (args.train_sampling_strategy == SamplingStrategy::kGroupByLength)
+  if (args.data.sampling_strategy == SamplingStrategy::kGroupByLength)
     options.length_groups = length_groups(setup);
   if (options.supply != nullptr) {
-    options.num_rows = args.max_steps * global_batch_rows(options);
+    options.num_rows = args.batch.max_steps * global_batch_rows(options);
   } else {
     options.mixture = train.mixture();
     for (const int64_t share : mixture_shares(options.mixture)) options.num_rows += share;
@@ -120,16 +120,16 @@ void plan_run(RunSetup& setup) {
   if (const std::string warning = few_rows_warning(options, ways_to_more_rows(args));
       !warning.empty() && setup.is_root())
     log_warning("{}", warning);
-  if (!args.average_tokens_across_devices && options.cut && setup.world().world_size > 1) {
+  if (!args.objective.average_tokens_across_devices && options.cut && setup.world().world_size > 1) {
     fail(ExitCode::kBadConfig,
          "average_tokens_across_devices false: the mean of every rank counts, and the checkpoint's ranks had "
          "other rows: resume on {} with the same batch sizes",
          count_of(options.world_size, "rank"));
   }
   setup.rows.emplace(train, options, num_row_ranks(args, setup.world().world_size),
-                     args.sync_every > 0                  ? setup.world().num_nodes
-                     : args.average_tokens_across_devices ? 1
-                                                          : setup.world().world_size);
+                     args.outer.sync_every > 0                      ? setup.world().num_nodes
+                     : args.objective.average_tokens_across_devices ? 1
+                                                                    : setup.world().world_size);
 
   plan.num_rows = options.supply != nullptr ? 0 : options.num_rows;
   plan.num_tokens = tokens_of_epoch(train);
@@ -141,7 +141,7 @@ void plan_run(RunSetup& setup) {
   }
   setup.actions.emplace(args, plan.steps_per_epoch, plan.max_steps);
   check_saves_at_evaluations(args, *setup.actions, plan.max_steps);
-  setup.schedule = make_schedule({args.lr_scheduler_type, args.lr_scheduler_kwargs, args.learning_rate,
+  setup.schedule = make_schedule({args.schedule.type, args.schedule.kwargs, args.schedule.learning_rate,
                                   plan.num_warmup_steps, plan.max_steps});
   // Refuses a momentum that grows out of range.
   setup.schedule->betas(plan.max_steps - 1);
@@ -154,11 +154,11 @@ void plan_run(RunSetup& setup) {
     setup.rows->set_micro_batches_per_pass(micro_batches_per_pass);
     return setup.rows->largest_pass(setup.plan.max_steps);
   };
-  const MachineFacts machine = args.fit ? choose_form(setup, options, facts) : machine_facts(setup);
+  const MachineFacts machine = args.placement.fit ? choose_form(setup, options, facts) : machine_facts(setup);
   const RunPlanner planner(args, *setup.model, options, facts);
   plan.micro_batches_per_pass = planner.micro_batches_per_pass();
   plan.max_pass_tokens = planner.max_pass_tokens();
-  plan.context_size = args.context_parallel_size;
+  plan.context_size = args.sharding.context_parallel_size;
   if (setup.is_root()) {
     plan.disk = plan_disk_use(args, *setup.model, planner, setup.world(), *setup.actions, *setup.resume);
   }
@@ -192,8 +192,8 @@ MachineFacts machine_facts(const RunSetup& setup) {
   machine.free_bytes = memory_info().free_for_process_bytes;
   // What an earlier start has left is used again.
   if (setup.snapshots) machine.free_bytes += setup.snapshots->held_bytes_of_node();
-  if (setup.args.fit && !setup.args.fit_memory.empty()) {
-    machine.free_bytes = std::min(machine.free_bytes, *parse_bytes(setup.args.fit_memory) -
+  if (setup.args.placement.fit && setup.args.placement.fit_memory_bytes) {
+    machine.free_bytes = std::min(machine.free_bytes, *setup.args.placement.fit_memory_bytes -
                                                           machine.local_world_size * machine.baseline_bytes);
   }
   take_device_memory(setup.model->device(), &machine);

@@ -12,19 +12,19 @@
 #include "io/absolute_path.h"
 #include "io/file.h"
 #include "model/families.h"
-#include "report/work_mark.h"
 #include "train/output/output_folder.h"
 #include "train/output/shared_folder.h"
 #include "train/setup/run_loading.h"
 #include "train/setup/run_planning.h"
+#include "train/work_mark.h"
 
 namespace tessera {
 namespace {
 
 // Whether all nodes see output_dir: every node writes its part of a checkpoint. Collective.
-bool check_output_is_shared(const TrainingArguments& args, Communicator& comm) {
+bool check_output_is_shared(const RunSpec& args, Communicator& comm) {
   if (comm.world().num_nodes == 1 || is_shared_by_nodes(comm, args.output_dir)) return true;
-  if (args.save_strategy != SaveStrategy::kNo) {
+  if (args.saving.strategy != SaveStrategy::kNo) {
     fail(ExitCode::kBadConfig,
          "output_dir {}: not the same folder on all nodes, of which each writes its part of a checkpoint: "
          "take one on a file system that they share, or save_strategy no",
@@ -43,25 +43,26 @@ std::string job_name(const World& world, const std::string& output_dir) {
 
 }  // namespace
 
-RunSetup::RunSetup(const TrainingArguments& arguments, ThreadPool& thread_pool, TrainObserver& observer,
+RunSetup::RunSetup(const RunSpec& arguments, ThreadPool& thread_pool, TrainObserver& observer,
                    Communicator& communicator, const OpsFactory& make)
     : args(arguments), pool(thread_pool), comm(communicator) {
   if (is_root() || observer.is_for_every_rank()) observers.add(observer);
   record.arguments = Json::parse(training_arguments_json(args));  // what follows may fill them in
-  record.launch_id = args.launch_id;
+  record.launch_id = args.launch.id;
   record.world_size = world().world_size;
   comm.position().set_folder(absolute_path(args.output_dir));
   mark_work(comm, OtherWork::kPreparing, 1);
   if (is_root()) {
     check_can_write_in(args.output_dir);
-    check_spares_model(args.output_dir, args.model);
+    check_spares_model(args.output_dir, args.model.folder);
   }
   const PatientScope patience(comm);
   output_is_shared = check_output_is_shared(args, comm);
   open_model(make);
   // The state of another optimizer is of no use.
-  if (args.peer_snapshot_steps > 0) {
-    snapshots.emplace(comm, pool, job_name(world(), args.output_dir) + '\n' + args.optim);
+  if (args.saving.peer_snapshot_steps > 0) {
+    snapshots.emplace(comm, pool,
+                      fmt::format("{}\n{}", job_name(world(), args.output_dir), args.optimizer.form));
   }
   resume.emplace(args, comm, snapshots ? &*snapshots : nullptr);
   keep_packing_of_resumed_run();
@@ -74,27 +75,27 @@ RunSetup::RunSetup(const TrainingArguments& arguments, ThreadPool& thread_pool, 
 
 // Before there were strategies, documents were packed in order, whatever they were rows of.
 void RunSetup::keep_packing_of_resumed_run() {
-  if (!*resume || !args.packing || args.given.contains("packing_strategy")) return;
-  if (resume->record().data.packing == "isolated") args.packing_strategy = PackingStrategy::kInOrder;
+  if (!*resume || !args.data.packing || args.sources.given.contains("packing_strategy")) return;
+  if (resume->record().data.packing == "isolated") args.data.packing_strategy = PackingStrategy::kInOrder;
 }
 
 void RunSetup::open_model(const OpsFactory& make) {
-  check_is_model_folder(args.model);
-  ModelConfig config = read_model_config(args.model);
+  check_is_model_folder(args.model.folder);
+  ModelConfig config = read_model_config(args.model.folder);
   config.lora = lora_config_of(args);
   config.base_quantization = base_quantization_of(args);
-  model_file = SafetensorsModel::open(args.model);
-  ops = make ? make(pool) : make_ops(args.device, pool, world().local_rank);
+  model_file = SafetensorsModel::open(args.model.folder);
+  ops = make ? make(pool) : make_ops(args.machine.device, pool, world().local_rank);
   clocked_ops.emplace(*ops);
-  if (args.context_parallel_size > 1) {
-    context.emplace(*clocked_ops, context_team(world(), args.context_parallel_size));
+  if (args.sharding.context_parallel_size > 1) {
+    context.emplace(*clocked_ops, context_team(world(), args.sharding.context_parallel_size));
   }
-  model = make_model(config, args.dtype, model_ops());
+  model = make_model(config, args.precision.dtype, model_ops());
   plan.num_parameters = model->layout().num_parameters();
   plan.num_frozen = frozen_parameters(*model);
   plan.operations = ops->description();
   plan.num_threads = pool.num_threads();
-  peak.emplace(args.measure_peak, *ops, pool, model->dtype(), comm);
+  peak.emplace(args.reporting.measure_peak, *ops, pool, model->dtype(), comm);
   plan.peak = peak->at_start();
 }
 
@@ -102,14 +103,14 @@ void RunSetup::set_base_quantization(Quantization quantization) {
   ModelConfig config = model->config();
   if (config.base_quantization == quantization) return;
   config.base_quantization = quantization;
-  model = make_model(config, args.dtype, model_ops());
+  model = make_model(config, args.precision.dtype, model_ops());
 }
 
 void RunSetup::open_choices() {
-  if (!args.evaluates() || args.eval_choices.empty()) return;
+  if (!args.evaluation.evaluates() || args.evaluation.choices.empty()) return;
   const Tokenizer tokenizer = Tokenizer::open(tokenizer_folder(args));
   const ModelConfig& config = model->config();
-  choices = ChoiceSet::open(args.eval_choices, tokenizer, args.add_special_tokens,
+  choices = ChoiceSet::open(args.evaluation.choices, tokenizer, args.data.add_special_tokens,
                             config.max_position_embeddings, config.vocab_size);
   if (choices->num_cut_contexts() > 0) {
     log_warning("eval_choices: {}", choices->cut_contexts_text(config.max_position_embeddings));

@@ -16,24 +16,24 @@
 #include "ops/clocked_ops.h"
 #include "optim/schedule.h"
 #include "plan/run_planner.h"
-#include "plan/step_actions.h"
 #include "platform/thread_pool.h"
-#include "report/observer.h"
 #include "shard/parameters/parameter_state.h"
 #include "shard/weights/frozen_weights.h"
 #include "train/evaluation/choices.h"
 #include "train/measure/job_peak.h"
+#include "train/observer.h"
 #include "train/recovery/peer_snapshots.h"
 #include "train/recovery/run_resume.h"
-#include "train/setup/training_data.h"
-#include "train/step/step_rows.h"
+#include "train/step_actions.h"
+#include "train/step_rows.h"
+#include "train/training_data.h"
 
 namespace tessera {
 
 struct RunSetup {
   // Collective, in this order: opens model and data, plans (run_planning.h), loads (run_loading.h).
   // Parameters as the Trainer's.
-  RunSetup(const TrainingArguments& arguments, ThreadPool& thread_pool, TrainObserver& observer,
+  RunSetup(const RunSpec& arguments, ThreadPool& thread_pool, TrainObserver& observer,
            Communicator& communicator, const OpsFactory& make);
   RunSetup(const RunSetup&) = delete;
   RunSetup& operator=(const RunSetup&) = delete;
@@ -46,7 +46,7 @@ struct RunSetup {
   void set_base_quantization(Quantization quantization);
 
   Stopwatch since_start;
-  TrainingArguments args;  // with what --fit has chosen and what a resumed run keeps
+  RunSpec args;  // with what --fit has chosen and what a resumed run keeps
   ThreadPool& pool;
   Communicator& comm;
   ObserverList observers;        // on ranks other than 0 only one for every rank
