@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
 # fuzz.sh [SECONDS [TARGET...]]: builds the libFuzzer targets (preset asan) and runs each for SECONDS (30), one per
-# processor at a time. Inputs that crash a target are kept in build/fuzz/findings.
+# processor at a time. Inputs that crash a target are kept in build/fuzz/findings, those that reached new code in
+# build/fuzz/corpus, from which the next call goes on.
+# With FUZZ_RUNS=N each target instead gets the first N inputs that libFuzzer makes from seed 1 and no corpus: the same ones
+# in every call, so that CI fails for a change and not for the luck of the draw.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -20,14 +23,19 @@ mkdir -p build/fuzz/findings
 
 # fuzz TARGET: prints one line with the result, preceded by the end of the log if it failed.
 fuzz() {
-  local name log corpus
+  local name log corpus limits
   name=$(basename "$1")
   log=build/fuzz/$name.log
   corpus=build/fuzz/corpus/$name
-  mkdir -p "$corpus"
-  if "$1" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
-    -artifact_prefix="build/fuzz/findings/$name-" "$corpus" >"$log" 2>&1; then
-    echo "passed $name: $(sed -n 's/^stat::number_of_executed_units: *//p' "$log") inputs in $seconds s"
+  limits=(-max_total_time="$seconds" "$corpus")
+  if [ -n "${FUZZ_RUNS:-}" ]; then
+    limits=(-seed=1 -runs="$FUZZ_RUNS")
+  else
+    mkdir -p "$corpus"
+  fi
+  if "$1" "${limits[@]}" -timeout=10 -rss_limit_mb=2048 \
+    -artifact_prefix="build/fuzz/findings/$name-" >"$log" 2>&1; then
+    echo "passed $name: $(sed -n 's/^Done \(.*\) runs in \(.*\) second.*/\1 inputs in \2 s/p' "$log")"
   else
     echo "$(tail -40 "$log")"$'\n'"FAILED $name: build/fuzz/findings"
   fi

@@ -79,7 +79,7 @@ def stroke(i):
 
 
 def picture(title, runs, panels=None):
-    """Evaluation losses of the runs as SVG, in the style of src/plan/drawing: against steps, unless other panels are given."""
+    """Evaluation losses of the runs as SVG, in the style of src/forecast/text/drawing: against steps, unless other panels are given."""
     panels = panels or [Panel("step", [run.curve for run in runs])]
     panels = [panel for panel in panels if any(panel.curves)]
     height = PANEL_HEIGHT * len(panels)

@@ -24,4 +24,8 @@ begin=$SECONDS
 cmake --build --preset "$preset"
 echo "built in $((SECONDS - begin)) s"
 # Three tests at a time, also on two cores: many of them mostly wait.
-ctest --preset "$preset" --parallel 3 "$@"
+status=0
+ctest --preset "$preset" --parallel 3 "$@" || status=$?
+echo "=== cases"
+scripts/test_report.py "build/$preset"
+exit "$status"

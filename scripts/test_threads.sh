@@ -3,9 +3,13 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-suites=(context launch network node_group store zero)
+suites=(context launch network node_group store shard)
 targets=("${suites[@]/#/tessera_}")
 scripts/install_packages.sh test
 cmake --preset tsan
 cmake --build --preset tsan --target "${targets[@]/%/_test}"
-ctest --preset tsan -R "^($(IFS='|' && echo "${suites[*]}"))\." "$@"
+status=0
+ctest --preset tsan --parallel 3 -R "^($(IFS='|' && echo "${suites[*]}"))\." "$@" || status=$?
+echo "=== cases"
+scripts/test_report.py build/tsan
+exit "$status"

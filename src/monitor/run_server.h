@@ -12,7 +12,7 @@
 #include "monitor/metrics/run_health.h"
 #include "monitor/metrics/run_metrics.h"
 #include "monitor/page/dashboard.h"
-#include "train/observer.h"
+#include "report/observer.h"
 
 namespace tessera {
 

@@ -14,10 +14,10 @@
 #include "io/file.h"
 #include "monitor/metrics/metric_table.h"
 #include "monitor/records/page_html.h"
+#include "platform/stop_signal.h"
 #include "support/metrics_text.h"
 #include "support/web_client.h"
 #include "test_folder.h"
-#include "train/stop_signal.h"
 
 namespace tessera {
 namespace {

@@ -13,11 +13,11 @@
 #include "checkpoint/checkpoint_files.h"
 #include "expect_error.h"
 #include "io/file.h"
+#include "platform/stop_signal.h"
 #include "support/file_size_limit.h"
 #include "support/train_test_support.h"
 #include "train/evaluation/best_model.h"
 #include "train/output/output_folder.h"
-#include "train/stop_signal.h"
 
 namespace tessera {
 namespace {

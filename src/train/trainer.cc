@@ -14,8 +14,8 @@
 #include "checkpoint/checkpoint_files.h"
 #include "plan/passes.h"
 #include "platform/memory_info.h"
-#include "train/output/log_entries.h"
-#include "train/work_mark.h"
+#include "report/log_entries.h"
+#include "report/work_mark.h"
 
 namespace tessera {
 

@@ -6,9 +6,10 @@
 #include <vector>
 
 #include "data/rows/length_order.h"
-#include "train/output/log_entries.h"
+#include "report/log_entries.h"
+#include "report/work_mark.h"
+#include "train/evaluation/evaluate.h"
 #include "train/trainer.h"
-#include "train/work_mark.h"
 
 namespace tessera {
 namespace {

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "io/file.h"
+#include "platform/stop_signal.h"
 #include "support/from_word.h"
 #include "support/train_test_support.h"
-#include "train/stop_signal.h"
 
 namespace tessera {
 namespace {

@@ -4,7 +4,7 @@
 #include "base/divide_up.h"
 #include "platform/cpu.h"
 #include "platform/memory_info.h"
-#include "train/measure/speed_hint.h"
+#include "report/speed_hint.h"
 #include "train/trainer.h"
 
 namespace tessera {

@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "base/flags.h"
+#include "forecast/forecast.h"
 #include "model/families.h"
-#include "plan/forecast.h"
 
 namespace tessera {
 

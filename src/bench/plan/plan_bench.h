@@ -1,4 +1,4 @@
-// How well a plan predicts training: step time (plan/time) and memory of real runs, in turn with the
+// How well a plan predicts training: step time (forecast/time) and memory of real runs, in turn with the
 // measurements that the prediction rests on.
 #pragma once
 
@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "bench/statistics.h"
+#include "forecast/time/measured_prices.h"
+#include "forecast/time/step_time.h"
 #include "formats/huggingface/model_config.h"
-#include "plan/time/measured_prices.h"
-#include "plan/time/step_time.h"
 #include "platform/memory_info.h"
 
 namespace tessera {

@@ -10,7 +10,7 @@
 #include "cli/flag_parser.h"
 #include "cluster/manifests/manifest.h"
 #include "cluster/manifests/names.h"
-#include "plan/instances/catalogue.h"
+#include "forecast/instances/catalogue.h"
 
 namespace tessera {
 namespace {

@@ -17,8 +17,8 @@
 #include "cluster/manifests/allocatable.h"
 #include "cluster/manifests/job_plan.h"
 #include "cluster/manifests/names.h"
+#include "forecast/text/plan_text.h"
 #include "formats/huggingface/model_config.h"
-#include "plan/plan_text.h"
 
 namespace tessera {
 namespace {

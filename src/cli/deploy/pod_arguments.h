@@ -6,7 +6,7 @@
 
 #include "arguments/arguments.h"
 #include "base/flags.h"
-#include "plan/instances/search.h"
+#include "forecast/instances/search.h"
 
 namespace tessera {
 

@@ -13,9 +13,9 @@
 #include "cli/flag_parser.h"
 #include "cli/terminal/terminal.h"
 #include "cluster/node/node_check.h"
+#include "forecast/instances/catalogue.h"
 #include "io/file.h"
 #include "kernels/dispatch.h"
-#include "plan/instances/catalogue.h"
 #include "platform/cpu.h"
 #include "platform/host_name.h"
 

@@ -16,9 +16,9 @@
 #include "model/families.h"
 #include "model/initialize.h"
 #include "platform/cpu.h"
+#include "platform/stop_signal.h"
 #include "platform/thread_pool.h"
 #include "tokenizer/tokenizer.h"
-#include "train/stop_signal.h"
 #include "weights/model_folder.h"
 #include "weights/shared_export.h"
 

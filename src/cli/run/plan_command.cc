@@ -16,11 +16,11 @@
 #include "cli/run/plan_search.h"
 #include "cli/run/plan_simulation.h"
 #include "cli/terminal/terminal.h"
+#include "forecast/fit/ladder.h"
+#include "forecast/forecast.h"
 #include "formats/deepspeed/deepspeed_config.h"
 #include "formats/huggingface/model_config.h"
 #include "io/file.h"
-#include "plan/forecast.h"
-#include "plan/forms/ladder.h"
 #include "tokenizer/tokenizer.h"
 
 namespace tessera {

@@ -11,7 +11,7 @@
 #include "comm/communicator.h"
 #include "platform/thread_pool.h"
 #include "train/setup/run_planning.h"
-#include "train/training_data.h"
+#include "train/setup/training_data.h"
 
 namespace tessera {
 namespace {

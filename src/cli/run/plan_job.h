@@ -5,8 +5,8 @@
 #include <optional>
 
 #include "arguments/arguments.h"
+#include "forecast/text/job_size.h"
 #include "formats/huggingface/model_config.h"
-#include "plan/job_size.h"
 
 namespace tessera {
 

@@ -9,9 +9,9 @@
 
 #include "arguments/arguments.h"
 #include "base/flags.h"
-#include "plan/forecast.h"
-#include "plan/instances/catalogue.h"
-#include "plan/time/measured_prices.h"
+#include "forecast/forecast.h"
+#include "forecast/instances/catalogue.h"
+#include "forecast/time/measured_prices.h"
 
 namespace tessera {
 

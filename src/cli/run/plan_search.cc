@@ -5,9 +5,9 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "forecast/instances/search_picture.h"
+#include "forecast/text/plan_text.h"
 #include "io/file.h"
-#include "plan/instances/search_picture.h"
-#include "plan/plan_text.h"
 
 namespace tessera {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "arguments/arguments.h"
 #include "base/flags.h"
-#include "plan/instances/search_report.h"
+#include "forecast/instances/search_report.h"
 
 namespace tessera {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/flags.h"
-#include "plan/simulation/simulation.h"
+#include "forecast/simulation/simulation.h"
 
 namespace tessera {
 

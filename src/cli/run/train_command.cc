@@ -24,9 +24,9 @@
 #include "launch/reports/rank_report.h"
 #include "launch/reports/termination_log.h"
 #include "monitor/run_server.h"
+#include "platform/stop_signal.h"
 #include "platform/thread_pool.h"
-#include "train/sinks/trainjob_status.h"
-#include "train/stop_signal.h"
+#include "report/sinks/trainjob_status.h"
 #include "train/trainer.h"
 
 namespace tessera {

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "train/observer.h"
+#include "report/observer.h"
 
 namespace tessera {
 

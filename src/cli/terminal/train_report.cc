@@ -7,7 +7,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "cli/help_text.h"
-#include "plan/plan_text.h"
+#include "forecast/text/plan_text.h"
 #include "platform/memory_info.h"
 
 namespace tessera {

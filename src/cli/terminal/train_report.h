@@ -15,7 +15,7 @@
 #include "cli/terminal/recent_steps.h"
 #include "cli/terminal/terminal.h"
 #include "cli/terminal/text_plot.h"
-#include "train/observer.h"
+#include "report/observer.h"
 
 namespace tessera {
 

@@ -6,7 +6,7 @@
 
 #include "base/text.h"
 #include "monitor/records/run_records.h"
-#include "train/output/trainer_state.h"
+#include "report/trainer_state.h"
 
 namespace tessera {
 namespace {

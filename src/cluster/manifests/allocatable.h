@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "plan/instances/catalogue.h"
+#include "forecast/instances/catalogue.h"
 
 namespace tessera {
 

@@ -8,9 +8,9 @@
 
 #include "arguments/arguments.h"
 #include "cluster/manifests/allocatable.h"
+#include "forecast/forecast.h"
+#include "forecast/instances/search.h"
 #include "formats/huggingface/model_config.h"
-#include "plan/forecast.h"
-#include "plan/instances/search.h"
 
 namespace tessera {
 

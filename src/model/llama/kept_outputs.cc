@@ -19,7 +19,7 @@ struct KeepableOutput {
 // Per token of rows of the greatest length. The norm and rotation that are recomputed with qkv, and the sum
 // that is recomputed with the stream, only break ties: outputs of equal cost are listed in that order.
 std::vector<KeepableOutput> keepable_outputs(const ModelConfig& config, DType dtype, int64_t row_tokens) {
-  // Attention reaches this much less of the peak than products do (plan/time/machine_rates.h).
+  // Attention reaches this much less of the peak than products do (forecast/time/machine_rates.h).
   constexpr double kAttentionSlowdown = 0.55 / 0.35;
   const auto A = static_cast<double>(dtype_bytes(dtype));
   const auto D = static_cast<double>(config.hidden_size);

@@ -11,8 +11,8 @@
 #include "platform/host_name.h"
 #include "platform/memory_info.h"
 #include "platform/nvidia_cards.h"
+#include "platform/stop_signal.h"
 #include "platform/system_counters.h"
-#include "train/stop_signal.h"
 
 namespace tessera {
 namespace {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/median.h"
-#include "train/work_mark.h"
+#include "report/work_mark.h"
 
 namespace tessera {
 namespace {

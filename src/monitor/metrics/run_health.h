@@ -10,11 +10,11 @@
 #include <string>
 
 #include "comm/rank_position.h"
-#include "train/observer.h"
+#include "report/observer.h"
 
 namespace tessera {
 
-// For OtherWork (train/work_mark.h).
+// For OtherWork (report/work_mark.h).
 inline constexpr double kOtherWorkLimit_s = 3600;
 
 class RunHealth : public TrainObserver {

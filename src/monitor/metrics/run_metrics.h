@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "monitor/metrics/exposition.h"
-#include "train/observer.h"
+#include "report/observer.h"
 
 namespace tessera {
 

@@ -21,7 +21,7 @@
 #include "monitor/page/page_runs.h"
 #include "monitor/records/page_html.h"
 #include "monitor/records/run_report.h"
-#include "train/output/metrics_file.h"
+#include "report/files/metrics_file.h"
 
 namespace tessera {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "monitor/http/web_server.h"
-#include "train/output/run_events.h"
+#include "report/files/run_events.h"
 
 namespace tessera {
 

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "arguments/arguments.h"
-#include "train/output/trainer_state.h"
-#include "train/progress.h"
+#include "report/progress.h"
+#include "report/trainer_state.h"
 
 namespace tessera {
 

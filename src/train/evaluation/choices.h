@@ -10,29 +10,10 @@
 #include "comm/communicator.h"
 #include "context/context_rank.h"
 #include "model/trainable_model.h"
+#include "report/evaluation_result.h"
 #include "tokenizer/tokenizer.h"
 
 namespace tessera {
-
-// Accuracies over all questions, with the standard error of the mean: s / sqrt(n), s the sample's standard
-// deviation; NaN for a single question.
-struct ChoiceResult {
-  int64_t num_questions = 0;
-  double accuracy = 0;  // the likeliest choice is the answer
-  double accuracy_stderr = 0;
-  double accuracy_norm = 0;  // log-likelihoods divided by the characters of the choice, not a space before it
-  double accuracy_norm_stderr = 0;
-  // Of every question, in order: the log-likelihood of each choice, and the index of the answer.
-  struct Question {
-    std::vector<double> log_likelihoods;
-    int64_t answer = 0;
-    int64_t likeliest = 0;
-    int64_t likeliest_norm = 0;
-  };
-  std::vector<Question> questions;
-  double runtime_s = 0;
-  bool stopped = false;  // by the callback: the other fields are meaningless
-};
 
 // Questions from JSONL files, tokenized.
 class ChoiceSet {

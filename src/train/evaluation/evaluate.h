@@ -10,6 +10,7 @@
 #include "context/context_rank.h"
 #include "data/dataset.h"
 #include "model/trainable_model.h"
+#include "report/evaluation_result.h"
 
 namespace tessera {
 
@@ -25,21 +26,6 @@ struct EvalOptions {
   bool averages_tokens = true;
   float label_smoothing = 0;
   std::vector<int64_t> order = {};  // of the rows; empty = in file order
-};
-
-struct EvalResult {
-  // That of Transformers' Trainer: the mean over rows of the loss of the batch that a row is in.
-  double loss = 0;
-  double loss_per_token = 0;  // sum of token losses / num_targets
-  double perplexity = 0;      // exp(loss_per_token), infinite if that overflows
-  int64_t num_rows = 0;
-  int64_t num_tokens = 0;
-  int64_t num_targets = 0;
-  int64_t num_batches = 0;
-  double runtime_s = 0;
-  bool stopped = false;  // by the callback: the other fields are meaningless
-
-  double tokens_per_second() const { return static_cast<double>(num_tokens) / runtime_s; }
 };
 
 // Rows in order, in batches of at most max_rows rows and max_tokens tokens; a longer row forms its own batch.

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "report/progress.h"
+
 namespace tessera {
 
 struct LossSpikeOptions {
@@ -20,12 +22,6 @@ struct LossSpike {
   double value = 0;
   double mean = 0;  // of the window
   double deviation = 0;
-};
-
-// What the detector has seen, oldest first; restored when a run resumes.
-struct LossSpikeHistory {
-  std::vector<double> losses;
-  std::vector<double> grad_norms;
 };
 
 class LossSpikeDetector {

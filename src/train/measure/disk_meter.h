@@ -2,9 +2,9 @@
 #pragma once
 
 #include "model/trainable_model.h"
+#include "report/disk_use.h"
 #include "shard/parameters/parameter_state.h"
 #include "shard/weights/frozen_weights.h"
-#include "train/measure/disk_use.h"
 
 namespace tessera {
 

@@ -1,6 +1,6 @@
 #include "train/measure/job_peak.h"
 
-#include "train/work_mark.h"
+#include "report/work_mark.h"
 
 namespace tessera {
 

@@ -6,9 +6,9 @@
 
 #include "comm/communicator.h"
 #include "platform/thread_pool.h"
+#include "report/observer.h"
 #include "tensor/dtype.h"
 #include "train/measure/training_peak.h"
-#include "train/observer.h"
 
 namespace tessera {
 

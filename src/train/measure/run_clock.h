@@ -6,8 +6,8 @@
 #include <optional>
 #include <vector>
 
-#include "train/observer.h"
-#include "train/step_actions.h"
+#include "plan/step_actions.h"
+#include "report/observer.h"
 
 namespace tessera {
 

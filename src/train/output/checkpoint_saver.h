@@ -17,8 +17,8 @@
 #include "checkpoint/checkpoint_writer.h"
 #include "comm/communicator.h"
 #include "platform/thread_pool.h"
+#include "report/checkpoint_use.h"
 #include "shard/parameters/parameter_state.h"
-#include "train/output/checkpoint_use.h"
 
 namespace tessera {
 

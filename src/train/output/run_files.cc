@@ -6,10 +6,10 @@
 #include "base/error.h"
 #include "checkpoint/checkpoint_files.h"
 #include "io/file.h"
-#include "train/output/metrics_file.h"
-#include "train/output/run_events.h"
-#include "train/sinks/sinks.h"
-#include "train/work_mark.h"
+#include "report/files/metrics_file.h"
+#include "report/files/run_events.h"
+#include "report/sinks/sinks.h"
+#include "report/work_mark.h"
 
 namespace tessera {
 namespace {

@@ -13,9 +13,9 @@
 #include "data/rows/batch_plan.h"
 #include "model/trainable_model.h"
 #include "platform/thread_pool.h"
+#include "report/observer.h"
+#include "report/trainer_state.h"
 #include "shard/parameters/parameter_state.h"
-#include "train/observer.h"
-#include "train/output/trainer_state.h"
 #include "train/recovery/peer_snapshots.h"
 #include "train/recovery/training_record.h"
 

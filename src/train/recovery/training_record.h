@@ -12,7 +12,7 @@
 #include "formats/huggingface/model_config.h"
 #include "formats/json.h"
 #include "optim/schedule.h"
-#include "train/progress.h"
+#include "report/progress.h"
 #include "weights/value_sums.h"
 
 namespace tessera {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/fuzz_support.h"
-#include "train/output/trainer_state.h"
+#include "report/trainer_state.h"
 #include "train/recovery/training_record.h"
 
 namespace tessera {

@@ -8,9 +8,9 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "comm/first_failure.h"
-#include "plan/time/measured_prices.h"
+#include "forecast/time/measured_prices.h"
+#include "report/work_mark.h"
 #include "train/setup/run_planning.h"
-#include "train/work_mark.h"
 
 namespace tessera {
 namespace {

@@ -2,13 +2,13 @@
 #pragma once
 
 #include "data/rows/batch_plan.h"
-#include "plan/forms/ladder.h"
+#include "forecast/fit/ladder.h"
 #include "plan/run_planner.h"
 #include "train/setup/run_setup.h"
 
 namespace tessera {
 
-// What plan/forms chooses among, on this node; the rate of its disk is not measured.
+// What forecast/fit chooses among, on this node; the rate of its disk is not measured.
 LadderRequest ladder_request(const RunSetup& setup, const BatchPlanOptions& batch, const DataFacts& data,
                              const MachineFacts& machine);
 

@@ -12,7 +12,7 @@
 #include "model/initialize.h"
 #include "model/llama/attention_block.h"
 #include "platform/memory_info.h"
-#include "train/work_mark.h"
+#include "report/work_mark.h"
 
 namespace tessera {
 namespace {

@@ -12,11 +12,11 @@
 #include "io/absolute_path.h"
 #include "io/file.h"
 #include "model/families.h"
+#include "report/work_mark.h"
 #include "train/output/output_folder.h"
 #include "train/output/shared_folder.h"
 #include "train/setup/run_loading.h"
 #include "train/setup/run_planning.h"
-#include "train/work_mark.h"
 
 namespace tessera {
 namespace {

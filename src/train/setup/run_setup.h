@@ -16,17 +16,17 @@
 #include "ops/clocked_ops.h"
 #include "optim/schedule.h"
 #include "plan/run_planner.h"
+#include "plan/step_actions.h"
 #include "platform/thread_pool.h"
+#include "report/observer.h"
 #include "shard/parameters/parameter_state.h"
 #include "shard/weights/frozen_weights.h"
 #include "train/evaluation/choices.h"
 #include "train/measure/job_peak.h"
-#include "train/observer.h"
 #include "train/recovery/peer_snapshots.h"
 #include "train/recovery/run_resume.h"
-#include "train/step_actions.h"
-#include "train/step_rows.h"
-#include "train/training_data.h"
+#include "train/setup/training_data.h"
+#include "train/step/step_rows.h"
 
 namespace tessera {
 

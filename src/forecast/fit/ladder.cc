@@ -1,0 +1,223 @@
+#include "forecast/fit/ladder.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <memory>
+#include <tuple>
+
+#include "arguments/ranks/zero_arguments.h"
+#include "arguments/state/lora_arguments.h"
+#include "arguments/state/optimizer_arguments.h"
+#include "arguments/state/quantization_arguments.h"
+#include "base/error.h"
+#include "forecast/time/planned_step.h"
+#include "plan/planned_model.h"
+
+namespace tessera {
+namespace {
+
+// Whether no one needs b if there is a, which is at least as fast: less than a tenth of its memory is not
+// worth the time.
+bool replaces(const Rung& a, const Rung& b) {
+  return 10 * a.memory_bytes <= 11 * b.memory_bytes &&
+         std::ranges::equal(a.form.changes(), b.form.changes(), std::ranges::less_equal());
+}
+
+// The fastest first; of forms whose times are about 1 % apart the one that changes the numbers least.
+auto by_speed(const Rung& rung) {
+  return std::tuple(std::llround(100 * std::log(rung.time.step_s())), rung.form.changes(),
+                    rung.time.step_s());
+}
+
+// Those of these rungs that none of the faster ones replaces, by speed.
+std::vector<size_t> needed(const std::vector<Rung>& rungs, std::vector<size_t> of) {
+  std::ranges::stable_sort(of, {}, [&](size_t i) { return by_speed(rungs[i]); });
+  std::vector<size_t> out;
+  for (const size_t i : of) {
+    if (std::ranges::none_of(out, [&](size_t j) { return replaces(rungs[j], rungs[i]); })) out.push_back(i);
+  }
+  return out;
+}
+
+class LadderPlanner {
+ public:
+  explicit LadderPlanner(const LadderRequest& request) : request_(request), prices_(request.rates) {
+    // Asking may take long.
+    data_ = request.data;
+    data_.largest_pass = [this](int64_t micro_batches) {
+      const auto [found, is_new] = largest_pass_.try_emplace(micro_batches, 0);
+      if (is_new) found->second = request_.data.largest_pass(micro_batches);
+      return found->second;
+    };
+  }
+
+  Ladder run() {
+    const TrainableModel& model = *planned(request_.args).of_sizes.model;
+    const MachineFacts& machine = request_.machine;
+    Ladder ladder;
+    ladder.args = request_.args;
+    ladder.memory_bytes = machine.free_bytes + machine.local_world_size * machine.baseline_bytes;
+    ladder.free_disk_bytes = request_.free_disk_bytes;
+    ladder.disk_gb_per_s = request_.rates.disk_gb_per_s;
+    const DiskPlan disk = plan_disk(
+        model.layout(),
+        {request_.args.precision.export_dtype(), saved_tensors_of(request_.args, machine.num_nodes)},
+        /*count=*/{});
+    ladder.model_bytes = request_.holds_model ? disk.model_bytes : 0;
+    for (const Form& form : forms_of(request_.args)) {
+      if (std::optional<Rung> rung = rung_of(form, ladder)) ladder.rungs.push_back(*rung);
+    }
+    ladder.best = least(ladder.rungs,
+                        [](const Rung& rung) { return std::tuple(rung.form.changes(), rung.time.step_s()); });
+    ladder.fastest = least(ladder.rungs, by_speed);
+    RunSpec chosen = request_.args;
+    if (ladder.best) chosen = with_form(chosen, ladder.rungs[*ladder.taken()].form, request_.world_size());
+    ladder.checkpoint_bytes =
+        plan_disk(model.layout(),
+                  {chosen.precision.export_dtype(), saved_tensors_of(chosen, machine.num_nodes)},
+                  /*count=*/{})
+            .checkpoint_bytes;
+    return ladder;
+  }
+
+ private:
+  struct Planned {
+    Planned(const ModelConfig& config, const LadderRequest& request)
+        : of_sizes(config, request.args.precision.dtype, request.num_threads, request.ops,
+                   request.args.sharding.context_parallel_size),
+          walks(config, request.args.precision.dtype) {}
+
+    PlannedModel of_sizes;
+    StepWalks walks;
+  };
+
+  // The model in the form that its frozen weights have with these arguments.
+  Planned& planned(const RunSpec& args) {
+    ModelConfig config = request_.config;
+    config.base_quantization = base_quantization_of(args);
+    std::unique_ptr<Planned>& model = planned_[config.base_quantization];
+    if (!model) {
+      model = std::make_unique<Planned>(config, request_);
+    }
+    return *model;
+  }
+
+  // The first rung that fits with the least `order`.
+  static std::optional<size_t> least(const std::vector<Rung>& rungs, auto order) {
+    std::optional<size_t> found;
+    for (size_t i = 0; i < rungs.size(); ++i) {
+      if (rungs[i].fits() && (!found || order(rungs[i]) < order(rungs[*found]))) found = i;
+    }
+    return found;
+  }
+
+  // nullopt if other settings rule the form out, or if it is another one.
+  std::optional<Rung> rung_of(const Form& form, const Ladder& ladder) {
+    try {
+      const RunSpec args = with_form(request_.args, form, request_.world_size());
+      return rung_with(args, form, ladder);
+    } catch (const Error& error) {
+      if (error.code() != ExitCode::kBadConfig) throw;
+      return std::nullopt;
+    }
+  }
+
+  std::optional<Rung> rung_with(const RunSpec& args, const Form& form, const Ladder& ladder) {
+    auto& [of_sizes, walks] = planned(args);
+    const TrainableModel& model = *of_sizes.model;
+    const MachineFacts& machine = request_.machine;
+    const RunPlanner planner(args, model, request_.batch, data_);
+    const MemoryRequest memory = planner.choose_memory(machine);
+    // Nothing is kept beyond the inputs: that is `full`, unless it was asked for.
+    if (memory.limits.num_kept_outputs == 0 && args.placement.gradient_checkpointing &&
+        args.placement.checkpointing_mode == CheckpointingMode::kSelective &&
+        !request_.args.sources.given.contains("gradient_checkpointing_mode")) {
+      return std::nullopt;
+    }
+    Rung rung;
+    rung.form = form;
+    rung.memory_bytes = plan_memory(model, memory).node_bytes();
+    const ZeroSettings settings = zero_settings(model, memory);
+    rung.disk_bytes = offload_bytes(model, machine.num_nodes, machine.local_world_size, settings) +
+                      machine.local_world_size * planner.offloaded_input_bytes();
+    rung.discarded_disk_bytes =
+        discarded_offload_bytes(model, machine.num_nodes, machine.local_world_size, settings);
+    rung.fits_disk = rung.disk_bytes_with(ladder.model_bytes) <= ladder.free_disk_bytes;
+    rung.fits_memory = rung.memory_bytes <= ladder.memory_bytes;
+    rung.time = predict_step(
+        walks,
+        step_facts(memory, request_.mean_row_tokens, micro_batch_rows(request_.batch),
+                   args.batch.accumulation_steps, planner.micro_batches_per_pass(), request_.num_threads),
+        prices_);
+    return rung;
+  }
+
+  const LadderRequest& request_;
+  std::map<Quantization, std::unique_ptr<Planned>> planned_;
+  DataFacts data_;
+  std::map<int64_t, int64_t> largest_pass_;
+  AnalyticPrices prices_;
+};
+
+std::vector<size_t> rungs_where(const Ladder& ladder, auto condition) {
+  std::vector<size_t> out;
+  for (size_t i = 0; i < ladder.rungs.size(); ++i) {
+    if (condition(ladder.rungs[i])) out.push_back(i);
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<size_t> Ladder::worth_having() const {
+  return needed(rungs, rungs_where(*this, [](const Rung& rung) { return rung.fits(); }));
+}
+
+std::vector<size_t> Ladder::out_of_reach() const {
+  std::vector<size_t> found =
+      needed(rungs, rungs_where(*this, [&](const Rung& rung) {
+               return !rung.fits() && (!best || (rung.form.changes() <= rungs[*best].form.changes() &&
+                                                 rung.time.step_s() < rungs[*best].time.step_s()));
+             }));
+  if (!best) std::ranges::stable_sort(found, {}, [&](size_t i) { return rungs[i].memory_bytes; });
+  return found;
+}
+
+LadderRequest ladder_request(const RunSpec& args, const ModelConfig& config, const ClusterShape& cluster,
+                             int64_t num_threads, const JobSize& job, int64_t free_disk_bytes) {
+  LadderRequest request;
+  request.args = args;
+  request.config = config;
+  request.batch = args.batch_options(cluster.world_size());
+  request.data = uniform_rows(job.max_row_tokens, micro_batch_rows(request.batch));
+  request.mean_row_tokens = job.mean_row_tokens;
+  request.machine =
+      planned_machine(cluster.num_nodes, cluster.local_world_size, num_threads, cluster.node_memory_bytes);
+  request.num_threads = num_threads;
+  request.ops = cluster.ops;
+  request.rates = cluster.rates.value();
+  request.rates.network_gbps = cluster.network_gbps;
+  request.free_disk_bytes = free_disk_bytes;
+  return request;
+}
+
+Ladder plan_ladder(const LadderRequest& request) { return LadderPlanner(request).run(); }
+
+std::optional<Ladder> plan_lora_ladder(const LadderRequest& request) {
+  if (request.args.lora.finetuning_type == FinetuningType::kLora ||
+      request.args.sources.given.contains("finetuning_type"))
+    return {};
+  if (request.args.placement.optimizer_in_backward) return {};
+  LadderRequest lora = request;
+  lora.args.lora.finetuning_type = FinetuningType::kLora;
+  try {
+    lora.config.lora = lora_config_of(lora.args);
+    return plan_ladder(lora);
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::kBadConfig) throw;
+    return std::nullopt;
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,101 @@
+// What every form of a run (form.h) takes: memory, disk, time. Those that fit, and which of them to take.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "forecast/fit/form.h"
+#include "forecast/forecast.h"
+#include "forecast/time/step_time.h"
+#include "ops/cpu_ops.h"
+#include "plan/run_planner.h"
+
+namespace tessera {
+
+struct LadderRequest {
+  RunSpec args;  // resolved
+  ModelConfig config;
+  BatchPlanOptions batch;
+  DataFacts data;
+  int64_t mean_row_tokens = 1024;  // decides the time
+  MachineFacts machine;            // its free_bytes are the limit of memory
+  int64_t num_threads = 1;         // of a rank
+  OpsFactory ops = make_cpu_ops;   // what computes
+  MachineRates rates;              // of a node
+  int64_t free_disk_bytes = 0;     // of a node, in offload_dir
+  bool holds_model = true;         // the finished model goes to the same disk
+
+  int world_size() const { return machine.num_nodes * machine.local_world_size; }
+};
+
+// A form of the run. It fits if it needs no more than there is.
+struct Rung {
+  Form form;
+  int64_t memory_bytes = 0;          // of a node, with what its ranks have before the model
+  int64_t disk_bytes = 0;            // of a node, in offload_dir
+  int64_t discarded_disk_bytes = 0;  // of them, before the finished model is written
+  bool fits_memory = false;
+  bool fits_disk = false;  // with the finished model
+  StepTime time;
+
+  bool fits() const { return fits_memory && fits_disk; }
+  // With the finished model on the same disk.
+  int64_t disk_bytes_with(int64_t model_bytes) const {
+    return disk_bytes + model_bytes - std::min(discarded_disk_bytes, model_bytes);
+  }
+};
+
+struct Ladder {
+  RunSpec args;
+  int64_t memory_bytes = 0;  // there is for a node, in both
+  int64_t free_disk_bytes = 0;
+  double disk_gb_per_s = 0;
+  int64_t model_bytes = 0;       // of the finished model, on the same disk; 0: it is elsewhere
+  int64_t checkpoint_bytes = 0;  // of each checkpoint, for which a run needs no room to begin
+  std::vector<Rung> rungs;       // all forms that other settings do not rule out, in the order of the table
+  // The one to take: of the rungs that fit those that change the numbers least, of these the fastest, and of
+  // equally fast ones the first.
+  std::optional<size_t> best;
+  // The fastest rung that fits, or a rung within about 1 % of it that changes the numbers less.
+  std::optional<size_t> fastest;
+
+  // The one of the two that fit_choice asks for.
+  std::optional<size_t> taken() const {
+    return args.placement.fit_choice == FitChoice::kFastest ? fastest : best;
+  }
+  // Rungs that fit, without those that no one needs: for which there is one that is as fast, changes the
+  // numbers no more and takes at most a tenth more memory. The fastest first; the best one is among them.
+  std::vector<size_t> worth_having() const;
+  // The same of those that do not fit, would be faster than the best one, and change the numbers no more.
+  // Without a best one those that take the least memory.
+  std::vector<size_t> out_of_reach() const;
+};
+
+// For machines that need not exist: every row has as many tokens as the longest of the job for memory, and
+// the mean for time. `cluster` has rates.
+LadderRequest ladder_request(const RunSpec& args, const ModelConfig& config, const ClusterShape& cluster,
+                             int64_t num_threads, const JobSize& job, int64_t free_disk_bytes);
+
+Ladder plan_ladder(const LadderRequest& request);
+// The same with adapters (LoRA) instead of all weights; nullopt if `request` has them or its settings
+// contradict them.
+std::optional<Ladder> plan_lora_ladder(const LadderRequest& request);
+
+// "--optim adamw_8bit --gradient_checkpointing (17.1 GiB of memory, 64.2 GiB of disk)".
+std::string rung_text(const Ladder& ladder, size_t rung);
+// What is taken and why; there is a rung that fits.
+std::string choice_text(const Ladder& ladder);
+// Why nothing fits and what would; `lora` is what adapters need.
+std::string ladder_refusal(const Ladder& ladder, const std::optional<Ladder>& lora);
+// For a run that does not fit: "; --fit would take ...", or adapters; "" if no form fits.
+std::string form_advice(const LadderRequest& request);
+
+// Lines of at most 80 columns.
+std::string ladder_text(const Ladder& ladder);
+// A JSON object with all rungs: sizes in bytes, times in seconds; indent 2, trailing newline.
+std::string ladder_json(const Ladder& ladder);
+
+}  // namespace tessera

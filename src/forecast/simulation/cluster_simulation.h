@@ -1,0 +1,60 @@
+// Discrete-event simulation of training steps on all nodes of a cluster.
+//
+// Every node runs the same program (step_program.h). A collective is what comm/network does: each member
+// sends each other member's part over `connections` sockets, all peers at once as far as the kernel's buffers
+// reach, so a pair of nodes is one flow; flows share network cards, rack uplinks and processors max-min
+// fairly, and two nodes exchange data once both are in the operation. A node runs the operations of a lane
+// one after another; one is over when everything it sends and receives has arrived.
+//
+// Nodes that behave alike are simulated as one: all of them if no node differs from another. Up to
+// kMaxExactNodes nodes that differ are simulated one by one; of more, the slowest is, and the others by
+// groups of similar speed that are spread evenly over the racks. A last rack with fewer nodes counts as an
+// average one if nodes are simulated together.
+//
+// Not modelled: TCP's slow start, losses and incast; that processors which move data do not compute (measured
+// computation contains it); the order in which a lane visits its peers.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "forecast/simulation/step_program.h"
+#include "forecast/simulation/topology.h"
+
+namespace tessera {
+
+inline constexpr int kMaxExactNodes = 48;
+
+// What the time of a node goes to.
+enum class Bottleneck {
+  kCompute,
+  kNic,        // waiting for data that a node's network card limits
+  kUplink,     // ... that a rack's uplink limits
+  kFlow,       // ... that the cap of single connections limits
+  kProcessor,  // ... that the ends' handling of messages and bytes limits
+  kLatency,    // ... that is on the way
+  kOthers      // waiting for nodes that are slower
+};
+inline constexpr int kNumBottlenecks = 7;
+std::string_view bottleneck_name(Bottleneck bottleneck);
+
+// A step in the steady state; where nodes train on their own, the mean of those between two exchanges.
+struct SimulatedStep {
+  double step_s = 0;
+  double seconds[kNumBottlenecks] = {};  // of the most common kind of node: these add up to step_s
+  double network_s = 0;                  // with a collective under way
+  double node_sent_bytes = 0;            // payload; as many are received
+  double uplink_sent_bytes = 0;          // of a rack, on average
+  bool is_exact = true;                  // no nodes that differ were simulated as one
+
+  double of(Bottleneck kind) const { return seconds[static_cast<int>(kind)]; }
+  // What costs most time besides computation; kCompute if that is less than 2 % of the step.
+  Bottleneck bottleneck() const;
+};
+
+// `slowdowns`: by node. Measured are the program's steps that stand for others; the first does not.
+SimulatedStep simulate_steps(const Topology& topology, const StepProgram& program,
+                             const std::vector<double>& slowdowns);
+
+}  // namespace tessera

@@ -1,0 +1,426 @@
+#include "forecast/simulation/step_program.h"
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "base/divide_up.h"
+#include "base/error.h"
+#include "forecast/simulation/step_recorder.h"
+#include "shard/outer/outer_plan.h"
+
+namespace tessera {
+namespace {
+
+// Between passes longer than this the ranks ask one another for signals.
+constexpr double kAskSeconds = 0.1;
+constexpr int64_t kNumStaging = 2;  // as in GradientStore
+constexpr int kWarmUpSteps = 3;     // until the steady state
+
+// WeightStore on a node: what it gathers and when.
+class Weights {
+ public:
+  explicit Weights(StepRecorder& recorder)
+      : recorder_(recorder),
+        head_(std::ssize(recorder.layout().groups) - 1),
+        sharded_(shards_weights(recorder.layout(), recorder.settings())),
+        fetches_(recorder.layout().num_nodes > 1 && recorder.settings().stage > 0) {
+    resident_.resize(recorder.layout().groups.size(), kNone);
+    if (!sharded_) return;
+    slots_.resize(static_cast<size_t>(num_live_layers(recorder.layout(), recorder.settings())));
+    slots_.push_back({.for_ends = true});
+  }
+
+  void open(int64_t group, bool forward) {
+    if (is_resident(group)) {
+      int64_t& fetch = resident_[static_cast<size_t>(group)];
+      if (fetch != kNone) recorder_.wait(fetch);
+      fetch = kNone;
+      return;
+    }
+    Slot* slot = find(group);
+    if (slot == nullptr) slot = &gather(group);
+    slot->is_open = true;
+    slot->last_use = ++clock_;
+    fetch_ahead(group, forward);
+    if (slot->fetch != kNone) recorder_.wait(slot->fetch);
+    slot->fetch = kNone;
+  }
+  void close(int64_t group) {
+    if (!is_resident(group)) find(group)->is_open = false;
+  }
+  void updated(int64_t group) {
+    if (group == 0) {
+      for (Slot& slot : slots_) slot.group = kNone;
+    }
+    if (is_resident(group) && fetches_) resident_[static_cast<size_t>(group)] = issue(group);
+  }
+
+ private:
+  static constexpr int64_t kNone = -1;
+
+  struct Slot {
+    bool for_ends = false;  // for embedding or head rather than a layer
+    int64_t group = kNone;
+    bool is_open = false;
+    int64_t last_use = 0;
+    int64_t fetch = kNone;  // that nobody has waited for yet
+  };
+
+  bool is_resident(int64_t group) const {
+    return !sharded_ || is_persistent(recorder_.layout(), recorder_.settings(), group);
+  }
+  bool is_end(int64_t group) const { return group == 0 || group == head_; }
+  Slot* find(int64_t group) {
+    const auto found = std::ranges::find(slots_, group, &Slot::group);
+    return found == slots_.end() ? nullptr : &*found;
+  }
+  int64_t issue(int64_t group) {
+    const int64_t number = recorder_.issue(TransferKind::kGather, recorder_.weight_bytes(group));
+    if (!recorder_.settings().overlap) recorder_.wait(number);
+    return number;
+  }
+  // Fills the least recently used slot.
+  Slot& gather(int64_t group) {
+    Slot* oldest = nullptr;
+    for (Slot& slot : slots_) {
+      if (slot.for_ends != is_end(group) || slot.is_open) continue;
+      if (oldest == nullptr || slot.last_use < oldest->last_use) oldest = &slot;
+    }
+    TESSERA_CHECK(oldest != nullptr, "no memory for group {}", group);
+    oldest->group = group;
+    oldest->last_use = ++clock_;
+    oldest->fetch = issue(group);
+    return *oldest;
+  }
+  void fetch_ahead(int64_t group, bool forward) {
+    const int64_t ahead = std::ssize(slots_) - 2;
+    for (int64_t i = 1; i <= ahead; ++i) {
+      const int64_t next = forward ? group + i : group - i;
+      if (next < 1 || next >= head_ || is_resident(next)) continue;
+      Slot* slot = find(next);
+      if (slot == nullptr) slot = &gather(next);
+      slot->last_use = ++clock_;
+    }
+    const bool near_head = group >= std::max<int64_t>(1, head_ - 2) && group < head_;
+    if (forward && near_head && !is_resident(head_) && find(head_) == nullptr) gather(head_);
+  }
+
+  StepRecorder& recorder_;
+  int64_t head_;
+  bool sharded_;
+  bool fetches_;
+  std::vector<int64_t> resident_;  // by group: the gather that nobody has waited for yet
+  std::vector<Slot> slots_;
+  int64_t clock_ = 0;
+};
+
+// GradientStore on a node: what it sums and reduces, and when.
+class Gradients {
+ public:
+  Gradients(StepRecorder& recorder, const StepCosts& costs)
+      : recorder_(recorder),
+        costs_(costs),
+        direct_(!needs_layer_buffers(recorder.layout(), recorder.settings())),
+        whole_(accumulates_whole_gradient(recorder.layout(), recorder.settings())),
+        stages_(needs_staging(recorder.layout(), recorder.settings())),
+        uses_network_(recorder.layout().num_nodes > 1) {}
+
+  void begin_pass(bool is_first, bool is_last) {
+    is_first_ = is_first;
+    is_last_ = is_last;
+  }
+  void open(int64_t group) {
+    if (direct_) return;
+    while (num_summed_ < last_use_[buffer_of(group)]) closed_.empty() ? finish_oldest() : sum_next();
+  }
+  void close(int64_t group) {
+    ++num_closed_;
+    if (direct_) {
+      if (is_last_ && uses_network_) reduce({group, num_closed_});
+      return;
+    }
+    last_use_[buffer_of(group)] = num_closed_;
+    closed_.push_back({group, num_closed_});
+    while (closed_.size() > 1) sum_next();
+  }
+  void finish_pass() {
+    while (!closed_.empty()) sum_next();
+    if (!is_last_) return;
+    while (!reductions_.empty()) finish_oldest();
+    if (recorder_.settings().stage == 0 && uses_network_) share_sums();
+  }
+
+ private:
+  struct Closed {
+    int64_t group;
+    int64_t number;
+    int64_t transfer = 0;
+  };
+
+  size_t buffer_of(int64_t group) const {
+    const auto& groups = recorder_.layout().groups;
+    const int64_t last = std::ssize(groups) - 1;
+    const bool is_layer =
+        group > 0 && (group < last || groups[static_cast<size_t>(group)].size() < groups[0].size() / 2);
+    return is_layer ? static_cast<size_t>(group % 2) : 2;
+  }
+  bool reduces_in_place() const { return whole_ && recorder_.settings().gradient_dtype == DType::kF32; }
+
+  void sum_next() {
+    const Closed next = closed_.front();
+    closed_.pop_front();
+    const bool reduces = uses_network_ && (!whole_ || is_last_);
+    if (reduces && !whole_ && recorder_.layout().local_world_size == 1) {
+      reduce(next);
+      return;
+    }
+    if (reduces && stages_) {
+      while (num_staged_ == kNumStaging) finish_oldest();
+      ++num_staged_;
+    }
+    const std::vector<double>& sum_s = is_first_ || !whole_ ? costs_.first_sum_s : costs_.further_sum_s;
+    recorder_.compute(sum_s[static_cast<size_t>(next.group)]);
+    num_summed_ = next.number;
+    if (reduces) reduce(next);
+  }
+  void reduce(Closed closed) {
+    closed.transfer = recorder_.issue(TransferKind::kReduce, recorder_.gradient_bytes(closed.group));
+    reductions_.push_back(closed);
+    if (!recorder_.settings().overlap) recorder_.wait(closed.transfer);
+  }
+  void finish_oldest() {
+    const Closed oldest = reductions_.front();
+    reductions_.pop_front();
+    recorder_.wait(oldest.transfer);
+    if (reduces_in_place()) return;
+    recorder_.compute(costs_.own_sum_s[static_cast<size_t>(oldest.group)]);
+    if (stages_) {
+      --num_staged_;
+    } else {
+      num_summed_ = oldest.number;
+    }
+  }
+  void share_sums() {
+    int64_t last = 0;
+    for (int64_t g = 0; g < std::ssize(recorder_.layout().groups); ++g) {
+      last = recorder_.issue(TransferKind::kGather,
+                             recorder_.group_bytes(g, recorder_.settings().gradient_dtype));
+    }
+    recorder_.wait(last);
+  }
+
+  StepRecorder& recorder_;
+  const StepCosts& costs_;
+  bool direct_, whole_, stages_, uses_network_;
+  bool is_first_ = true, is_last_ = true;
+  int64_t last_use_[3] = {};
+  std::deque<Closed> closed_;
+  std::deque<Closed> reductions_;
+  int64_t num_closed_ = 0, num_summed_ = 0, num_staged_ = 0;
+};
+
+// DilocoParameters on a node: which pieces it exchanges with the others and when.
+class OuterExchanges {
+ public:
+  explicit OuterExchanges(StepRecorder& recorder)
+      : recorder_(recorder), plan_(recorder.job(), recorder.settings(), /*local_rank=*/0) {}
+
+  // After an update. An exchange of the fragment, if one is given, begins.
+  void updated(std::optional<int64_t> begins) {
+    ++num_updates_;
+    const int64_t delay = recorder_.settings().outer->sync_delay;
+    if (pending_ && num_updates_ >= pending_->begun + divide_up(delay, int64_t{2})) step_pending();
+    if (pending_ && num_updates_ >= pending_->begun + delay) {
+      for (const int64_t piece : *pending_->pieces) finish(piece);
+      pending_.reset();
+    }
+    if (!begins) return;
+    const std::vector<int64_t>& pieces = plan_.fragment(*begins);
+    if (delay == 0) return exchange(pieces);
+    pending_ = Pending{&pieces, num_updates_};
+    for (const int64_t piece : pieces) begin(piece);
+  }
+
+ private:
+  struct Pending {
+    const std::vector<int64_t>* pieces;
+    int64_t begun;
+    bool has_stepped = false;
+  };
+
+  void step_pending() {
+    if (std::exchange(pending_->has_stepped, true)) return;
+    for (const int64_t piece : *pending_->pieces) step(piece);
+  }
+  void exchange(const std::vector<int64_t>& pieces) {
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      if (i == 0) begin(pieces[i]);
+      if (i + 1 < pieces.size()) begin(pieces[i + 1]);
+      step(pieces[i]);
+      finish(pieces[i]);
+    }
+  }
+  // Every rank of a node has such a piece.
+  int64_t num_elements(int64_t piece) const {
+    return plan_.piece(piece).size() * recorder_.job().local_world_size;
+  }
+  void begin(int64_t piece) {
+    const ZeroSettings& settings = recorder_.settings();
+    const int64_t bytes = settings.quantized_gradients
+                              ? gradient_blocks_bytes(*settings.quantized_gradients, num_elements(piece))
+                              : num_elements(piece) * dtype_bytes(settings.network_dtype);
+    transfers_[piece] = recorder_.issue(TransferKind::kReduce, bytes, SimulatedLane::kBackground);
+  }
+  void step(int64_t piece) {
+    recorder_.wait(transfers_[piece]);
+    transfers_[piece] = recorder_.issue(TransferKind::kGather,
+                                        num_elements(piece) * dtype_bytes(recorder_.settings().network_dtype),
+                                        SimulatedLane::kBackground);
+  }
+  void finish(int64_t piece) { recorder_.wait(transfers_[piece]); }
+
+  StepRecorder& recorder_;
+  const OuterPlan plan_;
+  std::map<int64_t, int64_t> transfers_;  // by piece: the last
+  std::optional<Pending> pending_;
+  int64_t num_updates_ = 0;
+};
+
+// The calls of TrainableModel::forward_backward() (model/parameter_access.h).
+class Steps {
+ public:
+  Steps(StepRecorder& recorder, const StepCosts& costs, bool is_tied)
+      : recorder_(recorder),
+        costs_(costs),
+        is_tied_(is_tied),
+        head_(std::ssize(recorder.layout().groups) - 1),
+        weights_(recorder),
+        gradients_(recorder, costs) {}
+
+  void run() {
+    update_weights();  // the weights that the first step gathers
+    if (recorder_.settings().outer && recorder_.job().num_nodes > 1) {
+      OuterExchanges exchanges(recorder_);
+      for (const bool is_steady : {false, true}) run_round(exchanges, is_steady);
+      return;
+    }
+    const auto no_exchange = [] {};
+    for (int step = 0; step <= kWarmUpSteps; ++step) run_step(step == kWarmUpSteps ? 1 : 0, no_exchange);
+  }
+
+ private:
+  void run_step(double stands_for, const auto& after_update) {
+    run_passes();
+    recorder_.exchange_values();
+    update_weights();
+    after_update();
+    recorder_.other(costs_.other_s);
+    recorder_.end_step(stands_for);
+  }
+  // From the beginning of each exchange on: the steps until its end, and one that stands for those before the
+  // next exchange.
+  void run_round(OuterExchanges& exchanges, bool is_steady) {
+    const OuterSettings& outer = *recorder_.settings().outer;
+    const auto offset = [&](int64_t fragment) { return fragment * outer.sync_every / outer.num_fragments; };
+    for (int64_t fragment = 0; fragment < outer.num_fragments; ++fragment) {
+      const int64_t gap = offset(fragment + 1) - offset(fragment);
+      const int64_t num_steps = std::min(gap, outer.sync_delay + 2);
+      for (int64_t step = 0; step < num_steps; ++step) {
+        const auto alike = static_cast<double>(step + 1 == num_steps ? gap - step : 1);
+        run_step(is_steady ? alike : 0,
+                 [&] { exchanges.updated(step == 0 ? std::optional(fragment) : std::nullopt); });
+      }
+    }
+  }
+  void run_passes() {
+    const int64_t num_passes = std::ssize(costs_.passes);
+    const double pass_s = costs_.passes_s() / static_cast<double>(num_passes);
+    const double between_questions = std::ceil(kAskSeconds / std::max(pass_s, 1e-9));
+    for (int64_t pass = 0; pass < num_passes; ++pass) {
+      const bool asks = std::fmod(static_cast<double>(pass), between_questions) == 0;
+      if (pass > 0 && asks) recorder_.exchange_values();
+      gradients_.begin_pass(pass == 0, pass + 1 == num_passes);
+      forward(costs_.passes[static_cast<size_t>(pass)], pass == 0);
+      backward(costs_.passes[static_cast<size_t>(pass)]);
+      gradients_.finish_pass();
+    }
+  }
+  void open(int64_t group, bool forward, bool packs) {
+    weights_.open(group, forward);
+    if (packs) recorder_.compute(costs_.packing_s[static_cast<size_t>(group)]);
+  }
+  void forward(const StepCosts::Pass& costs, bool packs) {
+    for (int64_t group = 0; group < head_; ++group) {
+      open(group, /*forward=*/true, packs);
+      recorder_.compute(costs.forward_s[static_cast<size_t>(group)]);
+      weights_.close(group);
+    }
+    if (is_tied_) open(0, /*forward=*/false, false);
+    open(head_, /*forward=*/false, packs);
+    if (is_tied_) gradients_.open(0);
+    gradients_.open(head_);
+  }
+  void backward(const StepCosts::Pass& costs) {
+    recorder_.compute(costs.backward_s[static_cast<size_t>(head_)]);
+    weights_.close(head_);
+    if (is_tied_) weights_.close(0);
+    gradients_.close(head_);
+    for (int64_t group = head_ - 1; group > 0; --group) {
+      weights_.open(group, /*forward=*/false);
+      gradients_.open(group);
+      recorder_.compute(costs.backward_s[static_cast<size_t>(group)]);
+      weights_.close(group);
+      gradients_.close(group);
+    }
+    if (!is_tied_) gradients_.open(0);
+    recorder_.compute(costs.backward_s[0]);
+    gradients_.close(0);
+  }
+  void update_weights() {
+    for (int64_t group = 0; group <= head_; ++group) {
+      recorder_.compute(costs_.update_s[static_cast<size_t>(group)]);
+      weights_.updated(group);
+    }
+  }
+
+  StepRecorder& recorder_;
+  const StepCosts& costs_;
+  bool is_tied_;
+  int64_t head_;
+  Weights weights_;
+  Gradients gradients_;
+};
+
+}  // namespace
+
+double StepProgram::sent_bytes(int step, int num_nodes) const {
+  double bytes = 0;
+  for (const SimulatedTransfer& transfer : transfers) {
+    if (transfer.step == step && transfer.kind != TransferKind::kValues) {
+      bytes += transfer.pair_bytes * (num_nodes - 1);
+    }
+  }
+  return bytes;
+}
+
+double StepProgram::last_compute_s() const {
+  double seconds = 0;
+  for (auto action = actions.rbegin() + 1; action != actions.rend(); ++action) {
+    if (action->kind == ActionKind::kStepEnd) break;
+    if (action->kind == ActionKind::kCompute) seconds += action->seconds;
+  }
+  return seconds;
+}
+
+StepProgram step_program(const ZeroLayout& layout, const ZeroSettings& settings, const StepCosts& costs,
+                         bool is_tied, int connections) {
+  StepRecorder recorder(layout, settings, connections);
+  Steps(recorder, costs, is_tied).run();
+  return recorder.take();
+}
+
+}  // namespace tessera

@@ -1,0 +1,49 @@
+#include "forecast/time/planned_step.h"
+
+#include <utility>
+
+#include "platform/memory_info.h"
+
+namespace tessera {
+namespace {
+
+// What the driver, the context and cuBLASLt take of the host's memory.
+constexpr int64_t kHostBytesOfCard = int64_t{1} << 30;
+
+}  // namespace
+
+PlannedStep::PlannedStep(const RunSpec& args, const TrainableModel& model, int num_nodes,
+                         int local_world_size, int64_t num_threads, int64_t max_row_tokens)
+    : args_(args),
+      model_(model),
+      batch_(args.batch_options(num_nodes * local_world_size)),
+      num_nodes_(num_nodes),
+      local_world_size_(local_world_size),
+      num_threads_(num_threads),
+      planner_(args, model, batch_, uniform_rows(max_row_tokens, micro_batch_rows(batch_))) {}
+
+MachineFacts planned_machine(int num_nodes, int local_world_size, int64_t num_threads,
+                             int64_t node_memory_bytes) {
+  static const int64_t resident = resident_bytes();  // one figure, so that equal plans are equal
+  MachineFacts machine;
+  machine.num_nodes = num_nodes;
+  machine.local_world_size = local_world_size;
+  machine.num_threads = num_threads;
+  machine.baseline_bytes = resident;
+  machine.free_bytes = node_memory_bytes - local_world_size * resident;
+  return machine;
+}
+
+MachineFacts PlannedStep::machine(int64_t node_memory_bytes) const {
+  MachineFacts machine = planned_machine(num_nodes_, local_world_size_, num_threads_, node_memory_bytes);
+  take_device_memory(model_.device(), &machine);
+  machine.host_free_bytes -= kHostBytesOfCard;
+  return machine;
+}
+
+StepFacts PlannedStep::facts(const MemoryRequest& request, int64_t row_tokens) const {
+  return step_facts(request, row_tokens, micro_batch_rows(batch_), args_.batch.accumulation_steps,
+                    planner_.micro_batches_per_pass(), num_threads_);
+}
+
+}  // namespace tessera

@@ -1,0 +1,42 @@
+// A step of a run on machines that need not exist: rows of equal length, memory from the run planner, the
+// facts that its time depends on.
+#pragma once
+
+#include <cstdint>
+
+#include "arguments/arguments.h"
+#include "forecast/time/step_time.h"
+#include "model/trainable_model.h"
+#include "plan/run_planner.h"
+
+namespace tessera {
+
+// Nodes with this much memory, of which each rank already has what this process has.
+MachineFacts planned_machine(int num_nodes, int local_world_size, int64_t num_threads,
+                             int64_t node_memory_bytes);
+
+class PlannedStep {
+ public:
+  // `args` must be resolved for num_nodes * local_world_size ranks; the model's Ops have as many threads as a
+  // rank will have. Both must outlive this. No row has more than max_row_tokens.
+  PlannedStep(const RunSpec& args, const TrainableModel& model, int num_nodes, int local_world_size,
+              int64_t num_threads, int64_t max_row_tokens);
+
+  const RunPlanner& planner() const { return planner_; }
+  int64_t step_rows() const { return global_batch_rows(batch_); }
+  // For a model on a card with what is free on that.
+  MachineFacts machine(int64_t node_memory_bytes) const;
+  // `request` is one of planner().choose_memory(); row_tokens is the mean length of the rows.
+  StepFacts facts(const MemoryRequest& request, int64_t row_tokens) const;
+
+ private:
+  const RunSpec& args_;
+  const TrainableModel& model_;
+  BatchPlanOptions batch_;
+  int num_nodes_;
+  int local_world_size_;
+  int64_t num_threads_;
+  RunPlanner planner_;
+};
+
+}  // namespace tessera

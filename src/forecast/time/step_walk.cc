@@ -1,0 +1,149 @@
+#include "forecast/time/step_walk.h"
+
+#include <sys/mman.h>
+
+#include "base/error.h"
+#include "context/context_ops.h"
+#include "context/slice_batch.h"
+#include "model/families.h"
+#include "ops/cpu_ops.h"
+
+namespace tessera {
+namespace {
+
+// Memory of which only the addresses exist: no page can be read, written or counted as used.
+class ReservedDevice final : public Device {
+ public:
+  std::string_view name() const override { return "reserved"; }
+  DeviceBuffer allocate(int64_t size_bytes) override {
+    if (size_bytes == 0) return {*this, nullptr, 0};
+    const auto size = static_cast<size_t>(size_bytes);
+    void* const mapped =
+        mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, /*fd=*/-1, /*offset=*/0);
+    if (mapped == MAP_FAILED) {
+      fail(ExitCode::kBadConfig, "no {} bytes of address space for planning a step: is RLIMIT_AS set?", size);
+    }
+    return {*this,
+            std::shared_ptr<std::byte>(static_cast<std::byte*>(mapped),
+                                       [size](std::byte* data) { munmap(data, size); }),
+            size_bytes};
+  }
+  void copy_from_host(std::span<const std::byte>, std::byte*) override {}
+  void copy_to_host(const std::byte*, std::span<std::byte>) override {
+    TESSERA_CHECK(false, "a walk has nothing to copy");
+  }
+  void synchronize() override {}
+};
+
+class WalkingOps final : public ForwardingOps {
+ public:
+  WalkingOps(Ops& ops, ReservedDevice& device, FunctionRef<void(const OpCall&)> visit)
+      : ForwardingOps(ops), device_(device), visit_(visit) {}
+
+  Device& device() const override { return device_; }
+  int64_t workspace_bytes(const OpsLimits&) const override { return 0; }
+  void bind_workspace(std::span<std::byte>) override {}
+  // Whoever walks decides whether weights are kept packed, which another machine may want.
+  int64_t packed_weight_bytes(int64_t N, int64_t K, DType dtype) const override {
+    return N * K * dtype_bytes(dtype);
+  }
+  // Without targets a model would have no gradient to compute.
+  LossSums cross_entropy(ConstTensorView logits, std::span<const int32_t> targets, float label_smoothing,
+                         float grad_scale, TensorView dlogits) override {
+    ForwardingOps::cross_entropy(logits, targets, label_smoothing, grad_scale, dlogits);
+    return {0, std::ssize(targets)};
+  }
+  LossSums cross_entropy_loss(ConstTensorView rows, std::span<const int32_t> targets, int64_t vocab_size,
+                              float label_smoothing) override {
+    ForwardingOps::cross_entropy_loss(rows, targets, vocab_size, label_smoothing);
+    return {0, std::ssize(targets)};
+  }
+
+ private:
+  void around(const OpCall& call, FunctionRef<void()>) override { visit_(call); }
+
+  ReservedDevice& device_;
+  FunctionRef<void(const OpCall&)> visit_;
+};
+
+PackedBatch batch_of(const PassShape& shape) {
+  const auto num_tokens = static_cast<size_t>(shape.num_tokens());
+  PackedBatch batch;
+  batch.input_ids.assign(num_tokens, 0);
+  batch.targets.assign(num_tokens, 0);
+  for (int64_t row = 0; row <= shape.rows; ++row) {
+    batch.cu_seqlens.push_back(static_cast<int32_t>(row * shape.row_tokens));
+  }
+  for (size_t t = 0; t < num_tokens; ++t) {
+    const int64_t position = static_cast<int64_t>(t) % shape.row_tokens;
+    batch.positions.push_back(static_cast<int32_t>(position));
+    if (position + 1 == shape.row_tokens) batch.targets[t] = kIgnoredLabel;
+  }
+  batch.num_targets = shape.rows * (shape.row_tokens - 1);
+  return batch;
+}
+
+std::vector<CountedWork> counted(const std::map<OpWork, int64_t>& counts) {
+  std::vector<CountedWork> result;
+  for (const auto& [work, count] : counts) result.push_back({work, count});
+  return result;
+}
+
+}  // namespace
+
+void walk_pass(const ModelConfig& config, DType dtype, const PassShape& shape,
+               FunctionRef<void(const OpCall& call, const WalkPosition& position)> visit) {
+  WalkPosition position;
+  const auto visit_call = [&](const OpCall& call) { visit(call, position); };
+  ThreadPool pool(1);
+  const std::unique_ptr<Ops> cpu_ops = make_cpu_ops(pool);
+  ReservedDevice device;
+  WalkingOps walking_ops(*cpu_ops, device, visit_call);
+  ContextOps context_ops(walking_ops, shape.context_size);
+  Ops& ops = shape.context_size > 1 ? static_cast<Ops&>(context_ops) : walking_ops;
+  const std::unique_ptr<TrainableModel> model = make_model(config, dtype, ops);
+  const int64_t count = model->layout().num_elements();
+  const DeviceBuffer weights = device.allocate(count * dtype_bytes(dtype));
+  const DeviceBuffer gradients = device.allocate(count * dtype_bytes(DType::kF32));
+  model->bind_parameters(weights.view(dtype, {count}), gradients.view(DType::kF32, {count}));
+  const DeviceBuffer frozen = device.allocate(model->frozen_bytes());
+  if (model->is_adapted()) model->bind_frozen(frozen.view(DType::kU8, {frozen.size_bytes()}));
+  ActivationLimits limits = {tokens_of_member(shape.num_tokens(), shape.context_size), shape.row_tokens};
+  limits.gradient_checkpointing = shape.gradient_checkpointing;
+  limits.num_kept_outputs = shape.num_kept_outputs;
+  limits.pack_weights = shape.pack_weights;
+  model->reserve(limits);
+  model->call_between_layers([&](int64_t group, WeightUse use) {
+    position = {group, use == WeightUse::kForward};
+    return true;
+  });
+  PackedBatch batch = batch_of(shape);
+  if (shape.context_size > 1) {
+    PackedBatch slice;
+    std::vector<int32_t> cu_seqlens;
+    slice_batch(batch, shape.context_size, 0, &slice, &cu_seqlens);
+    context_ops.set_sequences(cu_seqlens);
+    batch = slice;
+  }
+  double squares = 0;
+  model->forward_backward(
+      batch, /*grad_scale=*/1, /*label_smoothing=*/0,
+      {shape.adds ? Update::kAdd : Update::kOverwrite, shape.squares ? &squares : nullptr});
+}
+
+StepWalks::StepWalks(const ModelConfig& config, DType dtype)
+    : config_(config), dtype_(dtype), layout_(parameter_layout(config)) {}
+
+const PassWork& StepWalks::pass(const PassShape& shape) {
+  const auto [at, is_new] = passes_.try_emplace(shape);
+  if (!is_new) return at->second;
+  std::map<OpWork, int64_t> forward, backward, packing;
+  walk_pass(config_, dtype_, shape, [&](const OpCall& call, const WalkPosition& position) {
+    const OpWork work = work_of(call);
+    ++(work.kind == WorkKind::kPacking ? packing : position.is_forward ? forward : backward)[work];
+  });
+  at->second = {counted(forward), counted(backward), counted(packing)};
+  return at->second;
+}
+
+}  // namespace tessera

@@ -1,0 +1,176 @@
+#include "report/files/run_events.h"
+
+#include <nlohmann/json.hpp>
+
+#include "base/unix_time.h"
+#include "platform/host_name.h"
+
+namespace tessera {
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;
+
+OrderedJson new_event(const char* name, int64_t step) {
+  return {{"event", name}, {"time", unix_seconds()}, {"step", step}};
+}
+
+// Messages may quote bytes of files that are not UTF-8.
+std::string line_of(const OrderedJson& event) {
+  return event.dump(-1, ' ', /*ensure_ascii=*/false, OrderedJson::error_handler_t::replace);
+}
+
+OrderedJson times_json(const RunTimes& times) {
+  return {{"total_s", times.total_s},
+          {"startup_s", times.startup_s},
+          {"steps_s", times.steps_s},
+          {"rows_s", times.steps.rows_s},
+          {"products_s", times.steps.products_s},
+          {"attention_s", times.steps.attention_s},
+          {"elementwise_s", times.steps.elementwise_s},
+          {"wait_s", times.steps.wait_s},
+          {"disk_s", times.steps.disk_s},
+          {"optimizer_s", times.steps.optimizer_s},
+          {"other_s", times.steps.other_s},
+          {"evaluation_s", times.evaluation_s},
+          {"checkpoint_s", times.checkpoint_s},
+          {"checkpoint_stall_s", times.checkpoint_stall_s},
+          {"snapshot_s", times.snapshot_s},
+          {"model_s", times.model_s},
+          {"num_steps", times.num_steps},
+          {"num_evaluations", times.num_evaluations},
+          {"num_checkpoints", times.num_checkpoints}};
+}
+
+OrderedJson disk_json(const DiskSummary& disk) {
+  OrderedJson use = {{"step_read_bytes", disk.step.read_bytes},
+                     {"step_written_bytes", disk.step.written_bytes},
+                     {"step_wait_s", disk.step.wait_s()}};
+  if (disk.rate) {
+    use["read_bytes_per_s"] = disk.rate->read_bytes_per_s;
+    use["written_bytes_per_s"] = disk.rate->written_bytes_per_s;
+  }
+  return use;
+}
+
+}  // namespace
+
+RunEvents::RunEvents(const RunSpec& args)
+    : arguments_json_(training_arguments_json(args)), num_restarts_(args.launch.num_restarts) {}
+
+void RunEvents::on_plan(const RunPlan& plan) {
+  OrderedJson event = new_event("start", step_);
+  event.update({{"host", host_name()},
+                {"num_nodes", plan.memory.num_nodes},
+                {"world_size", plan.memory.num_nodes * plan.memory.local_world_size},
+                {"num_threads", plan.num_threads},
+                {"operations", plan.operations},
+                {"num_parameters", plan.num_parameters},
+                {"num_rows", plan.num_rows},
+                {"num_tokens", plan.num_tokens},
+                {"eval_rows", plan.eval_rows},
+                {"step_rows", plan.step_rows},
+                {"steps_per_epoch", plan.steps_per_epoch},
+                {"max_steps", plan.max_steps},
+                {"memory", memory_items_json(plan.memory)},
+                {"node_bytes", plan.memory.node_bytes()},
+                {"free_bytes", plan.free_bytes},
+                {"zero_stage", plan.zero.stage},
+                {"restarts", num_restarts_},
+                {"arguments", OrderedJson::parse(arguments_json_)}});
+  if (plan.peak) {
+    event["peak_tflops"] = plan.peak->tflops;
+    event["peak_instruction_set"] = plan.peak->instruction_set;
+  }
+  write_line(line_of(event));
+}
+
+void RunEvents::on_resume(const std::filesystem::path& folder, int64_t step, const std::string& differences) {
+  step_ = step;
+  OrderedJson event = new_event("resume", step);
+  event.update({{"folder", folder.string()}, {"differences", differences}});
+  write_line(line_of(event));
+}
+
+void RunEvents::on_resume_from_memory(const std::string& nodes, int64_t step,
+                                      const std::string& differences) {
+  step_ = step;
+  OrderedJson event = new_event("resume", step);
+  event.update({{"nodes", nodes}, {"differences", differences}});
+  write_line(line_of(event));
+}
+
+void RunEvents::on_memory(const MemoryPlan& plan, const MeasuredMemory& measured) {
+  OrderedJson event = new_event("memory", step_);
+  event.update(OrderedJson::parse(memory_json(plan, measured)));
+  write_line(line_of(event));
+}
+
+void RunEvents::on_log(const LogEntry& entry) {
+  bool is_evaluation = false;
+  OrderedJson values;
+  for (const auto& [name, value] : entry.values) {
+    is_evaluation = is_evaluation || name.starts_with("eval_");
+    std::visit([&, &key = name](auto number) { values[key] = number; }, value);
+  }
+  OrderedJson event = new_event(is_evaluation ? "evaluation" : "log", entry.step);
+  event["epoch"] = entry.epoch;
+  event.update(values);
+  write_line(line_of(event));
+}
+
+void RunEvents::on_checkpoint(const CheckpointUse& checkpoint) {
+  OrderedJson event = new_event("checkpoint", checkpoint.step);
+  event.update({{"folder", checkpoint.folder.string()},
+                {"bytes", checkpoint.bytes},
+                {"shared_bytes", checkpoint.shared_bytes},
+                {"write_s", checkpoint.write_s},
+                {"stall_s", checkpoint.stall_s}});
+  write_line(line_of(event));
+}
+
+void RunEvents::on_checkpoint_failed(const std::filesystem::path& folder, const std::string& message) {
+  OrderedJson event = new_event("checkpoint_failed", step_);
+  event.update({{"folder", folder.string()}, {"message", message}});
+  write_line(line_of(event));
+}
+
+void RunEvents::on_warning(const std::string& message) {
+  OrderedJson event = new_event("warning", step_);
+  event["message"] = message;
+  write_line(line_of(event));
+}
+
+void RunEvents::on_error(const std::string& message) {
+  OrderedJson event = new_event("error", step_);
+  event["message"] = message;
+  write_line(line_of(event));
+}
+
+void RunEvents::on_finish(const TrainSummary& summary) {
+  OrderedJson event = new_event("finish", summary.num_steps);
+  event.update({{"stop_signal", summary.stop_signal},
+                {"epoch", summary.epoch},
+                {"train_loss", summary.train_loss},
+                {"runtime_s", summary.runtime_s},
+                {"num_tokens", summary.num_tokens},
+                {"tokens_per_second", summary.tokens_per_second},
+                {"tflops", summary.tflops},
+                {"peak_resident_bytes", summary.peak_resident_bytes},
+                {"folder", summary.folder.string()}});
+  if (summary.mfu) event["mfu"] = *summary.mfu;
+  if (summary.peak) {
+    event["peak_tflops"] = summary.peak->tflops;
+    event["num_peak_measurements"] = summary.peak->num_measurements;
+  }
+  if (summary.best_evaluation) {
+    event["best_eval_loss"] = summary.best_evaluation->loss;
+    event["best_eval_step"] = summary.best_evaluation->step;
+    if (!summary.best_evaluation->set.empty()) event["best_eval_set"] = summary.best_evaluation->set;
+  }
+  event["times"] = times_json(summary.times);
+  if (summary.disk) event["disk"] = disk_json(*summary.disk);
+  if (!summary.hint.empty()) event["hint"] = summary.hint;
+  write_line(line_of(event));
+}
+
+}  // namespace tessera

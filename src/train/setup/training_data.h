@@ -1,0 +1,57 @@
+// The datasets of a run.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "arguments/arguments.h"
+#include "comm/communicator.h"
+#include "data/dataset.h"
+#include "formats/huggingface/model_config.h"
+#include "platform/thread_pool.h"
+#include "report/observer.h"
+#include "tokenizer/tokenizer.h"
+#include "weights/model_folder.h"
+
+namespace tessera {
+
+struct EvaluationData {
+  std::string name;    // of several sets, else ""
+  std::string prefix;  // of its metrics: "eval", "eval_NAME"
+  Dataset rows;
+};
+
+struct TrainingData {
+  std::unique_ptr<const Tokenizer> tokenizer;  // null if all rows are token ids; used while rows are streamed
+  int64_t row_limit = 0;                       // tokens
+  Dataset train;
+  std::vector<EvaluationData> evals;  // in the order in which they are evaluated
+  // A chat template that was given, to be saved with the model, and the token that ends its answers.
+  std::string chat_template;
+  std::optional<int32_t> end_of_answer;
+  std::optional<EosToken> eos_token;  // in place of the tokenizer's
+  bool splits_documents = false;      // DataRecord
+
+  // Sums over evals, and the longest of their rows.
+  int64_t num_eval_rows() const;
+  int64_t num_eval_tokens() const;
+  int64_t max_eval_row_length() const;
+};
+
+// Reads, tokenizes and packs, or finds it done in the cache; reports progress and logs the datasets'
+// warnings. `splits_packed_rows`: a run goes on that held out rows for evaluation once they were packed,
+// whatever the packing.
+TrainingData open_training_data(const RunSpec& args, const ModelConfig& config, ThreadPool& pool,
+                                Communicator& comm, TrainObserver& observer, bool splits_packed_rows);
+
+// The model's own unless another one was given.
+std::filesystem::path tokenizer_folder(const RunSpec& args);
+
+// Settings that make more rows out of the same dataset, ending in a comma; "" if there are none.
+std::string ways_to_more_rows(const RunSpec& args);
+
+}  // namespace tessera

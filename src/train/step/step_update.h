@@ -1,0 +1,55 @@
+// The update of a step: after its passes, or group by group in a backward pass.
+#pragma once
+
+#include <cstdint>
+
+#include "arguments/arguments.h"
+#include "comm/communicator.h"
+#include "optim/schedule.h"
+#include "report/observer.h"
+#include "report/progress.h"
+#include "shard/parameters/parameter_state.h"
+#include "train/output/checkpoint_saver.h"
+#include "train/step/step_runner.h"
+
+namespace tessera {
+
+class StepUpdate {
+ public:
+  // What is passed by reference must outlive this; a checkpoint that `saver` is writing keeps the old values.
+  StepUpdate(const RunSpec& args, const Schedule& schedule, ParameterState& parameters, StepRunner& runner,
+             CheckpointSaver& saver, Communicator& comm)
+      : args_(args),
+        schedule_(schedule),
+        parameters_(parameters),
+        runner_(runner),
+        saver_(saver),
+        comm_(comm) {}
+
+  // Before the passes of step `step` (from 0): if groups are to be updated in its only backward pass, before
+  // its gradient norm is known, that begins.
+  void begin_step(int64_t step, const Progress& progress);
+  // Collective, after them: updates what has not been, and sets the times of the step. `first`: what this
+  // rank computed in the passes; `norm`: of the gradients. Error(kNumerics) if computing them again gives
+  // something else.
+  void finish_step(const RowLists& passes, const StepPart& first, double norm, const Progress& progress,
+                   StepMetrics* metrics);
+
+ private:
+  bool updates_in_first_run(const Progress& progress) const;
+  // norm: of the gradients, which clipping goes by.
+  OptimizerStep optimizer_step(int64_t step, double norm, const Progress& progress) const;
+  void begin_backward_update(int64_t step, double norm, const Progress& progress);
+  void update_in_second_run(const RowLists& passes, const StepPart& first, StepMetrics* metrics);
+  ChangeHook change_hook();
+
+  const RunSpec& args_;
+  const Schedule& schedule_;
+  ParameterState& parameters_;
+  StepRunner& runner_;
+  CheckpointSaver& saver_;
+  Communicator& comm_;
+  bool has_begun_ = false;  // in the first run of this step
+};
+
+}  // namespace tessera
