@@ -233,7 +233,7 @@ class Case:
                                                                                                  recursive=True)),
             "errors": lambda text: [line[7:] for line in text.splitlines() if line.startswith("error: ")],
             "near": lambda a, b, within: abs(a - b) <= within, "exp": math.exp, "isfinite": math.isfinite,
-            "json": json, "re": re, "math": math, "time": time}
+            "json": json, "re": re, "math": math, "time": time, "os": os, "glob": glob.glob}
 
     # Files.
 
@@ -487,7 +487,10 @@ class Case:
         if not os.path.exists(path):
             return [f"{name} is not there"]
         data = self.read(name)
-        problems = self.text_problems(expected, data.decode(errors="backslashreplace"), name)
+        content = data.decode(errors="backslashreplace")
+        problems = self.text_problems(expected, content, name)
+        if problems and "differs" not in problems[0]:
+            problems.append(f"{name}: {short(content, 2000)}")
         if isinstance(expected, Map):
             for key in ("same_as", "differs_from"):
                 if key in expected and (data == self.read(expected[key])) != (key == "same_as"):

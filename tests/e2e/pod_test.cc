@@ -1,5 +1,5 @@
-// What Kubernetes gives a pod and expects of it: the variables of Kubeflow Trainer, names that appear after
-// the pods, the attempt of the job, a termination message.
+// What Kubernetes gives a pod: a server to tell the state of the run, names that appear after the pods,
+// clocks.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
@@ -42,31 +42,8 @@ std::vector<std::string> trainer_variables(int rank, const std::string& first, i
 
 class Pod : public testing::Test {
  protected:
-  std::vector<std::string> environment() const { return {"TESSERA_TERMINATION_LOG=" + log_}; }
-  std::string message() const { return read_file(log_); }
-
   const TemporaryFolder folder_;
-  const std::string log_ = folder_ / "termination-log";
 };
-
-TEST_F(Pod, FinishedRunSaysSoAndCountsTheAttempt) {
-  const TinyModel tiny;
-  const std::string out = tiny.folder / "out";
-  std::vector<std::string> variables = environment();
-  variables.push_back("TESSERA_RESTART_ATTEMPT=2");
-  std::vector<std::string> arguments = {"launch"};
-  const std::vector<std::string> train = tiny.train_arguments(out, {"--max_steps", "3"});
-  arguments.insert(arguments.end(), train.begin(), train.end());
-  const ProcessResult result = run_well(arguments, {.environment = variables});
-  EXPECT_THAT(result.err, HasSubstr("restart attempt 2 of the job"));
-  EXPECT_THAT(message(), MatchesRegex("finished: step 3 of 3, mean loss [0-9.]+, in .*/out\n"));
-  std::istringstream events(read_file(out + "/events.jsonl"));
-  std::string line;
-  std::getline(events, line);
-  const json start = json::parse(line);
-  EXPECT_EQ(start["event"], "start");
-  EXPECT_EQ(start["restarts"], 2);
-}
 
 TEST_F(Pod, TrainJobIsToldHowFarTheRunIs) {
   const TestCertificate certificate;
@@ -86,49 +63,6 @@ TEST_F(Pod, TrainJobIsToldHowFarTheRunIs) {
   const json last = json::parse(requests.back().body)["trainerStatus"];
   EXPECT_EQ(last["progressPercentage"], 100);
   EXPECT_THAT(last["metrics"].dump(), HasSubstr(R"({"name":"step","value":"4"})"));
-}
-
-TEST_F(Pod, ErrorIsTheTerminationMessageWithItsCode) {
-  for (const bool with_agent : {false, true}) {
-    std::vector<std::string> arguments = {"train", "--model",      "no/such/model", "--dataset",
-                                          "x",     "--output_dir", folder_ / "out"};
-    if (with_agent) arguments.insert(arguments.begin(), "launch");
-    const ProcessResult result = run_tessera(arguments, {.environment = environment()});
-    EXPECT_EQ(result.exit_code, 66) << result.err;
-    ASSERT_EQ(result.errors().size(), 1u) << result.err;
-    EXPECT_EQ(message(), "exit code 66: " + result.errors()[0] + "\n");
-    std::filesystem::remove(log_);
-  }
-  const ProcessResult wrong =
-      run_tessera({"launch", "--nnodes", "0", "train"}, {.environment = environment()});
-  EXPECT_EQ(wrong.exit_code, 64);
-  EXPECT_THAT(message(), StartsWith("exit code 64: --nnodes"));
-  // What somebody runs beside the job, with kubectl exec, leaves it alone.
-  EXPECT_EQ(run_tessera({"inspect", "no/such/model"}, {.environment = environment()}).exit_code, 66);
-  EXPECT_THAT(message(), StartsWith("exit code 64: "));
-}
-
-TEST_F(Pod, RankThatFailsIsNamedByTheAgent) {
-  const ProcessResult result = run_tessera(
-      {"launch", "--nproc_per_node", "2", "--", "/bin/sh", "-c", "[ $RANK = 1 ] && exit 9; sleep 60"},
-      {.environment = environment()});
-  EXPECT_EQ(result.exit_code, 9);
-  EXPECT_THAT(message(), AllOf(StartsWith("exit code 9: rank 1 on host "), HasSubstr("9\n")));
-}
-
-TEST_F(Pod, EvictedRunTellsItsCheckpoint) {
-  const TinyModel tiny;
-  std::vector<std::string> arguments = {"launch"};
-  const std::vector<std::string> train =
-      tiny.train_arguments(tiny.folder / "out", {"--max_steps", "1000000", "--logging_steps", "1"});
-  arguments.insert(arguments.end(), train.begin(), train.end());
-  StartedProcess run(command(arguments), {.environment = environment()});
-  ASSERT_TRUE(run.wait_for_output("{'loss'", 60s)) << run.err();
-  run.send(SIGTERM);
-  ASSERT_TRUE(run.wait(60s));
-  EXPECT_EQ(run.result().signal, SIGTERM);
-  EXPECT_THAT(message(), MatchesRegex("stopped by SIGTERM: step [0-9]+ of 1000000, mean loss [0-9.]+, in "
-                                      ".*/checkpoint-[0-9]+\n"));
 }
 
 // The DNS has the name of a pod some time after the pod runs, also for the pod itself; until then it says
