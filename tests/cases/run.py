@@ -28,7 +28,8 @@ Keys of a step, all optional:
   claim, only_if        a sentence, also of inner steps; an expression: if it is false, the step is skipped (for the `reason`)
   for, steps            {name: [values]}: the steps once per combination; `steps` without `for` is a group
   files, remove         files (NAME/: a folder) to write, and paths to delete, before the command
-  stdin, env            text; {NAME: value}, null removes a variable
+  edit                  {file: statements}: a file of JSON, which the statements (Python) know as `it`, is changed
+  stdin, env            text; {NAME: value}, null removes a variable; `env` may also be of the case
   stdout, terminal      a file, or `closed`: a pipe without reader; true: standard error is a terminal
   limits                {file_bytes, address_bytes, open_files, processors: 1}
   signal                {send: INT, after: PATTERN}: sent when standard output has the PATTERN, or a list; delay_s: later
@@ -77,11 +78,11 @@ import yaml
 HERE = os.path.dirname(os.path.abspath(__file__))
 SOURCE = os.path.dirname(os.path.dirname(HERE))
 TIME_LIMIT_S = 240
-STILL_KEYS = set("claim only_if reason files remove after check keep".split())     # of a step that runs nothing
+STILL_KEYS = set("claim only_if reason files remove edit after check keep".split())     # of a step that runs nothing
 GROUP_KEYS = set("claim only_if reason files remove for steps".split())
 STARTS = set("run sh refused".split())
 STEP_KEYS = STILL_KEYS | STARTS | set("stdin env stdout terminal limits signal code error out err json".split())
-CASE_KEYS = set("uses let files steps".split())
+CASE_KEYS = set("uses let env files steps".split())
 TEXT_KEYS = set("has lacks matches is starts ends num_lines columns each_line same_as differs_from json tensors".split())
 VALUE_KEYS = set("near within rel above below at_least at_most has matches len missing".split())
 
@@ -550,7 +551,12 @@ class Case:
         if "steps" in step:
             self.run_group(step)
             return
-        step = self.expand(Map({key: value for key, value in step.items() if key != "files"}, line=step.line))
+        for name, statements in step.get("edit", {}).items():
+            path = self.path(self.expand(name))
+            changed = json.loads(self.read(path))
+            exec(statements, self.names({"it": changed}))  # pylint: disable=exec-used
+            self.write_files({path: json.dumps(changed)})
+        step = self.expand(Map({key: value for key, value in step.items() if key not in ("files", "edit")}, line=step.line))
         if "refused" in step:
             self.run_table(step)
         elif "run" in step or "sh" in step:
@@ -591,6 +597,7 @@ class Case:
             for part in [builders[name] for name in as_list(case.get("uses"))] + [case]:
                 for name, value in part.get("let", {}).items():
                     self.values[name] = self.expand(value)
+                self.environment.update(self.expand(part.get("env", Map())))
                 self.write_files(part.get("files"))
                 for step in part["steps"]:
                     self.run_step(step)
