@@ -25,7 +25,7 @@ using namespace std::chrono_literals;
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr auto kLong = 60s;
+constexpr auto kRunLimit = 60s;
 
 uint64_t number_from_environment(const char* name, uint64_t otherwise) {
   const char* const text = std::getenv(name);
@@ -84,7 +84,7 @@ class PeerSnapshots : public testing::Test {
   // The weights of an undisturbed run.
   std::string undisturbed(int ranks) const {
     StartedProcess process(launch(ranks, arguments("reference", 0)), StartOptions{});
-    EXPECT_TRUE(process.wait(kLong)) << process.err();
+    EXPECT_TRUE(process.wait(kRunLimit)) << process.err();
     const std::string weights = read_file(output("reference") / "model.safetensors");
     EXPECT_FALSE(weights.empty()) << process.err();
     return weights;
@@ -101,22 +101,22 @@ TEST_F(PeerSnapshots, KilledRankCostsAStepAndNoCheckpoint) {
   const std::string weights = undisturbed(2);
   StartedProcess process(launch(2, arguments("out", 1)), StartOptions{});
   for (const auto& [rank, step] : {std::pair(1, 7), std::pair(0, 15)}) {
-    ASSERT_TRUE(wait_for_steps(output("out"), step, kLong)) << process.err();
+    ASSERT_TRUE(wait_for_steps(output("out"), step, kRunLimit)) << process.err();
     const int done = lines_of_metrics(output("out"));
     const pid_t pid = pid_of_rank(process.pid(), rank);
     ASSERT_NE(pid, 0) << process.err();
     kill(pid, SIGKILL);
     const size_t before = resumed_steps(process.err()).size();
-    ASSERT_TRUE(process.wait_for_output(fmt::format("; restart {} of 9", before + 1), kLong))
+    ASSERT_TRUE(process.wait_for_output(fmt::format("; restart {} of 9", before + 1), kRunLimit))
         << process.err();
-    const auto deadline = std::chrono::steady_clock::now() + kLong;
+    const auto deadline = std::chrono::steady_clock::now() + kRunLimit;
     while (resumed_steps(process.err()).size() == before && std::chrono::steady_clock::now() < deadline) {
       std::this_thread::sleep_for(2ms);
     }
     ASSERT_EQ(resumed_steps(process.err()).size(), before + 1) << process.err();
     EXPECT_GE(resumed_steps(process.err()).back(), done - 1);
   }
-  ASSERT_TRUE(process.wait(kLong)) << process.err();
+  ASSERT_TRUE(process.wait(kRunLimit)) << process.err();
   EXPECT_EQ(process.result().exit_code, 0) << process.err();
   expect_finished(weights);
   EXPECT_FALSE(fs::exists(output("out") / "latest")) << "no checkpoint was there to read";
@@ -134,14 +134,14 @@ TEST_F(PeerSnapshots, KillsAtAnyMomentLeaveTheWeightsOfTheUndisturbedRun) {
     int kills = 0;
     // Including while the ranks resume from a copy, or make one.
     for (int step = 5; step < kSteps - 5; step += 5 + static_cast<int>(random() % 10)) {
-      ASSERT_TRUE(wait_for_steps(output("out"), step, kLong)) << process.err();
+      ASSERT_TRUE(wait_for_steps(output("out"), step, kRunLimit)) << process.err();
       std::this_thread::sleep_for(std::chrono::microseconds(random() % 30'000));
       const pid_t pid = pid_of_rank(process.pid(), static_cast<int>(random() % kRanks));
       if (pid == 0) continue;  // between two starts
       kill(pid, SIGKILL);
       ++kills;
     }
-    ASSERT_TRUE(process.wait(kLong)) << process.err();
+    ASSERT_TRUE(process.wait(kRunLimit)) << process.err();
     EXPECT_EQ(process.result().exit_code, 0) << process.err();
     expect_finished(weights);
     EXPECT_GT(kills, 0);
@@ -156,7 +156,7 @@ TEST_F(PeerSnapshots, AreRefusedWhereNobodyStartsRanksAgain) {
   alone.insert(alone.end(), command.begin(), command.end());
   for (const std::vector<std::string>& argv : {alone, launch(1, command, {}), launch(2, command, {})}) {
     StartedProcess process(argv, StartOptions{});
-    ASSERT_TRUE(process.wait(kLong)) << process.err();
+    ASSERT_TRUE(process.wait(kRunLimit)) << process.err();
     const ProcessResult result = process.result();
     EXPECT_EQ(result.exit_code, 78) << result.err;
     ASSERT_EQ(result.errors().size(), 1u) << result.err;
@@ -180,7 +180,7 @@ class HostsSnapshots : public PeerSnapshots {
             .command = arguments(name, snapshot_steps, max_steps)};
   }
   static std::vector<int> wait_for_resumed(HostJob& job, size_t count) {
-    const auto deadline = std::chrono::steady_clock::now() + kLong;
+    const auto deadline = std::chrono::steady_clock::now() + kRunLimit;
     while (resumed_steps(job.agent(0).err()).size() < count && std::chrono::steady_clock::now() < deadline) {
       std::this_thread::sleep_for(2ms);
     }
@@ -196,17 +196,17 @@ class HostsSnapshots : public PeerSnapshots {
 TEST_F(HostsSnapshots, LostHostComesBackAndNothingElseChanges) {
   {
     HostJob job(hosts_, options("2", "reference", 0));
-    ASSERT_TRUE(job.wait(kLong));
+    ASSERT_TRUE(job.wait(kRunLimit));
   }
   const std::string weights = read_file(output("reference") / "model.safetensors");
   ASSERT_FALSE(weights.empty());
   HostJob job(hosts_, options("2", "out", 1));
-  ASSERT_TRUE(wait_for_steps(output("out"), 10, kLong)) << job.all_output();
+  ASSERT_TRUE(wait_for_steps(output("out"), 10, kRunLimit)) << job.all_output();
   const int done = lines_of_metrics(output("out"));
   job.agent(1).send(SIGKILL);
-  ASSERT_TRUE(job.agent(1).wait(kLong));
+  ASSERT_TRUE(job.agent(1).wait(kRunLimit));
   job.start(1);
-  ASSERT_TRUE(job.wait(kLong));
+  ASSERT_TRUE(job.wait(kRunLimit));
   for (const int node : {0, 1}) EXPECT_EQ(job.agent(node).result().exit_code, 0) << job.all_output();
   const std::vector<int> resumed = resumed_steps(job.agent(0).err());
   ASSERT_EQ(resumed.size(), 1u) << job.all_output();
@@ -217,10 +217,10 @@ TEST_F(HostsSnapshots, LostHostComesBackAndNothingElseChanges) {
 
 TEST_F(HostsSnapshots, LostHostIsGivenUpAndTheOtherGoesOnWithItsState) {
   HostJob job(hosts_, options("1:2", "out", 2));
-  ASSERT_TRUE(wait_for_steps(output("out"), 10, kLong)) << job.all_output();
+  ASSERT_TRUE(wait_for_steps(output("out"), 10, kRunLimit)) << job.all_output();
   const int done = lines_of_metrics(output("out"));
   job.agent(1).send(SIGKILL);
-  ASSERT_TRUE(job.agent(0).wait(kLong)) << job.all_output();
+  ASSERT_TRUE(job.agent(0).wait(kRunLimit)) << job.all_output();
   EXPECT_EQ(job.agent(0).result().exit_code, 0) << job.all_output();
   const std::vector<int> resumed = resumed_steps(job.agent(0).err());
   ASSERT_EQ(resumed.size(), 1u) << job.all_output();
@@ -233,12 +233,12 @@ TEST_F(HostsSnapshots, LostHostIsGivenUpAndTheOtherGoesOnWithItsState) {
 // The host comes back while the other one works alone, and receives its part of the state at the next start.
 TEST_F(HostsSnapshots, JobGrowsAgainFromMemory) {
   HostJob job(hosts_, options("1:2", "out", 1, 1'000'000));
-  ASSERT_TRUE(wait_for_steps(output("out"), 5, kLong)) << job.all_output();
+  ASSERT_TRUE(wait_for_steps(output("out"), 5, kRunLimit)) << job.all_output();
   job.agent(1).send(SIGKILL);
-  ASSERT_TRUE(job.agent(1).wait(kLong));
+  ASSERT_TRUE(job.agent(1).wait(kRunLimit));
   ASSERT_EQ(wait_for_resumed(job, 1).size(), 1u) << job.all_output();
   job.start(1);
-  ASSERT_TRUE(job.agent(1).wait_for_output("the job runs on 1 node", kLong)) << job.all_output();
+  ASSERT_TRUE(job.agent(1).wait_for_output("the job runs on 1 node", kRunLimit)) << job.all_output();
   // It waits to join; killing a rank causes a new start.
   const int done = lines_of_metrics(output("out"));
   const pid_t pid = pid_of_rank(job.agent(0).pid(), 1);
@@ -248,9 +248,9 @@ TEST_F(HostsSnapshots, JobGrowsAgainFromMemory) {
   ASSERT_EQ(resumed.size(), 2u) << job.all_output();
   EXPECT_GE(resumed[1], done - 1);
   EXPECT_THAT(job.agent(0).err(), HasSubstr("start 2: this is node 0 of 2"));
-  ASSERT_TRUE(wait_for_steps(output("out"), resumed[1] + 3, kLong)) << job.all_output();
+  ASSERT_TRUE(wait_for_steps(output("out"), resumed[1] + 3, kRunLimit)) << job.all_output();
   job.agent(0).send(SIGTERM);
-  ASSERT_TRUE(job.wait(kLong));
+  ASSERT_TRUE(job.wait(kRunLimit));
   EXPECT_EQ(job.agent(0).result().signal, SIGTERM) << job.all_output();
 }
 
