@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # bench.sh [--update_docs]: runs every benchmark on this machine, from a fresh Debian 12. Installs packages (including
-# PyTorch and Open MPI, to compare with), builds, and runs all parts of `tessera bench`, with PyTorch interleaved with the
+# PyTorch and Open MPI, to compare with), builds, and runs all parts of `tessera-bench`, with PyTorch interleaved with the
 # training step. JSON lines and summary.md go to build/bench; --update_docs also puts the summary into
 # docs/performance.md. Takes about 20 minutes and 16 GiB. BENCH_SECONDS (0.5) is the time that each line measures,
 # BENCH_ROUNDS (7) the minimum number of rounds.
@@ -24,21 +24,21 @@ say() { printf '\n== %s\n' "$*"; }
 say "Packages and program"
 scripts/install_packages.sh bench
 cmake --preset release >/dev/null
-cmake --build --preset release --target tessera tessera_mpi_ranks
+cmake --build --preset release --target tessera tessera-bench tessera_mpi_ranks
 mkdir -p "$out"
 rm -f "$out"/*.jsonl
 threads=$("$tessera" doctor --json | sed -n 's/.*"threads": \([0-9]*\).*/\1/p')
 
-# run NAME ARGUMENTS...: appends the results of `tessera bench ARGUMENTS` to NAME.jsonl, followed by the command.
+# run NAME ARGUMENTS...: appends the results of `tessera-bench ARGUMENTS` to NAME.jsonl, followed by the command.
 run() {
-  local name=$1 command="tessera bench" argument
+  local name=$1 command="tessera-bench" argument
   shift
   for argument in "$@"; do
     case "$argument" in *" "*) argument="'$argument'" ;; esac
     command+=" $argument"
   done
   say "$command"
-  "$tessera" bench "$@" --rounds "$rounds" --json | tee -a "$out/$name.jsonl" | cut -c 1-150
+  "$tessera"-bench "$@" --rounds "$rounds" --json | tee -a "$out/$name.jsonl" | cut -c 1-150
   printf '{"command": "%s"}\n' "$command" >>"$out/$name.jsonl"
 }
 

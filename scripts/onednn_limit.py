@@ -1,7 +1,7 @@
 """Keeps PyTorch's own oneDNN from using AMX tiles that a hypervisor hides: call limit_onednn() before `import torch`.
 
 oneDNN lays out tile registers by CPUID leaf 1DH. If a virtual machine announces AMX but that leaf reads as zero, oneDNN's
-first tile instruction kills the process. `tessera doctor` says whether this is such a machine. `tessera bench` sets
+first tile instruction kills the process. `tessera doctor` says whether this is such a machine. `tessera-bench` sets
 ONEDNN_MAX_CPU_ISA for the programs that it compares with, also for other instruction sets that fail.
 """
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The decoder layers of Llama 3 8B in PyTorch, for `tessera bench train-step --against`. Only for comparison, not part of
+"""The decoder layers of Llama 3 8B in PyTorch, for `tessera-bench train-step --against`. Only for comparison, not part of
 the product. Reads 'forward_backward' or 'optimizer' from each line of standard input and prints the seconds that it took
 (src/bench/step/other_program.h).
 

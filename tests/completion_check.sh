@@ -41,7 +41,7 @@ failed=0
 all='bash fish zsh'
 expect "$all" 'tessera tok' tokenizer tokenize
 expect "$all" 'tessera checkpoint ' list verify
-expect "$all" 'tessera bench tr' train-step
+expect "$all" 'tessera deploy ku' kubernetes
 expect "$all" 'tessera train --lr_s' --lr_scheduler_type --lr_scheduler_kwargs
 expect "$all" 'tessera train --dtype ' bfloat16 float32
 expect "$all" 'tessera train --optim=ad' adafactor adamw adamw_32bit adamw_8bit adamw_bf16 adamw_bnb_8bit adamw_hf adamw_torch adamw_torch_8bit adamw_torch_fused

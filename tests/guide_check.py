@@ -31,7 +31,7 @@ STAND_INS = [
     (r"--(eval|save|logging)_steps \d+", r"--\1_steps 2"),
     (r"((?:--)?max_length:?) 256", r"\1 64"),
     (r"--max_new_tokens \d+", "--max_new_tokens 4"),
-    (r"tessera bench train-step", "tessera bench train-step --max_length 32 --gradient_accumulation_steps 1 --rounds 1 --seconds 0.1"),
+    (r"tessera-bench train-step", "tessera-bench train-step --max_length 32 --gradient_accumulation_steps 1 --rounds 1 --seconds 0.1"),
     (r"tessera plan --memory", "tessera plan --model demo/start --memory"),
     (r"(?<![\w/])run\.yaml", "demo/run.yaml"),
     (r"--global_batch_size 64", "--global_batch_size 4"),

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "bench/statistics.h"
+#include "devices/measure/statistics.h"
 #include "kernels/dispatch.h"
 
 namespace tessera {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 
-#include "bench/statistics.h"
+#include "devices/measure/statistics.h"
 #include "platform/cpu.h"
 
 namespace tessera {

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "bench/kernels/random_tensor.h"
+#include "devices/measure/random_tensor.h"
 #include "expect_error.h"
 #include "kernels/expected.h"
 

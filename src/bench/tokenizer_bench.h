@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "bench/measure.h"
-#include "bench/statistics.h"
+#include "devices/measure/statistics.h"
 
 namespace tessera {
 

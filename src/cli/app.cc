@@ -35,23 +35,25 @@ std::vector<std::string> words_of(const std::string& name) {
 
 bool is_help_flag(const std::string& argument) { return argument == "-h" || argument == "--help"; }
 
-// The command whose name the arguments begin with, and the number of words in it. For a two-word name, the
-// first word is enough to ask for help if no other command shares it.
+// The command with the longest name that the arguments begin with, and the number of words in it. For a
+// two-word name, the first word is enough to ask for help if no other command shares it.
 Command* find_command(const std::vector<std::unique_ptr<Command>>& all,
                       const std::vector<std::string>& arguments, size_t* num_words) {
+  Command* found = nullptr;
   for (const auto& command : all) {
     const std::vector<std::string> words = words_of(command->name());
-    if (words.size() <= arguments.size() && std::equal(words.begin(), words.end(), arguments.begin())) {
+    if (words.size() <= arguments.size() && std::equal(words.begin(), words.end(), arguments.begin()) &&
+        (found == nullptr || words.size() > *num_words)) {
       *num_words = words.size();
-      return command.get();
+      found = command.get();
     }
-    if (arguments.size() == 2 && arguments[0] == words[0] && is_help_flag(arguments[1]) &&
+    if (found == nullptr && arguments.size() == 2 && arguments[0] == words[0] && is_help_flag(arguments[1]) &&
         commands_of_group(all, words[0]).size() == 1) {
       *num_words = 1;
       return command.get();
     }
   }
-  return nullptr;
+  return found;
 }
 
 constexpr ForeignNames kForeignCommands[] = {
@@ -134,8 +136,8 @@ ParseOutcome set_flags(Command& command, const std::vector<std::string>& argumen
 
 }  // namespace
 
-std::vector<std::unique_ptr<Command>> commands() {
-  std::vector<std::unique_ptr<Command>> all;
+Commands commands() {
+  Commands all;
   all.push_back(make_init_command());
   all.push_back(make_tokenizer_train_command());
   all.push_back(make_tokenize_command());
@@ -158,19 +160,8 @@ std::vector<std::unique_ptr<Command>> commands() {
   all.push_back(make_checkpoint_list_command());
   all.push_back(make_checkpoint_verify_command());
   all.push_back(make_doctor_command());
-  all.push_back(make_bench_gemm_command());
-  all.push_back(make_bench_attention_command());
-  all.push_back(make_bench_elementwise_command());
-  all.push_back(make_bench_comm_command());
+  all.push_back(make_bench_command());
   all.push_back(make_bench_network_command());
-  all.push_back(make_bench_load_command());
-  all.push_back(make_bench_checkpoint_command());
-  all.push_back(make_bench_disk_command());
-  all.push_back(make_bench_plan_command());
-  all.push_back(make_bench_optimizer_command());
-  all.push_back(make_bench_tiles_command());
-  all.push_back(make_bench_tokenizer_command());
-  all.push_back(make_bench_train_step_command());
   all.push_back(make_deploy_cluster_command());
   all.push_back(make_deploy_kubernetes_command());
   all.push_back(make_deploy_runtime_command());
@@ -198,8 +189,7 @@ bool check_command_line(const std::vector<std::string>& arguments) {
   return command->is_quiet();
 }
 
-void run_program(const std::vector<std::string>& arguments) {
-  const std::vector<std::unique_ptr<Command>> all = commands();
+void run_program(const std::vector<std::string>& arguments, const Commands& all) {
   if (arguments.empty()) fail(ExitCode::kUsage, "no command given; tessera --help lists them");
   if (is_help_flag(arguments[0])) {
     write_output(program_help(all, terminal_width()));

@@ -373,12 +373,12 @@ TEST(ResumeCommand, IsThatOfTheLauncherForASingleRankToo) {
 
 TEST(Help, GroupsOfCommandsListTheirMembers) {
   const auto all = commands();
-  const std::string text = group_help(all, "bench", 80);
-  EXPECT_THAT(text, HasSubstr("Usage: tessera bench COMMAND [flags]"));
-  for (const char* name : {"gemm", "attention", "elementwise", "optimizer", "tokenizer", "train-step"}) {
-    EXPECT_THAT(text, HasSubstr(fmt::format("  bench {} ", name)));
+  const std::string text = group_help(all, "deploy", 80);
+  EXPECT_THAT(text, HasSubstr("Usage: tessera deploy COMMAND [flags]"));
+  for (const char* name : {"cluster", "kubernetes", "runtime", "queue", "dashboards", "lint"}) {
+    EXPECT_THAT(text, HasSubstr(fmt::format("  deploy {} ", name)));
   }
-  EXPECT_TRUE(commands_of_group(all, "benc").empty());
+  EXPECT_TRUE(commands_of_group(all, "deplo").empty());
   EXPECT_EQ(commands_of_group(all, "tokenizer").size(), 1u);
 }
 

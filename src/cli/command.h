@@ -76,19 +76,8 @@ std::unique_ptr<Command> make_launch_command();
 std::unique_ptr<Command> make_checkpoint_list_command();
 std::unique_ptr<Command> make_checkpoint_verify_command();
 std::unique_ptr<Command> make_doctor_command();
-std::unique_ptr<Command> make_bench_gemm_command();
-std::unique_ptr<Command> make_bench_attention_command();
-std::unique_ptr<Command> make_bench_elementwise_command();
-std::unique_ptr<Command> make_bench_comm_command();
+std::unique_ptr<Command> make_bench_command();
 std::unique_ptr<Command> make_bench_network_command();
-std::unique_ptr<Command> make_bench_load_command();
-std::unique_ptr<Command> make_bench_checkpoint_command();
-std::unique_ptr<Command> make_bench_disk_command();
-std::unique_ptr<Command> make_bench_plan_command();
-std::unique_ptr<Command> make_bench_optimizer_command();
-std::unique_ptr<Command> make_bench_tiles_command();
-std::unique_ptr<Command> make_bench_tokenizer_command();
-std::unique_ptr<Command> make_bench_train_step_command();
 std::unique_ptr<Command> make_deploy_cluster_command();
 std::unique_ptr<Command> make_deploy_kubernetes_command();
 std::unique_ptr<Command> make_deploy_runtime_command();
@@ -101,7 +90,8 @@ std::unique_ptr<Command> make_config_show_command();
 std::unique_ptr<Command> make_completion_command();
 std::unique_ptr<Command> make_help_command();
 
+using Commands = std::vector<std::unique_ptr<Command>>;
 // Every subcommand, in the order in which help lists them.
-std::vector<std::unique_ptr<Command>> commands();
+Commands commands();
 
 }  // namespace tessera

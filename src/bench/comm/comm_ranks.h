@@ -1,4 +1,4 @@
-// The sides of `tessera bench comm` built into this program (comm_side.h): its own collectives in shared
+// The sides of `tessera-bench comm` built into this program (comm_side.h): its own collectives in shared
 // memory, and Gloo's all-reduce over TCP.
 #pragma once
 

@@ -1,4 +1,4 @@
-// One side of `tessera bench comm`: ranks, as processes, that sum their float32 buffers so that every rank
+// One side of `tessera-bench comm`: ranks, as processes, that sum their float32 buffers so that every rank
 // can read the whole sum. Each side is a separate program, driven by OtherProgram:
 //
 //   it starts      -> ready NAME

@@ -1,4 +1,4 @@
-// tessera_mpi_ranks: the side of `tessera bench comm` that is MPI_Reduce_scatter and MPI_Allgather of Open
+// tessera_mpi_ranks: the side of `tessera-bench comm` that is MPI_Reduce_scatter and MPI_Allgather of Open
 // MPI or another MPI (comm_side.h). Built where MPI is found; started by mpirun.
 #include <mpi.h>
 #include <unistd.h>

@@ -6,9 +6,9 @@
 #include <string>
 
 #include "base/text.h"
-#include "bench/kernels/random_tensor.h"
 #include "bench/kernels/verify_attention.h"
 #include "bench/memory_check.h"
+#include "devices/measure/random_tensor.h"
 #include "model/flops.h"
 
 namespace tessera {

@@ -6,9 +6,9 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "bench/kernels/random_tensor.h"
 #include "bench/kernels/verify_attention.h"
 #include "bench/kernels/verify_gemm.h"
+#include "devices/measure/random_tensor.h"
 
 namespace tessera {
 namespace {

@@ -5,9 +5,9 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "bench/kernels/random_tensor.h"
 #include "bench/kernels/verify.h"
 #include "bench/memory_check.h"
+#include "devices/measure/random_tensor.h"
 #include "optim/state_tensor.h"
 
 namespace tessera {

@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "bench/kernels/random_tensor.h"
 #include "bench/memory_check.h"
+#include "devices/measure/random_tensor.h"
 #include "kernels/expected.h"
 #include "kernels/quantized_weight/quantized_weight.h"
 #include "kernels/quantized_weight/quantized_weight_impl.h"

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "bench/statistics.h"
+#include "devices/measure/statistics.h"
 #include "forecast/time/measured_prices.h"
 #include "forecast/time/step_time.h"
 #include "formats/huggingface/model_config.h"

@@ -7,7 +7,7 @@
 #include <functional>
 #include <set>
 
-#include "bench/kernels/random_tensor.h"
+#include "devices/measure/random_tensor.h"
 #include "expect_error.h"
 #include "model/llama/rope_table.h"
 #include "ops/cpu_ops.h"

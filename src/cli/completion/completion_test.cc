@@ -66,7 +66,7 @@ TEST_F(CompletionTest, EveryScriptHasEveryCommandAndFlag) {
       EXPECT_LE(of.help.size(), 75u) << of.help;
     }
   }
-  EXPECT_THAT(zsh, HasSubstr("_tessera_run_bench_train-step"));
+  EXPECT_THAT(zsh, HasSubstr("_tessera_run_deploy_kubernetes"));
 }
 
 }  // namespace

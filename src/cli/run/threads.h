@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <optional>
 
-#include "bench/thread_calibration.h"
 #include "comm/world.h"
+#include "devices/measure/thread_calibration.h"
 #include "platform/cpu.h"
 
 namespace tessera {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/comm/slow_links.h"
+#include "cluster/network/slow_links.h"
 #include "comm/communicator.h"
 
 namespace tessera {

@@ -2,9 +2,9 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "bench/commands/bench_command.h"
 #include "bench/scratch_folder.h"
 #include "bench/tokenizer_bench.h"
-#include "cli/bench/bench_command.h"
 #include "cli/run/threads.h"
 #include "cli/terminal/terminal.h"
 #include "io/absolute_path.h"
@@ -52,7 +52,7 @@ class BenchTokenizerCommand : public BenchCommand {
            "speed, measured in turn. Without flags, a generated text and a tokenizer trained on it are used.";
   }
   std::vector<std::string> examples() const override {
-    return {"tessera bench tokenizer --tokenizer models/llama3 --text book.txt"};
+    return {"tessera-bench tokenizer --tokenizer models/llama3 --text book.txt"};
   }
 
   void declare_flags(FlagTable* table) override {

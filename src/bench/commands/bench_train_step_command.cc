@@ -1,7 +1,7 @@
 #include <optional>
 
+#include "bench/commands/bench_command.h"
 #include "bench/step/train_step_bench.h"
-#include "cli/bench/bench_command.h"
 #include "cli/model/loaded_model.h"
 #include "cli/run/threads.h"
 #include "cli/terminal/terminal.h"
@@ -23,8 +23,8 @@ class BenchTrainStepCommand : public BenchCommand {
            "ratios. Runs without activation checkpointing, then with it.";
   }
   std::vector<std::string> examples() const override {
-    return {"tessera bench train-step --preset llama3-8b --layers 2 --max_length 2048",
-            "tessera bench train-step --preset 15m --with_head --micro_batch 8"};
+    return {"tessera-bench train-step --preset llama3-8b --layers 2 --max_length 2048",
+            "tessera-bench train-step --preset 15m --with_head --micro_batch 8"};
   }
 
   void declare_flags(FlagTable* table) override {

@@ -5,8 +5,8 @@
 #include "bench/comm/comm_bench.h"
 #include "bench/comm/comm_network.h"
 #include "bench/comm/comm_ranks.h"
+#include "bench/commands/bench_command.h"
 #include "bench/machine_json.h"
-#include "cli/bench/bench_command.h"
 #include "cli/run/threads.h"
 #include "cli/terminal/terminal.h"
 #include "comm/network/fabric/fabric_choice.h"
@@ -33,7 +33,7 @@ class BenchCommCommand : public BenchCommand {
            "once; the last column is the median speedup over each of the others.";
   }
   std::vector<std::string> examples() const override {
-    return {"tessera bench comm --ranks 2 --buffer_mb 32 --peers gloo"};
+    return {"tessera-bench comm --ranks 2 --buffer_mb 32 --peers gloo"};
   }
 
   void declare_flags(FlagTable* table) override {

@@ -1,4 +1,4 @@
-#include "bench/comm/slow_links.h"
+#include "cluster/network/slow_links.h"
 
 #include <algorithm>
 #include <optional>

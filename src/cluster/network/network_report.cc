@@ -1,4 +1,4 @@
-#include "bench/comm/network_report.h"
+#include "cluster/network/network_report.h"
 
 #include <fmt/format.h>
 

@@ -2,8 +2,8 @@
 #include <optional>
 
 #include "base/text.h"
+#include "bench/commands/bench_command.h"
 #include "bench/plan/plan_bench.h"
-#include "cli/bench/bench_command.h"
 #include "cli/run/threads.h"
 #include "cli/terminal/terminal.h"
 #include "platform/memory_info.h"
@@ -58,7 +58,7 @@ class BenchPlanCommand : public BenchCommand {
            "for one that is not at hand.";
   }
   std::vector<std::string> examples() const override {
-    return {"tessera bench plan", "tessera bench plan --preset 160m --ranks 2 --rounds 5"};
+    return {"tessera-bench plan", "tessera-bench plan --preset 160m --ranks 2 --rounds 5"};
   }
 
   void declare_flags(FlagTable* table) override {
@@ -83,7 +83,7 @@ class BenchPlanCommand : public BenchCommand {
   void run(FlagTable*) override {
     PlanBenchOptions options;
     options.baseline = proportional_memory().value_or(ProportionalMemory{resident_bytes()});
-    options.program = std::filesystem::read_symlink("/proc/self/exe");
+    options.program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "tessera";
     options.folder =
         folder_.empty() ? std::filesystem::temp_directory_path() : std::filesystem::path(folder_);
     options.rounds = measure_options().min_rounds;

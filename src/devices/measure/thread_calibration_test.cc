@@ -1,4 +1,4 @@
-#include "bench/thread_calibration.h"
+#include "devices/measure/thread_calibration.h"
 
 #include <gtest/gtest.h>
 

@@ -1,8 +1,8 @@
 #include "base/text.h"
+#include "bench/commands/bench_command.h"
 #include "bench/kernels/device_bench.h"
 #include "bench/kernels/gemm_bench.h"
 #include "bench/kernels/quantized_bench.h"
-#include "cli/bench/bench_command.h"
 #include "cli/model/loaded_model.h"
 #include "cli/run/threads.h"
 #include "devices/make_ops.h"
@@ -26,9 +26,9 @@ class BenchGemmCommand : public BenchCommand {
            "of quantised ones (the base of LoRA) are compared with those of the operands' type.";
   }
   std::vector<std::string> examples() const override {
-    return {"tessera bench gemm --preset 15m 160m --rows 2048", "tessera bench gemm --shapes 512x4096x14336",
-            "tessera bench gemm --weights int8 --rows 1024",
-            "tessera bench gemm --json --compare none >gemm.jsonl"};
+    return {"tessera-bench gemm --preset 15m 160m --rows 2048", "tessera-bench gemm --shapes 512x4096x14336",
+            "tessera-bench gemm --weights int8 --rows 1024",
+            "tessera-bench gemm --json --compare none >gemm.jsonl"};
   }
 
   void declare_flags(FlagTable* table) override {

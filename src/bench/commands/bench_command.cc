@@ -1,4 +1,4 @@
-#include "cli/bench/bench_command.h"
+#include "bench/commands/bench_command.h"
 
 #include "base/text.h"
 #include "base/text_fields.h"

@@ -1,4 +1,4 @@
-#include "bench/kernels/random_tensor.h"
+#include "devices/measure/random_tensor.h"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "bench/comm/network_report.h"
+#include "cluster/network/network_report.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,10 +1,10 @@
 #include "base/error.h"
 #include "base/text.h"
-#include "bench/comm/network_report.h"
 #include "cli/command.h"
 #include "cli/flag_parser.h"
 #include "cli/run/rank.h"
 #include "cli/terminal/terminal.h"
+#include "cluster/network/network_report.h"
 
 namespace tessera {
 namespace {

@@ -4,8 +4,8 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "bench/commands/bench_command.h"
 #include "bench/kernels/elementwise_bench.h"
-#include "cli/bench/bench_command.h"
 #include "cli/model/loaded_model.h"
 #include "cli/run/threads.h"
 #include "ops/cpu_ops.h"
@@ -25,7 +25,7 @@ class BenchElementwiseCommand : public BenchCommand {
            "that caches helped. Each line is first verified against float64 on a sample.";
   }
   std::vector<std::string> examples() const override {
-    return {"tessera bench elementwise --operations swiglu swiglu_backward --rows 512"};
+    return {"tessera-bench elementwise --operations swiglu swiglu_backward --rows 512"};
   }
 
   void declare_flags(FlagTable* table) override {

@@ -1,9 +1,9 @@
 #include <filesystem>
 
 #include "base/text.h"
+#include "bench/commands/bench_command.h"
 #include "bench/load_bench.h"
 #include "bench/scratch_folder.h"
-#include "cli/bench/bench_command.h"
 #include "cli/run/threads.h"
 #include "cli/terminal/terminal.h"
 #include "formats/safetensors/safetensors.h"
@@ -29,7 +29,7 @@ class BenchLoadCommand : public BenchCommand {
            "removed at the end.";
   }
   std::vector<std::string> examples() const override {
-    return {"tessera bench load", "tessera bench load --model models/llama3 --ranks 2 --cache cold"};
+    return {"tessera-bench load", "tessera-bench load --model models/llama3 --ranks 2 --cache cold"};
   }
 
   void declare_flags(FlagTable* table) override {

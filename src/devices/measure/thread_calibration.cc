@@ -1,4 +1,4 @@
-#include "bench/thread_calibration.h"
+#include "devices/measure/thread_calibration.h"
 
 #include <emmintrin.h>
 #include <fmt/format.h>
@@ -8,9 +8,9 @@
 
 #include "base/memory.h"
 #include "base/text.h"
-#include "bench/kernels/random_tensor.h"
-#include "bench/measure.h"
-#include "bench/statistics.h"
+#include "devices/measure/measure_in_turn.h"
+#include "devices/measure/random_tensor.h"
+#include "devices/measure/statistics.h"
 #include "kernels/gemm/gemm_impl.h"
 
 namespace tessera {

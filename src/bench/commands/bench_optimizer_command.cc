@@ -1,6 +1,6 @@
 #include "base/text.h"
+#include "bench/commands/bench_command.h"
 #include "bench/kernels/optimizer_bench.h"
-#include "cli/bench/bench_command.h"
 #include "cli/run/threads.h"
 
 namespace tessera {
@@ -19,7 +19,7 @@ class BenchOptimizerCommand : public BenchCommand {
            "the reference on a sample.";
   }
   std::vector<std::string> examples() const override {
-    return {"tessera bench optimizer --num_parameters 1e9"};
+    return {"tessera-bench optimizer --num_parameters 1e9"};
   }
 
   void declare_flags(FlagTable* table) override {

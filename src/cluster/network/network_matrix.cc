@@ -1,4 +1,4 @@
-#include "bench/comm/network_matrix.h"
+#include "cluster/network/network_matrix.h"
 
 #include <fmt/format.h>
 #include <poll.h>

@@ -2,7 +2,7 @@
 
 #include "base/text.h"
 #include "bench/checkpoint_bench.h"
-#include "cli/bench/bench_command.h"
+#include "bench/commands/bench_command.h"
 #include "cli/model/loaded_model.h"
 #include "cli/run/threads.h"
 
@@ -24,7 +24,7 @@ class BenchCheckpointCommand : public BenchCommand {
            "load_from_cache: files that are in the page cache; peak is plain reads.";
   }
   std::vector<std::string> examples() const override {
-    return {"tessera bench checkpoint --folder /data/tmp"};
+    return {"tessera-bench checkpoint --folder /data/tmp"};
   }
 
   void declare_flags(FlagTable* table) override {

@@ -80,4 +80,17 @@ std::vector<Implementation<Kernels>> implementations_to_compare(const DispatchTa
   fail(ExitCode::kUsage, "--compare {}: this machine runs {}", name, fmt::join(names, ", "));
 }
 
+std::unique_ptr<Command> make_bench_gemm_command();
+std::unique_ptr<Command> make_bench_attention_command();
+std::unique_ptr<Command> make_bench_elementwise_command();
+std::unique_ptr<Command> make_bench_comm_command();
+std::unique_ptr<Command> make_bench_load_command();
+std::unique_ptr<Command> make_bench_checkpoint_command();
+std::unique_ptr<Command> make_bench_disk_command();
+std::unique_ptr<Command> make_bench_plan_command();
+std::unique_ptr<Command> make_bench_optimizer_command();
+std::unique_ptr<Command> make_bench_tiles_command();
+std::unique_ptr<Command> make_bench_tokenizer_command();
+std::unique_ptr<Command> make_bench_train_step_command();
+
 }  // namespace tessera

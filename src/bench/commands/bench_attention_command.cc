@@ -1,7 +1,7 @@
 #include "base/text.h"
+#include "bench/commands/bench_command.h"
 #include "bench/kernels/attention_bench.h"
 #include "bench/kernels/device_bench.h"
-#include "cli/bench/bench_command.h"
 #include "cli/model/loaded_model.h"
 #include "cli/run/threads.h"
 #include "devices/make_ops.h"
@@ -21,8 +21,8 @@ class BenchAttentionCommand : public BenchCommand {
            "arithmetic peak.";
   }
   std::vector<std::string> examples() const override {
-    return {"tessera bench attention --max_length 4096 --compare hwy",
-            "tessera bench attention --preset 160m"};
+    return {"tessera-bench attention --max_length 4096 --compare hwy",
+            "tessera-bench attention --preset 160m"};
   }
 
   void declare_flags(FlagTable* table) override {

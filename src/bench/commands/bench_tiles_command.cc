@@ -1,6 +1,6 @@
 #include "base/text.h"
+#include "bench/commands/bench_command.h"
 #include "bench/kernels/tiles_bench.h"
-#include "cli/bench/bench_command.h"
 #include "cli/run/threads.h"
 
 namespace tessera {

@@ -1,9 +1,9 @@
 #include <filesystem>
 
 #include "base/text.h"
+#include "bench/commands/bench_command.h"
 #include "bench/disk_bench.h"
 #include "bench/scratch_folder.h"
-#include "cli/bench/bench_command.h"
 #include "cli/run/threads.h"
 
 namespace tessera {
@@ -25,7 +25,7 @@ class BenchDiskCommand : public BenchCommand {
            "with direct reads and writes.";
   }
   std::vector<std::string> examples() const override {
-    return {"tessera bench disk --folder /data/offload --size_mb 4000"};
+    return {"tessera-bench disk --folder /data/offload --size_mb 4000"};
   }
 
   void declare_flags(FlagTable* table) override {

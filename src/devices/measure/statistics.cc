@@ -1,4 +1,4 @@
-#include "bench/statistics.h"
+#include "devices/measure/statistics.h"
 
 #include <algorithm>
 #include <cmath>

@@ -6,7 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "bench/comm/network_matrix.h"
+#include "cluster/network/network_matrix.h"
 
 namespace tessera {
 

@@ -1,0 +1,62 @@
+// Hands the benchmarks to their own program.
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "cli/command.h"
+
+namespace tessera {
+namespace {
+
+class BenchmarksCommand : public Command {
+ public:
+  std::string name() const override { return "bench"; }
+  std::string summary() const override {
+    return "Run a benchmark of tessera-bench, a program that is installed separately";
+  }
+  std::string usage() const override { return "[BENCHMARK] [flags]"; }
+  std::string description() const override {
+    return "Runs tessera-bench, which lies beside this program where it was built or installed with it: "
+           "tessera-bench --help lists the benchmarks, tessera-bench BENCHMARK --help explains one. `bench "
+           "network` needs no other program.";
+  }
+  std::vector<std::string> examples() const override { return {"tessera bench gemm --preset llama3-8b"}; }
+
+  void declare_flags(FlagTable* table) override {
+    Flag& benchmark = table->add("benchmark", &arguments_, "The benchmark and its flags.");
+    benchmark.value_name = "BENCHMARK";
+    benchmark.positional = true;
+  }
+  std::string rest_flag() const override { return "benchmark"; }
+  bool is_for_ranks() const override { return true; }  // tessera-bench refuses them where it has to
+
+  void run(FlagTable*) override {
+    const std::filesystem::path own = std::filesystem::read_symlink("/proc/self/exe");
+    const std::string program = own.parent_path() / "tessera-bench";
+    if (!std::filesystem::exists(program)) {
+      fail(ExitCode::kNoInput,
+           "bench: {} does not exist: benchmarks are a program of their own; build the target tessera-bench, "
+           "or install it with cmake --install BUILD_FOLDER --component bench",
+           program);
+    }
+    std::vector<std::string> words = arguments_;
+    words.insert(words.begin(), "tessera-bench");
+    std::vector<char*> argv;
+    for (std::string& word : words) argv.push_back(word.data());
+    argv.push_back(nullptr);
+    ::execv(program.c_str(), argv.data());
+    fail_errno(ExitCode::kIoError, errno, fmt::format("cannot start {}", program));
+  }
+
+ private:
+  std::vector<std::string> arguments_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_bench_command() { return std::make_unique<BenchmarksCommand>(); }
+
+}  // namespace tessera
