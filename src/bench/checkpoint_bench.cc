@@ -19,7 +19,7 @@
 #include "io/file.h"
 #include "io/output_file.h"
 #include "io/page_cache.h"
-#include "model/families.h"
+#include "model/families/families.h"
 #include "optim/adamw.h"
 
 namespace tessera {

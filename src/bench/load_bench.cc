@@ -22,7 +22,7 @@
 #include "comm/node/node_group.h"
 #include "formats/safetensors/safetensors.h"
 #include "io/page_cache.h"
-#include "model/families.h"
+#include "model/families/families.h"
 #include "platform/prefault.h"
 #include "shard/shard_plan.h"
 #include "weights/model_folder.h"

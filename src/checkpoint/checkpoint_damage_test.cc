@@ -11,7 +11,7 @@
 #include "expect_error.h"
 #include "formats/safetensors/shard_name.h"
 #include "io/file.h"
-#include "model/families.h"
+#include "model/families/families.h"
 #include "platform/crc32c.h"
 #include "support/checkpoint_test_support.h"
 #include "test_folder.h"

@@ -12,7 +12,7 @@
 #include "checkpoint/checkpoint_files.h"
 #include "disk_shim.h"
 #include "expect_error.h"
-#include "model/families.h"
+#include "model/families/families.h"
 #include "support/checkpoint_test_support.h"
 #include "test_folder.h"
 

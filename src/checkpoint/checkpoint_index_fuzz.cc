@@ -19,7 +19,7 @@
 #include "checkpoint/checkpoint_files.h"
 #include "checkpoint/checkpoint_manifest.h"
 #include "io/file.h"
-#include "model/families.h"
+#include "model/families/families.h"
 #include "platform/crc32c.h"
 #include "support/checkpoint_test_support.h"
 

@@ -14,7 +14,7 @@
 #include "checkpoint/checkpoint_files.h"
 #include "expect_error.h"
 #include "formats/json.h"
-#include "model/families.h"
+#include "model/families/families.h"
 #include "optim/adafactor.h"
 #include "optim/adamw.h"
 #include "optim/muon.h"

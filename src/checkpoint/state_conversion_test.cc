@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "expect_error.h"
-#include "model/families.h"
+#include "model/families/families.h"
 #include "optim/adafactor.h"
 #include "optim/lion.h"
 #include "optim/muon.h"

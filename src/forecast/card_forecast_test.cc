@@ -6,7 +6,7 @@
 #include "base/flags.h"
 #include "devices/planned_card.h"
 #include "forecast/forecast.h"
-#include "model/families.h"
+#include "model/families/families.h"
 
 namespace tessera {
 namespace {

@@ -11,7 +11,7 @@
 #include <sstream>
 
 #include "base/text.h"
-#include "model/families.h"
+#include "model/families/families.h"
 #include "support/forecast_test_support.h"
 #include "support/isolated_device.h"
 #include "weights/parameter_pieces.h"

@@ -151,6 +151,8 @@ class TrainableModel {
 
   // How many outputs of operations checkpointing can keep rather than recompute.
   virtual int64_t num_keepable_outputs() const { return 0; }
+  // Layers whose attention the backward pass computes again.
+  virtual int64_t num_recomputed_attentions(const ActivationLimits& /*limits*/) const { return 0; }
 
   // Floating-point operations of the forward pass over one micro-batch, with cu_seqlens [num_sequences + 1]
   // and num_targets as in PackedBatch. Without an LM head (num_targets 0) only the layers count.

@@ -8,7 +8,7 @@
 
 #include "context/context_ops.h"
 #include "devices/make_ops.h"
-#include "model/families.h"
+#include "model/families/families.h"
 #include "ops/cpu_ops.h"
 #include "platform/thread_pool.h"
 

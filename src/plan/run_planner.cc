@@ -11,7 +11,7 @@
 #include "context/context_team.h"
 #include "context/slice_batch.h"
 #include "kernels/quantized_weight/quantized_weight.h"
-#include "model/llama/attention_block.h"
+#include "model/attention_shape.h"
 #include "plan/context_plan.h"
 #include "plan/passes.h"
 #include "plan/planned_model.h"
@@ -37,7 +37,7 @@ void check_state_blocks(const RunSpec& args, const ParameterLayout& layout) {
 
 // How many ranks may share rows beyond `size`, up to all ranks.
 std::vector<int64_t> larger_teams(const ModelConfig& config, const MachineFacts& machine, int64_t size) {
-  const AttentionShape heads = attention_block_config(config, 0).shape;
+  const AttentionShape heads = attention_shape(config, 0);
   std::vector<int64_t> sizes;
   while (++size <= int64_t{machine.num_nodes} * machine.local_world_size) {
     if (context_heads_refusal(heads, size).empty() &&
@@ -66,7 +66,7 @@ RunPlanner::RunPlanner(const RunSpec& args, const TrainableModel& model, const B
       data_(std::move(data)),
       micro_batch_rows_(tessera::micro_batch_rows(batch)) {
   check_state_blocks(args, model.layout());
-  const AttentionShape heads = attention_block_config(model.config(), 0).shape;
+  const AttentionShape heads = attention_shape(model.config(), 0);
   const std::string refusal = context_heads_refusal(heads, args.sharding.context_parallel_size);
   if (!refusal.empty()) fail(ExitCode::kBadConfig, "{}", refusal);
   max_pass_tokens_ = data_.largest_pass(1);

@@ -9,7 +9,7 @@
 #include "arguments/state/quantization_arguments.h"
 #include "base/sanitizers.h"
 #include "expect_error.h"
-#include "model/families.h"
+#include "model/families/families.h"
 #include "ops/cpu_ops.h"
 #include "platform/memory_info.h"
 #include "support/from_word.h"

@@ -15,8 +15,8 @@
 #include "data/rows/batch_plan.h"
 #include "io/file.h"
 #include "kernels/block_code/block_code.h"
-#include "model/families.h"
-#include "model/llama/attention_block.h"
+#include "model/attention_shape.h"
+#include "model/families/families.h"
 #include "support/from_word.h"
 #include "support/saving_run.h"
 #include "support/test_tokenizer.h"
@@ -114,7 +114,7 @@ int64_t draw_context_size(Draw& draw, const Machine& machine, const ModelConfig&
   const int64_t size = draw.number(1, 4);
   const bool is_possible =
       machine.ranks.world_size() % size == 0 &&
-      context_heads_refusal(attention_block_config(config, 0).shape, size).empty() &&
+      context_heads_refusal(attention_shape(config, 0), size).empty() &&
       context_team_refusal(machine.ranks.num_nodes, machine.ranks.local_world_size, size).empty();
   return is_possible ? size : 1;
 }

@@ -17,7 +17,7 @@
 #include "formats/huggingface/convert.h"
 #include "io/file.h"
 #include "io/output_file.h"
-#include "model/families.h"
+#include "model/families/families.h"
 #include "weights/disk_space.h"
 #include "weights/merged_adapters.h"
 

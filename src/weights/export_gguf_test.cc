@@ -11,7 +11,7 @@
 #include "expect_error.h"
 #include "formats/huggingface/convert.h"
 #include "io/file.h"
-#include "model/families.h"
+#include "model/families/families.h"
 #include "support/weights_test_support.h"
 #include "test_folder.h"
 #include "weights/disk_space.h"

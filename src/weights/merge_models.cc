@@ -13,7 +13,7 @@
 #include "formats/json.h"
 #include "io/file.h"
 #include "io/synced_folder.h"
-#include "model/families.h"
+#include "model/families/families.h"
 #include "weights/disk_space.h"
 #include "weights/merged_adapters.h"
 #include "weights/model_folder.h"

@@ -9,7 +9,7 @@
 #include "base/rng.h"
 #include "expect_error.h"
 #include "io/file.h"
-#include "model/families.h"
+#include "model/families/families.h"
 #include "test_folder.h"
 #include "weights/model_folder.h"
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/divide_up.h"
-#include "model/families.h"
+#include "model/families/families.h"
 #include "weights/model_folder.h"
 
 namespace tessera {

@@ -10,7 +10,7 @@
 #include "expect_error.h"
 #include "formats/json.h"
 #include "io/file.h"
-#include "model/families.h"
+#include "model/families/families.h"
 #include "test_folder.h"
 #include "weights/export_gguf.h"
 #include "weights/merge_models.h"

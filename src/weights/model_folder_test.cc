@@ -14,7 +14,7 @@
 #include "expect_error.h"
 #include "formats/json.h"
 #include "io/file.h"
-#include "model/families.h"
+#include "model/families/families.h"
 #include "support/weights_test_support.h"
 #include "test_folder.h"
 #include "test_paths.h"

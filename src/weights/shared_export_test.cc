@@ -9,7 +9,7 @@
 
 #include "expect_error.h"
 #include "io/file.h"
-#include "model/families.h"
+#include "model/families/families.h"
 #include "test_folder.h"
 
 namespace tessera {

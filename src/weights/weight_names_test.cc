@@ -11,7 +11,7 @@
 
 #include "base/log.h"
 #include "expect_error.h"
-#include "model/families.h"
+#include "model/families/families.h"
 #include "support/weights_test_support.h"
 #include "test_folder.h"
 #include "weights/model_folder.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "model/families.h"
+#include "model/families/families.h"
 #include "support/isolated_device.h"
 #include "support/weights_test_support.h"
 #include "test_folder.h"

@@ -5,7 +5,7 @@
 
 #include "base/flags.h"
 #include "forecast/forecast.h"
-#include "model/families.h"
+#include "model/families/families.h"
 
 namespace tessera {
 

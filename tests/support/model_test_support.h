@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "devices/make_ops.h"
-#include "model/families.h"
+#include "model/families/families.h"
 #include "model/llama/llama_model.h"
 #include "ops/cpu_ops.h"
 #include "platform/thread_pool.h"

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "model/families.h"
+#include "model/families/families.h"
 #include "model/llama/llama_tensors.h"
 #include "tensor/packed_batch.h"
 

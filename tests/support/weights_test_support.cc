@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/rng.h"
-#include "model/families.h"
+#include "model/families/families.h"
 
 namespace tessera {
 

@@ -17,7 +17,7 @@
 #include "formats/safetensors/safetensors.h"
 #include "io/disk_rate.h"
 #include "io/file.h"
-#include "model/families.h"
+#include "model/families/families.h"
 #include "ops/cpu_ops.h"
 #include "plan/run_planner.h"
 #include "weights/model_folder.h"

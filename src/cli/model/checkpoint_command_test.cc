@@ -10,7 +10,7 @@
 #include "cli/app.h"
 #include "cli/terminal/terminal.h"
 #include "expect_error.h"
-#include "model/families.h"
+#include "model/families/families.h"
 #include "read_faults.h"
 #include "support/checkpoint_test_support.h"
 #include "test_folder.h"

@@ -13,7 +13,7 @@
 #include "comm/communicator.h"
 #include "formats/huggingface/model_config.h"
 #include "io/file.h"
-#include "model/families.h"
+#include "model/families/families.h"
 #include "model/initialize.h"
 #include "platform/cpu.h"
 #include "platform/stop_signal.h"

@@ -11,7 +11,7 @@
 #include "formats/json.h"
 #include "formats/safetensors/safetensors.h"
 #include "io/file.h"
-#include "model/families.h"
+#include "model/families/families.h"
 #include "platform/memory_info.h"
 #include "weights/model_folder.h"
 #include "weights/weight_reader.h"

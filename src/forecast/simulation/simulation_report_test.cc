@@ -8,7 +8,7 @@
 #include "arguments/arguments.h"
 #include "expect_error.h"
 #include "forecast/simulation/simulation.h"
-#include "model/families.h"
+#include "model/families/families.h"
 #include "test_folder.h"
 
 namespace tessera {

@@ -6,7 +6,7 @@
 #include <numeric>
 #include <optional>
 
-#include "model/families.h"
+#include "model/families/families.h"
 #include "plan/memory_plan.h"
 #include "shard/outer/outer_plan.h"
 

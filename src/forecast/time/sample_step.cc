@@ -15,7 +15,7 @@
 #include "base/stopwatch.h"
 #include "comm/part.h"
 #include "kernels/rank_sum/rank_sum.h"
-#include "model/families.h"
+#include "model/families/families.h"
 #include "ops/cpu_ops.h"
 #include "optim/optimizer_state.h"
 #include "platform/prefault.h"

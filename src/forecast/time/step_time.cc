@@ -5,7 +5,7 @@
 #include "base/divide_up.h"
 #include "context/slice_batch.h"
 #include "forecast/time/exchange_of_heads.h"
-#include "model/llama/offloaded_inputs.h"
+#include "model/offloaded_inputs.h"
 #include "optim/newton_schulz.h"
 #include "shard/weights/weight_window.h"
 

@@ -5,7 +5,7 @@
 
 #include "expect_error.h"
 #include "forecast/time/measured_prices.h"
-#include "model/families.h"
+#include "model/families/families.h"
 #include "ops/cpu_ops.h"
 #include "optim/adamw.h"
 #include "optim/optimizer.h"

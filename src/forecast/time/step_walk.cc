@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "context/context_ops.h"
 #include "context/slice_batch.h"
-#include "model/families.h"
+#include "model/families/families.h"
 #include "ops/cpu_ops.h"
 
 namespace tessera {

@@ -1,7 +1,7 @@
 #include "model/llama/activations.h"
 
 #include "model/allocate.h"
-#include "model/llama/offloaded_inputs.h"
+#include "model/offloaded_inputs.h"
 
 namespace tessera {
 

@@ -1,21 +1,12 @@
 #include "model/llama/attention_block.h"
-
-#include <cmath>
-
 #include "model/allocate.h"
+#include "model/attention_shape.h"
 #include "model/llama/residual_norm.h"
 
 namespace tessera {
 
 AttentionBlockConfig attention_block_config(const ModelConfig& config, int64_t layer) {
-  AttentionShape shape;
-  shape.num_heads = config.num_attention_heads;
-  shape.num_key_value_heads = config.num_key_value_heads;
-  shape.head_dim = config.head_dim;
-  shape.sliding_window =
-      config.sliding_window.empty() ? 0 : config.sliding_window[static_cast<size_t>(layer)];
-  shape.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim)));
-  return {shape, static_cast<float>(config.rms_norm_eps)};
+  return {attention_shape(config, layer), static_cast<float>(config.rms_norm_eps)};
 }
 
 void allocate_qkv(Arena& arena, const ModelConfig& config, DType dtype, int64_t num_tokens,

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "model/families.h"
+#include "model/families/families.h"
 #include "model/llama/generator.h"
 #include "model/llama/loss_head.h"
 #include "support/isolated_device.h"

@@ -95,6 +95,14 @@ int64_t LlamaModel::slot_bytes(const ActivationLimits& limits) const {
   return OffloadedInputs::slot_bytes(limits.max_tokens * config().hidden_size * dtype_bytes(dtype()));
 }
 
+int64_t LlamaModel::num_recomputed_attentions(const ActivationLimits& limits) const {
+  if (!limits.gradient_checkpointing) return 0;
+  const std::vector<KeptOutputs> kept = kept_outputs(config(), dtype(), limits);
+  // The last layer recomputes none (num_keepable_outputs()).
+  return std::count_if(kept.begin(), kept.end() - 1,
+                       [](const KeptOutputs& layer) { return !layer.attention; });
+}
+
 int64_t LlamaModel::offloaded_bytes(const ActivationLimits& limits) const {
   if (!limits.offload_inputs) return 0;
   return OffloadedInputs::file_bytes(config().num_hidden_layers, slot_bytes(limits));

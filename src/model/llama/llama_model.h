@@ -8,8 +8,8 @@
 
 #include "model/llama/activations.h"
 #include "model/llama/llama_tensors.h"
-#include "model/llama/offloaded_inputs.h"
 #include "model/llama/rope_table.h"
+#include "model/offloaded_inputs.h"
 #include "model/trainable_model.h"
 
 namespace tessera {
@@ -21,6 +21,7 @@ class LlamaModel final : public TrainableModel {
   static ParameterLayout parameter_layout(const ModelConfig& config);
 
   int64_t num_keepable_outputs() const override { return tessera::num_keepable_outputs(config()); }
+  int64_t num_recomputed_attentions(const ActivationLimits& limits) const override;
   int64_t offloaded_bytes(const ActivationLimits& limits) const override;
   AsyncFileStatistics input_file_statistics() const override {
     return offloaded_ ? offloaded_->statistics() : AsyncFileStatistics();

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "base/error.h"
-#include "model/families.h"
+#include "model/families/families.h"
 
 namespace tessera {
 namespace {

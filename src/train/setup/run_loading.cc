@@ -9,8 +9,8 @@
 #include "arguments/state/optimizer_arguments.h"
 #include "io/disk_rate.h"
 #include "io/file.h"
+#include "model/attention_shape.h"
 #include "model/initialize.h"
-#include "model/llama/attention_block.h"
 #include "platform/memory_info.h"
 #include "report/work_mark.h"
 
@@ -76,8 +76,8 @@ void load_run(RunSetup& setup) {
   }
   setup.model->reserve(setup.plan.limits);
   if (setup.context) {
-    setup.context->open(setup.comm, attention_block_config(setup.model->config(), 0).shape,
-                        setup.model->dtype(), setup.plan.limits.max_tokens, setup.pool);
+    setup.context->open(setup.comm, attention_shape(setup.model->config(), 0), setup.model->dtype(),
+                        setup.plan.limits.max_tokens, setup.pool);
   }
   if (setup.frozen) {
     setup.record.base = setup.frozen->load(*setup.model_file, loading_progress(setup));

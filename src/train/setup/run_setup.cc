@@ -11,7 +11,7 @@
 #include "formats/file_kind.h"
 #include "io/absolute_path.h"
 #include "io/file.h"
-#include "model/families.h"
+#include "model/families/families.h"
 #include "report/work_mark.h"
 #include "train/output/output_folder.h"
 #include "train/output/shared_folder.h"

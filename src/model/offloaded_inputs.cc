@@ -1,4 +1,4 @@
-#include "model/llama/offloaded_inputs.h"
+#include "model/offloaded_inputs.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "model/families.h"
+#include "model/families/families.h"
 
 #include <algorithm>
 #include <iterator>
