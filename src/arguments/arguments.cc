@@ -21,7 +21,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "comm/launch_variables.h"
+#include "comm/ranks/launch_variables.h"
 #include "optim/schedule.h"
 
 namespace tessera {

@@ -11,7 +11,7 @@
 
 #include "arguments/run_spec.h"
 #include "base/flags.h"
-#include "comm/world.h"
+#include "comm/ranks/world.h"
 
 namespace tessera {
 

@@ -4,7 +4,7 @@
 #include <map>
 
 #include "base/error.h"
-#include "comm/launch_variables.h"
+#include "comm/ranks/launch_variables.h"
 
 namespace tessera {
 namespace {

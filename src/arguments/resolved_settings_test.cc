@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "arguments/config_file.h"
-#include "comm/launch_variables.h"
+#include "comm/ranks/launch_variables.h"
 #include "io/file.h"
 #include "support/arguments_test_support.h"
 #include "test_folder.h"

@@ -15,7 +15,7 @@
 #include "cli/hub_names.h"
 #include "cli/run/rank.h"
 #include "cli/terminal/terminal.h"
-#include "comm/world.h"
+#include "comm/ranks/world.h"
 #include "launch/launch_plan.h"
 
 namespace tessera {

@@ -24,7 +24,7 @@
 #include "cli/terminal/recent_steps.h"
 #include "cli/terminal/text_plot.h"
 #include "cli/terminal/train_report.h"
-#include "comm/launch_variables.h"
+#include "comm/ranks/launch_variables.h"
 #include "launch/ranks/rank_environment.h"
 #include "test_paths.h"
 

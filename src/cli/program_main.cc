@@ -18,7 +18,7 @@
 #include "cli/run/rank.h"
 #include "cli/run/resume_command.h"
 #include "cli/terminal/terminal.h"
-#include "comm/failure.h"
+#include "comm/ranks/failure.h"
 #include "io/absolute_path.h"
 #include "launch/reports/crash_handler.h"
 #include "launch/reports/crash_report.h"

@@ -12,9 +12,9 @@
 
 #include "comm/network/network_group.h"
 #include "comm/node/node_group.h"
-#include "comm/rank_position.h"
+#include "comm/ranks/rank_position.h"
+#include "comm/ranks/world.h"
 #include "comm/store/store_client.h"
-#include "comm/world.h"
 
 namespace tessera {
 

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
-#include "comm/network/coded_sum.h"
+#include "comm/network/link/coded_sum.h"
 #include "kernels/rank_sum/rank_sum.h"
 
 namespace tessera {

@@ -9,7 +9,7 @@
 
 #include "base/function_ref.h"
 #include "comm/communicator.h"
-#include "comm/part.h"
+#include "comm/ranks/part.h"
 #include "context/context_team.h"
 #include "platform/thread_pool.h"
 #include "tensor/dtype.h"

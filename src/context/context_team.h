@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <string>
 
-#include "comm/world.h"
+#include "comm/ranks/world.h"
 #include "kernels/attention/attention_shape.h"
 
 namespace tessera {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/flags.h"
-#include "comm/world.h"
+#include "comm/ranks/world.h"
 
 namespace tessera {
 

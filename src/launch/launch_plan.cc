@@ -14,8 +14,8 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "base/text_fields.h"
-#include "comm/proof.h"
-#include "comm/world.h"
+#include "comm/ranks/proof.h"
+#include "comm/ranks/world.h"
 #include "platform/host_name.h"
 #include "platform/nvidia_cards.h"
 

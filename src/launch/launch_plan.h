@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/flags.h"
-#include "comm/world.h"
+#include "comm/ranks/world.h"
 #include "launch/launch_arguments.h"
 #include "launch/ranks/cpu_assignment.h"
 #include "launch/ranks/stream_choice.h"

@@ -13,7 +13,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/unique_fd.h"
-#include "comm/proof.h"
+#include "comm/ranks/proof.h"
 #include "platform/host_name.h"
 
 namespace tessera {

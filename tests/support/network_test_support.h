@@ -21,7 +21,7 @@
 #include "comm/network/fabric/fabric_choice.h"
 #include "comm/network/fabric/fabric_library.h"
 #include "comm/network/network_group.h"
-#include "comm/rendezvous.h"
+#include "comm/ranks/rendezvous.h"
 
 namespace tessera {
 

@@ -4,7 +4,7 @@
 #include "base/text.h"
 #include "cli/deploy/deploy_command.h"
 #include "cluster/manifests/names.h"
-#include "comm/world.h"
+#include "comm/ranks/world.h"
 
 namespace tessera {
 namespace {

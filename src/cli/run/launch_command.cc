@@ -4,7 +4,7 @@
 #include "cli/command.h"
 #include "cli/run/resume_command.h"
 #include "cli/terminal/terminal.h"
-#include "comm/world.h"
+#include "comm/ranks/world.h"
 #include "launch/agent.h"
 #include "launch/launch_arguments.h"
 #include "launch/launch_plan.h"

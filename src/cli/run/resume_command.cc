@@ -10,7 +10,7 @@
 #include <iterator>
 
 #include "base/text.h"
-#include "comm/launch_variables.h"
+#include "comm/ranks/launch_variables.h"
 #include "launch/reports/rank_report.h"
 
 namespace tessera {

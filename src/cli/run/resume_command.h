@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/world.h"
+#include "comm/ranks/world.h"
 
 namespace tessera {
 

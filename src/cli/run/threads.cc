@@ -6,7 +6,7 @@
 
 #include "base/log.h"
 #include "base/text_fields.h"
-#include "comm/launch_variables.h"
+#include "comm/ranks/launch_variables.h"
 
 namespace tessera {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "comm/world.h"
+#include "comm/ranks/world.h"
 #include "devices/measure/thread_calibration.h"
 #include "platform/cpu.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/world.h"
+#include "comm/ranks/world.h"
 
 namespace tessera {
 

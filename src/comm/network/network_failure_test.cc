@@ -13,8 +13,8 @@
 #include <random>
 #include <sstream>
 
+#include "comm/network/link/wire_message.h"
 #include "comm/network/network_group.h"
-#include "comm/network/wire_message.h"
 #include "comm/socket/tcp_socket.h"
 #include "resource_counter.h"
 #include "support/network_test_support.h"

@@ -8,11 +8,11 @@
 #include "comm/network/fabric/fabric_choice.h"
 #include "comm/network/fabric/fabric_link.h"
 #include "comm/network/fabric/fabric_mesh.h"
+#include "comm/network/link/network_mesh.h"
+#include "comm/network/link/tcp_link.h"
 #include "comm/network/network_lane.h"
-#include "comm/network/network_mesh.h"
 #include "comm/network/operation_runner.h"
-#include "comm/network/tcp_link.h"
-#include "comm/world.h"
+#include "comm/ranks/world.h"
 
 namespace tessera {
 namespace {

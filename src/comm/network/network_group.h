@@ -13,13 +13,13 @@
 #include <vector>
 
 #include "base/float_types.h"
-#include "comm/collective_count.h"
-#include "comm/failure.h"
-#include "comm/network/coded_sum.h"
-#include "comm/op_label.h"
-#include "comm/part.h"
-#include "comm/rank_position.h"
-#include "comm/rendezvous.h"
+#include "comm/network/link/coded_sum.h"
+#include "comm/ranks/collective_count.h"
+#include "comm/ranks/failure.h"
+#include "comm/ranks/op_label.h"
+#include "comm/ranks/part.h"
+#include "comm/ranks/rank_position.h"
+#include "comm/ranks/rendezvous.h"
 
 namespace tessera {
 

@@ -6,7 +6,7 @@
 #include "base/divide_up.h"
 #include "base/error.h"
 #include "base/text.h"
-#include "comm/network/chunk_count.h"
+#include "comm/network/link/chunk_count.h"
 #include "kernels/quantized_weight/gradient_blocks.h"
 #include "kernels/quantized_weight/int8_blocks.h"
 #include "kernels/rank_sum/rank_sum.h"

@@ -22,12 +22,12 @@
 #include <vector>
 
 #include "base/memory.h"
-#include "comm/failure.h"
-#include "comm/network/coded_sum.h"
-#include "comm/network/lane_link.h"
-#include "comm/network/network_mesh.h"
-#include "comm/network/wire_message.h"
-#include "comm/part.h"
+#include "comm/network/link/coded_sum.h"
+#include "comm/network/link/lane_link.h"
+#include "comm/network/link/network_mesh.h"
+#include "comm/network/link/wire_message.h"
+#include "comm/ranks/failure.h"
+#include "comm/ranks/part.h"
 #include "kernels/rank_sum/rank_sum.h"
 
 namespace tessera {

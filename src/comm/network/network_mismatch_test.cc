@@ -6,8 +6,8 @@
 #include <functional>
 #include <random>
 
+#include "comm/network/link/wire_message.h"
 #include "comm/network/network_group.h"
-#include "comm/network/wire_message.h"
 #include "support/network_test_support.h"
 #include "support/run_in_child.h"
 #include "support/store_test_support.h"

@@ -8,8 +8,8 @@
 #include <cstring>
 #include <span>
 
-#include "comm/network/network_handshake.h"
-#include "comm/network/wire_message.h"
+#include "comm/network/link/network_handshake.h"
+#include "comm/network/link/wire_message.h"
 
 namespace {
 

@@ -18,13 +18,13 @@
 #include <thread>
 #include <vector>
 
-#include "comm/collective_count.h"
-#include "comm/failure.h"
-#include "comm/network/lane_link.h"
+#include "comm/network/link/lane_link.h"
+#include "comm/network/link/network_mesh.h"
 #include "comm/network/network_group.h"
 #include "comm/network/network_lane.h"
-#include "comm/network/network_mesh.h"
-#include "comm/rank_position.h"
+#include "comm/ranks/collective_count.h"
+#include "comm/ranks/failure.h"
+#include "comm/ranks/rank_position.h"
 
 namespace tessera {
 

@@ -9,11 +9,11 @@
 #include <string_view>
 #include <vector>
 
-#include "comm/collective_count.h"
-#include "comm/failure.h"
-#include "comm/op_label.h"
-#include "comm/rank_position.h"
-#include "comm/world.h"
+#include "comm/ranks/collective_count.h"
+#include "comm/ranks/failure.h"
+#include "comm/ranks/op_label.h"
+#include "comm/ranks/rank_position.h"
+#include "comm/ranks/world.h"
 #include "platform/thread_pool.h"
 
 namespace tessera {

@@ -14,7 +14,7 @@
 #include "base/log.h"
 #include "base/rng.h"
 #include "base/text.h"
-#include "comm/proof.h"
+#include "comm/ranks/proof.h"
 #include "comm/socket/refusal_log.h"
 
 namespace tessera {

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "comm/failure.h"
-#include "comm/rendezvous.h"
-#include "comm/world.h"
+#include "comm/ranks/failure.h"
+#include "comm/ranks/rendezvous.h"
+#include "comm/ranks/world.h"
 
 namespace tessera {
 

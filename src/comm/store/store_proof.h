@@ -13,7 +13,7 @@
 #include <string_view>
 #include <utility>
 
-#include "comm/proof.h"
+#include "comm/ranks/proof.h"
 #include "comm/store/store_channel.h"
 
 namespace tessera::wire {

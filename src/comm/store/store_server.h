@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/failure.h"
+#include "comm/ranks/failure.h"
 #include "comm/store/store_client.h"
 
 namespace tessera {

@@ -19,12 +19,12 @@
 #include <utility>
 #include <vector>
 
+#include "comm/ranks/verdict.h"
 #include "comm/store/node_reports.h"
 #include "comm/store/running_time.h"
 #include "comm/store/store_door.h"
 #include "comm/store/store_server.h"
 #include "comm/store/store_values.h"
-#include "comm/verdict.h"
 
 namespace tessera {
 

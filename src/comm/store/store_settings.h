@@ -4,8 +4,8 @@
 #include <map>
 #include <string>
 
+#include "comm/ranks/world.h"
 #include "comm/store/store_client.h"
-#include "comm/world.h"
 
 namespace tessera {
 

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "base/text.h"
-#include "comm/world.h"
+#include "comm/ranks/world.h"
 
 namespace tessera::wire {
 namespace {

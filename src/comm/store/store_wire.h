@@ -18,8 +18,8 @@
 #include <string_view>
 #include <vector>
 
-#include "comm/failure.h"
-#include "comm/proof.h"
+#include "comm/ranks/failure.h"
+#include "comm/ranks/proof.h"
 
 namespace tessera::wire {
 

@@ -5,8 +5,8 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "comm/network/link/wire_message.h"
 #include "comm/network/network_group.h"
-#include "comm/network/wire_message.h"
 #include "forecast/simulation/fair_share.h"
 
 namespace tessera {

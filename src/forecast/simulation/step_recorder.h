@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/network/chunk_count.h"
+#include "comm/network/link/chunk_count.h"
 #include "forecast/simulation/step_program.h"
 #include "kernels/quantized_weight/gradient_blocks.h"
 #include "kernels/quantized_weight/int8_blocks.h"

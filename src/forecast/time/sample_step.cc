@@ -13,7 +13,7 @@
 #include "base/median.h"
 #include "base/rng.h"
 #include "base/stopwatch.h"
-#include "comm/part.h"
+#include "comm/ranks/part.h"
 #include "kernels/rank_sum/rank_sum.h"
 #include "model/families/families.h"
 #include "ops/cpu_ops.h"

@@ -11,10 +11,10 @@
 
 #include "base/log.h"
 #include "base/text.h"
+#include "comm/ranks/world.h"
 #include "comm/store/running_time.h"
 #include "comm/store/store_channel.h"
 #include "comm/store/store_door.h"
-#include "comm/world.h"
 
 namespace tessera {
 namespace {

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <string_view>
 
-#include "comm/launch_variables.h"
+#include "comm/ranks/launch_variables.h"
 
 namespace tessera {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/unique_fd.h"
-#include "comm/rank_position.h"
+#include "comm/ranks/rank_position.h"
 #include "launch/launch_plan.h"
 
 namespace tessera {

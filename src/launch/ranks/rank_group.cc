@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "comm/world.h"
+#include "comm/ranks/world.h"
 #include "launch/ranks/rank_environment.h"
 #include "platform/cgroup.h"
 

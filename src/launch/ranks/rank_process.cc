@@ -14,7 +14,7 @@
 #include <span>
 
 #include "base/error.h"
-#include "comm/world.h"
+#include "comm/ranks/world.h"
 #include "platform/open_files.h"
 
 namespace tessera {

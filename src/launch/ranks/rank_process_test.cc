@@ -11,7 +11,7 @@
 #include <set>
 #include <sstream>
 
-#include "comm/world.h"
+#include "comm/ranks/world.h"
 #include "launch/ranks/snapshot_memory.h"
 
 namespace tessera {

@@ -3,7 +3,7 @@
 #include <cerrno>
 
 #include "base/error.h"
-#include "comm/world.h"
+#include "comm/ranks/world.h"
 
 namespace tessera {
 

@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
-#include "comm/launch_variables.h"
+#include "comm/ranks/launch_variables.h"
 #include "launch/ranks/rank_environment.h"
 #include "platform/host_name.h"
 

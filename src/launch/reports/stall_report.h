@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "comm/failure.h"
-#include "comm/rank_position.h"
+#include "comm/ranks/failure.h"
+#include "comm/ranks/rank_position.h"
 #include "launch/launch_plan.h"
 #include "launch/reports/network_statistics.h"
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "comm/world.h"
+#include "comm/ranks/world.h"
 
 namespace tessera {
 

@@ -1,4 +1,5 @@
 #include "model/llama/attention_block.h"
+
 #include "model/allocate.h"
 #include "model/attention_shape.h"
 #include "model/llama/residual_norm.h"

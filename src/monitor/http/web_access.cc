@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/text.h"
-#include "comm/proof.h"
+#include "comm/ranks/proof.h"
 
 namespace tessera {
 namespace {

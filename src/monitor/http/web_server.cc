@@ -21,7 +21,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "comm/proof.h"
+#include "comm/ranks/proof.h"
 #include "comm/socket/port_owner.h"
 #include "monitor/http/web_access.h"
 #include "platform/background_thread.h"

@@ -9,7 +9,7 @@
 #include <optional>
 #include <string>
 
-#include "comm/rank_position.h"
+#include "comm/ranks/rank_position.h"
 #include "report/observer.h"
 
 namespace tessera {

@@ -8,7 +8,7 @@
 #include <span>
 #include <string>
 
-#include "comm/world.h"
+#include "comm/ranks/world.h"
 
 namespace tessera {
 

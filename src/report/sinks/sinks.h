@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "arguments/arguments.h"
-#include "comm/world.h"
+#include "comm/ranks/world.h"
 #include "report/observer.h"
 
 namespace tessera {

@@ -14,7 +14,7 @@
 #include <string>
 #include <thread>
 
-#include "comm/world.h"
+#include "comm/ranks/world.h"
 #include "report/observer.h"
 
 namespace tessera {

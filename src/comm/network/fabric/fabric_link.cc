@@ -10,8 +10,8 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "comm/network/chunk_count.h"
 #include "comm/network/fabric/fabric_choice.h"
+#include "comm/network/link/chunk_count.h"
 #include "platform/crc32c.h"
 
 namespace tessera {

@@ -21,7 +21,7 @@
 #include "base/memory.h"
 #include "base/unique_fd.h"
 #include "comm/network/fabric/fabric_endpoint.h"
-#include "comm/network/lane_link.h"
+#include "comm/network/link/lane_link.h"
 
 namespace tessera {
 

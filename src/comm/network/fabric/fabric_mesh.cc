@@ -15,7 +15,7 @@
 #include "comm/network/fabric/fabric_choice.h"
 #include "comm/network/fabric/fabric_device.h"
 #include "comm/network/fabric/fabric_link.h"
-#include "comm/network/network_handshake.h"
+#include "comm/network/link/network_handshake.h"
 
 namespace tessera {
 namespace {

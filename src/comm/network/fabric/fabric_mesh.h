@@ -9,8 +9,8 @@
 #include <memory>
 #include <vector>
 
-#include "comm/network/lane_link.h"
-#include "comm/network/network_mesh.h"
+#include "comm/network/link/lane_link.h"
+#include "comm/network/link/network_mesh.h"
 
 namespace tessera {
 

@@ -12,9 +12,9 @@
 #include <random>
 #include <set>
 
-#include "comm/network/chunk_count.h"
 #include "comm/network/fabric/fabric_device.h"
 #include "comm/network/fabric/fabric_link.h"
+#include "comm/network/link/chunk_count.h"
 #include "support/network_test_support.h"
 #include "support/store_test_support.h"
 

@@ -1,4 +1,4 @@
-#include "comm/node_list.h"
+#include "comm/ranks/node_list.h"
 
 #include <algorithm>
 

@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "comm/failure.h"
+#include "comm/ranks/failure.h"
 
 namespace tessera {
 

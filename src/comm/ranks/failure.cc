@@ -1,4 +1,4 @@
-#include "comm/failure.h"
+#include "comm/ranks/failure.h"
 
 #include <utility>
 

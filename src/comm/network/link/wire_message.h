@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/op_label.h"
+#include "comm/ranks/op_label.h"
 
 namespace tessera {
 

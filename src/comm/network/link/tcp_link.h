@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "base/unique_fd.h"
-#include "comm/network/lane_link.h"
+#include "comm/network/link/lane_link.h"
 
 namespace tessera {
 

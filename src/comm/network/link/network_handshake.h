@@ -7,7 +7,7 @@
 #include <array>
 #include <cstdint>
 
-#include "comm/proof.h"
+#include "comm/ranks/proof.h"
 
 namespace tessera {
 

@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "comm/failure.h"
-#include "comm/proof.h"
-#include "comm/rendezvous.h"
+#include "comm/ranks/failure.h"
+#include "comm/ranks/proof.h"
+#include "comm/ranks/rendezvous.h"
 #include "comm/socket/tcp_socket.h"
 
 namespace tessera {

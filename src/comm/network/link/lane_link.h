@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/network/wire_message.h"
+#include "comm/network/link/wire_message.h"
 
 namespace tessera {
 

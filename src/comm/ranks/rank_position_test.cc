@@ -1,4 +1,4 @@
-#include "comm/rank_position.h"
+#include "comm/ranks/rank_position.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

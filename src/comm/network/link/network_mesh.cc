@@ -1,4 +1,4 @@
-#include "comm/network/network_mesh.h"
+#include "comm/network/link/network_mesh.h"
 
 #include <poll.h>
 
@@ -10,9 +10,9 @@
 #include <sstream>
 
 #include "base/error.h"
-#include "comm/network/network_handshake.h"
-#include "comm/network/wire_message.h"
-#include "comm/proof.h"
+#include "comm/network/link/network_handshake.h"
+#include "comm/network/link/wire_message.h"
+#include "comm/ranks/proof.h"
 
 namespace tessera {
 namespace {

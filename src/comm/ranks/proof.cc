@@ -1,4 +1,4 @@
-#include "comm/proof.h"
+#include "comm/ranks/proof.h"
 
 #include <openssl/crypto.h>
 #include <openssl/evp.h>

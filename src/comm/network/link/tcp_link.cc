@@ -1,4 +1,4 @@
-#include "comm/network/tcp_link.h"
+#include "comm/network/link/tcp_link.h"
 
 #include <sys/socket.h>
 #include <sys/uio.h>

@@ -1,4 +1,4 @@
-#include "comm/world.h"
+#include "comm/ranks/world.h"
 
 #include <unistd.h>
 
@@ -13,8 +13,8 @@
 #include "base/rng.h"
 #include "base/text.h"
 #include "base/text_fields.h"
-#include "comm/launch_variables.h"
-#include "comm/node_list.h"
+#include "comm/ranks/launch_variables.h"
+#include "comm/ranks/node_list.h"
 #include "platform/host_name.h"
 
 namespace tessera {

@@ -1,12 +1,12 @@
 // Proofs of a shared secret. Expected values computed with Python's hmac.
-#include "comm/proof.h"
+#include "comm/ranks/proof.h"
 
 #include <gtest/gtest.h>
 
 #include <set>
 
 #include "base/error.h"
-#include "comm/network/network_handshake.h"
+#include "comm/network/link/network_handshake.h"
 #include "comm/store/store_proof.h"
 
 namespace tessera {

@@ -1,4 +1,4 @@
-#include "comm/rank_position.h"
+#include "comm/ranks/rank_position.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -1,4 +1,4 @@
-#include "comm/op_label.h"
+#include "comm/ranks/op_label.h"
 
 #include <fmt/format.h>
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "base/fuzz_support.h"
-#include "comm/node_list.h"
+#include "comm/ranks/node_list.h"
 
 namespace {
 

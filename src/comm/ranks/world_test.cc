@@ -1,4 +1,4 @@
-#include "comm/world.h"
+#include "comm/ranks/world.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include <map>
 #include <string>
 
-#include "comm/node_list.h"
+#include "comm/ranks/node_list.h"
 #include "support/store_test_support.h"
 
 namespace tessera {

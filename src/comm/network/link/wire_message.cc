@@ -1,4 +1,4 @@
-#include "comm/network/wire_message.h"
+#include "comm/network/link/wire_message.h"
 
 #include <fmt/format.h>
 

@@ -1,8 +1,8 @@
-#include "comm/network/network_handshake.h"
+#include "comm/network/link/network_handshake.h"
 
 #include <string_view>
 
-#include "comm/network/wire_message.h"
+#include "comm/network/link/wire_message.h"
 
 namespace tessera {
 namespace {

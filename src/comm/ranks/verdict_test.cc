@@ -1,4 +1,4 @@
-#include "comm/verdict.h"
+#include "comm/ranks/verdict.h"
 
 #include <gtest/gtest.h>
 

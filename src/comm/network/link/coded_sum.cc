@@ -1,4 +1,4 @@
-#include "comm/network/coded_sum.h"
+#include "comm/network/link/coded_sum.h"
 
 #include <algorithm>
 #include <array>
