@@ -2,6 +2,7 @@
 // enforces.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -10,6 +11,7 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include "test_paths.h"
 
@@ -77,32 +79,82 @@ TEST(Layering, NoModuleReachesItself) {
   }
 }
 
-TEST(Layering, IncludesPointDownward) {
-  const auto allowed = allowed_modules();
+struct Include {
+  fs::path from;    // below src/
+  fs::path target;  // below src/
+  std::string where;
+  bool is_in_test = false;
+};
+
+// All includes of files below src/ by files below src/.
+std::vector<Include> includes() {
   const std::regex include(R"re(^\s*#\s*include\s+"([^"]+)")re");
-  int64_t includes_seen = 0;
+  std::vector<Include> found;
   for (const fs::path& path : source_files()) {
     const fs::path relative = path.lexically_relative(kSource / "src");
     if (*relative.begin() == "..") continue;  // in tests/
-    const std::string module = *relative.begin();
+    const std::string stem = path.stem();
+    const bool is_test = stem.find("_test") != std::string::npos || stem.ends_with("_fuzz");
     std::ifstream in(path);
     int64_t number = 0;
     for (std::string line; std::getline(in, line);) {
       ++number;
       std::smatch match;
       if (!std::regex_search(line, match, include)) continue;
-      ++includes_seen;
       const fs::path target = match[1].str();
-      const std::string where = relative.string() + ":" + std::to_string(number) + ": ";
-      const std::string stem = path.stem();
-      const bool is_test = stem.find("_test") != std::string::npos || stem.ends_with("_fuzz");
       if (is_test && fs::exists(kSource / "tests" / target)) continue;
-      EXPECT_TRUE(fs::exists(kSource / "src" / target)) << where << target << " is not a path from src/";
-      EXPECT_TRUE(allowed.at(module).count(*target.begin()))
-          << where << module << " may not use " << target.begin()->string();
+      found.push_back({relative, target, relative.string() + ":" + std::to_string(number) + ": ", is_test});
     }
   }
-  EXPECT_GT(includes_seen, 50) << "the test looked at the wrong place";
+  EXPECT_GT(found.size(), 50u) << "the test looked at the wrong place";
+  return found;
+}
+
+TEST(Layering, IncludesPointDownward) {
+  const auto allowed = allowed_modules();
+  for (const Include& include : includes()) {
+    const std::string module = *include.from.begin(), used = *include.target.begin();
+    EXPECT_TRUE(fs::exists(kSource / "src" / include.target))
+        << include.where << include.target << " is not a path from src/";
+    EXPECT_TRUE(allowed.at(module).count(used)) << include.where << module << " may not use " << used;
+  }
+}
+
+// Rows "| `module` | `folder`, `folder` |": a folder uses only those before it. "." is the module's own.
+std::map<std::string, std::vector<std::string>> folder_orders() {
+  std::map<std::string, std::vector<std::string>> orders;
+  std::istringstream lines(read_source(kSource / "docs/architecture.md"));
+  const std::regex row(R"(\| `(\w+)` \| ((?:`[\w./]+`(?:, )?)+) \|)");
+  const std::regex name(R"(`([\w./]+)`)");
+  for (std::string line; std::getline(lines, line);) {
+    std::smatch match;
+    if (!std::regex_match(line, match, row)) continue;
+    const std::string list = match[2];
+    for (std::sregex_iterator it(list.begin(), list.end(), name); it != std::sregex_iterator(); ++it) {
+      orders[match[1]].push_back((*it)[1]);
+    }
+  }
+  return orders;
+}
+
+// Tests may use all of their module: those of a family make its models through the table of families.
+TEST(Layering, FoldersOfAModuleLieOneAboveTheOther) {
+  const auto orders = folder_orders();
+  for (const char* module : {"comm", "model", "train"}) EXPECT_TRUE(orders.count(module)) << module;
+  for (const Include& include : includes()) {
+    const std::string module = *include.from.begin();
+    const auto order = orders.find(module);
+    if (order == orders.end() || include.is_in_test || *include.target.begin() != module) continue;
+    const auto level = [&](const fs::path& file) {
+      const std::string folder = file.parent_path().lexically_relative(module);
+      const auto at = std::find(order->second.begin(), order->second.end(), folder);
+      EXPECT_NE(at, order->second.end())
+          << "docs/architecture.md does not say where " << module << "/" << folder << " lies";
+      return at - order->second.begin();
+    };
+    EXPECT_LE(level(include.target), level(include.from))
+        << include.where << include.target << " lies above the folder that uses it";
+  }
 }
 
 }  // namespace
