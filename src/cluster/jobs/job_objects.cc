@@ -133,7 +133,22 @@ void get_logs_and_nodes(const Kubectl& kubectl, JobObjects* job) {
   }
 }
 
-}  // namespace
+bool is_job_file(const std::string& job) {
+  return job.find('/') != std::string::npos || job.ends_with(".yaml") || job.ends_with(".yml") ||
+         job.ends_with(".json");
+}
+
+// It becomes an argument of kubectl.
+void check_name(const std::string& name) {
+  const auto is_valid = [](unsigned char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '.';
+  };
+  constexpr size_t kMaxBytes = 253;
+  if (name.empty() || name.size() > kMaxBytes || name.front() == '-' || !std::ranges::all_of(name, is_valid))
+    fail(ExitCode::kUsage,
+         "expected the name of an object (lower case, digits, '-', '.') or a .yaml file, found '{}'",
+         printable(name));
+}
 
 JobName job_in_file(const std::string& path) {
   for (const Manifest& each : parse_manifests(read_text_file(path, kMaxJobFileBytes), path)) {
@@ -142,6 +157,17 @@ JobName job_in_file(const std::string& path) {
       return {each.name(), each.name_space()};
   }
   fail(ExitCode::kBadData, "{}: expected a TrainJob, JobSet or Job with a name, found none", path);
+}
+
+}  // namespace
+
+JobName job_asked_for(const std::string& job, const std::string& name_space) {
+  JobName asked = {.name = job, .name_space = {}};
+  if (is_job_file(job)) asked = job_in_file(job);
+  if (!name_space.empty()) asked.name_space = name_space;
+  if (asked.name_space.empty()) asked.name_space = "training";
+  for (const std::string& each : {asked.name, asked.name_space}) check_name(each);
+  return asked;
 }
 
 JobObjects get_job(const Kubectl& kubectl, const JobName& name) {

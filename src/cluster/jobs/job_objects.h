@@ -14,9 +14,10 @@ struct JobName {
   std::string name_space;  // "" = not known
 };
 
-// The name in the first TrainJob, JobSet or Job of a file for `kubectl apply`. Error(kBadData) if there is
-// none, or if it is not YAML.
-JobName job_in_file(const std::string& path);
+// The job that a user names, by a file (its name ends in .yaml, .yml or .json, or has a '/') or by its own
+// name, in `name_space`, or else in that of the file, or else in training. Error(kUsage) for what cannot be a
+// name, Error(kBadData) for a file that is not YAML or has no TrainJob, JobSet or Job.
+JobName job_asked_for(const std::string& job, const std::string& name_space);
 
 // Objects as `kubectl get -o json` shows them: kubeflow/trainer v1alpha1, jobset v1alpha2, batch/v1, v1,
 // kueue v1beta1 and v1beta2.

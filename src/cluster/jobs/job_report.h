@@ -1,0 +1,15 @@
+// What `tessera status` says of a job.
+#pragma once
+
+#include <string>
+
+#include "cluster/jobs/diagnosis.h"
+
+namespace tessera {
+
+// A few lines: the state and what the cluster says of it, the progress, the advice.
+std::string job_text(const JobObjects& job, const Diagnosis& found);
+// The same as a JSON object, indent 2, trailing newline.
+std::string job_json(const JobObjects& job, const Diagnosis& found);
+
+}  // namespace tessera
