@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kMaxRanks = 64;
 
-constexpr const char* kRow = "{:>5} {:>9} {:>9} {:>6} {:>6} {:>5}  {:<26} {:>6}\n";
+constexpr const char* kCommRow = "{:>5} {:>9} {:>9} {:>6} {:>6} {:>5}  {:<26} {:>6}\n";
 
 class BenchCommCommand : public BenchCommand {
  public:
@@ -82,7 +82,7 @@ class BenchCommCommand : public BenchCommand {
     } else {
       print("comm, ranks of one node, F32, {} in all\n", count_of(pool.num_threads(), "thread"));
       for (const std::string& reason : missing) print("{}\n", reason);
-      print(kRow, "ranks", "buffer", "ms", "GB/s", "peak", "share", "against", "faster");
+      print(kCommRow, "ranks", "buffer", "ms", "GB/s", "peak", "share", "against", "faster");
       flush_output();
     }
     for (const int64_t ranks : all_ranks) run_ranks(static_cast<int>(ranks), pool, bandwidth);

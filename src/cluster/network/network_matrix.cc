@@ -25,7 +25,7 @@ constexpr milliseconds kPairTimeout{10'000};
 constexpr int kPings = 51;
 constexpr int64_t kChunkBytes = int64_t{4} << 20;
 constexpr int64_t kFirstBytes = int64_t{64} << 10;
-constexpr int64_t kMaxBytes = int64_t{64} << 30;
+constexpr int64_t kMaxBurstBytes = int64_t{64} << 30;
 
 // One connection of a pair, both of whose sides do the same in turn.
 class Flow {
@@ -124,9 +124,9 @@ double sending_gbit_per_s(Flow& flow, std::span<std::byte> buffer, double second
     flow.receive_number();
     const double taken = stopwatch.seconds();
     rate = static_cast<double>(bytes) / taken;
-    is_last = taken >= seconds / 2 || bytes >= kMaxBytes;
+    is_last = taken >= seconds / 2 || bytes >= kMaxBurstBytes;
     const auto wanted = static_cast<int64_t>(std::min(1e12, rate * seconds));
-    bytes = std::min(taken >= seconds / 8 ? std::max(bytes, wanted) : 4 * bytes, kMaxBytes);
+    bytes = std::min(taken >= seconds / 8 ? std::max(bytes, wanted) : 4 * bytes, kMaxBurstBytes);
   }
   flow.send_number(0);
   return rate * 8 / 1e9;
