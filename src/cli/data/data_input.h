@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "arguments/choices.h"
 #include "arguments/run/data_arguments.h"
 #include "base/flags.h"
 #include "data/row_plan.h"
