@@ -5,15 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <map>
-#include <optional>
 #include <sstream>
 #include <string>
 #include <vector>
 
-#include "arguments/arguments.h"
 #include "base/error.h"
 #include "cli/app.h"
 #include "cli/command.h"
@@ -26,7 +21,6 @@
 #include "cli/terminal/train_report.h"
 #include "comm/ranks/launch_variables.h"
 #include "launch/ranks/rank_environment.h"
-#include "test_paths.h"
 
 namespace tessera {
 namespace {
@@ -147,62 +141,6 @@ TEST(FlagParser, MistakesAreReportedTogether) {
   EXPECT_THAT(usage_error({"--unknown", "1", "--seed"}), HasSubstr("(2) --seed: expected N, found nothing"));
 }
 
-// The flags of tessera train.
-struct Training {
-  RunSpec args;
-  FlagTable table;
-  Training() { declare_training_flags(&table, &args); }
-};
-
-TEST(FlagParser, ALoneConfigurationFileNeedsNoFlag) {
-  const auto error_of = [](const std::vector<std::string>& arguments) -> std::string {
-    Training train;
-    try {
-      parse_flags(arguments, &train.table);
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ExitCode::kUsage);
-      return error.what();
-    }
-    return "taken: " + train.args.sources.config;
-  };
-  EXPECT_EQ(error_of({"run.yaml", "--seed", "1"}), "taken: run.yaml");
-  EXPECT_EQ(error_of({"--seed", "1", "dir/run.json"}), "taken: dir/run.json");
-  EXPECT_EQ(error_of({"--dataset", "a.json", "b.json", "--", "run.yml"}), "taken: run.yml");
-  EXPECT_EQ(error_of({"run.yaml", "b.yaml"}), "--config is given twice, the second time as 'b.yaml'");
-  EXPECT_EQ(error_of({"run.yaml", "--config", "b"}), "--config is given twice, the second time as 'b'");
-  EXPECT_EQ(error_of({"text.txt"}),
-            "unexpected argument 'text.txt'; only a configuration file (.yaml, .yml, .json) may stand "
-            "without a flag");
-}
-
-TEST(FlagParser, NamesOfOtherProgramsLeadToTheFlagOrSayWhatIsMissing) {
-  const auto hint_of = [](const std::string& flag) {
-    Training train;
-    return train.table.hint(flag).text("--", "");
-  };
-  const std::map<std::string, std::string> meant = {{"batch_size", "per_device_train_batch_size"},
-                                                    {"epochs", "num_train_epochs"},
-                                                    {"lr", "learning_rate"},
-                                                    {"max_seq_len", "max_length"},
-                                                    {"grad_accum", "gradient_accumulation_steps"},
-                                                    {"threads", "num_threads"},
-                                                    {"train_batch_size", "per_device_train_batch_size"},
-                                                    {"resume", "resume_from_checkpoint"},
-                                                    {"max_seq_lenght", "max_seq_length"},
-                                                    {"train_files", "dataset"},
-                                                    {"weight_decay_norm", "weight_decay_norms"},
-                                                    {"batch_sise", "per_device_train_batch_size"},
-                                                    {"grad_norm", "max_grad_norm"}};
-  for (const auto& [name, flag] : meant) EXPECT_EQ(hint_of(name), "; did you mean --" + flag + "?") << name;
-  for (const char* name : {"loraplus_lr_ratio", "qlora", "gptq_bits", "gguf", "mlflow_tracking_uri",
-                           "dpo_beta", "tensor_parallel_size", "val_size"}) {
-    const std::string hint = hint_of(name);
-    EXPECT_TRUE(hint.starts_with(": ")) << name << hint;
-  }
-  EXPECT_THAT(hint_of("qlora"), HasSubstr("of adapters there is LoRA"));
-  EXPECT_EQ(hint_of("something_else"), "");
-}
-
 TEST(FlagParser, RequiredFlagsAreNamed) {
   Settings settings;
   settings.parse({});
@@ -215,21 +153,6 @@ TEST(FlagParser, RequiredFlagsAreNamed) {
   }
   settings.parse({"x"});
   check_required_flags(settings.table);
-  Training train;
-  try {
-    check_required_flags(train.table);
-    FAIL() << "no error";
-  } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "missing --model DIR, --dataset FILE...; see --help");
-  }
-  parse_flags({"--model", "", "--dataset="}, &train.table);
-  try {
-    check_required_flags(train.table);
-    FAIL() << "no error";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kUsage);
-    EXPECT_STREQ(error.what(), "--model DIR, --dataset FILE...: expected a value, found ''");
-  }
 }
 
 TEST(FlagParser, HelpIsSeenAnywhereBeforeTwoDashes) {
@@ -259,22 +182,6 @@ TEST(Help, FitsIn80ColumnsAndExplainsEveryFlag) {
   }
   std::istringstream lines(program_help(commands(), 80));
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80u) << line;
-}
-
-TEST(Help, FlagReferenceInDocsIsWhatTheProgramWrites) {
-  std::ifstream in(source_folder() / "docs/flags.md");
-  std::ostringstream text;
-  text << in.rdbuf();
-  EXPECT_EQ(text.str(), flag_reference(commands()))
-      << "run: build/release/tessera help --markdown >docs/flags.md";
-}
-
-TEST(Help, CompatReferenceInDocsIsWhatTheProgramWrites) {
-  std::ifstream in(source_folder() / "docs/compat.md");
-  std::ostringstream text;
-  text << in.rdbuf();
-  EXPECT_EQ(text.str(), compat_reference())
-      << "run: build/release/tessera help compat --markdown >docs/compat.md";
 }
 
 TEST(Help, CompatSaysWhatBecomesOfAName) {

@@ -7,9 +7,7 @@
 #include <map>
 #include <string>
 
-#include "base/error.h"
 #include "cli/terminal/hub_report.h"
-#include "io/file.h"
 #include "support/hub_server.h"
 #include "test_folder.h"
 
@@ -115,47 +113,6 @@ TEST(DownloadBar, FitsIntoItsColumns) {
   progress.bytes_per_second = 1 << 20;
   EXPECT_EQ(download_bar(progress, 80, false),
             "org/tiny [######.....................] 1.00 MiB of 4.00 MiB  1.0 MB/s  ETA 00:03");
-}
-
-TEST(HubNames, AWordAloneGetsTheHintItNeeds) {
-  const auto refusal_of = [](const char* flag, const std::string& value) -> std::string {
-    TwoNames command(true);
-    FlagTable table;
-    command.declare_flags(&table);
-    table.set(*table.find(flag), {value}, "command line");
-    try {
-      resolve_hub_names(command, &table);
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ExitCode::kNoInput);
-      return error.what();
-    }
-    return "accepted";
-  };
-  EXPECT_EQ(refusal_of("model", "gpt2"),
-            "--model gpt2: No such file or directory; a name on the Hugging Face Hub is org/name: "
-            "openai-community/gpt2");
-  EXPECT_EQ(
-      refusal_of("dataset", "wikitext:wikitext-2-raw-v1"),
-      "--dataset wikitext:wikitext-2-raw-v1: No such file or directory; a name on the Hugging Face Hub is "
-      "org/name: Salesforce/wikitext:wikitext-2-raw-v1");
-  // Whoever opens them says that there are none.
-  for (const char* file : {"tiny", "wikitext-103", "rows.jsonl", "*.jsonl", "folder/rows.txt"})
-    EXPECT_EQ(refusal_of("dataset", file), "accepted");
-}
-
-TEST(BareNames, AreToldTheFormOfNamesOnTheHub) {
-  FlagTable table;
-  std::string model = "tiny";
-  std::vector<std::string> dataset = {"wikitext-103", "rows.jsonl"};
-  table.add("model", &model, "");
-  table.add("dataset", &dataset, "");
-  EXPECT_EQ(bare_name_hint(table, "tiny/config.json: No such file or directory"),
-            "; a name on the Hugging Face Hub has the form OWNER/NAME, --model OWNER/tiny");
-  EXPECT_THAT(bare_name_hint(table, "wikitext-103: No such file or directory"),
-              testing::HasSubstr("--dataset OWNER/wikitext-103"));
-  for (const char* message :
-       {"tiny2: No such file or directory", "rows.jsonl: No such file or directory", "tiny"})
-    EXPECT_EQ(bare_name_hint(table, message), "") << message;
 }
 
 }  // namespace

@@ -53,9 +53,9 @@ def text_problems(expected, text, what):
     problems += [f"{what} does not match {pattern}" for pattern in as_list(expected.get("matches"))
                  if not re.search(pattern, text, re.MULTILINE)]
     if "is" in expected and text != expected["is"]:
-        difference = difflib.unified_diff(expected["is"].splitlines(True), text.splitlines(True), "expected", "found")
+        difference = list(difflib.unified_diff(expected["is"].splitlines(True), text.splitlines(True), "expected", "found"))
         problems.append(f"{what} differs:\n" + "".join(line if line.endswith("\n") else line + "\n\\ no newline\n"
-                                                       for line in difference))
+                                                       for line in difference[:60]) + "..." * (len(difference) > 60))
     if not text.startswith(expected.get("starts", "")):
         problems.append(f"{what} does not start with {short(expected['starts'])}: {short(text)}")
     if not text.endswith(expected.get("ends", "")):
