@@ -269,8 +269,10 @@ struct RandomOperation {
   NetworkGroup::Ticket ticket = 0;
 };
 
-float random_element(int member, int64_t i, uint64_t seed) {
-  return static_cast<float>((static_cast<int64_t>(seed % 97) + i * 3 + member * 5) % 41 - 20);
+std::vector<float> random_elements(int member, int64_t begin, int64_t end, uint64_t seed) {
+  return values_of(begin, end, [&](int64_t i) {
+    return static_cast<float>((static_cast<int64_t>(seed % 97) + i * 3 + member * 5) % 41 - 20);
+  });
 }
 
 RandomOperation random_operation(std::mt19937_64& random, int n) {
@@ -288,9 +290,7 @@ RandomOperation random_operation(std::mt19937_64& random, int n) {
 }
 
 void issue(RandomOperation& operation, NetworkGroup& group, uint64_t seed) {
-  for (size_t i = 0; i < operation.buffer.size(); ++i) {
-    operation.buffer[i] = random_element(group.index(), static_cast<int64_t>(i), seed);
-  }
+  operation.buffer = random_elements(group.index(), 0, std::ssize(operation.buffer), seed);
   const auto bytes = std::as_writable_bytes(std::span(operation.buffer));
   if (operation.kind == 0) {
     std::vector<Part> parts = operation.parts;
@@ -308,17 +308,19 @@ void issue(RandomOperation& operation, NetworkGroup& group, uint64_t seed) {
 void check(const RandomOperation& operation, const NetworkGroup& group, uint64_t seed) {
   for (int part = 0; part < group.size(); ++part) {
     const Part range = operation.parts[static_cast<size_t>(part)];
-    for (int64_t i = range.begin; i < range.end; ++i) {
-      float expected = random_element(group.index(), i, seed);
-      if (operation.kind == 0) expected = random_element(part, i, seed);
-      if (operation.kind == 3) expected = random_element(operation.root, i, seed);
-      if ((operation.kind == 1 || operation.kind == 2) && part == group.index()) {
-        expected = 0;
-        for (int member = 0; member < group.size(); ++member) expected += random_element(member, i, seed);
+    const int member = operation.kind == 0 ? part : operation.kind == 3 ? operation.root : group.index();
+    std::vector<float> expected = random_elements(member, range.begin, range.end, seed);
+    if ((operation.kind == 1 || operation.kind == 2) && part == group.index()) {
+      for (int other = 0; other < group.size(); ++other) {
+        if (other == member) continue;
+        const std::vector<float> theirs = random_elements(other, range.begin, range.end, seed);
+        for (int64_t i = 0; i < range.size(); ++i) expected.data()[i] += theirs.data()[i];
       }
-      ASSERT_EQ(operation.buffer[static_cast<size_t>(i)], expected)
-          << "seed " << seed << ", kind " << operation.kind << ", element " << i;
     }
+    const auto found = std::span<const float>(operation.buffer)
+                           .subspan(static_cast<size_t>(range.begin), static_cast<size_t>(range.size()));
+    ASSERT_TRUE(same_bits(found, std::span<const float>(expected)))
+        << "seed " << seed << ", kind " << operation.kind << ", from element " << range.begin;
   }
 }
 
