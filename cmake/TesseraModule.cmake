@@ -25,16 +25,22 @@ if(TESSERA_FUZZ)
 endif()
 
 # Of test code, after tessera_flags. Its time is spent in the modules, so it is compiled fast: for Clang with sanitizers
-# -O0 takes less than half of the time of -O1, for GCC without them little less (docs/performance.md).
+# -O0 takes less than half of the time of -O1, for GCC without them little less (docs/performance.md). Not that of kernels,
+# which computes as much as these (TESSERA_TESTS_COMPUTE).
 add_library(tessera_test_flags INTERFACE)
 if(TESSERA_SANITIZE)
-  target_compile_options(tessera_test_flags INTERFACE -O0)
+  target_compile_options(tessera_test_flags INTERFACE $<$<NOT:$<BOOL:$<TARGET_PROPERTY:COMPUTES>>>:-O0>)
 elseif(CMAKE_BUILD_TYPE STREQUAL "Release")
   target_compile_options(tessera_test_flags INTERFACE -O1)
 endif()
 if(TESSERA_SANITIZE MATCHES undefined)
   # Only the modules are checked.
   target_compile_options(tessera_test_flags INTERFACE -fno-sanitize=undefined)
+endif()
+# Links a test program in a quarter of the time of GNU ld. What users run is linked by the compiler's own linker.
+find_program(MOLD mold)
+if(MOLD)
+  target_link_options(tessera_test_flags INTERFACE -fuse-ld=mold)
 endif()
 
 # tessera_batches(OUT TARGET SOURCES...): sets OUT to files that each include sixteen of the .cc files of src/ and tests/,
@@ -161,6 +167,7 @@ function(tessera_test name)
   add_executable(tessera_${name}_test ${sources})
   target_include_directories(tessera_${name}_test PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
   target_compile_definitions(tessera_${name}_test PRIVATE ${ARG_DEFINITIONS})
+  set_target_properties(tessera_${name}_test PROPERTIES COMPUTES "${TESSERA_TESTS_COMPUTE}")
   target_link_libraries(tessera_${name}_test PRIVATE tessera_flags tessera_test_flags tessera_test_paths
     tessera_test_main ${ARG_LIBS})
   foreach(dep ${ARG_DEPS})
@@ -185,7 +192,7 @@ function(tessera_fuzz name)
   add_dependencies(fuzzers fuzz_${name})
   target_include_directories(fuzz_${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
   target_link_libraries(fuzz_${name} PRIVATE tessera_flags ${ARG_LIBS})
-  target_link_options(fuzz_${name} PRIVATE -fsanitize=fuzzer)
+  target_link_options(fuzz_${name} PRIVATE -fsanitize=fuzzer $<TARGET_PROPERTY:tessera_test_flags,INTERFACE_LINK_OPTIONS>)
   foreach(dep ${ARG_DEPS})
     target_link_libraries(fuzz_${name} PRIVATE tessera_${dep})
   endforeach()

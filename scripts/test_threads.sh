@@ -9,7 +9,7 @@ scripts/install_packages.sh test
 cmake --preset tsan
 cmake --build --preset tsan --target "${targets[@]/%/_test}"
 status=0
-ctest --preset tsan --parallel 3 -R "^($(IFS='|' && echo "${suites[*]}"))\." "$@" || status=$?
+ctest --preset tsan --parallel "$(($(nproc) + 1))" -R "^($(IFS='|' && echo "${suites[*]}"))\." "$@" || status=$?
 echo "=== cases"
 scripts/test_report.py build/tsan
 exit "$status"
