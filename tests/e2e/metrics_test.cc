@@ -8,7 +8,6 @@
 #include <thread>
 
 #include "base/stopwatch.h"
-#include "comm/socket/tcp_socket.h"
 #include "e2e/host_job.h"
 #include "e2e/process.h"
 #include "e2e/tiny_model.h"
@@ -23,7 +22,6 @@ namespace {
 namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 using nlohmann::json;
-using testing::AllOf;
 using testing::HasSubstr;
 using testing::StartsWith;
 
@@ -110,32 +108,6 @@ TEST_F(ServedRuns, AStepThatTakesLongerThanTheLimitIsFound) {
     return stalled.starts_with("HTTP/1.1 503 ");
   }));
   EXPECT_THAT(stalled, HasSubstr("\"status\":\"stalled\""));
-  end(run);
-}
-
-TEST_F(ServedRuns, APortThatIsTakenEndsTheRunBeforeItBegins) {
-  const UniqueFd other = listen_on("127.0.0.1", 0);
-  std::vector<std::string> run =
-      tiny_.train_arguments(output_, {"--metrics_port", std::to_string(local_port(other))});
-  const ProcessResult result = run_tessera(run);
-  EXPECT_EQ(result.exit_code, 78);
-  ASSERT_EQ(result.errors().size(), 1U) << result.err;
-  EXPECT_THAT(result.errors()[0], AllOf(HasSubstr(fmt::format("127.0.0.1 port {}", local_port(other))),
-                                        HasSubstr("choose another --metrics_port")));
-  EXPECT_FALSE(fs::exists(output_));
-}
-
-TEST_F(ServedRuns, WithoutTheFlagThereIsNoSocket) {
-  StartedProcess run(arguments({}), {});
-  ASSERT_TRUE(wait_for_steps(output_, 1, 60s)) << run.err();
-  int num_files = 0;
-  for (const auto& entry : fs::directory_iterator(fmt::format("/proc/{}/fd", run.pid()))) {
-    std::error_code gone;
-    EXPECT_FALSE(fs::read_symlink(entry, gone).native().starts_with("socket:")) << entry.path();
-    ++num_files;
-  }
-  EXPECT_GT(num_files, 2);
-  EXPECT_FALSE(fs::exists(output_ + "/endpoint.json"));
   end(run);
 }
 
