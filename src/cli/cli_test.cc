@@ -12,7 +12,6 @@
 #include "base/error.h"
 #include "cli/app.h"
 #include "cli/command.h"
-#include "cli/compat_help.h"
 #include "cli/flag_parser.h"
 #include "cli/help_text.h"
 #include "cli/run/resume_command.h"
@@ -184,23 +183,6 @@ TEST(Help, FitsIn80ColumnsAndExplainsEveryFlag) {
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80u) << line;
 }
 
-TEST(Help, CompatSaysWhatBecomesOfAName) {
-  EXPECT_EQ(compat_help({"torch-compile"}, 80),
-            "Transformers\n  torch_compile                   no effect: nothing is compiled at run time\n");
-  EXPECT_THAT(compat_help({"fp16"}, 110),
-              HasSubstr("refused unless it is false: float16 needs loss scaling"));
-  EXPECT_THAT(compat_help({"micro_batch_size"}, 80), HasSubstr("the same as per_device_train_batch_size"));
-  EXPECT_THAT(compat_help({"max_length"}, 80), HasSubstr("Tessera\n  max_length  "));
-  EXPECT_THAT(compat_help({}, 80), HasSubstr("accelerator_config.even_batches"));
-  try {
-    compat_help({"torch_compil"}, 80);
-    FAIL() << "no error";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kUsage);
-    EXPECT_STREQ(error.what(), "no setting 'torch_compil'; did you mean 'torch_compile'?");
-  }
-}
-
 TEST(TextPlot, DrawsTheCornersWhereTheyBelong) {
   const PlotSeries line{"loss", {{0, 4}, {10, 0}}, true};
   PlotOptions options;
@@ -276,17 +258,6 @@ TEST(ResumeCommand, IsThatOfTheLauncherForASingleRankToo) {
   EXPECT_EQ(describe_resuming(world), launch + " (and so on the other nodes)");
   ::unsetenv(kAgentPidVariable);
   ::unsetenv(kResumeCommandVariable);
-}
-
-TEST(Help, GroupsOfCommandsListTheirMembers) {
-  const auto all = commands();
-  const std::string text = group_help(all, "deploy", 80);
-  EXPECT_THAT(text, HasSubstr("Usage: tessera deploy COMMAND [flags]"));
-  for (const char* name : {"cluster", "kubernetes", "runtime", "queue", "dashboards", "lint"}) {
-    EXPECT_THAT(text, HasSubstr(fmt::format("  deploy {} ", name)));
-  }
-  EXPECT_TRUE(commands_of_group(all, "deplo").empty());
-  EXPECT_EQ(commands_of_group(all, "tokenizer").size(), 1u);
 }
 
 }  // namespace
