@@ -89,7 +89,7 @@ class Case:
         self.name, self.program = os.path.basename(self.source), program
         self.folder = tempfile.mkdtemp(prefix=f"tessera_case_{self.name}_")
         self.keep_folder = keep
-        self.problems, self.skipped, self.num_commands = [], [], 0
+        self.problems, self.skipped, self.num_steps = [], [], 0
         self.lock = threading.Lock()
         self.values = {"folder": self.folder, "program": program, "build": os.path.dirname(program), "source": SOURCE,
                        "case": self.source}
@@ -223,8 +223,6 @@ class Case:
             self.problem(step, f"the command ran for more than {TIME_LIMIT_S} s", argv)
         for thread in threads:
             thread.join()
-        with self.lock:
-            self.num_commands += 1
         if wanted:
             self.problem(step, f"standard output never had {short(wanted[0]['after'])}: no {wanted[0]['send']} was sent", argv)
         return (code if code >= 0 else signal.Signals(-code).name, texts["out"].decode(errors="backslashreplace"),
@@ -301,6 +299,8 @@ class Case:
                 self.values[name] = self.evaluate(expression, more)
         except Exception as error:  # pylint: disable=broad-except
             problems.append(f"cannot be kept: {expression}: {error!r}")
+        with self.lock:
+            self.num_steps += 1
         if problems:
             self.problem(step, "\n".join(problems), argv, outcome if argv else None)
 
@@ -400,12 +400,11 @@ def main():
                 print(problem, flush=True)
             for reason in case.skipped:
                 print(f"{case.name}: skipped: {reason}")
-            print(f"{'FAILED' if case.problems else 'passed'} {case.name}: {case.num_commands} commands, {case.seconds:.1f} s")
-    failed = sum(1 for case in cases if case.problems)
-    print(f"{len(cases) - failed} passed, {failed} failed")
-    if failed:
-        return 1
-    return 77 if all(case.skipped and case.num_commands == 0 for case in cases) else 0
+            print(f"{'FAILED' if case.problems else 'passed'} {case.name}: {case.num_steps} steps, {case.seconds:.1f} s")
+    failed, skipped = (sum(len(found) for found in lists) for lists in zip(*((case.problems, case.skipped) for case in cases)))
+    passed = max(0, sum(case.num_steps for case in cases) - failed)
+    print(f"cases: {passed} passed, {failed} failed, {skipped} skipped")     # scripts/test_report.py counts steps
+    return 1 if failed else 77 if skipped and not passed else 0
 
 
 if __name__ == "__main__":
