@@ -38,8 +38,9 @@ def main(folder):
                 skipped[said.split(': Skipped\n')[-1].strip()].append(case)
             elif word in ('FAILED', 'CRASHED'):
                 print(f'--- {test}: {case} {word.lower()}{rest}\n{tail(said)}')
-        if 'skipped' in counts and not cases:
-            skipped[tail(output)].append(test)
+        if counts.get('skipped') and not cases:
+            for reason in re.findall('skipped: (.*)', output) or [tail(output)]:
+                skipped[reason].append(test)
         if counts.get('failed') and not any(word in ('FAILED', 'CRASHED') for _, _, word, _ in cases):
             print(f'--- {test} failed: {status}\n{tail(output)}')
     for reason, cases in skipped.items():
