@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -23,6 +24,19 @@
 namespace tessera {
 
 inline constexpr DType kActivationTypes[] = {DType::kBF16, DType::kF32};
+
+// The first normal numbers of a seed, `count` or more. Most of the time of these tests would go into making
+// the same ones again.
+inline const std::vector<float>& normals(uint64_t seed, int64_t count) {
+  thread_local std::map<uint64_t, std::vector<float>> known;
+  if (known.size() > 16) known.clear();
+  std::vector<float>& values = known[seed];
+  const CounterRng rng(seed, 0);
+  while (std::ssize(values) < count) {
+    for (const float value : rng.normal_pair(values.size() / 2)) values.push_back(value);
+  }
+  return values;
+}
 
 // A tensor that starts one element after an aligned address, so that no kernel can rely on alignment, with
 // canary bytes on both sides. Initially filled with NaN.
@@ -61,8 +75,8 @@ class GuardedTensor {
     for (int64_t i = 0; i < num_elements(); ++i) set(i, value);
   }
   GuardedTensor& fill_normal(uint64_t seed, float scale = 1, float mean = 0) {
-    const CounterRng rng(seed, 0);
-    for (int64_t i = 0; i < num_elements(); ++i) set(i, mean + scale * rng.normal(static_cast<uint64_t>(i)));
+    const float* const values = normals(seed, num_elements()).data();
+    for (int64_t i = 0; i < num_elements(); ++i) set(i, mean + scale * values[i]);
     return *this;
   }
 
