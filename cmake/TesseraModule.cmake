@@ -129,37 +129,48 @@ if(TESSERA_TESTS)
 endif()
 
 # tessera_suites(NAME TARGET [LABEL unit] [TIMEOUT 300] [FILTER Suite...] [APART Suite...] [ENVIRONMENT A=b...]
-# [PROPERTIES ...]): defines a test NAME.Suite for every suite of the test program TARGET, or for those of FILTER, when ctest
-# starts. No case may run for longer than TIMEOUT seconds. APART: suites with a process, and a test, for every case.
+# [PROPERTIES ...] [ON_DISK]): defines a test NAME.Suite for every suite of the test program TARGET, or for those of FILTER, when ctest
+# starts. No case may run for longer than TIMEOUT seconds. APART: suites with a process, and a test, for every case. ON_DISK:
+# of a unit test: its temporary files are not in memory.
 function(tessera_suites name target)
-  cmake_parse_arguments(ARG "" "LABEL;TIMEOUT" "FILTER;APART;ENVIRONMENT;PROPERTIES" ${ARGN})
+  cmake_parse_arguments(ARG "ON_DISK" "LABEL;TIMEOUT" "FILTER;APART;ENVIRONMENT;PROPERTIES" ${ARGN})
   if(NOT ARG_LABEL)
     set(ARG_LABEL unit)
   endif()
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()
+  set(in_memory FALSE)
+  if(ARG_LABEL STREQUAL "unit" AND NOT ARG_ON_DISK)
+    set(in_memory TRUE)
+  endif()
+  set(environment TESSERA_CASE_SECONDS=${ARG_TIMEOUT} ${ARG_ENVIRONMENT})
   set(file ${CMAKE_CURRENT_BINARY_DIR}/${name}_suites.cmake)
   file(GENERATE OUTPUT ${file} CONTENT "set(name \"${name}\")
 set(program \"$<TARGET_FILE:${target}>\")
 set(filter \"${ARG_FILTER}\")
 set(apart \"${ARG_APART}\")
+set(in_memory ${in_memory})
 set(case_seconds ${ARG_TIMEOUT})
-set(environment \"TESSERA_CASE_SECONDS=${ARG_TIMEOUT};${ARG_ENVIRONMENT}\")
+set(environment \"${environment}\")
 set(properties \"LABELS;${ARG_LABEL};${ARG_PROPERTIES}\")
 include(\"${PROJECT_SOURCE_DIR}/cmake/TestSuites.cmake\")
 ")
   set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${file})
 endfunction()
 
-# tessera_test(NAME SOURCES x_test.cc DEPS module... LIBS ... SERIAL SEPARATE, and LABEL, TIMEOUT and APART of
+# tessera_test(NAME SOURCES x_test.cc DEPS module... LIBS ... SERIAL SEPARATE, and LABEL, TIMEOUT, APART and ON_DISK of
 # tessera_suites): the test program tessera_NAME_test. SERIAL: no other test runs at the same time. SEPARATE: always
 # compiled file by file.
 function(tessera_test name)
   if(NOT TESSERA_TESTS)
     return()
   endif()
-  cmake_parse_arguments(ARG "SERIAL;SEPARATE" "LABEL;TIMEOUT" "SOURCES;DEPS;LIBS;DEFINITIONS;APART" ${ARGN})
+  cmake_parse_arguments(ARG "SERIAL;SEPARATE;ON_DISK" "LABEL;TIMEOUT" "SOURCES;DEPS;LIBS;DEFINITIONS;APART" ${ARGN})
+  set(on_disk "")
+  if(ARG_ON_DISK)
+    set(on_disk ON_DISK)
+  endif()
   set(sources ${ARG_SOURCES})
   if(NOT TESSERA_UNITY STREQUAL "none" AND NOT ARG_SEPARATE)
     tessera_batches(sources tessera_${name}_test ${ARG_SOURCES})
@@ -173,8 +184,8 @@ function(tessera_test name)
   foreach(dep ${ARG_DEPS})
     target_link_libraries(tessera_${name}_test PRIVATE tessera_${dep})
   endforeach()
-  tessera_suites(${name} tessera_${name}_test LABEL ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT} APART ${ARG_APART}
-    PROPERTIES RUN_SERIAL ${ARG_SERIAL})
+  tessera_suites(${name} tessera_${name}_test LABEL ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT} ${on_disk}
+    APART ${ARG_APART} PROPERTIES RUN_SERIAL ${ARG_SERIAL})
   set_property(GLOBAL APPEND PROPERTY TESSERA_TEST_PROGRAMS $<TARGET_FILE:tessera_${name}_test>)
 endfunction()
 

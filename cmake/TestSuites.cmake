@@ -1,5 +1,5 @@
 # ctest includes this file once for every call of tessera_suites() of TesseraModule.cmake, which sets `name`, `program`,
-# `filter`, `apart`, `case_seconds`, `environment` and `properties`. Defines the test <name>.<suite> for every suite of the
+# `filter`, `apart`, `in_memory`, `case_seconds`, `environment` and `properties`. Defines the test <name>.<suite> for every suite of the
 # program, which runs its cases in one process (tests/test_main.cc), or <name>.<suite>.<case> for every case of a suite in
 # `apart`.
 cmake_policy(VERSION 3.25)
@@ -11,6 +11,20 @@ set(list "${program}.cases")
 if("${program}" IS_NEWER_THAN "${list}")
   execute_process(COMMAND "${program}" --gtest_list_tests COMMAND sed "s/ *#.*//" OUTPUT_FILE "${list}"
     COMMAND_ERROR_IS_FATAL ANY)
+endif()
+
+# Files of tests in memory, if there is room: of 35 s of train.Resume, 28 are for a disk that syncs.
+if(in_memory AND NOT DEFINED ENV{TMPDIR})
+  if(NOT DEFINED ENV{TESSERA_TEST_FOLDER})
+    execute_process(COMMAND df --output=avail -k /dev/shm OUTPUT_VARIABLE free ERROR_QUIET)
+    if(free MATCHES "[0-9]+" AND CMAKE_MATCH_0 GREATER 4000000)
+      set(ENV{TESSERA_TEST_FOLDER} /dev/shm/tests-of-tessera)
+      file(MAKE_DIRECTORY $ENV{TESSERA_TEST_FOLDER})
+    endif()
+  endif()
+  if(DEFINED ENV{TESSERA_TEST_FOLDER})
+    list(APPEND environment "TMPDIR=$ENV{TESSERA_TEST_FOLDER}")
+  endif()
 endif()
 
 macro(add_cases test cases num_cases)
