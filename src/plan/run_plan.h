@@ -44,6 +44,7 @@ struct RunPlan {
   MemoryPlan memory;
   WireBytes wire;          // between nodes in a step, of the first node
   int64_t free_bytes = 0;  // of a node, for this run
+  std::string refusal;     // why it does not fit into memory and what would; "" if it fits
   DiskPlan disk;           // of rank 0
 };
 

@@ -154,9 +154,8 @@ void take_device_memory(const Device& device, MachineFacts* machine) {
 }
 
 bool RunPlanner::fits(const MemoryRequest& request, const MachineFacts& machine) const {
-  return machine.on_all_ranks(
-      needed_bytes(model_, request) <= machine.free_bytes &&
-      (!model_.device().own_memory() || needed_host_bytes(model_, request) <= machine.host_free_bytes));
+  return needed_bytes(model_, request) <= machine.free_bytes &&
+         (!model_.device().own_memory() || needed_host_bytes(model_, request) <= machine.host_free_bytes);
 }
 
 void RunPlanner::choose_packing(const MachineFacts& machine, MemoryRequest* request) const {
@@ -282,6 +281,18 @@ std::string RunPlanner::refusal(const MemoryRequest& request, const MachineFacts
         format_bytes(of_host), format_bytes(machine.host_free_bytes));
   }
   return memory_refusal(model_, request, machine.free_bytes, alternatives(request, machine));
+}
+
+RunPlan plan_run(const PlanInputs& inputs, RunPlan known) {
+  const RunPlanner planner(inputs.spec, inputs.model, inputs.batch, inputs.data);
+  const MemoryRequest request = planner.choose_memory(inputs.machine);
+  RunPlan plan = std::move(known);
+  plan.micro_batches_per_pass = planner.micro_batches_per_pass();
+  plan.max_pass_tokens = planner.max_pass_tokens();
+  plan.context_size = inputs.spec.sharding.context_parallel_size;
+  planner.fill_memory(request, inputs.machine, &plan);
+  plan.refusal = planner.refusal(request, inputs.machine);
+  return plan;
 }
 
 void plan_steps(const RunSpec& args, const BatchPlanOptions& options, const BatchPlan& batches,

@@ -1,6 +1,7 @@
-// Plans a run from its arguments, the model's shape, facts about the data and the machine: how many
+// Plans a run from its settings, the model's shape, facts about the data and the machine: how many
 // micro-batches go through the model at once, how parameters are sharded, what is kept packed, what memory
-// that takes. `train` executes the plan and `tessera plan` prints it.
+// that takes. The same inputs give the same plan: nothing here asks the clock, a disk or another rank.
+// `train` executes the plan and `tessera plan` prints it.
 #pragma once
 
 #include <cstdint>
@@ -32,9 +33,18 @@ struct MachineFacts {
   int64_t baseline_bytes = 0;       // of a rank, resident before the model is allocated
   bool first_rank_exports = false;  // the nodes share no folder
   bool has_disk = true;             // for state and weights that leave memory
-  // True if `fits` is true on all ranks. Collective.
-  std::function<bool(bool fits)> on_all_ranks = [](bool fits) { return fits; };
 };
+
+struct PlanInputs {
+  const RunSpec& spec;  // resolved
+  const TrainableModel& model;
+  const BatchPlanOptions& batch;
+  const DataFacts& data;
+  const MachineFacts& machine;  // all ranks must give the same free memory
+};
+// Fills passes, sharding and memory of a plan, and its refusal if the machine has too little memory; the rest
+// stays as it is in `known`. Error(kBadConfig) for settings that the model or the machine rules out.
+RunPlan plan_run(const PlanInputs& inputs, RunPlan known = {});
 
 // Has `machine`, filled in for a model on the host, say what is free on the model's device, for each of the
 // ranks that share it, if that has memory of its own.
@@ -54,7 +64,7 @@ class RunPlanner {
 
   // gather_schedule auto becomes per_layer if per_step does not fit; of state on a disk as much of a layer is
   // read ahead as then fits; pack_weights auto packs if that fits, too; selective checkpointing keeps as many
-  // outputs as then fit. Collective through on_all_ranks.
+  // outputs as then fit.
   // Error(kBadConfig) for packed weights that the sharding rules out.
   MemoryRequest choose_memory(const MachineFacts& machine) const;
   // The same with the schedule given, or all settings of the sharding but what is chosen.

@@ -84,14 +84,12 @@ MachineFacts choose_form(RunSetup& setup, const BatchPlanOptions& batch, const D
   // First: the memory of its threads stays with the process.
   if (setup.is_root()) setup.disk_rate = try_disk_rate(args.placement.offload_dir, transfer_settings(args));
   const MachineFacts machine = machine_facts(setup);
-  const int64_t free_bytes = -setup.comm.max(-machine.free_bytes, label);
   const int64_t disk_bytes = -setup.comm.max(-free_disk_bytes(args.placement.offload_dir), label);
   Form form;
   const std::optional<Error> error = outside_error([&] {
     if (!setup.is_root()) return;
     LadderRequest request = ladder_request(setup, batch, data, machine);
     if (setup.disk_rate) request.rates.disk_gb_per_s = setup.disk_rate->gb_per_s();
-    request.machine.free_bytes = free_bytes;
     request.free_disk_bytes = std::min(request.free_disk_bytes, disk_bytes);
     const Ladder ladder = plan_ladder(request);
     if (!ladder.best) {

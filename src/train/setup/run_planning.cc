@@ -23,7 +23,7 @@ namespace {
 
 // What the files of the run will take. A run that has begun continues as far as it gets: space may be freed
 // meanwhile.
-DiskPlan plan_disk_use(const RunSpec& args, const TrainableModel& model, const RunPlanner& planner,
+DiskPlan plan_disk_use(const RunSpec& args, const TrainableModel& model, const RunPlan& run,
                        const World& world, const ActionSchedule& actions, const RunResume& resume) {
   CheckpointCount count = {actions.num_saves(resume ? resume.record().progress.step : 0),
                            args.saving.total_limit, 0};
@@ -36,7 +36,7 @@ DiskPlan plan_disk_use(const RunSpec& args, const TrainableModel& model, const R
   if (!args.placement.offload_dir.empty()) {
     const ZeroSettings settings = zero_settings_of(args, model.config(), 1);
     plan.offload_bytes = offload_bytes(model, world.num_nodes, world.local_world_size, settings) +
-                         world.local_world_size * planner.offloaded_input_bytes();
+                         world.local_world_size * model.offloaded_bytes(run.limits);
     plan.discarded_bytes = discarded_offload_bytes(model, world.num_nodes, world.local_world_size, settings);
     plan.offload_free_bytes = free_disk_bytes(args.placement.offload_dir);
     plan.offload_shares_disk = share_disk(args.placement.offload_dir, args.output_dir);
@@ -71,21 +71,6 @@ std::string sampling_text(const RunSpec& args) {
       args.evaluation.on_start ? " from the start" : "");
 }
 
-void plan_memory_use(RunSetup& setup, const RunPlanner& planner, const BatchPlanOptions& batch,
-                     const DataFacts& data, const MachineFacts& node) {
-  MachineFacts machine = node;
-  machine.on_all_ranks = [&setup](bool fits) { return setup.comm.all(fits, {"memory plan"}); };
-  const MemoryRequest request = planner.choose_memory(machine);
-  planner.fill_memory(request, machine, &setup.plan);
-  setup.observers.on_plan(setup.plan);
-  const std::string refusal = planner.refusal(request, machine);
-  if (refusal.empty()) return;
-  // Forms other than the given one are those of the processor.
-  const bool has_forms = !setup.model->device().own_memory();
-  fail(ExitCode::kBadConfig, "{}{}", refusal,
-       has_forms ? form_advice(ladder_request(setup, batch, data, node)) : "");
-}
-
 // Fractions that are multiples of each other need not be in steps.
 void check_saves_at_evaluations(const RunSpec& args, const ActionSchedule& actions, int64_t max_steps) {
   const bool by_steps = args.evaluation.load_best_model && args.saving.strategy == SaveStrategy::kSteps;
@@ -98,7 +83,7 @@ void check_saves_at_evaluations(const RunSpec& args, const ActionSchedule& actio
 
 }  // namespace
 
-void plan_run(RunSetup& setup) {
+void make_plan(RunSetup& setup) {
   const RunSpec& args = setup.args;
   const Dataset& train = setup.data->train;
   RunPlan& plan = setup.plan;
@@ -155,14 +140,16 @@ void plan_run(RunSetup& setup) {
     return setup.rows->largest_pass(setup.plan.max_steps);
   };
   const MachineFacts machine = args.placement.fit ? choose_form(setup, options, facts) : machine_facts(setup);
-  const RunPlanner planner(args, *setup.model, options, facts);
-  plan.micro_batches_per_pass = planner.micro_batches_per_pass();
-  plan.max_pass_tokens = planner.max_pass_tokens();
-  plan.context_size = args.sharding.context_parallel_size;
+  plan = plan_run({args, *setup.model, options, facts, machine}, std::move(plan));
   if (setup.is_root()) {
-    plan.disk = plan_disk_use(args, *setup.model, planner, setup.world(), *setup.actions, *setup.resume);
+    plan.disk = plan_disk_use(args, *setup.model, plan, setup.world(), *setup.actions, *setup.resume);
   }
-  plan_memory_use(setup, planner, options, facts, machine);
+  setup.observers.on_plan(plan);
+  if (plan.refusal.empty()) return;
+  // Forms other than the given one are those of the processor.
+  const bool has_forms = !setup.model->device().own_memory();
+  fail(ExitCode::kBadConfig, "{}{}", plan.refusal,
+       has_forms ? form_advice(ladder_request(setup, options, facts, machine)) : "");
 }
 
 int64_t tokens_of_epoch(const Dataset& dataset) {
@@ -197,6 +184,9 @@ MachineFacts machine_facts(const RunSetup& setup) {
                                                           machine.local_world_size * machine.baseline_bytes);
   }
   take_device_memory(setup.model->device(), &machine);
+  for (int64_t* bytes : {&machine.free_bytes, &machine.host_free_bytes}) {
+    *bytes = -setup.comm.max(-*bytes, {"free memory"});
+  }
   return machine;
 }
 

@@ -11,12 +11,12 @@ namespace tessera {
 
 // Collective: sets rows, schedule, actions and plan, and tells the observers the plan. With fit it chooses
 // the form of the run first. Error(kBadConfig) for what the memory of a node or a disk does not hold.
-void plan_run(RunSetup& setup);
+void make_plan(RunSetup& setup);
 
 // Tokens of the rows that an epoch takes; of a mixture, the mean over all epochs. 0 if rows are streamed.
 int64_t tokens_of_epoch(const Dataset& dataset);
 
-// The machine that a plan is for. Free memory is that of this node, or what fit_memory says.
+// The machine that a plan is for. Free memory is what every node has, or what fit_memory says. Collective.
 MachineFacts machine_facts(const RunSetup& setup);
 
 }  // namespace tessera

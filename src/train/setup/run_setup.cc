@@ -69,7 +69,7 @@ RunSetup::RunSetup(const RunSpec& arguments, ThreadPool& thread_pool, TrainObser
   data = open_training_data(args, model->config(), pool, comm, observers,
                             *resume && !resume->record().data.splits_documents);
   open_choices();
-  plan_run(*this);
+  make_plan(*this);
   load_run(*this);
 }
 
