@@ -375,20 +375,13 @@ void declare_ranks(FlagTable* table, RunSpec* args) {
 }
 
 void declare_resuming(FlagTable* table, RunSpec* args) {
-  Flag& resume =
-      table->add("resume_from_checkpoint", &args->resume_from_checkpoint,
-                 "Resume from a checkpoint as if the run had never stopped: true uses the newest complete "
-                 "one in output_dir; auto does the same but starts from scratch if there is none; anything "
-                 "else is a checkpoint folder. The number of ranks and how they share the work may differ.");
+  Flag& resume = table->add_parsed(
+      "resume_from_checkpoint", [args](const std::string& text) { args->resume = parse_resume(text); },
+      [args] { return resume_text(args->resume); },
+      "Resume from a checkpoint as if the run had never stopped: true uses the newest complete "
+      "one in output_dir; auto does the same but starts from scratch if there is none; anything "
+      "else is a checkpoint folder. The number of ranks and how they share the work may differ.");
   resume.value_name = "true|auto|DIR";
-  resume.set = [args](const std::vector<std::string>& values) {
-    const std::string value = values.size() == 1 ? values[0] : "";
-    const std::string word = lower_case(value);
-    args->resume_from_checkpoint = word == "false" || word == "none" || word == "no" ? ""
-                                   : word == "true" || word == "yes"                 ? "true"
-                                   : word == "auto"                                  ? "auto"
-                                                                                     : value;
-  };
   table->add("save_on_sigterm", &args->saving.on_sigterm,
              "Save a checkpoint of the last finished step when SIGTERM or Ctrl-C ends the run.");
   limit(table->add("grace_period_s", &args->grace_period_s,

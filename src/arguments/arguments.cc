@@ -319,6 +319,23 @@ int64_t ScheduleSpec::num_warmup_steps(int64_t num_training_steps) const {
   return static_cast<int64_t>(std::ceil(total * ratio));
 }
 
+ResumeSpec parse_resume(const std::string& text) {
+  using enum ResumeSpec::From;
+  const std::string word = lower_case(text);
+  if (word.empty() || word == "false" || word == "none" || word == "no") return {};
+  if (word == "true" || word == "yes") return {kNewest};
+  if (word == "auto") return {kNewestIfAny};
+  return {kFolder, text};
+}
+
+std::string resume_text(const ResumeSpec& resume) {
+  using enum ResumeSpec::From;
+  return resume.from == kNothing       ? ""
+         : resume.from == kNewest      ? "true"
+         : resume.from == kNewestIfAny ? "auto"
+                                       : resume.folder;
+}
+
 void apply_resume_variable(const Environment& environment, FlagTable* table, RunSpec* args) {
   const std::string value = environment(kResumeVariable).value_or("");
   if (value.empty()) return;
@@ -328,7 +345,7 @@ void apply_resume_variable(const Environment& environment, FlagTable* table, Run
   }
   if (!table->is_set("resume_from_checkpoint")) {
     table->set(*table->find("resume_from_checkpoint"), {value}, kResumeVariable);
-    args->agent_resumes = true;
+    args->resume.by_agent = true;
   }
 }
 

@@ -23,21 +23,21 @@ TEST_F(ArgumentsTest, RestartedRanksResumeUnlessTheFlagIsGiven) {
     };
   };
   apply_resume_variable(variable(""), &table_, &args_);
-  EXPECT_EQ(args_.resume_from_checkpoint, "");
+  EXPECT_EQ(resume_text(args_.resume), "");
   apply_resume_variable(variable("auto"), &table_, &args_);
-  EXPECT_EQ(args_.resume_from_checkpoint, "auto");
-  EXPECT_TRUE(args_.agent_resumes);
+  EXPECT_EQ(resume_text(args_.resume), "auto");
+  EXPECT_TRUE(args_.resume.by_agent);
   give("resume_from_checkpoint", "false");
   apply_resume_variable(variable("auto"), &table_, &args_);
-  EXPECT_EQ(args_.resume_from_checkpoint, "");
+  EXPECT_EQ(resume_text(args_.resume), "");
   EXPECT_THROW(apply_resume_variable(variable("yes"), &table_, &args_), Error);
 }
 
 TEST_F(ArgumentsTest, WhatTheUserAsksForIsNotTheAgents) {
   give("resume_from_checkpoint", "auto");
   apply_resume_variable([](const std::string&) { return "auto"; }, &table_, &args_);
-  EXPECT_EQ(args_.resume_from_checkpoint, "auto");
-  EXPECT_FALSE(args_.agent_resumes);
+  EXPECT_EQ(resume_text(args_.resume), "auto");
+  EXPECT_FALSE(args_.resume.by_agent);
 }
 
 // As the settings of a run on one rank are written down.
@@ -231,17 +231,17 @@ TEST_F(ArgumentsTest, ReportToIsAListOfSinks) {
   using Names = std::vector<std::string>;
   const auto reports = [&](const Names& values) {
     table_.set(*table_.find("report_to"), values, "command line");
-    return args_.reporting.report_to;
+    return table_.find("report_to")->get();
   };
-  EXPECT_EQ(args_.reporting.report_to, Names{"jsonl"});
+  EXPECT_EQ(table_.find("report_to")->get(), Names{"jsonl"});
   EXPECT_EQ(reports({"mlflow", "tensorboard", "mlflow"}), (Names{"tensorboard", "mlflow"}));
-  EXPECT_TRUE(args_.reporting.reports_to("mlflow"));
-  EXPECT_FALSE(args_.reporting.reports_to("csv"));
+  EXPECT_TRUE(args_.reporting.reports_to(ReportTo::kMlflow));
+  EXPECT_FALSE(args_.reporting.reports_to(ReportTo::kCsv));
   EXPECT_EQ(reports({"csv,tensorboard", "mlflow"}), (Names{"tensorboard", "csv", "mlflow"}));
   EXPECT_EQ(reports({"all"}), (Names{"jsonl", "tensorboard", "csv", "mlflow", "prometheus", "dashboard"}));
   for (const Names& nothing : {Names{"none"}, Names{"None"}, Names{"null"}, Names{}})
     EXPECT_EQ(reports(nothing), Names{"none"});
-  EXPECT_FALSE(args_.reporting.reports_to("jsonl"));
+  EXPECT_FALSE(args_.reporting.reports_to(ReportTo::kJsonl));
 }
 
 TEST_F(ArgumentsTest, ReportToNamesWhatThereIs) {
@@ -266,7 +266,7 @@ TEST_F(ArgumentsTest, MonitorsOfDeepSpeedHaveFoldersOfTheirOwn) {
                   "csv_monitor": {"enabled": "true"}, "wandb": {"enabled": false})");
   EXPECT_EQ(args_.reporting.monitor_tensorboard_dir, "logs/j");
   EXPECT_EQ(args_.reporting.monitor_csv_dir, "DeepSpeedJobName");
-  EXPECT_EQ(args_.reporting.report_to, std::vector<std::string>{"jsonl"});
+  EXPECT_EQ(args_.reporting.report_to, std::vector{ReportTo::kJsonl});
   resolve_with(R"("tensorboard": {"enabled": false, "output_path": "logs"}, "csv_monitor": {})");
   EXPECT_EQ(args_.reporting.monitor_tensorboard_dir, std::nullopt);
   EXPECT_EQ(args_.reporting.monitor_csv_dir, std::nullopt);

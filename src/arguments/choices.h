@@ -116,6 +116,17 @@ constexpr auto choice_words(SaveStrategy) {
       {{"no", kNo}, {"steps", kSteps}, {"epoch", kEpoch}, {"best", kBest}});
 }
 
+enum class ReportTo { kJsonl, kTensorboard, kCsv, kMlflow, kPrometheus, kDashboard };
+constexpr auto choice_words(ReportTo) {
+  using enum ReportTo;
+  return std::to_array<Word<ReportTo>>({{"jsonl", kJsonl},
+                                        {"tensorboard", kTensorboard},
+                                        {"csv", kCsv},
+                                        {"mlflow", kMlflow},
+                                        {"prometheus", kPrometheus},
+                                        {"dashboard", kDashboard}});
+}
+
 enum class TokensSeen { kNo, kAll, kNonPadding };
 constexpr auto choice_words(TokensSeen) {
   using enum TokensSeen;

@@ -52,7 +52,7 @@ TEST_F(ConfigFileTest, ReportToIsATextOrAListAndDropsForeignServices) {
     if (!flag.empty()) table.set(*table.find("report_to"), flag, "command line");
     testing::internal::CaptureStderr();
     apply_config_text(text, syntax, "run", &table);
-    return std::pair(args.reporting.report_to, testing::internal::GetCapturedStderr());
+    return std::pair(table.find("report_to")->get(), testing::internal::GetCapturedStderr());
   };
   using testing::Pair;
   EXPECT_THAT(reports(ConfigSyntax::kYaml, "report_to: tensorboard"), Pair(Names{"tensorboard"}, ""));

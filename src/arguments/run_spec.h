@@ -223,15 +223,15 @@ struct ReportingSpec {
   std::optional<LogLevel> log_level;    // kLogLevelWords
   std::optional<int64_t> metrics_port;  // metrics_arguments.h
   std::string metrics_host = "127.0.0.1";
-  double health_timeout_s = 0;                     // 0 = derived
-  std::vector<std::string> report_to = {"jsonl"};  // none, or names of report_arguments.cc
-  std::string logging_dir;                         // "" = the default
-  std::string run_name;                            // "" = as output_dir
+  double health_timeout_s = 0;  // 0 = derived
+  std::vector<ReportTo> report_to = {ReportTo::kJsonl};
+  std::string logging_dir;  // "" = the default
+  std::string run_name;     // "" = as output_dir
   // Folders of DeepSpeed's monitors; nullopt = off.
   std::optional<std::string> monitor_tensorboard_dir;
   std::optional<std::string> monitor_csv_dir;
 
-  bool reports_to(std::string_view sink) const {
+  bool reports_to(ReportTo sink) const {
     return std::find(report_to.begin(), report_to.end(), sink) != report_to.end();
   }
   LogLevel lowest_log_level() const;
@@ -265,6 +265,25 @@ struct SavingSpec {
   // A checkpoint may be in progress while training continues.
   bool saves_in_background() const { return in_background && strategy != SaveStrategy::kNo; }
 };
+
+// What the run continues.
+struct ResumeSpec {
+  enum class From {
+    kNothing,
+    kNewest,       // checkpoint of output_dir, which must have one
+    kNewestIfAny,  // or nothing
+    kFolder,
+  };
+  From from = From::kNothing;
+  std::string folder;     // with kFolder
+  bool by_agent = false;  // set by apply_resume_variable()
+
+  bool resumes() const { return from != From::kNothing; }
+  bool by_name() const { return from == From::kFolder; }
+};
+// As --resume_from_checkpoint takes it: true, auto, a folder; false, no, none or "" for nothing.
+ResumeSpec parse_resume(const std::string& text);
+std::string resume_text(const ResumeSpec& resume);
 
 // Set by `tessera launch`, not by flags; see read_launch_variables().
 struct LaunchSpec {
@@ -306,24 +325,19 @@ struct RunSpec {
   ReportingSpec reporting;
   EvaluationSpec evaluation;
   SavingSpec saving;
+  ResumeSpec resume;
   LaunchSpec launch;
   SettingSources sources;
   int64_t seed = 42;
   std::string output_dir = "trainer_output";
   double grace_period_s = 30;
-  std::string resume_from_checkpoint;  // "" = no; once resolved: "", "true", "auto" or a folder
-  bool agent_resumes = false;          // resume_from_checkpoint was set by apply_resume_variable()
 
   // In a pass that computes the norm by which the gradients of the step are clipped, nothing is updated yet.
   bool computes_norm_first() const {
     return placement.optimizer_in_backward && clipping.mode == ClipMode::kGlobal && clipping.max_norm > 0;
   }
-  bool resumes() const { return !resume_from_checkpoint.empty(); }
-  bool resumes_by_name() const {
-    return resumes() && resume_from_checkpoint != "true" && resume_from_checkpoint != "auto";
-  }
   // A restart continues only what its own launch began: from the folder asked for, or from scratch.
-  bool resumes_own_launch_only() const { return resumes_by_name() || (agent_resumes && !launch.id.empty()); }
+  bool resumes_own_launch_only() const { return resume.by_name() || (resume.by_agent && !launch.id.empty()); }
   // From a signal to the end of the process.
   double time_to_end_s() const { return std::min(grace_period_s, launch.grace_s); }
   uint64_t shuffle_seed() const { return static_cast<uint64_t>(data.seed.value_or(seed)); }

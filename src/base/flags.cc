@@ -201,40 +201,50 @@ Flag& FlagTable::add_words(std::string name, std::vector<std::string> words, std
 
 Flag& FlagTable::add_size(std::string name, std::optional<int64_t>* target, std::string example,
                           std::string help) {
-  const auto text = [target] { return *target ? size_text(**target) : ""; };
-  Flag flag = make_flag(std::move(name), FlagType::kString, "SIZE", text(), std::move(help));
-  flag.set = [name_copy = flag.name, example = std::move(example),
-              target](const std::vector<std::string>& values) {
-    if (values.size() != 1)
-      fail(ExitCode::kUsage, "--{}: expected one value, found {}", name_copy, values.size());
-    const std::string& value = values[0];
+  const auto set = [name, example = std::move(example), target](const std::string& value) {
     *target = parse_bytes(value);
     if (value.empty() || *target) return;
     const bool is_number = value.find_first_not_of("0123456789.") == std::string::npos;
-    fail(ExitCode::kUsage, "--{}: expected a size with its unit, such as {}, found '{}'{}", name_copy,
-         example, printable(value), is_number ? fmt::format("; {} bytes would be {}B", value, value) : "");
+    fail(ExitCode::kUsage, "--{}: expected a size with its unit, such as {}, found '{}'{}", name, example,
+         printable(value), is_number ? fmt::format("; {} bytes would be {}B", value, value) : "");
   };
-  flag.get = [text] { return std::vector<std::string>{text()}; };
+  const auto get = [target] { return *target ? size_text(**target) : ""; };
+  Flag& flag = add_parsed(std::move(name), set, get, std::move(help));
+  flag.value_name = "SIZE";
+  return flag;
+}
+
+Flag& FlagTable::add_parsed(std::string name, std::function<void(const std::string&)> set,
+                            std::function<std::string()> get, std::string help) {
+  Flag flag = make_flag(std::move(name), FlagType::kString, "TEXT", get(), std::move(help));
+  flag.set = [name_copy = flag.name, set = std::move(set)](const std::vector<std::string>& values) {
+    if (values.size() != 1)
+      fail(ExitCode::kUsage, "--{}: expected one value, found {}", name_copy, values.size());
+    set(values[0]);
+  };
+  flag.get = [get = std::move(get)] { return std::vector<std::string>{get()}; };
   return append(std::move(flag));
 }
 
 Flag& FlagTable::add(std::string name, std::string* target, std::string help) {
-  Flag flag = make_flag(std::move(name), FlagType::kString, "TEXT", *target, std::move(help));
-  flag.set = [name_copy = flag.name, target](const std::vector<std::string>& values) {
-    if (values.size() != 1)
-      fail(ExitCode::kUsage, "--{}: expected one value, found {}", name_copy, values.size());
-    *target = values[0];
-  };
-  flag.get = [target] { return std::vector<std::string>{*target}; };
+  return add_parsed(
+      std::move(name), [target](const std::string& value) { *target = value; }, [target] { return *target; },
+      std::move(help));
+}
+
+Flag& FlagTable::add_parsed_list(std::string name, std::function<void(const std::vector<std::string>&)> set,
+                                 std::function<std::vector<std::string>()> get, std::string help) {
+  Flag flag = make_flag(std::move(name), FlagType::kStringList, "FILE...",
+                        fmt::format("{}", fmt::join(get(), " ")), std::move(help));
+  flag.set = std::move(set);
+  flag.get = std::move(get);
   return append(std::move(flag));
 }
 
 Flag& FlagTable::add(std::string name, std::vector<std::string>* target, std::string help) {
-  Flag flag = make_flag(std::move(name), FlagType::kStringList, "FILE...",
-                        fmt::format("{}", fmt::join(*target, " ")), std::move(help));
-  flag.set = [target](const std::vector<std::string>& values) { *target = values; };
-  flag.get = [target] { return *target; };
-  return append(std::move(flag));
+  return add_parsed_list(
+      std::move(name), [target](const std::vector<std::string>& values) { *target = values; },
+      [target] { return *target; }, std::move(help));
 }
 
 Flag& FlagTable::add_unsupported(std::string name, FlagType type, std::string default_text, FlagStatus status,

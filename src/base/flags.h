@@ -72,6 +72,11 @@ class FlagTable {
   Flag& add_choice(std::string name, E* target, std::string help);
   // Bytes, as a size with its unit (parse_bytes), or "" for none; `example` is shown in messages.
   Flag& add_size(std::string name, std::optional<int64_t>* target, std::string example, std::string help);
+  // One value that `set` parses, and that `get` gives in the form that `set` takes.
+  Flag& add_parsed(std::string name, std::function<void(const std::string&)> set,
+                   std::function<std::string()> get, std::string help);
+  Flag& add_parsed_list(std::string name, std::function<void(const std::vector<std::string>&)> set,
+                        std::function<std::vector<std::string>()> get, std::string help);
   // A known flag with no bound variable (kIgnored or kRefused), except with its default or one of several
   // that
   // '|' separates. With a `set` of its own that decides instead.

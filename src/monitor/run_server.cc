@@ -87,7 +87,7 @@ RunServer::RunServer(const RunSpec& args, Communicator& comm, const std::string&
     const RunHealth::Report report = health_.report();
     return text_response(report.has_step ? 200 : 503, report.json(), "application/json");
   });
-  if (comm.world().rank == 0 && args.reporting.reports_to("dashboard")) {
+  if (comm.world().rank == 0 && args.reporting.reports_to(ReportTo::kDashboard)) {
     dashboard_ = std::make_unique<Dashboard>(args, web_);
     add(*dashboard_);
   }

@@ -46,7 +46,7 @@ class RunServerTest : public testing::Test {
 TEST_F(RunServerTest, NothingIsServedUnlessAskedFor) {
   args_.reporting.metrics_port.reset();
   EXPECT_EQ(open(), nullptr);
-  args_.reporting.report_to = {"prometheus"};
+  args_.reporting.report_to = {ReportTo::kPrometheus};
   EXPECT_EQ(serving_port(args_), kDefaultMetricsPort);
   args_.reporting.metrics_port = 0;
   EXPECT_EQ(serving_port(args_), 0);
@@ -114,7 +114,7 @@ TEST_F(RunServerTest, TheFolderOfTheRunHasTheEndpointWhileItIsServed) {
 TEST_F(RunServerTest, OtherMachinesNeedTheTokenForThePageAlone) {
   args_.reporting.metrics_host = "0.0.0.0";
   if (!has_page()) GTEST_SKIP() << "built without npm: there is no page";
-  args_.reporting.report_to = {"dashboard"};
+  args_.reporting.report_to = {ReportTo::kDashboard};
   const auto server = open();
   server->on_output_folder();
   const std::string token = endpoint()["token"];

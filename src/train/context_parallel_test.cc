@@ -166,7 +166,7 @@ TEST(ContextParallelRun, ResumesBitForBitAndInOtherTeams) {
     for (const int64_t size : {1, 2}) {
       SavingRun elsewhere = whole;
       elsewhere.interrupt_at(2, fmt::format("elsewhere-{}", size));
-      elsewhere.args.resume_from_checkpoint = "true";
+      elsewhere.args.resume = parse_resume("true");
       elsewhere.ranks = {1, 2};
       elsewhere.args.sharding.context_parallel_size = size;
       if (size > 1) {

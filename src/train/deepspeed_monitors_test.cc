@@ -72,7 +72,7 @@ TEST(CsvFolder, WhatCannotBeWrittenIsOneWarning) {
 
 TEST(DeepSpeedMonitors, WriteEveryStepOverTheRowsSoFar) {
   TinyRun run;
-  run.args.reporting.report_to = {"csv"};
+  run.args.reporting.report_to = {ReportTo::kCsv};
   run.args.data.eval_dataset = run.args.data.dataset;
   run.args.evaluation.strategy = IntervalStrategy::kSteps;
   run.args.evaluation.steps = 3;
@@ -103,7 +103,7 @@ TEST(DeepSpeedMonitors, AFileOfDeepSpeedTurnsThemOn) {
   run.args.saving.steps = 2;
   run.args.saving.in_background = false;
   run.train_and_die_after(5);
-  run.args.resume_from_checkpoint = "true";
+  run.args.resume = parse_resume("true");
   run.train();
   EXPECT_EQ(read_text_file(csv / "Train_Samples_train_loss.csv"),
             csv_of_metrics(run.output(), "train_loss", "loss"));

@@ -58,7 +58,7 @@ TEST_P(DeviceRun, EqualsTheHostsAndGoesOnFromItsCheckpoints) {
   double loss = 0;
   for (const bool on_device : {false, true}) {
     run_.args.output_dir = folder + (on_device ? "-device" : "-host");
-    run_.args.resume_from_checkpoint = "";
+    run_.args.resume = parse_resume("");
     const RecordingObserver seen = train_on(on_device, run_.args);
     if (!on_device) expected = read_tensors(result()), loss = seen.evaluations.back().loss;
     EXPECT_TRUE(read_tensors(result()) == expected);
@@ -69,7 +69,7 @@ TEST_P(DeviceRun, EqualsTheHostsAndGoesOnFromItsCheckpoints) {
       EXPECT_EQ(seen.plan.free_bytes, int64_t{1} << 40) << "the card's";
     }
     // Steps 3 and 4 once more, on the other.
-    run_.args.resume_from_checkpoint = run_.args.output_dir + "/checkpoint-2";
+    run_.args.resume = parse_resume(run_.args.output_dir + "/checkpoint-2");
     run_.args.output_dir += "-resumed";
     EXPECT_EQ(train_on(!on_device, run_.args).resumed_step, 2);
     EXPECT_TRUE(read_tensors(result()) == expected);

@@ -163,7 +163,7 @@ TEST_P(Diloco, ResumesOnOtherNodes) {
     resumed.interrupt_at(3, fmt::format("on{}", ranks.num_nodes));
     resumed.ranks = ranks;
     resumed.args.batch.accumulation_steps = 12 / ranks.world_size();
-    resumed.args.resume_from_checkpoint = "true";
+    resumed.args.resume = parse_resume("true");
     const RecordingObserver seen = resumed.run();
     ASSERT_EQ(seen.steps.size(), 3u);
     // The same weights; sums over other ranks are rounded otherwise.
@@ -180,7 +180,7 @@ TEST(DilocoTest, ContinuesTogetherAndApart) {
   SavingRun together = run;
   together.interrupt_at(3, "together");
   together.args.outer.sync_every = 0;
-  together.args.resume_from_checkpoint = "true";
+  together.args.resume = parse_resume("true");
   testing::internal::CaptureStderr();
   const RecordingObserver seen = together.run();
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
@@ -189,7 +189,7 @@ TEST(DilocoTest, ContinuesTogetherAndApart) {
   SavingRun apart = together;
   apart.interrupt_at(5, "apart");
   apart.args.outer.sync_every = 2;
-  apart.args.resume_from_checkpoint = "true";
+  apart.args.resume = parse_resume("true");
   EXPECT_EQ(apart.run().differences, "sync_every 0 -> 2");
 }
 

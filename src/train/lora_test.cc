@@ -90,7 +90,7 @@ TEST(LoraRun, ResumesBitForBitOnAnyRanks) {
     run.run();
     SavingRun resumed = run;
     resumed.interrupt_at(3, "resumed");
-    resumed.args.resume_from_checkpoint = "true";
+    resumed.args.resume = parse_resume("true");
     resumed.args.placement.pack_weights = AutoChoice::kNever;
     EXPECT_EQ(resumed.run().resumed_step, 3);
     expect_same_run(resumed.output(), run.output());
@@ -107,7 +107,7 @@ TEST(LoraRun, ResumesBesideTheModelThatItBeganWithAlone) {
     resumed.ranks = ranks;
     resumed.args.batch.accumulation_steps = 4 / ranks.world_size();
     resumed.interrupt_at(3, fmt::format("resumed-{}", ++number));
-    resumed.args.resume_from_checkpoint = "true";
+    resumed.args.resume = parse_resume("true");
     resumed.args.model.folder = model;
     if (bits > 0) resumed.args.base.bits = bits;
     return resumed.run().resumed_step;

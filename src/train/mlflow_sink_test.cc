@@ -341,7 +341,7 @@ TEST(MlflowFolder, IsAPathOrAFileUri) {
 
 TEST(MlflowSinkOfARun, ContinuesTheRunThatItResumes) {
   TinyRun run;
-  run.args.reporting.report_to = {"mlflow"};
+  run.args.reporting.report_to = {ReportTo::kMlflow};
   run.args.reporting.run_name = "tiny";
   run.args.reporting.logging_steps = 1;
   create_folder(run.output());

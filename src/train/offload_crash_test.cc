@@ -55,7 +55,7 @@ TEST(OffloadCrash, ALossOfPowerAtAnyMomentLeavesARunThatResumes) {
     make_disk(recording.before(), ops, fates, replayed);
     SavingRun resumed = run;
     set_output(&resumed, replayed);
-    resumed.args.resume_from_checkpoint = "auto";
+    resumed.args.resume = parse_resume("auto");
     resumed.run();
     EXPECT_TRUE(tensor_files(resumed.output() / "checkpoint-6") == expected);
     EXPECT_TRUE(fs::is_empty(resumed.args.placement.offload_dir));

@@ -87,7 +87,7 @@ TEST_P(OffloadedOptimizer, HasTheBitsOfOneInMemory) {
     SavingRun resumed = to_disk ? on_disk : run;
     resumed.args.output_dir = to_disk ? whole : on_disk.output();
     resumed.interrupt_at(3, to_disk ? "to disk" : "to memory");
-    resumed.args.resume_from_checkpoint = "auto";
+    resumed.args.resume = parse_resume("auto");
     const RecordingObserver rest = resumed.run();
     EXPECT_EQ(rest.resumed_step, 3);
     EXPECT_EQ(rest.differences, "");
@@ -188,7 +188,7 @@ TEST(Fit, AResumedRunKeepsItsOptimizerAndItsClipping) {
   resumed.args.placement.optimizer_in_backward = false;
   resumed.args.placement.fit = true;
   resumed.args.placement.offload_dir = run.folder() / "offload";
-  resumed.args.resume_from_checkpoint = "auto";
+  resumed.args.resume = parse_resume("auto");
   const RecordingObserver seen = resumed.run();
   EXPECT_EQ(seen.resumed_step, 1);
   EXPECT_EQ(seen.differences, "");
@@ -310,7 +310,7 @@ TEST_P(OffloadFaults, EndTheRunInOneLineAndLeaveItsCheckpoints) {
       for (const int fd : files) GetParam().strike(fd);
     });
   });
-  broken.args.resume_from_checkpoint = "auto";
+  broken.args.resume = parse_resume("auto");
   const RecordingObserver resumed = broken.run();
   EXPECT_GE(resumed.resumed_step, 2);
   EXPECT_LE(resumed.resumed_step, 4);
@@ -339,7 +339,7 @@ TEST(Offload, AKilledRunLeavesNothingOnTheDiskAndResumes) {
     };
     EXPECT_EXIT(train(), testing::KilledBySignal(SIGKILL), "");
     EXPECT_TRUE(fs::is_empty(run.folder() / "offload"));
-    killed.args.resume_from_checkpoint = "auto";
+    killed.args.resume = parse_resume("auto");
     const int64_t resumed_step = killed.run().resumed_step;
     // In the background not even that of step 2 may be complete.
     EXPECT_TRUE(resumed_step == 2 || resumed_step == 4 || (async_save && resumed_step == -1)) << resumed_step;

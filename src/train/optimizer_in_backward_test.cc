@@ -116,7 +116,7 @@ TEST(OptimizerInBackward, GivesTheSameBytesOnSeveralRanks) {
     EXPECT_EQ(tensor_files(run.output()), tensor_files(expected));
 
     run.args.output_dir = run.folder() / "resumed";
-    run.args.resume_from_checkpoint = "auto";
+    run.args.resume = parse_resume("auto");
     run.run_until_signal(3);
     run.run();
     expect_same_run(run.output(), expected);
@@ -139,7 +139,7 @@ TEST(OptimizerInBackward, EachFormResumesTheCheckpointsOfTheOther) {
   for (const bool ends_in_backward : {true, false}) {
     run.args.output_dir = run.folder() / fmt::format("resumed {}", ends_in_backward);
     choose_form(!ends_in_backward);
-    run.args.resume_from_checkpoint = "auto";
+    run.args.resume = parse_resume("auto");
     run.run_until_signal(3);
     choose_form(ends_in_backward);
     EXPECT_EQ(run.run().differences, "");
@@ -154,7 +154,7 @@ TEST(OptimizerInBackward, ClippingByThePreviousNormResumesBitForBit) {
   train_in_backward(run, "whole", "previous");
   const fs::path expected = run.output();
   run.args.output_dir = run.folder() / "resumed";
-  run.args.resume_from_checkpoint = "auto";
+  run.args.resume = parse_resume("auto");
   run.run_until_signal(2);
   run.run();
   expect_same_run(run.output(), expected);

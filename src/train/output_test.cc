@@ -113,7 +113,7 @@ TEST(RunOutput, EventsContinueWhereARunIsResumed) {
   tiny.train();
   fs::remove_all(tiny.output() / "checkpoint-6");
   fs::remove_all(tiny.output() / "checkpoint-4");
-  tiny.args.resume_from_checkpoint = (tiny.output() / "checkpoint-2").string();
+  tiny.args.resume = parse_resume((tiny.output() / "checkpoint-2").string());
   tiny.train();
   EXPECT_THAT(event_names(tiny.output()),
               ElementsAre("start", "memory", "log", "checkpoint", "start", "resume", "memory", "log",
@@ -500,7 +500,7 @@ TEST(DiskSpace, AModelThatNoLongerFitsLeavesTheCheckpointThatWritesIt) {
   tiny.args.saving.steps = 2;
   train_until_full(tiny.args,
                    "checkpoint-2 has the whole run: the same command with --resume_from_checkpoint");
-  tiny.args.resume_from_checkpoint = "auto";
+  tiny.args.resume = parse_resume("auto");
   train_until_full(tiny.args, "checkpoint-2 has the whole run");
   EXPECT_TRUE(tiny.train().steps.empty());
   EXPECT_EQ(read_tensors(tiny.output()), expected);

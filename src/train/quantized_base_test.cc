@@ -106,7 +106,7 @@ TEST(QuantizedBase, ResumesBitForBitOnAnyRanks) {
     run.run();
     SavingRun resumed = run;
     resumed.interrupt_at(3, "resumed");
-    resumed.args.resume_from_checkpoint = "true";
+    resumed.args.resume = parse_resume("true");
     resumed.args.placement.pack_weights = AutoChoice::kNever;
     resumed.args.placement.gradient_checkpointing = true;
     EXPECT_EQ(resumed.run().resumed_step, 3);
@@ -118,7 +118,7 @@ TEST(QuantizedBase, ResumedInAnotherFormSaysSo) {
   SavingRun run = quantized_run(kForms[0]);
   run.run();
   run.interrupt_at(3, "resumed");
-  run.args.resume_from_checkpoint = "true";
+  run.args.resume = parse_resume("true");
   run.args.base.bits = 4;
   const RecordingObserver seen = run.run();
   EXPECT_EQ(seen.resumed_step, 3);
@@ -169,7 +169,7 @@ TEST(QuantizedBase, FitQuantisesOnlyIfNeedBe) {
   SavingRun resumed = fitted;
   resumed.args.placement.fit_memory_bytes.reset();
   resumed.interrupt_at(3, "resumed");
-  resumed.args.resume_from_checkpoint = "true";
+  resumed.args.resume = parse_resume("true");
   EXPECT_EQ(resumed.run().differences, "");
   EXPECT_EQ(taken(resumed), 8);
 }
@@ -225,7 +225,7 @@ TEST(QuantizedBase, LayersOnADiskHaveTheBitsOfThoseInMemory) {
       SavingRun resumed = to_disk ? on_disk : run;
       resumed.args.output_dir = to_disk ? run.output() : on_disk.output();
       resumed.interrupt_at(3, to_disk ? "to disk" : "to memory");
-      resumed.args.resume_from_checkpoint = "auto";
+      resumed.args.resume = parse_resume("auto");
       EXPECT_EQ(resumed.run().resumed_step, 3);
       expect_same_run(resumed.output(), run.output());
     }

@@ -123,7 +123,7 @@ TEST_P(QuantizedGradients, ResumeOnOtherRanks) {
     resumed.args.output_dir = run.output();
     resumed.interrupt_at(3, fmt::format("on{}x{}", ranks.num_nodes, ranks.local_world_size));
     resumed.ranks = ranks;
-    resumed.args.resume_from_checkpoint = "true";
+    resumed.args.resume = parse_resume("true");
     testing::internal::CaptureStderr();
     const RecordingObserver seen = resumed.run();
     const std::string log = testing::internal::GetCapturedStderr();
@@ -145,7 +145,7 @@ TEST(QuantizedGradientsTest, ResumeARunThatHadNoErrors) {
   SavingRun resumed = run;
   resumed.interrupt_at(3, "quantized");
   resumed.args.sharding.quantized_gradients = GradientQuantization::kInt8;
-  resumed.args.resume_from_checkpoint = "true";
+  resumed.args.resume = parse_resume("true");
   const RecordingObserver seen = resumed.run();
   EXPECT_EQ(seen.differences, R"(zero_quantized_gradients "none" -> "int8")");
   for (size_t i = 0; i < seen.steps.size(); ++i) {
@@ -165,7 +165,7 @@ TEST(QuantizedGradientsTest, HaveTheSameBitsWhereAPassIsComputedTwice) {
     run.args.placement.optimizer_in_backward = true;
     run.run();
     expect_same_run(run.output(), expected);
-    run.args.resume_from_checkpoint = "auto";
+    run.args.resume = parse_resume("auto");
     run.args.output_dir = run.folder() / "resumed";
     run.run_until_signal(3);
     run.run();
@@ -198,7 +198,7 @@ TEST(QuantizedGradientsTest, ResumeBitForBitAfterSkippedSteps) {
     SavingRun resumed = run;
     resumed.args.output_dir = whole;
     resumed.interrupt_at(step, fmt::format("resumed{}", step));
-    resumed.args.resume_from_checkpoint = "auto";
+    resumed.args.resume = parse_resume("auto");
     resumed.run();
     EXPECT_EQ(tensor_files(resumed.output() / "checkpoint-8"), tensor_files(whole / "checkpoint-8"));
   }
@@ -217,7 +217,7 @@ TEST(QuantizedGradientsTest, AreSavedWithoutTheStepThatASignalEnds) {
               [&](const StepMetrics& metrics) { is_in_step = metrics.step >= 2; });
   ASSERT_EQ(stopped.checkpoints, std::vector<fs::path>{run.output() / "checkpoint-2"});
   EXPECT_FALSE(has_errors(run.output() / "checkpoint-2", false));
-  run.args.resume_from_checkpoint = "true";
+  run.args.resume = parse_resume("true");
   run.interrupt_at(2, "again");
   EXPECT_EQ(run.run().steps.size(), 4u);
 }

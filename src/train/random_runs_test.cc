@@ -343,7 +343,7 @@ void compare_runs(RandomRun& run) {
   // Ranks agree on a signal at the end of the step in which it arrives, so this must not be the last step.
   const int64_t stop_after = run.draw.number(1, kNumSteps - 2);
   const RecordingObserver stopped = run.train("resumed", stop_after);
-  run.tiny.args.resume_from_checkpoint = "auto";
+  run.tiny.args.resume = parse_resume("auto");
   const RecordingObserver resumed = run.train("resumed");
   EXPECT_EQ(resumed.resumed_step, std::ssize(stopped.steps));
   EXPECT_EQ(resumed.differences, "");
@@ -354,7 +354,7 @@ void compare_runs(RandomRun& run) {
   run.machine = draw_machine(run.draw);
   draw_division(run.draw, run.machine, run.config, &run.tiny.args);
   SCOPED_TRACE(fmt::format("resumed after step {} with: {}", step, run.text()));
-  run.tiny.args.resume_from_checkpoint = output / fmt::format("checkpoint-{}", step);
+  run.tiny.args.resume = parse_resume(output / fmt::format("checkpoint-{}", step));
   const RecordingObserver other = run.train("other");
   EXPECT_EQ(std::ssize(other.steps), kNumSteps - step);
   // Nodes that train on their own see other rows than the same nodes together.

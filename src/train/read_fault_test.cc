@@ -65,7 +65,7 @@ TEST_F(ReadFault, OfTheDatasetsEndsTheRun) {
 TEST_F(ReadFault, OfACheckpointAskedForEndsTheRun) {
   run_.train(1);
   const fs::path checkpoint = run_.output() / "checkpoint-1";
-  run_.args.resume_from_checkpoint = checkpoint;
+  run_.args.resume = parse_resume(checkpoint);
   run_.args.output_dir = run_.folder() / "resumed";
   for (const char* name : {"tessera/manifest.json", "tessera/state-00001-of-00001.json",
                            "tessera/state-00001-of-00001.safetensors", "model.safetensors"}) {

@@ -21,7 +21,7 @@ TEST(Resume, PathMayBeOfAnotherFolder) {
   run.run();
   SavingRun other = run;
   other.args.output_dir = run.folder() / "other";
-  other.args.resume_from_checkpoint = run.output() / "checkpoint-4";
+  other.args.resume = parse_resume(run.output() / "checkpoint-4");
   const RecordingObserver seen = other.run();
   EXPECT_EQ(seen.steps.size(), 2u);
   EXPECT_EQ(read_tensors(other.output()), read_tensors(run.output()));
@@ -48,7 +48,7 @@ TEST(Resume, RestartGoesOnBehindTheCheckpointThatWasAskedFor) {
     run.run();
     SavingRun launched = run;
     launched.args.output_dir = run.folder() / "launched";
-    launched.args.resume_from_checkpoint = run.output() / "checkpoint-2";
+    launched.args.resume = parse_resume(run.output() / "checkpoint-2");
     launched.args.launch.id = "this";
     EXPECT_EQ(launched.run().resumed_step, 2);
     // As after a crash following step 4.
@@ -77,7 +77,7 @@ TEST(Resume, RestartTakesNothingOfAnotherLaunch) {
   former.run();
   // The first start of this launch ended before it could move the previous launch's checkpoints aside.
   SavingRun again = former;
-  again.args.resume_from_checkpoint = run.output() / "checkpoint-3";
+  again.args.resume = parse_resume(run.output() / "checkpoint-3");
   again.args.launch.id = "this";
   again.args.launch.is_restart = true;
   EXPECT_EQ(again.run().resumed_step, 3);
@@ -89,7 +89,7 @@ TEST(Resume, LaterCheckpointsOfTheFolderAreMovedAside) {
   run.run();
   const auto expected = tensor_files(run.output() / "checkpoint-6");
   SavingRun again = run;
-  again.args.resume_from_checkpoint = run.output() / "checkpoint-4";
+  again.args.resume = parse_resume(run.output() / "checkpoint-4");
   EXPECT_EQ(again.run().steps.size(), 2u);
   EXPECT_EQ(tensor_files(run.output() / "previous-1/checkpoint-6"), expected);
   EXPECT_EQ(tensor_files(run.output() / "checkpoint-6"), expected);
@@ -98,12 +98,12 @@ TEST(Resume, LaterCheckpointsOfTheFolderAreMovedAside) {
 
 TEST(Resume, WithoutACheckpointIsAFreshStartOrAnError) {
   SavingRun run;
-  run.args.resume_from_checkpoint = "true";
+  run.args.resume = parse_resume("true");
   expect_error(ExitCode::kNoInput, {"resume_from_checkpoint true", run.output().string(), "auto"},
                [&] { run.run(); });
-  run.args.resume_from_checkpoint = "auto";
+  run.args.resume = parse_resume("auto");
   EXPECT_EQ(run.run().steps.size(), 6u);
-  run.args.resume_from_checkpoint = run.folder() / "nowhere";
+  run.args.resume = parse_resume(run.folder() / "nowhere");
   expect_error(ExitCode::kNoInput, {"nowhere"}, [&] { run.run(); });
 }
 
@@ -112,7 +112,7 @@ TEST(Resume, FinishedRunIsLeftAsItIs) {
   run.run();
   const std::string state = read_text_file(run.output() / "trainer_state.json");
   const fs::file_time_type written = fs::last_write_time(run.output() / "model.safetensors");
-  run.args.resume_from_checkpoint = "auto";
+  run.args.resume = parse_resume("auto");
   const RecordingObserver seen = run.run();
   EXPECT_TRUE(seen.steps.empty());
   EXPECT_EQ(read_text_file(run.output() / "trainer_state.json"), state);
@@ -126,7 +126,7 @@ TEST(Resume, FinishedRunWithoutItsModelIsNotFinished) {
       SavingRun run(ranks);
       run.args.lora.finetuning_type = type;
       run.run();
-      run.args.resume_from_checkpoint = "auto";
+      run.args.resume = parse_resume("auto");
       const std::string weights =
           type == FinetuningType::kLora ? "adapter_model.safetensors" : "model.safetensors";
       const std::string config = type == FinetuningType::kLora ? "adapter_config.json" : "config.json";
@@ -150,12 +150,12 @@ TEST(Resume, FormerEndIsNotThatOfTheRunThatWentOn) {
   run.args.batch.max_steps = 5;
   run.run();
   SavingRun again = run;
-  again.args.resume_from_checkpoint = run.output() / "checkpoint-2";
+  again.args.resume = parse_resume(run.output() / "checkpoint-2");
   again.args.schedule.learning_rate = 5e-3;
   again.args.batch.max_steps = 6;
   ASSERT_EQ(again.run_until_signal(3).summary.num_steps, 5);
   EXPECT_TRUE(fs::exists(run.output() / "previous-1/trainer_state.json"));
-  again.args.resume_from_checkpoint = "auto";
+  again.args.resume = parse_resume("auto");
   again.args.batch.max_steps = 5;
   EXPECT_TRUE(again.run().steps.empty());
   EXPECT_EQ(read_tensors(again.output()), read_tensors(again.output() / "checkpoint-5"));
@@ -166,7 +166,7 @@ TEST(Resume, ModelThatWasNotWrittenYetIsWritten) {
   run.run();
   const auto weights = read_tensors(run.output());
   for (const char* name : {"trainer_state.json", "model.safetensors"}) fs::remove(run.output() / name);
-  run.args.resume_from_checkpoint = "auto";
+  run.args.resume = parse_resume("auto");
   EXPECT_TRUE(run.run().steps.empty());
   EXPECT_EQ(read_tensors(run.output()), weights);
 }
@@ -174,7 +174,7 @@ TEST(Resume, ModelThatWasNotWrittenYetIsWritten) {
 TEST(Resume, WhatCannotChangeIsRefusedTogether) {
   SavingRun run;
   run.run();
-  run.args.resume_from_checkpoint = "true";
+  run.args.resume = parse_resume("true");
   run.args.data.seed = 7;
   run.args.data.max_length = 5;
   run.args.data.allow_truncation = true;
@@ -192,7 +192,7 @@ TEST(Resume, WhatCannotChangeIsRefusedTogether) {
   other.args.batch.accumulation_steps = 4;
   other.args.model.folder = run.folder() / "deeper";
   other.args.data.dataset = run.args.data.dataset;
-  other.args.resume_from_checkpoint = run.output() / "checkpoint-6";
+  other.args.resume = parse_resume(run.output() / "checkpoint-6");
   expect_error(ExitCode::kBadConfig,
                {fmt::format("model num_hidden_layers {} -> {}", config.num_hidden_layers - 1,
                             config.num_hidden_layers)},
@@ -203,7 +203,7 @@ TEST(Resume, WhatMayChangeWithEffectIsNoted) {
   SavingRun run;
   run.args.optimizer.form = OptimizerForm::kMuon;
   run.run();
-  run.args.resume_from_checkpoint = "true";
+  run.args.resume = parse_resume("true");
   run.args.batch.max_steps = 8;
   run.args.schedule.learning_rate = 5e-3;
   run.args.optimizer.muon_momentum = 0.5;
@@ -223,7 +223,7 @@ TEST(Resume, DamagedCheckpointGivesWayToTheOneBefore) {
     SavingRun resumed = run;
     resumed.interrupt_at(4, "resumed");
     damage(resumed.output() / "checkpoint-4");
-    resumed.args.resume_from_checkpoint = "auto";
+    resumed.args.resume = parse_resume("auto");
     const RecordingObserver seen = resumed.run();
     EXPECT_EQ(seen.resumed_step, 3);
     EXPECT_EQ(seen.steps.size(), 3u);
@@ -241,7 +241,7 @@ TEST(Resume, DamagedLogOfACheckpointGivesWayToTheOneBefore) {
   std::string text = read_text_file(log);
   text[text.find("\"loss\": ") + 8] ^= 1;  // another digit
   std::ofstream(log, std::ios::binary) << text;
-  resumed.args.resume_from_checkpoint = "auto";
+  resumed.args.resume = parse_resume("auto");
   EXPECT_EQ(resumed.run().resumed_step, 3);
   expect_same_run(resumed.output(), run.output());
 }
@@ -254,13 +254,13 @@ TEST(Resume, AutoDoesNotStartAfreshBesideCheckpointsThatCannotBeUsed) {
     for (const char* name : {"checkpoint-1", "checkpoint-2"}) {
       fs::resize_file(run.output() / name / "model.safetensors", 100);
     }
-    run.args.resume_from_checkpoint = "auto";
+    run.args.resume = parse_resume("auto");
     expect_error(ExitCode::kBadData,
                  {"resume_from_checkpoint auto", run.output().string(), "none that can be used"},
                  [&] { run.run(); });
     EXPECT_FALSE(fs::exists(run.output() / "previous-1"));
     // An agent's restart of a run meant to start from scratch has nothing to lose there.
-    run.args.agent_resumes = true;
+    run.args.resume.by_agent = true;
     run.args.launch.is_restart = true;
     run.args.launch.id = "this";
     EXPECT_EQ(run.run().steps.size(), 6u);
@@ -270,7 +270,7 @@ TEST(Resume, AutoDoesNotStartAfreshBesideCheckpointsThatCannotBeUsed) {
 
 TEST(Resume, AutoStartsAfreshBesideCheckpointsOfAnotherProgram) {
   SavingRun run;
-  run.args.resume_from_checkpoint = "auto";
+  run.args.resume = parse_resume("auto");
   create_folder(run.output() / "checkpoint-9");
   write_text_file(run.output() / "checkpoint-9/optimizer.pt", "PK");
   EXPECT_EQ(run.run().steps.size(), 6u);
@@ -284,8 +284,8 @@ TEST(Resume, RestartOfAFreshRunTakesNothingOfAFormerOne) {
   // The first start of this launch ended before it could move the earlier run aside.
   SavingRun again = run;
   again.args.launch.id = "this";
-  again.args.resume_from_checkpoint = "auto";
-  again.args.agent_resumes = true;
+  again.args.resume = parse_resume("auto");
+  again.args.resume.by_agent = true;
   again.args.launch.is_restart = true;
   EXPECT_EQ(again.run().steps.size(), 6u);
   EXPECT_TRUE(fs::exists(run.output() / "previous-1/checkpoint-6"));
@@ -298,7 +298,7 @@ TEST(Resume, FoldersThatAreNoCheckpointAreToldApart) {
   run.run();
   const fs::path output = run.output();
   const auto refuse = [&](const fs::path& folder, const std::vector<std::string>& parts) {
-    run.args.resume_from_checkpoint = folder;
+    run.args.resume = parse_resume(folder);
     expect_error(ExitCode::kNoInput, parts, [&] { run.run(); });
   };
   refuse(output / "checkpoint-60", {"no such checkpoint", (output / "checkpoint-6").string()});
@@ -315,7 +315,7 @@ TEST(Resume, DamagedCheckpointAskedForByNameIsAnError) {
   SavingRun run;
   run.run();
   damage(run.output() / "checkpoint-4");
-  run.args.resume_from_checkpoint = run.output() / "checkpoint-4";
+  run.args.resume = parse_resume(run.output() / "checkpoint-4");
   expect_error(ExitCode::kBadData, {"checkpoint-4"}, [&] { run.run(); });
 }
 
@@ -324,7 +324,7 @@ TEST(Resume, CheckpointsOfBeforeCountForTheLimit) {
   run.run();
   SavingRun resumed = run;
   resumed.interrupt_at(3, "resumed");
-  resumed.args.resume_from_checkpoint = "true";
+  resumed.args.resume = parse_resume("true");
   resumed.args.saving.total_limit = 2;
   resumed.run();
   for (int64_t step = 1; step <= 6; ++step) {

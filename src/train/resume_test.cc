@@ -46,7 +46,7 @@ TEST_P(SameRanks, GoOnBitForBitFromEveryStep) {
     SavingRun resumed = run;
     resumed.args.output_dir = whole;
     resumed.interrupt_at(step, fmt::format("resumed{}", step));
-    resumed.args.resume_from_checkpoint = step % 2 == 0 ? "true" : "auto";
+    resumed.args.resume = parse_resume(step % 2 == 0 ? "true" : "auto");
     const RecordingObserver seen = resumed.run();
     EXPECT_EQ(std::ssize(seen.steps), 6 - step) << "steps taken";
     EXPECT_EQ(seen.resumed_step, step);
@@ -102,7 +102,7 @@ TEST_P(OtherRanks, HaveTheSameLosses) {
   resumed.ranks = GetParam().now.ranks;
   resumed.args.sharding.stage = GetParam().now.stage;
   resumed.args.sharding.gather_schedule = from_word(GetParam().now.schedule);
-  resumed.args.resume_from_checkpoint = "true";
+  resumed.args.resume = parse_resume("true");
   const RecordingObserver seen = resumed.run();
   ASSERT_EQ(seen.steps.size(), 4u);
   for (size_t i = 0; i < 4; ++i) {
@@ -141,7 +141,7 @@ RecordingObserver resume_with(const SavingRun& run, const char* optim, const Ran
   resumed.interrupt_at(3, optim);
   resumed.ranks = ranks;
   resumed.args.optimizer.form = from_word(optim);
-  resumed.args.resume_from_checkpoint = "true";
+  resumed.args.resume = parse_resume("true");
   testing::internal::CaptureStderr();
   RecordingObserver seen = resumed.run();
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
@@ -186,7 +186,7 @@ TEST(Resume, RowsOfAStepStayThroughSeveralChangesOfTheRanks) {
   const RecordingObserver whole = run.run();
   SavingRun resumed = run;
   resumed.interrupt_at(1, "resumed");
-  resumed.args.resume_from_checkpoint = "true";
+  resumed.args.resume = parse_resume("true");
   resumed.args.saving.steps = 2;
   std::vector<StepMetrics> steps;
   for (const int num_ranks : {3, 3, 2, 4}) {
@@ -209,7 +209,7 @@ TEST(Resume, MicroBatchesMaySplitOtherwise) {
   resumed.interrupt_at(3, "resumed");
   resumed.args.batch.rows_per_device = 2;
   resumed.args.batch.accumulation_steps = 2;
-  resumed.args.resume_from_checkpoint = "true";
+  resumed.args.resume = parse_resume("true");
   const RecordingObserver seen = resumed.run();
   ASSERT_EQ(seen.steps.size(), 3u);
   for (size_t i = 0; i < 3; ++i) {
@@ -228,7 +228,7 @@ TEST(Resume, AfterASignalIsAsIfThereHadBeenNone) {
     stopped.args.output_dir = run.folder() / "stopped";
     const RecordingObserver first = stopped.run_until_signal(1);
     ASSERT_LT(std::ssize(first.steps), 6);
-    stopped.args.resume_from_checkpoint = "auto";
+    stopped.args.resume = parse_resume("auto");
     stopped.run();
     expect_same_run(stopped.output(), run.output());
   }
@@ -269,7 +269,7 @@ TEST(Signal, TakesTheTimeForTheStepOrGivesItUp) {
   EXPECT_EQ(stopped.summary.stop_signal, SIGTERM);
   EXPECT_EQ(stopped.checkpoints, std::vector<fs::path>{late.output() / "checkpoint-2"});
   late.args.grace_period_s = 30;
-  late.args.resume_from_checkpoint = "true";
+  late.args.resume = parse_resume("true");
   late.run();
   expect_same_run(late.output(), run.output());
 }
@@ -285,7 +285,7 @@ TEST(Resume, ScheduleThatWatchesEvaluationsGoesOn) {
   ASSERT_LT(whole.steps[5].learning_rate, whole.steps[2].learning_rate);
   SavingRun resumed = run;
   resumed.interrupt_at(3, "resumed");
-  resumed.args.resume_from_checkpoint = "true";
+  resumed.args.resume = parse_resume("true");
   resumed.args.schedule.learning_rate = 1;  // only at the start
   EXPECT_EQ(resumed.run().differences, "");
   expect_same_run(resumed.output(), run.output());
@@ -308,7 +308,7 @@ TEST(Resume, EvaluationThatASignalCutShortIsMadeUpFor) {
     const RecordingObserver first = stopped.run_until_signal(step);
     ASSERT_EQ(std::ssize(first.steps), step);
     ASSERT_EQ(std::ssize(first.evaluations), step - 1);
-    stopped.args.resume_from_checkpoint = "auto";
+    stopped.args.resume = parse_resume("auto");
     EXPECT_EQ(std::ssize(stopped.run().evaluations), run.args.batch.max_steps - step + 1);
     expect_same_run(stopped.output(), run.output());
   }

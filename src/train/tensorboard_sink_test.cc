@@ -151,7 +151,7 @@ void expect_log_history(const fs::path& output,
 }
 
 void report_and_evaluate(RunSpec* args) {
-  args->reporting.report_to = {"tensorboard"};
+  args->reporting.report_to = {ReportTo::kTensorboard};
   args->reporting.logging_steps = 1;
   args->data.eval_dataset = args->data.dataset;
   args->evaluation.strategy = IntervalStrategy::kSteps;
@@ -197,7 +197,7 @@ TEST(TensorBoardSink, AResumedRunContinuesInItsFolderAndPurgesWhatIsRepeated) {
   run.args.saving.steps = 2;
   run.args.saving.in_background = false;
   run.train_and_die_after(5);
-  run.args.resume_from_checkpoint = "true";
+  run.args.resume = parse_resume("true");
   run.train();
   const fs::path folder = only_path_in(run.output() / "runs");
   EXPECT_EQ(files_in(folder).size(), 2u);

@@ -124,7 +124,7 @@ TEST_P(SignalTest, EvaluationIsGivenUpInAnyLayer) {
     EXPECT_TRUE(seen.evaluations.empty());
     EXPECT_EQ(seen.checkpoints, std::vector<fs::path>{tiny_.folder() / name / "checkpoint-1"});
     RunSpec resumed = args;
-    resumed.resume_from_checkpoint = "true";
+    resumed.resume = parse_resume("true");
     const RecordingObserver rest = train_ranks(resumed, GetParam().ranks)[0];
     ASSERT_EQ(rest.evaluations.size(), expected.evaluations.size()) << "it is made up for";
     for (size_t i = 0; i < rest.evaluations.size(); ++i) {

@@ -114,7 +114,7 @@ void expect_resumes_alike(const SavingRun& run, const std::vector<int64_t>& step
     SCOPED_TRACE(fmt::format("resumed after step {}", step));
     SavingRun resumed = run;
     resumed.interrupt_at(step, fmt::format("resumed{}", step));
-    resumed.args.resume_from_checkpoint = "auto";
+    resumed.args.resume = parse_resume("auto");
     const RecordingObserver seen = resumed.run();
     EXPECT_EQ(seen.resumed_step, step);
     EXPECT_EQ(seen.differences, "");

@@ -35,7 +35,7 @@ void declare_metrics_flags(FlagTable* table, RunSpec* args) {
 
 std::optional<int64_t> serving_port(const RunSpec& args) {
   if (args.reporting.metrics_port) return args.reporting.metrics_port;
-  if (!args.reporting.reports_to("prometheus") && !args.reporting.reports_to("dashboard"))
+  if (!args.reporting.reports_to(ReportTo::kPrometheus) && !args.reporting.reports_to(ReportTo::kDashboard))
     return std::nullopt;
   return kDefaultMetricsPort;
 }

@@ -11,8 +11,6 @@
 namespace tessera {
 namespace {
 
-constexpr std::string_view kSinks[] = {"jsonl", "tensorboard", "csv", "mlflow", "prometheus", "dashboard"};
-
 constexpr std::string_view kUnsupportedServices[] = {
     "wandb",    "comet_ml", "comet",   "clearml", "neptune", "swanlab",  "trackio",
     "azure_ml", "dagshub",  "dvclive", "flyte",   "logfire", "kubeflow", "codecarbon"};
@@ -21,33 +19,39 @@ bool is_unsupported_service(std::string_view name) {
   return std::ranges::find(kUnsupportedServices, name) != std::end(kUnsupportedServices);
 }
 
-// In the order of kSinks, each once; {"none"} for nothing besides what is always written.
-std::vector<std::string> read_report_to(const std::vector<std::string>& given) {
+std::string sink_names() {
+  std::vector<std::string_view> names;
+  for (const auto& word : choice_words(ReportTo())) names.push_back(word.text);
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+// In the order of their words, each once; empty for nothing besides what is always written.
+std::vector<ReportTo> read_report_to(const std::vector<std::string>& given) {
   std::vector<std::string> values;
   for (const std::string& names : given) {
     for (const std::string& name : split(names, ',')) values.push_back(name);
   }
   if (values.empty() ||
       (values.size() == 1 && (lower_case(values[0]) == "none" || lower_case(values[0]) == "null"))) {
-    return {"none"};
+    return {};
   }
   for (const std::string& value : values) {
-    if (value == "all" || std::ranges::find(kSinks, value) != std::end(kSinks)) continue;
+    if (value == "all" || std::ranges::count(choice_words(ReportTo()), value, &Word<ReportTo>::text))
+      continue;
     if (is_unsupported_service(value)) {
-      fail(ExitCode::kUsage, "--report_to {} is not supported: choose from {}", value,
-           fmt::join(kSinks, ", "));
+      fail(ExitCode::kUsage, "--report_to {} is not supported: choose from {}", value, sink_names());
     }
     if (value == "none")
       fail(ExitCode::kUsage, "--report_to: expected none alone, found other names with it");
-    fail(ExitCode::kUsage, "--report_to: expected none, all or some of {}, found '{}'",
-         fmt::join(kSinks, ", "), printable(value));
+    fail(ExitCode::kUsage, "--report_to: expected none, all or some of {}, found '{}'", sink_names(),
+         printable(value));
   }
   const auto is_given = [&](std::string_view name) {
     return std::ranges::find(values, name) != values.end();
   };
-  std::vector<std::string> chosen;
-  for (const std::string_view sink : kSinks) {
-    if (is_given("all") || is_given(sink)) chosen.emplace_back(sink);
+  std::vector<ReportTo> chosen;
+  for (const auto& [name, sink] : choice_words(ReportTo())) {
+    if (is_given("all") || is_given(name)) chosen.push_back(sink);
   }
   return chosen;
 }
@@ -55,16 +59,19 @@ std::vector<std::string> read_report_to(const std::vector<std::string>& given) {
 }  // namespace
 
 void declare_report_flags(FlagTable* table, RunSpec* args) {
-  Flag& report_to = table->add(
-      "report_to", &args->reporting.report_to,
+  Flag& report_to = table->add_parsed_list(
+      "report_to",
+      [args](const std::vector<std::string>& values) { args->reporting.report_to = read_report_to(values); },
+      [args] {
+        std::vector<std::string> names;
+        for (const ReportTo sink : args->reporting.report_to) names.emplace_back(word_of(sink));
+        return names.empty() ? std::vector<std::string>{"none"} : names;
+      },
       "Where the run reports to, one or more of: jsonl, tensorboard (event files in logging_dir), csv (files "
       "as DeepSpeed's csv_monitor writes them, in output_dir/csv_monitor), mlflow (the server or folder of "
       "MLFLOW_TRACKING_URI), prometheus, dashboard; or all. metrics.jsonl and trainer_state.json are always "
       "written, and are all there is with jsonl or none. docs/operations.md lists what goes where.");
   report_to.value_name = "NAME...";
-  report_to.set = [args](const std::vector<std::string>& values) {
-    args->reporting.report_to = read_report_to(values);
-  };
   table
       ->add("logging_dir", &args->reporting.logging_dir,
             "Folder for TensorBoard event files. Defaults to TENSORBOARD_LOGGING_DIR, or else to "
@@ -86,7 +93,7 @@ void drop_unsupported_services(const std::string& origin, const FlagTable& table
     for (const nlohmann::json& name : setting.value) {
       if (name.is_string() && is_unsupported_service(name.get<std::string>())) {
         log_warning("{}:{}: report_to {} has no effect: it is not supported; choose from {}", origin,
-                    setting.line, name.get<std::string>(), fmt::join(kSinks, ", "));
+                    setting.line, name.get<std::string>(), sink_names());
       } else {
         kept.push_back(name);
       }

@@ -116,12 +116,11 @@ void check_form(const RunSpec& args) {
 }
 
 void check_resume(const RunSpec& args) {
-  const std::string& from = args.resume_from_checkpoint;
-  if (from.empty() || from == "auto") return;
+  if (args.resume.from != ResumeSpec::From::kNewest && args.resume.from != ResumeSpec::From::kFolder) return;
   log_warning(
       "--resume_from_checkpoint {}: pods that replace others, as those of spot nodes do, begin there again; "
       "with auto they go on from the newest checkpoint",
-      from);
+      resume_text(args.resume));
 }
 
 void check_offload(const RunSpec& args) {

@@ -85,7 +85,7 @@ std::vector<std::unique_ptr<TrainObserver>> make_sinks(const SinkContext& contex
   const auto add_monitor = [&](DeepSpeedMonitor::Write write) {
     sinks.push_back(std::make_unique<DeepSpeedMonitor>(context.step_rows, std::move(write)));
   };
-  if (args.reporting.reports_to("tensorboard")) {
+  if (args.reporting.reports_to(ReportTo::kTensorboard)) {
     const std::string variable = environment("TENSORBOARD_LOGGING_DIR").value_or("");
     sinks.push_back(std::make_unique<TensorBoardSink>(
         tensorboard_folder(args.reporting.logging_dir, variable, output_dir,
@@ -94,10 +94,10 @@ std::vector<std::unique_ptr<TrainObserver>> make_sinks(const SinkContext& contex
   }
   if (args.reporting.monitor_tensorboard_dir)
     add_monitor(event_writer(*args.reporting.monitor_tensorboard_dir, resumed_samples));
-  if (args.reporting.monitor_csv_dir || args.reporting.reports_to("csv"))
+  if (args.reporting.monitor_csv_dir || args.reporting.reports_to(ReportTo::kCsv))
     add_monitor(csv_writer(args.reporting.monitor_csv_dir.value_or((output_dir / "csv_monitor").string()),
                            resumed_samples));
-  if (args.reporting.reports_to("mlflow")) sinks.push_back(make_mlflow_sink(context, environment));
+  if (args.reporting.reports_to(ReportTo::kMlflow)) sinks.push_back(make_mlflow_sink(context, environment));
   return sinks;
 }
 

@@ -151,7 +151,7 @@ TEST(LoadBestModelAtEnd, IsTheSameAfterAnInterruption) {
   for (const int64_t step : {1, 5, 6}) {
     SavingRun resumed = whole;
     resumed.interrupt_at(step, fmt::format("resumed-{}", step));
-    resumed.args.resume_from_checkpoint = "true";
+    resumed.args.resume = parse_resume("true");
     EXPECT_EQ(std::ssize(resumed.run().evaluations), 6 - step);
     expect_best_model(resumed, losses, fmt::format("from {}", step));
     EXPECT_EQ(read_tensors(resumed.output()), read_tensors(whole.output()));
@@ -171,15 +171,15 @@ TEST(LoadBestModelAtEnd, BestMayBeInTheFolderThatTheRunResumedFrom) {
   };
   SavingRun elsewhere = run;
   elsewhere.args.output_dir = run.folder() / "elsewhere";
-  elsewhere.args.resume_from_checkpoint = run.output() / "checkpoint-5";
+  elsewhere.args.resume = parse_resume(run.output() / "checkpoint-5");
   elsewhere.run();
   expect_best_of_run(elsewhere);
 
   SavingRun interrupted = run;
   interrupted.args.output_dir = run.folder() / "interrupted";
-  interrupted.args.resume_from_checkpoint = run.output() / "checkpoint-4";
+  interrupted.args.resume = parse_resume(run.output() / "checkpoint-4");
   interrupted.run_until_signal(1);
-  interrupted.args.resume_from_checkpoint = "true";
+  interrupted.args.resume = parse_resume("true");
   EXPECT_EQ(interrupted.run().steps.size(), 1u);
   expect_best_of_run(interrupted);
 }
@@ -192,9 +192,9 @@ TEST(LoadBestModelAtEnd, BestMayBeTheRenamedOneThatTheRunResumedFrom) {
   fs::copy(run.output() / "checkpoint-1", run.folder() / "kept", fs::copy_options::recursive);
   SavingRun elsewhere = run;
   elsewhere.args.output_dir = run.folder() / "elsewhere";
-  elsewhere.args.resume_from_checkpoint = run.folder() / "kept";
+  elsewhere.args.resume = parse_resume(run.folder() / "kept");
   elsewhere.run_until_signal(1);
-  elsewhere.args.resume_from_checkpoint = "true";
+  elsewhere.args.resume = parse_resume("true");
   EXPECT_EQ(elsewhere.run().steps.size(), 4u);
   EXPECT_EQ(read_tensors(elsewhere.output()), best);
 }
@@ -209,7 +209,7 @@ TEST(LoadBestModelAtEnd, EvaluationThatASignalCutShortCounts) {
       stopped.args.output_dir = whole.folder() / fmt::format("stopped-{}-{}", strategy, step);
       stopped.args.saving.strategy = from_word(strategy);
       ASSERT_EQ(std::ssize(stopped.run_until_signal(step).evaluations), step - 1);
-      stopped.args.resume_from_checkpoint = "auto";
+      stopped.args.resume = parse_resume("auto");
       stopped.run();
       expect_best_model(stopped, losses, fmt::format("{} after {}", strategy, step));
     }
@@ -234,7 +234,7 @@ TEST(LoadBestModelAtEnd, IsTheBestOfTheEvaluationsThatHaveACheckpoint) {
   SavingRun stopped = run;
   stopped.args.output_dir = run.folder() / "stopped";
   stopped.run_until_signal(5);
-  stopped.args.resume_from_checkpoint = "auto";
+  stopped.args.resume = parse_resume("auto");
   stopped.run();
   expect_second(stopped);
 }
@@ -321,7 +321,7 @@ TEST(EarlyStopping, EndsTheRunWithItsModel) {
                                       "attributes": {"early_stopping_patience_counter": 2}})"));
   expect_best_model(run, losses_of(seen), "early");
 
-  run.args.resume_from_checkpoint = "true";
+  run.args.resume = parse_resume("true");
   EXPECT_TRUE(run.run().steps.empty()) << "nothing is left to do";
   run.args.evaluation.early_stopping_patience = 3;
   EXPECT_EQ(run.run().steps.size(), 1u) << "one more evaluation is allowed";
@@ -336,7 +336,7 @@ TEST(EarlyStopping, CountsOnAfterAnInterruption) {
   for (const int64_t step : {1, 2, 3}) {
     SavingRun resumed = run;
     resumed.interrupt_at(step, fmt::format("resumed-{}", step));
-    resumed.args.resume_from_checkpoint = "true";
+    resumed.args.resume = parse_resume("true");
     EXPECT_EQ(std::ssize(resumed.run().steps), 4 - step);
     expect_best_model(resumed, losses, "resumed");
   }

@@ -106,7 +106,7 @@ TEST(EvaluationSets, AResumedRunMayHaveOthers) {
   run.interrupt_at(4, "resumed");
   run.args.data.eval_dataset = {"wiki" + run.args.data.eval_dataset[1].substr(4)};
   run.args.evaluation.metric = "eval_wiki_loss";
-  run.args.resume_from_checkpoint = "true";
+  run.args.resume = parse_resume("true");
   testing::internal::CaptureStderr();
   const RecordingObserver found = run.run();
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
@@ -123,7 +123,7 @@ TEST(EvaluationSets, AnInterruptedEvaluationRunsAgainAsAWhole) {
   // The signal comes in the second evaluation of a set after step 2.
   const RecordingObserver first = stopped.run_until_signal(2);
   EXPECT_TRUE(values_of(first, "eval_news_loss").empty());
-  stopped.args.resume_from_checkpoint = "true";
+  stopped.args.resume = parse_resume("true");
   const RecordingObserver second = stopped.run();
   EXPECT_EQ(values_of(second, "eval_news_loss"), values_of(whole, "eval_news_loss"));
   EXPECT_EQ(values_of(second, "eval_code_loss"), values_of(whole, "eval_code_loss"));

@@ -90,7 +90,7 @@ class PeerSnapshotsJob : public testing::Test {
     args_.schedule.type = "cosine";
     args_.reporting.logging_steps = 2;
     args_.saving.peer_snapshot_steps = 1;
-    args_.resume_from_checkpoint = "auto";
+    args_.resume = parse_resume("auto");
     args_.sharding.stage = 2;
   }
 

@@ -47,8 +47,8 @@ std::string RunResume::Point::origin() const {
 
 RunResume::RunResume(const RunSpec& args, Communicator& comm, PeerSnapshots* snapshots)
     : args_(args), comm_(comm), snapshots_(snapshots) {
-  if (!args.resumes()) return;
-  const bool by_name = args.resumes_by_name();
+  if (!args.resume.resumes()) return;
+  const bool by_name = args.resume.by_name();
   // A restart continues from what the starts before have written after the checkpoint that was asked for.
   const bool looks = !by_name || (args.launch.is_restart && !args.launch.id.empty());
   const std::optional<fs::path> newest =
@@ -57,8 +57,8 @@ RunResume::RunResume(const RunSpec& args, Communicator& comm, PeerSnapshots* sna
   if (newest) {
     point_ = open(*newest);
   } else if (by_name) {
-    point_ = open(args.resume_from_checkpoint);
-  } else if (args.resume_from_checkpoint == "true") {
+    point_ = open(args.resume.folder);
+  } else if (args.resume.from == ResumeSpec::From::kNewest) {
     fail(ExitCode::kNoInput,
          "resume_from_checkpoint true: {} has no checkpoint that can be used; auto starts afresh "
          "where there is none",
@@ -198,10 +198,10 @@ void RunResume::check_base(const TrainingRecord& now) const {
 }
 
 std::optional<fs::path> RunResume::older_checkpoint() const {
-  const fs::path asked_for = args_.resume_from_checkpoint;
-  if (args_.resumes_by_name() && point_->reader->folder() == asked_for) return std::nullopt;
+  const fs::path asked_for = args_.resume.folder;
+  if (args_.resume.by_name() && point_->reader->folder() == asked_for) return std::nullopt;
   const std::optional<fs::path> older = newest_checkpoint(point_->reader->step());
-  return !older && args_.resumes_by_name() ? asked_for : older;
+  return !older && args_.resume.by_name() ? asked_for : older;
 }
 
 void RunResume::load(const TrainableModel& model, ParameterState& parameters, ThreadPool& pool,

@@ -145,7 +145,7 @@ TEST(NeftuneRun, ResumesExactly) {
   run.run();
   SavingRun resumed = run;
   resumed.interrupt_at(3, "resumed");
-  resumed.args.resume_from_checkpoint = "true";
+  resumed.args.resume = parse_resume("true");
   resumed.run();
   expect_same_run(resumed.output(), run.output());
 }
