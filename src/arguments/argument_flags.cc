@@ -343,7 +343,7 @@ void declare_ranks(FlagTable* table, RunSpec* args) {
              "its own share of the weights as it is and the other nodes' rounded; the optimizer's master "
              "weights and the saved model are exact. Needs dtype bfloat16 and zero_stage 1 or more.");
   table->add_choice(
-      "zero_quantized_gradients", &args->sharding.quantized_gradients,
+      "zero_quantized_gradients", &args->sharding.quantized_gradients, kGradientCodeWords,
       "Gradients travel between nodes in blocks of 8-bit or 4-bit integers instead of bfloat16: "
       "half or a quarter of the bytes. The error of what a node sends is added to what it sends "
       "next and is part of the state that checkpoints save; sums are in float32. Takes 2 bytes "

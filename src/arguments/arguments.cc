@@ -198,7 +198,7 @@ void resolve_evaluation(const RunSpec& given, RunSpec* args) {
   if (!given.evaluation.evaluates() && splits) {
     log_warning("validation_split_percentage keeps rows from training, but eval_strategy is no");
   }
-  if (given.schedule.type == "reduce_lr_on_plateau" && given.evaluation.strategy == IntervalStrategy::kNo) {
+  if (given.schedule.needs_evaluations() && given.evaluation.strategy == IntervalStrategy::kNo) {
     fail(ExitCode::kBadConfig, "lr_scheduler_type reduce_lr_on_plateau needs eval_strategy steps or epoch");
   }
   if (given.evaluation.strategy == IntervalStrategy::kSteps && !given.evaluation.steps)
@@ -232,7 +232,7 @@ void check_saves_at_evaluations(const RunSpec& args) {
 void resolve_best_model(const FlagTable& table, RunSpec* args) {
   std::string& metric = args->evaluation.metric;
   const bool stops_early = args->evaluation.early_stopping_patience.has_value();
-  if (metric.empty() && (args->evaluation.load_best_model || args->schedule.type == "reduce_lr_on_plateau")) {
+  if (metric.empty() && (args->evaluation.load_best_model || args->schedule.needs_evaluations())) {
     metric = "loss";
   }
   if (metric.empty() && (stops_early || args->saving.strategy == SaveStrategy::kBest)) {
@@ -310,13 +310,6 @@ BatchPlanOptions RunSpec::batch_options(int64_t world_size) const {
   options.seed = is_grouped ? static_cast<uint64_t>(seed) : shuffle_seed();
   options.drop_last = data.drop_last;
   return options;
-}
-
-int64_t ScheduleSpec::num_warmup_steps(int64_t num_training_steps) const {
-  const double total = static_cast<double>(num_training_steps);
-  if (warmup_steps >= 1) return static_cast<int64_t>(warmup_steps);
-  const double ratio = warmup_steps > 0 ? warmup_steps : warmup_ratio.value_or(0);
-  return static_cast<int64_t>(std::ceil(total * ratio));
 }
 
 ResumeSpec parse_resume(const std::string& text) {
@@ -402,7 +395,7 @@ void resolve_run_spec(const FlagTable& table, int64_t world_size, RunSpec* args)
   resolve_evaluation(*args, args);
   resolve_best_model(table, args);
   // Checks type and keywords now, so that a mistake is reported before the data is read.
-  make_schedule({args->schedule.type, args->schedule.kwargs, args->schedule.learning_rate, 0, 1000});
+  make_schedule(args->schedule, 1000);
 }
 
 void resolve_form(const FlagTable& table, int64_t world_size, RunSpec* args) {

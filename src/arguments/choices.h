@@ -6,6 +6,7 @@
 
 #include "base/choice.h"
 #include "base/log.h"
+#include "kernels/quantized_weight/gradient_blocks.h"
 #include "shard/load_once.h"
 #include "tensor/dtype.h"
 
@@ -97,11 +98,8 @@ constexpr auto choice_words(GatherChoice) {
 inline constexpr auto kAccumulationDTypeWords = std::to_array<Word<std::optional<DType>>>(
     {{"auto", std::nullopt}, {"float32", DType::kF32}, {"bfloat16", DType::kBF16}});
 
-enum class GradientQuantization { kNone, kInt8, kInt4 };
-constexpr auto choice_words(GradientQuantization) {
-  using enum GradientQuantization;
-  return std::to_array<Word<GradientQuantization>>({{"none", kNone}, {"int8", kInt8}, {"int4", kInt4}});
-}
+inline constexpr auto kGradientCodeWords = std::to_array<Word<std::optional<GradientCode>>>(
+    {{"none", std::nullopt}, {"int8", GradientCode::kInt8}, {"int4", GradientCode::kInt4}});
 
 // When something recurs, as Transformers names it.
 enum class IntervalStrategy { kNo, kSteps, kEpoch };

@@ -19,7 +19,10 @@
 #include "base/log.h"
 #include "data/dataset.h"
 #include "data/rows/batch_plan.h"
+#include "io/async_file.h"
 #include "optim/optimizer.h"
+#include "optim/schedule.h"
+#include "shard/outer/outer_settings.h"
 #include "tensor/device_kind.h"
 #include "tensor/dtype.h"
 
@@ -73,28 +76,6 @@ struct ObjectiveSpec {
   bool average_tokens_across_devices = true;
   double label_smoothing = 0;
   std::optional<double> neftune_alpha;
-};
-
-struct OptimizerSpec {
-  OptimizerForm form = OptimizerForm::kAdamW;
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double epsilon = 1e-8;
-  double weight_decay = 0;
-  bool weight_decay_norms = false;
-  double muon_momentum = 0.95;
-  MuonRate muon_rate = MuonRate::kMatchRmsAdamw;
-};
-
-struct ScheduleSpec {
-  double learning_rate = 5e-5;
-  std::string type = "linear";  // schedule_names()
-  std::string kwargs;
-  double warmup_steps = 0;
-  std::optional<double> warmup_ratio;
-
-  // Hugging Face's get_warmup_steps: warmup_steps when above 0, else the ratio, rounded up.
-  int64_t num_warmup_steps(int64_t num_training_steps) const;
 };
 
 struct ClippingSpec {
@@ -153,8 +134,7 @@ struct PlacementSpec {
   OffloadDevice optimizer_device = OffloadDevice::kNone;
   OffloadDevice param_device = OffloadDevice::kNone;
   std::string offload_dir;  // once resolved: set if it is used, or may be with fit
-  int64_t aio_block_size = int64_t{1} << 20;
-  int64_t aio_queue_depth = 32;
+  AsyncFileSettings transfers;
   bool fit = false;  // the planner chooses
   FitChoice fit_choice = FitChoice::kBest;
   std::optional<int64_t> fit_memory_bytes;  // unset = what is free
@@ -178,7 +158,7 @@ struct ShardingSpec {
   GatherChoice gather_schedule = GatherChoice::kAuto;
   std::optional<DType> grad_accum_dtype;  // set once resolved
   bool quantized_weights = false;
-  GradientQuantization quantized_gradients = GradientQuantization::kNone;
+  std::optional<GradientCode> quantized_gradients;
   LoadOnce load_once = LoadOnce::kPerNode;
   int64_t context_parallel_size = 1;  // ranks that share rows (context_arguments.h)
   // Set only by a DeepSpeed file. Sizes are in elements; unset ones are derived from the hidden size.
@@ -192,16 +172,6 @@ struct ShardingSpec {
   // As Hugging Face's Trainer fills in "auto": 0.9 hidden^2 and 10 hidden.
   int64_t prefetch_elements(int64_t hidden_size) const;
   int64_t persistence_threshold_elements(int64_t hidden_size) const;
-};
-
-// DiLoCo (outer_arguments.h).
-struct OuterSpec {
-  int64_t sync_every = 0;  // 0 = every step
-  int64_t num_fragments = 1;
-  int64_t fragment_sync_delay = 0;
-  double fragment_update_alpha = 0;
-  double learning_rate = 0.7;
-  double momentum = 0.9;
 };
 
 struct NetworkSpec {
@@ -320,7 +290,7 @@ struct RunSpec {
   PlacementSpec placement;
   MachineSpec machine;
   ShardingSpec sharding;
-  OuterSpec outer;
+  OuterSettings outer;  // sync_every 0: nodes exchange weights in every step
   NetworkSpec network;
   ReportingSpec reporting;
   EvaluationSpec evaluation;

@@ -30,7 +30,7 @@ class StateUpdate {
   StateUpdate(int64_t num_elements, const std::optional<StateFileSettings>& file, ThreadPool& pool)
       : weights_(num_elements * dtype_bytes(DType::kBF16)),
         gradients_(num_elements * dtype_bytes(DType::kF32)),
-        state_(std::make_unique<AdamW>(OptimizerSettings()), {{0, num_elements, true}},
+        state_(std::make_unique<AdamW>(OptimizerSpec()), {{0, num_elements, true}},
                TensorView(weights_.data(), DType::kBF16, {num_elements}),
                ConstTensorView(gradients_.data(), DType::kF32, {num_elements}), pool, {}, file) {
     const CounterRng rng(1, 0);

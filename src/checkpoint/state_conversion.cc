@@ -34,7 +34,7 @@ std::string way_out(const CheckpointCatalog& catalog, const ParameterLayout& lay
   std::vector<std::string_view> forms;
   for (const auto& [name, form] : choice_words(OptimizerForm())) {
     if (name != word_of(form)) continue;
-    const StateTensors tensors = make_optimizer(form, {})->state_tensors();
+    const StateTensors tensors = make_optimizer({.form = form})->state_tensors();
     const auto has_all = [&](const Parameter& parameter) {
       return missing_tensors(catalog, parameter, tensors).empty();
     };

@@ -52,7 +52,7 @@ TEST_F(ForecastTest, SaysWhatGradientsInInt4WouldMakeOfIt) {
   EXPECT_THAT(forecast_text(exact),
               HasSubstr("(int4: with --zero_quantized_gradients int4 and --zero_quantized_weights true)\n"));
   args_.sharding.quantized_weights = true;
-  args_.sharding.quantized_gradients = GradientQuantization::kInt4;
+  args_.sharding.quantized_gradients = GradientCode::kInt4;
   const RunForecast quantized = forecast();
   for (size_t i = 0; i < exact.schedules.size(); ++i) {
     EXPECT_FALSE(quantized.schedules[i].int4_gradients.has_value());
@@ -82,7 +82,7 @@ TEST_F(ForecastTest, SaysWhatTrainingApartWouldMakeOfIt) {
   EXPECT_EQ(apart.schedules[0].node_bytes, together.seldom->node_bytes);
   EXPECT_THAT(forecast_text(apart), HasSubstr("\n  every 50 "));
   args_.outer.num_fragments = 5;
-  args_.outer.fragment_sync_delay = 9;
+  args_.outer.sync_delay = 9;
   const RunForecast delayed = forecast();
   EXPECT_LT(delayed.time->exposed_s, apart.time->exposed_s);
   EXPECT_EQ(delayed.time->network_s, apart.time->network_s);
@@ -105,7 +105,7 @@ TEST_F(ForecastTest, OtherExchangesPackWeightsOnlyWhereTheyHaveRoomForThem) {
   EXPECT_EQ(per_step.node_bytes, roomy.schedules.at(0).node_bytes);
   EXPECT_TRUE(per_step.int4_fits);
   args_.sharding.quantized_weights = true;
-  args_.sharding.quantized_gradients = GradientQuantization::kInt4;
+  args_.sharding.quantized_gradients = GradientCode::kInt4;
   EXPECT_EQ(forecast().memory.node_bytes(), per_step.int4_node_bytes);
 
   args_.sharding.quantized_weights = false;

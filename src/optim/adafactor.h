@@ -17,7 +17,7 @@ namespace tessera {
 
 class Adafactor : public Optimizer {
  public:
-  explicit Adafactor(const OptimizerSettings& settings) : weight_decay_(settings.weight_decay) {}
+  explicit Adafactor(const OptimizerSpec& settings) : weight_decay_(settings.weight_decay) {}
 
   StateTensors state_tensors() const override { return kStateTensors; }
   // No parameter may be cut: even a vector's update is divided by its own size.

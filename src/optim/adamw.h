@@ -10,7 +10,7 @@ namespace tessera {
 
 class AdamW : public Optimizer {
  public:
-  explicit AdamW(const OptimizerSettings& settings) : settings_(settings) {}
+  explicit AdamW(const OptimizerSpec& settings) : settings_(settings) {}
 
   StateTensors state_tensors() const override { return kStateTensors; }
   void update(const OptimizerBlock& block, const OptimizerStep& step, ThreadPool& pool) const override;
@@ -21,7 +21,7 @@ class AdamW : public Optimizer {
   static constexpr StateTensor kStateTensors[] = {{"exp_avg"}, {"exp_avg_sq"}};
 
  private:
-  OptimizerSettings settings_;
+  OptimizerSpec settings_;
 };
 
 // With moments in BF16, stochastically rounded: 8 bytes per parameter with BF16 weights instead of 12.

@@ -9,7 +9,7 @@ namespace tessera {
 
 class Lion : public Optimizer {
  public:
-  explicit Lion(const OptimizerSettings& settings) : settings_(settings) {}
+  explicit Lion(const OptimizerSpec& settings) : settings_(settings) {}
 
   StateTensors state_tensors() const override { return kStateTensors; }
   void update(const OptimizerBlock& block, const OptimizerStep& step, ThreadPool& pool) const override;
@@ -20,7 +20,7 @@ class Lion : public Optimizer {
   LionScalars scalars(const OptimizerBlock& block, const OptimizerStep& step) const;
 
  private:
-  OptimizerSettings settings_;
+  OptimizerSpec settings_;
 };
 
 // With its moment in 8-bit codes (kernels/block_code).

@@ -157,7 +157,7 @@ constexpr ParameterShape kShapes[] = {{24, 80, true}, {80, 24, true},  {33, 33, 
 
 std::unique_ptr<const Optimizer> make_matrix_optimizer(OptimizerForm form,
                                                        MuonRate rate = MuonRate::kMatchRmsAdamw) {
-  return make_optimizer(form, {.weight_decay = kWeightDecay, .muon_rate = rate});
+  return make_optimizer({.form = form, .weight_decay = kWeightDecay, .muon_rate = rate});
 }
 
 // All shapes as parameters of one flat array, with gaps, and a vector and an embedding after them.
@@ -440,7 +440,7 @@ TEST(NewtonSchulz, BringsSingularValuesCloseToOne) {
 }
 
 TEST(Adafactor, AGradientOfZeroMovesNothing) {
-  MatrixRun run(make_optimizer(OptimizerForm::kAdafactor, {}), DType::kF32, DType::kF32, 1);
+  MatrixRun run(make_optimizer({.form = OptimizerForm::kAdafactor}), DType::kF32, DType::kF32, 1);
   const std::vector<float> before = run.masters();
   run.state->update({1, kLearningRate});
   EXPECT_EQ(run.masters(), before);

@@ -14,7 +14,7 @@ namespace tessera {
 
 class Muon : public AdamW {
  public:
-  explicit Muon(const OptimizerSettings& settings) : AdamW(settings), settings_(settings) {}
+  explicit Muon(const OptimizerSpec& settings) : AdamW(settings), settings_(settings) {}
 
   StateTensors state_tensors() const override { return kStateTensors; }
   void update_moments(const WholeParameter& parameter, const WholeBlock& block, const OptimizerStep& step,
@@ -33,7 +33,7 @@ class Muon : public AdamW {
       {"momentum_buffer", DType::kF32, StateExtent::kHiddenElements, "exp_avg"}};
 
  private:
-  OptimizerSettings settings_;
+  OptimizerSpec settings_;
 };
 
 }  // namespace tessera

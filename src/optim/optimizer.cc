@@ -13,14 +13,14 @@ namespace tessera {
 namespace {
 
 template <typename T>
-std::unique_ptr<const Optimizer> make(const OptimizerSettings& settings) {
-  return std::make_unique<const T>(settings);
+std::unique_ptr<const Optimizer> make(const OptimizerSpec& spec) {
+  return std::make_unique<const T>(spec);
 }
 
 struct FormEntry {
   OptimizerForm form;
   OptimizerKind kind;
-  std::unique_ptr<const Optimizer> (*make)(const OptimizerSettings&);
+  std::unique_ptr<const Optimizer> (*make)(const OptimizerSpec&);
 };
 
 constexpr FormEntry kForms[] = {{OptimizerForm::kAdamW, OptimizerKind::kAdamW, make<AdamW>},
@@ -51,8 +51,10 @@ void Optimizer::update_masters(const WholeParameter& /*parameter*/, const WholeB
 
 OptimizerKind optimizer_kind(OptimizerForm form) { return entry_of(form).kind; }
 
-std::unique_ptr<const Optimizer> make_optimizer(OptimizerForm form, const OptimizerSettings& settings) {
-  return entry_of(form).make(settings);
+std::unique_ptr<const Optimizer> make_optimizer(const OptimizerSpec& spec) {
+  return entry_of(spec.form).make(spec);
 }
+
+StateTensors state_tensors_of(const OptimizerSpec& spec) { return make_optimizer(spec)->state_tensors(); }
 
 }  // namespace tessera

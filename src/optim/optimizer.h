@@ -62,12 +62,14 @@ constexpr auto choice_words(MuonRate) {
   return std::to_array<Word<MuonRate>>({{"original", kOriginal}, {"match_rms_adamw", kMatchRmsAdamw}});
 }
 
-// The settings of all optimizers, as Hugging Face's arguments name them; each uses what applies to it.
-struct OptimizerSettings {
+// The settings of all optimizers; each uses what applies to it.
+struct OptimizerSpec {
+  OptimizerForm form = OptimizerForm::kAdamW;
   double beta1 = 0.9;
   double beta2 = 0.999;
   double epsilon = 1e-8;
   double weight_decay = 0;
+  bool weight_decay_norms = false;
   double muon_momentum = 0.95;
   MuonRate muon_rate = MuonRate::kMatchRmsAdamw;
 };
@@ -133,6 +135,8 @@ class Optimizer {
   }
 };
 
-std::unique_ptr<const Optimizer> make_optimizer(OptimizerForm form, const OptimizerSettings& settings);
+std::unique_ptr<const Optimizer> make_optimizer(const OptimizerSpec& spec);
+// Its list of state tensors, for plans.
+StateTensors state_tensors_of(const OptimizerSpec& spec);
 
 }  // namespace tessera

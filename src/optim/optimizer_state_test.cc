@@ -28,7 +28,7 @@ const std::vector<ParameterRange> kRanges = {{3, 500, true}, {520, 400, false}};
 bool in_range(int64_t i) { return (i >= 3 && i < 503) || (i >= 520 && i < 920); }
 
 std::unique_ptr<const Optimizer> adamw() {
-  return std::make_unique<const AdamW>(OptimizerSettings{.weight_decay = 0.1});
+  return std::make_unique<const AdamW>(OptimizerSpec{.weight_decay = 0.1});
 }
 
 struct TrainingRun {
@@ -38,7 +38,7 @@ struct TrainingRun {
   ThreadPool pool;
   OptimizerState optimizer;
 
-  TrainingRun(DType dtype, const OptimizerSettings& options, int64_t num_threads = 2,
+  TrainingRun(DType dtype, const OptimizerSpec& options, int64_t num_threads = 2,
               std::unique_ptr<const Optimizer> other = nullptr)
       : pool(num_threads),
         optimizer(other ? std::move(other) : std::make_unique<AdamW>(options), kRanges,
@@ -61,7 +61,7 @@ struct TrainingRun {
 };
 
 TEST(OptimizerState, DecaysOnlyTheRangesThatAskAndLeavesGapsAlone) {
-  const OptimizerSettings options{.weight_decay = 0.5};
+  const OptimizerSpec options{.weight_decay = 0.5};
   TrainingRun run(DType::kF32, options);
   const std::vector<float> before = run.masters();
   run.optimizer.update({1, 1e-2});  // gradients are zero: only weight decay acts
@@ -74,7 +74,7 @@ TEST(OptimizerState, DecaysOnlyTheRangesThatAskAndLeavesGapsAlone) {
 }
 
 TEST(AdamW, Bf16MastersEqualAFloat32Run) {
-  const OptimizerSettings options{.weight_decay = 0.1};
+  const OptimizerSpec options{.weight_decay = 0.1};
   TrainingRun f32(DType::kF32, options), half(DType::kBF16, options);
   for (int64_t step = 1; step <= 50; ++step) {
     f32.step(step);
@@ -184,13 +184,13 @@ TEST(OptimizerState, AShardWithGradientsAndStateOfItsOwnEqualsTheWhole) {
 // Stochastic rounding goes by an element's place among all parameters, whoever owns it and wherever its state
 // is.
 TEST(AdamWHalf, AShardEqualsTheWhole) {
-  TrainingRun whole(DType::kBF16, {}, 2, std::make_unique<AdamWHalf>(OptimizerSettings{}));
-  TrainingRun other_threads(DType::kBF16, {}, 1, std::make_unique<AdamWHalf>(OptimizerSettings{}));
+  TrainingRun whole(DType::kBF16, {}, 2, std::make_unique<AdamWHalf>(OptimizerSpec{}));
+  TrainingRun other_threads(DType::kBF16, {}, 1, std::make_unique<AdamWHalf>(OptimizerSpec{}));
   const ParameterRange range = {7, 200, true, 64, 5, 100};  // elements 100 to 299, at 7 of the owned weights
   std::vector<bf16> weights(300);
   std::vector<float> gradients(300);
   ThreadPool pool(2);
-  OptimizerState shard(std::make_unique<AdamWHalf>(OptimizerSettings{}), {range},
+  OptimizerState shard(std::make_unique<AdamWHalf>(OptimizerSpec{}), {range},
                        TensorView(weights.data(), DType::kBF16, {300}),
                        TensorView(gradients.data(), DType::kF32, {300}), pool, 250);
   const std::vector<float> start = normal_values(kCount, 1);
@@ -244,7 +244,7 @@ TEST(AdamW8Bit, ShardsAndResumedRunsEqualTheWhole) {
       ThreadPool pool(num_threads);
       int64_t num_state = 0;
       for (const ParameterRange& range : ranges) num_state = range.state_begin + range.count;
-      OptimizerState state(std::make_unique<AdamW8Bit>(OptimizerSettings{.weight_decay = 0.1}), ranges,
+      OptimizerState state(std::make_unique<AdamW8Bit>(OptimizerSpec{.weight_decay = 0.1}), ranges,
                            TensorView(weights.data(), DType::kBF16, {count}),
                            TensorView(gradients.data(), DType::kF32, {count}), pool, num_state);
       const auto part = [&](const ParameterRange& range, size_t kind) {
@@ -296,8 +296,8 @@ TEST(AdamW8Bit, ComesAsCloseToTheMinimumAsFloat32) {
   for (const bool is_coded : {false, true}) {
     std::vector<float> weights = normal_values(kSize, 3), gradients(kSize);
     ThreadPool pool(2);
-    std::unique_ptr<const Optimizer> optimizer = std::make_unique<AdamW>(OptimizerSettings{});
-    if (is_coded) optimizer = std::make_unique<AdamW8Bit>(OptimizerSettings{});
+    std::unique_ptr<const Optimizer> optimizer = std::make_unique<AdamW>(OptimizerSpec{});
+    if (is_coded) optimizer = std::make_unique<AdamW8Bit>(OptimizerSpec{});
     OptimizerState state(std::move(optimizer), {{0, kSize, true}},
                          TensorView(weights.data(), DType::kF32, {kSize}),
                          TensorView(gradients.data(), DType::kF32, {kSize}), pool);
@@ -317,7 +317,7 @@ TEST(AdamW8Bit, ComesAsCloseToTheMinimumAsFloat32) {
 }
 
 TEST(Lion, MovesEveryWeightByTheLearningRateAndDecaysRanges) {
-  TrainingRun run(DType::kBF16, {}, 2, std::make_unique<Lion>(OptimizerSettings{.weight_decay = 0.5}));
+  TrainingRun run(DType::kBF16, {}, 2, std::make_unique<Lion>(OptimizerSpec{.weight_decay = 0.5}));
   const std::vector<float> before = run.masters();
   run.step(1);
   const std::vector<float> after = run.masters();

@@ -293,6 +293,20 @@ std::unique_ptr<Schedule> make_schedule(const ScheduleOptions& options) {
        nearest.empty() ? "" : fmt::format(" (did you mean '{}'?)", nearest));
 }
 
+std::unique_ptr<Schedule> make_schedule(const ScheduleSpec& spec, int64_t num_training_steps) {
+  return make_schedule({spec.type, spec.kwargs, spec.learning_rate, spec.num_warmup_steps(num_training_steps),
+                        num_training_steps});
+}
+
+bool ScheduleSpec::needs_evaluations() const { return type == kReduceOnPlateau; }
+
+int64_t ScheduleSpec::num_warmup_steps(int64_t num_training_steps) const {
+  const double total = static_cast<double>(num_training_steps);
+  if (warmup_steps >= 1) return static_cast<int64_t>(warmup_steps);
+  const double ratio = warmup_steps > 0 ? warmup_steps : warmup_ratio.value_or(0);
+  return static_cast<int64_t>(std::ceil(total * ratio));
+}
+
 std::vector<std::string> schedule_names() {
   std::vector<std::string> names;
   for (const NamedLambda& entry : kLambdas) names.emplace_back(entry.name);

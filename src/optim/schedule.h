@@ -10,6 +10,19 @@
 
 namespace tessera {
 
+struct ScheduleSpec {
+  double learning_rate = 5e-5;
+  std::string type = "linear";  // one of schedule_names()
+  std::string kwargs;           // a JSON object, "" = none
+  double warmup_steps = 0;
+  std::optional<double> warmup_ratio;
+
+  // Hugging Face's get_warmup_steps: warmup_steps when above 0, else the ratio, rounded up.
+  int64_t num_warmup_steps(int64_t num_training_steps) const;
+  // Whether the rate follows what evaluations find.
+  bool needs_evaluations() const;
+};
+
 struct ScheduleOptions {
   std::string type = "linear";  // lr_scheduler_type
   std::string kwargs;           // lr_scheduler_kwargs as JSON text, "" = none
@@ -47,6 +60,7 @@ class Schedule {
 
 // kBadConfig for an unknown type (naming the nearest) and for an unknown or missing keyword.
 std::unique_ptr<Schedule> make_schedule(const ScheduleOptions& options);
+std::unique_ptr<Schedule> make_schedule(const ScheduleSpec& spec, int64_t num_training_steps);
 std::vector<std::string> schedule_names();
 
 }  // namespace tessera

@@ -165,7 +165,7 @@ class StateInFile : public testing::TestWithParam<StateInFileTypes> {
          const std::optional<StateFileSettings>& file)
         : weights(kCount * 4),
           gradients(kCount * 4),
-          state(std::make_unique<AdamW>(OptimizerSettings{.weight_decay = 0.1}),
+          state(std::make_unique<AdamW>(OptimizerSpec{.weight_decay = 0.1}),
                 {{5, 9'000, true}, {9'100, 30'000, false}, {40'000, 20'000, true}},
                 TensorView(weights.data(), weight_dtype, {kCount}),
                 TensorView(gradients.data(), gradient_dtype, {kCount}), pool, {}, file) {}

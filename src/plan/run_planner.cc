@@ -23,7 +23,7 @@ constexpr int64_t kUncut = std::numeric_limits<int64_t>::max();
 
 // State in blocks of codes needs parameters that begin with a block. Only small or odd models have others.
 void check_state_blocks(const RunSpec& args, const ParameterLayout& layout) {
-  for (const StateTensor& tensor : state_tensors_of(args)) {
+  for (const StateTensor& tensor : state_tensors_of(args.optimizer)) {
     const int64_t block = state_block(tensor.dtype);
     for (const Parameter& parameter : layout.parameters()) {
       if (parameter.offset % block == 0) continue;
@@ -77,7 +77,7 @@ RunPlanner::RunPlanner(const RunSpec& args, const TrainableModel& model, const B
     const ActivationLimits micro_batch =
         limits_for(micro_batch_rows_, kUncut, args.placement.gradient_checkpointing);
     micro_batches_per_pass_ = tessera::micro_batches_per_pass(
-        model, micro_batch, args.batch.accumulation_steps, state_tensors_of(args));
+        model, micro_batch, args.batch.accumulation_steps, state_tensors_of(args.optimizer));
   }
   max_pass_tokens_ = data_.largest_pass(micro_batches_per_pass_);
 }
@@ -105,7 +105,7 @@ int64_t RunPlanner::offloaded_input_bytes() const {
 }
 
 int64_t RunPlanner::update_workspace_bytes(int64_t num_threads) const {
-  const std::unique_ptr<const Optimizer> optimizer = make_optimizer(args_);
+  const std::unique_ptr<const Optimizer> optimizer = make_optimizer(args_.optimizer);
   int64_t bytes = 0;
   for (const Parameter& parameter : model_.layout().parameters()) {
     const ParameterShape shape = shape_of(parameter);

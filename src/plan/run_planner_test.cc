@@ -38,7 +38,8 @@ struct RandomRun {
                                   OptimizerForm::kLion, OptimizerForm::kMuon, OptimizerForm::kAdafactor});
     spec.sharding.stage = one_of<int64_t>({0, 1, 2, 3});
     spec.sharding.gather_schedule = one_of({GatherChoice::kAuto, GatherChoice::kPerStep});
-    spec.sharding.quantized_gradients = one_of({GradientQuantization::kNone, GradientQuantization::kInt8});
+    spec.sharding.quantized_gradients =
+        one_of<std::optional<GradientCode>>({std::nullopt, GradientCode::kInt8});
     spec.batch.rows_per_device = one_of<int64_t>({1, 2, 8});
     spec.batch.accumulation_steps = one_of<int64_t>({1, 2, 16});
     spec.placement.gradient_checkpointing = one_of({false, true});

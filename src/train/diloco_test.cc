@@ -113,8 +113,8 @@ SavingRun diloco_run(const DilocoCase& of) {
   run.args.optimizer.form = from_word(of.optim);
   run.args.outer.sync_every = of.sync_every;
   run.args.outer.num_fragments = of.num_fragments;
-  run.args.outer.fragment_sync_delay = of.delay;
-  run.args.outer.fragment_update_alpha = of.alpha;
+  run.args.outer.sync_delay = of.delay;
+  run.args.outer.update_alpha = of.alpha;
   run.args.sharding.quantized_gradients = from_word(of.code);
   return run;
 }

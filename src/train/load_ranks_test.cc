@@ -54,8 +54,8 @@ Loaded load(const std::filesystem::path& folder, const ModelConfig& config, cons
     ThreadPool pool(1);
     const std::unique_ptr<Ops> ops = make_cpu_ops(pool);
     LlamaModel model(config, c.dtype, *ops);
-    const auto parameters =
-        make_parameter_state(model, c.zero, make_optimizer(OptimizerForm::kAdamW, {}), false, comm, pool);
+    const auto parameters = make_parameter_state(
+        model, c.zero, make_optimizer({.form = OptimizerForm::kAdamW}), false, comm, pool);
     const PackedBatch batch = pack(random_rows({9}, config.vocab_size, 5));
     model.reserve(limits_of(batch));
     const SafetensorsModel file = SafetensorsModel::open(folder);

@@ -125,8 +125,8 @@ TEST_P(NetworkUseTest, QuantizedGradientsTakeLittleMoreThanHalfOrAQuarter) {
     EXPECT_LT(reduced(code), 1.25 * share * exact);  // short blocks
   }
   run_.args.sharding.quantized_gradients =
-      GetParam().stage % 2 == 0 ? GradientQuantization::kInt8 : GradientQuantization::kInt4;
-  expect_closed_form(std::string(word_of(run_.args.sharding.quantized_gradients)));
+      GetParam().stage % 2 == 0 ? GradientCode::kInt8 : GradientCode::kInt4;
+  expect_closed_form(std::string(word_of(kGradientCodeWords, run_.args.sharding.quantized_gradients)));
 }
 
 TEST_P(NetworkUseTest, WithoutOverlapTheSameIsMoved) {

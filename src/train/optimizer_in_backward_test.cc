@@ -35,7 +35,7 @@ void train_in_backward(SavingRun& run, const std::string& output, const std::str
 void move_to_disk(RunSpec* args) {
   args->placement.param_device = args->placement.optimizer_device = OffloadDevice::kNvme;
   args->placement.offload_dir = fs::path(args->output_dir).parent_path() / "offload";
-  args->placement.aio_block_size = 4096;  // even a tiny layer is several blocks
+  args->placement.transfers.block_bytes = 4096;  // even a tiny layer is several blocks
 }
 
 struct FormCase {
@@ -238,7 +238,7 @@ class Trained {
 
  private:
   std::unique_ptr<ParameterState> make() {
-    auto optimizer = std::make_unique<AdamW>(OptimizerSettings{.weight_decay = 0.1});
+    auto optimizer = std::make_unique<AdamW>(OptimizerSpec{.weight_decay = 0.1});
     if constexpr (std::is_same_v<Parameters, StreamedParameters>) {
       ZeroSettings settings;
       settings.optimizer_in_backward = true;

@@ -95,8 +95,8 @@ class BigramTraining {
     ThreadPool pool(1);
     const std::unique_ptr<Ops> ops = make_cpu_ops(pool);
     BigramModel model(bigram_config(), dtype_, *ops);
-    const auto parameters =
-        make_parameter_state(model, settings(), make_optimizer(OptimizerForm::kAdamW, {}), false, comm, pool);
+    const auto parameters = make_parameter_state(
+        model, settings(), make_optimizer({.form = OptimizerForm::kAdamW}), false, comm, pool);
     const auto rows = random_rows({9, 12, 7, 10}, bigram_config().vocab_size, kSeed);
     const int64_t num_targets = pack(rows).num_targets;
     // Each rank takes every world_size-th row.

@@ -72,7 +72,7 @@ INSTANTIATE_TEST_SUITE_P(
         PeakCase{"OuterOptimizer", "bfloat16",
                  [](RunSpec* args) {
                    args->outer.sync_every = 1;
-                   args->sharding.quantized_gradients = GradientQuantization::kInt8;
+                   args->sharding.quantized_gradients = GradientCode::kInt8;
                  }},
         PeakCase{"Muon", "bfloat16", [](RunSpec* args) { args->optimizer.form = OptimizerForm::kMuon; }},
         PeakCase{"Adafactor", "bfloat16",

@@ -71,7 +71,7 @@ TEST_P(QuantizedGradients, TrainLikeExactOnes) {
   run.args.schedule.learning_rate = 1e-3;
   run.args.saving.strategy = SaveStrategy::kNo;
   const RecordingObserver quantized = run.run();
-  run.args.sharding.quantized_gradients = GradientQuantization::kNone;
+  run.args.sharding.quantized_gradients = std::nullopt;
   run.args.output_dir = run.folder() / "exact";
   const RecordingObserver exact = run.run();
   ASSERT_EQ(quantized.steps.size(), exact.steps.size());
@@ -139,12 +139,12 @@ TEST_P(QuantizedGradients, ResumeOnOtherRanks) {
 
 TEST(QuantizedGradientsTest, ResumeARunThatHadNoErrors) {
   SavingRun run = saving_run(quantized_cases()[1]);
-  run.args.sharding.quantized_gradients = GradientQuantization::kNone;
+  run.args.sharding.quantized_gradients = std::nullopt;
   const RecordingObserver whole = run.run();
   EXPECT_FALSE(has_errors(run.output() / "checkpoint-3", false));
   SavingRun resumed = run;
   resumed.interrupt_at(3, "quantized");
-  resumed.args.sharding.quantized_gradients = GradientQuantization::kInt8;
+  resumed.args.sharding.quantized_gradients = GradientCode::kInt8;
   resumed.args.resume = parse_resume("true");
   const RecordingObserver seen = resumed.run();
   EXPECT_EQ(seen.differences, R"(zero_quantized_gradients "none" -> "int8")");

@@ -99,8 +99,8 @@ Machine draw_machine(Draw& draw) {
 void draw_outer(Draw& draw, RunSpec* args) {
   args->outer.sync_every = draw.number(1, 5);
   args->outer.num_fragments = draw.number(1, args->outer.sync_every);
-  args->outer.fragment_sync_delay = draw.number(0, (args->outer.sync_every - 1) / args->outer.num_fragments);
-  args->outer.fragment_update_alpha = draw.one_of({0.0, 0.5});
+  args->outer.sync_delay = draw.number(0, (args->outer.sync_every - 1) / args->outer.num_fragments);
+  args->outer.update_alpha = draw.one_of({0.0, 0.5});
   args->placement.optimizer_in_backward = false;
   args->sharding.quantized_weights = false;
   args->placement.optimizer_device = args->placement.param_device = OffloadDevice::kNone;
@@ -324,11 +324,10 @@ void expect_same_losses(const RecordingObserver& found, const RecordingObserver&
 // to 1/127 of the largest of its row.
 double loss_tolerance(const RunSpec& args, const RunSpec& before) {
   for (const RunSpec& of : {args, before}) {
-    if (of.sharding.quantized_gradients == GradientQuantization::kInt4) return 3e-2;
+    if (of.sharding.quantized_gradients == GradientCode::kInt4) return 3e-2;
   }
   for (const RunSpec& of : {args, before}) {
-    if (of.sharding.quantized_weights || of.sharding.quantized_gradients == GradientQuantization::kInt8)
-      return 1e-2;
+    if (of.sharding.quantized_weights || of.sharding.quantized_gradients == GradientCode::kInt8) return 1e-2;
   }
   if (args.precision.dtype == DType::kBF16 || optimizer_kind(args.optimizer.form) == OptimizerKind::kLion)
     return 2e-3;

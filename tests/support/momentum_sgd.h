@@ -8,7 +8,7 @@ namespace tessera {
 
 class MomentumSgd : public Optimizer {
  public:
-  explicit MomentumSgd(const OptimizerSettings& settings = {}) : momentum_(settings.beta1) {}
+  explicit MomentumSgd(const OptimizerSpec& settings = {}) : momentum_(settings.beta1) {}
 
   StateTensors state_tensors() const override { return kStateTensors; }
   void update(const OptimizerBlock& block, const OptimizerStep& step, ThreadPool& pool) const override {

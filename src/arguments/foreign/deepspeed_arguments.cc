@@ -219,7 +219,8 @@ class DeepSpeedMerge {
     if (config_.zero_quantized_gradients) {
       merge_value("zero_optimization.zero_quantized_gradients",
                   std::string(*config_.zero_quantized_gradients ? "int4" : "none"),
-                  "zero_quantized_gradients", std::string(word_of(args_->sharding.quantized_gradients)));
+                  "zero_quantized_gradients",
+                  std::string(word_of(kGradientCodeWords, args_->sharding.quantized_gradients)));
     }
     const auto size_of = [](const DeepSpeedSetting<int64_t>& setting, int64_t otherwise) {
       return setting.is_absent() ? std::optional(otherwise) : setting.value;
@@ -275,11 +276,11 @@ class DeepSpeedMerge {
     if (!has_optimizer && !has_param) return;
     if (config_.aio_block_size) {
       merge_value("aio.block_size", *config_.aio_block_size, "aio_block_size",
-                  args_->placement.aio_block_size);
+                  args_->placement.transfers.block_bytes);
     }
     if (config_.aio_queue_depth) {
       merge_value("aio.queue_depth", *config_.aio_queue_depth, "aio_queue_depth",
-                  args_->placement.aio_queue_depth);
+                  args_->placement.transfers.queue_depth);
     }
   }
 
@@ -446,7 +447,7 @@ class DeepSpeedMerge {
 
   void check_schedule() const {
     try {
-      make_schedule({args_->schedule.type, args_->schedule.kwargs, args_->schedule.learning_rate, 0, 1000});
+      make_schedule(args_->schedule, 1000);
     } catch (const Error& error) {
       const std::string message = error.what();  // "lr_scheduler_kwargs: ..."
       const size_t colon = message.find(": ");

@@ -29,7 +29,7 @@ void check_device(const RunSpec& args, int64_t world_size) {
   refuse(args.placement.offloads_inputs(), "gradient_checkpointing_mode offload", "use full or selective");
   refuse(args.saving.peer_snapshot_steps > 0 && world_size == 1, "peer_snapshot_steps",
          "it protects runs of several ranks");
-  refuse(!is_on_cards(state_tensors_of(args), args.precision.dtype) && !optimizer_is_on_host(args),
+  refuse(!is_on_cards(state_tensors_of(args.optimizer), args.precision.dtype) && !optimizer_is_on_host(args),
          fmt::format("optim {}", args.optimizer.form),
          "use adamw_torch, adamw_bf16 with bfloat16 weights, or offload_optimizer_device cpu, with which the "
          "processor updates the weights");

@@ -40,11 +40,11 @@ void declare_outer_flags(FlagTable* table, RunSpec* args) {
                    "With sync_every, layers are exchanged in so many groups one after another, so that the "
                    "network is used evenly."),
         {1, 1e6});
-  limit(table->add("fragment_sync_delay", &args->outer.fragment_sync_delay,
+  limit(table->add("fragment_sync_delay", &args->outer.sync_delay,
                    "With sync_every, the result of an exchange is used so many steps after its beginning, "
                    "which take place meanwhile. Less than sync_every / num_fragments."),
         {0, 1e9});
-  limit(table->add("fragment_update_alpha", &args->outer.fragment_update_alpha,
+  limit(table->add("fragment_update_alpha", &args->outer.update_alpha,
                    "With sync_every, the share that a node's own weights have in what it continues with "
                    "after an exchange: 0.5 is usual with a delay."),
         {0, 1, false, true});
@@ -65,7 +65,7 @@ void check_outer_arguments(const FlagTable& table, const RunSpec& args) {
   }
   if (const std::string found = obstacle(args); !found.empty())
     fail(ExitCode::kBadConfig, "sync_every cannot be combined with {}", found);
-  if (!is_elementwise(state_tensors_of(args))) {
+  if (!is_elementwise(state_tensors_of(args.optimizer))) {
     fail(ExitCode::kBadConfig,
          "sync_every needs an optimizer that updates every element by itself, such as adamw_torch, found "
          "optim {}",
@@ -75,22 +75,16 @@ void check_outer_arguments(const FlagTable& table, const RunSpec& args) {
     fail(ExitCode::kBadConfig, "num_fragments {} is more than sync_every {}: each has a step of its own",
          args.outer.num_fragments, args.outer.sync_every);
   }
-  if (args.outer.fragment_sync_delay * args.outer.num_fragments >= args.outer.sync_every) {
+  if (args.outer.sync_delay * args.outer.num_fragments >= args.outer.sync_every) {
     fail(ExitCode::kBadConfig,
          "fragment_sync_delay {} must be less than sync_every {} / num_fragments {}: an exchange ends before "
          "the next one begins",
-         args.outer.fragment_sync_delay, args.outer.sync_every, args.outer.num_fragments);
+         args.outer.sync_delay, args.outer.sync_every, args.outer.num_fragments);
   }
 }
 
 std::optional<OuterSettings> outer_settings_of(const RunSpec& args) {
-  if (args.outer.sync_every == 0) return std::nullopt;
-  return OuterSettings{.sync_every = args.outer.sync_every,
-                       .num_fragments = args.outer.num_fragments,
-                       .sync_delay = args.outer.fragment_sync_delay,
-                       .update_alpha = args.outer.fragment_update_alpha,
-                       .learning_rate = args.outer.learning_rate,
-                       .momentum = args.outer.momentum};
+  return args.outer.sync_every > 0 ? std::optional(args.outer) : std::nullopt;
 }
 
 }  // namespace tessera

@@ -14,23 +14,11 @@ namespace {
 constexpr int64_t kStateShareOfQueue = 4;
 
 AsyncFileSettings state_transfers(const RunSpec& args) {
-  AsyncFileSettings transfers = transfer_settings(args);
+  AsyncFileSettings transfers = args.placement.transfers;
   if (args.placement.param_device == OffloadDevice::kNvme || args.placement.offloads_inputs()) {
     transfers.queue_depth = divide_up(transfers.queue_depth, kStateShareOfQueue);
   }
   return transfers;
-}
-
-std::optional<GradientCode> quantized_gradients_of(const RunSpec& args) {
-  switch (args.sharding.quantized_gradients) {
-    case GradientQuantization::kInt8:
-      return GradientCode::kInt8;
-    case GradientQuantization::kInt4:
-      return GradientCode::kInt4;
-    case GradientQuantization::kNone:
-      break;
-  }
-  return std::nullopt;
 }
 
 }  // namespace
@@ -44,12 +32,12 @@ ZeroSettings zero_settings_of(const RunSpec& args, const ModelConfig& config, in
   zero.weight_dtype = args.precision.dtype;
   zero.network_dtype = args.sharding.communication_dtype.value_or(zero.weight_dtype);
   zero.quantized_weights = args.sharding.quantized_weights;
-  zero.quantized_gradients = quantized_gradients_of(args);
+  zero.quantized_gradients = args.sharding.quantized_gradients;
   zero.gradient_dtype = args.sharding.accumulation_dtype();
   zero.max_live_elements = args.sharding.max_live_parameters;
   zero.prefetch_elements = args.sharding.prefetch_elements(config.hidden_size);
   zero.overlap = args.sharding.overlap_comm;
-  zero.state_tensors = state_tensors_of(args);
+  zero.state_tensors = state_tensors_of(args.optimizer);
   zero.outer = outer_settings_of(args);
   zero.optimizer_in_backward = args.placement.optimizer_in_backward;
   zero.parameters_on_host = args.placement.param_device != OffloadDevice::kNone;
@@ -60,7 +48,7 @@ ZeroSettings zero_settings_of(const RunSpec& args, const ModelConfig& config, in
   }
   if (args.placement.param_device == OffloadDevice::kNvme) {
     (config.lora ? zero.frozen_folder : zero.weight_folder) = {args.placement.offload_dir,
-                                                               transfer_settings(args)};
+                                                               args.placement.transfers};
   }
   zero.persistence_threshold = args.sharding.persistence_threshold_elements(config.hidden_size);
   return zero;
@@ -68,8 +56,8 @@ ZeroSettings zero_settings_of(const RunSpec& args, const ModelConfig& config, in
 
 std::vector<StateTensor> saved_tensors_of(const RunSpec& args, int num_nodes) {
   ZeroSettings zero;
-  zero.state_tensors = state_tensors_of(args);
-  zero.quantized_gradients = quantized_gradients_of(args);
+  zero.state_tensors = state_tensors_of(args.optimizer);
+  zero.quantized_gradients = args.sharding.quantized_gradients;
   zero.outer = outer_settings_of(args);
   return saved_tensors(zero, num_nodes);
 }

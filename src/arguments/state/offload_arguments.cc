@@ -54,10 +54,10 @@ void declare_offload_flags(FlagTable* table, RunSpec* args) {
                  "to offload in output_dir.");
   folder.value_name = "DIR";
   folder.aliases = {"offload_optimizer_nvme_path", "offload_param_nvme_path"};
-  limit(table->add("aio_block_size", &args->placement.aio_block_size,
+  limit(table->add("aio_block_size", &args->placement.transfers.block_bytes,
                    "Bytes of a transfer between memory and offload_dir, a multiple of 4096."),
         {static_cast<double>(kDirectAlignment), static_cast<double>(kMaxBlockBytes)});
-  limit(table->add("aio_queue_depth", &args->placement.aio_queue_depth,
+  limit(table->add("aio_queue_depth", &args->placement.transfers.queue_depth,
                    "Transfers between memory and offload_dir that a rank has in flight for each file."),
         {1, static_cast<double>(kMaxQueueDepth)});
   table->add(
@@ -77,9 +77,9 @@ void declare_offload_flags(FlagTable* table, RunSpec* args) {
 }
 
 void resolve_offload(const FlagTable& table, int64_t world_size, RunSpec* args) {
-  if (args->placement.aio_block_size % kDirectAlignment != 0) {
+  if (args->placement.transfers.block_bytes % kDirectAlignment != 0) {
     fail(ExitCode::kBadConfig, "aio_block_size: expected a multiple of {}, found {}", kDirectAlignment,
-         args->placement.aio_block_size);
+         args->placement.transfers.block_bytes);
   }
   const bool has_weights = args->placement.param_device == OffloadDevice::kNvme;
   const bool is_lora = args->lora.finetuning_type == FinetuningType::kLora;
@@ -113,10 +113,6 @@ void resolve_offload(const FlagTable& table, int64_t world_size, RunSpec* args) 
   } else if (args->placement.offload_dir.empty()) {
     args->placement.offload_dir = (std::filesystem::path(args->output_dir) / "offload").string();
   }
-}
-
-AsyncFileSettings transfer_settings(const RunSpec& args) {
-  return {.queue_depth = args.placement.aio_queue_depth, .block_bytes = args.placement.aio_block_size};
 }
 
 }  // namespace tessera

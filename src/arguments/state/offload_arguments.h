@@ -4,7 +4,6 @@
 
 #include "arguments/arguments.h"
 #include "base/flags.h"
-#include "io/async_file.h"
 
 namespace tessera {
 
@@ -12,8 +11,5 @@ void declare_offload_flags(FlagTable* table, RunSpec* args);
 
 // Sets offload_dir if something goes there. Error(kBadConfig) if a setting makes no sense.
 void resolve_offload(const FlagTable& table, int64_t world_size, RunSpec* args);
-
-// aio_*.
-AsyncFileSettings transfer_settings(const RunSpec& args);
 
 }  // namespace tessera

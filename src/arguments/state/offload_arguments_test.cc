@@ -70,8 +70,8 @@ TEST_F(OffloadArguments, DeepSpeedsOffloadOfTheOptimizerIsTheSame) {
   resolve();
   EXPECT_EQ(args_.placement.optimizer_device, OffloadDevice::kNvme);
   EXPECT_EQ(args_.placement.offload_dir, "/local");
-  EXPECT_EQ(args_.placement.aio_block_size, 262144);
-  EXPECT_EQ(args_.placement.aio_queue_depth, 8);
+  EXPECT_EQ(args_.placement.transfers.block_bytes, 262144);
+  EXPECT_EQ(args_.placement.transfers.queue_depth, 8);
   give("offload_optimizer_device", "none");
   EXPECT_THAT(contradiction(),
               HasSubstr("zero_optimization.offload_optimizer.device nvme and offload_optimizer_device none"));
@@ -91,7 +91,7 @@ TEST_F(OffloadArguments, DeepSpeedsOffloadOfWeightsUpdatesInBackward) {
   EXPECT_EQ(args_.placement.param_device, OffloadDevice::kNvme);
   EXPECT_TRUE(args_.placement.optimizer_in_backward);
   EXPECT_EQ(args_.placement.offload_dir, "/local");
-  EXPECT_EQ(args_.placement.aio_queue_depth, 8);
+  EXPECT_EQ(args_.placement.transfers.queue_depth, 8);
   try {
     resolve_run_spec(table_, 2, &args_);
     ADD_FAILURE() << "two ranks are not refused";

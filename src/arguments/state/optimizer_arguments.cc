@@ -59,7 +59,7 @@ void check_optimizer(const FlagTable& table, const RunSpec& args) {
       if (table.is_set(name)) log_warning("{} has no effect: optim is {}", name, args.optimizer.form);
     }
   }
-  if (is_elementwise(state_tensors_of(args))) return;
+  if (is_elementwise(state_tensors_of(args.optimizer))) return;
   if (args.saving.peer_snapshot_steps > 0) {
     fail(ExitCode::kBadConfig,
          "peer_snapshot_steps {} contradicts optim {}: copies in memory hold one value per element; use "
@@ -67,16 +67,5 @@ void check_optimizer(const FlagTable& table, const RunSpec& args) {
          args.saving.peer_snapshot_steps, args.optimizer.form);
   }
 }
-
-std::unique_ptr<const Optimizer> make_optimizer(const RunSpec& args) {
-  return make_optimizer(args.optimizer.form, {.beta1 = args.optimizer.beta1,
-                                              .beta2 = args.optimizer.beta2,
-                                              .epsilon = args.optimizer.epsilon,
-                                              .weight_decay = args.optimizer.weight_decay,
-                                              .muon_momentum = args.optimizer.muon_momentum,
-                                              .muon_rate = args.optimizer.muon_rate});
-}
-
-StateTensors state_tensors_of(const RunSpec& args) { return make_optimizer(args)->state_tensors(); }
 
 }  // namespace tessera

@@ -1,8 +1,6 @@
 // The optimizer that the arguments of a run ask for.
 #pragma once
 
-#include <memory>
-
 #include "arguments/arguments.h"
 #include "base/flags.h"
 #include "optim/optimizer.h"
@@ -14,9 +12,5 @@ void declare_optim_flag(FlagTable* table, RunSpec* args);
 void declare_muon_flags(FlagTable* table, RunSpec* args);
 // Error(kBadConfig) if the optimizer cannot be combined with other settings.
 void check_optimizer(const FlagTable& table, const RunSpec& args);
-
-std::unique_ptr<const Optimizer> make_optimizer(const RunSpec& args);
-// Its list of state tensors, for plans.
-StateTensors state_tensors_of(const RunSpec& args);
 
 }  // namespace tessera

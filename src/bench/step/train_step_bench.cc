@@ -210,8 +210,8 @@ class TrainStep {
     fill_weights(model_.layout(), config_, weights(), pool_);
     model_.bind_parameters(weights(), gradients());
     if (model_.is_adapted()) allocate_frozen();
-    optimizer_.emplace(std::make_unique<AdamW>(OptimizerSettings{}),
-                       trained_ranges(model_.layout(), options_), weights(), gradients(), pool_);
+    optimizer_.emplace(std::make_unique<AdamW>(OptimizerSpec{}), trained_ranges(model_.layout(), options_),
+                       weights(), gradients(), pool_);
   }
 
   // As in training there. Without a head the embedding is updated as well: 32 rows.
@@ -226,7 +226,7 @@ class TrainStep {
       });
       model_.bind_frozen(frozen);
     }
-    on_device_.emplace(model_, std::make_unique<AdamW>(OptimizerSettings{}), /*decay_all=*/false, pool_);
+    on_device_.emplace(model_, std::make_unique<AdamW>(OptimizerSpec{}), /*decay_all=*/false, pool_);
     for_weights(layout, DType::kF32, [&](int64_t begin, TensorView values) {
       const auto count = static_cast<size_t>(values.num_elements());
       on_device_->write_state(StateKind::kMaster, begin, {values.as<float>(), count});
@@ -349,7 +349,7 @@ class TrainStep {
     update(norm);
     for (size_t i = 0; i < elements.size(); ++i) {
       const double g = element(gradients(), elements[i]) * gradient_scale(norm);
-      const double expected = before[i] - kLearningRate * g / (std::abs(g) + OptimizerSettings{}.epsilon);
+      const double expected = before[i] - kLearningRate * g / (std::abs(g) + OptimizerSpec{}.epsilon);
       verifier.compare("weight", 0, elements[i], master(elements[i]), expected,
                        4 * kFloatEps * std::abs(before[i]) + 1e-5 * kLearningRate);
     }

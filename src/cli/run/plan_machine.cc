@@ -219,7 +219,7 @@ PlanMachine plan_machine(const PlanMachineFlags& flags, const RunSpec& args) {
   if (flags.machine == "here" && args.machine.device == DeviceKind::kCpu && machine.cluster.rates) {
     MeasuringOptions options;
     // The sample cuts parameters; others are priced by their bytes and products.
-    if (is_elementwise(state_tensors_of(args))) options.optimizer = args.optimizer.form;
+    if (is_elementwise(state_tensors_of(args.optimizer))) options.optimizer = args.optimizer.form;
     options.rates = *machine.cluster.rates;
     options.rates.network_gbps = machine.cluster.network_gbps;
     machine.prices = std::make_unique<MeasuredPrices>(options);

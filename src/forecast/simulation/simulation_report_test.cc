@@ -93,7 +93,7 @@ TEST_F(SimulationTest, NodesOnTheirOwnTakeWhatThePlanPredicts) {
   EXPECT_NEAR(apart.step.node_sent_bytes / together.step.node_sent_bytes, 1 / 20.0, 0.01 / 20);
   // With a delay, an exchange overlaps the steps after it.
   args_.outer.num_fragments = 4;
-  args_.outer.fragment_sync_delay = 2;
+  args_.outer.sync_delay = 2;
   const SimulatedCluster streamed = simulate(4);
   EXPECT_NEAR(streamed.step.node_sent_bytes / apart.step.node_sent_bytes, 1, 0.01);
   EXPECT_LT(streamed.step.step_s, apart.step.step_s);

@@ -78,7 +78,7 @@ UpdateWork update_of(const SampleRequest& request, int64_t num_elements) {
   UpdateWork work;
   work.num_elements = std::min(num_elements / request.share.local_world_size, kMaxUpdated);
   work.weight_dtype = request.dtype;
-  const StateTensors tensors = make_optimizer(request.optimizer, {})->state_tensors();
+  const StateTensors tensors = make_optimizer({.form = request.optimizer})->state_tensors();
   work.state_bytes = state_bytes(tensors, work.num_elements);
   work.has_codes = std::ranges::any_of(tensors, is_block_code, &StateTensor::dtype);
   work.sums_squares = request.share.local_world_size > 1;
@@ -174,7 +174,7 @@ class SampleRank {
       summed = accumulators_.view(DType::kF32, {share_.size()});
     }
     const int64_t updated = update_of(request, count).num_elements;
-    state_.emplace(make_optimizer(request.optimizer, {}),
+    state_.emplace(make_optimizer({.form = request.optimizer}),
                    std::vector<ParameterRange>{
                        {share_.begin, updated, true, num_ranks > 1 ? 0 : share_.begin, /*state_begin=*/0}},
                    node_.weights, summed, pool_, updated);

@@ -291,7 +291,7 @@ TEST(AnalyticPrices, UpdatesOfCodesWaitForTheProcessor) {
   const RankShare share = {4, 1};
   const double exact_s = AnalyticPrices(rates).update_seconds(work, share);
   work.state_bytes =
-      state_bytes(make_optimizer(OptimizerForm::kAdamW8Bit, {})->state_tensors(), work.num_elements);
+      state_bytes(make_optimizer({.form = OptimizerForm::kAdamW8Bit})->state_tensors(), work.num_elements);
   work.has_codes = true;
   rates.core_coded_giga_elements_per_s = 0.01;
   EXPECT_DOUBLE_EQ(AnalyticPrices(rates).update_seconds(work, share), 25);

@@ -54,7 +54,7 @@ void expect_finite(const std::vector<std::vector<float>>& all) {
 
 template <typename Form = AdamW>
 std::unique_ptr<Optimizer> make_adamw() {
-  return std::make_unique<Form>(OptimizerSettings{.weight_decay = 0.1});
+  return std::make_unique<Form>(OptimizerSpec{.weight_decay = 0.1});
 }
 
 TEST(OffloadedParameters, AreUpdatedByTheHostAsIfTheyWereThere) {

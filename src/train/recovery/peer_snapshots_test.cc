@@ -248,7 +248,7 @@ INSTANTIATE_TEST_SUITE_P(Jobs, PeerSnapshotsLostNode, testing::ValuesIn(cases_of
 // The errors of quantised gradients are part of the state, but for one node alone, which has none.
 TEST_F(PeerSnapshotsJob, HoldTheErrorsOfQuantizedGradients) {
   const Ranks ranks = {2, 1};
-  args_.sharding.quantized_gradients = GradientQuantization::kInt4;
+  args_.sharding.quantized_gradients = GradientCode::kInt4;
   args_.saving.strategy = SaveStrategy::kSteps;  // under way while the snapshot is taken
   args_.saving.steps = 2;
   const auto expected = undisturbed(ranks);

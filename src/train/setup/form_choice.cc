@@ -82,7 +82,7 @@ MachineFacts choose_form(RunSetup& setup, const BatchPlanOptions& batch, const D
     keep_settings(setup.resume->record().arguments, setup.resume->checkpoint_parent().string(), &args);
   }
   // First: the memory of its threads stays with the process.
-  if (setup.is_root()) setup.disk_rate = try_disk_rate(args.placement.offload_dir, transfer_settings(args));
+  if (setup.is_root()) setup.disk_rate = try_disk_rate(args.placement.offload_dir, args.placement.transfers);
   const MachineFacts machine = machine_facts(setup);
   const int64_t disk_bytes = -setup.comm.max(-free_disk_bytes(args.placement.offload_dir), label);
   Form form;

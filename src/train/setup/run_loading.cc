@@ -21,7 +21,7 @@ namespace {
 void prepare_disk(RunSetup& setup) {
   create_folder(setup.args.placement.offload_dir);
   if (setup.args.reporting.measure_peak && setup.is_root() && !setup.disk_rate) {
-    setup.disk_rate = measure_disk_rate(setup.args.placement.offload_dir, transfer_settings(setup.args));
+    setup.disk_rate = measure_disk_rate(setup.args.placement.offload_dir, setup.args.placement.transfers);
   }
 }
 
@@ -67,12 +67,12 @@ void load_run(RunSetup& setup) {
   if (setup.model->is_adapted()) {
     setup.frozen.emplace(*setup.model, setup.comm, setup.pool, setup.plan.zero);
   }
-  setup.parameters = make_parameter_state(*setup.model, setup.plan.zero, make_optimizer(args),
+  setup.parameters = make_parameter_state(*setup.model, setup.plan.zero, make_optimizer(args.optimizer),
                                           args.optimizer.weight_decay_norms, setup.comm, setup.pool);
   if (setup.plan.limits.offload_inputs) {
     setup.model->offload_inputs_to(
         std::filesystem::path(args.placement.offload_dir) / fmt::format("rank-{}.inputs", setup.world().rank),
-        transfer_settings(args));
+        args.placement.transfers);
   }
   setup.model->reserve(setup.plan.limits);
   if (setup.context) {

@@ -126,8 +126,7 @@ void make_plan(RunSetup& setup) {
   }
   setup.actions.emplace(args, plan.steps_per_epoch, plan.max_steps);
   check_saves_at_evaluations(args, *setup.actions, plan.max_steps);
-  setup.schedule = make_schedule({args.schedule.type, args.schedule.kwargs, args.schedule.learning_rate,
-                                  plan.num_warmup_steps, plan.max_steps});
+  setup.schedule = make_schedule(args.schedule, plan.max_steps);
   // Refuses a momentum that grows out of range.
   setup.schedule->betas(plan.max_steps - 1);
 
