@@ -316,8 +316,8 @@ ResumeSpec parse_resume(const std::string& text) {
   using enum ResumeSpec::From;
   const std::string word = lower_case(text);
   if (word.empty() || word == "false" || word == "none" || word == "no") return {};
-  if (word == "true" || word == "yes") return {kNewest};
-  if (word == "auto") return {kNewestIfAny};
+  if (word == "true" || word == "yes") return {kNewest, ""};
+  if (word == "auto") return {kNewestIfAny, ""};
   return {kFolder, text};
 }
 
