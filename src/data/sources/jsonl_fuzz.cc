@@ -77,7 +77,8 @@ void check_record(const Record& record) {
   }
   const auto expected = nlohmann::ordered_json::parse(record.text, nullptr, /*allow_exceptions=*/false);
   // Python writes numbers that are not finite by names that JSON does not have.
-  const bool has_names = record.text.find("NaN") != record.text.npos || record.text.find("Infinity") != record.text.npos;
+  const bool has_names =
+      record.text.find("NaN") != record.text.npos || record.text.find("Infinity") != record.text.npos;
   if (expected.is_discarded() && has_names) return;
   TESSERA_CHECK(to_json(value) == expected);
 }
