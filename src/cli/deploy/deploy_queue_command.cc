@@ -4,7 +4,7 @@
 #include "base/text.h"
 #include "cli/deploy/deploy_command.h"
 #include "cli/flag_parser.h"
-#include "cli/run/plan_machine.h"
+#include "cli/plan/plan_machine.h"
 #include "cluster/manifests/allocatable.h"
 #include "cluster/manifests/job_plan.h"
 #include "cluster/manifests/names.h"

@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "cli/run/plan_search.h"
+#include "cli/plan/plan_search.h"
 #include "cluster/manifests/job_manifest.h"
 #include "cluster/manifests/names.h"
 #include "formats/deepspeed/deepspeed_config.h"

@@ -1,4 +1,4 @@
-#include "cli/run/plan_job.h"
+#include "cli/plan/plan_job.h"
 
 #include <algorithm>
 #include <cmath>

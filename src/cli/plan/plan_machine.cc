@@ -1,4 +1,4 @@
-#include "cli/run/plan_machine.h"
+#include "cli/plan/plan_machine.h"
 
 #include <algorithm>
 

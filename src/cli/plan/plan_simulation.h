@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/flags.h"
+#include "cli/plan/plan_request.h"
 #include "forecast/simulation/simulation.h"
 
 namespace tessera {
@@ -18,13 +19,16 @@ class SimulationFlags {
   // Error(kUsage) for values that make no sense, or for flags of this section without --simulate.
   void check(const FlagTable& table) const;
 
-  bool simulate() const { return simulate_; }
+  bool is_wanted() const { return simulate_; }
+  // Simulates and shows the clusters. Error(kBadConfig) if the run fits into none.
+  void simulate(const PlanRequest& request, const FlagTable& table) const;
+
+ private:
   // Numbers of nodes; `given` with --nnodes alone.
   std::vector<int> nodes(std::optional<int64_t> given) const;
   // For clusters of at most so many nodes. Reads --measured.
   SimulationOptions options(int most_nodes) const;
 
- private:
   bool simulate_ = false;
   std::vector<std::string> nodes_ = {"4", "16", "64", "256", "1024"};
   std::optional<int64_t> nodes_per_rack_;

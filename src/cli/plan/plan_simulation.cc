@@ -1,9 +1,15 @@
-#include "cli/run/plan_simulation.h"
+#include "cli/plan/plan_simulation.h"
+
+#include <algorithm>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "base/text_fields.h"
 #include "cli/flag_parser.h"
+#include "cli/plan/plan_job.h"
+#include "cli/terminal/terminal.h"
+#include "io/file.h"
 
 namespace tessera {
 namespace {
@@ -152,6 +158,41 @@ SimulationOptions SimulationFlags::options(int most_nodes) const {
   options.checkpoint_write_s = checkpoint_write_s_;
   options.checkpoint_steps = checkpoint_steps_;
   return options;
+}
+
+void SimulationFlags::simulate(const PlanRequest& request, const FlagTable& table) const {
+  if (request.args.sharding.context_parallel_size > request.local_world_size) {
+    fail(ExitCode::kUsage,
+         "--simulate is of ranks that share rows within a node, and --context_parallel_size {} is more than "
+         "its {}: without --simulate the plan has the step",
+         request.args.sharding.context_parallel_size, format_count(request.local_world_size, "rank"));
+  }
+  const std::optional<int64_t> one_size =
+      table.is_set("nnodes") ? std::optional(request.num_nodes) : std::nullopt;
+  const std::vector<int> sizes = nodes(one_size);
+  const SimulationOptions simulated = options(std::ranges::max(sizes));
+  const ModelConfig config = request.model_config(table);
+  std::optional<PlanMachine> machine;
+  std::vector<SimulatedCluster> clusters;
+  for (const int num_nodes : sizes) {
+    RunSpec args = request.args;
+    const int64_t world_size = num_nodes * request.local_world_size;
+    if (!clusters.empty()) set_log_level(LogLevel::kError);  // it has been said
+    resolve_run_spec(table, world_size, &args);
+    if (!machine) machine = request.machine_for(args);
+    if (!machine->cluster.rates) {
+      fail(ExitCode::kUsage, "--simulate needs the speed of a machine: give --machine or --tflops");
+    }
+    clusters.push_back(simulate_cluster(args, config, request.cluster_of(*machine, num_nodes),
+                                        request.threads_of_rank(*machine),
+                                        job_size(args, config, world_size, request.tokens), simulated));
+  }
+  if (!request.plot.empty()) write_text_file(request.plot, simulation_picture(clusters));
+  write_output(request.json ? simulation_json(clusters) : simulation_text(clusters));
+  flush_output();
+  if (std::ranges::none_of(clusters, &std::string::empty, &SimulatedCluster::refusal)) {
+    fail(ExitCode::kBadConfig, "{}", clusters.back().refusal);
+  }
 }
 
 }  // namespace tessera

@@ -1,0 +1,338 @@
+#include "cli/plan/plan_search.h"
+
+#include <algorithm>
+#include <array>
+#include <set>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "cli/flag_parser.h"
+#include "cli/plan/plan_job.h"
+#include "cli/terminal/terminal.h"
+#include "forecast/instances/search_picture.h"
+#include "forecast/text/plan_text.h"
+#include "formats/deepspeed/deepspeed_config.h"
+#include "io/file.h"
+
+namespace tessera {
+namespace {
+
+// Flags that describe the machine: with one of them, and without --instances, its forecast is shown in
+// detail.
+constexpr std::array<const char*, 10> kMachineFlags = {"machine",      "memory",        "disk",   "network",
+                                                       "network_gbps", "disk_gb_per_s", "tflops", "mfu",
+                                                       "nnodes",       "nproc_per_node"};
+// The ones among them that also narrow a search.
+constexpr std::array<const char*, 2> kSharedFlags = {"nnodes", "nproc_per_node"};
+constexpr std::array<const char*, 8> kSearchFlags = {"instances", "max_nodes", "sort", "top",
+                                                     "max_hours", "max_price", "spot", "plot"};
+
+// Leaves room for two spaces of indentation and the backslash that continues a line.
+constexpr size_t kCommandColumns = kTextColumns - 4;
+
+// Words as lines that a shell joins. A flag and its values stay together.
+std::string shell_lines(const std::vector<std::string>& words) {
+  std::string text, line;
+  for (const std::string& word : words) {
+    if (!line.empty() && line.size() + 1 + word.size() > kCommandColumns) {
+      text += line + " \\\n";
+      line = "   ";
+    }
+    line += (line.empty() ? "" : " ") + word;
+  }
+  return text + line + "\n";
+}
+
+std::string flag_word(const std::string& name, const std::vector<std::string>& values) {
+  std::string word = "--" + name;
+  for (const std::string& value : values) word += " " + shell_quoted(value);
+  return word;
+}
+
+}  // namespace
+
+bool is_layout_flag(const std::string& name) {
+  static const std::set<std::string> kOfLayout = {"per_device_train_batch_size",
+                                                  "gradient_accumulation_steps",
+                                                  "global_batch_size",
+                                                  "gradient_checkpointing",
+                                                  "zero_stage",
+                                                  "gather_schedule"};
+  return kOfLayout.contains(name);
+}
+
+std::vector<std::string> layout_words(const RunLayout& layout, int64_t step_rows) {
+  std::vector<std::string> words = {fmt::format("--per_device_train_batch_size {}", layout.micro_batch_rows),
+                                    fmt::format("--gradient_accumulation_steps {}", layout.accumulation)};
+  if (layout.micro_batch_rows * layout.accumulation * layout.world_size() != step_rows) {
+    words.push_back(fmt::format("--global_batch_size {}", step_rows));
+  }
+  if (layout.gradient_checkpointing) words.emplace_back("--gradient_checkpointing");
+  if (layout.world_size() > 1) words.push_back(fmt::format("--zero_stage {}", layout.zero_stage));
+  if (layout.schedule == GatherSchedule::kPerLayer) words.emplace_back("--gather_schedule per_layer");
+  return words;
+}
+
+SearchOptions asked_options(const FlagTable& table, const RunSpec& args) {
+  SearchOptions options;
+  if (args.sharding.stage) options.zero_stage = static_cast<int>(*args.sharding.stage);
+  if (args.sharding.gather_schedule != GatherChoice::kAuto) {
+    options.schedule = args.sharding.gather_schedule == GatherChoice::kPerLayer ? GatherSchedule::kPerLayer
+                                                                                : GatherSchedule::kPerStep;
+  }
+  if (table.is_set("gradient_checkpointing"))
+    options.gradient_checkpointing = args.placement.gradient_checkpointing;
+  return options;
+}
+
+namespace {
+
+// What was found, as `tessera plan` shows it.
+class FoundMachines {
+ public:
+  // All must outlive this; the settings of the run are resolved for one rank.
+  FoundMachines(const PlanRequest& request, const ModelConfig& config, const SearchView& view,
+                SearchResult result)
+      : request_(request), config_(config), view_(view), result_(std::move(result)) {}
+
+  const SearchResult& result() const { return result_; }
+
+  // The command line of the best combination on its first node, with the flags given that do not belong to
+  // the layout; "" if nothing fits.
+  std::string command() const {
+    const std::optional<size_t> best = best_of(result_, view_);
+    if (!best) return "";
+    const RunLayout& layout = result_.combinations[*best].layout;
+    std::vector<std::string> words = {"tessera"};
+    if (layout.world_size() > 1) words.emplace_back("launch");
+    if (layout.num_nodes > 1) {
+      words.push_back(fmt::format("--nnodes {}", layout.num_nodes));
+      words.emplace_back("--node_rank 0 --rdzv_endpoint HOST0:29500");
+    }
+    if (layout.world_size() > 1) words.push_back(fmt::format("--nproc_per_node {}", layout.local_world_size));
+    words.emplace_back("train");
+    std::set<std::string> names;
+    for (const Flag* flag : request_.given) {
+      if (is_layout_flag(flag->name)) continue;
+      const auto on_hub = request_.args.model.hub_names.find(flag->name);
+      words.push_back(flag_word(flag->name, on_hub == request_.args.model.hub_names.end()
+                                                ? flag->get()
+                                                : std::vector<std::string>{on_hub->second}));
+      names.insert(flag->name);
+    }
+    // A file may set what a plan does not need.
+    if (!names.contains("config")) {
+      if (!names.contains("model"))
+        words.emplace_back(request_.preset.empty() ? "--model DIR" : "--model MODEL");
+      if (!names.contains("dataset")) words.emplace_back("--dataset FILE");
+      if (!names.contains("output_dir")) words.emplace_back("--output_dir DIR");
+    }
+    const std::vector<std::string> of_layout = layout_words(layout, result_.step_rows);
+    words.insert(words.end(), of_layout.begin(), of_layout.end());
+    return shell_lines(words);
+  }
+
+  std::string text(const std::string& command) const {
+    std::string text = table_text(result_, view_);
+    const std::string refusals = refusal_text(result_, view_);
+    const std::optional<size_t> best = best_of(result_, view_);
+    if (!best) return text + "\n" + refusals;
+    const Combination& combination = result_.combinations[*best];
+    const Instance& instance = result_.instances[combination.instance];
+    const RunLayout& layout = combination.layout;
+    text += fmt::format(
+        "\nbest     {} of {}: {} hours\n         {} USD on demand, about {} as spot{}\n",
+        format_count(layout.num_nodes, "node"), instance.name, three_digits(combination.hours),
+        three_digits(combination.usd), three_digits(combination.spot_usd),
+        combination.kwh
+            ? fmt::format(";\n         about {} kWh of processors", three_digits(*combination.kwh))
+            : "");
+    text += fmt::format("time     {} s a step\n{}", three_digits(combination.time.step_s()),
+                        indented(step_time_text(combination.time)));
+    const MemoryPlan memory = memory_of(request_.args, config_, result_.job, instance, combination);
+    text += "memory\n" + indented(memory_table(memory, result_.available_bytes(instance)));
+    text += layout.num_nodes > 1 ? "run      on every node, with its node_rank and the address of the first\n"
+                                 : "run\n";
+    if (!request_.preset.empty()) {
+      text += fmt::format("  tessera init --preset {} --tokenizer DIR --output MODEL\n", request_.preset);
+    }
+    text += indented(command);
+    return refusals.empty() ? text : text + "\n" + refusals;
+  }
+
+  // Error(kBadConfig) if nothing fits, or nothing within the limits of the view.
+  void check_any_fits() const {
+    if (best_of(result_, view_)) return;
+    if (!result_.combinations.empty()) {
+      const auto least = [&](auto member) { return std::ranges::min(result_.combinations, {}, member); };
+      fail(
+          ExitCode::kBadConfig,
+          "no combination is within --max_hours and --max_price: the fastest takes {} hours, the cheapest {} "
+          "USD",
+          three_digits(least(&Combination::hours).hours),
+          three_digits(
+              money_of(least([&](const Combination& each) { return money_of(each, view_); }), view_)));
+    }
+    int64_t needed = INT64_MAX, there = 0;
+    for (const Refusal& refusal : result_.refusals) {
+      if (refusal.needed_bytes > 0) needed = std::min(needed, refusal.needed_bytes);
+      there = std::max(there, result_.available_bytes(result_.instances[refusal.instance]));
+    }
+    if (needed == INT64_MAX) {
+      std::set<std::string> reasons;
+      for (const Refusal& refusal : result_.refusals) reasons.insert(refusal.why);
+      fail(ExitCode::kBadConfig,
+           "no instance type has a layout for the ranks asked for: {}: choose others with --nnodes and "
+           "--nproc_per_node, or raise --global_batch_size if rows are too few",
+           fmt::join(reasons, ", "));
+    }
+    if (result_.is_on_cards) {
+      fail(ExitCode::kBadConfig,
+           "the run fits on no instance type: a card needs at least {}, the largest has {}: use "
+           "offload_param_device cpu, or shorten --max_length",
+           format_bytes(needed), format_bytes(there));
+    }
+    fail(ExitCode::kBadConfig,
+         "the run fits on no instance type: a node needs at least {}, the largest has {}: allow more with "
+         "--max_nodes, or shorten --max_length",
+         format_bytes(needed), format_bytes(there));
+  }
+
+ private:
+  const PlanRequest& request_;
+  const ModelConfig& config_;
+  const SearchView& view_;
+  SearchResult result_;
+};
+
+// A DeepSpeed file that states how often ranks accumulate is for one number of ranks.
+int64_t ranks_of(const DeepSpeedConfig& file, const SearchOptions& options, int64_t ranks_of_team) {
+  constexpr int64_t kMostRanks = 1 << 20;
+  const std::optional<int64_t> micro_batch = file.train_micro_batch_size_per_gpu.value,
+                               all = file.train_batch_size.value;
+  int64_t num_ranks = std::min(ranks_of_team, kMostRanks);
+  if (micro_batch && all) {
+    num_ranks *=
+        std::clamp<int64_t>(*all / *micro_batch / *file.gradient_accumulation_steps.value, 1, kMostRanks);
+  }
+  // What was asked for is kept, and named where it contradicts the file.
+  const int64_t given = int64_t{options.num_nodes.value_or(1)} * options.local_world_size.value_or(1);
+  const bool is_given = options.num_nodes && options.local_world_size;
+  return is_given || num_ranks % given != 0 ? given : num_ranks;
+}
+
+}  // namespace
+
+void SearchFlags::declare(FlagTable* table, PlanRequest* request) {
+  table->begin_section("Plan: which machines");
+  table
+      ->add("instances", &instances_,
+            "Instance types to search: names or patterns such as 'c7i.*', or all. Without a flag that "
+            "describes a machine, all is the default.")
+      .value_name = "NAME...";
+  table
+      ->add("catalogue", &request->machine.catalogue,
+            "Catalogue of instance types to use instead of the shipped one.")
+      .value_name = "FILE";
+  limit_flag(table->add("max_nodes", &max_nodes_, "Most nodes to try: 1, 2, 4, ... up to this."), 1,
+             kMaxPlannedNodes);
+  table->add_choice(
+      "sort", &sort_, {"pareto", "price", "time"},
+      "Show combinations that nothing beats in both time and price (pareto), or all by price or "
+      "time, one for each instance type and number of nodes.");
+  limit_flag(table->add("top", &top_, "Most combinations to show."), 1, 100'000);
+  table->add("max_hours", &max_hours_, "Leave out what takes more hours for the whole job.");
+  table->add("max_price", &max_price_, "Leave out what costs more USD for the whole job.");
+  table->add("spot", &spot_, "Use the catalogue's typical spot prices.");
+  table
+      ->add("plot", &request->plot,
+            "Draw hours and price of all combinations, or what is simulated, into an SVG file.")
+      .value_name = "FILE";
+}
+
+std::string SearchFlags::first_given(const FlagTable& table) {
+  const auto found = std::ranges::find_if(kSearchFlags, [&](const char* name) { return table.is_set(name); });
+  return found == kSearchFlags.end() ? "" : *found;
+}
+
+bool SearchFlags::is_wanted(const PlanRequest& request, const FlagTable& table) const {
+  const std::string of_search = first_given(table);
+  const bool has_instances = table.is_set("instances");
+  for (const char* name : kMachineFlags) {
+    if (!table.is_set(name)) continue;
+    const bool shared = std::ranges::find(kSharedFlags, std::string_view(name)) != kSharedFlags.end();
+    if (shared && has_instances) continue;
+    if (of_search.empty() && !request.machine.catalogue.empty() && request.machine.machine.empty()) {
+      fail(ExitCode::kUsage, "--catalogue is for a search with --instances, or for --machine NAME");
+    }
+    if (of_search.empty()) return false;
+    fail(ExitCode::kUsage, "--{} describes one kind of machine, --{} is for a search among many{}", name,
+         of_search, shared ? ": add --instances all to search with this number" : ": give one of the two");
+  }
+  return true;
+}
+
+void SearchFlags::search(PlanRequest* request, FlagTable* table) const {
+  const ModelConfig config = request->model_config(*table);
+  SearchOptions options = asked_options(*table, request->args);
+  options.max_nodes = static_cast<int>(max_nodes_);
+  if (table->is_set("nnodes")) options.num_nodes = static_cast<int>(request->num_nodes);
+  if (table->is_set("nproc_per_node")) options.local_world_size = static_cast<int>(request->local_world_size);
+  set_log_level(LogLevel::kError);
+  std::optional<DeepSpeedConfig> file;
+  if (!request->args.sources.deepspeed.empty()) file = read_deepspeed_config(request->args.sources.deepspeed);
+  // For the rows of a step: the combinations have other numbers of ranks, so that what is said about one
+  // rank, or those that share its rows, would mislead.
+  int64_t world_size = request->args.sharding.context_parallel_size;
+  if (file) world_size = file->sequence_parallel_size.value_or(world_size);
+  const int64_t ranks_of_team = world_size;
+  // One rank, unless others are asked for: their number matters here.
+  const bool is_on_device = request->args.machine.device != DeviceKind::kCpu;
+  if (is_on_device || request->args.placement.optimizer_in_backward ||
+      request->args.placement.param_device == OffloadDevice::kNvme) {
+    options.num_nodes = options.num_nodes.value_or(1);
+    options.local_world_size = options.local_world_size.value_or(1);
+    world_size = int64_t{*options.num_nodes} * *options.local_world_size;
+  }
+  if (file && file->gradient_accumulation_steps.value) {
+    options.world_size = world_size = ranks_of(*file, options, ranks_of_team);
+  }
+  resolve_run_spec(*table, world_size, &request->args);
+  set_log_level(request->args.reporting.lowest_log_level());
+  if (file) {  // it must say the same as the layout
+    options.zero_stage = static_cast<int>(*request->args.sharding.stage);
+    options.micro_batch_rows = request->args.batch.rows_per_device;
+  }
+  if (options.world_size)
+    request->args.batch.global_rows = global_batch_rows(request->args.batch_options(world_size));
+
+  SearchView view;
+  view.order = sort_ == "price"  ? SearchOrder::kPrice
+               : sort_ == "time" ? SearchOrder::kTime
+                                 : SearchOrder::kPareto;
+  view.top = top_;
+  view.max_hours = max_hours_;
+  view.max_price = max_price_;
+  view.spot = spot_;
+  // To a run on processors a card would cost money and do nothing.
+  const std::vector<Instance> whole = plan_catalogue(request->machine.catalogue);
+  std::vector<Instance> catalogue = is_on_device ? with_cards(whole) : without_cards(whole);
+  // Some are sold in blocks of days only.
+  std::erase_if(catalogue, [](const Instance& instance) { return instance.usd_per_hour == 0; });
+  const bool all = instances_.empty() || instances_ == std::vector<std::string>{"all"};
+  const JobSize job =
+      job_size(request->args, config, 1, request->tokens).value_or(assumed_job(request->args, config, 1));
+  const FoundMachines found(
+      *request, config, view,
+      search_instances(request->args, config, job, all ? catalogue : select_instances(catalogue, instances_),
+                       options));
+  const std::string command = found.command();
+  if (!request->plot.empty()) write_text_file(request->plot, search_picture(found.result(), view));
+  write_output(request->json ? search_json(found.result(), view, command) : found.text(command));
+  flush_output();
+  found.check_any_fits();
+}
+
+}  // namespace tessera
