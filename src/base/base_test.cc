@@ -283,14 +283,19 @@ TEST(Check, NamesPlaceAndValues) {
 
 TEST(Flags, ASizeNeedsItsUnit) {
   FlagTable table;
-  std::string memory;
+  std::optional<int64_t> memory;
   table.add_size("memory", &memory, "64GiB", "Memory of a node.");
   const Flag& flag = *table.find("memory");
   EXPECT_EQ(flag.value_name, "SIZE");
-  for (const char* value : {"64GiB", "64000000000", "64B", ""}) {
-    table.set(flag, {value}, "command line");
-    EXPECT_EQ(memory, value);
+  const std::pair<const char*, std::optional<int64_t>> sizes[] = {
+      {"64GiB", int64_t{64} << 30}, {"64GB", 64'000'000'000}, {"1536MiB", 1536 << 20}, {"7B", 7}, {"", {}}};
+  for (const auto& [text, bytes] : sizes) {
+    table.set(flag, {text}, "command line");
+    EXPECT_EQ(memory, bytes);
+    EXPECT_THAT(flag.get(), testing::ElementsAre(text));
   }
+  table.set(flag, {"1.5GiB"}, "command line");
+  EXPECT_THAT(flag.get(), testing::ElementsAre("1536MiB"));
   expect_error(ExitCode::kUsage,
                {"--memory: expected a size with its unit, such as 64GiB, found '64'; 64 bytes would be 64B"},
                [&] { table.set(flag, {"64"}, "command line"); });

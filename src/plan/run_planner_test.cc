@@ -6,6 +6,7 @@
 
 #include <initializer_list>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <string>
@@ -61,13 +62,12 @@ struct RandomRun {
     return *(values.begin() + static_cast<ptrdiff_t>(generator() % values.size()));
   }
 
-  // With a model of its own.
-  RunPlan plan(int64_t free_bytes) const {
-    const PlannedModel model(config, spec.precision.dtype, machine.num_threads);
+  RunPlan plan(int64_t free_bytes) {
+    if (!model) model = std::make_unique<PlannedModel>(config, spec.precision.dtype, machine.num_threads);
     MachineFacts with = machine;
     with.free_bytes = free_bytes;
     return plan_run(
-        {spec, *model.model, spec.batch_options(with.num_nodes * with.local_world_size), data, with});
+        {spec, *model->model, spec.batch_options(with.num_nodes * with.local_world_size), data, with});
   }
 
   std::mt19937_64 generator;
@@ -75,6 +75,7 @@ struct RandomRun {
   MachineFacts machine;
   DataFacts data;
   RunSpec spec;
+  std::unique_ptr<PlannedModel> model;
 };
 
 std::string text_of(const RunPlan& plan) {
@@ -88,7 +89,7 @@ std::string text_of(const RunPlan& plan) {
 std::string plan_twice(uint64_t seed) {
   SCOPED_TRACE(fmt::format("seed {}", seed));
   try {
-    const RandomRun run(seed);
+    RandomRun run(seed);
     const RunPlan plan = run.plan(run.machine.free_bytes);
     EXPECT_EQ(text_of(plan), text_of(RandomRun(seed).plan(run.machine.free_bytes)));
     const MachineFacts& machine = run.machine;
