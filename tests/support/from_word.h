@@ -1,6 +1,7 @@
 // Settings of a run by their words, for tables of cases.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -17,6 +18,9 @@ class FromWord {
     return find<E>(choice_words(E()));
   }
   operator DType() const { return find<DType>(kTrainingDTypeWords); }  // NOLINT(google-explicit-constructor)
+  operator std::optional<GradientCode>() const {                       // NOLINT(google-explicit-constructor)
+    return find<std::optional<GradientCode>>(kGradientCodeWords);
+  }
 
  private:
   template <typename T>
