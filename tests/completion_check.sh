@@ -44,7 +44,7 @@ expect "$all" 'tessera checkpoint ' list verify
 expect "$all" 'tessera deploy ku' kubernetes
 expect "$all" 'tessera train --lr_s' --lr_scheduler_type --lr_scheduler_kwargs
 expect "$all" 'tessera train --dtype ' bfloat16 float32
-expect "$all" 'tessera train --optim=ad' adafactor adamw adamw_32bit adamw_8bit adamw_bf16 adamw_bnb_8bit adamw_hf adamw_torch adamw_torch_8bit adamw_torch_fused
+expect "$all" 'tessera train --optim=ad' adafactor adamw_8bit adamw_bf16 adamw_torch
 expect "$all" 'tessera train --num_threads '
 expect "$all" 'tessera train --model mo' models
 expect "$all" 'tessera train ru' run.yaml

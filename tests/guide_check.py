@@ -115,7 +115,7 @@ def commands_of(text):
             found += [("command", each) for each in joined("\n".join(each[4:] for each in lines[i:end]))]
             i = end - 1
         elif not line.startswith("|"):
-            found += [("inline", each) for each in re.findall(r"`((?:tessera|cmake) [^`]+)`", line)]
+            found += [("inline", each) for each in re.findall(r"`((?:tessera|tessera-bench|cmake) [^`]+)`", line)]
         i += 1
     return found
 
@@ -144,7 +144,8 @@ class Guide:
         (folder / "scripts").mkdir()
         (folder / "bin").mkdir()
         (folder / "build/release").mkdir(parents=True)
-        (folder / "build/release/tessera").symlink_to(program)
+        for name in ("tessera", "tessera-bench"):
+            (folder / "build/release" / name).symlink_to(pathlib.Path(program).parent / name)
         for name, text in STAND_IN_TOOLS.items():
             path = folder / ("scripts" if name.endswith(".sh") else "bin") / name
             path.write_text("#!/usr/bin/env bash\nset -euo pipefail\n" + text)
