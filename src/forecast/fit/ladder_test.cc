@@ -140,7 +140,7 @@ TEST(Form, WhatIsGivenStaysAsItIs) {
   const std::map<std::string, std::pair<FormAxis, std::string>> given = {
       {"--optim adamw_torch", {FormAxis::kOptimizer, "exact"}},
       {"--optim adamw_bf16", {FormAxis::kOptimizer, "bf16"}},
-      {"--optim adamw_torch_fused", {FormAxis::kOptimizer, "given"}},
+      {"--optim adamw_torch_fused", {FormAxis::kOptimizer, "exact"}},
       {"--optim lion_8bit", {FormAxis::kOptimizer, "given"}},
       {"--offload_optimizer_device cpu", {FormAxis::kState, "memory"}},
       {"--offload_optimizer_device nvme", {FormAxis::kState, "disk"}},
