@@ -44,7 +44,7 @@ class DashboardTest : public testing::Test {
 
   // Asks until the answer is prepared.
   std::string response_to(const std::string& target) {
-    for (const Stopwatch time; time.seconds() < 20;) {
+    for (const Stopwatch time; time.seconds() < 120;) {
       const std::string response = get(target);
       if (!response.starts_with("HTTP/1.1 202")) return response;
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
@@ -55,7 +55,7 @@ class DashboardTest : public testing::Test {
 
   // The own run, once it has this step.
   OrderedJson own_run_with(int64_t step) {
-    for (const Stopwatch time; time.seconds() < 20;) {
+    for (const Stopwatch time; time.seconds() < 120;) {
       OrderedJson run = json_of("/api/run?name=out");
       if (run["last_step"] == step) return run;
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
