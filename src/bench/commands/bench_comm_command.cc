@@ -144,8 +144,8 @@ class BenchCommCommand : public BenchCommand {
 
   std::string command_of(const std::string& side, int ranks) const {
     if (side == "mpi") return fmt::format("exec {} -n {} '{}'", mpirun_, ranks, mpi_program().string());
-    return fmt::format("exec '{}' comm --serve {} --ranks {} --num_threads {}", own_program().string(),
-                       side, ranks, num_threads());
+    return fmt::format("exec '{}' comm --serve {} --ranks {} --num_threads {}", own_program().string(), side,
+                       ranks, num_threads());
   }
 
   void run_ranks(int ranks, const ThreadPool& pool, BandwidthMeter& bandwidth) {
