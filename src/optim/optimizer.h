@@ -47,7 +47,7 @@ constexpr auto choice_words(OptimizerForm) {
                                              {"adafactor", kAdafactor}});
 }
 
-// Those of one kind differ only in what they round.
+// Forms of one kind differ only in what they round.
 enum class OptimizerKind { kAdamW, kLion, kMuon, kAdafactor };
 OptimizerKind optimizer_kind(OptimizerForm form);
 

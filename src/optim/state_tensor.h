@@ -56,7 +56,7 @@ inline constexpr size_t kMaxStateTensors = 8;
 // with the next ones (shard/gradients/gradient_store.h).
 inline constexpr StateTensor kGradientFeedback = {
     .name = "gradient_feedback", .dtype = DType::kBF16, .may_lack = true};
-// The same of the outer optimizer where nodes train on their own (shard/outer/outer_optimizer.h).
+// The state of the outer optimizer, where nodes train on their own (shard/outer/outer_optimizer.h).
 inline constexpr StateTensor kOuterMomentum = {.name = "outer_momentum", .may_lack = true};
 inline constexpr std::array kTensorsOfNoOptimizer = {kGradientFeedback, kOuterMomentum};
 // Whether a tensor of this name belongs to an optimizer.

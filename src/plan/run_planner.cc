@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "arguments/ranks/zero_arguments.h"
-#include "arguments/state/optimizer_arguments.h"
 #include "base/divide_up.h"
 #include "base/text.h"
 #include "context/context_team.h"

@@ -8,7 +8,7 @@ namespace tessera {
 
 // The loss of a model over a dataset.
 struct EvalResult {
-  // That of Transformers' Trainer: the mean over rows of the loss of the batch that a row is in.
+  // As Transformers' Trainer reports it: the mean over rows of the loss of each row's batch.
   double loss = 0;
   double loss_per_token = 0;  // sum of token losses / num_targets
   double perplexity = 0;      // exp(loss_per_token), infinite if that overflows
@@ -30,7 +30,7 @@ struct ChoiceResult {
   double accuracy_stderr = 0;
   double accuracy_norm = 0;  // log-likelihoods divided by the characters of the choice, not a space before it
   double accuracy_norm_stderr = 0;
-  // Of every question, in order: the log-likelihood of each choice, and the index of the answer.
+  // For each question, in order: the log-likelihood of every choice, and the index of the right one.
   struct Question {
     std::vector<double> log_likelihoods;
     int64_t answer = 0;

@@ -1,12 +1,12 @@
 // What becomes of the settings of other programs: tables of text beside this file, one line a name, compiled
 // into the program. A line has five columns, separated by tabs, "-" where one is empty:
-//   NAME      the other program's name; OBJECT.KEY is a key of an object; a * at the end stands for any
-//   others TYPE      bool, integer, number, text, list: also a flag of `tessera train`; object, words: one
-//   whose value is
-//             judged by the lines OBJECT.KEY; "-": known in that program's files alone
+//
+//   NAME      the other program's name. OBJECT.KEY is a key of an object; a trailing * stands for any ending.
+//   TYPE      bool, integer, number, text, list: also a flag of `tessera train`. object, words: a flag that
+//             the lines OBJECT.KEY judge part by part. "-": known in that program's files alone.
 //   ACCEPTED  values that are taken without a word, separated by |
-//   BECOMES   same as | sets | read | no effect | refused
-//   DETAIL    our name | "NAME THEIRS=OURS ..., NAME ..." | what code makes of it | why | why
+//   BECOMES   same as, sets, read, no effect or refused
+//   DETAIL    by BECOMES: our name; "NAME THEIRS=OURS ..., NAME ..."; what code makes of it; why; why
 #pragma once
 
 #include <span>
@@ -30,7 +30,7 @@ struct CompatName {
 };
 
 struct CompatTable {
-  std::string_view file;     // "axolotl.tsv"
+  std::string_view file;     // "axolotl", of axolotl.tsv
   std::string_view program;  // "Axolotl"
   std::vector<CompatName> names;
 
@@ -38,9 +38,9 @@ struct CompatTable {
   const CompatName* find(std::string_view name) const;
 };
 
-// Transformers, TRL, LLaMA-Factory, Axolotl, DeepSpeed.
+// Transformers, TRL, LLaMA-Factory, Axolotl.
 std::span<const CompatTable> compat_tables();
-// The one with this file name, without its ending.
+// The one with this `file`.
 const CompatTable& compat_table(std::string_view file);
 
 // The cells of the lines of a table, comments left out. Error(kInternal) names the file and the line.

@@ -11,11 +11,10 @@ namespace tessera {
 void declare_context_flags(FlagTable* table, RunSpec* args) {
   limit(table->add(
             "context_parallel_size", &args->sharding.context_parallel_size,
-            "For rows whose activations one rank has no room for: so many consecutive ranks share the "
-            "tokens of every row, and its attention by heads. A divisor of the model's key-value heads, "
-            "or a multiple of them that divides its query heads. Batch sizes are then those of a team of "
-            "ranks. The result is the same, except for the order in which gradients are added up and "
-            "rounded."),
+            "For rows whose activations do not fit on one rank: this many consecutive ranks share the tokens "
+            "of each row, and divide its attention by heads. A divisor of the model's key-value heads, or a "
+            "multiple of them that divides its query heads. Batch sizes are then per team of ranks. The "
+            "result is the same, except for the order in which gradients are added up and rounded."),
         {1, 1e6});
 }
 

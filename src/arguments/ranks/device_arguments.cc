@@ -1,6 +1,5 @@
 #include "arguments/ranks/device_arguments.h"
 
-#include "arguments/state/optimizer_arguments.h"
 #include "arguments/state/quantization_arguments.h"
 #include "base/error.h"
 #include "optim/adamw.h"

@@ -3,7 +3,6 @@
 #include <string>
 
 #include "arguments/flag_limits.h"
-#include "arguments/state/optimizer_arguments.h"
 #include "base/error.h"
 #include "base/log.h"
 

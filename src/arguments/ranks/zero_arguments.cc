@@ -2,8 +2,6 @@
 
 #include "arguments/ranks/device_arguments.h"
 #include "arguments/ranks/outer_arguments.h"
-#include "arguments/state/offload_arguments.h"
-#include "arguments/state/optimizer_arguments.h"
 #include "base/divide_up.h"
 
 namespace tessera {

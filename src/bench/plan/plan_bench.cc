@@ -8,7 +8,6 @@
 
 #include "arguments/arguments.h"
 #include "arguments/state/lora_arguments.h"
-#include "arguments/state/optimizer_arguments.h"
 #include "base/median.h"
 #include "base/rng.h"
 #include "bench/scratch_folder.h"

@@ -9,6 +9,7 @@
 #include "cli/plan/plan_search.h"
 #include "cluster/manifests/job_manifest.h"
 #include "cluster/manifests/names.h"
+#include "comm/network/fabric/fabric_choice.h"
 #include "formats/deepspeed/deepspeed_config.h"
 #include "hub/repo_name.h"
 
@@ -94,7 +95,7 @@ void check_monitors(const RunSpec& args) {
 }
 
 void check_fabric(const RunSpec& args, const std::string& image, bool image_is_given, int64_t num_efa) {
-  if (args.network.fabric == "tcp") {
+  if (args.network.fabric == kTcpFabric) {
     if (num_efa > 0) log_warning("--efa {}: the run uses TCP; --fabric efa uses the interfaces", num_efa);
     return;
   }

@@ -1,4 +1,4 @@
-// tessera checkpoint list and verify, while the disk fails or the run goes on.
+// `tessera checkpoint list` and `verify` on a disk that fails and beside a run that is still training.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

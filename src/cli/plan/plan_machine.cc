@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "arguments/ranks/device_arguments.h"
-#include "arguments/state/optimizer_arguments.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"

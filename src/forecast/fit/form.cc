@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <optional>
 
-#include "arguments/state/optimizer_arguments.h"
 #include "base/flags.h"
 
 namespace tessera {

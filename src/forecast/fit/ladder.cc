@@ -8,7 +8,6 @@
 
 #include "arguments/ranks/zero_arguments.h"
 #include "arguments/state/lora_arguments.h"
-#include "arguments/state/optimizer_arguments.h"
 #include "arguments/state/quantization_arguments.h"
 #include "base/error.h"
 #include "forecast/time/planned_step.h"

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "arguments/state/offload_arguments.h"
 #include "arguments/state/quantization_arguments.h"
 #include "base/error.h"
 #include "base/log.h"

@@ -5,8 +5,6 @@
 #include <functional>
 #include <vector>
 
-#include "arguments/state/offload_arguments.h"
-#include "arguments/state/optimizer_arguments.h"
 #include "io/disk_rate.h"
 #include "io/file.h"
 #include "model/attention_shape.h"

@@ -7,8 +7,6 @@
 
 #include "arguments/ranks/context_arguments.h"
 #include "arguments/ranks/zero_arguments.h"
-#include "arguments/state/offload_arguments.h"
-#include "arguments/state/optimizer_arguments.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
