@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "arguments/run/data_arguments.h"
 #include "base/flags.h"
+#include "settings/run/data_settings.h"
 
 namespace tessera {
 

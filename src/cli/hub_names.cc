@@ -6,10 +6,10 @@
 #include <system_error>
 #include <vector>
 
-#include "arguments/run/evaluation_sets.h"
 #include "base/error.h"
 #include "cli/terminal/hub_report.h"
 #include "hub/repo_name.h"
+#include "settings/run/evaluation_sets.h"
 
 namespace tessera {
 namespace {

@@ -2,11 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "arguments/state/lora_arguments.h"
 #include "base/flags.h"
 #include "devices/planned_card.h"
 #include "forecast/forecast.h"
 #include "model/families/families.h"
+#include "settings/state/lora_settings.h"
 
 namespace tessera {
 namespace {

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <utility>
 
-#include "arguments/ranks/context_arguments.h"
 #include "base/divide_up.h"
 #include "base/error.h"
 #include "forecast/time/planned_step.h"
 #include "plan/planned_model.h"
+#include "settings/ranks/context_settings.h"
 
 namespace tessera {
 namespace {

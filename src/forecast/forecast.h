@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "arguments/arguments.h"
 #include "devices/make_ops.h"
 #include "forecast/text/job_size.h"
 #include "forecast/time/machine_rates.h"
@@ -17,6 +16,7 @@
 #include "plan/disk_plan.h"
 #include "plan/memory_plan.h"
 #include "plan/planned_model.h"
+#include "settings/run_settings.h"
 
 namespace tessera {
 

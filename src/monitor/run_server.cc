@@ -9,12 +9,12 @@
 #include <system_error>
 #include <utility>
 
-#include "arguments/run/metrics_arguments.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/unique_fd.h"
 #include "comm/ranks/proof.h"
 #include "platform/host_name.h"
+#include "settings/run/metrics_settings.h"
 
 namespace tessera {
 namespace {

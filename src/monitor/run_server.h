@@ -5,7 +5,6 @@
 #include <optional>
 #include <string>
 
-#include "arguments/arguments.h"
 #include "comm/communicator.h"
 #include "monitor/http/web_server.h"
 #include "monitor/metrics/node_metrics.h"
@@ -13,6 +12,7 @@
 #include "monitor/metrics/run_metrics.h"
 #include "monitor/page/dashboard.h"
 #include "report/observer.h"
+#include "settings/run_settings.h"
 
 namespace tessera {
 

@@ -8,13 +8,13 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "arguments/run/metrics_arguments.h"
 #include "base/text.h"
 #include "expect_error.h"
 #include "io/file.h"
 #include "monitor/metrics/metric_table.h"
 #include "monitor/records/page_html.h"
 #include "platform/stop_signal.h"
+#include "settings/run/metrics_settings.h"
 #include "support/metrics_text.h"
 #include "support/web_client.h"
 #include "test_folder.h"

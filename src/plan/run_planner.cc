@@ -4,7 +4,6 @@
 #include <limits>
 #include <utility>
 
-#include "arguments/ranks/zero_arguments.h"
 #include "base/divide_up.h"
 #include "base/text.h"
 #include "context/context_team.h"
@@ -14,6 +13,7 @@
 #include "plan/context_plan.h"
 #include "plan/passes.h"
 #include "plan/planned_model.h"
+#include "settings/ranks/zero_settings.h"
 
 namespace tessera {
 namespace {

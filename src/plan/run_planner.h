@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "arguments/arguments.h"
 #include "data/rows/batch_plan.h"
 #include "plan/run_plan.h"
+#include "settings/run_settings.h"
 
 namespace tessera {
 

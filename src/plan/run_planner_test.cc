@@ -11,10 +11,10 @@
 #include <random>
 #include <string>
 
-#include "arguments/arguments.h"
 #include "base/error.h"
 #include "base/sanitizers.h"
 #include "plan/planned_model.h"
+#include "settings/run_settings.h"
 #include "support/model_test_support.h"
 
 namespace tessera {

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "arguments/arguments.h"
+#include "settings/run_settings.h"
 
 namespace tessera {
 

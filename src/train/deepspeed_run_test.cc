@@ -1,11 +1,11 @@
-#include "arguments/foreign/deepspeed_arguments.h"
+#include "settings/foreign/deepspeed_settings.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "arguments/ranks/zero_arguments.h"
 #include "base/error.h"
 #include "expect_error.h"
+#include "settings/ranks/zero_settings.h"
 #include "support/train_test_support.h"
 #include "test_paths.h"
 

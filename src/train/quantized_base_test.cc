@@ -5,13 +5,13 @@
 #include <array>
 #include <cmath>
 
-#include "arguments/state/lora_arguments.h"
-#include "arguments/state/quantization_arguments.h"
 #include "base/sanitizers.h"
 #include "expect_error.h"
 #include "model/families/families.h"
 #include "ops/cpu_ops.h"
 #include "platform/memory_info.h"
+#include "settings/state/lora_settings.h"
+#include "settings/state/quantization_settings.h"
 #include "support/from_word.h"
 #include "support/saving_run.h"
 

@@ -8,7 +8,6 @@
 #include <optional>
 #include <vector>
 
-#include "arguments/arguments.h"
 #include "base/log.h"
 #include "comm/communicator.h"
 #include "devices/make_ops.h"
@@ -17,6 +16,7 @@
 #include "report/progress.h"
 #include "report/run_log.h"
 #include "report/run_totals.h"
+#include "settings/run_settings.h"
 #include "train/best_checkpoint.h"
 #include "train/evaluation/best_model.h"
 #include "train/measure/disk_meter.h"

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "arguments/arguments.h"
+#include "settings/run_settings.h"
 #include "base/error.h"
 
 namespace tessera {

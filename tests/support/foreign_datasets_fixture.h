@@ -5,8 +5,8 @@
 
 #include <string>
 
-#include "arguments/arguments.h"
-#include "arguments/config_file.h"
+#include "settings/run_settings.h"
+#include "settings/config_file.h"
 #include "base/error.h"
 #include "expect_error.h"
 #include "test_folder.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "arguments/choices.h"
+#include "settings/choices.h"
 
 namespace tessera {
 

@@ -6,8 +6,6 @@
 #include <numeric>
 #include <utility>
 
-#include "arguments/arguments.h"
-#include "arguments/state/lora_arguments.h"
 #include "base/median.h"
 #include "base/rng.h"
 #include "bench/scratch_folder.h"
@@ -19,6 +17,8 @@
 #include "model/families/families.h"
 #include "ops/cpu_ops.h"
 #include "plan/run_planner.h"
+#include "settings/run_settings.h"
+#include "settings/state/lora_settings.h"
 #include "weights/model_folder.h"
 
 namespace tessera {

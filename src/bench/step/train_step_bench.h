@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "arguments/choices.h"
 #include "bench/bench_line.h"
 #include "bench/measure.h"
 #include "bench/step/other_program.h"
@@ -17,6 +16,7 @@
 #include "model/trainable_model.h"
 #include "ops/cpu_ops.h"
 #include "ops/device_peak.h"
+#include "settings/choices.h"
 #include "tensor/dtype.h"
 
 namespace tessera {

@@ -2,11 +2,11 @@
 
 #include <limits>
 
-#include "arguments/compat/compat_flags.h"
-#include "arguments/run/row_arguments.h"
 #include "base/error.h"
 #include "data/row_building.h"
 #include "formats/huggingface/model_config.h"
+#include "settings/compat/compat_flags.h"
+#include "settings/run/row_settings.h"
 
 namespace tessera {
 

@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "arguments/choices.h"
-#include "arguments/run/data_arguments.h"
 #include "base/flags.h"
 #include "data/row_plan.h"
+#include "settings/choices.h"
+#include "settings/run/data_settings.h"
 #include "tokenizer/tokenizer.h"
 
 namespace tessera {

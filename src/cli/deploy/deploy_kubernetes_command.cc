@@ -1,10 +1,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "arguments/arguments.h"
-#include "arguments/config_file.h"
-#include "arguments/ranks/context_arguments.h"
-#include "arguments/ranks/device_arguments.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -19,6 +15,10 @@
 #include "cluster/manifests/names.h"
 #include "forecast/text/plan_text.h"
 #include "formats/huggingface/model_config.h"
+#include "settings/config_file.h"
+#include "settings/ranks/context_settings.h"
+#include "settings/ranks/device_settings.h"
+#include "settings/run_settings.h"
 
 namespace tessera {
 namespace {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "arguments/run/evaluation_sets.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -12,6 +11,7 @@
 #include "comm/network/fabric/fabric_choice.h"
 #include "formats/deepspeed/deepspeed_config.h"
 #include "hub/repo_name.h"
+#include "settings/run/evaluation_sets.h"
 
 namespace tessera {
 namespace {

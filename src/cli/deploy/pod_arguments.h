@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "arguments/arguments.h"
 #include "base/flags.h"
 #include "forecast/instances/search.h"
+#include "settings/run_settings.h"
 
 namespace tessera {
 

@@ -3,10 +3,6 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "arguments/compat/compat_flags.h"
-#include "arguments/run/data_arguments.h"
-#include "arguments/run/evaluation_sets.h"
-#include "arguments/run/row_arguments.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -17,6 +13,10 @@
 #include "cli/run/threads.h"
 #include "cli/terminal/terminal.h"
 #include "data/dataset.h"
+#include "settings/compat/compat_flags.h"
+#include "settings/run/data_settings.h"
+#include "settings/run/evaluation_sets.h"
+#include "settings/run/row_settings.h"
 #include "tokenizer/tokenizer.h"
 #include "train/evaluation/choices.h"
 #include "train/evaluation/evaluate.h"

@@ -1,7 +1,5 @@
 #include <cmath>
 
-#include "arguments/arguments.h"
-#include "arguments/config_file.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -15,6 +13,8 @@
 #include "forecast/fit/ladder.h"
 #include "forecast/forecast.h"
 #include "formats/huggingface/model_config.h"
+#include "settings/config_file.h"
+#include "settings/run_settings.h"
 
 namespace tessera {
 namespace {

@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <optional>
 
-#include "arguments/arguments.h"
 #include "forecast/text/job_size.h"
 #include "formats/huggingface/model_config.h"
+#include "settings/run_settings.h"
 
 namespace tessera {
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "arguments/ranks/device_arguments.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -15,6 +14,7 @@
 #include "io/file.h"
 #include "platform/memory_info.h"
 #include "platform/thread_pool.h"
+#include "settings/ranks/device_settings.h"
 #include "train/measure/training_peak.h"
 
 namespace tessera {

@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "arguments/arguments.h"
 #include "base/flags.h"
 #include "forecast/forecast.h"
 #include "forecast/instances/catalogue.h"
 #include "forecast/time/measured_prices.h"
+#include "settings/run_settings.h"
 
 namespace tessera {
 

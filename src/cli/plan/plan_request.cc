@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "arguments/state/lora_arguments.h"
-#include "arguments/state/quantization_arguments.h"
 #include "base/error.h"
+#include "settings/state/lora_settings.h"
+#include "settings/state/quantization_settings.h"
 #include "tokenizer/tokenizer.h"
 
 namespace tessera {

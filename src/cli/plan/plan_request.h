@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "arguments/arguments.h"
 #include "base/flags.h"
 #include "cli/plan/plan_machine.h"
 #include "formats/huggingface/model_config.h"
+#include "settings/run_settings.h"
 
 namespace tessera {
 

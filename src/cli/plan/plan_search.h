@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "arguments/arguments.h"
 #include "base/flags.h"
 #include "cli/plan/plan_request.h"
 #include "forecast/instances/search_report.h"
+#include "settings/run_settings.h"
 
 namespace tessera {
 

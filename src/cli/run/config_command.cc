@@ -1,12 +1,12 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "arguments/config_file.h"
-#include "arguments/resolved_settings.h"
 #include "base/text.h"
 #include "cli/command.h"
 #include "cli/flag_parser.h"
 #include "cli/terminal/terminal.h"
+#include "settings/config_file.h"
+#include "settings/resolved_settings.h"
 
 namespace tessera {
 namespace {

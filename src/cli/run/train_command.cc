@@ -10,8 +10,6 @@
 #include <string>
 #include <utility>
 
-#include "arguments/arguments.h"
-#include "arguments/config_file.h"
 #include "base/log.h"
 #include "cli/command.h"
 #include "cli/run/resume_command.h"
@@ -27,6 +25,8 @@
 #include "platform/stop_signal.h"
 #include "platform/thread_pool.h"
 #include "report/sinks/trainjob_status.h"
+#include "settings/config_file.h"
+#include "settings/run_settings.h"
 #include "train/trainer.h"
 
 namespace tessera {

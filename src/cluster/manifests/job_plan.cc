@@ -4,15 +4,15 @@
 #include <cmath>
 #include <set>
 
-#include "arguments/ranks/context_arguments.h"
-#include "arguments/ranks/device_arguments.h"
-#include "arguments/state/lora_arguments.h"
-#include "arguments/state/quantization_arguments.h"
 #include "base/error.h"
 #include "base/name_hint.h"
 #include "base/text.h"
 #include "devices/planned_card.h"
 #include "devices/planned_cpu.h"
+#include "settings/ranks/context_settings.h"
+#include "settings/ranks/device_settings.h"
+#include "settings/state/lora_settings.h"
+#include "settings/state/quantization_settings.h"
 
 namespace tessera {
 namespace {

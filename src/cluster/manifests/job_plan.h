@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "arguments/arguments.h"
 #include "cluster/manifests/allocatable.h"
 #include "forecast/forecast.h"
 #include "forecast/instances/search.h"
 #include "formats/huggingface/model_config.h"
+#include "settings/run_settings.h"
 
 namespace tessera {
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "arguments/arguments.h"
+#include "settings/run_settings.h"
 
 namespace tessera {
 

@@ -6,12 +6,12 @@
 #include <memory>
 #include <tuple>
 
-#include "arguments/ranks/zero_arguments.h"
-#include "arguments/state/lora_arguments.h"
-#include "arguments/state/quantization_arguments.h"
 #include "base/error.h"
 #include "forecast/time/planned_step.h"
 #include "plan/planned_model.h"
+#include "settings/ranks/zero_settings.h"
+#include "settings/state/lora_settings.h"
+#include "settings/state/quantization_settings.h"
 
 namespace tessera {
 namespace {

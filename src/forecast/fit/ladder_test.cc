@@ -12,11 +12,11 @@
 #include <random>
 #include <sstream>
 
-#include "arguments/state/lora_arguments.h"
-#include "arguments/state/quantization_arguments.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "formats/huggingface/model_config.h"
+#include "settings/state/lora_settings.h"
+#include "settings/state/quantization_settings.h"
 
 namespace tessera {
 namespace {

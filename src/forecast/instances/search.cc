@@ -6,8 +6,6 @@
 #include <memory>
 #include <utility>
 
-#include "arguments/ranks/context_arguments.h"
-#include "arguments/ranks/device_arguments.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "context/context_team.h"
@@ -15,6 +13,8 @@
 #include "devices/planned_cpu.h"
 #include "forecast/time/planned_step.h"
 #include "plan/planned_model.h"
+#include "settings/ranks/context_settings.h"
+#include "settings/ranks/device_settings.h"
 
 namespace tessera {
 namespace {

@@ -8,12 +8,12 @@
 #include <string>
 #include <vector>
 
-#include "arguments/arguments.h"
 #include "forecast/instances/catalogue.h"
 #include "forecast/text/job_size.h"
 #include "forecast/time/step_time.h"
 #include "formats/huggingface/model_config.h"
 #include "plan/memory_plan.h"
+#include "settings/run_settings.h"
 
 namespace tessera {
 

@@ -5,10 +5,10 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "arguments/arguments.h"
 #include "expect_error.h"
 #include "forecast/simulation/simulation.h"
 #include "model/families/families.h"
+#include "settings/run_settings.h"
 #include "test_folder.h"
 
 namespace tessera {

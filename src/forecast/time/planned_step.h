@@ -4,10 +4,10 @@
 
 #include <cstdint>
 
-#include "arguments/arguments.h"
 #include "forecast/time/step_time.h"
 #include "model/trainable_model.h"
 #include "plan/run_planner.h"
+#include "settings/run_settings.h"
 
 namespace tessera {
 

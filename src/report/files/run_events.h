@@ -4,9 +4,9 @@
 #include <filesystem>
 #include <string>
 
-#include "arguments/arguments.h"
 #include "report/files/line_file.h"
 #include "report/observer.h"
+#include "settings/run_settings.h"
 
 namespace tessera {
 

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "arguments/arguments.h"
 #include "comm/ranks/world.h"
 #include "report/observer.h"
+#include "settings/run_settings.h"
 
 namespace tessera {
 

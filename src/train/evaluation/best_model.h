@@ -5,9 +5,9 @@
 #include <optional>
 #include <string>
 
-#include "arguments/arguments.h"
 #include "report/progress.h"
 #include "report/trainer_state.h"
+#include "settings/run_settings.h"
 
 namespace tessera {
 

@@ -9,12 +9,12 @@
 #include <string>
 #include <vector>
 
-#include "arguments/arguments.h"
 #include "checkpoint/run_state.h"
 #include "comm/communicator.h"
 #include "model/trainable_model.h"
 #include "platform/thread_pool.h"
 #include "report/observer.h"
+#include "settings/run_settings.h"
 #include "shard/parameters/parameter_state.h"
 #include "train/measure/network_meter.h"
 #include "train/output/checkpoint_saver.h"

@@ -6,13 +6,13 @@
 #include <system_error>
 #include <utility>
 
-#include "arguments/ranks/context_arguments.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "checkpoint/checkpoint_files.h"
 #include "comm/first_failure.h"
 #include "io/file.h"
+#include "settings/ranks/context_settings.h"
 
 namespace tessera {
 namespace {

@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "arguments/arguments.h"
 #include "checkpoint/checkpoint_reader.h"
 #include "comm/communicator.h"
 #include "data/rows/batch_plan.h"
@@ -15,6 +14,7 @@
 #include "platform/thread_pool.h"
 #include "report/observer.h"
 #include "report/trainer_state.h"
+#include "settings/run_settings.h"
 #include "shard/parameters/parameter_state.h"
 #include "train/recovery/peer_snapshots.h"
 #include "train/recovery/training_record.h"

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 
-#include "arguments/state/quantization_arguments.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "comm/first_failure.h"
 #include "forecast/time/measured_prices.h"
 #include "report/work_mark.h"
+#include "settings/state/quantization_settings.h"
 #include "train/setup/run_planning.h"
 
 namespace tessera {

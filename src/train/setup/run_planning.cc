@@ -5,8 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "arguments/ranks/context_arguments.h"
-#include "arguments/ranks/zero_arguments.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -14,6 +12,8 @@
 #include "data/rows/batch_plan.h"
 #include "io/file.h"
 #include "platform/memory_info.h"
+#include "settings/ranks/context_settings.h"
+#include "settings/ranks/zero_settings.h"
 #include "train/setup/form_choice.h"
 
 namespace tessera {

@@ -3,8 +3,6 @@
 #include <filesystem>
 #include <string>
 
-#include "arguments/state/lora_arguments.h"
-#include "arguments/state/quantization_arguments.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "checkpoint/checkpoint_files.h"
@@ -13,6 +11,8 @@
 #include "io/file.h"
 #include "model/families/families.h"
 #include "report/work_mark.h"
+#include "settings/state/lora_settings.h"
+#include "settings/state/quantization_settings.h"
 #include "train/output/output_folder.h"
 #include "train/output/shared_folder.h"
 #include "train/setup/run_loading.h"

@@ -5,7 +5,6 @@
 #include <memory>
 #include <optional>
 
-#include "arguments/arguments.h"
 #include "base/stopwatch.h"
 #include "comm/communicator.h"
 #include "context/context_rank.h"
@@ -19,6 +18,7 @@
 #include "plan/step_actions.h"
 #include "platform/thread_pool.h"
 #include "report/observer.h"
+#include "settings/run_settings.h"
 #include "shard/parameters/parameter_state.h"
 #include "shard/weights/frozen_weights.h"
 #include "train/evaluation/choices.h"

@@ -6,14 +6,14 @@
 #include <utility>
 #include <vector>
 
-#include "arguments/run/evaluation_sets.h"
-#include "arguments/run/row_arguments.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "formats/huggingface/model_families.h"
 #include "formats/input_files.h"
 #include "report/work_mark.h"
+#include "settings/run/evaluation_sets.h"
+#include "settings/run/row_settings.h"
 #include "tokenizer/tokenizer.h"
 
 namespace tessera {

@@ -8,12 +8,12 @@
 #include <string>
 #include <vector>
 
-#include "arguments/arguments.h"
 #include "comm/communicator.h"
 #include "data/dataset.h"
 #include "formats/huggingface/model_config.h"
 #include "platform/thread_pool.h"
 #include "report/observer.h"
+#include "settings/run_settings.h"
 #include "tokenizer/tokenizer.h"
 #include "weights/model_folder.h"
 

@@ -8,13 +8,13 @@
 #include <string>
 #include <vector>
 
-#include "arguments/arguments.h"
 #include "comm/communicator.h"
 #include "data/dataset.h"
 #include "data/rows/batch_plan.h"
 #include "model/trainable_model.h"
 #include "report/observer.h"
 #include "report/progress.h"
+#include "settings/run_settings.h"
 #include "shard/parameters/parameter_state.h"
 #include "train/step/step_runner.h"
 

@@ -3,11 +3,11 @@
 
 #include <cstdint>
 
-#include "arguments/arguments.h"
 #include "comm/communicator.h"
 #include "optim/schedule.h"
 #include "report/observer.h"
 #include "report/progress.h"
+#include "settings/run_settings.h"
 #include "shard/parameters/parameter_state.h"
 #include "train/output/checkpoint_saver.h"
 #include "train/step/step_runner.h"

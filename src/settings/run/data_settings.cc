@@ -1,0 +1,309 @@
+#include "settings/run/data_settings.h"
+
+#include <algorithm>
+#include <charconv>
+#include <system_error>
+#include <tuple>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "data/chat/row_columns.h"
+#include "data/sources/row_slice.h"
+#include "formats/input_files.h"
+#include "formats/json.h"
+#include "settings/flag_limits.h"
+
+namespace tessera {
+namespace {
+
+void declare_row_flags(FlagTable* table, DataArguments* args) {
+  table->add("text_column", &args->text_column, "Name of the column or JSON field that holds the text.")
+      .aliases = {"text_column_name", "dataset_text_field"};
+  std::vector<std::string> formats = row_shape_names();
+  formats.insert(formats.begin(), "auto");
+  table->add_choice(
+      "dataset_format", &args->dataset_format, formats,
+      "What the rows of JSON files and tables are: text; prompt_completion (prompt, completion); alpaca "
+      "(instruction, input, output, system, history); sharegpt (conversations with from and value); messages "
+      "(messages with role and content, tools); tokens (input_ids, labels, attention_mask). auto recognises "
+      "them "
+      "by their fields.");
+  table
+      ->add("column_mapping", &args->column_mapping,
+            "FIELD=COLUMN, several: the column that holds a field of the format, such as messages=dialog.")
+      .value_name = "FIELD=COLUMN";
+  table
+      ->add("dataset_formats", &args->dataset_formats,
+            "JSON object with the formats of single sources, by their names in dataset: {\"chats.jsonl\": "
+            "{\"shape\": "
+            "\"sharegpt\", \"columns\": {\"conversations\": \"dialog\"}, \"tags\": {\"role\": \"speaker\", "
+            "\"content\": \"text\", \"roles\": {\"me\": \"user\"}}}}. Filled in from LLaMA-Factory's "
+            "dataset_info.json and Axolotl's datasets.")
+      .value_name = "JSON";
+  table->add("text_per_line", &args->text_per_line,
+             "Treat every line of a text file as a document. Otherwise the whole file is one document.");
+  table->add(
+      "add_special_tokens", &args->add_special_tokens,
+      "Let the tokenizer add its special tokens, such as beginning-of-text, to every document. Chats have "
+      "those of their template.");
+  table->add(
+      "skip_invalid_utf8", &args->skip_invalid_utf8,
+      "Skip documents that are not valid UTF-8, and count them. Otherwise the first one ends the run.");
+  table->add_choice(
+      "excess_length_strategy", &args->excess_length_strategy,
+      "What becomes of a row longer than max_length: it is cut, left out and counted (Axolotl's "
+      "default), or ends the run. Text without an answer is cut into rows, with drop as well.");
+  table->add(
+      "skip_bad_rows", &args->skip_bad_rows,
+      "Skip rows that cannot be read or used (not JSON, a missing field, refused by the chat template), and "
+      "count them. Otherwise the first one ends the run.");
+}
+
+void declare_chat_flags(FlagTable* table, DataArguments* args) {
+  Flag& chat_template = table->add("chat_template", &args->chat_template,
+                                   "Chat template for conversations: a file with Jinja, its text, or chatml "
+                                   "or llama3, which are built in. "
+                                   "Defaults to the model's own. It is saved with the model.");
+  chat_template.aliases = {"chat_template_path"};
+  chat_template.value_name = "FILE|NAME";
+  table
+      ->add("chat_template_date", &args->chat_template_date,
+            "Date YYYY-MM-DD that a chat template is told if it asks for today's, so that rows do not depend "
+            "on the "
+            "day of the run; \"\" for today's.")
+      .value_name = "DATE";
+  table->add(
+      "assistant_only_loss", &args->assistant_only_loss,
+      "In conversations, train on the assistant's messages only: what {% generation %} encloses in the chat "
+      "template, else what each of these messages adds to the text.");
+  table->add(
+      "completion_only_loss", &args->completion_only_loss,
+      "Train on the answer only where a row has a prompt and its answer (prompt_completion, alpaca). On by "
+      "default for these.");
+  table
+      ->add("train_on_prompt", &args->train_on_prompt,
+            "Train on prompts as well: LLaMA-Factory's spelling of completion_only_loss false.")
+      .aliases = {"train_on_inputs"};
+  Flag& parse =
+      table->add("parse_special_tokens", &args->parse_special_tokens,
+                 "Read special tokens in what users and tools say in a conversation. Otherwise their text "
+                 "is text.");
+  parse.aliases = {"parse_special"};
+}
+
+std::vector<std::pair<std::string, std::string>> parse_columns(const std::vector<std::string>& mapping) {
+  std::vector<std::pair<std::string, std::string>> columns;
+  for (const std::string& entry : mapping) {
+    const size_t equals = entry.find('=');
+    if (equals == 0 || equals == std::string::npos || equals + 1 == entry.size()) {
+      fail(ExitCode::kBadConfig, "column_mapping: expected FIELD=COLUMN, such as messages=dialog, found '{}'",
+           printable(entry, 80));
+    }
+    const std::string field = entry.substr(0, equals);
+    if (!is_row_field(field))
+      fail(ExitCode::kBadConfig, "column_mapping: '{}' is a field of no shape of rows, in '{}'",
+           printable(field, 80), printable(entry, 80));
+    if (std::any_of(columns.begin(), columns.end(), [&](const auto& known) { return known.first == field; }))
+      fail(ExitCode::kBadConfig, "column_mapping: '{}' is given two columns", field);
+    columns.emplace_back(field, entry.substr(equals + 1));
+  }
+  return columns;
+}
+
+std::vector<std::pair<std::string, std::string>> pairs_of(const JsonNode& object) {
+  std::vector<std::pair<std::string, std::string>> pairs;
+  if (object.is_null()) return pairs;
+  for (const auto& [name, value] : object.object().items()) pairs.emplace_back(name, object[name].string());
+  return pairs;
+}
+
+PromptText prompt_of(const JsonNode& entry) {
+  entry.expect_keys(
+      {"system", "no_input_system", "format", "no_input_format", "system_format", "default_system"});
+  const auto text = [&](const char* name) { return entry[name].string_or(""); };
+  PromptText prompt = {text("system"),          text("no_input_system"), text("format"),
+                       text("no_input_format"), text("system_format"),   text("default_system")};
+  for (const auto& [name, value, fields] :
+       {std::tuple{"format", &prompt.format, std::vector<std::string_view>{"instruction", "input"}},
+        std::tuple{"no_input_format", &prompt.no_input_format, std::vector<std::string_view>{"instruction"}},
+        std::tuple{"system_format", &prompt.system_format, std::vector<std::string_view>{"system"}}}) {
+    if (const std::string problem = format_problem(*value, fields); !problem.empty())
+      entry[name].expected("a format; it has " + problem);
+  }
+  return prompt;
+}
+
+std::vector<std::string> texts_of(const JsonNode& list) {
+  std::vector<std::string> texts;
+  for (const JsonNode& item : list.list()) texts.push_back(item.string());
+  return texts;
+}
+
+TurnTargets turns_of(const JsonNode& entry) {
+  entry.expect_keys({"roles", "all_roles", "train_on_eos", "train_on_eot", "eot_tokens", "training_field",
+                     "detail_field", "drop_system", "thinking_field", "splits_thoughts"});
+  TurnTargets turns;
+  if (!entry["roles"].is_null()) turns.roles = texts_of(entry["roles"]);
+  if (!entry["all_roles"].is_null()) turns.all_roles = entry["all_roles"].boolean();
+  for (const auto& [name, target] :
+       {std::pair{"train_on_eos", &turns.eos}, std::pair{"train_on_eot", &turns.eot}}) {
+    const std::optional<EndTargets> found = end_targets_by_name(entry[name].string_or("turn"));
+    if (!found) entry[name].expected("one of turn, all, last, none");
+    *target = *found;
+  }
+  if (!entry["eot_tokens"].is_null()) turns.eot_tokens = texts_of(entry["eot_tokens"]);
+  turns.training_field = entry["training_field"].string_or("");
+  turns.detail_field = entry["detail_field"].string_or("");
+  turns.thinking_field = entry["thinking_field"].string_or(turns.thinking_field);
+  turns.splits_thoughts = entry["splits_thoughts"].boolean_or(false);
+  if (!entry["drop_system"].is_null()) turns.drop_system = entry["drop_system"].boolean();
+  return turns;
+}
+
+// Changes what an entry of dataset_formats says.
+void apply_format(const JsonNode& entry, RowFormat* format) {
+  entry.expect_keys(
+      {"shape", "columns", "tags", "prompt", "turns", "variables", "pairs", "lines", "drops_empty"});
+  format->drops_empty_text = entry["drops_empty"].boolean_or(false);
+  if (!entry["shape"].is_null()) {
+    format->shape = row_shape_by_name(entry["shape"].string());
+    if (!format->shape) entry["shape"].expected(fmt::format("one of {}", fmt::join(row_shape_names(), ", ")));
+  }
+  for (auto& [field, column] : pairs_of(entry["columns"])) {
+    if (!is_row_field(field)) entry["columns"][field].expected("a field that a shape of rows has");
+    std::erase_if(format->columns, [&field = field](const auto& known) { return known.first == field; });
+    format->columns.emplace_back(field, std::move(column));
+  }
+  if (!entry["prompt"].is_null()) format->prompt = prompt_of(entry["prompt"]);
+  if (!entry["turns"].is_null()) format->turns = turns_of(entry["turns"]);
+  if (!entry["variables"].is_null()) format->variables = entry["variables"].json().dump();
+  format->has_lines = entry["lines"].boolean_or(false);
+  if ((format->shape == RowShape::kPromptText) != format->prompt.has_value())
+    entry.expected("'prompt' beside the shape prompt_text alone");
+  if (const JsonNode pairs = entry["pairs"]; !pairs.is_null()) {
+    pairs.expect_keys({"targets", "default_system"});
+    const auto targets = pair_targets_by_name(pairs["targets"].string_or("answers"));
+    if (!targets) pairs["targets"].expected("answers, last_answer or everything");
+    format->pairs = {.targets = *targets};
+    if (const JsonNode system = pairs["default_system"]; !system.is_null())
+      format->pairs->default_system = system.string();
+  }
+  const JsonNode tags = entry["tags"];
+  if (tags.is_null()) return;
+  tags.expect_keys({"role", "content", "roles", "properties"});
+  format->tags = {tags["role"].string_or(""), tags["content"].string_or(""), pairs_of(tags["roles"]),
+                  pairs_of(tags["properties"])};
+}
+
+}  // namespace
+
+void declare_data_flags(FlagTable* table, DataArguments* args) {
+  declare_row_flags(table, args);
+  declare_chat_flags(table, args);
+}
+
+Flag& declare_max_length(FlagTable* table, std::optional<int64_t>* target, std::string help) {
+  Flag& flag = table->add("max_length", target, std::move(help) + " none truncates nothing.");
+  limit(flag, at_least(2));
+  flag.set = [set = flag.set](const std::vector<std::string>& values) {
+    const std::string word = values.size() == 1 ? lower_case(values[0]) : "";
+    set(word == "none" || word == "null" ? std::vector{std::to_string(kMaxRowLength)} : values);
+  };
+  flag.aliases = {"max_seq_length", "block_size"};
+  return flag;
+}
+
+int64_t default_row_limit(int64_t max_position_embeddings) {
+  return std::min<int64_t>(1024, max_position_embeddings);
+}
+
+namespace {
+
+// The source's name without its slice of rows.
+DataSource parse_slice(const std::string& entry) {
+  const size_t bracket = entry.rfind('[');
+  std::error_code error;
+  if (bracket == std::string::npos || std::filesystem::exists(entry, error)) return entry;
+  const std::optional<RowSlice> rows = parse_row_slice(std::string_view(entry).substr(bracket));
+  if (!rows) return entry;
+  DataSource source(entry.substr(0, bracket));
+  source.format.rows = rows;
+  return source;
+}
+
+}  // namespace
+
+DataSource parse_data_source(const std::string& entry) {
+  const size_t colon = entry.rfind(':');
+  std::error_code error;
+  if (colon == std::string::npos || std::filesystem::exists(entry, error)) return parse_slice(entry);
+  const char* const begin = entry.data() + colon + 1;
+  const char* const end = entry.data() + entry.size();
+  double weight = 0;
+  const auto [at, problem] = std::from_chars(begin, end, weight);
+  if (problem != std::errc() || at != end) return parse_slice(entry);
+  if (!(weight > 0) || weight > 1e6) {
+    fail(ExitCode::kBadConfig, "dataset {}: expected a weight above 0 and up to 1e6, found {}",
+         printable(entry, 200), weight);
+  }
+  DataSource source = parse_slice(entry.substr(0, colon));
+  source.weight = weight;
+  return source;
+}
+
+namespace {
+
+// By the name as it is written, with the slice of its rows, or without.
+JsonNode format_entry(const JsonNode& formats, const std::string& entry, const DataSource& source) {
+  const JsonNode whole = formats[entry.substr(0, source.weight ? entry.rfind(':') : std::string::npos)];
+  return whole.is_null() ? formats[source.paths[0]] : whole;
+}
+
+}  // namespace
+
+DatasetOptions dataset_options(const DataArguments& args, const std::vector<std::string>& sources,
+                               const std::filesystem::path& tokenizer_folder) {
+  if (args.train_on_prompt && args.completion_only_loss.value_or(false)) {
+    fail(ExitCode::kBadConfig,
+         "--train_on_prompt contradicts --completion_only_loss: leave one of the two out");
+  }
+  const std::string origin = "dataset_formats";
+  const Json formats =
+      args.dataset_formats.empty() ? Json::object() : parse_json(args.dataset_formats, origin);
+  DatasetOptions options;
+  for (const std::string& entry : sources) {
+    DataSource source = parse_data_source(entry);
+    const JsonNode format = format_entry(JsonNode(formats, origin), entry, source);
+    if (const auto found = args.hub_files.find(source.paths[0]); found != args.hub_files.end())
+      source.paths = found->second;
+    source.format.shape = row_shape_by_name(args.dataset_format);
+    source.format.text_column = args.text_column;
+    source.format.columns = parse_columns(args.column_mapping);
+    if (!format.is_null()) apply_format(format, &source.format);
+    options.sources.push_back(std::move(source));
+  }
+  options.text_per_line = args.text_per_line;
+  options.add_special_tokens = args.add_special_tokens;
+  options.skip_invalid_utf8 = args.skip_invalid_utf8;
+  options.skip_bad_rows = args.skip_bad_rows;
+  options.excess_length = args.excess_length_strategy;
+  options.train_on_prompt = args.train_on_prompt || !args.completion_only_loss.value_or(true);
+  options.assistant_only_loss = args.assistant_only_loss;
+  options.reads_completion_mask = args.completion_only_loss.value_or(false);
+  options.chat_template = {args.chat_template == "tokenizer_default" ? "" : args.chat_template,
+                           args.chat_template_date};
+  std::error_code error;  // a tokenizer may be given as its file
+  options.chat_folder = std::filesystem::is_regular_file(tokenizer_folder, error)
+                            ? tokenizer_folder.parent_path()
+                            : tokenizer_folder;
+  options.parse_special_tokens = args.parse_special_tokens;
+  return options;
+}
+
+bool needs_tokenizer(const std::vector<std::string>& sources) {
+  return !std::all_of(sources.begin(), sources.end(), [](const std::string& entry) {
+    return input_kind(parse_data_source(entry).paths[0]) == InputKind::kPretokenized;
+  });
+}
+
+}  // namespace tessera

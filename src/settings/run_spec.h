@@ -1,0 +1,318 @@
+// What a run is to do: one structure for each part of the program that carries it out. The defaults are those
+// of Hugging Face's Trainer 5. settings/ declares the flag of every field and fills them in; below it
+// nothing changes a setting or knows how it is spelled. docs/flags.md describes every field.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/log.h"
+#include "data/dataset.h"
+#include "data/rows/batch_plan.h"
+#include "io/async_file.h"
+#include "optim/optimizer.h"
+#include "optim/schedule.h"
+#include "settings/choices.h"
+#include "settings/foreign/script_settings.h"
+#include "settings/run/data_settings.h"
+#include "shard/outer/outer_settings.h"
+#include "tensor/device_kind.h"
+#include "tensor/dtype.h"
+
+namespace tessera {
+
+struct ModelSource {
+  std::string folder;
+  std::string tokenizer;  // "" = the model's folder
+  // The names on the Hub by which the two were given; training_args.json has these, the same on every node.
+  std::map<std::string, std::string> hub_names;
+};
+
+// How files become the rows of the run, and in which order they are trained on.
+struct DataSpec : DataArguments {
+  std::vector<std::string> dataset;
+  std::vector<std::string> eval_dataset;
+  double validation_split_percentage = 0;
+  bool streaming = false;
+  int64_t streaming_buffer_rows = 16384;
+  std::optional<int64_t> max_length;
+  bool allow_truncation = false;
+  bool packing = false;
+  PackingStrategy packing_strategy = PackingStrategy::kAuto;  // by the rows (Packing::kByRows)
+  std::optional<bool> eval_packing;                           // unset = as packing
+  bool packing_cross_document_attention = false;
+  bool shuffle = true;
+  SamplingStrategy sampling_strategy = SamplingStrategy::kRandom;
+  bool drop_last = false;
+  std::optional<int64_t> seed;  // of the order; unset = RunSpec::seed
+  std::string cache_dir;
+
+  // The form of the rows trained on, and of those for evaluation.
+  Packing packing_mode() const;
+  Packing eval_packing_mode() const;
+  // Most tokens a row may have: max_length (kMaxRowLength: as many as the rows of the dataset have); without
+  // it, max_position_embeddings for rows of token ids and at most 1024 of them for text.
+  int64_t row_limit(int64_t max_position_embeddings) const;
+};
+
+// The rows of a step, and how many steps there are.
+struct BatchSpec {
+  int64_t rows_per_device = 8;     // of a micro-batch, on each rank
+  int64_t accumulation_steps = 1;  // once resolved, derived from global_rows if that is set
+  std::optional<int64_t> global_rows;
+  double num_epochs = 3;
+  int64_t max_steps = -1;  // above 0: in place of num_epochs
+};
+
+// What the loss is of.
+struct ObjectiveSpec {
+  bool average_tokens_across_devices = true;
+  double label_smoothing = 0;
+  std::optional<double> neftune_alpha;
+};
+
+struct ClippingSpec {
+  double max_norm = 1;  // 0 = gradients are not clipped
+  ClipMode mode = ClipMode::kGlobal;
+};
+
+// What is looked for in every step.
+struct GuardSpec {
+  LossSpikePolicy loss_spike_policy = LossSpikePolicy::kWarn;
+  int64_t loss_spike_window = 128;
+  double loss_spike_sigmas = 6;
+  int64_t replay_check_steps = 0;  // 0 = never
+};
+
+struct LoraSpec {
+  FinetuningType finetuning_type = FinetuningType::kFull;
+  int64_t rank = 8;
+  std::optional<double> alpha;  // unset = twice the rank
+  double dropout = 0;
+  std::vector<std::string> targets = {"all"};
+  std::vector<std::string> exclude_modules;
+  std::vector<std::string> layers_to_transform;
+  std::vector<std::string> layers_pattern;
+  bool use_rslora = false;
+  std::string rank_pattern;  // JSON, "" = none
+  std::string alpha_pattern;
+  std::string adapter;  // the folder of one to continue
+};
+
+// The form of the weights beside adapters.
+struct BaseSpec {
+  std::optional<int64_t> bits;
+  bool load_in_8bit = false;
+  bool load_in_4bit = false;
+  std::string quant_type = "nf4";
+  std::optional<bool> double_quant;  // unset = as the program whose flag asks for 4 bits
+};
+
+struct PrecisionSpec {
+  DType dtype = DType::kBF16;  // kTrainingDTypeWords
+  std::optional<bool> bf16;
+  bool bf16_full_eval = false;
+  std::optional<DType> save_dtype;  // set once resolved
+
+  DType export_dtype() const { return save_dtype.value_or(dtype); }
+};
+
+// What is kept in memory, recomputed, or kept on a disk, and when weights are updated.
+struct PlacementSpec {
+  bool gradient_checkpointing = false;
+  CheckpointingMode checkpointing_mode = CheckpointingMode::kFull;
+  AutoChoice merge_micro_batches = AutoChoice::kAuto;
+  AutoChoice pack_weights = AutoChoice::kAuto;
+  bool optimizer_in_backward = false;
+  OffloadDevice optimizer_device = OffloadDevice::kNone;
+  OffloadDevice param_device = OffloadDevice::kNone;
+  std::string offload_dir;  // once resolved: set if it is used, or may be with fit
+  AsyncFileSettings transfers;
+  bool fit = false;  // the planner chooses
+  FitChoice fit_choice = FitChoice::kBest;
+  std::optional<int64_t> fit_memory_bytes;  // unset = what is free
+  std::optional<int64_t> fit_disk_bytes;
+
+  // The inputs of layers wait for the backward pass in a scratch file.
+  bool offloads_inputs() const {
+    return gradient_checkpointing && checkpointing_mode == CheckpointingMode::kOffload;
+  }
+};
+
+// What computes.
+struct MachineSpec {
+  DeviceKind device = DeviceKind::kCpu;
+  int64_t num_threads = 0;  // 0 = one for every core
+};
+
+// How the ranks divide parameters, and what travels between them.
+struct ShardingSpec {
+  std::optional<int64_t> stage;  // of ZeRO; set once resolved
+  GatherChoice gather_schedule = GatherChoice::kAuto;
+  std::optional<DType> grad_accum_dtype;  // set once resolved
+  bool quantized_weights = false;
+  std::optional<GradientCode> quantized_gradients;
+  LoadOnce load_once = LoadOnce::kPerNode;
+  int64_t context_parallel_size = 1;  // ranks that share rows (context_arguments.h)
+  // Set only by a DeepSpeed file. Sizes are in elements; unset ones are derived from the hidden size.
+  int64_t max_live_parameters = 1'000'000'000;
+  std::optional<int64_t> prefetch_bucket_size;
+  std::optional<int64_t> persistence_threshold;
+  bool overlap_comm = true;
+  std::optional<DType> communication_dtype;  // once resolved: BF16 or F32
+
+  DType accumulation_dtype() const { return grad_accum_dtype.value_or(DType::kF32); }  // of gradients
+  // As Hugging Face's Trainer fills in "auto": 0.9 hidden^2 and 10 hidden.
+  int64_t prefetch_elements(int64_t hidden_size) const;
+  int64_t persistence_threshold_elements(int64_t hidden_size) const;
+};
+
+struct NetworkSpec {
+  int64_t timeout_s = 60;
+  int64_t connections = 4;
+  std::string fabric = "tcp";
+  std::string interface;
+};
+
+// What the run tells of itself. Steps below 1 are a fraction of all steps, here and below.
+struct ReportingSpec {
+  IntervalStrategy logging_strategy = IntervalStrategy::kSteps;
+  double logging_steps = 500;
+  bool logging_first_step = false;
+  TokensSeen tokens_seen = TokensSeen::kNo;
+  bool measure_peak = true;
+  bool disable_tqdm = false;
+  bool quiet = false;
+  std::optional<LogLevel> log_level;    // kLogLevelWords
+  std::optional<int64_t> metrics_port;  // metrics_arguments.h
+  std::string metrics_host = "127.0.0.1";
+  double health_timeout_s = 0;  // 0 = derived
+  std::vector<ReportTo> report_to = {ReportTo::kJsonl};
+  std::string logging_dir;  // "" = the default
+  std::string run_name;     // "" = as output_dir
+  // Folders of DeepSpeed's monitors; nullopt = off.
+  std::optional<std::string> monitor_tensorboard_dir;
+  std::optional<std::string> monitor_csv_dir;
+
+  bool reports_to(ReportTo sink) const {
+    return std::find(report_to.begin(), report_to.end(), sink) != report_to.end();
+  }
+  LogLevel lowest_log_level() const;
+};
+
+struct EvaluationSpec {
+  int64_t rows_per_device = 8;
+  IntervalStrategy strategy = IntervalStrategy::kNo;
+  std::optional<double> steps;
+  double delay = 0;
+  bool on_start = false;
+  std::vector<std::string> choices;       // files of multiple-choice questions, scored with every evaluation
+  std::string metric;                     // for the best model, "" = none; once resolved: with eval_
+  std::optional<bool> greater_is_better;  // set once resolved, if there is a metric
+  bool load_best_model = false;
+  std::optional<int64_t> early_stopping_patience;  // evaluations; unset = a run does not stop early
+  double early_stopping_threshold = 0;
+
+  bool evaluates() const { return strategy != IntervalStrategy::kNo || on_start; }
+};
+
+struct SavingSpec {
+  SaveStrategy strategy = SaveStrategy::kSteps;
+  double steps = 500;
+  std::optional<int64_t> total_limit;
+  bool in_background = true;
+  std::optional<int64_t> bytes_per_second;  // of all ranks together; unset = no limit
+  bool on_sigterm = true;
+  int64_t peer_snapshot_steps = 0;  // 0 = none
+
+  // A checkpoint may be in progress while training continues.
+  bool saves_in_background() const { return in_background && strategy != SaveStrategy::kNo; }
+};
+
+// What the run continues.
+struct ResumeSpec {
+  enum class From {
+    kNothing,
+    kNewest,       // checkpoint of output_dir, which must have one
+    kNewestIfAny,  // or nothing
+    kFolder,
+  };
+  From from = From::kNothing;
+  std::string folder;     // with kFolder
+  bool by_agent = false;  // set by apply_resume_variable()
+
+  bool resumes() const { return from != From::kNothing; }
+  bool by_name() const { return from == From::kFolder; }
+};
+// As --resume_from_checkpoint takes it: true, auto, a folder; false, no, none or "" for nothing.
+ResumeSpec parse_resume(const std::string& text);
+std::string resume_text(const ResumeSpec& resume);
+
+// Set by `tessera launch`, not by flags; see read_launch_variables().
+struct LaunchSpec {
+  std::string id;                                            // "" without an agent
+  bool is_restart = false;                                   // the agent has started the ranks before
+  double grace_s = std::numeric_limits<double>::infinity();  // until the agent kills its ranks
+  int64_t num_restarts = 0;                                  // World::num_restarts(); set by the command
+};
+
+// The files from which settings were read, and what came from them.
+struct SettingSources {
+  std::string deepspeed;  // a DeepSpeed configuration; read by resolve_run_spec()
+  std::string ds_compat = "0.19";
+  std::string config;      // a configuration file; read by apply_config_file()
+  ScriptArguments script;  // what apply_script_arguments() translates
+  // Where the DeepSpeed file decided a setting, by its flag: "ds.json: zero_optimization.stage".
+  std::map<std::string, std::string> deepspeed_origins;
+  // Once resolved: the settings that the command line or a file gives, by their flags.
+  std::set<std::string, std::less<>> given;
+};
+
+struct RunSpec {
+  ModelSource model;
+  DataSpec data;
+  BatchSpec batch;
+  ObjectiveSpec objective;
+  OptimizerSpec optimizer;
+  ScheduleSpec schedule;
+  ClippingSpec clipping;
+  GuardSpec guards;
+  LoraSpec lora;
+  BaseSpec base;
+  PrecisionSpec precision;
+  PlacementSpec placement;
+  MachineSpec machine;
+  ShardingSpec sharding;
+  OuterSettings outer;  // sync_every 0: nodes exchange weights in every step
+  NetworkSpec network;
+  ReportingSpec reporting;
+  EvaluationSpec evaluation;
+  SavingSpec saving;
+  ResumeSpec resume;
+  LaunchSpec launch;
+  SettingSources sources;
+  int64_t seed = 42;
+  std::string output_dir = "trainer_output";
+  double grace_period_s = 30;
+
+  // In a pass that computes the norm by which the gradients of the step are clipped, nothing is updated yet.
+  bool computes_norm_first() const {
+    return placement.optimizer_in_backward && clipping.mode == ClipMode::kGlobal && clipping.max_norm > 0;
+  }
+  // A restart continues only what its own launch began: from the folder asked for, or from scratch.
+  bool resumes_own_launch_only() const { return resume.by_name() || (resume.by_agent && !launch.id.empty()); }
+  // From a signal to the end of the process.
+  double time_to_end_s() const { return std::min(grace_period_s, launch.grace_s); }
+  uint64_t shuffle_seed() const { return static_cast<uint64_t>(data.seed.value_or(seed)); }
+  // Everything but the number of rows. Its world size is that of ranks, or teams, with rows of their own.
+  BatchPlanOptions batch_options(int64_t world_size) const;
+};
+
+}  // namespace tessera

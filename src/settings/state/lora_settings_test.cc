@@ -1,0 +1,88 @@
+#include "settings/state/lora_settings.h"
+
+#include <gmock/gmock.h>
+
+#include "settings/config_file.h"
+#include "support/arguments_test_support.h"
+
+namespace tessera {
+namespace {
+
+using testing::HasSubstr;
+
+using LoraArguments = ArgumentsTest;
+
+std::string refused_config(const RunSpec& args) {
+  try {
+    lora_config_of(args);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kBadConfig);
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST_F(LoraArguments, AreThoseOfPeftAndLlamaFactory) {
+  give("peft", "lora");
+  give("lora_r", "4");
+  give("lora_dropout", "0");
+  give("lora_target", "q_proj,v_proj");
+  give("rank_pattern", R"({"v_proj": 2})");
+  resolve();
+  const LoraConfig config = lora_config_of(args_).value();
+  EXPECT_EQ(config.r, 4);
+  EXPECT_EQ(config.lora_alpha, 8);
+  EXPECT_EQ(config.lora_dropout, 0);
+  EXPECT_EQ(config.target_modules.names(), (std::vector<std::string>{"q_proj", "v_proj"}));
+  EXPECT_EQ(config.adapter_of("model.layers.0.self_attn.v_proj")->rank, 2);
+}
+
+TEST_F(LoraArguments, SelectModulesAsPeftDoes) {
+  give("finetuning_type", "lora");
+  give("lora_target", R"(.*\.(1|3)\.self_attn\.[qv]_proj{1,1})");
+  give("exclude_modules", "v_proj");
+  resolve();
+  const LoraConfig expression = lora_config_of(args_).value();
+  EXPECT_TRUE(expression.adapter_of("model.layers.3.self_attn.q_proj"));
+  EXPECT_FALSE(expression.adapter_of("model.layers.3.self_attn.v_proj"));
+  EXPECT_FALSE(expression.adapter_of("model.layers.2.self_attn.q_proj"));
+  args_.lora.targets = {"q_proj"};
+  args_.lora.layers_to_transform = {"0,4", "2"};
+  args_.lora.layers_pattern = {"layers"};
+  const LoraConfig layers = lora_config_of(args_).value();
+  EXPECT_EQ(layers.layers_to_transform, (std::vector<int64_t>{0, 4, 2}));
+  EXPECT_TRUE(layers.adapter_of("model.layers.4.self_attn.q_proj"));
+  EXPECT_FALSE(layers.adapter_of("model.layers.1.self_attn.q_proj"));
+}
+
+TEST_F(LoraArguments, TheOrderOfPatternsIsThatOfTheFile) {
+  const char* json = R"({"alpha_pattern": {"q_proj": 4, "layers.1.self_attn.q_proj": 64}})";
+  const char* yaml = "alpha_pattern:\n  q_proj: 4\n  layers.1.self_attn.q_proj: 64\n";
+  for (const ConfigSyntax syntax : {ConfigSyntax::kJson, ConfigSyntax::kYaml}) {
+    RunSpec args;
+    FlagTable table;
+    declare_training_flags(&table, &args);
+    args.lora.finetuning_type = FinetuningType::kLora;
+    apply_config_text(syntax == ConfigSyntax::kJson ? json : yaml, syntax, "file", &table);
+    EXPECT_EQ(lora_config_of(args).value().adapter_of("model.layers.1.self_attn.q_proj")->scale, 0.5);
+  }
+}
+
+TEST_F(LoraArguments, WithoutSenseAreRefused) {
+  give("lora_rank", "4");
+  EXPECT_EQ(contradiction(), "lora_rank: needs finetuning_type lora, found full");
+  give("finetuning_type", "lora");
+  args_.lora.layers_to_transform = {"1", "two"};
+  EXPECT_THAT(refused_config(args_), HasSubstr("layers_to_transform: expected numbers of layers"));
+  args_.lora.layers_to_transform.clear();
+  args_.lora.rank_pattern = "{q: 3}";
+  EXPECT_THAT(refused_config(args_), HasSubstr("rank_pattern: expected a JSON object"));
+  args_.lora.rank_pattern = R"({"q_proj": 0})";
+  EXPECT_THAT(refused_config(args_), HasSubstr("rank_pattern.q_proj': expected an integer from 1"));
+  args_.lora.rank_pattern.clear();
+  give("adapter_name_or_path", "out");
+  EXPECT_EQ(contradiction(), "lora_rank: adapter_config.json of out decides; leave it out");
+}
+
+}  // namespace
+}  // namespace tessera
