@@ -5,8 +5,8 @@
 
 #include <string>
 
-#include "settings/run_settings.h"
 #include "base/error.h"
+#include "settings/run_settings.h"
 
 namespace tessera {
 
