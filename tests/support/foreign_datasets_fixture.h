@@ -5,10 +5,10 @@
 
 #include <string>
 
-#include "settings/run_settings.h"
-#include "settings/config_file.h"
 #include "base/error.h"
 #include "expect_error.h"
+#include "settings/config_file.h"
+#include "settings/run_settings.h"
 #include "test_folder.h"
 
 namespace tessera {
