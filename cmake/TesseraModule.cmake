@@ -80,6 +80,22 @@ function(tessera_batches out target)
   set(${out} ${sources} PARENT_SCOPE)
 endfunction()
 
+# tessera_embed(OUT FUNCTION FOLDER PATTERN): sets OUT to a source that defines FUNCTION (declared in base/embedded_text.h),
+# which returns the texts of the files below FOLDER that match PATTERN, each with its path.
+function(tessera_embed out function folder pattern)
+  file(GLOB_RECURSE files CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/${pattern})
+  set(entries "")
+  foreach(file ${files})
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
+    file(READ ${file} text)
+    cmake_path(RELATIVE_PATH file BASE_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}/${folder})
+    cmake_path(REMOVE_EXTENSION file LAST_ONLY)
+    string(APPEND entries "      {\"${file}\", R\"~~(${text})~~\"},\n")
+  endforeach()
+  configure_file(${PROJECT_SOURCE_DIR}/cmake/embedded_texts.cc.in ${CMAKE_CURRENT_BINARY_DIR}/${function}.cc @ONLY)
+  set(${out} ${CMAKE_CURRENT_BINARY_DIR}/${function}.cc PARENT_SCOPE)
+endfunction()
+
 # tessera_module(NAME [SEPARATE] [COLD] SOURCES a.cc b.cc DEPS base platform LIBS PkgConfig::PCRE2)
 # DEPS are modules (public), LIBS are third-party targets (private). SEPARATE: always compiled file by file.
 # COLD: a run spends no time there, so it is optimised lightly, which compiles a quarter faster.

@@ -1,63 +1,47 @@
 #include "data/chat/builtin_templates.h"
 
-#include "data/chat/axolotl_templates.h"
-#include "data/chat/llama_factory_templates.h"
+#include <algorithm>
+
+#include "base/embedded_text.h"
 
 namespace tessera {
 namespace {
 
-struct BuiltIn {
-  std::string_view name;
-  std::string_view source;
-};
+// The name of a file of templates/ as users write it: axolotl:gemma of axolotl/gemma.
+std::string template_name(std::string_view file) {
+  std::string name(file);
+  std::replace(name.begin(), name.end(), '/', ':');
+  return name;
+}
 
-constexpr BuiltIn kTemplates[] = {
-    // OpenAI's ChatML, as Qwen and many others use it.
-    {"chatml",
-     "{%- if tools %}\n"
-     "  {{- raise_exception('chatml has no form for tools: give a chat template that has') }}\n"
-     "{%- endif %}\n"
-     "{%- for message in messages %}\n"
-     "  {%- if message.tool_calls %}{{ raise_exception('this chat template has no place for tool calls') "
-     "}}{% endif %}\n"
-     "  {{- '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}\n"
-     "{%- endfor %}\n"
-     "{%- if add_generation_prompt %}\n"
-     "  {{- '<|im_start|>assistant\\n' }}\n"
-     "{%- endif %}\n"},
-    // The dialog format of Llama 3's model card.
-    {"llama3",
-     "{%- if tools %}\n"
-     "  {{- raise_exception('llama3 has no form for tools: give a chat template that has') }}\n"
-     "{%- endif %}\n"
-     "{{- bos_token }}\n"
-     "{%- for message in messages %}\n"
-     "  {%- if message.tool_calls %}{{ raise_exception('this chat template has no place for tool calls') "
-     "}}{% endif %}\n"
-     "  {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' }}\n"
-     "  {{- message['content'] | trim }}\n"
-     "  {{- '<|eot_id|>' }}\n"
-     "{%- endfor %}\n"
-     "{%- if add_generation_prompt %}\n"
-     "  {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}\n"
-     "{%- endif %}\n"},
-};
+// One of LLaMA-Factory's: its own file sets what differs, and a common one writes the conversation.
+std::string llama_factory_template(std::string_view settings, bool without_thinking) {
+  if (without_thinking && settings.find("set has_thoughts") == std::string_view::npos) return "";
+  std::string out(without_thinking ? "{%- set without_thinking = true %}\n" : "");
+  out += settings;
+  return out += text_named(template_texts(), "parts/llama_factory");
+}
 
 }  // namespace
 
-std::string_view builtin_chat_template(std::string_view name) {
-  if (name.starts_with(kLlamaFactoryPrefix))
-    return llama_factory_template(name.substr(kLlamaFactoryPrefix.size()));
-  if (name.starts_with(kAxolotlPrefix)) return axolotl_template(name.substr(kAxolotlPrefix.size()));
-  for (const BuiltIn& entry : kTemplates) {
-    if (entry.name == name) return entry.source;
+std::string builtin_chat_template(std::string_view name) {
+  const bool is_llama_factory = name.starts_with(kLlamaFactoryPrefix);
+  const bool without_thinking = is_llama_factory && name.ends_with(kWithoutThinking);
+  if (without_thinking) name.remove_suffix(kWithoutThinking.size());
+  for (const EmbeddedText& entry : template_texts()) {
+    if (template_name(entry.name) != name || entry.name.starts_with("parts/")) continue;
+    return is_llama_factory ? llama_factory_template(entry.text, without_thinking) : std::string(entry.text);
   }
-  return {};
+  return "";
 }
 
-std::vector<std::string> builtin_chat_template_names() {
+std::vector<std::string> builtin_chat_template_names(std::string_view prefix) {
   std::vector<std::string> names;
-  for (const BuiltIn& entry : kTemplates) names.emplace_back(entry.name);
+  for (const EmbeddedText& entry : template_texts()) {
+    std::string name = template_name(entry.name);
+    if (name.starts_with(prefix) && name.find(':', prefix.size()) == std::string::npos)
+      names.push_back(name.substr(prefix.size()));
+  }
   return names;
 }
 

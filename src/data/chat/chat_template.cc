@@ -77,8 +77,8 @@ Sources chosen_sources(const fs::path& folder, const std::string& name_or_file) 
       name_or_file.find("{{") != std::string::npos || name_or_file.find("{%") != std::string::npos;
   if (is_template) return {{"default", {"chat_template", name_or_file}}};
   if (!name_or_file.empty()) {
-    const std::string_view source = builtin_chat_template(name_or_file);
-    if (!source.empty()) return {{"default", {name_or_file, std::string(source)}}};
+    const std::string source = builtin_chat_template(name_or_file);
+    if (!source.empty()) return {{"default", {name_or_file, source}}};
     if (!fs::exists(name_or_file)) {
       fail(ExitCode::kNoInput, "--chat_template {}: no such file, nor a template that is built in ({})",
            printable(name_or_file, 200), fmt::join(builtin_chat_template_names(), ", "));

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/embedded_text.h"
 #include "base/error.h"
 #include "base/json_value.h"
 #include "base/log.h"
@@ -169,7 +170,7 @@ std::vector<ForeignNames> read_hints() {
   static std::deque<std::string> texts;
   const auto kept = [](std::string_view text) { return texts.emplace_back(text).c_str(); };
   std::vector<ForeignNames> hints;
-  for (const std::vector<std::string_view>& row : read_cells("hints", compat_text("hints"), 3))
+  for (const std::vector<std::string_view>& row : read_cells("hints", text_named(compat_texts(), "hints"), 3))
     hints.push_back(
         {kept(row[0]), row[1].empty() ? nullptr : kept(row[1]), row[2].empty() ? nullptr : kept(row[2])});
   return hints;

@@ -4,6 +4,7 @@
 #include <array>
 #include <utility>
 
+#include "base/embedded_text.h"
 #include "base/error.h"
 #include "base/text.h"
 
@@ -30,7 +31,7 @@ std::vector<CompatTable> read_tables() {
                                                                          {"axolotl", "Axolotl"}};
   std::vector<CompatTable> tables;
   for (const auto& [file, program] : kPrograms)
-    tables.push_back({file, program, parse_compat_table(file, compat_text(file))});
+    tables.push_back({file, program, parse_compat_table(file, text_named(compat_texts(), file))});
   return tables;
 }
 

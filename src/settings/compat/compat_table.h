@@ -48,7 +48,4 @@ std::vector<std::vector<std::string_view>> read_cells(std::string_view file, std
                                                       size_t num_columns);
 std::vector<CompatName> parse_compat_table(std::string_view file, std::string_view text);
 
-// The texts of the tables, made from them by CMake.
-std::string_view compat_text(std::string_view file);
-
 }  // namespace tessera

@@ -11,7 +11,6 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "base/text_fields.h"
-#include "data/chat/axolotl_templates.h"
 #include "data/chat/builtin_templates.h"
 #include "data/chat/turn_targets.h"
 #include "data/sources/row_slice.h"
@@ -345,7 +344,7 @@ std::string axolotl_chat_template(const json& object, int64_t line, const Foreig
   const std::string_view built_in =
       name.starts_with(kFallback) ? std::string_view(name).substr(kFallback.size()) : std::string_view(name);
   if (built_in == "chatml" || built_in == "llama3") return name;
-  const std::vector<std::string_view> known = axolotl_template_names();
+  const std::vector<std::string> known = builtin_chat_template_names(kAxolotlPrefix);
   if (std::find(known.begin(), known.end(), built_in) != known.end())
     return fmt::format("{}{}{}", name.substr(0, name.size() - built_in.size()), kAxolotlPrefix, built_in);
   settings.fail_in(

@@ -12,7 +12,6 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "data/chat/builtin_templates.h"
-#include "data/chat/llama_factory_templates.h"
 #include "formats/json.h"
 #include "io/file.h"
 #include "settings/foreign/llama_factory_info.h"
@@ -134,7 +133,7 @@ class LlamaFactoryDatasets {
     const std::optional<ConfigSetting> taken = settings_.take("template");
     if (!taken) return;
     const std::string name = spelled(taken->value);
-    const std::vector<std::string_view> known = llama_factory_template_names();
+    const std::vector<std::string> known = builtin_chat_template_names(kLlamaFactoryPrefix);
     if (std::find(known.begin(), known.end(), name) == known.end()) {
       settings_.fail_in(
           taken->line,
@@ -151,15 +150,17 @@ class LlamaFactoryDatasets {
           name);
     }
     has_template_ = true;
-    settings_.add("chat_template", std::string(kLlamaFactoryPrefix) + name + thinking_of(name), taken->line);
+    settings_.add("chat_template", fmt::format("{}{}{}", kLlamaFactoryPrefix, name, thinking_of(name)),
+                  taken->line);
   }
 
   // enable_thinking false is for templates of reasoning models, as is the default, true.
-  std::string thinking_of(const std::string& name) {
+  std::string_view thinking_of(const std::string& name) {
     const bool is_off = is_set("enable_thinking") && !is_true("enable_thinking");
     if (!is_off) return "";
     const int64_t line = settings_.take("enable_thinking")->line;
-    if (!llama_factory_template(name + kLlamaFactoryNoThinking).empty()) return kLlamaFactoryNoThinking;
+    if (!builtin_chat_template(fmt::format("{}{}{}", kLlamaFactoryPrefix, name, kWithoutThinking)).empty())
+      return kWithoutThinking;
     log_warning("enable_thinking (line {}) has no effect: the template {} is not that of a reasoning model",
                 line, name);
     return "";

@@ -1,0 +1,26 @@
+// Texts that are files of the source tree and parts of the program: tables, templates.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+namespace tessera {
+
+struct EmbeddedText {
+  std::string_view name;  // the path of the file in its folder, without what follows the last dot
+  std::string_view text;
+};
+
+// The text with this name; "" if there is none.
+constexpr std::string_view text_named(std::span<const EmbeddedText> texts, std::string_view name) {
+  for (const EmbeddedText& entry : texts) {
+    if (entry.name == name) return entry.text;
+  }
+  return {};
+}
+
+// Functions that tessera_embed() of cmake/TesseraModule.cmake defines, each in the module of its files.
+std::span<const EmbeddedText> compat_texts();    // settings/compat/*.tsv
+std::span<const EmbeddedText> template_texts();  // data/chat/templates
+
+}  // namespace tessera
