@@ -13,13 +13,13 @@ namespace {
 class DeployLintCommand : public DeployCommand {
  public:
   std::string name() const override { return "deploy lint"; }
-  std::string summary() const override { return "Check manifests against rules that no schema states"; }
+  std::string summary() const override { return "Check manifests against rules that no cluster checks"; }
   std::string usage() const override { return "FILE..."; }
   std::string description() const override {
-    return "Checks YAML files together against the rules of admission webhooks and controllers, and the "
-           "references between them; docs/kubernetes.md lists the rules. What `tessera deploy` writes has "
-           "passed them. Documents of kinds without rules are named. Exits with code 65 if there is a "
-           "finding.";
+    return "Checks YAML files together against what the launcher and controllers rely on, and the references "
+           "between them; docs/kubernetes.md lists the rules. What `tessera deploy` writes has passed them. "
+           "What a cluster refuses, `kubectl apply --dry-run=server` says. Documents of kinds without rules "
+           "are named. Exits with code 65 if there is a finding.";
   }
   std::vector<std::string> examples() const override {
     return {"tessera deploy lint job.yaml runtime.yaml queue.yaml",

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <iterator>
+#include <set>
 
 #include "base/text.h"
 #include "cluster/manifests/lint_rules.h"
@@ -31,6 +32,7 @@ constexpr Suffix kSuffixes[] = {{"Ki", 1024.0},
                                 {"E", 1e18},
                                 {"", 1}};
 
+// What `tessera deploy` writes or refers to.
 struct KnownKind {
   std::string_view kind;
   std::string_view group;  // of its API; "" is the core
@@ -77,23 +79,6 @@ constexpr KnownKind kKnownKinds[] = {
 std::string group_of(const std::string& api) {
   const size_t slash = api.find('/');
   return slash == std::string::npos ? "" : api.substr(0, slash);
-}
-
-// A kind that is a known one but for its letters' case, or in a group of Kubernetes' own, whose names have no
-// dots, that lacks it: no cluster has it.
-void lint_kinds(LintReport* report) {
-  for (const Manifest& each : report->manifests()) {
-    if (has_rules(each) || each.kind().empty()) continue;
-    for (const KnownKind& known : kKnownKinds) {
-      if (lower_case(each.kind()) != lower_case(std::string(known.kind))) continue;
-      if (each.kind() != known.kind) {
-        report->add(each, "kind", "there is no {}: did you mean {}?", each.kind(), known.kind);
-      } else if (group_of(each.api()).find('.') == std::string::npos) {
-        report->add(each, "apiVersion", "{} has no {}: that is of {}", each.api(), each.kind(),
-                    known.group.empty() ? "v1" : known.group);
-      }
-    }
-  }
 }
 
 void add_job_templates(const Manifest& manifest, const std::string& path, std::vector<PodTemplate>* out) {
@@ -187,15 +172,23 @@ bool has_rules(const Manifest& manifest) {
 
 std::vector<std::string> lint_manifests(const std::vector<Manifest>& manifests) {
   LintReport all(manifests);
-  lint_names(&all);
-  lint_kinds(&all);
+  std::set<std::string> seen;
+  for (const Manifest& each : manifests) {
+    if (each.body.object() == nullptr || each.api().empty() || each.kind().empty()) {
+      all.add(each, "apiVersion and kind", "expected an object of Kubernetes, found {}",
+              each.body.kind_name());
+    } else if (!seen.insert(
+                        fmt::format("{} {}/{}/{}", each.api(), each.kind(), each.name_space(), each.name()))
+                    .second) {
+      all.add(each, "metadata.name", "appears twice");
+    }
+  }
   std::vector<std::string> findings = all.take();
   // Other APIs have kinds of the same names.
   std::vector<Manifest> known;
   std::ranges::copy_if(manifests, std::back_inserter(known), has_rules);
   LintReport report(known);
-  for (const auto rule :
-       {lint_pods, lint_devices, lint_jobs, lint_train_jobs, lint_queues, lint_nodes, lint_references}) {
+  for (const auto rule : {lint_pods, lint_jobs, lint_queues, lint_nodes, lint_references}) {
     rule(&report);
   }
   for (std::string& finding : report.take()) findings.push_back(std::move(finding));

@@ -1,6 +1,7 @@
-// Rules for manifests that no schema states: those of admission webhooks and CEL expressions, of controllers
-// that read names by convention, and of what refers to what. Sources: Kubeflow Trainer v2.1 to v2.3, JobSet
-// 0.10 to 0.12, Kueue 0.15, Karpenter 1.8, Kubernetes 1.34. docs/kubernetes.md lists the rules.
+// Rules for manifests that a cluster's own dry run (`kubectl apply --dry-run=server`) does not know: what the
+// launcher and the ranks rely on, what controllers read by convention, and whether jobs, queues and nodes fit
+// together. Sources: Kubeflow Trainer v2.1 to v2.3, JobSet 0.10 to 0.12, Kueue 0.15, Karpenter 1.8,
+// Kubernetes 1.34. docs/kubernetes.md lists the rules.
 #pragma once
 
 #include <string>
@@ -18,7 +19,7 @@ namespace tessera {
 std::vector<std::string> lint_manifests(const std::vector<Manifest>& manifests);
 
 // Whether there are rules for its kind, as far as kinds that `tessera deploy` writes or refers to are
-// concerned; of others only the name is checked.
+// concerned.
 bool has_rules(const Manifest& manifest);
 
 // Parses and checks manifests; throws Error(`code`) with the first finding, and how many more there are.

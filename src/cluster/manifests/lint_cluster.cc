@@ -19,19 +19,7 @@ void lint_cluster_queue(const Manifest& queue, LintReport* report) {
                 "is missing: without it the queue admits nothing; {{}} is all namespaces");
   }
   for (const Value& group : list_at(queue.body, "spec.resourceGroups")) {
-    const Value::List& covered = list_at(group, "coveredResources");
-    if (covered.empty()) report->add(queue, "spec.resourceGroups", "coveredResources is missing");
     for (const Value& flavor : list_at(group, "flavors")) {
-      const Value::List& resources = list_at(flavor, "resources");
-      const bool same = resources.size() == covered.size() &&
-                        std::ranges::equal(resources, covered, [](const Value& resource, const Value& name) {
-                          return resource.find("name") != nullptr && *resource.find("name") == name;
-                        });
-      if (!same) {
-        report->add(queue, "spec.resourceGroups",
-                    "the resources of flavor '{}' are not the coveredResources in their order",
-                    text_at(flavor, "name"));
-      }
       const std::string name = text_at(flavor, "name");
       if (!report->of_kind("ResourceFlavor").empty() && report->find("ResourceFlavor", name) == nullptr) {
         report->add(queue, "spec.resourceGroups", "no ResourceFlavor is called '{}'", name);
@@ -43,10 +31,6 @@ void lint_cluster_queue(const Manifest& queue, LintReport* report) {
 // Compares a flavor with the labels and taints of the pools that have all of its labels.
 void lint_flavor(const Manifest& flavor, LintReport* report) {
   const Value* const labels = value_at(flavor.body, "spec.nodeLabels");
-  if (!text_at(flavor.body, "spec.topologyName").empty() &&
-      (labels == nullptr || labels->object() == nullptr)) {
-    report->add(flavor, "spec.nodeLabels", "topologyName needs at least one label");
-  }
   const std::vector<const Manifest*> pools = report->of_kind("NodePool");
   if (pools.empty() || labels == nullptr || labels->object() == nullptr) return;
   bool any = false;
@@ -76,31 +60,9 @@ bool selects_pool(const Value* selector, const Manifest& pool) {
 }
 
 void lint_pool(const Manifest& pool, LintReport* report) {
-  const Value* const reference = value_at(pool.body, "spec.template.spec.nodeClassRef");
-  for (const char* field : {"group", "kind", "name"}) {
-    if (reference == nullptr || text_at(*reference, field).empty()) {
-      report->add(pool, "spec.template.spec.nodeClassRef", "{} is missing", field);
-    }
-  }
-  const std::string node_class = reference == nullptr ? "" : text_at(*reference, "name");
+  const std::string node_class = text_at(pool.body, "spec.template.spec.nodeClassRef.name");
   if (!report->of_kind("EC2NodeClass").empty() && report->find("EC2NodeClass", node_class) == nullptr) {
     report->add(pool, "spec.template.spec.nodeClassRef", "no EC2NodeClass is called '{}'", node_class);
-  }
-  for (const Value& each : list_at(pool.body, "spec.template.spec.requirements")) {
-    const std::string key = text_at(each, "key"), op = text_at(each, "operator");
-    const size_t num_values = list_at(each, "values").size();
-    if ((op == "In" || op == "NotIn") && num_values == 0) {
-      report->add(pool, "spec.template.spec.requirements", "{} {} has no values", key, op);
-    }
-    if ((op == "Gt" || op == "Lt") && num_values != 1) {
-      report->add(pool, "spec.template.spec.requirements", "expected one value for {} {}, found {}", key, op,
-                  num_values);
-    }
-    if (const Value* const least = each.find("minValues");
-        op == "In" && least != nullptr && least->integer() != nullptr &&
-        *least->integer() > static_cast<int64_t>(num_values)) {
-      report->add(pool, "spec.template.spec.requirements", "{} has fewer values than minValues", key);
-    }
   }
   for (const Manifest& each : report->manifests()) {
     for (const PodTemplate& pod : pod_templates(each)) {
@@ -173,16 +135,9 @@ bool lacks_runtime(const LintReport& report) {
 
 void lint_selectors(LintReport* report) {
   const std::vector<LabelledPod> pods = labelled_pods(*report);
-  const bool are_known = !pods.empty() && !lacks_runtime(*report);
+  if (pods.empty() || lacks_runtime(*report)) return;
   for (const Manifest& each : report->manifests()) {
     const std::string kind = each.kind();
-    if (kind == "Deployment" || kind == "DaemonSet" || kind == "StatefulSet") {
-      if (!has_labels(value_at(each.body, "spec.template.metadata.labels"),
-                      value_at(each.body, "spec.selector.matchLabels"))) {
-        report->add(each, "spec.selector", "does not match the labels of its own pods");
-      }
-    }
-    if (!are_known) continue;
     if (kind == "Service" && each.body.find("spec") != nullptr &&
         value_at(each.body, "spec.selector") != nullptr &&
         !selects_any(pods, value_at(each.body, "spec.selector"), "")) {
@@ -201,17 +156,6 @@ void lint_selectors(LintReport* report) {
         }
       }
     }
-  }
-}
-
-void lint_budget(const Manifest& budget, LintReport* report) {
-  const Value* const least = value_at(budget.body, "spec.minAvailable");
-  const Value* const most = value_at(budget.body, "spec.maxUnavailable");
-  if ((least == nullptr) == (most == nullptr)) {
-    report->add(budget, "spec", "expected either minAvailable or maxUnavailable");
-  }
-  if (most != nullptr && most->integer() != nullptr && *most->integer() == 0) {
-    report->add(budget, "spec.maxUnavailable", "0 blocks every drain");
   }
 }
 
@@ -376,23 +320,18 @@ void lint_queues(LintReport* report) {
 
 void lint_nodes(LintReport* report) {
   for (const Manifest* const each : report->of_kind("NodePool")) lint_pool(*each, report);
-  for (const Manifest* const each : report->of_kind("EC2NodeClass")) {
-    for (const char* field : {"amiSelectorTerms", "subnetSelectorTerms", "securityGroupSelectorTerms"}) {
-      if (list_at(each->body, std::string("spec.") + field).empty()) {
-        report->add(*each, std::string("spec.") + field, "is missing");
-      }
-    }
-    if (text_at(each->body, "spec.role").empty() == text_at(each->body, "spec.instanceProfile").empty()) {
-      report->add(*each, "spec", "expected either role or instanceProfile");
-    }
-  }
 }
 
 void lint_references(LintReport* report) {
   lint_selectors(report);
   lint_tokens(report);
   lint_claims(report);
-  for (const Manifest* const each : report->of_kind("PodDisruptionBudget")) lint_budget(*each, report);
+  for (const Manifest* const each : report->of_kind("PodDisruptionBudget")) {
+    const Value* const most = value_at(each->body, "spec.maxUnavailable");
+    if (most != nullptr && *most == Value(0)) {
+      report->add(*each, "spec.maxUnavailable", "0 blocks every drain");
+    }
+  }
 }
 
 }  // namespace tessera

@@ -1,76 +1,137 @@
-// Names, and what holds for a pod of any kind.
+// What holds for the pods of training, whoever makes them: resources, memory in volumes, NVIDIA cards.
 #include <algorithm>
 #include <cmath>
-#include <set>
 
-#include "base/text.h"
+#include "cluster/manifests/allocatable.h"
 #include "cluster/manifests/lint_rules.h"
-#include "cluster/manifests/names.h"
 
 namespace tessera {
 namespace {
 
-// Their names are host names, or values of labels.
-constexpr std::string_view kShortNamed[] = {"Job", "Namespace", "Service"};
+// A container, or the trainer block of a TrainJob, with the pod that it will be part of.
+struct PodContainer {
+  const Manifest* manifest = nullptr;
+  std::string path;
+  const Value* container = nullptr;  // with command and args
+  const Value* resources = nullptr;  // with requests and limits; nullptr: none
+  const Value* pod = nullptr;        // with spec; nullptr: in a runtime that is not known
+  bool is_training = false;
+};
 
-// value_at() takes dots for steps, which names of labels have.
-const Value* label(const Value& pod, std::string_view name) {
-  const Value* const labels = value_at(pod, "metadata.labels");
-  return labels == nullptr ? nullptr : labels->find(name);
+bool is_training_pod(const Value& pod) {
+  // value_at() takes dots for steps, which names of labels have.
+  const auto has_label = [&](std::string_view name, const char* wanted) {
+    const Value* const labels = value_at(pod, "metadata.labels");
+    const Value* const label = labels == nullptr ? nullptr : labels->find(name);
+    return label != nullptr && *label == Value(wanted);
+  };
+  return has_label("app.kubernetes.io/name", "tessera") &&
+         has_label("app.kubernetes.io/component", "training");
 }
 
-void lint_volumes(const PodTemplate& pod, const Value& container, const std::set<std::string>& volumes,
-                  const std::string& path, LintReport* report) {
-  std::set<std::string> places;
-  for (const Value& mount : list_at(container, "volumeMounts")) {
-    const std::string name = text_at(mount, "name"), place = text_at(mount, "mountPath");
-    if (!volumes.contains(name))
-      report->add(*pod.manifest, path, "mounts the volume '{}', which the pod does not have", name);
-    if (!places.insert(place).second) report->add(*pod.manifest, path, "mounts two volumes at {}", place);
+// Every container of the documents, and the trainer of every TrainJob.
+std::vector<PodContainer> pod_containers(const LintReport& report) {
+  std::vector<PodContainer> found;
+  for (const Manifest& each : report.manifests()) {
+    for (const PodTemplate& pod : pod_templates(each)) {
+      for (const char* list : {"initContainers", "containers"}) {
+        for (const Value& container : list_at(*pod.value, std::string("spec.") + list)) {
+          const Value* const resources = value_at(container, "resources");
+          const bool has_any = resources != nullptr && (resources->find("requests") != nullptr ||
+                                                        resources->find("limits") != nullptr);
+          found.push_back({&each, fmt::format("{}.spec.{} '{}'", pod.path, list, text_at(container, "name")),
+                           &container, resources, pod.value,
+                           // Without any, a TrainJob gives them.
+                           has_any && is_training_pod(*pod.value)});
+        }
+      }
+    }
+    const Value* const trainer = each.kind() == "TrainJob" ? value_at(each.body, "spec.trainer") : nullptr;
+    if (trainer == nullptr || trainer->object() == nullptr) continue;
+    const Manifest* const runtime = runtime_of(each, report);
+    const std::vector<PodTemplate> pods =
+        runtime == nullptr ? std::vector<PodTemplate>() : pod_templates(*runtime);
+    found.push_back({&each, "spec.trainer", trainer, value_at(*trainer, "resourcesPerNode"),
+                     pods.empty() ? nullptr : pods.front().value, /*is_training=*/true});
   }
+  return found;
 }
 
-void lint_resources(const PodTemplate& pod, const Value& container, const std::string& path,
-                    LintReport* report) {
-  const Value* const requests = value_at(container, "resources.requests");
-  const Value* const limits = value_at(container, "resources.limits");
-  if (requests == nullptr && limits == nullptr) return;  // a TrainJob gives them
+const Value* amount_of(const PodContainer& user, const char* list, std::string_view resource) {
+  const Value* const amounts = user.resources == nullptr ? nullptr : user.resources->find(list);
+  return amounts == nullptr ? nullptr : amounts->find(resource);
+}
+
+double num_cards_of(const PodContainer& user) {
+  return quantity(amount_of(user, "limits", kCardResource)).value_or(0);
+}
+
+// Pods keep their cores and their memory only if they are Guaranteed.
+void lint_guarantee(const PodContainer& user, LintReport* report) {
   for (const char* what : {"cpu", "memory"}) {
-    const auto limit = quantity(limits == nullptr ? nullptr : limits->find(what));
+    const auto limit = quantity(amount_of(user, "limits", what));
     // Kubernetes takes a limit for a request that is not there.
-    const auto request =
-        requests == nullptr || requests->find(what) == nullptr ? limit : quantity(requests->find(what));
+    const Value* const request = amount_of(user, "requests", what);
     if (!limit) {
-      report->add(*pod.manifest, path, "has no limit of {}, so the pod is not Guaranteed", what);
-    } else if (request != limit) {
-      report->add(*pod.manifest, path, "requests and limits of {} differ, so the pod is not Guaranteed",
+      report->add(*user.manifest, user.path, "has no limit of {}, so the pod is not Guaranteed", what);
+    } else if (request != nullptr && quantity(request) != limit) {
+      report->add(*user.manifest, user.path, "requests and limits of {} differ, so the pod is not Guaranteed",
                   what);
     } else if (std::string_view(what) == "cpu" && *limit != std::floor(*limit)) {
-      report->add(*pod.manifest, path, "{} CPUs: a static CPU manager gives cores for whole ones only",
+      report->add(*user.manifest, user.path, "{} CPUs: a static CPU manager gives cores for whole ones only",
                   *limit);
     }
   }
 }
 
-void lint_security(const PodTemplate& pod, const Value& container, const std::string& path,
-                   LintReport* report) {
-  const auto is = [&](const Value& at, std::string_view where, bool wanted) {
-    const Value* const value = value_at(at, where);
-    return value != nullptr && value->boolean() != nullptr && *value->boolean() == wanted;
-  };
-  if (!is(*pod.value, "spec.securityContext.runAsNonRoot", true) &&
-      !is(container, "securityContext.runAsNonRoot", true)) {
-    report->add(*pod.manifest, path, "may run as root: set runAsNonRoot");
+// The API server refuses such a pod, which it first sees when the controller of a job makes it.
+void lint_device_amounts(const PodContainer& user, LintReport* report) {
+  for (const char* device : {kCardResource, kEfaResource}) {
+    const Value* const request = amount_of(user, "requests", device);
+    const auto limit = quantity(amount_of(user, "limits", device));
+    if (request != nullptr && !limit) {
+      report->add(*user.manifest, user.path, "{} has no limit, which a device needs", device);
+    } else if (request != nullptr && quantity(request) != limit) {
+      report->add(*user.manifest, user.path, "request and limit of {} differ, which a device does not allow",
+                  device);
+    } else if (limit && *limit != std::floor(*limit)) {
+      report->add(*user.manifest, user.path, "expected a whole number of {}", device);
+    }
   }
-  if (!is(container, "securityContext.allowPrivilegeEscalation", false)) {
-    report->add(*pod.manifest, path, "may gain privileges: set allowPrivilegeEscalation to false");
+}
+
+bool has_shared_memory(const Value& pod) {
+  for (const Value& container : list_at(pod, "spec.containers")) {
+    for (const Value& mount : list_at(container, "volumeMounts")) {
+      if (text_at(mount, "mountPath") != "/dev/shm") continue;
+      for (const Value& volume : list_at(pod, "spec.volumes")) {
+        if (text_at(volume, "name") == text_at(mount, "name"))
+          return text_at(volume, "emptyDir.medium") == "Memory";
+      }
+    }
   }
-  if (!is(container, "securityContext.readOnlyRootFilesystem", true)) {
-    report->add(*pod.manifest, path, "writes to its root file system: set readOnlyRootFilesystem");
+  return false;
+}
+
+void lint_cards(const PodContainer& user, LintReport* report) {
+  const double num_cards = num_cards_of(user);
+  const bool runs_on_card = std::ranges::any_of(list_at(*user.container, "args"), [](const Value& word) {
+    return word.string() != nullptr && *word.string() == "--device=cuda";
+  });
+  if (num_cards == 0 && runs_on_card) {
+    report->add(*user.manifest, user.path, "runs with --device=cuda and asks for no {}", kCardResource);
   }
-  const Value::List& dropped = list_at(container, "securityContext.capabilities.drop");
-  if (std::ranges::find(dropped, Value("ALL")) == dropped.end()) {
-    report->add(*pod.manifest, path, "keeps capabilities: drop ALL");
+  if (num_cards == 0 || user.pod == nullptr) return;
+  const Value taint(Value::Object{{"key", kCardResource}, {"value", "true"}, {"effect", "NoSchedule"}});
+  if (!tolerates(list_at(*user.pod, "spec.tolerations"), taint)) {
+    report->add(*user.manifest, user.path,
+                "asks for {} and does not tolerate the taint of this name, which nodes with cards have",
+                kCardResource);
+  }
+  if (num_cards > 1 && !has_shared_memory(*user.pod)) {
+    report->add(*user.manifest, user.path,
+                "asks for {} cards and has no volume in memory at /dev/shm: NCCL finds 64 MiB there",
+                num_cards);
   }
 }
 
@@ -97,93 +158,16 @@ void lint_memory_volumes(const PodTemplate& pod, LintReport* report) {
   }
 }
 
-void lint_ports(const PodTemplate& pod, LintReport* report) {
-  std::set<std::string> names;
-  std::set<int64_t> numbers;
-  for (const Value& container : list_at(*pod.value, "spec.containers")) {
-    std::set<std::string> own;
-    for (const Value& port : list_at(container, "ports")) {
-      const std::string name = text_at(port, "name");
-      own.insert(name);
-      if (!name.empty() && !names.insert(name).second) {
-        report->add(*pod.manifest, pod.path, "two ports are called '{}'", name);
-      }
-      if (name.size() > 15)
-        report->add(*pod.manifest, pod.path, "the port name '{}' has more than 15 characters", name);
-      const Value* const number = port.find("containerPort");
-      if (number != nullptr && number->integer() != nullptr && !numbers.insert(*number->integer()).second) {
-        report->add(*pod.manifest, pod.path, "port {} appears twice", *number->integer());
-      }
-    }
-    for (const char* probe : {"startupProbe", "livenessProbe", "readinessProbe"}) {
-      const std::string port = text_at(container, fmt::format("{}.httpGet.port", probe));
-      if (!port.empty() && port.find_first_not_of("0123456789") != std::string::npos && !own.contains(port)) {
-        report->add(*pod.manifest, pod.path, "{} asks port '{}', which the container does not have", probe,
-                    port);
-      }
-    }
-  }
-}
-
-void lint_pod(const PodTemplate& pod, LintReport* report) {
-  std::set<std::string> volumes, used;
-  for (const Value& volume : list_at(*pod.value, "spec.volumes")) volumes.insert(text_at(volume, "name"));
-  const Value* const name = label(*pod.value, "app.kubernetes.io/name");
-  const bool is_ours = name != nullptr && *name == Value("tessera") &&
-                       label(*pod.value, "app.kubernetes.io/component") != nullptr &&
-                       *label(*pod.value, "app.kubernetes.io/component") == Value("training");
-  std::set<std::string> names;
-  for (const char* list : {"initContainers", "containers"}) {
-    for (const Value& container : list_at(*pod.value, std::string("spec.") + list)) {
-      const std::string path = fmt::format("{}.spec.{} '{}'", pod.path, list, text_at(container, "name"));
-      if (!names.insert(text_at(container, "name")).second)
-        report->add(*pod.manifest, path, "a second container of this name");
-      lint_volumes(pod, container, volumes, path, report);
-      if (!is_ours) continue;
-      lint_resources(pod, container, path, report);
-      lint_security(pod, container, path, report);
-    }
-  }
-  lint_memory_volumes(pod, report);
-  lint_ports(pod, report);
-}
-
 }  // namespace
 
-void lint_names(LintReport* report) {
-  std::set<std::string> seen;
-  for (const Manifest& each : report->manifests()) {
-    if (each.body.object() == nullptr || each.api().empty() || each.kind().empty()) {
-      report->add(each, "apiVersion and kind", "expected an object of Kubernetes, found {}",
-                  each.body.kind_name());
-      continue;
-    }
-    if (each.kind() == "ClusterConfig") continue;  // a file of eksctl, not an object of a cluster
-    if (each.name().empty()) {
-      report->add(each, "metadata.name", "is missing");
-      continue;
-    }
-    try {
-      check_object_name("metadata.name", each.name());
-      if (!each.name_space().empty()) check_label("metadata.namespace", each.name_space());
-      if (each.name().size() > kMaxLabelLength &&
-          std::ranges::find(kShortNamed, each.kind()) != std::end(kShortNamed)) {
-        report->add(each, "metadata.name", "has {} characters; that of a {} has at most {}",
-                    each.name().size(), each.kind(), kMaxLabelLength);
-      }
-    } catch (const Error& error) {
-      report->add(each, "metadata", "{}", std::string_view(error.what()).substr(2));
-    }
-    if (!seen.insert(fmt::format("{} {}/{}/{}", each.api(), each.kind(), each.name_space(), each.name()))
-             .second) {
-      report->add(each, "metadata.name", "appears twice");
-    }
-  }
-}
-
 void lint_pods(LintReport* report) {
+  for (const PodContainer& user : pod_containers(*report)) {
+    if (user.is_training) lint_guarantee(user, report);
+    lint_device_amounts(user, report);
+    lint_cards(user, report);
+  }
   for (const Manifest& each : report->manifests()) {
-    for (const PodTemplate& pod : pod_templates(each)) lint_pod(pod, report);
+    for (const PodTemplate& pod : pod_templates(each)) lint_memory_volumes(pod, report);
   }
 }
 

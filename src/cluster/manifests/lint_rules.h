@@ -1,7 +1,6 @@
 // What the rules of lint.h share.
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -64,11 +63,8 @@ bool has_labels(const Value* labels, const Value* match_labels);
 // Whether one of the tolerations tolerates a taint of NodePool, ResourceFlavor or node.
 bool tolerates(const Value::List& tolerations, const Value& taint);
 
-void lint_names(LintReport* report);
 void lint_pods(LintReport* report);
-void lint_devices(LintReport* report);
 void lint_jobs(LintReport* report);
-void lint_train_jobs(LintReport* report);
 void lint_queues(LintReport* report);
 void lint_nodes(LintReport* report);
 void lint_references(LintReport* report);
