@@ -209,6 +209,16 @@ TEST_F(FlagTableTest, FindsAliasesAndBothSpellings) {
   EXPECT_EQ(table_.hint("max-step").text("", ""), "; did you mean max_steps?");
 }
 
+TEST_F(FlagTableTest, AFamilyStandsForNamesWithoutALineOfTheirOwn) {
+  table_.add_unsupported("fp8_*", FlagType::kString, "none|16", FlagStatus::kRefused, "there is no fp8");
+  table_.add_unsupported("fp8_backend", FlagType::kString, "auto", FlagStatus::kIgnored, "there is no fp8");
+  EXPECT_EQ(table_.find("fp8_rank")->name, "fp8_*");
+  EXPECT_EQ(table_.find("fp8-backend")->name, "fp8_backend");
+  EXPECT_EQ(table_.find("fp8"), nullptr);
+  for (const char* value : {"", "none", "16", "16.0"}) set("fp8_rank", value);
+  EXPECT_THROW(set("fp8_rank", "8"), Error);
+}
+
 TEST_F(FlagTableTest, NamesFlagExpectedAndFound) {
   try {
     set("max_steps", "ten");

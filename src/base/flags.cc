@@ -74,6 +74,9 @@ T parse_single(const std::string& name, const std::vector<std::string>& values) 
   return *parsed;
 }
 
+// A name that ends with * stands for all others that begin so.
+bool is_family(const Flag& flag) { return flag.name.ends_with('*'); }
+
 bool means_none(const std::vector<std::string>& values) {
   return values.size() == 1 && (lower_case(values[0]) == "none" || lower_case(values[0]) == "null");
 }
@@ -144,7 +147,8 @@ void FlagTable::list_only(const std::vector<std::string_view>& names) {
 }
 
 Flag& FlagTable::append(Flag flag) {
-  TESSERA_CHECK(find(flag.name) == nullptr, "flag '{}' added twice", flag.name);
+  const Flag* known = find(flag.name);
+  TESSERA_CHECK(known == nullptr || is_family(*known), "flag '{}' added twice", flag.name);
   flag.section = section_;
   return flags_.emplace_back(std::move(flag));
 }
@@ -274,7 +278,10 @@ const Flag* FlagTable::find(std::string_view name) const {
     if (flag.name == wanted) return &flag;
     if (std::find(flag.aliases.begin(), flag.aliases.end(), wanted) != flag.aliases.end()) return &flag;
   }
-  return nullptr;
+  const auto family = std::ranges::find_if(flags_, [&](const Flag& flag) {
+    return is_family(flag) && wanted.starts_with(flag.name.substr(0, flag.name.size() - 1));
+  });
+  return family == flags_.end() ? nullptr : &*family;
 }
 
 NameHint FlagTable::hint(std::string_view name) const {

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "base/text_fields.h"
 #include "cli/help_text.h"
 #include "settings/compat/compat_table.h"
 #include "settings/run_settings.h"
@@ -29,6 +30,8 @@ std::string what_becomes(const CompatName& name) {
       return fmt::format("becomes {}", name.detail);
     case CompatUse::kNoEffect:
       return fmt::format("no effect: {}", name.detail);
+    case CompatUse::kSilent:
+      return "no effect";
     case CompatUse::kRefused:
       break;
   }
@@ -37,8 +40,12 @@ std::string what_becomes(const CompatName& name) {
 }
 
 std::string entry(std::string_view name, const std::string& text, int64_t width) {
-  constexpr int64_t kColumn = 34;
+  constexpr int64_t kColumn = 34, kNarrowColumn = 6;
   const std::string left = fmt::format("  {}", name);
+  const std::vector<std::string> words = split(text, ' ');
+  const bool is_wide =
+      std::ranges::any_of(words, [&](const std::string& word) { return std::ssize(word) > width - kColumn; });
+  if (is_wide) return left + "\n" + wrap_text(text, kNarrowColumn, width);
   const std::string body = wrap_text(text, kColumn, width);
   return std::ssize(left) + 2 > kColumn ? left + "\n" + body : left + body.substr(left.size());
 }

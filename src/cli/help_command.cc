@@ -23,8 +23,8 @@ class HelpCommand : public Command {
   std::string usage() const override { return "[COMMAND... | compat [NAME...]] [--markdown | --man DIR]"; }
   std::string description() const override {
     return "Explains a command. `tessera help compat` says what becomes of the settings of Transformers, "
-           "TRL, PEFT, "
-           "LLaMA-Factory and Axolotl that are no flags here, or of those that are named.";
+           "TRL, PEFT, LLaMA-Factory, Axolotl and DeepSpeed that are no flags here, or of those that are "
+           "named.";
   }
   std::vector<std::string> examples() const override {
     return {"tessera help train", "tessera help compat torch_compile fsdp",

@@ -26,6 +26,7 @@ namespace tessera {
 namespace {
 
 using nlohmann::json;
+using nlohmann::ordered_json;
 
 constexpr int64_t kMaxFileBytes = 1 << 20;
 constexpr int64_t kMaxValues = 20'000;  // aliases of YAML can stand for any number
@@ -80,7 +81,7 @@ std::vector<ConfigSetting> read_json(std::string_view text, const std::string& o
   int64_t line = 1;
   int64_t values_left = kMaxValues;
   std::vector<ConfigSetting> settings;
-  const auto note_key = [&](int depth, json::parse_event_t event, json& parsed) {
+  const auto note_key = [&](int depth, json::parse_event_t event, ordered_json& parsed) {
     if (depth > kMaxDepth) fail_at(origin, line, fmt::format("nested more than {} levels deep", kMaxDepth));
     if (event == json::parse_event_t::value && --values_left < 0)
       fail_at(origin, line, fmt::format("more than {} values in the settings", kMaxValues));
@@ -90,20 +91,20 @@ std::vector<ConfigSetting> read_json(std::string_view text, const std::string& o
     }
     return true;
   };
-  json whole;
+  ordered_json whole;
   try {
-    whole =
-        json::parse(LineCounter(text.data(), &line), LineCounter(text.data() + text.size(), &line), note_key);
+    whole = ordered_json::parse(LineCounter(text.data(), &line),
+                                LineCounter(text.data() + text.size(), &line), note_key);
   } catch (const json::exception&) {
     const JsonProblem problem = json_problem(text);
     fail_at(origin, problem.line, fmt::format("not JSON: column {}: {}", problem.column, problem.what));
   }
   if (!whole.is_object())
-    fail_at(origin, 1, "expected a JSON object of settings, found " + found_text(whole));
-  const auto ordered = nlohmann::ordered_json::parse(text);
+    fail_at(origin, 1, "expected a JSON object of settings, found " + found_text(json(whole)));
   for (ConfigSetting& setting : settings) {
-    setting.value = whole.at(setting.name);
-    if (setting.value.is_object()) setting.ordered = ordered.at(setting.name).dump();
+    const ordered_json& value = whole.at(setting.name);
+    setting.value = value;
+    if (value.is_object()) setting.ordered = value.dump();
   }
   return settings;
 }
@@ -125,19 +126,18 @@ std::string yaml_text(const YAML::Node& node, const YamlFile& file) {
 
 // Plain scalars that look like null, booleans or numbers are such (YAML 1.2 core schema); quoted ones are
 // text.
-template <typename OfJson>
-OfJson scalar_from_yaml(const YAML::Node& node, const YamlFile& file) {
+ordered_json scalar_from_yaml(const YAML::Node& node, const YamlFile& file) {
   std::string text = yaml_text(node, file);
   if (node.Tag() == "!") return text;
   if (text == "true" || text == "True") return true;
   if (text == "false" || text == "False") return false;
   // Numbers that JSON cannot spell (+1, .5, 0x10) stay text; the flag decides how to read them.
   const json number = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  return number.is_number() ? OfJson(number) : OfJson(std::move(text));
+  return number.is_number() ? ordered_json(number) : ordered_json(std::move(text));
 }
 
-template <typename OfJson = json>
-OfJson json_from_yaml(const YAML::Node& node, const YamlFile& file, int64_t depth, int64_t* values_left) {
+ordered_json json_from_yaml(const YAML::Node& node, const YamlFile& file, int64_t depth,
+                            int64_t* values_left) {
   if (--*values_left < 0)
     fail_at(
         file.origin, node.Mark().line + 1,
@@ -147,20 +147,19 @@ OfJson json_from_yaml(const YAML::Node& node, const YamlFile& file, int64_t dept
   }
   switch (node.Type()) {
     case YAML::NodeType::Scalar:
-      return scalar_from_yaml<OfJson>(node, file);
+      return scalar_from_yaml(node, file);
     case YAML::NodeType::Sequence: {
-      auto out = OfJson::array();
-      for (const YAML::Node& item : node)
-        out.push_back(json_from_yaml<OfJson>(item, file, depth + 1, values_left));
+      auto out = ordered_json::array();
+      for (const YAML::Node& item : node) out.push_back(json_from_yaml(item, file, depth + 1, values_left));
       return out;
     }
     case YAML::NodeType::Map: {
-      auto out = OfJson::object();
+      auto out = ordered_json::object();
       for (const auto& item : node) {
         const std::string name = yaml_text(item.first, file);
         if (out.contains(name))
           fail_at(file.origin, item.first.Mark().line + 1, fmt::format("'{}' is set twice", printable(name)));
-        out[name] = json_from_yaml<OfJson>(item.second, file, depth + 1, values_left);
+        out[name] = json_from_yaml(item.second, file, depth + 1, values_left);
       }
       return out;
     }
@@ -262,18 +261,16 @@ std::vector<ConfigSetting> read_yaml(std::string_view text, const std::string& o
       fail_at(origin, whole.Mark().line + 1,
               fmt::format("expected settings as 'name: value' lines, found {}", kind_of(whole)));
     }
-    int64_t values_left = kMaxValues, ordered_left = kMaxValues;
+    int64_t values_left = kMaxValues;
     for (const auto& item : whole) {
       const int64_t line = item.first.Mark().line + 1;
       check_count(settings, line, origin);
       const bool is_text = item.second.IsScalar() && !item.second.IsNull();
       // Scalars keep their spelling: 1e-05 is a number for any flag, 007 may be a folder.
-      json value =
-          is_text ? json(yaml_text(item.second, file)) : json_from_yaml(item.second, file, 1, &values_left);
-      std::string ordered;
-      if (value.is_object())
-        ordered = json_from_yaml<nlohmann::ordered_json>(item.second, file, 1, &ordered_left).dump();
-      settings.push_back({yaml_text(item.first, file), std::move(value), line, std::move(ordered)});
+      const ordered_json value = is_text ? ordered_json(yaml_text(item.second, file))
+                                         : json_from_yaml(item.second, file, 1, &values_left);
+      settings.push_back(
+          {yaml_text(item.first, file), value, line, value.is_object() ? value.dump() : std::string()});
     }
   } catch (const YAML::Exception& error) {
     fail_yaml(text, error, origin);
@@ -418,8 +415,8 @@ void refuse_repeated(const std::vector<ConfigSetting>& settings, size_t index, c
   const ConfigSetting& setting = settings[index];
   for (size_t earlier = 0; earlier < index; ++earlier) {
     const Flag* flag = table.find(setting.name);
-    const bool same =
-        setting.name == settings[earlier].name || (flag && flag == table.find(settings[earlier].name));
+    const bool same = setting.name == settings[earlier].name ||
+                      (flag && !flag->name.ends_with('*') && flag == table.find(settings[earlier].name));
     if (!same) continue;
     fail_at(origin, setting.line,
             fmt::format("'{}' is already set in line {}", printable(setting.name), settings[earlier].line));

@@ -14,7 +14,7 @@
 #include "base/text.h"
 #include "comm/ranks/launch_variables.h"
 #include "optim/schedule.h"
-#include "settings/foreign/deepspeed_settings.h"
+#include "settings/deepspeed/deepspeed_settings.h"
 #include "settings/ranks/context_settings.h"
 #include "settings/ranks/device_settings.h"
 #include "settings/ranks/outer_settings.h"
@@ -359,7 +359,7 @@ void read_launch_variables(const Environment& environment, RunSpec* args) {
 void resolve_run_spec(const FlagTable& table, int64_t world_size, RunSpec* args) {
   TESSERA_CHECK(world_size >= 1, "world_size={}", world_size);
   if (!args->sources.deepspeed.empty()) {
-    apply_deepspeed(read_deepspeed_config(args->sources.deepspeed), table, world_size, args);
+    apply_deepspeed(read_deepspeed(args->sources.deepspeed), table, world_size, args);
   } else if (table.is_set("ds_compat")) {
     log_warning("ds_compat has no effect: there is no deepspeed file");
   }

@@ -1,4 +1,4 @@
-#include "settings/foreign/deepspeed_settings.h"
+#include "settings/deepspeed/deepspeed_settings.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -283,8 +283,11 @@ TEST(DeepSpeedArguments, TypesOfSumsAndOfWhatIsExchanged) {
             DType::kBF16);
   EXPECT_THAT(refusal(with(R"("communication_data_type": "bf16")"), {{"dtype", "float32"}}, 2),
               HasSubstr("needs dtype bfloat16"));
-  EXPECT_THAT(refusal(with(R"("communication_data_type": "int8")"), {}, 2),
-              HasSubstr("expected fp32 or bf16"));
+  EXPECT_THAT(
+      refusal(with(R"("communication_data_type": "int8")"), {}, 2),
+      HasSubstr("communication_data_type: expected one of fp32, float32, bf16, bfp16, bfloat16, found"));
+  EXPECT_THAT(refusal(with(R"("data_types": {"grad_accum_dtype": "fp16"})"), {}, 2),
+              HasSubstr("data_types.grad_accum_dtype: expected one of fp32, float32, bf16, "));
 }
 
 TEST(DeepSpeedArguments, SummedGradientsAreRefusedWithSeveralRanks) {

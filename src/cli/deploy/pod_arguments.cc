@@ -9,8 +9,8 @@
 #include "cluster/manifests/job_manifest.h"
 #include "cluster/manifests/names.h"
 #include "comm/network/fabric/fabric_choice.h"
-#include "formats/deepspeed/deepspeed_config.h"
 #include "hub/repo_name.h"
+#include "settings/deepspeed/deepspeed_file.h"
 #include "settings/run/evaluation_sets.h"
 
 namespace tessera {

@@ -13,8 +13,8 @@
 #include "cli/terminal/terminal.h"
 #include "forecast/instances/search_picture.h"
 #include "forecast/text/plan_text.h"
-#include "formats/deepspeed/deepspeed_config.h"
 #include "io/file.h"
+#include "settings/deepspeed/deepspeed_file.h"
 
 namespace tessera {
 namespace {
@@ -208,14 +208,14 @@ class FoundMachines {
 };
 
 // A DeepSpeed file that states how often ranks accumulate is for one number of ranks.
-int64_t ranks_of(const DeepSpeedConfig& file, const SearchOptions& options, int64_t ranks_of_team) {
+int64_t ranks_of(const DeepSpeedFile& file, const SearchOptions& options, int64_t ranks_of_team) {
   constexpr int64_t kMostRanks = 1 << 20;
-  const std::optional<int64_t> micro_batch = file.train_micro_batch_size_per_gpu.value,
-                               all = file.train_batch_size.value;
+  const std::optional<int64_t> micro_batch = file.value<int64_t>("train_micro_batch_size_per_gpu"),
+                               all = file.value<int64_t>("train_batch_size");
   int64_t num_ranks = std::min(ranks_of_team, kMostRanks);
   if (micro_batch && all) {
-    num_ranks *=
-        std::clamp<int64_t>(*all / *micro_batch / *file.gradient_accumulation_steps.value, 1, kMostRanks);
+    num_ranks *= std::clamp<int64_t>(
+        *all / *micro_batch / *file.value<int64_t>("gradient_accumulation_steps"), 1, kMostRanks);
   }
   // What was asked for is kept, and named where it contradicts the file.
   const int64_t given = int64_t{options.num_nodes.value_or(1)} * options.local_world_size.value_or(1);
@@ -281,12 +281,12 @@ void SearchFlags::search(PlanRequest* request, FlagTable* table) const {
   if (table->is_set("nnodes")) options.num_nodes = static_cast<int>(request->num_nodes);
   if (table->is_set("nproc_per_node")) options.local_world_size = static_cast<int>(request->local_world_size);
   set_log_level(LogLevel::kError);
-  std::optional<DeepSpeedConfig> file;
-  if (!request->args.sources.deepspeed.empty()) file = read_deepspeed_config(request->args.sources.deepspeed);
+  std::optional<DeepSpeedFile> file;
+  if (!request->args.sources.deepspeed.empty()) file = read_deepspeed(request->args.sources.deepspeed);
   // For the rows of a step: the combinations have other numbers of ranks, so that what is said about one
   // rank, or those that share its rows, would mislead.
   int64_t world_size = request->args.sharding.context_parallel_size;
-  if (file) world_size = file->sequence_parallel_size.value_or(world_size);
+  if (file) world_size = file->value<int64_t>("sequence_parallel_size").value_or(world_size);
   const int64_t ranks_of_team = world_size;
   // One rank, unless others are asked for: their number matters here.
   const bool is_on_device = request->args.machine.device != DeviceKind::kCpu;
@@ -296,7 +296,7 @@ void SearchFlags::search(PlanRequest* request, FlagTable* table) const {
     options.local_world_size = options.local_world_size.value_or(1);
     world_size = int64_t{*options.num_nodes} * *options.local_world_size;
   }
-  if (file && file->gradient_accumulation_steps.value) {
+  if (file && file->value<int64_t>("gradient_accumulation_steps")) {
     options.world_size = world_size = ranks_of(*file, options, ranks_of_team);
   }
   resolve_run_spec(*table, world_size, &request->args);

@@ -166,11 +166,11 @@ void declare_name(FlagTable* flags, const CompatTable& table, const CompatName& 
   };
 }
 
-std::vector<ForeignNames> read_hints() {
+std::vector<ForeignNames> read_hints(std::string_view file) {
   static std::deque<std::string> texts;
   const auto kept = [](std::string_view text) { return texts.emplace_back(text).c_str(); };
   std::vector<ForeignNames> hints;
-  for (const std::vector<std::string_view>& row : read_cells("hints", text_named(compat_texts(), "hints"), 3))
+  for (const std::vector<std::string_view>& row : read_cells(file, text_named(compat_texts(), file), 3))
     hints.push_back(
         {kept(row[0]), row[1].empty() ? nullptr : kept(row[1]), row[2].empty() ? nullptr : kept(row[2])});
   return hints;
@@ -179,13 +179,14 @@ std::vector<ForeignNames> read_hints() {
 }  // namespace
 
 void declare_compat_flags(FlagTable* flags) {
-  for (const CompatTable& table : compat_tables()) {
+  const auto tables = compat_tables().first(compat_tables().size() - 1);  // the last has keys of files
+  for (const CompatTable& table : tables) {
     flags->begin_section(std::string(table.program));
     for (const CompatName& name : table.names) {
       if (!name.type.empty()) declare_name(flags, table, name);
     }
   }
-  for (const CompatTable& table : compat_tables()) {
+  for (const CompatTable& table : tables) {
     for (const CompatName& name : table.names) {
       if (name.use == CompatUse::kSame && name.name != name.detail)
         flags->add_alias(name.detail, std::string(name.name));
@@ -202,9 +203,10 @@ void declare_compat_flag(FlagTable* flags, std::string_view name) {
   TESSERA_CHECK(false, "no table has {}", name);
 }
 
-std::span<const ForeignNames> compat_hints() {
-  static const std::vector<ForeignNames> kHints = read_hints();
-  return kHints;
+std::span<const ForeignNames> compat_hints(std::string_view file) {
+  static const std::vector<ForeignNames> kOfFlags = read_hints("hints"),
+                                         kOfKeys = read_hints("deepspeed_hints");
+  return file == "hints" ? kOfFlags : kOfKeys;
 }
 
 }  // namespace tessera

@@ -14,7 +14,8 @@ void declare_compat_flags(FlagTable* table);
 // Adds the one of this name.
 void declare_compat_flag(FlagTable* table, std::string_view name);
 
-// For suggestions only: none of these names is accepted.
-std::span<const ForeignNames> compat_hints();
+// For suggestions only: none of these names is accepted. `file`: hints for settings, deepspeed_hints for
+// keys.
+std::span<const ForeignNames> compat_hints(std::string_view file = "hints");
 
 }  // namespace tessera

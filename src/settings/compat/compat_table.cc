@@ -18,17 +18,16 @@ std::string_view take_until(std::string_view* text, char end) {
   return part;
 }
 
-constexpr std::pair<std::string_view, CompatUse> kUses[] = {{"same as", CompatUse::kSame},
-                                                            {"sets", CompatUse::kSets},
-                                                            {"read", CompatUse::kRead},
-                                                            {"no effect", CompatUse::kNoEffect},
-                                                            {"refused", CompatUse::kRefused}};
+constexpr std::pair<std::string_view, CompatUse> kUses[] = {
+    {"same as", CompatUse::kSame},       {"sets", CompatUse::kSets},       {"read", CompatUse::kRead},
+    {"no effect", CompatUse::kNoEffect}, {"refused", CompatUse::kRefused}, {"silent", CompatUse::kSilent}};
 
 std::vector<CompatTable> read_tables() {
   constexpr std::pair<std::string_view, std::string_view> kPrograms[] = {{"transformers", "Transformers"},
                                                                          {"trl", "TRL and PEFT"},
                                                                          {"llama_factory", "LLaMA-Factory"},
-                                                                         {"axolotl", "Axolotl"}};
+                                                                         {"axolotl", "Axolotl"},
+                                                                         {"deepspeed", "DeepSpeed"}};
   std::vector<CompatTable> tables;
   for (const auto& [file, program] : kPrograms)
     tables.push_back({file, program, parse_compat_table(file, text_named(compat_texts(), file))});
@@ -78,11 +77,11 @@ std::vector<CompatName> parse_compat_table(std::string_view file, std::string_vi
   std::vector<CompatName> names;
   for (const std::vector<std::string_view>& row : read_cells(file, text, 5)) {
     const auto use = std::ranges::find(kUses, row[3], &std::pair<std::string_view, CompatUse>::first);
-    if (use == std::end(kUses) || row[4].empty()) {
-      fail(
-          ExitCode::kInternal,
-          "{}.tsv: {}: expected same as, sets, read, no effect or refused, and a detail; found '{}' and '{}'",
-          file, row[0], row[3], row[4]);
+    if (use == std::end(kUses) || row[4].empty() != (row[3] == "silent")) {
+      fail(ExitCode::kInternal,
+           "{}.tsv: {}: expected same as, sets, read, no effect, refused or silent, and a detail; found '{}' "
+           "and '{}'",
+           file, row[0], row[3], row[4]);
     }
     names.push_back({row[0], row[1], row[2], use->second, row[4]});
   }

@@ -3,10 +3,11 @@
 //
 //   NAME      the other program's name. OBJECT.KEY is a key of an object; a trailing * stands for any ending.
 //   TYPE      bool, integer, number, text, list: also a flag of `tessera train`. object, words: a flag that
-//             the lines OBJECT.KEY judge part by part. "-": known in that program's files alone.
+//             the lines OBJECT.KEY judge part by part. "-": known in that program's files alone. DeepSpeed's
+//             keys have types of their own (deepspeed/deepspeed_keys.h).
 //   ACCEPTED  values that are taken without a word, separated by |
-//   BECOMES   same as, sets, read, no effect or refused
-//   DETAIL    by BECOMES: our name; "NAME THEIRS=OURS ..., NAME ..."; what code makes of it; why; why
+//   BECOMES   same as, sets, read, no effect, refused, or silent: without effect, and its object says so
+//   DETAIL    by BECOMES: our name; "NAME THEIRS=OURS ..., NAME ..."; what code makes of it; why; why; "-"
 #pragma once
 
 #include <span>
@@ -16,7 +17,7 @@
 
 namespace tessera {
 
-enum class CompatUse { kSame, kSets, kRead, kNoEffect, kRefused };
+enum class CompatUse { kSame, kSets, kRead, kNoEffect, kRefused, kSilent };
 
 struct CompatName {
   std::string_view name;

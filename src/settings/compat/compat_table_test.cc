@@ -8,6 +8,7 @@
 
 #include "expect_error.h"
 #include "settings/run_settings.h"
+#include "support/arguments_test_support.h"
 
 namespace tessera {
 namespace {
@@ -31,12 +32,46 @@ TEST(CompatTable, WhatKeepsItsMeaningIsAFlag) {
   declare_training_flags(&flags, &args);
   for (const CompatTable& table : compat_tables()) {
     for (const CompatName& name : table.names) {
-      if (name.use != CompatUse::kSame) continue;
+      if (name.use != CompatUse::kSame || table.file == "deepspeed") continue;
       const Flag* flag = flags.find(name.detail);
       ASSERT_NE(flag, nullptr) << name.name;
       EXPECT_EQ(flag, flags.find(name.name)) << name.name;
     }
   }
+}
+
+TEST(CompatTable, WhatSetsAFlagNamesOne) {
+  RunSpec args;
+  FlagTable flags;
+  declare_training_flags(&flags, &args);
+  for (const CompatTable& table : compat_tables()) {
+    for (const CompatName& name : table.names) {
+      if (name.use != CompatUse::kSets || name.name == "communication_data_type") continue;
+      const std::string target(name.detail.substr(0, name.detail.find_first_of(" ,")));
+      const Flag* flag = flags.find(target);
+      ASSERT_NE(flag, nullptr) << name.name << ": " << target;
+      EXPECT_EQ(flag->status, FlagStatus::kHonoured) << name.name;
+    }
+  }
+}
+
+TEST_F(ArgumentsTest, ABooleanOfAnotherProgramSetsAFlag) {
+  give("disable_shuffling", "true");
+  EXPECT_FALSE(args_.data.shuffle);
+  give("disable_shuffling", "no");
+  EXPECT_TRUE(args_.data.shuffle);
+  give("group_by_length", "false");
+  EXPECT_EQ(args_.data.sampling_strategy, SamplingStrategy::kRandom);
+  give("group_by_length", "true");
+  EXPECT_EQ(args_.data.sampling_strategy, SamplingStrategy::kGroupByLength);
+  give("neat_packing", "true");
+  EXPECT_TRUE(args_.data.packing);
+  EXPECT_EQ(args_.data.packing_strategy, PackingStrategy::kGreedyKnapsack);
+  give("packing_strategy", "wrapped");
+  give("neat_packing", "true");
+  EXPECT_EQ(args_.data.packing_strategy, PackingStrategy::kWrapped) << "a strategy that is set stays";
+  EXPECT_THAT(refusal("disable_shuffling", "maybe"),
+              testing::HasSubstr("--disable_shuffling: expected true or false"));
 }
 
 TEST(CompatTable, ANameIsFoundByItselfOrByItsFamily) {
@@ -60,7 +95,7 @@ TEST(CompatTable, AMistakeInATableIsNamedWithItsLine) {
   expect_error(ExitCode::kInternal, {"x.tsv:1: expected 5 columns"},
                [] { parse_compat_table("x", "a\t\t-\trefused\twhy\n"); });
   expect_error(ExitCode::kInternal,
-               {"x.tsv: a: expected same as, sets, read, no effect or refused", "'ignored'"},
+               {"x.tsv: a: expected same as, sets, read, no effect, refused or silent", "'ignored'"},
                [] { parse_compat_table("x", "a\t-\t-\tignored\twhy\n"); });
   EXPECT_TRUE(parse_compat_table("x", "").empty());
 }

@@ -14,7 +14,6 @@
 #include "data/chat/builtin_templates.h"
 #include "data/chat/turn_targets.h"
 #include "data/sources/row_slice.h"
-#include "formats/input_files.h"
 #include "settings/compat/compat_table.h"
 #include "settings/foreign/axolotl_prompts.h"
 
@@ -108,11 +107,8 @@ class AxolotlDatasets {
     }
     std::vector<std::string> paths = texts_of(item, "data_files");
     std::error_code error;
-    static constexpr std::string_view kBuilders[] = {"json", "csv", "parquet", "text", "arrow"};
-    const bool is_builder =
-        std::find(std::begin(kBuilders), std::end(kBuilders), path) != std::end(kBuilders);
     const bool is_local = fs::exists(path, error);
-    if (!paths.empty() && !is_builder && !is_local)
+    if (!paths.empty() && !is_file_format(path) && !is_local)
       fail_here("data_files: files of a data set on the Hub cannot be chosen: name it without data_files");
     if (!paths.empty() || is_local) {
       if (paths.empty()) paths.push_back(path);
@@ -137,12 +133,7 @@ class AxolotlDatasets {
   void check_type_of_file(const std::string& path, const std::string& type) {
     std::error_code error;
     if (!fs::is_regular_file(path.substr(0, path.find('[')), error)) return;
-    const InputKind kind = input_kind(path.substr(0, path.find('[')));
-    const bool fits = type.empty() || (type == "json" && kind == InputKind::kJson) ||
-                      (type == "csv" && kind == InputKind::kTable) ||
-                      (type == "parquet" && kind == InputKind::kParquet) ||
-                      (type == "text" && kind == InputKind::kText);
-    if (!fits)
+    if (!type.empty() && !has_file_format(path.substr(0, path.find('[')), type))
       fail_here("ds_type: {}: a file is read as its name says: rename it to *.{}", printable(path, 200),
                 printable(type == "text" ? "txt" : type));
   }
@@ -359,7 +350,7 @@ bool settle_axolotl_key(const std::string& name, const json& value, int64_t line
                         ForeignSettings* settings) {
   const CompatName* known = compat_table("axolotl").find(where.empty() ? name : "datasets." + name);
   if (known == nullptr || known->use == CompatUse::kSame || known->use == CompatUse::kRead) return false;
-  const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+  const std::string text = word_of_value(value);
   if (known->use == CompatUse::kRefused && !known->accepts(text)) {
     settings->fail_in(line, "{}{}: {}; leave it out (found {})", where.empty() ? "" : where + ": ", name,
                       known->detail, found_text(value));

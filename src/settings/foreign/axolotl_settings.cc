@@ -22,11 +22,6 @@ namespace {
 using nlohmann::json;
 namespace fs = std::filesystem;
 
-// YAML leaves scalars at the top of a file as text.
-std::string word_of_json(const json& value) {
-  return value.is_string() ? value.get<std::string>() : value.dump();
-}
-
 class AxolotlSettings {
  public:
   explicit AxolotlSettings(ForeignSettings* settings) : settings_(*settings) {}
@@ -51,7 +46,7 @@ class AxolotlSettings {
  private:
   std::optional<std::string> take_word(const char* name) {
     const std::optional<ConfigSetting> taken = take(name);
-    return taken ? std::optional(word_of_json(taken->value)) : std::nullopt;
+    return taken ? std::optional(word_of_value(taken->value)) : std::nullopt;
   }
   std::optional<ConfigSetting> take(const char* name) {
     std::optional<ConfigSetting> taken = settings_.take(name);
@@ -70,16 +65,6 @@ class AxolotlSettings {
     const std::optional<double> number = parse_number(*text);
     if (!number) settings_.fail_in(line_, "{}: expected a number, found {}", name, found_text(*text));
     return number;
-  }
-  std::string word_of(const char* name) const {
-    const ConfigSetting* setting = settings_.find(name);
-    return setting == nullptr ? "" : word_of_json(setting->value);
-  }
-  // Lists and objects as JSON, also where YAML left text.
-  static json structure(const json& value) {
-    if (!value.is_string()) return value;
-    json parsed = json::parse(value.get<std::string>(), nullptr, false);
-    return parsed.is_structured() ? parsed : value;
   }
   void add(const char* name, json value) { settings_.add(name, std::move(value), line_); }
 
@@ -103,9 +88,9 @@ class AxolotlSettings {
   void translate_plugins() {
     const std::optional<ConfigSetting> plugins = take("plugins");
     if (!plugins) return;
-    const json list = structure(plugins->value);
+    const json list = structure_of(plugins->value);
     for (const json& plugin : list.is_array() ? list : json::array({list})) {
-      const std::string name = word_of_json(plugin);
+      const std::string name = word_of_value(plugin);
       const auto has = [&](std::string_view part) { return name.find(part) != std::string::npos; };
       if (!has(".liger") && !has(".cut_cross_entropy") && !has(".kernels"))
         settings_.fail_in(line_, "plugins: {} is not supported: leave it out", printable(name));
@@ -114,7 +99,7 @@ class AxolotlSettings {
   }
 
   void translate_model() {
-    std::string model = word_of("base_model");
+    std::string model = settings_.word("base_model");
     if (const auto config = take_word("base_model_config"); config && *config != model)
       settings_.fail_in(line_, "base_model_config: expected base_model, found {}", printable(*config, 200));
     if (const auto tokenizer = take_word("tokenizer_config"); tokenizer && *tokenizer != model)
@@ -126,7 +111,7 @@ class AxolotlSettings {
       add("base_model", model + "@" + *revision);
     }
     if (const std::optional<ConfigSetting> tokens = take("special_tokens"))
-      check_special_tokens(structure(tokens->value), model);
+      check_special_tokens(structure_of(tokens->value), model);
   }
 
   // eos_token is followed; other tokens that Axolotl would change are refused; that of padding has no effect.
@@ -196,17 +181,17 @@ class AxolotlSettings {
   void translate_targets() {
     const bool is_linear = take_bool("lora_target_linear");
     const std::optional<ConfigSetting> modules = take("lora_target_modules");
-    const bool continues = !word_of("lora_model_dir").empty();
+    const bool continues = !settings_.word("lora_model_dir").empty();
     if (is_linear && !continues) {
       add("lora_target", json::array({"all"}));
     } else if (modules && !continues) {
-      const json list = structure(modules->value);
+      const json list = structure_of(modules->value);
       add("lora_target", list.is_array() ? list : json::array({list}));
     } else if (!continues) {
       settings_.fail_in(line_, "adapter: expected lora_target_modules or lora_target_linear: true beside it");
     }
     for (const char* name : {"lora_r", "lora_alpha"}) {
-      if (word_of(name).empty() && !continues)
+      if (settings_.word(name).empty() && !continues)
         settings_.fail_in(line_, "adapter: expected {} beside it, as in Axolotl", name);
       if (continues) drop(name, "the adapter of lora_model_dir decides");
     }
@@ -227,14 +212,14 @@ class AxolotlSettings {
     AxolotlChats chats;
     chats.train_on_inputs = take_bool("train_on_inputs");
     if (chats.train_on_inputs) add("train_on_prompt", true);
-    if (const auto tokens = take("eot_tokens")) chats.eot_tokens = structure(tokens->value);
+    if (const auto tokens = take("eot_tokens")) chats.eot_tokens = structure_of(tokens->value);
     const bool is_list =
         chats.eot_tokens.is_array() && std::all_of(chats.eot_tokens.begin(), chats.eot_tokens.end(),
                                                    [](const json& token) { return token.is_string(); });
     if (!chats.eot_tokens.is_null() && !is_list)
       settings_.fail_in(line_, "eot_tokens: expected a list of texts, found {}",
                         found_text(chats.eot_tokens));
-    if (const auto variables = take("chat_template_kwargs")) chats.variables = structure(variables->value);
+    if (const auto variables = take("chat_template_kwargs")) chats.variables = structure_of(variables->value);
     if (!chats.variables.is_null() && !chats.variables.is_object())
       settings_.fail_in(line_, "chat_template_kwargs: expected an object, found {}",
                         found_text(chats.variables));
@@ -253,7 +238,8 @@ class AxolotlSettings {
   }
 
   void translate_rows() {
-    if (const auto length = take_word("eval_sequence_len"); length && *length != word_of("sequence_len"))
+    if (const auto length = take_word("eval_sequence_len");
+        length && *length != settings_.word("sequence_len"))
       settings_.fail_in(line_, "eval_sequence_len: expected sequence_len, found {}", printable(*length));
     const std::optional<std::string> strategy = take_word("excess_length_strategy");
     add("excess_length_strategy", strategy.value_or("drop"));
@@ -280,7 +266,7 @@ class AxolotlSettings {
 
   // The nearest to Axolotl's bins: whole documents share a row, and text comes in pieces.
   void translate_packing(bool cuts, bool holds_out) {
-    const std::string packs = word_of("sample_packing");
+    const std::string packs = settings_.word("sample_packing");
     if ((packs == "true" || packs == "True") && settings_.find("packing_strategy") == nullptr)
       add("packing_strategy", cuts ? "bfd" : "bfd_split");
     const std::optional<std::string> eval_packs = take_word("eval_sample_packing");
@@ -312,7 +298,7 @@ class AxolotlSettings {
 
   void translate_schedule() {
     if (const std::optional<double> floor = take_number("cosine_min_lr_ratio"); floor && *floor > 0) {
-      const std::string scheduler = word_of("lr_scheduler");
+      const std::string scheduler = settings_.word("lr_scheduler");
       if (!scheduler.empty() && scheduler != "cosine") {
         settings_.fail_in(line_, "cosine_min_lr_ratio: expected lr_scheduler cosine beside it, found {}",
                           printable(scheduler));
@@ -363,7 +349,7 @@ class AxolotlSettings {
 
   // A fraction of all steps; 1 for one time in one epoch.
   double part_of_run(double times_per_epoch) const {
-    const std::optional<double> epochs = parse_number(word_of("num_epochs"));
+    const std::optional<double> epochs = parse_number(settings_.word("num_epochs"));
     return 1.0 / (times_per_epoch * epochs.value_or(1.0));
   }
 
@@ -403,7 +389,7 @@ class AxolotlSettings {
 
   void add_default(const char* name, json value) {
     if (settings_.find(name) != nullptr) return;
-    defaults_.push_back(fmt::format("{} {}", name, word_of_json(value)));
+    defaults_.push_back(fmt::format("{} {}", name, word_of_value(value)));
     settings_.add(name, std::move(value), 1);
   }
   void add_defaults() {

@@ -6,7 +6,6 @@
 #include "settings/foreign/axolotl_settings.h"
 #include "settings/foreign/foreign_settings.h"
 #include "settings/foreign/llama_factory_datasets.h"
-#include "settings/foreign/trl_datasets.h"
 #include "settings/foreign/trl_settings.h"
 
 namespace tessera {
@@ -33,8 +32,7 @@ void translate_foreign_datasets(const std::string& origin, std::vector<ConfigSet
   if (is_axolotl_file(*settings)) {
     translate_axolotl(&foreign);
   } else {
-    translate_trl_datasets(&foreign);
-    translate_trl_settings(&foreign);
+    translate_trl(&foreign);
   }
   translate_llama_factory_datasets(&foreign);
   translate_held_out_share(&foreign);

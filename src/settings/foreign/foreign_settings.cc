@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "base/text.h"
+#include "formats/input_files.h"
 
 namespace tessera {
 
@@ -12,6 +13,16 @@ using nlohmann::json;
 const ConfigSetting* ForeignSettings::find(std::string_view name) const {
   const auto found = std::ranges::find(settings_, name, &ConfigSetting::name);
   return found == settings_.end() || found->value.is_null() ? nullptr : &*found;
+}
+
+std::string ForeignSettings::word(std::string_view name) const {
+  const ConfigSetting* setting = find(name);
+  return setting == nullptr ? "" : word_of_value(setting->value);
+}
+
+bool ForeignSettings::is_true(std::string_view name) const {
+  const std::string text = lower_case(word(name));
+  return text == "true" || text == "1" || text == "yes" || text == "on";
 }
 
 std::optional<ConfigSetting> ForeignSettings::take(std::string_view name) {
@@ -54,14 +65,34 @@ void ForeignSettings::warn_of_no_effect() const {
 
 std::vector<double> ForeignSettings::numbers_of(const ConfigSetting& setting) const {
   std::vector<double> numbers;
-  for (const std::string& part :
-       split_list(setting.value.is_string() ? setting.value.get<std::string>() : setting.value.dump())) {
+  for (const std::string& part : split_list(word_of_value(setting.value))) {
     const json number = json::parse(part, nullptr, false);
     if (!number.is_number())
       fail_in(setting.line, "{}: expected numbers, found '{}'", setting.name, printable(part));
     numbers.push_back(number.get<double>());
   }
   return numbers;
+}
+
+std::string word_of_value(const json& value) {
+  return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
+json structure_of(const json& value) {
+  if (!value.is_string()) return value;
+  json parsed = json::parse(value.get<std::string>(), nullptr, false);
+  return parsed.is_structured() ? parsed : value;
+}
+
+bool has_file_format(const std::string& path, std::string_view format) {
+  const InputKind kind = input_kind(path);
+  return (format == "json" && kind == InputKind::kJson) || (format == "csv" && kind == InputKind::kTable) ||
+         (format == "parquet" && kind == InputKind::kParquet) ||
+         (format == "text" && kind == InputKind::kText);
+}
+
+bool is_file_format(std::string_view name) {
+  return name == "json" || name == "csv" || name == "parquet" || name == "text" || name == "arrow";
 }
 
 std::string text_of(const json& object, const char* name) {
@@ -75,7 +106,7 @@ std::vector<std::string> texts_of(const json& object, const char* name) {
   if (found == object.end()) return texts;
   if (found->is_string()) texts.push_back(found->get<std::string>());
   if (found->is_array()) {
-    for (const json& item : *found) texts.push_back(item.is_string() ? item.get<std::string>() : item.dump());
+    for (const json& item : *found) texts.push_back(word_of_value(item));
   }
   return texts;
 }

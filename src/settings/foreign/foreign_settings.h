@@ -30,6 +30,10 @@ class ForeignSettings {
 
   // nullptr when the file does not set it, or to null; valid until a setting is added or taken.
   const ConfigSetting* find(std::string_view name) const;
+  bool is_set(std::string_view name) const { return find(name) != nullptr; }
+  // What a setting says as a text, "" if it is not set.
+  std::string word(std::string_view name) const;
+  bool is_true(std::string_view name) const;
   // Removes the setting; nullopt for null, too, which sets nothing.
   std::optional<ConfigSetting> take(std::string_view name);
   void add(std::string name, nlohmann::json value, int64_t line) {
@@ -60,6 +64,15 @@ class ForeignSettings {
   nlohmann::json formats_ = nlohmann::json::object();
   int64_t formats_line_ = 1;
 };
+
+// A text as it is, anything else as JSON. YAML leaves scalars at the top of a file as text.
+std::string word_of_value(const nlohmann::json& value);
+// Lists and objects, also those that a text has as JSON.
+nlohmann::json structure_of(const nlohmann::json& value);
+// Whether the file is of the format json, csv, parquet or text of the library datasets, by its name.
+bool has_file_format(const std::string& path, std::string_view format);
+// Whether load_dataset(name) reads files of one format.
+bool is_file_format(std::string_view name);
 
 // A member of an object that is text, "" when it is missing.
 std::string text_of(const nlohmann::json& object, const char* name);

@@ -31,8 +31,6 @@ constexpr std::string_view kMarks[] = {"stage",          "cutoff_len",     "mask
                                        "media_dir",      "tokenized_path", "interleave_probs", "mix_strategy",
                                        "default_system", "tool_format",    "enable_thinking"};
 
-std::string spelled(const Json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
-
 // The names of data sets: "a, b" or [a, b].
 std::vector<std::string> names_in(const Json& value) {
   std::vector<std::string> names;
@@ -42,10 +40,10 @@ std::vector<std::string> names_in(const Json& value) {
     names.emplace_back(name.substr(begin, name.find_last_not_of(" \t") + 1 - begin));
   };
   if (value.is_array()) {
-    for (const Json& item : value) add(spelled(item));
+    for (const Json& item : value) add(word_of_value(item));
     return names;
   }
-  const std::string text = spelled(value);
+  const std::string text = word_of_value(value);
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find(',', begin), text.size());
     add(std::string_view(text).substr(begin, end - begin));
@@ -78,14 +76,8 @@ class LlamaFactoryDatasets {
   }
 
  private:
-  bool is_set(std::string_view name) const { return settings_.find(name) != nullptr; }
-  bool is_true(std::string_view name) const {
-    if (!is_set(name)) return false;
-    std::string word = spelled(settings_.find(name)->value);
-    std::transform(word.begin(), word.end(), word.begin(),
-                   [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
-    return word == "true" || word == "1" || word == "yes" || word == "on";
-  }
+  bool is_set(std::string_view name) const { return settings_.is_set(name); }
+  bool is_true(std::string_view name) const { return settings_.is_true(name); }
   int64_t line_of(std::string_view name) const { return settings_.find(name)->line; }
 
   bool is_llama_factory() const {
@@ -106,10 +98,10 @@ class LlamaFactoryDatasets {
   void drop_defaults() {
     for (const char* name : {"template", "dataset_dir", "mix_strategy", "interleave_probs", "max_samples",
                              "mask_history", "default_system"}) {
-      const ConfigSetting* setting = settings_.find(name);
-      const std::string word = setting == nullptr ? "" : lower_case(spelled(setting->value));
-      const bool is_default = setting == nullptr || (setting->name == "mix_strategy" && word == "concat") ||
-                              (setting->name == "mask_history" && word == "false");
+      const std::string word = lower_case(settings_.word(name));
+      const bool is_default = !is_set(name) ||
+                              (name == std::string_view("mix_strategy") && word == "concat") ||
+                              (name == std::string_view("mask_history") && word == "false");
       if (is_default) settings_.take(name);
     }
   }
@@ -117,7 +109,7 @@ class LlamaFactoryDatasets {
   // Where LLaMA-Factory finds rows that it has tokenized, it reads nothing else.
   void refuse_tokenized_rows() const {
     if (!is_set("tokenized_path")) return;
-    const fs::path path = spelled(settings_.find("tokenized_path")->value);
+    const fs::path path = settings_.word("tokenized_path");
     std::error_code error;
     for (const char* saved : {"dataset_dict.json", "state.json"}) {
       if (!fs::exists(path / saved, error)) continue;
@@ -132,7 +124,7 @@ class LlamaFactoryDatasets {
   void translate_template() {
     const std::optional<ConfigSetting> taken = settings_.take("template");
     if (!taken) return;
-    const std::string name = spelled(taken->value);
+    const std::string name = word_of_value(taken->value);
     const std::vector<std::string> known = builtin_chat_template_names(kLlamaFactoryPrefix);
     if (std::find(known.begin(), known.end(), name) == known.end()) {
       settings_.fail_in(
@@ -169,7 +161,7 @@ class LlamaFactoryDatasets {
   // Which rows of the data sets are read, and which parts are targets.
   void read_rows() {
     rows_.names_stage = is_set("stage");
-    rows_.is_pretraining = rows_.names_stage && spelled(settings_.find("stage")->value) == "pt";
+    rows_.is_pretraining = rows_.names_stage && settings_.word("stage") == "pt";
     rows_.last_answer_only = is_true("mask_history");
     if (rows_.last_answer_only && (is_true("train_on_prompt") || rows_.is_pretraining)) {
       settings_.fail_in(line_of("mask_history"), "mask_history contradicts {}",

@@ -2,23 +2,20 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <string_view>
+#include <system_error>
 
 #include "base/json_value.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "formats/input_files.h"
+#include "settings/foreign/script_settings.h"
 
 namespace tessera {
 namespace {
 
 using nlohmann::json;
-
-// The object that a setting gives, also as JSON in a text; null if it is none.
-json object_in(const ConfigSetting& setting) {
-  if (!setting.value.is_string()) return setting.value.is_object() ? setting.value : json();
-  json parsed = json::parse(setting.value.get<std::string>(), nullptr, false);
-  return parsed.is_object() ? parsed : json();
-}
 
 // Whether the program, or a library that it loads after this, reads the variable.
 bool is_read(std::string_view name) {
@@ -27,6 +24,108 @@ bool is_read(std::string_view name) {
                                                 "CUDA_VISIBLE_DEVICES"};
   return name.starts_with("HF_") || name.starts_with("MLFLOW_") ||
          std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
+}
+
+class TrlDatasets {
+ public:
+  TrlDatasets(ForeignSettings* settings, int64_t line) : settings_(*settings), line_(line) {}
+
+  void add(const json& item) {
+    for (const auto& [key, value] : item.items()) check_key(key, value);
+    const std::string path = text_of(item, "path");
+    if (path.empty()) settings_.fail_in(line_, "datasets: expected 'path' in every entry");
+    const std::string named_split = text_of(item, "split");
+    const std::string split = named_split.empty() ? "train" : named_split;
+    if (split.find_first_of("[+") != split.npos)
+      settings_.fail_in(line_, "datasets: split {} is not supported: name a split", printable(split));
+    if (is_file_format(path)) {
+      const std::vector<std::string> files = files_of(item, split);
+      if (files.empty()) settings_.fail_in(line_, "datasets: {} needs data_files", path);
+      for (const std::string& file : files) add_file(file, path);
+      return;
+    }
+    if (!item.value("data_files", json()).is_null())
+      settings_.fail_in(line_, "datasets: data_files of {} is not supported: write their paths as dataset",
+                        printable(path, 200));
+    std::error_code error;
+    std::string folder = path;
+    if (const std::string data_dir = text_of(item, "data_dir"); !data_dir.empty()) {
+      if (!std::filesystem::is_directory(path, error))
+        settings_.fail_in(line_, "datasets: data_dir of {} is not supported, as it is no folder",
+                          printable(path, 200));
+      folder = (std::filesystem::path(path) / data_dir).string();
+    }
+    for (const std::string& source : split_sources(folder, text_of(item, "name"), split)) {
+      const bool is_text =
+          std::filesystem::is_regular_file(source, error) && input_kind(source) == InputKind::kText;
+      add_path(source, is_text);
+    }
+  }
+
+  ForeignSources take() { return std::move(sources_); }
+
+ private:
+  // Every line of a text file is a row, as the library datasets reads it.
+  void add_path(const std::string& path, bool is_text) {
+    sources_.paths.push_back(path);
+    if (is_text) sources_.formats[path] = {{"shape", "text"}, {"lines", true}};
+  }
+  void add_file(const std::string& path, const std::string& format) {
+    if (!has_file_format(path, format)) {
+      settings_.fail_in(line_, "datasets: {}: a file is read as its name says, which is not {}: rename it",
+                        printable(path, 200), format);
+    }
+    add_path(path, format == "text");
+  }
+
+  void check_key(const std::string& key, const json& value) const {
+    if (value.is_null()) return;
+    if (key == "columns")
+      settings_.fail_in(line_, "datasets: columns is not supported: dataset_format says what rows are");
+    if (key == "fraction") {
+      settings_.fail_in(
+          line_,
+          "datasets: fraction is not supported, as it keeps the first rows of each: write weights "
+          "as in dataset: a.jsonl:0.7 b.jsonl:0.3, or smaller files");
+    }
+    for (const char* known : {"path", "name", "data_dir", "data_files", "split"}) {
+      if (key == known) return;
+    }
+    settings_.fail_in(line_, "datasets: unknown key '{}', which TRL refuses, too", printable(key));
+  }
+
+  // A name, a list of names, or an object of these by split.
+  static std::vector<std::string> files_of(const json& item, const std::string& split) {
+    json files = item.value("data_files", json());
+    if (files.is_object()) files = files.value(split, json());
+    if (files.is_string()) files = json::array({files});
+    std::vector<std::string> names;
+    for (const json& file : files) {
+      if (file.is_string()) names.push_back(file.get<std::string>());
+    }
+    return names;
+  }
+
+  ForeignSettings& settings_;
+  int64_t line_;
+  ForeignSources sources_;
+};
+
+// Replaces the objects of `datasets` by dataset. Leaves the lists of Axolotl, whose entries have a type or
+// whose file has a base_model.
+void translate_mixture(ForeignSettings* settings) {
+  const ConfigSetting* setting = settings->find("datasets");
+  if (setting == nullptr || setting->value == json::array()) {
+    settings->take("datasets");
+    return;
+  }
+  if (!setting->value.is_array()) return;
+  const auto is_trls = [](const json& item) { return item.is_object() && !item.contains("type"); };
+  if (settings->find("base_model") != nullptr || !std::ranges::all_of(setting->value, is_trls)) return;
+  const ConfigSetting taken = *settings->take("datasets");
+  TrlDatasets datasets(settings, taken.line);
+  for (const json& item : taken.value) datasets.add(item);
+  settings->set_sources("dataset", datasets.take(), taken.line);
 }
 
 class TrlSettings {
@@ -58,10 +157,14 @@ class TrlSettings {
         settings_.note_no_effect("env " + printable(name, 40), "nothing here reads the variable");
         continue;
       }
-      const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
-      ::setenv(name.c_str(), text.c_str(), 1);
+      ::setenv(name.c_str(), word_of_value(value).c_str(), 1);
       log_info("env: {} is set", printable(name, 40));
     }
+  }
+
+  json object_of(std::string_view name) const {
+    const ConfigSetting* setting = settings_.find(name);
+    return setting == nullptr ? json() : structure_of(setting->value);
   }
 
   // The keys of an object become settings, unless these are there with the same value.
@@ -82,9 +185,8 @@ class TrlSettings {
   }
 
   void translate_model() {
-    const ConfigSetting* setting = settings_.find("model_init_kwargs");
-    json object = setting == nullptr ? json() : object_in(*setting);
-    if (object.is_null()) return;
+    json object = object_of("model_init_kwargs");
+    if (!object.is_object()) return;
     const int64_t line = settings_.take("model_init_kwargs")->line;
     const bool has_other = settings_.find("torch_dtype") != nullptr;
     for (const char* key : {"dtype", "torch_dtype"}) {
@@ -97,14 +199,13 @@ class TrlSettings {
 
   // Rows that are not prepared have token ids and are not truncated.
   void translate_rows() {
-    const ConfigSetting* setting = settings_.find("dataset_kwargs");
-    json object = setting == nullptr ? json() : object_in(*setting);
+    json object = object_of("dataset_kwargs");
     if (!object.is_object() || object.value("skip_prepare_dataset", json()) != json(true)) return;
     const int64_t line = settings_.take("dataset_kwargs")->line;
     object.erase("skip_prepare_dataset");
     if (!object.empty()) settings_.add("dataset_kwargs", std::move(object), line);
     const ConfigSetting* packing = settings_.find("packing");
-    if (packing != nullptr && lower_case(word_of(packing->value)) != "false") {
+    if (packing != nullptr && lower_case(settings_.word("packing")) != "false") {
       settings_.fail_in(packing->line,
                         "packing contradicts skip_prepare_dataset, with which TRL packs nothing");
     }
@@ -117,8 +218,7 @@ class TrlSettings {
   }
 
   void drop_adapters() {
-    const ConfigSetting* use = settings_.find("use_peft");
-    if (use == nullptr || lower_case(word_of(use->value)) != "false") return;
+    if (lower_case(settings_.word("use_peft")) != "false") return;
     std::vector<std::string> names;
     for (const ConfigSetting& setting : settings_.all()) {
       const bool is_adapters =
@@ -131,15 +231,14 @@ class TrlSettings {
     }
   }
 
-  static std::string word_of(const json& value) {
-    return value.is_string() ? value.get<std::string>() : value.dump();
-  }
-
   ForeignSettings& settings_;
 };
 
 }  // namespace
 
-void translate_trl_settings(ForeignSettings* settings) { TrlSettings(settings).run(); }
+void translate_trl(ForeignSettings* settings) {
+  translate_mixture(settings);
+  TrlSettings(settings).run();
+}
 
 }  // namespace tessera

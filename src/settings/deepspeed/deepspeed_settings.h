@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/flags.h"
-#include "formats/deepspeed/deepspeed_config.h"
+#include "settings/deepspeed/deepspeed_file.h"
 #include "settings/run_settings.h"
 
 namespace tessera {
@@ -18,8 +18,7 @@ namespace tessera {
 //                       the flag for batch sizes, bf16 and what only decides where work is done
 // All mismatches are reported in one kBadConfig, as Hugging Face's Trainer does. A value outside the flag's
 // range is kBadConfig. Keys without effect are logged, one line per reason.
-void apply_deepspeed(const DeepSpeedConfig& config, const FlagTable& table, int64_t world_size,
-                     RunSpec* args);
+void apply_deepspeed(const DeepSpeedFile& file, const FlagTable& table, int64_t world_size, RunSpec* args);
 
 // The values of ds_compat; the first is the default.
 std::vector<std::string> deepspeed_releases();

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "base/fuzz_support.h"
-#include "formats/deepspeed/deepspeed_config.h"
+#include "settings/deepspeed/deepspeed_file.h"
 
 namespace {
 
@@ -62,7 +62,7 @@ extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string text(reinterpret_cast<const char*>(data), size);
   try {
-    tessera::parse_deepspeed_config(text, "fuzz");
+    tessera::parse_deepspeed(text, "fuzz");
   } catch (const tessera::Error& error) {
     tessera::check_refusal(error, tessera::ExitCode::kBadConfig);
   }
