@@ -13,6 +13,7 @@
 #include "optim/optimizer.h"
 #include "optim/state_file.h"
 #include "optim/state_parts.h"
+#include "optim/state_place.h"
 #include "platform/thread_pool.h"
 #include "tensor/tensor_view.h"
 
@@ -22,7 +23,7 @@ namespace tessera {
 // tensors are elementwise and in memory.
 int64_t optimizer_state_bytes(StateTensors tensors, int64_t num_elements, DType weight_dtype);
 
-class OptimizerState {
+class OptimizerState final : public StatePlace {
  public:
   // `ranges` do not overlap in the state, and are whole parameters where these cannot be cut. `weights` (BF16
   // or F32) and `gradients` (F32 or BF16) are flat arrays and must outlive this. The state has as many
@@ -34,44 +35,33 @@ class OptimizerState {
                  std::optional<int64_t> num_state_elements = {},
                  const std::optional<StateFileSettings>& file = {});
 
-  const Optimizer& optimizer() const { return *optimizer_; }
+  const Optimizer& optimizer() const override { return *optimizer_; }
   int64_t num_ranges() const { return std::ssize(ranges_); }
 
   // Sum of squares of the gradients of a range, and the square root of all of them, added up in the order of
   // the ranges; independent of the number of threads.
   double gradient_squares(int64_t range) const;
   double gradient_norm() const;
-  // Updates ranges [first, last): a step may be taken in pieces.
-  void update(int64_t first, int64_t last, const OptimizerStep& step);
+  void update(int64_t first, int64_t last, const OptimizerStep& step) override;
   void update(const OptimizerStep& step) { update(0, num_ranges(), step); }
-  // The ranges of the update after the next one: once that has begun, their state may be read from files.
-  void announce(int64_t first, int64_t last);
-  // Frees what the tensors take in files: there are no more updates, and only masters are read or written
-  // from now on.
-  void discard_tensors();
-  // Traffic of the files, added up; zeros without any.
-  AsyncFileStatistics file_statistics() const;
+  void announce(int64_t first, int64_t last) override;
+  void discard_tensors() override;
+  AsyncFileStatistics file_statistics() const override;
 
   // Float32 master weights of elements [begin, begin + destination.size()) of the weights, whose state begins
   // at state_begin.
   void read_master(int64_t begin, std::span<float> destination) const {
     read_master(begin, begin, destination);
   }
-  void read_master(int64_t begin, int64_t state_begin, std::span<float> destination) const;
+  void read_master(int64_t begin, int64_t state_begin, std::span<float> destination) const override;
   // Sets weight and remainder of these elements from float32.
   void write_master(int64_t begin, std::span<const float> source) { write_master(begin, begin, source); }
   void write_master(int64_t begin, int64_t state_begin, std::span<const float> source);
 
-  // Copies a value of these elements, all of which must have one. read() runs on the calling thread alone,
-  // which need not be one of the pool's. Of state in blocks of codes, two threads may write disjoint elements
-  // at once if no block has some of both.
-  void read(StateKind kind, int64_t begin, int64_t state_begin, std::span<float> values) const;
-  void write(StateKind kind, int64_t begin, int64_t state_begin, std::span<const float> values);
-  // Calls body for the bytes of values as they are stored, from element `done` on (StateFile::read_stored()):
-  // of a tensor or, for the masters, of their remainders. False, without a call, if they are not stored as
-  // `dtype`. On the calling thread alone, as read().
+  void read(StateKind kind, int64_t begin, int64_t state_begin, std::span<float> values) const override;
+  void write(StateKind kind, int64_t begin, int64_t state_begin, std::span<const float> values) override;
   bool read_stored(StateKind kind, DType dtype, int64_t state_begin, int64_t count,
-                   const StoredBody& body) const;
+                   const StoredBody& body) const override;
 
  private:
   // Calls body(first element of the range, float32 gradients from there on) for each block of a range: a

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <span>
-#include <vector>
+
+#include "base/memory.h"
+#include "tensor/device.h"
 
 namespace tessera {
 namespace {
@@ -18,28 +20,21 @@ std::optional<int64_t> first_not_finite_of(std::span<const T> values) {
 }  // namespace
 
 std::optional<int64_t> first_not_finite(ConstTensorView values) {
-  const auto count = static_cast<size_t>(values.num_elements());
-  if (values.dtype() == DType::kF32) return first_not_finite_of(std::span(values.as<float>(), count));
-  return first_not_finite_of(std::span(values.as<bf16>(), count));
-}
-
-std::string first_not_finite(const ParameterLayout& layout, ConstTensorView values) {
-  constexpr int64_t kPiece = int64_t{1} << 22;
-  std::vector<float> piece;
-  for (const Parameter& parameter : layout.parameters()) {
-    const int64_t end = parameter.offset + parameter.num_elements;
-    for (int64_t begin = parameter.offset; begin < end; begin += kPiece) {
-      ConstTensorView part = values.rows(begin, std::min(begin + kPiece, end));
-      if (!part.is_on_host()) {
-        piece.resize(static_cast<size_t>(part.num_elements()));
-        const TensorView here(piece.data(), DType::kF32, part.shape());
-        copy(part, here);
-        part = here;
-      }
-      if (first_not_finite(part)) return parameter.name;
-    }
+  const int64_t count = values.num_elements();
+  if (values.is_on_host()) {
+    if (values.dtype() == DType::kF32)
+      return first_not_finite_of(std::span(values.as<float>(), static_cast<size_t>(count)));
+    return first_not_finite_of(std::span(values.as<bf16>(), static_cast<size_t>(count)));
   }
-  return "";
+  constexpr int64_t kPiece = int64_t{1} << 22;
+  const PageBuffer piece(std::min(kPiece, count) * dtype_bytes(values.dtype()));
+  for (int64_t begin = 0; begin < count; begin += kPiece) {
+    const int64_t size = std::min(kPiece, count - begin);
+    const TensorView here(piece.data(), values.dtype(), {size});
+    copy(values.rows(begin, begin + size), here);
+    if (const std::optional<int64_t> at = first_not_finite(here)) return begin + *at;
+  }
+  return std::nullopt;
 }
 
 }  // namespace tessera

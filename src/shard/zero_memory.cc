@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "kernels/quantized_weight/int8_blocks.h"
 #include "optim/optimizer_state.h"
+#include "shard/fetch_order.h"
 #include "shard/weights/weight_window.h"
 
 namespace tessera {
@@ -102,19 +103,6 @@ int64_t largest_layer(const ZeroLayout& layout) {
 int64_t larger_end(const ZeroLayout& layout) {
   TESSERA_CHECK(layout.groups.size() >= 2, "{} groups", layout.groups.size());
   return std::max(layout.groups.front().size(), layout.groups.back().size());
-}
-
-// Gathered layers, the gathered embedding or head, and the groups that stay complete.
-int64_t live_elements(const ZeroLayout& layout, const ZeroSettings& settings) {
-  int64_t count = 0;
-  for (size_t g = 0; g < layout.groups.size(); ++g) {
-    if (is_persistent(layout, settings, static_cast<int64_t>(g))) count += layout.groups[g].size();
-  }
-  const int64_t layer = largest_layer(layout);
-  const int64_t end = larger_end(layout);
-  if (layer > settings.persistence_threshold) count += num_live_layers(layout, settings) * layer;
-  if (end > settings.persistence_threshold) count += end;
-  return count;
 }
 
 // Gathers of a group per optimizer step. With memory for S layers, the last S are still there at the start of
@@ -278,7 +266,7 @@ ZeroMemory zero_memory(const ZeroLayout& layout, const ZeroSettings& settings) {
   ZeroMemory memory;
   if (shards_weights(layout, settings)) {
     memory.weight_bytes = weight_size * plan.largest_node_share();
-    memory.live_weight_bytes = weight_size * live_elements(layout, settings);
+    memory.live_weight_bytes = weight_size * FetchOrder(layout, settings).num_elements();
   } else {
     const WeightWindow window =
         weight_window(layout, settings.weight_dtype, settings.weight_folder.has_value());

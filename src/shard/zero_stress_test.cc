@@ -179,8 +179,8 @@ class StressRank {
   }
 
   void write_weight(int64_t group, int64_t element, int value) {
-    const TensorView owned = weights_.owned();
-    const int64_t at = weights_.owned_index(group, element);
+    const TensorView owned = weights_.memory();
+    const int64_t at = weights_.index(group, element);
     if (owned.dtype() == DType::kF32) {
       owned.as<float>()[at] = static_cast<float>(value);
     } else {
@@ -196,12 +196,12 @@ class StressRank {
       delay();
       if (!weights_.node_has_all()) weights_.updated(g);
     }
-    if (weights_.node_has_all()) weights_.loaded();
+    if (weights_.node_has_all()) weights_.loaded(/*whole_node=*/true);
   }
 
-  void open_weights(int64_t group, bool forward) {
+  void open_weights(int64_t group, WeightUse use) {
     delay();
-    const std::byte* data = weights_.open(group, forward);
+    const std::byte* data = weights_.open(group, use);
     delay();
     const Part range = plan_.group(group);
     const std::vector<int>& expected = expected_.weights[static_cast<size_t>(step_)];
@@ -242,11 +242,11 @@ class StressRank {
   // Follows the order of model/parameter_access.h.
   void forward() {
     for (int64_t g = 0; g < job_.head(); ++g) {
-      open_weights(g, /*forward=*/true);
+      open_weights(g, WeightUse::kForward);
       close_weights(g);
     }
-    if (job_.tied) open_weights(0, /*forward=*/false);
-    open_weights(job_.head(), /*forward=*/false);
+    if (job_.tied) open_weights(0, WeightUse::kBackward);
+    open_weights(job_.head(), WeightUse::kBackward);
   }
   void close_head_weights() {
     close_weights(job_.head());
@@ -258,7 +258,7 @@ class StressRank {
     close_head_weights();
     close_gradients(job_.head());
     for (int64_t g = job_.head() - 1; g > 0; --g) {
-      open_weights(g, /*forward=*/false);
+      open_weights(g, WeightUse::kBackward);
       open_gradients(g);
       close_weights(g);
       close_gradients(g);

@@ -111,7 +111,7 @@ void BestCheckpoint::load(const Progress& progress) const {
   if (best.checkpoint_step == progress.step) return;
   mark_work(setup.comm, OtherWork::kLoadingBestModel, progress.step + 1);
   const PatientScope patience(setup.comm);
-  ParameterState& parameters = *setup.parameters;
+  ParameterStore& parameters = *setup.parameters;
   const std::optional<Error> error = outside_error([&] {
     CheckpointReader::open(folder).load(
         setup.model->layout(), parameters.state_tensors(), parameters.kept(),

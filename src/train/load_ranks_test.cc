@@ -54,16 +54,16 @@ Loaded load(const std::filesystem::path& folder, const ModelConfig& config, cons
     ThreadPool pool(1);
     const std::unique_ptr<Ops> ops = make_cpu_ops(pool);
     LlamaModel model(config, c.dtype, *ops);
-    const auto parameters = make_parameter_state(
-        model, c.zero, make_optimizer({.form = OptimizerForm::kAdamW}), false, comm, pool);
+    ParameterStore parameters(model, c.zero, make_optimizer({.form = OptimizerForm::kAdamW}), false, comm,
+                              pool);
     const PackedBatch batch = pack(random_rows({9}, config.vocab_size, 5));
     model.reserve(limits_of(batch));
     const SafetensorsModel file = SafetensorsModel::open(folder);
     int64_t& of_rank = num_bytes[static_cast<size_t>(comm.world().rank)];
-    parameters->load(file, once, [&](const LoadProgress& progress) { of_rank = progress.bytes_done; });
+    parameters.load(file, once, [&](const LoadProgress& progress) { of_rank = progress.bytes_done; });
     const double loss = model.forward_loss(batch).loss_sum;
     if (comm.world().rank == ranks.world_size() - 1) result.loss = loss;
-    parameters->export_masters([&](const WeightSource& source) {
+    parameters.export_masters([&](const WeightSource& source) {
       for (const Parameter& parameter : model.layout().parameters()) {
         std::vector<float> values(static_cast<size_t>(parameter.num_elements));
         source(parameter.offset, values);

@@ -8,8 +8,7 @@
 #include "expect_error.h"
 #include "optim/adamw.h"
 #include "optim/clip.h"
-#include "shard/parameters/streamed_parameters.h"
-#include "shard/parameters/whole_parameters.h"
+#include "shard/parameter_store.h"
 #include "support/from_word.h"
 #include "support/saving_run.h"
 
@@ -215,16 +214,16 @@ TEST(OptimizerInBackward, StopsBeforeTheUpdateWhenTheLossIsNotFinite) {
 }
 
 // A model with its parameters in either form, from the same start.
-template <typename Parameters>
 class Trained {
  public:
-  explicit Trained(const ModelConfig& config) : model_(config, DType::kF32, *ops_), parameters_(make()) {
+  Trained(const ModelConfig& config, bool in_backward)
+      : model_(config, DType::kF32, *ops_), parameters_(make(in_backward)) {
     model_.reserve(limits_of(batch_));
     parameters_->write_state(StateKind::kMaster, 0, random_weights(model_.layout(), 0.3f, 11));
     parameters_->state_written();
   }
 
-  ParameterState& parameters() { return *parameters_; }
+  ParameterStore& parameters() { return *parameters_; }
   const ParameterLayout& layout() const { return model_.layout(); }
   void run(float grad_scale = 0.1f) {
     model_.forward_backward(batch_, grad_scale, /*label_smoothing=*/0, parameters_->begin_pass(true, true));
@@ -237,22 +236,19 @@ class Trained {
   }
 
  private:
-  std::unique_ptr<ParameterState> make() {
-    auto optimizer = std::make_unique<AdamW>(OptimizerSpec{.weight_decay = 0.1});
-    if constexpr (std::is_same_v<Parameters, StreamedParameters>) {
-      ZeroSettings settings;
-      settings.optimizer_in_backward = true;
-      return std::make_unique<Parameters>(model_, settings, std::move(optimizer), false, pool_);
-    } else {
-      return std::make_unique<Parameters>(model_, std::move(optimizer), false, pool_);
-    }
+  std::unique_ptr<ParameterStore> make(bool in_backward) {
+    ZeroSettings settings;
+    settings.optimizer_in_backward = in_backward;
+    return std::make_unique<ParameterStore>(model_, settings,
+                                            std::make_unique<AdamW>(OptimizerSpec{.weight_decay = 0.1}),
+                                            false, single_process(), pool_);
   }
 
   ThreadPool pool_{2};
   std::unique_ptr<Ops> ops_ = make_cpu_ops(pool_);
   PackedBatch batch_ = pack(random_rows({9, 5}, 13, 3));
   LlamaModel model_;
-  std::unique_ptr<ParameterState> parameters_;
+  std::unique_ptr<ParameterStore> parameters_;
 };
 
 double norm_of(std::span<const float> values) {
@@ -261,11 +257,11 @@ double norm_of(std::span<const float> values) {
   return std::sqrt(squares);
 }
 
-TEST(StreamedParametersTest, ClipEveryGroupByItself) {
+TEST(UpdatesInBackward, ClipEveryGroupByItself) {
   for (const bool is_tied : {false, true}) {
     ModelConfig config = tiny_config();
     config.tie_word_embeddings = is_tied;
-    Trained<WholeParameters> whole(config);
+    Trained whole(config, /*in_backward=*/false);
     whole.run();
     whole.parameters().update({.step = 1, .learning_rate = 1e-2}, {});
     const std::vector<float> unclipped = whole.values(state_kind(0));
@@ -276,7 +272,7 @@ TEST(StreamedParametersTest, ClipEveryGroupByItself) {
     }
     const auto [least, most] = std::ranges::minmax(norms);
     const double max_norm = (least + most) / 2;
-    Trained<StreamedParameters> streamed(config);
+    Trained streamed(config, /*in_backward=*/true);
     streamed.parameters().backward_update()->begin({.step = 1, .learning_rate = 1e-2}, max_norm, {});
     streamed.run();
     EXPECT_EQ(streamed.parameters().gradient_squares(), whole.parameters().gradient_squares());
@@ -291,8 +287,8 @@ TEST(StreamedParametersTest, ClipEveryGroupByItself) {
   }
 }
 
-TEST(StreamedParametersTest, AnnounceEveryGroupBeforeItChangesAndNothingElse) {
-  Trained<StreamedParameters> streamed(tiny_config());
+TEST(UpdatesInBackward, AnnounceEveryGroupBeforeItChangesAndNothingElse) {
+  Trained streamed(tiny_config(), /*in_backward=*/true);
   const std::vector<float> before = streamed.values(StateKind::kMaster);
   streamed.run();  // without an update
   EXPECT_FALSE(streamed.parameters().backward_update()->has_begun());
@@ -319,10 +315,10 @@ TEST(StreamedParametersTest, AnnounceEveryGroupBeforeItChangesAndNothingElse) {
 }
 
 // Gradients grow towards the embedding, so that some scale makes only the lower ones infinite.
-TEST(StreamedParametersTest, LeaveWhatFollowsAGradientThatIsNotFinite) {
+TEST(UpdatesInBackward, LeaveWhatFollowsAGradientThatIsNotFinite) {
   bool is_found = false;
   for (float scale = 1e36f; scale < 3e38f && !is_found; scale *= 1.25f) {
-    Trained<StreamedParameters> streamed(tiny_config());
+    Trained streamed(tiny_config(), /*in_backward=*/true);
     const std::vector<float> before = streamed.values(StateKind::kMaster);
     streamed.parameters().backward_update()->begin({.step = 1, .learning_rate = 1e-2}, 0, {});
     streamed.run(scale);

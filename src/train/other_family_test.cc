@@ -8,7 +8,7 @@
 #include "checkpoint/checkpoint_writer.h"
 #include "expect_error.h"
 #include "model/llama/generator.h"
-#include "shard/parameters/parameter_state.h"
+#include "shard/parameter_store.h"
 #include "support/bigram_model.h"
 #include "support/train_test_support.h"
 
@@ -55,7 +55,7 @@ class BigramTraining {
     return plan;
   }
 
-  static void start(const TrainableModel& model, ParameterState& parameters) {
+  static void start(const TrainableModel& model, ParameterStore& parameters) {
     const std::vector<float> weights = random_weights(model.layout(), 0.3f, kSeed);
     for (const ElementRange& range : parameters.kept()) {
       const auto count = static_cast<size_t>(range.end - range.begin);
@@ -65,7 +65,7 @@ class BigramTraining {
     parameters.state_written();
   }
 
-  void resume(const TrainableModel& model, ParameterState& parameters, int64_t step, ThreadPool& pool) const {
+  void resume(const TrainableModel& model, ParameterStore& parameters, int64_t step, ThreadPool& pool) const {
     const CheckpointReader reader = CheckpointReader::open(plan(model, {}, step, 0).folder);
     reader.load(
         model.layout(), parameters.state_tensors(), parameters.kept(),
@@ -76,7 +76,7 @@ class BigramTraining {
     parameters.state_written();
   }
 
-  void save(const TrainableModel& model, ParameterState& parameters, int64_t step, Communicator& comm,
+  void save(const TrainableModel& model, ParameterStore& parameters, int64_t step, Communicator& comm,
             ThreadPool& pool) const {
     const int rank = comm.world().rank;
     const CheckpointPlan checkpoint = plan(model, parameters.state_tensors(), step, rank);
@@ -95,8 +95,8 @@ class BigramTraining {
     ThreadPool pool(1);
     const std::unique_ptr<Ops> ops = make_cpu_ops(pool);
     BigramModel model(bigram_config(), dtype_, *ops);
-    const auto parameters = make_parameter_state(
-        model, settings(), make_optimizer({.form = OptimizerForm::kAdamW}), false, comm, pool);
+    ParameterStore parameters(model, settings(), make_optimizer({.form = OptimizerForm::kAdamW}), false, comm,
+                              pool);
     const auto rows = random_rows({9, 12, 7, 10}, bigram_config().vocab_size, kSeed);
     const int64_t num_targets = pack(rows).num_targets;
     // Each rank takes every world_size-th row.
@@ -109,19 +109,19 @@ class BigramTraining {
     ActivationLimits limits = limits_of(batch);
     limits.pack_weights = !per_layer_;
     model.reserve(limits);
-    from == 0 ? start(model, *parameters) : resume(model, *parameters, from, pool);
+    from == 0 ? start(model, parameters) : resume(model, parameters, from, pool);
     for (int64_t step = from; step < to; ++step) {
-      const WeightUpdate update = parameters->begin_pass(/*is_first=*/true, /*is_last=*/true);
+      const WeightUpdate update = parameters.begin_pass(/*is_first=*/true, /*is_last=*/true);
       double loss = model.forward_backward(batch, 1.0f / static_cast<float>(num_targets), 0, update).loss_sum;
-      parameters->end_pass();
-      const double norm = std::sqrt(comm.sum(parameters->gradient_squares(), {"norm"}));
+      parameters.end_pass();
+      const double norm = std::sqrt(comm.sum(parameters.gradient_squares(), {"norm"}));
       loss = comm.sum(loss, {"loss"}) / static_cast<double>(num_targets);
       if (comm.world().rank == 0) result->losses.push_back(loss);
-      parameters->update({.step = step + 1, .learning_rate = 0.02, .gradient_scale = std::min(1.0, 1 / norm)},
-                         {});
+      parameters.update({.step = step + 1, .learning_rate = 0.02, .gradient_scale = std::min(1.0, 1 / norm)},
+                        {});
     }
-    save(model, *parameters, to, comm, pool);
-    parameters->export_masters([&](const WeightSource& source) {
+    save(model, parameters, to, comm, pool);
+    parameters.export_masters([&](const WeightSource& source) {
       result->masters.resize(static_cast<size_t>(model.layout().num_parameters()));
       size_t end = 0;
       for (const Parameter& parameter : model.layout().parameters()) {

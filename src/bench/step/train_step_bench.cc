@@ -22,7 +22,7 @@
 #include "optim/optimizer_state.h"
 #include "plan/passes.h"
 #include "platform/memory_info.h"
-#include "shard/parameters/device_parameters.h"
+#include "shard/parameter_store.h"
 
 namespace tessera {
 namespace {
@@ -226,7 +226,8 @@ class TrainStep {
       });
       model_.bind_frozen(frozen);
     }
-    on_device_.emplace(model_, std::make_unique<AdamW>(OptimizerSpec{}), /*decay_all=*/false, pool_);
+    on_device_.emplace(model_, ZeroSettings(), std::make_unique<AdamW>(OptimizerSpec{}),
+                       /*decay_all=*/false, single_process(), pool_);
     for_weights(layout, DType::kF32, [&](int64_t begin, TensorView values) {
       const auto count = static_cast<size_t>(values.num_elements());
       on_device_->write_state(StateKind::kMaster, begin, {values.as<float>(), count});
@@ -380,7 +381,7 @@ class TrainStep {
   PageBuffer weights_, gradients_, frozen_;
   std::optional<OptimizerState> optimizer_;
   DeviceBuffer frozen_on_device_;
-  std::optional<DeviceParameters> on_device_;  // instead of weights, gradients and optimizer of the host
+  std::optional<ParameterStore> on_device_;  // instead of weights, gradients and optimizer of the host
   std::optional<RandomTensor> x_TD_, dx_TD_;
   int64_t pass_rows_ = 0;  // rows through the model at once, fewer in the last pass
   std::vector<PackedBatch> passes_;

@@ -10,7 +10,9 @@
 #include "base/divide_up.h"
 #include "base/error.h"
 #include "forecast/simulation/step_recorder.h"
+#include "shard/fetch_order.h"
 #include "shard/outer/outer_plan.h"
+#include "shard/weights/device_window_places.h"
 
 namespace tessera {
 namespace {
@@ -25,97 +27,43 @@ class Weights {
  public:
   explicit Weights(StepRecorder& recorder)
       : recorder_(recorder),
-        head_(std::ssize(recorder.layout().groups) - 1),
-        sharded_(shards_weights(recorder.layout(), recorder.settings())),
-        fetches_(recorder.layout().num_nodes > 1 && recorder.settings().stage > 0) {
-    resident_.resize(recorder.layout().groups.size(), kNone);
-    if (!sharded_) return;
-    slots_.resize(static_cast<size_t>(num_live_layers(recorder.layout(), recorder.settings())));
-    slots_.push_back({.for_ends = true});
-  }
+        order_(recorder.layout(), recorder.settings()),
+        fetches_(recorder.layout().num_nodes > 1 && recorder.settings().stage > 0),
+        resident_(recorder.layout().groups.size(), kNone),
+        slots_(order_.num_slots(), kNone) {}
 
   void open(int64_t group, bool forward) {
-    if (is_resident(group)) {
-      int64_t& fetch = resident_[static_cast<size_t>(group)];
-      if (fetch != kNone) recorder_.wait(fetch);
-      fetch = kNone;
-      return;
-    }
-    Slot* slot = find(group);
-    if (slot == nullptr) slot = &gather(group);
-    slot->is_open = true;
-    slot->last_use = ++clock_;
-    fetch_ahead(group, forward);
-    if (slot->fetch != kNone) recorder_.wait(slot->fetch);
-    slot->fetch = kNone;
+    if (order_.is_resident(group)) return wait(resident_[static_cast<size_t>(group)]);
+    for (const Fetch& fetch : order_.open(group, forward)) slots_[fetch.slot] = issue(fetch.group);
+    wait(slots_[order_.slot_of(group)]);
   }
   void close(int64_t group) {
-    if (!is_resident(group)) find(group)->is_open = false;
+    if (!order_.is_resident(group)) order_.close(group);
   }
   void updated(int64_t group) {
-    if (group == 0) {
-      for (Slot& slot : slots_) slot.group = kNone;
-    }
-    if (is_resident(group) && fetches_) resident_[static_cast<size_t>(group)] = issue(group);
+    if (group == 0) order_.forget();
+    if (order_.is_resident(group) && fetches_) resident_[static_cast<size_t>(group)] = issue(group);
   }
 
  private:
   static constexpr int64_t kNone = -1;
 
-  struct Slot {
-    bool for_ends = false;  // for embedding or head rather than a layer
-    int64_t group = kNone;
-    bool is_open = false;
-    int64_t last_use = 0;
-    int64_t fetch = kNone;  // that nobody has waited for yet
-  };
-
-  bool is_resident(int64_t group) const {
-    return !sharded_ || is_persistent(recorder_.layout(), recorder_.settings(), group);
-  }
-  bool is_end(int64_t group) const { return group == 0 || group == head_; }
-  Slot* find(int64_t group) {
-    const auto found = std::ranges::find(slots_, group, &Slot::group);
-    return found == slots_.end() ? nullptr : &*found;
-  }
   int64_t issue(int64_t group) {
     const int64_t number = recorder_.issue(TransferKind::kGather, recorder_.weight_bytes(group));
     if (!recorder_.settings().overlap) recorder_.wait(number);
     return number;
   }
-  // Fills the least recently used slot.
-  Slot& gather(int64_t group) {
-    Slot* oldest = nullptr;
-    for (Slot& slot : slots_) {
-      if (slot.for_ends != is_end(group) || slot.is_open) continue;
-      if (oldest == nullptr || slot.last_use < oldest->last_use) oldest = &slot;
-    }
-    TESSERA_CHECK(oldest != nullptr, "no memory for group {}", group);
-    oldest->group = group;
-    oldest->last_use = ++clock_;
-    oldest->fetch = issue(group);
-    return *oldest;
-  }
-  void fetch_ahead(int64_t group, bool forward) {
-    const int64_t ahead = std::ssize(slots_) - 2;
-    for (int64_t i = 1; i <= ahead; ++i) {
-      const int64_t next = forward ? group + i : group - i;
-      if (next < 1 || next >= head_ || is_resident(next)) continue;
-      Slot* slot = find(next);
-      if (slot == nullptr) slot = &gather(next);
-      slot->last_use = ++clock_;
-    }
-    const bool near_head = group >= std::max<int64_t>(1, head_ - 2) && group < head_;
-    if (forward && near_head && !is_resident(head_) && find(head_) == nullptr) gather(head_);
+  void wait(int64_t& fetch) {
+    if (fetch != kNone) recorder_.wait(fetch);
+    fetch = kNone;
   }
 
   StepRecorder& recorder_;
-  int64_t head_;
-  bool sharded_;
+  FetchOrder order_;
   bool fetches_;
-  std::vector<int64_t> resident_;  // by group: the gather that nobody has waited for yet
-  std::vector<Slot> slots_;
-  int64_t clock_ = 0;
+  // The gathers that nobody has waited for yet.
+  std::vector<int64_t> resident_;  // by group
+  std::vector<int64_t> slots_;
 };
 
 // GradientStore on a node: what it sums and reduces, and when.
@@ -162,11 +110,7 @@ class Gradients {
   };
 
   size_t buffer_of(int64_t group) const {
-    const auto& groups = recorder_.layout().groups;
-    const int64_t last = std::ssize(groups) - 1;
-    const bool is_layer =
-        group > 0 && (group < last || groups[static_cast<size_t>(group)].size() < groups[0].size() / 2);
-    return is_layer ? static_cast<size_t>(group % 2) : 2;
+    return takes_layer_place(recorder_.layout().groups, group) ? static_cast<size_t>(group % 2) : 2;
   }
   bool reduces_in_place() const { return whole_ && recorder_.settings().gradient_dtype == DType::kF32; }
 

@@ -25,7 +25,7 @@ int64_t float_bytes(int64_t num_elements) { return num_elements * static_cast<in
 }  // namespace
 
 GradientStore::GradientStore(const ZeroLayout& layout, const ZeroSettings& settings, const ShardPlan& plan,
-                             Communicator& comm, ThreadPool& pool, std::function<void(int64_t group)> on_sum)
+                             Communicator& comm, ThreadPool& pool, OnSum on_sum)
     : settings_(settings),
       plan_(plan),
       comm_(&comm),
@@ -111,10 +111,11 @@ int64_t GradientStore::index(int64_t group, int64_t element) const {
   return -1;
 }
 
-void GradientStore::begin_pass(bool is_first, bool is_last, bool keeps_feedback) {
-  keeps_feedback_ = keeps_feedback;
+Update GradientStore::begin_pass(bool is_first, bool is_last, bool is_ignored) {
+  keeps_feedback_ = is_ignored;
   is_first_pass_ = is_first;
   is_last_pass_ = is_last;
+  return direct_ && !is_first ? Update::kAdd : Update::kOverwrite;
 }
 
 std::byte* GradientStore::open(int64_t group) {

@@ -25,42 +25,39 @@
 #include "comm/communicator.h"
 #include "kernels/rank_sum/rank_sum.h"
 #include "platform/thread_pool.h"
+#include "shard/gradients/gradient_path.h"
 #include "shard/shard_plan.h"
 #include "shard/zero_memory.h"
 #include "tensor/tensor_view.h"
 
 namespace tessera {
 
-class GradientStore {
+class GradientStore final : public GradientPath {
  public:
   // Collective; allocates. The communicator and the pool must outlive this.
   // With optimizer_in_backward, `on_sum` is called from close(), open() and finish_pass() for each group
   // whose sum over all ranks is complete in this rank's part of gradients(), until it returns. No rank uses
   // the group's weights any more in this pass. Such a step has one pass, and with several nodes stage 2 or 3.
   GradientStore(const ZeroLayout& layout, const ZeroSettings& settings, const ShardPlan& plan,
-                Communicator& comm, ThreadPool& pool, std::function<void(int64_t group)> on_sum = {});
+                Communicator& comm, ThreadPool& pool, OnSum on_sum = {});
 
   // The model adds to the results of earlier passes (in all but the first pass); otherwise it overwrites.
   bool model_accumulates() const { return direct_; }
 
-  // keeps_feedback: the sums of this pass are thrown away.
-  void begin_pass(bool is_first, bool is_last, bool keeps_feedback = false);
-  // Where the model writes the float32 gradients of a group, until close(). Groups follow the order of
-  // model/parameter_access.h.
-  std::byte* open(int64_t group);
-  void close(int64_t group);
-  // What open() returns parts of.
-  std::span<std::byte> memory() const {
+  Update begin_pass(bool is_first, bool is_last, bool is_ignored = false) override;
+  std::byte* open(int64_t group) override;
+  void close(int64_t group) override;
+  std::span<std::byte> opened_memory() const override {
     return direct_ ? accumulators_.as<std::byte>() : in_flight_.as<std::byte>();
   }
-  // Call after the last group of a pass. After the last pass, without on_sum, the sums over all ranks are
-  // complete in this rank's parts of gradients(); in stage 0, in its whole share.
-  void finish_pass();
+  // After the last pass, without on_sum, the sums over all ranks are complete in this rank's parts of
+  // gradients(); in stage 0, in its whole share.
+  void finish_pass() override;
 
   // The gradients in the accumulators' type, and the index in them of element `element` of the flat array,
   // which must be in this rank's parts (in stage 0: its share).
-  ConstTensorView gradients() const;
-  int64_t index(int64_t group, int64_t element) const;
+  ConstTensorView gradients() const override;
+  int64_t index(int64_t group, int64_t element) const override;
 
   bool has_feedback() const { return has_feedback_; }
   // Collective, between steps: the errors of all ranks for an element add up to that of its owner, in the
@@ -131,7 +128,7 @@ class GradientStore {
   ShardPlan plan_;
   Communicator* comm_;
   ThreadPool* pool_;
-  std::function<void(int64_t group)> on_sum_;
+  OnSum on_sum_;
   bool direct_;
   bool whole_;  // accumulators hold the share, not just the own part
   bool uses_network_;

@@ -14,10 +14,9 @@ constexpr int64_t kPacked = 0;
 
 }  // namespace
 
-PackedWeights::PackedWeights(std::span<const int64_t> bytes_by_group, WeightStore& weights, NodeGroup& node,
-                             ThreadPool& pool, PackShare pack_share)
-    : weights_(&weights), pack_share_(std::move(pack_share)) {
-  TESSERA_CHECK(weights.node_has_all(), "packed forms of gathered weights");
+PackedWeights::PackedWeights(std::span<const int64_t> bytes_by_group, NodeGroup& node, ThreadPool& pool,
+                             Weights weights, PackShare pack_share)
+    : weights_(std::move(weights)), pack_share_(std::move(pack_share)) {
   const int64_t total = std::reduce(bytes_by_group.begin(), bytes_by_group.end());
   memory_ = node.allocate("packed weights", total);
   node.prefault(memory_, pool);
@@ -40,9 +39,9 @@ void PackedWeights::complete(int64_t group) {
   const auto stamp = [&](int64_t num_groups_packed) {
     return (version_ - 1) * static_cast<uint64_t>(num_groups()) + static_cast<uint64_t>(num_groups_packed);
   };
-  while (num_packed_ < num_groups() && (num_packed_ <= group || weights_->is_complete(num_packed_))) {
+  while (num_packed_ < num_groups() && (num_packed_ <= group || weights_.is_complete(num_packed_))) {
     if (forms(num_packed_) != nullptr) {
-      pack_share_(num_packed_, weights_->open(num_packed_, /*forward=*/true));
+      pack_share_(num_packed_, weights_.open(num_packed_));
     }
     counters_.publish(kPacked, stamp(++num_packed_));
   }

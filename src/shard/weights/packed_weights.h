@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "comm/node/node_group.h"
-#include "shard/weights/weight_store.h"
+#include "platform/thread_pool.h"
 
 namespace tessera {
 
@@ -16,11 +16,16 @@ class PackedWeights {
  public:
   // Makes share local_rank of local_world_size of the forms of a group whose elements are at `weights`.
   using PackShare = std::function<void(int64_t group, std::byte* weights)>;
+  // The weights, all of which the node has: whether a group has arrived, and where it is once it has.
+  struct Weights {
+    std::function<bool(int64_t group)> is_complete;
+    std::function<std::byte*(int64_t group)> open;
+  };
 
-  // Collective; allocates bytes_by_group, 0 for a group without forms. The node must have all weights
-  // (WeightStore::node_has_all); everything passed by reference must outlive this.
-  PackedWeights(std::span<const int64_t> bytes_by_group, WeightStore& weights, NodeGroup& node,
-                ThreadPool& pool, PackShare pack_share);
+  // Collective; allocates bytes_by_group, 0 for a group without forms. What is passed by reference must
+  // outlive this.
+  PackedWeights(std::span<const int64_t> bytes_by_group, NodeGroup& node, ThreadPool& pool, Weights weights,
+                PackShare pack_share);
 
   // The forms of a group; nullptr if it has none.
   std::byte* forms(int64_t group) const { return forms_[static_cast<size_t>(group)]; }
@@ -35,7 +40,7 @@ class PackedWeights {
  private:
   int64_t num_groups() const { return std::ssize(forms_); }
 
-  WeightStore* weights_;
+  Weights weights_;
   PackShare pack_share_;
   SharedSegment memory_;
   SharedCounters counters_;

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <system_error>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "base/error.h"
 #include "io/file.h"
 #include "io/transfer.h"
+#include "platform/prefault.h"
 #include "shard/model_places.h"
 
 namespace tessera {
@@ -28,26 +30,34 @@ void transfer_all(const std::filesystem::path& path, const char* action, int64_t
        errno != 0 ? std::generic_category().message(errno) : "the file ends early");
 }
 
-}  // namespace
-
-StreamedWeights::StreamedWeights(const ParameterLayout& layout, DType dtype,
-                                 const std::optional<StateFileSettings>& folder)
-    : layout_(&layout),
-      window_(weight_window(zero_layout(layout, 1, 1), dtype, folder.has_value())),
-      buffer_(window_.num_elements * dtype_bytes(dtype)),
-      memory_(buffer_.data(), dtype, {window_.num_elements}) {
-  if (window_.file_bytes == 0) return;
-  const std::filesystem::path path = folder->path / "rank-0.weights";
+std::vector<int64_t> group_sizes(const ParameterLayout& layout, DType dtype) {
   std::vector<int64_t> sizes;
   for (const ParameterLayout::Group& group : layout.groups()) {
     sizes.push_back((group.end - group.begin) * dtype_bytes(dtype));
   }
-  file_.emplace(path, folder->transfers, memory_.bytes(),
-                layer_places(std::move(sizes), /*layers_in_file=*/true));
+  return sizes;
+}
+
+}  // namespace
+
+StreamedWeights::StreamedWeights(const ParameterLayout& layout, DType dtype, const StateFileSettings& folder,
+                                 ThreadPool& pool)
+    : layout_(&layout),
+      window_(weight_window(zero_layout(layout, 1, 1), dtype, /*layers_in_file=*/true)),
+      buffer_(window_.num_elements * dtype_bytes(dtype)),
+      memory_(buffer_.data(), dtype, {window_.num_elements}),
+      file_(folder.path / "rank-0.weights", folder.transfers, buffer_.data(),
+            layer_places(group_sizes(layout, dtype), /*layers_in_file=*/true)) {
+  prefault(pool, buffer_.as<std::byte>());
   // The file has no name any more.
-  const std::string again = fmt::format("/proc/self/fd/{}", file_->file().fd());
+  const std::string again = fmt::format("/proc/self/fd/{}", file_.file().fd());
   cached_fd_ = UniqueFd(::open(again.c_str(), O_RDWR | O_CLOEXEC));
-  if (!cached_fd_) fail_write(path, "opening again", errno);
+  if (!cached_fd_) fail_write(file_.file().path(), "opening again", errno);
+}
+
+int64_t StreamedWeights::index(int64_t group, int64_t element) const {
+  const auto at = static_cast<size_t>(group);
+  return window_.begin[at] + element - layout_->groups()[at].begin;
 }
 
 int64_t StreamedWeights::file_offset(int64_t group, int64_t begin) const {
@@ -55,18 +65,13 @@ int64_t StreamedWeights::file_offset(int64_t group, int64_t begin) const {
   return window_.file_begin[static_cast<size_t>(group)] + (begin - first) * dtype_bytes(memory_.dtype());
 }
 
-std::byte* StreamedWeights::open(int64_t group, bool forward) {
-  if (file_) return file_->open(group, forward);
-  return memory_.bytes() + begin(group) * dtype_bytes(memory_.dtype());
+std::byte* StreamedWeights::open(int64_t group, WeightUse use) {
+  return file_.open(group, use == WeightUse::kForward);
 }
 
-void StreamedWeights::updated(int64_t group) {
-  if (file_) file_->updated(group);
-}
+void StreamedWeights::written(int64_t group) { file_.updated(group); }
 
-void StreamedWeights::finish_updates() {
-  if (file_) file_->finish_updates();
-}
+void StreamedWeights::finish_updates() { file_.finish_updates(); }
 
 std::span<std::byte> StreamedWeights::staged(int64_t count) const {
   TESSERA_CHECK(count <= kStagedElements, "{} elements", count);
@@ -74,33 +79,42 @@ std::span<std::byte> StreamedWeights::staged(int64_t count) const {
   return {memory_.bytes() + window_.staging_begin * size, static_cast<size_t>(count * size)};
 }
 
-void StreamedWeights::stage(int64_t group, int64_t begin, int64_t count) const {
-  const std::span<std::byte> to = staged(count);
-  const int64_t offset = file_offset(group, begin);
-  transfer_all(file_->file().path(), "read", offset, to.size(), [&](size_t done) {
-    return ::pread(cached_fd_.get(), to.data() + done, to.size() - done, offset + static_cast<int64_t>(done));
-  });
+void StreamedWeights::read(int64_t group, int64_t begin, int64_t count, Visit visit) const {
+  if (!is_in_file(group)) return visit(index(group, begin), begin, count, nullptr);
+  for (int64_t first = begin; first < begin + count; first += kStagedElements) {
+    const int64_t size = std::min(kStagedElements, begin + count - first);
+    const std::lock_guard lock(staging_);
+    const std::span<std::byte> to = staged(size);
+    const int64_t offset = file_offset(group, first);
+    transfer_all(file_.file().path(), "read", offset, to.size(), [&](size_t done) {
+      return ::pread(cached_fd_.get(), to.data() + done, to.size() - done,
+                     offset + static_cast<int64_t>(done));
+    });
+    const FileBytes in_file = {cached_fd_.get(), offset, std::ssize(to)};
+    visit(window_.staging_begin, first, size, &in_file);
+  }
 }
 
-void StreamedWeights::write_staged(int64_t group, int64_t begin, int64_t count) {
-  const std::span<const std::byte> from = staged(count);
-  const int64_t offset = file_offset(group, begin);
-  transfer_all(file_->file().path(), "write", offset, from.size(), [&](size_t done) {
-    return ::pwrite(cached_fd_.get(), from.data() + done, from.size() - done,
-                    offset + static_cast<int64_t>(done));
-  });
+void StreamedWeights::write(int64_t group, int64_t begin, int64_t count, Visit visit) {
+  if (!is_in_file(group)) return visit(index(group, begin), begin, count, nullptr);
+  for (int64_t first = begin; first < begin + count; first += kStagedElements) {
+    const int64_t size = std::min(kStagedElements, begin + count - first);
+    const std::lock_guard lock(staging_);
+    visit(window_.staging_begin, first, size, nullptr);
+    const std::span<const std::byte> from = staged(size);
+    const int64_t offset = file_offset(group, first);
+    transfer_all(file_.file().path(), "write", offset, from.size(), [&](size_t done) {
+      return ::pwrite(cached_fd_.get(), from.data() + done, from.size() - done,
+                      offset + static_cast<int64_t>(done));
+    });
+  }
 }
 
-// Direct reads must see it, and the memory of its pages is wanted back.
-void StreamedWeights::written() {
-  if (!file_) return;
-  file_->forget();
-  if (::fdatasync(cached_fd_.get()) != 0) fail_write(file_->file().path(), "sync", errno);
+// Direct reads must see what was written, and the memory of its pages is wanted back.
+void StreamedWeights::loaded(bool /*whole_node*/) {
+  file_.forget();
+  if (::fdatasync(cached_fd_.get()) != 0) fail_write(file_.file().path(), "sync", errno);
   ::posix_fadvise(cached_fd_.get(), 0, 0, POSIX_FADV_DONTNEED);
-}
-
-FileBytes StreamedWeights::in_file(int64_t group, int64_t begin, int64_t count) const {
-  return {cached_fd_.get(), file_offset(group, begin), count * dtype_bytes(memory_.dtype())};
 }
 
 }  // namespace tessera

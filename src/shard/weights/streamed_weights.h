@@ -1,55 +1,49 @@
-// The weights of a rank that trains alone. With a file, the decoder layers are in it, and a few of them in
-// memory (layer_file.h). Embedding and head are always in memory.
+// The weights of a rank that trains alone, with the decoder layers in a file and a few of them in memory
+// (layer_file.h). Embedding and head are always in memory.
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <mutex>
 #include <span>
 
 #include "base/memory.h"
 #include "base/unique_fd.h"
 #include "model/parameters.h"
 #include "optim/state_file.h"
+#include "platform/thread_pool.h"
 #include "shard/weights/layer_file.h"
+#include "shard/weights/weight_place.h"
 #include "shard/weights/weight_window.h"
 #include "tensor/tensor_view.h"
 
 namespace tessera {
 
-class StreamedWeights {
+class StreamedWeights final : public WeightPlace {
  public:
-  // The layers go to rank-0.weights in `folder`, or without one are in memory. Weights start as zeros.
-  StreamedWeights(const ParameterLayout& layout, DType dtype, const std::optional<StateFileSettings>& folder);
+  // The layers go to rank-0.weights in `folder`. Weights start as zeros.
+  StreamedWeights(const ParameterLayout& layout, DType dtype, const StateFileSettings& folder,
+                  ThreadPool& pool);
 
-  // Where groups are when they are open, in elements; what shares a place is never open at once.
-  TensorView memory() const { return memory_; }
-  int64_t begin(int64_t group) const { return window_.begin[static_cast<size_t>(group)]; }
-  bool is_in_file(int64_t group) const { return window_.file_begin[static_cast<size_t>(group)] >= 0; }
+  // Starts to read the next group in this direction. A group stays until the second group after it is opened.
+  std::byte* open(int64_t group, WeightUse use) override;
+  std::vector<std::span<std::byte>> opened_memory() const override { return {buffer_.as<std::byte>()}; }
+  // Where groups are when they are open; what shares a place is never open at once.
+  TensorView memory() const override { return memory_; }
+  int64_t index(int64_t group, int64_t element) const override;
 
-  // Returns once the group is at its place, and starts to read the next one in this direction. It stays until
-  // the second group after it is opened.
-  std::byte* open(int64_t group, bool forward);
-  // The open group has new values.
-  void updated(int64_t group);
-  // Waits until the file has all updates.
-  void finish_updates();
+  // The file gets the open group in the background.
+  void written(int64_t group) override;
+  void finish_updates() override;
+  void loaded(bool whole_node) override;
 
-  // Transfers of the passes; staged elements take another way.
-  AsyncFileStatistics statistics() const {
-    return file_ ? file_->file().statistics() : AsyncFileStatistics();
-  }
-
-  // Copies up to kStagedElements elements of a group in the file, with no update unfinished, from the file to
-  // staging_begin() of the memory, or from there to the file; one thread at a time. Groups that are opened
-  // have what was written once written() has been called.
-  int64_t staging_begin() const { return window_.staging_begin; }
-  void stage(int64_t group, int64_t begin, int64_t count) const;
-  void write_staged(int64_t group, int64_t begin, int64_t count);
-  void written();
-  // Where the file has such elements.
-  FileBytes in_file(int64_t group, int64_t begin, int64_t count) const;
+  // Through staged elements, which take another way than the passes: no update may be unfinished.
+  void read(int64_t group, int64_t begin, int64_t count, Visit visit) const override;
+  void write(int64_t group, int64_t begin, int64_t count, Visit visit) override;
+  bool stays_in_memory() const override { return false; }
+  AsyncFileStatistics file_statistics() const override { return file_.file().statistics(); }
 
  private:
+  bool is_in_file(int64_t group) const { return window_.file_begin[static_cast<size_t>(group)] >= 0; }
   std::span<std::byte> staged(int64_t count) const;
   int64_t file_offset(int64_t group, int64_t begin) const;
 
@@ -57,8 +51,9 @@ class StreamedWeights {
   WeightWindow window_;
   PageBuffer buffer_;
   TensorView memory_;
-  std::optional<LayerFile> file_;
-  UniqueFd cached_fd_;  // the file through the page cache, for transfers of any alignment
+  LayerFile file_;
+  UniqueFd cached_fd_;          // the file through the page cache, for transfers of any alignment
+  mutable std::mutex staging_;  // guards the staged elements
 };
 
 }  // namespace tessera

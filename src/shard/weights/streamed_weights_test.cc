@@ -23,7 +23,7 @@ class StreamedWeightsTest : public testing::TestWithParam<bool> {
  protected:
   StreamedWeightsTest()
       : layout_(parameter_layout(config())),
-        weights_(layout_, DType::kBF16, StateFileSettings{folder_.path()}) {
+        weights_(layout_, DType::kBF16, StateFileSettings{folder_.path()}, pool_) {
     for (int64_t group = 0; group < num_groups(); ++group) versions_.push_back(0);
   }
 
@@ -39,6 +39,9 @@ class StreamedWeightsTest : public testing::TestWithParam<bool> {
     const ParameterLayout::Group range = layout_.groups()[static_cast<size_t>(group)];
     return range.end - range.begin;
   }
+  int64_t first_of(int64_t group) const { return layout_.groups()[static_cast<size_t>(group)].begin; }
+  bool is_in_file(int64_t group) const { return group > 0 && group + 1 < num_groups(); }
+  int64_t place_of(int64_t group) const { return weights_.index(group, first_of(group)); }
   // Different for every element, group and version.
   uint16_t value(int64_t group, int64_t i) const {
     return static_cast<uint16_t>(versions_[static_cast<size_t>(group)] * 4099 + group * 257 + i);
@@ -56,29 +59,31 @@ class StreamedWeightsTest : public testing::TestWithParam<bool> {
       std::memcpy(data + 2 * i, &next, 2);
     }
   }
-  void open(int64_t group, bool forward) {
-    std::byte* data = weights_.open(group, forward);
+  void open(int64_t group, WeightUse use) {
+    std::byte* data = weights_.open(group, use);
     expect_values(group, data);
     opened_ = data;
   }
   void update(int64_t group) {
     ++versions_[static_cast<size_t>(group)];
     fill(group, opened_);
-    weights_.updated(group);
+    weights_.written(group);
   }
   void write_all() {
     for (int64_t group = 0; group < num_groups(); ++group) {
       ++versions_[static_cast<size_t>(group)];
-      const auto staged = weights_.memory().bytes() + 2 * weights_.staging_begin();
-      fill(group,
-           weights_.is_in_file(group) ? staged : weights_.memory().bytes() + 2 * weights_.begin(group));
-      if (weights_.is_in_file(group)) {
-        weights_.write_staged(group, layout_.groups()[static_cast<size_t>(group)].begin, size_of(group));
-      }
+      const int64_t begin = first_of(group);
+      weights_.write(group, begin, size_of(group), [&](int64_t index, int64_t element, int64_t count, auto*) {
+        for (int64_t i = 0; i < count; ++i) {
+          const uint16_t next = value(group, element - begin + i);
+          std::memcpy(weights_.memory().bytes() + 2 * (index + i), &next, 2);
+        }
+      });
     }
-    weights_.written();
+    weights_.loaded(/*whole_node=*/false);
   }
 
+  ThreadPool pool_{1};
   TestFolder folder_;
   ParameterLayout layout_;
   StreamedWeights weights_;
@@ -90,32 +95,32 @@ TEST_P(StreamedWeightsTest, PassesAndUpdatesSeeTheNewestValues) {
   for (int round = 0; round < 3; ++round) {
     write_all();
     for (int pass = 0; pass < 4; ++pass) {
-      for (int64_t group = 0; group < num_groups(); ++group) open(group, /*forward=*/true);
+      for (int64_t group = 0; group < num_groups(); ++group) open(group, WeightUse::kForward);
       if (pass == 1) continue;  // an evaluation
       for (int64_t group = num_groups() - 1; group >= 0; --group) {
-        open(group, /*forward=*/false);
+        open(group, WeightUse::kBackward);
         if (pass != 2) update(group);
       }
       weights_.finish_updates();
     }
     for (int64_t group = 0; group < num_groups(); ++group) {
-      if (!weights_.is_in_file(group)) continue;
       const int64_t half = size_of(group) / 2;
-      weights_.stage(group, layout_.groups()[static_cast<size_t>(group)].begin + half, size_of(group) - half);
-      uint16_t found = 0;
-      std::memcpy(&found, weights_.memory().bytes() + 2 * weights_.staging_begin(), 2);
-      EXPECT_EQ(found, value(group, half)) << "group " << group;
+      weights_.read(group, first_of(group) + half, size_of(group) - half,
+                    [&](int64_t index, int64_t element, int64_t, const FileBytes* in_file) {
+                      EXPECT_EQ(in_file != nullptr, is_in_file(group));
+                      uint16_t found = 0;
+                      std::memcpy(&found, weights_.memory().bytes() + 2 * index, 2);
+                      EXPECT_EQ(found, value(group, element - first_of(group))) << "group " << group;
+                    });
     }
   }
 }
 
-TEST_P(StreamedWeightsTest, EmbeddingAndHeadAreInMemoryAndPlacesOfNeighboursDiffer) {
-  EXPECT_FALSE(weights_.is_in_file(0));
-  EXPECT_FALSE(weights_.is_in_file(num_groups() - 1));
+TEST_P(StreamedWeightsTest, PlacesOfNeighboursDiffer) {
   for (int64_t group = 0; group + 1 < num_groups(); ++group) {
     for (int64_t other = group + 1; other < std::min(group + kLayerSlots, num_groups()); ++other) {
-      const bool apart = weights_.begin(group) + size_of(group) <= weights_.begin(other) ||
-                         weights_.begin(other) + size_of(other) <= weights_.begin(group);
+      const bool apart = place_of(group) + size_of(group) <= place_of(other) ||
+                         place_of(other) + size_of(other) <= place_of(group);
       EXPECT_TRUE(apart) << group << " and " << other;
     }
   }
@@ -132,11 +137,10 @@ TEST_P(StreamedWeightsTest, AFileThatEndsEarlyIsNamedWithThePlace) {
     const UniqueFd again(::open(entry.path().c_str(), O_RDWR | O_CLOEXEC));
     ASSERT_EQ(::ftruncate(again.get(), 0), 0);
   }
-  const int64_t first = layout_.groups()[3].begin;
   expect_error(ExitCode::kIoError, {file.native() + ": read of 20 bytes at ", " failed: the file ends early"},
-               [&] { weights_.stage(3, first, 10); });
+               [&] { weights_.read(3, first_of(3), 10, [](int64_t, int64_t, int64_t, auto*) {}); });
   expect_error(ExitCode::kIoError, {file.native() + ": read of ", " failed: the file ends early"},
-               [&] { weights_.open(3, /*forward=*/true); });
+               [&] { weights_.open(3, WeightUse::kForward); });
 }
 
 INSTANTIATE_TEST_SUITE_P(Heads, StreamedWeightsTest, testing::Bool(),

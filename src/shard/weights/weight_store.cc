@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/error.h"
 #include "base/memory.h"
@@ -24,9 +25,11 @@ WeightStore::WeightStore(const ZeroLayout& layout, const ZeroSettings& settings,
     : settings_(settings),
       plan_(plan),
       comm_(&comm),
+      pool_(&pool),
       element_bytes_(dtype_bytes(settings.weight_dtype)),
       sharded_(shards_weights(layout, settings)),
-      fetches_(layout.num_nodes > 1 && settings.stage > 0) {
+      fetches_(layout.num_nodes > 1 && settings.stage > 0),
+      order_(layout, settings) {
   TESSERA_CHECK(!settings.quantized_weights || settings.weight_dtype == DType::kBF16, "weights are {}",
                 dtype_name(settings.weight_dtype));
   const auto num_groups = static_cast<size_t>(plan.num_groups());
@@ -45,50 +48,34 @@ WeightStore::WeightStore(const ZeroLayout& layout, const ZeroSettings& settings,
     return;
   }
 
-  const int node = comm.world().node_rank;
-  int64_t end = 0;
-  for (size_t g = 0; g < num_groups; ++g) {
-    owned_begin_[g] = end;
-    end += plan.node_part(static_cast<int64_t>(g), node).size();
-  }
-  weights_ = comm.node().allocate("own weights", std::max<int64_t>(end, 1) * element_bytes_);
-  comm.node().prefault(weights_, pool);
-
-  // First the groups that stay, then the slots.
-  int64_t layer_elements = 0, end_elements = 0, live_elements = 0;
-  std::vector<int64_t> resident_begin(num_groups, -1);
-  for (int64_t g = 0; g < plan.num_groups(); ++g) {
-    const int64_t size = plan.group(g).size();
-    if (is_persistent(layout, settings, g)) {
-      resident_begin[static_cast<size_t>(g)] = live_elements;
-      live_elements += size;
-    } else {
-      int64_t& largest = is_end(g) ? end_elements : layer_elements;
-      largest = std::max(largest, size);
-    }
-  }
-  const int64_t num_layer_slots = layer_elements > 0 ? num_live_layers(layout, settings) : 0;
-  const int64_t slots_begin = live_elements;
-  live_elements += num_layer_slots * layer_elements + end_elements;
-  live_ = comm.node().allocate("live weights", std::max<int64_t>(live_elements, 1) * element_bytes_);
-  comm.node().prefault(live_, pool);
-  for (size_t g = 0; g < num_groups; ++g) {
-    if (resident_begin[g] >= 0) resident_data_[g] = live_.data() + resident_begin[g] * element_bytes_;
-  }
-  const auto add_slot = [&](int64_t begin, bool for_ends) {
-    slots_.emplace_back();
-    slots_.back().data = live_.data() + begin * element_bytes_;
-    slots_.back().for_ends = for_ends;
-  };
-  for (int64_t i = 0; i < num_layer_slots; ++i) add_slot(slots_begin + i * layer_elements, false);
-  if (end_elements > 0) add_slot(slots_begin + num_layer_slots * layer_elements, true);
+  allocate_parts(pool);
 }
 
-TensorView WeightStore::owned() const {
+void WeightStore::allocate_parts(ThreadPool& pool) {
+  NodeGroup& ranks = comm_->node();
+  int64_t end = 0;
+  for (int64_t g = 0; g < plan_.num_groups(); ++g) {
+    owned_begin_[static_cast<size_t>(g)] = end;
+    end += plan_.node_part(g, comm_->world().node_rank).size();
+  }
+  weights_ = ranks.allocate("own weights", std::max<int64_t>(end, 1) * element_bytes_);
+  ranks.prefault(weights_, pool);
+  live_ = ranks.allocate("live weights", std::max<int64_t>(order_.num_elements(), 1) * element_bytes_);
+  ranks.prefault(live_, pool);
+  for (int64_t g = 0; g < plan_.num_groups(); ++g) {
+    if (order_.is_resident(g))
+      resident_data_[static_cast<size_t>(g)] = live_.data() + order_.resident_begin(g) * element_bytes_;
+  }
+  for (size_t slot = 0; slot < order_.num_slots(); ++slot) {
+    slots_.emplace_back().data = live_.data() + order_.slot_begin(slot) * element_bytes_;
+  }
+}
+
+TensorView WeightStore::memory() const {
   return {weights_.data(), settings_.weight_dtype, {weights_.size_bytes() / element_bytes_}};
 }
 
-int64_t WeightStore::owned_index(int64_t group, int64_t element) const {
+int64_t WeightStore::index(int64_t group, int64_t element) const {
   const int64_t first =
       sharded_ ? plan_.node_part(group, comm_->world().node_rank).begin : plan_.group(group).begin;
   return owned_begin_[static_cast<size_t>(group)] + element - first;
@@ -99,13 +86,31 @@ uint64_t WeightStore::stamp(int64_t group) const {
   return version_ * static_cast<uint64_t>(plan_.num_groups()) + static_cast<uint64_t>(group) + 1;
 }
 
-void WeightStore::loaded() {
-  TESSERA_CHECK(!sharded_ && !fetches_rounded(), "gathered weights are updated, not loaded");
-  comm_->node().barrier({"loaded weights"});
+void WeightStore::loaded(bool whole_node) {
+  if (whole_node) {
+    TESSERA_CHECK(!sharded_ && !fetches_rounded(), "gathered weights are updated, not loaded");
+    return comm_->node().barrier({"loaded weights"});
+  }
+  for (int64_t group = 0; group < plan_.num_groups(); ++group) updated(group);
+}
+
+void WeightStore::reserve_packed_forms(std::span<const int64_t> bytes_by_group, PackShare pack_share) {
+  TESSERA_CHECK(node_has_all(), "packed forms of gathered weights");
+  packed_.emplace(bytes_by_group, comm_->node(), *pool_,
+                  PackedWeights::Weights{[this](int64_t group) { return is_complete(group); },
+                                         [this](int64_t group) { return open_memory(group, true); }},
+                  std::move(pack_share));
+}
+
+void WeightStore::changed() {
+  if (packed_) packed_->weights_changed();
 }
 
 void WeightStore::updated(int64_t group) {
-  if (group == 0) ++version_;
+  if (group == 0) {
+    ++version_;
+    order_.forget();
+  }
   if (!is_resident(group)) return;
   if (!fetches_) {
     counters_.publish(kResident, stamp(group));
@@ -120,7 +125,7 @@ void WeightStore::copy_own_part(int64_t group, std::byte* to) const {
   const Part part = plan_.part(group, comm_->world().rank);
   if (part.size() == 0) return;
   std::memcpy(to + (part.begin - plan_.group(group).begin) * element_bytes_,
-              weights_.data() + owned_index(group, part.begin) * element_bytes_,
+              weights_.data() + index(group, part.begin) * element_bytes_,
               static_cast<size_t>(part.size() * element_bytes_));
 }
 
@@ -145,11 +150,12 @@ void WeightStore::start_fetch(int64_t group, std::byte* data, int64_t channel, u
 void WeightStore::announce(int64_t channel, uint64_t value) {
   const auto front_is_needed = [&] {
     // In order of issue: fetches before the requested one complete before it.
-    return std::any_of(fetches_under_way_.begin(), fetches_under_way_.end(),
-                       [&](const Fetch& fetch) { return fetch.channel == channel && fetch.value <= value; });
+    return std::any_of(fetches_under_way_.begin(), fetches_under_way_.end(), [&](const Transfer& fetch) {
+      return fetch.channel == channel && fetch.value <= value;
+    });
   };
   while (!fetches_under_way_.empty()) {
-    const Fetch& fetch = fetches_under_way_.front();
+    const Transfer& fetch = fetches_under_way_.front();
     if (!comm_->rail().done(fetch.ticket) && !front_is_needed()) return;
     comm_->rail().wait(fetch.ticket);
     counters_.publish(fetch.channel, fetch.value);
@@ -157,7 +163,13 @@ void WeightStore::announce(int64_t channel, uint64_t value) {
   }
 }
 
-std::byte* WeightStore::open(int64_t group, bool forward) {
+std::byte* WeightStore::open(int64_t group, WeightUse use) {
+  std::byte* const weights = open_memory(group, use == WeightUse::kForward);
+  if (packed_) packed_->complete(group);
+  return weights;
+}
+
+std::byte* WeightStore::open_memory(int64_t group, bool forward) {
   return is_resident(group) ? open_resident(group) : open_gathered(group, forward);
 }
 
@@ -186,79 +198,29 @@ bool WeightStore::is_complete(int64_t group) {
 
 void WeightStore::close(int64_t group) {
   if (is_resident(group)) return;
-  Slot* slot = find_slot(group);
-  TESSERA_CHECK(slot != nullptr && slot->is_open, "group {} is not open", group);
-  slot->is_open = false;
-  slot->last_close = ++num_closes_;
+  slots_[order_.slot_of(group)].last_close = ++num_closes_;
+  order_.close(group);
   counters_.publish(kClosedGathered, num_closes_);
 }
 
-WeightStore::Slot* WeightStore::find_slot(int64_t group) {
-  for (Slot& slot : slots_) {
-    if (slot.group == group && slot.version == version_) return &slot;
-  }
-  return nullptr;
-}
-
-// The least recently used slot.
-WeightStore::Slot& WeightStore::slot_to_fill(int64_t group) {
-  Slot* oldest = nullptr;
-  for (Slot& slot : slots_) {
-    if (slot.for_ends != is_end(group) || slot.is_open) continue;
-    if (oldest == nullptr || slot.last_use < oldest->last_use) oldest = &slot;
-  }
-  TESSERA_CHECK(oldest != nullptr, "no memory for group {}: all {} slots are open", group, slots_.size());
-  return *oldest;
-}
-
-WeightStore::Slot& WeightStore::start_gather(int64_t group) {
-  Slot& slot = slot_to_fill(group);
-  counters_.wait_all(kClosedGathered, slot.last_close, {kWeights, slot.group});
-  slot.group = group;
-  slot.version = version_;
+void WeightStore::start_gather(const Fetch& fetch) {
+  Slot& slot = slots_[fetch.slot];
+  counters_.wait_all(kClosedGathered, slot.last_close, {kWeights, fetch.group});
   slot.gather = ++num_gathers_;
   slot.is_complete = false;
-  slot.last_use = ++use_clock_;
-  copy_own_part(group, slot.data);
-  start_fetch(group, slot.data, kGathered, slot.gather);
-  return slot;
+  copy_own_part(fetch.group, slot.data);
+  start_fetch(fetch.group, slot.data, kGathered, slot.gather);
 }
 
 std::byte* WeightStore::open_gathered(int64_t group, bool forward) {
-  Slot* slot = find_slot(group);
-  if (slot == nullptr) slot = &start_gather(group);
-  TESSERA_CHECK(!slot->is_open, "group {} is open already", group);
-  slot->is_open = true;
-  slot->last_use = ++use_clock_;
-  fetch_ahead(group, forward);
-  announce(kGathered, slot->is_complete ? 0 : slot->gather);
-  if (!slot->is_complete) {
-    counters_.wait_all(kGathered, slot->gather, {kWeights, group},
-                       plan_.group(group).size() * element_bytes_);
-    slot->is_complete = true;
+  for (const Fetch& fetch : order_.open(group, forward)) start_gather(fetch);
+  Slot& slot = slots_[order_.slot_of(group)];
+  announce(kGathered, slot.is_complete ? 0 : slot.gather);
+  if (!slot.is_complete) {
+    counters_.wait_all(kGathered, slot.gather, {kWeights, group}, plan_.group(group).size() * element_bytes_);
+    slot.is_complete = true;
   }
-  return slot->data;
-}
-
-// Prefetches the next layers in the same direction, as many as there are other slots, and the head while the
-// last layers are being computed.
-void WeightStore::fetch_ahead(int64_t group, bool forward) {
-  const int64_t last_layer = plan_.num_groups() - 2;
-  const int64_t ahead =
-      std::count_if(slots_.begin(), slots_.end(), [](const Slot& slot) { return !slot.for_ends; }) - 1;
-  const int64_t direction = forward ? 1 : -1;
-  for (int64_t i = 1; i <= ahead; ++i) {
-    const int64_t next = group + direction * i;
-    if (next < 1 || next > last_layer || is_resident(next)) continue;
-    Slot* slot = find_slot(next);
-    if (slot == nullptr) slot = &start_gather(next);
-    slot->last_use = ++use_clock_;  // keeps it from being evicted before use
-  }
-  const int64_t head = last_layer + 1;
-  if (forward && group >= std::max<int64_t>(1, last_layer - 1) && group <= last_layer && !is_resident(head) &&
-      find_slot(head) == nullptr) {
-    start_gather(head);
-  }
+  return slot.data;
 }
 
 }  // namespace tessera

@@ -3,7 +3,7 @@
 
 #include "model/trainable_model.h"
 #include "report/disk_use.h"
-#include "shard/parameters/parameter_state.h"
+#include "shard/parameter_store.h"
 #include "shard/weights/frozen_weights.h"
 
 namespace tessera {
@@ -11,7 +11,7 @@ namespace tessera {
 class DiskMeter {
  public:
   // What is passed must outlive this; `frozen` is null without adapters.
-  DiskMeter(const TrainableModel& model, const ParameterState& parameters, const FrozenWeights* frozen)
+  DiskMeter(const TrainableModel& model, const ParameterStore& parameters, const FrozenWeights* frozen)
       : model_(&model), parameters_(&parameters), frozen_(frozen) {}
 
   // What this rank has moved since the last call.
@@ -19,7 +19,7 @@ class DiskMeter {
 
  private:
   const TrainableModel* model_;
-  const ParameterState* parameters_;
+  const ParameterStore* parameters_;
   const FrozenWeights* frozen_;
   DiskUse taken_;  // until the last call
 };

@@ -13,7 +13,7 @@ const OpLabel kCheckpointLabel = {"checkpoint"};
 
 }  // namespace
 
-CheckpointSaver::CheckpointSaver(Communicator& comm, ThreadPool& pool, const ParameterState& state,
+CheckpointSaver::CheckpointSaver(Communicator& comm, ThreadPool& pool, const ParameterStore& state,
                                  const WriteOptions& options)
     : comm_(&comm), pool_(&pool), state_(&state), options_(options) {}
 

@@ -18,7 +18,7 @@
 #include "comm/communicator.h"
 #include "platform/thread_pool.h"
 #include "report/checkpoint_use.h"
-#include "shard/parameters/parameter_state.h"
+#include "shard/parameter_store.h"
 
 namespace tessera {
 
@@ -40,7 +40,7 @@ struct CheckpointShare {
 class CheckpointSaver {
  public:
   // What is passed by reference must outlive this.
-  CheckpointSaver(Communicator& comm, ThreadPool& pool, const ParameterState& state,
+  CheckpointSaver(Communicator& comm, ThreadPool& pool, const ParameterStore& state,
                   const WriteOptions& options);
   // Abandons an incomplete checkpoint.
   ~CheckpointSaver();
@@ -79,7 +79,7 @@ class CheckpointSaver {
 
   Communicator* comm_;
   ThreadPool* pool_;
-  const ParameterState* state_;
+  const ParameterStore* state_;
   WriteOptions options_;
 
   CheckpointPlan plan_;

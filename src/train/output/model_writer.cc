@@ -14,7 +14,7 @@ const OpLabel kModelLabel = {"written model"};
 
 }  // namespace
 
-ModelWriter::ModelWriter(Communicator& comm, const TrainableModel& model, ParameterState& parameters,
+ModelWriter::ModelWriter(Communicator& comm, const TrainableModel& model, ParameterStore& parameters,
                          ExportOptions options, bool output_is_shared)
     : comm_(comm),
       model_(model),

@@ -6,7 +6,7 @@
 
 #include "comm/communicator.h"
 #include "model/trainable_model.h"
-#include "shard/parameters/parameter_state.h"
+#include "shard/parameter_store.h"
 #include "train/output/output_folder.h"
 #include "weights/model_folder.h"
 
@@ -15,7 +15,7 @@ namespace tessera {
 class ModelWriter {
  public:
   // What is passed by reference must outlive this. `output_is_shared`: all nodes see output_dir.
-  ModelWriter(Communicator& comm, const TrainableModel& model, ParameterState& parameters,
+  ModelWriter(Communicator& comm, const TrainableModel& model, ParameterStore& parameters,
               ExportOptions options, bool output_is_shared);
 
   const ExportOptions& options() const { return options_; }
@@ -38,7 +38,7 @@ class ModelWriter {
 
   Communicator& comm_;
   const TrainableModel& model_;
-  ParameterState& parameters_;
+  ParameterStore& parameters_;
   ExportOptions options_;
   bool output_is_shared_;
   bool handed_over_ = false;  // the masters, in hand_over_to_first_rank()

@@ -24,7 +24,7 @@ void write_if_different(const std::filesystem::path& path, const std::string& te
 }  // namespace
 
 RunFiles::RunFiles(const RunSpec& args, Communicator& comm, ThreadPool& pool, const TrainableModel& model,
-                   ParameterState& parameters, NetworkMeter& meter, ObserverList& observers,
+                   ParameterStore& parameters, NetworkMeter& meter, ObserverList& observers,
                    const RunFilesOptions& options)
     : args_(args),
       comm_(comm),

@@ -15,7 +15,7 @@
 #include "platform/thread_pool.h"
 #include "report/observer.h"
 #include "settings/run_settings.h"
-#include "shard/parameters/parameter_state.h"
+#include "shard/parameter_store.h"
 #include "train/measure/network_meter.h"
 #include "train/output/checkpoint_saver.h"
 #include "train/output/model_writer.h"
@@ -35,7 +35,7 @@ class RunFiles {
  public:
   // Changes no file yet. What is passed by reference must outlive this.
   RunFiles(const RunSpec& args, Communicator& comm, ThreadPool& pool, const TrainableModel& model,
-           ParameterState& parameters, NetworkMeter& meter, ObserverList& observers,
+           ParameterStore& parameters, NetworkMeter& meter, ObserverList& observers,
            const RunFilesOptions& options);
 
   // Opens output_dir: it keeps the files of the run that continues from step `resumed_step`, or moves those
@@ -86,7 +86,7 @@ class RunFiles {
   const TrainableModel& model_;
   NetworkMeter& meter_;
   ObserverList& observers_;
-  ParameterState& parameters_;
+  ParameterStore& parameters_;
   ModelWriter model_writer_;
   // On rank 0, once opened.
   std::optional<OutputFolder> output_;

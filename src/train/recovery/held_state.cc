@@ -8,7 +8,8 @@
 #include <utility>
 
 #include "base/error.h"
-#include "shard/parameters/sharded_parameters.h"
+#include "shard/model_places.h"
+#include "shard/owned_pieces.h"
 
 namespace tessera {
 namespace {
@@ -235,9 +236,9 @@ void load_held_state(const HeldState& held, Communicator& comm, ThreadPool& pool
   const int me = comm.world().rank;
   const std::vector<ElementRange> needed = without_gaps(layout, kept);
   const auto ranges_of_then = [&](int64_t rank) {
-    return without_gaps(layout,
-                        owned_elements(layout, static_cast<int>(held.id.num_nodes),
-                                       static_cast<int>(held.id.local_world_size), static_cast<int>(rank)));
+    const ZeroLayout of_then =
+        zero_layout(layout, static_cast<int>(held.id.num_nodes), static_cast<int>(held.id.local_world_size));
+    return without_gaps(layout, owned_ranges(shard_plan(of_then, {}), static_cast<int>(rank)));
   };
   // The last one may be lacking, or not be wanted: kGradientFeedback.
   const size_t num_tensors = std::min(tensors.size(), static_cast<size_t>(held.num_state_tensors));

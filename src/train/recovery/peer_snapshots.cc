@@ -122,7 +122,7 @@ int PeerSnapshots::rank_of_node(int node) const {
   return (node + world.num_nodes) % world.num_nodes * world.local_world_size + world.local_rank;
 }
 
-void PeerSnapshots::open(const ParameterLayout& layout, const ParameterState& state) {
+void PeerSnapshots::open(const ParameterLayout& layout, const ParameterStore& state) {
   const World& world = comm_->world();
   state_ = &state;
   owned_ = without_gaps(layout, state.owned());

@@ -204,7 +204,7 @@ std::optional<fs::path> RunResume::older_checkpoint() const {
   return !older && args_.resume.by_name() ? asked_for : older;
 }
 
-void RunResume::load(const TrainableModel& model, ParameterState& parameters, ThreadPool& pool,
+void RunResume::load(const TrainableModel& model, ParameterStore& parameters, ThreadPool& pool,
                      TrainObserver& observer) {
   const StateSink sink = [&](StateKind kind, int64_t begin, std::span<const float> values) {
     parameters.write_state(kind, begin, values);

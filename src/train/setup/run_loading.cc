@@ -65,8 +65,9 @@ void load_run(RunSetup& setup) {
   if (setup.model->is_adapted()) {
     setup.frozen.emplace(*setup.model, setup.comm, setup.pool, setup.plan.zero);
   }
-  setup.parameters = make_parameter_state(*setup.model, setup.plan.zero, make_optimizer(args.optimizer),
-                                          args.optimizer.weight_decay_norms, setup.comm, setup.pool);
+  setup.parameters =
+      std::make_unique<ParameterStore>(*setup.model, setup.plan.zero, make_optimizer(args.optimizer),
+                                       args.optimizer.weight_decay_norms, setup.comm, setup.pool);
   if (setup.plan.limits.offload_inputs) {
     setup.model->offload_inputs_to(
         std::filesystem::path(args.placement.offload_dir) / fmt::format("rank-{}.inputs", setup.world().rank),

@@ -19,7 +19,7 @@
 #include "platform/thread_pool.h"
 #include "report/observer.h"
 #include "settings/run_settings.h"
-#include "shard/parameters/parameter_state.h"
+#include "shard/parameter_store.h"
 #include "shard/weights/frozen_weights.h"
 #include "train/evaluation/choices.h"
 #include "train/measure/job_peak.h"
@@ -59,7 +59,7 @@ struct RunSetup {
   std::unique_ptr<TrainableModel> model;
   std::optional<SafetensorsModel> model_file;  // until the weights are loaded
   std::optional<FrozenWeights> frozen;         // with adapters
-  std::unique_ptr<ParameterState> parameters;
+  std::unique_ptr<ParameterStore> parameters;
   int64_t loading_peak_bytes = 0;  // resident, of this rank
 
   std::optional<TrainingData> data;

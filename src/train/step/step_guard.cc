@@ -88,7 +88,7 @@ class ReplayGuard : public StepGuard {
 // Ends the run, or skips the update, if loss or gradient norm is not finite.
 class NotFiniteGuard : public StepGuard {
  public:
-  NotFiniteGuard(bool skips, TrainableModel& model, const Dataset& dataset, ParameterState& parameters,
+  NotFiniteGuard(bool skips, TrainableModel& model, const Dataset& dataset, ParameterStore& parameters,
                  Communicator& comm, ContextRank* context)
       : skips_(skips),
         model_(model),
@@ -150,7 +150,7 @@ class NotFiniteGuard : public StepGuard {
   bool skips_;
   TrainableModel& model_;
   const Dataset& dataset_;
-  ParameterState& parameters_;
+  ParameterStore& parameters_;
   Communicator& comm_;
   ContextRank* context_;
   int64_t num_skipped_in_a_row_ = 0;
@@ -196,7 +196,7 @@ class LossSpikeGuard : public StepGuard {
 }  // namespace
 
 std::vector<std::unique_ptr<StepGuard>> make_step_guards(const RunSpec& args, TrainableModel& model,
-                                                         const Dataset& dataset, ParameterState& parameters,
+                                                         const Dataset& dataset, ParameterStore& parameters,
                                                          Communicator& comm, ContextRank* context) {
   std::vector<std::unique_ptr<StepGuard>> guards;
   if (!comm.world().is_single()) guards.push_back(std::make_unique<SlowRankGuard>(comm));

@@ -15,7 +15,7 @@
 #include "report/observer.h"
 #include "report/progress.h"
 #include "settings/run_settings.h"
-#include "shard/parameters/parameter_state.h"
+#include "shard/parameter_store.h"
 #include "train/step/step_runner.h"
 
 namespace tessera {
@@ -47,7 +47,7 @@ class StepGuard {
 // In the order in which they are asked; the first verdict other than kUpdate counts. What is passed by
 // reference must outlive them.
 std::vector<std::unique_ptr<StepGuard>> make_step_guards(const RunSpec& args, TrainableModel& model,
-                                                         const Dataset& dataset, ParameterState& parameters,
+                                                         const Dataset& dataset, ParameterStore& parameters,
                                                          Communicator& comm, ContextRank* context);
 
 }  // namespace tessera

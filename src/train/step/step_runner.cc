@@ -7,7 +7,7 @@
 
 namespace tessera {
 
-StepRunner::StepRunner(TrainableModel& model, ParameterState& parameters, const Dataset& dataset,
+StepRunner::StepRunner(TrainableModel& model, ParameterStore& parameters, const Dataset& dataset,
                        Communicator& comm, ThreadPool& pool, StopAgreement& stop, ClockedOps& ops,
                        ContextRank* context, const StepOptions& options)
     : model_(model),

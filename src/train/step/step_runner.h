@@ -16,7 +16,7 @@
 #include "ops/clocked_ops.h"
 #include "platform/thread_pool.h"
 #include "report/disk_use.h"
-#include "shard/parameters/parameter_state.h"
+#include "shard/parameter_store.h"
 #include "tensor/packed_batch.h"
 #include "train/guards/replay_check.h"
 #include "train/step/neftune.h"
@@ -56,7 +56,7 @@ class StepRunner {
  public:
   // What is passed by reference must outlive this. `ops`: those of the model. `context`: with ranks that
   // share rows. The model calls `stop` between layers from now on.
-  StepRunner(TrainableModel& model, ParameterState& parameters, const Dataset& dataset, Communicator& comm,
+  StepRunner(TrainableModel& model, ParameterStore& parameters, const Dataset& dataset, Communicator& comm,
              ThreadPool& pool, StopAgreement& stop, ClockedOps& ops, ContextRank* context,
              const StepOptions& options);
 
@@ -88,7 +88,7 @@ class StepRunner {
   int64_t token_of_rows(int64_t token) const { return context_ ? context_->token_of_rows(token) : token; }
 
   TrainableModel& model_;
-  ParameterState& parameters_;
+  ParameterStore& parameters_;
   const Dataset& dataset_;
   Communicator& comm_;
   ThreadPool& pool_;

@@ -8,7 +8,7 @@
 #include "report/observer.h"
 #include "report/progress.h"
 #include "settings/run_settings.h"
-#include "shard/parameters/parameter_state.h"
+#include "shard/parameter_store.h"
 #include "train/output/checkpoint_saver.h"
 #include "train/step/step_runner.h"
 
@@ -17,7 +17,7 @@ namespace tessera {
 class StepUpdate {
  public:
   // What is passed by reference must outlive this; a checkpoint that `saver` is writing keeps the old values.
-  StepUpdate(const RunSpec& args, const Schedule& schedule, ParameterState& parameters, StepRunner& runner,
+  StepUpdate(const RunSpec& args, const Schedule& schedule, ParameterStore& parameters, StepRunner& runner,
              CheckpointSaver& saver, Communicator& comm)
       : args_(args),
         schedule_(schedule),
@@ -45,7 +45,7 @@ class StepUpdate {
 
   const RunSpec& args_;
   const Schedule& schedule_;
-  ParameterState& parameters_;
+  ParameterStore& parameters_;
   StepRunner& runner_;
   CheckpointSaver& saver_;
   Communicator& comm_;

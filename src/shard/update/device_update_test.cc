@@ -1,14 +1,12 @@
 // Parameters on a device whose memory the host cannot reach train as those on the host, updated there or by
 // the host.
-#include "shard/parameters/device_parameters.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "optim/adamw.h"
-#include "shard/parameters/offloaded_parameters.h"
-#include "shard/parameters/whole_parameters.h"
+#include "shard/parameter_store.h"
 #include "support/isolated_device.h"
 #include "support/model_test_support.h"
 #include "support/momentum_sgd.h"
@@ -17,15 +15,18 @@ namespace tessera {
 namespace {
 
 // Masters and state after three steps from the same start, and a resumed fourth.
-template <typename Parameters, typename... More>
 std::vector<std::vector<float>> train(Ops& ops, ThreadPool& pool, DType dtype,
-                                      const std::function<std::unique_ptr<Optimizer>()>& make, More... more) {
+                                      const std::function<std::unique_ptr<Optimizer>()>& make,
+                                      bool optimizer_on_host = false, int64_t ring_elements = kRingElements) {
   const ModelConfig config = tiny_config();
   const PackedBatch batch = pack(random_rows({9, 5}, config.vocab_size, 3));
   std::vector<std::vector<float>> values;
   for (const bool is_resumed : {false, true}) {
     LlamaModel model(config, dtype, ops);
-    Parameters parameters(model, make(), /*decay_all=*/false, pool, more...);
+    ZeroSettings settings;
+    settings.optimizer_on_host = optimizer_on_host;
+    ParameterStore parameters(model, settings, make(), /*decay_all=*/false, single_process(), pool,
+                              ring_elements);
     model.reserve(limits_of(batch));
     const auto num_elements = static_cast<size_t>(model.layout().num_elements());
     if (values.empty()) values = {random_weights(model.layout(), 0.3f, 11), std::vector<float>(num_elements)};
@@ -57,7 +58,7 @@ std::unique_ptr<Optimizer> make_adamw() {
   return std::make_unique<Form>(OptimizerSpec{.weight_decay = 0.1});
 }
 
-TEST(OffloadedParameters, AreUpdatedByTheHostAsIfTheyWereThere) {
+TEST(ParametersOnDevice, AreUpdatedByTheHostAsIfTheyWereThere) {
   const std::function<std::unique_ptr<Optimizer>()> optimizers[] = {
       make_adamw<>, [] { return std::make_unique<MomentumSgd>(); }};
   for (const auto& make : optimizers) {
@@ -65,15 +66,15 @@ TEST(OffloadedParameters, AreUpdatedByTheHostAsIfTheyWereThere) {
     const std::unique_ptr<Ops> here = make_cpu_ops(pool);
     IsolatedDevice device;
     IsolatedOps there(*here, device);
-    const auto expected = train<WholeParameters>(*here, pool, DType::kBF16, make);
-    EXPECT_TRUE(expected == train<OffloadedParameters>(there, pool, DType::kBF16, make));
+    const auto expected = train(*here, pool, DType::kBF16, make);
+    EXPECT_TRUE(expected == train(there, pool, DType::kBF16, make, true));
     // Several pieces of a parameter, and more of them than the ring has slots.
-    EXPECT_TRUE(expected == train<OffloadedParameters>(there, pool, DType::kBF16, make, int64_t{192}));
+    EXPECT_TRUE(expected == train(there, pool, DType::kBF16, make, true, 192));
     expect_finite(expected);
   }
 }
 
-TEST(DeviceParameters, AreUpdatedByTheDeviceAsByTheHost) {
+TEST(ParametersOnDevice, AreUpdatedByTheDeviceAsByTheHost) {
   for (const DType dtype : {DType::kBF16, DType::kF32}) {
     ThreadPool pool(2);
     const std::unique_ptr<Ops> here = make_cpu_ops(pool);
@@ -81,8 +82,8 @@ TEST(DeviceParameters, AreUpdatedByTheDeviceAsByTheHost) {
     IsolatedOps there(*here, device);
     for (const auto& make : {make_adamw<>, make_adamw<AdamWHalf>}) {
       if (!is_on_cards(make()->state_tensors(), dtype)) continue;
-      const auto expected = train<WholeParameters>(*here, pool, dtype, make);
-      EXPECT_TRUE(expected == train<DeviceParameters>(there, pool, dtype, make));
+      const auto expected = train(*here, pool, dtype, make);
+      EXPECT_TRUE(expected == train(there, pool, dtype, make));
       expect_finite(expected);
     }
   }

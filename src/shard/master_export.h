@@ -1,0 +1,42 @@
+// The master weights of all ranks in the hands of rank 0, in ascending order: every node shows them to it
+// piece by piece, in kExchangeBytes of memory that its ranks share.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "shard/owned_pieces.h"
+#include "shard/shard_plan.h"
+#include "weights/model_folder.h"
+
+namespace tessera {
+
+class MasterExport {
+ public:
+  // Collective; allocates. What is passed must outlive this.
+  MasterExport(const ShardPlan& plan, const OwnedPieces& pieces, Communicator& comm);
+
+  // Collective: calls write() on rank 0. `own` reads what this rank keeps. Exceptions from write() propagate
+  // there.
+  void run(const WeightSource& own, const std::function<void(const WeightSource& source)>& write);
+
+ private:
+  // Elements of a group that all ranks put into memory_ at a time.
+  struct Chunk {
+    int64_t group;
+    Part elements;
+  };
+  class Reader;
+
+  // Collective: fills every node's memory_ with the masters of the chunk.
+  void exchange(const Chunk& chunk, const WeightSource& own);
+
+  const ShardPlan* plan_;
+  const OwnedPieces* pieces_;
+  Communicator* comm_;
+  SharedSegment memory_;  // float32
+  std::vector<Chunk> chunks_;
+};
+
+}  // namespace tessera
