@@ -24,7 +24,7 @@
 #include "io/page_cache.h"
 #include "model/families/families.h"
 #include "platform/prefault.h"
-#include "shard/shard_plan.h"
+#include "shard/layout/shard_plan.h"
 #include "weights/model_folder.h"
 
 namespace tessera {

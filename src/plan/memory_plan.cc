@@ -12,7 +12,7 @@
 #include "plan/context_plan.h"
 #include "plan/planned_model.h"
 #include "shard/gradients/gradient_ring.h"
-#include "shard/shard_plan.h"
+#include "shard/layout/shard_plan.h"
 #include "weights/shared_export.h"
 
 namespace tessera {

@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "model/trainable_model.h"
-#include "shard/model_places.h"
+#include "shard/layout/device_window_places.h"
+#include "shard/layout/model_places.h"
+#include "shard/layout/weight_window.h"
+#include "shard/layout/zero_memory.h"
 #include "shard/outer/outer_plan.h"
-#include "shard/weights/device_window_places.h"
-#include "shard/weights/weight_window.h"
-#include "shard/zero_memory.h"
 
 namespace tessera {
 

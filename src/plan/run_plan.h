@@ -9,7 +9,7 @@
 #include "plan/disk_plan.h"
 #include "plan/memory_plan.h"
 #include "platform/peak.h"
-#include "shard/zero_memory.h"
+#include "shard/layout/zero_memory.h"
 
 namespace tessera {
 

@@ -7,7 +7,7 @@
 #include "base/choice.h"
 #include "base/log.h"
 #include "kernels/quantized_weight/gradient_blocks.h"
-#include "shard/load_once.h"
+#include "shard/layout/load_once.h"
 #include "tensor/dtype.h"
 
 namespace tessera {

@@ -22,7 +22,7 @@
 #include "settings/choices.h"
 #include "settings/foreign/script_settings.h"
 #include "settings/run/data_settings.h"
-#include "shard/outer/outer_settings.h"
+#include "shard/layout/outer_settings.h"
 #include "tensor/device_kind.h"
 #include "tensor/dtype.h"
 

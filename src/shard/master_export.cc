@@ -4,7 +4,7 @@
 #include <exception>
 
 #include "base/error.h"
-#include "shard/zero_memory.h"
+#include "shard/layout/zero_memory.h"
 
 namespace tessera {
 

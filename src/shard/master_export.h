@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "shard/owned_pieces.h"
-#include "shard/shard_plan.h"
+#include "shard/layout/owned_pieces.h"
+#include "shard/layout/shard_plan.h"
 #include "weights/model_folder.h"
 
 namespace tessera {

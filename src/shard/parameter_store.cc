@@ -4,12 +4,12 @@
 #include <utility>
 
 #include "base/error.h"
-#include "shard/first_not_finite.h"
 #include "shard/gradients/device_gradients.h"
 #include "shard/gradients/gradient_store.h"
 #include "shard/gradients/open_gradients.h"
+#include "shard/layout/first_not_finite.h"
+#include "shard/layout/model_places.h"
 #include "shard/master_export.h"
-#include "shard/model_places.h"
 #include "shard/outer/outer_update.h"
 #include "shard/state/device_state.h"
 #include "shard/update/update_beside_step.h"

@@ -1,6 +1,6 @@
 // Weights, gradients and optimizer state of a run, wherever they are: composed of one part for each choice
-// that shard/placement.h makes. Rajbhandari et al., ZeRO: memory optimizations toward training trillion
-// parameter models, 2020.
+// that shard/layout/placement.h makes. Rajbhandari et al., ZeRO: memory optimizations toward training
+// trillion parameter models, 2020.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +17,12 @@
 #include "io/async_file.h"
 #include "model/trainable_model.h"
 #include "platform/thread_pool.h"
-#include "shard/change_hook.h"
 #include "shard/gradients/gradient_path.h"
 #include "shard/gradients/gradient_ring.h"
-#include "shard/load_once.h"
-#include "shard/owned_pieces.h"
-#include "shard/placement.h"
+#include "shard/layout/change_hook.h"
+#include "shard/layout/load_once.h"
+#include "shard/layout/owned_pieces.h"
+#include "shard/layout/placement.h"
 #include "shard/update/backward_update.h"
 #include "shard/weights/weight_place.h"
 #include "weights/model_folder.h"

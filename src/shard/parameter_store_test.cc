@@ -9,7 +9,7 @@
 #include <random>
 
 #include "base/rng.h"
-#include "shard/model_places.h"
+#include "shard/layout/model_places.h"
 #include "support/isolated_device.h"
 #include "support/model_test_support.h"
 #include "support/rank_test_support.h"

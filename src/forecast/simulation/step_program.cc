@@ -10,9 +10,9 @@
 #include "base/divide_up.h"
 #include "base/error.h"
 #include "forecast/simulation/step_recorder.h"
-#include "shard/fetch_order.h"
+#include "shard/layout/device_window_places.h"
+#include "shard/layout/fetch_order.h"
 #include "shard/outer/outer_plan.h"
-#include "shard/weights/device_window_places.h"
 
 namespace tessera {
 namespace {

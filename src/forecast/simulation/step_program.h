@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "forecast/simulation/step_costs.h"
-#include "shard/zero_memory.h"
+#include "shard/layout/zero_memory.h"
 
 namespace tessera {
 

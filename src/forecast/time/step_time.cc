@@ -7,7 +7,7 @@
 #include "forecast/time/exchange_of_heads.h"
 #include "model/offloaded_inputs.h"
 #include "optim/newton_schulz.h"
-#include "shard/weights/weight_window.h"
+#include "shard/layout/weight_window.h"
 
 namespace tessera {
 namespace {

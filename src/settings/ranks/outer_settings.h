@@ -6,7 +6,7 @@
 
 #include "base/flags.h"
 #include "settings/run_settings.h"
-#include "shard/outer/outer_settings.h"
+#include "shard/layout/outer_settings.h"
 
 namespace tessera {
 

@@ -3,7 +3,7 @@
 
 #include "formats/huggingface/model_config.h"
 #include "settings/run_settings.h"
-#include "shard/zero_memory.h"
+#include "shard/layout/zero_memory.h"
 
 namespace tessera {
 

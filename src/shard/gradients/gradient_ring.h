@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "shard/zero_memory.h"
+#include "shard/layout/zero_memory.h"
 
 namespace tessera {
 

@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "kernels/rank_sum/rank_sum.h"
 #include "platform/prefault.h"
-#include "shard/weights/device_window_places.h"
+#include "shard/layout/device_window_places.h"
 
 namespace tessera {
 namespace {

@@ -26,8 +26,8 @@
 #include "kernels/rank_sum/rank_sum.h"
 #include "platform/thread_pool.h"
 #include "shard/gradients/gradient_path.h"
-#include "shard/shard_plan.h"
-#include "shard/zero_memory.h"
+#include "shard/layout/shard_plan.h"
+#include "shard/layout/zero_memory.h"
 #include "tensor/tensor_view.h"
 
 namespace tessera {

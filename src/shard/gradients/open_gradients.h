@@ -7,7 +7,7 @@
 #include "base/memory.h"
 #include "platform/prefault.h"
 #include "shard/gradients/gradient_path.h"
-#include "shard/zero_memory.h"
+#include "shard/layout/zero_memory.h"
 
 namespace tessera {
 

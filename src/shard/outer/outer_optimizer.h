@@ -1,5 +1,5 @@
 // The weights that nodes start from when they train on their own, and the exchange of what they have learnt
-// (shard/outer/outer_settings.h). With node k's weights w_k, which were w after the last exchange, K nodes,
+// (shard/layout/outer_settings.h). With node k's weights w_k, which were w after the last exchange, K nodes,
 // the outer momentum m, learning rate r and momentum b:
 //
 //   d = (sum over k of w - w_k) / K     w - w_k travels in network_dtype or as blocks of codes with their

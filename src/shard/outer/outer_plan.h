@@ -1,5 +1,5 @@
 // Who exchanges which weights and when, if nodes train on their own between exchanges
-// (shard/outer/outer_settings.h), and what that takes.
+// (shard/layout/outer_settings.h), and what that takes.
 //
 // Within a node parameters are sharded as in a job of that node alone. The ranks with the same local rank on
 // all nodes therefore keep the same elements, and own a part of them each: of these a rank has the outer
@@ -13,10 +13,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "shard/memory_item.h"
-#include "shard/outer/outer_settings.h"
-#include "shard/shard_plan.h"
-#include "shard/zero_memory.h"
+#include "shard/layout/memory_item.h"
+#include "shard/layout/outer_settings.h"
+#include "shard/layout/shard_plan.h"
+#include "shard/layout/zero_memory.h"
 
 namespace tessera {
 

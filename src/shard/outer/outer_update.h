@@ -1,5 +1,5 @@
 // The update of nodes that train on their own and exchange their weights every sync_every updates
-// (shard/outer/outer_settings.h), around the update that each of them makes.
+// (shard/layout/outer_settings.h), around the update that each of them makes.
 #pragma once
 
 #include <functional>

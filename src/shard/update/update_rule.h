@@ -7,8 +7,8 @@
 
 #include "base/error.h"
 #include "optim/state_place.h"
-#include "shard/change_hook.h"
-#include "shard/shard_plan.h"
+#include "shard/layout/change_hook.h"
+#include "shard/layout/shard_plan.h"
 #include "shard/weights/weight_place.h"
 
 namespace tessera {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "model/parameter_access.h"
-#include "shard/weights/device_window_places.h"
+#include "shard/layout/device_window_places.h"
 #include "tensor/device.h"
 
 namespace tessera {

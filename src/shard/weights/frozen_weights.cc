@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/log_once.h"
 #include "kernels/quantized_weight/quantized_weight.h"
-#include "shard/model_places.h"
+#include "shard/layout/model_places.h"
 #include "weights/weight_reader.h"
 
 namespace tessera {

@@ -14,9 +14,9 @@
 #include "formats/safetensors/safetensors.h"
 #include "model/trainable_model.h"
 #include "platform/thread_pool.h"
+#include "shard/layout/zero_memory.h"
 #include "shard/weights/device_window.h"
 #include "shard/weights/layer_file.h"
-#include "shard/zero_memory.h"
 #include "weights/model_folder.h"
 
 namespace tessera {

@@ -9,7 +9,7 @@
 #include <span>
 
 #include "io/async_file.h"
-#include "shard/weights/weight_window.h"
+#include "shard/layout/weight_window.h"
 
 namespace tessera {
 

@@ -13,7 +13,7 @@
 #include "io/file.h"
 #include "io/transfer.h"
 #include "platform/prefault.h"
-#include "shard/model_places.h"
+#include "shard/layout/model_places.h"
 
 namespace tessera {
 

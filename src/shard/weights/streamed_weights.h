@@ -11,9 +11,9 @@
 #include "model/parameters.h"
 #include "optim/state_file.h"
 #include "platform/thread_pool.h"
+#include "shard/layout/weight_window.h"
 #include "shard/weights/layer_file.h"
 #include "shard/weights/weight_place.h"
-#include "shard/weights/weight_window.h"
 #include "tensor/tensor_view.h"
 
 namespace tessera {

@@ -16,11 +16,11 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "shard/fetch_order.h"
-#include "shard/shard_plan.h"
+#include "shard/layout/fetch_order.h"
+#include "shard/layout/shard_plan.h"
+#include "shard/layout/zero_memory.h"
 #include "shard/weights/packed_weights.h"
 #include "shard/weights/weight_place.h"
-#include "shard/zero_memory.h"
 #include "tensor/tensor_view.h"
 
 namespace tessera {

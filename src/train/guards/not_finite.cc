@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "data/rows/batch_plan.h"
-#include "shard/first_not_finite.h"
+#include "shard/layout/first_not_finite.h"
 
 namespace tessera {
 namespace {

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "base/error.h"
-#include "shard/model_places.h"
-#include "shard/owned_pieces.h"
+#include "shard/layout/model_places.h"
+#include "shard/layout/owned_pieces.h"
 
 namespace tessera {
 namespace {

@@ -1,4 +1,4 @@
-#include "shard/owned_pieces.h"
+#include "shard/layout/owned_pieces.h"
 
 #include <algorithm>
 

@@ -1,5 +1,5 @@
 // Checks the closed forms against sums computed by hand and for the properties they must have.
-#include "shard/zero_memory.h"
+#include "shard/layout/zero_memory.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "shard/zero_memory.h"
+#include "shard/layout/zero_memory.h"
 
 #include <algorithm>
 
@@ -6,8 +6,8 @@
 #include "base/error.h"
 #include "kernels/quantized_weight/int8_blocks.h"
 #include "optim/optimizer_state.h"
-#include "shard/fetch_order.h"
-#include "shard/weights/weight_window.h"
+#include "shard/layout/fetch_order.h"
+#include "shard/layout/weight_window.h"
 
 namespace tessera {
 namespace {

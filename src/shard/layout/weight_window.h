@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "shard/zero_memory.h"
+#include "shard/layout/zero_memory.h"
 #include "tensor/dtype.h"
 
 namespace tessera {

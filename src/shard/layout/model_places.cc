@@ -1,4 +1,4 @@
-#include "shard/model_places.h"
+#include "shard/layout/model_places.h"
 
 #include <utility>
 

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "shard/zero_memory.h"
+#include "shard/layout/zero_memory.h"
 
 namespace tessera {
 

@@ -20,7 +20,7 @@
 //                  own part with several ranks on a node
 //   in backward    a rank alone that updates groups in the backward pass has float32 gradients of the largest
 //                  group only (with tied embeddings also of the embedding). It may have the weights of
-//                  decoder layers on disk, with a few of them in memory (shard/weights/weight_window.h)
+//                  decoder layers on disk, with a few of them in memory (shard/layout/weight_window.h)
 //   rounding       float32, 4 MiB per rank, if accumulators are BF16
 //   feedback       the errors of quantised gradients between nodes: BF16, P/L per rank
 #pragma once
@@ -34,9 +34,9 @@
 #include "optim/optimizer_state.h"
 #include "optim/state_file.h"
 #include "optim/state_tensor.h"
-#include "shard/memory_item.h"
-#include "shard/outer/outer_settings.h"
-#include "shard/shard_plan.h"
+#include "shard/layout/memory_item.h"
+#include "shard/layout/outer_settings.h"
+#include "shard/layout/shard_plan.h"
 #include "tensor/dtype.h"
 
 namespace tessera {

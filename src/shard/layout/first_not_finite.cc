@@ -1,4 +1,4 @@
-#include "shard/first_not_finite.h"
+#include "shard/layout/first_not_finite.h"
 
 #include <algorithm>
 #include <span>

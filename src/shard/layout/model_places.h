@@ -2,9 +2,9 @@
 #pragma once
 
 #include "model/trainable_model.h"
-#include "shard/weights/device_window_places.h"
-#include "shard/weights/weight_window.h"
-#include "shard/zero_memory.h"
+#include "shard/layout/device_window_places.h"
+#include "shard/layout/weight_window.h"
+#include "shard/layout/zero_memory.h"
 
 namespace tessera {
 

@@ -1,4 +1,4 @@
-#include "shard/weights/device_window_places.h"
+#include "shard/layout/device_window_places.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "shard/fetch_order.h"
+#include "shard/layout/fetch_order.h"
 
 #include <algorithm>
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "shard/shard_plan.h"
+#include "shard/layout/shard_plan.h"
 #include "weights/model_folder.h"
 
 namespace tessera {

@@ -1,5 +1,5 @@
 // The order of fetches, in the order in which a model opens groups.
-#include "shard/fetch_order.h"
+#include "shard/layout/fetch_order.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "shard/weights/weight_window.h"
+#include "shard/layout/weight_window.h"
 
 #include <algorithm>
 #include <utility>

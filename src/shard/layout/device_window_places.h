@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "shard/weights/weight_window.h"
-#include "shard/zero_memory.h"
+#include "shard/layout/weight_window.h"
+#include "shard/layout/zero_memory.h"
 
 namespace tessera {
 

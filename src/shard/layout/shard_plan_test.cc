@@ -1,4 +1,4 @@
-#include "shard/shard_plan.h"
+#include "shard/layout/shard_plan.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "shard/placement.h"
+#include "shard/layout/placement.h"
 
 #include <algorithm>
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <span>
 
-#include "shard/zero_memory.h"
+#include "shard/layout/zero_memory.h"
 
 namespace tessera {
 
