@@ -34,8 +34,8 @@ TestState random_state(const ParameterLayout& layout, DType dtype, uint64_t seed
                        StateTensors tensors = AdamW::kStateTensors);
 TestState zero_state(const ParameterLayout& layout, StateTensors tensors = AdamW::kStateTensors);
 
-// What `rank` owns: a share of every parameter group, as in shard/layout/shard_plan.h; or whole parameters, in turn,
-// if the optimizer needs them.
+// What `rank` owns: a share of every parameter group, as in shard/layout/shard_plan.h; or whole parameters,
+// in turn, if the optimizer needs them.
 std::vector<ElementRange> test_shard(const ParameterLayout& layout, int rank, int world_size,
                                      StateTensors tensors = AdamW::kStateTensors);
 std::vector<ElementRange> everything(const ParameterLayout& layout);
