@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# bench_simulation.sh [ROUNDS [STEPS]]: compares `tessera plan --simulate` with real steps. Hosts are network namespaces
+# bench_simulation.sh [ROUNDS [STEPS]]: compares `tessera simulate` with real steps. Hosts are network namespaces
 # (needs root) behind bridges, one rank with one thread each; token bucket filters limit every host's cable in both
 # directions and, in the case with racks, the cable between the two bridges. The simulation is told what iperf3 reaches
 # through a cable, what share of that the collectives of 2, 3 and 4 hosts reach (the median of a run in every round that
@@ -68,7 +68,7 @@ simulate() {
   local hosts=$1 racks=$2 share=$3 name=$4
   shift 4
   echo "{\"num_cores\": 1, \"network_gbps\": $(<"$out/$name.gbps"), \"network_efficiency\": $share}" >"$out/machine.json"
-  "$tessera" plan --model "$out/model" --machine "$out/machine.json" --simulate --nnodes "$hosts" \
+  "$tessera" simulate --model "$out/model" --machine "$out/machine.json" --nnodes "$hosts" \
     --nodes_per_rack "$((hosts / racks))" --oversubscription "$racks" --measured "$out/$name/metrics.jsonl" \
     --json "$@" >"$out/$name.simulated.json"
 }

@@ -7,8 +7,8 @@ cd "$(dirname "$0")/.."
 tessera=${1:-build/release/tessera}
 # simulate FLAG...
 simulate() {
-  printf '$ tessera plan --preset llama3-8b --max_length 2048 --zero_stage 2 --simulate \\\n    %s\n' "$*"
-  "$tessera" plan --preset llama3-8b --max_length 2048 --zero_stage 2 --simulate "$@"
+  printf '$ tessera simulate --preset llama3-8b --max_length 2048 --zero_stage 2 \\\n    %s\n' "$*"
+  "$tessera" simulate --preset llama3-8b --max_length 2048 --zero_stage 2 "$@"
   echo
 }
 

@@ -7,7 +7,9 @@ here=$(cd "$(dirname "$0")" && pwd)
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 cd "$scratch"
-mkdir models
+mkdir bin models
+ln -s "$program" bin/tessera
+PATH=$scratch/bin:$PATH
 touch run.yaml 'a text.txt'
 for shell in bash zsh fish; do "$program" completion $shell >"_tessera.$shell"; done
 mkdir functions
@@ -42,6 +44,8 @@ all='bash fish zsh'
 expect "$all" 'tessera tok' tokenizer tokenize
 expect "$all" 'tessera checkpoint ' list verify
 expect "$all" 'tessera deploy ku' kubernetes
+expect "$all" 'tessera plan s' search
+expect "$all" 'tessera plan --fit_d' --fit_disk
 expect "$all" 'tessera train --lr_s' --lr_scheduler_type --lr_scheduler_kwargs
 expect "$all" 'tessera train --dtype ' bfloat16 float32
 expect "$all" 'tessera train --optim=ad' adafactor adamw_8bit adamw_bf16 adamw_torch

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """printed_commands_check.py TESSERA PAGE.md... [--update]: what pages say that a command prints is what it prints.
 
-Looks at fenced blocks that begin with `$ tessera plan --preset`, whose output depends on no machine. A line `...` stands for
+Looks at fenced blocks that begin with `$ tessera plan --preset` or `simulate`, whose output depends on no machine. A line `...` stands for
 lines that are left out: the page goes on at the next line that begins with the same word. --update rewrites the pages. And at
 blocks, indented, below `<!-- printed by: tessera ... -->`: their words follow each other somewhere in what that command prints;
 a first line that begins with `$` does not belong to them.
@@ -13,7 +13,7 @@ import shlex
 import subprocess
 import sys
 
-BLOCK = re.compile(r"^```\n(\$ tessera plan --preset(?:[^\n]*\\\n)*[^\n]*[^\\\n])\n(.+?)^```$", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(r"^```\n(\$ tessera (?:plan|simulate) --preset(?:[^\n]*\\\n)*[^\n]*[^\\\n])\n(.+?)^```$", re.DOTALL | re.MULTILINE)
 MARKED = re.compile(r"^ *<!-- printed by: (tessera .*?) -->\n\n((?: +\S.*\n|\n(?= {4}))+)", re.MULTILINE)
 NUMBER = re.compile(r"(\W*)(\d[\d,]*(?:\.\d+)?(?:e-?\d+)?)(\W*)")
 

@@ -20,7 +20,9 @@ constexpr std::string_view text_named(std::span<const EmbeddedText> texts, std::
 }
 
 // Functions that tessera_embed() of cmake/TesseraModule.cmake defines, each in the module of its files.
-std::span<const EmbeddedText> compat_texts();    // settings/compat/*.tsv
-std::span<const EmbeddedText> template_texts();  // data/chat/templates
+std::span<const EmbeddedText> compat_texts();        // settings/compat/*.tsv
+std::span<const EmbeddedText> template_texts();      // data/chat/templates
+std::span<const EmbeddedText> help_texts();          // cli/help_texts
+std::span<const EmbeddedText> completion_scripts();  // cli/completion/*.sh
 
 }  // namespace tessera

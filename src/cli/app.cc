@@ -1,6 +1,7 @@
 #include "cli/app.h"
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <optional>
 
@@ -54,6 +55,45 @@ Command* find_command(const std::vector<std::unique_ptr<Command>>& all,
     }
   }
   return found;
+}
+
+// Commands that were modes of another one: `was` with this flag.
+struct OldSpelling {
+  std::string_view was;
+  std::string_view flag;
+  std::string_view now;
+  bool keeps_flag = true;
+};
+constexpr OldSpelling kOldSpellings[] = {
+    {"plan", "simulate", "simulate", false}, {"plan", "instances", "plan search"},
+    {"plan", "max_nodes", "plan search"},    {"plan", "sort", "plan search"},
+    {"plan", "top", "plan search"},          {"plan", "max_hours", "plan search"},
+    {"plan", "max_price", "plan search"},    {"plan", "spot", "plan search"},
+    {"plan", "plot", "plan search"},
+};
+
+// Whether an argument is this flag, with or without its value.
+bool is_flag(std::string argument, std::string_view flag) {
+  if (!argument.starts_with("--")) return false;
+  argument = argument.substr(2, argument.find('=') - 2);
+  std::ranges::replace(argument, '-', '_');
+  return argument == flag;
+}
+
+// The arguments as they are spelled today.
+std::vector<std::string> todays_spelling(const std::vector<std::string>& arguments) {
+  for (const OldSpelling& old : kOldSpellings) {
+    const auto is_its_flag = [&](const std::string& argument) { return is_flag(argument, old.flag); };
+    if (arguments.empty() || arguments[0] != old.was || std::ranges::none_of(arguments, is_its_flag))
+      continue;
+    std::vector<std::string> today = words_of(std::string(old.now));
+    if (arguments.size() > 1 && arguments[1] == today.back()) return arguments;
+    std::ranges::copy_if(
+        arguments.begin() + 1, arguments.end(), std::back_inserter(today),
+        [&](const std::string& argument) { return old.keeps_flag || !is_its_flag(argument); });
+    return today;
+  }
+  return arguments;
 }
 
 constexpr ForeignNames kForeignCommands[] = {
@@ -138,45 +178,50 @@ ParseOutcome set_flags(Command& command, const std::vector<std::string>& argumen
 
 Commands commands() {
   Commands all;
-  all.push_back(make_init_command());
-  all.push_back(make_tokenizer_train_command());
-  all.push_back(make_tokenize_command());
-  all.push_back(make_detokenize_command());
-  all.push_back(make_data_preview_command());
-  all.push_back(make_data_stats_command());
-  all.push_back(make_train_command());
-  all.push_back(make_launch_command());
-  all.push_back(make_watch_command());
-  all.push_back(make_status_command());
-  all.push_back(make_plan_command());
-  all.push_back(make_report_command());
-  all.push_back(make_eval_command());
-  all.push_back(make_generate_command());
-  all.push_back(make_chat_command());
-  all.push_back(make_export_command());
-  all.push_back(make_merge_command());
-  all.push_back(make_inspect_command());
-  all.push_back(make_pull_command());
-  all.push_back(make_checkpoint_list_command());
-  all.push_back(make_checkpoint_verify_command());
-  all.push_back(make_doctor_command());
-  all.push_back(make_bench_command());
-  all.push_back(make_bench_network_command());
-  all.push_back(make_deploy_cluster_command());
-  all.push_back(make_deploy_kubernetes_command());
-  all.push_back(make_deploy_runtime_command());
-  all.push_back(make_deploy_queue_command());
-  all.push_back(make_deploy_dashboards_command());
-  all.push_back(make_deploy_alerts_command());
-  all.push_back(make_deploy_lint_command());
-  all.push_back(make_deploy_templates_command());
-  all.push_back(make_config_show_command());
-  all.push_back(make_completion_command());
-  all.push_back(make_help_command());
+  for (const auto make : {make_init_command,
+                          make_tokenizer_train_command,
+                          make_tokenize_command,
+                          make_detokenize_command,
+                          make_data_preview_command,
+                          make_data_stats_command,
+                          make_train_command,
+                          make_launch_command,
+                          make_watch_command,
+                          make_status_command,
+                          make_plan_command,
+                          make_plan_search_command,
+                          make_simulate_command,
+                          make_report_command,
+                          make_eval_command,
+                          make_generate_command,
+                          make_chat_command,
+                          make_export_command,
+                          make_merge_command,
+                          make_inspect_command,
+                          make_pull_command,
+                          make_checkpoint_list_command,
+                          make_checkpoint_verify_command,
+                          make_doctor_command,
+                          make_bench_command,
+                          make_bench_network_command,
+                          make_deploy_cluster_command,
+                          make_deploy_kubernetes_command,
+                          make_deploy_runtime_command,
+                          make_deploy_queue_command,
+                          make_deploy_dashboards_command,
+                          make_deploy_alerts_command,
+                          make_deploy_lint_command,
+                          make_deploy_templates_command,
+                          make_config_show_command,
+                          make_completion_command,
+                          make_help_command}) {
+    all.push_back(make());
+  }
   return all;
 }
 
-bool check_command_line(const std::vector<std::string>& arguments) {
+bool check_command_line(const std::vector<std::string>& given) {
+  const std::vector<std::string> arguments = todays_spelling(given);
   if (std::ranges::any_of(arguments, is_help_flag)) return false;
   const std::vector<std::unique_ptr<Command>> all = commands();
   size_t num_words = 0;
@@ -189,7 +234,8 @@ bool check_command_line(const std::vector<std::string>& arguments) {
   return command->is_quiet();
 }
 
-void run_program(const std::vector<std::string>& arguments, const Commands& all) {
+void run_program(const std::vector<std::string>& given, const Commands& all) {
+  const std::vector<std::string> arguments = todays_spelling(given);
   if (arguments.empty()) fail(ExitCode::kUsage, "no command given; tessera --help lists them");
   if (is_help_flag(arguments[0])) {
     write_output(program_help(all, terminal_width()));

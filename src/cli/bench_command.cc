@@ -14,16 +14,6 @@ namespace {
 class BenchmarksCommand : public Command {
  public:
   std::string name() const override { return "bench"; }
-  std::string summary() const override {
-    return "Run a benchmark of tessera-bench, a program that is installed separately";
-  }
-  std::string usage() const override { return "[BENCHMARK] [flags]"; }
-  std::string description() const override {
-    return "Runs tessera-bench, which lies beside this program where it was built or installed with it: "
-           "tessera-bench --help lists the benchmarks, tessera-bench BENCHMARK --help explains one. `bench "
-           "network` needs no other program.";
-  }
-  std::vector<std::string> examples() const override { return {"tessera bench gemm --preset llama3-8b"}; }
 
   void declare_flags(FlagTable* table) override {
     Flag& benchmark = table->add("benchmark", &arguments_, "The benchmark and its flags.");

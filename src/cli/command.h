@@ -20,11 +20,15 @@ class Command {
  public:
   virtual ~Command() = default;
 
-  virtual std::string name() const = 0;         // "train", "tokenizer train"
-  virtual std::string summary() const = 0;      // one line of `tessera --help`
-  virtual std::string usage() const = 0;        // what follows the name on the usage line
-  virtual std::string description() const = 0;  // paragraphs shown above the flags, "" = the summary suffices
-  virtual std::vector<std::string> examples() const { return {}; }
+  virtual std::string name() const = 0;  // "train", "tokenizer train"
+
+  // What help says of it: help_texts/NAME.txt, with _ for spaces in the name. A line for `tessera --help`, a
+  // line with what follows the name on the usage line, paragraphs to show above the flags if the first line
+  // does not suffice, and examples, which are indented by four spaces.
+  virtual std::string summary() const;
+  virtual std::string usage() const;
+  virtual std::string description() const;  // a line for each paragraph
+  virtual std::vector<std::string> examples() const;
 
   // Binds the flags to this object's members.
   virtual void declare_flags(FlagTable* table) = 0;
@@ -64,6 +68,8 @@ std::unique_ptr<Command> make_train_command();
 std::unique_ptr<Command> make_watch_command();
 std::unique_ptr<Command> make_status_command();
 std::unique_ptr<Command> make_plan_command();
+std::unique_ptr<Command> make_plan_search_command();
+std::unique_ptr<Command> make_simulate_command();
 std::unique_ptr<Command> make_report_command();
 std::unique_ptr<Command> make_eval_command();
 std::unique_ptr<Command> make_generate_command();

@@ -17,20 +17,6 @@ namespace {
 class HelpCommand : public Command {
  public:
   std::string name() const override { return "help"; }
-  std::string summary() const override {
-    return "Explain a command, or write the flag reference or the manual pages";
-  }
-  std::string usage() const override { return "[COMMAND... | compat [NAME...]] [--markdown | --man DIR]"; }
-  std::string description() const override {
-    return "Explains a command. `tessera help compat` says what becomes of the settings of Transformers, "
-           "TRL, PEFT, LLaMA-Factory, Axolotl and DeepSpeed that are no flags here, or of those that are "
-           "named.";
-  }
-  std::vector<std::string> examples() const override {
-    return {"tessera help train", "tessera help compat torch_compile fsdp",
-            "tessera help --markdown >docs/flags.md", "tessera help compat --markdown >docs/compat.md",
-            "tessera help --man man1 && man man1/tessera-train.1"};
-  }
 
   void declare_flags(FlagTable* table) override {
     Flag& command =

@@ -1,4 +1,4 @@
-// What `tessera plan --simulate` says of a run, against the run.
+// What `tessera simulate` says of a run, against the run.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -78,10 +78,10 @@ TEST(HostsSimulation, StepsOverLimitedLinksTakeAsLongAsSimulated) {
     ASSERT_EQ(job.agent(0).result().exit_code, 0) << job.all_output();
     const double measured_s = median_step_s(read_file(output + "/metrics.jsonl"));
 
-    const ProcessResult plan = run_well(
-        joined({"plan", "--model", model, "--machine", folder / "machine.json", "--simulate", "--nnodes",
-                std::to_string(kNumHosts), "--measured", output + "/metrics.jsonl", "--json"},
-               flags));
+    const ProcessResult plan =
+        run_well(joined({"simulate", "--model", model, "--machine", folder / "machine.json", "--nnodes",
+                         std::to_string(kNumHosts), "--measured", output + "/metrics.jsonl", "--json"},
+                        flags));
     const nlohmann::json cluster = nlohmann::json::parse(plan.out)["clusters"][0];
     EXPECT_GT(cluster["seconds"]["NIC"].get<double>(), 0.2 * measured_s) << schedule;
     EXPECT_NEAR(cluster["step_s"].get<double>() / measured_s, 1, 0.25) << schedule << "\n" << plan.out;

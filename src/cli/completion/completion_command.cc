@@ -1,44 +1,48 @@
-#include "cli/command.h"
-#include "cli/completion/completion_table.h"
+#include <fmt/ranges.h>
+
+#include "base/embedded_text.h"
+#include "base/error.h"
+#include "base/text.h"
+#include "cli/completion/offers.h"
 #include "cli/terminal/terminal.h"
 
 namespace tessera {
 namespace {
 
-class CompletionCommandLine : public Command {
+class CompletionCommand : public Command {
  public:
   std::string name() const override { return "completion"; }
-  std::string summary() const override { return "Write the completion script of a shell"; }
-  std::string usage() const override { return "bash|zsh|fish"; }
-  std::string description() const override {
-    return "Completes commands, flags, the values of flags that have a few, and the names of files and "
-           "folders. `cmake --install` and the Debian package install the scripts of all three shells.";
-  }
-  std::vector<std::string> examples() const override {
-    return {"source <(tessera completion bash)",
-            "tessera completion zsh >~/.zfunc/_tessera     # in a folder of $fpath",
-            "tessera completion fish >~/.config/fish/completions/tessera.fish"};
-  }
 
+  // After the word `offer`, which the scripts give: the words of a command line.
+  std::string rest_flag() const override { return "shell"; }
   void declare_flags(FlagTable* table) override {
-    Flag& shell = table->add_choice("shell", &shell_, {"bash", "zsh", "fish"}, "The shell.");
+    Flag& shell = table->add("shell", &words_, "The shell.");
+    shell.value_name = "bash|zsh|fish";
     shell.positional = true;
     shell.required = true;
   }
 
   void run(FlagTable*) override {
-    const std::vector<CompletionCommand> table = completion_table(commands());
-    write_output(shell_ == "bash"  ? bash_completion(table)
-                 : shell_ == "zsh" ? zsh_completion(table)
-                                   : fish_completion(table));
+    if (words_[0] == "offer") {
+      for (const Offer& offer : completion_offers(commands(), {words_.begin() + 1, words_.end()})) {
+        print("{}{}{}\n", offer.word, offer.meaning.empty() ? "" : "\t", offer.meaning);
+      }
+      return;
+    }
+    for (const EmbeddedText& script : completion_scripts()) {
+      if (words_ == std::vector<std::string>{std::string(script.name)})
+        return write_output(std::string(script.text));
+    }
+    fail(ExitCode::kUsage, "completion: expected bash, zsh or fish, found '{}'",
+         printable(fmt::format("{}", fmt::join(words_, " "))));
   }
 
  private:
-  std::string shell_;
+  std::vector<std::string> words_;
 };
 
 }  // namespace
 
-std::unique_ptr<Command> make_completion_command() { return std::make_unique<CompletionCommandLine>(); }
+std::unique_ptr<Command> make_completion_command() { return std::make_unique<CompletionCommand>(); }
 
 }  // namespace tessera

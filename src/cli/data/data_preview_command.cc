@@ -61,21 +61,6 @@ struct ShownRow {
 class DataPreviewCommand : public Command {
  public:
   std::string name() const override { return "data preview"; }
-  std::string summary() const override { return "Show the first rows of a dataset as the model sees them"; }
-  std::string usage() const override { return "--dataset FILE... --model DIR [flags]"; }
-  std::string description() const override {
-    return "Reads only as much as it shows. What the loss leaves out, such as the prompt of an answer, is "
-           "dimmed; "
-           "with --packing, rows are shown packed, with the boundaries of their documents. --json prints one "
-           "object "
-           "per row before packing: row, text, input_ids, and labels, which are -100 where there is no "
-           "target and "
-           "not shifted.";
-  }
-  std::vector<std::string> examples() const override {
-    return {"tessera data preview --dataset chats.parquet --model model --packing",
-            "tessera data preview --dataset chats.jsonl --model model --num_rows 100 --json"};
-  }
 
   void declare_flags(FlagTable* table) override {
     input_.declare_flags(table);

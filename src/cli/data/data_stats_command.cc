@@ -71,16 +71,6 @@ double padding_share(const std::vector<int32_t>& lengths, int64_t batch_rows, in
 class DataStatsCommand : public Command {
  public:
   std::string name() const override { return "data stats"; }
-  std::string summary() const override { return "Count rows and tokens of a dataset, and their lengths"; }
-  std::string usage() const override { return "--dataset FILE... --model DIR [flags]"; }
-  std::string description() const override {
-    return "Tokenizes all rows without keeping them. The share of padding is what a trainer would compute "
-           "that pads "
-           "the rows of a batch to the longest; Tessera computes none.";
-  }
-  std::vector<std::string> examples() const override {
-    return {"tessera data stats --dataset chats.parquet --model model --max_length 2048"};
-  }
 
   void declare_flags(FlagTable* table) override {
     input_.declare_flags(table);

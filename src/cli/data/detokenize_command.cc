@@ -15,12 +15,6 @@ bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; 
 class DetokenizeCommand : public Command {
  public:
   std::string name() const override { return "detokenize"; }
-  std::string summary() const override { return "Turn token ids back into text"; }
-  std::string usage() const override { return "--tokenizer DIR [--input FILE] [flags]"; }
-  std::string description() const override {
-    return "Reads ids separated by whitespace and writes their text with nothing added; with --per_line, "
-           "every line of ids gives a line of text.";
-  }
 
   void declare_flags(FlagTable* table) override {
     Flag& tokenizer = table->add("tokenizer", &tokenizer_, "tokenizer.json, or a folder containing one.");

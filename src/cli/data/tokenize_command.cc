@@ -18,15 +18,6 @@ constexpr int64_t kLinesPerTask = 256;
 class TokenizeCommand : public Command {
  public:
   std::string name() const override { return "tokenize"; }
-  std::string summary() const override { return "Turn text into token ids"; }
-  std::string usage() const override { return "--tokenizer DIR [--input FILE] [flags]"; }
-  std::string description() const override {
-    return "Writes the ids separated by spaces: the whole input as one line, or with --per_line one line per "
-           "input line.";
-  }
-  std::vector<std::string> examples() const override {
-    return {"echo 'Hello world' | tessera tokenize --tokenizer model --per_line"};
-  }
 
   void declare_flags(FlagTable* table) override {
     Flag& tokenizer = table->add("tokenizer", &tokenizer_, "tokenizer.json, or a folder containing one.");

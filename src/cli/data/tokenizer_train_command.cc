@@ -16,15 +16,6 @@ namespace {
 class TokenizerTrainCommand : public Command {
  public:
   std::string name() const override { return "tokenizer train"; }
-  std::string summary() const override { return "Train a byte-level BPE tokenizer on text"; }
-  std::string usage() const override { return "--input FILE... --output DIR [--vocab_size N]"; }
-  std::string description() const override {
-    return "Writes tokenizer.json and tokenizer_config.json, with the pre-tokenizer of Llama 3. The same "
-           "text gives the same files.";
-  }
-  std::vector<std::string> examples() const override {
-    return {"tessera tokenizer train --input 'corpus/*.txt' --vocab_size 8192 --output tok"};
-  }
 
   void declare_flags(FlagTable* table) override {
     table

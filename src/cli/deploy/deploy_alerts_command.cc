@@ -35,15 +35,6 @@ constexpr std::array kThresholds = std::to_array<Threshold>({
 class DeployAlertsCommand : public DeployCommand {
  public:
   std::string name() const override { return "deploy alerts"; }
-  std::string summary() const override { return "Write how Prometheus watches jobs, and its alerts"; }
-  std::string description() const override {
-    return "Writes a PodMonitor and a PrometheusRule for the Prometheus operator. Every alert links to its "
-           "section of docs/bottlenecks.md.";
-  }
-  std::vector<std::string> examples() const override {
-    return {"tessera deploy alerts | kubectl apply -f -",
-            "tessera deploy alerts --release monitoring | kubectl apply -f -"};
-  }
 
   void declare_flags(FlagTable* table) override {
     declare_common_flags(table);

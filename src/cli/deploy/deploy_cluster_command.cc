@@ -55,19 +55,6 @@ bool is_made_of(std::string_view text, std::string_view characters) {
 class DeployClusterCommand : public DeployCommand {
  public:
   std::string name() const override { return "deploy cluster"; }
-  std::string summary() const override { return "Write an EKS cluster with AMX nodes"; }
-  std::string usage() const override { return "--name NAME --region REGION [flags]"; }
-  std::string description() const override {
-    return "Writes one part of an EKS cluster. nodes: the NodePool and EC2NodeClass with which Karpenter "
-           "starts nodes with AMX, or with --device cuda nodes with NVIDIA cards, also for an existing "
-           "cluster. eksctl: the cluster itself. storage: the "
-           "volume that jobs mount at /data. The last two need --infrastructure. deploy/eks/up.sh runs all "
-           "of it in order (docs/eks.md).";
-  }
-  std::vector<std::string> examples() const override {
-    return {"tessera deploy cluster --name training --region us-east-1 | kubectl apply -f -",
-            "tessera deploy cluster --part eksctl --infrastructure outputs.json"};
-  }
 
   void declare_flags(FlagTable* table) override {
     table->add_choice("part", &part_, {"nodes", "eksctl", "storage"}, "What to write.");

@@ -12,7 +12,6 @@ namespace tessera {
 
 class DeployCommand : public Command {
  public:
-  std::string usage() const override { return "[flags]"; }
   // A pod resolves them.
   bool resolves_hub_names() const override { return false; }
 

@@ -10,16 +10,6 @@ const std::vector<std::string> kDashboards = {"fleet", "run", "rank", "node"};
 class DeployDashboardsCommand : public DeployCommand {
  public:
   std::string name() const override { return "deploy dashboards"; }
-  std::string summary() const override { return "Write dashboards for Grafana, and how logs reach Loki"; }
-  std::string description() const override {
-    return "Writes ConfigMaps: dashboards of all jobs, a run, its ranks and its nodes, which Grafana's "
-           "sidecar loads; Loki as a data source; and a configuration of Alloy that collects the logs of the "
-           "jobs' pods. With --dashboard it writes one dashboard as JSON to import by hand.";
-  }
-  std::vector<std::string> examples() const override {
-    return {"tessera deploy dashboards | kubectl apply -f -",
-            "tessera deploy dashboards --dashboard run > run.json"};
-  }
 
   void declare_flags(FlagTable* table) override {
     declare_common_flags(table);

@@ -28,29 +28,6 @@ constexpr int64_t kPresetVocabSize = 32000;  // of presets that leave it open
 class DeployKubernetesCommand : public DeployCommand {
  public:
   std::string name() const override { return "deploy kubernetes"; }
-  std::string summary() const override { return "Write the manifest of a training job for Kubernetes"; }
-  std::string usage() const override {
-    return "--model NAME --dataset NAME... --instance TYPE --nodes N [flags]";
-  }
-  std::string description() const override {
-    return "Asks the planner of `tessera plan` how the run fits on the nodes and writes the job with its "
-           "Secret, NetworkPolicy and PodDisruptionBudget: a TrainJob of Kubeflow Trainer, a JobSet, or an "
-           "Indexed Job with a Service. Memory, processors, ranks, sharding, micro-batch and grace periods "
-           "come from the plan; what you give is kept. Takes the command line or the --config file of "
-           "`tessera train`; all of it ends up in the manifest.\n"
-           "Models and data sets are names on the Hugging Face Hub or paths in the pods, whose volume is at "
-           "/data. Only the configuration of a model on the Hub is downloaded. Exits with code 78 if the run "
-           "does not fit, and says what would. See docs/kubernetes.md.";
-  }
-  std::vector<std::string> examples() const override {
-    return {"tessera deploy kubernetes --model meta-llama/Llama-3.1-8B \\",
-            "    --dataset tatsu-lab/alpaca --instance r7i.16xlarge --nodes 4 \\",
-            "    --queue training > job.yaml",
-            "tessera deploy kubernetes --model Qwen/Qwen3-0.6B --dataset org/rows \\",
-            "    --device cuda --instance g6e.xlarge > job.yaml",
-            "tessera deploy kubernetes run.yaml --trainer jobset \\",
-            "    --instance m7i.48xlarge --nodes 2 | kubectl apply -f -"};
-  }
 
   void declare_flags(FlagTable* table) override {
     declare_training_flags(table, &args_);

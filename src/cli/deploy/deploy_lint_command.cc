@@ -13,18 +13,6 @@ namespace {
 class DeployLintCommand : public DeployCommand {
  public:
   std::string name() const override { return "deploy lint"; }
-  std::string summary() const override { return "Check manifests against rules that no cluster checks"; }
-  std::string usage() const override { return "FILE..."; }
-  std::string description() const override {
-    return "Checks YAML files together against what the launcher and controllers rely on, and the references "
-           "between them; docs/kubernetes.md lists the rules. What `tessera deploy` writes has passed them. "
-           "What a cluster refuses, `kubectl apply --dry-run=server` says. Documents of kinds without rules "
-           "are named. Exits with code 65 if there is a finding.";
-  }
-  std::vector<std::string> examples() const override {
-    return {"tessera deploy lint job.yaml runtime.yaml queue.yaml",
-            "tessera deploy kubernetes run.yaml | tessera deploy lint -"};
-  }
 
   void declare_flags(FlagTable* table) override {
     Flag& files = table->add("files", &files_, "Files to check; - is standard input.");

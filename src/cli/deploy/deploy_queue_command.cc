@@ -15,15 +15,6 @@ namespace {
 class DeployQueueCommand : public DeployCommand {
  public:
   std::string name() const override { return "deploy queue"; }
-  std::string summary() const override { return "Write the queue of Kueue that admits jobs"; }
-  std::string description() const override {
-    return "Writes a ResourceFlavor for nodes with AMX, or with --device cuda for nodes with NVIDIA cards, a "
-           "WorkloadPriorityClass, a ClusterQueue with the "
-           "quota of --nodes such nodes, and the LocalQueue that jobs name with --queue.";
-  }
-  std::vector<std::string> examples() const override {
-    return {"tessera deploy queue --instance r7i.16xlarge --nodes 4 | kubectl apply -f -"};
-  }
 
   void declare_flags(FlagTable* table) override {
     table->add_choice("device", &device_, "What the jobs of the queue run on.");

@@ -12,19 +12,6 @@ namespace {
 class DeployRuntimeCommand : public DeployCommand {
  public:
   std::string name() const override { return "deploy runtime"; }
-  std::string summary() const override { return "Write what a cluster needs once for all training jobs"; }
-  std::string description() const override {
-    return "Writes the namespace, PriorityClass, volume claim, NetworkPolicy and, for Kubeflow Trainer, the "
-           "ClusterTrainingRuntime. The output is the same every time and can be applied again. With "
-           "--secrets it also has Secrets, which are applied once: the token in HF_TOKEN, and a random one "
-           "with which Prometheus reads metrics.\n"
-           "The volume is a new one of --storage_class or an existing one: FSx for Lustre, EFS, or an NFS "
-           "export.";
-  }
-  std::vector<std::string> examples() const override {
-    return {"tessera deploy runtime --storage_class fsx --secrets | kubectl apply -f -",
-            "tessera deploy runtime --nfs 10.0.0.5:/export --trainer jobset \\", "    | kubectl apply -f -"};
-  }
 
   void declare_flags(FlagTable* table) override {
     table->add_choice("trainer", &trainer_, job_kind_names(),

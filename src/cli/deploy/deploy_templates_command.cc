@@ -10,15 +10,6 @@ namespace {
 class DeployTemplatesCommand : public DeployCommand {
  public:
   std::string name() const override { return "deploy templates"; }
-  std::string summary() const override { return "Write the templates of `tessera deploy` for editing"; }
-  std::string usage() const override { return "--output DIR [--overwrite]"; }
-  std::string description() const override {
-    return "Edit the files, delete those you leave unchanged, and give the folder as --templates. They are "
-           "Jinja templates; their variables are those that the shipped ones use.";
-  }
-  std::vector<std::string> examples() const override {
-    return {"tessera deploy templates --output my-templates"};
-  }
 
   void declare_flags(FlagTable* table) override {
     Flag& output = table->add("output", &output_, "Folder to write.");

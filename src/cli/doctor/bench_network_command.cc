@@ -12,23 +12,6 @@ namespace {
 class BenchNetworkCommand : public Command {
  public:
   std::string name() const override { return "bench network"; }
-  std::string summary() const override {
-    return "Measure the network between all nodes of a job and find slow links";
-  }
-  std::string usage() const override { return "[flags]"; }
-  std::string description() const override {
-    return "Runs under tessera launch on several nodes. Pairs of nodes meet in rounds until each has met "
-           "every other one; each pair measures both directions with Tessera's transport, as training uses "
-           "it, and with one plain TCP flow, and the latency. A link is slow below --min_share of the "
-           "typical one, which is the median over nodes of the fastest link of each; a node whose links are "
-           "mostly slow in one direction is named instead of them.\n\nWith --preflight it takes a few "
-           "seconds, prints nothing but what is wrong, and ends with exit code 75 if anything is: as the "
-           "first command of a job.";
-  }
-  std::vector<std::string> examples() const override {
-    return {"tessera launch --nnodes 4 --rdzv_endpoint node-0:29500 bench network",
-            "tessera launch bench network --preflight"};
-  }
   bool is_for_ranks() const override { return true; }
 
   void declare_flags(FlagTable* table) override {

@@ -291,21 +291,6 @@ void print_speed(const Findings& f) {
 class DoctorCommand : public Command {
  public:
   std::string name() const override { return "doctor"; }
-  std::string summary() const override { return "Show what this machine offers and which code will use it"; }
-  std::string usage() const override { return "[--node_check | --storage DIR | --offload_dir DIR] [flags]"; }
-  std::string description() const override {
-    return "Shows the processor, the instruction sets found and used (with the reason for each refusal), AMX "
-           "permission, the processors and memory this process may use, NUMA nodes, huge pages, how many "
-           "ranks would start and how other machines reach them, NVIDIA cards if there are any, and the "
-           "arithmetic peak and memory bandwidth, measured in about two seconds.\n\nWith --node_check it "
-           "says whether the machine is healthy instead, with --storage whether a folder is fit for "
-           "checkpoints and data, with --offload_dir whether it is fit for what a run keeps on a disk "
-           "instead of in memory.";
-  }
-  std::vector<std::string> examples() const override {
-    return {"tessera doctor --node_check --instruction_set amx_bf16 --peers node-1:29500",
-            "tessera doctor --storage /data/runs", "tessera doctor --offload_dir /scratch"};
-  }
 
   bool is_for_ranks() const override { return true; }
   void declare_flags(FlagTable* table) override {

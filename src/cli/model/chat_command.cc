@@ -67,20 +67,6 @@ class LineReader {
 class ChatCommand : public Command {
  public:
   std::string name() const override { return "chat"; }
-  std::string summary() const override { return "Talk to a model, with its chat template"; }
-  std::string usage() const override { return "--model DIR [flags]"; }
-  std::string description() const override {
-    return "Every line is a message; the answer is written as it comes. Ctrl-C stops an answer, and ends the "
-           "program "
-           "between answers, as Ctrl-D and /exit do. /reset (or /clear) begins a new conversation. If "
-           "standard input is no "
-           "terminal, its "
-           "lines are the messages and only the answers are written.";
-  }
-  std::vector<std::string> examples() const override {
-    return {"tessera chat --model tuned --system 'Answer in one sentence.'",
-            "echo 'Who are you?' | tessera chat --model tuned --temperature 0"};
-  }
 
   void declare_flags(FlagTable* table) override {
     Flag& model = table->add("model", &model_, "Model folder, or its name on the Hugging Face Hub.");

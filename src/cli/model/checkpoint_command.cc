@@ -65,13 +65,6 @@ std::string line_of(const nlohmann::ordered_json& json) {
 class CheckpointListCommand : public Command {
  public:
   std::string name() const override { return "checkpoint list"; }
-  std::string summary() const override { return "List the checkpoints of a run, oldest first"; }
-  std::string usage() const override { return "DIR [--json]"; }
-  std::string description() const override {
-    return "Checks sizes, headers and manifests, which takes no time, and says what is wrong with a "
-           "checkpoint that cannot be used; `tessera checkpoint verify` reads every byte.";
-  }
-  std::vector<std::string> examples() const override { return {"tessera checkpoint list tuned"}; }
 
   void declare_flags(FlagTable* table) override {
     add_folder_flag(table, &folder_);
@@ -114,16 +107,6 @@ class CheckpointListCommand : public Command {
 class CheckpointVerifyCommand : public Command {
  public:
   std::string name() const override { return "checkpoint verify"; }
-  std::string summary() const override { return "Read checkpoints and compare every checksum"; }
-  std::string usage() const override { return "DIR [--num_threads N] [--json]"; }
-  std::string description() const override {
-    return "Reads every byte of one checkpoint, or of all checkpoints of a run, oldest first. Exits with "
-           "code 65 if one is damaged, naming the first damaged file; with 66 if there is none or a file "
-           "cannot be opened; with 74 if reading fails.";
-  }
-  std::vector<std::string> examples() const override {
-    return {"tessera checkpoint verify tuned", "tessera checkpoint verify tuned/checkpoint-500"};
-  }
 
   void declare_flags(FlagTable* table) override {
     add_folder_flag(table, &folder_);

@@ -27,25 +27,6 @@ namespace {
 class EvalCommand : public Command {
  public:
   std::string name() const override { return "eval"; }
-  std::string summary() const override { return "Measure the loss, perplexity and accuracy of a model"; }
-  std::string usage() const override { return "--model DIR --dataset FILE...|--choices FILE... [flags]"; }
-  std::string description() const override {
-    return "The loss is the sum of the losses of all target tokens divided by their number; perplexity is "
-           "its exponential. With --choices, the accuracy is the share of questions whose answer is the "
-           "likeliest choice; accuracy_norm divides the log-likelihood of a choice by its number of "
-           "characters first, without the space before it, as acc_norm of lm-evaluation-harness does. The "
-           "log-likelihoods of the "
-           "choices of every question are printed before, the answer's marked with *; with --json they are a "
-           "list. Under "
-           "`tessera launch` the ranks "
-           "share the rows and, within a machine, the "
-           "weights; the result is the same as with one process.";
-  }
-  std::vector<std::string> examples() const override {
-    return {"tessera eval --model model --dataset test.txt --packing",
-            "tessera eval --model model --choices questions.jsonl",
-            "tessera launch --nproc_per_node 2 eval --model model --dataset test.txt"};
-  }
 
   DataArguments* data_arguments() override { return &data_; }
   bool is_for_ranks() const override { return true; }

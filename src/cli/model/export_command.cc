@@ -37,23 +37,6 @@ GgmlType type_of_flag(const std::string& value) {
 class ExportCommand : public Command {
  public:
   std::string name() const override { return "export"; }
-  std::string summary() const override { return "Write a model for llama.cpp (GGUF) or as a clean folder"; }
-  std::string usage() const override { return "--model DIR --format gguf|ollama|hf --output PATH [flags]"; }
-  std::string description() const override {
-    return "gguf: one file for llama.cpp and the programs built on it, with tokenizer, special tokens, chat "
-           "template and metadata, as llama.cpp's convert_hf_to_gguf.py writes it. ollama: the same file, "
-           "and a "
-           "Modelfile beside it, with template and stop tokens, in a folder (model.gguf) or where --output "
-           "names "
-           "a .gguf file. hf: a Hugging Face folder "
-           "with nothing but configuration, weights and tokenizer. The model is a model folder or a "
-           "checkpoint-N folder of a run, or an adapter folder, which names its model.";
-  }
-  std::vector<std::string> examples() const override {
-    return {"tessera export --model out --format gguf --type q8_0 --output model.gguf",
-            "tessera export --model out/checkpoint-500 --format hf --output model \\",
-            "    --max_shard_size 2GB"};
-  }
 
   void declare_flags(FlagTable* table) override {
     Flag& model = table->add("model", &model_, "The model folder, or a checkpoint-N folder.");

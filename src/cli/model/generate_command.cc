@@ -31,19 +31,6 @@ namespace {
 class GenerateCommand : public Command {
  public:
   std::string name() const override { return "generate"; }
-  std::string summary() const override { return "Continue a text"; }
-  std::string usage() const override { return "--model DIR --prompt TEXT|--prompts FILE [flags]"; }
-  std::string description() const override {
-    return "Writes the prompt and its continuation, token by token. Stops at an end-of-text token, after "
-           "--max_new_tokens, or when the model runs out of positions. The same seed gives the same text. "
-           "Under `tessera launch` the ranks of a machine share the weights and take the prompts in turn; "
-           "rank 0 writes all the output, in order, and the text is the same as with one process.";
-  }
-  std::vector<std::string> examples() const override {
-    return {"tessera generate --model model --prompt 'Once upon a time' --top_k 40",
-            "tessera generate --model model --prompt - --temperature 0 <question.txt",
-            "tessera launch --nproc_per_node 2 generate --model model --prompts q.txt"};
-  }
 
   bool is_for_ranks() const override { return true; }
 

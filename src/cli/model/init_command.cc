@@ -56,22 +56,6 @@ void initial_weights(const ParameterLayout& layout, const ModelConfig& config, u
 class InitCommand : public Command {
  public:
   std::string name() const override { return "init"; }
-  std::string summary() const override { return "Create a randomly initialized model folder"; }
-  std::string usage() const override {
-    return "--preset NAME | --config FILE --tokenizer DIR --output DIR [flags]";
-  }
-  std::string description() const override {
-    return "Writes a Hugging Face model folder: config.json, generation_config.json, model.safetensors and "
-           "the tokenizer's files. Linear layers and embeddings are drawn from a normal distribution with "
-           "standard deviation initializer_range, norms are one, biases zero. A weight depends only on the "
-           "seed, its tensor's name and its position. Under `tessera launch` the ranks write the folder "
-           "together, byte for byte the same; ranks on several machines need a shared folder.";
-  }
-  std::vector<std::string> examples() const override {
-    return {"tessera init --preset 15m --tokenizer tok --output model",
-            "tessera launch --nproc_per_node 4 init --preset llama3-8b \\",
-            "    --tokenizer tok --output model"};
-  }
 
   bool is_for_ranks() const override { return true; }
   void declare_flags(FlagTable* table) override {

@@ -9,15 +9,6 @@ namespace {
 class InspectCommand : public Command {
  public:
   std::string name() const override { return "inspect"; }
-  std::string summary() const override {
-    return "List the tensors of a safetensors or GGUF file or model folder";
-  }
-  std::string usage() const override { return "FILE|DIR|ORG/NAME [--json]"; }
-  std::string description() const override {
-    return "Shows the names, types, shapes and sizes of the tensors and the number of parameters; for a "
-           "model folder also what config.json says and which shard holds each tensor, for a GGUF file its "
-           "metadata.";
-  }
 
   void declare_flags(FlagTable* table) override {
     Flag& path =

@@ -55,20 +55,6 @@ void check_same_tokens(const Tokenizer& first, const std::string& first_model, c
 class MergeCommand : public Command {
  public:
   std::string name() const override { return "merge"; }
-  std::string summary() const override { return "Combine the weights of models of the same shape"; }
-  std::string usage() const override { return "--models DIR DIR... | --adapter DIR... --output DIR [flags]"; }
-  std::string description() const override {
-    return "Reads model folders or checkpoint-N folders whose configurations, tensors and tokens agree and "
-           "writes a Hugging Face folder. linear: the weighted mean of the weights. slerp: spherical "
-           "interpolation between two models, tensor by tensor. LoRA adapters are added to the result. "
-           "Computed in float32 and rounded once; configuration and tokenizer are those of the first model, "
-           "the tokenizer that of an adapter's folder if it has one.";
-  }
-  std::vector<std::string> examples() const override {
-    return {"tessera merge --adapter out --output merged",
-            "tessera merge --models out/checkpoint-800 out/checkpoint-900 out --output mean",
-            "tessera merge --models a b --method slerp --t 0.3 --output between"};
-  }
 
   void declare_flags(FlagTable* table) override {
     Flag& models = table->add("models", &models_, "The model folders: at least two, or one with --adapter.");

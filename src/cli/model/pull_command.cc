@@ -24,22 +24,6 @@ constexpr ForeignNames kForeignNames[] = {
 class PullCommand : public Command {
  public:
   std::string name() const override { return "pull"; }
-  std::string summary() const override { return "Download a model or data set from the Hugging Face Hub"; }
-  std::string usage() const override { return "ORG/NAME [flags]"; }
-  std::string description() const override {
-    return "Downloads into the cache that huggingface_hub uses too, and prints the folder. Files that are in "
-           "the cache are "
-           "not fetched again; an interrupted download resumes where it stopped. Without --include, only "
-           "what training "
-           "needs: of a model the safetensors weights, configuration, tokenizer and chat template.\n"
-           "HF_TOKEN, HF_TOKEN_PATH, HF_HOME, HF_HUB_CACHE, HF_ENDPOINT, HF_HUB_OFFLINE and "
-           "HF_HUB_DOWNLOAD_TIMEOUT have "
-           "the same effect as in huggingface_hub.";
-  }
-  std::vector<std::string> examples() const override {
-    return {"tessera pull HuggingFaceTB/SmolLM2-135M",
-            "tessera pull roneneldan/TinyStories --repo_type dataset --include 'data/v*'"};
-  }
 
   void declare_flags(FlagTable* table) override {
     table->add_foreign_names(kForeignNames);

@@ -1,4 +1,4 @@
-// The machine whose forecast `tessera plan` shows in detail.
+// The machine of `tessera plan` and `tessera simulate`.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,9 @@
 #include "settings/run_settings.h"
 
 namespace tessera {
+
+// Limits of rates, hours and prices that flags give.
+inline constexpr double kLeastAmount = 1e-6, kMostAmount = 1e9;
 
 struct PlanMachineFlags {
   void declare(FlagTable* table);  // all but the catalogue

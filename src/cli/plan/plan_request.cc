@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "cli/flag_parser.h"
+#include "settings/config_file.h"
 #include "settings/state/lora_settings.h"
 #include "settings/state/quantization_settings.h"
 #include "tokenizer/tokenizer.h"
@@ -33,6 +35,15 @@ ModelConfig PlanRequest::model_config(const FlagTable& table) const {
   return config;
 }
 
+void PlanRequest::check_device_flags(const FlagTable& table) const {
+  if (!is_on_device()) return;
+  for (const char* name : {"disk", "network", "network_gbps", "tflops", "mfu", "nnodes", "nproc_per_node"}) {
+    if (!table.is_set(name)) continue;
+    fail(ExitCode::kUsage, "--{} is not available with --device {}, which plans for a single card", name,
+         args.machine.device);
+  }
+}
+
 PlanMachine PlanRequest::machine_for(const RunSpec& resolved) const {
   PlanMachineFlags flags = machine;
   if (!flags.memory_bytes) flags.memory_bytes = args.placement.fit_memory_bytes;
@@ -49,6 +60,85 @@ ClusterShape PlanRequest::cluster_of(const PlanMachine& on, int64_t nodes) const
   cluster.num_nodes = static_cast<int>(nodes);
   cluster.local_world_size = static_cast<int>(local_world_size);
   return cluster;
+}
+
+void PlanningCommand::declare_run(FlagTable* table) {
+  declare_training_flags(table, &request_.args);
+  num_training_flags_ = table->flags().size();
+  table->list_only({"model",
+                    "tokenizer",
+                    "dataset",
+                    "packing",
+                    "max_length",
+                    "num_train_epochs",
+                    "max_steps",
+                    "config",
+                    "deepspeed",
+                    "per_device_train_batch_size",
+                    "gradient_accumulation_steps",
+                    "global_batch_size",
+                    "dtype",
+                    "gradient_checkpointing",
+                    "gradient_checkpointing_mode",
+                    "merge_micro_batches",
+                    "optim",
+                    "optimizer_in_backward",
+                    "clip_mode",
+                    "offload_param_device",
+                    "pack_weights",
+                    "offload_optimizer_device",
+                    "offload_dir",
+                    "fit",
+                    "fit_choice",
+                    "fit_memory",
+                    "fit_disk",
+                    "finetuning_type",
+                    "lora_rank",
+                    "lora_target",
+                    "device",
+                    "num_threads",
+                    "measure_peak",
+                    "zero_stage",
+                    "gather_schedule",
+                    "grad_accum_dtype",
+                    "zero_quantized_weights",
+                    "zero_quantized_gradients"});
+  table->begin_section("Plan");
+  table->add("preset", &request_.preset, "Named shape to use instead of a model.").value_name =
+      preset_value_name();
+  limit_flag(table->add("vocab_size", &request_.vocab_size,
+                        "Vocabulary size for presets that leave it open: 15m, 60m and 160m. Defaults to the "
+                        "tokenizer's if there is one."),
+             1, int64_t{1} << 31);
+  limit_flag(table->add("tokens", &request_.tokens,
+                        "Tokens of the whole job, instead of those of a dataset, which is then not read."),
+             1);
+  table->add("json", &request_.json, "Print a JSON object.");
+  table
+      ->add("catalogue", &request_.machine.catalogue,
+            "Catalogue of instance types to use instead of the shipped one.")
+      .value_name = "FILE";
+}
+
+void PlanningCommand::declare_machine(FlagTable* table) {
+  table->begin_section("Machine");
+  request_.machine.declare(table);
+}
+
+void PlanningCommand::declare_ranks(FlagTable* table, const std::string& what) {
+  constexpr int64_t kMaxLocalRanks = 256;
+  limit_flag(table->add("nnodes", &request_.num_nodes, "Number of nodes." + what), 1, kMaxPlannedNodes);
+  limit_flag(table->add("nproc_per_node", &request_.local_world_size, "Ranks on each node." + what), 1,
+             kMaxLocalRanks);
+}
+
+void PlanningCommand::complete_flags(FlagTable* table) {
+  for (size_t i = 0; i < num_training_flags_; ++i) {
+    const Flag& flag = table->flags()[i];
+    if (table->is_set(flag.name) && flag.get) request_.given.push_back(&flag);
+  }
+  if (!request_.args.sources.config.empty()) apply_config_file(request_.args.sources.config, table);
+  apply_script_arguments(table, &request_.args);
 }
 
 }  // namespace tessera

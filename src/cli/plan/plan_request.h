@@ -1,4 +1,4 @@
-// What `tessera plan` is asked, whichever of its answers it gives: the run, the machine, how to show it.
+// What the commands that plan a run share: the run, the machine, how to show it.
 #pragma once
 
 #include <cstdint>
@@ -7,11 +7,14 @@
 #include <vector>
 
 #include "base/flags.h"
+#include "cli/command.h"
 #include "cli/plan/plan_machine.h"
 #include "formats/huggingface/model_config.h"
 #include "settings/run_settings.h"
 
 namespace tessera {
+
+inline constexpr int64_t kMaxPlannedNodes = 4096;
 
 struct PlanRequest {
   RunSpec args;
@@ -20,18 +23,43 @@ struct PlanRequest {
   int64_t vocab_size = 32000;
   std::optional<int64_t> tokens;
   bool json = false;
-  std::string plot;
 
   PlanMachineFlags machine;
   int64_t num_nodes = 1;
   int64_t local_world_size = 1;
 
+  // A run on a card is one rank's, on one node. Error(kUsage) for flags that say otherwise.
+  void check_device_flags(const FlagTable& table) const;
+  bool is_on_device() const { return args.machine.device != DeviceKind::kCpu; }
+  int64_t world_size() const { return num_nodes * local_world_size; }
   // The shape of the model, with adapters and their base's form. Error(kUsage) unless it is named once.
   ModelConfig model_config(const FlagTable& table) const;
   // Measures this machine if it has to. `resolved` for the ranks of the run.
   PlanMachine machine_for(const RunSpec& resolved) const;
   int64_t threads_of_rank(const PlanMachine& on) const;
   ClusterShape cluster_of(const PlanMachine& on, int64_t nodes) const;
+};
+
+class PlanningCommand : public Command {
+ public:
+  void complete_flags(FlagTable* table) override;
+  bool reads_weights() const override { return false; }
+  DataArguments* data_arguments() override { return request_.tokens ? nullptr : &request_.args.data; }
+  void on_hub_names(const std::string& flag, const std::vector<std::string>& names) override {
+    request_.args.model.hub_names[flag] = names.at(0);
+  }
+
+ protected:
+  // The flags of `tessera train`, of which those that matter are listed, and the size of the job.
+  void declare_run(FlagTable* table);
+  void declare_machine(FlagTable* table);
+  // Nodes and ranks on each; `what` says what they mean to the command.
+  void declare_ranks(FlagTable* table, const std::string& what);
+
+  PlanRequest request_;
+
+ private:
+  size_t num_training_flags_ = 0;
 };
 
 }  // namespace tessera

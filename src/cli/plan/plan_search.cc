@@ -1,7 +1,6 @@
 #include "cli/plan/plan_search.h"
 
 #include <algorithm>
-#include <array>
 #include <set>
 #include <utility>
 
@@ -18,16 +17,6 @@
 
 namespace tessera {
 namespace {
-
-// Flags that describe the machine: with one of them, and without --instances, its forecast is shown in
-// detail.
-constexpr std::array<const char*, 10> kMachineFlags = {"machine",      "memory",        "disk",   "network",
-                                                       "network_gbps", "disk_gb_per_s", "tflops", "mfu",
-                                                       "nnodes",       "nproc_per_node"};
-// The ones among them that also narrow a search.
-constexpr std::array<const char*, 2> kSharedFlags = {"nnodes", "nproc_per_node"};
-constexpr std::array<const char*, 8> kSearchFlags = {"instances", "max_nodes", "sort", "top",
-                                                     "max_hours", "max_price", "spot", "plot"};
 
 // Leaves room for two spaces of indentation and the backslash that continues a line.
 constexpr size_t kCommandColumns = kTextColumns - 4;
@@ -225,61 +214,13 @@ int64_t ranks_of(const DeepSpeedFile& file, const SearchOptions& options, int64_
 
 }  // namespace
 
-void SearchFlags::declare(FlagTable* table, PlanRequest* request) {
-  table->begin_section("Plan: which machines");
-  table
-      ->add("instances", &instances_,
-            "Instance types to search: names or patterns such as 'c7i.*', or all. Without a flag that "
-            "describes a machine, all is the default.")
-      .value_name = "NAME...";
-  table
-      ->add("catalogue", &request->machine.catalogue,
-            "Catalogue of instance types to use instead of the shipped one.")
-      .value_name = "FILE";
-  limit_flag(table->add("max_nodes", &max_nodes_, "Most nodes to try: 1, 2, 4, ... up to this."), 1,
-             kMaxPlannedNodes);
-  table->add_choice(
-      "sort", &sort_, {"pareto", "price", "time"},
-      "Show combinations that nothing beats in both time and price (pareto), or all by price or "
-      "time, one for each instance type and number of nodes.");
-  limit_flag(table->add("top", &top_, "Most combinations to show."), 1, 100'000);
-  table->add("max_hours", &max_hours_, "Leave out what takes more hours for the whole job.");
-  table->add("max_price", &max_price_, "Leave out what costs more USD for the whole job.");
-  table->add("spot", &spot_, "Use the catalogue's typical spot prices.");
-  table
-      ->add("plot", &request->plot,
-            "Draw hours and price of all combinations, or what is simulated, into an SVG file.")
-      .value_name = "FILE";
-}
-
-std::string SearchFlags::first_given(const FlagTable& table) {
-  const auto found = std::ranges::find_if(kSearchFlags, [&](const char* name) { return table.is_set(name); });
-  return found == kSearchFlags.end() ? "" : *found;
-}
-
-bool SearchFlags::is_wanted(const PlanRequest& request, const FlagTable& table) const {
-  const std::string of_search = first_given(table);
-  const bool has_instances = table.is_set("instances");
-  for (const char* name : kMachineFlags) {
-    if (!table.is_set(name)) continue;
-    const bool shared = std::ranges::find(kSharedFlags, std::string_view(name)) != kSharedFlags.end();
-    if (shared && has_instances) continue;
-    if (of_search.empty() && !request.machine.catalogue.empty() && request.machine.machine.empty()) {
-      fail(ExitCode::kUsage, "--catalogue is for a search with --instances, or for --machine NAME");
-    }
-    if (of_search.empty()) return false;
-    fail(ExitCode::kUsage, "--{} describes one kind of machine, --{} is for a search among many{}", name,
-         of_search, shared ? ": add --instances all to search with this number" : ": give one of the two");
-  }
-  return true;
-}
-
-void SearchFlags::search(PlanRequest* request, FlagTable* table) const {
-  const ModelConfig config = request->model_config(*table);
-  SearchOptions options = asked_options(*table, request->args);
-  options.max_nodes = static_cast<int>(max_nodes_);
-  if (table->is_set("nnodes")) options.num_nodes = static_cast<int>(request->num_nodes);
-  if (table->is_set("nproc_per_node")) options.local_world_size = static_cast<int>(request->local_world_size);
+void search_machines(const PlanSearch& search, PlanRequest* request, const FlagTable& table) {
+  request->check_device_flags(table);
+  const ModelConfig config = request->model_config(table);
+  SearchOptions options = asked_options(table, request->args);
+  options.max_nodes = static_cast<int>(search.max_nodes);
+  if (table.is_set("nnodes")) options.num_nodes = static_cast<int>(request->num_nodes);
+  if (table.is_set("nproc_per_node")) options.local_world_size = static_cast<int>(request->local_world_size);
   set_log_level(LogLevel::kError);
   std::optional<DeepSpeedFile> file;
   if (!request->args.sources.deepspeed.empty()) file = read_deepspeed(request->args.sources.deepspeed);
@@ -289,8 +230,7 @@ void SearchFlags::search(PlanRequest* request, FlagTable* table) const {
   if (file) world_size = file->value<int64_t>("sequence_parallel_size").value_or(world_size);
   const int64_t ranks_of_team = world_size;
   // One rank, unless others are asked for: their number matters here.
-  const bool is_on_device = request->args.machine.device != DeviceKind::kCpu;
-  if (is_on_device || request->args.placement.optimizer_in_backward ||
+  if (request->is_on_device() || request->args.placement.optimizer_in_backward ||
       request->args.placement.param_device == OffloadDevice::kNvme) {
     options.num_nodes = options.num_nodes.value_or(1);
     options.local_world_size = options.local_world_size.value_or(1);
@@ -299,7 +239,7 @@ void SearchFlags::search(PlanRequest* request, FlagTable* table) const {
   if (file && file->value<int64_t>("gradient_accumulation_steps")) {
     options.world_size = world_size = ranks_of(*file, options, ranks_of_team);
   }
-  resolve_run_spec(*table, world_size, &request->args);
+  resolve_run_spec(table, world_size, &request->args);
   set_log_level(request->args.reporting.lowest_log_level());
   if (file) {  // it must say the same as the layout
     options.zero_stage = static_cast<int>(*request->args.sharding.stage);
@@ -308,31 +248,71 @@ void SearchFlags::search(PlanRequest* request, FlagTable* table) const {
   if (options.world_size)
     request->args.batch.global_rows = global_batch_rows(request->args.batch_options(world_size));
 
-  SearchView view;
-  view.order = sort_ == "price"  ? SearchOrder::kPrice
-               : sort_ == "time" ? SearchOrder::kTime
-                                 : SearchOrder::kPareto;
-  view.top = top_;
-  view.max_hours = max_hours_;
-  view.max_price = max_price_;
-  view.spot = spot_;
   // To a run on processors a card would cost money and do nothing.
   const std::vector<Instance> whole = plan_catalogue(request->machine.catalogue);
-  std::vector<Instance> catalogue = is_on_device ? with_cards(whole) : without_cards(whole);
+  std::vector<Instance> catalogue = request->is_on_device() ? with_cards(whole) : without_cards(whole);
   // Some are sold in blocks of days only.
   std::erase_if(catalogue, [](const Instance& instance) { return instance.usd_per_hour == 0; });
-  const bool all = instances_.empty() || instances_ == std::vector<std::string>{"all"};
+  const bool all = search.instances.empty() || search.instances == std::vector<std::string>{"all"};
   const JobSize job =
       job_size(request->args, config, 1, request->tokens).value_or(assumed_job(request->args, config, 1));
   const FoundMachines found(
-      *request, config, view,
-      search_instances(request->args, config, job, all ? catalogue : select_instances(catalogue, instances_),
-                       options));
+      *request, config, search.view,
+      search_instances(request->args, config, job,
+                       all ? catalogue : select_instances(catalogue, search.instances), options));
   const std::string command = found.command();
-  if (!request->plot.empty()) write_text_file(request->plot, search_picture(found.result(), view));
-  write_output(request->json ? search_json(found.result(), view, command) : found.text(command));
+  if (!search.plot.empty()) write_text_file(search.plot, search_picture(found.result(), search.view));
+  write_output(request->json ? search_json(found.result(), search.view, command) : found.text(command));
   flush_output();
   found.check_any_fits();
 }
+
+namespace {
+
+constexpr Word<SearchOrder> kOrders[] = {
+    {"pareto", SearchOrder::kPareto}, {"price", SearchOrder::kPrice}, {"time", SearchOrder::kTime}};
+
+class PlanSearchCommand : public PlanningCommand {
+ public:
+  std::string name() const override { return "plan search"; }
+
+  void declare_flags(FlagTable* table) override {
+    declare_run(table);
+    table->begin_section("Search");
+    table
+        ->add("instances", &search_.instances,
+              "Instance types to search: names or patterns such as 'c7i.*', or all.")
+        .value_name = "NAME...";
+    limit_flag(table->add("max_nodes", &search_.max_nodes, "Most nodes to try: 1, 2, 4, ... up to this."), 1,
+               kMaxPlannedNodes);
+    declare_ranks(table, " Only this number is tried.");
+    table->add_choice(
+        "sort", &search_.view.order, kOrders,
+        "Show combinations that nothing beats in both time and price (pareto), or all by price or "
+        "time, one for each instance type and number of nodes.");
+    limit_flag(table->add("top", &search_.view.top, "Most combinations to show."), 1, 100'000);
+    limit_flag(table->add("max_hours", &search_.view.max_hours,
+                          "Leave out what takes more hours for the whole job."),
+               kLeastAmount, kMostAmount);
+    limit_flag(
+        table->add("max_price", &search_.view.max_price, "Leave out what costs more USD for the whole job."),
+        kLeastAmount, kMostAmount);
+    table->add("spot", &search_.view.spot, "Use the catalogue's typical spot prices.");
+    table->add("plot", &search_.plot, "Draw hours and price of all combinations into an SVG file.")
+        .value_name = "FILE";
+  }
+
+  void run(FlagTable* table) override {
+    set_log_level(request_.args.reporting.lowest_log_level());
+    search_machines(search_, &request_, *table);
+  }
+
+ private:
+  PlanSearch search_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_plan_search_command() { return std::make_unique<PlanSearchCommand>(); }
 
 }  // namespace tessera

@@ -16,18 +16,6 @@ constexpr int64_t kMaxRanks = 1'000'000;
 class ConfigShowCommand : public Command {
  public:
   std::string name() const override { return "config show"; }
-  std::string summary() const override { return "Show the settings of a run and where each comes from"; }
-  std::string usage() const override { return "[RUN.yaml] [flags of tessera train] [--all] [--json]"; }
-  std::string description() const override {
-    return "Takes the command line or the configuration file of `tessera train` unchanged and prints the "
-           "settings that the run would have, each with its origin: a flag, the line of a file, the key of a "
-           "DeepSpeed file, the environment, derived from other settings, or the default. Refuses what "
-           "`tessera train` would refuse; needs neither model nor data.";
-  }
-  std::vector<std::string> examples() const override {
-    return {"tessera config show run.yaml --learning_rate 1e-4",
-            "tessera config show --deepspeed ds.json --world_size 8 --all"};
-  }
 
   void declare_flags(FlagTable* table) override {
     declare_training_flags(table, &args_);

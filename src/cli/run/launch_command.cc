@@ -16,21 +16,6 @@ namespace {
 class LaunchCommand : public Command {
  public:
   std::string name() const override { return "launch"; }
-  std::string summary() const override { return "Start several ranks of a command on this node"; }
-  std::string usage() const override { return "[flags] COMMAND... | -- PROGRAM..."; }
-  std::string description() const override {
-    return "Starts the ranks of this node, divides its processors among them, shows their output (rank 0's "
-           "unchanged, the others' lines prefixed with their number) and forwards SIGINT, SIGTERM and "
-           "SIGHUP. When a rank fails, the others are stopped within a second, and its error and exit code "
-           "become those of the launch. The flags, the variables that ranks get, and the variables that set "
-           "flag defaults (PET_NNODES, PET_NPROC_PER_NODE and so on) are those of torchrun. With several "
-           "nodes, run it once on each.";
-  }
-  std::vector<std::string> examples() const override {
-    return {"tessera launch --nproc_per_node 4 train --model start --dataset text ...",
-            "tessera launch --nnodes 2 --node_rank 0 --rdzv_endpoint host0:29500 \\",
-            "    --nproc_per_node auto train run.yaml"};
-  }
 
   void declare_flags(FlagTable* table) override { declare_launch_flags(table, &arguments_); }
 

@@ -16,16 +16,6 @@ namespace {
 class ReportCommand : public Command {
  public:
   std::string name() const override { return "report"; }
-  std::string summary() const override { return "Write a page about finished or running runs"; }
-  std::string usage() const override { return "DIR... [--output FILE]"; }
-  std::string description() const override {
-    return "Takes the output folders of training runs and writes one HTML file that shows and compares them: "
-           "losses, speed, where the time of a step goes, memory, ranks, checkpoints, settings and warnings. "
-           "The file needs no network and no server.";
-  }
-  std::vector<std::string> examples() const override {
-    return {"tessera report model", "tessera report model other-model --output compared.html"};
-  }
 
   void declare_flags(FlagTable* table) override {
     Flag& runs = table->add("runs", &runs_, "Output folders of training runs.");

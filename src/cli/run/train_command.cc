@@ -60,24 +60,6 @@ std::string describe_end(const TrainSummary& summary, int64_t max_steps) {
 class TrainCommand : public Command {
  public:
   std::string name() const override { return "train"; }
-  std::string summary() const override { return "Train a model on text"; }
-  std::string usage() const override {
-    return "[RUN.yaml] --model DIR --dataset FILE... --output_dir DIR [flags]";
-  }
-  std::string description() const override {
-    return "Takes a Hugging Face model folder and text, JSONL or pre-tokenized rows, and writes a Hugging "
-           "Face model folder. Names and defaults are those of Hugging Face's TrainingArguments; a JSON or "
-           "YAML file can set the same names, and flags override it. `tessera help compat` lists names of "
-           "other "
-           "programs that have no effect here, are refused, or are other names of these.\n"
-           "Ctrl-C, SIGTERM or SIGHUP ends the run with a checkpoint after the current step; a second Ctrl-C "
-           "ends it at once.";
-  }
-  std::vector<std::string> examples() const override {
-    return {"tessera train --model start --dataset 'text/*.txt' --packing \\",
-            "    --max_length 512 --learning_rate 1e-3 --max_steps 600 --output_dir model",
-            "tessera train run.yaml --learning_rate 2e-5"};
-  }
 
   bool is_for_ranks() const override { return true; }
   void declare_flags(FlagTable* table) override {

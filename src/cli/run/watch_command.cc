@@ -31,18 +31,6 @@ bool is_address_without_scheme(const std::string& text) {
 class WatchCommand : public Command {
  public:
   std::string name() const override { return "watch"; }
-  std::string summary() const override { return "Show a training run elsewhere in the terminal"; }
-  std::string usage() const override { return "DIR|URL [flags]"; }
-  std::string description() const override {
-    return "Follows the files of a run in its output_dir, or the page of a run (--report_to dashboard): "
-           "shows the line with step, loss, speed and time left that the run itself shows, with its log "
-           "entries, evaluations, checkpoints and warnings above it, and at the end its closing table. Waits "
-           "for a run that has not begun, and follows one that is resumed.";
-  }
-  std::vector<std::string> examples() const override {
-    return {"tessera watch model", "tessera watch http://host0:9404 --token $TESSERA_METRICS_TOKEN",
-            "tessera watch model --once --json | jq .eta_s"};
-  }
 
   void declare_flags(FlagTable* table) override {
     Flag& run = table->add("run", &run_, "The output_dir of a run, or the address of its page.");

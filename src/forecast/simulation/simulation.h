@@ -1,4 +1,4 @@
-// `tessera plan --simulate`: what a job does on clusters of several sizes.
+// `tessera simulate`: what a job does on clusters of several sizes.
 #pragma once
 
 #include <cstdint>

@@ -44,10 +44,10 @@ void keep_settings(const Json& then, const std::string& origin, RunSpec* args) {
 
 }  // namespace
 
-LadderRequest ladder_request(const RunSetup& setup, const BatchPlanOptions& batch, const DataFacts& data,
-                             const MachineFacts& machine) {
+FitRequest fit_request(const RunSetup& setup, const BatchPlanOptions& batch, const DataFacts& data,
+                       const MachineFacts& machine) {
   const RunSpec& args = setup.args;
-  LadderRequest request;
+  FitRequest request;
   request.args = args;
   request.config = setup.model->config();
   request.batch = batch;
@@ -84,21 +84,21 @@ MachineFacts choose_form(RunSetup& setup, const BatchPlanOptions& batch, const D
   if (setup.is_root()) setup.disk_rate = try_disk_rate(args.placement.offload_dir, args.placement.transfers);
   const MachineFacts machine = machine_facts(setup);
   const int64_t disk_bytes = -setup.comm.max(-free_disk_bytes(args.placement.offload_dir), label);
-  Form form;
+  FitCandidate candidate;
   const std::optional<Error> error = outside_error([&] {
     if (!setup.is_root()) return;
-    LadderRequest request = ladder_request(setup, batch, data, machine);
+    FitRequest request = fit_request(setup, batch, data, machine);
     if (setup.disk_rate) request.rates.disk_gb_per_s = setup.disk_rate->gb_per_s();
     request.free_disk_bytes = std::min(request.free_disk_bytes, disk_bytes);
-    const Ladder ladder = plan_ladder(request);
-    if (!ladder.best) {
-      fail(ExitCode::kBadConfig, "fit: {}", ladder_refusal(ladder, plan_lora_ladder(request)));
+    const FitOptions options = fit_options(request);
+    if (!options.best) {
+      fail(ExitCode::kBadConfig, "fit: {}", fit_refusal(options, lora_fit_options(request)));
     }
-    form = ladder.rungs[*ladder.taken()].form;
-    log_info("fit: {}", choice_text(ladder));
+    candidate = options.all[*options.taken()].candidate;
+    log_info("fit: {}", choice_text(options));
   });
   if (const auto told = first_error(setup.comm, error, label)) fail(told->code, "{}", told->message);
-  args = with_form(args, setup.comm.broadcast(form, 0, label), setup.world().world_size);
+  args = with_candidate(args, setup.comm.broadcast(candidate, 0, label), setup.world().world_size);
   args.placement.fit = true;
   setup.set_base_quantization(base_quantization_of(args));
   setup.record.arguments = Json::parse(training_arguments_json(args));

@@ -2,15 +2,15 @@
 #pragma once
 
 #include "data/rows/batch_plan.h"
-#include "forecast/fit/ladder.h"
+#include "forecast/fit/fit_options.h"
 #include "plan/run_planner.h"
 #include "train/setup/run_setup.h"
 
 namespace tessera {
 
 // What forecast/fit chooses among, on this node; the rate of its disk is not measured.
-LadderRequest ladder_request(const RunSetup& setup, const BatchPlanOptions& batch, const DataFacts& data,
-                             const MachineFacts& machine);
+FitRequest fit_request(const RunSetup& setup, const BatchPlanOptions& batch, const DataFacts& data,
+                       const MachineFacts& machine);
 
 // Collective: rank 0 chooses for the node with the least memory and the one with the least disk; setup.args
 // become those of that form. A resumed run keeps what changes its numbers. Error(kBadConfig) if nothing fits.

@@ -146,7 +146,7 @@ void make_plan(RunSetup& setup) {
   // Forms other than the given one are those of the processor.
   const bool has_forms = !setup.model->device().own_memory();
   fail(ExitCode::kBadConfig, "{}{}", plan.refusal,
-       has_forms ? form_advice(ladder_request(setup, options, facts, machine)) : "");
+       has_forms ? fit_advice(fit_request(setup, options, facts, machine)) : "");
 }
 
 int64_t tokens_of_epoch(const Dataset& dataset) {

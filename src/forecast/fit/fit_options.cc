@@ -1,4 +1,4 @@
-#include "forecast/fit/ladder.h"
+#include "forecast/fit/fit_options.h"
 
 #include <algorithm>
 #include <cmath>
@@ -18,30 +18,29 @@ namespace {
 
 // Whether no one needs b if there is a, which is at least as fast: less than a tenth of its memory is not
 // worth the time.
-bool replaces(const Rung& a, const Rung& b) {
+bool replaces(const FitOption& a, const FitOption& b) {
   return 10 * a.memory_bytes <= 11 * b.memory_bytes &&
-         std::ranges::equal(a.form.changes(), b.form.changes(), std::ranges::less_equal());
+         std::ranges::equal(a.changes, b.changes, std::ranges::less_equal());
 }
 
 // The fastest first; of forms whose times are about 1 % apart the one that changes the numbers least.
-auto by_speed(const Rung& rung) {
-  return std::tuple(std::llround(100 * std::log(rung.time.step_s())), rung.form.changes(),
-                    rung.time.step_s());
+auto by_speed(const FitOption& option) {
+  return std::tuple(std::llround(100 * std::log(option.time.step_s())), option.changes, option.time.step_s());
 }
 
-// Those of these rungs that none of the faster ones replaces, by speed.
-std::vector<size_t> needed(const std::vector<Rung>& rungs, std::vector<size_t> of) {
-  std::ranges::stable_sort(of, {}, [&](size_t i) { return by_speed(rungs[i]); });
+// Those of these all that none of the faster ones replaces, by speed.
+std::vector<size_t> needed(const std::vector<FitOption>& all, std::vector<size_t> of) {
+  std::ranges::stable_sort(of, {}, [&](size_t i) { return by_speed(all[i]); });
   std::vector<size_t> out;
   for (const size_t i : of) {
-    if (std::ranges::none_of(out, [&](size_t j) { return replaces(rungs[j], rungs[i]); })) out.push_back(i);
+    if (std::ranges::none_of(out, [&](size_t j) { return replaces(all[j], all[i]); })) out.push_back(i);
   }
   return out;
 }
 
-class LadderPlanner {
+class OptionPlanner {
  public:
-  explicit LadderPlanner(const LadderRequest& request) : request_(request), prices_(request.rates) {
+  explicit OptionPlanner(const FitRequest& request) : request_(request), prices_(request.rates) {
     // Asking may take long.
     data_ = request.data;
     data_.largest_pass = [this](int64_t micro_batches) {
@@ -51,38 +50,40 @@ class LadderPlanner {
     };
   }
 
-  Ladder run() {
+  FitOptions run() {
     const TrainableModel& model = *planned(request_.args).of_sizes.model;
     const MachineFacts& machine = request_.machine;
-    Ladder ladder;
-    ladder.args = request_.args;
-    ladder.memory_bytes = machine.free_bytes + machine.local_world_size * machine.baseline_bytes;
-    ladder.free_disk_bytes = request_.free_disk_bytes;
-    ladder.disk_gb_per_s = request_.rates.disk_gb_per_s;
+    FitOptions options;
+    options.args = request_.args;
+    options.memory_bytes = machine.free_bytes + machine.local_world_size * machine.baseline_bytes;
+    options.free_disk_bytes = request_.free_disk_bytes;
+    options.disk_gb_per_s = request_.rates.disk_gb_per_s;
     const DiskPlan disk = plan_disk(
         model.layout(),
         {request_.args.precision.export_dtype(), saved_tensors_of(request_.args, machine.num_nodes)},
         /*count=*/{});
-    ladder.model_bytes = request_.holds_model ? disk.model_bytes : 0;
-    for (const Form& form : forms_of(request_.args)) {
-      if (std::optional<Rung> rung = rung_of(form, ladder)) ladder.rungs.push_back(*rung);
+    options.model_bytes = request_.holds_model ? disk.model_bytes : 0;
+    for (const NamedCandidate& candidate : candidates_of(request_.args)) {
+      if (std::optional<FitOption> option = option_of(candidate, options)) options.all.push_back(*option);
     }
-    ladder.best = least(ladder.rungs,
-                        [](const Rung& rung) { return std::tuple(rung.form.changes(), rung.time.step_s()); });
-    ladder.fastest = least(ladder.rungs, by_speed);
+    options.best = least(options.all, [](const FitOption& option) {
+      return std::tuple(option.changes, option.time.step_s());
+    });
+    options.fastest = least(options.all, by_speed);
     RunSpec chosen = request_.args;
-    if (ladder.best) chosen = with_form(chosen, ladder.rungs[*ladder.taken()].form, request_.world_size());
-    ladder.checkpoint_bytes =
+    if (options.best)
+      chosen = with_candidate(chosen, options.all[*options.taken()].candidate, request_.world_size());
+    options.checkpoint_bytes =
         plan_disk(model.layout(),
                   {chosen.precision.export_dtype(), saved_tensors_of(chosen, machine.num_nodes)},
                   /*count=*/{})
             .checkpoint_bytes;
-    return ladder;
+    return options;
   }
 
  private:
   struct Planned {
-    Planned(const ModelConfig& config, const LadderRequest& request)
+    Planned(const ModelConfig& config, const FitRequest& request)
         : of_sizes(config, request.args.precision.dtype, request.num_threads, request.ops,
                    request.args.sharding.context_parallel_size),
           walks(config, request.args.precision.dtype) {}
@@ -102,27 +103,28 @@ class LadderPlanner {
     return *model;
   }
 
-  // The first rung that fits with the least `order`.
-  static std::optional<size_t> least(const std::vector<Rung>& rungs, auto order) {
+  // The first option that fits with the least `order`.
+  static std::optional<size_t> least(const std::vector<FitOption>& all, auto order) {
     std::optional<size_t> found;
-    for (size_t i = 0; i < rungs.size(); ++i) {
-      if (rungs[i].fits() && (!found || order(rungs[i]) < order(rungs[*found]))) found = i;
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (all[i].fits() && (!found || order(all[i]) < order(all[*found]))) found = i;
     }
     return found;
   }
 
-  // nullopt if other settings rule the form out, or if it is another one.
-  std::optional<Rung> rung_of(const Form& form, const Ladder& ladder) {
+  // nullopt if other settings rule the candidate out, or if it is another one.
+  std::optional<FitOption> option_of(const NamedCandidate& candidate, const FitOptions& options) {
     try {
-      const RunSpec args = with_form(request_.args, form, request_.world_size());
-      return rung_with(args, form, ladder);
+      const RunSpec args = with_candidate(request_.args, candidate.candidate, request_.world_size());
+      return option_with(args, candidate, options);
     } catch (const Error& error) {
       if (error.code() != ExitCode::kBadConfig) throw;
       return std::nullopt;
     }
   }
 
-  std::optional<Rung> rung_with(const RunSpec& args, const Form& form, const Ladder& ladder) {
+  std::optional<FitOption> option_with(const RunSpec& args, const NamedCandidate& candidate,
+                                       const FitOptions& options) {
     auto& [of_sizes, walks] = planned(args);
     const TrainableModel& model = *of_sizes.model;
     const MachineFacts& machine = request_.machine;
@@ -134,58 +136,58 @@ class LadderPlanner {
         !request_.args.sources.given.contains("gradient_checkpointing_mode")) {
       return std::nullopt;
     }
-    Rung rung;
-    rung.form = form;
-    rung.memory_bytes = plan_memory(model, memory).node_bytes();
+    FitOption option;
+    static_cast<NamedCandidate&>(option) = candidate;
+    option.memory_bytes = plan_memory(model, memory).node_bytes();
     const ZeroSettings settings = zero_settings(model, memory);
-    rung.disk_bytes = offload_bytes(model, machine.num_nodes, machine.local_world_size, settings) +
-                      machine.local_world_size * planner.offloaded_input_bytes();
-    rung.discarded_disk_bytes =
+    option.disk_bytes = offload_bytes(model, machine.num_nodes, machine.local_world_size, settings) +
+                        machine.local_world_size * planner.offloaded_input_bytes();
+    option.discarded_disk_bytes =
         discarded_offload_bytes(model, machine.num_nodes, machine.local_world_size, settings);
-    rung.fits_disk = rung.disk_bytes_with(ladder.model_bytes) <= ladder.free_disk_bytes;
-    rung.fits_memory = rung.memory_bytes <= ladder.memory_bytes;
-    rung.time = predict_step(
+    option.fits_disk = option.disk_bytes_with(options.model_bytes) <= options.free_disk_bytes;
+    option.fits_memory = option.memory_bytes <= options.memory_bytes;
+    option.time = predict_step(
         walks,
         step_facts(memory, request_.mean_row_tokens, micro_batch_rows(request_.batch),
                    args.batch.accumulation_steps, planner.micro_batches_per_pass(), request_.num_threads),
         prices_);
-    return rung;
+    return option;
   }
 
-  const LadderRequest& request_;
+  const FitRequest& request_;
   std::map<Quantization, std::unique_ptr<Planned>> planned_;
   DataFacts data_;
   std::map<int64_t, int64_t> largest_pass_;
   AnalyticPrices prices_;
 };
 
-std::vector<size_t> rungs_where(const Ladder& ladder, auto condition) {
+std::vector<size_t> options_where(const FitOptions& options, auto condition) {
   std::vector<size_t> out;
-  for (size_t i = 0; i < ladder.rungs.size(); ++i) {
-    if (condition(ladder.rungs[i])) out.push_back(i);
+  for (size_t i = 0; i < options.all.size(); ++i) {
+    if (condition(options.all[i])) out.push_back(i);
   }
   return out;
 }
 
 }  // namespace
 
-std::vector<size_t> Ladder::worth_having() const {
-  return needed(rungs, rungs_where(*this, [](const Rung& rung) { return rung.fits(); }));
+std::vector<size_t> FitOptions::worth_having() const {
+  return needed(all, options_where(*this, [](const FitOption& option) { return option.fits(); }));
 }
 
-std::vector<size_t> Ladder::out_of_reach() const {
+std::vector<size_t> FitOptions::out_of_reach() const {
   std::vector<size_t> found =
-      needed(rungs, rungs_where(*this, [&](const Rung& rung) {
-               return !rung.fits() && (!best || (rung.form.changes() <= rungs[*best].form.changes() &&
-                                                 rung.time.step_s() < rungs[*best].time.step_s()));
+      needed(all, options_where(*this, [&](const FitOption& option) {
+               return !option.fits() && (!best || (option.changes <= all[*best].changes &&
+                                                   option.time.step_s() < all[*best].time.step_s()));
              }));
-  if (!best) std::ranges::stable_sort(found, {}, [&](size_t i) { return rungs[i].memory_bytes; });
+  if (!best) std::ranges::stable_sort(found, {}, [&](size_t i) { return all[i].memory_bytes; });
   return found;
 }
 
-LadderRequest ladder_request(const RunSpec& args, const ModelConfig& config, const ClusterShape& cluster,
-                             int64_t num_threads, const JobSize& job, int64_t free_disk_bytes) {
-  LadderRequest request;
+FitRequest fit_request(const RunSpec& args, const ModelConfig& config, const ClusterShape& cluster,
+                       int64_t num_threads, const JobSize& job, int64_t free_disk_bytes) {
+  FitRequest request;
   request.args = args;
   request.config = config;
   request.batch = args.batch_options(cluster.world_size());
@@ -201,18 +203,18 @@ LadderRequest ladder_request(const RunSpec& args, const ModelConfig& config, con
   return request;
 }
 
-Ladder plan_ladder(const LadderRequest& request) { return LadderPlanner(request).run(); }
+FitOptions fit_options(const FitRequest& request) { return OptionPlanner(request).run(); }
 
-std::optional<Ladder> plan_lora_ladder(const LadderRequest& request) {
+std::optional<FitOptions> lora_fit_options(const FitRequest& request) {
   if (request.args.lora.finetuning_type == FinetuningType::kLora ||
       request.args.sources.given.contains("finetuning_type"))
     return {};
   if (request.args.placement.optimizer_in_backward) return {};
-  LadderRequest lora = request;
+  FitRequest lora = request;
   lora.args.lora.finetuning_type = FinetuningType::kLora;
   try {
     lora.config.lora = lora_config_of(lora.args);
-    return plan_ladder(lora);
+    return fit_options(lora);
   } catch (const Error& error) {
     if (error.code() != ExitCode::kBadConfig) throw;
     return std::nullopt;

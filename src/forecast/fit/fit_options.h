@@ -1,4 +1,4 @@
-// What every form of a run (form.h) takes: memory, disk, time. Those that fit, and which of them to take.
+// What every candidate (candidate.h) takes: memory, disk, time. Those that fit, and which of them to take.
 #pragma once
 
 #include <array>
@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "forecast/fit/form.h"
+#include "forecast/fit/candidate.h"
 #include "forecast/forecast.h"
 #include "forecast/time/step_time.h"
 #include "ops/cpu_ops.h"
@@ -15,7 +15,7 @@
 
 namespace tessera {
 
-struct LadderRequest {
+struct FitRequest {
   RunSpec args;  // resolved
   ModelConfig config;
   BatchPlanOptions batch;
@@ -31,9 +31,8 @@ struct LadderRequest {
   int world_size() const { return machine.num_nodes * machine.local_world_size; }
 };
 
-// A form of the run. It fits if it needs no more than there is.
-struct Rung {
-  Form form;
+// A candidate, and what it takes. It fits if it needs no more than there is.
+struct FitOption : NamedCandidate {
   int64_t memory_bytes = 0;          // of a node, with what its ranks have before the model
   int64_t disk_bytes = 0;            // of a node, in offload_dir
   int64_t discarded_disk_bytes = 0;  // of them, before the finished model is written
@@ -48,54 +47,54 @@ struct Rung {
   }
 };
 
-struct Ladder {
+struct FitOptions {
   RunSpec args;
   int64_t memory_bytes = 0;  // there is for a node, in both
   int64_t free_disk_bytes = 0;
   double disk_gb_per_s = 0;
   int64_t model_bytes = 0;       // of the finished model, on the same disk; 0: it is elsewhere
   int64_t checkpoint_bytes = 0;  // of each checkpoint, for which a run needs no room to begin
-  std::vector<Rung> rungs;       // all forms that other settings do not rule out, in the order of the table
-  // The one to take: of the rungs that fit those that change the numbers least, of these the fastest, and of
+  std::vector<FitOption> all;    // those that other settings do not rule out, in their order
+  // The one to take: of those that fit, the ones that change the numbers least; of these the fastest, and of
   // equally fast ones the first.
   std::optional<size_t> best;
-  // The fastest rung that fits, or a rung within about 1 % of it that changes the numbers less.
+  // The fastest option that fits, or one within about 1 % of it that changes the numbers less.
   std::optional<size_t> fastest;
 
   // The one of the two that fit_choice asks for.
   std::optional<size_t> taken() const {
     return args.placement.fit_choice == FitChoice::kFastest ? fastest : best;
   }
-  // Rungs that fit, without those that no one needs: for which there is one that is as fast, changes the
-  // numbers no more and takes at most a tenth more memory. The fastest first; the best one is among them.
+  // Those that fit and are on the front of speed, exactness and memory (a tenth less memory is not worth
+  // time). The fastest first; the best one is among them.
   std::vector<size_t> worth_having() const;
-  // The same of those that do not fit, would be faster than the best one, and change the numbers no more.
-  // Without a best one those that take the least memory.
+  // Likewise those that do not fit, would be faster than the best one, and change the numbers no more.
+  // Without a best one, those that take the least memory first.
   std::vector<size_t> out_of_reach() const;
 };
 
 // For machines that need not exist: every row has as many tokens as the longest of the job for memory, and
 // the mean for time. `cluster` has rates.
-LadderRequest ladder_request(const RunSpec& args, const ModelConfig& config, const ClusterShape& cluster,
-                             int64_t num_threads, const JobSize& job, int64_t free_disk_bytes);
+FitRequest fit_request(const RunSpec& args, const ModelConfig& config, const ClusterShape& cluster,
+                       int64_t num_threads, const JobSize& job, int64_t free_disk_bytes);
 
-Ladder plan_ladder(const LadderRequest& request);
-// The same with adapters (LoRA) instead of all weights; nullopt if `request` has them or its settings
+FitOptions fit_options(const FitRequest& request);
+// Options with adapters (LoRA) instead of all weights; nullopt if `request` has them or its settings
 // contradict them.
-std::optional<Ladder> plan_lora_ladder(const LadderRequest& request);
+std::optional<FitOptions> lora_fit_options(const FitRequest& request);
 
 // "--optim adamw_8bit --gradient_checkpointing (17.1 GiB of memory, 64.2 GiB of disk)".
-std::string rung_text(const Ladder& ladder, size_t rung);
-// What is taken and why; there is a rung that fits.
-std::string choice_text(const Ladder& ladder);
+std::string option_text(const FitOptions& options, size_t option);
+// What is taken and why; there is one that fits.
+std::string choice_text(const FitOptions& options);
 // Why nothing fits and what would; `lora` is what adapters need.
-std::string ladder_refusal(const Ladder& ladder, const std::optional<Ladder>& lora);
-// For a run that does not fit: "; --fit would take ...", or adapters; "" if no form fits.
-std::string form_advice(const LadderRequest& request);
+std::string fit_refusal(const FitOptions& options, const std::optional<FitOptions>& lora);
+// For a run that does not fit: "; --fit would take ...", or adapters; "" if nothing fits.
+std::string fit_advice(const FitRequest& request);
 
 // Lines of at most 80 columns.
-std::string ladder_text(const Ladder& ladder);
-// A JSON object with all rungs: sizes in bytes, times in seconds; indent 2, trailing newline.
-std::string ladder_json(const Ladder& ladder);
+std::string fit_text(const FitOptions& options);
+// A JSON object with all options: sizes in bytes, times in seconds; indent 2, trailing newline.
+std::string fit_json(const FitOptions& options);
 
 }  // namespace tessera

@@ -1,0 +1,235 @@
+#include <algorithm>
+#include <optional>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "base/text_fields.h"
+#include "cli/command.h"
+#include "cli/flag_parser.h"
+#include "cli/plan/plan_job.h"
+#include "cli/plan/plan_request.h"
+#include "cli/terminal/terminal.h"
+#include "forecast/simulation/simulation.h"
+#include "io/file.h"
+
+namespace tessera {
+namespace {
+
+constexpr int kMaxSimulatedNodes = 4096;
+constexpr size_t kMaxClusters = 20;
+
+class SimulateCommand : public PlanningCommand {
+ public:
+  std::string name() const override { return "simulate"; }
+
+  void declare_flags(FlagTable* table) override {
+    declare_run(table);
+    declare_machine(table);
+    declare_ranks(table, "");
+    declare_cluster(table);
+    declare_failures(table);
+  }
+
+  void run(FlagTable* table) override {
+    set_log_level(request_.args.reporting.lowest_log_level());
+    if (request_.is_on_device()) {
+      fail(ExitCode::kUsage, "--device {} is not available here: a run on a card is one rank's, on one node",
+           request_.args.machine.device);
+    }
+    check_contradictions(*table);
+    if (request_.args.sharding.context_parallel_size > request_.local_world_size) {
+      fail(ExitCode::kUsage,
+           "simulated ranks share rows within a node, and --context_parallel_size {} is more than "
+           "its {}: tessera plan has the step",
+           request_.args.sharding.context_parallel_size, format_count(request_.local_world_size, "rank"));
+    }
+    const std::vector<int> sizes = nodes(*table);
+    const SimulationOptions simulated = options(std::ranges::max(sizes));
+    const ModelConfig config = request_.model_config(*table);
+    std::optional<PlanMachine> machine;
+    std::vector<SimulatedCluster> clusters;
+    for (const int num_nodes : sizes) {
+      RunSpec args = request_.args;
+      const int64_t world_size = num_nodes * request_.local_world_size;
+      if (!clusters.empty()) set_log_level(LogLevel::kError);  // it has been said
+      resolve_run_spec(*table, world_size, &args);
+      if (!machine) machine = request_.machine_for(args);
+      if (!machine->cluster.rates) {
+        fail(ExitCode::kUsage, "a simulation needs the speed of a machine: give --machine or --tflops");
+      }
+      clusters.push_back(simulate_cluster(args, config, request_.cluster_of(*machine, num_nodes),
+                                          request_.threads_of_rank(*machine),
+                                          job_size(args, config, world_size, request_.tokens), simulated));
+    }
+    if (!plot_.empty()) write_text_file(plot_, simulation_picture(clusters));
+    write_output(request_.json ? simulation_json(clusters) : simulation_text(clusters));
+    flush_output();
+    if (std::ranges::none_of(clusters, &std::string::empty, &SimulatedCluster::refusal)) {
+      fail(ExitCode::kBadConfig, "{}", clusters.back().refusal);
+    }
+  }
+
+ private:
+  void declare_cluster(FlagTable* table) {
+    table->begin_section("Cluster");
+    table->add("nodes", &nodes_, "Numbers of nodes to simulate.").value_name = "N...";
+    limit_flag(table->add("nodes_per_rack", &nodes_per_rack_,
+                          "Nodes that share an uplink; without it no uplink limits anything."),
+               1, kMaxSimulatedNodes);
+    limit_flag(table->add("oversubscription", &oversubscription_,
+                          "How many times as much the nodes of a rack can send as its uplink carries."),
+               1, 1000);
+    limit_flag(table->add("flow_gbps", &flow_gbps_,
+                          "Most payload that one connection carries, in 10^9 bits per second: about 5 "
+                          "between AWS instances, "
+                          "10 "
+                          "within a placement group. No limit by default; a pair of nodes has --connections "
+                          "for each rank."),
+               kLeastAmount, kMostAmount);
+    limit_flag(
+        table->add(
+            "latency_us", &latency_us_,
+            "Delay between the last byte sent and the receiver continuing, in microseconds; 100 unless the "
+            "machine says otherwise."),
+        0, kMostAmount);
+    limit_flag(table->add("message_us", &message_us_,
+                          "Time that a core needs to send and receive one message, in microseconds."),
+               0, kMostAmount);
+    table
+        ->add("stragglers", &stragglers_,
+              "Slow nodes as NODE:FACTOR, such as 3:1.5 for node 3, which computes 1.5 times as long.")
+        .value_name = "NODE:FACTOR...";
+    limit_flag(
+        table->add("straggler_spread", &straggler_spread_,
+                   "Relative spread of the nodes' compute times: log-normal, drawn with a fixed seed."),
+        0, 1);
+    table
+        ->add("measured", &measured_,
+              "Take the compute times of every rank from the metrics.jsonl of a run of this job, instead of "
+              "the machine's rates; nodes that the run did not have compute like its median rank.")
+        .value_name = "FILE";
+    table->add("plot", &plot_, "Draw what is simulated into an SVG file.").value_name = "FILE";
+  }
+
+  void declare_failures(FlagTable* table) {
+    table->begin_section("Failures");
+    limit_flag(
+        table->add("mtbf_hours", &mtbf_hours_,
+                   "Mean time between failures of one node, in hours: adds how much of the time is useful."),
+        kLeastAmount, kMostAmount);
+    limit_flag(table->add("detection_s", &detection_s_, "Time until a failure is noticed, in seconds."), 0,
+               kMostAmount);
+    limit_flag(table->add("restart_s", &restart_s_,
+                          "Time from then until the first step from the checkpoint begins, in seconds."),
+               0, kMostAmount);
+    limit_flag(table->add("checkpoint_steps", &checkpoint_steps_,
+                          "Steps between two checkpoints; by default the best number."),
+               1);
+    limit_flag(
+        table->add(
+            "checkpoint_stall_s", &checkpoint_stall_s_,
+            "How long a checkpoint holds up training, in seconds; by default the time to copy a node's "
+            "state in memory."),
+        0, kMostAmount);
+    limit_flag(
+        table->add(
+            "checkpoint_write_s", &checkpoint_write_s_,
+            "Time until a checkpoint is complete, in seconds; by default all nodes together write 1 GB/s."),
+        0, kMostAmount);
+  }
+
+  // Error(kUsage) for values that make no sense together.
+  void check_contradictions(const FlagTable& table) const {
+    for (const char* name :
+         {"checkpoint_steps", "checkpoint_stall_s", "checkpoint_write_s", "detection_s", "restart_s"}) {
+      if (table.is_set(name) && !mtbf_hours_) {
+        fail(ExitCode::kUsage, "--{} is about failures: say how often with --mtbf_hours", name);
+      }
+    }
+    if (table.is_set("nodes") && table.is_set("nnodes")) {
+      fail(ExitCode::kUsage, "--nodes lists several clusters, --nnodes is one: give one of the two");
+    }
+    if (oversubscription_ > 1 && !nodes_per_rack_) {
+      fail(ExitCode::kUsage,
+           "--oversubscription is of the racks' uplinks: say how many nodes share one with --nodes_per_rack");
+    }
+  }
+
+  // Numbers of nodes.
+  std::vector<int> nodes(const FlagTable& table) const {
+    if (table.is_set("nnodes")) return {static_cast<int>(request_.num_nodes)};
+    if (nodes_.empty() || nodes_.size() > kMaxClusters) {
+      fail(ExitCode::kUsage, "--nodes: expected 1 to {} numbers, found {}", kMaxClusters, nodes_.size());
+    }
+    std::vector<int> nodes;
+    for (const std::string& text : nodes_) {
+      const int64_t count = parse_integer(text).value_or(0);
+      if (count < 1 || count > kMaxSimulatedNodes) {
+        fail(ExitCode::kUsage, "--nodes: expected numbers from 1 to {}, found '{}'", kMaxSimulatedNodes,
+             printable(text));
+      }
+      nodes.push_back(static_cast<int>(count));
+    }
+    return nodes;
+  }
+
+  // For clusters of at most so many nodes. Reads --measured.
+  SimulationOptions options(int most_nodes) const {
+    SimulationOptions options;
+    options.nodes_per_rack = static_cast<int>(nodes_per_rack_.value_or(0));
+    options.oversubscription = oversubscription_;
+    options.flow_gbps = flow_gbps_;
+    if (latency_us_) options.latency_s = 1e-6 * *latency_us_;
+    options.message_s = 1e-6 * message_us_;
+    options.spread = straggler_spread_;
+    for (const std::string& text : stragglers_) {
+      const std::vector<std::string> parts = split(text, ':');
+      const int64_t node = parse_integer(parts.front()).value_or(-1);
+      const double factor = parts.size() == 2 ? parse_number(parts.back()).value_or(0) : 0;
+      if (node < 0 || !(factor > 0 && factor <= 1000)) {
+        fail(ExitCode::kUsage, "--stragglers: expected NODE:FACTOR such as 3:1.5, found '{}'",
+             printable(text));
+      }
+      if (node >= most_nodes) {
+        fail(ExitCode::kUsage, "--stragglers: no cluster has a node {}: the largest has nodes 0 to {}", node,
+             most_nodes - 1);
+      }
+      if (!options.slow_nodes.emplace(static_cast<int>(node), factor).second) {
+        fail(ExitCode::kUsage, "--stragglers: node {} is given twice", node);
+      }
+    }
+    if (!measured_.empty()) options.measured = read_measured_steps(measured_);
+    if (mtbf_hours_) {
+      options.failures = FailureFacts{
+          .node_mtbf_s = 3600 * *mtbf_hours_, .detection_s = detection_s_, .restart_s = restart_s_};
+    }
+    options.checkpoint_stall_s = checkpoint_stall_s_;
+    options.checkpoint_write_s = checkpoint_write_s_;
+    options.checkpoint_steps = checkpoint_steps_;
+    return options;
+  }
+
+  std::vector<std::string> nodes_ = {"4", "16", "64", "256", "1024"};
+  std::optional<int64_t> nodes_per_rack_;
+  double oversubscription_ = 1;
+  std::optional<double> flow_gbps_;
+  std::optional<double> latency_us_;
+  double message_us_ = 10;
+  std::vector<std::string> stragglers_;
+  double straggler_spread_ = 0;
+  std::string measured_;
+  std::optional<double> mtbf_hours_;
+  double detection_s_ = 5;
+  double restart_s_ = 120;
+  std::optional<int64_t> checkpoint_steps_;
+  std::optional<double> checkpoint_stall_s_;
+  std::optional<double> checkpoint_write_s_;
+  std::string plot_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_simulate_command() { return std::make_unique<SimulateCommand>(); }
+
+}  // namespace tessera

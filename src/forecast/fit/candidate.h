@@ -1,0 +1,56 @@
+// What a run can keep per parameter, in memory or on a disk, when it updates, and what it recomputes: the
+// choices among which `tessera plan --disk`, `tessera train --fit` and the advice of a run that does not fit
+// search.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "optim/optimizer.h"
+#include "settings/choices.h"
+#include "settings/run_settings.h"
+
+namespace tessera {
+
+// A value of each of the settings that decide it.
+struct FitCandidate {
+  OptimizerForm optimizer = OptimizerForm::kAdamW;
+  OffloadDevice state = OffloadDevice::kNone;
+  OffloadDevice weights = OffloadDevice::kNone;
+  bool updates_in_backward = false;
+  ClipMode clip = ClipMode::kGlobal;
+  bool recomputes = false;
+  CheckpointingMode recomputed = CheckpointingMode::kFull;
+  std::optional<int64_t> base_bits;  // of the weights beside adapters; nullopt: bfloat16
+
+  bool operator==(const FitCandidate&) const = default;
+};
+
+enum class FitAxis : size_t { kOptimizer, kState, kWeights, kUpdate, kActivations, kBase };
+inline constexpr size_t kNumFitAxes = 6;
+
+// A candidate, with what tables call its choice on every axis ("given" if the settings leave none there), and
+// how far its numbers are from the exact ones: rounded weights beside adapters, rounded moments, another norm
+// for clipping, compared in this order. 0 is none but the rounding of sums.
+struct NamedCandidate {
+  FitCandidate candidate;
+  std::array<std::string, kNumFitAxes> words;
+  std::array<int, 3> changes = {};
+
+  const std::string& word(FitAxis axis) const { return words[static_cast<size_t>(axis)]; }
+};
+
+// Those that leave everything that was given as it is, the simplest first. `args` must be resolved.
+std::vector<NamedCandidate> candidates_of(const RunSpec& args);
+
+// `args`, resolved for world_size ranks, with the candidate's settings. Error(kBadConfig) if other settings
+// rule it out.
+RunSpec with_candidate(const RunSpec& args, const FitCandidate& candidate, int64_t world_size);
+
+// The settings in which the candidate differs from `args`: "--optim adamw_8bit".
+std::vector<std::string> candidate_flags(const RunSpec& args, const FitCandidate& candidate);
+
+}  // namespace tessera
