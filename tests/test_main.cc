@@ -12,7 +12,7 @@
 #include <cstring>
 #include <string>
 
-#include "platform/open_files.h"
+#include "platform/system.h"
 
 namespace {
 

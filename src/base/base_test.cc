@@ -15,13 +15,10 @@
 #include "base/json_value.h"
 #include "base/log.h"
 #include "base/memory.h"
-#include "base/mistakes.h"
 #include "base/name_hint.h"
 #include "base/rng.h"
 #include "base/text.h"
 #include "base/unique_fd.h"
-#include "base/utf8.h"
-#include "base/visible_text.h"
 #include "expect_error.h"
 
 namespace tessera {

@@ -5,9 +5,11 @@
 
 #include <fmt/format.h>
 
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace tessera {
 
@@ -46,6 +48,20 @@ template <typename... Args>
 namespace internal {
 [[noreturn]] void check_failed(const char* file, int line, const char* condition, const std::string& message);
 }  // namespace internal
+
+// True for the user's mistakes, whichever process of a job finds them: kUsage, kBadData, kNoInput,
+// kBadConfig.
+bool is_users_mistake(ExitCode code);
+
+// Reports several mistakes found together in one line: a single one as is, several numbered.
+[[noreturn]] void fail_all(ExitCode code, const std::vector<std::string>& messages);
+
+// The exit codes of the program, in words.
+struct ExitCodeMeaning {
+  int code;
+  const char* meaning;
+};
+std::span<const ExitCodeMeaning> exit_code_meanings();
 
 }  // namespace tessera
 

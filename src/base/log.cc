@@ -2,13 +2,15 @@
 
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
+#include <cstdlib>
+#include <set>
+#include <string_view>
 
 #include <atomic>
 #include <memory>
 #include <mutex>
 
-#include "base/terminal_type.h"
-#include "base/visible_text.h"
+#include "base/text.h"
 
 namespace tessera {
 namespace {
@@ -87,6 +89,26 @@ void log_line(LogLevel level, std::string_view text) {
   if (!logger().should_log(to_spdlog(level))) return;
   if (void (*callback)() = before_log_line) callback();
   logger().log(to_spdlog(level), spdlog::string_view_t(message.data(), message.size()));
+}
+
+void log_warning_once(const std::string& message) {
+  static std::mutex mutex;
+  static std::set<std::string> logged;
+  {
+    const std::lock_guard lock(mutex);
+    if (!logged.insert(message).second) return;
+  }
+  log_warning("{}", message);
+}
+
+bool terminal_takes_escapes() {
+  const char* type = std::getenv("TERM");
+  return type == nullptr || std::string_view(type) != "dumb";
+}
+
+bool terminal_takes_colours() {
+  const char* wish = std::getenv("NO_COLOR");
+  return (wish == nullptr || *wish == '\0') && terminal_takes_escapes();
 }
 
 }  // namespace tessera

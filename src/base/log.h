@@ -57,4 +57,12 @@ void log_warning(fmt::format_string<Args...> format, Args&&... args) {
   log_line(LogLevel::kWarning, fmt::format(format, std::forward<Args>(args)...));
 }
 
+// Logs the line unless this process has logged it before. Thread-safe.
+void log_warning_once(const std::string& message);
+
+// False with TERM=dumb, which takes no escape sequences at all.
+bool terminal_takes_escapes();
+// Also false if NO_COLOR is set and not empty (https://no-color.org).
+bool terminal_takes_colours();
+
 }  // namespace tessera

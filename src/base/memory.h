@@ -1,10 +1,13 @@
-// Memory for large buffers: page-aligned, on huge pages where the system provides them.
+// Memory for large buffers, of this process or shared: page-aligned, on huge pages where the system provides
+// them.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <utility>
+
+#include "base/unique_fd.h"
 
 namespace tessera {
 
@@ -19,7 +22,10 @@ constexpr int64_t round_up(int64_t value, int64_t multiple) {
 class PageBuffer {
  public:
   PageBuffer() = default;
-  explicit PageBuffer(int64_t size_bytes);
+  explicit PageBuffer(int64_t size_bytes) : PageBuffer(UniqueFd(), size_bytes) {}
+  // Shares the pages of a file in memory (memory_file()) with all who map it, each at its own address.
+  // Without a file they are this process's own.
+  PageBuffer(UniqueFd file, int64_t size_bytes);
   ~PageBuffer();
   PageBuffer(PageBuffer&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)), size_bytes_(std::exchange(other.size_bytes_, 0)) {}

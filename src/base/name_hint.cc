@@ -8,7 +8,6 @@
 #include <optional>
 
 #include "base/text.h"
-#include "base/text_fields.h"
 
 namespace tessera {
 namespace {

@@ -1,6 +1,7 @@
 #include "base/text.h"
 
 #include <fmt/format.h>
+#include <cstdint>
 
 #include <algorithm>
 #include <array>
@@ -10,8 +11,6 @@
 #include <limits>
 #include <numeric>
 #include <utility>
-
-#include "base/visible_text.h"
 
 namespace tessera {
 namespace {
@@ -229,6 +228,43 @@ std::string printable(std::string_view text, int64_t max_chars) {
     move_visible(&text, &out, "");
   }
   return out;
+}
+
+std::vector<std::string> split(std::string_view text, char separator) {
+  std::vector<std::string> parts;
+  for (;;) {
+    const size_t end = text.find(separator);
+    parts.emplace_back(text.substr(0, end));
+    if (end == std::string_view::npos) return parts;
+    text.remove_prefix(end + 1);
+  }
+}
+
+namespace {
+
+template <typename T>
+std::optional<T> parse(std::string_view text) {
+  T value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+}  // namespace
+
+std::optional<int64_t> parse_integer(std::string_view text) { return parse<int64_t>(text); }
+std::optional<double> parse_number(std::string_view text) { return parse<double>(text); }
+
+int64_t count_characters(std::string_view utf8) {
+  return std::ranges::count_if(utf8, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
+}
+
+std::string format_eta(const std::optional<double>& seconds) {
+  constexpr double kHour = 3600, kDay = 24 * kHour;
+  if (!seconds || !(*seconds < 10'000 * kDay)) return "--:--";
+  if (*seconds < 100 * kHour) return format_duration(*seconds);
+  const auto hours = static_cast<int64_t>(*seconds / kHour);
+  return fmt::format("{}d {:02}h", hours / 24, hours % 24);
 }
 
 }  // namespace tessera

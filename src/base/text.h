@@ -1,4 +1,4 @@
-// Small text helpers shared by error messages and reports.
+// Small text helpers shared by error messages and reports, and texts of any origin made fit to be shown.
 #pragma once
 
 #include <cstdint>
@@ -52,5 +52,24 @@ int64_t find_invalid_utf8(std::string_view text);
 // One printable line for messages: control characters and malformed bytes as \xNN, cut to about max_chars
 // with "...".
 std::string printable(std::string_view text, int64_t max_chars = 80);
+
+// The parts between separators; at least one.
+std::vector<std::string> split(std::string_view text, char separator);
+// The whole text as a decimal number; nullopt if it is not one.
+std::optional<int64_t> parse_integer(std::string_view text);
+std::optional<double> parse_number(std::string_view text);
+
+// Unicode code points: the bytes that do not continue a character.
+int64_t count_characters(std::string_view utf8);
+
+// The time left: "01:23", "1:02:03", "4d 04h"; "--:--" if it is not known.
+std::string format_eta(const std::optional<double>& seconds);
+
+// Control characters but newline and tab, and malformed bytes, become \xNN; from U+007F on also the
+// characters that control the line or its direction, as \uNNNN (U+007F-9F, U+061C, U+200E-F, U+2028-E,
+// U+2066-9). JSON remains the same JSON.
+std::string visible_text(std::string_view text);
+// The same for one line: newline and tab are control characters, too. printable() in text.h also cuts it.
+std::string visible_line(std::string_view text);
 
 }  // namespace tessera

@@ -20,7 +20,7 @@
 #include "io/output_file.h"
 #include "io/page_cache.h"
 #include "model/families/families.h"
-#include "optim/adamw.h"
+#include "optim/elementwise.h"
 
 namespace tessera {
 namespace {

@@ -13,7 +13,7 @@
 #include "base/rng.h"
 #include "base/text.h"
 #include "bench/shell.h"
-#include "optim/adamw.h"
+#include "optim/elementwise.h"
 #include "optim/optimizer_state.h"
 
 namespace tessera {

@@ -109,7 +109,7 @@ void run_rank(const fs::path& folder, const ModelConfig& config, const LoadCase&
 
   answer->begin = now_seconds();
   PageBuffer own;
-  SharedSegment shared;
+  PageBuffer shared;
   bf16* weights = nullptr;
   if (group.size() == 1) {
     own = PageBuffer(size_bytes);

@@ -16,7 +16,7 @@
 #include "formats/json.h"
 #include "model/families/families.h"
 #include "optim/adafactor.h"
-#include "optim/adamw.h"
+#include "optim/elementwise.h"
 #include "optim/muon.h"
 #include "optim/state_parts.h"
 #include "support/checkpoint_test_support.h"

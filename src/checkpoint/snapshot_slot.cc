@@ -144,8 +144,8 @@ void SnapshotSlot::map() {
   struct stat file {};
   TESSERA_CHECK(fstat(fd_, &file) == 0, "errno {}", errno);
   if (memory_.size_bytes() == file.st_size) return;
-  memory_ = SharedSegment();
-  if (file.st_size > 0) memory_ = SharedSegment(dup(fd_), file.st_size);
+  memory_ = PageBuffer();
+  if (file.st_size > 0) memory_ = PageBuffer(UniqueFd(dup(fd_)), file.st_size);
 }
 
 const SnapshotHeader* SnapshotSlot::whole_header() const {
@@ -206,7 +206,7 @@ void SnapshotSlot::prepare(int64_t slot_bytes, ThreadPool& pool) {
 }
 
 void SnapshotSlot::clear() {
-  memory_ = SharedSegment();
+  memory_ = PageBuffer();
   TESSERA_CHECK(ftruncate(fd_, 0) == 0, "errno {}", errno);
 }
 

@@ -95,7 +95,7 @@ class SnapshotSlot {
   void map();
 
   int fd_;
-  SharedSegment memory_;  // the whole file; empty if the file was
+  PageBuffer memory_;  // the whole file; empty if the file was
 };
 
 }  // namespace tessera

@@ -12,7 +12,7 @@
 #include "expect_error.h"
 #include "model/families/families.h"
 #include "optim/adafactor.h"
-#include "optim/lion.h"
+#include "optim/elementwise.h"
 #include "optim/muon.h"
 #include "support/checkpoint_test_support.h"
 #include "test_folder.h"

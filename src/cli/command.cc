@@ -4,7 +4,7 @@
 
 #include "base/embedded_text.h"
 #include "base/error.h"
-#include "base/text_fields.h"
+#include "base/text.h"
 
 namespace tessera {
 namespace {

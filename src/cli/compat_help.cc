@@ -6,7 +6,6 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "base/text_fields.h"
 #include "cli/help_text.h"
 #include "settings/compat/compat_table.h"
 #include "settings/run_settings.h"

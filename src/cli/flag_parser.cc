@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/mistakes.h"
 #include "base/text.h"
 #include "formats/huggingface/model_config.h"
 

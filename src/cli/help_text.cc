@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "base/exit_codes.h"
 
 namespace tessera {
 namespace {

@@ -1,6 +1,6 @@
 #include "cli/manual_page.h"
 
-#include "base/exit_codes.h"
+#include "base/error.h"
 
 #include <fmt/format.h>
 

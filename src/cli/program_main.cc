@@ -14,7 +14,6 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "base/visible_text.h"
 #include "cli/run/rank.h"
 #include "cli/run/resume_command.h"
 #include "cli/terminal/terminal.h"
@@ -25,7 +24,7 @@
 #include "launch/reports/rank_report.h"
 #include "launch/reports/termination_log.h"
 #include "platform/cpu.h"
-#include "platform/open_files.h"
+#include "platform/system.h"
 
 namespace tessera {
 namespace {

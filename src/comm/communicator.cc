@@ -135,8 +135,8 @@ struct Communicator::Impl {
 
   std::optional<NetworkGroup> rail;
   ExtraRail background, context;
-  SharedSegment values;  // [2][world_size][kMaxValueBytes]
-  SharedSegment board;
+  PageBuffer values;  // [2][world_size][kMaxValueBytes]
+  PageBuffer board;
   std::vector<std::byte> rail_values;
   std::vector<Part> parts;
   int64_t num_gathers = 0;

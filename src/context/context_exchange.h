@@ -80,7 +80,7 @@ class ContextExchange {
   const ContextTeam team_;
   NetworkGroup* rail_ = nullptr;  // with several nodes
   int64_t box_bytes_;             // of an outbox
-  SharedSegment memory_;          // an outbox and, with several nodes, an inbox for every rank of the node
+  PageBuffer memory_;             // an outbox and, with several nodes, an inbox for every rank of the node
   SharedCounters counters_;
   NetworkCounters counted_;
   uint64_t number_ = 0;      // of the last exchange

@@ -8,9 +8,9 @@
 #include <chrono>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "base/stopwatch.h"
 #include "base/text.h"
 #include "data/row_building.h"
 #include "data/row_stream.h"

@@ -16,9 +16,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/memory.h"
-#include "base/stopwatch.h"
 #include "base/text.h"
 #include "base/unique_fd.h"
 #include "io/file.h"

@@ -4,9 +4,9 @@
 #include <system_error>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/memory.h"
 #include "base/rng.h"
-#include "base/stopwatch.h"
 #include "io/disk_space.h"
 #include "io/file.h"
 

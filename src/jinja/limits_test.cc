@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/error.h"
-#include "base/stopwatch.h"
 #include "jinja/template.h"
 
 namespace tessera::jinja {

@@ -13,11 +13,10 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "base/text_fields.h"
 #include "comm/ranks/proof.h"
 #include "comm/ranks/world.h"
-#include "platform/host_name.h"
 #include "platform/nvidia_cards.h"
+#include "platform/system.h"
 
 namespace tessera {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/log_once.h"
+#include "base/log.h"
 #include "base/rng.h"
 #include "base/text.h"
 #include "model/allocate.h"

@@ -13,7 +13,7 @@
 #include "base/log.h"
 #include "base/unique_fd.h"
 #include "comm/ranks/proof.h"
-#include "platform/host_name.h"
+#include "platform/system.h"
 #include "settings/run/metrics_settings.h"
 
 namespace tessera {

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/stopwatch.h"
+#include "base/clock.h"
 #include "ops/cpu_ops.h"
 
 namespace tessera {

@@ -7,6 +7,7 @@
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/gemm/gemm.h"
+#include "kernels/optimizer/element_update.h"
 #include "kernels/quantized_weight/quantized_weight.h"
 #include "kernels/registry.h"
 #include "kernels/rmsnorm/rmsnorm.h"
@@ -195,21 +196,17 @@ class CpuOps final : public Ops {
 
   void adamw(TensorView weights, TensorView remainders, ConstTensorView gradient, TensorView exp_avg,
              TensorView exp_avg_sq, int64_t first_element, const AdamWScalars& scalars) override {
-    const int64_t count = weights.num_elements();
-    const auto* const g = gradient.as<float>();
-    const auto update = [&](const auto& with_remainders, const auto& without, auto... moments) {
-      if (weights.dtype() == DType::kBF16) {
-        with_remainders(weights.as<bf16>(), remainders.as<int16_t>(), g, moments..., count, scalars, pool_);
-      } else {
-        without(weights.as<float>(), g, moments..., count, scalars, pool_);
-      }
-    };
-    if (exp_avg.dtype() == DType::kF32) {
-      update(adamw_bf16, adamw_f32, exp_avg.as<float>(), exp_avg_sq.as<float>());
-    } else {
-      update(adamw_bf16_half, adamw_f32_half,
-             HalfMoments{exp_avg.as<bf16>(), exp_avg_sq.as<bf16>(), first_element});
-    }
+    TESSERA_CHECK(exp_avg.dtype() == DType::kF32 || exp_avg.dtype() == DType::kBF16, "{} moments",
+                  dtype_name(exp_avg.dtype()));
+    std::byte* const moments[] = {exp_avg.bytes(), exp_avg_sq.bytes()};
+    const OptimizerBlock block = {
+        .weights = weights,
+        .remainders = weights.dtype() == DType::kBF16 ? remainders.as<int16_t>() : nullptr,
+        .gradient = {gradient.as<float>(), static_cast<size_t>(weights.num_elements())},
+        .state = moments,
+        .first_element = first_element};
+    update_elements<AdamWRule>(block, exp_avg.dtype() == DType::kF32 ? MomentForm::kF32 : MomentForm::kBF16,
+                               scalars, pool_);
   }
 
  private:

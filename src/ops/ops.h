@@ -23,12 +23,12 @@
 #include <string>
 #include <vector>
 
-#include "kernels/adamw/adamw.h"
 #include "kernels/attention/attention_shape.h"
 #include "kernels/cross_entropy/cross_entropy.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/gemm/linear_weight.h"
 #include "kernels/lora/lora.h"
+#include "kernels/optimizer/adamw.h"
 #include "kernels/rope/rope.h"
 #include "kernels/update.h"
 #include "tensor/device.h"
@@ -185,9 +185,9 @@ class Ops {
                                             ConstTensorView rows, float label_smoothing, float grad_scale,
                                             TensorView dlogits_RC) = 0;
 
-  // One update of consecutive elements (kernels/adamw/adamw.h): weights A, with BF16 ones the remainders of
-  // their masters (I16); gradient F32, moments F32 or BF16. first_element: the first one's place among all
-  // parameters.
+  // One update of consecutive elements (kernels/optimizer/element_update.h): weights A, with BF16 ones the
+  // remainders of their masters (I16); gradient F32, moments F32 or BF16. first_element: the first one's
+  // place among all parameters.
   virtual void adamw(TensorView weights, TensorView remainders, ConstTensorView gradient, TensorView exp_avg,
                      TensorView exp_avg_sq, int64_t first_element, const AdamWScalars& scalars) = 0;
 };

@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "optim/masters.h"
 #include "platform/subnormals.h"
 #include "tensor/arena.h"
 
@@ -243,7 +242,7 @@ void Adafactor::update_masters(const WholeParameter& parameter, const WholeBlock
   const Factors factors = lay_out_factors(arena, shape);
   const float* const squares = reinterpret_cast<const float*>(parameter.state[2]) + block.begin;
   with_gradient(parameter, block.begin, [&](auto gradient) {
-    with_masters(block, [&](auto masters) {
+    with_masters(block.weights, block.remainders, [&](auto masters) {
       pool.parallel_blocks(block.count, kMasterBlock, [&](int64_t begin, int64_t end) {
         if (shape.is_matrix()) {
           update_matrix_masters(block.begin, begin, end, shape.columns, masters, gradient, scalars, factors);

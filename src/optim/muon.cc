@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "optim/masters.h"
 #include "optim/newton_schulz.h"
 #include "tensor/arena.h"
 
@@ -79,7 +78,7 @@ void Muon::update_masters(const WholeParameter& parameter, const WholeBlock& blo
   const auto kept = static_cast<float>(1 - step.learning_rate * decay);
   const auto rate =
       static_cast<float>(step.learning_rate * rate_factor(settings_.muon_rate, parameter.shape));
-  with_masters(block, [&](auto masters) {
+  with_masters(block.weights, block.remainders, [&](auto masters) {
     pool.parallel_blocks(block.count, kMuonBlock, [=](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) masters.store(i, masters.load(i) * kept - rate * update[i]);
     });

@@ -8,13 +8,13 @@
 // Products have operands of the weights' type.
 #pragma once
 
-#include "optim/adamw.h"
+#include "optim/elementwise.h"
 
 namespace tessera {
 
 class Muon : public AdamW {
  public:
-  explicit Muon(const OptimizerSpec& settings) : AdamW(settings), settings_(settings) {}
+  using AdamW::AdamW;
 
   StateTensors state_tensors() const override { return kStateTensors; }
   void update_moments(const WholeParameter& parameter, const WholeBlock& block, const OptimizerStep& step,
@@ -31,9 +31,6 @@ class Muon : public AdamW {
       {"exp_avg", DType::kF32, StateExtent::kOtherElements},
       {"exp_avg_sq", DType::kF32, StateExtent::kOtherElements},
       {"momentum_buffer", DType::kF32, StateExtent::kHiddenElements, "exp_avg"}};
-
- private:
-  OptimizerSpec settings_;
 };
 
 }  // namespace tessera

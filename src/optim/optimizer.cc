@@ -5,8 +5,7 @@
 
 #include "base/error.h"
 #include "optim/adafactor.h"
-#include "optim/adamw.h"
-#include "optim/lion.h"
+#include "optim/elementwise.h"
 #include "optim/muon.h"
 
 namespace tessera {

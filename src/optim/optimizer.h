@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/choice.h"
+#include "kernels/optimizer/element_update.h"
 #include "optim/schedule.h"
 #include "optim/state_tensor.h"
 #include "platform/thread_pool.h"
@@ -82,17 +83,7 @@ struct OptimizerStep {
   std::optional<AdamBetas> betas = {};  // of the schedule; without, those of the settings
 };
 
-// Consecutive elements with all that belongs to them, each array from the first of the elements on.
-struct OptimizerBlock {
-  TensorView weights;             // BF16 or F32 [count]
-  int16_t* remainders = nullptr;  // of the master weights, with BF16 weights (base/float_types.h)
-  std::span<const float> gradient;
-  std::span<std::byte* const> state;  // by tensor of the list
-  int64_t first_element = 0;          // of the block, among the elements of all parameters
-  bool weight_decay = true;
-};
-
-// A parameter whose update needs all of it, with what is in memory as a whole meanwhile.
+// A parameter that is updated as a whole: its state must be in memory.
 struct WholeParameter {
   ConstTensorView gradient;  // F32 or BF16 [count]
   ParameterShape shape;
@@ -101,6 +92,16 @@ struct WholeParameter {
   std::span<std::byte* const> state;  // by tensor of the list, of those by rows or columns or of vectors
   std::span<std::byte> workspace;     // at least workspace_bytes()
 };
+
+// Calls body(gradient) with its gradients from an element on, as const float* or const bf16*.
+template <typename Body>
+void with_gradient(const WholeParameter& parameter, int64_t begin, const Body& body) {
+  if (parameter.gradient.dtype() == DType::kF32) {
+    body(parameter.gradient.as<float>() + begin);
+  } else {
+    body(parameter.gradient.as<bf16>() + begin);
+  }
+}
 
 // Elements [begin, begin + count) of it, each array from the first of them on.
 struct WholeBlock {

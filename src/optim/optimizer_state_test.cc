@@ -7,8 +7,7 @@
 #include <cmath>
 
 #include "base/rng.h"
-#include "optim/adamw.h"
-#include "optim/lion.h"
+#include "optim/elementwise.h"
 #include "support/momentum_sgd.h"
 
 namespace tessera {

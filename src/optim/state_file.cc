@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
+#include "base/clock.h"
 #include "base/divide_up.h"
 #include "base/error.h"
-#include "base/stopwatch.h"
 
 namespace tessera {
 namespace {

@@ -14,7 +14,7 @@
 #include "base/unique_fd.h"
 #include "disk_shim.h"
 #include "expect_error.h"
-#include "optim/adamw.h"
+#include "optim/elementwise.h"
 #include "optim/optimizer_state.h"
 #include "test_folder.h"
 

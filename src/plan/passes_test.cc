@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "ops/cpu_ops.h"
-#include "optim/adamw.h"
+#include "optim/elementwise.h"
 #include "platform/thread_pool.h"
 #include "support/model_test_support.h"
 

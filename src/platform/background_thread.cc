@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "platform/blocked_signals.h"
 #include "platform/cpu.h"
 
 namespace tessera {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "platform/system_file.h"
+#include "platform/system.h"
 
 namespace tessera {
 namespace {

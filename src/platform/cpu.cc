@@ -22,7 +22,6 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "base/text_fields.h"
 #include "platform/cgroup.h"
 #include "platform/instruction_trial.h"
 #include "platform/topology.h"

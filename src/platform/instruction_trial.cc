@@ -10,8 +10,6 @@
 #include <cstdint>
 #include <cstring>
 
-#include "platform/tile_config.h"
-
 namespace tessera {
 namespace {
 

@@ -2,6 +2,8 @@
 // what it does not pass through, and a damaged processor may compute wrong results.
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <string>
 
 namespace tessera {
@@ -25,5 +27,15 @@ bool amx_int8_works();  // likewise
 
 // Stands in for a trial of a broken instruction set: executes UD2.
 bool illegal_instruction();
+
+// For LDTILECFG: all eight registers have 16 rows of 64 bytes.
+struct alignas(64) TileConfig {
+  uint8_t palette = 1;
+  uint8_t start_row = 0;
+  std::array<uint8_t, 14> reserved = {};
+  std::array<uint16_t, 16> row_bytes = {64, 64, 64, 64, 64, 64, 64, 64};
+  std::array<uint8_t, 16> rows = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+inline constexpr TileConfig kTileConfig;
 
 }  // namespace tessera

@@ -10,14 +10,14 @@
 #include <cstring>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/float_types.h"
 #include "base/memory.h"
 #include "base/rng.h"
-#include "base/stopwatch.h"
 #include "platform/cpu.h"
+#include "platform/instruction_trial.h"
 #include "platform/memory_info.h"
-#include "platform/tile_config.h"
 
 namespace tessera {
 namespace {

@@ -8,8 +8,8 @@
 #include <string_view>
 #include <utility>
 
-#include "base/text_fields.h"
-#include "platform/system_file.h"
+#include "base/text.h"
+#include "platform/system.h"
 
 namespace tessera {
 

@@ -14,7 +14,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/text.h"
-#include "platform/blocked_signals.h"
+#include "platform/background_thread.h"
 #include "platform/subnormals.h"
 
 // oneDNN runs on OpenMP; our loops are the only parallelism, so every thread of the pool sets one OpenMP

@@ -10,7 +10,7 @@
 #include <sstream>
 #include <utility>
 
-#include "platform/system_file.h"
+#include "platform/system.h"
 
 namespace tessera {
 namespace {

@@ -53,10 +53,24 @@ struct StepTimes {
 
   StepTimes& operator+=(const StepTimes& more);
   // All but other_s.
-  double listed_s() const {
-    return rows_s + products_s + attention_s + elementwise_s + wait_s + disk_s + optimizer_s;
-  }
+  double listed_s() const;
 };
+// A time of a structure and its name in files and metrics.
+template <typename Times>
+struct NamedTime {
+  const char* name;
+  double Times::*seconds;
+};
+inline constexpr NamedTime<StepTimes> kStepTimes[] = {
+    {"rows_s", &StepTimes::rows_s},           {"products_s", &StepTimes::products_s},
+    {"attention_s", &StepTimes::attention_s}, {"elementwise_s", &StepTimes::elementwise_s},
+    {"wait_s", &StepTimes::wait_s},           {"disk_s", &StepTimes::disk_s},
+    {"optimizer_s", &StepTimes::optimizer_s}, {"other_s", &StepTimes::other_s}};
+inline double StepTimes::listed_s() const {
+  double sum = 0;
+  for (const auto& [name, seconds] : kStepTimes) sum += seconds == &StepTimes::other_s ? 0 : this->*seconds;
+  return sum;
+}
 
 // What one rank did in a step.
 struct RankStep {
@@ -108,6 +122,11 @@ struct RunTimes {
   double model_s = 0;  // writing the finished model
   int64_t num_steps = 0, num_evaluations = 0, num_checkpoints = 0;
 };
+inline constexpr NamedTime<RunTimes> kRunTimes[] = {
+    {"total_s", &RunTimes::total_s},           {"startup_s", &RunTimes::startup_s},
+    {"steps_s", &RunTimes::steps_s},           {"evaluation_s", &RunTimes::evaluation_s},
+    {"checkpoint_s", &RunTimes::checkpoint_s}, {"checkpoint_stall_s", &RunTimes::checkpoint_stall_s},
+    {"snapshot_s", &RunTimes::snapshot_s},     {"model_s", &RunTimes::model_s}};
 
 struct TrainSummary {
   int64_t num_steps = 0;

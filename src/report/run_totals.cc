@@ -14,14 +14,7 @@ NetworkUse network_use(const NetworkCounters& sums, int world_size) {
 }
 
 StepTimes& StepTimes::operator+=(const StepTimes& more) {
-  rows_s += more.rows_s;
-  products_s += more.products_s;
-  attention_s += more.attention_s;
-  elementwise_s += more.elementwise_s;
-  wait_s += more.wait_s;
-  disk_s += more.disk_s;
-  optimizer_s += more.optimizer_s;
-  other_s += more.other_s;
+  for (const auto& [name, seconds] : kStepTimes) this->*seconds += more.*seconds;
   return *this;
 }
 

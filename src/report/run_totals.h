@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "base/stopwatch.h"
+#include "base/clock.h"
 #include "comm/network/network_group.h"
 #include "report/observer.h"
 

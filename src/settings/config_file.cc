@@ -12,7 +12,6 @@
 
 #include "base/error.h"
 #include "base/json_value.h"
-#include "base/mistakes.h"
 #include "base/text.h"
 #include "formats/json_problem.h"
 #include "io/file.h"

@@ -35,7 +35,7 @@ class MasterExport {
   const ShardPlan* plan_;
   const OwnedPieces* pieces_;
   Communicator* comm_;
-  SharedSegment memory_;  // float32
+  PageBuffer memory_;  // float32
   std::vector<Chunk> chunks_;
 };
 

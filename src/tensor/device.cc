@@ -2,8 +2,8 @@
 
 #include <cstring>
 
+#include "base/clock.h"
 #include "base/memory.h"
-#include "base/stopwatch.h"
 
 namespace tessera {
 namespace {

@@ -14,7 +14,7 @@
 
 #include "base/text.h"
 #include "expect_error.h"
-#include "optim/adamw.h"
+#include "optim/elementwise.h"
 #include "platform/memory_info.h"
 #include "support/medium_config.h"
 #include "support/train_test_support.h"

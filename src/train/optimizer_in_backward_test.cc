@@ -6,8 +6,8 @@
 #include <csignal>
 
 #include "expect_error.h"
-#include "optim/adamw.h"
 #include "optim/clip.h"
+#include "optim/elementwise.h"
 #include "shard/parameter_store.h"
 #include "support/from_word.h"
 #include "support/saving_run.h"

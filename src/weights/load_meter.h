@@ -5,7 +5,7 @@
 #include <functional>
 #include <mutex>
 
-#include "base/stopwatch.h"
+#include "base/clock.h"
 #include "weights/model_folder.h"
 
 namespace tessera {

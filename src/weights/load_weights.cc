@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "base/float_types.h"
-#include "base/log_once.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "formats/huggingface/convert.h"
 #include "tensor/shape_text.h"

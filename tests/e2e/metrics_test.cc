@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "base/stopwatch.h"
+#include "base/clock.h"
 #include "e2e/host_job.h"
 #include "e2e/process.h"
 #include "e2e/tiny_model.h"

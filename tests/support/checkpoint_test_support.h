@@ -7,7 +7,7 @@
 
 #include "checkpoint/checkpoint_reader.h"
 #include "checkpoint/checkpoint_writer.h"
-#include "optim/adamw.h"
+#include "optim/elementwise.h"
 
 namespace tessera {
 

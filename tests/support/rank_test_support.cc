@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "comm/store/store_server.h"
-#include "platform/open_files.h"
+#include "platform/system.h"
 
 namespace tessera {
 

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "platform/blocked_signals.h"
+#include "platform/background_thread.h"
 
 namespace tessera {
 namespace {

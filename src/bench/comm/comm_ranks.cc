@@ -56,7 +56,7 @@ class SharedMemorySide : public Side {
     const int64_t part = (count + group_.size() - 1) / group_.size() + 15;
     begin_ = std::min(count, group_.index() * (part / 16 * 16));
     end_ = std::min(count, (group_.index() + 1) * (part / 16 * 16));
-    for (const SharedSegment& segment : segments_) inputs_.emplace_back(segment.as<float>().data() + begin_);
+    for (const PageBuffer& segment : segments_) inputs_.emplace_back(segment.as<float>().data() + begin_);
     fill(false);
     // The rank that writes output pages touches them first.
     std::fill(output_.as<float>().data() + begin_, output_.as<float>().data() + end_, 1.0f);
@@ -82,9 +82,9 @@ class SharedMemorySide : public Side {
   NodeGroup& group_;
   ThreadPool pool_;
   SharedCounters counters_;
-  std::vector<SharedSegment> segments_;  // one per rank
-  std::vector<RankInput> inputs_;        // this rank's part of them
-  SharedSegment output_;
+  std::vector<PageBuffer> segments_;  // one per rank
+  std::vector<RankInput> inputs_;     // this rank's part of them
+  PageBuffer output_;
   int64_t count_ = 0, begin_ = 0, end_ = 0;
   uint64_t turn_ = 0;
 };
@@ -195,8 +195,8 @@ class Conductor {
   NodeGroup& group_;
   const std::unique_ptr<Side> side_;
   SharedCounters turns_;  // commands of rank 0, ready to start, done
-  SharedSegment board_;
-  SharedSegment answers_;
+  PageBuffer board_;
+  PageBuffer answers_;
   uint64_t turn_ = 0;
   int64_t prepared_ = 0;
 };

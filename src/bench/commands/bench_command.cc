@@ -1,7 +1,6 @@
 #include "bench/commands/bench_command.h"
 
 #include "base/text.h"
-#include "base/text_fields.h"
 #include "cli/terminal/terminal.h"
 
 namespace tessera {

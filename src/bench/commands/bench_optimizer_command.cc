@@ -31,7 +31,7 @@ class BenchOptimizerCommand : public BenchCommand {
   }
 
   void run(FlagTable*) override {
-    const auto& table = adamw_table();
+    const auto& table = update_table<AdamWRule>();
     const std::vector<AdamWImplementation> others = implementations_to_compare(table, compare_);
     const AdamWImplementation& ours = table.chosen_implementation();
     ThreadPool pool(threads_for_products(num_threads()));

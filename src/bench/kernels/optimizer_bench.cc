@@ -52,24 +52,13 @@ class OptimizerOperands {
   }
 
   void run(const AdamWKernels& kernels) {
-    float *gradient = gradient_.view().as<float>(), *m = m_.view().as<float>(), *v = v_.view().as<float>();
-    const int64_t count = gradient_.view().num_elements();
-    if (is_coded()) {
-      const CodedMoments moments = {m_codes_.data(), v_codes_.data(), 0};
-      if (dtype_ == DType::kF32) {
-        kernels.update_f32_8bit(weights_.view().as<float>(), gradient, moments, count, scalars_, pool_);
-      } else {
-        kernels.update_bf16_8bit(weights_.view().as<bf16>(), remainders_.as<int16_t>().data(), gradient,
-                                 moments, count, scalars_, pool_);
-      }
-      return;
-    }
-    if (dtype_ == DType::kF32) {
-      kernels.update_f32(weights_.view().as<float>(), gradient, m, v, count, scalars_, pool_);
-    } else {
-      kernels.update_bf16(weights_.view().as<bf16>(), remainders_.as<int16_t>().data(), gradient, m, v, count,
-                          scalars_, pool_);
-    }
+    std::byte* const moments[] = {is_coded() ? m_codes_.data() : m_.view().bytes(),
+                                  is_coded() ? v_codes_.data() : v_.view().bytes()};
+    kernels.update({.weights = weights_.view(),
+                    .remainders = remainders_.as<int16_t>().data(),
+                    .gradient = {gradient_.view().as<float>(), size()},
+                    .state = moments},
+                   form(), scalars_, pool_);
   }
 
   // Runs one update and compares the float32 master weights and moments of a sample (with codes: of the first
@@ -86,18 +75,21 @@ class OptimizerOperands {
       m.push_back(moment(m_, m_codes_, DType::kI8, i));
       v.push_back(moment(v_, v_codes_, DType::kU8, i));
     }
-    const AdamWKernels reference = adamw_ref().front().kernels;
+    const auto update_reference = [&](std::byte* m_state, std::byte* v_state) {
+      std::byte* const moments[] = {m_state, v_state};
+      const TensorView weights(weight.data(), DType::kF32, {std::ssize(weight)});
+      update_ref<AdamWRule>().front().kernels.update(
+          {.weights = weights, .gradient = gradient, .state = moments}, form(), scalars_, pool_);
+    };
     if (is_coded()) {
       PageBuffer m_codes(state_bytes(DType::kI8, std::ssize(sampled))), v_codes(m_codes.size_bytes());
       std::copy_n(m_codes_.data(), m_codes.size_bytes(), m_codes.data());
       std::copy_n(v_codes_.data(), v_codes.size_bytes(), v_codes.data());
-      reference.update_f32_8bit(weight.data(), gradient.data(), {m_codes.data(), v_codes.data(), 0},
-                                std::ssize(sampled), scalars_, pool_);
+      update_reference(m_codes.data(), v_codes.data());
       read_codes(DType::kI8, m_codes.data(), 0, m);
       read_codes(DType::kU8, v_codes.data(), 0, v);
     } else {
-      reference.update_f32(weight.data(), gradient.data(), m.data(), v.data(), std::ssize(sampled), scalars_,
-                           pool_);
+      update_reference(reinterpret_cast<std::byte*>(m.data()), reinterpret_cast<std::byte*>(v.data()));
     }
     run(kernels);
     Verification result;
@@ -112,6 +104,8 @@ class OptimizerOperands {
   }
 
  private:
+  size_t size() const { return static_cast<size_t>(gradient_.view().num_elements()); }
+  MomentForm form() const { return is_coded() ? MomentForm::kCodes : MomentForm::kF32; }
   bool is_coded() const { return m_codes_.size_bytes() > 0; }
   float moment(const RandomTensor& values, const PageBuffer& codes, DType dtype, int64_t i) const {
     float value = values.view().as<float>()[i];
@@ -128,9 +122,13 @@ class OptimizerOperands {
   RandomTensor weights_, gradient_, m_, v_;
   PageBuffer remainders_;
   PageBuffer m_codes_, v_codes_;  // empty: the moments are m_ and v_
-  AdamWScalars scalars_ =
-      adamw_scalars(/*learning_rate=*/1e-4, /*beta1=*/0.9, /*beta2=*/0.999, /*epsilon=*/1e-8,
-                    /*weight_decay=*/0.01, /*step=*/10, /*gradient_scale=*/0.5);
+  AdamWScalars scalars_ = AdamWRule::scalars({.step = 10,
+                                              .learning_rate = 1e-4,
+                                              .beta1 = 0.9,
+                                              .beta2 = 0.999,
+                                              .epsilon = 1e-8,
+                                              .weight_decay = 0.01,
+                                              .gradient_scale = 0.5});
 };
 
 BenchLine line_of(const std::string& operation, DType dtype, int64_t num_parameters, int64_t num_bytes) {

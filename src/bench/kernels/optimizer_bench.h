@@ -6,8 +6,8 @@
 
 #include "bench/bench_line.h"
 #include "bench/measure.h"
-#include "kernels/adamw/adamw_impl.h"
 #include "kernels/elementwise/elementwise_impl.h"
+#include "kernels/optimizer/element_update_impl.h"
 
 namespace tessera {
 
@@ -21,6 +21,7 @@ struct OptimizerCase {
 // both moments are read and written, the gradient is read.
 int64_t update_bytes(const OptimizerCase& c);
 
+using AdamWKernels = UpdateKernels<AdamWRule>;
 using AdamWImplementation = Implementation<AdamWKernels>;
 
 // Verifies a sample of elements against float64, then measures; see run_gemm_case.

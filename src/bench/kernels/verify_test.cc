@@ -194,7 +194,7 @@ TEST(AttentionBench, WrongKernelsAreInternalErrors) {
 TEST(OptimizerBench, EveryUsableImplementationPasses) {
   ThreadPool pool(2);
   BandwidthMeter bandwidth(pool, 1 << 20);
-  for (const AdamWImplementation& implementation : adamw_table().usable()) {
+  for (const AdamWImplementation& implementation : update_table<AdamWRule>().usable()) {
     for (const DType dtype : {DType::kBF16, DType::kF32}) {
       for (const bool has_coded_moments : {false, true}) {
         const OptimizerCase c = {dtype, 5001, has_coded_moments};
@@ -216,13 +216,13 @@ TEST(OptimizerBench, EveryUsableImplementationPasses) {
 TEST(OptimizerBench, WrongKernelsAreInternalErrors) {
   ThreadPool pool(1);
   BandwidthMeter bandwidth(pool, 1 << 20);
-  AdamWImplementation wrong = {"wrong", Isa::kRef, adamw_ref().front().kernels};
+  AdamWImplementation wrong = {"wrong", Isa::kRef, update_ref<AdamWRule>().front().kernels};
   // Omits the bias correction of the first moment.
-  wrong.kernels.update_f32 = [](float* w, const float* g, float* m, float* v, int64_t count,
-                                const AdamWScalars& scalars, ThreadPool& on) {
+  wrong.kernels.update = [](const OptimizerBlock& block, MomentForm form, const AdamWScalars& scalars,
+                            ThreadPool& on) {
     AdamWScalars changed = scalars;
     changed.step_size *= 0.99f;
-    adamw_ref().front().kernels.update_f32(w, g, m, v, count, changed, on);
+    update_ref<AdamWRule>().front().kernels.update(block, form, changed, on);
   };
   expect_error(ExitCode::kInternal, {"adamw F32, 300 parameters", "weight[0, "}, [&] {
     run_optimizer_case({DType::kF32, 300}, wrong, {}, shortest(), bandwidth, pool);
@@ -237,8 +237,8 @@ TEST(Benchmarks, RefuseWhatDoesNotFitInMemory) {
   });
   BandwidthMeter bandwidth(pool, 1 << 20);
   expect_error(ExitCode::kBadConfig, {"adamw BF16", "of memory", "are free"}, [&] {
-    run_optimizer_case({DType::kBF16, int64_t{1} << 50}, adamw_table().chosen_implementation(), {},
-                       shortest(), bandwidth, pool);
+    run_optimizer_case({DType::kBF16, int64_t{1} << 50}, update_table<AdamWRule>().chosen_implementation(),
+                       {}, shortest(), bandwidth, pool);
   });
 }
 

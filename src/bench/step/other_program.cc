@@ -12,7 +12,6 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "base/text_fields.h"
 #include "platform/cpu.h"
 
 namespace tessera {

@@ -18,7 +18,7 @@
 #include "model/initialize.h"
 #include "model/llama/llama_model.h"
 #include "ops/device_peak.h"
-#include "optim/adamw.h"
+#include "optim/elementwise.h"
 #include "optim/optimizer_state.h"
 #include "plan/passes.h"
 #include "platform/memory_info.h"

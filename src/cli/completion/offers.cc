@@ -4,7 +4,7 @@
 #include <map>
 
 #include "base/flags.h"
-#include "base/text_fields.h"
+#include "base/text.h"
 
 namespace tessera {
 namespace {

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/text_fields.h"
+#include "base/text.h"
 
 namespace tessera {
 namespace {

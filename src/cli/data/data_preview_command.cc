@@ -7,9 +7,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "base/terminal_type.h"
 #include "base/text.h"
-#include "base/visible_text.h"
 #include "cli/command.h"
 #include "cli/data/data_input.h"
 #include "cli/run/threads.h"

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "base/stopwatch.h"
 #include "base/text.h"
 #include "cli/command.h"
 #include "cli/data/data_input.h"

@@ -6,9 +6,9 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/median.h"
 #include "base/memory.h"
-#include "base/stopwatch.h"
 #include "base/text.h"
 #include "cli/command.h"
 #include "cli/doctor/doctor_cards.h"

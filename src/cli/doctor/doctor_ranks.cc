@@ -4,8 +4,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "platform/host_name.h"
-#include "platform/open_files.h"
+#include "platform/system.h"
 
 namespace tessera {
 namespace {

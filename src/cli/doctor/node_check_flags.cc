@@ -6,8 +6,8 @@
 #include <filesystem>
 #include <optional>
 
+#include "base/clock.h"
 #include "base/error.h"
-#include "base/stopwatch.h"
 #include "base/text.h"
 #include "cli/doctor/health_report.h"
 #include "cli/flag_parser.h"
@@ -17,7 +17,7 @@
 #include "io/file.h"
 #include "kernels/dispatch.h"
 #include "platform/cpu.h"
-#include "platform/host_name.h"
+#include "platform/system.h"
 
 namespace tessera {
 namespace {

@@ -5,9 +5,9 @@
 #include <optional>
 #include <unordered_set>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "base/stopwatch.h"
 #include "base/text.h"
 #include "cli/command.h"
 #include "cli/flag_parser.h"

@@ -66,7 +66,7 @@ class LoadedModel {
 
  private:
   struct Weights {
-    SharedSegment of_node;
+    PageBuffer of_node;
     DeviceBuffer on_device;  // if the device has memory of its own
     TensorView view;         // of one of them
   };

@@ -4,7 +4,6 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "base/text_fields.h"
 #include "cli/command.h"
 #include "cli/flag_parser.h"
 #include "cli/plan/plan_job.h"

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/log.h"
-#include "base/text_fields.h"
+#include "base/text.h"
 #include "comm/ranks/launch_variables.h"
 
 namespace tessera {

@@ -5,9 +5,9 @@
 #include <system_error>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/text.h"
-#include "base/unix_time.h"
 #include "cli/command.h"
 #include "cli/terminal/terminal.h"
 #include "cli/watch/watched_run.h"

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "base/text.h"
-#include "base/utf8.h"
 #include "cli/terminal/terminal.h"
 
 namespace tessera {

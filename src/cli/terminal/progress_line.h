@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "base/eta.h"
+#include "base/text.h"
 #include "cli/terminal/loss_trend.h"
 
 namespace tessera {

@@ -16,8 +16,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "base/terminal_type.h"
-#include "base/visible_text.h"
+#include "base/text.h"
 
 namespace tessera {
 namespace {

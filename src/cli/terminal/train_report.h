@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "base/stopwatch.h"
+#include "base/clock.h"
 #include "cli/terminal/closing_table.h"
 #include "cli/terminal/loss_trend.h"
 #include "cli/terminal/progress_line.h"

@@ -97,26 +97,11 @@ TrainSummary summary_of(const OrderedJson& finish) {
     summary.times.total_s = summary.runtime_s;
     return summary;
   }
-  const auto seconds = [&times = *found](const char* name) { return number_or(times, name); };
-  summary.times = {.total_s = seconds("total_s"),
-                   .startup_s = seconds("startup_s"),
-                   .steps_s = seconds("steps_s"),
-                   .steps = {.rows_s = seconds("rows_s"),
-                             .products_s = seconds("products_s"),
-                             .attention_s = seconds("attention_s"),
-                             .elementwise_s = seconds("elementwise_s"),
-                             .wait_s = seconds("wait_s"),
-                             .disk_s = seconds("disk_s"),
-                             .optimizer_s = seconds("optimizer_s"),
-                             .other_s = seconds("other_s")},
-                   .evaluation_s = seconds("evaluation_s"),
-                   .checkpoint_s = seconds("checkpoint_s"),
-                   .snapshot_s = seconds("snapshot_s"),
-                   .checkpoint_stall_s = seconds("checkpoint_stall_s"),
-                   .model_s = seconds("model_s"),
-                   .num_steps = count_in(*found, "num_steps"),
-                   .num_evaluations = count_in(*found, "num_evaluations"),
-                   .num_checkpoints = count_in(*found, "num_checkpoints")};
+  for (const auto& [name, seconds] : kRunTimes) summary.times.*seconds = number_or(*found, name);
+  for (const auto& [name, seconds] : kStepTimes) summary.times.steps.*seconds = number_or(*found, name);
+  summary.times.num_steps = count_in(*found, "num_steps");
+  summary.times.num_evaluations = count_in(*found, "num_evaluations");
+  summary.times.num_checkpoints = count_in(*found, "num_checkpoints");
   return summary;
 }
 

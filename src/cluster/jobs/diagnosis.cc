@@ -6,8 +6,6 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "base/eta.h"
-#include "base/exit_codes.h"
 #include "base/text.h"
 #include "cluster/manifests/job_manifest.h"
 

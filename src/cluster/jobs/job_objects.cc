@@ -7,7 +7,6 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "base/text_fields.h"
 #include "cluster/manifests/manifest.h"
 #include "io/file.h"
 

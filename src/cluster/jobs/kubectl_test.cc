@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <optional>
 
-#include "base/stopwatch.h"
+#include "base/clock.h"
 #include "expect_error.h"
 #include "test_folder.h"
 

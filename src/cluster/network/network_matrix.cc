@@ -9,11 +9,11 @@
 #include <charconv>
 #include <chrono>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/median.h"
 #include "base/memory.h"
-#include "base/stopwatch.h"
 #include "comm/socket/tcp_socket.h"
 
 namespace tessera {

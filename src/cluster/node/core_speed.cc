@@ -12,11 +12,11 @@
 #include <system_error>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/float_types.h"
 #include "base/median.h"
 #include "base/memory.h"
-#include "base/stopwatch.h"
 #include "base/text.h"
 #include "kernels/gemm/gemm.h"
 #include "platform/cpu.h"

@@ -11,7 +11,7 @@
 #include "base/json_value.h"
 #include "base/median.h"
 #include "base/text.h"
-#include "platform/system_file.h"
+#include "platform/system.h"
 
 namespace tessera {
 namespace {

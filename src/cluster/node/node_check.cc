@@ -7,8 +7,8 @@
 #include <functional>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/error.h"
-#include "base/stopwatch.h"
 #include "base/text.h"
 #include "cluster/kernel_log.h"
 #include "cluster/node/core_speed.h"
@@ -18,7 +18,7 @@
 #include "kernels/dispatch.h"
 #include "platform/cpu.h"
 #include "platform/memory_info.h"
-#include "platform/system_file.h"
+#include "platform/system.h"
 
 namespace tessera {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <set>
 
-#include "base/stopwatch.h"
+#include "base/clock.h"
 #include "cluster/storage/folder_trial.h"
 #include "comm/socket/tcp_socket.h"
 #include "expect_error.h"

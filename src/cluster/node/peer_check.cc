@@ -9,10 +9,9 @@
 #include <cstring>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/error.h"
-#include "base/stopwatch.h"
 #include "base/text.h"
-#include "base/text_fields.h"
 #include "comm/socket/host_lookup.h"
 #include "comm/socket/tcp_socket.h"
 #include "platform/background_thread.h"

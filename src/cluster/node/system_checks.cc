@@ -11,8 +11,8 @@
 
 #include "base/text.h"
 #include "platform/cgroup.h"
+#include "platform/system.h"
 #include "platform/system_counters.h"
-#include "platform/system_file.h"
 
 namespace tessera {
 namespace {

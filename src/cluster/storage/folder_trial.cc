@@ -20,10 +20,10 @@
 #include <random>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/median.h"
 #include "base/memory.h"
-#include "base/stopwatch.h"
 #include "base/text.h"
 #include "base/unique_fd.h"
 

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include "base/stopwatch.h"
+#include "base/clock.h"
 #include "test_folder.h"
 
 namespace tessera {

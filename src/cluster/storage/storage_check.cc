@@ -6,7 +6,7 @@
 
 #include "base/text.h"
 #include "io/absolute_path.h"
-#include "platform/system_file.h"
+#include "platform/system.h"
 
 namespace tessera {
 namespace {

@@ -177,7 +177,7 @@ class RandomOperations {
 
   // Every rank fills a slice, then all ranks read everything.
   void sum_in_fresh_memory(int64_t count) {
-    SharedSegment segment = group_.allocate("random", count * 8 * group_.size());
+    PageBuffer segment = group_.allocate("random", count * 8 * group_.size());
     const std::span<int64_t> values = segment.as<int64_t>();
     for (int64_t i = 0; i < count; ++i) {
       values[static_cast<size_t>(group_.index() * count + i)] = group_.index() + i;

@@ -12,7 +12,7 @@ namespace tessera {
 
 class SharedCounters::Impl {
  public:
-  Impl(std::shared_ptr<NodeState> node, SharedSegment memory, int64_t channels)
+  Impl(std::shared_ptr<NodeState> node, PageBuffer memory, int64_t channels)
       : state(std::move(node)), segment(std::move(memory)), num_channels(channels) {}
 
   // Counters of a rank are contiguous: each rank writes its own pages.
@@ -23,7 +23,7 @@ class SharedCounters::Impl {
   }
 
   const std::shared_ptr<NodeState> state;
-  const SharedSegment segment;
+  const PageBuffer segment;
   const int64_t num_channels;
 };
 
@@ -70,18 +70,18 @@ NodeGroup::~NodeGroup() {
 int NodeGroup::size() const { return impl_->state->size(); }
 int NodeGroup::index() const { return impl_->state->index(); }
 
-SharedSegment NodeGroup::allocate(std::string_view name, int64_t size_bytes) {
+PageBuffer NodeGroup::allocate(std::string_view name, int64_t size_bytes) {
   NodeState& state = *impl_->state;
   TESSERA_CHECK(size_bytes >= 0, "allocate '{}' of {} bytes", name, size_bytes);
   if (state.size() == 1 || size_bytes == 0) {
     if (state.size() > 1) state.agree(fmt::format("allocate {} of {}", count_of(size_bytes, "byte"), name));
-    return SharedSegment(-1, size_bytes);
+    return PageBuffer(size_bytes);
   }
   state.agree(fmt::format("allocate {} of {}", count_of(size_bytes, "byte"), name));
   return state.index() == 0 ? give_segment(state, name, size_bytes) : take_segment(state, name, size_bytes);
 }
 
-void NodeGroup::prefault(const SharedSegment& segment, ThreadPool& pool) const {
+void NodeGroup::prefault(const PageBuffer& segment, ThreadPool& pool) const {
   const std::span<std::byte> memory = segment.as<std::byte>();
   if (size() == 1) {
     tessera::prefault(pool, memory);

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/memory.h"
 #include "comm/ranks/collective_count.h"
 #include "comm/ranks/failure.h"
 #include "comm/ranks/op_label.h"
@@ -17,30 +18,6 @@
 #include "platform/thread_pool.h"
 
 namespace tessera {
-
-// Memory backed by a memfd, mapped by every rank of the node at its own address: needs no /dev/shm and no
-// name. Pages are zero, are allocated when first touched, and count once for the node.
-class SharedSegment {
- public:
-  SharedSegment() = default;
-  // Maps `fd` and takes ownership of it. -1 = memory of this process alone (a node with one rank).
-  // Error(kBadConfig) names the size if the system refuses.
-  SharedSegment(int fd, int64_t size_bytes);
-  ~SharedSegment();
-  SharedSegment(SharedSegment&& other) noexcept;
-  SharedSegment& operator=(SharedSegment&& other) noexcept;
-
-  std::byte* data() const { return data_; }
-  int64_t size_bytes() const { return size_bytes_; }
-  template <typename T>
-  std::span<T> as() const {
-    return {reinterpret_cast<T*>(data_), static_cast<size_t>(size_bytes_) / sizeof(T)};
-  }
-
- private:
-  std::byte* data_ = nullptr;
-  int64_t size_bytes_ = 0;
-};
 
 // Monotonic counters, one per rank of the node and channel, each in its own cache line.
 class SharedCounters {
@@ -78,7 +55,7 @@ class NodeGroup {
 
   // Collective operations: every rank of the node must call them in the same order with the same arguments; a
   // mismatch is an error that names both ranks.
-  SharedSegment allocate(std::string_view name, int64_t size_bytes);
+  PageBuffer allocate(std::string_view name, int64_t size_bytes);
   SharedCounters make_counters(std::string_view name, int64_t num_channels);
   void barrier(const OpLabel& label);
 
@@ -90,7 +67,7 @@ class NodeGroup {
 
   // Faults in the index()-th of size() equal parts of the segment now, in huge pages where possible
   // (platform/prefault.h), so that no page faults hit later work.
-  void prefault(const SharedSegment& segment, ThreadPool& pool) const;
+  void prefault(const PageBuffer& segment, ThreadPool& pool) const;
 
   // Sets the timeout of waits from now on: longer where a rank works on its own.
   void set_timeout(std::chrono::milliseconds timeout);

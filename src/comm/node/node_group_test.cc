@@ -31,7 +31,7 @@ INSTANTIATE_TEST_SUITE_P(Sizes, RanksAsThreads, testing::Range(1, 9));
 // Every rank writes, publishes, and reads what all others wrote.
 void exchange_steps(NodeGroup& group, uint64_t num_steps) {
   const int size = group.size();
-  SharedSegment segment = group.allocate("values", size * 8);
+  PageBuffer segment = group.allocate("values", size * 8);
   SharedCounters counters = group.make_counters("steps", 2);
   const std::span<int64_t> values = segment.as<int64_t>();
   for (const int64_t value : values) TESSERA_CHECK(value == 0, "fresh memory holds {}", value);
@@ -65,9 +65,9 @@ TEST(RanksAsProcesses, SeeWhatOthersWroteBeforeTheyPublished) {
 
 TEST(NodeGroup, MemoryAndCountersOutliveTheGroup) {
   run_threads(2, [](NodeGroup& group, FailureDetector&) {
-    auto segment = std::make_shared<SharedSegment>(group.allocate("values", 4096));
+    auto segment = std::make_shared<PageBuffer>(group.allocate("values", 4096));
     segment->as<int>()[static_cast<size_t>(group.index())] = 5;
-    SharedSegment other = std::move(*segment);
+    PageBuffer other = std::move(*segment);
     EXPECT_EQ(segment->data(), nullptr);
     EXPECT_EQ(other.size_bytes(), 4096);
     group.barrier({"end"});

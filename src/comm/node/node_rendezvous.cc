@@ -269,7 +269,7 @@ void open_as_first(NodeState& state) {
   if (!memory) fail_memory("the ranks of a node", control_bytes(state), errno);
   Message message{.type = MessageType::kWelcome, .size_bytes = control_bytes(state)};
   for (int i = 1; i < state.size(); ++i) send_to(state, i, message, memory.get());
-  state.control = SharedSegment(memory.release(), control_bytes(state));
+  state.control = PageBuffer(std::move(memory), control_bytes(state));
   message.type = MessageType::kPeer;
   for (int i = 1; i < state.size(); ++i) {
     for (int j = i + 1; j < state.size(); ++j) {
@@ -313,7 +313,7 @@ void open_as_other(NodeState& state) {
   }
   TESSERA_CHECK(welcome.type == MessageType::kWelcome && fd && welcome.size_bytes == control_bytes(state),
                 "message type {}, {} bytes", static_cast<int>(welcome.type), welcome.size_bytes);
-  state.control = SharedSegment(fd.release(), welcome.size_bytes);
+  state.control = PageBuffer(std::move(fd), welcome.size_bytes);
   for (int i = 1; i < state.size(); ++i) {
     if (i == state.index()) continue;
     const Message peer = receive_from_first(state, "a connection to the other ranks", fd);
@@ -343,24 +343,24 @@ void open_node(NodeState& state) {
   state.agree("the node's ranks meet");
 }
 
-SharedSegment give_segment(NodeState& state, std::string_view name, int64_t size_bytes) {
+PageBuffer give_segment(NodeState& state, std::string_view name, int64_t size_bytes) {
   UniqueFd memory = memory_file(fmt::format("tessera {}", name), size_bytes);
   const Message message{.type = memory ? MessageType::kMemory : MessageType::kNoMemory,
                         .errno_value = memory ? 0 : errno,
                         .size_bytes = size_bytes};
   for (int i = 1; i < state.size(); ++i) send_to(state, i, message, memory.get());
   if (!memory) fail_memory(name, size_bytes, message.errno_value);
-  return SharedSegment(memory.release(), size_bytes);
+  return PageBuffer(std::move(memory), size_bytes);
 }
 
-SharedSegment take_segment(NodeState& state, std::string_view name, int64_t size_bytes) {
+PageBuffer take_segment(NodeState& state, std::string_view name, int64_t size_bytes) {
   UniqueFd fd;
   const Message message =
       receive_from_first(state, fmt::format("{} of {}", count_of(size_bytes, "byte"), name), fd);
   if (message.type == MessageType::kNoMemory) fail_memory(name, size_bytes, message.errno_value);
   TESSERA_CHECK(message.type == MessageType::kMemory && fd && message.size_bytes == size_bytes,
                 "message type {}, {} bytes", static_cast<int>(message.type), message.size_bytes);
-  return SharedSegment(fd.release(), size_bytes);
+  return PageBuffer(std::move(fd), size_bytes);
 }
 
 }  // namespace tessera

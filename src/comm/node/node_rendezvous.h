@@ -13,7 +13,7 @@ namespace tessera {
 void open_node(NodeState& state);
 
 // Rank 0 creates the memory and passes it to the other ranks, which receive it.
-SharedSegment give_segment(NodeState& state, std::string_view name, int64_t size_bytes);
-SharedSegment take_segment(NodeState& state, std::string_view name, int64_t size_bytes);
+PageBuffer give_segment(NodeState& state, std::string_view name, int64_t size_bytes);
+PageBuffer take_segment(NodeState& state, std::string_view name, int64_t size_bytes);
 
 }  // namespace tessera

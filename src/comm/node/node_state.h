@@ -72,7 +72,7 @@ class NodeState {
   // The connection to each rank of the node; not open for this rank itself.
   std::vector<UniqueFd> peers;
   // One slot per rank.
-  SharedSegment control;
+  PageBuffer control;
   RankSlot& slot(int index) const { return reinterpret_cast<RankSlot*>(control.data())[index]; }
 
   // Returns once every rank has reached its operation of this number and all of them match. `what` describes

@@ -4,7 +4,6 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "base/text_fields.h"
 
 namespace tessera {
 namespace {

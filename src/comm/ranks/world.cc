@@ -12,10 +12,9 @@
 #include "base/log.h"
 #include "base/rng.h"
 #include "base/text.h"
-#include "base/text_fields.h"
 #include "comm/ranks/launch_variables.h"
 #include "comm/ranks/node_list.h"
-#include "platform/host_name.h"
+#include "platform/system.h"
 
 namespace tessera {
 namespace {

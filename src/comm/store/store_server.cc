@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "base/mistakes.h"
+#include "base/error.h"
 #include "comm/store/store_server_impl.h"
 
 namespace tessera {

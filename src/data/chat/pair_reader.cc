@@ -4,7 +4,7 @@
 #include <array>
 #include <utility>
 
-#include "base/log_once.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "data/chat/messages.h"
 #include "data/chat/row_columns.h"

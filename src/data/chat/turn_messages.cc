@@ -6,9 +6,8 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/log_once.h"
+#include "base/log.h"
 #include "base/text.h"
-#include "base/utf8.h"
 #include "data/chat/messages.h"
 #include "formats/value_json.h"
 

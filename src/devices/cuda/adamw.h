@@ -1,13 +1,21 @@
-// The AdamW update (kernels/adamw/adamw.h) on a card, bit for bit as on the processor. Pointers are the
+// The AdamW update (kernels/optimizer/adamw.h) on a card, bit for bit as on the processor. Pointers are the
 // card's.
 #pragma once
 
 #include <cstdint>
 
+#include "base/float_types.h"
 #include "devices/cuda/cuda_stream.h"
-#include "kernels/adamw/adamw.h"
+#include "kernels/optimizer/adamw.h"
 
 namespace tessera::cuda {
+
+// BF16 moments of elements [first_element, ...) of all parameters.
+struct HalfMoments {
+  bf16* m;
+  bf16* v;
+  int64_t first_element;
+};
 
 void adamw_f32(float* weight, const float* gradient, float* m, float* v, int64_t count,
                const AdamWScalars& scalars, CudaStream stream);

@@ -1,7 +1,7 @@
 // AdamW of one element, for the kernels of all forms of its state.
 #pragma once
 
-#include "kernels/adamw/adamw.h"
+#include "kernels/optimizer/adamw.h"
 #include "devices/cuda/numbers.cuh"
 
 namespace tessera::cuda {

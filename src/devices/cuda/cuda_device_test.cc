@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "base/stopwatch.h"
+#include "base/clock.h"
 #include "devices/cuda/cuda_ops.h"
 
 namespace tessera {

@@ -295,7 +295,7 @@ class CudaOps final : public Ops {
       TESSERA_CHECK(weights.dtype() == DType::kBF16 && exp_avg.dtype() == DType::kBF16,
                     "{} weights with {} moments on a card", dtype_name(weights.dtype()),
                     dtype_name(exp_avg.dtype()));
-      const HalfMoments moments = {at<bf16>(exp_avg), at<bf16>(exp_avg_sq), first_element};
+      const cuda::HalfMoments moments = {at<bf16>(exp_avg), at<bf16>(exp_avg_sq), first_element};
       cuda::adamw_bf16_half(at<bf16>(weights), at<int16_t>(remainders), g, moments, count, scalars, stream());
     } else if (weights.dtype() == DType::kBF16) {
       cuda::adamw_bf16(at<bf16>(weights), at<int16_t>(remainders), g, at<float>(exp_avg),

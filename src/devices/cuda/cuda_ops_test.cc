@@ -473,7 +473,7 @@ TEST_P(CudaOpsTest, AdamW) {
     }
     for (int64_t i = 0; i < count; i += 7) g.set(i, 1e-40f), m.set(i, 1e-39f);  // subnormal
     for (const int64_t step : {1, 2, 1000}) {
-      const AdamWScalars scalars = adamw_scalars(1e-3, 0.9, 0.95, 1e-8, 0.1, step, 0.8);
+      const AdamWScalars scalars = AdamWRule::scalars({step, 1e-3, 0.9, 0.95, 1e-8, 0.1, 0.8});
       expect_same(
           "adamw", {&w, &remainders, &g, &m, &v},
           [&](Ops& ops, Views t) { ops.adamw(t[0], t[1], t[2], t[3], t[4], 0, scalars); }, 0);
@@ -493,7 +493,7 @@ TEST_P(CudaOpsTest, AdamWWithRoundedMoments) {
     for (int64_t i = 0; i < count; i += 7) g.set(i, 1e-40f);
     for (const int64_t step : {1, 2, 3, 1000}) {
       if (step == 1000) g.set(count / 2, std::nanf(""));
-      const AdamWScalars scalars = adamw_scalars(1e-3, 0.9, 0.95, 1e-8, 0.1, step, 0.8);
+      const AdamWScalars scalars = AdamWRule::scalars({step, 1e-3, 0.9, 0.95, 1e-8, 0.1, 0.8});
       expect_same(
           "adamw", {&w, &remainders, &g, &m, &v},
           [&](Ops& ops, Views t) { ops.adamw(t[0], t[1], t[2], t[3], t[4], begin, scalars); }, 0);

@@ -1,6 +1,6 @@
 #include "devices/measure/measure_in_turn.h"
 
-#include "base/stopwatch.h"
+#include "base/clock.h"
 
 namespace tessera {
 

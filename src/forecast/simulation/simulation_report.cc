@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
-#include "base/text_fields.h"
 #include "forecast/simulation/simulation.h"
 #include "forecast/text/plan_text.h"
 

@@ -8,11 +8,11 @@
 #include <thread>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/divide_up.h"
 #include "base/error.h"
 #include "base/median.h"
 #include "base/rng.h"
-#include "base/stopwatch.h"
 #include "comm/ranks/part.h"
 #include "kernels/rank_sum/rank_sum.h"
 #include "model/families/families.h"

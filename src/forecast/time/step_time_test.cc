@@ -7,7 +7,7 @@
 #include "forecast/time/measured_prices.h"
 #include "model/families/families.h"
 #include "ops/cpu_ops.h"
-#include "optim/adamw.h"
+#include "optim/elementwise.h"
 #include "optim/optimizer.h"
 #include "platform/cpu.h"
 #include "platform/memory_info.h"

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/log_once.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "formats/json.h"
 #include "io/file.h"

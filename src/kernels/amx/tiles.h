@@ -29,7 +29,7 @@
 
 #include <cstdint>
 
-#include "platform/tile_config.h"
+#include "platform/instruction_trial.h"
 
 #define TESSERA_AMX_TARGET \
   "amx-tile,amx-bf16,amx-int8,avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx512bf16,avx512vbmi,fma,bmi2"

@@ -17,7 +17,7 @@
 #include <type_traits>
 
 #include "kernels/block_code/block_code.h"
-#include "kernels/masters-inl.h"
+#include "kernels/optimizer/masters-inl.h"
 #include "kernels/rounding_bits-inl.h"
 #include "kernels/vector-inl.h"
 

@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "base/log.h"
-#include "base/terminal_type.h"
 
 namespace tessera {
 namespace {

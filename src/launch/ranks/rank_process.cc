@@ -15,7 +15,7 @@
 
 #include "base/error.h"
 #include "comm/ranks/world.h"
-#include "platform/open_files.h"
+#include "platform/system.h"
 
 namespace tessera {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "base/mistakes.h"
+#include "base/error.h"
 #include "launch/reports/rank_report.h"
 
 namespace tessera {

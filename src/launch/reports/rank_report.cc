@@ -12,7 +12,7 @@
 #include "base/text.h"
 #include "comm/ranks/launch_variables.h"
 #include "launch/ranks/rank_environment.h"
-#include "platform/host_name.h"
+#include "platform/system.h"
 
 namespace tessera {
 namespace {

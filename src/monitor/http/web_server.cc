@@ -25,8 +25,7 @@
 #include "comm/socket/port_owner.h"
 #include "monitor/http/web_access.h"
 #include "platform/background_thread.h"
-#include "platform/host_name.h"
-#include "platform/open_files.h"
+#include "platform/system.h"
 
 namespace tessera {
 namespace {

@@ -7,7 +7,7 @@
 #include <random>
 #include <thread>
 
-#include "base/stopwatch.h"
+#include "base/clock.h"
 #include "expect_error.h"
 #include "support/web_client.h"
 

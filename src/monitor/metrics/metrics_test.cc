@@ -3,7 +3,7 @@
 #include <limits>
 #include <thread>
 
-#include "base/stopwatch.h"
+#include "base/clock.h"
 #include "io/file.h"
 #include "monitor/metrics/exposition.h"
 #include "monitor/metrics/metric_table.h"

@@ -4,14 +4,14 @@
 #include <system_error>
 #include <utility>
 
-#include "base/unix_time.h"
+#include "base/clock.h"
 #include "monitor/metrics/metric_table.h"
 #include "monitor/metrics/nvidia_metrics.h"
 #include "platform/cgroup.h"
-#include "platform/host_name.h"
 #include "platform/memory_info.h"
 #include "platform/nvidia_cards.h"
 #include "platform/stop_signal.h"
+#include "platform/system.h"
 #include "platform/system_counters.h"
 
 namespace tessera {

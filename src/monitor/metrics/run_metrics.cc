@@ -67,10 +67,6 @@ void RunMetrics::on_resume_from_memory(const std::string&, int64_t step, const s
 }
 
 void RunMetrics::on_step(const StepMetrics& metrics) {
-  const StepTimes& times = metrics.times;
-  const std::array<double, kPhases.size()> seconds = {
-      metrics.step_time_s, times.rows_s, times.products_s,  times.attention_s, times.elementwise_s,
-      times.wait_s,        times.disk_s, times.optimizer_s, times.other_s};
   const std::lock_guard lock(mutex_);
   state_.step = metrics.step;
   state_.last = metrics;
@@ -81,7 +77,10 @@ void RunMetrics::on_step(const StepMetrics& metrics) {
   state_.num_skipped += metrics.skipped ? 1 : 0;
   state_.num_spikes += metrics.loss_spike ? 1 : 0;
   state_.num_not_finite += std::isfinite(metrics.loss) && std::isfinite(metrics.grad_norm) ? 0 : 1;
-  for (size_t i = 0; i < kPhases.size(); ++i) state_.phases[i].observe(seconds[i]);
+  static_assert(kPhases.size() == 1 + std::size(kStepTimes));
+  state_.phases[0].observe(metrics.step_time_s);
+  for (size_t i = 1; i < kPhases.size(); ++i)
+    state_.phases[i].observe(metrics.times.*kStepTimes[i - 1].seconds);
 }
 
 void RunMetrics::on_evaluation(const std::string& set, const EvalResult& result) {

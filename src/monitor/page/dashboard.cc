@@ -15,9 +15,9 @@
 #include <variant>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "base/unix_time.h"
 #include "monitor/page/page_runs.h"
 #include "monitor/records/page_html.h"
 #include "monitor/records/run_report.h"

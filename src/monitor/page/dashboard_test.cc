@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "base/stopwatch.h"
+#include "base/clock.h"
 #include "monitor/records/page_html.h"
 #include "support/web_client.h"
 #include "test_folder.h"

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/unix_time.h"
+#include "base/clock.h"
 #include "monitor/records/run_report.h"
 
 namespace tessera {

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <set>
 
+#include "base/clock.h"
 #include "base/error.h"
-#include "base/unix_time.h"
 #include "io/absolute_path.h"
 
 namespace tessera {

@@ -7,9 +7,9 @@
 #include <thread>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/text.h"
-#include "base/unix_time.h"
 #include "hub/http.h"
 #include "monitor/watch/event_stream.h"
 #include "monitor/watch/run_source.h"

@@ -6,7 +6,7 @@
 #include <mutex>
 #include <thread>
 
-#include "base/unix_time.h"
+#include "base/clock.h"
 #include "expect_error.h"
 #include "monitor/watch/run_source.h"
 #include "support/hub_server.h"

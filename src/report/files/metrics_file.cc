@@ -18,14 +18,11 @@ std::string metrics_line(const StepMetrics& metrics) {
                                  {"num_target_tokens", metrics.num_target_tokens},
                                  {"tokens_per_second", metrics.tokens_per_second},
                                  {"step_time_s", metrics.step_time_s},
-                                 {"tflops", metrics.tflops},
-                                 {"time_rows_s", metrics.times.rows_s},
-                                 {"time_products_s", metrics.times.products_s},
-                                 {"time_attention_s", metrics.times.attention_s},
-                                 {"time_elementwise_s", metrics.times.elementwise_s},
-                                 {"time_wait_s", metrics.times.wait_s},
-                                 {"time_optimizer_s", metrics.times.optimizer_s},
-                                 {"time_other_s", metrics.times.other_s}};
+                                 {"tflops", metrics.tflops}};
+  for (const auto& [name, seconds] : kStepTimes) {
+    if (seconds != &StepTimes::disk_s || metrics.disk)
+      line[fmt::format("time_{}", name)] = metrics.times.*seconds;
+  }
   if (metrics.eta_s) line["eta_s"] = *metrics.eta_s;
   if (metrics.mfu) line["mfu"] = *metrics.mfu;
   if (metrics.peak) line["peak_tflops"] = metrics.peak->tflops;
@@ -36,7 +33,6 @@ std::string metrics_line(const StepMetrics& metrics) {
     line["network_hidden"] = metrics.network->hidden;
   }
   if (metrics.disk) {
-    line["time_disk_s"] = metrics.times.disk_s;
     line["disk_read_bytes"] = metrics.disk->read_bytes;
     line["disk_written_bytes"] = metrics.disk->written_bytes;
     line["disk_state_wait_s"] = metrics.disk->state_wait_s;

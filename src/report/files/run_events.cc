@@ -2,8 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "base/unix_time.h"
-#include "platform/host_name.h"
+#include "base/clock.h"
+#include "platform/system.h"
 
 namespace tessera {
 namespace {
@@ -20,25 +20,13 @@ std::string line_of(const OrderedJson& event) {
 }
 
 OrderedJson times_json(const RunTimes& times) {
-  return {{"total_s", times.total_s},
-          {"startup_s", times.startup_s},
-          {"steps_s", times.steps_s},
-          {"rows_s", times.steps.rows_s},
-          {"products_s", times.steps.products_s},
-          {"attention_s", times.steps.attention_s},
-          {"elementwise_s", times.steps.elementwise_s},
-          {"wait_s", times.steps.wait_s},
-          {"disk_s", times.steps.disk_s},
-          {"optimizer_s", times.steps.optimizer_s},
-          {"other_s", times.steps.other_s},
-          {"evaluation_s", times.evaluation_s},
-          {"checkpoint_s", times.checkpoint_s},
-          {"checkpoint_stall_s", times.checkpoint_stall_s},
-          {"snapshot_s", times.snapshot_s},
-          {"model_s", times.model_s},
-          {"num_steps", times.num_steps},
-          {"num_evaluations", times.num_evaluations},
-          {"num_checkpoints", times.num_checkpoints}};
+  OrderedJson json;
+  for (const auto& [name, seconds] : kRunTimes) json[name] = times.*seconds;
+  for (const auto& [name, seconds] : kStepTimes) json[name] = times.steps.*seconds;
+  json["num_steps"] = times.num_steps;
+  json["num_evaluations"] = times.num_evaluations;
+  json["num_checkpoints"] = times.num_checkpoints;
+  return json;
 }
 
 OrderedJson disk_json(const DiskSummary& disk) {

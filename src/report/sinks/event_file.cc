@@ -7,11 +7,11 @@
 #include <span>
 #include <system_error>
 
+#include "base/clock.h"
 #include "base/error.h"
-#include "base/unix_time.h"
 #include "io/file.h"
 #include "platform/crc32c.h"
-#include "platform/host_name.h"
+#include "platform/system.h"
 
 namespace tessera {
 namespace {

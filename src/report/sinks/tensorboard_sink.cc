@@ -5,7 +5,7 @@
 #include <ctime>
 #include <system_error>
 
-#include "platform/host_name.h"
+#include "platform/system.h"
 #include "report/sinks/log_values.h"
 
 namespace tessera {
@@ -44,15 +44,10 @@ void TensorBoardSink::add_throughput() {
   add("throughput/step_time_s", last_step_.step_time_s);
   add("throughput/tflops", last_step_.tflops);
   if (last_step_.mfu) add("throughput/mfu", *last_step_.mfu);
-  const StepTimes& times = last_step_.times;
-  add("times/rows_s", times.rows_s);
-  add("times/products_s", times.products_s);
-  add("times/attention_s", times.attention_s);
-  add("times/elementwise_s", times.elementwise_s);
-  add("times/wait_s", times.wait_s);
-  if (last_step_.disk) add("times/disk_s", times.disk_s);
-  add("times/optimizer_s", times.optimizer_s);
-  add("times/other_s", times.other_s);
+  for (const auto& [name, seconds] : kStepTimes) {
+    if (seconds != &StepTimes::disk_s || last_step_.disk)
+      add(fmt::format("times/{}", name), last_step_.times.*seconds);
+  }
 }
 
 fs::path tensorboard_folder(const std::string& logging_dir, const std::string& variable,

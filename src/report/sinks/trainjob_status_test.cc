@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "base/stopwatch.h"
+#include "base/clock.h"
 #include "support/tls_server.h"
 #include "test_folder.h"
 

@@ -7,10 +7,8 @@
 
 #include "base/error.h"
 #include "base/json_value.h"
-#include "base/mistakes.h"
 #include "base/name_hint.h"
 #include "base/text.h"
-#include "base/text_fields.h"
 #include "settings/compat/compat_flags.h"
 #include "settings/compat/compat_table.h"
 

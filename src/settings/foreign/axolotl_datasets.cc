@@ -10,7 +10,6 @@
 #include "base/json_value.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "base/text_fields.h"
 #include "data/chat/builtin_templates.h"
 #include "data/chat/turn_targets.h"
 #include "data/sources/row_slice.h"

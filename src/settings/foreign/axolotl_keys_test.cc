@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "base/text_fields.h"
+#include "base/text.h"
 #include "settings/compat/compat_table.h"
 #include "settings/run_settings.h"
 

@@ -10,7 +10,6 @@
 #include "base/json_value.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "base/text_fields.h"
 #include "formats/json.h"
 #include "io/file.h"
 #include "settings/compat/compat_table.h"

@@ -1,7 +1,7 @@
 #include "settings/ranks/device_settings.h"
 
 #include "base/error.h"
-#include "optim/adamw.h"
+#include "optim/elementwise.h"
 #include "settings/state/quantization_settings.h"
 
 namespace tessera {

@@ -6,7 +6,6 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "base/text_fields.h"
 
 namespace tessera {
 namespace {

@@ -8,7 +8,6 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "base/text_fields.h"
 #include "settings/flag_limits.h"
 
 namespace tessera {

@@ -136,7 +136,7 @@ class GradientStore final : public GradientPath {
   int num_ranks_;  // of the node
   int local_rank_;
   int64_t elements_per_rank_ = 0;  // in the buffers in flight
-  SharedSegment in_flight_;
+  PageBuffer in_flight_;
   SharedCounters counters_;
   std::vector<Slot> slots_;
   std::vector<size_t> slot_index_;  // by group

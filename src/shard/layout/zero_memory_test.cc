@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/elementwise/elementwise.h"
-#include "optim/adamw.h"
+#include "optim/elementwise.h"
 
 namespace tessera {
 namespace {

@@ -10,7 +10,7 @@
 #include <numeric>
 #include <random>
 
-#include "optim/adamw.h"
+#include "optim/elementwise.h"
 #include "support/rank_test_support.h"
 
 namespace tessera {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "model/trainable_model.h"
-#include "optim/adamw.h"
+#include "optim/elementwise.h"
 #include "optim/state_parts.h"
 #include "optim/state_place.h"
 #include "weights/weight_reader.h"

@@ -5,7 +5,7 @@
 #include <numeric>
 #include <utility>
 
-#include "base/stopwatch.h"
+#include "base/clock.h"
 #include "optim/clip.h"
 
 namespace tessera {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "base/stopwatch.h"
+#include "base/clock.h"
 #include "platform/prefault.h"
 
 namespace tessera {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/log_once.h"
+#include "base/log.h"
 #include "kernels/quantized_weight/quantized_weight.h"
 #include "shard/layout/model_places.h"
 #include "weights/weight_reader.h"

@@ -61,9 +61,9 @@ class FrozenWeights : private ParameterAccess {
   Communicator* comm_;
   ThreadPool* pool_;
   DeviceBuffer on_device_;  // all of them, or empty
-  SharedSegment weights_;
+  PageBuffer weights_;
   std::optional<LayerFile> file_;  // of layers; weights_ then has their places
-  SharedSegment packed_;
+  PageBuffer packed_;
   std::vector<std::byte*> forms_;  // by group; empty: none are kept
   std::optional<DeviceWindow> window_;
 };

@@ -42,7 +42,7 @@ class PackedWeights {
 
   Weights weights_;
   PackShare pack_share_;
-  SharedSegment memory_;
+  PageBuffer memory_;
   SharedCounters counters_;
   std::vector<std::byte*> forms_;  // by group
   int64_t num_packed_ = 0;         // groups whose share this rank has made

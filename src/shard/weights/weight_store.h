@@ -90,8 +90,8 @@ class WeightStore final : public WeightPlace {
   int64_t element_bytes_;
   bool sharded_;
   bool fetches_;  // there are other nodes whose updates are needed
-  SharedSegment weights_;
-  SharedSegment live_;
+  PageBuffer weights_;
+  PageBuffer live_;
   SharedCounters counters_;
   std::vector<std::byte*> resident_data_;  // by group; nullptr: gathered on demand
   std::vector<int64_t> owned_begin_;       // by group: index in owned() of the node's first element

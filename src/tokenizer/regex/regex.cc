@@ -8,8 +8,8 @@
 #include <optional>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/error.h"
-#include "base/stopwatch.h"
 #include "base/text.h"
 #include "tokenizer/regex/unicode.h"
 

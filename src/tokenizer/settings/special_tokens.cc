@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/text_fields.h"
+#include "base/text.h"
 #include "io/file.h"
 
 namespace tessera {

@@ -7,10 +7,9 @@
 #include <string_view>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/error.h"
-#include "base/stopwatch.h"
 #include "base/text.h"
-#include "base/utf8.h"
 #include "formats/json.h"
 #include "io/file.h"
 #include "train/evaluation/evaluate.h"

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/error.h"
-#include "base/stopwatch.h"
 #include "base/text.h"
 #include "data/rows/batch_plan.h"
 

@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "base/stopwatch.h"
+#include "base/clock.h"
 #include "ops/ops.h"
 #include "platform/peak.h"
 #include "platform/thread_pool.h"

@@ -12,8 +12,8 @@
 #include <span>
 #include <string>
 
+#include "base/clock.h"
 #include "base/error.h"
-#include "base/stopwatch.h"
 #include "checkpoint/checkpoint_writer.h"
 #include "comm/communicator.h"
 #include "platform/thread_pool.h"

@@ -13,7 +13,7 @@
 #include "disk_shim.h"
 #include "expect_error.h"
 #include "optim/adafactor.h"
-#include "optim/adamw.h"
+#include "optim/elementwise.h"
 #include "optim/muon.h"
 #include "plan/disk_plan.h"
 #include "test_folder.h"

@@ -5,8 +5,8 @@
 #include <random>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/error.h"
-#include "base/stopwatch.h"
 #include "data/rows/content_hash.h"
 
 namespace tessera {

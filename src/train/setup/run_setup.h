@@ -5,7 +5,7 @@
 #include <memory>
 #include <optional>
 
-#include "base/stopwatch.h"
+#include "base/clock.h"
 #include "comm/communicator.h"
 #include "context/context_rank.h"
 #include "devices/make_ops.h"

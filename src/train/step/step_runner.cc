@@ -1,7 +1,7 @@
 #include "train/step/step_runner.h"
 
+#include "base/clock.h"
 #include "base/rng.h"
-#include "base/stopwatch.h"
 #include "context/slice_batch.h"
 #include "report/work_mark.h"
 

@@ -1,7 +1,7 @@
 #include "train/step/step_update.h"
 
+#include "base/clock.h"
 #include "base/error.h"
-#include "base/stopwatch.h"
 #include "optim/clip.h"
 #include "report/work_mark.h"
 

@@ -7,7 +7,7 @@
 #include <optional>
 #include <span>
 
-#include "base/stopwatch.h"
+#include "base/clock.h"
 #include "comm/communicator.h"
 #include "train/measure/network_meter.h"
 

@@ -1,11 +1,11 @@
 // The float32 master weights of a block, as the kernels of optimizers read and write them.
 //
 // Included once per instruction set (Highway's foreach_target), hence the unusual guard.
-#if defined(TESSERA_KERNELS_MASTERS_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef TESSERA_KERNELS_MASTERS_INL_H_
-#undef TESSERA_KERNELS_MASTERS_INL_H_
+#if defined(TESSERA_KERNELS_OPTIMIZER_MASTERS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef TESSERA_KERNELS_OPTIMIZER_MASTERS_INL_H_
+#undef TESSERA_KERNELS_OPTIMIZER_MASTERS_INL_H_
 #else
-#define TESSERA_KERNELS_MASTERS_INL_H_
+#define TESSERA_KERNELS_OPTIMIZER_MASTERS_INL_H_
 #endif
 
 #include <hwy/highway.h>

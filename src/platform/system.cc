@@ -1,6 +1,9 @@
-#include "platform/system_file.h"
+#include "platform/system.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
 #include <algorithm>
+#include <array>
 #include <fstream>
 #include <sstream>
 
@@ -48,6 +51,35 @@ std::optional<double> uptime_s(const fs::path& root) {
   double seconds = 0;
   if (!line || !(std::istringstream(*line) >> seconds)) return std::nullopt;
   return seconds;
+}
+
+std::string host_name() {
+  std::array<char, 256> name = {};
+  if (gethostname(name.data(), name.size() - 1) != 0 || name[0] == '\0') return "localhost";
+  return name.data();
+}
+
+namespace {
+
+rlimit limit_before = {};
+bool is_raised = false;
+
+}  // namespace
+
+std::optional<int64_t> open_file_limit() {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return std::nullopt;
+  return static_cast<int64_t>(limit.rlim_cur);
+}
+
+void raise_open_file_limit() {
+  if (is_raised || getrlimit(RLIMIT_NOFILE, &limit_before) != 0) return;
+  const rlimit raised = {limit_before.rlim_max, limit_before.rlim_max};
+  is_raised = setrlimit(RLIMIT_NOFILE, &raised) == 0;
+}
+
+void restore_open_file_limit() {
+  if (is_raised) setrlimit(RLIMIT_NOFILE, &limit_before);
 }
 
 }  // namespace tessera

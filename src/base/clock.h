@@ -1,4 +1,4 @@
-// Wall-clock time since construction.
+// Clocks.
 #pragma once
 
 #include <algorithm>
@@ -6,6 +6,7 @@
 
 namespace tessera {
 
+// Wall-clock time since construction.
 class Stopwatch {
  public:
   // Never 0, so that rates are finite.
@@ -16,5 +17,10 @@ class Stopwatch {
  private:
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
+
+// Seconds since 1970 by the system's clock, for records and for comparisons with other machines.
+inline double unix_seconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
 
 }  // namespace tessera

@@ -1,4 +1,5 @@
-// Small files of /proc and /sys. `root` stands for "/" in tests.
+// What the system says about itself: small files of /proc and /sys (`root` stands for "/" in tests), its
+// name, and how many files and sockets this process may have open.
 #pragma once
 
 #include <cstdint>
@@ -19,5 +20,17 @@ std::vector<std::filesystem::path> entries_of(const std::filesystem::path& folde
                                               const std::string& prefix = "");
 // Seconds since the machine started.
 std::optional<double> uptime_s(const std::filesystem::path& root);
+
+// This machine's name as shown in messages; "localhost" if the system does not provide one.
+std::string host_name();
+
+// nullopt: no limit.
+std::optional<int64_t> open_file_limit();
+
+// Raises the limit to the maximum the system allows: the default of 1,024 exists for programs that call
+// select(), and node 0 of a job has a connection to every rank.
+void raise_open_file_limit();
+// Restores the original limit, for other programs. Async-signal-safe.
+void restore_open_file_limit();
 
 }  // namespace tessera

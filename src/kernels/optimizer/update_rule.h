@@ -1,0 +1,28 @@
+// What rules of kernels/optimizer/element_update.h are made of. Plain, for the compilers of other devices,
+// too.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace tessera {
+
+// What a rule keeps per element.
+struct UpdateMoment {
+  std::string_view name;   // as in torch.optim, and in checkpoints
+  bool is_square = false;  // never negative; 8-bit codes keep its root
+};
+
+// What the factors of a rule, T::Scalars, follow from. They are computed in double and rounded to float32
+// once.
+struct UpdateStep {
+  int64_t step;  // from 1
+  double learning_rate;
+  double beta1;
+  double beta2;
+  double epsilon;
+  double weight_decay;  // 0 makes the scalar `decay` 1
+  double gradient_scale = 1;
+};
+
+}  // namespace tessera
