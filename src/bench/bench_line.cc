@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "bench/machine_json.h"
 
 namespace tessera {
 namespace {

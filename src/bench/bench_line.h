@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "devices/measure/statistics.h"
 #include "kernels/dispatch.h"
+#include "platform/cpu.h"
 
 namespace tessera {
 
@@ -58,5 +60,9 @@ std::string table_row(const BenchLine& line);
 // speed, peak, share (each {q1, median, q3}), peak_name, rounds, amount_per_call, compare [{implementation,
 // speed, ratio}], verified {elements, worst_error_in_bounds}, processor, threads, time (UTC).
 std::string json_line(const BenchLine& line, int64_t num_threads);
+
+nlohmann::ordered_json to_json(const Quartiles& quartiles);
+// processor, threads, time (UTC).
+nlohmann::ordered_json machine_json(int64_t num_threads);
 
 }  // namespace tessera

@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/rng.h"
 #include "base/text.h"
-#include "bench/machine_json.h"
+#include "bench/bench_line.h"
 #include "tokenizer/tokenizer.h"
 
 namespace tessera {

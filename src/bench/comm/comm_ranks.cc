@@ -14,14 +14,20 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "bench/comm/comm_side.h"
-#include "bench/comm/gloo_side.h"
 #include "bench/measure.h"
-#include "bench/scratch_folder.h"
+#include "bench/surroundings.h"
 #include "comm/node/node_group.h"
 #include "kernels/rank_sum/rank_sum_impl.h"
 
-namespace tessera {
+#ifdef TESSERA_WITH_GLOO
+#include <gloo/allreduce.h>
+#include <gloo/math.h>
+#include <gloo/rendezvous/context.h>
+#include <gloo/rendezvous/file_store.h>
+#include <gloo/transport/tcp/device.h>
+#endif
 
+namespace tessera {
 namespace {
 
 // One rank's part of a side.
@@ -89,11 +95,19 @@ class SharedMemorySide : public Side {
   uint64_t turn_ = 0;
 };
 
-// In place, so that only the ring copies data.
+#ifdef TESSERA_WITH_GLOO
+// Over TCP on the loopback interface; in place, so that only the ring copies data.
 class GlooSide : public Side {
  public:
-  GlooSide(const std::string& folder, NodeGroup& group)
-      : ring_(folder, group.index(), group.size()), rank_(group.index()) {}
+  // Collective. The ranks find each other's addresses in `folder`.
+  GlooSide(const std::string& folder, int rank, int num_ranks)
+      : context_(std::make_shared<gloo::rendezvous::Context>(rank, num_ranks)), rank_(rank) {
+    gloo::transport::tcp::attr attributes;
+    attributes.hostname = "127.0.0.1";
+    gloo::rendezvous::FileStore store(folder);
+    std::shared_ptr<gloo::transport::Device> device = gloo::transport::tcp::CreateDevice(attributes);
+    context_->connectFullMesh(store, device);
+  }
 
   void prepare(int64_t count) override {
     buffer_ = PageBuffer(count * 4);
@@ -105,14 +119,25 @@ class GlooSide : public Side {
       values[i] = with_pattern ? comm_input(rank_, static_cast<int64_t>(i)) : 0;
     }
   }
-  void run() override { ring_.all_reduce(buffer_.as<float>()); }
+  void run() override {
+    const std::span<float> buffer = buffer_.as<float>();
+    gloo::AllreduceOptions options(context_);
+    options.setAlgorithm(gloo::AllreduceOptions::Algorithm::RING);
+    options.setOutput(buffer.data(), buffer.size());
+    options.setReduceFunction(
+        static_cast<void (*)(void*, const void*, const void*, size_t)>(&gloo::sum<float>));
+    options.setTag(turn_++);
+    gloo::allreduce(options);
+  }
   const float* output() const override { return buffer_.as<float>().data(); }
 
  private:
-  GlooRing ring_;
+  std::shared_ptr<gloo::rendezvous::Context> context_;
   int rank_;
+  uint32_t turn_ = 0;
   PageBuffer buffer_;
 };
+#endif
 
 // A command from rank 0 to the other ranks.
 struct Board {
@@ -217,7 +242,9 @@ int fork_ranks(int num_ranks, std::vector<pid_t>* children) {
 
 std::unique_ptr<Side> make_side(const std::string& name, const std::string& folder, NodeGroup& group,
                                 int64_t num_threads) {
-  if (name == "gloo") return std::make_unique<GlooSide>(folder, group);
+#ifdef TESSERA_WITH_GLOO
+  if (name == "gloo") return std::make_unique<GlooSide>(folder, group.index(), group.size());
+#endif
   return std::make_unique<SharedMemorySide>(group, num_threads);
 }
 
@@ -244,8 +271,11 @@ void serve_rank(const std::string& name, const World& world, const std::string& 
 }  // namespace
 
 std::vector<std::string> comm_sides() {
-  if (GlooRing::is_built()) return {"shared", "gloo"};
+#ifdef TESSERA_WITH_GLOO
+  return {"shared", "gloo"};
+#else
   return {"shared"};
+#endif
 }
 
 void serve_comm_ranks(const std::string& side, int num_ranks, int64_t num_threads) {

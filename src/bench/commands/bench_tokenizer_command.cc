@@ -3,7 +3,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "bench/commands/bench_command.h"
-#include "bench/scratch_folder.h"
+#include "bench/surroundings.h"
 #include "bench/tokenizer_bench.h"
 #include "cli/run/threads.h"
 #include "cli/terminal/terminal.h"

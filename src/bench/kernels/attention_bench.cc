@@ -6,8 +6,8 @@
 #include <string>
 
 #include "base/text.h"
-#include "bench/kernels/verify_attention.h"
-#include "bench/memory_check.h"
+#include "bench/kernels/verify.h"
+#include "bench/surroundings.h"
 #include "devices/measure/random_tensor.h"
 #include "model/flops.h"
 

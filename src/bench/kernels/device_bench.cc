@@ -6,8 +6,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "bench/kernels/verify_attention.h"
-#include "bench/kernels/verify_gemm.h"
+#include "bench/kernels/verify.h"
 #include "devices/measure/random_tensor.h"
 
 namespace tessera {

@@ -6,8 +6,8 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "bench/kernels/verify_gemm.h"
-#include "bench/memory_check.h"
+#include "bench/kernels/verify.h"
+#include "bench/surroundings.h"
 #include "devices/measure/random_tensor.h"
 #include "kernels/gemm/onednn_products.h"
 

@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "bench/kernels/verify.h"
-#include "bench/memory_check.h"
+#include "bench/surroundings.h"
 #include "devices/measure/random_tensor.h"
 #include "optim/state_tensor.h"
 

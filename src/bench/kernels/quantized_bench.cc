@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "bench/memory_check.h"
+#include "bench/surroundings.h"
 #include "devices/measure/random_tensor.h"
 #include "kernels/expected.h"
 #include "kernels/quantized_weight/quantized_weight.h"

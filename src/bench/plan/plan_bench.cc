@@ -8,8 +8,7 @@
 
 #include "base/median.h"
 #include "base/rng.h"
-#include "bench/scratch_folder.h"
-#include "bench/shell.h"
+#include "bench/surroundings.h"
 #include "formats/json.h"
 #include "formats/safetensors/safetensors.h"
 #include "io/disk_rate.h"

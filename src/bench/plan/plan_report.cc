@@ -2,7 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
-#include "bench/machine_json.h"
+#include "bench/bench_line.h"
 #include "bench/plan/plan_bench.h"
 
 namespace tessera {

@@ -4,8 +4,7 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "bench/kernels/verify_attention.h"
-#include "bench/kernels/verify_gemm.h"
+#include "bench/kernels/verify.h"
 #include "kernels/cross_entropy/cross_entropy_expected.h"
 #include "kernels/rmsnorm/rmsnorm_expected.h"
 #include "kernels/rope/rope_expected.h"

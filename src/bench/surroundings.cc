@@ -1,12 +1,28 @@
-#include "bench/shell.h"
+#include "bench/surroundings.h"
 
+#include <unistd.h>
 #include <array>
-#include <cerrno>
 #include <cstdio>
 
+#include <cerrno>
+#include <string>
+
+#include "base/error.h"
 #include "base/text.h"
 
 namespace tessera {
+
+ScratchFolder::ScratchFolder(const std::filesystem::path& parent) {
+  std::string pattern = (parent / "tessera-bench-XXXXXX").string();
+  if (mkdtemp(pattern.data()) == nullptr)
+    fail_errno(ExitCode::kIoError, errno, pattern + ": cannot be created");
+  path_ = pattern;
+}
+
+ScratchFolder::~ScratchFolder() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
 
 std::string run_shell(const std::string& command, ExitCode on_failure) {
   FILE* const pipe = ::popen(fmt::format("{{ {} ; }} 2>&1", command).c_str(), "re");
