@@ -20,13 +20,13 @@ std::string line_of(const OrderedJson& event) {
 }
 
 OrderedJson times_json(const RunTimes& times) {
-  OrderedJson json;
-  for (const auto& [name, seconds] : kRunTimes) json[name] = times.*seconds;
-  for (const auto& [name, seconds] : kStepTimes) json[name] = times.steps.*seconds;
-  json["num_steps"] = times.num_steps;
-  json["num_evaluations"] = times.num_evaluations;
-  json["num_checkpoints"] = times.num_checkpoints;
-  return json;
+  OrderedJson times_of_run;
+  for (const auto& [name, seconds] : kRunTimes) times_of_run[name] = times.*seconds;
+  for (const auto& [name, seconds] : kStepTimes) times_of_run[name] = times.steps.*seconds;
+  times_of_run["num_steps"] = times.num_steps;
+  times_of_run["num_evaluations"] = times.num_evaluations;
+  times_of_run["num_checkpoints"] = times.num_checkpoints;
+  return times_of_run;
 }
 
 OrderedJson disk_json(const DiskSummary& disk) {
