@@ -4,7 +4,6 @@
 
 #include "base/error.h"
 #include "checkpoint/checkpoint_files.h"
-#include "kernels/optimizer/adamw.h"
 #include "shard/gradients/gradient_store.h"
 #include "shard/master_export.h"
 #include "shard/outer/outer_update.h"
