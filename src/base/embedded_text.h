@@ -3,6 +3,7 @@
 
 #include <span>
 #include <string_view>
+#include <vector>
 
 namespace tessera {
 
@@ -19,8 +20,14 @@ constexpr std::string_view text_named(std::span<const EmbeddedText> texts, std::
   return {};
 }
 
+// The cells of the lines of a table, comments left out. Error(kInternal) names the file and the line.
+std::vector<std::vector<std::string_view>> read_cells(std::string_view file, std::string_view text,
+                                                      size_t num_columns);
+
 // Functions that tessera_embed() of cmake/TesseraModule.cmake defines, each in the module of its files.
 std::span<const EmbeddedText> compat_texts();        // settings/compat/*.tsv
+std::span<const EmbeddedText> config_texts();        // formats/huggingface/*.tsv
+std::span<const EmbeddedText> tokenizer_texts();     // tokenizer/*.tsv
 std::span<const EmbeddedText> template_texts();      // data/chat/templates
 std::span<const EmbeddedText> help_texts();          // cli/help_texts
 std::span<const EmbeddedText> completion_scripts();  // cli/completion/*.sh

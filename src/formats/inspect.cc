@@ -4,8 +4,10 @@
 #include <array>
 #include <iterator>
 #include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <system_error>
-#include <type_traits>
+#include <variant>
 #include <vector>
 
 #include "base/error.h"
@@ -15,6 +17,7 @@
 #include "formats/huggingface/convert.h"
 #include "formats/huggingface/model_config.h"
 #include "formats/huggingface/model_families.h"
+#include "formats/json.h"
 #include "formats/safetensors/safetensors.h"
 #include "formats/safetensors/shard_name.h"
 #include "tensor/shape_text.h"
@@ -24,100 +27,138 @@ namespace {
 
 namespace fs = std::filesystem;
 
-using Row = std::array<std::string, 4>;  // name, type, shape, bytes
+using OrderedJson = nlohmann::ordered_json;
 
-int64_t num_elements(const SafetensorsEntry& entry) { return entry.size_bytes / dtype_bytes(entry.dtype); }
+struct TensorLine {
+  std::string name;
+  std::string type;
+  std::vector<int64_t> shape;  // of GGUF, in its order
+  int64_t num_elements;
+  int64_t size_bytes;
+  bool is_float;
+};
+
+struct FileContent {
+  fs::path path;
+  OrderedJson metadata = OrderedJson::object();
+  std::vector<TensorLine> tensors;
+};
+
+OrderedJson json_of(const GgufScalar& value) {
+  return std::visit([](const auto& held) { return OrderedJson(held); }, value);
+}
+
+FileContent content_of_gguf(const fs::path& path) {
+  const GgufContent gguf = read_gguf(path);
+  FileContent content;
+  content.path = path;
+  for (const GgufField& field : gguf.fields) {
+    OrderedJson& value = content.metadata[field.key];
+    if (const auto* scalar = std::get_if<GgufScalar>(&field.value)) {
+      value = json_of(*scalar);
+      continue;
+    }
+    value = OrderedJson::array();
+    for (const GgufScalar& item : std::get<GgufArray>(field.value).values) value.push_back(json_of(item));
+  }
+  for (const GgufTensor& tensor : gguf.tensors) {
+    const GgmlTypeInfo& type = *tensor.type;
+    content.tensors.push_back({tensor.name, type.name, tensor.shape,
+                               tensor.size_bytes / type.block_bytes * type.block_elements, tensor.size_bytes,
+                               false});
+  }
+  return content;
+}
+
+FileContent content_of_safetensors(const SafetensorsFile& file) {
+  FileContent content;
+  content.path = file.path();
+  for (const auto& [key, value] : file.metadata()) content.metadata[key] = value;
+  for (const SafetensorsEntry& entry : file.entries()) {
+    content.tensors.push_back({entry.name, std::string(dtype_name(entry.dtype)), entry.shape,
+                               entry.size_bytes / dtype_bytes(entry.dtype), entry.size_bytes,
+                               can_convert(entry.dtype, DType::kF32)});
+  }
+  return content;
+}
+
+struct Content {
+  std::optional<ModelConfig> config;  // of a folder that has config.json
+  bool is_gguf = false;
+  std::vector<FileContent> files;  // none: a folder without weights
+};
+
+Content read_content(const fs::path& path) {
+  Content content;
+  std::error_code error;
+  if (fs::is_directory(path, error) && fs::exists(path / "config.json", error)) {
+    content.config = read_model_config(path);
+    if (!fs::exists(path / kSingleFileName, error) && !fs::exists(path / kIndexFileName, error))
+      return content;
+  }
+  const FileKind kind = fs::is_regular_file(path, error) ? kind_of_file(path) : FileKind();
+  if (kind.has_mark && !kind.is_gguf) fail_not_a_model(path, kind);
+  content.is_gguf = kind.is_gguf;
+  if (content.is_gguf) {
+    content.files.push_back(content_of_gguf(path));
+  } else {
+    const SafetensorsModel model = SafetensorsModel::open(path);
+    for (const auto& file : model.files()) content.files.push_back(content_of_safetensors(*file));
+  }
+  return content;
+}
+
+// A text as it is, all else as JSON; of a list the first values.
+std::string value_text(const OrderedJson& value) {
+  constexpr size_t kShown = 4;
+  if (value.is_string()) return printable(value.get<std::string>());
+  if (value.is_number_float()) {  // F32 with the digits that it has
+    const auto number = value.get<double>();
+    const auto single = static_cast<float>(number);
+    return single == number ? fmt::format("{}", single) : fmt::format("{}", number);
+  }
+  if (!value.is_array()) return value.dump();
+  std::vector<std::string> shown;
+  for (size_t i = 0; i < std::min(value.size(), kShown); ++i) shown.push_back(value_text(value[i]));
+  if (value.size() > kShown) shown.push_back("...");
+  return fmt::format("[{}] ({})", fmt::join(shown, ", "), format_count(std::ssize(value), "value"));
+}
 
 // Columns are as wide as their longest cell; bytes are right-aligned.
-void append_table(const std::vector<Row>& rows, std::string& out) {
+void append_tensors(const std::vector<TensorLine>& tensors, std::string& out) {
+  std::vector<std::array<std::string, 4>> rows;
   std::array<size_t, 4> widths = {};
-  for (const Row& row : rows) {
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  for (const TensorLine& tensor : tensors) {
+    rows.push_back({printable(tensor.name, 200), tensor.type, shape_text(tensor.shape),
+                    format_bytes(tensor.size_bytes)});
+    for (size_t i = 0; i < widths.size(); ++i) widths[i] = std::max(widths[i], rows.back()[i].size());
   }
-  for (const Row& row : rows) {
+  for (const auto& row : rows) {
     fmt::format_to(std::back_inserter(out), "{:<{}}  {:<{}}  {:<{}}  {:>{}}\n", row[0], widths[0], row[1],
                    widths[1], row[2], widths[2], row[3], widths[3]);
   }
 }
 
-void append_file(const SafetensorsFile& file, std::string& out) {
-  std::vector<Row> rows;
-  for (const SafetensorsEntry& entry : file.entries()) {
-    rows.push_back({printable(entry.name, 200), std::string(dtype_name(entry.dtype)), shape_text(entry.shape),
-                    format_bytes(entry.size_bytes)});
-  }
-  fmt::format_to(std::back_inserter(out), "{}\n", file.path().native());
-  for (const auto& [key, value] : file.metadata())
-    fmt::format_to(std::back_inserter(out), "metadata {}: {}\n", printable(key), printable(value));
-  append_table(rows, out);
-}
-
-void append_totals(const SafetensorsModel& model, std::string& out) {
-  int64_t elements = 0, size_bytes = 0;
-  bool only_floats = true;
-  std::map<DType, int64_t> by_type;
-  for (const auto& [name, location] : model.tensors()) {
-    elements += num_elements(*location.entry);
-    size_bytes += location.entry->size_bytes;
-    by_type[location.entry->dtype] += num_elements(*location.entry);
-    only_floats &= can_convert(location.entry->dtype, DType::kF32);
-  }
-  std::vector<std::string> types;
-  for (const auto& [dtype, count] : by_type)
-    types.push_back(fmt::format("{} {}", format_count(count), dtype_name(dtype)));
-  fmt::format_to(std::back_inserter(out), "{} in {}, {} ({}), {}\n",
-                 format_count(std::ssize(model.tensors()), "tensor"),
-                 format_count(std::ssize(model.files()), "file"),
-                 format_count(elements, only_floats ? "parameter" : "element"), fmt::join(types, ", "),
-                 format_bytes(size_bytes));
-}
-
-std::string scalar_text(const GgufScalar& value) {
-  return std::visit(
-      [](const auto& held) {
-        if constexpr (std::is_same_v<std::decay_t<decltype(held)>, std::string>)
-          return printable(held);
-        else
-          return fmt::format("{}", held);
-      },
-      value);
-}
-
-std::string value_text(const GgufField& field) {
-  constexpr size_t kShown = 4;
-  if (const auto* scalar = std::get_if<GgufScalar>(&field.value)) return scalar_text(*scalar);
-  const std::vector<GgufScalar>& values = std::get<GgufArray>(field.value).values;
-  std::vector<std::string> shown;
-  for (size_t i = 0; i < std::min(values.size(), kShown); ++i) shown.push_back(scalar_text(values[i]));
-  if (values.size() > kShown) shown.push_back("...");
-  return fmt::format("[{}] ({})", fmt::join(shown, ", "), format_count(std::ssize(values), "value"));
-}
-
-// Shapes are in GGUF's order.
-std::string inspect_gguf(const fs::path& path) {
-  const GgufContent content = read_gguf(path);
-  std::string out = path.native() + "\n";
-  for (const GgufField& field : content.fields)
-    fmt::format_to(std::back_inserter(out), "{}: {}\n", printable(field.key), value_text(field));
-  std::vector<Row> rows;
-  int64_t elements = 0, size_bytes = 0;
+void append_totals(const Content& content, std::string& out) {
+  int64_t tensors = 0, elements = 0, size_bytes = 0;
+  bool only_floats = !content.is_gguf;
   std::map<std::string, int64_t> by_type;
-  for (const GgufTensor& tensor : content.tensors) {
-    const GgmlTypeInfo& type = *tensor.type;
-    const int64_t count = tensor.size_bytes / type.block_bytes * type.block_elements;
-    rows.push_back(
-        {printable(tensor.name, 200), type.name, shape_text(tensor.shape), format_bytes(tensor.size_bytes)});
-    elements += count;
-    size_bytes += tensor.size_bytes;
-    by_type[type.name] += count;
+  for (const FileContent& file : content.files) {
+    for (const TensorLine& tensor : file.tensors) {
+      ++tensors;
+      elements += tensor.num_elements;
+      size_bytes += tensor.size_bytes;
+      by_type[tensor.type] += tensor.num_elements;
+      only_floats &= tensor.is_float;
+    }
   }
-  append_table(rows, out);
   std::vector<std::string> types;
   for (const auto& [name, count] : by_type) types.push_back(fmt::format("{} {}", format_count(count), name));
-  fmt::format_to(std::back_inserter(out), "\n{}, {} ({}), {}\n",
-                 format_count(std::ssize(content.tensors), "tensor"), format_count(elements, "element"),
-                 fmt::join(types, ", "), format_bytes(size_bytes));
-  return out;
+  const std::string in_files =
+      content.is_gguf ? "" : fmt::format(" in {}", format_count(std::ssize(content.files), "file"));
+  fmt::format_to(std::back_inserter(out), "{}{}, {} ({}), {}\n", format_count(tensors, "tensor"), in_files,
+                 format_count(elements, only_floats ? "parameter" : "element"), fmt::join(types, ", "),
+                 format_bytes(size_bytes));
 }
 
 std::string rope_text(const ModelConfig& config) {
@@ -166,30 +207,51 @@ void append_config(const ModelConfig& config, std::string& out) {
 }  // namespace
 
 std::string inspect(const fs::path& path) {
-  std::error_code error;
+  const Content content = read_content(path);
   std::string out;
-  if (fs::is_directory(path, error)) {
-    const bool has_config = fs::exists(path / "config.json", error);
-    if (has_config) {
-      append_config(read_model_config(path), out);
-      out += "\n";
-    }
-    const bool has_weights =
-        fs::exists(path / kSingleFileName, error) || fs::exists(path / kIndexFileName, error);
-    if (has_config && !has_weights) return out + "no weights in this folder\n";
-  }
-  if (fs::is_regular_file(path, error)) {
-    const FileKind kind = kind_of_file(path);
-    if (kind.is_gguf) return inspect_gguf(path);
-    if (kind.has_mark) fail_not_a_model(path, kind);
-  }
-  const SafetensorsModel model = SafetensorsModel::open(path);
-  for (const auto& file : model.files()) {
-    append_file(*file, out);
+  if (content.config) {
+    append_config(*content.config, out);
     out += "\n";
   }
-  append_totals(model, out);
+  if (content.files.empty()) return out + "no weights in this folder\n";
+  for (const FileContent& file : content.files) {
+    fmt::format_to(std::back_inserter(out), "{}\n", file.path.native());
+    for (const auto& [key, value] : file.metadata.items())
+      fmt::format_to(std::back_inserter(out), "{}{}: {}\n", content.is_gguf ? "" : "metadata ",
+                     printable(key), value_text(value));
+    append_tensors(file.tensors, out);
+    out += "\n";
+  }
+  append_totals(content, out);
   return out;
+}
+
+std::string inspect_json(const fs::path& path) {
+  const Content content = read_content(path);
+  OrderedJson out = {{"path", path.string()},
+                     {"config", nullptr},
+                     {"num_elements", 0},
+                     {"bytes", 0},
+                     {"metadata", OrderedJson::object()},
+                     {"tensors", OrderedJson::array()}};
+  if (content.config) out["config"] = parse_json(content.config->json, (path / "config.json").string());
+  int64_t num_elements = 0, size_bytes = 0;
+  for (const FileContent& file : content.files) {
+    out["metadata"].update(file.metadata);
+    for (const TensorLine& tensor : file.tensors) {
+      out["tensors"].push_back({{"name", tensor.name},
+                                {"dtype", tensor.type},
+                                {"shape", tensor.shape},
+                                {"file", file.path.filename().string()},
+                                {"num_elements", tensor.num_elements},
+                                {"bytes", tensor.size_bytes}});
+      num_elements += tensor.num_elements;
+      size_bytes += tensor.size_bytes;
+    }
+  }
+  out["num_elements"] = num_elements;
+  out["bytes"] = size_bytes;
+  return out.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
 }
 
 }  // namespace tessera

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <array>
-#include <iterator>
 #include <string_view>
 
+#include "base/embedded_text.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "io/file.h"
@@ -25,33 +25,6 @@ constexpr const char* kProbe =
     "== \u043d\u0435\u0449\u043e \u043d\u0430 \u0411\u044a\u043b\u0433\u0430\u0440\u0441\u043a\u0438 "
     "''''''```````\"\"\"\"......!!!!!!?????? I've been 'told he's there, 'RE you sure? 'M not sure I'"
     "ll make it, 'D you like some tea? We'Ve a'lL";
-
-// SHA-256 of the probe's ids, written as a Python list, from the same function: the models of our families.
-struct KnownTokenizer {
-  std::string_view sha256;
-  const char* name;
-};
-constexpr KnownTokenizer kKnown[] = {
-    {"0ef9807a4087ebef797fc749390439009c3b9eda9ad1a097abbe738f486c01e5", "llama-bpe"},  // Llama 3
-    {"e636dc30a262dcc0d8c323492e32ae2b70728f4df7dfe9737d9f920a282b8aea", "qwen2"},      // Qwen 1.5 to 3
-    {"d4540891389ea895b53b399da6ac824becc30f2fba0e9ddbb98f92e55ca0e97c", "qwen2"},      // Qwen3-Embedding
-    {"b3f499bb4255f8ca19fccd664443283318f2fd2414d5e0b040fbdd0cc195d6c5", "deepseek-r1-qwen"},
-    {"63b97e4253352e6f357cc59ea5b583e3a680eaeaf2632188c2b952de2588485e", "tekken"},   // Mistral Nemo
-    {"0e9433cbbb161f89e264eb32e8e64bfe69e834973ffca5d41d3948a604a3e2a3", "pixtral"},  // Mistral
-    {"3ce83efda5659b07b1ad37ca97ca5797ea4285d9b9ab0dc679e4a720c9da7454", "gpt-2"},
-    {"c136ed14d01c2745d4f60a9596ae66800e2b61fa45643e72436041855ad4089d", "smaug-bpe"},
-    {"855059429035d75a914d1eda9f10a876752e281a054a7a3d421ef0533e5b6249", "smollm"},
-    {"9d032fcbd5501f4a38150912590928bfb36091efb5df11b8e2124b0390e3fb1e", "falcon3"},
-    {"049ecf7629871e3041641907f3de7c733e4dbfdc736f57d882ba0b0845599754", "deepseek-llm"},
-    {"347715f544604f9118bb75ed199f68779f423cabb20db6de6f31b908d04d7821", "deepseek-coder"},
-    {"1431a23e583c97432bc230bff598d103ddb5a1f89960c8f1d1051aaa944d0b35", "minerva-7b"},
-    {"d5f1dd6f980fec569fb218a81a7658ac45fc56b38c5a0adeb1c232fbe04ef5ec", "seed-coder"},
-    {"1994ffd01900cfb37395608534236ecd63f2bd5995d6cb1004dda1af50240f15", "trillion"},
-    {"a1e163ecab2e718a4c829d1148b6e86824ec36163bb71941c3dca9cd5ac25756", "mellum"},
-    {"d4c8f286ea6b520b3d495c4455483cfa2302c0cfcd4be05d781b6a8a0a7cdaf1", "megrez"},
-    {"b0a6b1c0bd5998ebd9df08611efde34a4ff03faed45ae09c43e6b31ebd4b94cf", "a.x-4.0"},
-    {"f6791d196f87ce6b56a7d234be618e0d58f8cda3549416635b2bebcd22cd95c4", "midm-2.0"},
-};
 
 // Mistral's pattern since Nemo, of which llama.cpp has its own version.
 constexpr std::string_view kTekkenPattern =
@@ -96,8 +69,11 @@ std::string name_by_pattern(const JsonNode& pre_tokenizer, bool ignore_merges) {
 
 std::string gguf_pre_tokenizer(const Tokenizer& tokenizer, const std::filesystem::path& tokenizer_json) {
   const std::string ids = fmt::format("[{}]", fmt::join(tokenizer.encode(kProbe), ", "));
-  const auto known = std::ranges::find(kKnown, sha256_text(ids), &KnownTokenizer::sha256);
-  if (known != std::end(kKnown)) return known->name;
+  const std::string hash = sha256_text(ids);
+  for (const auto& cells :
+       read_cells("gguf_tokenizers", text_named(tokenizer_texts(), "gguf_tokenizers"), 3)) {
+    if (cells[0] == hash) return std::string(cells[1]);
+  }
   const std::string origin = tokenizer_json.string();
   const TokenizerFile file = parse_tokenizer_file(read_text_file(tokenizer_json), origin);
   const JsonNode root(file.document, origin);

@@ -12,21 +12,7 @@
 namespace tessera {
 namespace {
 
-const char* architecture(ModelFamily family) {
-  switch (family) {
-    case ModelFamily::kLlama:
-    case ModelFamily::kMistral:
-      return "llama";
-    case ModelFamily::kQwen2:
-      return "qwen2";
-    case ModelFamily::kQwen3:
-      return "qwen3";
-  }
-  TESSERA_CHECK(false, "family {}", static_cast<int>(family));
-  return "";
-}
-
-bool is_llama(const ModelConfig& config) { return architecture(config.family) == std::string_view("llama"); }
+bool is_llama(const ModelConfig& config) { return family_info(config.family).gguf_architecture == "llama"; }
 
 void check_supported(const ModelConfig& config, const std::string& origin) {
   const std::string& model = family_info(config.family).architecture;
@@ -34,7 +20,7 @@ void check_supported(const ModelConfig& config, const std::string& origin) {
     fail(ExitCode::kBadConfig, "{}: llama.cpp has no Llama 3 rope scaling for {}: it cannot run this model",
          origin, model);
   }
-  if (config.family == ModelFamily::kQwen3 && (config.qkv_bias || config.o_bias)) {
+  if (family_info(config.family).has_qk_norm && (config.qkv_bias || config.o_bias)) {
     fail(ExitCode::kBadConfig, "{}: llama.cpp has no attention biases for {}: it cannot run this model",
          origin, model);
   }
@@ -44,7 +30,7 @@ void check_supported(const ModelConfig& config, const std::string& origin) {
 
 std::vector<GgufField> gguf_model_fields(const ModelConfig& config, const std::string& origin) {
   check_supported(config, origin);
-  const std::string name = architecture(config.family);
+  const std::string name = family_info(config.family).gguf_architecture;
   std::vector<GgufField> fields = {{"general.architecture", GgufScalar(name)}};
   const auto add = [&](const char* key, GgufScalar value) {
     fields.push_back({fmt::format("{}.{}", name, key), std::move(value)});

@@ -8,6 +8,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/embedded_text.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -21,68 +22,6 @@ constexpr int64_t kMaxAdapterConfigBytes = int64_t{1} << 20;
 constexpr int64_t kMaxRank = 1 << 14;
 constexpr double kMaxAlpha = 1e6;
 
-// What becomes of a field of PEFT's LoraConfig.
-enum class FieldUse {
-  kRead,
-  kRefused,      // unless null or neutral: it changes what is computed
-  kInitialised,  // without effect: it says how an adapter began
-  kIgnored,      // without effect, for the reason in `note`; neutral and null without a warning
-  kRecord,       // says nothing about the adapter's weights
-};
-struct Field {
-  const char* name;
-  FieldUse use;
-  const char* neutral = "null";  // JSON
-  const char* note = "";
-};
-// All of PEFT 0.21.
-constexpr Field kFields[] = {
-    {"alora_invocation_tokens", FieldUse::kRefused, "[]"},
-    {"alpha_pattern", FieldUse::kRead},
-    {"arrow_config", FieldUse::kRefused},
-    {"auto_mapping", FieldUse::kRecord},
-    {"base_model_name_or_path", FieldUse::kRead},
-    {"bias", FieldUse::kRefused, "\"none\""},
-    {"corda_config", FieldUse::kInitialised},
-    {"ensure_weight_tying", FieldUse::kIgnored, "false",
-     "no embedding and no LM head has an adapter or is saved beside one"},
-    {"eva_config", FieldUse::kInitialised},
-    {"exclude_modules", FieldUse::kRead},
-    {"fan_in_fan_out", FieldUse::kIgnored, "false",
-     "the modules are linear layers, which store [out, in]; PEFT sets it to false"},
-    {"inference_mode", FieldUse::kRecord},
-    {"init_lora_weights", FieldUse::kRead},
-    {"kasa_config", FieldUse::kRefused},
-    {"layer_replication", FieldUse::kRefused, "[]"},
-    {"layers_pattern", FieldUse::kRead},
-    {"layers_to_transform", FieldUse::kRead},
-    {"loftq_config", FieldUse::kInitialised, "{}"},
-    {"lora_alpha", FieldUse::kRead},
-    {"lora_bias", FieldUse::kRefused, "false"},
-    {"lora_dropout", FieldUse::kRead},
-    {"lora_ga_config", FieldUse::kInitialised},
-    {"megatron_config", FieldUse::kRefused},
-    {"megatron_core", FieldUse::kRecord},
-    {"modules_to_save", FieldUse::kRefused, "[]"},
-    {"monteclora_config", FieldUse::kRefused},
-    {"peft_type", FieldUse::kRead},
-    {"peft_version", FieldUse::kRecord},
-    {"qalora_group_size", FieldUse::kRecord},
-    {"r", FieldUse::kRead},
-    {"rank_pattern", FieldUse::kRead},
-    {"revision", FieldUse::kRead},
-    {"runtime_config", FieldUse::kIgnored, "null", "PEFT does not read it from a file"},
-    {"target_modules", FieldUse::kRead},
-    {"target_parameters", FieldUse::kRefused, "[]"},
-    {"task_type", FieldUse::kRefused, "\"CAUSAL_LM\""},
-    {"trainable_token_indices", FieldUse::kRefused, "[]"},
-    {"use_bdlora", FieldUse::kRefused},
-    {"use_dora", FieldUse::kRefused, "false"},
-    {"use_qalora", FieldUse::kRefused, "false"},
-    {"use_rslora", FieldUse::kRead},
-    {"velora_config", FieldUse::kRead},
-};
-
 // These initialisations leave another base model behind than the one that is named.
 constexpr std::array kChangedBase = {"corda", "loftq", "lora_ga", "olora", "pissa"};
 // These do not.
@@ -93,22 +32,23 @@ bool is_nothing(const Json& value) {
 }
 
 void check_field(const JsonNode& fields, const std::string& name, const Json& value) {
-  const auto* field = std::ranges::find_if(kFields, [&](const Field& known) { return name == known.name; });
-  if (field == std::end(kFields)) {
+  static const auto table = read_cells("lora_fields", text_named(config_texts(), "lora_fields"), 4);
+  const auto line = std::ranges::find_if(table, [&](const auto& cells) { return cells[0] == name; });
+  if (line == table.end()) {
     if (is_nothing(value)) return;
     log_warning_once(fmt::format("{}: field '{}' has no effect: PEFT 0.21 does not know it and ignores it",
                                  fields.origin(), printable(name)));
     return;
   }
-  if (value.is_null() || value == Json::parse(field->neutral)) return;
-  if (field->use == FieldUse::kRefused) {
+  const std::string_view use = (*line)[1], neutral = (*line)[2], note = (*line)[3];
+  if (value.is_null() || value == Json::parse(neutral)) return;
+  if (use == "refused") {
     fail(ExitCode::kBadConfig, "{}: field '{}': {} is not supported, expected {}", fields.origin(), name,
-         printable(value.dump()), field->neutral);
+         printable(value.dump()), neutral);
   }
-  if (field->use == FieldUse::kInitialised || field->use == FieldUse::kIgnored) {
-    const bool is_old = field->use == FieldUse::kInitialised;
+  if (use == "initialised" || use == "ignored") {
     log_warning_once(fmt::format("{}: field '{}' has no effect: {}", fields.origin(), name,
-                                 is_old ? "it says how the adapter was initialised" : field->note));
+                                 use == "ignored" ? note : "it says how the adapter was initialised"));
   }
 }
 

@@ -81,12 +81,13 @@ const FamilyInfo& read_family(const JsonNode& fields) {
 
 // A field that would change what the model computes may only have its neutral value.
 void refuse_unsupported(const JsonNode& fields, const FamilyInfo& family) {
-  for (const UnsupportedField& unsupported : unsupported_fields()) {
-    const Json& value = fields[unsupported.name].json();
-    const Json neutral = Json::parse(unsupported.neutral);
+  for (const ConfigField& field : config_fields()) {
+    if (field.use != "only") continue;
+    const Json& value = fields[field.name].json();
+    const Json neutral = Json::parse(field.value);
     if (value.is_null() || value == neutral) continue;
-    fail(ExitCode::kBadConfig, "{}: field '{}': {} is not supported{}", fields.origin(), unsupported.name,
-         printable(value.dump()), neutral.is_null() ? "" : fmt::format(", expected {}", unsupported.neutral));
+    fail(ExitCode::kBadConfig, "{}: field '{}': {} is not supported{}", fields.origin(), field.name,
+         printable(value.dump()), neutral.is_null() ? "" : fmt::format(", expected {}", field.value));
   }
   const std::string activation = fields["hidden_act"].string_or("silu");
   if (activation != "silu" && activation != "swish")
@@ -98,24 +99,25 @@ void refuse_unsupported(const JsonNode& fields, const FamilyInfo& family) {
       log_warning("{}: field '{}' has no effect for model_type '{}'", fields.origin(), name,
                   family.model_type);
   };
-  if (family.family != ModelFamily::kLlama) warn_without_effect("mlp_bias");
-  if (family.family == ModelFamily::kMistral) warn_without_effect("attention_bias");
-  if (family.family == ModelFamily::kQwen2 && !fields["attention_bias"].boolean_or(true))
+  if (!family.has_mlp_bias) warn_without_effect("mlp_bias");
+  if (!family.has_attention_bias && !family.has_qkv_bias) warn_without_effect("attention_bias");
+  if (family.has_qkv_bias && !fields["attention_bias"].boolean_or(true))
     log_warning(
-        "{}: field 'attention_bias' has no effect for model_type 'qwen2': its q, k and v projections always "
-        "have a bias",
-        fields.origin());
+        "{}: field 'attention_bias' has no effect for model_type '{}': its q, k and v projections always "
+        "have "
+        "a bias",
+        fields.origin(), family.model_type);
 }
 
 // Unknown fields are a warning, but a likely typo is an error: the default would silently be used instead.
 void check_unknown_fields(const JsonNode& fields) {
   for (const auto& [name, value] : fields.object().items()) {
-    if (is_understood_field(name) || is_harmless_field(name)) continue;
-    for (const std::string& understood : understood_fields()) {
-      if (name.size() <= understood.size() + 2 && edit_distance(name, understood) <= 2 &&
-          !fields.contains(understood))
+    if (find_config_field(name) != nullptr) continue;
+    for (const ConfigField& field : config_fields()) {
+      if (field.use == "read" && name.size() <= field.name.size() + 2 &&
+          edit_distance(name, std::string(field.name)) <= 2 && !fields.contains(field.name))
         fail(ExitCode::kBadConfig, "{}: unknown field '{}': did you mean '{}'?", fields.origin(),
-             printable(name), understood);
+             printable(name), field.name);
     }
     log_warning("{}: field '{}' is unknown and has no effect", fields.origin(), printable(name));
   }
@@ -186,7 +188,8 @@ RopeScaling read_rope_scaling(const JsonNode& fields, const JsonNode& rope, int6
     fail(ExitCode::kBadConfig, "{}: field '{}': '{}' is not supported, expected default, linear or llama3",
          rope.origin(), named.path(), printable(type));
   for (const auto& [key, value] : rope.object().items()) {
-    if (!value.is_null() && is_rope_field_of_other_types(key))
+    const ConfigField* field = find_config_field("rope." + key);
+    if (!value.is_null() && field != nullptr && field->use == "other")
       log_warning("{}: field '{}' has no effect for the rope type '{}'", rope.origin(), rope[key].path(),
                   type);
   }
@@ -225,7 +228,7 @@ Rope read_rope_form(const JsonNode& fields, const char* name, int64_t max_positi
   const JsonNode rope = fields[name];
   if (rope.is_null()) return {theta, {}};
   for (const auto& [key, value] : rope.object().items()) {
-    if (!value.is_null() && !is_rope_field(key) && !is_rope_field_of_other_types(key))
+    if (!value.is_null() && find_config_field("rope." + key) == nullptr)
       fail(ExitCode::kBadConfig, "{}: field '{}' is not supported", fields.origin(),
            printable(rope[key].path()));
   }
@@ -275,19 +278,19 @@ std::optional<std::vector<bool>> read_layer_types(const JsonNode& fields, int64_
 
 void read_sliding_window(const JsonNode& fields, const FamilyInfo& family, ModelConfig& config) {
   const int64_t num_layers = config.num_hidden_layers;
-  const bool takes_types = family.family != ModelFamily::kLlama;
-  const bool qwen = family.family == ModelFamily::kQwen2 || family.family == ModelFamily::kQwen3;
+  const bool takes_types = family.window_layers != WindowLayers::kNone;
+  const bool after_first = family.window_layers == WindowLayers::kAfterFirst;
   // null means none, even if the family has one when the field is absent.
   const int64_t absent = fields.contains("sliding_window") ? 0 : family.sliding_window;
   int64_t window = read_size(fields["sliding_window"], absent, kMaxInt32);
-  if (qwen && !fields["use_sliding_window"].boolean_or(false)) window = 0;
-  if (family.family == ModelFamily::kLlama && window != 0) {
-    log_warning("{}: field 'sliding_window' has no effect for model_type 'llama'", fields.origin());
+  if (after_first && !fields["use_sliding_window"].boolean_or(false)) window = 0;
+  if (!takes_types && window != 0) {
+    log_warning("{}: field 'sliding_window' has no effect for model_type '{}'", fields.origin(),
+                family.model_type);
     window = 0;
   }
   config.sliding_window.assign(static_cast<size_t>(num_layers), window);
-  if (qwen) {
-    // In Qwen the first max_window_layers layers have no window.
+  if (after_first) {
     const int64_t full_layers = fields["max_window_layers"].integer_or(28);
     for (int64_t layer = 0; layer < std::min(full_layers, num_layers); ++layer)
       config.sliding_window[static_cast<size_t>(layer)] = 0;
@@ -351,13 +354,10 @@ ModelConfig parse_model_config(std::string_view json, const std::string& origin)
   read_sliding_window(fields, family, config);
   read_tokens(fields, family, config);
   config.tie_word_embeddings = fields["tie_word_embeddings"].boolean_or(false);
-  const bool attention_bias = fields["attention_bias"].boolean_or(false);
-  const bool takes_attention_bias =
-      config.family == ModelFamily::kLlama || config.family == ModelFamily::kQwen3;
-  config.o_bias = takes_attention_bias && attention_bias;
-  config.qkv_bias = config.o_bias || config.family == ModelFamily::kQwen2;
-  config.mlp_bias = config.family == ModelFamily::kLlama && fields["mlp_bias"].boolean_or(false);
-  config.qk_norm = config.family == ModelFamily::kQwen3;
+  config.o_bias = family.has_attention_bias && fields["attention_bias"].boolean_or(false);
+  config.qkv_bias = config.o_bias || family.has_qkv_bias;
+  config.mlp_bias = family.has_mlp_bias && fields["mlp_bias"].boolean_or(false);
+  config.qk_norm = family.has_qk_norm;
   config.json = json;
   return config;
 }

@@ -58,16 +58,17 @@ void write_rope(const ModelConfig& config, OrderedJson& json) {
   json.erase("rope_theta");
 }
 
-void write_sliding_window(const ModelConfig& config, OrderedJson& json) {
-  if (config.family == ModelFamily::kLlama) return;
+void write_sliding_window(const ModelConfig& config, WindowLayers layers, OrderedJson& json) {
+  if (layers == WindowLayers::kNone) return;
   const auto& windows = config.sliding_window;
   const int64_t window = windows.empty() ? 0 : *std::max_element(windows.begin(), windows.end());
-  const bool qwen = config.family != ModelFamily::kMistral;
+  const bool after_first = layers == WindowLayers::kAfterFirst;
   const bool uniform = std::all_of(windows.begin(), windows.end(), [&](int64_t w) { return w == window; });
   // Qwen keeps the size of a window that is not in use.
-  if (window != 0 || !qwen) json["sliding_window"] = window == 0 ? OrderedJson(nullptr) : OrderedJson(window);
-  if (qwen) json["use_sliding_window"] = window != 0;
-  if (window == 0 || (!qwen && uniform)) {
+  if (window != 0 || !after_first)
+    json["sliding_window"] = window == 0 ? OrderedJson(nullptr) : OrderedJson(window);
+  if (after_first) json["use_sliding_window"] = window != 0;
+  if (window == 0 || (!after_first && uniform)) {
     json.erase("layer_types");
     return;
   }
@@ -96,11 +97,10 @@ std::string write_model_config(const ModelConfig& config, const std::string& tor
   json["rms_norm_eps"] = config.rms_norm_eps;
   json["initializer_range"] = config.initializer_range;
   json["tie_word_embeddings"] = config.tie_word_embeddings;
-  if (config.family == ModelFamily::kLlama || config.family == ModelFamily::kQwen3)
-    json["attention_bias"] = config.o_bias;
-  if (config.family == ModelFamily::kLlama) json["mlp_bias"] = config.mlp_bias;
+  if (family.has_attention_bias) json["attention_bias"] = config.o_bias;
+  if (family.has_mlp_bias) json["mlp_bias"] = config.mlp_bias;
   write_rope(config, json);
-  write_sliding_window(config, json);
+  write_sliding_window(config, family.window_layers, json);
   json["bos_token_id"] = token_id(config.bos_token_id);
   json["eos_token_id"] = token_ids(config.eos_token_ids);
   if (config.pad_token_id || json.contains("pad_token_id"))

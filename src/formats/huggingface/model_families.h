@@ -4,44 +4,53 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "formats/huggingface/model_config.h"
 
 namespace tessera {
 
-// Defaults of absent fields, from transformers' configuration classes.
+// Which layers a sliding window is for, where layer_types does not say.
+enum class WindowLayers {
+  kNone,
+  kAll,
+  kAfterFirst
+};  // kAfterFirst: with use_sliding_window, from max_window_layers on
+
+// The defaults of absent fields are those of transformers' configuration classes.
 struct FamilyInfo {
   ModelFamily family;
   std::string model_type;
   std::string architecture;
+  std::string gguf_architecture;
   int64_t num_key_value_heads;  // 0 = as many as query heads
   int64_t head_dim;             // 0 = hidden_size / num_attention_heads
   int64_t max_position_embeddings;
+  WindowLayers window_layers;
   int64_t sliding_window;  // 0 = none
   std::optional<int64_t> bos_token_id;
   std::optional<int64_t> eos_token_id;
+  bool has_attention_bias;  // attention_bias says whether q, k, v and o have one
+  bool has_qkv_bias;        // q, k and v always have one
+  bool has_mlp_bias;        // mlp_bias says whether
+  bool has_qk_norm;
 };
 
-const std::vector<FamilyInfo>& model_families();
+std::span<const FamilyInfo> model_families();
 const FamilyInfo& family_info(ModelFamily family);
 
-// A field that changes the model in a way we do not support, and its only accepted value (JSON text; null =
-// must be absent).
-struct UnsupportedField {
-  const char* name;
-  const char* neutral;
+// A line of config_fields.tsv.
+struct ConfigField {
+  std::string_view name;
+  std::string_view use;    // "read", "ignored", "only", "other"
+  std::string_view value;  // JSON
 };
 
-const std::vector<UnsupportedField>& unsupported_fields();
-
-const std::vector<std::string>& understood_fields();
-bool is_understood_field(const std::string& name);
-bool is_harmless_field(
-    const std::string& name);  // generation settings, provenance, dtype: no effect on the model
-bool is_rope_field(const std::string& name);  // inside rope_scaling and rope_parameters
-// There, too, but read by other types of RoPE only (yarn, longrope).
-bool is_rope_field_of_other_types(const std::string& name);
+const std::vector<ConfigField>& config_fields();
+// Null for a name that no line has.
+const ConfigField* find_config_field(std::string_view name);
 
 }  // namespace tessera

@@ -11,13 +11,6 @@
 namespace tessera {
 namespace {
 
-std::string_view take_until(std::string_view* text, char end) {
-  const size_t size = std::min(text->find(end), text->size());
-  const std::string_view part = text->substr(0, size);
-  text->remove_prefix(std::min(size + 1, text->size()));
-  return part;
-}
-
 constexpr std::pair<std::string_view, CompatUse> kUses[] = {
     {"same as", CompatUse::kSame},       {"sets", CompatUse::kSets},       {"read", CompatUse::kRead},
     {"no effect", CompatUse::kNoEffect}, {"refused", CompatUse::kRefused}, {"silent", CompatUse::kSilent}};
@@ -39,10 +32,8 @@ std::vector<CompatTable> read_tables() {
 bool CompatName::accepts(std::string_view value) const {
   const std::string word = lower_case(std::string(value));
   if (word.empty() || word == "null") return true;
-  for (std::string_view rest = accepted; !rest.empty();) {
-    if (lower_case(std::string(take_until(&rest, '|'))) == word) return true;
-  }
-  return false;
+  const std::vector<std::string> words = split(accepted, '|');
+  return std::ranges::any_of(words, [&](const std::string& known) { return lower_case(known) == word; });
 }
 
 const CompatName* CompatTable::find(std::string_view name) const {
@@ -53,24 +44,6 @@ const CompatName* CompatTable::find(std::string_view name) const {
   auto found = std::ranges::find(names, name, &CompatName::name);
   if (found == names.end()) found = std::ranges::find_if(names, is_it);
   return found == names.end() ? nullptr : &*found;
-}
-
-std::vector<std::vector<std::string_view>> read_cells(std::string_view file, std::string_view text,
-                                                      size_t num_columns) {
-  std::vector<std::vector<std::string_view>> rows;
-  for (int64_t line = 1; !text.empty(); ++line) {
-    std::string_view rest = take_until(&text, '\n');
-    if (rest.empty() || rest.starts_with('#')) continue;
-    std::vector<std::string_view> cells;
-    while (!rest.empty()) cells.push_back(take_until(&rest, '\t'));
-    if (cells.size() != num_columns || std::ranges::count(cells, "") > 0) {
-      fail(ExitCode::kInternal, "{}.tsv:{}: expected {} columns separated by tabs, '-' for nothing, found {}",
-           file, line, num_columns, cells.size());
-    }
-    std::ranges::replace(cells, "-", "");
-    rows.push_back(std::move(cells));
-  }
-  return rows;
 }
 
 std::vector<CompatName> parse_compat_table(std::string_view file, std::string_view text) {

@@ -44,9 +44,6 @@ std::span<const CompatTable> compat_tables();
 // The one with this `file`.
 const CompatTable& compat_table(std::string_view file);
 
-// The cells of the lines of a table, comments left out. Error(kInternal) names the file and the line.
-std::vector<std::vector<std::string_view>> read_cells(std::string_view file, std::string_view text,
-                                                      size_t num_columns);
 std::vector<CompatName> parse_compat_table(std::string_view file, std::string_view text);
 
 }  // namespace tessera
