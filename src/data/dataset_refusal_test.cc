@@ -83,10 +83,9 @@ TEST_F(DatasetRefusal, RowsWithoutAnyTarget) {
 }
 
 TEST_F(DatasetRefusal, JsonThatIsBroken) {
-  EXPECT_THAT(
-      message_of_file("a.jsonl", "{\"text\": \"a\"}\n{\"text\": \"b\"\n"),
-      HasSubstr("a.jsonl: line 2: not valid JSON: column 13: expected ',' or '}', found the end of the text: "
-                "write an object per line, or one array of objects"));
+  EXPECT_THAT(message_of_file("a.jsonl", "{\"text\": \"a\"}\n{\"text\": \"b\"\n"),
+              HasSubstr("a.jsonl: line 2: not valid JSON: column 13: unexpected end of input; expected '}': "
+                        "write an object per line, or one array of objects"));
   EXPECT_THAT(
       message_of_file("b.jsonl", "{\"txt\": \"a\", \"id\": 1}\n"),
       EndsWith("b.jsonl: line 1: expected the columns input_ids, or prompt and completion, or messages, or "

@@ -1,5 +1,4 @@
-// Says where and why a text is not JSON, in our own words: the JSON library's exceptions are not fit for
-// users.
+// Where and why a text is not JSON: what the JSON library says, in one line and without its names.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +12,7 @@ struct JsonProblem {
   int64_t line = 1;        // from 1
   int64_t column = 1;      // in bytes, from 1
   int64_t offset = 0;      // in bytes, from 0
-  std::string what;        // "expected ':' after a key, found '1'"
+  std::string what;        // "found '1': unexpected number literal; expected ':'"
   bool is_at_end = false;  // the text is valid so far but ends too early
 
   std::string text() const;  // "line 2, column 7: expected ..., found ..."

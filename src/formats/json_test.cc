@@ -2,9 +2,9 @@
 
 #include <gtest/gtest.h>
 
-#include <random>
+#include <optional>
+#include <string>
 
-#include "base/text.h"
 #include "expect_error.h"
 #include "formats/json_problem.h"
 
@@ -28,85 +28,47 @@ TEST_P(BadJsonTest, IsRefusedInOneLine) {
 INSTANTIATE_TEST_SUITE_P(
     ParseJson, BadJsonTest,
     testing::Values(
-        BadJson{"Empty",
-                "",
-                {"x.json: not valid JSON: line 1, column 1: expected a value, found the end of the text"}},
-        BadJson{"Cut", "{\"a\": [1,\n ", {"line 2, column 2: expected a value, found the end of the text"}},
-        BadJson{"Trailing", "{} {}", {"line 1, column 4: expected nothing after the JSON value, found '{'"}},
+        BadJson{"Empty", "", {"x.json: not valid JSON: line 1, column 1: unexpected end of input"}},
+        BadJson{"Cut", "{\"a\": [1,\n ", {"line 2, column 2: unexpected end of input"}},
+        BadJson{"Trailing", "{} {}", {"line 1, column 4: found '{': unexpected '{'; expected end of input"}},
         BadJson{"TrailingNul", std::string("{}\0{}", 5), {"x.json", "NUL byte at 2"}},
         BadJson{"NotUtf8", "{\"a\": \"\xff\"}", {"x.json: not valid UTF-8"}},
         BadJson{"LoneSurrogate",
                 "\"\\ud800\"",
-                {"x.json: not valid JSON: line 1, column 8: expected the second half of a surrogate pair"}},
+                {"x.json: not valid JSON: line 1, column 8: found '\"': invalid string: surrogate"}},
         BadJson{"DuplicateKey", "{\"a\": 1, \"b\": {\"a\": 1}, \"a\": 2}", {"x.json: key 'a' appears twice"}},
         BadJson{"DuplicateEscapedKey", "{\"a\": 1, \"\\u0061\": 2}", {"x.json: key 'a' appears twice"}},
         BadJson{
             "DeepArrays", std::string(100'000, '['), {"x.json: nested too deep: expected at most 64 levels"}},
         BadJson{"HugeNumber",
                 "[1e999]",
-                {"x.json: not valid JSON: line 1, column 2: expected a number below 1.8e308, found 1e999"}},
-        BadJson{"NaN", "[NaN]", {"column 2: expected a value or ']', found 'NaN'"}},
-        BadJson{"Comment", "{} // done", {"expected nothing after the JSON value, found '/'"}}),
+                {"x.json: not valid JSON: line 1, column 6: found '9': number overflow parsing '1e999'"}},
+        BadJson{"NaN", "[NaN]", {"column 2: found 'N': invalid literal"}},
+        BadJson{"Comment", "{} // done", {"column 4: found '/': invalid literal"}}),
     [](const auto& bad) { return std::string(bad.param.name); });
-
-// A separate parser says what is wrong: it must reject exactly what the library rejects.
-TEST(JsonProblem, IsFoundWhereTheLibraryFindsOne) {
-  const std::vector<std::string> seeds = {
-      R"({"a": [1, -2.5e+3, 0, true, false, null], "b\u00e9\ud83d\ude00\n": {"c": ""}, "d": []})",
-      "  [ {} , [ [ ] ] , \"\xC3\xA4\\\\\\/\" , 1E9 ]\r\n",
-      "\xEF\xBB\xBF\"x\"",
-      "-0.1e-5",
-  };
-  const std::string characters = "{}[],:\"\\ \n\tu0179dDcfe+-.truefalsn\xC3\xA4\xED\xFF\x01";
-  std::mt19937 random(1);
-  const auto below = [&](size_t bound) {
-    return std::uniform_int_distribution<size_t>(0, bound - 1)(random);
-  };
-  int num_refused = 0;
-  for (int round = 0; round < 20'000; ++round) {
-    std::string text = seeds[below(seeds.size())];
-    for (size_t changes = below(4); changes > 0; --changes) {
-      const size_t at = below(text.size());
-      switch (below(3)) {
-        case 0:
-          text[at] = characters[below(characters.size())];
-          break;
-        case 1:
-          text.insert(at, 1, characters[below(characters.size())]);
-          break;
-        default:
-          text.erase(at, below(8));
-          if (text.empty()) text = "[";
-      }
-    }
-    const bool is_json = Json::accept(text);
-    const std::optional<JsonProblem> problem = find_json_problem(text);
-    ASSERT_EQ(!problem, is_json) << testing::PrintToString(text) << (problem ? ": " + problem->text() : "");
-    if (!problem) continue;
-    ++num_refused;
-    ASSERT_EQ(problem->what, printable(problem->what, 1000));
-  }
-  EXPECT_GT(num_refused, 5'000);
-}
 
 TEST(JsonProblem, SaysWhatWasExpectedAndFound) {
   const auto problem = [](std::string_view text) { return find_json_problem(text)->text(); };
-  EXPECT_EQ(problem("{\"a\" 1}"), "line 1, column 6: expected ':' after the key, found '1'");
-  EXPECT_EQ(problem("{\n  a: 1}"), "line 2, column 3: expected a key in double quotes or '}', found 'a'");
-  EXPECT_EQ(problem("{\"a\": 1,}"), "line 1, column 9: expected a key in double quotes, found '}'");
-  EXPECT_EQ(problem("[1 2]"), "line 1, column 4: expected ',' or ']', found '2'");
-  EXPECT_EQ(problem("{\"a\": \"b"), "line 1, column 7: a string starts here but does not end");
+  EXPECT_EQ(problem("{\"a\" 1}"), "line 1, column 6: found '1': unexpected number literal; expected ':'");
+  EXPECT_EQ(problem("{\n  a: 1}"), "line 2, column 3: found 'a': invalid literal");
+  EXPECT_EQ(problem("{\"a\": 1,}"), "line 1, column 9: found '}': unexpected '}'; expected string literal");
   EXPECT_EQ(problem("\"a\nb\""),
-            "line 1, column 3: expected an escape such as \\n in a string, found the control character 0x0a");
-  EXPECT_EQ(problem("\"\\q\""),
-            "line 1, column 3: expected one of \" \\ / b f n r t u after a backslash, found 'q'");
-  EXPECT_EQ(problem("\"\\u12g4\""),
-            "line 1, column 6: expected four hexadecimal digits after \\u, found 'g4'");
-  EXPECT_EQ(problem("\"\xFF\""), "line 1, column 2: expected UTF-8, found byte 0xff");
-  EXPECT_EQ(problem("[1.]"), "line 1, column 4: expected a digit, found ']'");
-  EXPECT_EQ(problem("<html>"), "line 1, column 1: expected a value, found '<'");
+            "line 1, column 3: found '\\x0a': invalid string: control character U+000A (LF) must be escaped "
+            "to \\u000A or \\n");
+  EXPECT_EQ(problem("\"\xFF\""), "line 1, column 2: found '\\xff': invalid string: ill-formed UTF-8 byte");
   EXPECT_EQ(problem(std::string(1'000'000, '[')),
-            "line 1, column 1000001: expected a value or ']', found the end of the text");
+            "line 1, column 1000001: unexpected end of input; expected '[', '{', or a literal");
+}
+
+TEST(JsonProblem, TellsATextThatEndsTooEarly) {
+  for (const char* text : {"", "{\"a\": 1", "[1,", "\"a", "tru", "1.", "\"\\u12"}) {
+    const std::optional<JsonProblem> problem = find_json_problem(text);
+    ASSERT_TRUE(problem) << text;
+    EXPECT_TRUE(problem->is_at_end) << text;
+  }
+  for (const char* text : {"[1 2", "{} x", "[1,}", "nul]"})
+    EXPECT_FALSE(find_json_problem(text)->is_at_end) << text;
+  EXPECT_FALSE(find_json_problem("\xEF\xBB\xBF[1]"));
 }
 
 TEST(ParseJson, DeepestAllowedNestingIsRead) {

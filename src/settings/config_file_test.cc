@@ -286,7 +286,7 @@ TEST_F(ConfigFileTest, ValuesAreCheckedAsOnTheCommandLineButAreConfigurationErro
 
 TEST_F(ConfigFileTest, SyntaxErrorsNameTheLine) {
   EXPECT_EQ(refusal(ConfigSyntax::kJson, "{\n\"model\": }"),
-            "run.cfg:2: not JSON: column 10: expected a value, found '}'");
+            "run.cfg:2: not JSON: column 10: found '}': unexpected '}'; expected '[', '{', or a literal");
   EXPECT_EQ(
       refusal(ConfigSyntax::kYaml, "model: m\n  - x: [\n"),
       "run.cfg:2: not YAML: column 6: expected 'name: value' lines with one indentation, and quotes "
