@@ -18,11 +18,6 @@ constexpr int64_t kMillis = 1000;  // per second
 constexpr int64_t kMicros = 1'000'000;
 constexpr int64_t kNanos = 1'000'000'000;
 
-int32_t narrow(int64_t value) {
-  if (value < 0 || value > INT32_MAX) reject("expected a number of up to 31 bits, found {}", value);
-  return static_cast<int32_t>(value);
-}
-
 using enum LogicalType;
 // By number.
 constexpr std::array kConvertedTypes = {kString,  kMap,     kMap,     kList,      kString,    kDecimal,
@@ -65,9 +60,9 @@ void read_logical_type(ThriftReader& reader, ThriftType type, SchemaElement* ele
       if (element->logical == kInteger && part == 2) {
         element->is_unsigned = !reader.boolean(part_type);
       } else if (element->logical == kDecimal && part == 1) {
-        element->scale = narrow(reader.integer(part_type));
+        reader.read(part_type, &element->scale);
       } else if (is_time && part == 1) {
-        element->is_utc = reader.boolean(part_type);
+        reader.read(part_type, &element->is_utc);
       } else if (is_time && part == 2) {
         element->units_per_second = read_time_unit(reader, part_type);
       } else {
@@ -77,234 +72,81 @@ void read_logical_type(ThriftReader& reader, ThriftType type, SchemaElement* ele
   });
 }
 
-SchemaElement read_schema_element(ThriftReader& reader, ThriftType type) {
-  SchemaElement element;
-  std::optional<int64_t> converted;
-  bool has_logical_type = false;
-  reader.read_struct(type, [&](int id, ThriftType field) {
-    switch (id) {
-      case 1: {
-        const int64_t number = reader.integer(field);
-        if (number < 0 || number > 7) reject("the schema has the unknown physical type {}", number);
-        element.type = static_cast<PhysicalType>(number);
-        return;
-      }
-      case 2:
-        element.type_length = narrow(reader.integer(field));
-        return;
-      case 3: {
-        const int64_t number = reader.integer(field);
-        if (number < 0 || number > 2) reject("the schema has the unknown repetition type {}", number);
-        element.repetition = static_cast<Repetition>(number);
-        return;
-      }
-      case 4:
-        element.name = reader.binary(field);
-        return;
-      case 5:
-        element.num_children = narrow(reader.integer(field));
-        return;
-      case 6:
-        converted = reader.integer(field);
-        return;
-      case 7:
-        element.scale = narrow(reader.integer(field));
-        return;
-      case 10:
-        has_logical_type = true;
-        read_logical_type(reader, field, &element);
-        return;
-      default:
-        reader.skip(field);
-    }
-  });
-  if (!has_logical_type && converted) apply_converted_type(*converted, &element);
-  if ((element.logical == kTimestamp || element.logical == kTime) && element.units_per_second == 0)
-    reject("the schema has a time without a unit");
-  return element;
-}
-
-void read_column_metadata(ThriftReader& reader, ThriftType type, ColumnChunk* chunk) {
-  int64_t data_page_offset = 0;
-  int64_t dictionary_page_offset = 0;
-  reader.read_struct(type, [&](int id, ThriftType field) {
-    switch (id) {
-      case 1:
-        chunk->type = static_cast<PhysicalType>(reader.integer(field));
-        return;
-      case 4:
-        chunk->codec = narrow(reader.integer(field));
-        return;
-      case 5:
-        chunk->num_values = reader.integer(field);
-        return;
-      case 7:
-        chunk->total_compressed_size = reader.integer(field);
-        return;
-      case 9:
-        data_page_offset = reader.integer(field);
-        return;
-      case 11:
-        dictionary_page_offset = reader.integer(field);
-        return;
-      default:
-        reader.skip(field);
-    }
-  });
-  // Some writers set an offset of 0 for "no dictionary", others give the dictionary's offset for both.
-  const bool has_dictionary = dictionary_page_offset > 0 && dictionary_page_offset < data_page_offset;
-  chunk->first_page_offset = has_dictionary ? dictionary_page_offset : data_page_offset;
-}
-
-ColumnChunk read_column_chunk(ThriftReader& reader, ThriftType type) {
-  ColumnChunk chunk;
-  reader.read_struct(type, [&](int id, ThriftType field) {
-    switch (id) {
-      case 1:
-        chunk.is_elsewhere = !reader.binary(field).empty();
-        return;
-      case 3:
-        return read_column_metadata(reader, field, &chunk);
-      case 8:
-        chunk.is_encrypted = true;
-        break;
-      default:
-        break;
-    }
-    reader.skip(field);
-  });
-  return chunk;
-}
-
-RowGroup read_row_group(ThriftReader& reader, ThriftType type) {
-  RowGroup group;
-  reader.read_struct(type, [&](int id, ThriftType field) {
-    switch (id) {
-      case 1:
-        reader.read_list(
-            field, [&](ThriftType element) { group.columns.push_back(read_column_chunk(reader, element)); });
-        return;
-      case 3:
-        group.num_rows = reader.integer(field);
-        return;
-      default:
-        reader.skip(field);
-    }
-  });
-  if (group.num_rows < 0) reject("a row group has {} rows", group.num_rows);
-  return group;
-}
-
-std::pair<std::string, std::string> read_key_value(ThriftReader& reader, ThriftType type) {
-  std::pair<std::string, std::string> text;
-  reader.read_struct(type, [&](int id, ThriftType field) {
-    switch (id) {
-      case 1:
-        text.first = reader.binary(field);
-        return;
-      case 2:
-        text.second = reader.binary(field);
-        return;
-      default:
-        reader.skip(field);
-    }
-  });
-  return text;
-}
-
-FileMetadata read_file_metadata(std::string_view footer) {
-  ThriftReader reader(footer);
-  FileMetadata metadata;
-  reader.read_struct([&](int id, ThriftType field) {
-    switch (id) {
-      case 2:
-        reader.read_list(field, [&](ThriftType element) {
-          metadata.schema.push_back(read_schema_element(reader, element));
-        });
-        return;
-      case 4:
-        reader.read_list(field, [&](ThriftType element) {
-          metadata.row_groups.push_back(read_row_group(reader, element));
-        });
-        return;
-      case 5:
-        reader.read_list(
-            field, [&](ThriftType element) { metadata.texts.push_back(read_key_value(reader, element)); });
-        return;
-      default:
-        reader.skip(field);
-    }
-  });
-  return metadata;
-}
-
-void read_data_page_header(ThriftReader& reader, ThriftType type, PageHeader* header) {
-  reader.read_struct(type, [&](int id, ThriftType field) {
-    switch (id) {
-      case 1:
-        header->num_values = narrow(reader.integer(field));
-        return;
-      case 2:
-        header->encoding = static_cast<Encoding>(narrow(reader.integer(field)));
-        return;
-      case 3:
-        header->definition_encoding = static_cast<Encoding>(narrow(reader.integer(field)));
-        return;
-      case 4:
-        header->repetition_encoding = static_cast<Encoding>(narrow(reader.integer(field)));
-        return;
-      default:
-        reader.skip(field);
-    }
-  });
-}
-
-void read_dictionary_page_header(ThriftReader& reader, ThriftType type, PageHeader* header) {
-  reader.read_struct(type, [&](int id, ThriftType field) {
-    switch (id) {
-      case 1:
-        header->num_values = narrow(reader.integer(field));
-        return;
-      case 2:
-        header->encoding = static_cast<Encoding>(narrow(reader.integer(field)));
-        return;
-      default:
-        reader.skip(field);
-    }
-  });
-}
-
-void read_data_page_header_v2(ThriftReader& reader, ThriftType type, PageHeader* header) {
-  reader.read_struct(type, [&](int id, ThriftType field) {
-    switch (id) {
-      case 1:
-        header->num_values = narrow(reader.integer(field));
-        return;
-      case 4:
-        header->encoding = static_cast<Encoding>(narrow(reader.integer(field)));
-        return;
-      case 5:
-        header->definition_bytes = narrow(reader.integer(field));
-        return;
-      case 6:
-        header->repetition_bytes = narrow(reader.integer(field));
-        return;
-      case 7:
-        header->is_compressed = reader.boolean(field);
-        return;
-      default:
-        reader.skip(field);
-    }
-  });
-}
-
 std::string read_bytes(const InputFile& file, int64_t offset, int64_t size) {
   std::string bytes(static_cast<size_t>(size), '\0');
   file.read_at(offset, std::as_writable_bytes(std::span(bytes)));
   return bytes;
 }
 
+// An enum whose numbers end at `last`.
+template <typename Enum>
+Enum read_enum(ThriftReader& reader, ThriftType type, Enum last, const char* name) {
+  const int64_t number = reader.integer(type);
+  if (number < 0 || number > static_cast<int64_t>(last))
+    reject("the schema has the unknown {} {}", name, number);
+  return static_cast<Enum>(number);
+}
+
 }  // namespace
+
+// ThriftReader::read() finds these by the type of their target.
+
+static void read_value(ThriftReader& reader, ThriftType type, PhysicalType* value) {
+  *value = read_enum(reader, type, PhysicalType::kFixedLenByteArray, "physical type");
+}
+
+static void read_value(ThriftReader& reader, ThriftType type, Repetition* value) {
+  *value = read_enum(reader, type, Repetition::kRepeated, "repetition type");
+}
+
+static void read_value(ThriftReader& reader, ThriftType type, SchemaElement* element) {
+  std::optional<int64_t> converted;
+  bool has_logical_type = false;
+  reader.read_struct(type, [&](int id, ThriftType field) {
+    if (id == 10) {
+      has_logical_type = true;
+      return read_logical_type(reader, field, element);
+    }
+    reader.read_field(id, field, Field{1, &element->type}, Field{2, &element->type_length},
+                      Field{3, &element->repetition}, Field{4, &element->name},
+                      Field{5, &element->num_children}, Field{6, &converted}, Field{7, &element->scale});
+  });
+  if (!has_logical_type && converted) apply_converted_type(*converted, element);
+  if ((element->logical == kTimestamp || element->logical == kTime) && element->units_per_second == 0)
+    reject("the schema has a time without a unit");
+}
+
+static void read_column_metadata(ThriftReader& reader, ThriftType type, ColumnChunk* chunk) {
+  int64_t data_page_offset = 0;
+  int64_t dictionary_page_offset = 0;
+  reader.read_fields(type, Field{1, &chunk->type}, Field{4, &chunk->codec}, Field{5, &chunk->num_values},
+                     Field{7, &chunk->total_compressed_size}, Field{9, &data_page_offset},
+                     Field{11, &dictionary_page_offset});
+  // Some writers set an offset of 0 for "no dictionary", others give the dictionary's offset for both.
+  const bool has_dictionary = dictionary_page_offset > 0 && dictionary_page_offset < data_page_offset;
+  chunk->first_page_offset = has_dictionary ? dictionary_page_offset : data_page_offset;
+}
+
+static void read_value(ThriftReader& reader, ThriftType type, ColumnChunk* chunk) {
+  reader.read_struct(type, [&](int id, ThriftType field) {
+    if (id == 3) return read_column_metadata(reader, field, chunk);
+    if (id == 1) {
+      chunk->is_elsewhere = !reader.binary(field).empty();
+      return;
+    }
+    chunk->is_encrypted |= id == 8;
+    reader.skip(field);
+  });
+}
+
+static void read_value(ThriftReader& reader, ThriftType type, RowGroup* group) {
+  reader.read_fields(type, Field{1, &group->columns}, Field{3, &group->num_rows});
+  if (group->num_rows < 0) reject("a row group has {} rows", group->num_rows);
+}
+
+static void read_value(ThriftReader& reader, ThriftType type, KeyValue* text) {
+  reader.read_fields(type, Field{1, &text->first}, Field{2, &text->second});
+}
 
 FileMetadata read_metadata(const InputFile& file) {
   const std::string& name = file.path().native();
@@ -327,7 +169,11 @@ FileMetadata read_metadata(const InputFile& file) {
     fail(ExitCode::kBadData, "{}: the footer claims {}, but the file has {}", name,
          count_of(footer_size, "byte"), count_of(size, "byte"));
   try {
-    return read_file_metadata(read_bytes(file, size - kTailBytes - footer_size, footer_size));
+    const std::string footer = read_bytes(file, size - kTailBytes - footer_size, footer_size);
+    FileMetadata metadata;
+    ThriftReader(footer).read_fields(ThriftType::kStruct, Field{2, &metadata.schema},
+                                     Field{4, &metadata.row_groups}, Field{5, &metadata.texts});
+    return metadata;
   } catch (const Problem& problem) {
     fail(ExitCode::kBadData, "{}: the Parquet footer is damaged: {}", name, problem.what());
   }
@@ -336,28 +182,19 @@ FileMetadata read_metadata(const InputFile& file) {
 PageHeader read_page_header(std::string_view bytes, int64_t* size_bytes) {
   ThriftReader reader(bytes);
   PageHeader header;
-  reader.read_struct([&](int id, ThriftType field) {
-    switch (id) {
-      case 1:
-        header.type = narrow(reader.integer(field));
-        return;
-      case 2:
-        header.uncompressed_size = narrow(reader.integer(field));
-        return;
-      case 3:
-        header.compressed_size = narrow(reader.integer(field));
-        return;
-      case 4:
-        header.crc = static_cast<uint32_t>(reader.integer(field));
-        return;
-      case 5:
-        return read_data_page_header(reader, field, &header);
-      case 7:
-        return read_dictionary_page_header(reader, field, &header);
-      case 8:
-        return read_data_page_header_v2(reader, field, &header);
-      default:
-        reader.skip(field);
+  reader.read_struct(ThriftType::kStruct, [&](int id, ThriftType field) {
+    if (id == 5) {
+      reader.read_fields(field, Field{1, &header.num_values}, Field{2, &header.encoding},
+                         Field{3, &header.definition_encoding}, Field{4, &header.repetition_encoding});
+    } else if (id == 7) {
+      reader.read_fields(field, Field{1, &header.num_values}, Field{2, &header.encoding});
+    } else if (id == 8) {
+      reader.read_fields(field, Field{1, &header.num_values}, Field{4, &header.encoding},
+                         Field{5, &header.definition_bytes}, Field{6, &header.repetition_bytes},
+                         Field{7, &header.is_compressed});
+    } else {
+      reader.read_field(id, field, Field{1, &header.type}, Field{2, &header.uncompressed_size},
+                        Field{3, &header.compressed_size}, Field{4, &header.crc});
     }
   });
   *size_bytes = static_cast<int64_t>(reader.position());

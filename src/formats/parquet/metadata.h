@@ -75,10 +75,12 @@ struct RowGroup {
   std::vector<ColumnChunk> columns;  // one for each leaf of the schema
 };
 
+using KeyValue = std::pair<std::string, std::string>;
+
 struct FileMetadata {
   std::vector<SchemaElement> schema;  // depth first, the root first
   std::vector<RowGroup> row_groups;
-  std::vector<std::pair<std::string, std::string>> texts;  // what the program that wrote it says: key, value
+  std::vector<KeyValue> texts;  // what the program that wrote it says: key, value
 };
 
 // Reads the footer. Error(kBadData) names the file.
@@ -100,16 +102,16 @@ enum class Encoding : int32_t {
 
 struct PageHeader {
   int32_t type = 0;  // a PageType, or one that is newer than this reader
-  int64_t uncompressed_size = 0;
-  int64_t compressed_size = 0;
+  int32_t uncompressed_size = 0;
+  int32_t compressed_size = 0;
   std::optional<uint32_t> crc;
-  int64_t num_values = 0;
+  int32_t num_values = 0;
   Encoding encoding = Encoding::kPlain;
   Encoding definition_encoding = Encoding::kRle;
   Encoding repetition_encoding = Encoding::kRle;
   // In kDataV2 only.
-  int64_t definition_bytes = 0;
-  int64_t repetition_bytes = 0;
+  int32_t definition_bytes = 0;
+  int32_t repetition_bytes = 0;
   bool is_compressed = true;
 };
 

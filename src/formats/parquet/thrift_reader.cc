@@ -55,6 +55,12 @@ int64_t ThriftReader::integer(ThriftType type) {
   return zigzag();
 }
 
+int32_t ThriftReader::small_integer(ThriftType type) {
+  const int64_t value = integer(type);
+  if (value < 0 || value > INT32_MAX) reject("expected a number of up to 31 bits, found {}", value);
+  return static_cast<int32_t>(value);
+}
+
 std::string_view ThriftReader::binary(ThriftType type) {
   expect(type, ThriftType::kBinary);
   return take(varint());

@@ -5,7 +5,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
+#include <type_traits>
 
 #include "formats/parquet/problem.h"
 
@@ -34,6 +36,15 @@ enum class ThriftType : uint8_t {
   kUuid = 13,
 };
 
+// A field of a structure: its id, and what takes its value.
+template <typename Target>
+struct Field {
+  int id;
+  Target* target;
+};
+template <typename Target>
+Field(int, Target*) -> Field<Target>;
+
 class ThriftReader {
  public:
   explicit ThriftReader(std::string_view bytes) : bytes_(bytes) {}
@@ -60,6 +71,38 @@ class ThriftReader {
     read_struct(field);
   }
 
+  // Reads the fields that are named into their targets and skips the others.
+  template <typename... Targets>
+  void read_fields(ThriftType type, Field<Targets>... fields) {
+    read_struct(type, [&](int id, ThriftType field) { read_field(id, field, fields...); });
+  }
+  // Reads a field of read_struct() into the target with its id, or skips it.
+  template <typename... Targets>
+  void read_field(int id, ThriftType type, Field<Targets>... fields) {
+    if (!((id == fields.id && (read(type, fields.target), true)) || ...)) skip(type);
+  }
+
+  // One value: what a function read_value(ThriftReader&, ThriftType, Target*) reads, else a boolean, a number
+  // (of 32 bits, and of an enum, only 0 and above), text, a list, or what may be missing.
+  template <typename Target>
+  void read(ThriftType type, Target* target) {
+    if constexpr (requires { read_value(*this, type, target); }) {
+      read_value(*this, type, target);
+    } else if constexpr (std::is_same_v<Target, bool>) {
+      *target = boolean(type);
+    } else if constexpr (std::is_same_v<Target, int64_t> || std::is_same_v<Target, uint32_t>) {
+      *target = static_cast<Target>(integer(type));
+    } else if constexpr (std::is_same_v<Target, int32_t> || std::is_enum_v<Target>) {
+      *target = static_cast<Target>(small_integer(type));
+    } else if constexpr (std::is_same_v<Target, std::string>) {
+      *target = binary(type);
+    } else if constexpr (requires { target->emplace_back(); }) {
+      read_list(type, [&](ThriftType element) { read(element, &target->emplace_back()); });
+    } else {
+      read(type, &target->emplace());
+    }
+  }
+
   // Calls element(type) for each element.
   template <typename OnElement>
   void read_list(ThriftType type, OnElement&& element) {
@@ -71,6 +114,7 @@ class ThriftReader {
 
   bool boolean(ThriftType type);     // a field; elements of lists are not needed
   int64_t integer(ThriftType type);  // of any width
+  int32_t small_integer(ThriftType type);
   std::string_view binary(ThriftType type);
   void skip(ThriftType type);
 
