@@ -255,6 +255,25 @@ std::optional<T> parse(std::string_view text) {
 std::optional<int64_t> parse_integer(std::string_view text) { return parse<int64_t>(text); }
 std::optional<double> parse_number(std::string_view text) { return parse<double>(text); }
 
+void append_utf8(char32_t code_point, std::string* out) {
+  const auto put = [out](char32_t byte) { out->push_back(static_cast<char>(byte)); };
+  if (code_point < 0x80) {
+    put(code_point);
+  } else if (code_point < 0x800) {
+    put(0xC0 | code_point >> 6);
+    put(0x80 | (code_point & 0x3F));
+  } else if (code_point < 0x10000) {
+    put(0xE0 | code_point >> 12);
+    put(0x80 | (code_point >> 6 & 0x3F));
+    put(0x80 | (code_point & 0x3F));
+  } else {
+    put(0xF0 | code_point >> 18);
+    put(0x80 | (code_point >> 12 & 0x3F));
+    put(0x80 | (code_point >> 6 & 0x3F));
+    put(0x80 | (code_point & 0x3F));
+  }
+}
+
 int64_t count_characters(std::string_view utf8) {
   return std::ranges::count_if(utf8, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
 }

@@ -61,6 +61,7 @@ std::optional<double> parse_number(std::string_view text);
 
 // Unicode code points: the bytes that do not continue a character.
 int64_t count_characters(std::string_view utf8);
+void append_utf8(char32_t code_point, std::string* out);
 
 // The time left: "01:23", "1:02:03", "4d 04h"; "--:--" if it is not known.
 std::string format_eta(const std::optional<double>& seconds);

@@ -4,21 +4,13 @@
 #include <charconv>
 #include <cstdint>
 
+#include "base/text.h"
+
 namespace tessera {
 namespace {
 
 bool is_blank(char c) { return c == ' ' || c == '\t'; }
 bool is_break(char c) { return c == '\n' || c == '\r'; }
-
-void append_code_point(uint32_t code, std::string* out) {
-  const auto add = [out](uint32_t byte) { *out += static_cast<char>(byte); };
-  if (code < 0x80) return add(code);
-  if (code >= 0x10000) add(0xF0 | code >> 18);
-  if (code >= 0x10000) add(0x80 | (code >> 12 & 0x3F));
-  if (code >= 0x800 && code < 0x10000) add(0xE0 | code >> 12);
-  add(code < 0x800 ? 0xC0 | code >> 6 : 0x80 | (code >> 6 & 0x3F));
-  add(0x80 | (code & 0x3F));
-}
 
 // Reads a text in quotes, which yaml-cpp has found well formed.
 class QuotedText {
@@ -85,13 +77,13 @@ class QuotedText {
     }
     switch (name) {
       case 'N':
-        return append_code_point(0x85, &out_);
+        return append_utf8(0x85, &out_);
       case '_':
-        return append_code_point(0xA0, &out_);
+        return append_utf8(0xA0, &out_);
       case 'L':
-        return append_code_point(0x2028, &out_);
+        return append_utf8(0x2028, &out_);
       case 'P':
-        return append_code_point(0x2029, &out_);
+        return append_utf8(0x2029, &out_);
       default:
         break;
     }
@@ -99,7 +91,7 @@ class QuotedText {
     const std::string_view digits = text_.substr(at_ + 1, num_digits);
     uint32_t code = 0;
     std::from_chars(digits.data(), digits.data() + digits.size(), code, 16);
-    append_code_point(code, &out_);
+    append_utf8(code, &out_);
     at_ += digits.size();
   }
 

@@ -33,7 +33,7 @@ struct Tokenizer::Impl {
   std::optional<BpeModel> model;
   bool use_caches = true;
   PostProcessor post_processor;
-  std::vector<std::unique_ptr<Decoder>> decoders;
+  std::vector<Decoder> decoders;
 
   std::vector<std::pair<std::string, std::string>> special_tokens;  // bos_token, ... and their texts
 

@@ -7,6 +7,8 @@
 #include <limits>
 #include <optional>
 
+#include "base/text.h"
+
 namespace tessera {
 namespace {
 
@@ -34,12 +36,6 @@ struct Range {
 };
 
 bool is_finite(const PlotPoint& point) { return std::isfinite(point.x) && std::isfinite(point.y); }
-
-void append_utf8(char32_t c, std::string* out) {  // in the basic plane, above U+07FF
-  *out += static_cast<char>(0xE0 | (c >> 12));
-  *out += static_cast<char>(0x80 | (c >> 6 & 0x3F));
-  *out += static_cast<char>(0x80 | (c & 0x3F));
-}
 
 // Dots, `x_per_cell` x `y_per_cell` of them in a character.
 class Canvas {

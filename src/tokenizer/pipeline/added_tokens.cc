@@ -16,23 +16,6 @@ bool starts_with_word(std::string_view text) {
   return !text.empty() && is_word_char(decode_utf8(text.data()).code_point);
 }
 
-int64_t leading_whitespace(std::string_view text) {
-  size_t at = 0;
-  while (at < text.size() && is_whitespace(decode_utf8(text.data() + at).code_point))
-    at += static_cast<size_t>(utf8_size(text[at]));
-  return static_cast<int64_t>(at);
-}
-
-int64_t trailing_whitespace(std::string_view text) {
-  const size_t size = text.size();
-  while (!text.empty()) {
-    const auto last = static_cast<size_t>(last_char_begin(text));
-    if (!is_whitespace(decode_utf8(text.data() + last).code_point)) break;
-    text = text.substr(0, last);
-  }
-  return static_cast<int64_t>(size - text.size());
-}
-
 }  // namespace
 
 const StringMatcher::Node* StringMatcher::child(const Node& node, char c) const {

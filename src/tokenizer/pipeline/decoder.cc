@@ -1,6 +1,9 @@
 #include "tokenizer/pipeline/decoder.h"
 
+#include <algorithm>
 #include <cctype>
+#include <initializer_list>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -161,17 +164,16 @@ class StripStage final : public DecodeStage {
 
 class ReplaceStage final : public TokenStage {
  public:
-  ReplaceStage(const TextPattern& pattern, const std::string& content)
-      : pattern_(pattern), content_(content) {}
+  explicit ReplaceStage(std::shared_ptr<const Replacement> replacement)
+      : replacement_(std::move(replacement)) {}
 
  protected:
   void token(std::string_view text) override {
-    next_->push(replace_all(text, pattern_, content_), /*ends_token=*/true);
+    next_->push(replace_all(text, replacement_->pattern, replacement_->content), /*ends_token=*/true);
   }
 
  private:
-  const TextPattern& pattern_;
-  const std::string& content_;
+  std::shared_ptr<const Replacement> replacement_;
 };
 
 // The replacement character becomes a space; in the first token it is removed if encoding prepended it.
@@ -229,103 +231,72 @@ class JoinStage final : public DecodeStage {
   bool first_of_token_ = true;
 };
 
-// A decoder defined by a function that makes its stage.
-template <typename Make>
-class DecoderOf final : public Decoder {
- public:
-  explicit DecoderOf(Make make) : make_(std::move(make)) {}
-  std::unique_ptr<DecodeStage> start() const override { return make_(); }
-
- private:
-  Make make_;
-};
-
-template <typename Make>
-std::unique_ptr<Decoder> decoder_of(Make make) {
-  return std::make_unique<DecoderOf<Make>>(std::move(make));
+// A decoder without settings, but for those of `keys` that change nothing.
+template <typename Stage>
+Decoder plain(const JsonNode& node, std::initializer_list<std::string_view> keys = {"type"}) {
+  node.expect_keys(keys);
+  return {[] { return std::make_unique<Stage>(); }};
 }
 
-class ByteLevelDecoder final : public Decoder {
- public:
-  std::unique_ptr<DecodeStage> start() const override { return std::make_unique<ByteLevelStage>(); }
-  bool is_byte_level() const override { return true; }
-};
+Decoder make_byte_level(const JsonNode& node) {
+  Decoder decoder = plain<ByteLevelStage>(node, {"type", "add_prefix_space", "use_regex", "trim_offsets"});
+  decoder.is_byte_level = true;
+  return decoder;
+}
 
-class ReplaceDecoder final : public Decoder {
- public:
-  explicit ReplaceDecoder(const JsonNode& node)
-      : pattern_(read_pattern(node["pattern"])), content_(node["content"].string()) {
-    node.expect_keys({"type", "pattern", "content"});
-    if (std::holds_alternative<Regex>(pattern_) && content_.find('$') != std::string::npos)
-      node["content"].not_supported("replacement with a group reference", content_);
-  }
-  std::unique_ptr<DecodeStage> start() const override {
-    return std::make_unique<ReplaceStage>(pattern_, content_);
-  }
+Decoder make_replace(const JsonNode& node) {
+  return {[replacement = read_replacement(node)] { return std::make_unique<ReplaceStage>(replacement); }};
+}
 
- private:
-  TextPattern pattern_;
-  std::string content_;
-};
-
-std::unique_ptr<Decoder> make_strip(const JsonNode& node) {
+Decoder make_strip(const JsonNode& node) {
   node.expect_keys({"type", "content", "start", "stop"});
   const std::string content = node["content"].one_char();
   const int64_t start = node["start"].integer(0, INT32_MAX);
   const int64_t stop = node["stop"].integer(0, INT32_MAX);
-  return decoder_of([=] { return std::make_unique<StripStage>(content, start, stop); });
+  return {[=] { return std::make_unique<StripStage>(content, start, stop); }};
 }
 
-std::unique_ptr<Decoder> make_metaspace(const JsonNode& node) {
+Decoder make_metaspace(const JsonNode& node) {
   node.expect_keys({"type", "replacement", "prepend_scheme", "split", "add_prefix_space", "str_rep"});
   const std::string replacement = node["replacement"].one_char();
   const bool legacy = node["add_prefix_space"].boolean_or(true);
   const bool prepended = node["prepend_scheme"].string_or(legacy ? "always" : "never") != "never";
-  return decoder_of([=] { return std::make_unique<MetaspaceStage>(replacement, prepended); });
+  return {[=] { return std::make_unique<MetaspaceStage>(replacement, prepended); }};
 }
 
-std::unique_ptr<Decoder> make_decoder(const JsonNode& node, const std::string& type) {
-  if (type == "ByteLevel") {
-    node.expect_keys({"type", "add_prefix_space", "use_regex", "trim_offsets"});
-    return std::make_unique<ByteLevelDecoder>();
-  }
-  if (type == "ByteFallback") {
-    node.expect_keys({"type"});
-    return decoder_of([] { return std::make_unique<ByteFallbackStage>(); });
-  }
-  if (type == "Fuse") {
-    node.expect_keys({"type"});
-    return decoder_of([] { return std::make_unique<FuseStage>(); });
-  }
-  if (type == "Strip") return make_strip(node);
-  if (type == "Replace") return std::make_unique<ReplaceDecoder>(node);
-  if (type == "Metaspace") return make_metaspace(node);
-  if (type == "BPEDecoder") {
-    node.expect_keys({"type", "suffix"});
-    return decoder_of([suffix = node["suffix"].string()] { return std::make_unique<SuffixStage>(suffix); });
-  }
-  node.not_supported("decoder", type);
+Decoder make_suffix(const JsonNode& node) {
+  node.expect_keys({"type", "suffix"});
+  return {[suffix = node["suffix"].string()] { return std::make_unique<SuffixStage>(suffix); }};
 }
 
-void add_decoders(const JsonNode& node, std::vector<std::unique_ptr<Decoder>>* decoders) {
+constexpr std::pair<std::string_view, Decoder (*)(const JsonNode&)> kDecoders[] = {
+    {"BPEDecoder", make_suffix},
+    {"ByteFallback", [](const JsonNode& node) { return plain<ByteFallbackStage>(node); }},
+    {"ByteLevel", make_byte_level},
+    {"Fuse", [](const JsonNode& node) { return plain<FuseStage>(node); }},
+    {"Metaspace", make_metaspace},
+    {"Replace", make_replace},
+    {"Strip", make_strip},
+};
+
+void add_decoders(const JsonNode& node, std::vector<Decoder>* decoders) {
   const std::string& type = node.type();
-  if (type != "Sequence") {
-    decoders->push_back(make_decoder(node, type));
+  if (type == "Sequence") {
+    node.expect_keys({"type", "decoders"});
+    for (const JsonNode& part : node["decoders"].list()) add_decoders(part, decoders);
     return;
   }
-  node.expect_keys({"type", "decoders"});
-  for (const JsonNode& part : node["decoders"].list()) add_decoders(part, decoders);
+  const auto* make = std::ranges::find(kDecoders, type, [](const auto& known) { return known.first; });
+  if (make == std::end(kDecoders)) node.not_supported("decoder", type);
+  decoders->push_back(make->second(node));
 }
 
 }  // namespace
 
-std::vector<std::unique_ptr<Decoder>> make_decoders(const JsonNode& node) {
-  std::vector<std::unique_ptr<Decoder>> decoders;
-  if (node.is_null()) {
-    decoders.push_back(decoder_of([] { return std::make_unique<JoinStage>(); }));
-  } else {
-    add_decoders(node, &decoders);
-  }
+std::vector<Decoder> make_decoders(const JsonNode& node) {
+  if (node.is_null()) return {{[] { return std::make_unique<JoinStage>(); }}};
+  std::vector<Decoder> decoders;
+  add_decoders(node, &decoders);
   return decoders;
 }
 
@@ -339,9 +310,9 @@ class DecodeStream::Collector final : public DecodeStage {
   std::string text_;
 };
 
-DecodeStream::DecodeStream(const std::vector<std::unique_ptr<Decoder>>& decoders)
-    : starts_byte_level_(!decoders.empty() && decoders.front()->is_byte_level()) {
-  for (const auto& decoder : decoders) stages_.push_back(decoder->start());
+DecodeStream::DecodeStream(const std::vector<Decoder>& decoders)
+    : starts_byte_level_(!decoders.empty() && decoders.front().is_byte_level) {
+  for (const Decoder& decoder : decoders) stages_.push_back(decoder.start());
   auto collector = std::make_unique<Collector>();
   collector_ = collector.get();
   stages_.push_back(std::move(collector));

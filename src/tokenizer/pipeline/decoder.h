@@ -4,6 +4,7 @@
 // change it, so streaming and one-shot decoding share the same code.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -26,21 +27,18 @@ class DecodeStage {
   DecodeStage* next_ = nullptr;
 };
 
-class Decoder {
- public:
-  virtual ~Decoder() = default;
-  virtual std::unique_ptr<DecodeStage> start() const = 0;
-  // Whether it expects tokens in the byte-level alphabet.
-  virtual bool is_byte_level() const { return false; }
+struct Decoder {
+  std::function<std::unique_ptr<DecodeStage>()> start;
+  bool is_byte_level = false;  // expects tokens in the byte-level alphabet
 };
 
 // The stages of a decoder in order. Supported: null (tokens joined by spaces), Sequence, ByteLevel,
 // ByteFallback, Fuse, Strip, Replace, Metaspace, BPEDecoder; any other is Error(kBadConfig) with its name.
-std::vector<std::unique_ptr<Decoder>> make_decoders(const JsonNode& node);
+std::vector<Decoder> make_decoders(const JsonNode& node);
 
 class DecodeStream {
  public:
-  explicit DecodeStream(const std::vector<std::unique_ptr<Decoder>>& decoders);
+  explicit DecodeStream(const std::vector<Decoder>& decoders);
   ~DecodeStream();
   // `is_added`: an added token, whose text is literal even if the other tokens are in the byte-level
   // alphabet.

@@ -31,61 +31,27 @@ constexpr int64_t kMaxTextBytes = int64_t{1} << 30;
        format_bytes(max_bytes), kMaxGrowth);
 }
 
-class SequenceNormalizer final : public Normalizer {
- public:
-  explicit SequenceNormalizer(const JsonNode& node) {
-    node.expect_keys({"type", "normalizers"});
-    for (const JsonNode& part : node["normalizers"].list()) {
-      if (part.is_null()) part.expected("a normalizer");
-      parts_.push_back(make_normalizer(part));
-    }
-  }
-  void run(NormalizedText* text, int64_t max_bytes) const override {
-    for (const auto& part : parts_) part->run(text, max_bytes);
-  }
-
- private:
-  std::vector<std::unique_ptr<Normalizer>> parts_;
-};
-
 // Prepends a string to non-empty text.
-class PrependNormalizer final : public Normalizer {
- public:
-  explicit PrependNormalizer(const JsonNode& node) : prefix_(node["prepend"].string()) {
-    node.expect_keys({"type", "prepend"});
-  }
-  void run(NormalizedText* text, int64_t max_bytes) const override {
-    if (std::ssize(text->text) + std::ssize(prefix_) > max_bytes) fail_growth(max_bytes);
-    if (!text->text.empty()) text->text.insert(0, prefix_);
-  }
+NormalizerStep prepend_step(const JsonNode& node) {
+  node.expect_keys({"type", "prepend"});
+  return [prefix = node["prepend"].string()](NormalizedText* text, int64_t max_bytes) {
+    if (std::ssize(text->text) + std::ssize(prefix) > max_bytes) fail_growth(max_bytes);
+    if (!text->text.empty()) text->text.insert(0, prefix);
+  };
+}
 
- private:
-  std::string prefix_;
-};
-
-class ReplaceNormalizer final : public Normalizer {
- public:
-  explicit ReplaceNormalizer(const JsonNode& node)
-      : pattern_(read_pattern(node["pattern"])), content_(node["content"].string()) {
-    node.expect_keys({"type", "pattern", "content"});
-    // Versions of Hugging Face tokenizers differ on what $1 means here.
-    if (std::holds_alternative<Regex>(pattern_) && content_.find('$') != std::string::npos)
-      node["content"].not_supported("replacement with a group reference", content_);
-  }
-  void run(NormalizedText* text, int64_t max_bytes) const override {
-    if (content_.empty() && text->at_start) {
-      const std::vector<TextPart> parts = divide(text->text, pattern_);
+NormalizerStep replace_step(const JsonNode& node) {
+  return [replacement = read_replacement(node)](NormalizedText* text, int64_t max_bytes) {
+    const auto& [pattern, content] = *replacement;
+    if (content.empty() && text->at_start) {
+      const std::vector<TextPart> parts = divide(text->text, pattern);
       if (!parts.empty() && parts.front().is_match) text->at_start = false;
     }
-    std::optional<std::string> replaced = replace_all(text->text, pattern_, content_, max_bytes);
+    std::optional<std::string> replaced = replace_all(text->text, pattern, content, max_bytes);
     if (!replaced) fail_growth(max_bytes);
     text->text = *std::move(replaced);
-  }
-
- private:
-  TextPattern pattern_;
-  std::string content_;
-};
+  };
+}
 
 // Drops what would make the text longer than max_bytes.
 class LimitedSink final : public icu::ByteSink {
@@ -103,23 +69,14 @@ class LimitedSink final : public icu::ByteSink {
   bool is_full_ = false;
 };
 
-class UnicodeNormalizer final : public Normalizer {
- public:
-  UnicodeNormalizer(const JsonNode& node, const icu::Normalizer2* form) : form_(form) {
-    node.expect_keys({"type"});
-  }
-
-  static const icu::Normalizer2* form(const std::string& type) {
-    UErrorCode status = U_ZERO_ERROR;
-    const icu::Normalizer2* found = type == "NFC"    ? icu::Normalizer2::getNFCInstance(status)
-                                    : type == "NFD"  ? icu::Normalizer2::getNFDInstance(status)
-                                    : type == "NFKC" ? icu::Normalizer2::getNFKCInstance(status)
-                                                     : icu::Normalizer2::getNFKDInstance(status);
-    TESSERA_CHECK(U_SUCCESS(status), "ICU lacks the data of {}: {}", type, u_errorName(status));
-    return found;
-  }
-
-  void run(NormalizedText* text, int64_t max_bytes) const override {
+// A normalization form, of which `instance` gives ICU's implementation.
+template <const icu::Normalizer2* (*instance)(UErrorCode&)>
+NormalizerStep unicode_step(const JsonNode& node) {
+  node.expect_keys({"type"});
+  UErrorCode found = U_ZERO_ERROR;
+  const icu::Normalizer2* const form = instance(found);
+  TESSERA_CHECK(U_SUCCESS(found), "ICU lacks the data of a normalization: {}", u_errorName(found));
+  return [form](NormalizedText* text, int64_t max_bytes) {
     if (text->text.size() > static_cast<size_t>(std::numeric_limits<int32_t>::max()) / 4) {
       fail(ExitCode::kBadData,
            "a text of {} bytes is too long for Unicode normalization (limit 512 MiB); split it",
@@ -128,83 +85,89 @@ class UnicodeNormalizer final : public Normalizer {
     std::string out;
     LimitedSink sink(&out, max_bytes);
     UErrorCode status = U_ZERO_ERROR;
-    form_->normalizeUTF8(0, icu::StringPiece(text->text.data(), static_cast<int32_t>(text->text.size())),
-                         sink, nullptr, status);
+    form->normalizeUTF8(0, icu::StringPiece(text->text.data(), static_cast<int32_t>(text->text.size())), sink,
+                        nullptr, status);
     TESSERA_CHECK(U_SUCCESS(status), "Unicode normalization failed: {}", u_errorName(status));
     if (sink.is_full()) fail_growth(max_bytes);
     text->text = std::move(out);
-  }
-
- private:
-  const icu::Normalizer2* form_;
-};
+  };
+}
 
 // Character by character, like Rust's char::to_lowercase: no context rules (final sigma), and U+0130 is the
 // only character that becomes two.
-class LowercaseNormalizer final : public Normalizer {
- public:
-  explicit LowercaseNormalizer(const JsonNode& node) { node.expect_keys({"type"}); }
-  void run(NormalizedText* text, int64_t) const override {
-    std::string out;
-    out.reserve(text->text.size());
-    const std::string& from = text->text;
-    for (size_t at = 0; at < from.size();) {
-      const auto [code_point, size_bytes] = decode_utf8(from.data() + at);
-      if (code_point == 0x130) {
-        out += "i\xCC\x87";
-      } else {
-        append_utf8(static_cast<char32_t>(u_tolower(static_cast<UChar32>(code_point))), &out);
-      }
-      at += static_cast<size_t>(size_bytes);
+void lower_text(NormalizedText* text, int64_t) {
+  std::string out;
+  out.reserve(text->text.size());
+  const std::string& from = text->text;
+  for (size_t at = 0; at < from.size();) {
+    const auto [code_point, size_bytes] = decode_utf8(from.data() + at);
+    if (code_point == 0x130) {
+      out += "i\xCC\x87";
+    } else {
+      append_utf8(static_cast<char32_t>(u_tolower(static_cast<UChar32>(code_point))), &out);
     }
-    text->text = std::move(out);
+    at += static_cast<size_t>(size_bytes);
   }
-};
+  text->text = std::move(out);
+}
 
-class StripNormalizer final : public Normalizer {
- public:
-  explicit StripNormalizer(const JsonNode& node)
-      : left_(node["strip_left"].boolean()), right_(node["strip_right"].boolean()) {
-    node.expect_keys({"type", "strip_left", "strip_right"});
-  }
-  void run(NormalizedText* text, int64_t) const override {
+NormalizerStep lowercase_step(const JsonNode& node) {
+  node.expect_keys({"type"});
+  return lower_text;
+}
+
+NormalizerStep strip_step(const JsonNode& node) {
+  node.expect_keys({"type", "strip_left", "strip_right"});
+  const bool left = node["strip_left"].boolean();
+  const bool right = node["strip_right"].boolean();
+  return [left, right](NormalizedText* text, int64_t) {
     std::string& value = text->text;
-    size_t begin = 0;
-    while (left_ && begin < value.size() && is_whitespace(decode_utf8(value.data() + begin).code_point))
-      begin += static_cast<size_t>(utf8_size(value[begin]));
-    size_t end = value.size();
-    while (right_ && end > begin) {
-      const auto last = static_cast<size_t>(last_char_begin(std::string_view(value).substr(0, end)));
-      if (!is_whitespace(decode_utf8(value.data() + last).code_point)) break;
-      end = last;
-    }
+    const auto begin = static_cast<size_t>(left ? leading_whitespace(value) : 0);
     if (begin > 0) text->at_start = false;
-    value = value.substr(begin, end - begin);
-  }
+    value.erase(0, begin);
+    if (right) value.resize(value.size() - static_cast<size_t>(trailing_whitespace(value)));
+  };
+}
 
- private:
-  bool left_;
-  bool right_;
+constexpr std::pair<std::string_view, NormalizerStep (*)(const JsonNode&)> kSteps[] = {
+    {"Lowercase", lowercase_step},
+    {"NFC", unicode_step<icu::Normalizer2::getNFCInstance>},
+    {"NFD", unicode_step<icu::Normalizer2::getNFDInstance>},
+    {"NFKC", unicode_step<icu::Normalizer2::getNFKCInstance>},
+    {"NFKD", unicode_step<icu::Normalizer2::getNFKDInstance>},
+    {"Prepend", prepend_step},
+    {"Replace", replace_step},
+    {"Strip", strip_step},
 };
+
+void add_steps(const JsonNode& node, std::vector<NormalizerStep>* steps) {
+  const std::string& type = node.type();
+  if (type == "Sequence") {
+    node.expect_keys({"type", "normalizers"});
+    for (const JsonNode& part : node["normalizers"].list()) {
+      if (part.is_null()) part.expected("a normalizer");
+      add_steps(part, steps);
+    }
+    return;
+  }
+  const auto* step = std::ranges::find(kSteps, type, [](const auto& known) { return known.first; });
+  if (step == std::end(kSteps)) node.not_supported("normalizer", type);
+  steps->push_back(step->second(node));
+}
 
 }  // namespace
 
 void Normalizer::apply(NormalizedText* text) const {
   const int64_t grown = std::max(kSmallBytes, kMaxGrowth * std::ssize(text->text));
-  run(text, std::max(std::ssize(text->text), std::min(grown, kMaxTextBytes)));
+  const int64_t max_bytes = std::max(std::ssize(text->text), std::min(grown, kMaxTextBytes));
+  for (const NormalizerStep& step : steps_) step(text, max_bytes);
 }
 
 std::unique_ptr<Normalizer> make_normalizer(const JsonNode& node) {
   if (node.is_null()) return nullptr;
-  const std::string& type = node.type();
-  if (type == "Sequence") return std::make_unique<SequenceNormalizer>(node);
-  if (type == "Prepend") return std::make_unique<PrependNormalizer>(node);
-  if (type == "Replace") return std::make_unique<ReplaceNormalizer>(node);
-  if (type == "NFC" || type == "NFD" || type == "NFKC" || type == "NFKD")
-    return std::make_unique<UnicodeNormalizer>(node, UnicodeNormalizer::form(type));
-  if (type == "Lowercase") return std::make_unique<LowercaseNormalizer>(node);
-  if (type == "Strip") return std::make_unique<StripNormalizer>(node);
-  node.not_supported("normalizer", type);
+  std::vector<NormalizerStep> steps;
+  add_steps(node, &steps);
+  return std::make_unique<Normalizer>(std::move(steps));
 }
 
 }  // namespace tessera

@@ -2,8 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "formats/json.h"
 
@@ -16,14 +19,18 @@ struct NormalizedText {
   bool at_start = true;
 };
 
+// One of its steps; leaves at most max_bytes of text.
+using NormalizerStep = std::function<void(NormalizedText*, int64_t max_bytes)>;
+
 class Normalizer {
  public:
-  virtual ~Normalizer() = default;
+  explicit Normalizer(std::vector<NormalizerStep> steps) : steps_(std::move(steps)) {}
   // Error(kBadData) if the text would grow beyond what any normalization of text needs: replacements may
   // multiply it, one after the other.
   void apply(NormalizedText* text) const;
-  // The same, with at most max_bytes of text.
-  virtual void run(NormalizedText* text, int64_t max_bytes) const = 0;
+
+ private:
+  std::vector<NormalizerStep> steps_;
 };
 
 // nullptr for null. Supported: Sequence, Prepend, Replace, NFC, NFD, NFKC, NFKD, Lowercase, Strip; any other

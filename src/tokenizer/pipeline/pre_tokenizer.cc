@@ -1,7 +1,9 @@
 #include "tokenizer/pipeline/pre_tokenizer.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
+#include <variant>
 
 #include "tokenizer/pipeline/byte_level.h"
 #include "tokenizer/regex/regex.h"
@@ -91,23 +93,6 @@ std::vector<TextPart> divide_by_char(std::string_view text, const Predicate& is_
   return parts;
 }
 
-class SequencePreTokenizer final : public PreTokenizer {
- public:
-  SequencePreTokenizer(const JsonNode& node, const PreTokenizerOptions& options) {
-    node.expect_keys({"type", "pretokenizers"});
-    for (const JsonNode& part : node["pretokenizers"].list()) {
-      if (part.is_null()) part.expected("a pre-tokenizer");
-      parts_.push_back(make_pre_tokenizer(part, options));
-    }
-  }
-  void apply(Pieces* pieces) const override {
-    for (const auto& part : parts_) part->apply(pieces);
-  }
-
- private:
-  std::vector<std::unique_ptr<PreTokenizer>> parts_;
-};
-
 std::vector<TextPart> divide_known(std::string_view text, const FastScanner& scanner) {
   std::vector<TextPart> parts;
   const char* const end = text.data() + text.size();
@@ -119,146 +104,149 @@ std::vector<TextPart> divide_known(std::string_view text, const FastScanner& sca
   return parts;
 }
 
-class SplitPreTokenizer final : public PreTokenizer {
- public:
-  SplitPreTokenizer(const JsonNode& node, const PreTokenizerOptions& options)
-      : pattern_(read_pattern(node["pattern"])),
-        behavior_(behavior_of(node["behavior"])),
-        invert_(node["invert"].boolean()) {
-    node.expect_keys({"type", "pattern", "behavior", "invert"});
-    if (const auto* regex = std::get_if<Regex>(&pattern_); regex != nullptr && options.fast_scanner) {
-      if (const auto known = known_pattern(regex->pattern())) scanner_.emplace(*known);
-    }
+using Step = PreTokenizer::Step;
+using Options = PreTokenizerOptions;
+using Divide = std::function<std::vector<TextPart>(std::string_view)>;
+
+Divide divide_by(TextPattern pattern, const Options& options) {
+  if (const auto* regex = std::get_if<Regex>(&pattern); regex != nullptr && options.fast_scanner) {
+    if (const auto known = known_pattern(regex->pattern()))
+      return [scanner = FastScanner(*known)](std::string_view text) { return divide_known(text, scanner); };
   }
-  void apply(Pieces* pieces) const override {
-    split_pieces(pieces, behavior_, [this](std::string_view text) {
-      std::vector<TextPart> parts = scanner_ ? divide_known(text, *scanner_) : divide(text, pattern_);
-      for (TextPart& part : parts) part.is_match ^= invert_;
+  return [shared = std::make_shared<const TextPattern>(std::move(pattern))](std::string_view text) {
+    return divide(text, *shared);
+  };
+}
+
+Step split_step(const JsonNode& node, const Options& options) {
+  node.expect_keys({"type", "pattern", "behavior", "invert"});
+  const Divide divide_piece = divide_by(read_pattern(node["pattern"]), options);
+  const Behavior behavior = behavior_of(node["behavior"]);
+  const bool invert = node["invert"].boolean();
+  return [divide_piece, behavior, invert](Pieces* pieces) {
+    split_pieces(pieces, behavior, [&](std::string_view text) {
+      std::vector<TextPart> parts = divide_piece(text);
+      for (TextPart& part : parts) part.is_match ^= invert;
       return parts;
     });
-  }
+  };
+}
 
- private:
-  TextPattern pattern_;
-  Behavior behavior_;
-  bool invert_;
-  std::optional<FastScanner> scanner_;
-};
-
-class ByteLevelPreTokenizer final : public PreTokenizer {
- public:
-  ByteLevelPreTokenizer(const JsonNode& node, const PreTokenizerOptions& options)
-      : add_prefix_space_(node["add_prefix_space"].boolean_or(true)),
-        use_regex_(node["use_regex"].boolean_or(true)),
-        raw_bytes_(options.raw_bytes),
-        pattern_(Regex(kGpt2Pattern, node.where())) {
-    node.expect_keys({"type", "add_prefix_space", "use_regex", "trim_offsets"});
-    if (options.fast_scanner) scanner_.emplace(KnownPattern::kGpt2);
-  }
-  void apply(Pieces* pieces) const override {
-    if (add_prefix_space_) {
+Step byte_level_step(const JsonNode& node, const Options& options) {
+  node.expect_keys({"type", "add_prefix_space", "use_regex", "trim_offsets"});
+  const bool add_prefix_space = node["add_prefix_space"].boolean_or(true);
+  const bool use_regex = node["use_regex"].boolean_or(true);
+  const Divide divide_piece = divide_by(Regex(kGpt2Pattern, node.where()), options);
+  return [=, raw_bytes = options.raw_bytes](Pieces* pieces) {
+    if (add_prefix_space) {
       for (Piece& piece : pieces->list) {
         if (!piece.text.starts_with(' ')) piece.text = pieces->keep(" " + std::string(piece.text));
       }
     }
-    if (use_regex_) {
-      split_pieces(pieces, Behavior::kIsolated, [this](std::string_view text) {
-        return scanner_ ? divide_known(text, *scanner_) : divide(text, pattern_);
-      });
-    }
-    if (!raw_bytes_) {
+    if (use_regex) split_pieces(pieces, Behavior::kIsolated, divide_piece);
+    if (!raw_bytes) {
       for (Piece& piece : pieces->list) piece.text = pieces->keep(byte_level_encode(piece.text));
     }
-  }
+  };
+}
 
- private:
-  bool add_prefix_space_;
-  bool use_regex_;
-  bool raw_bytes_;
-  TextPattern pattern_;
-  std::optional<FastScanner> scanner_;
-};
-
-class MetaspacePreTokenizer final : public PreTokenizer {
- public:
-  explicit MetaspacePreTokenizer(const JsonNode& node)
-      : replacement_(node["replacement"].one_char()), split_(node["split"].boolean_or(true)) {
-    node.expect_keys({"type", "replacement", "prepend_scheme", "split", "add_prefix_space", "str_rep"});
-    scheme_ = metaspace_prepend_scheme(node);
-  }
-
-  static std::string metaspace_prepend_scheme(const JsonNode& node) {
-    const JsonNode scheme = node["prepend_scheme"];
-    const bool legacy = node["add_prefix_space"].boolean_or(true);
-    const std::string name = scheme.string_or(legacy ? "always" : "never");
-    if (name != "always" && name != "first" && name != "never") scheme.not_supported("prepend_scheme", name);
-    if (!legacy && name != "never") scheme.expected("\"never\", as add_prefix_space is false");
-    return name;
-  }
-
-  void apply(Pieces* pieces) const override {
+Step metaspace_step(const JsonNode& node, const Options&) {
+  node.expect_keys({"type", "replacement", "prepend_scheme", "split", "add_prefix_space", "str_rep"});
+  const JsonNode scheme = node["prepend_scheme"];
+  const bool legacy = node["add_prefix_space"].boolean_or(true);
+  const std::string name = scheme.string_or(legacy ? "always" : "never");
+  if (name != "always" && name != "first" && name != "never") scheme.not_supported("prepend_scheme", name);
+  if (!legacy && name != "never") scheme.expected("\"never\", as add_prefix_space is false");
+  return [name, replacement = node["replacement"].one_char(),
+          splits = node["split"].boolean_or(true)](Pieces* pieces) {
     for (Piece& piece : pieces->list) {
-      std::string text = replace_all(piece.text, std::string(" "), replacement_);
-      const bool prepend = scheme_ == "always" || (scheme_ == "first" && piece.at_start);
-      if (prepend && !text.starts_with(replacement_)) text.insert(0, replacement_);
+      std::string text = replace_all(piece.text, std::string(" "), replacement);
+      const bool prepend = name == "always" || (name == "first" && piece.at_start);
+      if (prepend && !text.starts_with(replacement)) text.insert(0, replacement);
       piece.text = pieces->keep(std::move(text));
     }
-    if (!split_) return;
-    const TextPattern pattern = replacement_;
+    if (!splits) return;
+    const TextPattern pattern = replacement;
     split_pieces(pieces, Behavior::kMergedWithNext,
                  [&pattern](std::string_view text) { return divide(text, pattern); });
-  }
-
- private:
-  std::string replacement_;
-  std::string scheme_;
-  bool split_;
-};
+  };
+}
 
 // Splits at the characters of one property.
 template <bool (*is_match)(char32_t)>
-class CharSplit final : public PreTokenizer {
- public:
-  explicit CharSplit(Behavior behavior) : behavior_(behavior) {}
-  void apply(Pieces* pieces) const override {
-    split_pieces(pieces, behavior_, [](std::string_view text) { return divide_by_char(text, is_match); });
-  }
+Step char_step(Behavior behavior) {
+  return [behavior](Pieces* pieces) {
+    split_pieces(pieces, behavior, [](std::string_view text) { return divide_by_char(text, is_match); });
+  };
+}
 
- private:
-  Behavior behavior_;
-};
+Step digits_step(const JsonNode& node, const Options&) {
+  node.expect_keys({"type", "individual_digits"});
+  return char_step<is_numeric>(node["individual_digits"].boolean() ? Behavior::kIsolated
+                                                                   : Behavior::kContiguous);
+}
+
+Step punctuation_step(const JsonNode& node, const Options&) {
+  node.expect_keys({"type", "behavior"});
+  const JsonNode behavior = node["behavior"];
+  return char_step<is_punctuation>(behavior.is_null() ? Behavior::kIsolated : behavior_of(behavior));
+}
+
+Step whitespace_split_step(const JsonNode& node, const Options&) {
+  node.expect_keys({"type"});
+  return char_step<is_whitespace>(Behavior::kRemoved);
+}
 
 // The matches of \w+|[^\w\s]+, nothing else.
-class WhitespacePreTokenizer final : public PreTokenizer {
- public:
-  void apply(Pieces* pieces) const override { split_pieces(pieces, Behavior::kIsolated, words); }
-
- private:
+std::vector<TextPart> divide_words(std::string_view text) {
   enum class Kind { kWord, kSpace, kOther };
-
-  static Kind kind_of(char32_t code_point) {
-    return is_word_char(code_point) ? Kind::kWord : is_whitespace(code_point) ? Kind::kSpace : Kind::kOther;
-  }
-
-  static std::vector<TextPart> words(std::string_view text) {
-    std::vector<TextPart> parts;
-    Kind former = Kind::kSpace;
-    for (int64_t at = 0; at < static_cast<int64_t>(text.size());) {
-      const auto [code_point, size_bytes] = decode_utf8(text.data() + at);
-      const Kind kind = kind_of(code_point);
-      if (kind != Kind::kSpace) {
-        if (kind == former) {
-          parts.back().end += size_bytes;
-        } else {
-          parts.push_back({at, at + size_bytes, true});
-        }
-      }
-      former = kind;
-      at += size_bytes;
+  std::vector<TextPart> parts;
+  Kind former = Kind::kSpace;
+  for (int64_t at = 0; at < static_cast<int64_t>(text.size());) {
+    const auto [code_point, size_bytes] = decode_utf8(text.data() + at);
+    const Kind kind = is_word_char(code_point)    ? Kind::kWord
+                      : is_whitespace(code_point) ? Kind::kSpace
+                                                  : Kind::kOther;
+    if (kind == former && kind != Kind::kSpace) {
+      parts.back().end += size_bytes;
+    } else if (kind != Kind::kSpace) {
+      parts.push_back({at, at + size_bytes, true});
     }
-    return parts;
+    former = kind;
+    at += size_bytes;
   }
+  return parts;
+}
+
+Step whitespace_step(const JsonNode& node, const Options&) {
+  node.expect_keys({"type"});
+  return [](Pieces* pieces) { split_pieces(pieces, Behavior::kIsolated, divide_words); };
+}
+
+constexpr std::pair<std::string_view, Step (*)(const JsonNode&, const Options&)> kPreTokenizers[] = {
+    {"ByteLevel", byte_level_step},
+    {"Digits", digits_step},
+    {"Metaspace", metaspace_step},
+    {"Punctuation", punctuation_step},
+    {"Split", split_step},
+    {"Whitespace", whitespace_step},
+    {"WhitespaceSplit", whitespace_split_step},
 };
+
+void add_steps(const JsonNode& node, const Options& options, std::vector<Step>* steps) {
+  const std::string& type = node.type();
+  if (type == "Sequence") {
+    node.expect_keys({"type", "pretokenizers"});
+    for (const JsonNode& part : node["pretokenizers"].list()) {
+      if (part.is_null()) part.expected("a pre-tokenizer");
+      add_steps(part, options, steps);
+    }
+    return;
+  }
+  const auto* step = std::ranges::find(kPreTokenizers, type, [](const auto& known) { return known.first; });
+  if (step == std::end(kPreTokenizers)) node.not_supported("pre-tokenizer", type);
+  steps->push_back(step->second(node, options));
+}
 
 // The steps of a pre-tokenizer, with every Sequence expanded.
 void flatten(const JsonNode& node, std::vector<JsonNode>* steps) {
@@ -280,31 +268,9 @@ std::vector<JsonNode> flatten(const JsonNode& node) {
 
 std::unique_ptr<PreTokenizer> make_pre_tokenizer(const JsonNode& node, const PreTokenizerOptions& options) {
   if (node.is_null()) return nullptr;
-  const std::string& type = node.type();
-  if (type == "Sequence") return std::make_unique<SequencePreTokenizer>(node, options);
-  if (type == "Split") return std::make_unique<SplitPreTokenizer>(node, options);
-  if (type == "ByteLevel") return std::make_unique<ByteLevelPreTokenizer>(node, options);
-  if (type == "Metaspace") return std::make_unique<MetaspacePreTokenizer>(node);
-  if (type == "Digits") {
-    node.expect_keys({"type", "individual_digits"});
-    const bool individual = node["individual_digits"].boolean();
-    return std::make_unique<CharSplit<is_numeric>>(individual ? Behavior::kIsolated : Behavior::kContiguous);
-  }
-  if (type == "Punctuation") {
-    node.expect_keys({"type", "behavior"});
-    const JsonNode behavior = node["behavior"];
-    return std::make_unique<CharSplit<is_punctuation>>(behavior.is_null() ? Behavior::kIsolated
-                                                                          : behavior_of(behavior));
-  }
-  if (type == "WhitespaceSplit") {
-    node.expect_keys({"type"});
-    return std::make_unique<CharSplit<is_whitespace>>(Behavior::kRemoved);
-  }
-  if (type == "Whitespace") {
-    node.expect_keys({"type"});
-    return std::make_unique<WhitespacePreTokenizer>();
-  }
-  node.not_supported("pre-tokenizer", type);
+  std::vector<Step> steps;
+  add_steps(node, options, &steps);
+  return std::make_unique<PreTokenizer>(std::move(steps));
 }
 
 bool ends_in_byte_level(const JsonNode& node) {

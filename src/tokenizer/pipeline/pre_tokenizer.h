@@ -2,10 +2,12 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "formats/json.h"
@@ -27,10 +29,17 @@ struct Pieces {
   std::string_view keep(std::string text) { return storage.emplace_back(std::move(text)); }
 };
 
+// One step after the other, each replacing the pieces.
 class PreTokenizer {
  public:
-  virtual ~PreTokenizer() = default;
-  virtual void apply(Pieces* pieces) const = 0;
+  using Step = std::function<void(Pieces*)>;
+  explicit PreTokenizer(std::vector<Step> steps) : steps_(std::move(steps)) {}
+  void apply(Pieces* pieces) const {
+    for (const Step& step : steps_) step(pieces);
+  }
+
+ private:
+  std::vector<Step> steps_;
 };
 
 struct PreTokenizerOptions {

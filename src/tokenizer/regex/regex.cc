@@ -165,6 +165,16 @@ TextPattern read_pattern(const JsonNode& node) {
   return literal.string();
 }
 
+std::shared_ptr<const Replacement> read_replacement(const JsonNode& node) {
+  node.expect_keys({"type", "pattern", "content"});
+  auto replacement = std::make_shared<const Replacement>(
+      Replacement{read_pattern(node["pattern"]), node["content"].string()});
+  if (std::holds_alternative<Regex>(replacement->pattern) &&
+      replacement->content.find('$') != std::string::npos)
+    node["content"].not_supported("replacement with a group reference", replacement->content);
+  return replacement;
+}
+
 namespace {
 
 std::vector<std::pair<int64_t, int64_t>> find_literal(std::string_view text, std::string_view literal) {

@@ -52,6 +52,14 @@ struct TextPart {
 using TextPattern = std::variant<std::string, Regex>;
 TextPattern read_pattern(const JsonNode& node);
 
+// What a Replace of tokenizer.json does: every match becomes `content`. A reference to a group is refused,
+// since versions of Hugging Face tokenizers differ on what $1 means.
+struct Replacement {
+  TextPattern pattern;
+  std::string content;
+};
+std::shared_ptr<const Replacement> read_replacement(const JsonNode& node);
+
 // The parts of `text`, in order and covering all of it: the matches of the pattern and the text between them.
 std::vector<TextPart> divide(std::string_view text, const TextPattern& pattern);
 

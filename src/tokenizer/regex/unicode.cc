@@ -49,25 +49,6 @@ int64_t last_char_begin(std::string_view text) {
   return at;
 }
 
-void append_utf8(char32_t code_point, std::string* out) {
-  const auto put = [out](char32_t byte) { out->push_back(static_cast<char>(byte)); };
-  if (code_point < 0x80) {
-    put(code_point);
-  } else if (code_point < 0x800) {
-    put(0xC0 | code_point >> 6);
-    put(0x80 | (code_point & 0x3F));
-  } else if (code_point < 0x10000) {
-    put(0xE0 | code_point >> 12);
-    put(0x80 | (code_point >> 6 & 0x3F));
-    put(0x80 | (code_point & 0x3F));
-  } else {
-    put(0xF0 | code_point >> 18);
-    put(0x80 | (code_point >> 12 & 0x3F));
-    put(0x80 | (code_point >> 6 & 0x3F));
-    put(0x80 | (code_point & 0x3F));
-  }
-}
-
 void LossyUtf8::push(std::string_view bytes, std::string* out) {
   std::string joined;
   if (!pending_.empty()) {
@@ -129,6 +110,23 @@ CharClassTable::CharClassTable() {
 
 bool is_whitespace(char32_t code_point) {
   return u_hasBinaryProperty(static_cast<UChar32>(code_point), UCHAR_WHITE_SPACE) != 0;
+}
+
+int64_t leading_whitespace(std::string_view text) {
+  size_t at = 0;
+  while (at < text.size() && is_whitespace(decode_utf8(text.data() + at).code_point))
+    at += static_cast<size_t>(utf8_size(text[at]));
+  return static_cast<int64_t>(at);
+}
+
+int64_t trailing_whitespace(std::string_view text) {
+  const size_t size = text.size();
+  while (!text.empty()) {
+    const auto last = static_cast<size_t>(last_char_begin(text));
+    if (!is_whitespace(decode_utf8(text.data() + last).code_point)) break;
+    text = text.substr(0, last);
+  }
+  return static_cast<int64_t>(size - text.size());
 }
 
 bool is_numeric(char32_t code_point) { return has_property(code_point, U_GC_N_MASK); }

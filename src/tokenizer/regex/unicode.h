@@ -1,4 +1,4 @@
-// Characters as tokenizers see them: UTF-8 decoding and encoding, and the Unicode properties used in patterns
+// Characters as tokenizers see them: decoding of UTF-8, and the Unicode properties used in patterns
 // (from ICU).
 #pragma once
 
@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "base/text.h"
 
 namespace tessera {
 
@@ -35,8 +37,6 @@ inline int64_t utf8_size(char lead) {
 
 // Offset of the last character of `text`, which must not be empty.
 int64_t last_char_begin(std::string_view text);
-
-void append_utf8(char32_t code_point, std::string* out);
 
 // Converts arbitrary bytes to text incrementally: each maximal part of an ill-formed sequence becomes one
 // U+FFFD (Unicode 15, 3.9, "substitution of maximal subparts"), as Rust's String::from_utf8_lossy does.
@@ -69,7 +69,9 @@ class CharClassTable {
   std::vector<std::array<uint8_t, 256>> blocks_;
 };
 
-bool is_whitespace(char32_t code_point);   // White_Space
+bool is_whitespace(char32_t code_point);            // White_Space
+int64_t leading_whitespace(std::string_view text);  // bytes of it
+int64_t trailing_whitespace(std::string_view text);
 bool is_numeric(char32_t code_point);      // N: Nd, Nl, No
 bool is_punctuation(char32_t code_point);  // P, and the ASCII symbols
 bool is_word_char(char32_t code_point);    // \w of Rust's regex: Alphabetic, M, Nd, Pc, Join_Control
