@@ -3,8 +3,7 @@
 #include <algorithm>
 
 #include "base/text.h"
-#include "jinja/parse/binder.h"
-#include "jinja/parse/parser.h"
+#include "jinja/parse/program.h"
 #include "jinja/runtime/interpreter.h"
 #include "jinja/runtime/rendering.h"
 

@@ -1,14 +1,22 @@
 // Filters, tests, global functions and methods, each found by its name.
 #pragma once
 
+#include <span>
 #include <string_view>
-#include <vector>
 
 #include "jinja/runtime/datum.h"
 
 namespace tessera::jinja {
 
+using FunctionTable = std::span<const FunctionEntry>;
+
 // Null if there is none of this name.
+inline const FunctionEntry* find_function(FunctionTable table, std::string_view name) {
+  for (const FunctionEntry& entry : table) {
+    if (entry.name == name) return &entry;
+  }
+  return nullptr;
+}
 const FunctionEntry* find_filter(std::string_view name);
 const FunctionEntry* find_test(std::string_view name);
 const FunctionEntry* find_global(std::string_view name);
@@ -28,10 +36,9 @@ bool is_refused_filter(std::string_view name);
 Datum refused_method(Rendering& r, const Datum& self, const Arguments& args);
 
 // The tables of filters, one per file.
-using FunctionTable = std::vector<FunctionEntry>;
-const FunctionTable& text_filters();
-const FunctionTable& value_filters();
-const FunctionTable& sequence_filters();
-const FunctionTable& grouping_filters();
+FunctionTable text_filters();
+FunctionTable value_filters();
+FunctionTable sequence_filters();
+FunctionTable grouping_filters();
 
 }  // namespace tessera::jinja

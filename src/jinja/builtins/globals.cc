@@ -13,14 +13,12 @@ namespace {
 constexpr int64_t kMaxRange = 100'000;  // of Jinja's sandbox
 
 Datum range(Rendering& r, const Datum&, const Arguments& args) {
-  static constexpr const char* kNames[] = {"start", "stop", "step"};
-  const auto given = bind(r, args, "range", kNames, 1);
-  Range range{0, to_integer(r, given[0], "range"), 1, 0};
-  if (given.has(1)) {
+  Range range{0, to_integer(r, args[0], "range"), 1, 0};
+  if (args.has(1)) {
     range.start = range.stop;
-    range.stop = to_integer(r, given[1], "range");
+    range.stop = to_integer(r, args[1], "range");
   }
-  if (given.has(2)) range.step = to_integer(r, given[2], "range");
+  if (args.has(2)) range.step = to_integer(r, args[2], "range");
   if (range.step == 0) r.fail("range() arg 3 must not be zero");
   const bool up = range.step > 0;
   // Differences of 64-bit integers, which may need 64 bits without a sign.
@@ -34,10 +32,7 @@ Datum range(Rendering& r, const Datum&, const Arguments& args) {
     r.fail("Range too big. The sandbox blocks ranges larger than MAX_RANGE ({}).", kMaxRange);
   }
   range.size = static_cast<int64_t>(size);
-  Datum d;
-  d.kind = Kind::kRange;
-  d.range = r.make(range);
-  return d;
+  return datum(Kind::kRange, &Datum::range, r.make(range));
 }
 
 // dict(mapping or pairs, **others); the entries have room for one more.
@@ -79,33 +74,21 @@ Datum name_space(Rendering& r, const Datum&, const Arguments& args) {
   const Dict dict = build_dict(r, args);
   Entry* entries = r.array<Entry>(dict.size);
   std::copy(dict.entries, dict.entries + dict.size, entries);
-  Datum d;
-  d.kind = Kind::kNamespace;
-  d.name_space = r.make(Namespace{entries, dict.size, dict.size});
-  return d;
+  return datum(Kind::kNamespace, &Datum::name_space, r.make(Namespace{entries, dict.size, dict.size}));
 }
 
 Datum cycler(Rendering& r, const Datum&, const Arguments& args) {
   if (args.size == 0) r.fail("at least one item has to be provided");
-  Datum d;
-  d.kind = Kind::kCycler;
-  d.cycler = r.make(Cycler{args.items, args.size, 0});
-  return d;
+  return datum(Kind::kCycler, &Datum::cycler, r.make(Cycler{args.items, args.size, 0}));
 }
 
 Datum joiner(Rendering& r, const Datum&, const Arguments& args) {
-  static constexpr const char* kNames[] = {"sep"};
-  const auto given = bind(r, args, "joiner", kNames);
-  Datum d;
-  d.kind = Kind::kJoiner;
-  d.joiner = r.make(Joiner{given.has(0) ? given[0] : string(", "), false});
-  return d;
+  return datum(Kind::kJoiner, &Datum::joiner, r.make(Joiner{args.has(0) ? args[0] : string(", "), false}));
 }
 
 Datum raise_exception(Rendering& r, const Datum&, const Arguments& args) {
-  static constexpr const char* kNames[] = {"message"};
   TextBuilder message(r);
-  append_str(r, message, bind(r, args, "raise_exception", kNames, 1)[0]);
+  append_str(r, message, args[0]);
   r.raised_by_template(message.text());
 }
 
@@ -117,10 +100,8 @@ std::tm system_time() {
 }
 
 Datum strftime_now(Rendering& r, const Datum&, const Arguments& args) {
-  static constexpr const char* kNames[] = {"format"};
-  const Datum given = bind(r, args, "strftime_now", kNames, 1)[0];
   // A character after the format tells an empty result from one that does not fit.
-  const std::string format = std::string(to_string_argument(r, given, "strftime_now")) + ".";
+  const std::string format = std::string(to_string_argument(r, args[0], "strftime_now")) + ".";
   const std::tm now = r.options.clock ? r.options.clock() : system_time();
   constexpr size_t kMaxBytes = size_t{1} << 16;
   std::string out(256, '\0');
@@ -133,21 +114,17 @@ Datum strftime_now(Rendering& r, const Datum&, const Arguments& args) {
 }
 
 constexpr FunctionEntry kGlobals[] = {
-    {"cycler", cycler},
-    {"dict", dict},
-    {"joiner", joiner},
-    {"namespace", name_space},
-    {"raise_exception", raise_exception},
-    {"range", range},
-    {"strftime_now", strftime_now},
+    {"cycler", cycler, "*"},
+    {"dict", dict, "*"},
+    {"joiner", joiner, "[sep]"},
+    {"namespace", name_space, "*"},
+    {"raise_exception", raise_exception, "message"},
+    {"range", range, "start [stop step]"},
+    {"strftime_now", strftime_now, "format"},
 };
 
 }  // namespace
 
-const FunctionEntry* find_global(std::string_view name) {
-  const auto* found =
-      std::find_if(std::begin(kGlobals), std::end(kGlobals), [&](const auto& e) { return e.name == name; });
-  return found == std::end(kGlobals) ? nullptr : found;
-}
+const FunctionEntry* find_global(std::string_view name) { return find_function(kGlobals, name); }
 
 }  // namespace tessera::jinja

@@ -34,9 +34,7 @@ Datum items_of(Rendering& r, const std::vector<Keyed>& keyed) {
 bool given_true(const Datum& d) { return !d.is_missing() && is_true(d); }
 
 Datum dict_sort(Rendering& r, const Datum& value, const Arguments& args) {
-  static constexpr const char* kNames[] = {"case_sensitive", "by", "reverse"};
-  const auto given = bind(r, args, "dictsort", kNames);
-  const std::string_view by = given.has(1) ? to_string_argument(r, given[1], "dictsort") : "key";
+  const std::string_view by = args.has(1) ? to_string_argument(r, args[1], "dictsort") : "key";
   if (by != "key" && by != "value") r.fail("You can only sort by either \"key\" or \"value\"");
   if (value.is_undefined()) r.fail_undefined(value);
   if (!is_mapping(value)) r.fail("'{}' has no attribute 'items'", object_name(value));
@@ -44,19 +42,17 @@ Datum dict_sort(Rendering& r, const Datum& value, const Arguments& args) {
   for (int64_t i = 0; i < *size_of(value); ++i) {
     const Entry entry = dict_entry(r, value, i);
     const Datum key = by == "key" ? entry.key : entry.value;
-    items.push_back({given_true(given[0]) ? key : folded(r, key), r.make_pair(entry.key, entry.value)});
+    items.push_back({given_true(args[0]) ? key : folded(r, key), r.make_pair(entry.key, entry.value)});
   }
-  sort_by_key(r, items, given_true(given[2]));
+  sort_by_key(r, items, given_true(args[2]));
   return items_of(r, items);
 }
 
 Datum sort(Rendering& r, const Datum& value, const Arguments& args) {
-  static constexpr const char* kNames[] = {"reverse", "case_sensitive", "attribute"};
-  const auto given = bind(r, args, "sort", kNames);
   std::vector<AttributeGetter> getters;
-  const bool ignore_case = !given_true(given[1]);
-  if (given[2].is_string()) {
-    std::string_view rest = r.text(given[2]);
+  const bool ignore_case = !given_true(args[1]);
+  if (args[2].is_string()) {
+    std::string_view rest = r.text(args[2]);
     while (true) {
       const size_t comma = rest.find(',');
       getters.emplace_back(r, string(rest.substr(0, comma)), ignore_case);
@@ -64,7 +60,7 @@ Datum sort(Rendering& r, const Datum& value, const Arguments& args) {
       rest.remove_prefix(comma + 1);
     }
   } else {
-    getters.emplace_back(r, given[2], ignore_case);
+    getters.emplace_back(r, args[2], ignore_case);
   }
   const Datum list = to_list(r, value);
   std::vector<Keyed> items;
@@ -73,14 +69,12 @@ Datum sort(Rendering& r, const Datum& value, const Arguments& args) {
     for (const AttributeGetter& get : getters) key.push(get(list.list->items[i]));
     items.push_back({key.finish(), list.list->items[i]});
   }
-  sort_by_key(r, items, given_true(given[0]));
+  sort_by_key(r, items, given_true(args[0]));
   return items_of(r, items);
 }
 
 Datum unique(Rendering& r, const Datum& value, const Arguments& args) {
-  static constexpr const char* kNames[] = {"case_sensitive", "attribute"};
-  const auto given = bind(r, args, "unique", kNames);
-  const AttributeGetter get(r, given[1], !given_true(given[0]));
+  const AttributeGetter get(r, args[1], !given_true(args[0]));
   const Datum list = to_list(r, value);
   std::vector<Datum> seen;
   ListBuilder out(r);
@@ -96,11 +90,9 @@ Datum unique(Rendering& r, const Datum& value, const Arguments& args) {
 }
 
 Datum group_by(Rendering& r, const Datum& value, const Arguments& args) {
-  static constexpr const char* kNames[] = {"attribute", "default", "case_sensitive"};
-  const auto given = bind(r, args, "groupby", kNames, 1);
-  const Datum otherwise = given[1].is(Kind::kNone) ? Datum() : given[1];
-  const AttributeGetter get(r, given[0], !given_true(given[2]), otherwise);
-  const AttributeGetter get_label(r, given[0], false, otherwise);
+  const Datum otherwise = args[1].is(Kind::kNone) ? Datum() : args[1];
+  const AttributeGetter get(r, args[0], !given_true(args[2]), otherwise);
+  const AttributeGetter get_label(r, args[0], false, otherwise);
   const Datum list = to_list(r, value);
   std::vector<Keyed> items;
   for (int64_t i = 0; i < list.list->size; ++i)
@@ -155,10 +147,17 @@ Datum AttributeGetter::operator()(const Datum& value) const {
   return ignore_case_ ? folded(r_, item) : item;
 }
 
-const FunctionTable& grouping_filters() {
-  static const FunctionTable table = {
-      {"dictsort", dict_sort}, {"groupby", group_by}, {"sort", sort}, {"unique", unique}};
-  return table;
-}
+namespace {
+
+constexpr FunctionEntry kGroupingFilters[] = {
+    {"dictsort", dict_sort, "[case_sensitive by reverse]"},
+    {"groupby", group_by, "attribute [default case_sensitive]"},
+    {"sort", sort, "[reverse case_sensitive attribute]"},
+    {"unique", unique, "[case_sensitive attribute]"},
+};
+
+}  // namespace
+
+FunctionTable grouping_filters() { return kGroupingFilters; }
 
 }  // namespace tessera::jinja

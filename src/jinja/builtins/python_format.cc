@@ -38,38 +38,14 @@ std::string grouped(const std::string& digits, char separator) {
 // Digits of a magnitude in the notation of `type`.
 std::string integer_digits(uint64_t value, char type, bool alternate) {
   const std::string prefix = !alternate || type == 'd' ? "" : std::string("0") + type;
-  switch (type) {
-    case 'x':
-      return prefix + fmt::format("{:x}", value);
-    case 'X':
-      return prefix + fmt::format("{:X}", value);
-    case 'o':
-      return prefix + fmt::format("{:o}", value);
-    case 'b':
-      return prefix + fmt::format("{:b}", value);
-    default:
-      return std::to_string(value);
-  }
+  return prefix + fmt::format(fmt::runtime(fmt::format("{{:{}}}", type)), value);
 }
 
 std::string float_digits(double magnitude, char type, int64_t precision, bool alternate) {
-  if (std::isnan(magnitude)) return std::isupper(static_cast<unsigned char>(type)) != 0 ? "NAN" : "nan";
-  if (std::isinf(magnitude)) return std::isupper(static_cast<unsigned char>(type)) != 0 ? "INF" : "inf";
-  const int digits = static_cast<int>(precision < 0 ? 6 : precision);
-  switch (type) {
-    case 'f':
-    case 'F':
-      return alternate ? fmt::format("{:#.{}f}", magnitude, digits)
-                       : fmt::format("{:.{}f}", magnitude, digits);
-    case 'e':
-      return fmt::format("{:.{}e}", magnitude, digits);
-    case 'E':
-      return fmt::format("{:.{}E}", magnitude, digits);
-    case 'G':
-      return fmt::format("{:.{}G}", magnitude, std::max(digits, 1));
-    default:
-      return fmt::format("{:.{}g}", magnitude, std::max(digits, 1));
-  }
+  const bool is_general = type == 'g' || type == 'G';
+  const int64_t digits = precision < 0 ? 6 : is_general ? std::max<int64_t>(precision, 1) : precision;
+  const char* form = alternate && (type == 'f' || type == 'F') ? "#" : "";
+  return fmt::format(fmt::runtime(fmt::format("{{:{}.{}{}}}", form, digits, type)), magnitude);
 }
 
 // What fills a field of spec.width around `size` code points: before and after them.
@@ -115,7 +91,7 @@ std::string format_number(Rendering& r, const Datum& value, const FormatSpec& sp
       body = float_digits(magnitude, spec.type == 0 ? 'g' : spec.type, spec.precision, spec.alternate);
     }
   } else if (spec.type == 'c') {
-    append_code_point(body, static_cast<char32_t>(std::clamp<int64_t>(value.integer, 0, 0x10FFFF)));
+    append_utf8(static_cast<char32_t>(std::clamp<int64_t>(value.integer, 0, 0x10FFFF)), &body);
   } else {
     if (spec.type != 0 && std::string_view("bdnoxX").find(spec.type) == std::string_view::npos) {
       r.fail("Unknown format code '{}' for object of type 'int'", spec.type);
@@ -311,7 +287,7 @@ class PercentFormatter {
     if (type == 'c') {
       if (value.is_string() && *length_of(r_, value) == 1) text = r_.text(value);
       if (value.is_integral())
-        append_code_point(text, static_cast<char32_t>(std::clamp<int64_t>(value.integer, 0, 0x10FFFF)));
+        append_utf8(static_cast<char32_t>(std::clamp<int64_t>(value.integer, 0, 0x10FFFF)), &text);
       if (text.empty()) r_.fail("%c requires int or char");
       if (spec.align == 0) spec.align = '>';
       return format_text(r_, text, spec).text();

@@ -11,8 +11,7 @@
 namespace tessera::jinja {
 namespace {
 
-Datum first(Rendering& r, const Datum& value, const Arguments& args) {
-  bind_none(r, args, "first");
+Datum first(Rendering& r, const Datum& value, const Arguments&) {
   if (value.is(Kind::kIterator) && value.iterator->next < value.iterator->size) {
     return value.iterator->items[value.iterator->next++];
   }
@@ -22,8 +21,7 @@ Datum first(Rendering& r, const Datum& value, const Arguments& args) {
   return items.list->size > 0 ? items.list->items[0] : r.make_undefined("No first item, sequence was empty.");
 }
 
-Datum last(Rendering& r, const Datum& value, const Arguments& args) {
-  bind_none(r, args, "last");
+Datum last(Rendering& r, const Datum& value, const Arguments&) {
   if (value.is(Kind::kIterator)) r.fail("'{}' object is not reversible", type_name(value));
   if (value.is_sequence() && *size_of(value) > 0) return list_item(r, value, *size_of(value) - 1);
   const Datum items = to_list(r, value);
@@ -31,23 +29,17 @@ Datum last(Rendering& r, const Datum& value, const Arguments& args) {
                               : r.make_undefined("No last item, sequence was empty.");
 }
 
-Datum list(Rendering& r, const Datum& value, const Arguments& args) {
-  bind_none(r, args, "list");
-  return to_list(r, value);
-}
+Datum list(Rendering& r, const Datum& value, const Arguments&) { return to_list(r, value); }
 
 Datum items(Rendering& r, const Datum& value, const Arguments& args) {
-  bind_none(r, args, "items");
   if (value.is_undefined()) return r.make_iterator(to_list(r, value));
   if (!is_mapping(value)) r.fail("Can only get item pairs from a mapping.");
   return r.make_iterator(to_list(r, r.call(*find_dict_method("items"), value, args)));
 }
 
 Datum join(Rendering& r, const Datum& value, const Arguments& args) {
-  static constexpr const char* kNames[] = {"d", "attribute"};
-  const auto given = bind(r, args, "join", kNames);
-  const std::string_view separator = given.has(0) ? r.text(to_str(r, given[0])) : std::string_view();
-  const AttributeGetter get(r, given[1]);
+  const std::string_view separator = args.has(0) ? r.text(to_str(r, args[0])) : std::string_view();
+  const AttributeGetter get(r, args[1]);
   const Datum list = to_list(r, value);
   TextBuilder out(r);
   for (int64_t i = 0; i < list.list->size; ++i) {
@@ -57,8 +49,7 @@ Datum join(Rendering& r, const Datum& value, const Arguments& args) {
   return out.finish();
 }
 
-Datum reverse(Rendering& r, const Datum& value, const Arguments& args) {
-  bind_none(r, args, "reverse");
+Datum reverse(Rendering& r, const Datum& value, const Arguments&) {
   if (value.is_string()) return get_slice(r, value, {}, {}, integer(-1));
   if (!is_iterable(value)) r.fail("argument must be iterable");
   const Datum forward = to_list(r, value);
@@ -74,9 +65,10 @@ Datum map(Rendering& r, const Datum& value, const Arguments& args) {
   ListBuilder out(r);
   const Datum list = is_true(value) ? to_list(r, value) : sequence(r.make(List{}));
   if (args.size == 0) {
-    static constexpr const char* kNames[] = {"attribute", "default"};
-    const auto given = bind(r, args, "map", kNames);
-    if (!given.has(0)) r.fail("map requires a filter argument");
+    constexpr std::string_view kNames[] = {"attribute", "default"};
+    Datum given[2];
+    bind_arguments(r, args, "map", kNames, 0, given);
+    if (given[0].is_missing()) r.fail("map requires a filter argument");
     const AttributeGetter get(r, given[0], false, given[1].is(Kind::kNone) ? Datum() : given[1]);
     for (int64_t i = 0; i < list.list->size; ++i) out.push(get(list.list->items[i]));
     return r.make_iterator(out.finish());
@@ -110,9 +102,7 @@ Datum select(Rendering& r, const Datum& value, const Arguments& args) {
 }
 
 Datum batch(Rendering& r, const Datum& value, const Arguments& args) {
-  static constexpr const char* kNames[] = {"linecount", "fill_with"};
-  const auto given = bind(r, args, "batch", kNames, 1);
-  const int64_t size = to_integer(r, given[0], "batch");
+  const int64_t size = to_integer(r, args[0], "batch");
   const Datum list = to_list(r, value);
   ListBuilder rows(r);
   for (int64_t begin = 0; begin < list.list->size;) {
@@ -120,10 +110,10 @@ Datum batch(Rendering& r, const Datum& value, const Arguments& args) {
     const int64_t end = size < 1 ? list.list->size : std::min(list.list->size, begin + size);
     ListBuilder row(r);
     for (int64_t i = begin; i < end; ++i) row.push(list.list->items[i]);
-    const bool fills = given.has(1) && !given[1].is(Kind::kNone);
+    const bool fills = args.has(1) && !args[1].is(Kind::kNone);
     for (int64_t i = end - begin; fills && i < size; ++i) {
       r.step();
-      row.push(given[1]);
+      row.push(args[1]);
     }
     rows.push(row.finish());
     begin = end;
@@ -132,9 +122,7 @@ Datum batch(Rendering& r, const Datum& value, const Arguments& args) {
 }
 
 Datum slice(Rendering& r, const Datum& value, const Arguments& args) {
-  static constexpr const char* kNames[] = {"slices", "fill_with"};
-  const auto given = bind(r, args, "slice", kNames, 1);
-  const int64_t count = to_integer(r, given[0], "slice");
+  const int64_t count = to_integer(r, args[0], "slice");
   if (count == 0) r.fail("integer division or modulo by zero");
   const Datum list = to_list(r, value);
   const int64_t each = list.list->size / std::max<int64_t>(count, 1);
@@ -146,7 +134,7 @@ Datum slice(Rendering& r, const Datum& value, const Arguments& args) {
     const int64_t end = begin + each + (k < with_extra ? 1 : 0);
     ListBuilder row(r);
     for (int64_t i = begin; i < end; ++i) row.push(list.list->items[i]);
-    if (given.has(1) && !given[1].is(Kind::kNone) && k >= with_extra) row.push(given[1]);
+    if (args.has(1) && !args[1].is(Kind::kNone) && k >= with_extra) row.push(args[1]);
     rows.push(row.finish());
     begin = end;
   }
@@ -154,11 +142,9 @@ Datum slice(Rendering& r, const Datum& value, const Arguments& args) {
 }
 
 Datum sum(Rendering& r, const Datum& value, const Arguments& args) {
-  static constexpr const char* kNames[] = {"attribute", "start"};
-  const auto given = bind(r, args, "sum", kNames);
-  const AttributeGetter get(r, given[0]);
+  const AttributeGetter get(r, args[0]);
   const Datum list = to_list(r, value);
-  Datum total = given.has(1) ? given[1] : integer(0);
+  Datum total = args.has(1) ? args[1] : integer(0);
   if (total.is_string()) r.fail("sum() can't sum strings [use ''.join(seq) instead]");
   for (int64_t i = 0; i < list.list->size; ++i) total = add(r, total, get(list.list->items[i]));
   return total;
@@ -166,9 +152,7 @@ Datum sum(Rendering& r, const Datum& value, const Arguments& args) {
 
 template <bool kLargest>
 Datum extreme(Rendering& r, const Datum& value, const Arguments& args) {
-  static constexpr const char* kNames[] = {"case_sensitive", "attribute"};
-  const auto given = bind(r, args, "min", kNames);
-  const AttributeGetter get(r, given[1], !(given.has(0) && is_true(given[0])));
+  const AttributeGetter get(r, args[1], !(args.has(0) && is_true(args[0])));
   const Datum list = to_list(r, value);
   if (list.list->size == 0) return r.make_undefined("No aggregated item, sequence was empty.");
   Datum best = list.list->items[0];
@@ -182,28 +166,27 @@ Datum extreme(Rendering& r, const Datum& value, const Arguments& args) {
   return best;
 }
 
+constexpr FunctionEntry kSequenceFilters[] = {
+    {"batch", batch, "linecount [fill_with]"},
+    {"first", first},
+    {"items", items},
+    {"join", join, "[d attribute]"},
+    {"last", last},
+    {"list", list},
+    {"map", map, "*"},
+    {"max", extreme<true>, "[case_sensitive attribute]"},
+    {"min", extreme<false>, "[case_sensitive attribute]"},
+    {"reject", select<false, false>, "*"},
+    {"rejectattr", select<false, true>, "*"},
+    {"reverse", reverse},
+    {"select", select<true, false>, "*"},
+    {"selectattr", select<true, true>, "*"},
+    {"slice", slice, "slices [fill_with]"},
+    {"sum", sum, "[attribute start]"},
+};
+
 }  // namespace
 
-const FunctionTable& sequence_filters() {
-  static const FunctionTable table = {
-      {"batch", batch},
-      {"first", first},
-      {"items", items},
-      {"join", join},
-      {"last", last},
-      {"list", list},
-      {"map", map},
-      {"max", extreme<true>},
-      {"min", extreme<false>},
-      {"reject", select<false, false>},
-      {"rejectattr", select<false, true>},
-      {"reverse", reverse},
-      {"select", select<true, false>},
-      {"selectattr", select<true, true>},
-      {"slice", slice},
-      {"sum", sum},
-  };
-  return table;
-}
+FunctionTable sequence_filters() { return kSequenceFilters; }
 
 }  // namespace tessera::jinja

@@ -31,26 +31,22 @@ std::string_view text_argument(Rendering& r, const Datum& self, const Datum& val
 
 // Mapping a byte takes 1 / kBytes of a step.
 template <std::string (*Map)(std::string_view), int64_t kBytes = 8>
-Datum mapped(Rendering& r, const Datum& self, const Arguments& args) {
-  bind_none(r, args, "str");
+Datum mapped(Rendering& r, const Datum& self, const Arguments&) {
   r.step(self.size / kBytes);
   return made(r, self, Map(r.text(self)));
 }
 
 template <Side kSide>
 Datum stripped(Rendering& r, const Datum& self, const Arguments& args) {
-  static constexpr const char* kNames[] = {"chars"};
-  const auto given = bind(r, args, "strip", kNames);
-  if (!given.has(0) || given[0].is(Kind::kNone)) return shared(self, strip(r.text(self), kSide));
-  const std::string_view characters = to_string_argument(r, given[0], "strip");
+  if (!args.has(0) || args[0].is(Kind::kNone)) return shared(self, strip(r.text(self), kSide));
+  const std::string_view characters = to_string_argument(r, args[0], "strip");
   r.step(self.size / 4 + std::ssize(characters));  // sorts them, and looks each character up
   return shared(self, strip(r.text(self), characters, kSide));
 }
 
 // True if there is a character and all have the property.
 template <bool (*Has)(char32_t)>
-Datum all_are(Rendering& r, const Datum& self, const Arguments& args) {
-  bind_none(r, args, "str");
+Datum all_are(Rendering& r, const Datum& self, const Arguments&) {
   r.step(self.size / 4);  // a look into Unicode's tables for each character
   const std::string_view text = r.text(self);
   bool all = !text.empty();
@@ -62,8 +58,7 @@ bool is_alnum(char32_t c) { return is_alpha(c) || is_numeric(c); }
 
 // islower, isupper: there is a cased character, and all are of the one case.
 template <bool (*Is)(char32_t), bool (*IsOther)(char32_t)>
-Datum all_cased(Rendering& r, const Datum& self, const Arguments& args) {
-  bind_none(r, args, "str");
+Datum all_cased(Rendering& r, const Datum& self, const Arguments&) {
   r.step(self.size / 4);
   bool found = false;
   const std::string_view text = r.text(self);
@@ -75,8 +70,7 @@ Datum all_cased(Rendering& r, const Datum& self, const Arguments& args) {
   return boolean(found);
 }
 
-Datum is_title(Rendering& r, const Datum& self, const Arguments& args) {
-  bind_none(r, args, "istitle");
+Datum is_title(Rendering& r, const Datum& self, const Arguments&) {
   r.step(self.size / 4);
   bool found = false, in_word = false;
   const std::string_view text = r.text(self);
@@ -90,8 +84,7 @@ Datum is_title(Rendering& r, const Datum& self, const Arguments& args) {
   return boolean(found);
 }
 
-Datum is_ascii_method(Rendering& r, const Datum& self, const Arguments& args) {
-  bind_none(r, args, "isascii");
+Datum is_ascii_method(Rendering& r, const Datum& self, const Arguments&) {
   return boolean(is_ascii(r.text(self)));
 }
 
@@ -100,8 +93,7 @@ Datum is_printable_method(Rendering& r, const Datum& self, const Arguments& args
   return all_are<is_printable>(r, self, args);
 }
 
-Datum is_identifier(Rendering& r, const Datum& self, const Arguments& args) {
-  bind_none(r, args, "isidentifier");
+Datum is_identifier(Rendering& r, const Datum& self, const Arguments&) {
   r.step(self.size / 4);
   const std::string_view text = r.text(self);
   bool is = !text.empty();
@@ -138,13 +130,10 @@ Window window(Rendering& r, const Datum& self, const Datum& start, const Datum& 
   return {text.substr(offset(first), offset(last) - offset(first)), first, true};
 }
 
-constexpr const char* kSearchNames[] = {"sub", "start", "end"};
-
 // -1 if it is not found.
 int64_t position(Rendering& r, const Datum& self, const Arguments& args, bool from_right) {
-  const auto given = bind(r, args, "find", kSearchNames, 1);
-  const std::string_view sub = to_string_argument(r, given[0], "find");
-  const Window in = window(r, self, given[1], given[2]);
+  const std::string_view sub = to_string_argument(r, args[0], "find");
+  const Window in = window(r, self, args[1], args[2]);
   const size_t at = !in.valid    ? std::string_view::npos
                     : from_right ? ReverseSearch(r, in.text, sub).next()
                                  : find_text(in.text, sub);
@@ -165,9 +154,8 @@ Datum index(Rendering& r, const Datum& self, const Arguments& args) {
 }
 
 Datum count(Rendering& r, const Datum& self, const Arguments& args) {
-  const auto given = bind(r, args, "count", kSearchNames, 1);
-  const std::string_view sub = to_string_argument(r, given[0], "count");
-  const Window in = window(r, self, given[1], given[2]);
+  const std::string_view sub = to_string_argument(r, args[0], "count");
+  const Window in = window(r, self, args[1], args[2]);
   if (!in.valid) return integer(0);
   if (sub.empty()) return integer(count_code_points(in.text) + 1);
   int64_t found = 0;
@@ -181,27 +169,24 @@ Datum count(Rendering& r, const Datum& self, const Arguments& args) {
 template <bool kAtEnd>
 Datum starts_or_ends_with(Rendering& r, const Datum& self, const Arguments& args) {
   constexpr const char* kName = kAtEnd ? "endswith" : "startswith";
-  const auto given = bind(r, args, kName, kSearchNames, 1);
-  const bool is_tuple = given[0].is(Kind::kTuple);
-  if (!given[0].is_string() && !is_tuple) {
-    r.fail("{} first arg must be str or a tuple of str, not {}", kName, type_name(given[0]));
+  const bool is_tuple = args[0].is(Kind::kTuple);
+  if (!args[0].is_string() && !is_tuple) {
+    r.fail("{} first arg must be str or a tuple of str, not {}", kName, type_name(args[0]));
   }
-  const Window in = window(r, self, given[1], given[2]);
+  const Window in = window(r, self, args[1], args[2]);
   const auto matches = [&](const Datum& d) {
     r.step();
     const std::string_view text = to_string_argument(r, d, kName);
     return in.valid && (kAtEnd ? in.text.ends_with(text) : in.text.starts_with(text));
   };
-  if (!is_tuple) return boolean(matches(given[0]));
-  return boolean(std::any_of(given[0].list->items, given[0].list->items + given[0].list->size, matches));
+  if (!is_tuple) return boolean(matches(args[0]));
+  return boolean(std::any_of(args[0].list->items, args[0].list->items + args[0].list->size, matches));
 }
 
 Datum replace(Rendering& r, const Datum& self, const Arguments& args) {
-  static constexpr const char* kNames[] = {"old", "new", "count"};
-  const auto given = bind(r, args, "replace", kNames, 2);
-  const std::string_view from = text_argument(r, self, given[0], "replace");
-  const std::string_view to = text_argument(r, self, given[1], "replace");
-  int64_t left = given.has(2) ? to_integer(r, given[2], "replace") : -1;
+  const std::string_view from = text_argument(r, self, args[0], "replace");
+  const std::string_view to = text_argument(r, self, args[1], "replace");
+  int64_t left = args.has(2) ? to_integer(r, args[2], "replace") : -1;
   if (find_text(r.text(self), from) == std::string_view::npos) return self;
   return replaced(r, r.text(self), from, to, left, self.markup);
 }
@@ -246,13 +231,11 @@ Datum reverse_split_at_space(Rendering& r, const Datum& self, int64_t left) {
 
 template <bool kFromRight>
 Datum split(Rendering& r, const Datum& self, const Arguments& args) {
-  static constexpr const char* kNames[] = {"sep", "maxsplit"};
-  const auto given = bind(r, args, "split", kNames);
-  int64_t left = given.has(1) ? to_integer(r, given[1], "split") : -1;
-  if (!given.has(0) || given[0].is(Kind::kNone)) {
+  int64_t left = args.has(1) ? to_integer(r, args[1], "split") : -1;
+  if (!args.has(0) || args[0].is(Kind::kNone)) {
     return kFromRight && left >= 0 ? reverse_split_at_space(r, self, left) : split_at_space(r, self, left);
   }
-  const std::string_view separator = to_string_argument(r, given[0], "split");
+  const std::string_view separator = to_string_argument(r, args[0], "split");
   if (separator.empty()) r.fail("empty separator");
   std::string_view rest = r.text(self);
   if (kFromRight && left >= 0) {
@@ -279,9 +262,7 @@ Datum split(Rendering& r, const Datum& self, const Arguments& args) {
 }
 
 Datum split_lines(Rendering& r, const Datum& self, const Arguments& args) {
-  static constexpr const char* kNames[] = {"keepends"};
-  const auto given = bind(r, args, "splitlines", kNames);
-  const bool keep = given.has(0) && is_true(given[0]);
+  const bool keep = args.has(0) && is_true(args[0]);
   ListBuilder lines(r);
   const std::string_view text = r.text(self);
   size_t begin = 0;
@@ -297,9 +278,7 @@ Datum split_lines(Rendering& r, const Datum& self, const Arguments& args) {
 
 template <bool kFromRight>
 Datum partition(Rendering& r, const Datum& self, const Arguments& args) {
-  static constexpr const char* kNames[] = {"sep"};
-  const std::string_view separator =
-      to_string_argument(r, bind(r, args, "partition", kNames, 1)[0], "partition");
+  const std::string_view separator = to_string_argument(r, args[0], "partition");
   if (separator.empty()) r.fail("empty separator");
   const std::string_view text = r.text(self);
   const size_t at = kFromRight ? ReverseSearch(r, text, separator).next() : find_text(text, separator);
@@ -315,8 +294,7 @@ Datum partition(Rendering& r, const Datum& self, const Arguments& args) {
 }
 
 Datum join(Rendering& r, const Datum& self, const Arguments& args) {
-  static constexpr const char* kNames[] = {"iterable"};
-  const Datum items = to_list(r, bind(r, args, "join", kNames, 1)[0]);
+  const Datum items = to_list(r, args[0]);
   TextBuilder out(r);
   for (int64_t i = 0; i < items.list->size; ++i) {
     const Datum& item = items.list->items[i];
@@ -331,8 +309,7 @@ Datum join(Rendering& r, const Datum& self, const Arguments& args) {
 
 template <bool kAtEnd>
 Datum remove_affix(Rendering& r, const Datum& self, const Arguments& args) {
-  static constexpr const char* kNames[] = {"affix"};
-  const std::string_view affix = to_string_argument(r, bind(r, args, "remove", kNames, 1)[0], "removeprefix");
+  const std::string_view affix = to_string_argument(r, args[0], "removeprefix");
   std::string_view text = r.text(self);
   if (kAtEnd ? text.ends_with(affix) : text.starts_with(affix)) {
     text = kAtEnd ? text.substr(0, text.size() - affix.size()) : text.substr(affix.size());
@@ -344,11 +321,9 @@ enum class Align { kLeft, kCenter, kRight };
 
 template <Align kAlign>
 Datum justify(Rendering& r, const Datum& self, const Arguments& args) {
-  static constexpr const char* kNames[] = {"width", "fillchar"};
-  const auto given = bind(r, args, "justify", kNames, 1);
-  const std::string_view fill = given.has(1) ? to_string_argument(r, given[1], "justify") : " ";
+  const std::string_view fill = args.has(1) ? to_string_argument(r, args[1], "justify") : " ";
   if (count_code_points(fill) != 1) r.fail("The fill character must be exactly one character long");
-  const int64_t width = to_integer(r, given[0], "justify");
+  const int64_t width = to_integer(r, args[0], "justify");
   const int64_t size = *length_of(r, self);
   if (width <= size) return self;
   const int64_t missing = width - size;
@@ -364,8 +339,7 @@ Datum justify(Rendering& r, const Datum& self, const Arguments& args) {
 }
 
 Datum zero_fill(Rendering& r, const Datum& self, const Arguments& args) {
-  static constexpr const char* kNames[] = {"width"};
-  const int64_t width = to_integer(r, bind(r, args, "zfill", kNames, 1)[0], "zfill");
+  const int64_t width = to_integer(r, args[0], "zfill");
   const std::string_view text = r.text(self);
   const int64_t size = count_code_points(text);
   if (width <= size) return self;
@@ -380,9 +354,7 @@ Datum zero_fill(Rendering& r, const Datum& self, const Arguments& args) {
 }
 
 Datum expand_tabs(Rendering& r, const Datum& self, const Arguments& args) {
-  static constexpr const char* kNames[] = {"tabsize"};
-  const auto given = bind(r, args, "expandtabs", kNames);
-  const int64_t size = given.has(0) ? to_integer(r, given[0], "expandtabs") : 8;
+  const int64_t size = args.has(0) ? to_integer(r, args[0], "expandtabs") : 8;
   TextBuilder out(r);
   int64_t column = 0;
   const std::string_view text = r.text(self);
@@ -410,13 +382,13 @@ Datum format(Rendering& r, const Datum& self, const Arguments& args) {
 constexpr FunctionEntry kMethods[] = {
     {"capitalize", mapped<capitalize>},
     {"casefold", mapped<case_fold>},
-    {"center", justify<Align::kCenter>},
-    {"count", count},
-    {"endswith", starts_or_ends_with<true>},
-    {"expandtabs", expand_tabs},
-    {"find", find<false>},
-    {"format", format},
-    {"index", index<false>},
+    {"center", justify<Align::kCenter>, "width [fillchar]"},
+    {"count", count, "sub [start end]"},
+    {"endswith", starts_or_ends_with<true>, "sub [start end]"},
+    {"expandtabs", expand_tabs, "[tabsize]"},
+    {"find", find<false>, "sub [start end]"},
+    {"format", format, "*"},
+    {"index", index<false>, "sub [start end]"},
     {"isalnum", all_are<is_alnum>},
     {"isalpha", all_are<is_alpha>},
     {"isascii", is_ascii_method},
@@ -429,36 +401,32 @@ constexpr FunctionEntry kMethods[] = {
     {"isspace", all_are<is_space>},
     {"istitle", is_title},
     {"isupper", all_cased<is_upper_case, is_lower_case>},
-    {"join", join},
-    {"ljust", justify<Align::kLeft>},
+    {"join", join, "iterable"},
+    {"ljust", justify<Align::kLeft>, "width [fillchar]"},
     {"lower", mapped<to_lower>},
-    {"lstrip", stripped<Side::kLeft>},
-    {"partition", partition<false>},
-    {"removeprefix", remove_affix<false>},
-    {"removesuffix", remove_affix<true>},
-    {"replace", replace},
-    {"rfind", find<true>},
-    {"rindex", index<true>},
-    {"rjust", justify<Align::kRight>},
-    {"rpartition", partition<true>},
-    {"rsplit", split<true>},
-    {"rstrip", stripped<Side::kRight>},
-    {"split", split<false>},
-    {"splitlines", split_lines},
-    {"startswith", starts_or_ends_with<false>},
-    {"strip", stripped<Side::kBoth>},
+    {"lstrip", stripped<Side::kLeft>, "[chars]"},
+    {"partition", partition<false>, "sep"},
+    {"removeprefix", remove_affix<false>, "affix"},
+    {"removesuffix", remove_affix<true>, "affix"},
+    {"replace", replace, "old new [count]"},
+    {"rfind", find<true>, "sub [start end]"},
+    {"rindex", index<true>, "sub [start end]"},
+    {"rjust", justify<Align::kRight>, "width [fillchar]"},
+    {"rpartition", partition<true>, "sep"},
+    {"rsplit", split<true>, "[sep maxsplit]"},
+    {"rstrip", stripped<Side::kRight>, "[chars]"},
+    {"split", split<false>, "[sep maxsplit]"},
+    {"splitlines", split_lines, "[keepends]"},
+    {"startswith", starts_or_ends_with<false>, "sub [start end]"},
+    {"strip", stripped<Side::kBoth>, "[chars]"},
     {"swapcase", mapped<swap_case, 1>},
     {"title", mapped<to_title, 1>},
     {"upper", mapped<to_upper>},
-    {"zfill", zero_fill},
+    {"zfill", zero_fill, "width"},
 };
 
 }  // namespace
 
-const FunctionEntry* find_string_method(std::string_view name) {
-  const auto* found =
-      std::find_if(std::begin(kMethods), std::end(kMethods), [&](const auto& e) { return e.name == name; });
-  return found == std::end(kMethods) ? nullptr : found;
-}
+const FunctionEntry* find_string_method(std::string_view name) { return find_function(kMethods, name); }
 
 }  // namespace tessera::jinja

@@ -10,14 +10,8 @@
 namespace tessera::jinja {
 namespace {
 
-Datum other(Rendering& r, const Arguments& args, const char* name) {
-  static constexpr const char* kNames[] = {"other"};
-  return bind(r, args, name, kNames, 1)[0];
-}
-
 template <bool (*Is)(const Datum&)>
-Datum is(Rendering& r, const Datum& value, const Arguments& args) {
-  bind_none(r, args, "this test");
+Datum is(Rendering&, const Datum& value, const Arguments&) {
   return boolean(Is(value));
 }
 
@@ -46,18 +40,16 @@ Datum has_remainder(Rendering& r, const Datum& value, const Datum& divisor, int6
   return boolean(equal(r, arithmetic(r, ExprKind::kModulo, value, divisor), integer(remainder)));
 }
 
-Datum odd(Rendering& r, const Datum& value, const Arguments& args) {
-  bind_none(r, args, "odd");
+Datum odd(Rendering& r, const Datum& value, const Arguments&) {
   return has_remainder(r, value, integer(2), 1);
 }
 
-Datum even(Rendering& r, const Datum& value, const Arguments& args) {
-  bind_none(r, args, "even");
+Datum even(Rendering& r, const Datum& value, const Arguments&) {
   return has_remainder(r, value, integer(2), 0);
 }
 
 Datum divisible_by(Rendering& r, const Datum& value, const Arguments& args) {
-  return has_remainder(r, value, other(r, args, "divisibleby"), 0);
+  return has_remainder(r, value, args[0], 0);
 }
 
 template <size_t N>
@@ -73,58 +65,56 @@ Datum upper(Rendering& r, const Datum& value, const Arguments& args) {
 }
 
 Datum same_as(Rendering& r, const Datum& value, const Arguments& args) {
-  return boolean(same(r, value, other(r, args, "sameas")));
+  return boolean(same(r, value, args[0]));
 }
 
 template <Comparison kComparison>
 Datum compares(Rendering& r, const Datum& value, const Arguments& args) {
-  return boolean(compare(r, kComparison, value, other(r, args, "comparison")));
+  return boolean(compare(r, kComparison, value, args[0]));
 }
 
-Datum is_filter(Rendering& r, const Datum& value, const Arguments& args) {
-  bind_none(r, args, "filter");
+Datum is_filter(Rendering& r, const Datum& value, const Arguments&) {
   return boolean(value.is_string() && find_filter(r.text(value)) != nullptr);
 }
 
-Datum is_test(Rendering& r, const Datum& value, const Arguments& args) {
-  bind_none(r, args, "test");
+Datum is_test(Rendering& r, const Datum& value, const Arguments&) {
   return boolean(value.is_string() && find_test(r.text(value)) != nullptr);
 }
 
 constexpr FunctionEntry kTests[] = {
-    {"!=", compares<Comparison::kNotEqual>},
-    {"<", compares<Comparison::kLess>},
-    {"<=", compares<Comparison::kLessEqual>},
-    {"==", compares<Comparison::kEqual>},
-    {">", compares<Comparison::kGreater>},
-    {">=", compares<Comparison::kGreaterEqual>},
+    {"!=", compares<Comparison::kNotEqual>, "other"},
+    {"<", compares<Comparison::kLess>, "other"},
+    {"<=", compares<Comparison::kLessEqual>, "other"},
+    {"==", compares<Comparison::kEqual>, "other"},
+    {">", compares<Comparison::kGreater>, "other"},
+    {">=", compares<Comparison::kGreaterEqual>, "other"},
     {"boolean", is<is_boolean>},
     {"callable", is<is_callable>},
     {"defined", is<is_defined>},
-    {"divisibleby", divisible_by},
-    {"eq", compares<Comparison::kEqual>},
-    {"equalto", compares<Comparison::kEqual>},
+    {"divisibleby", divisible_by, "other"},
+    {"eq", compares<Comparison::kEqual>, "other"},
+    {"equalto", compares<Comparison::kEqual>, "other"},
     {"escaped", is<is_escaped>},
     {"even", even},
     {"false", is<is_false_value>},
     {"filter", is_filter},
     {"float", is<is_float>},
-    {"ge", compares<Comparison::kGreaterEqual>},
-    {"greaterthan", compares<Comparison::kGreater>},
-    {"gt", compares<Comparison::kGreater>},
-    {"in", compares<Comparison::kIn>},
+    {"ge", compares<Comparison::kGreaterEqual>, "other"},
+    {"greaterthan", compares<Comparison::kGreater>, "other"},
+    {"gt", compares<Comparison::kGreater>, "other"},
+    {"in", compares<Comparison::kIn>, "other"},
     {"integer", is<is_integer>},
     {"iterable", is<is_iterable_value>},
-    {"le", compares<Comparison::kLessEqual>},
-    {"lessthan", compares<Comparison::kLess>},
+    {"le", compares<Comparison::kLessEqual>, "other"},
+    {"lessthan", compares<Comparison::kLess>, "other"},
     {"lower", lower},
-    {"lt", compares<Comparison::kLess>},
+    {"lt", compares<Comparison::kLess>, "other"},
     {"mapping", is<is_mapping>},
-    {"ne", compares<Comparison::kNotEqual>},
+    {"ne", compares<Comparison::kNotEqual>, "other"},
     {"none", is<is_none>},
     {"number", is<is_number>},
     {"odd", odd},
-    {"sameas", same_as},
+    {"sameas", same_as, "other"},
     {"sequence", is<is_sequence>},
     {"string", is<is_string>},
     {"test", is_test},
@@ -135,18 +125,12 @@ constexpr FunctionEntry kTests[] = {
 
 }  // namespace
 
-const FunctionEntry* find_test(std::string_view name) {
-  const auto* found =
-      std::find_if(std::begin(kTests), std::end(kTests), [&](const auto& e) { return e.name == name; });
-  return found == std::end(kTests) ? nullptr : found;
-}
+const FunctionEntry* find_test(std::string_view name) { return find_function(kTests, name); }
 
 const FunctionEntry* find_filter(std::string_view name) {
-  for (const FunctionTable* table :
-       {&text_filters(), &value_filters(), &sequence_filters(), &grouping_filters()}) {
-    const auto found =
-        std::find_if(table->begin(), table->end(), [&](const auto& e) { return e.name == name; });
-    if (found != table->end()) return &*found;
+  for (const FunctionTable table :
+       {text_filters(), value_filters(), sequence_filters(), grouping_filters()}) {
+    if (const FunctionEntry* found = find_function(table, name)) return found;
   }
   return nullptr;
 }

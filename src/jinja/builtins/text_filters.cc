@@ -32,52 +32,37 @@ Datum upper(Rendering& r, const Datum& value, const Arguments& args) {
 }
 
 Datum trim(Rendering& r, const Datum& value, const Arguments& args) {
-  static constexpr const char* kNames[] = {"chars"};
-  const auto given = bind(r, args, "trim", kNames);
-  return call_method(r, value, Arguments{given.values, given.has(0) ? 1 : 0, nullptr, 0}, "strip");
+  return call_method(r, value, args, "strip");
 }
 
 Datum center(Rendering& r, const Datum& value, const Arguments& args) {
-  static constexpr const char* kNames[] = {"width"};
-  const auto given = bind(r, args, "center", kNames);
-  const Datum width = given.has(0) ? given[0] : integer(80);
+  const Datum width = args.has(0) ? args[0] : integer(80);
   return call_method(r, value, Arguments{&width, 1, nullptr, 0}, "center");
 }
 
-Datum escape(Rendering& r, const Datum& value, const Arguments& args) {
-  bind_none(r, args, "escape");
+Datum escape(Rendering& r, const Datum& value, const Arguments&) {
   if (value.is_string() && value.markup) return value;
   return escape_html(r, to_str(r, value));
 }
 
-Datum force_escape(Rendering& r, const Datum& value, const Arguments& args) {
-  bind_none(r, args, "forceescape");
+Datum force_escape(Rendering& r, const Datum& value, const Arguments&) {
   return escape_html(r, to_str(r, value));
 }
 
-Datum safe(Rendering& r, const Datum& value, const Arguments& args) {
-  bind_none(r, args, "safe");
-  return with_markup(to_str(r, value), true);
-}
+Datum safe(Rendering& r, const Datum& value, const Arguments&) { return with_markup(to_str(r, value), true); }
 
-Datum to_string_filter(Rendering& r, const Datum& value, const Arguments& args) {
-  bind_none(r, args, "string");
-  return to_soft_str(r, value);
-}
+Datum to_string_filter(Rendering& r, const Datum& value, const Arguments&) { return to_soft_str(r, value); }
 
 Datum replace(Rendering& r, const Datum& value, const Arguments& args) {
-  static constexpr const char* kNames[] = {"old", "new", "count"};
-  const auto given = bind(r, args, "replace", kNames, 2);
   const std::string_view text = r.text(to_str(r, value));
-  const std::string_view from = r.text(to_str(r, given[0]));
-  const std::string_view to = r.text(to_str(r, given[1]));
-  const int64_t count = given.has(2) && !given[2].is(Kind::kNone) ? to_integer(r, given[2], "replace") : -1;
+  const std::string_view from = r.text(to_str(r, args[0]));
+  const std::string_view to = r.text(to_str(r, args[1]));
+  const int64_t count = args.has(2) && !args[2].is(Kind::kNone) ? to_integer(r, args[2], "replace") : -1;
   if (find_text(text, from) == std::string_view::npos) return string(text);
   return replaced(r, text, from, to, count);
 }
 
-Datum title(Rendering& r, const Datum& value, const Arguments& args) {
-  bind_none(r, args, "title");
+Datum title(Rendering& r, const Datum& value, const Arguments&) {
   const Datum text = to_soft_str(r, value);
   TextBuilder out(r);
   const std::string_view bytes = r.text(text);
@@ -100,21 +85,19 @@ Datum title(Rendering& r, const Datum& value, const Arguments& args) {
 }
 
 Datum indent(Rendering& r, const Datum& value, const Arguments& args) {
-  static constexpr const char* kNames[] = {"width", "first", "blank"};
-  const auto given = bind(r, args, "indent", kNames);
   const std::string_view text = to_string_argument(r, value, "indent");
   std::string indention(4, ' ');
-  if (given.has(0) && given[0].is_string()) {
-    indention = r.text(given[0]);
-  } else if (given.has(0)) {
-    indention.assign(static_cast<size_t>(std::clamp<int64_t>(to_integer(r, given[0], "indent"), 0, 10'000)),
+  if (args.has(0) && args[0].is_string()) {
+    indention = r.text(args[0]);
+  } else if (args.has(0)) {
+    indention.assign(static_cast<size_t>(std::clamp<int64_t>(to_integer(r, args[0], "indent"), 0, 10'000)),
                      ' ');
   }
-  const bool indents_blank = given.has(2) && is_true(given[2]);
+  const bool indents_blank = args.has(2) && is_true(args[2]);
   const Datum whole = r.concat(string(text), string("\n"));  // so that there is always a last line
   const std::string_view source = r.text(whole);
   TextBuilder out(r);
-  if (given.has(1) && is_true(given[1])) out += indention;
+  if (args.has(1) && is_true(args[1])) out += indention;
   size_t begin = 0;
   for (size_t pos = 0; pos < source.size();) {
     const size_t at = pos;
@@ -131,23 +114,20 @@ Datum indent(Rendering& r, const Datum& value, const Arguments& args) {
 }
 
 Datum truncate(Rendering& r, const Datum& value, const Arguments& args) {
-  static constexpr const char* kNames[] = {"length", "killwords", "end", "leeway"};
-  const auto given = bind(r, args, "truncate", kNames);
-  const int64_t length = given.has(0) ? to_integer(r, given[0], "truncate") : 255;
-  const std::string_view end = given.has(2) ? to_string_argument(r, given[2], "truncate") : "...";
-  const int64_t leeway = given.has(3) && !given[3].is(Kind::kNone) ? to_integer(r, given[3], "truncate") : 5;
+  const int64_t length = args.has(0) ? to_integer(r, args[0], "truncate") : 255;
+  const std::string_view end = args.has(2) ? to_string_argument(r, args[2], "truncate") : "...";
+  const int64_t leeway = args.has(3) && !args[3].is(Kind::kNone) ? to_integer(r, args[3], "truncate") : 5;
   const int64_t kept = length - count_code_points(end);
   if (kept < 0) r.fail("expected length >= {}, got {}", count_code_points(end), length);
   if (leeway < 0) r.fail("expected leeway >= 0, got {}", leeway);
   if (const auto size = length_of(r, value); size && *size - leeway <= length) return value;
   const std::string_view text = to_string_argument(r, value, "truncate");
   std::string_view head = text.substr(0, byte_offset(text, kept));
-  if (!given.has(1) || !is_true(given[1])) head = head.substr(0, std::min(head.rfind(' '), head.size()));
+  if (!args.has(1) || !is_true(args[1])) head = head.substr(0, std::min(head.rfind(' '), head.size()));
   return r.concat(string(head), string(end));
 }
 
-Datum word_count(Rendering& r, const Datum& value, const Arguments& args) {
-  bind_none(r, args, "wordcount");
+Datum word_count(Rendering& r, const Datum& value, const Arguments&) {
   const std::string_view text = r.text(to_soft_str(r, value));
   r.step(std::ssize(text) / 4);
   int64_t count = 0;
@@ -177,10 +157,8 @@ Datum format(Rendering& r, const Datum& value, const Arguments& args) {
 }
 
 Datum file_size_format(Rendering& r, const Datum& value, const Arguments& args) {
-  static constexpr const char* kNames[] = {"binary"};
   static constexpr std::string_view kPrefixes = "kMGTPEZY";
-  const auto given = bind(r, args, "filesizeformat", kNames);
-  const bool binary = given.has(0) && is_true(given[0]);
+  const bool binary = args.has(0) && is_true(args[0]);
   const auto parsed = value.is_string() ? parse_float(r.text(value)) : std::nullopt;
   if (!parsed && !value.is_number())
     r.fail("filesizeformat: expected a number, found {}", object_name(value));
@@ -216,8 +194,7 @@ void append_url_quoted(TextBuilder& out, std::string_view text, bool in_query) {
   }
 }
 
-Datum url_encode(Rendering& r, const Datum& value, const Arguments& args) {
-  bind_none(r, args, "urlencode");
+Datum url_encode(Rendering& r, const Datum& value, const Arguments&) {
   TextBuilder out(r);
   if (value.is_string() || !is_iterable(value)) {
     append_url_quoted(out, r.text(to_str(r, value)), false);
@@ -246,8 +223,6 @@ Datum url_encode(Rendering& r, const Datum& value, const Arguments& args) {
 }
 
 Datum xml_attributes(Rendering& r, const Datum& value, const Arguments& args) {
-  static constexpr const char* kNames[] = {"autospace"};
-  const auto given = bind(r, args, "xmlattr", kNames);
   if (!is_mapping(value)) r.fail("xmlattr: expected a dict, found {}", object_name(value));
   const Arguments nothing;
   TextBuilder out(r);
@@ -260,7 +235,7 @@ Datum xml_attributes(Rendering& r, const Datum& value, const Arguments& args) {
       append_quoted(name, key);
       r.fail("Invalid character in attribute name: {}", name.text());
     }
-    if (!out.empty() || !given.has(0) || is_true(given[0])) out += ' ';
+    if (!out.empty() || !args.has(0) || is_true(args[0])) out += ' ';
     append_escaped(out, key);
     out += "=\"";
     out += r.text(escape(r, entry.value, nothing));
@@ -270,23 +245,21 @@ Datum xml_attributes(Rendering& r, const Datum& value, const Arguments& args) {
 }
 
 Datum to_json(Rendering& r, const Datum& value, const Arguments& args) {
-  static constexpr const char* kNames[] = {"ensure_ascii", "indent", "separators", "sort_keys"};
-  const auto given = bind(r, args, "tojson", kNames);
   JsonStyle style;
-  style.ensure_ascii = given.has(0) && is_true(given[0]);
-  style.sort_keys = given.has(3) && is_true(given[3]);
-  if (given.has(1) && !given[1].is(Kind::kNone)) {
+  style.ensure_ascii = args.has(0) && is_true(args[0]);
+  style.sort_keys = args.has(3) && is_true(args[3]);
+  if (args.has(1) && !args[1].is(Kind::kNone)) {
     style.has_indent = true;
     style.item_separator = ",";
-    if (given[1].is_string()) {
-      style.indent = r.text(given[1]);
+    if (args[1].is_string()) {
+      style.indent = r.text(args[1]);
     } else {
-      style.indent.assign(
-          static_cast<size_t>(std::clamp<int64_t>(to_integer(r, given[1], "tojson"), 0, 1000)), ' ');
+      style.indent.assign(static_cast<size_t>(std::clamp<int64_t>(to_integer(r, args[1], "tojson"), 0, 1000)),
+                          ' ');
     }
   }
-  if (given.has(2) && !given[2].is(Kind::kNone)) {
-    const Datum separators = to_list(r, given[2]);
+  if (args.has(2) && !args[2].is(Kind::kNone)) {
+    const Datum separators = to_list(r, args[2]);
     if (separators.list->size != 2)
       r.fail("tojson: expected two separators, found {}", separators.list->size);
     style.item_separator = to_string_argument(r, separators.list->items[0], "tojson");
@@ -297,32 +270,31 @@ Datum to_json(Rendering& r, const Datum& value, const Arguments& args) {
   return out.finish();
 }
 
+constexpr FunctionEntry kTextFilters[] = {
+    {"capitalize", capitalize_filter},
+    {"center", center, "[width]"},
+    {"e", escape},
+    {"escape", escape},
+    {"filesizeformat", file_size_format, "[binary]"},
+    {"forceescape", force_escape},
+    {"format", format, "*"},
+    {"indent", indent, "[width first blank]"},
+    {"lower", lower},
+    {"replace", replace, "old new [count]"},
+    {"safe", safe},
+    {"string", to_string_filter},
+    {"title", title},
+    {"tojson", to_json, "[ensure_ascii indent separators sort_keys]"},
+    {"trim", trim, "[chars]"},
+    {"truncate", truncate, "[length killwords end leeway]"},
+    {"upper", upper},
+    {"urlencode", url_encode},
+    {"wordcount", word_count},
+    {"xmlattr", xml_attributes, "[autospace]"},
+};
+
 }  // namespace
 
-const FunctionTable& text_filters() {
-  static const FunctionTable table = {
-      {"capitalize", capitalize_filter},
-      {"center", center},
-      {"e", escape},
-      {"escape", escape},
-      {"filesizeformat", file_size_format},
-      {"forceescape", force_escape},
-      {"format", format},
-      {"indent", indent},
-      {"lower", lower},
-      {"replace", replace},
-      {"safe", safe},
-      {"string", to_string_filter},
-      {"title", title},
-      {"tojson", to_json},
-      {"trim", trim},
-      {"truncate", truncate},
-      {"upper", upper},
-      {"urlencode", url_encode},
-      {"wordcount", word_count},
-      {"xmlattr", xml_attributes},
-  };
-  return table;
-}
+FunctionTable text_filters() { return kTextFilters; }
 
 }  // namespace tessera::jinja

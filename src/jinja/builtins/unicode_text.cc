@@ -54,8 +54,8 @@ int ascii_lower(int c) { return c >= 'A' && c <= 'Z' ? c + 32 : c; }
 void append_title(std::string& out, char32_t c) {
   const auto simple = static_cast<char32_t>(u_totitle(static_cast<UChar32>(c)));
   std::string one;
-  append_code_point(one, c);
-  if (simple != c || to_upper(one) == one) return append_code_point(out, simple);
+  append_utf8(c, &one);
+  if (simple != c || to_upper(one) == one) return append_utf8(simple, &out);
   UErrorCode status = U_ZERO_ERROR;
   UChar in[2], title[8];
   int32_t length = 0;
@@ -117,24 +117,6 @@ char32_t next_code_point(std::string_view text, size_t& pos) {
     value = (value << 6 | (static_cast<unsigned char>(text[pos++]) & 0x3F)) & 0x1FFFFF;
   }
   return value;
-}
-
-void append_code_point(std::string& out, char32_t c) {
-  if (c < 0x80) {
-    out += static_cast<char>(c);
-  } else if (c < 0x800) {
-    out += static_cast<char>(0xC0 | c >> 6);
-    out += static_cast<char>(0x80 | (c & 0x3F));
-  } else if (c < 0x10000) {
-    out += static_cast<char>(0xE0 | c >> 12);
-    out += static_cast<char>(0x80 | (c >> 6 & 0x3F));
-    out += static_cast<char>(0x80 | (c & 0x3F));
-  } else {
-    out += static_cast<char>(0xF0 | c >> 18);
-    out += static_cast<char>(0x80 | (c >> 12 & 0x3F));
-    out += static_cast<char>(0x80 | (c >> 6 & 0x3F));
-    out += static_cast<char>(0x80 | (c & 0x3F));
-  }
 }
 
 size_t byte_offset(std::string_view text, int64_t index) {

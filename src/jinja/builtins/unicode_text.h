@@ -6,13 +6,14 @@
 #include <string>
 #include <string_view>
 
+#include "base/text.h"
+
 namespace tessera::jinja {
 
 bool is_ascii(std::string_view text);
 int64_t count_code_points(std::string_view text);
 // Decodes the character at `pos`, which is moved behind it. pos < text.size().
 char32_t next_code_point(std::string_view text, size_t& pos);
-void append_code_point(std::string& out, char32_t code_point);
 // Where the character with this index begins; text.size() if there are no more.
 size_t byte_offset(std::string_view text, int64_t index);
 

@@ -14,30 +14,25 @@
 namespace tessera::jinja {
 namespace {
 
-Datum absolute(Rendering& r, const Datum& value, const Arguments& args) {
-  bind_none(r, args, "abs");
+Datum absolute(Rendering& r, const Datum& value, const Arguments&) {
   if (value.is(Kind::kFloat)) return number(std::abs(value.number));
   if (!value.is_integral()) r.fail("bad operand type for abs(): '{}'", type_name(value));
   return value.integer < 0 ? negate(r, value) : integer(value.integer);
 }
 
 Datum attribute(Rendering& r, const Datum& value, const Arguments& args) {
-  static constexpr const char* kNames[] = {"name"};
-  const Datum name = to_str(r, bind(r, args, "attr", kNames, 1)[0]);
+  const Datum name = to_str(r, args[0]);
   if (value.is_undefined()) r.fail_undefined(value);
   return get_own_attribute(r, value, r.text(name));
 }
 
-Datum default_value(Rendering& r, const Datum& value, const Arguments& args) {
-  static constexpr const char* kNames[] = {"default_value", "boolean"};
-  const auto given = bind(r, args, "default", kNames);
-  const bool replaces = value.is_undefined() || (given.has(1) && is_true(given[1]) && !is_true(value));
+Datum default_value(Rendering&, const Datum& value, const Arguments& args) {
+  const bool replaces = value.is_undefined() || (args.has(1) && is_true(args[1]) && !is_true(value));
   if (!replaces) return value;
-  return given.has(0) ? given[0] : string({});
+  return args.has(0) ? args[0] : string({});
 }
 
-Datum length(Rendering& r, const Datum& value, const Arguments& args) {
-  bind_none(r, args, "len");
+Datum length(Rendering& r, const Datum& value, const Arguments&) {
   if (value.is(Kind::kLoop)) return get_own_attribute(r, value, "length");
   const auto size = length_of(r, value);
   if (!size) r.fail("object of type '{}' has no len()", type_name(value));
@@ -51,14 +46,12 @@ Datum truncated(Rendering& r, double value) {
 }
 
 Datum to_int(Rendering& r, const Datum& value, const Arguments& args) {
-  static constexpr const char* kNames[] = {"default", "base"};
-  const auto given = bind(r, args, "int", kNames);
-  const Datum otherwise = given.has(0) ? given[0] : integer(0);
+  const Datum otherwise = args.has(0) ? args[0] : integer(0);
   if (value.is_undefined()) r.fail_undefined(value);
   if (value.is_integral()) return integer(value.integer);
   if (value.is(Kind::kFloat)) return std::isnan(value.number) ? otherwise : truncated(r, value.number);
   if (!value.is_string()) return otherwise;
-  const int64_t base = given.has(1) ? to_integer(r, given[1], "int") : 10;
+  const int64_t base = args.has(1) ? to_integer(r, args[1], "int") : 10;
   bool overflow = false;
   r.step(value.size / 2);
   const std::string_view text = r.text(value);
@@ -70,14 +63,12 @@ Datum to_int(Rendering& r, const Datum& value, const Arguments& args) {
 }
 
 Datum to_float(Rendering& r, const Datum& value, const Arguments& args) {
-  static constexpr const char* kNames[] = {"default"};
-  const auto given = bind(r, args, "float", kNames);
   if (value.is_undefined()) r.fail_undefined(value);
   if (value.is_number()) return number(value.as_double());
   r.step(value.is_string() ? value.size / 4 : 0);
   const auto real = value.is_string() ? parse_float(r.text(value)) : std::nullopt;
   if (real) return number(*real);
-  return given.has(0) ? given[0] : number(0);
+  return args.has(0) ? args[0] : number(0);
 }
 
 // Python's round(): to even where the decimal value lies exactly between two.
@@ -102,10 +93,8 @@ int64_t rounded_integer(int64_t value, int64_t precision) {
 }
 
 Datum round(Rendering& r, const Datum& value, const Arguments& args) {
-  static constexpr const char* kNames[] = {"precision", "method"};
-  const auto given = bind(r, args, "round", kNames);
-  const int64_t precision = given.has(0) ? to_integer(r, given[0], "round") : 0;
-  const std::string_view method = given.has(1) ? to_string_argument(r, given[1], "round") : "common";
+  const int64_t precision = args.has(0) ? to_integer(r, args[0], "round") : 0;
+  const std::string_view method = args.has(1) ? to_string_argument(r, args[1], "round") : "common";
   if (method != "common" && method != "ceil" && method != "floor")
     r.fail("method must be common, ceil or floor");
   if (value.is_undefined()) r.fail_undefined(value);
@@ -119,15 +108,20 @@ Datum round(Rendering& r, const Datum& value, const Arguments& args) {
   return number((method == "ceil" ? std::ceil(scaled) : std::floor(scaled)) / scale);
 }
 
+constexpr FunctionEntry kValueFilters[] = {
+    {"abs", absolute},
+    {"attr", attribute, "name"},
+    {"count", length},
+    {"d", default_value, "[default_value boolean]"},
+    {"default", default_value, "[default_value boolean]"},
+    {"float", to_float, "[default]"},
+    {"int", to_int, "[default base]"},
+    {"length", length},
+    {"round", round, "[precision method]"},
+};
+
 }  // namespace
 
-const FunctionTable& value_filters() {
-  static const FunctionTable table = {
-      {"abs", absolute},    {"attr", attribute},        {"count", length},
-      {"d", default_value}, {"default", default_value}, {"float", to_float},
-      {"int", to_int},      {"length", length},         {"round", round},
-  };
-  return table;
-}
+FunctionTable value_filters() { return kValueFilters; }
 
 }  // namespace tessera::jinja

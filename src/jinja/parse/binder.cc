@@ -1,4 +1,3 @@
-#include "jinja/parse/binder.h"
 
 #include <fmt/format.h>
 

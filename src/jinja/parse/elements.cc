@@ -35,10 +35,7 @@ Datum element(Rendering& r, const Datum& object, int64_t index) {
 Datum bound_method(Rendering& r, const Datum& object, const FunctionEntry* entry) {
   if (entry == nullptr) return {};
   if (entry->is(refused_method)) return r.missing_attribute(object, string(entry->name), /*unsafe=*/true);
-  Datum d;
-  d.kind = Kind::kMethod;
-  d.method = r.make(Method{object, entry});
-  return d;
+  return datum(Kind::kMethod, &Datum::method, r.make(Method{object, entry}));
 }
 
 const FunctionEntry* find_method(const Datum& object, std::string_view name) {

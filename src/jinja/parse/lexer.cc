@@ -285,13 +285,13 @@ class Lexer {
         out += kValues[at];
       } else if (c == 'x' || c == 'u' || c == 'U') {
         const size_t count = c == 'x' ? 2 : c == 'u' ? 4 : 8;
-        append_code_point(out, code_point(text.substr(i + 1, count), count, 16));
+        append_utf8(code_point(text.substr(i + 1, count), count, 16), &out);
         i += count;
       } else if (c >= '0' && c <= '7') {
         size_t count = 1;
         while (count < 3 && i + count < text.size() && text[i + count] >= '0' && text[i + count] <= '7')
           ++count;
-        append_code_point(out, code_point(text.substr(i, count), count, 8));
+        append_utf8(code_point(text.substr(i, count), count, 8), &out);
         i += count - 1;
       } else if (c == 'N') {
         fail_here("escapes \\N{...} by name are not supported: write the character itself");

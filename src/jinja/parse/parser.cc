@@ -1,4 +1,3 @@
-#include "jinja/parse/parser.h"
 
 #include <fmt/format.h>
 

@@ -158,4 +158,11 @@ struct Program {
   bool has_generation = false;
 };
 
+// Parses a template into statements, whose names are not resolved yet. Throws Error(kBadData) "origin: line
+// 3: expected ..., found ...".
+std::unique_ptr<Program> parse_program(std::string_view source, const std::string& origin);
+// Resolves names: variables to slots, filters and tests to their functions. Throws Error(kBadData) for a
+// filter or test that does not exist.
+void bind_names(Program& program);
+
 }  // namespace tessera::jinja

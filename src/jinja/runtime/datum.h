@@ -3,8 +3,13 @@
 // before the rendering ends, and a string's slices share its bytes.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
+#include <span>
+#include <string>
 #include <string_view>
+#include <type_traits>
 
 #include "base/value.h"
 
@@ -47,18 +52,40 @@ enum class Kind : uint8_t {
 
 using NativeFunction = Datum (*)(Rendering&, const Datum& self, const Arguments&);
 
-// A filter, test, global function or method. Rendering::call() calls it, one level deeper.
+// A filter, test, global function or method, with its parameters: those in brackets may be left out, as in
+// "old new [count]". Its function gets an argument for each, missing where none was given; with "*", the
+// arguments as they are. Rendering::call() calls it, one level deeper.
 class FunctionEntry {
  public:
-  constexpr FunctionEntry(std::string_view function_name, NativeFunction function)
-      : name(function_name), function_(function) {}
+  static constexpr size_t kMaxParameters = 4;
+
+  constexpr FunctionEntry(std::string_view function_name, NativeFunction function,
+                          std::string_view parameters = "")
+      : name(function_name), function_(function), takes_all_(parameters == "*") {
+    bool is_optional = false;
+    for (size_t begin = 0; begin < parameters.size() && !takes_all_;) {
+      if (parameters[begin] == '[') {
+        is_optional = true;
+        ++begin;
+      }
+      const size_t end = std::min(parameters.find_first_of(" ]", begin), parameters.size());
+      parameters_[num_parameters_++] = parameters.substr(begin, end - begin);
+      if (!is_optional) num_required_ = num_parameters_;
+      begin = end + 1;
+    }
+  }
   bool is(NativeFunction function) const { return function_ == function; }
+  std::span<const std::string_view> parameters() const { return {parameters_.data(), num_parameters_}; }
 
   std::string_view name;
 
  private:
   friend class Rendering;
   NativeFunction function_;
+  bool takes_all_;
+  std::array<std::string_view, kMaxParameters> parameters_;
+  size_t num_parameters_ = 0;
+  size_t num_required_ = 0;
 };
 
 // Where the bytes of a string are. Rendering::text() reads them, and counts that as steps: so there is no
@@ -174,32 +201,25 @@ struct Joiner {
 
 Datum string(std::string_view text, bool markup = false);
 
+template <typename T>
+Datum datum(Kind kind, T Datum::*member, std::type_identity_t<T> value) {
+  Datum d;
+  d.kind = kind;
+  d.*member = value;
+  return d;
+}
+
 inline Datum none() {
   Datum d;
   d.kind = Kind::kNone;
   return d;
 }
 
-inline Datum boolean(bool value) {
-  Datum d;
-  d.kind = Kind::kBool;
-  d.integer = value;
-  return d;
-}
+inline Datum boolean(bool value) { return datum(Kind::kBool, &Datum::integer, value); }
 
-inline Datum integer(int64_t value) {
-  Datum d;
-  d.kind = Kind::kInt;
-  d.integer = value;
-  return d;
-}
+inline Datum integer(int64_t value) { return datum(Kind::kInt, &Datum::integer, value); }
 
-inline Datum number(double value) {
-  Datum d;
-  d.kind = Kind::kFloat;
-  d.number = value;
-  return d;
-}
+inline Datum number(double value) { return datum(Kind::kFloat, &Datum::number, value); }
 
 // The bytes must outlive the rendering; at most 4 GiB, which Rendering's allocations and import() ensure.
 inline Datum string(std::string_view text, bool markup) {
@@ -216,30 +236,15 @@ inline Datum with_markup(Datum text, bool markup) {
   return text;
 }
 
-inline Datum undefined(const Undefined* why) {
-  Datum d;
-  d.kind = Kind::kUndefined;
-  d.undefined = why;
-  return d;
-}
+inline Datum undefined(const Undefined* why) { return datum(Kind::kUndefined, &Datum::undefined, why); }
 
-inline Datum sequence(const List* list, Kind kind = Kind::kList) {
-  Datum d;
-  d.kind = kind;
-  d.list = list;
-  return d;
-}
+inline Datum sequence(const List* list, Kind kind = Kind::kList) { return datum(kind, &Datum::list, list); }
 
-inline Datum dictionary(const Dict* dict) {
-  Datum d;
-  d.kind = Kind::kDict;
-  d.dict = dict;
-  return d;
-}
+inline Datum dictionary(const Dict* dict) { return datum(Kind::kDict, &Datum::dict, dict); }
 
 // Python's name of the type: "str", "NoneType".
 std::string_view type_name(const Datum& value);
 // As Jinja names it in messages: "str object", "None".
-std::string_view object_name(const Datum& value);
+std::string object_name(const Datum& value);
 
 }  // namespace tessera::jinja

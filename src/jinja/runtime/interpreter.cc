@@ -310,10 +310,7 @@ Datum Interpreter::loop_attribute(Loop& loop, std::string_view name) {
 }
 
 Datum Interpreter::make_macro(const MacroCode& code) {
-  Datum d;
-  d.kind = Kind::kMacro;
-  d.macro = r_.make(Macro{&code, frame_});
-  return d;
+  return datum(Kind::kMacro, &Datum::macro, r_.make(Macro{&code, frame_}));
 }
 
 Datum Interpreter::call(const Datum& callee, const Arguments& args) {
@@ -331,7 +328,7 @@ Datum Interpreter::call(const Datum& callee, const Arguments& args) {
       }
       return call_loop(*callee.loop, args);
     case Kind::kJoiner:
-      bind_none(r_, args, "joiner");
+      bind_arguments(r_, args, "joiner", {}, 0, nullptr);
       return std::exchange(callee.joiner->used, true) ? callee.joiner->separator : string({});
     case Kind::kUndefined:
       r_.fail_undefined(callee);
@@ -341,8 +338,9 @@ Datum Interpreter::call(const Datum& callee, const Arguments& args) {
 }
 
 Datum Interpreter::call_loop(const Loop& loop, const Arguments& args) {
-  static constexpr const char* kNames[] = {"iterable"};
-  const Datum iterable = bind(r_, args, "loop", kNames, 1)[0];
+  constexpr std::string_view kNames[] = {"iterable"};
+  Datum iterable;
+  bind_arguments(r_, args, "loop", kNames, 1, &iterable);
   const Rendering::Nesting nesting(r_);
   const size_t begin = r_.output.size();
   Frame* const frame = std::exchange(frame_, make_frame(loop.outer, loop.statement->num_slots));

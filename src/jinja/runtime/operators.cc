@@ -1,6 +1,7 @@
 #include "jinja/runtime/operators.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -160,100 +161,37 @@ Datum float_arithmetic(Rendering& r, ExprKind operation, double a, double b) {
 }
 
 std::string_view symbol(ExprKind operation) {
-  switch (operation) {
-    case ExprKind::kAdd:
-      return "+";
-    case ExprKind::kSubtract:
-      return "-";
-    case ExprKind::kMultiply:
-      return "*";
-    case ExprKind::kDivide:
-      return "/";
-    case ExprKind::kFloorDivide:
-      return "//";
-    case ExprKind::kModulo:
-      return "%";
-    default:
-      return "** or pow()";
-  }
+  static constexpr std::array<std::string_view, 7> kSymbols = {"+", "-", "*", "/", "//", "%", "** or pow()"};
+  return kSymbols[static_cast<size_t>(operation) - static_cast<size_t>(ExprKind::kAdd)];
 }
 
 }  // namespace
 
 std::string_view type_name(const Datum& value) {
-  switch (value.kind) {
-    case Kind::kMissing:
-    case Kind::kUndefined:
-      return "Undefined";
-    case Kind::kNone:
-      return "NoneType";
-    case Kind::kBool:
-      return "bool";
-    case Kind::kInt:
-      return "int";
-    case Kind::kFloat:
-      return "float";
-    case Kind::kString:
-      return value.markup ? "Markup" : "str";
-    case Kind::kList:
-      return "list";
-    case Kind::kTuple:
-      return "tuple";
-    case Kind::kDict:
-      return "dict";
-    case Kind::kRange:
-      return "range";
-    case Kind::kView:
-      return value.view->kind == ViewKind::kItems  ? "dict_items"
-             : value.view->kind == ViewKind::kKeys ? "dict_keys"
-                                                   : "dict_values";
-    case Kind::kIterator:
-      return value.iterator->type_name;
-    case Kind::kNamespace:
-      return "Namespace";
-    case Kind::kLoop:
-      return "LoopContext";
-    case Kind::kMacro:
-      return "Macro";
-    case Kind::kFunction:
-      return "function";
-    case Kind::kMethod:
-      return "builtin_function_or_method";
-    case Kind::kCycler:
-      return "Cycler";
-    case Kind::kJoiner:
-      return "Joiner";
+  static constexpr std::array<std::string_view, 20> kNames = {
+      "Undefined", "Undefined", "NoneType",    "bool",  "int",      "float",
+      "str",       "list",      "tuple",       "dict",  "range",    "",
+      "",          "Namespace", "LoopContext", "Macro", "function", "builtin_function_or_method",
+      "Cycler",    "Joiner"};
+  static_assert(kNames.size() == static_cast<size_t>(Kind::kJoiner) + 1);
+  if (value.is(Kind::kIterator)) return value.iterator->type_name;
+  if (value.is(Kind::kView)) {
+    return value.view->kind == ViewKind::kItems  ? "dict_items"
+           : value.view->kind == ViewKind::kKeys ? "dict_keys"
+                                                 : "dict_values";
   }
-  return "";
+  return value.is_string() && value.markup ? "Markup" : kNames[static_cast<size_t>(value.kind)];
 }
 
-std::string_view object_name(const Datum& value) {
-  switch (value.kind) {
-    case Kind::kNone:
-      return "None";
-    case Kind::kBool:
-      return "bool object";
-    case Kind::kInt:
-      return "int object";
-    case Kind::kFloat:
-      return "float object";
-    case Kind::kString:
-      return value.markup ? "markupsafe.Markup object" : "str object";
-    case Kind::kList:
-      return "list object";
-    case Kind::kTuple:
-      return "tuple object";
-    case Kind::kDict:
-      return "dict object";
-    case Kind::kNamespace:
-      return "jinja2.utils.Namespace object";
-    case Kind::kLoop:
-      return "jinja2.runtime.LoopContext object";
-    case Kind::kMacro:
-      return "jinja2.runtime.Macro object";
-    default:
-      return type_name(value);
-  }
+std::string object_name(const Datum& value) {
+  if (value.is(Kind::kNone)) return "None";
+  const bool is_built_in =
+      value.is_number() || value.is_string() || value.is_sequence() || value.is(Kind::kDict);
+  const std::string_view module = value.is_string() && value.markup                 ? "markupsafe."
+                                  : value.is(Kind::kNamespace)                      ? "jinja2.utils."
+                                  : value.is(Kind::kLoop) || value.is(Kind::kMacro) ? "jinja2.runtime."
+                                                                                    : "";
+  return fmt::format("{}{}{}", module, type_name(value), is_built_in || !module.empty() ? " object" : "");
 }
 
 bool is_true(const Datum& value) {

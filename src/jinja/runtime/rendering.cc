@@ -25,7 +25,7 @@ void Rendering::fail_undefined(const Datum& value) const {
   const Undefined& why = *value.undefined;
   if (!why.hint.empty()) fail_with(std::string(why.hint));
   if (why.object.is_missing()) fail("'{}' is undefined", why.name);
-  const std::string_view object = object_name(why.object);
+  const std::string object = object_name(why.object);
   if (why.unsafe) {
     fail("access to attribute '{}' of '{}' object is unsafe", bytes_of(why.element), type_name(why.object));
   }
@@ -172,10 +172,8 @@ Datum Rendering::make_pair(const Datum& a, const Datum& b) {
 }
 
 Datum Rendering::make_iterator(const Datum& list, const char* type_name) {
-  Datum d;
-  d.kind = Kind::kIterator;
-  d.iterator = make(Iterator{type_name, list.list->items, list.list->size, 0});
-  return d;
+  return datum(Kind::kIterator, &Datum::iterator,
+               make(Iterator{type_name, list.list->items, list.list->size, 0}));
 }
 
 Datum Rendering::make_undefined(std::string_view hint) {
@@ -217,28 +215,24 @@ Datum Rendering::import(const Value& value) {
   return none();
 }
 
-void bind_arguments(Rendering& r, const Arguments& args, std::string_view function, const char* const* names,
-                    int64_t num_names, int64_t num_required, Datum* out) {
-  if (args.size > num_names) {
-    r.fail("{}() takes at most {} but {} given", function, count_of(num_names, "argument"), args.size);
+void bind_arguments(Rendering& r, const Arguments& args, std::string_view function,
+                    std::span<const std::string_view> names, size_t num_required, Datum* out) {
+  if (args.size > std::ssize(names)) {
+    r.fail("{}() takes at most {} but {} given", function, count_of(std::ssize(names), "argument"),
+           args.size);
   }
   std::copy(args.items, args.items + args.size, out);
   for (int64_t k = 0; k < args.num_keywords; ++k) {
     const Keyword& keyword = args.keywords[k];
-    const auto* at = std::find(names, names + num_names, keyword.name);
-    if (at == names + num_names)
-      r.fail("{}() got an unexpected keyword argument '{}'", function, keyword.name);
-    Datum& value = out[at - names];
+    const auto at = std::find(names.begin(), names.end(), keyword.name);
+    if (at == names.end()) r.fail("{}() got an unexpected keyword argument '{}'", function, keyword.name);
+    Datum& value = out[at - names.begin()];
     if (!value.is_missing()) r.fail("{}() got multiple values for argument '{}'", function, keyword.name);
     value = keyword.value;
   }
-  for (int64_t i = 0; i < num_required; ++i) {
+  for (size_t i = 0; i < num_required; ++i) {
     if (out[i].is_missing()) r.fail("{}() missing required argument '{}'", function, names[i]);
   }
-}
-
-void bind_none(Rendering& r, const Arguments& args, std::string_view function) {
-  if (args.size + args.num_keywords > 0) r.fail("{}() takes no arguments", function);
 }
 
 }  // namespace tessera::jinja

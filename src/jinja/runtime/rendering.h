@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -31,12 +32,18 @@ struct Arguments {
   const Keyword* keywords = nullptr;
   int64_t num_keywords = 0;
 
+  const Datum& operator[](size_t i) const { return items[i]; }
+  bool has(size_t i) const { return !items[i].is_missing(); }  // of a function whose parameters have names
   // Without the first `count` positional arguments.
   Arguments after(int64_t count) const { return {items + count, size - count, keywords, num_keywords}; }
 };
 
 class Interpreter;
 class TextBuilder;
+
+// Python's binding of arguments to the parameters of a function; missing where none was given.
+void bind_arguments(Rendering& r, const Arguments& args, std::string_view function,
+                    std::span<const std::string_view> names, size_t num_required, Datum* out);
 
 class Rendering {
  public:
@@ -81,7 +88,10 @@ class Rendering {
   Datum call(const FunctionEntry& entry, const Datum& self, const Arguments& args) {
     const Nesting nesting(*this);
     step();
-    return entry.function_(*this, self, args);
+    if (entry.takes_all_) return entry.function_(*this, self, args);
+    Datum bound[FunctionEntry::kMaxParameters];
+    bind_arguments(*this, args, entry.name, entry.parameters(), entry.num_required_, bound);
+    return entry.function_(*this, self, {bound, static_cast<int64_t>(entry.num_parameters_)});
   }
   // Memory that is not from allocate(), such as what records where traced bytes are.
   void hold(int64_t bytes) {
@@ -203,26 +213,5 @@ class ListBuilder {
   Datum* items_ = nullptr;
   int64_t size_ = 0, capacity_ = 0;
 };
-
-// Python's binding of arguments to the parameters of a function written here: missing where none was given.
-template <size_t N>
-struct Bound {
-  Datum values[N];
-  const Datum& operator[](size_t i) const { return values[i]; }
-  bool has(size_t i) const { return !values[i].is_missing(); }
-};
-
-void bind_arguments(Rendering& r, const Arguments& args, std::string_view function, const char* const* names,
-                    int64_t num_names, int64_t num_required, Datum* out);
-
-template <size_t N>
-Bound<N> bind(Rendering& r, const Arguments& args, std::string_view function, const char* const (&names)[N],
-              int64_t num_required = 0) {
-  Bound<N> bound;
-  bind_arguments(r, args, function, names, N, num_required, bound.values);
-  return bound;
-}
-
-void bind_none(Rendering& r, const Arguments& args, std::string_view function);
 
 }  // namespace tessera::jinja
