@@ -1,13 +1,19 @@
 #include "hub/download.h"
 
 #include <algorithm>
+#include <condition_variable>
+#include <exception>
 #include <filesystem>
+#include <map>
+#include <mutex>
 #include <system_error>
+#include <thread>
+#include <utility>
 #include <vector>
 
+#include "base/divide_up.h"
 #include "base/error.h"
 #include "hub/digest.h"
-#include "hub/ordered_ranges.h"
 #include "io/file.h"
 #include "io/output_file.h"
 
@@ -93,6 +99,112 @@ class IncompleteFile {
   OutputFile file_;
   int64_t size_bytes_ = 0;
 };
+
+// Ranges of a file that are fetched at the same time and passed on in order.
+class OrderedRanges {
+ public:
+  // Fetches bytes [begin, end) and appends them to the text; called by several threads. It should return
+  // early, with any text, once `is_wanted` returns false.
+  using Fetch =
+      std::function<void(int64_t begin, int64_t end, const std::function<bool()>& is_wanted, std::string*)>;
+  using Write = std::function<void(std::string_view)>;
+
+  // Both outlive this.
+  OrderedRanges(int64_t begin, int64_t end, int64_t range_bytes, int num_threads, const Fetch& fetch,
+                const Write& write)
+      : begin_(begin),
+        end_(end),
+        range_bytes_(range_bytes),
+        num_threads_(num_threads),
+        fetch_(fetch),
+        write_(write) {}
+
+  // Calls write(), one thread at a time, with all bytes in order. Rethrows the first exception of either
+  // function; what was written by then is a first part. At most num_threads + 4 ranges are in memory.
+  void run();
+
+ private:
+  void work();
+  // Writes what follows what is written, unless another thread does.
+  void drain(std::unique_lock<std::mutex>* lock);
+
+  const int64_t begin_;
+  const int64_t end_;
+  const int64_t range_bytes_;
+  const int num_threads_;
+  const Fetch& fetch_;
+  const Write& write_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int64_t num_started_ = 0;
+  int64_t num_written_ = 0;
+  bool is_draining_ = false;
+  std::map<int64_t, std::string> arrived_;  // by index
+  std::vector<std::string> spare_;          // empty, with the memory of ranges that are written
+  std::exception_ptr error_;
+};
+
+void OrderedRanges::run() {
+  {
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < num_threads_; ++i) threads.emplace_back([this] { work(); });
+  }
+  if (error_) std::rethrow_exception(error_);
+}
+
+void OrderedRanges::work() {
+  const int64_t num_ranges = divide_up(end_ - begin_, range_bytes_);
+  const auto is_wanted = [this] {
+    const std::lock_guard lock(mutex_);
+    return error_ == nullptr;
+  };
+  std::unique_lock lock(mutex_);
+  try {
+    while (true) {
+      changed_.wait(lock, [&] {
+        return error_ || num_started_ == num_ranges || num_started_ < num_written_ + num_threads_ + 4;
+      });
+      if (error_ || num_started_ == num_ranges) return;
+      const int64_t index = num_started_++;
+      std::string text;
+      if (!spare_.empty()) {
+        text = std::move(spare_.back());
+        spare_.pop_back();
+      }
+      lock.unlock();
+      const int64_t first = begin_ + index * range_bytes_;
+      const int64_t last = std::min(end_, first + range_bytes_);
+      text.reserve(static_cast<size_t>(last - first));
+      fetch_(first, last, is_wanted, &text);
+      lock.lock();
+      if (error_) return;
+      arrived_.emplace(index, std::move(text));
+      drain(&lock);
+    }
+  } catch (...) {
+    if (!lock.owns_lock()) lock.lock();
+    if (!error_) error_ = std::current_exception();
+    changed_.notify_all();
+  }
+}
+
+void OrderedRanges::drain(std::unique_lock<std::mutex>* lock) {
+  if (is_draining_) return;
+  is_draining_ = true;
+  while (!arrived_.empty() && arrived_.begin()->first == num_written_ && !error_) {
+    std::string text = std::move(arrived_.begin()->second);
+    arrived_.erase(arrived_.begin());
+    lock->unlock();
+    write_(text);
+    text.clear();
+    lock->lock();
+    spare_.push_back(std::move(text));
+    ++num_written_;
+    changed_.notify_all();
+  }
+  is_draining_ = false;
+}
 
 // The server has answered a range with the whole file.
 struct NoRanges {};

@@ -1,4 +1,4 @@
-// How much room a file system has.
+// How much room a file system has, and whether it is enough for a file before that is written.
 #pragma once
 
 #include <cstdint>
@@ -13,5 +13,9 @@ inline constexpr int64_t kUnknownSpaceBytes = int64_t{1} << 62;
 
 // std::filesystem::space(), where a file system of no blocks has kUnknownSpaceBytes.
 std::filesystem::space_info disk_space(const std::filesystem::path& folder, std::error_code& error);
+
+// Error(kIoError) if the file system of `output`, which need not exist yet, has less than `needed_bytes`
+// free.
+void check_disk_space(const std::filesystem::path& output, int64_t needed_bytes);
 
 }  // namespace tessera

@@ -15,10 +15,10 @@
 #include "formats/gguf/gguf_model.h"
 #include "formats/gguf/q8_0.h"
 #include "formats/huggingface/convert.h"
+#include "io/disk_space.h"
 #include "io/file.h"
 #include "io/output_file.h"
 #include "model/families/families.h"
-#include "weights/disk_space.h"
 #include "weights/merged_adapters.h"
 
 namespace tessera {

@@ -10,11 +10,11 @@
 #include "base/rng.h"
 #include "expect_error.h"
 #include "formats/huggingface/convert.h"
+#include "io/disk_space.h"
 #include "io/file.h"
 #include "model/families/families.h"
 #include "support/weights_test_support.h"
 #include "test_folder.h"
-#include "weights/disk_space.h"
 
 namespace tessera {
 namespace {

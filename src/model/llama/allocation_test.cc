@@ -1,9 +1,9 @@
 // A step takes its memory from arenas reserved beforehand: this program counts what operator new allocates.
 #include <gtest/gtest.h>
 
-#include "model/allocation_counter.h"
 #include "model/llama/generator.h"
 #include "ops/forwarding_ops.h"
+#include "support/allocation_counter.h"
 #include "support/model_test_support.h"
 
 namespace tessera {

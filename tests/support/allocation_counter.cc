@@ -1,6 +1,6 @@
 // In its own file because GCC reports free() of memory from operator new as a mistake when it sees both
 // inlined in one place.
-#include "model/allocation_counter.h"
+#include "support/allocation_counter.h"
 
 #include <atomic>
 #include <cstdlib>
