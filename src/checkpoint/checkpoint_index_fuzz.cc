@@ -3,10 +3,7 @@
 // completely: it is rejected, or every element is read exactly once.
 #include <unistd.h>
 
-#include <array>
-#include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -26,37 +23,10 @@
 namespace tessera {
 namespace {
 
-constexpr std::array kWords = {"{",
-                               "}",
-                               "[",
-                               "]",
-                               ",",
-                               ":",
-                               "null",
-                               "-1",
-                               "0",
-                               "1",
-                               "2",
-                               "8",
-                               "64",
-                               "1e5",
-                               "9223372036854775807",
-                               "18446744073709551615",
-                               "\"format\":",
-                               "\"version\":",
-                               "\"rank\":",
-                               "\"world_size\":",
-                               "\"files\":",
-                               "\"name\":",
-                               "\"pieces\":",
-                               "\"elements\":",
-                               "[0, 8]",
-                               "[8, 16]",
-                               "[0, 8, \"00000000\"]",
-                               "\"../x\"",
-                               "\"model.safetensors\"",
-                               "\"model.norm.weight\"",
-                               "\\u0000"};
+constexpr const char* kWords =
+    R"~({ } [ ] , : null -1 0 1 2 8 64 1e5 9223372036854775807 18446744073709551615 "format": "version":
+    "rank": "world_size": "files": "name": "pieces": "elements": [0,␠8] [8,␠16] [0,␠8,␠"00000000"]
+    "../x" "model.safetensors" "model.norm.weight" \u0000)~";
 
 uint32_t checksum_of(const std::string& text) { return crc32c(0, std::as_bytes(std::span(text))); }
 
@@ -117,26 +87,14 @@ Folder& folder() {
   return the_folder;
 }
 
-void check(const std::string& text) {
+void check(std::string_view text) {
   const RankIndex index = parse_rank_index(text, "fuzz");
   const std::string once = write_rank_index(index);
   if (write_rank_index(parse_rank_index(once, "again")) != once) std::abort();
-  folder().read_with(text);
+  folder().read_with(std::string(text));
 }
 
 }  // namespace
 }  // namespace tessera
 
-extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size, unsigned seed) {
-  return tessera::mutate_text(data, size, max_size, seed, tessera::kWords, tessera::folder().index());
-}
-
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  try {
-    tessera::check(std::string(reinterpret_cast<const char*>(data), size));
-  } catch (const tessera::Error& error) {
-    TESSERA_CHECK(!std::string_view(error.what()).starts_with("again"), "{}", error.what());
-    tessera::check_refusal(error, tessera::ExitCode::kBadData);
-  }
-  return 0;
-}
+TESSERA_FUZZ(tessera::kWords, tessera::folder().index(), tessera::check, tessera::ExitCode::kBadData)

@@ -1,7 +1,6 @@
 // What a hub answers is refused in one line or parsed into names that stay in their folder: listings,
 // headers, the cards of data sets and file names.
 #include <algorithm>
-#include <array>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,35 +15,12 @@
 namespace tessera {
 namespace {
 
-constexpr std::array kWords = {"{\"sha\": \"",
-                               "\"siblings\": [",
-                               "{\"rfilename\": \"",
-                               "../",
-                               "\"type\": \"file\"",
-                               "\"path\": \"",
-                               "\"size\": ",
-                               "\"lfs\": {\"oid\"",
-                               "<http://",
-                               ">; rel=\"next\"",
-                               "bytes 0-1/2",
-                               "W/\"",
-                               "---\nconfigs:\n",
-                               "- config_name: ",
-                               "  data_files:\n",
-                               "  - split: train\n",
-                               "    path: ",
-                               "**/",
-                               "[!a-z]",
-                               "&a ",
-                               "*a",
-                               "data/train-00000-of-00001.parquet\n",
-                               "\"format_version\": 1",
-                               "r=0;t=",
-                               "\n---\n",
-                               "train/",
-                               "[",
-                               "{",
-                               "\xff"};
+constexpr const char* kWords =
+    R"~({"sha":␠" "siblings":␠[ {"rfilename":␠" ../ "type":␠"file" "path":␠" "size":␠ "lfs":␠{"oid" <http://
+    >;␠rel="next" bytes␠0-1/2 W/" ---␤configs:␤ -␠config_name:␠ ␠␠data_files:␤ ␠␠-␠split:␠train␤
+    ␠␠␠␠path:␠ **/ [!a-z] &a␠ *a data/train-00000-of-00001.parquet␤ "format_version":␠1 r=0;t= ␤---␤
+    train/ [ {)~"
+    " \xff";
 
 // The first byte says what is parsed.
 const std::string kSeeds[] = {
@@ -94,47 +70,35 @@ void check_headers(std::string_view text) {
   retry_after({{"ratelimit", header}});
 }
 
-void check(char kind, std::string_view text) {
-  try {
-    switch (kind) {
-      case '0':
-        return check_files(parse_repo_info(text, "api").files);
-      case '1': {
-        std::vector<HubFile> files;
-        parse_tree_page(text, "api", &files);
-        check_files(files);
-        const auto again = parse_tree_cache(tree_cache_text(files));
-        TESSERA_CHECK(again && again->size() <= files.size());
-        return;
-      }
-      case '2':
-        if (const auto files = parse_tree_cache(text)) check_files(*files);
-        parse_ref_names(text);
-        parse_repo_ids(text);
-        return;
-      case '6':
-        matches_path_glob(text.substr(0, text.find('\n')),
-                          text.substr(std::min(text.size(), text.find('\n'))));
-        return;
-      default:
-        check_headers(text);
-        return check_splits(text);
+void check(std::string_view input) {
+  const std::string_view text = input.substr(1);
+  switch (input[0]) {
+    case '0':
+      return check_files(parse_repo_info(text, "api").files);
+    case '1': {
+      std::vector<HubFile> files;
+      parse_tree_page(text, "api", &files);
+      check_files(files);
+      const auto again = parse_tree_cache(tree_cache_text(files));
+      TESSERA_CHECK(again && again->size() <= files.size());
+      return;
     }
-  } catch (const Error& error) {
-    check_refusal(error, error.code() == ExitCode::kNoInput ? ExitCode::kNoInput : ExitCode::kBadData);
+    case '2':
+      if (const auto files = parse_tree_cache(text)) check_files(*files);
+      parse_ref_names(text);
+      parse_repo_ids(text);
+      return;
+    case '6':
+      matches_path_glob(text.substr(0, text.find('\n')), text.substr(std::min(text.size(), text.find('\n'))));
+      return;
+    default:
+      check_headers(text);
+      return check_splits(text);
   }
 }
 
 }  // namespace
 }  // namespace tessera
 
-extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size, unsigned seed) {
-  using namespace tessera;
-  return mutate_text(data, size, max_size, seed, kWords, kSeeds[seed % std::size(kSeeds)]);
-}
-
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  if (size == 0) return 0;
-  tessera::check(static_cast<char>(data[0]), {reinterpret_cast<const char*>(data) + 1, size - 1});
-  return 0;
-}
+TESSERA_FUZZ(tessera::kWords, tessera::kSeeds, tessera::check, tessera::ExitCode::kBadData,
+             tessera::ExitCode::kNoInput)

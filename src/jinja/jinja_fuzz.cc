@@ -1,8 +1,5 @@
 // Any text is either refused as a template with an Error, or renders a conversation to text, or to an Error:
 // within its limits, and twice the same.
-#include <array>
-#include <cstddef>
-#include <cstdint>
 #include <cstdlib>
 #include <string>
 
@@ -14,135 +11,18 @@ namespace {
 
 using tessera::Value;
 
-constexpr std::array kWords = {"{{",
-                               "}}",
-                               "{%",
-                               "%}",
-                               "{#",
-                               "#}",
-                               "{%-",
-                               "-%}",
-                               "{{-",
-                               "-}}",
-                               "+%}",
-                               "\n",
-                               "  ",
-                               "(",
-                               ")",
-                               "[",
-                               "]",
-                               "{",
-                               "}",
-                               "'",
-                               "\"",
-                               "\\",
-                               "|",
-                               "~",
-                               "+",
-                               "-",
-                               "*",
-                               "**",
-                               "/",
-                               "//",
-                               "%",
-                               "==",
-                               "!=",
-                               "<",
-                               ">=",
-                               ".",
-                               ",",
-                               ":",
-                               "=",
-                               "if ",
-                               "elif ",
-                               "else",
-                               "endif",
-                               "for ",
-                               "in ",
-                               "endfor",
-                               "recursive",
-                               "set ",
-                               "endset",
-                               "macro m(x)",
-                               "endmacro",
-                               "call m()",
-                               "endcall",
-                               "caller()",
-                               "filter ",
-                               "endfilter",
-                               "with ",
-                               "endwith",
-                               "raw",
-                               "endraw",
-                               "generation",
-                               "endgeneration",
-                               "break",
-                               "continue",
-                               "is ",
-                               "not ",
-                               "and ",
-                               "or ",
-                               "loop.",
-                               "loop(x)",
-                               "x",
-                               "m(x)",
-                               "messages",
-                               "message.content",
-                               "message['role']",
-                               "namespace()",
-                               "ns.x",
-                               "range(9)",
-                               "range(100000)",
-                               "10**9",
-                               "1.5",
-                               "none",
-                               "true",
-                               "tojson(indent=2)",
-                               "upper",
-                               "replace('a', 'b')",
-                               "join(',')",
-                               "map(attribute='role')",
-                               "selectattr('role')",
-                               "sort",
-                               "groupby('role')",
-                               "batch(2)",
-                               "slice(3)",
-                               "format(x)",
-                               "'%9999d' % x",
-                               "'{:>99}'.format(x)",
-                               "default(x)",
-                               "int",
-                               "round(2)",
-                               "indent",
-                               "truncate(3)",
-                               "unique",
-                               "items()",
-                               "split()",
-                               ".strip()",
-                               "[::-1]",
-                               "[1:]",
-                               "é",
-                               "😀",
-                               "\xFF",
-                               "x and (",
-                               "1 if x else (",
-                               ".ljust(10**18)",
-                               ".rfind(x)",
-                               ".count(x)",
-                               ".rsplit(x, 2)",
-                               ".title()",
-                               "'ΣΣ'",
-                               "urlencode",
-                               "e",
-                               "(x,)",
-                               "x in x",
-                               "map('map', 'upper')",
-                               "dictsort",
-                               "string",
-                               "list",
-                               "length",
-                               "defined",
-                               "mapping"};
+constexpr const char* kWords =
+    R"~({{ }} {% %} {# #} {%- -%} {{- -}} +%} ␤ ␠␠ ( ) [ ] { } ' " \ | ~ + - * ** / // % == != < >= . , : =
+    if␠ elif␠ else endif for␠ in␠ endfor recursive set␠ endset macro␠m(x) endmacro call␠m() endcall
+    caller() filter␠ endfilter with␠ endwith raw endraw generation endgeneration break continue is␠ not␠
+    and␠ or␠ loop. loop(x) x m(x) messages message.content message['role'] namespace() ns.x range(9)
+    range(100000) 10**9 1.5 none true tojson(indent=2) upper replace('a',␠'b') join(',')
+    map(attribute='role') selectattr('role') sort groupby('role') batch(2) slice(3) format(x)
+    '%9999d'␠%␠x '{:>99}'.format(x) default(x) int round(2) indent truncate(3) unique items() split()
+    .strip() [::-1] [1:] é 😀 x␠and␠( 1␠if␠x␠else␠( .ljust(10**18) .rfind(x) .count(x) .rsplit(x,␠2)
+    .title() 'ΣΣ' urlencode e (x,) x␠in␠x map('map',␠'upper') dictsort string list length defined
+    mapping)~"
+    " \xff";
 
 constexpr const char* kSeed =
     "{% set ns = namespace(x=0) %}{% macro m(x) %}<{{ x | upper }}{{ caller() if caller }}>{% endmacro %}"
@@ -163,30 +43,23 @@ Value::Object conversation() {
   return {{"messages", std::move(list)}, {"x", "abc"}, {"bos_token", "<s>"}};
 }
 
-}  // namespace
-
-extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size, unsigned seed) {
-  return tessera::mutate_text(data, size, max_size, seed, kWords, kSeed);
-}
-
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+void check(std::string_view source) {
   static const Value::Object context = conversation();
   tessera::jinja::RenderOptions options;
   options.max_steps = 100'000;
   options.max_memory_bytes = 16 << 20;
   options.max_output_bytes = 1 << 20;
   options.clock = [] { return std::tm{}; };
-  try {
-    const auto parsed = tessera::jinja::Template::parse({reinterpret_cast<const char*>(data), size}, "fuzz");
-    options.track_generation = parsed.has_generation() && size % 2 == 0;
-    const tessera::jinja::Rendered rendered = parsed.render(context, options);
-    if (parsed.render(context, options).text != rendered.text) std::abort();
-    if (static_cast<int64_t>(rendered.text.size()) > options.max_output_bytes) std::abort();
-    for (const auto& [begin, end] : rendered.generation) {
-      if (begin > end || end > static_cast<int64_t>(rendered.text.size())) std::abort();
-    }
-  } catch (const tessera::Error& error) {
-    tessera::check_refusal(error, tessera::ExitCode::kBadData);
+  const auto parsed = tessera::jinja::Template::parse(source, "fuzz");
+  options.track_generation = parsed.has_generation() && source.size() % 2 == 0;
+  const tessera::jinja::Rendered rendered = parsed.render(context, options);
+  if (parsed.render(context, options).text != rendered.text) std::abort();
+  if (std::ssize(rendered.text) > options.max_output_bytes) std::abort();
+  for (const auto& [begin, end] : rendered.generation) {
+    if (begin > end || end > std::ssize(rendered.text)) std::abort();
   }
-  return 0;
 }
+
+}  // namespace
+
+TESSERA_FUZZ(kWords, kSeed, check, tessera::ExitCode::kBadData)

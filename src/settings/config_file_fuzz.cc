@@ -1,7 +1,6 @@
 // Settings files as JSON and as YAML, with a setting of each type: any text either sets them or is refused
 // with Error(kBadConfig) in one line. The first byte chooses the syntax.
 #include <array>
-#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -22,38 +21,13 @@ constexpr std::array kSeeds = {
     "lr_scheduler_kwargs: {num_cycles: 0.5}\nseed: ~\n",
 };
 
-constexpr std::array kWords = {"packing",
-                               "max_steps:",
-                               "learning_rate",
-                               "dataset: [",
-                               "output_dir: |\n  ",
-                               "seed: ",
-                               "&a ",
-                               "*a",
-                               "<<: ",
-                               "!!int ",
-                               "---\n",
-                               "...\n",
-                               "? ",
-                               ": ",
-                               "- ",
-                               "[[[[",
-                               "{{{{",
-                               "\n  ",
-                               "null",
-                               "~",
-                               ".inf",
-                               "0x1F",
-                               "'",
-                               "\"",
-                               "\\u00e9",
-                               "\xff",
-                               "9223372036854775808",
-                               ",",
-                               "}",
-                               "]"};
+constexpr const char* kWords =
+    R"~(packing max_steps: learning_rate dataset:␠[ output_dir:␠|␤␠␠ seed:␠ &a␠ *a <<:␠ !!int␠ ---␤ ...␤ ?␠
+    :␠ -␠ [[[[ {{{{ ␤␠␠ null ~ .inf 0x1F ' " \u00e9 9223372036854775808 , } ])~"
+    " \xff";
 
-void check(ConfigSyntax syntax, std::string_view text) {
+void check(std::string_view input) {
+  const ConfigSyntax syntax = input[0] % 2 == 0 ? ConfigSyntax::kJson : ConfigSyntax::kYaml;
   bool packing = false;
   int64_t max_steps = 0;
   double learning_rate = 0;
@@ -68,26 +42,13 @@ void check(ConfigSyntax syntax, std::string_view text) {
   table.add("lr_scheduler_kwargs", &lr_scheduler_kwargs, "help");
   table.add("dataset", &dataset, "help");
   table.add("seed", &seed, "help");
-  apply_config_text(text, syntax, "fuzz", &table);
+  apply_config_text(input.substr(1), syntax, "fuzz", &table);
   TESSERA_CHECK(is_valid_utf8(output_dir + lr_scheduler_kwargs));
 }
 
 }  // namespace
 }  // namespace tessera
 
-extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size, unsigned seed) {
-  return tessera::mutate_text(data, size, max_size, seed, tessera::kWords, tessera::kSeeds[seed % 2]);
-}
-
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  if (size == 0) return 0;
-  try {
-    tessera::check(data[0] % 2 == 0 ? tessera::ConfigSyntax::kJson : tessera::ConfigSyntax::kYaml,
-                   {reinterpret_cast<const char*>(data) + 1, size - 1});
-  } catch (const tessera::Error& error) {
-    // The folder of dataset_dir does not exist.
-    const bool is_missing = error.code() == tessera::ExitCode::kNoInput;
-    tessera::check_refusal(error, is_missing ? error.code() : tessera::ExitCode::kBadConfig);
-  }
-  return 0;
-}
+// The folder of dataset_dir does not exist.
+TESSERA_FUZZ(tessera::kWords, tessera::kSeeds, tessera::check, tessera::ExitCode::kBadConfig,
+             tessera::ExitCode::kNoInput)

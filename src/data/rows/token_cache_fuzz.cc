@@ -80,10 +80,8 @@ std::string make_seed(int64_t vocab_size, bool has_labels) {
   return "\x01" + file;
 }
 
-const std::vector<std::string>& seeds() {
-  static const std::vector<std::string> the_seeds = {make_seed(10, false), make_seed(10, true),
-                                                     make_seed(100'000, false)};
-  return the_seeds;
+std::vector<std::string> seeds() {
+  return {make_seed(10, false), make_seed(10, true), make_seed(100'000, false)};
 }
 
 void read_all_rows(const TokenCache& cache) {
@@ -102,7 +100,10 @@ void read_all_rows(const TokenCache& cache) {
   TESSERA_CHECK(num_tokens == trailer.num_tokens);
 }
 
-void check(const Bytes& file) {
+void check(std::string_view input) {
+  const std::span<const std::byte> bytes = std::as_bytes(std::span(input));
+  Bytes file(bytes.begin() + 1, bytes.end());
+  if (input[0] % 2 == 1) repair(&file);
   static const int fd = ::memfd_create("cache", MFD_CLOEXEC);
   static const std::string path = "/proc/self/fd/" + std::to_string(fd);
   static ThreadPool pool(1);
@@ -111,25 +112,10 @@ void check(const Bytes& file) {
   Hash128 key;
   if (file.size() >= kPreamble + kTrailer)
     std::memcpy(&key, file.data() + file.size() - kTrailer + 8, sizeof(key));
-  try {
-    read_all_rows(TokenCache::open(path, key, &pool));
-  } catch (const Error& error) {
-    check_refusal(error, ExitCode::kBadData);
-  }
+  read_all_rows(TokenCache::open(path, key, &pool));
 }
 
 }  // namespace
 }  // namespace tessera
 
-extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size, unsigned seed) {
-  return tessera::mutate_bytes(data, size, max_size, seed, tessera::seeds());
-}
-
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  if (size == 0) return 0;
-  const auto* bytes = reinterpret_cast<const std::byte*>(data);
-  tessera::Bytes file(bytes + 1, bytes + size);
-  if (data[0] % 2 == 1) tessera::repair(&file);
-  tessera::check(file);
-  return 0;
-}
+TESSERA_FUZZ("", tessera::seeds(), tessera::check, tessera::ExitCode::kBadData)

@@ -1,7 +1,6 @@
 // Splitting text into records must not depend on how the bytes arrive, and the text of a record must be what
 // a general JSON parser finds.
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -18,26 +17,9 @@
 namespace tessera {
 namespace {
 
-constexpr std::array kWords = {"{\"text\": \"",
-                               "\"}\n",
-                               "\"text\":",
-                               "\\u00e9",
-                               "\\ud83d\\ude00",
-                               "\\ud8",
-                               "\\n",
-                               "\r\n",
-                               "\n",
-                               "[",
-                               "]",
-                               ",",
-                               "null",
-                               "{",
-                               "}",
-                               "\"",
-                               "\xc3\xa9",
-                               "\xff",
-                               "1e5",
-                               "\xef\xbb\xbf"};
+constexpr const char* kWords =
+    R"~({"text":␠" "}␤ "text": \u00e9 \ud83d\ude00 \ud8 \n ␤ [ ] , null { } " é 1e5)~"
+    " \r␤ \xff \xef\xbb\xbf";
 
 // The first byte is the chunk size; then records on lines, as an array, and in other shapes.
 constexpr const char* kSeed =
@@ -83,7 +65,9 @@ void check_record(const Record& record) {
   TESSERA_CHECK(to_json(value) == expected);
 }
 
-void check(std::string_view text, size_t piece) {
+void check(std::string_view input) {
+  const std::string_view text = input.substr(1);
+  const size_t piece = 1 + static_cast<unsigned char>(input[0]) % 16;
   for (const auto format : {RecordReader::Format::kLines, RecordReader::Format::kJson}) {
     const Cut expected = cut(format, text, text.size() + 1);
     const Cut pieces = cut(format, text, piece);
@@ -101,12 +85,4 @@ void check(std::string_view text, size_t piece) {
 }  // namespace
 }  // namespace tessera
 
-extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size, unsigned seed) {
-  return tessera::mutate_text(data, size, max_size, seed, tessera::kWords, tessera::kSeed);
-}
-
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  if (size == 0) return 0;
-  tessera::check({reinterpret_cast<const char*>(data) + 1, size - 1}, 1 + data[0] % 16);
-  return 0;
-}
+TESSERA_FUZZ(tessera::kWords, tessera::kSeed, tessera::check, tessera::ExitCode::kBadData)

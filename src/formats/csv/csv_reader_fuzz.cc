@@ -1,8 +1,6 @@
 // Any bytes are either refused with an Error or give rows that read back the same when written with every
 // cell quoted.
 #include <algorithm>
-#include <array>
-#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
@@ -16,8 +14,8 @@
 
 namespace {
 
-constexpr std::array kWords = {",",  "\t",  "\"",  "\"\"",         "\n",  "\r\n",
-                               "\r", ",\"", "\",", "\xEF\xBB\xBF", "\xff"};
+constexpr const char* kWords = R"~(, " "" ␤ ," ",)~"
+                               " \t \r␤ \r \xff \xef\xbb\xbf";
 constexpr const char* kSeed = "id,text\r\n1,\"a \"\"b\"\"\nc\"\r\n\r\n2,\n\"\",x\n";
 
 // Gives the text in pieces, so that pieces end anywhere.
@@ -66,21 +64,11 @@ std::string write_rows(const Rows& rows) {
   return text;
 }
 
+void check(std::string_view text) {
+  const Rows rows = read_rows(text, 1 + text.size() % 7);
+  if (read_rows(write_rows(rows), 5) != rows) std::abort();
+}
+
 }  // namespace
 
-extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size, unsigned seed) {
-  return tessera::mutate_text(data, size, max_size, seed, kWords, kSeed);
-}
-
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  const std::string_view text(reinterpret_cast<const char*>(data), size);
-  Rows rows;
-  try {
-    rows = read_rows(text, 1 + size % 7);
-  } catch (const tessera::Error& error) {
-    tessera::check_refusal(error, tessera::ExitCode::kBadData);
-    return 0;
-  }
-  if (read_rows(write_rows(rows), 5) != rows) std::abort();
-  return 0;
-}
+TESSERA_FUZZ(kWords, kSeed, check, tessera::ExitCode::kBadData)

@@ -1,6 +1,5 @@
 // Any bytes are either refused with an Error or describe tensors inside the file.
 #include <array>
-#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <string>
@@ -26,23 +25,14 @@ std::array<std::string, 2> seeds() {
   return files;
 }
 
+void check(std::string_view file) {
+  const int64_t file_bytes = std::ssize(file);
+  for (const auto& tensor : tessera::parse_gguf(file, file_bytes, "fuzz").tensors) {
+    if (tensor.offset_bytes < 0 || tensor.size_bytes < 0) std::abort();
+    if (tensor.size_bytes > file_bytes - tensor.offset_bytes) std::abort();
+  }
+}
+
 }  // namespace
 
-extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size, unsigned seed) {
-  static const std::array<std::string, 2> kSeeds = seeds();
-  return tessera::mutate_bytes(data, size, max_size, seed, kSeeds);
-}
-
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  const auto file_bytes = static_cast<int64_t>(size);
-  try {
-    const std::string_view file(reinterpret_cast<const char*>(data), size);
-    for (const auto& tensor : tessera::parse_gguf(file, file_bytes, "fuzz").tensors) {
-      if (tensor.offset_bytes < 0 || tensor.size_bytes < 0) std::abort();
-      if (tensor.size_bytes > file_bytes - tensor.offset_bytes) std::abort();
-    }
-  } catch (const tessera::Error& error) {
-    tessera::check_refusal(error, tessera::ExitCode::kBadData);
-  }
-  return 0;
-}
+TESSERA_FUZZ("", seeds(), check, tessera::ExitCode::kBadData)

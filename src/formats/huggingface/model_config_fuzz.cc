@@ -1,9 +1,4 @@
 // Any text is either rejected with an Error or gives a configuration that can be written and read back.
-#include <array>
-#include <cstddef>
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 
 #include "base/error.h"
 #include "base/fuzz_support.h"
@@ -12,48 +7,12 @@
 
 namespace {
 
-constexpr std::array kWords = {"{",
-                               "}",
-                               "[",
-                               "]",
-                               ",",
-                               ":",
-                               "null",
-                               "true",
-                               "false",
-                               "0",
-                               "1",
-                               "-1",
-                               "64",
-                               "1e308",
-                               "1e-9",
-                               "9223372036854775807",
-                               "18446744073709551615",
-                               "\"llama\"",
-                               "\"mistral\"",
-                               "\"qwen2\"",
-                               "\"qwen3\"",
-                               "\"head_dim\":",
-                               "\"rope_scaling\":",
-                               "\"rope_parameters\":",
-                               "\"rope_type\":",
-                               "\"type\":",
-                               "\"linear\"",
-                               "\"factor\":",
-                               "\"rope_theta\":",
-                               "\"sliding_window\":",
-                               "\"use_sliding_window\":true,",
-                               "\"max_window_layers\":",
-                               "\"layer_types\":",
-                               "\"full_attention\"",
-                               "\"sliding_attention\"",
-                               "\"attention_bias\":",
-                               "\"eos_token_id\":[",
-                               "\"pad_token_id\":",
-                               "\"tie_word_embeddings\":",
-                               "\"architectures\":[",
-                               "\"quantization_config\":",
-                               "\"dtype\":"};
+constexpr const char* kWords =
+    R"~({ } [ ] , : null true false 0 1 -1 64 1e308 1e-9 9223372036854775807 18446744073709551615 "llama"
+    "mistral" "qwen2" "qwen3" "head_dim": "rope_scaling": "rope_parameters": "rope_type": "type":
+    "linear" "factor": "rope_theta": "sliding_window": "use_sliding_window":true, "max_window_layers":
+    "layer_types": "full_attention" "sliding_attention" "attention_bias": "eos_token_id":[
+    "pad_token_id": "tie_word_embeddings": "architectures":[ "quantization_config": "dtype":)~";
 
 constexpr const char* kSeed =
     "{\"model_type\":\"llama\",\"vocab_size\":100,\"hidden_size\":64,\"intermediate_size\":128,"
@@ -62,36 +21,18 @@ constexpr const char* kSeed =
     "4.0,"
     "\"original_max_position_embeddings\":64},\"eos_token_id\":[1,2]}";
 
+void check(std::string_view text) {
+  tessera::set_log_level(tessera::LogLevel::kError);
+  const tessera::ModelConfig config = tessera::parse_model_config(text, "fuzz");
+  const std::string written = tessera::write_model_config(config, "bfloat16");
+  const tessera::ModelConfig again = tessera::parse_model_config(written, "again");
+  TESSERA_CHECK(again.sliding_window == config.sliding_window && again.head_dim == config.head_dim &&
+                    again.rope_theta == config.rope_theta && again.eos_token_ids == config.eos_token_ids &&
+                    again.qkv_bias == config.qkv_bias,
+                "{}", written);
+}
+
 }  // namespace
 
-extern "C" int LLVMFuzzerInitialize(int*, char***) {
-  tessera::set_log_level(tessera::LogLevel::kError);
-  return 0;
-}
-
-extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size, unsigned seed) {
-  return tessera::mutate_text(data, size, max_size, seed, kWords, kSeed);
-}
-
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using tessera::ExitCode;
-  tessera::ModelConfig config;
-  try {
-    config = tessera::parse_model_config({reinterpret_cast<const char*>(data), size}, "fuzz");
-  } catch (const tessera::Error& error) {
-    // Valid but unsupported settings are kBadConfig, everything else is kBadData.
-    const bool is_unsupported = error.code() == ExitCode::kBadConfig;
-    tessera::check_refusal(error, is_unsupported ? ExitCode::kBadConfig : ExitCode::kBadData);
-    return 0;
-  }
-  // An exception from here on is a finding.
-  const std::string written = tessera::write_model_config(config, "bfloat16");
-  const tessera::ModelConfig again = tessera::parse_model_config(written, "written");
-  if (again.sliding_window != config.sliding_window || again.head_dim != config.head_dim ||
-      again.rope_theta != config.rope_theta || again.eos_token_ids != config.eos_token_ids ||
-      again.qkv_bias != config.qkv_bias) {
-    std::fprintf(stderr, "%s\n", written.c_str());
-    std::abort();
-  }
-  return 0;
-}
+// Valid but unsupported settings are kBadConfig, everything else is kBadData.
+TESSERA_FUZZ(kWords, kSeed, check, tessera::ExitCode::kBadData, tessera::ExitCode::kBadConfig)

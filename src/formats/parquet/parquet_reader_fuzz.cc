@@ -3,7 +3,6 @@
 
 #include <sys/mman.h>
 
-#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <string>
@@ -59,9 +58,9 @@ std::string make_seed(int codec, PageType page_type) {
 }
 
 // Reads the rows of a file with these bytes; what a row is refused for must be one line.
-void read_rows(const void* data, size_t size) {
+void read_rows(std::string_view bytes) {
   static const int kFile = ::memfd_create("fuzz", 0);
-  if (::ftruncate(kFile, 0) != 0 || ::pwrite(kFile, data, size, 0) != static_cast<ssize_t>(size))
+  if (::ftruncate(kFile, 0) != 0 || ::pwrite(kFile, bytes.data(), bytes.size(), 0) != std::ssize(bytes))
     std::abort();
   tessera::ParquetReader reader = tessera::ParquetReader::open("/proc/self/fd/" + std::to_string(kFile));
   // A few bytes can stand for any number of null rows.
@@ -77,31 +76,17 @@ void read_rows(const void* data, size_t size) {
   if (num_rows < kMaxRows && num_rows != reader.num_rows()) std::abort();
 }
 
-const std::vector<std::string>& seeds() {
-  static const std::vector<std::string> kSeeds = [] {
-    std::vector<std::string> files;
-    for (const int codec : {0, 1}) {
-      for (const PageType page_type : {PageType::kData, PageType::kDataV2}) {
-        files.push_back(make_seed(codec, page_type));
-        read_rows(files.back().data(), files.back().size());
-      }
+std::vector<std::string> seeds() {
+  std::vector<std::string> files;
+  for (const int codec : {0, 1}) {
+    for (const PageType page_type : {PageType::kData, PageType::kDataV2}) {
+      files.push_back(make_seed(codec, page_type));
+      read_rows(files.back());
     }
-    return files;
-  }();
-  return kSeeds;
+  }
+  return files;
 }
 
 }  // namespace
 
-extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size, unsigned seed) {
-  return tessera::mutate_bytes(data, size, max_size, seed, seeds());
-}
-
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  try {
-    read_rows(data, size);
-  } catch (const tessera::Error& error) {
-    tessera::check_refusal(error, tessera::ExitCode::kBadData);
-  }
-  return 0;
-}
+TESSERA_FUZZ("", seeds(), read_rows, tessera::ExitCode::kBadData)

@@ -1,9 +1,6 @@
 // The first byte sets how many bytes of data the file claims to have; the rest is the header. Any header is
 // either rejected with an Error or gives entries that cover the data exactly.
-#include <array>
-#include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <cstdlib>
 
 #include "base/error.h"
@@ -12,37 +9,10 @@
 
 namespace {
 
-constexpr std::array kWords = {"{",
-                               "}",
-                               "[",
-                               "]",
-                               ",",
-                               ":",
-                               "\"dtype\":",
-                               "\"shape\":",
-                               "\"data_offsets\":",
-                               "\"BF16\"",
-                               "\"F32\"",
-                               "\"I8\"",
-                               "\"F4\"",
-                               "\"BOOL\"",
-                               "\"a\":{",
-                               "\"b\":{",
-                               "\"__metadata__\":{",
-                               "[0,4]",
-                               "[4,8]",
-                               "[0,0]",
-                               "[2]",
-                               "[]",
-                               "[1,0]",
-                               "9223372036854775807",
-                               "18446744073709551615",
-                               "-1",
-                               "1e5",
-                               "null",
-                               "true",
-                               "\\u0000",
-                               "\\ud800"};
+constexpr const char* kWords =
+    R"~({ } [ ] , : "dtype": "shape": "data_offsets": "BF16" "F32" "I8" "F4" "BOOL" "a":{ "b":{
+    "__metadata__":{ [0,4] [4,8] [0,0] [2] [] [1,0] 9223372036854775807 18446744073709551615 -1 1e5 null
+    true \u0000 \ud800)~";
 
 // A valid header of two tensors and metadata for 8 bytes of data; the mutations start from it.
 constexpr const char* kSeed =
@@ -50,26 +20,18 @@ constexpr const char* kSeed =
     ","
     "\"b\":{\"dtype\":\"BF16\",\"shape\":[2,1],\"data_offsets\":[4,8]}}";
 
+void check(std::string_view input) {
+  const int64_t data_bytes = static_cast<unsigned char>(input[0]);
+  std::map<std::string, std::string> metadata;
+  int64_t covered = 0;
+  for (const auto& entry :
+       tessera::parse_safetensors_header(input.substr(1), data_bytes, "fuzz", &metadata)) {
+    if (entry.offset_bytes != covered || entry.size_bytes < 0) std::abort();
+    covered += entry.size_bytes;
+  }
+  if (covered != data_bytes) std::abort();
+}
+
 }  // namespace
 
-extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size, unsigned seed) {
-  return tessera::mutate_text(data, size, max_size, seed, kWords, kSeed);
-}
-
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  if (size == 0) return 0;
-  const int64_t data_bytes = data[0];
-  const std::string_view header(reinterpret_cast<const char*>(data) + 1, size - 1);
-  std::map<std::string, std::string> metadata;
-  try {
-    int64_t covered = 0;
-    for (const auto& entry : tessera::parse_safetensors_header(header, data_bytes, "fuzz", &metadata)) {
-      if (entry.offset_bytes != covered || entry.size_bytes < 0) std::abort();
-      covered += entry.size_bytes;
-    }
-    if (covered != data_bytes) std::abort();
-  } catch (const tessera::Error& error) {
-    tessera::check_refusal(error, tessera::ExitCode::kBadData);
-  }
-  return 0;
-}
+TESSERA_FUZZ(kWords, kSeed, check, tessera::ExitCode::kBadData)
