@@ -29,6 +29,7 @@ std::span<const EmbeddedText> compat_texts();        // settings/compat/*.tsv
 std::span<const EmbeddedText> config_texts();        // formats/huggingface/*.tsv
 std::span<const EmbeddedText> tokenizer_texts();     // tokenizer/*.tsv
 std::span<const EmbeddedText> template_texts();      // data/chat/templates
+std::span<const EmbeddedText> metric_texts();        // monitor/metrics/*.tsv
 std::span<const EmbeddedText> help_texts();          // cli/help_texts
 std::span<const EmbeddedText> completion_scripts();  // cli/completion/*.sh
 

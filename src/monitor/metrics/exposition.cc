@@ -51,18 +51,6 @@ std::string_view unit_of(std::string_view family) {
 
 }  // namespace
 
-std::string_view metric_type_name(MetricType type) {
-  switch (type) {
-    case MetricType::kGauge:
-      return "gauge";
-    case MetricType::kCounter:
-      return "counter";
-    case MetricType::kHistogram:
-      return "histogram";
-  }
-  TESSERA_CHECK(false, "metric type {}", static_cast<int>(type));
-}
-
 std::span<const double> TimeHistogram::bounds() { return kBounds; }
 
 void TimeHistogram::observe(double seconds) {
@@ -78,7 +66,7 @@ void Exposition::family(const MetricInfo& info) {
   std::string_view name = info.name;
   if (is_open_metrics_ && info.type == MetricType::kCounter) name = without_total(name);
   auto out = std::back_inserter(text_);
-  fmt::format_to(out, "# HELP {} {}\n# TYPE {} {}\n", name, info.help, name, metric_type_name(info.type));
+  fmt::format_to(out, "# HELP {} {}\n# TYPE {} {}\n", name, info.help, name, info.type);
   const std::string_view unit = unit_of(name);
   if (is_open_metrics_ && !unit.empty()) fmt::format_to(out, "# UNIT {} {}\n", name, unit);
 }

@@ -11,14 +11,20 @@
 #include <string_view>
 #include <utility>
 
+#include "base/choice.h"
+
 namespace tessera {
 
 enum class MetricType { kGauge, kCounter, kHistogram };
-std::string_view metric_type_name(MetricType type);
+constexpr auto choice_words(MetricType) {
+  using enum MetricType;
+  return std::to_array<Word<MetricType>>(
+      {{"gauge", kGauge}, {"counter", kCounter}, {"histogram", kHistogram}});
+}
 
 struct MetricInfo {
   std::string_view name;  // of a counter: with _total
-  MetricType type;
+  MetricType type = MetricType::kGauge;
   std::string_view labels;  // their names, for the documentation: "op, scope"
   std::string_view help;    // one sentence without characters to escape
 };

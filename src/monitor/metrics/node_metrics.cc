@@ -17,8 +17,8 @@
 namespace tessera {
 namespace {
 
-void write_one(Exposition* out, Metric metric, double value) {
-  out->family(info_of(metric));
+void write_one(Exposition* out, std::string_view name, double value) {
+  out->family(metric(name));
   out->sample(value);
 }
 
@@ -28,7 +28,7 @@ void write_memory(Exposition* out) {
   const int64_t limit = is_limited ? *memory.cgroup_limit_bytes : memory.total_bytes;
   const int64_t used =
       is_limited ? memory.cgroup_used_bytes.value_or(0) : memory.total_bytes - memory.available_bytes;
-  out->family(info_of(Metric::kMemoryBytes));
+  out->family(metric("tessera_memory_bytes"));
   const std::pair<std::string_view, int64_t> kinds[] = {
       {"used", used}, {"limit", limit}, {"resident", resident_bytes()}, {"peak", peak_resident_bytes()}};
   for (const auto& [kind, bytes] : kinds) out->sample(static_cast<double>(bytes), {{"kind", kind}});
@@ -36,39 +36,39 @@ void write_memory(Exposition* out) {
 
 void write_system(const std::filesystem::path& output_dir, Exposition* out) {
   if (const std::optional<double> throttled_s = cgroup_throttled_s()) {
-    write_one(out, Metric::kCpuThrottledSecondsTotal, *throttled_s);
+    write_one(out, "tessera_cpu_throttled_seconds_total", *throttled_s);
   }
   if (const std::optional<double> hertz = cpu_frequency_hertz()) {
-    write_one(out, Metric::kCpuFrequencyHertz, *hertz);
+    write_one(out, "tessera_cpu_frequency_hertz", *hertz);
   }
   const std::vector<NumaMemory> nodes = numa_memory();
-  if (!nodes.empty()) out->family(info_of(Metric::kNumaFreeBytes));
+  if (!nodes.empty()) out->family(metric("tessera_numa_free_bytes"));
   for (const NumaMemory& node : nodes) {
     out->sample(static_cast<double>(node.free_bytes), {{"numa_node", std::to_string(node.node)}});
   }
-  if (!nodes.empty()) out->family(info_of(Metric::kNumaMissPagesTotal));
+  if (!nodes.empty()) out->family(metric("tessera_numa_miss_pages_total"));
   for (const NumaMemory& node : nodes) {
     out->sample(static_cast<double>(node.missed_pages), {{"numa_node", std::to_string(node.node)}});
   }
   if (const std::optional<TcpSegments> segments = tcp_segments()) {
-    write_one(out, Metric::kTcpSegmentsSentTotal, static_cast<double>(segments->sent));
-    write_one(out, Metric::kTcpRetransmitsTotal, static_cast<double>(segments->sent_again));
+    write_one(out, "tessera_tcp_segments_sent_total", static_cast<double>(segments->sent));
+    write_one(out, "tessera_tcp_retransmits_total", static_cast<double>(segments->sent_again));
   }
   const std::vector<RdmaCounter> counters = rdma_counters();
-  if (!counters.empty()) out->family(info_of(Metric::kRdmaCounterTotal));
+  if (!counters.empty()) out->family(metric("tessera_rdma_counter_total"));
   for (const RdmaCounter& counter : counters) {
     out->sample(static_cast<double>(counter.value),
                 {{"device", counter.device}, {"port", counter.port}, {"counter", counter.name}});
   }
   if (const std::optional<DiskTraffic> traffic = disk_traffic()) {
-    write_one(out, Metric::kDiskReadBytesTotal, static_cast<double>(traffic->read_bytes));
-    write_one(out, Metric::kDiskWrittenBytesTotal, static_cast<double>(traffic->written_bytes));
+    write_one(out, "tessera_disk_read_bytes_total", static_cast<double>(traffic->read_bytes));
+    write_one(out, "tessera_disk_written_bytes_total", static_cast<double>(traffic->written_bytes));
   }
   std::error_code missing;  // output_dir appears with the first step
   const std::filesystem::space_info space = std::filesystem::space(output_dir, missing);
   if (missing || space.capacity == 0) return;  // some file systems do not tell
-  write_one(out, Metric::kDiskFreeBytes, static_cast<double>(space.available));
-  write_one(out, Metric::kDiskSizeBytes, static_cast<double>(space.capacity));
+  write_one(out, "tessera_disk_free_bytes", static_cast<double>(space.available));
+  write_one(out, "tessera_disk_size_bytes", static_cast<double>(space.capacity));
 }
 
 }  // namespace
@@ -83,18 +83,18 @@ NodeMetrics::NodeMetrics(std::string version, std::filesystem::path output_dir, 
 
 void NodeMetrics::write(Exposition* out) const {
   const World& world = comm_.world();
-  out->family(info_of(Metric::kBuildInfo));
+  out->family(metric("tessera_build_info"));
   out->sample(1, {{"version", version_},
                   {"host", host_name()},
                   {"node", std::to_string(world.node_rank)},
                   {"ranks", std::to_string(world.world_size)}});
-  write_one(out, Metric::kStartTimeSeconds, start_time_);
-  write_one(out, Metric::kRestartsTotal, static_cast<double>(world.num_restarts()));
+  write_one(out, "tessera_start_time_seconds", start_time_);
+  write_one(out, "tessera_restarts_total", static_cast<double>(world.num_restarts()));
   const RunHealth::Report health = health_.report();
-  write_one(out, Metric::kLastStepAgeSeconds, health.step_age_s);
-  write_one(out, Metric::kProgressAgeSeconds, health.progress_age_s);
-  write_one(out, Metric::kProgressLimitSeconds, health.limit_s);
-  write_one(out, Metric::kStopRequested, StopSignals::received() != 0 ? 1 : 0);
+  write_one(out, "tessera_last_step_age_seconds", health.step_age_s);
+  write_one(out, "tessera_progress_age_seconds", health.progress_age_s);
+  write_one(out, "tessera_progress_limit_seconds", health.limit_s);
+  write_one(out, "tessera_stop_requested", StopSignals::received() != 0 ? 1 : 0);
   write_memory(out);
   write_collectives(out);
   write_nvidia_metrics(nvidia_cards(), out);
@@ -112,19 +112,21 @@ void NodeMetrics::write_collectives(Exposition* out) const {
     network.sent_bytes += group->counters().sent_bytes;
     network.received_bytes += group->counters().received_bytes;
   }
-  for (const Metric metric :
-       {Metric::kCollectivesTotal, Metric::kCollectiveSecondsTotal, Metric::kCollectiveBytesTotal}) {
-    out->family(info_of(metric));
+  const std::pair<std::string_view, double (*)(const CollectiveCount&)> families[] = {
+      {"tessera_collectives_total",
+       [](const CollectiveCount& of) { return static_cast<double>(of.num_calls); }},
+      {"tessera_collective_seconds_total", [](const CollectiveCount& of) { return of.time_s; }},
+      {"tessera_collective_bytes_total",
+       [](const CollectiveCount& of) { return static_cast<double>(of.bytes); }}};
+  for (const auto& [name, value] : families) {
+    out->family(metric(name));
     for (const auto& [scope, counts] : scopes) {
       for (const CollectiveCount& count : counts) {
-        out->sample(metric == Metric::kCollectivesTotal         ? static_cast<double>(count.num_calls)
-                    : metric == Metric::kCollectiveSecondsTotal ? count.time_s
-                                                                : static_cast<double>(count.bytes),
-                    {{"op", count.operation}, {"scope", scope}});
+        out->sample(value(count), {{"op", count.operation}, {"scope", scope}});
       }
     }
   }
-  out->family(info_of(Metric::kNetworkBytesTotal));
+  out->family(metric("tessera_network_bytes_total"));
   out->sample(static_cast<double>(network.sent_bytes), {{"direction", "sent"}});
   out->sample(static_cast<double>(network.received_bytes), {{"direction", "received"}});
 }

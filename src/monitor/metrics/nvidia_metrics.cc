@@ -10,10 +10,10 @@ namespace tessera {
 namespace {
 
 template <typename T>
-void write_by_card(const NvidiaCards& found, Metric metric, std::optional<T> NvidiaCard::*value,
+void write_by_card(const NvidiaCards& found, std::string_view name, std::optional<T> NvidiaCard::*value,
                    Exposition* out) {
   if (std::ranges::none_of(found.cards, [&](const NvidiaCard& card) { return bool(card.*value); })) return;
-  out->family(info_of(metric));
+  out->family(metric(name));
   for (const NvidiaCard& card : found.cards) {
     if (!(card.*value)) continue;
     out->sample(static_cast<double>(*(card.*value)),
@@ -24,7 +24,7 @@ void write_by_card(const NvidiaCards& found, Metric metric, std::optional<T> Nvi
 void write_clock_limits(const NvidiaCards& found, Exposition* out) {
   const auto is_known = [](const NvidiaCard& card) { return card.clock_limits.has_value(); };
   if (std::ranges::none_of(found.cards, is_known)) return;
-  out->family(info_of(Metric::kGpuThrottled));
+  out->family(metric("tessera_gpu_throttled"));
   for (const NvidiaCard& card : found.cards) {
     if (!is_known(card)) continue;
     for (const ClockLimitInfo& info : all_clock_limits()) {
@@ -37,12 +37,12 @@ void write_clock_limits(const NvidiaCards& found, Exposition* out) {
 }  // namespace
 
 void write_nvidia_metrics(const NvidiaCards& found, Exposition* out) {
-  write_by_card(found, Metric::kGpuMemoryUsedBytes, &NvidiaCard::memory_used_bytes, out);
-  write_by_card(found, Metric::kGpuMemoryTotalBytes, &NvidiaCard::memory_total_bytes, out);
-  write_by_card(found, Metric::kGpuUtilizationRatio, &NvidiaCard::utilization, out);
-  write_by_card(found, Metric::kGpuSmClockHertz, &NvidiaCard::sm_clock_hertz, out);
-  write_by_card(found, Metric::kGpuPowerWatts, &NvidiaCard::power_watts, out);
-  write_by_card(found, Metric::kGpuTemperatureCelsius, &NvidiaCard::temperature_celsius, out);
+  write_by_card(found, "tessera_gpu_memory_used_bytes", &NvidiaCard::memory_used_bytes, out);
+  write_by_card(found, "tessera_gpu_memory_total_bytes", &NvidiaCard::memory_total_bytes, out);
+  write_by_card(found, "tessera_gpu_utilization_ratio", &NvidiaCard::utilization, out);
+  write_by_card(found, "tessera_gpu_sm_clock_hertz", &NvidiaCard::sm_clock_hertz, out);
+  write_by_card(found, "tessera_gpu_power_watts", &NvidiaCard::power_watts, out);
+  write_by_card(found, "tessera_gpu_temperature_celsius", &NvidiaCard::temperature_celsius, out);
   write_clock_limits(found, out);
 }
 

@@ -17,15 +17,15 @@ constexpr std::array<std::string_view, 9> kPhases = {"all",  "rows", "products",
                                                      "wait", "disk", "optimizer", "other"};
 
 template <typename T>
-void write_value(Exposition* out, Metric metric, const std::optional<T>& value) {
+void write_value(Exposition* out, std::string_view name, const std::optional<T>& value) {
   if (!value) return;
-  out->family(info_of(metric));
+  out->family(metric(name));
   out->sample(static_cast<double>(*value));
 }
 
 template <typename T>
-void write_value(Exposition* out, Metric metric, T value) {
-  write_value(out, metric, std::optional<T>(value));
+void write_value(Exposition* out, std::string_view name, T value) {
+  write_value(out, name, std::optional<T>(value));
 }
 
 }  // namespace
@@ -117,16 +117,16 @@ void RunMetrics::write(Exposition* out) const {
   }();
   if (state.last) {
     const StepMetrics& last = *state.last;
-    write_value(out, Metric::kTrainLoss, last.loss);
-    write_value(out, Metric::kTrainGradNorm, last.grad_norm);
-    write_value(out, Metric::kTrainLearningRate, last.learning_rate);
-    write_value(out, Metric::kTrainTokensPerSecond, last.tokens_per_second);
-    write_value(out, Metric::kTrainEpoch, last.epoch);
-    write_value(out, Metric::kEtaSeconds, last.eta_s);
+    write_value(out, "tessera_train_loss", last.loss);
+    write_value(out, "tessera_train_grad_norm", last.grad_norm);
+    write_value(out, "tessera_train_learning_rate", last.learning_rate);
+    write_value(out, "tessera_train_tokens_per_second", last.tokens_per_second);
+    write_value(out, "tessera_train_epoch", last.epoch);
+    write_value(out, "tessera_eta_seconds", last.eta_s);
   }
-  write_value(out, Metric::kTrainStep, state.step);
-  write_value(out, Metric::kTrainMaxSteps, state.max_steps);
-  if (!state.eval_losses.empty()) out->family(info_of(Metric::kEvalLoss));
+  write_value(out, "tessera_train_step", state.step);
+  write_value(out, "tessera_train_max_steps", state.max_steps);
+  if (!state.eval_losses.empty()) out->family(metric("tessera_eval_loss"));
   for (const auto& [set, loss] : state.eval_losses) {
     if (set.empty()) {
       out->sample(loss);
@@ -134,32 +134,32 @@ void RunMetrics::write(Exposition* out) const {
       out->sample(loss, {{"set", set}});
     }
   }
-  write_value(out, Metric::kTokensTotal, state.num_tokens);
-  write_value(out, Metric::kSkippedStepsTotal, state.num_skipped);
-  write_value(out, Metric::kLossSpikesTotal, state.num_spikes);
-  write_value(out, Metric::kNonfiniteStepsTotal, state.num_not_finite);
-  write_value(out, Metric::kLogWarningsTotal, state.num_warnings);
+  write_value(out, "tessera_tokens_total", state.num_tokens);
+  write_value(out, "tessera_skipped_steps_total", state.num_skipped);
+  write_value(out, "tessera_loss_spikes_total", state.num_spikes);
+  write_value(out, "tessera_nonfinite_steps_total", state.num_not_finite);
+  write_value(out, "tessera_log_warnings_total", state.num_warnings);
   write_speed(state, out);
   write_ranks(state, out);
   write_checkpoints(state, out);
   write_disk(state, out);
   if (!state.max_steps) return;
-  out->family(info_of(Metric::kMemoryPlannedBytes));
+  out->family(metric("tessera_memory_planned_bytes"));
   for (size_t i = 0; i < kMemoryKinds.size(); ++i) {
     out->sample(static_cast<double>(state.planned_bytes[i]), {{"kind", memory_kind_name(kMemoryKinds[i])}});
   }
 }
 
 void RunMetrics::write_speed(const State& state, Exposition* out) const {
-  out->family(info_of(Metric::kStepSeconds));
+  out->family(metric("tessera_step_seconds"));
   for (size_t i = 0; i < kPhases.size(); ++i) out->histogram(state.phases[i], {{"phase", kPhases[i]}});
   if (!state.last) return;
-  write_value(out, Metric::kFlops, state.last->tflops * 1e12);
-  write_value(out, Metric::kMfuRatio, state.last->mfu);
+  write_value(out, "tessera_flops", state.last->tflops * 1e12);
+  write_value(out, "tessera_mfu_ratio", state.last->mfu);
   if (!state.last->peak) return;
   const double peak = state.last->peak->tflops * 1e12;
-  write_value(out, Metric::kPeakFlops, peak);
-  write_value(out, Metric::kClockHertz, clock_of_peak(state.instruction_set, peak, state.num_cores));
+  write_value(out, "tessera_peak_flops", peak);
+  write_value(out, "tessera_clock_hertz", clock_of_peak(state.instruction_set, peak, state.num_cores));
 }
 
 void RunMetrics::write_ranks(const State& state, Exposition* out) const {
@@ -167,23 +167,23 @@ void RunMetrics::write_ranks(const State& state, Exposition* out) const {
   std::vector<double> compute_s;
   for (const RankStep& rank : state.ranks) compute_s.push_back(rank.compute_s);
   const double middle = median(compute_s);
-  const auto write_by_rank = [&](Metric metric, const auto& seconds_of) {
-    out->family(info_of(metric));
+  const auto write_by_rank = [&](std::string_view name, const auto& seconds_of) {
+    out->family(metric(name));
     for (size_t rank = 0; rank < state.ranks.size(); ++rank) {
       out->sample(seconds_of(state.ranks[rank]), {{"rank", std::to_string(rank)}});
     }
   };
-  write_by_rank(Metric::kRankLagSeconds, [&](const RankStep& rank) { return rank.compute_s - middle; });
-  write_by_rank(Metric::kRankComputeSeconds, [](const RankStep& rank) { return rank.compute_s; });
-  write_by_rank(Metric::kRankWaitSeconds, [](const RankStep& rank) { return rank.wait_s; });
+  write_by_rank("tessera_rank_lag_seconds", [&](const RankStep& rank) { return rank.compute_s - middle; });
+  write_by_rank("tessera_rank_compute_seconds", [](const RankStep& rank) { return rank.compute_s; });
+  write_by_rank("tessera_rank_wait_seconds", [](const RankStep& rank) { return rank.wait_s; });
 }
 
 void RunMetrics::write_disk(const State& state, Exposition* out) const {
   if (!state.last || !state.last->disk) return;
-  out->family(info_of(Metric::kOffloadBytesTotal));
+  out->family(metric("tessera_offload_bytes_total"));
   out->sample(static_cast<double>(state.disk.read_bytes), {{"direction", "read"}});
   out->sample(static_cast<double>(state.disk.written_bytes), {{"direction", "written"}});
-  out->family(info_of(Metric::kOffloadWaitSecondsTotal));
+  out->family(metric("tessera_offload_wait_seconds_total"));
   out->sample(state.disk.state_wait_s, {{"kind", "state"}});
   out->sample(state.disk.weights_wait_s, {{"kind", "weights"}});
   out->sample(state.disk.inputs_wait_s, {{"kind", "inputs"}});
@@ -191,12 +191,12 @@ void RunMetrics::write_disk(const State& state, Exposition* out) const {
 
 void RunMetrics::write_checkpoints(const State& state, Exposition* out) const {
   const double age_s = std::chrono::duration<double>(Clock::now() - state.checkpoint_time).count();
-  write_value(out, Metric::kCheckpointAgeSeconds, age_s);
-  write_value(out, Metric::kCheckpointsTotal, state.num_checkpoints);
-  write_value(out, Metric::kCheckpointFailuresTotal, state.num_failed_checkpoints);
+  write_value(out, "tessera_checkpoint_age_seconds", age_s);
+  write_value(out, "tessera_checkpoints_total", state.num_checkpoints);
+  write_value(out, "tessera_checkpoint_failures_total", state.num_failed_checkpoints);
   if (!state.checkpoint) return;
-  write_value(out, Metric::kCheckpointBytes, state.checkpoint->bytes);
-  out->family(info_of(Metric::kCheckpointSeconds));
+  write_value(out, "tessera_checkpoint_bytes", state.checkpoint->bytes);
+  out->family(metric("tessera_checkpoint_seconds"));
   out->sample(state.checkpoint->write_s, {{"phase", "write"}});
   out->sample(state.checkpoint->stall_s, {{"phase", "stall"}});
 }
