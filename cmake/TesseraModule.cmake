@@ -96,14 +96,36 @@ function(tessera_embed out function folder pattern)
   set(${out} ${CMAKE_CURRENT_BINARY_DIR}/${function}.cc PARENT_SCOPE)
 endfunction()
 
-# tessera_module(NAME [SEPARATE] [COLD] SOURCES a.cc b.cc DEPS base platform LIBS PkgConfig::PCRE2)
-# DEPS are modules (public), LIBS are third-party targets (private). SEPARATE: always compiled file by file.
+# tessera_found(OUT ENDING EXCEPT...): sets OUT to the sources of this folder whose names have ENDING, a regular expression,
+# those of the folder itself first; folders below it with a CMakeLists.txt look for their own.
+function(tessera_found out ending)
+  file(GLOB found RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} CONFIGURE_DEPENDS *.cc)
+  file(GLOB_RECURSE below RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} CONFIGURE_DEPENDS *.cc)
+  list(REMOVE_ITEM below ${found})
+  file(GLOB_RECURSE apart RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} */CMakeLists.txt)
+  foreach(file ${apart})
+    cmake_path(GET file PARENT_PATH folder)
+    list(FILTER below EXCLUDE REGEX "^${folder}/")
+  endforeach()
+  list(APPEND found ${below})
+  list(FILTER found INCLUDE REGEX "${ending}")
+  if(ARGN)
+    list(REMOVE_ITEM found ${ARGN})
+  endif()
+  set(${out} ${found} PARENT_SCOPE)
+endfunction()
+
+# tessera_module(NAME [SEPARATE] [COLD] EXCEPT c.cc SOURCES made.cc DEPS base platform LIBS PkgConfig::PCRE2)
+# All sources of the folder but tests, fuzz targets, main.cc and EXCEPT; SOURCES are others. DEPS are modules (public), LIBS
+# are third-party targets (private). SEPARATE: always compiled file by file.
 # COLD: a run spends no time there, so it is optimised lightly, which compiles a quarter faster.
 function(tessera_module name)
-  cmake_parse_arguments(ARG "SEPARATE;COLD" "" "SOURCES;DEPS;LIBS;PUBLIC_LIBS" ${ARGN})
-  set(sources ${ARG_SOURCES})
+  cmake_parse_arguments(ARG "SEPARATE;COLD" "" "EXCEPT;SOURCES;DEPS;LIBS;PUBLIC_LIBS" ${ARGN})
+  tessera_found(sources "\\.cc$" main.cc ${ARG_EXCEPT})
+  list(FILTER sources EXCLUDE REGEX "_(test|fuzz)\\.cc$")
+  list(APPEND sources ${ARG_SOURCES})
   if(TESSERA_UNITY STREQUAL "all" AND NOT ARG_SEPARATE)
-    tessera_batches(sources tessera_${name} ${ARG_SOURCES})
+    tessera_batches(sources tessera_${name} ${sources})
   endif()
   add_library(tessera_${name} STATIC ${sources})
   target_include_directories(tessera_${name} PUBLIC ${PROJECT_SOURCE_DIR}/src)
@@ -176,8 +198,8 @@ include(\"${PROJECT_SOURCE_DIR}/cmake/TestSuites.cmake\")
 endfunction()
 
 # tessera_test(NAME SOURCES x_test.cc DEPS module... LIBS ... SERIAL SEPARATE, and LABEL, TIMEOUT, APART and ON_DISK of
-# tessera_suites): the test program tessera_NAME_test. SERIAL: no other test runs at the same time. SEPARATE: always
-# compiled file by file.
+# tessera_suites): the test program tessera_NAME_test. One with the name of the folder has all tests of the folder that no
+# call before it names. SERIAL: no other test runs at the same time. SEPARATE: always compiled file by file.
 function(tessera_test name)
   if(NOT TESSERA_TESTS)
     return()
@@ -188,8 +210,15 @@ function(tessera_test name)
     set(on_disk ON_DISK)
   endif()
   set(sources ${ARG_SOURCES})
+  cmake_path(GET CMAKE_CURRENT_SOURCE_DIR FILENAME folder)
+  if(name STREQUAL folder)
+    get_property(named DIRECTORY PROPERTY TESSERA_NAMED_TESTS)
+    tessera_found(sources "_test\\.cc$" ${named})
+    list(APPEND sources ${ARG_SOURCES})
+  endif()
+  set_property(DIRECTORY APPEND PROPERTY TESSERA_NAMED_TESTS ${ARG_SOURCES})
   if(NOT TESSERA_UNITY STREQUAL "none" AND NOT ARG_SEPARATE)
-    tessera_batches(sources tessera_${name}_test ${ARG_SOURCES})
+    tessera_batches(sources tessera_${name}_test ${sources})
   endif()
   add_executable(tessera_${name}_test ${sources})
   target_include_directories(tessera_${name}_test PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
