@@ -391,10 +391,4 @@ std::string memory_refusal(const TrainableModel& model, const MemoryRequest& req
       format_bytes(free_bytes), largest_items(plan_memory(model, request)), advice);
 }
 
-void check_memory_fits(const TrainableModel& model, const MemoryRequest& request, int64_t free_bytes,
-                       const std::vector<MemoryAlternative>& alternatives) {
-  const std::string refusal = memory_refusal(model, request, free_bytes, alternatives);
-  if (!refusal.empty()) fail(ExitCode::kBadConfig, "{}", refusal);
-}
-
 }  // namespace tessera

@@ -139,9 +139,6 @@ std::optional<int> nodes_that_fit(const TrainableModel& model, const MemoryReque
 // everything sharded over them and with one of the alternatives. Empty if the plan fits.
 std::string memory_refusal(const TrainableModel& model, const MemoryRequest& request, int64_t free_bytes,
                            const std::vector<MemoryAlternative>& alternatives);
-// Error(kBadConfig) with that text if the plan does not fit.
-void check_memory_fits(const TrainableModel& model, const MemoryRequest& request, int64_t free_bytes,
-                       const std::vector<MemoryAlternative>& alternatives);
 
 // The plan as lines of at most 78 columns, by kind, with the total and what is free on a node. With several
 // ranks there is a column each for a rank, a node and the job; a rank has its share of shared memory.

@@ -267,10 +267,6 @@ std::vector<MemoryAlternative> RunPlanner::alternatives(const MemoryRequest& req
   return memory_alternatives(request, choices);
 }
 
-void RunPlanner::check_fits(const MemoryRequest& request, const MachineFacts& machine) const {
-  check_memory_fits(model_, request, machine.free_bytes, alternatives(request, machine));
-}
-
 std::string RunPlanner::refusal(const MemoryRequest& request, const MachineFacts& machine) const {
   const int64_t of_host = needed_host_bytes(model_, request);
   if (model_.device().own_memory() && of_host > machine.host_free_bytes) {

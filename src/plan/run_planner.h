@@ -72,8 +72,6 @@ class RunPlanner {
   MemoryRequest choose_memory(const MachineFacts& machine, const ZeroSettings& zero) const;
   // Fills limits, zero, snapshot_bytes, memory, wire and free_bytes from a request that was chosen.
   void fill_memory(const MemoryRequest& request, const MachineFacts& machine, RunPlan* plan) const;
-  // Error(kBadConfig) with refusal() unless the request fits.
-  void check_fits(const MemoryRequest& request, const MachineFacts& machine) const;
   // Why the request does not fit and what would; "" if it fits.
   std::string refusal(const MemoryRequest& request, const MachineFacts& machine) const;
 

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/error.h"
 #include "base/median.h"
 #include "base/rng.h"
 #include "bench/surroundings.h"
@@ -89,7 +90,8 @@ Planned plan_of(const PlanCase& run, const PlanBenchOptions& options) {
   machine.baseline_bytes = options.baseline.anonymous_bytes + options.baseline.file_bytes / num_processes;
   machine.free_bytes = memory_info().free_for_process_bytes;
   const MemoryRequest request = planner.choose_memory(machine);
-  planner.check_fits(request, machine);
+  if (const std::string refusal = planner.refusal(request, machine); !refusal.empty())
+    fail(ExitCode::kBadConfig, "{}", refusal);
   RunPlan plan;
   planner.fill_memory(request, machine, &plan);
   return {step_facts(request, run.max_length, micro_batch_rows(batch), args.batch.accumulation_steps,
