@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "plan/planned_model.h"
 #include "settings/run_settings.h"
+#include "support/draws.h"
 #include "support/model_test_support.h"
 
 namespace tessera {

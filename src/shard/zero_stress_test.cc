@@ -11,6 +11,7 @@
 #include "base/float_types.h"
 #include "shard/gradients/gradient_store.h"
 #include "shard/weights/weight_store.h"
+#include "support/draws.h"
 #include "support/rank_test_support.h"
 
 namespace tessera {
@@ -319,7 +320,7 @@ class StressRank {
 class ZeroStress : public testing::TestWithParam<uint64_t> {};
 
 TEST_P(ZeroStress, RandomJobsEndWithTheSumsOfOneThread) {
-  for (uint64_t seed = GetParam() * 25; seed < GetParam() * 25 + 25; ++seed) {
+  for (uint64_t seed = GetParam() * 25; seed < GetParam() * 25 + draws(25); ++seed) {
     const Job job = random_job(seed);
     const Expected expected = compute_alone(job, seed);
     const std::vector<std::string> errors =
@@ -329,7 +330,7 @@ TEST_P(ZeroStress, RandomJobsEndWithTheSumsOfOneThread) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(TwoHundredSeeds, ZeroStress, testing::Range<uint64_t>(0, 8));
+INSTANTIATE_TEST_SUITE_P(Seeds, ZeroStress, testing::Range<uint64_t>(0, 8));
 
 }  // namespace
 }  // namespace tessera

@@ -11,6 +11,7 @@
 #include <random>
 
 #include "optim/elementwise.h"
+#include "support/draws.h"
 #include "support/rank_test_support.h"
 
 namespace tessera {
@@ -200,7 +201,7 @@ double tolerance_of(const OuterJob& job) {
 }
 
 class OuterOptimizerTest : public testing::TestWithParam<uint64_t> {};
-INSTANTIATE_TEST_SUITE_P(Seeds, OuterOptimizerTest, testing::Range<uint64_t>(0, 24));
+INSTANTIATE_TEST_SUITE_P(Seeds, OuterOptimizerTest, testing::Range<uint64_t>(0, draws(24)));
 
 TEST_P(OuterOptimizerTest, FollowsItsFormulasOnRandomJobs) {
   const OuterJob job = random_outer_job(GetParam());
