@@ -28,6 +28,8 @@ std::vector<std::vector<std::string_view>> read_cells(std::string_view file, std
 std::span<const EmbeddedText> compat_texts();        // settings/compat/*.tsv
 std::span<const EmbeddedText> config_texts();        // formats/huggingface/*.tsv
 std::span<const EmbeddedText> tokenizer_texts();     // tokenizer/*.tsv
+std::span<const EmbeddedText> prompt_texts();        // settings/foreign/*.json
+std::span<const EmbeddedText> field_texts();         // settings/fields/*.tsv
 std::span<const EmbeddedText> template_texts();      // data/chat/templates
 std::span<const EmbeddedText> metric_texts();        // monitor/metrics/*.tsv
 std::span<const EmbeddedText> help_texts();          // cli/help_texts

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "formats/huggingface/model_config.h"
+#include "settings/run_settings.h"
 
 namespace tessera {
 namespace {

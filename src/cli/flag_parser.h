@@ -14,8 +14,6 @@
 
 namespace tessera {
 
-inline constexpr const char* kCommandLineOrigin = "command line";  // of flags that parse_flags() sets
-
 enum class ParseOutcome { kRun, kHelpWanted };
 
 // Sets every flag given. Errors (kUsage) name what was given and the flag that was probably meant; unknown

@@ -6,7 +6,7 @@
 #include "devices/planned_card.h"
 #include "forecast/forecast.h"
 #include "model/families/families.h"
-#include "settings/state/lora_settings.h"
+#include "settings/derived.h"
 
 namespace tessera {
 namespace {

@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "forecast/time/planned_step.h"
 #include "plan/planned_model.h"
-#include "settings/ranks/context_settings.h"
+#include "settings/derived.h"
 
 namespace tessera {
 namespace {
@@ -101,7 +101,7 @@ class Forecaster {
     return predict_step(walks_, step_.facts(request, mean_row_tokens_), *prices_);
   }
 
-  // Whether sync_every may be added (check_outer_arguments()).
+  // Whether sync_every may be added (check_outer()).
   bool may_train_apart(const ZeroSettings& zero) const {
     return !zero.outer && args_.sharding.context_parallel_size == 1 && is_elementwise(zero.state_tensors) &&
            !zero.optimizer_in_backward && !zero.state_folder && !zero.weight_folder && !zero.frozen_folder &&

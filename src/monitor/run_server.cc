@@ -14,7 +14,7 @@
 #include "base/unique_fd.h"
 #include "comm/ranks/proof.h"
 #include "platform/system.h"
-#include "settings/run/metrics_settings.h"
+#include "settings/derived.h"
 
 namespace tessera {
 namespace {

@@ -14,7 +14,7 @@
 #include "monitor/metrics/metric_table.h"
 #include "monitor/records/page_html.h"
 #include "platform/stop_signal.h"
-#include "settings/run/metrics_settings.h"
+#include "settings/derived.h"
 #include "support/metrics_text.h"
 #include "support/web_client.h"
 #include "test_folder.h"

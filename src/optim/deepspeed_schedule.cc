@@ -230,32 +230,26 @@ std::unique_ptr<Schedule> make(const ScheduleOptions& options, Keywords& keyword
   return std::make_unique<T>(options, keywords);
 }
 
-struct NamedSchedule {
-  const char* name;
+struct ScheduleOfType {
+  ScheduleType type;
   std::unique_ptr<Schedule> (*make)(const ScheduleOptions&, Keywords&);
 };
 
-constexpr NamedSchedule kSchedules[] = {
-    {"WarmupLR", make<WarmupLR>},
-    {"WarmupDecayLR", make<WarmupDecayLR>},
-    {"WarmupCosineLR", make<WarmupCosineLR>},
-    {"LRRangeTest", make<LRRangeTest>},
-    {"OneCycle", make<OneCycle>},
+constexpr ScheduleOfType kSchedules[] = {
+    {ScheduleType::kWarmupLR, make<WarmupLR>},
+    {ScheduleType::kWarmupDecayLR, make<WarmupDecayLR>},
+    {ScheduleType::kWarmupCosineLR, make<WarmupCosineLR>},
+    {ScheduleType::kLRRangeTest, make<LRRangeTest>},
+    {ScheduleType::kOneCycle, make<OneCycle>},
 };
 
 }  // namespace
 
 std::unique_ptr<Schedule> make_deepspeed_schedule(const ScheduleOptions& options, Keywords& keywords) {
-  for (const NamedSchedule& entry : kSchedules) {
-    if (options.type == entry.name) return entry.make(options, keywords);
+  for (const ScheduleOfType& entry : kSchedules) {
+    if (options.type == entry.type) return entry.make(options, keywords);
   }
   return nullptr;
-}
-
-std::vector<std::string> deepspeed_schedule_names() {
-  std::vector<std::string> names;
-  for (const NamedSchedule& entry : kSchedules) names.emplace_back(entry.name);
-  return names;
 }
 
 }  // namespace tessera

@@ -9,8 +9,6 @@
 #pragma once
 
 #include <memory>
-#include <string>
-#include <vector>
 
 #include "optim/schedule.h"
 #include "optim/schedule_keywords.h"
@@ -19,6 +17,5 @@ namespace tessera {
 
 // nullptr if the type is not one of DeepSpeed's. kBadConfig for missing or wrong parameters.
 std::unique_ptr<Schedule> make_deepspeed_schedule(const ScheduleOptions& options, Keywords& keywords);
-std::vector<std::string> deepspeed_schedule_names();
 
 }  // namespace tessera

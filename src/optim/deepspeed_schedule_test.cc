@@ -19,7 +19,7 @@ constexpr int64_t kRunWarmup = 4;
 constexpr int64_t kRunSteps = 12;
 
 std::unique_ptr<Schedule> make(const std::string& type, const std::string& kwargs) {
-  return make_schedule({type, kwargs, kRate, kRunWarmup, kRunSteps});
+  return make_schedule({schedule_named(type).value(), kwargs, kRate, kRunWarmup, kRunSteps});
 }
 
 void expect_rates(const std::string& type, const std::string& kwargs, const std::vector<int64_t>& steps,

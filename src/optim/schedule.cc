@@ -240,24 +240,22 @@ class ReduceOnPlateau : public Schedule {
   int64_t cooldown_left_ = 0;
 };
 
-constexpr const char* kReduceOnPlateau = "reduce_lr_on_plateau";
-
-struct NamedLambda {
-  const char* name;
+struct LambdaOfType {
+  ScheduleType type;
   Lambda (*make)(const ScheduleOptions&, Keywords&);
 };
 
-constexpr NamedLambda kLambdas[] = {
-    {"linear", linear},
-    {"cosine", cosine_decay},
-    {"cosine_with_restarts", cosine_with_restarts},
-    {"polynomial", polynomial},
-    {"constant", constant},
-    {"constant_with_warmup", constant_with_warmup},
-    {"inverse_sqrt", inverse_sqrt},
-    {"cosine_with_min_lr", cosine_with_min_lr},
-    {"cosine_warmup_with_min_lr", cosine_warmup_with_min_lr},
-    {"warmup_stable_decay", warmup_stable_decay},
+constexpr LambdaOfType kLambdas[] = {
+    {ScheduleType::kLinear, linear},
+    {ScheduleType::kCosine, cosine_decay},
+    {ScheduleType::kCosineWithRestarts, cosine_with_restarts},
+    {ScheduleType::kPolynomial, polynomial},
+    {ScheduleType::kConstant, constant},
+    {ScheduleType::kConstantWithWarmup, constant_with_warmup},
+    {ScheduleType::kInverseSqrt, inverse_sqrt},
+    {ScheduleType::kCosineWithMinLr, cosine_with_min_lr},
+    {ScheduleType::kCosineWarmupWithMinLr, cosine_warmup_with_min_lr},
+    {ScheduleType::kWarmupStableDecay, warmup_stable_decay},
 };
 
 }  // namespace
@@ -272,25 +270,16 @@ std::optional<AdamBetas> Schedule::betas(int64_t) const { return std::nullopt; }
 
 std::unique_ptr<Schedule> make_schedule(const ScheduleOptions& options) {
   Keywords keywords(options.type, options.kwargs);
-  if (auto schedule = make_deepspeed_schedule(options, keywords)) {
-    keywords.done();
-    return schedule;
+  std::unique_ptr<Schedule> schedule = make_deepspeed_schedule(options, keywords);
+  if (options.type == ScheduleType::kReduceLrOnPlateau)
+    schedule = std::make_unique<ReduceOnPlateau>(options, keywords);
+  for (const LambdaOfType& entry : kLambdas) {
+    if (options.type == entry.type)
+      schedule = std::make_unique<LambdaSchedule>(options.learning_rate, entry.make(options, keywords));
   }
-  if (options.type == kReduceOnPlateau) {
-    auto schedule = std::make_unique<ReduceOnPlateau>(options, keywords);
-    keywords.done();
-    return schedule;
-  }
-  for (const NamedLambda& entry : kLambdas) {
-    if (options.type != entry.name) continue;
-    Lambda lambda = entry.make(options, keywords);
-    keywords.done();
-    return std::make_unique<LambdaSchedule>(options.learning_rate, std::move(lambda));
-  }
-  const std::string nearest = nearest_name(options.type, schedule_names());
-  fail(ExitCode::kBadConfig, "lr_scheduler_type: expected one of {}, found '{}'{}",
-       fmt::join(schedule_names(), ", "), printable(options.type),
-       nearest.empty() ? "" : fmt::format(" (did you mean '{}'?)", nearest));
+  TESSERA_CHECK(schedule != nullptr, "lr_scheduler_type {}", options.type);
+  keywords.done();
+  return schedule;
 }
 
 std::unique_ptr<Schedule> make_schedule(const ScheduleSpec& spec, int64_t num_training_steps) {
@@ -298,7 +287,7 @@ std::unique_ptr<Schedule> make_schedule(const ScheduleSpec& spec, int64_t num_tr
                         num_training_steps});
 }
 
-bool ScheduleSpec::needs_evaluations() const { return type == kReduceOnPlateau; }
+bool ScheduleSpec::needs_evaluations() const { return type == ScheduleType::kReduceLrOnPlateau; }
 
 int64_t ScheduleSpec::num_warmup_steps(int64_t num_training_steps) const {
   const double total = static_cast<double>(num_training_steps);
@@ -307,12 +296,11 @@ int64_t ScheduleSpec::num_warmup_steps(int64_t num_training_steps) const {
   return static_cast<int64_t>(std::ceil(total * ratio));
 }
 
-std::vector<std::string> schedule_names() {
-  std::vector<std::string> names;
-  for (const NamedLambda& entry : kLambdas) names.emplace_back(entry.name);
-  names.emplace_back(kReduceOnPlateau);
-  for (std::string& name : deepspeed_schedule_names()) names.push_back(std::move(name));
-  return names;
+std::optional<ScheduleType> schedule_named(std::string_view name) {
+  for (const auto& [text, type] : choice_words(ScheduleType())) {
+    if (text == name) return type;
+  }
+  return std::nullopt;
 }
 
 }  // namespace tessera

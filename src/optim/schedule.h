@@ -2,18 +2,61 @@
 // * lambda(s) with s completed optimizer steps; and those of DeepSpeed (deepspeed_schedule.h).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
+#include <string_view>
+
+#include "base/choice.h"
 
 namespace tessera {
 
+enum class ScheduleType {
+  kLinear,
+  kCosine,
+  kCosineWithRestarts,
+  kPolynomial,
+  kConstant,
+  kConstantWithWarmup,
+  kInverseSqrt,
+  kCosineWithMinLr,
+  kCosineWarmupWithMinLr,
+  kWarmupStableDecay,
+  kReduceLrOnPlateau,
+  kWarmupLR,
+  kWarmupDecayLR,
+  kWarmupCosineLR,
+  kLRRangeTest,
+  kOneCycle,
+};
+constexpr auto choice_words(ScheduleType) {
+  using enum ScheduleType;
+  return std::to_array<Word<ScheduleType>>({{"linear", kLinear},
+                                            {"cosine", kCosine},
+                                            {"cosine_with_restarts", kCosineWithRestarts},
+                                            {"polynomial", kPolynomial},
+                                            {"constant", kConstant},
+                                            {"constant_with_warmup", kConstantWithWarmup},
+                                            {"inverse_sqrt", kInverseSqrt},
+                                            {"cosine_with_min_lr", kCosineWithMinLr},
+                                            {"cosine_warmup_with_min_lr", kCosineWarmupWithMinLr},
+                                            {"warmup_stable_decay", kWarmupStableDecay},
+                                            {"reduce_lr_on_plateau", kReduceLrOnPlateau},
+                                            {"WarmupLR", kWarmupLR},
+                                            {"WarmupDecayLR", kWarmupDecayLR},
+                                            {"WarmupCosineLR", kWarmupCosineLR},
+                                            {"LRRangeTest", kLRRangeTest},
+                                            {"OneCycle", kOneCycle}});
+}
+// nullopt if no schedule has this name.
+std::optional<ScheduleType> schedule_named(std::string_view name);
+
 struct ScheduleSpec {
   double learning_rate = 5e-5;
-  std::string type = "linear";  // one of schedule_names()
-  std::string kwargs;           // a JSON object, "" = none
+  ScheduleType type = ScheduleType::kLinear;
+  std::string kwargs;  // a JSON object, "" = none
   double warmup_steps = 0;
   std::optional<double> warmup_ratio;
 
@@ -24,8 +67,8 @@ struct ScheduleSpec {
 };
 
 struct ScheduleOptions {
-  std::string type = "linear";  // lr_scheduler_type
-  std::string kwargs;           // lr_scheduler_kwargs as JSON text, "" = none
+  ScheduleType type = ScheduleType::kLinear;
+  std::string kwargs;  // lr_scheduler_kwargs as JSON text, "" = none
   double learning_rate = 5e-5;
   int64_t num_warmup_steps = 0;
   int64_t num_training_steps = 0;
@@ -58,9 +101,8 @@ class Schedule {
   virtual void restore(const PlateauState& state);
 };
 
-// kBadConfig for an unknown type (naming the nearest) and for an unknown or missing keyword.
+// kBadConfig for an unknown or missing keyword.
 std::unique_ptr<Schedule> make_schedule(const ScheduleOptions& options);
 std::unique_ptr<Schedule> make_schedule(const ScheduleSpec& spec, int64_t num_training_steps);
-std::vector<std::string> schedule_names();
 
 }  // namespace tessera

@@ -13,7 +13,7 @@ namespace tessera {
 
 using nlohmann::json;
 
-Keywords::Keywords(std::string schedule, const std::string& text) : schedule_(std::move(schedule)) {
+Keywords::Keywords(ScheduleType schedule, const std::string& text) : schedule_(schedule) {
   if (text.empty()) return;
   values_ = json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (values_.is_null()) values_ = json::object();

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "optim/schedule.h"
+
 namespace tessera {
 
 // Every getter marks its name as known to the schedule; done() rejects the rest. A null counts as absent,
@@ -14,7 +16,7 @@ namespace tessera {
 class Keywords {
  public:
   // `text`: a JSON object, "" = none.
-  Keywords(std::string schedule, const std::string& text);
+  Keywords(ScheduleType schedule, const std::string& text);
 
   std::optional<double> number(const std::string& name);
   double number(const std::string& name, double otherwise) { return number(name).value_or(otherwise); }
@@ -33,7 +35,7 @@ class Keywords {
  private:
   const nlohmann::json* find(const std::string& name);
 
-  std::string schedule_;
+  ScheduleType schedule_;
   nlohmann::json values_ = nlohmann::json::object();
   std::vector<std::string> known_;
 };

@@ -13,7 +13,7 @@
 #include "plan/context_plan.h"
 #include "plan/passes.h"
 #include "plan/planned_model.h"
-#include "settings/ranks/zero_settings.h"
+#include "settings/derived.h"
 
 namespace tessera {
 namespace {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "settings/derived.h"
+
 namespace tessera {
 
 ActionSchedule::ActionSchedule(const RunSpec& args, int64_t steps_per_epoch, int64_t max_steps)

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "settings/run_settings.h"
+#include "settings/run_spec.h"
 
 namespace tessera {
 

@@ -46,9 +46,9 @@ TEST_F(ConfigFileTest, ReportToIsATextOrAListAndDropsForeignServices) {
   using Names = std::vector<std::string>;
   // Returns report_to and what was warned of.
   const auto reports = [](ConfigSyntax syntax, std::string_view text, const Names& flag = {}) {
-    RunSpec args;
+    RunSpec spec;
     FlagTable table;
-    declare_training_flags(&table, &args);
+    declare_training_flags(&table, &spec);
     if (!flag.empty()) table.set(*table.find("report_to"), flag, "command line");
     testing::internal::CaptureStderr();
     apply_config_text(text, syntax, "run", &table);
@@ -241,18 +241,18 @@ weight_decay: 0.0
 fsdp:
 fsdp_config:
 )";
-  RunSpec args;
+  RunSpec spec;
   FlagTable table;
-  declare_training_flags(&table, &args);
+  declare_training_flags(&table, &spec);
   apply_config_text(kAxolotl, ConfigSyntax::kYaml, "axolotl.yaml", &table);
-  EXPECT_EQ(args.model.folder, "meta/model");
-  EXPECT_EQ(args.data.max_length, 8192);
-  EXPECT_TRUE(args.data.packing);
-  EXPECT_EQ(args.batch.num_epochs, 1);
-  EXPECT_EQ(args.batch.rows_per_device, 1);
-  EXPECT_EQ(args.evaluation.rows_per_device, 2);
-  EXPECT_EQ(args.data.cache_dir, "last_run_prepared");
-  EXPECT_FALSE(args.precision.bf16.has_value());
+  EXPECT_EQ(spec.model.folder, "meta/model");
+  EXPECT_EQ(spec.data.max_length, 8192);
+  EXPECT_TRUE(spec.data.packing);
+  EXPECT_EQ(spec.batch.num_epochs, 1);
+  EXPECT_EQ(spec.batch.rows_per_device, 1);
+  EXPECT_EQ(spec.evaluation.rows_per_device, 2);
+  EXPECT_EQ(spec.data.cache_dir, "last_run_prepared");
+  EXPECT_FALSE(spec.precision.bf16.has_value());
   EXPECT_THAT(refusal(ConfigSyntax::kYaml, "evals_per_epoch: 4\n"), HasSubstr("eval_strategy epoch"));
   EXPECT_THAT(refusal(ConfigSyntax::kYaml, "special_tokens:\n  pad_token: x\n"), HasSubstr("special tokens"));
 }
@@ -348,14 +348,14 @@ TEST_F(ConfigFileTest, TheRecordOfARunSetsWhatTheRunSet) {
   args_.schedule.learning_rate = 1e-3;
   args_.sources.config = "run.yaml";
   const std::string record = training_arguments_json(args_);
-  RunSpec args;
+  RunSpec spec;
   FlagTable table;
-  declare_training_flags(&table, &args);
+  declare_training_flags(&table, &spec);
   apply_config_text(record, ConfigSyntax::kJson, "out/training_args.json", &table);
-  EXPECT_EQ(args.schedule.learning_rate, 1e-3);
+  EXPECT_EQ(spec.schedule.learning_rate, 1e-3);
   EXPECT_TRUE(table.is_set("learning_rate"));
   EXPECT_FALSE(table.is_set("lora_rank"));  // which would need finetuning_type lora
-  EXPECT_THAT(args.sources.config, IsEmpty());
+  EXPECT_THAT(spec.sources.config, IsEmpty());
 }
 
 TEST_F(ConfigFileTest, TheNameDecidesTheSyntax) {

@@ -4,7 +4,6 @@
 #include <map>
 
 #include "base/error.h"
-#include "comm/ranks/launch_variables.h"
 
 namespace tessera {
 namespace {
@@ -72,20 +71,21 @@ const char* origin_name(SettingOrigin origin) {
       return "environment";
     case SettingOrigin::kDeepSpeed:
       return "deepspeed";
+    case SettingOrigin::kCheckpoint:
+      return "checkpoint";
     case SettingOrigin::kDerived:
       break;
   }
   return "derived";
 }
 
-std::vector<ResolvedSetting> resolve_with_origins(const FlagTable& table, const std::string& command_line,
-                                                  int64_t world_size, RunSpec* args) {
-  RunSpec default_args;
+std::vector<ResolvedSetting> resolve_with_origins(const FlagTable& table, int64_t world_size, RunSpec* spec) {
+  RunSpec default_spec;
   FlagTable default_table;
-  declare_training_flags(&default_table, &default_args);
+  declare_training_flags(&default_table, &default_spec);
   const std::map<std::string, json> defaults = values_of(default_table);
-  std::map<std::string, json> given = values_of(table);
-  resolve_run_spec(table, world_size, args);
+  const std::map<std::string, json> given = values_of(table);
+  resolve_run_spec(table, world_size, spec);
 
   std::vector<ResolvedSetting> settings;
   for (const Flag& flag : table.flags()) {
@@ -95,19 +95,16 @@ std::vector<ResolvedSetting> resolve_with_origins(const FlagTable& table, const 
     setting.name = flag.name;
     setting.value = setting_json(flag);
     setting.default_value = known->second;
-    const std::string origin = table.origin(flag.name);
-    const auto deepspeed = args->sources.deepspeed_origins.find(flag.name);
-    if (deepspeed != args->sources.deepspeed_origins.end()) {
-      setting.origin = SettingOrigin::kDeepSpeed;
-      setting.source = deepspeed->second;
-    } else if (!origin.empty() && setting.value == given[flag.name]) {
-      setting.origin = origin == command_line      ? SettingOrigin::kFlag
-                       : origin == kResumeVariable ? SettingOrigin::kEnvironment
-                                                   : SettingOrigin::kFile;
-      if (setting.origin != SettingOrigin::kFlag) setting.source = origin;
-    } else if (!origin.empty()) {
+    const auto source = spec->sources.given.find(flag.name);
+    const bool is_given = source != spec->sources.given.end() &&
+                          (table.is_set(flag.name) || source->second.origin == SettingOrigin::kDeepSpeed);
+    const json& before = given.at(flag.name);
+    if (is_given && (source->second.origin == SettingOrigin::kDeepSpeed || setting.value == before)) {
+      setting.origin = source->second.origin;
+      setting.source = source->second.where;
+    } else if (is_given) {
       setting.origin = SettingOrigin::kDerived;
-      setting.source = fmt::format("from {} ({})", shown(given[flag.name]), origin);
+      setting.source = fmt::format("from {} ({})", shown(before), table.origin(flag.name));
     } else if (setting.value != setting.default_value) {
       setting.origin = SettingOrigin::kDerived;
       const auto reason = kDerivedFrom.find(flag.name);

@@ -9,14 +9,6 @@
 
 namespace tessera {
 
-enum class SettingOrigin {
-  kDefault,
-  kFlag,
-  kFile,         // a configuration file
-  kEnvironment,  // TESSERA_RESUME
-  kDeepSpeed,
-  kDerived,  // from other settings or the number of ranks
-};
 const char* origin_name(SettingOrigin origin);  // "default", "flag", "file", ...
 
 struct ResolvedSetting {
@@ -29,9 +21,8 @@ struct ResolvedSetting {
 };
 
 // Resolves the settings as resolve_run_spec() does and tells what each has become, in the order of
-// the flags. `command_line` is the origin that stands for flags in `table`.
-std::vector<ResolvedSetting> resolve_with_origins(const FlagTable& table, const std::string& command_line,
-                                                  int64_t world_size, RunSpec* args);
+// the flags.
+std::vector<ResolvedSetting> resolve_with_origins(const FlagTable& table, int64_t world_size, RunSpec* spec);
 
 // The value of a flag as JSON of its type; null for none. The flag must have `get`.
 nlohmann::json setting_json(const Flag& flag);

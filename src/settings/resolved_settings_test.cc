@@ -17,9 +17,7 @@ using testing::HasSubstr;
 
 class ResolvedSettingsTest : public ArgumentsTest {
  protected:
-  void resolve_on(int64_t world_size) {
-    settings_ = resolve_with_origins(table_, "command line", world_size, &args_);
-  }
+  void resolve_on(int64_t world_size) { settings_ = resolve_with_origins(table_, world_size, &args_); }
 
   const ResolvedSetting& setting(const std::string& name) const {
     for (const ResolvedSetting& each : settings_) {
@@ -41,7 +39,7 @@ TEST_F(ResolvedSettingsTest, NameFlagFileLineEnvironmentAndDefault) {
   give("learning_rate", "0.001");
   apply_config_text("max_steps: 7\n\nlearning_rate: 1\nsave_steps: 500\n", ConfigSyntax::kYaml, "run.yaml",
                     &table_);
-  apply_resume_variable(
+  read_environment(
       [](const std::string& name) -> std::optional<std::string> {
         return name == kResumeVariable ? std::optional<std::string>("auto") : std::nullopt;
       },

@@ -15,29 +15,29 @@
 
 namespace tessera {
 
-// Declares every flag of `tessera train` in `table`, bound to `args`, which must outlive it: the honoured
+// Declares every flag of `tessera train` in `table`, bound to `spec`, which must outlive it: the honoured
 // ones, and the known ones that are ignored or refused.
-void declare_training_flags(FlagTable* table, RunSpec* args);
+void declare_training_flags(FlagTable* table, RunSpec* spec);
 
-// Ranks restarted by an agent resume from the last checkpoint: TESSERA_RESUME=auto sets
-// resume_from_checkpoint unless something else has. Error(kBadConfig) for any other value.
-void apply_resume_variable(const Environment& environment, FlagTable* table, RunSpec* args);
-// Fills launch_id, is_restart and agent_grace_s. Error(kBadConfig).
-void read_launch_variables(const Environment& environment, RunSpec* args);
+inline constexpr const char* kCommandLineOrigin = "command line";  // of flags that were given there
+
+// The files that flags name: the configuration file, and what the arguments of TRL's scripts stand for.
+void read_setting_files(FlagTable* table, RunSpec* spec);
+
+// What `tessera launch` tells its ranks. Those that it restarts resume from the last checkpoint:
+// TESSERA_RESUME=auto sets resume_from_checkpoint unless something else has. Error(kBadConfig) for any other
+// value.
+void read_environment(const Environment& environment, FlagTable* table, RunSpec* spec);
 
 // Call once all flags are set: applies the DeepSpeed file, fills in settings derived from others (dtype from
 // bf16, eval_steps from logging_steps, ...) and refuses contradictions (kBadConfig). `table` knows which
 // flags were given; batch sizes in a DeepSpeed file are for `world_size` ranks.
-void resolve_run_spec(const FlagTable& table, int64_t world_size, RunSpec* args);
+void resolve_run_spec(const FlagTable& table, int64_t world_size, RunSpec* spec);
 
 // Again, once settings have changed that say where the state of a run is and when it is updated (plan/forms).
-void resolve_form(const FlagTable& table, int64_t world_size, RunSpec* args);
-
-// Steps of a logging, evaluation or saving interval: `interval` itself or, if below 1, that fraction of all
-// steps, rounded up.
-int64_t interval_in_steps(double interval, int64_t num_training_steps);
+void resolve_form(const FlagTable& table, int64_t world_size, RunSpec* spec);
 
 // The honoured settings as a JSON object, for training_args.json: indent 2, sorted, trailing newline.
-std::string training_arguments_json(const RunSpec& args);
+std::string training_arguments_json(const RunSpec& spec);
 
 }  // namespace tessera

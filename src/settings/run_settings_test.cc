@@ -22,20 +22,24 @@ TEST_F(ArgumentsTest, RestartedRanksResumeUnlessTheFlagIsGiven) {
       return name == "TESSERA_RESUME" ? std::optional<std::string>(value) : std::nullopt;
     };
   };
-  apply_resume_variable(variable(""), &table_, &args_);
+  read_environment(variable(""), &table_, &args_);
   EXPECT_EQ(resume_text(args_.resume), "");
-  apply_resume_variable(variable("auto"), &table_, &args_);
+  read_environment(variable("auto"), &table_, &args_);
   EXPECT_EQ(resume_text(args_.resume), "auto");
   EXPECT_TRUE(args_.resume.by_agent);
   give("resume_from_checkpoint", "false");
-  apply_resume_variable(variable("auto"), &table_, &args_);
+  read_environment(variable("auto"), &table_, &args_);
   EXPECT_EQ(resume_text(args_.resume), "");
-  EXPECT_THROW(apply_resume_variable(variable("yes"), &table_, &args_), Error);
+  EXPECT_THROW(read_environment(variable("yes"), &table_, &args_), Error);
 }
 
 TEST_F(ArgumentsTest, WhatTheUserAsksForIsNotTheAgents) {
   give("resume_from_checkpoint", "auto");
-  apply_resume_variable([](const std::string&) { return "auto"; }, &table_, &args_);
+  read_environment(
+      [](const std::string& name) {
+        return name == "TESSERA_RESUME" ? std::optional<std::string>("auto") : std::nullopt;
+      },
+      &table_, &args_);
   EXPECT_EQ(resume_text(args_.resume), "auto");
   EXPECT_FALSE(args_.resume.by_agent);
 }
@@ -58,11 +62,11 @@ TEST_F(ArgumentsTest, LaunchIsKnownByItsVariables) {
     const auto found = variables.find(name);
     return found == variables.end() ? std::nullopt : std::optional(found->second);
   };
-  read_launch_variables(environment, &args_);
+  read_environment(environment, &table_, &args_);
   EXPECT_EQ(args_.launch.id, "");
   EXPECT_FALSE(args_.launch.is_restart);
   variables = {{"TESSERA_LAUNCH_ID", "12ab"}, {"TESSERA_RESUME", "auto"}};
-  read_launch_variables(environment, &args_);
+  read_environment(environment, &table_, &args_);
   EXPECT_EQ(args_.launch.id, "12ab");
   EXPECT_TRUE(args_.launch.is_restart);
 }
@@ -70,11 +74,11 @@ TEST_F(ArgumentsTest, LaunchIsKnownByItsVariables) {
 TEST_F(ArgumentsTest, TheAgentsGraceCountsWhereItIsShorter) {
   std::string grace;
   const auto read = [&] {
-    read_launch_variables(
+    read_environment(
         [&](const std::string& name) {
           return name == "TESSERA_TERMINATION_GRACE_S" ? std::optional(grace) : std::nullopt;
         },
-        &args_);
+        &table_, &args_);
   };
   const auto warnings_of_resolving = [&] {
     testing::internal::CaptureStderr();

@@ -8,7 +8,6 @@
 #include <limits>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -113,6 +112,8 @@ struct BaseSpec {
   bool load_in_4bit = false;
   std::string quant_type = "nf4";
   std::optional<bool> double_quant;  // unset = as the program whose flag asks for 4 bits
+
+  int64_t bits_wanted() const { return bits ? *bits : load_in_8bit ? 8 : load_in_4bit ? 4 : 0; }  // 0 = all
 };
 
 struct PrecisionSpec {
@@ -121,6 +122,7 @@ struct PrecisionSpec {
   bool bf16_full_eval = false;
   std::optional<DType> save_dtype;  // set once resolved
 
+  std::string_view dtype_word() const { return word_of(kTrainingDTypeWords, dtype); }
   DType export_dtype() const { return save_dtype.value_or(dtype); }
 };
 
@@ -160,7 +162,7 @@ struct ShardingSpec {
   bool quantized_weights = false;
   std::optional<GradientCode> quantized_gradients;
   LoadOnce load_once = LoadOnce::kPerNode;
-  int64_t context_parallel_size = 1;  // ranks that share rows (context_arguments.h)
+  int64_t context_parallel_size = 1;  // ranks that share rows (context/context_team.h)
   // Set only by a DeepSpeed file. Sizes are in elements; unset ones are derived from the hidden size.
   int64_t max_live_parameters = 1'000'000'000;
   std::optional<int64_t> prefetch_bucket_size;
@@ -191,7 +193,7 @@ struct ReportingSpec {
   bool disable_tqdm = false;
   bool quiet = false;
   std::optional<LogLevel> log_level;    // kLogLevelWords
-  std::optional<int64_t> metrics_port;  // metrics_arguments.h
+  std::optional<int64_t> metrics_port;  // serving_port() has its default
   std::string metrics_host = "127.0.0.1";
   double health_timeout_s = 0;  // 0 = derived
   std::vector<ReportTo> report_to = {ReportTo::kJsonl};
@@ -246,7 +248,7 @@ struct ResumeSpec {
   };
   From from = From::kNothing;
   std::string folder;     // with kFolder
-  bool by_agent = false;  // set by apply_resume_variable()
+  bool by_agent = false;  // set by read_environment()
 
   bool resumes() const { return from != From::kNothing; }
   bool by_name() const { return from == From::kFolder; }
@@ -255,7 +257,7 @@ struct ResumeSpec {
 ResumeSpec parse_resume(const std::string& text);
 std::string resume_text(const ResumeSpec& resume);
 
-// Set by `tessera launch`, not by flags; see read_launch_variables().
+// Set by `tessera launch`, not by flags; see read_environment().
 struct LaunchSpec {
   std::string id;                                            // "" without an agent
   bool is_restart = false;                                   // the agent has started the ranks before
@@ -263,16 +265,30 @@ struct LaunchSpec {
   int64_t num_restarts = 0;                                  // World::num_restarts(); set by the command
 };
 
+enum class SettingOrigin {
+  kDefault,
+  kFlag,
+  kFile,         // a configuration file
+  kEnvironment,  // TESSERA_RESUME
+  kDeepSpeed,
+  kCheckpoint,  // of the run that is resumed
+  kDerived,     // from other settings or the number of ranks
+};
+
+// Where a setting was given.
+struct SettingSource {
+  SettingOrigin origin = SettingOrigin::kFlag;
+  std::string where;  // "run.yaml:7", "ds.json: zero_optimization.stage"; "" on the command line
+};
+
 // The files from which settings were read, and what came from them.
 struct SettingSources {
   std::string deepspeed;  // a DeepSpeed configuration; read by resolve_run_spec()
   std::string ds_compat = "0.19";
-  std::string config;      // a configuration file; read by apply_config_file()
-  ScriptArguments script;  // what apply_script_arguments() translates
-  // Where the DeepSpeed file decided a setting, by its flag: "ds.json: zero_optimization.stage".
-  std::map<std::string, std::string> deepspeed_origins;
-  // Once resolved: the settings that the command line or a file gives, by their flags.
-  std::set<std::string, std::less<>> given;
+  std::string config;      // a configuration file; read by read_setting_files()
+  ScriptArguments script;  // translated by read_setting_files()
+  // Once resolved: the settings that the command line, the environment or a file gives, by their names.
+  std::map<std::string, SettingSource, std::less<>> given;
 };
 
 struct RunSpec {

@@ -30,7 +30,7 @@ class SavingRun {
     args.data.shuffle = true;
     args.batch.rows_per_device = 1;
     args.batch.accumulation_steps = 4 / ranks.world_size();
-    args.schedule.type = "cosine";
+    args.schedule.type = ScheduleType::kCosine;
     args.saving.strategy = SaveStrategy::kSteps;
     args.saving.steps = 1;
     args.reporting.logging_steps = 2;

@@ -100,7 +100,7 @@ TinyRun::TinyRun(const ModelConfig& config) {
   args.batch.accumulation_steps = 2;
   args.batch.max_steps = 6;
   args.schedule.learning_rate = 1e-2;
-  args.schedule.type = "constant";
+  args.schedule.type = ScheduleType::kConstant;
   args.reporting.logging_steps = 2;
   args.saving.strategy = SaveStrategy::kNo;
   args.reporting.measure_peak = false;

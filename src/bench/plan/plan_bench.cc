@@ -17,8 +17,8 @@
 #include "model/families/families.h"
 #include "ops/cpu_ops.h"
 #include "plan/run_planner.h"
+#include "settings/derived.h"
 #include "settings/run_settings.h"
-#include "settings/state/lora_settings.h"
 #include "weights/model_folder.h"
 
 namespace tessera {

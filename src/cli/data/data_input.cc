@@ -6,7 +6,8 @@
 #include "data/row_building.h"
 #include "formats/huggingface/model_config.h"
 #include "settings/compat/compat_flags.h"
-#include "settings/run/row_settings.h"
+#include "settings/derived.h"
+#include "settings/fields/fields.h"
 
 namespace tessera {
 
@@ -20,9 +21,12 @@ void DataInput::declare_flags(FlagTable* table) {
   model_flag.aliases = {"model_name_or_path"};
   table->add("tokenizer", &tokenizer, "Folder of the tokenizer. Defaults to the model's folder.").value_name =
       "DIR";
-  declare_max_length(table, &max_length, "Tokens per row, as for `train`.").aliases.push_back("cutoff_len");
+  Flag& length_flag = declare_max_length(table, &max_length);
+  length_flag.help = "Tokens per row, as for `train`. none truncates nothing.";
+  length_flag.aliases.push_back("cutoff_len");
   table->add("packing", &packing, "Pack the documents into rows, as `train --packing` does.");
-  declare_packing_flags(table, &packing_strategy, &packing_cross_document_attention);
+  add_field(table, "packing_strategy", &packing_strategy);
+  add_field(table, "packing_cross_document_attention", &packing_cross_document_attention);
   declare_compat_flag(table, "truncation_mode");
   declare_data_flags(table, &data);
 }

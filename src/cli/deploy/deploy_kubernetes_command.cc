@@ -15,9 +15,8 @@
 #include "cluster/manifests/names.h"
 #include "forecast/text/plan_text.h"
 #include "formats/huggingface/model_config.h"
-#include "settings/config_file.h"
-#include "settings/ranks/context_settings.h"
-#include "settings/ranks/device_settings.h"
+#include "settings/derived.h"
+#include "settings/resolve.h"
 #include "settings/run_settings.h"
 
 namespace tessera {
@@ -64,8 +63,7 @@ class DeployKubernetesCommand : public DeployCommand {
   }
 
   void complete_flags(FlagTable* table) override {
-    if (!args_.sources.config.empty()) apply_config_file(args_.sources.config, table);
-    apply_script_arguments(table, &args_);
+    read_setting_files(table, &args_);
     for (size_t i = 0; i < num_training_flags_; ++i) {
       const Flag& flag = table->flags()[i];
       if (table->is_set(flag.name) && flag.get) given_.push_back(&flag);

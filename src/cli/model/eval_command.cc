@@ -14,9 +14,10 @@
 #include "cli/terminal/terminal.h"
 #include "data/dataset.h"
 #include "settings/compat/compat_flags.h"
+#include "settings/derived.h"
+#include "settings/fields/fields.h"
 #include "settings/run/data_settings.h"
 #include "settings/run/evaluation_sets.h"
-#include "settings/run/row_settings.h"
 #include "tokenizer/tokenizer.h"
 #include "train/evaluation/choices.h"
 #include "train/evaluation/evaluate.h"
@@ -49,16 +50,18 @@ class EvalCommand : public Command {
               "Folder of the tokenizer. Defaults to the adapter's folder if it has one, else the model's.")
         .value_name = "DIR";
     declare_data_flags(table, &data_);
-    declare_max_length(
-        table, &max_length_,
-        "Tokens per row. Defaults to 1024, or to the model's max_position_embeddings if that is smaller.");
+    declare_max_length(table, &max_length_).help =
+        "Tokens per row. Defaults to 1024, or to the model's max_position_embeddings if that is smaller. "
+        "none "
+        "truncates nothing.";
     table->add("allow_truncation", &allow_truncation_,
                "Drop the tokens beyond --max_length even if they are more than a tenth of all tokens.");
     table
         ->add("packing", &packing_,
               "Pack the documents into rows as `train --packing` does, instead of one row per document.")
         .aliases = {"eval_packing", "eval_sample_packing"};
-    declare_packing_flags(table, &packing_strategy_, &joined_);
+    add_field(table, "packing_strategy", &packing_strategy_);
+    add_field(table, "packing_cross_document_attention", &joined_);
     declare_compat_flag(table, "truncation_mode");
     table->add("per_device_eval_batch_size", &batch_size_,
                "Rows evaluated at once; does not change the result.");

@@ -15,7 +15,7 @@
 #include "io/file.h"
 #include "platform/memory_info.h"
 #include "platform/thread_pool.h"
-#include "settings/ranks/device_settings.h"
+#include "settings/derived.h"
 #include "train/measure/training_peak.h"
 
 namespace tessera {

@@ -4,9 +4,7 @@
 
 #include "base/error.h"
 #include "cli/flag_parser.h"
-#include "settings/config_file.h"
-#include "settings/state/lora_settings.h"
-#include "settings/state/quantization_settings.h"
+#include "settings/derived.h"
 #include "tokenizer/tokenizer.h"
 
 namespace tessera {
@@ -137,8 +135,7 @@ void PlanningCommand::complete_flags(FlagTable* table) {
     const Flag& flag = table->flags()[i];
     if (table->is_set(flag.name) && flag.get) request_.given.push_back(&flag);
   }
-  if (!request_.args.sources.config.empty()) apply_config_file(request_.args.sources.config, table);
-  apply_script_arguments(table, &request_.args);
+  read_setting_files(table, &request_.args);
 }
 
 }  // namespace tessera

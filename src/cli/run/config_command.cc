@@ -5,7 +5,6 @@
 #include "cli/command.h"
 #include "cli/flag_parser.h"
 #include "cli/terminal/terminal.h"
-#include "settings/config_file.h"
 #include "settings/resolved_settings.h"
 
 namespace tessera {
@@ -31,15 +30,12 @@ class ConfigShowCommand : public Command {
   bool resolves_hub_names() const override { return false; }
 
   void complete_flags(FlagTable* table) override {
-    if (!args_.sources.config.empty()) apply_config_file(args_.sources.config, table);
-    apply_script_arguments(table, &args_);
-    apply_resume_variable(process_environment(), table, &args_);
-    read_launch_variables(process_environment(), &args_);
+    read_setting_files(table, &args_);
+    read_environment(process_environment(), table, &args_);
   }
 
   void run(FlagTable* table) override {
-    std::vector<ResolvedSetting> settings =
-        resolve_with_origins(*table, kCommandLineOrigin, world_size_, &args_);
+    std::vector<ResolvedSetting> settings = resolve_with_origins(*table, world_size_, &args_);
     const size_t num_settings = settings.size();
     if (!all_) {
       std::erase_if(settings,

@@ -25,7 +25,6 @@
 #include "platform/stop_signal.h"
 #include "platform/thread_pool.h"
 #include "report/sinks/trainjob_status.h"
-#include "settings/config_file.h"
 #include "settings/run_settings.h"
 #include "train/trainer.h"
 
@@ -69,10 +68,8 @@ class TrainCommand : public Command {
   }
 
   void complete_flags(FlagTable* table) override {
-    if (!args_.sources.config.empty()) apply_config_file(args_.sources.config, table);
-    apply_script_arguments(table, &args_);
-    apply_resume_variable(process_environment(), table, &args_);
-    read_launch_variables(process_environment(), &args_);
+    read_setting_files(table, &args_);
+    read_environment(process_environment(), table, &args_);
   }
   bool is_quiet() const override { return args_.reporting.quiet; }
 

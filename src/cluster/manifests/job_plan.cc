@@ -9,10 +9,7 @@
 #include "base/text.h"
 #include "devices/planned_card.h"
 #include "devices/planned_cpu.h"
-#include "settings/ranks/context_settings.h"
-#include "settings/ranks/device_settings.h"
-#include "settings/state/lora_settings.h"
-#include "settings/state/quantization_settings.h"
+#include "settings/derived.h"
 
 namespace tessera {
 namespace {

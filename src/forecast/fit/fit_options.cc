@@ -9,9 +9,7 @@
 #include "base/error.h"
 #include "forecast/time/planned_step.h"
 #include "plan/planned_model.h"
-#include "settings/ranks/zero_settings.h"
-#include "settings/state/lora_settings.h"
-#include "settings/state/quantization_settings.h"
+#include "settings/derived.h"
 
 namespace tessera {
 namespace {

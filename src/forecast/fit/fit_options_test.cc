@@ -16,8 +16,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "formats/huggingface/model_config.h"
-#include "settings/state/lora_settings.h"
-#include "settings/state/quantization_settings.h"
+#include "settings/derived.h"
 
 namespace tessera {
 namespace {

@@ -13,8 +13,7 @@
 #include "devices/planned_cpu.h"
 #include "forecast/time/planned_step.h"
 #include "plan/planned_model.h"
-#include "settings/ranks/context_settings.h"
-#include "settings/ranks/device_settings.h"
+#include "settings/derived.h"
 
 namespace tessera {
 namespace {

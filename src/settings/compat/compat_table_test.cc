@@ -27,9 +27,9 @@ TEST(CompatTable, HasALineForEveryName) {
 }
 
 TEST(CompatTable, WhatKeepsItsMeaningIsAFlag) {
-  RunSpec args;
+  RunSpec spec;
   FlagTable flags;
-  declare_training_flags(&flags, &args);
+  declare_training_flags(&flags, &spec);
   for (const CompatTable& table : compat_tables()) {
     for (const CompatName& name : table.names) {
       if (name.use != CompatUse::kSame || table.file == "deepspeed") continue;
@@ -41,9 +41,9 @@ TEST(CompatTable, WhatKeepsItsMeaningIsAFlag) {
 }
 
 TEST(CompatTable, WhatSetsAFlagNamesOne) {
-  RunSpec args;
+  RunSpec spec;
   FlagTable flags;
-  declare_training_flags(&flags, &args);
+  declare_training_flags(&flags, &spec);
   for (const CompatTable& table : compat_tables()) {
     for (const CompatName& name : table.names) {
       if (name.use != CompatUse::kSets || name.name == "communication_data_type") continue;

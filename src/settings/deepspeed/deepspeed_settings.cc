@@ -10,7 +10,8 @@
 #include "optim/optimizer.h"
 #include "optim/schedule.h"
 #include "settings/compat/compat_table.h"
-#include "settings/ranks/context_settings.h"
+#include "settings/derived.h"
+#include "settings/resolve.h"
 
 namespace tessera {
 namespace {
@@ -44,16 +45,16 @@ std::string without_name(const std::string& message) {
 
 class DeepSpeedMerge {
  public:
-  DeepSpeedMerge(const DeepSpeedFile& file, const FlagTable& table, int64_t world_size, RunSpec* args)
+  DeepSpeedMerge(const DeepSpeedFile& file, const FlagTable& table, int64_t world_size, RunSpec* spec)
       : file_(file),
         table_(table),
         world_size_(world_size),
-        args_(args),
-        release_(std::ranges::find(kReleases, args->sources.ds_compat, &Release::name)) {}
+        spec_(spec),
+        release_(std::ranges::find(kReleases, spec->sources.ds_compat, &Release::name)) {}
 
   void run() {
     merge("sequence_parallel_size");
-    check_context_ranks(*args_, world_size_);
+    check_context_ranks(*spec_, world_size_);
     merge_batch();
     merge_precision();
     merge_zero();
@@ -61,8 +62,8 @@ class DeepSpeedMerge {
     if (file_.find("optimizer") != nullptr) merge_optimizer();
     check_clipping();
     if (file_.find("scheduler") != nullptr) merge_scheduler();
-    args_->reporting.monitor_tensorboard_dir = file_.monitor_folder("tensorboard");
-    args_->reporting.monitor_csv_dir = file_.monitor_folder("csv_monitor");
+    spec_->reporting.monitor_tensorboard_dir = file_.monitor_folder("tensorboard");
+    spec_->reporting.monitor_csv_dir = file_.monitor_folder("csv_monitor");
     report_mismatches();
   }
 
@@ -76,7 +77,7 @@ class DeepSpeedMerge {
   }
 
   void note(const std::string& name, const std::string& key) {
-    args_->sources.deepspeed_origins[name] = fmt::format("{}: {}", file_.origin, key);
+    spec_->sources.given[name] = {SettingOrigin::kDeepSpeed, fmt::format("{}: {}", file_.origin, key)};
   }
 
   const Flag& flag(const std::string& name) const {
@@ -146,15 +147,15 @@ class DeepSpeedMerge {
     if (table_.is_set(name) && value_of(flag(name)) != given) {
       log_warning(
           "{}: {} {} has no effect: without {} DeepSpeed {} takes {}; write \"{}\": \"auto\" to take {}",
-          file_.origin, name, given, key, args_->sources.ds_compat, otherwise, key.substr(key.rfind('.') + 1),
+          file_.origin, name, given, key, spec_->sources.ds_compat, otherwise, key.substr(key.rfind('.') + 1),
           name);
     }
-    note(name, fmt::format("no {}, DeepSpeed {}'s default", key, args_->sources.ds_compat));
+    note(name, fmt::format("no {}, DeepSpeed {}'s default", key, spec_->sources.ds_compat));
   }
 
   // train_batch_size = micro batch * accumulation * world size; absent ones follow from the others.
   void merge_batch() {
-    const int64_t num_ranks = num_row_ranks(*args_, world_size_);
+    const int64_t num_ranks = num_row_ranks(*spec_, world_size_);
     constexpr const char* kMicro = "train_micro_batch_size_per_gpu";
     constexpr const char* kMicroFlag = "per_device_train_batch_size";
     constexpr const char* kAccumulation = "gradient_accumulation_steps";
@@ -163,13 +164,13 @@ class DeepSpeedMerge {
       if (const auto value = file_.value<int64_t>(key)) return value;
       if (table_.is_set(name)) return argument;
       // An accumulation that is not given follows from the global batch.
-      const bool follows = key == std::string_view(kAccumulation) && args_->batch.global_rows;
+      const bool follows = key == std::string_view(kAccumulation) && spec_->batch.global_rows;
       if (file_.is_auto(key) && !follows) return argument;
       return std::nullopt;
     };
-    std::optional<int64_t> micro = known(kMicro, kMicroFlag, args_->batch.rows_per_device);
+    std::optional<int64_t> micro = known(kMicro, kMicroFlag, spec_->batch.rows_per_device);
     std::optional<int64_t> accumulation =
-        known(kAccumulation, kAccumulation, args_->batch.accumulation_steps);
+        known(kAccumulation, kAccumulation, spec_->batch.accumulation_steps);
     const std::optional<int64_t> all = file_.value<int64_t>(kAll);
     if (!micro) {
       if (file_.find(kAll) == nullptr) {
@@ -178,23 +179,23 @@ class DeepSpeedMerge {
                 "per_device_train_batch_size");
       }
       micro = all ? std::max<int64_t>(1, *all / accumulation.value_or(1) / num_ranks)
-                  : args_->batch.rows_per_device;
-      if (!accumulation && !args_->batch.global_rows) accumulation = 1;
+                  : spec_->batch.rows_per_device;
+      if (!accumulation && !spec_->batch.global_rows) accumulation = 1;
     }
-    if (!accumulation && args_->batch.global_rows)
-      accumulation = accumulation_of_global_batch(*args_->batch.global_rows, *micro, num_ranks);
+    if (!accumulation && spec_->batch.global_rows)
+      accumulation = accumulation_of_global_batch(*spec_->batch.global_rows, *micro, num_ranks);
     if (!accumulation) accumulation = all ? std::max<int64_t>(1, *all / *micro / num_ranks) : 1;
 
     if (file_.value<int64_t>(kMicro)) {
       merge(kMicro);
     } else {
-      if (*micro != args_->batch.rows_per_device) note(kMicroFlag, kAll);
+      if (*micro != spec_->batch.rows_per_device) note(kMicroFlag, kAll);
       assign(kMicro, kMicroFlag, std::to_string(*micro));
     }
     if (file_.value<int64_t>(kAccumulation)) {
       merge(kAccumulation);
     } else {
-      if (all && *accumulation != args_->batch.accumulation_steps) note(kAccumulation, kAll);
+      if (all && *accumulation != spec_->batch.accumulation_steps) note(kAccumulation, kAll);
       assign(kAccumulation, kAccumulation, std::to_string(*accumulation));
     }
     if (!all) return;
@@ -206,17 +207,17 @@ class DeepSpeedMerge {
                    fmt::format("micro batch {} x accumulation {} x world size {}{}", *micro, *accumulation,
                                num_ranks, num_ranks < world_size_ ? " / sequence_parallel_size" : ""));
     }
-    if (args_->batch.global_rows && *args_->batch.global_rows != *all)
+    if (spec_->batch.global_rows && *spec_->batch.global_rows != *all)
       add_mismatch(kAll, std::to_string(*all),
-                   fmt::format("global_batch_size {}", *args_->batch.global_rows));
+                   fmt::format("global_batch_size {}", *spec_->batch.global_rows));
   }
 
   void merge_precision() {
     const std::optional<bool> wanted = file_.value<bool>("bf16.enabled");
     if (!wanted) return;
-    if (table_.is_set("bf16") && args_->precision.bf16 && *args_->precision.bf16 != *wanted)
+    if (table_.is_set("bf16") && spec_->precision.bf16 && *spec_->precision.bf16 != *wanted)
       add_mismatch("bf16.enabled", fmt::format("{}", *wanted),
-                   fmt::format("bf16 {}", *args_->precision.bf16));
+                   fmt::format("bf16 {}", *spec_->precision.bf16));
     merge("bf16.enabled");
   }
 
@@ -224,8 +225,8 @@ class DeepSpeedMerge {
   // the flag, or is DeepSpeed's default.
   void merge_zero() {
     merge("zero_optimization.stage");
-    if (!args_->sharding.stage) {
-      args_->sharding.stage = 0;
+    if (!spec_->sharding.stage) {
+      spec_->sharding.stage = 0;
       note("zero_stage", "no zero_optimization.stage");
     }
     merge("data_types.grad_accum_dtype");
@@ -235,11 +236,11 @@ class DeepSpeedMerge {
       const std::string key = "zero_optimization." + name;
       return file_.find(key) == nullptr ? std::optional(otherwise) : file_.value<int64_t>(key);
     };
-    args_->sharding.prefetch_bucket_size = size_of("stage3_prefetch_bucket_size", 50'000'000);
-    args_->sharding.persistence_threshold = size_of("stage3_param_persistence_threshold", 100'000);
-    args_->sharding.max_live_parameters = *size_of("stage3_max_live_parameters", 1'000'000'000);
-    args_->sharding.overlap_comm = file_.value<bool>("zero_optimization.overlap_comm").value_or(true);
-    args_->sharding.communication_dtype = exchanged_dtype();
+    spec_->sharding.prefetch_bucket_size = size_of("stage3_prefetch_bucket_size", 50'000'000);
+    spec_->sharding.persistence_threshold = size_of("stage3_param_persistence_threshold", 100'000);
+    spec_->sharding.max_live_parameters = *size_of("stage3_max_live_parameters", 1'000'000'000);
+    spec_->sharding.overlap_comm = file_.value<bool>("zero_optimization.overlap_comm").value_or(true);
+    spec_->sharding.communication_dtype = exchanged_dtype();
     merge_offload();
     if (file_.value<std::string>("gradient_allreduce_op") == "sum" && world_size_ > 1)
       fail_at("gradient_allreduce_op",
@@ -257,11 +258,11 @@ class DeepSpeedMerge {
   // For the stages that shard gradients.
   void check_clipping() const {
     const int64_t stage = file_.value<int64_t>("zero_optimization.stage").value_or(0);
-    if (stage == 0 || args_->clipping.max_norm == 0) return;
+    if (stage == 0 || spec_->clipping.max_norm == 0) return;
     if (file_.value<bool>("zero_optimization.compute_grad_norm") == false && stage < 3) {
       fail_at("zero_optimization.compute_grad_norm",
               fmt::format("false needs gradient_clipping 0, as in DeepSpeed, found {}",
-                          args_->clipping.max_norm));
+                          spec_->clipping.max_norm));
     }
     if (file_.value<std::string>("optimizer.type") == "Muon") {
       fail_at(
@@ -269,13 +270,13 @@ class DeepSpeedMerge {
           fmt::format("{} with Muon and zero_optimization.stage {} is not supported: there DeepSpeed clips "
                       "what Muon has made of the gradients, here and in its stage 0 the gradients are "
                       "clipped; write 0, or stage 0",
-                      args_->clipping.max_norm, stage));
+                      spec_->clipping.max_norm, stage));
     }
   }
 
   void merge_offload() {
-    const bool has_optimizer = merge_device("offload_optimizer", args_->placement.optimizer_device);
-    const bool has_param = merge_device("offload_param", args_->placement.param_device);
+    const bool has_optimizer = merge_device("offload_optimizer", spec_->placement.optimizer_device);
+    const bool has_param = merge_device("offload_param", spec_->placement.param_device);
     if (has_param) prepare_offload_param();
     if (!has_optimizer && !has_param) return;
     const std::string optimizer = "zero_optimization.offload_optimizer.nvme_path",
@@ -310,11 +311,11 @@ class DeepSpeedMerge {
                           "the ranks, and offload_optimizer may be on nvme",
                           world_size_));
     }
-    if (args_->lora.finetuning_type == FinetuningType::kLora) return;
+    if (spec_->lora.finetuning_type == FinetuningType::kLora) return;
     if (!table_.is_set("optimizer_in_backward")) {
-      args_->placement.optimizer_in_backward = true;
+      spec_->placement.optimizer_in_backward = true;
       note("optimizer_in_backward", fmt::format("{} nvme", kKey));
-    } else if (!args_->placement.optimizer_in_backward) {
+    } else if (!spec_->placement.optimizer_in_backward) {
       add_mismatch(kKey, "nvme", "optimizer_in_backward false");
     }
   }
@@ -341,26 +342,26 @@ class DeepSpeedMerge {
       merge_or_default(prefix + "momentum", 0.95);
       merge_value("optimizer.type", "muon_adjust_lr_fn", "original");
     }
-    if (!decouples && args_->optimizer.weight_decay != 0) {
+    if (!decouples && spec_->optimizer.weight_decay != 0) {
       fail_at(prefix + "adam_w_mode",
               fmt::format("false with weight_decay {} is Adam with L2 regularization, which is not "
                           "supported; use true or weight_decay 0",
-                          args_->optimizer.weight_decay));
+                          spec_->optimizer.weight_decay));
     }
-    if (table_.is_set("weight_decay_norms") && !args_->optimizer.weight_decay_norms)
+    if (table_.is_set("weight_decay_norms") && !spec_->optimizer.weight_decay_norms)
       add_mismatch("optimizer", "decays norm weights", "weight_decay_norms false");
-    args_->optimizer.weight_decay_norms = true;
+    spec_->optimizer.weight_decay_norms = true;
     note("weight_decay_norms", "optimizer");
   }
 
   // A flag may name any form of the file's optimizer.
   void merge_optimizer_type(const std::string& type) {
-    const OptimizerForm given = args_->optimizer.form;
+    const OptimizerForm given = spec_->optimizer.form;
     assign("optimizer.type", "optim", flag_and_value("optimizer.type", type).second);
-    if (args_->optimizer.form == given) return;
+    if (spec_->optimizer.form == given) return;
     if (!table_.is_set("optim")) return note("optim", "optimizer.type");
-    const bool is_same = optimizer_kind(given) == optimizer_kind(args_->optimizer.form);
-    args_->optimizer.form = given;
+    const bool is_same = optimizer_kind(given) == optimizer_kind(spec_->optimizer.form);
+    spec_->optimizer.form = given;
     if (!is_same) add_mismatch("optimizer.type", type, fmt::format("optim {}", given));
   }
 
@@ -377,20 +378,20 @@ class DeepSpeedMerge {
     for (const char* name : {"cycle_first_stair_count", "cycle_second_stair_count"}) {
       if (release_->has_stairs || params.value(name, 0) == 0) continue;
       log_warning("{}: {}{} has no effect: DeepSpeed {} does not read it", file_.origin, prefix, name,
-                  args_->sources.ds_compat);
+                  spec_->sources.ds_compat);
       params.erase(name);
     }
     if (params.contains("warmup_max_lr") && params["warmup_max_lr"] != "auto")
       merge_highest_rate(prefix, params["warmup_max_lr"]);
     if (const auto total = file_.value<double>(prefix + "total_num_steps")) {
-      const double run_steps = static_cast<double>(args_->batch.max_steps);
-      if (table_.is_set("max_steps") && args_->batch.max_steps > 0 && *total != run_steps)
+      const double run_steps = static_cast<double>(spec_->batch.max_steps);
+      if (table_.is_set("max_steps") && spec_->batch.max_steps > 0 && *total != run_steps)
         add_mismatch(prefix + "total_num_steps", fmt::format("{}", *total),
-                     fmt::format("max_steps {}", args_->batch.max_steps));
+                     fmt::format("max_steps {}", spec_->batch.max_steps));
     }
     if (type.starts_with("Warmup")) merge_warmup(prefix);
-    args_->schedule.type = type;
-    args_->schedule.kwargs = params.dump();
+    spec_->schedule.type = schedule_named(type).value();
+    spec_->schedule.kwargs = params.dump();
     note("lr_scheduler_type", "scheduler.type");
     note("lr_scheduler_kwargs", "scheduler.params");
     check_schedule();
@@ -410,21 +411,21 @@ class DeepSpeedMerge {
   void merge_warmup(const std::string& prefix) {
     const std::string key = prefix + "warmup_num_steps";
     if (file_.is_auto(key)) {
-      if (args_->schedule.warmup_steps == 0 && args_->schedule.warmup_ratio.value_or(0) == 0)
+      if (spec_->schedule.warmup_steps == 0 && spec_->schedule.warmup_ratio.value_or(0) == 0)
         log_warning("{}: {}: auto without warmup_steps is 0, read as 2", file_.origin, key);
       return;
     }
     const bool is_absent = file_.find(key) == nullptr;
     const int64_t steps = file_.value<int64_t>(key).value_or(1000);
     const bool flag_given = table_.is_set("warmup_steps") || table_.is_set("warmup_ratio");
-    const bool flag_is_known = args_->schedule.warmup_steps >= 1 || args_->batch.max_steps > 0;
-    const bool agrees = flag_is_known && args_->schedule.num_warmup_steps(
-                                             std::max<int64_t>(args_->batch.max_steps, 1)) == steps;
+    const bool flag_is_known = spec_->schedule.warmup_steps >= 1 || spec_->batch.max_steps > 0;
+    const bool agrees = flag_is_known && spec_->schedule.num_warmup_steps(
+                                             std::max<int64_t>(spec_->batch.max_steps, 1)) == steps;
     if (flag_given && !agrees) {
       const std::string given =
           table_.is_set("warmup_steps")
-              ? fmt::format("warmup_steps {}", args_->schedule.warmup_steps)
-              : fmt::format("warmup_ratio {}", args_->schedule.warmup_ratio.value_or(0));
+              ? fmt::format("warmup_steps {}", spec_->schedule.warmup_steps)
+              : fmt::format("warmup_ratio {}", spec_->schedule.warmup_ratio.value_or(0));
       if (is_absent) {
         log_warning("{}: {} has no effect: without {} DeepSpeed takes {}", file_.origin, given, key, steps);
       } else if (flag_is_known) {
@@ -433,14 +434,14 @@ class DeepSpeedMerge {
         log_warning("{}: {} has no effect: the file has {} {}", file_.origin, given, key, steps);
       }
     }
-    args_->schedule.warmup_steps = static_cast<double>(steps);
-    args_->schedule.warmup_ratio.reset();
+    spec_->schedule.warmup_steps = static_cast<double>(steps);
+    spec_->schedule.warmup_ratio.reset();
     note("warmup_steps", key);
   }
 
   void check_schedule() const {
     try {
-      make_schedule(args_->schedule, 1000);
+      make_schedule(spec_->schedule, 1000);
     } catch (const Error& error) {
       fail_at("scheduler.params", without_name(error.what()));
     }
@@ -457,7 +458,7 @@ class DeepSpeedMerge {
   const DeepSpeedFile& file_;
   const FlagTable& table_;
   int64_t world_size_;
-  RunSpec* args_;
+  RunSpec* spec_;
   const Release* release_;
   std::vector<std::string> mismatches_;
 };
@@ -470,8 +471,8 @@ std::vector<std::string> deepspeed_releases() {
   return names;
 }
 
-void apply_deepspeed(const DeepSpeedFile& file, const FlagTable& table, int64_t world_size, RunSpec* args) {
-  DeepSpeedMerge(file, table, world_size, args).run();
+void apply_deepspeed(const DeepSpeedFile& file, const FlagTable& table, int64_t world_size, RunSpec* spec) {
+  DeepSpeedMerge(file, table, world_size, spec).run();
   log_deepspeed_notes(file, world_size);
 }
 

@@ -6,15 +6,16 @@
 #include <utility>
 #include <vector>
 
+#include "base/embedded_text.h"
 #include "base/error.h"
 #include "base/json_value.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "data/chat/builtin_templates.h"
+#include "data/chat/prompt_text.h"
 #include "data/chat/turn_targets.h"
 #include "data/sources/row_slice.h"
 #include "settings/compat/compat_table.h"
-#include "settings/foreign/axolotl_prompts.h"
 
 namespace tessera {
 namespace {
@@ -140,13 +141,7 @@ class AxolotlDatasets {
   json format_of(const json& item) {
     const auto type = item.find("type");
     if (type == item.end()) return {{"shape", "tokens"}};  // Axolotl takes tokenized rows without a type
-    if (type->is_object()) {
-      try {
-        return user_defined_prompt_format(*type);
-      } catch (const std::string& problem) {
-        fail_here("type: {}", problem);
-      }
-    }
+    if (type->is_object()) return user_defined_format(*type);
     if (!type->is_string()) fail_here("type: expected a text or an object, found {}", found_text(*type));
     const std::string name = type->get<std::string>();
     if (name == "completion") {
@@ -159,7 +154,46 @@ class AxolotlDatasets {
     return prompt_format(item, name);
   }
 
+  // A type that the file itself defines.
+  json user_defined_format(const json& type) const {
+    static constexpr std::string_view kFields[] = {
+        "system_prompt", "system_format", "field_system", "field_instruction",
+        "field_input",   "field_output",  "format",       "no_input_format"};
+    for (const auto& [name, value] : type.items()) {
+      if (std::ranges::find(kFields, name) == std::end(kFields))
+        fail_here("type: '{}': expected one of {}", printable(name), fmt::join(kFields, ", "));
+      if (!value.is_null() && !value.is_string())
+        fail_here("type: {}: expected a text, found {}", name, found_text(value));
+    }
+    const auto text_or = [&](const std::string& name, const char* otherwise) {
+      const auto found = type.find(name);
+      return found == type.end() || found->is_null() ? std::string(otherwise) : found->get<std::string>();
+    };
+    json format = {{"shape", "prompt_text"}};
+    for (const char* field : {"instruction", "input", "output", "system"}) {
+      const std::string column = text_or(fmt::format("field_{}", field), field);
+      // A column by another name is one that rows have; those of the usual names may lack.
+      if (column != field) format["columns"][field] = column;
+    }
+    json& prompt = format["prompt"];
+    prompt["default_system"] = text_or("system_prompt", "");
+    const auto set_format = [&](const char* name, const char* otherwise,
+                                const std::vector<std::string_view>& fields) {
+      const std::string text = text_or(name, otherwise);
+      if (const std::string problem = format_problem(text, fields); !problem.empty())
+        fail_here("type: {}: found {}", name, problem);
+      prompt[name] = text;
+    };
+    set_format("system_format", "{system}", {"system"});
+    set_format("format", "{instruction} {input} ", {"instruction", "input"});
+    set_format("no_input_format", "{instruction} ", {"instruction"});
+    return format;
+  }
+
+  // A named type, such as alpaca or alpaca_chat.load_qa, with the style that follows its colon or that
+  // `conversation` names.
   json prompt_format(const json& item, const std::string& name) const {
+    static const json kFormats = json::parse(text_named(prompt_texts(), "axolotl_prompts"));
     const size_t colon = name.find(':');
     const std::string base = name.substr(0, colon);
     const bool takes_conversation = name == "alpaca_chat";
@@ -168,15 +202,17 @@ class AxolotlDatasets {
     const std::string style = takes_conversation           ? text_of(item, "conversation")
                               : colon == std::string::npos ? ""
                                                            : name.substr(colon + 1);
-    std::optional<json> format;
-    if (colon == std::string::npos || base != "alpaca_chat") format = axolotl_prompt_format(base, style);
-    if (!format) {
-      fail_here(
-          "the type {} is not supported: expected chat_template, completion, input_output, an object with "
-          "format, or one of {} (alpaca with :chat, :chatml or :phi)",
-          found_text(name), fmt::join(axolotl_prompt_types(), ", "));
+    const auto format = kFormats.find(style.empty() ? base : fmt::format("{}:{}", base, style));
+    const bool has_style_in_name = colon != std::string::npos && base == "alpaca_chat";
+    if (format != kFormats.end() && !has_style_in_name) return *format;
+    std::vector<std::string> types;
+    for (const auto& [type, value] : kFormats.items()) {
+      if (type.find(':') == std::string::npos) types.push_back(type);
     }
-    return *format;
+    fail_here(
+        "the type {} is not supported: expected chat_template, completion, input_output, an object with "
+        "format, or one of {} (alpaca with :chat, :chatml or :phi)",
+        found_text(name), fmt::join(types, ", "));
   }
 
   json chat_format(const json& item, bool is_sharegpt) {

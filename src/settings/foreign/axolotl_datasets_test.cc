@@ -1,7 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "settings/foreign/axolotl_prompts.h"
 #include "support/foreign_datasets_fixture.h"
 
 namespace tessera {

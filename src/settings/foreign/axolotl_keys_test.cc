@@ -111,9 +111,9 @@ std::vector<std::string> words(const std::string& text) {
 
 // Axolotl's own table, or that of a program with the same name, or a flag.
 TEST(AxolotlKeys, EveryFieldOfItsSchemaIsSettled) {
-  RunSpec args;
+  RunSpec spec;
   FlagTable flags;
-  declare_training_flags(&flags, &args);
+  declare_training_flags(&flags, &spec);
   const CompatTable& table = compat_table("axolotl");
   for (const std::string& name : words(kSchema))
     EXPECT_TRUE(table.find(name) != nullptr || flags.find(name) != nullptr) << name;

@@ -33,51 +33,51 @@ class AxolotlSettingsTest : public ForeignDatasetsTest {
 };
 
 TEST_F(AxolotlSettingsTest, ItsDefaultsApply) {
-  const RunSpec args = with("");
-  EXPECT_EQ(args.data.max_length, 512);
-  EXPECT_EQ(args.batch.rows_per_device, 1);
-  EXPECT_EQ(args.evaluation.rows_per_device, 1);
-  EXPECT_EQ(args.batch.num_epochs, 1);
-  EXPECT_EQ(args.schedule.type, "cosine");
-  EXPECT_EQ(args.schedule.warmup_ratio, 0.03);
-  EXPECT_EQ(args.saving.strategy, SaveStrategy::kEpoch);
-  EXPECT_EQ(args.saving.total_limit, 4);
-  EXPECT_EQ(args.data.excess_length_strategy, ExcessLength::kDrop);
-  EXPECT_FALSE(args.data.train_on_prompt);
+  const RunSpec spec = with("");
+  EXPECT_EQ(spec.data.max_length, 512);
+  EXPECT_EQ(spec.batch.rows_per_device, 1);
+  EXPECT_EQ(spec.evaluation.rows_per_device, 1);
+  EXPECT_EQ(spec.batch.num_epochs, 1);
+  EXPECT_EQ(spec.schedule.type, ScheduleType::kCosine);
+  EXPECT_EQ(spec.schedule.warmup_ratio, 0.03);
+  EXPECT_EQ(spec.saving.strategy, SaveStrategy::kEpoch);
+  EXPECT_EQ(spec.saving.total_limit, 4);
+  EXPECT_EQ(spec.data.excess_length_strategy, ExcessLength::kDrop);
+  EXPECT_FALSE(spec.data.train_on_prompt);
 }
 
 TEST_F(AxolotlSettingsTest, ItsNamesSetOurFlags) {
-  const RunSpec args = with(
+  const RunSpec spec = with(
       "sequence_len: 64\nmicro_batch_size: 3\nnum_epochs: 2\nsample_packing: true\nlr_scheduler: linear\n"
       "warmup_steps: 1\nsaves_per_epoch: 4\nval_set_size: 0.1\nevals_per_epoch: 5\nbf16: auto\n"
       "gradient_checkpointing: offload\ntrain_on_inputs: true\nexcess_length_strategy: truncate\n"
       "dataset_prepared_path: prepared\n");
-  EXPECT_EQ(args.data.max_length, 64);
-  EXPECT_EQ(args.evaluation.rows_per_device, 3);
-  EXPECT_TRUE(args.data.packing);
-  EXPECT_EQ(args.data.packing_strategy, PackingStrategy::kBfd) << "rows are held out before they are packed";
-  EXPECT_FALSE(args.objective.average_tokens_across_devices);
+  EXPECT_EQ(spec.data.max_length, 64);
+  EXPECT_EQ(spec.evaluation.rows_per_device, 3);
+  EXPECT_TRUE(spec.data.packing);
+  EXPECT_EQ(spec.data.packing_strategy, PackingStrategy::kBfd) << "rows are held out before they are packed";
+  EXPECT_FALSE(spec.objective.average_tokens_across_devices);
   EXPECT_EQ(with("sample_packing: true\n").data.packing_strategy, PackingStrategy::kBfdSplit);
-  EXPECT_EQ(args.schedule.warmup_steps, 2) << "Axolotl makes two of one";
-  EXPECT_EQ(args.saving.strategy, SaveStrategy::kSteps);
-  EXPECT_EQ(args.saving.steps, 0.125);
-  EXPECT_EQ(args.evaluation.strategy, IntervalStrategy::kSteps);
-  EXPECT_EQ(args.evaluation.steps, 0.1);
-  EXPECT_TRUE(args.evaluation.on_start);
-  EXPECT_EQ(args.data.validation_split_percentage, 10);
-  EXPECT_TRUE(args.placement.gradient_checkpointing);
-  EXPECT_TRUE(args.data.train_on_prompt);
-  EXPECT_EQ(args.data.excess_length_strategy, ExcessLength::kTruncate);
-  EXPECT_EQ(args.data.cache_dir, "prepared");
+  EXPECT_EQ(spec.schedule.warmup_steps, 2) << "Axolotl makes two of one";
+  EXPECT_EQ(spec.saving.strategy, SaveStrategy::kSteps);
+  EXPECT_EQ(spec.saving.steps, 0.125);
+  EXPECT_EQ(spec.evaluation.strategy, IntervalStrategy::kSteps);
+  EXPECT_EQ(spec.evaluation.steps, 0.1);
+  EXPECT_TRUE(spec.evaluation.on_start);
+  EXPECT_EQ(spec.data.validation_split_percentage, 10);
+  EXPECT_TRUE(spec.placement.gradient_checkpointing);
+  EXPECT_TRUE(spec.data.train_on_prompt);
+  EXPECT_EQ(spec.data.excess_length_strategy, ExcessLength::kTruncate);
+  EXPECT_EQ(spec.data.cache_dir, "prepared");
 }
 
 TEST_F(AxolotlSettingsTest, AdaptersNeedWhatAxolotlNeeds) {
-  const RunSpec args =
+  const RunSpec spec =
       with("adapter: qlora\nload_in_4bit: true\nlora_r: 8\nlora_alpha: 16\nlora_target_linear: true\n");
-  EXPECT_EQ(args.lora.finetuning_type, FinetuningType::kLora);
-  EXPECT_TRUE(args.base.load_in_4bit);
-  EXPECT_EQ(args.base.double_quant, true);
-  EXPECT_THAT(args.lora.targets, ElementsAre("all"));
+  EXPECT_EQ(spec.lora.finetuning_type, FinetuningType::kLora);
+  EXPECT_TRUE(spec.base.load_in_4bit);
+  EXPECT_EQ(spec.base.double_quant, true);
+  EXPECT_THAT(spec.lora.targets, ElementsAre("all"));
   EXPECT_THAT(
       with("adapter: lora\nlora_r: 8\nlora_alpha: 16\nlora_target_modules:\n  - q_proj\n").lora.targets,
       ElementsAre("q_proj"));

@@ -27,13 +27,13 @@ TEST_F(LlamaFactoryDatasetsTest, NamesAreThoseOfDatasetInfo) {
     "wiki": {"hf_hub_url": "org/wiki", "subset": "en", "columns": {"prompt": "text"}},
     "glaive": {"file_name": "glaive.json", "formatting": "sharegpt", "columns": {"messages": "talk", "tools": "tools"},
                "tags": {"role_tag": "who", "content_tag": "what", "user_tag": "U", "assistant_tag": "A"}}})");
-  const RunSpec args = apply(
+  const RunSpec spec = apply(
       start_ +
       "dataset: identity, glaive,wiki\ntemplate: llama3\nval_size: 0.1\nmix_strategy: interleave_under\n"
       "interleave_probs: 0.5,0.3,0.2\n");
-  EXPECT_EQ(args.data.chat_template, "llama_factory:llama3");
-  EXPECT_EQ(args.data.validation_split_percentage, 10);
-  const DatasetOptions found = dataset_options(args.data, args.data.dataset, "m");
+  EXPECT_EQ(spec.data.chat_template, "llama_factory:llama3");
+  EXPECT_EQ(spec.data.validation_split_percentage, 10);
+  const DatasetOptions found = dataset_options(spec.data, spec.data.dataset, "m");
   ASSERT_EQ(found.sources.size(), 3u);
   EXPECT_THAT(found.sources[0].paths, ElementsAre(folder_.path().string() + "/identity.json"));
   EXPECT_EQ(found.sources[0].format.shape, RowShape::kInstruction);
@@ -177,10 +177,10 @@ TEST_F(LlamaFactoryDatasetsTest, MaxSamplesAndSplitsAreSlices) {
 
 TEST_F(LlamaFactoryDatasetsTest, ANumberOfRowsIsHeldOut) {
   info(R"({"a": {"file_name": "a.json"}, "b": {"file_name": "b.json"}})");
-  const RunSpec args = apply(start_ + "dataset: a\nval_size: 100\nmax_samples: 700\n");
-  EXPECT_THAT(args.data.dataset, ElementsAre(folder_.path().string() + "/a.json[100:700]"));
-  EXPECT_THAT(args.data.eval_dataset, ElementsAre(folder_.path().string() + "/a.json[:100]"));
-  EXPECT_TRUE(dataset_options(args.data, args.data.eval_dataset, "m").sources[0].format.pairs.has_value());
+  const RunSpec spec = apply(start_ + "dataset: a\nval_size: 100\nmax_samples: 700\n");
+  EXPECT_THAT(spec.data.dataset, ElementsAre(folder_.path().string() + "/a.json[100:700]"));
+  EXPECT_THAT(spec.data.eval_dataset, ElementsAre(folder_.path().string() + "/a.json[:100]"));
+  EXPECT_TRUE(dataset_options(spec.data, spec.data.eval_dataset, "m").sources[0].format.pairs.has_value());
   EXPECT_THAT(refusal(start_ + "dataset: a\nval_size: 700\nmax_samples: 700\n"),
               HasSubstr("val_size: expected less than max_samples, 700"));
   EXPECT_THAT(refusal(start_ + "dataset: a,b\nval_size: 10\n"), HasSubstr("is supported for one data set"));
@@ -264,10 +264,10 @@ TEST_F(LlamaFactoryDatasetsTest, WhatIsNotTrainedOnIsRefusedByName) {
 }
 
 TEST_F(LlamaFactoryDatasetsTest, LlamaFactorysNullSetsNothing) {
-  const RunSpec args = apply("dataset: a.jsonl\ndataset_dir: null\ntemplate: null\nval_size: null\n");
-  EXPECT_THAT(args.data.dataset, ElementsAre("a.jsonl"));
-  EXPECT_EQ(args.lora.finetuning_type, FinetuningType::kFull);
-  EXPECT_EQ(args.data.chat_template, "");
+  const RunSpec spec = apply("dataset: a.jsonl\ndataset_dir: null\ntemplate: null\nval_size: null\n");
+  EXPECT_THAT(spec.data.dataset, ElementsAre("a.jsonl"));
+  EXPECT_EQ(spec.lora.finetuning_type, FinetuningType::kFull);
+  EXPECT_EQ(spec.data.chat_template, "");
 }
 
 }  // namespace

@@ -86,9 +86,9 @@ TEST_F(LlamaFactoryFieldsTest, NoneIsUnknown) {
 }
 
 TEST_F(LlamaFactoryFieldsTest, EachThatIsNotHonouredSaysWhy) {
-  RunSpec args;
+  RunSpec spec;
   FlagTable table;
-  declare_training_flags(&table, &args);
+  declare_training_flags(&table, &spec);
   int64_t num_refused = 0;
   int64_t num_ignored = 0;
   std::istringstream names(kFieldsOfLlamaFactory);

@@ -11,6 +11,7 @@
 #include "formats/input_files.h"
 #include "hub/dataset_splits.h"
 #include "hub/repo_name.h"
+#include "settings/fields/fields.h"
 #include "settings/run_settings.h"
 
 namespace tessera {
@@ -34,12 +35,12 @@ std::vector<std::string> files_below(const fs::path& folder) {
 
 class Application {
  public:
-  Application(FlagTable* table, RunSpec* args) : table_(*table), args_(*args) {}
+  Application(FlagTable* table, RunSpec* spec) : table_(*table), spec_(*spec) {}
 
   void run() {
-    if (!args_.sources.script.dataset_name.empty()) apply_dataset();
+    if (!spec_.sources.script.dataset_name.empty()) apply_dataset();
     apply_revision();
-    if (args_.sources.script.use_peft) apply_peft();
+    if (spec_.sources.script.use_peft) apply_peft();
     apply_defaults();
   }
 
@@ -49,14 +50,14 @@ class Application {
   }
 
   void apply_dataset() {
-    ScriptArguments& script = args_.sources.script;
+    ScriptArguments& script = spec_.sources.script;
     if (table_.is_set("dataset")) {
       fail(ExitCode::kBadConfig, "dataset_name contradicts dataset: give one of them");
     }
     set("dataset", split_sources(script.dataset_name, script.dataset_config, script.dataset_train_split),
         "dataset_name");
     read_lines(table_.find("dataset")->get());
-    const bool evaluates = args_.evaluation.strategy != IntervalStrategy::kNo || args_.evaluation.on_start;
+    const bool evaluates = spec_.evaluation.strategy != IntervalStrategy::kNo || spec_.evaluation.on_start;
     if (!evaluates || table_.is_set("eval_dataset") || table_.is_set("validation_split_percentage")) return;
     const bool is_example = table_.is_set("dataset_config_name");
     const std::string split = !script.dataset_test_split.empty() ? script.dataset_test_split
@@ -77,23 +78,23 @@ class Application {
   }
 
   void apply_revision() {
-    const std::string& revision = args_.sources.script.model_revision;
-    if (revision == "main" || args_.model.folder.empty()) return;
-    if (!hub_model_name(args_.model.folder) || args_.model.folder.find('@') != std::string::npos) {
+    const std::string& revision = spec_.sources.script.model_revision;
+    if (revision == "main" || spec_.model.folder.empty()) return;
+    if (!hub_model_name(spec_.model.folder) || spec_.model.folder.find('@') != std::string::npos) {
       log_warning("model_revision {} has no effect: {} is not a name on the Hub without a revision", revision,
-                  args_.model.folder);
+                  spec_.model.folder);
       return;
     }
-    args_.model.folder += "@" + revision;
+    spec_.model.folder += "@" + revision;
   }
 
   // get_peft_config() of TRL, with the defaults of its ModelConfig and of PEFT.
   void apply_peft() {
-    if (table_.is_set("finetuning_type") && args_.lora.finetuning_type != FinetuningType::kLora)
+    if (table_.is_set("finetuning_type") && spec_.lora.finetuning_type != FinetuningType::kLora)
       fail(ExitCode::kBadConfig, "use_peft contradicts finetuning_type {}: give one of them",
-           args_.lora.finetuning_type);
+           spec_.lora.finetuning_type);
     set("finetuning_type", {"lora"}, "use_peft");
-    if (!args_.lora.adapter.empty()) return;
+    if (!spec_.lora.adapter.empty()) return;
     std::string defaults;
     const auto fill = [&](const char* flag, const std::vector<std::string>& values) {
       if (table_.is_set(flag)) return;
@@ -126,20 +127,11 @@ class Application {
   }
 
   FlagTable& table_;
-  RunSpec& args_;
+  RunSpec& spec_;
 };
 
-// Not in training_args.json, which has what they become.
-Flag& without_record(Flag& flag) {
-  flag.get = nullptr;
-  return flag;
-}
-
 void declare_eos_token(FlagTable* table, ScriptArguments* script) {
-  Flag& eos =
-      table->add("eos_token", &script->eos_token,
-                 "The token that ends texts, in place of the tokenizer's eos_token. It is saved with the "
-                 "model.");
+  Flag& eos = add_field(table, "eos_token", &script->eos_token);
   eos.set = [set = eos.set](const std::vector<std::string>& values) {
     const bool is_mask = values == std::vector<std::string>{"<EOS_TOKEN>"};
     if (is_mask) {
@@ -176,33 +168,20 @@ std::vector<std::string> split_sources(const std::string& name, const std::strin
   return {name + (config.empty() ? "" : ":" + config) + "/" + split};
 }
 
-void declare_script_flags(FlagTable* table, RunSpec* args) {
-  ScriptArguments& script = args->sources.script;
+void declare_script_flags(FlagTable* table, RunSpec* spec) {
+  ScriptArguments& script = spec->sources.script;
   table->begin_section("Arguments of TRL's scripts");
-  without_record(
-      table->add("dataset_name", &script.dataset_name,
-                 "Folder, file or name on the Hub, of which dataset_train_split becomes dataset and, "
-                 "if eval_strategy is not no, dataset_test_split eval_dataset. As in TRL, "
-                 "learning_rate then defaults to 2e-5 and logging_steps to 10."));
-  without_record(table->add("dataset_config", &script.dataset_config, "Configuration of dataset_name."));
-  Flag& config_name = without_record(
-      table->add("dataset_config_name", &script.dataset_config,
-                 "The same by the name in Transformers' examples, whose defaults stay those of Trainer."));
-  config_name.value_name = "TEXT";
-  without_record(
-      table->add("dataset_train_split", &script.dataset_train_split, "Split of dataset_name to train on."));
-  without_record(table->add("dataset_test_split", &script.dataset_test_split,
-                            "Split of dataset_name to evaluate on. Defaults to test, or to validation beside "
-                            "dataset_config_name."));
-  without_record(table->add("model_revision", &script.model_revision,
-                            "Branch, tag or commit of a model on the Hub, as in org/name@revision."));
-  without_record(
-      table->add("use_peft", &script.use_peft,
-                 "If true, sets finetuning_type lora, with TRL's defaults: lora_rank 16, lora_alpha "
-                 "32, lora_dropout 0.05, lora_target q_proj v_proj."));
+  // training_args.json has what these become.
+  add_field(table, "dataset_name", &script.dataset_name).get = nullptr;
+  add_field(table, "dataset_config", &script.dataset_config).get = nullptr;
+  add_field(table, "dataset_config_name", &script.dataset_config).get = nullptr;
+  add_field(table, "dataset_train_split", &script.dataset_train_split).get = nullptr;
+  add_field(table, "dataset_test_split", &script.dataset_test_split).get = nullptr;
+  add_field(table, "model_revision", &script.model_revision).get = nullptr;
+  add_field(table, "use_peft", &script.use_peft).get = nullptr;
   declare_eos_token(table, &script);
 }
 
-void apply_script_arguments(FlagTable* table, RunSpec* args) { Application(table, args).run(); }
+void apply_script_arguments(FlagTable* table, RunSpec* spec) { Application(table, spec).run(); }
 
 }  // namespace tessera

@@ -24,7 +24,7 @@ std::filesystem::path stored(const std::string& file) { return data_folder() / "
 
 // What a configuration file leads to.
 struct Outcome {
-  RunSpec args;
+  RunSpec spec;
   FlagTable table;
   std::string warnings;
   std::string error;
@@ -44,11 +44,11 @@ struct Outcome {
 
 std::unique_ptr<Outcome> outcome_of(const std::string& text, ConfigSyntax syntax = ConfigSyntax::kJson) {
   auto outcome = std::make_unique<Outcome>();
-  declare_training_flags(&outcome->table, &outcome->args);
+  declare_training_flags(&outcome->table, &outcome->spec);
   testing::internal::CaptureStderr();
   try {
     apply_config_text(text, syntax, "run", &outcome->table);
-    apply_script_arguments(&outcome->table, &outcome->args);
+    apply_script_arguments(&outcome->table, &outcome->spec);
   } catch (const Error& error) {
     outcome->error = error.what();
   }
@@ -126,8 +126,8 @@ TEST(ForeignSettings, TheJsonOfTrainingArgumentsIsReadBack) {
   const auto outcome = outcome_of(read_text_file(stored("training_arguments.json")));
   EXPECT_EQ(outcome->error, "");
   EXPECT_THAT(outcome->warnings, testing::Not(HasSubstr("warning")));
-  EXPECT_EQ(outcome->args.schedule.learning_rate, 5e-5);
-  EXPECT_EQ(outcome->args.precision.bf16, false);
+  EXPECT_EQ(outcome->spec.schedule.learning_rate, 5e-5);
+  EXPECT_EQ(outcome->spec.precision.bf16, false);
 }
 
 TEST(ForeignSettings, TheJsonOfSftConfigIsReadBack) {
@@ -136,15 +136,15 @@ TEST(ForeignSettings, TheJsonOfSftConfigIsReadBack) {
   const std::string& warnings = outcome->warnings;
   EXPECT_EQ(warnings.find("warning"), warnings.rfind("warning")) << warnings;
   EXPECT_THAT(warnings, HasSubstr("eos_token <EOS_TOKEN>"));
-  EXPECT_EQ(outcome->args.schedule.learning_rate, 2e-5);
-  EXPECT_EQ(outcome->args.precision.bf16, true);
-  EXPECT_TRUE(outcome->args.placement.gradient_checkpointing);
+  EXPECT_EQ(outcome->spec.schedule.learning_rate, 2e-5);
+  EXPECT_EQ(outcome->spec.precision.bf16, true);
+  EXPECT_TRUE(outcome->spec.placement.gradient_checkpointing);
 }
 
 TEST(ForeignSettings, NullMeansWhatItMeansThere) {
-  EXPECT_EQ(outcome_of("max_grad_norm", nullptr)->args.clipping.max_norm, 0);
-  EXPECT_EQ(outcome_of("max_length", nullptr)->args.data.max_length, kMaxRowLength);
-  EXPECT_EQ(outcome_of("max_seq_length", nullptr)->args.data.max_length, std::nullopt);
+  EXPECT_EQ(outcome_of("max_grad_norm", nullptr)->spec.clipping.max_norm, 0);
+  EXPECT_EQ(outcome_of("max_length", nullptr)->spec.data.max_length, kMaxRowLength);
+  EXPECT_EQ(outcome_of("max_seq_length", nullptr)->spec.data.max_length, std::nullopt);
   EXPECT_EQ(outcome_of("data_seed", nullptr)->error, "");
   EXPECT_EQ(outcome_of("learning_rate", nullptr)->error,
             "run:1: learning_rate: expected a number, found null; leave the line out for the default, 5e-05 "
@@ -155,15 +155,15 @@ TEST(ForeignSettings, AnEmptySettingOfAxolotlIsItsDefault) {
   const auto outcome = outcome_of(
       "base_model: m\nmicro_batch_size: 2\nmax_grad_norm:\nlearning_rate:\nlora_r:\n", ConfigSyntax::kYaml);
   EXPECT_EQ(outcome->error, "");
-  EXPECT_EQ(outcome->args.clipping.max_norm, 1);
+  EXPECT_EQ(outcome->spec.clipping.max_norm, 1);
 }
 
 TEST(ForeignSettings, TwoSpellingsMayAgree) {
   EXPECT_EQ(outcome_of(R"({"activation_checkpointing": true, "gradient_checkpointing": true})")
-                ->args.placement.gradient_checkpointing,
+                ->spec.placement.gradient_checkpointing,
             true);
   EXPECT_EQ(outcome_of(R"({"activation_checkpointing": null, "gradient_checkpointing": true})")
-                ->args.placement.gradient_checkpointing,
+                ->spec.placement.gradient_checkpointing,
             true);
   EXPECT_THAT(outcome_of(R"({"activation_checkpointing": false, "gradient_checkpointing": true})")->error,
               HasSubstr("'gradient_checkpointing' is already set in line 1"));
@@ -196,13 +196,13 @@ TEST(ForeignSettings, FsdpIsRefusedWithWhatToUseInstead) {
 TEST(ForeignSettings, UsePeftHasTheDefaultsOfTrl) {
   const auto outcome = outcome_of("use_peft: true\nlora_r: 32\npeft_type: LORA\n", ConfigSyntax::kYaml);
   EXPECT_EQ(outcome->error, "");
-  EXPECT_EQ(outcome->args.lora.finetuning_type, FinetuningType::kLora);
-  EXPECT_EQ(outcome->args.lora.rank, 32);
-  EXPECT_EQ(outcome->args.lora.alpha, 32);
-  EXPECT_EQ(outcome->args.lora.dropout, 0.05);
-  EXPECT_EQ(outcome->args.lora.targets, (std::vector<std::string>{"q_proj", "v_proj"}));
-  EXPECT_EQ(outcome->args.schedule.learning_rate, 2e-5);
-  EXPECT_EQ(outcome->args.reporting.logging_steps, 10);
+  EXPECT_EQ(outcome->spec.lora.finetuning_type, FinetuningType::kLora);
+  EXPECT_EQ(outcome->spec.lora.rank, 32);
+  EXPECT_EQ(outcome->spec.lora.alpha, 32);
+  EXPECT_EQ(outcome->spec.lora.dropout, 0.05);
+  EXPECT_EQ(outcome->spec.lora.targets, (std::vector<std::string>{"q_proj", "v_proj"}));
+  EXPECT_EQ(outcome->spec.schedule.learning_rate, 2e-5);
+  EXPECT_EQ(outcome->spec.reporting.logging_steps, 10);
   EXPECT_THAT(outcome_of(R"({"use_peft": true, "finetuning_type": "full"})")->error,
               HasSubstr("use_peft contradicts finetuning_type full"));
 }
@@ -212,7 +212,7 @@ TEST(ForeignSettings, WithoutPeftTheSettingsOfLoraHaveNoEffect) {
       "use_peft: false\nlora_r: 32\nlora_target_modules: [q_proj]\nlora_modules_to_save: [lm_head]\n",
       ConfigSyntax::kYaml);
   EXPECT_EQ(file->error, "");
-  EXPECT_EQ(file->args.lora.finetuning_type, FinetuningType::kFull);
+  EXPECT_EQ(file->spec.lora.finetuning_type, FinetuningType::kFull);
   EXPECT_THAT(file->warnings, HasSubstr("lora_r, lora_target_modules, lora_modules_to_save have no effect: "
                                         "use_peft is false"));
   EXPECT_FALSE(file->table.is_set("lora_rank"));
@@ -237,8 +237,8 @@ TEST(ForeignSettings, KeysOfKwargsBecomeSettings) {
       "model: org/model\n",
       ConfigSyntax::kYaml);
   EXPECT_EQ(model->error, "");
-  EXPECT_EQ(model->args.precision.dtype, DType::kF32);
-  EXPECT_EQ(model->args.model.folder, "org/model@v2");
+  EXPECT_EQ(model->spec.precision.dtype, DType::kF32);
+  EXPECT_EQ(model->spec.model.folder, "org/model@v2");
   EXPECT_THAT(model->warnings, HasSubstr("model_init_kwargs: attn_implementation sdpa has no effect"));
   EXPECT_THAT(
       outcome_of("model_init_kwargs: {dtype: float32}\ndtype: bfloat16\n", ConfigSyntax::kYaml)->error,
@@ -252,9 +252,9 @@ TEST(ForeignSettings, KeysOfKwargsBecomeSettings) {
       "max_length: 512\n",
       ConfigSyntax::kYaml);
   EXPECT_EQ(rows->error, "");
-  EXPECT_EQ(rows->args.data.dataset_format, "tokens");
-  EXPECT_EQ(rows->args.data.max_length, kMaxRowLength);
-  EXPECT_TRUE(rows->args.data.add_special_tokens);
+  EXPECT_EQ(rows->spec.data.shape, RowShape::kTokens);
+  EXPECT_EQ(rows->spec.data.max_length, kMaxRowLength);
+  EXPECT_TRUE(rows->spec.data.add_special_tokens);
   EXPECT_THAT(rows->warnings, HasSubstr("max_length has no effect: skip_prepare_dataset"));
   EXPECT_THAT(rows->warnings, HasSubstr("add_special_tokens false has no effect: TRL no longer reads it"));
   EXPECT_THAT(
@@ -264,7 +264,7 @@ TEST(ForeignSettings, KeysOfKwargsBecomeSettings) {
 
 TEST(ForeignSettings, MaskedTokensAreNoTokens) {
   const auto masked = outcome_of("eos_token", "<EOS_TOKEN>");
-  EXPECT_EQ(masked->args.sources.script.eos_token, "");
+  EXPECT_EQ(masked->spec.sources.script.eos_token, "");
   EXPECT_THAT(masked->warnings, HasSubstr("eos_token <EOS_TOKEN> is what the JSON of SFTConfig has"));
   for (const char* name : {"pad_token", "hub_token", "push_to_hub_token"}) {
     std::string mask = name;
@@ -279,10 +279,10 @@ TEST(ForeignSettings, TextFilesOfTrlHaveARowPerLine) {
   folder.write("train.txt", "one\ntwo\n");
   const auto name = outcome_of("dataset_name", folder.path().string());
   EXPECT_EQ(name->error, "");
-  EXPECT_TRUE(name->args.data.text_per_line);
+  EXPECT_TRUE(name->spec.data.text_per_line);
   const auto mixture = outcome_of("datasets:\n  - path: text\n    data_files: x.txt\n", ConfigSyntax::kYaml);
   EXPECT_TRUE(
-      dataset_options(mixture->args.data, mixture->args.data.dataset, "m").sources[0].format.has_lines);
+      dataset_options(mixture->spec.data, mixture->spec.data.dataset, "m").sources[0].format.has_lines);
   EXPECT_THAT(outcome_of("datasets:\n  - path: json\n    data_files: x.txt\n", ConfigSyntax::kYaml)->error,
               HasSubstr("x.txt: a file is read as its name says, which is not json"));
 }
@@ -294,23 +294,23 @@ TEST(ForeignSettings, DatasetNameIsAFolderWithSplitsOrAHubName) {
   const auto local =
       outcome_of(Json{{"dataset_name", name}, {"eval_strategy", "epoch"}, {"learning_rate", 0.5}}.dump());
   EXPECT_EQ(local->error, "");
-  EXPECT_EQ(local->args.data.dataset, std::vector<std::string>{name + "/train.jsonl"});
-  EXPECT_EQ(local->args.data.eval_dataset, std::vector<std::string>{name + "/test.jsonl"});
-  EXPECT_EQ(local->args.schedule.learning_rate, 0.5);
+  EXPECT_EQ(local->spec.data.dataset, std::vector<std::string>{name + "/train.jsonl"});
+  EXPECT_EQ(local->spec.data.eval_dataset, std::vector<std::string>{name + "/test.jsonl"});
+  EXPECT_EQ(local->spec.schedule.learning_rate, 0.5);
   EXPECT_THAT(outcome_of(Json{{"dataset_name", name}, {"dataset_train_split", "tarin"}}.dump())->error,
               HasSubstr("has no split 'tarin'"));
 
   const auto hub = outcome_of(
       R"({"dataset_name": "a/b", "dataset_config": "en", "dataset_test_split": "dev", "eval_strategy": "epoch",
           "model": "org/model", "model_revision": "v2"})");
-  EXPECT_EQ(hub->args.data.dataset, std::vector<std::string>{"a/b:en/train"});
-  EXPECT_EQ(hub->args.data.eval_dataset, std::vector<std::string>{"a/b:en/dev"});
-  EXPECT_EQ(hub->args.model.folder, "org/model@v2");
+  EXPECT_EQ(hub->spec.data.dataset, std::vector<std::string>{"a/b:en/train"});
+  EXPECT_EQ(hub->spec.data.eval_dataset, std::vector<std::string>{"a/b:en/dev"});
+  EXPECT_EQ(hub->spec.model.folder, "org/model@v2");
 
   const auto example =
       outcome_of(R"({"dataset_name": "a/b", "dataset_config_name": "en", "eval_strategy": "epoch"})");
-  EXPECT_EQ(example->args.data.eval_dataset, std::vector<std::string>{"a/b:en/validation"});
-  EXPECT_EQ(example->args.schedule.learning_rate, 5e-5);
+  EXPECT_EQ(example->spec.data.eval_dataset, std::vector<std::string>{"a/b:en/validation"});
+  EXPECT_EQ(example->spec.schedule.learning_rate, 5e-5);
   EXPECT_THAT(outcome_of(R"({"dataset_name": "a/b", "dataset": "c.jsonl"})")->error,
               HasSubstr("dataset_name contradicts dataset"));
   EXPECT_THAT(outcome_of(R"({"dataset_name": "wikitext"})")->error, HasSubstr("org/name, found 'wikitext'"));
@@ -320,9 +320,9 @@ TEST(ForeignSettings, TheMixtureOfTrlIsTranslated) {
   const auto of = [](const std::string& entry) {
     return outcome_of("datasets:\n  - path: a/b\n    name: en\n  - " + entry, ConfigSyntax::kYaml);
   };
-  EXPECT_EQ(of("path: c/d\n    split: dev\n")->args.data.dataset,
+  EXPECT_EQ(of("path: c/d\n    split: dev\n")->spec.data.dataset,
             (std::vector<std::string>{"a/b:en/train", "c/d/dev"}));
-  EXPECT_EQ(of("path: json\n    data_files: [x.jsonl, y.jsonl]\n")->args.data.dataset,
+  EXPECT_EQ(of("path: json\n    data_files: [x.jsonl, y.jsonl]\n")->spec.data.dataset,
             (std::vector<std::string>{"a/b:en/train", "x.jsonl", "y.jsonl"}));
   EXPECT_THAT(of("path: c/d\n    fraction: 0.5\n")->error,
               HasSubstr("run:1: datasets: fraction is not supported"));

@@ -1,6 +1,7 @@
 #include "settings/run/data_settings.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <system_error>
 #include <tuple>
@@ -11,85 +12,20 @@
 #include "data/sources/row_slice.h"
 #include "formats/input_files.h"
 #include "formats/json.h"
-#include "settings/flag_limits.h"
+#include "settings/fields/fields.h"
 
 namespace tessera {
 namespace {
 
-void declare_row_flags(FlagTable* table, DataArguments* args) {
-  table->add("text_column", &args->text_column, "Name of the column or JSON field that holds the text.")
-      .aliases = {"text_column_name", "dataset_text_field"};
-  std::vector<std::string> formats = row_shape_names();
-  formats.insert(formats.begin(), "auto");
-  table->add_choice(
-      "dataset_format", &args->dataset_format, formats,
-      "What the rows of JSON files and tables are: text; prompt_completion (prompt, completion); alpaca "
-      "(instruction, input, output, system, history); sharegpt (conversations with from and value); messages "
-      "(messages with role and content, tools); tokens (input_ids, labels, attention_mask). auto recognises "
-      "them "
-      "by their fields.");
-  table
-      ->add("column_mapping", &args->column_mapping,
-            "FIELD=COLUMN, several: the column that holds a field of the format, such as messages=dialog.")
-      .value_name = "FIELD=COLUMN";
-  table
-      ->add("dataset_formats", &args->dataset_formats,
-            "JSON object with the formats of single sources, by their names in dataset: {\"chats.jsonl\": "
-            "{\"shape\": "
-            "\"sharegpt\", \"columns\": {\"conversations\": \"dialog\"}, \"tags\": {\"role\": \"speaker\", "
-            "\"content\": \"text\", \"roles\": {\"me\": \"user\"}}}}. Filled in from LLaMA-Factory's "
-            "dataset_info.json and Axolotl's datasets.")
-      .value_name = "JSON";
-  table->add("text_per_line", &args->text_per_line,
-             "Treat every line of a text file as a document. Otherwise the whole file is one document.");
-  table->add(
-      "add_special_tokens", &args->add_special_tokens,
-      "Let the tokenizer add its special tokens, such as beginning-of-text, to every document. Chats have "
-      "those of their template.");
-  table->add(
-      "skip_invalid_utf8", &args->skip_invalid_utf8,
-      "Skip documents that are not valid UTF-8, and count them. Otherwise the first one ends the run.");
-  table->add_choice(
-      "excess_length_strategy", &args->excess_length_strategy,
-      "What becomes of a row longer than max_length: it is cut, left out and counted (Axolotl's "
-      "default), or ends the run. Text without an answer is cut into rows, with drop as well.");
-  table->add(
-      "skip_bad_rows", &args->skip_bad_rows,
-      "Skip rows that cannot be read or used (not JSON, a missing field, refused by the chat template), and "
-      "count them. Otherwise the first one ends the run.");
-}
-
-void declare_chat_flags(FlagTable* table, DataArguments* args) {
-  Flag& chat_template = table->add("chat_template", &args->chat_template,
-                                   "Chat template for conversations: a file with Jinja, its text, or chatml "
-                                   "or llama3, which are built in. "
-                                   "Defaults to the model's own. It is saved with the model.");
-  chat_template.aliases = {"chat_template_path"};
-  chat_template.value_name = "FILE|NAME";
-  table
-      ->add("chat_template_date", &args->chat_template_date,
-            "Date YYYY-MM-DD that a chat template is told if it asks for today's, so that rows do not depend "
-            "on the "
-            "day of the run; \"\" for today's.")
-      .value_name = "DATE";
-  table->add(
-      "assistant_only_loss", &args->assistant_only_loss,
-      "In conversations, train on the assistant's messages only: what {% generation %} encloses in the chat "
-      "template, else what each of these messages adds to the text.");
-  table->add(
-      "completion_only_loss", &args->completion_only_loss,
-      "Train on the answer only where a row has a prompt and its answer (prompt_completion, alpaca). On by "
-      "default for these.");
-  table
-      ->add("train_on_prompt", &args->train_on_prompt,
-            "Train on prompts as well: LLaMA-Factory's spelling of completion_only_loss false.")
-      .aliases = {"train_on_inputs"};
-  Flag& parse =
-      table->add("parse_special_tokens", &args->parse_special_tokens,
-                 "Read special tokens in what users and tools say in a conversation. Otherwise their text "
-                 "is text.");
-  parse.aliases = {"parse_special"};
-}
+// The shapes that are recognised, as dataset_format names them.
+constexpr auto kRowShapeWords =
+    std::to_array<Word<std::optional<RowShape>>>({{"auto", std::nullopt},
+                                                  {"tokens", RowShape::kTokens},
+                                                  {"prompt_completion", RowShape::kPromptCompletion},
+                                                  {"messages", RowShape::kMessages},
+                                                  {"sharegpt", RowShape::kConversations},
+                                                  {"text", RowShape::kText},
+                                                  {"alpaca", RowShape::kInstruction}});
 
 std::vector<std::pair<std::string, std::string>> parse_columns(const std::vector<std::string>& mapping) {
   std::vector<std::pair<std::string, std::string>> columns;
@@ -197,19 +133,28 @@ void apply_format(const JsonNode& entry, RowFormat* format) {
 
 }  // namespace
 
-void declare_data_flags(FlagTable* table, DataArguments* args) {
-  declare_row_flags(table, args);
-  declare_chat_flags(table, args);
+void declare_data_flags(FlagTable* table, DataArguments* data) {
+  add_field(table, "text_column", &data->text_column);
+  add_field(table, "dataset_format", &data->shape, kRowShapeWords);
+  add_field(table, "column_mapping", &data->column_mapping);
+  add_field(table, "dataset_formats", &data->dataset_formats);
+  add_field(table, "text_per_line", &data->text_per_line);
+  add_field(table, "add_special_tokens", &data->add_special_tokens);
+  add_field(table, "skip_invalid_utf8", &data->skip_invalid_utf8);
+  add_field(table, "excess_length_strategy", &data->excess_length_strategy);
+  add_field(table, "skip_bad_rows", &data->skip_bad_rows);
+  add_field(table, "chat_template", &data->chat_template);
+  add_field(table, "chat_template_date", &data->chat_template_date);
+  add_field(table, "assistant_only_loss", &data->assistant_only_loss);
+  add_field(table, "completion_only_loss", &data->completion_only_loss);
+  add_field(table, "train_on_prompt", &data->train_on_prompt);
+  add_field(table, "parse_special_tokens", &data->parse_special_tokens);
 }
 
-Flag& declare_max_length(FlagTable* table, std::optional<int64_t>* target, std::string help) {
-  Flag& flag = table->add("max_length", target, std::move(help) + " none truncates nothing.");
-  limit(flag, at_least(2));
-  flag.set = [set = flag.set](const std::vector<std::string>& values) {
-    const std::string word = values.size() == 1 ? lower_case(values[0]) : "";
-    set(word == "none" || word == "null" ? std::vector{std::to_string(kMaxRowLength)} : values);
-  };
-  flag.aliases = {"max_seq_length", "block_size"};
+Flag& declare_max_length(FlagTable* table, std::optional<int64_t>* max_length) {
+  Flag& flag = add_field(table, "max_length", max_length);
+  const std::string everything = std::to_string(kMaxRowLength);
+  respell(flag, {{"none", everything}, {"null", everything}});
   return flag;
 }
 
@@ -261,42 +206,42 @@ JsonNode format_entry(const JsonNode& formats, const std::string& entry, const D
 
 }  // namespace
 
-DatasetOptions dataset_options(const DataArguments& args, const std::vector<std::string>& sources,
+DatasetOptions dataset_options(const DataArguments& data, const std::vector<std::string>& sources,
                                const std::filesystem::path& tokenizer_folder) {
-  if (args.train_on_prompt && args.completion_only_loss.value_or(false)) {
+  if (data.train_on_prompt && data.completion_only_loss.value_or(false)) {
     fail(ExitCode::kBadConfig,
          "--train_on_prompt contradicts --completion_only_loss: leave one of the two out");
   }
   const std::string origin = "dataset_formats";
   const Json formats =
-      args.dataset_formats.empty() ? Json::object() : parse_json(args.dataset_formats, origin);
+      data.dataset_formats.empty() ? Json::object() : parse_json(data.dataset_formats, origin);
   DatasetOptions options;
   for (const std::string& entry : sources) {
     DataSource source = parse_data_source(entry);
     const JsonNode format = format_entry(JsonNode(formats, origin), entry, source);
-    if (const auto found = args.hub_files.find(source.paths[0]); found != args.hub_files.end())
+    if (const auto found = data.hub_files.find(source.paths[0]); found != data.hub_files.end())
       source.paths = found->second;
-    source.format.shape = row_shape_by_name(args.dataset_format);
-    source.format.text_column = args.text_column;
-    source.format.columns = parse_columns(args.column_mapping);
+    source.format.shape = data.shape;
+    source.format.text_column = data.text_column;
+    source.format.columns = parse_columns(data.column_mapping);
     if (!format.is_null()) apply_format(format, &source.format);
     options.sources.push_back(std::move(source));
   }
-  options.text_per_line = args.text_per_line;
-  options.add_special_tokens = args.add_special_tokens;
-  options.skip_invalid_utf8 = args.skip_invalid_utf8;
-  options.skip_bad_rows = args.skip_bad_rows;
-  options.excess_length = args.excess_length_strategy;
-  options.train_on_prompt = args.train_on_prompt || !args.completion_only_loss.value_or(true);
-  options.assistant_only_loss = args.assistant_only_loss;
-  options.reads_completion_mask = args.completion_only_loss.value_or(false);
-  options.chat_template = {args.chat_template == "tokenizer_default" ? "" : args.chat_template,
-                           args.chat_template_date};
+  options.text_per_line = data.text_per_line;
+  options.add_special_tokens = data.add_special_tokens;
+  options.skip_invalid_utf8 = data.skip_invalid_utf8;
+  options.skip_bad_rows = data.skip_bad_rows;
+  options.excess_length = data.excess_length_strategy;
+  options.train_on_prompt = data.train_on_prompt || !data.completion_only_loss.value_or(true);
+  options.assistant_only_loss = data.assistant_only_loss;
+  options.reads_completion_mask = data.completion_only_loss.value_or(false);
+  options.chat_template = {data.chat_template == "tokenizer_default" ? "" : data.chat_template,
+                           data.chat_template_date};
   std::error_code error;  // a tokenizer may be given as its file
   options.chat_folder = std::filesystem::is_regular_file(tokenizer_folder, error)
                             ? tokenizer_folder.parent_path()
                             : tokenizer_folder;
-  options.parse_special_tokens = args.parse_special_tokens;
+  options.parse_special_tokens = data.parse_special_tokens;
   return options;
 }
 

@@ -15,7 +15,7 @@ namespace tessera {
 
 struct DataArguments {
   std::string text_column = "text";
-  std::string dataset_format = "auto";
+  std::optional<RowShape> shape;            // unset: recognised by their columns
   std::vector<std::string> column_mapping;  // FIELD=COLUMN
   std::string dataset_formats;              // JSON, by source
   bool text_per_line = false;
@@ -34,11 +34,11 @@ struct DataArguments {
   std::map<std::string, std::vector<std::string>> hub_files;
 };
 
-// Declares a flag for every setting in `table`, bound to `args`, which must outlive it.
-void declare_data_flags(FlagTable* table, DataArguments* args);
+// Declares a flag for every setting in `table`, bound to `data`, which must outlive it.
+void declare_data_flags(FlagTable* table, DataArguments* data);
 
-// The flag max_length: at least 2, or none (kMaxRowLength), which truncates nothing.
-Flag& declare_max_length(FlagTable* table, std::optional<int64_t>* target, std::string help);
+// The flag max_length: none is kMaxRowLength, which truncates nothing.
+Flag& declare_max_length(FlagTable* table, std::optional<int64_t>* max_length);
 
 // Tokens of a row of text if no max_length is given: 1024, or as many as the model has positions.
 int64_t default_row_limit(int64_t max_position_embeddings);
@@ -49,7 +49,7 @@ DataSource parse_data_source(const std::string& entry);
 
 // The options of a dataset with these sources; length, packing and cache folder are the caller's.
 // Error(kBadConfig) for settings that contradict each other.
-DatasetOptions dataset_options(const DataArguments& args, const std::vector<std::string>& sources,
+DatasetOptions dataset_options(const DataArguments& data, const std::vector<std::string>& sources,
                                const std::filesystem::path& tokenizer_folder);
 
 // Whether any of the sources holds text, which a tokenizer must turn into token ids: all but .safetensors.

@@ -120,13 +120,13 @@ bool may_be_metric_of_set(const std::string& word) {
   });
 }
 
-void check_metric(const RunSpec& args, bool is_default) {
-  const std::string& metric = args.evaluation.metric;
+void check_metric(const RunSpec& spec, bool is_default) {
+  const std::string& metric = spec.evaluation.metric;
   if (metric.starts_with("eval_choices_accuracy")) {
-    if (!args.evaluation.choices.empty()) return;
+    if (!spec.evaluation.choices.empty()) return;
     fail(ExitCode::kBadConfig, "metric_for_best_model {} needs eval_choices", metric);
   }
-  std::vector<EvaluationSet> sets = evaluation_sets(args.data.eval_dataset);
+  std::vector<EvaluationSet> sets = evaluation_sets(spec.data.eval_dataset);
   if (sets.empty()) sets.push_back({});
   std::vector<std::string> metrics;
   for (const EvaluationSet& set : sets) {

@@ -32,6 +32,6 @@ std::vector<std::string> entries_of_sets(const std::string& object, const std::s
 bool may_be_metric_of_set(const std::string& word);
 
 // Error(kBadConfig) if no evaluation of the run has metric_for_best_model; names those there are.
-void check_metric(const RunSpec& args, bool is_default);
+void check_metric(const RunSpec& spec, bool is_default);
 
 }  // namespace tessera

@@ -42,7 +42,7 @@ TEST_F(EvaluationArgumentsTest, NamesOfOtherTrainersAreOtherSpellings) {
   EXPECT_EQ(args_.batch.num_epochs, 5);
   EXPECT_EQ(args_.batch.rows_per_device, 3);
   EXPECT_EQ(args_.evaluation.rows_per_device, 6);
-  EXPECT_EQ(args_.schedule.type, "cosine");
+  EXPECT_EQ(args_.schedule.type, ScheduleType::kCosine);
   EXPECT_EQ(args_.precision.dtype, DType::kBF16);
   EXPECT_TRUE(args_.placement.gradient_checkpointing);
   EXPECT_EQ(args_.data.cache_dir, "prepared");

@@ -24,7 +24,8 @@ std::string sink_names() {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-// In the order of their words, each once; empty for nothing besides what is always written.
+}  // namespace
+
 std::vector<ReportTo> read_report_to(const std::vector<std::string>& given) {
   std::vector<std::string> values;
   for (const std::string& names : given) {
@@ -55,31 +56,10 @@ std::vector<ReportTo> read_report_to(const std::vector<std::string>& given) {
   return chosen;
 }
 
-}  // namespace
-
-void declare_report_flags(FlagTable* table, RunSpec* args) {
-  Flag& report_to = table->add_parsed_list(
-      "report_to",
-      [args](const std::vector<std::string>& values) { args->reporting.report_to = read_report_to(values); },
-      [args] {
-        std::vector<std::string> names;
-        for (const ReportTo sink : args->reporting.report_to) names.emplace_back(word_of(sink));
-        return names.empty() ? std::vector<std::string>{"none"} : names;
-      },
-      "Where the run reports to, one or more of: jsonl, tensorboard (event files in logging_dir), csv (files "
-      "as DeepSpeed's csv_monitor writes them, in output_dir/csv_monitor), mlflow (the server or folder of "
-      "MLFLOW_TRACKING_URI), prometheus, dashboard; or all. metrics.jsonl and trainer_state.json are always "
-      "written, and are all there is with jsonl or none. docs/operations.md lists what goes where.");
-  report_to.value_name = "NAME...";
-  table
-      ->add("logging_dir", &args->reporting.logging_dir,
-            "Folder for TensorBoard event files. Defaults to TENSORBOARD_LOGGING_DIR, or else to "
-            "output_dir/runs/DATE_HOST; a resumed run then continues in the newest of these.")
-      .value_name = "DIR";
-  table
-      ->add("run_name", &args->reporting.run_name,
-            "Name of the run in MLflow and on the dashboard. Defaults to the name of output_dir.")
-      .value_name = "NAME";
+std::vector<std::string> report_to_words(const std::vector<ReportTo>& sinks) {
+  std::vector<std::string> names;
+  for (const ReportTo sink : sinks) names.emplace_back(word_of(sink));
+  return names.empty() ? std::vector<std::string>{"none"} : names;
 }
 
 void drop_unsupported_services(const std::string& origin, const FlagTable& table,

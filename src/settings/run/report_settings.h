@@ -1,4 +1,4 @@
-// Where a run reports to: report_to, logging_dir, run_name.
+// Where a run reports to: report_to.
 #pragma once
 
 #include <string>
@@ -10,7 +10,10 @@
 
 namespace tessera {
 
-void declare_report_flags(FlagTable* table, RunSpec* args);
+// What report_to asks for, in the order of the sinks' words, each once; empty for nothing besides what is
+// always written. Error(kUsage).
+std::vector<ReportTo> read_report_to(const std::vector<std::string>& given);
+std::vector<std::string> report_to_words(const std::vector<ReportTo>& sinks);
 
 // Services of Hugging Face's report_to that are not supported: the command line refuses them; of a
 // configuration file this drops them with a warning, unless a flag of `table` overrides the setting.

@@ -1,5 +1,5 @@
 // How packing, and the split of rows for evaluation, follow from the settings.
-#include "settings/run/row_settings.h"
+#include "settings/derived.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

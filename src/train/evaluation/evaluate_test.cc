@@ -63,7 +63,7 @@ TEST(Evaluation, PlateauScheduleFollowsTheLoss) {
   tiny.args.data.eval_dataset = {tiny.folder() / "eval.safetensors"};
   tiny.args.evaluation.strategy = IntervalStrategy::kSteps;
   tiny.args.evaluation.steps = 1;
-  tiny.args.schedule.type = "reduce_lr_on_plateau";
+  tiny.args.schedule.type = ScheduleType::kReduceLrOnPlateau;
   // No loss is better than the first by so much: every evaluation after it halves the rate.
   tiny.args.schedule.kwargs = R"({"patience": 0, "factor": 0.5, "threshold": 0.99})";
   tiny.args.batch.max_steps = 4;

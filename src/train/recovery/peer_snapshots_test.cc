@@ -87,7 +87,7 @@ class PeerSnapshotsJob : public testing::Test {
     args_.data.shuffle = true;
     args_.batch.rows_per_device = 1;
     args_.batch.global_rows = 4;
-    args_.schedule.type = "cosine";
+    args_.schedule.type = ScheduleType::kCosine;
     args_.reporting.logging_steps = 2;
     args_.saving.peer_snapshot_steps = 1;
     args_.resume = parse_resume("auto");

@@ -12,7 +12,7 @@
 #include "checkpoint/checkpoint_files.h"
 #include "comm/first_failure.h"
 #include "io/file.h"
-#include "settings/ranks/context_settings.h"
+#include "settings/derived.h"
 
 namespace tessera {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "expect_error.h"
-#include "settings/ranks/zero_settings.h"
+#include "settings/derived.h"
 #include "support/train_test_support.h"
 #include "test_paths.h"
 
@@ -367,7 +367,7 @@ TEST(DeepSpeedArguments, SchedulerDecidesRateAndWarmup) {
   const RunSpec args = merged(with(
       R"("scheduler": {"type": "WarmupDecayLR", "params": {"warmup_max_lr": 3e-4, "warmup_num_steps": 20,
                                                              "total_num_steps": "auto"}})"));
-  EXPECT_EQ(args.schedule.type, "WarmupDecayLR");
+  EXPECT_EQ(args.schedule.type, ScheduleType::kWarmupDecayLR);
   EXPECT_EQ(args.schedule.learning_rate, 3e-4);
   EXPECT_EQ(args.schedule.num_warmup_steps(1000), 20);
   EXPECT_THAT(

@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "settings/ranks/zero_settings.h"
+#include "settings/derived.h"
 #include "support/from_word.h"
 #include "support/saving_run.h"
 

@@ -1,7 +1,7 @@
 // What nodes exchange in a step, measured, against the closed form. Ranks are threads.
 #include <gtest/gtest.h>
 
-#include "settings/ranks/zero_settings.h"
+#include "settings/derived.h"
 #include "support/from_word.h"
 #include "support/train_test_support.h"
 

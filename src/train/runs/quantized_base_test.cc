@@ -10,8 +10,7 @@
 #include "model/families/families.h"
 #include "ops/cpu_ops.h"
 #include "platform/memory_info.h"
-#include "settings/state/lora_settings.h"
-#include "settings/state/quantization_settings.h"
+#include "settings/derived.h"
 #include "support/from_word.h"
 #include "support/saving_run.h"
 
@@ -141,7 +140,7 @@ TEST(QuantizedBase, FitQuantisesOnlyIfNeedBe) {
   run.args.precision.dtype = DType::kBF16;
   run.args.placement.fit = true;
   run.args.placement.offload_dir = run.folder() / "offload";
-  run.args.sources.given.insert("offload_param_device");  // in memory
+  run.args.sources.given.try_emplace("offload_param_device");  // in memory
   const auto taken = [](const SavingRun& of) {
     return read_json(of.output() / "training_args.json")["quantization_bit"];
   };

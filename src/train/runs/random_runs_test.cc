@@ -95,7 +95,7 @@ Machine draw_machine(Draw& draw) {
   return machine;
 }
 
-// Without what check_outer_arguments() refuses.
+// Without what check_outer() refuses.
 void draw_outer(Draw& draw, RunSpec* args) {
   args->outer.sync_every = draw.number(1, 5);
   args->outer.num_fragments = draw.number(1, args->outer.sync_every);
@@ -182,7 +182,8 @@ void draw_training(Draw& draw, RunSpec* args) {
       {"adamw_torch", "adamw_bf16", "adamw_8bit", "lion_32bit", "lion_8bit", "muon", "adafactor"}));
   args->batch.max_steps = kNumSteps;
   args->schedule.learning_rate = 1e-3;
-  args->schedule.type = draw.one_of({"linear", "cosine", "constant_with_warmup", "inverse_sqrt"});
+  args->schedule.type =
+      *schedule_named(draw.one_of({"linear", "cosine", "constant_with_warmup", "inverse_sqrt"}));
   args->schedule.warmup_steps = static_cast<double>(draw.number(0, 2));
   args->optimizer.weight_decay = draw.one_of({0.0, 0.1});
   args->optimizer.weight_decay_norms = draw.coin();

@@ -276,7 +276,7 @@ TEST(Signal, TakesTheTimeForTheStepOrGivesItUp) {
 
 TEST(Resume, ScheduleThatWatchesEvaluationsGoesOn) {
   SavingRun run;
-  run.args.schedule.type = "reduce_lr_on_plateau";
+  run.args.schedule.type = ScheduleType::kReduceLrOnPlateau;
   run.args.schedule.kwargs = R"({"patience": 0, "factor": 0.5, "threshold": 0.5})";
   run.args.evaluation.strategy = IntervalStrategy::kSteps;
   run.args.evaluation.steps = 1;
@@ -294,7 +294,7 @@ TEST(Resume, ScheduleThatWatchesEvaluationsGoesOn) {
 // The checkpoint then lacks the evaluation that should precede it.
 TEST(Resume, EvaluationThatASignalCutShortIsMadeUpFor) {
   SavingRun run;
-  run.args.schedule.type = "reduce_lr_on_plateau";
+  run.args.schedule.type = ScheduleType::kReduceLrOnPlateau;
   run.args.schedule.kwargs = R"({"patience": 0, "factor": 0.5, "threshold": 0.5})";
   run.args.evaluation.strategy = IntervalStrategy::kSteps;
   run.args.evaluation.steps = 1;

@@ -8,7 +8,7 @@
 #include "comm/first_failure.h"
 #include "forecast/time/measured_prices.h"
 #include "report/work_mark.h"
-#include "settings/state/quantization_settings.h"
+#include "settings/derived.h"
 #include "train/setup/run_planning.h"
 
 namespace tessera {
@@ -37,7 +37,7 @@ void keep_settings(const Json& then, const std::string& origin, RunSpec* args) {
       const auto value = then.find(name);
       if (value == then.end()) continue;
       table.set(*table.find(name), {value_text(*value)}, origin);
-      args->sources.given.insert(name);
+      args->sources.given[name] = {SettingOrigin::kCheckpoint, origin};
     }
   }
 }
@@ -76,7 +76,7 @@ MachineFacts choose_form(RunSetup& setup, const BatchPlanOptions& batch, const D
   mark_work(setup.comm, "choosing the form of the run", 1);
   const PatientScope patience(setup.comm);
   // Snapshots in memory are of one optimizer.
-  if (args.saving.peer_snapshot_steps > 0) args.sources.given.insert("optim");
+  if (args.saving.peer_snapshot_steps > 0) args.sources.given.try_emplace("optim");
   if (*setup.resume) {
     keep_settings(setup.resume->record().arguments, setup.resume->checkpoint_parent().string(), &args);
   }

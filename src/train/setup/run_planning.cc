@@ -12,8 +12,7 @@
 #include "data/rows/batch_plan.h"
 #include "io/file.h"
 #include "platform/memory_info.h"
-#include "settings/ranks/context_settings.h"
-#include "settings/ranks/zero_settings.h"
+#include "settings/derived.h"
 #include "train/setup/form_choice.h"
 
 namespace tessera {

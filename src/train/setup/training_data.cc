@@ -12,8 +12,8 @@
 #include "formats/huggingface/model_families.h"
 #include "formats/input_files.h"
 #include "report/work_mark.h"
+#include "settings/derived.h"
 #include "settings/run/evaluation_sets.h"
-#include "settings/run/row_settings.h"
 #include "tokenizer/tokenizer.h"
 
 namespace tessera {

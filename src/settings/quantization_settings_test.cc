@@ -1,4 +1,4 @@
-#include "settings/state/quantization_settings.h"
+#include "settings/derived.h"
 
 #include <gmock/gmock.h>
 

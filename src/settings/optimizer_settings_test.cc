@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "settings/state/optimizer_settings.h"
+#include "settings/derived.h"
 #include "support/arguments_test_support.h"
 
 namespace tessera {

@@ -1,4 +1,4 @@
-#include "settings/state/lora_settings.h"
+#include "settings/derived.h"
 
 #include <gmock/gmock.h>
 
@@ -12,9 +12,9 @@ using testing::HasSubstr;
 
 using LoraArguments = ArgumentsTest;
 
-std::string refused_config(const RunSpec& args) {
+std::string refused_config(const RunSpec& spec) {
   try {
-    lora_config_of(args);
+    lora_config_of(spec);
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kBadConfig);
     return error.what();
@@ -59,12 +59,12 @@ TEST_F(LoraArguments, TheOrderOfPatternsIsThatOfTheFile) {
   const char* json = R"({"alpha_pattern": {"q_proj": 4, "layers.1.self_attn.q_proj": 64}})";
   const char* yaml = "alpha_pattern:\n  q_proj: 4\n  layers.1.self_attn.q_proj: 64\n";
   for (const ConfigSyntax syntax : {ConfigSyntax::kJson, ConfigSyntax::kYaml}) {
-    RunSpec args;
+    RunSpec spec;
     FlagTable table;
-    declare_training_flags(&table, &args);
-    args.lora.finetuning_type = FinetuningType::kLora;
+    declare_training_flags(&table, &spec);
+    spec.lora.finetuning_type = FinetuningType::kLora;
     apply_config_text(syntax == ConfigSyntax::kJson ? json : yaml, syntax, "file", &table);
-    EXPECT_EQ(lora_config_of(args).value().adapter_of("model.layers.1.self_attn.q_proj")->scale, 0.5);
+    EXPECT_EQ(lora_config_of(spec).value().adapter_of("model.layers.1.self_attn.q_proj")->scale, 0.5);
   }
 }
 

@@ -1,4 +1,4 @@
-#include "settings/ranks/context_settings.h"
+#include "settings/derived.h"
 
 #include <gmock/gmock.h>
 

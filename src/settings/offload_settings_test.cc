@@ -1,7 +1,7 @@
 #include <gmock/gmock.h>
 
 #include "formats/huggingface/model_config.h"
-#include "settings/ranks/zero_settings.h"
+#include "settings/derived.h"
 #include "support/arguments_test_support.h"
 
 namespace tessera {

@@ -1,0 +1,90 @@
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "settings/derived.h"
+
+namespace tessera {
+namespace {
+
+// A list of names, which LLaMA-Factory separates by commas, or a single regular expression.
+nlohmann::ordered_json modules(const std::vector<std::string>& values) {
+  const bool is_list = values.size() != 1 || std::ranges::count(values[0], ',') > 0;
+  std::vector<std::string> names;
+  for (const std::string& value : values) {
+    std::istringstream list(value);
+    for (std::string name; std::getline(list, name, ',');) {
+      if (name == "all" || name == "all-linear") return "all-linear";
+      names.push_back(name);
+    }
+  }
+  if (values.size() == 1 && looks_like_expression(values[0]) &&
+      (!is_list || std::ranges::any_of(names, looks_like_expression))) {
+    return values[0];
+  }
+  return names;
+}
+
+nlohmann::ordered_json layers(const std::vector<std::string>& values) {
+  nlohmann::ordered_json numbers = nlohmann::ordered_json::array();
+  for (const std::string& value : values) {
+    std::istringstream list(value);
+    for (std::string text; std::getline(list, text, ',');) {
+      const std::optional<int64_t> layer = parse_integer(text);
+      if (!layer || *layer < 0) {
+        fail(ExitCode::kBadConfig, "layers_to_transform: expected numbers of layers from 0, found '{}'",
+             printable(text));
+      }
+      numbers.push_back(*layer);
+    }
+  }
+  return numbers;
+}
+
+nlohmann::ordered_json pattern(const std::string& flag, const std::string& text) {
+  if (text.empty()) return nullptr;
+  auto object = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (object.is_object()) return object;
+  fail(ExitCode::kBadConfig, R"({}: expected a JSON object as {{"down_proj": 16}}, found '{}')", flag,
+       printable(text));
+}
+
+}  // namespace
+
+std::optional<LoraConfig> lora_config_of(const RunSpec& spec) {
+  if (spec.lora.finetuning_type != FinetuningType::kLora) return std::nullopt;
+  LoraConfig config;
+  if (!spec.lora.adapter.empty()) {
+    config = read_lora_config(spec.lora.adapter);
+    if (!config.other_training.empty()) {
+      fail(ExitCode::kBadConfig, "{}: {}: training from this adapter is not supported", spec.lora.adapter,
+           config.other_training);
+    }
+  } else {
+    const nlohmann::ordered_json json = {
+        {"peft_type", "LORA"},
+        {"r", spec.lora.rank},
+        {"lora_alpha", spec.lora.alpha.value_or(2 * static_cast<double>(spec.lora.rank))},
+        {"lora_dropout", spec.lora.dropout},
+        {"use_rslora", spec.lora.use_rslora},
+        {"target_modules", modules(spec.lora.targets)},
+        {"exclude_modules", modules(spec.lora.exclude_modules)},
+        {"layers_to_transform", layers(spec.lora.layers_to_transform)},
+        {"layers_pattern", spec.lora.layers_pattern},
+        {"rank_pattern", pattern("rank_pattern", spec.lora.rank_pattern)},
+        {"alpha_pattern", pattern("alpha_pattern", spec.lora.alpha_pattern)}};
+    try {
+      config = parse_lora_config(json.dump(), "settings of LoRA");
+    } catch (const Error& error) {
+      fail(ExitCode::kBadConfig, "{}", error.what());
+    }
+  }
+  const auto hub_name = spec.model.hub_names.find("model");
+  config.base_model_name_or_path =
+      hub_name == spec.model.hub_names.end() ? spec.model.folder : hub_name->second;
+  return config;
+}
+
+}  // namespace tessera

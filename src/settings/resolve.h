@@ -1,0 +1,51 @@
+// The parts of resolve_run_spec(): each fills in what follows from other settings, warns of what has no
+// effect and refuses contradictions (kBadConfig). `table` knows which flags were given.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <string_view>
+
+#include "base/flags.h"
+#include "base/log.h"
+#include "settings/run_spec.h"
+
+namespace tessera {
+
+// Warns of each of these flags that was given that it has no effect.
+template <typename... Args>
+void warn_if_set(const FlagTable& table, std::initializer_list<const char*> names,
+                 fmt::format_string<Args...> reason, Args&&... args) {
+  for (const char* name : names) {
+    if (table.is_set(name))
+      log_warning("{} has no effect: {}", name, fmt::format(reason, std::forward<Args>(args)...));
+  }
+}
+
+void resolve_dtype(const FlagTable& table, RunSpec* spec);
+void resolve_batch(const FlagTable& table, int64_t num_ranks, RunSpec* spec);
+void check_lora(const FlagTable& table, const RunSpec& spec);
+void check_base_quantization(const FlagTable& table, const RunSpec& spec);
+
+void check_context_ranks(const RunSpec& spec, int64_t world_size);
+void check_context(const RunSpec& spec);
+void resolve_ranks(const FlagTable& table, int64_t world_size, RunSpec* spec);
+void check_outer(const FlagTable& table, const RunSpec& spec);
+void check_device(const RunSpec& spec, int64_t world_size);
+
+void check_checkpointing(const FlagTable& table, const RunSpec& spec);
+void resolve_optimizer_in_backward(const FlagTable& table, int64_t world_size, RunSpec* spec);
+// Sets offload_dir if something goes there.
+void resolve_offload(const FlagTable& table, int64_t world_size, RunSpec* spec);
+void check_optimizer(const FlagTable& table, const RunSpec& spec);
+
+// Makes shuffle and train_sampling_strategy agree.
+void resolve_data_order(const FlagTable& table, RunSpec* spec);
+void check_packing(const FlagTable& table, const RunSpec& spec);
+void check_token_average(const RunSpec& spec, int64_t world_size);
+void check_streaming(const RunSpec& spec);
+void check_quiet(const RunSpec& spec);
+void resolve_evaluation(RunSpec* spec);
+void resolve_best_model(const FlagTable& table, RunSpec* spec);
+
+}  // namespace tessera
