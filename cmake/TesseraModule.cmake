@@ -198,8 +198,8 @@ include(\"${PROJECT_SOURCE_DIR}/cmake/TestSuites.cmake\")
 endfunction()
 
 # tessera_test(NAME SOURCES x_test.cc DEPS module... LIBS ... SERIAL SEPARATE, and LABEL, TIMEOUT, APART and ON_DISK of
-# tessera_suites): the test program tessera_NAME_test. One with the name of the folder has all tests of the folder that no
-# call before it names. SERIAL: no other test runs at the same time. SEPARATE: always compiled file by file.
+# tessera_suites): the test program tessera_NAME_test. One with the name of the folder that names no tests has all those of the
+# folder that no call before it names. SERIAL: no other test runs at the same time. SEPARATE: always compiled file by file.
 function(tessera_test name)
   if(NOT TESSERA_TESTS)
     return()
@@ -211,7 +211,7 @@ function(tessera_test name)
   endif()
   set(sources ${ARG_SOURCES})
   cmake_path(GET CMAKE_CURRENT_SOURCE_DIR FILENAME folder)
-  if(name STREQUAL folder)
+  if(name STREQUAL folder AND NOT ARG_SOURCES MATCHES "_test\\.cc")
     get_property(named DIRECTORY PROPERTY TESSERA_NAMED_TESTS)
     tessera_found(sources "_test\\.cc$" ${named})
     list(APPEND sources ${ARG_SOURCES})

@@ -106,7 +106,7 @@ TEST_F(StateConversion, GivesAdamWsStateToMuonAndAdafactor) {
               << tensors.back().name << ", " << dtype_name(written[0].dtype) << ", " << world_size
               << " ranks, read by " << num_readers;
         }
-        if (written.data() == AdamW::kStateTensors) {
+        if (written.data() == AdamW::kStateTensors.data()) {
           EXPECT_EQ(reader.conversion_to(layout, tensors), text);
         }
       }
