@@ -45,7 +45,8 @@ STAND_INS = [
     (r"(launch .*|mpirun .*|srun .*)(demo/run\.yaml.*)", r"\1\2 --output_dir demo/others --dataset demo/held-out/if.h"),
 ]
 # Parts of the text that are no whole command.
-OPEN = ["tessera train --fit", "tessera export --format hf", "tessera merge", "tessera chat", "tessera plan", "tessera launch"]
+OPEN = ["tessera train --fit", "tessera export --format hf", "tessera merge", "tessera chat", "tessera plan", "tessera plan search",
+        "tessera launch"]
 STAND_IN_TOOLS = {
     # The ranks of Open MPI and Slurm on this machine.
     "mpirun": """

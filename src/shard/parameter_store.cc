@@ -190,6 +190,8 @@ void ParameterStore::wrap_update(const ZeroSettings& settings, Communicator& job
 }
 
 void ParameterStore::bind() {
+  if (placement_.weights == WeightChoice::kOnDevice)
+    return model_->bind_parameters(weights_->memory(), static_cast<DeviceGradients&>(*gradients_).memory());
   ParameterAccess& access = *this;
   if (!placement_.device_window) return model_->bind_parameters(access);
   // Where weights are fetched or read, the next group is waited for only once this one is computed with.

