@@ -10,15 +10,11 @@
 
 namespace tessera {
 
-template <class Rule, MomentForm kForm = MomentForm::kF32>
-class Elementwise : public Optimizer {
+// By a rule, in whatever form its moments are.
+template <class Rule>
+class RuleOptimizer : public Optimizer {
  public:
-  explicit Elementwise(const OptimizerSpec& settings) : settings_(settings) {}
-
-  StateTensors state_tensors() const override { return kStateTensors; }
-  void update(const OptimizerBlock& block, const OptimizerStep& step, ThreadPool& pool) const override {
-    update_elements<Rule>(block, kForm, scalars(block.weight_decay, step), pool);
-  }
+  explicit RuleOptimizer(const OptimizerSpec& settings) : settings_(settings) {}
 
   // The factors of one update.
   typename Rule::Scalars scalars(bool weight_decay, const OptimizerStep& step) const {
@@ -33,6 +29,20 @@ class Elementwise : public Optimizer {
                           .gradient_scale = step.gradient_scale});
   }
 
+ protected:
+  OptimizerSpec settings_;
+};
+
+template <class Rule, MomentForm kForm = MomentForm::kF32>
+class Elementwise : public RuleOptimizer<Rule> {
+ public:
+  using RuleOptimizer<Rule>::RuleOptimizer;
+
+  StateTensors state_tensors() const override { return kStateTensors; }
+  void update(const OptimizerBlock& block, const OptimizerStep& step, ThreadPool& pool) const override {
+    update_elements<Rule>(block, kForm, this->scalars(block.weight_decay, step), pool);
+  }
+
   static constexpr auto kStateTensors = [] {
     std::array<StateTensor, Rule::kMoments.size()> tensors;
     for (size_t i = 0; i < tensors.size(); ++i) {
@@ -40,9 +50,6 @@ class Elementwise : public Optimizer {
     }
     return tensors;
   }();
-
- protected:
-  OptimizerSpec settings_;
 };
 
 using AdamW = Elementwise<AdamWRule>;

@@ -33,7 +33,7 @@ DeviceState::DeviceState(TrainableModel& model, std::unique_ptr<const Optimizer>
       remainders_(model.device(), DType::kI16, has_remainders() ? weights.num_elements() : 0) {
   TESSERA_CHECK(is_on_cards(optimizer->state_tensors(), weights.dtype()),
                 "an optimizer that the device does not have");
-  optimizer_.reset(static_cast<const AdamW*>(optimizer.release()));
+  optimizer_.reset(static_cast<const RuleOptimizer<AdamWRule>*>(optimizer.release()));
   for (const StateTensor& tensor : optimizer_->state_tensors()) {
     moments_.emplace_back(model.device(), tensor.dtype, weights.num_elements());
   }

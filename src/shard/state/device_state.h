@@ -44,7 +44,7 @@ class DeviceState final : public StatePlace {
   void write_masters(int64_t begin, std::span<const bf16> weights, std::span<const int16_t> remainders);
 
   TrainableModel* model_;
-  std::unique_ptr<const AdamW> optimizer_;
+  std::unique_ptr<const RuleOptimizer<AdamWRule>> optimizer_;
   std::vector<ParameterRange> ranges_;
   TensorView weights_;
   ConstTensorView gradients_;
