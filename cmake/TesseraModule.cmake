@@ -80,8 +80,8 @@ function(tessera_batches out target)
   set(${out} ${sources} PARENT_SCOPE)
 endfunction()
 
-# tessera_embed(OUT FUNCTION FOLDER PATTERN): sets OUT to a source that defines FUNCTION (declared in base/embedded_text.h),
-# which returns the texts of the files below FOLDER that match PATTERN, each with its path.
+# tessera_embed(OUT FUNCTION FOLDER PATTERN): sets OUT to a source that defines tessera::FUNCTION(), which returns the texts
+# of the files below FOLDER that match PATTERN, each with its path (base/embedded_text.h). Whoever calls it declares it.
 function(tessera_embed out function folder pattern)
   file(GLOB_RECURSE files CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/${pattern})
   set(entries "")

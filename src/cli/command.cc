@@ -7,6 +7,9 @@
 #include "base/text.h"
 
 namespace tessera {
+
+std::span<const EmbeddedText> help_texts();  // cli/help_texts/*.txt
+
 namespace {
 
 constexpr std::string_view kExampleIndent = "    ";

@@ -19,7 +19,7 @@ int64_t num_row_ranks(const RunSpec& spec, int64_t world_size);
 
 // How the ranks share parameters. gather_schedule auto is per_step here: memory decides later.
 ZeroSettings zero_settings_of(const RunSpec& spec, const ModelConfig& config, int64_t passes_per_step);
-// The tensors of the state of a run on so many nodes.
+// The state tensors that a run on `num_nodes` nodes saves.
 std::vector<StateTensor> saved_tensors_of(const RunSpec& spec, int num_nodes);
 // Whether gather_schedule auto becomes per_layer if memory is too short for per_step: in stage 3 with several
 // nodes, unless packed weights were requested, which need per_step.

@@ -112,7 +112,7 @@ void resolve_run_spec(const FlagTable& table, int64_t world_size, RunSpec* spec)
   resolve_batch(table, num_row_ranks(*spec, world_size), spec);
   check_checkpointing(table, *spec);
   resolve_ranks(table, world_size, spec);
-  resolve_form(table, world_size, spec);
+  resolve_placement(table, world_size, spec);
   check_optimizer(table, *spec);
   check_device(*spec, world_size);
   check_outer(table, *spec);
@@ -128,7 +128,7 @@ void resolve_run_spec(const FlagTable& table, int64_t world_size, RunSpec* spec)
   make_schedule(spec->schedule, 1000);
 }
 
-void resolve_form(const FlagTable& table, int64_t world_size, RunSpec* spec) {
+void resolve_placement(const FlagTable& table, int64_t world_size, RunSpec* spec) {
   resolve_optimizer_in_backward(table, world_size, spec);
   resolve_offload(table, world_size, spec);
 }

@@ -34,8 +34,8 @@ void read_environment(const Environment& environment, FlagTable* table, RunSpec*
 // flags were given; batch sizes in a DeepSpeed file are for `world_size` ranks.
 void resolve_run_spec(const FlagTable& table, int64_t world_size, RunSpec* spec);
 
-// Again, once settings have changed that say where the state of a run is and when it is updated (plan/forms).
-void resolve_form(const FlagTable& table, int64_t world_size, RunSpec* spec);
+// Call again once settings have changed that say where the state is and when it is updated (forecast/fit).
+void resolve_placement(const FlagTable& table, int64_t world_size, RunSpec* spec);
 
 // The honoured settings as a JSON object, for training_args.json: indent 2, sorted, trailing newline.
 std::string training_arguments_json(const RunSpec& spec);

@@ -14,6 +14,9 @@
 #include "tokenizer/tokenizer_file.h"
 
 namespace tessera {
+
+std::span<const EmbeddedText> tokenizer_texts();  // tokenizer/*.tsv
+
 namespace {
 
 // Encoded by the converter to tell pre-tokenizers apart (conversion/base.py, get_vocab_base_pre).

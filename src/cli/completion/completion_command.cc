@@ -7,6 +7,9 @@
 #include "cli/terminal/terminal.h"
 
 namespace tessera {
+
+std::span<const EmbeddedText> completion_scripts();  // cli/completion/*.sh
+
 namespace {
 
 class CompletionCommand : public Command {

@@ -89,7 +89,7 @@ void join_at_equals(Words* words) {
   }
 }
 
-// Of the flags and values of a command whose name has been typed; `before`: the words since, but the last.
+// What a command offers once its name has been typed. `before`: the words after the name, without the last.
 std::vector<Offer> offers_within(const Commands& all, Command& command, const Words& before,
                                  const std::string& last) {
   FlagTable table;

@@ -173,7 +173,7 @@ class SimulateCommand : public PlanningCommand {
     return nodes;
   }
 
-  // For clusters of at most so many nodes. Reads --measured.
+  // `most_nodes`: of the largest cluster. Reads --measured.
   SimulationOptions options(int most_nodes) const {
     SimulationOptions options;
     options.nodes_per_rack = static_cast<int>(nodes_per_rack_.value_or(0));

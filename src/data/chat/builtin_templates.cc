@@ -5,6 +5,9 @@
 #include "base/embedded_text.h"
 
 namespace tessera {
+
+std::span<const EmbeddedText> template_texts();  // data/chat/templates
+
 namespace {
 
 // The name of a file of templates/ as users write it: axolotl:gemma of axolotl/gemma.

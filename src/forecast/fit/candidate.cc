@@ -162,7 +162,7 @@ RunSpec with_candidate(const RunSpec& args, const FitCandidate& candidate, int64
   RunSpec out = args;
   out.placement.fit = false;
   apply(candidate, &out);
-  resolve_form(FlagTable(), world_size, &out);
+  resolve_placement(FlagTable(), world_size, &out);
   return out;
 }
 

@@ -43,7 +43,7 @@ struct NamedCandidate {
   const std::string& word(FitAxis axis) const { return words[static_cast<size_t>(axis)]; }
 };
 
-// Those that leave everything that was given as it is, the simplest first. `args` must be resolved.
+// The candidates that change nothing that was given, the simplest first. `args` must be resolved.
 std::vector<NamedCandidate> candidates_of(const RunSpec& args);
 
 // `args`, resolved for world_size ranks, with the candidate's settings. Error(kBadConfig) if other settings

@@ -26,7 +26,7 @@ auto by_speed(const FitOption& option) {
   return std::tuple(std::llround(100 * std::log(option.time.step_s())), option.changes, option.time.step_s());
 }
 
-// Those of these all that none of the faster ones replaces, by speed.
+// The options that no faster one replaces, the fastest first.
 std::vector<size_t> needed(const std::vector<FitOption>& all, std::vector<size_t> of) {
   std::ranges::stable_sort(of, {}, [&](size_t i) { return by_speed(all[i]); });
   std::vector<size_t> out;

@@ -65,8 +65,8 @@ struct FitOptions {
   std::optional<size_t> taken() const {
     return args.placement.fit_choice == FitChoice::kFastest ? fastest : best;
   }
-  // Those that fit and are on the front of speed, exactness and memory (a tenth less memory is not worth
-  // time). The fastest first; the best one is among them.
+  // The options that fit and that no other beats in speed, exactness and memory (a tenth less memory is not
+  // worth any time), the fastest first. The best one is among them.
   std::vector<size_t> worth_having() const;
   // Likewise those that do not fit, would be faster than the best one, and change the numbers no more.
   // Without a best one, those that take the least memory first.

@@ -29,7 +29,7 @@ using testing::Not;
 constexpr int64_t kGiB = int64_t{1} << 30;
 constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max() / 4;
 
-// The arguments that a command line gives, resolved for so many ranks.
+// A command line as a run of world_size ranks resolves it.
 RunSpec parsed(const std::vector<std::string>& words, int world_size = 1) {
   RunSpec args;
   FlagTable table;

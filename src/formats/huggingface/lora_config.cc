@@ -16,6 +16,9 @@
 #include "io/file.h"
 
 namespace tessera {
+
+std::span<const EmbeddedText> config_texts();  // formats/huggingface/*.tsv
+
 namespace {
 
 constexpr int64_t kMaxAdapterConfigBytes = int64_t{1} << 20;

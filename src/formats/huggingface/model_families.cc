@@ -7,6 +7,8 @@
 
 namespace tessera {
 
+std::span<const EmbeddedText> config_texts();  // formats/huggingface/*.tsv
+
 std::span<const FamilyInfo> model_families() {
   using enum ModelFamily;
   using enum WindowLayers;

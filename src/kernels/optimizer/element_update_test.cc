@@ -73,7 +73,7 @@ struct State {
       gradient[i] = i % 5 == 2 ? 0 : wild_value(static_cast<uint64_t>(100 + step), static_cast<int64_t>(i));
     }
   }
-  // Elements [begin, end), of which the first is `offset` + begin among all parameters.
+  // Elements [begin, end); element 0 is number `offset` among all parameters.
   void update(const Kernels& kernels, const UpdateStep& step, ThreadPool& pool, int64_t begin, int64_t end,
               int64_t offset = 0) {
     std::byte* state[kNumMoments];
@@ -347,7 +347,7 @@ struct MeanMoments {
 
 TEST(AdamW, HalfMomentsFollowTheFloat32OnesOnAverage) {
   const MeanMoments means(MomentForm::kBF16, 0.0f);  // v falls by a thousandth a step
-  // A rounding is off by up to 2^-7 of a value; the mean of so many walks of so many steps by far less.
+  // One rounding is off by up to 2^-7 of a value, the mean over all walks and steps by far less.
   EXPECT_NEAR(means.v, means.exact_v, 1e-3 * means.exact_v);
   EXPECT_NEAR(means.m, means.exact_m, 1e-3 * means.exact_m + 1e-9);
 }

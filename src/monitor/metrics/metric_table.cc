@@ -11,6 +11,9 @@
 #include "settings/compat/compat_table.h"
 
 namespace tessera {
+
+std::span<const EmbeddedText> metric_texts();  // monitor/metrics/*.tsv
+
 namespace {
 
 std::vector<MetricInfo> read_table() {

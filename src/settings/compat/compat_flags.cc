@@ -19,6 +19,9 @@
 #include "settings/compat/compat_table.h"
 
 namespace tessera {
+
+std::span<const EmbeddedText> compat_texts();  // settings/compat/*.tsv
+
 namespace {
 
 constexpr int64_t kMaxObjectBytes = 1 << 20;

@@ -9,6 +9,9 @@
 #include "base/text.h"
 
 namespace tessera {
+
+std::span<const EmbeddedText> compat_texts();  // settings/compat/*.tsv
+
 namespace {
 
 constexpr std::pair<std::string_view, CompatUse> kUses[] = {

@@ -9,6 +9,9 @@
 #include "base/text.h"
 
 namespace tessera {
+
+std::span<const EmbeddedText> field_texts();  // settings/fields/*.tsv
+
 namespace {
 
 struct Field {

@@ -18,6 +18,9 @@
 #include "settings/compat/compat_table.h"
 
 namespace tessera {
+
+std::span<const EmbeddedText> prompt_texts();  // settings/foreign/*.json
+
 namespace {
 
 using nlohmann::json;
