@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <span>
 #include <string_view>
 #include <type_traits>
@@ -27,10 +28,9 @@ concept Choice = std::is_enum_v<E> && requires(E value) {
 // The first spelling of `value`, which must have one.
 template <typename T>
 std::string_view word_of(std::type_identity_t<std::span<const Word<T>>> words, const T& value) {
-  for (const Word<T>& word : words) {
-    if (word.value == value) return word.text;
-  }
-  TESSERA_CHECK(false, "a value without a word");
+  const auto word = std::ranges::find(words, value, &Word<T>::value);
+  TESSERA_CHECK(word != words.end(), "a value without a word");
+  return word->text;
 }
 template <Choice E>
 std::string_view word_of(E value) {
