@@ -79,46 +79,11 @@ int NetworkGroup::size() const { return runner_->members().size(); }
 
 int NetworkGroup::index() const { return runner_->members().index; }
 
-NetworkGroup::Ticket NetworkGroup::all_gather(std::span<std::byte> buffer, std::span<const Part> parts,
-                                              const OpLabel& label) {
-  check_parts(parts, buffer.size());
-  return runner_->issue(Collective::kAllGather, buffer.data(), parts, -1, label);
-}
-
-NetworkGroup::Ticket NetworkGroup::all_gather_int8(std::span<bf16> buffer, std::span<const Part> parts,
-                                                   const OpLabel& label) {
-  check_parts(parts, buffer.size());
-  return runner_->issue(Collective::kAllGatherInt8, std::as_writable_bytes(buffer).data(), parts, -1, label);
-}
-
-NetworkGroup::Ticket NetworkGroup::reduce_scatter(std::span<float> buffer, std::span<const Part> parts,
-                                                  const OpLabel& label) {
-  check_parts(parts, buffer.size());
-  return runner_->issue(Collective::kReduceScatterBf16, std::as_writable_bytes(buffer).data(), parts, -1,
-                        label);
-}
-
-NetworkGroup::Ticket NetworkGroup::reduce_scatter_f32(std::span<float> buffer, std::span<const Part> parts,
-                                                      const OpLabel& label) {
-  check_parts(parts, buffer.size());
-  return runner_->issue(Collective::kReduceScatterF32, std::as_writable_bytes(buffer).data(), parts, -1,
-                        label);
-}
-
-NetworkGroup::Ticket NetworkGroup::reduce_scatter_coded(GradientCode code, std::span<float> buffer,
-                                                        const GradientFeedback& feedback,
-                                                        std::span<const Part> parts, const OpLabel& label) {
-  check_parts(parts, buffer.size());
-  const Collective collective =
-      code == GradientCode::kInt8 ? Collective::kReduceScatterInt8 : Collective::kReduceScatterInt4;
-  return runner_->issue(collective, std::as_writable_bytes(buffer).data(), parts, -1, label, feedback);
-}
-
-NetworkGroup::Ticket NetworkGroup::reduce_scatter_of_bf16(std::span<bf16> buffer, std::span<const Part> parts,
-                                                          const OpLabel& label) {
-  check_parts(parts, buffer.size());
-  return runner_->issue(Collective::kReduceScatterOfBf16, std::as_writable_bytes(buffer).data(), parts, -1,
-                        label);
+NetworkGroup::Ticket NetworkGroup::issue(Collective collective, std::span<std::byte> buffer,
+                                         std::span<const Part> parts, const OpLabel& label,
+                                         const GradientFeedback& feedback) {
+  check_parts(parts, buffer.size() / static_cast<size_t>(kind_of(collective).element_bytes));
+  return runner_->issue(collective, buffer.data(), parts, -1, label, feedback);
 }
 
 NetworkGroup::Ticket NetworkGroup::all_to_all(std::span<std::byte> sent, std::span<std::byte> received,

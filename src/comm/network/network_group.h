@@ -14,6 +14,7 @@
 
 #include "base/float_types.h"
 #include "comm/network/link/coded_sum.h"
+#include "comm/network/link/wire_message.h"
 #include "comm/ranks/collective_count.h"
 #include "comm/ranks/failure.h"
 #include "comm/ranks/op_label.h"
@@ -73,26 +74,40 @@ class NetworkGroup {
   // Buffers must stay valid and unchanged until the operation is over.
   // Sends part i of `buffer` (bytes) from member i to all others, in place. parts.size() = size(). Cost:
   // every byte is received once.
-  Ticket all_gather(std::span<std::byte> buffer, std::span<const Part> parts, const OpLabel& label);
+  Ticket all_gather(std::span<std::byte> buffer, std::span<const Part> parts, const OpLabel& label) {
+    return issue(Collective::kAllGather, buffer, parts, label);
+  }
   // The same for bf16 values, which travel as blocks of int8 (int8_blocks.h), counted from the start of a
   // part: the others' parts arrive rounded, this member's own is unchanged. Cost: about 1.03 bytes per
   // element.
-  Ticket all_gather_int8(std::span<bf16> buffer, std::span<const Part> parts, const OpLabel& label);
+  Ticket all_gather_int8(std::span<bf16> buffer, std::span<const Part> parts, const OpLabel& label) {
+    return issue(Collective::kAllGatherInt8, std::as_writable_bytes(buffer), parts, label);
+  }
   // parts[index()] of `buffer` becomes the sum over the members, in member order and in float32;
   // contributions travel as bf16 (this member's own is not rounded). The other parts are unchanged. Cost: (n
   // - 1) / n of 2 bytes per element sent and received.
-  Ticket reduce_scatter(std::span<float> buffer, std::span<const Part> parts, const OpLabel& label);
+  Ticket reduce_scatter(std::span<float> buffer, std::span<const Part> parts, const OpLabel& label) {
+    return issue(Collective::kReduceScatterBf16, std::as_writable_bytes(buffer), parts, label);
+  }
   // The same with contributions sent as float32, without rounding.
-  Ticket reduce_scatter_f32(std::span<float> buffer, std::span<const Part> parts, const OpLabel& label);
+  Ticket reduce_scatter_f32(std::span<float> buffer, std::span<const Part> parts, const OpLabel& label) {
+    return issue(Collective::kReduceScatterF32, std::as_writable_bytes(buffer), parts, label);
+  }
   // The same with contributions sent as blocks of int8 or int4 (gradient_blocks.h), counted from the start of
   // a part, and the errors of `feedback` sent along; `feedback.errors` has one for each element of the buffer
   // and is used until the operation is over. This member's own contribution is not rounded. Cost: 1.03 or
   // 0.53 bytes per element instead of 2.
   Ticket reduce_scatter_coded(GradientCode code, std::span<float> buffer, const GradientFeedback& feedback,
-                              std::span<const Part> parts, const OpLabel& label);
+                              std::span<const Part> parts, const OpLabel& label) {
+    return issue(
+        code == GradientCode::kInt8 ? Collective::kReduceScatterInt8 : Collective::kReduceScatterInt4,
+        std::as_writable_bytes(buffer), parts, label, feedback);
+  }
   // parts[index()] of `buffer` becomes the sum over the members, in member order and in float32, rounded
   // once; the other parts are unchanged. Cost: as reduce_scatter.
-  Ticket reduce_scatter_of_bf16(std::span<bf16> buffer, std::span<const Part> parts, const OpLabel& label);
+  Ticket reduce_scatter_of_bf16(std::span<bf16> buffer, std::span<const Part> parts, const OpLabel& label) {
+    return issue(Collective::kReduceScatterOfBf16, std::as_writable_bytes(buffer), parts, label);
+  }
   // Member i gets part i of `sent` as part index() of its `received`; parts are of one size, and a member's
   // own is not moved. Cost: every other part is sent and received once.
   Ticket all_to_all(std::span<std::byte> sent, std::span<std::byte> received, std::span<const Part> parts,
@@ -124,6 +139,8 @@ class NetworkGroup {
   void set_timeout(std::chrono::milliseconds timeout);
 
  private:
+  Ticket issue(Collective collective, std::span<std::byte> buffer, std::span<const Part> parts,
+               const OpLabel& label, const GradientFeedback& feedback = {});
   void check_parts(std::span<const Part> parts, size_t num_elements) const;
 
   std::unique_ptr<OperationRunner> runner_;

@@ -45,35 +45,18 @@ int64_t Lane::buffer_bytes(int num_members, int window) {
 
 // ---- What to send and receive
 
-bool Lane::is_reduce() const {
-  return operation_->id.collective == Collective::kReduceScatterBf16 ||
-         operation_->id.collective == Collective::kReduceScatterF32 ||
-         operation_->id.collective == Collective::kReduceScatterOfBf16 || gradient_code();
-}
-
 // Rather than its own part to all others.
 bool Lane::sends_every_part() const {
-  return is_reduce() || operation_->id.collective == Collective::kAllToAll;
-}
-
-std::optional<GradientCode> Lane::gradient_code() const {
-  if (operation_->id.collective == Collective::kReduceScatterInt8) return GradientCode::kInt8;
-  if (operation_->id.collective == Collective::kReduceScatterInt4) return GradientCode::kInt4;
-  return std::nullopt;
+  return kind().sums || operation_->id.collective == Collective::kAllToAll;
 }
 
 int64_t Lane::wire_bytes(int64_t num_elements) const {
   return tessera::wire_bytes(operation_->id.collective, num_elements);
 }
 
-int64_t Lane::memory_element_bytes() const {
-  if (is_coded() || operation_->id.collective == Collective::kReduceScatterOfBf16) return sizeof(bf16);
-  return is_reduce() ? sizeof(float) : 1;
-}
-
 // Both sides compute this from the same bounds.
 int64_t Lane::num_chunks(const Part& part) const {
-  return tessera::num_chunks(wire_bytes(part.size()), is_reduce() || is_coded(), num_lanes_);
+  return tessera::num_chunks(wire_bytes(part.size()), kind().sums || is_coded(), num_lanes_);
 }
 
 Lane::Range Lane::chunk_range(const Part& part, int64_t chunk) const {
@@ -96,7 +79,7 @@ const Part& Lane::sent_part(int peer) const {
 
 const Part& Lane::received_part(int peer) const {
   if (operation_->id.collective == Collective::kBroadcast) return operation_->parts[0];
-  return operation_->parts[static_cast<size_t>(is_reduce() ? members_.index : peer)];
+  return operation_->parts[static_cast<size_t>(kind().sums ? members_.index : peer)];
 }
 
 int Lane::num_steps() const {
@@ -160,13 +143,13 @@ std::chrono::microseconds Lane::prepare_wait(std::vector<pollfd>& polled) {
 
 // Rounded or coded, in memory that stays until the message is done.
 const std::byte* Lane::staged_payload(const Range& range, int64_t chunk, int64_t ordinal) {
-  const std::byte* const from = operation_->data + range.begin * memory_element_bytes();
+  const std::byte* const from = operation_->data + range.begin * kind().element_bytes;
   const bool is_rounded = operation_->id.collective == Collective::kReduceScatterBf16;
-  const std::optional<GradientCode> code = gradient_code();
+  const std::optional<GradientCode> code = kind().gradient_code;
   if (!is_rounded && !code && !is_coded()) return from;
   const int64_t window = std::ssize(sends_.ring);
   if (send_staging_.data() == nullptr) send_staging_ = PageBuffer(window * kStagingBytes);
-  if (is_reduce()) {
+  if (kind().sums) {
     std::byte* const slot = send_staging_.data() + ordinal % window * kStagingBytes;
     const auto* const values = reinterpret_cast<const float*>(from);
     if (is_rounded) {
@@ -231,7 +214,7 @@ void Lane::begin_receive() {
   received.step = next.step;
   received.message.peer = next.peer;
   received.message.payload_bytes = wire_bytes(range.size);
-  if (is_reduce() || is_coded()) {
+  if (kind().sums || is_coded()) {
     const int64_t slots = num_receive_slots();
     if (receive_staging_.data() == nullptr) receive_staging_ = PageBuffer(slots * kStagingBytes);
     received.message.payload = receive_staging_.data() + ordinal % slots * kStagingBytes;
@@ -294,16 +277,16 @@ void Lane::close_receive(const Received& received) {
             describe(operation_->id), message.header.payload_crc, message.crc));
   }
   counters_.received_bytes.fetch_add(message.payload_bytes, std::memory_order_relaxed);
-  if (is_reduce()) payloads_[static_cast<size_t>(message.peer)] = message.payload;
-  if (is_reduce() && received.step == num_steps()) sum_chunk(received.chunk);
+  if (kind().sums) payloads_[static_cast<size_t>(message.peer)] = message.payload;
+  if (kind().sums && received.step == num_steps()) sum_chunk(received.chunk);
   if (is_coded()) decode_chunk(received);
-  if (!is_reduce()) chunks_received_ = received.chunk + num_lanes_;
+  if (!kind().sums) chunks_received_ = received.chunk + num_lanes_;
 }
 
 // Called once all members' contributions to the chunk have arrived.
 void Lane::sum_chunk(int64_t chunk) {
   const Range range = chunk_range(operation_->parts[static_cast<size_t>(members_.index)], chunk);
-  if (gradient_code() || operation_->id.collective == Collective::kReduceScatterOfBf16) {
+  if (kind().gradient_code || operation_->id.collective == Collective::kReduceScatterOfBf16) {
     return sum_coded_chunk(range);
   }
   float* const own = reinterpret_cast<float*>(operation_->data) + range.begin;
@@ -320,7 +303,7 @@ void Lane::sum_chunk(int64_t chunk) {
 
 void Lane::sum_coded_chunk(const Range& range) {
   const auto payload = [&](int member) { return payloads_[static_cast<size_t>(member)]; };
-  if (const std::optional<GradientCode> code = gradient_code()) {
+  if (const std::optional<GradientCode> code = kind().gradient_code) {
     const GradientFeedback& feedback = operation_->feedback;
     sum_gradient_blocks(*code, members_.size(), payload,
                         feedback.adds_own_errors ? feedback.errors + range.begin : nullptr,

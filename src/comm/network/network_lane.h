@@ -114,12 +114,10 @@ class Lane {
     int64_t size;
   };
 
-  bool is_reduce() const;
+  const CollectiveKind& kind() const { return kind_of(operation_->id.collective); }
   bool sends_every_part() const;
-  std::optional<GradientCode> gradient_code() const;
   bool is_coded() const { return operation_->id.collective == Collective::kAllGatherInt8; }
   int64_t wire_bytes(int64_t num_elements) const;
-  int64_t memory_element_bytes() const;
   int64_t num_chunks(const Part& part) const;
   int64_t max_chunks() const;
   Range chunk_range(const Part& part, int64_t chunk) const;

@@ -49,6 +49,7 @@ OperationRunner::OperationRunner(Members members, std::string fabric,
       failures_(failures),
       members_(std::move(members)),
       fabric_(std::move(fabric)) {
+  for (size_t i = 0; i < counts_.size(); ++i) counts_[i].operation = kCollectives[i].name;
   if (links.empty()) return;
   for (NetworkOperation& operation : ring_) operation.parts.reserve(members_.ranks.size());
   for (size_t i = 0; i < links.size(); ++i) {

@@ -109,15 +109,7 @@ class OperationRunner {
   Clock::time_point completed_at_;
   double busy_s_ = 0;
   double wait_s_ = 0;
-  std::array<CollectiveCount, kNumCollectives> counts_ = {{{.operation = "all_gather"},
-                                                           {.operation = "reduce_scatter_bf16"},
-                                                           {.operation = "reduce_scatter_f32"},
-                                                           {.operation = "broadcast"},
-                                                           {.operation = "all_gather_int8"},
-                                                           {.operation = "reduce_scatter_int8"},
-                                                           {.operation = "reduce_scatter_int4"},
-                                                           {.operation = "reduce_scatter_of_bf16"},
-                                                           {.operation = "all_to_all"}}};  // by Collective
+  std::array<CollectiveCount, kCollectives.size()> counts_;  // by Collective
   std::exception_ptr error_;
   size_t num_running_workers_ = 0;
   std::atomic<bool> stopping_ = false;

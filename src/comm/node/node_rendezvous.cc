@@ -175,48 +175,48 @@ class LocalListener {
   // Accepts new connections for at most one time slice. Returns how many became peers.
   int serve(NodeState& state) {
     std::vector<pollfd> sockets{{.fd = listener_.get(), .events = POLLIN, .revents = 0}};
-    for (const UniqueFd& stranger : strangers_) {
-      sockets.push_back({.fd = stranger.get(), .events = POLLIN, .revents = 0});
+    for (const UniqueFd& peer : pending_) {
+      sockets.push_back({.fd = peer.get(), .events = POLLIN, .revents = 0});
     }
     if (poll(sockets.data(), sockets.size(), static_cast<int>(kWaitSlice.count())) <= 0) return 0;
     int num_welcome = 0;
     for (size_t i = 0; i + 1 < sockets.size(); ++i) {
-      if (sockets[i + 1].revents != 0 && hear(state, strangers_[i])) ++num_welcome;
+      if (sockets[i + 1].revents != 0 && hear(state, pending_[i])) ++num_welcome;
     }
-    std::erase_if(strangers_, [](const UniqueFd& fd) { return !fd; });
+    std::erase_if(pending_, [](const UniqueFd& fd) { return !fd; });
     if (sockets[0].revents != 0) let_in();
     return num_welcome;
   }
 
  private:
   void let_in() {
-    UniqueFd stranger(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!stranger) return;
-    if (same_user(stranger.get())) {
-      strangers_.push_back(std::move(stranger));
+    UniqueFd peer(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!peer) return;
+    if (same_user(peer.get())) {
+      pending_.push_back(std::move(peer));
     } else {
-      refuse(stranger.get(), "it runs as another user", &refusals_);
+      refuse(peer.get(), "it runs as another user", &refusals_);
     }
   }
 
-  // Whether the stranger has become a peer; closes its socket if it never will.
-  bool hear(NodeState& state, UniqueFd& stranger) {
+  // Whether the process has become a peer; closes its socket if it never will.
+  bool hear(NodeState& state, UniqueFd& peer) {
     Hello hello{};
-    const Transfer received = receive_message(stranger.get(), bytes_of(hello));
+    const Transfer received = receive_message(peer.get(), bytes_of(hello));
     if (received == Transfer::kNotYet) return false;
     const std::string why =
         received == Transfer::kDone ? objection(state, hello) : "it does not speak this protocol";
     if (!why.empty()) {
-      refuse(stranger.get(), why, &refusals_);
-      stranger.reset();
+      refuse(peer.get(), why, &refusals_);
+      peer.reset();
       return false;
     }
-    state.peers[static_cast<size_t>(hello.local_rank)] = std::move(stranger);
+    state.peers[static_cast<size_t>(hello.local_rank)] = std::move(peer);
     return true;
   }
 
   UniqueFd listener_;
-  std::vector<UniqueFd> strangers_;
+  std::vector<UniqueFd> pending_;
   RefusalLog refusals_;
 };
 
@@ -244,10 +244,10 @@ int64_t control_bytes(const NodeState& state) {
 
 // Returns once every rank has arrived.
 void let_all_in(NodeState& state) {
-  LocalListener door(state.world());
+  LocalListener listener(state.world());
   const Deadline deadline(state);
   for (int num_peers = 1; num_peers < state.size();) {
-    num_peers += door.serve(state);
+    num_peers += listener.serve(state);
     state.for_closed_peers([&](int lost) {
       give_up(state, lost,
               fmt::format("{} was lost: its process ended without a word while the ranks of its node met",

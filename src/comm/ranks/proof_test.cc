@@ -49,15 +49,15 @@ TEST(StoreProof, CoversAllThatMembersKnow) {
   using namespace wire;
   const Nonce challenge = random_nonce(), nonce = random_nonce();
   const Proofs proofs = prove(proof_key("secret", "job"), challenge, nonce);
-  EXPECT_EQ(prove(proof_key("secret", "job"), challenge, nonce).of_stranger, proofs.of_stranger);
-  std::set<Mac> all = {proofs.of_stranger, proofs.of_store};
+  EXPECT_EQ(prove(proof_key("secret", "job"), challenge, nonce).of_peer, proofs.of_peer);
+  std::set<Mac> all = {proofs.of_peer, proofs.of_store};
   for (const Proofs& other :
        {prove(proof_key("secres", "job"), challenge, nonce), prove(proof_key("", "job"), challenge, nonce),
         prove(proof_key("secret", "jab"), challenge, nonce),
         prove(proof_key("secretj", "ob"), challenge, nonce),
         prove(proof_key("secret", "job"), random_nonce(), nonce),
         prove(proof_key("secret", "job"), challenge, random_nonce())}) {
-    all.insert({other.of_stranger, other.of_store});
+    all.insert({other.of_peer, other.of_store});
   }
   EXPECT_EQ(all.size(), 14u);
 }

@@ -7,7 +7,7 @@ std::string proof_key(std::string_view secret, std::string_view run_id) {
 }
 
 Proofs prove(std::string_view key, const Nonce& challenge, const Nonce& nonce) {
-  return {.of_stranger = hmac_sha256(key, {"to the store", text_of(challenge), text_of(nonce)}),
+  return {.of_peer = hmac_sha256(key, {"to the store", text_of(challenge), text_of(nonce)}),
           .of_store = hmac_sha256(key, {"from the store", text_of(challenge), text_of(nonce)})};
 }
 
@@ -25,7 +25,7 @@ bool Handshake::take(Channel& channel, const Header& header, std::string_view bo
       const Nonce nonce = random_nonce();
       const Proofs proofs = prove(key_, decode_bytes(body), nonce);
       expected_welcome_ = proofs.of_store;
-      channel.send(Type::kProof, 0, encode(Proof{nonce, proofs.of_stranger}));
+      channel.send(Type::kProof, 0, encode(Proof{nonce, proofs.of_peer}));
       return true;
     }
     case Type::kWelcome:

@@ -1,10 +1,10 @@
 // How a new connection authenticates itself to the store (proof.h has the mathematics):
 //     store    kChallenge: random number
-//     stranger kProof: random number, proof of both numbers
+//     peer     kProof: random number, proof of both numbers
 //     store    kWelcome: its own proof of the same
-//     stranger kJoin or kMeet, which the store answers
+//     peer     kJoin or kMeet, which the store answers
 // Before both proofs nothing is said about the job and nothing that is said is believed. A recorded proof
-// fits no other challenge, and the store's proof differs from the stranger's.
+// fits no other challenge, and the store's proof differs from the peer's.
 #pragma once
 
 #include <chrono>
@@ -18,12 +18,12 @@
 
 namespace tessera::wire {
 
-// What members of a job know and strangers do not: its secret and its name, so that without a secret it takes
+// What members of a job know and others do not: its secret and its name, so that without a secret it takes
 // the name at least.
 std::string proof_key(std::string_view secret, std::string_view run_id);
 
 struct Proofs {
-  Mac of_stranger;
+  Mac of_peer;
   Mac of_store;
 };
 Proofs prove(std::string_view key, const Nonce& challenge, const Nonce& nonce);
@@ -33,7 +33,7 @@ inline constexpr std::string_view kUnprovedAdvice =
     "it does not prove the job's secret and name: give the same --rdzv_secret_file (TESSERA_RDZV_SECRET) and "
     "--rdzv_id on all nodes, and each job a port of its own";
 
-// The stranger's side, on one connection.
+// The peer's side, on one connection.
 class Handshake {
  public:
   // `endpoint` names the other side in messages.

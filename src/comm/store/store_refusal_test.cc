@@ -133,8 +133,7 @@ void write_message(tcp::socket& socket, const Message& message) {
 // A member's answer to this challenge.
 Message proof(const std::string& secret, const std::string& challenge) {
   const Nonce nonce = random_nonce();
-  const Mac mac =
-      wire::prove(wire::proof_key(secret, "test"), wire::decode_bytes(challenge), nonce).of_stranger;
+  const Mac mac = wire::prove(wire::proof_key(secret, "test"), wire::decode_bytes(challenge), nonce).of_peer;
   return {wire::Type::kProof, wire::encode(wire::Proof{nonce, mac})};
 }
 

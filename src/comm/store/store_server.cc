@@ -26,12 +26,12 @@ std::string describe_member(MemberId id, const std::string& host) {
 
 StoreServer::Impl::Impl(const StoreServerOptions& options)
     : options_(options),
-      door_(io_,
-            {.addresses = options.bind_addresses,
-             .port = options.port,
-             .secret = options.secret,
-             .run_id = options.run_id},
-            [this](const wire::Door::Entrant& entrant) { return admit(entrant); }),
+      job_port_(io_,
+                {.addresses = options.bind_addresses,
+                 .port = options.port,
+                 .secret = options.secret,
+                 .run_id = options.run_id},
+                [this](const wire::JobPort::Entrant& entrant) { return admit(entrant); }),
       timer_(io_),
       // Fine enough to distinguish 5.0 s from 5.1 s, coarse enough to cost nothing.
       tick_(std::min<std::chrono::nanoseconds>(options.timing.heartbeat / 5, std::chrono::milliseconds(50))),
@@ -46,9 +46,9 @@ StoreServer::Impl::Impl(const StoreServerOptions& options)
 StoreServer::Impl::~Impl() {
   asio::post(io_, [this] {
     closing_ = true;
-    door_.close();
+    job_port_.close();
     for (auto& [number, peer] : peers_) peer.channel->close_after_sending();
-    wire::end_when(io_, timer_, [this] { return peers_.empty() && door_.is_empty(); });
+    wire::end_when(io_, timer_, [this] { return peers_.empty() && job_port_.is_empty(); });
   });
   thread_.join();
 }
@@ -63,7 +63,7 @@ void StoreServer::Impl::tick() {
       since_heartbeat_ = Duration(0);
       for (const auto& [id, number] : seats_) peers_.at(number).channel->send(Type::kHeartbeat, 0, {});
     }
-    door_.advance(elapsed);
+    job_port_.advance(elapsed);
     find_silent(elapsed);
     find_missing_agents(elapsed);
     form_when_complete();

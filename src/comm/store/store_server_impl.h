@@ -20,9 +20,9 @@
 #include <vector>
 
 #include "comm/ranks/verdict.h"
+#include "comm/store/job_port.h"
 #include "comm/store/node_reports.h"
 #include "comm/store/running_time.h"
-#include "comm/store/store_door.h"
 #include "comm/store/store_server.h"
 #include "comm/store/store_values.h"
 
@@ -36,7 +36,7 @@ class StoreServer::Impl {
   explicit Impl(const StoreServerOptions& options);
   ~Impl();
 
-  int port() const { return door_.port(); }
+  int port() const { return job_port_.port(); }
   std::optional<Failure> failure() const {
     const std::lock_guard lock(mutex_);
     return failure_;
@@ -72,7 +72,7 @@ class StoreServer::Impl {
     Duration quiet{0};  // since it was last heard from
   };
 
-  std::optional<wire::Refusal> admit(const wire::Door::Entrant& entrant);
+  std::optional<wire::Refusal> admit(const wire::JobPort::Entrant& entrant);
   void tick();
   void on_message(uint64_t number, const wire::Header& header, std::string_view body);
   void on_closed(uint64_t number, const wire::Ending& ending);
@@ -107,7 +107,7 @@ class StoreServer::Impl {
 
   const StoreServerOptions options_;
   asio::io_context io_;
-  wire::Door door_;
+  wire::JobPort job_port_;
   asio::steady_timer timer_;
   std::chrono::nanoseconds tick_;
   RunningTime running_time_;

@@ -68,7 +68,7 @@ std::optional<wire::Refusal> StoreServer::Impl::objection(const wire::JoinReques
   return std::nullopt;
 }
 
-std::optional<wire::Refusal> StoreServer::Impl::admit(const wire::Door::Entrant& entrant) {
+std::optional<wire::Refusal> StoreServer::Impl::admit(const wire::JobPort::Entrant& entrant) {
   if (entrant.type == Type::kMeet) {
     const wire::MeetRequest request = wire::decode<wire::MeetRequest>(entrant.request);
     waiting_[{request.host, request.pid}] = Clock::now();
@@ -174,7 +174,7 @@ std::string StoreServer::Impl::describe_missing() const {
     text += fmt::format("{}{} (host {})", separator, format_ranks(ranks), host);
     separator = ", ";
   }
-  if (!door_.last_refusal().empty()) text += "; refused: " + door_.last_refusal();
+  if (!job_port_.last_refusal().empty()) text += "; refused: " + job_port_.last_refusal();
   return text;
 }
 

@@ -6,8 +6,8 @@
 #include <mutex>
 #include <thread>
 
+#include "comm/store/job_port.h"
 #include "comm/store/store_channel.h"
-#include "comm/store/store_door.h"
 
 namespace tessera {
 
@@ -15,24 +15,24 @@ class MeetingFarewell::Impl {
  public:
   explicit Impl(const FarewellOptions& options)
       : options_(options),
-        door_(io_,
-              {.addresses = options.bind_addresses,
-               .port = options.port,
-               .secret = options.secret,
-               .run_id = options.run_id},
-              [this](const wire::Door::Entrant& entrant) { return answer(entrant); }),
+        job_port_(io_,
+                  {.addresses = options.bind_addresses,
+                   .port = options.port,
+                   .secret = options.secret,
+                   .run_id = options.run_id},
+                  [this](const wire::JobPort::Entrant& entrant) { return answer(entrant); }),
         timer_(io_) {
     thread_ = wire::run_in_thread(io_);
   }
   ~Impl() {
     asio::post(io_, [this] {
-      door_.close();
-      wire::end_when(io_, timer_, [this] { return door_.is_empty(); });
+      job_port_.close();
+      wire::end_when(io_, timer_, [this] { return job_port_.is_empty(); });
     });
     thread_.join();
   }
 
-  int port() const { return door_.port(); }
+  int port() const { return job_port_.port(); }
 
   bool wait_until_told(int num_nodes, std::chrono::milliseconds timeout) {
     std::unique_lock lock(mutex_);
@@ -40,7 +40,7 @@ class MeetingFarewell::Impl {
   }
 
  private:
-  wire::Refusal answer(const wire::Door::Entrant& entrant) {
+  wire::Refusal answer(const wire::JobPort::Entrant& entrant) {
     if (entrant.type != wire::Type::kMeet)
       return {.code = ExitCode::kTryAgain, .message = "the job has ended"};
     {
@@ -53,7 +53,7 @@ class MeetingFarewell::Impl {
 
   const FarewellOptions options_;
   asio::io_context io_;
-  wire::Door door_;
+  wire::JobPort job_port_;
   asio::steady_timer timer_;
 
   std::mutex mutex_;

@@ -12,9 +12,9 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "comm/ranks/world.h"
+#include "comm/store/job_port.h"
 #include "comm/store/running_time.h"
 #include "comm/store/store_channel.h"
-#include "comm/store/store_door.h"
 
 namespace tessera {
 namespace {
@@ -43,7 +43,7 @@ class MeetingServer::Impl {
   explicit Impl(const MeetingOptions& options);
   ~Impl();
 
-  int port() const { return door_.port(); }
+  int port() const { return job_port_.port(); }
   std::optional<wire::Assignment> wait(milliseconds timeout);
 
  private:
@@ -53,7 +53,7 @@ class MeetingServer::Impl {
     Duration quiet{0};
   };
 
-  std::optional<wire::Refusal> admit(const wire::Door::Entrant& entrant);
+  std::optional<wire::Refusal> admit(const wire::JobPort::Entrant& entrant);
   std::optional<wire::Refusal> objection(const wire::MeetRequest& request) const;
   void drop(uint64_t number);
   void tick();
@@ -67,7 +67,7 @@ class MeetingServer::Impl {
 
   const MeetingOptions options_;
   asio::io_context io_;
-  wire::Door door_;
+  wire::JobPort job_port_;
   asio::steady_timer timer_;
   const Clock::time_point begin_ = Clock::now();
   RunningTime running_time_{kTick};
@@ -88,12 +88,12 @@ class MeetingServer::Impl {
 
 MeetingServer::Impl::Impl(const MeetingOptions& options)
     : options_(options),
-      door_(io_,
-            {.addresses = options.bind_addresses,
-             .port = options.port,
-             .secret = options.secret,
-             .run_id = options.run_id},
-            [this](const wire::Door::Entrant& entrant) { return admit(entrant); }),
+      job_port_(io_,
+                {.addresses = options.bind_addresses,
+                 .port = options.port,
+                 .secret = options.secret,
+                 .run_id = options.run_id},
+                [this](const wire::JobPort::Entrant& entrant) { return admit(entrant); }),
       timer_(io_),
       meeting_(options.terms) {
   tick();
@@ -110,9 +110,9 @@ MeetingServer::Impl::~Impl() {
       for (auto& [number, peer] : peers_) peer.channel->send(Type::kRefused, 0, wire::encode(farewell));
     }
     over_ = true;
-    door_.close();
+    job_port_.close();
     for (auto& [number, peer] : peers_) peer.channel->close_after_sending();
-    wire::end_when(io_, timer_, [this] { return peers_.empty() && door_.is_empty(); });
+    wire::end_when(io_, timer_, [this] { return peers_.empty() && job_port_.is_empty(); });
   });
   thread_.join();
 }
@@ -157,7 +157,7 @@ std::optional<wire::Refusal> MeetingServer::Impl::objection(const wire::MeetRequ
   return std::nullopt;
 }
 
-std::optional<wire::Refusal> MeetingServer::Impl::admit(const wire::Door::Entrant& entrant) {
+std::optional<wire::Refusal> MeetingServer::Impl::admit(const wire::JobPort::Entrant& entrant) {
   if (entrant.type == Type::kJoin) {
     return wire::Refusal{
         .try_again = true, .code = ExitCode::kTryAgain, .message = "the nodes of the job are still meeting"};
@@ -190,7 +190,7 @@ void MeetingServer::Impl::tick() {
   timer_.async_wait([this](asio::error_code error) {
     if (error || over_) return;
     const Duration elapsed = running_time_.advance();
-    door_.advance(elapsed);
+    job_port_.advance(elapsed);
     find_silent(elapsed);
     meeting_.advance(elapsed);
     if (meeting_.is_complete()) return assign();
@@ -255,17 +255,17 @@ std::string MeetingServer::Impl::attendance() const {
   std::string joined = describe_node(0, options_.host);
   for (const auto& [number, peer] : peers_)
     joined += ", " + describe_node(peer.who.wanted_rank, peer.who.host);
-  return door_.last_refusal().empty() ? joined : joined + "; refused: " + door_.last_refusal();
+  return job_port_.last_refusal().empty() ? joined : joined + "; refused: " + job_port_.last_refusal();
 }
 
 // No advice after a refusal, which already says what to do.
 std::string MeetingServer::Impl::advice() const {
-  if (!door_.last_refusal().empty()) return "";
+  if (!job_port_.last_refusal().empty()) return "";
   const MeetingTerms& terms = options_.terms;
   return fmt::format(
       "; check that tessera launch is running there with its --node_rank, --nnodes {} and the same "
       "--rdzv_endpoint, and that port {} of host {} can be reached from there (name, firewall)",
-      node_range(terms.min_nodes, terms.max_nodes), door_.port(), options_.host);
+      node_range(terms.min_nodes, terms.max_nodes), job_port_.port(), options_.host);
 }
 
 void MeetingServer::Impl::say_who_is_there() {

@@ -24,7 +24,7 @@ constexpr milliseconds kPollInterval{20};
 constexpr milliseconds kRetryInterval{50};
 // Limits on unauthenticated connections that send nothing: how long each may stay, and how many there may be.
 constexpr milliseconds kHandshakeTime{5'000};
-constexpr size_t kMaxStrangers = 256;
+constexpr size_t kMaxPendingPeers = 256;
 
 enum class Io { kDone, kPending, kLost };
 
@@ -61,7 +61,7 @@ class SmallMessage {
 };
 
 // An incoming connection that has not authenticated itself yet.
-struct Stranger {
+struct PendingPeer {
   UniqueFd socket;
   Clock::time_point deadline;
   SmallMessage<Challenge> challenge;
@@ -103,8 +103,8 @@ class MeshBuilder {
       failures_.check();
       if (Clock::now() > deadline_) fail_at_deadline();
       wait_for_something();
-      accept_strangers();
-      std::erase_if(strangers_, [&](Stranger& stranger) { return !advance(stranger); });
+      accept_peers();
+      std::erase_if(pending_, [&](PendingPeer& peer) { return !advance(peer); });
       for (Outgoing& outgoing : outgoing_) advance(outgoing);
     }
     return std::move(mesh_);
@@ -214,9 +214,8 @@ class MeshBuilder {
   void wait_for_something() {
     polled_.clear();
     polled_.push_back({listener_.get(), POLLIN, 0});
-    for (const Stranger& stranger : strangers_) {
-      polled_.push_back(
-          {stranger.socket.get(), static_cast<short>(stranger.challenge_sent ? POLLIN : POLLOUT), 0});
+    for (const PendingPeer& peer : pending_) {
+      polled_.push_back({peer.socket.get(), static_cast<short>(peer.challenge_sent ? POLLIN : POLLOUT), 0});
     }
     for (const Outgoing& outgoing : outgoing_) {
       if (!outgoing.socket) continue;
@@ -227,38 +226,38 @@ class MeshBuilder {
     ::poll(polled_.data(), polled_.size(), static_cast<int>(kPollInterval.count()));
   }
 
-  void accept_strangers() {
+  void accept_peers() {
     for (UniqueFd socket = accept_from(listener_); socket; socket = accept_from(listener_)) {
-      if (strangers_.size() == kMaxStrangers) strangers_.pop_front();
-      Stranger& stranger = strangers_.emplace_back();
-      stranger.socket = std::move(socket);
-      stranger.deadline = Clock::now() + kHandshakeTime;
-      stranger.challenge = SmallMessage<Challenge>(make_challenge(random_nonce()));
+      if (pending_.size() == kMaxPendingPeers) pending_.pop_front();
+      PendingPeer& peer = pending_.emplace_back();
+      peer.socket = std::move(socket);
+      peer.deadline = Clock::now() + kHandshakeTime;
+      peer.challenge = SmallMessage<Challenge>(make_challenge(random_nonce()));
     }
   }
 
   // Whether the handshake is still in progress.
-  bool advance(Stranger& stranger) {
-    if (!stranger.challenge_sent) {
-      const Io sent = stranger.challenge.send(stranger.socket);
+  bool advance(PendingPeer& peer) {
+    if (!peer.challenge_sent) {
+      const Io sent = peer.challenge.send(peer.socket);
       if (sent == Io::kLost) return false;
-      stranger.challenge_sent = sent == Io::kDone;
+      peer.challenge_sent = sent == Io::kDone;
     }
-    const Io received = stranger.response.receive(stranger.socket);
-    if (received == Io::kPending) return Clock::now() < stranger.deadline;
-    if (received == Io::kDone) welcome(stranger);
+    const Io received = peer.response.receive(peer.socket);
+    if (received == Io::kPending) return Clock::now() < peer.deadline;
+    if (received == Io::kDone) welcome(peer);
     return false;
   }
 
-  void welcome(Stranger& stranger) {
-    const Response& response = stranger.response.value();
+  void welcome(PendingPeer& peer) {
+    const Response& response = peer.response.value();
     const Listener listener = {members_.index, members_.size(), options_.connections};
-    if (!is_response_to(stranger.challenge.value(), response, listener, mesh_.key)) return;
-    SmallMessage<Welcome> welcome(make_welcome(stranger.challenge.value(), response, mesh_.key));
+    if (!is_response_to(peer.challenge.value(), response, listener, mesh_.key)) return;
+    SmallMessage<Welcome> welcome(make_welcome(peer.challenge.value(), response, mesh_.key));
     // 32 bytes always fit into the buffer of a socket that has sent only 40.
-    if (welcome.send(stranger.socket) != Io::kDone) return;
+    if (welcome.send(peer.socket) != Io::kDone) return;
     // A response to a fresh challenge cannot be a replay, so the peer has given up its earlier connection.
-    slot(response.connection, response.from) = std::move(stranger.socket);
+    slot(response.connection, response.from) = std::move(peer.socket);
   }
 
   void advance(Outgoing& outgoing) {
@@ -334,7 +333,7 @@ class MeshBuilder {
   UniqueFd listener_;
   std::vector<SocketAddress> addresses_;
   std::vector<Outgoing> outgoing_;
-  std::deque<Stranger> strangers_;
+  std::deque<PendingPeer> pending_;
   std::vector<pollfd> polled_;
 };
 

@@ -5,10 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/error.h"
-#include "base/float_types.h"
 #include "base/text.h"
-#include "kernels/quantized_weight/gradient_blocks.h"
 #include "kernels/quantized_weight/int8_blocks.h"
 #include "platform/crc32c.h"
 
@@ -19,28 +16,8 @@ uint32_t header_checksum(const WireHeader& header) {
   return crc32c(0, std::as_bytes(std::span(&header, 1)).first(offsetof(WireHeader, header_crc)));
 }
 
-const char* name_of(uint8_t collective) {
-  switch (static_cast<Collective>(collective)) {
-    case Collective::kAllGather:
-      return "all_gather";
-    case Collective::kReduceScatterBf16:
-      return "reduce_scatter in bf16";
-    case Collective::kReduceScatterF32:
-      return "reduce_scatter in float32";
-    case Collective::kBroadcast:
-      return "broadcast";
-    case Collective::kAllGatherInt8:
-      return "all_gather in int8";
-    case Collective::kReduceScatterInt8:
-      return "reduce_scatter in int8";
-    case Collective::kReduceScatterInt4:
-      return "reduce_scatter in int4";
-    case Collective::kReduceScatterOfBf16:
-      return "reduce_scatter of bf16";
-    case Collective::kAllToAll:
-      return "all_to_all";
-  }
-  return "an unknown operation";
+std::string_view name_of(uint8_t collective) {
+  return collective < kCollectives.size() ? kCollectives[collective].message : "an unknown operation";
 }
 
 std::string describe(uint8_t collective, uint64_t number, int root, const OpLabel& label,
@@ -73,25 +50,10 @@ std::string label_text(const WireHeader& header) {
 }  // namespace
 
 int64_t wire_bytes(Collective collective, int64_t num_elements) {
-  switch (collective) {
-    case Collective::kAllGather:
-    case Collective::kBroadcast:
-    case Collective::kAllToAll:
-      return num_elements;
-    case Collective::kReduceScatterBf16:
-    case Collective::kReduceScatterOfBf16:
-      return num_elements * static_cast<int64_t>(sizeof(bf16));
-    case Collective::kReduceScatterF32:
-      return num_elements * static_cast<int64_t>(sizeof(float));
-    case Collective::kAllGatherInt8:
-      return int8_blocks_bytes(num_elements);
-    case Collective::kReduceScatterInt8:
-      return gradient_blocks_bytes(GradientCode::kInt8, num_elements);
-    case Collective::kReduceScatterInt4:
-      return gradient_blocks_bytes(GradientCode::kInt4, num_elements);
-  }
-  TESSERA_CHECK(false, "collective {}", static_cast<int>(collective));
-  return 0;
+  if (collective == Collective::kAllGatherInt8) return int8_blocks_bytes(num_elements);
+  const CollectiveKind& kind = kind_of(collective);
+  return kind.gradient_code ? gradient_blocks_bytes(*kind.gradient_code, num_elements)
+                            : num_elements * kind.wire_element_bytes;
 }
 
 WireHeader make_header(const OperationId& operation, int64_t chunk, std::span<const std::byte> payload) {

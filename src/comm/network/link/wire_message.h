@@ -1,13 +1,17 @@
 // The header of every payload on the network, and how a mismatch between two sides is described.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "comm/ranks/op_label.h"
+#include "kernels/quantized_weight/gradient_blocks.h"
 
 namespace tessera {
 
@@ -25,7 +29,29 @@ enum class Collective : uint8_t {
   kReduceScatterOfBf16,
   kAllToAll
 };
-inline constexpr size_t kNumCollectives = 9;
+
+// How a collective is carried out.
+struct CollectiveKind {
+  std::string_view name;                           // in metrics
+  std::string_view message;                        // in messages
+  int64_t element_bytes = 1;                       // in the buffer
+  int64_t wire_element_bytes = 1;                  // as sent, unless in blocks of codes
+  bool sums = false;                               // a member's part becomes the sum over all
+  std::optional<GradientCode> gradient_code = {};  // of what is summed
+};
+inline constexpr std::array<CollectiveKind, 9> kCollectives = {
+    {{"all_gather", "all_gather"},
+     {"reduce_scatter_bf16", "reduce_scatter in bf16", 4, 2, true},
+     {"reduce_scatter_f32", "reduce_scatter in float32", 4, 4, true},
+     {"broadcast", "broadcast"},
+     {"all_gather_int8", "all_gather in int8", 2},
+     {"reduce_scatter_int8", "reduce_scatter in int8", 4, 0, true, GradientCode::kInt8},
+     {"reduce_scatter_int4", "reduce_scatter in int4", 4, 0, true, GradientCode::kInt4},
+     {"reduce_scatter_of_bf16", "reduce_scatter of bf16", 2, 2, true},
+     {"all_to_all", "all_to_all"}}};  // by Collective
+constexpr const CollectiveKind& kind_of(Collective collective) {
+  return kCollectives[static_cast<size_t>(collective)];
+}
 
 // Payload of so many elements of a part.
 int64_t wire_bytes(Collective collective, int64_t num_elements);

@@ -21,13 +21,13 @@
 
 namespace tessera::wire {
 
-struct DoorOptions {
+struct JobPortOptions {
   std::vector<std::string> addresses;  // to listen on; empty: all
   int port = 0;                        // 0: any free one
   std::string secret, run_id;          // of the job
 };
 
-class Door {
+class JobPort {
  public:
   using Duration = std::chrono::duration<double>;
 
@@ -43,7 +43,7 @@ class Door {
   using Admit = std::function<std::optional<Refusal>(const Entrant& entrant)>;
 
   // Error(kBadConfig) if the port is taken.
-  Door(asio::io_context& io, const DoorOptions& options, Admit admit);
+  JobPort(asio::io_context& io, const JobPortOptions& options, Admit admit);
 
   int port() const { return port_; }
   // Drops peers that have been silent for too long.
@@ -52,10 +52,10 @@ class Door {
   const std::string& last_refusal() const { return last_refusal_; }
   // Admits nobody any more; refused peers may still have to read their refusal.
   void close();
-  bool is_empty() const { return strangers_.empty(); }
+  bool is_empty() const { return pending_.empty(); }
 
  private:
-  struct Stranger {
+  struct PendingPeer {
     std::shared_ptr<Channel> channel;
     std::string remote;
     Nonce challenge;
@@ -67,8 +67,8 @@ class Door {
   void meet(asio::ip::tcp::socket socket);
   void make_room();
   void on_message(uint64_t number, const Header& header, std::string_view body);
-  void hear_proof(Stranger& stranger, const Header& header, std::string_view body);
-  void refuse(Stranger& stranger, const Refusal& refusal);
+  void hear_proof(PendingPeer& peer, const Header& header, std::string_view body);
+  void refuse(PendingPeer& peer, const Refusal& refusal);
 
   asio::io_context& io_;
   const std::string key_;
@@ -77,7 +77,7 @@ class Door {
   int port_ = 0;
   bool closed_ = false;
   bool has_warned_ = false;
-  std::map<uint64_t, Stranger> strangers_;
+  std::map<uint64_t, PendingPeer> pending_;
   uint64_t next_number_ = 1;
   std::string last_refusal_;
   RefusalLog refusals_;

@@ -1,4 +1,4 @@
-#include "comm/store/store_door.h"
+#include "comm/store/job_port.h"
 
 #include <algorithm>
 #include <iterator>
@@ -13,8 +13,8 @@ namespace {
 
 using asio::ip::tcp;
 
-constexpr Door::Duration kStay{10};
-constexpr size_t kMaxStrangers = 256;
+constexpr JobPort::Duration kStay{10};
+constexpr size_t kMaxPendingPeers = 256;
 constexpr std::chrono::milliseconds kPauseAfterError{100};
 
 tcp::acceptor open_acceptor(asio::io_context& io, const tcp::endpoint& endpoint, bool only_this_address) {
@@ -40,7 +40,7 @@ tcp::acceptor open_everywhere(asio::io_context& io, uint16_t port) {
   }
 }
 
-std::deque<tcp::acceptor> listen(asio::io_context& io, const DoorOptions& options) {
+std::deque<tcp::acceptor> listen(asio::io_context& io, const JobPortOptions& options) {
   std::string where = "all addresses";
   try {
     std::deque<tcp::acceptor> acceptors;
@@ -70,7 +70,7 @@ std::deque<tcp::acceptor> listen(asio::io_context& io, const DoorOptions& option
 
 }  // namespace
 
-Door::Door(asio::io_context& io, const DoorOptions& options, Admit admit)
+JobPort::JobPort(asio::io_context& io, const JobPortOptions& options, Admit admit)
     : io_(io),
       key_(proof_key(options.secret, options.run_id)),
       admit_(std::move(admit)),
@@ -79,7 +79,7 @@ Door::Door(asio::io_context& io, const DoorOptions& options, Admit admit)
   for (tcp::acceptor& acceptor : acceptors_) accept(acceptor);
 }
 
-void Door::accept(tcp::acceptor& acceptor) {
+void JobPort::accept(tcp::acceptor& acceptor) {
   acceptor.async_accept([this, &acceptor](asio::error_code error, tcp::socket socket) {
     if (closed_) return;
     if (!error) {
@@ -97,94 +97,91 @@ void Door::accept(tcp::acceptor& acceptor) {
   });
 }
 
-// Drops the oldest stranger of the address that has most.
-void Door::make_room() {
+// Drops the oldest peer of the address that has most.
+void JobPort::make_room() {
   std::map<std::string_view, int64_t> num_of;
-  for (const auto& [number, stranger] : strangers_) ++num_of[stranger.remote];
+  for (const auto& [number, peer] : pending_) ++num_of[peer.remote];
   const auto most = std::ranges::max_element(num_of, {}, [](const auto& entry) { return entry.second; });
   const auto oldest = std::ranges::find_if(
-      strangers_, [most](const auto& entry) { return entry.second.remote == most->first; });
+      pending_, [most](const auto& entry) { return entry.second.remote == most->first; });
   oldest->second.channel->close();
-  strangers_.erase(oldest);
+  pending_.erase(oldest);
 }
 
-void Door::meet(tcp::socket socket) {
-  if (strangers_.size() >= kMaxStrangers) make_room();
+void JobPort::meet(tcp::socket socket) {
+  if (pending_.size() >= kMaxPendingPeers) make_room();
   const uint64_t number = next_number_++;
-  Stranger& stranger = strangers_[number];
+  PendingPeer& peer = pending_[number];
   asio::error_code ignored;
-  stranger.remote = address_text(socket.remote_endpoint(ignored).address());
-  stranger.challenge = random_nonce();
-  stranger.channel = std::make_shared<Channel>(std::move(socket), kMaxJoinBytes);
-  stranger.channel->start(
-      {.message = [this, number](const Header& header,
-                                 std::string_view body) { on_message(number, header, body); },
-       .closed =
-           [this, number](const Ending& ending) {
-             const auto found = strangers_.find(number);
-             if (found == strangers_.end()) return;
-             if (!ending.reason.empty()) {
-               log_debug("store: connection from {} ended: {}", found->second.remote, ending.reason);
-             }
-             strangers_.erase(found);
-           }});
-  stranger.channel->send(Type::kChallenge, 0, encode_bytes(stranger.challenge));
+  peer.remote = address_text(socket.remote_endpoint(ignored).address());
+  peer.challenge = random_nonce();
+  peer.channel = std::make_shared<Channel>(std::move(socket), kMaxJoinBytes);
+  peer.channel->start({.message = [this, number](const Header& header,
+                                                 std::string_view body) { on_message(number, header, body); },
+                       .closed =
+                           [this, number](const Ending& ending) {
+                             const auto found = pending_.find(number);
+                             if (found == pending_.end()) return;
+                             if (!ending.reason.empty()) {
+                               log_debug("store: connection from {} ended: {}", found->second.remote,
+                                         ending.reason);
+                             }
+                             pending_.erase(found);
+                           }});
+  peer.channel->send(Type::kChallenge, 0, encode_bytes(peer.challenge));
 }
 
-void Door::on_message(uint64_t number, const Header& header, std::string_view body) {
-  Stranger& stranger = strangers_.at(number);
+void JobPort::on_message(uint64_t number, const Header& header, std::string_view body) {
+  PendingPeer& peer = pending_.at(number);
   if (header.version != kVersion) {
-    return refuse(stranger,
-                  {.message = fmt::format("the store speaks version {} of its protocol, this program "
-                                          "version {}: all nodes must run the same version of tessera",
-                                          kVersion, header.version)});
+    return refuse(peer, {.message = fmt::format("the store speaks version {} of its protocol, this program "
+                                                "version {}: all nodes must run the same version of tessera",
+                                                kVersion, header.version)});
   }
-  if (!stranger.is_proved) return hear_proof(stranger, header, body);
+  if (!peer.is_proved) return hear_proof(peer, header, body);
   if (header.type != Type::kJoin && header.type != Type::kMeet) {
     fail(ExitCode::kBadData, "a request before joining");
   }
-  const Entrant entrant = {.channel = stranger.channel,
-                           .remote = stranger.remote,
-                           .type = header.type,
-                           .request = std::string(body)};
-  if (const auto refusal = admit_(entrant)) return refuse(stranger, *refusal);
-  strangers_.erase(number);
+  const Entrant entrant = {
+      .channel = peer.channel, .remote = peer.remote, .type = header.type, .request = std::string(body)};
+  if (const auto refusal = admit_(entrant)) return refuse(peer, *refusal);
+  pending_.erase(number);
 }
 
-void Door::hear_proof(Stranger& stranger, const Header& header, std::string_view body) {
+void JobPort::hear_proof(PendingPeer& peer, const Header& header, std::string_view body) {
   if (header.type != Type::kProof) fail(ExitCode::kBadData, "a request without a proof");
   const auto proof = decode<Proof>(body);
-  const Proofs expected = prove(key_, stranger.challenge, proof.nonce);
-  stranger.is_proved = is_equal(proof.mac, expected.of_stranger);
-  if (!stranger.is_proved) {
-    return refuse(stranger, {.message = std::string(kUnprovedAdvice)});
+  const Proofs expected = prove(key_, peer.challenge, proof.nonce);
+  peer.is_proved = is_equal(proof.mac, expected.of_peer);
+  if (!peer.is_proved) {
+    return refuse(peer, {.message = std::string(kUnprovedAdvice)});
   }
-  stranger.channel->send(Type::kWelcome, 0, encode_bytes(expected.of_store));
+  peer.channel->send(Type::kWelcome, 0, encode_bytes(expected.of_store));
 }
 
-void Door::refuse(Stranger& stranger, const Refusal& refusal) {
+void JobPort::refuse(PendingPeer& peer, const Refusal& refusal) {
   if (!refusal.try_again && refusal.code != ExitCode::kDone) {
-    refusals_.warn("store: refused " + stranger.remote, stranger.remote, refusal.message);
+    refusals_.warn("store: refused " + peer.remote, peer.remote, refusal.message);
     last_refusal_ = refusal.message;
   }
-  stranger.channel->send(Type::kRefused, 0, encode(refusal));
-  stranger.channel->close_after_sending();
+  peer.channel->send(Type::kRefused, 0, encode(refusal));
+  peer.channel->close_after_sending();
 }
 
-void Door::advance(Duration elapsed) {
-  for (auto each = strangers_.begin(); each != strangers_.end();) {
-    Stranger& stranger = each->second;
-    stranger.age += elapsed;
-    if (stranger.age >= kStay) stranger.channel->close();
-    each = stranger.age >= kStay ? strangers_.erase(each) : std::next(each);
+void JobPort::advance(Duration elapsed) {
+  for (auto each = pending_.begin(); each != pending_.end();) {
+    PendingPeer& peer = each->second;
+    peer.age += elapsed;
+    if (peer.age >= kStay) peer.channel->close();
+    each = peer.age >= kStay ? pending_.erase(each) : std::next(each);
   }
 }
 
-void Door::close() {
+void JobPort::close() {
   closed_ = true;
   asio::error_code ignored;
   for (tcp::acceptor& acceptor : acceptors_) acceptor.close(ignored);
-  for (auto& [number, stranger] : strangers_) stranger.channel->close_after_sending();
+  for (auto& [number, peer] : pending_) peer.channel->close_after_sending();
 }
 
 }  // namespace tessera::wire
