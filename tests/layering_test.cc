@@ -140,7 +140,9 @@ std::map<std::string, std::vector<std::string>> folder_orders() {
 // Tests may use all of their module: those of a family make its models through the table of families.
 TEST(Layering, FoldersOfAModuleLieOneAboveTheOther) {
   const auto orders = folder_orders();
-  for (const char* module : {"comm", "model", "shard", "train"}) EXPECT_TRUE(orders.count(module)) << module;
+  for (const char* module : {"cli", "cluster", "comm", "launch", "model", "monitor", "shard", "train"}) {
+    EXPECT_TRUE(orders.count(module)) << module;
+  }
   for (const Include& include : includes()) {
     const std::string module = *include.from.begin();
     const auto order = orders.find(module);

@@ -1,6 +1,6 @@
 // tessera-bench: `tessera-bench gemm` is what `tessera bench gemm` runs.
 #include "bench/commands/bench_command.h"
-#include "cli/app.h"
+#include "cli/program/app.h"
 
 namespace tessera {
 namespace {

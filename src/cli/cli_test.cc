@@ -10,16 +10,16 @@
 #include <vector>
 
 #include "base/error.h"
-#include "cli/app.h"
 #include "cli/command.h"
 #include "cli/flag_parser.h"
 #include "cli/help_text.h"
+#include "cli/program/app.h"
 #include "cli/run/resume_command.h"
 #include "cli/terminal/recent_steps.h"
 #include "cli/terminal/text_plot.h"
 #include "cli/terminal/train_report.h"
 #include "comm/ranks/launch_variables.h"
-#include "launch/ranks/rank_environment.h"
+#include "launch/job/rank_environment.h"
 
 namespace tessera {
 namespace {

@@ -1,5 +1,5 @@
-// A subcommand of the program: its flags and what it does. One file per subcommand; commands() lists them
-// all.
+// A subcommand of the program: its flags and what it does. One file per subcommand; cli/program/commands.cc
+// lists them all.
 #pragma once
 
 #include <memory>
@@ -58,46 +58,6 @@ class Command {
   virtual void run(FlagTable* table) = 0;
 };
 
-std::unique_ptr<Command> make_init_command();
-std::unique_ptr<Command> make_tokenizer_train_command();
-std::unique_ptr<Command> make_tokenize_command();
-std::unique_ptr<Command> make_detokenize_command();
-std::unique_ptr<Command> make_data_preview_command();
-std::unique_ptr<Command> make_data_stats_command();
-std::unique_ptr<Command> make_train_command();
-std::unique_ptr<Command> make_watch_command();
-std::unique_ptr<Command> make_status_command();
-std::unique_ptr<Command> make_plan_command();
-std::unique_ptr<Command> make_plan_search_command();
-std::unique_ptr<Command> make_simulate_command();
-std::unique_ptr<Command> make_report_command();
-std::unique_ptr<Command> make_eval_command();
-std::unique_ptr<Command> make_generate_command();
-std::unique_ptr<Command> make_chat_command();
-std::unique_ptr<Command> make_export_command();
-std::unique_ptr<Command> make_merge_command();
-std::unique_ptr<Command> make_inspect_command();
-std::unique_ptr<Command> make_pull_command();
-std::unique_ptr<Command> make_launch_command();
-std::unique_ptr<Command> make_checkpoint_list_command();
-std::unique_ptr<Command> make_checkpoint_verify_command();
-std::unique_ptr<Command> make_doctor_command();
-std::unique_ptr<Command> make_bench_command();
-std::unique_ptr<Command> make_bench_network_command();
-std::unique_ptr<Command> make_deploy_cluster_command();
-std::unique_ptr<Command> make_deploy_kubernetes_command();
-std::unique_ptr<Command> make_deploy_runtime_command();
-std::unique_ptr<Command> make_deploy_queue_command();
-std::unique_ptr<Command> make_deploy_dashboards_command();
-std::unique_ptr<Command> make_deploy_alerts_command();
-std::unique_ptr<Command> make_deploy_lint_command();
-std::unique_ptr<Command> make_deploy_templates_command();
-std::unique_ptr<Command> make_config_show_command();
-std::unique_ptr<Command> make_completion_command();
-std::unique_ptr<Command> make_help_command();
-
 using Commands = std::vector<std::unique_ptr<Command>>;
-// Every subcommand, in the order in which help lists them.
-Commands commands();
 
 }  // namespace tessera

@@ -12,10 +12,6 @@
 
 namespace tessera {
 
-// Breaks text at spaces into lines of at most `width` columns, each indented by `indent` spaces; "\n" starts
-// a new line.
-std::string wrap_text(std::string_view text, int64_t indent, int64_t width);
-
 // The parts of a flag's entry.
 std::string flag_left_side(const Flag& flag);    // "--max_steps N"
 std::string choices_sentence(const Flag& flag);  // " One of a, b, c." if the left side has no room for them
@@ -24,16 +20,14 @@ std::string flag_remarks(const Flag& flag);      // "(default 3; also --epochs)"
 std::vector<const Flag*> with_status(const FlagTable& table, FlagStatus status);
 
 // `tessera --help`.
-std::string program_help(const std::vector<std::unique_ptr<Command>>& all, int64_t width);
+std::string program_help(const Commands& all, int64_t width);
 // `tessera COMMAND --help`; declares the command's flags.
 std::string command_help(Command* command, int64_t width);
 // The commands whose name has further words after this one: "bench" has "bench gemm" and others.
-std::vector<const Command*> commands_of_group(const std::vector<std::unique_ptr<Command>>& all,
-                                              const std::string& group);
+std::vector<Command*> commands_of_group(const Commands& all, const std::string& group);
 // `tessera GROUP --help`: lists those commands.
-std::string group_help(const std::vector<std::unique_ptr<Command>>& all, const std::string& group,
-                       int64_t width);
+std::string group_help(const Commands& all, const std::string& group, int64_t width);
 // docs/flags.md.
-std::string flag_reference(const std::vector<std::unique_ptr<Command>>& all);
+std::string flag_reference(const Commands& all);
 
 }  // namespace tessera

@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "comm/socket/address.h"
-#include "launch/agent_signals.h"
+#include "launch/job/agent_signals.h"
 #include "launch/meeting/node_meeting.h"
 #include "launch/ranks/rank_files.h"
 #include "launch/ranks/rank_group.h"

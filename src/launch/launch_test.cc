@@ -9,9 +9,9 @@
 #include <map>
 
 #include "base/error.h"
-#include "launch/launch_plan.h"
-#include "launch/ranks/rank_environment.h"
-#include "launch/ranks/stream_choice.h"
+#include "launch/job/launch_plan.h"
+#include "launch/job/rank_environment.h"
+#include "launch/job/stream_choice.h"
 #include "support/two_sockets.h"
 
 namespace tessera {

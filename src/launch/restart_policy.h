@@ -1,8 +1,7 @@
 // Whether the ranks restart after they have ended.
 #pragma once
 
-#include "launch/agent.h"
-#include "launch/launch_plan.h"
+#include "launch/job/launch_plan.h"
 
 namespace tessera {
 

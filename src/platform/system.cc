@@ -66,6 +66,8 @@ bool is_raised = false;
 
 }  // namespace
 
+std::filesystem::path program_path() { return std::filesystem::read_symlink("/proc/self/exe"); }
+
 std::optional<int64_t> open_file_limit() {
   rlimit limit = {};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return std::nullopt;

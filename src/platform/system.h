@@ -24,6 +24,9 @@ std::optional<double> uptime_s(const std::filesystem::path& root);
 // This machine's name as shown in messages; "localhost" if the system does not provide one.
 std::string host_name();
 
+// The file of this program.
+std::filesystem::path program_path();
+
 // nullopt: no limit.
 std::optional<int64_t> open_file_limit();
 

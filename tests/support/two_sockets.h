@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "fake_machine.h"
-#include "launch/ranks/cpu_assignment.h"
+#include "launch/job/cpu_assignment.h"
 
 namespace tessera {
 

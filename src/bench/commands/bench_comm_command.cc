@@ -11,6 +11,7 @@
 #include "cli/run/threads.h"
 #include "cli/terminal/terminal.h"
 #include "comm/network/fabric/fabric_choice.h"
+#include "platform/system.h"
 
 namespace tessera {
 namespace {
@@ -169,8 +170,7 @@ class BenchCommCommand : public BenchCommand {
     return std::max<int64_t>(1, threads_for_pool(num_threads()) / ranks);
   }
 
-  static fs::path own_program() { return fs::read_symlink("/proc/self/exe"); }
-  static fs::path mpi_program() { return own_program().parent_path() / "tessera_mpi_ranks"; }
+  static fs::path mpi_program() { return program_path().parent_path() / "tessera_mpi_ranks"; }
 
   std::vector<std::string> available_peers(std::vector<std::string>* missing) const {
     std::vector<std::string> result;
@@ -188,7 +188,7 @@ class BenchCommCommand : public BenchCommand {
 
   std::string command_of(const std::string& side, int ranks) const {
     if (side == "mpi") return fmt::format("exec {} -n {} '{}'", mpirun_, ranks, mpi_program().string());
-    return fmt::format("exec '{}' comm --serve {} --ranks {} --num_threads {}", own_program().string(), side,
+    return fmt::format("exec '{}' comm --serve {} --ranks {} --num_threads {}", program_path().string(), side,
                        ranks, num_threads());
   }
 

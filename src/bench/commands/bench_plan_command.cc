@@ -7,6 +7,7 @@
 #include "cli/run/threads.h"
 #include "cli/terminal/terminal.h"
 #include "platform/memory_info.h"
+#include "platform/system.h"
 
 namespace tessera {
 namespace {
@@ -83,7 +84,7 @@ class BenchPlanCommand : public BenchCommand {
   void run(FlagTable*) override {
     PlanBenchOptions options;
     options.baseline = proportional_memory().value_or(ProportionalMemory{resident_bytes()});
-    options.program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "tessera";
+    options.program = program_path().parent_path() / "tessera";
     options.folder =
         folder_.empty() ? std::filesystem::temp_directory_path() : std::filesystem::path(folder_);
     options.rounds = measure_options().min_rounds;

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/completion/offers.h"
+#include "cli/program/commands.h"
 #include "cli/terminal/terminal.h"
 
 namespace tessera {

@@ -5,6 +5,7 @@
 
 #include "base/flags.h"
 #include "base/text.h"
+#include "cli/program/commands.h"
 
 namespace tessera {
 namespace {
@@ -52,20 +53,6 @@ void add_commands(const Commands& all, const Words& before, std::vector<Offer>* 
     if (num_commands[offer.word] > 1) offer.meaning = "several commands";
     out->push_back(std::move(offer));
   }
-}
-
-// The command with the longest name that the words begin with, nullptr if there is none.
-Command* command_of(const Commands& all, const Words& words, size_t* num_words) {
-  Command* found = nullptr;
-  *num_words = 0;
-  for (const auto& command : all) {
-    const Words name = split(command->name(), ' ');
-    if (name.size() <= *num_words || name.size() > words.size()) continue;
-    if (!std::equal(name.begin(), name.end(), words.begin())) continue;
-    found = command.get();
-    *num_words = name.size();
-  }
-  return found;
 }
 
 void add_flags(const Command& command, const FlagTable& table, std::vector<Offer>* out) {
@@ -136,12 +123,12 @@ std::vector<Offer> completion_offers(const Commands& all, Words words) {
   const std::string last = words.back();
   words.pop_back();
   size_t num_words = 0;
-  Command* command = command_of(all, words, &num_words);
+  Command* command = find_command(all, words, &num_words);
   // Behind the flags of one that takes another command.
   for (size_t i = num_words; command != nullptr && !command->rest_flag().empty() && i < words.size(); ++i) {
     const Words rest(words.begin() + static_cast<std::ptrdiff_t>(i), words.end());
     size_t num_inner = 0;
-    Command* const inner = command_of(all, rest, &num_inner);
+    Command* const inner = find_command(all, rest, &num_inner);
     std::vector<Offer> longer;  // names that begin so
     add_commands(all, rest, &longer);
     if (inner == nullptr && longer.empty()) continue;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/text.h"
+#include "cli/program/commands.h"
 
 namespace tessera {
 namespace {

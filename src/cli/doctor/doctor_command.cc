@@ -17,7 +17,6 @@
 #include "cli/doctor/health_report.h"
 #include "cli/doctor/node_check_flags.h"
 #include "cli/flag_parser.h"
-#include "cli/help_text.h"
 #include "cli/terminal/terminal.h"
 #include "cluster/node/nvidia_checks.h"
 #include "cluster/storage/offload_check.h"

@@ -10,7 +10,7 @@
 
 #include "comm/network/fabric/fabric_choice.h"
 #include "comm/socket/address.h"
-#include "launch/ranks/cpu_assignment.h"
+#include "launch/job/cpu_assignment.h"
 
 namespace tessera {
 

@@ -4,7 +4,6 @@
 
 #include "base/log.h"
 #include "cli/command.h"
-#include "cli/help_text.h"
 #include "cli/terminal/terminal.h"
 
 namespace tessera {

@@ -9,7 +9,6 @@
 #include "base/text.h"
 #include "checkpoint/checkpoint_reader.h"
 #include "cli/command.h"
-#include "cli/help_text.h"
 #include "cli/run/threads.h"
 #include "cli/terminal/terminal.h"
 

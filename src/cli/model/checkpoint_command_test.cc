@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "checkpoint/checkpoint_files.h"
-#include "cli/app.h"
+#include "cli/program/app.h"
 #include "cli/terminal/terminal.h"
 #include "expect_error.h"
 #include "model/families/families.h"

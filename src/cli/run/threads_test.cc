@@ -9,8 +9,8 @@
 
 #include "cli/doctor/doctor_threads.h"
 #include "fake_machine.h"
-#include "launch/launch_arguments.h"
-#include "launch/ranks/rank_environment.h"
+#include "launch/job/launch_arguments.h"
+#include "launch/job/rank_environment.h"
 
 namespace tessera {
 namespace {

@@ -6,8 +6,8 @@
 #include <cmath>
 
 #include "base/text.h"
-#include "cli/help_text.h"
 #include "cli/terminal/progress_line.h"
+#include "cli/terminal/terminal.h"
 
 namespace tessera {
 namespace {

@@ -135,6 +135,33 @@ bool terminal_is_utf8() {
   return result;
 }
 
+std::string wrap_text(std::string_view text, int64_t indent, int64_t width) {
+  constexpr int64_t kMaxWidth = 110;  // longer lines are hard to read
+  width = std::min(width, kMaxWidth);
+  const std::string margin(static_cast<size_t>(indent), ' ');
+  std::string out;
+  std::string line;
+  const auto end_line = [&] {
+    out += line.empty() ? "\n" : margin + line + "\n";
+    line.clear();
+  };
+  while (!text.empty()) {
+    const size_t end = text.find_first_of(" \n");
+    const std::string_view word = text.substr(0, end);
+    const auto needed = static_cast<int64_t>(line.size() + (line.empty() ? 0 : 1) + word.size());
+    if (!line.empty() && indent + needed > width) end_line();
+    if (!word.empty()) {
+      if (!line.empty()) line += ' ';
+      line += word;
+    }
+    if (end == std::string_view::npos) break;
+    if (text[end] == '\n') end_line();
+    text.remove_prefix(end + 1);
+  }
+  if (!line.empty()) end_line();
+  return out;
+}
+
 std::string bar_text(double fraction, int64_t columns, bool utf8) {
   const auto full =
       static_cast<int64_t>(std::clamp(fraction, 0.0, 1.0) * static_cast<double>(columns) + 1e-9);

@@ -48,6 +48,10 @@ int64_t terminal_width();
 // True if the locale's character encoding is UTF-8.
 bool terminal_is_utf8();
 
+// Breaks text at spaces into lines of at most `width` columns, each indented by `indent` spaces; "\n" starts
+// a new line.
+std::string wrap_text(std::string_view text, int64_t indent, int64_t width);
+
 // A bar of `columns` columns, of which `fraction` (0 to 1) is full.
 std::string bar_text(double fraction, int64_t columns, bool utf8);
 

@@ -6,7 +6,6 @@
 
 #include "base/log.h"
 #include "base/text.h"
-#include "cli/help_text.h"
 #include "forecast/text/plan_text.h"
 #include "platform/memory_info.h"
 

@@ -2,9 +2,8 @@
 #pragma once
 
 #include "comm/store/store_wire.h"
-#include "launch/agent.h"
-#include "launch/agent_signals.h"
-#include "launch/launch_plan.h"
+#include "launch/job/agent_signals.h"
+#include "launch/job/launch_plan.h"
 
 namespace tessera {
 

@@ -7,7 +7,7 @@
 
 #include "base/unique_fd.h"
 #include "comm/ranks/rank_position.h"
-#include "launch/launch_plan.h"
+#include "launch/job/launch_plan.h"
 
 namespace tessera {
 

@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "comm/ranks/world.h"
-#include "launch/ranks/rank_environment.h"
+#include "launch/job/rank_environment.h"
 #include "platform/cgroup.h"
 
 namespace tessera {

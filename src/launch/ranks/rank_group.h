@@ -10,10 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "launch/agent.h"
-#include "launch/agent_signals.h"
-#include "launch/job_link.h"
-#include "launch/launch_plan.h"
+#include "launch/job/agent_signals.h"
+#include "launch/job/job_link.h"
+#include "launch/job/launch_plan.h"
 #include "launch/ranks/output_relay.h"
 #include "launch/ranks/rank_files.h"
 #include "launch/ranks/rank_process.h"

@@ -90,11 +90,6 @@ std::vector<unsigned long> affinity_mask(const std::vector<int>& cpus) {
 
 }  // namespace
 
-std::string signal_text(int number) {
-  const char* name = sigabbrev_np(number);
-  return name == nullptr ? fmt::format("signal {}", number) : fmt::format("signal {} (SIG{})", number, name);
-}
-
 pid_t start_rank(const RankProcessOptions& options) {
   const std::vector<char*> argv = pointers_to(std::span(options.program).subspan(1));
   const std::vector<char*> environment = pointers_to(options.environment);

@@ -26,9 +26,6 @@ struct RankProcessOptions {
 // input. It is killed when the agent ends for any reason. Error if the program cannot be executed.
 pid_t start_rank(const RankProcessOptions& options);
 
-// "signal 9 (SIGKILL)".
-std::string signal_text(int number);
-
 // How a rank ended.
 struct RankEnd {
   int rank = 0;

@@ -10,7 +10,6 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "launch/ranks/rank_process.h"
 #include "launch/reports/rank_report.h"
 
 namespace tessera {

@@ -5,13 +5,14 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
 #include "comm/ranks/launch_variables.h"
-#include "launch/ranks/rank_environment.h"
+#include "launch/job/rank_environment.h"
 #include "platform/system.h"
 
 namespace tessera {
@@ -43,6 +44,11 @@ bool write_all(int fd, const std::string& text) {
 }
 
 }  // namespace
+
+std::string signal_text(int number) {
+  const char* name = sigabbrev_np(number);
+  return name == nullptr ? fmt::format("signal {}", number) : fmt::format("signal {} (SIG{})", number, name);
+}
 
 bool leave_error_report(ErrorReport report) {
   const char* path = std::getenv("TORCHELASTIC_ERROR_FILE");

@@ -20,6 +20,9 @@ struct ErrorReport {
   int stop_signal = 0;  // nonzero: not a failure; the rank ends by this signal, which asked it to stop
 };
 
+// "signal 9 (SIGKILL)".
+std::string signal_text(int number);
+
 // Writes the report of this process, with RANK and the host name filled in. False if no file is requested or
 // it cannot be written.
 bool leave_error_report(ErrorReport report);

@@ -15,7 +15,7 @@
 
 #include "comm/ranks/failure.h"
 #include "comm/ranks/rank_position.h"
-#include "launch/launch_plan.h"
+#include "launch/job/launch_plan.h"
 #include "launch/reports/network_statistics.h"
 
 namespace tessera {

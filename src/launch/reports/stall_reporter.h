@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "launch/job_link.h"
-#include "launch/launch_plan.h"
+#include "launch/job/job_link.h"
+#include "launch/job/launch_plan.h"
 #include "launch/reports/stall_report.h"
 
 namespace tessera {

@@ -1,4 +1,4 @@
-#include "cli/build_facts.h"
+#include "cli/program/build_facts.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

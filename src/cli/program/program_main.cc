@@ -1,4 +1,4 @@
-#include "cli/app.h"
+#include "cli/program/app.h"
 
 #include <sys/prctl.h>
 #include <unistd.h>

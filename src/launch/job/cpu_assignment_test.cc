@@ -1,4 +1,4 @@
-#include "launch/ranks/cpu_assignment.h"
+#include "launch/job/cpu_assignment.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -5,9 +5,10 @@
 #include "base/name_hint.h"
 #include "base/text.h"
 #include "cli/command.h"
-#include "cli/compat_help.h"
 #include "cli/help_text.h"
-#include "cli/manual_page.h"
+#include "cli/program/commands.h"
+#include "cli/program/compat_help.h"
+#include "cli/program/manual_page.h"
 #include "cli/terminal/terminal.h"
 #include "io/file.h"
 
@@ -32,7 +33,7 @@ class HelpCommand : public Command {
   }
 
   void run(FlagTable*) override {
-    const std::vector<std::unique_ptr<Command>> all = commands();
+    const Commands all = commands();
     const bool is_compat = !command_words_.empty() && command_words_[0] == "compat";
     if (markdown_) return write_output(is_compat ? compat_reference() : flag_reference(all));
     if (is_compat) {
@@ -66,7 +67,7 @@ class HelpCommand : public Command {
   }
 
  private:
-  void write_manual_pages(const std::vector<std::unique_ptr<Command>>& all) const {
+  void write_manual_pages(const Commands& all) const {
     const std::filesystem::path folder = man_folder_;
     create_folder(folder);
     write_text_file(folder / "tessera.1", manual_page_of_program(all));

@@ -1,4 +1,4 @@
-#include "launch/job_link.h"
+#include "launch/job/job_link.h"
 
 #include <netinet/in.h>
 #include <sys/socket.h>

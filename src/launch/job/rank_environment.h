@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "launch/launch_plan.h"
+#include "launch/job/launch_plan.h"
 
 namespace tessera {
 

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/command.h"
+#include "platform/system.h"
 
 namespace tessera {
 namespace {
@@ -24,8 +25,7 @@ class BenchmarksCommand : public Command {
   bool is_for_ranks() const override { return true; }  // tessera-bench refuses them where it has to
 
   void run(FlagTable*) override {
-    const std::filesystem::path own = std::filesystem::read_symlink("/proc/self/exe");
-    const std::string program = own.parent_path() / "tessera-bench";
+    const std::string program = program_path().parent_path() / "tessera-bench";
     if (!std::filesystem::exists(program)) {
       fail(ExitCode::kNoInput,
            "bench: {} does not exist: benchmarks are a program of their own; build the target tessera-bench, "

@@ -8,9 +8,9 @@
 
 #include "base/flags.h"
 #include "comm/ranks/world.h"
-#include "launch/launch_arguments.h"
-#include "launch/ranks/cpu_assignment.h"
-#include "launch/ranks/stream_choice.h"
+#include "launch/job/cpu_assignment.h"
+#include "launch/job/launch_arguments.h"
+#include "launch/job/stream_choice.h"
 
 namespace tessera {
 
@@ -66,6 +66,21 @@ struct LaunchPlan {
   // Whether the ranks report when they have finished a step.
   bool marks_progress() const { return is_tessera && program.size() > 2 && program[2] == "train"; }
   bool serves_store() const { return node_rank == 0 && (world_size() > 1 || has_meetings()); }
+};
+
+// How one start, or the whole launch, has ended on this node.
+struct LaunchResult {
+  int exit_code = 0;
+  int signal = 0;       // nonzero: the agent must end by this signal, as its ranks did
+  int rank_signal = 0;  // nonzero: what killed the rank of this node that failed first
+  std::string error;    // one line naming the rank and host that failed first; "" = no error, or none to show
+  // About one start, to decide whether there is another:
+  bool was_told_to_end = false;  // this agent received a signal
+  bool is_disruption = false;    // a node, network or process vanished; not the program's fault
+  bool has_lost_store = false;   // the agent of node 0 has ended or cannot be reached
+  // Known only to node 0:
+  bool has_progressed = false;  // a training step was finished
+  int num_waiting_nodes = 0;    // waiting to take part in the next start
 };
 
 // Of a launcher that has started one process on each node, as `srun --ntasks-per-node=1 tessera launch` does:

@@ -1,4 +1,4 @@
-#include "cli/manual_page.h"
+#include "cli/program/manual_page.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "cli/build_facts.h"
+#include "cli/program/build_facts.h"
+#include "cli/program/commands.h"
 
 namespace tessera {
 namespace {
@@ -48,7 +49,7 @@ TEST(ManualPage, TroffTakesNothingForARequest) {
 }
 
 TEST(ManualPage, OfTheProgramNamesEveryCommand) {
-  const std::vector<std::unique_ptr<Command>> all = commands();
+  const Commands all = commands();
   const std::string page = manual_page_of_program(all);
   for (const auto& command : all) {
     std::string name = manual_page_name(*command);

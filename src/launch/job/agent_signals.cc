@@ -1,4 +1,4 @@
-#include "launch/agent_signals.h"
+#include "launch/job/agent_signals.h"
 
 #include <pthread.h>
 #include <sys/signalfd.h>

@@ -1,13 +1,13 @@
 #include "base/error.h"
 #include "base/log.h"
-#include "cli/app.h"
 #include "cli/command.h"
+#include "cli/program/app.h"
 #include "cli/run/resume_command.h"
 #include "cli/terminal/terminal.h"
 #include "comm/ranks/world.h"
 #include "launch/agent.h"
-#include "launch/launch_arguments.h"
-#include "launch/launch_plan.h"
+#include "launch/job/launch_arguments.h"
+#include "launch/job/launch_plan.h"
 #include "launch/reports/termination_log.h"
 
 namespace tessera {

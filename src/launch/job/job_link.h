@@ -14,7 +14,7 @@
 
 #include "comm/store/store_client.h"
 #include "comm/store/store_server.h"
-#include "launch/launch_plan.h"
+#include "launch/job/launch_plan.h"
 
 namespace tessera {
 

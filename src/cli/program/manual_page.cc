@@ -1,4 +1,4 @@
-#include "cli/manual_page.h"
+#include "cli/program/manual_page.h"
 
 #include "base/error.h"
 
@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "cli/help_text.h"
+#include "cli/terminal/terminal.h"
 
 namespace tessera {
 namespace {
@@ -155,7 +156,7 @@ std::string manual_page(Command* command) {
   return out + ".SH SEE ALSO\n.BR tessera (1)\n";
 }
 
-std::string manual_page_of_program(const std::vector<std::unique_ptr<Command>>& all) {
+std::string manual_page_of_program(const Commands& all) {
   std::string out = page_header("tessera", "train Llama-family language models on processors");
   out +=
       ".SH SYNOPSIS\n\\fBtessera\\fR \\fICOMMAND\\fR [flags]\n.br\n\\fBtessera help\\fR "

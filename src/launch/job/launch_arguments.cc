@@ -1,4 +1,4 @@
-#include "launch/launch_arguments.h"
+#include "launch/job/launch_arguments.h"
 
 #include <algorithm>
 #include <cctype>

@@ -1,4 +1,4 @@
-#include "cli/app.h"
+#include "cli/program/app.h"
 
 #include <algorithm>
 #include <iterator>
@@ -9,52 +9,28 @@
 #include "base/log.h"
 #include "base/name_hint.h"
 #include "base/text.h"
-#include "cli/build_facts.h"
 #include "cli/command.h"
 #include "cli/flag_parser.h"
 #include "cli/help_text.h"
 #include "cli/hub_names.h"
+#include "cli/program/build_facts.h"
 #include "cli/run/rank.h"
 #include "cli/terminal/terminal.h"
 #include "comm/ranks/world.h"
-#include "launch/launch_plan.h"
+#include "launch/job/launch_plan.h"
 
 namespace tessera {
 namespace {
 
-std::vector<std::string> words_of(const std::string& name) {
-  std::vector<std::string> words(1);
-  for (const char c : name) {
-    if (c == ' ') {
-      words.emplace_back();
-    } else {
-      words.back() += c;
-    }
-  }
-  return words;
-}
-
 bool is_help_flag(const std::string& argument) { return argument == "-h" || argument == "--help"; }
 
-// The command with the longest name that the arguments begin with, and the number of words in it. For a
-// two-word name, the first word is enough to ask for help if no other command shares it.
-Command* find_command(const std::vector<std::unique_ptr<Command>>& all,
-                      const std::vector<std::string>& arguments, size_t* num_words) {
-  Command* found = nullptr;
-  for (const auto& command : all) {
-    const std::vector<std::string> words = words_of(command->name());
-    if (words.size() <= arguments.size() && std::equal(words.begin(), words.end(), arguments.begin()) &&
-        (found == nullptr || words.size() > *num_words)) {
-      *num_words = words.size();
-      found = command.get();
-    }
-    if (found == nullptr && arguments.size() == 2 && arguments[0] == words[0] && is_help_flag(arguments[1]) &&
-        commands_of_group(all, words[0]).size() == 1) {
-      *num_words = 1;
-      return command.get();
-    }
-  }
-  return found;
+// For a two-word name, the first word is enough to ask for help if no other command shares it.
+Command* command_asked_for(const Commands& all, const std::vector<std::string>& arguments,
+                           size_t* num_words) {
+  if (Command* const found = find_command(all, arguments, num_words)) return found;
+  const std::vector<Command*> group = commands_of_group(all, arguments[0]);
+  *num_words = 1;
+  return arguments.size() == 2 && is_help_flag(arguments[1]) && group.size() == 1 ? group[0] : nullptr;
 }
 
 // Commands that were modes of another one: `was` with this flag.
@@ -86,7 +62,7 @@ std::vector<std::string> todays_spelling(const std::vector<std::string>& argumen
     const auto is_its_flag = [&](const std::string& argument) { return is_flag(argument, old.flag); };
     if (arguments.empty() || arguments[0] != old.was || std::ranges::none_of(arguments, is_its_flag))
       continue;
-    std::vector<std::string> today = words_of(std::string(old.now));
+    std::vector<std::string> today = split(old.now, ' ');
     if (arguments.size() > 1 && arguments[1] == today.back()) return arguments;
     std::ranges::copy_if(
         arguments.begin() + 1, arguments.end(), std::back_inserter(today),
@@ -111,8 +87,7 @@ constexpr ForeignNames kForeignCommands[] = {
     {"convert quantize", "export", nullptr},
 };
 
-[[noreturn]] void fail_unknown_command(const std::vector<std::unique_ptr<Command>>& all,
-                                       const std::vector<std::string>& arguments) {
+[[noreturn]] void fail_unknown_command(const Commands& all, const std::vector<std::string>& arguments) {
   std::vector<std::string> names;
   for (const Command* command : commands_of_group(all, arguments[0])) names.push_back(command->name());
   if (names.size() == 1) {
@@ -176,56 +151,12 @@ ParseOutcome set_flags(Command& command, const std::vector<std::string>& argumen
 
 }  // namespace
 
-Commands commands() {
-  Commands all;
-  for (const auto make : {make_init_command,
-                          make_tokenizer_train_command,
-                          make_tokenize_command,
-                          make_detokenize_command,
-                          make_data_preview_command,
-                          make_data_stats_command,
-                          make_train_command,
-                          make_launch_command,
-                          make_watch_command,
-                          make_status_command,
-                          make_plan_command,
-                          make_plan_search_command,
-                          make_simulate_command,
-                          make_report_command,
-                          make_eval_command,
-                          make_generate_command,
-                          make_chat_command,
-                          make_export_command,
-                          make_merge_command,
-                          make_inspect_command,
-                          make_pull_command,
-                          make_checkpoint_list_command,
-                          make_checkpoint_verify_command,
-                          make_doctor_command,
-                          make_bench_command,
-                          make_bench_network_command,
-                          make_deploy_cluster_command,
-                          make_deploy_kubernetes_command,
-                          make_deploy_runtime_command,
-                          make_deploy_queue_command,
-                          make_deploy_dashboards_command,
-                          make_deploy_alerts_command,
-                          make_deploy_lint_command,
-                          make_deploy_templates_command,
-                          make_config_show_command,
-                          make_completion_command,
-                          make_help_command}) {
-    all.push_back(make());
-  }
-  return all;
-}
-
 bool check_command_line(const std::vector<std::string>& given) {
   const std::vector<std::string> arguments = todays_spelling(given);
   if (std::ranges::any_of(arguments, is_help_flag)) return false;
-  const std::vector<std::unique_ptr<Command>> all = commands();
+  const Commands all = commands();
   size_t num_words = 0;
-  Command* const command = find_command(all, arguments, &num_words);
+  Command* const command = command_asked_for(all, arguments, &num_words);
   if (command == nullptr) fail_unknown_command(all, arguments);
   FlagTable table;
   set_log_level(LogLevel::kError);  // the process that runs the command warns
@@ -243,7 +174,7 @@ void run_program(const std::vector<std::string>& given, const Commands& all) {
     show_version({arguments.begin() + 1, arguments.end()});
   } else {
     size_t num_words = 0;
-    Command* command = find_command(all, arguments, &num_words);
+    Command* command = command_asked_for(all, arguments, &num_words);
     if (command == nullptr && arguments.size() == 2 && is_help_flag(arguments[1]) &&
         !commands_of_group(all, arguments[0]).empty()) {
       write_output(group_help(all, arguments[0], terminal_width()));

@@ -1,4 +1,4 @@
-#include "cli/compat_help.h"
+#include "cli/program/compat_help.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "cli/help_text.h"
+#include "cli/terminal/terminal.h"
 #include "settings/compat/compat_table.h"
 #include "settings/run_settings.h"
 

@@ -1,4 +1,4 @@
-#include "launch/ranks/rank_environment.h"
+#include "launch/job/rank_environment.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -14,6 +14,6 @@ std::string manual_page_name(const Command& command);
 // The page of a command; declares the command's flags.
 std::string manual_page(Command* command);
 // tessera(1): all commands, exit codes and variables of the environment.
-std::string manual_page_of_program(const std::vector<std::unique_ptr<Command>>& all);
+std::string manual_page_of_program(const Commands& all);
 
 }  // namespace tessera

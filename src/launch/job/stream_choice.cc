@@ -1,4 +1,4 @@
-#include "launch/ranks/stream_choice.h"
+#include "launch/job/stream_choice.h"
 
 #include <optional>
 

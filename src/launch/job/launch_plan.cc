@@ -1,4 +1,4 @@
-#include "launch/launch_plan.h"
+#include "launch/job/launch_plan.h"
 
 #include <arpa/inet.h>
 #include <unistd.h>
