@@ -5,7 +5,7 @@
 #include "base/text.h"
 #include "jinja/parse/program.h"
 #include "jinja/runtime/interpreter.h"
-#include "jinja/runtime/rendering.h"
+#include "jinja/values/rendering.h"
 
 namespace tessera::jinja {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "jinja/builtins/functions.h"
-#include "jinja/runtime/scope.h"
+#include "jinja/filters/functions.h"
+#include "jinja/parse/scope.h"
 
 namespace tessera::jinja {
 namespace {
@@ -245,7 +245,8 @@ class Binder {
       if (expr.native == nullptr && !frame.conditional) {
         fail(ExitCode::kBadData, "{}: line {}: no {} named '{}'{}", program_.origin, expr.line,
              is_filter ? "filter" : "test", printable(expr.name, 60),
-             is_refused_filter(expr.name) ? " is supported" : "");
+             (is_filter ? is_unsupported_filter(expr.name) : is_unsupported_test(expr.name)) ? " is supported"
+                                                                                             : "");
       }
     } else if (expr.kind == ExprKind::kAttribute) {
       expr.string_method = find_string_method(expr.name);

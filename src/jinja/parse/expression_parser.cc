@@ -110,6 +110,12 @@ ExprPtr ExpressionParser::make_operation(ExprKind kind, int line, ExprPtr a, Exp
   return finish(std::move(expr));
 }
 
+ExprPtr ExpressionParser::make_arithmetic(Arithmetic operation, int line, ExprPtr a, ExprPtr b) const {
+  ExprPtr expr = make_operation(ExprKind::kArithmetic, line, std::move(a), std::move(b));
+  expr->arithmetic = operation;
+  return expr;
+}
+
 ExprPtr ExpressionParser::make_constant(const Token& token) const {
   ExprPtr expr = make(ExprKind::kConstant, token.line);
   const char* begin = token.text.data();
@@ -203,14 +209,16 @@ ExprPtr ExpressionParser::parse_sum() {
   const int line = current().line;
   ExprPtr left = parse_concat();
   while (at_operator("+") || at_operator("-")) {
-    const ExprKind kind = take().text == "+" ? ExprKind::kAdd : ExprKind::kSubtract;
+    const bool is_sum = take().text == "+";
     ExprPtr right = parse_concat();
-    if (kind == ExprKind::kAdd && left->kind == ExprKind::kAdd) {
+    if (!is_sum) {
+      left = make_arithmetic(Arithmetic::kSubtract, line, std::move(left), std::move(right));
+    } else if (left->kind == ExprKind::kAdd) {
       // a + b + c is one node, which is flat however long it is.
       set_height(*left, std::max(left->height, right->height + 1));
       left->operands.push_back(std::move(right));
     } else {
-      left = make_operation(kind, line, std::move(left), std::move(right));
+      left = make_operation(ExprKind::kAdd, line, std::move(left), std::move(right));
     }
   }
   return left;
@@ -227,10 +235,10 @@ ExprPtr ExpressionParser::parse_concat() {
 }
 
 ExprPtr ExpressionParser::parse_product() {
-  static constexpr std::pair<std::string_view, ExprKind> kOperators[] = {{"*", ExprKind::kMultiply},
-                                                                         {"/", ExprKind::kDivide},
-                                                                         {"//", ExprKind::kFloorDivide},
-                                                                         {"%", ExprKind::kModulo}};
+  static constexpr std::pair<std::string_view, Arithmetic> kOperators[] = {{"*", Arithmetic::kMultiply},
+                                                                           {"/", Arithmetic::kDivide},
+                                                                           {"//", Arithmetic::kFloorDivide},
+                                                                           {"%", Arithmetic::kModulo}};
   const int line = current().line;
   ExprPtr left = parse_power();
   while (true) {
@@ -238,7 +246,7 @@ ExprPtr ExpressionParser::parse_product() {
                                      [&](const auto& entry) { return at_operator(entry.first); });
     if (found == std::end(kOperators)) return left;
     take();
-    left = make_operation(found->second, line, std::move(left), parse_power());
+    left = make_arithmetic(found->second, line, std::move(left), parse_power());
   }
 }
 
@@ -246,7 +254,8 @@ ExprPtr ExpressionParser::parse_product() {
 ExprPtr ExpressionParser::parse_power() {
   const int line = current().line;
   ExprPtr left = parse_unary();
-  while (skip_operator("**")) left = make_operation(ExprKind::kPower, line, std::move(left), parse_unary());
+  while (skip_operator("**"))
+    left = make_arithmetic(Arithmetic::kPower, line, std::move(left), parse_unary());
   return left;
 }
 

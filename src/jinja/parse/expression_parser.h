@@ -45,6 +45,7 @@ class ExpressionParser {
   ExprPtr finish(ExprPtr expr) const;
   void set_height(Expr& expr, int height) const;
   ExprPtr make_operation(ExprKind kind, int line, ExprPtr a, ExprPtr b = nullptr) const;
+  ExprPtr make_arithmetic(Arithmetic operation, int line, ExprPtr a, ExprPtr b) const;
 
   ExprPtr parse_expression(bool with_conditional = true);
   // Expressions with commas between them; one without a comma is no tuple. Ends before `end_name`.

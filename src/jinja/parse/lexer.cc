@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "jinja/builtins/unicode_text.h"
+#include "jinja/text/unicode_text.h"
 
 namespace tessera::jinja {
 namespace {

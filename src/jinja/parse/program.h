@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "jinja/runtime/datum.h"
+#include "jinja/values/operators.h"
 
 namespace tessera::jinja {
 
@@ -36,12 +36,7 @@ enum class ExprKind : uint8_t {
   kNegate,
   kPlus,
   kAdd,
-  kSubtract,
-  kMultiply,
-  kDivide,
-  kFloorDivide,
-  kModulo,
-  kPower,
+  kArithmetic,
   kConcat,
   kAnd,
   kOr,
@@ -50,17 +45,6 @@ enum class ExprKind : uint8_t {
   kList,
   kTuple,
   kDict,  // keys and values in turn
-};
-
-enum class Comparison : uint8_t {
-  kEqual,
-  kNotEqual,
-  kLess,
-  kLessEqual,
-  kGreater,
-  kGreaterEqual,
-  kIn,
-  kNotIn
 };
 
 struct Expr;
@@ -81,6 +65,7 @@ struct Expr {
   Undefined missing;  // of a variable: what it is when it has no value
   Variable variable;
   std::vector<ExprPtr> operands;
+  Arithmetic arithmetic = Arithmetic::kSubtract;
   std::vector<Comparison> comparisons;
   std::vector<KeywordExpr> keywords;
   ExprPtr star_arguments, star_keywords;  // f(*a, **b)

@@ -1,11 +1,11 @@
 // Expressions.
 #include <algorithm>
 
-#include "jinja/builtins/functions.h"
-#include "jinja/builtins/python_text.h"
+#include "jinja/filters/functions.h"
 #include "jinja/runtime/interpreter.h"
-#include "jinja/runtime/operators.h"
-#include "jinja/runtime/text_builder.h"
+#include "jinja/values/operators.h"
+#include "jinja/values/python_text.h"
+#include "jinja/values/text_builder.h"
 
 namespace tessera::jinja {
 
@@ -103,7 +103,7 @@ Datum Interpreter::evaluate_rest(const Expr& expr) {
       r_.fail("a slice among several subscripts is not supported");
     default: {
       const Datum left = evaluate(*expr.operands[0]);
-      return arithmetic(r_, expr.kind, left, evaluate(*expr.operands[1]));
+      return arithmetic(r_, expr.arithmetic, left, evaluate(*expr.operands[1]));
     }
   }
 }

@@ -3,15 +3,14 @@
 
 #include <algorithm>
 
-#include "jinja/builtins/functions.h"
-#include "jinja/builtins/python_text.h"
-#include "jinja/runtime/operators.h"
+#include "jinja/filters/functions.h"
+#include "jinja/values/operators.h"
+#include "jinja/values/python_text.h"
 
 namespace tessera::jinja {
 
 Interpreter::Interpreter(Rendering& r, const Program& program, const Value::Object& context)
     : r_(r), program_(program) {
-  r.interpreter = this;
   if (const Value::List* items = r.options.traced_items) {
     for (const Value& item : *items) item_index_.emplace(item.object(), std::ssize(item_index_));
   }
@@ -189,7 +188,7 @@ Interpreter::Flow Interpreter::run_for(const Statement& statement) {
     loop_over(statement, iterable, frame_, 0, flow);
     return flow;
   }
-  Loop loop;
+  ActiveLoop loop(*this);
   loop.statement = &statement;
   loop.outer = frame_;
   loop.depth0 = -1;
@@ -200,7 +199,7 @@ Interpreter::Flow Interpreter::run_for(const Statement& statement) {
 // `flow` becomes what a break or continue in the else branch asks of the loop around.
 void Interpreter::loop_over(const Statement& statement, const Datum& iterable, Frame* outer, int64_t depth0,
                             Flow& flow) {
-  Loop* loop = r_.make(Loop{});
+  ActiveLoop* loop = r_.make(ActiveLoop(*this));
   loop->statement = &statement;
   loop->frame = frame_;
   loop->outer = outer;
@@ -246,7 +245,7 @@ Interpreter::Flow Interpreter::run_item(const Statement& statement, const Datum&
 }
 
 // Missing at the end.
-Datum Interpreter::next_item(Loop& loop) {
+Datum Interpreter::next_item(ActiveLoop& loop) {
   if (!loop.after.is_missing()) return std::exchange(loop.after, Datum());
   const int64_t size = *size_of(loop.items);
   while (loop.next < size) {
@@ -256,7 +255,7 @@ Datum Interpreter::next_item(Loop& loop) {
   return {};
 }
 
-bool Interpreter::passes(Loop& loop, const Datum& item) {
+bool Interpreter::passes(ActiveLoop& loop, const Datum& item) {
   const Statement& statement = *loop.statement;
   Frame* const frame = std::exchange(frame_, loop.frame);
   enter(statement.starts[2]);
@@ -266,7 +265,7 @@ bool Interpreter::passes(Loop& loop, const Datum& item) {
   return passed;
 }
 
-Datum Interpreter::loop_attribute(Loop& loop, std::string_view name) {
+Datum Interpreter::loop_attribute(ActiveLoop& loop, std::string_view name) {
   const auto peek = [&] {
     if (loop.after.is_missing()) loop.after = next_item(loop);
     return loop.after;
@@ -298,19 +297,13 @@ Datum Interpreter::loop_attribute(Loop& loop, std::string_view name) {
     return loop.index0 == 0 ? r_.make_undefined("there is no previous item") : loop.before;
   if (name == "nextitem")
     return peek().is_missing() ? r_.make_undefined("there is no next item") : loop.after;
-  const FunctionEntry* method = find_loop_method(name);
-  if (method == nullptr) return {};
-  Datum self;
-  self.kind = Kind::kLoop;
-  self.loop = &loop;
-  Datum bound;
-  bound.kind = Kind::kMethod;
-  bound.method = r_.make(Method{self, method});
-  return bound;
+  if (name == "cycle" || name == "changed")
+    return r_.make_undefined(fmt::format("'loop.{}' is not supported", name));
+  return {};
 }
 
 Datum Interpreter::make_macro(const MacroCode& code) {
-  return datum(Kind::kMacro, &Datum::macro, r_.make(Macro{&code, frame_}));
+  return datum(Kind::kMacro, &Datum::macro, r_.make(Macro{code.name, &code, frame_}));
 }
 
 Datum Interpreter::call(const Datum& callee, const Arguments& args) {
@@ -322,14 +315,11 @@ Datum Interpreter::call(const Datum& callee, const Arguments& args) {
       return r_.call(*callee.method->entry, callee.method->self, args);
     case Kind::kMacro:
       return call_macro(*callee.macro, args);
-    case Kind::kLoop:
-      if (!callee.loop->statement->recursive) {
-        r_.fail("the loop must have the 'recursive' marker to be called recursively");
-      }
-      return call_loop(*callee.loop, args);
-    case Kind::kJoiner:
-      bind_arguments(r_, args, "joiner", {}, 0, nullptr);
-      return std::exchange(callee.joiner->used, true) ? callee.joiner->separator : string({});
+    case Kind::kLoop: {
+      const auto& loop = static_cast<const ActiveLoop&>(*callee.loop);
+      if (loop.statement->recursive) return call_loop(loop, args);
+      r_.fail("the loop must have the 'recursive' marker to be called recursively");
+    }
     case Kind::kUndefined:
       r_.fail_undefined(callee);
     default:
@@ -337,7 +327,7 @@ Datum Interpreter::call(const Datum& callee, const Arguments& args) {
   }
 }
 
-Datum Interpreter::call_loop(const Loop& loop, const Arguments& args) {
+Datum Interpreter::call_loop(const ActiveLoop& loop, const Arguments& args) {
   constexpr std::string_view kNames[] = {"iterable"};
   Datum iterable;
   bind_arguments(r_, args, "loop", kNames, 1, &iterable);
@@ -418,10 +408,6 @@ void Interpreter::bind_parameters(const Macro& macro, const Arguments& args) {
   }
 }
 
-Datum loop_attribute(Rendering& r, const Datum& loop, std::string_view name) {
-  return r.interpreter->loop_attribute(*loop.loop, name);
-}
-
-Datum macro_name(const Macro& macro) { return string(macro.code->name); }
+Datum ActiveLoop::attribute(std::string_view name) { return interpreter.loop_attribute(*this, name); }
 
 }  // namespace tessera::jinja

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "jinja/parse/program.h"
-#include "jinja/runtime/rendering.h"
+#include "jinja/values/rendering.h"
 
 namespace tessera::jinja {
 
@@ -17,23 +17,23 @@ struct Frame {
   Datum* slots;
 };
 
-struct Macro {
-  const MacroCode* code;
-  Frame* frame;  // where it was defined
-};
+class Interpreter;
 
-// The variable `loop`, and what is left to loop over.
-struct Loop {
-  const Statement* statement;
-  Frame* frame;      // of the loop's body
-  Frame* outer;      // where the loop stands
-  Datum items;       // a list
-  int64_t next = 0;  // the item that is looked at next
+// A loop that runs, and what is left to loop over.
+struct ActiveLoop final : Loop {
+  explicit ActiveLoop(Interpreter& of) : interpreter(of) {}
+  Datum attribute(std::string_view name) override;
+
+  Interpreter& interpreter;
+  const Statement* statement = nullptr;
+  Frame* frame = nullptr;  // of the loop's body
+  Frame* outer = nullptr;  // where the loop stands
+  Datum items;             // a list
+  int64_t next = 0;        // the item that is looked at next
   int64_t index0 = -1;
   int64_t depth0 = 0;
   bool filtered = false;  // the loop's test was applied to all items
   Datum before, current, after;
-  Datum last_changed;
 };
 
 class Interpreter {
@@ -45,7 +45,7 @@ class Interpreter {
   std::vector<std::pair<int64_t, int64_t>> generation() && { return std::move(generation_); }
   std::vector<TracedItem> traced_items() && { return std::move(traced_items_); }
 
-  Datum loop_attribute(Loop& loop, std::string_view name);
+  Datum loop_attribute(ActiveLoop& loop, std::string_view name);
 
  private:
   enum class Flow { kNext, kBreak, kContinue };
@@ -60,8 +60,8 @@ class Interpreter {
   void call_block(const Statement& statement);
   void loop_over(const Statement& statement, const Datum& iterable, Frame* outer, int64_t depth0, Flow& flow);
   Flow run_item(const Statement& statement, const Datum& item);
-  Datum next_item(Loop& loop);
-  bool passes(Loop& loop, const Datum& item);
+  Datum next_item(ActiveLoop& loop);
+  bool passes(ActiveLoop& loop, const Datum& item);
   void enter(const ScopeStart& start);
   void assign(const Expr& target, const Datum& value);
   Frame* make_frame(Frame* outer, int num_slots);
@@ -98,7 +98,7 @@ class Interpreter {
   Datum call(const Datum& callee, const Arguments& args);
   Datum call_macro(const Macro& macro, const Arguments& args);
   void bind_parameters(const Macro& macro, const Arguments& args);
-  Datum call_loop(const Loop& loop, const Arguments& args);
+  Datum call_loop(const ActiveLoop& loop, const Arguments& args);
 
   Rendering& r_;
   const Program& program_;
@@ -111,8 +111,5 @@ class Interpreter {
   std::vector<TracedItem> traced_items_;
   bool is_in_item_ = false;
 };
-
-Datum loop_attribute(Rendering& r, const Datum& loop, std::string_view name);
-Datum macro_name(const Macro& macro);
 
 }  // namespace tessera::jinja

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "jinja/runtime/rendering.h"
+#include "jinja/values/rendering.h"
 
 namespace tessera::jinja {
 

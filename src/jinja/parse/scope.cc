@@ -1,4 +1,4 @@
-#include "jinja/runtime/scope.h"
+#include "jinja/parse/scope.h"
 
 #include <algorithm>
 #include <limits>

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "jinja/runtime/rendering.h"
+#include "jinja/values/rendering.h"
 
 namespace tessera::jinja {
 

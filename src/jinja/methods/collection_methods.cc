@@ -1,9 +1,8 @@
-// The methods of dict, list and tuple, and of Jinja's loop and cycler.
+// The methods of dict, list and tuple.
 #include <algorithm>
 
-#include "jinja/builtins/functions.h"
-#include "jinja/runtime/interpreter.h"
-#include "jinja/runtime/operators.h"
+#include "jinja/methods/methods.h"
+#include "jinja/values/operators.h"
 
 namespace tessera::jinja {
 namespace {
@@ -44,31 +43,6 @@ Datum list_count(Rendering& r, const Datum& self, const Arguments& args) {
   return integer(count);
 }
 
-Datum loop_cycle(Rendering& r, const Datum& self, const Arguments& args) {
-  if (args.size == 0) r.fail("no items for cycling given");
-  return args.items[self.loop->index0 % args.size];
-}
-
-Datum loop_changed(Rendering& r, const Datum& self, const Arguments& args) {
-  const Datum values = sequence(r.make(List{args.items, args.size}), Kind::kTuple);
-  Datum& last = self.loop->last_changed;
-  if (!last.is_missing() && equal(r, last, values)) return boolean(false);
-  last = values;
-  return boolean(true);
-}
-
-Datum cycler_next(Rendering&, const Datum& self, const Arguments&) {
-  Cycler& cycler = *self.cycler;
-  const Datum item = cycler.items[cycler.next];
-  cycler.next = (cycler.next + 1) % cycler.size;
-  return item;
-}
-
-Datum cycler_reset(Rendering&, const Datum& self, const Arguments&) {
-  self.cycler->next = 0;
-  return none();
-}
-
 constexpr FunctionEntry kDictMethods[] = {
     {"get", get, "key [default]"},
     {"items", view<ViewKind::kItems>},
@@ -96,9 +70,6 @@ constexpr FunctionEntry kListMethods[] = {
     {"remove", refused_method, "*"},
 };
 
-constexpr FunctionEntry kLoopMethods[] = {{"cycle", loop_cycle, "*"}, {"changed", loop_changed, "*"}};
-constexpr FunctionEntry kCyclerMethods[] = {{"next", cycler_next}, {"reset", cycler_reset}};
-
 }  // namespace
 
 Datum refused_method(Rendering& r, const Datum& self, const Arguments&) {
@@ -107,8 +78,6 @@ Datum refused_method(Rendering& r, const Datum& self, const Arguments&) {
 
 const FunctionEntry* find_dict_method(std::string_view name) { return find_function(kDictMethods, name); }
 const FunctionEntry* find_list_method(std::string_view name) { return find_function(kListMethods, name); }
-const FunctionEntry* find_loop_method(std::string_view name) { return find_function(kLoopMethods, name); }
-const FunctionEntry* find_cycler_method(std::string_view name) { return find_function(kCyclerMethods, name); }
 
 bool is_refused_list_method(std::string_view name) {
   const FunctionEntry* entry = find_list_method(name);

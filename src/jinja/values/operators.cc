@@ -1,12 +1,12 @@
-#include "jinja/runtime/operators.h"
+#include "jinja/values/operators.h"
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
 
-#include "jinja/builtins/python_text.h"
-#include "jinja/builtins/unicode_text.h"
+#include "jinja/text/unicode_text.h"
+#include "jinja/values/python_text.h"
 
 namespace tessera::jinja {
 namespace {
@@ -19,6 +19,11 @@ bool is_hashable(Rendering& r, const Datum& value) {
                        [&](const Datum& item) { return is_hashable(r, item); });
   }
   return !value.is(Kind::kList) && !value.is(Kind::kDict);
+}
+
+// Has all integers and all floats.
+long double wide(const Datum& d) {
+  return d.is(Kind::kFloat) ? d.number : static_cast<long double>(d.integer);
 }
 
 bool equal_text(Rendering& r, const Datum& a, const Datum& b) {
@@ -102,19 +107,16 @@ Datum integer_power(Rendering& r, int64_t base, int64_t exponent) {
   return integer(result);
 }
 
-Datum integer_arithmetic(Rendering& r, ExprKind operation, int64_t a, int64_t b) {
+Datum integer_arithmetic(Rendering& r, Arithmetic operation, int64_t a, int64_t b) {
   int64_t result = 0;
   switch (operation) {
-    case ExprKind::kAdd:
-      if (__builtin_add_overflow(a, b, &result)) fail_overflow(r, "+", a, b);
-      return integer(result);
-    case ExprKind::kSubtract:
+    case Arithmetic::kSubtract:
       if (__builtin_sub_overflow(a, b, &result)) fail_overflow(r, "-", a, b);
       return integer(result);
-    case ExprKind::kMultiply:
+    case Arithmetic::kMultiply:
       if (__builtin_mul_overflow(a, b, &result)) fail_overflow(r, "*", a, b);
       return integer(result);
-    case ExprKind::kPower:
+    case Arithmetic::kPower:
       if (b >= 0) return integer_power(r, a, b);
       if (a == 0) r.fail("0.0 cannot be raised to a negative power");
       return number(std::pow(static_cast<double>(a), static_cast<double>(b)));
@@ -122,25 +124,23 @@ Datum integer_arithmetic(Rendering& r, ExprKind operation, int64_t a, int64_t b)
       break;
   }
   if (b == 0)
-    r.fail_with(operation == ExprKind::kDivide ? "division by zero" : "integer division or modulo by zero");
-  if (operation == ExprKind::kDivide) return number(static_cast<double>(a) / static_cast<double>(b));
+    r.fail_with(operation == Arithmetic::kDivide ? "division by zero" : "integer division or modulo by zero");
+  if (operation == Arithmetic::kDivide) return number(static_cast<double>(a) / static_cast<double>(b));
   if (b == -1) {
-    if (operation == ExprKind::kModulo) return integer(0);
+    if (operation == Arithmetic::kModulo) return integer(0);
     if (a == std::numeric_limits<int64_t>::min()) fail_overflow(r, "//", a, b);
   }
   const int64_t quotient = floor_divide(a, b);
-  return integer(operation == ExprKind::kFloorDivide ? quotient : a - quotient * b);
+  return integer(operation == Arithmetic::kFloorDivide ? quotient : a - quotient * b);
 }
 
-Datum float_arithmetic(Rendering& r, ExprKind operation, double a, double b) {
+Datum float_arithmetic(Rendering& r, Arithmetic operation, double a, double b) {
   switch (operation) {
-    case ExprKind::kAdd:
-      return number(a + b);
-    case ExprKind::kSubtract:
+    case Arithmetic::kSubtract:
       return number(a - b);
-    case ExprKind::kMultiply:
+    case Arithmetic::kMultiply:
       return number(a * b);
-    case ExprKind::kPower: {
+    case Arithmetic::kPower: {
       if (a == 0 && b < 0) r.fail("0.0 cannot be raised to a negative power");
       if (a < 0 && std::isfinite(a) && std::isfinite(b) && b != std::floor(b)) {
         r.fail("complex numbers are not supported");
@@ -153,27 +153,26 @@ Datum float_arithmetic(Rendering& r, ExprKind operation, double a, double b) {
       break;
   }
   if (b == 0)
-    r.fail_with(operation == ExprKind::kDivide ? "float division by zero" : "float floor division by zero");
-  if (operation == ExprKind::kDivide) return number(a / b);
+    r.fail_with(operation == Arithmetic::kDivide ? "float division by zero" : "float floor division by zero");
+  if (operation == Arithmetic::kDivide) return number(a / b);
   const double remainder = python_modulo(a, b);
-  if (operation == ExprKind::kModulo) return number(remainder);
+  if (operation == Arithmetic::kModulo) return number(remainder);
   return number(std::round((a - remainder) / b));
 }
 
-std::string_view symbol(ExprKind operation) {
-  static constexpr std::array<std::string_view, 7> kSymbols = {"+", "-", "*", "/", "//", "%", "** or pow()"};
-  return kSymbols[static_cast<size_t>(operation) - static_cast<size_t>(ExprKind::kAdd)];
+std::string_view symbol(Arithmetic operation) {
+  static constexpr std::array<std::string_view, 6> kSymbols = {"-", "*", "/", "//", "%", "** or pow()"};
+  return kSymbols[static_cast<size_t>(operation)];
 }
 
 }  // namespace
 
 std::string_view type_name(const Datum& value) {
-  static constexpr std::array<std::string_view, 20> kNames = {
+  static constexpr std::array<std::string_view, 18> kNames = {
       "Undefined", "Undefined", "NoneType",    "bool",  "int",      "float",
       "str",       "list",      "tuple",       "dict",  "range",    "",
-      "",          "Namespace", "LoopContext", "Macro", "function", "builtin_function_or_method",
-      "Cycler",    "Joiner"};
-  static_assert(kNames.size() == static_cast<size_t>(Kind::kJoiner) + 1);
+      "",          "Namespace", "LoopContext", "Macro", "function", "builtin_function_or_method"};
+  static_assert(kNames.size() == static_cast<size_t>(Kind::kMethod) + 1);
   if (value.is(Kind::kIterator)) return value.iterator->type_name;
   if (value.is(Kind::kView)) {
     return value.view->kind == ViewKind::kItems  ? "dict_items"
@@ -223,12 +222,7 @@ bool equal(Rendering& r, const Datum& a, const Datum& b) {
   r.step();
   if (a.is_string() && b.is_string()) return equal_text(r, a, b);
   if (a.is_integral() && b.is_integral()) return a.integer == b.integer;
-  if (a.is_number() && b.is_number()) {
-    const auto wide = [](const Datum& d) -> long double {
-      return d.is(Kind::kFloat) ? d.number : static_cast<long double>(d.integer);
-    };
-    return wide(a) == wide(b);
-  }
+  if (a.is_number() && b.is_number()) return wide(a) == wide(b);
   if (a.kind != b.kind) return false;
   const Rendering::Nesting nesting(r);
   switch (a.kind) {
@@ -254,12 +248,7 @@ bool less(Rendering& r, const Datum& a, const Datum& b, std::string_view operati
   r.step();
   if (a.is_string() && b.is_string()) return r.text(a) < r.text(b);
   if (a.is_integral() && b.is_integral()) return a.integer < b.integer;
-  if (a.is_number() && b.is_number()) {
-    const auto wide = [](const Datum& d) -> long double {
-      return d.is(Kind::kFloat) ? d.number : static_cast<long double>(d.integer);
-    };
-    return wide(a) < wide(b);
-  }
+  if (a.is_number() && b.is_number()) return wide(a) < wide(b);
   if (a.is_undefined()) r.fail_undefined(a);
   if (b.is_undefined()) r.fail_undefined(b);
   if (a.is_sequence() && a.kind == b.kind) {
@@ -321,7 +310,11 @@ Datum add(Rendering& r, const Datum& a, const Datum& b) {
     const auto safe = [&](const Datum& d) { return d.markup ? d : escape_html(r, d); };
     return with_markup(r.concat(safe(a), safe(b)), true);
   }
-  if (a.is_integral() && b.is_integral()) return integer_arithmetic(r, ExprKind::kAdd, a.integer, b.integer);
+  if (a.is_integral() && b.is_integral()) {
+    int64_t sum = 0;
+    if (__builtin_add_overflow(a.integer, b.integer, &sum)) fail_overflow(r, "+", a.integer, b.integer);
+    return integer(sum);
+  }
   if (a.is_number() && b.is_number()) return number(a.as_double() + b.as_double());
   if (a.is_sequence() && a.kind == b.kind) {
     ListBuilder items(r);
@@ -339,13 +332,12 @@ Datum add(Rendering& r, const Datum& a, const Datum& b) {
   fail_operands(r, "+", a, b);
 }
 
-Datum arithmetic(Rendering& r, ExprKind operation, const Datum& a, const Datum& b) {
+Datum arithmetic(Rendering& r, Arithmetic operation, const Datum& a, const Datum& b) {
   r.step();
-  if (operation == ExprKind::kAdd) return add(r, a, b);
   if (a.is_integral() && b.is_integral()) return integer_arithmetic(r, operation, a.integer, b.integer);
   if (a.is_number() && b.is_number()) return float_arithmetic(r, operation, a.as_double(), b.as_double());
-  if (operation == ExprKind::kModulo && a.is_string()) return percent_format(r, a, b);
-  if (operation == ExprKind::kMultiply) {
+  if (operation == Arithmetic::kModulo && a.is_string()) return percent_format(r, a, b);
+  if (operation == Arithmetic::kMultiply) {
     const auto repeats = [](const Datum& d) { return d.is_string() || d.is_sequence(); };
     if (repeats(a) && b.is_integral()) return repeat(r, a, b.integer);
     if (repeats(b) && a.is_integral()) return repeat(r, b, a.integer);
@@ -354,7 +346,7 @@ Datum arithmetic(Rendering& r, ExprKind operation, const Datum& a, const Datum& 
 }
 
 Datum negate(Rendering& r, const Datum& value) {
-  if (value.is_integral()) return integer_arithmetic(r, ExprKind::kSubtract, 0, value.integer);
+  if (value.is_integral()) return integer_arithmetic(r, Arithmetic::kSubtract, 0, value.integer);
   if (value.is(Kind::kFloat)) return number(-value.number);
   if (value.is_undefined()) r.fail_undefined(value);
   r.fail("bad operand type for unary -: '{}'", type_name(value));

@@ -1,12 +1,9 @@
-// Elements, attributes and slices of values.
+// Elements and slices of values.
 #include <algorithm>
-#include <array>
 
-#include "jinja/builtins/functions.h"
-#include "jinja/builtins/unicode_text.h"
-#include "jinja/runtime/interpreter.h"
-#include "jinja/runtime/operators.h"
-#include "jinja/runtime/text_builder.h"
+#include "jinja/text/unicode_text.h"
+#include "jinja/values/operators.h"
+#include "jinja/values/text_builder.h"
 
 namespace tessera::jinja {
 namespace {
@@ -20,55 +17,6 @@ Datum character(Rendering& r, const Datum& text, int64_t index) {
 }
 
 Datum range_item(const Range& range, int64_t index) { return integer(range.start + index * range.step); }
-
-// Missing if `object` has no element at an integer index.
-Datum element(Rendering& r, const Datum& object, int64_t index) {
-  const bool indexed = object.is_string() || object.is_sequence() || object.is(Kind::kRange);
-  if (!indexed) return {};
-  const int64_t size = *length_of(r, object);
-  if (index < 0) index += size;
-  if (index < 0 || index >= size) return {};
-  if (object.is_string()) return character(r, object, index);
-  return object.is(Kind::kRange) ? range_item(*object.range, index) : list_item(r, object, index);
-}
-
-Datum bound_method(Rendering& r, const Datum& object, const FunctionEntry* entry) {
-  if (entry == nullptr) return {};
-  if (entry->is(refused_method)) return r.missing_attribute(object, string(entry->name), /*unsafe=*/true);
-  return datum(Kind::kMethod, &Datum::method, r.make(Method{object, entry}));
-}
-
-const FunctionEntry* find_method(const Datum& object, std::string_view name) {
-  if (object.is_string()) return find_string_method(name);
-  if (object.is(Kind::kDict)) return find_dict_method(name);
-  return object.is_sequence() ? find_list_method(name) : nullptr;
-}
-
-// Missing if `object` has no attribute of this name; elements are not looked at.
-Datum own_attribute(Rendering& r, const Datum& object, std::string_view name) {
-  if (object.is(Kind::kNamespace)) {
-    r.step(1 + object.name_space->size / 16);
-    for (int64_t i = 0; i < object.name_space->size; ++i) {
-      const Entry& entry = object.name_space->entries[i];
-      if (entry.key.is_string() && entry.key.size == name.size() && r.text(entry.key) == name)
-        return entry.value;
-    }
-    return {};
-  }
-  if (object.is(Kind::kLoop)) return loop_attribute(r, object, name);
-  if (object.is(Kind::kCycler)) {
-    if (name == "current") return object.cycler->items[object.cycler->next];
-    return bound_method(r, object, find_cycler_method(name));
-  }
-  if (object.is(Kind::kMacro) && name == "name") return macro_name(*object.macro);
-  if (object.group && (name == "grouper" || name == "list"))
-    return object.list->items[name == "list" ? 1 : 0];
-  if (object.is(Kind::kTuple) && is_refused_list_method(name)) return {};
-  const Datum method = bound_method(r, object, find_method(object, name));
-  const bool is_special =
-      name.size() > 4 && name.substr(0, 2) == "__" && name.substr(name.size() - 2) == "__";
-  return method.is_missing() && is_special ? r.missing_attribute(object, r.copy_string(name), true) : method;
-}
 
 struct SliceBounds {
   int64_t begin, count, step;
@@ -200,33 +148,14 @@ void dict_insert(Rendering& r, Entry* entries, int64_t& size, const Datum& key, 
 
 bool is_mapping(const Datum& value) { return value.is(Kind::kDict); }
 
-Datum get_item(Rendering& r, const Datum& object, const Datum& index) {
-  if (object.is_undefined()) r.fail_undefined(object);
-  Datum found;
-  if (object.is(Kind::kDict)) {
-    const bool hashable = !index.is(Kind::kList) && !index.is(Kind::kDict);
-    if (hashable) found = dict_find(r, object, index);
-  } else if (index.is_integral()) {
-    found = element(r, object, index.integer);
-  }
-  if (found.is_missing() && index.is_string()) found = own_attribute(r, object, r.text(index));
-  return found.is_missing() ? r.missing_attribute(object, index) : found;
-}
-
-Datum get_own_attribute(Rendering& r, const Datum& object, std::string_view name) {
-  const Datum found = own_attribute(r, object, name);
-  return found.is_missing() ? r.missing_attribute(object, r.copy_string(name)) : found;
-}
-
-Datum get_attribute(Rendering& r, const Datum& object, std::string_view name) {
-  if (object.is_undefined()) r.fail_undefined(object);
-  Datum found = own_attribute(r, object, name);
-  const bool refused = found.is_undefined() && object.is(Kind::kDict) && name.substr(0, 2) == "__";
-  if ((found.is_missing() || refused) && object.is(Kind::kDict)) {
-    const Datum item = dict_find(r, object, name);
-    if (!item.is_missing()) return item;
-  }
-  return found.is_missing() ? r.missing_attribute(object, r.copy_string(name)) : found;
+Datum element(Rendering& r, const Datum& object, int64_t index) {
+  const bool indexed = object.is_string() || object.is_sequence() || object.is(Kind::kRange);
+  if (!indexed) return {};
+  const int64_t size = *length_of(r, object);
+  if (index < 0) index += size;
+  if (index < 0 || index >= size) return {};
+  if (object.is_string()) return character(r, object, index);
+  return object.is(Kind::kRange) ? range_item(*object.range, index) : list_item(r, object, index);
 }
 
 Datum get_slice(Rendering& r, const Datum& object, const Datum& begin, const Datum& end, const Datum& step) {

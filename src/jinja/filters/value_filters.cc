@@ -6,10 +6,10 @@
 #include <limits>
 #include <string>
 
-#include "jinja/builtins/functions.h"
-#include "jinja/builtins/python_text.h"
-#include "jinja/parse/number_parsing.h"
-#include "jinja/runtime/operators.h"
+#include "jinja/filters/functions.h"
+#include "jinja/text/number_parsing.h"
+#include "jinja/values/operators.h"
+#include "jinja/values/python_text.h"
 
 namespace tessera::jinja {
 namespace {
@@ -20,12 +20,6 @@ Datum absolute(Rendering& r, const Datum& value, const Arguments&) {
   return value.integer < 0 ? negate(r, value) : integer(value.integer);
 }
 
-Datum attribute(Rendering& r, const Datum& value, const Arguments& args) {
-  const Datum name = to_str(r, args[0]);
-  if (value.is_undefined()) r.fail_undefined(value);
-  return get_own_attribute(r, value, r.text(name));
-}
-
 Datum default_value(Rendering&, const Datum& value, const Arguments& args) {
   const bool replaces = value.is_undefined() || (args.has(1) && is_true(args[1]) && !is_true(value));
   if (!replaces) return value;
@@ -33,7 +27,7 @@ Datum default_value(Rendering&, const Datum& value, const Arguments& args) {
 }
 
 Datum length(Rendering& r, const Datum& value, const Arguments&) {
-  if (value.is(Kind::kLoop)) return get_own_attribute(r, value, "length");
+  if (value.is(Kind::kLoop)) return get_attribute(r, value, "length");
   const auto size = length_of(r, value);
   if (!size) r.fail("object of type '{}' has no len()", type_name(value));
   return integer(*size);
@@ -110,7 +104,6 @@ Datum round(Rendering& r, const Datum& value, const Arguments& args) {
 
 constexpr FunctionEntry kValueFilters[] = {
     {"abs", absolute},
-    {"attr", attribute, "name"},
     {"count", length},
     {"d", default_value, "[default_value boolean]"},
     {"default", default_value, "[default_value boolean]"},

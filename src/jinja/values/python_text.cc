@@ -1,4 +1,4 @@
-#include "jinja/builtins/python_text.h"
+#include "jinja/values/python_text.h"
 
 #include <fmt/format.h>
 
@@ -7,9 +7,8 @@
 #include <cmath>
 #include <vector>
 
-#include "jinja/builtins/unicode_text.h"
-#include "jinja/parse/program.h"
-#include "jinja/runtime/operators.h"
+#include "jinja/text/unicode_text.h"
+#include "jinja/values/operators.h"
 
 namespace tessera::jinja {
 namespace {
@@ -19,15 +18,6 @@ void append_items(Rendering& r, TextBuilder& out, const Datum& list) {
   for (int64_t i = 0; i < size; ++i) {
     if (i > 0) out += ", ";
     append_repr(r, out, list_item(r, list, i));
-  }
-}
-
-void append_entries(Rendering& r, TextBuilder& out, const Entry* entries, int64_t size) {
-  for (int64_t i = 0; i < size; ++i) {
-    if (i > 0) out += ", ";
-    append_repr(r, out, entries[i].key);
-    out += ": ";
-    append_repr(r, out, entries[i].value);
   }
 }
 
@@ -41,26 +31,6 @@ void append_dict(Rendering& r, TextBuilder& out, const Datum& dict) {
     append_repr(r, out, entry.value);
   }
   out += '}';
-}
-
-void append_view(Rendering& r, TextBuilder& out, const View& view) {
-  out += type_name([&] {
-    Datum d;
-    d.kind = Kind::kView;
-    d.view = &view;
-    return d;
-  }());
-  out += "([";
-  for (int64_t i = 0; i < *size_of(view.dict); ++i) {
-    if (i > 0) out += ", ";
-    const Entry entry = dict_entry(r, view.dict, i);
-    if (view.kind == ViewKind::kItems) out += '(';
-    if (view.kind != ViewKind::kValues) append_repr(r, out, entry.key);
-    if (view.kind == ViewKind::kItems) out += ", ";
-    if (view.kind != ViewKind::kKeys) append_repr(r, out, entry.value);
-    if (view.kind == ViewKind::kItems) out += ')';
-  }
-  out += "])";
 }
 
 void append_json_string(TextBuilder& out, std::string_view text, bool ensure_ascii) {
@@ -352,19 +322,20 @@ void append_repr(Rendering& r, TextBuilder& out, const Datum& value) {
       out += value.range->step == 1 ? ")" : fmt::format(", {})", value.range->step);
       return;
     case Kind::kView:
-      return append_view(r, out, *value.view);
+      out += fmt::format("{}([", type_name(value));
+      append_items(r, out, to_list(r, value));
+      out += "])";
+      return;
     case Kind::kNamespace:
-      out += "<Namespace {";
-      append_entries(r, out, value.name_space->entries, value.name_space->size);
-      out += "}>";
+      out += "<Namespace ";
+      append_dict(r, out, dictionary(r.make(Dict{value.name_space->entries, value.name_space->size})));
+      out += '>';
       return;
     case Kind::kMacro:
     case Kind::kLoop:
     case Kind::kIterator:
     case Kind::kFunction:
     case Kind::kMethod:
-    case Kind::kCycler:
-    case Kind::kJoiner:
       // CPython prints an address here, which no template can mean.
       r.fail("expected a value that has a text, found an object of type {}", type_name(value));
   }

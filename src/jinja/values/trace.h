@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "jinja/template.h"
+#include "jinja/values/render_options.h"
 
 namespace tessera::jinja {
 

@@ -1,12 +1,12 @@
-#include "jinja/runtime/rendering.h"
+#include "jinja/values/rendering.h"
 
 #include <algorithm>
 #include <limits>
 
 #include "base/text.h"
-#include "jinja/builtins/python_text.h"
-#include "jinja/runtime/operators.h"
-#include "jinja/runtime/text_builder.h"
+#include "jinja/values/operators.h"
+#include "jinja/values/python_text.h"
+#include "jinja/values/text_builder.h"
 
 namespace tessera::jinja {
 namespace {

@@ -23,6 +23,7 @@ struct Frame;
 struct List;
 struct Loop;
 struct Macro;
+struct MacroCode;
 struct Method;
 struct Namespace;
 struct Undefined;
@@ -46,8 +47,6 @@ enum class Kind : uint8_t {
   kMacro,
   kFunction,  // a global function
   kMethod,    // a method bound to its object
-  kCycler,
-  kJoiner,
 };
 
 using NativeFunction = Datum (*)(Rendering&, const Datum& self, const Arguments&);
@@ -102,14 +101,11 @@ struct Range {
 
 struct View;
 struct Iterator;
-struct Cycler;
-struct Joiner;
 
 struct Datum {
   Kind kind = Kind::kMissing;
   bool markup = false;   // a string: markupsafe's Markup, which escapes what is added to it
   bool foreign = false;  // a list or dict of the context, not of the arena
-  bool group = false;    // a tuple: made by groupby, with the attributes `grouper` and `list`
   uint32_t size = 0;     // bytes of a string
   union {
     int64_t integer = 0;  // kInt, kBool
@@ -128,8 +124,6 @@ struct Datum {
     const Macro* macro;
     const FunctionEntry* function;
     const Method* method;
-    Cycler* cycler;
-    Joiner* joiner;
   };
 
   bool is(Kind other) const { return kind == other; }
@@ -189,14 +183,18 @@ struct Method {
   const FunctionEntry* entry;
 };
 
-struct Cycler {
-  const Datum* items;
-  int64_t size, next;
+struct Macro {
+  std::string_view name;
+  const MacroCode* code;
+  Frame* frame;  // where it was defined
 };
 
-struct Joiner {
-  Datum separator;
-  bool used;
+// The variable `loop`, as far as expressions see it.
+struct Loop {
+  virtual Datum attribute(std::string_view name) = 0;  // missing if there is none of this name
+
+ protected:
+  ~Loop() = default;
 };
 
 Datum string(std::string_view text, bool markup = false);

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "jinja/runtime/text_builder.h"
+#include "jinja/values/text_builder.h"
 
 namespace tessera::jinja {
 

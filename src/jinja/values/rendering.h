@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "base/stack_room.h"
-#include "jinja/runtime/datum.h"
-#include "jinja/runtime/trace.h"
-#include "jinja/template.h"
+#include "jinja/values/datum.h"
+#include "jinja/values/render_options.h"
+#include "jinja/values/trace.h"
 
 namespace tessera::jinja {
 
@@ -38,7 +38,6 @@ struct Arguments {
   Arguments after(int64_t count) const { return {items + count, size - count, keywords, num_keywords}; }
 };
 
-class Interpreter;
 class TextBuilder;
 
 // Python's binding of arguments to the parameters of a function; missing where none was given.
@@ -57,7 +56,6 @@ class Rendering {
   Rendering& operator=(const Rendering&) = delete;
 
   const RenderOptions& options;
-  Interpreter* interpreter = nullptr;  // calls macros; set before anything is evaluated
   std::string output;
   Trace trace;                    // see copied() and add_spans()
   std::vector<TracedSpan> spans;  // of output

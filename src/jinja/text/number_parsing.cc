@@ -1,4 +1,4 @@
-#include "jinja/parse/number_parsing.h"
+#include "jinja/text/number_parsing.h"
 
 #include <algorithm>
 #include <cctype>
@@ -7,7 +7,7 @@
 #include <string>
 
 #include "base/text.h"
-#include "jinja/builtins/unicode_text.h"
+#include "jinja/text/unicode_text.h"
 
 namespace tessera::jinja {
 namespace {

@@ -5,10 +5,22 @@
 #include <optional>
 #include <string_view>
 
-#include "jinja/parse/program.h"
-#include "jinja/runtime/rendering.h"
+#include "jinja/values/rendering.h"
 
 namespace tessera::jinja {
+
+enum class Comparison : uint8_t {
+  kEqual,
+  kNotEqual,
+  kLess,
+  kLessEqual,
+  kGreater,
+  kGreaterEqual,
+  kIn,
+  kNotIn
+};
+
+enum class Arithmetic : uint8_t { kSubtract, kMultiply, kDivide, kFloorDivide, kModulo, kPower };
 
 bool is_true(const Datum& value);
 bool equal(Rendering& r, const Datum& a, const Datum& b);
@@ -19,7 +31,7 @@ bool less(Rendering& r, const Datum& a, const Datum& b, std::string_view operati
 bool compare(Rendering& r, Comparison comparison, const Datum& a, const Datum& b);
 bool contains(Rendering& r, const Datum& container, const Datum& item);
 
-Datum arithmetic(Rendering& r, ExprKind operation, const Datum& a, const Datum& b);
+Datum arithmetic(Rendering& r, Arithmetic operation, const Datum& a, const Datum& b);
 Datum add(Rendering& r, const Datum& a, const Datum& b);
 Datum negate(Rendering& r, const Datum& value);
 Datum plus(Rendering& r, const Datum& value);
@@ -37,12 +49,10 @@ Datum dict_find(Rendering& r, const Datum& dict, std::string_view key);
 void dict_insert(Rendering& r, Entry* entries, int64_t& size, const Datum& key, const Datum& value);
 bool is_mapping(const Datum& value);
 
-// x[index], x[begin:end:step] and x.name as Jinja's environment looks them up: undefined if absent.
-Datum get_item(Rendering& r, const Datum& object, const Datum& index);
+// Missing if `object` has no element at an integer index.
+Datum element(Rendering& r, const Datum& object, int64_t index);
+// x[begin:end:step].
 Datum get_slice(Rendering& r, const Datum& object, const Datum& begin, const Datum& end, const Datum& step);
-Datum get_attribute(Rendering& r, const Datum& object, std::string_view name);
-// x.name without a look at the elements of x.
-Datum get_own_attribute(Rendering& r, const Datum& object, std::string_view name);
 
 // All items of what can be iterated over: lists, keys of dicts, characters, iterators (which are used up).
 // Fails otherwise.

@@ -1,10 +1,10 @@
-// Filters, tests, global functions and methods, each found by its name.
+// Methods of strings, dicts and lists, found by name, and how attributes and elements are looked up.
 #pragma once
 
 #include <span>
 #include <string_view>
 
-#include "jinja/runtime/datum.h"
+#include "jinja/values/rendering.h"
 
 namespace tessera::jinja {
 
@@ -17,28 +17,20 @@ inline const FunctionEntry* find_function(FunctionTable table, std::string_view 
   }
   return nullptr;
 }
-const FunctionEntry* find_filter(std::string_view name);
-const FunctionEntry* find_test(std::string_view name);
-const FunctionEntry* find_global(std::string_view name);
 const FunctionEntry* find_string_method(std::string_view name);
 const FunctionEntry* find_dict_method(std::string_view name);
 const FunctionEntry* find_list_method(std::string_view name);
-const FunctionEntry* find_cycler_method(std::string_view name);
-const FunctionEntry* find_loop_method(std::string_view name);
 
 // Methods of lists but not of tuples.
 bool is_refused_list_method(std::string_view name);
-
-// Filters of Jinja that are not supported here.
-bool is_refused_filter(std::string_view name);
+// Methods of Python's str that are not supported here.
+bool is_unsupported_string_method(std::string_view name);
 
 // Stands for methods that change their object, which the sandbox refuses.
 Datum refused_method(Rendering& r, const Datum& self, const Arguments& args);
 
-// The tables of filters, one per file.
-FunctionTable text_filters();
-FunctionTable value_filters();
-FunctionTable sequence_filters();
-FunctionTable grouping_filters();
+// x[index] and x.name as Jinja's environment looks them up: undefined if absent.
+Datum get_item(Rendering& r, const Datum& object, const Datum& index);
+Datum get_attribute(Rendering& r, const Datum& object, std::string_view name);
 
 }  // namespace tessera::jinja
