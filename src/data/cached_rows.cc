@@ -7,12 +7,12 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "data/cache/content_hash.h"
+#include "data/cache/pretokenized_rows.h"
+#include "data/cache/row_builder.h"
+#include "data/cache/token_cache.h"
 #include "data/row_building.h"
 #include "data/row_stream.h"
-#include "data/rows/content_hash.h"
-#include "data/rows/pretokenized_rows.h"
-#include "data/rows/row_builder.h"
-#include "data/rows/token_cache.h"
 #include "formats/input_files.h"
 #include "io/file.h"
 

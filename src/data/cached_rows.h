@@ -7,8 +7,8 @@
 #include <span>
 #include <string>
 
+#include "data/cache/token_cache.h"
 #include "data/dataset.h"
-#include "data/rows/token_cache.h"
 #include "platform/thread_pool.h"
 #include "tokenizer/tokenizer.h"
 

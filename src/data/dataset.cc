@@ -6,9 +6,9 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "data/cache/content_hash.h"
+#include "data/cache/token_cache.h"
 #include "data/cached_rows.h"
-#include "data/rows/content_hash.h"
-#include "data/rows/token_cache.h"
 #include "data/streamed_rows.h"
 
 namespace tessera {

@@ -11,8 +11,8 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "data/cache/token_cache.h"
 #include "data/row_stream.h"
-#include "data/rows/token_cache.h"
 #include "formats/input_files.h"
 #include "io/file.h"
 

@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
+#include "data/cache/content_hash.h"
+#include "data/cache/row_builder.h"
 #include "data/dataset.h"
 #include "data/row_plan.h"
 #include "data/row_tokenizer.h"
-#include "data/rows/content_hash.h"
-#include "data/rows/row_builder.h"
 #include "platform/thread_pool.h"
 #include "tokenizer/tokenizer.h"
 

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/choice.h"
+#include "data/cache/packing.h"
 #include "data/chat/chat_template.h"
 #include "data/chat/example.h"
 
@@ -18,20 +19,6 @@ constexpr auto choice_words(ExcessLength) {
   using enum ExcessLength;
   return std::to_array<Word<ExcessLength>>({{"truncate", kTruncate}, {"drop", kDrop}, {"raise", kRaise}});
 }
-
-enum class Packing {
-  kNone,      // one row per document, cut to max_length; no padding exists
-  kIsolated,  // documents joined by EOS and cut to max_length; attention and targets stay inside a document
-  kJoined,    // the same rows, but a row is one sequence: attention and targets cross documents
-  // Of TRL 1.16, which packs 1000 documents at a time.
-  kBestFit,       // bfd: documents cut to max_length, in rows by best_fit_decreasing(), isolated
-  kBestFitSplit,  // bfd_split: the same for pieces of max_length tokens
-  kWrapped,       // wrapped: as kJoined
-  // Of LLaMA-Factory (neat_packing), as many at a time: rows by greedy_knapsack() of max_length - 1 tokens,
-  // isolated; longer documents are cut.
-  kKnapsack,
-  kByRows,  // kIsolated for text files, kBestFit for rows of JSON files and tables
-};
 
 // validation_split_percentage where rows are packed in another order: the share of the rows, the first ones
 // of all files together, that is held out before they are packed.

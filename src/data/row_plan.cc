@@ -8,10 +8,10 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "data/cache/pretokenized_rows.h"
 #include "data/chat/media.h"
 #include "data/chat/row_columns.h"
 #include "data/named_columns.h"
-#include "data/rows/pretokenized_rows.h"
 #include "data/sources/record_source.h"
 #include "data/sources/source_files.h"
 #include "formats/input_files.h"

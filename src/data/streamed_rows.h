@@ -12,10 +12,10 @@
 #include <string>
 #include <thread>
 
+#include "data/cache/token_cache.h"
 #include "data/dataset.h"
 #include "data/row_plan.h"
-#include "data/rows/row_supply.h"
-#include "data/rows/token_cache.h"
+#include "data/row_supply.h"
 #include "platform/thread_pool.h"
 #include "tokenizer/tokenizer.h"
 

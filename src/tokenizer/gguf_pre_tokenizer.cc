@@ -11,7 +11,7 @@
 #include "io/file.h"
 #include "tokenizer/gguf_vocabulary.h"
 #include "tokenizer/pipeline/pre_tokenizer.h"
-#include "tokenizer/tokenizer_file.h"
+#include "tokenizer/settings/tokenizer_file.h"
 
 namespace tessera {
 

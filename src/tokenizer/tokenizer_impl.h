@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "tokenizer/bpe_model.h"
+#include "tokenizer/model/bpe_model.h"
 #include "tokenizer/pipeline/added_tokens.h"
 #include "tokenizer/pipeline/decoder.h"
 #include "tokenizer/pipeline/normalizer.h"

@@ -16,7 +16,7 @@
 #include "io/file.h"
 #include "support/test_tokenizer.h"
 #include "test_paths.h"
-#include "tokenizer/bpe_model.h"
+#include "tokenizer/model/bpe_model.h"
 
 namespace tessera {
 namespace {

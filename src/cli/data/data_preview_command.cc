@@ -12,10 +12,10 @@
 #include "cli/data/data_input.h"
 #include "cli/run/threads.h"
 #include "cli/terminal/terminal.h"
+#include "data/cache/pretokenized_rows.h"
+#include "data/cache/row_builder.h"
 #include "data/row_building.h"
 #include "data/row_stream.h"
-#include "data/rows/pretokenized_rows.h"
-#include "data/rows/row_builder.h"
 #include "tensor/packed_batch.h"
 
 namespace tessera {

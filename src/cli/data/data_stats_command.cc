@@ -14,11 +14,11 @@
 #include "cli/data/data_input.h"
 #include "cli/run/threads.h"
 #include "cli/terminal/terminal.h"
+#include "data/cache/pretokenized_rows.h"
+#include "data/cache/token_cache.h"
 #include "data/row_building.h"
 #include "data/row_stream.h"
 #include "data/rows/batch_plan.h"
-#include "data/rows/pretokenized_rows.h"
-#include "data/rows/token_cache.h"
 
 namespace tessera {
 namespace {

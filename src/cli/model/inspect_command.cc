@@ -1,7 +1,7 @@
 #include "cli/command.h"
 #include "cli/hub_names.h"
 #include "cli/terminal/terminal.h"
-#include "formats/inspect.h"
+#include "formats/inspect/inspect.h"
 
 namespace tessera {
 namespace {

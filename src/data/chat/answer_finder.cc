@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "data/rows/content_hash.h"
+#include "data/cache/content_hash.h"
 
 namespace tessera {
 namespace {

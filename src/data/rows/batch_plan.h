@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "data/dataset.h"
+#include "data/row_supply.h"
 #include "data/rows/length_order.h"
-#include "data/rows/row_supply.h"
 #include "tensor/packed_batch.h"
 
 namespace tessera {

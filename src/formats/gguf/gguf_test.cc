@@ -13,7 +13,7 @@
 #include "base/float_types.h"
 #include "expect_error.h"
 #include "formats/gguf/q8_0.h"
-#include "formats/inspect.h"
+#include "formats/inspect/inspect.h"
 #include "test_folder.h"
 
 namespace tessera {

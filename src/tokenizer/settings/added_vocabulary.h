@@ -8,7 +8,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "tokenizer/bpe_model.h"
+#include "tokenizer/model/bpe_model.h"
 #include "tokenizer/pipeline/added_tokens.h"
 
 namespace tessera {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "tokenizer/pipeline/added_tokens.h"
-#include "tokenizer/tokenizer_file.h"
+#include "tokenizer/settings/tokenizer_file.h"
 
 namespace tessera {
 

@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "data/rows/content_hash.h"
+#include "data/cache/content_hash.h"
 
 namespace tessera {
 namespace {

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <string>
 
-#include "data/rows/document_groups.h"
-#include "data/rows/row_builder.h"
+#include "data/cache/document_groups.h"
+#include "data/cache/row_builder.h"
 #include "support/drawn_lengths.h"
 
 namespace tessera {

@@ -13,7 +13,7 @@
 
 #include "base/error.h"
 #include "base/fuzz_support.h"
-#include "data/rows/token_cache.h"
+#include "data/cache/token_cache.h"
 #include "io/file.h"
 #include "tensor/packed_batch.h"
 

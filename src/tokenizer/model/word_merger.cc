@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "base/error.h"
-#include "tokenizer/bpe_model.h"
+#include "tokenizer/model/bpe_model.h"
 
 namespace tessera {
 namespace {

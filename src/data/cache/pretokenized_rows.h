@@ -6,8 +6,8 @@
 #include <functional>
 #include <span>
 
-#include "data/rows/row_builder.h"
-#include "data/rows/token_cache.h"
+#include "data/cache/row_builder.h"
+#include "data/cache/token_cache.h"
 
 namespace tessera {
 

@@ -1,4 +1,4 @@
-#include "data/rows/content_hash.h"
+#include "data/cache/content_hash.h"
 
 #include <fmt/format.h>
 #include <xxhash.h>

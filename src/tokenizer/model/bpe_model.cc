@@ -1,4 +1,4 @@
-#include "tokenizer/bpe_model.h"
+#include "tokenizer/model/bpe_model.h"
 
 #include <algorithm>
 #include <utility>

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "tokenizer/bpe_model.h"
+#include "tokenizer/model/bpe_model.h"
 
 namespace tessera {
 

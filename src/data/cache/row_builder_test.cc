@@ -1,4 +1,4 @@
-#include "data/rows/row_builder.h"
+#include "data/cache/row_builder.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include <numeric>
 #include <random>
 
-#include "data/rows/token_cache.h"
+#include "data/cache/token_cache.h"
 #include "tensor/packed_batch.h"
 #include "test_folder.h"
 

@@ -1,4 +1,4 @@
-#include "formats/inspect.h"
+#include "formats/inspect/inspect.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "data/rows/pretokenized_rows.h"
+#include "data/cache/pretokenized_rows.h"
 
 #include <algorithm>
 #include <array>

@@ -10,7 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "tokenizer/word_cache.h"
+#include "tokenizer/model/word_cache.h"
 
 namespace tessera {
 

@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "data/dataset.h"
-#include "data/rows/token_cache.h"
+#include "data/cache/packing.h"
+#include "data/cache/token_cache.h"
 
 namespace tessera {
 

@@ -1,10 +1,10 @@
-#include "data/rows/row_builder.h"
+#include "data/cache/row_builder.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "base/error.h"
-#include "data/rows/document_groups.h"
+#include "data/cache/document_groups.h"
 
 namespace tessera {
 

@@ -5,7 +5,7 @@
 #include <bit>
 
 #include "base/error.h"
-#include "tokenizer/bpe_model.h"
+#include "tokenizer/model/bpe_model.h"
 
 namespace tessera {
 

@@ -1,4 +1,4 @@
-#include "data/rows/token_cache.h"
+#include "data/cache/token_cache.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

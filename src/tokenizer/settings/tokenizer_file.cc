@@ -1,4 +1,4 @@
-#include "tokenizer/tokenizer_file.h"
+#include "tokenizer/settings/tokenizer_file.h"
 
 #include <array>
 #include <limits>

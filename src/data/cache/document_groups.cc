@@ -1,4 +1,4 @@
-#include "data/rows/document_groups.h"
+#include "data/cache/document_groups.h"
 
 #include <algorithm>
 #include <deque>

@@ -1,4 +1,4 @@
-#include "formats/inspect.h"
+#include "formats/inspect/inspect.h"
 
 #include <algorithm>
 #include <array>

@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "data/rows/content_hash.h"
+#include "data/cache/content_hash.h"
 #include "io/file.h"
 #include "platform/thread_pool.h"
 
