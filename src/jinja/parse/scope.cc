@@ -74,8 +74,6 @@ void Scope::visit(const Expr& expr, bool is_target) {
     if (operand != nullptr) visit(*operand, assigns);
   }
   for (const KeywordExpr& keyword : expr.keywords) visit(*keyword.value);
-  if (expr.star_arguments != nullptr) visit(*expr.star_arguments);
-  if (expr.star_keywords != nullptr) visit(*expr.star_keywords);
 }
 
 void Scope::visit_loop_target(const Expr& target) {
