@@ -187,6 +187,7 @@ const std::vector<std::pair<std::string, std::string>> kProductions = {{"(", ")"
                                                                        {"(", ")(1)"},
                                                                        {"f(", ")"},
                                                                        {"f(a=", ")"},
+                                                                       {"f(*", ")"},
                                                                        {"x.get(", ")"},
                                                                        {"(", ") | upper"},
                                                                        {"x | default(", ")"},

@@ -5,8 +5,9 @@
 //
 // What differs: integers have 64 bits and leaving that range is an error; generators (`map`, `select`, ...)
 // are computed when they are made. What no chat template has use for is refused by name: other files
-// (extends, include, import, ...), `call`, `print`, recursive loops, * and ** of arguments, filters and tests
-// for web pages and layout (is_unsupported_filter), methods of str for layout, formats beyond python_format.cc.
+// (extends, include, import, ...), `call`, `print`, recursive loops, ** of arguments, filters and tests
+// for web pages and layout (is_unsupported_filter), methods of str for layout, formats beyond
+// python_format.cc.
 #pragma once
 
 #include <cstdint>

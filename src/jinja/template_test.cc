@@ -135,7 +135,8 @@ TEST(JinjaTemplate, SaysWhereATemplateIsWrong) {
   EXPECT_EQ(error_of("{{ 2 ** x }}"), "test: line 1: the operator ** is not supported");
   EXPECT_EQ(error_of("{{ '%5s' % x }}"),
             "test: line 1: the format '%5s' is not supported: expected %s, %r, or %d and %f with a width");
-  EXPECT_EQ(error_of("{{ m(*x) }}"), "test: line 1: '*' before an argument is not supported: name each one");
+  EXPECT_EQ(error_of("{{ m(**x) }}"),
+            "test: line 1: '**' before an argument is not supported: name each one");
   EXPECT_EQ(error_of("{% macro m() %}{% if x %}{{ kwargs }}{% endif %}{% endmacro %}"),
             "test: line 1: 'kwargs' of a macro is not supported: give the macro parameters");
   EXPECT_EQ(error_of("{{ x is callable }}"), "test: line 1: no test named 'callable' is supported");

@@ -202,6 +202,7 @@ class Binder {
     expr.name_text = string(expr.name);
     bind_all(expr.operands, frame);
     for (const KeywordExpr& keyword : expr.keywords) bind(*keyword.value, frame);
+    if (expr.star_arguments != nullptr) bind(*expr.star_arguments, frame);
   }
 
   Program& program_;

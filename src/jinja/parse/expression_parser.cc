@@ -91,6 +91,7 @@ ExprPtr ExpressionParser::finish(ExprPtr expr) const {
   };
   for (const ExprPtr& operand : expr->operands) include(operand);
   for (const KeywordExpr& keyword : expr->keywords) include(keyword.value);
+  include(expr->star_arguments);
   set_height(*expr, height + 1);
   return expr;
 }
@@ -437,8 +438,9 @@ void ExpressionParser::parse_arguments(Expr& call) {
     if (!first) expect_operator(",");
     if (!first && at_operator(")")) break;
     first = false;
-    if (at_operator("*") || at_operator("**")) {
-      fail_at(line, fmt::format("'{}' before an argument is not supported: name each one", current().text));
+    if (at_operator("**")) fail_at(line, "'**' before an argument is not supported: name each one");
+    if (call.star_arguments == nullptr && skip_operator("*")) {
+      call.star_arguments = parse_expression();
     } else if (current().kind == TokenKind::kName && after_current().kind == TokenKind::kOperator &&
                after_current().text == "=") {
       KeywordExpr keyword;
@@ -449,7 +451,8 @@ void ExpressionParser::parse_arguments(Expr& call) {
       keyword.value = parse_expression();
       call.keywords.push_back(std::move(keyword));
     } else {
-      if (!call.keywords.empty()) fail_at(line, "expected positional arguments before those with names");
+      if (!call.keywords.empty() || call.star_arguments != nullptr)
+        fail_at(line, "expected positional arguments before those with names");
       call.operands.push_back(parse_expression());
     }
   }

@@ -68,6 +68,7 @@ struct Expr {
   Arithmetic arithmetic = Arithmetic::kSubtract;
   std::vector<Comparison> comparisons;
   std::vector<KeywordExpr> keywords;
+  ExprPtr star_arguments;                 // f(*a)
   const FunctionEntry* native = nullptr;  // of a filter or test; null: there is none of this name
   // For an attribute: the methods that have this name.
   const FunctionEntry *string_method = nullptr, *dict_method = nullptr, *list_method = nullptr;

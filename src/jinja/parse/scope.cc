@@ -74,6 +74,7 @@ void Scope::visit(const Expr& expr, bool is_target) {
     if (operand != nullptr) visit(*operand, assigns);
   }
   for (const KeywordExpr& keyword : expr.keywords) visit(*keyword.value);
+  if (expr.star_arguments != nullptr) visit(*expr.star_arguments);
 }
 
 void Scope::visit_loop_target(const Expr& target) {

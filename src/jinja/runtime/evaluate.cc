@@ -131,11 +131,14 @@ Datum Interpreter::evaluate_item(const Expr& expr) {
 
 Arguments Interpreter::evaluate_arguments(const Expr& expr) {
   Arguments args;
-  args.size = static_cast<int64_t>(expr.operands.size()) - 1;
-  if (args.size > 0) {
-    Datum* items = r_.array<Datum>(args.size);
-    for (int64_t i = 0; i < args.size; ++i) items[i] = evaluate(*expr.operands[static_cast<size_t>(i + 1)]);
-    args.items = items;
+  if (expr.operands.size() > 1 || expr.star_arguments != nullptr) {
+    ListBuilder items(r_);
+    for (size_t i = 1; i < expr.operands.size(); ++i) items.push(evaluate(*expr.operands[i]));
+    if (expr.star_arguments != nullptr) {
+      const Datum more = to_list(r_, evaluate(*expr.star_arguments));
+      for (int64_t i = 0; i < more.list->size; ++i) items.push(more.list->items[i]);
+    }
+    args = {.items = items.items(), .size = items.size()};
   }
   args.num_keywords = static_cast<int64_t>(expr.keywords.size());
   if (args.num_keywords == 0) return args;

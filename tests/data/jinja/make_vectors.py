@@ -227,7 +227,7 @@ TEMPLATES = [
     "{% macro a() %}A{% endmacro %}{% macro b() %}{{ a() }}B{{ c() }}{% endmacro %}{% macro c() %}C{% endmacro %}{{ b() }}", "{{ m is defined }}{% macro m() %}{% endmacro %}{{ m is defined }}{{ m.name }}",
     "{% set x = 1 %}{% macro m() %}{{ x }}{% set x = 2 %}{{ x }}{% endmacro %}{{ m() }}{{ x }}", "{% macro m() %}{{ x }}{% endmacro %}{% set x = 1 %}{{ m() }}{% set x = 2 %}{{ m() }}", "{% for q in [1, 2] %}{% macro m() %}{{ q }}{{ loop.index }}{% endmacro %}{{ m() }}{% endfor %}",
     "{% macro m(x) %}\n  {% if x %}\n  yes\n  {% else %}\n  no\n  {% endif %}\n{% endmacro %}\n{{ m(1) }}|{{ m(0) | trim }}", "{% macro m(msg) -%}\n{{ msg.role }}\n{%- endmacro %}{{ messages | map(attribute='role') | map('upper') | join }}{{ m(messages[0]) }}",
-    "{% macro m() %}{{ return }}x{% endmacro %}{% set y = m() %}{{ y | length }}{{ y ~ y }}", "{% macro m(caller=none) %}{{ caller() if caller else 'no' }}{% endmacro %}{{ m() }}",
+    "{% macro m(a, b, c) %}{{ a }}{{ b }}{{ c }}{% endmacro %}{{ m(*[1, 2], c=3) }}{{ m(*'xyz') }}{{ m(1, *[2], c=3) }}", "{% macro m() %}{{ return }}x{% endmacro %}{% set y = m() %}{{ y | length }}{{ y ~ y }}", "{% macro m(caller=none) %}{{ caller() if caller else 'no' }}{% endmacro %}{{ m() }}",
     "{% macro outer() %}{% macro inner(x) %}<{{ x }}>{% endmacro %}{{ inner(1) }}{{ inner(2) }}{% endmacro %}{{ outer() }}",
     "{% macro m(tools) %}{% for t in tools %}{{ m2(t) }}{% endfor %}{% endmacro %}{% macro m2(t) %}{{ t.k }}{% endmacro %}{{ m(table) }}",
     # Generation, exceptions, errors when rendering.
