@@ -140,8 +140,8 @@ std::map<std::string, std::vector<std::string>> folder_orders() {
 // Tests may use all of their module: those of a family make its models through the table of families.
 TEST(Layering, FoldersOfAModuleLieOneAboveTheOther) {
   const auto orders = folder_orders();
-  for (const char* module : {"cli", "cluster", "comm", "data", "formats", "jinja", "launch", "model", "monitor",
-                             "shard", "tokenizer", "train"}) {
+  for (const char* module : {"cli", "cluster", "comm", "data", "formats", "jinja", "launch", "model",
+                             "monitor", "shard", "tokenizer", "train"}) {
     EXPECT_TRUE(orders.count(module)) << module;
   }
   for (const Include& include : includes()) {
