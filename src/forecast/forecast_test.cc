@@ -82,13 +82,13 @@ TEST_F(ForecastTest, TokensPassesAndOperationsFollowFromTheBatch) {
 TEST_F(ForecastTest, GlobalBatchDecidesRowsAndPasses) {
   cluster_.num_nodes = 3;
   args_.batch.global_rows = 20;
-  resolve_run_spec(table_, 3, &args_);  // at most 7 rows per rank: 2, 2, 2, 1
+  args_ = read_run_spec(table_, args_, 3);  // at most 7 rows per rank: 2, 2, 2, 1
   const RunForecast plan = forecast();
   EXPECT_EQ(plan.tokens_per_step, 20 * 512);
   EXPECT_EQ(plan.tokens_per_pass, 2 * 512);
   EXPECT_EQ(plan.zero.passes_per_step, 4);
   args_.batch.global_rows = 3;
-  resolve_run_spec(table_, 3, &args_);
+  args_ = read_run_spec(table_, args_, 3);
   EXPECT_EQ(forecast().tokens_per_pass, 512) << "no more rows than there are";
 }
 

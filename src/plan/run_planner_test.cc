@@ -55,7 +55,7 @@ struct RandomRun {
     spec.saving.in_background = one_of({false, true});
     spec.saving.peer_snapshot_steps = one_of<int64_t>({0, 0, 5});
     data = uniform_rows(one_of<int64_t>({16, 100, 512}), spec.batch.rows_per_device);
-    resolve_run_spec(FlagTable(), machine.num_nodes * machine.local_world_size, &spec);
+    spec = read_run_spec(FlagTable(), spec, machine.num_nodes * machine.local_world_size);
   }
 
   template <typename T>

@@ -87,7 +87,7 @@ TEST_F(ConfigFileTest, JsonSettingsOfEveryType) {
   EXPECT_EQ(args_.data.seed, std::nullopt);
   EXPECT_EQ(args_.precision.bf16, true);
   EXPECT_EQ(args_.schedule.kwargs, R"({"min_lr_rate":0.1})");
-  resolve_run_spec(table_, 1, &args_);
+  args_ = read_run_spec(table_, args_, 1);
 }
 
 TEST_F(ConfigFileTest, YamlSettingsOfEveryType) {
@@ -112,7 +112,7 @@ lr_scheduler_kwargs:
   EXPECT_TRUE(args_.data.packing);
   EXPECT_EQ(args_.evaluation.steps, 0.5);
   EXPECT_EQ(args_.schedule.kwargs, R"({"min_lr_rate":0.1,"num_cycles":1})");
-  resolve_run_spec(table_, 1, &args_);
+  args_ = read_run_spec(table_, args_, 1);
 }
 
 TEST_F(ConfigFileTest, OneFileMayStandWithoutAList) {

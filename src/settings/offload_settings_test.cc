@@ -93,7 +93,7 @@ TEST_F(OffloadArguments, DeepSpeedsOffloadOfWeightsUpdatesInBackward) {
   EXPECT_EQ(args_.placement.offload_dir, "/local");
   EXPECT_EQ(args_.placement.transfers.queue_depth, 8);
   try {
-    resolve_run_spec(table_, 2, &args_);
+    args_ = read_run_spec(table_, args_, 2);
     ADD_FAILURE() << "two ranks are not refused";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(),
@@ -117,7 +117,7 @@ TEST_F(OffloadArguments, WeightsBesideAdaptersNeedOneRankAndNoUpdateInBackward) 
   EXPECT_EQ(args_.placement.offload_dir, "out/offload");
   EXPECT_FALSE(args_.placement.optimizer_in_backward);
   try {
-    resolve_run_spec(table_, 2, &args_);
+    args_ = read_run_spec(table_, args_, 2);
     ADD_FAILURE() << "two ranks are not refused";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(),
@@ -134,7 +134,7 @@ TEST_F(OffloadArguments, WeightsBesideAdaptersNeedOneRankAndNoUpdateInBackward) 
 TEST_F(OffloadArguments, DeepSpeedsOffloadIntoMemoryLeavesAllAsItIs) {
   give("deepspeed", R"({"train_micro_batch_size_per_gpu": "auto",
                         "zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}})");
-  resolve_run_spec(table_, 2, &args_);
+  args_ = read_run_spec(table_, args_, 2);
   EXPECT_EQ(args_.placement.param_device, OffloadDevice::kNone);
   EXPECT_FALSE(args_.placement.optimizer_in_backward);
 }

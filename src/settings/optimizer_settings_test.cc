@@ -173,14 +173,14 @@ TEST_F(OptimizerArguments, UpdatesInBackwardRefuseWhatWouldComeTooLate) {
   EXPECT_FALSE(args_.computes_norm_first());
   args_.sharding.stage.reset();  // one rank has stage 0
   try {
-    resolve_run_spec(table_, 2, &args_);
+    args_ = read_run_spec(table_, args_, 2);
     ADD_FAILURE() << "two ranks are not refused";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("clip_mode layer needs one rank, found 2"));
   }
   give("zero_stage", "1");
   try {
-    resolve_run_spec(table_, 2, &args_);
+    args_ = read_run_spec(table_, args_, 2);
     ADD_FAILURE() << "stage 1 is not refused";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("optimizer_in_backward on several ranks needs zero_stage 2 or 3"));

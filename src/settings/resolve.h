@@ -1,4 +1,4 @@
-// The parts of resolve_run_spec(): each fills in what follows from other settings, warns of what has no
+// The parts of read_run_spec(): each fills in what follows from other settings, warns of what has no
 // effect and refuses contradictions (kBadConfig). `table` knows which flags were given.
 #pragma once
 

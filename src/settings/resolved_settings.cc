@@ -10,7 +10,7 @@ namespace {
 
 using nlohmann::json;
 
-// What resolve_run_spec() derives a setting from.
+// What read_run_spec() derives a setting from.
 const std::map<std::string, std::string> kDerivedFrom = {
     {"bf16", "dtype"},
     {"dtype", "bf16"},
@@ -29,19 +29,9 @@ const std::map<std::string, std::string> kDerivedFrom = {
     {"zero_stage", "the number of ranks"},
 };
 
-std::map<std::string, json> values_of(const FlagTable& table) {
-  std::map<std::string, json> values;
-  for (const Flag& flag : table.flags()) {
-    if (flag.get) values[flag.name] = setting_json(flag);
-  }
-  return values;
-}
-
 std::string shown(const json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
 
-}  // namespace
-
-json setting_json(const Flag& flag) {
+json value_of(const Flag& flag) {
   const std::vector<std::string> values = flag.get();
   if (flag.type == FlagType::kStringList) return values;
   if (values.empty()) return nullptr;
@@ -57,6 +47,19 @@ json setting_json(const Flag& flag) {
   }
   if (values[0].empty()) return nullptr;
   return values[0];
+}
+
+}  // namespace
+
+json setting_values(const RunSpec& spec) {
+  RunSpec copy = spec;
+  FlagTable table;
+  declare_training_flags(&table, &copy);
+  json values = json::object();
+  for (const Flag& flag : table.flags()) {
+    if (flag.get) values[flag.name] = value_of(flag);
+  }
+  return values;
 }
 
 const char* origin_name(SettingOrigin origin) {
@@ -79,32 +82,26 @@ const char* origin_name(SettingOrigin origin) {
   return "derived";
 }
 
-std::vector<ResolvedSetting> resolve_with_origins(const FlagTable& table, int64_t world_size, RunSpec* spec) {
-  RunSpec default_spec;
-  FlagTable default_table;
-  declare_training_flags(&default_table, &default_spec);
-  const std::map<std::string, json> defaults = values_of(default_table);
-  const std::map<std::string, json> given = values_of(table);
-  resolve_run_spec(table, world_size, spec);
-
+std::vector<ResolvedSetting> settings_with_origins(const FlagTable& table, const RunSpec& given,
+                                                   const RunSpec& spec) {
+  const json defaults = setting_values(RunSpec()), before = setting_values(given), now = setting_values(spec);
   std::vector<ResolvedSetting> settings;
   for (const Flag& flag : table.flags()) {
-    const auto known = defaults.find(flag.name);
-    if (known == defaults.end()) continue;  // a flag of the command that shows them
+    if (!defaults.contains(flag.name)) continue;  // a flag of the command that shows them
     ResolvedSetting setting;
     setting.name = flag.name;
-    setting.value = setting_json(flag);
-    setting.default_value = known->second;
-    const auto source = spec->sources.given.find(flag.name);
-    const bool is_given = source != spec->sources.given.end() &&
+    setting.value = now.at(flag.name);
+    setting.default_value = defaults.at(flag.name);
+    const auto source = spec.sources.given.find(flag.name);
+    const bool is_given = source != spec.sources.given.end() &&
                           (table.is_set(flag.name) || source->second.origin == SettingOrigin::kDeepSpeed);
-    const json& before = given.at(flag.name);
-    if (is_given && (source->second.origin == SettingOrigin::kDeepSpeed || setting.value == before)) {
+    const json& was = before.at(flag.name);
+    if (is_given && (source->second.origin == SettingOrigin::kDeepSpeed || setting.value == was)) {
       setting.origin = source->second.origin;
       setting.source = source->second.where;
     } else if (is_given) {
       setting.origin = SettingOrigin::kDerived;
-      setting.source = fmt::format("from {} ({})", shown(before), table.origin(flag.name));
+      setting.source = fmt::format("from {} ({})", shown(was), table.origin(flag.name));
     } else if (setting.value != setting.default_value) {
       setting.origin = SettingOrigin::kDerived;
       const auto reason = kDerivedFrom.find(flag.name);

@@ -20,11 +20,11 @@ struct ResolvedSetting {
       source;  // "run.yaml:7", "ds.json: zero_optimization.stage", "from dtype"; "" where none is needed
 };
 
-// Resolves the settings as resolve_run_spec() does and tells what each has become, in the order of
-// the flags.
-std::vector<ResolvedSetting> resolve_with_origins(const FlagTable& table, int64_t world_size, RunSpec* spec);
+// Tells what each setting has become, in the order of the flags: `spec` is read_run_spec(table, given, ...).
+std::vector<ResolvedSetting> settings_with_origins(const FlagTable& table, const RunSpec& given,
+                                                   const RunSpec& spec);
 
-// The value of a flag as JSON of its type; null for none. The flag must have `get`.
-nlohmann::json setting_json(const Flag& flag);
+// The honoured settings by name, each in JSON of its type; null for none.
+nlohmann::json setting_values(const RunSpec& spec);
 
 }  // namespace tessera

@@ -17,7 +17,9 @@ using testing::HasSubstr;
 
 class ResolvedSettingsTest : public ArgumentsTest {
  protected:
-  void resolve_on(int64_t world_size) { settings_ = resolve_with_origins(table_, world_size, &args_); }
+  void resolve_on(int64_t world_size) {
+    settings_ = settings_with_origins(table_, args_, read_run_spec(table_, args_, world_size));
+  }
 
   const ResolvedSetting& setting(const std::string& name) const {
     for (const ResolvedSetting& each : settings_) {
@@ -94,6 +96,45 @@ TEST_F(ResolvedSettingsTest, SayWhatASettingWasDerivedFrom) {
   EXPECT_EQ(line("zero_stage"), "2 | derived | from the number of ranks");
   EXPECT_EQ(line("shuffle"), "false | derived | from train_sampling_strategy");
   EXPECT_EQ(line("dtype"), R"("float32" | derived | from bf16)");
+}
+
+// A command reads the same settings for several numbers of ranks (tessera simulate).
+TEST_F(ResolvedSettingsTest, ReadingLeavesWhatWasGivenAsItIs) {
+  const TestFolder folder;
+  const std::string file = folder / "ds.json";
+  write_text_file(file, R"({"train_batch_size": 24, "train_micro_batch_size_per_gpu": 2,
+    "zero_optimization": {"stage": 3}, "bf16": {"enabled": false}})");
+  give("deepspeed", file);
+  for (const int64_t world_size : {4, 6, 4}) {
+    const RunSpec spec = read_run_spec(table_, args_, world_size);
+    EXPECT_EQ(spec.sharding.stage, 3);
+    EXPECT_EQ(spec.precision.dtype, DType::kF32);
+    EXPECT_EQ(spec.batch.accumulation_steps, 24 / 2 / world_size);
+    EXPECT_EQ(spec.sources.given.count("zero_stage"), 1u);
+  }
+  EXPECT_EQ(training_arguments(args_).at("zero_stage"), nullptr);
+  EXPECT_EQ(args_.precision.dtype, RunSpec().precision.dtype);
+}
+
+TEST_F(ResolvedSettingsTest, AResumedRunKeepsWhatChangesItsNumbersUnlessGivenAnew) {
+  RunSpec first;
+  first.optimizer.form = OptimizerForm::kAdamW8Bit;
+  first.clipping.mode = ClipMode::kLayer;
+  first.base.load_in_4bit = true;
+  first.placement.gradient_checkpointing = true;
+  const nlohmann::json then = training_arguments(first);
+  give("clip_mode", "previous");
+  give("optimizer_in_backward", "true");
+  args_ = read_run_spec(table_, args_, 1);
+  RunSpec spec = continued(args_, then, "runs/a");
+  EXPECT_EQ(spec.optimizer.form, OptimizerForm::kAdamW8Bit);
+  EXPECT_EQ(spec.sources.given.at("optim").where, "runs/a");
+  EXPECT_EQ(spec.clipping.mode, ClipMode::kPrevious);
+  EXPECT_EQ(spec.base.bits_wanted(), 4);
+  EXPECT_FALSE(spec.placement.gradient_checkpointing) << "the same numbers, in another place";
+  args_.sources.given["quantization_bit"] = {};
+  spec = continued(args_, then, "runs/a");
+  EXPECT_EQ(spec.base.bits_wanted(), 0) << "all names of one setting stay with the one given";
 }
 
 // Whatever a run derives without being told has a reason in the table.

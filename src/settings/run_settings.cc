@@ -1,9 +1,11 @@
 #include "settings/run_settings.h"
 
+#include <algorithm>
 #include <charconv>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <system_error>
+#include <vector>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -62,6 +64,17 @@ void note_sources(const FlagTable& table, SettingSources* sources) {
     sources->given.try_emplace("gradient_checkpointing", off->second);
 }
 
+// Settings that change the numbers of a run. Those of one group belong together.
+const std::vector<std::vector<const char*>> kKeptOnResume = {
+    {"optim"},
+    {"clip_mode"},
+    {"quantization_bit", "load_in_8bit", "load_in_4bit", "bnb_4bit_use_double_quant"}};
+
+// As a flag takes it.
+std::string value_text(const json& setting) {
+  return setting.is_null() ? "none" : setting.is_string() ? setting.get<std::string>() : setting.dump();
+}
+
 }  // namespace
 
 ResumeSpec parse_resume(const std::string& text) {
@@ -91,41 +104,43 @@ void read_environment(const Environment& environment, FlagTable* table, RunSpec*
   read_launch_variables(environment, spec);
 }
 
-void resolve_run_spec(const FlagTable& table, int64_t world_size, RunSpec* spec) {
+RunSpec read_run_spec(const FlagTable& table, const RunSpec& given, int64_t world_size) {
   TESSERA_CHECK(world_size >= 1, "world_size={}", world_size);
-  if (!spec->sources.deepspeed.empty()) {
-    apply_deepspeed(read_deepspeed(spec->sources.deepspeed), table, world_size, spec);
+  RunSpec spec = given;
+  if (!spec.sources.deepspeed.empty()) {
+    apply_deepspeed(read_deepspeed(spec.sources.deepspeed), table, world_size, &spec);
   } else {
     warn_if_set(table, {"ds_compat"}, "there is no deepspeed file");
   }
-  if (table.is_set("grace_period_s") && spec->time_to_end_s() < spec->grace_period_s) {
+  if (table.is_set("grace_period_s") && spec.time_to_end_s() < spec.grace_period_s) {
     log_warning(
         "grace_period_s {}: tessera launch kills its ranks {} s after a signal, and the shorter time "
         "applies; give it a longer --termination_grace_s",
-        spec->grace_period_s, spec->launch.grace_s);
+        spec.grace_period_s, spec.launch.grace_s);
   }
-  check_lora(table, *spec);
-  check_base_quantization(table, *spec);
-  note_sources(table, &spec->sources);
-  resolve_dtype(table, spec);
-  check_context_ranks(*spec, world_size);
-  resolve_batch(table, num_row_ranks(*spec, world_size), spec);
-  check_checkpointing(table, *spec);
-  resolve_ranks(table, world_size, spec);
-  resolve_placement(table, world_size, spec);
-  check_optimizer(table, *spec);
-  check_device(*spec, world_size);
-  check_outer(table, *spec);
-  check_context(*spec);
-  resolve_data_order(table, spec);
-  check_packing(table, *spec);
-  check_token_average(*spec, world_size);
-  check_streaming(*spec);
-  check_quiet(*spec);
-  resolve_evaluation(spec);
-  resolve_best_model(table, spec);
+  check_lora(table, spec);
+  check_base_quantization(table, spec);
+  note_sources(table, &spec.sources);
+  resolve_dtype(table, &spec);
+  check_context_ranks(spec, world_size);
+  resolve_batch(table, num_row_ranks(spec, world_size), &spec);
+  check_checkpointing(table, spec);
+  resolve_ranks(table, world_size, &spec);
+  resolve_placement(table, world_size, &spec);
+  check_optimizer(table, spec);
+  check_device(spec, world_size);
+  check_outer(table, spec);
+  check_context(spec);
+  resolve_data_order(table, &spec);
+  check_packing(table, spec);
+  check_token_average(spec, world_size);
+  check_streaming(spec);
+  check_quiet(spec);
+  resolve_evaluation(&spec);
+  resolve_best_model(table, &spec);
   // Checks type and keywords now, so that a mistake is reported before the data is read.
-  make_schedule(spec->schedule, 1000);
+  make_schedule(spec.schedule, 1000);
+  return spec;
 }
 
 void resolve_placement(const FlagTable& table, int64_t world_size, RunSpec* spec) {
@@ -133,16 +148,29 @@ void resolve_placement(const FlagTable& table, int64_t world_size, RunSpec* spec
   resolve_offload(table, world_size, spec);
 }
 
-std::string training_arguments_json(const RunSpec& spec) {
-  RunSpec copy = spec;
+RunSpec continued(const RunSpec& spec, const json& then, const std::string& origin) {
+  RunSpec out = spec;
   FlagTable table;
-  declare_training_flags(&table, &copy);
-  json out = json::object();
-  for (const Flag& flag : table.flags()) {
-    if (flag.get) out[flag.name] = setting_json(flag);
+  declare_training_flags(&table, &out);
+  for (const std::vector<const char*>& group : kKeptOnResume) {
+    if (std::ranges::any_of(group, [&](const char* name) { return spec.sources.given.contains(name); }))
+      continue;
+    for (const char* name : group) {
+      const auto value = then.find(name);
+      if (value == then.end()) continue;
+      table.set(*table.find(name), {value_text(*value)}, origin);
+      out.sources.given[name] = {SettingOrigin::kCheckpoint, origin};
+    }
   }
-  for (const auto& [flag, name] : spec.model.hub_names) out[flag] = name;
-  return out.dump(2) + "\n";
+  return out;
 }
+
+json training_arguments(const RunSpec& spec) {
+  json out = setting_values(spec);
+  for (const auto& [flag, name] : spec.model.hub_names) out[flag] = name;
+  return out;
+}
+
+std::string training_arguments_json(const RunSpec& spec) { return training_arguments(spec).dump(2) + "\n"; }
 
 }  // namespace tessera

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "base/flags.h"
@@ -29,15 +30,22 @@ void read_setting_files(FlagTable* table, RunSpec* spec);
 // value.
 void read_environment(const Environment& environment, FlagTable* table, RunSpec* spec);
 
-// Call once all flags are set: applies the DeepSpeed file, fills in settings derived from others (dtype from
-// bf16, eval_steps from logging_steps, ...) and refuses contradictions (kBadConfig). `table` knows which
-// flags were given; batch sizes in a DeepSpeed file are for `world_size` ranks.
-void resolve_run_spec(const FlagTable& table, int64_t world_size, RunSpec* spec);
+// What a run on `world_size` ranks is to do. `given` is what the flags of `table`, which knows those that
+// were set, have put there; to it come what the DeepSpeed file says, whose batch sizes are for these ranks,
+// and what follows from other settings (dtype from bf16, eval_steps from logging_steps, ...).
+// Error(kBadConfig) for settings that contradict each other.
+RunSpec read_run_spec(const FlagTable& table, const RunSpec& given, int64_t world_size);
 
-// Call again once settings have changed that say where the state is and when it is updated (forecast/fit).
+// Completes, once more, what says where the state is and when it is updated (forecast/fit changes it).
 void resolve_placement(const FlagTable& table, int64_t world_size, RunSpec* spec);
 
-// The honoured settings as a JSON object, for training_args.json: indent 2, sorted, trailing newline.
+// `spec` with those settings that change the numbers of a run as `then`, the training_args.json of a run that
+// is resumed, has them: the optimizer, how gradients are clipped, the form of the weights beside adapters.
+// What was given anew stays, and with it all that belongs to it. `origin` says where `then` is from.
+RunSpec continued(const RunSpec& spec, const nlohmann::json& then, const std::string& origin);
+
+// The honoured settings by name, and the text of training_args.json: sorted, indent 2, trailing newline.
+nlohmann::json training_arguments(const RunSpec& spec);
 std::string training_arguments_json(const RunSpec& spec);
 
 }  // namespace tessera

@@ -109,7 +109,7 @@ TEST_F(ArgumentsTest, AccumulationFollowsFromTheGlobalBatch) {
   give("per_device_train_batch_size", "8");
   resolve();
   EXPECT_EQ(args_.batch.accumulation_steps, 13);
-  resolve_run_spec(table_, 4, &args_);
+  args_ = read_run_spec(table_, args_, 4);
   EXPECT_EQ(args_.batch.accumulation_steps, 4);
   EXPECT_EQ(global_batch_rows(args_.batch_options(4)), 100);
   give("gradient_accumulation_steps", "4");

@@ -283,7 +283,7 @@ struct SettingSource {
 
 // The files from which settings were read, and what came from them.
 struct SettingSources {
-  std::string deepspeed;  // a DeepSpeed configuration; read by resolve_run_spec()
+  std::string deepspeed;  // a DeepSpeed configuration; read by read_run_spec()
   std::string ds_compat = "0.19";
   std::string config;      // a configuration file; read by read_setting_files()
   ScriptArguments script;  // translated by read_setting_files()

@@ -32,7 +32,7 @@ class ArgumentsTest : public testing::Test {
     return "";
   }
 
-  void resolve(int64_t world_size = 1) { resolve_run_spec(table_, world_size, &args_); }
+  void resolve(int64_t world_size = 1) { args_ = read_run_spec(table_, args_, world_size); }
 
   std::string contradiction(int64_t world_size = 1) {
     try {

@@ -73,7 +73,7 @@ Planned plan_of(const PlanCase& run, const PlanBenchOptions& options) {
   FlagTable table;
   declare_training_flags(&table, &args);
   for (const auto& [name, value] : settings_of(run)) table.set(*table.find(name), {value}, "benchmark");
-  resolve_run_spec(table, run.num_ranks, &args);
+  args = read_run_spec(table, args, run.num_ranks);
   const int64_t num_threads = std::max<int64_t>(1, options.num_threads / run.num_ranks);
   ThreadPool pool(num_threads);
   const std::unique_ptr<Ops> ops = make_cpu_ops(pool);

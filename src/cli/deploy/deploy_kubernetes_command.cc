@@ -29,7 +29,7 @@ class DeployKubernetesCommand : public DeployCommand {
   std::string name() const override { return "deploy kubernetes"; }
 
   void declare_flags(FlagTable* table) override {
-    declare_training_flags(table, &args_);
+    declare_training_flags(table, &given_);
     num_training_flags_ = table->flags().size();
     table->list_only({"model", "dataset", "config", "max_length", "packing", "global_batch_size",
                       "per_device_train_batch_size", "gradient_checkpointing", "gradient_checkpointing_mode",
@@ -63,24 +63,24 @@ class DeployKubernetesCommand : public DeployCommand {
   }
 
   void complete_flags(FlagTable* table) override {
-    read_setting_files(table, &args_);
+    read_setting_files(table, &given_);
     for (size_t i = 0; i < num_training_flags_; ++i) {
       const Flag& flag = table->flags()[i];
-      if (table->is_set(flag.name) && flag.get) given_.push_back(&flag);
+      if (table->is_set(flag.name) && flag.get) given_flags_.push_back(&flag);
     }
   }
 
   void run(FlagTable* table) override {
-    set_log_level(args_.reporting.lowest_log_level());
+    set_log_level(given_.reporting.lowest_log_level());
     JobSettings job = job_settings();
-    check_pod_paths(given_);
-    if (args_.sources.deepspeed.empty()) check_offload(args_);
-    check_form(args_);
-    check_resume(args_);
+    check_pod_paths(given_flags_);
+    if (given_.sources.deepspeed.empty()) check_offload(given_);
+    check_form(given_);
+    check_resume(given_);
     check_metrics_port(*table, &job);
     check_runtime_flags(*table, job);
-    check_fabric(args_, job.pod.image, table->is_set("image"), num_efa_);
-    if (args_.data.dataset.empty())
+    check_fabric(given_, job.pod.image, table->is_set("image"), num_efa_);
+    if (given_.data.dataset.empty())
       fail(ExitCode::kUsage, "--dataset is missing: a job needs rows to train on");
     const ModelConfig config = model_config();
     const std::vector<Instance> catalogue = plan_catalogue(catalogue_);
@@ -97,13 +97,13 @@ class DeployKubernetesCommand : public DeployCommand {
     const JobPlan plan = make_plan(table, config, instance, job);
     job.grace = grace(*table, plan);
     job.pod.pod_grace_s = job.grace.pod_s;
-    job.train_arguments = pod_arguments(given_, plan.layout, plan.step_rows, job.name);
+    job.train_arguments = pod_arguments(given_flags_, plan.layout, plan.step_rows, job.name);
     job.about = about(plan, instance, job);
     write_manifests(job_documents(templates(), job, random_token()));
   }
 
  private:
-  bool is_on_card() const { return args_.machine.device == DeviceKind::kCuda; }
+  bool is_on_card() const { return given_.machine.device == DeviceKind::kCuda; }
 
   void check_pool(const Instance& instance) const {
     if (instance.name.empty() || in_node_pool(instance, is_on_card())) return;
@@ -121,7 +121,7 @@ class DeployKubernetesCommand : public DeployCommand {
   void take_devices(const Instance& instance, JobSettings* job) const {
     if (is_on_card()) {
       check_number_of_cards(instance, *job);
-      check_device(args_, int64_t{job->num_nodes} * job->local_world_size);
+      check_device(given_, int64_t{job->num_nodes} * job->local_world_size);
       job->num_cards = job->local_world_size;
       if (instance.num_cards > job->num_cards) {
         log_warning("{} has {}, of which a node uses {}: a type with fewer costs less", instance.name,
@@ -184,7 +184,7 @@ class DeployKubernetesCommand : public DeployCommand {
     job.kind = job_kind(trainer_);
     job.num_nodes = static_cast<int>(num_nodes_);
     const std::string suffix = pod_suffix(job.kind, job.num_nodes);
-    job.name = name_.empty() ? label_of(args_.model.folder, kMaxLabelLength - suffix.size()) : name_;
+    job.name = name_.empty() ? label_of(given_.model.folder, kMaxLabelLength - suffix.size()) : name_;
     if (name_.empty() && (job.name.empty() || (job.name[0] >= '0' && job.name[0] <= '9'))) job.name = "train";
     check_label("name", job.name, suffix);
     // The name of a Service: RFC 1035.
@@ -210,13 +210,13 @@ class DeployKubernetesCommand : public DeployCommand {
     if (table.is_set("metrics_host")) {
       fail(ExitCode::kUsage, "--metrics_host: pods serve on all of their addresses; leave it out");
     }
-    if (!args_.reporting.metrics_port || *args_.reporting.metrics_port == job->pod.port) return;
-    if (is_trainer(job->kind) || *args_.reporting.metrics_port == 0) {
+    if (!given_.reporting.metrics_port || *given_.reporting.metrics_port == job->pod.port) return;
+    if (is_trainer(job->kind) || *given_.reporting.metrics_port == 0) {
       fail(ExitCode::kUsage, "--metrics_port: expected {}, the port of the pods of a {}, found {}",
            job->pod.port, is_trainer(job->kind) ? "ClusterTrainingRuntime" : "job",
-           *args_.reporting.metrics_port);
+           *given_.reporting.metrics_port);
     }
-    job->pod.port = *args_.reporting.metrics_port;
+    job->pod.port = *given_.reporting.metrics_port;
   }
 
   // What a TrainJob cannot change of its runtime's pods, and what other jobs do not have.
@@ -240,9 +240,9 @@ class DeployKubernetesCommand : public DeployCommand {
   }
 
   ModelConfig model_config() const {
-    if (args_.model.folder.empty())
+    if (given_.model.folder.empty())
       fail(ExitCode::kUsage, "--model is missing: a job needs a model to start from");
-    const std::string& source = model_config_.empty() ? args_.model.folder : model_config_;
+    const std::string& source = model_config_.empty() ? given_.model.folder : model_config_;
     const std::vector<std::string> presets = preset_names();
     if (!model_config_.empty() && std::ranges::find(presets, source) != presets.end()) {
       ModelConfig config = preset_config(source);
@@ -299,38 +299,36 @@ class DeployKubernetesCommand : public DeployCommand {
   }
 
   // The configuration of an adapter on the pods' volume is not here.
-  RunSpec planned_arguments() const {
-    RunSpec args = args_;
+  static void leave_out_missing_adapter(RunSpec* spec) {
     std::error_code error;
-    if (args.lora.adapter.empty() || std::filesystem::exists(args.lora.adapter, error)) return args;
+    if (spec->lora.adapter.empty() || std::filesystem::exists(spec->lora.adapter, error)) return;
     log_warning(
         "--adapter_name_or_path: {} is not on this machine: planned with adapters of rank {} on all modules",
-        args.lora.adapter, args.lora.rank);
-    args.lora.adapter.clear();
-    return args;
+        spec->lora.adapter, spec->lora.rank);
+    spec->lora.adapter.clear();
   }
 
   JobPlan make_plan(FlagTable* table, const ModelConfig& config, const Instance& instance,
                     const JobSettings& job) {
     JobPlanRequest request;
-    request.options = asked_options(*table, args_);
+    request.options = asked_options(*table, given_);
     request.options.num_nodes = job.num_nodes;
     request.options.local_world_size = job.local_world_size;
     const int64_t world_size = int64_t{job.num_nodes} * job.local_world_size;
-    resolve_run_spec(*table, world_size, &args_);
-    if (!args_.sources.deepspeed.empty()) check_offload(args_);
-    check_monitors(args_);
-    if (args_.sources.given.contains("zero_stage"))
-      request.options.zero_stage = static_cast<int>(args_.sharding.stage.value());
+    RunSpec spec = read_run_spec(*table, given_, world_size);
+    if (!spec.sources.deepspeed.empty()) check_offload(spec);
+    check_monitors(spec);
+    if (spec.sources.given.contains("zero_stage"))
+      request.options.zero_stage = static_cast<int>(spec.sharding.stage.value());
     // With --global_batch_size this flag is an upper limit.
-    if (args_.sources.given.contains("per_device_train_batch_size")) {
+    if (spec.sources.given.contains("per_device_train_batch_size")) {
       const int64_t rank_rows =
-          global_batch_rows(args_.batch_options(world_size)) / num_row_ranks(args_, world_size);
+          global_batch_rows(spec.batch_options(world_size)) / num_row_ranks(spec, world_size);
       request.options.micro_batch_rows =
-          std::clamp<int64_t>(rank_rows, 1, std::max<int64_t>(1, args_.batch.rows_per_device));
+          std::clamp<int64_t>(rank_rows, 1, std::max<int64_t>(1, spec.batch.rows_per_device));
     }
-    const RunSpec planned = planned_arguments();
-    request.args = &planned;
+    leave_out_missing_adapter(&spec);
+    request.args = &spec;
     request.config = &config;
     request.instance = &instance;
     request.pod = job.size;
@@ -342,7 +340,7 @@ class DeployKubernetesCommand : public DeployCommand {
     const bool is_spot = capacity_ != "on-demand" && !instance_.empty();
     GracePeriods grace =
         grace_periods(plan.forecast.disk.checkpoint_bytes, storage_mb_per_s_ * 1e6, step_s, is_spot);
-    if (table.is_set("grace_period_s")) grace = with_grace_period(grace, args_.grace_period_s, is_spot);
+    if (table.is_set("grace_period_s")) grace = with_grace_period(grace, given_.grace_period_s, is_spot);
     if (!is_spot && !instance_.empty() && grace.pod_s > kSpotGraceSeconds) {
       log_warning(
           "the pods may take {} s after SIGTERM; the NodePool of `tessera deploy cluster`, which is made for "
@@ -369,7 +367,7 @@ class DeployKubernetesCommand : public DeployCommand {
     const int64_t num_parameters = has_adapters ? forecast.num_frozen : forecast.num_parameters;
     std::vector<std::string> lines = {
         fmt::format(
-            "{} with {:.2f} billion parameters{} on {}{}, {} each.", args_.model.folder,
+            "{} with {:.2f} billion parameters{} on {}{}, {} each.", given_.model.folder,
             static_cast<double>(num_parameters) / 1e9,
             has_adapters ? fmt::format(" and {} in adapters", format_count(forecast.num_parameters)) : "",
             format_count(job.num_nodes, "node"), instance.name.empty() ? "" : " of " + instance.name,
@@ -404,9 +402,9 @@ class DeployKubernetesCommand : public DeployCommand {
     return lines;
   }
 
-  RunSpec args_;
+  RunSpec given_;
   size_t num_training_flags_ = 0;
-  std::vector<const Flag*> given_;  // of these
+  std::vector<const Flag*> given_flags_;  // of these
   std::string name_;
   std::string trainer_ = "v2.1";
   std::string queue_;

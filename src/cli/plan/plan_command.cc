@@ -33,10 +33,10 @@ class PlanCommand : public PlanningCommand {
   }
 
   void run(FlagTable* table) override {
-    set_log_level(request_.args.reporting.lowest_log_level());
-    const bool shows_forms = disk_bytes_ || request_.args.placement.fit;
+    set_log_level(request_.given.reporting.lowest_log_level());
+    const bool shows_forms = disk_bytes_ || request_.given.placement.fit;
     if (!describes_machine(*table) && !request_.is_on_device() && !shows_forms) {
-      return search_machines(PlanSearch(), &request_, *table);
+      return search_machines(PlanSearch(), request_, *table);
     }
     request_.check_device_flags(*table);
     const ModelConfig config = request_.model_config(*table);
@@ -58,12 +58,12 @@ class PlanCommand : public PlanningCommand {
 
   void show_machine(const FlagTable& table, const ModelConfig& config) {
     const int64_t world_size = request_.world_size();
-    resolve_run_spec(table, world_size, &request_.args);
-    const PlanMachine machine = request_.machine_for(request_.args);
+    const RunSpec spec = read_run_spec(table, request_.given, world_size);
+    const PlanMachine machine = request_.machine_for(spec);
     const ClusterShape cluster = request_.cluster_of(machine, request_.num_nodes);
     const int64_t num_threads = request_.threads_of_rank(machine);
-    const std::optional<JobSize> job = job_size(request_.args, config, world_size, request_.tokens);
-    const RunForecast forecast = forecast_run(request_.args, config, cluster, num_threads, job);
+    const std::optional<JobSize> job = job_size(spec, config, world_size, request_.tokens);
+    const RunForecast forecast = forecast_run(spec, config, cluster, num_threads, job);
     if (machine.prices) {
       for (const std::string& note : machine.prices->notes()) log_info("{}", note);
     }
@@ -71,20 +71,19 @@ class PlanCommand : public PlanningCommand {
     flush_output();
     if (forecast.refusal.empty()) return;
     const std::string advice =
-        cluster.rates
-            ? fit_advice(fit_request(request_.args, config, cluster, num_threads,
-                                     job.value_or(assumed_job(request_.args, config, world_size)), kAnyDisk))
-            : "";
+        cluster.rates ? fit_advice(fit_request(spec, config, cluster, num_threads,
+                                               job.value_or(assumed_job(spec, config, world_size)), kAnyDisk))
+                      : "";
     fail(ExitCode::kBadConfig, "{}{}", forecast.refusal, advice);
   }
 
   // The memory of a card and of its host.
   void show_device(const FlagTable& table, const ModelConfig& config) {
-    resolve_run_spec(table, /*world_size=*/1, &request_.args);
-    request_.args.reporting.measure_peak = false;  // the processor's
-    const PlanMachine machine = request_.machine_for(request_.args);
-    show_forecast(forecast_run(request_.args, config, machine.cluster, request_.threads_of_rank(machine),
-                               job_size(request_.args, config, /*world_size=*/1, request_.tokens)));
+    RunSpec spec = read_run_spec(table, request_.given, /*world_size=*/1);
+    spec.reporting.measure_peak = false;  // the processor's
+    const PlanMachine machine = request_.machine_for(spec);
+    show_forecast(forecast_run(spec, config, machine.cluster, request_.threads_of_rank(machine),
+                               job_size(spec, config, /*world_size=*/1, request_.tokens)));
   }
 
   void show_forecast(const RunForecast& forecast) const {
@@ -94,20 +93,19 @@ class PlanCommand : public PlanningCommand {
   }
 
   void show_forms(const FlagTable& table, const ModelConfig& config) {
-    request_.args.placement.fit = true;
+    request_.given.placement.fit = true;
     const int64_t world_size = request_.world_size();
-    resolve_run_spec(table, world_size, &request_.args);
-    const PlanMachine machine = request_.machine_for(request_.args);
+    const RunSpec spec = read_run_spec(table, request_.given, world_size);
+    const PlanMachine machine = request_.machine_for(spec);
     if (!machine.cluster.rates) {
       fail(ExitCode::kUsage, "--disk needs the speed of a machine: give --machine or --tflops");
     }
     const ClusterShape cluster = request_.cluster_of(machine, request_.num_nodes);
-    const JobSize job = job_size(request_.args, config, world_size, request_.tokens)
-                            .value_or(assumed_job(request_.args, config, world_size));
-    const std::optional<int64_t> disk = disk_bytes_ ? disk_bytes_ : request_.args.placement.fit_disk_bytes;
-    const FitRequest request =
-        fit_request(request_.args, config, cluster, request_.threads_of_rank(machine), job,
-                    disk ? *disk : free_disk_bytes(request_.args.placement.offload_dir));
+    const JobSize job =
+        job_size(spec, config, world_size, request_.tokens).value_or(assumed_job(spec, config, world_size));
+    const std::optional<int64_t> disk = disk_bytes_ ? disk_bytes_ : spec.placement.fit_disk_bytes;
+    const FitRequest request = fit_request(spec, config, cluster, request_.threads_of_rank(machine), job,
+                                           disk ? *disk : free_disk_bytes(spec.placement.offload_dir));
     const FitOptions options = fit_options(request);
     write_output(request_.json ? fit_json(options) : fit_text(options));
     flush_output();

@@ -11,16 +11,16 @@ namespace tessera {
 namespace {
 
 ModelConfig shape_of(const PlanRequest& request, const FlagTable& table) {
-  if (request.args.model.folder.empty() == request.preset.empty()) {
+  if (request.given.model.folder.empty() == request.preset.empty()) {
     fail(ExitCode::kUsage, "give either --model DIR (or its config.json) or --preset NAME{}",
          request.preset.empty() ? "" : ", not both");
   }
-  if (request.preset.empty()) return read_model_config(request.args.model.folder);
+  if (request.preset.empty()) return read_model_config(request.given.model.folder);
   ModelConfig config = preset_config(request.preset);
   if (config.vocab_size != 0) return config;
-  config.vocab_size = request.args.model.tokenizer.empty() || table.is_set("vocab_size")
+  config.vocab_size = request.given.model.tokenizer.empty() || table.is_set("vocab_size")
                           ? request.vocab_size
-                          : Tokenizer::open(request.args.model.tokenizer).vocab_size();
+                          : Tokenizer::open(request.given.model.tokenizer).vocab_size();
   return config;
 }
 
@@ -28,8 +28,8 @@ ModelConfig shape_of(const PlanRequest& request, const FlagTable& table) {
 
 ModelConfig PlanRequest::model_config(const FlagTable& table) const {
   ModelConfig config = shape_of(*this, table);
-  config.lora = lora_config_of(args);
-  config.base_quantization = base_quantization_of(args);
+  config.lora = lora_config_of(given);
+  config.base_quantization = base_quantization_of(given);
   return config;
 }
 
@@ -38,18 +38,18 @@ void PlanRequest::check_device_flags(const FlagTable& table) const {
   for (const char* name : {"disk", "network", "network_gbps", "tflops", "mfu", "nnodes", "nproc_per_node"}) {
     if (!table.is_set(name)) continue;
     fail(ExitCode::kUsage, "--{} is not available with --device {}, which plans for a single card", name,
-         args.machine.device);
+         given.machine.device);
   }
 }
 
-PlanMachine PlanRequest::machine_for(const RunSpec& resolved) const {
+PlanMachine PlanRequest::machine_for(const RunSpec& spec) const {
   PlanMachineFlags flags = machine;
-  if (!flags.memory_bytes) flags.memory_bytes = args.placement.fit_memory_bytes;
-  return plan_machine(flags, resolved);
+  if (!flags.memory_bytes) flags.memory_bytes = given.placement.fit_memory_bytes;
+  return plan_machine(flags, spec);
 }
 
 int64_t PlanRequest::threads_of_rank(const PlanMachine& on) const {
-  if (args.machine.num_threads > 0) return args.machine.num_threads;
+  if (given.machine.num_threads > 0) return given.machine.num_threads;
   return std::max<int64_t>(1, on.num_cores / local_world_size);
 }
 
@@ -61,7 +61,7 @@ ClusterShape PlanRequest::cluster_of(const PlanMachine& on, int64_t nodes) const
 }
 
 void PlanningCommand::declare_run(FlagTable* table) {
-  declare_training_flags(table, &request_.args);
+  declare_training_flags(table, &request_.given);
   num_training_flags_ = table->flags().size();
   table->list_only({"model",
                     "tokenizer",
@@ -133,9 +133,9 @@ void PlanningCommand::declare_ranks(FlagTable* table, const std::string& what) {
 void PlanningCommand::complete_flags(FlagTable* table) {
   for (size_t i = 0; i < num_training_flags_; ++i) {
     const Flag& flag = table->flags()[i];
-    if (table->is_set(flag.name) && flag.get) request_.given.push_back(&flag);
+    if (table->is_set(flag.name) && flag.get) request_.given_flags.push_back(&flag);
   }
-  read_setting_files(table, &request_.args);
+  read_setting_files(table, &request_.given);
 }
 
 }  // namespace tessera

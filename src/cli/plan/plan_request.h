@@ -17,8 +17,8 @@ namespace tessera {
 inline constexpr int64_t kMaxPlannedNodes = 4096;
 
 struct PlanRequest {
-  RunSpec args;
-  std::vector<const Flag*> given;  // flags of `tessera train` on the command line
+  RunSpec given;                         // by flags and files
+  std::vector<const Flag*> given_flags;  // those of `tessera train` on the command line
   std::string preset;
   int64_t vocab_size = 32000;
   std::optional<int64_t> tokens;
@@ -30,12 +30,12 @@ struct PlanRequest {
 
   // A run on a card is one rank's, on one node. Error(kUsage) for flags that say otherwise.
   void check_device_flags(const FlagTable& table) const;
-  bool is_on_device() const { return args.machine.device != DeviceKind::kCpu; }
+  bool is_on_device() const { return given.machine.device != DeviceKind::kCpu; }
   int64_t world_size() const { return num_nodes * local_world_size; }
   // The shape of the model, with adapters and their base's form. Error(kUsage) unless it is named once.
   ModelConfig model_config(const FlagTable& table) const;
-  // Measures this machine if it has to. `resolved` for the ranks of the run.
-  PlanMachine machine_for(const RunSpec& resolved) const;
+  // Measures this machine if it has to.
+  PlanMachine machine_for(const RunSpec& spec) const;
   int64_t threads_of_rank(const PlanMachine& on) const;
   ClusterShape cluster_of(const PlanMachine& on, int64_t nodes) const;
 };
@@ -44,9 +44,9 @@ class PlanningCommand : public Command {
  public:
   void complete_flags(FlagTable* table) override;
   bool reads_weights() const override { return false; }
-  DataArguments* data_arguments() override { return request_.tokens ? nullptr : &request_.args.data; }
+  DataArguments* data_arguments() override { return request_.tokens ? nullptr : &request_.given.data; }
   void on_hub_names(const std::string& flag, const std::vector<std::string>& names) override {
-    request_.args.model.hub_names[flag] = names.at(0);
+    request_.given.model.hub_names[flag] = names.at(0);
   }
 
  protected:

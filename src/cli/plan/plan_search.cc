@@ -81,10 +81,10 @@ namespace {
 // What was found, as `tessera plan` shows it.
 class FoundMachines {
  public:
-  // All must outlive this; the settings of the run are resolved for one rank.
-  FoundMachines(const PlanRequest& request, const ModelConfig& config, const SearchView& view,
-                SearchResult result)
-      : request_(request), config_(config), view_(view), result_(std::move(result)) {}
+  // All must outlive this.
+  FoundMachines(const PlanRequest& request, const RunSpec& spec, const ModelConfig& config,
+                const SearchView& view, SearchResult result)
+      : request_(request), spec_(spec), config_(config), view_(view), result_(std::move(result)) {}
 
   const SearchResult& result() const { return result_; }
 
@@ -103,10 +103,10 @@ class FoundMachines {
     if (layout.world_size() > 1) words.push_back(fmt::format("--nproc_per_node {}", layout.local_world_size));
     words.emplace_back("train");
     std::set<std::string> names;
-    for (const Flag* flag : request_.given) {
+    for (const Flag* flag : request_.given_flags) {
       if (is_layout_flag(flag->name)) continue;
-      const auto on_hub = request_.args.model.hub_names.find(flag->name);
-      words.push_back(flag_word(flag->name, on_hub == request_.args.model.hub_names.end()
+      const auto on_hub = request_.given.model.hub_names.find(flag->name);
+      words.push_back(flag_word(flag->name, on_hub == request_.given.model.hub_names.end()
                                                 ? flag->get()
                                                 : std::vector<std::string>{on_hub->second}));
       names.insert(flag->name);
@@ -140,7 +140,7 @@ class FoundMachines {
             : "");
     text += fmt::format("time     {} s a step\n{}", three_digits(combination.time.step_s()),
                         indented(step_time_text(combination.time)));
-    const MemoryPlan memory = memory_of(request_.args, config_, result_.job, instance, combination);
+    const MemoryPlan memory = memory_of(spec_, config_, result_.job, instance, combination);
     text += "memory\n" + indented(memory_table(memory, result_.available_bytes(instance)));
     text += layout.num_nodes > 1 ? "run      on every node, with its node_rank and the address of the first\n"
                                  : "run\n";
@@ -191,6 +191,7 @@ class FoundMachines {
 
  private:
   const PlanRequest& request_;
+  const RunSpec& spec_;
   const ModelConfig& config_;
   const SearchView& view_;
   SearchResult result_;
@@ -214,24 +215,24 @@ int64_t ranks_of(const DeepSpeedFile& file, const SearchOptions& options, int64_
 
 }  // namespace
 
-void search_machines(const PlanSearch& search, PlanRequest* request, const FlagTable& table) {
-  request->check_device_flags(table);
-  const ModelConfig config = request->model_config(table);
-  SearchOptions options = asked_options(table, request->args);
+void search_machines(const PlanSearch& search, const PlanRequest& request, const FlagTable& table) {
+  request.check_device_flags(table);
+  const ModelConfig config = request.model_config(table);
+  SearchOptions options = asked_options(table, request.given);
   options.max_nodes = static_cast<int>(search.max_nodes);
-  if (table.is_set("nnodes")) options.num_nodes = static_cast<int>(request->num_nodes);
-  if (table.is_set("nproc_per_node")) options.local_world_size = static_cast<int>(request->local_world_size);
+  if (table.is_set("nnodes")) options.num_nodes = static_cast<int>(request.num_nodes);
+  if (table.is_set("nproc_per_node")) options.local_world_size = static_cast<int>(request.local_world_size);
   set_log_level(LogLevel::kError);
   std::optional<DeepSpeedFile> file;
-  if (!request->args.sources.deepspeed.empty()) file = read_deepspeed(request->args.sources.deepspeed);
+  if (!request.given.sources.deepspeed.empty()) file = read_deepspeed(request.given.sources.deepspeed);
   // For the rows of a step: the combinations have other numbers of ranks, so that what is said about one
   // rank, or those that share its rows, would mislead.
-  int64_t world_size = request->args.sharding.context_parallel_size;
+  int64_t world_size = request.given.sharding.context_parallel_size;
   if (file) world_size = file->value<int64_t>("sequence_parallel_size").value_or(world_size);
   const int64_t ranks_of_team = world_size;
   // One rank, unless others are asked for: their number matters here.
-  if (request->is_on_device() || request->args.placement.optimizer_in_backward ||
-      request->args.placement.param_device == OffloadDevice::kNvme) {
+  if (request.is_on_device() || request.given.placement.optimizer_in_backward ||
+      request.given.placement.param_device == OffloadDevice::kNvme) {
     options.num_nodes = options.num_nodes.value_or(1);
     options.local_world_size = options.local_world_size.value_or(1);
     world_size = int64_t{*options.num_nodes} * *options.local_world_size;
@@ -239,30 +240,28 @@ void search_machines(const PlanSearch& search, PlanRequest* request, const FlagT
   if (file && file->value<int64_t>("gradient_accumulation_steps")) {
     options.world_size = world_size = ranks_of(*file, options, ranks_of_team);
   }
-  resolve_run_spec(table, world_size, &request->args);
-  set_log_level(request->args.reporting.lowest_log_level());
+  RunSpec spec = read_run_spec(table, request.given, world_size);
+  set_log_level(spec.reporting.lowest_log_level());
   if (file) {  // it must say the same as the layout
-    options.zero_stage = static_cast<int>(*request->args.sharding.stage);
-    options.micro_batch_rows = request->args.batch.rows_per_device;
+    options.zero_stage = static_cast<int>(*spec.sharding.stage);
+    options.micro_batch_rows = spec.batch.rows_per_device;
   }
-  if (options.world_size)
-    request->args.batch.global_rows = global_batch_rows(request->args.batch_options(world_size));
+  if (options.world_size) spec.batch.global_rows = global_batch_rows(spec.batch_options(world_size));
 
   // To a run on processors a card would cost money and do nothing.
-  const std::vector<Instance> whole = plan_catalogue(request->machine.catalogue);
-  std::vector<Instance> catalogue = request->is_on_device() ? with_cards(whole) : without_cards(whole);
+  const std::vector<Instance> whole = plan_catalogue(request.machine.catalogue);
+  std::vector<Instance> catalogue = request.is_on_device() ? with_cards(whole) : without_cards(whole);
   // Some are sold in blocks of days only.
   std::erase_if(catalogue, [](const Instance& instance) { return instance.usd_per_hour == 0; });
   const bool all = search.instances.empty() || search.instances == std::vector<std::string>{"all"};
-  const JobSize job =
-      job_size(request->args, config, 1, request->tokens).value_or(assumed_job(request->args, config, 1));
+  const JobSize job = job_size(spec, config, 1, request.tokens).value_or(assumed_job(spec, config, 1));
   const FoundMachines found(
-      *request, config, search.view,
-      search_instances(request->args, config, job,
-                       all ? catalogue : select_instances(catalogue, search.instances), options));
+      request, spec, config, search.view,
+      search_instances(spec, config, job, all ? catalogue : select_instances(catalogue, search.instances),
+                       options));
   const std::string command = found.command();
   if (!search.plot.empty()) write_text_file(search.plot, search_picture(found.result(), search.view));
-  write_output(request->json ? search_json(found.result(), search.view, command) : found.text(command));
+  write_output(request.json ? search_json(found.result(), search.view, command) : found.text(command));
   flush_output();
   found.check_any_fits();
 }
@@ -303,8 +302,8 @@ class PlanSearchCommand : public PlanningCommand {
   }
 
   void run(FlagTable* table) override {
-    set_log_level(request_.args.reporting.lowest_log_level());
-    search_machines(search_, &request_, *table);
+    set_log_level(request_.given.reporting.lowest_log_level());
+    search_machines(search_, request_, *table);
   }
 
  private:

@@ -27,6 +27,6 @@ struct PlanSearch {
 };
 
 // Searches and shows what was found. Error(kBadConfig) if nothing fits.
-void search_machines(const PlanSearch& search, PlanRequest* request, const FlagTable& table);
+void search_machines(const PlanSearch& search, const PlanRequest& request, const FlagTable& table);
 
 }  // namespace tessera

@@ -31,17 +31,17 @@ class SimulateCommand : public PlanningCommand {
   }
 
   void run(FlagTable* table) override {
-    set_log_level(request_.args.reporting.lowest_log_level());
+    set_log_level(request_.given.reporting.lowest_log_level());
     if (request_.is_on_device()) {
       fail(ExitCode::kUsage, "--device {} is not available here: a run on a card is one rank's, on one node",
-           request_.args.machine.device);
+           request_.given.machine.device);
     }
     check_contradictions(*table);
-    if (request_.args.sharding.context_parallel_size > request_.local_world_size) {
+    if (request_.given.sharding.context_parallel_size > request_.local_world_size) {
       fail(ExitCode::kUsage,
            "simulated ranks share rows within a node, and --context_parallel_size {} is more than "
            "its {}: tessera plan has the step",
-           request_.args.sharding.context_parallel_size, format_count(request_.local_world_size, "rank"));
+           request_.given.sharding.context_parallel_size, format_count(request_.local_world_size, "rank"));
     }
     const std::vector<int> sizes = nodes(*table);
     const SimulationOptions simulated = options(std::ranges::max(sizes));
@@ -49,17 +49,16 @@ class SimulateCommand : public PlanningCommand {
     std::optional<PlanMachine> machine;
     std::vector<SimulatedCluster> clusters;
     for (const int num_nodes : sizes) {
-      RunSpec args = request_.args;
       const int64_t world_size = num_nodes * request_.local_world_size;
       if (!clusters.empty()) set_log_level(LogLevel::kError);  // it has been said
-      resolve_run_spec(*table, world_size, &args);
-      if (!machine) machine = request_.machine_for(args);
+      const RunSpec spec = read_run_spec(*table, request_.given, world_size);
+      if (!machine) machine = request_.machine_for(spec);
       if (!machine->cluster.rates) {
         fail(ExitCode::kUsage, "a simulation needs the speed of a machine: give --machine or --tflops");
       }
-      clusters.push_back(simulate_cluster(args, config, request_.cluster_of(*machine, num_nodes),
+      clusters.push_back(simulate_cluster(spec, config, request_.cluster_of(*machine, num_nodes),
                                           request_.threads_of_rank(*machine),
-                                          job_size(args, config, world_size, request_.tokens), simulated));
+                                          job_size(spec, config, world_size, request_.tokens), simulated));
     }
     if (!plot_.empty()) write_text_file(plot_, simulation_picture(clusters));
     write_output(request_.json ? simulation_json(clusters) : simulation_text(clusters));

@@ -17,7 +17,7 @@ class ConfigShowCommand : public Command {
   std::string name() const override { return "config show"; }
 
   void declare_flags(FlagTable* table) override {
-    declare_training_flags(table, &args_);
+    declare_training_flags(table, &given_);
     table->list_only({"config", "deepspeed"});
     table->begin_section("Show");
     table->add("all", &all_, "Show the settings that have their defaults, too.");
@@ -30,12 +30,13 @@ class ConfigShowCommand : public Command {
   bool resolves_hub_names() const override { return false; }
 
   void complete_flags(FlagTable* table) override {
-    read_setting_files(table, &args_);
-    read_environment(process_environment(), table, &args_);
+    read_setting_files(table, &given_);
+    read_environment(process_environment(), table, &given_);
   }
 
   void run(FlagTable* table) override {
-    std::vector<ResolvedSetting> settings = resolve_with_origins(*table, world_size_, &args_);
+    std::vector<ResolvedSetting> settings =
+        settings_with_origins(*table, given_, read_run_spec(*table, given_, world_size_));
     const size_t num_settings = settings.size();
     if (!all_) {
       std::erase_if(settings,
@@ -89,7 +90,7 @@ class ConfigShowCommand : public Command {
     }
   }
 
-  RunSpec args_;
+  RunSpec given_;
   bool all_ = false;
   int64_t world_size_ = 1;
   bool json_ = false;

@@ -62,32 +62,32 @@ class TrainCommand : public Command {
 
   bool is_for_ranks() const override { return true; }
   void declare_flags(FlagTable* table) override {
-    declare_training_flags(table, &args_);
+    declare_training_flags(table, &given_);
     table->add_alias("fit_memory", "memory");
     table->add_alias("fit_disk", "disk");
   }
 
   void complete_flags(FlagTable* table) override {
-    read_setting_files(table, &args_);
-    read_environment(process_environment(), table, &args_);
+    read_setting_files(table, &given_);
+    read_environment(process_environment(), table, &given_);
   }
-  bool is_quiet() const override { return args_.reporting.quiet; }
+  bool is_quiet() const override { return given_.reporting.quiet; }
 
-  DataArguments* data_arguments() override { return &args_.data; }
+  DataArguments* data_arguments() override { return &given_.data; }
   void on_hub_names(const std::string& flag, const std::vector<std::string>& names) override {
-    args_.model.hub_names[flag] = names.at(0);
+    given_.model.hub_names[flag] = names.at(0);
   }
 
   void run(FlagTable* table) override {
     check_ranks_are_started();
     const World world = detect_world();
-    args_.launch.num_restarts = world.num_restarts();
+    given_.launch.num_restarts = world.num_restarts();
     // Messages that are the same on every rank are logged once.
-    set_log_level(world.rank == 0 ? args_.reporting.lowest_log_level() : LogLevel::kError);
+    set_log_level(world.rank == 0 ? given_.reporting.lowest_log_level() : LogLevel::kError);
     if (!world.is_single()) set_crash_rank(world.rank);
-    resolve_run_spec(*table, world.world_size, &args_);
+    spec_ = read_run_spec(*table, given_, world.world_size);
     set_closed_output(ClosedOutput::kIsIgnored);
-    if (world.job_restarts > 0 && args_.launch.id.empty())  // otherwise the agent has said so
+    if (world.job_restarts > 0 && spec_.launch.id.empty())  // otherwise the agent has said so
       log_info("restart attempt {} of the job", world.job_restarts);
     const std::unique_ptr<Communicator> comm = Communicator::open(world, comm_options());
     int stop_signal = 0;
@@ -116,8 +116,8 @@ class TrainCommand : public Command {
   int train(Communicator& comm) {
     comm.check_same_settings(settings_of_the_job());
     RankReport report(
-        {!args_.reporting.disable_tqdm, args_.reporting.quiet, describe_resuming(comm.world())});
-    const std::unique_ptr<RunServer> server = RunServer::open(args_, comm, TESSERA_VERSION);
+        {!spec_.reporting.disable_tqdm, spec_.reporting.quiet, describe_resuming(comm.world())});
+    const std::unique_ptr<RunServer> server = RunServer::open(spec_, comm, TESSERA_VERSION);
     ObserverList reports;
     reports.add(report);
     if (server) reports.add(*server);
@@ -130,8 +130,8 @@ class TrainCommand : public Command {
       }
     }
     TrainObserver& observer = is_root || !server ? static_cast<TrainObserver&>(reports) : *server;
-    ThreadPool pool(threads_for_products(args_.machine.num_threads));
-    Trainer trainer(args_, pool, observer, comm);
+    ThreadPool pool(threads_for_products(spec_.machine.num_threads));
+    Trainer trainer(spec_, pool, observer, comm);
     const StopSignals signals(clear_status_line);
     bool has_told = false;
     const auto received = [&] {
@@ -144,7 +144,7 @@ class TrainCommand : public Command {
     // One rank of each pod; an error is reported by the agent, or in main().
     if (comm.world().local_rank == 0)
       leave_termination_message(describe_end(summary, trainer.plan().max_steps));
-    if (args_.reporting.quiet && comm.world().rank == 0 && !summary.folder.empty())
+    if (spec_.reporting.quiet && comm.world().rank == 0 && !summary.folder.empty())
       print("{}\n", summary.folder.string());
     return summary.stop_signal;
   }
@@ -152,7 +152,7 @@ class TrainCommand : public Command {
   // A step may take minutes: without this message a user may press Ctrl-C again, which costs the checkpoint.
   void tell_of_signal(int signal) const {
     log_info("{}: the run ends {}", signal_name(signal),
-             args_.saving.on_sigterm
+             spec_.saving.on_sigterm
                  ? "with a checkpoint of the last finished step; a second Ctrl-C ends it at once, without one"
                  : "without a checkpoint, because save_on_sigterm is false");
   }
@@ -160,10 +160,10 @@ class TrainCommand : public Command {
   CommOptions comm_options() const {
     CommOptions options;
     constexpr int64_t kLongest = 1'000'000;  // 11 days; waits are counted in milliseconds
-    options.timeout = std::chrono::seconds(std::min(args_.network.timeout_s, kLongest));
-    options.connections = static_cast<int>(args_.network.connections);
-    options.fabric = args_.network.fabric;
-    options.store.interface = args_.network.interface;
+    options.timeout = std::chrono::seconds(std::min(spec_.network.timeout_s, kLongest));
+    options.connections = static_cast<int>(spec_.network.connections);
+    options.fabric = spec_.network.fabric;
+    options.store.interface = spec_.network.interface;
     return options;
   }
 
@@ -173,14 +173,15 @@ class TrainCommand : public Command {
                                                      "output_dir",  "log_level",    "measure_peak",
                                                      "quiet",       "metrics_host", "metrics_port"};
     std::map<std::string, std::string> settings = {{"version of tessera", TESSERA_VERSION}};
-    const nlohmann::json arguments = nlohmann::json::parse(training_arguments_json(args_));
+    const nlohmann::json arguments = training_arguments(spec_);
     for (const auto& [name, value] : arguments.items()) {
       if (!kOfTheRank.contains(name)) settings.emplace(name, value.dump());
     }
     return settings;
   }
 
-  RunSpec args_;
+  RunSpec given_;  // by flags and files
+  RunSpec spec_;   // completed for the ranks there are
 };
 
 }  // namespace

@@ -106,12 +106,15 @@ const std::array<std::vector<Alternative>, kNumFitAxes> kAlternatives = {{
      {"nf4", 2, [](FitCandidate* of) { of->base_bits = 4; }}},
 }};
 
-// Without clipping, its norm does not matter; the gradients of adapters are small; weights that are trained
-// are not quantised. The other names of quantization_bit leave its choice to what they say.
+// Snapshots in memory are of one optimizer; without clipping, its norm does not matter; the gradients of
+// adapters are small; weights that are trained are not quantised. The other names of quantization_bit leave
+// its choice to what they say.
 bool makes_sense(const RunSpec& args, FitAxis axis, const Alternative& alternative) {
   const bool is_lora = args.lora.finetuning_type == FinetuningType::kLora;
   FitCandidate chosen;
   alternative.choose(&chosen);
+  if (axis == FitAxis::kOptimizer && args.saving.peer_snapshot_steps > 0)
+    return chosen.optimizer == args.optimizer.form;
   if (axis == FitAxis::kBase) {
     const auto& given = args.sources.given;
     return !given.contains("load_in_8bit") && !given.contains("load_in_4bit") &&

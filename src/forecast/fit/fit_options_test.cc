@@ -39,7 +39,7 @@ RunSpec parsed(const std::vector<std::string>& words, int world_size = 1) {
     const std::string name = word.substr(2, space - 2);
     table.set(*table.find(name), {space == std::string::npos ? "true" : word.substr(space + 1)}, "test");
   }
-  resolve_run_spec(table, world_size, &args);
+  args = read_run_spec(table, args, world_size);
   return args;
 }
 

@@ -30,7 +30,7 @@ class SearchTest : public testing::Test {
     args_.batch.rows_per_device = 16;
     args_.data.max_length = 512;
     args_.saving.strategy = SaveStrategy::kNo;  // snapshots take what is free
-    resolve_run_spec(table_, 1, &args_);
+    args_ = read_run_spec(table_, args_, 1);
     job_.num_steps = 1000;
     job_.max_row_tokens = job_.mean_row_tokens = 512;
     job_.num_tokens = 1000.0 * 16 * 512;

@@ -37,14 +37,12 @@ class SimulationTest : public testing::Test {
 
   SimulatedCluster simulate(int num_nodes, const std::string& preset = "llama3.2-1b") {
     cluster_.num_nodes = num_nodes;
-    RunSpec args = args_;
-    resolve_run_spec(table_, num_nodes * cluster_.local_world_size, &args);
+    const RunSpec args = read_run_spec(table_, args_, num_nodes * cluster_.local_world_size);
     return simulate_cluster(args, preset_config(preset), cluster_, 32, std::nullopt, options_);
   }
   // The plan of what was simulated last.
   RunForecast forecast_of_plan() {
-    RunSpec args = args_;
-    resolve_run_spec(table_, cluster_.num_nodes * cluster_.local_world_size, &args);
+    const RunSpec args = read_run_spec(table_, args_, cluster_.num_nodes * cluster_.local_world_size);
     return forecast_run(args, preset_config("llama3.2-1b"), cluster_, 32);
   }
   std::vector<SimulatedCluster> simulate_all() {

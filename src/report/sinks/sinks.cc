@@ -38,7 +38,7 @@ DeepSpeedMonitor::Write csv_writer(const std::filesystem::path& folder,
 std::map<std::string, std::string> mlflow_params(const SinkContext& context) {
   constexpr size_t kMaxValueBytes = 250;
   nlohmann::json values = nlohmann::json::parse(context.model_config);
-  values.update(nlohmann::json::parse(training_arguments_json(context.args)));
+  values.update(training_arguments(context.args));
   std::map<std::string, std::string> params;
   for (const auto& [name, value] : values.items()) {
     const std::string text = value.is_string() ? value.get<std::string>() : value.dump();

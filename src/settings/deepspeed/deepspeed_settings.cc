@@ -50,7 +50,9 @@ class DeepSpeedMerge {
         table_(table),
         world_size_(world_size),
         spec_(spec),
-        release_(std::ranges::find(kReleases, spec->sources.ds_compat, &Release::name)) {}
+        release_(std::ranges::find(kReleases, spec->sources.ds_compat, &Release::name)) {
+    declare_training_flags(&fields_, spec);
+  }
 
   void run() {
     merge("sequence_parallel_size");
@@ -81,7 +83,7 @@ class DeepSpeedMerge {
   }
 
   const Flag& flag(const std::string& name) const {
-    const Flag* found = table_.find(name);
+    const Flag* found = fields_.find(name);
     TESSERA_CHECK(found != nullptr && found->set && found->get, "flag '{}'", name);
     return *found;
   }
@@ -456,7 +458,8 @@ class DeepSpeedMerge {
   }
 
   const DeepSpeedFile& file_;
-  const FlagTable& table_;
+  const FlagTable& table_;  // knows what was given
+  FlagTable fields_;        // sets what is read
   int64_t world_size_;
   RunSpec* spec_;
   const Release* release_;

@@ -10,8 +10,8 @@
 
 namespace tessera {
 
-// Sets what the configuration decides. `table` is bound to `spec` and knows which flags were given, on the
-// command line or in a configuration file; batch sizes are for `world_size` ranks:
+// Sets what the configuration decides. `table` knows which flags were given, on the command line or in a
+// configuration file; batch sizes are for `world_size` ranks:
 //   key "auto"          the flag, or its default
 //   key with a value    that value; a flag that was given must agree
 //   key absent          DeepSpeed's default (ds_compat), with a warning if a flag disagrees;

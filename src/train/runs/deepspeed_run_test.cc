@@ -28,7 +28,7 @@ class Given {
   Given& operator=(const Given&) = delete;
 
   RunSpec& resolve(int64_t world_size = 1) {
-    resolve_run_spec(table_, world_size, &args);
+    args = read_run_spec(table_, args, world_size);
     return args;
   }
 

@@ -18,7 +18,7 @@ RunSpec resolved(RunSpec args, const Settings& settings, int64_t world_size) {
   FlagTable table;
   declare_training_flags(&table, &args);
   for (const auto& [name, value] : settings) table.set(*table.find(name), {value}, "command line");
-  resolve_run_spec(table, world_size, &args);
+  args = read_run_spec(table, args, world_size);
   return args;
 }
 

@@ -120,9 +120,9 @@ TEST(LoadOnRanks, PerClusterNeedsAShardedOptimizer) {
   args.sharding.load_once = LoadOnce::kPerCluster;
   args.sharding.stage = 0;
   expect_error(ExitCode::kBadConfig, {"load_weights_once per_cluster needs zero_stage 1 or more, found 0"},
-               [&] { resolve_run_spec(table, 2, &args); });
+               [&] { args = read_run_spec(table, args, 2); });
   args.sharding.stage = 1;
-  resolve_run_spec(table, 2, &args);
+  args = read_run_spec(table, args, 2);
 }
 
 }  // namespace

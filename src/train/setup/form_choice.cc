@@ -4,7 +4,6 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "base/text.h"
 #include "comm/first_failure.h"
 #include "forecast/time/measured_prices.h"
 #include "report/work_mark.h"
@@ -12,38 +11,6 @@
 #include "train/setup/run_planning.h"
 
 namespace tessera {
-namespace {
-
-// Settings that change the numbers of a run: a resumed one keeps its own. Those of one group belong together:
-// with one of them given, none is kept.
-const std::vector<std::vector<const char*>> kKeptOnResume = {
-    {"optim"},
-    {"clip_mode"},
-    {"quantization_bit", "load_in_8bit", "load_in_4bit", "bnb_4bit_use_double_quant"}};
-
-// As a flag takes it.
-std::string value_text(const Json& setting) {
-  return setting.is_null() ? "none" : setting.is_string() ? setting.get<std::string>() : setting.dump();
-}
-
-// `args` with what the run that is resumed had, as if it were given.
-void keep_settings(const Json& then, const std::string& origin, RunSpec* args) {
-  FlagTable table;
-  declare_training_flags(&table, args);
-  for (const std::vector<const char*>& group : kKeptOnResume) {
-    if (std::ranges::any_of(group, [&](const char* name) { return args->sources.given.contains(name); }))
-      continue;
-    for (const char* name : group) {
-      const auto value = then.find(name);
-      if (value == then.end()) continue;
-      table.set(*table.find(name), {value_text(*value)}, origin);
-      args->sources.given[name] = {SettingOrigin::kCheckpoint, origin};
-    }
-  }
-}
-
-}  // namespace
-
 FitRequest fit_request(const RunSetup& setup, const BatchPlanOptions& batch, const DataFacts& data,
                        const MachineFacts& machine) {
   const RunSpec& args = setup.args;
@@ -75,10 +42,8 @@ MachineFacts choose_form(RunSetup& setup, const BatchPlanOptions& batch, const D
   const OpLabel label = {"form of the run"};
   mark_work(setup.comm, "choosing the form of the run", 1);
   const PatientScope patience(setup.comm);
-  // Snapshots in memory are of one optimizer.
-  if (args.saving.peer_snapshot_steps > 0) args.sources.given.try_emplace("optim");
   if (*setup.resume) {
-    keep_settings(setup.resume->record().arguments, setup.resume->checkpoint_parent().string(), &args);
+    args = continued(args, setup.resume->record().arguments, setup.resume->checkpoint_parent().string());
   }
   // First: the memory of its threads stays with the process.
   if (setup.is_root()) setup.disk_rate = try_disk_rate(args.placement.offload_dir, args.placement.transfers);
@@ -101,7 +66,7 @@ MachineFacts choose_form(RunSetup& setup, const BatchPlanOptions& batch, const D
   args = with_candidate(args, setup.comm.broadcast(candidate, 0, label), setup.world().world_size);
   args.placement.fit = true;
   setup.set_base_quantization(base_quantization_of(args));
-  setup.record.arguments = Json::parse(training_arguments_json(args));
+  setup.record.arguments = training_arguments(args);
   return machine;
 }
 

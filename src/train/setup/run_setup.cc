@@ -46,7 +46,7 @@ RunSetup::RunSetup(const RunSpec& arguments, ThreadPool& thread_pool, TrainObser
                    Communicator& communicator, const OpsFactory& make)
     : args(arguments), pool(thread_pool), comm(communicator) {
   if (is_root() || observer.is_for_every_rank()) observers.add(observer);
-  record.arguments = Json::parse(training_arguments_json(args));  // what follows may fill them in
+  record.arguments = training_arguments(args);  // what follows may fill them in
   record.launch_id = args.launch.id;
   record.world_size = world().world_size;
   comm.position().set_folder(absolute_path(args.output_dir));
