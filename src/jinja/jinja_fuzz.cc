@@ -13,25 +13,25 @@ using tessera::Value;
 
 constexpr const char* kWords =
     R"~({{ }} {% %} {# #} {%- -%} {{- -}} +%} ␤ ␠␠ ( ) [ ] { } ' " \ | ~ + - * ** / // % == != < >= . , : =
-    if␠ elif␠ else endif for␠ in␠ endfor set␠ endset macro␠m(x) endmacro 
-    filter␠ endfilter with␠ endwith raw endraw generation endgeneration break continue is␠ not␠
-    and␠ or␠ loop. x m(x) messages message.content message['role'] namespace() ns.x range(9)
-    range(100000) 1000000000 1.5 none true tojson(indent=2) upper replace('a',␠'b') join(',')
+    if␠ elif␠ else endif for␠ in␠ endfor recursive set␠ endset macro␠m(x) endmacro call␠m() endcall
+    caller() filter␠ endfilter with␠ endwith raw endraw generation endgeneration break continue is␠ not␠
+    and␠ or␠ loop. loop(x) x m(x) messages message.content message['role'] namespace() ns.x range(9)
+    range(100000) 10**9 1.5 none true tojson(indent=2) upper replace('a',␠'b') join(',')
     map(attribute='role') selectattr('role') sort format(x)
-    '%9999d'␠%␠x '{:09.3f}'.format(x) default(x) int round(2) indent unique items() split()
+    '%9999d'␠%␠x '{:>99}'.format(x) default(x) int round(2) indent unique items() split()
     .strip() [::-1] [1:] é 😀 x␠and␠( 1␠if␠x␠else␠( .rfind(x) .count(x) .rsplit(x,␠2)
     .title() 'ΣΣ' e (x,) x␠in␠x map('map',␠'upper') dictsort string list length defined
     mapping)~"
     " \xff";
 
 constexpr const char* kSeed =
-    "{% set ns = namespace(x=0) %}{% macro m(x) %}<{{ x | upper }}>{% endmacro %}"
+    "{% set ns = namespace(x=0) %}{% macro m(x) %}<{{ x | upper }}{{ caller() if caller }}>{% endmacro %}"
     "{%- for message in messages if message.content is not none -%}\n{% set ns.x = ns.x + 1 %}"
     "{{ loop.index }}{{ '<|' ~ message['role'] + '|>' }}{% generation %}{{ message.content | trim }}{% "
     "endgeneration %}\n"
     "{% if loop.last and x[1:] %}{{ messages | map(attribute='role') | join(', ') }}{% break %}{% endif %}{% "
     "endfor %}"
-    "{{ m('a') }}{{ messages | tojson(indent=2) }}{% set t %}{{ m(ns.x) }}{% endset %}{{ "
+    "{% call m('a') %}{{ messages | tojson(indent=2) }}{% endcall %}{% set t %}{{ m(ns.x) }}{% endset %}{{ "
     "t[::-1] }}";
 
 Value::Object conversation() {

@@ -81,7 +81,7 @@ TEST(JinjaLimits, EveryOperationOnLongTextTakesSteps) {
                                                "s | indent",
                                                "s | format",
                                                "'%s' | format(s)",
-                                               "'%s' % s",
+                                               "'%5s' % s",
                                                "s | tojson",
                                                "{s: 1} | tojson",
                                                "[s] | string",
@@ -120,6 +120,7 @@ TEST(JinjaLimits, EveryOperationOnLongTextTakesSteps) {
                                                "s.split('b')",
                                                "s.rsplit('a', 5)",
                                                "s.rsplit('b', 5)",
+                                               "s.rsplit(None, 5)",
                                                "s.splitlines()",
                                                "s.partition('b')",
                                                "s.rpartition('b')",
@@ -127,8 +128,8 @@ TEST(JinjaLimits, EveryOperationOnLongTextTakesSteps) {
                                                "s.removesuffix(s2)",
                                                "s.format()",
                                                "'{}'.format(s)",
-                                               "'{0}'.format(s)",
-                                               "'%r' % s",
+                                               "'{:>9}'.format(s)",
+                                               "'{!r}'.format(s)",
                                                "{s: 1}[s2]",
                                                "{s: 1}.get(s2)",
                                                "s2 in {s: 1}",
@@ -177,6 +178,7 @@ const std::vector<std::pair<std::string, std::string>> kProductions = {{"(", ")"
                                                                        {"1 / (", ")"},
                                                                        {"1 // (", ")"},
                                                                        {"1 % (", ")"},
+                                                                       {"1 ** (", ")"},
                                                                        {"'a' ~ (", ")"},
                                                                        {"x[", "]"},
                                                                        {"x[", ":]"},
@@ -188,6 +190,7 @@ const std::vector<std::pair<std::string, std::string>> kProductions = {{"(", ")"
                                                                        {"f(", ")"},
                                                                        {"f(a=", ")"},
                                                                        {"f(*", ")"},
+                                                                       {"f(**", ")"},
                                                                        {"x.get(", ")"},
                                                                        {"(", ") | upper"},
                                                                        {"x | default(", ")"},
@@ -198,6 +201,7 @@ const std::vector<std::pair<std::string, std::string>> kProductions = {{"(", ")"
                                                                        {"(", ") and x"},
                                                                        {"(", ") ~ 'a'"},
                                                                        {"(", ") + 1"},
+                                                                       {"(", ") ** 1"},
                                                                        {"x.y", ""},
                                                                        {"x is not none and ", ""}};
 
@@ -214,8 +218,9 @@ TEST(JinjaLimits, EveryProductionIsLimitedWhenParsed) {
       }
     }
   }
-  for (const char* chain : {".y", "[0]", "()", "|upper", "|e|trim", "+1", "-1", "~1", "*1", " and x", " or x",
-                            " if x else x", " if x", " == x", " in x", ",x", " is defined", ".a()"}) {
+  for (const char* chain :
+       {".y", "[0]", "()", "|upper", "|e|trim", "+1", "-1", "~1", "*1", "**1", " and x", " or x",
+        " if x else x", " if x", " == x", " in x", ",x", " is defined", ".a()"}) {
     for (const int count : {300, 50'000}) {
       const Stopwatch watch;
       refusal_of("{{ x" + repeated(chain, count) + " }}", {{"x", 1}});
@@ -231,7 +236,7 @@ TEST(JinjaLimits, EveryProductionIsLimitedWhenAMacroCallsItself) {
       for (const std::string& body :
            {"{{ " + call + " }}", "{% set y = " + call + " %}", "{% if " + call + " %}{% endif %}",
             "{% for i in [" + call + "] if " + call + " %}{% endfor %}",
-            "{% with y = " + call + " %}{% endwith %}",
+            "{% with y = " + call + " %}{% endwith %}", "{% call m() %}{{ " + call + " }}{% endcall %}",
             "{% filter default(" + call + ") %}{% endfilter %}"}) {
         const std::string refusal =
             refusal_of("{% macro f() %}{% endmacro %}{% macro m() %}" + body + "{% endmacro %}{{ m() }}",

@@ -4,10 +4,9 @@
 // transformers/utils/chat_template_utils.py.
 //
 // What differs: integers have 64 bits and leaving that range is an error; generators (`map`, `select`, ...)
-// are computed when they are made. What no chat template has use for is refused by name: other files
-// (extends, include, import, ...), `call`, `print`, recursive loops, ** of arguments, filters and tests
-// for web pages and layout (is_unsupported_filter), methods of str for layout, formats beyond
-// python_format.cc.
+// are computed when they are made; extends, block, include, import, from and autoescape are refused when a
+// template is parsed, as are filters and tests for web pages and layout (is_unsupported_filter, ..._test).
+// Methods of str for layout, and `cycler`, `joiner` and `lipsum`, are errors where they are used.
 #pragma once
 
 #include <cstdint>

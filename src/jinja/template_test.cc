@@ -128,23 +128,11 @@ TEST(JinjaTemplate, SaysWhereATemplateIsWrong) {
             "test: line 1: '{% include %}' is not supported: a chat template is one file");
   EXPECT_EQ(error_of("{{ 1 | nope }}"), "test: line 1: no filter named 'nope'");
   EXPECT_EQ(error_of("{{ x | wordwrap }}"), "test: line 1: no filter named 'wordwrap' is supported");
-  EXPECT_EQ(error_of("{% call m() %}{% endcall %}"),
-            "test: line 1: '{% call %}' is not supported: write {{ ... }}");
-  EXPECT_EQ(error_of("{% for x in y recursive %}{% endfor %}"),
-            "test: line 1: a recursive loop is not supported: let a macro call itself");
-  EXPECT_EQ(error_of("{{ 2 ** x }}"), "test: line 1: the operator ** is not supported");
-  EXPECT_EQ(error_of("{{ '%5s' % x }}"),
-            "test: line 1: the format '%5s' is not supported: expected %s, %r, or %d and %f with a width");
-  EXPECT_EQ(error_of("{{ m(**x) }}"),
-            "test: line 1: '**' before an argument is not supported: name each one");
-  EXPECT_EQ(error_of("{% macro m() %}{% if x %}{{ kwargs }}{% endif %}{% endmacro %}"),
-            "test: line 1: 'kwargs' of a macro is not supported: give the macro parameters");
   EXPECT_EQ(error_of("{{ x is callable }}"), "test: line 1: no test named 'callable' is supported");
   EXPECT_EQ(error_of("{{ 'a'.center(3) }}"), "test: line 1: the method 'center' of strings is not supported");
   EXPECT_EQ(
       error_of("{{ '{0.role}'.format(x) }}"),
-      "test: line 1: the field '{0.role}' of a format is not supported: expected {}, {0} or {name}, as it "
-      "is or with a format such as .2f or 03d");
+      "test: line 1: the field '0.role' of a format is not supported: pass the value itself as an argument");
   EXPECT_EQ(error_of("a\n{{ x }}\xFF"), "test: line 2: expected UTF-8, found the byte 0xff");
   EXPECT_EQ(error_of("{{ 1 – 2 }}"), "test: line 1: unexpected character '–' in a tag");
   EXPECT_EQ(error_of("{{ 99999999999999999999 }}"),
@@ -214,11 +202,11 @@ TEST(JinjaTemplate, EndsHostileTemplatesWithAnError) {
   const std::string loops =
       "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}";
   const std::vector<std::string> sources = {
-      "{{ range(1000000000) }}",
+      "{{ range(10**9) }}",
       loops + "x{% endfor %}{% endfor %}{% endfor %}",
       loops + "{% endfor %}{% endfor %}{% endfor %}",
-      "{{ 'x' * 1000000000 }}",
-      "{{ [0] * 1000000000 }}",
+      "{{ 'x' * 10**9 }}",
+      "{{ [0] * 10**9 }}",
       "{% set ns = namespace(s='xxxxxxxx') %}{% for i in range(99) %}{% set ns.s = ns.s + ns.s %}{% endfor "
       "%}",
       "{% set ns = namespace(s=[1]) %}{% for i in range(99) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
@@ -229,6 +217,7 @@ TEST(JinjaTemplate, EndsHostileTemplatesWithAnError) {
       "%}{% endfor %}",
       "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
       "{% macro m(n) %}{{ m(n) }}{{ m(n) }}{% endmacro %}{{ m(1) }}",
+      "{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}",
       "{% set ns = namespace(x=[]) %}{% for i in range(9999) %}{% set ns.x = [ns.x] %}{% endfor %}{{ ns.x }}",
       "{% set ns = namespace(x=[]) %}{% for i in range(9999) %}{% set ns.x = [ns.x] %}{% endfor %}{{ ns.x | "
       "tojson }}",
@@ -238,6 +227,7 @@ TEST(JinjaTemplate, EndsHostileTemplatesWithAnError) {
       "{% set ns = namespace() %}{% set ns.x = ns %}{{ ns }}",
       "{{ '%999999999d' % 1 }}",
       "{{ '{:999999999}'.format(1) }}",
+      "{{ 9 ** 99 }}",
       "{{ strftime_now('%9999999d') }}",
   };
   for (const std::string& source : sources) {

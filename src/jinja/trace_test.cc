@@ -35,12 +35,12 @@ TEST(TemplateTrace, FollowsBytesThroughWhatTemplatesDoToStrings) {
   EXPECT_EQ(traced("{{ u.replace('a', '<') }}"), "<[<b>c]");
   EXPECT_EQ(traced("{{ 'ab'.replace('b', u) }}"), "a[a<b>c]");
   EXPECT_EQ(traced("{{ [t, u] | join('<') }}{{ u.join(['1', '2']) }}"), "x<[a<b>c]1[a<b>c]2");
-  EXPECT_EQ(traced("{{ '<%s>' % u }}{{ '%s' | format(u) }}{{ '<{}>'.format(u) }}"),
-            "<[a<b>c]>[a<b>c]<[a<b>c]>");
+  EXPECT_EQ(traced("{{ '<%s>' % u }}{{ '%7s' | format(u) }}{{ '<{}>'.format(u) }}"),
+            "<[a<b>c]>  [a<b>c]<[a<b>c]>");
   EXPECT_EQ(traced("{{ u | upper }}{{ u | title }}"), "[A<B>CA<B>c]");
   EXPECT_EQ(traced("{{ u | tojson }}{{ d | tojson }}"), "\"[a<b>c]\"{\"k\": \"[<b>]\"}");
   EXPECT_EQ(traced("{{ d }}{{ [u] }}"), "{'k': '[<b>]'}['[a<b>c]']");
-  EXPECT_EQ(traced("{{ u * 2 }}{{ '%s  ' % u }}"), "[a<b>ca<b>ca<b>c]  ");
+  EXPECT_EQ(traced("{{ u * 2 }}{{ '%-7s' % u }}"), "[a<b>ca<b>ca<b>c]  ");
   EXPECT_EQ(traced("{{ (u + '\\n' + u) | indent(1) }}"), "[a<b>c]\n [a<b>c]");
   EXPECT_EQ(traced("{% macro m(s) %}<{{ s }}>{% endmacro %}{{ m(u) }}{{ m(t) }}"), "<[a<b>c]><x>");
   EXPECT_EQ(traced("{% set s %}<{{ u }}{{ d.k }}{% endset %}{{ t }}{{ s }}"), "x<[a<b>c][<b>]");

@@ -45,10 +45,11 @@ Datum to_int(Rendering& r, const Datum& value, const Arguments& args) {
   if (value.is_integral()) return integer(value.integer);
   if (value.is(Kind::kFloat)) return std::isnan(value.number) ? otherwise : truncated(r, value.number);
   if (!value.is_string()) return otherwise;
+  const int64_t base = args.has(1) ? to_integer(r, args[1], "int") : 10;
   bool overflow = false;
   r.step(value.size / 2);
   const std::string_view text = r.text(value);
-  const auto whole = parse_integer(text, overflow);
+  const auto whole = parse_integer(text, static_cast<int>(std::clamp<int64_t>(base, -1, 99)), overflow);
   if (overflow) r.fail("the integer '{}' does not fit in 64 bits", text);
   if (whole) return integer(*whole);
   const auto real = parse_float(text);
@@ -107,7 +108,7 @@ constexpr FunctionEntry kValueFilters[] = {
     {"d", default_value, "[default_value boolean]"},
     {"default", default_value, "[default_value boolean]"},
     {"float", to_float, "[default]"},
-    {"int", to_int, "[default]"},
+    {"int", to_int, "[default base]"},
     {"length", length},
     {"round", round, "[precision method]"},
 };

@@ -50,12 +50,40 @@ Datum all_are(Rendering& r, const Datum& self, const Arguments&) {
 
 bool is_alnum(char32_t c) { return is_alpha(c) || is_numeric(c); }
 
+// The part of a string that start and end (arguments 1 and 2) select.
+struct Window {
+  std::string_view text;
+  int64_t start;  // characters before it
+  bool valid;     // false where start lies behind the end
+};
+
+Window window(Rendering& r, const Datum& self, const Datum& start, const Datum& end) {
+  const auto given = [](const Datum& d) { return !d.is_missing() && !d.is(Kind::kNone); };
+  const std::string_view text = r.text(self);
+  if (!given(start) && !given(end)) return {text, 0, true};
+  const bool ascii = is_ascii(text);
+  const int64_t size = ascii ? self.size : count_code_points(text);
+  const auto index = [&](const Datum& d, int64_t otherwise) {
+    if (!given(d)) return otherwise;
+    const int64_t value = std::clamp<int64_t>(to_integer(r, d, "str"), -size - 1, size + 1);
+    return value < 0 ? std::max<int64_t>(0, value + size) : value;
+  };
+  const int64_t first = index(start, 0);
+  const int64_t last = std::min(index(end, size), size);
+  if (first > last) return {{}, first, false};
+  const auto offset = [&](int64_t at) { return ascii ? static_cast<size_t>(at) : byte_offset(text, at); };
+  return {text.substr(offset(first), offset(last) - offset(first)), first, true};
+}
+
 // -1 if it is not found.
 int64_t position(Rendering& r, const Datum& self, const Arguments& args, bool from_right) {
   const std::string_view sub = to_string_argument(r, args[0], "find");
-  const std::string_view text = r.text(self);
-  const size_t at = from_right ? ReverseSearch(r, text, sub).next() : find_text(text, sub);
-  return at == std::string_view::npos ? -1 : count_code_points(text.substr(0, at));
+  const Window in = window(r, self, args[1], args[2]);
+  const size_t at = !in.valid    ? std::string_view::npos
+                    : from_right ? ReverseSearch(r, in.text, sub).next()
+                                 : find_text(in.text, sub);
+  if (at == std::string_view::npos) return -1;
+  return in.start + count_code_points(in.text.substr(0, at));
 }
 
 template <bool kFromRight>
@@ -63,18 +91,20 @@ Datum find(Rendering& r, const Datum& self, const Arguments& args) {
   return integer(position(r, self, args, kFromRight));
 }
 
+template <bool kFromRight>
 Datum index(Rendering& r, const Datum& self, const Arguments& args) {
-  const int64_t at = position(r, self, args, /*from_right=*/false);
+  const int64_t at = position(r, self, args, kFromRight);
   if (at < 0) r.fail("substring not found");
   return integer(at);
 }
 
 Datum count(Rendering& r, const Datum& self, const Arguments& args) {
   const std::string_view sub = to_string_argument(r, args[0], "count");
-  const std::string_view text = r.text(self);
-  if (sub.empty()) return integer(count_code_points(text) + 1);
+  const Window in = window(r, self, args[1], args[2]);
+  if (!in.valid) return integer(0);
+  if (sub.empty()) return integer(count_code_points(in.text) + 1);
   int64_t found = 0;
-  for (size_t at = 0; (at = find_text(text, sub, at)) != std::string_view::npos; at += sub.size()) {
+  for (size_t at = 0; (at = find_text(in.text, sub, at)) != std::string_view::npos; at += sub.size()) {
     r.step();
     ++found;
   }
@@ -88,11 +118,11 @@ Datum starts_or_ends_with(Rendering& r, const Datum& self, const Arguments& args
   if (!args[0].is_string() && !is_tuple) {
     r.fail("{} first arg must be str or a tuple of str, not {}", kName, type_name(args[0]));
   }
-  const std::string_view whole = r.text(self);
+  const Window in = window(r, self, args[1], args[2]);
   const auto matches = [&](const Datum& d) {
     r.step();
     const std::string_view text = to_string_argument(r, d, kName);
-    return kAtEnd ? whole.ends_with(text) : whole.starts_with(text);
+    return in.valid && (kAtEnd ? in.text.ends_with(text) : in.text.starts_with(text));
   };
   if (!is_tuple) return boolean(matches(args[0]));
   return boolean(std::any_of(args[0].list->items, args[0].list->items + args[0].list->size, matches));
@@ -124,12 +154,31 @@ Datum split_at_space(Rendering& r, const Datum& self, int64_t left) {
   return parts.finish();
 }
 
+Datum reverse_split_at_space(Rendering& r, const Datum& self, int64_t left) {
+  std::vector<Datum> parts;
+  std::string_view rest = strip(r.text(self), Side::kRight);
+  while (!rest.empty()) {
+    if (left-- == 0) {
+      parts.push_back(shared(self, rest));
+      break;
+    }
+    size_t begin = 0;
+    for (size_t pos = 0; pos < rest.size();) {
+      if (is_space(next_code_point(rest, pos))) begin = pos;
+    }
+    r.step_bytes(static_cast<int64_t>(rest.size()));
+    parts.push_back(shared(self, rest.substr(begin)));
+    rest = strip(rest.substr(0, begin), Side::kRight);
+  }
+  std::reverse(parts.begin(), parts.end());
+  return r.make_list(parts);
+}
+
 template <bool kFromRight>
 Datum split(Rendering& r, const Datum& self, const Arguments& args) {
   int64_t left = args.has(1) ? to_integer(r, args[1], "split") : -1;
   if (!args.has(0) || args[0].is(Kind::kNone)) {
-    if (kFromRight && left >= 0) r.fail("rsplit() at spaces is not supported: give it a separator");
-    return split_at_space(r, self, left);
+    return kFromRight && left >= 0 ? reverse_split_at_space(r, self, left) : split_at_space(r, self, left);
   }
   const std::string_view separator = to_string_argument(r, args[0], "split");
   if (separator.empty()) r.fail("empty separator");
@@ -220,11 +269,11 @@ Datum format(Rendering& r, const Datum& self, const Arguments& args) {
 
 constexpr FunctionEntry kMethods[] = {
     {"capitalize", mapped<capitalize>},
-    {"count", count, "sub"},
-    {"endswith", starts_or_ends_with<true>, "sub"},
-    {"find", find<false>, "sub"},
+    {"count", count, "sub [start end]"},
+    {"endswith", starts_or_ends_with<true>, "sub [start end]"},
+    {"find", find<false>, "sub [start end]"},
     {"format", format, "*"},
-    {"index", index, "sub"},
+    {"index", index<false>, "sub [start end]"},
     {"isalnum", all_are<is_alnum>},
     {"isalpha", all_are<is_alpha>},
     {"isdigit", all_are<is_digit_character>},
@@ -236,13 +285,14 @@ constexpr FunctionEntry kMethods[] = {
     {"removeprefix", remove_affix<false>, "affix"},
     {"removesuffix", remove_affix<true>, "affix"},
     {"replace", replace, "old new [count]"},
-    {"rfind", find<true>, "sub"},
+    {"rfind", find<true>, "sub [start end]"},
+    {"rindex", index<true>, "sub [start end]"},
     {"rpartition", partition<true>, "sep"},
     {"rsplit", split<true>, "[sep maxsplit]"},
     {"rstrip", stripped<Side::kRight>, "[chars]"},
     {"split", split<false>, "[sep maxsplit]"},
     {"splitlines", split_lines, "[keepends]"},
-    {"startswith", starts_or_ends_with<false>, "sub"},
+    {"startswith", starts_or_ends_with<false>, "sub [start end]"},
     {"strip", stripped<Side::kBoth>, "[chars]"},
     {"title", mapped<to_title, 1>},
     {"upper", mapped<to_upper>},
@@ -257,7 +307,7 @@ bool is_unsupported_string_method(std::string_view name) {
   static constexpr std::string_view kNames[] = {
       "casefold",     "center",  "encode",    "expandtabs",  "format_map", "isascii", "isdecimal",
       "isidentifier", "islower", "isnumeric", "isprintable", "istitle",    "isupper", "ljust",
-      "maketrans",    "rindex",  "rjust",     "swapcase",    "translate",  "zfill"};
+      "maketrans",    "rjust",   "swapcase",  "translate",   "zfill"};
   return std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
 }
 

@@ -12,6 +12,44 @@
 namespace tessera::jinja {
 namespace {
 
+// Collects those of `names` that code reads before it assigns them, inner macros and loops included.
+class UndeclaredNames {
+ public:
+  UndeclaredNames(const Body& body, std::set<std::string> names) : names_(std::move(names)) { visit(body); }
+  bool has(const std::string& name) const { return found_.count(name) > 0; }
+
+ private:
+  void visit(const ExprPtr& expr, bool is_target = false) {
+    if (expr == nullptr) return;
+    if (expr->kind == ExprKind::kName && names_.count(expr->name) > 0) {
+      if (is_target) {
+        names_.erase(expr->name);
+      } else {
+        found_.insert(expr->name);
+      }
+    }
+    for (const ExprPtr& operand : expr->operands) visit(operand, is_target && expr->kind == ExprKind::kTuple);
+    for (const KeywordExpr& keyword : expr->keywords) visit(keyword.value);
+    visit(expr->star_arguments);
+    visit(expr->star_keywords);
+  }
+
+  void visit(const Body& body) {
+    for (const auto& statement : body) {
+      for (const ExprPtr& target : statement->targets) visit(target, true);
+      for (const ExprPtr& expr : statement->expressions) visit(expr);
+      visit(statement->test);
+      for (const Body& inner : statement->bodies) visit(inner);
+      if (statement->macro == nullptr) continue;
+      for (const ExprPtr& parameter : statement->macro->parameters) visit(parameter, true);
+      for (const ExprPtr& value : statement->macro->defaults) visit(value);
+      visit(statement->macro->body);
+    }
+  }
+
+  std::set<std::string> names_, found_;
+};
+
 class Binder {
  public:
   explicit Binder(Program& program) : program_(program) {}
@@ -36,7 +74,6 @@ class Binder {
     FunctionScope& function;
     // Directly inside an if or a conditional, where Jinja looks up filters and tests when it runs.
     bool conditional = false;
-    bool is_in_macro = false;
   };
 
   void bind(const Body& body, const Frame& frame) {
@@ -65,6 +102,9 @@ class Binder {
         bind_macro(*statement.macro, frame);
         statement.macro_target = frame.scope.find(statement.macro->name);
         return;
+      case StatementKind::kCallBlock:
+        bind_macro(*statement.macro, frame);
+        return bind_all(statement.expressions, frame);
       case StatementKind::kBreak:
       case StatementKind::kContinue:
         return;
@@ -77,16 +117,12 @@ class Binder {
     for (const Body& body : statement.bodies) bind(body, frame);
   }
 
-  static Frame inner_frame(const Frame& outer, Scope& scope) {
-    return {scope, outer.function, false, outer.is_in_macro};
-  }
-
   // A body in a scope of its own, with nothing else in it.
   void bind_inner(Statement& statement, const Frame& frame, size_t index) {
     Scope scope(program_, frame.function, &frame.scope);
     scope.visit(statement.bodies[index]);
     statement.starts.push_back(scope.start());
-    bind(statement.bodies[index], inner_frame(frame, scope));
+    bind(statement.bodies[index], Frame{scope, frame.function});
   }
 
   void bind_with(Statement& statement, const Frame& frame) {
@@ -94,7 +130,7 @@ class Binder {
     for (const ExprPtr& target : statement.targets) scope.visit_loop_target(*target);
     scope.visit(statement.bodies[0]);
     statement.starts.push_back(scope.start());
-    const Frame inner = inner_frame(frame, scope);
+    const Frame inner{scope, frame.function};
     bind_all(statement.targets, inner);
     bind(statement.bodies[0], inner);
   }
@@ -105,7 +141,7 @@ class Binder {
     if (filter != nullptr) scope.visit(*filter);
     scope.visit(statement.bodies[0]);
     statement.starts.push_back(scope.start());
-    const Frame inner = inner_frame(frame, scope);
+    const Frame inner{scope, frame.function};
     if (filter != nullptr) bind(*filter, inner);
     bind(statement.bodies[0], inner);
     bind_all(statement.targets, frame);
@@ -113,32 +149,36 @@ class Binder {
 
   void bind_for(Statement& statement, const Frame& frame) {
     bind_all(statement.expressions, frame);
-    FunctionScope& function = frame.function;
+    FunctionScope own;
+    FunctionScope& function = statement.recursive ? own : frame.function;
+
     Scope scope(program_, function, &frame.scope);
-    scope.declare_parameter("loop");
+    statement.uses_loop = statement.recursive || UndeclaredNames(statement.bodies[0], {"loop"}).has("loop");
+    if (statement.uses_loop) scope.declare_parameter("loop");
     refuse_loop_target(*statement.targets[0]);
     scope.visit_loop_target(*statement.targets[0]);
     scope.visit(statement.bodies[0]);
     statement.starts.push_back(scope.start());
-    const Frame inner = inner_frame(frame, scope);
+    const Frame inner{scope, function};
     bind_all(statement.targets, inner);
-    statement.loop = scope.find("loop");
+    if (statement.uses_loop) statement.loop = scope.find("loop");
     bind(statement.bodies[0], inner);
 
     Scope otherwise(program_, function, &frame.scope);
     otherwise.visit(statement.bodies[1]);
     statement.starts.push_back(otherwise.start());
-    bind(statement.bodies[1], inner_frame(frame, otherwise));
+    bind(statement.bodies[1], Frame{otherwise, function});
 
     if (statement.test != nullptr) {
       Scope test(program_, function, &frame.scope);
       test.visit_loop_target(*statement.test_target);
       test.visit(*statement.test);
       statement.starts.push_back(test.start());
-      const Frame test_frame = inner_frame(frame, test);
+      const Frame test_frame{test, function};
       bind(*statement.test_target, test_frame);
       bind(*statement.test, test_frame);
     }
+    statement.num_slots = own.num_slots;
   }
 
   void refuse_loop_target(const Expr& target) const {
@@ -155,10 +195,29 @@ class Binder {
     for (const ExprPtr& parameter : macro.parameters) scope.declare_parameter(parameter->name);
     for (const ExprPtr& value : macro.defaults) scope.visit(*value);
     scope.visit(macro.body);
+
+    const UndeclaredNames undeclared(macro.body, {"caller", "kwargs", "varargs"});
+    const auto has_parameter = [&](const char* name) {
+      for (const ExprPtr& parameter : macro.parameters) {
+        if (parameter->name == name) return true;
+      }
+      return false;
+    };
+    macro.explicit_caller = has_parameter("caller");
+    macro.takes_caller = undeclared.has("caller") && !macro.explicit_caller;
+    macro.takes_keywords = undeclared.has("kwargs") && !has_parameter("kwargs");
+    macro.takes_varargs = undeclared.has("varargs") && !has_parameter("varargs");
+    if (macro.takes_caller) scope.declare_parameter("caller");
+    if (macro.takes_keywords) scope.declare_parameter("kwargs");
+    if (macro.takes_varargs) scope.declare_parameter("varargs");
+
     macro.start = scope.start();
-    const Frame inner{scope, function, false, true};
+    const Frame inner{scope, function};
     bind_all(macro.parameters, inner);
     bind_all(macro.defaults, inner);
+    if (macro.takes_caller) macro.caller = scope.find("caller");
+    if (macro.takes_keywords) macro.keywords = scope.find("kwargs");
+    if (macro.takes_varargs) macro.varargs = scope.find("varargs");
     bind(macro.body, inner);
     macro.num_slots = function.num_slots;
   }
@@ -179,11 +238,6 @@ class Binder {
     }
     if (expr.kind == ExprKind::kName) {
       expr.variable = frame.scope.find(expr.name);
-      const bool is_of_calls = expr.name == "caller" || expr.name == "kwargs" || expr.name == "varargs";
-      if (is_of_calls && expr.variable.hops < 0 && frame.is_in_macro) {
-        fail(ExitCode::kBadData, "{}: line {}: '{}' of a macro is not supported: give the macro parameters",
-             program_.origin, expr.line, expr.name);
-      }
       expr.missing.name = expr.name;
     } else if (expr.kind == ExprKind::kFilter || expr.kind == ExprKind::kTest) {
       const bool is_filter = expr.kind == ExprKind::kFilter;
@@ -203,6 +257,7 @@ class Binder {
     bind_all(expr.operands, frame);
     for (const KeywordExpr& keyword : expr.keywords) bind(*keyword.value, frame);
     if (expr.star_arguments != nullptr) bind(*expr.star_arguments, frame);
+    if (expr.star_keywords != nullptr) bind(*expr.star_keywords, frame);
   }
 
   Program& program_;

@@ -92,6 +92,7 @@ ExprPtr ExpressionParser::finish(ExprPtr expr) const {
   for (const ExprPtr& operand : expr->operands) include(operand);
   for (const KeywordExpr& keyword : expr->keywords) include(keyword.value);
   include(expr->star_arguments);
+  include(expr->star_keywords);
   set_height(*expr, height + 1);
   return expr;
 }
@@ -120,8 +121,10 @@ ExprPtr ExpressionParser::make_constant(const Token& token) const {
   const char* begin = token.text.data();
   const char* end = begin + token.text.size();
   if (token.kind == TokenKind::kInteger) {
+    const bool has_base = token.text.size() > 2 && token.text[1] > '9';
+    const int base = !has_base ? 10 : (token.text[1] | 32) == 'x' ? 16 : (token.text[1] | 32) == 'o' ? 8 : 2;
     int64_t value = 0;
-    if (std::from_chars(begin, end, value).ec != std::errc()) {
+    if (std::from_chars(begin + (has_base ? 2 : 0), end, value, base).ec != std::errc()) {
       fail_at(token.line, fmt::format("the integer {} does not fit in 64 bits", token.text));
     }
     expr->constant = integer(value);
@@ -237,15 +240,23 @@ ExprPtr ExpressionParser::parse_product() {
                                                                            {"//", Arithmetic::kFloorDivide},
                                                                            {"%", Arithmetic::kModulo}};
   const int line = current().line;
-  ExprPtr left = parse_unary();
+  ExprPtr left = parse_power();
   while (true) {
-    if (at_operator("**")) fail_at(current().line, "the operator ** is not supported");
     const auto* found = std::find_if(std::begin(kOperators), std::end(kOperators),
                                      [&](const auto& entry) { return at_operator(entry.first); });
     if (found == std::end(kOperators)) return left;
     take();
-    left = make_arithmetic(found->second, line, std::move(left), parse_unary());
+    left = make_arithmetic(found->second, line, std::move(left), parse_power());
   }
+}
+
+// Jinja's ** groups from the left, unlike Python's.
+ExprPtr ExpressionParser::parse_power() {
+  const int line = current().line;
+  ExprPtr left = parse_unary();
+  while (skip_operator("**"))
+    left = make_arithmetic(Arithmetic::kPower, line, std::move(left), parse_unary());
+  return left;
 }
 
 ExprPtr ExpressionParser::parse_unary(bool with_filters) {
@@ -432,17 +443,24 @@ ExprPtr ExpressionParser::parse_call(ExprPtr callee) {
 void ExpressionParser::parse_arguments(Expr& call) {
   const int line = current().line;
   expect_operator("(");
+  const auto ensure = [&](bool condition) {
+    if (!condition) fail_at(line, "expected positional arguments before those with names");
+  };
   bool first = true;
   std::set<std::string> names;
   while (!at_operator(")")) {
     if (!first) expect_operator(",");
     if (!first && at_operator(")")) break;
     first = false;
-    if (at_operator("**")) fail_at(line, "'**' before an argument is not supported: name each one");
-    if (call.star_arguments == nullptr && skip_operator("*")) {
+    if (skip_operator("*")) {
+      ensure(call.star_arguments == nullptr && call.star_keywords == nullptr);
       call.star_arguments = parse_expression();
+    } else if (skip_operator("**")) {
+      ensure(call.star_keywords == nullptr);
+      call.star_keywords = parse_expression();
     } else if (current().kind == TokenKind::kName && after_current().kind == TokenKind::kOperator &&
                after_current().text == "=") {
+      ensure(call.star_keywords == nullptr);
       KeywordExpr keyword;
       keyword.name = take().text;
       if (!names.insert(keyword.name).second)
@@ -451,8 +469,7 @@ void ExpressionParser::parse_arguments(Expr& call) {
       keyword.value = parse_expression();
       call.keywords.push_back(std::move(keyword));
     } else {
-      if (!call.keywords.empty() || call.star_arguments != nullptr)
-        fail_at(line, "expected positional arguments before those with names");
+      ensure(call.star_arguments == nullptr && call.star_keywords == nullptr && call.keywords.empty());
       call.operands.push_back(parse_expression());
     }
   }

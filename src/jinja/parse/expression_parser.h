@@ -69,6 +69,7 @@ class ExpressionParser {
   ExprPtr parse_sum();
   ExprPtr parse_concat();
   ExprPtr parse_product();
+  ExprPtr parse_power();
   ExprPtr parse_unary(bool with_filters = true);
   ExprPtr parse_primary(bool with_namespace = false);
   ExprPtr parse_postfix(ExprPtr value);

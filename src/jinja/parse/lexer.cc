@@ -208,38 +208,56 @@ class Lexer {
     advance(1);
   }
 
-  // How many digits there are.
-  size_t digits(size_t begin) const {
+  // Digits with single underscores between them; how many bytes.
+  size_t digits(size_t begin, int base = 10) const {
+    const auto is_digit_of_base = [&](size_t i) {
+      if (i >= source_.size()) return false;
+      const auto c = static_cast<unsigned char>(source_[i]);
+      if (base == 16) return std::isxdigit(c) != 0;
+      return c >= '0' && c < '0' + base;
+    };
     size_t end = begin;
-    while (end < source_.size() && is_digit(source_[end])) ++end;
+    while (is_digit_of_base(end) ||
+           (end < source_.size() && source_[end] == '_' && is_digit_of_base(end + 1)))
+      ++end;
     return end - begin;
   }
 
   void number() {
-    size_t size = digits(pos_);
+    const char second = pos_ + 1 < source_.size() ? static_cast<char>(std::tolower(source_[pos_ + 1])) : ' ';
+    size_t size = 0;
     TokenKind kind = TokenKind::kInteger;
-    const bool after_dot = pos_ > 0 && source_[pos_ - 1] == '.';
-    const auto take_exponent = [&](size_t from) -> size_t {
-      if (from >= source_.size() || (source_[from] != 'e' && source_[from] != 'E')) return 0;
-      const size_t sign =
-          from + 1 < source_.size() && (source_[from + 1] == '+' || source_[from + 1] == '-') ? 1 : 0;
-      const size_t count = digits(from + 1 + sign);
-      return count > 0 ? 1 + sign + count : 0;
-    };
-    size_t fraction = 0;
-    if (pos_ + size < source_.size() && source_[pos_ + size] == '.') {
-      const size_t count = digits(pos_ + size + 1);
-      if (count > 0) fraction = 1 + count;
+    if (source_[pos_] == '0' && (second == 'x' || second == 'o' || second == 'b')) {
+      const size_t count = digits(pos_ + 2, second == 'x' ? 16 : second == 'o' ? 8 : 2);
+      if (count > 0) size = 2 + count;
     }
-    const size_t exponent = take_exponent(pos_ + size + fraction);
-    if (!after_dot && fraction + exponent > 0) {
-      size += fraction + exponent;
-      kind = TokenKind::kFloat;
-    } else if (source_[pos_] == '0') {
-      size = 1;
-      while (pos_ + size < source_.size() && source_[pos_ + size] == '0') ++size;
+    if (size == 0) {
+      size = digits(pos_);
+      const bool after_dot = pos_ > 0 && source_[pos_ - 1] == '.';
+      const auto take_exponent = [&](size_t from) -> size_t {
+        if (from >= source_.size() || (source_[from] != 'e' && source_[from] != 'E')) return 0;
+        const size_t sign =
+            from + 1 < source_.size() && (source_[from + 1] == '+' || source_[from + 1] == '-') ? 1 : 0;
+        const size_t count = digits(from + 1 + sign);
+        return count > 0 ? 1 + sign + count : 0;
+      };
+      size_t fraction = 0;
+      if (pos_ + size < source_.size() && source_[pos_ + size] == '.') {
+        const size_t count = is_digit(source_.c_str()[pos_ + size + 1]) ? digits(pos_ + size + 1) : 0;
+        if (count > 0) fraction = 1 + count;
+      }
+      const size_t exponent = take_exponent(pos_ + size + fraction);
+      if (!after_dot && fraction + exponent > 0) {
+        size += fraction + exponent;
+        kind = TokenKind::kFloat;
+      } else if (source_[pos_] == '0') {
+        size = 1;
+        while (pos_ + size < source_.size() && source_[pos_ + size] == '0') ++size;
+      }
     }
-    add(kind, rest().substr(0, size));
+    std::string text(rest().substr(0, size));
+    std::erase(text, '_');
+    add(kind, text);
     advance(size);
   }
 

@@ -26,7 +26,7 @@ enum class TokenKind : uint8_t {
 struct Token {
   TokenKind kind = TokenKind::kEnd;
   int line = 1;
-  std::string text;  // of a string: its value
+  std::string text;  // of a string: its value; of numbers: digits without underscores
 };
 
 // "'endif'", "a string", "end of template": for messages.

@@ -96,8 +96,10 @@ class Parser : private ExpressionParser {
     if (name == "if") return parse_if();
     if (name == "set") return parse_set();
     if (name == "macro") return parse_macro();
+    if (name == "call") return parse_call_block();
     if (name == "filter") return parse_filter_block();
     if (name == "with") return parse_with();
+    if (name == "print") return parse_print();
     if (name == "generation") return parse_generation();
     if (name == "break" || name == "continue") {
       if (loops_ == 0) fail_at(current().line, fmt::format("'{}' outside of a loop", name));
@@ -110,9 +112,6 @@ class Parser : private ExpressionParser {
         fail_at(current().line,
                 fmt::format("'{{% {} %}}' is not supported: a chat template is one file", name));
       }
-    }
-    if (name == "call" || name == "print") {
-      fail_at(current().line, fmt::format("'{{% {} %}}' is not supported: write {{{{ ... }}}}", name));
     }
     if (end_names.size() == 0) fail_expected("the name of a tag");
     fail_expected(fmt::format("the name of a tag, {}", tag_list(end_names)));
@@ -134,9 +133,7 @@ class Parser : private ExpressionParser {
       if (position() != target_end) fail_expected("'in'");
       move_to(here);
     }
-    if (at_name("recursive")) {
-      fail_at(current().line, "a recursive loop is not supported: let a macro call itself");
-    }
+    statement->recursive = skip_name("recursive");
     ++loops_;
     statement->bodies.push_back(parse_tag_body({"endfor", "else"}));
     --loops_;
@@ -186,6 +183,16 @@ class Parser : private ExpressionParser {
     return statement;
   }
 
+  StatementPtr parse_print() {
+    auto statement = make_statement(StatementKind::kOutput);
+    take();
+    while (current().kind != TokenKind::kTagEnd) {
+      if (!statement->expressions.empty()) expect_operator(",");
+      statement->expressions.push_back(parse_expression());
+    }
+    return statement;
+  }
+
   void parse_signature(MacroCode& macro) {
     expect_operator("(");
     std::set<std::string> names;
@@ -221,6 +228,18 @@ class Parser : private ExpressionParser {
     statement->macro->name = statement->targets[0]->name;
     parse_signature(*statement->macro);
     statement->macro->body = parse_function_body("endmacro");
+    return statement;
+  }
+
+  StatementPtr parse_call_block() {
+    auto statement = make_statement(StatementKind::kCallBlock);
+    take();
+    statement->macro = std::make_unique<MacroCode>();
+    if (at_operator("(")) parse_signature(*statement->macro);
+    ExprPtr call = parse_expression();
+    if (call->kind != ExprKind::kCall) fail_at(call->line, "expected the call of a macro");
+    statement->expressions.push_back(std::move(call));
+    statement->macro->body = parse_function_body("endcall");
     return statement;
   }
 

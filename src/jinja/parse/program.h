@@ -1,8 +1,8 @@
 // A parsed template: statements and expressions whose names are resolved to slots.
 //
-// Scopes are those of Jinja's compiler (idtracking.py). The template and each macro is a function; a call of
-// it has a frame with a slot for every name that it assigns. A name that is only read is a variable of the
-// context.
+// Scopes are those of Jinja's compiler (idtracking.py). The template, each macro, each call block and each
+// recursive loop is a function; a call of it has a frame with a slot for every name that it assigns. A name
+// that is only read is a variable of the context.
 #pragma once
 
 #include <cstdint>
@@ -68,7 +68,7 @@ struct Expr {
   Arithmetic arithmetic = Arithmetic::kSubtract;
   std::vector<Comparison> comparisons;
   std::vector<KeywordExpr> keywords;
-  ExprPtr star_arguments;                 // f(*a)
+  ExprPtr star_arguments, star_keywords;  // f(*a, **b)
   const FunctionEntry* native = nullptr;  // of a filter or test; null: there is none of this name
   // For an attribute: the methods that have this name.
   const FunctionEntry *string_method = nullptr, *dict_method = nullptr, *list_method = nullptr;
@@ -89,6 +89,7 @@ enum class StatementKind : uint8_t {
   kSet,
   kSetBlock,
   kMacro,
+  kCallBlock,
   kFilterBlock,
   kWith,
   kGeneration,
@@ -99,6 +100,7 @@ enum class StatementKind : uint8_t {
 struct Statement;
 using Body = std::vector<std::unique_ptr<Statement>>;
 
+// A macro, or the body of a call block.
 struct MacroCode {
   std::string name;
   std::vector<ExprPtr> parameters;  // names
@@ -106,23 +108,28 @@ struct MacroCode {
   Body body;
   ScopeStart start;
   int num_slots = 0;
+  bool takes_caller = false, takes_keywords = false, takes_varargs = false;
+  bool explicit_caller = false;  // a parameter is called "caller"
+  Variable caller, keywords, varargs;
 };
 
 struct Statement {
   StatementKind kind = StatementKind::kOutput;
   int line = 1;
   // kOutput: what is written; kIf: the conditions; kFor: what is looped over; kSet: the value; kWith: the
-  // values; kSetBlock, kFilterBlock: the filter (of a set block it may be null).
+  // values; kCallBlock: the call; kSetBlock, kFilterBlock: the filter (of a set block it may be null).
   std::vector<ExprPtr> expressions;
   std::vector<ExprPtr> targets;  // kFor, kSet, kSetBlock: one
   ExprPtr test;                  // kFor
   // kIf: one for each condition, and one more for else; kFor: the loop's, and else's
   std::vector<Body> bodies;
-  std::unique_ptr<MacroCode> macro;  // kMacro
+  std::unique_ptr<MacroCode> macro;  // kMacro, kCallBlock
   Variable macro_target;
-  Variable loop;                   // kFor
+  bool recursive = false, uses_loop = false;  // kFor
+  Variable loop;
   ExprPtr test_target;             // kFor: the target in the scope of the test
   std::vector<ScopeStart> starts;  // of each of `bodies`; kFor: and of the test
+  int num_slots = 0;               // of a recursive loop's function
 };
 
 struct Program {

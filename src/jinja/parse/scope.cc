@@ -75,6 +75,7 @@ void Scope::visit(const Expr& expr, bool is_target) {
   }
   for (const KeywordExpr& keyword : expr.keywords) visit(*keyword.value);
   if (expr.star_arguments != nullptr) visit(*expr.star_arguments);
+  if (expr.star_keywords != nullptr) visit(*expr.star_keywords);
 }
 
 void Scope::visit_loop_target(const Expr& target) {

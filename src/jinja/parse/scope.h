@@ -12,7 +12,7 @@
 
 namespace tessera::jinja {
 
-// A template or macro while it is bound.
+// A template, macro, call block or recursive loop while it is bound.
 struct FunctionScope {
   int num_slots = 0;
 };

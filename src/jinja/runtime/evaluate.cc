@@ -129,31 +129,62 @@ Datum Interpreter::evaluate_item(const Expr& expr) {
   return get_slice(r_, object, bounds[0], bounds[1], bounds[2]);
 }
 
-Arguments Interpreter::evaluate_arguments(const Expr& expr) {
+Arguments Interpreter::evaluate_arguments(const Expr& expr, const Datum* caller) {
+  if (expr.star_arguments != nullptr || expr.star_keywords != nullptr)
+    return evaluate_star_arguments(expr, caller);
   Arguments args;
-  if (expr.operands.size() > 1 || expr.star_arguments != nullptr) {
-    ListBuilder items(r_);
-    for (size_t i = 1; i < expr.operands.size(); ++i) items.push(evaluate(*expr.operands[i]));
-    if (expr.star_arguments != nullptr) {
-      const Datum more = to_list(r_, evaluate(*expr.star_arguments));
-      for (int64_t i = 0; i < more.list->size; ++i) items.push(more.list->items[i]);
-    }
-    args = {.items = items.items(), .size = items.size()};
+  args.size = static_cast<int64_t>(expr.operands.size()) - 1;
+  if (args.size > 0) {
+    Datum* items = r_.array<Datum>(args.size);
+    for (int64_t i = 0; i < args.size; ++i) items[i] = evaluate(*expr.operands[static_cast<size_t>(i + 1)]);
+    args.items = items;
   }
-  args.num_keywords = static_cast<int64_t>(expr.keywords.size());
+  args.num_keywords = static_cast<int64_t>(expr.keywords.size()) + (caller != nullptr ? 1 : 0);
   if (args.num_keywords == 0) return args;
   Keyword* keywords = r_.array<Keyword>(args.num_keywords);
   int64_t k = 0;
   for (const KeywordExpr& keyword : expr.keywords) keywords[k++] = {keyword.name, evaluate(*keyword.value)};
+  if (caller != nullptr) keywords[k] = {"caller", *caller};
   args.keywords = keywords;
   return args;
 }
 
-Datum Interpreter::evaluate_call(const Expr& expr) {
+Arguments Interpreter::evaluate_star_arguments(const Expr& expr, const Datum* caller) {
+  ListBuilder items(r_);
+  for (size_t i = 1; i < expr.operands.size(); ++i) items.push(evaluate(*expr.operands[i]));
+  if (expr.star_arguments != nullptr) {
+    const Datum more = to_list(r_, evaluate(*expr.star_arguments));
+    for (int64_t i = 0; i < more.list->size; ++i) items.push(more.list->items[i]);
+  }
+  Datum more = dictionary(r_.make(Dict{}));
+  const size_t num_fixed = expr.keywords.size() + (caller != nullptr ? 1 : 0);
+  std::vector<Keyword> fixed;
+  for (const KeywordExpr& keyword : expr.keywords) fixed.push_back({keyword.name, evaluate(*keyword.value)});
+  if (caller != nullptr) fixed.push_back({"caller", *caller});
+  if (expr.star_keywords != nullptr) more = evaluate(*expr.star_keywords);
+  if (more.is_undefined()) r_.fail_undefined(more);
+  if (!is_mapping(more)) r_.fail("argument after ** must be a mapping, not {}", type_name(more));
+  const int64_t num_more = *size_of(more);
+  Keyword* keywords = r_.array<Keyword>(static_cast<int64_t>(num_fixed) + num_more);
+  std::copy(fixed.begin(), fixed.end(), keywords);
+  for (int64_t i = 0; i < num_more; ++i) {
+    const Entry entry = dict_entry(r_, more, i);
+    r_.step(1 + std::ssize(fixed) / 16);
+    if (!entry.key.is_string()) r_.fail("keywords must be strings");
+    const std::string_view name = r_.text(entry.key);
+    for (const Keyword& other : fixed) {
+      if (other.name == name) r_.fail("got multiple values for keyword argument '{}'", name);
+    }
+    keywords[static_cast<int64_t>(num_fixed) + i] = {name, entry.value};
+  }
+  return {items.items(), items.size(), keywords, static_cast<int64_t>(num_fixed) + num_more};
+}
+
+Datum Interpreter::evaluate_call(const Expr& expr, const Datum* caller) {
   const Expr& callee = *expr.operands[0];
   if (callee.kind != ExprKind::kAttribute) {
     const Datum function = evaluate(callee);
-    return call(function, evaluate_arguments(expr));
+    return call(function, evaluate_arguments(expr, caller));
   }
   // A method is called without a bound object in between.
   const Datum object = evaluate(*callee.operands[0]);
@@ -162,13 +193,13 @@ Datum Interpreter::evaluate_call(const Expr& expr) {
                                 : object.is(Kind::kList) ? callee.list_method
                                                          : nullptr;
   if (method != nullptr && !method->is(refused_method)) {
-    const Arguments args = evaluate_arguments(expr);
+    const Arguments args = evaluate_arguments(expr, caller);
     r_.line = expr.line;
     return r_.call(*method, object, args);
   }
   r_.line = callee.line;
   const Datum function = get_attribute(r_, object, callee.name);
-  return call(function, evaluate_arguments(expr));
+  return call(function, evaluate_arguments(expr, caller));
 }
 
 Datum Interpreter::evaluate_filter(const Expr& expr, const Datum* text) {

@@ -90,6 +90,9 @@ Interpreter::Flow Interpreter::run(const Statement& statement) {
     case StatementKind::kMacro:
       slot(statement.macro_target) = make_macro(*statement.macro);
       return Flow::kNext;
+    case StatementKind::kCallBlock:
+      call_block(statement);
+      return Flow::kNext;
     case StatementKind::kWith:
       run_with(statement);
       return run(statement.bodies[0]);
@@ -145,6 +148,11 @@ void Interpreter::run_with(const Statement& statement) {
   }
 }
 
+void Interpreter::call_block(const Statement& statement) {
+  const Datum caller = make_macro(*statement.macro);
+  write(evaluate_call(*statement.expressions[0], &caller));
+}
+
 void Interpreter::assign(const Expr& target, const Datum& value) {
   if (target.kind == ExprKind::kName) {
     slot(target.variable) = value;
@@ -176,15 +184,26 @@ void Interpreter::assign(const Expr& target, const Datum& value) {
 Interpreter::Flow Interpreter::run_for(const Statement& statement) {
   const Datum iterable = evaluate(*statement.expressions[0]);
   Flow flow = Flow::kNext;
-  loop_over(statement, iterable, flow);
+  if (!statement.recursive) {
+    loop_over(statement, iterable, frame_, 0, flow);
+    return flow;
+  }
+  ActiveLoop loop(*this);
+  loop.statement = &statement;
+  loop.outer = frame_;
+  loop.depth0 = -1;
+  write(call_loop(loop, Arguments{&iterable, 1, nullptr, 0}));
   return flow;
 }
 
 // `flow` becomes what a break or continue in the else branch asks of the loop around.
-void Interpreter::loop_over(const Statement& statement, const Datum& iterable, Flow& flow) {
+void Interpreter::loop_over(const Statement& statement, const Datum& iterable, Frame* outer, int64_t depth0,
+                            Flow& flow) {
   ActiveLoop* loop = r_.make(ActiveLoop(*this));
   loop->statement = &statement;
   loop->frame = frame_;
+  loop->outer = outer;
+  loop->depth0 = depth0;
   loop->filtered = statement.test == nullptr;
   loop->items = iterable.is_sequence() ? iterable : to_list(r_, iterable);
   Datum variable;
@@ -199,7 +218,7 @@ void Interpreter::loop_over(const Statement& statement, const Datum& iterable, F
     loop->current = item;
     enter(statement.starts[0]);
     assign(*statement.targets[0], item);
-    slot(statement.loop) = variable;
+    if (statement.uses_loop) slot(statement.loop) = variable;
     const Flow ended = run_item(statement, item);
     if (ended == Flow::kBreak) break;
     completed = completed || ended == Flow::kNext;
@@ -272,6 +291,8 @@ Datum Interpreter::loop_attribute(ActiveLoop& loop, std::string_view name) {
   if (name == "length") return integer(size());
   if (name == "revindex") return integer(size() - loop.index0);
   if (name == "revindex0") return integer(size() - loop.index0 - 1);
+  if (name == "depth") return integer(loop.depth0 + 1);
+  if (name == "depth0") return integer(loop.depth0);
   if (name == "previtem")
     return loop.index0 == 0 ? r_.make_undefined("there is no previous item") : loop.before;
   if (name == "nextitem")
@@ -294,11 +315,31 @@ Datum Interpreter::call(const Datum& callee, const Arguments& args) {
       return r_.call(*callee.method->entry, callee.method->self, args);
     case Kind::kMacro:
       return call_macro(*callee.macro, args);
+    case Kind::kLoop: {
+      const auto& loop = static_cast<const ActiveLoop&>(*callee.loop);
+      if (loop.statement->recursive) return call_loop(loop, args);
+      r_.fail("the loop must have the 'recursive' marker to be called recursively");
+    }
     case Kind::kUndefined:
       r_.fail_undefined(callee);
     default:
       r_.fail("'{}' object is not callable", type_name(callee));
   }
+}
+
+Datum Interpreter::call_loop(const ActiveLoop& loop, const Arguments& args) {
+  constexpr std::string_view kNames[] = {"iterable"};
+  Datum iterable;
+  bind_arguments(r_, args, "loop", kNames, 1, &iterable);
+  const Rendering::Nesting nesting(r_);
+  const size_t begin = r_.output.size();
+  Frame* const frame = std::exchange(frame_, make_frame(loop.outer, loop.statement->num_slots));
+  ++captures_;
+  Flow flow = Flow::kNext;
+  loop_over(*loop.statement, iterable, loop.outer, loop.depth0 + 1, flow);
+  --captures_;
+  frame_ = frame;
+  return r_.take_output(begin);
 }
 
 Datum Interpreter::call_macro(const Macro& macro, const Arguments& args) {
@@ -319,20 +360,42 @@ Datum Interpreter::call_macro(const Macro& macro, const Arguments& args) {
 void Interpreter::bind_parameters(const Macro& macro, const Arguments& args) {
   const MacroCode& code = *macro.code;
   const auto num_parameters = static_cast<int64_t>(code.parameters.size());
-  if (args.size > num_parameters) {
+  std::vector<bool> used(static_cast<size_t>(args.num_keywords), false);
+  const auto take_keyword = [&](std::string_view name) {
+    r_.step(1 + args.num_keywords / 16);
+    for (int64_t k = 0; k < args.num_keywords; ++k) {
+      if (args.keywords[k].name != name || used[static_cast<size_t>(k)]) continue;
+      used[static_cast<size_t>(k)] = true;
+      return args.keywords[k].value;
+    }
+    return Datum();
+  };
+  for (int64_t i = 0; i < num_parameters; ++i) {
+    const Expr& parameter = *code.parameters[static_cast<size_t>(i)];
+    slot(parameter.variable) = i < args.size ? args.items[i] : take_keyword(parameter.name);
+  }
+  if (code.takes_caller) {
+    const Datum caller = take_keyword("caller");
+    slot(code.caller) =
+        caller.is_missing() || caller.is(Kind::kNone) ? r_.make_undefined("No caller defined") : caller;
+  }
+  Entry* rest = r_.array<Entry>(args.num_keywords);
+  int64_t num_rest = 0;
+  for (int64_t k = 0; k < args.num_keywords; ++k) {
+    if (!used[static_cast<size_t>(k)])
+      rest[num_rest++] = {string(args.keywords[k].name), args.keywords[k].value};
+  }
+  if (code.takes_keywords) {
+    slot(code.keywords) = dictionary(r_.make(Dict{rest, num_rest}));
+  } else if (num_rest > 0) {
+    r_.fail("macro '{}' takes no keyword argument '{}'", code.name, r_.text(rest[0].key));
+  }
+  if (code.takes_varargs) {
+    const int64_t extra = std::max<int64_t>(0, args.size - num_parameters);
+    slot(code.varargs) = sequence(r_.make(List{args.items + (args.size - extra), extra}), Kind::kTuple);
+  } else if (args.size > num_parameters) {
     r_.fail("macro '{}' takes not more than {}, found {}", code.name,
             num_parameters == 1 ? "1 argument" : fmt::format("{} arguments", num_parameters), args.size);
-  }
-  for (int64_t i = 0; i < num_parameters; ++i)
-    slot(code.parameters[static_cast<size_t>(i)]->variable) = i < args.size ? args.items[i] : Datum();
-  r_.step(num_parameters * args.num_keywords / 16);
-  for (int64_t k = 0; k < args.num_keywords; ++k) {
-    const Keyword& keyword = args.keywords[k];
-    const auto parameter = std::find_if(code.parameters.begin(), code.parameters.end(),
-                                        [&](const ExprPtr& known) { return known->name == keyword.name; });
-    if (parameter == code.parameters.end() || !slot((*parameter)->variable).is_missing())
-      r_.fail("macro '{}' takes no keyword argument '{}'", code.name, keyword.name);
-    slot((*parameter)->variable) = keyword.value;
   }
   const auto num_required = num_parameters - static_cast<int64_t>(code.defaults.size());
   for (int64_t i = 0; i < num_parameters; ++i) {

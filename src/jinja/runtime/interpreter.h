@@ -27,9 +27,11 @@ struct ActiveLoop final : Loop {
   Interpreter& interpreter;
   const Statement* statement = nullptr;
   Frame* frame = nullptr;  // of the loop's body
+  Frame* outer = nullptr;  // where the loop stands
   Datum items;             // a list
   int64_t next = 0;        // the item that is looked at next
   int64_t index0 = -1;
+  int64_t depth0 = 0;
   bool filtered = false;  // the loop's test was applied to all items
   Datum before, current, after;
 };
@@ -55,7 +57,8 @@ class Interpreter {
   Flow run_generation(const Statement& statement);
   Flow run_captured(const Statement& statement, Datum& text);
   void run_with(const Statement& statement);
-  void loop_over(const Statement& statement, const Datum& iterable, Flow& flow);
+  void call_block(const Statement& statement);
+  void loop_over(const Statement& statement, const Datum& iterable, Frame* outer, int64_t depth0, Flow& flow);
   Flow run_item(const Statement& statement, const Datum& item);
   Datum next_item(ActiveLoop& loop);
   bool passes(ActiveLoop& loop, const Datum& item);
@@ -81,7 +84,7 @@ class Interpreter {
   Datum evaluate_rest(const Expr& expr);
   Datum evaluate_item(const Expr& expr);
   Datum evaluate_attribute(const Expr& expr);
-  Datum evaluate_call(const Expr& expr);
+  Datum evaluate_call(const Expr& expr, const Datum* caller = nullptr);
   Datum evaluate_filter(const Expr& expr, const Datum* text = nullptr);
   Datum evaluate_test(const Expr& expr);
   Datum evaluate_sum(const Expr& expr);
@@ -89,17 +92,19 @@ class Interpreter {
   Datum evaluate_list(const Expr& expr);
   Datum evaluate_dict(const Expr& expr);
   bool evaluate_comparison(const Expr& expr);
-  Arguments evaluate_arguments(const Expr& expr);
+  Arguments evaluate_arguments(const Expr& expr, const Datum* caller = nullptr);
+  Arguments evaluate_star_arguments(const Expr& expr, const Datum* caller);
 
   Datum call(const Datum& callee, const Arguments& args);
   Datum call_macro(const Macro& macro, const Arguments& args);
   void bind_parameters(const Macro& macro, const Arguments& args);
+  Datum call_loop(const ActiveLoop& loop, const Arguments& args);
 
   Rendering& r_;
   const Program& program_;
   std::vector<Datum> context_;
   Frame* frame_ = nullptr;
-  int captures_ = 0;  // macros and blocks whose output is being captured
+  int captures_ = 0;  // macros, blocks and recursive loops whose output is being captured
   int generations_ = 0;
   std::vector<std::pair<int64_t, int64_t>> generation_;
   std::unordered_map<const Value::Object*, int64_t> item_index_;  // of the items that are traced

@@ -17,7 +17,7 @@ std::string without_underscores(std::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
     const auto is_digit = [&](size_t at) {
-      return at < text.size() && std::isdigit(static_cast<unsigned char>(text[at])) != 0;
+      return at < text.size() && std::isxdigit(static_cast<unsigned char>(text[at])) != 0;
     };
     if (text[i] != '_') {
       out += text[i];
@@ -30,15 +30,34 @@ std::string without_underscores(std::string_view text) {
 
 }  // namespace
 
-std::optional<int64_t> parse_integer(std::string_view text, bool& overflow) {
-  std::string digits = without_underscores(strip(text, Side::kBoth));
-  if (digits.starts_with("+") && !digits.starts_with("+-")) digits.erase(0, 1);
-  if (digits.empty()) return std::nullopt;
-  int64_t value = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+std::optional<int64_t> parse_integer(std::string_view text, int base, bool& overflow) {
+  text = strip(text, Side::kBoth);
+  bool negative = false;
+  if (!text.empty() && (text[0] == '-' || text[0] == '+')) {
+    negative = text[0] == '-';
+    text.remove_prefix(1);
+  }
+  if (text.size() > 2 && text[0] == '0') {
+    const char letter = static_cast<char>(std::tolower(static_cast<unsigned char>(text[1])));
+    const int own_base = letter == 'x' ? 16 : letter == 'o' ? 8 : letter == 'b' ? 2 : 0;
+    if (own_base != 0 && (base == own_base || base == 0)) {
+      base = own_base;
+      text.remove_prefix(text[2] == '_' ? 3 : 2);
+    }
+  }
+  const std::string digits = without_underscores(text);
+  if (base == 0) {
+    base = 10;
+    if (digits.size() > 1 && digits[0] == '0' && digits.find_first_not_of('0') != std::string::npos)
+      return std::nullopt;
+  }
+  if (digits.empty() || base < 2 || base > 36) return std::nullopt;
+  uint64_t magnitude = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), magnitude, base);
   if (end != digits.data() + digits.size()) return std::nullopt;
-  overflow = error == std::errc::result_out_of_range;
-  return value;
+  const uint64_t largest = static_cast<uint64_t>(std::numeric_limits<int64_t>::max()) + (negative ? 1 : 0);
+  overflow = error == std::errc::result_out_of_range || magnitude > largest;
+  return negative ? static_cast<int64_t>(~magnitude + 1) : static_cast<int64_t>(magnitude);
 }
 
 std::optional<double> parse_float(std::string_view text) {

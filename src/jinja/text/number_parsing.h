@@ -1,4 +1,4 @@
-// Numbers in text, as Python's int(text) and float(text) read them.
+// Numbers as Python's int(text, base) and float(text) read them.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 namespace tessera::jinja {
 
 // Empty if the text is not a number. `overflow` is set if it is one that does not fit in 64 bits.
-std::optional<int64_t> parse_integer(std::string_view text, bool& overflow);
+std::optional<int64_t> parse_integer(std::string_view text, int base, bool& overflow);
 std::optional<double> parse_float(std::string_view text);
 
 }  // namespace tessera::jinja

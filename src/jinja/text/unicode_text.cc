@@ -70,6 +70,35 @@ void append_title(std::string& out, char32_t c) {
 
 bool is_cased(char32_t c) { return is_upper_case(c) || is_lower_case(c) || is_title_case(c); }
 
+// The lower case of the character text[begin, end), where a capital sigma at the end of a word differs.
+std::string lower_in_context(std::string_view text, size_t begin, size_t end) {
+  constexpr std::string_view kSigma = "Σ";
+  constexpr std::string_view kFinalSigma = "ς";
+  const std::string_view one = text.substr(begin, end - begin);
+  if (one != kSigma) return to_lower(one);
+  const auto is_ignorable = [](char32_t c) {
+    return u_hasBinaryProperty(static_cast<UChar32>(c), UCHAR_CASE_IGNORABLE) != 0;
+  };
+  bool cased_before = false;
+  for (size_t end_before = begin; end_before > 0;) {
+    size_t pos = end_before - 1;
+    while (pos > 0 && is_continuation(text[pos])) --pos;
+    end_before = pos;
+    const char32_t c = next_code_point(text, pos);
+    if (is_ignorable(c)) continue;
+    cased_before = is_cased(c);
+    break;
+  }
+  bool cased_after = false;
+  for (size_t pos = end; pos < text.size();) {
+    const char32_t c = next_code_point(text, pos);
+    if (is_ignorable(c)) continue;
+    cased_after = is_cased(c);
+    break;
+  }
+  return cased_before && !cased_after ? std::string(kFinalSigma) : to_lower(one);
+}
+
 }  // namespace
 
 bool is_ascii(std::string_view text) {
@@ -166,16 +195,16 @@ std::string capitalize(std::string_view text) {
 
 std::string to_title(std::string_view text) {
   std::string out;
+  bool in_word = false;
   for (size_t pos = 0; pos < text.size();) {
     const size_t begin = pos;
-    // A word of cased characters, or one other character.
-    for (size_t next = pos; next < text.size() && is_cased(next_code_point(text, next));) pos = next;
-    if (pos > begin) {
-      out += capitalize(text.substr(begin, pos - begin));
+    const char32_t c = next_code_point(text, pos);
+    if (in_word) {
+      out += lower_in_context(text, begin, pos);
     } else {
-      next_code_point(text, pos);
-      out += text.substr(begin, pos - begin);
+      append_title(out, c);
     }
+    in_word = is_cased(c);
   }
   return out;
 }

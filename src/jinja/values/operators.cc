@@ -96,6 +96,17 @@ double python_modulo(double a, double b) {
   return (remainder < 0) != (b < 0) ? remainder + b : remainder;
 }
 
+Datum integer_power(Rendering& r, int64_t base, int64_t exponent) {
+  int64_t result = 1;
+  int64_t square = base;
+  for (uint64_t rest = static_cast<uint64_t>(exponent); rest > 0; rest >>= 1) {
+    if ((rest & 1) != 0 && __builtin_mul_overflow(result, square, &result))
+      fail_overflow(r, "**", base, exponent);
+    if (rest > 1 && __builtin_mul_overflow(square, square, &square)) fail_overflow(r, "**", base, exponent);
+  }
+  return integer(result);
+}
+
 Datum integer_arithmetic(Rendering& r, Arithmetic operation, int64_t a, int64_t b) {
   int64_t result = 0;
   switch (operation) {
@@ -105,6 +116,10 @@ Datum integer_arithmetic(Rendering& r, Arithmetic operation, int64_t a, int64_t 
     case Arithmetic::kMultiply:
       if (__builtin_mul_overflow(a, b, &result)) fail_overflow(r, "*", a, b);
       return integer(result);
+    case Arithmetic::kPower:
+      if (b >= 0) return integer_power(r, a, b);
+      if (a == 0) r.fail("0.0 cannot be raised to a negative power");
+      return number(std::pow(static_cast<double>(a), static_cast<double>(b)));
     default:
       break;
   }
@@ -125,6 +140,15 @@ Datum float_arithmetic(Rendering& r, Arithmetic operation, double a, double b) {
       return number(a - b);
     case Arithmetic::kMultiply:
       return number(a * b);
+    case Arithmetic::kPower: {
+      if (a == 0 && b < 0) r.fail("0.0 cannot be raised to a negative power");
+      if (a < 0 && std::isfinite(a) && std::isfinite(b) && b != std::floor(b)) {
+        r.fail("complex numbers are not supported");
+      }
+      const double power = std::pow(a, b);
+      if (std::isinf(power) && std::isfinite(a) && std::isfinite(b)) r.fail("Numerical result out of range");
+      return number(power);
+    }
     default:
       break;
   }
@@ -137,7 +161,7 @@ Datum float_arithmetic(Rendering& r, Arithmetic operation, double a, double b) {
 }
 
 std::string_view symbol(Arithmetic operation) {
-  static constexpr std::array<std::string_view, 5> kSymbols = {"-", "*", "/", "//", "%"};
+  static constexpr std::array<std::string_view, 6> kSymbols = {"-", "*", "/", "//", "%", "** or pow()"};
   return kSymbols[static_cast<size_t>(operation)];
 }
 

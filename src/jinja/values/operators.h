@@ -20,7 +20,7 @@ enum class Comparison : uint8_t {
   kNotIn
 };
 
-enum class Arithmetic : uint8_t { kSubtract, kMultiply, kDivide, kFloorDivide, kModulo };
+enum class Arithmetic : uint8_t { kSubtract, kMultiply, kDivide, kFloorDivide, kModulo, kPower };
 
 bool is_true(const Datum& value);
 bool equal(Rendering& r, const Datum& a, const Datum& b);

@@ -1,5 +1,4 @@
-// The % operator of strings, and str.format, as far as prompts have reason to use them: text as it is, and
-// numbers with [0][width][.precision] and the type d, i or f.
+// The % operator of strings, and str.format.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,19 +6,25 @@
 #include <cmath>
 #include <string>
 
+#include "jinja/text/unicode_text.h"
 #include "jinja/values/operators.h"
 #include "jinja/values/python_text.h"
 
 namespace tessera::jinja {
 namespace {
 
-constexpr int64_t kMaxWidth = 100;
+constexpr int64_t kMaxWidth = 10'000;
 
-// [0][width][.precision]
-struct NumberFormat {
-  bool zero = false;
-  int64_t width = 0;
-  int64_t precision = -1;
+bool is_one_of(char c, std::string_view set) { return set.find(c) != std::string_view::npos; }
+
+// [[fill]align][sign][#][0][width][.precision][type], of either language.
+struct FormatSpec {
+  std::string fill = " ";
+  char align = 0;  // '<', '>', '^'
+  char sign = '-';
+  bool alternate = false, zero = false;
+  int64_t width = 0, precision = -1;
+  char type = 0;
 };
 
 int64_t parse_count(Rendering& r, std::string_view text, size_t& pos) {
@@ -28,34 +33,60 @@ int64_t parse_count(Rendering& r, std::string_view text, size_t& pos) {
     value = 10 * value + (text[pos] - '0');
     if (value > kMaxWidth) r.fail("a width or precision of more than {} in a format", kMaxWidth);
   }
+  // Padding goes character by character, and thousands of digits of a float are long arithmetic.
+  if (value > 100) r.step(4 * value);
   return value;
 }
 
-NumberFormat parse_number_format(Rendering& r, std::string_view text, size_t& pos) {
-  NumberFormat format;
-  if (pos < text.size() && text[pos] == '0') format.zero = true;
-  format.width = parse_count(r, text, pos);
-  if (pos < text.size() && text[pos] == '.') format.precision = parse_count(r, text, ++pos);
-  return format;
+// `sign` is part of `body` unless zeros come between.
+std::string padded(std::string sign, std::string body, const FormatSpec& spec, char default_align) {
+  const auto size = static_cast<int64_t>(sign.size()) + count_code_points(body);
+  const int64_t missing = std::max<int64_t>(0, spec.width - size);
+  const char align = spec.align == 0 ? default_align : spec.align;
+  if (spec.zero && spec.align == 0) return sign + std::string(static_cast<size_t>(missing), '0') + body;
+  const int64_t before = align == '>' ? missing : align == '^' ? missing / 2 : 0;
+  std::string left, right;
+  for (int64_t i = 0; i < missing; ++i) (i < before ? left : right) += spec.fill;
+  return left + sign + body + right;
 }
 
-std::string format_number(Rendering& r, const Datum& value, const NumberFormat& format, char type) {
-  if (value.is_undefined()) r.fail_undefined(value);
-  if (!value.is_number()) {
-    r.fail("%{} format: a {} number is required, not {}", type, type == 'd' ? "integer" : "real",
-           type_name(value));
+// Integers in the notations dxXb, floats in eEfFgG, and either without one.
+std::string format_number(Rendering& r, const Datum& value, const FormatSpec& spec) {
+  const bool as_float = value.is(Kind::kFloat) || (spec.type != 0 && is_one_of(spec.type, "eEfFgG"));
+  if (spec.type != 0 && !is_one_of(spec.type, as_float ? "eEfFgG" : "bdxX")) {
+    r.fail("Unknown format code '{}' for object of type '{}'", spec.type, type_name(value));
   }
-  const char* zero = format.zero ? "0" : "";
-  if (type == 'f') {
-    const int64_t digits = format.precision < 0 ? 6 : format.precision;
-    const std::string form = fmt::format("{{:{}{}.{}f}}", zero, format.width, digits);
-    return fmt::format(fmt::runtime(form), value.as_double());
+  std::string body;
+  bool negative = false;
+  if (as_float) {
+    const double number = value.as_double(), magnitude = std::abs(number);
+    negative = std::signbit(number) && !std::isnan(number);
+    const bool is_general = spec.type == 0 || is_one_of(spec.type, "gG");
+    const int64_t digits = spec.precision < 0 ? 6 : std::max<int64_t>(spec.precision, is_general ? 1 : 0);
+    const std::string form =
+        fmt::format("{{:{}.{}{}}}", spec.alternate ? "#" : "", digits, spec.type == 0 ? 'g' : spec.type);
+    body = spec.type == 0 && spec.precision < 0 ? format_float(magnitude)
+                                                : fmt::format(fmt::runtime(form), magnitude);
+  } else {
+    if (spec.precision >= 0) r.fail("Precision not allowed in integer format specifier");
+    negative = value.integer < 0;
+    const auto bits = static_cast<uint64_t>(value.integer);
+    const std::string form =
+        fmt::format("{{:{}{}}}", spec.alternate ? "#" : "", spec.type == 0 ? 'd' : spec.type);
+    body = fmt::format(fmt::runtime(form), negative ? ~bits + 1 : bits);
   }
-  if (format.precision >= 0) r.fail("a precision in the format of an integer is not supported");
-  if (value.is(Kind::kFloat) && !(std::abs(value.number) < 9.2e18))
-    r.fail("the number {} does not fit in 64 bits", format_float(value.number));
-  const int64_t whole = value.is(Kind::kFloat) ? static_cast<int64_t>(value.number) : value.integer;
-  return fmt::format(fmt::runtime(fmt::format("{{:{}{}d}}", zero, format.width)), whole);
+  const std::string sign = negative ? "-" : spec.sign == '-' ? "" : std::string(1, spec.sign);
+  return padded(sign, body, spec, '>');
+}
+
+void append_text(TextBuilder& out, std::string_view text, FormatSpec spec, char default_align) {
+  const std::string_view cut = spec.precision < 0 ? text : text.substr(0, byte_offset(text, spec.precision));
+  const int64_t missing = std::max<int64_t>(0, spec.width - count_code_points(cut));
+  const char align = spec.align == 0 ? default_align : spec.align;
+  const int64_t before = align == '>' ? missing : align == '^' ? missing / 2 : 0;
+  for (int64_t i = 0; i < before; ++i) out += spec.fill;
+  out += cut;
+  for (int64_t i = before; i < missing; ++i) out += spec.fill;
 }
 
 class PercentFormatter {
@@ -65,10 +96,11 @@ class PercentFormatter {
 
   TextBuilder run() {
     while (pos_ < format_.size()) {
-      const size_t percent = std::min(format_.find('%', pos_), format_.size());
-      out_ += format_.substr(pos_, percent - pos_);
-      pos_ = percent + 1;
-      if (percent < format_.size()) directive();
+      if (format_[pos_++] == '%') {
+        directive();
+      } else {
+        out_ += format_.substr(pos_ - 1, 1);
+      }
     }
     // Whatever has items may have some that are not used.
     const bool has_items = is_mapping(arguments_) || arguments_.is(Kind::kList) ||
@@ -91,14 +123,8 @@ class PercentFormatter {
     return is_tuple_ ? arguments_.list->items[used_++] : (++used_, arguments_);
   }
 
-  // %[(key)][format]type
+  // %[(key)][flags][width][.precision]type
   void directive() {
-    r_.step();
-    if (peek() == '%') {
-      ++pos_;
-      out_ += '%';
-      return;
-    }
     Datum value;
     if (peek() == '(') {
       const size_t end = format_.find(')', pos_);
@@ -109,22 +135,48 @@ class PercentFormatter {
       if (value.is_missing()) r_.fail("KeyError: '{}'", key);
       pos_ = end + 1;
     }
-    const size_t begin = pos_;
-    const NumberFormat format = parse_number_format(r_, format_, pos_);
-    const bool is_plain = pos_ == begin;
-    const char type = peek() == 'i' ? 'd' : peek();
-    ++pos_;
-    if (value.is_missing()) value = next_argument();
-    if (type == 'd' || type == 'f') {
-      out_ += format_number(r_, value, format, type);
-    } else if (type == 's' && is_plain) {
-      append_str(r_, out_, value);
-    } else if (type == 'r' && is_plain) {
-      append_repr(r_, out_, value);
-    } else {
-      r_.fail("the format '%{}' is not supported: expected %s, %r, or %d and %f with a width",
-              format_.substr(begin, pos_ - begin));
+    FormatSpec spec;
+    for (; is_one_of(peek(), "#0- +"); ++pos_) {
+      const char flag = format_[pos_];
+      if (flag == '-') spec.align = '<';
+      if (flag == '0') spec.zero = true;
+      if (flag == '#') spec.alternate = true;
+      if (flag == '+' || (flag == ' ' && spec.sign == '-')) spec.sign = flag;
     }
+    spec.width = parse_count(r_, format_, pos_);
+    if (peek() == '.') spec.precision = parse_count(r_, format_, ++pos_);
+    spec.type = peek();
+    ++pos_;
+    if (spec.type == '%') {
+      out_ += '%';
+      return;
+    }
+    append(value.is_missing() ? next_argument() : value, spec);
+  }
+
+  void append(const Datum& value, FormatSpec spec) {
+    if (spec.type == 's' || spec.type == 'r') {
+      TextBuilder text(r_);
+      spec.type == 's' ? append_str(r_, text, value) : append_repr(r_, text, value);
+      return append_text(out_, r_.text(text.finish()), spec, '>');
+    }
+    const bool is_integer = is_one_of(spec.type, "dixX");
+    if (!is_integer && !is_one_of(spec.type, "fFeEgG")) {
+      r_.fail("unsupported format character '{}'", spec.type);
+    }
+    if (value.is_undefined()) r_.fail_undefined(value);
+    if (!value.is_number() || (value.is(Kind::kFloat) && is_one_of(spec.type, "xX"))) {
+      r_.fail("%{} format: a {} number is required, not {}", spec.type, is_integer ? "integer" : "real",
+              type_name(value));
+    }
+    if (spec.type == 'i') spec.type = 'd';
+    if (!is_integer || value.is_integral()) {
+      out_ += format_number(r_, is_integer ? integer(value.integer) : number(value.as_double()), spec);
+      return;
+    }
+    if (!(std::abs(value.number) < 9.2e18))
+      r_.fail("the number {} does not fit in 64 bits", format_float(value.number));
+    out_ += format_number(r_, integer(static_cast<int64_t>(value.number)), spec);
   }
 
   Rendering& r_;
@@ -136,53 +188,95 @@ class PercentFormatter {
   TextBuilder out_{r_};
 };
 
-// Fields are {}, {0} or {name}, with a format of numbers: {:.2f}.
+// Fields are {}, {0}, {name}, with !s, !r and a specification; attributes and elements of arguments, and
+// fields within a specification, are not looked up.
 class BraceFormatter {
  public:
   BraceFormatter(Rendering& r, const Arguments& args) : r_(r), args_(args) {}
 
   TextBuilder run(std::string_view format) {
     TextBuilder out(r_);
-    for (size_t pos = 0; pos < format.size();) {
-      const size_t brace = std::min(format.find_first_of("{}", pos), format.size());
-      out += format.substr(pos, brace - pos);
-      if (brace == format.size()) break;
-      const char c = format[brace];
-      if (brace + 1 < format.size() && format[brace + 1] == c) {
+    for (size_t pos = 0; pos < format.size(); ++pos) {
+      const char c = format[pos];
+      const bool doubled = pos + 1 < format.size() && format[pos + 1] == c;
+      if ((c == '{' || c == '}') && doubled) {
         out += c;
-        pos = brace + 2;
-        continue;
+        ++pos;
+      } else if (c == '}') {
+        r_.fail("Single '}}' encountered in format string");
+      } else if (c == '{') {
+        const size_t end = format.find('}', pos);
+        if (end == std::string_view::npos) r_.fail("expected '}}' before end of string");
+        append_field(out, format.substr(pos + 1, end - pos - 1));
+        pos = end;
+      } else {
+        out += format.substr(pos, 1);
       }
-      if (c == '}') r_.fail("Single '}}' encountered in format string");
-      const size_t end = format.find('}', brace);
-      if (end == std::string_view::npos) r_.fail("expected '}}' before end of string");
-      append_field(out, format.substr(brace + 1, end - brace - 1));
-      pos = end + 1;
     }
     return out;
   }
 
  private:
+  // name!r:spec
   void append_field(TextBuilder& out, std::string_view text) {
     r_.step();
-    const size_t colon = text.find(':');
-    const Datum value = argument(text.substr(0, colon), text);
-    if (colon == std::string_view::npos) return append_str(r_, out, value);
-    size_t pos = colon + 1;
-    const NumberFormat format = parse_number_format(r_, text, pos);
-    const std::string_view type = text.substr(pos);
-    if (type != "d" && type != "f") refuse(text);
-    out += format_number(r_, value, format, type[0]);
+    const size_t colon = std::min(text.find(':'), text.size());
+    const std::string_view spec = text.substr(std::min(colon + 1, text.size()));
+    const std::string_view head = text.substr(0, colon);
+    const size_t mark = std::min(head.find('!'), head.size());
+    const std::string_view conversion = head.substr(mark);
+    Datum value = argument(head.substr(0, mark));
+    if (conversion == "!r" || conversion == "!s") {
+      TextBuilder converted(r_);
+      conversion == "!r" ? append_repr(r_, converted, value) : append_str(r_, converted, value);
+      value = converted.finish();
+    } else if (!conversion.empty()) {
+      r_.fail("Unknown conversion specifier {}", conversion);
+    }
+    append_value(out, value, spec);
   }
 
-  [[noreturn]] void refuse(std::string_view field) const {
-    r_.fail(
-        "the field '{{{}}}' of a format is not supported: expected {{}}, {{0}} or {{name}}, as it is or "
-        "with a format such as .2f or 03d",
-        field);
+  void append_value(TextBuilder& out, const Datum& value, std::string_view spec_text) {
+    if (spec_text.empty()) return append_str(r_, out, value);
+    const FormatSpec spec = parse_spec(spec_text);
+    if (value.is(Kind::kInt) || value.is(Kind::kFloat) || (value.is(Kind::kBool) && spec.type != 0)) {
+      out += format_number(r_, value, spec);
+      return;
+    }
+    if (!value.is_string() && !value.is(Kind::kBool)) {
+      r_.fail("unsupported format string passed to {}.__format__", type_name(value));
+    }
+    if (spec.type != 0 && spec.type != 's')
+      r_.fail("Unknown format code '{}' for object of type 'str'", spec.type);
+    append_text(out, r_.text(to_str(r_, value)), spec, '<');
   }
 
-  Datum argument(std::string_view name, std::string_view field) {
+  FormatSpec parse_spec(std::string_view text) {
+    constexpr std::string_view kAligns = "<>^";
+    FormatSpec spec;
+    size_t pos = 0;
+    next_code_point(text, pos);
+    if (pos < text.size() && is_one_of(text[pos], kAligns)) {
+      spec.fill = text.substr(0, pos);
+      spec.align = text[pos++];
+    } else {
+      pos = 0;
+      if (is_one_of(text[0], kAligns)) spec.align = text[pos++];
+    }
+    const auto take = [&](std::string_view set) {
+      return pos < text.size() && is_one_of(text[pos], set) ? text[pos++] : '\0';
+    };
+    if (const char sign = take("+- ")) spec.sign = sign;
+    spec.alternate = take("#") != 0;
+    spec.zero = take("0") != 0;
+    spec.width = parse_count(r_, text, pos);
+    if (take(".") != 0) spec.precision = parse_count(r_, text, pos);
+    if (pos < text.size()) spec.type = text[pos++];
+    if (pos < text.size()) r_.fail("Invalid format specifier '{}'", text);
+    return spec;
+  }
+
+  Datum argument(std::string_view name) {
     if (name.find_first_not_of("0123456789") == std::string_view::npos && name.size() < 10) {
       const bool numbers_itself = name.empty();
       if (numbers_itself ? numbered_ : next_ > 0) {
@@ -196,7 +290,9 @@ class BraceFormatter {
     for (int64_t k = 0; k < args_.num_keywords; ++k) {
       if (args_.keywords[k].name == name) return args_.keywords[k].value;
     }
-    if (name.find_first_of(".[!{") != std::string_view::npos) refuse(field);
+    if (name.find_first_of(".[") != std::string_view::npos) {
+      r_.fail("the field '{}' of a format is not supported: pass the value itself as an argument", name);
+    }
     r_.fail("KeyError: '{}'", name);
   }
 

@@ -73,7 +73,8 @@ EXPRESSIONS = """
 1 + 2 * 3 - 4
 7 / 2
 7 // 2, -7 // 2, 7 // -2, -7 % 3, 7 % -3, 7.5 // 2, -7.5 % 2
-(-2) * 2, (2 + 3) * 4
+2 ** 10, 2 ** -1, 2 ** 3 ** 2, -2 ** 2, 2.0 ** 3
+(-2) ** 2, (2 + 3) * 4
 1 == 1.0, true == 1, "1" == 1, none == false, [1] == [1.0], (1,) == [1], {"a": 1} == {"a": 1.0}
 1 < 2 < 3, 1 < 3 < 2, 1 != 2 != 1
 "a" < "b", [1, 2] < [1, 3], (1, "a") <= (1, "a"), "é" > "z"
@@ -94,7 +95,7 @@ floats
 "\\n\\t\\\\ \\x41 \\u00e9 \\U0001F600 \\101 \\q" "joined" 'too'
 "tab\\t nul\\x01 del\\x7f nbsp\\xa0 zwsp\\u200b é" | list
 ["tab\\t nul\\x01 del\\x7f nbsp\\xa0 zwsp\\u200b é \\ue000"]
-1000, 10.50, 1e3
+1_000, 0x1F, 0b101, 0o17, 1_0.5_0, 1e3
 numbers[0], numbers[-1], numbers[99], numbers["x"], numbers[1:3], numbers[::-1], numbers[-2:], numbers[:-2], numbers[::2], numbers[10:], numbers[3:1]
 text[0], text[-1], text[1:4], text[::-1], text[::3], text[5:1:-1], text[99:], text[-5:]
 unicode[0], unicode[-1], unicode[1:4], unicode[::-1], unicode[3:], unicode[-4:-1], unicode | length
@@ -107,18 +108,19 @@ messages[1].content, messages[1]["content"] | length, messages | length, message
 range(3), range(1, 10, 3) | list, range(5, 0, -2) | list, range(3)[1], range(10)[2:8:2], range(0) | list
 namespace(a=1), namespace({"x": 2}, y=3).x, dict(a=1, b=2), dict([["a", 1]], c=3), dict(d, a=0) | length
 [] + [1] + [2, 3], (1,) + (2,), [0] * 3, "ab" * 3, 3 * "ab", [1] * -1
-"%s is %d and %05.2f or %04d|%f|%i|%r|%%" % ("it", 42.9, 3.14159, -7, 2.5, 3, "r")
-"%(a)s-%(z)03d" % d, "%s" % "x", "%s" % 1, "%s" % [1], "%5.1f|%.0f" % (2.25, 1.5)
+"%s is %d and %05.2f or %x|%-6s|%6s|%+d|%e|%r|%%" % ("it", 42.9, 3.14159, 255, "ab", "cd", 5, 12345.678, "r")
+"%(a)s-%(z)03d" % d, "%s" % "x", "%s" % 1, "%s" % [1], "%.3s|%5.1f|%g|%g|%G" % ("abcdef", 2.25, 1e10, 0.0001, 1e-10)
 "{} {1}".format(1, 2), 5
-"{0} {1} {name} {{}}".format("a", 1, name="n"), "{:05d} {:.2f} {:d}".format(42, 1.5, 255), "{} {}".format(none, [1])
+"{} {} {name} {0!r}".format("a", 1, name="n"), 5
+"{0} {1} {name} {0!r}".format("a", 1, name="n"), "{:>8}|{:<8}|{:^8}|{:*^9}".format("ab", "cd", "ef", "g"), "{:05d} {:+.2f} {:x} {:#x} {:b} {:.3}".format(42, 1.5, 255, 255, 5, "abcdef")
 " ab ".strip(), " ab ".lstrip(), " ab ".rstrip(), "xxabxx".strip("x"), "abc".strip("ca"), "\\u3000a\\u00a0".strip()
-"a,b,,c".split(","), " a  b c ".split(), "a b c d".split(" ", 2), "a b c d".rsplit(" ", 1), " a b c ".split(none, 1), "".split(), "".split(",")
-"abc".startswith("ab"), "abc".endswith(("x", "c")), "abc".startswith("b"), "abc".startswith("")
+"a,b,,c".split(","), " a  b c ".split(), "a b c d".split(" ", 2), "a b c d".rsplit(" ", 1), " a b c ".split(none, 1), " a  b  c ".rsplit(none, 1), "".split(), "".split(",")
+"abc".startswith("ab"), "abc".endswith(("x", "c")), "abc".startswith("b", 1), "abc".startswith("", 5), "abc".startswith("a", -3, 2)
 "aXbXc".replace("X", "-"), "aXbXc".replace("X", "-", 1), "abc".replace("", "."), "abc".replace("", ".", 2), "".replace("", "x")
 "Hello".upper(), "Hello".lower(), "hello world it's".title(), "hELLO".capitalize()
 unicode.upper(), unicode.lower(), unicode.title(), unicode.capitalize()
 "ΑΣ ΣΑΣ".lower(), "ΑΣ".capitalize(), "ǆ".title(), "ﬁn".capitalize(), "ß".upper(), "ŉ".title()
-text.find("o"), text.rfind("o"), text.find("zz"), text.index("W"), text.count("l"), "aaa".count("aa"), "abc".count(""), unicode.find("漢"), "héhé".find("é"), "abc".find("")
+text.find("o"), text.rfind("o"), text.find("zz"), text.index("W"), text.count("l"), "aaa".count("aa"), "abc".count(""), unicode.find("漢"), "héhé".find("h", 1), "abc".find("", 3), "abc".find("", 4)
 "12".isdigit(), "1a".isdigit(), "٣".isdigit(), "²".isdigit(), "ab".isalpha(), "a1".isalnum(), " ".isspace(), "".isspace(), "漢".isalpha()
 "a-b-c".partition("-"), "a-b-c".rpartition("-"), "abc".partition("x"), "abc".rpartition("x")
 "-".join(["a", "b"]), ", ".join(d), "".join("abc"), "-".join([])
@@ -133,7 +135,7 @@ d | dictsort, {"b": 1, "A": 2, "a": 0} | dictsort, {"b": 1, "A": 2} | dictsort(t
 "%s-%s" | format("a", 1), "%(x)s" | format(x=5)
 words | first, words | last, "abc" | first, "abc" | last, [] | first is undefined, [] | last is undefined, d | first, {"a": 1} | last
 "3.7" | float, "x" | float, "x" | float(1.5), "1e3" | float, 3 | float, " 2 " | float, "inf" | float, "1_0" | float, none | float
-"42" | int, "42.9" | int, "x" | int, "x" | int(7), "0x1f" | int, "-5" | int, "+-5" | int, 3.9 | int, -3.9 | int, true | int, " 12 " | int, "1_000" | int, "+5" | int, none | int, "" | int(3), "1e3" | int
+"42" | int, "42.9" | int, "x" | int, "x" | int(7), "0x1f" | int(base=16), "ff" | int(0, 16), "101" | int(base=2), 3.9 | int, -3.9 | int, true | int, " 12 " | int, "1_000" | int, "+5" | int, none | int, "" | int(3), "1e3" | int
 "a\\nb\\n\\nc" | indent, "a\\nb\\n\\nc" | indent(2, true), "a\\n\\nb" | indent(2, blank=true), "a\\nb" | indent("> "), "a\\nb\\n" | indent, "" | indent(first=true)
 d | items | list, missing | items | list
 words | join, words | join(", "), numbers | join("-"), table | join(",", attribute="k"), "abc" | join("."), [] | join("x"), [1, none, true, 1.0] | join(" "), d | join
@@ -174,11 +176,11 @@ yes is not false and no is not true, 5 is not string, (5 is string) or yes
 "x".__class__.__name__ is defined
 namespace(a=[1]).a[0], namespace(x=none).x is none
 d == {"z": 1, "a": "two", "items": 5, "nested": {"x": [10, 20, {"y": "deep"}]}}, messages[0] == {"content": "  Be terse. ", "role": "system"}, messages[:1] == messages[0:1]
-9223372036854775807, -9223372036854775807 - 1, 3000000000 * 3, 1000000000000000000
+9223372036854775807, -9223372036854775807 - 1, 3000000000 * 3, 10 ** 18
 1e16 == 10000000000000000, 0.1 == 0.1, 1 / 3, 2 / 3 | round(3), 100 * 1.1, 1e22, 1e23, 123456.789e3
 5 if messages else 6, "t" if d else "f", "t" if "" else "f", "t" if 0.0 else "f", "t" if () else "f", "t" if range(0) else "f", "t" if missing else "f"
 range is defined, dict is defined
-"%d%%" % 50, "%5d|%05d" % (1, 3), "%s %s" % ("a", "b"), "%i" % 3
+"%d%%" % 50, "%5d|%-5d|%05d" % (1, 2, 3), "%s %s" % ("a", "b"), "%i" % 3, "%X" % 255, "%#x" % 255, "%.2e" % 12345.6789
 "abc" is sequence and "abc" is iterable and d is iterable and none is not iterable
 """.strip().split("\n")
 
@@ -194,7 +196,7 @@ TEMPLATES = [
     # Conditions and loops.
     "{% if no %}1{% elif zero %}2{% elif i > 40 %}3{% else %}4{% endif %}", "{% if a is defined and a %}x{% elif not missing %}y{% endif %}",
     "{% for x in numbers %}{{ loop.index }}/{{ loop.length }}:{{ x }}{{ ',' if not loop.last }}{% endfor %}",
-    "{% for x in numbers %}{{ loop.index0 }} {{ loop.revindex }} {{ loop.revindex0 }} {{ loop.first }} {{ loop.last }};{% endfor %}",
+    "{% for x in numbers %}{{ loop.index0 }} {{ loop.revindex }} {{ loop.revindex0 }} {{ loop.first }} {{ loop.last }} {{ loop.depth }} {{ loop.depth0 }};{% endfor %}",
     "{% for x in numbers %}{{ loop.previtem }}<{{ x }}<{{ loop.nextitem }};{% endfor %}",
     "{% for x in [] %}x{% else %}none{% endfor %}{% for x in missing %}x{% else %}none{% endfor %}",
     "{% for k, v in d.items() %}{{ k }}={{ v }};{% endfor %}", "{% for k in d %}{{ k }} {% endfor %}{% for c in 'abc' %}[{{ c }}]{% endfor %}",
@@ -202,6 +204,8 @@ TEMPLATES = [
     "{% for x in numbers if x > 1 %}{{ loop.index }}:{{ x }}/{{ loop.length }} {{ loop.last }} {% else %}no{% endfor %}",
     "{% for x in numbers if x > 100 %}{{ x }}{% else %}no{% endfor %}", "{% for x in numbers %}{% if x == 2 %}{% break %}{% endif %}{{ x }}{% endfor %}!",
     "{% for x in numbers %}{% if x == 2 %}{% continue %}{% endif %}{{ x }}{% endfor %}!", "{% for x in [1,2] %}{% for y in [1,2,3] %}{% if y == 2 %}{% break %}{% endif %}{{ x }}{{ y }}{{ loop.index }}{% endfor %}{{ loop.index }}{% endfor %}",
+    "{% for x in [[1, [2, [3]]]] recursive %}{{ loop.depth }}{% for y in x %}{% if y is number %}{{ y }}{% else %}({{ loop(y) if false }}){% endif %}{% endfor %}{% endfor %}",
+    "{% for n in [{'v': 1, 'c': [{'v': 2, 'c': []}, {'v': 3, 'c': [{'v': 4, 'c': []}]}]}] recursive %}{{ n.v }}{% if n.c %}<{{ loop(n.c) }}>{% endif %}{{ loop.depth0 }}{% endfor %}",
     "{% set ns = namespace(found=false) %}{% for m in messages if not ns.found %}{{ m.role }} {% if m.role == 'user' %}{% set ns.found = true %}{% endif %}{% endfor %}",
     "{% for m in messages if m.role != 'tool' %}{{ loop.previtem.role if loop.previtem is defined }}>{{ m.role }}>{{ loop.nextitem.role if not loop.last }};{% endfor %}",
     "{% for x in range(3) %}{% set y = x %}{{ y }}{% endfor %}{{ y is defined }}", "{% set y = 5 %}{% for x in range(3) %}{{ y }}{% set y = y + x %}{{ y }};{% endfor %}{{ y }}",
@@ -222,14 +226,15 @@ TEMPLATES = [
     "{% with a = 1, b = 2 %}{{ a + b }}{% set c = 3 %}{{ c }}{% endwith %}{{ a is defined }}{{ c is defined }}", "{% with %}{% set i = 0 %}{{ i }}{% endwith %}{{ i }}", "{% set a = 5 %}{% with a = 1, b = a %}{{ b }}{% endwith %}",
     "{% filter upper %}abc {{ text }}{% endfilter %}", "{% filter replace('a', 'b') | indent(2, true) %}aa\naa{% endfilter %}", "{% set x = 'out' %}{% filter lower %}{% set x = 'IN' %}{{ x }}{% endfilter %}{{ x }}",
     # Macros.
-    "{% macro m(a, b=2, c='x') %}[{{ a }},{{ b }},{{ c }}]{% endmacro %}{{ m(1) }}{{ m(1, 3) }}{{ m(1, c=5) }}{{ m() }}{{ m(c=1, a=2, b=3) }}",
-    "{% macro fact(n) %}{{ 1 if n < 2 else n * (fact(n - 1) | int) }}{% endmacro %}{{ fact(6) }}", "{% macro m(a, b=a) %}{{ a }}{{ b }}{% endmacro %}{{ m(1) }}{{ m(1, 2) }}",
-    "{% macro a() %}A{% endmacro %}{% macro b() %}{{ a() }}B{{ c() }}{% endmacro %}{% macro c() %}C{% endmacro %}{{ b() }}", "{{ m is defined }}{% macro m() %}{% endmacro %}{{ m is defined }}{{ m.name }}",
+    "{% macro m(a, b=2, c='x') %}[{{ a }},{{ b }},{{ c }}]{% endmacro %}{{ m(1) }}{{ m(1, 3) }}{{ m(1, c=5) }}{{ m() }}{{ m(c=1, a=2, b=3) }}", "{% macro m() %}{{ varargs }}{{ kwargs }}{% endmacro %}{{ m(1, 2, x=3) }}{{ m() }}",
+    "{% macro m(a) %}{{ a }}{{ varargs | length }}{% endmacro %}{{ m(1, 2, 3) }}", "{% macro fact(n) %}{{ 1 if n < 2 else n * (fact(n - 1) | int) }}{% endmacro %}{{ fact(6) }}", "{% macro m(a, b=a) %}{{ a }}{{ b }}{% endmacro %}{{ m(1) }}{{ m(1, 2) }}",
+    "{% macro wrap(t) %}<{{ t }}>{{ caller() }}</{{ t }}>{% endmacro %}{% call wrap('p') %}body {{ i }}{% endcall %}", "{% macro each(xs) %}{% for x in xs %}{{ caller(x, loop.index) }};{% endfor %}{% endmacro %}{% call(x, n) each(words) %}{{ n }}={{ x }}{% endcall %}",
+    "{% macro m() %}{{ caller is defined }}{{ caller }}{% endmacro %}{{ m() }}", "{% macro a() %}A{% endmacro %}{% macro b() %}{{ a() }}B{{ c() }}{% endmacro %}{% macro c() %}C{% endmacro %}{{ b() }}", "{{ m is defined }}{% macro m() %}{% endmacro %}{{ m is defined }}{{ m.name }}",
     "{% set x = 1 %}{% macro m() %}{{ x }}{% set x = 2 %}{{ x }}{% endmacro %}{{ m() }}{{ x }}", "{% macro m() %}{{ x }}{% endmacro %}{% set x = 1 %}{{ m() }}{% set x = 2 %}{{ m() }}", "{% for q in [1, 2] %}{% macro m() %}{{ q }}{{ loop.index }}{% endmacro %}{{ m() }}{% endfor %}",
-    "{% macro m(x) %}\n  {% if x %}\n  yes\n  {% else %}\n  no\n  {% endif %}\n{% endmacro %}\n{{ m(1) }}|{{ m(0) | trim }}", "{% macro m(msg) -%}\n{{ msg.role }}\n{%- endmacro %}{{ messages | map(attribute='role') | map('upper') | join }}{{ m(messages[0]) }}",
-    "{% macro m(a, b, c) %}{{ a }}{{ b }}{{ c }}{% endmacro %}{{ m(*[1, 2], c=3) }}{{ m(*'xyz') }}{{ m(1, *[2], c=3) }}", "{% macro m() %}{{ return }}x{% endmacro %}{% set y = m() %}{{ y | length }}{{ y ~ y }}", "{% macro m(caller=none) %}{{ caller() if caller else 'no' }}{% endmacro %}{{ m() }}",
+    "{% macro m(x) %}\n  {% if x %}\n  yes\n  {% else %}\n  no\n  {% endif %}\n{% endmacro %}\n{{ m(1) }}|{{ m(0) | trim }}", "{% macro m(msg) -%}\n{{ msg.role }}\n{%- endmacro %}{{ messages | map(attribute='role') | map('upper') | join }}{{ m(messages[0]) }}", "{{ m(*[1, 2], **{'c': 3}) }}{% macro m(a, b, c) %}{% endmacro %}",
+    "{% macro m(a, b, c) %}{{ a }}{{ b }}{{ c }}{% endmacro %}{{ m(*[1, 2], **{'c': 3}) }}{{ m(*'xyz') }}{{ m(1, *[2], c=3) }}", "{% macro m() %}{{ return }}x{% endmacro %}{% set y = m() %}{{ y | length }}{{ y ~ y }}", "{% macro m(caller=none) %}{{ caller() if caller else 'no' }}{% endmacro %}{{ m() }}{% call m() %}c{% endcall %}",
     "{% macro outer() %}{% macro inner(x) %}<{{ x }}>{% endmacro %}{{ inner(1) }}{{ inner(2) }}{% endmacro %}{{ outer() }}",
-    "{% macro m(tools) %}{% for t in tools %}{{ m2(t) }}{% endfor %}{% endmacro %}{% macro m2(t) %}{{ t.k }}{% endmacro %}{{ m(table) }}",
+    "{% macro m(tools) %}{% for t in tools %}{{ m2(t) }}{% endfor %}{% endmacro %}{% macro m2(t) %}{{ t.k }}{% endmacro %}{{ m(table) }}", "{% print 1, 'x' %}{% print(2) %}",
     # Generation, exceptions, errors when rendering.
     "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{{ eos_token }}{% endgeneration %}{% else %}{{ m.role }}{% endif %}{% endfor %}", "{% generation %}\n  a\n{% endgeneration %}\nb", "{% for x in [1, 2] %}{% generation %}{{ loop.index }}{% set x = 5 %}{{ x }}{% endgeneration %}{{ x }}{% endfor %}",
     "{{ raise_exception('no ' ~ i) }}", "{{ missing.x }}", "{{ missing['x'] }}", "{{ missing() }}", "{{ missing + 1 }}", "{{ 1 + 'a' }}", "{{ 'a' + 1 }}", "{{ [] + () }}", "{{ none + 1 }}", "{{ 1 / 0 }}", "{{ 1 // 0 }}", "{{ 1 % 0 }}", "{{ 1.0 / 0 }}", "{{ 1 < 'a' }}", "{{ none < 1 }}", "{{ d < d }}", "{{ missing < 1 }}", "{{ 1 in 1 }}", "{{ 1 in 'a' }}", "{{ [] in d }}",
@@ -238,7 +243,7 @@ TEMPLATES = [
     "{{ [1, 'a'] | sort }}", "{{ [1, none] | max }}", "{{ ['a', 1] | sum }}", "{{ 'x' | abs }}", "{{ [[]] | unique | list }}", "{{ range(100001) }}", "{{ range(1, 2, 0) }}", "{{ range('a') }}", "{{ numbers['a':] }}", "{{ numbers[::0] }}", "{{ nothing[1:] }}", "{{ d[1:] }}", "{{ missing[1:] }}", "{% for x in 5 %}{% endfor %}", "{% for x in none %}{% endfor %}", "{% for a, b in [1] %}{% endfor %}", "{% for a, b in [[1]] %}{% endfor %}", "{% for a, b in [[1, 2, 3]] %}{% endfor %}", "{% set a, b = 1, 2, 3 %}",
     "{% macro m(a) %}{% endmacro %}{{ m(1, 2) }}", "{% macro m(a) %}{% endmacro %}{{ m(b=1) }}", "{% macro m(a) %}{{ a.x }}{% endmacro %}{{ m() }}", "{% macro m(a) %}{% endmacro %}{{ m(1, a=2) }}", "{% macro m() %}{% endmacro %}{% call m() %}{% endcall %}", "{% macro m() %}{{ caller() }}{% endmacro %}{{ m() }}", "{% set x = 1 %}{% set x.y = 2 %}", "{% set q.y = 2 %}", "{% for x in [1] %}{{ loop([2]) }}{% endfor %}", "{% if missing.a.b %}{% endif %}", "{% if yes %}x{% else %}{{ 1 | nope }}{% endif %}", "{{ 1 if yes else (1 is nope) }}", "{% if yes %}{{ 1 | nope }}{% endif %}", "{{ 'abc'.strip(1) }}", "{{ 'abc'.startswith(1) }}", "{{ namespace(1) }}", "{{ dict(1) }}", "{{ text | replace('a') }}", "{{ 'x' | indent(nope=1) }}", "{{ loop.index }}", "{{ -'a' }}", "{{ 'a' * 'b' }}", "{{ 'a' - 'b' }}", "{{ [1] * 1.5 }}", "{{ raise_exception() }}", "{{ 'a' | round }}", "{{ 2.5 | round(1, 'up') }}", "{{ table | sort(attribute='v') }}", "{{ d | dictsort(by='x') }}",
     # Errors when parsing.
-    "{% if %}", "{% if yes %}", "{% endif %}", "{{ }}", "{{ 1 ", "{{ 1 + }}", "{{ (1 }}", "{{ 1) }}", "{{ [1 }}", "{% for %}{% endfor %}", "{% for x numbers %}{% endfor %}", "{% for x in numbers %}", "{% for x in numbers %}{% endif %}", "{% nope %}", "{% set %}", "{% set 1 = 2 %}", "{% set x = %}", "{% set x %}", "{{ 'abc }}", "{{ a b }}", "{{ a.1b }}", "{{ 1 | nope }}", "{{ 1 is nope }}", "{# open", "{% raw %}x", "{{ a ! b }}", "{{ @ }}", "{% break %}", "{% continue %}", "{% macro m(a=1, b) %}{% endmacro %}", "{% macro m(1) %}{% endmacro %}", "{% macro %}{% endmacro %}", "{{ f(a=1, 2) }}", "{{ f(**d, *a) }}", "{{ 1 is string is number }}", "{% call x %}{% endcall %}", "{% filter %}{% endfilter %}", "{% for loop in [1] %}{{ loop.index }}{% endfor %}", "{% set none = 1 %}", "{% set true = 1 %}", "{{ 'a' 'b }}", "{{ '\\x4' }}", "{% for x in [1] %}{% macro m() %}{% break %}{% endmacro %}{% endfor %}", "{% for x in [1] %}{% generation %}{% continue %}{% endgeneration %}{% endfor %}", "{% else %}", "{{ x if }}", "{{ {1} }}", "{{ {'a' 1} }}", "{{ {**d} }}", "{{ [*numbers] }}", "{{ lambda: 1 }}", "{% if yes %}{% else %}{% else %}{% endif %}", "{% with a %}{% endwith %}", "{{ 1 if yes else }}", "{{ x[] }}", "{{ x..y }}", "{{ | upper }}", "{{ 1 = 1 }}", "{%- endfor -%}", "{{ 007 }}", "{{ 1.5.6 }}", "{{ 1. }}", "{{ .5 }}",
+    "{% if %}", "{% if yes %}", "{% endif %}", "{{ }}", "{{ 1 ", "{{ 1 + }}", "{{ (1 }}", "{{ 1) }}", "{{ [1 }}", "{% for %}{% endfor %}", "{% for x numbers %}{% endfor %}", "{% for x in numbers %}", "{% for x in numbers %}{% endif %}", "{% nope %}", "{% set %}", "{% set 1 = 2 %}", "{% set x = %}", "{% set x %}", "{{ 'abc }}", "{{ a b }}", "{{ a.1b }}", "{{ 1 | nope }}", "{{ 1 is nope }}", "{# open", "{% raw %}x", "{{ a ! b }}", "{{ @ }}", "{% break %}", "{% continue %}", "{% macro m(a=1, b) %}{% endmacro %}", "{% macro m(1) %}{% endmacro %}", "{% macro %}{% endmacro %}", "{{ f(a=1, 2) }}", "{{ f(**d, *a) }}", "{{ 1 is string is number }}", "{% call x %}{% endcall %}", "{% filter %}{% endfilter %}", "{% for loop in [1] %}{{ loop.index }}{% endfor %}", "{% set none = 1 %}", "{% set true = 1 %}", "{{ 'a' 'b }}", "{{ '\\x4' }}", "{% for x in [1] %}{% macro m() %}{% break %}{% endmacro %}{% endfor %}", "{% for x in [1] %}{% generation %}{% continue %}{% endgeneration %}{% endfor %}", "{% else %}", "{{ x if }}", "{{ {1} }}", "{{ {'a' 1} }}", "{{ {**d} }}", "{{ [*numbers] }}", "{{ lambda: 1 }}", "{% if yes %}{% else %}{% else %}{% endif %}", "{% with a %}{% endwith %}", "{{ 1 if yes else }}", "{{ x[] }}", "{{ x..y }}", "{{ | upper }}", "{% print %}", "{{ 1 = 1 }}", "{%- endfor -%}", "{{ 007 }}", "{{ 1.5.6 }}", "{{ 1. }}", "{{ .5 }}",
 ]
 
 
