@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "formats/safetensors/safetensors.h"
+#include "support/draws.h"
 #include "support/model_test_support.h"
 #include "support/reference_model.h"
 #include "test_paths.h"
@@ -133,7 +134,7 @@ TEST(LoraGradient, OfEveryAdapterEqualsFiniteDifferencesOfTheMergedModel) {
       EXPECT_NEAR(sums.loss_sum, loss, kRelativeBound * loss);
       EXPECT_NEAR(squares, sum_of_squares(adapter_layout, test.gradients), 1e-6 * squares);
       for (const Parameter& parameter : adapter_layout.parameters()) {
-        const int64_t stride = std::max<int64_t>(1, parameter.num_elements / 5);
+        const int64_t stride = std::max<int64_t>(1, parameter.num_elements / static_cast<int64_t>(draws(5)));
         for (int64_t i = parameter.offset; i < parameter.offset + parameter.num_elements; i += stride) {
           double& value = values[static_cast<size_t>(i)];
           const double original = value;

@@ -10,6 +10,7 @@
 
 #include "base/rng.h"
 #include "shard/layout/model_places.h"
+#include "support/draws.h"
 #include "support/isolated_device.h"
 #include "support/model_test_support.h"
 #include "support/rank_test_support.h"
@@ -397,10 +398,14 @@ TEST_P(Placements, HaveTheBitsOfTheWholeStore) {
       placement.is_single
           ? std::vector<std::pair<int, int>>{{1, 1}}
           : std::vector<std::pair<int, int>>{{1, 2}, {1, 3}, {1, 4}, {2, 1}, {2, 2}, {3, 1}, {4, 1}};
+  // Under a sanitizer only some of these cases, each of them for some placement.
+  const uint64_t num_cases = jobs.size() * optimizers_for(placement).size();
+  const uint64_t stride = num_cases / draws(num_cases, 5), first = name_of(placement).size() % stride;
   uint64_t seed = 1;
   for (const auto& [num_nodes, local_world_size] : jobs) {
     for (const OptimizerForm optimizer : optimizers_for(placement)) {
-      const StoreCase of = random_case(placement, num_nodes, local_world_size, optimizer, ++seed);
+      if (seed++ % stride != first) continue;
+      const StoreCase of = random_case(placement, num_nodes, local_world_size, optimizer, seed);
       SCOPED_TRACE(of.describe());
       const StoreResult expected = run_whole(of), found = run_placed(of);
       ASSERT_EQ(found.state, expected.state);

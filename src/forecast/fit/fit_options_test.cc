@@ -17,6 +17,7 @@
 #include "base/text.h"
 #include "formats/huggingface/model_config.h"
 #include "settings/derived.h"
+#include "support/draws.h"
 
 namespace tessera {
 namespace {
@@ -182,7 +183,8 @@ TEST(FitOptions, ChoosesTheFastestOfWhatChangesTheNumbersLeast) {
         std::exp(std::uniform_real_distribution(std::log(low), std::log(high))(random)));
   };
   int num_chosen = 0, num_refused = 0;
-  for (int round = 0; round < 20; ++round) {
+  const auto num_rounds = static_cast<int>(draws(20, 3));
+  for (int round = 0; round < num_rounds; ++round) {
     const Limits limits = {.memory_bytes = between(3e8, 6e9),
                            .disk_bytes = between(2e8, 6e9),
                            .local_world_size = round % 4 == 0 ? 2 : 1};
@@ -216,8 +218,8 @@ TEST(FitOptions, ChoosesTheFastestOfWhatChangesTheNumbersLeast) {
     ASSERT_TRUE(larger.best);
     EXPECT_LE(larger.all[*larger.best].changes, options.all[*options.best].changes);
   }
-  EXPECT_GT(num_chosen, 8);
-  EXPECT_GT(num_refused, 2);
+  EXPECT_GT(num_chosen, num_rounds * 2 / 5);
+  EXPECT_GT(num_refused, num_rounds / 10);
 }
 
 TEST(FitOptions, SaysWhatTheLeastTakesAndThatAdaptersFit) {
