@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <csignal>
 #include <fstream>
 #include <thread>
 
@@ -13,7 +12,6 @@
 #include "checkpoint/checkpoint_files.h"
 #include "expect_error.h"
 #include "io/file.h"
-#include "platform/stop_signal.h"
 #include "support/file_size_limit.h"
 #include "support/train_test_support.h"
 #include "train/evaluation/best_model.h"
@@ -403,49 +401,6 @@ TEST(OutputFolder, ThatCannotBeIsToldBeforeAnythingIsRead) {
   if (geteuid() == 0) GTEST_SKIP() << "the rest needs a user who may not write everywhere";
   tiny.args.output_dir = "/etc/tessera-test";
   expect_error(ExitCode::kIoError, {"output_dir", "/etc", "Permission denied"}, [&] { tiny.train(); });
-}
-
-TEST(StopSignals, NotesTheFirstSignalAndRestoresTheHandlers) {
-  {
-    const StopSignals signals;
-    EXPECT_EQ(signals.received(), 0);
-    std::raise(SIGTERM);
-    EXPECT_EQ(signals.received(), SIGTERM);
-    std::raise(SIGTERM);
-  }
-  const StopSignals again;
-  EXPECT_EQ(again.received(), 0);
-}
-
-TEST(StopSignals, AHangupIsOneUnlessItIsIgnored) {
-  {
-    const StopSignals signals;
-    std::raise(SIGHUP);
-    EXPECT_EQ(signals.received(), SIGHUP);
-  }
-  const auto before = std::signal(SIGHUP, SIG_IGN);  // as nohup does
-  {
-    const StopSignals signals;
-    std::raise(SIGHUP);
-    EXPECT_EQ(signals.received(), 0);
-  }
-  EXPECT_EQ(std::signal(SIGHUP, before), SIG_IGN);
-}
-
-TEST(StopSignals, ASecondInterruptEndsTheProcess) {
-  testing::GTEST_FLAG(death_test_style) = "threadsafe";
-  EXPECT_EXIT(
-      {
-        const StopSignals signals(
-            [] { [[maybe_unused]] const ssize_t count = write(STDERR_FILENO, "cleared", 7); });
-        std::raise(SIGINT);
-        std::raise(SIGTERM);
-        std::raise(SIGINT);  // sent to the process and to its group
-        std::this_thread::sleep_for(std::chrono::milliseconds(150));
-        [[maybe_unused]] const ssize_t count = write(STDERR_FILENO, "goes on, ", 9);
-        std::raise(SIGINT);
-      },
-      testing::ExitedWithCode(130), "^goes on, cleared$");
 }
 
 TEST(DiskSpace, ARunWhoseModelWillNotFitIsRefusedAtTheStart) {
