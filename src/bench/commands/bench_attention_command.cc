@@ -6,6 +6,7 @@
 #include "cli/run/threads.h"
 #include "devices/make_ops.h"
 #include "formats/huggingface/model_config.h"
+#include "settings/choices.h"
 
 namespace tessera {
 namespace {
@@ -29,7 +30,7 @@ class BenchAttentionCommand : public BenchCommand {
     table->add("preset", &presets_, "Presets that give the heads.").value_name = preset_value_name();
     table->add("max_length", &lengths_, "Tokens per sequence.").value_name = "S...";
     limit_flag(table->add("num_rows", &num_rows_, "Sequences, packed back to back."), 1, 1e6);
-    declare_dtype_flag(table, &dtype_, {"bfloat16", "float32"}, "Type of the activations.");
+    table->add_choice("dtype", &dtype_, kTrainingDTypeWords, "Type of the activations.");
     table->add("compare", &compare_, "Implementation to compare with, or none.").value_name = "NAME";
     declare_device_flag(table);
     declare_common_flags(table, /*seconds=*/0.5);
@@ -42,7 +43,7 @@ class BenchAttentionCommand : public BenchCommand {
       const ModelConfig config = preset_config(preset);
       for (const int64_t length : lengths) {
         for (const bool backward : {false, true}) {
-          cases.push_back({backward, dtype_of_flag(dtype_), num_rows_, length, config.num_attention_heads,
+          cases.push_back({backward, dtype_, num_rows_, length, config.num_attention_heads,
                            config.num_key_value_heads, config.head_dim});
         }
       }
@@ -53,7 +54,7 @@ class BenchAttentionCommand : public BenchCommand {
     ThreadPool pool(threads_for_products(num_threads()));
     const AttentionImplementation& ours = table.chosen_implementation();
     show_header(fmt::format("attention {}, {}, {}; shape rows x S x H x G x E", implementation_text(ours),
-                            dtype_name(dtype_of_flag(dtype_)), count_of(pool.num_threads(), "thread")),
+                            dtype_name(dtype_), count_of(pool.num_threads(), "thread")),
                 "TFLOPS", others.empty() ? "" : compare_);
     for (const AttentionCase& c : cases)
       show(run_attention_case(c, ours, others, measure_options(), pool), pool);
@@ -64,10 +65,10 @@ class BenchAttentionCommand : public BenchCommand {
     check_nothing_to_compare(compare_);
     ThreadPool pool(threads_for_pool(num_threads()));
     const std::unique_ptr<Ops> ops = make_ops(device(), pool);
-    DevicePeakMeter peak(*ops, dtype_of_flag(dtype_));
-    show_header(fmt::format("attention {}, {}; shape rows x S x H x G x E", ops->description(),
-                            dtype_name(dtype_of_flag(dtype_))),
-                "TFLOPS", "");
+    DevicePeakMeter peak(*ops, dtype_);
+    show_header(
+        fmt::format("attention {}, {}; shape rows x S x H x G x E", ops->description(), dtype_name(dtype_)),
+        "TFLOPS", "");
     for (const AttentionCase& c : cases)
       show(run_device_attention_case(c, {*ops, peak, pool}, measure_options()), pool);
   }
@@ -75,7 +76,7 @@ class BenchAttentionCommand : public BenchCommand {
   std::vector<std::string> presets_ = {"llama3-8b", "15m"};
   std::vector<std::string> lengths_ = {"512", "2048"};
   int64_t num_rows_ = 1;
-  std::string dtype_ = "bfloat16";
+  DType dtype_ = DType::kBF16;
   std::string compare_ = "none";
 };
 

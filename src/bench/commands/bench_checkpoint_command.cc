@@ -32,6 +32,7 @@
 #include "model/families/families.h"
 #include "optim/elementwise.h"
 #include "platform/thread_pool.h"
+#include "settings/choices.h"
 #include "tensor/dtype.h"
 
 namespace tessera {
@@ -297,7 +298,7 @@ class BenchCheckpointCommand : public BenchCommand {
     table->add("folder", &folder_, "Where to write; a temporary subfolder is created there and removed.")
         .value_name = "DIR";
     limit_flag(table->add("ranks", &ranks_, "Ranks that write concurrently, as threads."), 1, 1024);
-    declare_dtype_flag(table, &dtype_, {"bfloat16", "float16", "float32"}, "Type of the model's files.");
+    table->add_choice("dtype", &dtype_, kFileDTypeWords, "Type of the model's files.");
     declare_common_flags(table, /*seconds=*/1);
   }
 
@@ -306,7 +307,7 @@ class BenchCheckpointCommand : public BenchCommand {
     CheckpointCase c;
     c.config = preset_config(preset_);
     if (c.config.vocab_size == 0) c.config.vocab_size = kDefaultVocabulary;
-    c.model_dtype = dtype_of_flag(dtype_);
+    c.model_dtype = dtype_;
     c.num_ranks = static_cast<int>(ranks_);
     c.folder = std::filesystem::path(folder_) / "tessera-bench-checkpoint";
     show_header(fmt::format("checkpoint {}, {}", preset_, count_of(pool.num_threads(), "thread")), "GB/s",
@@ -320,7 +321,7 @@ class BenchCheckpointCommand : public BenchCommand {
  private:
   std::string preset_ = "160m";
   std::string folder_ = ".";
-  std::string dtype_ = "bfloat16";
+  DType dtype_ = DType::kBF16;
   int64_t ranks_ = 1;
 };
 

@@ -9,6 +9,7 @@
 #include "cli/model/loaded_model.h"
 #include "cli/run/threads.h"
 #include "ops/cpu_ops.h"
+#include "settings/choices.h"
 
 namespace tessera {
 namespace {
@@ -33,7 +34,7 @@ class BenchElementwiseCommand : public BenchCommand {
     table->add("rows", &rows_, "Numbers of tokens T.").value_name = "T...";
     table->add("operations", &operations_, "Operations to measure.").value_name = "NAME...";
     limit_flag(table->add("vocab_size", &vocab_size_, "Vocabulary size if the preset has none."), 2, 1e7);
-    declare_dtype_flag(table, &dtype_, {"bfloat16", "float32"}, "Type of the activations.");
+    table->add_choice("dtype", &dtype_, kTrainingDTypeWords, "Type of the activations.");
     declare_common_flags(table, /*seconds=*/0.5);
   }
 
@@ -41,7 +42,7 @@ class BenchElementwiseCommand : public BenchCommand {
     ElementwiseCase c;
     c.config = preset_config(preset_);
     if (c.config.vocab_size == 0) c.config.vocab_size = vocab_size_;
-    c.dtype = dtype_of_flag(dtype_);
+    c.dtype = dtype_;
     const std::vector<int64_t> rows = parse_sizes("rows", rows_);
     check_operations();
     ThreadPool pool(threads_for_products(num_threads()));
@@ -73,7 +74,7 @@ class BenchElementwiseCommand : public BenchCommand {
   std::vector<std::string> rows_ = {"2048"};
   std::vector<std::string> operations_ = elementwise_operations();
   int64_t vocab_size_ = 8192;
-  std::string dtype_ = "bfloat16";
+  DType dtype_ = DType::kBF16;
 };
 
 }  // namespace

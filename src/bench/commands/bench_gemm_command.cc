@@ -6,6 +6,7 @@
 #include "cli/model/loaded_model.h"
 #include "cli/run/threads.h"
 #include "devices/make_ops.h"
+#include "settings/choices.h"
 
 namespace tessera {
 namespace {
@@ -45,7 +46,7 @@ class BenchGemmCommand : public BenchCommand {
     table->add(
         "pack_weights", &pack_weights_,
         "Pack the weights beforehand. Otherwise they are packed in every call, as when memory is short.");
-    declare_dtype_flag(table, &dtype_, {"bfloat16", "float32"}, "Type of the operands.");
+    table->add_choice("dtype", &dtype_, kTrainingDTypeWords, "Type of the operands.");
     declare_weights_flag(table, "Form of the weights: that of the operands, or one of quantization_bit.");
     table
         ->add("compare", &compare_,
@@ -65,11 +66,10 @@ class BenchGemmCommand : public BenchCommand {
     const std::vector<GemmImplementation> others = implementations_to_compare(table, compare_);
     ThreadPool pool(threads_for_products(num_threads()));
     if (weights_form() != Quantization::kNone) return run_quantized(cases, ours, pool);
-    show_header(
-        fmt::format("gemm {}, {}, {}; shape T x N x K", gemm_implementation_text(ours, dtype_of_flag(dtype_)),
-                    dtype_name(dtype_of_flag(dtype_)), count_of(pool.num_threads(), "thread")) +
-            (others.empty() ? "" : "\nagainst " + implementation_text(others[0])),
-        "TFLOPS", others.empty() ? "" : std::string(others[0].name));
+    show_header(fmt::format("gemm {}, {}, {}; shape T x N x K", gemm_implementation_text(ours, dtype_),
+                            dtype_name(dtype_), count_of(pool.num_threads(), "thread")) +
+                    (others.empty() ? "" : "\nagainst " + implementation_text(others[0])),
+                "TFLOPS", others.empty() ? "" : std::string(others[0].name));
     for (const GemmCase& c : cases) show(run_gemm_case(c, ours, others, measure_options(), pool), pool);
   }
 
@@ -80,21 +80,19 @@ class BenchGemmCommand : public BenchCommand {
     check_nothing_to_compare(compare_);
     ThreadPool pool(threads_for_pool(num_threads()));
     const std::unique_ptr<Ops> ops = make_ops(device(), pool);
-    DevicePeakMeter peak(*ops, dtype_of_flag(dtype_));
-    show_header(
-        fmt::format("gemm {}, {}; shape T x N x K", ops->description(), dtype_name(dtype_of_flag(dtype_))),
-        "TFLOPS", "");
+    DevicePeakMeter peak(*ops, dtype_);
+    show_header(fmt::format("gemm {}, {}; shape T x N x K", ops->description(), dtype_name(dtype_)), "TFLOPS",
+                "");
     for (const GemmCase& c : cases)
       show(run_device_gemm_case(c, {*ops, peak, pool}, measure_options()), pool);
   }
 
   void run_quantized(const std::vector<GemmCase>& cases, const GemmImplementation& other, ThreadPool& pool) {
     const Quantization form = weights_form();
-    show_header(
-        fmt::format("gemm, weights in {}, {}, {}; shape T x N x K\nagainst {}", quantization_name(form),
-                    dtype_name(dtype_of_flag(dtype_)), count_of(pool.num_threads(), "thread"),
-                    gemm_implementation_text(other, dtype_of_flag(dtype_))),
-        "TFLOPS", std::string(other.name));
+    show_header(fmt::format("gemm, weights in {}, {}, {}; shape T x N x K\nagainst {}",
+                            quantization_name(form), dtype_name(dtype_),
+                            count_of(pool.num_threads(), "thread"), gemm_implementation_text(other, dtype_)),
+                "TFLOPS", std::string(other.name));
     for (const GemmCase& c : cases) show(run_quantized_case(c, form, other, measure_options(), pool), pool);
   }
 
@@ -117,7 +115,7 @@ class BenchGemmCommand : public BenchCommand {
     }
     std::vector<GemmCase> cases;
     for (GemmCase c : shapes) {
-      c.dtype = dtype_of_flag(dtype_);
+      c.dtype = dtype_;
       c.pack_weights = pack_weights_;
       for (const std::string& product : products_) {
         c.product = parse_product(product);
@@ -133,7 +131,7 @@ class BenchGemmCommand : public BenchCommand {
   std::vector<std::string> products_ = {"forward", "backward_input", "backward_weight",
                                         "backward_weight_add"};
   bool pack_weights_ = true;
-  std::string dtype_ = "bfloat16";
+  DType dtype_ = DType::kBF16;
   std::string compare_ = "auto";
 };
 

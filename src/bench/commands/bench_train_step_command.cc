@@ -6,6 +6,7 @@
 #include "cli/run/threads.h"
 #include "cli/terminal/terminal.h"
 #include "kernels/gemm/onednn_products.h"
+#include "settings/choices.h"
 
 namespace tessera {
 namespace {
@@ -62,7 +63,7 @@ class BenchTrainStepCommand : public BenchCommand {
               "ours (scripts/pytorch_step.py). If oneDNN cannot use everything the processor announces, "
               "ONEDNN_MAX_CPU_ISA is set for that program as well.")
         .value_name = "COMMAND";
-    declare_dtype_flag(table, &dtype_, {"bfloat16", "float32"}, "Type of weights and activations.");
+    table->add_choice("dtype", &dtype_, kTrainingDTypeWords, "Type of weights and activations.");
     declare_device_flag(table);
     declare_common_flags(table, /*seconds=*/1);
   }
@@ -70,7 +71,7 @@ class BenchTrainStepCommand : public BenchCommand {
   void run(FlagTable*) override {
     options_.name = preset_;
     options_.config = preset_config(preset_);
-    options_.dtype = dtype_of_flag(dtype_);
+    options_.dtype = dtype_;
     if (layers_) {
       options_.config.num_hidden_layers = *layers_;
       options_.config.sliding_window.assign(static_cast<size_t>(*layers_), 0);
@@ -109,7 +110,7 @@ class BenchTrainStepCommand : public BenchCommand {
   TrainStepOptions options_;
   std::string preset_ = "llama3-8b";
   std::string against_;
-  std::string dtype_ = "bfloat16";
+  DType dtype_ = DType::kBF16;
   std::optional<int64_t> layers_;
   int64_t lora_rank_ = 0;
   std::optional<int64_t> vocab_size_;

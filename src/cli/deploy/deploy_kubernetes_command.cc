@@ -38,7 +38,7 @@ class DeployKubernetesCommand : public DeployCommand {
     table->begin_section("Job");
     table->add("name", &name_, "Name of the job; by default derived from the model's.");
     table->add_choice(
-        "trainer", &trainer_, job_kind_names(),
+        "trainer", &trainer_, kJobKinds,
         "What runs the job: a version of Kubeflow Trainer, JobSet, or an Indexed Job of Kubernetes.");
     table->add("queue", &queue_, "LocalQueue of Kueue that admits the job; \"\" is none.").value_name =
         "NAME";
@@ -181,7 +181,7 @@ class DeployKubernetesCommand : public DeployCommand {
   JobSettings job_settings() const {
     JobSettings job;
     job.pod = pod_settings(is_on_card());
-    job.kind = job_kind(trainer_);
+    job.kind = trainer_;
     job.num_nodes = static_cast<int>(num_nodes_);
     const std::string suffix = pod_suffix(job.kind, job.num_nodes);
     job.name = name_.empty() ? label_of(given_.model.folder, kMaxLabelLength - suffix.size()) : name_;
@@ -406,7 +406,7 @@ class DeployKubernetesCommand : public DeployCommand {
   size_t num_training_flags_ = 0;
   std::vector<const Flag*> given_flags_;  // of these
   std::string name_;
-  std::string trainer_ = "v2.1";
+  JobKind trainer_ = JobKind::kTrainerV21;
   std::string queue_;
   bool topology_ = false;
   std::string model_config_;

@@ -14,7 +14,7 @@ class DeployRuntimeCommand : public DeployCommand {
   std::string name() const override { return "deploy runtime"; }
 
   void declare_flags(FlagTable* table) override {
-    table->add_choice("trainer", &trainer_, job_kind_names(),
+    table->add_choice("trainer", &trainer_, kJobKinds,
                       "What runs jobs: a version of Kubeflow Trainer; with jobset or job there is no "
                       "ClusterTrainingRuntime.");
     table->add_choice(
@@ -44,8 +44,7 @@ class DeployRuntimeCommand : public DeployCommand {
   void run(FlagTable* table) override {
     RuntimeSettings runtime;
     runtime.pod = pod_settings(device_ == DeviceKind::kCuda);
-    const JobKind kind = job_kind(trainer_);
-    if (is_trainer(kind)) runtime.trainer = kind;
+    if (is_trainer(trainer_)) runtime.trainer = trainer_;
     runtime.volume = volume();
     if (runtime.volume && !runtime.volume->driver.empty()) check_owner_name(runtime.pod.claim);
     if (!runtime.volume && storage_class_ != "none") {
@@ -141,7 +140,7 @@ class DeployRuntimeCommand : public DeployCommand {
     return out;
   }
 
-  std::string trainer_ = "v2.1";
+  JobKind trainer_ = JobKind::kTrainerV21;
   DeviceKind device_ = DeviceKind::kCpu;
   bool secrets_ = false;
   std::string storage_class_;

@@ -105,7 +105,7 @@ void check_fabric(const RunSpec& args, const std::string& image, bool image_is_g
          "FABRIC=yes` (docs/image.md) and name it with --image",
          printable(args.network.fabric), image);
   }
-  if (args.network.fabric == "efa" && num_efa == 0)
+  if (args.network.fabric == kEfaFabric && num_efa == 0)
     fail(ExitCode::kUsage, "--fabric efa: the pods have no EFA interface: ask for some with --efa N");
 }
 

@@ -21,6 +21,7 @@
 #include "formats/file_kind.h"
 #include "model/llama/generator.h"
 #include "model/sampling.h"
+#include "settings/choices.h"
 #include "tokenizer/tokenizer.h"
 
 namespace tessera {
@@ -91,7 +92,7 @@ class ChatCommand : public Command {
                "Sample from the likeliest tokens that together reach this probability.");
     limit_flag(table->add("seed", &seed_, "Seed for sampling."), 0);
     declare_adapter_flag(table, &adapter_, "Folder with LoRA adapters for the model.");
-    declare_dtype_flag(table, &dtype_, {"bfloat16", "float32"}, "Type to compute in.");
+    table->add_choice("dtype", &dtype_, kTrainingDTypeWords, "Type to compute in.");
     declare_device_flag(table, &device_);
     table->add_foreign_names(inference_names());
   }
@@ -104,14 +105,13 @@ class ChatCommand : public Command {
     const Tokenizer tokenizer = Tokenizer::open(folder);
     const ChatTemplate chat_template = ChatTemplate::load(folder, tokenizer, {chat_template_, ""});
     ThreadPool pool(threads_for_products());
-    LoadedModel loaded(model_, adapter_, dtype_of_flag(dtype_), ops_of_flag(device_), pool,
-                       [&](const TrainableModel& model) {
-                         const int64_t capacity = capacity_of(model.config());
-                         return LoadedModel::Use{
-                             Generator::memory_bytes(model, capacity),
-                             fmt::format("the key-value cache and buffers for {} (--context_length)",
-                                         count_of(capacity, "token"))};
-                       });
+    LoadedModel loaded(
+        model_, adapter_, dtype_, ops_of_flag(device_), pool, [&](const TrainableModel& model) {
+          const int64_t capacity = capacity_of(model.config());
+          return LoadedModel::Use{Generator::memory_bytes(model, capacity),
+                                  fmt::format("the key-value cache and buffers for {} (--context_length)",
+                                              count_of(capacity, "token"))};
+        });
     check_vocabulary(tokenizer, loaded.config(), model_);
     Generator generator(loaded.model(), capacity_of(loaded.config()));
     const std::unordered_set<int64_t> ends = ends_of(loaded, tokenizer, chat_template);
@@ -226,7 +226,7 @@ class ChatCommand : public Command {
   int64_t context_length_ = 4096;
   SamplingOptions sampling_;
   int64_t seed_ = 42;
-  std::string dtype_ = "bfloat16";
+  DType dtype_ = DType::kBF16;
   DeviceKind device_ = DeviceKind::kCpu;
   std::vector<int32_t> fed_;  // what is in the generator's cache
   uint64_t num_sampled_ = 0;

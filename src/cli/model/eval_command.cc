@@ -13,6 +13,7 @@
 #include "cli/run/threads.h"
 #include "cli/terminal/terminal.h"
 #include "data/dataset.h"
+#include "settings/choices.h"
 #include "settings/compat/compat_flags.h"
 #include "settings/derived.h"
 #include "settings/fields/fields.h"
@@ -66,7 +67,7 @@ class EvalCommand : public Command {
     table->add("per_device_eval_batch_size", &batch_size_,
                "Rows evaluated at once; does not change the result.");
     declare_adapter_flag(table, &adapter_, "Folder with LoRA adapters for the model.");
-    declare_dtype_flag(table, &dtype_, {"bfloat16", "float32"}, "Type to compute in.");
+    table->add_choice("dtype", &dtype_, kTrainingDTypeWords, "Type to compute in.");
     declare_device_flag(table, &device_);
     table->add("cache_dir", &cache_dir_, "Folder for cached tokenized datasets.").value_name = "DIR";
     table->add("json", &json_, "Print one JSON object instead of text.");
@@ -115,7 +116,7 @@ class EvalCommand : public Command {
         {"packing_strategy", std::string(word_of(packing_strategy_))},
         {"packing_cross_document_attention", joined_ ? "true" : "false"},
         {"per_device_eval_batch_size", std::to_string(batch_size_)},
-        {"dtype", dtype_},
+        {"dtype", std::string(word_of(kTrainingDTypeWords, dtype_))},
         {"device", std::string(word_of(device_))}};
     FlagTable table;
     DataArguments data = data_;
@@ -128,7 +129,7 @@ class EvalCommand : public Command {
   Results evaluate_on(Communicator& comm) {
     const bool is_first = comm.world().rank == 0;
     ThreadPool pool(threads_for_products());
-    LoadedModel loaded(model_, adapter_, dtype_of_flag(dtype_), ops_of_flag(device_), pool, {}, comm);
+    LoadedModel loaded(model_, adapter_, dtype_, ops_of_flag(device_), pool, {}, comm);
     std::optional<Dataset> dataset;
     std::optional<ChoiceSet> choices;
     if (!dataset_.empty()) {
@@ -293,7 +294,7 @@ class EvalCommand : public Command {
   PackingStrategy packing_strategy_ = PackingStrategy::kAuto;
   bool joined_ = false;
   int64_t batch_size_ = 8;
-  std::string dtype_ = "bfloat16";
+  DType dtype_ = DType::kBF16;
   DeviceKind device_ = DeviceKind::kCpu;
   std::string cache_dir_;
   bool json_ = false;

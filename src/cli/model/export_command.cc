@@ -18,6 +18,7 @@
 #include "formats/file_kind.h"
 #include "formats/huggingface/model_config.h"
 #include "io/file.h"
+#include "settings/choices.h"
 #include "tokenizer/gguf_vocabulary.h"
 #include "weights/export_gguf.h"
 #include "weights/merge_models.h"
@@ -28,11 +29,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-GgmlType type_of_flag(const std::string& value) {
-  if (value == "f32") return GgmlType::kF32;
-  if (value == "f16") return GgmlType::kF16;
-  return value == "q8_0" ? GgmlType::kQ8_0 : GgmlType::kBF16;
-}
+enum class ExportFormat { kGguf, kOllama, kFolder };
+constexpr Word<ExportFormat> kFormats[] = {
+    {"gguf", ExportFormat::kGguf}, {"ollama", ExportFormat::kOllama}, {"hf", ExportFormat::kFolder}};
+constexpr Word<GgmlType> kGgufTypes[] = {
+    {"bf16", GgmlType::kBF16}, {"f16", GgmlType::kF16}, {"f32", GgmlType::kF32}, {"q8_0", GgmlType::kQ8_0}};
 
 class ExportCommand : public Command {
  public:
@@ -42,13 +43,14 @@ class ExportCommand : public Command {
     Flag& model = table->add("model", &model_, "The model folder, or a checkpoint-N folder.");
     model.value_name = "DIR";
     model.required = true;
-    Flag& format = table->add_choice("format", &format_, {"gguf", "ollama", "hf"}, "What to write.");
+    Flag& format = table->add_choice("format", &format_, kFormats, "What to write.");
     format.required = true;
+    format.default_text.clear();
     declare_output_flags(table, &output_, &overwrite_,
                          "The file (gguf), folder (hf), or either (ollama) to write.");
     declare_adapter_flag(table, &adapters_, "Folders with LoRA adapters that are added to the weights.");
     table
-        ->add_choice("type", &type_, {"bf16", "f16", "f32", "q8_0"},
+        ->add_choice("type", &type_, kGgufTypes,
                      "gguf: type of the matrices; q8_0 has 8 bits and a scale per 32 weights. Norms and "
                      "biases are float32.")
         .aliases = {"outtype"};
@@ -56,8 +58,8 @@ class ExportCommand : public Command {
         "model_name", &model_name_,
         "gguf: general.name; by default as llama.cpp derives it from README.md, config.json or the folder's "
         "name.");
-    declare_dtype_flag(table, &dtype_, {"bfloat16", "float16", "float32"},
-                       "hf: type of the weights; by default that of the model.");
+    table->add_choice("dtype", &dtype_, kSavedDTypeWords,
+                      "hf: type of the weights; by default that of the model.");
     table->add_size("max_shard_size", &max_shard_bytes_, "2GB", "hf: largest size of a weights file.");
     table->add_foreign_names(inference_names());
   }
@@ -75,7 +77,7 @@ class ExportCommand : public Command {
     check_output(output_, overwrite_, model_);
     for (const std::string& adapter : adapters_) check_output(output_, overwrite_, adapter);
     ThreadPool pool(threads_for_pool(0));
-    if (format_ != "hf") {
+    if (format_ != ExportFormat::kFolder) {
       write_gguf(pool);
     } else {
       write_folder(pool);
@@ -84,10 +86,11 @@ class ExportCommand : public Command {
 
  private:
   void check_flags(const FlagTable& table) const {
-    const bool is_gguf = format_ != "hf";
+    const bool is_gguf = format_ != ExportFormat::kFolder;
     const auto refuse = [&](std::initializer_list<const char*> names) {
       for (const char* name : names) {
-        if (table.is_set(name)) fail(ExitCode::kUsage, "--{}: not for --format {}", name, format_);
+        if (table.is_set(name))
+          fail(ExitCode::kUsage, "--{}: not for --format {}", name, word_of(kFormats, format_));
       }
     };
     if (is_gguf) {
@@ -100,15 +103,15 @@ class ExportCommand : public Command {
   void write_gguf(ThreadPool& pool) const {
     std::error_code error;
     const fs::path output = output_;
-    const bool writes_folder = format_ == "ollama" && output.extension() != ".gguf";
+    const bool writes_folder = format_ == ExportFormat::kOllama && output.extension() != ".gguf";
     if (!writes_folder && (fs::is_directory(output, error) || !output.has_filename()))
       fail(ExitCode::kUsage, "--output {}: is a folder; name the file to write in it", output_);
     const fs::path gguf = writes_folder ? output / "model.gguf" : output;
     const fs::path modelfile = gguf.parent_path() / "Modelfile";
-    if (format_ == "ollama") check_output(modelfile.native(), overwrite_, model_);
+    if (format_ == ExportFormat::kOllama) check_output(modelfile.native(), overwrite_, model_);
     const ModelConfig config = read_model_config(model_);
     StatusLine status;
-    GgufExportOptions options = {.type = type_of_flag(type_)};
+    GgufExportOptions options = {.type = type_};
     options.adapters.assign(adapters_.begin(), adapters_.end());
     const fs::path tokenizer = tokenizer_source(model_, options.adapters);
     std::vector<int64_t> ends =
@@ -126,8 +129,8 @@ class ExportCommand : public Command {
     export_gguf(model_, config, options, gguf, pool);
     status.clear();
     print("{}: {} as {}\n", gguf.native(), format_bytes(static_cast<int64_t>(fs::file_size(gguf, error))),
-          type_);
-    if (format_ != "ollama") return;
+          word_of(kGgufTypes, type_));
+    if (format_ != ExportFormat::kOllama) return;
     const Modelfile written =
         ollama_modelfile(gguf.filename().native(), tokenizer, Tokenizer::open(tokenizer), ends);
     write_text_file(modelfile, written.text);
@@ -138,7 +141,7 @@ class ExportCommand : public Command {
   void write_folder(ThreadPool& pool) const {
     StatusLine status;
     MergeOptions options = {.weights = {1.0}};
-    options.save_dtype = dtype_.empty() ? weights_dtype(model_) : dtype_of_flag(dtype_);
+    options.save_dtype = dtype_ ? *dtype_ : weights_dtype(model_);
     options.max_shard_bytes = max_shard_bytes_.value_or(options.max_shard_bytes);
     options.adapters.assign(adapters_.begin(), adapters_.end());
     options.progress = [&](double fraction) {
@@ -151,12 +154,12 @@ class ExportCommand : public Command {
 
   std::string model_;
   std::vector<std::string> adapters_;
-  std::string format_;
+  ExportFormat format_ = ExportFormat::kGguf;
   std::string output_;
   bool overwrite_ = false;
-  std::string type_ = "bf16";
+  GgmlType type_ = GgmlType::kBF16;
   std::string model_name_;
-  std::string dtype_;
+  std::optional<DType> dtype_;
   std::optional<int64_t> max_shard_bytes_ = 5'000'000'000;
 };
 

@@ -23,6 +23,7 @@
 #include "io/file.h"
 #include "model/llama/generator.h"
 #include "model/sampling.h"
+#include "settings/choices.h"
 #include "tokenizer/tokenizer.h"
 
 namespace tessera {
@@ -63,7 +64,7 @@ class GenerateCommand : public Command {
     table->add("ignore_eos", &ignore_eos_, "Keep generating after an end-of-text token.");
     table->add("echo", &echo_, "Write the prompt as well.");
     declare_adapter_flag(table, &adapter_, "Folder with LoRA adapters for the model.");
-    declare_dtype_flag(table, &dtype_, {"bfloat16", "float32"}, "Type to compute in.");
+    table->add_choice("dtype", &dtype_, kTrainingDTypeWords, "Type to compute in.");
     declare_device_flag(table, &device_);
     table->add_foreign_names(inference_names());
   }
@@ -83,7 +84,7 @@ class GenerateCommand : public Command {
     run_as_rank(*world, {}, [&](Communicator& comm) {
       comm.check_same_settings({{"version of tessera", TESSERA_VERSION},
                                 {"prompts", prompts_.empty() ? "no" : "yes"},
-                                {"dtype", dtype_},
+                                {"dtype", std::string(word_of(kTrainingDTypeWords, dtype_))},
                                 {"device", std::string(word_of(device_))},
                                 {"max_new_tokens", std::to_string(max_new_tokens_)},
                                 {"temperature", fmt::format("{}", sampling_.temperature)},
@@ -179,7 +180,7 @@ class GenerateCommand : public Command {
       number_of_longest = ids.size() - 1;
     }
     LoadedModel loaded(
-        model_, adapter_, dtype_of_flag(dtype_), ops_of_flag(device_), pool,
+        model_, adapter_, dtype_, ops_of_flag(device_), pool,
         [&](const TrainableModel& model) {
           const int64_t capacity = capacity_for(model.config(), longest);
           return LoadedModel::Use{Generator::memory_bytes(model, capacity),
@@ -308,7 +309,7 @@ class GenerateCommand : public Command {
   int64_t seed_ = 42;
   bool ignore_eos_ = false;
   bool echo_ = true;
-  std::string dtype_ = "bfloat16";
+  DType dtype_ = DType::kBF16;
   DeviceKind device_ = DeviceKind::kCpu;
 };
 

@@ -74,8 +74,7 @@ class InitCommand : public Command {
     output.value_name = "DIR";
     output.required = true;
     limit_flag(table->add("seed", &seed_, "Seed for the random weights."), 0);
-    declare_dtype_flag(table, &dtype_, {"bfloat16", "float16", "float32"},
-                       "Type of the weights in the file.");
+    table->add_choice("dtype", &dtype_, kFileDTypeWords, "Type of the weights in the file.");
     Flag& threads = table->add("num_threads", &num_threads_,
                                "Threads to draw with; 0 uses OMP_NUM_THREADS, or else one per core this "
                                "process may use. The weights do not depend on it.");
@@ -92,7 +91,7 @@ class InitCommand : public Command {
     const ModelConfig config = make_config(tokenizer);
     const ParameterLayout layout = parameter_layout(config);
     ExportOptions options;
-    options.save_dtype = dtype_of_flag(dtype_);
+    options.save_dtype = dtype_;
     options.tokenizer_folder =
         fs::is_directory(tokenizer_) ? fs::path(tokenizer_) : fs::path(tokenizer_).parent_path();
     const World world = detect_world();
@@ -134,9 +133,10 @@ class InitCommand : public Command {
   void write_together(const ModelConfig& config, const ParameterLayout& layout, const ExportOptions& options,
                       Communicator& comm) const {
     const World& world = comm.world();
-    comm.check_same_settings({{"version of tessera", TESSERA_VERSION},
-                              {"config.json", write_model_config(config, dtype_)},
-                              {"seed", fmt::format("{}", seed_)}});
+    comm.check_same_settings(
+        {{"version of tessera", TESSERA_VERSION},
+         {"config.json", write_model_config(config, std::string(word_of(kFileDTypeWords, dtype_)))},
+         {"seed", fmt::format("{}", seed_)}});
     const PatientScope patient(comm);  // ranks write independently of each other
     // If another rank fails, SIGTERM may arrive before the report of it; handling it lets unfinished files be
     // removed first.
@@ -195,7 +195,7 @@ class InitCommand : public Command {
   std::string tokenizer_;
   std::string output_;
   int64_t seed_ = 42;
-  std::string dtype_ = "bfloat16";
+  DType dtype_ = DType::kBF16;
   int64_t num_threads_ = 0;
   bool overwrite_ = false;
 };

@@ -73,16 +73,6 @@ std::vector<int64_t> generation_end_ids(const std::filesystem::path& folder) {
   return ids;
 }
 
-void declare_dtype_flag(FlagTable* table, std::string* target, const std::vector<std::string>& choices,
-                        std::string help) {
-  std::vector<std::string> accepted = choices;
-  for (const std::string& choice : choices) {
-    accepted.push_back(choice == "bfloat16" ? "bf16" : "fp" + choice.substr(choice.size() - 2));
-  }
-  table->add_choice("dtype", target, accepted, std::move(help)).value_name =
-      fmt::format("{}", fmt::join(choices, "|"));
-}
-
 void declare_device_flag(FlagTable* table, DeviceKind* target) {
   table->add_choice("device", target,
                     "What computes: the processor, or an NVIDIA card (the first that CUDA_VISIBLE_DEVICES "
@@ -105,11 +95,6 @@ int64_t free_bytes_of(const Device& device) {
 }
 
 std::span<const ForeignNames> inference_names() { return kInferenceNames; }
-
-DType dtype_of_flag(const std::string& value) {
-  if (value == "bfloat16" || value == "bf16") return DType::kBF16;
-  return value.ends_with("16") ? DType::kF16 : DType::kF32;
-}
 
 LoadedModel::LoadedModel(const std::filesystem::path& model, const std::filesystem::path& given_adapter,
                          DType dtype, const OpsFactory& make, ThreadPool& pool,

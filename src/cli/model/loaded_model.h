@@ -20,11 +20,13 @@
 
 namespace tessera {
 
-// Declares a --dtype flag; it accepts the choices and their short forms (bf16, fp16, fp32).
-void declare_dtype_flag(FlagTable* table, std::string* target, const std::vector<std::string>& choices,
-                        std::string help);
-// The value of such a flag.
-DType dtype_of_flag(const std::string& value);
+// What the weights of files are.
+inline constexpr auto kFileDTypeWords = std::to_array<Word<DType>>({{"bfloat16", DType::kBF16},
+                                                                    {"float16", DType::kF16},
+                                                                    {"float32", DType::kF32},
+                                                                    {"bf16", DType::kBF16},
+                                                                    {"fp16", DType::kF16},
+                                                                    {"fp32", DType::kF32}});
 
 // Declares --device, and what it says.
 void declare_device_flag(FlagTable* table, DeviceKind* target);

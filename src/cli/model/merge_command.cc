@@ -20,6 +20,7 @@
 #include "cli/run/threads.h"
 #include "cli/terminal/terminal.h"
 #include "formats/file_kind.h"
+#include "settings/choices.h"
 #include "tokenizer/tokenizer.h"
 #include "weights/merge_models.h"
 
@@ -52,6 +53,8 @@ void check_same_tokens(const Tokenizer& first, const std::string& first_model, c
   }
 }
 
+constexpr Word<MergeMethod> kMethods[] = {{"linear", MergeMethod::kLinear}, {"slerp", MergeMethod::kSlerp}};
+
 class MergeCommand : public Command {
  public:
   std::string name() const override { return "merge"; }
@@ -63,7 +66,7 @@ class MergeCommand : public Command {
         table, &adapters_,
         "Folders with LoRA adapters that are added to the model; without --models to the one "
         "that the first adapter names as its base.");
-    table->add_choice("method", &method_, {"linear", "slerp"}, "How the weights are combined.").aliases = {
+    table->add_choice("method", &method_, kMethods, "How the weights are combined.").aliases = {
         "merge_method"};
     table
         ->add("weights", &weights_,
@@ -72,8 +75,8 @@ class MergeCommand : public Command {
         .value_name = "NUMBER";
     limit_flag(table->add("t", &t_, "slerp: 0 is the first model, 1 the second."), 0, 1);
     declare_output_flags(table, &output_, &overwrite_, "The folder to write.");
-    declare_dtype_flag(table, &dtype_, {"bfloat16", "float16", "float32"},
-                       "Type of the weights; by default that of the first model.");
+    table->add_choice("dtype", &dtype_, kSavedDTypeWords,
+                      "Type of the weights; by default that of the first model.");
     table->add_size("max_shard_size", &max_shard_bytes_, "2GB", "Largest size of a weights file.");
   }
 
@@ -81,12 +84,12 @@ class MergeCommand : public Command {
     add_base_model();
     check_flags(*table);
     MergeOptions options;
-    options.method = method_ == "slerp" ? MergeMethod::kSlerp : MergeMethod::kLinear;
+    options.method = method_;
     options.weights = weights();
     options.t = t_;
     options.adapters.assign(adapters_.begin(), adapters_.end());
     check_models();
-    options.save_dtype = dtype_.empty() ? weights_dtype(models_.front()) : dtype_of_flag(dtype_);
+    options.save_dtype = dtype_ ? *dtype_ : weights_dtype(models_.front());
     options.max_shard_bytes = max_shard_bytes_.value_or(options.max_shard_bytes);
     StatusLine status;
     options.progress = [&](double fraction) {
@@ -107,7 +110,7 @@ class MergeCommand : public Command {
   }
 
   void check_flags(const FlagTable& table) const {
-    const bool is_slerp = method_ == "slerp";
+    const bool is_slerp = method_ == MergeMethod::kSlerp;
     if (models_.size() + adapters_.size() < 2) {
       fail(ExitCode::kUsage, "--models: expected at least two folders, found {}", models_.size());
     }
@@ -115,7 +118,7 @@ class MergeCommand : public Command {
       fail(ExitCode::kUsage, "--models: expected two folders for --method slerp, found {}", models_.size());
     for (const char* name : {"weights", "t"}) {
       if (table.is_set(name) && is_slerp == (name == std::string_view("weights")))
-        fail(ExitCode::kUsage, "--{}: not for --method {}", name, method_);
+        fail(ExitCode::kUsage, "--{}: not for --method {}", name, word_of(kMethods, method_));
     }
   }
 
@@ -153,12 +156,12 @@ class MergeCommand : public Command {
 
   std::vector<std::string> models_;
   std::vector<std::string> adapters_;
-  std::string method_ = "linear";
+  MergeMethod method_ = MergeMethod::kLinear;
   std::vector<std::string> weights_;
   double t_ = 0.5;
   std::string output_;
   bool overwrite_ = false;
-  std::string dtype_;
+  std::optional<DType> dtype_;
   std::optional<int64_t> max_shard_bytes_ = 5'000'000'000;
 };
 

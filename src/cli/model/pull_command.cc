@@ -21,6 +21,8 @@ constexpr ForeignNames kForeignNames[] = {
     {"token hf_token", nullptr, "HF_TOKEN in the environment, or 'hf auth login', sets the token"},
 };
 
+constexpr Word<RepoType> kRepoTypes[] = {{"model", RepoType::kModel}, {"dataset", RepoType::kDataset}};
+
 class PullCommand : public Command {
  public:
   std::string name() const override { return "pull"; }
@@ -31,7 +33,7 @@ class PullCommand : public Command {
     repo.value_name = "ORG/NAME";
     repo.positional = true;
     repo.required = true;
-    table->add_choice("repo_type", &repo_type_, {"model", "dataset"}, "What kind of repository it is.");
+    table->add_choice("repo_type", &repo_type_, kRepoTypes, "What kind of repository it is.");
     table->add("revision", &revision_, "A branch, tag or commit. Defaults to main.").value_name = "NAME";
     table->add("include", &include_, "Only files that match one of these globs; '*' matches slashes too.")
         .value_name = "GLOB...";
@@ -50,7 +52,7 @@ class PullCommand : public Command {
   RepoName repo() const {
     const size_t at = repo_id_.find('@');
     RepoName repo;
-    repo.type = repo_type_ == "dataset" ? RepoType::kDataset : RepoType::kModel;
+    repo.type = repo_type_;
     repo.id = repo_id_.substr(0, at);
     if (!is_repo_id(repo.id))
       fail(ExitCode::kUsage, "expected the name of a repository, org/name, found '{}'", printable(repo_id_));
@@ -65,7 +67,7 @@ class PullCommand : public Command {
   }
 
   std::string repo_id_;
-  std::string repo_type_ = "model";
+  RepoType repo_type_ = RepoType::kModel;
   std::string revision_;
   std::vector<std::string> include_;
   std::vector<std::string> exclude_;

@@ -16,13 +16,6 @@ constexpr int kRendezvousPort = 29500;     // as Kubeflow Trainer sets it
 // At /dev/shm: NCCL takes some MiB for every pair of cards and channel, far below this with 8 cards.
 constexpr const char* kSharedMemory = "1Gi";
 
-const char* name_of(JobKind kind) {
-  for (const JobKindName& each : kJobKinds) {
-    if (each.kind == kind) return each.name;
-  }
-  fail(ExitCode::kInternal, "a kind of job without a name");
-}
-
 Value::List list_of(const std::vector<std::string>& texts) { return {texts.begin(), texts.end()}; }
 
 Value::Object named(const char* name, Value value) { return {{"name", name}, {"value", std::move(value)}}; }
@@ -122,7 +115,7 @@ Value::Object job_context(const JobSettings& job, const std::string& secret) {
   Value::Object context = pod_context(job.pod);
   const bool has_generated = job.rendezvous_secret.empty();
   add(&context, {{"job", job.name},
-                 {"trainer", name_of(job.kind)},
+                 {"trainer", std::string(word_of(kJobKinds, job.kind))},
                  {"in_jobset", job.kind != JobKind::kJob},
                  {"nodes", job.num_nodes},
                  {"ranks", job.local_world_size},
@@ -162,19 +155,6 @@ void add_volume_owner(const DeployTemplates& templates, const std::optional<Runt
 }
 
 }  // namespace
-
-JobKind job_kind(const std::string& name) {
-  for (const JobKindName& each : kJobKinds) {
-    if (name == each.name) return each.kind;
-  }
-  fail(ExitCode::kInternal, "no kind of job is called '{}'", name);
-}
-
-std::vector<std::string> job_kind_names() {
-  std::vector<std::string> names;
-  for (const JobKindName& each : kJobKinds) names.emplace_back(each.name);
-  return names;
-}
 
 std::string pod_suffix(JobKind kind, int num_nodes) {
   return fmt::format("{}-{}", kind == JobKind::kJob ? "" : "-node-0", num_nodes - 1);
@@ -233,7 +213,7 @@ std::string runtime_documents(const DeployTemplates& templates, const RuntimeSet
        {"check_cpus", runtime.pod.on_card ? "2" : "4"},
        {"check_memory", "8Gi"},
        {"check_devices", devices_of(runtime.pod.on_card ? 1 : 0, 0)},
-       {"trainer", runtime.trainer ? name_of(*runtime.trainer) : ""},
+       {"trainer", runtime.trainer ? std::string(word_of(kJobKinds, *runtime.trainer)) : std::string()},
        {"secrets", std::move(secrets)},
        {"storage_size", runtime.storage},
        {"storage_class", runtime.storage_class ? Value(*runtime.storage_class) : Value()},

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/choice.h"
 #include "cluster/manifests/job_plan.h"
 #include "cluster/manifests/templates.h"
 
@@ -15,17 +16,11 @@ namespace tessera {
 // Who starts the pods: Kubeflow Trainer of some version, JobSet or Kubernetes alone.
 enum class JobKind { kTrainerV21, kTrainerV22, kTrainerV23, kJobSet, kJob };
 
-struct JobKindName {
-  const char* name;  // of --trainer
-  JobKind kind;
-};
-inline constexpr JobKindName kJobKinds[] = {{"v2.1", JobKind::kTrainerV21},
-                                            {"v2.2", JobKind::kTrainerV22},
-                                            {"v2.3", JobKind::kTrainerV23},
-                                            {"jobset", JobKind::kJobSet},
-                                            {"job", JobKind::kJob}};
-std::vector<std::string> job_kind_names();
-JobKind job_kind(const std::string& name);  // one of these
+inline constexpr Word<JobKind> kJobKinds[] = {{"v2.1", JobKind::kTrainerV21},  // of --trainer
+                                              {"v2.2", JobKind::kTrainerV22},
+                                              {"v2.3", JobKind::kTrainerV23},
+                                              {"jobset", JobKind::kJobSet},
+                                              {"job", JobKind::kJob}};
 inline bool is_trainer(JobKind kind) { return kind != JobKind::kJobSet && kind != JobKind::kJob; }
 
 // Exit codes after which another attempt would end the same way: errors of the user or the configuration,

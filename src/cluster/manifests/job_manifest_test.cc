@@ -54,37 +54,37 @@ std::string variable(const Value& pod, std::string_view name) {
 }
 
 TEST(JobManifest, EveryKindHasItsDocumentsAndNoFinding) {
-  for (const JobKindName& kind : kJobKinds) {
-    const std::vector<Manifest> all = documents(small_job(kind.kind));
+  for (const Word<JobKind>& kind : kJobKinds) {
+    const std::vector<Manifest> all = documents(small_job(kind.value));
     std::vector<std::string> kinds;
     for (const Manifest& each : all) kinds.push_back(each.kind());
-    if (kind.kind == JobKind::kJob) {
+    if (kind.value == JobKind::kJob) {
       EXPECT_THAT(kinds, ElementsAre("Secret", "NetworkPolicy", "PodDisruptionBudget", "Service", "Job"));
     } else {
       EXPECT_THAT(kinds, ElementsAre("Secret", "NetworkPolicy", "PodDisruptionBudget",
-                                     kind.kind == JobKind::kJobSet ? "JobSet" : "TrainJob"));
+                                     kind.value == JobKind::kJobSet ? "JobSet" : "TrainJob"));
     }
-    EXPECT_THAT(lint_manifests(all), ElementsAre()) << kind.name;
+    EXPECT_THAT(lint_manifests(all), ElementsAre()) << kind.text;
   }
 }
 
 // The Secret's name is longer than a label.
 TEST(JobManifest, TheLongestNamesHaveNoFinding) {
-  for (const JobKindName& kind : kJobKinds) {
-    JobSettings job = small_job(kind.kind);
-    job.name = std::string(kMaxLabelLength - pod_suffix(kind.kind, job.num_nodes).size(), 'n');
-    EXPECT_THAT(lint_manifests(documents(job)), ElementsAre()) << kind.name;
+  for (const Word<JobKind>& kind : kJobKinds) {
+    JobSettings job = small_job(kind.value);
+    job.name = std::string(kMaxLabelLength - pod_suffix(kind.value, job.num_nodes).size(), 'n');
+    EXPECT_THAT(lint_manifests(documents(job)), ElementsAre()) << kind.text;
   }
 }
 
 TEST(JobManifest, ADollarSignInAnArgumentIsNoReferenceToAVariable) {
-  for (const JobKindName& kind : kJobKinds) {
-    JobSettings job = small_job(kind.kind);
+  for (const Word<JobKind>& kind : kJobKinds) {
+    JobSettings job = small_job(kind.value);
     job.train_arguments = {"--run_name=$(HOME) $$ $x"};
     const std::vector<Manifest> all = documents(job);
-    const Value::List& args = is_trainer(kind.kind) ? list_at(all.back().body, "spec.trainer.args")
-                                                    : list_at(pod_of(all), "spec.containers.0.args");
-    EXPECT_EQ(args.back(), Value("--run_name=$$(HOME) $$$$ $$x")) << kind.name;
+    const Value::List& args = is_trainer(kind.value) ? list_at(all.back().body, "spec.trainer.args")
+                                                     : list_at(pod_of(all), "spec.containers.0.args");
+    EXPECT_EQ(args.back(), Value("--run_name=$$(HOME) $$$$ $$x")) << kind.text;
   }
 }
 
@@ -139,14 +139,14 @@ TEST(JobManifest, TextOfTheUserStaysText) {
   for (const char* text :
        {"a: b", "x\" # y", "'", "{{ 1 + 1 }}", "{% raw %}", "- c", "&a", "*a", "!!int 3", "\\n", "yes",
         "0440", "\xc3\xa4\xe2\x82\xac", "| kind", "---", "null", "1e3", "#"}) {
-    for (const JobKindName& kind : kJobKinds) {
-      JobSettings job = small_job(kind.kind);
+    for (const Word<JobKind>& kind : kJobKinds) {
+      JobSettings job = small_job(kind.value);
       job.train_arguments = {text};
       job.pod.image = text;
       job.about = {text};
       const std::vector<Manifest> all = documents(job);
-      ASSERT_EQ(all.size(), documents(small_job(kind.kind)).size()) << text;
-      const bool trains = is_trainer(kind.kind);
+      ASSERT_EQ(all.size(), documents(small_job(kind.value)).size()) << text;
+      const bool trains = is_trainer(kind.value);
       const Value& container =
           trains ? *value_at(all.back().body, "spec.trainer") : *value_at(pod_of(all), "spec.containers.0");
       EXPECT_EQ(list_at(container, "args").back(), Value(text)) << text;
@@ -214,14 +214,14 @@ TEST(JobManifest, PodsOnCardsAskForThemAndGoToTheirNodes) {
 
 // A queue with a topology pins every pod to a host: without the annotation to any host at all.
 TEST(JobManifest, AQueueWithATopologyPlacesThePodsInOneZone) {
-  for (const JobKindName& each : kJobKinds) {
-    JobSettings job = small_job(each.kind);
+  for (const Word<JobKind>& each : kJobKinds) {
+    JobSettings job = small_job(each.value);
     job.topology = true;
     const std::string text = job_documents(DeployTemplates(), job, "s");
     EXPECT_THAT(text,
                 testing::HasSubstr("kueue.x-k8s.io/podset-required-topology: topology.kubernetes.io/zone"))
-        << each.name;
-    EXPECT_THAT(text, testing::Not(testing::HasSubstr("podAffinity"))) << each.name;
+        << each.text;
+    EXPECT_THAT(text, testing::Not(testing::HasSubstr("podAffinity"))) << each.text;
     EXPECT_THAT(lint_manifests(parse_manifests(text, "job")), ElementsAre());
   }
 }
@@ -233,17 +233,17 @@ TEST(JobManifest, SuffixesAreThoseOfTheLongestHostName) {
 }
 
 TEST(RuntimeManifest, HasWhatItsJobsNeedInEveryForm) {
-  for (const JobKindName& kind : kJobKinds) {
+  for (const Word<JobKind>& kind : kJobKinds) {
     RuntimeSettings runtime;
     runtime.pod.image = "tessera:1";
     runtime.storage_class = "fsx";
-    if (is_trainer(kind.kind)) runtime.trainer = kind.kind;
+    if (is_trainer(kind.value)) runtime.trainer = kind.value;
     std::string text = runtime_documents(DeployTemplates(), runtime);
     EXPECT_EQ(text, runtime_documents(DeployTemplates(), runtime)) << "the same every time";
     EXPECT_EQ(text.find("kind: Secret"), std::string::npos);
-    text += "---\n" + job_documents(DeployTemplates(), small_job(kind.kind), "0123456789abcdef");
-    EXPECT_THAT(lint_manifests(parse_manifests(text, "all")), ElementsAre()) << kind.name;
-    EXPECT_EQ(text.find("ClusterTrainingRuntime") != std::string::npos, is_trainer(kind.kind));
+    text += "---\n" + job_documents(DeployTemplates(), small_job(kind.value), "0123456789abcdef");
+    EXPECT_THAT(lint_manifests(parse_manifests(text, "all")), ElementsAre()) << kind.text;
+    EXPECT_EQ(text.find("ClusterTrainingRuntime") != std::string::npos, is_trainer(kind.value));
   }
 }
 

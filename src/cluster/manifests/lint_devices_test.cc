@@ -104,8 +104,8 @@ std::vector<std::string> findings_with(std::string text, const std::string& old_
 }
 
 TEST(LintDevices, FindsNothingInWhatTheTemplatesWrite) {
-  for (const JobKindName& kind : kJobKinds)
-    EXPECT_THAT(findings_on_cards(card_job_of(kind.kind)), ElementsAre()) << kind.name;
+  for (const Word<JobKind>& kind : kJobKinds)
+    EXPECT_THAT(findings_on_cards(card_job_of(kind.value)), ElementsAre()) << kind.text;
 }
 
 TEST(LintDevices, RequestsOfDevicesAreTheirLimitsInWholeNumbers) {

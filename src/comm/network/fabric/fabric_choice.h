@@ -8,6 +8,7 @@ namespace tessera {
 
 inline constexpr const char* kTcpFabric = "tcp";  // Tessera's own connections
 inline constexpr const char* kAutoFabric = "auto";
+inline constexpr const char* kEfaFabric = "efa";  // Amazon's adapters
 
 // `asked` is auto, tcp, or a provider as libfabric names it, such as efa or "tcp;ofi_rxm"; returned as it is
 // unless it is auto: then efa, or else "verbs;ofi_rxm", if this machine has such a device and libfabric can
