@@ -38,7 +38,7 @@ class Forecaster {
     MachineRates rates = *cluster.rates;
     rates.network_gbps = cluster.network_gbps;
     of_rates_.emplace(rates);
-    prices_ = cluster.prices != nullptr ? cluster.prices : &*of_rates_;
+    op_costs_ = cluster.op_costs != nullptr ? cluster.op_costs : &*of_rates_;
   }
 
   RunForecast run(int64_t num_threads) {
@@ -97,8 +97,8 @@ class Forecaster {
 
  private:
   std::optional<StepTime> time_of(const MemoryRequest& request) {
-    if (prices_ == nullptr) return std::nullopt;
-    return predict_step(walks_, step_.facts(request, mean_row_tokens_), *prices_);
+    if (op_costs_ == nullptr) return std::nullopt;
+    return predict_step(walks_, step_.facts(request, mean_row_tokens_), *op_costs_);
   }
 
   // Whether sync_every may be added (check_outer()).
@@ -152,8 +152,8 @@ class Forecaster {
   const RunPlanner& planner_;
   MachineFacts machine_;
   StepWalks walks_;
-  std::optional<AnalyticPrices> of_rates_;
-  Prices* prices_ = nullptr;
+  std::optional<RatedCosts> of_rates_;
+  OpCosts* op_costs_ = nullptr;
 };
 
 }  // namespace

@@ -29,7 +29,7 @@ struct ClusterShape {
   bool has_disk = true;                    // nodes have one for state and weights that leave memory
   double network_gbps = 25;                // per node and direction, 10^9 bits per second
   std::optional<MachineRates> rates;       // of a node, except for its network; nullopt: no times
-  Prices* prices = nullptr;                // measured ones, instead of those that follow from `rates`
+  OpCosts* op_costs = nullptr;             // measured ones, instead of those that follow from `rates`
   bool rates_are_of_this_machine = false;
   // What computes. On a device with memory of its own, what is free there now is what a run must fit into,
   // and node_memory_bytes is the host's.

@@ -62,7 +62,7 @@ void write_rows(const fs::path& file, int64_t num_rows, int64_t length, int64_t 
 
 // What the planner says about a run on this machine.
 struct Planned {
-  StepFacts facts;
+  StepInputs facts;
   int64_t node_bytes = 0;
   ModelConfig config;  // with adapters, if the form has them
   OptimizerForm optimizer;
@@ -94,8 +94,8 @@ Planned plan_of(const PlanCase& run, const PlanBenchOptions& options) {
     fail(ExitCode::kBadConfig, "{}", refusal);
   RunPlan plan;
   planner.fill_memory(request, machine, &plan);
-  return {step_facts(request, run.max_length, micro_batch_rows(batch), args.batch.accumulation_steps,
-                     planner.micro_batches_per_pass(), num_threads),
+  return {step_inputs(request, run.max_length, micro_batch_rows(batch), args.batch.accumulation_steps,
+                      planner.micro_batches_per_pass(), num_threads),
           plan.memory.step_memory().node_bytes(), config, args.optimizer.form};
 }
 
@@ -188,12 +188,13 @@ class TrainingRun {
   ScratchFolder folder_;
 };
 
-double seconds_by_rates(StepWalks& walks, const StepFacts& facts, int64_t num_threads, double disk_gb_per_s) {
+double seconds_by_rates(StepWalks& walks, const StepInputs& facts, int64_t num_threads,
+                        double disk_gb_per_s) {
   ThreadPool pool(num_threads);
   MachineRates rates = measured_rates(pool);
   rates.disk_gb_per_s = disk_gb_per_s;
-  AnalyticPrices prices(rates);
-  return predict_step(walks, facts, prices).step_s();
+  RatedCosts op_costs(rates);
+  return predict_step(walks, facts, op_costs).step_s();
 }
 
 }  // namespace
@@ -204,7 +205,7 @@ PlanLine run_plan_case(const PlanCase& run, const PlanBenchOptions& options) {
   MeasuringOptions measuring;
   measuring.optimizer = planned.optimizer;
   if (const auto rate = try_disk_rate(options.folder)) measuring.rates.disk_gb_per_s = rate->gb_per_s();
-  MeasuredPrices prices(measuring);
+  MeasuredCosts op_costs(measuring);
   const TrainingRun training(run, options);
   PlanLine line;
   line.run = run;
@@ -215,12 +216,12 @@ PlanLine run_plan_case(const PlanCase& run, const PlanBenchOptions& options) {
   std::vector<StepTime> predictions, parts;
   std::vector<double> predicted, measured, bytes, by_rates;
   for (int64_t round = 0; round < options.rounds; ++round) {
-    prices.clear();
-    const StepTime before = predict_step(walks, planned.facts, prices);
+    op_costs.clear();
+    const StepTime before = predict_step(walks, planned.facts, op_costs);
     const auto num_steps = static_cast<int64_t>(std::ceil(options.seconds / before.step_s()));
     const Measured found = training.measure(kWarmUpSteps + std::clamp<int64_t>(num_steps, 3, 200));
-    prices.clear();
-    const StepTime after = predict_step(walks, planned.facts, prices);
+    op_costs.clear();
+    const StepTime after = predict_step(walks, planned.facts, op_costs);
     predictions.push_back(combined({before, after}, mean));
     predicted.push_back(predictions.back().step_s());
     measured.push_back(found.step_s);
@@ -236,7 +237,7 @@ PlanLine run_plan_case(const PlanCase& run, const PlanBenchOptions& options) {
   line.step_s = quartiles(measured);
   line.ratio = quartiles(paired_ratios(predicted, measured));
   line.measured_bytes = static_cast<int64_t>(median(bytes));
-  line.notes = prices.notes();
+  line.notes = op_costs.notes();
   return line;
 }
 

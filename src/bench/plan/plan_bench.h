@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "devices/measure/statistics.h"
-#include "forecast/time/measured_prices.h"
+#include "forecast/time/measured_costs.h"
 #include "forecast/time/step_time.h"
 #include "formats/huggingface/model_config.h"
 #include "platform/memory_info.h"
@@ -42,7 +42,7 @@ struct PlanLine {
   PlanCase run;
   int64_t num_parameters = 0;
   int64_t num_threads = 0;  // of a rank
-  StepFacts facts;
+  StepInputs facts;
   double rates_ratio = 0;  // the same of the machine's rates (measured_rates()), without its operations
   // Medians, part by part. Of a run, local_s is waiting for other ranks, other_s has the sums of their
   // gradients, and optimizer_s what the update waits for the disk.
@@ -51,7 +51,7 @@ struct PlanLine {
   Quartiles ratio;              // predicted over measured of the same round
   int64_t predicted_bytes = 0;  // of the node
   int64_t measured_bytes = 0;
-  std::vector<std::string> notes;  // of MeasuredPrices
+  std::vector<std::string> notes;  // of MeasuredCosts
 };
 
 // Writes a model with random weights and rows of random tokens, then in each round predicts and trains, in

@@ -64,8 +64,8 @@ class PlanCommand : public PlanningCommand {
     const int64_t num_threads = request_.threads_of_rank(machine);
     const std::optional<JobSize> job = job_size(spec, config, world_size, request_.tokens);
     const RunForecast forecast = forecast_run(spec, config, cluster, num_threads, job);
-    if (machine.prices) {
-      for (const std::string& note : machine.prices->notes()) log_info("{}", note);
+    if (machine.op_costs) {
+      for (const std::string& note : machine.op_costs->notes()) log_info("{}", note);
     }
     write_output(request_.json ? forecast_json(forecast) : forecast_text(forecast));
     flush_output();

@@ -233,8 +233,8 @@ PlanMachine plan_machine(const PlanMachineFlags& flags, const RunSpec& args) {
     if (is_elementwise(state_tensors_of(args.optimizer))) options.optimizer = args.optimizer.form;
     options.rates = *machine.cluster.rates;
     options.rates.network_gbps = machine.cluster.network_gbps;
-    machine.prices = std::make_unique<MeasuredPrices>(options);
-    machine.cluster.prices = machine.prices.get();
+    machine.op_costs = std::make_unique<MeasuredCosts>(options);
+    machine.cluster.op_costs = machine.op_costs.get();
   }
   return machine;
 }

@@ -10,7 +10,7 @@
 #include "base/flags.h"
 #include "forecast/forecast.h"
 #include "forecast/instances/catalogue.h"
-#include "forecast/time/measured_prices.h"
+#include "forecast/time/measured_costs.h"
 #include "settings/run_settings.h"
 
 namespace tessera {
@@ -34,7 +34,7 @@ struct PlanMachineFlags {
 struct PlanMachine {
   ClusterShape cluster;  // but for the number of nodes and ranks
   int64_t num_cores = 1;
-  std::unique_ptr<MeasuredPrices> prices;  // of the cluster, if they are measured
+  std::unique_ptr<MeasuredCosts> op_costs;  // of the cluster, if they are measured
 };
 
 // Measures this machine if it has to. Error(kUsage) for flags that contradict each other.

@@ -199,7 +199,7 @@ class SimulateCommand : public PlanningCommand {
     }
     if (!measured_.empty()) options.measured = read_measured_steps(measured_);
     if (mtbf_hours_) {
-      options.failures = FailureFacts{
+      options.failures = FailureInputs{
           .node_mtbf_s = 3600 * *mtbf_hours_, .detection_s = detection_s_, .restart_s = restart_s_};
     }
     options.checkpoint_stall_s = checkpoint_stall_s_;

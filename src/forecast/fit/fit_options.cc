@@ -38,7 +38,7 @@ std::vector<size_t> needed(const std::vector<FitOption>& all, std::vector<size_t
 
 class OptionPlanner {
  public:
-  explicit OptionPlanner(const FitRequest& request) : request_(request), prices_(request.rates) {
+  explicit OptionPlanner(const FitRequest& request) : request_(request), op_costs_(request.rates) {
     // Asking may take long.
     data_ = request.data;
     data_.largest_pass = [this](int64_t micro_batches) {
@@ -146,9 +146,9 @@ class OptionPlanner {
     option.fits_memory = option.memory_bytes <= options.memory_bytes;
     option.time = predict_step(
         walks,
-        step_facts(memory, request_.mean_row_tokens, micro_batch_rows(request_.batch),
-                   args.batch.accumulation_steps, planner.micro_batches_per_pass(), request_.num_threads),
-        prices_);
+        step_inputs(memory, request_.mean_row_tokens, micro_batch_rows(request_.batch),
+                    args.batch.accumulation_steps, planner.micro_batches_per_pass(), request_.num_threads),
+        op_costs_);
     return option;
   }
 
@@ -156,7 +156,7 @@ class OptionPlanner {
   std::map<Quantization, std::unique_ptr<Planned>> planned_;
   DataFacts data_;
   std::map<int64_t, int64_t> largest_pass_;
-  AnalyticPrices prices_;
+  RatedCosts op_costs_;
 };
 
 std::vector<size_t> options_where(const FitOptions& options, auto condition) {

@@ -26,7 +26,7 @@ struct Variant {
   bool pack_weights = false;
   int64_t node_bytes = 0;
   int64_t card_bytes = 0;  // of a run on a card, which the node's are not
-  StepFacts facts;
+  StepInputs facts;
 };
 
 class Search {
@@ -52,13 +52,13 @@ class Search {
 
  private:
   void try_instance(size_t index) {
-    AnalyticPrices prices(rates_of(result_.instances[index]));
+    RatedCosts op_costs(rates_of(result_.instances[index]));
     Refusal nearest{index, 1, 0, ""};
     bool any = false;
     for (const int num_nodes : node_counts()) {
       std::optional<Combination> best;
       for (const int ranks : rank_counts(result_.instances[index], num_nodes)) {
-        try_ranks(index, num_nodes, ranks, prices, &best, &nearest);
+        try_ranks(index, num_nodes, ranks, op_costs, &best, &nearest);
       }
       if (!best) continue;
       any = true;
@@ -121,7 +121,7 @@ class Search {
 
   // Larger micro-batches take more memory, so the first that does not fit ends the loop. A sharding or
   // checkpointing that saves memory costs time: it is tried only where what is faster does not fit.
-  void try_ranks(size_t index, int num_nodes, int local_world_size, Prices& prices,
+  void try_ranks(size_t index, int num_nodes, int local_world_size, OpCosts& op_costs,
                  std::optional<Combination>* best, Refusal* nearest) {
     const Instance& instance = result_.instances[index];
     RunLayout layout;
@@ -155,7 +155,7 @@ class Search {
         bool fits_as_is = false;
         for (const bool recompute : checkpointing()) {
           layout.gradient_checkpointing = recompute;
-          if (!try_layout(index, layout, prices, best, nearest)) continue;
+          if (!try_layout(index, layout, op_costs, best, nearest)) continue;
           fits = true;
           fits_as_is = recompute == checkpointing().front();
           break;
@@ -166,7 +166,7 @@ class Search {
     }
   }
 
-  bool try_layout(size_t index, const RunLayout& layout, Prices& prices, std::optional<Combination>* best,
+  bool try_layout(size_t index, const RunLayout& layout, OpCosts& op_costs, std::optional<Combination>* best,
                   Refusal* nearest) {
     ++result_.num_tried;
     const Instance& instance = result_.instances[index];
@@ -183,7 +183,7 @@ class Search {
       }
       return false;
     }
-    const StepTime time = predict_step(walks_, fitting->facts, prices);
+    const StepTime time = predict_step(walks_, fitting->facts, op_costs);
     if (!*best || time.step_s() < (*best)->time.step_s()) {
       Combination found;
       found.instance = index;

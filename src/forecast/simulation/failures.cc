@@ -28,7 +28,7 @@ const std::vector<double>& gaps() {
 
 }  // namespace
 
-UsefulTime useful_time(const FailureFacts& facts, int num_nodes, double step_s, int64_t checkpoint_steps) {
+UsefulTime useful_time(const FailureInputs& facts, int num_nodes, double step_s, int64_t checkpoint_steps) {
   UsefulTime result;
   result.checkpoint_steps = checkpoint_steps;
   result.failure_s = facts.node_mtbf_s / num_nodes;
@@ -53,7 +53,7 @@ UsefulTime useful_time(const FailureFacts& facts, int num_nodes, double step_s, 
   return result;
 }
 
-UsefulTime best_useful_time(const FailureFacts& facts, int num_nodes, double step_s) {
+UsefulTime best_useful_time(const FailureInputs& facts, int num_nodes, double step_s) {
   constexpr double kFactor = 1.05;
   // No longer than the run usually lasts.
   const double most = std::max(1.0, facts.node_mtbf_s / num_nodes / step_s);

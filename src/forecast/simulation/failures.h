@@ -5,7 +5,7 @@
 
 namespace tessera {
 
-struct FailureFacts {
+struct FailureInputs {
   double node_mtbf_s = 0;  // mean time between failures of one node; exponentially distributed
   double detection_s = 5;
   double restart_s = 120;         // from then until the first step begins
@@ -22,9 +22,9 @@ struct UsefulTime {
 
 // A run of 10,000 failures, simulated failure by failure: the same ones (scaled to their rate) for any
 // facts, so that results can be compared.
-UsefulTime useful_time(const FailureFacts& facts, int num_nodes, double step_s, int64_t checkpoint_steps);
+UsefulTime useful_time(const FailureInputs& facts, int num_nodes, double step_s, int64_t checkpoint_steps);
 
 // With the number of steps that makes most of the time useful, to about 5 %.
-UsefulTime best_useful_time(const FailureFacts& facts, int num_nodes, double step_s);
+UsefulTime best_useful_time(const FailureInputs& facts, int num_nodes, double step_s);
 
 }  // namespace tessera

@@ -41,13 +41,13 @@ class ClusterSimulator {
     result.refusal = step_.planner().refusal(request, machine);
     result.num_nodes = cluster_.num_nodes;
     result.tokens_per_step = step_.step_rows() * row_tokens_;
-    StepFacts facts = step_.facts(request, row_tokens_);
+    StepInputs facts = step_.facts(request, row_tokens_);
     facts.zero.weight_dtype = walks_.dtype();
     facts.zero.passes_per_step = facts.num_passes;
     result.zero = facts.zero;
 
     const ZeroLayout layout = zero_layout(walks_.layout(), cluster_.num_nodes, cluster_.local_world_size);
-    const StepCosts costs = step_costs(walks_, facts, prices());
+    const StepCosts costs = step_costs(walks_, facts, op_costs());
     const Topology topology = topology_of();
     result.num_racks = topology.num_racks();
     std::vector<Timed> steps;
@@ -70,7 +70,7 @@ class ClusterSimulator {
     double ideal_s;
   };
 
-  Timed simulate(const Topology& topology, const ZeroLayout& layout, const StepFacts& facts,
+  Timed simulate(const Topology& topology, const ZeroLayout& layout, const StepInputs& facts,
                  const StepCosts& costs, const std::vector<double>& slowdowns) const {
     const StepProgram program = program_of(layout, facts, costs);
     Timed timed = {simulate_steps(topology, program, slowdowns), program.last_compute_s() + costs.other_s};
@@ -85,14 +85,14 @@ class ClusterSimulator {
     return timed;
   }
 
-  Prices& prices() { return cluster_.prices != nullptr ? *cluster_.prices : of_rates_; }
-  StepProgram program_of(const ZeroLayout& layout, const StepFacts& facts, const StepCosts& costs) const {
+  OpCosts& op_costs() { return cluster_.op_costs != nullptr ? *cluster_.op_costs : of_rates_; }
+  StepProgram program_of(const ZeroLayout& layout, const StepInputs& facts, const StepCosts& costs) const {
     return step_program(layout, facts.zero, costs, walks_.config().tie_word_embeddings,
                         static_cast<int>(args_.network.connections));
   }
 
   // With the times of a measured step: of its median rank, as slowdowns_of() is about the others.
-  StepCosts replaced(const ZeroLayout& layout, const StepFacts& facts, StepCosts costs,
+  StepCosts replaced(const ZeroLayout& layout, const StepInputs& facts, StepCosts costs,
                      const MeasuredStep& measured) const {
     double update_s = 0;
     for (const double seconds : costs.update_s) update_s += seconds;
@@ -143,7 +143,7 @@ class ClusterSimulator {
   }
 
   void add_failures(SimulatedCluster* result) const {
-    FailureFacts facts = *options_.failures;
+    FailureInputs facts = *options_.failures;
     const DiskPlan disk = plan_disk(
         walks_.layout(), {args_.precision.export_dtype(), saved_tensors(result->zero, cluster_.num_nodes)},
         /*count=*/{});
@@ -168,7 +168,7 @@ class ClusterSimulator {
   int64_t max_row_tokens_;
   int64_t row_tokens_;
   PlannedStep step_;
-  AnalyticPrices of_rates_;
+  RatedCosts of_rates_;
 };
 
 }  // namespace

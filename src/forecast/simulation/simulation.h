@@ -13,7 +13,7 @@
 
 namespace tessera {
 
-// What a step of a run took, instead of prices.
+// What a step of a run took, instead of what it costs by rates.
 struct MeasuredStep {
   std::vector<double> rank_compute_s;  // by rank, of the passes
   double update_s = 0;
@@ -34,7 +34,7 @@ struct SimulationOptions {
   double spread = 0;                 // of the nodes' slowdowns (topology.h)
   // If there are any, each is simulated, and the one with the median step time counts.
   std::vector<MeasuredStep> measured;
-  std::optional<FailureFacts> failures;      // with the checkpoint's times, if they are given
+  std::optional<FailureInputs> failures;     // with the checkpoint's times, if they are given
   std::optional<double> checkpoint_stall_s;  // otherwise from the state's size and the machine's memory
   std::optional<double> checkpoint_write_s;  // otherwise from its size and kStorageBytesPerS
   std::optional<int64_t> checkpoint_steps;   // otherwise the best number
@@ -52,7 +52,7 @@ struct SimulatedCluster {
   // Seconds by kind are those of a cluster of equal nodes; kOthers is what the slow nodes add.
   SimulatedStep step;
   double ideal_s = 0;  // a step without waiting for network or slower nodes
-  std::optional<FailureFacts> failures;
+  std::optional<FailureInputs> failures;
   std::optional<UsefulTime> useful;       // with the given number of steps between checkpoints, or the best
   std::optional<UsefulTime> best_useful;  // only with a given number
 

@@ -17,7 +17,7 @@ std::string percent(double share) { return fmt::format("{:.1f}", 100 * share); }
 
 std::string useful_text(const SimulatedCluster& cluster) {
   const UsefulTime& useful = *cluster.useful;
-  const FailureFacts& facts = *cluster.failures;
+  const FailureInputs& facts = *cluster.failures;
   std::string text =
       fmt::format("{:>5}  {:>9}  {:>7}  {:>8}  {:>11}  {:>8}  {:>8}\n", cluster.num_nodes,
                   three_digits(useful.failure_s / 3600), percent(useful.useful_share),

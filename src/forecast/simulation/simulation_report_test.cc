@@ -32,7 +32,7 @@ class SimulationTest : public testing::Test {
     cluster_.rates = rates_of_instance(facts);
     cluster_.network_gbps = 12.5;
     cluster_.node_memory_bytes = int64_t{256} << 30;
-    options_.failures = FailureFacts{.node_mtbf_s = 3.6e6};
+    options_.failures = FailureInputs{.node_mtbf_s = 3.6e6};
   }
 
   SimulatedCluster simulate(int num_nodes, const std::string& preset = "llama3.2-1b") {

@@ -276,7 +276,7 @@ TEST(FairShare, FillsEveryLinkThatAFlowWants) {
 }
 
 TEST(UsefulTime, FollowsDalysExpectation) {
-  FailureFacts facts;
+  FailureInputs facts;
   facts.node_mtbf_s = 64 * 20'000.0;
   facts.detection_s = 10;
   facts.restart_s = 90;
@@ -293,7 +293,7 @@ TEST(UsefulTime, FollowsDalysExpectation) {
 }
 
 TEST(UsefulTime, IsBestAtYoungsInterval) {
-  FailureFacts facts;
+  FailureInputs facts;
   facts.node_mtbf_s = 16 * 50'000.0;
   facts.checkpoint_stall_s = 10;
   facts.checkpoint_write_s = 10;
@@ -306,7 +306,7 @@ TEST(UsefulTime, IsBestAtYoungsInterval) {
 }
 
 TEST(UsefulTime, FallsWithTheRateOfFailuresAndTheTimeOfACheckpoint) {
-  FailureFacts facts;
+  FailureInputs facts;
   facts.node_mtbf_s = 1e6;
   facts.checkpoint_stall_s = 5;
   facts.checkpoint_write_s = 60;

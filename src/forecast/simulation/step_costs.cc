@@ -26,15 +26,15 @@ std::vector<double> by_elements(double total, const ZeroLayout& layout) {
   return shares;
 }
 
-double seconds_of_exchanges(const OpWork& work, DType dtype, const RankShare& share, Prices& prices) {
+double seconds_of_exchanges(const OpWork& work, DType dtype, const RankShare& share, OpCosts& op_costs) {
   double seconds = 0;
   for (const int64_t bytes : exchanges_of_heads(work))
-    seconds += exchange_of_heads_seconds(bytes, dtype, share, prices);
+    seconds += exchange_of_heads_seconds(bytes, dtype, share, op_costs);
   return seconds;
 }
 
 StepCosts::Pass cost_of_pass(const StepWalks& walks, const PassShape& shape, const RankShare& share,
-                             Prices& prices) {
+                             OpCosts& op_costs) {
   StepCosts::Pass pass;
   pass.forward_s.resize(walks.layout().groups().size());
   pass.backward_s.resize(pass.forward_s.size());
@@ -44,8 +44,9 @@ StepCosts::Pass cost_of_pass(const StepWalks& walks, const PassShape& shape, con
     if (work.kind == WorkKind::kPacking) return;
     const auto [seconds, is_new] = priced.try_emplace(work);
     if (is_new) {
-      seconds->second = prices.seconds(work, share);
-      if (shape.context_size > 1) seconds->second += seconds_of_exchanges(work, walks.dtype(), share, prices);
+      seconds->second = op_costs.seconds(work, share);
+      if (shape.context_size > 1)
+        seconds->second += seconds_of_exchanges(work, walks.dtype(), share, op_costs);
     }
     // The walk opens nothing for the embedding's gradient, which follows the first layer's.
     const int64_t group = work.name == "embedding_backward" ? 0 : position.group;
@@ -73,48 +74,48 @@ void StepCosts::scale_passes(double factor) {
 
 void StepCosts::set_update(double seconds) { scale(&update_s, seconds / sum_of(update_s)); }
 
-StepCosts step_costs(StepWalks& walks, const StepFacts& facts, Prices& prices) {
+StepCosts step_costs(StepWalks& walks, const StepInputs& facts, OpCosts& op_costs) {
   const RankShare share = {facts.num_threads, facts.local_world_size};
   const ZeroLayout layout =
       zero_layout(walks.layout(), sharding_nodes(facts.zero, facts.num_nodes), facts.local_world_size);
   std::vector<PassShape> shapes;
   for (int64_t pass = 0; pass < facts.num_passes; ++pass) {
-    shapes.push_back(pass_shape(walks, facts, prices, pass));
+    shapes.push_back(pass_shape(walks, facts, op_costs, pass));
   }
   std::vector<PassShape> different;
   for (const PassShape& shape : shapes) {
     if (different.empty() || different.back() != shape) different.push_back(shape);
   }
-  prices.prepare(walks, different, share);
+  op_costs.prepare(walks, different, share);
 
   StepCosts costs;
   std::map<PassShape, StepCosts::Pass> by_shape;
   for (const PassShape& shape : shapes) {
     const auto [cost, is_new] = by_shape.try_emplace(shape);
-    if (is_new) cost->second = cost_of_pass(walks, shape, share, prices);
+    if (is_new) cost->second = cost_of_pass(walks, shape, share, op_costs);
     costs.passes.push_back(cost->second);
   }
   double packing_s = 0;
   for (const auto& [work, count] : walks.pass(shapes.front()).packing) {
-    packing_s += static_cast<double>(count) * prices.seconds(work, share);
+    packing_s += static_cast<double>(count) * op_costs.seconds(work, share);
   }
   costs.packing_s = by_elements(packing_s / facts.local_world_size, layout);
   for (const Part& group : layout.groups) {
     const int64_t of_rail = divide_up(group.size(), facts.local_world_size);
     const int64_t own = divide_up(group.size(), layout.world_size());
-    const double waiting_s = facts.local_world_size > 1 ? prices.node_latency_s() : 0;
-    costs.first_sum_s.push_back(prices.node_sum_seconds(of_rail, false, share) + waiting_s);
-    costs.further_sum_s.push_back(prices.node_sum_seconds(of_rail, true, share) + waiting_s);
-    costs.own_sum_s.push_back(prices.node_sum_seconds(own, facts.num_passes > 1, {share.num_threads, 1}));
+    const double waiting_s = facts.local_world_size > 1 ? op_costs.node_latency_s() : 0;
+    costs.first_sum_s.push_back(op_costs.node_sum_seconds(of_rail, false, share) + waiting_s);
+    costs.further_sum_s.push_back(op_costs.node_sum_seconds(of_rail, true, share) + waiting_s);
+    costs.own_sum_s.push_back(op_costs.node_sum_seconds(own, facts.num_passes > 1, {share.num_threads, 1}));
   }
-  costs.update_s = by_elements(prices.update_seconds(update_work(walks, facts), share), layout);
+  costs.update_s = by_elements(op_costs.update_seconds(update_work(walks, facts), share), layout);
   if (layout.world_size() > 1) {
     for (StepCosts::Pass& pass : costs.passes) {
-      scale(&pass.forward_s, 1 + prices.imbalance());
-      scale(&pass.backward_s, 1 + prices.imbalance());
+      scale(&pass.forward_s, 1 + op_costs.imbalance());
+      scale(&pass.backward_s, 1 + op_costs.imbalance());
     }
   }
-  costs.other_s = prices.step_s();
+  costs.other_s = op_costs.step_s();
   return costs;
 }
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "forecast/time/prices.h"
+#include "forecast/time/op_costs.h"
 #include "forecast/time/step_time.h"
 
 namespace tessera {
@@ -33,6 +33,6 @@ struct StepCosts {
   void set_update(double seconds);
 };
 
-StepCosts step_costs(StepWalks& walks, const StepFacts& facts, Prices& prices);
+StepCosts step_costs(StepWalks& walks, const StepInputs& facts, OpCosts& op_costs);
 
 }  // namespace tessera

@@ -28,8 +28,8 @@ ModelConfig config_of(bool is_tied) {
   return config;
 }
 
-StepFacts facts_of(int num_nodes, int local_world_size, int stage, GatherSchedule schedule, int64_t passes) {
-  StepFacts facts;
+StepInputs facts_of(int num_nodes, int local_world_size, int stage, GatherSchedule schedule, int64_t passes) {
+  StepInputs facts;
   facts.row_tokens = 256;
   facts.num_passes = passes;
   facts.num_threads = 4;
@@ -65,10 +65,10 @@ void for_each_sharding(const Body& body) {
 }
 
 TEST(StepProgram, SendsTheBytesThatZeroSends) {
-  for_each_sharding([](StepWalks& walks, const StepFacts& facts) {
-    AnalyticPrices prices(some_rates());
+  for_each_sharding([](StepWalks& walks, const StepInputs& facts) {
+    RatedCosts op_costs(some_rates());
     const ZeroLayout layout = zero_layout(walks.layout(), facts.num_nodes, facts.local_world_size);
-    const StepProgram program = step_program(layout, facts.zero, step_costs(walks, facts, prices),
+    const StepProgram program = step_program(layout, facts.zero, step_costs(walks, facts, op_costs),
                                              walks.config().tie_word_embeddings, 4);
     const WireBytes wire = wire_bytes_per_step(layout, facts.zero, 0);
     // Parts differ by their alignment; the first node's are the largest.
@@ -79,12 +79,12 @@ TEST(StepProgram, SendsTheBytesThatZeroSends) {
 TEST(StepProgram, SendsTheBytesOfQuantizedGradients) {
   for (const GradientCode code : {GradientCode::kInt8, GradientCode::kInt4}) {
     StepWalks walks(config_of(/*is_tied=*/false), DType::kBF16);
-    StepFacts facts = facts_of(3, 1, 2, GatherSchedule::kPerStep, 2);
+    StepInputs facts = facts_of(3, 1, 2, GatherSchedule::kPerStep, 2);
     facts.zero.quantized_gradients = code;
-    AnalyticPrices prices(some_rates());
+    RatedCosts op_costs(some_rates());
     const ZeroLayout layout = zero_layout(walks.layout(), facts.num_nodes, facts.local_world_size);
     const StepProgram program =
-        step_program(layout, facts.zero, step_costs(walks, facts, prices), /*is_tied=*/false, 4);
+        step_program(layout, facts.zero, step_costs(walks, facts, op_costs), /*is_tied=*/false, 4);
     const WireBytes wire = wire_bytes_per_step(layout, facts.zero, 0);
     EXPECT_NEAR(program.sent_bytes(1, facts.num_nodes) / static_cast<double>(wire.sent()), 1, 0.01);
   }
@@ -112,13 +112,13 @@ TEST(StepProgram, SendsTheBytesOfNodesOnTheirOwnOnceARound) {
         SCOPED_TRACE(testing::Message()
                      << "every " << outer.sync_every << ", " << outer.num_fragments << " fragments, delay "
                      << outer.sync_delay << ", " << ranks << " ranks");
-        StepFacts facts = facts_of(3, ranks, 2, GatherSchedule::kPerStep, 2);
+        StepInputs facts = facts_of(3, ranks, 2, GatherSchedule::kPerStep, 2);
         facts.zero.outer = outer;
         facts.zero.quantized_gradients = code;
-        AnalyticPrices prices(some_rates());
+        RatedCosts op_costs(some_rates());
         const ZeroLayout layout = zero_layout(walks.layout(), facts.num_nodes, facts.local_world_size);
         const StepProgram program =
-            step_program(layout, facts.zero, step_costs(walks, facts, prices), /*is_tied=*/true, 4);
+            step_program(layout, facts.zero, step_costs(walks, facts, op_costs), /*is_tied=*/true, 4);
         EXPECT_EQ(std::accumulate(program.stands_for.begin(), program.stands_for.end(), 0.0),
                   static_cast<double>(outer.sync_every));
         double sent = 0;
@@ -134,14 +134,14 @@ TEST(StepProgram, SendsTheBytesOfNodesOnTheirOwnOnceARound) {
 }
 
 TEST(StepProgram, ComputesWhatThePlanPredicts) {
-  for_each_sharding([](StepWalks& walks, const StepFacts& facts) {
-    AnalyticPrices prices(some_rates());
+  for_each_sharding([](StepWalks& walks, const StepInputs& facts) {
+    RatedCosts op_costs(some_rates());
     const ZeroLayout layout = zero_layout(walks.layout(), facts.num_nodes, facts.local_world_size);
-    const StepCosts costs = step_costs(walks, facts, prices);
+    const StepCosts costs = step_costs(walks, facts, op_costs);
     const StepProgram program =
         step_program(layout, facts.zero, costs, walks.config().tie_word_embeddings, 4);
-    const StepTime time = predict_step(walks, facts, prices);
-    EXPECT_NEAR(costs.passes_s() / (time.compute_s() * (1 + prices.imbalance())), 1, 1e-3);
+    const StepTime time = predict_step(walks, facts, op_costs);
+    EXPECT_NEAR(costs.passes_s() / (time.compute_s() * (1 + op_costs.imbalance())), 1, 1e-3);
     const double predicted_s = time.compute_s() + time.optimizer_s + time.local_s;
     if (facts.local_world_size > 1) {
       EXPECT_NEAR(program.last_compute_s() / predicted_s, 1, 0.1);
@@ -153,10 +153,10 @@ TEST(StepProgram, ComputesWhatThePlanPredicts) {
 }
 
 TEST(StepProgram, WaitsForEveryTransferAfterItsIssue) {
-  for_each_sharding([](StepWalks& walks, const StepFacts& facts) {
-    AnalyticPrices prices(some_rates());
+  for_each_sharding([](StepWalks& walks, const StepInputs& facts) {
+    RatedCosts op_costs(some_rates());
     const ZeroLayout layout = zero_layout(walks.layout(), facts.num_nodes, facts.local_world_size);
-    const StepProgram program = step_program(layout, facts.zero, step_costs(walks, facts, prices),
+    const StepProgram program = step_program(layout, facts.zero, step_costs(walks, facts, op_costs),
                                              walks.config().tie_word_embeddings, 4);
     int64_t issued = 0;
     for (const Action& action : program.actions) {
@@ -173,8 +173,8 @@ TEST(StepProgram, WaitsForEveryTransferAfterItsIssue) {
 
 TEST(StepCosts, ScaleToMeasuredTimes) {
   StepWalks walks(config_of(false), DType::kBF16);
-  AnalyticPrices prices(some_rates());
-  StepCosts costs = step_costs(walks, facts_of(2, 1, 2, GatherSchedule::kPerStep, 2), prices);
+  RatedCosts op_costs(some_rates());
+  StepCosts costs = step_costs(walks, facts_of(2, 1, 2, GatherSchedule::kPerStep, 2), op_costs);
   const double passes_s = costs.passes_s();
   costs.scale_passes(3);
   EXPECT_NEAR(costs.passes_s(), 3 * passes_s, 1e-9);

@@ -10,12 +10,12 @@ std::vector<int64_t> exchanges_of_heads(const OpWork& work) {
   return {qkv, o};
 }
 
-double exchange_of_heads_seconds(int64_t bytes, DType dtype, const RankShare& share, Prices& prices) {
+double exchange_of_heads_seconds(int64_t bytes, DType dtype, const RankShare& share, OpCosts& op_costs) {
   OpWork copying;
   copying.name = "add";
   copying.dtype = dtype;
   copying.bytes = 4.0 * static_cast<double>(bytes);
-  return prices.seconds(copying, share) + 2 * prices.node_latency_s();
+  return op_costs.seconds(copying, share) + 2 * op_costs.node_latency_s();
 }
 
 }  // namespace tessera

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "forecast/time/prices.h"
+#include "forecast/time/op_costs.h"
 
 namespace tessera {
 
@@ -14,6 +14,6 @@ std::vector<int64_t> exchanges_of_heads(const OpWork& work);
 
 // Seconds of an exchange of `bytes` per rank within a node: they are read and written once when packed and
 // once when unpacked, and the ranks wait for one another.
-double exchange_of_heads_seconds(int64_t bytes, DType dtype, const RankShare& share, Prices& prices);
+double exchange_of_heads_seconds(int64_t bytes, DType dtype, const RankShare& share, OpCosts& op_costs);
 
 }  // namespace tessera

@@ -1,5 +1,5 @@
 // What the time of one call of an operation depends on: its name and sizes. A walk over a step (step_walk.h)
-// gives a list of these, Prices (prices.h) give each a number of seconds.
+// gives a list of these, OpCosts (op_costs.h) give each a number of seconds.
 #pragma once
 
 #include <array>

@@ -41,9 +41,9 @@ MachineFacts PlannedStep::machine(int64_t node_memory_bytes) const {
   return machine;
 }
 
-StepFacts PlannedStep::facts(const MemoryRequest& request, int64_t row_tokens) const {
-  return step_facts(request, row_tokens, micro_batch_rows(batch_), args_.batch.accumulation_steps,
-                    planner_.micro_batches_per_pass(), num_threads_);
+StepInputs PlannedStep::facts(const MemoryRequest& request, int64_t row_tokens) const {
+  return step_inputs(request, row_tokens, micro_batch_rows(batch_), args_.batch.accumulation_steps,
+                     planner_.micro_batches_per_pass(), num_threads_);
 }
 
 }  // namespace tessera

@@ -27,7 +27,7 @@ class PlannedStep {
   // For a model on a card with what is free on that.
   MachineFacts machine(int64_t node_memory_bytes) const;
   // `request` is one of planner().choose_memory(); row_tokens is the mean length of the rows.
-  StepFacts facts(const MemoryRequest& request, int64_t row_tokens) const;
+  StepInputs facts(const MemoryRequest& request, int64_t row_tokens) const;
 
  private:
   const RunSpec& args_;

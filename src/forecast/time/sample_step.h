@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "forecast/time/prices.h"
+#include "forecast/time/op_costs.h"
 #include "optim/optimizer.h"
 #include "platform/cpu.h"
 

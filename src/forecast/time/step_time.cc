@@ -18,16 +18,16 @@ bool model_accumulates(const ZeroLayout& layout, const ZeroSettings& zero) {
 }
 
 // As it is sharded.
-ZeroLayout layout_of(const StepWalks& walks, const StepFacts& facts) {
+ZeroLayout layout_of(const StepWalks& walks, const StepInputs& facts) {
   return zero_layout(walks.layout(), sharding_nodes(facts.zero, facts.num_nodes), facts.local_world_size);
 }
 
 class Predictor {
  public:
-  Predictor(StepWalks& walks, const StepFacts& facts, Prices& prices)
+  Predictor(StepWalks& walks, const StepInputs& facts, OpCosts& op_costs)
       : walks_(walks),
         facts_(facts),
-        prices_(prices),
+        op_costs_(op_costs),
         share_{facts.num_threads, facts.local_world_size},
         layout_(layout_of(walks, facts)) {
     facts_.zero.weight_dtype = walks.dtype();
@@ -39,18 +39,18 @@ class Predictor {
     std::vector<PassShape> passes = {pass_shape(0)};
     if (last > 1 && pass_shape(1) != pass_shape(last)) passes.push_back(pass_shape(1));
     if (last > 0) passes.push_back(pass_shape(last));
-    prices_.prepare(walks_, passes, share_);
+    op_costs_.prepare(walks_, passes, share_);
     add_pass(0, 1);
     // Passes between the first and the last are alike.
     if (last > 1) add_pass(1, static_cast<double>(last - 1));
     if (last > 0) add_pass(last, 1);
-    if (!is_single()) time_.local_s += prices_.imbalance() * time_.compute_s();
-    time_.optimizer_s = prices_.update_seconds(update_work(walks_, facts_), share_);
+    if (!is_single()) time_.local_s += op_costs_.imbalance() * time_.compute_s();
+    time_.optimizer_s = op_costs_.update_seconds(update_work(walks_, facts_), share_);
     add_disk();
     if (layout_.num_nodes > 1) add_network();
     time_.network_s += heads_network_s_;
     time_.exposed_s += heads_network_s_;
-    time_.other_s = prices_.step_s();
+    time_.other_s = op_costs_.step_s();
     if (facts_.zero.outer && facts_.num_nodes > 1) add_exchanges();
     return time_;
   }
@@ -59,7 +59,7 @@ class Predictor {
   bool is_single() const { return layout_.world_size() == 1; }
   bool accumulates() const { return model_accumulates(layout_, facts_.zero); }
 
-  PassShape pass_shape(int64_t pass) const { return tessera::pass_shape(walks_, facts_, prices_, pass); }
+  PassShape pass_shape(int64_t pass) const { return tessera::pass_shape(walks_, facts_, op_costs_, pass); }
 
   void add_pass(int64_t pass, double repeats) {
     if (facts_.zero.computes_twice) repeats *= 2;
@@ -85,10 +85,10 @@ class Predictor {
     for (const auto& [work, count] : works) {
       for (const int64_t bytes : exchanges_of_heads(work)) {
         const double times = repeats * static_cast<double>(count);
-        time_.local_s += times * exchange_of_heads_seconds(bytes, walks_.dtype(), share_, prices_);
+        time_.local_s += times * exchange_of_heads_seconds(bytes, walks_.dtype(), share_, op_costs_);
         if (num_nodes <= 1) continue;
         const int64_t sent = facts_.local_world_size * bytes / num_nodes * (num_nodes - 1);
-        heads_network_s_ += times * prices_.network_seconds(sent, sent, 1);
+        heads_network_s_ += times * op_costs_.network_seconds(sent, sent, 1);
       }
     }
   }
@@ -97,7 +97,7 @@ class Predictor {
   double seconds_of(const std::vector<CountedWork>& works, StepTime* time) const {
     double total = 0;
     for (const auto& [work, count] : works) {
-      const double seconds = static_cast<double>(count) * prices_.seconds(work, share_);
+      const double seconds = static_cast<double>(count) * op_costs_.seconds(work, share_);
       total += seconds;
       (work.kind == WorkKind::kAttention     ? time->attention_s
        : work.kind == WorkKind::kElementwise ? time->elementwise_s
@@ -110,7 +110,7 @@ class Predictor {
   double node_seconds(bool adds) {
     const int64_t share = divide_up(layout_.num_elements(), layout_.local_world_size);
     const auto num_groups = static_cast<double>(layout_.groups.size());
-    return prices_.node_sum_seconds(share, adds, share_) + num_groups * prices_.node_latency_s();
+    return op_costs_.node_sum_seconds(share, adds, share_) + num_groups * op_costs_.node_latency_s();
   }
 
   // Weights and inputs of layers move while the passes compute. State is read and written once. As much of it
@@ -166,7 +166,7 @@ class Predictor {
 
   // Every rank of the node moves so many bytes.
   double seconds_on_disk(int64_t bytes) const {
-    return bytes == 0 ? 0 : prices_.disk_seconds(bytes * facts_.local_world_size);
+    return bytes == 0 ? 0 : op_costs_.disk_seconds(bytes * facts_.local_world_size);
   }
 
   // The inputs of layers that a pass writes, and reads.
@@ -190,9 +190,9 @@ class Predictor {
     const auto num_groups = std::ssize(layout_.groups);
     const int64_t num_transfers = num_groups * static_cast<int64_t>(num_uses);
     const double gather_s =
-        prices_.network_seconds(wire.sent_gather, wire.received_gather, num_transfers) / num_uses;
+        op_costs_.network_seconds(wire.sent_gather, wire.received_gather, num_transfers) / num_uses;
     const double reduce_s =
-        prices_.network_seconds(wire.sent_reduce, wire.received_reduce, num_transfers) / num_uses;
+        op_costs_.network_seconds(wire.sent_reduce, wire.received_reduce, num_transfers) / num_uses;
     time_.network_s = num_uses * (gather_s + reduce_s);
     const double forward_gather_s = in_every_pass ? gather_s / 2 : gather_s;
     const double exposed_s = std::max(0.0, forward_gather_s - forward_s_ / num_passes) +
@@ -207,8 +207,8 @@ class Predictor {
     const ZeroLayout job = zero_layout(walks_.layout(), facts_.num_nodes, facts_.local_world_size);
     const WireBytes wire = outer_wire_bytes(job, facts_.zero, /*node_rank=*/0);
     const int64_t num_transfers = OuterPlan(job, facts_.zero, /*local_rank=*/0).num_pieces();
-    const double seconds = prices_.network_seconds(wire.sent_gather, wire.received_gather, num_transfers) +
-                           prices_.network_seconds(wire.sent_reduce, wire.received_reduce, num_transfers);
+    const double seconds = op_costs_.network_seconds(wire.sent_gather, wire.received_gather, num_transfers) +
+                           op_costs_.network_seconds(wire.sent_reduce, wire.received_reduce, num_transfers);
     const auto num_fragments = static_cast<double>(outer.num_fragments);
     const double meanwhile_s = static_cast<double>(outer.sync_delay) * time_.step_s();
     const auto every = static_cast<double>(outer.sync_every);
@@ -217,8 +217,8 @@ class Predictor {
   }
 
   StepWalks& walks_;
-  StepFacts facts_;
-  Prices& prices_;
+  StepInputs facts_;
+  OpCosts& op_costs_;
   RankShare share_;
   ZeroLayout layout_;
   StepTime time_;
@@ -228,10 +228,10 @@ class Predictor {
 
 }  // namespace
 
-StepFacts step_facts(const MemoryRequest& request, int64_t row_tokens, int64_t micro_batch_rows,
-                     int64_t gradient_accumulation_steps, int64_t micro_batches_per_pass,
-                     int64_t num_threads) {
-  StepFacts facts;
+StepInputs step_inputs(const MemoryRequest& request, int64_t row_tokens, int64_t micro_batch_rows,
+                       int64_t gradient_accumulation_steps, int64_t micro_batches_per_pass,
+                       int64_t num_threads) {
+  StepInputs facts;
   facts.row_tokens = row_tokens;
   facts.num_passes = divide_up(gradient_accumulation_steps, micro_batches_per_pass);
   facts.pass_rows = micro_batch_rows * micro_batches_per_pass;
@@ -250,7 +250,7 @@ StepFacts step_facts(const MemoryRequest& request, int64_t row_tokens, int64_t m
   return facts;
 }
 
-PassShape pass_shape(const StepWalks& walks, const StepFacts& facts, const Prices& prices, int64_t pass) {
+PassShape pass_shape(const StepWalks& walks, const StepInputs& facts, const OpCosts& op_costs, int64_t pass) {
   const ZeroLayout layout = layout_of(walks, facts);
   ZeroSettings zero = facts.zero;
   zero.passes_per_step = facts.num_passes;
@@ -258,14 +258,14 @@ PassShape pass_shape(const StepWalks& walks, const StepFacts& facts, const Price
   PassShape shape = {is_last ? facts.last_pass_rows : facts.pass_rows, facts.row_tokens};
   shape.gradient_checkpointing = facts.gradient_checkpointing;
   shape.num_kept_outputs = facts.num_kept_outputs;
-  shape.pack_weights = facts.pack_weights && prices.packs_weights(walks.dtype());
+  shape.pack_weights = facts.pack_weights && op_costs.packs_weights(walks.dtype());
   shape.adds = model_accumulates(layout, zero) && pass > 0;
   shape.squares = layout.world_size() == 1 && is_last;
   shape.context_size = facts.context_size;
   return shape;
 }
 
-UpdateWork update_work(const StepWalks& walks, const StepFacts& facts) {
+UpdateWork update_work(const StepWalks& walks, const StepInputs& facts) {
   const ZeroLayout layout = layout_of(walks, facts);
   const bool is_single = layout.world_size() == 1;
   const int64_t num_owners = facts.zero.stage == 0 ? layout.local_world_size : layout.world_size();
@@ -289,8 +289,8 @@ UpdateWork update_work(const StepWalks& walks, const StepFacts& facts) {
   return work;
 }
 
-StepTime predict_step(StepWalks& walks, const StepFacts& facts, Prices& prices) {
-  return Predictor(walks, facts, prices).run();
+StepTime predict_step(StepWalks& walks, const StepInputs& facts, OpCosts& op_costs) {
+  return Predictor(walks, facts, op_costs).run();
 }
 
 }  // namespace tessera

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "forecast/time/prices.h"
+#include "forecast/time/op_costs.h"
 #include "forecast/time/step_walk.h"
 #include "plan/memory_plan.h"
 
@@ -27,7 +27,7 @@ struct StepTime {
 };
 
 // A step of rows of equal length.
-struct StepFacts {
+struct StepInputs {
   int64_t row_tokens = 1024;
   int64_t pass_rows = 1;       // of a rank, or of ranks that share rows
   int64_t last_pass_rows = 1;  // at most as many
@@ -46,15 +46,15 @@ struct StepFacts {
 
 // The facts of a planned run: `request` as RunPlanner chose it (its zero, limits, nodes and ranks), steps of
 // gradient_accumulation_steps micro-batches, merged into passes as RunPlanner::micro_batches_per_pass() says.
-StepFacts step_facts(const MemoryRequest& request, int64_t row_tokens, int64_t micro_batch_rows,
-                     int64_t gradient_accumulation_steps, int64_t micro_batches_per_pass,
-                     int64_t num_threads);
+StepInputs step_inputs(const MemoryRequest& request, int64_t row_tokens, int64_t micro_batch_rows,
+                       int64_t gradient_accumulation_steps, int64_t micro_batches_per_pass,
+                       int64_t num_threads);
 
 // What a rank computes in one of the passes, and in the update.
-PassShape pass_shape(const StepWalks& walks, const StepFacts& facts, const Prices& prices, int64_t pass);
-UpdateWork update_work(const StepWalks& walks, const StepFacts& facts);
+PassShape pass_shape(const StepWalks& walks, const StepInputs& facts, const OpCosts& op_costs, int64_t pass);
+UpdateWork update_work(const StepWalks& walks, const StepInputs& facts);
 
 // The first call for a shape walks through the model (milliseconds); others take microseconds.
-StepTime predict_step(StepWalks& walks, const StepFacts& facts, Prices& prices);
+StepTime predict_step(StepWalks& walks, const StepInputs& facts, OpCosts& op_costs);
 
 }  // namespace tessera

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "expect_error.h"
-#include "forecast/time/measured_prices.h"
+#include "forecast/time/measured_costs.h"
 #include "model/families/families.h"
 #include "ops/cpu_ops.h"
 #include "optim/elementwise.h"
@@ -106,8 +106,8 @@ TEST(StepWalk, TouchesNoMemoryOfAModelLargerThanTheMachine) {
   EXPECT_LT(resident_bytes() - before, int64_t{64} << 20);
 }
 
-// Prices that are all one second, to count.
-class CountingPrices : public Prices {
+// OpCosts that are all one second, to count.
+class CountingCosts : public OpCosts {
  public:
   bool packs_weights(DType) const override { return false; }
   double seconds(const OpWork&, const RankShare&) override { return 1; }
@@ -124,8 +124,8 @@ class CountingPrices : public Prices {
   double disk_seconds(int64_t bytes) const override { return static_cast<double>(bytes); }
 };
 
-StepFacts facts_of(int64_t num_passes, int num_nodes, int local_world_size) {
-  StepFacts facts;
+StepInputs facts_of(int64_t num_passes, int num_nodes, int local_world_size) {
+  StepInputs facts;
   facts.row_tokens = 128;
   facts.num_passes = num_passes;
   facts.num_nodes = num_nodes;
@@ -136,10 +136,10 @@ StepFacts facts_of(int64_t num_passes, int num_nodes, int local_world_size) {
 
 TEST(PredictStep, CountsEveryPassAndEachRanksShare) {
   StepWalks walks(shapes("15m", 2), DType::kBF16);
-  CountingPrices prices;
-  const StepTime one = predict_step(walks, facts_of(1, 1, 1), prices);
-  const StepTime five = predict_step(walks, facts_of(5, 1, 1), prices);
-  const StepTime two_ranks = predict_step(walks, facts_of(5, 1, 2), prices);
+  CountingCosts op_costs;
+  const StepTime one = predict_step(walks, facts_of(1, 1, 1), op_costs);
+  const StepTime five = predict_step(walks, facts_of(5, 1, 1), op_costs);
+  const StepTime two_ranks = predict_step(walks, facts_of(5, 1, 2), op_costs);
   EXPECT_EQ(five.products_s, 5 * one.products_s);
   EXPECT_EQ(five.optimizer_s, one.optimizer_s);
   const auto num_elements = static_cast<double>(walks.layout().num_elements());
@@ -152,22 +152,22 @@ TEST(PredictStep, CountsEveryPassAndEachRanksShare) {
 
 TEST(PredictStep, StateOnADiskIsReadAndWrittenOnce) {
   StepWalks walks(shapes("15m", 2), DType::kBF16);
-  CountingPrices prices;
+  CountingCosts op_costs;
   for (const int num_ranks : {1, 2}) {
-    StepFacts facts = facts_of(5, 1, num_ranks);
+    StepInputs facts = facts_of(5, 1, num_ranks);
     facts.zero.state_folder.emplace();
     const double bytes = 2.0 * (4 + 4 + 2) * static_cast<double>(walks.layout().num_elements());
-    const StepTime time = predict_step(walks, facts, prices);
+    const StepTime time = predict_step(walks, facts, op_costs);
     EXPECT_NEAR(time.disk_s, bytes, 0.05 * bytes) << "chunks are rounded up";
     EXPECT_LT(time.disk_wait_s, time.disk_s - time.optimizer_s) << "the update computes meanwhile";
     EXPECT_GT(time.disk_wait_s, 0.8 * (time.disk_s - time.optimizer_s)) << "all but a few chunks wait";
   }
 }
 
-// Prices at which every operation takes so many seconds.
-class SlowPrices final : public CountingPrices {
+// OpCosts at which every operation takes so many seconds.
+class SlowCosts final : public CountingCosts {
  public:
-  explicit SlowPrices(double operation_s) : operation_s_(operation_s) {}
+  explicit SlowCosts(double operation_s) : operation_s_(operation_s) {}
   double seconds(const OpWork&, const RankShare&) override { return operation_s_; }
   double update_seconds(const UpdateWork&, const RankShare&) override { return 0; }
 
@@ -177,13 +177,13 @@ class SlowPrices final : public CountingPrices {
 
 TEST(PredictStep, ComputingHidesTheStateThatTheRingHolds) {
   StepWalks walks(shapes("15m", 8), DType::kBF16);
-  SlowPrices slow(1e9), fast(1);
+  SlowCosts slow(1e9), fast(1);
   const std::vector<ParameterLayout::Group>& groups = walks.layout().groups();
   const ZeroLayout layout = zero_layout(walks.layout(), 1, 1);
   const auto size_of = [&](size_t group) {
     return static_cast<double>(groups[group].end - groups[group].begin);
   };
-  StepFacts facts = facts_of(1, 1, 1);
+  StepInputs facts = facts_of(1, 1, 1);
   facts.zero.optimizer_in_backward = true;
   facts.zero.state_folder.emplace();
   double last_wait_s = 1e18;
@@ -213,16 +213,16 @@ TEST(PredictStep, ComputingHidesTheStateThatTheRingHolds) {
 
 TEST(PredictStep, WeightsAndInputsMoveWhileThePassesCompute) {
   StepWalks walks(shapes("15m", 8), DType::kBF16);
-  CountingPrices prices;
-  StepFacts facts = facts_of(1, 1, 1);
+  CountingCosts op_costs;
+  StepInputs facts = facts_of(1, 1, 1);
   facts.zero.optimizer_in_backward = true;
   facts.zero.weight_folder.emplace();
   const std::vector<ParameterLayout::Group>& groups = walks.layout().groups();
   const auto layer = static_cast<double>(2 * (groups[1].end - groups[1].begin));
-  const StepTime once = predict_step(walks, facts, prices);
+  const StepTime once = predict_step(walks, facts, op_costs);
   EXPECT_NEAR(once.disk_s, (5 + 5 + 8) * layer, 18 * 4096) << "5 of 8 layers leave memory; all are written";
   facts.zero.computes_twice = true;
-  const StepTime twice = predict_step(walks, facts, prices);
+  const StepTime twice = predict_step(walks, facts, op_costs);
   EXPECT_NEAR(twice.disk_s, (2 * 5 + 2 * 5 + 8) * layer, 28 * 4096) << "layers are padded";
   EXPECT_EQ(twice.products_s, 2 * once.products_s);
   EXPECT_NEAR(once.disk_wait_s + once.compute_s(), once.disk_s, once.disk_s / 100) << "a slow disk";
@@ -231,8 +231,8 @@ TEST(PredictStep, WeightsAndInputsMoveWhileThePassesCompute) {
   facts.gradient_checkpointing = facts.offload_inputs = true;
   facts.pass_rows = facts.last_pass_rows = 2;
   const double input = 2 * 2 * 128 * static_cast<double>(walks.config().hidden_size);
-  EXPECT_NEAR(predict_step(walks, facts, prices).disk_s, 2 * 5 * input, 1) << "5 of 8 inputs, out and in";
-  AnalyticPrices fast(rates_of_instance({.num_cores = 1, .clock_ghz = 1e-3}));
+  EXPECT_NEAR(predict_step(walks, facts, op_costs).disk_s, 2 * 5 * input, 1) << "5 of 8 inputs, out and in";
+  RatedCosts fast(rates_of_instance({.num_cores = 1, .clock_ghz = 1e-3}));
   const StepTime hidden = predict_step(walks, facts, fast);
   EXPECT_GT(hidden.disk_s, 0);
   EXPECT_EQ(hidden.disk_wait_s, 0) << "a slow processor";
@@ -242,14 +242,14 @@ TEST(PredictStep, FrozenWeightsAreReadInBothDirectionsAndNeverWritten) {
   ModelConfig config = shapes("15m", 8);
   config.lora.emplace().target_modules = lora_module_names();
   StepWalks walks(config, DType::kBF16);
-  CountingPrices prices;
-  StepFacts facts = facts_of(1, 1, 1);
-  EXPECT_EQ(predict_step(walks, facts, prices).disk_s, 0);
+  CountingCosts op_costs;
+  StepInputs facts = facts_of(1, 1, 1);
+  EXPECT_EQ(predict_step(walks, facts, op_costs).disk_s, 0);
   facts.frozen_file_bytes = 8 * 4096'000;
-  const StepTime time = predict_step(walks, facts, prices);
+  const StepTime time = predict_step(walks, facts, op_costs);
   EXPECT_EQ(time.disk_s, 2 * 5 * 4096'000) << "5 of 8 layers leave memory";
   facts.num_passes = 3;
-  EXPECT_EQ(predict_step(walks, facts, prices).disk_s, 3 * time.disk_s);
+  EXPECT_EQ(predict_step(walks, facts, op_costs).disk_s, 3 * time.disk_s);
 }
 
 // All on a disk, 2,048 tokens in a step. The rest is state of embedding and head that the ring does not hold.
@@ -257,7 +257,7 @@ TEST(PredictStep, AStepOfALargeModelTakesLittleMoreThanComputingOrTheDisk) {
   ModelConfig config = shapes("llama3-8b", 32);
   config.vocab_size = 128256;
   StepWalks walks(config, DType::kBF16);
-  StepFacts facts = facts_of(1, 1, 1);
+  StepInputs facts = facts_of(1, 1, 1);
   facts.row_tokens = 2048;
   facts.gradient_checkpointing = true;
   facts.zero.state_tensors = AdamW8Bit::kStateTensors;
@@ -267,9 +267,9 @@ TEST(PredictStep, AStepOfALargeModelTakesLittleMoreThanComputingOrTheDisk) {
   const auto ratio = [&](double disk_gb_per_s) {
     MachineRates rates = rates_of_instance({.num_cores = 32, .clock_ghz = 3});
     rates.disk_gb_per_s = disk_gb_per_s;
-    AnalyticPrices prices(rates);
+    RatedCosts op_costs(rates);
     facts.num_threads = 32;
-    const StepTime time = predict_step(walks, facts, prices);
+    const StepTime time = predict_step(walks, facts, op_costs);
     return time.step_s() / std::max(time.compute_s() + time.optimizer_s, time.disk_s);
   };
   double worst_before = 0, worst = 0;
@@ -283,29 +283,29 @@ TEST(PredictStep, AStepOfALargeModelTakesLittleMoreThanComputingOrTheDisk) {
   EXPECT_LT(worst, 1.15);
 }
 
-TEST(AnalyticPrices, UpdatesOfCodesWaitForTheProcessor) {
+TEST(RatedCosts, UpdatesOfCodesWaitForTheProcessor) {
   MachineRates rates = rates_of_instance({.num_cores = 4, .clock_ghz = 3});
   UpdateWork work;
   work.num_elements = 1'000'000'000;
   work.state_bytes = state_bytes(AdamW::kStateTensors, work.num_elements);
   const RankShare share = {4, 1};
-  const double exact_s = AnalyticPrices(rates).update_seconds(work, share);
+  const double exact_s = RatedCosts(rates).update_seconds(work, share);
   work.state_bytes =
       state_bytes(make_optimizer({.form = OptimizerForm::kAdamW8Bit})->state_tensors(), work.num_elements);
   work.has_codes = true;
   rates.core_coded_giga_elements_per_s = 0.01;
-  EXPECT_DOUBLE_EQ(AnalyticPrices(rates).update_seconds(work, share), 25);
+  EXPECT_DOUBLE_EQ(RatedCosts(rates).update_seconds(work, share), 25);
   rates.core_coded_giga_elements_per_s = 100;
-  EXPECT_LT(AnalyticPrices(rates).update_seconds(work, share), exact_s) << "fewer bytes";
+  EXPECT_LT(RatedCosts(rates).update_seconds(work, share), exact_s) << "fewer bytes";
 }
 
 TEST(PredictStep, ComputationHidesTheNetworkUnlessToldOtherwise) {
   StepWalks walks(shapes("15m", 2), DType::kBF16);
-  CountingPrices prices;
-  StepFacts facts = facts_of(2, 2, 1);
-  const StepTime overlapped = predict_step(walks, facts, prices);
+  CountingCosts op_costs;
+  StepInputs facts = facts_of(2, 2, 1);
+  const StepTime overlapped = predict_step(walks, facts, op_costs);
   facts.zero.overlap = false;
-  const StepTime blocking = predict_step(walks, facts, prices);
+  const StepTime blocking = predict_step(walks, facts, op_costs);
   EXPECT_EQ(blocking.exposed_s, blocking.network_s);
   EXPECT_GT(overlapped.network_s, 0);
   EXPECT_NEAR(overlapped.network_s - overlapped.exposed_s, overlapped.compute_s() / 2, 1)
@@ -320,14 +320,14 @@ InstanceFacts amx_instance(int64_t num_cores) {
   return facts;
 }
 
-double predicted(const ModelConfig& config, const MachineRates& rates, StepFacts facts = facts_of(1, 1, 1)) {
+double predicted(const ModelConfig& config, const MachineRates& rates, StepInputs facts = facts_of(1, 1, 1)) {
   StepWalks walks(config, DType::kBF16);
-  AnalyticPrices prices(rates);
+  RatedCosts op_costs(rates);
   facts.num_threads = rates.num_cores / facts.local_world_size;
-  return predict_step(walks, facts, prices).step_s();
+  return predict_step(walks, facts, op_costs).step_s();
 }
 
-TEST(AnalyticPrices, MoreOfAnythingIsNotSlower) {
+TEST(RatedCosts, MoreOfAnythingIsNotSlower) {
   const ModelConfig config = shapes("160m", 4);
   const MachineRates rates = rates_of_instance(amx_instance(8));
   const double base = predicted(config, rates);
@@ -339,30 +339,30 @@ TEST(AnalyticPrices, MoreOfAnythingIsNotSlower) {
   MachineRates changed = rates;
   changed.memory_gb_per_s *= 2;
   EXPECT_LT(predicted(config, changed), base);
-  StepFacts checkpointing = facts_of(1, 1, 1);
+  StepInputs checkpointing = facts_of(1, 1, 1);
   checkpointing.gradient_checkpointing = true;
   EXPECT_GT(predicted(config, rates, checkpointing), base);
-  const StepFacts two_nodes = facts_of(1, 2, 1);
+  const StepInputs two_nodes = facts_of(1, 2, 1);
   changed = rates;
   changed.network_gbps *= 10;
   EXPECT_LT(predicted(config, changed, two_nodes), predicted(config, rates, two_nodes));
 }
 
-TEST(AnalyticPrices, ReachTheMeasuredShareOfThePeak) {
+TEST(RatedCosts, ReachTheMeasuredShareOfThePeak) {
   // docs/performance.md, Xeon with AMX, 2 cores: llama3-8b, 2 layers, 2048 tokens at once, 1,258 tokens/s.
   InstanceFacts facts = amx_instance(2);
   facts.clock_ghz = 3.2;
   facts.memory_gb_per_s = 63;
   ModelConfig config = shapes("llama3-8b", 2);
   config.vocab_size = 512;
-  StepFacts step = facts_of(1, 1, 1);
+  StepInputs step = facts_of(1, 1, 1);
   step.row_tokens = 512;
   step.pass_rows = step.last_pass_rows = 4;
   const double seconds = predicted(config, rates_of_instance(facts), step);
   EXPECT_NEAR(2048 / seconds, 1050, 210);
 }
 
-TEST(AnalyticPrices, ProductsOfQuantizedWeightsHaveTheirOwnSpeed) {
+TEST(RatedCosts, ProductsOfQuantizedWeightsHaveTheirOwnSpeed) {
   MachineRates rates = rates_of_instance({.num_cores = 4, .clock_ghz = 3, .avx512_bf16 = true});
   rates.product_call_s = 0;
   rates.int8_product_speed = 4;
@@ -372,8 +372,8 @@ TEST(AnalyticPrices, ProductsOfQuantizedWeightsHaveTheirOwnSpeed) {
   const auto products_s = [&](Quantization form) {
     config.base_quantization = form;
     StepWalks walks(config, DType::kBF16);
-    AnalyticPrices prices(rates);
-    return predict_step(walks, facts_of(1, 1, 1), prices).products_s;
+    RatedCosts op_costs(rates);
+    return predict_step(walks, facts_of(1, 1, 1), op_costs).products_s;
   };
   // Adapters and the LM head have products of their own.
   const double exact_s = products_s(Quantization::kNone);
@@ -401,7 +401,7 @@ TEST(MachineRates, NamesWhatIsWrong) {
 }
 
 // Loose: tests run on machines that are busy with other things.
-void expect_plausible(const StepTime& time, const StepFacts& facts, StepWalks& walks) {
+void expect_plausible(const StepTime& time, const StepInputs& facts, StepWalks& walks) {
   const PassShape pass = {facts.pass_rows, facts.row_tokens};
   const double flop = 3 * flops_of(walks.config(), pass).forward() * static_cast<double>(facts.num_passes);
   constexpr double kFastest = 50e12, kSlowest = 1e7;  // operations per second
@@ -422,44 +422,44 @@ TEST(MeasuredRates, AreThoseOfThisProcessor) {
   EXPECT_LE(rates.core_f32_tflops, rates.core_bf16_tflops);
 }
 
-TEST(MeasuredPrices, CoverEveryOperationOfStepsOfOneAndTwoRanks) {
+TEST(MeasuredCosts, CoverEveryOperationOfStepsOfOneAndTwoRanks) {
   ModelConfig config = shapes("15m", 3);
   config.vocab_size = 256;
   for (const DType dtype : {DType::kBF16, DType::kF32}) {
     StepWalks walks(config, dtype);
     MeasuringOptions options;
     options.seconds = 0;
-    MeasuredPrices prices(options);
+    MeasuredCosts op_costs(options);
     for (const int local_world_size : {1, 2}) {
       for (const bool checkpointing : {false, true}) {
         SCOPED_TRACE(fmt::format("{} ranks, checkpointing {}", local_world_size, checkpointing));
-        StepFacts facts = facts_of(3, 1, local_world_size);
+        StepInputs facts = facts_of(3, 1, local_world_size);
         facts.row_tokens = 32;
         facts.pass_rows = 2;
         facts.last_pass_rows = 1;
         facts.gradient_checkpointing = checkpointing;
-        const StepTime time = predict_step(walks, facts, prices);
+        const StepTime time = predict_step(walks, facts, op_costs);
         expect_plausible(time, facts, walks);
         EXPECT_EQ(time.local_s > 0, local_world_size > 1);
-        EXPECT_EQ(predict_step(walks, facts, prices).step_s(), time.step_s()) << "measured once";
+        EXPECT_EQ(predict_step(walks, facts, op_costs).step_s(), time.step_s()) << "measured once";
       }
     }
-    EXPECT_TRUE(prices.notes().empty());
+    EXPECT_TRUE(op_costs.notes().empty());
   }
 }
 
-TEST(MeasuredPrices, ExtrapolateFromFewerRowsAndSaySo) {
+TEST(MeasuredCosts, ExtrapolateFromFewerRowsAndSaySo) {
   StepWalks walks(shapes("15m", 2), DType::kBF16);
   MeasuringOptions options;
   options.seconds = 0;
   options.max_tokens = 128;
-  MeasuredPrices prices(options);
-  StepFacts facts = facts_of(1, 1, 1);
+  MeasuredCosts op_costs(options);
+  StepInputs facts = facts_of(1, 1, 1);
   facts.row_tokens = 32;
   facts.pass_rows = facts.last_pass_rows = 64;
-  expect_plausible(predict_step(walks, facts, prices), facts, walks);
-  ASSERT_EQ(prices.notes().size(), 1u);
-  EXPECT_EQ(prices.notes()[0], "passes of 64 rows were measured with 4");
+  expect_plausible(predict_step(walks, facts, op_costs), facts, walks);
+  ASSERT_EQ(op_costs.notes().size(), 1u);
+  EXPECT_EQ(op_costs.notes()[0], "passes of 64 rows were measured with 4");
 }
 
 }  // namespace

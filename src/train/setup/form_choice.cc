@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "comm/first_failure.h"
-#include "forecast/time/measured_prices.h"
+#include "forecast/time/measured_costs.h"
 #include "report/work_mark.h"
 #include "settings/derived.h"
 #include "train/setup/run_planning.h"

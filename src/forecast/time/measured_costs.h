@@ -1,5 +1,5 @@
-// This machine, measured: its rates in general, and prices of a model's operations: what they take in a few
-// small steps (sample_step.h).
+// This machine, measured: its rates in general, and the seconds of a model's operations: what they take in a
+// few small steps (sample_step.h).
 #pragma once
 
 #include <map>
@@ -8,7 +8,7 @@
 #include <tuple>
 #include <vector>
 
-#include "forecast/time/prices.h"
+#include "forecast/time/op_costs.h"
 #include "forecast/time/sample_step.h"
 
 namespace tessera {
@@ -28,9 +28,9 @@ struct MeasuringOptions {
   MachineRates rates;  // for what cannot be measured here: network, disk, latencies
 };
 
-class MeasuredPrices final : public Prices {
+class MeasuredCosts final : public OpCosts {
  public:
-  explicit MeasuredPrices(MeasuringOptions options = {}) : options_(std::move(options)) {}
+  explicit MeasuredCosts(MeasuringOptions options = {}) : options_(std::move(options)) {}
 
   bool packs_weights(DType dtype) const override;
   // Measures unless the same passes were measured before.
@@ -42,11 +42,9 @@ class MeasuredPrices final : public Prices {
   double node_latency_s() const override { return options_.rates.node_latency_s; }
   double step_s() const override { return options_.rates.step_s; }
   double network_seconds(int64_t sent_bytes, int64_t received_bytes, int64_t num_transfers) const override {
-    return AnalyticPrices(options_.rates).network_seconds(sent_bytes, received_bytes, num_transfers);
+    return RatedCosts(options_.rates).network_seconds(sent_bytes, received_bytes, num_transfers);
   }
-  double disk_seconds(int64_t bytes) const override {
-    return AnalyticPrices(options_.rates).disk_seconds(bytes);
-  }
+  double disk_seconds(int64_t bytes) const override { return RatedCosts(options_.rates).disk_seconds(bytes); }
   // What was measured in another way than asked for, a line each.
   const std::vector<std::string>& notes() const { return notes_; }
   // Forgets all measurements.

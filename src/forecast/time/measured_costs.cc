@@ -1,4 +1,4 @@
-#include "forecast/time/measured_prices.h"
+#include "forecast/time/measured_costs.h"
 
 #include <algorithm>
 #include <cmath>
@@ -110,14 +110,14 @@ MachineRates rates_of_this_processor(std::optional<double> tflops, int64_t num_c
   return rates;
 }
 
-bool MeasuredPrices::packs_weights(DType dtype) const {
+bool MeasuredCosts::packs_weights(DType dtype) const {
   constexpr int64_t kWidth = 1024;
   ThreadPool pool(1);
   return make_cpu_ops(pool)->packed_weight_bytes(kWidth, kWidth, dtype) > 0;
 }
 
-SampleRequest MeasuredPrices::request_for(const StepWalks& walks, const std::vector<PassShape>& passes,
-                                          const RankShare& share) {
+SampleRequest MeasuredCosts::request_for(const StepWalks& walks, const std::vector<PassShape>& passes,
+                                         const RankShare& share) {
   // Two layers, so that one finds what the other left in the caches; a model of two layers is not measured as
   // a whole.
   constexpr int64_t kManyLayers = 4;
@@ -158,14 +158,14 @@ SampleRequest MeasuredPrices::request_for(const StepWalks& walks, const std::vec
   return request;
 }
 
-void MeasuredPrices::clear() {
+void MeasuredCosts::clear() {
   measured_.clear();
   current_ = nullptr;
   notes_.clear();
 }
 
-void MeasuredPrices::prepare(const StepWalks& walks, const std::vector<PassShape>& passes,
-                             const RankShare& share) {
+void MeasuredCosts::prepare(const StepWalks& walks, const std::vector<PassShape>& passes,
+                            const RankShare& share) {
   const Key key = {write_model_config(walks.config(), "bfloat16"), walks.dtype(), passes, share};
   auto at = measured_.find(key);
   if (at == measured_.end()) {
@@ -174,18 +174,18 @@ void MeasuredPrices::prepare(const StepWalks& walks, const std::vector<PassShape
   current_ = &at->second;
 }
 
-double MeasuredPrices::seconds(const OpWork& work, const RankShare& /*share*/) {
+double MeasuredCosts::seconds(const OpWork& work, const RankShare& /*share*/) {
   TESSERA_CHECK(current_ != nullptr, "prepare() was not called");
   const auto at = current_->call_s.find(work);
   return at != current_->call_s.end() ? at->second : extrapolated(work, current_->call_s);
 }
 
-double MeasuredPrices::update_seconds(const UpdateWork& work, const RankShare& share) {
+double MeasuredCosts::update_seconds(const UpdateWork& work, const RankShare& share) {
   return work.bytes() * current_->update_s_per_byte +
-         AnalyticPrices(options_.rates).update_product_seconds(work, share);
+         RatedCosts(options_.rates).update_product_seconds(work, share);
 }
 
-double MeasuredPrices::node_sum_seconds(int64_t num_elements, bool adds, const RankShare& /*share*/) {
+double MeasuredCosts::node_sum_seconds(int64_t num_elements, bool adds, const RankShare& /*share*/) {
   return static_cast<double>(num_elements) *
          (adds ? current_->add_s_per_element : current_->sum_s_per_element);
 }

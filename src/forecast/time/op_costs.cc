@@ -1,4 +1,4 @@
-#include "forecast/time/prices.h"
+#include "forecast/time/op_costs.h"
 
 #include <algorithm>
 #include <cmath>
@@ -26,15 +26,13 @@ double UpdateWork::bytes() const {
   return as_double(2 * kept + gradients * (gradient_reads + (sums_squares ? 1 : 0)));
 }
 
-bool AnalyticPrices::packs_weights(DType dtype) const {
-  return rates_.packs_weights && dtype == DType::kBF16;
-}
+bool RatedCosts::packs_weights(DType dtype) const { return rates_.packs_weights && dtype == DType::kBF16; }
 
-double AnalyticPrices::memory_seconds(double bytes, const RankShare& share) const {
+double RatedCosts::memory_seconds(double bytes, const RankShare& share) const {
   return bytes * share.local_world_size / (rates_.memory_gb_per_s * 1e9);
 }
 
-double AnalyticPrices::seconds(const OpWork& work, const RankShare& share) {
+double RatedCosts::seconds(const OpWork& work, const RankShare& share) {
   const double cores = cores_of_rank(rates_, share);
   const double flop_per_s =
       cores * 1e12 * (work.dtype == DType::kBF16 ? rates_.core_bf16_tflops : rates_.core_f32_tflops);
@@ -54,7 +52,7 @@ double AnalyticPrices::seconds(const OpWork& work, const RankShare& share) {
   return std::max(in_cores, in_memory) + rates_.call_s;
 }
 
-double AnalyticPrices::product_seconds(const OpWork& work, double flop_per_s, const RankShare& share) const {
+double RatedCosts::product_seconds(const OpWork& work, double flop_per_s, const RankShare& share) const {
   const bool is_weight = work.name == "linear_backward_weight";
   const double tokens = as_double(work.sizes[0]);
   const double width = as_double(std::min(work.sizes[1], work.sizes[2]));
@@ -73,26 +71,25 @@ double AnalyticPrices::product_seconds(const OpWork& work, double flop_per_s, co
   return std::max(computing, memory_seconds(work.bytes, share)) + rates_.product_call_s;
 }
 
-double AnalyticPrices::update_seconds(const UpdateWork& work, const RankShare& share) {
+double RatedCosts::update_seconds(const UpdateWork& work, const RankShare& share) {
   const double in_memory = memory_seconds(work.bytes(), share) / rates_.optimizer_efficiency;
   const double per_second = cores_of_rank(rates_, share) * rates_.core_coded_giga_elements_per_s * 1e9;
   const double coding = work.has_codes ? as_double(work.num_elements) / per_second : 0;
   return std::max(in_memory, coding) + update_product_seconds(work, share);
 }
 
-double AnalyticPrices::update_product_seconds(const UpdateWork& work, const RankShare& share) const {
+double RatedCosts::update_product_seconds(const UpdateWork& work, const RankShare& share) const {
   const double core_tflops =
       work.weight_dtype == DType::kBF16 ? rates_.core_bf16_tflops : rates_.core_f32_tflops;
   return work.flop / (cores_of_rank(rates_, share) * core_tflops * 1e12 * rates_.forward_efficiency);
 }
 
-double AnalyticPrices::node_sum_seconds(int64_t num_elements, bool adds, const RankShare& share) {
+double RatedCosts::node_sum_seconds(int64_t num_elements, bool adds, const RankShare& share) {
   const int64_t arrays = share.local_world_size + (adds ? 2 : 1);
   return memory_seconds(as_double(num_elements * arrays * dtype_bytes(DType::kF32)), share);
 }
 
-double AnalyticPrices::network_seconds(int64_t sent_bytes, int64_t received_bytes,
-                                       int64_t num_transfers) const {
+double RatedCosts::network_seconds(int64_t sent_bytes, int64_t received_bytes, int64_t num_transfers) const {
   const double bytes_per_s = rates_.network_gbps / 8 * 1e9 * rates_.network_efficiency;
   return as_double(std::max(sent_bytes, received_bytes)) / bytes_per_s +
          as_double(num_transfers) * rates_.network_latency_s;

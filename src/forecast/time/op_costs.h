@@ -1,4 +1,4 @@
-// Where the seconds of an operation come from: rates (AnalyticPrices) or measurements (measured_prices.h).
+// Where the seconds of an operation come from: rates (RatedCosts) or measurements (measured_costs.h).
 #pragma once
 
 #include <cstdint>
@@ -32,9 +32,9 @@ struct UpdateWork {
   double bytes() const;
 };
 
-class Prices {
+class OpCosts {
  public:
-  virtual ~Prices() = default;
+  virtual ~OpCosts() = default;
 
   // Whether products take weights in packed forms here.
   virtual bool packs_weights(DType dtype) const = 0;
@@ -59,9 +59,9 @@ class Prices {
   virtual double disk_seconds(int64_t bytes) const = 0;
 };
 
-class AnalyticPrices final : public Prices {
+class RatedCosts final : public OpCosts {
  public:
-  explicit AnalyticPrices(const MachineRates& rates) : rates_(rates) {}
+  explicit RatedCosts(const MachineRates& rates) : rates_(rates) {}
 
   bool packs_weights(DType dtype) const override;
   double seconds(const OpWork& work, const RankShare& share) override;
