@@ -3,13 +3,17 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <type_traits>
 #include <vector>
 
+#include "base/memory.h"
 #include "comm/network/network_group.h"
 #include "comm/node/node_group.h"
 #include "comm/ranks/rank_position.h"
@@ -26,11 +30,9 @@ inline constexpr size_t kMaxTextBytes = 1000;
 template <typename T>
 concept Arithmetic = std::is_arithmetic_v<T>;
 
-struct CommOptions {
+// The timeout (--ddp_timeout) limits every wait for a peer.
+struct CommOptions : NetworkOptions {
   StoreOptions store;
-  std::chrono::milliseconds timeout{60'000};  // --ddp_timeout: limit of every wait for a peer
-  int connections = 4;                        // per pair of nodes and local rank
-  std::string fabric = "tcp";                 // NetworkOptions::fabric
 };
 
 class Communicator {
@@ -40,24 +42,26 @@ class Communicator {
   // Collective on each node of `job`, which must outlive the result: the ranks of this node as a job of one
   // node. Both use the same NodeGroup, so that their operations must not overlap.
   static std::unique_ptr<Communicator> of_node(Communicator& job);
-  ~Communicator();
 
-  const World& world() const;
-  const CommOptions& options() const;
-  FailureDetector& failures();
+  const World& world() const { return world_; }
+  const CommOptions& options() const { return options_; }
+  FailureDetector& failures() { return job_ ? job_->failures() : store_ ? store_->failures() : alone_; }
   // Code that does work records here what it is doing.
-  RankPosition& position();
-  StoreClient* store();  // nullptr in a world of one
-  NodeGroup& node();
-  NetworkGroup& rail();  // member i is this local rank on node i
+  RankPosition& position() { return job_ ? job_->position_ : position_; }
+
+  StoreClient* store() { return store_.get(); }  // nullptr in a world of one
+  NodeGroup& node() { return *node_; }
+  NetworkGroup& rail() { return *rail_; }  // member i is this local rank on node i
   // Collective the first time: opens another group of these ranks, for transfers that go on while the rail is
   // used.
   NetworkGroup& open_background_rail();
-  NetworkGroup* background_rail() const;  // nullptr until then; any thread may ask
+  NetworkGroup* background_rail() const {
+    return background_.opened;
+  }  // nullptr until then; any thread may ask
   // The same for the ranks of this rail that are on nodes [first_node, first_node + num_nodes): each node is
   // in one such group.
   NetworkGroup& open_context_rail(int first_node, int num_nodes);
-  NetworkGroup* context_rail() const;
+  NetworkGroup* context_rail() const { return context_.opened; }
 
   // Collectives on small values, one from each rank; blocking. T is trivially copyable and takes at most
   // kMaxValueBytes. All ranks get the same bits: sums are taken in the order of ranks.
@@ -90,22 +94,51 @@ class Communicator {
   void set_timeout(std::chrono::milliseconds timeout);
 
   // Checks settings that must be identical on every rank (StoreClient::check_same_settings).
-  void check_same_settings(const std::map<std::string, std::string>& settings);
+  void check_same_settings(const std::map<std::string, std::string>& settings) {
+    if (store_) store_->check_same_settings(settings);
+  }
   // Tells the others why this rank is about to exit, unless another rank is the reason (PeerError).
   void report_failure(const Error& error);
   // Orderly shutdown of all connections.
-  void leave();
+  void leave() {
+    if (store_) store_->leave();
+  }
 
  private:
-  Communicator();
+  Communicator(const World& world, const CommOptions& options);
+  explicit Communicator(Communicator& job);
+
+  void open_groups();
+  void allocate_values();
   // Every rank's value, in gathered(rank) until the next call.
   void gather(std::span<const std::byte> own, const OpLabel& label);
-  const std::byte* gathered(int rank) const;
+  std::byte* gathered(int rank) const {
+    return values_.data() + (num_gathers_ % 2 * world_.world_size + rank) * kMaxValueBytes;
+  }
   template <typename T>
   T gathered_as(int rank) const;
 
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  // A group beside the rail, opened when it is needed.
+  struct ExtraRail {
+    std::optional<NetworkGroup> group;
+    std::atomic<NetworkGroup*> opened = nullptr;  // for other threads
+  };
+  NetworkGroup& open(ExtraRail& extra, const char* name, int first_node, int num_nodes);
+
+  const World world_;
+  CommOptions options_;
+  RankPosition position_;
+  FailureDetector alone_;
+  std::unique_ptr<StoreClient> store_;
+  Communicator* job_ = nullptr;  // of which this is a node
+  std::shared_ptr<NodeGroup> node_;
+  std::optional<NetworkGroup> rail_;
+  ExtraRail background_, context_;
+  PageBuffer values_;  // [2][world_size][kMaxValueBytes]: two tables alternate
+  PageBuffer board_;
+  std::vector<std::byte> rail_values_;
+  std::vector<Part> parts_;
+  int64_t num_gathers_ = 0;
 };
 
 template <typename T>

@@ -38,7 +38,7 @@ class BenchNetworkCommand : public Command {
            "HOST:PORT bench network");
     }
     std::vector<NetworkFinding> findings;
-    run_as_rank(world, {.store = {}, .connections = static_cast<int>(connections_)}, [&](Communicator& comm) {
+    run_as_rank(world, {{.connections = static_cast<int>(connections_)}, {}}, [&](Communicator& comm) {
       // By which the ranks decide alike which pairs are measured again.
       comm.check_same_settings({{"preflight", preflight_ ? "true" : "false"},
                                 {"min_share", fmt::format("{}", min_share_)},

@@ -11,7 +11,6 @@
 #include "comm/network/link/network_mesh.h"
 #include "comm/network/link/tcp_link.h"
 #include "comm/network/network_lane.h"
-#include "comm/network/operation_runner.h"
 #include "comm/ranks/world.h"
 
 namespace tessera {
@@ -31,40 +30,41 @@ Members describe_members(std::vector<int> ranks, int my_rank, const Rendezvous* 
 }
 
 // One link for every lane.
-std::vector<std::unique_ptr<LaneLink>> connect(const Members& members, std::string name,
-                                               const std::string& fabric, const NetworkOptions& options,
-                                               Rendezvous& rendezvous, FailureDetector& failures) {
-  const MeshOptions mesh_options = {std::move(name), fabric, options.connections, options.timeout};
-  Mesh mesh = connect_mesh(members, mesh_options, rendezvous, failures);
-  if (fabric != kTcpFabric) {
-    return connect_fabric(members, mesh_options, rendezvous, failures, std::move(mesh));
-  }
+std::vector<std::unique_ptr<LaneLink>> connect(const Members& members, const std::string& name,
+                                               const NetworkOptions& options, Rendezvous& rendezvous,
+                                               FailureDetector& failures) {
+  Mesh mesh = connect_mesh(members, name, options, rendezvous, failures);
+  if (options.fabric != kTcpFabric)
+    return connect_fabric(members, name, options, rendezvous, failures, std::move(mesh));
   std::vector<std::unique_ptr<LaneLink>> links;
-  for (std::vector<UniqueFd>& sockets : mesh.sockets) {
+  for (std::vector<UniqueFd>& sockets : mesh.sockets)
     links.push_back(std::make_unique<TcpLink>(std::move(sockets)));
-  }
   return links;
 }
 
 }  // namespace
 
 NetworkGroup::NetworkGroup(std::string name, std::vector<int> ranks, int my_rank, Rendezvous* rendezvous,
-                           const NetworkOptions& options, FailureDetector& failures) {
-  Members members = describe_members(std::move(ranks), my_rank, rendezvous);
-  std::string fabric;
-  std::vector<std::unique_ptr<LaneLink>> links;
-  if (members.size() > 1) {
-    TESSERA_CHECK(options.connections >= 1 && rendezvous != nullptr, "{} connections", options.connections);
-    fabric = choose_fabric(options.fabric);
-    links = connect(members, std::move(name), fabric, options, *rendezvous, failures);
+                           const NetworkOptions& options, FailureDetector& failures)
+    : timeout_(options.timeout),
+      position_(options.position),
+      failures_(failures),
+      members_(describe_members(std::move(ranks), my_rank, rendezvous)) {
+  for (size_t i = 0; i < counts_.size(); ++i) counts_[i].operation = kCollectives[i].name;
+  if (size() == 1) return;
+  TESSERA_CHECK(options.connections >= 1 && rendezvous != nullptr, "{} connections", options.connections);
+  NetworkOptions chosen = options;
+  chosen.fabric = fabric_ = choose_fabric(options.fabric);
+  std::vector<std::unique_ptr<LaneLink>> links = connect(members_, name, chosen, *rendezvous, failures);
+  ring_.resize(kMaxRunning);
+  for (NetworkOperation& operation : ring_) operation.parts.reserve(members_.ranks.size());
+  for (size_t i = 0; i < links.size(); ++i) {
+    idle_interval_ = std::max(idle_interval_, links[i]->idle_interval());
+    lanes_.push_back(std::make_unique<Lane>(static_cast<int>(i), static_cast<int>(links.size()), members_,
+                                            std::move(links[i]), failures_));
   }
-  runner_ = std::make_unique<OperationRunner>(std::move(members), std::move(fabric), std::move(links),
-                                              options, failures);
+  start_workers();
 }
-
-NetworkGroup::~NetworkGroup() = default;
-
-void NetworkGroup::abandon() noexcept { runner_->abandon(); }
 
 void NetworkGroup::release_buffers() noexcept {
   try {
@@ -75,15 +75,11 @@ void NetworkGroup::release_buffers() noexcept {
   abandon();
 }
 
-int NetworkGroup::size() const { return runner_->members().size(); }
-
-int NetworkGroup::index() const { return runner_->members().index; }
-
 NetworkGroup::Ticket NetworkGroup::issue(Collective collective, std::span<std::byte> buffer,
                                          std::span<const Part> parts, const OpLabel& label,
                                          const GradientFeedback& feedback) {
   check_parts(parts, buffer.size() / static_cast<size_t>(kind_of(collective).element_bytes));
-  return runner_->issue(collective, buffer.data(), parts, -1, label, feedback);
+  return issue(collective, buffer.data(), parts, -1, label, feedback);
 }
 
 NetworkGroup::Ticket NetworkGroup::all_to_all(std::span<std::byte> sent, std::span<std::byte> received,
@@ -92,13 +88,13 @@ NetworkGroup::Ticket NetworkGroup::all_to_all(std::span<std::byte> sent, std::sp
   for (const Part& part : parts) {
     TESSERA_CHECK(part.size() == parts[0].size(), "parts of {} and {} bytes", parts[0].size(), part.size());
   }
-  return runner_->issue(Collective::kAllToAll, sent.data(), parts, -1, label, {}, received.data());
+  return issue(Collective::kAllToAll, sent.data(), parts, -1, label, {}, received.data());
 }
 
 NetworkGroup::Ticket NetworkGroup::broadcast(std::span<std::byte> buffer, int root, const OpLabel& label) {
   TESSERA_CHECK(root >= 0 && root < size(), "root {} of {} members", root, size());
   const Part whole{0, static_cast<int64_t>(buffer.size())};
-  return runner_->issue(Collective::kBroadcast, buffer.data(), {&whole, 1}, root, label);
+  return issue(Collective::kBroadcast, buffer.data(), {&whole, 1}, root, label);
 }
 
 void NetworkGroup::check_parts(std::span<const Part> parts, size_t num_elements) const {
@@ -109,23 +105,11 @@ void NetworkGroup::check_parts(std::span<const Part> parts, size_t num_elements)
   }
 }
 
-void NetworkGroup::wait(Ticket ticket) { runner_->wait(ticket); }
-
-void NetworkGroup::wait_for_all() { runner_->wait_for_all(); }
-
-bool NetworkGroup::done(Ticket ticket) const { return runner_->done(ticket); }
-
-NetworkCounters NetworkGroup::counters() const { return runner_->counters(); }
-
-std::vector<CollectiveCount> NetworkGroup::collectives() const { return runner_->collectives(); }
-
 int64_t NetworkGroup::buffer_bytes(int num_members, int connections, const std::string& fabric) {
   if (num_members == 1) return 0;
   const bool is_tcp = fabric == kTcpFabric;
   const int64_t of_lane = Lane::buffer_bytes(num_members, is_tcp ? 1 : FabricLink::kWindow);
   return connections * (of_lane + (is_tcp ? 0 : FabricLink::buffer_bytes(num_members, fabric)));
 }
-
-void NetworkGroup::set_timeout(std::chrono::milliseconds timeout) { runner_->set_timeout(timeout); }
 
 }  // namespace tessera

@@ -5,15 +5,25 @@
 // different operation is detected at once (fail_because() names both sides).
 #pragma once
 
+#include <poll.h>
+
+#include <array>
+#include <atomic>
 #include <chrono>
+#include <condition_variable>
+#include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/float_types.h"
 #include "comm/network/link/coded_sum.h"
+#include "comm/network/link/network_mesh.h"
 #include "comm/network/link/wire_message.h"
 #include "comm/ranks/collective_count.h"
 #include "comm/ranks/failure.h"
@@ -23,13 +33,6 @@
 #include "comm/ranks/rendezvous.h"
 
 namespace tessera {
-
-struct NetworkOptions {
-  std::chrono::milliseconds timeout{60'000};  // per operation, from when its turn comes
-  int connections = 4;                        // per pair of members
-  RankPosition* position = nullptr;           // records every operation; must outlive the group
-  std::string fabric = "tcp";  // auto, tcp, or a provider of libfabric (fabric/fabric_choice.h)
-};
 
 struct NetworkCounters {
   int64_t sent_bytes = 0;  // payload
@@ -50,8 +53,11 @@ struct NetworkCounters {
   }
 };
 
-class OperationRunner;
+class Lane;
+struct NetworkOperation;
 
+// Operations are numbered from 1, kept in a ring and carried out by worker threads. Each worker runs its
+// lanes (network_lane.h) through all of them in order; the slowest worker determines which are over.
 class NetworkGroup {
  public:
   // A running operation; cheap to copy. At most kMaxRunning operations may be issued and unfinished: issuing
@@ -68,8 +74,11 @@ class NetworkGroup {
   // fabric whose acknowledgements need both sides, waits half a second at most for the other members.
   ~NetworkGroup();
 
-  int size() const;
-  int index() const;
+  NetworkGroup(const NetworkGroup&) = delete;
+  NetworkGroup& operator=(const NetworkGroup&) = delete;
+
+  int size() const { return members_.size(); }
+  int index() const { return members_.index; }
 
   // Buffers must stay valid and unchanged until the operation is over.
   // Sends part i of `buffer` (bytes) from member i to all others, in place. parts.size() = size(). Cost:
@@ -136,14 +145,73 @@ class NetworkGroup {
   // over a fabric, what its provider keeps; auto counts as a fabric.
   static int64_t buffer_bytes(int num_members, int connections, const std::string& fabric);
   // Applies to operations that start running from now on.
-  void set_timeout(std::chrono::milliseconds timeout);
+  void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
 
  private:
+  using Clock = std::chrono::steady_clock;
+
+  struct Worker {
+    std::vector<Lane*> lanes;
+    std::vector<pollfd> polled;
+    Ticket completed = 0;
+  };
+
   Ticket issue(Collective collective, std::span<std::byte> buffer, std::span<const Part> parts,
                const OpLabel& label, const GradientFeedback& feedback = {});
+  // `data` and `received` are those of NetworkOperation. In a group of one every operation is over at once.
+  Ticket issue(Collective collective, std::byte* data, std::span<const Part> parts, int root,
+               const OpLabel& label, const GradientFeedback& feedback = {}, std::byte* received = nullptr);
   void check_parts(std::span<const Part> parts, size_t num_elements) const;
+  // After the workers have ended: in good order, all operations over.
+  void leave();
+  void start_workers();
+  void stop_workers();
+  // Throws the error that ended the workers, or a failure elsewhere. By then no worker touches a buffer any
+  // more: the caller may be about to free them.
+  template <typename Predicate>
+  void wait_until(std::unique_lock<std::mutex>& lock, const Predicate& predicate);
+  // Returns once no worker touches a buffer any more.
+  void end_workers(std::unique_lock<std::mutex>& lock);
+  std::string stuck_message() const;
+  // Buffers cannot be freed while a worker may still touch them.
+  [[noreturn]] void end_process() const;
+  // Body of a worker thread.
+  void run(Worker& worker);
+  // Waits for the next operation; nullptr = there are no more.
+  const NetworkOperation* next_operation(const Worker& worker);
+  // Whether the operation was completed.
+  bool run_lanes(Worker& worker);
+  static void wait_for_something(Worker& worker);
+  void complete(Worker& worker);
+  // Call these with the mutex held.
+  void count(const OperationId& id, double time_s);
+  void mark_position(Ticket ticket, bool is_over);
+  void count_bytes();
 
-  std::unique_ptr<OperationRunner> runner_;
+  std::atomic<std::chrono::milliseconds> timeout_;
+  RankPosition* const position_;
+  FailureDetector& failures_;
+  const Members members_;
+  std::string fabric_;
+  std::vector<std::unique_ptr<Lane>> lanes_;
+  std::chrono::milliseconds idle_interval_{0};  // of the links
+  std::vector<Worker> workers_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable issued_changed_;
+  std::condition_variable completed_changed_;
+  std::vector<NetworkOperation> ring_;  // [kMaxRunning]; empty in a group of one
+  Ticket issued_ = 0;
+  Ticket completed_ = 0;
+  Clock::time_point busy_since_;  // while operations run: start of the time not yet in busy_s_
+  Clock::time_point completed_at_;
+  double busy_s_ = 0;
+  double wait_s_ = 0;
+  std::array<CollectiveCount, kCollectives.size()> counts_;  // by Collective
+  std::exception_ptr error_;
+  size_t num_running_workers_ = 0;
+  std::atomic<bool> stopping_ = false;
+  std::vector<std::thread> threads_;
 };
 
 }  // namespace tessera

@@ -19,6 +19,9 @@
 
 namespace tessera {
 
+class NodeState;
+struct CounterCell;
+
 // Monotonic counters, one per rank of the node and channel, each in its own cache line.
 class SharedCounters {
  public:
@@ -33,8 +36,12 @@ class SharedCounters {
 
  private:
   friend class NodeGroup;
-  class Impl;
-  std::shared_ptr<Impl> impl_;
+  // Counters of a rank are contiguous: each rank writes its own pages.
+  CounterCell& cell(int index, int64_t channel) const;
+
+  std::shared_ptr<NodeState> state_;
+  std::shared_ptr<const PageBuffer> segment_;
+  int64_t num_channels_ = 0;
 };
 
 struct NodeGroupOptions {
@@ -73,8 +80,8 @@ class NodeGroup {
   void set_timeout(std::chrono::milliseconds timeout);
 
  private:
-  class Impl;
-  std::unique_ptr<Impl> impl_;
+  const std::shared_ptr<NodeState> state_;
+  const int exceptions_at_start_;
 };
 
 }  // namespace tessera

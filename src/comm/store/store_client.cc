@@ -45,7 +45,7 @@ std::string StoreClient::Impl::describe_me() const {
                    : describe_rank(world_.rank, world_.host);
 }
 
-bool StoreClient::Impl::has_lost_store() {
+bool StoreClient::Impl::has_lost_store() const {
   const std::lock_guard lock(mutex_);
   return store_gone_ && !verdict_;
 }
@@ -202,7 +202,7 @@ void StoreClient::Impl::watch(const std::string& key) {
   send(Type::kGet, watch_request_, wire::encode(wire::Key{key}));
 }
 
-std::optional<std::string> StoreClient::Impl::watched() {
+std::optional<std::string> StoreClient::Impl::watched() const {
   const std::lock_guard lock(mutex_);
   const auto waiting = replies_.find(watch_request_);
   if (waiting == replies_.end() || !waiting->second || waiting->second->type != Type::kValue)
@@ -286,58 +286,22 @@ void set_heartbeat_timeout(StoreOptions* options, milliseconds timeout) {
   options->heartbeat = std::clamp(timeout / 10, milliseconds(20), StoreOptions{}.heartbeat);
 }
 
-StoreClient::StoreClient() = default;
-StoreClient::~StoreClient() = default;
-
-std::unique_ptr<StoreClient> StoreClient::join(const World& world, const StoreOptions& options,
-                                               bool is_agent) {
-  std::unique_ptr<StoreClient> client(new StoreClient);
-  client->impl_ = std::make_unique<Impl>(world, options, is_agent);
-  client->impl_->join();
-  return client;
+void StoreClient::Impl::check_same_settings(const std::map<std::string, std::string>& settings) {
+  const std::string prefix = fmt::format("tessera/settings/{}/", num_settings_checks_++);
+  const std::string difference = find_difference(*this, world_, prefix, settings);
+  if (!difference.empty()) failures_.fail_because(-1, difference, ExitCode::kBadConfig);
 }
 
 std::unique_ptr<StoreClient> StoreClient::join(const World& world, const StoreOptions& options) {
-  return join(world, options, false);
+  auto client = std::make_unique<Impl>(world, options, /*is_agent=*/false);
+  client->join();
+  return client;
 }
 
 std::unique_ptr<StoreClient> StoreClient::join_as_agent(const World& world, const StoreOptions& options) {
-  return join(world, options, true);
+  auto client = std::make_unique<Impl>(world, options, /*is_agent=*/true);
+  client->join();
+  return client;
 }
-
-FailureDetector& StoreClient::failures() { return impl_->failures(); }
-bool StoreClient::has_lost_store() const { return impl_->has_lost_store(); }
-
-void StoreClient::set(const std::string& key, const std::string& value) { impl_->set(key, value); }
-std::string StoreClient::get(const std::string& key, milliseconds timeout) {
-  return impl_->get(key, timeout);
-}
-int64_t StoreClient::add(const std::string& key, int64_t amount) { return impl_->add(key, amount); }
-void StoreClient::check_same_settings(const std::map<std::string, std::string>& settings) {
-  const World& world = impl_->world();
-  const std::string prefix = fmt::format("tessera/settings/{}/", impl_->next_settings_check());
-  const std::string difference = find_difference(*this, world, prefix, settings);
-  if (!difference.empty()) failures().fail_because(-1, difference, ExitCode::kBadConfig);
-}
-void StoreClient::watch(const std::string& key) { impl_->watch(key); }
-std::optional<std::string> StoreClient::watched() const { return impl_->watched(); }
-const std::vector<std::string>& StoreClient::hosts() const { return impl_->hosts(); }
-const std::vector<std::string>& StoreClient::addresses() const { return impl_->addresses(); }
-std::string StoreClient::local_address() const { return impl_->local_address(); }
-// Different for every start, so that nothing sent in an earlier start proves anything now.
-std::string StoreClient::job_key() const {
-  const World& world = impl_->world();
-  return std::string(
-      text_of(hmac_sha256(world.secret, {"job", world.run_id, std::to_string(world.restart_count)})));
-}
-milliseconds StoreClient::rendezvous_timeout() const { return impl_->rendezvous_timeout(); }
-void StoreClient::report_own_failure(ExitCode code, const std::string& message) {
-  impl_->report_own_failure(code, message);
-}
-void StoreClient::report(const Failure& failure) { impl_->report(failure); }
-std::optional<std::string> StoreClient::hand_in(const std::string& node_report, milliseconds timeout) {
-  return impl_->hand_in(node_report, timeout);
-}
-void StoreClient::leave() { impl_->leave(); }
 
 }  // namespace tessera

@@ -39,55 +39,46 @@ class StoreClient : public Rendezvous {
   // accepted it, before its ranks can have joined. Agents are members like ranks: silence or loss of the
   // agent is a failure of the job, and failures() tells the agent of any other failure.
   static std::unique_ptr<StoreClient> join_as_agent(const World& world, const StoreOptions& options);
-  // Calls leave() unless that has been done: to the others, a process that ends without it has failed. If the
-  // scope ends by an exception, calls report_own_failure() instead.
-  ~StoreClient() override;
+  // The destructor calls leave() unless that has been done: to the others, a process that ends without it has
+  // failed. If the scope ends by an exception, it calls report_own_failure() instead.
 
-  FailureDetector& failures();
+  virtual FailureDetector& failures() = 0;
   // The store has ended or fallen silent, but not because the job has failed.
-  bool has_lost_store() const;
+  virtual bool has_lost_store() const = 0;
 
-  // Values are bytes. get() waits until the key is set. Error(kTryAgain) at the deadline names the key.
-  void set(const std::string& key, const std::string& value) override;
-  std::string get(const std::string& key, std::chrono::milliseconds timeout) override;
+  // Values of set() and get() are bytes. Error(kTryAgain) at the deadline names the key.
   // Adds to a number, initially 0, and returns the sum.
-  int64_t add(const std::string& key, int64_t amount);
+  virtual int64_t add(const std::string& key, int64_t amount) = 0;
   // Requests a key's value without waiting; watched() returns it once it is set and has arrived here. One key
   // at a time.
-  void watch(const std::string& key);
-  std::optional<std::string> watched() const;
+  virtual void watch(const std::string& key) = 0;
+  virtual std::optional<std::string> watched() const = 0;
 
   // Collective over all ranks: the settings of every rank must equal those of rank 0. Error(kBadConfig) on
   // every rank names the first difference: setting, both values, rank and host.
-  void check_same_settings(const std::map<std::string, std::string>& settings);
+  virtual void check_same_settings(const std::map<std::string, std::string>& settings) = 0;
 
   // Host names and addresses by rank, as reported on joining; empty for an agent.
-  const std::vector<std::string>& hosts() const;
-  const std::vector<std::string>& addresses() const;
+  virtual const std::vector<std::string>& hosts() const = 0;
+  virtual const std::vector<std::string>& addresses() const = 0;
   std::string host(int rank) const override { return hosts().at(static_cast<size_t>(rank)); }
-  // choose_local_address() in address.h.
-  std::string local_address() const override;
-  std::chrono::milliseconds rendezvous_timeout() const;
-  // Derived from the job's secret, if it has one, its name and the number of the start.
-  std::string job_key() const override;
+  virtual std::chrono::milliseconds rendezvous_timeout() const = 0;
 
   // Tells why this process is about to end: others report this instead of a lost connection. `message`
   // excludes the rank, which the store prepends.
-  void report_own_failure(ExitCode code, const std::string& message);
+  virtual void report_own_failure(ExitCode code, const std::string& message) = 0;
   // For agents: reports first-hand knowledge about a rank of this node, with its complete message.
-  void report(const Failure& failure);
+  virtual void report(const Failure& failure) = 0;
   // For agents, once the job has failed: hands in where the ranks of its node are. Waits for the answer, the
   // place of the report on all nodes; nullopt if there is none within the timeout.
-  std::optional<std::string> hand_in(const std::string& node_report, std::chrono::milliseconds timeout);
+  virtual std::optional<std::string> hand_in(const std::string& node_report,
+                                             std::chrono::milliseconds timeout) = 0;
   // Orderly exit: from now on this rank's absence is not a failure. The rank that serves the store waits here
   // until all others have left or one has failed.
-  void leave();
+  virtual void leave() = 0;
 
  private:
-  StoreClient();
-  static std::unique_ptr<StoreClient> join(const World& world, const StoreOptions& options, bool is_agent);
   class Impl;
-  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace tessera

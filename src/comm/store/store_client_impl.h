@@ -25,7 +25,7 @@
 
 namespace tessera {
 
-class StoreClient::Impl {
+class StoreClient::Impl final : public StoreClient {
   using Clock = std::chrono::steady_clock;
   using Duration = std::chrono::duration<double>;
   using milliseconds = std::chrono::milliseconds;
@@ -41,27 +41,31 @@ class StoreClient::Impl {
         failures_(*this),
         unproved_(std::min(options.silence, options.rendezvous_timeout / 4)),
         timer_(io_) {}
-  ~Impl();
+  ~Impl() override;
 
   void join();
-  void set(const std::string& key, const std::string& value);
-  std::string get(const std::string& key, milliseconds timeout);
-  int64_t add(const std::string& key, int64_t amount);
-  void watch(const std::string& key);
-  std::optional<std::string> watched();
-  const World& world() const { return world_; }
-  uint64_t next_settings_check() { return num_settings_checks_++; }
-  void report_own_failure(ExitCode code, const std::string& message);
-  void report(const Failure& failure);
-  std::optional<std::string> hand_in(const std::string& node_report, milliseconds timeout);
-  void leave();
+  void set(const std::string& key, const std::string& value) override;
+  std::string get(const std::string& key, milliseconds timeout) override;
+  int64_t add(const std::string& key, int64_t amount) override;
+  void watch(const std::string& key) override;
+  std::optional<std::string> watched() const override;
+  void check_same_settings(const std::map<std::string, std::string>& settings) override;
+  void report_own_failure(ExitCode code, const std::string& message) override;
+  void report(const Failure& failure) override;
+  std::optional<std::string> hand_in(const std::string& node_report, milliseconds timeout) override;
+  void leave() override;
 
-  FailureDetector& failures() { return failures_; }
-  bool has_lost_store();
-  const std::vector<std::string>& hosts() const { return hosts_; }
-  const std::vector<std::string>& addresses() const { return addresses_; }
-  const std::string& local_address() const { return local_.address; }
-  milliseconds rendezvous_timeout() const { return options_.rendezvous_timeout; }
+  FailureDetector& failures() override { return failures_; }
+  bool has_lost_store() const override;
+  const std::vector<std::string>& hosts() const override { return hosts_; }
+  const std::vector<std::string>& addresses() const override { return addresses_; }
+  std::string local_address() const override { return local_.address; }
+  milliseconds rendezvous_timeout() const override { return options_.rendezvous_timeout; }
+  // Different for every start, so that nothing sent in an earlier start proves anything now.
+  std::string job_key() const override {
+    return std::string(
+        text_of(hmac_sha256(world_.secret, {"job", world_.run_id, std::to_string(world_.restart_count)})));
+  }
 
  private:
   enum class State { kOut, kAsked, kAccepted, kFormed, kEnded };
@@ -131,7 +135,7 @@ class StoreClient::Impl {
   Duration since_heartbeat_{0};
   Duration quiet_{0};
 
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
   // Guarded by mutex_ from here on.
   State state_ = State::kOut;

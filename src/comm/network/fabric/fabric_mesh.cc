@@ -148,9 +148,10 @@ class FabricHandshake {
 
 class FabricMeshBuilder {
  public:
-  FabricMeshBuilder(const Members& members, const MeshOptions& options, Rendezvous& rendezvous,
-                    FailureDetector& failures, Mesh mesh)
+  FabricMeshBuilder(const Members& members, const std::string& group, const NetworkOptions& options,
+                    Rendezvous& rendezvous, FailureDetector& failures, Mesh mesh)
       : members_(members),
+        group_(group),
         options_(options),
         rendezvous_(rendezvous),
         failures_(failures),
@@ -183,7 +184,7 @@ class FabricMeshBuilder {
 
  private:
   std::string member_key(int member) const {
-    return group_key(options_.name, fmt::format("{}/fabric", members_.ranks[static_cast<size_t>(member)]));
+    return group_key(group_, fmt::format("{}/fabric", members_.ranks[static_cast<size_t>(member)]));
   }
   const std::string& name(int member) const { return members_.names[static_cast<size_t>(member)]; }
 
@@ -207,7 +208,7 @@ class FabricMeshBuilder {
       const std::string text = failures_.blame_at_deadline(
           members_.ranks[static_cast<size_t>(member)],
           fmt::format("{} has not opened fabric {} within {:.3g} s of {} (group {})", name(member),
-                      options_.fabric, seconds(), name(members_.index), options_.name),
+                      options_.fabric, seconds(), name(members_.index), group_),
           [&] { return rendezvous_.get(member_key(member), left); });
       std::istringstream fields(text);
       for (size_t lane = 0; lane < endpoints_.size(); ++lane) {
@@ -262,10 +263,9 @@ class FabricMeshBuilder {
   double seconds() const { return std::chrono::duration<double>(options_.timeout).count(); }
 
   [[noreturn]] void fail_with(int member, const std::string& problem) {
-    failures_.fail_because(
-        members_.ranks[static_cast<size_t>(member)],
-        fmt::format("{} did not connect with {} over fabric {} (group {}): {}", name(member),
-                    name(members_.index), options_.fabric, options_.name, problem));
+    failures_.fail_because(members_.ranks[static_cast<size_t>(member)],
+                           fmt::format("{} did not connect with {} over fabric {} (group {}): {}",
+                                       name(member), name(members_.index), options_.fabric, group_, problem));
   }
 
   [[noreturn]] void fail_at_deadline(int member) {
@@ -274,11 +274,12 @@ class FabricMeshBuilder {
         fmt::format("{} did not answer {} over fabric {} within {:.1f} s (group {}), although TCP between "
                     "them works: check that the fabric reaches from one to the other (efa: a security group "
                     "that is open to itself in both directions), or use --fabric tcp",
-                    name(member), name(members_.index), options_.fabric, seconds(), options_.name));
+                    name(member), name(members_.index), options_.fabric, seconds(), group_));
   }
 
   const Members& members_;
-  const MeshOptions& options_;
+  const std::string& group_;
+  const NetworkOptions& options_;
   Rendezvous& rendezvous_;
   FailureDetector& failures_;
   Mesh mesh_;
@@ -295,10 +296,10 @@ class FabricMeshBuilder {
 
 }  // namespace
 
-std::vector<std::unique_ptr<LaneLink>> connect_fabric(const Members& members, const MeshOptions& options,
-                                                      Rendezvous& rendezvous, FailureDetector& failures,
-                                                      Mesh mesh) {
-  return FabricMeshBuilder(members, options, rendezvous, failures, std::move(mesh)).build();
+std::vector<std::unique_ptr<LaneLink>> connect_fabric(const Members& members, const std::string& group,
+                                                      const NetworkOptions& options, Rendezvous& rendezvous,
+                                                      FailureDetector& failures, Mesh mesh) {
+  return FabricMeshBuilder(members, group, options, rendezvous, failures, std::move(mesh)).build();
 }
 
 }  // namespace tessera

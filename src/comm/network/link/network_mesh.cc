@@ -85,9 +85,10 @@ struct Outgoing {
 
 class MeshBuilder {
  public:
-  MeshBuilder(const Members& members, const MeshOptions& options, Rendezvous& rendezvous,
-              FailureDetector& failures)
+  MeshBuilder(const Members& members, const std::string& group, const NetworkOptions& options,
+              Rendezvous& rendezvous, FailureDetector& failures)
       : members_(members),
+        group_(group),
         options_(options),
         rendezvous_(rendezvous),
         failures_(failures),
@@ -111,7 +112,7 @@ class MeshBuilder {
   }
 
  private:
-  std::string key(const std::string& what) const { return group_key(options_.name, what); }
+  std::string key(const std::string& what) const { return group_key(group_, what); }
   std::string member_key(int member) const {
     return key(std::to_string(members_.ranks[static_cast<size_t>(member)]));
   }
@@ -134,7 +135,7 @@ class MeshBuilder {
 
   std::string published_by(int member, const std::string& key) {
     const std::string evidence =
-        fmt::format("{} has not joined group {} within {:.3g} s of {}", name(member), options_.name,
+        fmt::format("{} has not joined group {} within {:.3g} s of {}", name(member), group_,
                     std::chrono::duration<double>(options_.timeout).count(), name(members_.index));
     return failures_.blame_at_deadline(members_.ranks[static_cast<size_t>(member)], evidence,
                                        [&] { return rendezvous_.get(key, time_left()); });
@@ -142,7 +143,7 @@ class MeshBuilder {
 
   void read_peers() {
     const std::string salt = published_by(0, key("salt"));
-    mesh_.key = hmac_sha256(rendezvous_.job_key(), {"network group", options_.name, salt});
+    mesh_.key = hmac_sha256(rendezvous_.job_key(), {"network group", group_, salt});
     for (int member = 0; member < members_.size(); ++member) {
       if (member == members_.index) {
         addresses_.emplace_back();
@@ -208,7 +209,7 @@ class MeshBuilder {
             "{} did not connect with {} within {:.1f} s (group {}): check that TCP between these hosts is "
             "open, or choose another --interface",
             name(member), name(members_.index), std::chrono::duration<double>(options_.timeout).count(),
-            options_.name));
+            group_));
   }
 
   void wait_for_something() {
@@ -325,7 +326,8 @@ class MeshBuilder {
   }
 
   const Members& members_;
-  const MeshOptions& options_;
+  const std::string& group_;
+  const NetworkOptions& options_;
   Rendezvous& rendezvous_;
   FailureDetector& failures_;
   Clock::time_point deadline_;
@@ -343,9 +345,9 @@ std::string group_key(const std::string& group, const std::string& what) {
   return fmt::format("network/{}/{}", group, what);
 }
 
-Mesh connect_mesh(const Members& members, const MeshOptions& options, Rendezvous& rendezvous,
-                  FailureDetector& failures) {
-  return MeshBuilder(members, options, rendezvous, failures).build();
+Mesh connect_mesh(const Members& members, const std::string& group, const NetworkOptions& options,
+                  Rendezvous& rendezvous, FailureDetector& failures) {
+  return MeshBuilder(members, group, options, rendezvous, failures).build();
 }
 
 }  // namespace tessera

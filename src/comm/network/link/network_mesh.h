@@ -13,6 +13,7 @@
 
 #include "comm/ranks/failure.h"
 #include "comm/ranks/proof.h"
+#include "comm/ranks/rank_position.h"
 #include "comm/ranks/rendezvous.h"
 #include "comm/socket/tcp_socket.h"
 
@@ -27,11 +28,11 @@ struct Members {
   int size() const { return static_cast<int>(ranks.size()); }
 };
 
-struct MeshOptions {
-  std::string name;            // of the group
-  std::string fabric = "tcp";  // the transport that will be used: all members must say the same
-  int connections = 4;
-  std::chrono::milliseconds timeout{60'000};
+struct NetworkOptions {
+  std::chrono::milliseconds timeout{60'000};  // per operation, from when its turn comes
+  int connections = 4;                        // per pair of members
+  RankPosition* position = nullptr;           // records every operation; must outlive the group
+  std::string fabric = "tcp";  // auto, tcp, or a provider of libfabric (fabric/fabric_choice.h)
 };
 
 struct Mesh {
@@ -45,7 +46,8 @@ std::string group_key(const std::string& group, const std::string& what);
 
 // Collective. At the deadline fail_because() names a missing member; a member with another wire version,
 // number of connections or fabric is an Error(kBadConfig) that names both.
-Mesh connect_mesh(const Members& members, const MeshOptions& options, Rendezvous& rendezvous,
-                  FailureDetector& failures);
+// options.fabric is the transport that will be used.
+Mesh connect_mesh(const Members& members, const std::string& group, const NetworkOptions& options,
+                  Rendezvous& rendezvous, FailureDetector& failures);
 
 }  // namespace tessera

@@ -1,11 +1,12 @@
-#include "comm/network/operation_runner.h"
-
+// How a network group carries out its operations: what is issued, its worker threads and their waits.
 #include <algorithm>
 #include <cstdlib>
 #include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "comm/network/network_group.h"
+#include "comm/network/network_lane.h"
 #include "platform/background_thread.h"
 #include "platform/cpu.h"
 
@@ -41,33 +42,14 @@ uint64_t hash_of(std::span<const Part> parts) {
 
 }  // namespace
 
-OperationRunner::OperationRunner(Members members, std::string fabric,
-                                 std::vector<std::unique_ptr<LaneLink>> links, const NetworkOptions& options,
-                                 FailureDetector& failures)
-    : timeout_(options.timeout),
-      position_(options.position),
-      failures_(failures),
-      members_(std::move(members)),
-      fabric_(std::move(fabric)) {
-  for (size_t i = 0; i < counts_.size(); ++i) counts_[i].operation = kCollectives[i].name;
-  if (links.empty()) return;
-  for (NetworkOperation& operation : ring_) operation.parts.reserve(members_.ranks.size());
-  for (size_t i = 0; i < links.size(); ++i) {
-    idle_interval_ = std::max(idle_interval_, links[i]->idle_interval());
-    lanes_.push_back(std::make_unique<Lane>(static_cast<int>(i), static_cast<int>(links.size()), members_,
-                                            std::move(links[i]), failures_));
-  }
-  start_workers();
-}
-
-OperationRunner::~OperationRunner() {
+NetworkGroup::~NetworkGroup() {
   stop_workers();
   leave();
 }
 
-OperationRunner::Ticket OperationRunner::issue(Collective collective, std::byte* data,
-                                               std::span<const Part> parts, int root, const OpLabel& label,
-                                               const GradientFeedback& feedback, std::byte* received) {
+NetworkGroup::Ticket NetworkGroup::issue(Collective collective, std::byte* data, std::span<const Part> parts,
+                                         int root, const OpLabel& label, const GradientFeedback& feedback,
+                                         std::byte* received) {
   if (members_.size() == 1) return 0;
   int64_t elements = 0;
   for (const Part& part : parts) elements = std::max(elements, part.end);
@@ -93,7 +75,7 @@ OperationRunner::Ticket OperationRunner::issue(Collective collective, std::byte*
   return ticket;
 }
 
-void OperationRunner::wait(Ticket ticket) {
+void NetworkGroup::wait(Ticket ticket) {
   std::unique_lock lock(mutex_);
   if (completed_ >= ticket) return;
   const Clock::time_point begin = Clock::now();
@@ -102,7 +84,7 @@ void OperationRunner::wait(Ticket ticket) {
   wait_s_ += std::max(0.0, seconds_between(begin, std::min(Clock::now(), completed_at_)));
 }
 
-void OperationRunner::wait_for_all() {
+void NetworkGroup::wait_for_all() {
   if (members_.size() == 1) return;
   std::unique_lock lock(mutex_);
   const Ticket last = issued_;
@@ -110,12 +92,12 @@ void OperationRunner::wait_for_all() {
   wait(last);
 }
 
-bool OperationRunner::done(Ticket ticket) const {
+bool NetworkGroup::done(Ticket ticket) const {
   const std::lock_guard lock(mutex_);
   return completed_ >= ticket;
 }
 
-void OperationRunner::abandon() {
+void NetworkGroup::abandon() noexcept {
   std::unique_lock lock(mutex_);
   if (completed_ == issued_) return;
   if (!error_) {
@@ -124,7 +106,7 @@ void OperationRunner::abandon() {
   end_workers(lock);
 }
 
-NetworkCounters OperationRunner::counters() const {
+NetworkCounters NetworkGroup::counters() const {
   NetworkCounters counters;
   if (members_.size() == 1) return counters;
   for (const std::unique_ptr<Lane>& lane : lanes_) {
@@ -137,12 +119,12 @@ NetworkCounters OperationRunner::counters() const {
   return counters;
 }
 
-std::vector<CollectiveCount> OperationRunner::collectives() const {
+std::vector<CollectiveCount> NetworkGroup::collectives() const {
   const std::lock_guard lock(mutex_);
   return {counts_.begin(), counts_.end()};
 }
 
-void OperationRunner::leave() {
+void NetworkGroup::leave() {
   if (error_ || failures_.failed() || completed_ != issued_) return;
   for (const std::unique_ptr<Lane>& lane : lanes_) lane->link().leave();
   for (const auto end = Clock::now() + kLeaveTime; Clock::now() < end && !failures_.failed();) {
@@ -154,7 +136,7 @@ void OperationRunner::leave() {
   }
 }
 
-void OperationRunner::start_workers() {
+void NetworkGroup::start_workers() {
   // A waiting worker takes no processor; more workers than processors only get in each other's way.
   const auto count = static_cast<size_t>(
       std::min<int64_t>(static_cast<int64_t>(lanes_.size()), cpu_limits().num_processors()));
@@ -172,7 +154,7 @@ void OperationRunner::start_workers() {
   }
 }
 
-void OperationRunner::stop_workers() {
+void NetworkGroup::stop_workers() {
   {
     const std::lock_guard lock(mutex_);
     stopping_.store(true, std::memory_order_relaxed);
@@ -182,7 +164,7 @@ void OperationRunner::stop_workers() {
 }
 
 template <typename Predicate>
-void OperationRunner::wait_until(std::unique_lock<std::mutex>& lock, const Predicate& predicate) {
+void NetworkGroup::wait_until(std::unique_lock<std::mutex>& lock, const Predicate& predicate) {
   while (!predicate()) {
     if (error_ || failures_.failed()) {
       end_workers(lock);
@@ -198,21 +180,21 @@ void OperationRunner::wait_until(std::unique_lock<std::mutex>& lock, const Predi
   }
 }
 
-void OperationRunner::end_workers(std::unique_lock<std::mutex>& lock) {
+void NetworkGroup::end_workers(std::unique_lock<std::mutex>& lock) {
   stopping_.store(true, std::memory_order_relaxed);
   issued_changed_.notify_all();
   const auto have_ended = [&] { return num_running_workers_ == 0; };
   if (!completed_changed_.wait_for(lock, kStuckTime, have_ended)) end_process();
 }
 
-std::string OperationRunner::stuck_message() const {
+std::string NetworkGroup::stuck_message() const {
   const OperationId& id = ring_[(completed_ + 1) % kMaxRunning].id;
   return fmt::format("{}: fabric {} has not returned from a call for {:.0f} s, in {}: its provider hangs",
                      members_.names[static_cast<size_t>(members_.index)], fabric_,
                      seconds_between(busy_since_, Clock::now()), describe(id));
 }
 
-void OperationRunner::end_process() const {
+void NetworkGroup::end_process() const {
   try {
     failures_.fail_because(members_.ranks[static_cast<size_t>(members_.index)], stuck_message());
   } catch (const Error& error) {
@@ -221,7 +203,7 @@ void OperationRunner::end_process() const {
   std::_Exit(static_cast<int>(ExitCode::kTryAgain));
 }
 
-void OperationRunner::run(Worker& worker) {
+void NetworkGroup::run(Worker& worker) {
   std::exception_ptr error;
   try {
     while (const NetworkOperation* operation = next_operation(worker)) {
@@ -244,7 +226,7 @@ void OperationRunner::run(Worker& worker) {
   issued_changed_.notify_all();
 }
 
-const NetworkOperation* OperationRunner::next_operation(const Worker& worker) {
+const NetworkOperation* NetworkGroup::next_operation(const Worker& worker) {
   std::unique_lock lock(mutex_);
   const auto is_due = [&] { return stopping_.load(std::memory_order_relaxed) || issued_ > worker.completed; };
   if (idle_interval_ == milliseconds(0)) {
@@ -260,7 +242,7 @@ const NetworkOperation* OperationRunner::next_operation(const Worker& worker) {
   return &ring_[(worker.completed + 1) % kMaxRunning];
 }
 
-bool OperationRunner::run_lanes(Worker& worker) {
+bool NetworkGroup::run_lanes(Worker& worker) {
   const Clock::time_point begin = Clock::now();
   for (;;) {
     bool moved = false;
@@ -282,7 +264,7 @@ bool OperationRunner::run_lanes(Worker& worker) {
   }
 }
 
-void OperationRunner::wait_for_something(Worker& worker) {
+void NetworkGroup::wait_for_something(Worker& worker) {
   worker.polled.clear();
   std::chrono::microseconds longest = kCheckInterval;
   for (Lane* lane : worker.lanes) {
@@ -296,7 +278,7 @@ void OperationRunner::wait_for_something(Worker& worker) {
   ::ppoll(worker.polled.data(), worker.polled.size(), &time, nullptr);
 }
 
-void OperationRunner::complete(Worker& worker) {
+void NetworkGroup::complete(Worker& worker) {
   bool notify = false;
   {
     const std::lock_guard lock(mutex_);
@@ -320,7 +302,7 @@ void OperationRunner::complete(Worker& worker) {
   if (notify) completed_changed_.notify_all();
 }
 
-void OperationRunner::count(const OperationId& id, double time_s) {
+void NetworkGroup::count(const OperationId& id, double time_s) {
   busy_s_ += time_s;
   CollectiveCount& of_kind = counts_[static_cast<size_t>(id.collective)];
   ++of_kind.num_calls;
@@ -328,7 +310,7 @@ void OperationRunner::count(const OperationId& id, double time_s) {
   of_kind.time_s += time_s;
 }
 
-void OperationRunner::mark_position(Ticket ticket, bool is_over) {
+void NetworkGroup::mark_position(Ticket ticket, bool is_over) {
   if (position_ == nullptr) return;
   const OperationId& id = ring_[ticket % kMaxRunning].id;
   position_->mark(Activity::kNetwork, {.what = id.label.what,
@@ -339,7 +321,7 @@ void OperationRunner::mark_position(Ticket ticket, bool is_over) {
   count_bytes();
 }
 
-void OperationRunner::count_bytes() {
+void NetworkGroup::count_bytes() {
   if (position_ == nullptr) return;
   int64_t sent_bytes = 0, received_bytes = 0;
   for (const std::unique_ptr<Lane>& lane : lanes_) {
