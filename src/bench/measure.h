@@ -35,20 +35,18 @@ void measure_against_peak(const std::string& what, const Implementation<Kernels>
 // for BF16, otherwise float32. Error(kBadConfig) if the processor has none.
 ComputePeakMeter make_peak_meter(ThreadPool& pool, DType dtype);
 
-// measure_against_peak() with make_peak_meter()'s peak: also fills in dtype, unit and peak_name. `operands`
-// has run(kernels) and verify(who, kernels).
-template <typename Kernels, typename Operands>
+// measure_against_peak() with make_peak_meter()'s peak: also fills in dtype, unit and peak_name.
+template <typename Kernels, typename Run, typename Verify>
 void measure_arithmetic(const std::string& what, const Implementation<Kernels>& ours,
                         const std::vector<Implementation<Kernels>>& others, const MeasureOptions& options,
-                        DType dtype, Operands& operands, ThreadPool& pool, BenchLine* line) {
+                        DType dtype, const Run& run, const Verify& verify, ThreadPool& pool,
+                        BenchLine* line) {
   line->dtype = dtype_name(dtype);
   line->unit = "TFLOPS";
   ComputePeakMeter peak = make_peak_meter(pool, dtype);
   line->peak_name = peak.instruction_set();
   measure_against_peak(
-      what, ours, others, options, [&](const auto& kernels) { operands.run(kernels); },
-      [&](const std::string& who, const auto& kernels) { return operands.verify(who, kernels); },
-      [&] { return peak.measure(options.turn_seconds); }, line);
+      what, ours, others, options, run, verify, [&] { return peak.measure(options.turn_seconds); }, line);
 }
 
 }  // namespace tessera

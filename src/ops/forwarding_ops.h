@@ -1,4 +1,4 @@
-// Ops that pass every call on to other Ops, with one hook around each: for timing, verifying and testing.
+// Ops that pass every call on to other Ops, with one hook around each: for timing, planning and testing.
 #pragma once
 
 #include <span>

@@ -1,8 +1,6 @@
 #include "base/text.h"
 #include "bench/commands/bench_command.h"
-#include "bench/kernels/device_bench.h"
 #include "bench/kernels/gemm_bench.h"
-#include "bench/kernels/quantized_bench.h"
 #include "cli/model/loaded_model.h"
 #include "cli/run/threads.h"
 #include "devices/make_ops.h"

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "bench/bench_line.h"
+#include "bench/kernels/device_bench.h"
 #include "bench/measure.h"
 #include "kernels/attention/attention_impl.h"
 
@@ -26,15 +27,14 @@ struct AttentionCase {
   double flop() const;
 };
 
-// Names the case, and what a line has before anything is measured.
-std::string attention_case_text(const AttentionCase& c);
-BenchLine attention_line(const AttentionCase& c);
-
 using AttentionImplementation = Implementation<AttentionKernels>;
 
 // Verifies and measures; see run_gemm_case.
 BenchLine run_attention_case(const AttentionCase& c, const AttentionImplementation& ours,
                              const std::vector<AttentionImplementation>& others,
                              const MeasureOptions& options, ThreadPool& pool);
+// The same as the operations of a device with memory of its own carry it out, in device time.
+BenchLine run_device_attention_case(const AttentionCase& c, const BenchDevice& device,
+                                    const MeasureOptions& options);
 
 }  // namespace tessera

@@ -1,8 +1,12 @@
-// Products and attention as the operations of a device with memory of its own carry them out, in device time.
+// Benchmarks of single operations on a device with memory of its own, in device time.
 #pragma once
 
-#include "bench/kernels/attention_bench.h"
-#include "bench/kernels/gemm_bench.h"
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "base/function_ref.h"
+#include "bench/measure.h"
 #include "ops/device_peak.h"
 
 namespace tessera {
@@ -14,10 +18,23 @@ struct BenchDevice {
   ThreadPool& pool;
 };
 
-// As run_gemm_case() and run_attention_case(): verified on the same samples, then measured in turn with the
-// peak, weights cold. Error(kBadConfig) if the operands do not fit in the device's memory.
-BenchLine run_device_gemm_case(const GemmCase& c, const BenchDevice& device, const MeasureOptions& options);
-BenchLine run_device_attention_case(const AttentionCase& c, const BenchDevice& device,
-                                    const MeasureOptions& options);
+// The elements of a tensor as the host reads and writes them: its own, or a copy of a device's.
+class HostTensor {
+ public:
+  explicit HostTensor(TensorView of);
+  TensorView view() const { return view_; }
+  void write_back() const;
+
+ private:
+  TensorView of_, view_;
+  PageBuffer memory_;
+};
+
+// Error(kBadConfig) if the device has not so much memory free.
+void check_device_memory(const std::string& what, int64_t needed_bytes, const Device& device);
+
+// Measures run() in turn with the peak; fills in all of the line that is the same for every operation.
+void measure_on_device(FunctionRef<void()> run, std::span<std::byte> workspace, DType dtype,
+                       const BenchDevice& device, const MeasureOptions& options, BenchLine* line);
 
 }  // namespace tessera

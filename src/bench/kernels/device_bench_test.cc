@@ -1,5 +1,6 @@
 // The benchmarks of a device, on one whose memory the host cannot reach.
-#include "bench/kernels/device_bench.h"
+#include "bench/kernels/attention_bench.h"
+#include "bench/kernels/gemm_bench.h"
 
 #include <gtest/gtest.h>
 

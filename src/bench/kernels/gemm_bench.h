@@ -8,9 +8,11 @@
 #include <vector>
 
 #include "bench/bench_line.h"
+#include "bench/kernels/device_bench.h"
 #include "bench/measure.h"
 #include "formats/huggingface/model_config.h"
 #include "kernels/gemm/gemm_impl.h"
+#include "tensor/quantization.h"
 
 namespace tessera {
 
@@ -44,10 +46,6 @@ std::vector<WeightShape> weight_shapes(const ModelConfig& config);
 // "512x4096x14336" = T x N x K. Error(kUsage) otherwise.
 GemmCase parse_gemm_shape(const std::string& text);
 
-// "gemm forward T 512 N 4096 K 14336 BF16", and what a line has before anything is measured.
-std::string gemm_case_text(const GemmCase& c);
-BenchLine gemm_line(const GemmCase& c);
-
 using GemmImplementation = Implementation<GemmKernels>;
 
 // "amx (amx_bf16)"; for float32 the implementation it delegates these products to.
@@ -58,5 +56,12 @@ std::string gemm_implementation_text(const GemmImplementation& implementation, D
 BenchLine run_gemm_case(const GemmCase& c, const GemmImplementation& ours,
                         const std::vector<GemmImplementation>& others, const MeasureOptions& options,
                         ThreadPool& pool);
+// The same as the operations of a device with memory of its own carry it out, in device time.
+BenchLine run_device_gemm_case(const GemmCase& c, const BenchDevice& device, const MeasureOptions& options);
+// The product with a quantised weight, compared with `other`, whose weight has the dtype of the activations.
+// First checks that the result is the other's but for quantisation. Error(kUsage) unless the product is
+// kForward or kBackwardInput.
+BenchLine run_quantized_case(const GemmCase& c, Quantization form, const GemmImplementation& other,
+                             const MeasureOptions& options, ThreadPool& pool);
 
 }  // namespace tessera

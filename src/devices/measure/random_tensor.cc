@@ -59,17 +59,25 @@ int64_t ColdCopies::size_bytes(DType dtype, const Shape& shape, int64_t min_byte
   return round_up(std::max(min_bytes, stride), stride);
 }
 
-ColdCopies::ColdCopies(DType dtype, Shape shape, int64_t min_bytes, float scale, ThreadPool& pool)
+ColdCopies::ColdCopies(DType dtype, Shape shape, int64_t min_bytes, float scale, ThreadPool& pool,
+                       uint64_t seed, Device& device)
     : dtype_(dtype),
       shape_(shape),
       copy_bytes_(copy_stride(dtype, shape)),
       num_copies_(size_bytes(dtype, shape, min_bytes) / copy_bytes_),
-      memory_(num_copies_ * copy_bytes_) {
-  for (int64_t i = 0; i < num_copies_; ++i) fill_random(copy(i), static_cast<uint64_t>(i), scale, pool);
+      memory_(device.allocate(num_copies_ * copy_bytes_)) {
+  for (int64_t i = 0; i < num_copies_; ++i) {
+    const uint64_t seed_of_copy = seed + static_cast<uint64_t>(i);
+    if (copy(i).is_on_host()) {
+      fill_random(copy(i), seed_of_copy, scale, pool);
+    } else {
+      tessera::copy(RandomTensor(dtype, shape, seed_of_copy, scale, pool).view(), copy(i));
+    }
+  }
 }
 
 TensorView ColdCopies::copy(int64_t index) const {
-  return {memory_.data() + index * copy_bytes_, dtype_, shape_};
+  return {memory_.address() + index * copy_bytes_, dtype_, shape_, memory_.device()};
 }
 
 int64_t ColdCopies::next_index() {

@@ -5,6 +5,7 @@
 
 #include "base/memory.h"
 #include "platform/thread_pool.h"
+#include "tensor/device.h"
 #include "tensor/tensor_view.h"
 
 namespace tessera {
@@ -29,8 +30,10 @@ class RandomTensor {
 // of the next layer.
 class ColdCopies {
  public:
-  // At least min_bytes of copies, at least one. Filled with fill_random, or zeros for scale 0.
-  ColdCopies(DType dtype, Shape shape, int64_t min_bytes, float scale, ThreadPool& pool);
+  // At least min_bytes of copies, at least one, in the memory of `device`. Filled with fill_random() from
+  // `seed` on, or zeros for scale 0.
+  ColdCopies(DType dtype, Shape shape, int64_t min_bytes, float scale, ThreadPool& pool, uint64_t seed = 0,
+             Device& device = host_device());
 
   // The next copy, cyclically.
   TensorView next() { return copy(next_index()); }
@@ -46,7 +49,7 @@ class ColdCopies {
   int64_t copy_bytes_;
   int64_t num_copies_;
   int64_t next_ = 0;
-  PageBuffer memory_;
+  DeviceBuffer memory_;
 };
 
 }  // namespace tessera
