@@ -1,11 +1,10 @@
-#include "optim/deepspeed_schedule.h"
-
 #include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <optional>
 
 #include "base/error.h"
+#include "optim/schedule_keywords.h"
 
 namespace tessera {
 namespace {
@@ -58,95 +57,60 @@ int64_t positive_count(Keywords& keywords, const std::string& name, int64_t othe
   return value;
 }
 
-class WarmupLR : public Schedule {
- public:
-  WarmupLR(const ScheduleOptions& o, Keywords& keywords)
-      : WarmupLR(o, keywords, /*default_maximum=*/o.learning_rate) {}
-
-  double learning_rate(int64_t step) const override {
+// From the minimum to the maximum, then what `after` makes of it.
+template <typename After>
+RateOfStep warmed_up(const ScheduleOptions& o, Keywords& keywords, double default_maximum,
+                     const Warmup& warmup, const After& after) {
+  const double minimum = read_rate(keywords, "warmup_min_lr", 0, 0);
+  const double maximum = read_rate(keywords, "warmup_max_lr", o.learning_rate, default_maximum);
+  return [=](int64_t step) {
     const int64_t i = step - 1;
-    if (i < 0) return minimum_;
-    return minimum_ + (maximum_ - minimum_) * (i < warmup_.num_steps ? warmup_.gamma(i) : after_warmup(i));
-  }
+    if (i < 0) return minimum;
+    return minimum + (maximum - minimum) * (i < warmup.num_steps ? warmup.gamma(i) : after(i));
+  };
+}
 
- protected:
-  WarmupLR(const ScheduleOptions& o, Keywords& keywords, double default_maximum)
-      : warmup_(read_warmup(o, keywords)),
-        minimum_(read_rate(keywords, "warmup_min_lr", 0, 0)),
-        maximum_(read_rate(keywords, "warmup_max_lr", o.learning_rate, default_maximum)) {}
+RateOfStep warmup_lr(const ScheduleOptions& o, Keywords& keywords) {
+  return warmed_up(o, keywords, o.learning_rate, read_warmup(o, keywords), [](int64_t) { return 1.0; });
+}
 
-  virtual double after_warmup(int64_t) const { return 1; }
+RateOfStep warmup_decay_lr(const ScheduleOptions& o, Keywords& keywords) {
+  const Warmup warmup = read_warmup(o, keywords);
+  const int64_t total = read_total_steps(o, keywords);
+  return warmed_up(o, keywords, /*default_maximum=*/1e-3, warmup, [=](int64_t i) {
+    const int64_t decay_steps = std::max<int64_t>(1, total - warmup.num_steps);
+    return std::max(0.0, static_cast<double>(total - i) / static_cast<double>(decay_steps));
+  });
+}
 
-  Warmup warmup_;
-
- private:
-  double minimum_;
-  double maximum_;
-};
-
-class WarmupDecayLR : public WarmupLR {
- public:
-  WarmupDecayLR(const ScheduleOptions& o, Keywords& keywords)
-      : WarmupLR(o, keywords, /*default_maximum=*/1e-3), total_steps_(read_total_steps(o, keywords)) {}
-
- private:
-  double after_warmup(int64_t i) const override {
-    const int64_t decay_steps = std::max<int64_t>(1, total_steps_ - warmup_.num_steps);
-    return std::max(0.0, static_cast<double>(total_steps_ - i) / static_cast<double>(decay_steps));
-  }
-
-  int64_t total_steps_;
-};
-
-class WarmupCosineLR : public Schedule {
- public:
-  WarmupCosineLR(const ScheduleOptions& o, Keywords& keywords)
-      : learning_rate_(o.learning_rate),
-        warmup_(read_warmup(o, keywords)),
-        total_steps_(read_total_steps(o, keywords)),
-        first_ratio_(keywords.number("warmup_min_ratio", 0)),
-        last_ratio_(keywords.number("cos_min_ratio", 1e-4)) {}
-
-  double learning_rate(int64_t step) const override { return learning_rate_ * ratio(step - 1); }
-
- private:
-  double ratio(int64_t i) const {
-    if (i < 0) return 0;
-    if (i < warmup_.num_steps) return first_ratio_ + (1 - first_ratio_) * warmup_.gamma(i);
-    const int64_t decay_steps = std::max<int64_t>(1, total_steps_ - warmup_.num_steps);
+RateOfStep warmup_cosine_lr(const ScheduleOptions& o, Keywords& keywords) {
+  const Warmup warmup = read_warmup(o, keywords);
+  const int64_t total = read_total_steps(o, keywords);
+  const double first_ratio = keywords.number("warmup_min_ratio", 0);
+  const double last_ratio = keywords.number("cos_min_ratio", 1e-4);
+  return [=, learning_rate = o.learning_rate](int64_t step) {
+    const int64_t i = step - 1;
+    if (i < 0) return 0.0;
+    if (i < warmup.num_steps) return learning_rate * (first_ratio + (1 - first_ratio) * warmup.gamma(i));
+    const int64_t decay_steps = std::max<int64_t>(1, total - warmup.num_steps);
     const double progress =
-        std::min(1.0, static_cast<double>(i - warmup_.num_steps + 1) / static_cast<double>(decay_steps));
+        std::min(1.0, static_cast<double>(i - warmup.num_steps + 1) / static_cast<double>(decay_steps));
     const double cosine = 0.5 * (1 + std::cos(std::numbers::pi * progress));
-    return std::max(0.0, last_ratio_ + (1 - last_ratio_) * cosine);
-  }
-
-  double learning_rate_;
-  Warmup warmup_;
-  int64_t total_steps_;
-  double first_ratio_;
-  double last_ratio_;
-};
+    return learning_rate * std::max(0.0, last_ratio + (1 - last_ratio) * cosine);
+  };
+}
 
 // lr = min_lr * (1 + rate * (i + 1) / size); as a staircase the quotient is rounded down.
-class LRRangeTest : public Schedule {
- public:
-  LRRangeTest(const ScheduleOptions&, Keywords& keywords)
-      : first_(keywords.number("lr_range_test_min_lr", 1e-3)),
-        step_size_(positive_count(keywords, "lr_range_test_step_size", 2000)),
-        step_rate_(keywords.number("lr_range_test_step_rate", 1)),
-        staircase_(keywords.boolean("lr_range_test_staircase").value_or(false)) {}
-
-  double learning_rate(int64_t step) const override {
-    const double interval = static_cast<double>(step) / static_cast<double>(step_size_);
-    return first_ * (1 + step_rate_ * (staircase_ ? std::floor(interval) : interval));
-  }
-
- private:
-  double first_;
-  int64_t step_size_;
-  double step_rate_;
-  bool staircase_;
-};
+RateOfStep lr_range_test(const ScheduleOptions&, Keywords& keywords) {
+  const double first = keywords.number("lr_range_test_min_lr", 1e-3);
+  const int64_t step_size = positive_count(keywords, "lr_range_test_step_size", 2000);
+  const double step_rate = keywords.number("lr_range_test_step_rate", 1);
+  const bool staircase = keywords.boolean("lr_range_test_staircase").value_or(false);
+  return [=](int64_t step) {
+    const double interval = static_cast<double>(step) / static_cast<double>(step_size);
+    return first * (1 + step_rate * (staircase ? std::floor(interval) : interval));
+  };
+}
 
 // Goes from cycle_min_lr up to cycle_max_lr and back down once, then decays. beta1 moves the opposite way.
 // With k = i + 1 completed steps, scale(k) = k / first or (first + second - k) / second.
@@ -225,31 +189,26 @@ class OneCycle : public Schedule {
   double decay_momentum_rate_;
 };
 
-template <typename T>
-std::unique_ptr<Schedule> make(const ScheduleOptions& options, Keywords& keywords) {
-  return std::make_unique<T>(options, keywords);
-}
-
-struct ScheduleOfType {
-  ScheduleType type;
-  std::unique_ptr<Schedule> (*make)(const ScheduleOptions&, Keywords&);
-};
-
-constexpr ScheduleOfType kSchedules[] = {
-    {ScheduleType::kWarmupLR, make<WarmupLR>},
-    {ScheduleType::kWarmupDecayLR, make<WarmupDecayLR>},
-    {ScheduleType::kWarmupCosineLR, make<WarmupCosineLR>},
-    {ScheduleType::kLRRangeTest, make<LRRangeTest>},
-    {ScheduleType::kOneCycle, make<OneCycle>},
-};
-
 }  // namespace
 
 std::unique_ptr<Schedule> make_deepspeed_schedule(const ScheduleOptions& options, Keywords& keywords) {
-  for (const ScheduleOfType& entry : kSchedules) {
-    if (options.type == entry.type) return entry.make(options, keywords);
+  const auto of_step = [&](RateOfStep (*make)(const ScheduleOptions&, Keywords&)) {
+    return std::make_unique<StepSchedule>(1, make(options, keywords));
+  };
+  switch (options.type) {
+    case ScheduleType::kWarmupLR:
+      return of_step(warmup_lr);
+    case ScheduleType::kWarmupDecayLR:
+      return of_step(warmup_decay_lr);
+    case ScheduleType::kWarmupCosineLR:
+      return of_step(warmup_cosine_lr);
+    case ScheduleType::kLRRangeTest:
+      return of_step(lr_range_test);
+    case ScheduleType::kOneCycle:
+      return std::make_unique<OneCycle>(options, keywords);
+    default:
+      return nullptr;
   }
-  return nullptr;
 }
 
 }  // namespace tessera

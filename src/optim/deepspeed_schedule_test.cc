@@ -1,5 +1,5 @@
 // Expected values are computed by hand from deepspeed/runtime/lr_schedules.py; i = step - 1.
-#include "optim/deepspeed_schedule.h"
+#include "optim/schedule.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,6 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "optim/schedule.h"
 
 namespace tessera {
 namespace {

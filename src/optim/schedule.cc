@@ -10,14 +10,13 @@
 #include "base/error.h"
 #include "base/name_hint.h"
 #include "base/text.h"
-#include "optim/deepspeed_schedule.h"
 #include "optim/schedule_keywords.h"
 
 namespace tessera {
 namespace {
 
 // The inputs of a schedule: s completed steps, w = num_warmup_steps, T = num_training_steps.
-using Lambda = std::function<double(int64_t s)>;
+using Lambda = RateOfStep;
 
 double ratio(int64_t numerator, int64_t denominator) {
   return static_cast<double>(numerator) / static_cast<double>(std::max<int64_t>(1, denominator));
@@ -159,17 +158,6 @@ Lambda warmup_stable_decay(const ScheduleOptions& o, Keywords& keywords) {
   };
 }
 
-class LambdaSchedule : public Schedule {
- public:
-  LambdaSchedule(double learning_rate, Lambda lambda)
-      : learning_rate_(learning_rate), lambda_(std::move(lambda)) {}
-  double learning_rate(int64_t step) const override { return learning_rate_ * lambda_(step); }
-
- private:
-  double learning_rate_;
-  Lambda lambda_;
-};
-
 // torch.optim.lr_scheduler.ReduceLROnPlateau, stepped at every evaluation. Warm-up does not apply.
 class ReduceOnPlateau : public Schedule {
  public:
@@ -275,7 +263,7 @@ std::unique_ptr<Schedule> make_schedule(const ScheduleOptions& options) {
     schedule = std::make_unique<ReduceOnPlateau>(options, keywords);
   for (const LambdaOfType& entry : kLambdas) {
     if (options.type == entry.type)
-      schedule = std::make_unique<LambdaSchedule>(options.learning_rate, entry.make(options, keywords));
+      schedule = std::make_unique<StepSchedule>(options.learning_rate, entry.make(options, keywords));
   }
   TESSERA_CHECK(schedule != nullptr, "lr_scheduler_type {}", options.type);
   keywords.done();

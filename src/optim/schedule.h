@@ -1,5 +1,5 @@
 // Learning-rate schedules of Hugging Face's Trainer (transformers/optimization.py): lr(step) = learning_rate
-// * lambda(s) with s completed optimizer steps; and those of DeepSpeed (deepspeed_schedule.h).
+// * lambda(s) with s completed optimizer steps; and those of DeepSpeed (deepspeed_schedule.cc).
 #pragma once
 
 #include <array>

@@ -1,10 +1,14 @@
-// The keywords of lr_scheduler_kwargs, as the schedules read them.
+// What the schedules are made of: the keywords of lr_scheduler_kwargs as they read them, and how those that
+// depend on the step alone are described.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "optim/schedule.h"
@@ -39,5 +43,28 @@ class Keywords {
   nlohmann::json values_ = nlohmann::json::object();
   std::vector<std::string> known_;
 };
+
+using RateOfStep = std::function<double(int64_t step)>;
+
+// A factor times a function of the step.
+class StepSchedule final : public Schedule {
+ public:
+  StepSchedule(double factor, RateOfStep rate) : factor_(factor), rate_(std::move(rate)) {}
+  double learning_rate(int64_t step) const override { return factor_ * rate_(step); }
+
+ private:
+  double factor_;
+  RateOfStep rate_;
+};
+
+// Schedules of DeepSpeed (deepspeed/runtime/lr_schedules.py): WarmupLR, WarmupDecayLR, WarmupCosineLR,
+// LRRangeTest, OneCycle; nullptr for another type. kBadConfig for missing or wrong parameters.
+//
+// DeepSpeed counts i = -1 before the first step and advances the schedule after every optimizer step, so
+// optimizer step n (0-based) uses the rate of i = n - 1: the first two steps of a warm-up have the minimum.
+//
+// "auto" takes the value that Hugging Face's Trainer fills in: warmup_min_lr 0, warmup_max_lr the learning
+// rate, total_num_steps and warmup_num_steps those of the run.
+std::unique_ptr<Schedule> make_deepspeed_schedule(const ScheduleOptions& options, Keywords& keywords);
 
 }  // namespace tessera
