@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "base/rng.h"
 #include "comm/network/link/wire_message.h"
 #include "comm/network/network_group.h"
 #include "forecast/simulation/fair_share.h"
@@ -372,6 +373,15 @@ class Simulation {
 };
 
 }  // namespace
+
+std::vector<double> drawn_slowdowns(int num_nodes, double spread, uint64_t seed) {
+  const CounterRng random(seed, hash_name("slowdown of nodes"));
+  std::vector<double> slowdowns;
+  for (int node = 0; node < num_nodes; ++node) {
+    slowdowns.push_back(std::exp(spread * static_cast<double>(random.normal(static_cast<uint64_t>(node)))));
+  }
+  return slowdowns;
+}
 
 std::string_view bottleneck_name(Bottleneck bottleneck) {
   constexpr std::string_view kNames[kNumBottlenecks] = {"compute",   "NIC",     "uplink",    "one flow",

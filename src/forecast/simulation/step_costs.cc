@@ -4,7 +4,6 @@
 #include <numeric>
 
 #include "base/divide_up.h"
-#include "forecast/time/exchange_of_heads.h"
 
 namespace tessera {
 namespace {

@@ -4,7 +4,6 @@
 
 #include "base/divide_up.h"
 #include "context/slice_batch.h"
-#include "forecast/time/exchange_of_heads.h"
 #include "model/offloaded_inputs.h"
 #include "optim/newton_schulz.h"
 #include "shard/layout/weight_window.h"
