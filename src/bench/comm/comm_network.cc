@@ -36,62 +36,54 @@ namespace {
 class NetworkPair {
  public:
   // Needs root and the program `ip` (iproute2). Error(kBadConfig) says what is missing.
-  NetworkPair();
-  ~NetworkPair();
+  NetworkPair() {
+    if (::geteuid() != 0) {
+      fail(ExitCode::kBadConfig,
+           "network namespaces need root: run this as root, or in a container with CAP_NET_ADMIN "
+           "and CAP_SYS_ADMIN");
+    }
+    for (size_t side = 0; side < 2; ++side) names_[side] = fmt::format("tessera-{}-{}", ::getpid(), side);
+    try {
+      for (const std::string& name : names_) run_shell("ip netns add " + name);
+      run_shell(
+          fmt::format("ip link add veth0 netns {} type veth peer name veth0 netns {}", names_[0], names_[1]));
+      for (size_t side = 0; side < 2; ++side) {
+        const std::string ip = fmt::format("ip -n {}", names_[side]);
+        run_shell(fmt::format("{0} addr add {1}/24 dev veth0 && {0} link set lo up && {0} link set veth0 up",
+                              ip, addresses_[side]));
+      }
+    } catch (const Error& error) {
+      for (const std::string& name : names_)
+        std::ignore = std::system(("ip netns del " + name + " 2>/dev/null").c_str());
+      fail(ExitCode::kBadConfig, "cannot create two network namespaces (iproute2 and root are needed): {}",
+           error.what());
+    }
+  }
+  ~NetworkPair() {
+    // Deleting the namespaces also deletes the veth pair.
+    for (const std::string& name : names_) std::ignore = std::system(("ip netns del " + name).c_str());
+  }
   NetworkPair(const NetworkPair&) = delete;
   NetworkPair& operator=(const NetworkPair&) = delete;
 
   const std::string& address(int side) const { return addresses_[static_cast<size_t>(side)]; }
   // Moves the calling thread, and whatever it starts from now on, to that side (0 or 1).
-  void enter(int side) const;
+  void enter(int side) const {
+    const std::string path = "/run/netns/" + names_[static_cast<size_t>(side)];
+    const UniqueFd handle(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!handle || ::setns(handle.get(), CLONE_NEWNET) != 0) {
+      fail_errno(ExitCode::kIoError, errno, fmt::format("{}: cannot enter", path));
+    }
+  }
   // Runs a shell command on that side and returns its output. Error(kIoError) with the output if it fails.
-  std::string run(int side, const std::string& command) const;
+  std::string run(int side, const std::string& command) const {
+    return run_shell(fmt::format("ip netns exec {} sh -c '{}'", names_[static_cast<size_t>(side)], command));
+  }
 
  private:
   std::array<std::string, 2> names_;
   std::array<std::string, 2> addresses_{"10.77.0.1", "10.77.0.2"};
 };
-
-NetworkPair::NetworkPair() {
-  if (::geteuid() != 0) {
-    fail(ExitCode::kBadConfig,
-         "network namespaces need root: run this as root, or in a container with CAP_NET_ADMIN "
-         "and CAP_SYS_ADMIN");
-  }
-  for (size_t side = 0; side < 2; ++side) names_[side] = fmt::format("tessera-{}-{}", ::getpid(), side);
-  try {
-    for (const std::string& name : names_) run_shell("ip netns add " + name);
-    run_shell(
-        fmt::format("ip link add veth0 netns {} type veth peer name veth0 netns {}", names_[0], names_[1]));
-    for (size_t side = 0; side < 2; ++side) {
-      const std::string ip = fmt::format("ip -n {}", names_[side]);
-      run_shell(fmt::format("{0} addr add {1}/24 dev veth0 && {0} link set lo up && {0} link set veth0 up",
-                            ip, addresses_[side]));
-    }
-  } catch (const Error& error) {
-    for (const std::string& name : names_)
-      std::ignore = std::system(("ip netns del " + name + " 2>/dev/null").c_str());
-    fail(ExitCode::kBadConfig, "cannot create two network namespaces (iproute2 and root are needed): {}",
-         error.what());
-  }
-}
-
-NetworkPair::~NetworkPair() {
-  // Deleting the namespaces also deletes the veth pair.
-  for (const std::string& name : names_) std::ignore = std::system(("ip netns del " + name).c_str());
-}
-
-void NetworkPair::enter(int side) const {
-  const std::string path = "/run/netns/" + names_[static_cast<size_t>(side)];
-  const UniqueFd handle(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!handle || ::setns(handle.get(), CLONE_NEWNET) != 0) {
-    fail_errno(ExitCode::kIoError, errno, fmt::format("{}: cannot enter", path));
-  }
-}
-
-std::string NetworkPair::run(int side, const std::string& command) const {
-  return run_shell(fmt::format("ip netns exec {} sh -c '{}'", names_[static_cast<size_t>(side)], command));
-}
 
 constexpr int kSides = 2;
 // TCP needs this long to settle its window sizes; iperf3 counts whole seconds.
@@ -340,22 +332,21 @@ double measure_iperf(const NetworkPair& pair, double turn_seconds) {
 
 }  // namespace
 
-std::vector<BenchLine> run_network_bench(const NetworkBenchOptions& options, const MeasureOptions& measure) {
+std::vector<BenchLine> run_network_bench(const std::vector<int64_t>& sizes_bytes,
+                                         const NetworkOptions& options, const MeasureOptions& measure) {
   const NetworkPair pair;
   try {
     measure_iperf(pair, 1.0);
   } catch (const Error& error) {
     fail(ExitCode::kBadConfig, "iperf3, which this compares with, does not run: {}", error.what());
   }
-  NetworkOptions network;
-  network.connections = options.connections;
-  network.fabric = options.fabric;
-  TwoSides sides(pair, network);
-  network.fabric = kTcpFabric;
-  std::unique_ptr<TwoSides> over_tcp;
-  if (options.fabric != kTcpFabric) over_tcp = std::make_unique<TwoSides>(pair, network);
+  TwoSides sides(pair, options);
+  NetworkOptions tcp = options;
+  tcp.fabric = kTcpFabric;
+  std::optional<TwoSides> over_tcp;
+  if (options.fabric != kTcpFabric) over_tcp.emplace(pair, tcp);
   std::vector<BenchLine> lines;
-  for (const int64_t bytes : options.sizes_bytes) {
+  for (const int64_t bytes : sizes_bytes) {
     for (const MeasuredCollective& collective : collectives_of(bytes)) {
       std::array<PageBuffer, kSides> memory;
       std::array<std::span<float>, kSides> buffers;

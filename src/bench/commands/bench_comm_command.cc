@@ -134,15 +134,13 @@ class BenchCommCommand : public BenchCommand {
   }
 
   void run_network() {
-    NetworkBenchOptions options;
-    options.sizes_bytes.clear();
-    for (const int64_t size : sizes_mb_) options.sizes_bytes.push_back(size << 20);
-    options.connections = static_cast<int>(connections_);
-    options.fabric = fabric_;
+    std::vector<int64_t> sizes_bytes;
+    for (const int64_t size : sizes_mb_) sizes_bytes.push_back(size << 20);
+    const NetworkOptions options = {.connections = static_cast<int>(connections_), .fabric = fabric_};
     show_header(fmt::format("comm, two network namespaces, fabric {}, {}; peak is iperf3", fabric_,
                             count_of(connections_, "connection")),
                 "Gbit/s", fabric_ == kTcpFabric ? "" : kTcpFabric);
-    const std::vector<BenchLine> lines = run_network_bench(options, measure_options());
+    const std::vector<BenchLine> lines = run_network_bench(sizes_bytes, options, measure_options());
     ThreadPool pool(1);
     for (const BenchLine& line : lines) show(line, pool);
   }

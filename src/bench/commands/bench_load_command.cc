@@ -203,9 +203,8 @@ LoadResult load_in_processes(const fs::path& folder, const ModelConfig& config, 
 
 // Seconds as reported by dd.
 double dd_seconds(const fs::path& file) {
-  std::string quoted;
-  for (const char c : file.native()) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  const std::string command = fmt::format("LC_ALL=C dd bs=8M if='{}' of=/dev/null", quoted);
+  const std::string command =
+      fmt::format("LC_ALL=C dd bs=8M if={} of=/dev/null", shell_quoted(file.native()));
   const std::string output = run_shell(command, ExitCode::kBadConfig);
   // "1048576 bytes (1.0 MB, 1.0 MiB) copied, 0.000152 s, 6.9 GB/s"
   constexpr std::string_view kMark = "copied, ";

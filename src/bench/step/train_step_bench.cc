@@ -8,12 +8,12 @@
 
 #include "base/error.h"
 #include "base/memory.h"
-#include "base/rng.h"
 #include "base/text.h"
 #include "bench/kernels/verify.h"
 #include "bench/step/step_sample.h"
 #include "bench/step/timed_ops.h"
 #include "devices/measure/random_tensor.h"
+#include "forecast/time/step_walk.h"
 #include "kernels/quantized_weight/quantized_weight.h"
 #include "model/initialize.h"
 #include "model/llama/llama_model.h"
@@ -45,27 +45,6 @@ ActivationLimits limits_of(const TrainStepOptions& options, int64_t num_rows) {
   limits.gradient_checkpointing = options.gradient_checkpointing;
   limits.pack_weights = options.pack_weights;
   return limits;
-}
-
-// Rows of random tokens, every token except the first of a row is a target.
-PackedBatch random_batch(int64_t num_rows, int64_t length, int64_t vocab_size) {
-  const CounterRng rng(1, 1);
-  PackedBatch batch;
-  batch.cu_seqlens.push_back(0);
-  for (int64_t row = 0; row < num_rows; ++row) {
-    for (int64_t t = 0; t < length; ++t) {
-      const auto token = [&](int64_t i) {
-        const double fraction = rng.uniform(static_cast<uint64_t>(i));
-        return static_cast<int32_t>(fraction * static_cast<double>(vocab_size));
-      };
-      batch.input_ids.push_back(token(row * length + t));
-      batch.positions.push_back(static_cast<int32_t>(t));
-      batch.targets.push_back(t + 1 < length ? token(row * length + t + 1) : kIgnoredLabel);
-    }
-    batch.cu_seqlens.push_back(static_cast<int32_t>((row + 1) * length));
-  }
-  batch.num_targets = num_rows * (length - 1);
-  return batch;
 }
 
 // The trained parameters: all, or those of the layers.
@@ -137,7 +116,8 @@ class TrainStep {
     is_on_device() ? allocate_on_device() : allocate_on_host();
     model_.reserve(limits_of(options_, pass_rows_));
     for (int64_t rows = options_.step_rows(); rows > 0; rows -= pass_rows_) {
-      passes_.push_back(random_batch(std::min(rows, pass_rows_), options_.max_length, config_.vocab_size));
+      passes_.push_back(random_batch({.rows = std::min(rows, pass_rows_), .row_tokens = options_.max_length},
+                                     config_.vocab_size));
     }
     if (options_.with_head) return;
     const Shape stream = {pass_tokens(), config_.hidden_size};

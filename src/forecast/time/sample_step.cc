@@ -12,7 +12,6 @@
 #include "base/divide_up.h"
 #include "base/error.h"
 #include "base/median.h"
-#include "base/rng.h"
 #include "comm/ranks/part.h"
 #include "kernels/rank_sum/rank_sum.h"
 #include "model/families/families.h"
@@ -83,24 +82,6 @@ UpdateWork update_of(const SampleRequest& request, int64_t num_elements) {
   work.has_codes = std::ranges::any_of(tensors, is_block_code, &StateTensor::dtype);
   work.sums_squares = request.share.local_world_size > 1;
   return work;
-}
-
-// Random tokens.
-PackedBatch batch_of(const PassShape& shape, int64_t vocab_size) {
-  const CounterRng rng(1, 1);
-  PackedBatch batch;
-  batch.cu_seqlens.push_back(0);
-  for (int64_t row = 0; row < shape.rows; ++row) {
-    for (int64_t t = 0; t < shape.row_tokens; ++t) {
-      const double fraction = rng.uniform(static_cast<uint64_t>(row * shape.row_tokens + t));
-      batch.input_ids.push_back(static_cast<int32_t>(fraction * static_cast<double>(vocab_size)));
-      batch.positions.push_back(static_cast<int32_t>(t));
-      batch.targets.push_back(t + 1 < shape.row_tokens ? batch.input_ids.back() : kIgnoredLabel);
-    }
-    batch.cu_seqlens.push_back(static_cast<int32_t>((row + 1) * shape.row_tokens));
-  }
-  batch.num_targets = shape.rows * (shape.row_tokens - 1);
-  return batch;
 }
 
 // Values around zero, different everywhere: products of zeros would take less power, and so less time. Bytes
@@ -185,7 +166,7 @@ class SampleRank {
     }
     model_->reserve(limits_of(request.passes));
     for (const PassShape& pass : request.passes) {
-      batches_.push_back(batch_of(pass, request.config.vocab_size));
+      batches_.push_back(random_batch(pass, request.config.vocab_size));
     }
   }
 

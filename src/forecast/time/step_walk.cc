@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include "base/error.h"
+#include "base/rng.h"
 #include "context/context_ops.h"
 #include "context/slice_batch.h"
 #include "model/families/families.h"
@@ -66,23 +67,6 @@ class WalkingOps final : public ForwardingOps {
   FunctionRef<void(const OpCall&)> visit_;
 };
 
-PackedBatch batch_of(const PassShape& shape) {
-  const auto num_tokens = static_cast<size_t>(shape.num_tokens());
-  PackedBatch batch;
-  batch.input_ids.assign(num_tokens, 0);
-  batch.targets.assign(num_tokens, 0);
-  for (int64_t row = 0; row <= shape.rows; ++row) {
-    batch.cu_seqlens.push_back(static_cast<int32_t>(row * shape.row_tokens));
-  }
-  for (size_t t = 0; t < num_tokens; ++t) {
-    const int64_t position = static_cast<int64_t>(t) % shape.row_tokens;
-    batch.positions.push_back(static_cast<int32_t>(position));
-    if (position + 1 == shape.row_tokens) batch.targets[t] = kIgnoredLabel;
-  }
-  batch.num_targets = shape.rows * (shape.row_tokens - 1);
-  return batch;
-}
-
 std::vector<CountedWork> counted(const std::map<OpWork, int64_t>& counts) {
   std::vector<CountedWork> result;
   for (const auto& [work, count] : counts) result.push_back({work, count});
@@ -90,6 +74,26 @@ std::vector<CountedWork> counted(const std::map<OpWork, int64_t>& counts) {
 }
 
 }  // namespace
+
+PackedBatch random_batch(const PassShape& shape, int64_t vocab_size) {
+  const auto num_tokens = static_cast<size_t>(shape.num_tokens());
+  PackedBatch batch;
+  batch.input_ids.assign(num_tokens, 0);
+  batch.targets.assign(num_tokens, kIgnoredLabel);
+  batch.num_targets = shape.rows * (shape.row_tokens - 1);
+  for (int64_t row = 0; row <= shape.rows; ++row) {
+    batch.cu_seqlens.push_back(static_cast<int32_t>(row * shape.row_tokens));
+  }
+  const CounterRng rng(1, 1);
+  for (size_t t = 0; t < num_tokens; ++t) {
+    if (vocab_size > 1)
+      batch.input_ids[t] = static_cast<int32_t>(rng.uniform(t) * static_cast<double>(vocab_size));
+    const int64_t position = static_cast<int64_t>(t) % shape.row_tokens;
+    batch.positions.push_back(static_cast<int32_t>(position));
+    if (position > 0) batch.targets[t - 1] = batch.input_ids[t];
+  }
+  return batch;
+}
 
 void walk_pass(const ModelConfig& config, DType dtype, const PassShape& shape,
                FunctionRef<void(const OpCall& call, const WalkPosition& position)> visit) {
@@ -117,7 +121,7 @@ void walk_pass(const ModelConfig& config, DType dtype, const PassShape& shape,
     position = {group, use == WeightUse::kForward};
     return true;
   });
-  PackedBatch batch = batch_of(shape);
+  PackedBatch batch = random_batch(shape, /*vocab_size=*/1);  // nothing reads the tokens
   if (shape.context_size > 1) {
     PackedBatch slice;
     std::vector<int32_t> cu_seqlens;

@@ -12,6 +12,7 @@
 #include "forecast/time/op_work.h"
 #include "formats/huggingface/model_config.h"
 #include "model/parameters.h"
+#include "tensor/packed_batch.h"
 
 namespace tessera {
 
@@ -29,6 +30,9 @@ struct PassShape {
   int64_t num_tokens() const { return rows * row_tokens; }
   auto operator<=>(const PassShape&) const = default;
 };
+
+// Rows of random tokens; every token except the first of a row is a target.
+PackedBatch random_batch(const PassShape& shape, int64_t vocab_size);
 
 struct CountedWork {
   OpWork work;
