@@ -65,7 +65,7 @@ std::vector<std::string> run_communicators(int num_nodes, int local_world_size, 
   server_options.run_id = fresh_run_id();
   server_options.world_size = num_nodes * local_world_size;
   server_options.timing = options.store;
-  StoreServer server(server_options);
+  const auto server = StoreServer::start(server_options);
   std::vector<std::string> errors(static_cast<size_t>(server_options.world_size));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < server_options.world_size; ++rank) {
@@ -75,7 +75,7 @@ std::vector<std::string> run_communicators(int num_nodes, int local_world_size, 
       world.local_rank = rank % local_world_size;
       world.node_rank = rank / local_world_size;
       world.num_nodes = num_nodes;
-      world.master_port = server.port();
+      world.master_port = server->port();
       world.agent_has_store = true;
       world.host = fmt::format("testhost{}", world.node_rank);
       try {

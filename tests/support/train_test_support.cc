@@ -141,7 +141,7 @@ void run_ranks(const Ranks& ranks, const std::function<void(Communicator& comm)>
   server_options.run_id = "test";
   server_options.world_size = world_size;
   server_options.restart_count = restart_count;
-  StoreServer server(server_options);
+  const auto server = StoreServer::start(server_options);
   std::vector<std::exception_ptr> errors(static_cast<size_t>(world_size));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < world_size; ++rank) {
@@ -154,7 +154,7 @@ void run_ranks(const Ranks& ranks, const std::function<void(Communicator& comm)>
         world.local_rank = rank % ranks.local_world_size;
         world.node_rank = rank / ranks.local_world_size;
         world.num_nodes = ranks.num_nodes;
-        world.master_port = server.port();
+        world.master_port = server->port();
         world.agent_has_store = true;
         world.run_id = "test";
         world.host = fmt::format("host{}", world.node_rank);

@@ -402,13 +402,13 @@ TEST_P(NetworkGroupTest, CountsEveryByteOfPayload) {
 
 TEST(NetworkGroup, MembersMeetThroughTheStore) {
   constexpr int kRanks = 4;
-  StoreServer server({.bind_addresses = {"127.0.0.1"},
-                      .port = 0,
-                      .secret = "the secret of the job",
-                      .run_id = "net",
-                      .world_size = kRanks,
-                      .restart_count = 0,
-                      .timing = {}});
+  const auto server = StoreServer::start({.bind_addresses = {"127.0.0.1"},
+                                          .port = 0,
+                                          .secret = "the secret of the job",
+                                          .run_id = "net",
+                                          .world_size = kRanks,
+                                          .restart_count = 0,
+                                          .timing = {}});
   std::vector<std::string> errors(kRanks);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < kRanks; ++rank) {
@@ -421,7 +421,7 @@ TEST(NetworkGroup, MembersMeetThroughTheStore) {
         world.local_world_size = 2;
         world.node_rank = rank / 2;
         world.num_nodes = 2;
-        world.master_port = server.port();
+        world.master_port = server->port();
         world.agent_has_store = true;
         world.run_id = "net";
         world.secret = "the secret of the job";

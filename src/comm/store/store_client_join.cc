@@ -28,15 +28,15 @@ void StoreClient::Impl::join() {
   exceptions_at_join_ = std::uncaught_exceptions();
   next_notice_ = Clock::now() + wire::kFirstNotice;
   if (!is_agent_ && !world_.agent_has_store && world_.rank == 0) {
-    server_ = std::make_unique<StoreServer>(StoreServerOptions{
-        .bind_addresses =
-            listen_addresses(world_.master_addr, std::min(options_.rendezvous_timeout, kOwnNameTime)),
-        .port = world_.master_port,
-        .secret = world_.secret,
-        .run_id = world_.run_id,
-        .world_size = world_.world_size,
-        .restart_count = world_.restart_count,
-        .timing = options_});
+    server_ =
+        StoreServer::start({.bind_addresses = listen_addresses(
+                                world_.master_addr, std::min(options_.rendezvous_timeout, kOwnNameTime)),
+                            .port = world_.master_port,
+                            .secret = world_.secret,
+                            .run_id = world_.run_id,
+                            .world_size = world_.world_size,
+                            .restart_count = world_.restart_count,
+                            .timing = options_});
   }
   for (milliseconds pause = kFirstPause;; pause = std::min(2 * pause, kRetryPause)) {
     const std::string problem = try_join(deadline);

@@ -23,9 +23,9 @@ std::string verdict_of(StoreClient& store) {
 }
 
 TEST(StoreFailure, OwnReportReachesAllWithItsCode) {
-  StoreServer server(quick_server_options(3));
+  const auto server = StoreServer::start(quick_server_options(3));
   run_ranks(3, [&](int rank) {
-    const auto store = StoreClient::join(test_world(rank, 3, 1, server.port()), quick_store_options());
+    const auto store = StoreClient::join(test_world(rank, 3, 1, server->port()), quick_store_options());
     if (rank == 1) {
       store->report_own_failure(ExitCode::kNumerics, "loss is not finite in step 7");
       return;
@@ -34,16 +34,16 @@ TEST(StoreFailure, OwnReportReachesAllWithItsCode) {
     EXPECT_EQ(store->failures().failure()->code, ExitCode::kNumerics);
     EXPECT_EQ(store->failures().failure()->rank, 1);
   });
-  ASSERT_TRUE(server.failure());
-  EXPECT_EQ(server.failure()->host, "host1");
+  ASSERT_TRUE(server->failure());
+  EXPECT_EQ(server->failure()->host, "host1");
 }
 
 TEST(StoreFailure, TheUsersMistakeBlamesNoRank) {
   for (const int per_node : {1, 2}) {
-    StoreServer server(quick_server_options(2));
+    const auto server = StoreServer::start(quick_server_options(2));
     run_ranks(2, [&](int rank) {
       const auto store =
-          StoreClient::join(test_world(rank, 2, per_node, server.port()), quick_store_options());
+          StoreClient::join(test_world(rank, 2, per_node, server->port()), quick_store_options());
       if (rank == 1) return store->report_own_failure(ExitCode::kNoInput, "text.txt: no such file");
       // With a single node there is no other host.
       EXPECT_EQ(verdict_of(*store),
@@ -55,10 +55,10 @@ TEST(StoreFailure, TheUsersMistakeBlamesNoRank) {
 }
 
 TEST(StoreFailure, AnExceptionThatEndsARankIsNoOrderlyEnd) {
-  StoreServer server(quick_server_options(2));
+  const auto server = StoreServer::start(quick_server_options(2));
   run_ranks(2, [&](int rank) {
     try {
-      const auto store = StoreClient::join(test_world(rank, 2, 1, server.port()), quick_store_options());
+      const auto store = StoreClient::join(test_world(rank, 2, 1, server->port()), quick_store_options());
       if (rank == 0) throw std::runtime_error("for the test");
       EXPECT_EQ(verdict_of(*store), "rank 0 on host host0: ended by an error");
     } catch (const std::runtime_error&) {
@@ -67,23 +67,23 @@ TEST(StoreFailure, AnExceptionThatEndsARankIsNoOrderlyEnd) {
 }
 
 TEST(StoreFailure, AgentsReportWins) {
-  StoreServer server(quick_server_options(2));
+  const auto server = StoreServer::start(quick_server_options(2));
   run_ranks(2, [&](int rank) {
-    const auto store = StoreClient::join(test_world(rank, 2, 2, server.port()), quick_store_options());
+    const auto store = StoreClient::join(test_world(rank, 2, 2, server->port()), quick_store_options());
     if (rank == 0) {
-      server.report({.rank = 1, .host = "host0", .message = "rank 1 on host host0 was killed by signal 9"});
+      server->report({.rank = 1, .host = "host0", .message = "rank 1 on host host0 was killed by signal 9"});
     }
     EXPECT_EQ(verdict_of(*store), "rank 1 on host host0 was killed by signal 9");
   });
 }
 
 TEST(StoreFailure, RemoteAgentIsAMember) {
-  StoreServer server(quick_server_options(2));
-  World world = test_world(1, 2, 1, server.port());
+  const auto server = StoreServer::start(quick_server_options(2));
+  World world = test_world(1, 2, 1, server->port());
   auto agent = StoreClient::join_as_agent(world, quick_store_options());
-  EXPECT_EQ(server.missing(), "2 of 2 ranks missing: 0-1");
+  EXPECT_EQ(server->missing(), "2 of 2 ranks missing: 0-1");
   run_ranks(2, [&](int rank) {
-    const auto store = StoreClient::join(test_world(rank, 2, 1, server.port()), quick_store_options());
+    const auto store = StoreClient::join(test_world(rank, 2, 1, server->port()), quick_store_options());
     if (rank == 0) {
       agent->report({.rank = 1, .host = "host1", .message = "rank 1 on host host1 exited with code 3"});
     }
@@ -93,9 +93,9 @@ TEST(StoreFailure, RemoteAgentIsAMember) {
 }
 
 TEST(StoreFailure, SuspicionWaitsForWhatIsKnown) {
-  StoreServer server(quick_server_options(3));
+  const auto server = StoreServer::start(quick_server_options(3));
   run_ranks(3, [&](int rank) {
-    const auto store = StoreClient::join(test_world(rank, 3, 1, server.port()), quick_store_options());
+    const auto store = StoreClient::join(test_world(rank, 3, 1, server->port()), quick_store_options());
     if (rank == 2) {
       std::this_thread::sleep_for(milliseconds(100));
       store->report_own_failure(ExitCode::kIoError, "disk full");
@@ -109,9 +109,9 @@ TEST(StoreFailure, SuspicionWaitsForWhatIsKnown) {
 }
 
 TEST(StoreFailure, SuspicionsAreFollowedToTheLastSuspect) {
-  StoreServer server(quick_server_options(3));
+  const auto server = StoreServer::start(quick_server_options(3));
   run_ranks(3, [&](int rank) {
-    const auto store = StoreClient::join(test_world(rank, 3, 1, server.port()), quick_store_options());
+    const auto store = StoreClient::join(test_world(rank, 3, 1, server->port()), quick_store_options());
     if (rank == 2) {
       EXPECT_EQ(verdict_of(*store), "rank 1 waited 60 s for rank 2");
       EXPECT_EQ(store->failures().failure()->host, "host2");
@@ -125,7 +125,7 @@ TEST(StoreFailure, SuspicionsAreFollowedToTheLastSuspect) {
 }
 
 TEST(StoreFailure, EndOfTheStoreIsNoticed) {
-  auto server = std::make_unique<StoreServer>(quick_server_options(2));
+  auto server = StoreServer::start(quick_server_options(2));
   std::atomic<int> joined = 0;
   std::thread killer([&] {
     while (joined < 2) std::this_thread::sleep_for(milliseconds(5));

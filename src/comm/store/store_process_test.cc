@@ -107,8 +107,8 @@ TEST(StoreProcess, AJobWhoseLastRankFindsAnotherSilentHasNotStarted) {
   const Process first([=] { return member(test_world(0, 2, 1, port)); });
   StoreServerOptions options = server_on(port, 2);
   options.timing.silence = seconds(60);
-  StoreServer server(options);
-  while (server.present().empty()) std::this_thread::sleep_for(milliseconds(5));
+  const auto server = StoreServer::start(options);
+  while (server->present().empty()) std::this_thread::sleep_for(milliseconds(5));
   first.signal(SIGSTOP);
   std::this_thread::sleep_for(milliseconds(300));
   StoreOptions impatient = quick_store_options();
@@ -120,7 +120,7 @@ TEST(StoreProcess, AJobWhoseLastRankFindsAnotherSilentHasNotStarted) {
 TEST(StoreProcess, AKilledRankIsNamedWithinASecond) {
   const int port = free_port();
   auto members = start_members(3, port);
-  StoreServer server(server_on(port, 3));
+  const auto server = StoreServer::start(server_on(port, 3));
   const auto observer = observe(3, port);
   const auto start = Clock::now();
   members[1].signal(SIGKILL);
@@ -128,18 +128,18 @@ TEST(StoreProcess, AKilledRankIsNamedWithinASecond) {
   EXPECT_EQ(members[0].result(), expected);
   EXPECT_EQ(members[2].result(), expected);
   EXPECT_LT(Clock::now() - start, seconds(1));
-  ASSERT_TRUE(server.failure().has_value());
-  EXPECT_EQ(server.failure()->rank, 1);
+  ASSERT_TRUE(server->failure().has_value());
+  EXPECT_EQ(server->failure()->rank, 1);
 }
 
 TEST(StoreProcess, WhoSawItEndKnowsWhy) {
   const int port = free_port();
   auto members = start_members(2, port);
-  StoreServer server(server_on(port, 2));
+  const auto server = StoreServer::start(server_on(port, 2));
   const auto observer = observe(2, port);
   members[1].signal(SIGKILL);
   std::this_thread::sleep_for(milliseconds(50));  // the store has seen the connection end
-  server.report({.rank = 1, .host = "host1", .message = "rank 1 on host host1 was killed by signal 9"});
+  server->report({.rank = 1, .host = "host1", .message = "rank 1 on host host1 was killed by signal 9"});
   EXPECT_EQ(members[0].result(), "rank 1 on host host1 was killed by signal 9");
 }
 
@@ -151,7 +151,7 @@ TEST(StoreProcess, AKilledAgentIsTheCulpritNotItsRanks) {
     store->add("joined", 1);
     return store->get("end", seconds(60));
   });
-  StoreServer server(server_on(port, 2));
+  const auto server = StoreServer::start(server_on(port, 2));
   const auto observer = observe(2, port);
   while (observer->add("joined", 0) < 3) std::this_thread::sleep_for(milliseconds(5));
   members[1].signal(SIGKILL);
@@ -162,7 +162,7 @@ TEST(StoreProcess, AKilledAgentIsTheCulpritNotItsRanks) {
 TEST(StoreProcess, AShortStopDisturbsNobody) {
   const int port = free_port();
   auto members = start_members(2, port);
-  StoreServer server(server_on(port, 2));
+  const auto server = StoreServer::start(server_on(port, 2));
   const auto observer = observe(2, port);
   for (int i = 0; i < 3; ++i) {
     members[1].signal(SIGSTOP);
@@ -170,7 +170,7 @@ TEST(StoreProcess, AShortStopDisturbsNobody) {
     members[1].signal(SIGCONT);
     std::this_thread::sleep_for(milliseconds(100));
   }
-  EXPECT_FALSE(server.failure()) << server.failure()->message;
+  EXPECT_FALSE(server->failure()) << server->failure()->message;
   observer->set("end", "fine");
   EXPECT_EQ(members[0].result(), "fine");
   EXPECT_EQ(members[1].result(), "fine");
@@ -179,7 +179,7 @@ TEST(StoreProcess, AShortStopDisturbsNobody) {
 TEST(StoreProcess, AStoppedRankIsFoundByItsSilence) {
   const int port = free_port();
   auto members = start_members(2, port);
-  StoreServer server(server_on(port, 2));
+  const auto server = StoreServer::start(server_on(port, 2));
   const auto observer = observe(2, port);
   const auto start = Clock::now();
   members[1].signal(SIGSTOP);
@@ -200,13 +200,13 @@ TEST(StoreProcess, StopOfThreeSecondsWithTheDefaults) {
   }
   StoreServerOptions options = server_on(port, 2);
   options.timing = StoreOptions{};
-  StoreServer server(options);
+  const auto server = StoreServer::start(options);
   const auto observer = observe(2, port);
   members[0].signal(SIGSTOP);
   std::this_thread::sleep_for(seconds(3));
   members[0].signal(SIGCONT);
   std::this_thread::sleep_for(milliseconds(500));
-  EXPECT_FALSE(server.failure()) << server.failure()->message;
+  EXPECT_FALSE(server->failure()) << server->failure()->message;
   observer->set("end", "fine");
   EXPECT_EQ(members[0].result(), "fine");
   EXPECT_EQ(members[1].result(), "fine");
@@ -216,9 +216,9 @@ TEST(StoreProcess, StopOfTheStoreIsMeasuredByItsMembers) {
   const int port = free_port();
   auto members = start_members(2, port);
   Process agent([=] {
-    StoreServer server(server_on(port, 2));
-    server.wait_until_over(seconds(60));
-    return server.failure() ? server.failure()->message : std::string("over");
+    const auto server = StoreServer::start(server_on(port, 2));
+    server->wait_until_over(seconds(60));
+    return server->failure() ? server->failure()->message : std::string("over");
   });
   {
     const auto observer = observe(2, port);
@@ -259,7 +259,7 @@ TEST(StoreProcess, AnAgentKilledBeforeTheJobIsCompleteIsADisruption) {
   });
   StoreServerOptions options = server_on(port, 2);
   options.num_agents = 1;
-  StoreServer server(options);
+  const auto server = StoreServer::start(options);
   const auto observer = StoreClient::join_as_agent(test_world(0, 2, 1, port), quick_store_options());
   observer->get("joined", seconds(20));
   agent.signal(SIGKILL);
@@ -276,8 +276,8 @@ TEST(StoreProcess, WhoDiesBeforeAllHaveJoinedIsReplaced) {
   Process first([=] { return member(test_world(1, 2, 1, port), timing); });
   StoreServerOptions options = server_on(port, 2);
   options.timing = timing;
-  StoreServer server(options);
-  while (server.missing().find("joined: 1 (host host1)") == std::string::npos) {
+  const auto server = StoreServer::start(options);
+  while (server->missing().find("joined: 1 (host host1)") == std::string::npos) {
     std::this_thread::sleep_for(milliseconds(5));
   }
   first.signal(SIGSTOP);
@@ -289,8 +289,8 @@ TEST(StoreProcess, WhoDiesBeforeAllHaveJoinedIsReplaced) {
     EXPECT_FALSE(store->failures().failed());
   });
   EXPECT_GT(Clock::now() - start, milliseconds(2500));
-  EXPECT_TRUE(server.wait_until_over(seconds(10)));
-  EXPECT_FALSE(server.failure());
+  EXPECT_TRUE(server->wait_until_over(seconds(10)));
+  EXPECT_FALSE(server->failure());
   first.signal(SIGCONT);
   EXPECT_THAT(first.result(), HasSubstr("comes too late"));
 }

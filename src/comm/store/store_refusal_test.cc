@@ -29,16 +29,16 @@ using testing::Not;
 // A running job of two ranks, and what a third party is told.
 class RunningJob {
  public:
-  RunningJob() : server_(quick_server_options(2)) {
+  RunningJob() : server_(StoreServer::start(quick_server_options(2))) {
     run_ranks(2, [&](int rank) { members_[rank] = StoreClient::join(world(rank), quick_store_options()); });
   }
   ~RunningJob() {
-    EXPECT_FALSE(server_.failure()) << server_.failure()->message;
+    EXPECT_FALSE(server_->failure()) << server_->failure()->message;
     members_[0]->set("still", "fine");
     EXPECT_EQ(members_[1]->get("still", seconds(10)), "fine");
   }
 
-  World world(int rank) const { return test_world(rank, 2, 1, server_.port()); }
+  World world(int rank) const { return test_world(rank, 2, 1, server_->port()); }
   std::string refusal_of(const World& stranger) const {
     StoreOptions options = quick_store_options();
     options.rendezvous_timeout = milliseconds(600);
@@ -46,12 +46,12 @@ class RunningJob {
   }
   tcp::socket connect(asio::io_context& io) const {
     tcp::socket socket(io);
-    socket.connect({asio::ip::make_address("127.0.0.1"), static_cast<uint16_t>(server_.port())});
+    socket.connect({asio::ip::make_address("127.0.0.1"), static_cast<uint16_t>(server_->port())});
     return socket;
   }
 
  private:
-  StoreServer server_;
+  std::unique_ptr<StoreServer> server_;
   std::unique_ptr<StoreClient> members_[2];
 };
 
@@ -75,8 +75,8 @@ TEST(StoreRefusal, AnotherJob) {
 TEST(StoreRefusal, FormerAndLaterStarts) {
   StoreServerOptions server_options = quick_server_options(1);
   server_options.restart_count = 1;
-  StoreServer server(server_options);
-  World world = test_world(0, 1, 1, server.port());
+  const auto server = StoreServer::start(server_options);
+  World world = test_world(0, 1, 1, server->port());
   EXPECT_EQ(error_of([&] { StoreClient::join(world, quick_store_options()); }),
             "rank 0 on host host0 belongs to start 0 of the job, the store to start 1");
   // The store of the later start may still come up.
@@ -88,15 +88,15 @@ TEST(StoreRefusal, FormerAndLaterStarts) {
 }
 
 TEST(StoreRefusal, AnotherShapeOfTheJob) {
-  StoreServer server(quick_server_options(4));
-  const int port = server.port();
+  const auto server = StoreServer::start(quick_server_options(4));
+  const int port = server->port();
   std::thread first([&] {
     StoreOptions options = quick_store_options();
     options.rendezvous_timeout = seconds(2);
     EXPECT_THAT(error_of([&] { StoreClient::join(test_world(0, 4, 2, port), options); }),
                 HasSubstr("missing"));
   });
-  while (server.missing().find("joined: 0") == std::string::npos)
+  while (server->missing().find("joined: 0") == std::string::npos)
     std::this_thread::sleep_for(milliseconds(5));
   const auto refusal_of = [&](const World& world) {
     return error_of([&] { StoreClient::join(world, quick_store_options()); });
@@ -162,8 +162,8 @@ TEST(StoreRefusal, WhoDoesNotKnowTheSecret) {
   for (const std::string& secret : {std::string("the job's own secret"), std::string()}) {
     StoreServerOptions options = quick_server_options(1);
     options.secret = secret;
-    StoreServer server(options);
-    World world = test_world(0, 1, 1, server.port());
+    const auto server = StoreServer::start(options);
+    World world = test_world(0, 1, 1, server->port());
     for (const std::string& other :
          {std::string("another secret here"), std::string("the job's own secres"), std::string()}) {
       if (other == secret) continue;
@@ -171,7 +171,7 @@ TEST(StoreRefusal, WhoDoesNotKnowTheSecret) {
       EXPECT_THAT(error_of([&] { StoreClient::join(world, quick_store_options()); }),
                   HasSubstr("does not prove the job's secret"));
     }
-    EXPECT_THAT(server.missing(), HasSubstr("refused: it does not prove"));
+    EXPECT_THAT(server->missing(), HasSubstr("refused: it does not prove"));
     world.secret = secret;
     EXPECT_EQ(error_of([&] { StoreClient::join(world, quick_store_options()); }), "");
   }
@@ -181,9 +181,9 @@ TEST(StoreRefusal, WhoDoesNotKnowTheSecret) {
 TEST(StoreRefusal, ReplayedProofs) {
   StoreServerOptions options = quick_server_options(1);
   options.secret = "the job's own secret";
-  StoreServer server(options);
+  const auto server = StoreServer::start(options);
   asio::io_context io;
-  const tcp::endpoint port(asio::ip::make_address("127.0.0.1"), static_cast<uint16_t>(server.port()));
+  const tcp::endpoint port(asio::ip::make_address("127.0.0.1"), static_cast<uint16_t>(server->port()));
   const wire::JoinRequest request = {.host = "host0", .address = "127.0.0.1"};
   Message recorded;
   {
@@ -196,7 +196,7 @@ TEST(StoreRefusal, ReplayedProofs) {
   const Message challenge = read_message(socket);
   write_message(socket, recorded);
   EXPECT_EQ(read_message(socket).type, wire::Type::kRefused);
-  EXPECT_THAT(server.missing(), HasSubstr("1 of 1 rank missing: 0"));
+  EXPECT_THAT(server->missing(), HasSubstr("1 of 1 rank missing: 0"));
   // The answer to its own challenge is accepted.
   tcp::socket member(io);
   member.connect(port);
@@ -346,7 +346,7 @@ TEST(StoreRefusal, StrangerOnThePortIsWaitedOut) {
   options.port = port;
   options.secret = "the job's own secret";
   options.run_id = "name-of-the-job";
-  StoreServer server(options);
+  const auto server = StoreServer::start(options);
   joining.join();
 }
 
@@ -415,19 +415,19 @@ TEST(StoreRefusal, NoiseOnThePortDisturbsNobody) {
 }
 
 TEST(StoreRefusal, MembersThatSendNonsenseAreLost) {
-  StoreServer server(quick_server_options(2));
+  const auto server = StoreServer::start(quick_server_options(2));
   std::thread sane([&] {
-    const auto store = StoreClient::join(test_world(0, 2, 1, server.port()), quick_store_options());
+    const auto store = StoreClient::join(test_world(0, 2, 1, server->port()), quick_store_options());
     EXPECT_THAT(error_of([&] { store->get("never", seconds(20)); }),
                 HasSubstr("rank 1 on host host1 ended without a word (killed?): not a message of the store"));
   });
   // The next member completes the job.
-  while (server.missing().find("joined: 0") == std::string::npos) {
+  while (server->missing().find("joined: 0") == std::string::npos) {
     std::this_thread::sleep_for(milliseconds(5));
   }
   asio::io_context io;
   tcp::socket socket(io);
-  socket.connect({asio::ip::make_address("127.0.0.1"), static_cast<uint16_t>(server.port())});
+  socket.connect({asio::ip::make_address("127.0.0.1"), static_cast<uint16_t>(server->port())});
   wire::JoinRequest request;
   request.world_size = 2;
   request.rank = 1;
@@ -439,13 +439,13 @@ TEST(StoreRefusal, MembersThatSendNonsenseAreLost) {
 }
 
 TEST(StoreRefusal, PortsOfOtherPrograms) {
-  StoreServer server(quick_server_options(1));
+  const auto server = StoreServer::start(quick_server_options(1));
   StoreServerOptions options = quick_server_options(1);
-  options.port = server.port();
+  options.port = server->port();
   for (const auto& addresses : {std::vector<std::string>{"127.0.0.1"}, std::vector<std::string>{}}) {
     options.bind_addresses = addresses;
-    EXPECT_THAT(error_of([&] { StoreServer second(options); }),
-                HasSubstr(fmt::format("port {} is taken on this machine", server.port())));
+    EXPECT_THAT(error_of([&] { const auto second = StoreServer::start(options); }),
+                HasSubstr(fmt::format("port {} is taken on this machine", server->port())));
   }
 
   asio::io_context io;

@@ -302,21 +302,8 @@ std::string StoreServer::Impl::describe_present() const {
   return text;
 }
 
-StoreServer::StoreServer(const StoreServerOptions& options) : impl_(std::make_unique<Impl>(options)) {}
-StoreServer::~StoreServer() = default;
-int StoreServer::port() const { return impl_->port(); }
-std::optional<Failure> StoreServer::failure() const { return impl_->failure(); }
-std::map<int, std::string> StoreServer::node_reports(std::chrono::milliseconds timeout) {
-  return impl_->node_reports(timeout);
+std::unique_ptr<StoreServer> StoreServer::start(const StoreServerOptions& options) {
+  return std::make_unique<Impl>(options);
 }
-void StoreServer::answer_node_reports(const std::string& place) { impl_->answer_node_reports(place); }
-std::optional<double> StoreServer::silence_of_agent(int node) { return impl_->silence_of_agent(node); }
-void StoreServer::report(const Failure& failure) { impl_->report(failure); }
-bool StoreServer::wait_until_over(std::chrono::milliseconds timeout) {
-  return impl_->wait_until_over(timeout);
-}
-std::string StoreServer::missing() const { return impl_->missing(); }
-int StoreServer::num_waiting_nodes() { return impl_->num_waiting_nodes(); }
-std::string StoreServer::present() const { return impl_->present(); }
 
 }  // namespace tessera

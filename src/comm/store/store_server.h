@@ -32,35 +32,34 @@ struct StoreServerOptions {
 class StoreServer {
  public:
   // Error(kBadConfig) names the port if it is taken.
-  explicit StoreServer(const StoreServerOptions& options);
+  static std::unique_ptr<StoreServer> start(const StoreServerOptions& options);
   // Members still connected see the store end. A verdict is sent in full before that.
-  ~StoreServer();
+  virtual ~StoreServer() = default;
 
-  int port() const;
+  virtual int port() const = 0;
   // The verdict, once there is one.
-  std::optional<Failure> failure() const;
+  virtual std::optional<Failure> failure() const = 0;
   // What the agents of other nodes have handed in (StoreClient::hand_in). Waits until all connected agents
   // have, or `timeout` has passed.
-  std::map<int, std::string> node_reports(std::chrono::milliseconds timeout);
+  virtual std::map<int, std::string> node_reports(std::chrono::milliseconds timeout) = 0;
   // Answers those agents, and those whose report is yet to come.
-  void answer_node_reports(const std::string& place);
+  virtual void answer_node_reports(const std::string& place) = 0;
   // Seconds since the agent of a node was last heard from; nullopt if it never joined.
-  std::optional<double> silence_of_agent(int node);
+  virtual std::optional<double> silence_of_agent(int node) = 0;
   // Reports an agent's first-hand knowledge that a rank it started has ended. Outweighs any suspicion.
-  void report(const Failure& failure);
+  virtual void report(const Failure& failure) = 0;
   // Waits until all ranks have joined and all members have left, or the job has failed; returns whether it
   // has come to that.
-  bool wait_until_over(std::chrono::milliseconds timeout);
+  virtual bool wait_until_over(std::chrono::milliseconds timeout) = 0;
   // One line for a message: which ranks are missing, and the hosts of those that joined; "" if complete.
-  std::string missing() const;
+  virtual std::string missing() = 0;
   // Number of nodes that have recently asked to take part in the next start.
-  int num_waiting_nodes();
+  virtual int num_waiting_nodes() = 0;
   // The members currently present: "rank 0 on host a, rank 1 on host b".
-  std::string present() const;
+  virtual std::string present() = 0;
 
  private:
   class Impl;
-  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace tessera

@@ -31,32 +31,32 @@ namespace tessera {
 // "rank 3 on host b", "the agent of node 1 on host b".
 std::string describe_member(MemberId id, const std::string& host);
 
-class StoreServer::Impl {
+class StoreServer::Impl final : public StoreServer {
  public:
   explicit Impl(const StoreServerOptions& options);
-  ~Impl();
+  ~Impl() override;
 
-  int port() const { return job_port_.port(); }
-  std::optional<Failure> failure() const {
+  int port() const override { return job_port_.port(); }
+  std::optional<Failure> failure() const override {
     const std::lock_guard lock(mutex_);
     return failure_;
   }
-  void report(const Failure& failure);
-  bool wait_until_over(std::chrono::milliseconds timeout);
-  std::map<int, std::string> node_reports(std::chrono::milliseconds timeout);
-  void answer_node_reports(const std::string& place) {
+  void report(const Failure& failure) override;
+  bool wait_until_over(std::chrono::milliseconds timeout) override;
+  std::map<int, std::string> node_reports(std::chrono::milliseconds timeout) override;
+  void answer_node_reports(const std::string& place) override {
     on_thread([&] { return reports_.set_place(place), true; });
   }
-  std::optional<double> silence_of_agent(int node) {
+  std::optional<double> silence_of_agent(int node) override {
     return on_thread([&] { return reports_.silence_s(node); });
   }
-  std::string missing() {
+  std::string missing() override {
     return on_thread([this] { return describe_missing(); });
   }
-  std::string present() {
+  std::string present() override {
     return on_thread([this] { return describe_present(); });
   }
-  int num_waiting_nodes() {
+  int num_waiting_nodes() override {
     return on_thread([this] { return count_waiting_nodes(); });
   }
 

@@ -19,10 +19,10 @@ using testing::HasSubstr;
 
 TEST(StoreJoin, OneToEightRanksFindEachOther) {
   for (const int world_size : {1, 2, 3, 5, 8}) {
-    StoreServer server(quick_server_options(world_size));
+    const auto server = StoreServer::start(quick_server_options(world_size));
     run_ranks(world_size, [&](int rank) {
       const auto store =
-          StoreClient::join(test_world(rank, world_size, 1, server.port()), quick_store_options());
+          StoreClient::join(test_world(rank, world_size, 1, server->port()), quick_store_options());
       ASSERT_EQ(store->hosts().size(), static_cast<size_t>(world_size));
       for (int other = 0; other < world_size; ++other) {
         EXPECT_EQ(store->hosts()[static_cast<size_t>(other)], "host" + std::to_string(other));
@@ -34,14 +34,14 @@ TEST(StoreJoin, OneToEightRanksFindEachOther) {
       store->add("sum", rank + 1);
       store->leave();
     });
-    EXPECT_TRUE(server.wait_until_over(seconds(10)));
-    EXPECT_FALSE(server.failure()) << server.failure()->message;
+    EXPECT_TRUE(server->wait_until_over(seconds(10)));
+    EXPECT_FALSE(server->failure()) << server->failure()->message;
   }
 }
 
 TEST(StoreJoin, RankZeroServesWithoutAnAgent) {
   // A port that was free a moment ago.
-  const int port = StoreServer(quick_server_options(1)).port();
+  const int port = StoreServer::start(quick_server_options(1))->port();
   run_ranks(3, [&](int rank) {
     World world = test_world(rank, 3, 3, port);
     world.agent_has_store = false;
@@ -59,30 +59,30 @@ TEST(StoreJoin, RankZeroServesWithoutAnAgent) {
 }
 
 TEST(StoreJoin, MembersMayComeLate) {
-  StoreServer server(quick_server_options(2));
+  const auto server = StoreServer::start(quick_server_options(2));
   run_ranks(2, [&](int rank) {
     if (rank == 1) std::this_thread::sleep_for(milliseconds(1500));  // longer than the allowed silence
-    StoreClient::join(test_world(rank, 2, 1, server.port()), quick_store_options());
+    StoreClient::join(test_world(rank, 2, 1, server->port()), quick_store_options());
   });
-  EXPECT_FALSE(server.failure());
+  EXPECT_FALSE(server->failure());
 }
 
 TEST(StoreJoin, StoreMayComeLate) {
-  const int port = StoreServer(quick_server_options(1)).port();
+  const int port = StoreServer::start(quick_server_options(1))->port();
   std::thread rank([&] { StoreClient::join(test_world(0, 1, 1, port), quick_store_options()); });
   std::this_thread::sleep_for(milliseconds(500));
   StoreServerOptions options = quick_server_options(1);
   options.port = port;
-  StoreServer server(options);
+  const auto server = StoreServer::start(options);
   rank.join();
-  EXPECT_TRUE(server.wait_until_over(seconds(10)));
+  EXPECT_TRUE(server->wait_until_over(seconds(10)));
 }
 
 // Provokes, as often as possible, that a heartbeat is due the moment the store goes away.
 TEST(StoreJoin, AStoreThatComesAndGoesIsTriedAgain) {
   constexpr int kRanks = 9;
   StoreServerOptions options = quick_server_options(kRanks);
-  options.port = StoreServer(options).port();
+  options.port = StoreServer::start(options)->port();
   StoreOptions timing = quick_store_options();
   timing.heartbeat = milliseconds(1);
   std::thread all_but_the_last([&] {
@@ -90,23 +90,23 @@ TEST(StoreJoin, AStoreThatComesAndGoesIsTriedAgain) {
               [&](int rank) { StoreClient::join(test_world(rank, kRanks, 1, options.port), timing); });
   });
   for (int i = 0; i < 20; ++i) {
-    StoreServer server(options);
-    while (server.present().empty()) std::this_thread::sleep_for(milliseconds(1));
+    const auto server = StoreServer::start(options);
+    while (server->present().empty()) std::this_thread::sleep_for(milliseconds(1));
   }
-  StoreServer server(options);
+  const auto server = StoreServer::start(options);
   StoreClient::join(test_world(kRanks - 1, kRanks, 1, options.port), timing);
   all_but_the_last.join();
-  EXPECT_FALSE(server.failure()) << server.failure()->message;
+  EXPECT_FALSE(server->failure()) << server->failure()->message;
 }
 
 TEST(StoreJoin, DeadlineTellsWhoIsMissing) {
-  StoreServer server(quick_server_options(6));
+  const auto server = StoreServer::start(quick_server_options(6));
   run_ranks(6, [&](int rank) {
     if (rank == 2 || rank == 4 || rank == 5) return;
     StoreOptions options = quick_store_options();
     options.rendezvous_timeout = milliseconds(rank == 0 ? 700 : 1500);
     const std::string error =
-        error_of([&] { StoreClient::join(test_world(rank, 6, 2, server.port()), options); });
+        error_of([&] { StoreClient::join(test_world(rank, 6, 2, server->port()), options); });
     if (rank == 0) {
       EXPECT_EQ(error,
                 "rank 0 on host host0: the job was not complete after 0.7 s: 3 of 6 ranks missing: 2, 4-5; "
@@ -118,12 +118,12 @@ TEST(StoreJoin, DeadlineTellsWhoIsMissing) {
 }
 
 TEST(StoreSettings, RankThatDoesNotCompareIsNamed) {
-  StoreServer server(quick_server_options(3));
+  const auto server = StoreServer::start(quick_server_options(3));
   std::atomic<int> told = 0;
   run_ranks(3, [&](int rank) {
     StoreOptions options = quick_store_options();
     options.rendezvous_timeout = milliseconds(1000);
-    const auto store = StoreClient::join(test_world(rank, 3, 1, server.port()), options);
+    const auto store = StoreClient::join(test_world(rank, 3, 1, server->port()), options);
     if (rank == 2) {
       while (told < 2) std::this_thread::sleep_for(milliseconds(1));
       return;
@@ -137,8 +137,8 @@ TEST(StoreSettings, RankThatDoesNotCompareIsNamed) {
 }
 
 TEST(StoreValues, GetWaitsAndTellsTheKeyItWaitedFor) {
-  StoreServer server(quick_server_options(1));
-  const auto store = StoreClient::join(test_world(0, 1, 1, server.port()), quick_store_options());
+  const auto server = StoreServer::start(quick_server_options(1));
+  const auto store = StoreClient::join(test_world(0, 1, 1, server->port()), quick_store_options());
   EXPECT_THAT(error_of([&] { store->get("nothing", milliseconds(100)); }),
               HasSubstr("nobody set 'nothing' in the store within 0.1 s"));
   std::thread later([&] {
@@ -153,9 +153,9 @@ TEST(StoreValues, GetWaitsAndTellsTheKeyItWaitedFor) {
 }
 
 TEST(StoreValues, AWatchedKeyIsKnownSoonAfterItIsSetAndNeverWaitedFor) {
-  StoreServer server(quick_server_options(2));
+  const auto server = StoreServer::start(quick_server_options(2));
   run_ranks(2, [&](int rank) {
-    const auto store = StoreClient::join(test_world(rank, 2, 1, server.port()), quick_store_options());
+    const auto store = StoreClient::join(test_world(rank, 2, 1, server->port()), quick_store_options());
     EXPECT_EQ(store->watched(), std::nullopt);
     store->watch("never");
     store->watch("news");
@@ -173,9 +173,9 @@ TEST(StoreValues, AWatchedKeyIsKnownSoonAfterItIsSetAndNeverWaitedFor) {
 }
 
 TEST(StoreSettings, FirstDifferenceIsNamedOnEveryRank) {
-  StoreServer server(quick_server_options(4));
+  const auto server = StoreServer::start(quick_server_options(4));
   run_ranks(4, [&](int rank) {
-    const auto store = StoreClient::join(test_world(rank, 4, 2, server.port()), quick_store_options());
+    const auto store = StoreClient::join(test_world(rank, 4, 2, server->port()), quick_store_options());
     EXPECT_EQ(error_of([&] { store->check_same_settings({{"lr", "1e-4"}, {"seed", "1"}}); }), "");
     std::map<std::string, std::string> settings{{"lr", "1e-4"}, {"seed", "1"}, {"stage", "2"}};
     if (rank == 2) settings = {{"lr", "1e-4"}, {"seed", "2"}};

@@ -58,7 +58,7 @@ JobLink::JobLink(const LaunchPlan& plan, int restart_count)
     options.num_agents = plan.num_nodes - 1;
     options.timing.rendezvous_timeout = plan.rendezvous_timeout;
     set_heartbeat_timeout(&options.timing, plan.heartbeat_timeout);
-    server_ = std::make_unique<StoreServer>(options);
+    server_ = StoreServer::start(options);
     return;
   }
   World world;

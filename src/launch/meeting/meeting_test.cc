@@ -230,7 +230,7 @@ TEST(MeetingServer, NewNodeWaitsWhileTheJobRuns) {
   MeetingOptions options = options_of(1, 2);
   StoreServerOptions store_options = quick_server_options(1);
   store_options.secret = options.secret;
-  auto store = std::make_unique<StoreServer>(store_options);
+  auto store = StoreServer::start(store_options);
   options.port = store->port();
   MeetingClient client(client_of(options, options.port, 1));
   EXPECT_FALSE(client.wait(milliseconds(1500))) << "longer than the silence";
@@ -244,7 +244,7 @@ TEST(MeetingFarewell, TellsWaitingNodesThatTheJobHasEnded) {
   StoreServerOptions store_options = quick_server_options(1);
   store_options.secret = options.secret;
   store_options.run_id = options.run_id;
-  auto store = std::make_unique<StoreServer>(store_options);
+  auto store = StoreServer::start(store_options);
   options.port = store->port();
   EXPECT_EQ(store->num_waiting_nodes(), 0);
   MeetingClient client(client_of(options, options.port, 1));
@@ -290,11 +290,11 @@ TEST(StoreAgents, OneThatDoesNotComeIsADisruption) {
   StoreServerOptions options = quick_server_options(3);
   options.num_agents = 2;
   options.time_for_agents = milliseconds(400);
-  StoreServer server(options);
-  const auto agent = StoreClient::join_as_agent(test_world(1, 3, 1, server.port()), quick_store_options());
+  const auto server = StoreServer::start(options);
+  const auto agent = StoreClient::join_as_agent(test_world(1, 3, 1, server->port()), quick_store_options());
   const std::string error = error_of([&] { agent->get("never", seconds(20)); });
   EXPECT_EQ(error, "the agent of node 2 has not come within 0.4 s after the nodes met");
-  EXPECT_TRUE(server.failure()->is_disruption);
+  EXPECT_TRUE(server->failure()->is_disruption);
   EXPECT_TRUE(agent->failures().failure()->is_disruption);
   EXPECT_FALSE(agent->has_lost_store());
 }
