@@ -1,6 +1,7 @@
 #include "cli/command.h"
 
 #include <algorithm>
+#include <map>
 
 #include "base/embedded_text.h"
 #include "base/error.h"
@@ -14,12 +15,24 @@ namespace {
 
 constexpr std::string_view kExampleIndent = "    ";
 
-std::vector<std::string> help_lines(const Command& command) {
+constexpr std::string_view kFlags = "# flag";
+
+std::string file_of(const Command& command) {
   std::string file = command.name();
   std::ranges::replace(file, ' ', '_');
+  return file;
+}
+
+std::vector<std::string> help_lines(const Command& command) {
+  const std::string_view text = text_named(help_texts(), file_of(command));
+  TESSERA_CHECK(!text.empty(), "no help text for {}", command.name());
+  return split(text.substr(0, text.find_last_not_of('\n', text.find(kFlags) - 1) + 1), '\n');
+}
+
+const FieldTable& fields_in(const std::string& file) {
+  static std::map<std::string, FieldTable> tables;
   const std::string_view text = text_named(help_texts(), file);
-  TESSERA_CHECK(!text.empty(), "no help text for {}", file);
-  return split(text.substr(0, text.find_last_not_of('\n') + 1), '\n');
+  return tables.try_emplace(file, file, text.substr(std::min(text.find(kFlags), text.size()))).first->second;
 }
 
 }  // namespace
@@ -52,5 +65,18 @@ std::vector<std::string> Command::examples() const {
   }
   return examples;
 }
+
+void Command::list_only(FlagTable* table, const std::string& names) {
+  const std::vector<std::string> words = split(names, ' ');
+  table->list_only({words.begin(), words.end()});
+}
+
+const FieldTable& Command::own_fields() const { return fields_in(file_of(*this)); }
+
+const FieldTable& Command::fields_with(const std::string& flag) const {
+  return own_fields().has(flag) ? own_fields() : common_fields();
+}
+
+const FieldTable& common_fields() { return fields_in("common"); }
 
 }  // namespace tessera

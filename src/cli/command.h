@@ -2,11 +2,14 @@
 // lists them all.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "base/flags.h"
+#include "base/field_table.h"
 #include "settings/run/data_settings.h"
 
 namespace tessera {
@@ -24,7 +27,8 @@ class Command {
 
   // What help says of it: help_texts/NAME.txt, with _ for spaces in the name. A line for `tessera --help`, a
   // line with what follows the name on the usage line, paragraphs to show above the flags if the first line
-  // does not suffice, and examples, which are indented by four spaces.
+  // does not suffice, examples, which are indented by four spaces, and after a line "# flag" those of its
+  // flags (base/field_table.h).
   virtual std::string summary() const;
   virtual std::string usage() const;
   virtual std::string description() const;  // a line for each paragraph
@@ -56,7 +60,33 @@ class Command {
   virtual DataArguments* data_arguments() { return nullptr; }
   // Called once, after checking that the required flags are set. Throws Error.
   virtual void run(FlagTable* table) = 0;
+
+ protected:
+  // Declares a flag, whose line is in the command's help text or in common.txt: FieldTable::add().
+  template <typename T, typename... Words>
+  Flag& declare(FlagTable* table, const std::string& flag, T* target, const Words&... words) const {
+    return fields_with(flag).add(table, flag, target, words...);
+  }
+  Flag& declare(FlagTable* table, const std::string& flag, std::string* target,
+                std::vector<std::string> words) const {
+    return fields_with(flag).add(table, flag, target, std::move(words));
+  }
+  Flag& declare_size(FlagTable* table, const std::string& flag, std::optional<int64_t>* target,
+                     const std::string& example) const {
+    return fields_with(flag).add_size(table, flag, target, example);
+  }
+
+  // Of the flags declared so far, lists only those with these names, which blanks separate.
+  static void list_only(FlagTable* table, const std::string& names);
+  // The lines of the command's own help text.
+  const FieldTable& own_fields() const;
+
+ private:
+  const FieldTable& fields_with(const std::string& flag) const;
 };
+
+// The flags that several commands have: help_texts/common.txt.
+const FieldTable& common_fields();
 
 using Commands = std::vector<std::unique_ptr<Command>>;
 

@@ -15,36 +15,31 @@ namespace tessera {
 namespace {
 
 // What the Hub forwards the names to that had no organisation once.
-struct OldName {
-  const char* name;
-  const char* id;
-};
-constexpr OldName kOldNames[] = {
-    {"ag_news", "fancyzhx/ag_news"},
-    {"bert-base-uncased", "google-bert/bert-base-uncased"},
-    {"c4", "allenai/c4"},
-    {"cnn_dailymail", "abisee/cnn_dailymail"},
-    {"distilgpt2", "distilbert/distilgpt2"},
-    {"glue", "nyu-mll/glue"},
-    {"gpt2", "openai-community/gpt2"},
-    {"gsm8k", "openai/gsm8k"},
-    {"imdb", "stanfordnlp/imdb"},
-    {"openwebtext", "Skylion007/openwebtext"},
-    {"squad", "rajpurkar/squad"},
-    {"t5-small", "google-t5/t5-small"},
-    {"wikitext", "Salesforce/wikitext"},
-};
+constexpr std::string_view kOldNames[] = {"fancyzhx/ag_news",
+                                          "google-bert/bert-base-uncased",
+                                          "allenai/c4",
+                                          "abisee/cnn_dailymail",
+                                          "distilbert/distilgpt2",
+                                          "nyu-mll/glue",
+                                          "openai-community/gpt2",
+                                          "openai/gsm8k",
+                                          "stanfordnlp/imdb",
+                                          "Skylion007/openwebtext",
+                                          "rajpurkar/squad",
+                                          "google-t5/t5-small",
+                                          "Salesforce/wikitext"};
 
 // A word that is no file, but what names on the Hub are without their organisation: those from before they
 // had one are told theirs. Of other texts the command says what they lack.
 void refuse_bare_name(const std::string& flag, const std::string& text) {
   const std::string name = text.substr(0, text.find_first_of(":@"));
-  const auto* old = std::ranges::find_if(kOldNames, [&](const OldName& known) { return name == known.name; });
+  const auto* old = std::ranges::find_if(
+      kOldNames, [&](std::string_view id) { return name == id.substr(id.find('/') + 1); });
   std::error_code error;
   if (old == std::end(kOldNames) || std::filesystem::exists(text, error)) return;
   fail(ExitCode::kNoInput,
        "--{} {}: No such file or directory; a name on the Hugging Face Hub is org/name: {}{}", flag, text,
-       old->id, text.substr(name.size()));
+       *old, text.substr(name.size()));
 }
 
 }  // namespace

@@ -3,14 +3,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "formats/json.h"
+
 namespace tessera {
 namespace {
 
 using OrderedJson = nlohmann::ordered_json;
-
-OrderedJson number_or_null(const std::optional<double>& value) {
-  return value ? OrderedJson(*value) : OrderedJson();
-}
 
 OrderedJson ok_or_null(CheckOutcome outcome) {
   if (outcome == CheckOutcome::kSkipped || outcome == CheckOutcome::kUnknown) return {};
@@ -65,8 +63,8 @@ OrderedJson health_json(const std::vector<Check>& checks, const std::vector<std:
   for (const Check& check : checks) {
     list.push_back({{"name", check.name},
                     {"ok", ok_or_null(check.outcome)},
-                    {"value", number_or_null(check.value)},
-                    {"limit", number_or_null(check.limit)},
+                    {"value", or_null(check.value)},
+                    {"limit", or_null(check.limit)},
                     {"unit", check.unit},
                     {"message", check.message}});
     if (contains(ignored, check.name)) list.back()["ignored"] = true;

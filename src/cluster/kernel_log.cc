@@ -8,37 +8,15 @@
 #include <cerrno>
 #include <cstdlib>
 
+#include "base/embedded_text.h"
 #include "base/text.h"
 #include "base/unique_fd.h"
 
 namespace tessera {
-namespace {
 
-// What the kernel writes, and what it means.
-struct Symptom {
-  const char* text;
-  const char* meaning;
-};
-constexpr Symptom kSymptoms[] = {
-    {"Uncorrected hardware memory error", "memory is damaged: replace the node"},
-    {"Memory failure: 0x", "memory is damaged: replace the node"},
-    {"event severity: fatal", "the hardware reports a fatal error: replace the node"},
-    {"event severity: recoverable", "the hardware reports an error: replace the node"},
-    {"Machine check: Processor context corrupt", "the processor is damaged: replace the node"},
-    {" UE memory ", "memory is damaged: replace the node"},
-    {"soft lockup - CPU#", "a processor was stuck: look at the hypervisor, or replace the node"},
-    {"Watchdog detected hard LOCKUP", "a processor was stuck: replace the node"},
-    {" self-detected stall on CPU", "a processor was stuck: look at the hypervisor, or replace the node"},
-    {"blocked for more than", "a task was stuck, often in storage: see doctor --storage"},
-    {"I/O error, dev ", "a disk fails: replace the node"},
-    {"critical medium error, dev ", "a disk fails: replace the node"},
-    {"EXT4-fs error", "a file system is damaged: replace the node"},
-    {"Corruption detected. Unmount and run xfs_repair", "a file system is damaged: replace the node"},
-    {"Remounting filesystem read-only", "a file system is damaged: replace the node"},
-    {"NETDEV WATCHDOG", "a network interface was stuck: replace the node"},
-    {"clock throttled", "the processor is too hot: replace the node"},
-    {"clock is throttled", "the processor is too hot: replace the node"},  // since Linux 5.5
-};
+std::span<const EmbeddedText> cluster_tables();  // cluster/tables/*.tsv
+
+namespace {
 
 // "6,339,5140900,-;text": level, number, microseconds, flags. Lines that continue a message begin with a
 // blank.
@@ -57,14 +35,16 @@ std::optional<KernelMessage> parse_record(std::string_view line) {
 // Drives of virtual machines that have no medium: whatever looks at them causes an error.
 constexpr const char* kEmptyDrives[] = {"I/O error, dev fd", "I/O error, dev sr"};
 
-const Symptom* symptom_in(const std::string& text) {
+// What a message means, nullopt for one that is no error.
+std::optional<std::string_view> symptom_of(const std::string& text) {
+  static const auto kSymptoms = read_cells("kernel_log", text_named(cluster_tables(), "kernel_log"), 2);
   for (const char* drive : kEmptyDrives) {
-    if (text.find(drive) != std::string::npos) return nullptr;
+    if (text.find(drive) != std::string::npos) return std::nullopt;
   }
-  for (const Symptom& symptom : kSymptoms) {
-    if (text.find(symptom.text) != std::string::npos) return &symptom;
+  for (const auto& symptom : kSymptoms) {
+    if (text.find(symptom[0]) != std::string::npos) return symptom[1];
   }
-  return nullptr;
+  return std::nullopt;
 }
 
 }  // namespace
@@ -96,20 +76,19 @@ std::optional<std::vector<KernelMessage>> kernel_messages(const std::filesystem:
 Check check_kernel_log(const std::optional<std::vector<KernelMessage>>& messages, double uptime) {
   if (!messages) return skipped("kernel_log", "not readable here: needs /dev/kmsg and CAP_SYSLOG");
   int64_t num_found = 0;
-  const Symptom* last = nullptr;
-  std::string text;
+  std::string_view last, text;
   for (const KernelMessage& message : *messages) {
-    const Symptom* symptom =
-        message.seconds < uptime - kKernelLogSeconds ? nullptr : symptom_in(message.text);
-    if (symptom == nullptr) continue;
+    if (message.seconds < uptime - kKernelLogSeconds) continue;
+    const auto meaning = symptom_of(message.text);
+    if (!meaning) continue;
     ++num_found;
-    last = symptom;
+    last = *meaning;
     text = message.text;
   }
   return at_most("kernel_log", static_cast<double>(num_found), 0, "messages",
-                 last == nullptr ? "no errors of the last day"
-                                 : fmt::format("{} of the last day, the last one '{}': {}",
-                                               count_of(num_found, "error"), printable(text), last->meaning));
+                 num_found == 0 ? "no errors of the last day"
+                                : fmt::format("{} of the last day, the last one '{}': {}",
+                                              count_of(num_found, "error"), printable(text), last));
 }
 
 }  // namespace tessera

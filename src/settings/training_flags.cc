@@ -165,8 +165,8 @@ void declare_placement(FlagTable* table, PlacementSpec* placement) {
   add_field(table, "aio_queue_depth", &placement->transfers.queue_depth);
   add_field(table, "fit", &placement->fit);
   add_field(table, "fit_choice", &placement->fit_choice);
-  add_size_field(table, "fit_memory", &placement->fit_memory_bytes, "24GiB");
-  add_size_field(table, "fit_disk", &placement->fit_disk_bytes, "80GB");
+  run_fields().add_size(table, "fit_memory", &placement->fit_memory_bytes, "24GiB");
+  run_fields().add_size(table, "fit_disk", &placement->fit_disk_bytes, "80GB");
 }
 
 void declare_ranks(FlagTable* table, RunSpec* spec) {
@@ -232,9 +232,9 @@ void declare_reports(FlagTable* table, ReportingSpec* reporting) {
   const auto report_to = [reporting](const std::vector<std::string>& values) {
     reporting->report_to = read_report_to(values);
   };
-  complete_field(table->add_parsed_list(
+  run_fields().complete(table->add_parsed_list(
       "report_to", report_to, [reporting] { return report_to_words(reporting->report_to); },
-      help_of_field("report_to")));
+      run_fields().help_of("report_to")));
   add_field(table, "logging_dir", &reporting->logging_dir);
   add_field(table, "run_name", &reporting->run_name);
   add_field(table, "metrics_port", &reporting->metrics_port);
@@ -264,12 +264,13 @@ void declare_saving(FlagTable* table, RunSpec* spec) {
   add_field(table, "save_steps", &saving.steps);
   add_field(table, "save_total_limit", &saving.total_limit);
   add_field(table, "async_save", &saving.in_background);
-  add_size_field(table, "save_rate_limit", &saving.bytes_per_second, "200MB or 1GiB");
+  run_fields().add_size(table, "save_rate_limit", &saving.bytes_per_second, "200MB or 1GiB");
   add_field(table, "peer_snapshot_steps", &saving.peer_snapshot_steps);
-  complete_field(table->add_parsed(
+  run_fields().complete(table->add_parsed(
       "resume_from_checkpoint",
       [&resume = spec->resume](const std::string& text) { resume = parse_resume(text); },
-      [&resume = spec->resume] { return resume_text(resume); }, help_of_field("resume_from_checkpoint")));
+      [&resume = spec->resume] { return resume_text(resume); },
+      run_fields().help_of("resume_from_checkpoint")));
   add_field(table, "save_on_sigterm", &saving.on_sigterm);
   add_field(table, "grace_period_s", &spec->grace_period_s);
 }

@@ -19,12 +19,7 @@ class CompletionCommand : public Command {
 
   // After the word `offer`, which the scripts give: the words of a command line.
   std::string rest_flag() const override { return "shell"; }
-  void declare_flags(FlagTable* table) override {
-    Flag& shell = table->add("shell", &words_, "The shell.");
-    shell.value_name = "bash|zsh|fish";
-    shell.positional = true;
-    shell.required = true;
-  }
+  void declare_flags(FlagTable* table) override { declare(table, "shell", &words_); }
 
   void run(FlagTable*) override {
     if (words_[0] == "offer") {

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "cli/command.h"
 #include "data/row_building.h"
 #include "formats/huggingface/model_config.h"
 #include "settings/compat/compat_flags.h"
@@ -12,19 +13,13 @@
 namespace tessera {
 
 void DataInput::declare_flags(FlagTable* table) {
-  Flag& dataset_flag =
-      table->add("dataset", &dataset, "Files, folders or globs, given as for `train --dataset`.");
-  dataset_flag.required = true;
-  dataset_flag.aliases = {"train_file"};
-  Flag& model_flag = table->add("model", &model, "Model folder, with its tokenizer and chat template.");
-  model_flag.value_name = "DIR";
-  model_flag.aliases = {"model_name_or_path"};
-  table->add("tokenizer", &tokenizer, "Folder of the tokenizer. Defaults to the model's folder.").value_name =
-      "DIR";
+  common_fields().add(table, "dataset", &dataset);
+  common_fields().add(table, "model", &model);
+  common_fields().add(table, "tokenizer", &tokenizer);
   Flag& length_flag = declare_max_length(table, &max_length);
   length_flag.help = "Tokens per row, as for `train`. none truncates nothing.";
   length_flag.aliases.push_back("cutoff_len");
-  table->add("packing", &packing, "Pack the documents into rows, as `train --packing` does.");
+  common_fields().add(table, "packing", &packing);
   add_field(table, "packing_strategy", &packing_strategy);
   add_field(table, "packing_cross_document_attention", &packing_cross_document_attention);
   declare_compat_flag(table, "truncation_mode");

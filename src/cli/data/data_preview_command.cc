@@ -62,13 +62,12 @@ class DataPreviewCommand : public Command {
 
   void declare_flags(FlagTable* table) override {
     input_.declare_flags(table);
-    table->add("num_rows", &num_rows_, "Rows to show.").aliases = {"n"};
-    table->add("json", &json_, "Print one JSON object per row.");
+    declare(table, "num_rows", &num_rows_);
+    declare(table, "json", &json_);
   }
 
   DataArguments* data_arguments() override { return &input_.data; }
   void run(FlagTable*) override {
-    if (num_rows_ < 1) fail(ExitCode::kUsage, "--num_rows: expected 1 or more, found {}", num_rows_);
     const OpenData data = open_data(input_);
     for (const std::string& line : data.plan.remarks) log_warning("{}", line);
     if (data.plan.is_pretokenized) {

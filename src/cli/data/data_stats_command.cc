@@ -74,14 +74,12 @@ class DataStatsCommand : public Command {
 
   void declare_flags(FlagTable* table) override {
     input_.declare_flags(table);
-    table->add("per_device_train_batch_size", &batch_rows_, "Rows in a batch of a trainer that pads.");
-    table->add("json", &json_, "Print one JSON object instead of text.");
+    declare(table, "per_device_train_batch_size", &batch_rows_);
+    declare(table, "json", &json_);
   }
 
   DataArguments* data_arguments() override { return &input_.data; }
   void run(FlagTable*) override {
-    if (batch_rows_ < 1)
-      fail(ExitCode::kUsage, "--per_device_train_batch_size: expected 1 or more, found {}", batch_rows_);
     const OpenData data = open_data(input_);
     max_length_ = data.max_length;
     for (const std::string& line : data.plan.remarks) log_warning("{}", line);

@@ -17,12 +17,10 @@ class DetokenizeCommand : public Command {
   std::string name() const override { return "detokenize"; }
 
   void declare_flags(FlagTable* table) override {
-    Flag& tokenizer = table->add("tokenizer", &tokenizer_, "tokenizer.json, or a folder containing one.");
-    tokenizer.value_name = "DIR";
-    tokenizer.required = true;
-    table->add("input", &input_, "File of ids; - is standard input.").value_name = "FILE";
-    table->add("skip_special_tokens", &skip_special_tokens_, "Omit special tokens such as <s>.");
-    table->add("per_line", &per_line_, "Treat every line as a separate text.");
+    declare(table, "tokenizer", &tokenizer_);
+    declare(table, "input", &input_);
+    declare(table, "skip_special_tokens", &skip_special_tokens_);
+    declare(table, "per_line", &per_line_);
   }
 
   void run(FlagTable*) override {

@@ -20,13 +20,10 @@ class TokenizeCommand : public Command {
   std::string name() const override { return "tokenize"; }
 
   void declare_flags(FlagTable* table) override {
-    Flag& tokenizer = table->add("tokenizer", &tokenizer_, "tokenizer.json, or a folder containing one.");
-    tokenizer.value_name = "DIR";
-    tokenizer.required = true;
-    table->add("input", &input_, "Text file (UTF-8); - is standard input.").value_name = "FILE";
-    table->add("add_special_tokens", &add_special_tokens_,
-               "Add what the tokenizer puts around a text, such as <s>.");
-    table->add("per_line", &per_line_, "Treat every line as a separate text, without its line ending.");
+    declare(table, "tokenizer", &tokenizer_);
+    declare(table, "input", &input_);
+    declare(table, "add_special_tokens", &add_special_tokens_);
+    declare(table, "per_line", &per_line_);
   }
 
   void run(FlagTable*) override {

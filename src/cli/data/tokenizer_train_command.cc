@@ -18,22 +18,14 @@ class TokenizerTrainCommand : public Command {
   std::string name() const override { return "tokenizer train"; }
 
   void declare_flags(FlagTable* table) override {
-    table
-        ->add("input", &options_.files,
-              "Text files (UTF-8), folders or globs, given as for `train --dataset`.")
-        .required = true;
-    Flag& output = table->add("output", &output_, "Folder to write.");
-    output.value_name = "DIR";
-    output.required = true;
-    table->add("vocab_size", &options_.vocab_size, "Vocabulary size, including special tokens.");
-    table->add("bos_token", &options_.bos_token, "Special token that begins a document.");
-    table->add("eos_token", &options_.eos_token, "Special token that ends a document.");
-    table->add("pad_token", &options_.pad_token,
-               "Special token that programs fill up rows with; none unless given. Tessera pads nothing, but "
-               "Hugging Face's collators take the eos token for it otherwise, and then mask it in labels.");
-    table->add("skip_invalid_utf8", &options_.skip_invalid_utf8,
-               "Skip files that are not valid UTF-8, and count them. Otherwise the first one ends the run.");
-    table->add("overwrite", &overwrite_, "Replace an existing tokenizer in the folder.");
+    declare(table, "input", &options_.files);
+    declare(table, "output", &output_);
+    declare(table, "vocab_size", &options_.vocab_size);
+    declare(table, "bos_token", &options_.bos_token);
+    declare(table, "eos_token", &options_.eos_token);
+    declare(table, "pad_token", &options_.pad_token);
+    declare(table, "skip_invalid_utf8", &options_.skip_invalid_utf8);
+    declare(table, "overwrite", &overwrite_);
   }
 
   void run(FlagTable*) override {

@@ -22,16 +22,16 @@ class DeployCommand : public Command {
   // --image, --claim, --hf_token_secret, --priority_class, --runtime and --node_check.
   void declare_pod_flags(FlagTable* table);
 
-  // Checked, with the namespace; for pods on cards or on processors. Error(kUsage).
+  // For pods on cards or on processors, with the namespace. Error(kUsage).
   PodSettings pod_settings(bool on_card) const;
-  // Error(kUsage) for a name that Kubernetes refuses.
-  const std::string& name_space() const;
+  const std::string& name_space() const { return namespace_; }
   DeployTemplates templates() const { return DeployTemplates(templates_); }
   // Writes manifests to standard output once they have passed lint_manifests(): a finding is a bug of the
   // shipped templates, Error(kInternal), or a mistake in the user's, Error(kBadData).
   void write_manifests(const std::string& text) const;
-  // The variables of every template: namespace and version, the program's.
-  Value::Object common_context() const;
+  // The variables of a template: the flags by their names, the version of the program, and `more`, which
+  // replace flags of the same name.
+  Value::Object variables(const FlagTable& table, Value::Object more) const;
 
  private:
   std::string namespace_ = "training";

@@ -1,6 +1,5 @@
 #include "cli/deploy/deploy_command.h"
 #include "cli/terminal/terminal.h"
-#include "cluster/manifests/names.h"
 
 namespace tessera {
 namespace {
@@ -13,33 +12,24 @@ class DeployDashboardsCommand : public DeployCommand {
 
   void declare_flags(FlagTable* table) override {
     declare_common_flags(table);
-    table->add("monitoring_namespace", &monitoring_namespace_, "Namespace of the ConfigMaps.");
-    table->add("loki_url", &loki_url_, "Address of Loki; \"\" leaves out everything about logs.");
+    declare(table, "monitoring_namespace", &monitoring_namespace_);
+    declare(table, "loki_url", &loki_url_);
     // By their titles or in the singular.
-    Flag& dashboard =
-        table->add_choice("dashboard", &dashboard_, {"all", "fleet", "run", "ranks", "nodes", "rank", "node"},
-                          "Write only this one, as JSON.");
-    dashboard.value_name = "all|fleet|run|ranks|nodes";
-    table->add_alias("dashboard", "grafana_dashboard");
+    declare(table, "dashboard", &dashboard_, {"all", "fleet", "run", "ranks", "nodes", "rank", "node"});
   }
 
-  void run(FlagTable*) override {
-    check_label("monitoring_namespace", monitoring_namespace_);
-    check_text("loki_url", loki_url_);
+  void run(FlagTable* table) override {
     if (dashboard_ != "all") {
       write_output(
           dashboard(dashboard_.ends_with('s') ? dashboard_.substr(0, dashboard_.size() - 1) : dashboard_));
       return;
     }
-    Value::Object context = common_context();
-    context.push_back({"monitoring_namespace", monitoring_namespace_});
-    context.push_back({"loki_url", loki_url_});
-    context.push_back({"alloy", loki_url_.empty() ? "" : templates().render("config.alloy.jinja", context)});
     Value::List dashboards;
     for (const std::string& name : kDashboards) {
       dashboards.push_back(Value::Object{{"name", name}, {"text", dashboard(name)}});
     }
-    context.push_back({"dashboards", std::move(dashboards)});
+    Value::Object context = variables(*table, {{"dashboards", std::move(dashboards)}});
+    context.push_back({"alloy", loki_url_.empty() ? "" : templates().render("config.alloy.jinja", context)});
     write_manifests(templates().render("dashboards.yaml.jinja", context));
   }
 

@@ -6,7 +6,6 @@
 #include "base/text.h"
 #include "cli/deploy/deploy_command.h"
 #include "cli/deploy/pod_arguments.h"
-#include "cli/flag_parser.h"
 #include "cli/hub_names.h"
 #include "cli/plan/plan_machine.h"
 #include "cli/plan/plan_search.h"
@@ -31,31 +30,18 @@ class DeployKubernetesCommand : public DeployCommand {
   void declare_flags(FlagTable* table) override {
     declare_training_flags(table, &given_);
     num_training_flags_ = table->flags().size();
-    table->list_only({"model", "dataset", "config", "max_length", "packing", "global_batch_size",
-                      "per_device_train_batch_size", "gradient_checkpointing", "gradient_checkpointing_mode",
-                      "zero_stage", "gather_schedule", "num_train_epochs", "max_steps", "device",
-                      "output_dir"});
+    list_only(table,
+              "model dataset config max_length packing global_batch_size per_device_train_batch_size "
+              "gradient_checkpointing gradient_checkpointing_mode zero_stage gather_schedule "
+              "num_train_epochs max_steps device output_dir");
     table->begin_section("Job");
-    table->add("name", &name_, "Name of the job; by default derived from the model's.");
-    table->add_choice(
-        "trainer", &trainer_, kJobKinds,
-        "What runs the job: a version of Kubeflow Trainer, JobSet, or an Indexed Job of Kubernetes.");
-    table->add("queue", &queue_, "LocalQueue of Kueue that admits the job; \"\" is none.").value_name =
-        "NAME";
-    table->add("topology", &topology_,
-               "The queue was made with --topology: Kueue places all pods in one zone.");
-    table
-        ->add("model_config", &model_config_,
-              "What to plan with if the model is a path in the pods: a local config.json or its folder, a "
-              "name on the Hub, or a preset.")
-        .value_name = "FILE|NAME";
-    table
-        ->add("rendezvous_secret", &rendezvous_secret_,
-              "Secret of your own; the pods prove to each other that they know its key secret. By default "
-              "one is generated.")
-        .value_name = "NAME";
-    table->add("monitoring_namespace", &monitoring_namespace_, "Namespace whose pods may read the metrics.")
-        .value_name = "NAME";
+    declare(table, "name", &job_.name);
+    declare(table, "trainer", &job_.kind, kJobKinds);
+    declare(table, "queue", &job_.queue);
+    declare(table, "topology", &job_.topology);
+    declare(table, "model_config", &model_config_);
+    declare(table, "rendezvous_secret", &job_.rendezvous_secret);
+    declare(table, "monitoring_namespace", &job_.monitoring_namespace);
     declare_pod_flags(table);
     declare_node_flags(table);
     table->begin_section("Place");
@@ -79,7 +65,7 @@ class DeployKubernetesCommand : public DeployCommand {
     check_resume(given_);
     check_metrics_port(*table, &job);
     check_runtime_flags(*table, job);
-    check_fabric(given_, job.pod.image, table->is_set("image"), num_efa_);
+    check_fabric(given_, job.pod.image, table->is_set("image"), job_.num_efa);
     if (given_.data.dataset.empty())
       fail(ExitCode::kUsage, "--dataset is missing: a job needs rows to train on");
     const ModelConfig config = model_config();
@@ -128,11 +114,10 @@ class DeployKubernetesCommand : public DeployCommand {
                     format_count(instance.num_cards, "card"), job->num_cards);
       }
     }
-    if (num_efa_ > 0 && !instance.name.empty() && num_efa_ > instance.num_efa_cards) {
+    if (job_.num_efa > 0 && !instance.name.empty() && job_.num_efa > instance.num_efa_cards) {
       fail(ExitCode::kUsage, "--efa: {} has {}, found {}", instance.name,
-           format_count(instance.num_efa_cards, "EFA interface"), num_efa_);
+           format_count(instance.num_efa_cards, "EFA interface"), job_.num_efa);
     }
-    job->num_efa = num_efa_;
   }
 
   // Ranks may share a card, but a pod has what its node has.
@@ -144,64 +129,34 @@ class DeployKubernetesCommand : public DeployCommand {
 
   void declare_node_flags(FlagTable* table) {
     table->begin_section("Nodes");
-    table->add("instance", &instance_, "Instance type of the nodes, from the catalogue of `tessera plan`.")
-        .value_name = "TYPE";
-    limit_flag(table->add("nodes", &num_nodes_, "Number of nodes; each runs one pod."), 1, 4096);
-    limit_flag(
-        table->add("nproc_per_node", &local_world_size_, "Ranks in each pod; by default one per NUMA node."),
-        1, 256);
-    table->add_choice("capacity", &capacity_, {"any", "spot", "on-demand"},
-                      "Kind of capacity. Unless it is on-demand, a pod must end within 110 s of a notice.");
-    table->add("zone", &zone_, "Zone of the nodes. By default any, the same for all.").value_name = "NAME";
-    limit_flag(table->add("cpus", &cpus_, "CPUs of a pod, instead of what the instance type leaves to it."),
-               1, 4096);
-    table->add_size("memory", &memory_bytes_, "480GiB",
-                    "Memory of a pod, instead of what the instance type leaves to it.");
-    limit_flag(table->add("max_pods", &max_pods_,
-                          "The most pods on a node, for which kubelet reserves memory. Defaults to what the "
-                          "network interfaces of the instance type allow."),
-               1, 1000);
-    limit_flag(table->add("storage_mb_per_s", &storage_mb_per_s_,
-                          "How fast all nodes together write to the volume, in 10^6 bytes per second: "
-                          "determines how long a checkpoint takes."),
-               1);
-    limit_flag(
-        table->add("efa", &num_efa_,
-                   "EFA interfaces of a pod. They need the EFA device plugin, and --fabric efa to be used."),
-        0, 64);
-    limit_flag(table->add("network_gbps", &network_gbps_,
-                          "Network of a node in each direction, in 10^9 bits per second, for the plan; by "
-                          "default that of the instance type, or with --cpus and --memory that of a type "
-                          "with as many CPUs."),
-               0.001, 100'000);
-    table->add("catalogue", &catalogue_, "Catalogue of instance types to use instead of the shipped one.")
-        .value_name = "FILE";
+    declare(table, "instance", &instance_);
+    declare(table, "nodes", &num_nodes_);
+    declare(table, "nproc_per_node", &local_world_size_);
+    declare(table, "capacity", &job_.capacity, {"any", "spot", "on-demand"});
+    declare(table, "zone", &job_.zone);
+    declare(table, "cpus", &cpus_);
+    declare_size(table, "memory", &memory_bytes_, "480GiB");
+    declare(table, "max_pods", &max_pods_);
+    declare(table, "storage_mb_per_s", &storage_mb_per_s_);
+    declare(table, "efa", &job_.num_efa);
+    declare(table, "network_gbps", &network_gbps_);
+    declare(table, "catalogue", &catalogue_);
   }
 
   JobSettings job_settings() const {
-    JobSettings job;
+    JobSettings job = job_;
     job.pod = pod_settings(is_on_card());
-    job.kind = trainer_;
     job.num_nodes = static_cast<int>(num_nodes_);
     const std::string suffix = pod_suffix(job.kind, job.num_nodes);
-    job.name = name_.empty() ? label_of(given_.model.folder, kMaxLabelLength - suffix.size()) : name_;
-    if (name_.empty() && (job.name.empty() || (job.name[0] >= '0' && job.name[0] <= '9'))) job.name = "train";
+    job.name = job_.name.empty() ? label_of(given_.model.folder, kMaxLabelLength - suffix.size()) : job_.name;
+    if (job_.name.empty() && (job.name.empty() || (job.name[0] >= '0' && job.name[0] <= '9')))
+      job.name = "train";
     check_label("name", job.name, suffix);
     // The name of a Service: RFC 1035.
     if (job.name[0] >= '0' && job.name[0] <= '9') {
       fail(ExitCode::kUsage, "--name: expected a name that begins with a letter, found '{}'", job.name);
     }
-    job.capacity = capacity_;
-    job.zone = zone_;
-    job.queue = queue_;
-    job.topology = topology_;
-    if (topology_ && queue_.empty()) fail(ExitCode::kUsage, "--topology is for jobs of a --queue");
-    job.rendezvous_secret = rendezvous_secret_;
-    job.monitoring_namespace = monitoring_namespace_;
-    if (!job.zone.empty()) check_label("zone", job.zone);
-    if (!job.queue.empty()) check_label("queue", job.queue);
-    if (!job.rendezvous_secret.empty()) check_object_name("rendezvous_secret", job.rendezvous_secret);
-    check_label("monitoring_namespace", job.monitoring_namespace);
+    if (job_.topology && job_.queue.empty()) fail(ExitCode::kUsage, "--topology is for jobs of a --queue");
     return job;
   }
 
@@ -337,7 +292,7 @@ class DeployKubernetesCommand : public DeployCommand {
 
   GracePeriods grace(const FlagTable& table, const JobPlan& plan) const {
     const double step_s = plan.forecast.time ? plan.forecast.time->step_s() : 0;
-    const bool is_spot = capacity_ != "on-demand" && !instance_.empty();
+    const bool is_spot = job_.capacity != "on-demand" && !instance_.empty();
     GracePeriods grace =
         grace_periods(plan.forecast.disk.checkpoint_bytes, storage_mb_per_s_ * 1e6, step_s, is_spot);
     if (table.is_set("grace_period_s")) grace = with_grace_period(grace, given_.grace_period_s, is_spot);
@@ -402,22 +357,14 @@ class DeployKubernetesCommand : public DeployCommand {
     return lines;
   }
 
+  JobSettings job_;  // what flags say of it
   RunSpec given_;
   size_t num_training_flags_ = 0;
   std::vector<const Flag*> given_flags_;  // of these
-  std::string name_;
-  JobKind trainer_ = JobKind::kTrainerV21;
-  std::string queue_;
-  bool topology_ = false;
   std::string model_config_;
-  std::string rendezvous_secret_;
-  std::string monitoring_namespace_ = "monitoring";
   std::string instance_;
   int64_t num_nodes_ = 1;
   std::optional<int64_t> local_world_size_;
-  int64_t num_efa_ = 0;
-  std::string capacity_ = "any";
-  std::string zone_;
   std::optional<int64_t> cpus_;
   std::optional<int64_t> memory_bytes_;
   std::optional<int64_t> max_pods_;

@@ -14,12 +14,7 @@ class DeployLintCommand : public DeployCommand {
  public:
   std::string name() const override { return "deploy lint"; }
 
-  void declare_flags(FlagTable* table) override {
-    Flag& files = table->add("files", &files_, "Files to check; - is standard input.");
-    files.value_name = "FILE...";
-    files.positional = true;
-    files.required = true;
-  }
+  void declare_flags(FlagTable* table) override { declare(table, "files", &files_); }
 
   void run(FlagTable*) override {
     std::vector<Manifest> manifests;

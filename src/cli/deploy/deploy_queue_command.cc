@@ -3,11 +3,9 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/deploy/deploy_command.h"
-#include "cli/flag_parser.h"
 #include "cli/plan/plan_machine.h"
 #include "cluster/manifests/allocatable.h"
 #include "cluster/manifests/job_plan.h"
-#include "cluster/manifests/names.h"
 
 namespace tessera {
 namespace {
@@ -17,26 +15,16 @@ class DeployQueueCommand : public DeployCommand {
   std::string name() const override { return "deploy queue"; }
 
   void declare_flags(FlagTable* table) override {
-    table->add_choice("device", &device_, "What the jobs of the queue run on.");
-    table
-        ->add("queue", &queue_,
-              "Name of the LocalQueue; by default training, with --device cuda training-gpu.")
-        .value_name = "NAME";
-    table->add("priority_class", &priority_class_, "Name of the WorkloadPriorityClass of jobs.");
-    table->add("topology", &topology_, "Place the pods of a job near each other; only sees existing nodes.");
-    table
-        ->add("instance", &instance_,
-              "Instance type whose nodes the quota counts; by default r7i.16xlarge, with --device cuda "
-              "g6e.16xlarge.")
-        .value_name = "TYPE";
-    limit_flag(table->add("nodes", &nodes_, "Nodes that jobs may use at the same time."), 1, 10'000);
-    limit_flag(table->add("cpus", &cpus_, "CPUs of a pod, on nodes of a type that the catalogue lacks."), 1,
-               4096);
-    table->add_size("memory", &memory_bytes_, "480GiB", "Memory of a pod, likewise.");
-    table->add("catalogue", &catalogue_, "Catalogue of instance types to use instead of the shipped one.")
-        .value_name = "FILE";
-    table->add_choice("kueue_api", &kueue_api_, {"v1beta2", "v1beta1"},
-                      "Version of Kueue's API; Kueue up to 0.14 has v1beta1 only.");
+    declare(table, "device", &device_);
+    declare(table, "queue", &queue_);
+    declare(table, "priority_class", &priority_class_);
+    declare(table, "topology", &topology_);
+    declare(table, "instance", &instance_);
+    declare(table, "nodes", &nodes_);
+    declare(table, "cpus", &cpus_);
+    declare_size(table, "memory", &memory_bytes_, "480GiB");
+    declare(table, "catalogue", &catalogue_);
+    declare(table, "kueue_api", &kueue_api_, {"v1beta2", "v1beta1"});
     declare_common_flags(table);
   }
 
@@ -44,8 +32,6 @@ class DeployQueueCommand : public DeployCommand {
     const bool on_card = device_ == DeviceKind::kCuda;
     const NodeKind& kind = node_kind(on_card);
     const std::string queue = queue_.empty() ? kind.queue : queue_;
-    check_label("queue", queue);
-    check_object_name("priority_class", priority_class_);
     if (cpus_.has_value() != memory_bytes_.has_value()) {
       fail(ExitCode::kUsage, "--cpus and --memory: give both, or an --instance of the catalogue");
     }
@@ -66,24 +52,21 @@ class DeployQueueCommand : public DeployCommand {
       if (on_card) check_cards(catalogue, instance);
       node = allocatable_of(instance);
     }
-    Value::Object context = common_context();
-    context.push_back({"api", "kueue.x-k8s.io/" + kueue_api_});
-    context.push_back({"queue", queue});
-    context.push_back({"on_card", on_card});
-    context.push_back({"node_type", kind.type});
-    context.push_back({"taint", kind.taint});
-    context.push_back({"cluster_queue", kind.cluster_queue});
-    context.push_back({"devices", on_card ? devices(instance) : Value(Value::List())});
-    context.push_back({"priority_class", priority_class_});
-    context.push_back({"topology", topology_});
-    context.push_back({"node_kind", cpus_ ? "pods" : instance.name});
-    context.push_back({"vcpus", cpus_ ? Value() : Value(nodes_ * instance.num_vcpus)});
-    context.push_back(
-        {"usd_per_hour", fmt::format("{:.2f}", static_cast<double>(nodes_) * instance.usd_per_hour)});
-    context.push_back({"nodes", nodes_});
-    context.push_back({"cpus", nodes_ * node.pod_cpus});
-    context.push_back({"memory", fmt::format("{}Mi", nodes_ * (node.pod_memory_bytes >> 20))});
-    write_manifests(templates().render("queue.yaml.jinja", context));
+    write_manifests(templates().render(
+        "queue.yaml.jinja",
+        variables(*table, {{"api", "kueue.x-k8s.io/" + kueue_api_},
+                           {"queue", queue},
+                           {"on_card", on_card},
+                           {"node_type", kind.type},
+                           {"taint", kind.taint},
+                           {"cluster_queue", kind.cluster_queue},
+                           {"devices", on_card ? devices(instance) : Value(Value::List())},
+                           {"node_kind", cpus_ ? "pods" : instance.name},
+                           {"vcpus", cpus_ ? Value() : Value(nodes_ * instance.num_vcpus)},
+                           {"usd_per_hour",
+                            fmt::format("{:.2f}", static_cast<double>(nodes_) * instance.usd_per_hour)},
+                           {"cpus", nodes_ * node.pod_cpus},
+                           {"memory", fmt::format("{}Mi", nodes_ * (node.pod_memory_bytes >> 20))}})));
   }
 
  private:

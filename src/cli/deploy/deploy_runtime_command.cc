@@ -3,7 +3,6 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/deploy/deploy_command.h"
-#include "cluster/manifests/names.h"
 #include "comm/ranks/world.h"
 
 namespace tessera {
@@ -14,29 +13,16 @@ class DeployRuntimeCommand : public DeployCommand {
   std::string name() const override { return "deploy runtime"; }
 
   void declare_flags(FlagTable* table) override {
-    table->add_choice("trainer", &trainer_, kJobKinds,
-                      "What runs jobs: a version of Kubeflow Trainer; with jobset or job there is no "
-                      "ClusterTrainingRuntime.");
-    table->add_choice(
-        "device", &device_,
-        "What the pods of the ClusterTrainingRuntime run on: processors with AMX, or NVIDIA cards.");
-    table->add("secrets", &secrets_, "Write the Secrets as well.");
+    declare(table, "trainer", &trainer_, kJobKinds);
+    declare(table, "device", &device_);
+    declare(table, "secrets", &secrets_);
     declare_pod_flags(table);
     table->begin_section("Volume");
-    table
-        ->add("storage_class", &storage_class_,
-              "StorageClass of a new volume that all pods write to; \"\" is the cluster's default, none "
-              "writes no claim (`tessera deploy cluster --part storage` does).")
-        .value_name = "NAME";
-    table->add_size("storage", &storage_bytes_, "1200GiB", "Size of the volume.");
-    table
-        ->add("fsx", &fsx_,
-              "An existing FSx for Lustre: DNS name and mount name, as in "
-              "fs-0123.fsx.eu-west-1.amazonaws.com/abcdef or, as mount has it, "
-              "fs-0123.fsx.eu-west-1.amazonaws.com@tcp:/abcdef.")
-        .value_name = "DNS/MOUNT";
-    table->add("efs", &efs_, "An existing EFS: its ID, as in fs-0123.").value_name = "ID";
-    table->add("nfs", &nfs_, "An existing NFS export, as in 10.0.0.5:/export.").value_name = "HOST:PATH";
+    declare(table, "storage_class", &storage_class_);
+    declare_size(table, "storage", &storage_bytes_, "1200GiB");
+    declare(table, "fsx", &fsx_);
+    declare(table, "efs", &efs_);
+    declare(table, "nfs", &nfs_);
     table->begin_section("Place");
     declare_common_flags(table);
   }
@@ -46,9 +32,7 @@ class DeployRuntimeCommand : public DeployCommand {
     runtime.pod = pod_settings(device_ == DeviceKind::kCuda);
     if (is_trainer(trainer_)) runtime.trainer = trainer_;
     runtime.volume = volume();
-    if (runtime.volume && !runtime.volume->driver.empty()) check_owner_name(runtime.pod.claim);
     if (!runtime.volume && storage_class_ != "none") {
-      if (!storage_class_.empty()) check_object_name("storage_class", storage_class_);
       runtime.storage_class = storage_class_;
     } else if (runtime.volume && table->is_set("storage_class")) {
       fail(ExitCode::kUsage, "--storage_class is for a new volume: give it, or the existing volume");
@@ -59,15 +43,6 @@ class DeployRuntimeCommand : public DeployCommand {
   }
 
  private:
-  // The Job that gives the volume to the pods' user is called after the claim.
-  static void check_owner_name(const std::string& claim) {
-    constexpr size_t kMaxLength = kMaxLabelLength - std::string_view("-owner").size();
-    if (claim.size() <= kMaxLength) return;
-    fail(ExitCode::kUsage,
-         "--claim: '{}' has {} characters, and a Job of its name and '-owner' at most {}: shorten it to {}",
-         claim, claim.size(), kMaxLabelLength, kMaxLength);
-  }
-
   // DNS/MOUNT, or as the mount command has it: DNS@tcp:/MOUNT.
   static RuntimeVolume fsx_volume(const std::string& text) {
     constexpr std::string_view kLustre = "@tcp:/";
@@ -101,16 +76,9 @@ class DeployRuntimeCommand : public DeployCommand {
     if (!fsx_.empty() + !efs_.empty() + !nfs_.empty() > 1) {
       fail(ExitCode::kUsage, "--fsx, --efs and --nfs: give one volume");
     }
-    if (!fsx_.empty()) {
-      check_text("fsx", fsx_);
-      return fsx_volume(fsx_);
-    }
-    if (!efs_.empty()) {
-      check_text("efs", efs_);
-      return efs_volume(efs_id(efs_));
-    }
+    if (!fsx_.empty()) return fsx_volume(fsx_);
+    if (!efs_.empty()) return efs_volume(efs_id(efs_));
     if (nfs_.empty()) return std::nullopt;
-    check_text("nfs", nfs_);
     const size_t colon = nfs_.find(":/");
     if (colon == 0 || colon == std::string::npos) {
       fail(ExitCode::kUsage, "--nfs: expected HOST:PATH such as 10.0.0.5:/export, found '{}'",
@@ -129,7 +97,7 @@ class DeployRuntimeCommand : public DeployCommand {
     std::vector<std::pair<std::string, std::string>> out;
     const std::optional<std::string> token = process_environment()("HF_TOKEN");
     if (token && !token->empty()) {
-      // Not check_text(), which would show it.
+      // Without the value in the message, which would show it.
       if (token->find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") !=
           std::string::npos) {
         fail(ExitCode::kUsage, "HF_TOKEN: expected letters, digits, '_' and '-'");

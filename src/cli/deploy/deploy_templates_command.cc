@@ -12,10 +12,8 @@ class DeployTemplatesCommand : public DeployCommand {
   std::string name() const override { return "deploy templates"; }
 
   void declare_flags(FlagTable* table) override {
-    Flag& output = table->add("output", &output_, "Folder to write.");
-    output.value_name = "DIR";
-    output.required = true;
-    table->add("overwrite", &overwrite_, "Replace files that exist.");
+    declare(table, "output", &output_);
+    declare(table, "overwrite", &overwrite_);
   }
 
   void run(FlagTable*) override {

@@ -1,7 +1,6 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/command.h"
-#include "cli/flag_parser.h"
 #include "cli/run/rank.h"
 #include "cli/terminal/terminal.h"
 #include "cluster/network/network_report.h"
@@ -15,19 +14,12 @@ class BenchNetworkCommand : public Command {
   bool is_for_ranks() const override { return true; }
 
   void declare_flags(FlagTable* table) override {
-    limit_flag(table->add("seconds", &seconds_,
-                          "Measuring time of each direction of each link; with --preflight a tenth of it."),
-               0.01, 600);
-    limit_flag(
-        table->add("connections", &connections_, "TCP connections of Tessera's transport for each pair."), 1,
-        64);
-    limit_flag(table->add("min_share", &min_share_, "Links below this share of the typical one are slow."), 0,
-               1);
-    limit_flag(table->add("min_gbit_per_s", &min_gbit_per_s_, "Links below this are slow, too."), 0, 1e6);
-    table->add("preflight", &preflight_,
-               "Check quickly, with at most eight partners for each node and without plain TCP; exit code 75 "
-               "if a link is slow or there is none.");
-    table->add("json", &json_, "Print one JSON object instead of the tables.");
+    declare(table, "seconds", &seconds_);
+    declare(table, "connections", &connections_);
+    declare(table, "min_share", &min_share_);
+    declare(table, "min_gbit_per_s", &min_gbit_per_s_);
+    declare(table, "preflight", &preflight_);
+    declare(table, "json", &json_);
   }
 
   void run(FlagTable*) override {

@@ -5,16 +5,12 @@
 #include <optional>
 
 #include "base/text.h"
+#include "formats/json.h"
 
 namespace tessera {
 namespace {
 
 using CardJson = nlohmann::ordered_json;
-
-template <typename T>
-CardJson json_or_null(const std::optional<T>& value) {
-  return value ? CardJson(*value) : CardJson();
-}
 
 std::vector<std::string> names_of_limits(const NvidiaCard& card) {
   std::vector<std::string> names;
@@ -29,24 +25,24 @@ CardJson card_json(const NvidiaCard& card) {
           {"name", card.name},
           {"uuid", card.uuid},
           {"error", card.error},
-          {"memory_total_bytes", json_or_null(card.memory_total_bytes)},
-          {"memory_free_bytes", json_or_null(card.memory_free_bytes)},
-          {"memory_used_bytes", json_or_null(card.memory_used_bytes)},
-          {"utilization", json_or_null(card.utilization)},
-          {"sm_clock_hertz", json_or_null(card.sm_clock_hertz)},
-          {"max_sm_clock_hertz", json_or_null(card.max_sm_clock_hertz)},
-          {"memory_clock_hertz", json_or_null(card.memory_clock_hertz)},
-          {"max_memory_clock_hertz", json_or_null(card.max_memory_clock_hertz)},
-          {"power_watts", json_or_null(card.power_watts)},
-          {"power_limit_watts", json_or_null(card.power_limit_watts)},
-          {"temperature_celsius", json_or_null(card.temperature_celsius)},
+          {"memory_total_bytes", or_null(card.memory_total_bytes)},
+          {"memory_free_bytes", or_null(card.memory_free_bytes)},
+          {"memory_used_bytes", or_null(card.memory_used_bytes)},
+          {"utilization", or_null(card.utilization)},
+          {"sm_clock_hertz", or_null(card.sm_clock_hertz)},
+          {"max_sm_clock_hertz", or_null(card.max_sm_clock_hertz)},
+          {"memory_clock_hertz", or_null(card.memory_clock_hertz)},
+          {"max_memory_clock_hertz", or_null(card.max_memory_clock_hertz)},
+          {"power_watts", or_null(card.power_watts)},
+          {"power_limit_watts", or_null(card.power_limit_watts)},
+          {"temperature_celsius", or_null(card.temperature_celsius)},
           {"clock_limits", card.clock_limits ? CardJson(names_of_limits(card)) : CardJson()},
-          {"corrected_errors", json_or_null(card.corrected_errors)},
-          {"uncorrected_errors", json_or_null(card.uncorrected_errors)},
-          {"pcie_generation", json_or_null(card.link_generation)},
-          {"max_pcie_generation", json_or_null(card.max_link_generation)},
-          {"pcie_lanes", json_or_null(card.link_width)},
-          {"max_pcie_lanes", json_or_null(card.max_link_width)}};
+          {"corrected_errors", or_null(card.corrected_errors)},
+          {"uncorrected_errors", or_null(card.uncorrected_errors)},
+          {"pcie_generation", or_null(card.link_generation)},
+          {"max_pcie_generation", or_null(card.max_link_generation)},
+          {"pcie_lanes", or_null(card.link_width)},
+          {"max_pcie_lanes", or_null(card.max_link_width)}};
 }
 
 // "345 of 1980 MHz"; "" without the first.

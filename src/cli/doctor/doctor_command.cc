@@ -16,11 +16,11 @@
 #include "cli/doctor/doctor_threads.h"
 #include "cli/doctor/health_report.h"
 #include "cli/doctor/node_check_flags.h"
-#include "cli/flag_parser.h"
 #include "cli/terminal/terminal.h"
 #include "cluster/node/nvidia_checks.h"
 #include "cluster/storage/offload_check.h"
 #include "cluster/storage/storage_check.h"
+#include "formats/json.h"
 #include "kernels/dispatch.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/gemm/onednn_products.h"
@@ -100,10 +100,6 @@ Findings examine() {
   return f;
 }
 
-OrderedJson optional_number(const std::optional<int64_t>& value) {
-  return value ? OrderedJson(*value) : OrderedJson();
-}
-
 OrderedJson kernels_json(const std::vector<KernelReport>& kernels) {
   OrderedJson out = OrderedJson::array();
   for (const KernelReport& kernel : kernels) {
@@ -153,13 +149,13 @@ OrderedJson to_json(const Findings& f) {
       {"huge_pages",
        {{"transparent", f.huge.transparent},
         {"trial_bytes", kTrialBytes},
-        {"huge_bytes", optional_number(f.huge_bytes)},
+        {"huge_bytes", or_null(f.huge_bytes)},
         {"reserved", pools}}},
       {"memory",
        {{"total_bytes", f.memory.total_bytes},
         {"available_bytes", f.memory.available_bytes},
-        {"cgroup_limit_bytes", optional_number(f.memory.cgroup_limit_bytes)},
-        {"cgroup_used_bytes", optional_number(f.memory.cgroup_used_bytes)},
+        {"cgroup_limit_bytes", or_null(f.memory.cgroup_limit_bytes)},
+        {"cgroup_used_bytes", or_null(f.memory.cgroup_used_bytes)},
         {"free_for_process_bytes", f.memory.free_for_process_bytes}}},
       {"ranks", ranks_json(f.ranks)},
       {"kernels", kernels_json(f.kernels)},
@@ -293,32 +289,31 @@ class DoctorCommand : public Command {
 
   bool is_for_ranks() const override { return true; }
   void declare_flags(FlagTable* table) override {
-    table->add("json", &json_, "Print one JSON object instead of the report.");
-    limit_flag(table->add("seconds", &seconds_,
-                          "Most seconds that --node_check, --storage or --offload_dir may take."),
-               1, 600);
-    declare_node_check_flags(table, &node_check_);
+    declare(table, "json", &json_);
+    declare(table, "seconds", &node_check_.options.seconds);
+    table->begin_section("Is this node healthy?");
+    declare(table, "node_check", &node_check_.enabled);
+    declare(table, "passive", &node_check_.options.is_passive);
+    declare(table, "fleet", &node_check_.fleet);
+    declare(table, "instance", &node_check_.instance);
+    declare(table, "min_share", &node_check_.options.min_share);
+    declare(table, "instruction_set", &node_check_.options.instruction_set);
+    declare(table, "cards", &node_check_.options.num_cards);
+    declare(table, "peers", &node_check_.peers);
+    declare(table, "folder", &node_check_.folder);
+    declare(table, "ignore", &node_check_.ignore);
+    declare(table, "fleet_from", &node_check_.fleet_from);
     table->begin_section("Is this folder fast and safe?");
-    table
-        ->add("storage", &storage_,
-              "Check the file system of this folder: what it is, whether it answers, its options, Lustre's "
-              "stripes and versions, speed, fsync, rename, locks, space. Writes and removes files of up to "
-              "256 MiB. Exit codes as with --node_check.")
-        .value_name = "DIR";
-    table
-        ->add("offload_dir", &offload_dir_,
-              "Check this folder for train's --offload_dir: a local disk or not, direct I/O and io_uring, "
-              "room, how fast it reads and writes in a file of up to 1 GiB, whether checkpoints can share "
-              "its space. Exit codes as with --node_check.")
-        .value_name = "DIR";
+    declare(table, "storage", &storage_);
+    declare(table, "offload_dir", &offload_dir_);
   }
 
   void run(FlagTable* table) override {
     check_flags(*table);
     if (!node_check_.fleet_from.empty()) return run_fleet_from(node_check_);
-    if (node_check_.enabled) return run_node_check(node_check_, seconds_, json_);
-    if (!storage_.empty()) return show(check_storage(storage_, seconds_));
-    if (!offload_dir_.empty()) return show(check_offload(offload_dir_, seconds_));
+    if (node_check_.enabled) return run_node_check(node_check_, json_);
+    if (!storage_.empty()) return show(check_storage(storage_, node_check_.options.seconds));
+    if (!offload_dir_.empty()) return show(check_offload(offload_dir_, node_check_.options.seconds));
     const Findings findings = examine();
     if (json_) {
       print("{}\n", to_json(findings).dump(2));
@@ -359,7 +354,6 @@ class DoctorCommand : public Command {
   }
 
   bool json_ = false;
-  double seconds_ = 10;
   NodeCheckFlags node_check_;
   std::string storage_;
   std::string offload_dir_;

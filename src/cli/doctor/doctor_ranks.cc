@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "formats/json.h"
 #include "platform/system.h"
 
 namespace tessera {
@@ -99,7 +100,7 @@ nlohmann::ordered_json ranks_json(const RankFindings& f) {
           {"interfaces", interfaces},
           {"address", is_reachable(f) ? OrderedJson(f.told.address) : OrderedJson()},
           {"address_error", f.told_error},
-          {"open_files", f.open_files ? OrderedJson(*f.open_files) : OrderedJson()},
+          {"open_files", or_null(f.open_files)},
           {"fabrics", fabrics},
           {"fabrics_error", f.fabrics_error}};
 }

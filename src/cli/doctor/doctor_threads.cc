@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "formats/json.h"
 #include "platform/topology.h"
 
 namespace tessera {
@@ -45,7 +46,7 @@ nlohmann::ordered_json threads_json(const PoolThreads& threads, int64_t num_onli
   return {{"online", num_online},
           {"affinity", format_cpu_list(limits.cpus)},
           {"cores", limits.num_cores()},
-          {"cgroup_quota", limits.quota ? nlohmann::ordered_json(*limits.quota) : nlohmann::ordered_json()},
+          {"cgroup_quota", or_null(limits.quota)},
           {"threads", num_threads},
           {"threads_per_core", limits.threads_per_core(num_threads)},
           {"pinned", limits.can_pin(num_threads)},

@@ -10,23 +10,6 @@
 #include "weights/merged_adapters.h"
 
 namespace tessera {
-namespace {
-
-void describe(Flag& adapter) {
-  adapter.aliases = {"adapter_name_or_path"};
-  adapter.value_name = "DIR";
-}
-
-}  // namespace
-
-void declare_adapter_flag(FlagTable* table, std::string* target, std::string help) {
-  describe(table->add("adapter", target, std::move(help)));
-}
-
-void declare_adapter_flag(FlagTable* table, std::vector<std::string>* target, std::string help) {
-  describe(table->add("adapter", target, std::move(help)));
-}
-
 bool is_adapter_folder(const std::filesystem::path& folder) {
   std::error_code error;
   return std::filesystem::exists(folder / kAdapterConfigName, error) &&

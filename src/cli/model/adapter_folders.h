@@ -5,13 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "base/flags.h"
-
 namespace tessera {
 
-// Declares --adapter, for one folder or several.
-void declare_adapter_flag(FlagTable* table, std::string* target, std::string help);
-void declare_adapter_flag(FlagTable* table, std::vector<std::string>* target, std::string help);
 // The values of a flag for several; each may hold some, separated by commas.
 std::vector<std::string> adapter_folders(const std::vector<std::string>& values);
 // Whether the folder holds adapters and no model.

@@ -10,7 +10,6 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "cli/command.h"
-#include "cli/flag_parser.h"
 #include "cli/model/adapter_folders.h"
 #include "cli/model/loaded_model.h"
 #include "cli/run/threads.h"
@@ -22,6 +21,7 @@
 #include "model/llama/generator.h"
 #include "model/sampling.h"
 #include "settings/choices.h"
+#include "settings/compat/compat_flags.h"
 #include "tokenizer/tokenizer.h"
 
 namespace tessera {
@@ -70,31 +70,19 @@ class ChatCommand : public Command {
   std::string name() const override { return "chat"; }
 
   void declare_flags(FlagTable* table) override {
-    Flag& model = table->add("model", &model_, "Model folder, or its name on the Hugging Face Hub.");
-    model.value_name = "DIR";
-    model.required = true;
-    model.aliases = {"model_name_or_path"};
-    table->add("system", &system_, "The system message.").aliases = {"system_prompt"};
-    table
-        ->add("chat_template", &chat_template_,
-              "A file with a chat template, or chatml or llama3. Defaults to the model's own.")
-        .value_name = "FILE|NAME";
-    limit_flag(table->add("max_new_tokens", &max_new_tokens_, "Maximum number of tokens of an answer."), 1);
-    limit_flag(table->add("context_length", &context_length_,
-                          "Tokens of the whole conversation that memory is reserved for; the model's "
-                          "max_position_embeddings if that is less."),
-               2);
-    limit_flag(table->add("temperature", &sampling_.temperature,
-                          "Divides the logits; 0 always picks the likeliest token."),
-               0);
-    limit_flag(table->add("top_k", &sampling_.top_k, "Sample from the K likeliest tokens; 0 means all."), 0);
-    table->add("top_p", &sampling_.top_p,
-               "Sample from the likeliest tokens that together reach this probability.");
-    limit_flag(table->add("seed", &seed_, "Seed for sampling."), 0);
-    declare_adapter_flag(table, &adapter_, "Folder with LoRA adapters for the model.");
-    table->add_choice("dtype", &dtype_, kTrainingDTypeWords, "Type to compute in.");
-    declare_device_flag(table, &device_);
-    table->add_foreign_names(inference_names());
+    declare(table, "model", &model_);
+    declare(table, "system", &system_);
+    declare(table, "chat_template", &chat_template_);
+    declare(table, "max_new_tokens", &max_new_tokens_);
+    declare(table, "context_length", &context_length_);
+    declare(table, "temperature", &sampling_.temperature);
+    declare(table, "top_k", &sampling_.top_k);
+    declare(table, "top_p", &sampling_.top_p);
+    declare(table, "seed", &seed_);
+    declare(table, "adapter", &adapter_);
+    declare(table, "dtype", &dtype_, kTrainingDTypeWords);
+    declare(table, "device", &device_);
+    table->add_foreign_names(compat_hints("inference_hints"));
   }
 
   void run(FlagTable*) override {

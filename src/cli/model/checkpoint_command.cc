@@ -20,13 +20,6 @@ namespace fs = std::filesystem;
 constexpr int64_t kColumns = 80;
 constexpr int64_t kBarColumns = 24;
 
-void add_folder_flag(FlagTable* table, std::string* folder) {
-  Flag& flag = table->add("path", folder, "The output_dir of a run, or one checkpoint.");
-  flag.value_name = "DIR";
-  flag.positional = true;
-  flag.required = true;
-}
-
 bool is_checkpoint(const fs::path& folder) {
   std::error_code error;
   return fs::exists(folder / "tessera", error);
@@ -66,8 +59,8 @@ class CheckpointListCommand : public Command {
   std::string name() const override { return "checkpoint list"; }
 
   void declare_flags(FlagTable* table) override {
-    add_folder_flag(table, &folder_);
-    table->add("json", &json_, "Print one JSON object per line instead of the table.");
+    declare(table, "path", &folder_);
+    declare(table, "json", &json_);
   }
 
   void run(FlagTable*) override {
@@ -108,12 +101,9 @@ class CheckpointVerifyCommand : public Command {
   std::string name() const override { return "checkpoint verify"; }
 
   void declare_flags(FlagTable* table) override {
-    add_folder_flag(table, &folder_);
-    table
-        ->add("num_threads", &num_threads_,
-              "Threads to read with; 0 uses OMP_NUM_THREADS, or else one per core this process may use.")
-        .aliases = {"threads"};
-    table->add("json", &json_, "Print one JSON object per line instead of text.");
+    declare(table, "path", &folder_);
+    declare(table, "num_threads", &num_threads_);
+    declare(table, "json", &json_);
   }
 
   void run(FlagTable*) override {

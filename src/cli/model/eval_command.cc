@@ -33,45 +33,27 @@ class EvalCommand : public Command {
   DataArguments* data_arguments() override { return &data_; }
   bool is_for_ranks() const override { return true; }
   void declare_flags(FlagTable* table) override {
-    Flag& model = table->add("model", &model_, "Model folder, or its name on the Hugging Face Hub.");
-    model.value_name = "DIR";
-    model.required = true;
-    model.aliases = {"model_name_or_path"};
-    Flag& dataset = table->add("dataset", &dataset_,
-                               "Text, .jsonl or pre-tokenized .safetensors files, folders or globs, given as "
-                               "for `train --dataset`.");
-    dataset.aliases = {"eval_dataset", "validation_file"};
-    table->add(
-        "choices", &choices_files_,
-        "JSONL files of multiple-choice questions, scored by likelihood: {\"context\": text, "
-        "\"choices\": [text, ...], \"answer\": index from 0 or the text of the choice}. A choice follows "
-        "its context as it is; give it the space before it.");
-    table
-        ->add("tokenizer", &tokenizer_,
-              "Folder of the tokenizer. Defaults to the adapter's folder if it has one, else the model's.")
-        .value_name = "DIR";
+    declare(table, "model", &model_);
+    declare(table, "dataset", &dataset_);
+    declare(table, "choices", &choices_files_);
+    declare(table, "tokenizer", &tokenizer_);
     declare_data_flags(table, &data_);
     declare_max_length(table, &max_length_).help =
         "Tokens per row. Defaults to 1024, or to the model's max_position_embeddings if that is smaller. "
         "none "
         "truncates nothing.";
-    table->add("allow_truncation", &allow_truncation_,
-               "Drop the tokens beyond --max_length even if they are more than a tenth of all tokens.");
-    table
-        ->add("packing", &packing_,
-              "Pack the documents into rows as `train --packing` does, instead of one row per document.")
-        .aliases = {"eval_packing", "eval_sample_packing"};
+    declare(table, "allow_truncation", &allow_truncation_);
+    declare(table, "packing", &packing_);
     add_field(table, "packing_strategy", &packing_strategy_);
     add_field(table, "packing_cross_document_attention", &joined_);
     declare_compat_flag(table, "truncation_mode");
-    table->add("per_device_eval_batch_size", &batch_size_,
-               "Rows evaluated at once; does not change the result.");
-    declare_adapter_flag(table, &adapter_, "Folder with LoRA adapters for the model.");
-    table->add_choice("dtype", &dtype_, kTrainingDTypeWords, "Type to compute in.");
-    declare_device_flag(table, &device_);
-    table->add("cache_dir", &cache_dir_, "Folder for cached tokenized datasets.").value_name = "DIR";
-    table->add("json", &json_, "Print one JSON object instead of text.");
-    table->add_foreign_names(inference_names());
+    declare(table, "per_device_eval_batch_size", &batch_size_);
+    declare(table, "adapter", &adapter_);
+    declare(table, "dtype", &dtype_, kTrainingDTypeWords);
+    declare(table, "device", &device_);
+    declare(table, "cache_dir", &cache_dir_);
+    declare(table, "json", &json_);
+    table->add_foreign_names(compat_hints("inference_hints"));
   }
 
   void run(FlagTable*) override {
@@ -83,8 +65,6 @@ class EvalCommand : public Command {
            "dataset {}: several evaluation sets by name are for train: run tessera eval on each",
            printable(dataset_.front(), 200));
     }
-    if (batch_size_ < 1)
-      fail(ExitCode::kUsage, "--per_device_eval_batch_size: expected 1 or more, found {}", batch_size_);
     check_joined(packing_strategy_, joined_, packing_);
     const World world = detect_world();
     if (world.is_single()) {

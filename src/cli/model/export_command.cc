@@ -19,6 +19,7 @@
 #include "formats/huggingface/model_config.h"
 #include "io/file.h"
 #include "settings/choices.h"
+#include "settings/compat/compat_flags.h"
 #include "tokenizer/gguf_vocabulary.h"
 #include "weights/export_gguf.h"
 #include "weights/merge_models.h"
@@ -40,28 +41,16 @@ class ExportCommand : public Command {
   std::string name() const override { return "export"; }
 
   void declare_flags(FlagTable* table) override {
-    Flag& model = table->add("model", &model_, "The model folder, or a checkpoint-N folder.");
-    model.value_name = "DIR";
-    model.required = true;
-    Flag& format = table->add_choice("format", &format_, kFormats, "What to write.");
-    format.required = true;
-    format.default_text.clear();
-    declare_output_flags(table, &output_, &overwrite_,
-                         "The file (gguf), folder (hf), or either (ollama) to write.");
-    declare_adapter_flag(table, &adapters_, "Folders with LoRA adapters that are added to the weights.");
-    table
-        ->add_choice("type", &type_, kGgufTypes,
-                     "gguf: type of the matrices; q8_0 has 8 bits and a scale per 32 weights. Norms and "
-                     "biases are float32.")
-        .aliases = {"outtype"};
-    table->add(
-        "model_name", &model_name_,
-        "gguf: general.name; by default as llama.cpp derives it from README.md, config.json or the folder's "
-        "name.");
-    table->add_choice("dtype", &dtype_, kSavedDTypeWords,
-                      "hf: type of the weights; by default that of the model.");
-    table->add_size("max_shard_size", &max_shard_bytes_, "2GB", "hf: largest size of a weights file.");
-    table->add_foreign_names(inference_names());
+    declare(table, "model", &model_);
+    declare(table, "format", &format_, kFormats);
+    declare(table, "output", &output_);
+    declare(table, "overwrite", &overwrite_);
+    declare(table, "adapter", &adapters_);
+    declare(table, "type", &type_, kGgufTypes);
+    declare(table, "model_name", &model_name_);
+    declare(table, "dtype", &dtype_, kSavedDTypeWords);
+    declare_size(table, "max_shard_size", &max_shard_bytes_, "2GB");
+    table->add_foreign_names(compat_hints("inference_hints"));
   }
 
   void run(FlagTable* table) override {

@@ -11,7 +11,6 @@
 #include "base/text.h"
 #include "cli/command.h"
 #include "cli/data/text_input.h"
-#include "cli/flag_parser.h"
 #include "cli/model/adapter_folders.h"
 #include "cli/model/loaded_model.h"
 #include "cli/run/rank.h"
@@ -24,6 +23,7 @@
 #include "model/llama/generator.h"
 #include "model/sampling.h"
 #include "settings/choices.h"
+#include "settings/compat/compat_flags.h"
 #include "tokenizer/tokenizer.h"
 
 namespace tessera {
@@ -36,37 +36,21 @@ class GenerateCommand : public Command {
   bool is_for_ranks() const override { return true; }
 
   void declare_flags(FlagTable* table) override {
-    Flag& model = table->add("model", &model_,
-                             "Model folder, with its tokenizer, or its name on the Hugging Face Hub.");
-    model.value_name = "DIR";
-    model.required = true;
-    model.aliases = {"model_name_or_path"};
-    table->add("prompt", &prompt_, "The text to continue; - reads it from standard input.");
-    table
-        ->add("prompts", &prompts_,
-              "File of prompts, one on every line, or a .jsonl file with a field \"prompt\". Each gives one "
-              "line "
-              "of JSON, {\"prompt\": ..., \"completion\": ...}, with the text it would give by itself.")
-        .value_name = "FILE";
-    limit_flag(table->add("max_new_tokens", &max_new_tokens_, "Maximum number of tokens to generate."), 1);
-    limit_flag(table->add("temperature", &sampling_.temperature,
-                          "Divides the logits; 0 always picks the likeliest token."),
-               0);
-    Flag& top_k = table->add("top_k", &sampling_.top_k, "Sample from the K likeliest tokens; 0 means all.");
-    top_k.value_name = "K";
-    limit_flag(top_k, 0);
-    table->add("top_p", &sampling_.top_p,
-               "Sample from the likeliest tokens that together reach this probability.");
-    table->add("repetition_penalty", &sampling_.repetition_penalty,
-               "Values above 1 make tokens that have occurred less likely; their logits are divided or "
-               "multiplied by it.");
-    limit_flag(table->add("seed", &seed_, "Seed for sampling."), 0);
-    table->add("ignore_eos", &ignore_eos_, "Keep generating after an end-of-text token.");
-    table->add("echo", &echo_, "Write the prompt as well.");
-    declare_adapter_flag(table, &adapter_, "Folder with LoRA adapters for the model.");
-    table->add_choice("dtype", &dtype_, kTrainingDTypeWords, "Type to compute in.");
-    declare_device_flag(table, &device_);
-    table->add_foreign_names(inference_names());
+    declare(table, "model", &model_);
+    declare(table, "prompt", &prompt_);
+    declare(table, "prompts", &prompts_);
+    declare(table, "max_new_tokens", &max_new_tokens_);
+    declare(table, "temperature", &sampling_.temperature);
+    declare(table, "top_k", &sampling_.top_k);
+    declare(table, "top_p", &sampling_.top_p);
+    declare(table, "repetition_penalty", &sampling_.repetition_penalty);
+    declare(table, "seed", &seed_);
+    declare(table, "ignore_eos", &ignore_eos_);
+    declare(table, "echo", &echo_);
+    declare(table, "adapter", &adapter_);
+    declare(table, "dtype", &dtype_, kTrainingDTypeWords);
+    declare(table, "device", &device_);
+    table->add_foreign_names(compat_hints("inference_hints"));
   }
 
   void run(FlagTable* table) override {

@@ -59,27 +59,14 @@ class InitCommand : public Command {
 
   bool is_for_ranks() const override { return true; }
   void declare_flags(FlagTable* table) override {
-    Flag& preset = table->add("preset", &preset_, "Named shape.");
-    preset.value_name = preset_value_name();
-    table
-        ->add("config", &config_,
-              "A config.json, or a folder containing one, that gives the shape instead of a preset.")
-        .value_name = "FILE";
-    Flag& tokenizer =
-        table->add("tokenizer", &tokenizer_,
-                   "Folder with tokenizer.json, which gives the vocabulary and the special token ids.");
-    tokenizer.value_name = "DIR";
-    tokenizer.required = true;
-    Flag& output = table->add("output", &output_, "Folder to write.");
-    output.value_name = "DIR";
-    output.required = true;
-    limit_flag(table->add("seed", &seed_, "Seed for the random weights."), 0);
-    table->add_choice("dtype", &dtype_, kFileDTypeWords, "Type of the weights in the file.");
-    Flag& threads = table->add("num_threads", &num_threads_,
-                               "Threads to draw with; 0 uses OMP_NUM_THREADS, or else one per core this "
-                               "process may use. The weights do not depend on it.");
-    limit_flag(threads, 0, kMaxThreads);
-    table->add("overwrite", &overwrite_, "Write into a folder that is not empty.");
+    declare(table, "preset", &preset_).value_name = preset_value_name();
+    declare(table, "config", &config_);
+    declare(table, "tokenizer", &tokenizer_);
+    declare(table, "output", &output_);
+    declare(table, "seed", &seed_);
+    declare(table, "dtype", &dtype_, kFileDTypeWords);
+    declare(table, "num_threads", &num_threads_);
+    declare(table, "overwrite", &overwrite_);
   }
 
   void run(FlagTable*) override {

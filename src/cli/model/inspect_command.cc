@@ -11,14 +11,8 @@ class InspectCommand : public Command {
   std::string name() const override { return "inspect"; }
 
   void declare_flags(FlagTable* table) override {
-    Flag& path =
-        table->add("path", &path_,
-                   "A .safetensors or .gguf file, a model folder, or the name of a model on the Hugging Face "
-                   "Hub.");
-    path.value_name = "FILE|DIR|ORG/NAME";
-    path.positional = true;
-    path.required = true;
-    table->add("json", &json_, "Print one JSON object instead of text.");
+    declare(table, "path", &path_);
+    declare(table, "json", &json_);
   }
 
   void run(FlagTable*) override {

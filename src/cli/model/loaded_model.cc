@@ -17,49 +17,6 @@
 #include "weights/weight_reader.h"
 
 namespace tessera {
-namespace {
-
-constexpr ForeignNames kInferenceNames[] = {
-    {"m model_path model_dir model_folder pretrained_model_name_or_path hf_model", "model", nullptr},
-    {"tokenizer_path tokenizer_name tokenizer_name_or_path tokenizer_dir", "tokenizer", nullptr},
-    {"p text input question query", "prompt", nullptr},
-    {"n n_predict predict num_predict max_tokens max_length num_tokens max_gen_len", "max_new_tokens",
-     nullptr},
-    {"temp t", "temperature", nullptr},
-    {"k topk", "top_k", nullptr},
-    {"topp nucleus", "top_p", nullptr},
-    {"repeat_penalty rep_pen", "repetition_penalty", nullptr},
-    {"s random_seed", "seed", nullptr},
-    {"precision torch_dtype compute_dtype model_dtype", "dtype", nullptr},
-    {"data data_files dataset_path test_data test_file test_dataset val_data file files f input", "dataset",
-     nullptr},
-    {"seq_len max_seq_len sequence_len cutoff_len ctx ctx_size c n_ctx context_length", "max_length",
-     nullptr},
-    {"batch_size batch b eval_batch_size", "per_device_eval_batch_size", nullptr},
-    {"text_field dataset_text_field text_column_name", "text_column", nullptr},
-    {"do_sample", nullptr, "temperature decides: 0 always picks the likeliest token, above 0 samples"},
-    {"num_beams beam* best_of min_p typical* mirostat*", nullptr,
-     "this sampling method is not supported; temperature, top_k, top_p and repetition_penalty are"},
-    {"lora lora_* peft*", "adapter", nullptr},
-    {"gguf*", nullptr,
-     "a model is read from a Hugging Face folder (config.json, *.safetensors), not from GGUF"},
-    {"hf_repo repo_id model_id", "model", nullptr},
-    {"revision model_revision", nullptr, "it follows the name of a model on the Hub: org/name@revision"},
-    {"hf_token token", nullptr, "HF_TOKEN in the environment, or 'hf auth login', sets the token"},
-    {"sys system_message", "system", nullptr},
-    {"chat chat_template* conversation system_prompt sys messages cnv", nullptr,
-     "the prompt is taken as it is: `tessera chat` applies the model's chat template"},
-    {"quant*", "type", nullptr},
-    {"load_in_4bit load_in_8bit quant* bnb* gptq* awq*", nullptr,
-     "quantization is not supported: weights are bfloat16 or float32 (dtype)"},
-    {"gpu gpus gpu_* n_gpu_layers ngl device_map cuda*", nullptr,
-     "--device says what computes: cpu, or cuda for the first card that CUDA_VISIBLE_DEVICES leaves"},
-    {"threads num_threads n_threads", nullptr,
-     "OMP_NUM_THREADS in the environment sets the number of threads"},
-};
-
-}  // namespace
-
 std::vector<int64_t> generation_end_ids(const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / kGenerationConfigName;
   std::error_code error;
@@ -71,12 +28,6 @@ std::vector<int64_t> generation_end_ids(const std::filesystem::path& folder) {
   if (ends.is_null()) return ids;
   for (const JsonNode& end : ends.is_list() ? ends.list() : std::vector{ends}) ids.push_back(end.integer());
   return ids;
-}
-
-void declare_device_flag(FlagTable* table, DeviceKind* target) {
-  table->add_choice("device", target,
-                    "What computes: the processor, or an NVIDIA card (the first that CUDA_VISIBLE_DEVICES "
-                    "leaves) by a program that was built with the preset cuda.");
 }
 
 OpsFactory ops_of_flag(DeviceKind device) {
@@ -93,8 +44,6 @@ int64_t free_bytes_of(const Device& device) {
   const std::optional<Device::OwnMemory> own = device.own_memory();
   return own ? own->free_bytes : memory_info().free_for_process_bytes;
 }
-
-std::span<const ForeignNames> inference_names() { return kInferenceNames; }
 
 LoadedModel::LoadedModel(const std::filesystem::path& model, const std::filesystem::path& given_adapter,
                          DType dtype, const OpsFactory& make, ThreadPool& pool,

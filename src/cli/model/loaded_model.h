@@ -28,12 +28,8 @@ inline constexpr auto kFileDTypeWords = std::to_array<Word<DType>>({{"bfloat16",
                                                                     {"fp16", DType::kF16},
                                                                     {"fp32", DType::kF32}});
 
-// Declares --device, and what it says.
-void declare_device_flag(FlagTable* table, DeviceKind* target);
+// What --device says.
 OpsFactory ops_of_flag(DeviceKind device);
-
-// Other programs' names for the flags of commands that run a model, and features these commands lack.
-std::span<const ForeignNames> inference_names();
 
 // eos_token_id of a folder's generation_config.json, one or several; empty without one.
 std::vector<int64_t> generation_end_ids(const std::filesystem::path& folder);

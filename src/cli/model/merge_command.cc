@@ -13,7 +13,6 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/command.h"
-#include "cli/flag_parser.h"
 #include "cli/model/adapter_folders.h"
 #include "cli/model/loaded_model.h"
 #include "cli/model/output_folder.h"
@@ -60,24 +59,15 @@ class MergeCommand : public Command {
   std::string name() const override { return "merge"; }
 
   void declare_flags(FlagTable* table) override {
-    Flag& models = table->add("models", &models_, "The model folders: at least two, or one with --adapter.");
-    models.value_name = "DIR";
-    declare_adapter_flag(
-        table, &adapters_,
-        "Folders with LoRA adapters that are added to the model; without --models to the one "
-        "that the first adapter names as its base.");
-    table->add_choice("method", &method_, kMethods, "How the weights are combined.").aliases = {
-        "merge_method"};
-    table
-        ->add("weights", &weights_,
-              "linear: the weight of each model, in the same order; divided by their sum. By default all are "
-              "equal.")
-        .value_name = "NUMBER";
-    limit_flag(table->add("t", &t_, "slerp: 0 is the first model, 1 the second."), 0, 1);
-    declare_output_flags(table, &output_, &overwrite_, "The folder to write.");
-    table->add_choice("dtype", &dtype_, kSavedDTypeWords,
-                      "Type of the weights; by default that of the first model.");
-    table->add_size("max_shard_size", &max_shard_bytes_, "2GB", "Largest size of a weights file.");
+    declare(table, "models", &models_);
+    declare(table, "adapter", &adapters_);
+    declare(table, "method", &method_, kMethods);
+    declare(table, "weights", &weights_);
+    declare(table, "t", &t_);
+    declare(table, "output", &output_);
+    declare(table, "overwrite", &overwrite_);
+    declare(table, "dtype", &dtype_, kSavedDTypeWords);
+    declare_size(table, "max_shard_size", &max_shard_bytes_, "2GB");
   }
 
   void run(FlagTable* table) override {

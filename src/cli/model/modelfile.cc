@@ -1,7 +1,6 @@
 #include "cli/model/modelfile.h"
 
 #include <algorithm>
-#include <functional>
 #include <optional>
 #include <utility>
 
@@ -15,33 +14,26 @@ namespace {
 
 using Turns = std::vector<std::pair<std::string, std::string>>;
 
-// A way to write conversations, in Ollama's language and here.
+// A way to write conversations, in Ollama's language: a turn, and what begins the answer.
 struct Style {
-  const char* text;
-  std::function<std::string(const std::string& role, const std::string& content)> turn;
-  const char* prompt;
+  std::string_view turn, prompt;
+};
+constexpr std::string_view kRole = "{{ .Role }}", kContent = "{{ .Content }}";
+constexpr Style kStyles[] = {
+    {"<|im_start|>{{ .Role }}\n{{ .Content }}<|im_end|>\n", "<|im_start|>assistant\n"},
+    {"<|start_header_id|>{{ .Role }}<|end_header_id|>\n\n{{ .Content }}<|eot_id|>",
+     "<|start_header_id|>assistant<|end_header_id|>\n\n"},
+    {"<|{{ .Role }}|>\n{{ .Content }}</s>\n", "<|assistant|>\n"},
 };
 
-const std::vector<Style>& styles() {
-  static const std::vector<Style> all = {
-      {"{{- range .Messages }}<|im_start|>{{ .Role }}\n{{ .Content }}<|im_end|>\n{{ end "
-       "}}<|im_start|>assistant\n",
-       [](const auto& role, const auto& content) {
-         return fmt::format("<|im_start|>{}\n{}<|im_end|>\n", role, content);
-       },
-       "<|im_start|>assistant\n"},
-      {"{{- range .Messages }}<|start_header_id|>{{ .Role }}<|end_header_id|>\n\n{{ .Content }}<|eot_id|>{{ "
-       "end }}"
-       "<|start_header_id|>assistant<|end_header_id|>\n\n",
-       [](const auto& role, const auto& content) {
-         return fmt::format("<|start_header_id|>{}<|end_header_id|>\n\n{}<|eot_id|>", role, content);
-       },
-       "<|start_header_id|>assistant<|end_header_id|>\n\n"},
-      {"{{- range .Messages }}<|{{ .Role }}|>\n{{ .Content }}</s>\n{{ end }}<|assistant|>\n",
-       [](const auto& role, const auto& content) { return fmt::format("<|{}|>\n{}</s>\n", role, content); },
-       "<|assistant|>\n"},
-  };
-  return all;
+std::string written(const Style& style, const Turns& turns) {
+  std::string text;
+  for (const auto& [role, content] : turns) {
+    std::string turn(style.turn);
+    turn.replace(turn.find(kContent), kContent.size(), content);
+    text += turn.replace(turn.find(kRole), kRole.size(), role);
+  }
+  return text.append(style.prompt);
 }
 
 // What the model's template makes of a conversation, without the token that Ollama puts before a text.
@@ -57,17 +49,16 @@ std::string rendered(const ChatTemplate& chat_template, const Tokenizer& tokeniz
 std::optional<std::string> ollama_template(const ChatTemplate& chat_template, const Tokenizer& tokenizer) {
   const std::vector<Turns> conversations = {
       {{"user", "One"}}, {{"system", "Zero"}, {"user", "One"}, {"assistant", "Two"}, {"user", "Three"}}};
-  for (const Style& style : styles()) {
+  for (const Style& style : kStyles) {
     const auto is_same = [&](const Turns& turns) {
-      std::string wanted;
-      for (const auto& [role, content] : turns) wanted += style.turn(role, content);
       try {
-        return rendered(chat_template, tokenizer, turns) == wanted + style.prompt;
+        return rendered(chat_template, tokenizer, turns) == written(style, turns);
       } catch (const Error&) {  // the template refuses such a conversation
         return false;
       }
     };
-    if (std::ranges::all_of(conversations, is_same)) return style.text;
+    if (std::ranges::all_of(conversations, is_same))
+      return fmt::format("{{{{- range .Messages }}}}{}{{{{ end }}}}{}", style.turn, style.prompt);
   }
   return std::nullopt;
 }

@@ -9,14 +9,6 @@ namespace tessera {
 
 namespace fs = std::filesystem;
 
-void declare_output_flags(FlagTable* table, std::string* output, bool* overwrite, std::string help) {
-  Flag& flag = table->add("output", output, std::move(help));
-  flag.aliases = {"output_dir", "outfile"};
-  flag.value_name = "PATH";
-  flag.required = true;
-  table->add("overwrite", overwrite, "Replace an output that exists.");
-}
-
 void check_output(const fs::path& output, bool overwrite, const fs::path& input) {
   std::error_code error;
   if (fs::equivalent(output, input, error))

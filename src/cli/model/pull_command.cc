@@ -6,20 +6,10 @@
 #include "cli/terminal/hub_report.h"
 #include "cli/terminal/terminal.h"
 #include "hub/hub.h"
+#include "settings/compat/compat_flags.h"
 
 namespace tessera {
 namespace {
-
-constexpr ForeignNames kForeignNames[] = {
-    {"type", "repo_type", nullptr},
-    {"rev branch tag commit", "revision", nullptr},
-    {"allow_patterns filename filenames files", "include", nullptr},
-    {"ignore_patterns", "exclude", nullptr},
-    {"local_dir output_dir", nullptr,
-     "files go to the cache; HF_HOME or HF_HUB_CACHE in the environment sets its folder"},
-    {"cache_dir", nullptr, "HF_HUB_CACHE in the environment sets the folder of the cache"},
-    {"token hf_token", nullptr, "HF_TOKEN in the environment, or 'hf auth login', sets the token"},
-};
 
 constexpr Word<RepoType> kRepoTypes[] = {{"model", RepoType::kModel}, {"dataset", RepoType::kDataset}};
 
@@ -28,16 +18,12 @@ class PullCommand : public Command {
   std::string name() const override { return "pull"; }
 
   void declare_flags(FlagTable* table) override {
-    table->add_foreign_names(kForeignNames);
-    Flag& repo = table->add("repo_id", &repo_id_, "The repository, as org/name or org/name@revision.");
-    repo.value_name = "ORG/NAME";
-    repo.positional = true;
-    repo.required = true;
-    table->add_choice("repo_type", &repo_type_, kRepoTypes, "What kind of repository it is.");
-    table->add("revision", &revision_, "A branch, tag or commit. Defaults to main.").value_name = "NAME";
-    table->add("include", &include_, "Only files that match one of these globs; '*' matches slashes too.")
-        .value_name = "GLOB...";
-    table->add("exclude", &exclude_, "No files that match one of these globs.").value_name = "GLOB...";
+    table->add_foreign_names(compat_hints("pull_hints"));
+    declare(table, "repo_id", &repo_id_);
+    declare(table, "repo_type", &repo_type_, kRepoTypes);
+    declare(table, "revision", &revision_);
+    declare(table, "include", &include_);
+    declare(table, "exclude", &exclude_);
   }
 
   void run(FlagTable*) override {

@@ -22,14 +22,8 @@ class PlanCommand : public PlanningCommand {
   void declare_flags(FlagTable* table) override {
     declare_run(table);
     declare_machine(table);
-    declare_ranks(table, "");
-    table->add_size(
-        "disk", &disk_bytes_, "80GB",
-        "Room on the disk of offload_dir: shows the forms of the run that fit into memory and disk "
-        "(optimizer state in fewer bits or on the disk, weights on the disk or, beside adapters, in fewer "
-        "bits, update in the backward pass, recomputation), with what each costs, and the flags of the best. "
-        "What is "
-        "given stays as it is. --fit does the same with what is free on this machine's disk.");
+    declare_ranks(table);
+    declare_size(table, "disk", &disk_bytes_, "80GB");
   }
 
   void run(FlagTable* table) override {

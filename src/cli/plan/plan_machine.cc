@@ -5,7 +5,6 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "cli/flag_parser.h"
 #include "cli/model/loaded_model.h"
 #include "cli/run/threads.h"
 #include "devices/planned_card.h"
@@ -156,45 +155,6 @@ PlanMachine machine_of_flag(const PlanMachineFlags& flags, const RunSpec& args) 
 }
 
 }  // namespace
-
-void PlanMachineFlags::declare(FlagTable* table) {
-  table
-      ->add("machine", &machine,
-            "Forecast the run on this machine (here), whose speed is then measured, on an instance type "
-            "of the catalogue, or on the machine that a .json file of rates describes (docs/plan.md).")
-      .value_name = "here|NAME|FILE";
-  table->add_size("memory", &memory_bytes, "64GiB",
-                  "Memory of a node, such as 64GiB. Defaults to this machine's memory, or to its cgroup "
-                  "limit if that is lower.");
-  limit_flag(
-      table->add(
-          "network_gbps", &network_gbps,
-          "Network speed of a node in each direction, in 10^9 bits per second; 25 unless the machine says "
-          "otherwise."),
-      kLeastAmount, kMostAmount);
-  table
-      ->add("network", &network,
-            "What tessera bench network --json has measured between the nodes: its typical bandwidth and "
-            "latency count instead of network_gbps.")
-      .value_name = "FILE";
-  limit_flag(
-      table->add(
-          "disk_gb_per_s", &disk_gb_per_s,
-          "Speed of a node's disk with offload_dir, in 10^9 bytes per second, half of them read and half "
-          "written (tessera bench disk: update); 1 unless the machine says otherwise."),
-      kLeastAmount, kMostAmount);
-  limit_flag(
-      table->add("tflops", &tflops,
-                 "Arithmetic peak of a node in TFLOPS. By default this machine's peak is measured, unless "
-                 "measure_peak is false, in which case no times are shown."),
-      kLeastAmount, kMostAmount);
-  limit_flag(
-      table->add(
-          "mfu", &mfu,
-          "Share of the peak that the model's own operations reach, above 0 and at most 1, instead of the "
-          "model of each operation's time."),
-      kLeastAmount, 1);
-}
 
 PlanMachine plan_machine(const PlanMachineFlags& flags, const RunSpec& args) {
   if (!flags.machine.empty() && (flags.tflops || flags.mfu)) {

@@ -15,12 +15,7 @@
 
 namespace tessera {
 
-// Limits of rates, hours and prices that flags give.
-inline constexpr double kLeastAmount = 1e-6, kMostAmount = 1e9;
-
 struct PlanMachineFlags {
-  void declare(FlagTable* table);  // all but the catalogue
-
   std::string machine;  // "here", an instance type, a file of rates, "" = this machine's peak
   std::string catalogue;
   std::optional<int64_t> memory_bytes;

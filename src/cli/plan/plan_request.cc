@@ -63,71 +63,36 @@ ClusterShape PlanRequest::cluster_of(const PlanMachine& on, int64_t nodes) const
 void PlanningCommand::declare_run(FlagTable* table) {
   declare_training_flags(table, &request_.given);
   num_training_flags_ = table->flags().size();
-  table->list_only({"model",
-                    "tokenizer",
-                    "dataset",
-                    "packing",
-                    "max_length",
-                    "num_train_epochs",
-                    "max_steps",
-                    "config",
-                    "deepspeed",
-                    "per_device_train_batch_size",
-                    "gradient_accumulation_steps",
-                    "global_batch_size",
-                    "dtype",
-                    "gradient_checkpointing",
-                    "gradient_checkpointing_mode",
-                    "merge_micro_batches",
-                    "optim",
-                    "optimizer_in_backward",
-                    "clip_mode",
-                    "offload_param_device",
-                    "pack_weights",
-                    "offload_optimizer_device",
-                    "offload_dir",
-                    "fit",
-                    "fit_choice",
-                    "fit_memory",
-                    "fit_disk",
-                    "finetuning_type",
-                    "lora_rank",
-                    "lora_target",
-                    "device",
-                    "num_threads",
-                    "measure_peak",
-                    "zero_stage",
-                    "gather_schedule",
-                    "grad_accum_dtype",
-                    "zero_quantized_weights",
-                    "zero_quantized_gradients"});
+  list_only(table,
+            "model tokenizer dataset packing max_length num_train_epochs max_steps config deepspeed "
+            "per_device_train_batch_size gradient_accumulation_steps global_batch_size dtype "
+            "gradient_checkpointing gradient_checkpointing_mode merge_micro_batches optim "
+            "optimizer_in_backward clip_mode offload_param_device pack_weights "
+            "offload_optimizer_device offload_dir fit fit_choice fit_memory fit_disk finetuning_type "
+            "lora_rank lora_target device num_threads measure_peak zero_stage gather_schedule "
+            "grad_accum_dtype zero_quantized_weights zero_quantized_gradients");
   table->begin_section("Plan");
-  table->add("preset", &request_.preset, "Named shape to use instead of a model.").value_name =
-      preset_value_name();
-  limit_flag(table->add("vocab_size", &request_.vocab_size,
-                        "Vocabulary size for presets that leave it open: 15m, 60m and 160m. Defaults to the "
-                        "tokenizer's if there is one."),
-             1, int64_t{1} << 31);
-  limit_flag(table->add("tokens", &request_.tokens,
-                        "Tokens of the whole job, instead of those of a dataset, which is then not read."),
-             1);
-  table->add("json", &request_.json, "Print a JSON object.");
-  table
-      ->add("catalogue", &request_.machine.catalogue,
-            "Catalogue of instance types to use instead of the shipped one.")
-      .value_name = "FILE";
+  declare(table, "preset", &request_.preset).value_name = preset_value_name();
+  declare(table, "vocab_size", &request_.vocab_size);
+  declare(table, "tokens", &request_.tokens);
+  declare(table, "json", &request_.json);
+  declare(table, "catalogue", &request_.machine.catalogue);
 }
 
 void PlanningCommand::declare_machine(FlagTable* table) {
   table->begin_section("Machine");
-  request_.machine.declare(table);
+  declare(table, "machine", &request_.machine.machine);
+  declare_size(table, "memory", &request_.machine.memory_bytes, "64GiB");
+  declare(table, "network_gbps", &request_.machine.network_gbps);
+  declare(table, "network", &request_.machine.network);
+  declare(table, "disk_gb_per_s", &request_.machine.disk_gb_per_s);
+  declare(table, "tflops", &request_.machine.tflops);
+  declare(table, "mfu", &request_.machine.mfu);
 }
 
-void PlanningCommand::declare_ranks(FlagTable* table, const std::string& what) {
-  constexpr int64_t kMaxLocalRanks = 256;
-  limit_flag(table->add("nnodes", &request_.num_nodes, "Number of nodes." + what), 1, kMaxPlannedNodes);
-  limit_flag(table->add("nproc_per_node", &request_.local_world_size, "Ranks on each node." + what), 1,
-             kMaxLocalRanks);
+void PlanningCommand::declare_ranks(FlagTable* table) {
+  declare(table, "nnodes", &request_.num_nodes);
+  declare(table, "nproc_per_node", &request_.local_world_size);
 }
 
 void PlanningCommand::complete_flags(FlagTable* table) {

@@ -14,8 +14,6 @@
 
 namespace tessera {
 
-inline constexpr int64_t kMaxPlannedNodes = 4096;
-
 struct PlanRequest {
   RunSpec given;                         // by flags and files
   std::vector<const Flag*> given_flags;  // those of `tessera train` on the command line
@@ -53,8 +51,7 @@ class PlanningCommand : public Command {
   // The flags of `tessera train`, of which those that matter are listed, and the size of the job.
   void declare_run(FlagTable* table);
   void declare_machine(FlagTable* table);
-  // Nodes and ranks on each; `what` says what they mean to the command.
-  void declare_ranks(FlagTable* table, const std::string& what);
+  void declare_ranks(FlagTable* table);
 
   PlanRequest request_;
 

@@ -7,7 +7,6 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "cli/flag_parser.h"
 #include "cli/plan/plan_job.h"
 #include "cli/terminal/terminal.h"
 #include "forecast/instances/search_picture.h"
@@ -278,27 +277,15 @@ class PlanSearchCommand : public PlanningCommand {
   void declare_flags(FlagTable* table) override {
     declare_run(table);
     table->begin_section("Search");
-    table
-        ->add("instances", &search_.instances,
-              "Instance types to search: names or patterns such as 'c7i.*', or all.")
-        .value_name = "NAME...";
-    limit_flag(table->add("max_nodes", &search_.max_nodes, "Most nodes to try: 1, 2, 4, ... up to this."), 1,
-               kMaxPlannedNodes);
-    declare_ranks(table, " Only this number is tried.");
-    table->add_choice(
-        "sort", &search_.view.order, kOrders,
-        "Show combinations that nothing beats in both time and price (pareto), or all by price or "
-        "time, one for each instance type and number of nodes.");
-    limit_flag(table->add("top", &search_.view.top, "Most combinations to show."), 1, 100'000);
-    limit_flag(table->add("max_hours", &search_.view.max_hours,
-                          "Leave out what takes more hours for the whole job."),
-               kLeastAmount, kMostAmount);
-    limit_flag(
-        table->add("max_price", &search_.view.max_price, "Leave out what costs more USD for the whole job."),
-        kLeastAmount, kMostAmount);
-    table->add("spot", &search_.view.spot, "Use the catalogue's typical spot prices.");
-    table->add("plot", &search_.plot, "Draw hours and price of all combinations into an SVG file.")
-        .value_name = "FILE";
+    declare(table, "instances", &search_.instances);
+    declare(table, "max_nodes", &search_.max_nodes);
+    declare_ranks(table);
+    declare(table, "sort", &search_.view.order, kOrders);
+    declare(table, "top", &search_.view.top);
+    declare(table, "max_hours", &search_.view.max_hours);
+    declare(table, "max_price", &search_.view.max_price);
+    declare(table, "spot", &search_.view.spot);
+    declare(table, "plot", &search_.plot);
   }
 
   void run(FlagTable* table) override {

@@ -5,7 +5,6 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "cli/command.h"
-#include "cli/flag_parser.h"
 #include "cli/plan/plan_job.h"
 #include "cli/plan/plan_request.h"
 #include "cli/terminal/terminal.h"
@@ -25,7 +24,7 @@ class SimulateCommand : public PlanningCommand {
   void declare_flags(FlagTable* table) override {
     declare_run(table);
     declare_machine(table);
-    declare_ranks(table, "");
+    declare_ranks(table);
     declare_cluster(table);
     declare_failures(table);
   }
@@ -71,70 +70,26 @@ class SimulateCommand : public PlanningCommand {
  private:
   void declare_cluster(FlagTable* table) {
     table->begin_section("Cluster");
-    table->add("nodes", &nodes_, "Numbers of nodes to simulate.").value_name = "N...";
-    limit_flag(table->add("nodes_per_rack", &nodes_per_rack_,
-                          "Nodes that share an uplink; without it no uplink limits anything."),
-               1, kMaxSimulatedNodes);
-    limit_flag(table->add("oversubscription", &oversubscription_,
-                          "How many times as much the nodes of a rack can send as its uplink carries."),
-               1, 1000);
-    limit_flag(table->add("flow_gbps", &flow_gbps_,
-                          "Most payload that one connection carries, in 10^9 bits per second: about 5 "
-                          "between AWS instances, "
-                          "10 "
-                          "within a placement group. No limit by default; a pair of nodes has --connections "
-                          "for each rank."),
-               kLeastAmount, kMostAmount);
-    limit_flag(
-        table->add(
-            "latency_us", &latency_us_,
-            "Delay between the last byte sent and the receiver continuing, in microseconds; 100 unless the "
-            "machine says otherwise."),
-        0, kMostAmount);
-    limit_flag(table->add("message_us", &message_us_,
-                          "Time that a core needs to send and receive one message, in microseconds."),
-               0, kMostAmount);
-    table
-        ->add("stragglers", &stragglers_,
-              "Slow nodes as NODE:FACTOR, such as 3:1.5 for node 3, which computes 1.5 times as long.")
-        .value_name = "NODE:FACTOR...";
-    limit_flag(
-        table->add("straggler_spread", &straggler_spread_,
-                   "Relative spread of the nodes' compute times: log-normal, drawn with a fixed seed."),
-        0, 1);
-    table
-        ->add("measured", &measured_,
-              "Take the compute times of every rank from the metrics.jsonl of a run of this job, instead of "
-              "the machine's rates; nodes that the run did not have compute like its median rank.")
-        .value_name = "FILE";
-    table->add("plot", &plot_, "Draw what is simulated into an SVG file.").value_name = "FILE";
+    declare(table, "nodes", &nodes_);
+    declare(table, "nodes_per_rack", &nodes_per_rack_);
+    declare(table, "oversubscription", &options_.oversubscription);
+    declare(table, "flow_gbps", &options_.flow_gbps);
+    declare(table, "latency_us", &latency_us_);
+    declare(table, "message_us", &message_us_);
+    declare(table, "stragglers", &stragglers_);
+    declare(table, "straggler_spread", &options_.spread);
+    declare(table, "measured", &measured_);
+    declare(table, "plot", &plot_);
   }
 
   void declare_failures(FlagTable* table) {
     table->begin_section("Failures");
-    limit_flag(
-        table->add("mtbf_hours", &mtbf_hours_,
-                   "Mean time between failures of one node, in hours: adds how much of the time is useful."),
-        kLeastAmount, kMostAmount);
-    limit_flag(table->add("detection_s", &detection_s_, "Time until a failure is noticed, in seconds."), 0,
-               kMostAmount);
-    limit_flag(table->add("restart_s", &restart_s_,
-                          "Time from then until the first step from the checkpoint begins, in seconds."),
-               0, kMostAmount);
-    limit_flag(table->add("checkpoint_steps", &checkpoint_steps_,
-                          "Steps between two checkpoints; by default the best number."),
-               1);
-    limit_flag(
-        table->add(
-            "checkpoint_stall_s", &checkpoint_stall_s_,
-            "How long a checkpoint holds up training, in seconds; by default the time to copy a node's "
-            "state in memory."),
-        0, kMostAmount);
-    limit_flag(
-        table->add(
-            "checkpoint_write_s", &checkpoint_write_s_,
-            "Time until a checkpoint is complete, in seconds; by default all nodes together write 1 GB/s."),
-        0, kMostAmount);
+    declare(table, "mtbf_hours", &mtbf_hours_);
+    declare(table, "detection_s", &failures_.detection_s);
+    declare(table, "restart_s", &failures_.restart_s);
+    declare(table, "checkpoint_steps", &options_.checkpoint_steps);
+    declare(table, "checkpoint_stall_s", &options_.checkpoint_stall_s);
+    declare(table, "checkpoint_write_s", &options_.checkpoint_write_s);
   }
 
   // Error(kUsage) for values that make no sense together.
@@ -148,7 +103,7 @@ class SimulateCommand : public PlanningCommand {
     if (table.is_set("nodes") && table.is_set("nnodes")) {
       fail(ExitCode::kUsage, "--nodes lists several clusters, --nnodes is one: give one of the two");
     }
-    if (oversubscription_ > 1 && !nodes_per_rack_) {
+    if (options_.oversubscription > 1 && !nodes_per_rack_) {
       fail(ExitCode::kUsage,
            "--oversubscription is of the racks' uplinks: say how many nodes share one with --nodes_per_rack");
     }
@@ -174,13 +129,10 @@ class SimulateCommand : public PlanningCommand {
 
   // `most_nodes`: of the largest cluster. Reads --measured.
   SimulationOptions options(int most_nodes) const {
-    SimulationOptions options;
+    SimulationOptions options = options_;
     options.nodes_per_rack = static_cast<int>(nodes_per_rack_.value_or(0));
-    options.oversubscription = oversubscription_;
-    options.flow_gbps = flow_gbps_;
     if (latency_us_) options.latency_s = 1e-6 * *latency_us_;
     options.message_s = 1e-6 * message_us_;
-    options.spread = straggler_spread_;
     for (const std::string& text : stragglers_) {
       const std::vector<std::string> parts = split(text, ':');
       const int64_t node = parse_integer(parts.front()).value_or(-1);
@@ -199,30 +151,21 @@ class SimulateCommand : public PlanningCommand {
     }
     if (!measured_.empty()) options.measured = read_measured_steps(measured_);
     if (mtbf_hours_) {
-      options.failures = FailureInputs{
-          .node_mtbf_s = 3600 * *mtbf_hours_, .detection_s = detection_s_, .restart_s = restart_s_};
+      options.failures = failures_;
+      options.failures->node_mtbf_s = 3600 * *mtbf_hours_;
     }
-    options.checkpoint_stall_s = checkpoint_stall_s_;
-    options.checkpoint_write_s = checkpoint_write_s_;
-    options.checkpoint_steps = checkpoint_steps_;
     return options;
   }
 
+  SimulationOptions options_;  // what flags say of them
+  FailureInputs failures_;
   std::vector<std::string> nodes_ = {"4", "16", "64", "256", "1024"};
   std::optional<int64_t> nodes_per_rack_;
-  double oversubscription_ = 1;
-  std::optional<double> flow_gbps_;
   std::optional<double> latency_us_;
   double message_us_ = 10;
   std::vector<std::string> stragglers_;
-  double straggler_spread_ = 0;
   std::string measured_;
   std::optional<double> mtbf_hours_;
-  double detection_s_ = 5;
-  double restart_s_ = 120;
-  std::optional<int64_t> checkpoint_steps_;
-  std::optional<double> checkpoint_stall_s_;
-  std::optional<double> checkpoint_write_s_;
   std::string plot_;
 };
 

@@ -18,6 +18,7 @@
 #include "cli/terminal/terminal.h"
 #include "comm/ranks/world.h"
 #include "launch/job/launch_plan.h"
+#include "settings/compat/compat_flags.h"
 
 namespace tessera {
 namespace {
@@ -72,21 +73,6 @@ std::vector<std::string> todays_spelling(const std::vector<std::string>& argumen
   return arguments;
 }
 
-constexpr ForeignNames kForeignCommands[] = {
-    {"finetune fine_tune sft pretrain fit", "train", nullptr},
-    {"cli run infer inference complete predict sample", "generate", nullptr},
-    {"evaluate evaluation test perplexity", "eval", nullptr},
-    {"torchrun distributed", "launch", nullptr},
-    {"estimate memory estimate_memory", "plan", nullptr},
-    {"info env", "doctor", nullptr},
-    {"version", nullptr, "use tessera --version"},
-    {"follow tail monitor top", "watch", nullptr},
-    {"download hub_download", "pull", nullptr},
-    {"encode", "tokenize", nullptr},
-    {"decode", "detokenize", nullptr},
-    {"convert quantize", "export", nullptr},
-};
-
 [[noreturn]] void fail_unknown_command(const Commands& all, const std::vector<std::string>& arguments) {
   std::vector<std::string> names;
   for (const Command* command : commands_of_group(all, arguments[0])) names.push_back(command->name());
@@ -104,7 +90,8 @@ constexpr ForeignNames kForeignCommands[] = {
          printable(arguments[0]), arguments[0].ends_with(".py") ? "python3 " : "", printable(arguments[0]));
   }
   for (const auto& command : all) names.push_back(command->name());
-  const std::string hint = hint_for_name(arguments[0], names, names, kForeignCommands).text("'", "'");
+  const std::string hint =
+      hint_for_name(arguments[0], names, names, compat_hints("command_hints")).text("'", "'");
   fail(ExitCode::kUsage, "unknown command '{}'{}", printable(arguments[0]),
        hint.empty() ? "; tessera --help lists them" : hint);
 }

@@ -16,11 +16,7 @@ class BenchmarksCommand : public Command {
  public:
   std::string name() const override { return "bench"; }
 
-  void declare_flags(FlagTable* table) override {
-    Flag& benchmark = table->add("benchmark", &arguments_, "The benchmark and its flags.");
-    benchmark.value_name = "BENCHMARK";
-    benchmark.positional = true;
-  }
+  void declare_flags(FlagTable* table) override { declare(table, "benchmark", &arguments_); }
   std::string rest_flag() const override { return "benchmark"; }
   bool is_for_ranks() const override { return true; }  // tessera-bench refuses them where it has to
 

@@ -20,16 +20,9 @@ class HelpCommand : public Command {
   std::string name() const override { return "help"; }
 
   void declare_flags(FlagTable* table) override {
-    Flag& command =
-        table->add("command", &command_words_, "Command to explain; without one, the commands are listed.");
-    command.positional = true;
-    command.value_name = "COMMAND";
-    table->add("markdown", &markdown_,
-               "Print the flags of every command, or the names of other programs, as a Markdown page.");
-    table
-        ->add("man", &man_folder_,
-              "Write the manual pages of all commands, tessera.1 and tessera-COMMAND.1, into this folder.")
-        .value_name = "DIR";
+    declare(table, "command", &command_words_);
+    declare(table, "markdown", &markdown_);
+    declare(table, "man", &man_folder_);
   }
 
   void run(FlagTable*) override {

@@ -9,6 +9,7 @@
 #include "launch/job/launch_arguments.h"
 #include "launch/job/launch_plan.h"
 #include "launch/reports/termination_log.h"
+#include "settings/compat/compat_flags.h"
 
 namespace tessera {
 namespace {
@@ -17,7 +18,10 @@ class LaunchCommand : public Command {
  public:
   std::string name() const override { return "launch"; }
 
-  void declare_flags(FlagTable* table) override { declare_launch_flags(table, &arguments_); }
+  void declare_flags(FlagTable* table) override {
+    declare_launch_flags(table, &arguments_);
+    table->add_foreign_names(compat_hints("launch_hints"));
+  }
 
   std::string rest_flag() const override { return "command"; }
   bool is_for_nodes() const override { return true; }

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "cli/help_text.h"
 #include "cli/terminal/terminal.h"
@@ -14,30 +15,16 @@ namespace {
 
 // Characters that troff would interpret, or turn into typographic ones that cannot be copied into a shell.
 std::string troff_text(const std::string& text, bool dashes) {
+  static const std::map<char, const char*> kNames = {
+      {'\\', "\\e"}, {'\'', "\\(aq"}, {'`', "\\(ga"}, {'^', "\\(ha"}, {'~', "\\(ti"}};
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
     const bool is_flag = text[i] == '-' && (text.compare(i, 2, "--") == 0 || (i > 0 && text[i - 1] == '-'));
-    switch (text[i]) {
-      case '\\':
-        out += "\\e";
-        break;
-      case '\'':
-        out += "\\(aq";
-        break;
-      case '`':
-        out += "\\(ga";
-        break;
-      case '^':
-        out += "\\(ha";
-        break;
-      case '~':
-        out += "\\(ti";
-        break;
-      case '-':
-        out += dashes || is_flag ? "\\-" : "-";
-        break;
-      default:
-        out += text[i];
+    const auto name = kNames.find(text[i]);
+    if (is_flag || (dashes && text[i] == '-')) {
+      out += "\\-";
+    } else {
+      out += name != kNames.end() ? name->second : std::string(1, text[i]);
     }
   }
   return out;

@@ -3,7 +3,6 @@
 
 #include "base/text.h"
 #include "cli/command.h"
-#include "cli/flag_parser.h"
 #include "cli/terminal/terminal.h"
 #include "settings/resolved_settings.h"
 
@@ -18,13 +17,11 @@ class ConfigShowCommand : public Command {
 
   void declare_flags(FlagTable* table) override {
     declare_training_flags(table, &given_);
-    table->list_only({"config", "deepspeed"});
+    list_only(table, "config deepspeed");
     table->begin_section("Show");
-    table->add("all", &all_, "Show the settings that have their defaults, too.");
-    limit_flag(table->add("world_size", &world_size_, "Number of ranks, on which some settings depend."), 1,
-               kMaxRanks);
-    table->add("json", &json_,
-               "Print one JSON object: under \"settings\", by name, value, default, origin and source.");
+    declare(table, "all", &all_);
+    declare(table, "world_size", &world_size_);
+    declare(table, "json", &json_);
   }
   bool completes_unlisted_flags() const override { return true; }
   bool resolves_hub_names() const override { return false; }

@@ -18,13 +18,8 @@ class ReportCommand : public Command {
   std::string name() const override { return "report"; }
 
   void declare_flags(FlagTable* table) override {
-    Flag& runs = table->add("runs", &runs_, "Output folders of training runs.");
-    runs.value_name = "DIR";
-    runs.required = true;
-    runs.positional = true;
-    Flag& output = table->add("output", &output_, "The file to write.");
-    output.value_name = "FILE";
-    output.aliases = {"o"};
+    declare(table, "runs", &runs_);
+    declare(table, "output", &output_);
   }
 
   void run(FlagTable*) override {

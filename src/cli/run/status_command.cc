@@ -12,15 +12,9 @@ class StatusCommand : public Command {
   std::string name() const override { return "status"; }
 
   void declare_flags(FlagTable* table) override {
-    Flag& job = table->add("job", &job_, "The file that was applied, or the name of the job.");
-    job.value_name = "JOB.yaml|NAME";
-    job.positional = true;
-    job.required = true;
-    table
-        ->add("namespace", &name_space_,
-              "Namespace of the job. Defaults to the one in the file, or else to training.")
-        .value_name = "NAME";
-    table->add("json", &as_json_, "Print a JSON object.");
+    declare(table, "job", &job_);
+    declare(table, "namespace", &name_space_);
+    declare(table, "json", &as_json_);
   }
 
   void run(FlagTable*) override {

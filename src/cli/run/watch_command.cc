@@ -33,16 +33,10 @@ class WatchCommand : public Command {
   std::string name() const override { return "watch"; }
 
   void declare_flags(FlagTable* table) override {
-    Flag& run = table->add("run", &run_, "The output_dir of a run, or the address of its page.");
-    run.value_name = "DIR|URL";
-    run.positional = true;
-    run.required = true;
-    table
-        ->add("token", &token_,
-              "The token of the page, if it has one; defaults to the variable TESSERA_METRICS_TOKEN.")
-        .value_name = "TEXT";
-    table->add("once", &once_, "Show the state and exit.");
-    table->add("json", &json_, "Print the state as an object of JSON, one a line whenever it changes.");
+    declare(table, "run", &run_);
+    declare(table, "token", &token_);
+    declare(table, "once", &once_);
+    declare(table, "json", &json_);
   }
 
   void run(FlagTable*) override {

@@ -2,78 +2,31 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <iterator>
 #include <set>
 
+#include "base/embedded_text.h"
 #include "base/text.h"
 #include "cluster/manifests/lint_rules.h"
 
 namespace tessera {
+
+std::span<const EmbeddedText> cluster_tables();  // cluster/tables/*.tsv
+
 namespace {
 
-struct Suffix {
-  std::string_view text;
-  double factor;
-};
-constexpr Suffix kSuffixes[] = {{"Ki", 1024.0},
-                                {"Mi", 1048576.0},
-                                {"Gi", 1073741824.0},
-                                {"Ti", 1099511627776.0},
-                                {"Pi", 1125899906842624.0},
-                                {"Ei", 1152921504606846976.0},
-                                {"n", 1e-9},
-                                {"u", 1e-6},
-                                {"m", 1e-3},
-                                {"k", 1e3},
-                                {"M", 1e6},
-                                {"G", 1e9},
-                                {"T", 1e12},
-                                {"P", 1e15},
-                                {"E", 1e18},
-                                {"", 1}};
-
-// What `tessera deploy` writes or refers to.
-struct KnownKind {
-  std::string_view kind;
-  std::string_view group;  // of its API; "" is the core
-};
-constexpr KnownKind kKnownKinds[] = {
-    {"ClusterConfig", "eksctl.io"},
-    {"ClusterQueue", "kueue.x-k8s.io"},
-    {"ClusterRole", "rbac.authorization.k8s.io"},
-    {"ClusterRoleBinding", "rbac.authorization.k8s.io"},
-    {"ClusterTrainingRuntime", "trainer.kubeflow.org"},
-    {"ConfigMap", ""},
-    {"CronJob", "batch"},
-    {"DaemonSet", "apps"},
-    {"Deployment", "apps"},
-    {"EC2NodeClass", "karpenter.k8s.aws"},
-    {"Job", "batch"},
-    {"JobSet", "jobset.x-k8s.io"},
-    {"LocalQueue", "kueue.x-k8s.io"},
-    {"Namespace", ""},
-    {"NetworkPolicy", "networking.k8s.io"},
-    {"NodePool", "karpenter.sh"},
-    {"PersistentVolume", ""},
-    {"PersistentVolumeClaim", ""},
-    {"Pod", ""},
-    {"PodDisruptionBudget", "policy"},
-    {"PodMonitor", "monitoring.coreos.com"},
-    {"PriorityClass", "scheduling.k8s.io"},
-    {"PrometheusRule", "monitoring.coreos.com"},
-    {"ResourceFlavor", "kueue.x-k8s.io"},
-    {"Role", "rbac.authorization.k8s.io"},
-    {"RoleBinding", "rbac.authorization.k8s.io"},
-    {"Secret", ""},
-    {"Service", ""},
-    {"ServiceAccount", ""},
-    {"StatefulSet", "apps"},
-    {"StorageClass", "storage.k8s.io"},
-    {"Topology", "kueue.x-k8s.io"},
-    {"TrainJob", "trainer.kubeflow.org"},
-    {"TrainingRuntime", "trainer.kubeflow.org"},
-    {"WorkloadPriorityClass", "kueue.x-k8s.io"},
-};
+// 1024 for "Ki", 1e-3 for "m", 1 for ""; 0 for what is no suffix.
+double factor_of(std::string_view suffix) {
+  const bool is_binary = suffix.ends_with('i');
+  const auto power = [&](std::string_view letters, double base) {
+    const size_t at = letters.find(suffix.substr(0, suffix.size() - is_binary));
+    return at == std::string_view::npos ? 0 : std::pow(base, static_cast<double>(at + 1));
+  };
+  if (suffix.empty()) return 1;
+  if (suffix.size() > 1U + is_binary || suffix == "i") return 0;
+  return is_binary ? power("KMGTPE", 1024) : power("kMGTPE", 1000) + power("munp", 1e-3);
+}
 
 // The API group: "batch" of "batch/v1", "" (the core group) of "v1".
 std::string group_of(const std::string& api) {
@@ -142,9 +95,8 @@ std::optional<double> quantity(const Value* value) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc()) return std::nullopt;
   const std::string_view rest(end, static_cast<size_t>(text.data() + text.size() - end));
-  const auto suffix = std::ranges::find(kSuffixes, rest, &Suffix::text);
-  if (suffix == std::end(kSuffixes)) return std::nullopt;
-  return number * suffix->factor;
+  const double factor = factor_of(rest);
+  return factor == 0 ? std::nullopt : std::optional(number * factor);
 }
 
 bool has_labels(const Value* labels, const Value* match_labels) {
@@ -165,8 +117,9 @@ bool tolerates(const Value::List& tolerations, const Value& taint) {
 }
 
 bool has_rules(const Manifest& manifest) {
-  return std::ranges::any_of(kKnownKinds, [&](const KnownKind& known) {
-    return manifest.kind() == known.kind && group_of(manifest.api()) == known.group;
+  static const auto kKnownKinds = read_cells("kinds", text_named(cluster_tables(), "kinds"), 2);
+  return std::ranges::any_of(kKnownKinds, [&](const auto& known) {
+    return manifest.kind() == known[0] && group_of(manifest.api()) == known[1];
   });
 }
 

@@ -20,10 +20,7 @@ void lint_cluster_queue(const Manifest& queue, LintReport* report) {
   }
   for (const Value& group : list_at(queue.body, "spec.resourceGroups")) {
     for (const Value& flavor : list_at(group, "flavors")) {
-      const std::string name = text_at(flavor, "name");
-      if (!report->of_kind("ResourceFlavor").empty() && report->find("ResourceFlavor", name) == nullptr) {
-        report->add(queue, "spec.resourceGroups", "no ResourceFlavor is called '{}'", name);
-      }
+      report->expect_one(queue, "spec.resourceGroups", "ResourceFlavor", text_at(flavor, "name"));
     }
   }
 }
@@ -60,10 +57,8 @@ bool selects_pool(const Value* selector, const Manifest& pool) {
 }
 
 void lint_pool(const Manifest& pool, LintReport* report) {
-  const std::string node_class = text_at(pool.body, "spec.template.spec.nodeClassRef.name");
-  if (!report->of_kind("EC2NodeClass").empty() && report->find("EC2NodeClass", node_class) == nullptr) {
-    report->add(pool, "spec.template.spec.nodeClassRef", "no EC2NodeClass is called '{}'", node_class);
-  }
+  report->expect_one(pool, "spec.template.spec.nodeClassRef", "EC2NodeClass",
+                     text_at(pool.body, "spec.template.spec.nodeClassRef.name"));
   for (const Manifest& each : report->manifests()) {
     for (const PodTemplate& pod : pod_templates(each)) {
       if (!selects_pool(value_at(*pod.value, "spec.nodeSelector"), pool)) continue;
@@ -138,19 +133,16 @@ void lint_selectors(LintReport* report) {
   if (pods.empty() || lacks_runtime(*report)) return;
   for (const Manifest& each : report->manifests()) {
     const std::string kind = each.kind();
-    if (kind == "Service" && each.body.find("spec") != nullptr &&
-        value_at(each.body, "spec.selector") != nullptr &&
-        !selects_any(pods, value_at(each.body, "spec.selector"), "")) {
-      report->add(each, "spec.selector", "selects none of the pods");
-    }
-    if (kind == "PodDisruptionBudget" &&
-        !selects_any(pods, value_at(each.body, "spec.selector.matchLabels"), "")) {
+    const Value* const selector = value_at(each.body, "spec.selector");
+    const Value* const match_labels = value_at(each.body, "spec.selector.matchLabels");
+    if ((kind == "Service" && selector != nullptr && !selects_any(pods, selector, "")) ||
+        (kind == "PodDisruptionBudget" && !selects_any(pods, match_labels, ""))) {
       report->add(each, "spec.selector", "selects none of the pods");
     }
     if (kind == "PodMonitor") {
       for (const Value& endpoint : list_at(each.body, "spec.podMetricsEndpoints")) {
         const std::string port = text_at(endpoint, "port");
-        if (!port.empty() && !selects_any(pods, value_at(each.body, "spec.selector.matchLabels"), port)) {
+        if (!port.empty() && !selects_any(pods, match_labels, port)) {
           report->add(each, "spec.podMetricsEndpoints", "no pod that it selects has a port called '{}'",
                       port);
         }
@@ -162,16 +154,12 @@ void lint_selectors(LintReport* report) {
 void lint_claims_of(const Manifest& manifest, const Value& pod, const std::string& path, LintReport* report) {
   for (const Value& volume : list_at(pod, "spec.volumes")) {
     const std::string name = text_at(volume, "persistentVolumeClaim.claimName");
-    if (!name.empty() && report->find("PersistentVolumeClaim", name) == nullptr) {
-      report->add(manifest, path, "no PersistentVolumeClaim is called '{}'", name);
-    }
+    if (!name.empty()) report->expect_one(manifest, path, "PersistentVolumeClaim", name);
   }
 }
 
 // Where some claims are defined, all that pods mount are expected to be.
 void lint_claims(LintReport* report) {
-  const std::vector<const Manifest*> claims = report->of_kind("PersistentVolumeClaim");
-  if (claims.empty()) return;
   for (const Manifest& each : report->manifests()) {
     for (const PodTemplate& pod : pod_templates(each)) {
       lint_claims_of(each, *pod.value, pod.path, report);
@@ -182,14 +170,11 @@ void lint_claims(LintReport* report) {
 
 // What the pods of a job take together of a resource; nullopt: not known.
 std::optional<double> taken_by_job(const Manifest& job, const std::string& resource) {
-  // Names of resources have dots. Kubernetes takes a limit for a request that is not there.
-  const auto request_of = [&](const Value& at, const std::string& path) {
-    for (const char* kind : {".requests", ".limits"}) {
-      const Value* const amounts = value_at(at, path + kind);
-      const Value* const amount = amounts == nullptr ? nullptr : amounts->find(resource);
-      if (amount != nullptr) return quantity(amount);
-    }
-    return std::optional<double>();
+  // Kubernetes takes a limit for a request that is not there.
+  const auto request_of = [&](const Value& at, const char* path) {
+    const Value* const request = value_at(at, fmt::format("{}.requests.'{}'", path, resource));
+    return quantity(request != nullptr ? request
+                                       : value_at(at, fmt::format("{}.limits.'{}'", path, resource)));
   };
   if (job.kind() == "TrainJob") {
     const auto of_pod = request_of(job.body, "spec.trainer.resourcesPerNode");
@@ -270,22 +255,17 @@ void lint_admission(const Manifest& job, const std::string& queue_name, LintRepo
 void lint_local_queues(LintReport* report) {
   const bool has_queues = !report->of_kind("LocalQueue").empty();
   for (const Manifest& each : report->manifests()) {
-    const Value* const labels = value_at(each.body, "metadata.labels");
-    const Value* const queue = labels == nullptr ? nullptr : labels->find("kueue.x-k8s.io/queue-name");
-    if (has_queues && queue != nullptr && queue->string() != nullptr) {
-      const Manifest* const found = report->find("LocalQueue", *queue->string());
+    const std::string queue = text_at(each.body, "metadata.labels.'kueue.x-k8s.io/queue-name'");
+    if (has_queues && !queue.empty()) {
+      const Manifest* const found = report->find("LocalQueue", queue);
       if (found == nullptr || found->name_space() != each.name_space()) {
-        report->add(each, "metadata.labels", "no LocalQueue of its namespace is called '{}'",
-                    *queue->string());
+        report->add(each, "metadata.labels", "no LocalQueue of its namespace is called '{}'", queue);
       } else {
         lint_admission(each, text_at(found->body, "spec.clusterQueue"), report);
       }
     }
-    if (each.kind() == "LocalQueue" && !report->of_kind("ClusterQueue").empty() &&
-        report->find("ClusterQueue", text_at(each.body, "spec.clusterQueue")) == nullptr) {
-      report->add(each, "spec.clusterQueue", "no ClusterQueue is called '{}'",
-                  text_at(each.body, "spec.clusterQueue"));
-    }
+    if (each.kind() == "LocalQueue")
+      report->expect_one(each, "spec.clusterQueue", "ClusterQueue", text_at(each.body, "spec.clusterQueue"));
   }
 }
 
@@ -294,9 +274,8 @@ void lint_tokens(LintReport* report) {
   const Manifest* const secret = report->find("Secret", kMetricsSecret);
   if (secret == nullptr) return;
   for (const Manifest* const monitor : report->of_kind("PodMonitor")) {
-    const Value* const labels = value_at(monitor->body, "spec.selector.matchLabels");
-    const Value* const name = labels == nullptr ? nullptr : labels->find("app.kubernetes.io/name");
-    if (monitor->name_space() != secret->name_space() || name == nullptr || *name != Value("tessera"))
+    if (monitor->name_space() != secret->name_space() ||
+        text_at(monitor->body, "spec.selector.matchLabels.'app.kubernetes.io/name'") != "tessera")
       continue;
     for (const Value& endpoint : list_at(monitor->body, "spec.podMetricsEndpoints")) {
       if (value_at(endpoint, "authorization") != nullptr ||

@@ -92,9 +92,7 @@ void lint_runtime(const Manifest& manifest, const Value& spec, LintReport* repor
   }
   bool has_trainer = false;
   for (const Value& job : list_at(spec, "replicatedJobs")) {
-    const Value* const labels = value_at(job, "template.metadata.labels");
-    const Value* const step = labels == nullptr ? nullptr : labels->find(kAncestor);
-    if (step == nullptr || *step != Value("trainer")) continue;
+    if (text_at(job, fmt::format("template.metadata.labels.'{}'", kAncestor)) != "trainer") continue;
     has_trainer = true;
     if (text_at(job, "name") != "node") {
       report->add(manifest, "replicatedJobs", "the trainer's must be called 'node', found '{}'",
@@ -116,8 +114,8 @@ void lint_number_of_ranks(const Manifest& manifest, const Value& trainer, LintRe
   const Value* const processes = trainer.find("numProcPerNode");
   if (processes != nullptr && processes->integer() != nullptr) return;
   if (processes == nullptr || *processes != Value("gpu")) return report->add(manifest, kPath, kNumberOfRanks);
-  const Value* const limits = value_at(trainer, "resourcesPerNode.limits");
-  if (quantity(limits == nullptr ? nullptr : limits->find(kCardResource)).value_or(0) == 0)
+  if (quantity(value_at(trainer, fmt::format("resourcesPerNode.limits.'{}'", kCardResource))).value_or(0) ==
+      0)
     report->add(manifest, kPath, "'gpu' is a rank for each card, and the pods ask for no {}", kCardResource);
 }
 

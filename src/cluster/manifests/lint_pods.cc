@@ -19,14 +19,8 @@ struct PodContainer {
 };
 
 bool is_training_pod(const Value& pod) {
-  // value_at() takes dots for steps, which names of labels have.
-  const auto has_label = [&](std::string_view name, const char* wanted) {
-    const Value* const labels = value_at(pod, "metadata.labels");
-    const Value* const label = labels == nullptr ? nullptr : labels->find(name);
-    return label != nullptr && *label == Value(wanted);
-  };
-  return has_label("app.kubernetes.io/name", "tessera") &&
-         has_label("app.kubernetes.io/component", "training");
+  return text_at(pod, "metadata.labels.'app.kubernetes.io/name'") == "tessera" &&
+         text_at(pod, "metadata.labels.'app.kubernetes.io/component'") == "training";
 }
 
 // Every container of the documents, and the trainer of every TrainJob.
@@ -58,8 +52,8 @@ std::vector<PodContainer> pod_containers(const LintReport& report) {
 }
 
 const Value* amount_of(const PodContainer& user, const char* list, std::string_view resource) {
-  const Value* const amounts = user.resources == nullptr ? nullptr : user.resources->find(list);
-  return amounts == nullptr ? nullptr : amounts->find(resource);
+  return user.resources == nullptr ? nullptr
+                                   : value_at(*user.resources, fmt::format("{}.'{}'", list, resource));
 }
 
 double num_cards_of(const PodContainer& user) {

@@ -21,6 +21,12 @@ class LintReport {
   // All of a kind; with a name, the one of that name, if any.
   std::vector<const Manifest*> of_kind(std::string_view kind) const;
   const Manifest* find(std::string_view kind, const std::string& name) const;
+  // A finding if there are some of the kind, and none has the name.
+  void expect_one(const Manifest& manifest, std::string_view path, std::string_view kind,
+                  const std::string& name) {
+    if (!of_kind(kind).empty() && find(kind, name) == nullptr)
+      add(manifest, path, "no {} is called '{}'", kind, name);
+  }
 
   template <typename... Args>
   void add(const Manifest& manifest, std::string_view path, fmt::format_string<Args...> format,

@@ -198,8 +198,9 @@ std::vector<Manifest> parse_manifests(std::string_view text, const std::string& 
 const Value* value_at(const Value& value, std::string_view path) {
   const Value* at = &value;
   while (at != nullptr && !path.empty()) {
-    const std::string_view step = path.substr(0, path.find('.'));
-    path.remove_prefix(std::min(path.size(), step.size() + 1));
+    const bool is_quoted = path[0] == '\'';
+    const std::string_view step = path.substr(is_quoted, path.find(is_quoted ? '\'' : '.', 1) - is_quoted);
+    path.remove_prefix(std::min(path.size(), step.size() + 2 * is_quoted + 1));
     if (const Value::List* const list = at->list(); list != nullptr) {
       size_t index = 0;
       std::from_chars(step.data(), step.data() + step.size(), index);

@@ -28,7 +28,8 @@ struct Manifest {
 // true (0440 is octal here as there); more than 64 levels, 200,000 values, 2000 names in an object or 8 MiB.
 std::vector<Manifest> parse_manifests(std::string_view text, const std::string& origin);
 
-// The value at a path of names and list indices, null if there is none: at(body, "spec.template.0.name").
+// The value at a path of names and list indices, null if there is none: at(body, "spec.template.0.name"). A
+// name with dots is in quotes: "metadata.labels.'app.kubernetes.io/name'".
 const Value* value_at(const Value& value, std::string_view path);
 // Likewise as a list, empty if there is none; as text, "" if there is none.
 const Value::List& list_at(const Value& value, std::string_view path);

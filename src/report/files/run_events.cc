@@ -10,12 +10,10 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-OrderedJson new_event(const char* name, int64_t step) {
-  return {{"event", name}, {"time", unix_seconds()}, {"step", step}};
-}
-
 // Messages may quote bytes of files that are not UTF-8.
-std::string line_of(const OrderedJson& event) {
+std::string event_line(const char* name, int64_t step, const OrderedJson& fields) {
+  OrderedJson event = {{"event", name}, {"time", unix_seconds()}, {"step", step}};
+  event.update(fields);
   return event.dump(-1, ' ', /*ensure_ascii=*/false, OrderedJson::error_handler_t::replace);
 }
 
@@ -46,105 +44,84 @@ RunEvents::RunEvents(const RunSpec& args)
     : arguments_json_(training_arguments_json(args)), num_restarts_(args.launch.num_restarts) {}
 
 void RunEvents::on_plan(const RunPlan& plan) {
-  OrderedJson event = new_event("start", step_);
-  event.update({{"host", host_name()},
-                {"num_nodes", plan.memory.num_nodes},
-                {"world_size", plan.memory.num_nodes * plan.memory.local_world_size},
-                {"num_threads", plan.num_threads},
-                {"operations", plan.operations},
-                {"num_parameters", plan.num_parameters},
-                {"num_rows", plan.num_rows},
-                {"num_tokens", plan.num_tokens},
-                {"eval_rows", plan.eval_rows},
-                {"step_rows", plan.step_rows},
-                {"steps_per_epoch", plan.steps_per_epoch},
-                {"max_steps", plan.max_steps},
-                {"memory", memory_items_json(plan.memory)},
-                {"node_bytes", plan.memory.node_bytes()},
-                {"free_bytes", plan.free_bytes},
-                {"zero_stage", plan.zero.stage},
-                {"restarts", num_restarts_},
-                {"arguments", OrderedJson::parse(arguments_json_)}});
+  OrderedJson event = {{"host", host_name()},
+                       {"num_nodes", plan.memory.num_nodes},
+                       {"world_size", plan.memory.num_nodes * plan.memory.local_world_size},
+                       {"num_threads", plan.num_threads},
+                       {"operations", plan.operations},
+                       {"num_parameters", plan.num_parameters},
+                       {"num_rows", plan.num_rows},
+                       {"num_tokens", plan.num_tokens},
+                       {"eval_rows", plan.eval_rows},
+                       {"step_rows", plan.step_rows},
+                       {"steps_per_epoch", plan.steps_per_epoch},
+                       {"max_steps", plan.max_steps},
+                       {"memory", memory_items_json(plan.memory)},
+                       {"node_bytes", plan.memory.node_bytes()},
+                       {"free_bytes", plan.free_bytes},
+                       {"zero_stage", plan.zero.stage},
+                       {"restarts", num_restarts_},
+                       {"arguments", OrderedJson::parse(arguments_json_)}};
   if (plan.peak) {
     event["peak_tflops"] = plan.peak->tflops;
     event["peak_instruction_set"] = plan.peak->instruction_set;
   }
-  write_line(line_of(event));
+  write_line(event_line("start", step_, event));
 }
 
 void RunEvents::on_resume(const std::filesystem::path& folder, int64_t step, const std::string& differences) {
   step_ = step;
-  OrderedJson event = new_event("resume", step);
-  event.update({{"folder", folder.string()}, {"differences", differences}});
-  write_line(line_of(event));
+  write_line(event_line("resume", step, {{"folder", folder.string()}, {"differences", differences}}));
 }
 
 void RunEvents::on_resume_from_memory(const std::string& nodes, int64_t step,
                                       const std::string& differences) {
   step_ = step;
-  OrderedJson event = new_event("resume", step);
-  event.update({{"nodes", nodes}, {"differences", differences}});
-  write_line(line_of(event));
+  write_line(event_line("resume", step, {{"nodes", nodes}, {"differences", differences}}));
 }
 
 void RunEvents::on_memory(const MemoryPlan& plan, const MeasuredMemory& measured) {
-  OrderedJson event = new_event("memory", step_);
-  event.update(OrderedJson::parse(memory_json(plan, measured)));
-  write_line(line_of(event));
+  write_line(event_line("memory", step_, OrderedJson::parse(memory_json(plan, measured))));
 }
 
 void RunEvents::on_log(const LogEntry& entry) {
   bool is_evaluation = false;
-  OrderedJson values;
+  OrderedJson event = {{"epoch", entry.epoch}};
   for (const auto& [name, value] : entry.values) {
     is_evaluation = is_evaluation || name.starts_with("eval_");
-    std::visit([&, &key = name](auto number) { values[key] = number; }, value);
+    std::visit([&, &key = name](auto number) { event[key] = number; }, value);
   }
-  OrderedJson event = new_event(is_evaluation ? "evaluation" : "log", entry.step);
-  event["epoch"] = entry.epoch;
-  event.update(values);
-  write_line(line_of(event));
+  write_line(event_line(is_evaluation ? "evaluation" : "log", entry.step, event));
 }
 
 void RunEvents::on_checkpoint(const CheckpointUse& checkpoint) {
-  OrderedJson event = new_event("checkpoint", checkpoint.step);
-  event.update({{"folder", checkpoint.folder.string()},
-                {"bytes", checkpoint.bytes},
-                {"shared_bytes", checkpoint.shared_bytes},
-                {"write_s", checkpoint.write_s},
-                {"stall_s", checkpoint.stall_s}});
-  write_line(line_of(event));
+  write_line(event_line("checkpoint", checkpoint.step,
+                        {{"folder", checkpoint.folder.string()},
+                         {"bytes", checkpoint.bytes},
+                         {"shared_bytes", checkpoint.shared_bytes},
+                         {"write_s", checkpoint.write_s},
+                         {"stall_s", checkpoint.stall_s}}));
 }
 
 void RunEvents::on_checkpoint_failed(const std::filesystem::path& folder, const std::string& message) {
-  OrderedJson event = new_event("checkpoint_failed", step_);
-  event.update({{"folder", folder.string()}, {"message", message}});
-  write_line(line_of(event));
+  write_line(event_line("checkpoint_failed", step_, {{"folder", folder.string()}, {"message", message}}));
 }
 
 void RunEvents::on_warning(const std::string& message) {
-  OrderedJson event = new_event("warning", step_);
-  event["message"] = message;
-  write_line(line_of(event));
+  write_line(event_line("warning", step_, {{"message", message}}));
 }
 
 void RunEvents::on_error(const std::string& message) {
-  OrderedJson event = new_event("error", step_);
-  event["message"] = message;
-  write_line(line_of(event));
+  write_line(event_line("error", step_, {{"message", message}}));
 }
 
 void RunEvents::on_finish(const TrainSummary& summary) {
-  OrderedJson event = new_event("finish", summary.num_steps);
-  event.update({{"stop_signal", summary.stop_signal},
-                {"epoch", summary.epoch},
-                {"train_loss", summary.train_loss},
-                {"runtime_s", summary.runtime_s},
-                {"num_tokens", summary.num_tokens},
-                {"tokens_per_second", summary.tokens_per_second},
-                {"tflops", summary.tflops},
-                {"peak_resident_bytes", summary.peak_resident_bytes},
-                {"folder", summary.folder.string()}});
+  OrderedJson event = {
+      {"stop_signal", summary.stop_signal}, {"epoch", summary.epoch},
+      {"train_loss", summary.train_loss},   {"runtime_s", summary.runtime_s},
+      {"num_tokens", summary.num_tokens},   {"tokens_per_second", summary.tokens_per_second},
+      {"tflops", summary.tflops},           {"peak_resident_bytes", summary.peak_resident_bytes},
+      {"folder", summary.folder.string()}};
   if (summary.mfu) event["mfu"] = *summary.mfu;
   if (summary.peak) {
     event["peak_tflops"] = summary.peak->tflops;
@@ -158,7 +135,7 @@ void RunEvents::on_finish(const TrainSummary& summary) {
   event["times"] = times_json(summary.times);
   if (summary.disk) event["disk"] = disk_json(*summary.disk);
   if (!summary.hint.empty()) event["hint"] = summary.hint;
-  write_line(line_of(event));
+  write_line(event_line("finish", summary.num_steps, event));
 }
 
 }  // namespace tessera

@@ -205,10 +205,10 @@ void declare_compat_flag(FlagTable* flags, std::string_view name) {
   TESSERA_CHECK(false, "no table has {}", name);
 }
 
-std::span<const ForeignNames> compat_hints(std::string_view file) {
-  static const std::vector<ForeignNames> kOfFlags = read_hints("hints"),
-                                         kOfKeys = read_hints("deepspeed_hints");
-  return file == "hints" ? kOfFlags : kOfKeys;
+std::span<const ForeignNames> compat_hints(const std::string& file) {
+  static std::map<std::string, std::vector<ForeignNames>> all;
+  const auto found = all.find(file);
+  return found != all.end() ? found->second : all[file] = read_hints(file);
 }
 
 }  // namespace tessera

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "base/flags.h"
@@ -15,7 +16,7 @@ void declare_compat_flags(FlagTable* table);
 void declare_compat_flag(FlagTable* table, std::string_view name);
 
 // For suggestions only: none of these names is accepted. `file`: hints for settings, deepspeed_hints for
-// keys.
-std::span<const ForeignNames> compat_hints(std::string_view file = "hints");
+// keys, others for commands.
+std::span<const ForeignNames> compat_hints(const std::string& file = "hints");
 
 }  // namespace tessera
