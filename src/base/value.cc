@@ -18,6 +18,24 @@ const Value* Value::find(std::string_view name) const {
 
 Value* Value::find(std::string_view name) { return const_cast<Value*>(std::as_const(*this).find(name)); }
 
+const std::string* Value::find_string(std::string_view name) const {
+  const Value* field = find(name);
+  return field == nullptr ? nullptr : field->string();
+}
+
+std::string* Value::find_string(std::string_view name) {
+  return const_cast<std::string*>(std::as_const(*this).find_string(name));
+}
+
+const Value::List* Value::find_list(std::string_view name) const {
+  const Value* field = find(name);
+  return field == nullptr ? nullptr : field->list();
+}
+
+Value::List* Value::find_list(std::string_view name) {
+  return const_cast<List*>(std::as_const(*this).find_list(name));
+}
+
 const char* Value::kind_name() const {
   static constexpr std::array kNames = {"null",     "a boolean", "an integer", "a number",
                                         "a string", "a list",    "an object"};

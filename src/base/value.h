@@ -43,6 +43,11 @@ class Value {
   // The field of an object; null if there is none or the value is not an object.
   const Value* find(std::string_view name) const;
   Value* find(std::string_view name);
+  // The same if it is a text, or a list; null otherwise.
+  const std::string* find_string(std::string_view name) const;
+  std::string* find_string(std::string_view name);
+  const List* find_list(std::string_view name) const;
+  List* find_list(std::string_view name);
 
   // "a string", "an object", "null": for messages.
   const char* kind_name() const;

@@ -60,16 +60,16 @@ std::string input_names(const Request& request) {
          (others == 0 ? "" : " and " + format_count(others, "other file"));
 }
 
-int64_t num_found(const CacheCounts& counts) {
+int64_t num_found(const DocumentCounts& counts) {
   return counts.num_documents + counts.num_empty_documents + counts.num_invalid_documents +
          counts.num_bad_rows + counts.num_masked_rows;
 }
 
 // Appends the rows of all documents, in order. *first_problem: what is wrong with the first row skipped.
-CacheCounts append_rows(const Request& request, ThreadPool& pool,
-                        const std::function<void(int64_t)>& progress, TokenCacheWriter* writer,
-                        std::string* first_problem) {
-  CacheCounts counts;
+DocumentCounts append_rows(const Request& request, ThreadPool& pool,
+                           const std::function<void(int64_t)>& progress, TokenCacheWriter* writer,
+                           std::string* first_problem) {
+  DocumentCounts counts;
   RowBuilder builder(
       request.plan.packing, request.options.max_length, writer->has_labels(),
       [writer](auto ids, auto labels, auto lengths) { writer->append_row(ids, labels, lengths); }, &counts);
@@ -82,7 +82,7 @@ CacheCounts append_rows(const Request& request, ThreadPool& pool,
   return counts;
 }
 
-std::string emptiness(const Request& request, const CacheCounts& counts) {
+std::string emptiness(const Request& request, const DocumentCounts& counts) {
   if (request.plan.is_pretokenized) return "input_ids has no values";
   std::string text =
       fmt::format("{}, {} of them without text, {} not UTF-8", format_count(num_found(counts), "document"),
@@ -101,7 +101,7 @@ void build_cache(const Request& request, const fs::path& path, const Hash128& ke
       progress(std::min(1.0, static_cast<double>(bytes) / static_cast<double>(total_bytes)));
   };
   TokenCacheWriter writer(path, key, request.vocab_size, plan.has_labels);
-  const CacheCounts counts =
+  const DocumentCounts counts =
       plan.is_pretokenized
           ? read_pretokenized_rows(
                 plan.paths(), request.vocab_size, request.options.max_length, plan.has_labels,
@@ -155,7 +155,7 @@ const char* noun_of_document(const Request& request) {
 }
 
 // `first_problem` is "" if the rows come from the cache.
-std::vector<std::string> warnings_of(const CacheCounts& counts, const Request& request,
+std::vector<std::string> warnings_of(const DocumentCounts& counts, const Request& request,
                                      const std::string& first_problem) {
   std::vector<std::string> warnings = request.plan.remarks;
   const int64_t found = num_found(counts);
@@ -188,7 +188,7 @@ std::vector<std::string> warnings_of(const CacheCounts& counts, const Request& r
 
 // With one row per document everything beyond max_length is lost: most of a dataset with long documents.
 void check_truncation(const CacheTrailer& cache, const Request& request) {
-  const CacheCounts& counts = cache.counts;
+  const DocumentCounts& counts = cache.counts;
   const int64_t num_tokens = cache.num_tokens + counts.num_cut_tokens;
   if (request.options.allow_truncation || counts.num_cut_tokens <= num_tokens / 10) return;
   const bool has_text =
@@ -242,20 +242,10 @@ CachedRows open_cached_rows(std::span<const DataSource> sources, const DatasetOp
   if (progress) progress(1.0);
 
   check_truncation(cache->trailer(), request);
-  const CacheCounts& counts = cache->trailer().counts;
+  const DocumentCounts& counts = cache->trailer().counts;
   for (std::string& warning : warnings_of(counts, request, first_problem))
     warnings.push_back(std::move(warning));
-  DatasetReport report = {std::ssize(request.plan.files),
-                          counts.num_documents,
-                          counts.num_empty_documents,
-                          counts.num_invalid_documents,
-                          counts.num_bad_rows,
-                          counts.num_masked_rows,
-                          counts.num_cut_documents,
-                          counts.num_cut_tokens,
-                          is_hit,
-                          path,
-                          std::move(warnings)};
+  DatasetReport report = {counts, std::ssize(request.plan.files), is_hit, path, std::move(warnings)};
   std::string fingerprint = fingerprint_of(request, hashes, cache->trailer());
   return {std::make_shared<const TokenCache>(std::move(*cache)), std::move(report), request.plan.packing,
           std::move(fingerprint)};

@@ -15,14 +15,8 @@ namespace tessera {
 namespace {
 
 void add_report(DatasetReport report, DatasetReport* sum) {
+  for (const auto& [name, count] : kStoredCounts) sum->*count += report.*count;
   sum->num_files += report.num_files;
-  sum->num_documents += report.num_documents;
-  sum->num_empty_documents += report.num_empty_documents;
-  sum->num_invalid_documents += report.num_invalid_documents;
-  sum->num_bad_rows += report.num_bad_rows;
-  sum->num_masked_rows += report.num_masked_rows;
-  sum->num_cut_documents += report.num_cut_documents;
-  sum->num_cut_tokens += report.num_cut_tokens;
   sum->cache_hit = sum->cache_hit && report.cache_hit;
   for (std::string& warning : report.warnings) sum->warnings.push_back(std::move(warning));
 }

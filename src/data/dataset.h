@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "data/cache/document_counts.h"
 #include "data/row_options.h"
 #include "data/row_plan.h"
 #include "platform/thread_pool.h"
@@ -47,15 +48,8 @@ struct DatasetOptions : RowOptions {
 void use_evaluation_splits(DatasetOptions* options);
 
 // What was found in a dataset; the same whether its rows were built now or came from the cache.
-struct DatasetReport {
+struct DatasetReport : DocumentCounts {
   int64_t num_files = 0;
-  int64_t num_documents = 0;          // that became rows; for pre-tokenized files: rows
-  int64_t num_empty_documents = 0;    // without any text or token: dropped
-  int64_t num_invalid_documents = 0;  // not UTF-8: dropped (skip_invalid_utf8)
-  int64_t num_bad_rows = 0;           // cannot be used otherwise: dropped (skip_bad_rows)
-  int64_t num_masked_rows = 0;        // all labels ignored, perhaps since they were cut: dropped
-  int64_t num_cut_documents = 0;      // longer than max_length: cut (never with packing)
-  int64_t num_cut_tokens = 0;         // tokens dropped by cutting
   bool cache_hit = false;
   std::filesystem::path cache_file;  // of the first source
   // One line each, for the user: files skipped in folders, documents dropped or cut, a damaged cache that was

@@ -43,14 +43,14 @@ void NamedColumns::look_at(const Value& row, const std::string& where) {
   if (row.object() == nullptr) return;
   if (row_.where.empty()) row_ = {where, columns_text(row)};
   for (Name& name : names_) name.is_found |= !name.is_in_messages && row.find(name.column) != nullptr;
-  const Value* messages = row.find(messages_column_);
+  const Value::List* messages = row.find_list(messages_column_);
   Value parsed;
-  if (messages != nullptr && messages->string() != nullptr) {
-    parsed = parse_value(*messages->string(), where);
-    messages = &parsed;
+  if (const std::string* json = row.find_string(messages_column_)) {
+    parsed = parse_value(*json, where);
+    messages = parsed.list();
   }
-  if (messages == nullptr || messages->list() == nullptr) return;
-  for (const Value& message : *messages->list()) {
+  if (messages == nullptr) return;
+  for (const Value& message : *messages) {
     if (message.object() == nullptr) continue;
     if (message_.where.empty()) message_ = {where, columns_text(message)};
     for (Name& name : names_) name.is_found |= name.is_in_messages && message.find(name.column) != nullptr;

@@ -205,8 +205,8 @@ bool may_skip(const std::exception_ptr& error, const RowOptions& options, std::s
 namespace {
 
 // Whether the row is left out, or with kDrop already added, since it is longer than max_length.
-bool is_too_long(const TokenizedRow& row, const RowOptions& options, RowBuilder* builder, CacheCounts* counts,
-                 std::string* first_problem) {
+bool is_too_long(const TokenizedRow& row, const RowOptions& options, RowBuilder* builder,
+                 DocumentCounts* counts, std::string* first_problem) {
   const auto limit = static_cast<size_t>(builder->max_length());
   if (options.excess_length == ExcessLength::kTruncate || row.ids.size() <= limit) return false;
   if (row.is_text) {
@@ -228,7 +228,7 @@ bool is_too_long(const TokenizedRow& row, const RowOptions& options, RowBuilder*
 }  // namespace
 
 void add_rows(std::span<const TokenizedRow> rows, const RowOptions& options, RowBuilder* builder,
-              CacheCounts* counts, std::string* first_problem) {
+              DocumentCounts* counts, std::string* first_problem) {
   for (const TokenizedRow& row : rows) {
     if (row.error && !may_skip(row.error, options, first_problem)) std::rethrow_exception(row.error);
     if (row.error) {

@@ -49,6 +49,6 @@ bool may_skip(const std::exception_ptr& error, const RowOptions& options, std::s
 // Adds tokenized rows to `builder`. Throws the error of the first that may not be skipped; *first_problem is
 // that of the first one skipped, if it is still empty.
 void add_rows(std::span<const TokenizedRow> rows, const RowOptions& options, RowBuilder* builder,
-              CacheCounts* counts, std::string* first_problem);
+              DocumentCounts* counts, std::string* first_problem);
 
 }  // namespace tessera

@@ -166,7 +166,7 @@ void StreamedRows::tokenize(const std::stop_token& stop) {
   const Stopwatch watch;
   int64_t size_bytes = 0;
   for (const SourceFile& file : plan_.files) size_bytes += file.stamp.size_bytes;
-  CacheCounts counts;
+  DocumentCounts counts;
   BlockWriter writer(*this);
   RowBuilder builder(
       plan_.packing, options_.max_length, plan_.has_labels,
@@ -213,7 +213,7 @@ void StreamedRows::tokenize(const std::stop_token& stop) {
 }
 
 // As soon as there is a block, so that it does not end a run of days.
-void StreamedRows::check_cut(const CacheCounts& counts, int64_t num_tokens) const {
+void StreamedRows::check_cut(const DocumentCounts& counts, int64_t num_tokens) const {
   if (options_.allow_truncation || counts.num_cut_tokens <= (num_tokens + counts.num_cut_tokens) / 10) return;
   fail(ExitCode::kBadConfig,
        "{}: {} of the first {} would be dropped, as {} longer than max_length {}: set {}a larger "

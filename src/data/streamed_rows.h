@@ -60,7 +60,7 @@ class StreamedRows final : public RowSupply {
   bool has_blocks(int64_t count) const;
   void run(const std::stop_token& stop);
   void tokenize(const std::stop_token& stop);
-  void check_cut(const CacheCounts& counts, int64_t num_tokens) const;
+  void check_cut(const DocumentCounts& counts, int64_t num_tokens) const;
 
   DatasetOptions options_;  // with its own copy of the sources
   const Tokenizer* tokenizer_;

@@ -136,7 +136,7 @@ class DataPreviewCommand : public Command {
   }
 
   void preview_packed(const OpenData& data) {
-    CacheCounts counts;
+    DocumentCounts counts;
     RowBuilder builder(
         data.packing, data.max_length, data.plan.has_labels,
         [&](auto ids, auto labels, auto lengths) {

@@ -24,7 +24,7 @@ struct PackedRows {
 
 PackedRows pack(Packing packing, int64_t max_length, const std::vector<int64_t>& lengths, bool has_labels) {
   PackedRows packed;
-  CacheCounts counts;
+  DocumentCounts counts;
   RowBuilder builder(
       packing, max_length, has_labels,
       [&](auto ids, auto labels, auto sequence_lengths) {

@@ -173,11 +173,11 @@ bool any_has_labels(std::span<const fs::path> files) {
                      [](const fs::path& file) { return RowTensors(file).has_labels(); });
 }
 
-CacheCounts read_pretokenized_rows(std::span<const fs::path> files, int64_t vocab_size, int64_t max_length,
-                                   bool with_labels, bool reads_completion_mask, bool drops_masked,
-                                   int64_t max_rows, const RowSink& sink,
-                                   const std::function<void(int64_t)>& progress) {
-  CacheCounts counts;
+DocumentCounts read_pretokenized_rows(std::span<const fs::path> files, int64_t vocab_size, int64_t max_length,
+                                      bool with_labels, bool reads_completion_mask, bool drops_masked,
+                                      int64_t max_rows, const RowSink& sink,
+                                      const std::function<void(int64_t)>& progress) {
+  DocumentCounts counts;
   std::vector<int32_t> ids;
   std::vector<int32_t> labels;
   std::vector<int32_t> lengths;

@@ -23,9 +23,9 @@ bool any_has_labels(std::span<const std::filesystem::path> files);
 // max_length (counted), and dropped (counted) if they are without a label then: with `drops_masked` all of
 // these, else those that were cut. Reads at most max_rows
 // rows. `progress` gets the bytes read so far. Errors (kBadData) name file, tensor, row and column.
-CacheCounts read_pretokenized_rows(std::span<const std::filesystem::path> files, int64_t vocab_size,
-                                   int64_t max_length, bool with_labels, bool reads_completion_mask,
-                                   bool drops_masked, int64_t max_rows, const RowSink& sink,
-                                   const std::function<void(int64_t)>& progress = {});
+DocumentCounts read_pretokenized_rows(std::span<const std::filesystem::path> files, int64_t vocab_size,
+                                      int64_t max_length, bool with_labels, bool reads_completion_mask,
+                                      bool drops_masked, int64_t max_rows, const RowSink& sink,
+                                      const std::function<void(int64_t)>& progress = {});
 
 }  // namespace tessera

@@ -9,7 +9,7 @@
 namespace tessera {
 
 RowBuilder::RowBuilder(Packing packing, int64_t max_length, bool has_labels, RowSink sink,
-                       CacheCounts* counts)
+                       DocumentCounts* counts)
     : packing_(packing),
       max_length_(static_cast<size_t>(max_length)),
       has_labels_(has_labels),

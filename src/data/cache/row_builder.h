@@ -23,7 +23,7 @@ using RowSink = std::function<void(std::span<const int32_t> ids, std::span<const
 class RowBuilder {
  public:
   // Counts documents, those dropped, those cut and their tokens in *counts.
-  RowBuilder(Packing packing, int64_t max_length, bool has_labels, RowSink sink, CacheCounts* counts);
+  RowBuilder(Packing packing, int64_t max_length, bool has_labels, RowSink sink, DocumentCounts* counts);
 
   // At least one id; labels as many as ids, or none for the ids themselves; the lengths of the sequences that
   // it is packed of, or none for a single one. With keeps_masked, a document is dropped only if it is cut: as
@@ -49,7 +49,7 @@ class RowBuilder {
   size_t max_length_;
   bool has_labels_;
   RowSink sink_;
-  CacheCounts* counts_;
+  DocumentCounts* counts_;
   std::vector<int32_t> row_;               // current row of the stream
   std::vector<int32_t> labels_;            // of row_, if rows have labels
   std::vector<int32_t> sequence_lengths_;  // kIsolated: of the finished sequences in row_; kNone: of a row

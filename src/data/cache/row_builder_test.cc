@@ -25,7 +25,7 @@ struct BuiltRow {
 
 struct Built {
   std::vector<BuiltRow> rows;
-  CacheCounts counts;
+  DocumentCounts counts;
 };
 
 Built build(Packing packing, int64_t max_length, const std::vector<Ids>& documents) {
@@ -67,7 +67,7 @@ TEST(RowBuilder, WithoutPackingEveryDocumentIsARowCutToMaxLength) {
 TEST(RowBuilder, DropsRowsThatAreLeftWithoutALabel) {
   constexpr int32_t kNone = kIgnoredLabel;
   std::vector<Ids> rows;
-  CacheCounts counts;
+  DocumentCounts counts;
   const auto add = [&](Packing packing, const Ids& labels, bool keeps_masked) {
     rows.clear();
     RowBuilder builder(

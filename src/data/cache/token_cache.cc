@@ -39,13 +39,7 @@ void for_each_value(Trailer& trailer, Visitor visit) {
   visit("num_tokens", trailer.num_tokens);
   visit("num_targets", trailer.num_targets);
   visit("max_row_length", trailer.max_row_length);
-  visit("num_documents", trailer.counts.num_documents);
-  visit("num_empty_documents", trailer.counts.num_empty_documents);
-  visit("num_invalid_documents", trailer.counts.num_invalid_documents);
-  visit("num_bad_rows", trailer.counts.num_bad_rows);
-  visit("num_masked_rows", trailer.counts.num_masked_rows);
-  visit("num_cut_documents", trailer.counts.num_cut_documents);
-  visit("num_cut_tokens", trailer.counts.num_cut_tokens);
+  for (const auto& [name, count] : kStoredCounts) visit(name, trailer.counts.*count);
 }
 
 std::array<std::byte, kCachePreambleBytes> make_preamble() {
@@ -256,7 +250,7 @@ void TokenCacheWriter::append_row(std::span<const int32_t> ids, std::span<const 
   trailer_.max_row_length = std::max(trailer_.max_row_length, length);
 }
 
-void TokenCacheWriter::commit(const CacheCounts& counts) {
+void TokenCacheWriter::commit(const DocumentCounts& counts) {
   flush_chunk();
   const std::span<const std::byte> index_bytes = std::as_bytes(std::span(index_));
   trailer_.counts = counts;

@@ -18,24 +18,13 @@
 #include <vector>
 
 #include "data/cache/content_hash.h"
+#include "data/cache/document_counts.h"
 #include "io/file.h"
 #include "platform/thread_pool.h"
 
 namespace tessera {
 
 inline constexpr uint32_t kTokenCacheVersion = 3;
-
-// Counts collected while the rows were built.
-struct CacheCounts {
-  int64_t num_documents = 0;
-  int64_t num_empty_documents = 0;
-  int64_t num_invalid_documents = 0;  // not UTF-8
-  int64_t num_bad_rows = 0;           // of other kinds
-  int64_t num_masked_rows = 0;        // without a label, perhaps since they were cut: dropped
-  int64_t num_cut_documents = 0;
-  int64_t num_cut_tokens = 0;
-  int64_t num_empty_texts = 0;  // among num_documents; the file says whether there are any
-};
 
 struct CacheTrailer {
   uint64_t version = kTokenCacheVersion;
@@ -49,7 +38,7 @@ struct CacheTrailer {
   int64_t num_tokens = 0;
   int64_t num_targets = 0;
   int64_t max_row_length = 0;
-  CacheCounts counts;
+  DocumentCounts counts;
 
   // Rows of the end-of-text token alone, of an empty text.
   static constexpr int64_t kHasEmptyTexts = 2;
@@ -103,7 +92,7 @@ class TokenCacheWriter {
   bool has_labels() const { return trailer_.with_labels(); }
   int64_t num_rows() const { return trailer_.num_rows; }
   int64_t num_targets() const { return trailer_.num_targets; }
-  void commit(const CacheCounts& counts);
+  void commit(const DocumentCounts& counts);
 
  private:
   void put(const void* data, size_t size_bytes);

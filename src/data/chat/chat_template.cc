@@ -151,9 +151,9 @@ std::vector<std::string> printed_arguments(const Value::List& messages) {
   static const jinja::Template kPrint = jinja::Template::parse("{{ value }}", "arguments");
   std::vector<std::string> printed;
   for (const Value& message : messages) {
-    const Value* calls = message.find("tool_calls");
-    if (calls == nullptr || calls->list() == nullptr) continue;
-    for (const Value& call : *calls->list()) {
+    const Value::List* calls = message.find_list("tool_calls");
+    if (calls == nullptr) continue;
+    for (const Value& call : *calls) {
       const Value* function = call.find("function");
       const Value* arguments = (function == nullptr ? &call : function)->find("arguments");
       if (arguments != nullptr && arguments->object() != nullptr && !arguments->object()->empty())

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "data/chat/expect_kind.h"
 #include "data/chat/messages.h"
 #include "data/chat/pair_reader.h"
 #include "data/chat/row_columns.h"
@@ -43,11 +44,6 @@ const ShapeInfo& info_of(RowShape shape) {
                        [shape](const ShapeInfo& info) { return info.shape == shape; });
 }
 
-void check_object(const Value& row, const std::string& where) {
-  if (row.object() == nullptr)
-    fail(ExitCode::kBadData, "{}: expected an object, found {}", where, row.kind_name());
-}
-
 // Reads the fields of one row.
 class RowReader {
  public:
@@ -65,12 +61,9 @@ class RowReader {
   std::string text(std::string_view field) {
     Value* value = row_.find(column_of(field, format_));
     if (value == nullptr) fail(ExitCode::kBadData, "{}: missing", where(field));
-    if (value->string() == nullptr) {
-      const bool is_bytes = value->object() != nullptr && value->find("bytes") != nullptr;
-      fail(ExitCode::kBadData, "{}: expected a string, found {}", where(field),
-           is_bytes ? "bytes that are not UTF-8" : value->kind_name());
-    }
-    return std::move(*value->string());
+    if (value->find("bytes") != nullptr)
+      fail(ExitCode::kBadData, "{}: expected a string, found bytes that are not UTF-8", where(field));
+    return std::move(expect_string(value, where(field)));
   }
   std::string text_or_empty(std::string_view field) {
     return find(field) == nullptr ? std::string() : text(field);
@@ -97,12 +90,8 @@ class RowReader {
       example->tools = read_tools(std::move(*functions), where("functions"));
       wrap_functions(&example->tools);
     }
-    if (Value* more = find("chat_template_kwargs")) {
-      if (more->object() == nullptr)
-        fail(ExitCode::kBadData, "{}: expected an object, found {}", where("chat_template_kwargs"),
-             more->kind_name());
-      example->more = std::move(*more->object());
-    }
+    if (Value* more = find("chat_template_kwargs"))
+      example->more = std::move(expect_object(more, where("chat_template_kwargs")));
     // As LLaMA-Factory does, takes an empty text for none: tables have one where there is no system message.
     if (std::string system = reads_system_ ? text_or_empty("system") : ""; !system.empty())
       add_message("system", std::move(system), &example->messages);
@@ -110,8 +99,7 @@ class RowReader {
 
   void add_messages(std::string_view field, ChatExample* example) {
     Value* value = find(field);
-    if (value == nullptr)
-      fail(ExitCode::kBadData, "{}: expected a list of messages, found null", where(field));
+    if (value == nullptr) fail_kind(value, where(field), "a list of messages");
     append_messages(std::move(*value), format_.tags, where(field), &example->messages);
   }
 
@@ -162,12 +150,12 @@ class RowReader {
     if (items == nullptr || items->list() == nullptr)
       fail(ExitCode::kBadData, "{}: expected a list of objects with label and text", where("segments"));
     for (Value& item : *items->list()) {
-      Value* text = item.find("text");
+      std::string* text = item.find_string("text");
       const Value* label = item.find("label");
-      if (text == nullptr || text->string() == nullptr || label == nullptr || label->boolean() == nullptr)
+      if (text == nullptr || label == nullptr || label->boolean() == nullptr)
         fail(ExitCode::kBadData, "{}: expected objects with a boolean 'label' and a string 'text'",
              where("segments"));
-      example.segments.push_back({std::move(*text->string()), *label->boolean()});
+      example.segments.push_back({std::move(*text), *label->boolean()});
     }
     return example;
   }
@@ -203,14 +191,10 @@ class RowReader {
 
  private:
   std::vector<int32_t> integers(std::string_view field) {
-    const Value* value = find(field);
-    if (value == nullptr || value->list() == nullptr) {
-      fail(ExitCode::kBadData, "{}: expected a list of integers, found {}", where(field),
-           value == nullptr ? "null" : value->kind_name());
-    }
+    const Value::List& list = expect_list(find(field), where(field), "a list of integers");
     std::vector<int32_t> numbers;
-    numbers.reserve(value->list()->size());
-    for (const Value& item : *value->list()) {
+    numbers.reserve(list.size());
+    for (const Value& item : list) {
       if (item.integer() == nullptr || !std::in_range<int32_t>(*item.integer())) {
         fail(ExitCode::kBadData, "{}: value {}: expected an integer of 32 bits, found {}", where(field),
              numbers.size(), item.integer() == nullptr ? item.kind_name() : std::to_string(*item.integer()));
@@ -348,7 +332,7 @@ std::optional<RowShape> recognise_shape(const Value& row, const RowFormat& forma
 
 RowShape shape_of_first_row(const Value& row, const RowFormat& format, const std::string& where,
                             bool* is_certain) {
-  check_object(row, where);
+  expect_object(&row, where);
   if (is_certain != nullptr) *is_certain = true;
   if (format.shape) return *format.shape;
   if (const std::optional<RowShape> shape = recognise_shape(row, format)) return *shape;
@@ -373,7 +357,7 @@ RowShape shape_of_first_row(const Value& row, const RowFormat& format, const std
 }
 
 Example read_example(Value row, RowShape shape, const RowFormat& format, const std::string& where) {
-  check_object(row, where);
+  expect_object(&row, where);
   check_unread_columns(row, shape, format, where);
   if (format.pairs) return read_pairs(std::move(row), shape, format, where);
   if (!has_shape(row, info_of(shape), format)) {

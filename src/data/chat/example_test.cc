@@ -111,7 +111,7 @@ TEST(Example, ColumnsThatAreNullInAllRowsStillNameAShape) {
   EXPECT_EQ(shape_of_first_row(row, {}, kWhere, &is_certain), RowShape::kMessages);
   EXPECT_FALSE(is_certain);
   EXPECT_THAT(message_of(R"({"messages": null})"),
-              HasSubstr("column 'messages': expected a list of messages, found null"));
+              HasSubstr("column 'messages': expected a list of messages, found none"));
   EXPECT_THAT(message_of(R"({"prompt": "a", "completion": null})"),
               HasSubstr("column 'completion': expected a string, found null"));
 }
@@ -254,7 +254,7 @@ TEST(Example, WrongFieldsAreNamed) {
       {R"({"text": 1})", "column 'text': expected a string, found an integer"},
       {R"({"prompt": "a", "completion": 1.5})", "column 'completion': expected a string, found a number"},
       {R"({"messages": {}})", "column 'messages': expected a list, found an object"},
-      {R"({"messages": null})", "column 'messages': expected a list of messages, found null"},
+      {R"({"messages": null})", "column 'messages': expected a list of messages, found none"},
       {R"({"messages": ["a"]})", "column 'messages'[0]: expected an object, found a string"},
       {R"({"messages": [{"content": "a"}]})",
        "'messages'[0]: expected a string 'role' (or 'from'), found none"},

@@ -105,7 +105,7 @@ bool is_start_of_media(std::string_view digits) {
 
 bool is_media_object(const Value& value, bool names_files) {
   const Value* bytes = value.find("bytes");
-  const Value* path = value.find("path");
+  const std::string* path = value.find_string("path");
   const Value* array = value.find("array");
   if (array != nullptr && !array->is_null() && value.find("sampling_rate") != nullptr) return true;
   const bool has_bytes = bytes != nullptr && !bytes->is_null();
@@ -113,14 +113,13 @@ bool is_media_object(const Value& value, bool names_files) {
     // The second is a struct of bytes, whose null fields are left out.
     return bytes->string() != nullptr ? is_start_of_media(*bytes->string()) : bytes->find("bytes") != nullptr;
   }
-  const bool has_path = path != nullptr && path->string() != nullptr;
-  if (value.object()->size() == 2 && bytes != nullptr && path != nullptr && (has_bytes || has_path))
-    return true;
-  if (has_path && value.object()->size() == 1 && names_media_file(*path->string())) return true;
+  const bool has_both = bytes != nullptr && value.find("path") != nullptr;
+  if (value.object()->size() == 2 && has_both && (has_bytes || path != nullptr)) return true;
+  if (path != nullptr && value.object()->size() == 1 && names_media_file(*path)) return true;
   if (!names_files) return false;
   for (const char* name : {"url", "path", "src", "image_url", "file"}) {
-    const Value* file = value.find(name);
-    if (file != nullptr && file->string() != nullptr && names_media_file(*file->string())) return true;
+    const std::string* file = value.find_string(name);
+    if (file != nullptr && names_media_file(*file)) return true;
   }
   return false;
 }

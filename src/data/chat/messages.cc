@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "data/chat/expect_kind.h"
 #include "data/chat/media.h"
 #include "formats/value_json.h"
 
@@ -65,17 +66,13 @@ Value wrap_calls(Value calls) {
 // Gives a turn of ShareGPT's data the fields of OpenAI; further ones stay.
 void read_turn(Value* turn, const std::string& where) {
   const std::string from = *turn->find("from")->string();
-  const Value* value = turn->find("value");
   const auto role =
       std::find_if(std::begin(kRoles), std::end(kRoles), [from](const Role& r) { return r.from == from; });
   if (role == std::end(kRoles)) {
     fail(ExitCode::kBadData, "{}: expected 'from' to be human, gpt, system, tool, ..., found '{}'", where,
          printable(from, 40));
   }
-  if (value == nullptr || value->string() == nullptr) {
-    fail(ExitCode::kBadData, "{}: expected a string 'value', found {}", where,
-         value == nullptr ? "none" : value->kind_name());
-  }
+  expect_string(turn->find("value"), where, "a string 'value'");
   Value::Object message;
   for (Value::Field& field : *turn->object()) {
     if (field.name == "from") {
@@ -117,31 +114,21 @@ void name_reasoning(Value* message) {
 }
 
 Value read_message(Value item, const std::string& where) {
-  if (item.object() == nullptr)
-    fail(ExitCode::kBadData, "{}: expected an object, found {}", where, item.kind_name());
-  if (item.find("role") == nullptr && item.find("from") != nullptr && item.find("from")->string() != nullptr)
-    read_turn(&item, where);
-  const Value* role = item.find("role");
-  if (role == nullptr || role->string() == nullptr) {
-    fail(ExitCode::kBadData, "{}: expected a string 'role' (or 'from'), found {}", where,
-         role == nullptr ? "none" : role->kind_name());
-  }
+  expect_object(&item, where);
+  if (item.find("role") == nullptr && item.find_string("from") != nullptr) read_turn(&item, where);
+  expect_string(item.find("role"), where, "a string 'role' (or 'from')");
   // As Transformers' _normalize_chat_messages: templates print a null as "None".
   std::erase_if(*item.object(), [](const Value::Field& field) { return field.value.is_null(); });
   update_functions(&item);
   check_message_fields(&item, where);
   name_reasoning(&item);
-  if (Value* calls = item.find("tool_calls"); calls != nullptr && calls->string() != nullptr) {
-    Value parsed = parse_value(*calls->string(), where);
-    *calls = std::move(parsed);
+  if (const std::string* calls = item.find_string("tool_calls")) {
+    Value parsed = parse_value(*calls, where);
+    *item.find("tool_calls") = std::move(parsed);
   }
   if (Value* content = item.find("content")) {
-    if (content->list() != nullptr) {
-      *content = join_text_parts(*content->list(), where);
-    } else if (content->string() == nullptr) {
-      fail(ExitCode::kBadData, "{}: expected 'content' to be a string or a list of text parts, found {}",
-           where, content->kind_name());
-    }
+    if (content->list() != nullptr) *content = join_text_parts(*content->list(), where);
+    expect_string(content, where, "'content' to be a string or a list of text parts");
   }
   return item;
 }
@@ -155,12 +142,6 @@ void apply_tags(const MessageTags& tags, Value* message) {
     field.name = "role";
     if (std::string* role = field.value.string()) *role = openai_role(*role, tags);
   }
-}
-
-Value::List& list_of(Value& value, const std::string& where) {
-  if (value.list() == nullptr)
-    fail(ExitCode::kBadData, "{}: expected a list, found {}", where, value.kind_name());
-  return *value.list();
 }
 
 }  // namespace
@@ -217,7 +198,7 @@ void append_messages(Value items, const MessageTags& tags, const std::string& wh
   // Tables that cannot hold lists have JSON in a string.
   if (const std::string* json = items.string()) items = parse_value(*json, where);
   int64_t index = 0;
-  for (Value& item : list_of(items, where)) {
+  for (Value& item : expect_list(&items, where)) {
     apply_tags(tags, &item);
     messages->push_back(read_message(std::move(item), fmt::format("{}[{}]", where, index++)));
   }
@@ -226,19 +207,13 @@ void append_messages(Value items, const MessageTags& tags, const std::string& wh
 std::string join_text_parts(Value::List& parts, const std::string& where) {
   std::string text;
   for (Value& part : parts) {
-    const Value* type = part.find("type");
-    Value* content = part.find("text");
-    if (part.string() != nullptr) {
-      text += *part.string();
-    } else if (content != nullptr && content->string() != nullptr &&
-               (type == nullptr || type->string() == nullptr || type->string()->ends_with("text"))) {
-      text += *content->string();
-    } else {
+    const std::string* type = part.find_string("type");
+    const std::string* content = part.string() != nullptr ? part.string() : part.find_string("text");
+    if (content == nullptr || (type != nullptr && !type->ends_with("text"))) {
       fail(ExitCode::kBadData, "{}: expected parts of text, found {}", where,
-           type != nullptr && type->string() != nullptr
-               ? "one of type '" + printable(*type->string(), 40) + "'"
-               : part.kind_name());
+           type != nullptr ? "one of type '" + printable(*type, 40) + "'" : part.kind_name());
     }
+    text += *content;
   }
   return text;
 }
@@ -248,8 +223,8 @@ Value tool_calls_of(const std::string& json, const std::string& where) {
 }
 
 void append_history(Value pairs, const std::string& where, Value::List* messages) {
-  for (Value& pair : list_of(pairs, where)) {
-    Value::List& texts = list_of(pair, where);
+  for (Value& pair : expect_list(&pairs, where)) {
+    Value::List& texts = expect_list(&pair, where);
     if (texts.size() != 2 || texts[0].string() == nullptr || texts[1].string() == nullptr)
       fail(ExitCode::kBadData, "{}: expected pairs of strings, a question and its answer", where);
     add_message("user", std::move(*texts[0].string()), messages);
@@ -260,9 +235,9 @@ void append_history(Value pairs, const std::string& where, Value::List* messages
 bool parse_tool_arguments(Value::List* messages) {
   bool found = false;
   for (Value& message : *messages) {
-    Value* calls = message.find("tool_calls");
-    if (calls == nullptr || calls->list() == nullptr) continue;
-    for (Value& call : *calls->list()) {
+    Value::List* calls = message.find_list("tool_calls");
+    if (calls == nullptr) continue;
+    for (Value& call : *calls) {
       Value* function = call.find("function");
       Value* arguments = (function == nullptr ? &call : function)->find("arguments");
       if (arguments == nullptr || arguments->string() == nullptr) continue;
@@ -270,10 +245,7 @@ bool parse_tool_arguments(Value::List* messages) {
       const std::string text = *arguments->string();
       // Some programs write nothing for no arguments.
       Value parsed = text.empty() ? Value(Value::Object()) : parse_value(text, "'arguments' of a tool call");
-      if (parsed.object() == nullptr) {
-        fail(ExitCode::kBadData, "'arguments' of a tool call: expected an object, or JSON of one, found {}",
-             parsed.kind_name());
-      }
+      expect_object(&parsed, "'arguments' of a tool call", "an object, or JSON of one");
       *arguments = std::move(parsed);
     }
   }
@@ -317,9 +289,9 @@ const Value* parameters_of(const Value& tools, const Value* name) {
 void drop_filled_nulls(Value* tools, Value::List* messages) {
   drop_nulls_of_schema(tools);
   for (Value& message : *messages) {
-    Value* calls = message.find("tool_calls");
-    if (calls == nullptr || calls->list() == nullptr) continue;
-    for (Value& call : *calls->list()) {
+    Value::List* calls = message.find_list("tool_calls");
+    if (calls == nullptr) continue;
+    for (Value& call : *calls) {
       drop_null_fields(&call);
       Value* function = call.find("function");
       drop_null_fields(function);
@@ -340,16 +312,15 @@ Value read_tools(Value tools, const std::string& where) {
     if (text.empty()) return {};
     tools = parse_value(text, where);
   }
-  const Value::List& list = list_of(tools, where);
-  if (list.empty()) return {};
+  if (expect_list(&tools, where).empty()) return {};
   return tools;
 }
 
 void wrap_functions(Value* tools) {
   if (tools->list() == nullptr) return;
   for (Value& tool : *tools->list()) {
-    const Value* type = tool.find("type");
-    const bool is_wrapped = type != nullptr && type->string() != nullptr && *type->string() == "function";
+    const std::string* type = tool.find_string("type");
+    const bool is_wrapped = type != nullptr && *type == "function";
     if (tool.object() != nullptr && !is_wrapped)
       tool = Value::Object{{"type", "function"}, {"function", std::move(tool)}};
   }

@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "base/text.h"
+#include "data/chat/expect_kind.h"
 #include "data/chat/messages.h"
 #include "data/chat/row_columns.h"
 #include "formats/value_json.h"
@@ -85,16 +86,13 @@ class PairReader {
     if (const std::string* json = items == nullptr ? nullptr : items->string())
       *items = parse_value(*json, place_of(field));
     expect_column(field);
-    if (items == nullptr || items->list() == nullptr) {
-      fail(ExitCode::kBadData, "{}: expected a list of messages, found {}", place_of(field),
-           items == nullptr ? "null" : items->kind_name());
-    }
     place_ = place_of(field);
+    Value::List& messages = expect_list(items, place_, "a list of messages");
     Value::List turns;
     std::string system;
     bool has_system = false;
-    for (size_t i = 0; i < items->list()->size(); ++i) {
-      Value& item = (*items->list())[i];
+    for (size_t i = 0; i < messages.size(); ++i) {
+      Value& item = messages[i];
       const std::string role = role_of(item, i);
       if (role == "system" && i == 0) {
         has_system = true;
@@ -135,9 +133,7 @@ class PairReader {
   std::string text_of(std::string_view field) {
     Value* value = find(field);
     if (value == nullptr) return {};
-    if (value->string() == nullptr)
-      fail(ExitCode::kBadData, "{}: expected a string, found {}", place_of(field), value->kind_name());
-    return std::move(*value->string());
+    return std::move(expect_string(value, place_of(field)));
   }
   [[noreturn]] static void leave_out(const std::string& why) { throw LeftOutRow(ExitCode::kBadData, why); }
 
@@ -157,36 +153,32 @@ class PairReader {
     return example;
   }
 
+  template <typename AnyValue>
+  auto& text_in(AnyValue& item, const std::string& field, size_t index) const {
+    return expect_string(item.find(field), fmt::format("{}[{}]", place_, index),
+                         fmt::format("a string '{}'", printable(field)));
+  }
+
   // OpenAI's role, or function_call; "" for one that no tag names.
   std::string role_of(const Value& item, size_t index) const {
-    const Value* role = item.find(format_.tags.role);
-    if (role == nullptr || role->string() == nullptr) {
-      fail(ExitCode::kBadData, "{}[{}]: expected a string '{}', found {}", place_, index,
-           printable(format_.tags.role), role == nullptr ? "none" : role->kind_name());
-    }
+    const std::string& role = text_in(item, format_.tags.role, index);
     for (const auto& [from, name] : format_.tags.roles) {
-      if (from == *role->string()) return name;
+      if (from == role) return name;
     }
-    leave_out(
-        fmt::format("{}[{}]: '{}' is the role of no tag", place_, index, printable(*role->string(), 40)));
+    leave_out(fmt::format("{}[{}]: '{}' is the role of no tag", place_, index, printable(role, 40)));
   }
 
   std::string content_of(Value* item, size_t index) const {
-    Value* content = item->find(format_.tags.content);
-    if (content == nullptr || content->string() == nullptr) {
-      fail(ExitCode::kBadData, "{}[{}]: expected a string '{}', found {}", place_, index,
-           printable(format_.tags.content), content == nullptr ? "none" : content->kind_name());
-    }
-    return std::move(*content->string());
+    return std::move(text_in(*item, format_.tags.content, index));
   }
 
   void add_turn(const std::string& role, Value* item, size_t index, Value::List* turns) const {
     const std::string where = fmt::format("{}[{}]", place_, index);
     check_other_fields(item, where);
-    Value* calls = item->find("tool_calls");
+    Value::List* calls = item->find_list("tool_calls");
     const bool is_answer = role == "assistant" || role == "function_call";
-    const bool has_calls = is_answer && format_.shape == RowShape::kMessages && calls != nullptr &&
-                           calls->list() != nullptr && !calls->list()->empty();
+    const bool has_calls =
+        is_answer && format_.shape == RowShape::kMessages && calls != nullptr && !calls->empty();
     if (has_calls) {
       turns->push_back(Value::Object{{"role", "assistant"}, {"tool_calls", std::move(*calls)}});
     } else if (role == "function_call") {

@@ -24,9 +24,8 @@ Names read_fields(const Value& row, RowShape shape, const RowFormat& format) {
     case RowShape::kText:
       return {"text"};
     case RowShape::kPromptCompletion: {
-      const Value* prompt = row.find(column_of("prompt", format));
       const Names names = {"prompt", "completion"};
-      return prompt != nullptr && prompt->list() != nullptr ? with_template(names) : names;
+      return row.find_list(column_of("prompt", format)) != nullptr ? with_template(names) : names;
     }
     case RowShape::kInstruction:
       return with_template({"instruction", "input", "output", "history"});
@@ -96,12 +95,12 @@ MediaPlaceholder placeholder_in(const Value& value) {
 bool is_question(const Value& message, const RowFormat& format) {
   for (const std::string_view field :
        {std::string_view(format.tags.role), std::string_view("role"), std::string_view("from")}) {
-    const Value* role = message.find(field);
-    if (role == nullptr || role->string() == nullptr) continue;
+    const std::string* role = message.find_string(field);
+    if (role == nullptr) continue;
     for (const auto& [name, known] : format.tags.roles) {
-      if (name == *role->string()) return known == "user";
+      if (name == *role) return known == "user";
     }
-    return *role->string() == "user" || *role->string() == "human";
+    return *role == "user" || *role == "human";
   }
   return false;
 }

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "data/chat/expect_kind.h"
 #include "data/chat/messages.h"
 #include "formats/value_json.h"
 
@@ -48,9 +49,7 @@ void parse_if_text(Value* value, const std::string& where) {
 
 Value::List& list_in(Value* value, const std::string& where) {
   parse_if_text(value, where);
-  if (value->list() == nullptr)
-    fail(ExitCode::kBadData, "{}: expected a list, found {}", where, value->kind_name());
-  return *value->list();
+  return expect_list(value, where);
 }
 
 void set_field(Value::Object* fields, std::string_view name, Value value) {
@@ -80,7 +79,7 @@ bool is_on(const Value& value, const std::string& where) {
   if (value.boolean() != nullptr) return *value.boolean();
   if (value.integer() != nullptr) return *value.integer() != 0;
   if (value.number() != nullptr) return *value.number() != 0;
-  fail(ExitCode::kBadData, "{}: expected true or false, found {}", where, value.kind_name());
+  fail_kind(&value, where, "true or false");
 }
 
 // What the parts of a content say about targets: `train`, or a `weight`. nullopt if they say nothing.
@@ -93,9 +92,9 @@ std::optional<std::vector<PartTarget>> parts_of(const Value::List& content, cons
     const Value* weight = part.find("weight");
     const Value* mark = train != nullptr ? train : weight;
     has_marks = has_marks || mark != nullptr;
-    const Value* text = part.string() != nullptr ? &part : part.find("text");
-    if (text == nullptr || text->string() == nullptr || text->string()->empty()) continue;
-    const int64_t length = count_characters(*text->string());
+    const std::string* text = part.string() != nullptr ? part.string() : part.find_string("text");
+    if (text == nullptr || text->empty()) continue;
+    const int64_t length = count_characters(*text);
     parts.push_back({at, at + length - 1, mark == nullptr || is_on(*mark, where)});
     at += length;
   }
@@ -109,10 +108,8 @@ void join_content(Value* message, const std::string& where, MessageMarks* marks)
   if (Value::List* parts = content->list()) {
     if (auto targets = parts_of(*parts, where)) marks->parts = std::move(targets);
     *content = join_text_parts(*parts, where);
-  } else if (content->string() == nullptr) {
-    fail(ExitCode::kBadData, "{}: expected the content to be a string or a list of text parts, found {}",
-         where, content->kind_name());
   }
+  expect_string(content, where, "the content to be a string or a list of text parts");
 }
 
 void join_thoughts(const std::string& field, Value* message, const std::string& where) {
@@ -134,9 +131,7 @@ MessageMarks marks_of(const Value& item, const TurnTargets& turns, const std::st
   if (details == nullptr) return marks;
   const std::string place = fmt::format("{}.{}", where, printable(turns.detail_field));
   marks.parts.emplace();
-  if (details->list() == nullptr)
-    fail(ExitCode::kBadData, "{}: expected a list, found {}", place, details->kind_name());
-  for (const Value& detail : *details->list()) {
+  for (const Value& detail : expect_list(details, place)) {
     const Value* begin = detail.find("begin_offset");
     const Value* end = detail.find("end_offset");
     const Value* train = detail.find("train");
@@ -170,30 +165,29 @@ std::optional<std::string> text_between(const std::string& text, std::string_vie
 
 // Moves the thoughts at the start of an answer into a field of their own.
 void split_thoughts(const std::string& field, Value* message) {
-  Value* content = message->find("content");
-  if (*message->find("role") != Value("assistant") || content == nullptr || content->string() == nullptr)
-    return;
+  std::string* content = message->find_string("content");
+  if (*message->find("role") != Value("assistant") || content == nullptr) return;
   static constexpr std::pair<std::string_view, std::string_view> kThoughts[] = {
       {"<think>", "</think>"},
       {"<reasoning>", "</reasoning>"},
       {"<|begin_of_thought|>", "<|end_of_thought|>"}};
   for (const auto& [begin, end] : kThoughts) {
     std::string rest;
-    const std::optional<std::string> thoughts = text_between(*content->string(), begin, end, &rest);
+    const std::optional<std::string> thoughts = text_between(*content, begin, end, &rest);
     if (!thoughts) continue;
     rest.erase(0, std::min(rest.find_first_not_of(" \t\n\r\f\v"), rest.size()));
     const std::optional<std::string> solution =
         text_between(rest, "<|begin_of_solution|>", "<|end_of_solution|>", nullptr);
-    *content = Value(solution.value_or(rest));
+    *content = solution.value_or(rest);
     set_field(message->object(), field, Value(*thoughts));
     return;
   }
 }
 
 void parse_calls(Value* message, const std::string& where) {
-  Value* calls = message->find("tool_calls");
-  if (calls == nullptr || calls->list() == nullptr) return;
-  for (Value& call : *calls->list()) {
+  Value::List* calls = message->find_list("tool_calls");
+  if (calls == nullptr) return;
+  for (Value& call : *calls) {
     if (Value* function = call.find("function"))
       parse_if_text(function->find("arguments"), where + ".tool_calls: arguments");
   }
@@ -213,8 +207,7 @@ void warn_of_marks(const Value& item, const TurnTargets& turns) {
 
 Value read_turn(const Value& item, const RowFormat& format, const std::string& where, MessageMarks* marks) {
   const MessageTags& tags = format.tags;
-  if (item.object() == nullptr)
-    fail(ExitCode::kBadData, "{}: expected an object, found {}", where, item.kind_name());
+  expect_object(&item, where);
   check_message_media(item, where);
   warn_of_marks(item, *format.turns);
   Value message = mapped_message(item, tags.properties);
@@ -264,9 +257,7 @@ ChatExample read_turns(Value row, const RowFormat& format, const std::string& wh
   if (example.messages.empty()) fail(ExitCode::kBadData, "{}: expected messages, found an empty list", where);
   const auto is_system = [&] { return *example.messages.front().find("role") == Value("system"); };
   if (Value* system = row.find(column_of("system", format)); system != nullptr && !is_system()) {
-    if (system->string() == nullptr)
-      fail(ExitCode::kBadData, "{}: column 'system': expected a string, found {}", where,
-           system->kind_name());
+    expect_string(system, where + ": column 'system'");
     example.messages.insert(example.messages.begin(),
                             Value::Object{{"role", "system"}, {"content", std::move(*system)}});
     example.marks.insert(example.marks.begin(), MessageMarks());

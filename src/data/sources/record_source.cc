@@ -140,12 +140,10 @@ class TableRecords final : public RecordSource {
 };
 
 bool is_media_feature(const Value& feature) {
-  const Value* type = feature.find("_type");
-  if (type != nullptr && type->string() != nullptr) {
-    const std::string& name = *type->string();
-    if (name == "Image" || name == "Audio" || name == "Video" || name == "Pdf" || name == "Nifti")
-      return true;
-  }
+  const std::string* type = feature.find_string("_type");
+  constexpr std::string_view kMedia[] = {"Image", "Audio", "Video", "Pdf", "Nifti"};
+  if (type != nullptr && std::find(std::begin(kMedia), std::end(kMedia), *type) != std::end(kMedia))
+    return true;
   if (const Value* element = feature.find("feature")) return is_media_feature(*element);
   const Value::List* items = feature.list();
   return items != nullptr && items->size() == 1 && is_media_feature(items->front());
@@ -170,7 +168,7 @@ std::vector<std::string> media_features(const std::string& metadata) {
 // The rows of a Parquet file. Columns of kinds that cannot be read are missing.
 class ParquetRecords final : public RecordSource {
  public:
-  explicit ParquetRecords(const fs::path& file) : reader_(ParquetReader::open(file)) {
+  explicit ParquetRecords(const fs::path& file) : reader_(file) {
     std::vector<std::string> columns;
     for (std::string& column : reader_.column_names()) {
       (reader_.problem_of(column).empty() ? columns : unreadable_).push_back(std::move(column));
