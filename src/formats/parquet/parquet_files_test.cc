@@ -29,7 +29,7 @@ void expect_rows(const std::filesystem::path& file) {
   std::filesystem::path expected_file = file;
   std::ifstream expected(expected_file.replace_extension(".expected.jsonl"));
   ASSERT_TRUE(expected.is_open());
-  ParquetReader reader = ParquetReader::open(file);
+  ParquetReader reader(file);
   int64_t num_rows = 0;
   std::string line;
   for (Value row; reader.next(&row); ++num_rows) {

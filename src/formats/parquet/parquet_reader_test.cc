@@ -52,7 +52,7 @@ class ParquetReaderTest : public testing::Test {
   }
 
   std::vector<Value> rows_of(std::string_view bytes) {
-    ParquetReader reader = ParquetReader::open(folder_.write("rows.parquet", bytes));
+    ParquetReader reader(folder_.write("rows.parquet", bytes));
     std::vector<Value> rows;
     for (Value row; reader.next(&row);) rows.push_back(row);
     return rows;
@@ -142,7 +142,7 @@ TEST_F(ParquetReaderTest, ReadsNoRows) {
 TEST_F(ParquetReaderTest, GoesOnAfterARowThatIsNotText) {
   const auto path = folder_.write(
       "rows.parquet", text_file({text_page(encode_byte_array("a\xff") + encode_byte_array("two"))}));
-  ParquetReader reader = ParquetReader::open(path);
+  ParquetReader reader(path);
   Value row;
   expect_error(ExitCode::kBadData,
                {"rows.parquet: row 0: column 'text': expected UTF-8 text, found '\\xff' at byte 1 of 2"},
@@ -167,7 +167,7 @@ TEST_F(ParquetReaderTest, ReadsJsonAsWhatItSays) {
   file.start_column(PhysicalType::kByteArray, 2);
   file.add_page(text_page(encode_byte_array(R"({"role": "user", "content": null})") +
                           encode_byte_array("{\"role\": ")));
-  ParquetReader reader = ParquetReader::open(folder_.write("rows.parquet", file.finish(1)));
+  ParquetReader reader(folder_.write("rows.parquet", file.finish(1)));
   Value row;
   ASSERT_TRUE(reader.next(&row));
   EXPECT_EQ(row, (Value::Object{{"message", Value::Object{{"role", "user"}, {"content", Value()}}}}));
@@ -198,7 +198,7 @@ TEST_F(ParquetReaderTest, LeavesOutColumnsThatItCannotRead) {
   const std::string bytes = file.finish(2);
   expect_refusal(bytes, {"column 'binary': its type BSON is not supported: leave the column out"});
 
-  ParquetReader reader = ParquetReader::open(folder_ / "rows.parquet");
+  ParquetReader reader(folder_ / "rows.parquet");
   EXPECT_EQ(reader.column_names(), (std::vector<std::string>{"text", "binary"}));
   EXPECT_EQ(reader.problem_of("text"), "");
   EXPECT_EQ(reader.problem_of("binary"), "its type BSON is not supported");

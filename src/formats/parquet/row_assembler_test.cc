@@ -344,7 +344,7 @@ TEST(RowAssembler, RandomRowsOfRandomSchemasReadBackExactly) {
     RandomFile random(seed);
     random.make(seed % 10 == 0 ? 3000 : 1 + seed % 40);
     const auto path = folder.write("rows.parquet", random.bytes());
-    ParquetReader reader = ParquetReader::open(path);
+    ParquetReader reader(path);
     size_t at = 0;
     for (Value row; reader.next(&row); ++at)
       ASSERT_EQ(row, random.rows()[at]) << "seed " << seed << ", row " << at << "\n"
@@ -369,7 +369,7 @@ TEST(RowAssembler, FieldsOfStructsThatAreNullCanBeLeftOut) {
   for (unsigned seed = 501; seed <= 540; ++seed) {
     RandomFile random(seed);
     random.make(40);
-    ParquetReader reader = ParquetReader::open(folder.write("rows.parquet", random.bytes()));
+    ParquetReader reader(folder.write("rows.parquet", random.bytes()));
     reader.drop_null_fields();
     size_t at = 0;
     for (Value row; reader.next(&row); ++at) {
@@ -385,7 +385,7 @@ TEST(RowAssembler, RowsCanBeSkippedAndColumnsSelected) {
   for (unsigned seed = 1001; seed <= 1040; ++seed) {
     RandomFile random(seed);
     random.make(200);
-    ParquetReader reader = ParquetReader::open(folder.write("rows.parquet", random.bytes()));
+    ParquetReader reader(folder.write("rows.parquet", random.bytes()));
     const std::vector<std::string> columns = {"c2", "c0"};
     reader.select(columns);
     for (const int64_t row : {0, 150, 20, 199, 200, 1}) {
