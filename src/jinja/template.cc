@@ -39,9 +39,4 @@ Rendered Template::render(const Value::Object& context, const RenderOptions& opt
 
 bool Template::has_generation() const { return program_->has_generation; }
 
-bool Template::uses_variable(std::string_view name) const {
-  const auto& names = program_->context_names;
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
-
 }  // namespace tessera::jinja

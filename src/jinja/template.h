@@ -40,8 +40,6 @@ class Template {
   Rendered render(const Value::Object& context, const RenderOptions& options = {}) const;
 
   bool has_generation() const;
-  // Whether the template reads a variable of this name from its context: "tools", "enable_thinking".
-  bool uses_variable(std::string_view name) const;
 
  private:
   explicit Template(std::shared_ptr<const Program> program) : program_(std::move(program)) {}

@@ -185,14 +185,6 @@ TEST(JinjaTemplate, RefusesToTrackGenerationInCapturedText) {
   }
 }
 
-TEST(JinjaTemplate, KnowsTheVariablesItReads) {
-  const Template parsed = Template::parse("{% set x = tools %}{{ enable_thinking }}{{ x }}", "test");
-  EXPECT_TRUE(parsed.uses_variable("tools"));
-  EXPECT_TRUE(parsed.uses_variable("enable_thinking"));
-  EXPECT_FALSE(parsed.uses_variable("x"));
-  EXPECT_FALSE(parsed.has_generation());
-}
-
 // Each ends in an error, soon and with little memory.
 TEST(JinjaTemplate, EndsHostileTemplatesWithAnError) {
   RenderOptions options = at_fixed_time();

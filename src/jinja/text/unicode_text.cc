@@ -2,7 +2,6 @@
 
 #include <unicode/ucasemap.h>
 #include <unicode/uchar.h>
-#include <unicode/ustring.h>
 
 #include <algorithm>
 #include <cstring>
@@ -47,26 +46,20 @@ std::string mapped(std::string_view text, CaseMapping mapping, int (*ascii)(int)
   return out;
 }
 
+// The first character in title case, in full ("\uFB01n" gives "Fin"), and the others in lower case.
+int32_t to_title_as_a_whole(const UCaseMap*, char* out, int32_t capacity, const char* text, int32_t size,
+                            UErrorCode* status) {
+  thread_local const std::unique_ptr<UCaseMap, decltype(&ucasemap_close)> map = [] {
+    UErrorCode opened = U_ZERO_ERROR;
+    constexpr uint32_t kOptions = U_TITLECASE_WHOLE_STRING | U_TITLECASE_NO_BREAK_ADJUSTMENT;
+    return std::unique_ptr<UCaseMap, decltype(&ucasemap_close)>(ucasemap_open("", kOptions, &opened),
+                                                                ucasemap_close);
+  }();
+  return ucasemap_utf8ToTitle(map.get(), out, capacity, text, size, status);
+}
+
 int ascii_upper(int c) { return c >= 'a' && c <= 'z' ? c - 32 : c; }
 int ascii_lower(int c) { return c >= 'A' && c <= 'Z' ? c + 32 : c; }
-
-// The title case of one character, in full: "ﬁ" gives "Fi".
-void append_title(std::string& out, char32_t c) {
-  const auto simple = static_cast<char32_t>(u_totitle(static_cast<UChar32>(c)));
-  std::string one;
-  append_utf8(c, &one);
-  if (simple != c || to_upper(one) == one) return append_utf8(simple, &out);
-  UErrorCode status = U_ZERO_ERROR;
-  UChar in[2], title[8];
-  int32_t length = 0;
-  const auto unit = static_cast<UChar32>(c);
-  u_strFromUTF32(in, 2, &length, &unit, 1, &status);
-  length = u_strToTitle(title, 8, in, length, nullptr, "", &status);
-  char bytes[32];
-  u_strToUTF8(bytes, sizeof(bytes), &length, title, length, &status);
-  out +=
-      U_SUCCESS(status) != 0 ? std::string_view(bytes, static_cast<size_t>(length)) : std::string_view(one);
-}
 
 bool is_cased(char32_t c) { return is_upper_case(c) || is_lower_case(c) || is_title_case(c); }
 
@@ -184,13 +177,9 @@ std::string to_upper(std::string_view text) { return mapped(text, ucasemap_utf8T
 std::string to_lower(std::string_view text) { return mapped(text, ucasemap_utf8ToLower, ascii_lower); }
 
 std::string capitalize(std::string_view text) {
-  if (text.empty()) return "";
-  std::string out;
-  size_t pos = 0;
-  append_title(out, next_code_point(text, pos));
-  // The rest is mapped with its context, which the final sigma needs.
-  const std::string first(text.substr(0, pos));
-  return out + to_lower(text).substr(to_lower(first).size());
+  std::string out = mapped(text, to_title_as_a_whole, ascii_lower);
+  if (is_ascii(text) && !out.empty()) out[0] = static_cast<char>(ascii_upper(out[0]));
+  return out;
 }
 
 std::string to_title(std::string_view text) {
