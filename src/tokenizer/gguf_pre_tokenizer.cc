@@ -11,6 +11,7 @@
 #include "io/file.h"
 #include "tokenizer/gguf_vocabulary.h"
 #include "tokenizer/pipeline/pre_tokenizer.h"
+#include "tokenizer/regex/fast_scanner.h"
 #include "tokenizer/settings/tokenizer_file.h"
 
 namespace tessera {
@@ -28,10 +29,6 @@ constexpr const char* kProbe =
     "== \u043d\u0435\u0449\u043e \u043d\u0430 \u0411\u044a\u043b\u0433\u0430\u0440\u0441\u043a\u0438 "
     "''''''```````\"\"\"\"......!!!!!!?????? I've been 'told he's there, 'RE you sure? 'M not sure I'"
     "ll make it, 'D you like some tea? We'Ve a'lL";
-
-// Mistral's pattern since Nemo, of which llama.cpp has its own version.
-constexpr std::string_view kTekkenPattern =
-    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
 std::string sha256_text(std::string_view bytes) {
   std::array<unsigned char, 32> digest;

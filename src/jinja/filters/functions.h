@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string_view>
+#include <vector>
 
 #include "jinja/methods/methods.h"
 
@@ -20,5 +21,20 @@ FunctionTable text_filters();
 FunctionTable value_filters();
 FunctionTable sequence_filters();
 FunctionTable grouping_filters();
+
+// The `attribute` argument of filters: "name", "a.b.0", an index; for `sort` several with commas between.
+class AttributeGetter {
+ public:
+  // `attribute` may be missing or none: the value itself. Missing `default_value`: undefined stays undefined.
+  AttributeGetter(Rendering& r, const Datum& attribute, bool ignore_case = false,
+                  const Datum& default_value = {});
+  Datum operator()(const Datum& value) const;
+
+ private:
+  Rendering& r_;
+  bool ignore_case_;
+  Datum default_value_;
+  std::vector<Datum> path_;
+};
 
 }  // namespace tessera::jinja

@@ -3,7 +3,6 @@
 #include <string>
 #include <vector>
 
-#include "jinja/filters/attribute_getter.h"
 #include "jinja/filters/functions.h"
 #include "jinja/text/unicode_text.h"
 #include "jinja/values/operators.h"

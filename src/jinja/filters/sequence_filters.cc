@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <string>
 
-#include "jinja/filters/attribute_getter.h"
 #include "jinja/filters/functions.h"
 #include "jinja/text/unicode_text.h"
 #include "jinja/values/operators.h"

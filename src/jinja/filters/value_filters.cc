@@ -68,7 +68,22 @@ Datum to_float(Rendering& r, const Datum& value, const Arguments& args) {
 // Python's round(): to even where the decimal value lies exactly between two.
 double rounded(double value, int64_t precision) {
   if (!std::isfinite(value) || precision > 320) return value;
-  return std::strtod(fmt::format("{:.{}f}", value, static_cast<int>(precision)).c_str(), nullptr);
+  if (precision >= 0) {
+    return std::strtod(fmt::format("{:.{}f}", value, static_cast<int>(precision)).c_str(), nullptr);
+  }
+  const double unit = std::pow(10.0, static_cast<double>(-precision));
+  return std::isinf(unit) ? 0.0 : std::nearbyint(value / unit) * unit;
+}
+
+int64_t rounded_integer(int64_t value, int64_t precision) {
+  if (precision >= 0) return value;
+  if (precision < -18) return 0;
+  int64_t unit = 1;
+  for (int64_t i = 0; i > precision; --i) unit *= 10;
+  const int64_t remainder = ((value % unit) + unit) % unit;
+  const int64_t down = value - remainder;
+  const bool up = 2 * remainder > unit || (2 * remainder == unit && (down / unit) % 2 != 0);
+  return up ? down + unit : down;
 }
 
 Datum round(Rendering& r, const Datum& value, const Arguments& args) {
@@ -76,12 +91,11 @@ Datum round(Rendering& r, const Datum& value, const Arguments& args) {
   const std::string_view method = args.has(1) ? to_string_argument(r, args[1], "round") : "common";
   if (method != "common" && method != "ceil" && method != "floor")
     r.fail("method must be common, ceil or floor");
-  if (precision < 0) r.fail("round: a precision below 0 is not supported");
   if (value.is_undefined()) r.fail_undefined(value);
   if (!value.is_number()) r.fail("type {} doesn't define __round__ method", type_name(value));
   if (method == "common") {
     if (value.is(Kind::kFloat)) return number(rounded(value.number, precision));
-    return integer(value.integer);
+    return integer(rounded_integer(value.integer, precision));
   }
   const double scale = std::pow(10.0, static_cast<double>(precision));
   const double scaled = value.as_double() * scale;

@@ -191,7 +191,7 @@ std::string to_title(std::string_view text) {
     if (in_word) {
       out += lower_in_context(text, begin, pos);
     } else {
-      append_title(out, c);
+      out += capitalize(text.substr(begin, pos - begin));
     }
     in_word = is_cased(c);
   }

@@ -9,6 +9,7 @@
 
 #include "base/text.h"
 #include "tokenizer/pipeline/byte_level.h"
+#include "tokenizer/pipeline/component.h"
 #include "tokenizer/regex/regex.h"
 #include "tokenizer/regex/unicode.h"
 
@@ -279,24 +280,13 @@ constexpr std::pair<std::string_view, Decoder (*)(const JsonNode&)> kDecoders[] 
     {"Strip", make_strip},
 };
 
-void add_decoders(const JsonNode& node, std::vector<Decoder>* decoders) {
-  const std::string& type = node.type();
-  if (type == "Sequence") {
-    node.expect_keys({"type", "decoders"});
-    for (const JsonNode& part : node["decoders"].list()) add_decoders(part, decoders);
-    return;
-  }
-  const auto* make = std::ranges::find(kDecoders, type, [](const auto& known) { return known.first; });
-  if (make == std::end(kDecoders)) node.not_supported("decoder", type);
-  decoders->push_back(make->second(node));
-}
-
 }  // namespace
 
 std::vector<Decoder> make_decoders(const JsonNode& node) {
   if (node.is_null()) return {{[] { return std::make_unique<JoinStage>(); }}};
   std::vector<Decoder> decoders;
-  add_decoders(node, &decoders);
+  for (const JsonNode& part : components_of(node, "decoders"))
+    decoders.push_back(make_component(kDecoders, "decoder", part));
   return decoders;
 }
 

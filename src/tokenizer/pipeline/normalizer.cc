@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "tokenizer/pipeline/component.h"
 #include "tokenizer/regex/regex.h"
 #include "tokenizer/regex/unicode.h"
 
@@ -140,21 +141,6 @@ constexpr std::pair<std::string_view, NormalizerStep (*)(const JsonNode&)> kStep
     {"Strip", strip_step},
 };
 
-void add_steps(const JsonNode& node, std::vector<NormalizerStep>* steps) {
-  const std::string& type = node.type();
-  if (type == "Sequence") {
-    node.expect_keys({"type", "normalizers"});
-    for (const JsonNode& part : node["normalizers"].list()) {
-      if (part.is_null()) part.expected("a normalizer");
-      add_steps(part, steps);
-    }
-    return;
-  }
-  const auto* step = std::ranges::find(kSteps, type, [](const auto& known) { return known.first; });
-  if (step == std::end(kSteps)) node.not_supported("normalizer", type);
-  steps->push_back(step->second(node));
-}
-
 }  // namespace
 
 void Normalizer::apply(NormalizedText* text) const {
@@ -166,7 +152,8 @@ void Normalizer::apply(NormalizedText* text) const {
 std::unique_ptr<Normalizer> make_normalizer(const JsonNode& node) {
   if (node.is_null()) return nullptr;
   std::vector<NormalizerStep> steps;
-  add_steps(node, &steps);
+  for (const JsonNode& step : components_of(node, "normalizers"))
+    steps.push_back(make_component(kSteps, "normalizer", step));
   return std::make_unique<Normalizer>(std::move(steps));
 }
 

@@ -6,6 +6,7 @@
 #include <variant>
 
 #include "tokenizer/pipeline/byte_level.h"
+#include "tokenizer/pipeline/component.h"
 #include "tokenizer/regex/regex.h"
 #include "tokenizer/regex/unicode.h"
 
@@ -233,55 +234,25 @@ constexpr std::pair<std::string_view, Step (*)(const JsonNode&, const Options&)>
     {"WhitespaceSplit", whitespace_split_step},
 };
 
-void add_steps(const JsonNode& node, const Options& options, std::vector<Step>* steps) {
-  const std::string& type = node.type();
-  if (type == "Sequence") {
-    node.expect_keys({"type", "pretokenizers"});
-    for (const JsonNode& part : node["pretokenizers"].list()) {
-      if (part.is_null()) part.expected("a pre-tokenizer");
-      add_steps(part, options, steps);
-    }
-    return;
-  }
-  const auto* step = std::ranges::find(kPreTokenizers, type, [](const auto& known) { return known.first; });
-  if (step == std::end(kPreTokenizers)) node.not_supported("pre-tokenizer", type);
-  steps->push_back(step->second(node, options));
-}
-
-// The steps of a pre-tokenizer, with every Sequence expanded.
-void flatten(const JsonNode& node, std::vector<JsonNode>* steps) {
-  if (node.is_null()) return;
-  if (node.type() != "Sequence") {
-    steps->push_back(node);
-    return;
-  }
-  for (const JsonNode& part : node["pretokenizers"].list()) flatten(part, steps);
-}
-
-std::vector<JsonNode> flatten(const JsonNode& node) {
-  std::vector<JsonNode> steps;
-  flatten(node, &steps);
-  return steps;
-}
-
 }  // namespace
 
 std::unique_ptr<PreTokenizer> make_pre_tokenizer(const JsonNode& node, const PreTokenizerOptions& options) {
   if (node.is_null()) return nullptr;
   std::vector<Step> steps;
-  add_steps(node, options, &steps);
+  for (const JsonNode& step : components_of(node, "pretokenizers"))
+    steps.push_back(make_component(kPreTokenizers, "pre-tokenizer", step, options));
   return std::make_unique<PreTokenizer>(std::move(steps));
 }
 
 bool ends_in_byte_level(const JsonNode& node) {
-  const std::vector<JsonNode> steps = flatten(node);
+  const std::vector<JsonNode> steps = components_of(node, "pretokenizers");
   const auto is_byte_level = [](const JsonNode& step) { return step.type() == "ByteLevel"; };
   return !steps.empty() && is_byte_level(steps.back()) &&
          std::count_if(steps.begin(), steps.end(), is_byte_level) == 1;
 }
 
 std::optional<KnownSplit> known_split(const JsonNode& node) {
-  const std::vector<JsonNode> steps = flatten(node);
+  const std::vector<JsonNode> steps = components_of(node, "pretokenizers");
   if (steps.empty() || steps.back().type() != "ByteLevel") return std::nullopt;
   const bool add_prefix_space = steps.back()["add_prefix_space"].boolean_or(true);
   const bool use_regex = steps.back()["use_regex"].boolean_or(true);

@@ -1,6 +1,8 @@
 #include "tokenizer/settings/loaded_tokenizer.h"
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -13,8 +15,8 @@
 #include "base/text.h"
 #include "formats/json.h"
 #include "io/file.h"
+#include "tokenizer/regex/fast_scanner.h"
 #include "tokenizer/settings/added_vocabulary.h"
-#include "tokenizer/settings/mistral_pattern.h"
 #include "tokenizer/settings/special_tokens.h"
 #include "tokenizer/settings/tokenizer_class.h"
 
@@ -144,6 +146,58 @@ void check_file_name(const JsonNode& config) {
   }
 }
 
+constexpr int64_t kMinMistralTokens = 100'000;  // smaller Mistral tokenizers have no expression
+
+bool is_old_mistral(const JsonNode& model) {
+  if (model.json().empty()) return false;  // no config.json
+  const std::string version = model["transformers_version"].string_or("0");
+  int major = 0;
+  std::from_chars(version.data(), version.data() + version.size(), major);
+  if (major >= 5) return false;
+  constexpr std::array kTypes = {"mistral", "mistral3", "voxtral", "ministral", "pixtral"};
+  return model["model_type"].is_null() ||
+         std::ranges::find(kTypes, model["model_type"].string()) != kTypes.end();
+}
+
+// The wrong pre-tokenizer expression in folders of Mistral models that Transformers before 5 wrote. As
+// Transformers 5.24: fix_mistral_regex of tokenizer_config.json puts the right one in the place of the first
+// step of the pre-tokenizer; without it, a file with the wrong one is warned about.
+void follow_mistral_pattern(const JsonNode& config, const JsonNode& model, int64_t num_tokens,
+                            const std::string& origin, Json* document) {
+  Json& steps = (*document)["pre_tokenizer"];
+  const JsonNode fix = config["fix_mistral_regex"];
+  if (num_tokens <= kMinMistralTokens || !steps.is_object() || !is_old_mistral(model)) {
+    if (fix.boolean_or(false)) {
+      warn_once(fmt::format(
+          "{} true has no effect: this is no tokenizer of a Mistral model by Transformers before 5 "
+          "with more than {} tokens",
+          fix.where(), kMinMistralTokens));
+    }
+    return;
+  }
+  if (steps.dump().find(Json(kTekkenPattern).dump()) != std::string::npos) return;
+  if (fix.is_null()) {
+    warn_once(fmt::format(
+        "{}: pre_tokenizer has the expression that Transformers before 5 wrote for Mistral models, "
+        "which cuts some words and numbers otherwise than the model was trained with; set "
+        "\"fix_mistral_regex\": true in tokenizer_config.json to use the right one",
+        origin));
+    return;
+  }
+  if (!fix.boolean()) return;
+  const Json split = {{"type", "Split"},
+                      {"pattern", {{"Regex", kTekkenPattern}}},
+                      {"behavior", "Isolated"},
+                      {"invert", false}};
+  if (steps["type"] == "Sequence" && steps["pretokenizers"].is_array() && !steps["pretokenizers"].empty()) {
+    steps["pretokenizers"][0] = split;
+    return;
+  }
+  const Json bytes = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}};
+  steps = {{"type", "Sequence"},
+           {"pretokenizers", Json::array({split, steps["type"] == "Metaspace" ? bytes : steps})}};
+}
+
 // The tokenizer with the files beside it.
 class FolderLoader {
  public:
@@ -194,7 +248,7 @@ class FolderLoader {
     loaded.added_tokens = by_class.tokens();
     warn_without_effect(config, chosen_, document);
     follow_mistral_pattern(config, model, static_cast<int64_t>(loaded.file.tables.tokens.size()), origin_,
-                           &loaded.file.document, warn_once);
+                           &loaded.file.document);
     loaded.split_special_tokens = config["split_special_tokens"].boolean_or(false);
     loaded.fingerprint = fingerprint(document, own, loaded);
     return loaded;

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <array>
 
+#include "tokenizer/regex/fast_scanner.h"
+
 namespace tessera {
 namespace {
 
 constexpr const char* kSpaceMark = "\u2581";
-constexpr const char* kQwen2Pattern =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
 std::string without_fast(std::string name) {
   if (name.ends_with("Fast")) name.resize(name.size() - 4);

@@ -148,7 +148,7 @@ numbers | select("odd") | list, numbers | select("gt", 1) | list, numbers | reje
 messages | selectattr("role", "equalto", "user") | map(attribute="content") | list, messages | rejectattr("role", "in", ["user", "system"]) | map(attribute="role") | list, table | selectattr("v") | list, table | selectattr("v", "undefined") | list, messages | selectattr("role", "==", "tool") | first
 "aXb" | replace("X", "-"), "aaa" | replace("a", "b", 2), 121 | replace(1, "x"), "x" | replace("", "-")
 "abc" | reverse, numbers | reverse | list, d | reverse | list, (1, 2) | reverse | list
-2.5 | round, 3.5 | round, 2.675 | round(2), 2.7 | round(0, "floor"), 2.1 | round(0, "ceil"), 42 | round, 2.345 | round(2, "floor"), -2.5 | round, 1e20 | round, 2 | round(1, "ceil")
+2.5 | round, 3.5 | round, 2.675 | round(2), 2.7 | round(0, "floor"), 2.1 | round(0, "ceil"), 42 | round, 1234 | round(-2), 1250 | round(-2), 1350 | round(-2), 2.345 | round(2, "floor"), -2.5 | round, 1e20 | round, 2 | round(1, "ceil")
 numbers | sort, numbers | sort(reverse=true), words | sort, words | sort(case_sensitive=true), table | sort(attribute="k") | map(attribute="k") | list, table | selectattr("v", "defined") | sort(attribute="v,k", reverse=true) | map(attribute="v") | list, messages | sort(attribute="role") | map(attribute="role") | list, d | sort, "hello" | sort
 5 | string, none | string, [1] | string, ("<" | safe) | string
 numbers | sum, table | selectattr("v", "defined") | sum(attribute="v"), [[1], [2]] | sum(start=[]), [1.5, 2] | sum, [] | sum
