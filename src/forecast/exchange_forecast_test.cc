@@ -24,7 +24,7 @@ TEST_F(ForecastTest, SaysWhatWeightsInInt8WouldMakeOfIt) {
     EXPECT_LT(each.int8_weights->time->step_s(), each.time->step_s());
   }
   EXPECT_THAT(forecast_text(exact), HasSubstr("(int8: with --zero_quantized_weights true)"));
-  args_.sharding.quantized_weights = true;
+  spec_.sharding.quantized_weights = true;
   const RunForecast quantized = forecast();
   for (size_t i = 0; i < exact.schedules.size(); ++i) {
     EXPECT_FALSE(quantized.schedules[i].int8_weights.has_value());
@@ -51,8 +51,8 @@ TEST_F(ForecastTest, SaysWhatGradientsInInt4WouldMakeOfIt) {
   }
   EXPECT_THAT(forecast_text(exact),
               HasSubstr("(int4: with --zero_quantized_gradients int4 and --zero_quantized_weights true)\n"));
-  args_.sharding.quantized_weights = true;
-  args_.sharding.quantized_gradients = GradientCode::kInt4;
+  spec_.sharding.quantized_weights = true;
+  spec_.sharding.quantized_gradients = GradientCode::kInt4;
   const RunForecast quantized = forecast();
   for (size_t i = 0; i < exact.schedules.size(); ++i) {
     EXPECT_FALSE(quantized.schedules[i].int4_gradients.has_value());
@@ -66,7 +66,7 @@ TEST_F(ForecastTest, SaysWhatGradientsInInt4WouldMakeOfIt) {
 // buffers.
 TEST_F(ForecastTest, SaysWhatTrainingApartWouldMakeOfIt) {
   cluster_.network_gbps = 0.01;
-  args_.precision.dtype = DType::kBF16;
+  spec_.precision.dtype = DType::kBF16;
   const RunForecast together = forecast();
   ASSERT_TRUE(together.seldom.has_value());
   const auto per_step = static_cast<double>(together.schedules[0].wire.sent());
@@ -74,49 +74,49 @@ TEST_F(ForecastTest, SaysWhatTrainingApartWouldMakeOfIt) {
   EXPECT_LT(together.seldom->time->step_s(), together.schedules[0].time->step_s() / 5);
   EXPECT_THAT(forecast_text(together), HasSubstr("(every 50: with --sync_every 50,"));
 
-  args_.outer.sync_every = 50;
+  spec_.outer.sync_every = 50;
   const RunForecast apart = forecast();
   EXPECT_FALSE(apart.seldom.has_value());
   ASSERT_EQ(apart.schedules.size(), 1u);
   EXPECT_EQ(apart.schedules[0].wire.sent(), together.seldom->wire.sent());
   EXPECT_EQ(apart.schedules[0].node_bytes, together.seldom->node_bytes);
   EXPECT_THAT(forecast_text(apart), HasSubstr("\n  every 50 "));
-  args_.outer.num_fragments = 5;
-  args_.outer.sync_delay = 9;
+  spec_.outer.num_fragments = 5;
+  spec_.outer.sync_delay = 9;
   const RunForecast delayed = forecast();
   EXPECT_LT(delayed.time->exposed_s, apart.time->exposed_s);
   EXPECT_EQ(delayed.time->network_s, apart.time->network_s);
   cluster_.num_nodes = 1;
   EXPECT_EQ(forecast().time->network_s, 0);
   cluster_.num_nodes = 4;
-  args_.outer.sync_every = 0;
-  args_.optimizer.form = OptimizerForm::kMuon;
+  spec_.outer.sync_every = 0;
+  spec_.optimizer.form = OptimizerForm::kMuon;
   EXPECT_FALSE(forecast().seldom.has_value());
 }
 
 // What is packed for the exchange of the run would leave too little for these.
 TEST_F(ForecastTest, OtherExchangesPackWeightsOnlyWhereTheyHaveRoomForThem) {
   cluster_.ops = planned_cpu_ops(true);
-  args_.precision.dtype = DType::kBF16;
-  args_.saving.strategy = SaveStrategy::kNo;  // no snapshot, which takes what is free
+  spec_.precision.dtype = DType::kBF16;
+  spec_.saving.strategy = SaveStrategy::kNo;  // no snapshot, which takes what is free
   const RunForecast roomy = forecast();
   cluster_.node_memory_bytes = roomy.schedules.at(0).int4_node_bytes - 1;
   const ScheduleForecast per_step = forecast().schedules.at(0);
   EXPECT_EQ(per_step.node_bytes, roomy.schedules.at(0).node_bytes);
   EXPECT_TRUE(per_step.int4_fits);
-  args_.sharding.quantized_weights = true;
-  args_.sharding.quantized_gradients = GradientCode::kInt4;
+  spec_.sharding.quantized_weights = true;
+  spec_.sharding.quantized_gradients = GradientCode::kInt4;
   EXPECT_EQ(forecast().memory.node_bytes(), per_step.int4_node_bytes);
 
-  args_.sharding.quantized_weights = false;
-  args_.sharding.quantized_gradients = RunSpec().sharding.quantized_gradients;
+  spec_.sharding.quantized_weights = false;
+  spec_.sharding.quantized_gradients = RunSpec().sharding.quantized_gradients;
   cluster_.node_memory_bytes = roomy.seldom->node_bytes - 1;
   const ScheduleForecast seldom = forecast().seldom.value();
   EXPECT_TRUE(seldom.fits);
-  args_.outer.sync_every = kForecastSyncEvery;
+  spec_.outer.sync_every = kForecastSyncEvery;
   EXPECT_EQ(forecast().memory.node_bytes(), seldom.node_bytes);
 
-  args_.outer.sync_every = 0;
+  spec_.outer.sync_every = 0;
   cluster_.node_memory_bytes = 0;
   EXPECT_FALSE(forecast().schedules.at(0).int4_fits);
 }

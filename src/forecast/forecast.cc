@@ -20,19 +20,19 @@ double tflop_per_step(const TrainableModel& model, int64_t row_tokens, int64_t n
 
 class Forecaster {
  public:
-  Forecaster(const RunSpec& args, const ModelConfig& config, const ClusterShape& cluster, int64_t num_threads,
+  Forecaster(const RunSpec& spec, const ModelConfig& config, const ClusterShape& cluster, int64_t num_threads,
              const std::optional<JobSize>& job)
-      : args_(args),
+      : spec_(spec),
         cluster_(cluster),
-        planned_(config, args.precision.dtype, num_threads, cluster.ops, args.sharding.context_parallel_size),
+        planned_(config, spec.precision.dtype, num_threads, cluster.ops, spec.sharding.context_parallel_size),
         model_(*planned_.model),
         job_(job),
-        row_tokens_(job ? job->max_row_tokens : args.data.row_limit(config.max_position_embeddings)),
+        row_tokens_(job ? job->max_row_tokens : spec.data.row_limit(config.max_position_embeddings)),
         mean_row_tokens_(job ? job->mean_row_tokens : row_tokens_),
-        step_(args, model_, cluster.num_nodes, cluster.local_world_size, num_threads, row_tokens_),
+        step_(spec, model_, cluster.num_nodes, cluster.local_world_size, num_threads, row_tokens_),
         planner_(step_.planner()),
         machine_(step_.machine(cluster.node_memory_bytes)),
-        walks_(config, args.precision.dtype) {
+        walks_(config, spec.precision.dtype) {
     machine_.has_disk = machine_.has_disk && cluster.has_disk;
     if (!cluster.rates) return;
     MachineRates rates = *cluster.rates;
@@ -48,30 +48,30 @@ class Forecaster {
     forecast.num_frozen = frozen_parameters(model_);
     forecast.dtype = model_.dtype();
     forecast.num_threads = num_threads;
-    forecast.gradient_checkpointing = args_.placement.gradient_checkpointing;
+    forecast.gradient_checkpointing = spec_.placement.gradient_checkpointing;
     forecast.row_tokens = row_tokens_;
-    forecast.context_size = args_.sharding.context_parallel_size;
+    forecast.context_size = spec_.sharding.context_parallel_size;
     const int64_t step_rows = step_.step_rows();
     forecast.tokens_per_step = step_rows * mean_row_tokens_;
     forecast.job = job_;
     // For the node with the most rows.
-    const int64_t rows_of_team = divide_up(step_rows, num_row_ranks(args_, cluster_.world_size()));
+    const int64_t rows_of_team = divide_up(step_rows, num_row_ranks(spec_, cluster_.world_size()));
     forecast.tflop_per_step = tflop_per_step(model_, mean_row_tokens_, rows_of_team) *
                               cluster_.local_world_size /
-                              static_cast<double>(args_.sharding.context_parallel_size);
+                              static_cast<double>(spec_.sharding.context_parallel_size);
 
     const MemoryRequest request = planner_.choose_memory(machine_);
     RunPlan plan;
     planner_.fill_memory(request, machine_, &plan);
     forecast.tokens_per_pass = plan.limits.max_tokens;
-    forecast.schedule_is_auto = args_.sharding.gather_schedule == GatherChoice::kAuto;
+    forecast.schedule_is_auto = spec_.sharding.gather_schedule == GatherChoice::kAuto;
     forecast.zero = request.zero;
     forecast.memory = plan.memory;
     forecast.free_bytes = model_.device().own_memory() ? machine_.free_bytes : cluster_.node_memory_bytes;
     forecast.refusal = planner_.refusal(request, machine_);
     forecast.time = time_of(request);
     forecast.disk = plan_disk(
-        model_.layout(), {args_.precision.export_dtype(), saved_tensors(request.zero, cluster_.num_nodes)},
+        model_.layout(), {spec_.precision.export_dtype(), saved_tensors(request.zero, cluster_.num_nodes)},
         /*count=*/{});
     forecast.disk.offload_bytes =
         offload_bytes(model_, cluster_.num_nodes, cluster_.local_world_size, plan.zero) +
@@ -103,7 +103,7 @@ class Forecaster {
 
   // Whether sync_every may be added (check_outer()).
   bool may_train_apart(const ZeroSettings& zero) const {
-    return !zero.outer && args_.sharding.context_parallel_size == 1 && is_elementwise(zero.state_tensors) &&
+    return !zero.outer && spec_.sharding.context_parallel_size == 1 && is_elementwise(zero.state_tensors) &&
            !zero.optimizer_in_backward && !zero.state_folder && !zero.weight_folder && !zero.frozen_folder &&
            !model_.device().own_memory();
   }
@@ -141,7 +141,7 @@ class Forecaster {
             time_of(request)};
   }
 
-  const RunSpec& args_;
+  const RunSpec& spec_;
   const ClusterShape& cluster_;
   PlannedModel planned_;
   const TrainableModel& model_;
@@ -172,12 +172,12 @@ MachineRates rates_of_peak(double node_tflops, int64_t num_cores, double mfu) {
   return rates;
 }
 
-RunForecast forecast_run(const RunSpec& args, const ModelConfig& config, const ClusterShape& cluster,
+RunForecast forecast_run(const RunSpec& spec, const ModelConfig& config, const ClusterShape& cluster,
                          int64_t num_threads, const std::optional<JobSize>& job) {
   TESSERA_CHECK(cluster.num_nodes > 0 && cluster.local_world_size > 0 && cluster.network_gbps > 0,
                 "{} nodes of {} ranks, {} Gbit/s", cluster.num_nodes, cluster.local_world_size,
                 cluster.network_gbps);
-  return Forecaster(args, config, cluster, num_threads, job).run(num_threads);
+  return Forecaster(spec, config, cluster, num_threads, job).run(num_threads);
 }
 
 }  // namespace tessera

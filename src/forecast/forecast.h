@@ -89,9 +89,9 @@ struct RunForecast {
   std::optional<ScheduleForecast> seldom;
 };
 
-// `args` must be resolved. Without a job every row is assumed to have max_length tokens (1024 without one, as
+// `spec` must be resolved. Without a job every row is assumed to have max_length tokens (1024 without one, as
 // in training). A rank has num_threads threads, which determine some buffers.
-RunForecast forecast_run(const RunSpec& args, const ModelConfig& config, const ClusterShape& cluster,
+RunForecast forecast_run(const RunSpec& spec, const ModelConfig& config, const ClusterShape& cluster,
                          int64_t num_threads, const std::optional<JobSize>& job = std::nullopt);
 
 // Tables of at most 80 columns.

@@ -25,7 +25,7 @@ using testing::HasSubstr;
 TEST_F(ForecastTest, CountsTheMemoryOfADeviceByItself) {
   cluster_.num_nodes = 1;
   cluster_.rates.reset();
-  args_.precision.dtype = DType::kBF16;
+  spec_.precision.dtype = DType::kBF16;
   for (const bool fits : {true, false}) {
     const int64_t free_bytes = fits ? int64_t{40} << 30 : int64_t{1} << 30;
     cluster_.ops = [=](ThreadPool& pool) { return std::make_unique<OwnedIsolatedOps>(pool, free_bytes); };
@@ -47,7 +47,7 @@ TEST_F(ForecastTest, CountsTheMemoryOfADeviceByItself) {
 }
 
 TEST_F(ForecastTest, ARankWritesAPieceOfWeightsWithItsState) {
-  args_.precision.dtype = DType::kBF16;
+  spec_.precision.dtype = DType::kBF16;
   for (const int num_nodes : {1, 4}) {
     cluster_.num_nodes = num_nodes;
     const RunForecast plan = forecast();
@@ -73,7 +73,7 @@ TEST_F(ForecastTest, TokensPassesAndOperationsFollowFromTheBatch) {
   // The two ranks divide the only core; logits are computed for the last token of a row, too.
   const double compute_s = whole.time->compute_s();
   EXPECT_NEAR(compute_s, whole.tflop_per_step / (2 * 0.5), 0.001 * compute_s);
-  args_.placement.gradient_checkpointing =
+  spec_.placement.gradient_checkpointing =
       true;  // computes the layers' forward passes again, but not the head's
   EXPECT_GT(forecast().time->compute_s(), 1.2 * compute_s);
   EXPECT_LE(forecast().time->compute_s(), compute_s * 4 / 3);
@@ -81,14 +81,14 @@ TEST_F(ForecastTest, TokensPassesAndOperationsFollowFromTheBatch) {
 
 TEST_F(ForecastTest, GlobalBatchDecidesRowsAndPasses) {
   cluster_.num_nodes = 3;
-  args_.batch.global_rows = 20;
-  args_ = read_run_spec(table_, args_, 3);  // at most 7 rows per rank: 2, 2, 2, 1
+  spec_.batch.global_rows = 20;
+  spec_ = read_run_spec(table_, spec_, 3);  // at most 7 rows per rank: 2, 2, 2, 1
   const RunForecast plan = forecast();
   EXPECT_EQ(plan.tokens_per_step, 20 * 512);
   EXPECT_EQ(plan.tokens_per_pass, 2 * 512);
   EXPECT_EQ(plan.zero.passes_per_step, 4);
-  args_.batch.global_rows = 3;
-  args_ = read_run_spec(table_, args_, 3);
+  spec_.batch.global_rows = 3;
+  spec_ = read_run_spec(table_, spec_, 3);
   EXPECT_EQ(forecast().tokens_per_pass, 512) << "no more rows than there are";
 }
 
@@ -97,9 +97,9 @@ TEST_F(ForecastTest, TheRingOfStateOnADiskFollowsTheFreeMemory) {
     cluster_.num_nodes = 1;
     cluster_.local_world_size = local_world_size;
     cluster_.node_memory_bytes = int64_t{64} << 30;
-    args_.placement.optimizer_device = OffloadDevice::kNvme;
-    args_.placement.pack_weights = AutoChoice::kNever;
-    args_.saving.strategy = SaveStrategy::kNo;  // no snapshot, which takes what is free
+    spec_.placement.optimizer_device = OffloadDevice::kNvme;
+    spec_.placement.pack_weights = AutoChoice::kNever;
+    spec_.saving.strategy = SaveStrategy::kNo;  // no snapshot, which takes what is free
     const RunForecast roomy = forecast();
     const ParameterLayout layout = parameter_layout(config_);
     const int64_t most = layer_state_chunks(zero_layout(layout, 1, local_world_size), roomy.zero);
@@ -138,19 +138,19 @@ TEST_F(ForecastTest, PerStepUsesTheNetworkOnceAndPerLayerInEveryPass) {
   EXPECT_NEAR(static_cast<double>(per_layer.wire.sent_reduce), 4 * once, once / 250);
   EXPECT_GT(per_layer.wire.received_gather, 4 * per_step.wire.received_gather);
   EXPECT_LT(per_layer.node_bytes, per_step.node_bytes);
-  args_.batch.accumulation_steps = 16;
+  spec_.batch.accumulation_steps = 16;
   EXPECT_EQ(forecast().schedules[0].wire.received(), per_step.wire.received());
 }
 
 // A team of two has the rows of one rank, each half of their tokens.
 TEST_F(ForecastTest, RanksThatShareRowsHaveTheirPartOfTheWork) {
   config_.num_key_value_heads = 4;
-  args_.batch.accumulation_steps = 1;
-  args_.data.max_length = 4096;
-  args_.placement.gradient_checkpointing = true;
+  spec_.batch.accumulation_steps = 1;
+  spec_.data.max_length = 4096;
+  spec_.placement.gradient_checkpointing = true;
   cluster_.network_gbps = 1e-3;
   const RunForecast alone = forecast();
-  args_.sharding.context_parallel_size = 2;
+  spec_.sharding.context_parallel_size = 2;
   const RunForecast shared = forecast();
   EXPECT_EQ(shared.tokens_per_step, alone.tokens_per_step / 2);
   EXPECT_EQ(shared.tokens_per_pass, alone.tokens_per_pass / 2);
@@ -177,21 +177,21 @@ TEST_F(ForecastTest, RanksThatShareRowsHaveTheirPartOfTheWork) {
 
 TEST_F(ForecastTest, SaysHowManyRanksHaveRoomForARowTogether) {
   config_.max_position_embeddings = 1 << 17;
-  args_.data.max_length = 1 << 16;
-  args_.batch.rows_per_device = 1;
-  args_.placement.gradient_checkpointing = true;
-  args_.saving.strategy = SaveStrategy::kNo;
+  spec_.data.max_length = 1 << 16;
+  spec_.batch.rows_per_device = 1;
+  spec_.placement.gradient_checkpointing = true;
+  spec_.saving.strategy = SaveStrategy::kNo;
   cluster_.num_nodes = 1;
   cluster_.local_world_size = 4;
-  args_.sharding.stage = 2;
+  spec_.sharding.stage = 2;
   const auto node_bytes = [&](int64_t size) {
-    args_.sharding.context_parallel_size = size;
+    spec_.sharding.context_parallel_size = size;
     return forecast().memory.node_bytes();
   };
   for (const int64_t size : {2, 4}) {
     cluster_.node_memory_bytes = (node_bytes(size / 2) + node_bytes(size)) / 2;
     EXPECT_EQ(forecast().refusal, "");
-    args_.sharding.context_parallel_size = 1;
+    spec_.sharding.context_parallel_size = 1;
     EXPECT_THAT(forecast().refusal,
                 HasSubstr(fmt::format("with context_parallel_size {} it would take", size)));
   }
@@ -202,7 +202,7 @@ TEST_F(ForecastTest, SaysHowManyRanksHaveRoomForARowTogether) {
 }
 
 TEST_F(ForecastTest, RefusesTeamsThatCannotBe) {
-  args_.sharding.context_parallel_size = 8;
+  spec_.sharding.context_parallel_size = 8;
   EXPECT_THROW(forecast(), Error);  // more than the nodes have
   cluster_.num_nodes = 8;
   config_.num_attention_heads = config_.num_key_value_heads = 4;
@@ -249,7 +249,7 @@ TEST_F(ForecastTest, SaysWhatIsOfThisMachine) {
 
 // The nodes then gather per layer automatically.
 TEST_F(ForecastTest, TheNumberOfNodesThatIsNamedFits) {
-  args_.saving.strategy = SaveStrategy::kNo;  // snapshots take what is free
+  spec_.saving.strategy = SaveStrategy::kNo;  // snapshots take what is free
   for (const int64_t memory_mib : {2500, 1200}) {
     SCOPED_TRACE(fmt::format("{} MiB", memory_mib));
     cluster_.num_nodes = 1;
@@ -267,8 +267,8 @@ TEST_F(ForecastTest, TheNumberOfNodesThatIsNamedFits) {
 }
 
 TEST_F(ForecastTest, AutoTakesPerLayerWhenPerStepDoesNotFit) {
-  args_.saving.strategy = SaveStrategy::kNo;  // snapshots take what is free
-  args_.placement.pack_weights = AutoChoice::kNever;
+  spec_.saving.strategy = SaveStrategy::kNo;  // snapshots take what is free
+  spec_.placement.pack_weights = AutoChoice::kNever;
   const RunForecast roomy = forecast();
   EXPECT_EQ(roomy.zero.schedule, GatherSchedule::kPerStep);
   cluster_.node_memory_bytes = (roomy.schedules[0].node_bytes + roomy.schedules[1].node_bytes) / 2;
@@ -277,18 +277,18 @@ TEST_F(ForecastTest, AutoTakesPerLayerWhenPerStepDoesNotFit) {
   EXPECT_EQ(tight.refusal, "");
   EXPECT_FALSE(tight.schedules[0].fits);
   EXPECT_TRUE(tight.schedules[1].fits);
-  args_.sharding.gather_schedule = GatherChoice::kPerStep;
+  spec_.sharding.gather_schedule = GatherChoice::kPerStep;
   EXPECT_THAT(forecast().refusal, HasSubstr("with gather_schedule per_layer it would take"));
 }
 
 // As many outputs as leave an eighth of what is free without them; time falls as memory grows.
 TEST_F(ForecastTest, SelectiveCheckpointingFillsFreeMemory) {
-  args_.saving.strategy = SaveStrategy::kNo;  // snapshots take what is free
-  args_.placement.pack_weights = AutoChoice::kNever;
+  spec_.saving.strategy = SaveStrategy::kNo;  // snapshots take what is free
+  spec_.placement.pack_weights = AutoChoice::kNever;
   const auto without = forecast();
-  args_.placement.gradient_checkpointing = true;
+  spec_.placement.gradient_checkpointing = true;
   const auto full = forecast();
-  args_.placement.checkpointing_mode = CheckpointingMode::kSelective;
+  spec_.placement.checkpointing_mode = CheckpointingMode::kSelective;
   EXPECT_EQ(forecast().memory.node_bytes(), without.memory.node_bytes());
   EXPECT_EQ(forecast().time->compute_s(), without.time->compute_s());
   const int64_t least = full.memory.node_bytes(), most = without.memory.node_bytes();
@@ -309,7 +309,7 @@ TEST_F(ForecastTest, SelectiveCheckpointingFillsFreeMemory) {
 }
 
 TEST_F(ForecastTest, WeightsArePackedWhereTheScheduleKeepsThemAndTheyFit) {
-  args_.saving.strategy = SaveStrategy::kNo;  // snapshots take what is free
+  spec_.saving.strategy = SaveStrategy::kNo;  // snapshots take what is free
   const auto has_packed = [&] {
     const std::vector<MemoryItem> items = forecast().memory.items;
     return std::any_of(items.begin(), items.end(),
@@ -317,31 +317,31 @@ TEST_F(ForecastTest, WeightsArePackedWhereTheScheduleKeepsThemAndTheyFit) {
   };
   const int64_t packed_bytes = forecast().schedules[0].node_bytes;
   if (!has_packed()) GTEST_SKIP() << "no packed forms here";
-  args_.placement.pack_weights = AutoChoice::kNever;
+  spec_.placement.pack_weights = AutoChoice::kNever;
   EXPECT_FALSE(has_packed());
   const int64_t plain_bytes = forecast().schedules[0].node_bytes;
   ASSERT_LT(plain_bytes, packed_bytes);
-  args_.placement.pack_weights = AutoChoice::kAuto;
+  spec_.placement.pack_weights = AutoChoice::kAuto;
   cluster_.node_memory_bytes = (plain_bytes + packed_bytes) / 2;
   EXPECT_FALSE(has_packed());
   EXPECT_TRUE(forecast().schedules[0].fits);
   EXPECT_LT(forecast().schedules[0].node_bytes, cluster_.node_memory_bytes);
   cluster_.node_memory_bytes = 2 * packed_bytes;
   EXPECT_TRUE(has_packed());
-  args_.sharding.gather_schedule = GatherChoice::kPerLayer;
+  spec_.sharding.gather_schedule = GatherChoice::kPerLayer;
   EXPECT_FALSE(has_packed());
 }
 
 TEST_F(ForecastTest, BelowStage3ThereIsOneSchedule) {
   for (int64_t stage = 0; stage <= 2; ++stage) {
-    args_.sharding.stage = stage;
+    spec_.sharding.stage = stage;
     EXPECT_EQ(forecast().schedules.size(), 1u);
   }
 }
 
 TEST_F(ForecastTest, OneProcessHasNoNetworkAndTheMemoryOfItsPlan) {
   cluster_.num_nodes = 1;
-  args_.placement.pack_weights = AutoChoice::kNever;
+  spec_.placement.pack_weights = AutoChoice::kNever;
   const RunForecast plan = forecast();
   EXPECT_TRUE(plan.schedules.empty());
   EXPECT_EQ(plan.memory.shared_bytes(), 0);
@@ -359,10 +359,10 @@ TEST_F(ForecastTest, SaysWhatModelAndCheckpointTakeOnDisk) {
 
 TEST_F(ForecastTest, TextFits80ColumnsForTheLargestModelAndJob) {
   config_ = preset_config("llama3-8b");
-  args_.data.max_length = 8192;
-  args_.placement.gradient_checkpointing = true;
-  args_.batch.rows_per_device = 64;
-  args_.batch.accumulation_steps = 100;
+  spec_.data.max_length = 8192;
+  spec_.placement.gradient_checkpointing = true;
+  spec_.batch.rows_per_device = 64;
+  spec_.batch.accumulation_steps = 100;
   cluster_.num_nodes = 1024;
   cluster_.memory_is_of_this_machine = cluster_.rates_are_of_this_machine = true;
   cluster_.local_world_size = 8;

@@ -36,9 +36,9 @@ std::string token_from_environment() {
   return token;
 }
 
-WebServerOptions web_options(const RunSpec& args, int64_t port) {
+WebServerOptions web_options(const RunSpec& spec, int64_t port) {
   WebServerOptions options;
-  options.host = args.reporting.metrics_host;
+  options.host = spec.reporting.metrics_host;
   options.port = static_cast<int>(port);
   options.token = token_from_environment();
   return options;
@@ -59,20 +59,20 @@ void write_private_file(const fs::path& path, const std::string& text) {
 
 }  // namespace
 
-std::unique_ptr<RunServer> RunServer::open(const RunSpec& args, Communicator& comm,
+std::unique_ptr<RunServer> RunServer::open(const RunSpec& spec, Communicator& comm,
                                            const std::string& version) {
-  const std::optional<int64_t> port = serving_port(args);
+  const std::optional<int64_t> port = serving_port(spec);
   if (!port || comm.world().local_rank != 0) return nullptr;
-  return std::unique_ptr<RunServer>(new RunServer(args, comm, version, web_options(args, *port)));
+  return std::unique_ptr<RunServer>(new RunServer(spec, comm, version, web_options(spec, *port)));
 }
 
-RunServer::RunServer(const RunSpec& args, Communicator& comm, const std::string& version,
+RunServer::RunServer(const RunSpec& spec, Communicator& comm, const std::string& version,
                      const WebServerOptions& options)
-    : args_(args),
+    : spec_(spec),
       comm_(comm),
-      health_(comm.position(), args.reporting.health_timeout_s),
+      health_(comm.position(), spec.reporting.health_timeout_s),
       run_metrics_(comm.world().world_size),
-      node_metrics_(version, args.output_dir, comm, health_),
+      node_metrics_(version, spec.output_dir, comm, health_),
       web_(options) {
   add(health_);
   if (comm.world().rank == 0) add(run_metrics_);
@@ -87,8 +87,8 @@ RunServer::RunServer(const RunSpec& args, Communicator& comm, const std::string&
     const RunHealth::Report report = health_.report();
     return text_response(report.has_step ? 200 : 503, report.json(), "application/json");
   });
-  if (comm.world().rank == 0 && args.reporting.reports_to(ReportTo::kDashboard)) {
-    dashboard_ = std::make_unique<Dashboard>(args, web_);
+  if (comm.world().rank == 0 && spec.reporting.reports_to(ReportTo::kDashboard)) {
+    dashboard_ = std::make_unique<Dashboard>(spec, web_);
     add(*dashboard_);
   }
   web_.start();
@@ -110,9 +110,9 @@ void RunServer::on_output_folder() {
   nlohmann::ordered_json endpoint = {{"url", web_.url()}, {"host", host_name()}, {"pid", getpid()}};
   if (!web_.token().empty()) endpoint["token"] = web_.token();
   std::error_code ignored;  // what matters is the file
-  fs::create_directories(args_.output_dir, ignored);
+  fs::create_directories(spec_.output_dir, ignored);
   endpoint_file_ =
-      fs::path(args_.output_dir) / (node == 0 ? "endpoint.json" : fmt::format("endpoint-node-{}.json", node));
+      fs::path(spec_.output_dir) / (node == 0 ? "endpoint.json" : fmt::format("endpoint-node-{}.json", node));
   write_private_file(endpoint_file_, endpoint.dump(2) + "\n");
   ObserverList::on_output_folder();
 }

@@ -24,9 +24,9 @@ namespace tessera {
 class RunServer final : public ObserverList {
  public:
   // Listens from now on, so that loading is seen as well. nullptr if the arguments ask for nothing, or on a
-  // rank that is not the first of its node. Error(kBadConfig) if it cannot listen. `args` and `comm` must
+  // rank that is not the first of its node. Error(kBadConfig) if it cannot listen. `spec` and `comm` must
   // outlive this.
-  static std::unique_ptr<RunServer> open(const RunSpec& args, Communicator& comm, const std::string& version);
+  static std::unique_ptr<RunServer> open(const RunSpec& spec, Communicator& comm, const std::string& version);
   ~RunServer() override;
 
   bool is_for_every_rank() const override { return true; }
@@ -37,11 +37,11 @@ class RunServer final : public ObserverList {
   const WebServer& web() const { return web_; }
 
  private:
-  RunServer(const RunSpec& args, Communicator& comm, const std::string& version,
+  RunServer(const RunSpec& spec, Communicator& comm, const std::string& version,
             const WebServerOptions& options);
   WebResponse metrics_response(const WebRequest& request) const;
 
-  const RunSpec& args_;
+  const RunSpec& spec_;
   Communicator& comm_;
   std::filesystem::path endpoint_file_;  // "" until it is written
   RunHealth health_;

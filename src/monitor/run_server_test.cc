@@ -30,26 +30,26 @@ using testing::StartsWith;
 class RunServerTest : public testing::Test {
  protected:
   RunServerTest() {
-    args_.output_dir = (folder_.path() / "out").string();
-    args_.reporting.metrics_port = 0;
+    spec_.output_dir = (folder_.path() / "out").string();
+    spec_.reporting.metrics_port = 0;
   }
   ~RunServerTest() override { ::unsetenv("TESSERA_METRICS_TOKEN"); }
-  std::unique_ptr<RunServer> open() { return RunServer::open(args_, single_process(), "1.2.3"); }
+  std::unique_ptr<RunServer> open() { return RunServer::open(spec_, single_process(), "1.2.3"); }
   nlohmann::json endpoint() {
     return nlohmann::json::parse(read_text_file(folder_.path() / "out" / "endpoint.json"));
   }
 
   TestFolder folder_;
-  RunSpec args_;
+  RunSpec spec_;
 };
 
 TEST_F(RunServerTest, NothingIsServedUnlessAskedFor) {
-  args_.reporting.metrics_port.reset();
+  spec_.reporting.metrics_port.reset();
   EXPECT_EQ(open(), nullptr);
-  args_.reporting.report_to = {ReportTo::kPrometheus};
-  EXPECT_EQ(serving_port(args_), kDefaultMetricsPort);
-  args_.reporting.metrics_port = 0;
-  EXPECT_EQ(serving_port(args_), 0);
+  spec_.reporting.report_to = {ReportTo::kPrometheus};
+  EXPECT_EQ(serving_port(spec_), kDefaultMetricsPort);
+  spec_.reporting.metrics_port = 0;
+  EXPECT_EQ(serving_port(spec_), 0);
 }
 
 TEST_F(RunServerTest, MetricsAreServedInBothFormats) {
@@ -112,9 +112,9 @@ TEST_F(RunServerTest, TheFolderOfTheRunHasTheEndpointWhileItIsServed) {
 }
 
 TEST_F(RunServerTest, OtherMachinesNeedTheTokenForThePageAlone) {
-  args_.reporting.metrics_host = "0.0.0.0";
+  spec_.reporting.metrics_host = "0.0.0.0";
   if (!has_page()) GTEST_SKIP() << "built without npm: there is no page";
-  args_.reporting.report_to = {ReportTo::kDashboard};
+  spec_.reporting.report_to = {ReportTo::kDashboard};
   const auto server = open();
   server->on_output_folder();
   const std::string token = endpoint()["token"];

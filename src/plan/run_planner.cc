@@ -21,15 +21,15 @@ namespace {
 constexpr int64_t kUncut = std::numeric_limits<int64_t>::max();
 
 // State in blocks of codes needs parameters that begin with a block. Only small or odd models have others.
-void check_state_blocks(const RunSpec& args, const ParameterLayout& layout) {
-  for (const StateTensor& tensor : state_tensors_of(args.optimizer)) {
+void check_state_blocks(const RunSpec& spec, const ParameterLayout& layout) {
+  for (const StateTensor& tensor : state_tensors_of(spec.optimizer)) {
     const int64_t block = state_block(tensor.dtype);
     for (const Parameter& parameter : layout.parameters()) {
       if (parameter.offset % block == 0) continue;
       fail(ExitCode::kBadConfig,
            "optim {}: expected tensors of multiples of {} elements before '{}' in its layer, as blocks of "
            "8-bit state need them, found {} more than such a multiple; use adamw_bf16",
-           args.optimizer.form, block, parameter.name, parameter.offset % block);
+           spec.optimizer.form, block, parameter.name, parameter.offset % block);
     }
   }
 }
@@ -58,25 +58,25 @@ DataFacts uniform_rows(int64_t row_tokens, int64_t micro_batch_rows) {
 
 // The largest pass decides the memory; how many micro-batches make up a pass is decided for the largest
 // micro-batch.
-RunPlanner::RunPlanner(const RunSpec& args, const TrainableModel& model, const BatchPlanOptions& batch,
+RunPlanner::RunPlanner(const RunSpec& spec, const TrainableModel& model, const BatchPlanOptions& batch,
                        DataFacts data)
-    : args_(args),
+    : spec_(spec),
       model_(model),
       data_(std::move(data)),
       micro_batch_rows_(tessera::micro_batch_rows(batch)) {
-  check_state_blocks(args, model.layout());
+  check_state_blocks(spec, model.layout());
   const AttentionShape heads = attention_shape(model.config(), 0);
-  const std::string refusal = context_heads_refusal(heads, args.sharding.context_parallel_size);
+  const std::string refusal = context_heads_refusal(heads, spec.sharding.context_parallel_size);
   if (!refusal.empty()) fail(ExitCode::kBadConfig, "{}", refusal);
   max_pass_tokens_ = data_.largest_pass(1);
-  if (args.placement.merge_micro_batches == AutoChoice::kNever || args.batch.accumulation_steps == 1) return;
-  if (args.placement.merge_micro_batches == AutoChoice::kAlways) {
-    micro_batches_per_pass_ = args.batch.accumulation_steps;
+  if (spec.placement.merge_micro_batches == AutoChoice::kNever || spec.batch.accumulation_steps == 1) return;
+  if (spec.placement.merge_micro_batches == AutoChoice::kAlways) {
+    micro_batches_per_pass_ = spec.batch.accumulation_steps;
   } else {
     const ActivationLimits micro_batch =
-        limits_for(micro_batch_rows_, kUncut, args.placement.gradient_checkpointing);
+        limits_for(micro_batch_rows_, kUncut, spec.placement.gradient_checkpointing);
     micro_batches_per_pass_ = tessera::micro_batches_per_pass(
-        model, micro_batch, args.batch.accumulation_steps, state_tensors_of(args.optimizer));
+        model, micro_batch, spec.batch.accumulation_steps, state_tensors_of(spec.optimizer));
   }
   max_pass_tokens_ = data_.largest_pass(micro_batches_per_pass_);
 }
@@ -88,23 +88,23 @@ ActivationLimits RunPlanner::limits_for(int64_t batch_size, int64_t max_row_leng
   const int64_t eval_row = std::min(data_.max_eval_row_length, max_row_length);
   ActivationLimits limits;
   limits.max_tokens = tokens_of_member(std::max(std::min(max_pass_tokens_, batch_size * train_row), eval_row),
-                                       args_.sharding.context_parallel_size);
+                                       spec_.sharding.context_parallel_size);
   limits.max_sequence_length = std::max(train_row, eval_row);
   limits.training = true;
   limits.gradient_checkpointing = gradient_checkpointing;
   limits.offload_inputs =
-      gradient_checkpointing && args_.placement.checkpointing_mode == CheckpointingMode::kOffload;
-  limits.pack_weights = args_.placement.pack_weights == AutoChoice::kAlways;
+      gradient_checkpointing && spec_.placement.checkpointing_mode == CheckpointingMode::kOffload;
+  limits.pack_weights = spec_.placement.pack_weights == AutoChoice::kAlways;
   return limits;
 }
 
 int64_t RunPlanner::offloaded_input_bytes() const {
   return model_.offloaded_bytes(limits_for(micro_batch_rows_ * micro_batches_per_pass_, kUncut,
-                                           args_.placement.gradient_checkpointing));
+                                           spec_.placement.gradient_checkpointing));
 }
 
 int64_t RunPlanner::update_workspace_bytes(int64_t num_threads) const {
-  const std::unique_ptr<const Optimizer> optimizer = make_optimizer(args_.optimizer);
+  const std::unique_ptr<const Optimizer> optimizer = make_optimizer(spec_.optimizer);
   int64_t bytes = 0;
   for (const Parameter& parameter : model_.layout().parameters()) {
     const ParameterShape shape = shape_of(parameter);
@@ -117,25 +117,25 @@ int64_t RunPlanner::update_workspace_bytes(int64_t num_threads) const {
 
 MemoryRequest RunPlanner::make_request(const MachineFacts& machine) const {
   const std::string refusal =
-      context_team_refusal(machine.num_nodes, machine.local_world_size, args_.sharding.context_parallel_size);
+      context_team_refusal(machine.num_nodes, machine.local_world_size, spec_.sharding.context_parallel_size);
   if (!refusal.empty()) fail(ExitCode::kBadConfig, "{}", refusal);
   MemoryRequest request;
-  request.context_size = args_.sharding.context_parallel_size;
+  request.context_size = spec_.sharding.context_parallel_size;
   request.limits =
-      limits_for(micro_batch_rows_ * micro_batches_per_pass_, kUncut, args_.placement.gradient_checkpointing);
+      limits_for(micro_batch_rows_ * micro_batches_per_pass_, kUncut, spec_.placement.gradient_checkpointing);
   request.baseline_bytes = machine.baseline_bytes;
   request.num_nodes = machine.num_nodes;
   request.local_world_size = machine.local_world_size;
   request.first_rank_exports = machine.first_rank_exports;
-  request.connections = static_cast<int>(args_.network.connections);
-  request.fabric = args_.network.fabric;
-  request.peer_snapshots = args_.saving.peer_snapshot_steps > 0;
-  request.zero = zero_settings_of(args_, model_.config(),
-                                  divide_up(args_.batch.accumulation_steps, micro_batches_per_pass_));
+  request.connections = static_cast<int>(spec_.network.connections);
+  request.fabric = spec_.network.fabric;
+  request.peer_snapshots = spec_.saving.peer_snapshot_steps > 0;
+  request.zero = zero_settings_of(spec_, model_.config(),
+                                  divide_up(spec_.batch.accumulation_steps, micro_batches_per_pass_));
   const bool on_host = !model_.device().own_memory();  // where everything is, whatever the flags say
   request.zero.optimizer_on_host = request.zero.optimizer_on_host && !on_host;
   request.zero.parameters_on_host = request.zero.parameters_on_host && !on_host;
-  request.export_bytes = export_bytes(model_.layout(), args_.precision.export_dtype(), request);
+  request.export_bytes = export_bytes(model_.layout(), spec_.precision.export_dtype(), request);
   if (model_.config().base_quantization == Quantization::kInt8) {
     request.product_bytes = int8_library_bytes() * machine.num_threads;
   }
@@ -159,7 +159,7 @@ bool RunPlanner::fits(const MemoryRequest& request, const MachineFacts& machine)
 
 void RunPlanner::choose_packing(const MachineFacts& machine, MemoryRequest* request) const {
   check_packed_weights(model_, *request);
-  if (args_.placement.pack_weights != AutoChoice::kAuto || !can_keep_packed_weights(model_, *request)) return;
+  if (spec_.placement.pack_weights != AutoChoice::kAuto || !can_keep_packed_weights(model_, *request)) return;
   request->limits.pack_weights = true;
   request->limits.pack_weights = fits(*request, machine);
 }
@@ -190,7 +190,7 @@ void RunPlanner::choose_chunks_ahead(const MachineFacts& machine, MemoryRequest*
 // The most outputs that leave an eighth of what is free without them: for files in the page cache.
 void RunPlanner::choose_kept_outputs(const MachineFacts& machine, MemoryRequest* request) const {
   if (!request->limits.gradient_checkpointing ||
-      args_.placement.checkpointing_mode != CheckpointingMode::kSelective)
+      spec_.placement.checkpointing_mode != CheckpointingMode::kSelective)
     return;
   constexpr int64_t kFreeShare = 8;
   MachineFacts usable = machine;
@@ -200,7 +200,7 @@ void RunPlanner::choose_kept_outputs(const MachineFacts& machine, MemoryRequest*
 
 MemoryRequest RunPlanner::choose_memory(const MachineFacts& machine) const {
   MemoryRequest request = make_request(machine);
-  if (may_gather_per_layer(args_, machine.num_nodes) && !fits(request, machine)) {
+  if (may_gather_per_layer(spec_, machine.num_nodes) && !fits(request, machine)) {
     request.zero.schedule = GatherSchedule::kPerLayer;
   }
   choose_chunks_ahead(machine, &request);
@@ -218,16 +218,16 @@ MemoryRequest RunPlanner::choose_memory(const MachineFacts& machine, GatherSched
 MemoryRequest RunPlanner::choose_memory(const MachineFacts& machine, const ZeroSettings& zero) const {
   MemoryRequest request = make_request(machine);
   request.zero = zero;
-  request.export_bytes = export_bytes(model_.layout(), args_.precision.export_dtype(), request);
+  request.export_bytes = export_bytes(model_.layout(), spec_.precision.export_dtype(), request);
   choose_chunks_ahead(machine, &request);
-  if (args_.placement.pack_weights == AutoChoice::kAuto) choose_packing(machine, &request);
+  if (spec_.placement.pack_weights == AutoChoice::kAuto) choose_packing(machine, &request);
   choose_kept_outputs(machine, &request);
   return request;
 }
 
 void RunPlanner::fill_memory(const MemoryRequest& chosen, const MachineFacts& machine, RunPlan* plan) const {
   MemoryRequest request = chosen;
-  if (args_.saving.saves_in_background()) {
+  if (spec_.saving.saves_in_background()) {
     request.snapshot_bytes = snapshot_bytes(
         model_, request, model_.device().own_memory() ? machine.host_free_bytes : machine.free_bytes);
   }
@@ -252,7 +252,7 @@ std::vector<MemoryAlternative> RunPlanner::alternatives(const MemoryRequest& req
                            [this](int64_t batch_size, int64_t max_row_length, bool gradient_checkpointing) {
                              return limits_for(batch_size, max_row_length, gradient_checkpointing);
                            },
-                           args_.batch.global_rows.has_value(), machine.has_disk};
+                           spec_.batch.global_rows.has_value(), machine.has_disk};
   if (model_.device().own_memory()) {
     choices.host_takes = [&](const MemoryRequest& changed) {
       return needed_host_bytes(model_, changed) <= machine.host_free_bytes;
@@ -290,14 +290,14 @@ RunPlan plan_run(const PlanInputs& inputs, RunPlan known) {
   return plan;
 }
 
-void plan_steps(const RunSpec& args, const BatchPlanOptions& options, const BatchPlan& batches,
+void plan_steps(const RunSpec& spec, const BatchPlanOptions& options, const BatchPlan& batches,
                 RunPlan* plan) {
   plan->step_rows = global_batch_rows(options);
   plan->micro_batch_rows = micro_batch_rows(options);
   plan->steps_per_epoch = batches.steps_per_epoch();
   plan->max_steps =
-      args.batch.max_steps > 0 ? args.batch.max_steps : batches.steps_for_epochs(args.batch.num_epochs);
-  plan->num_warmup_steps = args.schedule.num_warmup_steps(plan->max_steps);
+      spec.batch.max_steps > 0 ? spec.batch.max_steps : batches.steps_for_epochs(spec.batch.num_epochs);
+  plan->num_warmup_steps = spec.schedule.num_warmup_steps(plan->max_steps);
 }
 
 }  // namespace tessera

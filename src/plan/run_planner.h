@@ -52,9 +52,9 @@ void take_device_memory(const Device& device, MachineFacts* machine);
 
 class RunPlanner {
  public:
-  // Decides how many micro-batches make up a pass. `args` must be resolved; args
+  // Decides how many micro-batches make up a pass. `spec` must be resolved; spec
   // and model must outlive this.
-  RunPlanner(const RunSpec& args, const TrainableModel& model, const BatchPlanOptions& batch, DataFacts data);
+  RunPlanner(const RunSpec& spec, const TrainableModel& model, const BatchPlanOptions& batch, DataFacts data);
 
   int64_t micro_batches_per_pass() const { return micro_batches_per_pass_; }
   int64_t max_pass_tokens() const { return max_pass_tokens_; }  // of ranks that share rows together
@@ -89,7 +89,7 @@ class RunPlanner {
   void choose_packing(const MachineFacts& machine, MemoryRequest* request) const;
   void choose_kept_outputs(const MachineFacts& machine, MemoryRequest* request) const;
 
-  const RunSpec& args_;
+  const RunSpec& spec_;
   const TrainableModel& model_;
   DataFacts data_;
   int64_t micro_batch_rows_;
@@ -98,7 +98,7 @@ class RunPlanner {
 };
 
 // Fills step_rows, micro_batch_rows, steps_per_epoch, max_steps and num_warmup_steps.
-void plan_steps(const RunSpec& args, const BatchPlanOptions& options, const BatchPlan& batches,
+void plan_steps(const RunSpec& spec, const BatchPlanOptions& options, const BatchPlan& batches,
                 RunPlan* plan);
 
 }  // namespace tessera

@@ -7,19 +7,19 @@
 
 namespace tessera {
 
-ActionSchedule::ActionSchedule(const RunSpec& args, int64_t steps_per_epoch, int64_t max_steps)
-    : logging_strategy_(args.reporting.logging_strategy),
-      eval_strategy_(args.evaluation.strategy),
-      save_strategy_(args.saving.strategy),
-      logging_first_step_(args.reporting.logging_first_step),
-      eval_delay_(args.evaluation.delay),
+ActionSchedule::ActionSchedule(const RunSpec& spec, int64_t steps_per_epoch, int64_t max_steps)
+    : logging_strategy_(spec.reporting.logging_strategy),
+      eval_strategy_(spec.evaluation.strategy),
+      save_strategy_(spec.saving.strategy),
+      logging_first_step_(spec.reporting.logging_first_step),
+      eval_delay_(spec.evaluation.delay),
       steps_per_epoch_(steps_per_epoch),
       max_steps_(max_steps),
-      logging_steps_(interval_in_steps(args.reporting.logging_steps, max_steps)),
+      logging_steps_(interval_in_steps(spec.reporting.logging_steps, max_steps)),
       // Hugging Face's trainer_state.json has 500 if eval_steps was never set.
-      eval_steps_(interval_in_steps(args.evaluation.steps.value_or(500), max_steps)),
-      save_steps_(interval_in_steps(args.saving.steps, max_steps)),
-      peer_snapshot_steps_(args.saving.peer_snapshot_steps) {}
+      eval_steps_(interval_in_steps(spec.evaluation.steps.value_or(500), max_steps)),
+      save_steps_(interval_in_steps(spec.saving.steps, max_steps)),
+      peer_snapshot_steps_(spec.saving.peer_snapshot_steps) {}
 
 StepActions ActionSchedule::after(int64_t step) const {
   const bool epoch_ends = step % steps_per_epoch_ == 0 || step == max_steps_;

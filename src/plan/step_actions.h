@@ -24,7 +24,7 @@ struct ActionCounts {
 
 class ActionSchedule {
  public:
-  ActionSchedule(const RunSpec& args, int64_t steps_per_epoch, int64_t max_steps);
+  ActionSchedule(const RunSpec& spec, int64_t steps_per_epoch, int64_t max_steps);
 
   // What is due after `step` completed steps (from 1). The end of a run inside an epoch counts as the end of
   // that epoch.

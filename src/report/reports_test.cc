@@ -180,9 +180,9 @@ TEST(MetricsLine, HasEveryFieldAndEveryDigit) {
 
 // The steps after which an action is due.
 template <typename Member>
-std::vector<int64_t> due_steps(const RunSpec& args, int64_t steps_per_epoch, int64_t max_steps,
+std::vector<int64_t> due_steps(const RunSpec& spec, int64_t steps_per_epoch, int64_t max_steps,
                                Member member) {
-  const ActionSchedule actions(args, steps_per_epoch, max_steps);
+  const ActionSchedule actions(spec, steps_per_epoch, max_steps);
   std::vector<int64_t> steps;
   for (int64_t step = 1; step <= max_steps; ++step) {
     if (actions.after(step).*member) steps.push_back(step);
@@ -193,49 +193,49 @@ std::vector<int64_t> due_steps(const RunSpec& args, int64_t steps_per_epoch, int
 using Steps = std::vector<int64_t>;
 
 TEST(ActionSchedule, LogsByStepsEpochsAndTheFirstStep) {
-  RunSpec args;
-  args.reporting.logging_steps = 3;
-  EXPECT_EQ(due_steps(args, 4, 10, &StepActions::log), (Steps{3, 6, 9}));
-  args.reporting.logging_first_step = true;
-  EXPECT_EQ(due_steps(args, 4, 10, &StepActions::log), (Steps{1, 3, 6, 9}));
-  args.reporting.logging_steps = 0.25;  // ceil(2.5)
-  EXPECT_EQ(due_steps(args, 4, 10, &StepActions::log), (Steps{1, 3, 6, 9}));
-  args.reporting.logging_strategy = IntervalStrategy::kEpoch;
-  EXPECT_EQ(due_steps(args, 4, 10, &StepActions::log), (Steps{1, 4, 8, 10}));
-  args.reporting.logging_strategy = IntervalStrategy::kNo;
-  args.reporting.logging_first_step = false;
-  EXPECT_EQ(due_steps(args, 4, 10, &StepActions::log), Steps{});
+  RunSpec spec;
+  spec.reporting.logging_steps = 3;
+  EXPECT_EQ(due_steps(spec, 4, 10, &StepActions::log), (Steps{3, 6, 9}));
+  spec.reporting.logging_first_step = true;
+  EXPECT_EQ(due_steps(spec, 4, 10, &StepActions::log), (Steps{1, 3, 6, 9}));
+  spec.reporting.logging_steps = 0.25;  // ceil(2.5)
+  EXPECT_EQ(due_steps(spec, 4, 10, &StepActions::log), (Steps{1, 3, 6, 9}));
+  spec.reporting.logging_strategy = IntervalStrategy::kEpoch;
+  EXPECT_EQ(due_steps(spec, 4, 10, &StepActions::log), (Steps{1, 4, 8, 10}));
+  spec.reporting.logging_strategy = IntervalStrategy::kNo;
+  spec.reporting.logging_first_step = false;
+  EXPECT_EQ(due_steps(spec, 4, 10, &StepActions::log), Steps{});
 }
 
 TEST(ActionSchedule, SavesAtTheLastStepToo) {
-  RunSpec args;
-  args.saving.steps = 4;
-  EXPECT_EQ(due_steps(args, 4, 10, &StepActions::save), (Steps{4, 8, 10}));
-  args.saving.strategy = SaveStrategy::kEpoch;
-  EXPECT_EQ(due_steps(args, 3, 10, &StepActions::save), (Steps{3, 6, 9, 10}));
-  args.saving.strategy = SaveStrategy::kNo;
-  EXPECT_EQ(due_steps(args, 3, 10, &StepActions::save), Steps{});
+  RunSpec spec;
+  spec.saving.steps = 4;
+  EXPECT_EQ(due_steps(spec, 4, 10, &StepActions::save), (Steps{4, 8, 10}));
+  spec.saving.strategy = SaveStrategy::kEpoch;
+  EXPECT_EQ(due_steps(spec, 3, 10, &StepActions::save), (Steps{3, 6, 9, 10}));
+  spec.saving.strategy = SaveStrategy::kNo;
+  EXPECT_EQ(due_steps(spec, 3, 10, &StepActions::save), Steps{});
 }
 
 TEST(ActionSchedule, EvaluatesAfterTheDelay) {
-  RunSpec args;
-  args.evaluation.strategy = IntervalStrategy::kSteps;
-  args.evaluation.steps = 2;
-  EXPECT_EQ(due_steps(args, 4, 9, &StepActions::evaluate), (Steps{2, 4, 6, 8, 9}));  // the last step, too
-  args.evaluation.delay = 5;
-  EXPECT_EQ(due_steps(args, 4, 9, &StepActions::evaluate), (Steps{6, 8, 9}));
-  args.evaluation.strategy = IntervalStrategy::kEpoch;
-  args.evaluation.delay = 2;
-  EXPECT_EQ(due_steps(args, 4, 9, &StepActions::evaluate), (Steps{8, 9}));
+  RunSpec spec;
+  spec.evaluation.strategy = IntervalStrategy::kSteps;
+  spec.evaluation.steps = 2;
+  EXPECT_EQ(due_steps(spec, 4, 9, &StepActions::evaluate), (Steps{2, 4, 6, 8, 9}));  // the last step, too
+  spec.evaluation.delay = 5;
+  EXPECT_EQ(due_steps(spec, 4, 9, &StepActions::evaluate), (Steps{6, 8, 9}));
+  spec.evaluation.strategy = IntervalStrategy::kEpoch;
+  spec.evaluation.delay = 2;
+  EXPECT_EQ(due_steps(spec, 4, 9, &StepActions::evaluate), (Steps{8, 9}));
 }
 
 TEST(ActionSchedule, CountsTheCheckpointsToCome) {
-  RunSpec args;
+  RunSpec spec;
   for (const char* strategy : {"no", "steps", "epoch"}) {
     for (const double save_steps : {1.0, 3.0, 0.25, 100.0}) {
-      args.saving.strategy = from_word(strategy);
-      args.saving.steps = save_steps;
-      const ActionSchedule actions(args, /*steps_per_epoch=*/4, /*max_steps=*/10);
+      spec.saving.strategy = from_word(strategy);
+      spec.saving.steps = save_steps;
+      const ActionSchedule actions(spec, /*steps_per_epoch=*/4, /*max_steps=*/10);
       int64_t num_saves = 0;
       for (int64_t step = 10; step >= 0; --step) {
         EXPECT_EQ(actions.num_saves(step), num_saves) << strategy << " " << save_steps << " after " << step;

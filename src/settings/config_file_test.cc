@@ -20,7 +20,7 @@ using testing::IsEmpty;
 
 class ConfigFileTest : public testing::Test {
  protected:
-  ConfigFileTest() { declare_training_flags(&table_, &args_); }
+  ConfigFileTest() { declare_training_flags(&table_, &spec_); }
 
   void apply(ConfigSyntax syntax, const std::string& text) {
     apply_config_text(text, syntax, "run.cfg", &table_);
@@ -38,7 +38,7 @@ class ConfigFileTest : public testing::Test {
     return "";
   }
 
-  RunSpec args_;
+  RunSpec spec_;
   FlagTable table_;
 };
 
@@ -78,16 +78,16 @@ TEST_F(ConfigFileTest, JsonSettingsOfEveryType) {
     "warmup_steps": 0.1, "packing": true, "data_seed": null, "bf16": true,
     "lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr_rate": 0.1},
     "report_to": ["none"], "deepspeed": null, "hub_token": null})");
-  EXPECT_EQ(args_.model.folder, "m");
-  EXPECT_EQ(args_.data.dataset, (std::vector<std::string>{"a.txt", "b.txt"}));
-  EXPECT_EQ(args_.schedule.learning_rate, 2e-4);
-  EXPECT_EQ(args_.batch.max_steps, 30);
-  EXPECT_EQ(args_.schedule.warmup_steps, 0.1);
-  EXPECT_TRUE(args_.data.packing);
-  EXPECT_EQ(args_.data.seed, std::nullopt);
-  EXPECT_EQ(args_.precision.bf16, true);
-  EXPECT_EQ(args_.schedule.kwargs, R"({"min_lr_rate":0.1})");
-  args_ = read_run_spec(table_, args_, 1);
+  EXPECT_EQ(spec_.model.folder, "m");
+  EXPECT_EQ(spec_.data.dataset, (std::vector<std::string>{"a.txt", "b.txt"}));
+  EXPECT_EQ(spec_.schedule.learning_rate, 2e-4);
+  EXPECT_EQ(spec_.batch.max_steps, 30);
+  EXPECT_EQ(spec_.schedule.warmup_steps, 0.1);
+  EXPECT_TRUE(spec_.data.packing);
+  EXPECT_EQ(spec_.data.seed, std::nullopt);
+  EXPECT_EQ(spec_.precision.bf16, true);
+  EXPECT_EQ(spec_.schedule.kwargs, R"({"min_lr_rate":0.1})");
+  spec_ = read_run_spec(table_, spec_, 1);
 }
 
 TEST_F(ConfigFileTest, YamlSettingsOfEveryType) {
@@ -106,18 +106,18 @@ lr_scheduler_kwargs:
   min_lr_rate: 0.1
   num_cycles: 1
 )");
-  EXPECT_EQ(args_.data.dataset, (std::vector<std::string>{"a.txt", "b c.txt"}));
-  EXPECT_EQ(args_.schedule.learning_rate, 2e-4);
-  EXPECT_EQ(args_.output_dir, "007");
-  EXPECT_TRUE(args_.data.packing);
-  EXPECT_EQ(args_.evaluation.steps, 0.5);
-  EXPECT_EQ(args_.schedule.kwargs, R"({"min_lr_rate":0.1,"num_cycles":1})");
-  args_ = read_run_spec(table_, args_, 1);
+  EXPECT_EQ(spec_.data.dataset, (std::vector<std::string>{"a.txt", "b c.txt"}));
+  EXPECT_EQ(spec_.schedule.learning_rate, 2e-4);
+  EXPECT_EQ(spec_.output_dir, "007");
+  EXPECT_TRUE(spec_.data.packing);
+  EXPECT_EQ(spec_.evaluation.steps, 0.5);
+  EXPECT_EQ(spec_.schedule.kwargs, R"({"min_lr_rate":0.1,"num_cycles":1})");
+  spec_ = read_run_spec(table_, spec_, 1);
 }
 
 TEST_F(ConfigFileTest, OneFileMayStandWithoutAList) {
   apply(ConfigSyntax::kYaml, "dataset: a.txt\n");
-  EXPECT_EQ(args_.data.dataset, std::vector<std::string>{"a.txt"});
+  EXPECT_EQ(spec_.data.dataset, std::vector<std::string>{"a.txt"});
 }
 
 TEST_F(ConfigFileTest, EmptyFilesSetNothing) {
@@ -130,8 +130,8 @@ TEST_F(ConfigFileTest, EmptyFilesSetNothing) {
 TEST_F(ConfigFileTest, TheCommandLineWins) {
   table_.set(*table_.find("learning_rate"), {"1"}, "command line");
   apply(ConfigSyntax::kYaml, "learning_rate: 2\nmax_steps: 3\n");
-  EXPECT_EQ(args_.schedule.learning_rate, 1);
-  EXPECT_EQ(args_.batch.max_steps, 3);
+  EXPECT_EQ(spec_.schedule.learning_rate, 1);
+  EXPECT_EQ(spec_.batch.max_steps, 3);
 }
 
 TEST_F(ConfigFileTest, ATypoIsNamedWithItsLineAndTheNearestName) {
@@ -194,9 +194,9 @@ packing: true
 neat_packing: true
 )";
   apply_config_text(kLlamaFactory, ConfigSyntax::kYaml, "llama_factory.yaml", &table_);
-  EXPECT_EQ(args_.model.folder, "meta/model");
-  EXPECT_EQ(args_.data.max_length, 2048);
-  EXPECT_TRUE(args_.data.packing);
+  EXPECT_EQ(spec_.model.folder, "meta/model");
+  EXPECT_EQ(spec_.data.max_length, 2048);
+  EXPECT_TRUE(spec_.data.packing);
 }
 
 TEST_F(ConfigFileTest, AFileOfAxolotlIsTaken) {
@@ -345,9 +345,9 @@ TEST_F(ConfigFileTest, AConfigurationFileNamesNoOther) {
 }
 
 TEST_F(ConfigFileTest, TheRecordOfARunSetsWhatTheRunSet) {
-  args_.schedule.learning_rate = 1e-3;
-  args_.sources.config = "run.yaml";
-  const std::string record = training_arguments_json(args_);
+  spec_.schedule.learning_rate = 1e-3;
+  spec_.sources.config = "run.yaml";
+  const std::string record = training_arguments_json(spec_);
   RunSpec spec;
   FlagTable table;
   declare_training_flags(&table, &spec);
@@ -364,8 +364,8 @@ TEST_F(ConfigFileTest, TheNameDecidesTheSyntax) {
   std::ofstream(folder / "run.yaml") << "seed: 5\n";
   apply_config_file(folder / "run.json", &table_);
   apply_config_file(folder / "run.yaml", &table_);
-  EXPECT_EQ(args_.batch.max_steps, 4);
-  EXPECT_EQ(args_.seed, 5);
+  EXPECT_EQ(spec_.batch.max_steps, 4);
+  EXPECT_EQ(spec_.seed, 5);
   try {
     apply_config_file(folder / "missing.yaml", &table_);
     FAIL() << "accepted";

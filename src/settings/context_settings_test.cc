@@ -15,8 +15,8 @@ TEST_F(ContextArguments, MakeTeamsThatHaveTheRowsOfARank) {
   give("context_parallel_size", "2");
   give("per_device_train_batch_size", "3");
   resolve(6);
-  EXPECT_EQ(num_row_ranks(args_, 6), 3);
-  EXPECT_EQ(global_batch_rows(args_.batch_options(6)), 9);
+  EXPECT_EQ(num_row_ranks(spec_, 6), 3);
+  EXPECT_EQ(global_batch_rows(spec_.batch_options(6)), 9);
 }
 
 TEST_F(ContextArguments, DeriveTheAccumulationOfAGlobalBatchFromTeams) {
@@ -24,7 +24,7 @@ TEST_F(ContextArguments, DeriveTheAccumulationOfAGlobalBatchFromTeams) {
   give("per_device_train_batch_size", "2");
   give("global_batch_size", "32");
   resolve(8);
-  EXPECT_EQ(args_.batch.accumulation_steps, 8);
+  EXPECT_EQ(spec_.batch.accumulation_steps, 8);
 }
 
 TEST_F(ContextArguments, NeedRanksThatFormTeams) {

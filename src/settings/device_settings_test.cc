@@ -14,7 +14,7 @@ using DeviceArguments = ArgumentsTest;
 
 TEST_F(DeviceArguments, ACardTakesWhatItHas) {
   resolve();
-  EXPECT_EQ(args_.machine.device, DeviceKind::kCpu);
+  EXPECT_EQ(spec_.machine.device, DeviceKind::kCpu);
   give("device", "cuda");
   resolve();
   give("finetuning_type", "lora");

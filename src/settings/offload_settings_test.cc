@@ -15,10 +15,10 @@ TEST_F(OffloadArguments, WhatIsOnADiskHasAFolder) {
   give("offload_optimizer_device", "nvme");
   give("output_dir", "out");
   resolve();
-  EXPECT_EQ(args_.placement.offload_dir, "out/offload");
+  EXPECT_EQ(spec_.placement.offload_dir, "out/offload");
   give("offload_optimizer_nvme_path", "/local");
   resolve();
-  EXPECT_EQ(args_.placement.offload_dir, "/local");
+  EXPECT_EQ(spec_.placement.offload_dir, "/local");
   give("aio_block_size", "5000");
   EXPECT_EQ(contradiction(), "aio_block_size: expected a multiple of 4096, found 5000");
   give("aio_block_size", "8192");
@@ -26,14 +26,14 @@ TEST_F(OffloadArguments, WhatIsOnADiskHasAFolder) {
   testing::internal::CaptureStderr();
   resolve();
   EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("aio_block_size has no effect"));
-  EXPECT_EQ(args_.placement.offload_dir, "");
+  EXPECT_EQ(spec_.placement.offload_dir, "");
 }
 
 // Which of two files with the same queue depth gets most of the disk would be left to chance.
 TEST_F(OffloadArguments, StateLeavesTheDiskToWhatTheNextLayerWaitsFor) {
   const auto state_depth = [&] {
     resolve();
-    return zero_settings_of(args_, preset_config("15m"), 1).state_folder->transfers.queue_depth;
+    return zero_settings_of(spec_, preset_config("15m"), 1).state_folder->transfers.queue_depth;
   };
   give("output_dir", "out");
   give("offload_optimizer_device", "nvme");
@@ -47,7 +47,7 @@ TEST_F(OffloadArguments, StateLeavesTheDiskToWhatTheNextLayerWaitsFor) {
   give("optimizer_in_backward", "true");
   give("offload_param_device", "nvme");
   EXPECT_EQ(state_depth(), 3);
-  EXPECT_EQ(zero_settings_of(args_, preset_config("15m"), 1).weight_folder->transfers.queue_depth, 10);
+  EXPECT_EQ(zero_settings_of(spec_, preset_config("15m"), 1).weight_folder->transfers.queue_depth, 10);
 }
 
 TEST_F(OffloadArguments, InputsOfLayersGoToADiskOnlyWithCheckpointing) {
@@ -57,10 +57,10 @@ TEST_F(OffloadArguments, InputsOfLayersGoToADiskOnlyWithCheckpointing) {
   resolve();
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
               HasSubstr("gradient_checkpointing_mode has no effect: gradient_checkpointing is false"));
-  EXPECT_EQ(args_.placement.offload_dir, "");
+  EXPECT_EQ(spec_.placement.offload_dir, "");
   give("gradient_checkpointing", "true");
   resolve();
-  EXPECT_EQ(args_.placement.offload_dir, "out/offload");
+  EXPECT_EQ(spec_.placement.offload_dir, "out/offload");
 }
 
 TEST_F(OffloadArguments, DeepSpeedsOffloadOfTheOptimizerIsTheSame) {
@@ -68,10 +68,10 @@ TEST_F(OffloadArguments, DeepSpeedsOffloadOfTheOptimizerIsTheSame) {
                         "zero_optimization": {"offload_optimizer": {"device": "nvme", "nvme_path": "/local"}},
                         "aio": {"block_size": 262144, "queue_depth": 8}})");
   resolve();
-  EXPECT_EQ(args_.placement.optimizer_device, OffloadDevice::kNvme);
-  EXPECT_EQ(args_.placement.offload_dir, "/local");
-  EXPECT_EQ(args_.placement.transfers.block_bytes, 262144);
-  EXPECT_EQ(args_.placement.transfers.queue_depth, 8);
+  EXPECT_EQ(spec_.placement.optimizer_device, OffloadDevice::kNvme);
+  EXPECT_EQ(spec_.placement.offload_dir, "/local");
+  EXPECT_EQ(spec_.placement.transfers.block_bytes, 262144);
+  EXPECT_EQ(spec_.placement.transfers.queue_depth, 8);
   give("offload_optimizer_device", "none");
   EXPECT_THAT(contradiction(),
               HasSubstr("zero_optimization.offload_optimizer.device nvme and offload_optimizer_device none"));
@@ -88,12 +88,12 @@ TEST_F(OffloadArguments, DeepSpeedsOffloadOfWeightsUpdatesInBackward) {
   testing::internal::CaptureStderr();
   resolve();
   EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("offload_param.max_in_cpu"));
-  EXPECT_EQ(args_.placement.param_device, OffloadDevice::kNvme);
-  EXPECT_TRUE(args_.placement.optimizer_in_backward);
-  EXPECT_EQ(args_.placement.offload_dir, "/local");
-  EXPECT_EQ(args_.placement.transfers.queue_depth, 8);
+  EXPECT_EQ(spec_.placement.param_device, OffloadDevice::kNvme);
+  EXPECT_TRUE(spec_.placement.optimizer_in_backward);
+  EXPECT_EQ(spec_.placement.offload_dir, "/local");
+  EXPECT_EQ(spec_.placement.transfers.queue_depth, 8);
   try {
-    args_ = read_run_spec(table_, args_, 2);
+    spec_ = read_run_spec(table_, spec_, 2);
     ADD_FAILURE() << "two ranks are not refused";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(),
@@ -114,10 +114,10 @@ TEST_F(OffloadArguments, WeightsBesideAdaptersNeedOneRankAndNoUpdateInBackward) 
   EXPECT_THAT(contradiction(), HasSubstr("offload_param_device nvme needs optimizer_in_backward"));
   give("finetuning_type", "lora");
   resolve();
-  EXPECT_EQ(args_.placement.offload_dir, "out/offload");
-  EXPECT_FALSE(args_.placement.optimizer_in_backward);
+  EXPECT_EQ(spec_.placement.offload_dir, "out/offload");
+  EXPECT_FALSE(spec_.placement.optimizer_in_backward);
   try {
-    args_ = read_run_spec(table_, args_, 2);
+    spec_ = read_run_spec(table_, spec_, 2);
     ADD_FAILURE() << "two ranks are not refused";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(),
@@ -127,16 +127,16 @@ TEST_F(OffloadArguments, WeightsBesideAdaptersNeedOneRankAndNoUpdateInBackward) 
   give("deepspeed", R"({"train_micro_batch_size_per_gpu": "auto",
                         "zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}})");
   resolve();
-  EXPECT_FALSE(args_.placement.optimizer_in_backward);
-  EXPECT_EQ(args_.placement.param_device, OffloadDevice::kNvme);
+  EXPECT_FALSE(spec_.placement.optimizer_in_backward);
+  EXPECT_EQ(spec_.placement.param_device, OffloadDevice::kNvme);
 }
 
 TEST_F(OffloadArguments, DeepSpeedsOffloadIntoMemoryLeavesAllAsItIs) {
   give("deepspeed", R"({"train_micro_batch_size_per_gpu": "auto",
                         "zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}})");
-  args_ = read_run_spec(table_, args_, 2);
-  EXPECT_EQ(args_.placement.param_device, OffloadDevice::kNone);
-  EXPECT_FALSE(args_.placement.optimizer_in_backward);
+  spec_ = read_run_spec(table_, spec_, 2);
+  EXPECT_EQ(spec_.placement.param_device, OffloadDevice::kNone);
+  EXPECT_FALSE(spec_.placement.optimizer_in_backward);
 }
 
 }  // namespace

@@ -36,12 +36,12 @@ TEST_F(OptimizerArguments, DeepSpeedsMuonIsMuonWithItsRateAndDefaults) {
   give("deepspeed", R"({"train_micro_batch_size_per_gpu": "auto",
                         "optimizer": {"type": "Muon", "params": {"lr": 0.02, "momentum": 0.9}}})");
   resolve();
-  EXPECT_EQ(args_.optimizer.form, OptimizerForm::kMuon);
-  EXPECT_EQ(args_.schedule.learning_rate, 0.02);
-  EXPECT_EQ(args_.optimizer.muon_momentum, 0.9);
-  EXPECT_EQ(args_.optimizer.muon_rate, MuonRate::kOriginal);
-  EXPECT_EQ(args_.optimizer.beta2, 0.95);
-  EXPECT_EQ(args_.optimizer.epsilon, 1e-10);
+  EXPECT_EQ(spec_.optimizer.form, OptimizerForm::kMuon);
+  EXPECT_EQ(spec_.schedule.learning_rate, 0.02);
+  EXPECT_EQ(spec_.optimizer.muon_momentum, 0.9);
+  EXPECT_EQ(spec_.optimizer.muon_rate, MuonRate::kOriginal);
+  EXPECT_EQ(spec_.optimizer.beta2, 0.95);
+  EXPECT_EQ(spec_.optimizer.epsilon, 1e-10);
   give("optim", "adamw_torch");
   EXPECT_THAT(contradiction(), HasSubstr("optimizer.type Muon and optim adamw_torch"));
 }
@@ -54,13 +54,13 @@ std::string deepspeed_with(const std::string& optimizer) {
 TEST_F(OptimizerArguments, DeepSpeedsLionIsLionWithItsDefaults) {
   give("deepspeed", deepspeed_with(R"({"type": "lion", "params": {"weight_decay": 0.3}})"));
   resolve();
-  EXPECT_EQ(args_.optimizer.form, OptimizerForm::kLion);
-  EXPECT_TRUE(args_.sources.given.contains("optim")) << "no form of AdamW may replace it";
-  EXPECT_EQ(args_.schedule.learning_rate, 1e-3);
-  EXPECT_EQ(args_.optimizer.weight_decay, 0.3);
-  EXPECT_EQ(args_.optimizer.beta1, 0.9);
-  EXPECT_EQ(args_.optimizer.beta2, 0.999);
-  EXPECT_TRUE(args_.optimizer.weight_decay_norms);
+  EXPECT_EQ(spec_.optimizer.form, OptimizerForm::kLion);
+  EXPECT_TRUE(spec_.sources.given.contains("optim")) << "no form of AdamW may replace it";
+  EXPECT_EQ(spec_.schedule.learning_rate, 1e-3);
+  EXPECT_EQ(spec_.optimizer.weight_decay, 0.3);
+  EXPECT_EQ(spec_.optimizer.beta1, 0.9);
+  EXPECT_EQ(spec_.optimizer.beta2, 0.999);
+  EXPECT_TRUE(spec_.optimizer.weight_decay_norms);
 }
 
 TEST_F(OptimizerArguments, AnotherOptimizerThanDeepSpeedsIsAMismatch) {
@@ -75,7 +75,7 @@ TEST_F(OptimizerArguments, AnotherOptimizerThanDeepSpeedsIsAMismatch) {
       give("optim", std::string(optim));
       if (optimizer_kind(form) == kind) {
         resolve();
-        EXPECT_EQ(args_.optimizer.form, form);
+        EXPECT_EQ(spec_.optimizer.form, form);
         continue;
       }
       EXPECT_THAT(contradiction(),
@@ -97,7 +97,7 @@ TEST_F(OptimizerArguments, ALearningRateAgreesWithDeepSpeedsOptimizerAndSchedule
   };
   give("deepspeed", file(R"("lr": 1e-4)", R"("warmup_max_lr": 3e-4)"));
   resolve();
-  EXPECT_EQ(args_.schedule.learning_rate, 1e-4) << "the file may have two rates";
+  EXPECT_EQ(spec_.schedule.learning_rate, 1e-4) << "the file may have two rates";
   give("learning_rate", "1e-4");
   EXPECT_THAT(contradiction(), HasSubstr("scheduler.params.warmup_max_lr 0.0003 and learning_rate 0.0001"));
   give("ds_compat", "0.16");
@@ -117,16 +117,16 @@ TEST_F(OptimizerArguments, AWarmupBesideDeepSpeedsSchedulerIsCompared) {
   };
   give("deepspeed", kFile);
   EXPECT_EQ(warnings(), "");
-  EXPECT_EQ(args_.schedule.warmup_steps, 3);
-  args_.schedule.warmup_steps = 0;
+  EXPECT_EQ(spec_.schedule.warmup_steps, 3);
+  spec_.schedule.warmup_steps = 0;
   give("warmup_ratio", "0.9");
   EXPECT_THAT(warnings(), HasSubstr("warmup_ratio 0.9 has no effect: the file has "
                                     "scheduler.params.warmup_num_steps 3"));
-  args_.schedule.warmup_steps = 0;
+  spec_.schedule.warmup_steps = 0;
   give("warmup_ratio", "0.9");
   give("max_steps", "10");
   EXPECT_THAT(contradiction(), HasSubstr("scheduler.params.warmup_num_steps 3 and warmup_ratio 0.9"));
-  args_.schedule.warmup_steps = 0;
+  spec_.schedule.warmup_steps = 0;
   give("warmup_ratio", "0.3");
   EXPECT_EQ(warnings(), "");
 }
@@ -150,9 +150,9 @@ TEST_F(OptimizerArguments, NamesOfOtherProgramsMeanTheSameState) {
   for (const auto& [name, form] : names) {
     SCOPED_TRACE(name);
     give("optim", name);
-    EXPECT_EQ(word_of(args_.optimizer.form), form);
+    EXPECT_EQ(word_of(spec_.optimizer.form), form);
   }
-  EXPECT_EQ(args_.optimizer.form, OptimizerForm::kLion8Bit);
+  EXPECT_EQ(spec_.optimizer.form, OptimizerForm::kLion8Bit);
   for (const char* name : {"paged_muon", "adafactor_8bit", "adam", "adamw_torch_4bit", ""})
     EXPECT_THAT(refusal("optim", name), HasSubstr("is not supported: use adamw_torch"));
 }
@@ -160,7 +160,7 @@ TEST_F(OptimizerArguments, NamesOfOtherProgramsMeanTheSameState) {
 TEST_F(OptimizerArguments, UpdatesInBackwardMergeTheMicroBatchesOfAStep) {
   give("optimizer_in_backward", "true");
   resolve();
-  EXPECT_EQ(args_.placement.merge_micro_batches, AutoChoice::kAlways);
+  EXPECT_EQ(spec_.placement.merge_micro_batches, AutoChoice::kAlways);
   give("merge_micro_batches", "never");
   EXPECT_THAT(contradiction(), HasSubstr("contradicts merge_micro_batches never: a layer"));
 }
@@ -170,17 +170,17 @@ TEST_F(OptimizerArguments, UpdatesInBackwardRefuseWhatWouldComeTooLate) {
   EXPECT_THAT(contradiction(), HasSubstr("clip_mode layer needs optimizer_in_backward"));
   give("optimizer_in_backward", "true");
   resolve();
-  EXPECT_FALSE(args_.computes_norm_first());
-  args_.sharding.stage.reset();  // one rank has stage 0
+  EXPECT_FALSE(spec_.computes_norm_first());
+  spec_.sharding.stage.reset();  // one rank has stage 0
   try {
-    args_ = read_run_spec(table_, args_, 2);
+    spec_ = read_run_spec(table_, spec_, 2);
     ADD_FAILURE() << "two ranks are not refused";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("clip_mode layer needs one rank, found 2"));
   }
   give("zero_stage", "1");
   try {
-    args_ = read_run_spec(table_, args_, 2);
+    spec_ = read_run_spec(table_, spec_, 2);
     ADD_FAILURE() << "stage 1 is not refused";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("optimizer_in_backward on several ranks needs zero_stage 2 or 3"));
@@ -192,7 +192,7 @@ TEST_F(OptimizerArguments, UpdatesInBackwardRefuseWhatWouldComeTooLate) {
   EXPECT_THAT(contradiction(), HasSubstr("found clip_mode layer and max_grad_norm 1"));
   give("clip_mode", "global");
   resolve();
-  EXPECT_TRUE(args_.computes_norm_first());
+  EXPECT_TRUE(spec_.computes_norm_first());
   give("max_grad_norm", "0");
   EXPECT_THAT(contradiction(), HasSubstr("replay_check_steps cannot keep"));
 }

@@ -13,13 +13,13 @@ using OuterArguments = ArgumentsTest;
 
 TEST_F(OuterArguments, AreThoseOfDiloco) {
   resolve();
-  EXPECT_FALSE(outer_settings_of(args_).has_value());
+  EXPECT_FALSE(outer_settings_of(spec_).has_value());
   give("sync_every", "50");
   give("num_fragments", "4");
   give("fragment_sync_delay", "5");
   give("fragment_update_alpha", "0.5");
   resolve();
-  const OuterSettings settings = outer_settings_of(args_).value();
+  const OuterSettings settings = outer_settings_of(spec_).value();
   EXPECT_EQ(settings.sync_every, 50);
   EXPECT_EQ(settings.num_fragments, 4);
   EXPECT_EQ(settings.sync_delay, 5);
@@ -54,15 +54,15 @@ TEST_F(OuterArguments, ExcludeWhatNeedsAllNodesOrADisk) {
       {"peer_snapshot_steps", "10"},        {"offload_optimizer_device", "nvme"},
       {"optimizer_in_backward", "true"},    {"fit", "true"},
       {"load_weights_once", "per_cluster"}, {"zero_quantized_weights", "true"}};
-  const RunSpec plain = args_;
+  const RunSpec plain = spec_;
   for (const auto& [name, value] : excluded) {
-    args_ = plain;
-    args_.sharding.stage = 2;
+    spec_ = plain;
+    spec_.sharding.stage = 2;
     give(name, value);
     EXPECT_THAT(contradiction(), HasSubstr(std::string("sync_every cannot be combined with ") + name))
         << name;
   }
-  args_ = plain;
+  spec_ = plain;
   give("optim", "muon");
   EXPECT_THAT(contradiction(), HasSubstr("found optim muon"));
 }

@@ -18,7 +18,7 @@ using testing::HasSubstr;
 class ResolvedSettingsTest : public ArgumentsTest {
  protected:
   void resolve_on(int64_t world_size) {
-    settings_ = settings_with_origins(table_, args_, read_run_spec(table_, args_, world_size));
+    settings_ = settings_with_origins(table_, spec_, read_run_spec(table_, spec_, world_size));
   }
 
   const ResolvedSetting& setting(const std::string& name) const {
@@ -45,7 +45,7 @@ TEST_F(ResolvedSettingsTest, NameFlagFileLineEnvironmentAndDefault) {
       [](const std::string& name) -> std::optional<std::string> {
         return name == kResumeVariable ? std::optional<std::string>("auto") : std::nullopt;
       },
-      &table_, &args_);
+      &table_, &spec_);
   resolve_on(1);
   EXPECT_EQ(line("learning_rate"), "0.001 | flag | ");
   EXPECT_EQ(line("max_steps"), "7 | file | run.yaml:1");
@@ -106,14 +106,14 @@ TEST_F(ResolvedSettingsTest, ReadingLeavesWhatWasGivenAsItIs) {
     "zero_optimization": {"stage": 3}, "bf16": {"enabled": false}})");
   give("deepspeed", file);
   for (const int64_t world_size : {4, 6, 4}) {
-    const RunSpec spec = read_run_spec(table_, args_, world_size);
+    const RunSpec spec = read_run_spec(table_, spec_, world_size);
     EXPECT_EQ(spec.sharding.stage, 3);
     EXPECT_EQ(spec.precision.dtype, DType::kF32);
     EXPECT_EQ(spec.batch.accumulation_steps, 24 / 2 / world_size);
     EXPECT_EQ(spec.sources.given.count("zero_stage"), 1u);
   }
-  EXPECT_EQ(training_arguments(args_).at("zero_stage"), nullptr);
-  EXPECT_EQ(args_.precision.dtype, RunSpec().precision.dtype);
+  EXPECT_EQ(training_arguments(spec_).at("zero_stage"), nullptr);
+  EXPECT_EQ(spec_.precision.dtype, RunSpec().precision.dtype);
 }
 
 TEST_F(ResolvedSettingsTest, AResumedRunKeepsWhatChangesItsNumbersUnlessGivenAnew) {
@@ -125,15 +125,15 @@ TEST_F(ResolvedSettingsTest, AResumedRunKeepsWhatChangesItsNumbersUnlessGivenAne
   const nlohmann::json then = training_arguments(first);
   give("clip_mode", "previous");
   give("optimizer_in_backward", "true");
-  args_ = read_run_spec(table_, args_, 1);
-  RunSpec spec = continued(args_, then, "runs/a");
+  spec_ = read_run_spec(table_, spec_, 1);
+  RunSpec spec = continued(spec_, then, "runs/a");
   EXPECT_EQ(spec.optimizer.form, OptimizerForm::kAdamW8Bit);
   EXPECT_EQ(spec.sources.given.at("optim").where, "runs/a");
   EXPECT_EQ(spec.clipping.mode, ClipMode::kPrevious);
   EXPECT_EQ(spec.base.bits_wanted(), 4);
   EXPECT_FALSE(spec.placement.gradient_checkpointing) << "the same numbers, in another place";
-  args_.sources.given["quantization_bit"] = {};
-  spec = continued(args_, then, "runs/a");
+  spec_.sources.given["quantization_bit"] = {};
+  spec = continued(spec_, then, "runs/a");
   EXPECT_EQ(spec.base.bits_wanted(), 0) << "all names of one setting stay with the one given";
 }
 

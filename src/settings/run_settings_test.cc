@@ -22,15 +22,15 @@ TEST_F(ArgumentsTest, RestartedRanksResumeUnlessTheFlagIsGiven) {
       return name == "TESSERA_RESUME" ? std::optional<std::string>(value) : std::nullopt;
     };
   };
-  read_environment(variable(""), &table_, &args_);
-  EXPECT_EQ(resume_text(args_.resume), "");
-  read_environment(variable("auto"), &table_, &args_);
-  EXPECT_EQ(resume_text(args_.resume), "auto");
-  EXPECT_TRUE(args_.resume.by_agent);
+  read_environment(variable(""), &table_, &spec_);
+  EXPECT_EQ(resume_text(spec_.resume), "");
+  read_environment(variable("auto"), &table_, &spec_);
+  EXPECT_EQ(resume_text(spec_.resume), "auto");
+  EXPECT_TRUE(spec_.resume.by_agent);
   give("resume_from_checkpoint", "false");
-  read_environment(variable("auto"), &table_, &args_);
-  EXPECT_EQ(resume_text(args_.resume), "");
-  EXPECT_THROW(read_environment(variable("yes"), &table_, &args_), Error);
+  read_environment(variable("auto"), &table_, &spec_);
+  EXPECT_EQ(resume_text(spec_.resume), "");
+  EXPECT_THROW(read_environment(variable("yes"), &table_, &spec_), Error);
 }
 
 TEST_F(ArgumentsTest, WhatTheUserAsksForIsNotTheAgents) {
@@ -39,9 +39,9 @@ TEST_F(ArgumentsTest, WhatTheUserAsksForIsNotTheAgents) {
       [](const std::string& name) {
         return name == "TESSERA_RESUME" ? std::optional<std::string>("auto") : std::nullopt;
       },
-      &table_, &args_);
-  EXPECT_EQ(resume_text(args_.resume), "auto");
-  EXPECT_FALSE(args_.resume.by_agent);
+      &table_, &spec_);
+  EXPECT_EQ(resume_text(spec_.resume), "auto");
+  EXPECT_FALSE(spec_.resume.by_agent);
 }
 
 // As the settings of a run on one rank are written down.
@@ -62,13 +62,13 @@ TEST_F(ArgumentsTest, LaunchIsKnownByItsVariables) {
     const auto found = variables.find(name);
     return found == variables.end() ? std::nullopt : std::optional(found->second);
   };
-  read_environment(environment, &table_, &args_);
-  EXPECT_EQ(args_.launch.id, "");
-  EXPECT_FALSE(args_.launch.is_restart);
+  read_environment(environment, &table_, &spec_);
+  EXPECT_EQ(spec_.launch.id, "");
+  EXPECT_FALSE(spec_.launch.is_restart);
   variables = {{"TESSERA_LAUNCH_ID", "12ab"}, {"TESSERA_RESUME", "auto"}};
-  read_environment(environment, &table_, &args_);
-  EXPECT_EQ(args_.launch.id, "12ab");
-  EXPECT_TRUE(args_.launch.is_restart);
+  read_environment(environment, &table_, &spec_);
+  EXPECT_EQ(spec_.launch.id, "12ab");
+  EXPECT_TRUE(spec_.launch.is_restart);
 }
 
 TEST_F(ArgumentsTest, TheAgentsGraceCountsWhereItIsShorter) {
@@ -78,7 +78,7 @@ TEST_F(ArgumentsTest, TheAgentsGraceCountsWhereItIsShorter) {
         [&](const std::string& name) {
           return name == "TESSERA_TERMINATION_GRACE_S" ? std::optional(grace) : std::nullopt;
         },
-        &table_, &args_);
+        &table_, &spec_);
   };
   const auto warnings_of_resolving = [&] {
     testing::internal::CaptureStderr();
@@ -86,17 +86,17 @@ TEST_F(ArgumentsTest, TheAgentsGraceCountsWhereItIsShorter) {
     return testing::internal::GetCapturedStderr();
   };
   read();
-  EXPECT_EQ(args_.time_to_end_s(), 30);
+  EXPECT_EQ(spec_.time_to_end_s(), 30);
   grace = "12.5";
   read();
-  EXPECT_EQ(args_.time_to_end_s(), 12.5);
+  EXPECT_EQ(spec_.time_to_end_s(), 12.5);
   EXPECT_EQ(warnings_of_resolving(), "") << "no more was requested";
   give("grace_period_s", "90");
-  EXPECT_EQ(args_.time_to_end_s(), 12.5);
+  EXPECT_EQ(spec_.time_to_end_s(), 12.5);
   EXPECT_THAT(warnings_of_resolving(), HasSubstr("kills its ranks 12.5 s after a signal"));
   grace = "120";
   read();
-  EXPECT_EQ(args_.time_to_end_s(), 90);
+  EXPECT_EQ(spec_.time_to_end_s(), 90);
   EXPECT_EQ(warnings_of_resolving(), "");
   for (const char* bad : {"soon", "-1", "nan"}) {
     grace = bad;
@@ -108,17 +108,17 @@ TEST_F(ArgumentsTest, AccumulationFollowsFromTheGlobalBatch) {
   give("global_batch_size", "100");
   give("per_device_train_batch_size", "8");
   resolve();
-  EXPECT_EQ(args_.batch.accumulation_steps, 13);
-  args_ = read_run_spec(table_, args_, 4);
-  EXPECT_EQ(args_.batch.accumulation_steps, 4);
-  EXPECT_EQ(global_batch_rows(args_.batch_options(4)), 100);
+  EXPECT_EQ(spec_.batch.accumulation_steps, 13);
+  spec_ = read_run_spec(table_, spec_, 4);
+  EXPECT_EQ(spec_.batch.accumulation_steps, 4);
+  EXPECT_EQ(global_batch_rows(spec_.batch_options(4)), 100);
   give("gradient_accumulation_steps", "4");
   EXPECT_EQ(contradiction(),
             "gradient_accumulation_steps 4 contradicts global_batch_size 100, which needs 13 on one rank "
             "with per_device_train_batch_size 8: leave it out to derive it");
   give("gradient_accumulation_steps", "13");
   resolve();
-  EXPECT_EQ(args_.batch.accumulation_steps, 13);
+  EXPECT_EQ(spec_.batch.accumulation_steps, 13);
   EXPECT_THAT(refusal("global_batch_size", "0"), HasSubstr("at least 1"));
 }
 
@@ -140,19 +140,19 @@ TEST_F(ArgumentsTest, AliasesReachTheirFlag) {
   give("train-file", "d.jsonl");
   give("block_size", "128");
   give("per_gpu_train_batch_size", "3");
-  EXPECT_EQ(args_.model.folder, "m");
-  EXPECT_EQ(args_.data.dataset, std::vector<std::string>{"d.jsonl"});
-  EXPECT_EQ(args_.data.max_length, 128);
-  EXPECT_EQ(args_.batch.rows_per_device, 3);
+  EXPECT_EQ(spec_.model.folder, "m");
+  EXPECT_EQ(spec_.data.dataset, std::vector<std::string>{"d.jsonl"});
+  EXPECT_EQ(spec_.data.max_length, 128);
+  EXPECT_EQ(spec_.batch.rows_per_device, 3);
 }
 
 TEST_F(ArgumentsTest, OutputFolderMayBeBelowHome) {
   ASSERT_EQ(::setenv("HOME", "/home/user", /*overwrite=*/0), 0);
   give("output_dir", "~/runs/a");
-  EXPECT_EQ(args_.output_dir, std::string(std::getenv("HOME")) + "/runs/a");
+  EXPECT_EQ(spec_.output_dir, std::string(std::getenv("HOME")) + "/runs/a");
   for (const char* plain : {"~runs", "runs/~", "/~/runs"}) {
     give("output_dir", plain);
-    EXPECT_EQ(args_.output_dir, plain);
+    EXPECT_EQ(spec_.output_dir, plain);
   }
   EXPECT_EQ(refusal("output_dir", ""), "command line: --output_dir: expected a folder, found ''");
 }
@@ -226,8 +226,8 @@ TEST_F(ArgumentsTest, SubnormalNumbersAreNumbers) {
     EXPECT_THAT(refusal(name, "1e-400"), HasSubstr("expected a number")) << name;
   }
   resolve();
-  EXPECT_EQ(args_.schedule.learning_rate, 1e-310);
-  EXPECT_EQ(nlohmann::json::parse(training_arguments_json(args_))["learning_rate"], 1e-310);
+  EXPECT_EQ(spec_.schedule.learning_rate, 1e-310);
+  EXPECT_EQ(nlohmann::json::parse(training_arguments_json(spec_))["learning_rate"], 1e-310);
   EXPECT_THAT(refusal("adam_epsilon", "1e-310"), HasSubstr("of at least 1.2e-38"));
 }
 
@@ -239,13 +239,13 @@ TEST_F(ArgumentsTest, ReportToIsAListOfSinks) {
   };
   EXPECT_EQ(table_.find("report_to")->get(), Names{"jsonl"});
   EXPECT_EQ(reports({"mlflow", "tensorboard", "mlflow"}), (Names{"tensorboard", "mlflow"}));
-  EXPECT_TRUE(args_.reporting.reports_to(ReportTo::kMlflow));
-  EXPECT_FALSE(args_.reporting.reports_to(ReportTo::kCsv));
+  EXPECT_TRUE(spec_.reporting.reports_to(ReportTo::kMlflow));
+  EXPECT_FALSE(spec_.reporting.reports_to(ReportTo::kCsv));
   EXPECT_EQ(reports({"csv,tensorboard", "mlflow"}), (Names{"tensorboard", "csv", "mlflow"}));
   EXPECT_EQ(reports({"all"}), (Names{"jsonl", "tensorboard", "csv", "mlflow", "prometheus", "dashboard"}));
   for (const Names& nothing : {Names{"none"}, Names{"None"}, Names{"null"}, Names{}})
     EXPECT_EQ(reports(nothing), Names{"none"});
-  EXPECT_FALSE(args_.reporting.reports_to(ReportTo::kJsonl));
+  EXPECT_FALSE(spec_.reporting.reports_to(ReportTo::kJsonl));
 }
 
 TEST_F(ArgumentsTest, ReportToNamesWhatThereIs) {
@@ -268,19 +268,19 @@ TEST_F(ArgumentsTest, MonitorsOfDeepSpeedHaveFoldersOfTheirOwn) {
   };
   resolve_with(R"("tensorboard": {"enabled": true, "output_path": "logs", "job_name": "j"},
                   "csv_monitor": {"enabled": "true"}, "wandb": {"enabled": false})");
-  EXPECT_EQ(args_.reporting.monitor_tensorboard_dir, "logs/j");
-  EXPECT_EQ(args_.reporting.monitor_csv_dir, "DeepSpeedJobName");
-  EXPECT_EQ(args_.reporting.report_to, std::vector{ReportTo::kJsonl});
+  EXPECT_EQ(spec_.reporting.monitor_tensorboard_dir, "logs/j");
+  EXPECT_EQ(spec_.reporting.monitor_csv_dir, "DeepSpeedJobName");
+  EXPECT_EQ(spec_.reporting.report_to, std::vector{ReportTo::kJsonl});
   resolve_with(R"("tensorboard": {"enabled": false, "output_path": "logs"}, "csv_monitor": {})");
-  EXPECT_EQ(args_.reporting.monitor_tensorboard_dir, std::nullopt);
-  EXPECT_EQ(args_.reporting.monitor_csv_dir, std::nullopt);
+  EXPECT_EQ(spec_.reporting.monitor_tensorboard_dir, std::nullopt);
+  EXPECT_EQ(spec_.reporting.monitor_csv_dir, std::nullopt);
 }
 
 TEST_F(ArgumentsTest, Bf16IsAnotherSpellingOfDtype) {
   give("bf16", "false");
   resolve();
-  EXPECT_EQ(args_.precision.dtype, DType::kF32);
-  EXPECT_EQ(args_.precision.export_dtype(), DType::kF32);
+  EXPECT_EQ(spec_.precision.dtype, DType::kF32);
+  EXPECT_EQ(spec_.precision.export_dtype(), DType::kF32);
 }
 
 TEST_F(ArgumentsTest, Bf16AndDtypeMustAgree) {
@@ -293,17 +293,17 @@ TEST_F(ArgumentsTest, Bf16AndDtypeMustAgree) {
 
 TEST_F(ArgumentsTest, SaveDtypeFollowsDtype) {
   resolve();
-  EXPECT_EQ(args_.precision.export_dtype(), DType::kBF16);
+  EXPECT_EQ(spec_.precision.export_dtype(), DType::kBF16);
   give("save_dtype", "float32");
   resolve();
-  EXPECT_EQ(args_.precision.export_dtype(), DType::kF32);
+  EXPECT_EQ(spec_.precision.export_dtype(), DType::kF32);
 }
 
 TEST_F(ArgumentsTest, FullEvaluationInBf16NeedsBf16) {
   give("bf16_full_eval", "true");
   resolve();
   give("dtype", "float32");
-  args_.precision.bf16.reset();
+  spec_.precision.bf16.reset();
   EXPECT_THAT(contradiction(), HasSubstr("bf16_full_eval"));
 }
 
@@ -312,7 +312,7 @@ TEST_F(ArgumentsTest, EvalStepsFallBackToLoggingSteps) {
   give("eval_dataset", "v.txt");
   give("logging_steps", "25");
   resolve();
-  EXPECT_EQ(args_.evaluation.steps, 25);
+  EXPECT_EQ(spec_.evaluation.steps, 25);
 }
 
 TEST_F(ArgumentsTest, EvaluationNeedsADataset) {
@@ -334,7 +334,7 @@ TEST_F(ArgumentsTest, ScheduleKeywordsAreCheckedEarly) {
 TEST_F(ArgumentsTest, ShuffleAndSamplingStrategyMustAgree) {
   give("train_sampling_strategy", "sequential");
   resolve();
-  EXPECT_FALSE(args_.data.shuffle);
+  EXPECT_FALSE(spec_.data.shuffle);
   give("shuffle", "true");
   EXPECT_THAT(contradiction(), HasSubstr("shuffle true contradicts train_sampling_strategy sequential"));
 }
@@ -344,19 +344,19 @@ TEST_F(ArgumentsTest, CrossDocumentAttentionNeedsPacking) {
   EXPECT_THAT(contradiction(), HasSubstr("needs packing true"));
   give("packing", "true");
   resolve();
-  EXPECT_EQ(args_.data.packing_mode(), Packing::kJoined);
+  EXPECT_EQ(spec_.data.packing_mode(), Packing::kJoined);
 }
 
 TEST_F(ArgumentsTest, WarmupFollowsHuggingFace) {
-  args_.schedule.warmup_ratio = 0.1;
-  EXPECT_EQ(args_.schedule.num_warmup_steps(95), 10);  // ceil(9.5)
-  args_.schedule.warmup_steps = 3;
-  EXPECT_EQ(args_.schedule.num_warmup_steps(95), 3);  // steps win over the ratio
-  args_.schedule.warmup_steps = 0.02;
-  EXPECT_EQ(args_.schedule.num_warmup_steps(95), 2);  // ceil(1.9)
-  args_.schedule.warmup_steps = 0;
-  args_.schedule.warmup_ratio.reset();
-  EXPECT_EQ(args_.schedule.num_warmup_steps(95), 0);
+  spec_.schedule.warmup_ratio = 0.1;
+  EXPECT_EQ(spec_.schedule.num_warmup_steps(95), 10);  // ceil(9.5)
+  spec_.schedule.warmup_steps = 3;
+  EXPECT_EQ(spec_.schedule.num_warmup_steps(95), 3);  // steps win over the ratio
+  spec_.schedule.warmup_steps = 0.02;
+  EXPECT_EQ(spec_.schedule.num_warmup_steps(95), 2);  // ceil(1.9)
+  spec_.schedule.warmup_steps = 0;
+  spec_.schedule.warmup_ratio.reset();
+  EXPECT_EQ(spec_.schedule.num_warmup_steps(95), 0);
 }
 
 TEST_F(ArgumentsTest, IntervalsBelowOneAreSharesRoundedUp) {
@@ -369,8 +369,8 @@ TEST_F(ArgumentsTest, IntervalsBelowOneAreSharesRoundedUp) {
 TEST_F(ArgumentsTest, JsonHasEveryHonouredSettingWithItsType) {
   give("dataset", "a.txt");
   give("learning_rate", "1e-3");
-  args_.model.hub_names = {{"model", "org/name"}};
-  const auto json = nlohmann::json::parse(training_arguments_json(args_));
+  spec_.model.hub_names = {{"model", "org/name"}};
+  const auto json = nlohmann::json::parse(training_arguments_json(spec_));
   EXPECT_EQ(json["model"], "org/name");
   EXPECT_EQ(json.at("dataset"), nlohmann::json({"a.txt"}));
   EXPECT_EQ(json.at("learning_rate"), 1e-3);

@@ -27,7 +27,7 @@ bool has_checkpoint(const RunSetup& setup, int64_t step) {
 std::filesystem::path checkpoint_folder(const RunSetup& setup, int64_t step) {
   const RunResume& resume = *setup.resume;
   const bool is_of_this_start = !resume || step > resume.record().progress.step;
-  const std::filesystem::path own = setup.args.output_dir;
+  const std::filesystem::path own = setup.spec.output_dir;
   if (is_of_this_start) return own / checkpoint_name(step);
   // The start before may have resumed from another folder, too.
   const BestModel& best = resume.record().progress.best;
@@ -37,7 +37,7 @@ std::filesystem::path checkpoint_folder(const RunSetup& setup, int64_t step) {
 
 std::string folder_elsewhere(const RunSetup& setup, int64_t step) {
   const std::filesystem::path folder = checkpoint_folder(setup, step);
-  if (step == 0 || folder == std::filesystem::path(setup.args.output_dir) / checkpoint_name(step)) return "";
+  if (step == 0 || folder == std::filesystem::path(setup.spec.output_dir) / checkpoint_name(step)) return "";
   return absolute_path(folder).string();
 }
 

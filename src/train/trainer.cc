@@ -52,44 +52,44 @@ std::optional<MeasuredMemory> measure_memory(Communicator& comm, const Device& d
 
 ExportOptions export_options_of(const RunSetup& setup) {
   ExportOptions options;
-  options.save_dtype = setup.args.precision.export_dtype();
-  options.tokenizer_folder = tokenizer_folder(setup.args);
+  options.save_dtype = setup.spec.precision.export_dtype();
+  options.tokenizer_folder = tokenizer_folder(setup.spec);
   options.chat_template = setup.data->chat_template;
   options.end_of_answer = setup.data->end_of_answer;
   options.eos_token = setup.data->eos_token;
-  options.generation_config = std::filesystem::path(setup.args.model.folder) / "generation_config.json";
+  options.generation_config = std::filesystem::path(setup.spec.model.folder) / "generation_config.json";
   return options;
 }
 
 StepOptions step_options_of(const RunSetup& setup) {
-  const RunSpec& args = setup.args;
-  return {args.objective.label_smoothing, args.guards.replay_check_steps, args.objective.neftune_alpha,
-          static_cast<uint64_t>(args.seed),
+  const RunSpec& spec = setup.spec;
+  return {spec.objective.label_smoothing, spec.guards.replay_check_steps, spec.objective.neftune_alpha,
+          static_cast<uint64_t>(spec.seed),
           setup.model->is_adapted() ? setup.model->config().lora->lora_dropout : 0};
 }
 
 }  // namespace
 
-Trainer::Trainer(const RunSpec& args, ThreadPool& pool, TrainObserver& observer, Communicator& comm,
+Trainer::Trainer(const RunSpec& spec, ThreadPool& pool, TrainObserver& observer, Communicator& comm,
                  const OpsFactory& make_ops)
     : warnings_(comm.world().rank == 0 ? std::make_unique<LogTap>() : nullptr),
-      setup_(args, pool, observer, comm, make_ops),
+      setup_(spec, pool, observer, comm, make_ops),
       network_meter_(comm.rail()),
       disk_meter_(*setup_.model, *setup_.parameters, setup_.frozen ? &*setup_.frozen : nullptr),
       stop_(comm, network_meter_,
-            {setup_.args.saving.on_sigterm, setup_.args.time_to_end_s(),
+            {setup_.spec.saving.on_sigterm, setup_.spec.time_to_end_s(),
              [this] { return files_.write_estimate_s(); }}),
-      files_(setup_.args, comm, pool, *setup_.model, *setup_.parameters, network_meter_, setup_.observers,
+      files_(setup_.spec, comm, pool, *setup_.model, *setup_.parameters, network_meter_, setup_.observers,
              {export_options_of(setup_), setup_.plan.snapshot_bytes, setup_.output_is_shared,
               *setup_.resume ? setup_.resume->last_saved_step() : -1}),
       runner_(*setup_.model, *setup_.parameters, setup_.data->train, comm, pool, stop_, *setup_.clocked_ops,
               setup_.context_rank(), step_options_of(setup_)),
-      update_(setup_.args, *setup_.schedule, *setup_.parameters, runner_, files_.saver(), comm),
-      exchange_(comm.world(), !setup_.args.placement.offload_dir.empty(), trains_apart()),
-      guards_(make_step_guards(setup_.args, *setup_.model, setup_.data->train, *setup_.parameters, comm,
+      update_(setup_.spec, *setup_.schedule, *setup_.parameters, runner_, files_.saver(), comm),
+      exchange_(comm.world(), !setup_.spec.placement.offload_dir.empty(), trains_apart()),
+      guards_(make_step_guards(setup_.spec, *setup_.model, setup_.data->train, *setup_.parameters, comm,
                                setup_.context_rank())),
-      best_rule_(setup_.args),
-      log_(args.reporting.tokens_seen != TokensSeen::kNo, setup_.observers),
+      best_rule_(setup_.spec),
+      log_(spec.reporting.tokens_seen != TokensSeen::kNo, setup_.observers),
       best_checkpoint_(setup_, best_rule_, log_.history()) {
   if (*setup_.resume) restore_progress();
   if (setup_.snapshots) setup_.snapshots->open(setup_.model->layout(), *setup_.parameters);
@@ -111,8 +111,8 @@ void Trainer::restore_progress() {
   for (const auto& guard : guards_) guard->restore(progress_);
   if (progress_.plateau) setup_.schedule->restore(*progress_.plateau);
   if (is_root() && setup_.schedule->plateau() &&
-      setup_.schedule->learning_rate(progress_.step) != setup_.args.schedule.learning_rate) {
-    log_info("lr_scheduler_type {} continues with a learning rate of {}", setup_.args.schedule.type,
+      setup_.schedule->learning_rate(progress_.step) != setup_.spec.schedule.learning_rate) {
+    log_info("lr_scheduler_type {} continues with a learning rate of {}", setup_.spec.schedule.type,
              setup_.schedule->learning_rate(progress_.step));
   }
 }
@@ -137,13 +137,13 @@ TrainSummary Trainer::train(const std::function<int()>& stop_signal) {
   if (*setup_.resume) setup_.resume->report(setup_.record, setup_.observers);
   if (is_finished) {
     if (is_root())
-      log_info("nothing is left to do: {} has the model of step {}", setup_.args.output_dir, progress_.step);
+      log_info("nothing is left to do: {} has the model of step {}", setup_.spec.output_dir, progress_.step);
     return summarize();
   }
   totals_ = RunTotals();
   totals_.times().startup_s = setup_.since_start.seconds();
   if (is_root())
-    clock_.emplace(*setup_.actions, setup_.plan.max_steps, setup_.args.guards.replay_check_steps);
+    clock_.emplace(*setup_.actions, setup_.plan.max_steps, setup_.spec.guards.replay_check_steps);
   setup_.comm.rail().wait_for_all();  // what loading has begun
   network_meter_.start();
   stop_.listen(stop_signal);
@@ -166,7 +166,7 @@ TrainSummary Trainer::train(const std::function<int()>& stop_signal) {
     const StepActions due = setup_.actions->after(progress_.step);
     if (due.log) log_.add_training(totals_.last_step(), &progress_);
     const bool is_best = due.evaluate && run_evaluation();
-    if (due.save || (is_best && setup_.args.saving.strategy == SaveStrategy::kBest)) save();
+    if (due.save || (is_best && setup_.spec.saving.strategy == SaveStrategy::kBest)) save();
     if (due.snapshot) take_snapshot();
   }
   return finish_run();
@@ -176,11 +176,11 @@ TrainSummary Trainer::train(const std::function<int()>& stop_signal) {
 bool Trainer::is_finished_already() {
   if (!*setup_.resume || !is_done() || begins_with_evaluation()) return false;
   bool is_there =
-      is_root() && setup_.resume->is_in_place() && finished_step(setup_.args.output_dir) == progress_.step;
+      is_root() && setup_.resume->is_in_place() && finished_step(setup_.spec.output_dir) == progress_.step;
   if (is_there && !files_.has_model()) {
     log_warning(
         "{}: the run ended at step {}, but files of its model are missing or cut short: it is written again",
-        setup_.args.output_dir, progress_.step);
+        setup_.spec.output_dir, progress_.step);
     is_there = false;
   }
   return setup_.comm.broadcast(is_there, 0, {"resume"});
@@ -270,7 +270,7 @@ LossDivisor Trainer::loss_divisor(const RowLists& passes, int64_t num_targets) c
   const auto all = static_cast<double>(std::max<int64_t>(1, num_targets));
   // Nodes that train on their own each take the mean over their own rows.
   if (trains_apart()) return {of_team(world().node_rank)};
-  if (setup_.args.objective.average_tokens_across_devices || world().is_single()) return {all};
+  if (setup_.spec.objective.average_tokens_across_devices || world().is_single()) return {all};
   // Every rank's mean counts the same.
   const double own = of_team(world().rank) * static_cast<double>(world().world_size);
   return {own, all / own};
@@ -338,16 +338,16 @@ TrainerState Trainer::trainer_state(const Progress& progress) const {
   state.best_metric = best.value;
   if (best.step > 0) state.best_global_step = best.step;
   if (best.checkpoint_step > 0) state.best_model_checkpoint = checkpoint_folder(setup_, best.checkpoint_step);
-  if (setup_.args.evaluation.early_stopping_patience) {
-    state.early_stopping = {*setup_.args.evaluation.early_stopping_patience,
-                            setup_.args.evaluation.early_stopping_threshold, best.num_not_better};
+  if (setup_.spec.evaluation.early_stopping_patience) {
+    state.early_stopping = {*setup_.spec.evaluation.early_stopping_patience,
+                            setup_.spec.evaluation.early_stopping_threshold, best.num_not_better};
   }
   state.global_step = progress_.step;
   state.epoch = progress_.epoch;
   state.max_steps = setup_.plan.max_steps;
   state.num_train_epochs =
       (setup_.plan.max_steps + setup_.plan.steps_per_epoch - 1) / setup_.plan.steps_per_epoch;
-  state.train_batch_size = setup_.args.batch.rows_per_device;
+  state.train_batch_size = setup_.spec.batch.rows_per_device;
   state.logging_steps = setup_.actions->logging_steps();
   state.eval_steps = setup_.actions->eval_steps();
   state.save_steps = setup_.actions->save_steps();
@@ -375,7 +375,7 @@ RunRecord Trainer::run_record() const {
       .step = progress_.step,
       .run_json = training_record_json(record),
       .trainer_state_json = trainer_state_json(trainer_state(record.progress), /*should_save=*/true, is_last),
-      .training_args_json = training_arguments_json(setup_.args)};
+      .training_args_json = training_arguments_json(setup_.spec)};
 }
 
 TrainSummary Trainer::finish_run() {
@@ -394,8 +394,8 @@ TrainSummary Trainer::finish_run() {
                *progress_.best.value);
     }
     const AddedTime added(&totals_.times().model_s);
-    if (setup_.args.evaluation.load_best_model) best_checkpoint_.load(progress_);
-    const double num_samples = setup_.args.batch.max_steps > 0
+    if (setup_.spec.evaluation.load_best_model) best_checkpoint_.load(progress_);
+    const double num_samples = setup_.spec.batch.max_steps > 0
                                    ? static_cast<double>(progress_.step * setup_.plan.step_rows)
                                    : static_cast<double>(setup_.plan.num_rows) * progress_.epoch;
     log_.add(final_entry(progress_, num_samples, summary.runtime_s), progress_);
@@ -406,7 +406,7 @@ TrainSummary Trainer::finish_run() {
   } else {
     summary.stop_signal = stop_.agreed_signal();
     const AddedTime added(&totals_.times().checkpoint_s);
-    if (setup_.args.saving.on_sigterm && setup_.output_is_shared) {
+    if (setup_.spec.saving.on_sigterm && setup_.output_is_shared) {
       files_.save_before_stop(
           progress_.step, [this] { return run_record(); }, best_checkpoint_.spared_step(progress_));
     }

@@ -36,10 +36,10 @@ namespace tessera {
 class Trainer {
  public:
   // Opens model and dataset, plans the run, checks its memory, allocates, and loads the weights or the state
-  // that the run resumes from. `args` must be resolved (read_run_spec); pool, observer and comm
-  // must outlive this. The operations are those of args.device, unless make_ops is given. Writes nothing to
+  // that the run resumes from. `spec` must be resolved (read_run_spec); pool, observer and comm
+  // must outlive this. The operations are those of spec.device, unless make_ops is given. Writes nothing to
   // output_dir yet, except, with several nodes, a file that it removes again.
-  Trainer(const RunSpec& args, ThreadPool& pool, TrainObserver& observer,
+  Trainer(const RunSpec& spec, ThreadPool& pool, TrainObserver& observer,
           Communicator& comm = single_process(), const OpsFactory& make_ops = {});
 
   const RunPlan& plan() const { return setup_.plan; }

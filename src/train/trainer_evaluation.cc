@@ -16,18 +16,18 @@ namespace {
 
 EvalOptions eval_options_of(const RunSetup& setup, const Dataset& eval, int64_t max_rows,
                             int64_t max_tokens) {
-  const RunSpec& args = setup.args;
+  const RunSpec& spec = setup.spec;
   const DataRecord& data = setup.record.data;
   EvalOptions options = {.max_rows = max_rows, .max_tokens = max_tokens};
   // With global_batch_size everything is as on one rank; a resumed run keeps the batches that it began with.
   options.num_ranks = data.global_batch_size ? 1 : data.world_size;
-  options.drop_last = args.data.drop_last;
-  options.averages_tokens = args.objective.average_tokens_across_devices;
-  options.label_smoothing = static_cast<float>(args.objective.label_smoothing);
-  if (args.data.sampling_strategy == SamplingStrategy::kGroupByLength) {
+  options.drop_last = spec.data.drop_last;
+  options.averages_tokens = spec.objective.average_tokens_across_devices;
+  options.label_smoothing = static_cast<float>(spec.objective.label_smoothing);
+  if (spec.data.sampling_strategy == SamplingStrategy::kGroupByLength) {
     std::vector<int64_t> lengths;
     for (int64_t row = 0; row < eval.num_rows(); ++row) lengths.push_back(eval.row_length(row));
-    std::mt19937 generator(static_cast<uint32_t>(args.shuffle_seed()));
+    std::mt19937 generator(static_cast<uint32_t>(spec.shuffle_seed()));
     options.order = length_grouped_order(lengths, max_rows, &generator);
   }
   return options;
@@ -37,7 +37,7 @@ EvalOptions eval_options_of(const RunSetup& setup, const Dataset& eval, int64_t 
 
 // A signal may have cut short the evaluation of the step that the run resumes from.
 bool Trainer::begins_with_evaluation() const {
-  if (!*setup_.resume) return setup_.args.evaluation.on_start;
+  if (!*setup_.resume) return setup_.spec.evaluation.on_start;
   return setup_.actions->after(progress_.step).evaluate && !has_evaluation(log_.history(), progress_.step);
 }
 
@@ -70,8 +70,8 @@ bool Trainer::run_evaluation() {
 }
 
 bool Trainer::evaluate_sets(std::vector<EvalResult>* results, std::vector<LogEntry>* entries) {
-  const int64_t max_rows = setup_.args.evaluation.rows_per_device;
-  const int64_t max_tokens = setup_.plan.limits.max_tokens * setup_.args.sharding.context_parallel_size;
+  const int64_t max_rows = setup_.spec.evaluation.rows_per_device;
+  const int64_t max_tokens = setup_.plan.limits.max_tokens * setup_.spec.sharding.context_parallel_size;
   const auto all = static_cast<double>(setup_.data->num_eval_tokens());
   double before = 0, share = 1;  // of all tokens
   const auto progress = [&](double fraction) {

@@ -13,7 +13,7 @@ RunEstimates Trainer::estimates() const {
   RunEstimates estimates;
   estimates.evaluation_tokens = setup_.data->num_eval_tokens();
   if (setup_.choices) estimates.evaluation_tokens += setup_.choices->num_tokens();
-  estimates.saves_in_background = setup_.args.saving.in_background;
+  estimates.saves_in_background = setup_.spec.saving.in_background;
   estimates.checkpoint_s = files_.checkpoint_estimate_s();
   estimates.model_s = files_.model_estimate_s();
   return estimates;
@@ -31,9 +31,9 @@ TrainSummary Trainer::summarize() const {
   summary.mfu = setup_.peak->share_of_peak(summary.tflops);
   summary.peak = setup_.peak->best();
   summary.network = totals_.network();
-  if (!setup_.args.placement.offload_dir.empty())
+  if (!setup_.spec.placement.offload_dir.empty())
     summary.disk = DiskSummary{totals_.disk(), setup_.disk_rate};
-  summary.folder = setup_.args.output_dir;
+  summary.folder = setup_.spec.output_dir;
   summary.peak_resident_bytes = peak_resident_bytes();
   if (setup_.data->evals.empty()) return summary;
   // Of several sets, the one whose loss is watched, or the first.
@@ -59,17 +59,17 @@ void Trainer::add_times(TrainSummary* summary) const {
   facts.num_nodes = world().num_nodes;
   facts.world_size = world().world_size;
   const int64_t num_passes =
-      divide_up(setup_.args.batch.accumulation_steps, setup_.plan.micro_batches_per_pass) *
+      divide_up(setup_.spec.batch.accumulation_steps, setup_.plan.micro_batches_per_pass) *
       world().world_size;
   if (totals_.num_steps() > 0) facts.pass_tokens = totals_.num_tokens() / totals_.num_steps() / num_passes;
   facts.gradient_checkpointing =
-      setup_.args.placement.gradient_checkpointing && setup_.plan.limits.num_kept_outputs == 0;
+      setup_.spec.placement.gradient_checkpointing && setup_.plan.limits.num_kept_outputs == 0;
   facts.fits_without_checkpointing = setup_.plan.fits_without_checkpointing;
-  facts.async_save = setup_.args.saving.in_background;
+  facts.async_save = setup_.spec.saving.in_background;
   if (summary->disk) facts.disk = summary->disk->step;
   facts.num_threads = setup_.pool.num_threads();
   // Fewer threads than cores are a mistake only if someone asked for them.
-  facts.num_cores = setup_.args.machine.num_threads > 0 ? cpu_limits().num_threads() : facts.num_threads;
+  facts.num_cores = setup_.spec.machine.num_threads > 0 ? cpu_limits().num_threads() : facts.num_threads;
   summary->hint = speed_hint(facts);
 }
 

@@ -12,7 +12,7 @@ namespace tessera {
 
 class ArgumentsTest : public testing::Test {
  protected:
-  ArgumentsTest() { declare_training_flags(&table_, &args_); }
+  ArgumentsTest() { declare_training_flags(&table_, &spec_); }
 
   void give(const std::string& name, const std::string& value) {
     const Flag* flag = table_.find(name);
@@ -32,7 +32,7 @@ class ArgumentsTest : public testing::Test {
     return "";
   }
 
-  void resolve(int64_t world_size = 1) { args_ = read_run_spec(table_, args_, world_size); }
+  void resolve(int64_t world_size = 1) { spec_ = read_run_spec(table_, spec_, world_size); }
 
   std::string contradiction(int64_t world_size = 1) {
     try {
@@ -45,7 +45,7 @@ class ArgumentsTest : public testing::Test {
     return "";
   }
 
-  RunSpec args_;
+  RunSpec spec_;
   FlagTable table_;
 };
 

@@ -16,15 +16,15 @@ namespace tessera {
 class ForeignDatasetsTest : public ::testing::Test {
  protected:
   RunSpec apply(const std::string& yaml) const {
-    RunSpec args;
+    RunSpec spec;
     FlagTable table;
-    declare_training_flags(&table, &args);
+    declare_training_flags(&table, &spec);
     apply_config_text(yaml, ConfigSyntax::kYaml, "run.yaml", &table);
-    return args;
+    return spec;
   }
   DatasetOptions options(const std::string& yaml) const {
-    const RunSpec args = apply(yaml);
-    return dataset_options(args.data, args.data.dataset, "model");
+    const RunSpec spec = apply(yaml);
+    return dataset_options(spec.data, spec.data.dataset, "model");
   }
   std::string refusal(const std::string& yaml) const {
     const Error error = error_of([&] { apply(yaml); });

@@ -55,16 +55,16 @@ std::map<std::string, std::string> tensor_files(const fs::path& folder) {
 RecordingObserver SavingRun::run(const std::function<int(int rank)>& stop_signal,
                                  const std::function<void(const StepMetrics&)>& after_step) const {
   if (ranks.world_size() == 1) {
-    tiny_->args = args;
+    tiny_->spec = spec;
     return tiny_->train(
         2, [&] { return stop_signal ? stop_signal(0) : 0; }, after_step);
   }
-  return train_ranks(args, ranks, 1, stop_signal, after_step)[0];
+  return train_ranks(spec, ranks, 1, stop_signal, after_step)[0];
 }
 
 void SavingRun::interrupt_at(int64_t step, const std::string& name) {
   const fs::path from = output();
-  args.output_dir = folder() / name;
+  spec.output_dir = folder() / name;
   create_folder(output());
   for (int64_t i = 1; i <= step; ++i) {
     const std::string checkpoint = fmt::format("checkpoint-{}", i);
@@ -81,23 +81,23 @@ void SavingRun::interrupt_at(int64_t step, const std::string& name) {
 }
 
 MergedLosses train_and_merge(SavingRun run) {
-  run.args.precision.save_dtype = DType::kF32;
-  run.args.data.eval_dataset = run.args.data.dataset;
-  run.args.evaluation.strategy = IntervalStrategy::kSteps;
-  run.args.evaluation.steps = 6;
+  run.spec.precision.save_dtype = DType::kF32;
+  run.spec.data.eval_dataset = run.spec.data.dataset;
+  run.spec.evaluation.strategy = IntervalStrategy::kSteps;
+  run.spec.evaluation.steps = 6;
   MergedLosses losses;
   losses.adapted = run.run().evaluations.back().loss;
   SavingRun after = run;
-  after.args.lora.finetuning_type = FinetuningType::kFull;
-  after.args.base.bits.reset();
-  after.args.model.folder = run.folder() / "merged";
-  after.args.output_dir = run.folder() / "after";
-  after.args.evaluation.on_start = true;
-  after.args.batch.max_steps = 1;
+  after.spec.lora.finetuning_type = FinetuningType::kFull;
+  after.spec.base.bits.reset();
+  after.spec.model.folder = run.folder() / "merged";
+  after.spec.output_dir = run.folder() / "after";
+  after.spec.evaluation.on_start = true;
+  after.spec.batch.max_steps = 1;
   ThreadPool pool(2);
-  merge_models({run.args.model.folder},
+  merge_models({run.spec.model.folder},
                {.weights = {1}, .adapters = {run.output()}, .save_dtype = DType::kF32},
-               after.args.model.folder, pool);
+               after.spec.model.folder, pool);
   losses.merged = after.run().evaluations.front().loss;
   return losses;
 }
@@ -114,7 +114,7 @@ void expect_resumes_alike(const SavingRun& run, const std::vector<int64_t>& step
     SCOPED_TRACE(fmt::format("resumed after step {}", step));
     SavingRun resumed = run;
     resumed.interrupt_at(step, fmt::format("resumed{}", step));
-    resumed.args.resume = parse_resume("auto");
+    resumed.spec.resume = parse_resume("auto");
     const RecordingObserver seen = resumed.run();
     EXPECT_EQ(seen.resumed_step, step);
     EXPECT_EQ(seen.differences, "");

@@ -26,20 +26,20 @@ std::map<std::string, std::string> tensor_files(const std::filesystem::path& fol
 class SavingRun {
  public:
   explicit SavingRun(const Ranks& run_ranks = {}, const ModelConfig& config = tiny_config())
-      : tiny_(std::make_shared<TinyRun>(config)), args(tiny_->args), ranks(run_ranks) {
-    args.data.shuffle = true;
-    args.batch.rows_per_device = 1;
-    args.batch.accumulation_steps = 4 / ranks.world_size();
-    args.schedule.type = ScheduleType::kCosine;
-    args.saving.strategy = SaveStrategy::kSteps;
-    args.saving.steps = 1;
-    args.reporting.logging_steps = 2;
-    args.sharding.stage = 2;
-    args.optimizer.beta2 = 0.9;
+      : tiny_(std::make_shared<TinyRun>(config)), spec(tiny_->spec), ranks(run_ranks) {
+    spec.data.shuffle = true;
+    spec.batch.rows_per_device = 1;
+    spec.batch.accumulation_steps = 4 / ranks.world_size();
+    spec.schedule.type = ScheduleType::kCosine;
+    spec.saving.strategy = SaveStrategy::kSteps;
+    spec.saving.steps = 1;
+    spec.reporting.logging_steps = 2;
+    spec.sharding.stage = 2;
+    spec.optimizer.beta2 = 0.9;
   }
 
   const TestFolder& folder() const { return tiny_->folder(); }
-  std::filesystem::path output() const { return args.output_dir; }
+  std::filesystem::path output() const { return spec.output_dir; }
 
   // Returns what rank 0 observed.
   RecordingObserver run(const std::function<int(int rank)>& stop_signal = {},
@@ -59,7 +59,7 @@ class SavingRun {
   std::shared_ptr<TinyRun> tiny_;
 
  public:
-  RunSpec args;
+  RunSpec spec;
   Ranks ranks;
 };
 

@@ -90,20 +90,20 @@ TinyRun::TinyRun(const ModelConfig& config) {
                    random_rows(std::vector<int64_t>(14, 9), config.vocab_size, 3));
   write_token_rows(folder_ / "eval.safetensors",
                    random_rows(std::vector<int64_t>(5, 7), config.vocab_size, 4));
-  args.model.folder = folder_ / "model";
-  args.data.dataset = {folder_ / "train.safetensors"};
-  args.data.cache_dir = folder_ / "cache";
-  args.output_dir = folder_ / "out";
-  args.precision.dtype = DType::kF32;
-  args.data.shuffle = false;
-  args.batch.rows_per_device = 2;
-  args.batch.accumulation_steps = 2;
-  args.batch.max_steps = 6;
-  args.schedule.learning_rate = 1e-2;
-  args.schedule.type = ScheduleType::kConstant;
-  args.reporting.logging_steps = 2;
-  args.saving.strategy = SaveStrategy::kNo;
-  args.reporting.measure_peak = false;
+  spec.model.folder = folder_ / "model";
+  spec.data.dataset = {folder_ / "train.safetensors"};
+  spec.data.cache_dir = folder_ / "cache";
+  spec.output_dir = folder_ / "out";
+  spec.precision.dtype = DType::kF32;
+  spec.data.shuffle = false;
+  spec.batch.rows_per_device = 2;
+  spec.batch.accumulation_steps = 2;
+  spec.batch.max_steps = 6;
+  spec.schedule.learning_rate = 1e-2;
+  spec.schedule.type = ScheduleType::kConstant;
+  spec.reporting.logging_steps = 2;
+  spec.saving.strategy = SaveStrategy::kNo;
+  spec.reporting.measure_peak = false;
 }
 
 void TinyRun::train_and_die_after(int64_t step) const {
@@ -119,7 +119,7 @@ RecordingObserver TinyRun::train(int64_t num_threads, const std::function<int()>
   ThreadPool pool(num_threads);
   RecordingObserver observer;
   observer.after_step = after_step;
-  Trainer trainer(args, pool, observer);
+  Trainer trainer(spec, pool, observer);
   trainer.run(stop_signal);
   return observer;
 }
@@ -179,7 +179,7 @@ void run_ranks(const Ranks& ranks, const std::function<void(Communicator& comm)>
   }
 }
 
-std::vector<RecordingObserver> train_ranks(const RunSpec& args, const Ranks& ranks, int64_t threads_per_rank,
+std::vector<RecordingObserver> train_ranks(const RunSpec& spec, const Ranks& ranks, int64_t threads_per_rank,
                                            const std::function<int(int rank)>& stop_signal,
                                            const std::function<void(const StepMetrics&)>& after_step) {
   std::vector<RecordingObserver> observers(static_cast<size_t>(ranks.world_size()));
@@ -187,7 +187,7 @@ std::vector<RecordingObserver> train_ranks(const RunSpec& args, const Ranks& ran
   run_ranks(ranks, [&](Communicator& comm) {
     const int rank = comm.world().rank;
     ThreadPool pool(threads_per_rank);
-    Trainer trainer(args, pool, observers[static_cast<size_t>(rank)], comm);
+    Trainer trainer(spec, pool, observers[static_cast<size_t>(rank)], comm);
     trainer.run([&] { return stop_signal ? stop_signal(rank) : 0; });
   });
   return observers;

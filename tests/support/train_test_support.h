@@ -79,15 +79,15 @@ class TinyRun {
   explicit TinyRun(const ModelConfig& config = tiny_config());
 
   const TestFolder& folder() const { return folder_; }
-  std::filesystem::path output() const { return args.output_dir; }
-  // Trains with `args`.
+  std::filesystem::path output() const { return spec.output_dir; }
+  // Trains with `spec`.
   RecordingObserver train(int64_t num_threads = 2, const std::function<int()>& stop_signal = {},
                           const std::function<void(const StepMetrics&)>& after_step = {}) const;
 
   // Trains with two threads until the run dies after this step.
   void train_and_die_after(int64_t step) const;
 
-  RunSpec args;
+  RunSpec spec;
 
  private:
   TestFolder folder_;
@@ -121,7 +121,7 @@ void run_ranks(const Ranks& ranks, const std::function<void(Communicator& comm)>
                const std::function<std::vector<int>(const World& world)>& slots_of = {});
 
 // Trains as a job of ranks that are threads, each with its own thread pool. Returns what each has recorded.
-std::vector<RecordingObserver> train_ranks(const RunSpec& args, const Ranks& ranks,
+std::vector<RecordingObserver> train_ranks(const RunSpec& spec, const Ranks& ranks,
                                            int64_t threads_per_rank = 1,
                                            const std::function<int(int rank)>& stop_signal = {},
                                            const std::function<void(const StepMetrics&)>& after_step = {});

@@ -69,19 +69,19 @@ struct Planned {
 };
 
 Planned plan_of(const PlanCase& run, const PlanBenchOptions& options) {
-  RunSpec args;
+  RunSpec spec;
   FlagTable table;
-  declare_training_flags(&table, &args);
+  declare_training_flags(&table, &spec);
   for (const auto& [name, value] : settings_of(run)) table.set(*table.find(name), {value}, "benchmark");
-  args = read_run_spec(table, args, run.num_ranks);
+  spec = read_run_spec(table, spec, run.num_ranks);
   const int64_t num_threads = std::max<int64_t>(1, options.num_threads / run.num_ranks);
   ThreadPool pool(num_threads);
   const std::unique_ptr<Ops> ops = make_cpu_ops(pool);
   ModelConfig config = run.config;
-  config.lora = lora_config_of(args);
-  const std::unique_ptr<TrainableModel> model = make_model(config, args.precision.dtype, *ops);
-  const BatchPlanOptions batch = args.batch_options(run.num_ranks);
-  const RunPlanner planner(args, *model, batch, uniform_rows(run.max_length, micro_batch_rows(batch)));
+  config.lora = lora_config_of(spec);
+  const std::unique_ptr<TrainableModel> model = make_model(config, spec.precision.dtype, *ops);
+  const BatchPlanOptions batch = spec.batch_options(run.num_ranks);
+  const RunPlanner planner(spec, *model, batch, uniform_rows(run.max_length, micro_batch_rows(batch)));
   MachineFacts machine;
   machine.local_world_size = run.num_ranks;
   machine.num_threads = num_threads;
@@ -94,9 +94,9 @@ Planned plan_of(const PlanCase& run, const PlanBenchOptions& options) {
     fail(ExitCode::kBadConfig, "{}", refusal);
   RunPlan plan;
   planner.fill_memory(request, machine, &plan);
-  return {step_inputs(request, run.max_length, micro_batch_rows(batch), args.batch.accumulation_steps,
+  return {step_inputs(request, run.max_length, micro_batch_rows(batch), spec.batch.accumulation_steps,
                       planner.micro_batches_per_pass(), num_threads),
-          plan.memory.step_memory().node_bytes(), config, args.optimizer.form};
+          plan.memory.step_memory().node_bytes(), config, spec.optimizer.form};
 }
 
 // Part by part.

@@ -283,7 +283,7 @@ class DeployKubernetesCommand : public DeployCommand {
           std::clamp<int64_t>(rank_rows, 1, std::max<int64_t>(1, spec.batch.rows_per_device));
     }
     leave_out_missing_adapter(&spec);
-    request.args = &spec;
+    request.spec = &spec;
     request.config = &config;
     request.instance = &instance;
     request.pod = job.size;

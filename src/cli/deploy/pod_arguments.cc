@@ -87,15 +87,15 @@ void check_pod_paths(const std::vector<const Flag*>& given) {
   }
 }
 
-void check_monitors(const RunSpec& args) {
+void check_monitors(const RunSpec& spec) {
   for (const std::optional<std::string>& folder :
-       {args.reporting.monitor_tensorboard_dir, args.reporting.monitor_csv_dir}) {
+       {spec.reporting.monitor_tensorboard_dir, spec.reporting.monitor_csv_dir}) {
     if (folder && folder->starts_with('/')) check_path("deepspeed", *folder);
   }
 }
 
-void check_fabric(const RunSpec& args, const std::string& image, bool image_is_given, int64_t num_efa) {
-  if (args.network.fabric == kTcpFabric) {
+void check_fabric(const RunSpec& spec, const std::string& image, bool image_is_given, int64_t num_efa) {
+  if (spec.network.fabric == kTcpFabric) {
     if (num_efa > 0) log_warning("--efa {}: the run uses TCP; --fabric efa uses the interfaces", num_efa);
     return;
   }
@@ -103,42 +103,42 @@ void check_fabric(const RunSpec& args, const std::string& image, bool image_is_g
     fail(ExitCode::kUsage,
          "--fabric {} needs libfabric, which the image {} does not have: build one with `--build-arg "
          "FABRIC=yes` (docs/image.md) and name it with --image",
-         printable(args.network.fabric), image);
+         printable(spec.network.fabric), image);
   }
-  if (args.network.fabric == kEfaFabric && num_efa == 0)
+  if (spec.network.fabric == kEfaFabric && num_efa == 0)
     fail(ExitCode::kUsage, "--fabric efa: the pods have no EFA interface: ask for some with --efa N");
 }
 
-void check_form(const RunSpec& args) {
-  if (!args.placement.fit) return;
+void check_form(const RunSpec& spec) {
+  if (!spec.placement.fit) return;
   fail(ExitCode::kUsage,
        "--fit: a manifest is planned with one form of the run: give its settings, such as "
        "--gradient_checkpointing or --optim adamw_8bit; `tessera plan` says what other forms take");
 }
 
-void check_resume(const RunSpec& args) {
-  if (args.resume.from != ResumeSpec::From::kNewest && args.resume.from != ResumeSpec::From::kFolder) return;
+void check_resume(const RunSpec& spec) {
+  if (spec.resume.from != ResumeSpec::From::kNewest && spec.resume.from != ResumeSpec::From::kFolder) return;
   log_warning(
       "--resume_from_checkpoint {}: pods that replace others, as those of spot nodes do, begin there again; "
       "with auto they go on from the newest checkpoint",
-      resume_text(args.resume));
+      resume_text(spec.resume));
 }
 
-void check_offload(const RunSpec& args) {
-  const bool is_used = args.placement.optimizer_device == OffloadDevice::kNvme ||
-                       args.placement.param_device == OffloadDevice::kNvme ||
-                       args.placement.offloads_inputs();
-  if (!is_used && args.placement.offload_dir.empty()) return;
-  if (args.placement.offload_dir.starts_with(std::string(kDataMount) + "/")) {
+void check_offload(const RunSpec& spec) {
+  const bool is_used = spec.placement.optimizer_device == OffloadDevice::kNvme ||
+                       spec.placement.param_device == OffloadDevice::kNvme ||
+                       spec.placement.offloads_inputs();
+  if (!is_used && spec.placement.offload_dir.empty()) return;
+  if (spec.placement.offload_dir.starts_with(std::string(kDataMount) + "/")) {
     log_warning("--offload_dir: {} is on the volume, so that every step moves its bytes over the network",
-                args.placement.offload_dir);
+                spec.placement.offload_dir);
     return;
   }
   fail(ExitCode::kBadConfig,
        "offload_dir{}: the pods have no disk of their own (/tmp holds 8 GiB): name a folder on their volume, "
        "such as --offload_dir {}/offload, whose every step goes over the network, or keep everything in "
        "memory: more nodes, or an instance type with more of it",
-       args.placement.offload_dir.empty() ? "" : " " + printable(args.placement.offload_dir), kDataMount);
+       spec.placement.offload_dir.empty() ? "" : " " + printable(spec.placement.offload_dir), kDataMount);
 }
 
 std::vector<std::string> pod_arguments(const std::vector<const Flag*>& given, const RunLayout& layout,

@@ -37,17 +37,17 @@ std::vector<double> results_of(LoadedModel& loaded) {
 
 TEST(LoadedModel, ComputesOnADeviceWhatTheHostDoes) {
   TinyRun run;
-  run.args.lora.finetuning_type = FinetuningType::kLora;
-  run.args.lora.rank = 2;
-  run.args.batch.max_steps = 2;
+  run.spec.lora.finetuning_type = FinetuningType::kLora;
+  run.spec.lora.rank = 2;
+  run.spec.batch.max_steps = 2;
   run.train();
   ThreadPool pool(2);
   for (const DType dtype : {DType::kBF16, DType::kF32}) {
     std::vector<double> of_base;
-    for (const std::string& adapter : {std::string(), run.args.output_dir}) {
+    for (const std::string& adapter : {std::string(), run.spec.output_dir}) {
       SCOPED_TRACE(fmt::format("{} '{}'", dtype_name(dtype), adapter));
-      LoadedModel here(run.args.model.folder, adapter, dtype, make_cpu_ops, pool);
-      LoadedModel there(run.args.model.folder, adapter, dtype, isolated_ops, pool);
+      LoadedModel here(run.spec.model.folder, adapter, dtype, make_cpu_ops, pool);
+      LoadedModel there(run.spec.model.folder, adapter, dtype, isolated_ops, pool);
       const std::vector<double> expected = results_of(here);
       EXPECT_EQ(results_of(there), expected);
       EXPECT_NE(expected, of_base) << "the adapter counts";
@@ -58,14 +58,14 @@ TEST(LoadedModel, ComputesOnADeviceWhatTheHostDoes) {
 
 TEST(LoadedModel, TextsEndWhereItsFilesAndTheAdaptersSay) {
   TinyRun run;
-  run.args.lora.finetuning_type = FinetuningType::kLora;
-  run.args.batch.max_steps = 1;
+  run.spec.lora.finetuning_type = FinetuningType::kLora;
+  run.spec.batch.max_steps = 1;
   run.train();
   ThreadPool pool(1);
   const auto ends_with = [&](const std::string& of_model, const std::string& of_adapter) {
-    write_text_file(std::filesystem::path(run.args.model.folder) / "generation_config.json", of_model);
-    write_text_file(std::filesystem::path(run.args.output_dir) / "generation_config.json", of_adapter);
-    const LoadedModel loaded(run.args.model.folder, run.args.output_dir, DType::kF32, make_cpu_ops, pool);
+    write_text_file(std::filesystem::path(run.spec.model.folder) / "generation_config.json", of_model);
+    write_text_file(std::filesystem::path(run.spec.output_dir) / "generation_config.json", of_adapter);
+    const LoadedModel loaded(run.spec.model.folder, run.spec.output_dir, DType::kF32, make_cpu_ops, pool);
     std::set<int64_t> ids(loaded.end_ids().begin(), loaded.end_ids().end());
     for (const int64_t id : loaded.config().eos_token_ids) EXPECT_EQ(ids.erase(id), 1u) << id;
     return ids;
@@ -82,7 +82,7 @@ TEST(LoadedModel, MustFitIntoTheDevice) {
     return std::make_unique<OwnedIsolatedOps>(threads, 1 << 10);
   };
   expect_error(ExitCode::kBadConfig, {"the weights take", "1.00 KiB of memory are free on isolated"},
-               [&] { LoadedModel(run.args.model.folder, "", DType::kF32, small, pool); });
+               [&] { LoadedModel(run.spec.model.folder, "", DType::kF32, small, pool); });
 }
 
 TEST(LoadedModel, HasOneRankOnADevice) {
@@ -90,7 +90,7 @@ TEST(LoadedModel, HasOneRankOnADevice) {
   expect_error(ExitCode::kBadConfig, {"a job of 2 ranks is not available on isolated"}, [&] {
     run_ranks({1, 2}, [&](Communicator& comm) {
       ThreadPool pool(1);
-      LoadedModel(run.args.model.folder, "", DType::kF32, isolated_ops, pool, {}, comm);
+      LoadedModel(run.spec.model.folder, "", DType::kF32, isolated_ops, pool, {}, comm);
     });
   });
 }

@@ -34,29 +34,29 @@ JobSize job_of_tokens(int64_t num_tokens, int64_t step_rows, int64_t row_tokens)
   return job;
 }
 
-JobSize job_of_steps(const RunSpec& args, int64_t step_rows, int64_t row_tokens) {
+JobSize job_of_steps(const RunSpec& spec, int64_t step_rows, int64_t row_tokens) {
   JobSize job;
   job.max_row_tokens = job.mean_row_tokens = row_tokens;
-  job.num_steps = args.batch.max_steps;
-  job.num_tokens = static_cast<double>(args.batch.max_steps) * static_cast<double>(step_rows * row_tokens);
+  job.num_steps = spec.batch.max_steps;
+  job.num_tokens = static_cast<double>(spec.batch.max_steps) * static_cast<double>(step_rows * row_tokens);
   job.origin = fmt::format("max_steps with rows of {}", format_count(row_tokens, "token"));
   return job;
 }
 
-JobSize job_of_dataset(RunSpec args, const ModelConfig& config, int64_t world_size, int64_t row_limit) {
-  if (needs_tokenizer(args.data.dataset) && tokenizer_folder(args).empty()) {
+JobSize job_of_dataset(RunSpec spec, const ModelConfig& config, int64_t world_size, int64_t row_limit) {
+  if (needs_tokenizer(spec.data.dataset) && tokenizer_folder(spec).empty()) {
     fail(ExitCode::kUsage,
          "--dataset: counting its tokens needs a tokenizer: give --tokenizer DIR with --preset");
   }
-  args.evaluation.strategy = IntervalStrategy::kNo;  // what is evaluated is not read
-  args.evaluation.on_start = false;
-  ThreadPool pool(threads_for_pool(args.machine.num_threads));
+  spec.evaluation.strategy = IntervalStrategy::kNo;  // what is evaluated is not read
+  spec.evaluation.on_start = false;
+  ThreadPool pool(threads_for_pool(spec.machine.num_threads));
   const std::unique_ptr<Communicator> comm = Communicator::open(World(), CommOptions());
   ReadingStatus status;
-  const TrainingData data = open_training_data(args, config, pool, *comm, status, false);
-  BatchPlanOptions options = args.batch_options(world_size);
+  const TrainingData data = open_training_data(spec, config, pool, *comm, status, false);
+  BatchPlanOptions options = spec.batch_options(world_size);
   const int64_t step_rows = global_batch_rows(options);
-  if (data.train.supply() != nullptr) return job_of_steps(args, step_rows, row_limit);
+  if (data.train.supply() != nullptr) return job_of_steps(spec, step_rows, row_limit);
 
   options.mixture = data.train.mixture();
   for (const int64_t share : mixture_shares(options.mixture)) options.num_rows += share;
@@ -68,38 +68,38 @@ JobSize job_of_dataset(RunSpec args, const ModelConfig& config, int64_t world_si
   const std::string rows =
       fmt::format("{} of {}", format_count(options.num_rows, "row"),
                   format_count(std::llround(mean * static_cast<double>(options.num_rows)), "token"));
-  if (args.batch.max_steps > 0) {
-    job.num_steps = args.batch.max_steps;
-    job.num_tokens = static_cast<double>(args.batch.max_steps * step_rows) * mean;
+  if (spec.batch.max_steps > 0) {
+    job.num_steps = spec.batch.max_steps;
+    job.num_tokens = static_cast<double>(spec.batch.max_steps * step_rows) * mean;
     job.origin = "max_steps; an epoch has " + rows;
   } else {
-    job.num_steps = BatchPlan(options).steps_for_epochs(args.batch.num_epochs);
-    job.num_tokens = args.batch.num_epochs * static_cast<double>(options.num_rows) * mean;
-    job.origin = fmt::format("{:g} x {}", args.batch.num_epochs, rows);
+    job.num_steps = BatchPlan(options).steps_for_epochs(spec.batch.num_epochs);
+    job.num_tokens = spec.batch.num_epochs * static_cast<double>(options.num_rows) * mean;
+    job.origin = fmt::format("{:g} x {}", spec.batch.num_epochs, rows);
   }
   return job;
 }
 
 }  // namespace
 
-std::optional<JobSize> job_size(const RunSpec& args, const ModelConfig& config, int64_t world_size,
+std::optional<JobSize> job_size(const RunSpec& spec, const ModelConfig& config, int64_t world_size,
                                 std::optional<int64_t> num_tokens) {
-  const int64_t row_limit = args.data.row_limit(config.max_position_embeddings);
-  const int64_t step_rows = global_batch_rows(args.batch_options(world_size));
+  const int64_t row_limit = spec.data.row_limit(config.max_position_embeddings);
+  const int64_t step_rows = global_batch_rows(spec.batch_options(world_size));
   if (num_tokens) {
     JobSize job = job_of_tokens(*num_tokens, step_rows, row_limit);
     job.origin = fmt::format("--tokens, rows of {}", format_count(row_limit));
     return job;
   }
-  if (!args.data.dataset.empty()) return job_of_dataset(args, config, world_size, row_limit);
-  if (args.batch.max_steps > 0) return job_of_steps(args, step_rows, row_limit);
+  if (!spec.data.dataset.empty()) return job_of_dataset(spec, config, world_size, row_limit);
+  if (spec.batch.max_steps > 0) return job_of_steps(spec, step_rows, row_limit);
   return std::nullopt;
 }
 
-JobSize assumed_job(const RunSpec& args, const ModelConfig& config, int64_t world_size) {
+JobSize assumed_job(const RunSpec& spec, const ModelConfig& config, int64_t world_size) {
   constexpr int64_t kNumTokens = 1'000'000'000;
-  JobSize job = job_of_tokens(kNumTokens, global_batch_rows(args.batch_options(world_size)),
-                              args.data.row_limit(config.max_position_embeddings));
+  JobSize job = job_of_tokens(kNumTokens, global_batch_rows(spec.batch_options(world_size)),
+                              spec.data.row_limit(config.max_position_embeddings));
   job.origin = "--dataset or --tokens sets them";
   return job;
 }

@@ -11,11 +11,11 @@
 namespace tessera {
 
 // From `num_tokens`, or from the dataset, which is read (and cached) as training would read it, or from
-// max_steps; nullopt if none of them is given. `args` must be resolved for `world_size` ranks.
-std::optional<JobSize> job_size(const RunSpec& args, const ModelConfig& config, int64_t world_size,
+// max_steps; nullopt if none of them is given. `spec` must be resolved for `world_size` ranks.
+std::optional<JobSize> job_size(const RunSpec& spec, const ModelConfig& config, int64_t world_size,
                                 std::optional<int64_t> num_tokens);
 
 // A job of 10^9 tokens, to compare machines by.
-JobSize assumed_job(const RunSpec& args, const ModelConfig& config, int64_t world_size);
+JobSize assumed_job(const RunSpec& spec, const ModelConfig& config, int64_t world_size);
 
 }  // namespace tessera

@@ -42,16 +42,16 @@ double peak_of(const MachineRates& rates, DType dtype) {
          (dtype == DType::kBF16 ? rates.core_bf16_tflops : rates.core_f32_tflops);
 }
 
-PlanMachine this_machine(const PlanMachineFlags& flags, const RunSpec& args) {
+PlanMachine this_machine(const PlanMachineFlags& flags, const RunSpec& spec) {
   PlanMachine machine;
   machine.num_cores = threads_for_products();
-  const DType dtype = args.precision.dtype;
+  const DType dtype = spec.precision.dtype;
   std::optional<double> tflops = flags.tflops;
   if (flags.machine == "here") {
     ThreadPool pool(machine.num_cores);
     machine.cluster.rates = measured_rates(pool);
     machine.cluster.rates_are_of_this_machine = true;
-  } else if (!tflops && args.reporting.measure_peak) {
+  } else if (!tflops && spec.reporting.measure_peak) {
     tflops = measured_tflops(machine.num_cores, dtype);
     machine.cluster.rates_are_of_this_machine = true;
   }
@@ -80,13 +80,13 @@ PlanMachine machine_of_file(const std::string& path) {
 }
 
 // One card, with the host around it.
-PlanMachine machine_with_card(const Instance& instance, const RunSpec& args) {
+PlanMachine machine_with_card(const Instance& instance, const RunSpec& spec) {
   if (instance.num_cards == 0) {
     fail(ExitCode::kUsage, "--machine: {} has no NVIDIA card, which device cuda needs", instance.name);
   }
   PlanMachine machine;
   machine.num_cores = instance.facts.num_cores;
-  machine.cluster.rates = rates_of_card(instance.card.facts, optimizer_is_on_host(args));
+  machine.cluster.rates = rates_of_card(instance.card.facts, optimizer_is_on_host(spec));
   machine.cluster.ops = planned_card_ops(instance.card.name, instance.card.usable_bytes());
   machine.cluster.network_gbps = instance.facts.network_gbps;
   machine.cluster.node_memory_bytes = instance.usable_bytes();
@@ -100,19 +100,19 @@ std::string name_of_card(const OpsFactory& ops) {
 }
 
 // This machine, and the card that is here; times if the catalogue knows its kind.
-PlanMachine this_card(const PlanMachineFlags& flags, const RunSpec& args) {
+PlanMachine this_card(const PlanMachineFlags& flags, const RunSpec& spec) {
   PlanMachine machine;
   machine.num_cores = threads_for_products();
   const std::vector<Instance> catalogue = plan_catalogue(flags.catalogue);
   std::string name;
   try {
-    machine.cluster.ops = ops_of_flag(args.machine.device);
+    machine.cluster.ops = ops_of_flag(spec.machine.device);
     name = name_of_card(machine.cluster.ops);
   } catch (const Error& error) {
     fail(error.code(), "{}, or --machine NAME to plan for the card of an instance type", error.what());
   }
   if (const Card* card = find_card(catalogue, name)) {
-    machine.cluster.rates = rates_of_card(card->facts, optimizer_is_on_host(args));
+    machine.cluster.rates = rates_of_card(card->facts, optimizer_is_on_host(spec));
   } else {
     log_info("the catalogue has no {}: no times", name);
   }
@@ -122,7 +122,7 @@ PlanMachine this_card(const PlanMachineFlags& flags, const RunSpec& args) {
   return machine;
 }
 
-PlanMachine machine_of_instance(const std::string& name, const std::string& catalogue, const RunSpec& args) {
+PlanMachine machine_of_instance(const std::string& name, const std::string& catalogue, const RunSpec& spec) {
   const std::vector<Instance> instances = plan_catalogue(catalogue);
   const auto found = std::ranges::find(instances, name, &Instance::name);
   if (found == instances.end()) {
@@ -131,7 +131,7 @@ PlanMachine machine_of_instance(const std::string& name, const std::string& cata
          "found '{}'",
          instances.front().name, printable(name));
   }
-  if (args.machine.device != DeviceKind::kCpu) return machine_with_card(*found, args);
+  if (spec.machine.device != DeviceKind::kCpu) return machine_with_card(*found, spec);
   PlanMachine machine;
   machine.num_cores = found->facts.num_cores;
   machine.cluster.rates = rates_of_instance(found->facts);
@@ -141,22 +141,22 @@ PlanMachine machine_of_instance(const std::string& name, const std::string& cata
   return machine;
 }
 
-PlanMachine machine_of_flag(const PlanMachineFlags& flags, const RunSpec& args) {
-  const bool is_on_card = args.machine.device != DeviceKind::kCpu;
+PlanMachine machine_of_flag(const PlanMachineFlags& flags, const RunSpec& spec) {
+  const bool is_on_card = spec.machine.device != DeviceKind::kCpu;
   if (flags.machine.empty() || flags.machine == "here")
-    return is_on_card ? this_card(flags, args) : this_machine(flags, args);
-  if (!flags.machine.ends_with(".json")) return machine_of_instance(flags.machine, flags.catalogue, args);
+    return is_on_card ? this_card(flags, spec) : this_machine(flags, spec);
+  if (!flags.machine.ends_with(".json")) return machine_of_instance(flags.machine, flags.catalogue, spec);
   if (is_on_card) {
     fail(ExitCode::kUsage,
          "--machine: a file of rates is of a processor: with --device {} give here or an instance type",
-         args.machine.device);
+         spec.machine.device);
   }
   return machine_of_file(flags.machine);
 }
 
 }  // namespace
 
-PlanMachine plan_machine(const PlanMachineFlags& flags, const RunSpec& args) {
+PlanMachine plan_machine(const PlanMachineFlags& flags, const RunSpec& spec) {
   if (!flags.machine.empty() && (flags.tflops || flags.mfu)) {
     fail(ExitCode::kUsage, "--machine says how fast the machine is, and so does --{}: give one of the two",
          flags.tflops ? "tflops" : "mfu");
@@ -164,7 +164,7 @@ PlanMachine plan_machine(const PlanMachineFlags& flags, const RunSpec& args) {
   if (!flags.network.empty() && flags.network_gbps) {
     fail(ExitCode::kUsage, "--network says how fast the network is, and so does --network_gbps: give one");
   }
-  PlanMachine machine = machine_of_flag(flags, args);
+  PlanMachine machine = machine_of_flag(flags, spec);
   if (flags.memory_bytes) {
     machine.cluster.node_memory_bytes = *flags.memory_bytes;
     machine.cluster.memory_is_of_this_machine = false;
@@ -183,14 +183,14 @@ PlanMachine plan_machine(const PlanMachineFlags& flags, const RunSpec& args) {
     double& rate = machine.cluster.rates->disk_gb_per_s;
     if (flags.disk_gb_per_s) {
       rate = *flags.disk_gb_per_s;
-    } else if (flags.machine == "here" && !args.placement.offload_dir.empty()) {
-      if (const auto measured = try_disk_rate(args.placement.offload_dir)) rate = measured->gb_per_s();
+    } else if (flags.machine == "here" && !spec.placement.offload_dir.empty()) {
+      if (const auto measured = try_disk_rate(spec.placement.offload_dir)) rate = measured->gb_per_s();
     }
   }
-  if (flags.machine == "here" && args.machine.device == DeviceKind::kCpu && machine.cluster.rates) {
+  if (flags.machine == "here" && spec.machine.device == DeviceKind::kCpu && machine.cluster.rates) {
     MeasuringOptions options;
     // The sample cuts parameters; others are priced by their bytes and products.
-    if (is_elementwise(state_tensors_of(args.optimizer))) options.optimizer = args.optimizer.form;
+    if (is_elementwise(state_tensors_of(spec.optimizer))) options.optimizer = spec.optimizer.form;
     options.rates = *machine.cluster.rates;
     options.rates.network_gbps = machine.cluster.network_gbps;
     machine.op_costs = std::make_unique<MeasuredCosts>(options);

@@ -33,7 +33,7 @@ struct PlanMachine {
 };
 
 // Measures this machine if it has to. Error(kUsage) for flags that contradict each other.
-PlanMachine plan_machine(const PlanMachineFlags& flags, const RunSpec& args);
+PlanMachine plan_machine(const PlanMachineFlags& flags, const RunSpec& spec);
 
 // The catalogue in this file, "" = the shipped one.
 std::vector<Instance> plan_catalogue(const std::string& path);

@@ -63,15 +63,15 @@ std::vector<std::string> layout_words(const RunLayout& layout, int64_t step_rows
   return words;
 }
 
-SearchOptions asked_options(const FlagTable& table, const RunSpec& args) {
+SearchOptions asked_options(const FlagTable& table, const RunSpec& spec) {
   SearchOptions options;
-  if (args.sharding.stage) options.zero_stage = static_cast<int>(*args.sharding.stage);
-  if (args.sharding.gather_schedule != GatherChoice::kAuto) {
-    options.schedule = args.sharding.gather_schedule == GatherChoice::kPerLayer ? GatherSchedule::kPerLayer
+  if (spec.sharding.stage) options.zero_stage = static_cast<int>(*spec.sharding.stage);
+  if (spec.sharding.gather_schedule != GatherChoice::kAuto) {
+    options.schedule = spec.sharding.gather_schedule == GatherChoice::kPerLayer ? GatherSchedule::kPerLayer
                                                                                 : GatherSchedule::kPerStep;
   }
   if (table.is_set("gradient_checkpointing"))
-    options.gradient_checkpointing = args.placement.gradient_checkpointing;
+    options.gradient_checkpointing = spec.placement.gradient_checkpointing;
   return options;
 }
 

@@ -9,26 +9,26 @@
 namespace tessera {
 namespace {
 
-FitCandidate candidate_of(const RunSpec& args) {
-  return {args.optimizer.form,
-          args.placement.optimizer_device,
-          args.placement.param_device,
-          args.placement.optimizer_in_backward,
-          args.clipping.mode,
-          args.placement.gradient_checkpointing,
-          args.placement.checkpointing_mode,
-          args.base.bits};
+FitCandidate candidate_of(const RunSpec& spec) {
+  return {spec.optimizer.form,
+          spec.placement.optimizer_device,
+          spec.placement.param_device,
+          spec.placement.optimizer_in_backward,
+          spec.clipping.mode,
+          spec.placement.gradient_checkpointing,
+          spec.placement.checkpointing_mode,
+          spec.base.bits};
 }
 
-void apply(const FitCandidate& candidate, RunSpec* args) {
-  args->optimizer.form = candidate.optimizer;
-  args->placement.optimizer_device = candidate.state;
-  args->placement.param_device = candidate.weights;
-  args->placement.optimizer_in_backward = candidate.updates_in_backward;
-  args->clipping.mode = candidate.clip;
-  args->placement.gradient_checkpointing = candidate.recomputes;
-  args->placement.checkpointing_mode = candidate.recomputed;
-  args->base.bits = candidate.base_bits;
+void apply(const FitCandidate& candidate, RunSpec* spec) {
+  spec->optimizer.form = candidate.optimizer;
+  spec->placement.optimizer_device = candidate.state;
+  spec->placement.param_device = candidate.weights;
+  spec->placement.optimizer_in_backward = candidate.updates_in_backward;
+  spec->clipping.mode = candidate.clip;
+  spec->placement.gradient_checkpointing = candidate.recomputes;
+  spec->placement.checkpointing_mode = candidate.recomputed;
+  spec->base.bits = candidate.base_bits;
 }
 
 std::string text_of(bool value) { return value ? "true" : "false"; }
@@ -109,42 +109,42 @@ const std::array<std::vector<Alternative>, kNumFitAxes> kAlternatives = {{
 // Snapshots in memory are of one optimizer; without clipping, its norm does not matter; the gradients of
 // adapters are small; weights that are trained are not quantised. The other names of quantization_bit leave
 // its choice to what they say.
-bool makes_sense(const RunSpec& args, FitAxis axis, const Alternative& alternative) {
-  const bool is_lora = args.lora.finetuning_type == FinetuningType::kLora;
+bool makes_sense(const RunSpec& spec, FitAxis axis, const Alternative& alternative) {
+  const bool is_lora = spec.lora.finetuning_type == FinetuningType::kLora;
   FitCandidate chosen;
   alternative.choose(&chosen);
-  if (axis == FitAxis::kOptimizer && args.saving.peer_snapshot_steps > 0)
-    return chosen.optimizer == args.optimizer.form;
+  if (axis == FitAxis::kOptimizer && spec.saving.peer_snapshot_steps > 0)
+    return chosen.optimizer == spec.optimizer.form;
   if (axis == FitAxis::kBase) {
-    const auto& given = args.sources.given;
+    const auto& given = spec.sources.given;
     return !given.contains("load_in_8bit") && !given.contains("load_in_4bit") &&
            (!chosen.base_bits || is_lora);
   }
   if (axis != FitAxis::kUpdate || !chosen.updates_in_backward) return true;
-  return !is_lora && (args.clipping.max_norm > 0 || alternative.change == 0);
+  return !is_lora && (spec.clipping.max_norm > 0 || alternative.change == 0);
 }
 
 // Whether it leaves what was given as it is.
-bool is_allowed(const RunSpec& args, const Alternative& alternative) {
-  const FitCandidate given = candidate_of(args);
+bool is_allowed(const RunSpec& spec, const Alternative& alternative) {
+  const FitCandidate given = candidate_of(spec);
   FitCandidate chosen = given;
   alternative.choose(&chosen);
   return std::ranges::all_of(kFields, [&](const Field& field) {
-    return !args.sources.given.contains(field.flag) || field.is_same(chosen, given);
+    return !spec.sources.given.contains(field.flag) || field.is_same(chosen, given);
   });
 }
 
 }  // namespace
 
-std::vector<NamedCandidate> candidates_of(const RunSpec& args) {
-  std::vector<NamedCandidate> candidates = {{.candidate = candidate_of(args), .words = {}, .changes = {}}};
+std::vector<NamedCandidate> candidates_of(const RunSpec& spec) {
+  std::vector<NamedCandidate> candidates = {{.candidate = candidate_of(spec), .words = {}, .changes = {}}};
   for (size_t i = 0; i < kNumFitAxes; ++i) {
     const auto axis = static_cast<FitAxis>(i);
     std::vector<NamedCandidate> more;
     for (NamedCandidate& each : candidates) {
       const size_t num_before = more.size();
       for (const Alternative& alternative : kAlternatives[i]) {
-        if (!is_allowed(args, alternative) || !makes_sense(args, axis, alternative)) continue;
+        if (!is_allowed(spec, alternative) || !makes_sense(spec, axis, alternative)) continue;
         NamedCandidate& next = more.emplace_back(each);
         alternative.choose(&next.candidate);
         next.words[i] = alternative.word;
@@ -161,16 +161,16 @@ std::vector<NamedCandidate> candidates_of(const RunSpec& args) {
   return candidates;
 }
 
-RunSpec with_candidate(const RunSpec& args, const FitCandidate& candidate, int64_t world_size) {
-  RunSpec out = args;
+RunSpec with_candidate(const RunSpec& spec, const FitCandidate& candidate, int64_t world_size) {
+  RunSpec out = spec;
   out.placement.fit = false;
   apply(candidate, &out);
   resolve_placement(FlagTable(), world_size, &out);
   return out;
 }
 
-std::vector<std::string> candidate_flags(const RunSpec& args, const FitCandidate& candidate) {
-  const FitCandidate given = candidate_of(args);
+std::vector<std::string> candidate_flags(const RunSpec& spec, const FitCandidate& candidate) {
+  const FitCandidate given = candidate_of(spec);
   std::vector<std::string> flags;
   for (const Field& field : kFields) {
     if (field.is_same(candidate, given)) continue;

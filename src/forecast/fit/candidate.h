@@ -43,14 +43,14 @@ struct NamedCandidate {
   const std::string& word(FitAxis axis) const { return words[static_cast<size_t>(axis)]; }
 };
 
-// The candidates that change nothing that was given, the simplest first. `args` must be resolved.
-std::vector<NamedCandidate> candidates_of(const RunSpec& args);
+// The candidates that change nothing that was given, the simplest first. `spec` must be resolved.
+std::vector<NamedCandidate> candidates_of(const RunSpec& spec);
 
-// `args`, resolved for world_size ranks, with the candidate's settings. Error(kBadConfig) if other settings
+// `spec`, resolved for world_size ranks, with the candidate's settings. Error(kBadConfig) if other settings
 // rule it out.
-RunSpec with_candidate(const RunSpec& args, const FitCandidate& candidate, int64_t world_size);
+RunSpec with_candidate(const RunSpec& spec, const FitCandidate& candidate, int64_t world_size);
 
-// The settings in which the candidate differs from `args`: "--optim adamw_8bit".
-std::vector<std::string> candidate_flags(const RunSpec& args, const FitCandidate& candidate);
+// The settings in which the candidate differs from `spec`: "--optim adamw_8bit".
+std::vector<std::string> candidate_flags(const RunSpec& spec, const FitCandidate& candidate);
 
 }  // namespace tessera

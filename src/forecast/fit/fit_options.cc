@@ -49,26 +49,26 @@ class OptionPlanner {
   }
 
   FitOptions run() {
-    const TrainableModel& model = *planned(request_.args).of_sizes.model;
+    const TrainableModel& model = *planned(request_.spec).of_sizes.model;
     const MachineFacts& machine = request_.machine;
     FitOptions options;
-    options.args = request_.args;
+    options.spec = request_.spec;
     options.memory_bytes = machine.free_bytes + machine.local_world_size * machine.baseline_bytes;
     options.free_disk_bytes = request_.free_disk_bytes;
     options.disk_gb_per_s = request_.rates.disk_gb_per_s;
     const DiskPlan disk = plan_disk(
         model.layout(),
-        {request_.args.precision.export_dtype(), saved_tensors_of(request_.args, machine.num_nodes)},
+        {request_.spec.precision.export_dtype(), saved_tensors_of(request_.spec, machine.num_nodes)},
         /*count=*/{});
     options.model_bytes = request_.holds_model ? disk.model_bytes : 0;
-    for (const NamedCandidate& candidate : candidates_of(request_.args)) {
+    for (const NamedCandidate& candidate : candidates_of(request_.spec)) {
       if (std::optional<FitOption> option = option_of(candidate, options)) options.all.push_back(*option);
     }
     options.best = least(options.all, [](const FitOption& option) {
       return std::tuple(option.changes, option.time.step_s());
     });
     options.fastest = least(options.all, by_speed);
-    RunSpec chosen = request_.args;
+    RunSpec chosen = request_.spec;
     if (options.best)
       chosen = with_candidate(chosen, options.all[*options.taken()].candidate, request_.world_size());
     options.checkpoint_bytes =
@@ -82,18 +82,18 @@ class OptionPlanner {
  private:
   struct Planned {
     Planned(const ModelConfig& config, const FitRequest& request)
-        : of_sizes(config, request.args.precision.dtype, request.num_threads, request.ops,
-                   request.args.sharding.context_parallel_size),
-          walks(config, request.args.precision.dtype) {}
+        : of_sizes(config, request.spec.precision.dtype, request.num_threads, request.ops,
+                   request.spec.sharding.context_parallel_size),
+          walks(config, request.spec.precision.dtype) {}
 
     PlannedModel of_sizes;
     StepWalks walks;
   };
 
   // The model in the form that its frozen weights have with these arguments.
-  Planned& planned(const RunSpec& args) {
+  Planned& planned(const RunSpec& spec) {
     ModelConfig config = request_.config;
-    config.base_quantization = base_quantization_of(args);
+    config.base_quantization = base_quantization_of(spec);
     std::unique_ptr<Planned>& model = planned_[config.base_quantization];
     if (!model) {
       model = std::make_unique<Planned>(config, request_);
@@ -113,25 +113,25 @@ class OptionPlanner {
   // nullopt if other settings rule the candidate out, or if it is another one.
   std::optional<FitOption> option_of(const NamedCandidate& candidate, const FitOptions& options) {
     try {
-      const RunSpec args = with_candidate(request_.args, candidate.candidate, request_.world_size());
-      return option_with(args, candidate, options);
+      const RunSpec spec = with_candidate(request_.spec, candidate.candidate, request_.world_size());
+      return option_with(spec, candidate, options);
     } catch (const Error& error) {
       if (error.code() != ExitCode::kBadConfig) throw;
       return std::nullopt;
     }
   }
 
-  std::optional<FitOption> option_with(const RunSpec& args, const NamedCandidate& candidate,
+  std::optional<FitOption> option_with(const RunSpec& spec, const NamedCandidate& candidate,
                                        const FitOptions& options) {
-    auto& [of_sizes, walks] = planned(args);
+    auto& [of_sizes, walks] = planned(spec);
     const TrainableModel& model = *of_sizes.model;
     const MachineFacts& machine = request_.machine;
-    const RunPlanner planner(args, model, request_.batch, data_);
+    const RunPlanner planner(spec, model, request_.batch, data_);
     const MemoryRequest memory = planner.choose_memory(machine);
     // Nothing is kept beyond the inputs: that is `full`, unless it was asked for.
-    if (memory.limits.num_kept_outputs == 0 && args.placement.gradient_checkpointing &&
-        args.placement.checkpointing_mode == CheckpointingMode::kSelective &&
-        !request_.args.sources.given.contains("gradient_checkpointing_mode")) {
+    if (memory.limits.num_kept_outputs == 0 && spec.placement.gradient_checkpointing &&
+        spec.placement.checkpointing_mode == CheckpointingMode::kSelective &&
+        !request_.spec.sources.given.contains("gradient_checkpointing_mode")) {
       return std::nullopt;
     }
     FitOption option;
@@ -147,7 +147,7 @@ class OptionPlanner {
     option.time = predict_step(
         walks,
         step_inputs(memory, request_.mean_row_tokens, micro_batch_rows(request_.batch),
-                    args.batch.accumulation_steps, planner.micro_batches_per_pass(), request_.num_threads),
+                    spec.batch.accumulation_steps, planner.micro_batches_per_pass(), request_.num_threads),
         op_costs_);
     return option;
   }
@@ -183,12 +183,12 @@ std::vector<size_t> FitOptions::out_of_reach() const {
   return found;
 }
 
-FitRequest fit_request(const RunSpec& args, const ModelConfig& config, const ClusterShape& cluster,
+FitRequest fit_request(const RunSpec& spec, const ModelConfig& config, const ClusterShape& cluster,
                        int64_t num_threads, const JobSize& job, int64_t free_disk_bytes) {
   FitRequest request;
-  request.args = args;
+  request.spec = spec;
   request.config = config;
-  request.batch = args.batch_options(cluster.world_size());
+  request.batch = spec.batch_options(cluster.world_size());
   request.data = uniform_rows(job.max_row_tokens, micro_batch_rows(request.batch));
   request.mean_row_tokens = job.mean_row_tokens;
   request.machine =
@@ -204,14 +204,14 @@ FitRequest fit_request(const RunSpec& args, const ModelConfig& config, const Clu
 FitOptions fit_options(const FitRequest& request) { return OptionPlanner(request).run(); }
 
 std::optional<FitOptions> lora_fit_options(const FitRequest& request) {
-  if (request.args.lora.finetuning_type == FinetuningType::kLora ||
-      request.args.sources.given.contains("finetuning_type"))
+  if (request.spec.lora.finetuning_type == FinetuningType::kLora ||
+      request.spec.sources.given.contains("finetuning_type"))
     return {};
-  if (request.args.placement.optimizer_in_backward) return {};
+  if (request.spec.placement.optimizer_in_backward) return {};
   FitRequest lora = request;
-  lora.args.lora.finetuning_type = FinetuningType::kLora;
+  lora.spec.lora.finetuning_type = FinetuningType::kLora;
   try {
-    lora.config.lora = lora_config_of(lora.args);
+    lora.config.lora = lora_config_of(lora.spec);
     return fit_options(lora);
   } catch (const Error& error) {
     if (error.code() != ExitCode::kBadConfig) throw;

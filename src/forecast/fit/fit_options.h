@@ -16,7 +16,7 @@
 namespace tessera {
 
 struct FitRequest {
-  RunSpec args;  // resolved
+  RunSpec spec;  // resolved
   ModelConfig config;
   BatchPlanOptions batch;
   DataFacts data;
@@ -48,7 +48,7 @@ struct FitOption : NamedCandidate {
 };
 
 struct FitOptions {
-  RunSpec args;
+  RunSpec spec;
   int64_t memory_bytes = 0;  // there is for a node, in both
   int64_t free_disk_bytes = 0;
   double disk_gb_per_s = 0;
@@ -63,7 +63,7 @@ struct FitOptions {
 
   // The one of the two that fit_choice asks for.
   std::optional<size_t> taken() const {
-    return args.placement.fit_choice == FitChoice::kFastest ? fastest : best;
+    return spec.placement.fit_choice == FitChoice::kFastest ? fastest : best;
   }
   // The options that fit and that no other beats in speed, exactness and memory (a tenth less memory is not
   // worth any time), the fastest first. The best one is among them.
@@ -75,7 +75,7 @@ struct FitOptions {
 
 // For machines that need not exist: every row has as many tokens as the longest of the job for memory, and
 // the mean for time. `cluster` has rates.
-FitRequest fit_request(const RunSpec& args, const ModelConfig& config, const ClusterShape& cluster,
+FitRequest fit_request(const RunSpec& spec, const ModelConfig& config, const ClusterShape& cluster,
                        int64_t num_threads, const JobSize& job, int64_t free_disk_bytes);
 
 FitOptions fit_options(const FitRequest& request);

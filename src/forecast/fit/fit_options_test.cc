@@ -32,16 +32,16 @@ constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max() / 4;
 
 // A command line as a run of world_size ranks resolves it.
 RunSpec parsed(const std::vector<std::string>& words, int world_size = 1) {
-  RunSpec args;
+  RunSpec spec;
   FlagTable table;
-  declare_training_flags(&table, &args);
+  declare_training_flags(&table, &spec);
   for (const std::string& word : words) {
     const size_t space = word.find(' ');
     const std::string name = word.substr(2, space - 2);
     table.set(*table.find(name), {space == std::string::npos ? "true" : word.substr(space + 1)}, "test");
   }
-  args = read_run_spec(table, args, world_size);
-  return args;
+  spec = read_run_spec(table, spec, world_size);
+  return spec;
 }
 
 struct Limits {
@@ -60,10 +60,10 @@ FitRequest request_of(std::vector<std::string> words, const Limits& limits, cons
   if (config.vocab_size == 0) config.vocab_size = 32000;
   JobSize job;
   job.max_row_tokens = job.mean_row_tokens = 512;
-  const RunSpec args = parsed(words, limits.local_world_size);
-  config.lora = lora_config_of(args);
-  config.base_quantization = base_quantization_of(args);
-  return fit_request(args, config, cluster, 1, job, limits.disk_bytes);
+  const RunSpec spec = parsed(words, limits.local_world_size);
+  config.lora = lora_config_of(spec);
+  config.base_quantization = base_quantization_of(spec);
+  return fit_request(spec, config, cluster, 1, job, limits.disk_bytes);
 }
 
 std::vector<std::string> words_of(const FitOptions& options) {
@@ -75,7 +75,7 @@ std::vector<std::string> words_of(const FitOptions& options) {
 TEST(FitCandidate, AnAmpleMachineTakesTheExactOneInMemory) {
   const FitOptions options = fit_options(request_of({}, {}));
   EXPECT_THAT(words_of(options), ElementsAre("exact", "memory", "memory", "after", "kept", "bf16"));
-  EXPECT_TRUE(candidate_flags(options.args, options.all[*options.best].candidate).empty());
+  EXPECT_TRUE(candidate_flags(options.spec, options.all[*options.best].candidate).empty());
   EXPECT_EQ(options.all[*options.best].disk_bytes, 0);
 }
 
@@ -86,17 +86,17 @@ TEST(FitCandidate, FlagsParseBackIntoTheSamePlan) {
     const FitOptions options = fit_options(request);
     EXPECT_GT(options.all.size(), 60u);
     for (const FitOption& option : options.all) {
-      std::vector<std::string> words = candidate_flags(options.args, option.candidate);
+      std::vector<std::string> words = candidate_flags(options.spec, option.candidate);
       SCOPED_TRACE(fmt::format("{}", fmt::join(words, " ")));
       words.insert(words.end(), {type, "--max_length 512", "--per_device_train_batch_size 2"});
-      const RunSpec args = parsed(words);
-      RunSpec chosen = with_candidate(request.args, option.candidate, 1);
-      EXPECT_EQ(training_arguments_json(args), training_arguments_json(chosen));
+      const RunSpec spec = parsed(words);
+      RunSpec chosen = with_candidate(request.spec, option.candidate, 1);
+      EXPECT_EQ(training_arguments_json(spec), training_arguments_json(chosen));
       ClusterShape cluster;
       cluster.node_memory_bytes = 4 * kGiB;
       ModelConfig config = request.config;
-      config.base_quantization = base_quantization_of(args);
-      const RunForecast forecast = forecast_run(args, config, cluster, 1);
+      config.base_quantization = base_quantization_of(spec);
+      const RunForecast forecast = forecast_run(spec, config, cluster, 1);
       EXPECT_EQ(forecast.refusal.empty(), option.fits_memory);
       EXPECT_EQ(forecast.disk.offload_bytes, option.disk_bytes);
     }
@@ -154,7 +154,7 @@ TEST(FitCandidate, WhatIsGivenStaysAsItIs) {
     ASSERT_FALSE(options.all.empty());
     for (const FitOption& option : options.all) {
       EXPECT_THAT(expected.second, HasSubstr(option.word(expected.first)));
-      EXPECT_THAT(candidate_flags(options.args, option.candidate), Not(testing::Contains(HasSubstr(flag))));
+      EXPECT_THAT(candidate_flags(options.spec, option.candidate), Not(testing::Contains(HasSubstr(flag))));
     }
   }
   for (const FitOption& option :
@@ -294,7 +294,7 @@ TEST(FitOptions, WeightsBesideAdaptersAreRoundedOnlyIfNeedBe) {
     ASSERT_FALSE(options.all.empty());
     for (const FitOption& option : options.all) {
       EXPECT_EQ(option.words.back(), base);
-      EXPECT_THAT(candidate_flags(options.args, option.candidate),
+      EXPECT_THAT(candidate_flags(options.spec, option.candidate),
                   Not(testing::Contains(HasSubstr("--quantization"))));
     }
   }
@@ -325,7 +325,7 @@ TEST(FitOptions, TheFastestIsTakenWhereItIsAskedFor) {
   EXPECT_EQ(words_of(options).back(), "bf16");
   EXPECT_EQ(options.all[*options.fastest].words.back(), "int8");
   EXPECT_THAT(fit_text(options), HasSubstr("fastest  --quantization_bit 8\n"));
-  request.args.placement.fit_choice = FitChoice::kFastest;
+  request.spec.placement.fit_choice = FitChoice::kFastest;
   const FitOptions fastest = fit_options(request);
   EXPECT_EQ(fastest.taken(), fastest.fastest);
   EXPECT_EQ(fastest.fastest, options.fastest);

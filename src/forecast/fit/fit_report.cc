@@ -19,7 +19,7 @@ const char* lacks(const FitOption& option) {
 
 // The axes of the table. Adapters are updated after the backward pass, other weights are not quantised.
 std::array<FitAxis, 5> shown_axes(const FitOptions& options) {
-  const bool is_lora = options.args.lora.finetuning_type == FinetuningType::kLora;
+  const bool is_lora = options.spec.lora.finetuning_type == FinetuningType::kLora;
   return {FitAxis::kOptimizer, FitAxis::kState, FitAxis::kWeights,
           is_lora ? FitAxis::kBase : FitAxis::kUpdate, FitAxis::kActivations};
 }
@@ -27,7 +27,7 @@ std::array<FitAxis, 5> shown_axes(const FitOptions& options) {
 std::array<std::string, kNumFitAxes> words_of(const FitOptions& options, const FitOption& option) {
   auto words = option.words;
   std::string& base = words[static_cast<size_t>(FitAxis::kBase)];
-  if (base == "bf16" && options.args.precision.dtype == DType::kF32) base = "f32";
+  if (base == "bf16" && options.spec.precision.dtype == DType::kF32) base = "f32";
   return words;
 }
 
@@ -75,7 +75,7 @@ size_t least(const FitOptions& options, auto figure) {
 
 std::string option_text(const FitOptions& options, size_t option) {
   const FitOption& chosen = options.all[option];
-  const std::vector<std::string> flags = candidate_flags(options.args, chosen.candidate);
+  const std::vector<std::string> flags = candidate_flags(options.spec, chosen.candidate);
   return fmt::format(
       "{} ({} of memory{})", flags.empty() ? "these settings" : fmt::format("{}", fmt::join(flags, " ")),
       format_bytes(chosen.memory_bytes),
@@ -88,7 +88,7 @@ std::string choice_text(const FitOptions& options) {
   const auto num_fitting = std::ranges::count_if(options.all, [](const FitOption& of) { return of.fits(); });
   return fmt::format("{}, about {} s a step: of {} that fit, the fastest{} ({})", option_text(options, taken),
                      three_digits(option.time.step_s()), format_count(num_fitting, "form"),
-                     options.args.placement.fit_choice == FitChoice::kFastest
+                     options.spec.placement.fit_choice == FitChoice::kFastest
                          ? ""
                          : " of those that change the numbers least",
                      numbers_text(option));
@@ -152,7 +152,7 @@ std::string fit_text(const FitOptions& options) {
   if (!options.best) return text;
   const FitOption& taken = options.all[*options.taken()];
   const auto add_flags = [&](const char* name, size_t option) {
-    const std::vector<std::string> flags = candidate_flags(options.args, options.all[option].candidate);
+    const std::vector<std::string> flags = candidate_flags(options.spec, options.all[option].candidate);
     text += flags.empty() ? fmt::format("{:<9}these settings\n", name)
                           : wrapped(fmt::format("{:<8}", name), flags, 9);
     text += fmt::format("         numbers: {}\n", numbers_text(options.all[option]));
@@ -180,7 +180,7 @@ std::string fit_json(const FitOptions& options) {
                      {"update", words[3]},
                      {"outputs", words[4]},
                      {"base", words[5]},
-                     {"flags", candidate_flags(options.args, option.candidate)},
+                     {"flags", candidate_flags(options.spec, option.candidate)},
                      {"memory_bytes", option.memory_bytes},
                      {"disk_bytes", option.disk_bytes},
                      {"discarded_disk_bytes", option.discarded_disk_bytes},

@@ -31,13 +31,13 @@ struct Variant {
 
 class Search {
  public:
-  Search(const RunSpec& args, const ModelConfig& config, const JobSize& job,
+  Search(const RunSpec& spec, const ModelConfig& config, const JobSize& job,
          const std::vector<Instance>& instances, const SearchOptions& options)
-      : args_(args),
+      : spec_(spec),
         config_(config),
         options_(options),
-        step_rows_(global_batch_rows(args.batch_options(1))),
-        walks_(config, args.precision.dtype) {
+        step_rows_(global_batch_rows(spec.batch_options(1))),
+        walks_(config, spec.precision.dtype) {
     result_.is_on_cards = is_on_card();
     result_.instances = instances;
     result_.job = job;
@@ -68,9 +68,9 @@ class Search {
     if (!any) result_.refusals.push_back(nearest);
   }
 
-  bool is_on_card() const { return args_.machine.device == DeviceKind::kCuda; }
+  bool is_on_card() const { return spec_.machine.device == DeviceKind::kCuda; }
   MachineRates rates_of(const Instance& instance) const {
-    return is_on_card() ? rates_of_card(instance.card.facts, optimizer_is_on_host(args_))
+    return is_on_card() ? rates_of_card(instance.card.facts, optimizer_is_on_host(spec_))
                         : rates_of_instance(instance.facts);
   }
 
@@ -108,7 +108,7 @@ class Search {
     std::vector<std::pair<int, GatherSchedule>> all;
     if (options_.schedule != GatherSchedule::kPerLayer) all.emplace_back(stage, GatherSchedule::kPerStep);
     if (options_.zero_stage.value_or(3) == 3 && options_.schedule != GatherSchedule::kPerStep &&
-        args_.placement.pack_weights != AutoChoice::kAlways) {
+        spec_.placement.pack_weights != AutoChoice::kAlways) {
       all.emplace_back(3, GatherSchedule::kPerLayer);
     }
     return all;
@@ -128,14 +128,14 @@ class Search {
     layout.num_nodes = num_nodes;
     layout.local_world_size = local_world_size;
     layout.num_threads = instance.facts.num_cores / local_world_size;
-    if (args_.machine.num_threads > 0)
-      layout.num_threads = std::min(layout.num_threads, args_.machine.num_threads);
-    if (!context_team_refusal(num_nodes, local_world_size, args_.sharding.context_parallel_size).empty()) {
+    if (spec_.machine.num_threads > 0)
+      layout.num_threads = std::min(layout.num_threads, spec_.machine.num_threads);
+    if (!context_team_refusal(num_nodes, local_world_size, spec_.sharding.context_parallel_size).empty()) {
       nearest->why = fmt::format("ranks that context_parallel_size {} does not divide",
-                                 args_.sharding.context_parallel_size);
+                                 spec_.sharding.context_parallel_size);
       return;
     }
-    const int64_t world_size = num_row_ranks(args_, layout.world_size());
+    const int64_t world_size = num_row_ranks(spec_, layout.world_size());
     // 1, 2, 4, ... and all rows of a rank, or the number that is asked for.
     const int64_t first_rows = options_.micro_batch_rows.value_or(1);
     const int64_t most_rows = options_.micro_batch_rows.value_or(step_rows_ / world_size);
@@ -202,9 +202,9 @@ class Search {
   const std::vector<Variant>& variants_of(const RunLayout& layout, bool has_amx) {
     const auto [entry, is_new] = variants_.try_emplace({layout, has_amx});
     if (!is_new) return entry->second;
-    const RunSpec args = arguments_for(args_, layout, step_rows_);
+    const RunSpec spec = arguments_for(spec_, layout, step_rows_);
     const TrainableModel& model = model_of(layout.num_threads, has_amx);
-    const PlannedStep step(args, model, layout.num_nodes, layout.local_world_size, layout.num_threads,
+    const PlannedStep step(spec, model, layout.num_nodes, layout.local_world_size, layout.num_threads,
                            result_.job.max_row_tokens);
     for (const int64_t memory : {kAllMemory, kNoMemory}) {
       MachineFacts machine = step.machine(memory);
@@ -222,9 +222,9 @@ class Search {
     if (!model) {
       // Which card plays no part: what fits is compared with each instance's.
       model =
-          std::make_unique<PlannedModel>(config_, args_.precision.dtype, num_threads,
+          std::make_unique<PlannedModel>(config_, spec_.precision.dtype, num_threads,
                                          is_on_card() ? planned_card_ops("", 0) : planned_cpu_ops(has_amx),
-                                         args_.sharding.context_parallel_size);
+                                         spec_.sharding.context_parallel_size);
     }
     return *model->model;
   }
@@ -242,7 +242,7 @@ class Search {
     if (instance.watts > 0) found->kwh = node_hours * instance.watts / 1000;
   }
 
-  const RunSpec& args_;
+  const RunSpec& spec_;
   const ModelConfig& config_;
   const SearchOptions& options_;
   int64_t step_rows_;
@@ -255,8 +255,8 @@ class Search {
 
 }  // namespace
 
-RunSpec arguments_for(const RunSpec& args, const RunLayout& layout, int64_t step_rows) {
-  RunSpec out = args;
+RunSpec arguments_for(const RunSpec& spec, const RunLayout& layout, int64_t step_rows) {
+  RunSpec out = spec;
   out.batch.rows_per_device = layout.micro_batch_rows;
   out.batch.accumulation_steps = layout.accumulation;
   out.batch.global_rows = step_rows;
@@ -267,20 +267,20 @@ RunSpec arguments_for(const RunSpec& args, const RunLayout& layout, int64_t step
   return out;
 }
 
-SearchResult search_instances(const RunSpec& args, const ModelConfig& config, const JobSize& job,
+SearchResult search_instances(const RunSpec& spec, const ModelConfig& config, const JobSize& job,
                               const std::vector<Instance>& instances, const SearchOptions& options) {
-  return Search(args, config, job, instances, options).run();
+  return Search(spec, config, job, instances, options).run();
 }
 
-MemoryPlan memory_of(const RunSpec& args, const ModelConfig& config, const JobSize& job,
+MemoryPlan memory_of(const RunSpec& spec, const ModelConfig& config, const JobSize& job,
                      const Instance& instance, const Combination& combination) {
   const RunLayout& layout = combination.layout;
-  const RunSpec run = arguments_for(args, layout, global_batch_rows(args.batch_options(1)));
-  const bool is_on_card = args.machine.device == DeviceKind::kCuda;
+  const RunSpec run = arguments_for(spec, layout, global_batch_rows(spec.batch_options(1)));
+  const bool is_on_card = spec.machine.device == DeviceKind::kCuda;
   const OpsFactory ops = is_on_card ? planned_card_ops(instance.card.name, instance.card.usable_bytes())
                                     : planned_cpu_ops(instance.facts.amx);
-  const PlannedModel planned(config, args.precision.dtype, layout.num_threads, ops,
-                             args.sharding.context_parallel_size);
+  const PlannedModel planned(config, spec.precision.dtype, layout.num_threads, ops,
+                             spec.sharding.context_parallel_size);
   const PlannedStep step(run, *planned.model, layout.num_nodes, layout.local_world_size, layout.num_threads,
                          job.max_row_tokens);
   MachineFacts machine = step.machine(instance.usable_bytes());

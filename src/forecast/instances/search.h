@@ -86,16 +86,16 @@ struct SearchResult {
   }
 };
 
-// `args` must be resolved for one rank. With device cuda every instance needs a card, which a single rank
+// `spec` must be resolved for one rank. With device cuda every instance needs a card, which a single rank
 // uses.
-SearchResult search_instances(const RunSpec& args, const ModelConfig& config, const JobSize& job,
+SearchResult search_instances(const RunSpec& spec, const ModelConfig& config, const JobSize& job,
                               const std::vector<Instance>& instances, const SearchOptions& options);
 
-// `args` as a run with this layout has them.
-RunSpec arguments_for(const RunSpec& args, const RunLayout& layout, int64_t step_rows);
+// `spec` as a run with this layout has them.
+RunSpec arguments_for(const RunSpec& spec, const RunLayout& layout, int64_t step_rows);
 
 // The memory of a combination by kind.
-MemoryPlan memory_of(const RunSpec& args, const ModelConfig& config, const JobSize& job,
+MemoryPlan memory_of(const RunSpec& spec, const ModelConfig& config, const JobSize& job,
                      const Instance& instance, const Combination& combination);
 
 }  // namespace tessera

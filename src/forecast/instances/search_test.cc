@@ -26,11 +26,11 @@ class SearchTest : public testing::Test {
  protected:
   SearchTest() : config_(preset_config("160m")) {
     config_.vocab_size = 32000;
-    declare_training_flags(&table_, &args_);
-    args_.batch.rows_per_device = 16;
-    args_.data.max_length = 512;
-    args_.saving.strategy = SaveStrategy::kNo;  // snapshots take what is free
-    args_ = read_run_spec(table_, args_, 1);
+    declare_training_flags(&table_, &spec_);
+    spec_.batch.rows_per_device = 16;
+    spec_.data.max_length = 512;
+    spec_.saving.strategy = SaveStrategy::kNo;  // snapshots take what is free
+    spec_ = read_run_spec(table_, spec_, 1);
     job_.num_steps = 1000;
     job_.max_row_tokens = job_.mean_row_tokens = 512;
     job_.num_tokens = 1000.0 * 16 * 512;
@@ -38,7 +38,7 @@ class SearchTest : public testing::Test {
     instances_ = select_instances(shipped_catalogue(), {"c7i.*", "r8i.2xlarge", "m8i.96xlarge"});
   }
 
-  SearchResult search() const { return search_instances(args_, config_, job_, instances_, options_); }
+  SearchResult search() const { return search_instances(spec_, config_, job_, instances_, options_); }
 
   // The forecast of the layout on its instance.
   RunForecast forecast(const SearchResult& result, const Combination& combination) const {
@@ -55,12 +55,12 @@ class SearchTest : public testing::Test {
       cluster.ops = planned_card_ops(instance.card.name, instance.card.usable_bytes());
       cluster.rates = rates_of_card(instance.card.facts, /*optimizer_on_host=*/false);
     }
-    const RunSpec run = arguments_for(args_, layout, result.step_rows);
+    const RunSpec run = arguments_for(spec_, layout, result.step_rows);
     return forecast_run(run, config_, cluster, layout.num_threads, job_);
   }
 
   FlagTable table_;
-  RunSpec args_;
+  RunSpec spec_;
   ModelConfig config_;
   JobSize job_;
   std::vector<Instance> instances_;
@@ -68,7 +68,7 @@ class SearchTest : public testing::Test {
 };
 
 TEST_F(SearchTest, FindsTheMemoryOfTheCardAndTheTimeOnIt) {
-  args_.machine.device = DeviceKind::kCuda;
+  spec_.machine.device = DeviceKind::kCuda;
   config_ = preset_config("llama3.2-1b");
   instances_ =
       select_instances(with_cards(shipped_catalogue()), {"g6.xlarge", "g6e.xlarge", "p4d.*", "p5en.*"});
@@ -81,7 +81,7 @@ TEST_F(SearchTest, FindsTheMemoryOfTheCardAndTheTimeOnIt) {
     const Instance& instance = result.instances[each.instance];
     SCOPED_TRACE(instance.name);
     EXPECT_LE(each.card_bytes, instance.card.usable_bytes());
-    EXPECT_EQ(memory_of(args_, config_, job_, instance, each).device_bytes(), each.card_bytes);
+    EXPECT_EQ(memory_of(spec_, config_, job_, instance, each).device_bytes(), each.card_bytes);
     const RunForecast expected = forecast(result, each);
     EXPECT_EQ(expected.refusal, "");
     EXPECT_EQ(each.card_bytes, expected.memory.device_bytes());
@@ -100,7 +100,7 @@ TEST_F(SearchTest, FindsTheMemoryAndTheTimeOfTheForecastForTheSameLayout) {
     EXPECT_EQ(each.node_bytes, expected.memory.node_bytes());
     EXPECT_EQ(each.time.step_s(), expected.time->step_s());
     EXPECT_EQ(each.passes_per_step, expected.zero.passes_per_step);
-    EXPECT_EQ(memory_of(args_, config_, job_, result.instances[each.instance], each).node_bytes(),
+    EXPECT_EQ(memory_of(spec_, config_, job_, result.instances[each.instance], each).node_bytes(),
               each.node_bytes);
     EXPECT_LE(each.node_bytes, result.instances[each.instance].usable_bytes());
   }
@@ -133,8 +133,8 @@ TEST_F(SearchTest, MoneyAndHoursFollowFromTheStep) {
 }
 
 TEST_F(SearchTest, EveryCombinationKeepsTheRowsOfAStep) {
-  args_.batch.rows_per_device = 3;
-  args_.batch.accumulation_steps = 7;
+  spec_.batch.rows_per_device = 3;
+  spec_.batch.accumulation_steps = 7;
   const SearchResult result = search();
   EXPECT_EQ(result.step_rows, 21);
   for (const Combination& each : result.combinations) {
@@ -178,7 +178,7 @@ TEST_F(SearchTest, HonoursWhatIsAskedFor) {
   options_.zero_stage = 3;
   options_.schedule = GatherSchedule::kPerLayer;
   options_.gradient_checkpointing = true;
-  args_.batch.rows_per_device = 12;
+  spec_.batch.rows_per_device = 12;
   const SearchResult result = search();
   EXPECT_FALSE(result.combinations.empty());
   for (const Combination& each : result.combinations) {
@@ -240,7 +240,7 @@ TEST_F(SearchTest, SaysWhyRanksHaveNoPlace) {
   options_.local_world_size = 16;
   EXPECT_THAT(refusal_text(search(), SearchView()), HasSubstr("  more ranks than cores: c7i.xlarge\n"));
   options_.local_world_size = 1;
-  args_.sharding.context_parallel_size = 2;
+  spec_.sharding.context_parallel_size = 2;
   EXPECT_THAT(refusal_text(search(), SearchView()),
               HasSubstr("  ranks that context_parallel_size 2 does not divide: c7i.xlarge\n"));
 }

@@ -21,16 +21,16 @@ constexpr uint64_t kSeed = 1;
 
 class ClusterSimulator {
  public:
-  ClusterSimulator(const RunSpec& args, const ModelConfig& config, const ClusterShape& cluster,
+  ClusterSimulator(const RunSpec& spec, const ModelConfig& config, const ClusterShape& cluster,
                    int64_t num_threads, const std::optional<JobSize>& job, const SimulationOptions& options)
-      : args_(args),
+      : spec_(spec),
         cluster_(cluster),
         options_(options),
-        planned_(config, args.precision.dtype, num_threads, cluster.ops, args.sharding.context_parallel_size),
-        walks_(config, args.precision.dtype),
-        max_row_tokens_(job ? job->max_row_tokens : args.data.row_limit(config.max_position_embeddings)),
+        planned_(config, spec.precision.dtype, num_threads, cluster.ops, spec.sharding.context_parallel_size),
+        walks_(config, spec.precision.dtype),
+        max_row_tokens_(job ? job->max_row_tokens : spec.data.row_limit(config.max_position_embeddings)),
         row_tokens_(job ? job->mean_row_tokens : max_row_tokens_),
-        step_(args, *planned_.model, cluster.num_nodes, cluster.local_world_size, num_threads,
+        step_(spec, *planned_.model, cluster.num_nodes, cluster.local_world_size, num_threads,
               max_row_tokens_),
         of_rates_(*cluster.rates) {}
 
@@ -88,7 +88,7 @@ class ClusterSimulator {
   OpCosts& op_costs() { return cluster_.op_costs != nullptr ? *cluster_.op_costs : of_rates_; }
   StepProgram program_of(const ZeroLayout& layout, const StepInputs& facts, const StepCosts& costs) const {
     return step_program(layout, facts.zero, costs, walks_.config().tie_word_embeddings,
-                        static_cast<int>(args_.network.connections));
+                        static_cast<int>(spec_.network.connections));
   }
 
   // With the times of a measured step: of its median rank, as slowdowns_of() is about the others.
@@ -132,7 +132,7 @@ class ClusterSimulator {
                                   : cluster_.num_nodes;
     topology.nic_bytes_per_s = cluster_.network_gbps / 8 * 1e9 * rates.network_efficiency;
     topology.oversubscription = options_.oversubscription;
-    topology.connections = static_cast<int>(args_.network.connections) * cluster_.local_world_size;
+    topology.connections = static_cast<int>(spec_.network.connections) * cluster_.local_world_size;
     if (options_.flow_gbps) topology.flow_bytes_per_s = *options_.flow_gbps / 8 * 1e9;
     topology.latency_s = options_.latency_s.value_or(rates.network_latency_s);
     topology.message_s = options_.message_s;
@@ -145,7 +145,7 @@ class ClusterSimulator {
   void add_failures(SimulatedCluster* result) const {
     FailureInputs facts = *options_.failures;
     const DiskPlan disk = plan_disk(
-        walks_.layout(), {args_.precision.export_dtype(), saved_tensors(result->zero, cluster_.num_nodes)},
+        walks_.layout(), {spec_.precision.export_dtype(), saved_tensors(result->zero, cluster_.num_nodes)},
         /*count=*/{});
     const double node_bytes = static_cast<double>(disk.checkpoint_bytes) / cluster_.num_nodes;
     // The state is read and written once.
@@ -160,7 +160,7 @@ class ClusterSimulator {
     result->useful = useful_time(facts, cluster_.num_nodes, result->step.step_s, *options_.checkpoint_steps);
   }
 
-  const RunSpec& args_;
+  const RunSpec& spec_;
   const ClusterShape& cluster_;
   const SimulationOptions& options_;
   PlannedModel planned_;
@@ -203,11 +203,11 @@ std::vector<MeasuredStep> read_measured_steps(const std::string& metrics_path) {
   return steps;
 }
 
-SimulatedCluster simulate_cluster(const RunSpec& args, const ModelConfig& config, const ClusterShape& cluster,
+SimulatedCluster simulate_cluster(const RunSpec& spec, const ModelConfig& config, const ClusterShape& cluster,
                                   int64_t num_threads, const std::optional<JobSize>& job,
                                   const SimulationOptions& options) {
   TESSERA_CHECK(cluster.rates.has_value(), "a simulation needs the machine's rates");
-  return ClusterSimulator(args, config, cluster, num_threads, job, options).run();
+  return ClusterSimulator(spec, config, cluster, num_threads, job, options).run();
 }
 
 }  // namespace tessera

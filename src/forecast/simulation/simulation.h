@@ -60,8 +60,8 @@ struct SimulatedCluster {
   double efficiency() const { return ideal_s / step.step_s; }
 };
 
-// `args` must be resolved for the cluster's ranks; the cluster has rates.
-SimulatedCluster simulate_cluster(const RunSpec& args, const ModelConfig& config, const ClusterShape& cluster,
+// `spec` must be resolved for the cluster's ranks; the cluster has rates.
+SimulatedCluster simulate_cluster(const RunSpec& spec, const ModelConfig& config, const ClusterShape& cluster,
                                   int64_t num_threads, const std::optional<JobSize>& job,
                                   const SimulationOptions& options);
 

@@ -19,11 +19,11 @@ using testing::HasSubstr;
 class SimulationTest : public testing::Test {
  protected:
   SimulationTest() {
-    declare_training_flags(&table_, &args_);
-    args_.data.max_length = 512;
-    args_.batch.rows_per_device = 4;
-    args_.sharding.stage = 2;
-    args_.saving.strategy = SaveStrategy::kNo;  // snapshots take what is free
+    declare_training_flags(&table_, &spec_);
+    spec_.data.max_length = 512;
+    spec_.batch.rows_per_device = 4;
+    spec_.sharding.stage = 2;
+    spec_.saving.strategy = SaveStrategy::kNo;  // snapshots take what is free
     InstanceFacts facts;
     facts.num_cores = 32;
     facts.clock_ghz = 2.4;
@@ -37,13 +37,13 @@ class SimulationTest : public testing::Test {
 
   SimulatedCluster simulate(int num_nodes, const std::string& preset = "llama3.2-1b") {
     cluster_.num_nodes = num_nodes;
-    const RunSpec args = read_run_spec(table_, args_, num_nodes * cluster_.local_world_size);
-    return simulate_cluster(args, preset_config(preset), cluster_, 32, std::nullopt, options_);
+    const RunSpec spec = read_run_spec(table_, spec_, num_nodes * cluster_.local_world_size);
+    return simulate_cluster(spec, preset_config(preset), cluster_, 32, std::nullopt, options_);
   }
   // The plan of what was simulated last.
   RunForecast forecast_of_plan() {
-    const RunSpec args = read_run_spec(table_, args_, cluster_.num_nodes * cluster_.local_world_size);
-    return forecast_run(args, preset_config("llama3.2-1b"), cluster_, 32);
+    const RunSpec spec = read_run_spec(table_, spec_, cluster_.num_nodes * cluster_.local_world_size);
+    return forecast_run(spec, preset_config("llama3.2-1b"), cluster_, 32);
   }
   std::vector<SimulatedCluster> simulate_all() {
     std::vector<SimulatedCluster> all;
@@ -52,7 +52,7 @@ class SimulationTest : public testing::Test {
   }
 
   FlagTable table_;
-  RunSpec args_;
+  RunSpec spec_;
   ClusterShape cluster_;
   SimulationOptions options_;
 };
@@ -83,15 +83,15 @@ TEST_F(SimulationTest, EfficiencyFallsWithNodesRacksAndSlowNodes) {
 
 TEST_F(SimulationTest, NodesOnTheirOwnTakeWhatThePlanPredicts) {
   const SimulatedCluster together = simulate(4);
-  args_.outer.sync_every = 20;
+  spec_.outer.sync_every = 20;
   const SimulatedCluster apart = simulate(4);
   const RunForecast forecast = forecast_of_plan();
   EXPECT_NEAR(apart.step.step_s / forecast.time->step_s(), 1, 0.05);
   EXPECT_LT(apart.step.step_s, together.step.step_s);
   EXPECT_NEAR(apart.step.node_sent_bytes / together.step.node_sent_bytes, 1 / 20.0, 0.01 / 20);
   // With a delay, an exchange overlaps the steps after it.
-  args_.outer.num_fragments = 4;
-  args_.outer.sync_delay = 2;
+  spec_.outer.num_fragments = 4;
+  spec_.outer.sync_delay = 2;
   const SimulatedCluster streamed = simulate(4);
   EXPECT_NEAR(streamed.step.node_sent_bytes / apart.step.node_sent_bytes, 1, 0.01);
   EXPECT_LT(streamed.step.step_s, apart.step.step_s);
@@ -102,7 +102,7 @@ TEST_F(SimulationTest, NodesOnTheirOwnTakeWhatThePlanPredicts) {
 
 TEST_F(SimulationTest, RanksThatShareRowsTakeWhatThePlanPredicts) {
   cluster_.local_world_size = 2;
-  args_.sharding.context_parallel_size = 2;
+  spec_.sharding.context_parallel_size = 2;
   const SimulatedCluster one = simulate(1);
   const RunForecast forecast = forecast_of_plan();
   EXPECT_NEAR(one.step.step_s / forecast.time->step_s(), 1, 0.01);
@@ -111,7 +111,7 @@ TEST_F(SimulationTest, RanksThatShareRowsTakeWhatThePlanPredicts) {
 
 // Nodes that are not in step with one another may have more of an uplink than equal ones.
 TEST_F(SimulationTest, NothingTakesLessThanNoTime) {
-  args_.data.max_length = 2048;
+  spec_.data.max_length = 2048;
   options_.nodes_per_rack = 16;
   options_.oversubscription = 4;
   for (const double spread : {0.01, 0.03, 0.1}) {

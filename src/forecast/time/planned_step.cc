@@ -12,15 +12,15 @@ constexpr int64_t kHostBytesOfCard = int64_t{1} << 30;
 
 }  // namespace
 
-PlannedStep::PlannedStep(const RunSpec& args, const TrainableModel& model, int num_nodes,
+PlannedStep::PlannedStep(const RunSpec& spec, const TrainableModel& model, int num_nodes,
                          int local_world_size, int64_t num_threads, int64_t max_row_tokens)
-    : args_(args),
+    : spec_(spec),
       model_(model),
-      batch_(args.batch_options(num_nodes * local_world_size)),
+      batch_(spec.batch_options(num_nodes * local_world_size)),
       num_nodes_(num_nodes),
       local_world_size_(local_world_size),
       num_threads_(num_threads),
-      planner_(args, model, batch_, uniform_rows(max_row_tokens, micro_batch_rows(batch_))) {}
+      planner_(spec, model, batch_, uniform_rows(max_row_tokens, micro_batch_rows(batch_))) {}
 
 MachineFacts planned_machine(int num_nodes, int local_world_size, int64_t num_threads,
                              int64_t node_memory_bytes) {
@@ -42,7 +42,7 @@ MachineFacts PlannedStep::machine(int64_t node_memory_bytes) const {
 }
 
 StepInputs PlannedStep::facts(const MemoryRequest& request, int64_t row_tokens) const {
-  return step_inputs(request, row_tokens, micro_batch_rows(batch_), args_.batch.accumulation_steps,
+  return step_inputs(request, row_tokens, micro_batch_rows(batch_), spec_.batch.accumulation_steps,
                      planner_.micro_batches_per_pass(), num_threads_);
 }
 

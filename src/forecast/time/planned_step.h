@@ -17,9 +17,9 @@ MachineFacts planned_machine(int num_nodes, int local_world_size, int64_t num_th
 
 class PlannedStep {
  public:
-  // `args` must be resolved for num_nodes * local_world_size ranks; the model's Ops have as many threads as a
+  // `spec` must be resolved for num_nodes * local_world_size ranks; the model's Ops have as many threads as a
   // rank will have. Both must outlive this. No row has more than max_row_tokens.
-  PlannedStep(const RunSpec& args, const TrainableModel& model, int num_nodes, int local_world_size,
+  PlannedStep(const RunSpec& spec, const TrainableModel& model, int num_nodes, int local_world_size,
               int64_t num_threads, int64_t max_row_tokens);
 
   const RunPlanner& planner() const { return planner_; }
@@ -30,7 +30,7 @@ class PlannedStep {
   StepInputs facts(const MemoryRequest& request, int64_t row_tokens) const;
 
  private:
-  const RunSpec& args_;
+  const RunSpec& spec_;
   const TrainableModel& model_;
   BatchPlanOptions batch_;
   int num_nodes_;

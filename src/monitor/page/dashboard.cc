@@ -259,8 +259,8 @@ class Dashboard::Worker {
                          .count();
 };
 
-Dashboard::Dashboard(const RunSpec& args, WebServer& server)
-    : RunEvents(args), worker_(std::make_shared<Worker>(args.output_dir, server)) {
+Dashboard::Dashboard(const RunSpec& spec, WebServer& server)
+    : RunEvents(spec), worker_(std::make_shared<Worker>(spec.output_dir, server)) {
   check_page("--report_to dashboard");
   const auto page = std::make_shared<const std::string>(live_page());
   server.add("/", WebServer::Access::kToken, [page](const WebRequest&) {

@@ -26,7 +26,7 @@ namespace tessera {
 class Dashboard final : public RunEvents {
  public:
   // Adds the paths to a server that has not started. Error(kBadConfig) if this build has no page.
-  Dashboard(const RunSpec& args, WebServer& server);
+  Dashboard(const RunSpec& spec, WebServer& server);
   // Passes on what is left in the queue. The server must outlive this.
   ~Dashboard() override;
 

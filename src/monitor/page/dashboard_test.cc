@@ -34,9 +34,9 @@ class DashboardTest : public testing::Test {
  protected:
   void SetUp() override {
     if (!has_page()) GTEST_SKIP() << "built without npm: there is no page";
-    args_.output_dir = (folder_.path() / "out").string();
+    spec_.output_dir = (folder_.path() / "out").string();
     server_ = std::make_unique<WebServer>(WebServerOptions{});
-    dashboard_ = std::make_unique<Dashboard>(args_, *server_);
+    dashboard_ = std::make_unique<Dashboard>(spec_, *server_);
     server_->start();
   }
 
@@ -72,7 +72,7 @@ class DashboardTest : public testing::Test {
   }
 
   TestFolder folder_;
-  RunSpec args_;
+  RunSpec spec_;
   std::unique_ptr<WebServer> server_;
   std::unique_ptr<Dashboard> dashboard_;
 };

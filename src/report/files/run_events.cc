@@ -40,8 +40,8 @@ OrderedJson disk_json(const DiskSummary& disk) {
 
 }  // namespace
 
-RunEvents::RunEvents(const RunSpec& args)
-    : arguments_json_(training_arguments_json(args)), num_restarts_(args.launch.num_restarts) {}
+RunEvents::RunEvents(const RunSpec& spec)
+    : arguments_json_(training_arguments_json(spec)), num_restarts_(spec.launch.num_restarts) {}
 
 void RunEvents::on_plan(const RunPlan& plan) {
   OrderedJson event = {{"host", host_name()},

@@ -24,7 +24,7 @@ namespace tessera {
 //                      ran to completion
 class RunEvents : public TrainObserver {
  public:
-  explicit RunEvents(const RunSpec& args);
+  explicit RunEvents(const RunSpec& spec);
 
   void on_plan(const RunPlan& plan) override;
   void on_resume(const std::filesystem::path& folder, int64_t step, const std::string& differences) override;
@@ -50,8 +50,8 @@ class RunEvents : public TrainObserver {
 class EventsFile final : public RunEvents {
  public:
   // As LineFile.
-  EventsFile(const RunSpec& args, const std::filesystem::path& path, int64_t keep)
-      : RunEvents(args), file_(path, keep) {}
+  EventsFile(const RunSpec& spec, const std::filesystem::path& path, int64_t keep)
+      : RunEvents(spec), file_(path, keep) {}
 
  private:
   void write_line(const std::string& line) override { file_.write(line); }

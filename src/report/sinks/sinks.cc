@@ -38,7 +38,7 @@ DeepSpeedMonitor::Write csv_writer(const std::filesystem::path& folder,
 std::map<std::string, std::string> mlflow_params(const SinkContext& context) {
   constexpr size_t kMaxValueBytes = 250;
   nlohmann::json values = nlohmann::json::parse(context.model_config);
-  values.update(training_arguments(context.args));
+  values.update(training_arguments(context.spec));
   std::map<std::string, std::string> params;
   for (const auto& [name, value] : values.items()) {
     const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
@@ -50,12 +50,12 @@ std::map<std::string, std::string> mlflow_params(const SinkContext& context) {
 }
 
 std::unique_ptr<TrainObserver> make_mlflow_sink(const SinkContext& context, const Environment& environment) {
-  const std::filesystem::path output_dir = context.args.output_dir;
+  const std::filesystem::path output_dir = context.spec.output_dir;
   const std::filesystem::path id_file = output_dir / "mlflow.json";
   const std::string uri = environment("MLFLOW_TRACKING_URI").value_or("");
   MlflowRun run;
   run.id = environment("MLFLOW_RUN_ID").value_or("");
-  run.name = context.args.reporting.run_name;
+  run.name = context.spec.reporting.run_name;
   if (run.name.empty())
     run.name = absolute_path(output_dir / "").lexically_normal().parent_path().filename().string();
   run.experiment = environment("MLFLOW_EXPERIMENT_NAME").value_or("");
@@ -76,8 +76,8 @@ std::unique_ptr<TrainObserver> make_mlflow_sink(const SinkContext& context, cons
 
 std::vector<std::unique_ptr<TrainObserver>> make_sinks(const SinkContext& context,
                                                        const Environment& environment) {
-  const RunSpec& args = context.args;
-  const std::filesystem::path output_dir = args.output_dir;
+  const RunSpec& spec = context.spec;
+  const std::filesystem::path output_dir = spec.output_dir;
   std::optional<int64_t> resumed_samples;
   if (context.resumed_step) resumed_samples = *context.resumed_step * context.step_rows;
 
@@ -85,19 +85,19 @@ std::vector<std::unique_ptr<TrainObserver>> make_sinks(const SinkContext& contex
   const auto add_monitor = [&](DeepSpeedMonitor::Write write) {
     sinks.push_back(std::make_unique<DeepSpeedMonitor>(context.step_rows, std::move(write)));
   };
-  if (args.reporting.reports_to(ReportTo::kTensorboard)) {
+  if (spec.reporting.reports_to(ReportTo::kTensorboard)) {
     const std::string variable = environment("TENSORBOARD_LOGGING_DIR").value_or("");
     sinks.push_back(std::make_unique<TensorBoardSink>(
-        tensorboard_folder(args.reporting.logging_dir, variable, output_dir,
+        tensorboard_folder(spec.reporting.logging_dir, variable, output_dir,
                            context.resumed_step.has_value()),
-        context.resumed_step, training_arguments_json(args), context.model_config));
+        context.resumed_step, training_arguments_json(spec), context.model_config));
   }
-  if (args.reporting.monitor_tensorboard_dir)
-    add_monitor(event_writer(*args.reporting.monitor_tensorboard_dir, resumed_samples));
-  if (args.reporting.monitor_csv_dir || args.reporting.reports_to(ReportTo::kCsv))
-    add_monitor(csv_writer(args.reporting.monitor_csv_dir.value_or((output_dir / "csv_monitor").string()),
+  if (spec.reporting.monitor_tensorboard_dir)
+    add_monitor(event_writer(*spec.reporting.monitor_tensorboard_dir, resumed_samples));
+  if (spec.reporting.monitor_csv_dir || spec.reporting.reports_to(ReportTo::kCsv))
+    add_monitor(csv_writer(spec.reporting.monitor_csv_dir.value_or((output_dir / "csv_monitor").string()),
                            resumed_samples));
-  if (args.reporting.reports_to(ReportTo::kMlflow)) sinks.push_back(make_mlflow_sink(context, environment));
+  if (spec.reporting.reports_to(ReportTo::kMlflow)) sinks.push_back(make_mlflow_sink(context, environment));
   return sinks;
 }
 

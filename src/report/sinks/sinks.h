@@ -15,7 +15,7 @@
 namespace tessera {
 
 struct SinkContext {
-  const RunSpec& args;
+  const RunSpec& spec;
   std::optional<int64_t> resumed_step;
   int64_t step_rows;                // of all ranks
   const std::string& model_config;  // config.json

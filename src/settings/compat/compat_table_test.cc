@@ -57,19 +57,19 @@ TEST(CompatTable, WhatSetsAFlagNamesOne) {
 
 TEST_F(ArgumentsTest, ABooleanOfAnotherProgramSetsAFlag) {
   give("disable_shuffling", "true");
-  EXPECT_FALSE(args_.data.shuffle);
+  EXPECT_FALSE(spec_.data.shuffle);
   give("disable_shuffling", "no");
-  EXPECT_TRUE(args_.data.shuffle);
+  EXPECT_TRUE(spec_.data.shuffle);
   give("group_by_length", "false");
-  EXPECT_EQ(args_.data.sampling_strategy, SamplingStrategy::kRandom);
+  EXPECT_EQ(spec_.data.sampling_strategy, SamplingStrategy::kRandom);
   give("group_by_length", "true");
-  EXPECT_EQ(args_.data.sampling_strategy, SamplingStrategy::kGroupByLength);
+  EXPECT_EQ(spec_.data.sampling_strategy, SamplingStrategy::kGroupByLength);
   give("neat_packing", "true");
-  EXPECT_TRUE(args_.data.packing);
-  EXPECT_EQ(args_.data.packing_strategy, PackingStrategy::kGreedyKnapsack);
+  EXPECT_TRUE(spec_.data.packing);
+  EXPECT_EQ(spec_.data.packing_strategy, PackingStrategy::kGreedyKnapsack);
   give("packing_strategy", "wrapped");
   give("neat_packing", "true");
-  EXPECT_EQ(args_.data.packing_strategy, PackingStrategy::kWrapped) << "a strategy that is set stays";
+  EXPECT_EQ(spec_.data.packing_strategy, PackingStrategy::kWrapped) << "a strategy that is set stays";
   EXPECT_THAT(refusal("disable_shuffling", "maybe"),
               testing::HasSubstr("--disable_shuffling: expected true or false"));
 }

@@ -58,7 +58,7 @@ using EvaluationSetsTest = ArgumentsTest;
 
 TEST_F(EvaluationSetsTest, ObjectsOfFilesAreNamesToo) {
   give("eval_dataset", R"({"news": "a.jsonl", "code": ["b.jsonl", "c.jsonl"]})");
-  EXPECT_THAT(args_.data.eval_dataset, ElementsAre("news=a.jsonl", "code=b.jsonl", "code=c.jsonl"));
+  EXPECT_THAT(spec_.data.eval_dataset, ElementsAre("news=a.jsonl", "code=b.jsonl", "code=c.jsonl"));
   const auto problem = [](const std::string& object) {
     const Error error = error_of([&] { entries_of_sets(object, "eval_dataset"); });
     EXPECT_EQ(error.code(), ExitCode::kBadConfig);
@@ -90,8 +90,8 @@ TEST_F(EvaluationSetsTest, MetricsAreThoseOfTheSets) {
   EXPECT_THAT(contradiction(), HasSubstr("metric_for_best_model eval_wiki_loss: no evaluation"));
   give("metric_for_best_model", "code_loss");
   resolve();
-  EXPECT_EQ(args_.evaluation.metric, "eval_code_loss");
-  EXPECT_EQ(args_.evaluation.greater_is_better, false);
+  EXPECT_EQ(spec_.evaluation.metric, "eval_code_loss");
+  EXPECT_EQ(spec_.evaluation.greater_is_better, false);
   EXPECT_THAT(refusal("metric_for_best_model", "news_accuracy"), HasSubstr("expected one of loss"));
 }
 

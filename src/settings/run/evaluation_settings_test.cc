@@ -36,18 +36,18 @@ TEST_F(EvaluationArgumentsTest, NamesOfOtherTrainersAreOtherSpellings) {
     give(name, value);
   }
   resolve();
-  EXPECT_EQ(args_.model.folder, "m");
-  EXPECT_EQ(args_.data.max_length, 77);
-  EXPECT_TRUE(args_.data.packing);
-  EXPECT_EQ(args_.batch.num_epochs, 5);
-  EXPECT_EQ(args_.batch.rows_per_device, 3);
-  EXPECT_EQ(args_.evaluation.rows_per_device, 6);
-  EXPECT_EQ(args_.schedule.type, ScheduleType::kCosine);
-  EXPECT_EQ(args_.precision.dtype, DType::kBF16);
-  EXPECT_TRUE(args_.placement.gradient_checkpointing);
-  EXPECT_EQ(args_.data.cache_dir, "prepared");
-  EXPECT_EQ(args_.data.text_column, "body");
-  EXPECT_EQ(args_.objective.neftune_alpha, 5);
+  EXPECT_EQ(spec_.model.folder, "m");
+  EXPECT_EQ(spec_.data.max_length, 77);
+  EXPECT_TRUE(spec_.data.packing);
+  EXPECT_EQ(spec_.batch.num_epochs, 5);
+  EXPECT_EQ(spec_.batch.rows_per_device, 3);
+  EXPECT_EQ(spec_.evaluation.rows_per_device, 6);
+  EXPECT_EQ(spec_.schedule.type, ScheduleType::kCosine);
+  EXPECT_EQ(spec_.precision.dtype, DType::kBF16);
+  EXPECT_TRUE(spec_.placement.gradient_checkpointing);
+  EXPECT_EQ(spec_.data.cache_dir, "prepared");
+  EXPECT_EQ(spec_.data.text_column, "body");
+  EXPECT_EQ(spec_.objective.neftune_alpha, 5);
   EXPECT_THAT(refusal("neat_packing", "maybe"), HasSubstr("expected true or false"));
 }
 
@@ -57,7 +57,7 @@ TEST_F(EvaluationArgumentsTest, TokensSeenAreAChoiceOrABoolean) {
                                                        {"False", TokensSeen::kNo},
                                                        {"non_padding", TokensSeen::kNonPadding}}) {
     give("include_num_input_tokens_seen", value);
-    EXPECT_EQ(args_.reporting.tokens_seen, choice) << value;
+    EXPECT_EQ(spec_.reporting.tokens_seen, choice) << value;
   }
   EXPECT_THAT(refusal("include_num_input_tokens_seen", "some"), HasSubstr("expected one of no, all"));
 }
@@ -66,28 +66,28 @@ TEST_F(EvaluationArgumentsTest, GroupingByLengthIsAnOrderDrawnFromTheSeed) {
   give("group_by_length", "true");
   give("data_seed", "7");
   resolve();
-  EXPECT_TRUE(args_.data.shuffle);
-  EXPECT_EQ(args_.data.sampling_strategy, SamplingStrategy::kGroupByLength);
-  EXPECT_EQ(args_.batch_options(1).seed, 42u);
+  EXPECT_TRUE(spec_.data.shuffle);
+  EXPECT_EQ(spec_.data.sampling_strategy, SamplingStrategy::kGroupByLength);
+  EXPECT_EQ(spec_.batch_options(1).seed, 42u);
   give("shuffle", "false");
   EXPECT_THAT(contradiction(), HasSubstr("contradicts train_sampling_strategy group_by_length"));
 }
 
 TEST_F(EvaluationArgumentsTest, PackingStrategiesAreTrls) {
-  EXPECT_EQ(args_.data.packing_mode(), Packing::kNone);
+  EXPECT_EQ(spec_.data.packing_mode(), Packing::kNone);
   give("packing", "true");
-  EXPECT_EQ(args_.data.packing_mode(), Packing::kByRows);
+  EXPECT_EQ(spec_.data.packing_mode(), Packing::kByRows);
   for (const auto& [strategy, packing] :
        {std::pair("bfd", Packing::kBestFit), std::pair("bfd_split", Packing::kBestFitSplit),
         std::pair("wrapped", Packing::kWrapped), std::pair("in_order", Packing::kIsolated)}) {
     give("packing_strategy", strategy);
-    EXPECT_EQ(args_.data.packing_mode(), packing) << strategy;
+    EXPECT_EQ(spec_.data.packing_mode(), packing) << strategy;
   }
   EXPECT_THAT(refusal("packing_strategy", "ffd"), HasSubstr("expected one of auto, bfd, bfd_split"));
   give("eval_packing", "false");
-  EXPECT_EQ(args_.data.eval_packing_mode(), Packing::kNone);
+  EXPECT_EQ(spec_.data.eval_packing_mode(), Packing::kNone);
   give("packing_cross_document_attention", "true");
-  EXPECT_EQ(args_.data.packing_mode(), Packing::kJoined);
+  EXPECT_EQ(spec_.data.packing_mode(), Packing::kJoined);
   give("packing_strategy", "bfd");
   EXPECT_THAT(contradiction(), HasSubstr("contradicts packing_strategy bfd"));
 }
@@ -106,7 +106,7 @@ TEST_F(EvaluationArgumentsTest, TheBestModelNeedsCheckpointsAtEvaluations) {
   give("load_best_model_at_end", "true");
   EXPECT_EQ(contradiction(), "load_best_model_at_end needs eval_strategy steps or epoch");
   give("eval_strategy", "steps");
-  args_.data.eval_dataset = {"e.jsonl"};
+  spec_.data.eval_dataset = {"e.jsonl"};
   give("eval_steps", "200");
   EXPECT_EQ(
       contradiction(),
@@ -114,8 +114,8 @@ TEST_F(EvaluationArgumentsTest, TheBestModelNeedsCheckpointsAtEvaluations) {
       "eval_steps 200");
   give("save_steps", "400");
   resolve();
-  EXPECT_EQ(args_.evaluation.metric, "eval_loss");
-  EXPECT_EQ(args_.evaluation.greater_is_better, false);
+  EXPECT_EQ(spec_.evaluation.metric, "eval_loss");
+  EXPECT_EQ(spec_.evaluation.greater_is_better, false);
   give("save_steps", "0.4");
   EXPECT_THAT(contradiction(), HasSubstr("both to be steps or both fractions"));
   give("eval_steps", "0.1");
@@ -128,29 +128,29 @@ TEST_F(EvaluationArgumentsTest, TheBestModelNeedsCheckpointsAtEvaluations) {
 
 TEST_F(EvaluationArgumentsTest, TheDirectionOfAMetricFollowsFromItsName) {
   give("eval_strategy", "epoch");
-  args_.data.eval_dataset = {"e.jsonl"};
-  args_.evaluation.choices = {"c.jsonl"};
+  spec_.data.eval_dataset = {"e.jsonl"};
+  spec_.evaluation.choices = {"c.jsonl"};
   for (const auto& [name, greater] :
        std::vector<std::pair<const char*, bool>>{{"loss", false},
                                                  {"eval_perplexity", false},
                                                  {"choices_accuracy", true},
                                                  {"eval_choices_accuracy_norm", true}}) {
-    args_.evaluation.greater_is_better.reset();
+    spec_.evaluation.greater_is_better.reset();
     give("metric_for_best_model", name);
     resolve();
-    EXPECT_EQ(args_.evaluation.greater_is_better, greater) << name;
-    EXPECT_TRUE(args_.evaluation.metric.starts_with("eval_"));
+    EXPECT_EQ(spec_.evaluation.greater_is_better, greater) << name;
+    EXPECT_TRUE(spec_.evaluation.metric.starts_with("eval_"));
   }
   give("greater_is_better", "false");
   resolve();
-  EXPECT_EQ(args_.evaluation.greater_is_better, false);
-  args_.evaluation.choices.clear();
+  EXPECT_EQ(spec_.evaluation.greater_is_better, false);
+  spec_.evaluation.choices.clear();
   EXPECT_EQ(contradiction(), "metric_for_best_model eval_choices_accuracy_norm needs eval_choices");
 }
 
 TEST_F(EvaluationArgumentsTest, EarlyStoppingAndSavingTheBestNeedAMetric) {
   give("eval_strategy", "epoch");
-  args_.data.eval_dataset = {"e.jsonl"};
+  spec_.data.eval_dataset = {"e.jsonl"};
   give("save_strategy", "best");
   EXPECT_EQ(contradiction(), "save_strategy best needs a metric_for_best_model, such as loss");
   give("early_stopping_patience", "3");

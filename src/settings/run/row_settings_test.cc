@@ -21,30 +21,30 @@ class RowArgumentsTest : public ArgumentsTest {
 
 // Rows that are in the order of their lengths would hold out the longest.
 TEST_F(RowArgumentsTest, DocumentsAreSplitBeforeThoseThatPackByLength) {
-  EXPECT_FALSE(splits_documents(args_));
+  EXPECT_FALSE(splits_documents(spec_));
   give("packing", "true");
   resolve();
-  EXPECT_EQ(args_.data.packing_mode(), Packing::kIsolated) << "auto";
-  EXPECT_FALSE(splits_documents(args_)) << "as in checkpoints that are there";
+  EXPECT_EQ(spec_.data.packing_mode(), Packing::kIsolated) << "auto";
+  EXPECT_FALSE(splits_documents(spec_)) << "as in checkpoints that are there";
   for (const char* strategy : {"bfd", "bfd_split", "greedy_knapsack"}) {
     give("packing_strategy", strategy);
-    EXPECT_TRUE(splits_documents(args_)) << strategy;
+    EXPECT_TRUE(splits_documents(spec_)) << strategy;
   }
   give("packing_strategy", "wrapped");
-  EXPECT_FALSE(splits_documents(args_));
+  EXPECT_FALSE(splits_documents(spec_));
 }
 
 TEST_F(RowArgumentsTest, RowsForEvaluationMayBePackedInAnotherWay) {
   give("packing", "true");
   give("eval_packing", "false");
   resolve();
-  EXPECT_TRUE(splits_documents(args_));
-  EXPECT_EQ(args_.data.eval_packing_mode(), Packing::kNone);
+  EXPECT_TRUE(splits_documents(spec_));
+  EXPECT_EQ(spec_.data.eval_packing_mode(), Packing::kNone);
   give("packing", "false");
   give("eval_packing", "true");
   resolve();
-  EXPECT_TRUE(splits_documents(args_));
-  EXPECT_EQ(args_.data.eval_packing_mode(), Packing::kIsolated);
+  EXPECT_TRUE(splits_documents(spec_));
+  EXPECT_EQ(spec_.data.eval_packing_mode(), Packing::kIsolated);
 }
 
 TEST_F(RowArgumentsTest, DocumentsSeeEachOtherInOrderOnly) {
@@ -52,7 +52,7 @@ TEST_F(RowArgumentsTest, DocumentsSeeEachOtherInOrderOnly) {
   EXPECT_THAT(contradiction(), HasSubstr("packing_cross_document_attention needs packing true"));
   give("packing", "true");
   resolve();
-  EXPECT_EQ(args_.data.packing_mode(), Packing::kJoined);
+  EXPECT_EQ(spec_.data.packing_mode(), Packing::kJoined);
   give("packing_strategy", "bfd");
   EXPECT_THAT(contradiction(), HasSubstr("contradicts packing_strategy bfd"));
 }

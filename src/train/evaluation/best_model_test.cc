@@ -35,8 +35,8 @@ struct BestSteps {
     *out << fmt::format("best at {}, stops after {}", fmt::join(of.best_steps, " "), of.stops_after);
   }
 };
-BestSteps best_steps_of(const RunSpec& args, const std::vector<double>& losses) {
-  const BestModelRule rule(args);
+BestSteps best_steps_of(const RunSpec& spec, const std::vector<double>& losses) {
+  const BestModelRule rule(spec);
   BestModel best;
   BestSteps found;
   for (size_t i = 0; i < losses.size() && found.stops_after == 0; ++i) {
@@ -48,23 +48,23 @@ BestSteps best_steps_of(const RunSpec& args, const std::vector<double>& losses) 
 }
 
 TEST(BestModelRule, IsThatOfHuggingFacesTrainer) {
-  RunSpec args;
-  args.evaluation.metric = "eval_loss";
-  args.evaluation.greater_is_better = false;
-  EXPECT_EQ(best_steps_of(args, {3, 2, 2, 4, 1}), (BestSteps{{1, 2, 5}, 0}));
-  args.evaluation.early_stopping_patience = 2;
-  EXPECT_EQ(best_steps_of(args, {3, 2, 2, 4, 1}), (BestSteps{{1, 2}, 4}));
-  EXPECT_EQ(best_steps_of(args, {3, 2, 2, 1, 4, 5}), (BestSteps{{1, 2, 4}, 6}))
+  RunSpec spec;
+  spec.evaluation.metric = "eval_loss";
+  spec.evaluation.greater_is_better = false;
+  EXPECT_EQ(best_steps_of(spec, {3, 2, 2, 4, 1}), (BestSteps{{1, 2, 5}, 0}));
+  spec.evaluation.early_stopping_patience = 2;
+  EXPECT_EQ(best_steps_of(spec, {3, 2, 2, 4, 1}), (BestSteps{{1, 2}, 4}));
+  EXPECT_EQ(best_steps_of(spec, {3, 2, 2, 1, 4, 5}), (BestSteps{{1, 2, 4}, 6}))
       << "a better one resets the count";
   // Better by the threshold or less is the best, but no reason to continue.
-  args.evaluation.early_stopping_threshold = 0.5;
-  EXPECT_EQ(best_steps_of(args, {3, 2.5, 2.25, 1}), (BestSteps{{1, 2, 3}, 3}));
-  EXPECT_EQ(best_steps_of(args, {3, 2.4, 1.8, 1}), (BestSteps{{1, 2, 3, 4}, 0}));
-  args.evaluation.early_stopping_threshold = 0;
-  args.evaluation.greater_is_better = true;
-  EXPECT_EQ(best_steps_of(args, {3, 2, 4, 4, 4}), (BestSteps{{1, 3}, 5}));
-  args.evaluation.greater_is_better = false;
-  EXPECT_EQ(best_steps_of(args, {kInfinity, std::nan(""), 2}), (BestSteps{{3}, 0}))
+  spec.evaluation.early_stopping_threshold = 0.5;
+  EXPECT_EQ(best_steps_of(spec, {3, 2.5, 2.25, 1}), (BestSteps{{1, 2, 3}, 3}));
+  EXPECT_EQ(best_steps_of(spec, {3, 2.4, 1.8, 1}), (BestSteps{{1, 2, 3, 4}, 0}));
+  spec.evaluation.early_stopping_threshold = 0;
+  spec.evaluation.greater_is_better = true;
+  EXPECT_EQ(best_steps_of(spec, {3, 2, 4, 4, 4}), (BestSteps{{1, 3}, 5}));
+  spec.evaluation.greater_is_better = false;
+  EXPECT_EQ(best_steps_of(spec, {kInfinity, std::nan(""), 2}), (BestSteps{{3}, 0}))
       << "infinity is better than none";
 }
 
@@ -75,13 +75,13 @@ TEST(BestModelRule, WithoutAMetricNothingIsBest) {
 // A run of 6 steps that evaluates after each.
 SavingRun evaluating_run(const Ranks& ranks = {}) {
   SavingRun run(ranks);
-  run.args.data.eval_dataset = {run.folder() / "eval.safetensors"};
-  run.args.evaluation.strategy = IntervalStrategy::kSteps;
-  run.args.evaluation.steps = 1;
-  run.args.evaluation.rows_per_device = 1;
-  run.args.evaluation.load_best_model = true;
-  run.args.evaluation.metric = "eval_loss";
-  run.args.evaluation.greater_is_better = false;
+  run.spec.data.eval_dataset = {run.folder() / "eval.safetensors"};
+  run.spec.evaluation.strategy = IntervalStrategy::kSteps;
+  run.spec.evaluation.steps = 1;
+  run.spec.evaluation.rows_per_device = 1;
+  run.spec.evaluation.load_best_model = true;
+  run.spec.evaluation.metric = "eval_loss";
+  run.spec.evaluation.greater_is_better = false;
   return run;
 }
 
@@ -110,7 +110,7 @@ std::vector<std::string> checkpoints_in(const fs::path& folder) {
 // Weights as they are saved, and what trainer_state.json says about the best model.
 void expect_best_model(const SavingRun& run, const std::vector<double>& losses, const std::string& label) {
   SCOPED_TRACE(label);
-  const int64_t step = best_step(losses, *run.args.evaluation.greater_is_better);
+  const int64_t step = best_step(losses, *run.spec.evaluation.greater_is_better);
   const fs::path best = run.output() / checkpoint_name(step);
   const nlohmann::json state = read_json(run.output() / "trainer_state.json");
   EXPECT_EQ(state.at("best_global_step"), step);
@@ -133,10 +133,10 @@ TEST(LoadBestModelAtEnd, FinishedModelIsThatOfTheBestCheckpoint) {
                                    {{{2, 2}, 1, "per_step"}, true, true}};
   for (const Case& one : cases) {
     SavingRun run = evaluating_run(one.of.ranks);
-    run.args.evaluation.greater_is_better = one.greater;
-    run.args.saving.in_background = one.async;
-    run.args.sharding.stage = one.of.stage;
-    run.args.sharding.gather_schedule = from_word(one.of.schedule);
+    run.spec.evaluation.greater_is_better = one.greater;
+    run.spec.saving.in_background = one.async;
+    run.spec.sharding.stage = one.of.stage;
+    run.spec.sharding.gather_schedule = from_word(one.of.schedule);
     const std::vector<double> losses = losses_of(run.run());
     ASSERT_EQ(losses.size(), 6u);
     EXPECT_EQ(best_step(losses, one.greater), one.greater ? 1 : 6);
@@ -146,12 +146,12 @@ TEST(LoadBestModelAtEnd, FinishedModelIsThatOfTheBestCheckpoint) {
 
 TEST(LoadBestModelAtEnd, IsTheSameAfterAnInterruption) {
   SavingRun whole = evaluating_run({1, 2});
-  whole.args.evaluation.greater_is_better = true;
+  whole.spec.evaluation.greater_is_better = true;
   const std::vector<double> losses = losses_of(whole.run());
   for (const int64_t step : {1, 5, 6}) {
     SavingRun resumed = whole;
     resumed.interrupt_at(step, fmt::format("resumed-{}", step));
-    resumed.args.resume = parse_resume("true");
+    resumed.spec.resume = parse_resume("true");
     EXPECT_EQ(std::ssize(resumed.run().evaluations), 6 - step);
     expect_best_model(resumed, losses, fmt::format("from {}", step));
     EXPECT_EQ(read_tensors(resumed.output()), read_tensors(whole.output()));
@@ -161,7 +161,7 @@ TEST(LoadBestModelAtEnd, IsTheSameAfterAnInterruption) {
 // The best checkpoint then stays where the run began.
 TEST(LoadBestModelAtEnd, BestMayBeInTheFolderThatTheRunResumedFrom) {
   SavingRun run = evaluating_run();
-  run.args.evaluation.greater_is_better = true;
+  run.spec.evaluation.greater_is_better = true;
   const std::vector<double> losses = losses_of(run.run());
   const fs::path best = run.output() / checkpoint_name(best_step(losses, true));
   const auto expect_best_of_run = [&](const SavingRun& elsewhere) {
@@ -170,46 +170,46 @@ TEST(LoadBestModelAtEnd, BestMayBeInTheFolderThatTheRunResumedFrom) {
               best.string());
   };
   SavingRun elsewhere = run;
-  elsewhere.args.output_dir = run.folder() / "elsewhere";
-  elsewhere.args.resume = parse_resume(run.output() / "checkpoint-5");
+  elsewhere.spec.output_dir = run.folder() / "elsewhere";
+  elsewhere.spec.resume = parse_resume(run.output() / "checkpoint-5");
   elsewhere.run();
   expect_best_of_run(elsewhere);
 
   SavingRun interrupted = run;
-  interrupted.args.output_dir = run.folder() / "interrupted";
-  interrupted.args.resume = parse_resume(run.output() / "checkpoint-4");
+  interrupted.spec.output_dir = run.folder() / "interrupted";
+  interrupted.spec.resume = parse_resume(run.output() / "checkpoint-4");
   interrupted.run_until_signal(1);
-  interrupted.args.resume = parse_resume("true");
+  interrupted.spec.resume = parse_resume("true");
   EXPECT_EQ(interrupted.run().steps.size(), 1u);
   expect_best_of_run(interrupted);
 }
 
 TEST(LoadBestModelAtEnd, BestMayBeTheRenamedOneThatTheRunResumedFrom) {
   SavingRun run = evaluating_run();
-  run.args.evaluation.greater_is_better = true;
+  run.spec.evaluation.greater_is_better = true;
   run.run();
   const auto best = read_tensors(run.output() / "checkpoint-1");
   fs::copy(run.output() / "checkpoint-1", run.folder() / "kept", fs::copy_options::recursive);
   SavingRun elsewhere = run;
-  elsewhere.args.output_dir = run.folder() / "elsewhere";
-  elsewhere.args.resume = parse_resume(run.folder() / "kept");
+  elsewhere.spec.output_dir = run.folder() / "elsewhere";
+  elsewhere.spec.resume = parse_resume(run.folder() / "kept");
   elsewhere.run_until_signal(1);
-  elsewhere.args.resume = parse_resume("true");
+  elsewhere.spec.resume = parse_resume("true");
   EXPECT_EQ(elsewhere.run().steps.size(), 4u);
   EXPECT_EQ(read_tensors(elsewhere.output()), best);
 }
 
 TEST(LoadBestModelAtEnd, EvaluationThatASignalCutShortCounts) {
   SavingRun whole = evaluating_run();
-  whole.args.evaluation.greater_is_better = true;
+  whole.spec.evaluation.greater_is_better = true;
   const std::vector<double> losses = losses_of(whole.run());
   for (const std::string strategy : {"steps", "best"}) {
     for (const int64_t step : {1, 2}) {
       SavingRun stopped = whole;
-      stopped.args.output_dir = whole.folder() / fmt::format("stopped-{}-{}", strategy, step);
-      stopped.args.saving.strategy = from_word(strategy);
+      stopped.spec.output_dir = whole.folder() / fmt::format("stopped-{}-{}", strategy, step);
+      stopped.spec.saving.strategy = from_word(strategy);
       ASSERT_EQ(std::ssize(stopped.run_until_signal(step).evaluations), step - 1);
-      stopped.args.resume = parse_resume("auto");
+      stopped.spec.resume = parse_resume("auto");
       stopped.run();
       expect_best_model(stopped, losses, fmt::format("{} after {}", strategy, step));
     }
@@ -219,9 +219,9 @@ TEST(LoadBestModelAtEnd, EvaluationThatASignalCutShortCounts) {
 // Of 1 to 6 the greatest is that of step 1, which has no checkpoint.
 TEST(LoadBestModelAtEnd, IsTheBestOfTheEvaluationsThatHaveACheckpoint) {
   SavingRun run = evaluating_run({1, 2});
-  run.args.evaluation.greater_is_better = true;
-  run.args.saving.steps = 2;
-  run.args.saving.total_limit = 1;
+  run.spec.evaluation.greater_is_better = true;
+  run.spec.saving.steps = 2;
+  run.spec.saving.total_limit = 1;
   const auto expect_second = [](const SavingRun& of) {
     EXPECT_EQ(checkpoints_in(of.output()), std::vector<std::string>{"checkpoint-2"});
     EXPECT_EQ(read_tensors(of.output()), read_tensors(of.output() / "checkpoint-2"));
@@ -232,18 +232,18 @@ TEST(LoadBestModelAtEnd, IsTheBestOfTheEvaluationsThatHaveACheckpoint) {
   run.run();
   expect_second(run);
   SavingRun stopped = run;
-  stopped.args.output_dir = run.folder() / "stopped";
+  stopped.spec.output_dir = run.folder() / "stopped";
   stopped.run_until_signal(5);
-  stopped.args.resume = parse_resume("auto");
+  stopped.spec.resume = parse_resume("auto");
   stopped.run();
   expect_second(stopped);
 }
 
 TEST(LoadBestModelAtEnd, NeedsFractionsThatAreMultiplesInSteps) {
   SavingRun run = evaluating_run();
-  run.args.batch.max_steps = 11;
-  run.args.evaluation.steps = 0.1;
-  run.args.saving.steps = 0.2;
+  run.spec.batch.max_steps = 11;
+  run.spec.evaluation.steps = 0.1;
+  run.spec.saving.steps = 0.2;
   expect_error(ExitCode::kBadConfig,
                {"of the 11 steps", "save_steps 0.2 is every 3", "eval_steps 0.1 every 2"},
                [&] { run.run(); });
@@ -251,7 +251,7 @@ TEST(LoadBestModelAtEnd, NeedsFractionsThatAreMultiplesInSteps) {
 
 TEST(LoadBestModelAtEnd, DamagedBestCheckpointIsNamed) {
   SavingRun run = evaluating_run();
-  run.args.evaluation.greater_is_better = true;
+  run.spec.evaluation.greater_is_better = true;
   const std::string best = "checkpoint-1";
   const auto damage = [&](const StepMetrics& step) {
     if (step.step == 6) fs::resize_file(run.output() / best / "config.json", 3);
@@ -261,7 +261,7 @@ TEST(LoadBestModelAtEnd, DamagedBestCheckpointIsNamed) {
 
 TEST(LoadBestModelAtEnd, DeletedBestCheckpointLeavesTheModelOfTheLastStep) {
   SavingRun run = evaluating_run();
-  run.args.evaluation.greater_is_better = true;
+  run.spec.evaluation.greater_is_better = true;
   run.run({}, [&](const StepMetrics& step) {
     if (step.step == 6) fs::remove_all(run.output() / "checkpoint-1");
   });
@@ -271,8 +271,8 @@ TEST(LoadBestModelAtEnd, DeletedBestCheckpointLeavesTheModelOfTheLastStep) {
 TEST(SaveStrategyBest, SavesOnlyWhatIsBetter) {
   for (const bool greater : {false, true}) {
     SavingRun run = evaluating_run({1, 2});
-    run.args.saving.strategy = SaveStrategy::kBest;
-    run.args.evaluation.greater_is_better = greater;
+    run.spec.saving.strategy = SaveStrategy::kBest;
+    run.spec.evaluation.greater_is_better = greater;
     const RecordingObserver seen = run.run();
     const std::vector<double> losses = losses_of(seen);
     std::vector<std::string> expected;
@@ -290,8 +290,8 @@ TEST(SaveStrategyBest, SavesOnlyWhatIsBetter) {
 TEST(SaveTotalLimit, SparesTheBestAndTheNewest) {
   for (const int64_t limit : {1, 2, 3}) {
     SavingRun run = evaluating_run();
-    run.args.evaluation.greater_is_better = true;
-    run.args.saving.total_limit = limit;
+    run.spec.evaluation.greater_is_better = true;
+    run.spec.saving.total_limit = limit;
     std::vector<std::string> during;
     const std::vector<double> losses = losses_of(run.run({}, [&](const StepMetrics& step) {
       if (step.step == 6) during = checkpoints_in(run.output());
@@ -307,8 +307,8 @@ TEST(SaveTotalLimit, SparesTheBestAndTheNewest) {
 
 TEST(EarlyStopping, EndsTheRunWithItsModel) {
   SavingRun run = evaluating_run({1, 2});
-  run.args.evaluation.early_stopping_patience = 2;
-  run.args.evaluation.early_stopping_threshold = 100;  // only the first evaluation counts as better
+  run.spec.evaluation.early_stopping_patience = 2;
+  run.spec.evaluation.early_stopping_threshold = 100;  // only the first evaluation counts as better
   const RecordingObserver seen = run.run();
   EXPECT_EQ(seen.evaluations.size(), 3u);
   EXPECT_EQ(seen.summary.stop_signal, 0);
@@ -317,26 +317,26 @@ TEST(EarlyStopping, EndsTheRunWithItsModel) {
   EXPECT_EQ(state.at("global_step"), 3);
   EXPECT_EQ(
       state.at("stateful_callbacks").at("EarlyStoppingCallback"),
-      nlohmann::json::parse(R"({"args": {"early_stopping_patience": 2, "early_stopping_threshold": 100.0},
+      nlohmann::json::parse(R"({"spec": {"early_stopping_patience": 2, "early_stopping_threshold": 100.0},
                                       "attributes": {"early_stopping_patience_counter": 2}})"));
   expect_best_model(run, losses_of(seen), "early");
 
-  run.args.resume = parse_resume("true");
+  run.spec.resume = parse_resume("true");
   EXPECT_TRUE(run.run().steps.empty()) << "nothing is left to do";
-  run.args.evaluation.early_stopping_patience = 3;
+  run.spec.evaluation.early_stopping_patience = 3;
   EXPECT_EQ(run.run().steps.size(), 1u) << "one more evaluation is allowed";
 }
 
 TEST(EarlyStopping, CountsOnAfterAnInterruption) {
   SavingRun run = evaluating_run();
-  run.args.evaluation.early_stopping_patience = 3;
-  run.args.evaluation.early_stopping_threshold = 100;
+  run.spec.evaluation.early_stopping_patience = 3;
+  run.spec.evaluation.early_stopping_threshold = 100;
   const std::vector<double> losses = losses_of(run.run());
   ASSERT_EQ(losses.size(), 4u);
   for (const int64_t step : {1, 2, 3}) {
     SavingRun resumed = run;
     resumed.interrupt_at(step, fmt::format("resumed-{}", step));
-    resumed.args.resume = parse_resume("true");
+    resumed.spec.resume = parse_resume("true");
     EXPECT_EQ(std::ssize(resumed.run().steps), 4 - step);
     expect_best_model(resumed, losses, "resumed");
   }
@@ -345,7 +345,7 @@ TEST(EarlyStopping, CountsOnAfterAnInterruption) {
 // Hugging Face's Trainer neither steps the schedule nor looks for the best model there.
 TEST(EvalOnStart, DoesNotCount) {
   SavingRun run = evaluating_run();
-  run.args.evaluation.on_start = true;
+  run.spec.evaluation.on_start = true;
   const RecordingObserver seen = run.run();
   std::vector<double> losses = losses_of(seen);
   ASSERT_EQ(losses.size(), 7u);

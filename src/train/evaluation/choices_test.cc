@@ -205,20 +205,20 @@ TEST_F(ChoicesTest, AreScoredDuringTrainingAndDecideWhatIsBest) {
                          std::string(static_cast<size_t>(i % 5 + 1), static_cast<char>('a' + i % 26)), i % 3);
   }
   TinyRun tiny(byte_config());
-  tiny.args.model.folder = model_folder();
-  tiny.args.data.eval_dataset = {tiny.folder() / "eval.safetensors"};
-  tiny.args.evaluation.choices = {write(lines)};
-  tiny.args.evaluation.strategy = IntervalStrategy::kSteps;
-  tiny.args.evaluation.steps = 2;
-  tiny.args.saving.strategy = SaveStrategy::kSteps;
-  tiny.args.saving.steps = 2;
-  tiny.args.evaluation.load_best_model = true;
-  tiny.args.evaluation.metric = "eval_choices_accuracy_norm";
-  tiny.args.evaluation.greater_is_better = true;
+  tiny.spec.model.folder = model_folder();
+  tiny.spec.data.eval_dataset = {tiny.folder() / "eval.safetensors"};
+  tiny.spec.evaluation.choices = {write(lines)};
+  tiny.spec.evaluation.strategy = IntervalStrategy::kSteps;
+  tiny.spec.evaluation.steps = 2;
+  tiny.spec.saving.strategy = SaveStrategy::kSteps;
+  tiny.spec.saving.steps = 2;
+  tiny.spec.evaluation.load_best_model = true;
+  tiny.spec.evaluation.metric = "eval_choices_accuracy_norm";
+  tiny.spec.evaluation.greater_is_better = true;
   const RecordingObserver alone = tiny.train();
-  tiny.args.output_dir = tiny.folder() / "two";
-  tiny.args.batch.accumulation_steps = 1;
-  const RecordingObserver both = train_ranks(tiny.args, {1, 2})[0];
+  tiny.spec.output_dir = tiny.folder() / "two";
+  tiny.spec.batch.accumulation_steps = 1;
+  const RecordingObserver both = train_ranks(tiny.spec, {1, 2})[0];
   double best = 0;
   std::vector<double> found, of_both;
   for (const auto& [run, values] : {std::pair{&alone, &found}, std::pair{&both, &of_both}}) {
@@ -234,7 +234,7 @@ TEST_F(ChoicesTest, AreScoredDuringTrainingAndDecideWhatIsBest) {
   EXPECT_EQ(read_json(tiny.folder() / "out" / "trainer_state.json").at("best_metric"), best);
   // The trained model by itself.
   const Tokenizer tokenizer = Tokenizer::open(model_folder());
-  const ChoiceSet set = ChoiceSet::open(tiny.args.evaluation.choices, tokenizer, true, 64, 258);
+  const ChoiceSet set = ChoiceSet::open(tiny.spec.evaluation.choices, tokenizer, true, 64, 258);
   const ParameterLayout layout = parameter_layout(byte_config());
   std::vector<float> weights(static_cast<size_t>(layout.num_elements()));
   for (const auto& [name, values] : read_tensors(tiny.folder() / "out")) {

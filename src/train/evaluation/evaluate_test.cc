@@ -15,16 +15,16 @@ using testing::ElementsAre;
 TEST(Evaluation, PerTokenIsTheMeanOverAllTargetsAndLeavesTrainingAlone) {
   TinyRun tiny;
   const std::vector<double> plain = losses_of_steps(tiny.train());
-  tiny.args.data.eval_dataset = {tiny.folder() / "eval.safetensors"};
-  tiny.args.evaluation.strategy = IntervalStrategy::kSteps;
-  tiny.args.evaluation.steps = 3;
-  tiny.args.evaluation.on_start = true;
-  tiny.args.evaluation.rows_per_device = 4;
+  tiny.spec.data.eval_dataset = {tiny.folder() / "eval.safetensors"};
+  tiny.spec.evaluation.strategy = IntervalStrategy::kSteps;
+  tiny.spec.evaluation.steps = 3;
+  tiny.spec.evaluation.on_start = true;
+  tiny.spec.evaluation.rows_per_device = 4;
   const RecordingObserver run = tiny.train();
   EXPECT_EQ(losses_of_steps(run), plain);
   ASSERT_EQ(run.evaluations.size(), 3u);  // at 0, 3 and 6
   const auto rows = random_rows(std::vector<int64_t>(5, 7), tiny_config().vocab_size, 4);
-  EXPECT_NEAR(run.evaluations[0].loss_per_token, ReferenceLoss<double>(tiny.args.model.folder).of(rows),
+  EXPECT_NEAR(run.evaluations[0].loss_per_token, ReferenceLoss<double>(tiny.spec.model.folder).of(rows),
               1e-5);
   EXPECT_NEAR(run.evaluations[2].loss_per_token, ReferenceLoss<double>(tiny.output()).of(rows), 1e-5);
   EXPECT_DOUBLE_EQ(run.evaluations[0].perplexity, std::exp(run.evaluations[0].loss_per_token));
@@ -36,9 +36,9 @@ TEST(Evaluation, PerTokenIsTheMeanOverAllTargetsAndLeavesTrainingAlone) {
 TEST(Evaluation, SaysThatWeightsOfSourcesDoNotCount) {
   TinyRun tiny;
   const std::string file = tiny.folder() / "eval.safetensors";
-  tiny.args.data.eval_dataset = {file + ":0.9", file + ":0.1"};
-  tiny.args.evaluation.strategy = IntervalStrategy::kSteps;
-  tiny.args.evaluation.steps = 6;
+  tiny.spec.data.eval_dataset = {file + ":0.9", file + ":0.1"};
+  tiny.spec.evaluation.strategy = IntervalStrategy::kSteps;
+  tiny.spec.evaluation.steps = 6;
   testing::internal::CaptureStderr();
   const RecordingObserver run = tiny.train();
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
@@ -51,22 +51,22 @@ TEST(Evaluation, RowsMayBeLongerThanThoseOfTraining) {
   TinyRun tiny;
   const auto rows = random_rows(std::vector<int64_t>(3, 30), tiny_config().vocab_size, 6);
   write_token_rows(tiny.folder() / "eval.safetensors", rows);
-  tiny.args.data.eval_dataset = {tiny.folder() / "eval.safetensors"};
-  tiny.args.evaluation.on_start = true;
-  tiny.args.evaluation.rows_per_device = int64_t{1} << 62;
+  tiny.spec.data.eval_dataset = {tiny.folder() / "eval.safetensors"};
+  tiny.spec.evaluation.on_start = true;
+  tiny.spec.evaluation.rows_per_device = int64_t{1} << 62;
   const RecordingObserver run = tiny.train();
-  EXPECT_NEAR(run.evaluations.at(0).loss, ReferenceLoss<double>(tiny.args.model.folder).of(rows), 1e-5);
+  EXPECT_NEAR(run.evaluations.at(0).loss, ReferenceLoss<double>(tiny.spec.model.folder).of(rows), 1e-5);
 }
 
 TEST(Evaluation, PlateauScheduleFollowsTheLoss) {
   TinyRun tiny;
-  tiny.args.data.eval_dataset = {tiny.folder() / "eval.safetensors"};
-  tiny.args.evaluation.strategy = IntervalStrategy::kSteps;
-  tiny.args.evaluation.steps = 1;
-  tiny.args.schedule.type = ScheduleType::kReduceLrOnPlateau;
+  tiny.spec.data.eval_dataset = {tiny.folder() / "eval.safetensors"};
+  tiny.spec.evaluation.strategy = IntervalStrategy::kSteps;
+  tiny.spec.evaluation.steps = 1;
+  tiny.spec.schedule.type = ScheduleType::kReduceLrOnPlateau;
   // No loss is better than the first by so much: every evaluation after it halves the rate.
-  tiny.args.schedule.kwargs = R"({"patience": 0, "factor": 0.5, "threshold": 0.99})";
-  tiny.args.batch.max_steps = 4;
+  tiny.spec.schedule.kwargs = R"({"patience": 0, "factor": 0.5, "threshold": 0.99})";
+  tiny.spec.batch.max_steps = 4;
   std::vector<double> rates;
   for (const StepMetrics& step : tiny.train().steps) rates.push_back(step.learning_rate);
   EXPECT_THAT(rates, ElementsAre(0.01, 0.01, 0.005, 0.0025));

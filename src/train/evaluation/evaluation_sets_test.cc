@@ -20,11 +20,11 @@ SavingRun run_with_sets(const Ranks& ranks = {}) {
   write_token_rows(run.folder() / "news.safetensors", random_rows({9, 9, 9}, tiny_config().vocab_size, 21));
   write_token_rows(run.folder() / "code.safetensors",
                    random_rows({5, 5, 5, 5, 5}, tiny_config().vocab_size, 22));
-  run.args.data.eval_dataset = {"news=" + (run.folder() / "news.safetensors").string(),
+  run.spec.data.eval_dataset = {"news=" + (run.folder() / "news.safetensors").string(),
                                 "code=" + (run.folder() / "code.safetensors").string()};
-  run.args.evaluation.strategy = IntervalStrategy::kSteps;
-  run.args.evaluation.steps = 2;
-  run.args.evaluation.rows_per_device = 2;
+  run.spec.evaluation.strategy = IntervalStrategy::kSteps;
+  run.spec.evaluation.steps = 2;
+  run.spec.evaluation.rows_per_device = 2;
   return run;
 }
 
@@ -45,7 +45,7 @@ std::vector<double> values_of(const RecordingObserver& found, const std::string&
 
 TEST(EvaluationSets, EachIsEvaluatedByItselfInTheirOrder) {
   SavingRun run = run_with_sets();
-  run.args.evaluation.on_start = true;
+  run.spec.evaluation.on_start = true;
   const RecordingObserver found = run.run();
   std::vector<std::string> firsts;
   for (const LogEntry& entry : found.logs)
@@ -59,8 +59,8 @@ TEST(EvaluationSets, EachIsEvaluatedByItselfInTheirOrder) {
   EXPECT_EQ(found.plan.eval_rows, 8);
   for (const size_t set : {0u, 1u}) {
     SavingRun alone = run_with_sets();
-    alone.args.evaluation.on_start = true;
-    alone.args.data.eval_dataset = {alone.args.data.eval_dataset[set].substr(5)};
+    alone.spec.evaluation.on_start = true;
+    alone.spec.data.eval_dataset = {alone.spec.data.eval_dataset[set].substr(5)};
     EXPECT_EQ(values_of(found, set == 0 ? "eval_news_loss" : "eval_code_loss"),
               values_of(alone.run(), "eval_loss"));
   }
@@ -69,10 +69,10 @@ TEST(EvaluationSets, EachIsEvaluatedByItselfInTheirOrder) {
 TEST(EvaluationSets, OneOfThemChoosesTheBestModel) {
   for (const Ranks& ranks : {Ranks{1, 1}, Ranks{2, 1}}) {
     SavingRun run = run_with_sets(ranks);
-    run.args.saving.steps = 2;
-    run.args.evaluation.load_best_model = true;
-    run.args.evaluation.metric = "eval_code_loss";
-    run.args.evaluation.greater_is_better = true;
+    run.spec.saving.steps = 2;
+    run.spec.evaluation.load_best_model = true;
+    run.spec.evaluation.metric = "eval_code_loss";
+    run.spec.evaluation.greater_is_better = true;
     const RecordingObserver found = run.run();
     const std::vector<double> losses = values_of(found, "eval_code_loss");
     ASSERT_EQ(losses.size(), 3u);
@@ -89,10 +89,10 @@ TEST(EvaluationSets, OneOfThemChoosesTheBestModel) {
 
 TEST(EvaluationSets, EarlyStoppingCountsAnEvaluationOfAllSetsOnce) {
   SavingRun run = run_with_sets();
-  run.args.evaluation.steps = 1;
-  run.args.evaluation.metric = "eval_news_loss";
-  run.args.evaluation.greater_is_better = true;  // the loss falls: the first is the best
-  run.args.evaluation.early_stopping_patience = 3;
+  run.spec.evaluation.steps = 1;
+  run.spec.evaluation.metric = "eval_news_loss";
+  run.spec.evaluation.greater_is_better = true;  // the loss falls: the first is the best
+  run.spec.evaluation.early_stopping_patience = 3;
   const RecordingObserver found = run.run();
   EXPECT_EQ(found.summary.num_steps, 4);
   EXPECT_EQ(values_of(found, "eval_code_loss").size(), 4u);
@@ -100,13 +100,13 @@ TEST(EvaluationSets, EarlyStoppingCountsAnEvaluationOfAllSetsOnce) {
 
 TEST(EvaluationSets, AResumedRunMayHaveOthers) {
   SavingRun run = run_with_sets();
-  run.args.evaluation.metric = "eval_news_loss";
-  run.args.evaluation.greater_is_better = false;
+  run.spec.evaluation.metric = "eval_news_loss";
+  run.spec.evaluation.greater_is_better = false;
   run.run();
   run.interrupt_at(4, "resumed");
-  run.args.data.eval_dataset = {"wiki" + run.args.data.eval_dataset[1].substr(4)};
-  run.args.evaluation.metric = "eval_wiki_loss";
-  run.args.resume = parse_resume("true");
+  run.spec.data.eval_dataset = {"wiki" + run.spec.data.eval_dataset[1].substr(4)};
+  run.spec.evaluation.metric = "eval_wiki_loss";
+  run.spec.resume = parse_resume("true");
   testing::internal::CaptureStderr();
   const RecordingObserver found = run.run();
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
@@ -119,11 +119,11 @@ TEST(EvaluationSets, AnInterruptedEvaluationRunsAgainAsAWhole) {
   SavingRun run = run_with_sets();
   const RecordingObserver whole = run.run();
   SavingRun stopped = run_with_sets();
-  stopped.args.batch.max_steps = 6;
+  stopped.spec.batch.max_steps = 6;
   // The signal comes in the second evaluation of a set after step 2.
   const RecordingObserver first = stopped.run_until_signal(2);
   EXPECT_TRUE(values_of(first, "eval_news_loss").empty());
-  stopped.args.resume = parse_resume("true");
+  stopped.spec.resume = parse_resume("true");
   const RecordingObserver second = stopped.run();
   EXPECT_EQ(values_of(second, "eval_news_loss"), values_of(whole, "eval_news_loss"));
   EXPECT_EQ(values_of(second, "eval_code_loss"), values_of(whole, "eval_code_loss"));

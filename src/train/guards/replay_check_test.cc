@@ -45,7 +45,7 @@ class FlippingOps : public ForwardingOps {
 };
 
 // Flips on `bad_rank`, if there is one, from the second step on.
-std::vector<RecordingObserver> train_with_flip(const RunSpec& args, const Ranks& ranks, int bad_rank,
+std::vector<RecordingObserver> train_with_flip(const RunSpec& spec, const Ranks& ranks, int bad_rank,
                                                Product product) {
   std::vector<RecordingObserver> observers(static_cast<size_t>(ranks.world_size()));
   std::atomic<bool> armed = false;
@@ -57,7 +57,7 @@ std::vector<RecordingObserver> train_with_flip(const RunSpec& args, const Ranks&
       return std::make_unique<FlippingOps>(make_cpu_ops(pool), product, &armed);
     };
     ThreadPool pool(1);
-    Trainer trainer(args, pool, observers[static_cast<size_t>(rank)], comm, make_ops);
+    Trainer trainer(spec, pool, observers[static_cast<size_t>(rank)], comm, make_ops);
     trainer.run();
   };
   if (ranks.world_size() == 1) {
@@ -71,12 +71,12 @@ std::vector<RecordingObserver> train_with_flip(const RunSpec& args, const Ranks&
 class ReplayCheckTest : public testing::TestWithParam<RanksCase> {
  protected:
   ReplayCheckTest() {
-    run_.args.batch.rows_per_device = 1;
-    run_.args.batch.accumulation_steps = 2;
-    run_.args.batch.max_steps = 3;
-    run_.args.sharding.stage = GetParam().stage;
-    run_.args.sharding.gather_schedule = from_word(GetParam().schedule);
-    run_.args.sharding.persistence_threshold = 0;
+    run_.spec.batch.rows_per_device = 1;
+    run_.spec.batch.accumulation_steps = 2;
+    run_.spec.batch.max_steps = 3;
+    run_.spec.sharding.stage = GetParam().stage;
+    run_.spec.sharding.gather_schedule = from_word(GetParam().schedule);
+    run_.spec.sharding.persistence_threshold = 0;
   }
 
   TinyRun run_;
@@ -86,15 +86,15 @@ TEST_P(ReplayCheckTest, ChangesNoBitAndFindsNothingOnASoundMachine) {
   for (const char* dtype : {"float32", "bfloat16"}) {
     for (const char* merge : {"never", "always"}) {
       SCOPED_TRACE(fmt::format("{}, merge_micro_batches {}", dtype, merge));
-      run_.args.precision.dtype = from_word(dtype);
-      run_.args.placement.merge_micro_batches = from_word(merge);
-      run_.args.guards.replay_check_steps = 0;
-      run_.args.output_dir = run_.folder() / fmt::format("plain-{}-{}", dtype, merge);
-      const auto plain = train_with_flip(run_.args, GetParam().ranks, -1, Product::kForward);
-      const auto expected = read_tensors(run_.args.output_dir);
-      run_.args.guards.replay_check_steps = 2;
-      run_.args.output_dir = run_.folder() / fmt::format("checked-{}-{}", dtype, merge);
-      const auto checked = train_with_flip(run_.args, GetParam().ranks, -1, Product::kForward);
+      run_.spec.precision.dtype = from_word(dtype);
+      run_.spec.placement.merge_micro_batches = from_word(merge);
+      run_.spec.guards.replay_check_steps = 0;
+      run_.spec.output_dir = run_.folder() / fmt::format("plain-{}-{}", dtype, merge);
+      const auto plain = train_with_flip(run_.spec, GetParam().ranks, -1, Product::kForward);
+      const auto expected = read_tensors(run_.spec.output_dir);
+      run_.spec.guards.replay_check_steps = 2;
+      run_.spec.output_dir = run_.folder() / fmt::format("checked-{}-{}", dtype, merge);
+      const auto checked = train_with_flip(run_.spec, GetParam().ranks, -1, Product::kForward);
       ASSERT_EQ(checked[0].steps.size(), plain[0].steps.size());
       for (size_t i = 0; i < plain[0].steps.size(); ++i) {
         EXPECT_EQ(checked[0].steps[i].loss, plain[0].steps[i].loss) << "step " << i + 1;
@@ -102,8 +102,8 @@ TEST_P(ReplayCheckTest, ChangesNoBitAndFindsNothingOnASoundMachine) {
         EXPECT_FALSE(plain[0].steps[i].replay_check_s.has_value());
         EXPECT_EQ(checked[0].steps[i].replay_check_s.has_value(), i == 1) << "step " << i + 1;
       }
-      EXPECT_EQ(read_tensors(run_.args.output_dir), expected);
-      const auto lines = read_json_lines(std::filesystem::path(run_.args.output_dir) / "metrics.jsonl");
+      EXPECT_EQ(read_tensors(run_.spec.output_dir), expected);
+      const auto lines = read_json_lines(std::filesystem::path(run_.spec.output_dir) / "metrics.jsonl");
       ASSERT_EQ(lines.size(), 3u);
       EXPECT_GT(lines[1].at("replay_check_s"), 0);
       EXPECT_FALSE(lines[2].contains("replay_check_s"));
@@ -113,29 +113,29 @@ TEST_P(ReplayCheckTest, ChangesNoBitAndFindsNothingOnASoundMachine) {
 
 TEST_P(ReplayCheckTest, NamesTheRankAndThePlaceOfAFlippedBit) {
   const int world_size = GetParam().ranks.world_size();
-  run_.args.guards.replay_check_steps = 2;
+  run_.spec.guards.replay_check_steps = 2;
   for (const char* dtype : {"float32", "bfloat16"}) {
     for (const int bad_rank : {0, world_size - 1}) {
       const std::string who = world_size == 1 ? "step 2: " : fmt::format("step 2: rank {} on host", bad_rank);
       SCOPED_TRACE(fmt::format("{}, rank {}", dtype, bad_rank));
-      run_.args.precision.dtype = from_word(dtype);
+      run_.spec.precision.dtype = from_word(dtype);
       expect_error(ExitCode::kNumerics,
                    {who, "different results, first in layer 0 attention", "as they are after step 1"},
-                   [&] { train_with_flip(run_.args, GetParam().ranks, bad_rank, Product::kForward); });
+                   [&] { train_with_flip(run_.spec, GetParam().ranks, bad_rank, Product::kForward); });
       expect_error(ExitCode::kNumerics, {who, "different results, first in the gradient of lm_head.weight"},
-                   [&] { train_with_flip(run_.args, GetParam().ranks, bad_rank, Product::kWeightGradient); });
+                   [&] { train_with_flip(run_.spec, GetParam().ranks, bad_rank, Product::kWeightGradient); });
     }
   }
 }
 
 // Why the check exists: without it such a flip goes unnoticed.
 TEST_P(ReplayCheckTest, WithoutItAFlippedBitGoesUnseen) {
-  const auto flipped = train_with_flip(run_.args, GetParam().ranks, 0, Product::kForward);
-  const auto weights = read_tensors(run_.args.output_dir);
-  run_.args.output_dir = run_.folder() / "sound";
-  train_with_flip(run_.args, GetParam().ranks, -1, Product::kForward);
+  const auto flipped = train_with_flip(run_.spec, GetParam().ranks, 0, Product::kForward);
+  const auto weights = read_tensors(run_.spec.output_dir);
+  run_.spec.output_dir = run_.folder() / "sound";
+  train_with_flip(run_.spec, GetParam().ranks, -1, Product::kForward);
   EXPECT_EQ(flipped[0].steps.size(), 3u);
-  EXPECT_NE(read_tensors(run_.args.output_dir), weights);
+  EXPECT_NE(read_tensors(run_.spec.output_dir), weights);
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, ReplayCheckTest,

@@ -18,9 +18,9 @@ StepMetrics step_of(double seconds, int64_t num_tokens = 1000) {
 // A run with its clock.
 class Clock {
  public:
-  Clock(const RunSpec& args, int64_t max_steps, int64_t steps_per_epoch = 1000)
-      : actions_(args, steps_per_epoch, max_steps),
-        clock(actions_, max_steps, args.guards.replay_check_steps) {}
+  Clock(const RunSpec& spec, int64_t max_steps, int64_t steps_per_epoch = 1000)
+      : actions_(spec, steps_per_epoch, max_steps),
+        clock(actions_, max_steps, spec.guards.replay_check_steps) {}
 
   std::optional<double> left() const { return clock.seconds_left(step_, estimates); }
   std::optional<double> run(int num_steps, double seconds) {
@@ -41,9 +41,9 @@ class Clock {
 };
 
 RunSpec without_checkpoints() {
-  RunSpec args;
-  args.saving.strategy = SaveStrategy::kNo;
-  return args;
+  RunSpec spec;
+  spec.saving.strategy = SaveStrategy::kNo;
+  return spec;
 }
 
 TEST(RunClock, KnowsNothingBeforeThreeStepsBesidesTheFirst) {
@@ -75,10 +75,10 @@ TEST(RunClock, FollowsALastingChange) {
 }
 
 TEST(RunClock, CountsEvaluationsBySpeedUntilOneIsMeasured) {
-  RunSpec args = without_checkpoints();
-  args.evaluation.strategy = IntervalStrategy::kSteps;
-  args.evaluation.steps = 10;
-  Clock run(args, 100);
+  RunSpec spec = without_checkpoints();
+  spec.evaluation.strategy = IntervalStrategy::kSteps;
+  spec.evaluation.steps = 10;
+  Clock run(spec, 100);
   run.estimates.evaluation_tokens = 6000;  // of steps with 1000 tokens in 2 s: forward in a third of 12 s
   EXPECT_DOUBLE_EQ(run.run(9, 2).value(), 91 * 2 + 10 * 4);
   EXPECT_DOUBLE_EQ(run.run(1, 2).value(), 90 * 2 + 10 * 4) << "the evaluation after this step is due";
@@ -89,9 +89,9 @@ TEST(RunClock, CountsEvaluationsBySpeedUntilOneIsMeasured) {
 }
 
 TEST(RunClock, CountsCheckpointsByTheirStallAndTheWaitForTheLast) {
-  RunSpec args;
-  args.saving.steps = 40;  // after 40, 80, 100
-  Clock run(args, 100);
+  RunSpec spec;
+  spec.saving.steps = 40;  // after 40, 80, 100
+  Clock run(spec, 100);
   run.estimates = {.checkpoint_s = 30, .saves_in_background = true, .model_s = 5};
   EXPECT_DOUBLE_EQ(run.run(10, 2).value(), 90 * 2 + 30 + 5);
   run.run(30, 2);
@@ -102,16 +102,16 @@ TEST(RunClock, CountsCheckpointsByTheirStallAndTheWaitForTheLast) {
   run.run(59, 2);
   EXPECT_DOUBLE_EQ(run.left().value(), 3 + 30 + 5);
 
-  Clock waiting(args, 100);
+  Clock waiting(spec, 100);
   waiting.estimates = {.checkpoint_s = 30, .saves_in_background = false, .model_s = 5};
   EXPECT_DOUBLE_EQ(waiting.run(10, 2).value(), 90 * 2 + 3 * 30 + 5) << "training waits for each of them";
 }
 
 TEST(RunClock, CountsSnapshotsAndRepeatedPasses) {
-  RunSpec args = without_checkpoints();
-  args.saving.peer_snapshot_steps = 20;
-  args.guards.replay_check_steps = 50;
-  Clock run(args, 100);
+  RunSpec spec = without_checkpoints();
+  spec.saving.peer_snapshot_steps = 20;
+  spec.guards.replay_check_steps = 50;
+  Clock run(spec, 100);
   run.run(20, 2);
   StepMetrics step = step_of(2 + 0.5);
   step.peer_snapshot_s = 0.25;
@@ -123,13 +123,13 @@ TEST(RunClock, CountsSnapshotsAndRepeatedPasses) {
 // The estimate of a run that is always as fast equals what is left of it, evaluations and checkpoints
 // included.
 TEST(RunClock, AgreesWithARunThatKeepsItsSpeed) {
-  RunSpec args;
-  args.evaluation.strategy = IntervalStrategy::kEpoch;
-  args.saving.steps = 30;
-  args.evaluation.delay = 2;
+  RunSpec spec;
+  spec.evaluation.strategy = IntervalStrategy::kEpoch;
+  spec.saving.steps = 30;
+  spec.evaluation.delay = 2;
   constexpr int64_t kSteps = 200, kStepsPerEpoch = 27;
   constexpr double kStep = 1, kEvaluation = 11, kStall = 2, kModel = 3;
-  const ActionSchedule actions(args, kStepsPerEpoch, kSteps);
+  const ActionSchedule actions(spec, kStepsPerEpoch, kSteps);
   double left = kModel;
   for (int64_t step = 1; step <= kSteps; ++step) {
     const StepActions due = actions.after(step);
@@ -155,15 +155,15 @@ TEST(RunClock, AgreesWithARunThatKeepsItsSpeed) {
 }
 
 TEST(ActionSchedule, CountsWhatTakesTimeInTheStepsToCome) {
-  RunSpec args;
-  args.saving.peer_snapshot_steps = 3;
+  RunSpec spec;
+  spec.saving.peer_snapshot_steps = 3;
   for (const char* strategy : {"no", "steps", "epoch"}) {
     for (const double delay : {0.0, 1.0, 1.5, 2.0, 7.0, 50.0}) {
       for (const int64_t interval : {1, 3, 4, 11}) {
-        args.evaluation.strategy = from_word(strategy);
-        args.evaluation.delay = delay;
-        args.evaluation.steps = static_cast<double>(interval);
-        const ActionSchedule actions(args, /*steps_per_epoch=*/4, /*max_steps=*/10);
+        spec.evaluation.strategy = from_word(strategy);
+        spec.evaluation.delay = delay;
+        spec.evaluation.steps = static_cast<double>(interval);
+        const ActionSchedule actions(spec, /*steps_per_epoch=*/4, /*max_steps=*/10);
         ActionCounts counts;
         for (int64_t step = 10; step >= 0; --step) {
           const ActionCounts found = actions.counts_after(step);

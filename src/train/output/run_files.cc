@@ -23,10 +23,10 @@ void write_if_different(const std::filesystem::path& path, const std::string& te
 
 }  // namespace
 
-RunFiles::RunFiles(const RunSpec& args, Communicator& comm, ThreadPool& pool, const TrainableModel& model,
+RunFiles::RunFiles(const RunSpec& spec, Communicator& comm, ThreadPool& pool, const TrainableModel& model,
                    ParameterStore& parameters, NetworkMeter& meter, ObserverList& observers,
                    const RunFilesOptions& options)
-    : args_(args),
+    : spec_(spec),
       comm_(comm),
       model_(model),
       meter_(meter),
@@ -35,9 +35,9 @@ RunFiles::RunFiles(const RunSpec& args, Communicator& comm, ThreadPool& pool, co
       model_writer_(comm, model, parameters, options.export_options, options.output_is_shared),
       saver_(comm, pool, parameters,
              {.snapshot_bytes = options.snapshot_bytes,
-              .max_bytes_per_second = args.saving.bytes_per_second.value_or(0) / comm.world().world_size}),
+              .max_bytes_per_second = spec.saving.bytes_per_second.value_or(0) / comm.world().world_size}),
       last_saved_step_(options.last_saved_step) {
-  const StoredParts parts(args.precision.export_dtype(), parameters.state_tensors());
+  const StoredParts parts(spec.precision.export_dtype(), parameters.state_tensors());
   checkpoint_bytes_ = static_cast<double>(stored_bytes(model.layout(), parameters.owned(), parts));
   for (const ElementRange& range : parameters.owned()) {
     model_bytes_ += static_cast<double>(parts.bytes(StoredParts::kModel, range.end - range.begin));
@@ -46,7 +46,7 @@ RunFiles::RunFiles(const RunSpec& args, Communicator& comm, ThreadPool& pool, co
 
 void RunFiles::open(std::optional<int64_t> resumed_step, const RunPlan& plan) {
   if (!is_root()) return observers_.on_output_folder();
-  output_.emplace(args_.output_dir);
+  output_.emplace(spec_.output_dir);
   if (resumed_step) {
     output_->keep_former_run(*resumed_step);
   } else {
@@ -54,13 +54,13 @@ void RunFiles::open(std::optional<int64_t> resumed_step, const RunPlan& plan) {
   }
   observers_.on_output_folder();
   if (!output_->previous_folder().empty()) observers_.on_previous_run(output_->previous_folder());
-  write_if_different(output_->path() / "training_args.json", training_arguments_json(args_));
+  write_if_different(output_->path() / "training_args.json", training_arguments_json(spec_));
   const int64_t keep = resumed_step.value_or(0);
   sinks_.push_back(std::make_unique<MetricsFile>(output_->path() / "metrics.jsonl", keep));
-  sinks_.push_back(std::make_unique<EventsFile>(args_, output_->path() / "events.jsonl", keep));
+  sinks_.push_back(std::make_unique<EventsFile>(spec_, output_->path() / "events.jsonl", keep));
   sinks_.push_back(std::make_unique<MemoryFile>(output_->path() / "memory.json"));
   for (auto& sink :
-       make_sinks({args_, resumed_step, plan.step_rows, model_.config().json}, process_environment())) {
+       make_sinks({spec_, resumed_step, plan.step_rows, model_.config().json}, process_environment())) {
     sinks_.push_back(std::move(sink));
   }
   for (const auto& sink : sinks_) {
@@ -71,7 +71,7 @@ void RunFiles::open(std::optional<int64_t> resumed_step, const RunPlan& plan) {
 
 CheckpointPlan RunFiles::checkpoint_plan(int64_t step) const {
   CheckpointPlan plan;
-  plan.folder = std::filesystem::path(args_.output_dir) / checkpoint_name(step);
+  plan.folder = std::filesystem::path(spec_.output_dir) / checkpoint_name(step);
   plan.config = &model_.config();
   plan.layout = &model_.layout();
   plan.state_tensors = parameters_.state_tensors();
@@ -88,9 +88,9 @@ void RunFiles::save(const RunRecord& record, int64_t best_step) {
   const NetworkMeterPause pause(meter_);
   parameters_.settle_state({});
   saver_.begin(checkpoint_plan(step), record, [this, step, best_step] {
-    output_->checkpoint_written(step, args_.saving.total_limit, best_step);
+    output_->checkpoint_written(step, spec_.saving.total_limit, best_step);
   });
-  if (!args_.saving.in_background) saver_.finish();
+  if (!spec_.saving.in_background) saver_.finish();
   report_checkpoint();
 }
 
@@ -117,7 +117,7 @@ void RunFiles::report_checkpoint() {
 }
 
 void RunFiles::keep_only_best(int64_t best_step) {
-  if (output_ && args_.saving.total_limit == 1) output_->keep_only(best_step);
+  if (output_ && spec_.saving.total_limit == 1) output_->keep_only(best_step);
 }
 
 // Rank 0 knows what is complete.
@@ -134,7 +134,7 @@ void RunFiles::write_model(int64_t step, const std::function<std::string()>& tra
   mark_work(comm_, OtherWork::kWritingModel, step + 1);
   const NetworkMeterPause pause(meter_);
   try {
-    model_writer_.write(output_ ? &*output_ : nullptr, args_.output_dir,
+    model_writer_.write(output_ ? &*output_ : nullptr, spec_.output_dir,
                         [&] { write_text_file(output_->path() / kTrainerStateName, trainer_state()); });
   } catch (const Error& error) {
     if (!is_root() || error.code() != ExitCode::kIoError) throw;

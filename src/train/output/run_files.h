@@ -34,7 +34,7 @@ struct RunFilesOptions {
 class RunFiles {
  public:
   // Changes no file yet. What is passed by reference must outlive this.
-  RunFiles(const RunSpec& args, Communicator& comm, ThreadPool& pool, const TrainableModel& model,
+  RunFiles(const RunSpec& spec, Communicator& comm, ThreadPool& pool, const TrainableModel& model,
            ParameterStore& parameters, NetworkMeter& meter, ObserverList& observers,
            const RunFilesOptions& options);
 
@@ -55,7 +55,7 @@ class RunFiles {
   // On rank 0, with save_total_limit 1 and no checkpoint under way: of the checkpoints only the best stays.
   void keep_only_best(int64_t best_step);
   // On rank 0: whether output_dir has the finished model, whatever trainer_state.json says.
-  bool has_model() const { return model_writer_.has_written(args_.output_dir); }
+  bool has_model() const { return model_writer_.has_written(spec_.output_dir); }
   // Collective: the finished model, then trainer_state.json. Where it cannot be written, the Error of rank 0
   // says what is left of the run.
   void write_model(int64_t step, const std::function<std::string()>& trainer_state);
@@ -81,7 +81,7 @@ class RunFiles {
   std::string way_to_model(int64_t step) const;
   CheckpointPlan checkpoint_plan(int64_t step) const;
 
-  const RunSpec& args_;
+  const RunSpec& spec_;
   Communicator& comm_;
   const TrainableModel& model_;
   NetworkMeter& meter_;

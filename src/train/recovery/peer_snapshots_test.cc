@@ -83,15 +83,15 @@ class Agents {
 class PeerSnapshotsJob : public testing::Test {
  protected:
   PeerSnapshotsJob() {
-    args_ = tiny_.args;
-    args_.data.shuffle = true;
-    args_.batch.rows_per_device = 1;
-    args_.batch.global_rows = 4;
-    args_.schedule.type = ScheduleType::kCosine;
-    args_.reporting.logging_steps = 2;
-    args_.saving.peer_snapshot_steps = 1;
-    args_.resume = parse_resume("auto");
-    args_.sharding.stage = 2;
+    spec_ = tiny_.spec;
+    spec_.data.shuffle = true;
+    spec_.batch.rows_per_device = 1;
+    spec_.batch.global_rows = 4;
+    spec_.schedule.type = ScheduleType::kCosine;
+    spec_.reporting.logging_steps = 2;
+    spec_.saving.peer_snapshot_steps = 1;
+    spec_.resume = parse_resume("auto");
+    spec_.sharding.stage = 2;
   }
 
   struct Outcome {
@@ -107,15 +107,15 @@ class PeerSnapshotsJob : public testing::Test {
     outcome.observers[0].after_step = [fatal_step](const StepMetrics& metrics) {
       if (metrics.step == fatal_step) fail(ExitCode::kTryAgain, "the end of step {}", fatal_step);
     };
-    RunSpec args = args_;
-    args.batch.accumulation_steps = accumulation_of_global_batch(
-        args.batch.global_rows.value(), args.batch.rows_per_device, ranks.world_size());
+    RunSpec spec = spec_;
+    spec.batch.accumulation_steps = accumulation_of_global_batch(
+        spec.batch.global_rows.value(), spec.batch.rows_per_device, ranks.world_size());
     try {
       run_ranks(
           ranks,
           [&](Communicator& comm) {
             ThreadPool pool(1);
-            Trainer trainer(args, pool, outcome.observers[static_cast<size_t>(comm.world().rank)], comm);
+            Trainer trainer(spec, pool, outcome.observers[static_cast<size_t>(comm.world().rank)], comm);
             trainer.run();
           },
           restart_count, [&](const World& world) { return agents.slots_of(world); });
@@ -124,23 +124,23 @@ class PeerSnapshotsJob : public testing::Test {
     }
     return outcome;
   }
-  std::map<std::string, std::vector<float>> weights() const { return read_tensors(args_.output_dir); }
+  std::map<std::string, std::vector<float>> weights() const { return read_tensors(spec_.output_dir); }
   // Weights of an undisturbed run, in its own folder.
   std::map<std::string, std::vector<float>> undisturbed(const Ranks& ranks) {
-    const std::string output = args_.output_dir;
-    args_.output_dir = tiny_.folder() / "undisturbed";
+    const std::string output = spec_.output_dir;
+    spec_.output_dir = tiny_.folder() / "undisturbed";
     const Outcome outcome = start(ranks, Agents(ranks), 0);
     EXPECT_EQ(outcome.error, "");
     const auto expected = weights();
     expected_losses_ = losses();
-    fs::remove_all(args_.output_dir);
-    args_.output_dir = output;
+    fs::remove_all(spec_.output_dir);
+    spec_.output_dir = output;
     return expected;
   }
   // By step, as logged over the whole run.
   std::map<int, double> losses() const {
     std::map<int, double> losses;
-    const nlohmann::json state = read_json(fs::path(args_.output_dir) / "trainer_state.json");
+    const nlohmann::json state = read_json(fs::path(spec_.output_dir) / "trainer_state.json");
     for (const nlohmann::json& entry : state.at("log_history")) {
       if (entry.contains("loss")) losses[entry.at("step")] = entry.at("loss");
     }
@@ -148,14 +148,14 @@ class PeerSnapshotsJob : public testing::Test {
   }
   std::vector<int> steps_in_metrics() const {
     std::vector<int> steps;
-    for (const nlohmann::json& line : read_json_lines(fs::path(args_.output_dir) / "metrics.jsonl")) {
+    for (const nlohmann::json& line : read_json_lines(fs::path(spec_.output_dir) / "metrics.jsonl")) {
       steps.push_back(line.at("step"));
     }
     return steps;
   }
 
   TinyRun tiny_;
-  RunSpec args_;
+  RunSpec spec_;
   std::map<int, double> expected_losses_;  // of undisturbed()
 };
 
@@ -163,8 +163,8 @@ class PeerSnapshotsSameRanks : public PeerSnapshotsJob, public testing::WithPara
 
 TEST_P(PeerSnapshotsSameRanks, GoOnWithTheSameBits) {
   const auto& [ranks, stage, schedule] = GetParam();
-  args_.sharding.stage = stage;
-  args_.sharding.gather_schedule = from_word(schedule);
+  spec_.sharding.stage = stage;
+  spec_.sharding.gather_schedule = from_word(schedule);
   const auto expected = undisturbed(ranks);
   const Agents agents(ranks);
   EXPECT_THAT(start(ranks, agents, 0, 4).error, HasSubstr("the end of step 4"));
@@ -180,7 +180,7 @@ TEST_P(PeerSnapshotsSameRanks, GoOnWithTheSameBits) {
   EXPECT_THAT(steps_in_metrics(), testing::ElementsAre(1, 2, 3, 4, 5, 6));
   EXPECT_EQ(expected_losses_.size(), 3u);
   EXPECT_EQ(losses(), expected_losses_);
-  EXPECT_FALSE(fs::exists(fs::path(args_.output_dir) / "latest"));
+  EXPECT_FALSE(fs::exists(fs::path(spec_.output_dir) / "latest"));
   for (const StepMetrics& metrics : third.root().steps) {
     EXPECT_EQ(metrics.peer_snapshot_s.has_value(), metrics.step > 5) << metrics.step;
   }
@@ -201,8 +201,8 @@ class PeerSnapshotsLostNode : public PeerSnapshotsJob, public testing::WithParam
 // The states of its ranks are on the next node; that of the last step may not have arrived.
 TEST_P(PeerSnapshotsLostNode, IsReplacedAndTheJobGoesOnWithTheSameBits) {
   const auto& [ranks, stage, schedule] = GetParam();
-  args_.sharding.stage = stage;
-  args_.sharding.gather_schedule = from_word(schedule);
+  spec_.sharding.stage = stage;
+  spec_.sharding.gather_schedule = from_word(schedule);
   const auto expected = undisturbed(ranks);
   for (int node = 0; node < ranks.num_nodes; ++node) {
     Agents agents(ranks);
@@ -212,15 +212,15 @@ TEST_P(PeerSnapshotsLostNode, IsReplacedAndTheJobGoesOnWithTheSameBits) {
     EXPECT_EQ(second.error, "");
     EXPECT_GE(second.root().resumed_step, 2);
     EXPECT_EQ(weights(), expected);
-    fs::remove_all(args_.output_dir);
+    fs::remove_all(spec_.output_dir);
   }
 }
 
 // Sums are in a different order on other ranks: float32 rounding over 3 steps.
 TEST_P(PeerSnapshotsLostNode, LeavesTheOthersToGoOnAlone) {
   const auto& [ranks, stage, schedule] = GetParam();
-  args_.sharding.stage = stage;
-  args_.sharding.gather_schedule = from_word(schedule);
+  spec_.sharding.stage = stage;
+  spec_.sharding.gather_schedule = from_word(schedule);
   const auto expected = undisturbed(ranks);
   Agents agents(ranks);
   start(ranks, agents, 0, 4);
@@ -248,9 +248,9 @@ INSTANTIATE_TEST_SUITE_P(Jobs, PeerSnapshotsLostNode, testing::ValuesIn(cases_of
 // The errors of quantised gradients are part of the state, but for one node alone, which has none.
 TEST_F(PeerSnapshotsJob, HoldTheErrorsOfQuantizedGradients) {
   const Ranks ranks = {2, 1};
-  args_.sharding.quantized_gradients = GradientCode::kInt4;
-  args_.saving.strategy = SaveStrategy::kSteps;  // under way while the snapshot is taken
-  args_.saving.steps = 2;
+  spec_.sharding.quantized_gradients = GradientCode::kInt4;
+  spec_.saving.strategy = SaveStrategy::kSteps;  // under way while the snapshot is taken
+  spec_.saving.steps = 2;
   const auto expected = undisturbed(ranks);
   Agents agents(ranks);
   start(ranks, agents, 0, 4);
@@ -258,7 +258,7 @@ TEST_F(PeerSnapshotsJob, HoldTheErrorsOfQuantizedGradients) {
   EXPECT_EQ(start(ranks, agents, 1, 5).error, "the end of step 5");
   EXPECT_EQ(start(ranks, agents, 2).error, "");
   EXPECT_EQ(weights(), expected);
-  fs::remove_all(args_.output_dir);
+  fs::remove_all(spec_.output_dir);
 
   agents = Agents(ranks);
   start(ranks, agents, 0, 4);
@@ -303,7 +303,7 @@ TEST_F(PeerSnapshotsJob, DamagedStateGivesWayToTheOneBefore) {
 TEST_F(PeerSnapshotsJob, DamagedStateIsTakenFromTheNeighbour) {
   const Ranks ranks = {2, 1};
   const auto expected = undisturbed(ranks);
-  args_.saving.peer_snapshot_steps =
+  spec_.saving.peer_snapshot_steps =
       2;  // the snapshot of step 2 has arrived by the time that of step 4 is taken
   Agents agents(ranks);
   start(ranks, agents, 0, 5);
@@ -315,10 +315,10 @@ TEST_F(PeerSnapshotsJob, DamagedStateIsTakenFromTheNeighbour) {
 }
 
 TEST_F(PeerSnapshotsJob, NewerCheckpointWins) {
-  args_.saving.strategy = SaveStrategy::kSteps;
-  args_.saving.steps = 3;
-  args_.saving.in_background = false;
-  args_.saving.peer_snapshot_steps = 2;
+  spec_.saving.strategy = SaveStrategy::kSteps;
+  spec_.saving.steps = 3;
+  spec_.saving.in_background = false;
+  spec_.saving.peer_snapshot_steps = 2;
   const Ranks ranks = {1, 2};
   const auto expected = undisturbed(ranks);
   const Agents agents(ranks);
@@ -336,7 +336,7 @@ TEST_F(PeerSnapshotsJob, AnotherJobDoesNotUseThem) {
   const Ranks ranks = {1, 2};
   const Agents agents(ranks);
   start(ranks, agents, 0, 4);
-  args_.output_dir = tiny_.folder() / "another";
+  spec_.output_dir = tiny_.folder() / "another";
   const Outcome second = start(ranks, agents, 1, 2);
   EXPECT_EQ(second.root().resumed_step, -1);
   EXPECT_EQ(second.root().steps.at(0).step, 1);
@@ -358,18 +358,18 @@ TEST_F(PeerSnapshotsJob, TakesTheMemoryThatIsPlanned) {
     ASSERT_NE(item, items.end());
     EXPECT_EQ(item->scope, MemoryScope::kNode);
     EXPECT_EQ(held, item->size_bytes);
-    fs::remove_all(args_.output_dir);
+    fs::remove_all(spec_.output_dir);
   }
 }
 
 TEST_F(PeerSnapshotsJob, NeedsAnAgentThatKeepsThem) {
-  args_.batch.accumulation_steps = 4;
-  args_.batch.global_rows.reset();
+  spec_.batch.accumulation_steps = 4;
+  spec_.batch.global_rows.reset();
   expect_error(ExitCode::kBadConfig,
                {"peer_snapshot_steps", "tessera launch", "--max_restarts", "peer_snapshot_steps 0"}, [&] {
                  ThreadPool pool(1);
                  RecordingObserver observer;
-                 Trainer trainer(args_, pool, observer);
+                 Trainer trainer(spec_, pool, observer);
                });
 }
 

@@ -45,25 +45,25 @@ std::string RunResume::Point::origin() const {
   return fmt::format("the state of step {} in memory", held->id.step);
 }
 
-RunResume::RunResume(const RunSpec& args, Communicator& comm, PeerSnapshots* snapshots)
-    : args_(args), comm_(comm), snapshots_(snapshots) {
-  if (!args.resume.resumes()) return;
-  const bool by_name = args.resume.by_name();
+RunResume::RunResume(const RunSpec& spec, Communicator& comm, PeerSnapshots* snapshots)
+    : spec_(spec), comm_(comm), snapshots_(snapshots) {
+  if (!spec.resume.resumes()) return;
+  const bool by_name = spec.resume.by_name();
   // A restart continues from what the starts before have written after the checkpoint that was asked for.
-  const bool looks = !by_name || (args.launch.is_restart && !args.launch.id.empty());
+  const bool looks = !by_name || (spec.launch.is_restart && !spec.launch.id.empty());
   const std::optional<fs::path> newest =
       looks ? newest_checkpoint(std::numeric_limits<int64_t>::max()) : std::nullopt;
   if (choose_memory(newest)) return;
   if (newest) {
     point_ = open(*newest);
   } else if (by_name) {
-    point_ = open(args.resume.folder);
-  } else if (args.resume.from == ResumeSpec::From::kNewest) {
+    point_ = open(spec.resume.folder);
+  } else if (spec.resume.from == ResumeSpec::From::kNewest) {
     fail(ExitCode::kNoInput,
          "resume_from_checkpoint true: {} has no checkpoint that can be used; auto starts afresh "
          "where there is none",
-         args.output_dir);
-  } else if (!args.resumes_own_launch_only()) {
+         spec.output_dir);
+  } else if (!spec.resumes_own_launch_only()) {
     refuse_unusable_checkpoints();
   }
 }
@@ -84,21 +84,21 @@ RunResume::Point RunResume::open(const fs::path& folder) {
 std::optional<fs::path> RunResume::newest_checkpoint(int64_t before) const {
   int64_t step = -1;
   std::error_code ignored;
-  if (comm_.world().rank == 0 && fs::is_directory(args_.output_dir, ignored)) {
+  if (comm_.world().rank == 0 && fs::is_directory(spec_.output_dir, ignored)) {
     std::optional<CheckpointReader> newest;
     do {
-      newest = open_newest_checkpoint(args_.output_dir, newest ? newest->step() : before);
-    } while (newest && args_.resumes_own_launch_only() && !is_of_this_launch(*newest));
+      newest = open_newest_checkpoint(spec_.output_dir, newest ? newest->step() : before);
+    } while (newest && spec_.resumes_own_launch_only() && !is_of_this_launch(*newest));
     if (newest) step = newest->step();
   }
   step = comm_.broadcast(step, 0, kResumeLabel);
   if (step < 0) return std::nullopt;
-  return fs::path(args_.output_dir) / checkpoint_name(step);
+  return fs::path(spec_.output_dir) / checkpoint_name(step);
 }
 
 bool RunResume::is_of_this_launch(const CheckpointReader& reader) const {
   const Json record = Json::parse(reader.run_json(), nullptr, /*allow_exceptions=*/false);
-  return record.is_object() && record.value("launch_id", Json()) == args_.launch.id;
+  return record.is_object() && record.value("launch_id", Json()) == spec_.launch.id;
 }
 
 // What an earlier start of this job has left in memory continues whatever that start began with.
@@ -130,20 +130,20 @@ bool RunResume::choose_memory(const std::optional<fs::path>& newest) {
 void RunResume::refuse_unusable_checkpoints() const {
   const bool looks = comm_.world().rank == 0;
   const ExitCode code =
-      comm_.broadcast(looks ? code_of_unusable(args_.output_dir) : ExitCode::kDone, 0, kResumeLabel);
+      comm_.broadcast(looks ? code_of_unusable(spec_.output_dir) : ExitCode::kDone, 0, kResumeLabel);
   if (code == ExitCode::kDone) return;
   fail(code,
        "resume_from_checkpoint auto: {} has checkpoints, but none that can be used, see `tessera checkpoint "
        "verify`; repair them, or move them away to start afresh",
-       args_.output_dir);
+       spec_.output_dir);
 }
 
 bool RunResume::is_in_place() const {
-  return point_->held || same_folder(point_->reader->folder().parent_path(), args_.output_dir);
+  return point_->held || same_folder(point_->reader->folder().parent_path(), spec_.output_dir);
 }
 
 fs::path RunResume::checkpoint_parent() const {
-  return is_in_place() ? fs::path(args_.output_dir) : point_->reader->folder().parent_path();
+  return is_in_place() ? fs::path(spec_.output_dir) : point_->reader->folder().parent_path();
 }
 
 fs::path RunResume::checkpoint_folder(int64_t step) const {
@@ -155,7 +155,7 @@ int64_t RunResume::last_saved_step() const {
   return point_->reader && is_in_place() ? point_->record.progress.step : last_saved_step_;
 }
 
-BatchPlanOptions RunResume::continue_batches(const BatchPlanOptions& options, RunSpec* args,
+BatchPlanOptions RunResume::continue_batches(const BatchPlanOptions& options, RunSpec* spec,
                                              TrainingRecord* now) const {
   const TrainingRecord& then = point_->record;
   const std::vector<Difference> forbidden = forbidden_differences(then, *now);
@@ -167,15 +167,15 @@ BatchPlanOptions RunResume::continue_batches(const BatchPlanOptions& options, Ru
   }
   const BatchPlanOptions resumed = resumed_batch_options(then.data, options);
   const int64_t rows = global_batch_rows(resumed);
-  const int64_t row_ranks = num_row_ranks(*args, comm_.world().world_size);
+  const int64_t row_ranks = num_row_ranks(*spec, comm_.world().world_size);
   now->data = then.data;
   if (resumed.cut) {
-    args->batch.accumulation_steps =
-        accumulation_of_global_batch(rows, args->batch.rows_per_device, row_ranks);
+    spec->batch.accumulation_steps =
+        accumulation_of_global_batch(rows, spec->batch.rows_per_device, row_ranks);
   }
   if (rows != global_batch_rows(options) && comm_.world().rank == 0) {
     log_info("a step keeps the {} that it had on {}: gradient_accumulation_steps is {} on {}",
-             count_of(rows, "row"), count_of(then.data.world_size, "rank"), args->batch.accumulation_steps,
+             count_of(rows, "row"), count_of(then.data.world_size, "rank"), spec->batch.accumulation_steps,
              row_ranks);
   }
   return resumed;
@@ -188,20 +188,20 @@ void RunResume::check_base(const TrainingRecord& now) const {
   if (same_model(*then.base, *now.base)) {
     if (comm_.world().rank == 0)
       log_warning("the weights of {} are rounded differently from those of {}, with which the run began",
-                  args_.model.folder, began_with);
+                  spec_.model.folder, began_with);
     return;
   }
   fail(ExitCode::kBadConfig,
        "{} has adapters of another model: the weights of {} are not those of {}, with which the run began; "
        "resume with that model, or train new adapters in another output_dir",
-       point_->origin(), args_.model.folder, began_with);
+       point_->origin(), spec_.model.folder, began_with);
 }
 
 std::optional<fs::path> RunResume::older_checkpoint() const {
-  const fs::path asked_for = args_.resume.folder;
-  if (args_.resume.by_name() && point_->reader->folder() == asked_for) return std::nullopt;
+  const fs::path asked_for = spec_.resume.folder;
+  if (spec_.resume.by_name() && point_->reader->folder() == asked_for) return std::nullopt;
   const std::optional<fs::path> older = newest_checkpoint(point_->reader->step());
-  return !older && args_.resume.by_name() ? asked_for : older;
+  return !older && spec_.resume.by_name() ? asked_for : older;
 }
 
 void RunResume::load(const TrainableModel& model, ParameterStore& parameters, ThreadPool& pool,

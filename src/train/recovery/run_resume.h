@@ -26,7 +26,7 @@ class RunResume {
   // Collective: chooses by resume_from_checkpoint. `snapshots` is nullptr without peer snapshots.
   // Error(kNoInput, kBadData, kIoError) if what was asked for cannot be used. What is passed by reference
   // must outlive this.
-  RunResume(const RunSpec& args, Communicator& comm, PeerSnapshots* snapshots);
+  RunResume(const RunSpec& spec, Communicator& comm, PeerSnapshots* snapshots);
 
   // False: the run starts from the model's weights, and nothing below may be called.
   explicit operator bool() const { return point_.has_value(); }
@@ -41,9 +41,9 @@ class RunResume {
   // Step of the newest complete checkpoint in output_dir that this rank knows of; -1 = none.
   int64_t last_saved_step() const;
 
-  // The rows of the steps to come: those of the run that is resumed, cut for the ranks of now. Changes *args
+  // The rows of the steps to come: those of the run that is resumed, cut for the ranks of now. Changes *spec
   // and *now accordingly. Error(kBadConfig) if this is another run.
-  BatchPlanOptions continue_batches(const BatchPlanOptions& options, RunSpec* args,
+  BatchPlanOptions continue_batches(const BatchPlanOptions& options, RunSpec* spec,
                                     TrainingRecord* now) const;
   // Error(kBadConfig) if the run trained adapters of another model.
   void check_base(const TrainingRecord& now) const;
@@ -78,7 +78,7 @@ class RunResume {
   // Instead of one that is damaged.
   std::optional<std::filesystem::path> older_checkpoint() const;
 
-  const RunSpec& args_;
+  const RunSpec& spec_;
   Communicator& comm_;
   PeerSnapshots* snapshots_;
   std::optional<Point> point_;

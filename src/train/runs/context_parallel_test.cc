@@ -40,24 +40,24 @@ class ContextParallel : public testing::TestWithParam<ContextCase> {
 
   // 12 rows a step for any number of teams; those of `run` are one rank's.
   RunSpec arguments(const TinyRun& run) const {
-    RunSpec args = run.args;
-    args.batch.accumulation_steps = run.args.batch.accumulation_steps / num_teams();
-    args.sharding.stage = GetParam().ranks.stage;
-    args.sharding.gather_schedule = from_word(GetParam().ranks.schedule);
-    args.sharding.persistence_threshold = 0;
-    args.sharding.prefetch_bucket_size = 0;
-    args.sharding.context_parallel_size = GetParam().size;
-    args.output_dir = run.folder() / "context";
-    return args;
+    RunSpec spec = run.spec;
+    spec.batch.accumulation_steps = run.spec.batch.accumulation_steps / num_teams();
+    spec.sharding.stage = GetParam().ranks.stage;
+    spec.sharding.gather_schedule = from_word(GetParam().ranks.schedule);
+    spec.sharding.persistence_threshold = 0;
+    spec.sharding.prefetch_bucket_size = 0;
+    spec.sharding.context_parallel_size = GetParam().size;
+    spec.output_dir = run.folder() / "context";
+    return spec;
   }
 
   // Trains alone and in teams, which must do the same.
   void expect_same_run(const TinyRun& run) {
     const RecordingObserver expected = run.train();
-    const RunSpec args = arguments(run);
-    const RecordingObserver found = train_ranks(args, GetParam().ranks.ranks).front();
+    const RunSpec spec = arguments(run);
+    const RecordingObserver found = train_ranks(spec, GetParam().ranks.ranks).front();
     expect_same_numbers(found, expected);
-    expect_close_weights(args.output_dir, run.output());
+    expect_close_weights(spec.output_dir, run.output());
     ASSERT_EQ(found.evaluations.size(), expected.evaluations.size());
     for (size_t i = 0; i < found.evaluations.size(); ++i) {
       // Batches, and so their mean, differ with the number of teams.
@@ -74,12 +74,12 @@ struct WholeRun : TinyRun {
   explicit WholeRun(const ModelConfig& config) : TinyRun(config) {
     write_token_rows(folder() / "train.safetensors",
                      random_rows(std::vector<int64_t>(24, 9), config.vocab_size, 3));
-    args.batch.rows_per_device = 1;
-    args.batch.accumulation_steps = 12;
-    args.batch.max_steps = 3;
-    args.data.eval_dataset = args.data.dataset;
-    args.evaluation.strategy = IntervalStrategy::kSteps;
-    args.evaluation.steps = 2;
+    spec.batch.rows_per_device = 1;
+    spec.batch.accumulation_steps = 12;
+    spec.batch.max_steps = 3;
+    spec.data.eval_dataset = spec.data.dataset;
+    spec.evaluation.strategy = IntervalStrategy::kSteps;
+    spec.evaluation.steps = 2;
   }
 };
 
@@ -92,11 +92,11 @@ TEST_P(ContextParallel, TrainsAsOneRankDoes) {
 
 TEST_P(ContextParallel, RecomputesLayers) {
   WholeRun run(config());
-  run.args.placement.gradient_checkpointing = true;
-  run.args.placement.merge_micro_batches = AutoChoice::kNever;
+  run.spec.placement.gradient_checkpointing = true;
+  run.spec.placement.merge_micro_batches = AutoChoice::kNever;
   for (const char* mode : {"full", "selective"}) {
-    run.args.placement.checkpointing_mode = from_word(mode);
-    run.args.output_dir = run.folder() / mode;
+    run.spec.placement.checkpointing_mode = from_word(mode);
+    run.spec.output_dir = run.folder() / mode;
     expect_same_run(run);
   }
 }
@@ -112,33 +112,33 @@ TEST_P(ContextParallel, TrainsSlicesWithoutTargets) {
       for (size_t t = 0; t < row.labels.size(); ++t) row.labels[t] = t == 5 ? row.ids[t] : kIgnoredLabel;
     }
     write_token_rows(run.folder() / "train.safetensors", rows);
-    run.args.placement.merge_micro_batches = AutoChoice::kNever;
+    run.spec.placement.merge_micro_batches = AutoChoice::kNever;
     expect_same_run(run);
   }
 }
 
 TEST_P(ContextParallel, DrawsNoiseAndDropoutByToken) {
   WholeRun run(config());
-  run.args.objective.neftune_alpha = 5;
+  run.spec.objective.neftune_alpha = 5;
   for (const char* merge : {"never", "always"}) {
-    run.args.placement.merge_micro_batches = from_word(merge);
+    run.spec.placement.merge_micro_batches = from_word(merge);
     expect_same_run(run);
   }
-  run.args.lora.finetuning_type = FinetuningType::kLora;
-  run.args.lora.rank = 3;
-  run.args.lora.dropout = 0.2;
-  run.args.output_dir = run.folder() / "lora";
+  run.spec.lora.finetuning_type = FinetuningType::kLora;
+  run.spec.lora.rank = 3;
+  run.spec.lora.dropout = 0.2;
+  run.spec.output_dir = run.folder() / "lora";
   expect_same_run(run);
 }
 
 TEST_P(ContextParallel, NamesTheRowWhoseLossIsNotFinite) {
   WholeRun run(config());
-  run.args.evaluation.strategy = IntervalStrategy::kNo;
-  run.args.schedule.learning_rate = 1e30;
-  run.args.clipping.max_norm = 0;
-  const RunSpec args = arguments(run);
+  run.spec.evaluation.strategy = IntervalStrategy::kNo;
+  run.spec.schedule.learning_rate = 1e30;
+  run.spec.clipping.max_norm = 0;
+  const RunSpec spec = arguments(run);
   expect_error(ExitCode::kNumerics, {"step 2: loss", "gradient norm nan"},
-               [&] { train_ranks(args, GetParam().ranks.ranks); });
+               [&] { train_ranks(spec, GetParam().ranks.ranks); });
 }
 
 std::vector<ContextCase> cases() {
@@ -151,9 +151,9 @@ INSTANTIATE_TEST_SUITE_P(Cases, ContextParallel, testing::ValuesIn(cases()),
 
 SavingRun saving_run(const Ranks& ranks, int64_t size, const char* dtype) {
   SavingRun run(ranks, context_config(2));
-  run.args.sharding.context_parallel_size = size;
-  run.args.batch.accumulation_steps = 4 * size / ranks.world_size();
-  run.args.precision.dtype = from_word(dtype);
+  run.spec.sharding.context_parallel_size = size;
+  run.spec.batch.accumulation_steps = 4 * size / ranks.world_size();
+  run.spec.precision.dtype = from_word(dtype);
   return run;
 }
 
@@ -166,14 +166,14 @@ TEST(ContextParallelRun, ResumesBitForBitAndInOtherTeams) {
     for (const int64_t size : {1, 2}) {
       SavingRun elsewhere = whole;
       elsewhere.interrupt_at(2, fmt::format("elsewhere-{}", size));
-      elsewhere.args.resume = parse_resume("true");
+      elsewhere.spec.resume = parse_resume("true");
       elsewhere.ranks = {1, 2};
-      elsewhere.args.sharding.context_parallel_size = size;
+      elsewhere.spec.sharding.context_parallel_size = size;
       if (size > 1) {
         // One pass of all micro-batches, whose number follows from the teams.
-        elsewhere.args.batch.rows_per_device = 1;
-        elsewhere.args.placement.merge_micro_batches = AutoChoice::kAlways;
-        elsewhere.args.placement.optimizer_in_backward = true;
+        elsewhere.spec.batch.rows_per_device = 1;
+        elsewhere.spec.placement.merge_micro_batches = AutoChoice::kAlways;
+        elsewhere.spec.placement.optimizer_in_backward = true;
       }
       const RecordingObserver other = elsewhere.run();
       ASSERT_FALSE(other.steps.empty());
@@ -193,14 +193,14 @@ TEST(ContextParallelRun, IsAbandonedByWholeTeams) {
     for (const int64_t asked : {1, 5, 9, 14}) {
       SCOPED_TRACE(fmt::format("{}x{} asked {} times", ranks.num_nodes, ranks.local_world_size, asked));
       WholeRun run(context_config(4));
-      run.args.evaluation.strategy = IntervalStrategy::kNo;
-      run.args.sharding.context_parallel_size = 2;
-      run.args.batch.accumulation_steps = 12 * 2 / ranks.world_size();
-      run.args.placement.merge_micro_batches = AutoChoice::kNever;
-      run.args.grace_period_s = 0.5;  // less than what a checkpoint is thought to take
-      run.args.sharding.stage = 2;
+      run.spec.evaluation.strategy = IntervalStrategy::kNo;
+      run.spec.sharding.context_parallel_size = 2;
+      run.spec.batch.accumulation_steps = 12 * 2 / ranks.world_size();
+      run.spec.placement.merge_micro_batches = AutoChoice::kNever;
+      run.spec.grace_period_s = 0.5;  // less than what a checkpoint is thought to take
+      run.spec.sharding.stage = 2;
       int64_t num_asked = 0;  // of the last rank
-      const auto seen = train_ranks(run.args, ranks, 1, [&](int rank) {
+      const auto seen = train_ranks(run.spec, ranks, 1, [&](int rank) {
         return rank + 1 == ranks.world_size() && ++num_asked > asked ? SIGTERM : 0;
       });
       EXPECT_EQ(seen.front().summary.stop_signal, SIGTERM);
@@ -213,26 +213,26 @@ TEST(ContextParallelRun, IsAbandonedByWholeTeams) {
 TEST(ContextParallelRun, MovesWhatThePlanSays) {
   for (const auto& [mode, num_key_value_heads] : {std::pair("", 4), std::pair("full", 4), std::pair("", 1)}) {
     WholeRun run(context_config(num_key_value_heads));
-    run.args.sharding.context_parallel_size = 4;
-    run.args.sharding.stage = 2;
-    run.args.placement.merge_micro_batches = AutoChoice::kNever;
-    run.args.placement.gradient_checkpointing = *mode != 0;
-    const RecordingObserver seen = train_ranks(run.args, {2, 2}).front();
+    run.spec.sharding.context_parallel_size = 4;
+    run.spec.sharding.stage = 2;
+    run.spec.placement.merge_micro_batches = AutoChoice::kNever;
+    run.spec.placement.gradient_checkpointing = *mode != 0;
+    const RecordingObserver seen = train_ranks(run.spec, {2, 2}).front();
     EXPECT_GT(seen.plan.wire.heads, 0);
     for (const StepMetrics& step : seen.steps) {
       if (step.step == 1) continue;
       EXPECT_EQ(step.network->sent_bytes, 2 * seen.plan.wire.sent()) << "step " << step.step;
     }
-    run.args.sharding.context_parallel_size = 2;
-    EXPECT_EQ(train_ranks(run.args, {2, 2}).front().plan.wire.heads, 0);
+    run.spec.sharding.context_parallel_size = 2;
+    EXPECT_EQ(train_ranks(run.spec, {2, 2}).front().plan.wire.heads, 0);
   }
 }
 
 TEST(ContextParallelRun, RefusesTeamsThatCannotBe) {
   const auto refused = [](const Ranks& ranks, int64_t size, const std::string& fragment) {
     TinyRun run;
-    run.args.sharding.context_parallel_size = size;
-    expect_error(ExitCode::kBadConfig, {fragment}, [&] { train_ranks(run.args, ranks); });
+    run.spec.sharding.context_parallel_size = size;
+    expect_error(ExitCode::kBadConfig, {fragment}, [&] { train_ranks(run.spec, ranks); });
   };
   refused({1, 3}, 3, "expected a divisor of the model's key-value heads");
   refused({3, 2}, 4, "expected all ranks of a number of nodes");

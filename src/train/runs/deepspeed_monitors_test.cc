@@ -72,10 +72,10 @@ TEST(CsvFolder, WhatCannotBeWrittenIsOneWarning) {
 
 TEST(DeepSpeedMonitors, WriteEveryStepOverTheRowsSoFar) {
   TinyRun run;
-  run.args.reporting.report_to = {ReportTo::kCsv};
-  run.args.data.eval_dataset = run.args.data.dataset;
-  run.args.evaluation.strategy = IntervalStrategy::kSteps;
-  run.args.evaluation.steps = 3;
+  run.spec.reporting.report_to = {ReportTo::kCsv};
+  run.spec.data.eval_dataset = run.spec.data.dataset;
+  run.spec.evaluation.strategy = IntervalStrategy::kSteps;
+  run.spec.evaluation.steps = 3;
   run.train();
   const fs::path folder = run.output() / "csv_monitor";
   for (const auto& [column, metric] :
@@ -97,13 +97,13 @@ TEST(DeepSpeedMonitors, WriteEveryStepOverTheRowsSoFar) {
 TEST(DeepSpeedMonitors, AFileOfDeepSpeedTurnsThemOn) {
   TinyRun run;
   const fs::path tensorboard = run.folder() / "tb/job", csv = run.folder() / "csv/job";
-  run.args.reporting.monitor_tensorboard_dir = tensorboard.string();
-  run.args.reporting.monitor_csv_dir = csv.string();
-  run.args.saving.strategy = SaveStrategy::kSteps;
-  run.args.saving.steps = 2;
-  run.args.saving.in_background = false;
+  run.spec.reporting.monitor_tensorboard_dir = tensorboard.string();
+  run.spec.reporting.monitor_csv_dir = csv.string();
+  run.spec.saving.strategy = SaveStrategy::kSteps;
+  run.spec.saving.steps = 2;
+  run.spec.saving.in_background = false;
   run.train_and_die_after(5);
-  run.args.resume = parse_resume("true");
+  run.spec.resume = parse_resume("true");
   run.train();
   EXPECT_EQ(read_text_file(csv / "Train_Samples_train_loss.csv"),
             csv_of_metrics(run.output(), "train_loss", "loss"));

@@ -20,19 +20,19 @@ using Settings = std::vector<std::pair<std::string, std::string>>;
 // Arguments with some flags given.
 class Given {
  public:
-  explicit Given(const Settings& flags, const RunSpec& start = {}) : args(start) {
-    declare_training_flags(&table_, &args);
+  explicit Given(const Settings& flags, const RunSpec& start = {}) : spec(start) {
+    declare_training_flags(&table_, &spec);
     for (const auto& [name, value] : flags) table_.set(*table_.find(name), {value}, "command line");
   }
   Given(const Given&) = delete;
   Given& operator=(const Given&) = delete;
 
   RunSpec& resolve(int64_t world_size = 1) {
-    args = read_run_spec(table_, args, world_size);
-    return args;
+    spec = read_run_spec(table_, spec, world_size);
+    return spec;
   }
 
-  RunSpec args;
+  RunSpec spec;
 
  private:
   FlagTable table_;
@@ -56,7 +56,7 @@ constexpr const char* kMicro = R"({"train_micro_batch_size_per_gpu": "auto")";
 std::string with(const std::string& members) { return kMicro + (", " + members + "}"); }
 
 TEST(DeepSpeedArguments, AutoTakesTheFlags) {
-  const RunSpec args = merged(
+  const RunSpec spec = merged(
       R"({"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto",
           "gradient_accumulation_steps": "auto", "gradient_clipping": "auto", "bf16": {"enabled": "auto"},
           "optimizer": {"type": "AdamW", "params": {"lr": "auto", "betas": "auto", "eps": "auto",
@@ -70,41 +70,41 @@ TEST(DeepSpeedArguments, AutoTakesTheFlags) {
        {"adam_beta2", "0.95"},
        {"adam_epsilon", "1e-6"},
        {"weight_decay", "0.2"}});
-  EXPECT_EQ(args.batch.rows_per_device, 3);
-  EXPECT_EQ(args.batch.accumulation_steps, 5);
-  EXPECT_EQ(args.clipping.max_norm, 0.3);
-  EXPECT_EQ(args.precision.dtype, DType::kF32);
-  EXPECT_EQ(args.schedule.learning_rate, 2e-4);
-  EXPECT_EQ(args.optimizer.beta1, 0.8);
-  EXPECT_EQ(args.optimizer.beta2, 0.95);
-  EXPECT_EQ(args.optimizer.epsilon, 1e-6);
-  EXPECT_EQ(args.optimizer.weight_decay, 0.2);
-  EXPECT_TRUE(args.optimizer.weight_decay_norms);
+  EXPECT_EQ(spec.batch.rows_per_device, 3);
+  EXPECT_EQ(spec.batch.accumulation_steps, 5);
+  EXPECT_EQ(spec.clipping.max_norm, 0.3);
+  EXPECT_EQ(spec.precision.dtype, DType::kF32);
+  EXPECT_EQ(spec.schedule.learning_rate, 2e-4);
+  EXPECT_EQ(spec.optimizer.beta1, 0.8);
+  EXPECT_EQ(spec.optimizer.beta2, 0.95);
+  EXPECT_EQ(spec.optimizer.epsilon, 1e-6);
+  EXPECT_EQ(spec.optimizer.weight_decay, 0.2);
+  EXPECT_TRUE(spec.optimizer.weight_decay_norms);
 }
 
 TEST(DeepSpeedArguments, ValuesDecideWhatNoFlagGives) {
-  const RunSpec args = merged(
+  const RunSpec spec = merged(
       R"({"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4, "gradient_clipping": 0.5,
           "bf16": {"enabled": false},
           "optimizer": {"type": "Adam", "params": {"lr": 3e-4, "betas": [0.8, 0.9], "eps": 1e-6,
                                                    "weight_decay": 0.1}}})");
-  EXPECT_EQ(args.batch.rows_per_device, 2);
-  EXPECT_EQ(args.batch.accumulation_steps, 4);
-  EXPECT_EQ(args.clipping.max_norm, 0.5);
-  EXPECT_EQ(args.precision.dtype, DType::kF32);
-  EXPECT_EQ(args.precision.bf16, false);
-  EXPECT_EQ(args.schedule.learning_rate, 3e-4);
-  EXPECT_EQ(args.optimizer.beta1, 0.8);
-  EXPECT_EQ(args.optimizer.beta2, 0.9);
-  EXPECT_EQ(args.optimizer.epsilon, 1e-6);
-  EXPECT_EQ(args.optimizer.weight_decay, 0.1);
+  EXPECT_EQ(spec.batch.rows_per_device, 2);
+  EXPECT_EQ(spec.batch.accumulation_steps, 4);
+  EXPECT_EQ(spec.clipping.max_norm, 0.5);
+  EXPECT_EQ(spec.precision.dtype, DType::kF32);
+  EXPECT_EQ(spec.precision.bf16, false);
+  EXPECT_EQ(spec.schedule.learning_rate, 3e-4);
+  EXPECT_EQ(spec.optimizer.beta1, 0.8);
+  EXPECT_EQ(spec.optimizer.beta2, 0.9);
+  EXPECT_EQ(spec.optimizer.epsilon, 1e-6);
+  EXPECT_EQ(spec.optimizer.weight_decay, 0.1);
 }
 
 TEST(DeepSpeedArguments, AbsentOptimizerSettingsAreDeepSpeeds) {
-  const RunSpec args =
+  const RunSpec spec =
       merged(with(R"("optimizer": {"type": "AdamW"})"), {{"learning_rate", "7e-5"}, {"weight_decay", "0.3"}});
-  EXPECT_EQ(args.schedule.learning_rate, 1e-3);
-  EXPECT_EQ(args.optimizer.weight_decay, 0);
+  EXPECT_EQ(spec.schedule.learning_rate, 1e-3);
+  EXPECT_EQ(spec.optimizer.weight_decay, 0);
   EXPECT_EQ(
       merged(with(R"("optimizer": {"type": "Adam", "params": {"torch_adam": true}})")).optimizer.weight_decay,
       0.01);
@@ -160,8 +160,8 @@ TEST(DeepSpeedArguments, DefaultsFollowTheRelease) {
 
 TEST(DeepSpeedArguments, BatchSizesFollowFromEachOther) {
   const auto batch = [](const std::string& json, const Settings& flags = {}) {
-    const RunSpec args = merged(json, flags);
-    return std::pair(args.batch.rows_per_device, args.batch.accumulation_steps);
+    const RunSpec spec = merged(json, flags);
+    return std::pair(spec.batch.rows_per_device, spec.batch.accumulation_steps);
   };
   EXPECT_EQ(batch(R"({"train_batch_size": 12, "train_micro_batch_size_per_gpu": 3})"), std::pair(3L, 4L));
   EXPECT_EQ(batch(R"({"train_batch_size": 12, "gradient_accumulation_steps": 3})"), std::pair(4L, 3L));
@@ -188,8 +188,8 @@ TEST(DeepSpeedArguments, BatchSizesMustFit) {
 
 TEST(DeepSpeedArguments, BatchSizesAreOfAllRanks) {
   const auto batch = [](const std::string& json, int64_t world_size) {
-    const RunSpec args = merged(json, {}, world_size);
-    return std::pair(args.batch.rows_per_device, args.batch.accumulation_steps);
+    const RunSpec spec = merged(json, {}, world_size);
+    return std::pair(spec.batch.rows_per_device, spec.batch.accumulation_steps);
   };
   EXPECT_EQ(batch(R"({"train_batch_size": 24, "train_micro_batch_size_per_gpu": 3})", 4), std::pair(3L, 2L));
   EXPECT_EQ(batch(R"({"train_batch_size": 24, "gradient_accumulation_steps": 3})", 4), std::pair(2L, 3L));
@@ -340,11 +340,11 @@ TEST(DeepSpeedArguments, MismatchesAreReportedTogether) {
 }
 
 TEST(DeepSpeedArguments, FlagsThatSayTheSameAreTaken) {
-  const RunSpec args =
+  const RunSpec spec =
       merged(R"({"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}, "gradient_clipping": 1.0})",
              {{"per_device_train_batch_size", "1"}, {"bf16", "true"}, {"max_grad_norm", "1"}});
-  EXPECT_EQ(args.batch.rows_per_device, 1);
-  EXPECT_EQ(args.precision.dtype, DType::kBF16);
+  EXPECT_EQ(spec.batch.rows_per_device, 1);
+  EXPECT_EQ(spec.precision.dtype, DType::kBF16);
 }
 
 TEST(DeepSpeedArguments, ValuesOutOfRangeNameTheKey) {
@@ -364,12 +364,12 @@ TEST(DeepSpeedArguments, CoupledWeightDecayIsRefused) {
 }
 
 TEST(DeepSpeedArguments, SchedulerDecidesRateAndWarmup) {
-  const RunSpec args = merged(with(
+  const RunSpec spec = merged(with(
       R"("scheduler": {"type": "WarmupDecayLR", "params": {"warmup_max_lr": 3e-4, "warmup_num_steps": 20,
                                                              "total_num_steps": "auto"}})"));
-  EXPECT_EQ(args.schedule.type, ScheduleType::kWarmupDecayLR);
-  EXPECT_EQ(args.schedule.learning_rate, 3e-4);
-  EXPECT_EQ(args.schedule.num_warmup_steps(1000), 20);
+  EXPECT_EQ(spec.schedule.type, ScheduleType::kWarmupDecayLR);
+  EXPECT_EQ(spec.schedule.learning_rate, 3e-4);
+  EXPECT_EQ(spec.schedule.num_warmup_steps(1000), 20);
   EXPECT_THAT(
       refusal(with(R"("scheduler": {"type": "WarmupDecayLR"})")),
       HasSubstr("--deepspeed: scheduler.params: lr_scheduler_type WarmupDecayLR needs total_num_steps"));
@@ -380,9 +380,9 @@ TEST(DeepSpeedArguments, SchedulerDecidesRateAndWarmup) {
 TEST(DeepSpeedArguments, EverySampleFileMakesARun) {
   for (const fs::path& folder : deepspeed_folders()) {
     for (const auto& entry : fs::directory_iterator(folder)) {
-      const RunSpec args = merged(entry.path());
-      EXPECT_EQ(args.precision.dtype, DType::kBF16) << entry.path();
-      EXPECT_EQ(args.clipping.max_norm, 1) << entry.path();
+      const RunSpec spec = merged(entry.path());
+      EXPECT_EQ(spec.precision.dtype, DType::kBF16) << entry.path();
+      EXPECT_EQ(spec.clipping.max_norm, 1) << entry.path();
     }
   }
   const RunSpec numbers = merged(data_folder() / "deepspeed-configs" / "all-numbers.json");
@@ -401,10 +401,10 @@ struct Outcome {
 
 Outcome train(const Settings& flags) {
   TinyRun tiny;
-  tiny.args.batch.rows_per_device = 8;
-  tiny.args.batch.accumulation_steps = 1;
-  Given given(flags, tiny.args);
-  tiny.args = given.resolve();
+  tiny.spec.batch.rows_per_device = 8;
+  tiny.spec.batch.accumulation_steps = 1;
+  Given given(flags, tiny.spec);
+  tiny.spec = given.resolve();
   const RecordingObserver run = tiny.train();
   Outcome outcome;
   for (const StepMetrics& step : run.steps) {

@@ -11,10 +11,10 @@
 namespace tessera {
 namespace {
 
-RecordingObserver train_on(bool on_device, const RunSpec& args) {
+RecordingObserver train_on(bool on_device, const RunSpec& spec) {
   RecordingObserver seen;
   ThreadPool pool(2);
-  Trainer trainer(args, pool, seen, single_process(), [&](ThreadPool& threads) -> std::unique_ptr<Ops> {
+  Trainer trainer(spec, pool, seen, single_process(), [&](ThreadPool& threads) -> std::unique_ptr<Ops> {
     if (on_device) return std::make_unique<OwnedIsolatedOps>(threads);
     return make_cpu_ops(threads);
   });
@@ -25,7 +25,7 @@ RecordingObserver train_on(bool on_device, const RunSpec& args) {
 // Changes of the settings of a run.
 struct Form {
   const char* name;
-  void (*apply)(RunSpec* args);
+  void (*apply)(RunSpec* spec);
 
   friend void PrintTo(const Form& form, std::ostream* out) { *out << form.name; }
 };
@@ -33,19 +33,19 @@ struct Form {
 class DeviceRun : public testing::TestWithParam<Form> {
  protected:
   DeviceRun() {
-    run_.args.reporting.measure_peak = false;
-    run_.args.batch.max_steps = 4;
-    run_.args.saving.strategy = SaveStrategy::kSteps;
-    run_.args.saving.steps = 2;
-    run_.args.optimizer.weight_decay = 0.1;
-    run_.args.data.eval_dataset = run_.args.data.dataset;
-    run_.args.evaluation.strategy = IntervalStrategy::kSteps;
-    run_.args.evaluation.steps = 2;
-    GetParam().apply(&run_.args);
+    run_.spec.reporting.measure_peak = false;
+    run_.spec.batch.max_steps = 4;
+    run_.spec.saving.strategy = SaveStrategy::kSteps;
+    run_.spec.saving.steps = 2;
+    run_.spec.optimizer.weight_decay = 0.1;
+    run_.spec.data.eval_dataset = run_.spec.data.dataset;
+    run_.spec.evaluation.strategy = IntervalStrategy::kSteps;
+    run_.spec.evaluation.steps = 2;
+    GetParam().apply(&run_.spec);
   }
   std::filesystem::path result() const {
-    const bool is_adapter = run_.args.lora.finetuning_type == FinetuningType::kLora;
-    return std::filesystem::path(run_.args.output_dir) /
+    const bool is_adapter = run_.spec.lora.finetuning_type == FinetuningType::kLora;
+    return std::filesystem::path(run_.spec.output_dir) /
            (is_adapter ? "adapter_model.safetensors" : "model.safetensors");
   }
 
@@ -53,13 +53,13 @@ class DeviceRun : public testing::TestWithParam<Form> {
 };
 
 TEST_P(DeviceRun, EqualsTheHostsAndGoesOnFromItsCheckpoints) {
-  const std::string folder = run_.args.output_dir;
+  const std::string folder = run_.spec.output_dir;
   std::map<std::string, std::vector<float>> expected;
   double loss = 0;
   for (const bool on_device : {false, true}) {
-    run_.args.output_dir = folder + (on_device ? "-device" : "-host");
-    run_.args.resume = parse_resume("");
-    const RecordingObserver seen = train_on(on_device, run_.args);
+    run_.spec.output_dir = folder + (on_device ? "-device" : "-host");
+    run_.spec.resume = parse_resume("");
+    const RecordingObserver seen = train_on(on_device, run_.spec);
     if (!on_device) expected = read_tensors(result()), loss = seen.evaluations.back().loss;
     EXPECT_TRUE(read_tensors(result()) == expected);
     EXPECT_EQ(seen.evaluations.back().loss, loss);
@@ -69,9 +69,9 @@ TEST_P(DeviceRun, EqualsTheHostsAndGoesOnFromItsCheckpoints) {
       EXPECT_EQ(seen.plan.free_bytes, int64_t{1} << 40) << "the card's";
     }
     // Steps 3 and 4 once more, on the other.
-    run_.args.resume = parse_resume(run_.args.output_dir + "/checkpoint-2");
-    run_.args.output_dir += "-resumed";
-    EXPECT_EQ(train_on(!on_device, run_.args).resumed_step, 2);
+    run_.spec.resume = parse_resume(run_.spec.output_dir + "/checkpoint-2");
+    run_.spec.output_dir += "-resumed";
+    EXPECT_EQ(train_on(!on_device, run_.spec).resumed_step, 2);
     EXPECT_TRUE(read_tensors(result()) == expected);
   }
 }
@@ -81,26 +81,26 @@ class DeviceRanks : public testing::TestWithParam<RanksCase> {};
 // Each rank has a device of its own, and the host does what it does for ranks without any.
 TEST_P(DeviceRanks, EqualThoseOfTheHost) {
   TinyRun run;
-  run.args.reporting.measure_peak = false;
-  run.args.precision.dtype = DType::kBF16;
-  run.args.batch.max_steps = 3;
-  run.args.batch.rows_per_device = 1;
-  run.args.placement.param_device = OffloadDevice::kCpu;
-  run.args.sharding.stage = GetParam().stage;
-  run.args.sharding.gather_schedule = from_word(GetParam().schedule);
-  run.args.sharding.persistence_threshold = 0;
-  run.args.sharding.prefetch_bucket_size = 0;
-  run.args.batch.accumulation_steps = GetParam().schedule == "per_layer" ? 1 : 2;
-  const std::string folder = run.args.output_dir;
-  run.args.output_dir = folder + "-host";
-  const std::vector<RecordingObserver> expected = train_ranks(run.args, GetParam().ranks, 1);
-  const auto weights = read_tensors(std::filesystem::path(run.args.output_dir) / "model.safetensors");
+  run.spec.reporting.measure_peak = false;
+  run.spec.precision.dtype = DType::kBF16;
+  run.spec.batch.max_steps = 3;
+  run.spec.batch.rows_per_device = 1;
+  run.spec.placement.param_device = OffloadDevice::kCpu;
+  run.spec.sharding.stage = GetParam().stage;
+  run.spec.sharding.gather_schedule = from_word(GetParam().schedule);
+  run.spec.sharding.persistence_threshold = 0;
+  run.spec.sharding.prefetch_bucket_size = 0;
+  run.spec.batch.accumulation_steps = GetParam().schedule == "per_layer" ? 1 : 2;
+  const std::string folder = run.spec.output_dir;
+  run.spec.output_dir = folder + "-host";
+  const std::vector<RecordingObserver> expected = train_ranks(run.spec, GetParam().ranks, 1);
+  const auto weights = read_tensors(std::filesystem::path(run.spec.output_dir) / "model.safetensors");
 
-  run.args.output_dir = folder + "-device";
+  run.spec.output_dir = folder + "-device";
   std::vector<RecordingObserver> found(expected.size());
   run_ranks(GetParam().ranks, [&](Communicator& comm) {
     ThreadPool pool(1);
-    Trainer trainer(run.args, pool, found[static_cast<size_t>(comm.world().rank)], comm,
+    Trainer trainer(run.spec, pool, found[static_cast<size_t>(comm.world().rank)], comm,
                     [](ThreadPool& threads) { return std::make_unique<OwnedIsolatedOps>(threads); });
     trainer.run();
   });
@@ -109,7 +109,7 @@ TEST_P(DeviceRanks, EqualThoseOfTheHost) {
     EXPECT_EQ(found[0].steps[i].loss, expected[0].steps[i].loss) << "step " << i;
     EXPECT_EQ(found[0].steps[i].grad_norm, expected[0].steps[i].grad_norm) << "step " << i;
   }
-  EXPECT_EQ(read_tensors(std::filesystem::path(run.args.output_dir) / "model.safetensors"), weights);
+  EXPECT_EQ(read_tensors(std::filesystem::path(run.spec.output_dir) / "model.safetensors"), weights);
   EXPECT_GT(found[0].plan.memory.device_bytes(), 0);
 }
 
@@ -121,14 +121,14 @@ INSTANTIATE_TEST_SUITE_P(Ranks, DeviceRanks,
 
 TEST(DeviceMemory, IsWhatARunMustFitInto) {
   TinyRun run;
-  run.args.reporting.measure_peak = false;
+  run.spec.reporting.measure_peak = false;
   ThreadPool pool(1);
   RecordingObserver seen;
   expect_error(ExitCode::kBadConfig,
                {"does not fit in memory", "of isolated", "activations: workspace of the products",
                 "a card with more memory"},
                [&] {
-                 Trainer(run.args, pool, seen, single_process(), [](ThreadPool& threads) {
+                 Trainer(run.spec, pool, seen, single_process(), [](ThreadPool& threads) {
                    return std::make_unique<OwnedIsolatedOps>(threads, 1 << 10);
                  });
                });
@@ -137,22 +137,22 @@ TEST(DeviceMemory, IsWhatARunMustFitInto) {
 
 TEST(DeviceMemory, TheHostIsAdvisedWhereItHasRoom) {
   TinyRun run;
-  run.args.reporting.measure_peak = false;
+  run.spec.reporting.measure_peak = false;
   const auto plan_with = [&](int64_t free_bytes) {
     ThreadPool pool(1);
     RecordingObserver seen;
     const auto make = [&](ThreadPool& threads) {
       return std::make_unique<OwnedIsolatedOps>(threads, free_bytes);
     };
-    Trainer(run.args, pool, seen, single_process(), make);
+    Trainer(run.spec, pool, seen, single_process(), make);
     return seen.plan.memory.device_bytes();
   };
-  run.args.placement.gradient_checkpointing = true;
+  run.spec.placement.gradient_checkpointing = true;
   const int64_t on_device = plan_with(int64_t{1} << 40);
-  run.args.placement.optimizer_device = OffloadDevice::kCpu;
+  run.spec.placement.optimizer_device = OffloadDevice::kCpu;
   const int64_t beside_host = plan_with(int64_t{1} << 40);
   EXPECT_LT(beside_host, on_device);
-  run.args.placement.optimizer_device = OffloadDevice::kNone;
+  run.spec.placement.optimizer_device = OffloadDevice::kNone;
   expect_error(ExitCode::kBadConfig, {"with offload_optimizer_device cpu it would take"},
                [&] { plan_with(beside_host); });
 }
@@ -160,56 +160,56 @@ TEST(DeviceMemory, TheHostIsAdvisedWhereItHasRoom) {
 INSTANTIATE_TEST_SUITE_P(Forms, DeviceRun,
                          testing::Values(Form{"Float32", [](RunSpec*) {}},
                                          Form{"Bf16",
-                                              [](RunSpec* args) { args->precision.dtype = DType::kBF16; }},
+                                              [](RunSpec* spec) { spec->precision.dtype = DType::kBF16; }},
                                          Form{"OptimizerOnTheHost",
-                                              [](RunSpec* args) {
-                                                args->precision.dtype = DType::kBF16;
-                                                args->optimizer.form = OptimizerForm::kAdamWHalf;
-                                                args->placement.optimizer_device = OffloadDevice::kCpu;
+                                              [](RunSpec* spec) {
+                                                spec->precision.dtype = DType::kBF16;
+                                                spec->optimizer.form = OptimizerForm::kAdamWHalf;
+                                                spec->placement.optimizer_device = OffloadDevice::kCpu;
                                               }},
                                          Form{"ParametersOnTheHost",
-                                              [](RunSpec* args) {
-                                                args->precision.dtype = DType::kBF16;
-                                                args->placement.param_device = OffloadDevice::kCpu;
-                                                args->placement.gradient_checkpointing = true;
+                                              [](RunSpec* spec) {
+                                                spec->precision.dtype = DType::kBF16;
+                                                spec->placement.param_device = OffloadDevice::kCpu;
+                                                spec->placement.gradient_checkpointing = true;
                                               }},
                                          Form{"ParametersOnTheHostOnePass",
-                                              [](RunSpec* args) {
-                                                args->batch.accumulation_steps = 1;
-                                                args->placement.param_device = OffloadDevice::kCpu;
+                                              [](RunSpec* spec) {
+                                                spec->batch.accumulation_steps = 1;
+                                                spec->placement.param_device = OffloadDevice::kCpu;
                                               }},
                                          Form{"UpdatedInBackward",
-                                              [](RunSpec* args) {
-                                                args->precision.dtype = DType::kBF16;
-                                                args->batch.accumulation_steps = 1;
-                                                args->clipping.max_norm = 0;
-                                                args->placement.optimizer_in_backward = true;
-                                                args->placement.param_device = OffloadDevice::kCpu;
+                                              [](RunSpec* spec) {
+                                                spec->precision.dtype = DType::kBF16;
+                                                spec->batch.accumulation_steps = 1;
+                                                spec->clipping.max_norm = 0;
+                                                spec->placement.optimizer_in_backward = true;
+                                                spec->placement.param_device = OffloadDevice::kCpu;
                                               }},
                                          Form{"OnTheDisk",
-                                              [](RunSpec* args) {
-                                                args->precision.dtype = DType::kBF16;
-                                                args->batch.accumulation_steps = 1;
-                                                args->clipping.max_norm = 0;
-                                                args->placement.optimizer_in_backward = true;
-                                                args->placement.optimizer_device = OffloadDevice::kNvme;
-                                                args->placement.param_device = OffloadDevice::kNvme;
-                                                args->placement.offload_dir = args->output_dir + "-scratch";
+                                              [](RunSpec* spec) {
+                                                spec->precision.dtype = DType::kBF16;
+                                                spec->batch.accumulation_steps = 1;
+                                                spec->clipping.max_norm = 0;
+                                                spec->placement.optimizer_in_backward = true;
+                                                spec->placement.optimizer_device = OffloadDevice::kNvme;
+                                                spec->placement.param_device = OffloadDevice::kNvme;
+                                                spec->placement.offload_dir = spec->output_dir + "-scratch";
                                               }},
                                          Form{"LoraBesideWeightsOnTheHost",
-                                              [](RunSpec* args) {
-                                                args->precision.dtype = DType::kBF16;
-                                                args->lora.finetuning_type = FinetuningType::kLora;
-                                                args->lora.rank = 4;
-                                                args->placement.param_device = OffloadDevice::kCpu;
+                                              [](RunSpec* spec) {
+                                                spec->precision.dtype = DType::kBF16;
+                                                spec->lora.finetuning_type = FinetuningType::kLora;
+                                                spec->lora.rank = 4;
+                                                spec->placement.param_device = OffloadDevice::kCpu;
                                               }},
                                          Form{"Lora",
-                                              [](RunSpec* args) {
-                                                args->precision.dtype = DType::kBF16;
-                                                args->lora.finetuning_type = FinetuningType::kLora;
-                                                args->lora.rank = 4;
-                                                args->lora.dropout = 0.1;
-                                                args->placement.gradient_checkpointing = true;
+                                              [](RunSpec* spec) {
+                                                spec->precision.dtype = DType::kBF16;
+                                                spec->lora.finetuning_type = FinetuningType::kLora;
+                                                spec->lora.rank = 4;
+                                                spec->lora.dropout = 0.1;
+                                                spec->placement.gradient_checkpointing = true;
                                               }}),
                          [](const auto& test) { return std::string(test.param.name); });
 

@@ -45,16 +45,16 @@ TEST_P(FirstExchange, MakesOneModelOfThoseOfTheNodes) {
   const std::vector<TokenRow> rows =
       random_rows(std::vector<int64_t>(static_cast<size_t>(num_steps * accumulation * ranks.world_size()), 9),
                   tiny_config().vocab_size, 5);
-  run.args.batch.rows_per_device = 1;
-  run.args.batch.accumulation_steps = accumulation;
-  run.args.placement.merge_micro_batches = AutoChoice::kNever;
-  run.args.batch.max_steps = num_steps;
-  run.args.clipping.max_norm = 0.5;  // of the node's own gradients
-  run.args.outer.sync_every = num_steps;
+  run.spec.batch.rows_per_device = 1;
+  run.spec.batch.accumulation_steps = accumulation;
+  run.spec.placement.merge_micro_batches = AutoChoice::kNever;
+  run.spec.batch.max_steps = num_steps;
+  run.spec.clipping.max_norm = 0.5;  // of the node's own gradients
+  run.spec.outer.sync_every = num_steps;
 
   std::map<std::string, std::vector<double>> means;
   for (int node = 0; node < ranks.num_nodes; ++node) {
-    RunSpec alone = run.args;
+    RunSpec alone = run.spec;
     alone.outer.sync_every = 0;
     alone.data.dataset = {run.folder() / fmt::format("node-{}.safetensors", node)};
     alone.output_dir = run.folder() / fmt::format("node-{}", node);
@@ -66,12 +66,12 @@ TEST_P(FirstExchange, MakesOneModelOfThoseOfTheNodes) {
       for (size_t i = 0; i < values.size(); ++i) mean[i] += values[i] / static_cast<double>(ranks.num_nodes);
     }
   }
-  run.args.data.dataset = {run.folder() / "all.safetensors"};
-  write_token_rows(run.args.data.dataset.front(), rows);
-  const RecordingObserver seen = train_ranks(run.args, ranks).front();
+  run.spec.data.dataset = {run.folder() / "all.safetensors"};
+  write_token_rows(run.spec.data.dataset.front(), rows);
+  const RecordingObserver seen = train_ranks(run.spec, ranks).front();
   ASSERT_EQ(std::ssize(seen.steps), num_steps);
 
-  const auto first = read_tensors(run.args.model.folder);
+  const auto first = read_tensors(run.spec.model.folder);
   for (const auto& [name, found] : read_tensors(run.output())) {
     std::vector<float> expected;
     for (size_t i = 0; i < found.size(); ++i) {
@@ -107,15 +107,15 @@ ModelConfig diloco_config() {
 
 SavingRun diloco_run(const DilocoCase& of) {
   SavingRun run(of.ranks, diloco_config());
-  run.args.batch.global_rows = 12;
-  run.args.batch.accumulation_steps = 12 / run.ranks.world_size();
-  run.args.precision.dtype = from_word(of.dtype);
-  run.args.optimizer.form = from_word(of.optim);
-  run.args.outer.sync_every = of.sync_every;
-  run.args.outer.num_fragments = of.num_fragments;
-  run.args.outer.sync_delay = of.delay;
-  run.args.outer.update_alpha = of.alpha;
-  run.args.sharding.quantized_gradients = from_word(of.code);
+  run.spec.batch.global_rows = 12;
+  run.spec.batch.accumulation_steps = 12 / run.ranks.world_size();
+  run.spec.precision.dtype = from_word(of.dtype);
+  run.spec.optimizer.form = from_word(of.optim);
+  run.spec.outer.sync_every = of.sync_every;
+  run.spec.outer.num_fragments = of.num_fragments;
+  run.spec.outer.sync_delay = of.delay;
+  run.spec.outer.update_alpha = of.alpha;
+  run.spec.sharding.quantized_gradients = from_word(of.code);
   return run;
 }
 
@@ -143,12 +143,12 @@ TEST_P(Diloco, ResumesBitForBit) {
 // The finished model is the last checkpoint's.
 TEST_P(Diloco, FinishedModelIsTheSameWithAndWithoutALastCheckpoint) {
   SavingRun run = diloco_run(GetParam());
-  run.args.saving.steps = 6;
+  run.spec.saving.steps = 6;
   run.run();
   const auto saved = read_tensors(run.output() / "checkpoint-6");
   EXPECT_EQ(read_tensors(run.output()), saved);
-  run.args.saving.strategy = SaveStrategy::kNo;
-  run.args.output_dir = run.folder() / "unsaved";
+  run.spec.saving.strategy = SaveStrategy::kNo;
+  run.spec.output_dir = run.folder() / "unsaved";
   run.run();
   EXPECT_EQ(read_tensors(run.output()), saved);
 }
@@ -159,15 +159,15 @@ TEST_P(Diloco, ResumesOnOtherNodes) {
   for (const Ranks& ranks : {Ranks{3, 1}, Ranks{2, 1}, Ranks{1, 1}}) {
     SCOPED_TRACE(fmt::format("{} nodes", ranks.num_nodes));
     SavingRun resumed = run;
-    resumed.args.output_dir = run.output();
+    resumed.spec.output_dir = run.output();
     resumed.interrupt_at(3, fmt::format("on{}", ranks.num_nodes));
     resumed.ranks = ranks;
-    resumed.args.batch.accumulation_steps = 12 / ranks.world_size();
-    resumed.args.resume = parse_resume("true");
+    resumed.spec.batch.accumulation_steps = 12 / ranks.world_size();
+    resumed.spec.resume = parse_resume("true");
     const RecordingObserver seen = resumed.run();
     ASSERT_EQ(seen.steps.size(), 3u);
     // The same weights; sums over other ranks are rounded otherwise.
-    const double rounding = run.args.precision.dtype == DType::kBF16 ? 2e-3 : 1e-5;
+    const double rounding = run.spec.precision.dtype == DType::kBF16 ? 2e-3 : 1e-5;
     EXPECT_NEAR(seen.steps[0].loss, whole.steps[3].loss, rounding * whole.steps[3].loss);
     for (size_t i = 1; i < seen.steps.size(); ++i)
       EXPECT_NEAR(seen.steps[i].loss, whole.steps[i + 3].loss, 8e-2 * whole.steps[i + 3].loss);
@@ -179,8 +179,8 @@ TEST(DilocoTest, ContinuesTogetherAndApart) {
   run.run();
   SavingRun together = run;
   together.interrupt_at(3, "together");
-  together.args.outer.sync_every = 0;
-  together.args.resume = parse_resume("true");
+  together.spec.outer.sync_every = 0;
+  together.spec.resume = parse_resume("true");
   testing::internal::CaptureStderr();
   const RecordingObserver seen = together.run();
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
@@ -188,19 +188,19 @@ TEST(DilocoTest, ContinuesTogetherAndApart) {
   EXPECT_EQ(seen.differences, "sync_every 2 -> 0");
   SavingRun apart = together;
   apart.interrupt_at(5, "apart");
-  apart.args.outer.sync_every = 2;
-  apart.args.resume = parse_resume("true");
+  apart.spec.outer.sync_every = 2;
+  apart.spec.resume = parse_resume("true");
   EXPECT_EQ(apart.run().differences, "sync_every 0 -> 2");
 }
 
 TEST_P(Diloco, MovesWhatTheClosedFormSays) {
   SavingRun run = diloco_run(GetParam());
   if (run.ranks.num_nodes == 1) GTEST_SKIP() << "one node";
-  run.args.saving.strategy = SaveStrategy::kNo;
-  run.args.batch.max_steps = 11;
+  run.spec.saving.strategy = SaveStrategy::kNo;
+  run.spec.batch.max_steps = 11;
   const RecordingObserver seen = run.run();
   const ZeroSettings settings =
-      zero_settings_of(run.args, diloco_config(), run.args.batch.accumulation_steps);
+      zero_settings_of(run.spec, diloco_config(), run.spec.batch.accumulation_steps);
   const ZeroLayout layout =
       zero_layout(parameter_layout(diloco_config()), run.ranks.num_nodes, run.ranks.local_world_size);
   int64_t exchange = 0, sent = 0;

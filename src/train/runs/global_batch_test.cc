@@ -13,13 +13,13 @@ using Settings = std::vector<std::pair<std::string, std::string>>;
 // Every number of ranks up to four on one node, and two nodes.
 const std::vector<Ranks> kRanks = {{1, 2}, {1, 3}, {1, 4}, {2, 1}, {2, 2}};
 
-// `args` and the flags in `settings`, resolved for a number of ranks.
-RunSpec resolved(RunSpec args, const Settings& settings, int64_t world_size) {
+// `spec` and the flags in `settings`, resolved for a number of ranks.
+RunSpec resolved(RunSpec spec, const Settings& settings, int64_t world_size) {
   FlagTable table;
-  declare_training_flags(&table, &args);
+  declare_training_flags(&table, &spec);
   for (const auto& [name, value] : settings) table.set(*table.find(name), {value}, "command line");
-  args = read_run_spec(table, args, world_size);
-  return args;
+  spec = read_run_spec(table, spec, world_size);
+  return spec;
 }
 
 struct Result {
@@ -30,11 +30,11 @@ struct Result {
 
 Result train_on(const TinyRun& run, const Settings& settings, const Ranks& ranks) {
   Result result;
-  RunSpec args = resolved(run.args, settings, ranks.world_size());
-  args.output_dir = run.folder() / fmt::format("{}x{}", ranks.num_nodes, ranks.local_world_size);
-  result.rank0 = train_ranks(args, ranks).front();
-  result.state = read_json(args.output_dir / std::filesystem::path("trainer_state.json"));
-  result.weights = read_tensors(args.output_dir);
+  RunSpec spec = resolved(run.spec, settings, ranks.world_size());
+  spec.output_dir = run.folder() / fmt::format("{}x{}", ranks.num_nodes, ranks.local_world_size);
+  result.rank0 = train_ranks(spec, ranks).front();
+  result.state = read_json(spec.output_dir / std::filesystem::path("trainer_state.json"));
+  result.weights = read_tensors(spec.output_dir);
   return result;
 }
 
@@ -102,9 +102,9 @@ Settings short_last_steps() {
 
 struct EvaluatingRun : TinyRun {
   EvaluatingRun() {
-    args.batch.accumulation_steps = 1;
-    args.batch.max_steps = -1;
-    args.data.eval_dataset = {folder() / "eval.safetensors"};
+    spec.batch.accumulation_steps = 1;
+    spec.batch.max_steps = -1;
+    spec.data.eval_dataset = {folder() / "eval.safetensors"};
   }
 };
 
@@ -160,24 +160,24 @@ TEST(GlobalBatch, RowsDealtByLengthHaveTheSameGradientOnAnyNumberOfRanks) {
   ModelConfig config = tiny_config();
   config.max_position_embeddings = std::max<int64_t>(config.max_position_embeddings, 128);
   TinyRun run(config);
-  run.args.data.dataset.clear();
+  run.spec.data.dataset.clear();
   int64_t num_tokens = 0;
   // In this order the first micro-batches would have nearly all the tokens.
   for (const int64_t length : {120, 97, 61, 40, 23, 11, 7, 5, 3, 2}) {
     const std::filesystem::path file = run.folder() / fmt::format("{}.safetensors", length);
     write_token_rows(file, random_rows({length}, config.vocab_size, static_cast<uint64_t>(length)));
-    run.args.data.dataset.push_back(file);
+    run.spec.data.dataset.push_back(file);
     num_tokens += length;
   }
-  run.args.batch.rows_per_device = 2;
-  run.args.batch.accumulation_steps = 1;
-  run.args.batch.max_steps = 1;
-  run.args.optimizer.epsilon = 1e3;
-  run.args.schedule.learning_rate = 1e3;
-  run.args.clipping.max_norm = 0;
-  run.args.placement.merge_micro_batches = AutoChoice::kNever;
+  run.spec.batch.rows_per_device = 2;
+  run.spec.batch.accumulation_steps = 1;
+  run.spec.batch.max_steps = 1;
+  run.spec.optimizer.epsilon = 1e3;
+  run.spec.schedule.learning_rate = 1e3;
+  run.spec.clipping.max_norm = 0;
+  run.spec.placement.merge_micro_batches = AutoChoice::kNever;
   const Settings settings = {{"global_batch_size", "10"}};
-  const auto start = read_tensors(run.args.model.folder);
+  const auto start = read_tensors(run.spec.model.folder);
   const auto change = [&start](const Result& result) {
     auto changes = result.weights;
     for (auto& [name, values] : changes) {

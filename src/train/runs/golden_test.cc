@@ -23,32 +23,32 @@ class GoldenTraining : public testing::TestWithParam<std::string> {
 
   RunSpec arguments(const std::string& dtype) const {
     const nlohmann::json parameters = read_json(case_folder_ / "case.json");
-    RunSpec args;
-    args.model.folder = case_folder_;
-    args.data.dataset = {case_folder_ / "batches.safetensors"};
-    args.data.cache_dir = folder_ / "cache";
-    args.output_dir = folder_ / "out";
-    args.precision.dtype = from_word(dtype);
-    args.machine.device = test_device();
-    args.precision.save_dtype = DType::kF32;
-    args.data.shuffle = false;
-    args.schedule.learning_rate = parameters.at("learning_rate");
-    args.optimizer.beta1 = parameters.at("betas")[0];
-    args.optimizer.beta2 = parameters.at("betas")[1];
-    args.optimizer.epsilon = parameters.at("eps");
-    args.optimizer.weight_decay = parameters.at("weight_decay");
-    args.clipping.max_norm = parameters.at("max_grad_norm");
-    args.schedule.warmup_steps = parameters.at("warmup_steps");
-    args.batch.max_steps = parameters.at("steps");
-    args.batch.accumulation_steps = parameters.at("accum");
-    args.batch.rows_per_device = parameters.at("batch");
-    return args;
+    RunSpec spec;
+    spec.model.folder = case_folder_;
+    spec.data.dataset = {case_folder_ / "batches.safetensors"};
+    spec.data.cache_dir = folder_ / "cache";
+    spec.output_dir = folder_ / "out";
+    spec.precision.dtype = from_word(dtype);
+    spec.machine.device = test_device();
+    spec.precision.save_dtype = DType::kF32;
+    spec.data.shuffle = false;
+    spec.schedule.learning_rate = parameters.at("learning_rate");
+    spec.optimizer.beta1 = parameters.at("betas")[0];
+    spec.optimizer.beta2 = parameters.at("betas")[1];
+    spec.optimizer.epsilon = parameters.at("eps");
+    spec.optimizer.weight_decay = parameters.at("weight_decay");
+    spec.clipping.max_norm = parameters.at("max_grad_norm");
+    spec.schedule.warmup_steps = parameters.at("warmup_steps");
+    spec.batch.max_steps = parameters.at("steps");
+    spec.batch.accumulation_steps = parameters.at("accum");
+    spec.batch.rows_per_device = parameters.at("batch");
+    return spec;
   }
 
-  RecordingObserver train(const RunSpec& args) const {
+  RecordingObserver train(const RunSpec& spec) const {
     ThreadPool pool(2);
     RecordingObserver observer;
-    Trainer trainer(args, pool, observer);
+    Trainer trainer(spec, pool, observer);
     trainer.run();
     EXPECT_EQ(std::ssize(observer.steps), std::ssize(expected_.at("loss")));
     return observer;
@@ -107,10 +107,10 @@ class GoldenLora : public GoldenTraining {};
 TEST_P(GoldenLora, Float32FollowsPyTorch) {
   const fs::path adapter = reference_case(GetParam());
   use_case(adapter.parent_path(), adapter);
-  RunSpec args = arguments("float32");
-  args.lora.finetuning_type = FinetuningType::kLora;
-  args.lora.adapter = adapter;
-  expect_curves(train(args));
+  RunSpec spec = arguments("float32");
+  spec.lora.finetuning_type = FinetuningType::kLora;
+  spec.lora.adapter = adapter;
+  expect_curves(train(spec));
   expect_weights("adapter_model.safetensors");
 }
 
@@ -119,10 +119,10 @@ INSTANTIATE_TEST_SUITE_P(Adapters, GoldenLora,
                          [](const auto& test) { return std::to_string(test.index); });
 
 TEST_P(GoldenRun, GradientCheckpointingChangesNothing) {
-  RunSpec args = arguments("float32");
-  const RecordingObserver plain = train(args);
-  args.placement.gradient_checkpointing = true;
-  const RecordingObserver checkpointing = train(args);
+  RunSpec spec = arguments("float32");
+  const RecordingObserver plain = train(spec);
+  spec.placement.gradient_checkpointing = true;
+  const RecordingObserver checkpointing = train(spec);
   for (size_t i = 0; i < plain.steps.size(); ++i) {
     EXPECT_EQ(plain.steps[i].loss, checkpointing.steps[i].loss) << "step " << i + 1;
     EXPECT_EQ(plain.steps[i].grad_norm, checkpointing.steps[i].grad_norm) << "step " << i + 1;

@@ -100,12 +100,12 @@ TEST(LoadOnRanks, EveryByteIsReadOncePerNodeOrOncePerCluster) {
 
 TEST(LoadOnRanks, TrainingIsTheSameWhoeverReads) {
   TinyRun run;
-  run.args.precision.dtype = DType::kBF16;
-  run.args.batch.rows_per_device = 1;  // 8 of the 14 rows per step
-  run.args.sharding.stage = 2;
-  const auto by_node = train_ranks(run.args, {2, 2});
-  run.args.sharding.load_once = LoadOnce::kPerCluster;
-  const auto by_cluster = train_ranks(run.args, {2, 2});
+  run.spec.precision.dtype = DType::kBF16;
+  run.spec.batch.rows_per_device = 1;  // 8 of the 14 rows per step
+  run.spec.sharding.stage = 2;
+  const auto by_node = train_ranks(run.spec, {2, 2});
+  run.spec.sharding.load_once = LoadOnce::kPerCluster;
+  const auto by_cluster = train_ranks(run.spec, {2, 2});
   ASSERT_EQ(by_cluster.front().steps.size(), by_node.front().steps.size());
   for (size_t i = 0; i < by_node.front().steps.size(); ++i) {
     EXPECT_EQ(by_cluster.front().steps[i].loss, by_node.front().steps[i].loss) << i;
@@ -114,15 +114,15 @@ TEST(LoadOnRanks, TrainingIsTheSameWhoeverReads) {
 }
 
 TEST(LoadOnRanks, PerClusterNeedsAShardedOptimizer) {
-  RunSpec args;
+  RunSpec spec;
   FlagTable table;
-  declare_training_flags(&table, &args);
-  args.sharding.load_once = LoadOnce::kPerCluster;
-  args.sharding.stage = 0;
+  declare_training_flags(&table, &spec);
+  spec.sharding.load_once = LoadOnce::kPerCluster;
+  spec.sharding.stage = 0;
   expect_error(ExitCode::kBadConfig, {"load_weights_once per_cluster needs zero_stage 1 or more, found 0"},
-               [&] { args = read_run_spec(table, args, 2); });
-  args.sharding.stage = 1;
-  args = read_run_spec(table, args, 2);
+               [&] { spec = read_run_spec(table, spec, 2); });
+  spec.sharding.stage = 1;
+  spec = read_run_spec(table, spec, 2);
 }
 
 }  // namespace

@@ -16,31 +16,31 @@ namespace fs = std::filesystem;
 
 SavingRun lora_run(const Ranks& ranks = {}) {
   SavingRun run(ranks);
-  run.args.lora.finetuning_type = FinetuningType::kLora;
-  run.args.lora.rank = 4;
-  run.args.schedule.learning_rate = 1e-2;
+  run.spec.lora.finetuning_type = FinetuningType::kLora;
+  run.spec.lora.rank = 4;
+  run.spec.schedule.learning_rate = 1e-2;
   return run;
 }
 
 TEST(LoraRun, WritesWhatPeftReadsAndLeavesTheModelAlone) {
   SavingRun run = lora_run();
-  run.args.lora.targets = {"q_proj,down_proj"};
-  run.args.lora.rank_pattern = R"({"down_proj": 2})";
-  run.args.data.eval_dataset = run.args.data.dataset;
-  run.args.evaluation.strategy = IntervalStrategy::kSteps;
-  run.args.evaluation.steps = 6;
-  run.args.evaluation.on_start = true;
-  const auto before = read_tensors(run.args.model.folder);
+  run.spec.lora.targets = {"q_proj,down_proj"};
+  run.spec.lora.rank_pattern = R"({"down_proj": 2})";
+  run.spec.data.eval_dataset = run.spec.data.dataset;
+  run.spec.evaluation.strategy = IntervalStrategy::kSteps;
+  run.spec.evaluation.steps = 6;
+  run.spec.evaluation.on_start = true;
+  const auto before = read_tensors(run.spec.model.folder);
   const RecordingObserver seen = run.run();
   EXPECT_LT(seen.evaluations.back().loss, 0.98 * seen.evaluations.front().loss);
-  EXPECT_EQ(read_tensors(run.args.model.folder), before);
+  EXPECT_EQ(read_tensors(run.spec.model.folder), before);
   for (const fs::path& folder : {run.output(), run.output() / "checkpoint-3"}) {
     SCOPED_TRACE(folder.native());
     EXPECT_FALSE(fs::exists(folder / "config.json"));
     EXPECT_FALSE(fs::exists(folder / "model.safetensors"));
     const auto config = read_json(folder / "adapter_config.json");
     EXPECT_EQ(config["peft_type"], "LORA");
-    EXPECT_EQ(config["base_model_name_or_path"], run.args.model.folder);
+    EXPECT_EQ(config["base_model_name_or_path"], run.spec.model.folder);
     EXPECT_EQ(config["r"], 4);
     EXPECT_EQ(config["lora_alpha"], 8);
     EXPECT_EQ(config["target_modules"], (nlohmann::json{"q_proj", "down_proj"}));
@@ -56,8 +56,8 @@ TEST(LoraRun, WritesWhatPeftReadsAndLeavesTheModelAlone) {
 // A is drawn and B is zero: the first loss is that of the model itself.
 TEST(LoraRun, BeginsAtTheModel) {
   SavingRun full, lora = lora_run();
-  lora.args.model.folder = full.args.model.folder;
-  lora.args.data.dataset = full.args.data.dataset;
+  lora.spec.model.folder = full.spec.model.folder;
+  lora.spec.data.dataset = full.spec.data.dataset;
   EXPECT_EQ(lora.run().steps.front().loss, full.run().steps.front().loss);
 }
 
@@ -81,17 +81,17 @@ TEST(LoraRun, ResumesBitForBitOnAnyRanks) {
   for (const LoraRanks& of : cases) {
     SCOPED_TRACE(of.ranks.name() + of.dtype);
     SavingRun run = lora_run(of.ranks.ranks);
-    run.args.precision.dtype = from_word(of.dtype);
-    run.args.sharding.stage = of.ranks.stage;
-    run.args.sharding.gather_schedule = from_word(of.ranks.schedule);
-    run.args.lora.dropout = of.dropout;
-    run.args.optimizer.form = from_word(of.optim);
-    run.args.placement.pack_weights = AutoChoice::kAlways;
+    run.spec.precision.dtype = from_word(of.dtype);
+    run.spec.sharding.stage = of.ranks.stage;
+    run.spec.sharding.gather_schedule = from_word(of.ranks.schedule);
+    run.spec.lora.dropout = of.dropout;
+    run.spec.optimizer.form = from_word(of.optim);
+    run.spec.placement.pack_weights = AutoChoice::kAlways;
     run.run();
     SavingRun resumed = run;
     resumed.interrupt_at(3, "resumed");
-    resumed.args.resume = parse_resume("true");
-    resumed.args.placement.pack_weights = AutoChoice::kNever;
+    resumed.spec.resume = parse_resume("true");
+    resumed.spec.placement.pack_weights = AutoChoice::kNever;
     EXPECT_EQ(resumed.run().resumed_step, 3);
     expect_same_run(resumed.output(), run.output());
   }
@@ -105,16 +105,16 @@ TEST(LoraRun, ResumesBesideTheModelThatItBeganWithAlone) {
   const auto resume = [&](const fs::path& model, const Ranks& ranks, int bits) {
     SavingRun resumed = run;
     resumed.ranks = ranks;
-    resumed.args.batch.accumulation_steps = 4 / ranks.world_size();
+    resumed.spec.batch.accumulation_steps = 4 / ranks.world_size();
     resumed.interrupt_at(3, fmt::format("resumed-{}", ++number));
-    resumed.args.resume = parse_resume("true");
-    resumed.args.model.folder = model;
-    if (bits > 0) resumed.args.base.bits = bits;
+    resumed.spec.resume = parse_resume("true");
+    resumed.spec.model.folder = model;
+    if (bits > 0) resumed.spec.base.bits = bits;
     return resumed.run().resumed_step;
   };
   const ModelConfig config = tiny_config();
   const ParameterLayout layout = parameter_layout(config);
-  const auto saved = read_tensors(run.args.model.folder);
+  const auto saved = read_tensors(run.spec.model.folder);
   const auto save = [&](const std::string& name, DType dtype, float change) {
     const WeightSource source = [&](int64_t begin, std::span<float> values) {
       for (const Parameter& parameter : layout.parameters()) {
@@ -134,11 +134,11 @@ TEST(LoraRun, ResumesBesideTheModelThatItBeganWithAlone) {
   };
   EXPECT_EQ(resume(save("sharded", DType::kF32, 0), {1, 1}, 0), 3);
   EXPECT_EQ(resume(save("rounded", DType::kBF16, 0), {1, 2}, 0), 3);
-  EXPECT_EQ(resume(run.args.model.folder, {2, 1}, 8), 3);
+  EXPECT_EQ(resume(run.spec.model.folder, {2, 1}, 8), 3);
   const fs::path other = save("other", DType::kF32, 0.25f);
   for (const Ranks& ranks : {Ranks{1, 1}, Ranks{1, 2}, Ranks{2, 1}}) {
     expect_error(ExitCode::kBadConfig,
-                 {"checkpoint-3 has adapters of another model", other.native(), run.args.model.folder},
+                 {"checkpoint-3 has adapters of another model", other.native(), run.spec.model.folder},
                  [&] { resume(other, ranks, 0); });
   }
   expect_error(ExitCode::kBadConfig, {"another model"}, [&] { resume(other, {1, 2}, 4); });
@@ -147,13 +147,13 @@ TEST(LoraRun, ResumesBesideTheModelThatItBeganWithAlone) {
 // Ranks and micro-batches change sums by rounding only, with dropout too: the masks are the rows' own.
 TEST(LoraRun, HasTheSameLossesOnAnyRanks) {
   SavingRun one = lora_run();
-  one.args.lora.dropout = 0.2;
+  one.spec.lora.dropout = 0.2;
   const RecordingObserver expected = one.run();
   for (const Ranks& ranks : {Ranks{1, 2}, Ranks{2, 2}}) {
     SavingRun many = lora_run(ranks);
-    many.args.model.folder = one.args.model.folder;
-    many.args.data.dataset = one.args.data.dataset;
-    many.args.lora.dropout = 0.2;
+    many.spec.model.folder = one.spec.model.folder;
+    many.spec.data.dataset = one.spec.data.dataset;
+    many.spec.lora.dropout = 0.2;
     const RecordingObserver found = many.run();
     for (size_t i = 0; i < 3; ++i) {  // the first epoch, whose steps have the same rows
       EXPECT_NEAR(found.steps[i].loss, expected.steps[i].loss, 1e-4 * expected.steps[i].loss) << i;
@@ -163,8 +163,8 @@ TEST(LoraRun, HasTheSameLossesOnAnyRanks) {
 
 TEST(LoraRun, DropoutChangesTheLossesOfTrainingAlone) {
   SavingRun plain = lora_run(), dropped = plain;
-  dropped.args.output_dir = plain.folder() / "dropped";
-  dropped.args.lora.dropout = 0.3;
+  dropped.spec.output_dir = plain.folder() / "dropped";
+  dropped.spec.lora.dropout = 0.3;
   const RecordingObserver a = plain.run(), b = dropped.run();
   EXPECT_EQ(a.steps[0].loss, b.steps[0].loss);  // B is zero
   EXPECT_NE(a.steps[1].loss, b.steps[1].loss);
@@ -172,13 +172,13 @@ TEST(LoraRun, DropoutChangesTheLossesOfTrainingAlone) {
 
 TEST(LoraRun, ContinuesFromAnAdapter) {
   SavingRun first = lora_run();
-  first.args.precision.save_dtype = DType::kF32;
+  first.spec.precision.save_dtype = DType::kF32;
   first.run();
   SavingRun second = first;
-  second.args.output_dir = first.folder() / "second";
-  second.args.lora.adapter = first.output();
-  second.args.batch.max_steps = 1;
-  second.args.schedule.learning_rate = 0;
+  second.spec.output_dir = first.folder() / "second";
+  second.spec.lora.adapter = first.output();
+  second.spec.batch.max_steps = 1;
+  second.spec.schedule.learning_rate = 0;
   second.run();
   EXPECT_EQ(read_tensors(second.output() / "adapter_model.safetensors"),
             read_tensors(first.output() / "adapter_model.safetensors"));
@@ -211,8 +211,8 @@ TEST(LoraRun, AnAdapterOfAnotherShapeIsRefused) {
   SavingRun first = lora_run();
   first.run();
   SavingRun second = first;
-  second.args.output_dir = first.folder() / "second";
-  second.args.lora.adapter = first.output();
+  second.spec.output_dir = first.folder() / "second";
+  second.spec.lora.adapter = first.output();
   std::string text = read_text_file(first.output() / "adapter_config.json");
   text.replace(text.find("\"r\": 4"), 6, "\"r\": 5");
   write_text_file(first.output() / "adapter_config.json", text);

@@ -13,12 +13,12 @@ namespace {
 
 // With a threshold of next to nothing every loss above the mean of the two before it is a spike.
 void ask_for_spikes(const std::string& policy, TinyRun* tiny) {
-  tiny->args.guards.loss_spike_policy = from_word(policy);
-  tiny->args.guards.loss_spike_window = 2;
-  tiny->args.guards.loss_spike_sigmas = 1e-9;
-  tiny->args.batch.max_steps = 8;
-  tiny->args.saving.strategy = SaveStrategy::kSteps;
-  tiny->args.saving.steps = 1;
+  tiny->spec.guards.loss_spike_policy = from_word(policy);
+  tiny->spec.guards.loss_spike_window = 2;
+  tiny->spec.guards.loss_spike_sigmas = 1e-9;
+  tiny->spec.batch.max_steps = 8;
+  tiny->spec.saving.strategy = SaveStrategy::kSteps;
+  tiny->spec.saving.steps = 1;
 }
 
 TEST(LossSpikePolicy, SkipLeavesWeightsAndMeansAlone) {
@@ -61,12 +61,12 @@ TEST(LossSpikePolicy, StopEndsTheRun) {
 
 TEST(LossSpikePolicy, SkipBearsTenStepsInARowThatAreNotFinite) {
   TinyRun tiny;
-  tiny.args.guards.loss_spike_policy = LossSpikePolicy::kSkip;
-  tiny.args.schedule.learning_rate = 1e30;
-  tiny.args.clipping.max_norm = 0;
-  tiny.args.batch.max_steps = 20;
+  tiny.spec.guards.loss_spike_policy = LossSpikePolicy::kSkip;
+  tiny.spec.schedule.learning_rate = 1e30;
+  tiny.spec.clipping.max_norm = 0;
+  tiny.spec.batch.max_steps = 20;
   expect_error(ExitCode::kNumerics, {"step 12: loss", "not finite"}, [&] { tiny.train(); });
-  tiny.args.batch.max_steps = 11;
+  tiny.spec.batch.max_steps = 11;
   const RecordingObserver observer = tiny.train();
   EXPECT_FALSE(observer.steps[0].skipped);
   EXPECT_TRUE(observer.steps[10].skipped);

@@ -361,7 +361,7 @@ TEST_F(MemoryPlanTest, JsonHasThePlanByItemAndWhatWasMeasured) {
 
 TEST(EightBitState, NeedsTensorsThatBeginWithABlock) {
   TinyRun tiny;  // the 132 weights of gate_proj come before up_proj's
-  tiny.args.optimizer.form = OptimizerForm::kAdamW8Bit;
+  tiny.spec.optimizer.form = OptimizerForm::kAdamW8Bit;
   expect_error(ExitCode::kBadConfig,
                {"optim adamw_8bit: expected tensors of multiples of 32 elements before",
                 "'model.layers.0.mlp.up_proj.weight'", "found 4 more", "use adamw_bf16"},
@@ -382,7 +382,7 @@ TEST(MemoryLimit, ARunThatDoesNotFitIsRefusedBeforeItAllocates) {
     RecordingObserver observer;
     const int64_t before = resident_bytes();
     try {
-      Trainer trainer(tiny.args, pool, observer);
+      Trainer trainer(tiny.spec, pool, observer);
     } catch (const Error& error) {
       const bool grew = resident_bytes() - before > (int64_t{60} << 20);
       std::fprintf(stderr, "%s%s", error.what(), grew ? " after allocating" : "");

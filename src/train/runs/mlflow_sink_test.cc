@@ -341,16 +341,16 @@ TEST(MlflowFolder, IsAPathOrAFileUri) {
 
 TEST(MlflowSinkOfARun, ContinuesTheRunThatItResumes) {
   TinyRun run;
-  run.args.reporting.report_to = {ReportTo::kMlflow};
-  run.args.reporting.run_name = "tiny";
-  run.args.reporting.logging_steps = 1;
+  run.spec.reporting.report_to = {ReportTo::kMlflow};
+  run.spec.reporting.run_name = "tiny";
+  run.spec.reporting.logging_steps = 1;
   create_folder(run.output());
   const fs::path store = run.folder() / "mlruns";
   const Environment environment = variables({{"MLFLOW_TRACKING_URI", store.string()}});
   const std::string config =
       R"({"vocab_size": 13, "../escape": 1, "long": ")" + std::string(300, 'x') + "\"}";
   const auto report = [&](std::optional<int64_t> resumed_step) {
-    const auto sinks = make_sinks({run.args, resumed_step, 4, config}, environment);
+    const auto sinks = make_sinks({run.spec, resumed_step, 4, config}, environment);
     ASSERT_EQ(sinks.size(), 1u);
     sinks[0]->on_log(entry_of(resumed_step.value_or(0) + 1, 1));
     sinks[0]->on_finish({});
@@ -369,7 +369,7 @@ TEST(MlflowSinkOfARun, ContinuesTheRunThatItResumes) {
   EXPECT_FALSE(fs::exists(folder / "escape"));
   for (const char* damaged : {"", "{}", "[1]", R"({"tracking_uri": 1, "run_id": 2})"}) {
     write_text_file(run.output() / "mlflow.json", damaged);
-    const auto sinks = make_sinks({run.args, 4, 4, config}, environment);
+    const auto sinks = make_sinks({run.spec, 4, 4, config}, environment);
   }
   EXPECT_EQ(std::distance(fs::directory_iterator(store / "0"), {}), 1 + 1 + 4) << "runs and meta.yaml";
 }

@@ -27,13 +27,13 @@ class NetworkUseTest : public testing::TestWithParam<RanksCase> {
     // No step of the largest batch, 5 x 4 ranks, is the last of an epoch, which may have fewer passes.
     write_token_rows(run_.folder() / "train.safetensors",
                      random_rows(std::vector<int64_t>(80, 9), config().vocab_size, 3));
-    run_.args.batch.rows_per_device = 1;
-    run_.args.placement.merge_micro_batches = AutoChoice::kNever;
-    run_.args.batch.max_steps = 4;
-    run_.args.sharding.stage = GetParam().stage;
-    run_.args.sharding.gather_schedule = from_word(GetParam().schedule);
-    run_.args.sharding.prefetch_bucket_size = 0;  // two of four layers are in memory
-    run_.args.sharding.persistence_threshold = 0;
+    run_.spec.batch.rows_per_device = 1;
+    run_.spec.placement.merge_micro_batches = AutoChoice::kNever;
+    run_.spec.batch.max_steps = 4;
+    run_.spec.sharding.stage = GetParam().stage;
+    run_.spec.sharding.gather_schedule = from_word(GetParam().schedule);
+    run_.spec.sharding.prefetch_bucket_size = 0;  // two of four layers are in memory
+    run_.spec.sharding.persistence_threshold = 0;
   }
 
   static ModelConfig config() {
@@ -49,8 +49,8 @@ class NetworkUseTest : public testing::TestWithParam<RanksCase> {
 
   // Every step after the first.
   void expect_closed_form(const std::string& what) {
-    const RecordingObserver found = train_ranks(run_.args, GetParam().ranks).front();
-    const ZeroSettings settings = zero_settings_of(run_.args, config(), run_.args.batch.accumulation_steps);
+    const RecordingObserver found = train_ranks(run_.spec, GetParam().ranks).front();
+    const ZeroSettings settings = zero_settings_of(run_.spec, config(), run_.spec.batch.accumulation_steps);
     const WireBytes expected = wire_bytes_of_job(layout(), settings);
     ASSERT_GT(expected.sent(), 0);
     ASSERT_EQ(found.steps.size(), 4u);
@@ -78,18 +78,18 @@ class NetworkUseTest : public testing::TestWithParam<RanksCase> {
 TEST_P(NetworkUseTest, EveryStepMovesWhatTheClosedFormSays) {
   for (const char* dtype : {"float32", "bfloat16"}) {
     for (const int64_t accumulation : {1, 2, 5}) {
-      run_.args.precision.dtype = from_word(dtype);
-      run_.args.batch.accumulation_steps = accumulation;
+      run_.spec.precision.dtype = from_word(dtype);
+      run_.spec.batch.accumulation_steps = accumulation;
       expect_closed_form(fmt::format("{}, accumulation {}", dtype, accumulation));
     }
   }
 }
 
 TEST_P(NetworkUseTest, GradientsOfBfloat16WeightsMayTravelInFloat32) {
-  run_.args.precision.dtype = DType::kBF16;
-  const WireBytes narrow = wire_bytes_of_job(layout(), zero_settings_of(run_.args, config(), 2));
-  run_.args.sharding.communication_dtype = DType::kF32;
-  const WireBytes wide = wire_bytes_of_job(layout(), zero_settings_of(run_.args, config(), 2));
+  run_.spec.precision.dtype = DType::kBF16;
+  const WireBytes narrow = wire_bytes_of_job(layout(), zero_settings_of(run_.spec, config(), 2));
+  run_.spec.sharding.communication_dtype = DType::kF32;
+  const WireBytes wide = wire_bytes_of_job(layout(), zero_settings_of(run_.spec, config(), 2));
   EXPECT_EQ(wide.sent_gather, narrow.sent_gather);
   EXPECT_GT(wide.sent_reduce, narrow.sent_reduce);
   expect_closed_form("communication_data_type fp32");
@@ -97,11 +97,11 @@ TEST_P(NetworkUseTest, GradientsOfBfloat16WeightsMayTravelInFloat32) {
 
 TEST_P(NetworkUseTest, QuantizedWeightsTakeLittleMoreThanHalf) {
   if (GetParam().stage == 0) GTEST_SKIP() << "stage 0 gathers no weights";
-  run_.args.precision.dtype = DType::kBF16;
-  run_.args.batch.accumulation_steps = 2;
-  const WireBytes exact = wire_bytes_of_job(layout(), zero_settings_of(run_.args, config(), 2));
-  run_.args.sharding.quantized_weights = true;
-  const WireBytes quantized = wire_bytes_of_job(layout(), zero_settings_of(run_.args, config(), 2));
+  run_.spec.precision.dtype = DType::kBF16;
+  run_.spec.batch.accumulation_steps = 2;
+  const WireBytes exact = wire_bytes_of_job(layout(), zero_settings_of(run_.spec, config(), 2));
+  run_.spec.sharding.quantized_weights = true;
+  const WireBytes quantized = wire_bytes_of_job(layout(), zero_settings_of(run_.spec, config(), 2));
   EXPECT_EQ(quantized.sent_reduce, exact.sent_reduce);
   EXPECT_GT(quantized.sent_gather, exact.sent_gather / 2);
   EXPECT_LT(quantized.sent_gather, exact.sent_gather * 6 / 10);
@@ -109,13 +109,13 @@ TEST_P(NetworkUseTest, QuantizedWeightsTakeLittleMoreThanHalf) {
 }
 
 TEST_P(NetworkUseTest, QuantizedGradientsTakeLittleMoreThanHalfOrAQuarter) {
-  run_.args.precision.dtype = DType::kBF16;
-  run_.args.batch.accumulation_steps = 2;
-  run_.args.saving.strategy = SaveStrategy::kSteps;
-  run_.args.saving.steps = 2;
+  run_.spec.precision.dtype = DType::kBF16;
+  run_.spec.batch.accumulation_steps = 2;
+  run_.spec.saving.strategy = SaveStrategy::kSteps;
+  run_.spec.saving.steps = 2;
   const auto reduced = [&](const char* code) {
-    run_.args.sharding.quantized_gradients = from_word(code);
-    ZeroSettings settings = zero_settings_of(run_.args, config(), 2);
+    run_.spec.sharding.quantized_gradients = from_word(code);
+    ZeroSettings settings = zero_settings_of(run_.spec, config(), 2);
     settings.stage = std::max(settings.stage, 1);  // stage 0 gathers the sums besides
     return static_cast<double>(wire_bytes_of_job(layout(), settings).sent_reduce);
   };
@@ -124,14 +124,14 @@ TEST_P(NetworkUseTest, QuantizedGradientsTakeLittleMoreThanHalfOrAQuarter) {
     EXPECT_GT(reduced(code), share * exact);
     EXPECT_LT(reduced(code), 1.25 * share * exact);  // short blocks
   }
-  run_.args.sharding.quantized_gradients =
+  run_.spec.sharding.quantized_gradients =
       GetParam().stage % 2 == 0 ? GradientCode::kInt8 : GradientCode::kInt4;
-  expect_closed_form(std::string(word_of(kGradientCodeWords, run_.args.sharding.quantized_gradients)));
+  expect_closed_form(std::string(word_of(kGradientCodeWords, run_.spec.sharding.quantized_gradients)));
 }
 
 TEST_P(NetworkUseTest, WithoutOverlapTheSameIsMoved) {
-  run_.args.sharding.overlap_comm = false;
-  run_.args.batch.accumulation_steps = 2;
+  run_.spec.sharding.overlap_comm = false;
+  run_.spec.batch.accumulation_steps = 2;
   expect_closed_form("without overlap");
 }
 
@@ -139,18 +139,18 @@ TEST_P(NetworkUseTest, WithoutOverlapTheSameIsMoved) {
 // does, so the next step gathers different ones.
 TEST_P(NetworkUseTest, EvaluationAndSavingAreNotCounted) {
   if (GetParam().schedule == "per_step") {
-    run_.args.data.eval_dataset = {run_.folder() / "eval.safetensors"};
-    run_.args.evaluation.strategy = IntervalStrategy::kSteps;
-    run_.args.evaluation.steps = 1;
+    run_.spec.data.eval_dataset = {run_.folder() / "eval.safetensors"};
+    run_.spec.evaluation.strategy = IntervalStrategy::kSteps;
+    run_.spec.evaluation.steps = 1;
   }
-  run_.args.saving.strategy = SaveStrategy::kSteps;
-  run_.args.saving.steps = 2;
+  run_.spec.saving.strategy = SaveStrategy::kSteps;
+  run_.spec.saving.steps = 2;
   expect_closed_form("with evaluations and checkpoints");
 }
 
 TEST(NetworkUse, OneNodeHasNone) {
   TinyRun run;
-  const RecordingObserver found = train_ranks(run.args, {1, 2}).front();
+  const RecordingObserver found = train_ranks(run.spec, {1, 2}).front();
   for (const StepMetrics& step : found.steps) {
     EXPECT_FALSE(step.network.has_value());
   }
@@ -162,14 +162,14 @@ TEST(NetworkUse, OneNodeHasNone) {
 // less than a cache line after each tensor.
 TEST(NetworkUse, PerStepMovesFourBytesPerParameter) {
   TinyRun run;
-  run.args.precision.dtype = DType::kBF16;
-  run.args.sharding.stage = 2;
-  run.args.batch.rows_per_device = 1;
-  run.args.placement.merge_micro_batches = AutoChoice::kNever;
+  run.spec.precision.dtype = DType::kBF16;
+  run.spec.sharding.stage = 2;
+  run.spec.batch.rows_per_device = 1;
+  run.spec.placement.merge_micro_batches = AutoChoice::kNever;
   for (const int nodes : {2, 3}) {
     for (const int64_t accumulation : {1, 2}) {
-      run.args.batch.accumulation_steps = accumulation;
-      const RecordingObserver found = train_ranks(run.args, {nodes, 1}).front();
+      run.spec.batch.accumulation_steps = accumulation;
+      const RecordingObserver found = train_ranks(run.spec, {nodes, 1}).front();
       const double expected =
           4.0 * static_cast<double>(parameter_layout(tiny_config()).num_elements()) * (nodes - 1);
       EXPECT_EQ(static_cast<double>(found.steps.back().network->sent_bytes), expected)

@@ -20,18 +20,18 @@ SavingRun run_on_disk() {
   ModelConfig config = tiny_config();
   config.num_hidden_layers = 4;
   SavingRun run({}, config);
-  run.args.precision.dtype = DType::kBF16;
-  run.args.placement.optimizer_device = run.args.placement.param_device = OffloadDevice::kNvme;
-  run.args.placement.optimizer_in_backward = true;
-  run.args.placement.merge_micro_batches = AutoChoice::kAlways;
-  run.args.placement.gradient_checkpointing = true;
-  run.args.placement.checkpointing_mode = CheckpointingMode::kOffload;
+  run.spec.precision.dtype = DType::kBF16;
+  run.spec.placement.optimizer_device = run.spec.placement.param_device = OffloadDevice::kNvme;
+  run.spec.placement.optimizer_in_backward = true;
+  run.spec.placement.merge_micro_batches = AutoChoice::kAlways;
+  run.spec.placement.gradient_checkpointing = true;
+  run.spec.placement.checkpointing_mode = CheckpointingMode::kOffload;
   return run;
 }
 
 void set_output(SavingRun* run, const fs::path& folder) {
-  run->args.output_dir = folder / "out";
-  run->args.placement.offload_dir = folder / "out/offload";
+  run->spec.output_dir = folder / "out";
+  run->spec.placement.offload_dir = folder / "out/offload";
 }
 
 TEST(OffloadCrash, ALossOfPowerAtAnyMomentLeavesARunThatResumes) {
@@ -55,10 +55,10 @@ TEST(OffloadCrash, ALossOfPowerAtAnyMomentLeavesARunThatResumes) {
     make_disk(recording.before(), ops, fates, replayed);
     SavingRun resumed = run;
     set_output(&resumed, replayed);
-    resumed.args.resume = parse_resume("auto");
+    resumed.spec.resume = parse_resume("auto");
     resumed.run();
     EXPECT_TRUE(tensor_files(resumed.output() / "checkpoint-6") == expected);
-    EXPECT_TRUE(fs::is_empty(resumed.args.placement.offload_dir));
+    EXPECT_TRUE(fs::is_empty(resumed.spec.placement.offload_dir));
   }
 }
 

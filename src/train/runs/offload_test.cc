@@ -35,9 +35,9 @@ ModelConfig some_chunks_config() {
   return config;
 }
 
-void offload(RunSpec* args, const fs::path& folder) {
-  args->placement.optimizer_device = OffloadDevice::kNvme;
-  args->placement.offload_dir = folder;
+void offload(RunSpec* spec, const fs::path& folder) {
+  spec->placement.optimizer_device = OffloadDevice::kNvme;
+  spec->placement.offload_dir = folder;
 }
 
 struct OffloadCase {
@@ -61,17 +61,17 @@ INSTANTIATE_TEST_SUITE_P(Cases, OffloadedOptimizer,
 
 TEST_P(OffloadedOptimizer, HasTheBitsOfOneInMemory) {
   SavingRun run(GetParam().ranks.ranks, some_chunks_config());
-  run.args.precision.dtype = from_word(GetParam().dtype);
-  run.args.optimizer.form = from_word(GetParam().optim);
-  run.args.sharding.stage = GetParam().ranks.stage;
-  run.args.sharding.gather_schedule = from_word(GetParam().ranks.schedule);
-  run.args.saving.steps = 3;
+  run.spec.precision.dtype = from_word(GetParam().dtype);
+  run.spec.optimizer.form = from_word(GetParam().optim);
+  run.spec.sharding.stage = GetParam().ranks.stage;
+  run.spec.sharding.gather_schedule = from_word(GetParam().ranks.schedule);
+  run.spec.saving.steps = 3;
   run.run();
   const fs::path whole = run.output();
 
   SavingRun on_disk = run;
-  offload(&on_disk.args, run.folder() / "offload");
-  on_disk.args.output_dir = run.folder() / "on disk";
+  offload(&on_disk.spec, run.folder() / "offload");
+  on_disk.spec.output_dir = run.folder() / "on disk";
   const RecordingObserver seen = on_disk.run();
   expect_same_run(on_disk.output(), whole);
   EXPECT_GT(seen.plan.disk.offload_bytes, 0);
@@ -85,9 +85,9 @@ TEST_P(OffloadedOptimizer, HasTheBitsOfOneInMemory) {
   // From memory to disk and back.
   for (const bool to_disk : {true, false}) {
     SavingRun resumed = to_disk ? on_disk : run;
-    resumed.args.output_dir = to_disk ? whole : on_disk.output();
+    resumed.spec.output_dir = to_disk ? whole : on_disk.output();
     resumed.interrupt_at(3, to_disk ? "to disk" : "to memory");
-    resumed.args.resume = parse_resume("auto");
+    resumed.spec.resume = parse_resume("auto");
     const RecordingObserver rest = resumed.run();
     EXPECT_EQ(rest.resumed_step, 3);
     EXPECT_EQ(rest.differences, "");
@@ -110,15 +110,15 @@ ModelConfig config_to_fit() {
 // On a disk that has room for the state, or for the model and the rest of the state, but not for both.
 TEST(Offload, TheFinishedModelTakesTheRoomOfTheMoments) {
   TinyRun tiny(config_to_fit());
-  tiny.args.saving.strategy = SaveStrategy::kNo;
+  tiny.spec.saving.strategy = SaveStrategy::kNo;
   tiny.train();
-  const std::string whole = read_text_file(fs::path(tiny.args.output_dir) / "model.safetensors");
+  const std::string whole = read_text_file(fs::path(tiny.spec.output_dir) / "model.safetensors");
   const TestFolder disk;
   if (::mount("tmpfs", disk.path().c_str(), "tmpfs", 0, "size=200m") != 0) {
     GTEST_SKIP() << "mounting a file system is not permitted here";
   }
-  offload(&tiny.args, disk / "offload");
-  tiny.args.output_dir = disk / "out";
+  offload(&tiny.spec, disk / "offload");
+  tiny.spec.output_dir = disk / "out";
   const DiskPlan plan = tiny.train().plan.disk;
   EXPECT_GT(plan.discarded_bytes, plan.model_bytes);
   EXPECT_EQ(read_text_file(disk / "out/model.safetensors"), whole);
@@ -140,15 +140,15 @@ TEST(Fit, ChoosesWhatFitsWithTheBitsOfTheRunInMemory) {
   for (const Ranks ranks : {Ranks{1, 1}, Ranks{2, 1}}) {
     SCOPED_TRACE(fmt::format("{} ranks", ranks.world_size()));
     SavingRun run(ranks, config_to_fit());
-    run.args.placement.merge_micro_batches = AutoChoice::kAlways;
-    run.args.batch.max_steps = 2;
-    run.args.saving.steps = 2;
+    run.spec.placement.merge_micro_batches = AutoChoice::kAlways;
+    run.spec.batch.max_steps = 2;
+    run.spec.saving.steps = 2;
     run.run();
     SavingRun fitted = run;
-    fitted.args.output_dir = run.folder() / "fitted";
-    fitted.args.placement.offload_dir = run.folder() / "offload";
-    fitted.args.placement.fit = true;
-    fitted.args.placement.fit_memory_bytes = resident_bytes() + (50 << 20);
+    fitted.spec.output_dir = run.folder() / "fitted";
+    fitted.spec.placement.offload_dir = run.folder() / "offload";
+    fitted.spec.placement.fit = true;
+    fitted.spec.placement.fit_memory_bytes = resident_bytes() + (50 << 20);
     const RecordingObserver seen = fitted.run();
     const nlohmann::json arguments = arguments_of(fitted.output());
     EXPECT_EQ(arguments["fit"], true);
@@ -156,7 +156,7 @@ TEST(Fit, ChoosesWhatFitsWithTheBitsOfTheRunInMemory) {
     if (ranks.world_size() == 1) {
       EXPECT_TRUE(arguments["optimizer_in_backward"] == true ||
                   arguments["offload_optimizer_device"] == "nvme");
-      EXPECT_LE(seen.plan.memory.step_memory().node_bytes(), *fitted.args.placement.fit_memory_bytes);
+      EXPECT_LE(seen.plan.memory.step_memory().node_bytes(), *fitted.spec.placement.fit_memory_bytes);
     }
     EXPECT_EQ(read_tensors(fitted.output() / "model.safetensors"),
               read_tensors(run.output() / "model.safetensors"));
@@ -165,9 +165,9 @@ TEST(Fit, ChoosesWhatFitsWithTheBitsOfTheRunInMemory) {
 
 TEST(Fit, ARefusalSaysWhatWouldFit) {
   SavingRun run({}, config_to_fit());
-  run.args.placement.fit = true;
-  run.args.placement.offload_dir = run.folder() / "offload";
-  run.args.placement.fit_memory_bytes = resident_bytes() + (1 << 20);
+  run.spec.placement.fit = true;
+  run.spec.placement.offload_dir = run.folder() / "offload";
+  run.spec.placement.fit_memory_bytes = resident_bytes() + (1 << 20);
   expect_error(ExitCode::kBadConfig,
                {"fit: no form of the run fits into", "the least memory takes --optim adamw_8bit"},
                [&] { run.run(); });
@@ -175,20 +175,20 @@ TEST(Fit, ARefusalSaysWhatWouldFit) {
 
 TEST(Fit, AResumedRunKeepsItsOptimizerAndItsClipping) {
   SavingRun run({}, config_to_fit());
-  run.args.optimizer.form = OptimizerForm::kAdamWHalf;
-  run.args.placement.optimizer_in_backward = true;
-  run.args.clipping.mode = ClipMode::kLayer;
-  run.args.placement.merge_micro_batches = AutoChoice::kAlways;
-  run.args.batch.max_steps = 2;
+  run.spec.optimizer.form = OptimizerForm::kAdamWHalf;
+  run.spec.placement.optimizer_in_backward = true;
+  run.spec.clipping.mode = ClipMode::kLayer;
+  run.spec.placement.merge_micro_batches = AutoChoice::kAlways;
+  run.spec.batch.max_steps = 2;
   run.run();
   run.interrupt_at(1, "resumed");
   SavingRun resumed = run;
-  resumed.args.optimizer.form = OptimizerForm::kAdamW;
-  resumed.args.clipping.mode = ClipMode::kGlobal;
-  resumed.args.placement.optimizer_in_backward = false;
-  resumed.args.placement.fit = true;
-  resumed.args.placement.offload_dir = run.folder() / "offload";
-  resumed.args.resume = parse_resume("auto");
+  resumed.spec.optimizer.form = OptimizerForm::kAdamW;
+  resumed.spec.clipping.mode = ClipMode::kGlobal;
+  resumed.spec.placement.optimizer_in_backward = false;
+  resumed.spec.placement.fit = true;
+  resumed.spec.placement.offload_dir = run.folder() / "offload";
+  resumed.spec.resume = parse_resume("auto");
   const RecordingObserver seen = resumed.run();
   EXPECT_EQ(seen.resumed_step, 1);
   EXPECT_EQ(seen.differences, "");
@@ -199,22 +199,22 @@ TEST(Fit, AResumedRunKeepsItsOptimizerAndItsClipping) {
 }
 
 // Everything that can be on a disk, with files of which steps read and write parts.
-void offload_all(RunSpec* args, const fs::path& folder) {
-  offload(args, folder);
-  args->placement.param_device = OffloadDevice::kNvme;
-  args->placement.optimizer_in_backward = true;
-  args->placement.merge_micro_batches = AutoChoice::kAlways;
-  args->placement.gradient_checkpointing = true;
-  args->placement.checkpointing_mode = CheckpointingMode::kOffload;
-  args->precision.dtype = DType::kBF16;
+void offload_all(RunSpec* spec, const fs::path& folder) {
+  offload(spec, folder);
+  spec->placement.param_device = OffloadDevice::kNvme;
+  spec->placement.optimizer_in_backward = true;
+  spec->placement.merge_micro_batches = AutoChoice::kAlways;
+  spec->placement.gradient_checkpointing = true;
+  spec->placement.checkpointing_mode = CheckpointingMode::kOffload;
+  spec->precision.dtype = DType::kBF16;
 }
 
 SavingRun run_of_layers() {
   ModelConfig config = some_chunks_config();
   config.num_hidden_layers = 5;
   SavingRun run({}, config);
-  run.args.precision.dtype = DType::kBF16;
-  run.args.saving.steps = 2;
+  run.spec.precision.dtype = DType::kBF16;
+  run.spec.saving.steps = 2;
   return run;
 }
 
@@ -223,8 +223,8 @@ TEST(Offload, EveryStepReportsWhatItMoves) {
   const RecordingObserver in_memory = run.run();
   EXPECT_FALSE(in_memory.steps.back().disk);
   EXPECT_FALSE(in_memory.summary.disk);
-  run.args.output_dir = run.folder() / "on disk";
-  offload_all(&run.args, run.folder() / "offload");
+  run.spec.output_dir = run.folder() / "on disk";
+  offload_all(&run.spec, run.folder() / "offload");
   const RecordingObserver on_disk = run.run();
   // Twice the state (a step is computed twice for its norm, but updated once), and weights and inputs.
   const int64_t num_parameters = on_disk.plan.num_parameters;
@@ -293,15 +293,15 @@ TEST_P(OffloadFaults, EndTheRunInOneLineAndLeaveItsCheckpoints) {
   SavingRun run = run_of_layers();
   const bool is_lora = std::string_view(GetParam().file) == "frozen";
   if (is_lora) {
-    run.args.lora.finetuning_type = FinetuningType::kLora;
-    run.args.placement.merge_micro_batches = AutoChoice::kAlways;
+    run.spec.lora.finetuning_type = FinetuningType::kLora;
+    run.spec.placement.merge_micro_batches = AutoChoice::kAlways;
   }
   run.run();
   SavingRun broken = run;
-  broken.args.output_dir = run.folder() / "broken";
+  broken.spec.output_dir = run.folder() / "broken";
   const fs::path file = run.folder() / "offload" / fmt::format("rank-0.{}", GetParam().file);
-  offload_all(&broken.args, file.parent_path());
-  if (is_lora) broken.args.placement.optimizer_in_backward = false;
+  offload_all(&broken.spec, file.parent_path());
+  if (is_lora) broken.spec.placement.optimizer_in_backward = false;
   expect_error(ExitCode::kIoError, {file.native(), " bytes at ", " failed: ", GetParam().cause}, [&] {
     broken.run({}, [&](const StepMetrics& step) {
       if (step.step != 4) return;
@@ -310,7 +310,7 @@ TEST_P(OffloadFaults, EndTheRunInOneLineAndLeaveItsCheckpoints) {
       for (const int fd : files) GetParam().strike(fd);
     });
   });
-  broken.args.resume = parse_resume("auto");
+  broken.spec.resume = parse_resume("auto");
   const RecordingObserver resumed = broken.run();
   EXPECT_GE(resumed.resumed_step, 2);
   EXPECT_LE(resumed.resumed_step, 4);
@@ -324,9 +324,9 @@ TEST(Offload, AKilledRunLeavesNothingOnTheDiskAndResumes) {
   for (const auto& [async_save, microseconds] : {std::pair(false, 0), {false, 2000}, {true, 1000}}) {
     SCOPED_TRACE(fmt::format("async_save {}, {} us", async_save, microseconds));
     SavingRun killed = run;
-    killed.args.output_dir = run.folder() / fmt::format("killed {} {}", async_save, microseconds);
-    killed.args.saving.in_background = async_save;
-    offload_all(&killed.args, run.folder() / "offload");
+    killed.spec.output_dir = run.folder() / fmt::format("killed {} {}", async_save, microseconds);
+    killed.spec.saving.in_background = async_save;
+    offload_all(&killed.spec, run.folder() / "offload");
     const auto train = [&, delay = std::chrono::microseconds(microseconds)] {
       killed.run({}, [&](const StepMetrics& step) {
         if (step.step != 4) return;
@@ -339,7 +339,7 @@ TEST(Offload, AKilledRunLeavesNothingOnTheDiskAndResumes) {
     };
     EXPECT_EXIT(train(), testing::KilledBySignal(SIGKILL), "");
     EXPECT_TRUE(fs::is_empty(run.folder() / "offload"));
-    killed.args.resume = parse_resume("auto");
+    killed.spec.resume = parse_resume("auto");
     const int64_t resumed_step = killed.run().resumed_step;
     // In the background not even that of step 2 may be complete.
     EXPECT_TRUE(resumed_step == 2 || resumed_step == 4 || (async_save && resumed_step == -1)) << resumed_step;
@@ -353,7 +353,7 @@ TEST(Offload, ADiskWithoutRoomIsRefusedAtTheStart) {
   if (::mount("tmpfs", disk.path().c_str(), "tmpfs", 0, "size=2m") != 0) {
     GTEST_SKIP() << "mounting a file system is not permitted here";
   }
-  offload(&tiny.args, disk / "offload");
+  offload(&tiny.spec, disk / "offload");
   expect_error(
       ExitCode::kBadConfig,
       {(disk / "offload").native(), "not enough disk space for what a node keeps there", "2.00 MiB free"},

@@ -20,21 +20,21 @@ namespace fs = std::filesystem;
 // 6 steps of 4 rows, merged into one pass.
 SavingRun merged_run() {
   SavingRun run;
-  run.args.placement.merge_micro_batches = AutoChoice::kAlways;
+  run.spec.placement.merge_micro_batches = AutoChoice::kAlways;
   return run;
 }
 
 void train_in_backward(SavingRun& run, const std::string& output, const std::string& clip_mode = "global") {
-  run.args.placement.optimizer_in_backward = true;
-  run.args.clipping.mode = from_word(clip_mode);
-  run.args.output_dir = run.folder() / output;
+  run.spec.placement.optimizer_in_backward = true;
+  run.spec.clipping.mode = from_word(clip_mode);
+  run.spec.output_dir = run.folder() / output;
   run.run();
 }
 
-void move_to_disk(RunSpec* args) {
-  args->placement.param_device = args->placement.optimizer_device = OffloadDevice::kNvme;
-  args->placement.offload_dir = fs::path(args->output_dir).parent_path() / "offload";
-  args->placement.transfers.block_bytes = 4096;  // even a tiny layer is several blocks
+void move_to_disk(RunSpec* spec) {
+  spec->placement.param_device = spec->placement.optimizer_device = OffloadDevice::kNvme;
+  spec->placement.offload_dir = fs::path(spec->output_dir).parent_path() / "offload";
+  spec->placement.transfers.block_bytes = 4096;  // even a tiny layer is several blocks
 }
 
 struct FormCase {
@@ -61,17 +61,17 @@ TEST(OptimizerInBackward, GivesTheSameBytesAsUpdatesAfterThePass) {
     ModelConfig config = tiny_config();
     config.tie_word_embeddings = of.is_tied;
     config.num_hidden_layers = 5;
-    write_test_model(run.args.model.folder, config);
-    run.args.precision.dtype = from_word(of.dtype);
-    run.args.optimizer.form = from_word(of.optim);
-    run.args.placement.gradient_checkpointing = of.checkpointing;
-    run.args.placement.pack_weights = from_word(of.pack_weights);
-    run.args.clipping.max_norm = of.max_grad_norm;
-    run.args.objective.neftune_alpha = 5;
-    run.args.optimizer.weight_decay = 0.1;
+    write_test_model(run.spec.model.folder, config);
+    run.spec.precision.dtype = from_word(of.dtype);
+    run.spec.optimizer.form = from_word(of.optim);
+    run.spec.placement.gradient_checkpointing = of.checkpointing;
+    run.spec.placement.pack_weights = from_word(of.pack_weights);
+    run.spec.clipping.max_norm = of.max_grad_norm;
+    run.spec.objective.neftune_alpha = 5;
+    run.spec.optimizer.weight_decay = 0.1;
     run.run();
     const fs::path expected = run.output();
-    if (of.is_on_disk) move_to_disk(&run.args);
+    if (of.is_on_disk) move_to_disk(&run.spec);
     train_in_backward(run, "in backward");
     expect_same_run(run.output(), expected);
     EXPECT_EQ(tensor_files(run.output()), tensor_files(expected));
@@ -99,23 +99,23 @@ TEST(OptimizerInBackward, GivesTheSameBytesOnSeveralRanks) {
     config.tie_word_embeddings = of.is_tied;
     config.num_hidden_layers = 5;
     SavingRun run(of.ranks.ranks, config);
-    run.args.placement.merge_micro_batches = AutoChoice::kAlways;
-    run.args.sharding.stage = of.ranks.stage;
-    run.args.sharding.gather_schedule = from_word(of.ranks.schedule);
-    run.args.sharding.prefetch_bucket_size = 0;
-    run.args.precision.dtype = from_word(of.dtype);
-    run.args.placement.pack_weights = from_word(of.pack_weights);
-    run.args.clipping.max_norm = of.max_grad_norm;
+    run.spec.placement.merge_micro_batches = AutoChoice::kAlways;
+    run.spec.sharding.stage = of.ranks.stage;
+    run.spec.sharding.gather_schedule = from_word(of.ranks.schedule);
+    run.spec.sharding.prefetch_bucket_size = 0;
+    run.spec.precision.dtype = from_word(of.dtype);
+    run.spec.placement.pack_weights = from_word(of.pack_weights);
+    run.spec.clipping.max_norm = of.max_grad_norm;
     run.run();
     const fs::path expected = run.output();
-    run.args.placement.optimizer_device = from_word(of.state);
-    run.args.placement.offload_dir = std::string(of.state) == "nvme" ? run.folder() / "offload" : fs::path();
+    run.spec.placement.optimizer_device = from_word(of.state);
+    run.spec.placement.offload_dir = std::string(of.state) == "nvme" ? run.folder() / "offload" : fs::path();
     train_in_backward(run, "in backward");
     expect_same_run(run.output(), expected);
     EXPECT_EQ(tensor_files(run.output()), tensor_files(expected));
 
-    run.args.output_dir = run.folder() / "resumed";
-    run.args.resume = parse_resume("auto");
+    run.spec.output_dir = run.folder() / "resumed";
+    run.spec.resume = parse_resume("auto");
     run.run_until_signal(3);
     run.run();
     expect_same_run(run.output(), expected);
@@ -124,21 +124,21 @@ TEST(OptimizerInBackward, GivesTheSameBytesOnSeveralRanks) {
 
 TEST(OptimizerInBackward, EachFormResumesTheCheckpointsOfTheOther) {
   SavingRun run = merged_run();
-  run.args.precision.dtype = DType::kBF16;
-  run.args.evaluation.strategy = IntervalStrategy::kSteps;
-  run.args.evaluation.steps = 2;
-  run.args.data.eval_dataset = run.args.data.dataset;
+  run.spec.precision.dtype = DType::kBF16;
+  run.spec.evaluation.strategy = IntervalStrategy::kSteps;
+  run.spec.evaluation.steps = 2;
+  run.spec.data.eval_dataset = run.spec.data.dataset;
   run.run();
   const fs::path expected = run.output();
   const auto choose_form = [&run](bool in_backward) {
-    run.args.placement.optimizer_in_backward = in_backward;
-    run.args.placement.param_device = in_backward ? OffloadDevice::kNvme : OffloadDevice::kNone;
-    run.args.placement.offload_dir = run.folder() / "offload";
+    run.spec.placement.optimizer_in_backward = in_backward;
+    run.spec.placement.param_device = in_backward ? OffloadDevice::kNvme : OffloadDevice::kNone;
+    run.spec.placement.offload_dir = run.folder() / "offload";
   };
   for (const bool ends_in_backward : {true, false}) {
-    run.args.output_dir = run.folder() / fmt::format("resumed {}", ends_in_backward);
+    run.spec.output_dir = run.folder() / fmt::format("resumed {}", ends_in_backward);
     choose_form(!ends_in_backward);
-    run.args.resume = parse_resume("auto");
+    run.spec.resume = parse_resume("auto");
     run.run_until_signal(3);
     choose_form(ends_in_backward);
     EXPECT_EQ(run.run().differences, "");
@@ -149,11 +149,11 @@ TEST(OptimizerInBackward, EachFormResumesTheCheckpointsOfTheOther) {
 // The norm by which the first step after the checkpoint is clipped is in the checkpoint.
 TEST(OptimizerInBackward, ClippingByThePreviousNormResumesBitForBit) {
   SavingRun run = merged_run();
-  run.args.clipping.max_norm = 0.01;
+  run.spec.clipping.max_norm = 0.01;
   train_in_backward(run, "whole", "previous");
   const fs::path expected = run.output();
-  run.args.output_dir = run.folder() / "resumed";
-  run.args.resume = parse_resume("auto");
+  run.spec.output_dir = run.folder() / "resumed";
+  run.spec.resume = parse_resume("auto");
   run.run_until_signal(2);
   run.run();
   expect_same_run(run.output(), expected);
@@ -178,10 +178,10 @@ double norm_of_update(const fs::path& checkpoint) {
 TEST(OptimizerInBackward, ClipsByTheNormThatTheModeNames) {
   for (const std::string mode : {"global", "previous"}) {
     SavingRun run = merged_run();
-    run.args.optimizer.beta1 = 0;
-    run.args.clipping.max_norm = 0.01;
-    run.args.placement.optimizer_in_backward = true;
-    run.args.clipping.mode = from_word(mode);
+    run.spec.optimizer.beta1 = 0;
+    run.spec.clipping.max_norm = 0.01;
+    run.spec.placement.optimizer_in_backward = true;
+    run.spec.clipping.mode = from_word(mode);
     std::vector<double> norms;
     run.run({}, [&](const StepMetrics& metrics) { norms.push_back(metrics.grad_norm); });
     for (size_t step = 0; step < norms.size(); ++step) {
@@ -197,15 +197,15 @@ TEST(OptimizerInBackward, ClipsByTheNormThatTheModeNames) {
 TEST(OptimizerInBackward, StopsBeforeTheUpdateWhenTheLossIsNotFinite) {
   for (const double max_grad_norm : {0.0, 1e30}) {  // before the second run, and in the only one
     TinyRun tiny;
-    tiny.args.placement.optimizer_in_backward = true;
-    tiny.args.placement.merge_micro_batches = AutoChoice::kAlways;
-    tiny.args.schedule.learning_rate = 1e30;
-    tiny.args.clipping.max_norm = max_grad_norm;
-    tiny.args.saving.strategy = SaveStrategy::kSteps;
-    tiny.args.saving.steps = 1;
+    tiny.spec.placement.optimizer_in_backward = true;
+    tiny.spec.placement.merge_micro_batches = AutoChoice::kAlways;
+    tiny.spec.schedule.learning_rate = 1e30;
+    tiny.spec.clipping.max_norm = max_grad_norm;
+    tiny.spec.saving.strategy = SaveStrategy::kSteps;
+    tiny.spec.saving.steps = 1;
     ThreadPool pool(2);
     RecordingObserver observer;
-    Trainer trainer(tiny.args, pool, observer);
+    Trainer trainer(tiny.spec, pool, observer);
     expect_error(ExitCode::kNumerics, {"step 2: loss", "not finite", "left as they are after step 1"},
                  [&] { trainer.run(); });
     trainer.export_model(tiny.folder() / "now");

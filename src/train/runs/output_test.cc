@@ -44,7 +44,7 @@ TEST(RunOutput, IsAModelFolderWithReports) {
 
 TEST(RunOutput, SaveDtypeDecidesTheTypeOfTheFile) {
   TinyRun tiny;
-  tiny.args.precision.save_dtype = DType::kBF16;
+  tiny.spec.precision.save_dtype = DType::kBF16;
   tiny.train();
   const SafetensorsFile file = SafetensorsFile::open(tiny.output() / "model.safetensors");
   for (const SafetensorsEntry& entry : file.entries()) EXPECT_EQ(entry.dtype, DType::kBF16) << entry.name;
@@ -75,13 +75,13 @@ std::vector<std::string> event_names(const fs::path& output) {
 
 TEST(RunOutput, EventsTellWhatHappenedBesidesSteps) {
   TinyRun tiny;
-  tiny.args.data.eval_dataset = tiny.args.data.dataset;
-  tiny.args.evaluation.strategy = IntervalStrategy::kSteps;
-  tiny.args.evaluation.steps = 4;
-  tiny.args.saving.strategy = SaveStrategy::kSteps;
-  tiny.args.saving.steps = 4;
-  tiny.args.reporting.logging_steps = 3;
-  tiny.args.saving.in_background = false;
+  tiny.spec.data.eval_dataset = tiny.spec.data.dataset;
+  tiny.spec.evaluation.strategy = IntervalStrategy::kSteps;
+  tiny.spec.evaluation.steps = 4;
+  tiny.spec.saving.strategy = SaveStrategy::kSteps;
+  tiny.spec.saving.steps = 4;
+  tiny.spec.reporting.logging_steps = 3;
+  tiny.spec.saving.in_background = false;
   const RecordingObserver run = tiny.train(2, {}, [](const StepMetrics& metrics) {
     if (metrics.step == 2) log_warning("the text of a \xff warning");
   });
@@ -104,14 +104,14 @@ TEST(RunOutput, EventsTellWhatHappenedBesidesSteps) {
 
 TEST(RunOutput, EventsContinueWhereARunIsResumed) {
   TinyRun tiny;
-  tiny.args.saving.strategy = SaveStrategy::kSteps;
-  tiny.args.saving.steps = 2;
-  tiny.args.reporting.logging_steps = 2;
-  tiny.args.saving.in_background = false;
+  tiny.spec.saving.strategy = SaveStrategy::kSteps;
+  tiny.spec.saving.steps = 2;
+  tiny.spec.reporting.logging_steps = 2;
+  tiny.spec.saving.in_background = false;
   tiny.train();
   fs::remove_all(tiny.output() / "checkpoint-6");
   fs::remove_all(tiny.output() / "checkpoint-4");
-  tiny.args.resume = parse_resume((tiny.output() / "checkpoint-2").string());
+  tiny.spec.resume = parse_resume((tiny.output() / "checkpoint-2").string());
   tiny.train();
   EXPECT_THAT(event_names(tiny.output()),
               ElementsAre("start", "memory", "log", "checkpoint", "start", "resume", "memory", "log",
@@ -139,8 +139,8 @@ TEST(RunOutput, TrainerStateTellsTheWholeRun) {
 
 TEST(Checkpoints, AreModelFoldersOfTheirStep) {
   TinyRun tiny;
-  tiny.args.saving.strategy = SaveStrategy::kSteps;
-  tiny.args.saving.steps = 4;
+  tiny.spec.saving.strategy = SaveStrategy::kSteps;
+  tiny.spec.saving.steps = 4;
   const RecordingObserver run = tiny.train();
   EXPECT_EQ(run.checkpoints,
             (std::vector<fs::path>{tiny.output() / "checkpoint-4", tiny.output() / "checkpoint-6"}));
@@ -150,16 +150,16 @@ TEST(Checkpoints, AreModelFoldersOfTheirStep) {
   EXPECT_EQ(read_json(tiny.output() / "checkpoint-4" / "trainer_state.json").at("global_step"), 4);
   EXPECT_EQ(read_tensors(tiny.output() / "checkpoint-6"), read_tensors(tiny.output()));
   const auto weights = read_tensors(tiny.output() / "checkpoint-4");
-  tiny.args.batch.max_steps = 4;
+  tiny.spec.batch.max_steps = 4;
   tiny.train();
   EXPECT_EQ(read_tensors(tiny.output()), weights);
 }
 
 TEST(Checkpoints, OnlyTheNewestStayWithinTheLimit) {
   TinyRun tiny;
-  tiny.args.saving.strategy = SaveStrategy::kSteps;
-  tiny.args.saving.steps = 1;
-  tiny.args.saving.total_limit = 2;
+  tiny.spec.saving.strategy = SaveStrategy::kSteps;
+  tiny.spec.saving.steps = 1;
+  tiny.spec.saving.total_limit = 2;
   tiny.train();
   const std::vector<std::string> names = names_in(tiny.output());
   EXPECT_THAT(names, Contains("checkpoint-5"));
@@ -185,15 +185,15 @@ void expect_all_but_the_first(const TinyRun& tiny, const RecordingObserver& run)
 TEST(Checkpoints, OneThatCannotBeBegunDoesNotEndTheRun) {
   for (const int world_size : {1, 3}) {
     TinyRun tiny;
-    tiny.args.saving.strategy = SaveStrategy::kSteps;
-    tiny.args.saving.steps = 2;
-    tiny.args.batch.rows_per_device = 1;
+    tiny.spec.saving.strategy = SaveStrategy::kSteps;
+    tiny.spec.saving.steps = 2;
+    tiny.spec.batch.rows_per_device = 1;
     const FileSizeLimit disk;
     const auto fill_disk = [&](const StepMetrics& metrics) {
       if (metrics.step == 2) disk.set(64);
       if (metrics.step == 3) disk.lift();
     };
-    const std::vector<RecordingObserver> ranks = train_ranks(tiny.args, {1, world_size}, 1, {}, fill_disk);
+    const std::vector<RecordingObserver> ranks = train_ranks(tiny.spec, {1, world_size}, 1, {}, fill_disk);
     expect_all_but_the_first(tiny, ranks[0]);
     for (size_t rank = 1; rank < ranks.size(); ++rank) EXPECT_TRUE(ranks[rank].failures.empty());
   }
@@ -202,10 +202,10 @@ TEST(Checkpoints, OneThatCannotBeBegunDoesNotEndTheRun) {
 TEST(Checkpoints, OneThatFailsWhileItIsWrittenDoesNotEndTheRun) {
   for (const int world_size : {1, 3}) {
     TinyRun tiny;
-    tiny.args.saving.strategy = SaveStrategy::kSteps;
-    tiny.args.saving.steps = 2;
-    tiny.args.batch.rows_per_device = 1;
-    tiny.args.saving.bytes_per_second = 20'000;  // a few seconds for all of it
+    tiny.spec.saving.strategy = SaveStrategy::kSteps;
+    tiny.spec.saving.steps = 2;
+    tiny.spec.batch.rows_per_device = 1;
+    tiny.spec.saving.bytes_per_second = 20'000;  // a few seconds for all of it
     const FileSizeLimit disk;
     const auto fill_disk = [&](const StepMetrics& metrics) {
       if (metrics.step != 3) return;
@@ -213,20 +213,20 @@ TEST(Checkpoints, OneThatFailsWhileItIsWrittenDoesNotEndTheRun) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1500));
       disk.lift();
     };
-    const std::vector<RecordingObserver> ranks = train_ranks(tiny.args, {1, world_size}, 1, {}, fill_disk);
+    const std::vector<RecordingObserver> ranks = train_ranks(tiny.spec, {1, world_size}, 1, {}, fill_disk);
     expect_all_but_the_first(tiny, ranks[0]);
   }
 }
 
 TEST(FormerRun, IsMovedAsideAndNothingOfItIsLost) {
   TinyRun tiny;
-  tiny.args.saving.strategy = SaveStrategy::kSteps;
-  tiny.args.saving.steps = 3;
+  tiny.spec.saving.strategy = SaveStrategy::kSteps;
+  tiny.spec.saving.steps = 3;
   tiny.train();
   const auto weights = read_tensors(tiny.output());
   write_text_file(tiny.output() / "notes.txt", "mine");
-  tiny.args.schedule.learning_rate = 5e-3;
-  tiny.args.saving.strategy = SaveStrategy::kNo;
+  tiny.spec.schedule.learning_rate = 5e-3;
+  tiny.spec.saving.strategy = SaveStrategy::kNo;
   const RecordingObserver run = tiny.train();
   const fs::path previous = tiny.output() / "previous-1";
   EXPECT_EQ(run.previous_run, previous);
@@ -243,11 +243,11 @@ TEST(FormerRun, IsMovedAsideAndNothingOfItIsLost) {
 
 TEST(FormerRun, AModelIsNotTrainedInItsOwnFolder) {
   TinyRun tiny;
-  const auto weights = read_tensors(tiny.args.model.folder);
-  tiny.args.output_dir = tiny.args.model.folder;
+  const auto weights = read_tensors(tiny.spec.model.folder);
+  tiny.spec.output_dir = tiny.spec.model.folder;
   expect_error(ExitCode::kBadConfig, {"output_dir", "its own base model", "choose another folder"},
                [&] { tiny.train(); });
-  EXPECT_EQ(read_tensors(tiny.args.model.folder), weights);
+  EXPECT_EQ(read_tensors(tiny.spec.model.folder), weights);
 }
 
 TEST(OutputFolder, BelongsToOneRunAtATime) {
@@ -395,11 +395,11 @@ TEST(OutputFolder, AFileInItsPlaceIsNamed) {
 TEST(OutputFolder, ThatCannotBeIsToldBeforeAnythingIsRead) {
   TinyRun tiny;
   tiny.folder().write("file", "");
-  tiny.args.output_dir = tiny.folder() / "file/deep/inside";
-  tiny.args.model.folder = tiny.folder() / "no model";
+  tiny.spec.output_dir = tiny.folder() / "file/deep/inside";
+  tiny.spec.model.folder = tiny.folder() / "no model";
   expect_error(ExitCode::kIoError, {"output_dir", "deep/inside", "Not a directory"}, [&] { tiny.train(); });
   if (geteuid() == 0) GTEST_SKIP() << "the rest needs a user who may not write everywhere";
-  tiny.args.output_dir = "/etc/tessera-test";
+  tiny.spec.output_dir = "/etc/tessera-test";
   expect_error(ExitCode::kIoError, {"output_dir", "/etc", "Permission denied"}, [&] { tiny.train(); });
 }
 
@@ -409,7 +409,7 @@ TEST(DiskSpace, ARunWhoseModelWillNotFitIsRefusedAtTheStart) {
   if (::mount("tmpfs", disk.path().c_str(), "tmpfs", 0, "size=4k") != 0) {
     GTEST_SKIP() << "mounting a file system is not permitted here";
   }
-  tiny.args.output_dir = disk / "out";
+  tiny.spec.output_dir = disk / "out";
   expect_error(ExitCode::kBadConfig,
                {(disk / "out").native(), "not enough disk space for the finished model: "},
                [&] { tiny.train(); });
@@ -438,39 +438,39 @@ TEST(DiskSpace, AModelThatNoLongerFitsLeavesTheCheckpointThatWritesIt) {
   if (::mount("tmpfs", disk.path().c_str(), "tmpfs", 0, "size=8m") != 0) {
     GTEST_SKIP() << "mounting a file system is not permitted here";
   }
-  const auto train_until_full = [&](const RunSpec& args, const std::string& advice) {
+  const auto train_until_full = [&](const RunSpec& spec, const std::string& advice) {
     DiskFiller observer(disk / "fill");
     ThreadPool pool(2);
-    Trainer trainer(args, pool, observer);
+    Trainer trainer(spec, pool, observer);
     expect_error(ExitCode::kIoError, {"No space left on device", advice}, [&] { trainer.run(); });
     fs::remove(disk / "fill");
   };
   TinyRun tiny;
-  tiny.args.batch.max_steps = 2;
-  tiny.args.saving.strategy = SaveStrategy::kSteps;
-  tiny.args.saving.total_limit = 1;
+  tiny.spec.batch.max_steps = 2;
+  tiny.spec.saving.strategy = SaveStrategy::kSteps;
+  tiny.spec.saving.total_limit = 1;
   tiny.train();
   const auto expected = read_tensors(tiny.output());
-  tiny.args.output_dir = disk / "out";
-  tiny.args.saving.steps = 2;
-  train_until_full(tiny.args,
+  tiny.spec.output_dir = disk / "out";
+  tiny.spec.saving.steps = 2;
+  train_until_full(tiny.spec,
                    "checkpoint-2 has the whole run: the same command with --resume_from_checkpoint");
-  tiny.args.resume = parse_resume("auto");
-  train_until_full(tiny.args, "checkpoint-2 has the whole run");
+  tiny.spec.resume = parse_resume("auto");
+  train_until_full(tiny.spec, "checkpoint-2 has the whole run");
   EXPECT_TRUE(tiny.train().steps.empty());
   EXPECT_EQ(read_tensors(tiny.output()), expected);
 
-  tiny.args.output_dir = disk / "unsaved";
-  tiny.args.saving.strategy = SaveStrategy::kNo;
-  train_until_full(tiny.args, "no checkpoint was saved (save_strategy)");
+  tiny.spec.output_dir = disk / "unsaved";
+  tiny.spec.saving.strategy = SaveStrategy::kNo;
+  train_until_full(tiny.spec, "no checkpoint was saved (save_strategy)");
   ::umount2(disk.path().c_str(), MNT_DETACH);
 }
 
 TEST(DiskSpace, IsPartOfThePlan) {
   TinyRun tiny;
-  tiny.args.saving.strategy = SaveStrategy::kSteps;
-  tiny.args.saving.steps = 1;
-  tiny.args.saving.total_limit = 1;
+  tiny.spec.saving.strategy = SaveStrategy::kSteps;
+  tiny.spec.saving.steps = 1;
+  tiny.spec.saving.total_limit = 1;
   const DiskPlan plan = tiny.train().plan.disk;
   EXPECT_EQ(plan.num_checkpoints, 2);
   EXPECT_EQ(plan.checkpoint_bytes, 3 * plan.model_bytes) << "float32 weights and two moments";

@@ -20,7 +20,7 @@ bool reset_peak() { return static_cast<bool>(std::ofstream("/proc/self/clear_ref
 struct PeakCase {
   const char* name;
   const char* dtype;  // with checkpointing if BF16
-  void (*change)(RunSpec* args) = [](RunSpec*) {};
+  void (*change)(RunSpec* spec) = [](RunSpec*) {};
 
   friend void PrintTo(const PeakCase& of, std::ostream* out) { *out << of.name; }
 };
@@ -32,18 +32,18 @@ TEST_P(PeakMemory, StaysWithinATenthOfThePlan) {
 #endif
   TinyRun tiny(medium_config());
   const int64_t vocab_size = medium_config().vocab_size;
-  write_token_rows(tiny.args.data.dataset[0], random_rows(std::vector<int64_t>(4, 100), vocab_size, 5));
-  tiny.args.precision.dtype = from_word(GetParam().dtype);
-  tiny.args.placement.gradient_checkpointing = tiny.args.precision.dtype == DType::kBF16;
-  tiny.args.placement.offload_dir = tiny.folder() / "offload";
-  GetParam().change(&tiny.args);
-  tiny.args.batch.accumulation_steps = 1;
-  tiny.args.batch.max_steps = 2;
-  tiny.args.saving.strategy = SaveStrategy::kSteps;
-  tiny.args.saving.in_background =
+  write_token_rows(tiny.spec.data.dataset[0], random_rows(std::vector<int64_t>(4, 100), vocab_size, 5));
+  tiny.spec.precision.dtype = from_word(GetParam().dtype);
+  tiny.spec.placement.gradient_checkpointing = tiny.spec.precision.dtype == DType::kBF16;
+  tiny.spec.placement.offload_dir = tiny.folder() / "offload";
+  GetParam().change(&tiny.spec);
+  tiny.spec.batch.accumulation_steps = 1;
+  tiny.spec.batch.max_steps = 2;
+  tiny.spec.saving.strategy = SaveStrategy::kSteps;
+  tiny.spec.saving.in_background =
       false;  // how much of the snapshot is used depends on what changes before it is written
-  tiny.args.data.eval_dataset = {tiny.folder() / "eval.safetensors"};
-  tiny.args.evaluation.strategy = IntervalStrategy::kEpoch;
+  tiny.spec.data.eval_dataset = {tiny.folder() / "eval.safetensors"};
+  tiny.spec.evaluation.strategy = IntervalStrategy::kEpoch;
   const std::optional<ProportionalMemory> own = proportional_memory();
   if (!own || !reset_peak()) GTEST_SKIP() << "the kernel does not let the memory be measured";
   // The plan counts a share of the pages of the program and its libraries that other processes have mapped,
@@ -54,9 +54,9 @@ TEST_P(PeakMemory, StaysWithinATenthOfThePlan) {
   const auto peak = static_cast<double>(run.summary.peak_resident_bytes);
   RecordProperty("planned_bytes", std::to_string(run.plan.memory.node_bytes()));
   RecordProperty("peak_bytes", std::to_string(run.summary.peak_resident_bytes));
-  const bool is_small = tiny.args.lora.finetuning_type == FinetuningType::kLora ||
-                        (tiny.args.placement.param_device == OffloadDevice::kNvme &&
-                         tiny.args.placement.optimizer_device == OffloadDevice::kNvme);
+  const bool is_small = tiny.spec.lora.finetuning_type == FinetuningType::kLora ||
+                        (tiny.spec.placement.param_device == OffloadDevice::kNvme &&
+                         tiny.spec.placement.optimizer_device == OffloadDevice::kNvme);
   EXPECT_GT(planned, is_small ? 80e6 : 200e6);
   EXPECT_NEAR(peak / planned, 1, 0.1) << "planned\n"
                                       << memory_table(run.plan.memory, run.plan.free_bytes) << "peak " << peak
@@ -68,45 +68,45 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         PeakCase{"Float32", "float32"}, PeakCase{"Bfloat16Checkpointing", "bfloat16"},
         PeakCase{"EightBits", "bfloat16",
-                 [](RunSpec* args) { args->optimizer.form = OptimizerForm::kAdamW8Bit; }},
+                 [](RunSpec* spec) { spec->optimizer.form = OptimizerForm::kAdamW8Bit; }},
         PeakCase{"OuterOptimizer", "bfloat16",
-                 [](RunSpec* args) {
-                   args->outer.sync_every = 1;
-                   args->sharding.quantized_gradients = GradientCode::kInt8;
+                 [](RunSpec* spec) {
+                   spec->outer.sync_every = 1;
+                   spec->sharding.quantized_gradients = GradientCode::kInt8;
                  }},
-        PeakCase{"Muon", "bfloat16", [](RunSpec* args) { args->optimizer.form = OptimizerForm::kMuon; }},
+        PeakCase{"Muon", "bfloat16", [](RunSpec* spec) { spec->optimizer.form = OptimizerForm::kMuon; }},
         PeakCase{"Adafactor", "bfloat16",
-                 [](RunSpec* args) { args->optimizer.form = OptimizerForm::kAdafactor; }},
+                 [](RunSpec* spec) { spec->optimizer.form = OptimizerForm::kAdafactor; }},
         PeakCase{"QuantizedBase", "bfloat16",
-                 [](RunSpec* args) {
-                   args->lora.finetuning_type = FinetuningType::kLora;
-                   args->base.bits = 8;
+                 [](RunSpec* spec) {
+                   spec->lora.finetuning_type = FinetuningType::kLora;
+                   spec->base.bits = 8;
                  }},
         PeakCase{"FrozenLayersOnDisk", "bfloat16",
-                 [](RunSpec* args) {
-                   args->lora.finetuning_type = FinetuningType::kLora;
-                   args->placement.param_device = OffloadDevice::kNvme;
+                 [](RunSpec* spec) {
+                   spec->lora.finetuning_type = FinetuningType::kLora;
+                   spec->placement.param_device = OffloadDevice::kNvme;
                  }},
         PeakCase{"OptimizerOnDisk", "bfloat16",
-                 [](RunSpec* args) { args->placement.optimizer_device = OffloadDevice::kNvme; }},
+                 [](RunSpec* spec) { spec->placement.optimizer_device = OffloadDevice::kNvme; }},
         PeakCase{"MuonOnDisk", "bfloat16",
-                 [](RunSpec* args) {
-                   args->optimizer.form = OptimizerForm::kMuon;
-                   args->placement.optimizer_device = OffloadDevice::kNvme;
+                 [](RunSpec* spec) {
+                   spec->optimizer.form = OptimizerForm::kMuon;
+                   spec->placement.optimizer_device = OffloadDevice::kNvme;
                  }},
         PeakCase{"InputsOnDisk", "bfloat16",
-                 [](RunSpec* args) { args->placement.checkpointing_mode = CheckpointingMode::kOffload; }},
+                 [](RunSpec* spec) { spec->placement.checkpointing_mode = CheckpointingMode::kOffload; }},
         PeakCase{"InBackward", "bfloat16",
-                 [](RunSpec* args) { args->placement.optimizer_in_backward = true; }},
+                 [](RunSpec* spec) { spec->placement.optimizer_in_backward = true; }},
         PeakCase{"LayersOnDisk", "bfloat16",
-                 [](RunSpec* args) {
-                   args->placement.optimizer_in_backward = true;
-                   args->placement.param_device = OffloadDevice::kNvme;
+                 [](RunSpec* spec) {
+                   spec->placement.optimizer_in_backward = true;
+                   spec->placement.param_device = OffloadDevice::kNvme;
                  }},
         PeakCase{"StateAndLayersOnDisk", "bfloat16",
-                 [](RunSpec* args) {
-                   args->placement.optimizer_in_backward = true;
-                   args->placement.param_device = args->placement.optimizer_device = OffloadDevice::kNvme;
+                 [](RunSpec* spec) {
+                   spec->placement.optimizer_in_backward = true;
+                   spec->placement.param_device = spec->placement.optimizer_device = OffloadDevice::kNvme;
                  }}),
     [](const auto& test) { return test.param.name; });
 

@@ -27,17 +27,17 @@ struct BaseForm {
 constexpr int64_t kInt8Bits = 8, kNf4Bits = 4;
 const BaseForm kForms[] = {{"int8", kInt8Bits}, {"nf4", kNf4Bits}, {"nf4 double", kNf4Bits, true}};
 
-void set_form(const BaseForm& form, RunSpec* args) {
-  args->lora.finetuning_type = FinetuningType::kLora;
-  args->lora.rank = 4;
-  args->schedule.learning_rate = 1e-2;
-  args->base.bits = form.bits;
-  args->base.double_quant = form.double_scales;
+void set_form(const BaseForm& form, RunSpec* spec) {
+  spec->lora.finetuning_type = FinetuningType::kLora;
+  spec->lora.rank = 4;
+  spec->schedule.learning_rate = 1e-2;
+  spec->base.bits = form.bits;
+  spec->base.double_quant = form.double_scales;
 }
 
 SavingRun quantized_run(const BaseForm& form, const Ranks& ranks = {}) {
   SavingRun run(ranks);
-  set_form(form, &run.args);
+  set_form(form, &run.spec);
   return run;
 }
 
@@ -49,23 +49,23 @@ TEST(QuantizedBase, LossIsCloseToThatOfTheModelItself) {
   config.intermediate_size = 420;
   config.head_dim = 40;
   SavingRun model({}, config);
-  write_test_model(model.args.model.folder, config, /*scale=*/0.05f);
-  model.args.schedule.learning_rate = 2e-3;
-  model.args.batch.max_steps = 20;
-  model.args.saving.strategy = SaveStrategy::kNo;
-  model.args.data.eval_dataset = model.args.data.dataset;
-  model.args.evaluation.on_start = true;
+  write_test_model(model.spec.model.folder, config, /*scale=*/0.05f);
+  model.spec.schedule.learning_rate = 2e-3;
+  model.spec.batch.max_steps = 20;
+  model.spec.saving.strategy = SaveStrategy::kNo;
+  model.spec.data.eval_dataset = model.spec.data.dataset;
+  model.spec.evaluation.on_start = true;
   const double untrained = model.run().evaluations.front().loss;
   const auto losses = [&](const BaseForm& form) {
     SavingRun run = model;
-    set_form(form, &run.args);
-    run.args.precision.dtype = DType::kBF16;
-    run.args.schedule.learning_rate = 1e-3;
-    run.args.batch.max_steps = 6;
-    run.args.evaluation.strategy = IntervalStrategy::kSteps;
-    run.args.evaluation.steps = 6;
-    run.args.model.folder = model.output();
-    run.args.output_dir = model.folder() / form.name;
+    set_form(form, &run.spec);
+    run.spec.precision.dtype = DType::kBF16;
+    run.spec.schedule.learning_rate = 1e-3;
+    run.spec.batch.max_steps = 6;
+    run.spec.evaluation.strategy = IntervalStrategy::kSteps;
+    run.spec.evaluation.steps = 6;
+    run.spec.model.folder = model.output();
+    run.spec.output_dir = model.folder() / form.name;
     const RecordingObserver seen = run.run();
     return std::array{seen.evaluations.front().loss, seen.evaluations.back().loss};
   };
@@ -97,17 +97,17 @@ TEST(QuantizedBase, ResumesBitForBitOnAnyRanks) {
   for (const Case& of : cases) {
     SCOPED_TRACE(of.form.name + of.ranks.name());
     SavingRun run = quantized_run(of.form, of.ranks.ranks);
-    run.args.batch.accumulation_steps = 2;
-    run.args.precision.dtype = from_word(of.dtype);
-    run.args.sharding.stage = of.ranks.stage;
-    run.args.sharding.gather_schedule = from_word(of.ranks.schedule);
-    run.args.placement.pack_weights = AutoChoice::kAlways;
+    run.spec.batch.accumulation_steps = 2;
+    run.spec.precision.dtype = from_word(of.dtype);
+    run.spec.sharding.stage = of.ranks.stage;
+    run.spec.sharding.gather_schedule = from_word(of.ranks.schedule);
+    run.spec.placement.pack_weights = AutoChoice::kAlways;
     run.run();
     SavingRun resumed = run;
     resumed.interrupt_at(3, "resumed");
-    resumed.args.resume = parse_resume("true");
-    resumed.args.placement.pack_weights = AutoChoice::kNever;
-    resumed.args.placement.gradient_checkpointing = true;
+    resumed.spec.resume = parse_resume("true");
+    resumed.spec.placement.pack_weights = AutoChoice::kNever;
+    resumed.spec.placement.gradient_checkpointing = true;
     EXPECT_EQ(resumed.run().resumed_step, 3);
     expect_same_run(resumed.output(), run.output());
   }
@@ -117,8 +117,8 @@ TEST(QuantizedBase, ResumedInAnotherFormSaysSo) {
   SavingRun run = quantized_run(kForms[0]);
   run.run();
   run.interrupt_at(3, "resumed");
-  run.args.resume = parse_resume("true");
-  run.args.base.bits = 4;
+  run.spec.resume = parse_resume("true");
+  run.spec.base.bits = 4;
   const RecordingObserver seen = run.run();
   EXPECT_EQ(seen.resumed_step, 3);
   EXPECT_EQ(seen.differences, "quantization_bit 8 -> 4");
@@ -135,40 +135,40 @@ TEST(QuantizedBase, FitQuantisesOnlyIfNeedBe) {
   config.head_dim = 128;
   const BaseForm plain = {"plain", std::nullopt};
   SavingRun run({}, config);
-  set_form(plain, &run.args);
-  run.args.base.double_quant.reset();
-  run.args.precision.dtype = DType::kBF16;
-  run.args.placement.fit = true;
-  run.args.placement.offload_dir = run.folder() / "offload";
-  run.args.sources.given.try_emplace("offload_param_device");  // in memory
+  set_form(plain, &run.spec);
+  run.spec.base.double_quant.reset();
+  run.spec.precision.dtype = DType::kBF16;
+  run.spec.placement.fit = true;
+  run.spec.placement.offload_dir = run.folder() / "offload";
+  run.spec.sources.given.try_emplace("offload_param_device");  // in memory
   const auto taken = [](const SavingRun& of) {
     return read_json(of.output() / "training_args.json")["quantization_bit"];
   };
   run.run();
   EXPECT_TRUE(taken(run).is_null());
   SavingRun fitted = run;
-  fitted.args.output_dir = run.folder() / "fitted";
+  fitted.spec.output_dir = run.folder() / "fitted";
   ThreadPool pool(1);
   const auto ops = make_cpu_ops(pool);
   ModelConfig adapted = config;
-  adapted.lora = lora_config_of(run.args);
+  adapted.lora = lora_config_of(run.spec);
   const int64_t plain_bytes = make_model(adapted, DType::kBF16, *ops)->frozen_bytes();
   // Half of the base and what computes with it fit, the whole base does not.
-  fitted.args.placement.fit_memory_bytes = resident_bytes() + plain_bytes * 9 / 10;
+  fitted.spec.placement.fit_memory_bytes = resident_bytes() + plain_bytes * 9 / 10;
   const RecordingObserver seen = fitted.run();
   EXPECT_EQ(taken(fitted), 8);
   SavingRun given = fitted;
-  given.args.output_dir = run.folder() / "given";
-  given.args.placement.fit = false;
-  given.args.base.bits = 8;
+  given.spec.output_dir = run.folder() / "given";
+  given.spec.placement.fit = false;
+  given.spec.base.bits = 8;
   given.run();
   EXPECT_EQ(read_tensors(fitted.output() / "adapter_model.safetensors"),
             read_tensors(given.output() / "adapter_model.safetensors"));
 
   SavingRun resumed = fitted;
-  resumed.args.placement.fit_memory_bytes.reset();
+  resumed.spec.placement.fit_memory_bytes.reset();
   resumed.interrupt_at(3, "resumed");
-  resumed.args.resume = parse_resume("true");
+  resumed.spec.resume = parse_resume("true");
   EXPECT_EQ(resumed.run().differences, "");
   EXPECT_EQ(taken(resumed), 8);
 }
@@ -193,19 +193,19 @@ TEST(QuantizedBase, LayersOnADiskHaveTheBitsOfThoseInMemory) {
     config.num_hidden_layers = of.num_layers;
     config.tie_word_embeddings = of.is_tied;
     SavingRun run({}, config);
-    set_form(of.form, &run.args);
-    run.args.precision.dtype = from_word(of.dtype);
-    run.args.batch.accumulation_steps = 2;
-    run.args.placement.gradient_checkpointing = of.recomputes;
-    run.args.placement.merge_micro_batches = AutoChoice::kNever;
-    run.args.data.eval_dataset = run.args.data.dataset;
-    run.args.evaluation.strategy = IntervalStrategy::kSteps;
-    run.args.evaluation.steps = 2;
+    set_form(of.form, &run.spec);
+    run.spec.precision.dtype = from_word(of.dtype);
+    run.spec.batch.accumulation_steps = 2;
+    run.spec.placement.gradient_checkpointing = of.recomputes;
+    run.spec.placement.merge_micro_batches = AutoChoice::kNever;
+    run.spec.data.eval_dataset = run.spec.data.dataset;
+    run.spec.evaluation.strategy = IntervalStrategy::kSteps;
+    run.spec.evaluation.steps = 2;
     const RecordingObserver in_memory = run.run();
     SavingRun on_disk = run;
-    on_disk.args.output_dir = run.folder() / "on disk";
-    on_disk.args.placement.offload_dir = run.folder() / "offload";
-    on_disk.args.placement.param_device = OffloadDevice::kNvme;
+    on_disk.spec.output_dir = run.folder() / "on disk";
+    on_disk.spec.placement.offload_dir = run.folder() / "offload";
+    on_disk.spec.placement.param_device = OffloadDevice::kNvme;
     const RecordingObserver seen = on_disk.run();
     expect_same_run(on_disk.output(), run.output());
     ASSERT_EQ(seen.evaluations.size(), in_memory.evaluations.size());
@@ -222,9 +222,9 @@ TEST(QuantizedBase, LayersOnADiskHaveTheBitsOfThoseInMemory) {
     // From memory to disk and back.
     for (const bool to_disk : {true, false}) {
       SavingRun resumed = to_disk ? on_disk : run;
-      resumed.args.output_dir = to_disk ? run.output() : on_disk.output();
+      resumed.spec.output_dir = to_disk ? run.output() : on_disk.output();
       resumed.interrupt_at(3, to_disk ? "to disk" : "to memory");
-      resumed.args.resume = parse_resume("auto");
+      resumed.spec.resume = parse_resume("auto");
       EXPECT_EQ(resumed.run().resumed_step, 3);
       expect_same_run(resumed.output(), run.output());
     }
@@ -237,8 +237,8 @@ TEST(QuantizedBase, HasTheSameLossesOnAnyRanks) {
     SavingRun one = quantized_run(form);
     const RecordingObserver expected = one.run();
     SavingRun many = quantized_run(form, {2, 2});
-    many.args.model.folder = one.args.model.folder;
-    many.args.data.dataset = one.args.data.dataset;
+    many.spec.model.folder = one.spec.model.folder;
+    many.spec.data.dataset = one.spec.data.dataset;
     const RecordingObserver found = many.run();
     EXPECT_NEAR(found.steps[0].loss, expected.steps[0].loss, 1e-6 * expected.steps[0].loss) << form.name;
     for (size_t i = 1; i < 3; ++i) {  // the first epoch, whose steps have the same rows
@@ -250,12 +250,12 @@ TEST(QuantizedBase, HasTheSameLossesOnAnyRanks) {
 // What is saved is an adapter like any other; merged, it is added to the weights as they are on disk.
 TEST(QuantizedBase, WritesAnAdapterOfTheModelOnDisk) {
   const SavingRun run = quantized_run(kForms[0]);
-  const auto before = read_tensors(run.args.model.folder);
+  const auto before = read_tensors(run.spec.model.folder);
   const MergedLosses losses = train_and_merge(run);
   EXPECT_NEAR(losses.merged, losses.adapted, 1e-3 * losses.adapted);
-  EXPECT_EQ(read_tensors(run.args.model.folder), before);
+  EXPECT_EQ(read_tensors(run.spec.model.folder), before);
   const nlohmann::json config = read_json(run.output() / "adapter_config.json");
-  EXPECT_EQ(config["base_model_name_or_path"], run.args.model.folder);
+  EXPECT_EQ(config["base_model_name_or_path"], run.spec.model.folder);
   EXPECT_EQ(config.dump().find("quant"), std::string::npos);
 }
 

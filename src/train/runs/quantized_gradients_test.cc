@@ -36,17 +36,17 @@ ModelConfig tied_config(bool is_tied) {
 SavingRun saving_run(const QuantizedCase& of) {
   SavingRun run(of.ranks.ranks, tied_config(of.is_tied));
   // Several passes.
-  run.args.placement.merge_micro_batches = AutoChoice::kNever;
-  run.args.batch.global_rows = 12;
-  run.args.batch.accumulation_steps = 12 / run.ranks.world_size();
-  run.args.precision.dtype = from_word(of.dtype);
+  run.spec.placement.merge_micro_batches = AutoChoice::kNever;
+  run.spec.batch.global_rows = 12;
+  run.spec.batch.accumulation_steps = 12 / run.ranks.world_size();
+  run.spec.precision.dtype = from_word(of.dtype);
   if (std::string_view(of.accumulators) != "auto")
-    run.args.sharding.grad_accum_dtype = from_word(of.accumulators);
-  run.args.sharding.stage = of.ranks.stage;
-  run.args.sharding.gather_schedule = from_word(of.ranks.schedule);
-  run.args.sharding.prefetch_bucket_size = 0;
-  run.args.sharding.persistence_threshold = 0;
-  run.args.sharding.quantized_gradients = from_word(of.code);
+    run.spec.sharding.grad_accum_dtype = from_word(of.accumulators);
+  run.spec.sharding.stage = of.ranks.stage;
+  run.spec.sharding.gather_schedule = from_word(of.ranks.schedule);
+  run.spec.sharding.prefetch_bucket_size = 0;
+  run.spec.sharding.persistence_threshold = 0;
+  run.spec.sharding.quantized_gradients = from_word(of.code);
   return run;
 }
 
@@ -68,11 +68,11 @@ INSTANTIATE_TEST_SUITE_P(Cases, QuantizedGradients, testing::ValuesIn(quantized_
 // the largest value is 5 standard deviations, the norm grows by 2 % in int4, by less than 1e-4 in int8.
 TEST_P(QuantizedGradients, TrainLikeExactOnes) {
   SavingRun run = saving_run(GetParam());
-  run.args.schedule.learning_rate = 1e-3;
-  run.args.saving.strategy = SaveStrategy::kNo;
+  run.spec.schedule.learning_rate = 1e-3;
+  run.spec.saving.strategy = SaveStrategy::kNo;
   const RecordingObserver quantized = run.run();
-  run.args.sharding.quantized_gradients = std::nullopt;
-  run.args.output_dir = run.folder() / "exact";
+  run.spec.sharding.quantized_gradients = std::nullopt;
+  run.spec.output_dir = run.folder() / "exact";
   const RecordingObserver exact = run.run();
   ASSERT_EQ(quantized.steps.size(), exact.steps.size());
   EXPECT_EQ(quantized.steps[0].loss, exact.steps[0].loss);
@@ -90,7 +90,7 @@ TEST_P(QuantizedGradients, TrainLikeExactOnes) {
 
 TEST_P(QuantizedGradients, ResumeBitForBit) {
   SavingRun run = saving_run(GetParam());
-  run.args.saving.steps = 2;
+  run.spec.saving.steps = 2;
   run.run();
   expect_resumes_alike(run, {2, 4});
 }
@@ -120,10 +120,10 @@ TEST_P(QuantizedGradients, ResumeOnOtherRanks) {
   for (const Ranks& ranks : {has_three_nodes ? Ranks{2, 2} : Ranks{3, 1}, Ranks{1, 2}}) {
     SCOPED_TRACE(fmt::format("{} nodes of {} ranks", ranks.num_nodes, ranks.local_world_size));
     SavingRun resumed = run;
-    resumed.args.output_dir = run.output();
+    resumed.spec.output_dir = run.output();
     resumed.interrupt_at(3, fmt::format("on{}x{}", ranks.num_nodes, ranks.local_world_size));
     resumed.ranks = ranks;
-    resumed.args.resume = parse_resume("true");
+    resumed.spec.resume = parse_resume("true");
     testing::internal::CaptureStderr();
     const RecordingObserver seen = resumed.run();
     const std::string log = testing::internal::GetCapturedStderr();
@@ -139,13 +139,13 @@ TEST_P(QuantizedGradients, ResumeOnOtherRanks) {
 
 TEST(QuantizedGradientsTest, ResumeARunThatHadNoErrors) {
   SavingRun run = saving_run(quantized_cases()[1]);
-  run.args.sharding.quantized_gradients = std::nullopt;
+  run.spec.sharding.quantized_gradients = std::nullopt;
   const RecordingObserver whole = run.run();
   EXPECT_FALSE(has_errors(run.output() / "checkpoint-3", false));
   SavingRun resumed = run;
   resumed.interrupt_at(3, "quantized");
-  resumed.args.sharding.quantized_gradients = GradientCode::kInt8;
-  resumed.args.resume = parse_resume("true");
+  resumed.spec.sharding.quantized_gradients = GradientCode::kInt8;
+  resumed.spec.resume = parse_resume("true");
   const RecordingObserver seen = resumed.run();
   EXPECT_EQ(seen.differences, R"(zero_quantized_gradients "none" -> "int8")");
   for (size_t i = 0; i < seen.steps.size(); ++i) {
@@ -157,16 +157,16 @@ TEST(QuantizedGradientsTest, ResumeARunThatHadNoErrors) {
 TEST(QuantizedGradientsTest, HaveTheSameBitsWhereAPassIsComputedTwice) {
   for (const QuantizedCase& of : {quantized_cases()[1], quantized_cases()[3]}) {
     SavingRun run = saving_run(of);
-    run.args.placement.merge_micro_batches = AutoChoice::kAlways;
-    run.args.clipping.max_norm = 0.05;
+    run.spec.placement.merge_micro_batches = AutoChoice::kAlways;
+    run.spec.clipping.max_norm = 0.05;
     run.run();
     const fs::path expected = run.output();
-    run.args.output_dir = run.folder() / "in backward";
-    run.args.placement.optimizer_in_backward = true;
+    run.spec.output_dir = run.folder() / "in backward";
+    run.spec.placement.optimizer_in_backward = true;
     run.run();
     expect_same_run(run.output(), expected);
-    run.args.resume = parse_resume("auto");
-    run.args.output_dir = run.folder() / "resumed";
+    run.spec.resume = parse_resume("auto");
+    run.spec.output_dir = run.folder() / "resumed";
     run.run_until_signal(3);
     run.run();
     expect_same_run(run.output(), expected);
@@ -174,8 +174,8 @@ TEST(QuantizedGradientsTest, HaveTheSameBitsWhereAPassIsComputedTwice) {
   SavingRun run = saving_run(quantized_cases()[4]);
   run.run();
   const fs::path expected = run.output();
-  run.args.output_dir = run.folder() / "replayed";
-  run.args.guards.replay_check_steps = 2;
+  run.spec.output_dir = run.folder() / "replayed";
+  run.spec.guards.replay_check_steps = 2;
   run.run();
   EXPECT_EQ(tensor_files(run.output()), tensor_files(expected));
 }
@@ -183,11 +183,11 @@ TEST(QuantizedGradientsTest, HaveTheSameBitsWhereAPassIsComputedTwice) {
 // Errors of steps that are skipped are not sent.
 TEST(QuantizedGradientsTest, ResumeBitForBitAfterSkippedSteps) {
   SavingRun run = saving_run(quantized_cases()[1]);
-  run.args.guards.loss_spike_policy = LossSpikePolicy::kSkip;
-  run.args.guards.loss_spike_window = 2;
-  run.args.guards.loss_spike_sigmas = 1e-9;
-  run.args.batch.max_steps = 8;
-  run.args.schedule.learning_rate = 1e-1;
+  run.spec.guards.loss_spike_policy = LossSpikePolicy::kSkip;
+  run.spec.guards.loss_spike_window = 2;
+  run.spec.guards.loss_spike_sigmas = 1e-9;
+  run.spec.batch.max_steps = 8;
+  run.spec.schedule.learning_rate = 1e-1;
   const RecordingObserver seen = run.run();
   int64_t num_skipped = 0;
   for (const StepMetrics& step : seen.steps) num_skipped += step.skipped;
@@ -196,9 +196,9 @@ TEST(QuantizedGradientsTest, ResumeBitForBitAfterSkippedSteps) {
   const fs::path whole = run.output();
   for (const int64_t step : {3, 5}) {
     SavingRun resumed = run;
-    resumed.args.output_dir = whole;
+    resumed.spec.output_dir = whole;
     resumed.interrupt_at(step, fmt::format("resumed{}", step));
-    resumed.args.resume = parse_resume("auto");
+    resumed.spec.resume = parse_resume("auto");
     resumed.run();
     EXPECT_EQ(tensor_files(resumed.output() / "checkpoint-8"), tensor_files(whole / "checkpoint-8"));
   }
@@ -208,8 +208,8 @@ TEST(QuantizedGradientsTest, ResumeBitForBitAfterSkippedSteps) {
 // given up. The run that resumes from it is deterministic.
 TEST(QuantizedGradientsTest, AreSavedWithoutTheStepThatASignalEnds) {
   SavingRun run = saving_run(quantized_cases()[4]);
-  run.args.saving.steps = 6;
-  run.args.grace_period_s = 0.5;  // less than a checkpoint is expected to take
+  run.spec.saving.steps = 6;
+  run.spec.grace_period_s = 0.5;  // less than a checkpoint is expected to take
   std::atomic<bool> is_in_step = false;
   std::atomic<int64_t> num_asked = 0;
   const RecordingObserver stopped =
@@ -217,7 +217,7 @@ TEST(QuantizedGradientsTest, AreSavedWithoutTheStepThatASignalEnds) {
               [&](const StepMetrics& metrics) { is_in_step = metrics.step >= 2; });
   ASSERT_EQ(stopped.checkpoints, std::vector<fs::path>{run.output() / "checkpoint-2"});
   EXPECT_FALSE(has_errors(run.output() / "checkpoint-2", false));
-  run.args.resume = parse_resume("true");
+  run.spec.resume = parse_resume("true");
   run.interrupt_at(2, "again");
   EXPECT_EQ(run.run().steps.size(), 4u);
 }

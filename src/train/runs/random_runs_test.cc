@@ -96,17 +96,17 @@ Machine draw_machine(Draw& draw) {
 }
 
 // Without what check_outer() refuses.
-void draw_outer(Draw& draw, RunSpec* args) {
-  args->outer.sync_every = draw.number(1, 5);
-  args->outer.num_fragments = draw.number(1, args->outer.sync_every);
-  args->outer.sync_delay = draw.number(0, (args->outer.sync_every - 1) / args->outer.num_fragments);
-  args->outer.update_alpha = draw.one_of({0.0, 0.5});
-  args->placement.optimizer_in_backward = false;
-  args->sharding.quantized_weights = false;
-  args->placement.optimizer_device = args->placement.param_device = OffloadDevice::kNone;
-  args->sharding.load_once = LoadOnce::kPerNode;
-  if (args->sharding.gather_schedule == GatherChoice::kPerLayer)
-    args->sharding.gather_schedule = GatherChoice::kAuto;
+void draw_outer(Draw& draw, RunSpec* spec) {
+  spec->outer.sync_every = draw.number(1, 5);
+  spec->outer.num_fragments = draw.number(1, spec->outer.sync_every);
+  spec->outer.sync_delay = draw.number(0, (spec->outer.sync_every - 1) / spec->outer.num_fragments);
+  spec->outer.update_alpha = draw.one_of({0.0, 0.5});
+  spec->placement.optimizer_in_backward = false;
+  spec->sharding.quantized_weights = false;
+  spec->placement.optimizer_device = spec->placement.param_device = OffloadDevice::kNone;
+  spec->sharding.load_once = LoadOnce::kPerNode;
+  if (spec->sharding.gather_schedule == GatherChoice::kPerLayer)
+    spec->sharding.gather_schedule = GatherChoice::kAuto;
 }
 
 // Ranks that share rows.
@@ -119,96 +119,96 @@ int64_t draw_context_size(Draw& draw, const Machine& machine, const ModelConfig&
   return is_possible ? size : 1;
 }
 
-void draw_division(Draw& draw, const Machine& machine, const ModelConfig& config, RunSpec* args) {
-  args->sharding.context_parallel_size = draw_context_size(draw, machine, config);
-  const int64_t num_teams = machine.ranks.world_size() / args->sharding.context_parallel_size;
-  args->batch.rows_per_device = draw.one_of<int64_t>({1, 1, 2, 3, 4});
-  while (kGlobalBatch % (args->batch.rows_per_device * num_teams) != 0) {
-    --args->batch.rows_per_device;
+void draw_division(Draw& draw, const Machine& machine, const ModelConfig& config, RunSpec* spec) {
+  spec->sharding.context_parallel_size = draw_context_size(draw, machine, config);
+  const int64_t num_teams = machine.ranks.world_size() / spec->sharding.context_parallel_size;
+  spec->batch.rows_per_device = draw.one_of<int64_t>({1, 1, 2, 3, 4});
+  while (kGlobalBatch % (spec->batch.rows_per_device * num_teams) != 0) {
+    --spec->batch.rows_per_device;
   }
-  args->batch.global_rows.reset();
+  spec->batch.global_rows.reset();
   if (draw.number(0, 2) == 0) {
-    args->batch.global_rows = kGlobalBatch;
-    args->batch.rows_per_device = draw.number(1, 5);
+    spec->batch.global_rows = kGlobalBatch;
+    spec->batch.rows_per_device = draw.number(1, 5);
   }
-  args->batch.accumulation_steps =
-      accumulation_of_global_batch(kGlobalBatch, args->batch.rows_per_device, num_teams);
-  args->sharding.stage = draw.number(0, 3);
-  args->sharding.gather_schedule =
-      from_word(*args->sharding.stage == 3 ? draw.one_of({"auto", "per_step", "per_layer"}) : "auto");
-  args->sharding.overlap_comm = draw.coin();
-  args->guards.replay_check_steps = draw.one_of({0, 0, 1, 2});
-  args->sharding.quantized_weights =
-      args->precision.dtype == DType::kBF16 && *args->sharding.stage > 0 && draw.coin();
-  args->sharding.quantized_gradients = from_word(draw.one_of({"none", "none", "int8", "int4"}));
-  args->placement.gradient_checkpointing = draw.coin();
-  args->placement.checkpointing_mode = from_word(draw.one_of({"full", "selective", "offload"}));
-  args->placement.merge_micro_batches = from_word(draw.one_of({"auto", "always", "never"}));
+  spec->batch.accumulation_steps =
+      accumulation_of_global_batch(kGlobalBatch, spec->batch.rows_per_device, num_teams);
+  spec->sharding.stage = draw.number(0, 3);
+  spec->sharding.gather_schedule =
+      from_word(*spec->sharding.stage == 3 ? draw.one_of({"auto", "per_step", "per_layer"}) : "auto");
+  spec->sharding.overlap_comm = draw.coin();
+  spec->guards.replay_check_steps = draw.one_of({0, 0, 1, 2});
+  spec->sharding.quantized_weights =
+      spec->precision.dtype == DType::kBF16 && *spec->sharding.stage > 0 && draw.coin();
+  spec->sharding.quantized_gradients = from_word(draw.one_of({"none", "none", "int8", "int4"}));
+  spec->placement.gradient_checkpointing = draw.coin();
+  spec->placement.checkpointing_mode = from_word(draw.one_of({"full", "selective", "offload"}));
+  spec->placement.merge_micro_batches = from_word(draw.one_of({"auto", "always", "never"}));
   const bool is_alone = machine.ranks.world_size() == 1;
-  args->placement.optimizer_in_backward = (is_alone || *args->sharding.stage >= 2) &&
-                                          args->lora.finetuning_type == FinetuningType::kFull && draw.coin();
-  if (args->placement.optimizer_in_backward) {
-    args->placement.merge_micro_batches = AutoChoice::kAlways;
-    if (!args->computes_norm_first()) args->guards.replay_check_steps = 0;
+  spec->placement.optimizer_in_backward = (is_alone || *spec->sharding.stage >= 2) &&
+                                          spec->lora.finetuning_type == FinetuningType::kFull && draw.coin();
+  if (spec->placement.optimizer_in_backward) {
+    spec->placement.merge_micro_batches = AutoChoice::kAlways;
+    if (!spec->computes_norm_first()) spec->guards.replay_check_steps = 0;
   }
-  args->network.fabric = draw.one_of({"tcp", "tcp", "tcp;ofi_rxm"});
-  args->network.connections = draw.number(1, 5);
-  args->sharding.grad_accum_dtype =
-      args->precision.dtype == DType::kBF16 && draw.coin() ? DType::kBF16 : DType::kF32;
+  spec->network.fabric = draw.one_of({"tcp", "tcp", "tcp;ofi_rxm"});
+  spec->network.connections = draw.number(1, 5);
+  spec->sharding.grad_accum_dtype =
+      spec->precision.dtype == DType::kBF16 && draw.coin() ? DType::kBF16 : DType::kF32;
   const bool may_offload =
-      args->placement.optimizer_in_backward || args->lora.finetuning_type == FinetuningType::kLora;
-  args->placement.param_device = from_word(may_offload && is_alone ? draw.one_of({"none", "nvme"}) : "none");
-  args->placement.pack_weights = from_word(draw.one_of({"auto", "always", "never"}));
+      spec->placement.optimizer_in_backward || spec->lora.finetuning_type == FinetuningType::kLora;
+  spec->placement.param_device = from_word(may_offload && is_alone ? draw.one_of({"none", "nvme"}) : "none");
+  spec->placement.pack_weights = from_word(draw.one_of({"auto", "always", "never"}));
   const bool leaves_node =
-      args->sharding.gather_schedule == GatherChoice::kPerLayer && machine.ranks.num_nodes > 1;
-  if ((leaves_node || args->placement.param_device == OffloadDevice::kNvme) &&
-      args->placement.pack_weights == AutoChoice::kAlways) {
-    args->placement.pack_weights = AutoChoice::kAuto;
+      spec->sharding.gather_schedule == GatherChoice::kPerLayer && machine.ranks.num_nodes > 1;
+  if ((leaves_node || spec->placement.param_device == OffloadDevice::kNvme) &&
+      spec->placement.pack_weights == AutoChoice::kAlways) {
+    spec->placement.pack_weights = AutoChoice::kAuto;
   }
-  args->sharding.load_once =
-      from_word(*args->sharding.stage == 0 ? "per_node" : draw.one_of({"per_node", "per_cluster"}));
-  args->saving.in_background = draw.coin();
-  args->placement.optimizer_device = from_word(draw.one_of({"none", "nvme"}));
+  spec->sharding.load_once =
+      from_word(*spec->sharding.stage == 0 ? "per_node" : draw.one_of({"per_node", "per_cluster"}));
+  spec->saving.in_background = draw.coin();
+  spec->placement.optimizer_device = from_word(draw.one_of({"none", "nvme"}));
   const bool is_elementwise =
-      args->optimizer.form != OptimizerForm::kMuon && args->optimizer.form != OptimizerForm::kAdafactor;
-  args->outer.sync_every = 0;
-  if (is_elementwise && args->sharding.context_parallel_size == 1 && draw.number(0, 3) == 0)
-    draw_outer(draw, args);
+      spec->optimizer.form != OptimizerForm::kMuon && spec->optimizer.form != OptimizerForm::kAdafactor;
+  spec->outer.sync_every = 0;
+  if (is_elementwise && spec->sharding.context_parallel_size == 1 && draw.number(0, 3) == 0)
+    draw_outer(draw, spec);
 }
 
-void draw_training(Draw& draw, RunSpec* args) {
-  args->precision.dtype = from_word(draw.one_of({"float32", "bfloat16"}));
-  args->optimizer.form = from_word(draw.one_of(
+void draw_training(Draw& draw, RunSpec* spec) {
+  spec->precision.dtype = from_word(draw.one_of({"float32", "bfloat16"}));
+  spec->optimizer.form = from_word(draw.one_of(
       {"adamw_torch", "adamw_bf16", "adamw_8bit", "lion_32bit", "lion_8bit", "muon", "adafactor"}));
-  args->batch.max_steps = kNumSteps;
-  args->schedule.learning_rate = 1e-3;
-  args->schedule.type =
+  spec->batch.max_steps = kNumSteps;
+  spec->schedule.learning_rate = 1e-3;
+  spec->schedule.type =
       *schedule_named(draw.one_of({"linear", "cosine", "constant_with_warmup", "inverse_sqrt"}));
-  args->schedule.warmup_steps = static_cast<double>(draw.number(0, 2));
-  args->optimizer.weight_decay = draw.one_of({0.0, 0.1});
-  args->optimizer.weight_decay_norms = draw.coin();
-  args->clipping.max_norm = draw.one_of({0.0, 0.5, 1.0});
-  args->objective.label_smoothing = draw.one_of({0.0, 0.0, 0.1});
-  args->objective.neftune_alpha = draw.one_of({0.0, 0.0, 5.0});
-  args->data.shuffle = draw.coin();
-  args->seed = draw.number(1, 1000);
-  args->data.packing = draw.coin();
-  args->data.packing_cross_document_attention = args->data.packing && draw.coin();
-  args->data.max_length = draw.number(24, 120);
-  args->data.allow_truncation = true;
-  args->reporting.logging_steps = static_cast<double>(draw.number(1, 3));
-  args->evaluation.strategy = from_word(draw.one_of({"no", "steps"}));
-  args->evaluation.steps = static_cast<double>(draw.number(1, 3));
-  args->saving.strategy = SaveStrategy::kSteps;
-  args->saving.steps = 1;
+  spec->schedule.warmup_steps = static_cast<double>(draw.number(0, 2));
+  spec->optimizer.weight_decay = draw.one_of({0.0, 0.1});
+  spec->optimizer.weight_decay_norms = draw.coin();
+  spec->clipping.max_norm = draw.one_of({0.0, 0.5, 1.0});
+  spec->objective.label_smoothing = draw.one_of({0.0, 0.0, 0.1});
+  spec->objective.neftune_alpha = draw.one_of({0.0, 0.0, 5.0});
+  spec->data.shuffle = draw.coin();
+  spec->seed = draw.number(1, 1000);
+  spec->data.packing = draw.coin();
+  spec->data.packing_cross_document_attention = spec->data.packing && draw.coin();
+  spec->data.max_length = draw.number(24, 120);
+  spec->data.allow_truncation = true;
+  spec->reporting.logging_steps = static_cast<double>(draw.number(1, 3));
+  spec->evaluation.strategy = from_word(draw.one_of({"no", "steps"}));
+  spec->evaluation.steps = static_cast<double>(draw.number(1, 3));
+  spec->saving.strategy = SaveStrategy::kSteps;
+  spec->saving.steps = 1;
   if (draw.number(0, 2) > 0) return;
-  args->lora.finetuning_type = FinetuningType::kLora;
-  args->lora.rank = draw.number(1, 20);
-  args->lora.dropout = draw.one_of({0.0, 0.1});
-  args->lora.use_rslora = draw.coin();
-  args->lora.targets = draw.coin() ? std::vector<std::string>{"all"}
+  spec->lora.finetuning_type = FinetuningType::kLora;
+  spec->lora.rank = draw.number(1, 20);
+  spec->lora.dropout = draw.one_of({0.0, 0.1});
+  spec->lora.use_rslora = draw.coin();
+  spec->lora.targets = draw.coin() ? std::vector<std::string>{"all"}
                                    : std::vector<std::string>{"k_proj", "layers.0.mlp.gate_proj", "o_proj"};
-  args->base.bits = draw.one_of<std::optional<int64_t>>({std::nullopt, 8, 4});
+  spec->base.bits = draw.one_of<std::optional<int64_t>>({std::nullopt, 8, 4});
 }
 
 // At least 3 letters, as a JSON string.
@@ -233,24 +233,24 @@ void write_documents(Draw& draw, int64_t least, bool have_prompts, const fs::pat
 
 // One source of rows, streamed or not, or two with weights, evaluated on the same rows or on some that are
 // split off.
-void draw_data(Draw& draw, const fs::path& folder, RunSpec* args) {
+void draw_data(Draw& draw, const fs::path& folder, RunSpec* spec) {
   const bool have_prompts = draw.coin();
-  const bool splits = args->evaluation.evaluates() && draw.coin();
+  const bool splits = spec->evaluation.evaluates() && draw.coin();
   const bool is_mixture = draw.coin();
   const int64_t least = splits || is_mixture ? 60 : 30;
   write_documents(draw, least, have_prompts, folder / "documents.jsonl");
-  args->data.dataset = {folder / "documents.jsonl"};
+  spec->data.dataset = {folder / "documents.jsonl"};
   if (is_mixture) {
     write_documents(draw, least, draw.coin(), folder / "more.jsonl");
-    args->data.dataset = {args->data.dataset[0] + ":0.6", (folder / "more.jsonl").string() + ":0.4"};
+    spec->data.dataset = {spec->data.dataset[0] + ":0.6", (folder / "more.jsonl").string() + ":0.4"};
   }
-  args->data.train_on_prompt = draw.coin();
-  args->data.streaming = !splits && !is_mixture && draw.coin();
-  args->data.streaming_buffer_rows = draw.number(1, 40);
+  spec->data.train_on_prompt = draw.coin();
+  spec->data.streaming = !splits && !is_mixture && draw.coin();
+  spec->data.streaming_buffer_rows = draw.number(1, 40);
   if (splits) {
-    args->data.validation_split_percentage = static_cast<double>(draw.number(5, 20));
+    spec->data.validation_split_percentage = static_cast<double>(draw.number(5, 20));
   } else {
-    args->data.eval_dataset = {folder / "documents.jsonl"};
+    spec->data.eval_dataset = {folder / "documents.jsonl"};
   }
 }
 
@@ -264,31 +264,31 @@ bool begins_with_blocks(const ModelConfig& config) {
 struct RandomRun {
   explicit RandomRun(uint64_t seed)
       : draw(seed), config(draw_config(draw)), tiny(config), machine(draw_machine(draw)) {
-    write_text_file(fs::path(tiny.args.model.folder) / "tokenizer.json", byte_tokenizer({"</s>"}).dump());
-    write_text_file(fs::path(tiny.args.model.folder) / "tokenizer_config.json", R"({"eos_token": "</s>"})");
-    draw_training(draw, &tiny.args);
+    write_text_file(fs::path(tiny.spec.model.folder) / "tokenizer.json", byte_tokenizer({"</s>"}).dump());
+    write_text_file(fs::path(tiny.spec.model.folder) / "tokenizer_config.json", R"({"eos_token": "</s>"})");
+    draw_training(draw, &tiny.spec);
     const bool has_blocks =
-        tiny.args.lora.finetuning_type == FinetuningType::kFull && begins_with_blocks(config);
-    if (word_of(tiny.args.optimizer.form).ends_with("_8bit") && !has_blocks)
-      tiny.args.optimizer.form = OptimizerForm::kAdamWHalf;
-    draw_data(draw, tiny.folder().path(), &tiny.args);
-    draw_division(draw, machine, config, &tiny.args);
+        tiny.spec.lora.finetuning_type == FinetuningType::kFull && begins_with_blocks(config);
+    if (word_of(tiny.spec.optimizer.form).ends_with("_8bit") && !has_blocks)
+      tiny.spec.optimizer.form = OptimizerForm::kAdamWHalf;
+    draw_data(draw, tiny.folder().path(), &tiny.spec);
+    draw_division(draw, machine, config, &tiny.spec);
   }
 
   std::string text() const {
     return fmt::format("{} nodes of {} ranks of {} threads: {}", machine.ranks.num_nodes,
                        machine.ranks.local_world_size, machine.threads_per_rank,
-                       training_arguments_json(tiny.args));
+                       training_arguments_json(tiny.spec));
   }
 
   // Trains into tiny.folder() / `output`; SIGTERM reaches the last rank after `stop_after` steps.
   RecordingObserver train(const std::string& output, int64_t stop_after = kNumSteps + 1) {
-    tiny.args.output_dir = tiny.folder() / output;
-    tiny.args.placement.offload_dir = tiny.folder() / "offload";
+    tiny.spec.output_dir = tiny.folder() / output;
+    tiny.spec.placement.offload_dir = tiny.folder() / "offload";
     std::atomic<int64_t> num_done = 0;
     const int last = machine.ranks.world_size() - 1;
     return train_ranks(
-        tiny.args, machine.ranks, machine.threads_per_rank,
+        tiny.spec, machine.ranks, machine.threads_per_rank,
         [&](int rank) { return rank == last && num_done >= stop_after ? SIGTERM : 0; },
         [&](const StepMetrics&) { ++num_done; })[0];
   }
@@ -323,43 +323,43 @@ void expect_same_losses(const RecordingObserver& found, const RecordingObserver&
 // Relative, for another division of the work. Which weights and sums travel or are kept rounded depends on
 // the ranks; with Lion a last bit decides the direction of a change, with an int8 base how a value is rounded
 // to 1/127 of the largest of its row.
-double loss_tolerance(const RunSpec& args, const RunSpec& before) {
-  for (const RunSpec& of : {args, before}) {
+double loss_tolerance(const RunSpec& spec, const RunSpec& before) {
+  for (const RunSpec& of : {spec, before}) {
     if (of.sharding.quantized_gradients == GradientCode::kInt4) return 3e-2;
   }
-  for (const RunSpec& of : {args, before}) {
+  for (const RunSpec& of : {spec, before}) {
     if (of.sharding.quantized_weights || of.sharding.quantized_gradients == GradientCode::kInt8) return 1e-2;
   }
-  if (args.precision.dtype == DType::kBF16 || optimizer_kind(args.optimizer.form) == OptimizerKind::kLion)
+  if (spec.precision.dtype == DType::kBF16 || optimizer_kind(spec.optimizer.form) == OptimizerKind::kLion)
     return 2e-3;
-  return args.base.bits == 8 ? 1e-3 : 1e-5;
+  return spec.base.bits == 8 ? 1e-3 : 1e-5;
 }
 
 void compare_runs(RandomRun& run) {
   const RecordingObserver whole = run.train("whole");
   ASSERT_EQ(std::ssize(whole.steps), kNumSteps);
-  const fs::path output = run.tiny.args.output_dir;
+  const fs::path output = run.tiny.spec.output_dir;
 
   // Ranks agree on a signal at the end of the step in which it arrives, so this must not be the last step.
   const int64_t stop_after = run.draw.number(1, kNumSteps - 2);
   const RecordingObserver stopped = run.train("resumed", stop_after);
-  run.tiny.args.resume = parse_resume("auto");
+  run.tiny.spec.resume = parse_resume("auto");
   const RecordingObserver resumed = run.train("resumed");
   EXPECT_EQ(resumed.resumed_step, std::ssize(stopped.steps));
   EXPECT_EQ(resumed.differences, "");
-  expect_same_bytes(run.tiny.args.output_dir, output);
+  expect_same_bytes(run.tiny.spec.output_dir, output);
 
   const int64_t step = run.draw.number(1, kNumSteps - 1);
-  const RunSpec before = run.tiny.args;
+  const RunSpec before = run.tiny.spec;
   run.machine = draw_machine(run.draw);
-  draw_division(run.draw, run.machine, run.config, &run.tiny.args);
+  draw_division(run.draw, run.machine, run.config, &run.tiny.spec);
   SCOPED_TRACE(fmt::format("resumed after step {} with: {}", step, run.text()));
-  run.tiny.args.resume = parse_resume(output / fmt::format("checkpoint-{}", step));
+  run.tiny.spec.resume = parse_resume(output / fmt::format("checkpoint-{}", step));
   const RecordingObserver other = run.train("other");
   EXPECT_EQ(std::ssize(other.steps), kNumSteps - step);
   // Nodes that train on their own see other rows than the same nodes together.
-  const bool trains_otherwise = run.tiny.args.outer.sync_every > 0 || before.outer.sync_every > 0;
-  expect_same_losses(other, whole, loss_tolerance(run.tiny.args, before), trains_otherwise);
+  const bool trains_otherwise = run.tiny.spec.outer.sync_every > 0 || before.outer.sync_every > 0;
+  expect_same_losses(other, whole, loss_tolerance(run.tiny.spec, before), trains_otherwise);
 }
 
 void run_seed(uint64_t seed) {

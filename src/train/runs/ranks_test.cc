@@ -14,8 +14,8 @@ namespace tessera {
 namespace {
 
 // The tiny run's batches divided over `world_size` ranks: 12 rows per step for any number of ranks.
-RunSpec share_batch(const RunSpec& args, int world_size) {
-  RunSpec shared = args;
+RunSpec share_batch(const RunSpec& spec, int world_size) {
+  RunSpec shared = spec;
   shared.batch.rows_per_device = 1;
   shared.batch.accumulation_steps = 12 / world_size;
   return shared;
@@ -24,13 +24,13 @@ RunSpec share_batch(const RunSpec& args, int world_size) {
 class RanksTest : public testing::TestWithParam<RanksCase> {
  protected:
   RunSpec arguments(const TinyRun& run) const {
-    RunSpec args = share_batch(run.args, GetParam().ranks.world_size());
-    args.sharding.stage = GetParam().stage;
-    args.sharding.gather_schedule = from_word(GetParam().schedule);
-    args.sharding.persistence_threshold = 0;
-    args.sharding.prefetch_bucket_size = 0;
-    args.output_dir = run.folder() / "ranks";
-    return args;
+    RunSpec spec = share_batch(run.spec, GetParam().ranks.world_size());
+    spec.sharding.stage = GetParam().stage;
+    spec.sharding.gather_schedule = from_word(GetParam().schedule);
+    spec.sharding.persistence_threshold = 0;
+    spec.sharding.prefetch_bucket_size = 0;
+    spec.output_dir = run.folder() / "ranks";
+    return spec;
   }
 };
 
@@ -52,16 +52,16 @@ TEST_P(RanksTest, QuantizedWeightsLeaveMastersExact) {
   if (GetParam().stage == 0) GTEST_SKIP() << "stage 0 gathers no weights";
   TinyRun run(three_layers());
   write_rows(run, three_layers().vocab_size);
-  RunSpec args = arguments(run);
-  args.precision.dtype = DType::kBF16;
-  args.batch.max_steps = 2;
-  args.schedule.learning_rate = 0;
-  const RecordingObserver exact = train_ranks(args, GetParam().ranks).front();
-  const auto saved = read_tensors(args.output_dir);
-  args.sharding.quantized_weights = true;
-  args.output_dir = run.folder() / "quantized";
-  const RecordingObserver quantized = train_ranks(args, GetParam().ranks).front();
-  EXPECT_TRUE(read_tensors(args.output_dir) == saved);
+  RunSpec spec = arguments(run);
+  spec.precision.dtype = DType::kBF16;
+  spec.batch.max_steps = 2;
+  spec.schedule.learning_rate = 0;
+  const RecordingObserver exact = train_ranks(spec, GetParam().ranks).front();
+  const auto saved = read_tensors(spec.output_dir);
+  spec.sharding.quantized_weights = true;
+  spec.output_dir = run.folder() / "quantized";
+  const RecordingObserver quantized = train_ranks(spec, GetParam().ranks).front();
+  EXPECT_TRUE(read_tensors(spec.output_dir) == saved);
   ASSERT_EQ(quantized.steps.size(), exact.steps.size());
   for (size_t i = 0; i < exact.steps.size(); ++i) {
     EXPECT_NEAR(quantized.steps[i].loss, exact.steps[i].loss, 5e-3 * exact.steps[i].loss);
@@ -76,16 +76,16 @@ TEST_P(RanksTest, Float32RunEqualsThatOfOneRank) {
     config.tie_word_embeddings = tied;
     TinyRun run(config);
     write_rows(run, config.vocab_size);
-    run.args.batch.max_steps = 4;
-    RunSpec alone = share_batch(run.args, 1);
-    run.args = alone;
+    run.spec.batch.max_steps = 4;
+    RunSpec alone = share_batch(run.spec, 1);
+    run.spec = alone;
     const RecordingObserver expected = run.train();
 
-    const RunSpec args = arguments(run);
-    const std::vector<RecordingObserver> found = train_ranks(args, GetParam().ranks);
+    const RunSpec spec = arguments(run);
+    const std::vector<RecordingObserver> found = train_ranks(spec, GetParam().ranks);
     expect_same_numbers(found.front(), expected);
     for (size_t rank = 1; rank < found.size(); ++rank) EXPECT_TRUE(found[rank].steps.empty());
-    expect_close_weights(args.output_dir, run.output());
+    expect_close_weights(spec.output_dir, run.output());
   }
 }
 
@@ -96,16 +96,16 @@ TEST_P(RanksTest, OptimizersOfWholeMatricesDoAsOneRankDoes) {
     const ModelConfig config = three_layers();
     TinyRun run(config);
     write_rows(run, config.vocab_size);
-    run.args.optimizer.form = from_word(optim);
-    run.args.batch.max_steps = 3;
-    run.args = share_batch(run.args, 1);
+    run.spec.optimizer.form = from_word(optim);
+    run.spec.batch.max_steps = 3;
+    run.spec = share_batch(run.spec, 1);
     const RecordingObserver expected = run.train();
-    RunSpec args = arguments(run);
-    args.placement.offload_dir = run.folder() / "offload";
+    RunSpec spec = arguments(run);
+    spec.placement.offload_dir = run.folder() / "offload";
     for (const char* device : {"none", "nvme"}) {
-      args.placement.optimizer_device = from_word(device);
-      expect_same_numbers(train_ranks(args, GetParam().ranks).front(), expected);
-      expect_close_weights(args.output_dir, run.output());
+      spec.placement.optimizer_device = from_word(device);
+      expect_same_numbers(train_ranks(spec, GetParam().ranks).front(), expected);
+      expect_close_weights(spec.output_dir, run.output());
     }
   }
 }
@@ -123,18 +123,18 @@ TEST_P(RanksTest, FinalModelOfAllRanksIsByteForByteThatOfOne) {
   const ModelConfig config = three_layers();
   TinyRun run(config);
   write_rows(run, config.vocab_size);
-  run.args.batch.max_steps = 2;
-  run.args.schedule.learning_rate = 0;
+  run.spec.batch.max_steps = 2;
+  run.spec.schedule.learning_rate = 0;
   for (const char* dtype : {"float32", "bfloat16"}) {
     SCOPED_TRACE(dtype);
-    run.args.precision.dtype = from_word(dtype);
-    run.args.output_dir = run.folder() / fmt::format("alone-{}", dtype);
-    run.args = share_batch(run.args, 1);
+    run.spec.precision.dtype = from_word(dtype);
+    run.spec.output_dir = run.folder() / fmt::format("alone-{}", dtype);
+    run.spec = share_batch(run.spec, 1);
     run.train();
-    RunSpec args = arguments(run);
-    args.output_dir = run.folder() / fmt::format("ranks-{}", dtype);
-    train_ranks(args, GetParam().ranks);
-    EXPECT_EQ(files_of(args.output_dir), files_of(run.output()));
+    RunSpec spec = arguments(run);
+    spec.output_dir = run.folder() / fmt::format("ranks-{}", dtype);
+    train_ranks(spec, GetParam().ranks);
+    EXPECT_EQ(files_of(spec.output_dir), files_of(run.output()));
   }
 }
 
@@ -143,12 +143,12 @@ TEST_P(RanksTest, FinalModelOfAllRanksIsByteForByteThatOfOne) {
 TEST_P(RanksTest, FinalModelIsThatOfTheLastCheckpoint) {
   TinyRun run;
   write_rows(run, tiny_config().vocab_size);
-  run.args.batch.max_steps = 3;
-  run.args.saving.strategy = SaveStrategy::kSteps;
-  run.args.saving.steps = 3;
-  const RunSpec args = arguments(run);
-  const std::vector<RecordingObserver> observers = train_ranks(args, GetParam().ranks);
-  EXPECT_EQ(files_of(args.output_dir), files_of(args.output_dir + "/checkpoint-3"));
+  run.spec.batch.max_steps = 3;
+  run.spec.saving.strategy = SaveStrategy::kSteps;
+  run.spec.saving.steps = 3;
+  const RunSpec spec = arguments(run);
+  const std::vector<RecordingObserver> observers = train_ranks(spec, GetParam().ranks);
+  EXPECT_EQ(files_of(spec.output_dir), files_of(spec.output_dir + "/checkpoint-3"));
   for (const MemoryItem& item : observers.front().plan.memory.items) {
     EXPECT_NE(item.scope, MemoryScope::kFirstRank) << item.name;
     EXPECT_NE(item.name, "exchange of masters");
@@ -160,16 +160,16 @@ TEST_P(RanksTest, SkippedStepsLeaveAllRanksAsTheyWere) {
   const ModelConfig config = three_layers();
   TinyRun run(config);
   write_rows(run, config.vocab_size);
-  run.args.batch.max_steps = 6;
-  run.args.schedule.learning_rate = 1e-4;  // two steps make an epoch: one of them always has the larger loss
-  run.args.guards.loss_spike_policy = LossSpikePolicy::kSkip;
-  run.args.guards.loss_spike_window = 2;
-  run.args.guards.loss_spike_sigmas = 1e-9;
-  run.args = share_batch(run.args, 1);
+  run.spec.batch.max_steps = 6;
+  run.spec.schedule.learning_rate = 1e-4;  // two steps make an epoch: one of them always has the larger loss
+  run.spec.guards.loss_spike_policy = LossSpikePolicy::kSkip;
+  run.spec.guards.loss_spike_window = 2;
+  run.spec.guards.loss_spike_sigmas = 1e-9;
+  run.spec = share_batch(run.spec, 1);
   const RecordingObserver expected = run.train();
 
-  const RunSpec args = arguments(run);
-  const RecordingObserver found = train_ranks(args, GetParam().ranks).front();
+  const RunSpec spec = arguments(run);
+  const RecordingObserver found = train_ranks(spec, GetParam().ranks).front();
   expect_same_numbers(found, expected);
   int64_t num_skipped = 0;
   for (size_t i = 0; i < found.steps.size(); ++i) {
@@ -178,18 +178,18 @@ TEST_P(RanksTest, SkippedStepsLeaveAllRanksAsTheyWere) {
     num_skipped += found.steps[i].skipped;
   }
   EXPECT_GT(num_skipped, 0);
-  expect_close_weights(args.output_dir, run.output());
+  expect_close_weights(spec.output_dir, run.output());
 }
 
 TEST_P(RanksTest, WhatIsNotFiniteEndsThemAllWithItsPlace) {
   TinyRun run;
   write_rows(run, tiny_config().vocab_size);
-  run.args.schedule.learning_rate = 1e30;
-  run.args.clipping.max_norm = 0;
-  const RunSpec args = arguments(run);
+  run.spec.schedule.learning_rate = 1e30;
+  run.spec.clipping.max_norm = 0;
+  const RunSpec spec = arguments(run);
   expect_error(ExitCode::kNumerics,
                {"step 2: loss", "gradient norm nan", "rank 0 on ", "the gradient of model."},
-               [&] { train_ranks(args, GetParam().ranks); });
+               [&] { train_ranks(spec, GetParam().ranks); });
 }
 
 // Packed weights are kept once per node.
@@ -206,19 +206,19 @@ TEST_P(RanksTest, RepeatsBitByBitInBfloat16) {
   const ModelConfig config = three_layers();
   TinyRun run(config);
   write_rows(run, config.vocab_size);
-  run.args.batch.max_steps = 3;
-  run.args.precision.dtype = DType::kBF16;
-  run.args.precision.save_dtype = DType::kF32;
-  RunSpec args = arguments(run);
-  const auto first = train_ranks(args, GetParam().ranks);
-  const auto weights = read_tensors(args.output_dir);
-  args.output_dir = run.folder() / "again";
-  const auto second = train_ranks(args, GetParam().ranks, 2);
+  run.spec.batch.max_steps = 3;
+  run.spec.precision.dtype = DType::kBF16;
+  run.spec.precision.save_dtype = DType::kF32;
+  RunSpec spec = arguments(run);
+  const auto first = train_ranks(spec, GetParam().ranks);
+  const auto weights = read_tensors(spec.output_dir);
+  spec.output_dir = run.folder() / "again";
+  const auto second = train_ranks(spec, GetParam().ranks, 2);
   for (size_t i = 0; i < first.front().steps.size(); ++i) {
     EXPECT_EQ(first.front().steps[i].loss, second.front().steps[i].loss);
     EXPECT_EQ(first.front().steps[i].grad_norm, second.front().steps[i].grad_norm);
   }
-  EXPECT_EQ(read_tensors(args.output_dir), weights);
+  EXPECT_EQ(read_tensors(spec.output_dir), weights);
 }
 
 // Every pass rounds the running sums to 8 bits: an error of 2^-9 of each gradient element, at most once per
@@ -227,13 +227,13 @@ TEST_P(RanksTest, Bfloat16AccumulationStaysClose) {
   const ModelConfig config = three_layers();
   TinyRun run(config);
   write_rows(run, config.vocab_size);
-  run.args.batch.max_steps = 3;
-  run.args.precision.dtype = DType::kBF16;
-  run.args.placement.merge_micro_batches = AutoChoice::kNever;
-  RunSpec args = arguments(run);
-  const auto exact = train_ranks(args, GetParam().ranks);
-  args.sharding.grad_accum_dtype = DType::kBF16;
-  const auto rounded = train_ranks(args, GetParam().ranks);
+  run.spec.batch.max_steps = 3;
+  run.spec.precision.dtype = DType::kBF16;
+  run.spec.placement.merge_micro_batches = AutoChoice::kNever;
+  RunSpec spec = arguments(run);
+  const auto exact = train_ranks(spec, GetParam().ranks);
+  spec.sharding.grad_accum_dtype = DType::kBF16;
+  const auto rounded = train_ranks(spec, GetParam().ranks);
   ASSERT_EQ(exact.front().steps.size(), rounded.front().steps.size());
   for (size_t i = 0; i < exact.front().steps.size(); ++i) {
     const StepMetrics& expected = exact.front().steps[i];
@@ -254,24 +254,24 @@ TEST_P(RanksTest, PackedWeightsChangeNoBit) {
     config.tie_word_embeddings = tied;
     TinyRun run(config);
     write_rows(run, config.vocab_size);
-    run.args.batch.max_steps = 4;
-    run.args.precision.dtype = DType::kBF16;
-    run.args.precision.save_dtype = DType::kF32;
-    run.args.data.dataset = {run.folder() / "long.safetensors"};
+    run.spec.batch.max_steps = 4;
+    run.spec.precision.dtype = DType::kBF16;
+    run.spec.precision.save_dtype = DType::kF32;
+    run.spec.data.dataset = {run.folder() / "long.safetensors"};
     write_token_rows(run.folder() / "long.safetensors",  // few rows of x are multiplied without packed forms
                      random_rows(std::vector<int64_t>(24, 40), config.vocab_size, 3));
-    run.args.data.eval_dataset = {run.folder() / "eval.safetensors"};
-    run.args.evaluation.strategy = IntervalStrategy::kSteps;
-    run.args.evaluation.steps = 2;
-    RunSpec args = arguments(run);
-    args.placement.pack_weights = AutoChoice::kNever;
-    const auto plain = train_ranks(args, GetParam().ranks);
-    const auto expected = read_tensors(args.output_dir);
+    run.spec.data.eval_dataset = {run.folder() / "eval.safetensors"};
+    run.spec.evaluation.strategy = IntervalStrategy::kSteps;
+    run.spec.evaluation.steps = 2;
+    RunSpec spec = arguments(run);
+    spec.placement.pack_weights = AutoChoice::kNever;
+    const auto plain = train_ranks(spec, GetParam().ranks);
+    const auto expected = read_tensors(spec.output_dir);
     EXPECT_FALSE(plans_packed_weights(plain.front()));
-    args.placement.pack_weights =
+    spec.placement.pack_weights =
         GetParam().schedule == "per_layer" ? AutoChoice::kAuto : AutoChoice::kAlways;
-    args.output_dir = run.folder() / "packed";
-    const auto packed = train_ranks(args, GetParam().ranks, 2);
+    spec.output_dir = run.folder() / "packed";
+    const auto packed = train_ranks(spec, GetParam().ranks, 2);
     EXPECT_EQ(plans_packed_weights(packed.front()), GetParam().schedule != "per_layer");
     for (size_t i = 0; i < plain.front().steps.size(); ++i) {
       EXPECT_EQ(packed.front().steps[i].loss, plain.front().steps[i].loss) << "step " << i + 1;
@@ -280,7 +280,7 @@ TEST_P(RanksTest, PackedWeightsChangeNoBit) {
     ASSERT_EQ(packed.front().evaluations.size(), plain.front().evaluations.size());
     ASSERT_FALSE(plain.front().evaluations.empty());
     EXPECT_EQ(packed.front().evaluations.back().loss, plain.front().evaluations.back().loss);
-    EXPECT_EQ(read_tensors(args.output_dir), expected) << (tied ? "tied" : "");
+    EXPECT_EQ(read_tensors(spec.output_dir), expected) << (tied ? "tied" : "");
   }
 }
 

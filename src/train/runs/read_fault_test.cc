@@ -33,12 +33,12 @@ void expect_every_fault_to_be_told(const fs::path& file, const std::function<voi
 class ReadFault : public testing::Test {
  protected:
   ReadFault() {
-    run_.args.batch.max_steps = 2;
-    run_.args.saving.strategy = SaveStrategy::kSteps;
-    run_.args.saving.steps = 1;
-    run_.args.data.eval_dataset = {run_.folder() / "eval.safetensors"};
-    run_.args.evaluation.strategy = IntervalStrategy::kSteps;
-    run_.args.evaluation.steps = 2;
+    run_.spec.batch.max_steps = 2;
+    run_.spec.saving.strategy = SaveStrategy::kSteps;
+    run_.spec.saving.steps = 1;
+    run_.spec.data.eval_dataset = {run_.folder() / "eval.safetensors"};
+    run_.spec.evaluation.strategy = IntervalStrategy::kSteps;
+    run_.spec.evaluation.steps = 2;
   }
   void train() {
     fs::remove_all(run_.output());
@@ -51,12 +51,12 @@ class ReadFault : public testing::Test {
 
 TEST_F(ReadFault, OfTheModelEndsTheRun) {
   for (const char* name : {"config.json", "model.safetensors"}) {
-    expect_every_fault_to_be_told(fs::path(run_.args.model.folder) / name, [this] { train(); });
+    expect_every_fault_to_be_told(fs::path(run_.spec.model.folder) / name, [this] { train(); });
   }
 }
 
 TEST_F(ReadFault, OfTheDatasetsEndsTheRun) {
-  for (const std::string& file : {run_.args.data.dataset[0], run_.args.data.eval_dataset[0]}) {
+  for (const std::string& file : {run_.spec.data.dataset[0], run_.spec.data.eval_dataset[0]}) {
     expect_every_fault_to_be_told(file, [this] { train(); });
   }
 }
@@ -65,8 +65,8 @@ TEST_F(ReadFault, OfTheDatasetsEndsTheRun) {
 TEST_F(ReadFault, OfACheckpointAskedForEndsTheRun) {
   run_.train(1);
   const fs::path checkpoint = run_.output() / "checkpoint-1";
-  run_.args.resume = parse_resume(checkpoint);
-  run_.args.output_dir = run_.folder() / "resumed";
+  run_.spec.resume = parse_resume(checkpoint);
+  run_.spec.output_dir = run_.folder() / "resumed";
   for (const char* name : {"tessera/manifest.json", "tessera/state-00001-of-00001.json",
                            "tessera/state-00001-of-00001.safetensors", "model.safetensors"}) {
     expect_every_fault_to_be_told(checkpoint / name, [this] {

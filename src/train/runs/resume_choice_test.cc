@@ -20,8 +20,8 @@ TEST(Resume, PathMayBeOfAnotherFolder) {
   SavingRun run;
   run.run();
   SavingRun other = run;
-  other.args.output_dir = run.folder() / "other";
-  other.args.resume = parse_resume(run.output() / "checkpoint-4");
+  other.spec.output_dir = run.folder() / "other";
+  other.spec.resume = parse_resume(run.output() / "checkpoint-4");
   const RecordingObserver seen = other.run();
   EXPECT_EQ(seen.steps.size(), 2u);
   EXPECT_EQ(read_tensors(other.output()), read_tensors(run.output()));
@@ -47,14 +47,14 @@ TEST(Resume, RestartGoesOnBehindTheCheckpointThatWasAskedFor) {
     SavingRun run({1, world_size});
     run.run();
     SavingRun launched = run;
-    launched.args.output_dir = run.folder() / "launched";
-    launched.args.resume = parse_resume(run.output() / "checkpoint-2");
-    launched.args.launch.id = "this";
+    launched.spec.output_dir = run.folder() / "launched";
+    launched.spec.resume = parse_resume(run.output() / "checkpoint-2");
+    launched.spec.launch.id = "this";
     EXPECT_EQ(launched.run().resumed_step, 2);
     // As after a crash following step 4.
     for (const char* name : {"checkpoint-5", "checkpoint-6"}) fs::remove_all(launched.output() / name);
     SavingRun again = launched;
-    again.args.launch.is_restart = true;
+    again.spec.launch.is_restart = true;
     EXPECT_EQ(again.run().resumed_step, 4);
     // Damaged checkpoints give way to earlier ones, and finally to the one that was requested.
     damage(launched.output() / "checkpoint-6");
@@ -72,14 +72,14 @@ TEST(Resume, RestartTakesNothingOfAnotherLaunch) {
   SavingRun run;
   run.run();
   SavingRun former = run;
-  former.args.launch.id = "former";
-  former.args.output_dir = run.folder() / "out";
+  former.spec.launch.id = "former";
+  former.spec.output_dir = run.folder() / "out";
   former.run();
   // The first start of this launch ended before it could move the previous launch's checkpoints aside.
   SavingRun again = former;
-  again.args.resume = parse_resume(run.output() / "checkpoint-3");
-  again.args.launch.id = "this";
-  again.args.launch.is_restart = true;
+  again.spec.resume = parse_resume(run.output() / "checkpoint-3");
+  again.spec.launch.id = "this";
+  again.spec.launch.is_restart = true;
   EXPECT_EQ(again.run().resumed_step, 3);
   EXPECT_TRUE(fs::exists(former.output() / "previous-1/checkpoint-6"));
 }
@@ -89,7 +89,7 @@ TEST(Resume, LaterCheckpointsOfTheFolderAreMovedAside) {
   run.run();
   const auto expected = tensor_files(run.output() / "checkpoint-6");
   SavingRun again = run;
-  again.args.resume = parse_resume(run.output() / "checkpoint-4");
+  again.spec.resume = parse_resume(run.output() / "checkpoint-4");
   EXPECT_EQ(again.run().steps.size(), 2u);
   EXPECT_EQ(tensor_files(run.output() / "previous-1/checkpoint-6"), expected);
   EXPECT_EQ(tensor_files(run.output() / "checkpoint-6"), expected);
@@ -98,12 +98,12 @@ TEST(Resume, LaterCheckpointsOfTheFolderAreMovedAside) {
 
 TEST(Resume, WithoutACheckpointIsAFreshStartOrAnError) {
   SavingRun run;
-  run.args.resume = parse_resume("true");
+  run.spec.resume = parse_resume("true");
   expect_error(ExitCode::kNoInput, {"resume_from_checkpoint true", run.output().string(), "auto"},
                [&] { run.run(); });
-  run.args.resume = parse_resume("auto");
+  run.spec.resume = parse_resume("auto");
   EXPECT_EQ(run.run().steps.size(), 6u);
-  run.args.resume = parse_resume(run.folder() / "nowhere");
+  run.spec.resume = parse_resume(run.folder() / "nowhere");
   expect_error(ExitCode::kNoInput, {"nowhere"}, [&] { run.run(); });
 }
 
@@ -112,7 +112,7 @@ TEST(Resume, FinishedRunIsLeftAsItIs) {
   run.run();
   const std::string state = read_text_file(run.output() / "trainer_state.json");
   const fs::file_time_type written = fs::last_write_time(run.output() / "model.safetensors");
-  run.args.resume = parse_resume("auto");
+  run.spec.resume = parse_resume("auto");
   const RecordingObserver seen = run.run();
   EXPECT_TRUE(seen.steps.empty());
   EXPECT_EQ(read_text_file(run.output() / "trainer_state.json"), state);
@@ -124,9 +124,9 @@ TEST(Resume, FinishedRunWithoutItsModelIsNotFinished) {
     for (const FinetuningType type : {FinetuningType::kFull, FinetuningType::kLora}) {
       SCOPED_TRACE(fmt::format("{}, {} ranks", type, ranks.world_size()));
       SavingRun run(ranks);
-      run.args.lora.finetuning_type = type;
+      run.spec.lora.finetuning_type = type;
       run.run();
-      run.args.resume = parse_resume("auto");
+      run.spec.resume = parse_resume("auto");
       const std::string weights =
           type == FinetuningType::kLora ? "adapter_model.safetensors" : "model.safetensors";
       const std::string config = type == FinetuningType::kLora ? "adapter_config.json" : "config.json";
@@ -147,16 +147,16 @@ TEST(Resume, FinishedRunWithoutItsModelIsNotFinished) {
 // The model in the folder is from an earlier end of run, not from the run that resumed at an earlier step.
 TEST(Resume, FormerEndIsNotThatOfTheRunThatWentOn) {
   SavingRun run;
-  run.args.batch.max_steps = 5;
+  run.spec.batch.max_steps = 5;
   run.run();
   SavingRun again = run;
-  again.args.resume = parse_resume(run.output() / "checkpoint-2");
-  again.args.schedule.learning_rate = 5e-3;
-  again.args.batch.max_steps = 6;
+  again.spec.resume = parse_resume(run.output() / "checkpoint-2");
+  again.spec.schedule.learning_rate = 5e-3;
+  again.spec.batch.max_steps = 6;
   ASSERT_EQ(again.run_until_signal(3).summary.num_steps, 5);
   EXPECT_TRUE(fs::exists(run.output() / "previous-1/trainer_state.json"));
-  again.args.resume = parse_resume("auto");
-  again.args.batch.max_steps = 5;
+  again.spec.resume = parse_resume("auto");
+  again.spec.batch.max_steps = 5;
   EXPECT_TRUE(again.run().steps.empty());
   EXPECT_EQ(read_tensors(again.output()), read_tensors(again.output() / "checkpoint-5"));
 }
@@ -166,7 +166,7 @@ TEST(Resume, ModelThatWasNotWrittenYetIsWritten) {
   run.run();
   const auto weights = read_tensors(run.output());
   for (const char* name : {"trainer_state.json", "model.safetensors"}) fs::remove(run.output() / name);
-  run.args.resume = parse_resume("auto");
+  run.spec.resume = parse_resume("auto");
   EXPECT_TRUE(run.run().steps.empty());
   EXPECT_EQ(read_tensors(run.output()), weights);
 }
@@ -174,11 +174,11 @@ TEST(Resume, ModelThatWasNotWrittenYetIsWritten) {
 TEST(Resume, WhatCannotChangeIsRefusedTogether) {
   SavingRun run;
   run.run();
-  run.args.resume = parse_resume("true");
-  run.args.data.seed = 7;
-  run.args.data.max_length = 5;
-  run.args.data.allow_truncation = true;
-  run.args.batch.accumulation_steps = 2;
+  run.spec.resume = parse_resume("true");
+  run.spec.data.seed = 7;
+  run.spec.data.max_length = 5;
+  run.spec.data.allow_truncation = true;
+  run.spec.batch.accumulation_steps = 2;
   expect_error(ExitCode::kBadConfig,
                {"checkpoint-6", "seed 42 -> 7", "max_length", "-> 5", "tokens of dataset 126 -> 70",
                 "contents of dataset", "rows of a step 4 -> 2"},
@@ -187,12 +187,12 @@ TEST(Resume, WhatCannotChangeIsRefusedTogether) {
   ModelConfig config = tiny_config();
   config.num_hidden_layers += 1;
   write_test_model(run.folder() / "deeper", config);
-  other.args.data.seed.reset();
-  other.args.data.max_length.reset();
-  other.args.batch.accumulation_steps = 4;
-  other.args.model.folder = run.folder() / "deeper";
-  other.args.data.dataset = run.args.data.dataset;
-  other.args.resume = parse_resume(run.output() / "checkpoint-6");
+  other.spec.data.seed.reset();
+  other.spec.data.max_length.reset();
+  other.spec.batch.accumulation_steps = 4;
+  other.spec.model.folder = run.folder() / "deeper";
+  other.spec.data.dataset = run.spec.data.dataset;
+  other.spec.resume = parse_resume(run.output() / "checkpoint-6");
   expect_error(ExitCode::kBadConfig,
                {fmt::format("model num_hidden_layers {} -> {}", config.num_hidden_layers - 1,
                             config.num_hidden_layers)},
@@ -201,13 +201,13 @@ TEST(Resume, WhatCannotChangeIsRefusedTogether) {
 
 TEST(Resume, WhatMayChangeWithEffectIsNoted) {
   SavingRun run;
-  run.args.optimizer.form = OptimizerForm::kMuon;
+  run.spec.optimizer.form = OptimizerForm::kMuon;
   run.run();
-  run.args.resume = parse_resume("true");
-  run.args.batch.max_steps = 8;
-  run.args.schedule.learning_rate = 5e-3;
-  run.args.optimizer.muon_momentum = 0.5;
-  run.args.optimizer.muon_rate = MuonRate::kOriginal;
+  run.spec.resume = parse_resume("true");
+  run.spec.batch.max_steps = 8;
+  run.spec.schedule.learning_rate = 5e-3;
+  run.spec.optimizer.muon_momentum = 0.5;
+  run.spec.optimizer.muon_rate = MuonRate::kOriginal;
   const RecordingObserver seen = run.run();
   EXPECT_EQ(seen.differences,
             "max_steps 6 -> 8, learning_rate 0.01 -> 0.005, muon_momentum 0.95 -> 0.5, muon_adjust_lr_fn "
@@ -223,7 +223,7 @@ TEST(Resume, DamagedCheckpointGivesWayToTheOneBefore) {
     SavingRun resumed = run;
     resumed.interrupt_at(4, "resumed");
     damage(resumed.output() / "checkpoint-4");
-    resumed.args.resume = parse_resume("auto");
+    resumed.spec.resume = parse_resume("auto");
     const RecordingObserver seen = resumed.run();
     EXPECT_EQ(seen.resumed_step, 3);
     EXPECT_EQ(seen.steps.size(), 3u);
@@ -241,7 +241,7 @@ TEST(Resume, DamagedLogOfACheckpointGivesWayToTheOneBefore) {
   std::string text = read_text_file(log);
   text[text.find("\"loss\": ") + 8] ^= 1;  // another digit
   std::ofstream(log, std::ios::binary) << text;
-  resumed.args.resume = parse_resume("auto");
+  resumed.spec.resume = parse_resume("auto");
   EXPECT_EQ(resumed.run().resumed_step, 3);
   expect_same_run(resumed.output(), run.output());
 }
@@ -254,15 +254,15 @@ TEST(Resume, AutoDoesNotStartAfreshBesideCheckpointsThatCannotBeUsed) {
     for (const char* name : {"checkpoint-1", "checkpoint-2"}) {
       fs::resize_file(run.output() / name / "model.safetensors", 100);
     }
-    run.args.resume = parse_resume("auto");
+    run.spec.resume = parse_resume("auto");
     expect_error(ExitCode::kBadData,
                  {"resume_from_checkpoint auto", run.output().string(), "none that can be used"},
                  [&] { run.run(); });
     EXPECT_FALSE(fs::exists(run.output() / "previous-1"));
     // An agent's restart of a run meant to start from scratch has nothing to lose there.
-    run.args.resume.by_agent = true;
-    run.args.launch.is_restart = true;
-    run.args.launch.id = "this";
+    run.spec.resume.by_agent = true;
+    run.spec.launch.is_restart = true;
+    run.spec.launch.id = "this";
     EXPECT_EQ(run.run().steps.size(), 6u);
     EXPECT_TRUE(fs::exists(run.output() / "previous-1/checkpoint-2"));
   }
@@ -270,7 +270,7 @@ TEST(Resume, AutoDoesNotStartAfreshBesideCheckpointsThatCannotBeUsed) {
 
 TEST(Resume, AutoStartsAfreshBesideCheckpointsOfAnotherProgram) {
   SavingRun run;
-  run.args.resume = parse_resume("auto");
+  run.spec.resume = parse_resume("auto");
   create_folder(run.output() / "checkpoint-9");
   write_text_file(run.output() / "checkpoint-9/optimizer.pt", "PK");
   EXPECT_EQ(run.run().steps.size(), 6u);
@@ -279,14 +279,14 @@ TEST(Resume, AutoStartsAfreshBesideCheckpointsOfAnotherProgram) {
 
 TEST(Resume, RestartOfAFreshRunTakesNothingOfAFormerOne) {
   SavingRun run;
-  run.args.launch.id = "former";
+  run.spec.launch.id = "former";
   run.run();
   // The first start of this launch ended before it could move the earlier run aside.
   SavingRun again = run;
-  again.args.launch.id = "this";
-  again.args.resume = parse_resume("auto");
-  again.args.resume.by_agent = true;
-  again.args.launch.is_restart = true;
+  again.spec.launch.id = "this";
+  again.spec.resume = parse_resume("auto");
+  again.spec.resume.by_agent = true;
+  again.spec.launch.is_restart = true;
   EXPECT_EQ(again.run().steps.size(), 6u);
   EXPECT_TRUE(fs::exists(run.output() / "previous-1/checkpoint-6"));
   fs::remove_all(run.output() / "checkpoint-6");
@@ -298,7 +298,7 @@ TEST(Resume, FoldersThatAreNoCheckpointAreToldApart) {
   run.run();
   const fs::path output = run.output();
   const auto refuse = [&](const fs::path& folder, const std::vector<std::string>& parts) {
-    run.args.resume = parse_resume(folder);
+    run.spec.resume = parse_resume(folder);
     expect_error(ExitCode::kNoInput, parts, [&] { run.run(); });
   };
   refuse(output / "checkpoint-60", {"no such checkpoint", (output / "checkpoint-6").string()});
@@ -315,7 +315,7 @@ TEST(Resume, DamagedCheckpointAskedForByNameIsAnError) {
   SavingRun run;
   run.run();
   damage(run.output() / "checkpoint-4");
-  run.args.resume = parse_resume(run.output() / "checkpoint-4");
+  run.spec.resume = parse_resume(run.output() / "checkpoint-4");
   expect_error(ExitCode::kBadData, {"checkpoint-4"}, [&] { run.run(); });
 }
 
@@ -324,8 +324,8 @@ TEST(Resume, CheckpointsOfBeforeCountForTheLimit) {
   run.run();
   SavingRun resumed = run;
   resumed.interrupt_at(3, "resumed");
-  resumed.args.resume = parse_resume("true");
-  resumed.args.saving.total_limit = 2;
+  resumed.spec.resume = parse_resume("true");
+  resumed.spec.saving.total_limit = 2;
   resumed.run();
   for (int64_t step = 1; step <= 6; ++step) {
     EXPECT_EQ(fs::exists(resumed.output() / fmt::format("checkpoint-{}", step)), step >= 5) << step;

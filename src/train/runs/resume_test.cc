@@ -35,18 +35,18 @@ class SameRanks : public testing::TestWithParam<SameRanksCase> {};
 TEST_P(SameRanks, GoOnBitForBitFromEveryStep) {
   const bool is_coded = GetParam().optim.ends_with("_8bit");
   SavingRun run(GetParam().ranks.ranks, is_coded ? config_of_blocks() : tiny_config());
-  run.args.precision.dtype = from_word(GetParam().dtype);
-  run.args.optimizer.form = from_word(GetParam().optim);
-  run.args.sharding.stage = GetParam().ranks.stage;
-  run.args.sharding.gather_schedule = from_word(GetParam().ranks.schedule);
+  run.spec.precision.dtype = from_word(GetParam().dtype);
+  run.spec.optimizer.form = from_word(GetParam().optim);
+  run.spec.sharding.stage = GetParam().ranks.stage;
+  run.spec.sharding.gather_schedule = from_word(GetParam().ranks.schedule);
   run.run();
   const fs::path whole = run.output();
   for (int64_t step = 1; step < 6; ++step) {
     SCOPED_TRACE(fmt::format("interrupted behind step {}", step));
     SavingRun resumed = run;
-    resumed.args.output_dir = whole;
+    resumed.spec.output_dir = whole;
     resumed.interrupt_at(step, fmt::format("resumed{}", step));
-    resumed.args.resume = parse_resume(step % 2 == 0 ? "true" : "auto");
+    resumed.spec.resume = parse_resume(step % 2 == 0 ? "true" : "auto");
     const RecordingObserver seen = resumed.run();
     EXPECT_EQ(std::ssize(seen.steps), 6 - step) << "steps taken";
     EXPECT_EQ(seen.resumed_step, step);
@@ -94,15 +94,15 @@ class OtherRanks : public testing::TestWithParam<OtherRanksCase> {};
 
 TEST_P(OtherRanks, HaveTheSameLosses) {
   SavingRun run(GetParam().then.ranks);
-  run.args.sharding.stage = GetParam().then.stage;
-  run.args.sharding.gather_schedule = from_word(GetParam().then.schedule);
+  run.spec.sharding.stage = GetParam().then.stage;
+  run.spec.sharding.gather_schedule = from_word(GetParam().then.schedule);
   const RecordingObserver whole = run.run();
   SavingRun resumed = run;
   resumed.interrupt_at(2, "resumed");
   resumed.ranks = GetParam().now.ranks;
-  resumed.args.sharding.stage = GetParam().now.stage;
-  resumed.args.sharding.gather_schedule = from_word(GetParam().now.schedule);
-  resumed.args.resume = parse_resume("true");
+  resumed.spec.sharding.stage = GetParam().now.stage;
+  resumed.spec.sharding.gather_schedule = from_word(GetParam().now.schedule);
+  resumed.spec.resume = parse_resume("true");
   const RecordingObserver seen = resumed.run();
   ASSERT_EQ(seen.steps.size(), 4u);
   for (size_t i = 0; i < 4; ++i) {
@@ -140,8 +140,8 @@ RecordingObserver resume_with(const SavingRun& run, const char* optim, const Ran
   SavingRun resumed = run;
   resumed.interrupt_at(3, optim);
   resumed.ranks = ranks;
-  resumed.args.optimizer.form = from_word(optim);
-  resumed.args.resume = parse_resume("true");
+  resumed.spec.optimizer.form = from_word(optim);
+  resumed.spec.resume = parse_resume("true");
   testing::internal::CaptureStderr();
   RecordingObserver seen = resumed.run();
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
@@ -186,8 +186,8 @@ TEST(Resume, RowsOfAStepStayThroughSeveralChangesOfTheRanks) {
   const RecordingObserver whole = run.run();
   SavingRun resumed = run;
   resumed.interrupt_at(1, "resumed");
-  resumed.args.resume = parse_resume("true");
-  resumed.args.saving.steps = 2;
+  resumed.spec.resume = parse_resume("true");
+  resumed.spec.saving.steps = 2;
   std::vector<StepMetrics> steps;
   for (const int num_ranks : {3, 3, 2, 4}) {
     resumed.ranks = {1, num_ranks};
@@ -207,9 +207,9 @@ TEST(Resume, MicroBatchesMaySplitOtherwise) {
   const RecordingObserver whole = run.run();
   SavingRun resumed = run;
   resumed.interrupt_at(3, "resumed");
-  resumed.args.batch.rows_per_device = 2;
-  resumed.args.batch.accumulation_steps = 2;
-  resumed.args.resume = parse_resume("true");
+  resumed.spec.batch.rows_per_device = 2;
+  resumed.spec.batch.accumulation_steps = 2;
+  resumed.spec.resume = parse_resume("true");
   const RecordingObserver seen = resumed.run();
   ASSERT_EQ(seen.steps.size(), 3u);
   for (size_t i = 0; i < 3; ++i) {
@@ -221,14 +221,14 @@ TEST(Resume, MicroBatchesMaySplitOtherwise) {
 TEST(Resume, AfterASignalIsAsIfThereHadBeenNone) {
   for (const int world_size : {1, 3}) {
     SavingRun run({1, world_size});
-    run.args.batch.accumulation_steps = 1;
-    run.args.saving.steps = 6;
+    run.spec.batch.accumulation_steps = 1;
+    run.spec.saving.steps = 6;
     run.run();
     SavingRun stopped = run;
-    stopped.args.output_dir = run.folder() / "stopped";
+    stopped.spec.output_dir = run.folder() / "stopped";
     const RecordingObserver first = stopped.run_until_signal(1);
     ASSERT_LT(std::ssize(first.steps), 6);
-    stopped.args.resume = parse_resume("auto");
+    stopped.spec.resume = parse_resume("auto");
     stopped.run();
     expect_same_run(stopped.output(), run.output());
   }
@@ -246,47 +246,47 @@ RecordingObserver stop_in_step_3(const SavingRun& run) {
 TEST(Signal, TakesTheTimeForTheStepOrGivesItUp) {
   for (const int world_size : {1, 2}) {
     SavingRun run({1, world_size});
-    run.args.batch.accumulation_steps = 2;
-    run.args.placement.merge_micro_batches = AutoChoice::kNever;
-    run.args.saving.steps = 6;
+    run.spec.batch.accumulation_steps = 2;
+    run.spec.placement.merge_micro_batches = AutoChoice::kNever;
+    run.spec.saving.steps = 6;
     SavingRun patient = run;
-    patient.args.output_dir = run.folder() / "patient";
+    patient.spec.output_dir = run.folder() / "patient";
     EXPECT_EQ(stop_in_step_3(patient).checkpoints, std::vector<fs::path>{patient.output() / "checkpoint-3"});
     SavingRun hasty = run;
-    hasty.args.output_dir = run.folder() / "hasty";
-    hasty.args.saving.on_sigterm = false;
+    hasty.spec.output_dir = run.folder() / "hasty";
+    hasty.spec.saving.on_sigterm = false;
     EXPECT_TRUE(stop_in_step_3(hasty).checkpoints.empty());
   }
   SavingRun run;
-  run.args.placement.merge_micro_batches = AutoChoice::kNever;
-  run.args.saving.steps = 6;
+  run.spec.placement.merge_micro_batches = AutoChoice::kNever;
+  run.spec.saving.steps = 6;
   run.run();
   SavingRun late = run;
-  late.args.output_dir = run.folder() / "late";
-  late.args.grace_period_s = 0.5;  // less than a checkpoint is expected to take
+  late.spec.output_dir = run.folder() / "late";
+  late.spec.grace_period_s = 0.5;  // less than a checkpoint is expected to take
   const RecordingObserver stopped = stop_in_step_3(late);
   EXPECT_EQ(stopped.steps.size(), 2u);
   EXPECT_EQ(stopped.summary.stop_signal, SIGTERM);
   EXPECT_EQ(stopped.checkpoints, std::vector<fs::path>{late.output() / "checkpoint-2"});
-  late.args.grace_period_s = 30;
-  late.args.resume = parse_resume("true");
+  late.spec.grace_period_s = 30;
+  late.spec.resume = parse_resume("true");
   late.run();
   expect_same_run(late.output(), run.output());
 }
 
 TEST(Resume, ScheduleThatWatchesEvaluationsGoesOn) {
   SavingRun run;
-  run.args.schedule.type = ScheduleType::kReduceLrOnPlateau;
-  run.args.schedule.kwargs = R"({"patience": 0, "factor": 0.5, "threshold": 0.5})";
-  run.args.evaluation.strategy = IntervalStrategy::kSteps;
-  run.args.evaluation.steps = 1;
-  run.args.data.eval_dataset = {run.folder() / "eval.safetensors"};
+  run.spec.schedule.type = ScheduleType::kReduceLrOnPlateau;
+  run.spec.schedule.kwargs = R"({"patience": 0, "factor": 0.5, "threshold": 0.5})";
+  run.spec.evaluation.strategy = IntervalStrategy::kSteps;
+  run.spec.evaluation.steps = 1;
+  run.spec.data.eval_dataset = {run.folder() / "eval.safetensors"};
   const RecordingObserver whole = run.run();
   ASSERT_LT(whole.steps[5].learning_rate, whole.steps[2].learning_rate);
   SavingRun resumed = run;
   resumed.interrupt_at(3, "resumed");
-  resumed.args.resume = parse_resume("true");
-  resumed.args.schedule.learning_rate = 1;  // only at the start
+  resumed.spec.resume = parse_resume("true");
+  resumed.spec.schedule.learning_rate = 1;  // only at the start
   EXPECT_EQ(resumed.run().differences, "");
   expect_same_run(resumed.output(), run.output());
 }
@@ -294,22 +294,22 @@ TEST(Resume, ScheduleThatWatchesEvaluationsGoesOn) {
 // The checkpoint then lacks the evaluation that should precede it.
 TEST(Resume, EvaluationThatASignalCutShortIsMadeUpFor) {
   SavingRun run;
-  run.args.schedule.type = ScheduleType::kReduceLrOnPlateau;
-  run.args.schedule.kwargs = R"({"patience": 0, "factor": 0.5, "threshold": 0.5})";
-  run.args.evaluation.strategy = IntervalStrategy::kSteps;
-  run.args.evaluation.steps = 1;
-  run.args.evaluation.rows_per_device = 1;
-  run.args.data.eval_dataset = {run.folder() / "eval.safetensors"};
+  run.spec.schedule.type = ScheduleType::kReduceLrOnPlateau;
+  run.spec.schedule.kwargs = R"({"patience": 0, "factor": 0.5, "threshold": 0.5})";
+  run.spec.evaluation.strategy = IntervalStrategy::kSteps;
+  run.spec.evaluation.steps = 1;
+  run.spec.evaluation.rows_per_device = 1;
+  run.spec.data.eval_dataset = {run.folder() / "eval.safetensors"};
   run.run();
-  for (const int64_t step : {int64_t{3}, run.args.batch.max_steps}) {
+  for (const int64_t step : {int64_t{3}, run.spec.batch.max_steps}) {
     SCOPED_TRACE(step);
     SavingRun stopped = run;
-    stopped.args.output_dir = run.folder() / fmt::format("stopped-{}", step);
+    stopped.spec.output_dir = run.folder() / fmt::format("stopped-{}", step);
     const RecordingObserver first = stopped.run_until_signal(step);
     ASSERT_EQ(std::ssize(first.steps), step);
     ASSERT_EQ(std::ssize(first.evaluations), step - 1);
-    stopped.args.resume = parse_resume("auto");
-    EXPECT_EQ(std::ssize(stopped.run().evaluations), run.args.batch.max_steps - step + 1);
+    stopped.spec.resume = parse_resume("auto");
+    EXPECT_EQ(std::ssize(stopped.run().evaluations), run.spec.batch.max_steps - step + 1);
     expect_same_run(stopped.output(), run.output());
   }
 }
@@ -317,11 +317,11 @@ TEST(Resume, EvaluationThatASignalCutShortIsMadeUpFor) {
 TEST(AsyncSave, WritesTheSameFiles) {
   for (const int world_size : {1, 2}) {
     SavingRun run({1, world_size});
-    run.args.precision.dtype = DType::kBF16;
+    run.spec.precision.dtype = DType::kBF16;
     run.run();
     SavingRun waiting = run;
-    waiting.args.output_dir = run.folder() / "waiting";
-    waiting.args.saving.in_background = false;
+    waiting.spec.output_dir = run.folder() / "waiting";
+    waiting.spec.saving.in_background = false;
     waiting.run();
     for (int64_t step = 1; step <= 6; ++step) {
       const std::string name = fmt::format("checkpoint-{}", step);
@@ -332,8 +332,8 @@ TEST(AsyncSave, WritesTheSameFiles) {
 
 TEST(AsyncSave, MetricsTellWhatACheckpointCost) {
   SavingRun run({1, 2});
-  run.args.saving.steps = 2;
-  run.args.batch.max_steps = 8;
+  run.spec.saving.steps = 2;
+  run.spec.batch.max_steps = 8;
   const RecordingObserver seen = run.run();
   EXPECT_EQ(seen.checkpoints.size(), 4u);
   int64_t num_told = 0;

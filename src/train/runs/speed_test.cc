@@ -19,7 +19,7 @@ double flops_of_a_step(const StepMetrics& step) {
 
 TEST(Speed, TflopsAreModelFlopsPerSecondOfTheStep) {
   TinyRun tiny;
-  tiny.args.batch.max_steps = 3;
+  tiny.spec.batch.max_steps = 3;
   const RecordingObserver run = tiny.train();
   double flops = 0;
   double seconds = 0;
@@ -34,7 +34,7 @@ TEST(Speed, TflopsAreModelFlopsPerSecondOfTheStep) {
 
 TEST(Speed, TheTimesOfAStepAddUp) {
   TinyRun tiny;
-  tiny.args.placement.gradient_checkpointing = true;
+  tiny.spec.placement.gradient_checkpointing = true;
   for (const StepMetrics& step : tiny.train().steps) {
     const StepTimes& times = step.times;
     for (const double part :
@@ -48,7 +48,7 @@ TEST(Speed, TheTimesOfAStepAddUp) {
 
 TEST(Speed, RecomputingActivationsDoesNotCount) {
   TinyRun tiny;
-  tiny.args.placement.gradient_checkpointing = true;
+  tiny.spec.placement.gradient_checkpointing = true;
   const StepMetrics step = tiny.train().steps.back();
   EXPECT_NEAR(step.tflops * 1e12 * step.step_time_s, flops_of_a_step(step), 1e-6 * flops_of_a_step(step));
 }
@@ -72,7 +72,7 @@ void expect_mfu_of_the_best_peak(const RecordingObserver& run) {
 
 TEST(Speed, MfuIsTheShareOfTheBestPeakSeen) {
   TinyRun tiny;
-  tiny.args.reporting.measure_peak = true;
+  tiny.spec.reporting.measure_peak = true;
   const RecordingObserver run = tiny.train();
   if (!run.plan.peak) GTEST_SKIP() << "no instruction set to measure a peak of";
   EXPECT_EQ(run.plan.peak->arithmetic, "float32");
@@ -84,9 +84,9 @@ TEST(Speed, MfuIsTheShareOfTheBestPeakSeen) {
 
 TEST(Speed, ThePeakOfSeveralRanksIsThatOfAllTogether) {
   TinyRun tiny;
-  tiny.args.reporting.measure_peak = true;
-  tiny.args.sharding.stage = 2;
-  const RecordingObserver run = train_ranks(tiny.args, {.num_nodes = 1, .local_world_size = 3}).front();
+  tiny.spec.reporting.measure_peak = true;
+  tiny.spec.sharding.stage = 2;
+  const RecordingObserver run = train_ranks(tiny.spec, {.num_nodes = 1, .local_world_size = 3}).front();
   if (!run.plan.peak) GTEST_SKIP() << "no instruction set to measure a peak of";
   expect_mfu_of_the_best_peak(run);
 }
@@ -108,12 +108,12 @@ TEST(Speed, TheBestMeasurementOfThePeakCounts) {
 
 TEST(Speed, TheSummaryTellsWhereTheTimeWent) {
   TinyRun tiny;
-  tiny.args.batch.max_steps = 6;
-  tiny.args.data.eval_dataset = tiny.args.data.dataset;
-  tiny.args.evaluation.strategy = IntervalStrategy::kSteps;
-  tiny.args.evaluation.steps = 2;
-  tiny.args.saving.strategy = SaveStrategy::kSteps;
-  tiny.args.saving.steps = 3;
+  tiny.spec.batch.max_steps = 6;
+  tiny.spec.data.eval_dataset = tiny.spec.data.dataset;
+  tiny.spec.evaluation.strategy = IntervalStrategy::kSteps;
+  tiny.spec.evaluation.steps = 2;
+  tiny.spec.saving.strategy = SaveStrategy::kSteps;
+  tiny.spec.saving.steps = 3;
   const RecordingObserver run = tiny.train();
   const RunTimes& times = run.summary.times;
   EXPECT_EQ(times.num_steps, 6);

@@ -44,11 +44,11 @@ class StepMeter : public RecordingObserver {
 class StepResources : public testing::Test {
  protected:
   StepResources() {
-    run_.args.precision.dtype = DType::kBF16;
-    run_.args.data.shuffle = true;  // the order of an epoch's rows is drawn once, in its first step
-    run_.args.batch.max_steps = kNumSteps;
-    run_.args.clipping.max_norm = 0.1;
-    run_.args.data.dataset = {run_.folder() / "rows.safetensors"};
+    run_.spec.precision.dtype = DType::kBF16;
+    run_.spec.data.shuffle = true;  // the order of an epoch's rows is drawn once, in its first step
+    run_.spec.batch.max_steps = kNumSteps;
+    run_.spec.clipping.max_norm = 0.1;
+    run_.spec.data.dataset = {run_.folder() / "rows.safetensors"};
     write_token_rows(run_.folder() / "rows.safetensors",
                      random_rows(std::vector<int64_t>(24, 64), tiny_config().vocab_size, 3));
   }
@@ -56,7 +56,7 @@ class StepResources : public testing::Test {
   StepMeter train() {
     ThreadPool pool(3);
     StepMeter meter;
-    Trainer trainer(run_.args, pool, meter);
+    Trainer trainer(run_.spec, pool, meter);
     trainer.run([&] { return meter.before_step(); });
     return meter;
   }
@@ -75,8 +75,8 @@ TEST_F(StepResources, FromTheSecondStepOnNeitherHeapNorLock) {
   for (const char* merge : {"never", "always"}) {
     for (const bool checkpointing : {false, true}) {
       SCOPED_TRACE(fmt::format("merge_micro_batches {}, gradient_checkpointing {}", merge, checkpointing));
-      run_.args.placement.merge_micro_batches = from_word(merge);
-      run_.args.placement.gradient_checkpointing = checkpointing;
+      run_.spec.placement.merge_micro_batches = from_word(merge);
+      run_.spec.placement.gradient_checkpointing = checkpointing;
       const StepMeter meter = train();
       if (multiplies_with_onednn(meter)) GTEST_SKIP() << "oneDNN is excepted: " << meter.plan.operations;
       EXPECT_GT(meter.taken_in(1).allocations, 0) << "the first step fills what later ones reuse";

@@ -27,9 +27,9 @@ std::vector<TokenRow> rows_with_targets(const std::vector<int64_t>& num_targets)
 struct RunOver : TinyRun {
   RunOver(const std::vector<TokenRow>& rows, int64_t micro_batch) {
     write_token_rows(folder() / "train.safetensors", rows);
-    args.batch.rows_per_device = micro_batch;
-    args.batch.accumulation_steps = 1;
-    args.batch.max_steps = 1;
+    spec.batch.rows_per_device = micro_batch;
+    spec.batch.accumulation_steps = 1;
+    spec.batch.max_steps = 1;
   }
 };
 
@@ -37,8 +37,8 @@ struct RunOver : TinyRun {
 TEST(AverageTokensAcrossDevices, FalseIsTheMeanOfTheRanksMeans) {
   std::vector<TokenRow> rows = rows_with_targets({8, 6, 4, 3});
   RunOver two(rows, 2);
-  two.args.objective.average_tokens_across_devices = false;
-  const RecordingObserver found = train_ranks(two.args, {1, 2}).front();
+  two.spec.objective.average_tokens_across_devices = false;
+  const RecordingObserver found = train_ranks(two.spec, {1, 2}).front();
   rows.insert(rows.end(), {rows[2], rows[3]});
   const RunOver one(rows, 6);
   const RecordingObserver expected = one.train();
@@ -51,18 +51,18 @@ TEST(AverageTokensAcrossDevices, FalseIsTheMeanOfTheRanksMeans) {
 TEST(AverageTokensAcrossDevices, FalseIsTheMeanOverAllTokensOfARank) {
   const std::vector<TokenRow> rows = rows_with_targets({8, 2, 5, 1});
   RunOver run(rows, 1);
-  run.args.batch.accumulation_steps = 2;
-  run.args.objective.average_tokens_across_devices = false;
-  const RecordingObserver found = train_ranks(run.args, {1, 2}).front();
-  const ReferenceLoss<double> reference(run.args.model.folder);
+  run.spec.batch.accumulation_steps = 2;
+  run.spec.objective.average_tokens_across_devices = false;
+  const RecordingObserver found = train_ranks(run.spec, {1, 2}).front();
+  const ReferenceLoss<double> reference(run.spec.model.folder);
   EXPECT_NEAR(found.steps.at(0).loss,
               (reference.of({rows[0], rows[2]}) + reference.of({rows[1], rows[3]})) / 2, 1e-5);
 }
 
 TEST(StepWithoutTargets, HasNoLossAndUpdatesFromMomentumAlone) {
   RunOver run(rows_with_targets({8, 8, 0, 0, 8, 8}), 2);
-  run.args.batch.max_steps = 3;
-  run.args.reporting.logging_steps = 1;
+  run.spec.batch.max_steps = 3;
+  run.spec.reporting.logging_steps = 1;
   testing::internal::CaptureStderr();
   const RecordingObserver found = run.train();
   EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("step 2: its rows have no token to predict"));
@@ -73,7 +73,7 @@ TEST(StepWithoutTargets, HasNoLossAndUpdatesFromMomentumAlone) {
   EXPECT_GT(found.steps[2].loss, 0);
   RunOver short_run(rows_with_targets({8, 8, 0, 0, 8, 8}), 2);
   RunOver shorter(rows_with_targets({8, 8, 0, 0, 8, 8}), 2);
-  short_run.args.batch.max_steps = 2;
+  short_run.spec.batch.max_steps = 2;
   short_run.train();
   shorter.train();
   EXPECT_NE(read_tensors(short_run.output()), read_tensors(shorter.output())) << "momentum moves weights";
@@ -88,10 +88,10 @@ TEST(StepWithoutTargets, CountsInLogsAsInTransformers) {
     for (const int64_t of_step : {8, 0, 7})
       targets.insert(targets.end(), static_cast<size_t>(num_micro_batches), of_step);
     RunOver run(rows_with_targets(targets), 1);
-    run.args.batch.accumulation_steps = num_micro_batches;
-    run.args.batch.max_steps = 3;
-    run.args.reporting.logging_steps = 3;
-    run.args.data.shuffle = false;
+    run.spec.batch.accumulation_steps = num_micro_batches;
+    run.spec.batch.max_steps = 3;
+    run.spec.reporting.logging_steps = 3;
+    run.spec.data.shuffle = false;
     const RecordingObserver found = run.train();
     const double a = found.steps.at(0).loss, b = found.steps.at(2).loss;
     const double expected = (a * std::pow(1.5, num_micro_batches) + b) / 3;
@@ -102,25 +102,25 @@ TEST(StepWithoutTargets, CountsInLogsAsInTransformers) {
 
 TEST(StepWithoutTargets, OneRankMayHaveNone) {
   RunOver run(rows_with_targets({8, 8, 0, 0}), 2);
-  const RecordingObserver found = train_ranks(run.args, {1, 2}).front();
+  const RecordingObserver found = train_ranks(run.spec, {1, 2}).front();
   const std::vector<TokenRow> rows = rows_with_targets({8, 8});
-  const double loss = ReferenceLoss<double>(run.args.model.folder).of(rows);
+  const double loss = ReferenceLoss<double>(run.spec.model.folder).of(rows);
   EXPECT_NEAR(found.steps.at(0).loss, loss, 1e-5);
-  run.args.objective.average_tokens_across_devices = false;
-  run.args.output_dir = run.folder() / "means";
-  EXPECT_NEAR(train_ranks(run.args, {1, 2}).front().steps.at(0).loss, loss / 2, 1e-5);
+  run.spec.objective.average_tokens_across_devices = false;
+  run.spec.output_dir = run.folder() / "means";
+  EXPECT_NEAR(train_ranks(run.spec, {1, 2}).front().steps.at(0).loss, loss / 2, 1e-5);
 }
 
 TEST(SmallDataset, IsOneShortStepPerEpoch) {
   const std::vector<TokenRow> rows = rows_with_targets({8, 3, 5});
   RunOver run(rows, 64);
-  run.args.batch.max_steps = -1;
-  run.args.batch.num_epochs = 3;
+  run.spec.batch.max_steps = -1;
+  run.spec.batch.num_epochs = 3;
   testing::internal::CaptureStderr();
   const RecordingObserver found = run.train();
   EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("the dataset has 3 rows, one step takes 64"));
   ASSERT_EQ(found.steps.size(), 3u);
-  EXPECT_NEAR(found.steps[0].loss, ReferenceLoss<double>(run.args.model.folder).of(rows), 1e-5);
+  EXPECT_NEAR(found.steps[0].loss, ReferenceLoss<double>(run.spec.model.folder).of(rows), 1e-5);
   EXPECT_EQ(found.steps[2].num_target_tokens, 16);
   EXPECT_EQ(found.steps[2].epoch, 3);
 }

@@ -150,17 +150,17 @@ void expect_log_history(const fs::path& output,
   EXPECT_GT(num_values, 10u);
 }
 
-void report_and_evaluate(RunSpec* args) {
-  args->reporting.report_to = {ReportTo::kTensorboard};
-  args->reporting.logging_steps = 1;
-  args->data.eval_dataset = args->data.dataset;
-  args->evaluation.strategy = IntervalStrategy::kSteps;
-  args->evaluation.steps = 3;
+void report_and_evaluate(RunSpec* spec) {
+  spec->reporting.report_to = {ReportTo::kTensorboard};
+  spec->reporting.logging_steps = 1;
+  spec->data.eval_dataset = spec->data.dataset;
+  spec->evaluation.strategy = IntervalStrategy::kSteps;
+  spec->evaluation.steps = 3;
 }
 
 TEST(TensorBoardSink, HasTheValuesOfTheLogUnderHuggingFacesTags) {
   TinyRun run;
-  report_and_evaluate(&run.args);
+  report_and_evaluate(&run.spec);
   run.train();
   const fs::path folder = only_path_in(run.output() / "runs");
   const std::vector<TestEvent> events = events_in(folder);
@@ -192,12 +192,12 @@ TEST(TensorBoardSink, HasTheValuesOfTheLogUnderHuggingFacesTags) {
 
 TEST(TensorBoardSink, AResumedRunContinuesInItsFolderAndPurgesWhatIsRepeated) {
   TinyRun run;
-  report_and_evaluate(&run.args);
-  run.args.saving.strategy = SaveStrategy::kSteps;
-  run.args.saving.steps = 2;
-  run.args.saving.in_background = false;
+  report_and_evaluate(&run.spec);
+  run.spec.saving.strategy = SaveStrategy::kSteps;
+  run.spec.saving.steps = 2;
+  run.spec.saving.in_background = false;
   run.train_and_die_after(5);
-  run.args.resume = parse_resume("true");
+  run.spec.resume = parse_resume("true");
   run.train();
   const fs::path folder = only_path_in(run.output() / "runs");
   EXPECT_EQ(files_in(folder).size(), 2u);

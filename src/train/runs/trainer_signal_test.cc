@@ -19,20 +19,20 @@ namespace fs = std::filesystem;
 // A run of 3 steps of 3 passes each, with a checkpoint at the end.
 class SignalTest : public testing::TestWithParam<RanksCase> {
  protected:
-  SignalTest() : args(tiny_.args) {
+  SignalTest() : spec(tiny_.spec) {
     write_token_rows(tiny_.folder() / "train.safetensors",
                      random_rows(std::vector<int64_t>(36, 9), tiny_config().vocab_size, 3));
-    args.sharding.stage = GetParam().stage;
-    args.sharding.gather_schedule = from_word(GetParam().schedule);
-    args.sharding.persistence_threshold = 0;
-    args.sharding.prefetch_bucket_size = 0;
-    args.batch.rows_per_device = 1;
-    args.batch.accumulation_steps = 3;
-    args.placement.merge_micro_batches = AutoChoice::kNever;
-    args.batch.max_steps = 3;
-    args.saving.strategy = SaveStrategy::kSteps;
-    args.saving.steps = 3;
-    args.grace_period_s = 0.5;  // less than what a checkpoint is thought to take
+    spec.sharding.stage = GetParam().stage;
+    spec.sharding.gather_schedule = from_word(GetParam().schedule);
+    spec.sharding.persistence_threshold = 0;
+    spec.sharding.prefetch_bucket_size = 0;
+    spec.batch.rows_per_device = 1;
+    spec.batch.accumulation_steps = 3;
+    spec.placement.merge_micro_batches = AutoChoice::kNever;
+    spec.batch.max_steps = 3;
+    spec.saving.strategy = SaveStrategy::kSteps;
+    spec.saving.steps = 3;
+    spec.grace_period_s = 0.5;  // less than what a checkpoint is thought to take
   }
 
   // SIGTERM reaches one rank in the first step of the process, when it asks for the `number`-th time.
@@ -52,16 +52,16 @@ class SignalTest : public testing::TestWithParam<RanksCase> {
   }
 
   TinyRun tiny_;
-  RunSpec args;
+  RunSpec spec;
 
  private:
   RecordingObserver stop(const std::string& name,
                          const std::function<bool(int rank, int64_t num_asked)>& when) {
-    args.output_dir = tiny_.folder() / name;
+    spec.output_dir = tiny_.folder() / name;
     const Ranks& ranks = GetParam().ranks;
     const auto signalled = static_cast<int>(num_stopped_++ % ranks.world_size());
     int64_t num_asked = 0;  // of that rank
-    const RecordingObserver seen = train_ranks(args, ranks, 1, [&](int rank) {
+    const RecordingObserver seen = train_ranks(spec, ranks, 1, [&](int rank) {
       return rank == signalled && when(rank, num_asked++) ? SIGTERM : 0;
     })[0];
     EXPECT_EQ(seen.summary.stop_signal, SIGTERM) << name;
@@ -69,7 +69,7 @@ class SignalTest : public testing::TestWithParam<RanksCase> {
   }
 
   void count_in_first_step() {
-    RunSpec one_step = args;
+    RunSpec one_step = spec;
     one_step.output_dir = tiny_.folder() / "one step";
     one_step.batch.max_steps = 1;
     one_step.evaluation.strategy = IntervalStrategy::kNo;
@@ -86,7 +86,7 @@ class SignalTest : public testing::TestWithParam<RanksCase> {
 
 // The first step of a process asks the others between passes, later ones, when passes are short, at its end.
 TEST_P(SignalTest, StepIsGivenUpInAnyLayer) {
-  RunSpec whole = args;
+  RunSpec whole = spec;
   whole.output_dir = tiny_.folder() / "whole";
   whole.saving.steps = 1;
   train_ranks(whole, GetParam().ranks);
@@ -104,17 +104,17 @@ TEST_P(SignalTest, StepIsGivenUpInAnyLayer) {
 }
 
 TEST_P(SignalTest, StepIsFinishedWhereThereIsTime) {
-  args.grace_period_s = 300;
+  spec.grace_period_s = 300;
   EXPECT_EQ(stop_behind_first_step(2, "patient").steps.size(), 2u);
 }
 
 TEST_P(SignalTest, EvaluationIsGivenUpInAnyLayer) {
-  args.data.eval_dataset = {tiny_.folder() / "eval.safetensors"};
-  args.evaluation.strategy = IntervalStrategy::kSteps;
-  args.evaluation.steps = 1;
-  args.evaluation.rows_per_device = 1;
-  args.grace_period_s = 300;
-  RunSpec whole = args;
+  spec.data.eval_dataset = {tiny_.folder() / "eval.safetensors"};
+  spec.evaluation.strategy = IntervalStrategy::kSteps;
+  spec.evaluation.steps = 1;
+  spec.evaluation.rows_per_device = 1;
+  spec.grace_period_s = 300;
+  RunSpec whole = spec;
   whole.output_dir = tiny_.folder() / "whole";
   const RecordingObserver expected = train_ranks(whole, GetParam().ranks)[0];
   for (int64_t num_asked = 0; num_asked < 6; ++num_asked) {
@@ -123,7 +123,7 @@ TEST_P(SignalTest, EvaluationIsGivenUpInAnyLayer) {
     EXPECT_EQ(seen.steps.size(), 1u);
     EXPECT_TRUE(seen.evaluations.empty());
     EXPECT_EQ(seen.checkpoints, std::vector<fs::path>{tiny_.folder() / name / "checkpoint-1"});
-    RunSpec resumed = args;
+    RunSpec resumed = spec;
     resumed.resume = parse_resume("true");
     const RecordingObserver rest = train_ranks(resumed, GetParam().ranks)[0];
     ASSERT_EQ(rest.evaluations.size(), expected.evaluations.size()) << "it is made up for";

@@ -29,16 +29,16 @@ TEST(ClipFactor, IsTorchs) {
 
 TEST(TrainStep, LossIsTheMeanOverTheTargetsOfTheWholeStep) {
   TinyRun tiny;
-  tiny.args.batch.max_steps = 1;
+  tiny.spec.batch.max_steps = 1;
   const double loss = tiny.train().steps.at(0).loss;
   auto rows = random_rows(std::vector<int64_t>(14, 9), tiny_config().vocab_size, 3);
   rows.resize(4);
-  EXPECT_NEAR(loss, ReferenceLoss<double>(tiny.args.model.folder).of(rows), 1e-5);
+  EXPECT_NEAR(loss, ReferenceLoss<double>(tiny.spec.model.folder).of(rows), 1e-5);
 }
 
 TEST(TrainStep, GradientIsThatOfTheMeanOverTheWholeStep) {
   TinyRun tiny;
-  tiny.args.batch.max_steps = 1;
+  tiny.spec.batch.max_steps = 1;
   const double found = tiny.train().steps.at(0).grad_norm;
   const auto rows = random_rows(std::vector<int64_t>(14, 9), tiny_config().vocab_size, 3);
   const PackedBatch batches[] = {pack({rows[0], rows[1]}), pack({rows[2], rows[3]})};
@@ -54,20 +54,20 @@ TEST(TrainStep, GradientIsThatOfTheMeanOverTheWholeStep) {
 
 TEST(TrainStep, LabelSmoothingMixesInTheMeanOverTheVocabulary) {
   TinyRun tiny;
-  tiny.args.batch.max_steps = 1;
-  tiny.args.objective.label_smoothing = 0.2;
+  tiny.spec.batch.max_steps = 1;
+  tiny.spec.objective.label_smoothing = 0.2;
   const double loss = tiny.train().steps.at(0).loss;
   auto rows = random_rows(std::vector<int64_t>(14, 9), tiny_config().vocab_size, 3);
   rows.resize(4);
-  EXPECT_NEAR(loss, ReferenceLoss<double>(tiny.args.model.folder).of(rows, 0.2), 1e-5);
+  EXPECT_NEAR(loss, ReferenceLoss<double>(tiny.spec.model.folder).of(rows, 0.2), 1e-5);
 }
 
 TEST(TrainStep, AccumulationEqualsOneLargeBatch) {
   TinyRun tiny;
   const RecordingObserver accumulated = tiny.train();
-  tiny.args.batch.rows_per_device = 4;
-  tiny.args.batch.accumulation_steps = 1;
-  tiny.args.batch.max_steps = 3;  // the fourth step of an epoch takes other rows
+  tiny.spec.batch.rows_per_device = 4;
+  tiny.spec.batch.accumulation_steps = 1;
+  tiny.spec.batch.max_steps = 3;  // the fourth step of an epoch takes other rows
   const RecordingObserver whole = tiny.train();
   for (size_t i = 0; i < 3; ++i) {
     EXPECT_NEAR(accumulated.steps[i].loss, whole.steps[i].loss, 1e-5) << "step " << i + 1;
@@ -87,17 +87,17 @@ TEST(TrainStep, DroppedPaddingChangesNothing) {
     row.labels.resize(9, kIgnoredLabel);
   }
   TinyRun without;
-  without.args.data.dataset.clear();
+  without.spec.data.dataset.clear();
   for (size_t i = 0; i < rows.size(); ++i) {
-    without.args.data.dataset.push_back(without.folder() / fmt::format("row{}.safetensors", i));
-    write_token_rows(without.args.data.dataset.back(), {rows[i]});
+    without.spec.data.dataset.push_back(without.folder() / fmt::format("row{}.safetensors", i));
+    write_token_rows(without.spec.data.dataset.back(), {rows[i]});
   }
   TinyRun with;
-  with.args.data.dataset = {with.folder() / "padded.safetensors"};
-  write_token_rows(with.args.data.dataset[0], padded);
+  with.spec.data.dataset = {with.folder() / "padded.safetensors"};
+  write_token_rows(with.spec.data.dataset[0], padded);
   const RecordingObserver run = without.train();
   const RecordingObserver padded_run = with.train();
-  EXPECT_NEAR(run.steps[0].loss, ReferenceLoss<float>(without.args.model.folder).of(padded), 1e-5);
+  EXPECT_NEAR(run.steps[0].loss, ReferenceLoss<float>(without.spec.model.folder).of(padded), 1e-5);
   EXPECT_EQ(run.steps[0].num_tokens, 9 + 4 + 7 + 2);
   for (size_t i = 0; i < run.steps.size(); ++i) {
     EXPECT_NEAR(run.steps[i].loss, padded_run.steps[i].loss, 1e-5) << "step " << i + 1;
@@ -129,27 +129,27 @@ void write_letter_tokenizer(const fs::path& folder) {
 class PackedRun : public testing::Test {
  protected:
   PackedRun() {
-    write_letter_tokenizer(tiny_.args.model.folder);
-    tiny_.args.data.dataset = {
+    write_letter_tokenizer(tiny_.spec.model.folder);
+    tiny_.spec.data.dataset = {
         tiny_.folder()
             .write("docs.jsonl", "{\"text\":\"abc\"}\n{\"text\":\"defghi\"}\n{\"text\":\"jklab\"}\n")
             .string()};
-    tiny_.args.data.max_length = 8;
-    tiny_.args.batch.rows_per_device = 2;
-    tiny_.args.batch.accumulation_steps = 1;
-    tiny_.args.batch.max_steps = 1;
+    tiny_.spec.data.max_length = 8;
+    tiny_.spec.batch.rows_per_device = 2;
+    tiny_.spec.batch.accumulation_steps = 1;
+    tiny_.spec.batch.max_steps = 1;
   }
   static TokenRow row(std::vector<int32_t> ids) { return {ids, ids}; }
   double reference(const std::vector<TokenRow>& rows) const {
-    return ReferenceLoss<double>(tiny_.args.model.folder).of(rows);
+    return ReferenceLoss<double>(tiny_.spec.model.folder).of(rows);
   }
 
   TinyRun tiny_;
 };
 
 TEST_F(PackedRun, DocumentsInARowDoNotSeeEachOther) {
-  tiny_.args.data.packing = true;
-  tiny_.args.data.packing_strategy = PackingStrategy::kInOrder;
+  tiny_.spec.data.packing = true;
+  tiny_.spec.data.packing_strategy = PackingStrategy::kInOrder;
   const StepMetrics step = tiny_.train().steps.at(0);
   // abc. defg | hi. jklab: the second document is cut at the end of its row.
   const std::vector<TokenRow> pieces = {row({0, 1, 2, 12}), row({3, 4, 5, 6}), row({7, 8, 12}),
@@ -160,14 +160,14 @@ TEST_F(PackedRun, DocumentsInARowDoNotSeeEachOther) {
 }
 
 TEST_F(PackedRun, DocumentsInARowAreOneSequenceWhenAsked) {
-  tiny_.args.data.packing = tiny_.args.data.packing_cross_document_attention = true;
+  tiny_.spec.data.packing = tiny_.spec.data.packing_cross_document_attention = true;
   const StepMetrics step = tiny_.train().steps.at(0);
   EXPECT_EQ(step.num_target_tokens, 7 + 7);
   EXPECT_NEAR(step.loss, reference({row({0, 1, 2, 12, 3, 4, 5, 6}), row({7, 8, 12, 9, 10, 11, 0, 1})}), 1e-5);
 }
 
 TEST_F(PackedRun, WithoutPackingARowIsADocument) {
-  tiny_.args.batch.rows_per_device = 3;
+  tiny_.spec.batch.rows_per_device = 3;
   const StepMetrics step = tiny_.train().steps.at(0);
   EXPECT_EQ(step.num_target_tokens, 3 + 6 + 5);
   EXPECT_NEAR(step.loss,
@@ -176,8 +176,8 @@ TEST_F(PackedRun, WithoutPackingARowIsADocument) {
 
 TEST(TrainLoop, EpochsHaveARemainderStep) {
   TinyRun tiny;  // 14 rows: 7 micro-batches, 4 steps per epoch
-  tiny.args.batch.max_steps = -1;
-  tiny.args.batch.num_epochs = 2;
+  tiny.spec.batch.max_steps = -1;
+  tiny.spec.batch.num_epochs = 2;
   const RecordingObserver run = tiny.train();
   EXPECT_EQ(run.plan.steps_per_epoch, 4);
   ASSERT_EQ(run.steps.size(), 8u);
@@ -196,8 +196,8 @@ TEST(TrainLoop, EpochsHaveARemainderStep) {
 
 TEST(TrainLoop, FractionsOfAnEpochAreRoundedUp) {
   TinyRun tiny;
-  tiny.args.batch.max_steps = -1;
-  tiny.args.batch.num_epochs = 0.3;  // ceil(0.3 * 4)
+  tiny.spec.batch.max_steps = -1;
+  tiny.spec.batch.num_epochs = 0.3;  // ceil(0.3 * 4)
   EXPECT_EQ(tiny.train().steps.size(), 2u);
 }
 
@@ -205,9 +205,9 @@ TEST(TrainLoop, CountsTheTokensThatAnEpochTakesOfAMixture) {
   TinyRun tiny;
   const std::string more = tiny.folder() / "more.safetensors";
   write_token_rows(more, random_rows(std::vector<int64_t>(40, 3), tiny_config().vocab_size, 5));
-  tiny.args.data.dataset = {tiny.args.data.dataset[0] + ":0.5", more + ":0.5"};
-  tiny.args.batch.max_steps = -1;
-  tiny.args.batch.num_epochs = 1;
+  tiny.spec.data.dataset = {tiny.spec.data.dataset[0] + ":0.5", more + ":0.5"};
+  tiny.spec.batch.max_steps = -1;
+  tiny.spec.batch.num_epochs = 1;
   const RecordingObserver run = tiny.train();
   EXPECT_EQ(run.plan.num_rows, 14 + 14);
   EXPECT_EQ(run.plan.num_tokens, 14 * 9 + 14 * 3);
@@ -216,8 +216,8 @@ TEST(TrainLoop, CountsTheTokensThatAnEpochTakesOfAMixture) {
 
 TEST(TrainLoop, AnEndlessRunStartsAtOnce) {
   TinyRun tiny;
-  tiny.args.batch.max_steps = int64_t{1} << 50;
-  tiny.args.data.shuffle = true;
+  tiny.spec.batch.max_steps = int64_t{1} << 50;
+  tiny.spec.data.shuffle = true;
   int signal = 0;
   const RecordingObserver run = tiny.train(
       1, [&] { return signal; },
@@ -228,9 +228,9 @@ TEST(TrainLoop, AnEndlessRunStartsAtOnce) {
 
 TEST(TrainLoop, MergedMicroBatchesGiveTheSameStep) {
   TinyRun tiny;
-  tiny.args.placement.merge_micro_batches = AutoChoice::kNever;
+  tiny.spec.placement.merge_micro_batches = AutoChoice::kNever;
   const RecordingObserver apart = tiny.train();
-  tiny.args.placement.merge_micro_batches = AutoChoice::kAlways;
+  tiny.spec.placement.merge_micro_batches = AutoChoice::kAlways;
   const RecordingObserver merged = tiny.train();
   EXPECT_EQ(apart.plan.micro_batches_per_pass, 1);
   EXPECT_EQ(apart.plan.max_pass_tokens, 2 * 9);
@@ -247,11 +247,11 @@ TEST(TrainLoop, MergedMicroBatchesGiveTheSameStep) {
 
 TEST(TrainLoop, KeptPackedWeightsFollowEveryUpdate) {
   TinyRun tiny;
-  tiny.args.precision.dtype = DType::kBF16;
-  tiny.args.placement.pack_weights = AutoChoice::kNever;
+  tiny.spec.precision.dtype = DType::kBF16;
+  tiny.spec.placement.pack_weights = AutoChoice::kNever;
   const RecordingObserver plain = tiny.train();
   for (const char* choice : {"always", "auto"}) {
-    tiny.args.placement.pack_weights = from_word(choice);
+    tiny.spec.placement.pack_weights = from_word(choice);
     const RecordingObserver packed = tiny.train();
     ASSERT_EQ(packed.steps.size(), plain.steps.size());
     for (size_t i = 0; i < plain.steps.size(); ++i) {
@@ -263,8 +263,8 @@ TEST(TrainLoop, KeptPackedWeightsFollowEveryUpdate) {
 
 TEST(TrainLoop, LearningRatesFollowTheSchedule) {
   TinyRun tiny;
-  tiny.args.schedule.type = ScheduleType::kLinear;
-  tiny.args.schedule.warmup_ratio = 0.3;  // ceil(1.8) = 2 of 6 steps
+  tiny.spec.schedule.type = ScheduleType::kLinear;
+  tiny.spec.schedule.warmup_ratio = 0.3;  // ceil(1.8) = 2 of 6 steps
   std::vector<double> rates;
   for (const StepMetrics& step : tiny.train().steps) rates.push_back(step.learning_rate);
   EXPECT_THAT(rates, ElementsAre(0, 0.005, 0.01, 0.0075, 0.005, 0.0025));
@@ -272,9 +272,9 @@ TEST(TrainLoop, LearningRatesFollowTheSchedule) {
 
 TEST(TrainLoop, ALearningRateOfZeroLeavesTheWeightsAlone) {
   TinyRun tiny;
-  tiny.args.schedule.learning_rate = 0;
+  tiny.spec.schedule.learning_rate = 0;
   tiny.train();
-  EXPECT_EQ(read_tensors(tiny.output()), read_tensors(tiny.args.model.folder));
+  EXPECT_EQ(read_tensors(tiny.output()), read_tensors(tiny.spec.model.folder));
 }
 
 TEST(TrainLoop, LogsAreMeansSinceTheLastLog) {
@@ -296,7 +296,7 @@ TEST(TrainLoop, LogsAreMeansSinceTheLastLog) {
 
 TEST(TrainLoop, TrainingLearns) {
   TinyRun tiny;
-  tiny.args.batch.max_steps = 60;
+  tiny.spec.batch.max_steps = 60;
   const RecordingObserver run = tiny.train();
   EXPECT_LT(run.steps.back().loss, 0.5 * run.steps.front().loss);
 }
@@ -304,9 +304,9 @@ TEST(TrainLoop, TrainingLearns) {
 TEST(TrainLoop, RunsAreBitIdenticalWhateverTheThreads) {
   for (const char* dtype : {"float32", "bfloat16"}) {
     TinyRun tiny;
-    tiny.args.data.shuffle = true;
-    tiny.args.precision.dtype = from_word(dtype);
-    tiny.args.precision.save_dtype = DType::kF32;
+    tiny.spec.data.shuffle = true;
+    tiny.spec.precision.dtype = from_word(dtype);
+    tiny.spec.precision.save_dtype = DType::kF32;
     const std::vector<double> expected = losses_of_steps(tiny.train(1));
     const auto weights = read_tensors(tiny.output());
     for (const int64_t num_threads : {1, 2, 3}) {
@@ -319,36 +319,36 @@ TEST(TrainLoop, RunsAreBitIdenticalWhateverTheThreads) {
 
 TEST(TrainLoop, TheSeedDecidesTheOrderOfTheRows) {
   TinyRun tiny;
-  tiny.args.data.shuffle = true;
+  tiny.spec.data.shuffle = true;
   const std::vector<double> first = losses_of_steps(tiny.train());
-  tiny.args.data.seed = 7;
+  tiny.spec.data.seed = 7;
   EXPECT_NE(losses_of_steps(tiny.train()), first);
-  tiny.args.data.seed.reset();
-  tiny.args.seed = 7;
+  tiny.spec.data.seed.reset();
+  tiny.spec.seed = 7;
   const std::vector<double> by_seed = losses_of_steps(tiny.train());
-  tiny.args.seed = 42;
-  tiny.args.data.seed = 7;
+  tiny.spec.seed = 42;
+  tiny.spec.data.seed = 7;
   EXPECT_EQ(losses_of_steps(tiny.train()), by_seed);
 }
 
 TEST(TrainLoop, Float32WeightsSurviveBfloat16TrainingExactly) {
   TinyRun tiny;
-  tiny.args.precision.dtype = DType::kBF16;
-  tiny.args.precision.save_dtype = DType::kF32;
-  tiny.args.schedule.learning_rate = 0;
+  tiny.spec.precision.dtype = DType::kBF16;
+  tiny.spec.precision.save_dtype = DType::kF32;
+  tiny.spec.schedule.learning_rate = 0;
   tiny.train();
-  EXPECT_EQ(read_tensors(tiny.output()), read_tensors(tiny.args.model.folder));
+  EXPECT_EQ(read_tensors(tiny.output()), read_tensors(tiny.spec.model.folder));
 }
 
 TEST(TrainLoop, StopsBeforeTheUpdateWhenTheLossIsNotFinite) {
   TinyRun tiny;
-  tiny.args.schedule.learning_rate = 1e30;  // the first update throws the weights far out
-  tiny.args.clipping.max_norm = 0;
-  tiny.args.saving.strategy = SaveStrategy::kSteps;
-  tiny.args.saving.steps = 1;
+  tiny.spec.schedule.learning_rate = 1e30;  // the first update throws the weights far out
+  tiny.spec.clipping.max_norm = 0;
+  tiny.spec.saving.strategy = SaveStrategy::kSteps;
+  tiny.spec.saving.steps = 1;
   ThreadPool pool(2);
   RecordingObserver observer;
-  Trainer trainer(tiny.args, pool, observer);
+  Trainer trainer(tiny.spec, pool, observer);
   expect_error(ExitCode::kNumerics,
                {"step 2: loss", "not finite", "after step 1", "not finite again, first in",
                 "the step read the rows 4, 5, 6, 7 (from 0)"},
@@ -363,14 +363,14 @@ TEST(TrainLoop, StopsBeforeTheUpdateWhenTheLossIsNotFinite) {
 
 TEST(TrainLoop, MissingInputsAreNamed) {
   TinyRun tiny;
-  const RunSpec good = tiny.args;
-  tiny.args.model.folder = tiny.folder() / "nowhere";
+  const RunSpec good = tiny.spec;
+  tiny.spec.model.folder = tiny.folder() / "nowhere";
   expect_error(ExitCode::kNoInput, {"nowhere"}, [&] { tiny.train(); });
-  tiny.args = good;
-  tiny.args.data.dataset = {tiny.folder() / "nothing.safetensors"};
+  tiny.spec = good;
+  tiny.spec.data.dataset = {tiny.folder() / "nothing.safetensors"};
   expect_error(ExitCode::kNoInput, {"nothing.safetensors"}, [&] { tiny.train(); });
-  tiny.args = good;
-  tiny.args.data.dataset = {tiny.folder().write("text.txt", "abc").string()};
+  tiny.spec = good;
+  tiny.spec.data.dataset = {tiny.folder().write("text.txt", "abc").string()};
   expect_error(ExitCode::kNoInput, {"tokenizer.json"}, [&] { tiny.train(); });
 }
 
@@ -386,7 +386,7 @@ TEST(TrainLoop, ASignalEndsTheRunWithACheckpoint) {
   EXPECT_EQ(stopped.checkpoints, std::vector<fs::path>{tiny.output() / "checkpoint-2"});
   EXPECT_FALSE(fs::exists(tiny.output() / "model.safetensors"));
   const auto weights = read_tensors(tiny.output() / "checkpoint-2");
-  tiny.args.batch.max_steps = 2;
+  tiny.spec.batch.max_steps = 2;
   tiny.train();
   EXPECT_EQ(read_tensors(tiny.output()), weights);
 }
@@ -400,9 +400,9 @@ double loss_with(const std::string& optim) {
   for (int run = 0; run < kNumRuns; ++run) {
     TinyRun tiny(config);
     const std::vector<int64_t> lengths(16, 32);
-    write_token_rows(tiny.args.data.dataset[0], random_rows(lengths, config.vocab_size, 5 + run));
-    tiny.args.optimizer.form = from_word(optim);
-    tiny.args.batch.max_steps = 60;
+    write_token_rows(tiny.spec.data.dataset[0], random_rows(lengths, config.vocab_size, 5 + run));
+    tiny.spec.optimizer.form = from_word(optim);
+    tiny.spec.batch.max_steps = 60;
     for (const StepMetrics& step : tiny.train().steps) sum += step.step > 40 ? step.loss : 0;
   }
   return sum / (20 * kNumRuns);

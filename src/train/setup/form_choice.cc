@@ -13,9 +13,9 @@
 namespace tessera {
 FitRequest fit_request(const RunSetup& setup, const BatchPlanOptions& batch, const DataFacts& data,
                        const MachineFacts& machine) {
-  const RunSpec& args = setup.args;
+  const RunSpec& spec = setup.spec;
   FitRequest request;
-  request.args = args;
+  request.spec = spec;
   request.config = setup.model->config();
   request.batch = batch;
   request.data = data;
@@ -28,27 +28,27 @@ FitRequest fit_request(const RunSetup& setup, const BatchPlanOptions& batch, con
   request.rates = rates_of_this_processor(tflops, setup.pool.num_threads() * setup.world().local_world_size,
                                           setup.model->dtype());
   const std::filesystem::path folder =
-      args.placement.offload_dir.empty() ? args.output_dir : args.placement.offload_dir;
+      spec.placement.offload_dir.empty() ? spec.output_dir : spec.placement.offload_dir;
   request.free_disk_bytes = free_disk_bytes(folder);
-  if (args.placement.fit_disk_bytes) {
-    request.free_disk_bytes = std::min(request.free_disk_bytes, *args.placement.fit_disk_bytes);
+  if (spec.placement.fit_disk_bytes) {
+    request.free_disk_bytes = std::min(request.free_disk_bytes, *spec.placement.fit_disk_bytes);
   }
-  request.holds_model = share_disk(folder, args.output_dir);
+  request.holds_model = share_disk(folder, spec.output_dir);
   return request;
 }
 
 MachineFacts choose_form(RunSetup& setup, const BatchPlanOptions& batch, const DataFacts& data) {
-  RunSpec& args = setup.args;
+  RunSpec& spec = setup.spec;
   const OpLabel label = {"form of the run"};
   mark_work(setup.comm, "choosing the form of the run", 1);
   const PatientScope patience(setup.comm);
   if (*setup.resume) {
-    args = continued(args, setup.resume->record().arguments, setup.resume->checkpoint_parent().string());
+    spec = continued(spec, setup.resume->record().arguments, setup.resume->checkpoint_parent().string());
   }
   // First: the memory of its threads stays with the process.
-  if (setup.is_root()) setup.disk_rate = try_disk_rate(args.placement.offload_dir, args.placement.transfers);
+  if (setup.is_root()) setup.disk_rate = try_disk_rate(spec.placement.offload_dir, spec.placement.transfers);
   const MachineFacts machine = machine_facts(setup);
-  const int64_t disk_bytes = -setup.comm.max(-free_disk_bytes(args.placement.offload_dir), label);
+  const int64_t disk_bytes = -setup.comm.max(-free_disk_bytes(spec.placement.offload_dir), label);
   FitCandidate candidate;
   const std::optional<Error> error = outside_error([&] {
     if (!setup.is_root()) return;
@@ -63,10 +63,10 @@ MachineFacts choose_form(RunSetup& setup, const BatchPlanOptions& batch, const D
     log_info("fit: {}", choice_text(options));
   });
   if (const auto told = first_error(setup.comm, error, label)) fail(told->code, "{}", told->message);
-  args = with_candidate(args, setup.comm.broadcast(candidate, 0, label), setup.world().world_size);
-  args.placement.fit = true;
-  setup.set_base_quantization(base_quantization_of(args));
-  setup.record.arguments = training_arguments(args);
+  spec = with_candidate(spec, setup.comm.broadcast(candidate, 0, label), setup.world().world_size);
+  spec.placement.fit = true;
+  setup.set_base_quantization(base_quantization_of(spec));
+  setup.record.arguments = training_arguments(spec);
   return machine;
 }
 

@@ -12,7 +12,7 @@ namespace tessera {
 FitRequest fit_request(const RunSetup& setup, const BatchPlanOptions& batch, const DataFacts& data,
                        const MachineFacts& machine);
 
-// Collective: rank 0 chooses for the node with the least memory and the one with the least disk; setup.args
+// Collective: rank 0 chooses for the node with the least memory and the one with the least disk; setup.spec
 // become those of that form. A resumed run keeps what changes its numbers. Error(kBadConfig) if nothing fits.
 // Returns this rank's machine as it was then: memory measured later may no longer hold the chosen form.
 MachineFacts choose_form(RunSetup& setup, const BatchPlanOptions& batch, const DataFacts& data);

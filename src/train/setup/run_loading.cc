@@ -17,9 +17,9 @@ namespace {
 
 // Rank 0's disk stands for those of the others.
 void prepare_disk(RunSetup& setup) {
-  create_folder(setup.args.placement.offload_dir);
-  if (setup.args.reporting.measure_peak && setup.is_root() && !setup.disk_rate) {
-    setup.disk_rate = measure_disk_rate(setup.args.placement.offload_dir, setup.args.placement.transfers);
+  create_folder(setup.spec.placement.offload_dir);
+  if (setup.spec.reporting.measure_peak && setup.is_root() && !setup.disk_rate) {
+    setup.disk_rate = measure_disk_rate(setup.spec.placement.offload_dir, setup.spec.placement.transfers);
   }
 }
 
@@ -37,7 +37,7 @@ void initialize_adapters(RunSetup& setup, const ElementRange& range) {
     if (begin >= end) continue;
     values.resize(static_cast<size_t>(end - begin));
     initialize_parameter(parameter, setup.model->config().initializer_range,
-                         static_cast<uint64_t>(setup.args.seed), begin - parameter.offset,
+                         static_cast<uint64_t>(setup.spec.seed), begin - parameter.offset,
                          TensorView(values.data(), DType::kF32, {end - begin}));
     setup.parameters->write_state(StateKind::kMaster, begin, values);
   }
@@ -45,11 +45,11 @@ void initialize_adapters(RunSetup& setup, const ElementRange& range) {
 
 // The weights, or of adapters those of adapter_name_or_path or new ones.
 void load_parameters(RunSetup& setup) {
-  const LoadOnce once = setup.args.sharding.load_once;
+  const LoadOnce once = setup.spec.sharding.load_once;
   if (!setup.frozen) return setup.parameters->load(*setup.model_file, once, loading_progress(setup));
-  if (!setup.args.lora.adapter.empty()) {
+  if (!setup.spec.lora.adapter.empty()) {
     const auto file =
-        SafetensorsModel::open(std::filesystem::path(setup.args.lora.adapter) / kAdapterFileName);
+        SafetensorsModel::open(std::filesystem::path(setup.spec.lora.adapter) / kAdapterFileName);
     return setup.parameters->load(file, once, {});
   }
   for (const ElementRange& range : setup.parameters->kept()) initialize_adapters(setup, range);
@@ -59,19 +59,19 @@ void load_parameters(RunSetup& setup) {
 }  // namespace
 
 void load_run(RunSetup& setup) {
-  const RunSpec& args = setup.args;
+  const RunSpec& spec = setup.spec;
   mark_work(setup.comm, OtherWork::kLoadingWeights, 1);
-  if (!args.placement.offload_dir.empty()) prepare_disk(setup);
+  if (!spec.placement.offload_dir.empty()) prepare_disk(setup);
   if (setup.model->is_adapted()) {
     setup.frozen.emplace(*setup.model, setup.comm, setup.pool, setup.plan.zero);
   }
   setup.parameters =
-      std::make_unique<ParameterStore>(*setup.model, setup.plan.zero, make_optimizer(args.optimizer),
-                                       args.optimizer.weight_decay_norms, setup.comm, setup.pool);
+      std::make_unique<ParameterStore>(*setup.model, setup.plan.zero, make_optimizer(spec.optimizer),
+                                       spec.optimizer.weight_decay_norms, setup.comm, setup.pool);
   if (setup.plan.limits.offload_inputs) {
     setup.model->offload_inputs_to(
-        std::filesystem::path(args.placement.offload_dir) / fmt::format("rank-{}.inputs", setup.world().rank),
-        args.placement.transfers);
+        std::filesystem::path(spec.placement.offload_dir) / fmt::format("rank-{}.inputs", setup.world().rank),
+        spec.placement.transfers);
   }
   setup.model->reserve(setup.plan.limits);
   if (setup.context) {

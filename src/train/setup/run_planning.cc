@@ -20,30 +20,30 @@ namespace {
 
 // What the files of the run will take. A run that has begun continues as far as it gets: space may be freed
 // meanwhile.
-DiskPlan plan_disk_use(const RunSpec& args, const TrainableModel& model, const RunPlan& run,
+DiskPlan plan_disk_use(const RunSpec& spec, const TrainableModel& model, const RunPlan& run,
                        const World& world, const ActionSchedule& actions, const RunResume& resume) {
   CheckpointCount count = {actions.num_saves(resume ? resume.record().progress.step : 0),
-                           args.saving.total_limit, 0};
+                           spec.saving.total_limit, 0};
   // The newest and the best.
-  if (!args.evaluation.metric.empty() && count.total_limit == 1) count.total_limit = 2;
-  if (resume && resume.is_in_place()) count.num_present = num_checkpoints_in(args.output_dir);
+  if (!spec.evaluation.metric.empty() && count.total_limit == 1) count.total_limit = 2;
+  if (resume && resume.is_in_place()) count.num_present = num_checkpoints_in(spec.output_dir);
   DiskPlan plan = plan_disk(model.layout(),
-                            {args.precision.export_dtype(), saved_tensors_of(args, world.num_nodes)}, count);
-  plan.free_bytes = free_disk_bytes(args.output_dir);
-  if (!args.placement.offload_dir.empty()) {
-    const ZeroSettings settings = zero_settings_of(args, model.config(), 1);
+                            {spec.precision.export_dtype(), saved_tensors_of(spec, world.num_nodes)}, count);
+  plan.free_bytes = free_disk_bytes(spec.output_dir);
+  if (!spec.placement.offload_dir.empty()) {
+    const ZeroSettings settings = zero_settings_of(spec, model.config(), 1);
     plan.offload_bytes = offload_bytes(model, world.num_nodes, world.local_world_size, settings) +
                          world.local_world_size * model.offloaded_bytes(run.limits);
     plan.discarded_bytes = discarded_offload_bytes(model, world.num_nodes, world.local_world_size, settings);
-    plan.offload_free_bytes = free_disk_bytes(args.placement.offload_dir);
-    plan.offload_shares_disk = share_disk(args.placement.offload_dir, args.output_dir);
+    plan.offload_free_bytes = free_disk_bytes(spec.placement.offload_dir);
+    plan.offload_shares_disk = share_disk(spec.placement.offload_dir, spec.output_dir);
     // A disk without this room fails the start in any case, which would take longer.
-    const std::string offload = offload_refusal(plan, args.placement.offload_dir);
+    const std::string offload = offload_refusal(plan, spec.placement.offload_dir);
     if (!offload.empty()) fail(ExitCode::kBadConfig, "{}", offload);
   }
-  const std::string refusal = disk_refusal(plan, args.output_dir);
+  const std::string refusal = disk_refusal(plan, spec.output_dir);
   if (!refusal.empty() && !resume) fail(ExitCode::kBadConfig, "{}", refusal);
-  const std::string warning = refusal.empty() ? disk_warning(plan, args.output_dir) : refusal;
+  const std::string warning = refusal.empty() ? disk_warning(plan, spec.output_dir) : refusal;
   if (!warning.empty()) log_warning("{}", warning);
   return plan;
 }
@@ -52,78 +52,78 @@ LengthGroups length_groups(RunSetup& setup) {
   return {.row_length = [&setup](int64_t row) { return setup.data->train.row_length(row); },
           .evaluations_before =
               [&setup](int64_t epoch) {
-                return (setup.args.evaluation.on_start ? 1 : 0) +
+                return (setup.spec.evaluation.on_start ? 1 : 0) +
                        setup.actions->evaluations_up_to(epoch * setup.plan.steps_per_epoch);
               }};
 }
 
 // What else decides the order of rows that are grouped by length.
-std::string sampling_text(const RunSpec& args) {
-  if (args.data.sampling_strategy != SamplingStrategy::kGroupByLength) return "";
+std::string sampling_text(const RunSpec& spec) {
+  if (spec.data.sampling_strategy != SamplingStrategy::kGroupByLength) return "";
   return fmt::format(
-      "group_by_length with evaluations {}{}{}", args.evaluation.strategy,
-      args.evaluation.strategy == IntervalStrategy::kNo
+      "group_by_length with evaluations {}{}{}", spec.evaluation.strategy,
+      spec.evaluation.strategy == IntervalStrategy::kNo
           ? ""
-          : fmt::format(" every {} after {}", args.evaluation.steps.value_or(1), args.evaluation.delay),
-      args.evaluation.on_start ? " from the start" : "");
+          : fmt::format(" every {} after {}", spec.evaluation.steps.value_or(1), spec.evaluation.delay),
+      spec.evaluation.on_start ? " from the start" : "");
 }
 
 // Fractions that are multiples of each other need not be in steps.
-void check_saves_at_evaluations(const RunSpec& args, const ActionSchedule& actions, int64_t max_steps) {
-  const bool by_steps = args.evaluation.load_best_model && args.saving.strategy == SaveStrategy::kSteps;
+void check_saves_at_evaluations(const RunSpec& spec, const ActionSchedule& actions, int64_t max_steps) {
+  const bool by_steps = spec.evaluation.load_best_model && spec.saving.strategy == SaveStrategy::kSteps;
   if (!by_steps || actions.save_steps() % actions.eval_steps() == 0) return;
   fail(ExitCode::kBadConfig,
        "load_best_model_at_end needs save_steps to be a multiple of eval_steps: of the {} steps of this run, "
        "save_steps {} is every {} and eval_steps {} every {}; give both in steps",
-       max_steps, args.saving.steps, actions.save_steps(), *args.evaluation.steps, actions.eval_steps());
+       max_steps, spec.saving.steps, actions.save_steps(), *spec.evaluation.steps, actions.eval_steps());
 }
 
 }  // namespace
 
 void make_plan(RunSetup& setup) {
-  const RunSpec& args = setup.args;
+  const RunSpec& spec = setup.spec;
   const Dataset& train = setup.data->train;
   RunPlan& plan = setup.plan;
-  BatchPlanOptions options = args.batch_options(setup.world().world_size);
+  BatchPlanOptions options = spec.batch_options(setup.world().world_size);
   options.supply = train.supply();
-  if (args.data.sampling_strategy == SamplingStrategy::kGroupByLength)
+  if (spec.data.sampling_strategy == SamplingStrategy::kGroupByLength)
     options.length_groups = length_groups(setup);
   if (options.supply != nullptr) {
-    options.num_rows = args.batch.max_steps * global_batch_rows(options);
+    options.num_rows = spec.batch.max_steps * global_batch_rows(options);
   } else {
     options.mixture = train.mixture();
     for (const int64_t share : mixture_shares(options.mixture)) options.num_rows += share;
   }
   setup.record.model = model_shape(setup.model->config());
   setup.record.data = data_record(train, setup.data->row_limit, train.packing(), options);
-  setup.record.data.sampling = sampling_text(args);
+  setup.record.data.sampling = sampling_text(spec);
   setup.record.data.splits_documents = setup.data->splits_documents;
-  if (*setup.resume) options = setup.resume->continue_batches(options, &setup.args, &setup.record);
-  if (const std::string warning = few_rows_warning(options, ways_to_more_rows(args));
+  if (*setup.resume) options = setup.resume->continue_batches(options, &setup.spec, &setup.record);
+  if (const std::string warning = few_rows_warning(options, ways_to_more_rows(spec));
       !warning.empty() && setup.is_root())
     log_warning("{}", warning);
-  if (!args.objective.average_tokens_across_devices && options.cut && setup.world().world_size > 1) {
+  if (!spec.objective.average_tokens_across_devices && options.cut && setup.world().world_size > 1) {
     fail(ExitCode::kBadConfig,
          "average_tokens_across_devices false: the mean of every rank counts, and the checkpoint's ranks had "
          "other rows: resume on {} with the same batch sizes",
          count_of(options.world_size, "rank"));
   }
-  setup.rows.emplace(train, options, num_row_ranks(args, setup.world().world_size),
-                     args.outer.sync_every > 0                      ? setup.world().num_nodes
-                     : args.objective.average_tokens_across_devices ? 1
+  setup.rows.emplace(train, options, num_row_ranks(spec, setup.world().world_size),
+                     spec.outer.sync_every > 0                      ? setup.world().num_nodes
+                     : spec.objective.average_tokens_across_devices ? 1
                                                                     : setup.world().world_size);
 
   plan.num_rows = options.supply != nullptr ? 0 : options.num_rows;
   plan.num_tokens = tokens_of_epoch(train);
   plan.eval_rows = setup.data->num_eval_rows();
-  plan_steps(args, options, setup.rows->batches(), &plan);
+  plan_steps(spec, options, setup.rows->batches(), &plan);
   if (plan.num_warmup_steps >= plan.max_steps && plan.num_warmup_steps > 0) {
     log_warning("the warm-up of {} is not over when the run ends after {}",
                 count_of(plan.num_warmup_steps, "step"), plan.max_steps);
   }
-  setup.actions.emplace(args, plan.steps_per_epoch, plan.max_steps);
-  check_saves_at_evaluations(args, *setup.actions, plan.max_steps);
-  setup.schedule = make_schedule(args.schedule, plan.max_steps);
+  setup.actions.emplace(spec, plan.steps_per_epoch, plan.max_steps);
+  check_saves_at_evaluations(spec, *setup.actions, plan.max_steps);
+  setup.schedule = make_schedule(spec.schedule, plan.max_steps);
   // Refuses a momentum that grows out of range.
   setup.schedule->betas(plan.max_steps - 1);
 
@@ -135,10 +135,10 @@ void make_plan(RunSetup& setup) {
     setup.rows->set_micro_batches_per_pass(micro_batches_per_pass);
     return setup.rows->largest_pass(setup.plan.max_steps);
   };
-  const MachineFacts machine = args.placement.fit ? choose_form(setup, options, facts) : machine_facts(setup);
-  plan = plan_run({args, *setup.model, options, facts, machine}, std::move(plan));
+  const MachineFacts machine = spec.placement.fit ? choose_form(setup, options, facts) : machine_facts(setup);
+  plan = plan_run({spec, *setup.model, options, facts, machine}, std::move(plan));
   if (setup.is_root()) {
-    plan.disk = plan_disk_use(args, *setup.model, plan, setup.world(), *setup.actions, *setup.resume);
+    plan.disk = plan_disk_use(spec, *setup.model, plan, setup.world(), *setup.actions, *setup.resume);
   }
   setup.observers.on_plan(plan);
   if (plan.refusal.empty()) return;
@@ -175,8 +175,8 @@ MachineFacts machine_facts(const RunSetup& setup) {
   machine.free_bytes = memory_info().free_for_process_bytes;
   // What an earlier start has left is used again.
   if (setup.snapshots) machine.free_bytes += setup.snapshots->held_bytes_of_node();
-  if (setup.args.placement.fit && setup.args.placement.fit_memory_bytes) {
-    machine.free_bytes = std::min(machine.free_bytes, *setup.args.placement.fit_memory_bytes -
+  if (setup.spec.placement.fit && setup.spec.placement.fit_memory_bytes) {
+    machine.free_bytes = std::min(machine.free_bytes, *setup.spec.placement.fit_memory_bytes -
                                                           machine.local_world_size * machine.baseline_bytes);
   }
   take_device_memory(setup.model->device(), &machine);

@@ -21,17 +21,17 @@ namespace tessera {
 namespace {
 
 // Whether all nodes see output_dir: every node writes its part of a checkpoint. Collective.
-bool check_output_is_shared(const RunSpec& args, Communicator& comm) {
-  if (comm.world().num_nodes == 1 || is_shared_by_nodes(comm, args.output_dir)) return true;
-  if (args.saving.strategy != SaveStrategy::kNo) {
+bool check_output_is_shared(const RunSpec& spec, Communicator& comm) {
+  if (comm.world().num_nodes == 1 || is_shared_by_nodes(comm, spec.output_dir)) return true;
+  if (spec.saving.strategy != SaveStrategy::kNo) {
     fail(ExitCode::kBadConfig,
          "output_dir {}: not the same folder on all nodes, of which each writes its part of a checkpoint: "
          "take one on a file system that they share, or save_strategy no",
-         args.output_dir);
+         spec.output_dir);
   }
   if (comm.world().rank == 0) {
     log_warning("output_dir {}: not the same folder on all nodes: a signal ends the run without a checkpoint",
-                args.output_dir);
+                spec.output_dir);
   }
   return false;
 }
@@ -44,28 +44,28 @@ std::string job_name(const World& world, const std::string& output_dir) {
 
 RunSetup::RunSetup(const RunSpec& arguments, ThreadPool& thread_pool, TrainObserver& observer,
                    Communicator& communicator, const OpsFactory& make)
-    : args(arguments), pool(thread_pool), comm(communicator) {
+    : spec(arguments), pool(thread_pool), comm(communicator) {
   if (is_root() || observer.is_for_every_rank()) observers.add(observer);
-  record.arguments = training_arguments(args);  // what follows may fill them in
-  record.launch_id = args.launch.id;
+  record.arguments = training_arguments(spec);  // what follows may fill them in
+  record.launch_id = spec.launch.id;
   record.world_size = world().world_size;
-  comm.position().set_folder(absolute_path(args.output_dir));
+  comm.position().set_folder(absolute_path(spec.output_dir));
   mark_work(comm, OtherWork::kPreparing, 1);
   if (is_root()) {
-    check_can_write_in(args.output_dir);
-    check_spares_model(args.output_dir, args.model.folder);
+    check_can_write_in(spec.output_dir);
+    check_spares_model(spec.output_dir, spec.model.folder);
   }
   const PatientScope patience(comm);
-  output_is_shared = check_output_is_shared(args, comm);
+  output_is_shared = check_output_is_shared(spec, comm);
   open_model(make);
   // The state of another optimizer is of no use.
-  if (args.saving.peer_snapshot_steps > 0) {
+  if (spec.saving.peer_snapshot_steps > 0) {
     snapshots.emplace(comm, pool,
-                      fmt::format("{}\n{}", job_name(world(), args.output_dir), args.optimizer.form));
+                      fmt::format("{}\n{}", job_name(world(), spec.output_dir), spec.optimizer.form));
   }
-  resume.emplace(args, comm, snapshots ? &*snapshots : nullptr);
+  resume.emplace(spec, comm, snapshots ? &*snapshots : nullptr);
   keep_packing_of_resumed_run();
-  data = open_training_data(args, model->config(), pool, comm, observers,
+  data = open_training_data(spec, model->config(), pool, comm, observers,
                             *resume && !resume->record().data.splits_documents);
   open_choices();
   make_plan(*this);
@@ -74,27 +74,27 @@ RunSetup::RunSetup(const RunSpec& arguments, ThreadPool& thread_pool, TrainObser
 
 // Before there were strategies, documents were packed in order, whatever they were rows of.
 void RunSetup::keep_packing_of_resumed_run() {
-  if (!*resume || !args.data.packing || args.sources.given.contains("packing_strategy")) return;
-  if (resume->record().data.packing == "isolated") args.data.packing_strategy = PackingStrategy::kInOrder;
+  if (!*resume || !spec.data.packing || spec.sources.given.contains("packing_strategy")) return;
+  if (resume->record().data.packing == "isolated") spec.data.packing_strategy = PackingStrategy::kInOrder;
 }
 
 void RunSetup::open_model(const OpsFactory& make) {
-  check_is_model_folder(args.model.folder);
-  ModelConfig config = read_model_config(args.model.folder);
-  config.lora = lora_config_of(args);
-  config.base_quantization = base_quantization_of(args);
-  model_file = SafetensorsModel::open(args.model.folder);
-  ops = make ? make(pool) : make_ops(args.machine.device, pool, world().local_rank);
+  check_is_model_folder(spec.model.folder);
+  ModelConfig config = read_model_config(spec.model.folder);
+  config.lora = lora_config_of(spec);
+  config.base_quantization = base_quantization_of(spec);
+  model_file = SafetensorsModel::open(spec.model.folder);
+  ops = make ? make(pool) : make_ops(spec.machine.device, pool, world().local_rank);
   clocked_ops.emplace(*ops);
-  if (args.sharding.context_parallel_size > 1) {
-    context.emplace(*clocked_ops, context_team(world(), args.sharding.context_parallel_size));
+  if (spec.sharding.context_parallel_size > 1) {
+    context.emplace(*clocked_ops, context_team(world(), spec.sharding.context_parallel_size));
   }
-  model = make_model(config, args.precision.dtype, model_ops());
+  model = make_model(config, spec.precision.dtype, model_ops());
   plan.num_parameters = model->layout().num_parameters();
   plan.num_frozen = frozen_parameters(*model);
   plan.operations = ops->description();
   plan.num_threads = pool.num_threads();
-  peak.emplace(args.reporting.measure_peak, *ops, pool, model->dtype(), comm);
+  peak.emplace(spec.reporting.measure_peak, *ops, pool, model->dtype(), comm);
   plan.peak = peak->at_start();
 }
 
@@ -102,14 +102,14 @@ void RunSetup::set_base_quantization(Quantization quantization) {
   ModelConfig config = model->config();
   if (config.base_quantization == quantization) return;
   config.base_quantization = quantization;
-  model = make_model(config, args.precision.dtype, model_ops());
+  model = make_model(config, spec.precision.dtype, model_ops());
 }
 
 void RunSetup::open_choices() {
-  if (!args.evaluation.evaluates() || args.evaluation.choices.empty()) return;
-  const Tokenizer tokenizer = Tokenizer::open(tokenizer_folder(args));
+  if (!spec.evaluation.evaluates() || spec.evaluation.choices.empty()) return;
+  const Tokenizer tokenizer = Tokenizer::open(tokenizer_folder(spec));
   const ModelConfig& config = model->config();
-  choices = ChoiceSet::open(args.evaluation.choices, tokenizer, args.data.add_special_tokens,
+  choices = ChoiceSet::open(spec.evaluation.choices, tokenizer, spec.data.add_special_tokens,
                             config.max_position_embeddings, config.vocab_size);
   if (choices->num_cut_contexts() > 0) {
     log_warning("eval_choices: {}", choices->cut_contexts_text(config.max_position_embeddings));

@@ -46,7 +46,7 @@ struct RunSetup {
   void set_base_quantization(Quantization quantization);
 
   Stopwatch since_start;
-  RunSpec args;  // with what --fit has chosen and what a resumed run keeps
+  RunSpec spec;  // with what --fit has chosen and what a resumed run keeps
   ThreadPool& pool;
   Communicator& comm;
   ObserverList observers;        // on ranks other than 0 only one for every rank

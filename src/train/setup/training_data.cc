@@ -18,14 +18,14 @@
 
 namespace tessera {
 
-std::filesystem::path tokenizer_folder(const RunSpec& args) {
-  return args.model.tokenizer.empty() ? args.model.folder : args.model.tokenizer;
+std::filesystem::path tokenizer_folder(const RunSpec& spec) {
+  return spec.model.tokenizer.empty() ? spec.model.folder : spec.model.tokenizer;
 }
 
-std::string ways_to_more_rows(const RunSpec& args) {
-  if (!needs_tokenizer(args.data.dataset)) return "";
-  if (args.data.packing) return "lower --max_length, ";
-  const bool has_text = std::ranges::any_of(args.data.dataset, [](const std::string& entry) {
+std::string ways_to_more_rows(const RunSpec& spec) {
+  if (!needs_tokenizer(spec.data.dataset)) return "";
+  if (spec.data.packing) return "lower --max_length, ";
+  const bool has_text = std::ranges::any_of(spec.data.dataset, [](const std::string& entry) {
     const std::string path = parse_data_source(entry).paths.at(0);
     std::error_code ignored;
     return input_kind(path) == InputKind::kText && !std::filesystem::is_directory(path, ignored);
@@ -33,80 +33,80 @@ std::string ways_to_more_rows(const RunSpec& args) {
   // Records of other files are a row each: packing would leave fewer.
   if (!has_text) return "";
   return std::string("set --packing to cut the documents into rows of max_length tokens, ") +
-         (args.data.text_per_line ? "" : "set --text_per_line if every line of a text file is a document, ");
+         (spec.data.text_per_line ? "" : "set --text_per_line if every line of a text file is a document, ");
 }
 
 namespace {
 
 // The token that ends texts, if it is to be another one than the tokenizer's: eos_token, or that of the
 // tokenizer from whose folder the chat template comes, as in TRL.
-std::string given_eos_token(const RunSpec& args, const Tokenizer& tokenizer) {
+std::string given_eos_token(const RunSpec& spec, const Tokenizer& tokenizer) {
   std::error_code error;
-  const std::filesystem::path other = args.data.chat_template;
-  if (!std::filesystem::exists(other / "tokenizer.json", error)) return args.sources.script.eos_token;
+  const std::filesystem::path other = spec.data.chat_template;
+  if (!std::filesystem::exists(other / "tokenizer.json", error)) return spec.sources.script.eos_token;
   const Tokenizer source = Tokenizer::open(other);
   for (const std::string& token : source.special_tokens()) {
     if (tokenizer.token_to_id(token)) continue;
     fail(ExitCode::kBadConfig,
          "chat_template {}: its tokenizer has the special token {}, which the model's lacks: add it to the "
          "model first",
-         args.data.chat_template, printable(token, 80));
+         spec.data.chat_template, printable(token, 80));
   }
-  if (!source.eos_id()) return args.sources.script.eos_token;
+  if (!source.eos_id()) return spec.sources.script.eos_token;
   return source.id_to_token(*source.eos_id());
 }
 
 }  // namespace
 
-TrainingData open_training_data(const RunSpec& args, const ModelConfig& config, ThreadPool& pool,
+TrainingData open_training_data(const RunSpec& spec, const ModelConfig& config, ThreadPool& pool,
                                 Communicator& comm, TrainObserver& observer, bool splits_packed_rows) {
   mark_work(comm, OtherWork::kReadingDataset, 1);
-  const int64_t row_limit = args.data.row_limit(config.max_position_embeddings);
+  const int64_t row_limit = spec.data.row_limit(config.max_position_embeddings);
   if (row_limit > config.max_position_embeddings && row_limit != kMaxRowLength) {
     log_warning("max_length {} is above max_position_embeddings {} of {}", row_limit,
-                config.max_position_embeddings, args.model.folder);
+                config.max_position_embeddings, spec.model.folder);
   }
   std::unique_ptr<const Tokenizer> tokenizer;
   std::string eos_token;
   const std::vector<EvaluationSet> sets =
-      args.evaluation.evaluates() ? evaluation_sets(args.data.eval_dataset) : std::vector<EvaluationSet>();
+      spec.evaluation.evaluates() ? evaluation_sets(spec.data.eval_dataset) : std::vector<EvaluationSet>();
   const auto needs_one = [](const EvaluationSet& set) { return needs_tokenizer(set.sources); };
-  if (needs_tokenizer(args.data.dataset) || std::ranges::any_of(sets, needs_one)) {
+  if (needs_tokenizer(spec.data.dataset) || std::ranges::any_of(sets, needs_one)) {
     // Rows of token ids need none; Dataset::open() refuses others without.
-    if (std::optional<Tokenizer> found = Tokenizer::open_if_any(tokenizer_folder(args))) {
-      eos_token = given_eos_token(args, *found);
+    if (std::optional<Tokenizer> found = Tokenizer::open_if_any(tokenizer_folder(spec))) {
+      eos_token = given_eos_token(spec, *found);
       if (!eos_token.empty()) found->set_eos_token(eos_token);
       tokenizer = std::make_unique<const Tokenizer>(std::move(*found));
       // They are saved together.
-      if (!args.model.tokenizer.empty())
-        Tokenizer::check_beside(args.model.tokenizer, family_info(config.family).model_type);
+      if (!spec.model.tokenizer.empty())
+        Tokenizer::check_beside(spec.model.tokenizer, family_info(config.family).model_type);
     }
   }
   enum class Use { kTrain, kEvaluate, kHeldOut };
-  const bool keeps_split = splits_packed_rows && args.data.packing_mode() == args.data.eval_packing_mode();
-  const bool splits = splits_documents(args) && !keeps_split;
-  if (splits_documents(args) && keeps_split) {
+  const bool keeps_split = splits_packed_rows && spec.data.packing_mode() == spec.data.eval_packing_mode();
+  const bool splits = splits_documents(spec) && !keeps_split;
+  if (splits_documents(spec) && keeps_split) {
     log_warning(
         "validation_split_percentage: the run goes on with the rows that it began with, of which "
         "packing_strategy {} "
         "put the longest documents into those held out: a new run holds out rows before they are packed",
-        args.data.packing_strategy);
+        spec.data.packing_strategy);
   }
   const auto open = [&](const std::vector<std::string>& sources, Use use, const std::string& what) {
-    DatasetOptions options = dataset_options(args.data, sources, tokenizer_folder(args));
+    DatasetOptions options = dataset_options(spec.data, sources, tokenizer_folder(spec));
     options.chat_template.eos_token = eos_token;
     options.max_length = row_limit;
-    options.allow_truncation = args.data.allow_truncation;
-    options.packing = use == Use::kTrain ? args.data.packing_mode() : args.data.eval_packing_mode();
-    options.cache_folder = args.data.cache_dir;
-    options.drops_masked_ids = args.data.max_length.value_or(kMaxRowLength) != kMaxRowLength;
+    options.allow_truncation = spec.data.allow_truncation;
+    options.packing = use == Use::kTrain ? spec.data.packing_mode() : spec.data.eval_packing_mode();
+    options.cache_folder = spec.data.cache_dir;
+    options.drops_masked_ids = spec.data.max_length.value_or(kMaxRowLength) != kMaxRowLength;
     if (use == Use::kEvaluate) {
       use_evaluation_splits(&options);
     } else if (splits) {
-      options.held_out = {args.data.validation_split_percentage, use == Use::kHeldOut};
+      options.held_out = {spec.data.validation_split_percentage, use == Use::kHeldOut};
     }
-    options.streaming = args.data.streaming && use == Use::kTrain;
-    options.streaming_buffer_rows = args.data.streaming_buffer_rows;
+    options.streaming = spec.data.streaming && use == Use::kTrain;
+    options.streaming_buffer_rows = spec.data.streaming_buffer_rows;
     options.while_waiting = [&comm] { comm.failures().check(); };
     Dataset dataset = Dataset::open(options, tokenizer.get(), config.vocab_size, pool, [&](double fraction) {
       comm.failures().check();  // perhaps of the rank that this one waits for
@@ -115,12 +115,12 @@ TrainingData open_training_data(const RunSpec& args, const ModelConfig& config, 
     for (const std::string& warning : dataset.report().warnings) log_warning("{}", warning);
     return dataset;
   };
-  Dataset train = open(args.data.dataset, Use::kTrain, "reading dataset");
+  Dataset train = open(spec.data.dataset, Use::kTrain, "reading dataset");
   std::vector<EvaluationData> evals;
-  if (args.data.validation_split_percentage > 0) {
-    const double percent = args.data.validation_split_percentage;
+  if (spec.data.validation_split_percentage > 0) {
+    const double percent = spec.data.validation_split_percentage;
     evals.push_back({"", EvaluationSet().prefix(),
-                     splits ? open(args.data.dataset, Use::kHeldOut, "reading the rows held out")
+                     splits ? open(spec.data.dataset, Use::kHeldOut, "reading the rows held out")
                             : train.split_off(percent)});
   }
   for (const EvaluationSet& set : sets) {
@@ -133,16 +133,16 @@ TrainingData open_training_data(const RunSpec& args, const ModelConfig& config, 
       std::move(tokenizer), row_limit, std::move(train), std::move(evals), {}, {}, {}, false};
   data.splits_documents = splits;
   if (!eos_token.empty()) data.eos_token = {eos_token, *data.tokenizer->eos_id()};
-  if (!args.data.chat_template.empty() && data.tokenizer) {
+  if (!spec.data.chat_template.empty() && data.tokenizer) {
     const ChatTemplate given =
-        ChatTemplate::load(tokenizer_folder(args), *data.tokenizer, {args.data.chat_template, "", eos_token});
+        ChatTemplate::load(tokenizer_folder(spec), *data.tokenizer, {spec.data.chat_template, "", eos_token});
     data.chat_template = given.source();
     data.end_of_answer = given.end_of_answer(*data.tokenizer);
     if (!data.end_of_answer) {
       log_warning(
           "chat_template {}: the tokenizer has no special token with which it ends an answer: what it writes "
           "is ordinary text, and programs that generate cannot tell where an answer ends",
-          args.data.chat_template);
+          spec.data.chat_template);
     }
   }
   return data;

@@ -45,13 +45,13 @@ struct TrainingData {
 // Reads, tokenizes and packs, or finds it done in the cache; reports progress and logs the datasets'
 // warnings. `splits_packed_rows`: a run goes on that held out rows for evaluation once they were packed,
 // whatever the packing.
-TrainingData open_training_data(const RunSpec& args, const ModelConfig& config, ThreadPool& pool,
+TrainingData open_training_data(const RunSpec& spec, const ModelConfig& config, ThreadPool& pool,
                                 Communicator& comm, TrainObserver& observer, bool splits_packed_rows);
 
 // The model's own unless another one was given.
-std::filesystem::path tokenizer_folder(const RunSpec& args);
+std::filesystem::path tokenizer_folder(const RunSpec& spec);
 
 // Settings that make more rows out of the same dataset, ending in a comma; "" if there are none.
-std::string ways_to_more_rows(const RunSpec& args);
+std::string ways_to_more_rows(const RunSpec& spec);
 
 }  // namespace tessera

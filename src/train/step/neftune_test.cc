@@ -118,34 +118,34 @@ TEST(NeftuneModel, LossIsThatOfTheEmbeddingPlusNoise) {
 
 TEST(NeftuneRun, DoesNotDependOnRanksThreadsOrMicroBatches) {
   SavingRun run;
-  run.args.batch.accumulation_steps = 4;
-  run.args.batch.global_rows = 4;  // the same rows on any ranks
+  run.spec.batch.accumulation_steps = 4;
+  run.spec.batch.global_rows = 4;  // the same rows on any ranks
   const std::vector<double> plain = losses_of_steps(run.run());
-  run.args.objective.neftune_alpha = 5;
-  run.args.output_dir = run.folder() / "noisy";
+  run.spec.objective.neftune_alpha = 5;
+  run.spec.output_dir = run.folder() / "noisy";
   const std::vector<double> expected = losses_of_steps(run.run());
   EXPECT_NE(expected, plain);
   for (const Ranks& ranks : {Ranks{1, 2}, Ranks{2, 2}}) {
     SavingRun several = run;
     several.ranks = ranks;
-    several.args.batch.accumulation_steps = 4 / ranks.world_size();
-    several.args.output_dir = run.folder() / fmt::format("ranks-{}", ranks.world_size());
+    several.spec.batch.accumulation_steps = 4 / ranks.world_size();
+    several.spec.output_dir = run.folder() / fmt::format("ranks-{}", ranks.world_size());
     const std::vector<double> found = losses_of_steps(several.run());
     ASSERT_EQ(found.size(), expected.size());
     for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-4) << "step " << i + 1;
   }
-  run.args.placement.gradient_checkpointing = true;
-  run.args.output_dir = run.folder() / "recomputed";
+  run.spec.placement.gradient_checkpointing = true;
+  run.spec.output_dir = run.folder() / "recomputed";
   EXPECT_EQ(losses_of_steps(run.run()), expected);
 }
 
 TEST(NeftuneRun, ResumesExactly) {
   SavingRun run;
-  run.args.objective.neftune_alpha = 5;
+  run.spec.objective.neftune_alpha = 5;
   run.run();
   SavingRun resumed = run;
   resumed.interrupt_at(3, "resumed");
-  resumed.args.resume = parse_resume("true");
+  resumed.spec.resume = parse_resume("true");
   resumed.run();
   expect_same_run(resumed.output(), run.output());
 }

@@ -17,9 +17,9 @@ namespace tessera {
 class StepUpdate {
  public:
   // What is passed by reference must outlive this; a checkpoint that `saver` is writing keeps the old values.
-  StepUpdate(const RunSpec& args, const Schedule& schedule, ParameterStore& parameters, StepRunner& runner,
+  StepUpdate(const RunSpec& spec, const Schedule& schedule, ParameterStore& parameters, StepRunner& runner,
              CheckpointSaver& saver, Communicator& comm)
-      : args_(args),
+      : spec_(spec),
         schedule_(schedule),
         parameters_(parameters),
         runner_(runner),
@@ -43,7 +43,7 @@ class StepUpdate {
   void update_in_second_run(const RowLists& passes, const StepPart& first, StepMetrics* metrics);
   ChangeHook change_hook();
 
-  const RunSpec& args_;
+  const RunSpec& spec_;
   const Schedule& schedule_;
   ParameterStore& parameters_;
   StepRunner& runner_;
