@@ -35,17 +35,17 @@ Instance node_of(const Instance& instance, const PodSize& pod) {
 
 // The requested layout, whether it fits or not.
 RunLayout asked_layout(const JobPlanRequest& request, const Instance& node, int64_t step_rows) {
-  const RunSpec& args = *request.args;
+  const RunSpec& spec = *request.spec;
   RunLayout layout;
   layout.num_nodes = *request.options.num_nodes;
   layout.local_world_size = *request.options.local_world_size;
   layout.num_threads = std::max<int64_t>(1, node.facts.num_cores / layout.local_world_size);
   layout.zero_stage = request.options.zero_stage.value_or(layout.world_size() > 1 ? 2 : 0);
   layout.schedule = request.options.schedule.value_or(GatherSchedule::kPerStep);
-  layout.gradient_checkpointing = args.placement.gradient_checkpointing;
+  layout.gradient_checkpointing = spec.placement.gradient_checkpointing;
   layout.micro_batch_rows = request.options.micro_batch_rows.value_or(1);
   layout.accumulation = accumulation_of_global_batch(step_rows, layout.micro_batch_rows,
-                                                     num_row_ranks(args, layout.world_size()));
+                                                     num_row_ranks(spec, layout.world_size()));
   return layout;
 }
 
@@ -57,15 +57,15 @@ RunForecast forecast_of(const JobPlanRequest& request, const ModelConfig& config
   cluster.node_memory_bytes = request.pod.memory_bytes;
   cluster.has_disk = false;
   cluster.network_gbps = node.facts.network_gbps;
-  const RunSpec& args = *request.args;
-  if (args.machine.device == DeviceKind::kCuda) {
+  const RunSpec& spec = *request.spec;
+  if (spec.machine.device == DeviceKind::kCuda) {
     cluster.ops = planned_card_ops(node.card.name, node.card.usable_bytes());
-    cluster.rates = rates_of_card(node.card.facts, optimizer_is_on_host(args));
+    cluster.rates = rates_of_card(node.card.facts, optimizer_is_on_host(spec));
   } else {
     cluster.ops = planned_cpu_ops(node.facts.amx);
     cluster.rates = rates_of_instance(node.facts);
   }
-  return forecast_run(arguments_for(args, layout, step_rows), config, cluster, layout.num_threads);
+  return forecast_run(arguments_for(spec, layout, step_rows), config, cluster, layout.num_threads);
 }
 
 }  // namespace
@@ -150,14 +150,14 @@ GracePeriods with_grace_period(GracePeriods grace, double run_s, bool spot) {
 
 JobPlan plan_job(const JobPlanRequest& request) {
   const int64_t world_size = int64_t{*request.options.num_nodes} * *request.options.local_world_size;
-  const int64_t step_rows = global_batch_rows(request.args->batch_options(world_size));
-  RunSpec args = *request.args;
-  args.batch.global_rows = step_rows;
-  args.batch.rows_per_device = 1;
-  args.batch.accumulation_steps = step_rows;
+  const int64_t step_rows = global_batch_rows(request.spec->batch_options(world_size));
+  RunSpec spec = *request.spec;
+  spec.batch.global_rows = step_rows;
+  spec.batch.rows_per_device = 1;
+  spec.batch.accumulation_steps = step_rows;
   ModelConfig config = *request.config;
-  config.lora = lora_config_of(args);
-  config.base_quantization = base_quantization_of(args);
+  config.lora = lora_config_of(spec);
+  config.base_quantization = base_quantization_of(spec);
 
   const Instance node = node_of(*request.instance, request.pod);
   if (node.facts.num_cores < *request.options.local_world_size) {
@@ -165,8 +165,8 @@ JobPlan plan_job(const JobPlanRequest& request) {
          format_count(node.facts.num_cores, "core"), format_count(*request.options.local_world_size, "rank"));
   }
   JobSize job;
-  job.max_row_tokens = job.mean_row_tokens = args.data.row_limit(config.max_position_embeddings);
-  const SearchResult result = search_instances(args, config, job, {node}, request.options);
+  job.max_row_tokens = job.mean_row_tokens = spec.data.row_limit(config.max_position_embeddings);
+  const SearchResult result = search_instances(spec, config, job, {node}, request.options);
 
   JobPlan plan;
   plan.step_rows = step_rows;
@@ -175,18 +175,18 @@ JobPlan plan_job(const JobPlanRequest& request) {
     plan.layout = result.combinations.front().layout;
     plan.forecast = forecast_of(request, config, node, plan.layout, step_rows);
   } else {
-    const int64_t row_ranks = num_row_ranks(args, world_size);
+    const int64_t row_ranks = num_row_ranks(spec, world_size);
     if (step_rows < row_ranks) {
       fail(ExitCode::kBadConfig, "a step has {}, fewer than the {} of the job: raise --global_batch_size",
            format_count(step_rows, "row"),
-           format_count(row_ranks, args.sharding.context_parallel_size > 1 ? "team" : "rank"));
+           format_count(row_ranks, spec.sharding.context_parallel_size > 1 ? "team" : "rank"));
     }
     plan.layout = asked_layout(request, node, step_rows);
     plan.forecast = forecast_of(request, config, node, plan.layout, step_rows);
     if (plan.forecast.refusal.empty()) {
       plan.forecast.refusal =
           fmt::format("the job needs at least {} on a {}", format_bytes(result.refusals.at(0).needed_bytes),
-                      args.machine.device == DeviceKind::kCuda ? "card" : "node");
+                      spec.machine.device == DeviceKind::kCuda ? "card" : "node");
     }
   }
   if (!plan.forecast.refusal.empty()) {
@@ -194,7 +194,7 @@ JobPlan plan_job(const JobPlanRequest& request) {
     fail(ExitCode::kBadConfig, "{} with {} for a pod{}: {}",
          request.instance->name.empty() ? "nodes" : request.instance->name,
          format_bytes(request.pod.memory_bytes),
-         args.machine.device == DeviceKind::kCuda
+         spec.machine.device == DeviceKind::kCuda
              ? fmt::format(" and {} of an {}", format_bytes(card.usable_bytes()), card.name)
              : "",
          plan.forecast.refusal);

@@ -49,7 +49,7 @@ GracePeriods with_grace_period(GracePeriods grace, double run_s, bool spot);
 
 struct JobPlanRequest {
   // Resolved for all ranks, with the final rows per step; options limits what the plan may choose.
-  const RunSpec* args = nullptr;
+  const RunSpec* spec = nullptr;
   const ModelConfig* config = nullptr;  // of the model; the arguments say what is trained beside it
   const Instance* instance = nullptr;
   PodSize pod;

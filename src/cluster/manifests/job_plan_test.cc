@@ -9,13 +9,13 @@ namespace {
 
 constexpr int64_t kGiB = int64_t{1} << 30;
 
-JobPlan plan(const char* preset, const char* instance_name, int num_nodes, int ranks, RunSpec args = {}) {
+JobPlan plan(const char* preset, const char* instance_name, int num_nodes, int ranks, RunSpec spec = {}) {
   const std::vector<Instance> catalogue = shipped_catalogue();
   const Instance& instance = find_instance(catalogue, instance_name);
   ModelConfig config = preset_config(preset);
   if (config.vocab_size == 0) config.vocab_size = 32000;
   JobPlanRequest request;
-  request.args = &args;
+  request.spec = &spec;
   request.config = &config;
   request.instance = &instance;
   const Allocatable node = allocatable_of(instance);
@@ -42,9 +42,9 @@ TEST(JobPlan, UnknownNodesHaveTheNetworkOfTypesOfTheirSize) {
   const std::vector<Instance> catalogue = shipped_catalogue();
   const auto step_s = [](const Instance& instance, PodSize pod, int num_nodes) {
     const ModelConfig config = preset_config("llama3-8b");
-    const RunSpec args;
+    const RunSpec spec;
     JobPlanRequest request;
-    request.args = &args;
+    request.spec = &spec;
     request.config = &config;
     request.instance = &instance;
     request.pod = pod;
@@ -83,33 +83,33 @@ TEST(JobPlan, RefusesAModelThatDoesNotFitWithThePlannersReasons) {
 }
 
 TEST(JobPlan, ARunOnACardHasToFitTheCard) {
-  RunSpec args;
-  args.machine.device = DeviceKind::kCuda;
-  const JobPlan small = plan("llama3.2-1b", "g6e.16xlarge", 1, 1, args);
+  RunSpec spec;
+  spec.machine.device = DeviceKind::kCuda;
+  const JobPlan small = plan("llama3.2-1b", "g6e.16xlarge", 1, 1, spec);
   EXPECT_EQ(small.forecast.memory.device, "NVIDIA L40S");
   EXPECT_GT(small.forecast.memory.device_bytes(), 18 * kGiB) << "16 bytes a parameter";
   EXPECT_LT(small.forecast.memory.device_bytes(), 44 * kGiB);
   EXPECT_LT(small.forecast.memory.step_memory().node_bytes(), 8 * kGiB) << "the rest";
-  const std::string refusal = error_of([&] { plan("llama3-8b", "g6e.16xlarge", 1, 1, args); }).what();
+  const std::string refusal = error_of([&] { plan("llama3-8b", "g6e.16xlarge", 1, 1, spec); }).what();
   EXPECT_EQ(refusal.find(
                 "g6e.16xlarge with 463.3 GiB for a pod and 43.3 GiB of an NVIDIA L40S: the run does not fit"),
             0u)
       << refusal;
-  args.placement.optimizer_device = OffloadDevice::kCpu;
-  const JobPlan offloaded = plan("llama3-8b", "p5.4xlarge", 1, 1, args);
+  spec.placement.optimizer_device = OffloadDevice::kCpu;
+  const JobPlan offloaded = plan("llama3-8b", "p5.4xlarge", 1, 1, spec);
   EXPECT_LT(offloaded.forecast.memory.device_bytes(), 78 * kGiB);
   EXPECT_GT(offloaded.forecast.memory.step_memory().node_bytes(), 89 * kGiB)
       << "12 bytes a parameter on the host";
-  EXPECT_EQ(error_of([&] { plan("llama3-8b", "g6.xlarge", 1, 1, args); }).code(), ExitCode::kBadConfig);
+  EXPECT_EQ(error_of([&] { plan("llama3-8b", "g6.xlarge", 1, 1, spec); }).code(), ExitCode::kBadConfig);
 }
 
 // Rows at once are as many as fit: on a smaller card fewer, or with recomputation.
 TEST(JobPlan, TheCardDecidesTheMicroBatch) {
-  RunSpec args;
-  args.machine.device = DeviceKind::kCuda;
-  args.data.max_length = 4096;
-  const JobPlan on_l40s = plan("llama3.2-1b", "g6e.16xlarge", 1, 1, args);
-  const JobPlan on_h200 = plan("llama3.2-1b", "p5en.48xlarge", 1, 1, args);
+  RunSpec spec;
+  spec.machine.device = DeviceKind::kCuda;
+  spec.data.max_length = 4096;
+  const JobPlan on_l40s = plan("llama3.2-1b", "g6e.16xlarge", 1, 1, spec);
+  const JobPlan on_h200 = plan("llama3.2-1b", "p5en.48xlarge", 1, 1, spec);
   EXPECT_EQ(on_h200.layout.micro_batch_rows, 8);
   EXPECT_FALSE(on_h200.layout.gradient_checkpointing);
   EXPECT_TRUE(on_l40s.layout.micro_batch_rows < 8 || on_l40s.layout.gradient_checkpointing);
@@ -125,36 +125,36 @@ TEST(JobPlan, CardsAreOfTheInstance) {
 }
 
 TEST(JobPlan, RefusesMoreRanksThanRows) {
-  RunSpec args;
-  args.batch.global_rows = 2;
-  args.batch.rows_per_device = 1;
-  EXPECT_EQ(error_of([&] { plan("15m", "r7i.16xlarge", 4, 1, args); }).code(), ExitCode::kBadConfig);
+  RunSpec spec;
+  spec.batch.global_rows = 2;
+  spec.batch.rows_per_device = 1;
+  EXPECT_EQ(error_of([&] { plan("15m", "r7i.16xlarge", 4, 1, spec); }).code(), ExitCode::kBadConfig);
 }
 
 TEST(JobPlan, AdaptersTakeTheirOwnMemory) {
   expect_error(ExitCode::kBadConfig, {"does not fit in memory"},
                [] { plan("llama3-8b", "c7i.8xlarge", 1, 1); });
-  RunSpec args;
-  args.lora.finetuning_type = FinetuningType::kLora;
-  args.batch.rows_per_device = 1;
-  const JobPlan exact = plan("llama3-8b", "c7i.8xlarge", 1, 1, args);
+  RunSpec spec;
+  spec.lora.finetuning_type = FinetuningType::kLora;
+  spec.batch.rows_per_device = 1;
+  const JobPlan exact = plan("llama3-8b", "c7i.8xlarge", 1, 1, spec);
   EXPECT_EQ(exact.forecast.num_frozen, 8'030'261'248);
   EXPECT_LT(exact.forecast.disk.checkpoint_bytes, kGiB);
-  args.base.bits = 4;
-  EXPECT_LT(plan("llama3-8b", "c7i.8xlarge", 1, 1, args).forecast.memory.node_bytes(),
+  spec.base.bits = 4;
+  EXPECT_LT(plan("llama3-8b", "c7i.8xlarge", 1, 1, spec).forecast.memory.node_bytes(),
             exact.forecast.memory.node_bytes() - 8 * kGiB);
 }
 
 TEST(JobPlan, TeamsShareTheRowsOfAStep) {
-  RunSpec args;
-  args.sharding.context_parallel_size = 2;
-  args.batch.global_rows = 2;
-  args.batch.rows_per_device = 1;
-  const JobPlan found = plan("15m", "r7i.16xlarge", 4, 1, args);
+  RunSpec spec;
+  spec.sharding.context_parallel_size = 2;
+  spec.batch.global_rows = 2;
+  spec.batch.rows_per_device = 1;
+  const JobPlan found = plan("15m", "r7i.16xlarge", 4, 1, spec);
   EXPECT_EQ(found.layout.micro_batch_rows * found.layout.accumulation, 1);
-  args.batch.global_rows = 1;
+  spec.batch.global_rows = 1;
   expect_error(ExitCode::kBadConfig, {"a step has 1 row, fewer than the 2 teams of the job"},
-               [&] { plan("15m", "r7i.16xlarge", 4, 1, args); });
+               [&] { plan("15m", "r7i.16xlarge", 4, 1, spec); });
 }
 
 TEST(JobPlan, RefusesMoreRanksThanCores) {
