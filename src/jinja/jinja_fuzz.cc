@@ -17,10 +17,10 @@ constexpr const char* kWords =
     caller() filter␠ endfilter with␠ endwith raw endraw generation endgeneration break continue is␠ not␠
     and␠ or␠ loop. loop(x) x m(x) messages message.content message['role'] namespace() ns.x range(9)
     range(100000) 10**9 1.5 none true tojson(indent=2) upper replace('a',␠'b') join(',')
-    map(attribute='role') selectattr('role') sort format(x)
-    '%9999d'␠%␠x '{:>99}'.format(x) default(x) int round(2) indent unique items() split()
-    .strip() [::-1] [1:] é 😀 x␠and␠( 1␠if␠x␠else␠( .rfind(x) .count(x) .rsplit(x,␠2)
-    .title() 'ΣΣ' e (x,) x␠in␠x map('map',␠'upper') dictsort string list length defined
+    map(attribute='role') selectattr('role') sort groupby('role') batch(2) slice(3) format(x)
+    '%9999d'␠%␠x '{:>99}'.format(x) default(x) int round(2) indent truncate(3) unique items() split()
+    .strip() [::-1] [1:] é 😀 x␠and␠( 1␠if␠x␠else␠( .ljust(10**18) .rfind(x) .count(x) .rsplit(x,␠2)
+    .title() 'ΣΣ' urlencode e (x,) x␠in␠x map('map',␠'upper') dictsort string list length defined
     mapping)~"
     " \xff";
 

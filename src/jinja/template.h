@@ -5,8 +5,8 @@
 //
 // What differs: integers have 64 bits and leaving that range is an error; generators (`map`, `select`, ...)
 // are computed when they are made; extends, block, include, import, from and autoescape are refused when a
-// template is parsed, as are filters and tests for web pages and layout (is_unsupported_filter, ..._test).
-// Methods of str for layout, and `cycler`, `joiner` and `lipsum`, are errors where they are used.
+// template is parsed, as are the filters `random`, `pprint`, `striptags`, `urlize` and `wordwrap`. `lipsum`
+// and the methods encode, format_map, maketrans and translate of str are undefined.
 #pragma once
 
 #include <cstdint>

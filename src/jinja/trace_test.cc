@@ -40,7 +40,8 @@ TEST(TemplateTrace, FollowsBytesThroughWhatTemplatesDoToStrings) {
   EXPECT_EQ(traced("{{ u | upper }}{{ u | title }}"), "[A<B>CA<B>c]");
   EXPECT_EQ(traced("{{ u | tojson }}{{ d | tojson }}"), "\"[a<b>c]\"{\"k\": \"[<b>]\"}");
   EXPECT_EQ(traced("{{ d }}{{ [u] }}"), "{'k': '[<b>]'}['[a<b>c]']");
-  EXPECT_EQ(traced("{{ u * 2 }}{{ '%-7s' % u }}"), "[a<b>ca<b>ca<b>c]  ");
+  EXPECT_EQ(traced("{{ u * 2 }}{{ u.ljust(7, '<') }}"), "[a<b>ca<b>ca<b>c]<<");
+  EXPECT_EQ(traced("{{ '%-7s' % u }}"), "[a<b>c]  ");
   EXPECT_EQ(traced("{{ (u + '\\n' + u) | indent(1) }}"), "[a<b>c]\n [a<b>c]");
   EXPECT_EQ(traced("{% macro m(s) %}<{{ s }}>{% endmacro %}{{ m(u) }}{{ m(t) }}"), "<[a<b>c]><x>");
   EXPECT_EQ(traced("{% set s %}<{{ u }}{{ d.k }}{% endset %}{{ t }}{{ s }}"), "x<[a<b>c][<b>]");

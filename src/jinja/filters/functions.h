@@ -12,9 +12,8 @@ const FunctionEntry* find_filter(std::string_view name);
 const FunctionEntry* find_test(std::string_view name);
 const FunctionEntry* find_global(std::string_view name);
 
-// Filters and tests of Jinja that are not supported here.
+// Filters of Jinja that are not supported here.
 bool is_unsupported_filter(std::string_view name);
-bool is_unsupported_test(std::string_view name);
 
 // The tables of filters, one per file.
 FunctionTable text_filters();

@@ -77,6 +77,15 @@ Datum name_space(Rendering& r, const Datum&, const Arguments& args) {
   return datum(Kind::kNamespace, &Datum::name_space, r.make(Namespace{entries, dict.size, dict.size}));
 }
 
+Datum cycler(Rendering& r, const Datum&, const Arguments& args) {
+  if (args.size == 0) r.fail("at least one item has to be provided");
+  return datum(Kind::kCycler, &Datum::cycler, r.make(Cycler{args.items, args.size, 0}));
+}
+
+Datum joiner(Rendering& r, const Datum&, const Arguments& args) {
+  return datum(Kind::kJoiner, &Datum::joiner, r.make(Joiner{args.has(0) ? args[0] : string(", "), false}));
+}
+
 Datum raise_exception(Rendering& r, const Datum&, const Arguments& args) {
   TextBuilder message(r);
   append_str(r, message, args[0]);
@@ -105,7 +114,9 @@ Datum strftime_now(Rendering& r, const Datum&, const Arguments& args) {
 }
 
 constexpr FunctionEntry kGlobals[] = {
+    {"cycler", cycler, "*"},
     {"dict", dict, "*"},
+    {"joiner", joiner, "[sep]"},
     {"namespace", name_space, "*"},
     {"raise_exception", raise_exception, "message"},
     {"range", range, "start [stop step]"},

@@ -1,4 +1,4 @@
-// Filters that order: dictsort, sort, unique; and the `attribute` argument of filters.
+// Filters that order and group: dictsort, groupby, sort, unique; and the `attribute` argument of filters.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -88,6 +88,30 @@ Datum unique(Rendering& r, const Datum& value, const Arguments& args) {
   return r.make_iterator(out.finish());
 }
 
+Datum group_by(Rendering& r, const Datum& value, const Arguments& args) {
+  const Datum otherwise = args[1].is(Kind::kNone) ? Datum() : args[1];
+  const AttributeGetter get(r, args[0], !given_true(args[2]), otherwise);
+  const AttributeGetter get_label(r, args[0], false, otherwise);
+  const Datum list = to_list(r, value);
+  std::vector<Keyed> items;
+  for (int64_t i = 0; i < list.list->size; ++i)
+    items.push_back({get(list.list->items[i]), list.list->items[i]});
+  sort_by_key(r, items, false);
+  ListBuilder groups(r);
+  for (size_t begin = 0; begin < items.size();) {
+    ListBuilder members(r);
+    size_t end = begin;
+    for (; end < items.size() && equal(r, items[end].key, items[begin].key); ++end)
+      members.push(items[end].item);
+    end = std::max(end, begin + 1);  // a NaN is not equal to itself
+    Datum group = r.make_pair(get_label(items[begin].item), members.finish());
+    group.group = true;
+    groups.push(group);
+    begin = end;
+  }
+  return groups.finish();
+}
+
 }  // namespace
 
 AttributeGetter::AttributeGetter(Rendering& r, const Datum& attribute, bool ignore_case,
@@ -126,6 +150,7 @@ namespace {
 
 constexpr FunctionEntry kGroupingFilters[] = {
     {"dictsort", dict_sort, "[case_sensitive by reverse]"},
+    {"groupby", group_by, "attribute [default case_sensitive]"},
     {"sort", sort, "[reverse case_sensitive attribute]"},
     {"unique", unique, "[case_sensitive attribute]"},
 };

@@ -100,6 +100,46 @@ Datum select(Rendering& r, const Datum& value, const Arguments& args) {
   return r.make_iterator(out.finish());
 }
 
+Datum batch(Rendering& r, const Datum& value, const Arguments& args) {
+  const int64_t size = to_integer(r, args[0], "batch");
+  const Datum list = to_list(r, value);
+  ListBuilder rows(r);
+  for (int64_t begin = 0; begin < list.list->size;) {
+    // As Jinja: a size below one never fills a row after its first item.
+    const int64_t end = size < 1 ? list.list->size : std::min(list.list->size, begin + size);
+    ListBuilder row(r);
+    for (int64_t i = begin; i < end; ++i) row.push(list.list->items[i]);
+    const bool fills = args.has(1) && !args[1].is(Kind::kNone);
+    for (int64_t i = end - begin; fills && i < size; ++i) {
+      r.step();
+      row.push(args[1]);
+    }
+    rows.push(row.finish());
+    begin = end;
+  }
+  return r.make_iterator(rows.finish());
+}
+
+Datum slice(Rendering& r, const Datum& value, const Arguments& args) {
+  const int64_t count = to_integer(r, args[0], "slice");
+  if (count == 0) r.fail("integer division or modulo by zero");
+  const Datum list = to_list(r, value);
+  const int64_t each = list.list->size / std::max<int64_t>(count, 1);
+  const int64_t with_extra = list.list->size % std::max<int64_t>(count, 1);
+  ListBuilder rows(r);
+  int64_t begin = 0;
+  for (int64_t k = 0; k < count; ++k) {
+    r.step();
+    const int64_t end = begin + each + (k < with_extra ? 1 : 0);
+    ListBuilder row(r);
+    for (int64_t i = begin; i < end; ++i) row.push(list.list->items[i]);
+    if (args.has(1) && !args[1].is(Kind::kNone) && k >= with_extra) row.push(args[1]);
+    rows.push(row.finish());
+    begin = end;
+  }
+  return r.make_iterator(rows.finish());
+}
+
 Datum sum(Rendering& r, const Datum& value, const Arguments& args) {
   const AttributeGetter get(r, args[0]);
   const Datum list = to_list(r, value);
@@ -126,6 +166,7 @@ Datum extreme(Rendering& r, const Datum& value, const Arguments& args) {
 }
 
 constexpr FunctionEntry kSequenceFilters[] = {
+    {"batch", batch, "linecount [fill_with]"},
     {"first", first},
     {"items", items},
     {"join", join, "[d attribute]"},
@@ -139,6 +180,7 @@ constexpr FunctionEntry kSequenceFilters[] = {
     {"reverse", reverse},
     {"select", select<true, false>, "*"},
     {"selectattr", select<true, true>, "*"},
+    {"slice", slice, "slices [fill_with]"},
     {"sum", sum, "[attribute start]"},
 };
 

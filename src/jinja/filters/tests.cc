@@ -1,5 +1,6 @@
 // Tests (`x is defined`), and the tables in which filters and tests are found.
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "jinja/filters/functions.h"
@@ -24,6 +25,11 @@ bool is_integer(const Datum& d) { return d.is(Kind::kInt); }
 bool is_float(const Datum& d) { return d.is(Kind::kFloat); }
 bool is_number(const Datum& d) { return d.is_number(); }
 bool is_string(const Datum& d) { return d.is_string(); }
+bool is_escaped(const Datum& d) { return d.is_string() && d.markup; }
+bool is_callable(const Datum& d) {
+  return d.is(Kind::kFunction) || d.is(Kind::kMethod) || d.is(Kind::kMacro) || d.is(Kind::kLoop) ||
+         d.is(Kind::kJoiner) || d.is_undefined();
+}
 bool is_sequence(const Datum& d) {
   return d.is_string() || d.is_sequence() || d.is(Kind::kDict) || d.is(Kind::kRange) || d.is_undefined();
 }
@@ -46,6 +52,18 @@ Datum divisible_by(Rendering& r, const Datum& value, const Arguments& args) {
   return has_remainder(r, value, args[0], 0);
 }
 
+template <size_t N>
+Datum text_is(Rendering& r, const Datum& value, const Arguments& args, const char (&method)[N]) {
+  return r.call(*find_string_method(method), to_str(r, value), args);
+}
+
+Datum lower(Rendering& r, const Datum& value, const Arguments& args) {
+  return text_is(r, value, args, "islower");
+}
+Datum upper(Rendering& r, const Datum& value, const Arguments& args) {
+  return text_is(r, value, args, "isupper");
+}
+
 Datum same_as(Rendering& r, const Datum& value, const Arguments& args) {
   return boolean(same(r, value, args[0]));
 }
@@ -53,6 +71,14 @@ Datum same_as(Rendering& r, const Datum& value, const Arguments& args) {
 template <Comparison kComparison>
 Datum compares(Rendering& r, const Datum& value, const Arguments& args) {
   return boolean(compare(r, kComparison, value, args[0]));
+}
+
+Datum is_filter(Rendering& r, const Datum& value, const Arguments&) {
+  return boolean(value.is_string() && find_filter(r.text(value)) != nullptr);
+}
+
+Datum is_test(Rendering& r, const Datum& value, const Arguments&) {
+  return boolean(value.is_string() && find_test(r.text(value)) != nullptr);
 }
 
 constexpr FunctionEntry kTests[] = {
@@ -63,12 +89,15 @@ constexpr FunctionEntry kTests[] = {
     {">", compares<Comparison::kGreater>, "other"},
     {">=", compares<Comparison::kGreaterEqual>, "other"},
     {"boolean", is<is_boolean>},
+    {"callable", is<is_callable>},
     {"defined", is<is_defined>},
     {"divisibleby", divisible_by, "other"},
     {"eq", compares<Comparison::kEqual>, "other"},
     {"equalto", compares<Comparison::kEqual>, "other"},
+    {"escaped", is<is_escaped>},
     {"even", even},
     {"false", is<is_false_value>},
+    {"filter", is_filter},
     {"float", is<is_float>},
     {"ge", compares<Comparison::kGreaterEqual>, "other"},
     {"greaterthan", compares<Comparison::kGreater>, "other"},
@@ -78,6 +107,7 @@ constexpr FunctionEntry kTests[] = {
     {"iterable", is<is_iterable_value>},
     {"le", compares<Comparison::kLessEqual>, "other"},
     {"lessthan", compares<Comparison::kLess>, "other"},
+    {"lower", lower},
     {"lt", compares<Comparison::kLess>, "other"},
     {"mapping", is<is_mapping>},
     {"ne", compares<Comparison::kNotEqual>, "other"},
@@ -87,8 +117,10 @@ constexpr FunctionEntry kTests[] = {
     {"sameas", same_as, "other"},
     {"sequence", is<is_sequence>},
     {"string", is<is_string>},
+    {"test", is_test},
     {"true", is<is_true_value>},
     {"undefined", is<is_undefined>},
+    {"upper", upper},
 };
 
 }  // namespace
@@ -103,17 +135,10 @@ const FunctionEntry* find_filter(std::string_view name) {
   return nullptr;
 }
 
-// Those for web pages, layout and pages of numbers, and what depends on chance.
 bool is_unsupported_filter(std::string_view name) {
-  static constexpr std::string_view kNames[] = {
-      "attr",  "batch",     "center",   "filesizeformat", "forceescape", "groupby",   "pprint",   "random",
-      "slice", "striptags", "truncate", "urlencode",      "urlize",      "wordcount", "wordwrap", "xmlattr"};
-  return std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
-}
-
-bool is_unsupported_test(std::string_view name) {
-  static constexpr std::string_view kNames[] = {"callable", "escaped", "filter", "lower", "test", "upper"};
-  return std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
+  constexpr std::array<std::string_view, 5> kRefused = {"pprint", "random", "striptags", "urlize",
+                                                        "wordwrap"};
+  return std::find(kRefused.begin(), kRefused.end(), name) != kRefused.end();
 }
 
 }  // namespace tessera::jinja

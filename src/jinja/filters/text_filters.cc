@@ -1,8 +1,13 @@
 // Filters that make text.
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cctype>
+#include <cmath>
 #include <string>
 
 #include "jinja/filters/functions.h"
+#include "jinja/text/number_parsing.h"
 #include "jinja/text/unicode_text.h"
 #include "jinja/values/operators.h"
 #include "jinja/values/python_text.h"
@@ -30,8 +35,17 @@ Datum trim(Rendering& r, const Datum& value, const Arguments& args) {
   return call_method(r, value, args, "strip");
 }
 
+Datum center(Rendering& r, const Datum& value, const Arguments& args) {
+  const Datum width = args.has(0) ? args[0] : integer(80);
+  return call_method(r, value, Arguments{&width, 1, nullptr, 0}, "center");
+}
+
 Datum escape(Rendering& r, const Datum& value, const Arguments&) {
   if (value.is_string() && value.markup) return value;
+  return escape_html(r, to_str(r, value));
+}
+
+Datum force_escape(Rendering& r, const Datum& value, const Arguments&) {
   return escape_html(r, to_str(r, value));
 }
 
@@ -99,6 +113,34 @@ Datum indent(Rendering& r, const Datum& value, const Arguments& args) {
   return out.finish(value.markup);
 }
 
+Datum truncate(Rendering& r, const Datum& value, const Arguments& args) {
+  const int64_t length = args.has(0) ? to_integer(r, args[0], "truncate") : 255;
+  const std::string_view end = args.has(2) ? to_string_argument(r, args[2], "truncate") : "...";
+  const int64_t leeway = args.has(3) && !args[3].is(Kind::kNone) ? to_integer(r, args[3], "truncate") : 5;
+  const int64_t kept = length - count_code_points(end);
+  if (kept < 0) r.fail("expected length >= {}, got {}", count_code_points(end), length);
+  if (leeway < 0) r.fail("expected leeway >= 0, got {}", leeway);
+  if (const auto size = length_of(r, value); size && *size - leeway <= length) return value;
+  const std::string_view text = to_string_argument(r, value, "truncate");
+  std::string_view head = text.substr(0, byte_offset(text, kept));
+  if (!args.has(1) || !is_true(args[1])) head = head.substr(0, std::min(head.rfind(' '), head.size()));
+  return r.concat(string(head), string(end));
+}
+
+Datum word_count(Rendering& r, const Datum& value, const Arguments&) {
+  const std::string_view text = r.text(to_soft_str(r, value));
+  r.step(std::ssize(text) / 4);
+  int64_t count = 0;
+  bool in_word = false;
+  for (size_t pos = 0; pos < text.size();) {
+    const char32_t c = next_code_point(text, pos);
+    const bool is_word = c == '_' || is_alpha(c) || is_numeric(c);
+    count += is_word && !in_word ? 1 : 0;
+    in_word = is_word;
+  }
+  return integer(count);
+}
+
 Datum format(Rendering& r, const Datum& value, const Arguments& args) {
   if (args.size > 0 && args.num_keywords > 0) {
     r.fail("can't handle positional and keyword arguments at the same time");
@@ -112,6 +154,94 @@ Datum format(Rendering& r, const Datum& value, const Arguments& args) {
     entries[k] = {string(args.keywords[k].name), args.keywords[k].value};
   }
   return percent_format(r, to_soft_str(r, value), dictionary(r.make(Dict{entries, args.num_keywords})));
+}
+
+Datum file_size_format(Rendering& r, const Datum& value, const Arguments& args) {
+  static constexpr std::string_view kPrefixes = "kMGTPEZY";
+  const bool binary = args.has(0) && is_true(args[0]);
+  const auto parsed = value.is_string() ? parse_float(r.text(value)) : std::nullopt;
+  if (!parsed && !value.is_number())
+    r.fail("filesizeformat: expected a number, found {}", object_name(value));
+  const double bytes = parsed ? *parsed : value.as_double();
+  const double base = binary ? 1024 : 1000;
+  if (bytes == 1) return string("1 Byte");
+  if (bytes < base) return r.copy_string(fmt::format("{:.0f} Bytes", std::trunc(bytes)));
+  double unit = base * base;
+  size_t i = 0;
+  while (bytes >= unit && i + 1 < kPrefixes.size()) {
+    unit *= base;
+    ++i;
+  }
+  const char prefix = binary && i == 0 ? 'K' : kPrefixes[i];
+  return r.copy_string(fmt::format("{:.1f} {}{}", base * bytes / unit, prefix, binary ? "iB" : "B"));
+}
+
+// Percent-encodes all but letters, digits and _.-~ and, in paths, slashes.
+void append_url_quoted(TextBuilder& out, std::string_view text, bool in_query) {
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if ((byte < 0x80 && std::isalnum(byte) != 0) ||
+        std::string_view("_.-~").find(c) != std::string_view::npos || (c == '/' && !in_query)) {
+      out += c;
+    } else if (c == ' ' && in_query) {
+      out += '+';
+    } else {
+      constexpr std::string_view kDigits = "0123456789ABCDEF";
+      out += '%';
+      out += kDigits[byte >> 4];
+      out += kDigits[byte & 15];
+    }
+  }
+}
+
+Datum url_encode(Rendering& r, const Datum& value, const Arguments&) {
+  TextBuilder out(r);
+  if (value.is_string() || !is_iterable(value)) {
+    append_url_quoted(out, r.text(to_str(r, value)), false);
+    return r.copy_string(out.text());
+  }
+  const auto append = [&](const Datum& key, const Datum& item) {
+    if (!out.empty()) out += '&';
+    append_url_quoted(out, r.text(to_str(r, key)), true);
+    out += '=';
+    append_url_quoted(out, r.text(to_str(r, item)), true);
+  };
+  if (is_mapping(value)) {
+    for (int64_t i = 0; i < *size_of(value); ++i) {
+      const Entry entry = dict_entry(r, value, i);
+      append(entry.key, entry.value);
+    }
+    return r.copy_string(out.text());
+  }
+  const Datum items = to_list(r, value);
+  for (int64_t i = 0; i < items.list->size; ++i) {
+    const Datum pair = to_list(r, items.list->items[i]);
+    if (pair.list->size != 2) r.fail("urlencode: expected pairs of key and value");
+    append(pair.list->items[0], pair.list->items[1]);
+  }
+  return r.copy_string(out.text());
+}
+
+Datum xml_attributes(Rendering& r, const Datum& value, const Arguments& args) {
+  if (!is_mapping(value)) r.fail("xmlattr: expected a dict, found {}", object_name(value));
+  const Arguments nothing;
+  TextBuilder out(r);
+  for (int64_t i = 0; i < *size_of(value); ++i) {
+    const Entry entry = dict_entry(r, value, i);
+    if (entry.value.is(Kind::kNone) || entry.value.is_undefined()) continue;
+    const std::string_view key = to_string_argument(r, entry.key, "xmlattr");
+    if (key.find_first_of(" \t\n\r\f\v/>=") != std::string_view::npos) {
+      TextBuilder name(r);
+      append_quoted(name, key);
+      r.fail("Invalid character in attribute name: {}", name.text());
+    }
+    if (!out.empty() || !args.has(0) || is_true(args[0])) out += ' ';
+    append_escaped(out, key);
+    out += "=\"";
+    out += r.text(escape(r, entry.value, nothing));
+    out += '"';
+  }
+  return out.finish();
 }
 
 Datum to_json(Rendering& r, const Datum& value, const Arguments& args) {
@@ -142,8 +272,11 @@ Datum to_json(Rendering& r, const Datum& value, const Arguments& args) {
 
 constexpr FunctionEntry kTextFilters[] = {
     {"capitalize", capitalize_filter},
+    {"center", center, "[width]"},
     {"e", escape},
     {"escape", escape},
+    {"filesizeformat", file_size_format, "[binary]"},
+    {"forceescape", force_escape},
     {"format", format, "*"},
     {"indent", indent, "[width first blank]"},
     {"lower", lower},
@@ -153,7 +286,11 @@ constexpr FunctionEntry kTextFilters[] = {
     {"title", title},
     {"tojson", to_json, "[ensure_ascii indent separators sort_keys]"},
     {"trim", trim, "[chars]"},
+    {"truncate", truncate, "[length killwords end leeway]"},
     {"upper", upper},
+    {"urlencode", url_encode},
+    {"wordcount", word_count},
+    {"xmlattr", xml_attributes, "[autospace]"},
 };
 
 }  // namespace

@@ -20,6 +20,12 @@ Datum absolute(Rendering& r, const Datum& value, const Arguments&) {
   return value.integer < 0 ? negate(r, value) : integer(value.integer);
 }
 
+Datum attribute(Rendering& r, const Datum& value, const Arguments& args) {
+  const Datum name = to_str(r, args[0]);
+  if (value.is_undefined()) r.fail_undefined(value);
+  return get_own_attribute(r, value, r.text(name));
+}
+
 Datum default_value(Rendering&, const Datum& value, const Arguments& args) {
   const bool replaces = value.is_undefined() || (args.has(1) && is_true(args[1]) && !is_true(value));
   if (!replaces) return value;
@@ -104,6 +110,7 @@ Datum round(Rendering& r, const Datum& value, const Arguments& args) {
 
 constexpr FunctionEntry kValueFilters[] = {
     {"abs", absolute},
+    {"attr", attribute, "name"},
     {"count", length},
     {"d", default_value, "[default_value boolean]"},
     {"default", default_value, "[default_value boolean]"},

@@ -5,12 +5,6 @@
 namespace tessera::jinja {
 namespace {
 
-Datum bound_method(Rendering& r, const Datum& object, const FunctionEntry* entry) {
-  if (entry == nullptr) return {};
-  if (entry->is(refused_method)) return r.missing_attribute(object, string(entry->name), /*unsafe=*/true);
-  return datum(Kind::kMethod, &Datum::method, r.make(Method{object, entry}));
-}
-
 const FunctionEntry* find_method(const Datum& object, std::string_view name) {
   if (object.is_string()) return find_string_method(name);
   if (object.is(Kind::kDict)) return find_dict_method(name);
@@ -29,10 +23,13 @@ Datum own_attribute(Rendering& r, const Datum& object, std::string_view name) {
     return {};
   }
   if (object.is(Kind::kLoop)) return object.loop->attribute(name);
-  if (object.is(Kind::kMacro) && name == "name") return string(object.macro->name);
-  if (object.is_string() && is_unsupported_string_method(name)) {
-    return r.make_undefined(fmt::format("the method '{}' of strings is not supported", name));
+  if (object.is(Kind::kCycler)) {
+    if (name == "current") return object.cycler->items[object.cycler->next];
+    return bound_method(r, object, find_cycler_method(name));
   }
+  if (object.is(Kind::kMacro) && name == "name") return string(object.macro->name);
+  if (object.group && (name == "grouper" || name == "list"))
+    return object.list->items[name == "list" ? 1 : 0];
   if (object.is(Kind::kTuple) && is_refused_list_method(name)) return {};
   const Datum method = bound_method(r, object, find_method(object, name));
   const bool is_special =
@@ -41,6 +38,12 @@ Datum own_attribute(Rendering& r, const Datum& object, std::string_view name) {
 }
 
 }  // namespace
+
+Datum bound_method(Rendering& r, const Datum& object, const FunctionEntry* entry) {
+  if (entry == nullptr) return {};
+  if (entry->is(refused_method)) return r.missing_attribute(object, string(entry->name), /*unsafe=*/true);
+  return datum(Kind::kMethod, &Datum::method, r.make(Method{object, entry}));
+}
 
 Datum get_item(Rendering& r, const Datum& object, const Datum& index) {
   if (object.is_undefined()) r.fail_undefined(object);

@@ -1,4 +1,4 @@
-// The methods of dict, list and tuple.
+// The methods of dict, list and tuple, and of Jinja's cycler.
 #include <algorithm>
 
 #include "jinja/methods/methods.h"
@@ -43,6 +43,18 @@ Datum list_count(Rendering& r, const Datum& self, const Arguments& args) {
   return integer(count);
 }
 
+Datum cycler_next(Rendering&, const Datum& self, const Arguments&) {
+  Cycler& cycler = *self.cycler;
+  const Datum item = cycler.items[cycler.next];
+  cycler.next = (cycler.next + 1) % cycler.size;
+  return item;
+}
+
+Datum cycler_reset(Rendering&, const Datum& self, const Arguments&) {
+  self.cycler->next = 0;
+  return none();
+}
+
 constexpr FunctionEntry kDictMethods[] = {
     {"get", get, "key [default]"},
     {"items", view<ViewKind::kItems>},
@@ -70,6 +82,8 @@ constexpr FunctionEntry kListMethods[] = {
     {"remove", refused_method, "*"},
 };
 
+constexpr FunctionEntry kCyclerMethods[] = {{"next", cycler_next}, {"reset", cycler_reset}};
+
 }  // namespace
 
 Datum refused_method(Rendering& r, const Datum& self, const Arguments&) {
@@ -78,6 +92,7 @@ Datum refused_method(Rendering& r, const Datum& self, const Arguments&) {
 
 const FunctionEntry* find_dict_method(std::string_view name) { return find_function(kDictMethods, name); }
 const FunctionEntry* find_list_method(std::string_view name) { return find_function(kListMethods, name); }
+const FunctionEntry* find_cycler_method(std::string_view name) { return find_function(kCyclerMethods, name); }
 
 bool is_refused_list_method(std::string_view name) {
   const FunctionEntry* entry = find_list_method(name);

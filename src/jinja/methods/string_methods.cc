@@ -16,6 +16,12 @@ Datum made(Rendering& r, const Datum& self, std::string_view text) {
 }
 Datum shared(const Datum& self, std::string_view text) { return string(text, self.markup); }
 
+// Refuses what more than `count` characters of `bytes` each would take.
+void limit(Rendering& r, int64_t count, size_t bytes = 1) {
+  if (count > r.options.max_output_bytes / static_cast<int64_t>(bytes))
+    r.fail("a string of more than {}", format_bytes(r.options.max_output_bytes));
+}
+
 // A string argument; Markup escapes what it takes in.
 std::string_view text_argument(Rendering& r, const Datum& self, const Datum& value,
                                std::string_view function) {
@@ -49,6 +55,55 @@ Datum all_are(Rendering& r, const Datum& self, const Arguments&) {
 }
 
 bool is_alnum(char32_t c) { return is_alpha(c) || is_numeric(c); }
+
+// islower, isupper: there is a cased character, and all are of the one case.
+template <bool (*Is)(char32_t), bool (*IsOther)(char32_t)>
+Datum all_cased(Rendering& r, const Datum& self, const Arguments&) {
+  r.step(self.size / 4);
+  bool found = false;
+  const std::string_view text = r.text(self);
+  for (size_t pos = 0; pos < text.size();) {
+    const char32_t c = next_code_point(text, pos);
+    if (IsOther(c) || is_title_case(c)) return boolean(false);
+    found = found || Is(c);
+  }
+  return boolean(found);
+}
+
+Datum is_title(Rendering& r, const Datum& self, const Arguments&) {
+  r.step(self.size / 4);
+  bool found = false, in_word = false;
+  const std::string_view text = r.text(self);
+  for (size_t pos = 0; pos < text.size();) {
+    const char32_t c = next_code_point(text, pos);
+    const bool starts = is_upper_case(c) || is_title_case(c);
+    if ((starts && in_word) || (is_lower_case(c) && !in_word)) return boolean(false);
+    in_word = starts || is_lower_case(c);
+    found = found || in_word;
+  }
+  return boolean(found);
+}
+
+Datum is_ascii_method(Rendering& r, const Datum& self, const Arguments&) {
+  return boolean(is_ascii(r.text(self)));
+}
+
+Datum is_printable_method(Rendering& r, const Datum& self, const Arguments& args) {
+  if (self.size == 0) return boolean(true);
+  return all_are<is_printable>(r, self, args);
+}
+
+Datum is_identifier(Rendering& r, const Datum& self, const Arguments&) {
+  r.step(self.size / 4);
+  const std::string_view text = r.text(self);
+  bool is = !text.empty();
+  for (size_t pos = 0; is && pos < text.size();) {
+    const bool first = pos == 0;
+    const char32_t c = next_code_point(text, pos);
+    is = first ? is_identifier_start(c) : is_identifier_part(c);
+  }
+  return boolean(is);
+}
 
 // The part of a string that start and end (arguments 1 and 2) select.
 struct Window {
@@ -262,6 +317,63 @@ Datum remove_affix(Rendering& r, const Datum& self, const Arguments& args) {
   return shared(self, text);
 }
 
+enum class Align { kLeft, kCenter, kRight };
+
+template <Align kAlign>
+Datum justify(Rendering& r, const Datum& self, const Arguments& args) {
+  const std::string_view fill = args.has(1) ? to_string_argument(r, args[1], "justify") : " ";
+  if (count_code_points(fill) != 1) r.fail("The fill character must be exactly one character long");
+  const int64_t width = to_integer(r, args[0], "justify");
+  const int64_t size = *length_of(r, self);
+  if (width <= size) return self;
+  const int64_t missing = width - size;
+  limit(r, missing, fill.size());
+  const int64_t before = kAlign == Align::kLeft    ? 0
+                         : kAlign == Align::kRight ? missing
+                                                   : missing / 2 + (missing & width & 1);
+  TextBuilder out(r);
+  for (int64_t i = 0; i < before; ++i) out += fill;
+  out += r.text(self);
+  for (int64_t i = before; i < missing; ++i) out += fill;
+  return out.finish(self.markup);
+}
+
+Datum zero_fill(Rendering& r, const Datum& self, const Arguments& args) {
+  const int64_t width = to_integer(r, args[0], "zfill");
+  const std::string_view text = r.text(self);
+  const int64_t size = count_code_points(text);
+  if (width <= size) return self;
+  const int64_t missing = width - size;
+  limit(r, missing);
+  const size_t sign = !text.empty() && (text[0] == '+' || text[0] == '-') ? 1 : 0;
+  TextBuilder out(r);
+  out += text.substr(0, sign);
+  out += std::string(static_cast<size_t>(missing), '0');
+  out += text.substr(sign);
+  return out.finish(self.markup);
+}
+
+Datum expand_tabs(Rendering& r, const Datum& self, const Arguments& args) {
+  const int64_t size = args.has(0) ? to_integer(r, args[0], "expandtabs") : 8;
+  TextBuilder out(r);
+  int64_t column = 0;
+  const std::string_view text = r.text(self);
+  for (size_t pos = 0; pos < text.size();) {
+    const size_t begin = pos;
+    const char32_t c = next_code_point(text, pos);
+    if (c == '\t') {
+      const int64_t spaces = size > 0 ? size - column % size : 0;
+      limit(r, spaces);
+      out += std::string(static_cast<size_t>(spaces), ' ');
+      column += spaces;
+    } else {
+      out += text.substr(begin, pos - begin);
+      column = c == '\n' || c == '\r' ? 0 : column + 1;
+    }
+  }
+  return out.finish(self.markup);
+}
+
 Datum format(Rendering& r, const Datum& self, const Arguments& args) {
   const Datum text = brace_format(r, r.text(self), args);
   return with_markup(text, self.markup);
@@ -269,16 +381,28 @@ Datum format(Rendering& r, const Datum& self, const Arguments& args) {
 
 constexpr FunctionEntry kMethods[] = {
     {"capitalize", mapped<capitalize>},
+    {"casefold", mapped<case_fold>},
+    {"center", justify<Align::kCenter>, "width [fillchar]"},
     {"count", count, "sub [start end]"},
     {"endswith", starts_or_ends_with<true>, "sub [start end]"},
+    {"expandtabs", expand_tabs, "[tabsize]"},
     {"find", find<false>, "sub [start end]"},
     {"format", format, "*"},
     {"index", index<false>, "sub [start end]"},
     {"isalnum", all_are<is_alnum>},
     {"isalpha", all_are<is_alpha>},
+    {"isascii", is_ascii_method},
+    {"isdecimal", all_are<is_decimal>},
     {"isdigit", all_are<is_digit_character>},
+    {"isidentifier", is_identifier},
+    {"islower", all_cased<is_lower_case, is_upper_case>},
+    {"isnumeric", all_are<is_numeric>},
+    {"isprintable", is_printable_method},
     {"isspace", all_are<is_space>},
+    {"istitle", is_title},
+    {"isupper", all_cased<is_upper_case, is_lower_case>},
     {"join", join, "iterable"},
+    {"ljust", justify<Align::kLeft>, "width [fillchar]"},
     {"lower", mapped<to_lower>},
     {"lstrip", stripped<Side::kLeft>, "[chars]"},
     {"partition", partition<false>, "sep"},
@@ -287,6 +411,7 @@ constexpr FunctionEntry kMethods[] = {
     {"replace", replace, "old new [count]"},
     {"rfind", find<true>, "sub [start end]"},
     {"rindex", index<true>, "sub [start end]"},
+    {"rjust", justify<Align::kRight>, "width [fillchar]"},
     {"rpartition", partition<true>, "sep"},
     {"rsplit", split<true>, "[sep maxsplit]"},
     {"rstrip", stripped<Side::kRight>, "[chars]"},
@@ -294,21 +419,14 @@ constexpr FunctionEntry kMethods[] = {
     {"splitlines", split_lines, "[keepends]"},
     {"startswith", starts_or_ends_with<false>, "sub [start end]"},
     {"strip", stripped<Side::kBoth>, "[chars]"},
+    {"swapcase", mapped<swap_case, 1>},
     {"title", mapped<to_title, 1>},
     {"upper", mapped<to_upper>},
+    {"zfill", zero_fill, "width"},
 };
 
 }  // namespace
 
 const FunctionEntry* find_string_method(std::string_view name) { return find_function(kMethods, name); }
-
-// Layout, and questions about characters that no chat asks.
-bool is_unsupported_string_method(std::string_view name) {
-  static constexpr std::string_view kNames[] = {
-      "casefold",     "center",  "encode",    "expandtabs",  "format_map", "isascii", "isdecimal",
-      "isidentifier", "islower", "isnumeric", "isprintable", "istitle",    "isupper", "ljust",
-      "maketrans",    "rjust",   "swapcase",  "translate",   "zfill"};
-  return std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
-}
 
 }  // namespace tessera::jinja

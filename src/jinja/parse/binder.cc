@@ -245,8 +245,7 @@ class Binder {
       if (expr.native == nullptr && !frame.conditional) {
         fail(ExitCode::kBadData, "{}: line {}: no {} named '{}'{}", program_.origin, expr.line,
              is_filter ? "filter" : "test", printable(expr.name, 60),
-             (is_filter ? is_unsupported_filter(expr.name) : is_unsupported_test(expr.name)) ? " is supported"
-                                                                                             : "");
+             is_filter && is_unsupported_filter(expr.name) ? " is supported" : "");
       }
     } else if (expr.kind == ExprKind::kAttribute) {
       expr.string_method = find_string_method(expr.name);

@@ -8,6 +8,24 @@
 #include "jinja/values/python_text.h"
 
 namespace tessera::jinja {
+namespace {
+
+Datum loop_cycle(Rendering& r, const Datum& self, const Arguments& args) {
+  if (args.size == 0) r.fail("no items for cycling given");
+  return args.items[static_cast<const ActiveLoop&>(*self.loop).index0 % args.size];
+}
+
+Datum loop_changed(Rendering& r, const Datum& self, const Arguments& args) {
+  const Datum values = sequence(r.make(List{args.items, args.size}), Kind::kTuple);
+  Datum& last = static_cast<ActiveLoop&>(*self.loop).last_changed;
+  if (!last.is_missing() && equal(r, last, values)) return boolean(false);
+  last = values;
+  return boolean(true);
+}
+
+constexpr FunctionEntry kLoopMethods[] = {{"cycle", loop_cycle, "*"}, {"changed", loop_changed, "*"}};
+
+}  // namespace
 
 Interpreter::Interpreter(Rendering& r, const Program& program, const Value::Object& context)
     : r_(r), program_(program) {
@@ -297,9 +315,7 @@ Datum Interpreter::loop_attribute(ActiveLoop& loop, std::string_view name) {
     return loop.index0 == 0 ? r_.make_undefined("there is no previous item") : loop.before;
   if (name == "nextitem")
     return peek().is_missing() ? r_.make_undefined("there is no next item") : loop.after;
-  if (name == "cycle" || name == "changed")
-    return r_.make_undefined(fmt::format("'loop.{}' is not supported", name));
-  return {};
+  return bound_method(r_, datum(Kind::kLoop, &Datum::loop, &loop), find_function(kLoopMethods, name));
 }
 
 Datum Interpreter::make_macro(const MacroCode& code) {
@@ -320,6 +336,9 @@ Datum Interpreter::call(const Datum& callee, const Arguments& args) {
       if (loop.statement->recursive) return call_loop(loop, args);
       r_.fail("the loop must have the 'recursive' marker to be called recursively");
     }
+    case Kind::kJoiner:
+      bind_arguments(r_, args, "joiner", {}, 0, nullptr);
+      return std::exchange(callee.joiner->used, true) ? callee.joiner->separator : string({});
     case Kind::kUndefined:
       r_.fail_undefined(callee);
     default:

@@ -34,6 +34,7 @@ struct ActiveLoop final : Loop {
   int64_t depth0 = 0;
   bool filtered = false;  // the loop's test was applied to all items
   Datum before, current, after;
+  Datum last_changed;
 };
 
 class Interpreter {

@@ -175,6 +175,20 @@ bool take_line_break(std::string_view text, size_t& pos) {
 
 std::string to_upper(std::string_view text) { return mapped(text, ucasemap_utf8ToUpper, ascii_upper); }
 std::string to_lower(std::string_view text) { return mapped(text, ucasemap_utf8ToLower, ascii_lower); }
+std::string case_fold(std::string_view text) { return mapped(text, ucasemap_utf8FoldCase, ascii_lower); }
+
+std::string swap_case(std::string_view text) {
+  std::string out;
+  for (size_t pos = 0; pos < text.size();) {
+    const size_t begin = pos;
+    const char32_t c = next_code_point(text, pos);
+    const std::string_view one = text.substr(begin, pos - begin);
+    out += is_upper_case(c)   ? lower_in_context(text, begin, pos)
+           : is_lower_case(c) ? to_upper(one)
+                              : std::string(one);
+  }
+  return out;
+}
 
 std::string capitalize(std::string_view text) {
   std::string out = mapped(text, to_title_as_a_whole, ascii_lower);
@@ -199,6 +213,7 @@ std::string to_title(std::string_view text) {
 }
 
 bool is_alpha(char32_t c) { return (U_GET_GC_MASK(static_cast<UChar32>(c)) & U_GC_L_MASK) != 0; }
+bool is_decimal(char32_t c) { return u_charType(static_cast<UChar32>(c)) == U_DECIMAL_DIGIT_NUMBER; }
 bool is_digit_character(char32_t c) {
   const auto type = u_getIntPropertyValue(static_cast<UChar32>(c), UCHAR_NUMERIC_TYPE);
   return type == U_NT_DECIMAL || type == U_NT_DIGIT;
@@ -212,6 +227,9 @@ bool is_printable(char32_t c) {
 bool is_upper_case(char32_t c) { return u_hasBinaryProperty(static_cast<UChar32>(c), UCHAR_UPPERCASE) != 0; }
 bool is_lower_case(char32_t c) { return u_hasBinaryProperty(static_cast<UChar32>(c), UCHAR_LOWERCASE) != 0; }
 bool is_title_case(char32_t c) { return u_charType(static_cast<UChar32>(c)) == U_TITLECASE_LETTER; }
+bool is_identifier_start(char32_t c) {
+  return c == '_' || u_hasBinaryProperty(static_cast<UChar32>(c), UCHAR_XID_START) != 0;
+}
 bool is_identifier_part(char32_t c) {
   return u_hasBinaryProperty(static_cast<UChar32>(c), UCHAR_XID_CONTINUE) != 0;
 }

@@ -32,17 +32,21 @@ bool take_line_break(std::string_view text, size_t& pos);
 
 std::string to_upper(std::string_view text);
 std::string to_lower(std::string_view text);
+std::string case_fold(std::string_view text);
+std::string swap_case(std::string_view text);
 std::string capitalize(std::string_view text);
 std::string to_title(std::string_view text);  // str.title
 
 // str.isalpha and its like, for a character.
 bool is_alpha(char32_t code_point);
+bool is_decimal(char32_t code_point);
 bool is_digit_character(char32_t code_point);
 bool is_numeric(char32_t code_point);
 bool is_printable(char32_t code_point);
 bool is_upper_case(char32_t code_point);
 bool is_lower_case(char32_t code_point);
 bool is_title_case(char32_t code_point);
+bool is_identifier_start(char32_t code_point);
 bool is_identifier_part(char32_t code_point);
 
 }  // namespace tessera::jinja

@@ -47,6 +47,8 @@ enum class Kind : uint8_t {
   kMacro,
   kFunction,  // a global function
   kMethod,    // a method bound to its object
+  kCycler,
+  kJoiner,
 };
 
 using NativeFunction = Datum (*)(Rendering&, const Datum& self, const Arguments&);
@@ -101,11 +103,14 @@ struct Range {
 
 struct View;
 struct Iterator;
+struct Cycler;
+struct Joiner;
 
 struct Datum {
   Kind kind = Kind::kMissing;
   bool markup = false;   // a string: markupsafe's Markup, which escapes what is added to it
   bool foreign = false;  // a list or dict of the context, not of the arena
+  bool group = false;    // a tuple: made by groupby, with the attributes `grouper` and `list`
   uint32_t size = 0;     // bytes of a string
   union {
     int64_t integer = 0;  // kInt, kBool
@@ -124,6 +129,8 @@ struct Datum {
     const Macro* macro;
     const FunctionEntry* function;
     const Method* method;
+    Cycler* cycler;
+    Joiner* joiner;
   };
 
   bool is(Kind other) const { return kind == other; }
@@ -181,6 +188,16 @@ struct Iterator {
 struct Method {
   Datum self;
   const FunctionEntry* entry;
+};
+
+struct Cycler {
+  const Datum* items;
+  int64_t size, next;
+};
+
+struct Joiner {
+  Datum separator;
+  bool used;
 };
 
 struct Macro {

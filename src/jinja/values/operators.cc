@@ -168,11 +168,12 @@ std::string_view symbol(Arithmetic operation) {
 }  // namespace
 
 std::string_view type_name(const Datum& value) {
-  static constexpr std::array<std::string_view, 18> kNames = {
+  static constexpr std::array<std::string_view, 20> kNames = {
       "Undefined", "Undefined", "NoneType",    "bool",  "int",      "float",
       "str",       "list",      "tuple",       "dict",  "range",    "",
-      "",          "Namespace", "LoopContext", "Macro", "function", "builtin_function_or_method"};
-  static_assert(kNames.size() == static_cast<size_t>(Kind::kMethod) + 1);
+      "",          "Namespace", "LoopContext", "Macro", "function", "builtin_function_or_method",
+      "Cycler",    "Joiner"};
+  static_assert(kNames.size() == static_cast<size_t>(Kind::kJoiner) + 1);
   if (value.is(Kind::kIterator)) return value.iterator->type_name;
   if (value.is(Kind::kView)) {
     return value.view->kind == ViewKind::kItems  ? "dict_items"

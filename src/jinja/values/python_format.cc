@@ -1,4 +1,4 @@
-// The % operator of strings, and str.format.
+// The % operator of strings, and how a value is written by a format specification.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,17 +15,103 @@ namespace {
 
 constexpr int64_t kMaxWidth = 10'000;
 
-bool is_one_of(char c, std::string_view set) { return set.find(c) != std::string_view::npos; }
-
-// [[fill]align][sign][#][0][width][.precision][type], of either language.
 struct FormatSpec {
   std::string fill = " ";
-  char align = 0;  // '<', '>', '^'
+  char align = 0;  // '<', '>', '^', '='
   char sign = '-';
-  bool alternate = false, zero = false;
-  int64_t width = 0, precision = -1;
+  bool alternate = false;
+  int64_t width = 0;
+  char grouping = 0;  // ',' or '_'
+  int64_t precision = -1;
   char type = 0;
 };
+
+std::string grouped(const std::string& digits, char separator) {
+  std::string out;
+  for (size_t i = 0; i < digits.size(); ++i) {
+    if (i > 0 && (digits.size() - i) % 3 == 0) out += separator;
+    out += digits[i];
+  }
+  return out;
+}
+
+// Digits of a magnitude in the notation of `type`.
+std::string integer_digits(uint64_t value, char type, bool alternate) {
+  const std::string prefix = !alternate || type == 'd' ? "" : std::string("0") + type;
+  return prefix + fmt::format(fmt::runtime(fmt::format("{{:{}}}", type)), value);
+}
+
+std::string float_digits(double magnitude, char type, int64_t precision, bool alternate) {
+  const bool is_general = type == 'g' || type == 'G';
+  const int64_t digits = precision < 0 ? 6 : is_general ? std::max<int64_t>(precision, 1) : precision;
+  const char* form = alternate && (type == 'f' || type == 'F') ? "#" : "";
+  return fmt::format(fmt::runtime(fmt::format("{{:{}.{}{}}}", form, digits, type)), magnitude);
+}
+
+// What fills a field of spec.width around `size` code points: before and after them.
+std::pair<std::string, std::string> padding(int64_t size, const FormatSpec& spec, char default_align) {
+  const int64_t missing = std::max<int64_t>(0, spec.width - size);
+  const char align = spec.align == 0 ? default_align : spec.align;
+  const int64_t before = align == '>' || align == '=' ? missing : align == '^' ? missing / 2 : 0;
+  std::string left, right;
+  for (int64_t i = 0; i < missing; ++i) (i < before ? left : right) += spec.fill;
+  return {left, right};
+}
+
+std::string padded(const std::string& sign, const std::string& body, const FormatSpec& spec,
+                   char default_align) {
+  const auto [left, right] =
+      padding(static_cast<int64_t>(sign.size()) + count_code_points(body), spec, default_align);
+  return spec.align == '=' ? sign + left + body : left + sign + body + right;
+}
+
+std::string sign_of(bool negative, char style) {
+  if (negative) return "-";
+  return style == '-' ? "" : std::string(1, style);
+}
+
+std::string format_number(Rendering& r, const Datum& value, const FormatSpec& spec) {
+  const bool as_float =
+      value.is(Kind::kFloat) ||
+      (spec.type != 0 && std::string_view("eEfFgG%").find(spec.type) != std::string_view::npos);
+  std::string body;
+  bool negative = false;
+  if (as_float) {
+    double magnitude = value.as_double();
+    negative = std::signbit(magnitude) && !std::isnan(magnitude);
+    magnitude = std::abs(magnitude);
+    if (spec.type == '%') {
+      body = float_digits(magnitude * 100, 'f', spec.precision, false) + "%";
+    } else if (spec.type == 0 && spec.precision < 0) {
+      body = format_float(magnitude);
+    } else {
+      if (spec.type != 0 && std::string_view("eEfFgG").find(spec.type) == std::string_view::npos) {
+        r.fail("Unknown format code '{}' for object of type 'float'", spec.type);
+      }
+      body = float_digits(magnitude, spec.type == 0 ? 'g' : spec.type, spec.precision, spec.alternate);
+    }
+  } else if (spec.type == 'c') {
+    append_utf8(static_cast<char32_t>(std::clamp<int64_t>(value.integer, 0, 0x10FFFF)), &body);
+  } else {
+    if (spec.type != 0 && std::string_view("bdnoxX").find(spec.type) == std::string_view::npos) {
+      r.fail("Unknown format code '{}' for object of type 'int'", spec.type);
+    }
+    negative = value.integer < 0;
+    const uint64_t magnitude =
+        negative ? ~static_cast<uint64_t>(value.integer) + 1 : static_cast<uint64_t>(value.integer);
+    body = integer_digits(magnitude, spec.type == 0 || spec.type == 'n' ? 'd' : spec.type, spec.alternate);
+  }
+  if (spec.grouping != 0) {
+    const size_t end = std::min(body.find_first_not_of("0123456789"), body.size());
+    body = grouped(body.substr(0, end), spec.grouping) + body.substr(end);
+  }
+  return padded(sign_of(negative, spec.sign), body, spec, '>');
+}
+
+// Padding goes character by character, and thousands of digits of a float are long arithmetic.
+void charge_count(Rendering& r, int64_t count) {
+  if (count > 100) r.step(4 * count);
+}
 
 int64_t parse_count(Rendering& r, std::string_view text, size_t& pos) {
   int64_t value = 0;
@@ -33,60 +119,57 @@ int64_t parse_count(Rendering& r, std::string_view text, size_t& pos) {
     value = 10 * value + (text[pos] - '0');
     if (value > kMaxWidth) r.fail("a width or precision of more than {} in a format", kMaxWidth);
   }
-  // Padding goes character by character, and thousands of digits of a float are long arithmetic.
-  if (value > 100) r.step(4 * value);
+  charge_count(r, value);
   return value;
 }
 
-// `sign` is part of `body` unless zeros come between.
-std::string padded(std::string sign, std::string body, const FormatSpec& spec, char default_align) {
-  const auto size = static_cast<int64_t>(sign.size()) + count_code_points(body);
-  const int64_t missing = std::max<int64_t>(0, spec.width - size);
-  const char align = spec.align == 0 ? default_align : spec.align;
-  if (spec.zero && spec.align == 0) return sign + std::string(static_cast<size_t>(missing), '0') + body;
-  const int64_t before = align == '>' ? missing : align == '^' ? missing / 2 : 0;
-  std::string left, right;
-  for (int64_t i = 0; i < missing; ++i) (i < before ? left : right) += spec.fill;
-  return left + sign + body + right;
+// [[fill]align][sign][#][0][width][grouping][.precision][type]
+FormatSpec parse_spec(Rendering& r, std::string_view text) {
+  FormatSpec spec;
+  size_t pos = 0;
+  constexpr std::string_view kAligns = "<>^=";
+  if (!text.empty()) {
+    size_t after = 0;
+    next_code_point(text, after);
+    if (after < text.size() && kAligns.find(text[after]) != std::string_view::npos) {
+      spec.fill = text.substr(0, after);
+      spec.align = text[after];
+      pos = after + 1;
+    } else if (kAligns.find(text[0]) != std::string_view::npos) {
+      spec.align = text[pos++];
+    }
+  }
+  const auto take = [&](std::string_view set) {
+    return pos < text.size() && set.find(text[pos]) != std::string_view::npos;
+  };
+  if (take("+- ")) spec.sign = text[pos++];
+  if (take("#")) {
+    spec.alternate = true;
+    ++pos;
+  }
+  if (take("0")) {
+    ++pos;
+    if (spec.align == 0) {
+      spec.align = '=';
+      spec.fill = "0";
+    }
+  }
+  spec.width = parse_count(r, text, pos);
+  if (take(",_")) spec.grouping = text[pos++];
+  if (take(".")) spec.precision = parse_count(r, text, ++pos);
+  if (pos < text.size()) spec.type = text[pos++];
+  if (pos < text.size()) r.fail("Invalid format specifier '{}'", text);
+  return spec;
 }
 
-// Integers in the notations dxXb, floats in eEfFgG, and either without one.
-std::string format_number(Rendering& r, const Datum& value, const FormatSpec& spec) {
-  const bool as_float = value.is(Kind::kFloat) || (spec.type != 0 && is_one_of(spec.type, "eEfFgG"));
-  if (spec.type != 0 && !is_one_of(spec.type, as_float ? "eEfFgG" : "bdxX")) {
-    r.fail("Unknown format code '{}' for object of type '{}'", spec.type, type_name(value));
-  }
-  std::string body;
-  bool negative = false;
-  if (as_float) {
-    const double number = value.as_double(), magnitude = std::abs(number);
-    negative = std::signbit(number) && !std::isnan(number);
-    const bool is_general = spec.type == 0 || is_one_of(spec.type, "gG");
-    const int64_t digits = spec.precision < 0 ? 6 : std::max<int64_t>(spec.precision, is_general ? 1 : 0);
-    const std::string form =
-        fmt::format("{{:{}.{}{}}}", spec.alternate ? "#" : "", digits, spec.type == 0 ? 'g' : spec.type);
-    body = spec.type == 0 && spec.precision < 0 ? format_float(magnitude)
-                                                : fmt::format(fmt::runtime(form), magnitude);
-  } else {
-    if (spec.precision >= 0) r.fail("Precision not allowed in integer format specifier");
-    negative = value.integer < 0;
-    const auto bits = static_cast<uint64_t>(value.integer);
-    const std::string form =
-        fmt::format("{{:{}{}}}", spec.alternate ? "#" : "", spec.type == 0 ? 'd' : spec.type);
-    body = fmt::format(fmt::runtime(form), negative ? ~bits + 1 : bits);
-  }
-  const std::string sign = negative ? "-" : spec.sign == '-' ? "" : std::string(1, spec.sign);
-  return padded(sign, body, spec, '>');
-}
-
-void append_text(TextBuilder& out, std::string_view text, FormatSpec spec, char default_align) {
+TextBuilder format_text(Rendering& r, std::string_view text, const FormatSpec& spec) {
   const std::string_view cut = spec.precision < 0 ? text : text.substr(0, byte_offset(text, spec.precision));
-  const int64_t missing = std::max<int64_t>(0, spec.width - count_code_points(cut));
-  const char align = spec.align == 0 ? default_align : spec.align;
-  const int64_t before = align == '>' ? missing : align == '^' ? missing / 2 : 0;
-  for (int64_t i = 0; i < before; ++i) out += spec.fill;
+  const auto [left, right] = padding(count_code_points(cut), spec, '<');
+  TextBuilder out(r);
+  out += left;
   out += cut;
-  for (int64_t i = before; i < missing; ++i) out += spec.fill;
+  out += right;
+  return out;
 }
 
 class PercentFormatter {
@@ -96,10 +179,11 @@ class PercentFormatter {
 
   TextBuilder run() {
     while (pos_ < format_.size()) {
-      if (format_[pos_++] == '%') {
-        directive();
-      } else {
+      const char c = format_[pos_++];
+      if (c != '%') {
         out_ += format_.substr(pos_ - 1, 1);
+      } else {
+        directive();
       }
     }
     // Whatever has items may have some that are not used.
@@ -123,7 +207,14 @@ class PercentFormatter {
     return is_tuple_ ? arguments_.list->items[used_++] : (++used_, arguments_);
   }
 
-  // %[(key)][flags][width][.precision]type
+  int64_t take_count() {
+    if (pos_ >= format_.size() || format_[pos_] != '*') return parse_count(r_, format_, pos_);
+    ++pos_;
+    const int64_t count = std::clamp<int64_t>(to_integer(r_, next_argument(), "%"), -kMaxWidth, kMaxWidth);
+    charge_count(r_, std::abs(count));
+    return count;
+  }
+
   void directive() {
     Datum value;
     if (peek() == '(') {
@@ -136,47 +227,87 @@ class PercentFormatter {
       pos_ = end + 1;
     }
     FormatSpec spec;
-    for (; is_one_of(peek(), "#0- +"); ++pos_) {
+    bool zero = false;
+    for (; std::string_view("#0- +").find(peek()) != std::string_view::npos; ++pos_) {
       const char flag = format_[pos_];
       if (flag == '-') spec.align = '<';
-      if (flag == '0') spec.zero = true;
+      if (flag == '0') zero = true;
       if (flag == '#') spec.alternate = true;
       if (flag == '+' || (flag == ' ' && spec.sign == '-')) spec.sign = flag;
     }
-    spec.width = parse_count(r_, format_, pos_);
-    if (peek() == '.') spec.precision = parse_count(r_, format_, ++pos_);
-    spec.type = peek();
-    ++pos_;
-    if (spec.type == '%') {
+    spec.width = take_count();
+    if (spec.width < 0) {
+      spec.align = '<';
+      spec.width = -spec.width;
+    }
+    if (peek() == '.') {
+      ++pos_;
+      spec.precision = std::max<int64_t>(0, take_count());
+    }
+    while (std::string_view("hlL").find(peek()) != std::string_view::npos) ++pos_;
+    const char type = format_[pos_++];
+    if (type == '%') {
       out_ += '%';
       return;
     }
-    append(value.is_missing() ? next_argument() : value, spec);
+    if (value.is_missing()) value = next_argument();
+    out_ += converted(value, type, spec, zero);
   }
 
-  void append(const Datum& value, FormatSpec spec) {
-    if (spec.type == 's' || spec.type == 'r') {
+  TextBuilder converted(const Datum& value, char type, FormatSpec spec, bool zero) {
+    if (type == 's' || type == 'r' || type == 'a') {
       TextBuilder text(r_);
-      spec.type == 's' ? append_str(r_, text, value) : append_repr(r_, text, value);
-      return append_text(out_, r_.text(text.finish()), spec, '>');
+      type == 's' ? append_str(r_, text, value) : append_repr(r_, text, value);
+      if (spec.align == 0) spec.align = '>';
+      return format_text(r_, r_.text(text.finish()), spec);
     }
-    const bool is_integer = is_one_of(spec.type, "dixX");
-    if (!is_integer && !is_one_of(spec.type, "fFeEgG")) {
-      r_.fail("unsupported format character '{}'", spec.type);
+    return TextBuilder(r_, converted_number(value, type, spec, zero));
+  }
+
+  std::string converted_number(const Datum& value, char type, FormatSpec spec, bool zero) {
+    std::string text;
+    if (type == 'c') {
+      if (value.is_string() && *length_of(r_, value) == 1) text = r_.text(value);
+      if (value.is_integral())
+        append_utf8(static_cast<char32_t>(std::clamp<int64_t>(value.integer, 0, 0x10FFFF)), &text);
+      if (text.empty()) r_.fail("%c requires int or char");
+      if (spec.align == 0) spec.align = '>';
+      return format_text(r_, text, spec).text();
+    }
+    if (std::string_view("diuxXofFeEgG").find(type) == std::string_view::npos) {
+      r_.fail("unsupported format character '{}'", type);
     }
     if (value.is_undefined()) r_.fail_undefined(value);
-    if (!value.is_number() || (value.is(Kind::kFloat) && is_one_of(spec.type, "xX"))) {
-      r_.fail("%{} format: a {} number is required, not {}", spec.type, is_integer ? "integer" : "real",
+    const bool is_integer = std::string_view("diuxXo").find(type) != std::string_view::npos;
+    if (!value.is_number()) {
+      r_.fail("%{} format: a {} number is required, not {}", type, is_integer ? "integer" : "real",
               type_name(value));
     }
-    if (spec.type == 'i') spec.type = 'd';
-    if (!is_integer || value.is_integral()) {
-      out_ += format_number(r_, is_integer ? integer(value.integer) : number(value.as_double()), spec);
-      return;
+    if (zero && spec.align == 0) {
+      spec.align = '=';
+      spec.fill = "0";
     }
-    if (!(std::abs(value.number) < 9.2e18))
-      r_.fail("the number {} does not fit in 64 bits", format_float(value.number));
-    out_ += format_number(r_, integer(static_cast<int64_t>(value.number)), spec);
+    Datum converted_value = value;
+    if (is_integer && value.is(Kind::kFloat)) {
+      if (type != 'd' && type != 'i' && type != 'u')
+        r_.fail("%{} format: an integer is required, not float", type);
+      if (!(std::abs(value.number) < 9.2e18))
+        r_.fail("the number {} does not fit in 64 bits", format_float(value.number));
+      converted_value = integer(static_cast<int64_t>(value.number));
+    }
+    spec.type = type == 'i' || type == 'u' ? 'd' : type;
+    if (!is_integer) return format_number(r_, number(converted_value.as_double()), spec);
+    if (spec.precision >= 0) {
+      // At least so many digits.
+      FormatSpec digits;
+      digits.type = spec.type;
+      digits.sign = spec.sign;
+      digits.align = '=';
+      digits.fill = "0";
+      digits.width = spec.precision + (converted_value.integer < 0 || spec.sign != '-' ? 1 : 0);
+      return padded("", format_number(r_, integer(converted_value.integer), digits), spec, '>');
+    }
+    return format_number(r_, integer(converted_value.integer), spec);
   }
 
   Rendering& r_;
@@ -188,128 +319,28 @@ class PercentFormatter {
   TextBuilder out_{r_};
 };
 
-// Fields are {}, {0}, {name}, with !s, !r and a specification; attributes and elements of arguments, and
-// fields within a specification, are not looked up.
-class BraceFormatter {
- public:
-  BraceFormatter(Rendering& r, const Arguments& args) : r_(r), args_(args) {}
-
-  TextBuilder run(std::string_view format) {
-    TextBuilder out(r_);
-    for (size_t pos = 0; pos < format.size(); ++pos) {
-      const char c = format[pos];
-      const bool doubled = pos + 1 < format.size() && format[pos + 1] == c;
-      if ((c == '{' || c == '}') && doubled) {
-        out += c;
-        ++pos;
-      } else if (c == '}') {
-        r_.fail("Single '}}' encountered in format string");
-      } else if (c == '{') {
-        const size_t end = format.find('}', pos);
-        if (end == std::string_view::npos) r_.fail("expected '}}' before end of string");
-        append_field(out, format.substr(pos + 1, end - pos - 1));
-        pos = end;
-      } else {
-        out += format.substr(pos, 1);
-      }
-    }
-    return out;
-  }
-
- private:
-  // name!r:spec
-  void append_field(TextBuilder& out, std::string_view text) {
-    r_.step();
-    const size_t colon = std::min(text.find(':'), text.size());
-    const std::string_view spec = text.substr(std::min(colon + 1, text.size()));
-    const std::string_view head = text.substr(0, colon);
-    const size_t mark = std::min(head.find('!'), head.size());
-    const std::string_view conversion = head.substr(mark);
-    Datum value = argument(head.substr(0, mark));
-    if (conversion == "!r" || conversion == "!s") {
-      TextBuilder converted(r_);
-      conversion == "!r" ? append_repr(r_, converted, value) : append_str(r_, converted, value);
-      value = converted.finish();
-    } else if (!conversion.empty()) {
-      r_.fail("Unknown conversion specifier {}", conversion);
-    }
-    append_value(out, value, spec);
-  }
-
-  void append_value(TextBuilder& out, const Datum& value, std::string_view spec_text) {
-    if (spec_text.empty()) return append_str(r_, out, value);
-    const FormatSpec spec = parse_spec(spec_text);
-    if (value.is(Kind::kInt) || value.is(Kind::kFloat) || (value.is(Kind::kBool) && spec.type != 0)) {
-      out += format_number(r_, value, spec);
-      return;
-    }
-    if (!value.is_string() && !value.is(Kind::kBool)) {
-      r_.fail("unsupported format string passed to {}.__format__", type_name(value));
-    }
-    if (spec.type != 0 && spec.type != 's')
-      r_.fail("Unknown format code '{}' for object of type 'str'", spec.type);
-    append_text(out, r_.text(to_str(r_, value)), spec, '<');
-  }
-
-  FormatSpec parse_spec(std::string_view text) {
-    constexpr std::string_view kAligns = "<>^";
-    FormatSpec spec;
-    size_t pos = 0;
-    next_code_point(text, pos);
-    if (pos < text.size() && is_one_of(text[pos], kAligns)) {
-      spec.fill = text.substr(0, pos);
-      spec.align = text[pos++];
-    } else {
-      pos = 0;
-      if (is_one_of(text[0], kAligns)) spec.align = text[pos++];
-    }
-    const auto take = [&](std::string_view set) {
-      return pos < text.size() && is_one_of(text[pos], set) ? text[pos++] : '\0';
-    };
-    if (const char sign = take("+- ")) spec.sign = sign;
-    spec.alternate = take("#") != 0;
-    spec.zero = take("0") != 0;
-    spec.width = parse_count(r_, text, pos);
-    if (take(".") != 0) spec.precision = parse_count(r_, text, pos);
-    if (pos < text.size()) spec.type = text[pos++];
-    if (pos < text.size()) r_.fail("Invalid format specifier '{}'", text);
-    return spec;
-  }
-
-  Datum argument(std::string_view name) {
-    if (name.find_first_not_of("0123456789") == std::string_view::npos && name.size() < 10) {
-      const bool numbers_itself = name.empty();
-      if (numbers_itself ? numbered_ : next_ > 0) {
-        r_.fail("cannot switch between automatic field numbering and manual field specification");
-      }
-      numbered_ = !numbers_itself;
-      const int64_t index = name.empty() ? next_++ : std::stoll(std::string(name));
-      if (index >= args_.size) r_.fail("Replacement index {} out of range for positional args tuple", index);
-      return args_.items[index];
-    }
-    for (int64_t k = 0; k < args_.num_keywords; ++k) {
-      if (args_.keywords[k].name == name) return args_.keywords[k].value;
-    }
-    if (name.find_first_of(".[") != std::string_view::npos) {
-      r_.fail("the field '{}' of a format is not supported: pass the value itself as an argument", name);
-    }
-    r_.fail("KeyError: '{}'", name);
-  }
-
-  Rendering& r_;
-  const Arguments& args_;
-  int64_t next_ = 0;
-  bool numbered_ = false;  // a field had a number of its own
-};
-
 }  // namespace
+
+TextBuilder format_value(Rendering& r, const Datum& value, std::string_view spec_text) {
+  TextBuilder text(r);
+  if (spec_text.empty()) {
+    append_str(r, text, value);
+    return text;
+  }
+  const FormatSpec spec = parse_spec(r, spec_text);
+  if (value.is(Kind::kInt) || value.is(Kind::kFloat) || (value.is(Kind::kBool) && spec.type != 0)) {
+    return TextBuilder(r, format_number(r, value, spec));
+  }
+  if (!value.is_string() && !value.is(Kind::kBool)) {
+    r.fail("unsupported format string passed to {}.__format__", type_name(value));
+  }
+  if (spec.type != 0 && spec.type != 's')
+    r.fail("Unknown format code '{}' for object of type 'str'", spec.type);
+  return format_text(r, r.text(to_str(r, value)), spec);
+}
 
 Datum percent_format(Rendering& r, const Datum& format, const Datum& arguments) {
   return PercentFormatter(r, r.text(format), arguments).run().finish(format.markup);
-}
-
-Datum brace_format(Rendering& r, std::string_view format, const Arguments& args) {
-  return BraceFormatter(r, args).run(format).finish();
 }
 
 }  // namespace tessera::jinja

@@ -336,6 +336,8 @@ void append_repr(Rendering& r, TextBuilder& out, const Datum& value) {
     case Kind::kIterator:
     case Kind::kFunction:
     case Kind::kMethod:
+    case Kind::kCycler:
+    case Kind::kJoiner:
       // CPython prints an address here, which no template can mean.
       r.fail("expected a value that has a text, found an object of type {}", type_name(value));
   }

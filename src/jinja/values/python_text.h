@@ -44,8 +44,9 @@ struct JsonStyle {
 };
 void append_json(Rendering& r, TextBuilder& out, const Datum& value, const JsonStyle& style);
 
-// The % operator of strings, and str.format.
+// The % operator of strings.
 Datum percent_format(Rendering& r, const Datum& format, const Datum& arguments);
-Datum brace_format(Rendering& r, std::string_view format, const Arguments& args);
+// Python's format(value, spec), as fields of str.format use it.
+TextBuilder format_value(Rendering& r, const Datum& value, std::string_view spec_text);
 
 }  // namespace tessera::jinja
