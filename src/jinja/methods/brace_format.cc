@@ -55,8 +55,8 @@ class BraceFormatter {
       name_end += 2;
       if (name_end < text.size() && text[name_end] != ':') r_.fail("expected ':' after conversion specifier");
     }
+    const Datum value = lookup(name);  // before fields within the specification take their numbers
     const std::string spec = name_end < text.size() ? run(text.substr(name_end + 1), depth + 1).text() : "";
-    Datum value = lookup(name);
     if (conversion == 0) return format_value(r_, value, spec);
     TextBuilder converted(r_);
     if (conversion == 's') {

@@ -20,32 +20,49 @@ struct FormatSpec {
   char align = 0;  // '<', '>', '^', '='
   char sign = '-';
   bool alternate = false;
+  bool zero = false;  // zeros before numbers, unless they are aligned otherwise
   int64_t width = 0;
+  int64_t min_digits = 0;
   char grouping = 0;  // ',' or '_'
   int64_t precision = -1;
   char type = 0;
 };
 
-std::string grouped(const std::string& digits, char separator) {
+bool is_one_of(char c, std::string_view set) { return set.find(c) != std::string_view::npos; }
+
+std::string grouped(const std::string& digits, char separator, size_t group) {
   std::string out;
   for (size_t i = 0; i < digits.size(); ++i) {
-    if (i > 0 && (digits.size() - i) % 3 == 0) out += separator;
+    if (i > 0 && (digits.size() - i) % group == 0) out += separator;
     out += digits[i];
   }
   return out;
 }
 
 // Digits of a magnitude in the notation of `type`.
-std::string integer_digits(uint64_t value, char type, bool alternate) {
-  const std::string prefix = !alternate || type == 'd' ? "" : std::string("0") + type;
-  return prefix + fmt::format(fmt::runtime(fmt::format("{{:{}}}", type)), value);
+std::string integer_digits(uint64_t value, char type) {
+  return fmt::format(fmt::runtime(fmt::format("{{:{}}}", type)), value);
+}
+
+// So many digits as in the notation of 'g', but never without a point or an exponent.
+std::string short_float_digits(double magnitude, int64_t precision) {
+  precision = std::max<int64_t>(precision, 1);
+  const std::string text = fmt::format("{:.{}g}", magnitude, precision);
+  if (text.find_first_of(".en") != std::string::npos) return text;
+  if (std::ssize(text) < precision) return text + ".0";
+  const std::string scientific = fmt::format("{:.{}e}", magnitude, precision - 1);
+  const size_t exponent = scientific.find('e');
+  std::string mantissa = scientific.substr(0, exponent);
+  if (mantissa.find('.') != std::string::npos) mantissa.erase(mantissa.find_last_not_of('0') + 1);
+  if (mantissa.back() == '.') mantissa.pop_back();
+  return mantissa + scientific.substr(exponent);
 }
 
 std::string float_digits(double magnitude, char type, int64_t precision, bool alternate) {
   const bool is_general = type == 'g' || type == 'G';
   const int64_t digits = precision < 0 ? 6 : is_general ? std::max<int64_t>(precision, 1) : precision;
-  const char* form = alternate && (type == 'f' || type == 'F') ? "#" : "";
-  return fmt::format(fmt::runtime(fmt::format("{{:{}.{}{}}}", form, digits, type)), magnitude);
+  return fmt::format(fmt::runtime(fmt::format("{{:{}.{}{}}}", alternate ? "#" : "", digits, type)),
+                     magnitude);
 }
 
 // What fills a field of spec.width around `size` code points: before and after them.
@@ -62,7 +79,17 @@ std::string padded(const std::string& sign, const std::string& body, const Forma
                    char default_align) {
   const auto [left, right] =
       padding(static_cast<int64_t>(sign.size()) + count_code_points(body), spec, default_align);
-  return spec.align == '=' ? sign + left + body : left + sign + body + right;
+  const char align = spec.align == 0 ? default_align : spec.align;
+  return align == '=' ? sign + left + body : left + sign + body + right;
+}
+
+// chr(value)
+std::string character_of(Rendering& r, const Datum& value) {
+  if (value.integer < 0 || value.integer > 0x10FFFF) r.fail("%c arg not in range(0x110000)");
+  if (value.integer >= 0xD800 && value.integer < 0xE000) r.fail("%c of half a character, {}", value.integer);
+  std::string text;
+  append_utf8(static_cast<char32_t>(value.integer), &text);
+  return text;
 }
 
 std::string sign_of(bool negative, char style) {
@@ -74,6 +101,7 @@ std::string format_number(Rendering& r, const Datum& value, const FormatSpec& sp
   const bool as_float =
       value.is(Kind::kFloat) ||
       (spec.type != 0 && std::string_view("eEfFgG%").find(spec.type) != std::string_view::npos);
+  const bool has_radix = !as_float && spec.type != 0 && is_one_of(spec.type, "boxX");
   std::string body;
   bool negative = false;
   if (as_float) {
@@ -84,28 +112,48 @@ std::string format_number(Rendering& r, const Datum& value, const FormatSpec& sp
       body = float_digits(magnitude * 100, 'f', spec.precision, false) + "%";
     } else if (spec.type == 0 && spec.precision < 0) {
       body = format_float(magnitude);
+    } else if (spec.type == 0) {
+      body = short_float_digits(magnitude, spec.precision);
     } else {
-      if (spec.type != 0 && std::string_view("eEfFgG").find(spec.type) == std::string_view::npos) {
+      if (!is_one_of(spec.type, "eEfFgGn")) {
         r.fail("Unknown format code '{}' for object of type 'float'", spec.type);
       }
-      body = float_digits(magnitude, spec.type == 0 ? 'g' : spec.type, spec.precision, spec.alternate);
+      body = float_digits(magnitude, spec.type == 'n' ? 'g' : spec.type, spec.precision, spec.alternate);
     }
   } else if (spec.type == 'c') {
-    append_utf8(static_cast<char32_t>(std::clamp<int64_t>(value.integer, 0, 0x10FFFF)), &body);
+    if (spec.grouping != 0) r.fail("Cannot specify '{}' with 'c'.", spec.grouping);
+    body = character_of(r, value);
   } else {
     if (spec.type != 0 && std::string_view("bdnoxX").find(spec.type) == std::string_view::npos) {
       r.fail("Unknown format code '{}' for object of type 'int'", spec.type);
     }
+    if (spec.precision >= 0) r.fail("Precision not allowed in integer format specifier");
+    if (spec.grouping == ',' && has_radix) r.fail("Cannot specify ',' with '{}'.", spec.type);
     negative = value.integer < 0;
     const uint64_t magnitude =
         negative ? ~static_cast<uint64_t>(value.integer) + 1 : static_cast<uint64_t>(value.integer);
-    body = integer_digits(magnitude, spec.type == 0 || spec.type == 'n' ? 'd' : spec.type, spec.alternate);
+    body = integer_digits(magnitude, spec.type == 0 || spec.type == 'n' ? 'd' : spec.type);
+    const int64_t missing = std::max<int64_t>(0, spec.min_digits - std::ssize(body));
+    body.insert(0, static_cast<size_t>(missing), '0');
   }
+  std::string sign = sign_of(negative, spec.sign);
+  if (has_radix && spec.alternate) sign += {'0', spec.type};
+  const char align = spec.align != 0 ? spec.align : spec.zero ? '=' : '>';
   if (spec.grouping != 0) {
-    const size_t end = std::min(body.find_first_not_of("0123456789"), body.size());
-    body = grouped(body.substr(0, end), spec.grouping) + body.substr(end);
+    const size_t end = as_float ? std::min(body.find_first_not_of("0123456789"), body.size()) : body.size();
+    const std::string rest = body.substr(end);
+    body.resize(end);
+    const size_t group = has_radix ? 4 : 3;
+    if (end > 0 && align == '=' && spec.fill == "0") {
+      // Zeros that fill the field are grouped as well.
+      const int64_t room = spec.width - std::ssize(sign) - std::ssize(rest);
+      int64_t size = std::ssize(body);
+      while (size + (size - 1) / static_cast<int64_t>(group) < room) ++size;
+      body.insert(0, static_cast<size_t>(size) - end, '0');
+    }
+    body = grouped(body, spec.grouping, group) + rest;
   }
-  return padded(sign_of(negative, spec.sign), body, spec, '>');
+  return padded(sign, body, spec, align);
 }
 
 // Padding goes character by character, and thousands of digits of a float are long arithmetic.
@@ -127,12 +175,14 @@ int64_t parse_count(Rendering& r, std::string_view text, size_t& pos) {
 FormatSpec parse_spec(Rendering& r, std::string_view text) {
   FormatSpec spec;
   size_t pos = 0;
+  bool has_fill = false;
   constexpr std::string_view kAligns = "<>^=";
   if (!text.empty()) {
     size_t after = 0;
     next_code_point(text, after);
     if (after < text.size() && kAligns.find(text[after]) != std::string_view::npos) {
       spec.fill = text.substr(0, after);
+      has_fill = true;
       spec.align = text[after];
       pos = after + 1;
     } else if (kAligns.find(text[0]) != std::string_view::npos) {
@@ -147,12 +197,10 @@ FormatSpec parse_spec(Rendering& r, std::string_view text) {
     spec.alternate = true;
     ++pos;
   }
-  if (take("0")) {
+  if (!has_fill && take("0")) {
+    spec.zero = true;
+    spec.fill = "0";
     ++pos;
-    if (spec.align == 0) {
-      spec.align = '=';
-      spec.fill = "0";
-    }
   }
   spec.width = parse_count(r, text, pos);
   if (take(",_")) spec.grouping = text[pos++];
@@ -268,8 +316,7 @@ class PercentFormatter {
     std::string text;
     if (type == 'c') {
       if (value.is_string() && *length_of(r_, value) == 1) text = r_.text(value);
-      if (value.is_integral())
-        append_utf8(static_cast<char32_t>(std::clamp<int64_t>(value.integer, 0, 0x10FFFF)), &text);
+      if (value.is_integral()) text = character_of(r_, value);
       if (text.empty()) r_.fail("%c requires int or char");
       if (spec.align == 0) spec.align = '>';
       return format_text(r_, text, spec).text();
@@ -297,16 +344,8 @@ class PercentFormatter {
     }
     spec.type = type == 'i' || type == 'u' ? 'd' : type;
     if (!is_integer) return format_number(r_, number(converted_value.as_double()), spec);
-    if (spec.precision >= 0) {
-      // At least so many digits.
-      FormatSpec digits;
-      digits.type = spec.type;
-      digits.sign = spec.sign;
-      digits.align = '=';
-      digits.fill = "0";
-      digits.width = spec.precision + (converted_value.integer < 0 || spec.sign != '-' ? 1 : 0);
-      return padded("", format_number(r_, integer(converted_value.integer), digits), spec, '>');
-    }
+    spec.min_digits = std::max<int64_t>(0, spec.precision);
+    spec.precision = -1;
     return format_number(r_, integer(converted_value.integer), spec);
   }
 
@@ -328,10 +367,10 @@ TextBuilder format_value(Rendering& r, const Datum& value, std::string_view spec
     return text;
   }
   const FormatSpec spec = parse_spec(r, spec_text);
-  if (value.is(Kind::kInt) || value.is(Kind::kFloat) || (value.is(Kind::kBool) && spec.type != 0)) {
+  if (value.is_number()) {
     return TextBuilder(r, format_number(r, value, spec));
   }
-  if (!value.is_string() && !value.is(Kind::kBool)) {
+  if (!value.is_string()) {
     r.fail("unsupported format string passed to {}.__format__", type_name(value));
   }
   if (spec.type != 0 && spec.type != 's')
