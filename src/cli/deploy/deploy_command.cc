@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "cli/terminal/terminal.h"
 #include "cluster/manifests/lint.h"
+#include "cluster/manifests/names.h"
 
 namespace tessera {
 namespace {
@@ -26,7 +27,26 @@ Value variable_of(const Flag& flag) {
   }
 }
 
+constexpr std::string_view kLabels[] = {"namespace", "monitoring_namespace", "release", "queue"};
+constexpr std::string_view kObjectNames[] = {
+    "claim",          "hf_token_secret", "token_secret", "rendezvous_secret",
+    "priority_class", "runtime",         "storage_class"};
+constexpr std::string_view kTexts[] = {"image", "runbook_url", "loki_url", "zone", "fsx", "efs", "nfs"};
+
 }  // namespace
+
+void DeployCommand::complete_flags(FlagTable* table) {
+  for (const Flag& flag : table->flags()) {
+    if (!table->is_set(flag.name)) continue;
+    const auto is_one_of = [&](const auto& names) { return std::ranges::count(names, flag.name) > 0; };
+    for (const std::string& value : flag.get ? flag.get() : std::vector<std::string>()) {
+      if (value.empty()) continue;
+      if (is_one_of(kLabels)) check_label(flag.name, value);
+      if (is_one_of(kObjectNames)) check_object_name(flag.name, value);
+      if (is_one_of(kTexts)) check_text(flag.name, value);
+    }
+  }
+}
 
 void DeployCommand::declare_common_flags(FlagTable* table) {
   declare(table, "namespace", &namespace_);
@@ -49,9 +69,6 @@ PodSettings DeployCommand::pod_settings(bool on_card) const {
   pod.runtime = runtime_.empty() ? node_kind(on_card).runtime : runtime_;
   pod.name_space = namespace_;
   if (pod.image.empty()) pod.image = fmt::format("tessera:{}{}", TESSERA_VERSION, on_card ? "-cuda" : "");
-  if (pod.image.find_first_of(" \n") != std::string::npos) {
-    fail(ExitCode::kUsage, "--image: expected the name of an image, found '{}'", printable(pod.image));
-  }
   return pod;
 }
 

@@ -14,6 +14,8 @@ class DeployCommand : public Command {
  public:
   // A pod resolves them.
   bool resolves_hub_names() const override { return false; }
+  // Error(kUsage) for what Kubernetes takes for no name, and for text that YAML does not carry.
+  void complete_flags(FlagTable* table) override;
 
  protected:
   // --namespace and --templates.

@@ -49,6 +49,7 @@ class DeployKubernetesCommand : public DeployCommand {
   }
 
   void complete_flags(FlagTable* table) override {
+    DeployCommand::complete_flags(table);
     read_setting_files(table, &given_);
     for (size_t i = 0; i < num_training_flags_; ++i) {
       const Flag& flag = table->flags()[i];

@@ -9,13 +9,27 @@ namespace tessera {
 namespace {
 
 constexpr size_t kMaxFlagBytes = 4096;
+constexpr size_t kMaxSubdomainLength = 253;
 
 bool is_lower_or_digit(char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'); }
 
-bool is_label(std::string_view text) {
-  return text.size() <= kMaxLabelLength && !text.empty() && is_lower_or_digit(text.front()) &&
-         is_lower_or_digit(text.back()) &&
+bool is_label_of_any_length(std::string_view text) {
+  return !text.empty() && is_lower_or_digit(text.front()) && is_lower_or_digit(text.back()) &&
          std::ranges::all_of(text, [](char c) { return is_lower_or_digit(c) || c == '-'; });
+}
+
+bool is_label(std::string_view text) {
+  return text.size() <= kMaxLabelLength && is_label_of_any_length(text);
+}
+
+// Kubernetes limits the whole name and not its labels.
+bool is_subdomain(std::string_view text) {
+  if (text.size() > kMaxSubdomainLength) return false;
+  for (size_t end = text.find('.'); end != std::string_view::npos; end = text.find('.')) {
+    if (!is_label_of_any_length(text.substr(0, end))) return false;
+    text.remove_prefix(end + 1);
+  }
+  return is_label_of_any_length(text);
 }
 
 // Bytes of the characters that YAML 1.1 does not allow, or takes for a line break, inside double quotes: C0,
@@ -49,6 +63,13 @@ void check_label(std::string_view flag, std::string_view value, std::string_view
        "--{}: expected a name of lower-case letters, digits and '-' that begins and ends with a letter or "
        "digit, found '{}'",
        flag, printable(value));
+}
+
+void check_object_name(std::string_view flag, std::string_view value) {
+  if (is_subdomain(value)) return;
+  fail(ExitCode::kUsage,
+       "--{}: expected a name of lower-case letters, digits, '-' and '.', at most {} characters, found '{}'",
+       flag, kMaxSubdomainLength, printable(value));
 }
 
 void check_text(std::string_view flag, std::string_view value) {

@@ -13,6 +13,9 @@ TEST(DeployNames, AcceptLabelsThatLeaveRoomForTheSuffix) {
   check_label("name", "llama-3-8b");
   check_label("name", std::string(63, 'x'));
   check_label("name", std::string(54, 'x'), "-node-0-3");
+  check_object_name("storage_class", "gp3.csi.aws");
+  // A label of such a name may have more than 63 characters.
+  check_object_name("claim", std::string(64, 'a') + "." + std::string(188, 'b'));
 }
 
 TEST(DeployNames, RefuseWhatKubernetesRefuses) {
@@ -21,6 +24,11 @@ TEST(DeployNames, RefuseWhatKubernetesRefuses) {
     expect_error(ExitCode::kUsage, {"--name: expected a name of lower-case letters"},
                  [&] { check_label("name", name); });
   }
+  for (const char* name : {"", "a..b", ".a", "a.", "A.b", "a/b"}) {
+    expect_error(ExitCode::kUsage, {"--storage_class: expected a name"},
+                 [&] { check_object_name("storage_class", name); });
+  }
+  expect_error(ExitCode::kUsage, {"at most 253"}, [] { check_object_name("x", std::string(254, 'a')); });
 }
 
 TEST(DeployNames, SayByHowMuchANameIsTooLong) {

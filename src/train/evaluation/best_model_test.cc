@@ -317,7 +317,7 @@ TEST(EarlyStopping, EndsTheRunWithItsModel) {
   EXPECT_EQ(state.at("global_step"), 3);
   EXPECT_EQ(
       state.at("stateful_callbacks").at("EarlyStoppingCallback"),
-      nlohmann::json::parse(R"({"spec": {"early_stopping_patience": 2, "early_stopping_threshold": 100.0},
+      nlohmann::json::parse(R"({"args": {"early_stopping_patience": 2, "early_stopping_threshold": 100.0},
                                       "attributes": {"early_stopping_patience_counter": 2}})"));
   expect_best_model(run, losses_of(seen), "early");
 
