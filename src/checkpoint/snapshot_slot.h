@@ -60,7 +60,7 @@ class SnapshotSlot {
   // `fd` is borrowed. Error(kBadConfig) if it is not a valid descriptor.
   explicit SnapshotSlot(int fd);
 
-  // Whose state the slot holds, according to an intact header; verify() checks the rest.
+  // The run and step whose state the slot holds by an intact header; verify() checks the rest.
   struct Content {
     SnapshotId id;
     int64_t rank = 0;  // of id.world_size()

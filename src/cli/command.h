@@ -76,7 +76,7 @@ class Command {
     return fields_with(flag).add_size(table, flag, target, example);
   }
 
-  // Of the flags declared so far, lists only those with these names, which blanks separate.
+  // Help lists, of the flags declared so far, only those with these names, which blanks separate.
   static void list_only(FlagTable* table, const std::string& names);
   // The lines of the command's own help text.
   const FieldTable& own_fields() const;

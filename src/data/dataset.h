@@ -87,7 +87,7 @@ class Dataset {
   static Dataset open(const DatasetOptions& options, const Tokenizer* tokenizer, int64_t vocab_size,
                       ThreadPool& pool, const std::function<void(double fraction)>& progress = {});
   const DatasetReport& report() const { return report_; }
-  // Of the rows of the first source: never kByRows.
+  // How the rows of the first source are packed: never kByRows.
   Packing packing() const { return packing_; }
   // The sources with their weights, one part of the rows each; a single part without weights.
   const std::vector<MixturePart>& mixture() const { return mixture_; }

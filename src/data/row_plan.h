@@ -23,7 +23,7 @@ struct DataSource {
   DataSource(const char* path) : paths{path} {}             // NOLINT
 
   std::vector<std::string> paths;
-  // Of a folder with splits, the first one of these that it has is read.
+  // The first of these splits that a folder has is read.
   std::vector<std::string> splits = {"train"};
   RowFormat format;
   // The share of its rows in every epoch, relative to the other sources, which have weights, too.

@@ -80,7 +80,7 @@ TEST(ValueJson, RefusesDeepNestingWithoutRecursion) {
   EXPECT_THAT(message_of(nested(1'000'000)), HasSubstr("nested deeper"));
 }
 
-// Of a few bytes each, and of tens of bytes in memory.
+// A value has a few bytes in the file and tens in memory.
 TEST(ValueJson, RefusesRowsOfMillionsOfValues) {
   std::string lists = "[", fields = "{";
   while (lists.size() < (size_t{25} << 20)) lists += "[],";

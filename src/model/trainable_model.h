@@ -168,7 +168,7 @@ class TrainableModel {
   TrainableModel(const ModelConfig& config, DType dtype, Ops& ops);
   // Every tensor of the model, by group: the views they name belong to the family and stay where they are.
   void list_tensors(const std::vector<ModelTensor>& tensors);
-  // That of layout() for a model with these tensors.
+  // What layout() is for a model with these tensors.
   static ParameterLayout trained_layout(const ModelConfig& config, const std::vector<ModelTensor>& tensors);
 
   const ActivationLimits& limits() const { return limits_; }

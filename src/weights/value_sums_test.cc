@@ -29,7 +29,7 @@ ValueSums sums_of(const std::vector<float>& values, const Parameter& parameter =
 std::vector<float> drawn_values() {
   std::vector<float> values;
   const CounterRng rng(7, 1);
-  // Of all sizes that weights have, down to those below what F16 has.
+  // Values as large as weights are, down to those below what F16 has.
   for (int i = 0; i < 5000; ++i)
     values.push_back(std::ldexp(rng.normal(static_cast<uint64_t>(i)), -(i % 30)));
   return values;

@@ -103,7 +103,7 @@ TestState random_state(const ParameterLayout& layout, DType dtype, uint64_t seed
       for (uint64_t again = 1; !can_save(std::bit_cast<float>(words[0]), dtype); ++again) {
         words = philox4x32(seed, static_cast<uint64_t>(i), again);
       }
-      // Of every 16 values one is a tie between two BF16 values and one is subnormal or zero.
+      // In every 16 values one is a tie between two BF16 values and one is subnormal or zero.
       if (i % 16 == 0) words[0] = (words[0] & 0xBFFF0000u) | 0x8000u;
       if (i % 16 == 1) words[0] &= 0x807FFFFFu;
       state.masters()[at] = std::bit_cast<float>(words[0]);

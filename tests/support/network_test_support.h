@@ -95,7 +95,7 @@ class LocalRendezvous : public Rendezvous {
 // The transports that tests of groups run over, as --fabric names them.
 struct TestFabric {
   const char* name;
-  // Of the library's version here: one that cannot be used is skipped with the reason.
+  // Why the library's version here cannot be used, which skips the tests.
   std::string why_missing() const {
     if (std::string(name) == kTcpFabric) return {};
     if (!FabricLibrary::is_installed()) return "libfabric is not installed";

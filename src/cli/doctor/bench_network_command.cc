@@ -31,7 +31,7 @@ class BenchNetworkCommand : public Command {
     }
     std::vector<NetworkFinding> findings;
     run_as_rank(world, {{.connections = static_cast<int>(connections_)}, {}}, [&](Communicator& comm) {
-      // By which the ranks decide alike which pairs are measured again.
+      // The ranks decide alike by these which pairs are measured again.
       comm.check_same_settings({{"preflight", preflight_ ? "true" : "false"},
                                 {"min_share", fmt::format("{}", min_share_)},
                                 {"min_gbit_per_s", fmt::format("{}", min_gbit_per_s_)},

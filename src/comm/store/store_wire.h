@@ -106,7 +106,7 @@ struct Cancellation {
   uint32_t request = 0;  // no longer awaited
 };
 
-// That its sender knows the job's secret and name.
+// Proves that its sender knows the job's secret and name.
 struct Proof {
   Nonce nonce;
   Mac mac;

@@ -25,8 +25,9 @@ constexpr size_t kMaxInstances = 10'000;
 // Firmware, the kernel and its page tables: an instance of 32 GiB shows 30 to 31 GiB to its processes.
 constexpr double kUsableShare = 0.95;
 
-// Of a card's memory. cudaMemGetInfo() on a new context shows 98.5 % (A100, 40 GiB) to 99.3 % (L40S) of what
-// EC2 states, before the context and the kernels are loaded, which take up to half a GiB.
+// The share of a card's memory that a run sees. cudaMemGetInfo() on a new context shows 98.5 % (A100, 40 GiB)
+// to 99.3 % (L40S) of what EC2 states, before the context and the kernels are loaded, which take up to half a
+// GiB.
 constexpr double kVisibleShareOfCard = 0.98;
 constexpr int64_t kContextBytes = int64_t{512} << 20;
 

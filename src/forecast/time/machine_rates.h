@@ -80,8 +80,8 @@ struct CardFacts {
   bool has_wgmma = false;  // Hopper: attention has kernels of its own there
 };
 
-// Of a run on one card, from what docs/gpu.md measured on an H200; `optimizer_on_host`: the processor updates
-// the weights.
+// The rates of a run on one card, from what docs/gpu.md measured on an H200; `optimizer_on_host`: the
+// processor updates the weights.
 MachineRates rates_of_card(const CardFacts& card, bool optimizer_on_host);
 
 // As a JSON object, indent 2, trailing newline; members are named as above.

@@ -66,7 +66,7 @@ class RatedCosts final : public OpCosts {
   bool packs_weights(DType dtype) const override;
   double seconds(const OpWork& work, const RankShare& share) override;
   double update_seconds(const UpdateWork& work, const RankShare& share) override;
-  // That of the products alone, which are large.
+  // Seconds of the products alone, which are large.
   double update_product_seconds(const UpdateWork& work, const RankShare& share) const;
   double node_sum_seconds(int64_t num_elements, bool adds, const RankShare& share) override;
   double imbalance() const override { return rates_.imbalance; }

@@ -83,8 +83,8 @@ struct LaunchResult {
   int num_waiting_nodes = 0;    // waiting to take part in the next start
 };
 
-// Of a launcher that has started one process on each node, as `srun --ntasks-per-node=1 tessera launch` does:
-// one agent for each.
+// The agents of a launcher that has started one process on each node, as `srun --ntasks-per-node=1 tessera
+// launch` does: one agent for each.
 std::optional<World> agents_of_launcher(const Environment& environment);
 
 // 16 hexadecimal digits.

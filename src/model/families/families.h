@@ -11,7 +11,7 @@ namespace tessera {
 // dtype is BF16 or F32. `ops` must outlive the model.
 std::unique_ptr<TrainableModel> make_model(const ModelConfig& config, DType dtype, Ops& ops);
 
-// That of make_model(), without a model.
+// The layout of what make_model() would make.
 ParameterLayout parameter_layout(const ModelConfig& config);
 
 }  // namespace tessera

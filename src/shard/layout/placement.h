@@ -32,8 +32,8 @@ struct Placement {
   bool is_single = true;           // one rank, of the job or of a node that trains apart
 };
 
-// Of a run with these settings. `world_size`: ranks that share one copy of the state; `has_device`: the model
-// is on a device with memory of its own.
+// The placement of a run with these settings. `world_size`: ranks that share one copy of the state;
+// `has_device`: the model is on a device with memory of its own.
 Placement placement_of(const ZeroSettings& settings, int world_size, bool has_device);
 
 // Combinations that do not exist, and why.

@@ -38,7 +38,7 @@ class BackwardUpdate final : public UpdateRule {
 
   // Whether this pass updates.
   bool updates() const { return updates_; }
-  // Of the gradients of this pass.
+  // The sum of squares of the gradients of this pass.
   double squares() const;
   const std::string& not_finite() const { return not_finite_; }
 
@@ -49,7 +49,7 @@ class BackwardUpdate final : public UpdateRule {
 
  private:
   bool is_single() const { return group_update_.plan.world_size() == 1; }
-  // Of a group, with its ranges' in range_squares_.
+  // Those of a group; those of its ranges go into range_squares_.
   double add_squares(int64_t group);
 
   GroupUpdate group_update_;
