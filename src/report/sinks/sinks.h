@@ -21,6 +21,9 @@ struct SinkContext {
   const std::string& model_config;  // config.json
 };
 
+// Error(kBadConfig) for what the sinks are told by variables and cannot use.
+void check_sinks(const RunSpec& spec, const Environment& environment);
+
 // `report_to` names the sinks that the trainer makes (tensorboard, csv, mlflow); a DeepSpeed file adds its
 // monitors. Error(kIoError) for a folder that cannot be written. Once made, a sink that fails is a warning.
 std::vector<std::unique_ptr<TrainObserver>> make_sinks(const SinkContext& context,

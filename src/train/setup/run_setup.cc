@@ -10,6 +10,7 @@
 #include "io/absolute_path.h"
 #include "io/file.h"
 #include "model/families/families.h"
+#include "report/sinks/sinks.h"
 #include "report/work_mark.h"
 #include "settings/derived.h"
 #include "train/output/output_folder.h"
@@ -54,6 +55,7 @@ RunSetup::RunSetup(const RunSpec& arguments, ThreadPool& thread_pool, TrainObser
   if (is_root()) {
     check_can_write_in(spec.output_dir);
     check_spares_model(spec.output_dir, spec.model.folder);
+    check_sinks(spec, process_environment());
   }
   const PatientScope patience(comm);
   output_is_shared = check_output_is_shared(spec, comm);
