@@ -29,6 +29,7 @@ std::vector<std::string> help_lines(const Command& command) {
   return split(text.substr(0, text.find_last_not_of('\n', text.find(kFlags) - 1) + 1), '\n');
 }
 
+// One thread declares the flags of all commands.
 const FieldTable& fields_in(const std::string& file) {
   static std::map<std::string, FieldTable> tables;
   const std::string_view text = text_named(help_texts(), file);

@@ -205,10 +205,15 @@ void declare_compat_flag(FlagTable* flags, std::string_view name) {
   TESSERA_CHECK(false, "no table has {}", name);
 }
 
-std::span<const ForeignNames> compat_hints(const std::string& file) {
-  static std::map<std::string, std::vector<ForeignNames>> all;
-  const auto found = all.find(file);
-  return found != all.end() ? found->second : all[file] = read_hints(file);
+std::span<const ForeignNames> compat_hints(std::string_view file) {
+  static const auto kAll = [] {
+    std::map<std::string_view, std::vector<ForeignNames>> all;
+    for (const EmbeddedText& text : compat_texts()) {
+      if (text.name.ends_with("hints")) all[text.name] = read_hints(text.name);
+    }
+    return all;
+  }();
+  return kAll.at(file);
 }
 
 }  // namespace tessera

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <span>
-#include <string>
 #include <string_view>
 
 #include "base/flags.h"
@@ -17,6 +16,6 @@ void declare_compat_flag(FlagTable* table, std::string_view name);
 
 // For suggestions only: none of these names is accepted. `file`: hints for settings, deepspeed_hints for
 // keys, others for commands.
-std::span<const ForeignNames> compat_hints(const std::string& file = "hints");
+std::span<const ForeignNames> compat_hints(std::string_view file = "hints");
 
 }  // namespace tessera
