@@ -417,7 +417,7 @@ def check_errors():
     where = ["--name", "demo", "--region", "us-east-1"]
     cases = [(64, where[:2], "--region is missing"), (64, where[2:], "--name is missing"),
              (64, ["--name", "a: b\nc", "--region", "us-east-1"], "--name"), (64, ["--name", "x" * 39, "--region", "us-east-1"], "38"),
-             (64, ["--name", "1a", "--region", "us-east-1"], "letter first"),
+             (64, ["--name", "1a", "--region", "us-east-1"], "letter first"), (64, ["--name", "demo", "--region", "here\n- x"], "--region"),
              (64, where + ["--ami", "bottlerocket@latest"], "--ami"),
              (64, where + ["--part", "eksctl"], "needs --infrastructure"), (64, where + ["--max_vcpus", "0"], "--max_vcpus"),
              (64, where + ["--part", "all"], "--part"), (64, where + ["--node_disk_gib", "10"], "--node_disk_gib"),

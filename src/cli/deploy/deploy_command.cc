@@ -27,11 +27,12 @@ Value variable_of(const Flag& flag) {
   }
 }
 
-constexpr std::string_view kLabels[] = {"namespace", "monitoring_namespace", "release", "queue"};
+constexpr std::string_view kLabels[] = {"namespace", "monitoring_namespace", "release", "queue", "region",
+                                        "zone"};
 constexpr std::string_view kObjectNames[] = {
     "claim",          "hf_token_secret", "token_secret", "rendezvous_secret",
     "priority_class", "runtime",         "storage_class"};
-constexpr std::string_view kTexts[] = {"image", "runbook_url", "loki_url", "zone", "fsx", "efs", "nfs"};
+constexpr std::string_view kTexts[] = {"image", "runbook_url", "loki_url", "fsx", "efs", "nfs"};
 
 }  // namespace
 
@@ -40,7 +41,7 @@ void DeployCommand::complete_flags(FlagTable* table) {
     if (!table->is_set(flag.name)) continue;
     const auto is_one_of = [&](const auto& names) { return std::ranges::count(names, flag.name) > 0; };
     for (const std::string& value : flag.get ? flag.get() : std::vector<std::string>()) {
-      if (value.empty()) continue;
+      if (value.empty() && flag.default_text.empty()) continue;  // none
       if (is_one_of(kLabels)) check_label(flag.name, value);
       if (is_one_of(kObjectNames)) check_object_name(flag.name, value);
       if (is_one_of(kTexts)) check_text(flag.name, value);
