@@ -55,9 +55,8 @@ class Communicator {
   // Collective the first time: opens another group of these ranks, for transfers that go on while the rail is
   // used.
   NetworkGroup& open_background_rail();
-  NetworkGroup* background_rail() const {
-    return background_.opened;
-  }  // nullptr until then; any thread may ask
+  // nullptr until then; any thread may ask.
+  NetworkGroup* background_rail() const { return background_.opened; }
   // The same for the ranks of this rail that are on nodes [first_node, first_node + num_nodes): each node is
   // in one such group.
   NetworkGroup& open_context_rail(int first_node, int num_nodes);

@@ -171,14 +171,19 @@ TEST(OtherProgram, ThatFailsIsNamed) {
   });
 }
 
-TEST(ElementwiseBench, EveryOperationPasses) {
-  ThreadPool pool(2);
-  const auto ops = make_cpu_ops(pool);
-  BandwidthMeter bandwidth(pool, 1 << 20);
+ElementwiseCase small_case() {
   ElementwiseCase c;
   c.config = preset_config("15m");
   c.config.vocab_size = 300;
   c.num_tokens = 21;
+  return c;
+}
+
+TEST(ElementwiseBench, EveryOperationPasses) {
+  ThreadPool pool(2);
+  const auto ops = make_cpu_ops(pool);
+  BandwidthMeter bandwidth(pool, 1 << 20);
+  ElementwiseCase c = small_case();
   for (const std::string& operation : elementwise_operations()) {
     for (const DType dtype : {DType::kBF16, DType::kF32}) {
       c.operation = operation;
@@ -213,10 +218,7 @@ TEST(ElementwiseBench, AFaultInAnyOperationIsAnInternalErrorThatNamesIt) {
   ThreadPool pool(1);
   const auto ops = make_cpu_ops(pool);
   BandwidthMeter bandwidth(pool, 1 << 20);
-  ElementwiseCase c;
-  c.config = preset_config("15m");
-  c.config.vocab_size = 300;
-  c.num_tokens = 21;
+  ElementwiseCase c = small_case();
   const std::set<std::string> with_second_output = {"rmsnorm", "rmsnorm_backward", "add_rmsnorm",
                                                     "swiglu_backward"};
   for (const std::string& operation : elementwise_operations()) {

@@ -87,9 +87,10 @@ class PlanCommand : public PlanningCommand {
   }
 
   void show_forms(const FlagTable& table, const ModelConfig& config) {
-    request_.given.placement.fit = true;
+    RunSpec given = request_.given;
+    given.placement.fit = true;
     const int64_t world_size = request_.world_size();
-    const RunSpec spec = read_run_spec(table, request_.given, world_size);
+    const RunSpec spec = read_run_spec(table, given, world_size);
     const PlanMachine machine = request_.machine_for(spec);
     if (!machine.cluster.rates) {
       fail(ExitCode::kUsage, "--disk needs the speed of a machine: give --machine or --tflops");

@@ -17,7 +17,7 @@ struct DocumentCounts {
   int64_t num_empty_texts = 0;        // among num_documents; a cache file says whether there are any
 };
 
-// Those that the trailers of cache files have, in their order.
+// The counts that the trailer of a cache file holds, in its order.
 inline constexpr std::pair<const char*, int64_t DocumentCounts::*> kStoredCounts[] = {
     {"num_documents", &DocumentCounts::num_documents},
     {"num_empty_documents", &DocumentCounts::num_empty_documents},

@@ -44,7 +44,7 @@ class StepRecorder {
   }
   void other(double seconds) { program_.actions.push_back({ActionKind::kOther, seconds, 0}); }
   void wait(int64_t transfer) { program_.actions.push_back({ActionKind::kWait, 0, transfer}); }
-  // The step stands for so many of the steady state.
+  // `stands_for`: how many steps of the steady state this one represents.
   void end_step(double stands_for) {
     program_.actions.push_back({ActionKind::kStepEnd});
     program_.stands_for.push_back(stands_for);

@@ -164,7 +164,7 @@ TEST(PredictStep, StateOnADiskIsReadAndWrittenOnce) {
   }
 }
 
-// OpCosts at which every operation takes so many seconds.
+// Costs under which every operation takes the same time.
 class SlowCosts final : public CountingCosts {
  public:
   explicit SlowCosts(double operation_s) : operation_s_(operation_s) {}

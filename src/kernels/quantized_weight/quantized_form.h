@@ -66,7 +66,7 @@ struct QuantizedMatrix {
     int64_t first_block = 0;
     int64_t first_step = 0;
   };
-  // The part of a row; of row N, the one behind the last.
+  // The part that holds a row; for row N, the part past the end.
   Part part_of(int64_t row) const {
     Part part;
     for (const int64_t begin : {later_parts[0], later_parts[1], N}) {

@@ -49,7 +49,7 @@ class BackwardUpdate final : public UpdateRule {
 
  private:
   bool is_single() const { return group_update_.plan.world_size() == 1; }
-  // Those of a group; those of its ranges go into range_squares_.
+  // Returns a group's sum; those of its ranges go into range_squares_.
   double add_squares(int64_t group);
 
   GroupUpdate group_update_;
