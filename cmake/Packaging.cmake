@@ -1,12 +1,37 @@
-# `cmake --install` and the Debian package (`cpack -G DEB`); scripts/package.sh makes both packages. Installing builds
-# nothing: build the program first.
+# `cmake --install`, the Debian package (`cpack -G DEB`) and the wheel, for which scikit-build-core sets SKBUILD; scripts/package.sh
+# makes all packages. Installing builds nothing: build the program first.
 include(GNUInstallDirs)
+if(SKBUILD)
+  # The prefix is the Python package; pip puts what is in the data folder into the environment's own `share`.
+  set(CMAKE_INSTALL_DATADIR ${SKBUILD_DATA_DIR}/share)
+endif()
 set(CMAKE_SKIP_INSTALL_ALL_DEPENDENCY ON)
 set(TESSERA_PACKAGE_CONTACT "The Tessera authors <authors@tessera.invalid>" CACHE STRING "Maintainer of the Debian package")
 
-install(TARGETS tessera RUNTIME)
-install(FILES README.md LICENSE cmake/copyright DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/tessera)
-install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/tessera)
+if(TESSERA_PROGRAM)
+  install(PROGRAMS ${TESSERA_PROGRAM} TYPE BIN)
+  set(program ${TESSERA_PROGRAM})
+else()
+  install(TARGETS tessera RUNTIME)
+  set(program $<TARGET_FILE:tessera>)
+endif()
+# deploy/templates is part of the program and installed with it.
+install(DIRECTORY deploy/eks deploy/health DESTINATION ${CMAKE_INSTALL_DATADIR}/tessera/deploy USE_SOURCE_PERMISSIONS)
+if(SKBUILD)
+  # Without these, auditwheel would not see that the libraries find each other, as they do through the program's RPATH.
+  find_program(PATCHELF patchelf REQUIRED)
+  install(CODE "
+    set(libraries \"\${CMAKE_INSTALL_PREFIX}/lib/tessera\")
+    execute_process(COMMAND \"${PROJECT_SOURCE_DIR}/cmake/copy_libraries.sh\" --wheel \"${program}\" \"\${libraries}\"
+      \"${SKBUILD_METADATA_DIR}/licenses/libraries\" COMMAND_ERROR_IS_FATAL ANY)
+    file(GLOB libraries \"\${libraries}/*\")
+    execute_process(COMMAND \"${CMAKE_STRIP}\" \"\${CMAKE_INSTALL_PREFIX}/bin/tessera\" COMMAND_ERROR_IS_FATAL ANY)
+    execute_process(COMMAND \"${PATCHELF}\" --force-rpath --set-rpath \$ORIGIN \${libraries} COMMAND_ERROR_IS_FATAL ANY)
+  ")
+else()
+  install(FILES README.md LICENSE cmake/copyright DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/tessera)
+  install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/tessera)
+endif()
 
 # Manual pages and completions come from the program that is installed.
 find_program(GZIP gzip REQUIRED)
@@ -14,9 +39,9 @@ set(generated ${PROJECT_BINARY_DIR}/generated)
 install(CODE "
   file(REMOVE_RECURSE \"${generated}\")
   file(MAKE_DIRECTORY \"${generated}/completions\")
-  execute_process(COMMAND \"$<TARGET_FILE:tessera>\" help --man \"${generated}/man\" COMMAND_ERROR_IS_FATAL ANY)
+  execute_process(COMMAND \"${program}\" help --man \"${generated}/man\" COMMAND_ERROR_IS_FATAL ANY)
   foreach(shell bash zsh fish)
-    execute_process(COMMAND \"$<TARGET_FILE:tessera>\" completion \${shell}
+    execute_process(COMMAND \"${program}\" completion \${shell}
       OUTPUT_FILE \"${generated}/completions/\${shell}\" COMMAND_ERROR_IS_FATAL ANY)
   endforeach()
   file(GLOB pages \"${generated}/man/*.1\")
@@ -24,7 +49,7 @@ install(CODE "
   configure_file(\"${PROJECT_SOURCE_DIR}/CHANGELOG.md\" \"\${changes}\" COPYONLY)
   execute_process(COMMAND \"${GZIP}\" -9n \${pages} \${changes} COMMAND_ERROR_IS_FATAL ANY)
   list(TRANSFORM pages APPEND .gz)
-  set(share \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_DATADIR}\")
+  get_filename_component(share \"${CMAKE_INSTALL_DATADIR}\" ABSOLUTE BASE_DIR \"\${CMAKE_INSTALL_PREFIX}\")
   file(INSTALL \"\${changes}.gz\" DESTINATION \"\${share}/doc/tessera\")
   file(INSTALL \${pages} DESTINATION \"\${share}/man/man1\")
   set(zsh \"\${share}/zsh/site-functions\")

