@@ -15,6 +15,7 @@ enum class OtherWork {
   kReadingDataset,
   kLoadingWeights,
   kEvaluation,
+  kWaitingForCallbacks,
   kBeginningCheckpoint,
   kFinishingCheckpoint,
   kWritingModel,
@@ -23,10 +24,16 @@ enum class OtherWork {
 };
 
 // In the order of OtherWork.
-inline constexpr std::array<const char*, 9> kOtherWorkNames = {
-    "preparing",         "reading the dataset",    "loading the weights",
-    "evaluation",        "beginning a checkpoint", "finishing a checkpoint",
-    "writing the model", "loading the best model", "the end of the run"};
+inline constexpr std::array<const char*, 10> kOtherWorkNames = {"preparing",
+                                                                "reading the dataset",
+                                                                "loading the weights",
+                                                                "evaluation",
+                                                                "waiting for callbacks",
+                                                                "beginning a checkpoint",
+                                                                "finishing a checkpoint",
+                                                                "writing the model",
+                                                                "loading the best model",
+                                                                "the end of the run"};
 static_assert(kOtherWorkNames.size() == static_cast<size_t>(OtherWork::kEndOfRun) + 1);
 
 // `step` counts from 1.

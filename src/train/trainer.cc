@@ -117,10 +117,10 @@ void Trainer::restore_progress() {
   }
 }
 
-TrainSummary Trainer::run(const std::function<int()>& stop_signal) {
+TrainSummary Trainer::run(const std::function<int()>& stop_signal, RunControl* control) {
   TESSERA_CHECK(!std::exchange(has_run_, true), "a trainer runs once");
   try {
-    return train(stop_signal);
+    return train(stop_signal, control);
   } catch (const Error& error) {
     report_warnings();
     setup_.observers.on_error(error.what());
@@ -128,7 +128,7 @@ TrainSummary Trainer::run(const std::function<int()>& stop_signal) {
   }
 }
 
-TrainSummary Trainer::train(const std::function<int()>& stop_signal) {
+TrainSummary Trainer::train(const std::function<int()>& stop_signal, RunControl* control) {
   const bool is_finished = is_finished_already();
   if (!is_finished) {
     files_.open(*setup_.resume && setup_.resume->is_in_place() ? std::optional(progress_.step) : std::nullopt,
@@ -147,6 +147,7 @@ TrainSummary Trainer::train(const std::function<int()>& stop_signal) {
   setup_.comm.rail().wait_for_all();  // what loading has begun
   network_meter_.start();
   stop_.listen(stop_signal);
+  has_control_ = setup_.comm.broadcast(control != nullptr, 0, {"control"});
   if (begins_with_evaluation()) run_evaluation();
   while (!is_done() && !stop_.is_wanted()) {
     setup_.peak->measure_if_due(progress_.step + 1);
@@ -163,13 +164,29 @@ TrainSummary Trainer::train(const std::function<int()>& stop_signal) {
       const auto measured = measure_memory(setup_.comm, setup_.model->device(), setup_.loading_peak_bytes);
       if (measured) setup_.observers.on_memory(setup_.plan.memory, *measured);
     }
-    const StepActions due = setup_.actions->after(progress_.step);
-    if (due.log) log_.add_training(totals_.last_step(), &progress_);
-    const bool is_best = due.evaluate && run_evaluation();
-    if (due.save || (is_best && setup_.spec.saving.strategy == SaveStrategy::kBest)) save();
-    if (due.snapshot) take_snapshot();
+    act_after_step(control);
   }
   return finish_run();
+}
+
+void Trainer::act_after_step(RunControl* control) {
+  const StepActions due = setup_.actions->after(progress_.step);
+  RunRequests wanted = requests(control);
+  if (due.log || wanted.log) log_.add_training(totals_.last_step(), &progress_);
+  const bool evaluates = due.evaluate || (wanted.evaluate && !setup_.data->evals.empty());
+  const bool is_best = evaluates && run_evaluation();
+  if (due.log || wanted.log || evaluates) wanted |= requests(control);
+  if (due.save || wanted.save || (is_best && setup_.spec.saving.strategy == SaveStrategy::kBest)) save();
+  if (due.snapshot) take_snapshot();
+  stop_requested_ = wanted.stop;
+}
+
+RunRequests Trainer::requests(RunControl* control) {
+  if (!has_control_) return {};
+  const NetworkMeterPause pause(network_meter_);
+  const PatientScope patience(setup_.comm);
+  mark_work(setup_.comm, OtherWork::kWaitingForCallbacks, progress_.step);
+  return setup_.comm.broadcast(control != nullptr ? control->requests() : RunRequests(), 0, {"requests"});
 }
 
 // The finished model is there, too, and nothing else is due.
@@ -388,7 +405,9 @@ TrainSummary Trainer::finish_run() {
   TrainSummary summary = summarize();
   if (is_done()) {
     synchronize();
-    if (is_root() && progress_.step < setup_.plan.max_steps) {
+    if (is_root() && stop_requested_) {
+      log_info("stopped after step {}, as asked for", progress_.step);
+    } else if (is_root() && progress_.step < setup_.plan.max_steps) {
       log_info("stopped early after step {}: {} in a row without a better {}; the best is {}", progress_.step,
                count_of(progress_.best.num_not_better, "evaluation"), progress_.best.metric,
                *progress_.best.value);

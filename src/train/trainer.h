@@ -14,6 +14,7 @@
 #include "platform/thread_pool.h"
 #include "report/observer.h"
 #include "report/progress.h"
+#include "report/run_control.h"
 #include "report/run_log.h"
 #include "report/run_totals.h"
 #include "settings/run_settings.h"
@@ -46,9 +47,10 @@ class Trainer {
 
   // Trains to the last step and writes everything to output_dir; a run that is finished already is left as it
   // is. `stop_signal` is asked between layers; a nonzero number ends the run with a checkpoint of the last
-  // finished step, which is the current one if grace_period_s leaves time for it. May be called once.
+  // finished step, which is the current one if grace_period_s leaves time for it. `control`, on rank 0, is
+  // asked after every step. May be called once.
   // Error(kNumerics) if loss or gradient norm is not finite: the weights are then those of the step before.
-  TrainSummary run(const std::function<int()>& stop_signal = {});
+  TrainSummary run(const std::function<int()>& stop_signal = {}, RunControl* control = nullptr);
 
   // Writes the model as it is now.
   void export_model(const std::filesystem::path& folder) { files_.export_model(folder); }
@@ -58,7 +60,11 @@ class Trainer {
   bool is_root() const { return setup_.is_root(); }
   bool trains_apart() const { return setup_.plan.zero.outer.has_value(); }
   void restore_progress();
-  TrainSummary train(const std::function<int()>& stop_signal);
+  TrainSummary train(const std::function<int()>& stop_signal, RunControl* control);
+  // What is due after a step, and what the control asks for.
+  void act_after_step(RunControl* control);
+  // Collective: what `control` of rank 0 asks for; nothing without one.
+  RunRequests requests(RunControl* control);
   bool begins_with_evaluation() const;
   bool is_finished_already();
   // nullopt if the step was abandoned: weights and optimizer are then as before it.
@@ -74,8 +80,10 @@ class Trainer {
   bool run_evaluation();
   // Evaluates all sets and the choices, and appends what to log of each; false if a signal cut that short.
   bool evaluate_sets(std::vector<EvalResult>* results, std::vector<LogEntry>* entries);
-  // After the last step, or once early stopping has ended the run.
-  bool is_done() const { return progress_.step >= setup_.plan.max_steps || best_rule_.stops(progress_.best); }
+  // After the last step, or once early stopping or the control has ended the run.
+  bool is_done() const {
+    return progress_.step >= setup_.plan.max_steps || best_rule_.stops(progress_.best) || stop_requested_;
+  }
   // For what is evaluated or written: nodes that train on their own take the same weights.
   void synchronize();
   void save();
@@ -108,6 +116,8 @@ class Trainer {
   RunTotals totals_;
   std::optional<RunClock> clock_;  // on rank 0
   bool has_run_ = false;
+  bool has_control_ = false;           // on any rank
+  bool stop_requested_ = false;        // by the control
   bool has_named_empty_step_ = false;  // without targets
 };
 

@@ -24,6 +24,7 @@
 #include "monitor/run_server.h"
 #include "platform/stop_signal.h"
 #include "platform/thread_pool.h"
+#include "report/sinks/control_channel.h"
 #include "report/sinks/trainjob_status.h"
 #include "settings/run_settings.h"
 #include "train/trainer.h"
@@ -129,6 +130,8 @@ class TrainCommand : public Command {
         reports.add(*trainjob);
       }
     }
+    const auto control = is_root ? ControlChannel::open(spec_, process_environment()) : nullptr;
+    if (control) reports.add(*control);
     TrainObserver& observer = is_root || !server ? static_cast<TrainObserver&>(reports) : *server;
     ThreadPool pool(threads_for_products(spec_.machine.num_threads));
     Trainer trainer(spec_, pool, observer, comm);
@@ -139,7 +142,7 @@ class TrainCommand : public Command {
       if (signal != 0 && !std::exchange(has_told, true)) tell_of_signal(signal);
       return signal;
     };
-    const TrainSummary summary = trainer.run(received);
+    const TrainSummary summary = trainer.run(received, control.get());
     comm.leave();
     // One rank of each pod; an error is reported by the agent, or in main().
     if (comm.world().local_rank == 0)
