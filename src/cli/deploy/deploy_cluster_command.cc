@@ -1,51 +1,20 @@
-#include <algorithm>
 #include <optional>
 #include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "cli/deploy/cluster_infrastructure.h"
 #include "cli/deploy/deploy_command.h"
+#include "cluster/deploy/infrastructure.h"
 #include "cluster/manifests/manifest.h"
 #include "cluster/manifests/names.h"
-#include "forecast/instances/catalogue.h"
+#include "forecast/instances/node_pool.h"
 
 namespace tessera {
 namespace {
 
 // "KarpenterControllerPolicy-" and the name fit into 64 characters, the longest name of a role.
 constexpr size_t kMaxClusterName = 38;
-
-struct InstanceChoice {
-  Value::List families;
-  Value::List sizes;
-};
-
-void add_once(Value::List* list, const std::string& text) {
-  if (std::ranges::find(*list, Value(text)) == list->end()) list->emplace_back(text);
-}
-
-// The families of the catalogue with AMX, or with cards, and their sizes; with `efa` only sizes that have an
-// EFA card in every family, because Karpenter combines any family with any size.
-InstanceChoice choose_instances(bool on_card, bool efa) {
-  InstanceChoice choice;
-  const std::vector<Instance> catalogue = shipped_catalogue();
-  const auto size_of = [](const Instance& instance) {
-    return instance.name.substr(instance.name.find('.') + 1);
-  };
-  const auto has_efa_everywhere = [&](const std::string& size) {
-    return std::ranges::all_of(catalogue, [&](const Instance& instance) {
-      return !in_node_pool(instance, on_card) || size_of(instance) != size || instance.num_efa_cards > 0;
-    });
-  };
-  for (const Instance& instance : catalogue) {
-    if (!in_node_pool(instance, on_card) || (efa && !has_efa_everywhere(size_of(instance)))) continue;
-    add_once(&choice.families, instance.family);
-    add_once(&choice.sizes, size_of(instance));
-  }
-  return choice;
-}
 
 class DeployClusterCommand : public DeployCommand {
  public:
@@ -91,15 +60,15 @@ class DeployClusterCommand : public DeployCommand {
     warn_of_other_parts(*table);
     const bool on_card = device_ == DeviceKind::kCuda;
     if (node_role_.empty()) node_role_ = "KarpenterNodeRole-" + name_;
-    InstanceChoice choice = choose_instances(on_card, efa_);
+    const PoolTypes types = types_of_node_pool(shipped_catalogue(), on_card, efa_);
     const Value::Object context = variables(
         *table,
         {{"infrastructure", infrastructure ? Value(infrastructure->values) : Value()},
          {"on_card", on_card},
          {"node_type", node_kind(on_card).type},
          {"taint", node_kind(on_card).taint},
-         {"families", std::move(choice.families)},
-         {"sizes", std::move(choice.sizes)},
+         {"families", Value::List(types.families.begin(), types.families.end())},
+         {"sizes", Value::List(types.sizes.begin(), types.sizes.end())},
          {"public_access_cidrs", Value::List(public_access_cidrs_.begin(), public_access_cidrs_.end())}});
     write_manifests(part_ == "storage"
                         ? storage_documents(templates(), context, claimed(infrastructure->values))

@@ -41,11 +41,4 @@ Allocatable allocatable_of(const Instance& instance, std::optional<int64_t> max_
   return node;
 }
 
-bool in_node_pool(const Instance& instance, bool on_card) {
-  if (on_card || instance.num_cards > 0) return on_card && instance.num_cards > 0;
-  constexpr int64_t kMinVcpus = 32, kMaxVcpus = 192;
-  return instance.facts.amx && instance.num_vcpus >= kMinVcpus && instance.num_vcpus <= kMaxVcpus &&
-         instance.name.find(".metal") == std::string::npos;
-}
-
 }  // namespace tessera

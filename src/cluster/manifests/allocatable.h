@@ -24,11 +24,6 @@ struct Allocatable {
 Allocatable allocatable_of(const Instance& instance, std::optional<int64_t> max_pods = {},
                            int64_t cpu_multiple = 1);
 
-// Whether the NodePool of `tessera deploy cluster` starts nodes of this type: with AMX, 8xlarge to 48xlarge,
-// because smaller ones spend too much of a step on the network and larger ones are hard to get, and not bare
-// metal. With `on_card` the pool is that of nodes with cards, which has all types that have some.
-bool in_node_pool(const Instance& instance, bool on_card = false);
-
 // What the nodes of a kind are called in manifests, and what keeps other pods off them.
 struct NodeKind {
   const char* type;           // label nodeType, and name of the NodePool, EC2NodeClass and ResourceFlavor

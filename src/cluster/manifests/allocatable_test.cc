@@ -30,15 +30,6 @@ TEST(Allocatable, CpusAreAMultipleOfWhatRanksAndCoresNeed) {
   EXPECT_EQ(allocatable_of(instance("c7i.xlarge"), {}, 8).pod_cpus, 0);
 }
 
-TEST(Allocatable, MachinesWithCardsAreInTheirOwnPool) {
-  EXPECT_TRUE(in_node_pool(instance("r7i.16xlarge")));
-  EXPECT_FALSE(in_node_pool(instance("r7i.16xlarge"), /*on_card=*/true));
-  for (const char* name : {"g6e.xlarge", "p5.48xlarge", "p5en.48xlarge"}) {
-    EXPECT_FALSE(in_node_pool(instance(name))) << name << ", even with AMX";
-    EXPECT_TRUE(in_node_pool(instance(name), /*on_card=*/true)) << name;
-  }
-}
-
 TEST(Allocatable, EveryInstanceLeavesAPodMostOfItself) {
   for (const Instance& each : shipped_catalogue()) {
     const Allocatable node = allocatable_of(each);
