@@ -300,7 +300,7 @@ def check_terraform():
     variables = set(re.findall(r'^variable "(\w+)"', text, re.M))
     check(set(re.findall(r"\bvar\.(\w+)", text)) == variables, f"Terraform: variables {variables}")
     written = set(re.findall(r'^output "(\w+)"', text, re.M))
-    read = set(re.findall(r'output\("(\w+)"\)', (ROOT / "src/cli/deploy/cluster_infrastructure.cc").read_text()))
+    read = set(re.findall(r'output\("(\w+)"\)', (ROOT / "src/cluster/deploy/infrastructure.cc").read_text()))
     check(written == read, f"outputs of Terraform {written}, read by the program {read}")
     for wrong in ["AdministratorAccess", "FullAccess", 'Resource = "*"', 'Action = "*"', "PowerUser"]:
         check(wrong not in text, f"Terraform: {wrong}")

@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "cli/plan/plan_job.h"
 #include "cli/terminal/terminal.h"
+#include "forecast/instances/layout_flags.h"
 #include "forecast/instances/search_picture.h"
 #include "forecast/text/plan_text.h"
 #include "io/file.h"
@@ -38,44 +39,6 @@ std::string flag_word(const std::string& name, const std::vector<std::string>& v
   for (const std::string& value : values) word += " " + shell_quoted(value);
   return word;
 }
-
-}  // namespace
-
-bool is_layout_flag(const std::string& name) {
-  static const std::set<std::string> kOfLayout = {"per_device_train_batch_size",
-                                                  "gradient_accumulation_steps",
-                                                  "global_batch_size",
-                                                  "gradient_checkpointing",
-                                                  "zero_stage",
-                                                  "gather_schedule"};
-  return kOfLayout.contains(name);
-}
-
-std::vector<std::string> layout_words(const RunLayout& layout, int64_t step_rows) {
-  std::vector<std::string> words = {fmt::format("--per_device_train_batch_size {}", layout.micro_batch_rows),
-                                    fmt::format("--gradient_accumulation_steps {}", layout.accumulation)};
-  if (layout.micro_batch_rows * layout.accumulation * layout.world_size() != step_rows) {
-    words.push_back(fmt::format("--global_batch_size {}", step_rows));
-  }
-  if (layout.gradient_checkpointing) words.emplace_back("--gradient_checkpointing");
-  if (layout.world_size() > 1) words.push_back(fmt::format("--zero_stage {}", layout.zero_stage));
-  if (layout.schedule == GatherSchedule::kPerLayer) words.emplace_back("--gather_schedule per_layer");
-  return words;
-}
-
-SearchOptions asked_options(const FlagTable& table, const RunSpec& spec) {
-  SearchOptions options;
-  if (spec.sharding.stage) options.zero_stage = static_cast<int>(*spec.sharding.stage);
-  if (spec.sharding.gather_schedule != GatherChoice::kAuto) {
-    options.schedule = spec.sharding.gather_schedule == GatherChoice::kPerLayer ? GatherSchedule::kPerLayer
-                                                                                : GatherSchedule::kPerStep;
-  }
-  if (table.is_set("gradient_checkpointing"))
-    options.gradient_checkpointing = spec.placement.gradient_checkpointing;
-  return options;
-}
-
-namespace {
 
 // What was found, as `tessera plan` shows it.
 class FoundMachines {
@@ -217,7 +180,7 @@ int64_t ranks_of(const DeepSpeedFile& file, const SearchOptions& options, int64_
 void search_machines(const PlanSearch& search, const PlanRequest& request, const FlagTable& table) {
   request.check_device_flags(table);
   const ModelConfig config = request.model_config(table);
-  SearchOptions options = asked_options(table, request.given);
+  SearchOptions options = asked_options(request.given, table.is_set("gradient_checkpointing"));
   options.max_nodes = static_cast<int>(search.max_nodes);
   if (table.is_set("nnodes")) options.num_nodes = static_cast<int>(request.num_nodes);
   if (table.is_set("nproc_per_node")) options.local_world_size = static_cast<int>(request.local_world_size);

@@ -12,13 +12,6 @@
 
 namespace tessera {
 
-// The flags of `tessera train` that a layout decides, and those that set this one: "--zero_stage 3".
-bool is_layout_flag(const std::string& name);
-std::vector<std::string> layout_words(const RunLayout& layout, int64_t step_rows);
-// What of a layout the flags on the command line or in a file leave no choice about: stage, schedule and
-// checkpointing.
-SearchOptions asked_options(const FlagTable& table, const RunSpec& spec);
-
 struct PlanSearch {
   std::vector<std::string> instances;  // names and patterns; empty: all
   int64_t max_nodes = 16;

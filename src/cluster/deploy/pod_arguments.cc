@@ -1,14 +1,14 @@
-#include "cli/deploy/pod_arguments.h"
+#include "cluster/deploy/pod_arguments.h"
 
 #include <algorithm>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "cli/plan/plan_search.h"
 #include "cluster/manifests/job_manifest.h"
 #include "cluster/manifests/names.h"
 #include "comm/network/fabric/fabric_choice.h"
+#include "forecast/instances/layout_flags.h"
 #include "hub/repo_name.h"
 #include "settings/deepspeed/deepspeed_file.h"
 #include "settings/run/evaluation_sets.h"

@@ -1,4 +1,4 @@
-#include "cli/deploy/cluster_infrastructure.h"
+#include "cluster/deploy/infrastructure.h"
 
 #include <algorithm>
 #include <initializer_list>
