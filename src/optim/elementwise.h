@@ -52,12 +52,12 @@ class Elementwise : public RuleOptimizer<Rule> {
   }();
 };
 
+// Those that other code names; a rule needs no name here.
 using AdamW = Elementwise<AdamWRule>;
 // 8 bytes per parameter with BF16 weights instead of 12; 6.1 with moments in 8-bit codes.
 using AdamWHalf = Elementwise<AdamWRule, MomentForm::kBF16>;
 using AdamW8Bit = Elementwise<AdamWRule, MomentForm::kCodes>;
 using Lion = Elementwise<LionRule>;
-using Lion8Bit = Elementwise<LionRule, MomentForm::kCodes>;
 
 // Whether a card has this form of the state, with weights of this dtype.
 inline bool is_on_cards(StateTensors tensors, DType weight_dtype) {

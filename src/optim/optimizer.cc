@@ -22,13 +22,14 @@ struct FormEntry {
   std::unique_ptr<const Optimizer> (*make)(const OptimizerSpec&);
 };
 
-constexpr FormEntry kForms[] = {{OptimizerForm::kAdamW, OptimizerKind::kAdamW, make<AdamW>},
-                                {OptimizerForm::kAdamWHalf, OptimizerKind::kAdamW, make<AdamWHalf>},
-                                {OptimizerForm::kAdamW8Bit, OptimizerKind::kAdamW, make<AdamW8Bit>},
-                                {OptimizerForm::kLion, OptimizerKind::kLion, make<Lion>},
-                                {OptimizerForm::kLion8Bit, OptimizerKind::kLion, make<Lion8Bit>},
-                                {OptimizerForm::kMuon, OptimizerKind::kMuon, make<Muon>},
-                                {OptimizerForm::kAdafactor, OptimizerKind::kAdafactor, make<Adafactor>}};
+constexpr FormEntry kForms[] = {
+    {OptimizerForm::kAdamW, OptimizerKind::kAdamW, make<AdamW>},
+    {OptimizerForm::kAdamWHalf, OptimizerKind::kAdamW, make<AdamWHalf>},
+    {OptimizerForm::kAdamW8Bit, OptimizerKind::kAdamW, make<AdamW8Bit>},
+    {OptimizerForm::kLion, OptimizerKind::kLion, make<Lion>},
+    {OptimizerForm::kLion8Bit, OptimizerKind::kLion, make<Elementwise<LionRule, MomentForm::kCodes>>},
+    {OptimizerForm::kMuon, OptimizerKind::kMuon, make<Muon>},
+    {OptimizerForm::kAdafactor, OptimizerKind::kAdafactor, make<Adafactor>}};
 
 const FormEntry& entry_of(OptimizerForm form) {
   const auto found = std::ranges::find(kForms, form, &FormEntry::form);

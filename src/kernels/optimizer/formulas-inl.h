@@ -40,8 +40,7 @@ HWY_INLINE V sign_of(V x) {
 }
 
 #define TESSERA_UPDATE_FORMULAS
-#include "kernels/optimizer/adamw.h"
-#include "kernels/optimizer/lion.h"
+#include "kernels/optimizer/rules.h"
 #undef TESSERA_UPDATE_FORMULAS
 
 }  // namespace HWY_NAMESPACE

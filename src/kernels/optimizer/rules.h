@@ -1,10 +1,11 @@
-// The rules of kernels/optimizer/element_update.h. A new one is a file like adamw.h, named here and in
-// formulas-inl.h.
-#pragma once
-
+// The rules of kernels/optimizer/element_update.h. A new one is a file like adamw.h and two lines here: its
+// file, and its name. formulas-inl.h includes this list once more, with TESSERA_UPDATE_FORMULAS, for what the
+// same files say of the formulas; hence no #pragma once.
 #include "kernels/optimizer/adamw.h"
 #include "kernels/optimizer/lion.h"
 
+#if !defined(TESSERA_UPDATE_RULES)
 #define TESSERA_UPDATE_RULES(DO) \
   DO(AdamWRule, "adamw")         \
   DO(LionRule, "lion")
+#endif
