@@ -27,7 +27,7 @@ class CardForecastTest : public testing::Test {
   }
 
   RunForecast forecast() {
-    config_.lora = lora_config_of(spec_);
+    config_.lora = lora_config_of(spec_.lora, spec_.model);
     cluster_.rates = rates_of_card({989, 4800, /*has_wgmma=*/true},
                                    spec_.placement.optimizer_device == OffloadDevice::kCpu);
     return forecast_run(spec_, config_, cluster_, 16);

@@ -55,7 +55,7 @@ class Forecaster {
     forecast.tokens_per_step = step_rows * mean_row_tokens_;
     forecast.job = job_;
     // For the node with the most rows.
-    const int64_t rows_of_team = divide_up(step_rows, num_row_ranks(spec_, cluster_.world_size()));
+    const int64_t rows_of_team = divide_up(step_rows, num_row_ranks(spec_.sharding, cluster_.world_size()));
     forecast.tflop_per_step = tflop_per_step(model_, mean_row_tokens_, rows_of_team) *
                               cluster_.local_world_size /
                               static_cast<double>(spec_.sharding.context_parallel_size);

@@ -36,9 +36,9 @@ std::string token_from_environment() {
   return token;
 }
 
-WebServerOptions web_options(const RunSpec& spec, int64_t port) {
+WebServerOptions web_options(const ReportingSpec& reporting, int64_t port) {
   WebServerOptions options;
-  options.host = spec.reporting.metrics_host;
+  options.host = reporting.metrics_host;
   options.port = static_cast<int>(port);
   options.token = token_from_environment();
   return options;
@@ -61,14 +61,14 @@ void write_private_file(const fs::path& path, const std::string& text) {
 
 std::unique_ptr<RunServer> RunServer::open(const RunSpec& spec, Communicator& comm,
                                            const std::string& version) {
-  const std::optional<int64_t> port = serving_port(spec);
+  const std::optional<int64_t> port = serving_port(spec.reporting);
   if (!port || comm.world().local_rank != 0) return nullptr;
-  return std::unique_ptr<RunServer>(new RunServer(spec, comm, version, web_options(spec, *port)));
+  return std::unique_ptr<RunServer>(new RunServer(spec, comm, version, web_options(spec.reporting, *port)));
 }
 
 RunServer::RunServer(const RunSpec& spec, Communicator& comm, const std::string& version,
                      const WebServerOptions& options)
-    : spec_(spec),
+    : output_dir_(spec.output_dir),
       comm_(comm),
       health_(comm.position(), spec.reporting.health_timeout_s),
       run_metrics_(comm.world().world_size),
@@ -110,9 +110,9 @@ void RunServer::on_output_folder() {
   nlohmann::ordered_json endpoint = {{"url", web_.url()}, {"host", host_name()}, {"pid", getpid()}};
   if (!web_.token().empty()) endpoint["token"] = web_.token();
   std::error_code ignored;  // what matters is the file
-  fs::create_directories(spec_.output_dir, ignored);
+  fs::create_directories(output_dir_, ignored);
   endpoint_file_ =
-      fs::path(spec_.output_dir) / (node == 0 ? "endpoint.json" : fmt::format("endpoint-node-{}.json", node));
+      fs::path(output_dir_) / (node == 0 ? "endpoint.json" : fmt::format("endpoint-node-{}.json", node));
   write_private_file(endpoint_file_, endpoint.dump(2) + "\n");
   ObserverList::on_output_folder();
 }

@@ -24,8 +24,8 @@ namespace tessera {
 class RunServer final : public ObserverList {
  public:
   // Listens from now on, so that loading is seen as well. nullptr if the arguments ask for nothing, or on a
-  // rank that is not the first of its node. Error(kBadConfig) if it cannot listen. `spec` and `comm` must
-  // outlive this.
+  // rank that is not the first of its node. Error(kBadConfig) if it cannot listen. `comm` must outlive
+  // this.
   static std::unique_ptr<RunServer> open(const RunSpec& spec, Communicator& comm, const std::string& version);
   ~RunServer() override;
 
@@ -41,7 +41,7 @@ class RunServer final : public ObserverList {
             const WebServerOptions& options);
   WebResponse metrics_response(const WebRequest& request) const;
 
-  const RunSpec& spec_;
+  const std::string output_dir_;
   Communicator& comm_;
   std::filesystem::path endpoint_file_;  // "" until it is written
   RunHealth health_;

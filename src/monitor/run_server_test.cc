@@ -47,9 +47,9 @@ TEST_F(RunServerTest, NothingIsServedUnlessAskedFor) {
   spec_.reporting.metrics_port.reset();
   EXPECT_EQ(open(), nullptr);
   spec_.reporting.report_to = {ReportTo::kPrometheus};
-  EXPECT_EQ(serving_port(spec_), kDefaultMetricsPort);
+  EXPECT_EQ(serving_port(spec_.reporting), kDefaultMetricsPort);
   spec_.reporting.metrics_port = 0;
-  EXPECT_EQ(serving_port(spec_), 0);
+  EXPECT_EQ(serving_port(spec_.reporting), 0);
 }
 
 TEST_F(RunServerTest, MetricsAreServedInBothFormats) {

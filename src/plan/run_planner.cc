@@ -21,15 +21,15 @@ namespace {
 constexpr int64_t kUncut = std::numeric_limits<int64_t>::max();
 
 // State in blocks of codes needs parameters that begin with a block. Only small or odd models have others.
-void check_state_blocks(const RunSpec& spec, const ParameterLayout& layout) {
-  for (const StateTensor& tensor : state_tensors_of(spec.optimizer)) {
+void check_state_blocks(const OptimizerSpec& optimizer, const ParameterLayout& layout) {
+  for (const StateTensor& tensor : state_tensors_of(optimizer)) {
     const int64_t block = state_block(tensor.dtype);
     for (const Parameter& parameter : layout.parameters()) {
       if (parameter.offset % block == 0) continue;
       fail(ExitCode::kBadConfig,
            "optim {}: expected tensors of multiples of {} elements before '{}' in its layer, as blocks of "
            "8-bit state need them, found {} more than such a multiple; use adamw_bf16",
-           spec.optimizer.form, block, parameter.name, parameter.offset % block);
+           optimizer.form, block, parameter.name, parameter.offset % block);
     }
   }
 }
@@ -64,7 +64,7 @@ RunPlanner::RunPlanner(const RunSpec& spec, const TrainableModel& model, const B
       model_(model),
       data_(std::move(data)),
       micro_batch_rows_(tessera::micro_batch_rows(batch)) {
-  check_state_blocks(spec, model.layout());
+  check_state_blocks(spec.optimizer, model.layout());
   const AttentionShape heads = attention_shape(model.config(), 0);
   const std::string refusal = context_heads_refusal(heads, spec.sharding.context_parallel_size);
   if (!refusal.empty()) fail(ExitCode::kBadConfig, "{}", refusal);
@@ -290,14 +290,13 @@ RunPlan plan_run(const PlanInputs& inputs, RunPlan known) {
   return plan;
 }
 
-void plan_steps(const RunSpec& spec, const BatchPlanOptions& options, const BatchPlan& batches,
-                RunPlan* plan) {
+void plan_steps(const BatchSpec& batch, const ScheduleSpec& schedule, const BatchPlanOptions& options,
+                const BatchPlan& batches, RunPlan* plan) {
   plan->step_rows = global_batch_rows(options);
   plan->micro_batch_rows = micro_batch_rows(options);
   plan->steps_per_epoch = batches.steps_per_epoch();
-  plan->max_steps =
-      spec.batch.max_steps > 0 ? spec.batch.max_steps : batches.steps_for_epochs(spec.batch.num_epochs);
-  plan->num_warmup_steps = spec.schedule.num_warmup_steps(plan->max_steps);
+  plan->max_steps = batch.max_steps > 0 ? batch.max_steps : batches.steps_for_epochs(batch.num_epochs);
+  plan->num_warmup_steps = schedule.num_warmup_steps(plan->max_steps);
 }
 
 }  // namespace tessera

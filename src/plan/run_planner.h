@@ -52,8 +52,7 @@ void take_device_memory(const Device& device, MachineFacts* machine);
 
 class RunPlanner {
  public:
-  // Decides how many micro-batches make up a pass. `spec` must be resolved; spec
-  // and model must outlive this.
+  // Decides how many micro-batches make up a pass. `spec` must be resolved; spec and model must outlive this.
   RunPlanner(const RunSpec& spec, const TrainableModel& model, const BatchPlanOptions& batch, DataFacts data);
 
   int64_t micro_batches_per_pass() const { return micro_batches_per_pass_; }
@@ -98,7 +97,7 @@ class RunPlanner {
 };
 
 // Fills step_rows, micro_batch_rows, steps_per_epoch, max_steps and num_warmup_steps.
-void plan_steps(const RunSpec& spec, const BatchPlanOptions& options, const BatchPlan& batches,
-                RunPlan* plan);
+void plan_steps(const BatchSpec& batch, const ScheduleSpec& schedule, const BatchPlanOptions& options,
+                const BatchPlan& batches, RunPlan* plan);
 
 }  // namespace tessera

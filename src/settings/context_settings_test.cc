@@ -15,7 +15,7 @@ TEST_F(ContextArguments, MakeTeamsThatHaveTheRowsOfARank) {
   give("context_parallel_size", "2");
   give("per_device_train_batch_size", "3");
   resolve(6);
-  EXPECT_EQ(num_row_ranks(spec_, 6), 3);
+  EXPECT_EQ(num_row_ranks(spec_.sharding, 6), 3);
   EXPECT_EQ(global_batch_rows(spec_.batch_options(6)), 9);
 }
 

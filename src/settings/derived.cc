@@ -13,9 +13,9 @@ namespace {
 // waits for, from the disk that they share.
 constexpr int64_t kStateShareOfQueue = 4;
 
-AsyncFileSettings state_transfers(const RunSpec& spec) {
-  AsyncFileSettings transfers = spec.placement.transfers;
-  if (spec.placement.param_device == OffloadDevice::kNvme || spec.placement.offloads_inputs()) {
+AsyncFileSettings state_transfers(const PlacementSpec& placement) {
+  AsyncFileSettings transfers = placement.transfers;
+  if (placement.param_device == OffloadDevice::kNvme || placement.offloads_inputs()) {
     transfers.queue_depth = divide_up(transfers.queue_depth, kStateShareOfQueue);
   }
   return transfers;
@@ -33,17 +33,12 @@ bool is_by_length(Packing packing) {
 
 }  // namespace
 
-int64_t num_row_ranks(const RunSpec& spec, int64_t world_size) {
-  return std::max<int64_t>(1, world_size / spec.sharding.context_parallel_size);
+int64_t num_row_ranks(const ShardingSpec& sharding, int64_t world_size) {
+  return std::max<int64_t>(1, world_size / sharding.context_parallel_size);
 }
 
-bool optimizer_is_on_host(const RunSpec& spec) {
-  return spec.placement.optimizer_device != OffloadDevice::kNone ||
-         spec.placement.param_device != OffloadDevice::kNone;
-}
-
-std::optional<OuterSettings> outer_settings_of(const RunSpec& spec) {
-  return spec.outer.sync_every > 0 ? std::optional(spec.outer) : std::nullopt;
+std::optional<OuterSettings> outer_settings_of(const OuterSettings& outer) {
+  return outer.sync_every > 0 ? std::optional(outer) : std::nullopt;
 }
 
 ZeroSettings zero_settings_of(const RunSpec& spec, const ModelConfig& config, int64_t passes_per_step) {
@@ -61,13 +56,13 @@ ZeroSettings zero_settings_of(const RunSpec& spec, const ModelConfig& config, in
   zero.prefetch_elements = spec.sharding.prefetch_elements(config.hidden_size);
   zero.overlap = spec.sharding.overlap_comm;
   zero.state_tensors = state_tensors_of(spec.optimizer);
-  zero.outer = outer_settings_of(spec);
+  zero.outer = outer_settings_of(spec.outer);
   zero.optimizer_in_backward = spec.placement.optimizer_in_backward;
   zero.parameters_on_host = spec.placement.param_device != OffloadDevice::kNone;
-  zero.optimizer_on_host = optimizer_is_on_host(spec);
+  zero.optimizer_on_host = spec.placement.optimizer_is_on_host();
   zero.computes_twice = spec.computes_norm_first();
   if (spec.placement.optimizer_device == OffloadDevice::kNvme) {
-    zero.state_folder = {spec.placement.offload_dir, state_transfers(spec)};
+    zero.state_folder = {spec.placement.offload_dir, state_transfers(spec.placement)};
   }
   if (spec.placement.param_device == OffloadDevice::kNvme) {
     (config.lora ? zero.frozen_folder : zero.weight_folder) = {spec.placement.offload_dir,
@@ -81,7 +76,7 @@ std::vector<StateTensor> saved_tensors_of(const RunSpec& spec, int num_nodes) {
   ZeroSettings zero;
   zero.state_tensors = state_tensors_of(spec.optimizer);
   zero.quantized_gradients = spec.sharding.quantized_gradients;
-  zero.outer = outer_settings_of(spec);
+  zero.outer = outer_settings_of(spec.outer);
   return saved_tensors(zero, num_nodes);
 }
 
@@ -91,21 +86,21 @@ bool may_gather_per_layer(const RunSpec& spec, int num_nodes) {
          spec.placement.pack_weights != AutoChoice::kAlways;
 }
 
-Quantization base_quantization_of(const RunSpec& spec) {
-  switch (spec.base.bits_wanted()) {
+Quantization base_quantization_of(const BaseSpec& base) {
+  switch (base.bits_wanted()) {
     case 8:
       return Quantization::kInt8;
     case 4:
-      return spec.base.double_quant.value_or(spec.base.bits.has_value()) ? Quantization::kNf4Double
-                                                                         : Quantization::kNf4;
+      return base.double_quant.value_or(base.bits.has_value()) ? Quantization::kNf4Double
+                                                               : Quantization::kNf4;
     default:
       return Quantization::kNone;
   }
 }
 
-std::optional<int64_t> serving_port(const RunSpec& spec) {
-  if (spec.reporting.metrics_port) return spec.reporting.metrics_port;
-  if (!spec.reporting.reports_to(ReportTo::kPrometheus) && !spec.reporting.reports_to(ReportTo::kDashboard))
+std::optional<int64_t> serving_port(const ReportingSpec& reporting) {
+  if (reporting.metrics_port) return reporting.metrics_port;
+  if (!reporting.reports_to(ReportTo::kPrometheus) && !reporting.reports_to(ReportTo::kDashboard))
     return std::nullopt;
   return kDefaultMetricsPort;
 }
@@ -143,9 +138,9 @@ void check_joined(PackingStrategy strategy, bool joined, bool packing) {
   }
 }
 
-bool splits_documents(const RunSpec& spec) {
-  if (spec.data.validation_split_percentage == 0) return false;
-  return is_by_length(spec.data.packing_mode()) || spec.data.packing_mode() != spec.data.eval_packing_mode();
+bool splits_documents(const DataSpec& data) {
+  if (data.validation_split_percentage == 0) return false;
+  return is_by_length(data.packing_mode()) || data.packing_mode() != data.eval_packing_mode();
 }
 
 int64_t interval_in_steps(double interval, int64_t num_training_steps) {
@@ -183,7 +178,7 @@ BatchPlanOptions RunSpec::batch_options(int64_t world_size) const {
   options.num_rows = 0;
   options.micro_batch_size = batch.rows_per_device;
   options.gradient_accumulation_steps = batch.accumulation_steps;
-  options.world_size = num_row_ranks(*this, world_size);
+  options.world_size = num_row_ranks(sharding, world_size);
   options.global_batch_size = batch.global_rows;
   options.shuffle = data.shuffle;
   // Grouping by length draws from the generator that the Trainer seeds with `seed`, whatever data_seed is.

@@ -53,37 +53,36 @@ nlohmann::ordered_json pattern(const std::string& flag, const std::string& text)
 
 }  // namespace
 
-std::optional<LoraConfig> lora_config_of(const RunSpec& spec) {
-  if (spec.lora.finetuning_type != FinetuningType::kLora) return std::nullopt;
+std::optional<LoraConfig> lora_config_of(const LoraSpec& lora, const ModelSource& model) {
+  if (lora.finetuning_type != FinetuningType::kLora) return std::nullopt;
   LoraConfig config;
-  if (!spec.lora.adapter.empty()) {
-    config = read_lora_config(spec.lora.adapter);
+  if (!lora.adapter.empty()) {
+    config = read_lora_config(lora.adapter);
     if (!config.other_training.empty()) {
-      fail(ExitCode::kBadConfig, "{}: {}: training from this adapter is not supported", spec.lora.adapter,
+      fail(ExitCode::kBadConfig, "{}: {}: training from this adapter is not supported", lora.adapter,
            config.other_training);
     }
   } else {
     const nlohmann::ordered_json json = {
         {"peft_type", "LORA"},
-        {"r", spec.lora.rank},
-        {"lora_alpha", spec.lora.alpha.value_or(2 * static_cast<double>(spec.lora.rank))},
-        {"lora_dropout", spec.lora.dropout},
-        {"use_rslora", spec.lora.use_rslora},
-        {"target_modules", modules(spec.lora.targets)},
-        {"exclude_modules", modules(spec.lora.exclude_modules)},
-        {"layers_to_transform", layers(spec.lora.layers_to_transform)},
-        {"layers_pattern", spec.lora.layers_pattern},
-        {"rank_pattern", pattern("rank_pattern", spec.lora.rank_pattern)},
-        {"alpha_pattern", pattern("alpha_pattern", spec.lora.alpha_pattern)}};
+        {"r", lora.rank},
+        {"lora_alpha", lora.alpha.value_or(2 * static_cast<double>(lora.rank))},
+        {"lora_dropout", lora.dropout},
+        {"use_rslora", lora.use_rslora},
+        {"target_modules", modules(lora.targets)},
+        {"exclude_modules", modules(lora.exclude_modules)},
+        {"layers_to_transform", layers(lora.layers_to_transform)},
+        {"layers_pattern", lora.layers_pattern},
+        {"rank_pattern", pattern("rank_pattern", lora.rank_pattern)},
+        {"alpha_pattern", pattern("alpha_pattern", lora.alpha_pattern)}};
     try {
       config = parse_lora_config(json.dump(), "settings of LoRA");
     } catch (const Error& error) {
       fail(ExitCode::kBadConfig, "{}", error.what());
     }
   }
-  const auto hub_name = spec.model.hub_names.find("model");
-  config.base_model_name_or_path =
-      hub_name == spec.model.hub_names.end() ? spec.model.folder : hub_name->second;
+  const auto hub_name = model.hub_names.find("model");
+  config.base_model_name_or_path = hub_name == model.hub_names.end() ? model.folder : hub_name->second;
   return config;
 }
 

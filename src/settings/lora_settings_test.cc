@@ -14,7 +14,7 @@ using LoraArguments = ArgumentsTest;
 
 std::string refused_config(const RunSpec& spec) {
   try {
-    lora_config_of(spec);
+    lora_config_of(spec.lora, spec.model);
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kBadConfig);
     return error.what();
@@ -29,7 +29,7 @@ TEST_F(LoraArguments, AreThoseOfPeftAndLlamaFactory) {
   give("lora_target", "q_proj,v_proj");
   give("rank_pattern", R"({"v_proj": 2})");
   resolve();
-  const LoraConfig config = lora_config_of(spec_).value();
+  const LoraConfig config = lora_config_of(spec_.lora, spec_.model).value();
   EXPECT_EQ(config.r, 4);
   EXPECT_EQ(config.lora_alpha, 8);
   EXPECT_EQ(config.lora_dropout, 0);
@@ -42,14 +42,14 @@ TEST_F(LoraArguments, SelectModulesAsPeftDoes) {
   give("lora_target", R"(.*\.(1|3)\.self_attn\.[qv]_proj{1,1})");
   give("exclude_modules", "v_proj");
   resolve();
-  const LoraConfig expression = lora_config_of(spec_).value();
+  const LoraConfig expression = lora_config_of(spec_.lora, spec_.model).value();
   EXPECT_TRUE(expression.adapter_of("model.layers.3.self_attn.q_proj"));
   EXPECT_FALSE(expression.adapter_of("model.layers.3.self_attn.v_proj"));
   EXPECT_FALSE(expression.adapter_of("model.layers.2.self_attn.q_proj"));
   spec_.lora.targets = {"q_proj"};
   spec_.lora.layers_to_transform = {"0,4", "2"};
   spec_.lora.layers_pattern = {"layers"};
-  const LoraConfig layers = lora_config_of(spec_).value();
+  const LoraConfig layers = lora_config_of(spec_.lora, spec_.model).value();
   EXPECT_EQ(layers.layers_to_transform, (std::vector<int64_t>{0, 4, 2}));
   EXPECT_TRUE(layers.adapter_of("model.layers.4.self_attn.q_proj"));
   EXPECT_FALSE(layers.adapter_of("model.layers.1.self_attn.q_proj"));
@@ -64,7 +64,9 @@ TEST_F(LoraArguments, TheOrderOfPatternsIsThatOfTheFile) {
     declare_training_flags(&table, &spec);
     spec.lora.finetuning_type = FinetuningType::kLora;
     apply_config_text(syntax == ConfigSyntax::kJson ? json : yaml, syntax, "file", &table);
-    EXPECT_EQ(lora_config_of(spec).value().adapter_of("model.layers.1.self_attn.q_proj")->scale, 0.5);
+    EXPECT_EQ(
+        lora_config_of(spec.lora, spec.model).value().adapter_of("model.layers.1.self_attn.q_proj")->scale,
+        0.5);
   }
 }
 

@@ -13,13 +13,13 @@ using OuterArguments = ArgumentsTest;
 
 TEST_F(OuterArguments, AreThoseOfDiloco) {
   resolve();
-  EXPECT_FALSE(outer_settings_of(spec_).has_value());
+  EXPECT_FALSE(outer_settings_of(spec_.outer).has_value());
   give("sync_every", "50");
   give("num_fragments", "4");
   give("fragment_sync_delay", "5");
   give("fragment_update_alpha", "0.5");
   resolve();
-  const OuterSettings settings = outer_settings_of(spec_).value();
+  const OuterSettings settings = outer_settings_of(spec_.outer).value();
   EXPECT_EQ(settings.sync_every, 50);
   EXPECT_EQ(settings.num_fragments, 4);
   EXPECT_EQ(settings.sync_delay, 5);

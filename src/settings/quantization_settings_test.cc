@@ -14,7 +14,7 @@ class QuantizationArguments : public ArgumentsTest {
   QuantizationArguments() { give("finetuning_type", "lora"); }
   Quantization form() {
     resolve();
-    return base_quantization_of(spec_);
+    return base_quantization_of(spec_.base);
   }
 };
 

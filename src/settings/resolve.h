@@ -22,29 +22,29 @@ void warn_if_set(const FlagTable& table, std::initializer_list<const char*> name
   }
 }
 
-void resolve_dtype(const FlagTable& table, RunSpec* spec);
+void resolve_dtype(const FlagTable& table, PrecisionSpec* precision);
 void resolve_batch(const FlagTable& table, int64_t num_ranks, RunSpec* spec);
 void check_lora(const FlagTable& table, const RunSpec& spec);
-void check_base_quantization(const FlagTable& table, const RunSpec& spec);
+void check_base_quantization(const FlagTable& table, const BaseSpec& base, FinetuningType finetuning);
 
-void check_context_ranks(const RunSpec& spec, int64_t world_size);
+void check_context_ranks(int64_t context_parallel_size, int64_t world_size);
 void check_context(const RunSpec& spec);
 void resolve_ranks(const FlagTable& table, int64_t world_size, RunSpec* spec);
 void check_outer(const FlagTable& table, const RunSpec& spec);
 void check_device(const RunSpec& spec, int64_t world_size);
 
-void check_checkpointing(const FlagTable& table, const RunSpec& spec);
+void check_checkpointing(const FlagTable& table, const PlacementSpec& placement);
 void resolve_optimizer_in_backward(const FlagTable& table, int64_t world_size, RunSpec* spec);
 // Sets offload_dir if something goes there.
 void resolve_offload(const FlagTable& table, int64_t world_size, RunSpec* spec);
-void check_optimizer(const FlagTable& table, const RunSpec& spec);
+void check_optimizer(const FlagTable& table, const OptimizerSpec& optimizer, const SavingSpec& saving);
 
 // Makes shuffle and train_sampling_strategy agree.
 void resolve_data_order(const FlagTable& table, RunSpec* spec);
-void check_packing(const FlagTable& table, const RunSpec& spec);
+void check_packing(const FlagTable& table, const DataSpec& data);
 void check_token_average(const RunSpec& spec, int64_t world_size);
-void check_streaming(const RunSpec& spec);
-void check_quiet(const RunSpec& spec);
+void check_streaming(const DataSpec& data, const BatchSpec& batch);
+void check_quiet(const ReportingSpec& reporting);
 void resolve_evaluation(RunSpec* spec);
 void resolve_best_model(const FlagTable& table, RunSpec* spec);
 

@@ -12,16 +12,16 @@ namespace tessera {
 namespace {
 
 // Hugging Face's sanity checks of TrainingArguments: the best model must have a checkpoint.
-void check_saves_at_evaluations(const RunSpec& spec) {
-  if (spec.saving.strategy == SaveStrategy::kBest) return;
-  if (word_of(spec.saving.strategy) != word_of(spec.evaluation.strategy)) {
+void check_saves_at_evaluations(const EvaluationSpec& evaluation, const SavingSpec& saving) {
+  if (saving.strategy == SaveStrategy::kBest) return;
+  if (word_of(saving.strategy) != word_of(evaluation.strategy)) {
     fail(ExitCode::kBadConfig,
          "load_best_model_at_end needs save_strategy best, or the same as eval_strategy; found save_strategy "
          "{} and eval_strategy {}",
-         spec.saving.strategy, spec.evaluation.strategy);
+         saving.strategy, evaluation.strategy);
   }
-  if (spec.evaluation.strategy != IntervalStrategy::kSteps) return;
-  const double save = spec.saving.steps, eval = *spec.evaluation.steps;
+  if (evaluation.strategy != IntervalStrategy::kSteps) return;
+  const double save = saving.steps, eval = *evaluation.steps;
   // Fractions are multiples up to rounding; mixed with whole steps they depend on the length of the run.
   const double factor = save < 1 && eval < 1 ? 1e6 : 1;
   const bool is_mixed = (save < 1) != (eval < 1);
@@ -78,11 +78,11 @@ void resolve_data_order(const FlagTable& table, RunSpec* spec) {
   }
 }
 
-void check_packing(const FlagTable& table, const RunSpec& spec) {
-  const bool is_packed = spec.data.packing || spec.data.eval_packing.value_or(false);
-  check_joined(spec.data.packing_strategy, spec.data.packing_cross_document_attention, spec.data.packing);
-  if (table.is_set("packing_strategy") && !is_packed && spec.data.packing_strategy != PackingStrategy::kBfd &&
-      spec.data.packing_strategy != PackingStrategy::kAuto)
+void check_packing(const FlagTable& table, const DataSpec& data) {
+  const bool is_packed = data.packing || data.eval_packing.value_or(false);
+  check_joined(data.packing_strategy, data.packing_cross_document_attention, data.packing);
+  if (table.is_set("packing_strategy") && !is_packed && data.packing_strategy != PackingStrategy::kBfd &&
+      data.packing_strategy != PackingStrategy::kAuto)
     log_warning("packing_strategy has no effect: packing is false");
 }
 
@@ -100,12 +100,12 @@ void check_token_average(const RunSpec& spec, int64_t world_size) {
   refuse(spec.outer.sync_every > 0, "sync_every");
 }
 
-void check_streaming(const RunSpec& spec) {
-  if (!spec.data.streaming) return;
-  if (spec.batch.max_steps < 1)
+void check_streaming(const DataSpec& data, const BatchSpec& batch) {
+  if (!data.streaming) return;
+  if (batch.max_steps < 1)
     fail(ExitCode::kBadConfig,
          "streaming needs max_steps: the number of rows is not known when training begins");
-  if (spec.data.validation_split_percentage > 0) {
+  if (data.validation_split_percentage > 0) {
     fail(ExitCode::kBadConfig,
          "streaming contradicts validation_split_percentage: give rows for evaluation as eval_dataset");
   }
@@ -165,7 +165,7 @@ void resolve_best_model(const FlagTable& table, RunSpec* spec) {
          : stops_early                    ? "early_stopping_patience"
                                           : "save_strategy best");
   }
-  if (spec->evaluation.load_best_model) check_saves_at_evaluations(*spec);
+  if (spec->evaluation.load_best_model) check_saves_at_evaluations(spec->evaluation, spec->saving);
   if (stops_early && !spec->evaluation.load_best_model) {
     log_warning(
         "early_stopping_patience without load_best_model_at_end: the finished model is that of the "
@@ -178,11 +178,10 @@ void resolve_best_model(const FlagTable& table, RunSpec* spec) {
   }
 }
 
-void check_quiet(const RunSpec& spec) {
-  if (!spec.reporting.quiet || !spec.reporting.log_level || *spec.reporting.log_level > LogLevel::kInfo)
-    return;
+void check_quiet(const ReportingSpec& reporting) {
+  if (!reporting.quiet || !reporting.log_level || *reporting.log_level > LogLevel::kInfo) return;
   fail(ExitCode::kBadConfig, "quiet true contradicts log_level {}: it hides messages below warning",
-       *spec.reporting.log_level == LogLevel::kInfo ? "info" : "debug");
+       *reporting.log_level == LogLevel::kInfo ? "info" : "debug");
 }
 
 }  // namespace tessera

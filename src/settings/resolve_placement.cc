@@ -20,26 +20,25 @@ constexpr std::array kAdapterFlags = {
 }  // namespace
 
 // bf16 is another spelling of dtype: true is bfloat16, false float32, as in Hugging Face.
-void resolve_dtype(const FlagTable& table, RunSpec* spec) {
-  if (spec->precision.bf16) {
-    const bool contradicts =
-        table.is_set("dtype") && *spec->precision.bf16 != (spec->precision.dtype == DType::kBF16);
+void resolve_dtype(const FlagTable& table, PrecisionSpec* precision) {
+  if (precision->bf16) {
+    const bool contradicts = table.is_set("dtype") && *precision->bf16 != (precision->dtype == DType::kBF16);
     if (contradicts) {
-      fail(ExitCode::kBadConfig, "bf16 {} contradicts dtype {}: give one of them", *spec->precision.bf16,
-           spec->precision.dtype_word());
+      fail(ExitCode::kBadConfig, "bf16 {} contradicts dtype {}: give one of them", *precision->bf16,
+           precision->dtype_word());
     }
-    spec->precision.dtype = *spec->precision.bf16 ? DType::kBF16 : DType::kF32;
+    precision->dtype = *precision->bf16 ? DType::kBF16 : DType::kF32;
   }
-  spec->precision.bf16 = spec->precision.dtype == DType::kBF16;
-  if (spec->precision.bf16_full_eval && !*spec->precision.bf16) {
+  precision->bf16 = precision->dtype == DType::kBF16;
+  if (precision->bf16_full_eval && !*precision->bf16) {
     fail(ExitCode::kBadConfig,
          "bf16_full_eval true contradicts dtype float32: evaluation runs in the training dtype");
   }
-  if (!spec->precision.save_dtype) spec->precision.save_dtype = spec->precision.dtype;
+  if (!precision->save_dtype) precision->save_dtype = precision->dtype;
 }
 
-void check_checkpointing(const FlagTable& table, const RunSpec& spec) {
-  if (spec.placement.gradient_checkpointing || spec.placement.fit) return;
+void check_checkpointing(const FlagTable& table, const PlacementSpec& placement) {
+  if (placement.gradient_checkpointing || placement.fit) return;
   warn_if_set(table, {"gradient_checkpointing_mode"}, "gradient_checkpointing is false");
 }
 
@@ -120,16 +119,16 @@ void resolve_offload(const FlagTable& table, int64_t world_size, RunSpec* spec) 
   }
 }
 
-void check_optimizer(const FlagTable& table, const RunSpec& spec) {
-  if (spec.optimizer.form != OptimizerForm::kMuon) {
-    warn_if_set(table, {"muon_momentum", "muon_adjust_lr_fn"}, "optim is {}", spec.optimizer.form);
+void check_optimizer(const FlagTable& table, const OptimizerSpec& optimizer, const SavingSpec& saving) {
+  if (optimizer.form != OptimizerForm::kMuon) {
+    warn_if_set(table, {"muon_momentum", "muon_adjust_lr_fn"}, "optim is {}", optimizer.form);
   }
-  if (is_elementwise(state_tensors_of(spec.optimizer))) return;
-  if (spec.saving.peer_snapshot_steps > 0) {
+  if (is_elementwise(state_tensors_of(optimizer))) return;
+  if (saving.peer_snapshot_steps > 0) {
     fail(ExitCode::kBadConfig,
          "peer_snapshot_steps {} contradicts optim {}: copies in memory hold one value per element; use "
          "save_steps",
-         spec.saving.peer_snapshot_steps, spec.optimizer.form);
+         saving.peer_snapshot_steps, optimizer.form);
   }
 }
 
@@ -162,26 +161,26 @@ void check_lora(const FlagTable& table, const RunSpec& spec) {
   }
 }
 
-void check_base_quantization(const FlagTable& table, const RunSpec& spec) {
-  const int64_t bits = spec.base.bits_wanted();
-  if (spec.base.bits && bits != 4 && bits != 8) {
+void check_base_quantization(const FlagTable& table, const BaseSpec& base, FinetuningType finetuning) {
+  const int64_t bits = base.bits_wanted();
+  if (base.bits && bits != 4 && bits != 8) {
     fail(ExitCode::kBadConfig, "quantization_bit: expected 8 or 4, found {}", bits);
   }
-  for (const auto& [flag, is_set, of_flag] : {std::tuple{"load_in_4bit", spec.base.load_in_4bit, 4},
-                                              std::tuple{"load_in_8bit", spec.base.load_in_8bit, 8}}) {
+  for (const auto& [flag, is_set, of_flag] :
+       {std::tuple{"load_in_4bit", base.load_in_4bit, 4}, std::tuple{"load_in_8bit", base.load_in_8bit, 8}}) {
     if (!is_set || of_flag == bits) continue;
     fail(ExitCode::kBadConfig, "{} contradicts {}: leave one of them out", flag,
-         spec.base.bits ? fmt::format("quantization_bit {}", bits) : "load_in_8bit");
+         base.bits ? fmt::format("quantization_bit {}", bits) : "load_in_8bit");
   }
   if (bits == 0) return;
-  if (spec.lora.finetuning_type != FinetuningType::kLora) {
+  if (finetuning != FinetuningType::kLora) {
     fail(ExitCode::kBadConfig,
          "{}: needs finetuning_type lora, found {}: weights that are trained are bfloat16 or float32 (see "
          "dtype)",
-         spec.base.bits ? "quantization_bit"
-         : bits == 8    ? "load_in_8bit"
-                        : "load_in_4bit",
-         spec.lora.finetuning_type);
+         base.bits   ? "quantization_bit"
+         : bits == 8 ? "load_in_8bit"
+                     : "load_in_4bit",
+         finetuning);
   }
   for (const char* flag : {"bnb_4bit_quant_type", "bnb_4bit_use_double_quant"}) {
     if (table.is_set(flag) && bits == 8) {

@@ -79,8 +79,7 @@ void resolve_ranks(const FlagTable& table, int64_t world_size, RunSpec* spec) {
   }
 }
 
-void check_context_ranks(const RunSpec& spec, int64_t world_size) {
-  const int64_t size = spec.sharding.context_parallel_size;
+void check_context_ranks(int64_t size, int64_t world_size) {
   if (world_size % size == 0) return;
   fail(ExitCode::kBadConfig, "context_parallel_size {}: expected a divisor of the number of ranks, found {}",
        size, count_of(world_size, "rank"));
@@ -132,7 +131,7 @@ void check_device(const RunSpec& spec, int64_t world_size) {
   const bool parameters_on_host = spec.placement.param_device != OffloadDevice::kNone;
   constexpr const char* kKeepOnHost = "use offload_param_device cpu, with which the host keeps weights, too";
   refuse(world_size > 1 && !parameters_on_host, fmt::format("a job of {} ranks", world_size), kKeepOnHost);
-  refuse(base_quantization_of(spec) != Quantization::kNone, "a quantised base",
+  refuse(base_quantization_of(spec.base) != Quantization::kNone, "a quantised base",
          "weights beside adapters are bfloat16 there");
   refuse(spec.placement.fit, "fit", "leave it out");
   refuse(spec.placement.optimizer_in_backward && !parameters_on_host, "optimizer_in_backward", kKeepOnHost);
@@ -141,7 +140,8 @@ void check_device(const RunSpec& spec, int64_t world_size) {
   refuse(spec.placement.offloads_inputs(), "gradient_checkpointing_mode offload", "use full or selective");
   refuse(spec.saving.peer_snapshot_steps > 0 && world_size == 1, "peer_snapshot_steps",
          "it protects runs of several ranks");
-  refuse(!is_on_cards(state_tensors_of(spec.optimizer), spec.precision.dtype) && !optimizer_is_on_host(spec),
+  refuse(!is_on_cards(state_tensors_of(spec.optimizer), spec.precision.dtype) &&
+             !spec.placement.optimizer_is_on_host(),
          fmt::format("optim {}", spec.optimizer.form),
          "use adamw_torch, adamw_bf16 with bfloat16 weights, or offload_optimizer_device cpu, with which the "
          "processor updates the weights");

@@ -119,23 +119,23 @@ RunSpec read_run_spec(const FlagTable& table, const RunSpec& given, int64_t worl
         spec.grace_period_s, spec.launch.grace_s);
   }
   check_lora(table, spec);
-  check_base_quantization(table, spec);
+  check_base_quantization(table, spec.base, spec.lora.finetuning_type);
   note_sources(table, &spec.sources);
-  resolve_dtype(table, &spec);
-  check_context_ranks(spec, world_size);
-  resolve_batch(table, num_row_ranks(spec, world_size), &spec);
-  check_checkpointing(table, spec);
+  resolve_dtype(table, &spec.precision);
+  check_context_ranks(spec.sharding.context_parallel_size, world_size);
+  resolve_batch(table, num_row_ranks(spec.sharding, world_size), &spec);
+  check_checkpointing(table, spec.placement);
   resolve_ranks(table, world_size, &spec);
   resolve_placement(table, world_size, &spec);
-  check_optimizer(table, spec);
+  check_optimizer(table, spec.optimizer, spec.saving);
   check_device(spec, world_size);
   check_outer(table, spec);
   check_context(spec);
   resolve_data_order(table, &spec);
-  check_packing(table, spec);
+  check_packing(table, spec.data);
   check_token_average(spec, world_size);
-  check_streaming(spec);
-  check_quiet(spec);
+  check_streaming(spec.data, spec.batch);
+  check_quiet(spec.reporting);
   resolve_evaluation(&spec);
   resolve_best_model(table, &spec);
   // Checks type and keywords now, so that a mistake is reported before the data is read.

@@ -80,6 +80,9 @@ struct ObjectiveSpec {
 struct ClippingSpec {
   double max_norm = 1;  // 0 = gradients are not clipped
   ClipMode mode = ClipMode::kGlobal;
+
+  // Gradients are clipped by the norm of all of them, which is known once every pass is done.
+  bool needs_norm_of_step() const { return mode == ClipMode::kGlobal && max_norm > 0; }
 };
 
 // What is looked for in every step.
@@ -145,6 +148,10 @@ struct PlacementSpec {
   // The inputs of layers wait for the backward pass in a scratch file.
   bool offloads_inputs() const {
     return gradient_checkpointing && checkpointing_mode == CheckpointingMode::kOffload;
+  }
+  // The host updates the weights of a run on a card.
+  bool optimizer_is_on_host() const {
+    return optimizer_device != OffloadDevice::kNone || param_device != OffloadDevice::kNone;
   }
 };
 
@@ -320,7 +327,7 @@ struct RunSpec {
 
   // In a pass that computes the norm by which the gradients of the step are clipped, nothing is updated yet.
   bool computes_norm_first() const {
-    return placement.optimizer_in_backward && clipping.mode == ClipMode::kGlobal && clipping.max_norm > 0;
+    return placement.optimizer_in_backward && clipping.needs_norm_of_step();
   }
   // A restart continues only what its own launch began: from the folder asked for, or from scratch.
   bool resumes_own_launch_only() const { return resume.by_name() || (resume.by_agent && !launch.id.empty()); }

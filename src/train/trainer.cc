@@ -53,7 +53,7 @@ std::optional<MeasuredMemory> measure_memory(Communicator& comm, const Device& d
 ExportOptions export_options_of(const RunSetup& setup) {
   ExportOptions options;
   options.save_dtype = setup.spec.precision.export_dtype();
-  options.tokenizer_folder = tokenizer_folder(setup.spec);
+  options.tokenizer_folder = tokenizer_folder(setup.spec.model);
   options.chat_template = setup.data->chat_template;
   options.end_of_answer = setup.data->end_of_answer;
   options.eos_token = setup.data->eos_token;
@@ -84,11 +84,12 @@ Trainer::Trainer(const RunSpec& spec, ThreadPool& pool, TrainObserver& observer,
               *setup_.resume ? setup_.resume->last_saved_step() : -1}),
       runner_(*setup_.model, *setup_.parameters, setup_.data->train, comm, pool, stop_, *setup_.clocked_ops,
               setup_.context_rank(), step_options_of(setup_)),
-      update_(setup_.spec, *setup_.schedule, *setup_.parameters, runner_, files_.saver(), comm),
+      update_(setup_.spec.clipping, setup_.spec.placement.optimizer_in_backward, *setup_.schedule,
+              *setup_.parameters, runner_, files_.saver(), comm),
       exchange_(comm.world(), !setup_.spec.placement.offload_dir.empty(), trains_apart()),
-      guards_(make_step_guards(setup_.spec, *setup_.model, setup_.data->train, *setup_.parameters, comm,
-                               setup_.context_rank())),
-      best_rule_(setup_.spec),
+      guards_(make_step_guards(setup_.spec.guards, *setup_.model, setup_.data->train, *setup_.parameters,
+                               comm, setup_.context_rank())),
+      best_rule_(setup_.spec.evaluation),
       log_(spec.reporting.tokens_seen != TokensSeen::kNo, setup_.observers),
       best_checkpoint_(setup_, best_rule_, log_.history()) {
   if (*setup_.resume) restore_progress();

@@ -59,12 +59,12 @@ class DeployKubernetesCommand : public DeployCommand {
     set_log_level(given_.reporting.lowest_log_level());
     JobSettings job = job_settings();
     check_pod_paths(given_flags_);
-    if (given_.sources.deepspeed.empty()) check_offload(given_);
-    check_form(given_);
-    check_resume(given_);
+    if (given_.sources.deepspeed.empty()) check_offload(given_.placement);
+    check_fit(given_.placement);
+    check_resume(given_.resume);
     check_metrics_port(*table, &job);
     check_runtime_flags(*table, job);
-    check_fabric(given_, job.pod.image, table->is_set("image"), job_.num_efa);
+    check_fabric(given_.network, job.pod.image, table->is_set("image"), job_.num_efa);
     if (given_.data.dataset.empty())
       fail(ExitCode::kUsage, "--dataset is missing: a job needs rows to train on");
     JobRun run;
@@ -75,10 +75,10 @@ class DeployKubernetesCommand : public DeployCommand {
     place_job(nodes, run.instance, &job);
     const int64_t world_size = int64_t{job.num_nodes} * job.local_world_size;
     if (is_on_card()) check_device(given_, world_size);
-    run.options = asked_options(given_, table->is_set("gradient_checkpointing"));
+    run.options = asked_options(given_.sharding, given_.placement, table->is_set("gradient_checkpointing"));
     run.spec = read_run_spec(*table, given_, world_size);
-    if (!run.spec.sources.deepspeed.empty()) check_offload(run.spec);
-    check_monitors(run.spec);
+    if (!run.spec.sources.deepspeed.empty()) check_offload(run.spec.placement);
+    check_monitors(run.spec.reporting);
     run.storage_mb_per_s = storage_mb_per_s_;
     run.may_be_spot = job.capacity != "on-demand";
     if (table->is_set("grace_period_s")) run.grace_period_s = given_.grace_period_s;

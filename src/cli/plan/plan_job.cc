@@ -34,17 +34,17 @@ JobSize job_of_tokens(int64_t num_tokens, int64_t step_rows, int64_t row_tokens)
   return job;
 }
 
-JobSize job_of_steps(const RunSpec& spec, int64_t step_rows, int64_t row_tokens) {
+JobSize job_of_steps(int64_t num_steps, int64_t step_rows, int64_t row_tokens) {
   JobSize job;
   job.max_row_tokens = job.mean_row_tokens = row_tokens;
-  job.num_steps = spec.batch.max_steps;
-  job.num_tokens = static_cast<double>(spec.batch.max_steps) * static_cast<double>(step_rows * row_tokens);
+  job.num_steps = num_steps;
+  job.num_tokens = static_cast<double>(num_steps) * static_cast<double>(step_rows * row_tokens);
   job.origin = fmt::format("max_steps with rows of {}", format_count(row_tokens, "token"));
   return job;
 }
 
 JobSize job_of_dataset(RunSpec spec, const ModelConfig& config, int64_t world_size, int64_t row_limit) {
-  if (needs_tokenizer(spec.data.dataset) && tokenizer_folder(spec).empty()) {
+  if (needs_tokenizer(spec.data.dataset) && tokenizer_folder(spec.model).empty()) {
     fail(ExitCode::kUsage,
          "--dataset: counting its tokens needs a tokenizer: give --tokenizer DIR with --preset");
   }
@@ -56,7 +56,7 @@ JobSize job_of_dataset(RunSpec spec, const ModelConfig& config, int64_t world_si
   const TrainingData data = open_training_data(spec, config, pool, *comm, status, false);
   BatchPlanOptions options = spec.batch_options(world_size);
   const int64_t step_rows = global_batch_rows(options);
-  if (data.train.supply() != nullptr) return job_of_steps(spec, step_rows, row_limit);
+  if (data.train.supply() != nullptr) return job_of_steps(spec.batch.max_steps, step_rows, row_limit);
 
   options.mixture = data.train.mixture();
   for (const int64_t share : mixture_shares(options.mixture)) options.num_rows += share;
@@ -92,7 +92,7 @@ std::optional<JobSize> job_size(const RunSpec& spec, const ModelConfig& config, 
     return job;
   }
   if (!spec.data.dataset.empty()) return job_of_dataset(spec, config, world_size, row_limit);
-  if (spec.batch.max_steps > 0) return job_of_steps(spec, step_rows, row_limit);
+  if (spec.batch.max_steps > 0) return job_of_steps(spec.batch.max_steps, step_rows, row_limit);
   return std::nullopt;
 }
 

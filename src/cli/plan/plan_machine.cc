@@ -42,16 +42,15 @@ double peak_of(const MachineRates& rates, DType dtype) {
          (dtype == DType::kBF16 ? rates.core_bf16_tflops : rates.core_f32_tflops);
 }
 
-PlanMachine this_machine(const PlanMachineFlags& flags, const RunSpec& spec) {
+PlanMachine this_machine(const PlanMachineFlags& flags, DType dtype, bool measures_peak) {
   PlanMachine machine;
   machine.num_cores = threads_for_products();
-  const DType dtype = spec.precision.dtype;
   std::optional<double> tflops = flags.tflops;
   if (flags.machine == "here") {
     ThreadPool pool(machine.num_cores);
     machine.cluster.rates = measured_rates(pool);
     machine.cluster.rates_are_of_this_machine = true;
-  } else if (!tflops && spec.reporting.measure_peak) {
+  } else if (!tflops && measures_peak) {
     tflops = measured_tflops(machine.num_cores, dtype);
     machine.cluster.rates_are_of_this_machine = true;
   }
@@ -80,13 +79,13 @@ PlanMachine machine_of_file(const std::string& path) {
 }
 
 // One card, with the host around it.
-PlanMachine machine_with_card(const Instance& instance, const RunSpec& spec) {
+PlanMachine machine_with_card(const Instance& instance, bool optimizer_is_on_host) {
   if (instance.num_cards == 0) {
     fail(ExitCode::kUsage, "--machine: {} has no NVIDIA card, which device cuda needs", instance.name);
   }
   PlanMachine machine;
   machine.num_cores = instance.facts.num_cores;
-  machine.cluster.rates = rates_of_card(instance.card.facts, optimizer_is_on_host(spec));
+  machine.cluster.rates = rates_of_card(instance.card.facts, optimizer_is_on_host);
   machine.cluster.ops = planned_card_ops(instance.card.name, instance.card.usable_bytes());
   machine.cluster.network_gbps = instance.facts.network_gbps;
   machine.cluster.node_memory_bytes = instance.usable_bytes();
@@ -100,19 +99,19 @@ std::string name_of_card(const OpsFactory& ops) {
 }
 
 // This machine, and the card that is here; times if the catalogue knows its kind.
-PlanMachine this_card(const PlanMachineFlags& flags, const RunSpec& spec) {
+PlanMachine this_card(const PlanMachineFlags& flags, DeviceKind device, bool optimizer_is_on_host) {
   PlanMachine machine;
   machine.num_cores = threads_for_products();
   const std::vector<Instance> catalogue = plan_catalogue(flags.catalogue);
   std::string name;
   try {
-    machine.cluster.ops = ops_of_flag(spec.machine.device);
+    machine.cluster.ops = ops_of_flag(device);
     name = name_of_card(machine.cluster.ops);
   } catch (const Error& error) {
     fail(error.code(), "{}, or --machine NAME to plan for the card of an instance type", error.what());
   }
   if (const Card* card = find_card(catalogue, name)) {
-    machine.cluster.rates = rates_of_card(card->facts, optimizer_is_on_host(spec));
+    machine.cluster.rates = rates_of_card(card->facts, optimizer_is_on_host);
   } else {
     log_info("the catalogue has no {}: no times", name);
   }
@@ -122,7 +121,8 @@ PlanMachine this_card(const PlanMachineFlags& flags, const RunSpec& spec) {
   return machine;
 }
 
-PlanMachine machine_of_instance(const std::string& name, const std::string& catalogue, const RunSpec& spec) {
+PlanMachine machine_of_instance(const std::string& name, const std::string& catalogue, DeviceKind device,
+                                bool optimizer_is_on_host) {
   const std::vector<Instance> instances = plan_catalogue(catalogue);
   const auto found = std::ranges::find(instances, name, &Instance::name);
   if (found == instances.end()) {
@@ -131,7 +131,7 @@ PlanMachine machine_of_instance(const std::string& name, const std::string& cata
          "found '{}'",
          instances.front().name, printable(name));
   }
-  if (spec.machine.device != DeviceKind::kCpu) return machine_with_card(*found, spec);
+  if (device != DeviceKind::kCpu) return machine_with_card(*found, optimizer_is_on_host);
   PlanMachine machine;
   machine.num_cores = found->facts.num_cores;
   machine.cluster.rates = rates_of_instance(found->facts);
@@ -142,14 +142,18 @@ PlanMachine machine_of_instance(const std::string& name, const std::string& cata
 }
 
 PlanMachine machine_of_flag(const PlanMachineFlags& flags, const RunSpec& spec) {
-  const bool is_on_card = spec.machine.device != DeviceKind::kCpu;
+  const DeviceKind device = spec.machine.device;
+  const bool is_on_card = device != DeviceKind::kCpu;
+  const bool optimizer_is_on_host = spec.placement.optimizer_is_on_host();
   if (flags.machine.empty() || flags.machine == "here")
-    return is_on_card ? this_card(flags, spec) : this_machine(flags, spec);
-  if (!flags.machine.ends_with(".json")) return machine_of_instance(flags.machine, flags.catalogue, spec);
+    return is_on_card ? this_card(flags, device, optimizer_is_on_host)
+                      : this_machine(flags, spec.precision.dtype, spec.reporting.measure_peak);
+  if (!flags.machine.ends_with(".json"))
+    return machine_of_instance(flags.machine, flags.catalogue, device, optimizer_is_on_host);
   if (is_on_card) {
     fail(ExitCode::kUsage,
          "--machine: a file of rates is of a processor: with --device {} give here or an instance type",
-         spec.machine.device);
+         device);
   }
   return machine_of_file(flags.machine);
 }

@@ -180,7 +180,8 @@ int64_t ranks_of(const DeepSpeedFile& file, const SearchOptions& options, int64_
 void search_machines(const PlanSearch& search, const PlanRequest& request, const FlagTable& table) {
   request.check_device_flags(table);
   const ModelConfig config = request.model_config(table);
-  SearchOptions options = asked_options(request.given, table.is_set("gradient_checkpointing"));
+  SearchOptions options =
+      asked_options(request.given.sharding, request.given.placement, table.is_set("gradient_checkpointing"));
   options.max_nodes = static_cast<int>(search.max_nodes);
   if (table.is_set("nnodes")) options.num_nodes = static_cast<int>(request.num_nodes);
   if (table.is_set("nproc_per_node")) options.local_world_size = static_cast<int>(request.local_world_size);

@@ -37,7 +37,7 @@ SearchOptions options_for(const RunSpec& spec, SearchOptions options, const JobS
   // With --global_batch_size this flag is an upper limit.
   if (spec.sources.given.contains("per_device_train_batch_size")) {
     const int64_t rank_rows =
-        global_batch_rows(spec.batch_options(world_size)) / num_row_ranks(spec, world_size);
+        global_batch_rows(spec.batch_options(world_size)) / num_row_ranks(spec.sharding, world_size);
     options.micro_batch_rows =
         std::clamp<int64_t>(rank_rows, 1, std::max<int64_t>(1, spec.batch.rows_per_device));
   }

@@ -87,15 +87,16 @@ void check_pod_paths(const std::vector<const Flag*>& given) {
   }
 }
 
-void check_monitors(const RunSpec& spec) {
+void check_monitors(const ReportingSpec& reporting) {
   for (const std::optional<std::string>& folder :
-       {spec.reporting.monitor_tensorboard_dir, spec.reporting.monitor_csv_dir}) {
+       {reporting.monitor_tensorboard_dir, reporting.monitor_csv_dir}) {
     if (folder && folder->starts_with('/')) check_path("deepspeed", *folder);
   }
 }
 
-void check_fabric(const RunSpec& spec, const std::string& image, bool image_is_given, int64_t num_efa) {
-  if (spec.network.fabric == kTcpFabric) {
+void check_fabric(const NetworkSpec& network, const std::string& image, bool image_is_given,
+                  int64_t num_efa) {
+  if (network.fabric == kTcpFabric) {
     if (num_efa > 0) log_warning("--efa {}: the run uses TCP; --fabric efa uses the interfaces", num_efa);
     return;
   }
@@ -103,42 +104,41 @@ void check_fabric(const RunSpec& spec, const std::string& image, bool image_is_g
     fail(ExitCode::kUsage,
          "--fabric {} needs libfabric, which the image {} does not have: build one with `--build-arg "
          "FABRIC=yes` (docs/image.md) and name it with --image",
-         printable(spec.network.fabric), image);
+         printable(network.fabric), image);
   }
-  if (spec.network.fabric == kEfaFabric && num_efa == 0)
+  if (network.fabric == kEfaFabric && num_efa == 0)
     fail(ExitCode::kUsage, "--fabric efa: the pods have no EFA interface: ask for some with --efa N");
 }
 
-void check_form(const RunSpec& spec) {
-  if (!spec.placement.fit) return;
+void check_fit(const PlacementSpec& placement) {
+  if (!placement.fit) return;
   fail(ExitCode::kUsage,
        "--fit: a manifest is planned with one form of the run: give its settings, such as "
        "--gradient_checkpointing or --optim adamw_8bit; `tessera plan` says what other forms take");
 }
 
-void check_resume(const RunSpec& spec) {
-  if (spec.resume.from != ResumeSpec::From::kNewest && spec.resume.from != ResumeSpec::From::kFolder) return;
+void check_resume(const ResumeSpec& resume) {
+  if (resume.from != ResumeSpec::From::kNewest && resume.from != ResumeSpec::From::kFolder) return;
   log_warning(
       "--resume_from_checkpoint {}: pods that replace others, as those of spot nodes do, begin there again; "
       "with auto they go on from the newest checkpoint",
-      resume_text(spec.resume));
+      resume_text(resume));
 }
 
-void check_offload(const RunSpec& spec) {
-  const bool is_used = spec.placement.optimizer_device == OffloadDevice::kNvme ||
-                       spec.placement.param_device == OffloadDevice::kNvme ||
-                       spec.placement.offloads_inputs();
-  if (!is_used && spec.placement.offload_dir.empty()) return;
-  if (spec.placement.offload_dir.starts_with(std::string(kDataMount) + "/")) {
+void check_offload(const PlacementSpec& placement) {
+  const bool is_used = placement.optimizer_device == OffloadDevice::kNvme ||
+                       placement.param_device == OffloadDevice::kNvme || placement.offloads_inputs();
+  if (!is_used && placement.offload_dir.empty()) return;
+  if (placement.offload_dir.starts_with(std::string(kDataMount) + "/")) {
     log_warning("--offload_dir: {} is on the volume, so that every step moves its bytes over the network",
-                spec.placement.offload_dir);
+                placement.offload_dir);
     return;
   }
   fail(ExitCode::kBadConfig,
        "offload_dir{}: the pods have no disk of their own (/tmp holds 8 GiB): name a folder on their volume, "
        "such as --offload_dir {}/offload, whose every step goes over the network, or keep everything in "
        "memory: more nodes, or an instance type with more of it",
-       spec.placement.offload_dir.empty() ? "" : " " + printable(spec.placement.offload_dir), kDataMount);
+       placement.offload_dir.empty() ? "" : " " + printable(placement.offload_dir), kDataMount);
 }
 
 std::vector<std::string> pod_arguments(const std::vector<const Flag*>& given, const RunLayout& layout,

@@ -14,20 +14,20 @@ namespace tessera {
 // Hub or a path in the pods.
 void check_pod_paths(const std::vector<const Flag*>& given);
 // The same for the folders of a DeepSpeed file's monitors, once it has been read.
-void check_monitors(const RunSpec& spec);
+void check_monitors(const ReportingSpec& reporting);
 
 // Error(kUsage) if --fabric needs what the image or the pods lack.
-void check_fabric(const RunSpec& spec, const std::string& image, bool image_is_given, int64_t num_efa);
+void check_fabric(const NetworkSpec& network, const std::string& image, bool image_is_given, int64_t num_efa);
 
 // Error(kUsage) for --fit, whose choice the pods would make after the plan.
-void check_form(const RunSpec& spec);
+void check_fit(const PlacementSpec& placement);
 
 // Warns if pods that replace others would not go on from the newest checkpoint.
-void check_resume(const RunSpec& spec);
+void check_resume(const ResumeSpec& resume);
 
 // Error(kBadConfig) if state or weights are to be on a disk that the pods do not have: a folder on the volume
 // has to be named, which works, at the speed of the network.
-void check_offload(const RunSpec& spec);
+void check_offload(const PlacementSpec& placement);
 
 // "--flag=value" for each flag given, also in a configuration file, then what the layout decides and what a
 // pod needs: output folder, resuming, metrics. A DeepSpeed file becomes its text.

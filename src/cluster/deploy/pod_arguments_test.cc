@@ -48,21 +48,22 @@ TEST(PodArguments, NameWhatThePodsHave) {
 
 TEST(PodArguments, StateOnADiskNeedsAFolderOnTheVolume) {
   RunSpec spec;
-  EXPECT_NO_THROW(check_offload(spec));
+  EXPECT_NO_THROW(check_offload(spec.placement));
   spec.placement.optimizer_device = OffloadDevice::kNvme;
-  expect_error(ExitCode::kBadConfig, {"the pods have no disk of their own"}, [&] { check_offload(spec); });
+  expect_error(ExitCode::kBadConfig, {"the pods have no disk of their own"},
+               [&] { check_offload(spec.placement); });
   spec.placement.offload_dir = "/data/offload";
-  EXPECT_NO_THROW(check_offload(spec));
+  EXPECT_NO_THROW(check_offload(spec.placement));
 }
 
 TEST(PodArguments, AFabricNeedsItsImageAndInterfaces) {
   RunSpec spec;
-  EXPECT_NO_THROW(check_fabric(spec, "image", false, 0));
+  EXPECT_NO_THROW(check_fabric(spec.network, "image", false, 0));
   spec.network.fabric = "efa";
   expect_error(ExitCode::kUsage, {"--fabric efa needs libfabric"},
-               [&] { check_fabric(spec, "i", false, 1); });
-  expect_error(ExitCode::kUsage, {"no EFA interface"}, [&] { check_fabric(spec, "i", true, 0); });
-  EXPECT_NO_THROW(check_fabric(spec, "i", true, 1));
+               [&] { check_fabric(spec.network, "i", false, 1); });
+  expect_error(ExitCode::kUsage, {"no EFA interface"}, [&] { check_fabric(spec.network, "i", true, 0); });
+  EXPECT_NO_THROW(check_fabric(spec.network, "i", true, 1));
 }
 
 }  // namespace

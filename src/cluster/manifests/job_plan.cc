@@ -45,7 +45,7 @@ RunLayout asked_layout(const JobPlanRequest& request, const Instance& node, int6
   layout.gradient_checkpointing = spec.placement.gradient_checkpointing;
   layout.micro_batch_rows = request.options.micro_batch_rows.value_or(1);
   layout.accumulation = accumulation_of_global_batch(step_rows, layout.micro_batch_rows,
-                                                     num_row_ranks(spec, layout.world_size()));
+                                                     num_row_ranks(spec.sharding, layout.world_size()));
   return layout;
 }
 
@@ -60,7 +60,7 @@ RunForecast forecast_of(const JobPlanRequest& request, const ModelConfig& config
   const RunSpec& spec = *request.spec;
   if (spec.machine.device == DeviceKind::kCuda) {
     cluster.ops = planned_card_ops(node.card.name, node.card.usable_bytes());
-    cluster.rates = rates_of_card(node.card.facts, optimizer_is_on_host(spec));
+    cluster.rates = rates_of_card(node.card.facts, spec.placement.optimizer_is_on_host());
   } else {
     cluster.ops = planned_cpu_ops(node.facts.amx);
     cluster.rates = rates_of_instance(node.facts);
@@ -156,8 +156,8 @@ JobPlan plan_job(const JobPlanRequest& request) {
   spec.batch.rows_per_device = 1;
   spec.batch.accumulation_steps = step_rows;
   ModelConfig config = *request.config;
-  config.lora = lora_config_of(spec);
-  config.base_quantization = base_quantization_of(spec);
+  config.lora = lora_config_of(spec.lora, spec.model);
+  config.base_quantization = base_quantization_of(spec.base);
 
   const Instance node = node_of(*request.instance, request.pod);
   if (node.facts.num_cores < *request.options.local_world_size) {
@@ -175,7 +175,7 @@ JobPlan plan_job(const JobPlanRequest& request) {
     plan.layout = result.combinations.front().layout;
     plan.forecast = forecast_of(request, config, node, plan.layout, step_rows);
   } else {
-    const int64_t row_ranks = num_row_ranks(spec, world_size);
+    const int64_t row_ranks = num_row_ranks(spec.sharding, world_size);
     if (step_rows < row_ranks) {
       fail(ExitCode::kBadConfig, "a step has {}, fewer than the {} of the job: raise --global_batch_size",
            format_count(step_rows, "row"),

@@ -93,7 +93,7 @@ class OptionPlanner {
   // The model in the form that its frozen weights have with these arguments.
   Planned& planned(const RunSpec& spec) {
     ModelConfig config = request_.config;
-    config.base_quantization = base_quantization_of(spec);
+    config.base_quantization = base_quantization_of(spec.base);
     std::unique_ptr<Planned>& model = planned_[config.base_quantization];
     if (!model) {
       model = std::make_unique<Planned>(config, request_);
@@ -211,7 +211,7 @@ std::optional<FitOptions> lora_fit_options(const FitRequest& request) {
   FitRequest lora = request;
   lora.spec.lora.finetuning_type = FinetuningType::kLora;
   try {
-    lora.config.lora = lora_config_of(lora.spec);
+    lora.config.lora = lora_config_of(lora.spec.lora, lora.spec.model);
     return fit_options(lora);
   } catch (const Error& error) {
     if (error.code() != ExitCode::kBadConfig) throw;

@@ -61,8 +61,8 @@ FitRequest request_of(std::vector<std::string> words, const Limits& limits, cons
   JobSize job;
   job.max_row_tokens = job.mean_row_tokens = 512;
   const RunSpec spec = parsed(words, limits.local_world_size);
-  config.lora = lora_config_of(spec);
-  config.base_quantization = base_quantization_of(spec);
+  config.lora = lora_config_of(spec.lora, spec.model);
+  config.base_quantization = base_quantization_of(spec.base);
   return fit_request(spec, config, cluster, 1, job, limits.disk_bytes);
 }
 
@@ -95,7 +95,7 @@ TEST(FitCandidate, FlagsParseBackIntoTheSamePlan) {
       ClusterShape cluster;
       cluster.node_memory_bytes = 4 * kGiB;
       ModelConfig config = request.config;
-      config.base_quantization = base_quantization_of(spec);
+      config.base_quantization = base_quantization_of(spec.base);
       const RunForecast forecast = forecast_run(spec, config, cluster, 1);
       EXPECT_EQ(forecast.refusal.empty(), option.fits_memory);
       EXPECT_EQ(forecast.disk.offload_bytes, option.disk_bytes);

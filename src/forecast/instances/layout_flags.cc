@@ -28,14 +28,15 @@ std::vector<std::string> layout_words(const RunLayout& layout, int64_t step_rows
   return words;
 }
 
-SearchOptions asked_options(const RunSpec& given, bool checkpointing_is_given) {
+SearchOptions asked_options(const ShardingSpec& sharding, const PlacementSpec& placement,
+                            bool checkpointing_is_given) {
   SearchOptions options;
-  if (given.sharding.stage) options.zero_stage = static_cast<int>(*given.sharding.stage);
-  if (given.sharding.gather_schedule != GatherChoice::kAuto) {
-    options.schedule = given.sharding.gather_schedule == GatherChoice::kPerLayer ? GatherSchedule::kPerLayer
-                                                                                 : GatherSchedule::kPerStep;
+  if (sharding.stage) options.zero_stage = static_cast<int>(*sharding.stage);
+  if (sharding.gather_schedule != GatherChoice::kAuto) {
+    options.schedule = sharding.gather_schedule == GatherChoice::kPerLayer ? GatherSchedule::kPerLayer
+                                                                           : GatherSchedule::kPerStep;
   }
-  if (checkpointing_is_given) options.gradient_checkpointing = given.placement.gradient_checkpointing;
+  if (checkpointing_is_given) options.gradient_checkpointing = placement.gradient_checkpointing;
   return options;
 }
 

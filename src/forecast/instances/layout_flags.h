@@ -16,6 +16,7 @@ std::vector<std::string> layout_words(const RunLayout& layout, int64_t step_rows
 
 // What settings on the command line or in a file leave no choice about: stage, schedule and checkpointing.
 // `given` is not resolved yet.
-SearchOptions asked_options(const RunSpec& given, bool checkpointing_is_given);
+SearchOptions asked_options(const ShardingSpec& sharding, const PlacementSpec& placement,
+                            bool checkpointing_is_given);
 
 }  // namespace tessera

@@ -70,7 +70,7 @@ class Search {
 
   bool is_on_card() const { return spec_.machine.device == DeviceKind::kCuda; }
   MachineRates rates_of(const Instance& instance) const {
-    return is_on_card() ? rates_of_card(instance.card.facts, optimizer_is_on_host(spec_))
+    return is_on_card() ? rates_of_card(instance.card.facts, spec_.placement.optimizer_is_on_host())
                         : rates_of_instance(instance.facts);
   }
 
@@ -135,7 +135,7 @@ class Search {
                                  spec_.sharding.context_parallel_size);
       return;
     }
-    const int64_t world_size = num_row_ranks(spec_, layout.world_size());
+    const int64_t world_size = num_row_ranks(spec_.sharding, layout.world_size());
     // 1, 2, 4, ... and all rows of a rank, or the number that is asked for.
     const int64_t first_rows = options_.micro_batch_rows.value_or(1);
     const int64_t most_rows = options_.micro_batch_rows.value_or(step_rows_ / world_size);

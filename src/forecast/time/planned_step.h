@@ -30,7 +30,7 @@ class PlannedStep {
   StepInputs facts(const MemoryRequest& request, int64_t row_tokens) const;
 
  private:
-  const RunSpec& spec_;
+  int64_t accumulation_steps_;
   const TrainableModel& model_;
   BatchPlanOptions batch_;
   int num_nodes_;

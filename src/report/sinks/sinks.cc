@@ -74,8 +74,8 @@ std::unique_ptr<TrainObserver> make_mlflow_sink(const SinkContext& context, cons
 
 }  // namespace
 
-void check_sinks(const RunSpec& spec, const Environment& environment) {
-  if (spec.reporting.reports_to(ReportTo::kMlflow)) open_mlflow_store(environment);
+void check_sinks(const ReportingSpec& reporting, const Environment& environment) {
+  if (reporting.reports_to(ReportTo::kMlflow)) open_mlflow_store(environment);
 }
 
 std::vector<std::unique_ptr<TrainObserver>> make_sinks(const SinkContext& context,

@@ -22,7 +22,7 @@ struct SinkContext {
 };
 
 // Error(kBadConfig) for what the sinks are told by variables and cannot use.
-void check_sinks(const RunSpec& spec, const Environment& environment);
+void check_sinks(const ReportingSpec& reporting, const Environment& environment);
 
 // `report_to` names the sinks that the trainer makes (tensorboard, csv, mlflow); a DeepSpeed file adds its
 // monitors. Error(kIoError) for a folder that cannot be written. Once made, a sink that fails is a warning.

@@ -56,7 +56,7 @@ class DeepSpeedMerge {
 
   void run() {
     merge("sequence_parallel_size");
-    check_context_ranks(*spec_, world_size_);
+    check_context_ranks(spec_->sharding.context_parallel_size, world_size_);
     merge_batch();
     merge_precision();
     merge_zero();
@@ -157,7 +157,7 @@ class DeepSpeedMerge {
 
   // train_batch_size = micro batch * accumulation * world size; absent ones follow from the others.
   void merge_batch() {
-    const int64_t num_ranks = num_row_ranks(*spec_, world_size_);
+    const int64_t num_ranks = num_row_ranks(spec_->sharding, world_size_);
     constexpr const char* kMicro = "train_micro_batch_size_per_gpu";
     constexpr const char* kMicroFlag = "per_device_train_batch_size";
     constexpr const char* kAccumulation = "gradient_accumulation_steps";

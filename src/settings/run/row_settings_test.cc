@@ -21,29 +21,29 @@ class RowArgumentsTest : public ArgumentsTest {
 
 // Rows that are in the order of their lengths would hold out the longest.
 TEST_F(RowArgumentsTest, DocumentsAreSplitBeforeThoseThatPackByLength) {
-  EXPECT_FALSE(splits_documents(spec_));
+  EXPECT_FALSE(splits_documents(spec_.data));
   give("packing", "true");
   resolve();
   EXPECT_EQ(spec_.data.packing_mode(), Packing::kIsolated) << "auto";
-  EXPECT_FALSE(splits_documents(spec_)) << "as in checkpoints that are there";
+  EXPECT_FALSE(splits_documents(spec_.data)) << "as in checkpoints that are there";
   for (const char* strategy : {"bfd", "bfd_split", "greedy_knapsack"}) {
     give("packing_strategy", strategy);
-    EXPECT_TRUE(splits_documents(spec_)) << strategy;
+    EXPECT_TRUE(splits_documents(spec_.data)) << strategy;
   }
   give("packing_strategy", "wrapped");
-  EXPECT_FALSE(splits_documents(spec_));
+  EXPECT_FALSE(splits_documents(spec_.data));
 }
 
 TEST_F(RowArgumentsTest, RowsForEvaluationMayBePackedInAnotherWay) {
   give("packing", "true");
   give("eval_packing", "false");
   resolve();
-  EXPECT_TRUE(splits_documents(spec_));
+  EXPECT_TRUE(splits_documents(spec_.data));
   EXPECT_EQ(spec_.data.eval_packing_mode(), Packing::kNone);
   give("packing", "false");
   give("eval_packing", "true");
   resolve();
-  EXPECT_TRUE(splits_documents(spec_));
+  EXPECT_TRUE(splits_documents(spec_.data));
   EXPECT_EQ(spec_.data.eval_packing_mode(), Packing::kIsolated);
 }
 

@@ -7,11 +7,11 @@
 
 namespace tessera {
 
-BestModelRule::BestModelRule(const RunSpec& spec)
-    : metric_(spec.evaluation.metric),
-      greater_is_better_(spec.evaluation.greater_is_better.value_or(false)),
-      patience_(spec.evaluation.early_stopping_patience),
-      threshold_(spec.evaluation.early_stopping_threshold) {}
+BestModelRule::BestModelRule(const EvaluationSpec& evaluation)
+    : metric_(evaluation.metric),
+      greater_is_better_(evaluation.greater_is_better.value_or(false)),
+      patience_(evaluation.early_stopping_patience),
+      threshold_(evaluation.early_stopping_threshold) {}
 
 bool BestModelRule::observe(const LogEntry& evaluation, int64_t step, BestModel* best) const {
   if (metric_.empty()) return false;

@@ -16,7 +16,7 @@ namespace tessera {
 class BestModelRule {
  public:
   // Without metric_for_best_model nothing is ever best.
-  explicit BestModelRule(const RunSpec& spec);
+  explicit BestModelRule(const EvaluationSpec& evaluation);
 
   // "eval_loss"; "" = none.
   const std::string& metric() const { return metric_; }

@@ -35,7 +35,7 @@ struct BestSteps {
     *out << fmt::format("best at {}, stops after {}", fmt::join(of.best_steps, " "), of.stops_after);
   }
 };
-BestSteps best_steps_of(const RunSpec& spec, const std::vector<double>& losses) {
+BestSteps best_steps_of(const EvaluationSpec& spec, const std::vector<double>& losses) {
   const BestModelRule rule(spec);
   BestModel best;
   BestSteps found;
@@ -48,28 +48,28 @@ BestSteps best_steps_of(const RunSpec& spec, const std::vector<double>& losses) 
 }
 
 TEST(BestModelRule, IsThatOfHuggingFacesTrainer) {
-  RunSpec spec;
-  spec.evaluation.metric = "eval_loss";
-  spec.evaluation.greater_is_better = false;
+  EvaluationSpec spec;
+  spec.metric = "eval_loss";
+  spec.greater_is_better = false;
   EXPECT_EQ(best_steps_of(spec, {3, 2, 2, 4, 1}), (BestSteps{{1, 2, 5}, 0}));
-  spec.evaluation.early_stopping_patience = 2;
+  spec.early_stopping_patience = 2;
   EXPECT_EQ(best_steps_of(spec, {3, 2, 2, 4, 1}), (BestSteps{{1, 2}, 4}));
   EXPECT_EQ(best_steps_of(spec, {3, 2, 2, 1, 4, 5}), (BestSteps{{1, 2, 4}, 6}))
       << "a better one resets the count";
   // Better by the threshold or less is the best, but no reason to continue.
-  spec.evaluation.early_stopping_threshold = 0.5;
+  spec.early_stopping_threshold = 0.5;
   EXPECT_EQ(best_steps_of(spec, {3, 2.5, 2.25, 1}), (BestSteps{{1, 2, 3}, 3}));
   EXPECT_EQ(best_steps_of(spec, {3, 2.4, 1.8, 1}), (BestSteps{{1, 2, 3, 4}, 0}));
-  spec.evaluation.early_stopping_threshold = 0;
-  spec.evaluation.greater_is_better = true;
+  spec.early_stopping_threshold = 0;
+  spec.greater_is_better = true;
   EXPECT_EQ(best_steps_of(spec, {3, 2, 4, 4, 4}), (BestSteps{{1, 3}, 5}));
-  spec.evaluation.greater_is_better = false;
+  spec.greater_is_better = false;
   EXPECT_EQ(best_steps_of(spec, {kInfinity, std::nan(""), 2}), (BestSteps{{3}, 0}))
       << "infinity is better than none";
 }
 
 TEST(BestModelRule, WithoutAMetricNothingIsBest) {
-  EXPECT_EQ(best_steps_of(RunSpec(), {3, 2, 1}), (BestSteps{{}, 0}));
+  EXPECT_EQ(best_steps_of(EvaluationSpec(), {3, 2, 1}), (BestSteps{{}, 0}));
 }
 
 // A run of 6 steps that evaluates after each.

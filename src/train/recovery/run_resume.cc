@@ -155,7 +155,7 @@ int64_t RunResume::last_saved_step() const {
   return point_->reader && is_in_place() ? point_->record.progress.step : last_saved_step_;
 }
 
-BatchPlanOptions RunResume::continue_batches(const BatchPlanOptions& options, RunSpec* spec,
+BatchPlanOptions RunResume::continue_batches(const BatchPlanOptions& options, BatchSpec* batch,
                                              TrainingRecord* now) const {
   const TrainingRecord& then = point_->record;
   const std::vector<Difference> forbidden = forbidden_differences(then, *now);
@@ -167,15 +167,14 @@ BatchPlanOptions RunResume::continue_batches(const BatchPlanOptions& options, Ru
   }
   const BatchPlanOptions resumed = resumed_batch_options(then.data, options);
   const int64_t rows = global_batch_rows(resumed);
-  const int64_t row_ranks = num_row_ranks(*spec, comm_.world().world_size);
+  const int64_t row_ranks = options.world_size;
   now->data = then.data;
   if (resumed.cut) {
-    spec->batch.accumulation_steps =
-        accumulation_of_global_batch(rows, spec->batch.rows_per_device, row_ranks);
+    batch->accumulation_steps = accumulation_of_global_batch(rows, batch->rows_per_device, row_ranks);
   }
   if (rows != global_batch_rows(options) && comm_.world().rank == 0) {
     log_info("a step keeps the {} that it had on {}: gradient_accumulation_steps is {} on {}",
-             count_of(rows, "row"), count_of(then.data.world_size, "rank"), spec->batch.accumulation_steps,
+             count_of(rows, "row"), count_of(then.data.world_size, "rank"), batch->accumulation_steps,
              row_ranks);
   }
   return resumed;

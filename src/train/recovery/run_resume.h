@@ -41,9 +41,9 @@ class RunResume {
   // Step of the newest complete checkpoint in output_dir that this rank knows of; -1 = none.
   int64_t last_saved_step() const;
 
-  // The rows of the steps to come: those of the run that is resumed, cut for the ranks of now. Changes *spec
+  // The rows of the steps to come: those of the run that is resumed, cut for the ranks of now. Changes *batch
   // and *now accordingly. Error(kBadConfig) if this is another run.
-  BatchPlanOptions continue_batches(const BatchPlanOptions& options, RunSpec* spec,
+  BatchPlanOptions continue_batches(const BatchPlanOptions& options, BatchSpec* batch,
                                     TrainingRecord* now) const;
   // Error(kBadConfig) if the run trained adapters of another model.
   void check_base(const TrainingRecord& now) const;

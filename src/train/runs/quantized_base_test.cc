@@ -151,7 +151,7 @@ TEST(QuantizedBase, FitQuantisesOnlyIfNeedBe) {
   ThreadPool pool(1);
   const auto ops = make_cpu_ops(pool);
   ModelConfig adapted = config;
-  adapted.lora = lora_config_of(run.spec);
+  adapted.lora = lora_config_of(run.spec.lora, run.spec.model);
   const int64_t plain_bytes = make_model(adapted, DType::kBF16, *ops)->frozen_bytes();
   // Half of the base and what computes with it fit, the whole base does not.
   fitted.spec.placement.fit_memory_bytes = resident_bytes() + plain_bytes * 9 / 10;

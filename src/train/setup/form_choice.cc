@@ -65,7 +65,7 @@ MachineFacts choose_form(RunSetup& setup, const BatchPlanOptions& batch, const D
   if (const auto told = first_error(setup.comm, error, label)) fail(told->code, "{}", told->message);
   spec = with_candidate(spec, setup.comm.broadcast(candidate, 0, label), setup.world().world_size);
   spec.placement.fit = true;
-  setup.set_base_quantization(base_quantization_of(spec));
+  setup.set_base_quantization(base_quantization_of(spec.base));
   setup.record.arguments = training_arguments(spec);
   return machine;
 }

@@ -58,24 +58,24 @@ LengthGroups length_groups(RunSetup& setup) {
 }
 
 // What else decides the order of rows that are grouped by length.
-std::string sampling_text(const RunSpec& spec) {
-  if (spec.data.sampling_strategy != SamplingStrategy::kGroupByLength) return "";
-  return fmt::format(
-      "group_by_length with evaluations {}{}{}", spec.evaluation.strategy,
-      spec.evaluation.strategy == IntervalStrategy::kNo
-          ? ""
-          : fmt::format(" every {} after {}", spec.evaluation.steps.value_or(1), spec.evaluation.delay),
-      spec.evaluation.on_start ? " from the start" : "");
+std::string sampling_text(SamplingStrategy strategy, const EvaluationSpec& evaluation) {
+  if (strategy != SamplingStrategy::kGroupByLength) return "";
+  return fmt::format("group_by_length with evaluations {}{}{}", evaluation.strategy,
+                     evaluation.strategy == IntervalStrategy::kNo
+                         ? ""
+                         : fmt::format(" every {} after {}", evaluation.steps.value_or(1), evaluation.delay),
+                     evaluation.on_start ? " from the start" : "");
 }
 
 // Fractions that are multiples of each other need not be in steps.
-void check_saves_at_evaluations(const RunSpec& spec, const ActionSchedule& actions, int64_t max_steps) {
-  const bool by_steps = spec.evaluation.load_best_model && spec.saving.strategy == SaveStrategy::kSteps;
+void check_saves_at_evaluations(const EvaluationSpec& evaluation, const SavingSpec& saving,
+                                const ActionSchedule& actions, int64_t max_steps) {
+  const bool by_steps = evaluation.load_best_model && saving.strategy == SaveStrategy::kSteps;
   if (!by_steps || actions.save_steps() % actions.eval_steps() == 0) return;
   fail(ExitCode::kBadConfig,
        "load_best_model_at_end needs save_steps to be a multiple of eval_steps: of the {} steps of this run, "
        "save_steps {} is every {} and eval_steps {} every {}; give both in steps",
-       max_steps, spec.saving.steps, actions.save_steps(), *spec.evaluation.steps, actions.eval_steps());
+       max_steps, saving.steps, actions.save_steps(), *evaluation.steps, actions.eval_steps());
 }
 
 }  // namespace
@@ -96,10 +96,10 @@ void make_plan(RunSetup& setup) {
   }
   setup.record.model = model_shape(setup.model->config());
   setup.record.data = data_record(train, setup.data->row_limit, train.packing(), options);
-  setup.record.data.sampling = sampling_text(spec);
+  setup.record.data.sampling = sampling_text(spec.data.sampling_strategy, spec.evaluation);
   setup.record.data.splits_documents = setup.data->splits_documents;
-  if (*setup.resume) options = setup.resume->continue_batches(options, &setup.spec, &setup.record);
-  if (const std::string warning = few_rows_warning(options, ways_to_more_rows(spec));
+  if (*setup.resume) options = setup.resume->continue_batches(options, &setup.spec.batch, &setup.record);
+  if (const std::string warning = few_rows_warning(options, ways_to_more_rows(spec.data));
       !warning.empty() && setup.is_root())
     log_warning("{}", warning);
   if (!spec.objective.average_tokens_across_devices && options.cut && setup.world().world_size > 1) {
@@ -108,7 +108,7 @@ void make_plan(RunSetup& setup) {
          "other rows: resume on {} with the same batch sizes",
          count_of(options.world_size, "rank"));
   }
-  setup.rows.emplace(train, options, num_row_ranks(spec, setup.world().world_size),
+  setup.rows.emplace(train, options, num_row_ranks(spec.sharding, setup.world().world_size),
                      spec.outer.sync_every > 0                      ? setup.world().num_nodes
                      : spec.objective.average_tokens_across_devices ? 1
                                                                     : setup.world().world_size);
@@ -116,13 +116,13 @@ void make_plan(RunSetup& setup) {
   plan.num_rows = options.supply != nullptr ? 0 : options.num_rows;
   plan.num_tokens = tokens_of_epoch(train);
   plan.eval_rows = setup.data->num_eval_rows();
-  plan_steps(spec, options, setup.rows->batches(), &plan);
+  plan_steps(spec.batch, spec.schedule, options, setup.rows->batches(), &plan);
   if (plan.num_warmup_steps >= plan.max_steps && plan.num_warmup_steps > 0) {
     log_warning("the warm-up of {} is not over when the run ends after {}",
                 count_of(plan.num_warmup_steps, "step"), plan.max_steps);
   }
   setup.actions.emplace(spec, plan.steps_per_epoch, plan.max_steps);
-  check_saves_at_evaluations(spec, *setup.actions, plan.max_steps);
+  check_saves_at_evaluations(spec.evaluation, spec.saving, *setup.actions, plan.max_steps);
   setup.schedule = make_schedule(spec.schedule, plan.max_steps);
   // Refuses a momentum that grows out of range.
   setup.schedule->betas(plan.max_steps - 1);

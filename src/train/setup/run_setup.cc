@@ -22,17 +22,17 @@ namespace tessera {
 namespace {
 
 // Whether all nodes see output_dir: every node writes its part of a checkpoint. Collective.
-bool check_output_is_shared(const RunSpec& spec, Communicator& comm) {
-  if (comm.world().num_nodes == 1 || is_shared_by_nodes(comm, spec.output_dir)) return true;
-  if (spec.saving.strategy != SaveStrategy::kNo) {
+bool check_output_is_shared(const std::string& output_dir, const SavingSpec& saving, Communicator& comm) {
+  if (comm.world().num_nodes == 1 || is_shared_by_nodes(comm, output_dir)) return true;
+  if (saving.strategy != SaveStrategy::kNo) {
     fail(ExitCode::kBadConfig,
          "output_dir {}: not the same folder on all nodes, of which each writes its part of a checkpoint: "
          "take one on a file system that they share, or save_strategy no",
-         spec.output_dir);
+         output_dir);
   }
   if (comm.world().rank == 0) {
     log_warning("output_dir {}: not the same folder on all nodes: a signal ends the run without a checkpoint",
-                spec.output_dir);
+                output_dir);
   }
   return false;
 }
@@ -55,10 +55,10 @@ RunSetup::RunSetup(const RunSpec& arguments, ThreadPool& thread_pool, TrainObser
   if (is_root()) {
     check_can_write_in(spec.output_dir);
     check_spares_model(spec.output_dir, spec.model.folder);
-    check_sinks(spec, process_environment());
+    check_sinks(spec.reporting, process_environment());
   }
   const PatientScope patience(comm);
-  output_is_shared = check_output_is_shared(spec, comm);
+  output_is_shared = check_output_is_shared(spec.output_dir, spec.saving, comm);
   open_model(make);
   // The state of another optimizer is of no use.
   if (spec.saving.peer_snapshot_steps > 0) {
@@ -83,8 +83,8 @@ void RunSetup::keep_packing_of_resumed_run() {
 void RunSetup::open_model(const OpsFactory& make) {
   check_is_model_folder(spec.model.folder);
   ModelConfig config = read_model_config(spec.model.folder);
-  config.lora = lora_config_of(spec);
-  config.base_quantization = base_quantization_of(spec);
+  config.lora = lora_config_of(spec.lora, spec.model);
+  config.base_quantization = base_quantization_of(spec.base);
   model_file = SafetensorsModel::open(spec.model.folder);
   ops = make ? make(pool) : make_ops(spec.machine.device, pool, world().local_rank);
   clocked_ops.emplace(*ops);
@@ -109,7 +109,7 @@ void RunSetup::set_base_quantization(Quantization quantization) {
 
 void RunSetup::open_choices() {
   if (!spec.evaluation.evaluates() || spec.evaluation.choices.empty()) return;
-  const Tokenizer tokenizer = Tokenizer::open(tokenizer_folder(spec));
+  const Tokenizer tokenizer = Tokenizer::open(tokenizer_folder(spec.model));
   const ModelConfig& config = model->config();
   choices = ChoiceSet::open(spec.evaluation.choices, tokenizer, spec.data.add_special_tokens,
                             config.max_position_embeddings, config.vocab_size);

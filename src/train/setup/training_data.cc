@@ -18,14 +18,14 @@
 
 namespace tessera {
 
-std::filesystem::path tokenizer_folder(const RunSpec& spec) {
-  return spec.model.tokenizer.empty() ? spec.model.folder : spec.model.tokenizer;
+std::filesystem::path tokenizer_folder(const ModelSource& model) {
+  return model.tokenizer.empty() ? model.folder : model.tokenizer;
 }
 
-std::string ways_to_more_rows(const RunSpec& spec) {
-  if (!needs_tokenizer(spec.data.dataset)) return "";
-  if (spec.data.packing) return "lower --max_length, ";
-  const bool has_text = std::ranges::any_of(spec.data.dataset, [](const std::string& entry) {
+std::string ways_to_more_rows(const DataSpec& data) {
+  if (!needs_tokenizer(data.dataset)) return "";
+  if (data.packing) return "lower --max_length, ";
+  const bool has_text = std::ranges::any_of(data.dataset, [](const std::string& entry) {
     const std::string path = parse_data_source(entry).paths.at(0);
     std::error_code ignored;
     return input_kind(path) == InputKind::kText && !std::filesystem::is_directory(path, ignored);
@@ -33,26 +33,27 @@ std::string ways_to_more_rows(const RunSpec& spec) {
   // Records of other files are a row each: packing would leave fewer.
   if (!has_text) return "";
   return std::string("set --packing to cut the documents into rows of max_length tokens, ") +
-         (spec.data.text_per_line ? "" : "set --text_per_line if every line of a text file is a document, ");
+         (data.text_per_line ? "" : "set --text_per_line if every line of a text file is a document, ");
 }
 
 namespace {
 
 // The token that ends texts, if it is to be another one than the tokenizer's: eos_token, or that of the
 // tokenizer from whose folder the chat template comes, as in TRL.
-std::string given_eos_token(const RunSpec& spec, const Tokenizer& tokenizer) {
+std::string given_eos_token(const std::string& chat_template, const std::string& eos_token,
+                            const Tokenizer& tokenizer) {
   std::error_code error;
-  const std::filesystem::path other = spec.data.chat_template;
-  if (!std::filesystem::exists(other / "tokenizer.json", error)) return spec.sources.script.eos_token;
+  const std::filesystem::path other = chat_template;
+  if (!std::filesystem::exists(other / "tokenizer.json", error)) return eos_token;
   const Tokenizer source = Tokenizer::open(other);
   for (const std::string& token : source.special_tokens()) {
     if (tokenizer.token_to_id(token)) continue;
     fail(ExitCode::kBadConfig,
          "chat_template {}: its tokenizer has the special token {}, which the model's lacks: add it to the "
          "model first",
-         spec.data.chat_template, printable(token, 80));
+         chat_template, printable(token, 80));
   }
-  if (!source.eos_id()) return spec.sources.script.eos_token;
+  if (!source.eos_id()) return eos_token;
   return source.id_to_token(*source.eos_id());
 }
 
@@ -73,8 +74,8 @@ TrainingData open_training_data(const RunSpec& spec, const ModelConfig& config, 
   const auto needs_one = [](const EvaluationSet& set) { return needs_tokenizer(set.sources); };
   if (needs_tokenizer(spec.data.dataset) || std::ranges::any_of(sets, needs_one)) {
     // Rows of token ids need none; Dataset::open() refuses others without.
-    if (std::optional<Tokenizer> found = Tokenizer::open_if_any(tokenizer_folder(spec))) {
-      eos_token = given_eos_token(spec, *found);
+    if (std::optional<Tokenizer> found = Tokenizer::open_if_any(tokenizer_folder(spec.model))) {
+      eos_token = given_eos_token(spec.data.chat_template, spec.sources.script.eos_token, *found);
       if (!eos_token.empty()) found->set_eos_token(eos_token);
       tokenizer = std::make_unique<const Tokenizer>(std::move(*found));
       // They are saved together.
@@ -84,8 +85,8 @@ TrainingData open_training_data(const RunSpec& spec, const ModelConfig& config, 
   }
   enum class Use { kTrain, kEvaluate, kHeldOut };
   const bool keeps_split = splits_packed_rows && spec.data.packing_mode() == spec.data.eval_packing_mode();
-  const bool splits = splits_documents(spec) && !keeps_split;
-  if (splits_documents(spec) && keeps_split) {
+  const bool splits = splits_documents(spec.data) && !keeps_split;
+  if (splits_documents(spec.data) && keeps_split) {
     log_warning(
         "validation_split_percentage: the run goes on with the rows that it began with, of which "
         "packing_strategy {} "
@@ -93,7 +94,7 @@ TrainingData open_training_data(const RunSpec& spec, const ModelConfig& config, 
         spec.data.packing_strategy);
   }
   const auto open = [&](const std::vector<std::string>& sources, Use use, const std::string& what) {
-    DatasetOptions options = dataset_options(spec.data, sources, tokenizer_folder(spec));
+    DatasetOptions options = dataset_options(spec.data, sources, tokenizer_folder(spec.model));
     options.chat_template.eos_token = eos_token;
     options.max_length = row_limit;
     options.allow_truncation = spec.data.allow_truncation;
@@ -134,8 +135,8 @@ TrainingData open_training_data(const RunSpec& spec, const ModelConfig& config, 
   data.splits_documents = splits;
   if (!eos_token.empty()) data.eos_token = {eos_token, *data.tokenizer->eos_id()};
   if (!spec.data.chat_template.empty() && data.tokenizer) {
-    const ChatTemplate given =
-        ChatTemplate::load(tokenizer_folder(spec), *data.tokenizer, {spec.data.chat_template, "", eos_token});
+    const ChatTemplate given = ChatTemplate::load(tokenizer_folder(spec.model), *data.tokenizer,
+                                                  {spec.data.chat_template, "", eos_token});
     data.chat_template = given.source();
     data.end_of_answer = given.end_of_answer(*data.tokenizer);
     if (!data.end_of_answer) {

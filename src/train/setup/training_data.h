@@ -49,9 +49,9 @@ TrainingData open_training_data(const RunSpec& spec, const ModelConfig& config, 
                                 Communicator& comm, TrainObserver& observer, bool splits_packed_rows);
 
 // The model's own unless another one was given.
-std::filesystem::path tokenizer_folder(const RunSpec& spec);
+std::filesystem::path tokenizer_folder(const ModelSource& model);
 
 // Settings that make more rows out of the same dataset, ending in a comma; "" if there are none.
-std::string ways_to_more_rows(const RunSpec& spec);
+std::string ways_to_more_rows(const DataSpec& data);
 
 }  // namespace tessera

@@ -195,17 +195,16 @@ class LossSpikeGuard : public StepGuard {
 
 }  // namespace
 
-std::vector<std::unique_ptr<StepGuard>> make_step_guards(const RunSpec& spec, TrainableModel& model,
+std::vector<std::unique_ptr<StepGuard>> make_step_guards(const GuardSpec& spec, TrainableModel& model,
                                                          const Dataset& dataset, ParameterStore& parameters,
                                                          Communicator& comm, ContextRank* context) {
   std::vector<std::unique_ptr<StepGuard>> guards;
   if (!comm.world().is_single()) guards.push_back(std::make_unique<SlowRankGuard>(comm));
-  if (spec.guards.replay_check_steps > 0) guards.push_back(std::make_unique<ReplayGuard>(comm));
-  guards.push_back(std::make_unique<NotFiniteGuard>(spec.guards.loss_spike_policy == LossSpikePolicy::kSkip,
-                                                    model, dataset, parameters, comm, context));
+  if (spec.replay_check_steps > 0) guards.push_back(std::make_unique<ReplayGuard>(comm));
+  guards.push_back(std::make_unique<NotFiniteGuard>(spec.loss_spike_policy == LossSpikePolicy::kSkip, model,
+                                                    dataset, parameters, comm, context));
   guards.push_back(std::make_unique<LossSpikeGuard>(
-      spec.guards.loss_spike_policy,
-      LossSpikeOptions{spec.guards.loss_spike_window, spec.guards.loss_spike_sigmas},
+      spec.loss_spike_policy, LossSpikeOptions{spec.loss_spike_window, spec.loss_spike_sigmas},
       comm.world().rank == 0));
   return guards;
 }

@@ -46,7 +46,7 @@ class StepGuard {
 
 // In the order in which they are asked; the first verdict other than kUpdate counts. What is passed by
 // reference must outlive them.
-std::vector<std::unique_ptr<StepGuard>> make_step_guards(const RunSpec& spec, TrainableModel& model,
+std::vector<std::unique_ptr<StepGuard>> make_step_guards(const GuardSpec& spec, TrainableModel& model,
                                                          const Dataset& dataset, ParameterStore& parameters,
                                                          Communicator& comm, ContextRank* context);
 

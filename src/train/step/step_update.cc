@@ -13,15 +13,14 @@ void StepUpdate::begin_step(int64_t step, const Progress& progress) {
 }
 
 bool StepUpdate::updates_in_first_run(const Progress& progress) const {
-  if (!spec_.placement.optimizer_in_backward || spec_.computes_norm_first()) return false;
-  return spec_.clipping.mode != ClipMode::kPrevious || spec_.clipping.max_norm == 0 ||
-         progress.last_grad_norm;
+  if (!in_backward_ || clipping_.needs_norm_of_step()) return false;
+  return clipping_.mode != ClipMode::kPrevious || clipping_.max_norm == 0 || progress.last_grad_norm;
 }
 
 OptimizerStep StepUpdate::optimizer_step(int64_t step, double norm, const Progress& progress) const {
   return {.step = progress.num_updates + 1,
           .learning_rate = schedule_.learning_rate(step),
-          .gradient_scale = clip_factor(norm, spec_.clipping.max_norm),
+          .gradient_scale = clip_factor(norm, clipping_.max_norm),
           .betas = schedule_.betas(step)};
 }
 
@@ -31,9 +30,9 @@ ChangeHook StepUpdate::change_hook() {
 }
 
 void StepUpdate::begin_backward_update(int64_t step, double norm, const Progress& progress) {
-  const bool by_group = spec_.clipping.mode == ClipMode::kLayer;
+  const bool by_group = clipping_.mode == ClipMode::kLayer;
   parameters_.backward_update()->begin(optimizer_step(step, by_group ? 0 : norm, progress),
-                                       by_group ? spec_.clipping.max_norm : 0, change_hook());
+                                       by_group ? clipping_.max_norm : 0, change_hook());
 }
 
 void StepUpdate::finish_step(const RowLists& passes, const StepPart& first, double norm,
@@ -44,7 +43,7 @@ void StepUpdate::finish_step(const RowLists& passes, const StepPart& first, doub
   }
   mark_work(comm_, "optimizer", metrics->step);
   const int64_t step = metrics->step - 1;
-  if (spec_.placement.optimizer_in_backward) {
+  if (in_backward_) {
     begin_backward_update(step, norm, progress);
     update_in_second_run(passes, first, metrics);
     return;

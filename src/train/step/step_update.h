@@ -17,9 +17,10 @@ namespace tessera {
 class StepUpdate {
  public:
   // What is passed by reference must outlive this; a checkpoint that `saver` is writing keeps the old values.
-  StepUpdate(const RunSpec& spec, const Schedule& schedule, ParameterStore& parameters, StepRunner& runner,
-             CheckpointSaver& saver, Communicator& comm)
-      : spec_(spec),
+  StepUpdate(const ClippingSpec& clipping, bool in_backward, const Schedule& schedule,
+             ParameterStore& parameters, StepRunner& runner, CheckpointSaver& saver, Communicator& comm)
+      : clipping_(clipping),
+        in_backward_(in_backward),
         schedule_(schedule),
         parameters_(parameters),
         runner_(runner),
@@ -43,7 +44,8 @@ class StepUpdate {
   void update_in_second_run(const RowLists& passes, const StepPart& first, StepMetrics* metrics);
   ChangeHook change_hook();
 
-  const RunSpec& spec_;
+  const ClippingSpec clipping_;
+  const bool in_backward_;  // optimizer_in_backward
   const Schedule& schedule_;
   ParameterStore& parameters_;
   StepRunner& runner_;
