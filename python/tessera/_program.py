@@ -1,7 +1,6 @@
 """The program `tessera` that this package brings along."""
 
 import os
-import signal
 import sys
 from pathlib import Path
 
@@ -27,7 +26,5 @@ def main() -> None:
     except FileNotFoundError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(78)
-    # Python ignores these signals, and programs inherit that.
-    for name in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(name, signal.SIG_DFL)
+    # SIGPIPE and SIGXFSZ, which Python ignores and the program inherits so, are ignored by the program in any case.
     os.execv(program, ["tessera", *sys.argv[1:]])
