@@ -24,10 +24,10 @@ Datum call_method(Rendering& r, const Datum& value, const Arguments& args, const
 Datum capitalize_filter(Rendering& r, const Datum& value, const Arguments& args) {
   return call_method(r, value, args, "capitalize");
 }
-Datum lower(Rendering& r, const Datum& value, const Arguments& args) {
+Datum lower_filter(Rendering& r, const Datum& value, const Arguments& args) {
   return call_method(r, value, args, "lower");
 }
-Datum upper(Rendering& r, const Datum& value, const Arguments& args) {
+Datum upper_filter(Rendering& r, const Datum& value, const Arguments& args) {
   return call_method(r, value, args, "upper");
 }
 
@@ -279,7 +279,7 @@ constexpr FunctionEntry kTextFilters[] = {
     {"forceescape", force_escape},
     {"format", format, "*"},
     {"indent", indent, "[width first blank]"},
-    {"lower", lower},
+    {"lower", lower_filter},
     {"replace", replace, "old new [count]"},
     {"safe", safe},
     {"string", to_string_filter},
@@ -287,7 +287,7 @@ constexpr FunctionEntry kTextFilters[] = {
     {"tojson", to_json, "[ensure_ascii indent separators sort_keys]"},
     {"trim", trim, "[chars]"},
     {"truncate", truncate, "[length killwords end leeway]"},
-    {"upper", upper},
+    {"upper", upper_filter},
     {"urlencode", url_encode},
     {"wordcount", word_count},
     {"xmlattr", xml_attributes, "[autospace]"},

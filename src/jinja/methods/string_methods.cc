@@ -183,7 +183,7 @@ Datum starts_or_ends_with(Rendering& r, const Datum& self, const Arguments& args
   return boolean(std::any_of(args[0].list->items, args[0].list->items + args[0].list->size, matches));
 }
 
-Datum replace(Rendering& r, const Datum& self, const Arguments& args) {
+Datum replace_method(Rendering& r, const Datum& self, const Arguments& args) {
   const std::string_view from = text_argument(r, self, args[0], "replace");
   const std::string_view to = text_argument(r, self, args[1], "replace");
   int64_t left = args.has(2) ? to_integer(r, args[2], "replace") : -1;
@@ -293,7 +293,7 @@ Datum partition(Rendering& r, const Datum& self, const Arguments& args) {
                      Kind::kTuple);
 }
 
-Datum join(Rendering& r, const Datum& self, const Arguments& args) {
+Datum join_method(Rendering& r, const Datum& self, const Arguments& args) {
   const Datum items = to_list(r, args[0]);
   TextBuilder out(r);
   for (int64_t i = 0; i < items.list->size; ++i) {
@@ -374,7 +374,7 @@ Datum expand_tabs(Rendering& r, const Datum& self, const Arguments& args) {
   return out.finish(self.markup);
 }
 
-Datum format(Rendering& r, const Datum& self, const Arguments& args) {
+Datum format_method(Rendering& r, const Datum& self, const Arguments& args) {
   const Datum text = brace_format(r, r.text(self), args);
   return with_markup(text, self.markup);
 }
@@ -387,7 +387,7 @@ constexpr FunctionEntry kMethods[] = {
     {"endswith", starts_or_ends_with<true>, "sub [start end]"},
     {"expandtabs", expand_tabs, "[tabsize]"},
     {"find", find<false>, "sub [start end]"},
-    {"format", format, "*"},
+    {"format", format_method, "*"},
     {"index", index<false>, "sub [start end]"},
     {"isalnum", all_are<is_alnum>},
     {"isalpha", all_are<is_alpha>},
@@ -401,14 +401,14 @@ constexpr FunctionEntry kMethods[] = {
     {"isspace", all_are<is_space>},
     {"istitle", is_title},
     {"isupper", all_cased<is_upper_case, is_lower_case>},
-    {"join", join, "iterable"},
+    {"join", join_method, "iterable"},
     {"ljust", justify<Align::kLeft>, "width [fillchar]"},
     {"lower", mapped<to_lower>},
     {"lstrip", stripped<Side::kLeft>, "[chars]"},
     {"partition", partition<false>, "sep"},
     {"removeprefix", remove_affix<false>, "affix"},
     {"removesuffix", remove_affix<true>, "affix"},
-    {"replace", replace, "old new [count]"},
+    {"replace", replace_method, "old new [count]"},
     {"rfind", find<true>, "sub [start end]"},
     {"rindex", index<true>, "sub [start end]"},
     {"rjust", justify<Align::kRight>, "width [fillchar]"},
