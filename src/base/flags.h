@@ -36,6 +36,7 @@ struct Flag {
   FlagStatus status = FlagStatus::kHonoured;
   std::string note;  // for kIgnored and kRefused: why, and what to do instead
   bool required = false;
+  std::string required_unless;  // another flag that may be given instead
   bool positional = false;
   // A lone argument with one of these endings is this flag's value: tessera train run.yaml.
   std::vector<std::string> lone_endings;

@@ -253,7 +253,7 @@ std::string preset_value_name() { return fmt::format("{}", fmt::join(preset_name
 void check_required_flags(const FlagTable& table) {
   std::vector<std::string> missing, empty;
   for (const Flag& flag : table.flags()) {
-    if (!flag.required) continue;
+    if (!flag.required || (!flag.required_unless.empty() && table.is_set(flag.required_unless))) continue;
     const std::string shown =
         flag.positional ? "argument " + flag.value_name : fmt::format("--{} {}", flag.name, flag.value_name);
     if (!table.is_set(flag.name)) {

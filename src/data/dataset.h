@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,13 @@ class TokenCache;
 
 // Token positions and row lengths are 32 bits wide. As max_length: rows are not cut.
 inline constexpr int64_t kMaxRowLength = int64_t{1} << 30;
+
+// A folder into which another process writes rows while they are used (RowSpool), which a start of a run
+// reads once; `reading` names the start, the same on all ranks.
+struct SpoolOptions {
+  std::filesystem::path folder;
+  std::string reading;
+};
 
 struct DatasetOptions : RowOptions {
   // In this order; either all have weights or none. By extension: .jsonl, .ndjson and .json are JSON (an
@@ -41,6 +49,8 @@ struct DatasetOptions : RowOptions {
   // itself.
   bool streaming = false;
   int64_t streaming_buffer_rows = 16384;
+  // Stream the rows of this one; the only source is its RowSpool::first_file().
+  std::optional<SpoolOptions> spool = {};
   std::function<void()> while_waiting;  // called while rows are waited for; may throw
 };
 

@@ -94,15 +94,24 @@ RowStream::RowStream(const RowPlan& plan, const RowOptions& options, const Token
   TESSERA_CHECK(!plan.is_pretokenized && (tokenizer != nullptr || !plan.needs_tokenizer()));
 }
 
+bool RowStream::open_next_file() {
+  if (batch_.next_file) {
+    if (count_ > 0) return false;  // those that are there need not wait
+    file_ = batch_.next_file();
+    if (file_ == nullptr) return false;
+  } else {
+    if (next_file_ == plan_.files.size()) return false;
+    file_ = &plan_.files[next_file_++];
+  }
+  records_ = open_records(file_->path, options_.text_per_line || file_->format->has_lines,
+                          batch_.max_document_bytes);
+  row_in_file_ = 0;
+  return true;
+}
+
 bool RowStream::read(Document* document) {
   for (;;) {
-    if (records_ == nullptr) {
-      if (next_file_ == plan_.files.size()) return false;
-      file_ = &plan_.files[next_file_++];
-      records_ = open_records(file_->path, options_.text_per_line || file_->format->has_lines,
-                              batch_.max_document_bytes);
-      row_in_file_ = 0;
-    }
+    if (records_ == nullptr && !open_next_file()) return false;
     document->file = &file_->path;
     document->shape = file_->shape;
     document->format = file_->format;

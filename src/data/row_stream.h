@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <span>
@@ -30,6 +31,9 @@ struct RowBatch {
   bool keeps_text = false;  // in TokenizedRow::text
   // Reads at most this much of a text file that is a single document, for a look at the start of large files.
   int64_t max_document_bytes = std::numeric_limits<int64_t>::max();
+  // The files, in place of the plan's, if they are fed while others are read: waits for the next one; null =
+  // no more. A batch ends with its file. The result stays as it is until the next call.
+  std::function<const SourceFile*()> next_file = {};
 };
 
 // Reads the documents in batches of bounded size and tokenizes each batch in parallel; what comes out does
@@ -51,6 +55,7 @@ class RowStream {
   int64_t bytes_read() const { return bytes_before_ + (records_ ? records_->bytes_read() : 0); }
 
  private:
+  bool open_next_file();
   bool read(Document* document);
 
   const RowPlan& plan_;

@@ -26,6 +26,8 @@ namespace fs = std::filesystem;
 
 // Blocks that stay open: the steps of several ranks are at most one block apart.
 constexpr size_t kOpenBlocks = 3;
+// Blocks of a spool that are made before they are asked for.
+constexpr int64_t kBlocksAhead = 2;
 constexpr std::chrono::milliseconds kPoll(20);
 constexpr double kLogInterval_s = 60;
 // Datasets up to this size are hashed as a whole, which takes a few seconds on a slow network disk.
@@ -50,7 +52,7 @@ Hash128 hash_of_ends(const fs::path& path) {
 // Cuts a stream of rows into blocks.
 class StreamedRows::BlockWriter {
  public:
-  explicit BlockWriter(const StreamedRows& rows) : rows_(rows) {}
+  BlockWriter(const StreamedRows& rows, const std::stop_token& stop) : rows_(rows), stop_(stop) {}
 
   void append(std::span<const int32_t> ids, std::span<const int32_t> labels,
               std::span<const int32_t> sequence_lengths) {
@@ -71,7 +73,8 @@ class StreamedRows::BlockWriter {
   // A block that is there already has the same rows.
   void begin_block() {
     std::error_code error;
-    if (!fs::exists(rows_.block_path(num_blocks_), error))
+    if (rows_.spool_) rows_.wait_until_wanted(num_blocks_, stop_);
+    if (num_blocks_ >= rows_.first_needed_ && !fs::exists(rows_.block_path(num_blocks_), error))
       writer_.emplace(rows_.block_path(num_blocks_), rows_.hash_, rows_.vocab_size_, rows_.plan_.has_labels);
   }
   void end_block() {
@@ -81,6 +84,7 @@ class StreamedRows::BlockWriter {
   }
 
   const StreamedRows& rows_;
+  const std::stop_token& stop_;
   std::optional<TokenCacheWriter> writer_;
   int64_t num_rows_ = 0;
   int64_t num_tokens_ = 0;
@@ -91,13 +95,20 @@ StreamedRows::StreamedRows(std::span<const DataSource> sources, const DatasetOpt
                            const Tokenizer* tokenizer, int64_t vocab_size, ThreadPool& pool)
     : options_(options), tokenizer_(tokenizer), vocab_size_(vocab_size) {
   options_.sources.assign(sources.begin(), sources.end());
+  if (options_.spool) {
+    spool_.emplace(options_.spool->folder);
+    spool_->wait_for_first_file(options_.while_waiting);
+  }
   plan_ = checked_row_plan(options_.sources, options_, tokenizer, vocab_size);
   if (plan_.is_pretokenized) {
     fail(ExitCode::kBadConfig, "{}: rows of token ids are read without tokenizing: leave --streaming out",
          plan_.files.front().path.string());
   }
-  folder_ = token_cache_folder(options_);
+  // Rows that are fed again may be cut into other files.
+  if (spool_) plan_.files.front().stamp = {};
+  folder_ = spool_ ? spool_->own_folder() : token_cache_folder(options_);
   key_ = make_key(pool);
+  name_ = spool_ ? options_.spool->reading : key_;
   hash_ = hash_text(key_);
   create_token_cache_folder(folder_);
   remove_abandoned_files(folder_, ".tokens");
@@ -107,13 +118,16 @@ StreamedRows::StreamedRows(std::span<const DataSource> sources, const DatasetOpt
 StreamedRows::~StreamedRows() {
   thread_.request_stop();
   thread_.join();
+  if (reads_spool_) spool_->clear();
 }
 
 std::string StreamedRows::make_key(ThreadPool& pool) const {
   int64_t size_bytes = 0;
   for (const SourceFile& file : plan_.files) size_bytes += file.stamp.size_bytes;
   std::vector<Hash128> hashes;
-  if (size_bytes <= kMaxHashedBytes) {
+  if (spool_) {
+    hashes.emplace_back();
+  } else if (size_bytes <= kMaxHashedBytes) {
     hashes = hash_files(plan_, pool);
   } else {
     for (const fs::path& path : plan_.paths()) hashes.push_back(hash_of_ends(path));
@@ -123,11 +137,14 @@ std::string StreamedRows::make_key(ThreadPool& pool) const {
       .hex();
 }
 
+// One for all readings of a spool.
+fs::path StreamedRows::lock_path() const { return folder_ / (spool_ ? "lock" : key_ + ".lock"); }
+
 fs::path StreamedRows::block_path(int64_t block) const {
-  return folder_ / fmt::format("{}-{}.tokens", key_, block);
+  return folder_ / fmt::format("{}-{}.tokens", name_, block);
 }
 
-fs::path StreamedRows::end_path() const { return folder_ / (key_ + ".end"); }
+fs::path StreamedRows::end_path() const { return folder_ / (name_ + ".end"); }
 
 std::optional<StreamedRows::End> StreamedRows::find_end() const {
   std::error_code error;
@@ -149,10 +166,16 @@ bool StreamedRows::has_blocks(int64_t count) const {
 void StreamedRows::run(const std::stop_token& stop) {
   // The training threads go first.
   ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), 10);
+  const auto check_stop = [&stop] {
+    if (stop.stop_requested()) throw Stopped();
+  };
   try {
-    const LockFile lock(folder_ / (key_ + ".lock"), [&] {
-      if (stop.stop_requested()) throw Stopped();
-    });
+    const LockFile lock(lock_path(), check_stop);
+    if (spool_) {
+      reads_spool_ = spool_->begin_reading(name_, check_stop);
+      if (reads_spool_) tokenize(stop);
+      return;
+    }
     // A block may have been deleted since, as a damaged one or by a cleaner of caches.
     if (const std::optional<End> end = find_end(); !end || !has_blocks(end->num_blocks)) tokenize(stop);
   } catch (const Stopped&) {
@@ -167,12 +190,14 @@ void StreamedRows::tokenize(const std::stop_token& stop) {
   int64_t size_bytes = 0;
   for (const SourceFile& file : plan_.files) size_bytes += file.stamp.size_bytes;
   DocumentCounts counts;
-  BlockWriter writer(*this);
+  BlockWriter writer(*this, stop);
   RowBuilder builder(
       plan_.packing, options_.max_length, plan_.has_labels,
       [&](auto ids, auto labels, auto lengths) { writer.append(ids, labels, lengths); }, &counts);
-  RowStream stream(plan_, options_, tokenizer_, vocab_size_, nullptr,
-                   {.max_bytes = int64_t{1} << 20, .max_documents = 256});
+  RowBatch batch = {.max_bytes = int64_t{1} << 20, .max_documents = 256};
+  SourceFile fed = plan_.files.front();
+  if (spool_) batch.next_file = [&] { return next_fed_file(stop, &fed); };
+  RowStream stream(plan_, options_, tokenizer_, vocab_size_, nullptr, batch);
   const auto speed = [&] {
     return format_count(static_cast<int64_t>(static_cast<double>(writer.num_tokens()) / watch.seconds()));
   };
@@ -181,7 +206,7 @@ void StreamedRows::tokenize(const std::stop_token& stop) {
   while (stream.next()) {
     add_rows(stream.rows(), options_, &builder, &counts, &first_problem);
     if (stop.stop_requested()) throw Stopped();
-    if (watch.seconds() - logged_s > kLogInterval_s) {
+    if (!spool_ && watch.seconds() - logged_s > kLogInterval_s) {
       logged_s = watch.seconds();
       log_info("dataset: {} tokenized in the background, {} of {}, {} tokens/s",
                count_of(writer.num_rows(), "row"), format_bytes(stream.bytes_read()),
@@ -212,6 +237,22 @@ void StreamedRows::tokenize(const std::stop_token& stop) {
            count_of(writer.num_tokens(), "token"), speed());
 }
 
+const SourceFile* StreamedRows::next_fed_file(const std::stop_token& stop, SourceFile* file) {
+  const std::optional<fs::path> path = spool_->next_file([&stop] {
+    if (stop.stop_requested()) throw Stopped();
+  });
+  if (!path) return nullptr;
+  file->path = *path;
+  file->stamp = InputFile::open(*path).stamp();
+  return file;
+}
+
+void StreamedRows::wait_until_wanted(int64_t block, const std::stop_token& stop) const {
+  for (; block > last_wanted_ + kBlocksAhead; std::this_thread::sleep_for(kPoll)) {
+    if (stop.stop_requested()) throw Stopped();
+  }
+}
+
 // As soon as there is a block, so that it does not end a run of days.
 void StreamedRows::check_cut(const DocumentCounts& counts, int64_t num_tokens) const {
   if (options_.allow_truncation || counts.num_cut_tokens <= (num_tokens + counts.num_cut_tokens) / 10) return;
@@ -223,38 +264,48 @@ void StreamedRows::check_cut(const DocumentCounts& counts, int64_t num_tokens) c
        options_.max_length, ways_to_keep_tokens(plan_));
 }
 
+std::optional<int64_t> StreamedRows::find_block(int64_t block) const {
+  const std::lock_guard hold(mutex_);
+  last_wanted_ = std::max<int64_t>(last_wanted_, block);
+  if (error_) std::rethrow_exception(error_);
+  if (open_blocks_.contains(block)) return open_blocks_.at(block)->trailer().num_rows;
+  // In this order: the end is written after the last block.
+  if (!end_) end_ = find_end();
+  if (end_ && block >= end_->num_blocks) return 0;
+  std::error_code error;
+  if (!fs::exists(block_path(block), error)) return std::nullopt;
+  auto found = std::make_shared<const TokenCache>(TokenCache::open(block_path(block), hash_, nullptr));
+  const int64_t num_rows = found->trailer().num_rows;
+  // The last one, which is there before the file that says so.
+  if (num_rows < block_rows()) end_ = End{block + 1, block * block_rows() + num_rows};
+  open_blocks_.emplace(block, std::move(found));
+  while (open_blocks_.size() > kOpenBlocks) {
+    // Passes go from the first block to the last; the farthest is needed last.
+    const bool drops_first = block - open_blocks_.begin()->first >= open_blocks_.rbegin()->first - block;
+    open_blocks_.erase(drops_first ? open_blocks_.begin() : std::prev(open_blocks_.end()));
+  }
+  return num_rows;
+}
+
 int64_t StreamedRows::wait_for_block(int64_t block) const {
   for (;; std::this_thread::sleep_for(kPoll)) {
-    {
-      const std::lock_guard hold(mutex_);
-      if (error_) std::rethrow_exception(error_);
-      if (open_blocks_.contains(block)) return open_blocks_.at(block)->trailer().num_rows;
-      // In this order: the end is written after the last block.
-      if (!end_) end_ = find_end();
-      if (end_ && block >= end_->num_blocks) return 0;
-      std::error_code error;
-      if (fs::exists(block_path(block), error)) {
-        auto found = std::make_shared<const TokenCache>(TokenCache::open(block_path(block), hash_, nullptr));
-        const int64_t num_rows = found->trailer().num_rows;
-        // The last one, which is there before the file that says so.
-        if (num_rows < block_rows()) end_ = End{block + 1, block * block_rows() + num_rows};
-        open_blocks_.emplace(block, std::move(found));
-        while (open_blocks_.size() > kOpenBlocks) {
-          // Passes go from the first block to the last; the farthest is needed last.
-          const bool drops_first =
-              block - open_blocks_.begin()->first >= open_blocks_.rbegin()->first - block;
-          open_blocks_.erase(drops_first ? open_blocks_.begin() : std::prev(open_blocks_.end()));
-        }
-        return num_rows;
-      }
-    }
+    if (const std::optional<int64_t> num_rows = find_block(block)) return *num_rows;
     if (options_.while_waiting) options_.while_waiting();
   }
 }
 
 std::optional<int64_t> StreamedRows::num_rows() const {
   const std::lock_guard hold(mutex_);
-  return end_ ? std::optional(end_->num_rows) : std::nullopt;
+  return end_ && !spool_ ? std::optional(end_->num_rows) : std::nullopt;
+}
+
+void StreamedRows::release_before(int64_t block) const {
+  if (!spool_) return;
+  const std::lock_guard hold(mutex_);
+  open_blocks_.erase(open_blocks_.begin(), open_blocks_.lower_bound(block));
+  std::error_code error;
+  for (int64_t old = first_needed_; old < block; ++old) fs::remove(block_path(old), error);
+  first_needed_ = std::max<int64_t>(first_needed_, block);
 }
 
 std::shared_ptr<const TokenCache> StreamedRows::block_of(int64_t* row) const {

@@ -1,6 +1,7 @@
 // Rows of a dataset that are tokenized in the background while training uses those that are there.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -16,6 +17,7 @@
 #include "data/dataset.h"
 #include "data/row_plan.h"
 #include "data/row_supply.h"
+#include "data/sources/row_spool.h"
 #include "platform/thread_pool.h"
 #include "tokenizer/tokenizer.h"
 
@@ -24,20 +26,27 @@ namespace tessera {
 // Every block of rows is a cache file of its own, KEY-N.tokens, and KEY.end says how many there are. One
 // process of a machine makes them, in order, with one thread of low priority; the others wait for the files,
 // and one of them takes over if it ends. Blocks that an earlier run has made are there at once.
+//
+// The rows of a spool are there once: their blocks are files in the spool, made at most two ahead of the one
+// that is asked for, and deleted when they are released. A run that resumes is fed all rows again, and
+// releases those before its first step unwritten.
 class StreamedRows final : public RowSupply {
  public:
   // Begins to tokenize. `sources` and `options` are those of Dataset::open(); KEY covers the settings and
   // the contents of the files, hashed by `pool`; of more than 256 MiB only their sizes and their first and
-  // last bytes, as reading all would take as long as tokenizing. `tokenizer` must outlive this. Errors as
-  // Dataset::open().
+  // last bytes, as reading all would take as long as tokenizing; of a spool, for whose first rows this waits,
+  // the settings alone. `tokenizer` must outlive this. Errors as Dataset::open().
   StreamedRows(std::span<const DataSource> sources, const DatasetOptions& options, const Tokenizer* tokenizer,
                int64_t vocab_size, ThreadPool& pool);
   ~StreamedRows() override;  // stops tokenizing
 
   int64_t block_rows() const override { return options_.streaming_buffer_rows; }
-  // Calls options.while_waiting about every 20 ms, which may throw. Error of the tokenizing thread.
+  // Error of the tokenizing thread.
+  std::optional<int64_t> find_block(int64_t block) const override;
+  // Calls options.while_waiting about every 20 ms, which may throw.
   int64_t wait_for_block(int64_t block) const override;
   std::optional<int64_t> num_rows() const override;
+  void release_before(int64_t block) const override;
 
   // The block with this row, which wait_for_block() has found; *row becomes a row of the block. Thread-safe.
   std::shared_ptr<const TokenCache> block_of(int64_t* row) const;
@@ -54,21 +63,29 @@ class StreamedRows final : public RowSupply {
   class BlockWriter;
 
   std::string make_key(ThreadPool& pool) const;
+  std::filesystem::path lock_path() const;
   std::filesystem::path block_path(int64_t block) const;
   std::filesystem::path end_path() const;
   std::optional<End> find_end() const;
   bool has_blocks(int64_t count) const;
   void run(const std::stop_token& stop);
   void tokenize(const std::stop_token& stop);
+  const SourceFile* next_fed_file(const std::stop_token& stop, SourceFile* file);
+  void wait_until_wanted(int64_t block, const std::stop_token& stop) const;
   void check_cut(const DocumentCounts& counts, int64_t num_tokens) const;
 
   DatasetOptions options_;  // with its own copy of the sources
   const Tokenizer* tokenizer_;
   int64_t vocab_size_;
+  std::optional<RowSpool> spool_;
   RowPlan plan_;
   std::filesystem::path folder_;
   std::string key_;
+  std::string name_;  // with which those of the files begin
   Hash128 hash_;
+  bool reads_spool_ = false;                       // its thread, not another process's
+  mutable std::atomic<int64_t> last_wanted_ = -1;  // block
+  mutable std::atomic<int64_t> first_needed_ = 0;  // block
   mutable std::mutex mutex_;
   mutable std::map<int64_t, std::shared_ptr<const TokenCache>> open_blocks_;
   mutable std::optional<End> end_;

@@ -182,10 +182,12 @@ TEST_F(StreamedRowsTest, WhatNeedsTheNumberOfRowsIsRefused) {
 class Supply : public RowSupply {
  public:
   int64_t block_rows() const override { return 10; }
-  int64_t wait_for_block(int64_t block) const override {
+  std::optional<int64_t> find_block(int64_t block) const override {
     asked_ = std::max(asked_, block);
     return std::clamp<int64_t>(25 - 10 * block, 0, 10);
   }
+  int64_t wait_for_block(int64_t block) const override { return *find_block(block); }
+  void release_before(int64_t) const override {}
   std::optional<int64_t> num_rows() const override {
     return asked_ >= 2 ? std::optional<int64_t>(25) : std::nullopt;
   }

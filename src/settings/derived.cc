@@ -168,7 +168,8 @@ int64_t ShardingSpec::persistence_threshold_elements(int64_t hidden_size) const 
 }
 
 int64_t DataSpec::row_limit(int64_t max_position_embeddings) const {
-  if (max_length && (*max_length != kMaxRowLength || !dataset.empty())) return *max_length;
+  const bool has_rows = !dataset.empty() || !dataset_spool.empty();
+  if (max_length && (*max_length != kMaxRowLength || has_rows)) return *max_length;
   const bool is_text = dataset.empty() || needs_tokenizer(dataset);
   return is_text ? default_row_limit(max_position_embeddings) : max_position_embeddings;
 }

@@ -43,6 +43,8 @@ void check_optimizer(const FlagTable& table, const OptimizerSpec& optimizer, con
 void resolve_data_order(const FlagTable& table, RunSpec* spec);
 void check_packing(const FlagTable& table, const DataSpec& data);
 void check_token_average(const RunSpec& spec, int64_t world_size);
+// Streams the rows of a spool.
+void resolve_spool(const FlagTable& table, const BatchSpec& batch, DataSpec* data);
 void check_streaming(const DataSpec& data, const BatchSpec& batch);
 void check_quiet(const ReportingSpec& reporting);
 void resolve_evaluation(RunSpec* spec);

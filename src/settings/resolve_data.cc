@@ -68,6 +68,9 @@ void resolve_data_order(const FlagTable& table, RunSpec* spec) {
          "train_sampling_strategy group_by_length needs the lengths of all rows, which streaming does not "
          "know: leave one of the two out");
   }
+  // Rows that are taken as they are fed need no large blocks, for which the first step would wait.
+  const bool is_fed = !spec->data.dataset_spool.empty() && !spec->data.shuffle;
+  if (is_fed && !table.is_set("streaming_buffer_rows")) spec->data.streaming_buffer_rows = 1024;
   const bool draws_more = spec->objective.neftune_alpha ||
                           (spec->lora.finetuning_type == FinetuningType::kLora && spec->lora.dropout > 0);
   if (is_grouped && draws_more && spec->batch.num_epochs > 1) {
@@ -98,6 +101,23 @@ void check_token_average(const RunSpec& spec, int64_t world_size) {
   refuse(spec.batch.global_rows.has_value(), "global_batch_size");
   refuse(spec.sharding.context_parallel_size > 1, "context_parallel_size");
   refuse(spec.outer.sync_every > 0, "sync_every");
+}
+
+void resolve_spool(const FlagTable& table, const BatchSpec& batch, DataSpec* data) {
+  if (data->dataset_spool.empty()) return;
+  const auto refuse = [](const char* what, const char* reason) {
+    fail(ExitCode::kBadConfig, "dataset_spool contradicts {}: {}", what, reason);
+  };
+  if (!data->dataset.empty()) refuse("dataset", "leave one of the two out");
+  if (table.is_set("streaming") && !data->streaming)
+    refuse("streaming false", "its rows are there once, while training uses them");
+  if (data->validation_split_percentage > 0)
+    refuse("validation_split_percentage", "give rows for evaluation as eval_dataset");
+  if (batch.max_steps < 1) {
+    fail(ExitCode::kBadConfig,
+         "dataset_spool needs max_steps: the number of rows is not known when training begins");
+  }
+  data->streaming = true;
 }
 
 void check_streaming(const DataSpec& data, const BatchSpec& batch) {

@@ -131,6 +131,7 @@ RunSpec read_run_spec(const FlagTable& table, const RunSpec& given, int64_t worl
   check_device(spec, world_size);
   check_outer(table, spec);
   check_context(spec);
+  resolve_spool(table, spec.batch, &spec.data);
   resolve_data_order(table, &spec);
   check_packing(table, spec.data);
   check_token_average(spec, world_size);

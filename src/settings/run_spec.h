@@ -37,6 +37,7 @@ struct ModelSource {
 // How files become the rows of the run, and in which order they are trained on.
 struct DataSpec : DataArguments {
   std::vector<std::string> dataset;
+  std::string dataset_spool;  // in place of dataset
   std::vector<std::string> eval_dataset;
   double validation_split_percentage = 0;
   bool streaming = false;

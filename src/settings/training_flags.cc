@@ -20,7 +20,10 @@ void declare_model_and_data(FlagTable* table, RunSpec* spec) {
   add_field(table, "model", &spec->model.folder).required = true;
   add_field(table, "tokenizer", &spec->model.tokenizer);
   DataSpec& data = spec->data;
-  add_field(table, "dataset", &data.dataset).required = true;
+  Flag& dataset = add_field(table, "dataset", &data.dataset);
+  dataset.required = true;
+  dataset.required_unless = "dataset_spool";
+  add_field(table, "dataset_spool", &data.dataset_spool);
   Flag& evaluation = add_field(table, "eval_dataset", &data.eval_dataset);
   evaluation.set = [set = evaluation.set](const std::vector<std::string>& values) {
     const bool is_object = values.size() == 1 && values[0].starts_with('{');

@@ -152,7 +152,9 @@ TrainSummary Trainer::train(const std::function<int()>& stop_signal, RunControl*
   if (begins_with_evaluation()) run_evaluation();
   while (!is_done() && !stop_.is_wanted()) {
     setup_.peak->measure_if_due(progress_.step + 1);
-    const std::optional<StepMetrics> metrics = train_step(progress_.step);
+    const Stopwatch step_time;
+    if (!wait_for_rows(progress_.step)) break;
+    const std::optional<StepMetrics> metrics = train_step(progress_.step, step_time);
     if (!metrics) {
       setup_.parameters->discard_step();
       break;
@@ -204,8 +206,18 @@ bool Trainer::is_finished_already() {
   return setup_.comm.broadcast(is_there, 0, {"resume"});
 }
 
-std::optional<StepMetrics> Trainer::train_step(int64_t step) {
-  const Stopwatch step_time;
+bool Trainer::wait_for_rows(int64_t step) {
+  if (setup_.spec.data.dataset_spool.empty()) return true;
+  mark_work(setup_.comm, "waiting for rows", step + 1);
+  const PatientScope patience(setup_.comm);  // nodes may have feeders of their own
+  const bool arrived = setup_.rows->wait_for_rows(step, [this] {
+    setup_.comm.failures().check();
+    return stop_.has_signal();
+  });
+  return !stop_.stop_waiting(!arrived);
+}
+
+std::optional<StepMetrics> Trainer::train_step(int64_t step, const Stopwatch& step_time) {
   stop_.begin_step();
   // What evaluations and checkpoints have moved.
   disk_meter_.take();

@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "comm/communicator.h"
 #include "devices/make_ops.h"
@@ -67,8 +68,11 @@ class Trainer {
   RunRequests requests(RunControl* control);
   bool begins_with_evaluation() const;
   bool is_finished_already();
-  // nullopt if the step was abandoned: weights and optimizer are then as before it.
-  std::optional<StepMetrics> train_step(int64_t step);
+  // Waits for rows that another process feeds. Collective; false if a signal came before they did.
+  bool wait_for_rows(int64_t step);
+  // nullopt if the step was abandoned: weights and optimizer are then as before it. `step_time` began with
+  // waiting for its rows.
+  std::optional<StepMetrics> train_step(int64_t step, const Stopwatch& step_time);
   int64_t micro_batches_of(const RowLists& passes) const;  // of a rank
   // What the losses of this rank's tokens are divided by.
   LossDivisor loss_divisor(const RowLists& passes, int64_t num_targets) const;

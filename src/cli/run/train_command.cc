@@ -172,9 +172,9 @@ class TrainCommand : public Command {
 
   // Settings by their names in training_args.json; paths and per-machine settings may differ between ranks.
   std::map<std::string, std::string> settings_of_the_job() const {
-    static const std::set<std::string> kOfTheRank = {"num_threads", "interface",    "cache_dir",
-                                                     "output_dir",  "log_level",    "measure_peak",
-                                                     "quiet",       "metrics_host", "metrics_port"};
+    static const std::set<std::string> kOfTheRank = {
+        "num_threads", "interface",    "cache_dir", "dataset_spool", "output_dir",
+        "log_level",   "measure_peak", "quiet",     "metrics_host",  "metrics_port"};
     std::map<std::string, std::string> settings = {{"version of tessera", TESSERA_VERSION}};
     const nlohmann::json arguments = training_arguments(spec_);
     for (const auto& [name, value] : arguments.items()) {

@@ -247,8 +247,12 @@ int64_t BatchPlan::supplied_row(int64_t position) const {
   std::optional<int64_t> num_rows = supply.num_rows();
   if (!num_rows && position % block_rows >= supply.wait_for_block(position / block_rows)) {
     num_rows = supply.num_rows();
-    TESSERA_CHECK(num_rows, "position {} lies beyond the last row, but the number of rows is unknown",
-                  position);
+    if (!num_rows) {
+      fail(ExitCode::kBadData,
+           "the rows that are fed end before row {} of the {} that the run takes: feed more, beginning again "
+           "with the first one, or lower max_steps",
+           position + 1, options_.num_rows);
+    }
   }
   const int64_t epoch = num_rows ? position / *num_rows : 0;
   const int64_t row = num_rows ? position % *num_rows : position;

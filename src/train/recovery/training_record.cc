@@ -414,7 +414,9 @@ BatchPlanOptions resumed_batch_options(const DataRecord& then, const BatchPlanOp
   options.mixture = now.mixture;
   options.supply = now.supply;
   options.length_groups = now.length_groups;
-  if (now.supply != nullptr) options.num_rows = now.num_rows;
+  // As many steps, with the rows that a step had.
+  if (now.supply != nullptr)
+    options.num_rows = now.num_rows / global_batch_rows(now) * global_batch_rows(options);
   const bool same = then.micro_batch_size == now.micro_batch_size && then.world_size == now.world_size &&
                     then.gradient_accumulation_steps == now.gradient_accumulation_steps &&
                     then.global_batch_size == now.global_batch_size;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <random>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "data/sources/row_spool.h"
 #include "formats/huggingface/model_families.h"
 #include "formats/input_files.h"
 #include "report/work_mark.h"
@@ -57,6 +59,20 @@ std::string given_eos_token(const std::string& chat_template, const std::string&
   return source.id_to_token(*source.eos_id());
 }
 
+// The files with the rows to train on.
+std::vector<std::string> training_sources(const DataSpec& data) {
+  return data.dataset_spool.empty() ? data.dataset
+                                    : std::vector<std::string>{RowSpool::first_file(data.dataset_spool)};
+}
+
+// Collective.
+SpoolOptions spool_options(const DataSpec& data, Communicator& comm) {
+  std::random_device random;
+  const uint64_t drawn = uint64_t{random()} << 32 | random();
+  const uint64_t reading = comm.broadcast(drawn, 0, {"dataset_spool"});
+  return {data.dataset_spool, fmt::format("{:016x}", reading)};
+}
+
 }  // namespace
 
 TrainingData open_training_data(const RunSpec& spec, const ModelConfig& config, ThreadPool& pool,
@@ -72,7 +88,8 @@ TrainingData open_training_data(const RunSpec& spec, const ModelConfig& config, 
   const std::vector<EvaluationSet> sets =
       spec.evaluation.evaluates() ? evaluation_sets(spec.data.eval_dataset) : std::vector<EvaluationSet>();
   const auto needs_one = [](const EvaluationSet& set) { return needs_tokenizer(set.sources); };
-  if (needs_tokenizer(spec.data.dataset) || std::ranges::any_of(sets, needs_one)) {
+  const std::vector<std::string> train_sources = training_sources(spec.data);
+  if (needs_tokenizer(train_sources) || std::ranges::any_of(sets, needs_one)) {
     // Rows of token ids need none; Dataset::open() refuses others without.
     if (std::optional<Tokenizer> found = Tokenizer::open_if_any(tokenizer_folder(spec.model))) {
       eos_token = given_eos_token(spec.data.chat_template, spec.sources.script.eos_token, *found);
@@ -108,6 +125,8 @@ TrainingData open_training_data(const RunSpec& spec, const ModelConfig& config, 
     }
     options.streaming = spec.data.streaming && use == Use::kTrain;
     options.streaming_buffer_rows = spec.data.streaming_buffer_rows;
+    if (use == Use::kTrain && !spec.data.dataset_spool.empty())
+      options.spool = spool_options(spec.data, comm);
     options.while_waiting = [&comm] { comm.failures().check(); };
     Dataset dataset = Dataset::open(options, tokenizer.get(), config.vocab_size, pool, [&](double fraction) {
       comm.failures().check();  // perhaps of the rank that this one waits for
@@ -116,12 +135,12 @@ TrainingData open_training_data(const RunSpec& spec, const ModelConfig& config, 
     for (const std::string& warning : dataset.report().warnings) log_warning("{}", warning);
     return dataset;
   };
-  Dataset train = open(spec.data.dataset, Use::kTrain, "reading dataset");
+  Dataset train = open(train_sources, Use::kTrain, "reading dataset");
   std::vector<EvaluationData> evals;
   if (spec.data.validation_split_percentage > 0) {
     const double percent = spec.data.validation_split_percentage;
     evals.push_back({"", EvaluationSet().prefix(),
-                     splits ? open(spec.data.dataset, Use::kHeldOut, "reading the rows held out")
+                     splits ? open(train_sources, Use::kHeldOut, "reading the rows held out")
                             : train.split_off(percent)});
   }
   for (const EvaluationSet& set : sets) {

@@ -1,6 +1,8 @@
 #include "train/step/step_rows.h"
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 #include <utility>
 
 #include "base/error.h"
@@ -21,6 +23,22 @@ StepRows::StepRows(const Dataset& dataset, const BatchPlanOptions& options, int6
 void StepRows::set_micro_batches_per_pass(int64_t count) {
   micro_batches_per_pass_ = count;
   dealer_ = RowDealer(Dealing::kByCost, team_size(), count);
+}
+
+bool StepRows::wait_for_rows(int64_t step, const std::function<bool()>& gives_up) const {
+  constexpr std::chrono::milliseconds kPoll(20);
+  const RowSupply* supply = options_.supply;
+  if (supply == nullptr) return true;
+  const int64_t step_rows = global_batch_rows(options_);
+  const int64_t first = step * step_rows / supply->block_rows();
+  const int64_t last = ((step + 1) * step_rows - 1) / supply->block_rows();
+  supply->release_before(first);
+  for (int64_t block = first; block <= last; ++block) {
+    for (; !supply->find_block(block); std::this_thread::sleep_for(kPoll)) {
+      if (gives_up()) return false;
+    }
+  }
+  return true;
 }
 
 const RowLists& StepRows::passes_of_step(int64_t step) {

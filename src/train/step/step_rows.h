@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -22,6 +23,9 @@ class StepRows {
   // From now on this many micro-batches of a rank are one pass.
   void set_micro_batches_per_pass(int64_t count);
 
+  // Waits until the rows of a step are there, if they are streamed, and releases those of earlier steps.
+  // False once gives_up(), which is asked about every 20 ms.
+  bool wait_for_rows(int64_t step, const std::function<bool()>& gives_up) const;
   // Row numbers of step `step` (from 0): pass p of rank r is list p * world_size + r. Valid until the next
   // call.
   const RowLists& passes_of_step(int64_t step);

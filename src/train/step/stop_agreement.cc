@@ -50,6 +50,11 @@ bool StopAgreement::is_wanted() {
   return agreed_signal_ != 0;
 }
 
+bool StopAgreement::stop_waiting(bool gives_up) {
+  const NetworkMeterPause pause(meter_);
+  return stop_together(gives_up);
+}
+
 bool StopAgreement::must_abandon() const {
   if (!options_.saves) return true;
   const double rest_s = std::max(0.0, last_step_s_ - since_step_began_.seconds());
