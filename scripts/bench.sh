@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # bench.sh [--update_docs]: runs every benchmark on this machine, from a fresh Debian 12. Installs packages (including
-# PyTorch and Open MPI, to compare with), builds, and runs all parts of `tessera-bench`, with PyTorch interleaved with the
-# training step. JSON lines and summary.md go to build/bench; --update_docs also puts the summary into
-# docs/performance.md. Takes about 20 minutes and 16 GiB. BENCH_SECONDS (0.5) is the time that each line measures,
+# Open MPI, to compare with), builds, and runs all parts of `tessera-bench`. JSON lines and summary.md go to build/bench;
+# --update_docs also puts the summary into docs/performance.md; scripts/compare.sh compares with PyTorch. Takes about
+# 20 minutes and 16 GiB. BENCH_SECONDS (0.5) is the time that each line measures,
 # BENCH_ROUNDS (7) the minimum number of rounds.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -27,7 +27,6 @@ cmake --preset release >/dev/null
 cmake --build --preset release --target tessera tessera-bench tessera_mpi_ranks
 mkdir -p "$out"
 rm -f "$out"/*.jsonl
-threads=$("$tessera" doctor --json | sed -n 's/.*"threads": \([0-9]*\).*/\1/p')
 
 # run NAME ARGUMENTS...: appends the results of `tessera-bench ARGUMENTS` to NAME.jsonl, followed by the command.
 run() {
@@ -63,13 +62,6 @@ run train_step train-step --preset 15m --with_head --vocab_size 8192 --max_lengt
   --gradient_accumulation_steps 1
 run train_step train-step --preset 160m --with_head --vocab_size 32000 --max_length 512 --micro_batch 4 \
   --gradient_accumulation_steps 1
-
-# Makes PyTorch's threads sleep between their turns.
-export OMP_WAIT_POLICY=passive
-for length in 512 2048; do
-  run pytorch "${layers[@]}" --max_length "$length" --gradient_accumulation_steps 1 --gradient_checkpointing false \
-    --against "/usr/bin/python3 scripts/pytorch_step.py --layers 2 --max_length $length --num_threads $threads"
-done
 
 /usr/bin/python3 scripts/bench_summary.py "$out" >"$out/summary.md"
 say "Summary: $out/summary.md"

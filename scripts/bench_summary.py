@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints what scripts/bench.sh measured as Markdown tables: bench_summary.py FOLDER >summary.md"""
+"""Prints what scripts/bench.sh measured as Markdown tables: bench_summary.py FOLDER [SCRIPT] >summary.md"""
 
 import json
 import pathlib
@@ -134,6 +134,7 @@ def pytorch_section(results):
     rows = [
         step_name(result)[:2]
         + [
+            result["against"]["name"],
             number(result["tokens_per_second_forward_backward"]["median"]),
             spread(result["against"]["ratio_forward_backward"]),
             spread(result["against"]["ratio_optimizer"]),
@@ -141,8 +142,8 @@ def pytorch_section(results):
         ]
         for result in results
     ]
-    titles = ["model", "tokens of a step", "forward + backward tokens/s", "times faster", "optimizer", "whole step"]
-    return f"{results[0]['against']['name']}, in turn with ours.\n\n" + table(titles, rows)
+    titles = ["model", "tokens of a step", "in turn with", "forward + backward tokens/s", "times faster", "optimizer"]
+    return table(titles + ["whole step"], rows)
 
 
 SECTIONS = [
@@ -160,6 +161,7 @@ SECTIONS = [
 
 def main():
     folder = pathlib.Path(sys.argv[1])
+    script = sys.argv[2] if len(sys.argv) > 2 else "scripts/bench.sh"
     heading_done = False
     for name, title, section in SECTIONS:
         results = read_lines(folder, name)
@@ -168,7 +170,7 @@ def main():
         if not heading_done:
             first = results[0]
             print(f"Measured on {first['processor']}, {first['threads']} threads, {first['time'][:10]}, by")
-            print("`scripts/bench.sh`. Quartiles of the paired ratios are in parentheses.")
+            print(f"`{script}`. Quartiles of the paired ratios are in parentheses.")
             heading_done = True
         print(f"\n### {title}\n\n{commands(results)}\n{section(results)}", end="")
 

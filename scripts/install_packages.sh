@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # install_packages.sh [build|test|bench|hosts]: installs the Debian 12 packages that the program needs to build, with `test`
-# also those for every test and fuzz target, with `bench` also those to compare with PyTorch, Gloo and Open MPI, with
-# `hosts` also those for benchmarks on several hosts that are network namespaces.
+# also those for every test and fuzz target, with `bench` also those to compare with Gloo and Open MPI, with `hosts` also those
+# for benchmarks on several hosts that are network namespaces.
 # Installs only what is missing; uses sudo if not run as root.
 set -euo pipefail
 
@@ -20,7 +20,7 @@ if [ "$what" = test ]; then
   # Another package may bring it, and they exclude each other.
   command -v kubectl >/dev/null || packages+=(kubernetes-client)
 elif [ "$what" = bench ]; then
-  packages+=(python3-torch libgloo-dev openmpi-bin libopenmpi-dev iproute2 iperf3)
+  packages+=(libgloo-dev openmpi-bin libopenmpi-dev iproute2 iperf3)
 elif [ "$what" = hosts ]; then
   packages+=(iproute2 iperf3 python3)
 elif [ "$what" != build ]; then

@@ -3,9 +3,10 @@
 the product. Reads 'forward_backward' or 'optimizer' from each line of standard input and prints the seconds that it took
 (src/bench/step/other_program.h).
 
-Written like Hugging Face transformers: RMSNorm and softmax in float32, everything else in bfloat16, rotary embedding on
-halves, explicit causal softmax (PyTorch 1.13 has no public fused one). torch.optim.AdamW updates bfloat16 weights with
-bfloat16 moments, which is less work and less exact than float32 master weights.
+The strongest form that PyTorch has on CPUs: weights, gradients and activations in bfloat16, F.rms_norm, rotary embedding on
+halves as in Hugging Face transformers, F.scaled_dot_product_attention with grouped heads, and with --compile the layer through
+torch.compile. The fused torch.optim.AdamW updates bfloat16 weights with bfloat16 moments, which is less work and less exact
+than float32 master weights.
 """
 
 import argparse
@@ -17,19 +18,8 @@ import onednn_limit
 onednn_limit.limit_onednn()  # oneDNN reads the limit once, when it is loaded
 
 import torch
+import torch.nn.functional as F
 from torch import nn
-
-
-class RmsNorm(nn.Module):
-    def __init__(self, width, eps=1e-5):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-        self.eps = eps
-
-    def forward(self, x):
-        wide = x.float()
-        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
-        return self.weight * wide.to(x.dtype)
 
 
 def rotate(x, cos, sin):
@@ -42,33 +32,29 @@ class DecoderLayer(nn.Module):
         super().__init__()
         self.heads, self.kv_heads, self.head_dim = heads, kv_heads, hidden // heads
         kv_width = kv_heads * self.head_dim
-        self.input_layernorm = RmsNorm(hidden)
+        self.input_layernorm = nn.RMSNorm(hidden, eps=1e-5)
         self.q_proj = nn.Linear(hidden, hidden, bias=False)
         self.k_proj = nn.Linear(hidden, kv_width, bias=False)
         self.v_proj = nn.Linear(hidden, kv_width, bias=False)
         self.o_proj = nn.Linear(hidden, hidden, bias=False)
-        self.post_attention_layernorm = RmsNorm(hidden)
+        self.post_attention_layernorm = nn.RMSNorm(hidden, eps=1e-5)
         self.gate_proj = nn.Linear(hidden, intermediate, bias=False)
         self.up_proj = nn.Linear(hidden, intermediate, bias=False)
         self.down_proj = nn.Linear(intermediate, hidden, bias=False)
 
-    def attention(self, x, cos, sin, mask):
+    def attention(self, x, cos, sin):
         rows, length, _ = x.shape
         split = lambda y, heads: y.view(rows, length, heads, self.head_dim).transpose(1, 2)
         q = rotate(split(self.q_proj(x), self.heads), cos, sin)
         k = rotate(split(self.k_proj(x), self.kv_heads), cos, sin)
         v = split(self.v_proj(x), self.kv_heads)
-        group = self.heads // self.kv_heads
-        k = k.repeat_interleave(group, dim=1)
-        v = v.repeat_interleave(group, dim=1)
-        scores = torch.matmul(q, k.transpose(2, 3)) * self.head_dim**-0.5 + mask
-        p = torch.softmax(scores, dim=-1, dtype=torch.float32).to(q.dtype)
-        return self.o_proj(torch.matmul(p, v).transpose(1, 2).reshape(rows, length, -1))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        return self.o_proj(y.transpose(1, 2).reshape(rows, length, -1))
 
-    def forward(self, x, cos, sin, mask):
-        x = x + self.attention(self.input_layernorm(x), cos, sin, mask)
+    def forward(self, x, cos, sin):
+        x = x + self.attention(self.input_layernorm(x), cos, sin)
         h = self.post_attention_layernorm(x)
-        return x + self.down_proj(nn.functional.silu(self.gate_proj(h)) * self.up_proj(h))
+        return x + self.down_proj(F.silu(self.gate_proj(h)) * self.up_proj(h))
 
 
 class Step:
@@ -88,8 +74,11 @@ class Step:
         angles = torch.outer(torch.arange(arguments.max_length, dtype=torch.float32), frequencies)
         angles = torch.cat((angles, angles), dim=-1)
         self.cos, self.sin = angles.cos().to(torch.bfloat16), angles.sin().to(torch.bfloat16)
-        self.mask = torch.full((arguments.max_length, arguments.max_length), float("-inf")).triu(1)
-        self.optimizer = torch.optim.AdamW(self.layers.parameters(), lr=1e-5, weight_decay=0.0)
+        self.optimizer = torch.optim.AdamW(self.layers.parameters(), lr=1e-5, weight_decay=0.0, fused=True)
+        if arguments.compile:
+            for layer in self.layers:
+                layer.compile()
+            self.forward_backward()  # compiles
 
     def forward_backward(self):
         self.optimizer.zero_grad(set_to_none=True)
@@ -97,7 +86,7 @@ class Step:
         begin = time.perf_counter()
         y = self.x
         for layer in self.layers:
-            y = layer(y, self.cos, self.sin, self.mask)
+            y = layer(y, self.cos, self.sin)
         y.backward(self.dy)
         seconds = time.perf_counter() - begin
         if not torch.isfinite(y).all():
@@ -117,11 +106,13 @@ def main():
     parser.add_argument("--rows", type=int, default=1)
     parser.add_argument("--max_length", type=int, default=512)
     parser.add_argument("--num_threads", type=int, default=2)
+    parser.add_argument("--compile", action="store_true", help="run each layer through torch.compile")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.num_threads)
     step = Step(arguments)
     actions = {"forward_backward": step.forward_backward, "optimizer": step.update}
-    print("ready", onednn_limit.describe(f"PyTorch {torch.__version__}"), flush=True)
+    how = "torch.compile" if arguments.compile else "eager"
+    print("ready", onednn_limit.describe(f"PyTorch {torch.__version__} ({how})"), flush=True)
     for line in sys.stdin:
         print(actions[line.strip()](), flush=True)
 
