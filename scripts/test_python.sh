@@ -124,7 +124,7 @@ check "a closed pipe ends the program" closed_pipe_ends_it
 check "trains" trains
 check "SIGTERM reaches the program" stops_at_sigterm
 
-if [ -d "$root/python/tests" ]; then
+if compgen -G "$root/python/tests/test_*.py" >/dev/null; then
   venv=$root/build/venv/test
   [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
   needed=(pytest)
