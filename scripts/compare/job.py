@@ -71,15 +71,17 @@ def prepare(arguments):
     rows = OUT / "rows.jsonl"
     paragraphs = [text.strip() for text in re.split(r"\n\s*\n", arguments.text.read_text())]
     rows.write_text("".join(json.dumps({"text": text}) + "\n" for text in paragraphs if text))
-    config = OUT / "config.json"
-    text = json.dumps(dict(CONFIG, num_hidden_layers=arguments.layers))
-    if not config.exists() or config.read_text() != text or not (OUT / "model" / "model.safetensors").exists():
-        config.write_text(text)
+    config, note = OUT / "config.json", OUT / "prepared.json"
+    wanted = json.dumps({"text": str(arguments.text.resolve()), "layers": arguments.layers})
+    if not note.exists() or note.read_text() != wanted:
+        note.unlink(missing_ok=True)
+        config.write_text(json.dumps(dict(CONFIG, num_hidden_layers=arguments.layers)))
         # With a pad token of its own; without, Transformers' collator takes the eos token and masks it in the labels.
         quiet(arguments.tessera, "tokenizer", "train", "--input", str(arguments.text), "--vocab_size", "8192", "--pad_token",
               "<|pad|>", "--output", str(OUT / "tokenizer"), "--overwrite")  # fmt: skip
         quiet(arguments.tessera, "init", "--config", str(config), "--tokenizer", str(OUT / "tokenizer"), "--output",
               str(OUT / "model"), "--overwrite")  # fmt: skip
+        note.write_text(wanted)
     return rows
 
 
