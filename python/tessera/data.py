@@ -1,0 +1,154 @@
+"""Datasets of Python as what ``tessera train`` reads: files, folders and names on the Hub."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Callable
+
+from tessera.errors import TesseraError
+
+Formatting = Callable[[Any], Any]
+_ROWS_PER_FILE = 4096  # of a stream
+
+
+def dataset_sources(data: Any, folder: Path, formatting: Formatting | None = None) -> list[str]:
+    """What to name with --dataset. A path or a name on the Hub stays as it is; rows of a ``datasets.Dataset``, a
+    sequence of dicts or a map-style dataset of torch are written to `folder`, a few at a time. The files are the
+    same for the same rows, so that a run that resumes finds its data unchanged."""
+    if isinstance(data, (str, os.PathLike)):
+        return [os.fspath(data)]
+    if isinstance(data, (list, tuple)) and data and all(isinstance(item, (str, os.PathLike)) for item in data):
+        return [os.fspath(item) for item in data]
+    if isinstance(data, Mapping):
+        raise TesseraError(
+            f"train_dataset: expected one dataset, found {type(data).__name__} with {', '.join(data)}: "
+            "name the split, as in train_dataset=data['train']"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    if formatting is None and hasattr(data, "to_parquet") and hasattr(data, "num_rows"):
+        path = folder / "rows.parquet"
+        data.to_parquet(str(path))
+    else:
+        path = folder / "rows.jsonl"
+        with path.open("w", encoding="utf-8") as file:
+            for row in _rows(data, formatting):
+                file.write(_line(row))
+    return [str(path)]
+
+
+def evaluation_sources(data: Any, folder: Path, formatting: Formatting | None = None) -> list[str]:
+    """The same for --eval_dataset, which takes several sets by name."""
+    if not isinstance(data, Mapping):
+        return dataset_sources(data, folder, formatting)
+    return [
+        f"{name}={source}" for name, part in data.items() for source in dataset_sources(part, folder / name, formatting)
+    ]
+
+
+def is_stream(data: Any) -> bool:
+    """Whether rows come one after another, with no number of them, as from an IterableDataset of datasets or PyTorch."""
+    is_named_so = any(base.__name__ == "IterableDataset" for base in type(data).__mro__)
+    return is_named_so or (
+        hasattr(data, "__iter__") and not hasattr(data, "__len__") and not isinstance(data, os.PathLike)
+    )
+
+
+class Spool:
+    """Feeds the rows of a stream to ``--dataset_spool``: a few files that the program deletes as it reads them.
+
+    A stream that ends begins again, in its next epoch, as in Transformers' Trainer.
+    """
+
+    def __init__(self, data: Any, folder: Path, formatting: Formatting | None = None, ahead: int = 2) -> None:
+        self.folder = folder
+        self.error: BaseException | None = None
+        self._data, self._formatting, self._ahead = data, formatting, ahead
+        self._stop = threading.Event()
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "feeder").write_text(str(os.getpid()))
+        self._thread = threading.Thread(target=self._feed, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _feed(self) -> None:
+        try:
+            number = 0
+            for rows in _groups(self._endless(), _ROWS_PER_FILE):
+                path = self.folder / f"{number}.jsonl"
+                hidden = path.with_suffix(".part")
+                hidden.write_text("".join(map(_line, rows)), encoding="utf-8")
+                hidden.rename(path)
+                number += 1
+                while (self.folder / f"{number - self._ahead}.jsonl").exists():
+                    if self._stop.wait(0.02):
+                        return
+                if self._stop.is_set():
+                    return
+        except BaseException as error:  # of the user's generator: the main thread raises it
+            self.error = error
+        (self.folder / "end").touch()
+
+    def _endless(self) -> Iterator[Any]:
+        epoch = 0
+        while True:
+            if hasattr(self._data, "set_epoch"):
+                self._data.set_epoch(epoch)
+            is_empty = True
+            for row in _rows(self._data, self._formatting):
+                is_empty = False
+                yield row
+            if is_empty:
+                return
+            epoch += 1
+
+
+def _rows(data: Any, formatting: Formatting | None) -> Iterator[Any]:
+    if hasattr(data, "__iter__"):
+        rows: Iterable[Any] = data
+    elif hasattr(data, "__len__") and hasattr(data, "__getitem__"):
+        rows = (data[index] for index in range(len(data)))
+    else:
+        raise TesseraError(
+            f"train_dataset: expected a path, a datasets.Dataset, rows (a list of dicts) or an iterable "
+            f"of them, found {type(data).__name__}"
+        )
+    for row in rows:
+        if formatting is not None:
+            text = formatting(row)
+            if not isinstance(text, str):
+                raise TesseraError(f"formatting_func: expected a string for a row, found {type(text).__name__}")
+            row = {"text": text}
+        if not isinstance(row, Mapping):
+            raise TesseraError(f"train_dataset: expected rows that are dicts, found {type(row).__name__}")
+        yield row
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    return json.dumps(row, ensure_ascii=False, default=_values_of) + "\n"
+
+
+def _values_of(value: Any) -> Any:
+    """Tensors and arrays, by the method that NumPy and PyTorch share."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TesseraError(
+        f"train_dataset: a row has a value of type {type(value).__name__}, which is neither text, number, list nor dict"
+    )
+
+
+def _groups(rows: Iterator[Any], size: int) -> Iterator[list[Any]]:
+    group: list[Any] = []
+    for row in rows:
+        group.append(row)
+        if len(group) == size:
+            yield group
+            group = []
+    if group:
+        yield group

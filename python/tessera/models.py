@@ -1,0 +1,78 @@
+"""Models and tokenizers that are objects: written to folders once, and loaded back after training."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tessera.errors import TesseraError
+
+
+def model_source(model: Any, folder: Path) -> str:
+    """A folder or a name on the Hub as it is; of a ``PreTrainedModel`` the folder to which it is written."""
+    if isinstance(model, (str, os.PathLike)):
+        return os.fspath(model)
+    if hasattr(model, "peft_config"):
+        raise TesseraError(
+            "model: expected a model without adapters, found a PeftModel: pass its base model and "
+            "peft_config=, or the adapter's folder in settings={'adapter_name_or_path': ...}"
+        )
+    if not hasattr(model, "save_pretrained") or not hasattr(model, "config"):
+        raise TesseraError(
+            f"model: expected a folder, a name on the Hub or a PreTrainedModel, found {type(model).__name__}"
+        )
+    if not type(model).__name__.endswith("ForCausalLM"):
+        raise TesseraError(
+            f"model: expected one that predicts the next token (...ForCausalLM), found {type(model).__name__}"
+        )
+    model.save_pretrained(folder)
+    return str(folder)
+
+
+def tokenizer_source(tokenizer: Any, folder: Path) -> str:
+    if isinstance(tokenizer, (str, os.PathLike)):
+        return os.fspath(tokenizer)
+    if not getattr(tokenizer, "is_fast", False):
+        raise TesseraError(
+            f"processing_class: expected a name or a fast tokenizer, which has a tokenizer.json, "
+            f"found {type(tokenizer).__name__}"
+        )
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def load_back(model: Any, folder: Path) -> Any:
+    """Gives `model`, a PreTrainedModel, the trained weights; returns it, or a PeftModel around it."""
+    if (folder / "adapter_config.json").exists():
+        from peft import PeftModel  # type: ignore[import-not-found, unused-ignore]
+
+        return PeftModel.from_pretrained(model, folder, is_trainable=False)
+    from safetensors.torch import load_file  # type: ignore[import-not-found, unused-ignore]
+
+    unknown: set[str] = set()
+    loaded: set[str] = set()
+    for file in _weight_files(folder):
+        weights = load_file(file)
+        unknown.update(model.load_state_dict(weights, strict=False).unexpected_keys)
+        loaded.update(weights)
+    model.tie_weights()
+    missing = set(dict(model.named_parameters())) - loaded  # which names tied weights once
+    if missing or unknown:
+        raise TesseraError(
+            f"{folder}: expected the weights of {type(model).__name__}, "
+            f"found other names: {', '.join(sorted(missing | unknown)[:5])}",
+            70,
+        )
+    return model
+
+
+def _weight_files(folder: Path) -> Iterator[Path]:
+    index = folder / "model.safetensors.index.json"
+    if not index.exists():
+        yield folder / "model.safetensors"
+        return
+    for name in sorted(set(json.loads(index.read_text())["weight_map"].values())):
+        yield folder / name

@@ -1,0 +1,247 @@
+"""The program as a child process, and the connection over which a run is followed and controlled."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Callable
+
+from tessera._program import program_path
+from tessera.errors import TesseraError
+
+Event = dict[str, Any]
+
+_RESUME = "trainer.train(resume_from_checkpoint=True)"
+
+# Set by torchrun, mpirun, srun and others for each rank that they start.
+_RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
+_LAUNCHER_PREFIXES = ("OMPI_", "PMI_", "PMIX_", "SLURM_", "TORCHELASTIC_")
+_LAUNCHER_VARIABLES = (
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+)
+
+
+def environment_rank() -> int | None:
+    """This process's number among those of a job; None if nobody has started several."""
+    for name in _RANK_VARIABLES:
+        if os.environ.get(name, "").isdigit():
+            return int(os.environ[name])
+    if int(os.environ.get("SLURM_NTASKS", "1")) > 1 and "SLURM_PROCID" in os.environ:
+        return int(os.environ["SLURM_PROCID"])
+    return None
+
+
+def _environment_of_one() -> dict[str, str]:
+    """For a command that is no rank, even where this process is one."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name not in _LAUNCHER_VARIABLES and not name.startswith(_LAUNCHER_PREFIXES)
+    }
+
+
+def plain_error(text: str, exit_code: int) -> TesseraError:
+    """The exception for what the program wrote: its last line that begins with "error: "."""
+    lines = [line for line in _as_fields(text).splitlines() if line.strip()]
+    errors = [line[len("error: ") :] for line in lines if line.startswith("error: ")]
+    said = errors or lines or [f"the program ended with exit code {exit_code}"]
+    return TesseraError(said[-1], exit_code)
+
+
+def _as_fields(text: str) -> str:
+    """Names of settings without the dashes of flags, and objects by the names that a Python user gave them."""
+    text = re.sub(r"(?<![\w-])--(?=[a-z])", "", text)
+    return re.sub(r"\S*/tessera-\w+/(train|eval)(/\w+)?/rows\.\w+", r"\1_dataset", text)
+
+
+def flags(settings: Mapping[str, Any]) -> list[str]:
+    """As words of a command line."""
+    words = []
+    for name, value in settings.items():
+        values = value if isinstance(value, (list, tuple)) else [value]
+        words += [f"--{name}", *(str(item).lower() if isinstance(item, bool) else str(item) for item in values)]
+    return words
+
+
+def output_of(arguments: Sequence[str]) -> str:
+    """What a command of the program that ends by itself writes; raises TesseraError if it fails."""
+    result = subprocess.run(
+        [program_path(), *arguments],
+        env=_environment_of_one(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if result.returncode != 0:
+        raise plain_error(result.stderr, _exit_code(result.returncode))
+    return result.stdout
+
+
+def write_settings(path: Path, settings: Mapping[str, Any]) -> None:
+    """A configuration file of ``tessera train``; None means not set."""
+    given = {
+        name: json.dumps(value) if name == "deepspeed" and isinstance(value, dict) else value
+        for name, value in settings.items()
+        if value is not None
+    }
+    path.write_text(json.dumps(given, indent=2))
+
+
+def check_settings(settings: Mapping[str, Any]) -> list[str]:
+    """What ``tessera train`` says of these settings: its warnings; raises TesseraError if it refuses them."""
+    with tempfile.TemporaryDirectory(prefix="tessera-") as folder:
+        path = Path(folder) / "settings.json"
+        evaluates = settings.get("eval_strategy", "no") != "no" or settings.get("eval_on_start")
+        write_settings(path, {**({"eval_dataset": "given to the trainer"} if evaluates else {}), **settings})
+        result = subprocess.run(
+            [program_path(), "config", "show", path],
+            env=_environment_of_one(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+    said = re.sub(re.escape(str(path)) + r"(:\d+)?: ", "", result.stderr)
+    if result.returncode != 0:
+        raise plain_error(said, result.returncode)
+    said = _as_fields(said)
+    return [line[len("warning: ") :] for line in said.splitlines() if line.startswith("warning: ")]
+
+
+def _exit_code(returncode: int) -> int:
+    return returncode if returncode >= 0 else 128 - returncode
+
+
+class Run:
+    """A run of ``tessera train`` as a child: yields its events, and answers what it asks after every step.
+
+    SIGINT and SIGTERM of this process go to the run, which ends with a checkpoint.
+    """
+
+    def __init__(self, arguments: Sequence[str], show: Callable[[str], bool]) -> None:
+        """`show` is asked which lines of the program's messages to pass on to sys.stderr."""
+        self._events: queue.Queue[Event | None] = queue.Queue()
+        self._show = show
+        self._errors: list[str] = []
+        self._folder = tempfile.TemporaryDirectory(prefix="tessera-")
+        path = str(Path(self._folder.name) / "control")
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(path)
+        self._listener.listen()
+        self._connection: socket.socket | None = None
+        self.signal = 0  # the first that this process received
+        self._process = subprocess.Popen(
+            [program_path(), *arguments],
+            env={**os.environ, "TESSERA_CONTROL": path, "TESSERA_RESUME_COMMAND": _RESUME},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )  # a terminal's Ctrl-C reaches it through this process alone
+        self._readers = [
+            threading.Thread(target=target, daemon=True)
+            for target in (self._read_output, self._read_messages, self._read_events)
+        ]
+        for thread in (*self._readers, threading.Thread(target=self._wait, daemon=True)):
+            thread.start()
+
+    def events(self) -> Iterator[Event]:
+        """Until the program has ended, well or not: then `finish()`."""
+        handlers: dict[int, Any] = {}
+        if threading.current_thread() is threading.main_thread():
+            handlers = {number: signal.signal(number, self._forward) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            while True:
+                try:
+                    event = self._events.get(timeout=0.5)  # a wait without an end would hold up signals
+                except queue.Empty:
+                    continue
+                if event is None:
+                    return
+                yield event
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+
+    def answer(self, requests: Mapping[str, bool]) -> None:
+        if self._connection is not None:
+            try:
+                self._connection.sendall((json.dumps(requests) + "\n").encode())
+            except OSError:  # the program is gone, and _wait() says so
+                pass
+
+    def finish(self) -> None:
+        """Raises what the end of the program means: TesseraError, or the signal again that this process got."""
+        returncode = self._process.returncode
+        if self.signal == signal.SIGINT:
+            raise KeyboardInterrupt
+        if self.signal != 0:
+            os.kill(os.getpid(), self.signal)
+        if returncode != 0:
+            raise plain_error("\n".join(self._errors), _exit_code(returncode))
+
+    def close(self) -> None:
+        """Ends the program, with a checkpoint, if it still runs."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            if self._connection is not None:  # on which it may wait for an answer
+                self._connection.shutdown(socket.SHUT_RDWR)
+            self._process.wait()
+        self._listener.close()
+        self._folder.cleanup()
+
+    def _forward(self, number: int, _frame: Any) -> None:
+        self.signal = self.signal or number
+        if self._process.poll() is None:
+            self._process.send_signal(number)
+
+    def _read_output(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            sys.stdout.write(line)
+
+    def _read_messages(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            if line.startswith("error: "):
+                self._errors.append(line.rstrip("\n"))
+            elif self._show(line):
+                sys.stderr.write(line)
+
+    def _read_events(self) -> None:
+        while True:  # a rank that is started again connects again
+            try:
+                self._connection, _ = self._listener.accept()
+            except OSError:
+                return
+            with self._connection.makefile("r", encoding="utf-8", errors="replace") as lines:
+                for line in lines:
+                    self._events.put(json.loads(line))
+
+    def _wait(self) -> None:
+        self._process.wait()
+        self._listener.shutdown(socket.SHUT_RDWR)  # nobody connects any more
+        for thread in self._readers:
+            thread.join()
+        self._events.put(None)

@@ -1,0 +1,444 @@
+"""Trainer and SFTTrainer: Transformers' and TRL's constructors and methods, trained by the program."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tessera.arguments import SFTConfig, TrainingArguments, lora_settings, training_settings
+from tessera.callbacks import CallbackList, TrainerState
+from tessera.data import Formatting, Spool, dataset_sources, evaluation_sources, is_stream
+from tessera.errors import TesseraError
+from tessera.models import load_back, model_source, tokenizer_source
+from tessera.process import Event, Run, check_settings, environment_rank, flags, output_of, write_settings
+from tessera.progress import make_progress
+
+# Collators that pad rows and, for language models, copy the ids as labels: what the program does with its rows.
+_PADDING_COLLATORS = (
+    "DataCollatorForLanguageModeling",
+    "DataCollatorWithPadding",
+    "DataCollatorForSeq2Seq",
+    "DefaultDataCollator",
+    "default_data_collator",
+    "DataCollatorWithFlattening",
+)
+
+
+class TrainOutput(NamedTuple):
+    """``transformers.trainer_utils.TrainOutput``."""
+
+    global_step: int
+    training_loss: float
+    metrics: dict[str, float]
+
+
+class Trainer:
+    """``transformers.Trainer`` by name and position of its arguments; the program trains, not this process.
+
+    `model` is a folder, a name on the Hugging Face Hub, or a ``PreTrainedModel``, which has the trained weights after
+    `train()`. `train_dataset` and `eval_dataset` are paths, names on the Hub, a ``datasets.Dataset`` or
+    ``IterableDataset`` (with ``max_steps``), or rows as dicts: texts, conversations or token ids; `eval_dataset` may be
+    a dict of several. `peft_config` is a ``LoraConfig``. Raises TesseraError for what the program cannot do.
+    """
+
+    _default_args: type[TrainingArguments] = TrainingArguments
+
+    def __init__(
+        self,
+        model: Any = None,
+        args: Any = None,
+        data_collator: Any = None,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        processing_class: Any = None,
+        model_init: Any = None,
+        compute_loss_func: Any = None,
+        compute_metrics: Any = None,
+        callbacks: list[Any] | None = None,
+        optimizers: tuple[Any, Any] = (None, None),
+        optimizer_cls_and_kwargs: Any = None,
+        preprocess_logits_for_metrics: Any = None,
+        *,
+        tokenizer: Any = None,
+        peft_config: Any = None,
+        formatting_func: Formatting | None = None,
+        nproc_per_node: int | str | None = None,
+    ) -> None:
+        _refuse_code(
+            data_collator=data_collator,
+            compute_loss_func=compute_loss_func,
+            compute_metrics=compute_metrics,
+            optimizers=optimizers if any(optimizers) else None,
+            optimizer_cls_and_kwargs=optimizer_cls_and_kwargs,
+            preprocess_logits_for_metrics=preprocess_logits_for_metrics,
+        )
+        self._refuse_overrides()
+        if model is None and model_init is not None:
+            model = model_init()
+        if model is None:
+            raise TesseraError("model: expected a folder, a name on the Hub or a PreTrainedModel, found none", 64)
+        self.model = model
+        self.args: Any = args if args is not None else self._default_args()
+        self.train_dataset = train_dataset
+        self.eval_dataset = eval_dataset
+        self.processing_class = processing_class if processing_class is not None else tokenizer
+        self.state = TrainerState(
+            is_world_process_zero=(environment_rank() or 0) == 0,
+            is_local_process_zero=int(os.environ.get("LOCAL_RANK", "0")) == 0,
+        )
+        self._settings = training_settings(self.args)
+        if peft_config is not None:
+            self._settings.update(lora_settings(peft_config))
+        for line in (
+            check_settings(self._settings) if peft_config or not isinstance(self.args, TrainingArguments) else []
+        ):
+            warnings.warn(line, UserWarning, stacklevel=2)
+        self._formatting = formatting_func
+        self._nproc_per_node = nproc_per_node or getattr(self.args, "nproc_per_node", None)
+        self._callbacks: list[Any] = []
+        self._trained: Path | None = None
+        for callback in callbacks or []:
+            self.add_callback(callback)
+        self._callback_list().call("on_init_end")
+
+    def add_callback(self, callback: Any) -> None:
+        kind = callback if isinstance(callback, type) else type(callback)
+        if kind.__name__ == "EarlyStoppingCallback":  # the program does this itself, and keeps count when it resumes
+            values = callback() if isinstance(callback, type) else callback
+            self._settings["early_stopping_patience"] = values.early_stopping_patience
+            self._settings["early_stopping_threshold"] = values.early_stopping_threshold or 0.0
+        else:
+            self._callbacks.append(callback)
+
+    def remove_callback(self, callback: Any) -> None:
+        self._callbacks = [one for one in self._callbacks if one is not callback and type(one) is not callback]
+
+    def is_world_process_zero(self) -> bool:
+        return self.state.is_world_process_zero
+
+    def is_local_process_zero(self) -> bool:
+        return self.state.is_local_process_zero
+
+    def train(
+        self, resume_from_checkpoint: str | bool | None = None, trial: Any = None, ignore_keys_for_eval: Any = None
+    ) -> TrainOutput:
+        """Trains; the model is in ``args.output_dir`` then. Ctrl-C and SIGTERM end with a checkpoint."""
+        _refuse_code(trial=trial)
+        with tempfile.TemporaryDirectory(prefix="tessera-") as scratch:
+            return self._train(Path(scratch), resume_from_checkpoint)
+
+    def evaluate(
+        self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval"
+    ) -> dict[str, float]:
+        """Loss, perplexity and accuracy over `eval_dataset`, of the trained model or, before `train()`, of `model`."""
+        data = eval_dataset if eval_dataset is not None else self.eval_dataset
+        if data is None:
+            raise TesseraError("evaluate: expected an eval_dataset, found none", 64)
+        metrics: dict[str, float] = {}
+        with tempfile.TemporaryDirectory(prefix="tessera-") as scratch:
+            folder = Path(scratch)
+            sets = data if isinstance(data, Mapping) else {"": data}
+            for name, part in sets.items():
+                found = self._evaluate(part, folder, folder / f"eval-{name}")
+                prefix = f"{metric_key_prefix}_{name}" if name else metric_key_prefix
+                metrics.update({f"{prefix}_{key}": value for key, value in found.items()})
+        self.state.log_history.append({**metrics, "step": self.state.global_step})
+        self._callback_list().call("on_evaluate", metrics=metrics)
+        return metrics
+
+    def save_model(self, output_dir: str | os.PathLike[str] | None = None, _internal_call: bool = False) -> None:
+        """Writes the trained model, or adapter, to another folder; ``args.output_dir`` has it already."""
+        if self._trained is None:
+            raise TesseraError("save_model: nothing has been trained yet", 64)
+        if output_dir is None or Path(output_dir).resolve() == self._trained.resolve():
+            return
+        Path(output_dir).mkdir(parents=True, exist_ok=True)
+        if not self.state.is_world_process_zero:
+            return
+        reports = {"training_args.json", "trainer_state.json", "memory.json", "mlflow.json", "latest"}
+        for file in self._trained.iterdir():
+            if (
+                file.is_file()
+                and file.name not in reports
+                and file.suffix in (".json", ".safetensors", ".jinja", ".txt")
+            ):
+                shutil.copy2(file, output_dir)
+
+    def save_state(self) -> None:
+        """trainer_state.json is in ``args.output_dir`` already."""
+
+    def log_metrics(self, split: str, metrics: Mapping[str, float]) -> None:
+        print(f"***** {split} metrics *****")
+        for name in sorted(metrics):
+            print(f"  {name} = {metrics[name]}")
+
+    def save_metrics(self, split: str, metrics: Mapping[str, float], combined: bool = True) -> None:
+        if self.state.is_world_process_zero:
+            path = Path(self.args.output_dir) / f"{split}_results.json"
+            path.write_text(json.dumps(dict(metrics), indent=4, sort_keys=True))
+
+    def predict(self, *args: Any, **kwargs: Any) -> Any:
+        raise TesseraError(
+            "predict: the program does not return logits; evaluate() measures, tessera.generate() writes "
+            "texts, and the model's folder loads in Transformers",
+            64,
+        )
+
+    def push_to_hub(self, *args: Any, **kwargs: Any) -> Any:
+        raise TesseraError(
+            "push_to_hub: upload args.output_dir with Hugging Face's own tools (huggingface_hub.upload_folder)", 64
+        )
+
+    # --- how it is done
+
+    def _train(self, scratch: Path, resume_from_checkpoint: str | bool | None) -> TrainOutput:
+        if self.train_dataset is None:
+            raise TesseraError("train: expected a train_dataset, found none", 64)
+        settings = dict(self._settings)
+        if resume_from_checkpoint is not None:
+            settings["resume_from_checkpoint"] = resume_from_checkpoint
+        spool = None
+        if is_stream(self.train_dataset):
+            spool = Spool(self.train_dataset, scratch / "spool", self._formatting)
+            settings.update(dataset_spool=str(spool.folder), train_sampling_strategy="sequential")
+        else:
+            settings["dataset"] = dataset_sources(self.train_dataset, scratch / "train", self._formatting)
+        if self.eval_dataset is not None and self._evaluates(settings):
+            settings["eval_dataset"] = evaluation_sources(self.eval_dataset, scratch / "eval", self._formatting)
+        settings.update(self._model_settings(scratch))
+        write_settings(scratch / "settings.json", settings)
+        command = ["train", str(scratch / "settings.json")]
+        if self._nproc_per_node is not None and environment_rank() is None:
+            command = ["launch", "--nproc_per_node", str(self._nproc_per_node), *command]
+        try:
+            return self._follow(command, scratch, spool)
+        finally:
+            if spool is not None:
+                spool.close()
+
+    def _follow(self, command: list[str], scratch: Path, spool: Spool | None) -> TrainOutput:
+        callbacks = self._callback_list()
+        progress = make_progress(self.args)
+        said = f"{scratch / 'settings.json'}:"  # in the warnings that the constructor has given already
+
+        def show(line: str) -> bool:
+            return said not in line and not (progress.is_shown and line.startswith("info: step "))
+
+        run = Run(command, show)
+        summary: Event = {}
+        try:
+            callbacks.call("on_train_begin")
+            for event in run.events():
+                kind = event["event"]
+                if kind == "ask":
+                    run.answer(callbacks.take_requests())
+                elif kind == "finish":
+                    summary = event
+                else:
+                    progress.take(event)
+                    self._take(event, callbacks)
+            if spool is not None and spool.error is not None:
+                raise spool.error
+            run.finish()
+        finally:
+            run.close()
+            progress.close()
+        self._trained = Path(self.args.output_dir)
+        self._read_state()
+        callbacks.call("on_train_end")
+        if not isinstance(self.model, (str, os.PathLike)):
+            self.model = load_back(self.model, self._trained)
+        metrics = {name: value for name, value in (self.state.log_history or [{}])[-1].items() if name != "step"}
+        return TrainOutput(
+            self.state.global_step, float(summary.get("train_loss", metrics.get("train_loss", 0.0))), metrics
+        )
+
+    def _take(self, event: Event, callbacks: CallbackList) -> None:
+        """What an event of the program changes, and whom it concerns."""
+        state, kind = self.state, event["event"]
+        if kind == "start":
+            state.max_steps = event["max_steps"]
+            state.num_train_epochs = -(-event["max_steps"] // max(1, event["steps_per_epoch"]))
+            callbacks.call("on_epoch_begin")
+        elif kind == "resume":
+            state.global_step = event["step"]
+        elif kind == "step":
+            before, state.epoch, state.global_step = state.epoch or 0.0, event["epoch"], event["step"]
+            state.num_input_tokens_seen += event["num_tokens"]
+            callbacks.call("on_step_end")
+            if int(event["epoch"] + 1e-9) > int(before + 1e-9):
+                callbacks.call("on_epoch_end")
+                if state.global_step < state.max_steps:
+                    callbacks.call("on_epoch_begin")
+        elif kind in ("log", "evaluation"):
+            entry = {name: value for name, value in event.items() if name not in ("event", "time")}
+            logs = {name: value for name, value in entry.items() if name != "step"}
+            state.log_history.append(entry)
+            if "total_flos" in logs:
+                state.total_flos = logs["total_flos"]
+            if kind == "evaluation":
+                callbacks.call("on_evaluate", metrics=logs)
+            callbacks.call("on_log", logs=logs)
+        elif kind == "checkpoint":  # complete by now, some steps after the one it is of
+            step, state.global_step = state.global_step, event["step"]
+            callbacks.call("on_save")
+            state.global_step = step
+
+    def _read_state(self) -> None:
+        """What the finished run says of itself: on ranks that no events come to, all of it."""
+        path = Path(self.args.output_dir) / "trainer_state.json"
+        if not path.exists():
+            return
+        for name, value in json.loads(path.read_text()).items():
+            if hasattr(self.state, name) and not name.startswith("is_"):
+                setattr(self.state, name, value)
+
+    def _evaluate(self, data: Any, scratch: Path, folder: Path) -> dict[str, float]:
+        model = {"model": str(self._trained)} if self._trained else self._model_settings(scratch)
+        command = ["eval", "--json"]
+        if self._trained and (self._trained / "adapter_config.json").exists():
+            command += ["--adapter", str(self._trained)]
+            model = self._model_settings(scratch)
+        taken = (
+            "max_length",
+            "packing",
+            "packing_strategy",
+            "assistant_only_loss",
+            "completion_only_loss",
+            "chat_template",
+            "chat_template_path",
+            "column_mapping",
+            "text_column",
+            "train_on_prompt",
+            "dataset_text_field",
+            "per_device_eval_batch_size",
+            "dtype",
+        )
+        settings = {**model, **{name: self._settings[name] for name in taken if self._settings.get(name) is not None}}
+        settings["dataset"] = dataset_sources(data, folder, self._formatting)
+        command += flags(settings)
+        found = json.loads(output_of(command))
+        return {
+            {"runtime_s": "runtime"}.get(name, name): value
+            for name, value in found.items()
+            if isinstance(value, (int, float))
+        }
+
+    def _model_settings(self, scratch: Path) -> dict[str, Any]:
+        settings = {"model": model_source(self.model, scratch / "model")}
+        if self.processing_class is not None:
+            settings["tokenizer"] = tokenizer_source(self.processing_class, scratch / "tokenizer")
+        return settings
+
+    def _evaluates(self, settings: Mapping[str, Any]) -> bool:
+        return settings.get("eval_strategy", "no") != "no" or bool(settings.get("eval_on_start"))
+
+    def _callback_list(self) -> CallbackList:
+        objects = {
+            "model": self.model,
+            "processing_class": self.processing_class,
+            "optimizer": None,
+            "lr_scheduler": None,
+            "train_dataloader": None,
+            "eval_dataloader": None,
+        }
+        return CallbackList(self._callbacks, self.args, self.state, objects)
+
+    def _refuse_overrides(self) -> None:
+        """A subclass that computes something itself."""
+        for name in (
+            "compute_loss",
+            "training_step",
+            "prediction_step",
+            "create_optimizer",
+            "create_scheduler",
+            "get_train_dataloader",
+            "get_eval_dataloader",
+            "evaluation_loop",
+            "log",
+        ):
+            if hasattr(type(self), name):
+                raise TesseraError(
+                    f"{type(self).__name__}.{name}: the program trains, not Python, and would not call it; "
+                    f"see `tessera help train` for a setting that does what it is for",
+                    78,
+                )
+
+
+class SFTTrainer(Trainer):
+    """``trl.SFTTrainer``: Trainer with the defaults of SFTConfig."""
+
+    _default_args = SFTConfig
+
+    def __init__(
+        self,
+        model: Any = None,
+        args: Any = None,
+        data_collator: Any = None,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        processing_class: Any = None,
+        compute_loss_func: Any = None,
+        compute_metrics: Any = None,
+        callbacks: list[Any] | None = None,
+        optimizers: tuple[Any, Any] = (None, None),
+        optimizer_cls_and_kwargs: Any = None,
+        preprocess_logits_for_metrics: Any = None,
+        quantization_config: Any = None,
+        peft_config: Any = None,
+        formatting_func: Formatting | None = None,
+        *,
+        tokenizer: Any = None,
+        nproc_per_node: int | str | None = None,
+    ) -> None:
+        _refuse_code(quantization_config=quantization_config)
+        super().__init__(
+            model,
+            args,
+            data_collator,
+            train_dataset,
+            eval_dataset,
+            processing_class,
+            None,
+            compute_loss_func,
+            compute_metrics,
+            callbacks,
+            optimizers,
+            optimizer_cls_and_kwargs,
+            preprocess_logits_for_metrics,
+            tokenizer=tokenizer,
+            peft_config=peft_config,
+            formatting_func=formatting_func,
+            nproc_per_node=nproc_per_node,
+        )
+
+
+_INSTEAD = {
+    "data_collator": "rows are put together by the program, without padding: leave it out",
+    "compute_loss_func": "the loss is the program's; label_smoothing_factor, completion_only_loss and "
+    "assistant_only_loss are settings",
+    "compute_metrics": "evaluations report loss, perplexity and token accuracy; score texts from tessera.generate(), "
+    "or give multiple-choice questions in settings={'eval_choices': ...}",
+    "preprocess_logits_for_metrics": "leave it out, with compute_metrics",
+    "optimizers": "name the optimizer in args.optim and the schedule in args.lr_scheduler_type",
+    "optimizer_cls_and_kwargs": "name the optimizer in args.optim",
+    "trial": "start a run for each set of hyperparameters",
+    "quantization_config": "set settings={'load_in_4bit': True} or 8bit, with peft_config",
+}
+
+
+def _refuse_code(**given: Any) -> None:
+    """Python that would have to run within a step."""
+    for name, value in given.items():
+        if value is None:
+            continue
+        kind = getattr(value, "__name__", type(value).__name__)
+        if name == "data_collator" and kind in _PADDING_COLLATORS and not getattr(value, "mlm", False):
+            continue
+        raise TesseraError(f"{name}: {kind} is Python code, which the program does not run: {_INSTEAD[name]}")
