@@ -1,6 +1,7 @@
 // Restarted ranks resume from the snapshots of their state in memory: the same bits on the same ranks, with
 // nothing on disk.
 #include "train/recovery/peer_snapshots.h"
+#include "support/draws.h"
 #include "support/from_word.h"
 
 #include <gmock/gmock.h>
@@ -193,7 +194,7 @@ std::vector<RanksCase> all_cases() {
   cases.push_back({{1, 3}, 2, "per_step"});
   return cases;
 }
-INSTANTIATE_TEST_SUITE_P(Jobs, PeerSnapshotsSameRanks, testing::ValuesIn(all_cases()),
+INSTANTIATE_TEST_SUITE_P(Jobs, PeerSnapshotsSameRanks, testing::ValuesIn(drawn_cases(all_cases())),
                          [](const auto& job) { return job.param.name(); });
 
 class PeerSnapshotsLostNode : public PeerSnapshotsJob, public testing::WithParamInterface<RanksCase> {};
@@ -242,7 +243,8 @@ TEST_P(PeerSnapshotsLostNode, LeavesTheOthersToGoOnAlone) {
   EXPECT_THAT(steps_in_metrics(), testing::ElementsAre(1, 2, 3, 4, 5, 6));
 }
 
-INSTANTIATE_TEST_SUITE_P(Jobs, PeerSnapshotsLostNode, testing::ValuesIn(cases_of_several_nodes()),
+INSTANTIATE_TEST_SUITE_P(Jobs, PeerSnapshotsLostNode,
+                         testing::ValuesIn(drawn_cases(cases_of_several_nodes())),
                          [](const auto& job) { return job.param.name(); });
 
 // The errors of quantised gradients are part of the state, but for one node alone, which has none.

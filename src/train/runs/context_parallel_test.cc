@@ -5,6 +5,7 @@
 #include <csignal>
 
 #include "expect_error.h"
+#include "support/draws.h"
 #include "support/from_word.h"
 #include "support/saving_run.h"
 
@@ -146,7 +147,7 @@ std::vector<ContextCase> cases() {
           {{{2, 1}, 2, "per_step"}, 2}, {{{2, 1}, 3, "per_layer"}, 2},   {{{2, 2}, 3, "per_layer"}, 4},
           {{{2, 2}, 1, "per_step"}, 2}, {{{1, 4}, 2, "per_step"}, 4, 2}, {{{2, 2}, 3, "per_layer"}, 4, 1}};
 }
-INSTANTIATE_TEST_SUITE_P(Cases, ContextParallel, testing::ValuesIn(cases()),
+INSTANTIATE_TEST_SUITE_P(Cases, ContextParallel, testing::ValuesIn(drawn_cases(cases())),
                          [](const auto& test) { return test.param.name(); });
 
 SavingRun saving_run(const Ranks& ranks, int64_t size, const char* dtype) {

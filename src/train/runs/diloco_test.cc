@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "settings/derived.h"
+#include "support/draws.h"
 #include "support/from_word.h"
 #include "support/saving_run.h"
 
@@ -130,7 +131,7 @@ std::vector<DilocoCase> diloco_cases() {
 }
 
 class Diloco : public testing::TestWithParam<DilocoCase> {};
-INSTANTIATE_TEST_SUITE_P(Cases, Diloco, testing::ValuesIn(diloco_cases()),
+INSTANTIATE_TEST_SUITE_P(Cases, Diloco, testing::ValuesIn(drawn_cases(diloco_cases())),
                          [](const auto& test) { return test.param.name(); });
 
 // Checkpoints after steps 3 and 5: exchanges are due, under way or over.

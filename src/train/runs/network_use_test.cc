@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "settings/derived.h"
+#include "support/draws.h"
 #include "support/from_word.h"
 #include "support/train_test_support.h"
 
@@ -180,7 +181,7 @@ TEST(NetworkUse, PerStepMovesFourBytesPerParameter) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, NetworkUseTest, testing::ValuesIn(cases_of_several_nodes()),
+INSTANTIATE_TEST_SUITE_P(Cases, NetworkUseTest, testing::ValuesIn(drawn_cases(cases_of_several_nodes())),
                          [](const auto& test) { return test.param.name(); });
 
 }  // namespace

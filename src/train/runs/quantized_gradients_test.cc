@@ -6,6 +6,7 @@
 #include <atomic>
 
 #include "checkpoint/checkpoint_reader.h"
+#include "support/draws.h"
 #include "support/from_word.h"
 #include "support/saving_run.h"
 
@@ -60,7 +61,7 @@ std::vector<QuantizedCase> quantized_cases() {
 }
 
 class QuantizedGradients : public testing::TestWithParam<QuantizedCase> {};
-INSTANTIATE_TEST_SUITE_P(Cases, QuantizedGradients, testing::ValuesIn(quantized_cases()),
+INSTANTIATE_TEST_SUITE_P(Cases, QuantizedGradients, testing::ValuesIn(drawn_cases(quantized_cases())),
                          [](const auto& test) { return test.param.name(); });
 
 // The first norm has the errors of one step: a value is off by up to half a step of its block, which is a

@@ -7,6 +7,7 @@
 
 #include "expect_error.h"
 #include "io/file.h"
+#include "support/draws.h"
 #include "support/from_word.h"
 #include "support/train_test_support.h"
 
@@ -290,7 +291,7 @@ std::vector<RanksCase> cases() {
   return result;
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, RanksTest, testing::ValuesIn(cases()),
+INSTANTIATE_TEST_SUITE_P(Cases, RanksTest, testing::ValuesIn(drawn_cases(cases())),
                          [](const auto& test) { return test.param.name(); });
 
 }  // namespace

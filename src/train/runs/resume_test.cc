@@ -6,6 +6,7 @@
 #include <csignal>
 
 #include "io/file.h"
+#include "support/draws.h"
 #include "support/from_word.h"
 #include "support/saving_run.h"
 
@@ -79,7 +80,7 @@ std::vector<SameRanksCase> same_ranks_cases() {
   return cases;
 }
 
-INSTANTIATE_TEST_SUITE_P(Resume, SameRanks, testing::ValuesIn(same_ranks_cases()),
+INSTANTIATE_TEST_SUITE_P(Resume, SameRanks, testing::ValuesIn(drawn_cases(same_ranks_cases())),
                          [](const auto& test) { return test.param.name(); });
 
 struct OtherRanksCase {
@@ -131,7 +132,7 @@ std::vector<OtherRanksCase> other_ranks_cases() {
   return cases;
 }
 
-INSTANTIATE_TEST_SUITE_P(Resume, OtherRanks, testing::ValuesIn(other_ranks_cases()),
+INSTANTIATE_TEST_SUITE_P(Resume, OtherRanks, testing::ValuesIn(drawn_cases(other_ranks_cases())),
                          [](const auto& test) { return test.param.name(); });
 
 // A run that stops after step 3 and continues with another optimizer, which says what it converts.
