@@ -29,6 +29,8 @@ std::vector<std::string> own_command_line() {
 }
 
 std::string resume_command(std::vector<std::string> command_line) {
+  const char* of_control = std::getenv(kResumeCommandVariable);
+  if (std::getenv(kControlVariable) != nullptr && of_control != nullptr) return of_control;
   const auto end_of_flags = std::find(command_line.begin(), command_line.end(), "--");
   const auto is_flag = [](std::string word) {
     std::replace(word.begin(), word.end(), '-', '_');

@@ -24,4 +24,8 @@ inline constexpr const char* kProcessorShareVariable = "TESSERA_PROCESSOR_SHARE"
 // The shell command line that resumes the run of this launch; the first rank shows it.
 inline constexpr const char* kResumeCommandVariable = "TESSERA_RESUME_COMMAND";
 
+// The Unix socket of a program that started this one and follows its run (report/sinks/control_channel.h). It
+// says in kResumeCommandVariable how it resumes.
+inline constexpr const char* kControlVariable = "TESSERA_CONTROL";
+
 }  // namespace tessera

@@ -1,11 +1,15 @@
 #include "report/sinks/control_channel.h"
 
+#include <asio/buffer.hpp>
+#include <asio/read_until.hpp>
+#include <asio/write.hpp>
 #include <csignal>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "comm/ranks/launch_variables.h"
 #include "report/files/metrics_file.h"
 
 namespace tessera {
@@ -16,28 +20,45 @@ constexpr double kProgressStep = 0.01;  // between messages about the same thing
 }  // namespace
 
 std::unique_ptr<ControlChannel> ControlChannel::open(const RunSpec& spec, const Environment& environment) {
-  const std::string socket = environment("TESSERA_CONTROL").value_or("");
+  const std::string socket = environment(kControlVariable).value_or("");
   return socket.empty() ? nullptr : std::make_unique<ControlChannel>(spec, socket);
 }
 
 ControlChannel::ControlChannel(const RunSpec& spec, const std::string& socket) : RunEvents(spec) {
   try {
     socket_.connect(asio::local::stream_protocol::endpoint(socket));
-  } catch (const std::system_error& error) {  // a path that is too long
+  } catch (const std::system_error& error) {
     fail(ExitCode::kNoInput, "TESSERA_CONTROL: cannot connect to {}: {}", socket, error.code().message());
   }
-  if (!socket_)
-    fail(ExitCode::kNoInput, "TESSERA_CONTROL: cannot connect to {}: {}", socket, socket_.error().message());
 }
 
 void ControlChannel::write_line(const std::string& line) {
-  if (!is_lost_ && !(socket_ << line << std::endl)) lose();
+  if (is_lost_) return;
+  const std::string bytes = line + '\n';
+  std::error_code error = asio::error::interrupted;  // a signal to end the run may come in between
+  for (size_t sent = 0; sent < bytes.size() && error == asio::error::interrupted;)
+    sent += asio::write(socket_, asio::buffer(bytes) + sent, error);
+  if (error) lose(error);
 }
 
-void ControlChannel::lose() {
+std::string ControlChannel::read_line() {
+  if (is_lost_) return "";
+  std::error_code error = asio::error::interrupted;
+  size_t length = 0;
+  while (error == asio::error::interrupted)
+    length = asio::read_until(socket_, asio::dynamic_buffer(received_), '\n', error);
+  if (error) {
+    lose(error);
+    return "";
+  }
+  const std::string line = received_.substr(0, length);
+  received_.erase(0, length);
+  return line;
+}
+
+void ControlChannel::lose(const std::error_code& error) {
   is_lost_ = true;
-  log_warning("the program that started this run is gone ({}): the run ends as on SIGTERM",
-              socket_.error().message());
+  log_warning("the program that started this run is gone ({}): the run ends as on SIGTERM", error.message());
   std::raise(SIGTERM);
 }
 
@@ -56,12 +77,11 @@ void ControlChannel::on_step(const StepMetrics& metrics) {
 
 RunRequests ControlChannel::requests() {
   write_line(R"({"event":"ask"})");
-  std::string answer;
-  if (!is_lost_ && !std::getline(socket_, answer)) lose();
+  const std::string answer = read_line();
   if (is_lost_) return {};
   const nlohmann::json wanted = nlohmann::json::parse(answer, nullptr, /*allow_exceptions=*/false);
   if (!wanted.is_object())
-    fail(ExitCode::kInternal, "TESSERA_CONTROL: expected a JSON object, found {}", answer);
+    fail(ExitCode::kInternal, "TESSERA_CONTROL: expected a JSON object, found '{}'", answer);
   const auto is_set = [&](const char* name) { return wanted.value(name, nlohmann::json()) == true; };
   return {is_set("log"), is_set("evaluate"), is_set("save"), is_set("stop")};
 }

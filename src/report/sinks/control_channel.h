@@ -2,6 +2,7 @@
 // are called while the run goes on. docs/operations.md describes the messages.
 #pragma once
 
+#include <asio/io_context.hpp>
 #include <asio/local/stream_protocol.hpp>
 #include <memory>
 #include <string>
@@ -33,9 +34,13 @@ class ControlChannel final : public RunEvents, public RunControl {
  private:
   void write_line(const std::string& line) override;
   void send_progress(const std::string& what, double fraction);
-  void lose();
+  // The next line from the other side; "" once it is gone.
+  std::string read_line();
+  void lose(const std::error_code& error);
 
-  asio::local::stream_protocol::iostream socket_;
+  asio::io_context context_;
+  asio::local::stream_protocol::socket socket_{context_};
+  std::string received_;  // behind the last answer
   bool is_lost_ = false;
   std::string progress_of_;  // in the last message about progress
   double progress_ = 0;
