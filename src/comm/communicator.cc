@@ -73,11 +73,11 @@ std::unique_ptr<Communicator> Communicator::of_node(Communicator& job) {
 void Communicator::open_groups() {
   if (world_.num_nodes > 1) {
     options_.fabric = choose_fabric(options_.fabric);
-    if (world_.rank == 0 && options_.fabric != kTcpFabric) {
+    if (world_.rank == 0 && !options_.fabric.is_tcp()) {
       log_info(
           "network between nodes: fabric {}, which neither encrypts nor authenticates messages and relies on "
           "the isolation of the network",
-          options_.fabric);
+          options_.fabric.provider);
     }
   }
   NetworkOptions network = options_;

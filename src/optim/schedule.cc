@@ -1,23 +1,19 @@
 #include "optim/schedule.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
-#include <functional>
 #include <numbers>
 #include <optional>
 #include <utility>
 
 #include "base/error.h"
-#include "base/name_hint.h"
-#include "base/text.h"
-#include "optim/schedule_keywords.h"
+#include "optim/step_schedule.h"
 
 namespace tessera {
 namespace {
 
-// The inputs of a schedule: s completed steps, w = num_warmup_steps, T = num_training_steps.
-using Lambda = RateOfStep;
-
+// Below, s counts completed steps, w is num_warmup_steps and T is num_training_steps.
 double ratio(int64_t numerator, int64_t denominator) {
   return static_cast<double>(numerator) / static_cast<double>(std::max<int64_t>(1, denominator));
 }
@@ -30,157 +26,139 @@ double cosine(double num_cycles, double progress) {
 // Maps [0, 1] to [minimum, 1].
 double lift(double factor, double minimum) { return factor * (1 - minimum) + minimum; }
 
+std::unique_ptr<Schedule> by_factor(const ScheduleOptions& run, RateOfStep factor) {
+  return std::make_unique<StepSchedule>(run.learning_rate, std::move(factor));
+}
+
 // s / max(1, w) below w steps, then `after`.
-Lambda with_linear_warmup(int64_t w, Lambda after) {
-  return [w, after = std::move(after)](int64_t s) { return s < w ? ratio(s, w) : after(s); };
-}
-
-Lambda linear(const ScheduleOptions& o, Keywords&) {
-  const int64_t w = o.num_warmup_steps, T = o.num_training_steps;
-  return with_linear_warmup(w, [=](int64_t s) { return std::max(0.0, ratio(T - s, T - w)); });
-}
-
-Lambda cosine_decay(const ScheduleOptions& o, Keywords& keywords) {
-  const int64_t w = o.num_warmup_steps, T = o.num_training_steps;
-  const double num_cycles = keywords.number("num_cycles", 0.5);
-  return with_linear_warmup(
-      w, [=](int64_t s) { return std::max(0.0, cosine(num_cycles, ratio(s - w, T - w))); });
-}
-
-Lambda cosine_with_restarts(const ScheduleOptions& o, Keywords& keywords) {
-  const int64_t w = o.num_warmup_steps, T = o.num_training_steps;
-  const double num_cycles = keywords.number("num_cycles", 1);
-  return with_linear_warmup(w, [=](int64_t s) {
-    const double progress = ratio(s - w, T - w);
-    if (progress >= 1) return 0.0;
-    return std::max(0.0, cosine(0.5, std::fmod(num_cycles * progress, 1.0)));
+std::unique_ptr<Schedule> with_linear_warmup(const ScheduleOptions& run, RateOfStep after) {
+  return by_factor(run, [w = run.num_warmup_steps, after = std::move(after)](int64_t s) {
+    return s < w ? ratio(s, w) : after(s);
   });
 }
 
-Lambda polynomial(const ScheduleOptions& o, Keywords& keywords) {
-  const int64_t w = o.num_warmup_steps, T = o.num_training_steps;
-  const double first = o.learning_rate;
-  const double last = keywords.number("lr_end", 1e-7);
-  const double power = keywords.number("power", 1);
+std::unique_ptr<Schedule> make_schedule(const LinearSchedule&, const ScheduleOptions& run) {
+  const int64_t w = run.num_warmup_steps, T = run.num_training_steps;
+  return with_linear_warmup(run, [=](int64_t s) { return std::max(0.0, ratio(T - s, T - w)); });
+}
+
+std::unique_ptr<Schedule> make_schedule(const CosineSchedule& form, const ScheduleOptions& run) {
+  const int64_t w = run.num_warmup_steps, T = run.num_training_steps;
+  return with_linear_warmup(
+      run, [=](int64_t s) { return std::max(0.0, cosine(form.num_cycles, ratio(s - w, T - w))); });
+}
+
+std::unique_ptr<Schedule> make_schedule(const CosineWithRestarts& form, const ScheduleOptions& run) {
+  const int64_t w = run.num_warmup_steps, T = run.num_training_steps;
+  return with_linear_warmup(run, [=](int64_t s) {
+    const double progress = ratio(s - w, T - w);
+    if (progress >= 1) return 0.0;
+    return std::max(0.0, cosine(0.5, std::fmod(form.num_cycles * progress, 1.0)));
+  });
+}
+
+std::unique_ptr<Schedule> make_schedule(const PolynomialSchedule& form, const ScheduleOptions& run) {
+  const int64_t w = run.num_warmup_steps, T = run.num_training_steps;
+  const double first = run.learning_rate, last = form.lr_end;
   if (!(first > last)) {
     fail(ExitCode::kBadConfig, "lr_scheduler_type polynomial: lr_end {} must be below learning_rate {}", last,
          first);
   }
-  return with_linear_warmup(w, [=](int64_t s) {
+  return with_linear_warmup(run, [=, power = form.power](int64_t s) {
     if (s > T || T <= w) return last / first;
     const double remaining = 1 - ratio(s - w, T - w);
     return ((first - last) * std::pow(remaining, power) + last) / first;
   });
 }
 
-Lambda constant(const ScheduleOptions&, Keywords&) {
-  return [](int64_t) { return 1.0; };
+std::unique_ptr<Schedule> make_schedule(const ConstantSchedule&, const ScheduleOptions& run) {
+  return by_factor(run, [](int64_t) { return 1.0; });
 }
 
-Lambda constant_with_warmup(const ScheduleOptions& o, Keywords&) {
-  return with_linear_warmup(o.num_warmup_steps, [](int64_t) { return 1.0; });
+std::unique_ptr<Schedule> make_schedule(const ConstantWithWarmup&, const ScheduleOptions& run) {
+  return with_linear_warmup(run, [](int64_t) { return 1.0; });
 }
 
-Lambda inverse_sqrt(const ScheduleOptions& o, Keywords& keywords) {
-  const int64_t w = o.num_warmup_steps;
-  const double timescale = keywords.number("timescale", w > 0 ? static_cast<double>(w) : 10000.0);
-  if (!(timescale > 0))
-    fail(ExitCode::kBadConfig, "lr_scheduler_kwargs: timescale must be above 0, found {}", timescale);
+std::unique_ptr<Schedule> make_schedule(const InverseSqrtSchedule& form, const ScheduleOptions& run) {
+  const int64_t w = run.num_warmup_steps;
+  const double timescale = form.timescale.value_or(w > 0 ? static_cast<double>(w) : 10000.0);
   const double shift = timescale - static_cast<double>(w);
   return with_linear_warmup(
-      w, [=](int64_t s) { return 1 / std::sqrt((static_cast<double>(s) + shift) / timescale); });
+      run, [=](int64_t s) { return 1 / std::sqrt((static_cast<double>(s) + shift) / timescale); });
 }
 
-// min_lr or min_lr_rate, exactly one of them, as a fraction of the learning rate.
-double minimum_rate(const ScheduleOptions& o, Keywords& keywords) {
-  const std::optional<double> rate = keywords.number("min_lr_rate");
-  const std::optional<double> absolute = keywords.number("min_lr");
-  if (rate.has_value() == absolute.has_value()) {
-    fail(ExitCode::kBadConfig,
-         "lr_scheduler_kwargs: lr_scheduler_type {} needs exactly one of min_lr and min_lr_rate, found {}",
-         o.type, rate ? "both" : "neither");
-  }
-  if (absolute && !(o.learning_rate > 0)) {
+// As a fraction of the learning rate.
+double lowest_fraction(const LowestRate& lowest, const ScheduleOptions& run) {
+  if (lowest.is_fraction) return lowest.value;
+  if (!(run.learning_rate > 0)) {
     fail(ExitCode::kBadConfig, "lr_scheduler_kwargs: min_lr needs a learning_rate above 0, found {}",
-         o.learning_rate);
+         run.learning_rate);
   }
-  return rate ? *rate : *absolute / o.learning_rate;
+  return lowest.value / run.learning_rate;
 }
 
-Lambda cosine_with_min_lr(const ScheduleOptions& o, Keywords& keywords) {
-  const int64_t w = o.num_warmup_steps, T = o.num_training_steps;
-  const double num_cycles = keywords.number("num_cycles", 0.5);
-  const double minimum = minimum_rate(o, keywords);
-  return with_linear_warmup(
-      w, [=](int64_t s) { return std::max(0.0, lift(cosine(num_cycles, ratio(s - w, T - w)), minimum)); });
+std::unique_ptr<Schedule> make_schedule(const CosineWithMinLr& form, const ScheduleOptions& run) {
+  const int64_t w = run.num_warmup_steps, T = run.num_training_steps;
+  return with_linear_warmup(run, [=, lowest = lowest_fraction(form.lowest, run)](int64_t s) {
+    return std::max(0.0, lift(cosine(form.num_cycles, ratio(s - w, T - w)), lowest));
+  });
 }
 
 // Counts from step 1, so that the first step already has a nonzero rate and the last one has the minimum.
-Lambda cosine_warmup_with_min_lr(const ScheduleOptions& o, Keywords& keywords) {
-  const int64_t w = o.num_warmup_steps, T = o.num_training_steps;
-  const double num_cycles = keywords.number("num_cycles", 0.5);
-  const double minimum = minimum_rate(o, keywords);
-  const std::optional<double> first = keywords.number("warmup_lr_rate");
-  return [=](int64_t s) {
+std::unique_ptr<Schedule> make_schedule(const CosineWarmupWithMinLr& form, const ScheduleOptions& run) {
+  const int64_t w = run.num_warmup_steps, T = run.num_training_steps;
+  const std::optional<double> first = form.warmup_lr_rate;
+  return by_factor(run, [=, lowest = lowest_fraction(form.lowest, run)](int64_t s) {
     if (s < w) return first ? *first + (1 - *first) * ratio(s, w - 1) : ratio(s + 1, w);
-    return std::max(0.0, lift(cosine(num_cycles, ratio(s - w + 1, T - w)), minimum));
-  };
+    return std::max(0.0, lift(cosine(form.num_cycles, ratio(s - w + 1, T - w)), lowest));
+  });
 }
 
-Lambda warmup_stable_decay(const ScheduleOptions& o, Keywords& keywords) {
-  const int64_t w = o.num_warmup_steps;
-  const std::optional<int64_t> decay = keywords.count("num_decay_steps");
-  const std::optional<int64_t> stable_given = keywords.count("num_stable_steps");
-  const std::string warmup_type = keywords.choice("warmup_type", {"linear", "cosine", "1-sqrt"});
-  const std::string decay_type = keywords.choice("decay_type", {"cosine", "linear", "1-sqrt"});
-  const double minimum = keywords.number("min_lr_ratio", 0);
-  const double num_cycles = keywords.number("num_cycles", 0.5);
-  if (!decay)
-    fail(ExitCode::kBadConfig, "lr_scheduler_kwargs: lr_scheduler_type {} needs num_decay_steps", o.type);
-  const int64_t stable = stable_given.value_or(o.num_training_steps - w - *decay);
-  return [=, d = *decay](int64_t s) {
-    if (s < w) {
-      const double progress = ratio(s, w);
-      const double factor = warmup_type == "linear"   ? progress
-                            : warmup_type == "cosine" ? 0.5 * (1 - std::cos(std::numbers::pi * progress))
-                                                      : 1 - std::sqrt(1 - progress);
-      return std::max(0.0, lift(factor, minimum));
-    }
-    if (s < w + stable) return 1.0;
-    if (s < w + stable + d) {
-      const double progress = ratio(s - w - stable, d);
-      const double factor = decay_type == "linear"   ? 1 - progress
-                            : decay_type == "cosine" ? cosine(num_cycles, progress)
-                                                     : 1 - std::sqrt(progress);
-      return std::max(0.0, lift(factor, minimum));
-    }
-    return minimum;
-  };
-}
-
-// torch.optim.lr_scheduler.ReduceLROnPlateau, stepped at every evaluation. Warm-up does not apply.
-class ReduceOnPlateau : public Schedule {
- public:
-  ReduceOnPlateau(const ScheduleOptions& o, Keywords& keywords)
-      : learning_rate_(o.learning_rate),
-        mode_given_(keywords.has("mode")),
-        maximise_(keywords.choice("mode", {"min", "max"}) == "max"),
-        factor_(keywords.number("factor", 0.1)),
-        patience_(keywords.count("patience").value_or(10)),
-        threshold_(keywords.number("threshold", 1e-4)),
-        relative_(keywords.choice("threshold_mode", {"rel", "abs"}) == "rel"),
-        cooldown_(keywords.count("cooldown").value_or(0)),
-        min_lr_(keywords.number("min_lr", 0)),
-        smallest_change_(keywords.number("eps", 1e-8)) {
-    if (!(factor_ < 1))
-      fail(ExitCode::kBadConfig, "lr_scheduler_kwargs: factor must be below 1, found {}", factor_);
+double warmup_factor(RateCurve curve, double progress) {
+  switch (curve) {
+    case RateCurve::kLinear:
+      return progress;
+    case RateCurve::kCosine:
+      return 0.5 * (1 - std::cos(std::numbers::pi * progress));
+    case RateCurve::kOneMinusSqrt:
+      break;
   }
+  return 1 - std::sqrt(1 - progress);
+}
+
+double decay_factor(RateCurve curve, double num_cycles, double progress) {
+  switch (curve) {
+    case RateCurve::kLinear:
+      return 1 - progress;
+    case RateCurve::kCosine:
+      return cosine(num_cycles, progress);
+    case RateCurve::kOneMinusSqrt:
+      break;
+  }
+  return 1 - std::sqrt(progress);
+}
+
+std::unique_ptr<Schedule> make_schedule(const WarmupStableDecay& form, const ScheduleOptions& run) {
+  const int64_t w = run.num_warmup_steps, d = form.num_decay_steps;
+  const int64_t stable = form.num_stable_steps.value_or(run.num_training_steps - w - d);
+  return by_factor(run, [=](int64_t s) {
+    if (s < w) return std::max(0.0, lift(warmup_factor(form.warmup, ratio(s, w)), form.min_lr_ratio));
+    if (s < w + stable) return 1.0;
+    if (s >= w + stable + d) return form.min_lr_ratio;
+    const double factor = decay_factor(form.decay, form.num_cycles, ratio(s - w - stable, d));
+    return std::max(0.0, lift(factor, form.min_lr_ratio));
+  });
+}
+
+class PlateauSchedule : public Schedule {
+ public:
+  PlateauSchedule(const ReduceLrOnPlateau& form, double learning_rate)
+      : form_(form), learning_rate_(learning_rate) {}
 
   double learning_rate(int64_t) const override { return learning_rate_; }
 
   void observe_metric(double metric, bool greater_is_better) override {
-    if (!mode_given_) maximise_ = greater_is_better;
-    if (!best_ || is_better(metric, *best_)) {
+    if (!best_ || is_better(metric, *best_, form_.greater_is_better.value_or(greater_is_better))) {
       best_ = metric;
       num_bad_ = 0;
     } else {
@@ -190,10 +168,10 @@ class ReduceOnPlateau : public Schedule {
       --cooldown_left_;
       num_bad_ = 0;
     }
-    if (num_bad_ <= patience_) return;
-    const double reduced = std::max(learning_rate_ * factor_, min_lr_);
-    if (learning_rate_ - reduced > smallest_change_) learning_rate_ = reduced;
-    cooldown_left_ = cooldown_;
+    if (num_bad_ <= form_.patience) return;
+    const double reduced = std::max(learning_rate_ * form_.factor, form_.min_lr);
+    if (learning_rate_ - reduced > form_.smallest_change) learning_rate_ = reduced;
+    cooldown_left_ = form_.cooldown;
     num_bad_ = 0;
   }
 
@@ -208,45 +186,37 @@ class ReduceOnPlateau : public Schedule {
   }
 
  private:
-  bool is_better(double metric, double best) const {
-    if (maximise_) return metric > (relative_ ? best * (1 + threshold_) : best + threshold_);
-    return metric < (relative_ ? best * (1 - threshold_) : best - threshold_);
+  bool is_better(double metric, double best, bool maximise) const {
+    const double threshold = form_.threshold;
+    if (maximise) return metric > (form_.threshold_is_relative ? best * (1 + threshold) : best + threshold);
+    return metric < (form_.threshold_is_relative ? best * (1 - threshold) : best - threshold);
   }
 
+  const ReduceLrOnPlateau form_;
   double learning_rate_;
-  bool mode_given_;
-  bool maximise_;
-  double factor_;
-  int64_t patience_;
-  double threshold_;
-  bool relative_;
-  int64_t cooldown_;
-  double min_lr_;
-  double smallest_change_;
   std::optional<double> best_;
   int64_t num_bad_ = 0;
   int64_t cooldown_left_ = 0;
 };
 
-struct LambdaOfType {
-  ScheduleType type;
-  Lambda (*make)(const ScheduleOptions&, Keywords&);
-};
+std::unique_ptr<Schedule> make_schedule(const ReduceLrOnPlateau& form, const ScheduleOptions& run) {
+  return std::make_unique<PlateauSchedule>(form, run.learning_rate);
+}
 
-constexpr LambdaOfType kLambdas[] = {
-    {ScheduleType::kLinear, linear},
-    {ScheduleType::kCosine, cosine_decay},
-    {ScheduleType::kCosineWithRestarts, cosine_with_restarts},
-    {ScheduleType::kPolynomial, polynomial},
-    {ScheduleType::kConstant, constant},
-    {ScheduleType::kConstantWithWarmup, constant_with_warmup},
-    {ScheduleType::kInverseSqrt, inverse_sqrt},
-    {ScheduleType::kCosineWithMinLr, cosine_with_min_lr},
-    {ScheduleType::kCosineWarmupWithMinLr, cosine_warmup_with_min_lr},
-    {ScheduleType::kWarmupStableDecay, warmup_stable_decay},
-};
+template <size_t... kIndex>
+constexpr auto makers_of_forms(std::index_sequence<kIndex...>) {
+  return std::array<ScheduleForm (*)(), sizeof...(kIndex)>{
+      [] { return ScheduleForm(std::in_place_index<kIndex>); }...};
+}
 
 }  // namespace
+
+ScheduleForm schedule_of(ScheduleType type) {
+  constexpr size_t kNumForms = std::variant_size_v<ScheduleForm>;
+  static_assert(kNumForms == choice_words(ScheduleType()).size());
+  static constexpr auto kMakers = makers_of_forms(std::make_index_sequence<kNumForms>());
+  return kMakers[static_cast<size_t>(type)]();
+}
 
 void Schedule::observe_metric(double, bool) {}
 
@@ -257,25 +227,15 @@ void Schedule::restore(const PlateauState&) {}
 std::optional<AdamBetas> Schedule::betas(int64_t) const { return std::nullopt; }
 
 std::unique_ptr<Schedule> make_schedule(const ScheduleOptions& options) {
-  Keywords keywords(options.type, options.kwargs);
-  std::unique_ptr<Schedule> schedule = make_deepspeed_schedule(options, keywords);
-  if (options.type == ScheduleType::kReduceLrOnPlateau)
-    schedule = std::make_unique<ReduceOnPlateau>(options, keywords);
-  for (const LambdaOfType& entry : kLambdas) {
-    if (options.type == entry.type)
-      schedule = std::make_unique<StepSchedule>(options.learning_rate, entry.make(options, keywords));
-  }
-  TESSERA_CHECK(schedule != nullptr, "lr_scheduler_type {}", options.type);
-  keywords.done();
-  return schedule;
+  return std::visit([&](const auto& form) { return make_schedule(form, options); }, options.form);
 }
 
 std::unique_ptr<Schedule> make_schedule(const ScheduleSpec& spec, int64_t num_training_steps) {
-  return make_schedule({spec.type, spec.kwargs, spec.learning_rate, spec.num_warmup_steps(num_training_steps),
-                        num_training_steps});
+  return make_schedule(ScheduleOptions{spec.form, spec.learning_rate,
+                                       spec.num_warmup_steps(num_training_steps), num_training_steps});
 }
 
-bool ScheduleSpec::needs_evaluations() const { return type == ScheduleType::kReduceLrOnPlateau; }
+bool ScheduleSpec::needs_evaluations() const { return std::holds_alternative<ReduceLrOnPlateau>(form); }
 
 int64_t ScheduleSpec::num_warmup_steps(int64_t num_training_steps) const {
   const double total = static_cast<double>(num_training_steps);

@@ -2,61 +2,17 @@
 // * lambda(s) with s completed optimizer steps; and those of DeepSpeed (deepspeed_schedule.cc).
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <string>
-#include <string_view>
 
-#include "base/choice.h"
+#include "optim/schedule_form.h"
 
 namespace tessera {
 
-enum class ScheduleType {
-  kLinear,
-  kCosine,
-  kCosineWithRestarts,
-  kPolynomial,
-  kConstant,
-  kConstantWithWarmup,
-  kInverseSqrt,
-  kCosineWithMinLr,
-  kCosineWarmupWithMinLr,
-  kWarmupStableDecay,
-  kReduceLrOnPlateau,
-  kWarmupLR,
-  kWarmupDecayLR,
-  kWarmupCosineLR,
-  kLRRangeTest,
-  kOneCycle,
-};
-constexpr auto choice_words(ScheduleType) {
-  using enum ScheduleType;
-  return std::to_array<Word<ScheduleType>>({{"linear", kLinear},
-                                            {"cosine", kCosine},
-                                            {"cosine_with_restarts", kCosineWithRestarts},
-                                            {"polynomial", kPolynomial},
-                                            {"constant", kConstant},
-                                            {"constant_with_warmup", kConstantWithWarmup},
-                                            {"inverse_sqrt", kInverseSqrt},
-                                            {"cosine_with_min_lr", kCosineWithMinLr},
-                                            {"cosine_warmup_with_min_lr", kCosineWarmupWithMinLr},
-                                            {"warmup_stable_decay", kWarmupStableDecay},
-                                            {"reduce_lr_on_plateau", kReduceLrOnPlateau},
-                                            {"WarmupLR", kWarmupLR},
-                                            {"WarmupDecayLR", kWarmupDecayLR},
-                                            {"WarmupCosineLR", kWarmupCosineLR},
-                                            {"LRRangeTest", kLRRangeTest},
-                                            {"OneCycle", kOneCycle}});
-}
-// nullopt if no schedule has this name.
-std::optional<ScheduleType> schedule_named(std::string_view name);
-
 struct ScheduleSpec {
   double learning_rate = 5e-5;
-  ScheduleType type = ScheduleType::kLinear;
-  std::string kwargs;  // a JSON object, "" = none
+  ScheduleForm form = {};
   double warmup_steps = 0;
   std::optional<double> warmup_ratio;
 
@@ -67,8 +23,7 @@ struct ScheduleSpec {
 };
 
 struct ScheduleOptions {
-  ScheduleType type = ScheduleType::kLinear;
-  std::string kwargs;  // lr_scheduler_kwargs as JSON text, "" = none
+  ScheduleForm form = {};
   double learning_rate = 5e-5;
   int64_t num_warmup_steps = 0;
   int64_t num_training_steps = 0;
@@ -101,7 +56,7 @@ class Schedule {
   virtual void restore(const PlateauState& state);
 };
 
-// kBadConfig for an unknown or missing keyword.
+// kBadConfig for settings that contradict the learning rate.
 std::unique_ptr<Schedule> make_schedule(const ScheduleOptions& options);
 std::unique_ptr<Schedule> make_schedule(const ScheduleSpec& spec, int64_t num_training_steps);
 

@@ -58,10 +58,10 @@ struct MemoryRequest {
   bool peer_snapshots = false;
   int num_nodes = 1;
   int local_world_size = 1;
-  int64_t context_size = 1;    // ranks that share rows (context/)
-  int connections = 4;         // between two ranks on different nodes
-  std::string fabric = "tcp";  // NetworkOptions::fabric
-  ZeroSettings zero;           // its weight_dtype is ignored; the model's counts
+  int64_t context_size = 1;  // ranks that share rows (context/)
+  int connections = 4;       // between two ranks on different nodes
+  Fabric fabric = {};
+  ZeroSettings zero;  // its weight_dtype is ignored; the model's counts
 };
 
 // The weights beside which adapters are trained; 0 if the weights themselves are.

@@ -48,6 +48,12 @@ constexpr auto choice_words(FinetuningType) {
   return std::to_array<Word<FinetuningType>>({{"full", kFull}, {"lora", kLora}});
 }
 
+// The 16 values of a weight in 4 bits.
+enum class QuantizationType { kNf4 };
+constexpr auto choice_words(QuantizationType) {
+  return std::to_array<Word<QuantizationType>>({{"nf4", QuantizationType::kNf4}});
+}
+
 // What a run is trained in.
 inline constexpr auto kTrainingDTypeWords = std::to_array<Word<DType>>(
     {{"bfloat16", DType::kBF16}, {"float32", DType::kF32}, {"bf16", DType::kBF16}, {"fp32", DType::kF32}});

@@ -86,7 +86,7 @@ TEST_F(ConfigFileTest, JsonSettingsOfEveryType) {
   EXPECT_TRUE(spec_.data.packing);
   EXPECT_EQ(spec_.data.seed, std::nullopt);
   EXPECT_EQ(spec_.precision.bf16, true);
-  EXPECT_EQ(spec_.schedule.kwargs, R"({"min_lr_rate":0.1})");
+  EXPECT_EQ(spec_.sources.json_texts.at("lr_scheduler_kwargs"), R"({"min_lr_rate":0.1})");
   spec_ = read_run_spec(table_, spec_, 1);
 }
 
@@ -111,7 +111,7 @@ lr_scheduler_kwargs:
   EXPECT_EQ(spec_.output_dir, "007");
   EXPECT_TRUE(spec_.data.packing);
   EXPECT_EQ(spec_.evaluation.steps, 0.5);
-  EXPECT_EQ(spec_.schedule.kwargs, R"({"min_lr_rate":0.1,"num_cycles":1})");
+  EXPECT_EQ(spec_.sources.json_texts.at("lr_scheduler_kwargs"), R"({"min_lr_rate":0.1,"num_cycles":1})");
   spec_ = read_run_spec(table_, spec_, 1);
 }
 

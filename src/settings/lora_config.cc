@@ -43,15 +43,44 @@ nlohmann::ordered_json layers(const std::vector<std::string>& values) {
   return numbers;
 }
 
-nlohmann::ordered_json pattern(const std::string& flag, const std::string& text) {
-  if (text.empty()) return nullptr;
+nlohmann::ordered_json parse_pattern(const char* name, const std::string& text) {
+  if (text.empty()) return nlohmann::ordered_json::object();
   auto object = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (object.is_object()) return object;
-  fail(ExitCode::kBadConfig, R"({}: expected a JSON object as {{"down_proj": 16}}, found '{}')", flag,
+  fail(ExitCode::kBadConfig, R"({}: expected a JSON object as {{"down_proj": 16}}, found '{}')", name,
        printable(text));
 }
 
+template <typename Value>
+nlohmann::ordered_json pattern_json(const std::vector<std::pair<std::string, Value>>& pattern) {
+  auto object = nlohmann::ordered_json::object();
+  for (const auto& [key, value] : pattern) object[key] = value;
+  return object;
+}
+
+// What is wrong with settings is a contradiction of theirs, not bad data.
+LoraConfig config_of(const nlohmann::ordered_json& fields) {
+  try {
+    return parse_lora_config(fields.dump(), "settings of LoRA");
+  } catch (const Error& error) {
+    fail(ExitCode::kBadConfig, "{}", error.what());
+  }
+}
+
+LoraConfig config_with_pattern(const char* name, const std::string& text) {
+  return config_of(
+      {{"peft_type", "LORA"}, {"target_modules", "all-linear"}, {name, parse_pattern(name, text)}});
+}
+
 }  // namespace
+
+std::vector<std::pair<std::string, int64_t>> parse_rank_pattern(const std::string& text) {
+  return config_with_pattern("rank_pattern", text).rank_pattern;
+}
+
+std::vector<std::pair<std::string, double>> parse_alpha_pattern(const std::string& text) {
+  return config_with_pattern("alpha_pattern", text).alpha_pattern;
+}
 
 std::optional<LoraConfig> lora_config_of(const LoraSpec& lora, const ModelSource& model) {
   if (lora.finetuning_type != FinetuningType::kLora) return std::nullopt;
@@ -63,23 +92,17 @@ std::optional<LoraConfig> lora_config_of(const LoraSpec& lora, const ModelSource
            config.other_training);
     }
   } else {
-    const nlohmann::ordered_json json = {
-        {"peft_type", "LORA"},
-        {"r", lora.rank},
-        {"lora_alpha", lora.alpha.value_or(2 * static_cast<double>(lora.rank))},
-        {"lora_dropout", lora.dropout},
-        {"use_rslora", lora.use_rslora},
-        {"target_modules", modules(lora.targets)},
-        {"exclude_modules", modules(lora.exclude_modules)},
-        {"layers_to_transform", layers(lora.layers_to_transform)},
-        {"layers_pattern", lora.layers_pattern},
-        {"rank_pattern", pattern("rank_pattern", lora.rank_pattern)},
-        {"alpha_pattern", pattern("alpha_pattern", lora.alpha_pattern)}};
-    try {
-      config = parse_lora_config(json.dump(), "settings of LoRA");
-    } catch (const Error& error) {
-      fail(ExitCode::kBadConfig, "{}", error.what());
-    }
+    config = config_of({{"peft_type", "LORA"},
+                        {"r", lora.rank},
+                        {"lora_alpha", lora.alpha.value_or(2 * static_cast<double>(lora.rank))},
+                        {"lora_dropout", lora.dropout},
+                        {"use_rslora", lora.use_rslora},
+                        {"target_modules", modules(lora.targets)},
+                        {"exclude_modules", modules(lora.exclude_modules)},
+                        {"layers_to_transform", layers(lora.layers_to_transform)},
+                        {"layers_pattern", lora.layers_pattern},
+                        {"rank_pattern", pattern_json(lora.rank_pattern)},
+                        {"alpha_pattern", pattern_json(lora.alpha_pattern)}});
   }
   const auto hub_name = model.hub_names.find("model");
   config.base_model_name_or_path = hub_name == model.hub_names.end() ? model.folder : hub_name->second;

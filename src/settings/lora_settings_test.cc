@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include <nlohmann/json.hpp>
+
 #include "settings/config_file.h"
 #include "support/arguments_test_support.h"
 
@@ -70,6 +72,36 @@ TEST_F(LoraArguments, TheOrderOfPatternsIsThatOfTheFile) {
   }
 }
 
+TEST_F(LoraArguments, PatternsAreReadOnceAndRecordedAsTheyWereGiven) {
+  const std::string ranks = R"({"v_proj": 2, "up_proj":16})", alphas = R"({"q_proj": 0.5})";
+  give("rank_pattern", ranks);
+  give("alpha_pattern", alphas);
+  EXPECT_EQ(spec_.lora.rank_pattern,
+            (std::vector<std::pair<std::string, int64_t>>{{"v_proj", 2}, {"up_proj", 16}}));
+  EXPECT_EQ(spec_.lora.alpha_pattern, (std::vector<std::pair<std::string, double>>{{"q_proj", 0.5}}));
+  EXPECT_EQ(training_arguments(spec_).at("rank_pattern"), ranks);
+  EXPECT_EQ(training_arguments(spec_).at("alpha_pattern"), alphas);
+  give("rank_pattern", "");
+  EXPECT_TRUE(spec_.lora.rank_pattern.empty());
+}
+
+TEST_F(LoraArguments, WrongPatternsAreRefused) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"{q: 3}", "rank_pattern: expected a JSON object"},
+      {"[1]", "rank_pattern: expected a JSON object"},
+      {R"({"q_proj": 0})", "rank_pattern.q_proj': expected an integer from 1"},
+      {R"({"*q": 2})", "field 'rank_pattern': not a regular expression"}};
+  for (const auto& [text, message] : cases) {
+    try {
+      give("rank_pattern", text);
+      ADD_FAILURE() << text << " was accepted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kBadConfig);
+      EXPECT_THAT(error.what(), HasSubstr(message));
+    }
+  }
+}
+
 TEST_F(LoraArguments, WithoutSenseAreRefused) {
   give("lora_rank", "4");
   EXPECT_EQ(contradiction(), "lora_rank: needs finetuning_type lora, found full");
@@ -77,11 +109,6 @@ TEST_F(LoraArguments, WithoutSenseAreRefused) {
   spec_.lora.layers_to_transform = {"1", "two"};
   EXPECT_THAT(refused_config(spec_), HasSubstr("layers_to_transform: expected numbers of layers"));
   spec_.lora.layers_to_transform.clear();
-  spec_.lora.rank_pattern = "{q: 3}";
-  EXPECT_THAT(refused_config(spec_), HasSubstr("rank_pattern: expected a JSON object"));
-  spec_.lora.rank_pattern = R"({"q_proj": 0})";
-  EXPECT_THAT(refused_config(spec_), HasSubstr("rank_pattern.q_proj': expected an integer from 1"));
-  spec_.lora.rank_pattern.clear();
   give("adapter_name_or_path", "out");
   EXPECT_EQ(contradiction(), "lora_rank: adapter_config.json of out decides; leave it out");
 }

@@ -24,6 +24,9 @@ void warn_if_set(const FlagTable& table, std::initializer_list<const char*> name
 
 void resolve_dtype(const FlagTable& table, PrecisionSpec* precision);
 void resolve_batch(const FlagTable& table, int64_t num_ranks, RunSpec* spec);
+// Reads lr_scheduler_kwargs, whose keywords depend on lr_scheduler_type, and checks what can be checked
+// before the length of the run is known.
+void resolve_schedule(RunSpec* spec);
 void check_lora(const FlagTable& table, const RunSpec& spec);
 void check_base_quantization(const FlagTable& table, const BaseSpec& base, FinetuningType finetuning);
 

@@ -7,6 +7,7 @@
 #include "settings/derived.h"
 #include "settings/resolve.h"
 #include "settings/run/evaluation_sets.h"
+#include "settings/run/schedule_keywords.h"
 
 namespace tessera {
 namespace {
@@ -79,6 +80,16 @@ void resolve_data_order(const FlagTable& table, RunSpec* spec) {
         "another order with {}, which draws from the same numbers; here it is the one without",
         spec->objective.neftune_alpha ? "neftune_noise_alpha" : "lora_dropout");
   }
+}
+
+// A form with settings of its own and without their text was not set by a flag.
+void resolve_schedule(RunSpec* spec) {
+  ScheduleSpec& schedule = spec->schedule;
+  const ScheduleType type = schedule_type(schedule.form);
+  const std::string& keywords = spec->sources.json_texts["lr_scheduler_kwargs"];
+  if (!keywords.empty() || schedule.form == schedule_of(type))
+    schedule.form = read_schedule_keywords(type, keywords);
+  make_schedule(schedule, 1000);
 }
 
 void check_packing(const FlagTable& table, const DataSpec& data) {

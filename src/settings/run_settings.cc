@@ -139,8 +139,7 @@ RunSpec read_run_spec(const FlagTable& table, const RunSpec& given, int64_t worl
   check_quiet(spec.reporting);
   resolve_evaluation(&spec);
   resolve_best_model(table, &spec);
-  // Checks type and keywords now, so that a mistake is reported before the data is read.
-  make_schedule(spec.schedule, 1000);
+  resolve_schedule(&spec);
   return spec;
 }
 

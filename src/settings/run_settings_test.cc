@@ -331,6 +331,32 @@ TEST_F(ArgumentsTest, ScheduleKeywordsAreCheckedEarly) {
   EXPECT_THAT(contradiction(), HasSubstr("did you mean 'num_cycles'?"));
 }
 
+TEST_F(ArgumentsTest, ScheduleKeywordsAreReadInAnyOrderAndRecordedAsTheyWereGiven) {
+  const std::string keywords = R"({"num_cycles":  2})";
+  give("lr_scheduler_kwargs", keywords);
+  give("lr_scheduler_type", "cosine");
+  resolve();
+  EXPECT_TRUE(spec_.schedule.form == ScheduleForm(CosineSchedule{.num_cycles = 2}));
+  EXPECT_EQ(training_arguments(spec_).at("lr_scheduler_type"), "cosine");
+  EXPECT_EQ(training_arguments(spec_).at("lr_scheduler_kwargs"), keywords);
+}
+
+TEST_F(ArgumentsTest, AScheduleThatNoFlagHasSetStays) {
+  spec_.schedule.form = WarmupStableDecay{.num_decay_steps = 4};
+  resolve();
+  EXPECT_TRUE(spec_.schedule.form == ScheduleForm(WarmupStableDecay{.num_decay_steps = 4}));
+  EXPECT_EQ(training_arguments(spec_).at("lr_scheduler_type"), "warmup_stable_decay");
+}
+
+TEST_F(ArgumentsTest, FabricsAreTcpAutoOrAProvider) {
+  EXPECT_TRUE(spec_.network.fabric.is_tcp());
+  for (const std::string name : {"auto", "efa", "tcp;ofi_rxm", "tcp"}) {
+    give("fabric", name);
+    EXPECT_EQ(spec_.network.fabric.is_tcp(), name == "tcp");
+    EXPECT_EQ(training_arguments(spec_).at("fabric"), name);
+  }
+}
+
 TEST_F(ArgumentsTest, ShuffleAndSamplingStrategyMustAgree) {
   give("train_sampling_strategy", "sequential");
   resolve();

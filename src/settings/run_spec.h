@@ -10,9 +10,11 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/log.h"
+#include "comm/network/link/fabric_name.h"
 #include "data/dataset.h"
 #include "data/rows/batch_plan.h"
 #include "io/async_file.h"
@@ -104,17 +106,21 @@ struct LoraSpec {
   std::vector<std::string> layers_to_transform;
   std::vector<std::string> layers_pattern;
   bool use_rslora = false;
-  std::string rank_pattern;  // JSON, "" = none
-  std::string alpha_pattern;
+  // Of modules that differ from the rest, by ends of names; the first that fits counts.
+  std::vector<std::pair<std::string, int64_t>> rank_pattern;
+  std::vector<std::pair<std::string, double>> alpha_pattern;
   std::string adapter;  // the folder of one to continue
 };
+// As --rank_pattern and --alpha_pattern take them: a JSON object, "" = none. Error(kBadConfig).
+std::vector<std::pair<std::string, int64_t>> parse_rank_pattern(const std::string& json);
+std::vector<std::pair<std::string, double>> parse_alpha_pattern(const std::string& json);
 
 // The form of the weights beside adapters.
 struct BaseSpec {
   std::optional<int64_t> bits;
   bool load_in_8bit = false;
   bool load_in_4bit = false;
-  std::string quant_type = "nf4";
+  QuantizationType quant_type = QuantizationType::kNf4;
   std::optional<bool> double_quant;  // unset = as the program whose flag asks for 4 bits
 
   int64_t bits_wanted() const { return bits ? *bits : load_in_8bit ? 8 : load_in_4bit ? 4 : 0; }  // 0 = all
@@ -187,7 +193,7 @@ struct ShardingSpec {
 struct NetworkSpec {
   int64_t timeout_s = 60;
   int64_t connections = 4;
-  std::string fabric = "tcp";
+  Fabric fabric;
   std::string interface;
 };
 
@@ -295,6 +301,8 @@ struct SettingSources {
   std::string ds_compat = "0.19";
   std::string config;      // a configuration file; read by read_setting_files()
   ScriptArguments script;  // translated by read_setting_files()
+  // Settings that are given as JSON, by their names: training_args.json has their text as it was given.
+  std::map<std::string, std::string> json_texts;
   // Once resolved: the settings that the command line, the environment or a file gives, by their names.
   std::map<std::string, SettingSource, std::less<>> given;
 };

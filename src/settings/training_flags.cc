@@ -1,5 +1,8 @@
 // Binds the lines of fields.tsv to the members of a RunSpec, in the order of the help.
 #include <cstdlib>
+#include <functional>
+#include <memory>
+#include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -87,13 +90,38 @@ void declare_optim(FlagTable* table, OptimizerSpec* optimizer) {
   };
 }
 
+void declare_schedule(FlagTable* table, ScheduleForm* form) {
+  const auto type = std::make_shared<ScheduleType>(schedule_type(*form));
+  Flag& flag = add_field(table, "lr_scheduler_type", type.get());
+  flag.set = [set = flag.set, type, form](const std::vector<std::string>& values) {
+    set(values);
+    *form = schedule_of(*type);
+  };
+  flag.get = [form] { return std::vector<std::string>{std::string(word_of(schedule_type(*form)))}; };
+}
+
+// A setting that is given as JSON, which `parse` takes; "" = none.
+void add_json_field(FlagTable* table, const std::string& name, SettingSources* sources,
+                    std::function<void(const std::string&)> parse) {
+  const auto set = [=, parse = std::move(parse)](const std::string& text) {
+    parse(text);
+    sources->json_texts[name] = text;
+  };
+  const auto get = [=] {
+    const auto text = sources->json_texts.find(name);
+    return text == sources->json_texts.end() ? "" : text->second;
+  };
+  run_fields().complete(table->add_parsed(name, set, get, run_fields().help_of(name)));
+}
+
 void declare_optimizer(FlagTable* table, RunSpec* spec) {
   table->begin_section("Optimizer");
   OptimizerSpec& optimizer = spec->optimizer;
   declare_optim(table, &optimizer);
   add_field(table, "learning_rate", &spec->schedule.learning_rate);
-  add_field(table, "lr_scheduler_type", &spec->schedule.type);
-  add_field(table, "lr_scheduler_kwargs", &spec->schedule.kwargs);
+  declare_schedule(table, &spec->schedule.form);
+  add_json_field(table, "lr_scheduler_kwargs", &spec->sources,
+                 [](const std::string&) {});  // resolve_schedule()
   add_field(table, "warmup_steps", &spec->schedule.warmup_steps);
   add_field(table, "warmup_ratio", &spec->schedule.warmup_ratio);
   add_field(table, "weight_decay", &optimizer.weight_decay);
@@ -128,13 +156,15 @@ void declare_adapters(FlagTable* table, RunSpec* spec) {
   add_field(table, "layers_to_transform", &lora.layers_to_transform);
   add_field(table, "layers_pattern", &lora.layers_pattern);
   add_field(table, "use_rslora", &lora.use_rslora);
-  add_field(table, "rank_pattern", &lora.rank_pattern);
-  add_field(table, "alpha_pattern", &lora.alpha_pattern);
+  add_json_field(table, "rank_pattern", &spec->sources,
+                 [&lora](const std::string& text) { lora.rank_pattern = parse_rank_pattern(text); });
+  add_json_field(table, "alpha_pattern", &spec->sources,
+                 [&lora](const std::string& text) { lora.alpha_pattern = parse_alpha_pattern(text); });
   add_field(table, "adapter_name_or_path", &lora.adapter);
   add_field(table, "quantization_bit", &spec->base.bits);
   add_field(table, "load_in_8bit", &spec->base.load_in_8bit);
   add_field(table, "load_in_4bit", &spec->base.load_in_4bit);
-  add_field(table, "bnb_4bit_quant_type", &spec->base.quant_type, std::vector<std::string>{"nf4"});
+  add_field(table, "bnb_4bit_quant_type", &spec->base.quant_type);
   add_field(table, "bnb_4bit_use_double_quant", &spec->base.double_quant);
 }
 
@@ -191,7 +221,9 @@ void declare_ranks(FlagTable* table, RunSpec* spec) {
   add_field(table, "context_parallel_size", &sharding.context_parallel_size);
   add_field(table, "ddp_timeout", &spec->network.timeout_s);  // LLaMA-Factory's files ask for 180000000
   add_field(table, "connections", &spec->network.connections);
-  add_field(table, "fabric", &spec->network.fabric);
+  run_fields().complete(table->add_parsed(
+      "fabric", [&fabric = spec->network.fabric](const std::string& text) { fabric = parse_fabric(text); },
+      [&fabric = spec->network.fabric] { return fabric_name(fabric); }, run_fields().help_of("fabric")));
   add_field(table, "interface", &spec->network.interface);
 }
 

@@ -113,8 +113,8 @@ void Trainer::restore_progress() {
   if (progress_.plateau) setup_.schedule->restore(*progress_.plateau);
   if (is_root() && setup_.schedule->plateau() &&
       setup_.schedule->learning_rate(progress_.step) != setup_.spec.schedule.learning_rate) {
-    log_info("lr_scheduler_type {} continues with a learning rate of {}", setup_.spec.schedule.type,
-             setup_.schedule->learning_rate(progress_.step));
+    log_info("lr_scheduler_type {} continues with a learning rate of {}",
+             schedule_type(setup_.spec.schedule.form), setup_.schedule->learning_rate(progress_.step));
   }
 }
 

@@ -97,7 +97,7 @@ struct TestFabric {
   const char* name;
   // Why the library's version here cannot be used, which skips the tests.
   std::string why_missing() const {
-    if (std::string(name) == kTcpFabric) return {};
+    if (parse_fabric(name).is_tcp()) return {};
     if (!FabricLibrary::is_installed()) return "libfabric is not installed";
     if (!find_fabrics(name, "127.0.0.1")) return fmt::format("libfabric has no {} here", name);
     return {};
@@ -124,11 +124,11 @@ class OverFabrics : public testing::TestWithParam<TestFabric> {
     NetworkOptions options;
     options.timeout = timeout;
     options.connections = connections;
-    options.fabric = GetParam().name;
+    options.fabric = parse_fabric(GetParam().name);
     return options;
   }
   // Endpoints of libfabric take longer to open than sockets.
-  static bool is_tcp() { return std::string(GetParam().name) == kTcpFabric; }
+  static bool is_tcp() { return parse_fabric(GetParam().name).is_tcp(); }
   static int most_members() { return is_tcp() ? 5 : 3; }
 };
 

@@ -30,7 +30,7 @@ class SavingRun {
     spec.data.shuffle = true;
     spec.batch.rows_per_device = 1;
     spec.batch.accumulation_steps = 4 / ranks.world_size();
-    spec.schedule.type = ScheduleType::kCosine;
+    spec.schedule.form = CosineSchedule();
     spec.saving.strategy = SaveStrategy::kSteps;
     spec.saving.steps = 1;
     spec.reporting.logging_steps = 2;

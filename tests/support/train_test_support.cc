@@ -100,7 +100,7 @@ TinyRun::TinyRun(const ModelConfig& config) {
   spec.batch.accumulation_steps = 2;
   spec.batch.max_steps = 6;
   spec.schedule.learning_rate = 1e-2;
-  spec.schedule.type = ScheduleType::kConstant;
+  spec.schedule.form = ConstantSchedule();
   spec.reporting.logging_steps = 2;
   spec.saving.strategy = SaveStrategy::kNo;
   spec.reporting.measure_peak = false;

@@ -342,9 +342,9 @@ std::vector<BenchLine> run_network_bench(const std::vector<int64_t>& sizes_bytes
   }
   TwoSides sides(pair, options);
   NetworkOptions tcp = options;
-  tcp.fabric = kTcpFabric;
+  tcp.fabric = {};
   std::optional<TwoSides> over_tcp;
-  if (options.fabric != kTcpFabric) over_tcp.emplace(pair, tcp);
+  if (!options.fabric.is_tcp()) over_tcp.emplace(pair, tcp);
   std::vector<BenchLine> lines;
   for (const int64_t bytes : sizes_bytes) {
     for (const MeasuredCollective& collective : collectives_of(bytes)) {
@@ -359,7 +359,7 @@ std::vector<BenchLine> run_network_bench(const std::vector<int64_t>& sizes_bytes
       line.operation = collective.name;
       line.shape = {{"bytes", bytes}, {"connections", options.connections}};
       line.dtype = "BF16";
-      line.implementation = options.fabric;
+      line.implementation = fabric_name(options.fabric);
       line.unit = "Gbit/s";
       line.peak_name = "iperf3 --parallel 8";
       line.amount = static_cast<double>(collective.bytes) * 8 / kBitsPerGigabit;
@@ -379,7 +379,7 @@ std::vector<BenchLine> run_network_bench(const std::vector<int64_t>& sizes_bytes
       std::vector<std::vector<double>> speeds = measure_in_turn(participants, measure);
       BenchLine beside_sums = line;
       if (over_tcp) {
-        line.others.push_back({kTcpFabric, {}, {}});
+        line.others.push_back({"tcp", {}, {}});
         fill_statistics({speeds[0], speeds[1], speeds.back()}, &line);
       } else {
         fill_statistics({speeds[0], speeds[1]}, &line);

@@ -136,10 +136,11 @@ class BenchCommCommand : public BenchCommand {
   void run_network() {
     std::vector<int64_t> sizes_bytes;
     for (const int64_t size : sizes_mb_) sizes_bytes.push_back(size << 20);
-    const NetworkOptions options = {.connections = static_cast<int>(connections_), .fabric = fabric_};
+    const NetworkOptions options = {.connections = static_cast<int>(connections_),
+                                    .fabric = parse_fabric(fabric_)};
     show_header(fmt::format("comm, two network namespaces, fabric {}, {}; peak is iperf3", fabric_,
                             count_of(connections_, "connection")),
-                "Gbit/s", fabric_ == kTcpFabric ? "" : kTcpFabric);
+                "Gbit/s", fabric_ == "tcp" ? "" : "tcp");
     const std::vector<BenchLine> lines = run_network_bench(sizes_bytes, options, measure_options());
     ThreadPool pool(1);
     for (const BenchLine& line : lines) show(line, pool);
@@ -223,7 +224,7 @@ class BenchCommCommand : public BenchCommand {
 
   std::vector<std::string> parts_ = {"node"};
   int64_t connections_ = 4;
-  std::string fabric_ = kTcpFabric;
+  std::string fabric_ = "tcp";
   std::vector<std::string> ranks_ = {"2", "4"};
   std::vector<std::string> buffer_mb_ = {"32", "512"};
   std::vector<int64_t> sizes_mb_;  // buffer_mb_ as numbers

@@ -96,7 +96,7 @@ void check_monitors(const ReportingSpec& reporting) {
 
 void check_fabric(const NetworkSpec& network, const std::string& image, bool image_is_given,
                   int64_t num_efa) {
-  if (network.fabric == kTcpFabric) {
+  if (network.fabric.is_tcp()) {
     if (num_efa > 0) log_warning("--efa {}: the run uses TCP; --fabric efa uses the interfaces", num_efa);
     return;
   }
@@ -104,9 +104,9 @@ void check_fabric(const NetworkSpec& network, const std::string& image, bool ima
     fail(ExitCode::kUsage,
          "--fabric {} needs libfabric, which the image {} does not have: build one with `--build-arg "
          "FABRIC=yes` (docs/image.md) and name it with --image",
-         printable(network.fabric), image);
+         printable(fabric_name(network.fabric)), image);
   }
-  if (network.fabric == kEfaFabric && num_efa == 0)
+  if (network.fabric.provider == kEfaProvider && num_efa == 0)
     fail(ExitCode::kUsage, "--fabric efa: the pods have no EFA interface: ask for some with --efa N");
 }
 

@@ -59,7 +59,7 @@ TEST(PodArguments, StateOnADiskNeedsAFolderOnTheVolume) {
 TEST(PodArguments, AFabricNeedsItsImageAndInterfaces) {
   RunSpec spec;
   EXPECT_NO_THROW(check_fabric(spec.network, "image", false, 0));
-  spec.network.fabric = "efa";
+  spec.network.fabric = parse_fabric("efa");
   expect_error(ExitCode::kUsage, {"--fabric efa needs libfabric"},
                [&] { check_fabric(spec.network, "i", false, 1); });
   expect_error(ExitCode::kUsage, {"no EFA interface"}, [&] { check_fabric(spec.network, "i", true, 0); });

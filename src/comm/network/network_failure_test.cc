@@ -401,7 +401,7 @@ std::vector<std::string> run_fabric_through_proxy(const Damage& damage, millisec
   NetworkOptions options;
   options.timeout = timeout;
   options.connections = 1;
-  options.fabric = "tcp;ofi_rxm";
+  options.fabric = parse_fabric("tcp;ofi_rxm");
   const auto errors = run_members({.options = options, .rendezvous = &rendezvous},
                                   [](NetworkGroup& group) { run_operations(group, 4, 300'000); });
   *damaged = proxy->damaged();

@@ -34,7 +34,7 @@ std::vector<std::unique_ptr<LaneLink>> connect(const Members& members, const std
                                                const NetworkOptions& options, Rendezvous& rendezvous,
                                                FailureDetector& failures) {
   Mesh mesh = connect_mesh(members, name, options, rendezvous, failures);
-  if (options.fabric != kTcpFabric)
+  if (!options.fabric.is_tcp())
     return connect_fabric(members, name, options, rendezvous, failures, std::move(mesh));
   std::vector<std::unique_ptr<LaneLink>> links;
   for (std::vector<UniqueFd>& sockets : mesh.sockets)
@@ -105,11 +105,11 @@ void NetworkGroup::check_parts(std::span<const Part> parts, size_t num_elements)
   }
 }
 
-int64_t NetworkGroup::buffer_bytes(int num_members, int connections, const std::string& fabric) {
+int64_t NetworkGroup::buffer_bytes(int num_members, int connections, const Fabric& fabric) {
   if (num_members == 1) return 0;
-  const bool is_tcp = fabric == kTcpFabric;
+  const bool is_tcp = fabric.is_tcp();
   const int64_t of_lane = Lane::buffer_bytes(num_members, is_tcp ? 1 : FabricLink::kWindow);
-  return connections * (of_lane + (is_tcp ? 0 : FabricLink::buffer_bytes(num_members, fabric)));
+  return connections * (of_lane + (is_tcp ? 0 : FabricLink::buffer_bytes(num_members, fabric.provider)));
 }
 
 }  // namespace tessera

@@ -143,7 +143,7 @@ class NetworkGroup {
   std::vector<CollectiveCount> collectives() const;
   // Upper bound of a member's memory in a group of num_members: the chunks in flight on every connection and,
   // over a fabric, what its provider keeps; auto counts as a fabric.
-  static int64_t buffer_bytes(int num_members, int connections, const std::string& fabric);
+  static int64_t buffer_bytes(int num_members, int connections, const Fabric& fabric);
   // Applies to operations that start running from now on.
   void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
 
@@ -192,7 +192,7 @@ class NetworkGroup {
   RankPosition* const position_;
   FailureDetector& failures_;
   const Members members_;
-  std::string fabric_;
+  Fabric fabric_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::chrono::milliseconds idle_interval_{0};  // of the links
   std::vector<Worker> workers_;

@@ -190,7 +190,7 @@ void NetworkGroup::end_workers(std::unique_lock<std::mutex>& lock) {
 std::string NetworkGroup::stuck_message() const {
   const OperationId& id = ring_[(completed_ + 1) % kMaxRunning].id;
   return fmt::format("{}: fabric {} has not returned from a call for {:.0f} s, in {}: its provider hangs",
-                     members_.names[static_cast<size_t>(members_.index)], fabric_,
+                     members_.names[static_cast<size_t>(members_.index)], fabric_name(fabric_),
                      seconds_between(busy_since_, Clock::now()), describe(id));
 }
 

@@ -392,8 +392,8 @@ class DeepSpeedMerge {
                      fmt::format("max_steps {}", spec_->batch.max_steps));
     }
     if (type.starts_with("Warmup")) merge_warmup(prefix);
-    spec_->schedule.type = schedule_named(type).value();
-    spec_->schedule.kwargs = params.dump();
+    spec_->schedule.form = schedule_of(schedule_named(type).value());
+    spec_->sources.json_texts["lr_scheduler_kwargs"] = params.dump();
     note("lr_scheduler_type", "scheduler.type");
     note("lr_scheduler_kwargs", "scheduler.params");
     check_schedule();
@@ -443,7 +443,7 @@ class DeepSpeedMerge {
 
   void check_schedule() const {
     try {
-      make_schedule(spec_->schedule, 1000);
+      resolve_schedule(spec_);
     } catch (const Error& error) {
       fail_at("scheduler.params", without_name(error.what()));
     }

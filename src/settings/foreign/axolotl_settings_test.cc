@@ -38,7 +38,7 @@ TEST_F(AxolotlSettingsTest, ItsDefaultsApply) {
   EXPECT_EQ(spec.batch.rows_per_device, 1);
   EXPECT_EQ(spec.evaluation.rows_per_device, 1);
   EXPECT_EQ(spec.batch.num_epochs, 1);
-  EXPECT_EQ(spec.schedule.type, ScheduleType::kCosine);
+  EXPECT_EQ(schedule_type(spec.schedule.form), ScheduleType::kCosine);
   EXPECT_EQ(spec.schedule.warmup_ratio, 0.03);
   EXPECT_EQ(spec.saving.strategy, SaveStrategy::kEpoch);
   EXPECT_EQ(spec.saving.total_limit, 4);

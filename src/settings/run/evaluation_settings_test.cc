@@ -42,7 +42,7 @@ TEST_F(EvaluationArgumentsTest, NamesOfOtherTrainersAreOtherSpellings) {
   EXPECT_EQ(spec_.batch.num_epochs, 5);
   EXPECT_EQ(spec_.batch.rows_per_device, 3);
   EXPECT_EQ(spec_.evaluation.rows_per_device, 6);
-  EXPECT_EQ(spec_.schedule.type, ScheduleType::kCosine);
+  EXPECT_EQ(schedule_type(spec_.schedule.form), ScheduleType::kCosine);
   EXPECT_EQ(spec_.precision.dtype, DType::kBF16);
   EXPECT_TRUE(spec_.placement.gradient_checkpointing);
   EXPECT_EQ(spec_.data.cache_dir, "prepared");

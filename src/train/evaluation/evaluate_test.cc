@@ -63,9 +63,8 @@ TEST(Evaluation, PlateauScheduleFollowsTheLoss) {
   tiny.spec.data.eval_dataset = {tiny.folder() / "eval.safetensors"};
   tiny.spec.evaluation.strategy = IntervalStrategy::kSteps;
   tiny.spec.evaluation.steps = 1;
-  tiny.spec.schedule.type = ScheduleType::kReduceLrOnPlateau;
   // No loss is better than the first by so much: every evaluation after it halves the rate.
-  tiny.spec.schedule.kwargs = R"({"patience": 0, "factor": 0.5, "threshold": 0.99})";
+  tiny.spec.schedule.form = ReduceLrOnPlateau{.factor = 0.5, .patience = 0, .threshold = 0.99};
   tiny.spec.batch.max_steps = 4;
   std::vector<double> rates;
   for (const StepMetrics& step : tiny.train().steps) rates.push_back(step.learning_rate);

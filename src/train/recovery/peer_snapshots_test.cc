@@ -88,7 +88,7 @@ class PeerSnapshotsJob : public testing::Test {
     spec_.data.shuffle = true;
     spec_.batch.rows_per_device = 1;
     spec_.batch.global_rows = 4;
-    spec_.schedule.type = ScheduleType::kCosine;
+    spec_.schedule.form = CosineSchedule();
     spec_.reporting.logging_steps = 2;
     spec_.saving.peer_snapshot_steps = 1;
     spec_.resume = parse_resume("auto");

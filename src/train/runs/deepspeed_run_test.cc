@@ -117,13 +117,15 @@ TEST(DeepSpeedArguments, StairCountsFollowTheRelease) {
       with(R"("scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 1e-5, "cycle_max_lr": 1e-4,
                                                            "cycle_first_stair_count": 4}})");
   for (const char* release : {"0.19", "0.19.4", "0.19.8"}) {
-    EXPECT_TRUE(Json::parse(merged(json, {{"ds_compat", release}}).schedule.kwargs)
-                    .contains("cycle_first_stair_count"))
+    EXPECT_TRUE(
+        Json::parse(merged(json, {{"ds_compat", release}}).sources.json_texts.at("lr_scheduler_kwargs"))
+            .contains("cycle_first_stair_count"))
         << release;
   }
   for (const char* release : {"0.16", "0.19.0", "0.19.3"}) {
-    EXPECT_FALSE(Json::parse(merged(json, {{"ds_compat", release}}).schedule.kwargs)
-                     .contains("cycle_first_stair_count"))
+    EXPECT_FALSE(
+        Json::parse(merged(json, {{"ds_compat", release}}).sources.json_texts.at("lr_scheduler_kwargs"))
+            .contains("cycle_first_stair_count"))
         << release;
   }
   EXPECT_EQ(merged(json, {{"ds_compat", "0.19.2"}}).clipping.max_norm, 0);
@@ -151,10 +153,10 @@ TEST(DeepSpeedArguments, DefaultsFollowTheRelease) {
   const std::string json = with(R"("scheduler": {"type": "WarmupLR"})");
   const RunSpec now = merged(json);
   EXPECT_EQ(now.clipping.max_norm, 1);
-  EXPECT_FALSE(Json::parse(now.schedule.kwargs).contains("warmup_max_lr"));
+  EXPECT_FALSE(Json::parse(now.sources.json_texts.at("lr_scheduler_kwargs")).contains("warmup_max_lr"));
   const RunSpec old = merged(json, {{"ds_compat", "0.16"}});
   EXPECT_EQ(old.clipping.max_norm, 0);
-  EXPECT_EQ(Json::parse(old.schedule.kwargs).at("warmup_max_lr"), 1e-3);
+  EXPECT_EQ(Json::parse(old.sources.json_texts.at("lr_scheduler_kwargs")).at("warmup_max_lr"), 1e-3);
   EXPECT_EQ(old.schedule.learning_rate, 1e-3);
 }
 
@@ -367,7 +369,7 @@ TEST(DeepSpeedArguments, SchedulerDecidesRateAndWarmup) {
   const RunSpec spec = merged(with(
       R"("scheduler": {"type": "WarmupDecayLR", "params": {"warmup_max_lr": 3e-4, "warmup_num_steps": 20,
                                                              "total_num_steps": "auto"}})"));
-  EXPECT_EQ(spec.schedule.type, ScheduleType::kWarmupDecayLR);
+  EXPECT_EQ(schedule_type(spec.schedule.form), ScheduleType::kWarmupDecayLR);
   EXPECT_EQ(spec.schedule.learning_rate, 3e-4);
   EXPECT_EQ(spec.schedule.num_warmup_steps(1000), 20);
   EXPECT_THAT(

@@ -25,7 +25,7 @@ SavingRun lora_run(const Ranks& ranks = {}) {
 TEST(LoraRun, WritesWhatPeftReadsAndLeavesTheModelAlone) {
   SavingRun run = lora_run();
   run.spec.lora.targets = {"q_proj,down_proj"};
-  run.spec.lora.rank_pattern = R"({"down_proj": 2})";
+  run.spec.lora.rank_pattern = {{"down_proj", 2}};
   run.spec.data.eval_dataset = run.spec.data.dataset;
   run.spec.evaluation.strategy = IntervalStrategy::kSteps;
   run.spec.evaluation.steps = 6;

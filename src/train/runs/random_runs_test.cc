@@ -151,7 +151,7 @@ void draw_division(Draw& draw, const Machine& machine, const ModelConfig& config
     spec->placement.merge_micro_batches = AutoChoice::kAlways;
     if (!spec->computes_norm_first()) spec->guards.replay_check_steps = 0;
   }
-  spec->network.fabric = draw.one_of({"tcp", "tcp", "tcp;ofi_rxm"});
+  spec->network.fabric = parse_fabric(draw.one_of({"tcp", "tcp", "tcp;ofi_rxm"}));
   spec->network.connections = draw.number(1, 5);
   spec->sharding.grad_accum_dtype =
       spec->precision.dtype == DType::kBF16 && draw.coin() ? DType::kBF16 : DType::kF32;
@@ -182,8 +182,8 @@ void draw_training(Draw& draw, RunSpec* spec) {
       {"adamw_torch", "adamw_bf16", "adamw_8bit", "lion_32bit", "lion_8bit", "muon", "adafactor"}));
   spec->batch.max_steps = kNumSteps;
   spec->schedule.learning_rate = 1e-3;
-  spec->schedule.type =
-      *schedule_named(draw.one_of({"linear", "cosine", "constant_with_warmup", "inverse_sqrt"}));
+  spec->schedule.form =
+      schedule_of(*schedule_named(draw.one_of({"linear", "cosine", "constant_with_warmup", "inverse_sqrt"})));
   spec->schedule.warmup_steps = static_cast<double>(draw.number(0, 2));
   spec->optimizer.weight_decay = draw.one_of({0.0, 0.1});
   spec->optimizer.weight_decay_norms = draw.coin();

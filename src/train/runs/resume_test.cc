@@ -277,8 +277,7 @@ TEST(Signal, TakesTheTimeForTheStepOrGivesItUp) {
 
 TEST(Resume, ScheduleThatWatchesEvaluationsGoesOn) {
   SavingRun run;
-  run.spec.schedule.type = ScheduleType::kReduceLrOnPlateau;
-  run.spec.schedule.kwargs = R"({"patience": 0, "factor": 0.5, "threshold": 0.5})";
+  run.spec.schedule.form = ReduceLrOnPlateau{.factor = 0.5, .patience = 0, .threshold = 0.5};
   run.spec.evaluation.strategy = IntervalStrategy::kSteps;
   run.spec.evaluation.steps = 1;
   run.spec.data.eval_dataset = {run.folder() / "eval.safetensors"};
@@ -295,8 +294,7 @@ TEST(Resume, ScheduleThatWatchesEvaluationsGoesOn) {
 // The checkpoint then lacks the evaluation that should precede it.
 TEST(Resume, EvaluationThatASignalCutShortIsMadeUpFor) {
   SavingRun run;
-  run.spec.schedule.type = ScheduleType::kReduceLrOnPlateau;
-  run.spec.schedule.kwargs = R"({"patience": 0, "factor": 0.5, "threshold": 0.5})";
+  run.spec.schedule.form = ReduceLrOnPlateau{.factor = 0.5, .patience = 0, .threshold = 0.5};
   run.spec.evaluation.strategy = IntervalStrategy::kSteps;
   run.spec.evaluation.steps = 1;
   run.spec.evaluation.rows_per_device = 1;

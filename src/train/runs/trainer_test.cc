@@ -263,7 +263,7 @@ TEST(TrainLoop, KeptPackedWeightsFollowEveryUpdate) {
 
 TEST(TrainLoop, LearningRatesFollowTheSchedule) {
   TinyRun tiny;
-  tiny.spec.schedule.type = ScheduleType::kLinear;
+  tiny.spec.schedule.form = LinearSchedule();
   tiny.spec.schedule.warmup_ratio = 0.3;  // ceil(1.8) = 2 of 6 steps
   std::vector<double> rates;
   for (const StepMetrics& step : tiny.train().steps) rates.push_back(step.learning_rate);

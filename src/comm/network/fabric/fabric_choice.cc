@@ -28,29 +28,30 @@ bool is_one_of(const std::string& name, std::initializer_list<std::string_view> 
 
 }  // namespace
 
-std::string choose_fabric(const std::string& asked) {
+Fabric choose_fabric(const Fabric& asked) {
+  const std::string& name = asked.provider;
   const bool is_word =
-      !asked.empty() && std::ranges::none_of(asked, [](char c) { return c <= ' ' || c > '~'; });
-  if (!is_word) {
+      !name.empty() && std::ranges::none_of(name, [](char c) { return c <= ' ' || c > '~'; });
+  if (asked.kind == Fabric::Kind::kProvider && !is_word) {
     fail(ExitCode::kBadConfig, "--fabric: expected auto, tcp or a provider of libfabric, found '{}'",
-         printable(asked));
+         printable(name));
   }
-  if (asked != kAutoFabric) return asked;
-  if (!has_fabric_device()) return kTcpFabric;
+  if (asked.kind != Fabric::Kind::kAuto) return asked;
+  if (!has_fabric_device()) return {};
   if (!FabricLibrary::is_installed()) {
     log_warning(
         "{} lists devices, but libfabric is not installed: the network between nodes is TCP. Debian's "
         "package "
         "is libfabric1; --fabric tcp silences this",
         kDeviceFolder);
-    return kTcpFabric;
+    return {};
   }
-  for (const char* provider : {"efa", "verbs;ofi_rxm"}) {
-    if (find_fabrics(provider, "")) return provider;
+  for (const char* provider : {kEfaProvider, "verbs;ofi_rxm"}) {
+    if (find_fabrics(provider, "")) return {Fabric::Kind::kProvider, provider};
   }
   log_warning("{} lists devices, but neither efa nor verbs can use one: the network between nodes is TCP",
               kDeviceFolder);
-  return kTcpFabric;
+  return {};
 }
 
 bool fabric_moves_in_calls_only(const std::string& provider) {

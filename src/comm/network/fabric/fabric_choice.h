@@ -1,19 +1,19 @@
-// Which transport a job uses between its nodes: --fabric auto|tcp|PROVIDER.
+// Which transport a job uses between its nodes, and what libfabric offers.
 #pragma once
 
 #include <string>
 #include <vector>
 
+#include "comm/network/link/fabric_name.h"
+
 namespace tessera {
 
-inline constexpr const char* kTcpFabric = "tcp";  // Tessera's own connections
-inline constexpr const char* kAutoFabric = "auto";
-inline constexpr const char* kEfaFabric = "efa";  // Amazon's adapters
+inline constexpr const char* kEfaProvider = "efa";  // Amazon's adapters
 
-// `asked` is auto, tcp, or a provider as libfabric names it, such as efa or "tcp;ofi_rxm"; returned as it is
-// unless it is auto: then efa, or else "verbs;ofi_rxm", if this machine has such a device and libfabric can
-// use it, and otherwise tcp. Loads nothing on a machine without devices.
-std::string choose_fabric(const std::string& asked);
+// What was asked for, unless it is auto: then efa, or else "verbs;ofi_rxm", if this machine has such a device
+// and libfabric can use it, and otherwise TCP. Loads nothing on a machine without devices. Error(kBadConfig)
+// for a provider that is not a word.
+Fabric choose_fabric(const Fabric& asked);
 
 // Whether the provider touches memory only while it is called, and takes any memory. What a network card
 // moves by itself goes through registered memory that no operation owns (fabric_link.h).

@@ -161,13 +161,13 @@ class FabricMeshBuilder {
     uint64_t tag_secret = 0;
     std::memcpy(&tag_secret, secret.data(), sizeof(tag_secret));
     tags_ = FabricTags(tag_secret);
-    key_ = hmac_sha256(text_of(mesh_.key), {"fabric handshake", options.fabric});
+    key_ = hmac_sha256(text_of(mesh_.key), {"fabric handshake", options.fabric.provider});
   }
 
   std::vector<std::unique_ptr<LaneLink>> build() {
     const std::string problem = fabric_device_problem(
-        options_.fabric, options_.connections * FabricLink::registered_bytes(options_.fabric),
-        this_fabric_machine());
+        options_.fabric.provider,
+        options_.connections * FabricLink::registered_bytes(options_.fabric.provider), this_fabric_machine());
     if (!problem.empty()) fail(ExitCode::kBadConfig, "{}", problem);
     open_endpoints();
     read_addresses();
@@ -190,10 +190,11 @@ class FabricMeshBuilder {
 
   void open_endpoints() {
     const std::string address =
-        is_fabric_addressed_by_ip(options_.fabric) ? rendezvous_.local_address() : std::string();
+        is_fabric_addressed_by_ip(options_.fabric.provider) ? rendezvous_.local_address() : std::string();
     std::string published;
     for (int lane = 0; lane < options_.connections; ++lane) {
-      endpoints_.push_back(std::make_unique<FabricEndpoint>(options_.fabric, address, lane, members_.size()));
+      endpoints_.push_back(
+          std::make_unique<FabricEndpoint>(options_.fabric.provider, address, lane, members_.size()));
       published += hex(endpoints_.back()->address()) + " ";
     }
     rendezvous_.set(member_key(members_.index), published);
@@ -208,7 +209,7 @@ class FabricMeshBuilder {
       const std::string text = failures_.blame_at_deadline(
           members_.ranks[static_cast<size_t>(member)],
           fmt::format("{} has not opened fabric {} within {:.3g} s of {} (group {})", name(member),
-                      options_.fabric, seconds(), name(members_.index), group_),
+                      options_.fabric.provider, seconds(), name(members_.index), group_),
           [&] { return rendezvous_.get(member_key(member), left); });
       std::istringstream fields(text);
       for (size_t lane = 0; lane < endpoints_.size(); ++lane) {
@@ -263,9 +264,10 @@ class FabricMeshBuilder {
   double seconds() const { return std::chrono::duration<double>(options_.timeout).count(); }
 
   [[noreturn]] void fail_with(int member, const std::string& problem) {
-    failures_.fail_because(members_.ranks[static_cast<size_t>(member)],
-                           fmt::format("{} did not connect with {} over fabric {} (group {}): {}",
-                                       name(member), name(members_.index), options_.fabric, group_, problem));
+    failures_.fail_because(
+        members_.ranks[static_cast<size_t>(member)],
+        fmt::format("{} did not connect with {} over fabric {} (group {}): {}", name(member),
+                    name(members_.index), options_.fabric.provider, group_, problem));
   }
 
   [[noreturn]] void fail_at_deadline(int member) {
@@ -274,7 +276,7 @@ class FabricMeshBuilder {
         fmt::format("{} did not answer {} over fabric {} within {:.1f} s (group {}), although TCP between "
                     "them works: check that the fabric reaches from one to the other (efa: a security group "
                     "that is open to itself in both directions), or use --fabric tcp",
-                    name(member), name(members_.index), options_.fabric, seconds(), group_));
+                    name(member), name(members_.index), options_.fabric.provider, seconds(), group_));
   }
 
   const Members& members_;
@@ -284,7 +286,7 @@ class FabricMeshBuilder {
   FailureDetector& failures_;
   Mesh mesh_;
   const FabricClock::time_point deadline_;
-  const bool is_staged_ = !fabric_moves_in_calls_only(options_.fabric);
+  const bool is_staged_ = !fabric_moves_in_calls_only(options_.fabric.provider);
   FabricTags tags_;
   Mac key_{};
   // Endpoints are closed before what their transfers use.

@@ -14,7 +14,7 @@
 
 namespace tessera {
 
-// Collective. options.fabric is a provider. At the deadline fail_because() names a member that did not
+// Collective. options.fabric names a provider. At the deadline fail_because() names a member that did not
 // answer. Error(kBadConfig): libfabric, the provider or an address of it is missing.
 std::vector<std::unique_ptr<LaneLink>> connect_fabric(const Members& members, const std::string& group,
                                                       const NetworkOptions& options, Rendezvous& rendezvous,

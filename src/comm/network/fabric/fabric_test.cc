@@ -39,18 +39,18 @@ bool is_library_loaded() { return ::dlopen("libfabric.so.1", RTLD_NOW | RTLD_NOL
 
 TEST(FabricChoice, TcpAndMachinesWithoutDevicesLoadNothing) {
   const bool before = is_library_loaded();
-  EXPECT_EQ(choose_fabric("tcp"), "tcp");
-  EXPECT_EQ(choose_fabric("efa"), "efa");
+  EXPECT_TRUE(choose_fabric(parse_fabric("tcp")).is_tcp());
+  EXPECT_EQ(choose_fabric(parse_fabric("efa")).provider, "efa");
   const std::filesystem::path devices = "/sys/class/infiniband";
   if (!std::filesystem::exists(devices) || std::filesystem::is_empty(devices)) {
-    EXPECT_EQ(choose_fabric("auto"), "tcp");
+    EXPECT_TRUE(choose_fabric(parse_fabric("auto")).is_tcp());
   }
   EXPECT_EQ(is_library_loaded(), before);
 }
 
 TEST(FabricChoice, NamesThatCannotBeProvidersAreRefused) {
   for (const char* name : {"", "tcp ofi_rxm", "efa\n"}) {
-    EXPECT_THAT(error_of([&] { choose_fabric(name); }),
+    EXPECT_THAT(error_of([&] { choose_fabric(parse_fabric(name)); }),
                 HasSubstr("--fabric: expected auto, tcp or a provider"))
         << name;
   }
@@ -238,7 +238,7 @@ TEST_F(FabricTest, StrangerInPlaceOfAMemberIsNotBelieved) {
   NetworkOptions options;
   options.timeout = std::chrono::milliseconds(1500);
   options.connections = 1;
-  options.fabric = kProvider;
+  options.fabric = parse_fabric(kProvider);
   const auto errors = run_members({.options = options, .rendezvous = &rendezvous}, [](NetworkGroup&) {});
   EXPECT_THAT(errors[0], AllOf(HasSubstr("rank 1 on host b did not answer rank 0 on host a over fabric "),
                                HasSubstr("within 1.5 s")));
@@ -250,7 +250,7 @@ TEST_F(FabricTest, OtherFabricsAreRefusedWithBothNames) {
   });
   NetworkOptions options;
   options.timeout = std::chrono::milliseconds(500);
-  options.fabric = kProvider;
+  options.fabric = parse_fabric(kProvider);
   const auto errors = run_members({.options = options, .rendezvous = &rendezvous}, [](NetworkGroup&) {});
   EXPECT_THAT(errors[0], HasSubstr("rank 1 on host b uses fabric efa, rank 0 on host a tcp;ofi_rxm"));
 }

@@ -130,7 +130,7 @@ class MeshBuilder {
     if (members_.index == 0) rendezvous_.set(key("salt"), random_secret());
     rendezvous_.set(member_key(members_.index),
                     fmt::format("{} {} {} {} {}", kWireVersion, options_.connections, local_port(listener_),
-                                address, options_.fabric));
+                                address, fabric_name(options_.fabric)));
   }
 
   std::string published_by(int member, const std::string& key) {
@@ -168,11 +168,11 @@ class MeshBuilder {
              connections, name(members_.index), options_.connections);
       }
       TESSERA_CHECK(!fields.fail(), "the store has '{}' for {}", text, name(member));
-      if (fabric != options_.fabric) {
+      if (fabric != fabric_name(options_.fabric)) {
         fail(ExitCode::kBadConfig,
              "{} uses fabric {}, {} {}: give all nodes the same --fabric, or nodes of one kind where it is "
              "auto",
-             name(member), fabric, name(members_.index), options_.fabric);
+             name(member), fabric, name(members_.index), fabric_name(options_.fabric));
       }
       addresses_.push_back(parse_address(address, port));
       if (member > members_.index) continue;

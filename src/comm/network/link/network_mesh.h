@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/network/link/fabric_name.h"
 #include "comm/ranks/failure.h"
 #include "comm/ranks/proof.h"
 #include "comm/ranks/rank_position.h"
@@ -32,7 +33,7 @@ struct NetworkOptions {
   std::chrono::milliseconds timeout{60'000};  // per operation, from when its turn comes
   int connections = 4;                        // per pair of members
   RankPosition* position = nullptr;           // records every operation; must outlive the group
-  std::string fabric = "tcp";  // auto, tcp, or a provider of libfabric (fabric/fabric_choice.h)
+  Fabric fabric = {};
 };
 
 struct Mesh {
@@ -46,7 +47,7 @@ std::string group_key(const std::string& group, const std::string& what);
 
 // Collective. At the deadline fail_because() names a missing member; a member with another wire version,
 // number of connections or fabric is an Error(kBadConfig) that names both.
-// options.fabric is the transport that will be used.
+// options.fabric is the transport that will be used, not auto.
 Mesh connect_mesh(const Members& members, const std::string& group, const NetworkOptions& options,
                   Rendezvous& rendezvous, FailureDetector& failures);
 
