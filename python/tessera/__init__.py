@@ -3,18 +3,26 @@
 from tessera import Trainer, TrainingArguments
 """
 
-from importlib import metadata
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from tessera.arguments import LoraConfig, SFTConfig, TrainingArguments
-from tessera.callbacks import TrainerCallback, TrainerControl, TrainerState
-from tessera.commands import generate, launch, plan
-from tessera.errors import TesseraError
-from tessera.trainer import SFTTrainer, Trainer, TrainOutput
+if TYPE_CHECKING:
+    from tessera.arguments import LoraConfig, SFTConfig, TrainingArguments
+    from tessera.callbacks import TrainerCallback, TrainerControl, TrainerState
+    from tessera.commands import generate, launch, plan
+    from tessera.errors import TesseraError
+    from tessera.trainer import SFTTrainer, Trainer, TrainOutput
 
-try:
-    __version__ = metadata.version("tessera-train")
-except metadata.PackageNotFoundError:  # a checkout
-    __version__ = "0+unknown"
+    __version__: str
+
+# Loaded when they are asked for: the console script begins here, too, and is to take no time.
+_MODULES = {
+    "arguments": ("LoraConfig", "SFTConfig", "TrainingArguments"),
+    "callbacks": ("TrainerCallback", "TrainerControl", "TrainerState"),
+    "commands": ("generate", "launch", "plan"),
+    "errors": ("TesseraError",),
+    "trainer": ("SFTTrainer", "Trainer", "TrainOutput"),
+}
 
 __all__ = [
     "LoraConfig",
@@ -31,3 +39,21 @@ __all__ = [
     "launch",
     "plan",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib import metadata
+
+        try:
+            return metadata.version("tessera-train")
+        except metadata.PackageNotFoundError:  # a checkout
+            return "0+unknown"
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(f"tessera.{module}"), name)
+    raise AttributeError(f"module 'tessera' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

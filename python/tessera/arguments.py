@@ -16,6 +16,7 @@ from typing import Any
 
 from tessera.errors import TesseraError
 from tessera.process import check_settings, environment_rank
+from tessera.scratch import environment_local_rank
 
 
 @dataclass
@@ -168,7 +169,7 @@ class TrainingArguments:
 
     @property
     def local_process_index(self) -> int:
-        return int(os.environ.get("LOCAL_RANK", "0"))
+        return environment_local_rank()
 
     @property
     def train_batch_size(self) -> int:

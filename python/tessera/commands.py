@@ -10,12 +10,19 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from tessera.errors import TesseraError
 from tessera.process import Run, flags, output_of
 
 
 def launch(arguments: Sequence[str], nproc_per_node: int | str = "auto") -> None:
     """Starts ranks of a command of the program on this machine, as ``tessera launch`` does, and waits for them:
     ``launch(["train", "run.yaml"], nproc_per_node=2)``. A Python function cannot be one: ranks run the program."""
+    if callable(arguments):
+        raise TesseraError(
+            "launch: expected the words of a command, found a function: ranks run the program, not Python; "
+            "give the Trainer nproc_per_node, or start the script with `tessera launch -- python script.py`",
+            64,
+        )
     run = Run(["launch", "--nproc_per_node", str(nproc_per_node), *arguments], show=lambda line: True)
     try:
         for event in run.events():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from typing import Any
 
 from tessera.process import Event
@@ -54,7 +55,9 @@ def make_progress(args: Any) -> Progress:
     if getattr(args, "disable_tqdm", None) or not (sys.stderr.isatty() or _in_notebook()):
         return Progress()
     try:
-        from tqdm.auto import tqdm  # type: ignore[import-untyped, unused-ignore]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a notebook without ipywidgets has the terminal's bar
+            from tqdm.auto import tqdm  # type: ignore[import-untyped, unused-ignore]
     except ImportError:
         return Progress()
     return _Bar(tqdm)

@@ -18,6 +18,7 @@ from tessera.errors import TesseraError
 from tessera.models import load_back, model_source, tokenizer_source
 from tessera.process import Event, Run, check_settings, environment_rank, flags, output_of, write_settings
 from tessera.progress import make_progress
+from tessera.scratch import environment_local_rank, mark_ready, run_folder
 
 # Collators that pad rows and, for language models, copy the ids as labels: what the program does with its rows.
 _PADDING_COLLATORS = (
@@ -90,7 +91,7 @@ class Trainer:
         self.processing_class = processing_class if processing_class is not None else tokenizer
         self.state = TrainerState(
             is_world_process_zero=(environment_rank() or 0) == 0,
-            is_local_process_zero=int(os.environ.get("LOCAL_RANK", "0")) == 0,
+            is_local_process_zero=environment_local_rank() == 0,
         )
         self._settings = training_settings(self.args)
         if peft_config is not None:
@@ -130,8 +131,18 @@ class Trainer:
     ) -> TrainOutput:
         """Trains; the model is in ``args.output_dir`` then. Ctrl-C and SIGTERM end with a checkpoint."""
         _refuse_code(trial=trial)
-        with tempfile.TemporaryDirectory(prefix="tessera-") as scratch:
-            return self._train(Path(scratch), resume_from_checkpoint)
+        if self.train_dataset is None:
+            raise TesseraError("train: expected a train_dataset, found none", 64)
+        with run_folder() as (folder, is_writer):
+            spool = self._prepare(folder, resume_from_checkpoint) if is_writer else None
+            command = ["train", str(folder / "settings.json")]
+            if self._nproc_per_node is not None and environment_rank() is None:
+                command = ["launch", "--nproc_per_node", str(self._nproc_per_node), *command]
+            try:
+                return self._follow(command, folder, spool)
+            finally:
+                if spool is not None:
+                    spool.close()
 
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval"
@@ -197,30 +208,23 @@ class Trainer:
 
     # --- how it is done
 
-    def _train(self, scratch: Path, resume_from_checkpoint: str | bool | None) -> TrainOutput:
-        if self.train_dataset is None:
-            raise TesseraError("train: expected a train_dataset, found none", 64)
+    def _prepare(self, folder: Path, resume_from_checkpoint: str | bool | None) -> Spool | None:
+        """Writes the settings of the run and what they name; returns who feeds its rows, if somebody has to."""
         settings = dict(self._settings)
         if resume_from_checkpoint is not None:
             settings["resume_from_checkpoint"] = resume_from_checkpoint
         spool = None
         if is_stream(self.train_dataset):
-            spool = Spool(self.train_dataset, scratch / "spool", self._formatting)
+            spool = Spool(self.train_dataset, folder / "spool", self._formatting)
             settings.update(dataset_spool=str(spool.folder), train_sampling_strategy="sequential")
         else:
-            settings["dataset"] = dataset_sources(self.train_dataset, scratch / "train", self._formatting)
+            settings["dataset"] = dataset_sources(self.train_dataset, folder / "train", self._formatting)
         if self.eval_dataset is not None and self._evaluates(settings):
-            settings["eval_dataset"] = evaluation_sources(self.eval_dataset, scratch / "eval", self._formatting)
-        settings.update(self._model_settings(scratch))
-        write_settings(scratch / "settings.json", settings)
-        command = ["train", str(scratch / "settings.json")]
-        if self._nproc_per_node is not None and environment_rank() is None:
-            command = ["launch", "--nproc_per_node", str(self._nproc_per_node), *command]
-        try:
-            return self._follow(command, scratch, spool)
-        finally:
-            if spool is not None:
-                spool.close()
+            settings["eval_dataset"] = evaluation_sources(self.eval_dataset, folder / "eval", self._formatting)
+        settings.update(self._model_settings(folder))
+        write_settings(folder / "settings.json", settings)
+        mark_ready(folder)
+        return spool
 
     def _follow(self, command: list[str], scratch: Path, spool: Spool | None) -> TrainOutput:
         callbacks = self._callback_list()

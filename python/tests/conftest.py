@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from tessera._program import program_path
 
 CONFIG = {

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tessera import LoraConfig, SFTConfig, TesseraError, TrainingArguments
 from tessera.arguments import lora_settings
 from tessera.process import check_settings

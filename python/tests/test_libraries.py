@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 from conftest import texts
+from test_training import arguments, losses
+
 from tessera import Trainer
 from tessera._program import program_path
-from test_training import arguments, losses
 
 WORDS = "the model forgets what rows say, in time: 1234 \u00e4\u00f6\u00fc \u4e2d\u6587 <x>"
 

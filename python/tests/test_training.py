@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, Iterator
 
 import pytest
-import tessera
 from conftest import texts
+
+import tessera
 from tessera import SFTConfig, SFTTrainer, TesseraError, Trainer, TrainerCallback, TrainingArguments
 from tessera._program import program_path
 
