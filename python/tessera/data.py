@@ -12,7 +12,8 @@ from typing import Any, Callable
 from tessera.errors import TesseraError
 
 Formatting = Callable[[Any], Any]
-_ROWS_PER_FILE = 4096  # of a stream
+_ROWS_PER_FILE = 256  # of a stream
+_FILES_AHEAD = 8
 
 
 def dataset_sources(data: Any, folder: Path, formatting: Formatting | None = None) -> list[str]:
@@ -60,40 +61,50 @@ def is_stream(data: Any) -> bool:
 class Spool:
     """Feeds the rows of a stream to ``--dataset_spool``: a few files that the program deletes as it reads them.
 
-    A stream that ends begins again, in its next epoch, as in Transformers' Trainer.
+    A stream that ends begins again, in its next epoch, as in Transformers' Trainer. The program asks for the first
+    row again (by a file `again`) when its ranks are restarted.
     """
 
-    def __init__(self, data: Any, folder: Path, formatting: Formatting | None = None, ahead: int = 2) -> None:
+    def __init__(self, data: Any, folder: Path, formatting: Formatting | None = None) -> None:
         self.folder = folder
         self.error: BaseException | None = None
-        self._data, self._formatting, self._ahead = data, formatting, ahead
+        self._data, self._formatting = data, formatting
         self._stop = threading.Event()
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "feeder").write_text(str(os.getpid()))
-        self._thread = threading.Thread(target=self._feed, daemon=True)
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         self._stop.set()
         self._thread.join()
 
-    def _feed(self) -> None:
+    def _run(self) -> None:
         try:
-            number = 0
-            for rows in _groups(self._endless(), _ROWS_PER_FILE):
-                path = self.folder / f"{number}.jsonl"
-                hidden = path.with_suffix(".part")
-                hidden.write_text("".join(map(_line, rows)), encoding="utf-8")
-                hidden.rename(path)
-                number += 1
-                while (self.folder / f"{number - self._ahead}.jsonl").exists():
-                    if self._stop.wait(0.02):
-                        return
-                if self._stop.is_set():
-                    return
-        except BaseException as error:  # of the user's generator: the main thread raises it
+            while self._feed():
+                for file in self.folder.glob("*.jsonl"):
+                    file.unlink(missing_ok=True)
+                (self.folder / "again").unlink()
+        except BaseException as error:  # of the user's rows: the main thread raises it
             self.error = error
         (self.folder / "end").touch()
+
+    def _feed(self) -> bool:
+        """Until nobody wants more rows, or, true, until somebody wants all of them again."""
+        again = self.folder / "again"
+        for number, rows in enumerate(_groups(self._endless(), _ROWS_PER_FILE)):
+            path = self.folder / f"{number}.jsonl"
+            part = path.with_suffix(".part")
+            part.write_text("".join(map(_line, rows)), encoding="utf-8")
+            part.rename(path)
+            while (self.folder / f"{number - _FILES_AHEAD}.jsonl").exists() and not again.exists():
+                if self._stop.wait(0.02):
+                    return False
+            if self._stop.is_set():
+                return False
+            if again.exists():
+                return True
+        raise TesseraError("train_dataset: expected rows, found none", 65)
 
     def _endless(self) -> Iterator[Any]:
         epoch = 0
