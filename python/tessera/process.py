@@ -131,6 +131,14 @@ def _exit_code(returncode: int) -> int:
     return returncode if returncode >= 0 else 128 - returncode
 
 
+class Terminated(BaseException):
+    """This process received a signal that ends it, once its folders are removed."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
 class Run:
     """A run of ``tessera train`` as a child: yields its events, and answers what it asks after every step.
 
@@ -192,12 +200,12 @@ class Run:
                 pass
 
     def finish(self) -> None:
-        """Raises what the end of the program means: TesseraError, or the signal again that this process got."""
+        """Raises what the end of the program means: TesseraError, KeyboardInterrupt or Terminated."""
         returncode = self._process.returncode
         if self.signal == signal.SIGINT:
             raise KeyboardInterrupt
         if self.signal != 0:
-            os.kill(os.getpid(), self.signal)
+            raise Terminated(self.signal)
         if returncode != 0:
             raise plain_error("\n".join(self._errors), _exit_code(returncode))
 

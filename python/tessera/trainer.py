@@ -16,7 +16,7 @@ from tessera.callbacks import CallbackList, TrainerState
 from tessera.data import Formatting, Spool, dataset_sources, evaluation_sources, is_stream
 from tessera.errors import TesseraError
 from tessera.models import load_back, model_source, tokenizer_source
-from tessera.process import Event, Run, check_settings, environment_rank, flags, output_of, write_settings
+from tessera.process import Event, Run, Terminated, check_settings, environment_rank, flags, output_of, write_settings
 from tessera.progress import make_progress
 from tessera.scratch import environment_local_rank, mark_ready, run_folder
 
@@ -133,6 +133,13 @@ class Trainer:
         _refuse_code(trial=trial)
         if self.train_dataset is None:
             raise TesseraError("train: expected a train_dataset, found none", 64)
+        try:
+            return self._train(resume_from_checkpoint)
+        except Terminated as end:
+            os.kill(os.getpid(), end.number)
+            raise
+
+    def _train(self, resume_from_checkpoint: str | bool | None) -> TrainOutput:
         with run_folder() as (folder, is_writer):
             spool = self._prepare(folder, resume_from_checkpoint) if is_writer else None
             command = ["train", str(folder / "settings.json")]
