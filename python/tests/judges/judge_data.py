@@ -34,7 +34,9 @@ def conversations() -> list[Row]:
 
 
 def trl_trainer(model: Path, rows: list[Row], **settings: Any) -> SFTTrainer:
-    args = SFTConfig(output_dir="trl", use_cpu=True, bf16=False, report_to="none", gradient_checkpointing=False, **settings)
+    args = SFTConfig(
+        output_dir="trl", use_cpu=True, bf16=False, report_to="none", gradient_checkpointing=False, **settings
+    )
     return SFTTrainer(
         model=AutoModelForCausalLM.from_pretrained(model),
         args=args,
@@ -72,7 +74,9 @@ def test_rows_and_labels_are_trls(base: Path, tmp_path: Path, kind: Any) -> None
 @pytest.mark.parametrize("only", [False, True], ids=["whole conversation", "answers only"])
 def test_conversations_are_trls(base: Path, tmp_path: Path, only: bool) -> None:
     rows = conversations()
-    ours = tessera_rows(base, rows, tmp_path, "--max_length", MAX_CONVERSATION_LENGTH, "--assistant_only_loss", str(only).lower())
+    ours = tessera_rows(
+        base, rows, tmp_path, "--max_length", MAX_CONVERSATION_LENGTH, "--assistant_only_loss", str(only).lower()
+    )
     assert ours == trl_rows(trl_trainer(base, rows, max_length=MAX_CONVERSATION_LENGTH, assistant_only_loss=only))
     assert any(len(ids) == MAX_CONVERSATION_LENGTH for ids, _ in ours)
     assert any(-100 in labels for _, labels in ours) == only

@@ -34,7 +34,9 @@ def mean_loss(model: Any, rows: list[dict[str, Any]]) -> float:
 
 
 def eval_loss(model: Path, data: Path, *flags: Any) -> float:
-    return float(json.loads(tessera("eval", "--json", "--model", model, "--dataset", data, "--dtype", "float32", *flags))["loss"])
+    return float(
+        json.loads(tessera("eval", "--json", "--model", model, "--dataset", data, "--dtype", "float32", *flags))["loss"]
+    )
 
 
 def test_transformers_gives_the_loss_of_a_trained_model(trained: Path, base: Path, rows_file: Path) -> None:
