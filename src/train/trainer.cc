@@ -145,10 +145,10 @@ TrainSummary Trainer::train(const std::function<int()>& stop_signal, RunControl*
   totals_.times().startup_s = setup_.since_start.seconds();
   if (is_root())
     clock_.emplace(*setup_.actions, setup_.plan.max_steps, setup_.spec.guards.replay_check_steps);
+  has_control_ = setup_.comm.broadcast(control != nullptr, 0, {"control"});
   setup_.comm.rail().wait_for_all();  // what loading has begun
   network_meter_.start();
   stop_.listen(stop_signal);
-  has_control_ = setup_.comm.broadcast(control != nullptr, 0, {"control"});
   if (begins_with_evaluation()) run_evaluation();
   while (!is_done() && !stop_.is_wanted()) {
     setup_.peak->measure_if_due(progress_.step + 1);
