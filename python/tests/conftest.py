@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import random
 import subprocess
 from pathlib import Path
 
 import pytest
+from sample_rows import texts
 
 from tessera._program import program_path
 
@@ -26,12 +26,6 @@ CONFIG = {
     "hidden_act": "silu",
     "initializer_range": 0.2,
 }
-
-
-def texts(count: int) -> list[dict[str, str]]:
-    draw = random.Random(count)
-    words = "the a model learns what rows say and forgets noise in time".split()
-    return [{"text": " ".join(draw.choices(words, k=draw.randint(3, 25)))} for _ in range(count)]
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import texts
+from sample_rows import texts
 
 from tessera._program import program_path
 

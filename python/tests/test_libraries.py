@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import texts
+from sample_rows import texts
 from test_training import arguments, losses
 
 from tessera import Trainer

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Iterator
 
 import pytest
-from conftest import texts
+from sample_rows import texts
 
 import tessera
 from tessera import SFTConfig, SFTTrainer, TesseraError, Trainer, TrainerCallback, TrainingArguments
@@ -211,7 +211,7 @@ def test_subclass_that_computes_is_refused(model: str) -> None:
 SCRIPT = textwrap.dedent("""
     import sys, time
     sys.path.insert(0, {tests!r})
-    from conftest import texts
+    from sample_rows import texts
     from tessera import Trainer, TrainerCallback, TrainingArguments
 
     class Slow(TrainerCallback):
