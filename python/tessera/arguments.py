@@ -145,6 +145,8 @@ class TrainingArguments:
     settings: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.settings, dict):
+            raise TesseraError(f"settings: expected a dict, found {type(self.settings).__name__}", 64)
         if self.output_dir is None:
             self.output_dir = "trainer_output"
         self.report_to = _sinks(self.report_to)
@@ -250,6 +252,8 @@ _LORA_NOTES = {
 
 def lora_settings(config: Any) -> dict[str, Any]:
     """The settings of ``tessera train`` for a LoraConfig of this package or of PEFT."""
+    if not hasattr(config, "lora_alpha") or not hasattr(config, "__dataclass_fields__"):
+        raise TesseraError(f"peft_config: expected a LoraConfig, found {type(config).__name__}", 64)
     kind = getattr(config, "peft_type", "LORA")
     if _plain(kind) != "LORA":
         raise TesseraError(

@@ -6,6 +6,8 @@ import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
+from tessera.errors import TesseraError
+
 
 @dataclass
 class TrainerState:
@@ -71,29 +73,45 @@ class CallbackList:
     """Calls all callbacks in order, as Transformers' CallbackHandler does."""
 
     def __init__(self, callbacks: list[Any], args: Any, state: TrainerState, objects: dict[str, Any]) -> None:
-        self.callbacks = [callback() if isinstance(callback, type) else callback for callback in callbacks]
+        self.callbacks = callbacks
         self.control = TrainerControl()
         self._args, self._state, self._objects = args, state, objects
-        for callback in self.callbacks:
-            for name in _NEVER_CALLED:
-                if _overrides(callback, name):
-                    warnings.warn(
-                        f"{type(callback).__name__}.{name} is never called: the program tells of a step "
-                        "once it is over (on_step_end)",
-                        UserWarning,
-                        stacklevel=4,
-                    )
+
+    def reset(self, args: Any, objects: dict[str, Any]) -> None:
+        """Before another run."""
+        self.control = TrainerControl()
+        self._args, self._objects = args, objects
+
+    def add(self, callback: Any) -> None:
+        """An object, or a class, of which one is made."""
+        made = callback() if isinstance(callback, type) else callback
+        if not any(hasattr(made, name) for name in ("on_step_end", "on_log", "on_train_begin", "on_train_end")):
+            raise TesseraError(f"callbacks: expected a TrainerCallback, found {type(made).__name__}", 64)
+        for name in _NEVER_CALLED:
+            if _overrides(made, name):
+                warnings.warn(
+                    f"{type(made).__name__}.{name} is never called: the program tells of a step once it is over "
+                    "(on_step_end)",
+                    UserWarning,
+                    stacklevel=4,
+                )
+        self.callbacks.append(made)
 
     def call(self, name: str, **kwargs: Any) -> None:
         for callback in self.callbacks:
             method = getattr(callback, name, None)
-            result = method and method(self._args, self._state, self.control, **self._objects, **kwargs)
-            if result is not None:
+            result: Any = method and method(self._args, self._state, self.control, **self._objects, **kwargs)
+            if hasattr(result, "should_training_stop"):
                 self.control = result
 
-    def take_requests(self) -> dict[str, bool]:
+    def take_requests(self, evaluates: bool) -> dict[str, bool]:
         """What is asked for, which counts once; an end of the run is never taken back."""
         control = self.control
+        if control.should_evaluate and not evaluates:
+            warnings.warn("should_evaluate has no effect without eval_strategy and an eval_dataset", stacklevel=2)
+        if control.should_epoch_stop:
+            warnings.warn("should_epoch_stop has no effect: only should_training_stop ends a run", stacklevel=2)
+            control.should_epoch_stop = False
         requests = {
             "log": control.should_log,
             "evaluate": control.should_evaluate,

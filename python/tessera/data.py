@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Callable
@@ -16,38 +18,63 @@ _ROWS_PER_FILE = 256  # of a stream
 _FILES_AHEAD = 8
 
 
-def dataset_sources(data: Any, folder: Path, formatting: Formatting | None = None) -> list[str]:
+def dataset_sources(name: str, data: Any, folder: Path, formatting: Formatting | None = None) -> list[str]:
     """What to name with --dataset. A path or a name on the Hub stays as it is; rows of a ``datasets.Dataset``, a
     sequence of dicts or a map-style dataset of torch are written to `folder`, a few at a time. The files are the
-    same for the same rows, so that a run that resumes finds its data unchanged."""
-    if isinstance(data, (str, os.PathLike)):
-        return [os.fspath(data)]
-    if isinstance(data, (list, tuple)) and data and all(isinstance(item, (str, os.PathLike)) for item in data):
-        return [os.fspath(item) for item in data]
+    same for the same rows, so that a run that resumes finds its data unchanged. Errors begin with `name`."""
+    sources = [data] if isinstance(data, (str, os.PathLike)) else data
+    if isinstance(sources, (list, tuple)) and sources and all(isinstance(one, (str, os.PathLike)) for one in sources):
+        if formatting is not None:
+            raise TesseraError(
+                f"formatting_func: {name} is a path, which the program reads; give its rows as a Dataset"
+            )
+        return [os.fspath(one) for one in sources]
     if isinstance(data, Mapping):
         raise TesseraError(
-            f"train_dataset: expected one dataset, found {type(data).__name__} with {', '.join(data)}: "
+            f"{name}: expected one dataset, found {type(data).__name__} with {', '.join(map(str, data))}: "
             "name the split, as in train_dataset=data['train']"
         )
-    folder.mkdir(parents=True, exist_ok=True)
-    if formatting is None and hasattr(data, "to_parquet") and hasattr(data, "num_rows"):
-        path = folder / "rows.parquet"
-        data.to_parquet(str(path))
-    else:
-        path = folder / "rows.jsonl"
-        with path.open("w", encoding="utf-8") as file:
-            for row in _rows(data, formatting):
-                file.write(_line(row))
+    if is_stream(data) and iter(data) is data:
+        raise TesseraError(f"{name}: expected rows that can be read again, found a {type(data).__name__}: give a list")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        table = _as_table(data) if formatting is None else None
+        if table is not None:
+            path = folder / "rows.parquet"
+            table.to_parquet(str(path))
+        else:
+            path = folder / "rows.jsonl"
+            with path.open("w", encoding="utf-8") as file:
+                for row in _rows(name, data, formatting):
+                    file.write(_line(name, row))
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        raise TesseraError(
+            f"{name}: no room for its rows in {folder.parent.parent}: set TMPDIR to another folder", 74
+        ) from None
     return [str(path)]
 
 
 def evaluation_sources(data: Any, folder: Path, formatting: Formatting | None = None) -> list[str]:
     """The same for --eval_dataset, which takes several sets by name."""
     if not isinstance(data, Mapping):
-        return dataset_sources(data, folder, formatting)
+        return dataset_sources("eval_dataset", data, folder, formatting)
     return [
-        f"{name}={source}" for name, part in data.items() for source in dataset_sources(part, folder / name, formatting)
+        f"{name}={source}"
+        for index, (name, part) in enumerate(data.items())
+        for source in dataset_sources("eval_dataset", part, folder / str(index), formatting)
     ]
+
+
+def _as_table(data: Any) -> Any:
+    """A ``datasets.Dataset`` that is written as it is; None if its rows are made as they are taken."""
+    if not hasattr(data, "to_parquet") or not hasattr(data, "num_rows"):
+        return None
+    form = data.format
+    if form["type"] == "custom":  # with_transform()
+        return None
+    return data.select_columns(form["columns"]) if form["columns"] != data.column_names else data
 
 
 def is_stream(data: Any) -> bool:
@@ -70,6 +97,7 @@ class Spool:
         self.error: BaseException | None = None
         self._data, self._formatting = data, formatting
         self._stop = threading.Event()
+        self._has_rows = False
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "feeder").write_text(str(os.getpid()))
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -77,7 +105,7 @@ class Spool:
 
     def close(self) -> None:
         self._stop.set()
-        self._thread.join()
+        self._thread.join(1)  # the user's rows may be on their way for longer
 
     def _run(self) -> None:
         try:
@@ -95,7 +123,7 @@ class Spool:
         for number, rows in enumerate(_groups(self._endless(), _ROWS_PER_FILE)):
             path = self.folder / f"{number}.jsonl"
             part = path.with_suffix(".part")
-            part.write_text("".join(map(_line, rows)), encoding="utf-8")
+            part.write_text("".join(_line("train_dataset", row) for row in rows), encoding="utf-8")
             part.rename(path)
             while (self.folder / f"{number - _FILES_AHEAD}.jsonl").exists() and not again.exists():
                 if self._stop.wait(0.02):
@@ -104,30 +132,34 @@ class Spool:
                 return False
             if again.exists():
                 return True
-        raise TesseraError("train_dataset: expected rows, found none", 65)
+        if not self._has_rows:
+            raise TesseraError("train_dataset: expected rows, found none", 65)
+        return False
 
     def _endless(self) -> Iterator[Any]:
+        """Epoch after epoch, as far as the rows can be taken again."""
         epoch = 0
         while True:
             if hasattr(self._data, "set_epoch"):
                 self._data.set_epoch(epoch)
             is_empty = True
-            for row in _rows(self._data, self._formatting):
+            for row in _rows("train_dataset", self._data, self._formatting):
                 is_empty = False
+                self._has_rows = True
                 yield row
             if is_empty:
                 return
             epoch += 1
 
 
-def _rows(data: Any, formatting: Formatting | None) -> Iterator[Any]:
+def _rows(name: str, data: Any, formatting: Formatting | None) -> Iterator[Any]:
     if hasattr(data, "__iter__"):
         rows: Iterable[Any] = data
     elif hasattr(data, "__len__") and hasattr(data, "__getitem__"):
         rows = (data[index] for index in range(len(data)))
     else:
         raise TesseraError(
-            f"train_dataset: expected a path, a datasets.Dataset, rows (a list of dicts) or an iterable "
+            f"{name}: expected a path, a datasets.Dataset, rows (a list of dicts) or an iterable "
             f"of them, found {type(data).__name__}"
         )
     for row in rows:
@@ -137,28 +169,35 @@ def _rows(data: Any, formatting: Formatting | None) -> Iterator[Any]:
                 raise TesseraError(f"formatting_func: expected a string for a row, found {type(text).__name__}")
             row = {"text": text}
         if not isinstance(row, Mapping):
-            raise TesseraError(f"train_dataset: expected rows that are dicts, found {type(row).__name__}")
+            raise TesseraError(f"{name}: expected rows that are dicts, found {type(row).__name__}")
         yield row
 
 
-def _line(row: Mapping[str, Any]) -> str:
-    return json.dumps(row, ensure_ascii=False, default=_values_of) + "\n"
+def _line(name: str, row: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(row, ensure_ascii=False, default=lambda value: _values_of(name, value)) + "\n"
+    except (ValueError, RecursionError) as error:  # a row that contains itself
+        raise TesseraError(f"{name}: a row cannot be written as JSON: {error}", 65) from None
 
 
-def _values_of(value: Any) -> Any:
+def _values_of(name: str, value: Any) -> Any:
     """Tensors and arrays, by the method that NumPy and PyTorch share."""
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TesseraError(
-        f"train_dataset: a row has a value of type {type(value).__name__}, which is neither text, number, list nor dict"
+        f"{name}: a row has a value of type {type(value).__name__}, which is neither text, number, list nor dict"
     )
 
 
 def _groups(rows: Iterator[Any], size: int) -> Iterator[list[Any]]:
+    """Of `size`, or fewer once the first of them has waited for a second."""
     group: list[Any] = []
+    begin = time.monotonic()
     for row in rows:
+        if not group:
+            begin = time.monotonic()
         group.append(row)
-        if len(group) == size:
+        if len(group) == size or time.monotonic() - begin > 1:
             yield group
             group = []
     if group:

@@ -26,7 +26,7 @@ def model_source(model: Any, folder: Path) -> str:
         )
     if not type(model).__name__.endswith("ForCausalLM"):
         raise TesseraError(
-            f"model: expected one that predicts the next token (...ForCausalLM), found {type(model).__name__}"
+            f"model: {type(model).__name__} is not supported: expected a ...ForCausalLM of Llama's, Mistral's or Qwen's kind"
         )
     model.save_pretrained(folder)
     return str(folder)
@@ -44,12 +44,10 @@ def tokenizer_source(tokenizer: Any, folder: Path) -> str:
     return str(folder)
 
 
-def load_back(model: Any, folder: Path) -> Any:
-    """Gives `model`, a PreTrainedModel, the trained weights; returns it, or a PeftModel around it."""
+def load_back(model: Any, folder: Path) -> None:
+    """Gives `model`, a PreTrainedModel, the trained weights. An adapter stays in its folder: the model is its base."""
     if (folder / "adapter_config.json").exists():
-        from peft import PeftModel  # type: ignore[import-not-found, unused-ignore]
-
-        return PeftModel.from_pretrained(model, folder, is_trainable=False)
+        return
     from safetensors.torch import load_file  # type: ignore[import-not-found, unused-ignore]
 
     unknown: set[str] = set()
@@ -66,7 +64,6 @@ def load_back(model: Any, folder: Path) -> Any:
             f"found other names: {', '.join(sorted(missing | unknown)[:5])}",
             70,
         )
-    return model
 
 
 def _weight_files(folder: Path) -> Iterator[Path]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import queue
 import re
@@ -68,6 +69,7 @@ def _as_fields(text: str) -> str:
     """Names of settings without the dashes of flags, and objects by the names that a Python user gave them."""
     text = re.sub(r"(?<![\w-])--(?=[a-z])", "", text)
     return re.sub(r"\S*/tessera-\w+/(train|eval)(/\w+)?/rows\.\w+", r"\1_dataset", text)
+    text = re.sub(r"\S*/tessera-\w+/(model|tokenizer)/", r"\1/", text)
 
 
 def flags(settings: Mapping[str, Any]) -> list[str]:
@@ -102,7 +104,13 @@ def write_settings(path: Path, settings: Mapping[str, Any]) -> None:
         for name, value in settings.items()
         if value is not None
     }
-    path.write_text(json.dumps(given, indent=2))
+    for name, value in given.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise TesseraError(f"{name}: expected a finite number, found {value}")
+    try:
+        path.write_text(json.dumps(given, indent=2))
+    except TypeError as error:
+        raise TesseraError(f"settings: expected values as in JSON: {error}", 64) from None
 
 
 def check_settings(settings: Mapping[str, Any]) -> list[str]:
@@ -153,6 +161,10 @@ class Run:
         self._folder = tempfile.TemporaryDirectory(prefix="tessera-")
         path = str(Path(self._folder.name) / "control")
         self._listener = socket.socket(socket.AF_UNIX)
+        if len(path) > 100:  # longer ones are no address of a socket
+            self._folder.cleanup()
+            self._folder = tempfile.TemporaryDirectory(prefix="tessera-", dir="/tmp")
+            path = str(Path(self._folder.name) / "control")
         self._listener.bind(path)
         self._listener.listen()
         self._connection: socket.socket | None = None
@@ -178,7 +190,11 @@ class Run:
         """Until the program has ended, well or not: then `finish()`."""
         handlers: dict[int, Any] = {}
         if threading.current_thread() is threading.main_thread():
-            handlers = {number: signal.signal(number, self._forward) for number in (signal.SIGINT, signal.SIGTERM)}
+            handlers = {
+                number: signal.signal(number, self._forward)
+                for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+                if signal.getsignal(number) != signal.SIG_IGN  # as under nohup
+            }
         try:
             while True:
                 try:
@@ -216,7 +232,11 @@ class Run:
             if self._connection is not None:  # on which it may wait for an answer
                 self._connection.shutdown(socket.SHUT_RDWR)
             self._process.wait()
-        self._listener.close()
+        for thread in self._readers:
+            thread.join()
+        for end in (self._process.stdout, self._process.stderr, self._connection, self._listener):
+            if end is not None:
+                end.close()
         self._folder.cleanup()
 
     def _forward(self, number: int, _frame: Any) -> None:
@@ -227,7 +247,7 @@ class Run:
     def _read_output(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            sys.stdout.write(line)
+            print(line, end="")
 
     def _read_messages(self) -> None:
         assert self._process.stderr is not None
@@ -235,7 +255,7 @@ class Run:
             if line.startswith("error: "):
                 self._errors.append(line.rstrip("\n"))
             elif self._show(line):
-                sys.stderr.write(line)
+                print(_as_fields(line), end="", file=sys.stderr)
 
     def _read_events(self) -> None:
         while True:  # a rank that is started again connects again

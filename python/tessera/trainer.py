@@ -75,7 +75,7 @@ class Trainer:
             data_collator=data_collator,
             compute_loss_func=compute_loss_func,
             compute_metrics=compute_metrics,
-            optimizers=optimizers if any(optimizers) else None,
+            optimizers=optimizers if any(optimizers or ()) else None,
             optimizer_cls_and_kwargs=optimizer_cls_and_kwargs,
             preprocess_logits_for_metrics=preprocess_logits_for_metrics,
         )
@@ -93,32 +93,34 @@ class Trainer:
             is_world_process_zero=(environment_rank() or 0) == 0,
             is_local_process_zero=environment_local_rank() == 0,
         )
-        self._settings = training_settings(self.args)
-        if peft_config is not None:
-            self._settings.update(lora_settings(peft_config))
-        for line in (
-            check_settings(self._settings) if peft_config or not isinstance(self.args, TrainingArguments) else []
-        ):
-            warnings.warn(line, UserWarning, stacklevel=2)
+        self._peft_config = peft_config
+        self._early_stopping: dict[str, Any] = {}
+        if peft_config is not None or not isinstance(self.args, TrainingArguments):
+            for line in check_settings(self._read_settings()):
+                warnings.warn(line, UserWarning, stacklevel=2)
         self._formatting = formatting_func
         self._nproc_per_node = nproc_per_node or getattr(self.args, "nproc_per_node", None)
-        self._callbacks: list[Any] = []
         self._trained: Path | None = None
+        self._interrupted = False
+        self.callback_handler = CallbackList([], self.args, self.state, self._objects())
         for callback in callbacks or []:
             self.add_callback(callback)
-        self._callback_list().call("on_init_end")
+        self.callback_handler.call("on_init_end")
 
     def add_callback(self, callback: Any) -> None:
         kind = callback if isinstance(callback, type) else type(callback)
         if kind.__name__ == "EarlyStoppingCallback":  # the program does this itself, and keeps count when it resumes
             values = callback() if isinstance(callback, type) else callback
-            self._settings["early_stopping_patience"] = values.early_stopping_patience
-            self._settings["early_stopping_threshold"] = values.early_stopping_threshold or 0.0
-        else:
-            self._callbacks.append(callback)
+            self._early_stopping = {
+                "early_stopping_patience": values.early_stopping_patience,
+                "early_stopping_threshold": values.early_stopping_threshold or 0.0,
+            }
+        elif kind.__name__ != "DefaultFlowCallback":  # by which Transformers itself logs, evaluates and saves
+            self.callback_handler.add(callback)
 
     def remove_callback(self, callback: Any) -> None:
-        self._callbacks = [one for one in self._callbacks if one is not callback and type(one) is not callback]
+        kept = [one for one in self.callback_handler.callbacks if one is not callback and type(one) is not callback]
+        self.callback_handler.callbacks[:] = kept
 
     def is_world_process_zero(self) -> bool:
         return self.state.is_world_process_zero
@@ -133,11 +135,14 @@ class Trainer:
         _refuse_code(trial=trial)
         if self.train_dataset is None:
             raise TesseraError("train: expected a train_dataset, found none", 64)
+        self._interrupted = True  # until it has ended well
         try:
-            return self._train(resume_from_checkpoint)
+            output = self._train(resume_from_checkpoint)
         except Terminated as end:
             os.kill(os.getpid(), end.number)
             raise
+        self._interrupted = False
+        return output
 
     def _train(self, resume_from_checkpoint: str | bool | None) -> TrainOutput:
         with run_folder() as (folder, is_writer):
@@ -154,24 +159,27 @@ class Trainer:
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
-        """Loss, perplexity and accuracy over `eval_dataset`, of the trained model or, before `train()`, of `model`."""
+        """Loss and perplexity over `eval_dataset`, of the trained model or, before `train()`, of `model`."""
         data = eval_dataset if eval_dataset is not None else self.eval_dataset
         if data is None:
             raise TesseraError("evaluate: expected an eval_dataset, found none", 64)
+        self._check_not_interrupted("evaluate")
         metrics: dict[str, float] = {}
         with tempfile.TemporaryDirectory(prefix="tessera-") as scratch:
             folder = Path(scratch)
             sets = data if isinstance(data, Mapping) else {"": data}
-            for name, part in sets.items():
-                found = self._evaluate(part, folder, folder / f"eval-{name}")
+            for index, (name, part) in enumerate(sets.items()):
+                found = self._evaluate(part, folder, folder / "eval" / str(index))
                 prefix = f"{metric_key_prefix}_{name}" if name else metric_key_prefix
                 metrics.update({f"{prefix}_{key}": value for key, value in found.items()})
         self.state.log_history.append({**metrics, "step": self.state.global_step})
-        self._callback_list().call("on_evaluate", metrics=metrics)
+        self.callback_handler.call("on_evaluate", metrics=metrics)
+        self.callback_handler.call("on_log", logs=metrics)
         return metrics
 
     def save_model(self, output_dir: str | os.PathLike[str] | None = None, _internal_call: bool = False) -> None:
         """Writes the trained model, or adapter, to another folder; ``args.output_dir`` has it already."""
+        self._check_not_interrupted("save_model")
         if self._trained is None:
             raise TesseraError("save_model: nothing has been trained yet", 64)
         if output_dir is None or Path(output_dir).resolve() == self._trained.resolve():
@@ -198,7 +206,8 @@ class Trainer:
 
     def save_metrics(self, split: str, metrics: Mapping[str, float], combined: bool = True) -> None:
         if self.state.is_world_process_zero:
-            path = Path(self.args.output_dir) / f"{split}_results.json"
+            path = self._output_dir() / f"{split}_results.json"
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(dict(metrics), indent=4, sort_keys=True))
 
     def predict(self, *args: Any, **kwargs: Any) -> Any:
@@ -217,15 +226,20 @@ class Trainer:
 
     def _prepare(self, folder: Path, resume_from_checkpoint: str | bool | None) -> Spool | None:
         """Writes the settings of the run and what they name; returns who feeds its rows, if somebody has to."""
-        settings = dict(self._settings)
+        settings = self._read_settings()
         if resume_from_checkpoint is not None:
             settings["resume_from_checkpoint"] = resume_from_checkpoint
         spool = None
         if is_stream(self.train_dataset):
+            if settings.get("max_steps", -1) <= 0:
+                raise TesseraError("train_dataset: rows without a number of them need max_steps", 78)
             spool = Spool(self.train_dataset, folder / "spool", self._formatting)
             settings.update(dataset_spool=str(spool.folder), train_sampling_strategy="sequential")
+            settings.setdefault("streaming_buffer_rows", 128)  # that have to be there before the first step
         else:
-            settings["dataset"] = dataset_sources(self.train_dataset, folder / "train", self._formatting)
+            settings["dataset"] = dataset_sources(
+                "train_dataset", self.train_dataset, folder / "train", self._formatting
+            )
         if self.eval_dataset is not None and self._evaluates(settings):
             settings["eval_dataset"] = evaluation_sources(self.eval_dataset, folder / "eval", self._formatting)
         settings.update(self._model_settings(folder))
@@ -234,37 +248,43 @@ class Trainer:
         return spool
 
     def _follow(self, command: list[str], scratch: Path, spool: Spool | None) -> TrainOutput:
-        callbacks = self._callback_list()
+        callbacks = self.callback_handler
+        callbacks.reset(self.args, self._objects())
+        evaluates = self.eval_dataset is not None and self._evaluates(self._read_settings())
         progress = make_progress(self.args)
         said = f"{scratch / 'settings.json'}:"  # in the warnings that the constructor has given already
 
         def show(line: str) -> bool:
-            return said not in line and not (progress.is_shown and line.startswith("info: step "))
+            if said in line or "the program that started this run is gone" in line:
+                return False
+            return not (progress.is_shown and line.startswith("info: step "))
 
         run = Run(command, show)
         summary: Event = {}
         try:
-            callbacks.call("on_train_begin")
             for event in run.events():
                 kind = event["event"]
                 if kind == "ask":
-                    run.answer(callbacks.take_requests())
+                    run.answer(callbacks.take_requests(evaluates))
                 elif kind == "finish":
                     summary = event
                 else:
                     progress.take(event)
                     self._take(event, callbacks)
-            if spool is not None and spool.error is not None:
-                raise spool.error
-            run.finish()
+            try:
+                run.finish()
+            except TesseraError:
+                if spool is not None and spool.error is not None:
+                    raise spool.error from None
+                raise
         finally:
             run.close()
             progress.close()
-        self._trained = Path(self.args.output_dir)
+        self._trained = self._output_dir()
         self._read_state()
         callbacks.call("on_train_end")
         if not isinstance(self.model, (str, os.PathLike)):
-            self.model = load_back(self.model, self._trained)
+            load_back(self.model, self._trained)
         metrics = {name: value for name, value in (self.state.log_history or [{}])[-1].items() if name != "step"}
         return TrainOutput(
             self.state.global_step, float(summary.get("train_loss", metrics.get("train_loss", 0.0))), metrics
@@ -275,7 +295,10 @@ class Trainer:
         state, kind = self.state, event["event"]
         if kind == "start":
             state.max_steps = event["max_steps"]
+            state.logging_steps, state.save_steps = self.args.logging_steps, self.args.save_steps
+            state.eval_steps = self.args.eval_steps or self.args.logging_steps
             state.num_train_epochs = -(-event["max_steps"] // max(1, event["steps_per_epoch"]))
+            callbacks.call("on_train_begin")
             callbacks.call("on_epoch_begin")
         elif kind == "resume":
             state.global_step = event["step"]
@@ -303,7 +326,7 @@ class Trainer:
 
     def _read_state(self) -> None:
         """What the finished run says of itself: on ranks that no events come to, all of it."""
-        path = Path(self.args.output_dir) / "trainer_state.json"
+        path = self._output_dir() / "trainer_state.json"
         if not path.exists():
             return
         for name, value in json.loads(path.read_text()).items():
@@ -331,8 +354,9 @@ class Trainer:
             "per_device_eval_batch_size",
             "dtype",
         )
-        settings = {**model, **{name: self._settings[name] for name in taken if self._settings.get(name) is not None}}
-        settings["dataset"] = dataset_sources(data, folder, self._formatting)
+        own = self._read_settings()
+        settings = {**model, **{name: own[name] for name in taken if own.get(name) is not None}}
+        settings["dataset"] = dataset_sources("eval_dataset", data, folder, self._formatting)
         command += flags(settings)
         found = json.loads(output_of(command))
         return {
@@ -350,8 +374,26 @@ class Trainer:
     def _evaluates(self, settings: Mapping[str, Any]) -> bool:
         return settings.get("eval_strategy", "no") != "no" or bool(settings.get("eval_on_start"))
 
-    def _callback_list(self) -> CallbackList:
-        objects = {
+    def _read_settings(self) -> dict[str, Any]:
+        """As they are now: a script may change `args` after the constructor."""
+        settings = training_settings(self.args)
+        if self._peft_config is not None:
+            settings.update(lora_settings(self._peft_config))
+        return {**settings, **self._early_stopping}
+
+    def _output_dir(self) -> Path:
+        return Path(self._read_settings()["output_dir"])
+
+    def _check_not_interrupted(self, what: str) -> None:
+        if self._interrupted:
+            raise TesseraError(
+                f"{what}: training has not ended, go on with train(resume_from_checkpoint=True); "
+                f"its checkpoints are in {self._output_dir()}",
+                64,
+            )
+
+    def _objects(self) -> dict[str, Any]:
+        return {
             "model": self.model,
             "processing_class": self.processing_class,
             "optimizer": None,
@@ -359,7 +401,6 @@ class Trainer:
             "train_dataloader": None,
             "eval_dataloader": None,
         }
-        return CallbackList(self._callbacks, self.args, self.state, objects)
 
     def _refuse_overrides(self) -> None:
         """A subclass that computes something itself."""

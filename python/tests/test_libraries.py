@@ -41,6 +41,18 @@ def test_rows_of_datasets_are_those_of_a_list(model: str, kind: str) -> None:
     assert losses(found) == losses(expected)
 
 
+def test_transform_of_a_dataset_is_applied(model: str) -> None:
+    datasets = pytest.importorskip("datasets")
+    raw = datasets.Dataset.from_list([{"words": row["text"], "text": "not this"} for row in texts(20)])
+    shown = raw.with_transform(lambda batch: {"text": batch["words"]})
+    chosen = raw.rename_columns({"text": "other", "words": "text"}).with_format(columns=["text"])
+    runs = [Trainer(model, arguments(output_dir=name), train_dataset=data)
+            for name, data in (("a", texts(20)), ("b", shown), ("c", chosen))]  # fmt: skip
+    for run in runs:
+        run.train()
+    assert losses(runs[0]) == losses(runs[1]) == losses(runs[2])
+
+
 def test_conversations_and_token_ids_of_datasets(model: str) -> None:
     datasets = pytest.importorskip("datasets")
     talks = [{"messages": [{"role": "user", "content": "what?"}, {"role": "assistant", "content": row["text"]}]}

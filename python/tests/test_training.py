@@ -107,8 +107,11 @@ def test_error_of_a_callback_ends_the_run(model: str) -> None:
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             raise ZeroDivisionError("of the user")
 
+    trainer = Trainer(model, arguments(max_steps=1000), train_dataset=texts(20), callbacks=[Broken()])
     with pytest.raises(ZeroDivisionError, match="of the user"):
-        Trainer(model, arguments(max_steps=1000), train_dataset=texts(20), callbacks=[Broken()]).train()
+        trainer.train()
+    with pytest.raises(TesseraError, match="training has not ended"):
+        trainer.evaluate(texts(3))
 
 
 def test_rows_of_token_ids_lose_their_padding(model: str) -> None:
@@ -143,6 +146,49 @@ def test_stream_has_the_rows_of_a_list(model: str) -> None:
     )
     listed.train()
     assert losses(streamed) == losses(listed)
+
+
+def test_generator_that_ends_is_enough_for_the_steps_it_has_rows_for(model: str) -> None:
+    trainer = Trainer(model, arguments(), train_dataset=(row for row in texts(13)))
+    assert trainer.train().global_step == 6
+    with pytest.raises(TesseraError, match="max_steps"):
+        Trainer(model, arguments(max_steps=-1), train_dataset=(row for row in texts(13))).train()
+
+
+def test_error_of_the_rows_is_raised(model: str) -> None:
+    def rows() -> Iterator[Any]:
+        yield from texts(5)
+        raise ZeroDivisionError("of the rows")
+
+    with pytest.raises(ZeroDivisionError, match="of the rows"):
+        Trainer(model, arguments(max_steps=100), train_dataset=rows()).train()
+
+
+def test_callback_that_is_a_class_is_one_object(model: str) -> None:
+    class Counts(TrainerCallback):
+        made = 0
+
+        def __init__(self) -> None:
+            Counts.made += 1
+
+    Trainer(model, arguments(max_steps=1), train_dataset=texts(9), callbacks=[Counts]).train()
+    assert Counts.made == 1
+
+
+def test_evaluation_sets_have_any_names(model: str) -> None:
+    sets = {"../outside": texts(4), "b c": texts(5)}
+    trainer = Trainer(model, arguments(), train_dataset=texts(9), eval_dataset=sets)
+    assert {"eval_../outside_loss", "eval_b c_loss"} <= set(trainer.evaluate())
+    with pytest.raises(TesseraError, match="eval_dataset: expected rows that can be read again"):
+        trainer.evaluate(row for row in texts(4))
+
+
+def test_long_folder_for_temporary_files(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Path.cwd() / ("long" * 30)
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    assert Trainer(model, arguments(max_steps=1), train_dataset=texts(9)).train().global_step == 1
+    assert list(folder.iterdir()) == []
 
 
 def test_several_ranks_on_this_machine(model: str) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from judging import sentence, sentences, tessera, write_rows
 from datasets import Dataset
+from judging import sentence, sentences, tessera, write_rows
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import SFTConfig, SFTTrainer
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from judging import sentences
 from datasets import Dataset
+from judging import sentences
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import tessera
