@@ -475,7 +475,7 @@ _INSTEAD = {
     "data_collator": "rows are put together by the program, without padding: leave it out",
     "compute_loss_func": "the loss is the program's; label_smoothing_factor, completion_only_loss and "
     "assistant_only_loss are settings",
-    "compute_metrics": "evaluations report loss, perplexity and token accuracy; score texts from tessera.generate(), "
+    "compute_metrics": "evaluations report loss and perplexity; score texts from tessera.generate(), "
     "or give multiple-choice questions in settings={'eval_choices': ...}",
     "preprocess_logits_for_metrics": "leave it out, with compute_metrics",
     "optimizers": "name the optimizer in args.optim and the schedule in args.lr_scheduler_type",
