@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Callable
 
@@ -186,7 +186,7 @@ class Run:
         for thread in (*self._readers, threading.Thread(target=self._wait, daemon=True)):
             thread.start()
 
-    def events(self) -> Iterator[Event]:
+    def events(self) -> Generator[Event, None, None]:
         """Until the program has ended, well or not: then `finish()`."""
         handlers: dict[int, Any] = {}
         if threading.current_thread() is threading.main_thread():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -262,15 +263,16 @@ class Trainer:
         run = Run(command, show)
         summary: Event = {}
         try:
-            for event in run.events():
-                kind = event["event"]
-                if kind == "ask":
-                    run.answer(callbacks.take_requests(evaluates))
-                elif kind == "finish":
-                    summary = event
-                else:
-                    progress.take(event)
-                    self._take(event, callbacks)
+            with contextlib.closing(run.events()) as events:  # whose end puts back the handlers of signals
+                for event in events:
+                    kind = event["event"]
+                    if kind == "ask":
+                        run.answer(callbacks.take_requests(evaluates))
+                    elif kind == "finish":
+                        summary = event
+                    else:
+                        progress.take(event)
+                        self._take(event, callbacks)
             try:
                 run.finish()
             except TesseraError:
@@ -282,7 +284,8 @@ class Trainer:
             progress.close()
         self._trained = self._output_dir()
         self._read_state()
-        callbacks.call("on_train_end")
+        if self.state.is_world_process_zero:
+            callbacks.call("on_train_end")
         if not isinstance(self.model, (str, os.PathLike)):
             load_back(self.model, self._trained)
         metrics = {name: value for name, value in (self.state.log_history or [{}])[-1].items() if name != "step"}
