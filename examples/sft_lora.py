@@ -22,7 +22,7 @@ CITIES = {
 
 
 def conversations() -> list:
-    """Rows as TRL takes them; each answer ends in a rhyme of its own."""
+    """Rows as TRL takes them; all answers are worded alike, which is what the model is to learn."""
     rows = []
     for country, city in CITIES.items():
         for question in (

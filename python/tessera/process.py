@@ -81,9 +81,9 @@ def flags(settings: Mapping[str, Any]) -> list[str]:
     return words
 
 
-def output_of(arguments: Sequence[str]) -> str:
-    """What a command of the program that ends by itself writes; raises TesseraError if it fails."""
-    result = subprocess.run(
+def _command(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Runs a command of the program, as one process, to its end."""
+    return subprocess.run(
         [program_path(), *arguments],
         env=_environment_of_one(),
         stdin=subprocess.DEVNULL,
@@ -92,6 +92,11 @@ def output_of(arguments: Sequence[str]) -> str:
         errors="replace",
         check=False,
     )
+
+
+def output_of(arguments: Sequence[str]) -> str:
+    """What a command of the program that ends by itself writes; raises TesseraError if it fails."""
+    result = _command(arguments)
     if result.returncode != 0:
         raise plain_error(result.stderr, _exit_code(result.returncode))
     return result.stdout
@@ -119,18 +124,10 @@ def check_settings(settings: Mapping[str, Any]) -> list[str]:
         path = Path(folder) / "settings.json"
         evaluates = settings.get("eval_strategy", "no") != "no" or settings.get("eval_on_start")
         write_settings(path, {**({"eval_dataset": "given to the trainer"} if evaluates else {}), **settings})
-        result = subprocess.run(
-            [program_path(), "config", "show", path],
-            env=_environment_of_one(),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-        )
+        result = _command(["config", "show", str(path)])
     said = re.sub(re.escape(str(path)) + r"(:\d+)?: ", "", result.stderr)
     if result.returncode != 0:
-        raise plain_error(said, result.returncode)
+        raise plain_error(said, _exit_code(result.returncode))
     said = _as_fields(said)
     return [line[len("warning: ") :] for line in said.splitlines() if line.startswith("warning: ")]
 
