@@ -118,12 +118,16 @@ def write_settings(path: Path, settings: Mapping[str, Any]) -> None:
         raise TesseraError(f"settings: expected values as in JSON: {error}", 64) from None
 
 
+def evaluates(settings: Mapping[str, Any]) -> bool:
+    """Whether a run with these settings evaluates, and so needs an eval_dataset."""
+    return settings.get("eval_strategy", "no") != "no" or bool(settings.get("eval_on_start"))
+
+
 def check_settings(settings: Mapping[str, Any]) -> list[str]:
     """What ``tessera train`` says of these settings: its warnings; raises TesseraError if it refuses them."""
     with tempfile.TemporaryDirectory(prefix="tessera-") as folder:
         path = Path(folder) / "settings.json"
-        evaluates = settings.get("eval_strategy", "no") != "no" or settings.get("eval_on_start")
-        write_settings(path, {**({"eval_dataset": "given to the trainer"} if evaluates else {}), **settings})
+        write_settings(path, {**({"eval_dataset": "given to the trainer"} if evaluates(settings) else {}), **settings})
         result = _command(["config", "show", str(path)])
     said = re.sub(re.escape(str(path)) + r"(:\d+)?: ", "", result.stderr)
     if result.returncode != 0:

@@ -17,7 +17,17 @@ from tessera.callbacks import CallbackList, TrainerState
 from tessera.data import Formatting, Spool, dataset_sources, evaluation_sources, is_stream
 from tessera.errors import TesseraError
 from tessera.models import load_back, model_source, tokenizer_source
-from tessera.process import Event, Run, Terminated, check_settings, environment_rank, flags, output_of, write_settings
+from tessera.process import (
+    Event,
+    Run,
+    Terminated,
+    check_settings,
+    environment_rank,
+    evaluates,
+    flags,
+    output_of,
+    write_settings,
+)
 from tessera.progress import make_progress
 from tessera.scratch import environment_local_rank, mark_ready, run_folder
 
@@ -241,7 +251,7 @@ class Trainer:
             settings["dataset"] = dataset_sources(
                 "train_dataset", self.train_dataset, folder / "train", self._formatting
             )
-        if self.eval_dataset is not None and self._evaluates(settings):
+        if self.eval_dataset is not None and evaluates(settings):
             settings["eval_dataset"] = evaluation_sources(self.eval_dataset, folder / "eval", self._formatting)
         settings.update(self._model_settings(folder))
         write_settings(folder / "settings.json", settings)
@@ -251,7 +261,7 @@ class Trainer:
     def _follow(self, command: list[str], scratch: Path, spool: Spool | None) -> TrainOutput:
         callbacks = self.callback_handler
         callbacks.reset(self.args, self._objects())
-        evaluates = self.eval_dataset is not None and self._evaluates(self._read_settings())
+        may_evaluate = self.eval_dataset is not None and evaluates(self._read_settings())
         progress = make_progress(self.args)
         said = f"{scratch / 'settings.json'}:"  # in the warnings that the constructor has given already
 
@@ -267,7 +277,7 @@ class Trainer:
                 for event in events:
                     kind = event["event"]
                     if kind == "ask":
-                        run.answer(callbacks.take_requests(evaluates))
+                        run.answer(callbacks.take_requests(may_evaluate))
                     elif kind == "finish":
                         summary = event
                     else:
@@ -373,9 +383,6 @@ class Trainer:
         if self.processing_class is not None:
             settings["tokenizer"] = tokenizer_source(self.processing_class, scratch / "tokenizer")
         return settings
-
-    def _evaluates(self, settings: Mapping[str, Any]) -> bool:
-        return settings.get("eval_strategy", "no") != "no" or bool(settings.get("eval_on_start"))
 
     def _read_settings(self) -> dict[str, Any]:
         """As they are now: a script may change `args` after the constructor."""
