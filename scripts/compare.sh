@@ -2,7 +2,7 @@
 # compare.sh judges|job|step [--update_docs] [flags]: Tessera beside the libraries that it takes the place of, on this machine.
 #   judges  Transformers, PEFT, TRL and lm-evaluation-harness check what the program reads, computes and writes
 #           (python/tests/judges); flags are those of pytest
-#   job     a training job with Transformers' Trainer, DeepSpeed ZeRO-3 and Gloo, and with tessera (about 10 minutes, 20 GiB);
+#   job     a training job with Transformers' Trainer, DeepSpeed ZeRO-3 and Gloo, and with tessera (about 12 minutes a round, 20 GiB);
 #           flags are those of scripts/compare/job.py; --text FILE trains on other text than the C and C++ headers
 #   step    a training step of two Llama-3-8B layers in PyTorch, eager and compiled, and in tessera (about 10 minutes, 16 GiB)
 # Tables go to build/compare; --update_docs also puts them into docs/performance.md, and a line into README.md. Installs

@@ -6,9 +6,11 @@ refused: this module knows no setting's meaning.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import json
+import logging
 import os
 import warnings
 from dataclasses import dataclass, field
@@ -160,6 +162,37 @@ class TrainingArguments:
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
+
+    def to_json_string(self) -> str:
+        return json.dumps(self.to_dict(), indent=2)
+
+    # What scripts ask of Transformers' arguments beside their fields.
+
+    @property
+    def device(self) -> str:
+        """Of tensors in this process; the program chooses its own."""
+        return "cpu"
+
+    @property
+    def n_gpu(self) -> int:
+        return 0
+
+    @property
+    def should_log(self) -> bool:
+        return self.local_process_index == 0 if self.log_on_each_node else self.process_index == 0
+
+    @property
+    def should_save(self) -> bool:
+        return self.local_process_index == 0 if self.save_on_each_node else self.process_index == 0
+
+    def get_process_log_level(self) -> int:
+        """A level of ``logging``; "passive" is WARNING."""
+        level = logging.getLevelName((self.log_level if self.should_log else self.log_level_replica).upper())
+        return level if isinstance(level, int) else logging.WARNING
+
+    def main_process_first(self, local: bool = True, desc: str = "work") -> contextlib.AbstractContextManager[None]:
+        """Nobody waits: what ranks of a machine do at once to a cache of datasets, its lock puts in turn."""
+        return contextlib.nullcontext()
 
     @property
     def world_size(self) -> int:

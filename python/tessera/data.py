@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -41,7 +42,8 @@ def dataset_sources(name: str, data: Any, folder: Path, formatting: Formatting |
         table = _as_table(data) if formatting is None else None
         if table is not None:
             path = folder / "rows.parquet"
-            table.to_parquet(str(path))
+            with _without_bars():
+                table.to_parquet(str(path))
         else:
             path = folder / "rows.jsonl"
             with path.open("w", encoding="utf-8") as file:
@@ -75,6 +77,20 @@ def _as_table(data: Any) -> Any:
     if form["type"] == "custom":  # with_transform()
         return None
     return data.select_columns(form["columns"]) if form["columns"] != data.column_names else data
+
+
+@contextlib.contextmanager
+def _without_bars() -> Iterator[None]:
+    """No progress bars of datasets beside that of the run."""
+    from datasets import utils  # type: ignore[import-not-found, import-untyped, unused-ignore]
+
+    were_off = utils.are_progress_bars_disabled()
+    utils.disable_progress_bars()
+    try:
+        yield
+    finally:
+        if not were_off:
+            utils.enable_progress_bars()
 
 
 def is_stream(data: Any) -> bool:

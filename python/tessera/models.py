@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,15 @@ def load_back(model: Any, folder: Path) -> None:
             f"found other names: {', '.join(sorted(missing | unknown)[:5])}",
             70,
         )
+
+
+def copy_model(source: Path, target: Path) -> None:
+    """What a run has written, without its checkpoints and reports."""
+    target.mkdir(parents=True, exist_ok=True)
+    reports = {"training_args.json", "trainer_state.json", "memory.json", "mlflow.json", "latest"}
+    for file in source.iterdir():
+        if file.is_file() and file.name not in reports and file.suffix in (".json", ".safetensors", ".jinja", ".txt"):
+            shutil.copy2(file, target)
 
 
 def _weight_files(folder: Path) -> Iterator[Path]:

@@ -66,10 +66,11 @@ def plain_error(text: str, exit_code: int) -> TesseraError:
 
 
 def _as_fields(text: str) -> str:
-    """Names of settings without the dashes of flags, and objects by the names that a Python user gave them."""
-    text = re.sub(r"(?<![\w-])--(?=[a-z])", "", text)
-    return re.sub(r"\S*/tessera-\w+/(train|eval)(/\w+)?/rows\.\w+", r"\1_dataset", text)
-    text = re.sub(r"\S*/tessera-\w+/(model|tokenizer)/", r"\1/", text)
+    """Settings by their names, without the words of a command line, and objects by the names that a Python user gave them."""
+    text = text.replace("unknown flag", "unknown setting").replace("; --help lists the known ones", "")
+    text = re.sub(r"(?<![\w-])--(?=[a-z])", "", text).replace("error: command line: ", "error: ")
+    text = re.sub(r"\S*/tessera-\w+/(train|eval)(/\w+)?/rows\.\w+", r"\1_dataset", text)
+    return re.sub(r"\S*/tessera-\w+/(model|tokenizer)\b", r"\1", text)
 
 
 def flags(settings: Mapping[str, Any]) -> list[str]:

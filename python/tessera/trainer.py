@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import tempfile
 import warnings
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ from tessera.arguments import SFTConfig, TrainingArguments, lora_settings, train
 from tessera.callbacks import CallbackList, TrainerState
 from tessera.data import Formatting, Spool, dataset_sources, evaluation_sources, is_stream
 from tessera.errors import TesseraError
-from tessera.models import load_back, model_source, tokenizer_source
+from tessera.models import copy_model, load_back, model_source, tokenizer_source
 from tessera.process import (
     Event,
     Run,
@@ -106,8 +105,10 @@ class Trainer:
         )
         self._peft_config = peft_config
         self._early_stopping: dict[str, Any] = {}
-        if peft_config is not None or not isinstance(self.args, TrainingArguments):
-            for line in check_settings(self._read_settings()):
+        several = isinstance(eval_dataset, Mapping)
+        if peft_config is not None or several or not isinstance(self.args, TrainingArguments):
+            names = {"eval_dataset": [f"{name}=given to the trainer" for name in eval_dataset]} if several else {}
+            for line in check_settings({**self._read_settings(), **names}):
                 warnings.warn(line, UserWarning, stacklevel=2)
         self._formatting = formatting_func
         self._nproc_per_node = nproc_per_node or getattr(self.args, "nproc_per_node", None)
@@ -195,17 +196,8 @@ class Trainer:
             raise TesseraError("save_model: nothing has been trained yet", 64)
         if output_dir is None or Path(output_dir).resolve() == self._trained.resolve():
             return
-        Path(output_dir).mkdir(parents=True, exist_ok=True)
-        if not self.state.is_world_process_zero:
-            return
-        reports = {"training_args.json", "trainer_state.json", "memory.json", "mlflow.json", "latest"}
-        for file in self._trained.iterdir():
-            if (
-                file.is_file()
-                and file.name not in reports
-                and file.suffix in (".json", ".safetensors", ".jinja", ".txt")
-            ):
-                shutil.copy2(file, output_dir)
+        if self.state.is_world_process_zero:
+            copy_model(self._trained, Path(output_dir))
 
     def save_state(self) -> None:
         """trainer_state.json is in ``args.output_dir`` already."""
@@ -253,7 +245,14 @@ class Trainer:
             )
         if self.eval_dataset is not None and evaluates(settings):
             settings["eval_dataset"] = evaluation_sources(self.eval_dataset, folder / "eval", self._formatting)
-        settings.update(self._model_settings(folder))
+        before = None
+        if self._trained is not None and not resume_from_checkpoint:  # as in Transformers, whose model has been trained
+            before = folder / "trained"  # as a run does not write where its base is
+            copy_model(self._trained, before)
+            if self._peft_config is not None:  # whose adapter the folder has
+                decided = {name for name in lora_settings(self._peft_config) if name != "finetuning_type"}
+                settings = {name: value for name, value in settings.items() if name not in decided}
+        settings.update(self._model_settings(folder, before))
         write_settings(folder / "settings.json", settings)
         mark_ready(folder)
         return spool
@@ -263,12 +262,13 @@ class Trainer:
         callbacks.reset(self.args, self._objects())
         may_evaluate = self.eval_dataset is not None and evaluates(self._read_settings())
         progress = make_progress(self.args)
+        hides_steps = progress.is_shown or getattr(self.args, "disable_tqdm", None)
         said = f"{scratch / 'settings.json'}:"  # in the warnings that the constructor has given already
 
         def show(line: str) -> bool:
             if said in line or "the program that started this run is gone" in line:
                 return False
-            return not (progress.is_shown and line.startswith("info: step "))
+            return not (hides_steps and line.startswith("info: step "))
 
         run = Run(command, show)
         summary: Event = {}
@@ -347,11 +347,6 @@ class Trainer:
                 setattr(self.state, name, value)
 
     def _evaluate(self, data: Any, scratch: Path, folder: Path) -> dict[str, float]:
-        model = {"model": str(self._trained)} if self._trained else self._model_settings(scratch)
-        command = ["eval", "--json"]
-        if self._trained and (self._trained / "adapter_config.json").exists():
-            command += ["--adapter", str(self._trained)]
-            model = self._model_settings(scratch)
         taken = (
             "max_length",
             "packing",
@@ -368,18 +363,24 @@ class Trainer:
             "dtype",
         )
         own = self._read_settings()
-        settings = {**model, **{name: own[name] for name in taken if own.get(name) is not None}}
+        settings = {name: own[name] for name in taken if own.get(name) is not None}
+        settings.update(self._model_settings(scratch, self._trained))
         settings["dataset"] = dataset_sources("eval_dataset", data, folder, self._formatting)
-        command += flags(settings)
-        found = json.loads(output_of(command))
+        found = json.loads(output_of(["eval", "--json", *flags(settings)]))
         return {
             {"runtime_s": "runtime"}.get(name, name): value
             for name, value in found.items()
             if isinstance(value, (int, float))
         }
 
-    def _model_settings(self, scratch: Path) -> dict[str, Any]:
-        settings = {"model": model_source(self.model, scratch / "model")}
+    def _model_settings(self, scratch: Path, trained: Path | None) -> dict[str, Any]:
+        """Of `model`, or of what it has become in `trained`."""
+        settings = {}
+        if trained is not None:
+            is_adapter = (trained / "adapter_config.json").exists()
+            settings["adapter_name_or_path" if is_adapter else "model"] = str(trained)
+        if "model" not in settings:
+            settings["model"] = model_source(self.model, scratch / "model")
         if self.processing_class is not None:
             settings["tokenizer"] = tokenizer_source(self.processing_class, scratch / "tokenizer")
         return settings

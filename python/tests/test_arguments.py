@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import warnings
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,17 @@ def test_sft_config_says_where_it_differs_from_trainer() -> None:
     assert settings["max_length"] == 1024
     assert SFTConfig(max_length=None).to_settings()["max_length"] == "none"
     assert check_settings(settings) == []
+
+
+def test_scripts_find_what_they_ask_of_transformers_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    args = TrainingArguments("out", log_level="info")
+    assert json.loads(args.to_json_string())["output_dir"] == "out"
+    assert (args.device, args.n_gpu, args.should_save, args.get_process_log_level()) == ("cpu", 0, True, logging.INFO)
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert (args.should_log, args.get_process_log_level()) == (False, logging.WARNING)
+    with args.main_process_first(desc="rows"):
+        pass
 
 
 def test_setting_of_no_library_is_refused_with_the_nearest_name() -> None:

@@ -214,12 +214,42 @@ def test_sft_trains_an_adapter_on_answers(model: str) -> None:
     assert Path("adapter/adapter_model.safetensors").read_bytes() == Path("out/adapter_model.safetensors").read_bytes()
 
 
+@pytest.mark.parametrize("peft", [None, tessera.LoraConfig(r=2)])
+def test_training_again_goes_on_with_what_was_trained(model: str, peft: tessera.LoraConfig | None) -> None:
+    trainer = Trainer(model, arguments(learning_rate=0.01), train_dataset=texts(20), peft_config=peft)
+    found = [trainer.evaluate(texts(9))["eval_loss"]]
+    for _ in range(2):
+        trainer.train()
+        found.append(trainer.evaluate(texts(9))["eval_loss"])
+    assert found[0] > found[1] > found[2]
+    assert losses(trainer)[0] < found[0]  # those of the second run
+
+
+def test_best_of_several_sets_is_checked_before_anything_runs(model: str) -> None:
+    args = arguments(eval_strategy="steps", eval_steps=2, save_strategy="steps", save_steps=2, metric_for_best_model="loss",
+                     load_best_model_at_end=True)  # fmt: skip
+    with pytest.raises(TesseraError, match="eval_a_loss"):
+        Trainer(model, args, train_dataset=texts(9), eval_dataset={"a": texts(3), "b": texts(3)})
+
+
+def test_steps_are_not_shown_where_no_progress_is_wanted(model: str, capfd: pytest.CaptureFixture[str]) -> None:
+    for disable_tqdm in (None, True):
+        Trainer(model, arguments(disable_tqdm=disable_tqdm), train_dataset=texts(9)).train()
+        shown = capfd.readouterr()
+        assert ("info: step " in shown.err) == (disable_tqdm is None)
+        assert "'loss': " in shown.out
+
+
 def test_commands_return_objects(model: str) -> None:
     Trainer(model, arguments(), train_dataset=texts(20)).train()
     answers = tessera.generate("out", ["the model", "rows"], max_new_tokens=3, temperature=0)
     assert len(answers) == 2 and all(isinstance(answer, str) for answer in answers)
     plan = tessera.plan(model, machine="here", max_length=64, measure_peak=False)
     assert plan.memory.fits and plan.memory.node_bytes > plan.num_parameters
+    with pytest.raises(TesseraError, match="^unknown setting 'max_tokns'; did you mean max_new_tokens"):
+        tessera.generate("out", "the model", max_tokns=3)
+    with pytest.raises(TesseraError, match="^max_length: expected a whole number, found 'long'"):
+        tessera.plan(model, max_length="long")
 
 
 @pytest.mark.parametrize(

@@ -53,12 +53,12 @@ def read_arguments():
     parser.add_argument("--tessera", default=str(ROOT / "build" / "release" / "tessera"))
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--steps", type=int, default=4, help="at least 4; a checkpoint is written in the middle")
-    parser.add_argument("--micro_batch", type=int, default=1)
-    parser.add_argument("--accumulation", type=int, default=4)
+    parser.add_argument(
+        "--batches", nargs="+", default=["1x4", "4x1"], metavar="BxA", help="rows of a micro-batch x micro-batches of a step"
+    )
     parser.add_argument("--max_length", type=int, default=512)
     parser.add_argument("--layers", type=int, default=CONFIG["num_hidden_layers"], help="fewer for a quick try")
     parser.add_argument("--repeat", type=int, default=1, help="rounds, whose medians are shown")
-    parser.add_argument("--add", action="store_true", help="add the rounds to those of an earlier call with these flags")
     return parser.parse_args()
 
 
@@ -114,11 +114,13 @@ def environments(arguments):
     return {"hf": theirs, "tessera": ours}
 
 
-def commands(arguments, rows):
+def commands(arguments, rows, batch):
+    """The command of either, by name, for a batch as in --batches."""
+    micro_batch, accumulation = batch.split("x")
     same = [
         "--model", OUT / "model", "--dataset", rows, "--max_length", arguments.max_length, "--deepspeed", DEEPSPEED,
-        "--bf16", "--per_device_train_batch_size", arguments.micro_batch,
-        "--gradient_accumulation_steps", arguments.accumulation, "--max_steps", arguments.steps, "--learning_rate", "1e-4",
+        "--bf16", "--per_device_train_batch_size", micro_batch,
+        "--gradient_accumulation_steps", accumulation, "--max_steps", arguments.steps, "--learning_rate", "1e-4",
         "--logging_steps", 1, "--save_steps", save_step(arguments), "--include_num_input_tokens_seen", "true",
         "--report_to", "none", "--use_cpu",
     ]  # fmt: skip
@@ -179,19 +181,9 @@ def one_run(name, command, environment, arguments):
     }
 
 
-def main():
-    arguments = read_arguments()
-    OUT.mkdir(parents=True, exist_ok=True)
-    rows = prepare(arguments)
-    by_name, environment = commands(arguments, rows), environments(arguments)
-    compile_s = build_operators(environment["hf"])
-    settings = {name: str(value) for name, value in vars(arguments).items() if name not in ("add", "repeat")}
+def all_rounds(arguments, by_name, environment):
+    """What was measured, by name: a list with an entry per round. The two are run in turn."""
     rounds = {name: [] for name in by_name}
-    if arguments.add:
-        earlier = json.loads((OUT / "job.json").read_text())
-        if earlier["arguments"] != settings:
-            raise SystemExit(f"error: --add: expected the flags {earlier['arguments']}, found {settings}")
-        rounds = earlier["rounds"]
     for number in range(arguments.repeat):
         for name in by_name:
             print(f"round {number + 1}: {name}", file=sys.stderr, flush=True)
@@ -200,15 +192,29 @@ def main():
     first = {name: found[0]["losses"][0] for name, found in rounds.items()}
     if abs(first["hf"] - first["tessera"]) > FIRST_LOSS_APART:
         raise SystemExit(f"error: expected the same loss at the first step, found {first}")
+    return rounds
+
+
+def main():
+    arguments = read_arguments()
+    OUT.mkdir(parents=True, exist_ok=True)
+    rows = prepare(arguments)
+    environment = environments(arguments)
+    compile_s = build_operators(environment["hf"])
+    batches = {}
+    for batch in arguments.batches:
+        by_name = commands(arguments, rows, batch)
+        batches[batch] = {
+            "commands": {name: [str(word) for word in command] for name, command in by_name.items()},
+            "rounds": all_rounds(arguments, by_name, environment),
+        }
     record = {
         "time": datetime.datetime.now(datetime.timezone.utc).isoformat(),
-        "arguments": settings,
-        "commands": {name: [str(word) for word in command] for name, command in by_name.items()},
         "compile_s": compile_s,
         "machine": machine(),
         "parameters": parameters(),
         "versions": {name: metadata.version(name) for name in ("torch", "transformers", "deepspeed")},
-        "rounds": rounds,
+        "batches": batches,
     }
     (OUT / "job.json").write_text(json.dumps(record, indent=1))
 

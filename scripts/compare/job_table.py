@@ -38,8 +38,8 @@ def steady_rate(one, tokens):
     return sum(tokens[step - 1] for step in one["steady_steps"]) / one["steady_s"]
 
 
-def measured_rows(record):
-    theirs, ours = record["rounds"]["hf"], record["rounds"]["tessera"]
+def measured_rows(rounds):
+    theirs, ours = rounds["hf"], rounds["tessera"]
     real = ours[0]["tokens"]  # nothing is padded here
     padded = theirs[0]["tokens"]  # Transformers counts what is in input_ids
 
@@ -68,12 +68,15 @@ def measured_rows(record):
         row("size of the checkpoint", lambda one: one["checkpoint_bytes"], data, False),
         row("the whole job", lambda one: one["whole_s"], seconds, False),
     ]
-    script, config = lines_of(ROOT / "scripts/compare/train.py"), lines_of(ROOT / "scripts/compare/cpu-ds.json")
-    rows.append(
-        ["lines of set-up", f"{script} + {config} + 1 (script, DeepSpeed file, command)", f"{config} + 1 (file, command)", ""]
-    )
-    rows.append(["operators compiled before the first run", seconds(record["compile_s"]), "none", ""])
     return rows
+
+
+def set_up_rows(record):
+    script, config = lines_of(ROOT / "scripts/compare/train.py"), lines_of(ROOT / "scripts/compare/cpu-ds.json")
+    return [
+        ["lines of set-up", f"{script} + {config} + 1 (script, DeepSpeed file, command)", f"{config} + 1 (file, command)", ""],
+        ["operators compiled before the first run", f"{number(record['compile_s'])} s", "none", ""],
+    ]
 
 
 def command_text(words):
@@ -82,12 +85,15 @@ def command_text(words):
 
 
 def readme_line(record):
-    theirs, ours = record["rounds"]["hf"], record["rounds"]["tessera"]
-    tokens = ours[0]["tokens"]
-    faster = sorted(steady_rate(b, tokens) / steady_rate(a, tokens) for a, b in zip(theirs, ours))
+    every = [batch["rounds"] for batch in record["batches"].values()]
+    faster = sorted(
+        steady_rate(b, rounds["tessera"][0]["tokens"]) / steady_rate(a, rounds["tessera"][0]["tokens"])
+        for rounds in every
+        for a, b in zip(rounds["hf"], rounds["tessera"])
+    )
     faster = " to ".join(dict.fromkeys(f"{ratio:.0f}" for ratio in (faster[0], faster[-1])))
-    first = [median(rounds, lambda one: one["first_step_s"]) for rounds in (theirs, ours)]
-    memory = [median(rounds, lambda one: one["total_bytes"]) / 2**30 for rounds in (theirs, ours)]
+    first = [median(every[0][name], lambda one: one["first_step_s"]) for name in ("hf", "tessera")]
+    memory = [median(every[0][name], lambda one: one["total_bytes"]) / 2**30 for name in ("hf", "tessera")]
     return (
         "A job of Transformers' Trainer with DeepSpeed ZeRO-3 and Gloo on two ranks, given to `tessera` with the same arguments, trains\n"
         f"**{faster} times as fast**, with {memory[1]:.1f} instead of {memory[0]:.1f} GiB of memory, and ends its "
@@ -96,21 +102,37 @@ def readme_line(record):
     )
 
 
-def page(record):
-    theirs, ours = record["rounds"]["hf"][0], record["rounds"]["tessera"][0]
-    lines = [f"    {command_text(record['commands'][name])}" for name in ("hf", "tessera")] + [""]
-    versions = ", ".join(f"{name} {value}" for name, value in record["versions"].items())
-    lines += [
-        f"Measured on {record['machine']}, {record['time'][:10]}, by `scripts/compare.sh job`; {versions}. The model has",
-        f"{record['parameters'] / 1e9:.2f} billion parameters. Rounds in turn, whose medians are shown: "
-        f"{len(record['rounds']['hf'])}.\n",
-        table(TITLES, measured_rows(record)),
-    ]
+def batch_section(batch, found):
+    micro_batch, accumulation = batch.split("x")
+    rounds = found["rounds"]
+    theirs, ours = rounds["hf"][0], rounds["tessera"][0]
+    ratios = ", ".join(
+        f"{steady_rate(b, ours['tokens']) / steady_rate(a, ours['tokens']):.1f}" for a, b in zip(rounds["hf"], rounds["tessera"])
+    )
     rows = [
         [str(step), number(tokens), f"{a:.4f}", f"{b:.4f}", f"{abs(a - b):.4f}"]
         for step, (tokens, a, b) in enumerate(zip(ours["tokens"], theirs["losses"], ours["losses"]), 1)
     ]
-    return "\n".join(lines) + "\n" + table(["step", "tokens", "loss, Trainer", "loss, Tessera", "apart"], rows)
+    commands = "\n".join(f"    {command_text(found['commands'][name])}" for name in ("hf", "tessera"))
+    return "\n".join(
+        [
+            f"### Rows of a micro-batch: {micro_batch}, micro-batches of a step: {accumulation}\n",
+            f"{commands}\n",
+            table(TITLES, measured_rows(rounds)),
+            f"Medians over rounds in turn, in which Tessera was {ratios} times as fast by real tokens. Losses of the first:\n",
+            table(["step", "tokens", "loss, Trainer", "loss, Tessera", "apart"], rows),
+        ]
+    )
+
+
+def page(record):
+    versions = ", ".join(f"{name} {value}" for name, value in record["versions"].items())
+    lines = [
+        f"Measured on {record['machine']}, {record['time'][:10]}, by `scripts/compare.sh job`; {versions}. The model has",
+        f"{record['parameters'] / 1e9:.2f} billion parameters.\n",
+    ]
+    lines += [batch_section(batch, found) for batch, found in record["batches"].items()]
+    return "\n".join([*lines, table(TITLES, set_up_rows(record))])
 
 
 def main():
