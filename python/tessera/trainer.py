@@ -28,17 +28,8 @@ from tessera.process import (
     write_settings,
 )
 from tessera.progress import make_progress
+from tessera.python_code import refuse_code, refuse_overrides
 from tessera.scratch import environment_local_rank, mark_ready, run_folder
-
-# Collators that pad rows and, for language models, copy the ids as labels: what the program does with its rows.
-_PADDING_COLLATORS = (
-    "DataCollatorForLanguageModeling",
-    "DataCollatorWithPadding",
-    "DataCollatorForSeq2Seq",
-    "DefaultDataCollator",
-    "default_data_collator",
-    "DataCollatorWithFlattening",
-)
 
 
 class TrainOutput(NamedTuple):
@@ -81,7 +72,7 @@ class Trainer:
         formatting_func: Formatting | None = None,
         nproc_per_node: int | str | None = None,
     ) -> None:
-        _refuse_code(
+        refuse_code(
             data_collator=data_collator,
             compute_loss_func=compute_loss_func,
             compute_metrics=compute_metrics,
@@ -89,7 +80,7 @@ class Trainer:
             optimizer_cls_and_kwargs=optimizer_cls_and_kwargs,
             preprocess_logits_for_metrics=preprocess_logits_for_metrics,
         )
-        self._refuse_overrides()
+        refuse_overrides(type(self))
         if model is None and model_init is not None:
             model = model_init()
         if model is None:
@@ -144,7 +135,7 @@ class Trainer:
         self, resume_from_checkpoint: str | bool | None = None, trial: Any = None, ignore_keys_for_eval: Any = None
     ) -> TrainOutput:
         """Trains; the model is in ``args.output_dir`` then. Ctrl-C and SIGTERM end with a checkpoint."""
-        _refuse_code(trial=trial)
+        refuse_code(trial=trial)
         if self.train_dataset is None:
             raise TesseraError("train: expected a train_dataset, found none", 64)
         self._interrupted = True  # until it has ended well
@@ -413,26 +404,6 @@ class Trainer:
             "eval_dataloader": None,
         }
 
-    def _refuse_overrides(self) -> None:
-        """A subclass that computes something itself."""
-        for name in (
-            "compute_loss",
-            "training_step",
-            "prediction_step",
-            "create_optimizer",
-            "create_scheduler",
-            "get_train_dataloader",
-            "get_eval_dataloader",
-            "evaluation_loop",
-            "log",
-        ):
-            if hasattr(type(self), name):
-                raise TesseraError(
-                    f"{type(self).__name__}.{name}: the program trains, not Python, and would not call it; "
-                    f"see `tessera help train` for a setting that does what it is for",
-                    78,
-                )
-
 
 class SFTTrainer(Trainer):
     """``trl.SFTTrainer``: Trainer with the defaults of SFTConfig."""
@@ -460,7 +431,7 @@ class SFTTrainer(Trainer):
         tokenizer: Any = None,
         nproc_per_node: int | str | None = None,
     ) -> None:
-        _refuse_code(quantization_config=quantization_config)
+        refuse_code(quantization_config=quantization_config)
         super().__init__(
             model,
             args,
@@ -480,28 +451,3 @@ class SFTTrainer(Trainer):
             formatting_func=formatting_func,
             nproc_per_node=nproc_per_node,
         )
-
-
-_INSTEAD = {
-    "data_collator": "rows are put together by the program, without padding: leave it out",
-    "compute_loss_func": "the loss is the program's; label_smoothing_factor, completion_only_loss and "
-    "assistant_only_loss are settings",
-    "compute_metrics": "evaluations report loss and perplexity; score texts from tessera.generate(), "
-    "or give multiple-choice questions in settings={'eval_choices': ...}",
-    "preprocess_logits_for_metrics": "leave it out, with compute_metrics",
-    "optimizers": "name the optimizer in args.optim and the schedule in args.lr_scheduler_type",
-    "optimizer_cls_and_kwargs": "name the optimizer in args.optim",
-    "trial": "start a run for each set of hyperparameters",
-    "quantization_config": "set settings={'load_in_4bit': True} or 8bit, with peft_config",
-}
-
-
-def _refuse_code(**given: Any) -> None:
-    """Python that would have to run within a step."""
-    for name, value in given.items():
-        if value is None:
-            continue
-        kind = getattr(value, "__name__", type(value).__name__)
-        if name == "data_collator" and kind in _PADDING_COLLATORS and not getattr(value, "mlm", False):
-            continue
-        raise TesseraError(f"{name}: {kind} is Python code, which the program does not run: {_INSTEAD[name]}")

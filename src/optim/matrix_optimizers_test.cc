@@ -12,6 +12,7 @@
 #include "optim/muon.h"
 #include "optim/newton_schulz.h"
 #include "optim/optimizer_state.h"
+#include "support/draws.h"
 #include "test_folder.h"
 
 namespace tessera {
@@ -408,7 +409,7 @@ Matrix orthogonalized_by_tessera(int64_t rows, int64_t columns, std::vector<floa
 // Sizes are drawn around the 128 columns of a Gram matrix that are computed at a time.
 TEST(NewtonSchulz, IsTheIterationInDoubles) {
   const CounterRng rng(11, 0);
-  for (uint64_t draw = 0; draw < 6; ++draw) {
+  for (uint64_t draw = 0; draw < draws(6, 3); ++draw) {
     const auto small = static_cast<int64_t>(1 + rng.uniform(2 * draw) * 270);
     const auto large = small + static_cast<int64_t>(rng.uniform(2 * draw + 1) * 100);
     const auto [rows, columns] = draw % 2 == 0 ? std::pair(small, large) : std::pair(large, small);

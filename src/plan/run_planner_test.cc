@@ -108,7 +108,7 @@ std::string plan_twice(uint64_t seed) {
 }
 
 TEST(PlanRun, DependsOnItsInputsAlone) {
-  constexpr uint64_t kNumDraws = draws(1000, 25);
+  constexpr uint64_t kNumDraws = draws(1000, 50);
   std::map<std::string, uint64_t> outcomes;
   testing::internal::CaptureStderr();  // warnings of what has no effect
   for (uint64_t seed = 0; seed < kNumDraws; ++seed) ++outcomes[plan_twice(seed)];

@@ -9,6 +9,7 @@
 #include "optim/clip.h"
 #include "optim/elementwise.h"
 #include "shard/parameter_store.h"
+#include "support/draws.h"
 #include "support/from_word.h"
 #include "support/saving_run.h"
 
@@ -48,13 +49,13 @@ struct FormCase {
 };
 
 TEST(OptimizerInBackward, GivesTheSameBytesAsUpdatesAfterThePass) {
-  const FormCase cases[] = {{"bfloat16", "adamw_torch", false, true, "never", 0.05},
-                            {"bfloat16", "adamw_bf16", true, false, "always", 0},
-                            {"float32", "lion_32bit", true, true, "auto", 0.05},
-                            {"float32", "adamw_torch", false, false, "never", 0},
-                            {"bfloat16", "adamw_torch", false, true, "auto", 0.05, true},
-                            {"float32", "adamw_bf16", true, false, "auto", 0, true}};
-  for (const FormCase& of : cases) {
+  const std::vector<FormCase> cases = {{"bfloat16", "adamw_torch", false, true, "never", 0.05},
+                                       {"bfloat16", "adamw_bf16", true, false, "always", 0},
+                                       {"float32", "lion_32bit", true, true, "auto", 0.05},
+                                       {"float32", "adamw_bf16", true, false, "auto", 0, true},
+                                       {"float32", "adamw_torch", false, false, "never", 0},
+                                       {"bfloat16", "adamw_torch", false, true, "auto", 0.05, true}};
+  for (const FormCase& of : drawn_cases(cases)) {
     SCOPED_TRACE(
         fmt::format("{} {}, tied {}, clipping at {}", of.dtype, of.optim, of.is_tied, of.max_grad_norm));
     SavingRun run = merged_run();
@@ -88,12 +89,13 @@ struct RanksFormCase {
 };
 
 TEST(OptimizerInBackward, GivesTheSameBytesOnSeveralRanks) {
-  const RanksFormCase cases[] = {{{{1, 2}, 2, "auto"}, "bfloat16", false, "always", 0.05, "none"},
-                                 {{{1, 4}, 3, "auto"}, "float32", true, "auto", 0, "nvme"},
-                                 {{{2, 1}, 2, "per_step"}, "bfloat16", true, "never", 0.05, "none"},
-                                 {{{2, 2}, 3, "per_layer"}, "bfloat16", false, "auto", 0.05, "nvme"},
-                                 {{{4, 1}, 3, "per_layer"}, "bfloat16", false, "never", 0, "none"}};
-  for (const RanksFormCase& of : cases) {
+  const std::vector<RanksFormCase> cases = {
+      {{{1, 2}, 2, "auto"}, "bfloat16", false, "always", 0.05, "none"},
+      {{{1, 4}, 3, "auto"}, "float32", true, "auto", 0, "nvme"},
+      {{{2, 1}, 2, "per_step"}, "bfloat16", true, "never", 0.05, "none"},
+      {{{2, 2}, 3, "per_layer"}, "bfloat16", false, "auto", 0.05, "nvme"},
+      {{{4, 1}, 3, "per_layer"}, "bfloat16", false, "never", 0, "none"}};
+  for (const RanksFormCase& of : drawn_cases(cases)) {
     SCOPED_TRACE(of.ranks.name());
     ModelConfig config = tiny_config();
     config.tie_word_embeddings = of.is_tied;

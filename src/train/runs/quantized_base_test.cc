@@ -11,6 +11,7 @@
 #include "ops/cpu_ops.h"
 #include "platform/memory_info.h"
 #include "settings/derived.h"
+#include "support/draws.h"
 #include "support/from_word.h"
 #include "support/saving_run.h"
 
@@ -183,11 +184,12 @@ TEST(QuantizedBase, LayersOnADiskHaveTheBitsOfThoseInMemory) {
     bool is_tied;
   };
   const BaseForm plain = {"plain", std::nullopt};
-  for (const Case& of : {Case{plain, "bfloat16", false, 5, false},
-                         {plain, "float32", true, 6, true},
-                         {kForms[0], "bfloat16", true, 5, true},
-                         {kForms[1], "float32", false, 2, false},
-                         {kForms[2], "bfloat16", false, 4, false}}) {
+  const std::vector<Case> cases = {{plain, "bfloat16", false, 5, false},
+                                   {plain, "float32", true, 6, true},
+                                   {kForms[0], "bfloat16", true, 5, true},
+                                   {kForms[1], "float32", false, 2, false},
+                                   {kForms[2], "bfloat16", false, 4, false}};
+  for (const Case& of : drawn_cases(cases)) {
     SCOPED_TRACE(fmt::format("{} {}", of.form.name, of.dtype));
     ModelConfig config = tiny_config();
     config.num_hidden_layers = of.num_layers;

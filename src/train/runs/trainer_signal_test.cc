@@ -8,6 +8,7 @@
 
 #include "io/file.h"
 #include "platform/stop_signal.h"
+#include "support/draws.h"
 #include "support/from_word.h"
 #include "support/train_test_support.h"
 
@@ -92,7 +93,7 @@ TEST_P(SignalTest, StepIsGivenUpInAnyLayer) {
   train_ranks(whole, GetParam().ranks);
   const int64_t num_layers = tiny_config().num_hidden_layers;
   const int64_t asked_in_pass = 2 * num_layers + 2 + tiny_config().tie_word_embeddings;
-  for (int64_t num_asked = 0; num_asked < 3 * asked_in_pass; ++num_asked) {
+  for (int64_t num_asked = 0; num_asked < 3 * asked_in_pass; num_asked += sanitizer_stride()) {
     EXPECT_TRUE(stop_in_first_step(num_asked).steps.empty()) << num_asked;
     const std::string name = fmt::format("second-{}", num_asked);
     const RecordingObserver seen = stop_behind_first_step(num_asked, name);
@@ -117,7 +118,7 @@ TEST_P(SignalTest, EvaluationIsGivenUpInAnyLayer) {
   RunSpec whole = spec;
   whole.output_dir = tiny_.folder() / "whole";
   const RecordingObserver expected = train_ranks(whole, GetParam().ranks)[0];
-  for (int64_t num_asked = 0; num_asked < 6; ++num_asked) {
+  for (int64_t num_asked = 0; num_asked < 6; num_asked += sanitizer_stride()) {
     const std::string name = fmt::format("evaluation-{}", num_asked);
     const RecordingObserver seen = stop_behind_first_step(num_asked, name);
     EXPECT_EQ(seen.steps.size(), 1u);

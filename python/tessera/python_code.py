@@ -1,0 +1,63 @@
+"""Python code that Transformers runs within a step: refused, with what to use in its place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tessera.errors import TesseraError
+
+# Collators that pad rows and, for language models, copy the ids as labels: what the program does with its rows.
+_PADDING_COLLATORS = (
+    "DataCollatorForLanguageModeling",
+    "DataCollatorWithPadding",
+    "DataCollatorForSeq2Seq",
+    "DefaultDataCollator",
+    "default_data_collator",
+    "DataCollatorWithFlattening",
+)
+# Methods of Transformers' Trainer that subclasses override, none of which this Trainer has.
+_COMPUTING_METHODS = (
+    "compute_loss",
+    "training_step",
+    "prediction_step",
+    "create_optimizer",
+    "create_scheduler",
+    "get_train_dataloader",
+    "get_eval_dataloader",
+    "evaluation_loop",
+    "log",
+)
+_INSTEAD = {
+    "data_collator": "rows are put together by the program, without padding: leave it out",
+    "compute_loss_func": "the loss is the program's; label_smoothing_factor, completion_only_loss and "
+    "assistant_only_loss are settings",
+    "compute_metrics": "evaluations report loss and perplexity; score texts from tessera.generate(), "
+    "or give multiple-choice questions in settings={'eval_choices': ...}",
+    "preprocess_logits_for_metrics": "leave it out, with compute_metrics",
+    "optimizers": "name the optimizer in args.optim and the schedule in args.lr_scheduler_type",
+    "optimizer_cls_and_kwargs": "name the optimizer in args.optim",
+    "trial": "start a run for each set of hyperparameters",
+    "quantization_config": "set settings={'load_in_4bit': True} or 8bit, with peft_config",
+}
+
+
+def refuse_code(**given: Any) -> None:
+    """Refuses each that is not None, except for collators that only pad."""
+    for name, value in given.items():
+        if value is None:
+            continue
+        kind = getattr(value, "__name__", type(value).__name__)
+        if name == "data_collator" and kind in _PADDING_COLLATORS and not getattr(value, "mlm", False):
+            continue
+        raise TesseraError(f"{name}: {kind} is Python code, which the program does not run: {_INSTEAD[name]}")
+
+
+def refuse_overrides(kind: type) -> None:
+    """Refuses a subclass of Trainer that computes something itself."""
+    for name in _COMPUTING_METHODS:
+        if hasattr(kind, name):
+            raise TesseraError(
+                f"{kind.__name__}.{name}: the program trains, not Python, and would not call it; "
+                f"see `tessera help train` for a setting that does what it is for",
+                78,
+            )
