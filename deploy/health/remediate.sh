@@ -1,6 +1,6 @@
 #!/bin/sh
-# remediate.sh: one round of replacing sick nodes, for a CronJob. A node is sick while its condition TesseraUnhealthy is True;
-# Unknown is no reason to act. Per pool one node at a time: taint, let its training pods end or evict them within their
+# remediate.sh: one round of replacing sick nodes, for a CronJob. A node is sick while its condition TesseraUnhealthy or
+# TesseraCardFault is True; Unknown is no reason to act. Per pool one node at a time: taint, let its training pods end or evict them within their
 # PodDisruptionBudgets, then delete its NodeClaim, upon which Karpenter drains the rest and starts another node. Settings
 # and their defaults stand in remediation.yaml. Nothing is kept between rounds but the taint, the time of the taint as an
 # annotation, and the replacements of the last day in a ConfigMap; a round that fails is repeated by the next.
@@ -28,8 +28,10 @@ template='{{range .items}}{{.metadata.name}}
 {{- " "}}{{with index .metadata.labels "karpenter.sh/nodepool"}}{{.}}{{else}}-{{end}}
 {{- " "}}{{$claim := "-"}}{{range .metadata.ownerReferences}}{{if eq .kind "NodeClaim"}}{{$claim = .name}}{{end}}{{end}}{{$claim}}
 {{- " "}}{{.metadata.creationTimestamp}}
-{{- " "}}{{$status := "- -"}}{{range .status.conditions}}{{if eq .type "TesseraUnhealthy"}}
-{{- $status = printf "%s %s" .status .lastTransitionTime}}{{end}}{{end}}{{$status}}
+{{- " "}}{{$status := "- -"}}{{$fault := ""}}{{range .status.conditions}}{{if eq .type "TesseraUnhealthy"}}
+{{- $status = printf "%s %s" .status .lastTransitionTime}}{{end}}
+{{- if and (eq .type "TesseraCardFault") (eq .status "True")}}
+{{- $fault = printf "%s %s" .status .lastTransitionTime}}{{end}}{{end}}{{with $fault}}{{.}}{{else}}{{$status}}{{end}}
 {{- " "}}{{$taint := "-"}}{{range .spec.taints}}{{if eq .key "tessera-unhealthy"}}{{$taint = "yes"}}{{end}}{{end}}{{$taint}}
 {{- " "}}{{$since := "0"}}{{range $key, $value := .metadata.annotations}}{{if eq $key "tessera-unhealthy-since"}}
 {{- $since = $value}}{{end}}{{end}}{{$since}}

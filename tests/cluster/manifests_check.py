@@ -259,6 +259,7 @@ def check_health(files):
     expected = json.loads(text)
     template = expected["spec"]["template"]["spec"]
     template["serviceAccountName"] = template["containers"][0]["name"] = "node-problem-detector"
+    template["containers"][0]["command"][2] += ",/etc/tessera/node-check/card-monitor.json"
     check(expected == cards, "the watch over nodes with cards differs from that over nodes with AMX")
     selector = re.search(r"^selector='nodeType in \((.*)\)'$", (DEPLOY / "health/remediate.sh").read_text(), re.M)
     check(selector and selector[1].split(",") == ["cpu-amx", "gpu"], "the nodes that are replaced")
@@ -266,7 +267,37 @@ def check_health(files):
     verbs = {r: set(rule["verbs"]) for rule in role["rules"] for r in rule["resources"]}
     check(verbs == {"nodes": {"get", "list", "patch"}, "pods": {"list"}, "pods/eviction": {"create"}, "nodeclaims": {"get", "delete"}},
           f"rights of the remediation: {verbs}")
+    check_card_monitor()
     check_template()
+
+
+# Lines of the kernel log, and the reason that card-monitor.json gives them; None for those that are no fault of the node.
+CARD_MESSAGES = [
+    ("NVRM: Xid (PCI:0000:c1:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.", "CardLost"),
+    ("NVRM: Xid (PCI:0000:3b:00): 48, pid=1896, name=tessera, An uncorrectable double bit error (DBE) has been detected", "CardMemoryFault"),
+    ("NVRM: Xid (PCI:0000:10:1c): 64, pid=1896, Row Remapper: failed to remap", "CardMemoryFault"),
+    ("NVRM: Xid (PCI:0002:00:00): 119, pid=1582259, name=nvc:[driver], Timeout after 6s of waiting for RPC response", "CardFirmwareFault"),
+    ("NVRM: Xid (PCI:0000:b3:00): 74, pid=0, NVLink: fatal error detected on link 11(0x10000, 0x0)", "NvLinkFault"),
+    ("nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up", "NvSwitchFault"),
+    ("nvidia-nvswitch3: SXid (PCI:0000:c4:00.0): 12028, Non-fatal, Link 32 egress non-posted PRIV error", "NvSwitchError"),
+    ("NVRM: Xid (PCI:0000:10:1c): 63, pid=1896, Row Remapper: New row marked for remapping", "CardMemoryWears"),
+    ("NVRM: Xid (PCI:000f:01:00): 13, Graphics SM Warp Exception: Illegal Instruction Parameter", None),
+    ("NVRM: Xid (PCI:0000:3b:00): 31, pid=77, name=tessera, MMU Fault", None),
+    ("NVRM: Xid (PCI:0000:3b:00): 45, pid=77, Ch 00000008", None),
+    ("NVRM: Xid (PCI:0000:3b:00): 148, pid=77", None),
+]
+
+
+def check_card_monitor():
+    monitor = json.loads((DEPLOY / "health/card-monitor.json").read_text())
+    check([c["type"] for c in monitor["conditions"]] == ["TesseraCardFault"], "card-monitor.json: condition")
+    for rule in monitor["rules"]:
+        check(rule.get("condition", "") == ("TesseraCardFault" if rule["type"] == "permanent" else ""), rule["reason"])
+    for message, reason in CARD_MESSAGES:
+        # The detector searches for the pattern at the end of the message.
+        found = [rule["reason"] for rule in monitor["rules"] if re.search(rule["pattern"] + r"\Z", message)]
+        check(found == ([reason] if reason else []), f"{message}: expected {reason}, found {found}")
+    check({rule["reason"] for rule in monitor["rules"]} == {reason for _, reason in CARD_MESSAGES} - {None}, "a rule without a message")
 
 
 def check_template():
@@ -283,7 +314,14 @@ def check_template():
                             ownerReferences=[{"apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "name": "c-1", "uid": "1"}])
     sick["spec"]["taints"] = [{"key": "tessera-unhealthy", "value": "true", "effect": "NoSchedule"}]
     sick["status"]["conditions"].append({"type": "TesseraUnhealthy", "status": "True", "lastTransitionTime": "2026-01-02T03:05:06Z"})
+    faulty = json.loads(json.dumps(node))
+    faulty["status"]["conditions"] += [{"type": "TesseraCardFault", "status": "True", "lastTransitionTime": "2026-01-02T03:06:06Z"},
+                                       {"type": "TesseraUnhealthy", "status": "False", "lastTransitionTime": "2026-01-02T03:05:06Z"}]
+    sound = json.loads(json.dumps(faulty))
+    sound["status"]["conditions"][1]["status"] = "False"
     for document, expected in [(node, "a - - 2026-01-02T03:04:05Z - - - 0 -"),
+                               (faulty, "a - - 2026-01-02T03:04:05Z True 2026-01-02T03:06:06Z - 0 -"),
+                               (sound, "a - - 2026-01-02T03:04:05Z False 2026-01-02T03:05:06Z - 0 -"),
                                (sick, "b cpu-amx c-1 2026-01-02T03:04:05Z True 2026-01-02T03:05:06Z yes 1767323106 yes")]:
         (SCRATCH / "node.json").write_text(json.dumps(document))
         result = run("kubectl", "label", "--local", "-f", str(SCRATCH / "node.json"), "x=y", "-o", "go-template=" + template)
