@@ -125,7 +125,7 @@ if [ -n "$dry_run" ] || [ -s "$state/terraform.tfstate" ]; then
   if [ -n "$keep_bucket" ]; then
     # Terraform forgets the bucket, and so leaves it.
     while read -r resource; do
-      [[ $resource != aws_s3_bucket* ]] || run terraform "-chdir=$state/terraform" state rm "$resource"
+      [[ $resource != aws_s3_bucket*.data* ]] || run terraform "-chdir=$state/terraform" state rm "$resource"
     done <<<"$resources"
   fi
   if [ -n "$dry_run$resources" ]; then
@@ -134,7 +134,7 @@ if [ -n "$dry_run" ] || [ -s "$state/terraform.tfstate" ]; then
     run terraform "-chdir=$state/terraform" destroy -input=false -auto-approve "-var=name=$name" "-var=region=$region" \
       "-var=$1" "-var=$2" "-var=$3"
   fi
-  [ -n "$dry_run" ] || rm -f "$state/settings" "$state/region" "$state/fsx_capacity" "$state/plan" "$state/outputs.json"
+  [ -n "$dry_run" ] || rm -f "$state/settings" "$state/region" "$state/fsx_capacity" "$state/logs" "$state/plan" "$state/outputs.json"
 else
   say "no Terraform state in $state: if up.sh ran elsewhere, run down.sh there, or with its --state"
 fi
@@ -160,7 +160,7 @@ look "EFS file systems" efs describe-file-systems \
   --query "FileSystems[?Tags[?Key=='tessera-cluster' && Value=='$name']].FileSystemId"
 look "load balancers" resourcegroupstaggingapi get-resources --tag-filters "Key=kubernetes.io/cluster/$name" \
   --resource-type-filters elasticloadbalancing:loadbalancer --query 'ResourceTagMappingList[].ResourceARN'
-look "buckets" s3api list-buckets --query "Buckets[?Name=='tessera-$name-$account-$region'].Name"
+look "buckets" s3api list-buckets --query "Buckets[?Name=='tessera-$name-$account-$region' || Name=='tessera-$name-$account-$region-logs'].Name"
 look "logs" logs describe-log-groups --log-group-name-prefix "/aws/eks/$name/" --query 'logGroups[].logGroupName'
 [ -z "$dry_run" ] || exit 0
 if [ -n "$left" ]; then

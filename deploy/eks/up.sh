@@ -22,6 +22,7 @@ usage: up.sh --name NAME --region REGION --image IMAGE [options]
   --max-vcpus N             the most that Karpenter may start in total (1024, or what the queue's quota needs)
   --public-access-cidr CIDR network that can reach the API server (0.0.0.0/0)
   --no-monitoring           without Prometheus and Grafana
+  --logs                    also Loki, with the jobs' logs in a bucket of its own for 30 days; stays on once it is
   --state DIR               Terraform's state, kubeconfig, rendered files (~/.local/state/tessera/eks/NAME)
   --dry-run                 show every command, run none
   --yes                     do not ask
@@ -33,7 +34,7 @@ HELP
 token=${HF_TOKEN:-}
 unset HF_TOKEN
 image='' zone='' storage=fsx fsx_capacity='' bucket='' trainer=2.1.0 instance=r7i.16xlarge nodes=4 spot_only='' efa=''
-max_vcpus='' public_access_cidr=0.0.0.0/0 monitoring=yes cards='' card_instance=g6e.16xlarge card_nodes='' card_image=''
+max_vcpus='' public_access_cidr=0.0.0.0/0 monitoring=yes logs='' cards='' card_instance=g6e.16xlarge card_nodes='' card_image=''
 while [ $# -gt 0 ]; do
   option=${1//_/-}
   if common_option "$option" "${2-}"; then
@@ -59,6 +60,7 @@ while [ $# -gt 0 ]; do
     --card-nodes) card_nodes=${2-} ;;
     --card-image) card_image=${2-} ;;
     --no-monitoring) monitoring='' shifted=1 ;;
+    --logs) logs=yes shifted=1 ;;
     --help | -h) help && exit 0 ;;
     *) usage_error "unknown option '$1'" ;;
   esac
@@ -72,6 +74,9 @@ new_bucket=tessera-$name-000000000000-$region
 [ "$storage" = efs ] || [ -n "$bucket" ] || [ ${#new_bucket} -le 63 ] ||
   usage_error "--name: with --storage $storage at most $((63 - ${#new_bucket} + ${#name})) characters in $region, or S3 takes no bucket of that \
 name; or give --bucket"
+[ -z "$logs" ] || [ -n "$monitoring" ] || usage_error "--logs: Grafana shows them: leave out --no-monitoring"
+[ -z "$logs" ] || [ ${#new_bucket} -le 58 ] ||
+  usage_error "--logs: needs a name of at most $((58 - ${#new_bucket} + ${#name})) characters in $region, or S3 takes no bucket of that name"
 [ -z "$cards" ] || [[ $card_image =~ ^[A-Za-z0-9][A-Za-z0-9._/:@-]*$ ]] ||
   usage_error "--card-image: expected REGISTRY/NAME:TAG, found '$card_image'"
 for number in "${fsx_capacity:-1}" "$nodes" "${max_vcpus:-1}" "${cards:-1}" "${card_nodes:-1}"; do
@@ -84,7 +89,7 @@ case $trainer in
 esac
 [ -z "$fsx_capacity" ] || [ "$fsx_capacity" = 1200 ] || ((fsx_capacity % 2400 == 0)) ||
   usage_error "--fsx-capacity: expected 1200 or a multiple of 2400, found $fsx_capacity"
-karpenter=1.8.1 prometheus_stack=80.4.1 nvidia_device_plugin=0.17.1 efa_device_plugin=v0.5.7
+karpenter=1.8.1 prometheus_stack=80.4.1 loki=6.46.0 alloy=1.4.0 nvidia_device_plugin=0.17.1 efa_device_plugin=v0.5.7
 # How many vCPUs the queue's quota is, and what they cost; "" in a dry run without the program.
 queue=(tessera deploy queue --instance "$instance" --nodes "$nodes")
 quota=
@@ -115,6 +120,9 @@ present_capacity=$(remembered fsx_capacity)
 fsx_capacity=${fsx_capacity:-${present_capacity:-1200}}
 [ "$storage" != fsx ] || ((fsx_capacity >= ${present_capacity:-0})) ||
   die "--fsx-capacity $fsx_capacity: the file system has $present_capacity GiB, and a smaller one would replace it with an empty one" 78
+# Without it Terraform would delete the logs.
+logs=${logs:-$(remembered logs)}
+[ -z "$logs" ] || say "logs: a disk of 20 GiB, 2 USD a month, and 0.023 USD per GB and month in the bucket"
 cost_line "$storage" "$fsx_capacity" "$nodes x $instance" "$training_usd"
 confirm "This starts to cost money."
 
@@ -128,12 +136,14 @@ fi
 if [ -z "$dry_run" ]; then
   echo "$settings" >"$state/settings"
   echo "$region" >"$state/region"
+  [ -z "$logs" ] || echo "$logs" >"$state/logs"
   [ "$storage" != fsx ] || echo "$fsx_capacity" >"$state/fsx_capacity"
 fi
 
 say "== network, storage, roles"
 variables=("-var=name=$name" "-var=region=$region" "-var=zone=$zone" "-var=storage=$storage" "-var=bucket=$bucket"
-  "-var=fsx_capacity_gib=$fsx_capacity" "-var=efa=$([ -n "$efa" ] && echo true || echo false)")
+  "-var=fsx_capacity_gib=$fsx_capacity" "-var=efa=$([ -n "$efa" ] && echo true || echo false)"
+  "-var=logs=$([ -n "$logs" ] && echo true || echo false)")
 terraform_init
 say "+ terraform -chdir=$state/terraform plan ${variables[*]}"
 planned=2
@@ -224,6 +234,15 @@ release kueue kueue-system oci://registry.k8s.io/kueue/charts/kueue "$kueue"
   release aws-efa-k8s-device-plugin kube-system aws-efa-k8s-device-plugin "$efa_device_plugin" --repo https://aws.github.io/eks-charts
 [ -z "$monitoring" ] ||
   release monitoring monitoring oci://ghcr.io/prometheus-community/charts/kube-prometheus-stack "$prometheus_stack"
+if [ -n "$logs" ]; then
+  if [ -z "$(aws_ eks list-pod-identity-associations --cluster-name "$name" --namespace monitoring --service-account loki \
+    --query 'associations[].associationId')" ]; then
+    run aws --region "$region" eks create-pod-identity-association --cluster-name "$name" --namespace monitoring \
+      --service-account loki --role-arn "$(aws_ iam get-role --role-name "$name-loki" --query Role.Arn)"
+  fi
+  release loki monitoring loki "$loki" --repo https://grafana.github.io/helm-charts --set "loki.storage.s3.region=$region" \
+    --set "loki.storage.bucketNames.chunks=tessera-$name-$account-$region-logs"
+fi
 
 say "== nodes, storage, queue"
 card_flags=()
@@ -254,10 +273,13 @@ fi
 if [ -n "$monitoring" ]; then
   # The token that is made below.
   write "$state/alerts.yaml" tessera deploy alerts --token_secret tessera-metrics
-  # Loki is not installed here: docs/monitoring.md.
-  write "$state/dashboards.yaml" tessera deploy dashboards --loki_url ''
+  dashboards=(tessera deploy dashboards)
+  [ -n "$logs" ] || dashboards+=(--loki_url '')
+  write "$state/dashboards.yaml" "${dashboards[@]}"
   apply "$state/alerts.yaml"
   apply "$state/dashboards.yaml"
+  # Its configuration is one of the documents above.
+  [ -z "$logs" ] || release alloy monitoring alloy "$alloy" --repo https://grafana.github.io/helm-charts
 fi
 
 say "== sick nodes"

@@ -61,7 +61,14 @@ aws_call() {
     'eks wait') has cluster || refuse "no cluster" ;;
     'eks list-addons') show addons ;;
     'eks list-access-entries') show access_entry ;;
-    'eks list-pod-identity-associations') show pod_identity ;;
+    'eks list-pod-identity-associations') case "$*" in *loki*) show loki_identity ;; *) show pod_identity ;; esac ;;
+    'eks create-pod-identity-association')
+      has loki_identity && refuse "exists"
+      has cluster || refuse "no cluster"
+      case "$*" in *'--role-arn arn:aws:iam::111122223333:role/demo-loki') ;; *) refuse "the role: $*" ;; esac
+      changed && echo loki_identity >"$cloud/loki_identity"
+      ;;
+    'iam get-role') has network && echo "arn:aws:iam::111122223333:role/$4" || refuse "NoSuchEntity" ;;
     'eks list-nodegroups') show nodegroup ;;
     'eks update-kubeconfig') has cluster || refuse "no cluster" ;;
     'cloudformation list-stacks') case "$*" in *starts_with*) show stack_left ;; *) has stack && echo stack-id || true ;; esac ;;
@@ -113,6 +120,7 @@ eksctl_call() {
       done
       changed
       rm -f "$cloud"/cluster "$cloud"/stack "$cloud"/addons "$cloud"/nodegroup "$cloud"/access_entry "$cloud"/pod_identity \
+        "$cloud"/loki_identity \
         "$cloud"/helm_* "$cloud"/applied_*
       ;;
     *) refuse "unknown call: $*" ;;

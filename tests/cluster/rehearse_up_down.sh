@@ -53,6 +53,15 @@ grep -q -- '--image registry.example/tessera:1-cuda' "$FAKE/state/card_runtime.y
 : >"$FAKE/changes"
 up "${cards[@]}" || fail "up.sh with cards a second time: $(tail -5 "$FAKE/log")"
 [ ! -s "$FAKE/changes" ] || fail "the second run with cards changed: $(cat "$FAKE/changes")"
+# Likewise Loki with its bucket; it stays, also where a later call does not name it.
+: >"$FAKE/changes"
+up "${cards[@]}" --logs || fail "up.sh --logs: $(tail -5 "$FAKE/log")"
+[ "$(sed -E 's/^(terraform).*( apply).*/\1\2/; s/^(helm) upgrade --install (\S+) .*/\1 \2/; s,^kubectl apply.*/,,; s/^aws .* eks (\S+) .*/\1/' "$FAKE/changes" |
+  tr '\n' ' ')" = "terraform apply create-pod-identity-association helm loki dashboards.yaml helm alloy " ] || fail "logs changed: $(cat "$FAKE/changes")"
+grep -q 'helm upgrade --install loki .*bucketNames.chunks=tessera-demo-111122223333-us-east-1-logs' "$FAKE/changes" || fail "the bucket of the logs"
+: >"$FAKE/changes"
+up "${cards[@]}" || fail "up.sh after --logs: $(tail -5 "$FAKE/log")"
+[ ! -s "$FAKE/changes" ] || fail "without --logs a second run changed: $(cat "$FAKE/changes")"
 for other in "--storage efs" "--zone us-east-1c"; do
   # shellcheck disable=SC2086 # two words
   if up $other; then fail "$other was accepted"; fi
@@ -119,7 +128,7 @@ if down; then fail "a volume that is left is not reported"; fi
 grep -q 'volumes: i-left' "$FAKE/log" || fail "what is left: $(tail -3 "$FAKE/log")"
 
 for wrong in "--name UPPER" "--name a-name-of-thirty-three-characters" "--region here" "--storage nfs" "--trainer 9" "--fsx-capacity 0" "--fsx-capacity 1300" "--max-vcpus 64" "--instance foo" "--image a;b" "--cards 4" "--cards 0 --card-image r/t:1" \
-  "--cards 2 --card-image r/t:1 --card-nodes 4" "--nonsense" "--name"; do
+  "--cards 2 --card-image r/t:1 --card-nodes 4" "--logs --no-monitoring" "--logs --name a-name-of-thirty-charactersss" "--nonsense" "--name"; do
   begin
   code=0
   # shellcheck disable=SC2086

@@ -19,6 +19,9 @@ locals {
     },
     var.storage != "s3" ? {} : {
       s3 = { namespace = "kube-system", account = "s3-csi-driver-sa", policy = one(aws_iam_policy.bucket[*].arn) }
+    },
+    !var.logs ? {} : {
+      loki = { namespace = "monitoring", account = "loki", policy = one(aws_iam_policy.logs[*].arn) }
     }
   )
 }
@@ -55,6 +58,21 @@ resource "aws_iam_policy" "bucket" {
     Statement = [
       { Effect = "Allow", Action = "s3:ListBucket", Resource = "arn:${data.aws_partition.this.partition}:s3:::${local.bucket}" },
       { Effect = "Allow", Action = "s3:GetObject", Resource = "arn:${data.aws_partition.this.partition}:s3:::${local.bucket}/*" }
+    ]
+  })
+}
+
+resource "aws_iam_policy" "logs" {
+  count = var.logs ? 1 : 0
+  name  = "${var.name}-logs"
+  policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = [
+      { Effect = "Allow", Action = "s3:ListBucket", Resource = aws_s3_bucket.logs[0].arn },
+      {
+        Effect   = "Allow", Action = ["s3:GetObject", "s3:PutObject", "s3:DeleteObject"]
+        Resource = "${aws_s3_bucket.logs[0].arn}/*"
+      }
     ]
   })
 }

@@ -19,6 +19,22 @@ resource "aws_s3_bucket_public_access_block" "data" {
   restrict_public_buckets = true
 }
 
+# The logs of jobs, if Loki keeps them: not the data's bucket, which is another's if --bucket names it.
+resource "aws_s3_bucket" "logs" {
+  count         = var.logs ? 1 : 0
+  bucket        = "tessera-${var.name}-${data.aws_caller_identity.this.account_id}-${var.region}-logs"
+  force_destroy = true
+}
+
+resource "aws_s3_bucket_public_access_block" "logs" {
+  count                   = length(aws_s3_bucket.logs)
+  bucket                  = aws_s3_bucket.logs[0].id
+  block_public_acls       = true
+  block_public_policy     = true
+  ignore_public_acls      = true
+  restrict_public_buckets = true
+}
+
 # Karpenter gives this group to the training nodes (tag karpenter.sh/discovery) and the file system carries it too.
 resource "aws_security_group" "storage" {
   count       = var.storage == "s3" ? 0 : 1

@@ -58,6 +58,12 @@ variable "bucket" {
   description = "An existing bucket for the data; empty: one is created, and deleted with its content by down.sh"
 }
 
+variable "logs" {
+  type        = bool
+  default     = false
+  description = "A bucket for the logs of jobs, and a role with which Loki writes there"
+}
+
 variable "efa" {
   type        = bool
   default     = false
