@@ -23,7 +23,7 @@ std::string repeated(const std::string& text, int count) {
   return out;
 }
 
-// Empty where it renders. With a tenth of the limits there are by default.
+// The error of a rendering with a tenth of the default limits; empty if it renders.
 std::string refusal_of(const std::string& source, const Value::Object& context = {}) {
   RenderOptions options;
   options.max_steps /= 10;

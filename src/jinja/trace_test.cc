@@ -8,7 +8,7 @@
 namespace tessera::jinja {
 namespace {
 
-// What a template makes of u = "a<b>c" and t = "x", with what comes from u in brackets.
+// Renders a template with u = "a<b>c" and t = "x", and puts the parts that come from u in brackets.
 std::string traced(const std::string& source) {
   Value::Object context = {{"u", "a<b>c"}, {"t", "x"}, {"d", Value::Object{{"k", "<b>"}}}};
   const Template compiled = Template::parse(source, "test");
@@ -50,7 +50,7 @@ TEST(TemplateTrace, FollowsBytesThroughWhatTemplatesDoToStrings) {
   EXPECT_EQ(traced("{{ u | length }}{{ '<b>' in u }}{{ u == 'a<b>c' }}"), "5TrueTrue");
 }
 
-// What is written for each message, as "index:text".
+// The output for each message, as "index:text".
 std::vector<std::string> items(const std::string& source) {
   const Value::Object context = {
       {"l", Value::List{Value::Object{{"c", "0"}}, Value::Object{{"c", "1"}}, Value::Object{{"c", "2"}}}}};

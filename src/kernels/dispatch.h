@@ -22,7 +22,7 @@
 
 namespace tessera {
 
-// What an implementation requires, weakest first. A machine that has one level has all before it.
+// Instruction sets an implementation may require, weakest first. A machine with one level has all before it.
 enum class Isa {
   kRef,         // plain C++, the specification
   kBaseline,    // Highway's code for the compiler's baseline (with GCC 12 on x86-64: scalar)
@@ -49,7 +49,7 @@ Isa isa_limit();
 // Why code for `isa` may not run in this process (the machine's refusal or TESSERA_ISA); "" if it may.
 std::string isa_refusal(Isa isa);
 
-// The parser behind isa_limit(); `value` is the text of TESSERA_ISA.
+// Parses the text of TESSERA_ISA for isa_limit().
 Isa parse_isa_limit(std::string_view value);
 
 // One row of a table. `refusal` returns reasons beyond the ISA, "" = usable; may be null.
@@ -61,7 +61,7 @@ struct Implementation {
   std::string (*refusal)() = nullptr;
 };
 
-// What `tessera doctor` prints about one kernel.
+// One implementation of a kernel as `tessera doctor` prints it.
 struct ImplementationReport {
   std::string name;     // "hwy"
   Isa isa;              //

@@ -1,6 +1,6 @@
-// What results of kernels are compared with, in their tests and before a benchmark measures them: the
-// formulas in float64, and how far a kernel that computes in float32 may be from them. NAME_expected.h has
-// those of a kernel; they take values as flat arrays, row by row.
+// The expected results of kernels, for their tests and for benchmarks, which verify before they time: the
+// formulas in float64, and the error bound of a kernel that computes in float32. NAME_expected.h has those of
+// one kernel; they take values as flat arrays, row by row.
 #pragma once
 
 #include <cmath>

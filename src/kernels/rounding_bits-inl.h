@@ -37,7 +37,7 @@ HWY_INLINE void fill_rounding_bits(int64_t step, int64_t group, uint32_t* bits) 
   const hn::CappedTag<uint32_t, kRoundingLanes> d;
   const hn::RepartitionToWide<decltype(d)> d64;
   using V = hn::Vec<decltype(d)>;
-  // As many as registers hold: 4 with 32 registers, otherwise 2.
+  // The number of chains that registers hold: 4 with 32 registers, otherwise 2.
   constexpr int64_t kChains = HWY_TARGET <= HWY_AVX3 ? 4 : 2;
   const auto upper_half = [&](V product) HWY_ATTR {
     return hn::BitCast(d, hn::ShiftRight<32>(hn::BitCast(d64, product)));

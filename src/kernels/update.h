@@ -5,7 +5,7 @@ namespace tessera {
 
 enum class Update { kOverwrite, kAdd };
 
-// How to update the gradient of a weight matrix. The last call in a step can request its sum of squares: the
+// The update of a weight matrix's gradient. The last call in a step can request its sum of squares: the
 // product has every element at hand as it writes it.
 struct WeightUpdate {
   WeightUpdate(Update how, double* sum_of_squares = nullptr)  // NOLINT(google-explicit-constructor)

@@ -63,7 +63,7 @@ void convert_array(const From* x, int64_t count, To* y) {
                   [&](auto access, int64_t i) HWY_ATTR { access.store(d, access.load(d, x + i), y + i); });
 }
 
-// The same by groups: float32 to and from the order of a group of bf16.
+// Converts in groups: float32 to and from the order of a group of bf16.
 template <typename From, typename To>
 void convert_groups(const From* x, int64_t count, To* y) {
   const FloatTag d;

@@ -8,7 +8,7 @@
 namespace tessera {
 namespace {
 
-// The flat array of gradients, of which only those of `group` exist: they begin at `data`.
+// The flat array of gradients, with memory only for those of `group`, which begin at `data`.
 TensorView flat_gradients(const ParameterLayout& layout, int64_t group, std::byte* data, Device& device) {
   const int64_t offset_bytes = layout.groups()[static_cast<size_t>(group)].begin * dtype_bytes(DType::kF32);
   const auto begin = reinterpret_cast<uintptr_t>(data) - static_cast<uintptr_t>(offset_bytes);

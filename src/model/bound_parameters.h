@@ -75,7 +75,7 @@ class BoundParameters {
   void weights_changed() { packed_forms_are_stale_ = true; }
   // Packs the current weights into the memory reserved here, if they have changed.
   void refresh_packed_forms();
-  // As TrainableModel::pack_group.
+  // See TrainableModel::pack_group.
   void pack_group(int64_t group, std::byte* weights, const PackShare& share);
 
   // The products with every matrix of the layers, of max_rows tokens; equal ones once.

@@ -23,7 +23,7 @@ TensorView place_blocks(Ops& ops, const LoraWeights& weights, int64_t num_output
   return e_RN;
 }
 
-// to = or += dropout(x), the mask that of the weights' product.
+// to = or += dropout(x), with the same mask as the weights' product.
 void drop(Ops& ops, const LoraWeights& weights, const Dropout& of_pass, ConstTensorView x_TK,
           TensorView to_TK, Update update) {
   Dropout here = of_pass;

@@ -1,5 +1,5 @@
-// What a model states once about each of its tensors. Parameter layout, binding, packing, the limits of the
-// products and floating-point operations follow from this list.
+// Everything a model states about each of its tensors, once. Parameter layout, binding, packing, the limits
+// of the products and floating-point operations follow from this list.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace tessera {
 template <typename View>
 struct LoraTensors;  // model/lora.h
 
-// What a parameter is to the model.
+// The role of a parameter in the model.
 enum class ParameterKind {
   kEmbedding,  // looked up by token id; also the LM head if they are tied
   kMatrix,     // multiplies every token, in a layer

@@ -1,5 +1,5 @@
-// How a model reaches parameters that are not all in memory: it opens each parameter group (Parameter::group)
-// before using it and closes it afterwards. Meanwhile the implementation fetches weights and hands over
+// A model's access to parameters that are not all in memory: it opens each parameter group (Parameter::group)
+// before using it and closes it afterwards. In between, the implementation fetches weights and hands over
 // gradients. All of this is memory of the model's device.
 //
 // The order of calls depends only on the model, never on the batch:

@@ -31,8 +31,8 @@ struct Parameter {
 class ParameterLayout {
  public:
   ParameterLayout() = default;
-  // Groups must ascend from 0, without gaps unless `num_groups` is given: there are then that many, of which
-  // some may be empty.
+  // Groups must ascend from 0, without gaps unless `num_groups` is given: then there are that many, and some
+  // may be empty.
   explicit ParameterLayout(std::span<const ModelTensor> tensors, int64_t num_groups = 0);
 
   const std::vector<Parameter>& parameters() const { return parameters_; }  // by offset

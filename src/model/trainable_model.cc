@@ -289,7 +289,7 @@ void TrainableModel::forward_nothing() {
   open_head_weights();
 }
 
-// With kAdd there is nothing to add.
+// Under kAdd there is nothing to add.
 void TrainableModel::close_zero_gradients(int64_t group, WeightUpdate update) {
   if (update.mode == Update::kOverwrite) {
     ops_->zero(parameters_.gradients(group));

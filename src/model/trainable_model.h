@@ -34,8 +34,8 @@ struct ActivationLimits {
   int64_t max_sequence_length = 0;  // also the number of rotary positions
   bool training = true;
   bool gradient_checkpointing = false;  // keep only each layer's input, recompute the layer in backward
-  // With checkpointing: keep so many outputs of operations, too, those first that save the most time per
-  // byte. Up to TrainableModel::num_keepable_outputs().
+  // Given checkpointing, also keep this many outputs of operations, first those that save the most time per
+  // byte. At most TrainableModel::num_keepable_outputs().
   int64_t num_kept_outputs = 0;
   bool offload_inputs = false;  // with checkpointing: the layers' inputs wait for backward on disk
   // Keep the matrices in the packed form the products take, repacked only after weights_changed() or when the
@@ -69,7 +69,7 @@ class TrainableModel {
   TrainableModel& operator=(const TrainableModel&) = delete;
 
   const ModelConfig& config() const { return config_; }
-  // What is trained: all weights, or with config().lora the adapters.
+  // The trained parameters: all weights, or the adapters if config().lora is set.
   const ParameterLayout& layout() const { return parameters_.layout(); }
   // The weights, which stay as they are if adapters are trained.
   const ParameterLayout& weight_layout() const { return packed_weights().layout(); }
@@ -88,8 +88,8 @@ class TrainableModel {
   // Alternative for a model on the host: every parameter group is opened before its use. `access` must
   // outlive the model.
   void bind_parameters(ParameterAccess& access) { parameters_.bind(access); }
-  // With adapters, the weights of weight_layout(): as a flat array (with config().base_quantization, bytes:
-  // U8 [frozen_bytes()]), or group by group. Their gradients are never opened.
+  // Binds the weights of weight_layout() in a model with adapters: as a flat array (bytes, U8
+  // [frozen_bytes()], with config().base_quantization), or group by group. Their gradients are never opened.
   void bind_frozen(TensorView weights) { frozen_.bind(weights, {}); }
   void bind_frozen(ParameterAccess& access) { frozen_.bind(access); }
   // Called by an `access` that keeps packed forms: makes one share of the forms of a group whose elements are
@@ -119,7 +119,7 @@ class TrainableModel {
   void reserve(const ActivationLimits& limits);
   // Must be called whenever bound weights have been written, before the next forward.
   void weights_changed() { parameters_.weights_changed(); }
-  // What reserve() allocated, excluding what it had the ParameterAccess allocate.
+  // Bytes allocated by reserve(), excluding memory it had the ParameterAccess allocate.
   ActivationBytes reserved_bytes() const;
 
   // Adds d(grad_scale * sum of token losses) / dw to the gradients or, for the first micro-batch of a step,
@@ -133,7 +133,7 @@ class TrainableModel {
   // same groups as the others; its gradient is zero.
   void take_part_in_forward_backward(Update gradient_update);
   void take_part_in_forward();
-  // Computes only the loss, and that of every sequence by itself if `by_sequence` has room for one each.
+  // Computes only the loss, and also the loss of each sequence if `by_sequence` has room for one each.
   LossSums forward_loss(const PackedBatch& batch, float label_smoothing = 0,
                         std::span<LossSums> by_sequence = {});
   // Sets the hook called before each parameter group is used, on the thread that runs the model. Once it
@@ -149,7 +149,7 @@ class TrainableModel {
   void watch_layers(LayerWatch watch) { watch_ = std::move(watch); }
   void watch_gradients(GradientWatch watch) { gradient_watch_ = std::move(watch); }
 
-  // How many outputs of operations checkpointing can keep rather than recompute.
+  // The number of operation outputs that checkpointing can keep rather than recompute.
   virtual int64_t num_keepable_outputs() const { return 0; }
   // Layers whose attention the backward pass computes again.
   virtual int64_t num_recomputed_attentions(const ActivationLimits& /*limits*/) const { return 0; }
@@ -159,7 +159,7 @@ class TrainableModel {
   virtual ModelFlops flops(std::span<const int32_t> cu_seqlens, int64_t num_targets) const = 0;
 
  protected:
-  // What compute_embedding() has written, and in training memory of the same shape that is free until
+  // The output of compute_embedding() and, in training, memory of the same shape that is free until
   // backward.
   struct EmbeddingBuffers {
     TensorView x_TD, free_TD;
@@ -168,7 +168,7 @@ class TrainableModel {
   TrainableModel(const ModelConfig& config, DType dtype, Ops& ops);
   // Every tensor of the model, by group: the views they name belong to the family and stay where they are.
   void list_tensors(const std::vector<ModelTensor>& tensors);
-  // What layout() is for a model with these tensors.
+  // The layout() of a model with these tensors.
   static ParameterLayout trained_layout(const ModelConfig& config, const std::vector<ModelTensor>& tensors);
 
   const ActivationLimits& limits() const { return limits_; }
@@ -203,8 +203,8 @@ class TrainableModel {
   void refresh_packed_forms() { packed_weights().refresh_packed_forms(); }
 
  private:
-  // What a family states and computes. While it computes, the groups it needs are open; nothing is called in
-  // an abandoned pass.
+  // The part of a model that its family implements. The groups it needs are open while it computes; nothing
+  // is called in an abandoned pass.
   //
   // Bytes that lay_out() takes from each of its arenas (saved_bytes, working_bytes) for the largest batch.
   virtual ActivationBytes arena_bytes(const ActivationLimits& limits) const = 0;
@@ -215,9 +215,9 @@ class TrainableModel {
   virtual int64_t table_bytes(const ActivationLimits& /*limits*/) const { return 0; }
   virtual int64_t reserve_tables(const ActivationLimits& /*limits*/) { return 0; }
 
-  // Products add the squares of matrices to update.squares; those of norms, biases and group 0 are added by
-  // the caller. Without targets in the batch compute_head() leaves the gradients alone and returns {}; that
-  // of the stream is then zero.
+  // Products add the squares of matrices to update.squares; the caller adds those of norms, biases and group
+  // 0. Without targets in the batch compute_head() leaves the gradients alone and returns {}; the gradient of
+  // the stream is then zero.
   virtual void compute_embedding(const PackedBatch& batch) = 0;
   virtual EmbeddingBuffers embedding_buffers() = 0;
   virtual void compute_layer(int64_t layer) = 0;
@@ -226,13 +226,13 @@ class TrainableModel {
                                 std::span<LossSums> by_sequence) = 0;
   virtual LossSums compute_head(const PackedBatch& batch, float grad_scale, float label_smoothing,
                                 WeightUpdate update) = 0;
-  // With gradient checkpointing, before compute_layer_backward().
+  // Called before compute_layer_backward() if gradient checkpointing is on.
   virtual void recompute_layer(int64_t layer) = 0;
   virtual void compute_layer_backward(int64_t layer, WeightUpdate update) = 0;
-  // With tied embeddings `update` is kAdd: the gradient of the LM head is already there.
+  // If embeddings are tied, `update` is kAdd: the gradient of the LM head is already there.
   virtual void compute_embedding_backward(const PackedBatch& batch, Update update) = 0;
 
-  // The tensors of which packed forms are kept: adapters are too small for any.
+  // The tensors with packed forms: adapters are too small to need any.
   BoundParameters& packed_weights() { return is_adapted() ? frozen_ : parameters_; }
   const BoundParameters& packed_weights() const { return is_adapted() ? frozen_ : parameters_; }
   int64_t num_layers() const { return parameters_.num_groups() - 2; }

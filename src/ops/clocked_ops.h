@@ -8,8 +8,8 @@
 
 namespace tessera {
 
-// Seconds of the device. Those of work that Ops ask the host for in between, such as sending it positions,
-// are among them.
+// Device seconds. They include work that Ops ask of the host in between, such as sending positions to the
+// device.
 struct OperationTimes {
   double products_s = 0;  // of linear layers, with packing of their weights
   double attention_s = 0;

@@ -11,7 +11,7 @@
 namespace tessera {
 namespace {
 
-// A device that runs behind the host: its n-th interval takes n seconds, which nobody knows before finish().
+// A device that lags the host: its n-th interval takes n seconds, unknown to the host before finish().
 class LateDevice final : public Device {
  public:
   std::string_view name() const override { return "late"; }

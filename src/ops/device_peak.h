@@ -20,8 +20,8 @@ class DevicePeakMeter {
 
   std::string arithmetic() const;  // "bf16 products, float32 sums" or "float32"
 
-  // 10^12 multiplications and additions per second of device time, over so many products. Binds its own
-  // workspace to the operations.
+  // 10^12 multiplications and additions per second of device time, over `num_products` products. Binds its
+  // own workspace to the operations.
   double measure(int64_t num_products);
 
  private:

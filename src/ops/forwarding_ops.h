@@ -10,9 +10,9 @@
 namespace tessera {
 
 // An operation about to be carried out. Its tensors are in the order of the operation's parameters; absent
-// ones are empty views. What the hook writes to them is what the other Ops get.
+// ones are empty views. The other Ops get whatever the hook writes to them.
 struct OpCall {
-  // What its time depends on besides the tensors.
+  // Besides the tensors, the time of an operation depends on these.
   struct Details {
     Update update = Update::kOverwrite;               // of its first output
     bool squares = false;                             // sums those of its result

@@ -99,7 +99,7 @@ class Ops {
   // e_RN = scale * b_NR^T there; db_NR = or += scale * de_RN^T from there (F32).
   virtual void lora_place(ConstTensorView b_NR, const LoraBlock& block, TensorView e_RN) = 0;
   virtual void lora_take(ConstTensorView de_RN, const LoraBlock& block, TensorView db_NR, Update update) = 0;
-  // y_TD = or += x_TD / (1 - probability) where `which` keeps the element, else 0. y may be x.
+  // y_TD = or += x_TD / (1 - probability) where `which` keeps the element, otherwise 0. y may be x.
   virtual void dropout(ConstTensorView x_TD, const Dropout& which, TensorView y_TD, Update update) = 0;
 
   // rstd_R = 1 / sqrt(mean(x^2) + eps) (F32), y_RD = x rstd w. Zhang and Sennrich, 2019.
@@ -171,10 +171,10 @@ class Ops {
   // rows.
   virtual LossSums cross_entropy(ConstTensorView logits_RV, std::span<const int32_t> targets,
                                  float label_smoothing, float grad_scale, TensorView dlogits_RV) = 0;
-  // The same for rows available only one chunk of the vocabulary at a time: add every chunk in ascending
-  // order, take the loss, then request the gradient of each chunk with the same logits again. logits_RC (F32)
-  // are columns [first_column, first_column + C); `rows` is U8 [R, kSoftmaxRowBytes], which the chunk at
-  // column 0 resets.
+  // Cross-entropy for rows available only one chunk of the vocabulary at a time: add every chunk in ascending
+  // order, take the loss, then request each chunk's gradient with the same logits again. logits_RC (F32) are
+  // columns [first_column, first_column + C); `rows` is U8 [R, kSoftmaxRowBytes], which the chunk at column 0
+  // resets.
   virtual void cross_entropy_add_chunk(ConstTensorView logits_RC, int64_t first_column,
                                        std::span<const int32_t> targets, float label_smoothing,
                                        TensorView rows) = 0;

@@ -35,8 +35,8 @@ std::unique_ptr<Schedule> warmed_up(const Form& form, const ScheduleOptions& run
   });
 }
 
-// Goes from cycle_min_lr up to cycle_max_lr and back down once, then decays. beta1 moves the opposite way.
-// With k = i + 1 completed steps, scale(k) = k / first or (first + second - k) / second.
+// Rises from cycle_min_lr to cycle_max_lr and back once, then decays. beta1 moves the opposite way. k = i + 1
+// completed steps give scale(k) = k / first or (first + second - k) / second.
 class OneCycleSchedule : public Schedule {
  public:
   explicit OneCycleSchedule(const OneCycle& form) : form_(form) {}

@@ -52,7 +52,7 @@ class Elementwise : public RuleOptimizer<Rule> {
   }();
 };
 
-// Those that other code names; a rule needs no name here.
+// Only rules that other code refers to need a name here.
 using AdamW = Elementwise<AdamWRule>;
 // 8 bytes per parameter with BF16 weights instead of 12; 6.1 with moments in 8-bit codes.
 using AdamWHalf = Elementwise<AdamWRule, MomentForm::kBF16>;

@@ -5,13 +5,13 @@
 //
 //   x /= max(|x|, eps)      5 times:   g = x x^T    x = a x + (b g + c g^2) x
 //
-// and with rows > columns the same for x^T, of which only the operand is transposed. Singular values end
-// between 0.7 and 1.2 unless they are below some thousandth of |x|. g and g^2 are symmetric: of each little
-// more than the half on and below the diagonal is computed.
+// and if rows > columns the same is done to x^T, for which only an operand is transposed. Singular values end
+// between 0.7 and 1.2 unless they are below a few thousandths of |x|. g and g^2 are symmetric, so little more
+// than the half on and below the diagonal is computed.
 //
-// Operands of the products are rounded to `dtype`. With BF16 that is what PyTorch does; but here x, g and
-// their sums stay in float32, and the result is not rounded. A product of float32 operands would take 8 to 16
-// times as long, for directions that are noise from gradients anyway.
+// Operands of the products are rounded to `dtype`. PyTorch also rounds to BF16; but here x, g and their sums
+// stay in float32, and the result is not rounded. A product of float32 operands would take 8 to 16 times as
+// long, for directions that are noise from gradients anyway.
 #pragma once
 
 #include <cstdint>

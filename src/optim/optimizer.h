@@ -52,7 +52,7 @@ constexpr auto choice_words(OptimizerForm) {
 enum class OptimizerKind { kAdamW, kLion, kMuon, kAdafactor };
 OptimizerKind optimizer_kind(OptimizerForm form);
 
-// How Muon's rate for a matrix [rows, columns] follows from the learning rate: torch.optim.Muon's
+// Muon's rate for a matrix [rows, columns], derived from the learning rate: torch.optim.Muon's
 // adjust_lr_fn.
 enum class MuonRate {
   kOriginal,       // times sqrt(max(1, rows / columns)). Jordan, 2024
@@ -75,12 +75,12 @@ struct OptimizerSpec {
   MuonRate muon_rate = MuonRate::kMatchRmsAdamw;
 };
 
-// What is the same for all elements of one update.
+// The inputs of one update that all elements share.
 struct OptimizerStep {
   int64_t step;  // updates so far, this one included: from 1
   double learning_rate;
   double gradient_scale = 1;            // every gradient is multiplied by it
-  std::optional<AdamBetas> betas = {};  // of the schedule; without, those of the settings
+  std::optional<AdamBetas> betas = {};  // from the schedule; if unset, the settings' betas
 };
 
 // A parameter that is updated as a whole: its state must be in memory.
@@ -122,9 +122,9 @@ class Optimizer {
   // on the number of threads. Does not allocate.
   virtual void update(const OptimizerBlock& block, const OptimizerStep& step, ThreadPool& pool) const = 0;
 
-  // The same for a parameter that cannot be cut (is_indivisible()), in three parts with one workspace: the
-  // moments that its elements have, for all of them in blocks; what needs all of it; and the masters of its
-  // elements in blocks. The result depends neither on the blocks nor on the number of threads.
+  // Updates a parameter that cannot be cut (is_indivisible()), in three parts with one workspace: its element
+  // moments, in blocks; the part that needs the whole parameter; and the masters of its elements, in blocks.
+  // The result depends neither on the blocks nor on the number of threads.
   virtual void update_moments(const WholeParameter& /*parameter*/, const WholeBlock& /*block*/,
                               const OptimizerStep& /*step*/, ThreadPool& /*pool*/) const {}
   virtual void solve(const WholeParameter& parameter, const OptimizerStep& step, ThreadPool& pool) const;

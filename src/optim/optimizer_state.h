@@ -28,8 +28,8 @@ class OptimizerState final : public StatePlace {
   // `ranges` do not overlap in the state, and are whole parameters where these cannot be cut. `weights` (BF16
   // or F32) and `gradients` (F32 or BF16) are flat arrays and must outlive this. The state has as many
   // elements as the weights unless num_state_elements is given, and starts as zeros. BF16 weights start as
-  // exact masters: remainders are 0. With `file`, what has a value per element is in that file, or in several
-  // (file_parts()), with the same values at all times.
+  // exact masters: remainders are 0. With `file`, the per-element values live in that file, or in several
+  // (file_parts()), and are the same at all times.
   OptimizerState(std::unique_ptr<const Optimizer> optimizer, std::vector<ParameterRange> ranges,
                  TensorView weights, ConstTensorView gradients, ThreadPool& pool,
                  std::optional<int64_t> num_state_elements = {},
@@ -89,8 +89,8 @@ class OptimizerState final : public StatePlace {
   void read_part(size_t part, int64_t state_begin, int64_t count, const Body& body) const;
   template <typename Body>
   void write_part(size_t part, int64_t state_begin, int64_t count, const Body& body);
-  // Fills open_ for elements of a range from `begin` on, the first of a block; returns for how many of
-  // `count`. Of what is in files only tensors or only remainders, if that is said.
+  // Fills open_ for elements of a range from `begin` on, the first of a block; returns how many of `count` it
+  // covers. `opened` can limit what is read from files to the tensors or the remainders.
   enum class Opened { kAll, kTensors, kRemainders };
   int64_t open_parts(size_t range_index, int64_t begin, int64_t count, Opened opened = Opened::kAll);
   bool is_opened(const FileParts& file, Opened opened) const;

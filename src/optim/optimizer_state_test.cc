@@ -208,9 +208,9 @@ TEST(AdamWHalf, AShardEqualsTheWhole) {
   EXPECT_EQ(state_bytes(AdamWHalf::kStateTensors, 1), 4);
 }
 
-// Parameters with gaps between them, in some ranges over thousands of blocks of codes, cut at random
-// multiples of 32 into the shards of several ranks: masters and moments are those of a single rank, whatever
-// the numbers of threads, also if half of the steps are resumed from the float32 values of the state.
+// Parameters with gaps between them, in several ranges over thousands of blocks of codes, are cut at random
+// multiples of 32 into the shards of several ranks: masters and moments equal those of a single rank for any
+// number of threads, also if half of the steps resume from the float32 values of the state.
 TEST(AdamW8Bit, ShardsAndResumedRunsEqualTheWhole) {
   for (uint64_t seed = 0; seed < 6; ++seed) {
     SCOPED_TRACE(seed);

@@ -87,7 +87,7 @@ std::unique_ptr<Schedule> make_schedule(const InverseSqrtSchedule& form, const S
       run, [=](int64_t s) { return 1 / std::sqrt((static_cast<double>(s) + shift) / timescale); });
 }
 
-// As a fraction of the learning rate.
+// The lowest rate as a fraction of the learning rate.
 double lowest_fraction(const LowestRate& lowest, const ScheduleOptions& run) {
   if (lowest.is_fraction) return lowest.value;
   if (!(run.learning_rate > 0)) {

@@ -34,7 +34,7 @@ struct AdamBetas {
   double beta2;
 };
 
-// What reduce_lr_on_plateau has learned from evaluations.
+// State that reduce_lr_on_plateau accumulates from evaluations.
 struct PlateauState {
   double learning_rate = 0;
   std::optional<double> best;  // metric; nullopt before the first evaluation

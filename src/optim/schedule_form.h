@@ -51,7 +51,7 @@ constexpr auto choice_words(ScheduleType) {
 // nullopt if no schedule has this name.
 std::optional<ScheduleType> schedule_named(std::string_view name);
 
-// Those of Hugging Face's Trainer (transformers/optimization.py), with its defaults.
+// Schedules of Hugging Face's Trainer (transformers/optimization.py), with its defaults.
 struct LinearSchedule {
   bool operator==(const LinearSchedule&) const = default;
 };
@@ -118,10 +118,10 @@ struct ReduceLrOnPlateau {
   bool operator==(const ReduceLrOnPlateau&) const = default;
 };
 
-// Those of DeepSpeed (deepspeed/runtime/lr_schedules.py), with its defaults. What may be "auto" is unset
-// then, and follows from the run as Hugging Face's Trainer fills it in.
+// Schedules of DeepSpeed (deepspeed/runtime/lr_schedules.py), with its defaults. A field that was "auto" is
+// unset and follows from the run, as Hugging Face's Trainer fills it in.
 struct DeepSpeedWarmup {
-  std::optional<int64_t> num_steps = 1000;  // unset = those of the run's warm-up; at least 2 are taken
+  std::optional<int64_t> num_steps = 1000;  // unset = the run's warm-up steps; at least 2 are taken
   bool is_logarithmic = true;               // else linear
   bool operator==(const DeepSpeedWarmup&) const = default;
 };
@@ -135,12 +135,12 @@ struct WarmupDecayLR {
   DeepSpeedWarmup warmup = {};
   double min_lr = 0;
   std::optional<double> max_lr = 1e-3;      // unset = the learning rate
-  std::optional<int64_t> total_steps = {};  // unset = those of the run
+  std::optional<int64_t> total_steps = {};  // unset = the run's steps
   bool operator==(const WarmupDecayLR&) const = default;
 };
 struct WarmupCosineLR {
   DeepSpeedWarmup warmup = {};
-  std::optional<int64_t> total_steps = {};  // unset = those of the run
+  std::optional<int64_t> total_steps = {};  // unset = the run's steps
   double first_ratio = 0;                   // of the learning rate, before the warm-up
   double last_ratio = 1e-4;
   bool operator==(const WarmupCosineLR&) const = default;
@@ -176,7 +176,7 @@ using ScheduleForm = std::variant<LinearSchedule, CosineSchedule, CosineWithRest
 inline ScheduleType schedule_type(const ScheduleForm& form) {
   return static_cast<ScheduleType>(form.index());
 }
-// With the defaults of its settings.
+// The schedule of a type with the default settings.
 ScheduleForm schedule_of(ScheduleType type);
 
 }  // namespace tessera

@@ -156,8 +156,8 @@ void StateFile::read_stored(size_t part, int64_t begin, int64_t count, const Sto
   });
 }
 
-// What is written goes to the file at once, except into the open chunk. Whole pages of the part are read and
-// written back, because values and blocks of codes may share them.
+// Writes go to the file at once, except into the open chunk. Whole pages of the part are read and written
+// back, because values and blocks of codes may share them.
 void StateFile::access(size_t part, int64_t begin, int64_t count, bool writes,
                        FunctionRef<void(const Piece& piece)> body) {
   const auto [dtype, phase_bytes] = file_parts_[part];

@@ -1,5 +1,5 @@
 // Optimizer state in a scratch file: chunks of elements pass through a ring of buffers while they are
-// updated, read ahead and written behind.
+// updated, with read-ahead and write-behind.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@
 
 namespace tessera {
 
-// As many are always read ahead, and as many buffers are being written before one of them is used again.
+// Chunks that are always read ahead; as many buffers are being written before one of them is used again.
 inline constexpr int64_t kMinChunksAhead = 3;
 
 struct StateFileSettings {
@@ -42,13 +42,13 @@ struct FilePart {
 using StoredBody =
     FunctionRef<void(int64_t done, std::span<const std::byte> stored, const FileBytes* in_file)>;
 
-// A file of `num_elements` elements, of each of which it has one value of every part. A chunk has all parts
-// of chunk_elements() elements, one part after the other, each in pages of kDirectAlignment of its own:
+// A file of `num_elements` elements, with one value of every part for each. A chunk has all parts of
+// chunk_elements() elements, one part after the other, each in its own pages of kDirectAlignment bytes:
 //
 //   chunk 0 [ exp_avg | exp_avg_sq | remainders ]  chunk 1 [ exp_avg | exp_avg_sq | remainders ]  ...
 //
-// While a chunk is open, those before it are written and those after it are read, into the same buffers as
-// soon as these are written, until chunks_ahead of them are in memory. All that goes on after open() has
+// While a chunk is open, those before it are written and those after it are read into the same buffers as
+// soon as these are written, until chunks_ahead of them are in memory. All of that continues after open() has
 // returned, whatever its caller computes.
 //
 // All values start as zeros. Errors are those of AsyncFile.
@@ -60,8 +60,8 @@ class StateFile {
   StateFile(const StateFileSettings& settings, std::vector<FilePart> parts, int64_t num_elements);
 
   int64_t chunk_elements() const { return sizes_.chunk_elements; }
-  // The chunk in memory, to be changed until open() is called again, by one thread at a time; meanwhile the
-  // chunks up to `end` and those announced are read.
+  // The chunk in memory, which one thread at a time may change until open() is called again; in the meantime
+  // the chunks up to `end` and those announced are read.
   const Parts& open(int64_t chunk, int64_t end);
   // The chunks to be opened after those of the next open().
   void announce(int64_t chunk, int64_t end);
@@ -74,7 +74,7 @@ class StateFile {
   void write(size_t part, int64_t begin, int64_t count,
              FunctionRef<void(std::byte* values, int64_t first, int64_t done, int64_t count)> body);
 
-  // The same with the bytes as they are stored, from element `begin + done` on, `begin` at a block. in_file:
+  // Like read(), but gives the bytes as stored, from element `begin + done` on, `begin` at a block. in_file:
   // where the file has them as well; nullptr: its values there are older.
   void read_stored(size_t part, int64_t begin, int64_t count, const StoredBody& body);
 
@@ -84,7 +84,7 @@ class StateFile {
   // waited_seconds: inside open(), for the disk or for what reads the file at the same time.
   AsyncFileStatistics statistics() const;
 
-  // How many elements each chunk has of so many.
+  // Elements per chunk of a file with `num_elements` elements.
   static int64_t chunk_elements_of(int64_t num_elements);
 
   struct Sizes {
@@ -98,7 +98,7 @@ class StateFile {
     int64_t num_slots;
     int64_t num_ahead;  // at most chunks_ahead
 
-    // What a part takes in a chunk.
+    // Bytes of a part in a chunk.
     static int64_t part_bytes(const FilePart& part, int64_t chunk_elements);
 
     int64_t file_bytes() const { return num_chunks * chunk_bytes; }
@@ -114,8 +114,8 @@ class StateFile {
     std::optional<AsyncFile::Ticket> transfer;  // the last one from or into it
   };
 
-  // With the lock held. Only the open chunk may differ from the file, once its transfers have ended, and it
-  // does not lose its slot.
+  // Called with the lock held. Only the open chunk may differ from the file, once its transfers have ended,
+  // and it does not lose its slot.
   Slot* find(int64_t chunk);
   Slot& fetch(int64_t chunk);  // starts to read the chunk unless it is in the ring
   void fetch_ahead();

@@ -17,7 +17,7 @@ bool has_file(StateExtent extent) {
 
 static_assert(kNumStateExtents == static_cast<size_t>(StateExtent::kColumns) + 1);
 
-// A tensor's own extent, or that of the remainders, which are the part after the last tensor.
+// The extent of a tensor, or of the remainders, which are the part after the last tensor.
 StateExtent extent_of(StateTensors tensors, size_t part) {
   return part < tensors.size() ? tensors[part].extent : StateExtent::kElements;
 }

@@ -24,7 +24,7 @@ struct ParameterRange {
   ParameterShape shape = {};      // if it matters to the optimizer: of the whole parameter
 };
 
-// How many values tensors have, by extent: of kElements one for each element of the state.
+// The number of values of a tensor by extent: kElements has one for each element of the state.
 class ValueCounts {
  public:
   // For tensors that are all elementwise.

@@ -20,10 +20,10 @@ class StatePlace {
   // The ranges of the update after the next one: once that has begun, their state may be read from files.
   virtual void announce(int64_t /*first*/, int64_t /*last*/) {}
 
-  // Copies a value of these elements, all of which must have one: of the masters, elements [begin, begin +
-  // values.size()) of the weights, whose state begins at state_begin. On the calling thread alone, which need
-  // not be one of the pool's. Of state in blocks of codes, two threads may write disjoint elements at once if
-  // no block has some of both.
+  // Copies one kind of value of these elements, all of which must have one. Masters are elements [begin,
+  // begin + values.size()) of the weights, whose state begins at state_begin. Runs on the calling thread
+  // alone, which need not be one of the pool's. Two threads may write disjoint elements of block-coded state
+  // at once if no block has elements of both.
   virtual void read(StateKind kind, int64_t begin, int64_t state_begin, std::span<float> values) const = 0;
   virtual void write(StateKind kind, int64_t begin, int64_t state_begin, std::span<const float> values) = 0;
   // The masters, with the pool's threads where that is faster.

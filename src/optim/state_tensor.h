@@ -15,7 +15,7 @@
 
 namespace tessera {
 
-// What an optimizer knows of a parameter: a vector, unless it has rows.
+// A parameter's shape as the optimizer sees it: a vector, unless it has rows.
 struct ParameterShape {
   int64_t rows = 0;  // [rows, columns], as in Hugging Face's files
   int64_t columns = 0;
@@ -24,7 +24,7 @@ struct ParameterShape {
   bool is_matrix() const { return rows > 0; }
 };
 
-// Which values of a tensor of optimizer state belong to a parameter.
+// The extent of a tensor of optimizer state: the values of it that belong to a parameter.
 enum class StateExtent {
   kElements,        // one for each of its elements
   kHiddenElements,  // the same for hidden matrices, none for other parameters
@@ -52,8 +52,8 @@ struct StateTensor {
 // In a fixed order; the list belongs to the optimizer's type and outlives every object.
 using StateTensors = std::span<const StateTensor>;
 inline constexpr size_t kMaxStateTensors = 8;
-// Beside those of the optimizer, in a run whose gradients travel quantised: the errors that are sent along
-// with the next ones (shard/gradients/gradient_store.h).
+// Kept beside the optimizer's tensors if gradients are quantized on the network: the errors to be sent along
+// with the next gradients (shard/gradients/gradient_store.h).
 inline constexpr StateTensor kGradientFeedback = {
     .name = "gradient_feedback", .dtype = DType::kBF16, .may_lack = true};
 // The state of the outer optimizer, where nodes train on their own (shard/outer/outer_optimizer.h).
@@ -118,7 +118,7 @@ inline int64_t state_bytes(StateTensors tensors, int64_t num_elements) {
 // Consecutive elements that are only stored together.
 inline int64_t state_block(DType dtype) { return is_block_code(dtype) ? kCodeBlock : 1; }
 
-// Which of the values: the master weight, or a tensor of the list. All are exchanged in float32.
+// Selects the values: the master weight, or a tensor of the list. All are exchanged in float32.
 enum class StateKind : size_t { kMaster };
 
 inline constexpr StateKind state_kind(size_t tensor) { return StateKind{1 + tensor}; }

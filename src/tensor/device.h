@@ -29,10 +29,10 @@ class CopyQueue {
 
   // Copies asked for from now on begin after everything that the device has been asked for.
   virtual void follow_device() = 0;
-  // to = from, one of which is the host's. Both are to be left alone until the copy is done. The host waits
-  // for it if its memory is not pinned.
+  // to = from, one of which is on the host. Leave both alone until the copy is done. The host waits for it if
+  // its memory is not pinned.
   virtual Mark copy(ConstTensorView from, TensorView to) = 0;
-  // What the device is asked for from now on begins after this copy and those before it.
+  // Work submitted to the device from now on begins after this copy and those before it.
   virtual void hold_device(Mark mark) = 0;
   // Returns once this copy and those before it are done.
   virtual void wait(Mark mark) = 0;
@@ -43,7 +43,7 @@ class DeviceClock {
  public:
   virtual ~DeviceClock() = default;
   // An interval begins, and ends, when the device has done everything asked so far. One that has been busy
-  // ever since the last end() may begin the next there.
+  // since the last end() may begin the next there.
   virtual void begin() = 0;
   // Adds the interval's seconds to *sum_s, in finish() at the latest.
   virtual void end(double* sum_s) = 0;

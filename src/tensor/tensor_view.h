@@ -100,7 +100,7 @@ class BasicTensorView {
     return like_this(data_ + begin * row_bytes, Shape({dims.data(), static_cast<size_t>(shape_.rank())}));
   }
 
-  // The same elements with another shape of equal size.
+  // A view of the same elements with another shape of equal size.
   BasicTensorView reshaped(Shape shape) const {
     TESSERA_CHECK(shape.num_elements() == num_elements(), "{} as {}", shape_.to_string(), shape.to_string());
     return like_this(data_, shape);

@@ -1,4 +1,4 @@
-// How llama.cpp's converter names pre-tokenizers.
+// Names that llama.cpp's converter gives to pre-tokenizers.
 #include <openssl/evp.h>
 
 #include <algorithm>

@@ -209,8 +209,8 @@ void add_sentencepiece(const TokenizerFile& file, const JsonNode& root, const Vo
   fields->push_back({"tokenizer.ggml.add_space_prefix", GgufScalar(sentencepiece_adds_space(root))});
 }
 
-// The ends of answers beside eos: first that of a turn, as llama.cpp's eot is, second that of a message, as
-// <|eom_id|> is for Llama 3.
+// The end tokens of answers other than eos: first the end of a turn (llama.cpp's eot), then the end of a
+// message (<|eom_id|> in Llama 3).
 std::vector<int64_t> other_ends(const Tokenizer& tokenizer, const std::vector<int64_t>& end_ids,
                                 std::optional<int64_t> eos, int64_t vocab_size) {
   std::vector<int64_t> others;
@@ -225,7 +225,7 @@ std::vector<int64_t> other_ends(const Tokenizer& tokenizer, const std::vector<in
   return others;
 }
 
-// What the tokenizer puts around a text, of which llama.cpp can do bos in front and eos behind.
+// The tokens that the tokenizer puts around a text; llama.cpp can do bos in front and eos at the end.
 void add_special_ids(const Tokenizer& tokenizer, const std::string& origin, const std::string& unknown,
                      const ModelConfig& config, const std::vector<int64_t>& end_ids,
                      std::vector<GgufField>* fields) {

@@ -46,7 +46,7 @@ TokenCut Tokenizer::Impl::find_cut(std::string_view text, int64_t cut, bool at_s
     const int64_t begin = token == ends.begin() ? 0 : *std::prev(token);
     return {token - ends.begin(), begin < place};
   }
-  // The tokens before the cut are those of the text before it, as far as these agree.
+  // The tokens before the cut are those of the text before it, up to the first difference.
   std::vector<int32_t> before;
   encode_segment(head, at_start, barriers, scratch_memory, &before);
   const auto differs = std::mismatch(before.begin(), before.end(), ids.begin(), ids.end()).first;

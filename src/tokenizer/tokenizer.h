@@ -51,7 +51,7 @@ class Tokenizer {
   // (bos, ...). Thread-safe.
   void encode(std::string_view text, bool add_special_tokens, std::vector<int32_t>* ids) const;
   std::vector<int32_t> encode(std::string_view text, bool add_special_tokens = true) const;
-  // The same, with one entry per cut in *cuts.
+  // Writes one entry per cut into *cuts as well.
   void encode(std::string_view text, bool add_special_tokens, const TextMarks& marks,
               std::vector<int32_t>* ids, std::vector<TokenCut>* cuts) const;
 
@@ -59,7 +59,7 @@ class Tokenizer {
   std::string decode(std::span<const int32_t> ids, bool skip_special_tokens = true) const;
 
   int64_t vocab_size() const;  // number of ids, added tokens included (highest id + 1)
-  // The same without a padding token above all others, which a model need not have.
+  // vocab_size() without a padding token above all others, which a model need not have.
   int64_t num_model_ids() const;
   std::optional<int32_t> token_to_id(std::string_view token) const;
   std::string id_to_token(int32_t id) const;

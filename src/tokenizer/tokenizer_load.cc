@@ -122,7 +122,7 @@ std::unique_ptr<Tokenizer::Impl> Tokenizer::Impl::build(LoadedTokenizer loaded, 
 
 namespace {
 
-// What to do with a folder that has another form of tokenizer.
+// Explains what to do with a folder that has another form of tokenizer.
 void expect_tokenizer_json(const std::filesystem::path& folder) {
   std::error_code error;
   const auto has = [&](const char* name) { return std::filesystem::exists(folder / name, error); };

@@ -55,7 +55,7 @@ Datum reverse(Rendering& r, const Datum& value, const Arguments&) {
   r.step(forward.list->size / 16);
   ListBuilder backward(r);
   for (int64_t i = forward.list->size - 1; i >= 0; --i) backward.push(forward.list->items[i]);
-  // What cannot be reversed in place becomes a list.
+  // A value that cannot be reversed in place becomes a list.
   return value.is(Kind::kIterator) ? backward.finish()
                                    : r.make_iterator(backward.finish(), "list_reverseiterator");
 }
@@ -105,7 +105,7 @@ Datum batch(Rendering& r, const Datum& value, const Arguments& args) {
   const Datum list = to_list(r, value);
   ListBuilder rows(r);
   for (int64_t begin = 0; begin < list.list->size;) {
-    // As Jinja: a size below one never fills a row after its first item.
+    // Jinja does the same: a size below one never fills a row after its first item.
     const int64_t end = size < 1 ? list.list->size : std::min(list.list->size, begin + size);
     ListBuilder row(r);
     for (int64_t i = begin; i < end; ++i) row.push(list.list->items[i]);

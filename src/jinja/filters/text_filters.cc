@@ -15,7 +15,7 @@
 namespace tessera::jinja {
 namespace {
 
-// A filter that is a method of the value's text: str.upper and the like.
+// A filter that is a method of the value's text, such as str.upper.
 template <size_t N>
 Datum call_method(Rendering& r, const Datum& value, const Arguments& args, const char (&name)[N]) {
   return r.call(*find_string_method(name), to_soft_str(r, value), args);

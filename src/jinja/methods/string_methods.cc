@@ -109,7 +109,7 @@ Datum is_identifier(Rendering& r, const Datum& self, const Arguments&) {
 struct Window {
   std::string_view text;
   int64_t start;  // characters before it
-  bool valid;     // false where start lies behind the end
+  bool valid;     // false if start is past the end
 };
 
 Window window(Rendering& r, const Datum& self, const Datum& start, const Datum& end) {

@@ -51,7 +51,7 @@ class ExpressionParser {
   // Expressions with commas between them; one without a comma is no tuple. Ends before `end_name`.
   ExprPtr parse_tuple(bool with_conditional, std::string_view end_name = "", bool in_parentheses = false,
                       TupleKind kind = TupleKind::kExpressions);
-  // What may be assigned to: names, tuples of them, and attributes of namespaces.
+  // Parses an assignment target: names, tuples of them, and attributes of namespaces.
   ExprPtr parse_target(std::string_view end_name, bool with_namespace);
   ExprPtr parse_target_name();
   // Filters after `value`, which may be null; with a filter's name first if `inline_first`.

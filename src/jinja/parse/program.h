@@ -74,7 +74,7 @@ struct Expr {
   const FunctionEntry *string_method = nullptr, *dict_method = nullptr, *list_method = nullptr;
 };
 
-// What a slot holds when its scope is entered.
+// The initial value of a slot when its scope is entered.
 struct SlotStart {
   enum class From : uint8_t { kMissing, kContext, kOuter } from = From::kMissing;
   int16_t slot = 0;

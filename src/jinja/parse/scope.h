@@ -39,7 +39,7 @@ class Scope {
     std::map<std::string, Load> loads;
     std::set<std::string> stores;
   };
-  // What a name was before, so that what a branch of an if has added can be taken back.
+  // The earlier state of a name, so that what a branch of an if has added can be taken back.
   struct Change {
     std::string name;
     bool is_store;

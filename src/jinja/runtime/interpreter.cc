@@ -241,7 +241,7 @@ void Interpreter::loop_over(const Statement& statement, const Datum& iterable, F
     if (ended == Flow::kBreak) break;
     completed = completed || ended == Flow::kNext;
   }
-  // As in Jinja, else also runs where every iteration ended with break or continue.
+  // In Jinja, else also runs if every iteration ended with break or continue.
   if (completed || statement.bodies[1].empty()) return;
   enter(statement.starts[1]);
   flow = run(statement.bodies[1]);
@@ -290,7 +290,7 @@ Datum Interpreter::loop_attribute(ActiveLoop& loop, std::string_view name) {
   };
   const auto size = [&] {
     if (!loop.filtered) {
-      // As in Jinja, asking for the length applies the test to all that is left.
+      // In Jinja, asking for the length applies the test to all remaining items.
       ListBuilder rest(r_);
       for (int64_t i = 0; i < loop.index0 + 1; ++i) rest.push(none());
       const Datum after = std::exchange(loop.after, Datum());

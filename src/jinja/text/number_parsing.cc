@@ -12,7 +12,7 @@
 namespace tessera::jinja {
 namespace {
 
-// Without underscores, each of which must stand between two digits; empty if one does not.
+// Strips underscores, each of which must stand between two digits; returns "" if one does not.
 std::string without_underscores(std::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {

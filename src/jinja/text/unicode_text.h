@@ -12,12 +12,12 @@ namespace tessera::jinja {
 
 bool is_ascii(std::string_view text);
 int64_t count_code_points(std::string_view text);
-// Decodes the character at `pos`, which is moved behind it. pos < text.size().
+// Decodes the character at `pos` and moves `pos` past it. pos < text.size().
 char32_t next_code_point(std::string_view text, size_t& pos);
 // Where the character with this index begins; text.size() if there are no more.
 size_t byte_offset(std::string_view text, int64_t index);
 
-// Where `sub` begins in `text`, at `from` or behind it; npos if nowhere. In linear time, unlike
+// The position of `sub` in `text` at or after `from`; npos if there is none. In linear time, unlike
 // std::string_view::find.
 size_t find_text(std::string_view text, std::string_view sub, size_t from = 0);
 
@@ -27,7 +27,7 @@ bool is_space(char32_t code_point);
 // Python's str.strip, lstrip, rstrip without arguments, and with a set of characters.
 std::string_view strip(std::string_view text, Side side);
 std::string_view strip(std::string_view text, std::string_view characters, Side side);
-// Whether the character at `pos` (which is moved behind it) ends a line for str.splitlines; \r\n as one.
+// Whether the character at `pos` (which is moved past it) ends a line for str.splitlines; \r\n counts as one.
 bool take_line_break(std::string_view text, size_t& pos);
 
 std::string to_upper(std::string_view text);

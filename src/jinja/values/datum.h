@@ -259,7 +259,7 @@ inline Datum dictionary(const Dict* dict) { return datum(Kind::kDict, &Datum::di
 
 // Python's name of the type: "str", "NoneType".
 std::string_view type_name(const Datum& value);
-// As Jinja names it in messages: "str object", "None".
+// The name of an object in Jinja's messages: "str object", "None".
 std::string object_name(const Datum& value);
 
 }  // namespace tessera::jinja

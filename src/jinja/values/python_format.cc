@@ -44,7 +44,7 @@ std::string integer_digits(uint64_t value, char type) {
   return fmt::format(fmt::runtime(fmt::format("{{:{}}}", type)), value);
 }
 
-// So many digits as in the notation of 'g', but never without a point or an exponent.
+// Has as many digits as the notation of 'g', but always a point or an exponent.
 std::string short_float_digits(double magnitude, int64_t precision) {
   precision = std::max<int64_t>(precision, 1);
   const std::string text = fmt::format("{:.{}g}", magnitude, precision);
@@ -65,7 +65,7 @@ std::string float_digits(double magnitude, char type, int64_t precision, bool al
                      magnitude);
 }
 
-// What fills a field of spec.width around `size` code points: before and after them.
+// The padding that fills a field of spec.width around `size` code points: before and after them.
 std::pair<std::string, std::string> padding(int64_t size, const FormatSpec& spec, char default_align) {
   const int64_t missing = std::max<int64_t>(0, spec.width - size);
   const char align = spec.align == 0 ? default_align : spec.align;

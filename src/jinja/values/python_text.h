@@ -1,4 +1,4 @@
-// What Python writes for values: str(), repr(), float formatting, json.dumps.
+// Text of values as Python writes it: str(), repr(), float formatting, json.dumps.
 #pragma once
 
 #include <string>

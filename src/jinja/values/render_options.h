@@ -1,4 +1,4 @@
-// What a rendering may use and what it tells besides its text.
+// Limits of a rendering and what it reports besides its text.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +14,12 @@
 
 namespace tessera::jinja {
 
-// What `raise_exception(message)` of a template throws: the data is not what the template accepts.
+// Thrown by a template's `raise_exception(message)`: the template does not accept the data.
 class RaisedByTemplate : public Error {
  public:
   RaisedByTemplate(const std::string& what, std::string message)
       : Error(ExitCode::kBadData, what), message_(std::move(message)) {}
-  // As the template wrote it; what() has the position as well.
+  // The template's own text; what() has the position as well.
   const std::string& message() const { return message_; }
 
  private:
@@ -38,16 +38,16 @@ struct TracedSpan {
   int64_t id;
 };
 
-// What was written while a `for` was at an item of a list of the context.
+// The output of one iteration of a `for` over a list of the context.
 struct TracedItem {
   int64_t begin, end;  // bytes of the text
   int64_t index;       // of the item
 };
 
 struct RenderOptions {
-  // What a template may use before rendering it fails. A step is an evaluated node, or 16 bytes read or
-  // written: of the order of 50 ns. Memory is what values made while rendering occupy; output bounds each
-  // string, too; depth counts nested evaluations, within the stack of the thread.
+  // Limits at which rendering a template fails. A step is an evaluated node, or 16 bytes read or written:
+  // about 50 ns. Memory counts the values made while rendering; output bounds each string, too; depth counts
+  // nested evaluations and fits the stack of the thread.
   int64_t max_steps = 10'000'000;
   int64_t max_output_bytes = int64_t{64} << 20;
   int64_t max_memory_bytes = int64_t{256} << 20;

@@ -46,7 +46,7 @@ void bind_arguments(Rendering& r, const Arguments& args, std::string_view functi
 
 class Rendering {
  public:
-  // Reading, comparing or writing so many bytes is a step.
+  // Reading, comparing or writing this many bytes counts as a step.
   static constexpr int64_t kBytesPerStep = 16;
 
   Rendering(const std::string& origin, const RenderOptions& limits) : options(limits), origin_(origin) {
@@ -97,7 +97,7 @@ class Rendering {
     if (memory_bytes_ > options.max_memory_bytes) [[unlikely]]
       fail_memory();
   }
-  // For a string of so many bytes.
+  // Checks the limit for a string of `bytes` bytes.
   void check_text_size(int64_t bytes) const {
     if (bytes > options.max_output_bytes) [[unlikely]]
       fail_output();
@@ -121,7 +121,7 @@ class Rendering {
   Datum concat(const Datum& a, const Datum& b);
   // Room for a string of this size that is filled by the caller.
   char* string_room(int64_t bytes);
-  // A string made from all of `source`, such as one in upper case: traced as a whole if any of that is.
+  // A string made from all of `source`, such as one in upper case: all of it is traced if any of `source` is.
   Datum copy_made_of(std::string_view source, std::string_view text, bool markup = false);
   // Takes what was written since output had `begin` bytes away from it.
   Datum take_output(size_t begin);

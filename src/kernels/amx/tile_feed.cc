@@ -61,7 +61,7 @@ Plan plan_of(TileFeed feed) {
   return plan;
 }
 
-// What a loop does besides the products.
+// Memory traffic of a loop besides its products.
 struct Traits {
   bool streams_b;
   bool moves_sums;

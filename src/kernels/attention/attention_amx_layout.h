@@ -1,4 +1,4 @@
-// How attention on AMX splits its work and its scratch memory.
+// The division of work and scratch memory in attention on AMX.
 //
 // Keys and values are packed for the whole call, in granules of 32 tokens counted from token 0 of the call
 // regardless of sequence boundaries: there is no padding between sequences; the few keys of a neighbouring

@@ -16,7 +16,7 @@ HWY_BEFORE_NAMESPACE();
 namespace tessera {
 namespace HWY_NAMESPACE {
 
-// What both passes read, and the gradient they write.
+// The inputs of both passes and the gradient they write.
 template <typename A>
 struct BackwardRows {
   const A* qkv;

@@ -1,4 +1,4 @@
-// How blocked attention splits its work and its scratch memory; the same for every instruction set.
+// The division of work and scratch memory in blocked attention; the same for every instruction set.
 #pragma once
 
 #include <algorithm>
@@ -52,7 +52,7 @@ struct AttentionBuffers {
   float* scores[2];
   float* statistics[2][kAttentionSlices];
 
-  // With null `memory` only counts. Returns the number of floats.
+  // Only counts if `memory` is null. Returns the number of floats.
   int64_t assign(float* memory, int64_t head_dim) {
     int64_t used = 0;
     const auto take = [&](int64_t count) {
@@ -128,7 +128,7 @@ inline int64_t effective_window(const AttentionShape& shape) {
   return shape.sliding_window == 0 ? int64_t{1} << 40 : shape.sliding_window;
 }
 
-// Which elements of a block of scores are visible: row r, column c with lo + r <= c < hi + r. The causal
+// Marks the visible elements of a block of scores: row r, column c with lo + r <= c < hi + r. The causal
 // limit and the window limit both move one column per row.
 struct AttentionBand {
   int64_t lo;

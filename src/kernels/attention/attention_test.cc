@@ -201,8 +201,8 @@ TEST(AttentionBackward, MatchesTheFormulaInEveryImplementation) {
   }
 }
 
-// Of the first query of a sequence, and with a window of 1 of all, the only key has the weight 1 whatever q
-// and k.
+// A query with a single key (the first of a sequence; with a window of 1, every query) gives it weight 1
+// whatever q and k are.
 TEST(AttentionBackward, QueriesWithOneKeyGiveQueriesAndKeysNoGradientAtAll) {
   ThreadPool pool(2);
   for (const Case& c : {make_case(2, 1, 16, {1, 70, 2, 1, 40}), make_case(4, 2, 64, {33, 130}, 1),

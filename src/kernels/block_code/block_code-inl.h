@@ -25,9 +25,9 @@ HWY_BEFORE_NAMESPACE();
 namespace tessera {
 namespace HWY_NAMESPACE {
 
-// A block while it is updated: its codes, and beside them the new magnitudes, of which the largest decides
-// how they are coded. I8: of the values; U8: of their square roots. `i` is the first element of the block
-// from `codes` on.
+// A block while it is updated: its codes and the new magnitudes, the largest of which sets the block's scale.
+// Magnitudes are of the values (I8) or of their square roots (U8). `i` is the block's first element, counted
+// from `codes`.
 template <int kMantissaBits>
 class BlockUpdate {
   static constexpr bool kIsSigned = kMantissaBits == kSignedMantissaBits;
@@ -120,7 +120,7 @@ class BlockUpdate {
 struct WholeBlock {
   HWY_INLINE WholeVector access(int64_t /*lane*/) const { return {}; }
 };
-// ... or those of the last one: what is beyond them loads as 0, and so stays 0 in codes.
+// ... or of a partial last block: elements past its end load as 0 and so stay 0 in the codes.
 struct PartialBlock {
   int64_t count;
 

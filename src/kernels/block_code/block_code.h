@@ -63,7 +63,7 @@ float magnitude_of(uint32_t code, uint32_t scale) {
   return code == 0 ? 0.0f : std::bit_cast<float>((code << (23 - kMantissaBits)) + ((scale - 15) << 23));
 }
 
-// One block; values beyond those of the last block count as 0. The noise of an element has 16 bits.
+// Encodes one block; values past the end of the last block count as 0. Noise has 16 bits per element.
 void encode_block(DType dtype, std::span<const float> values, std::span<const uint16_t> noise,
                   std::byte* block);
 void decode_block(DType dtype, const std::byte* block, std::span<float> values);

@@ -89,7 +89,7 @@ TEST(BlockCode, CodesWhatItDecodedWithoutLoss) {
   }
 }
 
-// As when a checkpoint is read in other pieces than its blocks, in any order.
+// A checkpoint may be read in pieces that do not match its blocks, in any order.
 TEST(BlockCode, PartsWrittenInAnyOrderMakeTheWhole) {
   for (const DType dtype : kCodes) {
     const size_t count = 200;

@@ -58,7 +58,7 @@ GuardedTensor columns_of(const GuardedTensor& all, int64_t first, int64_t last) 
   return part;
 }
 
-// The same through chunks that end at `ends`; gradients are requested in reverse order.
+// Runs the loss in chunks that end at `ends`; gradients are requested in reverse order.
 Outcome run_chunks(const CrossEntropyKernels& kernels, const Problem& problem, DType dtype, float smoothing,
                    float grad_scale, const std::vector<int64_t>& ends, ThreadPool& pool) {
   const int64_t R = problem.logits.shape()[0], V = problem.logits.shape()[1];

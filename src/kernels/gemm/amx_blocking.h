@@ -1,5 +1,5 @@
-// How a product is cut into blocks, chunks and micro-tiles. Whatever affects the order of summation depends
-// only on the shape, never on the number of threads.
+// The blocks, chunks and micro-tiles of a product. Whatever affects the order of summation depends only on
+// the shape, never on the number of threads.
 #pragma once
 
 #include <algorithm>

@@ -15,7 +15,7 @@
 TESSERA_AMX_BEGIN
 namespace tessera::amx {
 
-// How tiles are packed from the stored matrix (pack-inl.h).
+// The packing of tiles from the stored matrix (pack-inl.h).
 enum class Packing : uint8_t {
   kCopy,        // a, stored [m, k]
   kTranspose,   // a, stored [k, m]

@@ -82,8 +82,8 @@ void stream_unit(const bf16* unit, bf16* to) {
 }
 
 // Makes both forms of a weight [N, K] in one pass over it: a unit of either form comes from the same 32 x 32
-// elements. `forward` takes N as width, `backward_input` takes K; either may be empty. Of the panels of 32
-// rows, packs only those from first_panel to end_panel.
+// elements. `forward` takes N as width, `backward_input` takes K; either may be empty. Packs only panels
+// [first_panel, end_panel) of 32 rows each.
 void pack_forms(const Operand& forward_from, const Operand& backward_from,
                 const std::optional<PackedOperand>& forward,
                 const std::optional<PackedOperand>& backward_input, int64_t first_panel, int64_t end_panel,

@@ -42,8 +42,8 @@ inline BlockRange block_range(const Blocks& blocks, int64_t index) {
           blocks.columns * (column + 1) / blocks.block_columns};
 }
 
-// What one thread does: computes blocks one after the other, chunk by chunk. The sums of each micro-tile are
-// moved while the next one is computed, even across blocks.
+// The work of one thread: it computes blocks one after the other, chunk by chunk. The sums of each micro-tile
+// are moved while the next one is computed, even across blocks.
 class Worker {
  public:
   Worker(const Product& product, std::byte* scratch)

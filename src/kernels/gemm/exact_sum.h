@@ -66,7 +66,7 @@ class ExactSum {
   static constexpr int kFractionBits = 52, kExponentBias = 1023, kNotFinite = 2047;
   static constexpr uint64_t kImplicitBit = uint64_t{1} << kFractionBits;
   static constexpr int kDigitBits = 32, kLowestExponent = -384;
-  // As a biased double exponent: below it bits would fall off the lowest digit.
+  // A biased double exponent: bits of anything below it would fall off the lowest digit.
   static constexpr int kLeastExponent = kLowestExponent + kFractionBits + kExponentBias;
   static constexpr uint64_t kDigitMask = (uint64_t{1} << kDigitBits) - 1;
   static constexpr size_t kNumDigits = 22;

@@ -45,7 +45,7 @@ int64_t gemm_scratch_bytes(const GemmLimits& limits, bool training = true);
 // Bytes of each packed form (64-byte aligned) of a weight [N, K]; 0: the chosen implementation has no use for
 // them.
 int64_t packed_weight_bytes(int64_t N, int64_t K, DType dtype);
-// The same for a processor with AMX, whichever this one is.
+// Bytes of each packed form on a processor with AMX, whether or not this one has it.
 int64_t packed_weight_bytes_of_amx(int64_t N, int64_t K, DType dtype);
 // Packs these rows of w_NK into the forms that are not null. Ranges that meet at multiples of kPackedRows
 // share no cache line of a form.
@@ -60,8 +60,8 @@ void gemm_backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorVie
                           std::span<std::byte> scratch, ThreadPool& pool);
 void gemm_backward_bias(ConstTensorView dy_TN, TensorView db_N, Update update, ThreadPool& pool);
 
-// Which products the chosen implementation leaves to another one that was measured to be faster there; "" =
-// none.
+// Names the products the chosen implementation leaves to another one that was measured to be faster; "" if
+// there are none.
 std::string_view gemm_left_to_others();
 
 }  // namespace tessera

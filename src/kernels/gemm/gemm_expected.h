@@ -5,7 +5,7 @@
 
 namespace tessera {
 
-// A matrix, or the transpose of one, which makes one form of the three products of a linear layer:
+// A matrix, or its transpose, as a factor of one of the three products of a linear layer:
 //   out_ij = former_ij + sum_l a_il b_jl
 //     forward          y_TN:  a = x,    b = w       former: the bias in every row
 //     backward_input   dx_TK: a = dy,   b = w^T

@@ -28,7 +28,7 @@ struct GemmKernels {
   void (*pack)(ConstTensorView w_NK, const PackedForms& to, RowRange rows, ThreadPool& pool) = nullptr;
   // Whether BF16 backward_weight sums the squares if requested; otherwise gemm.cc reads dw again.
   bool sums_squares = false;
-  // Which products it leaves to another implementation that was measured to be faster; null or empty: none.
+  // Names the products it leaves to a faster implementation, as measured; null or empty: none.
   std::string_view (*left_to_others)() = nullptr;
 };
 

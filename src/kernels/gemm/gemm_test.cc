@@ -56,7 +56,7 @@ TestScratch scratch_for(const GemmKernels& kernels, DType dtype, const ThreadPoo
   return TestScratch(std::max(bytes(1), bytes(2048)));
 }
 
-// out_IJ, added to the values of `former`, which may be one row for all; nothing if it is empty.
+// out_IJ plus the values of `former`, which has a value per element, one row for all, or is empty.
 std::vector<Expected> expected_products(const Factor& a, const Factor& b, const std::vector<double>& former) {
   std::vector<std::vector<double>> b_rows;
   for (int64_t j = 0; j < b.num_rows(); ++j) b_rows.push_back(b.row(j));
@@ -148,8 +148,8 @@ TEST(Gemm, RealsStayWithinTheNormBound) {
   }
 }
 
-// As a weight of general products, for every instruction set: rows and tokens in blocks of four and beside
-// them, columns beyond a task, a pass and a tile.
+// Narrow weights of general products: rows and tokens that do and do not fill blocks of four, columns past a
+// task, a pass and a tile.
 TEST(NarrowGemm, EveryImplementationIsExact) {
   ThreadPool pool(2);
   for (const auto& implementation : narrow_table().usable()) {
@@ -189,7 +189,7 @@ TEST(NarrowGemm, EveryImplementationIsExact) {
   }
 }
 
-// Those that the AMX implementation leaves to oneDNN if that has AMX too.
+// Tall products, which the AMX implementation leaves to oneDNN if oneDNN has AMX too.
 TEST(Gemm, TallProductsAreExact) {
   ThreadPool pool(2);
   for (const auto& implementation : different_implementations()) {

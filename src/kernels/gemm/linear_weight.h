@@ -27,7 +27,7 @@ struct RowRange {
 // A weight is packed at once, or by ranges of rows that meet at multiples of this.
 inline constexpr int64_t kPackedRows = 32;
 
-// What determines the memory of a weight's products.
+// The settings that determine the memory of a weight's products.
 struct LinearShape {
   int64_t N;
   int64_t K;
@@ -63,7 +63,7 @@ struct LinearWeight {
 
   ConstTensorView w_NK;
   ConstQuantizedMatrix quantized;
-  PackedForms packed;  // of a weight [packed_rows, K], of which w_NK is the rows from first_row on
+  PackedForms packed;  // packed form of a weight [packed_rows, K]; w_NK is its rows from first_row on
   int64_t packed_rows = 0;
   int64_t first_row = 0;
 };

@@ -78,7 +78,7 @@ std::string onednn_environment(const OneDnnLimit& limit);
 // Restricts oneDNN to onednn_isa(); must run before the first product. The refusal function of oneDNN's rows
 // in gemm_table(): "", or why oneDNN cannot be restricted.
 std::string limit_onednn();
-// The same for the AMX row: also gives the reason why oneDNN does not use AMX.
+// The refusal function of the AMX row: also gives the reason why oneDNN does not use AMX.
 std::string onednn_amx_refusal();
 
 }  // namespace tessera

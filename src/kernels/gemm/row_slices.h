@@ -1,4 +1,4 @@
-// How the rows of a matrix are cut into tasks, depending only on its shape.
+// The tasks into which the rows of a matrix are cut, depending only on its shape.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// What LoRA adapters need besides products (model/lora.h).
+// Kernels that LoRA adapters need besides products (model/lora.h).
 //
 // One product may serve several modules (q_proj, k_proj and v_proj), each with an adapter of its own. Their B
 // form one matrix e_RN: R the sum of their ranks, N all outputs of the product; the block of a module holds
@@ -30,15 +30,15 @@ void lora_place(ConstTensorView b_NR, const LoraBlock& block, TensorView e_RN, T
 void lora_take(ConstTensorView de_RN, const LoraBlock& block, TensorView db_NR, Update update,
                ThreadPool& pool);
 
-// Which elements dropout keeps: it depends on nothing but site, token and column. A 16-bit number decides,
-// so that `probability` is rounded to a multiple of 2^-16.
+// The dropout mask depends only on site, token and column. A 16-bit number decides for each element, so
+// `probability` is rounded to a multiple of 2^-16.
 struct Dropout {
   float probability = 0;                  // of being dropped, below 1
   uint64_t site = 0;                      // of the layer and product
   std::span<const uint64_t> tokens = {};  // [T] a number for every token
 };
 
-// y_TD = or += x_TD / (1 - probability) where an element is kept, else 0. y may be x.
+// y_TD = or += x_TD / (1 - probability) where an element is kept, otherwise 0. y may be x.
 void dropout(ConstTensorView x_TD, const Dropout& which, TensorView y_TD, Update update, ThreadPool& pool);
 
 }  // namespace tessera

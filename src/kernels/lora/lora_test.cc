@@ -93,7 +93,7 @@ TEST(DropoutOp, KeepsTheExpectedShareAndScalesIt) {
   }
 }
 
-// What a token loses does not depend on the rows around it.
+// The mask of a token does not depend on the rows around it.
 TEST(DropoutOp, DependsOnSiteTokenAndColumnAlone) {
   ThreadPool pool(2);
   constexpr int64_t T = 40, D = 33;

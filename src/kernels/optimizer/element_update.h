@@ -24,7 +24,7 @@
 
 namespace tessera {
 
-// How moments are kept: float32, BF16, or codes of kernels/block_code.
+// The format of the moments: float32, BF16, or codes of kernels/block_code.
 enum class MomentForm { kF32, kBF16, kCodes };
 
 constexpr DType moment_dtype(MomentForm form, const UpdateMoment& moment) {

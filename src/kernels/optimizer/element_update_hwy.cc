@@ -48,7 +48,7 @@ struct RoundedMoments {
 
   template <class D, class Body>
   HWY_INLINE void for_each(D d, int64_t begin, int64_t end, const Body& body) const {
-    // With room for the vector of the last elements.
+    // The extra room takes the last, partial vector.
     uint32_t bits[kRoundingBatch + hn::MaxLanes(D())] = {};
     while (begin < end) {
       const int64_t group = (first_element + begin) / kRoundingGroup;

@@ -187,7 +187,7 @@ TYPED_TEST(ElementUpdate, Bf16RunEqualsFloat32RunOverManySteps) {
 TYPED_TEST(ElementUpdate, LargestFiniteMastersStayExactThroughBf16) {
   ThreadPool pool(1);
   for (const auto& implementation : update_table<TypeParam>().usable()) {
-    // With a zero gradient and no decay, every normal master must stay bit-identical.
+    // A zero gradient without decay must leave every normal master bit-identical.
     const std::vector<float> masters = {FLT_MAX,      -FLT_MAX,      FLT_MIN, -FLT_MIN,
                                         FLT_TRUE_MIN, -FLT_TRUE_MIN, 0.0f,    1.0f};
     State<TypeParam> state(masters, MomentForm::kF32, true);

@@ -1,5 +1,5 @@
-// What rules of kernels/optimizer/element_update.h are made of. Plain, for the compilers of other devices,
-// too.
+// Building blocks of the rules in kernels/optimizer/element_update.h. Plain C++, so that compilers of other
+// devices accept it too.
 #pragma once
 
 #include <cstdint>
@@ -7,13 +7,13 @@
 
 namespace tessera {
 
-// What a rule keeps per element.
+// A moment that a rule keeps for each element.
 struct UpdateMoment {
   std::string_view name;   // as in torch.optim, and in checkpoints
   bool is_square = false;  // never negative; 8-bit codes keep its root
 };
 
-// What the factors of a rule, T::Scalars, follow from. They are computed in double and rounded to float32
+// The inputs to a rule's factors, T::Scalars, which are computed in double and rounded to float32
 // once.
 struct UpdateStep {
   int64_t step;  // from 1

@@ -91,7 +91,7 @@ TEST(GradientBlocks, MoveAValueByAtMostHalfAStepAndKeepTheError) {
   }
 }
 
-// What arrives in many steps adds up to what was sent, but for the last error.
+// The sum received over many steps equals the sum sent, up to the last error.
 TEST(GradientBlocks, LoseNothingOverManySteps) {
   for (const GradientCode code : kCodes) {
     Example of(code, 300, 7);

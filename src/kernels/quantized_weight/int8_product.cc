@@ -20,7 +20,7 @@ constexpr int64_t kColumns = 256;
 // A packed block of 9984 x 384 codes and its partner.
 constexpr int64_t kOneDnnBytes = int64_t{4} << 20;
 
-// Elsewhere codes are widened to float32, whose sums of up to so many products are exact: 127^2 1024 < 2^24.
+// Other processors widen the codes to float32; sums of up to 1,024 products are exact: 127^2 1024 < 2^24.
 constexpr int64_t kDepth = 1024;
 constexpr int64_t kTileFloats = kRows * kDepth + kColumns * kDepth + kRows * kColumns;
 

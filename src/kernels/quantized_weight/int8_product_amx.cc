@@ -108,7 +108,7 @@ void pack_chunk(const Weight& b, int64_t first, int64_t steps, std::byte* to) {
 }
 
 // 32 x 32 sums over `steps` k-steps, in the arrangement of gemm/amx_micro-inl.h; c has `c_stride` bytes
-// between rows. Meanwhile fetches `per_step` cache lines a step from `ahead` into L2.
+// between rows. Also prefetches `per_step` cache lines per step from `ahead` into L2.
 void micro_tile(const std::byte* a, const std::byte* b, int64_t steps, bool add, int32_t* c, int64_t c_stride,
                 const std::byte* ahead, int64_t per_step) {
   asm volatile("" : : : "memory");  // GCC's tile loads do not tell the compiler that they read memory

@@ -1,4 +1,4 @@
-// How 8-bit codes lie in AMX tiles (kernels/amx/tiles.h), 64 of the contraction each:
+// The layout of 8-bit codes in AMX tiles (kernels/amx/tiles.h), each 64 deep along the contraction:
 //
 //   A (int8)   16 rows x 64 of the contraction
 //   B (int8)   16 quads of the contraction x 16 columns: row p holds (b[4p][0], ..., b[4p+3][0], b[4p][1],

@@ -98,7 +98,7 @@ void Nf4Quantizer::add(std::span<const float> values, ThreadPool& pool) {
       quantize_block(values.subspan(at, std::min<size_t>(kNf4Block, values.size() - at)), first + block);
     }
   };
-  // With an odd K a byte may hold codes of two blocks.
+  // If K is odd, a byte may hold codes of two blocks.
   constexpr int64_t kBlocksPerTask = 64;
   if (to_.K % 2 == 0) {
     pool.parallel_blocks(num_blocks, kBlocksPerTask, quantize);

@@ -1,4 +1,4 @@
-// The forms in which weights that do not change are kept in fewer bits, and how they lie in memory.
+// The quantized forms of frozen weights and their layout in memory.
 //
 //   kInt8       w_nk ~ s_n q_nk              q in -127 ... 127, s_n = max_k |w_nk| / 127, float32
 //   kNf4        w_nk ~ a_b c(q_nk)       b counts blocks of 64 elements of the flattened matrix, across rows;
@@ -9,9 +9,9 @@
 //                                        approximations, 2016), g = b / 256; m the mean of all a, t_g the
 //                                        largest |a_b - m| of the group, float32
 //
-// These are bitsandbytes' forms. Its kernels for processors with AVX-512 read the scale of another block
-// where K is a multiple of 16 but not of 64; here the scale is that of the block, as on other processors and
-// on cards.
+// These are bitsandbytes' forms. Its kernels for AVX-512 read the scale of another block where K is a
+// multiple of 16 but not of 64; here each block uses its own scale, as bitsandbytes does on other processors
+// and on cards.
 //
 // A matrix [N, K] begins at a multiple of 64 bytes with the codes of its rows (4-bit codes in pairs, the
 // first in the upper half, each row from a new byte on); from the next multiple of 64 on follow s, a or p;

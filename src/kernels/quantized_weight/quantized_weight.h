@@ -50,7 +50,7 @@ class MatrixQuantizer {
   std::optional<Nf4Quantizer> blocks_;
 };
 
-// What a library that multiplies int8 codes allocates per thread, besides the scratch.
+// Bytes that a library multiplying int8 codes allocates per thread, besides the scratch.
 int64_t int8_library_bytes();
 
 // Bytes of scratch (64-byte aligned) sufficient for products with max_rows tokens or fewer.

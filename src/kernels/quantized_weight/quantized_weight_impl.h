@@ -25,9 +25,9 @@ struct QuantizedRowKernels {
   void (*dequantize_int8)(const int8_t* codes, float scale, int64_t count, A* to);
 };
 
-// codes_i = c_i / scale in -limit ... limit, c_i = x_i + feedback_i; returns the scale. Of at most
-// kGradientBlock values. new_feedback (may be feedback, or null) becomes c_i - scale codes_i, rounded to
-// bf16; with a scale of 0 it is c_i, with one that is NaN it is 0.
+// codes_i = c_i / scale in -limit ... limit, c_i = x_i + feedback_i, for at most kGradientBlock values;
+// returns the scale. new_feedback (may be feedback, or null) becomes c_i - scale codes_i, rounded to bf16;
+// with a scale of 0 it is c_i, with a NaN scale it is 0.
 using QuantizeWithFeedback = float (*)(const float* x, const bf16* feedback, int64_t count, int limit,
                                        int8_t* codes, bf16* new_feedback);
 

@@ -12,8 +12,8 @@
 
 namespace tessera {
 
-// What the layers of a pass have of their own. Of `layers`, outputs that are not kept share one set of
-// buffers.
+// The buffers that the layers of a pass have to themselves. Outputs that an entry of `layers` does not keep
+// share one set of buffers.
 struct ActivationPolicy {
   bool training = false;  // without, all layers share one input, too
   std::vector<KeptOutputs> layers;
@@ -37,7 +37,7 @@ struct Activations {
   LossHeadScratch loss_scratch;
   TargetRows target_rows;
 
-  // What lay_out() needs of the host's memory for any batch of up to max_tokens tokens.
+  // Reserves lay_out()'s host memory for any batch of up to max_tokens tokens.
   void reserve(const ModelConfig& config, int64_t max_tokens);
   // Sets up the views for num_tokens tokens. `saved` lives from forward to backward. After reserve() repeated
   // calls do not allocate beyond the arenas.

@@ -1,5 +1,5 @@
-// What a layer keeps from its forward pass for its backward pass. Everything else is recomputed from the
-// layer's input (activation checkpointing), with the same bits.
+// The outputs a layer keeps from its forward pass for its backward pass. Everything else is recomputed from
+// the layer's input (activation checkpointing), with the same bits.
 #pragma once
 
 #include <cstdint>

@@ -48,7 +48,7 @@ class LlamaModel final : public TrainableModel {
   }
   const AttentionBlockConfig& block_config(size_t layer) const { return block_configs_[layer]; }
   Activations& activations() { return activations_; }
-  // With the LM head cut into the given pieces of logits.
+  // The limits if the LM head is cut into the given pieces of logits.
   OpsLimits ops_limits(const ActivationLimits& limits, std::span<const LogitsPieces> logits) const;
 
  private:
@@ -56,7 +56,7 @@ class LlamaModel final : public TrainableModel {
   ActivationPolicy policy_of(const ActivationLimits& limits) const;  // on this device
   ActivationBytes arena_bytes(const ActivationLimits& limits) const override;
   void lay_out(const PackedBatch& batch, Arena& saved, Arena& working) override;
-  // With the LM head cut as the loss cuts it.
+  // The limits if the LM head is cut as the loss cuts it.
   OpsLimits ops_limits(const ActivationLimits& limits) const override;
   int64_t table_bytes(const ActivationLimits& limits) const override;
   int64_t reserve_tables(const ActivationLimits& limits) override;

@@ -273,7 +273,7 @@ TEST(Activations, BytesAreThoseOfTheFormula) {
   }
 }
 
-// With rows of 32 tokens attention is the cheapest to recompute; with long ones it is the most expensive.
+// Attention is the cheapest to recompute in rows of 32 tokens and the most expensive in long ones.
 TEST(KeptOutputs, AreThoseWhoseRecomputationTakesTheMostTimePerByte) {
   ModelConfig config = tiny_config();
   config.hidden_size = 64;
@@ -315,7 +315,7 @@ TEST(Model, PackedSequencesEqualTheSumOfSeparateRuns) {
       sums.num_targets += one.num_targets;
     }
     EXPECT_EQ(sums.num_targets, expected.num_targets);
-    // The same terms, added in another order: each of the 43 tokens adds one rounding of the running sum.
+    // The terms are added in another order: each of the 43 tokens adds one rounding of the running sum.
     const double rounding = static_cast<double>(packed.num_tokens()) * 0x1.0p-24;
     EXPECT_NEAR(sums.loss_sum, expected.loss_sum, rounding * expected.loss_sum);
     expect_near(apart.gradients(), together.gradients(), rounding * largest_of(together.gradients()),

@@ -31,8 +31,8 @@ struct LossHeadTensors {
 using LossHeadWeights = LossHeadTensors<ConstTensorView, LinearWeight>;
 using LossHeadGrads = LossHeadTensors<TensorView>;
 
-// How many float32 logits are held at a time, and what whole rows of them are a multiple of, if there are as
-// many.
+// The number of float32 logits held at a time, and the multiple that their number of whole rows is rounded to
+// if there are enough of them.
 struct LogitsLimits {
   // Still in a server's last-level cache when the loss reads them.
   static constexpr int64_t kHostBytes = int64_t{64} << 20;
@@ -53,7 +53,7 @@ inline constexpr int64_t kMinWholeRows = 512;
 // Rows that share one pass over the LM head: 1.6 us of arithmetic per 0.4 ns of memory traffic per element.
 inline constexpr int64_t kMaxBlockRows = 2048;
 
-// How the logits [num_tokens, vocab_size] are cut: each piece has rows x columns <= num_elements.
+// The pieces into which the logits [num_tokens, vocab_size] are cut: rows x columns <= num_elements.
 struct LogitsPieces {
   int64_t rows;
   int64_t columns;  // vocab_size = whole rows

@@ -11,7 +11,7 @@
 // overwritten (=) unless stated otherwise.
 //
 // (2) to (4) and their backward run over kMlpChunkTokens tokens at a time: the widest activations of a layer
-// exist for one chunk, unless gate_up is kept for backward. What is computed depends on the number of tokens
+// exist for one chunk only, unless gate_up is kept for backward. The results depend on the number of tokens
 // alone, not on what is kept.
 #pragma once
 

@@ -141,7 +141,7 @@ void BpeModel::encode_word_uncached(std::string_view word, BpeScratch* scratch,
   append_symbols(word, &symbols);
   scratch->merger.run(merges_, &symbols);
   ids->insert(ids->end(), symbols.begin(), symbols.end());
-  if (symbols.capacity() > size_t{1} << 20) symbols = {};  // a giant word leaves no giant buffer behind
+  if (symbols.capacity() > size_t{1} << 20) symbols = {};  // a giant word leaves no giant buffer allocated
 }
 
 // The initial symbols of a word: bytes, or characters with the prefix or suffix for their position in the

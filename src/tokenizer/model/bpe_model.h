@@ -155,7 +155,7 @@ class BpeModel {
   // Appends the ids of one word. `readable_bytes` as in WordCache::make_key.
   void encode_word(std::string_view word, int64_t readable_bytes, BpeScratch* scratch,
                    std::vector<int32_t>* ids) const;
-  // The same without the cache.
+  // Encodes a word without the cache.
   void encode_word_uncached(std::string_view word, BpeScratch* scratch, std::vector<int32_t>* ids) const;
 
   // Appends the ids of a text without a pre-tokenizer. If no merge can span the start of a run of U+2581,

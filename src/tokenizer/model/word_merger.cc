@@ -111,7 +111,7 @@ void WordMerger::run_long(const MergeTable& merges, std::vector<int32_t>* symbol
   symbols->clear();
   for (uint32_t at = 0; at != kNone; at = symbols_[at].next) symbols->push_back(symbols_[at].id);
   waiting_.clear();
-  if (symbols_.capacity() > size_t{1} << 20) symbols_ = {};  // a giant word leaves no giant buffer behind
+  if (symbols_.capacity() > size_t{1} << 20) symbols_ = {};  // a giant word leaves no giant buffer allocated
 }
 
 }  // namespace tessera

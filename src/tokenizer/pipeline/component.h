@@ -22,8 +22,8 @@ inline std::vector<JsonNode> components_of(const JsonNode& node, const char* lis
   return all;
 }
 
-// What the function for the component's type in a table of (type, function) makes of it. Error(kBadConfig):
-// "the KIND "x" is not supported".
+// Builds a component with the function for its type in a table of (type, function). Error(kBadConfig): "the
+// KIND "x" is not supported".
 template <typename Table, typename... Args>
 auto make_component(const Table& table, const char* kind, const JsonNode& node, const Args&... args) {
   const auto* known = std::ranges::find(table, node.type(), [](const auto& entry) { return entry.first; });

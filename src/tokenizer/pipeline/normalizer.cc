@@ -70,7 +70,7 @@ class LimitedSink final : public icu::ByteSink {
   bool is_full_ = false;
 };
 
-// A normalization form, of which `instance` gives ICU's implementation.
+// A normalization form; `instance` gives ICU's implementation of it.
 template <const icu::Normalizer2* (*instance)(UErrorCode&)>
 NormalizerStep unicode_step(const JsonNode& node) {
   node.expect_keys({"type"});

@@ -52,8 +52,8 @@ struct TextPart {
 using TextPattern = std::variant<std::string, Regex>;
 TextPattern read_pattern(const JsonNode& node);
 
-// What a Replace of tokenizer.json does: every match becomes `content`. A reference to a group is refused,
-// since versions of Hugging Face tokenizers differ on what $1 means.
+// A Replace of tokenizer.json: every match becomes `content`. A reference to a group is refused, since
+// versions of Hugging Face tokenizers differ on what $1 means.
 struct Replacement {
   TextPattern pattern;
   std::string content;

@@ -18,7 +18,7 @@ class AddedVocabulary {
   // The tables outlive it.
   explicit AddedVocabulary(const BpeTables& tables);
 
-  // Adds a token or changes the flags of one. Its id is that of the vocabulary, or else the next free one as
+  // Adds a token or changes the flags of one. Its id is the vocabulary's, or else the next free one as
   // tokenizers counts: after the highest added id or the number of tokens in the vocabulary. `token.id` is
   // not read.
   void add(const AddedToken& token);

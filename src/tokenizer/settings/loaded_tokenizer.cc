@@ -159,9 +159,9 @@ bool is_old_mistral(const JsonNode& model) {
          std::ranges::find(kTypes, model["model_type"].string()) != kTypes.end();
 }
 
-// The wrong pre-tokenizer expression in folders of Mistral models that Transformers before 5 wrote. As
-// Transformers 5.24: fix_mistral_regex of tokenizer_config.json puts the right one in the place of the first
-// step of the pre-tokenizer; without it, a file with the wrong one is warned about.
+// Folders of Mistral models written by Transformers before 5 have a wrong pre-tokenizer expression. As in
+// Transformers 5.24, fix_mistral_regex of tokenizer_config.json replaces the first step of the pre-tokenizer
+// with the right one; without it, a file with the wrong one gets a warning.
 void follow_mistral_pattern(const JsonNode& config, const JsonNode& model, int64_t num_tokens,
                             const std::string& origin, Json* document) {
   Json& steps = (*document)["pre_tokenizer"];

@@ -26,12 +26,12 @@ struct LoadedTokenizer {
   bool is_padding_only(std::string_view token) const;
 };
 
-// tokenizer.json by itself.
+// Loads a tokenizer.json without files beside it.
 LoadedTokenizer load_tokenizer_text(std::string_view json, const std::string& origin);
 
-// A tokenizer.json and tokenizer_config.json, special_tokens_map.json, added_tokens.json and config.json
-// beside it. Settings without effect, and a class that builds another tokenizer from the file, are warned
-// about. `model_type` is that of a model that the files will lie beside; "": what config.json says.
+// Loads a tokenizer.json with tokenizer_config.json, special_tokens_map.json, added_tokens.json and
+// config.json beside it. Warns about settings without effect and about a class that builds another tokenizer
+// from the file. `model_type` is that of the model the files will be stored with; "": the one in config.json.
 LoadedTokenizer load_tokenizer_file(const std::filesystem::path& file, const std::string& model_type = "");
 
 }  // namespace tessera

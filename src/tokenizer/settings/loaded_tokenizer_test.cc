@@ -152,7 +152,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 class LoadedTokenizerTest : public testing::Test {
  protected:
-  // What opening the folder says.
+  // The warnings printed when the folder is opened.
   std::string warnings(const std::string& config) {
     folder_.write("tokenizer_config.json", config);
     testing::internal::CaptureStderr();

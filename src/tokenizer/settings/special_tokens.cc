@@ -314,7 +314,7 @@ void add_special_tokens(const SpecialTokens& special, const std::vector<NamedTok
     to_add.push_back({"", token});
     first.insert(token.content);
   }
-  // The same text with other flags is added once more, and its flags hold.
+  // A token with the same text and other flags is added once more, and its flags win.
   const auto take = [&](const NamedToken& named_token) {
     const AddedToken& token = named_token.token;
     if (first.contains(token.content) || vocabulary->is_added(token.content)) return;

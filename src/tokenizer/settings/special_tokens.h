@@ -43,10 +43,10 @@ bool same_flags(const AddedToken& a, const AddedToken& b);
 // The named tokens with those that the class has by default.
 std::vector<NamedToken> with_defaults(const SpecialTokens& special, TokenizerClass kind);
 
-// What TokenizersBackend adds when it is made.
+// Adds the tokens that TokenizersBackend adds when it is made.
 void add_special_tokens(const SpecialTokens& special, const std::vector<NamedToken>& named,
                         AddedVocabulary* vocabulary);
-// What Qwen2Tokenizer does then: every special token without flags.
+// Adds the tokens that Qwen2Tokenizer adds: every special token, without flags.
 void add_all_as_special(const SpecialTokens& special, const std::vector<NamedToken>& named,
                         AddedVocabulary* vocabulary);
 

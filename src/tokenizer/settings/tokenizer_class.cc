@@ -57,7 +57,7 @@ void set_llama(const JsonNode& config, Json* document) {
   (*document)["decoder"] = {{"type", "Sequence"}, {"decoders", std::move(decoders)}};
 }
 
-// What changes how text is cut, with one spelling for each.
+// The parts of a step that change how text is cut, each in one spelling.
 Json comparable(const Json& step) {
   if (!step.is_object()) return step;
   Json out = step;

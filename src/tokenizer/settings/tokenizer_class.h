@@ -1,4 +1,4 @@
-// Which class of Transformers 5.24 AutoTokenizer opens a folder with, and what that class makes of a
+// The class with which AutoTokenizer of Transformers 5.24 opens a folder, and what that class makes of a
 // tokenizer.json.
 #pragma once
 

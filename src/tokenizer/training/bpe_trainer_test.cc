@@ -67,7 +67,7 @@ std::vector<std::pair<std::string, std::string>> merges_by_definition(
 TEST(MergeLearner, LearnsWhatTheDefinitionSays) {
   for (const uint32_t seed : {1u, 2u, 3u, 4u, 5u, 6u}) {
     std::mt19937 random(seed);
-    // With few letters, overlaps ("aaaa"), equal counts and two ways to one token are common.
+    // Few letters make overlaps ("aaaa"), equal counts and two ways to one token common.
     std::map<std::string, int64_t> unique;
     for (int i = 0; i < 120; ++i) {
       std::string word;
