@@ -346,8 +346,8 @@ TEST(Utf8, CharactersAreCodePoints) {
   EXPECT_EQ(count_characters("a\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80 "), 5);
 }
 
-// What neither a terminal nor a reader may obey: C0, DEL, C1, bidirectional marks, line separators, bytes
-// that are no UTF-8.
+// Bytes that must not reach a terminal or mislead a reader: C0, DEL, C1, bidirectional marks, line
+// separators, malformed UTF-8.
 TEST(VisibleText, ShowsWhatWouldControlTheTerminal) {
   struct Case {
     std::string text, seen;

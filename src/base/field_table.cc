@@ -33,8 +33,8 @@ struct Limits {
   std::optional<double> maximum;
 };
 
-// Refuses values outside the limits as they are set. With `is_steps` they are a whole number of steps, or
-// below 1 a fraction of all.
+// Refuses values outside the limits as they are set. If `is_steps`, a value is a whole number of steps, or a
+// fraction of all steps if below 1.
 void limit(Flag& flag, const Limits& limits, bool is_steps) {
   const std::string expected =
       is_steps

@@ -1,8 +1,8 @@
-// What a table of text says of flags, a line for each: five cells separated by tabs, "-" for nothing.
+// A text table of flags, one per line: five cells separated by tabs, "-" for an empty one.
 //
 //   NAME
-//   RULES    required; positional; =DEFAULT; the limits of the value, "[0,1)" from 0 to below 1, "(0,)" above
-//            0, and after "steps" those of a whole number of steps, or a fraction below 1 of all
+//   RULES    required; positional; =DEFAULT; the limits of the value: "[0,1)" from 0 to below 1, "(0,)" above
+//            0; limits after "steps" apply to a whole number of steps, or below 1 to a fraction of all
 //   ALIASES  other names, separated by |
 //   VALUE    how help shows the value, if not by its type
 //   HELP     one or more sentences
@@ -30,8 +30,8 @@ class FieldTable {
   // Gives a flag what the table says besides.
   Flag& complete(Flag& flag) const;
 
-  // Declares the flag of a field. `words` are those of a choice, which must outlive the flags; those of an
-  // enum are known.
+  // Declares the flag of a field. `words` are the words of a choice, which must outlive the flags; an enum's
+  // words are known.
   template <typename T, typename... Words>
   Flag& add(FlagTable* flags, const std::string& name, T* target, const Words&... words) const {
     constexpr bool is_choice = sizeof...(words) > 0 || !requires { flags->add(name, target, name); };

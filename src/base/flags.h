@@ -18,7 +18,7 @@ namespace tessera {
 
 enum class FlagType { kBool, kInt, kFloat, kString, kStringList };
 
-// What happens to a flag that is given.
+// The treatment of a given flag.
 enum class FlagStatus {
   kHonoured,
   kIgnored,  // accepted with a warning: it cannot change the result here
@@ -65,7 +65,7 @@ class FlagTable {
   Flag& add(std::string name, std::optional<double>* target, std::string help);
   // One of `choices`, spelled exactly as given.
   Flag& add_choice(std::string name, std::string* target, std::vector<std::string> choices, std::string help);
-  // A value that has words, which must outlive the table. Of several spellings, help lists the first.
+  // A choice of words, which must outlive the table. If a value has several spellings, help lists the first.
   template <typename T>
   Flag& add_choice(std::string name, T* target, std::type_identity_t<std::span<const Word<T>>> words,
                    std::string help);
@@ -78,9 +78,9 @@ class FlagTable {
                    std::function<std::string()> get, std::string help);
   Flag& add_parsed_list(std::string name, std::function<void(const std::vector<std::string>&)> set,
                         std::function<std::vector<std::string>()> get, std::string help);
-  // A known flag with no bound variable (kIgnored or kRefused), except with its default or one of several
-  // that
-  // '|' separates. With a `set` of its own that decides instead.
+  // A known flag with no bound variable (kIgnored or kRefused), unless it has its default
+  // or one of several values separated by '|'. A `set` of its own, if given, decides
+  // instead.
   Flag& add_unsupported(std::string name, FlagType type, std::string default_text, FlagStatus status,
                         std::string note);
 

@@ -15,7 +15,7 @@ enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
 // Lines below `level` are dropped. The default is kInfo.
 void set_log_level(LogLevel level);
-// The same unless more is dropped already.
+// Sets the level only if it drops more than the current one.
 void raise_log_level(LogLevel level);
 
 // Writes one line. Thread-safe.

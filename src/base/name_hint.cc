@@ -66,7 +66,7 @@ std::optional<int64_t> typos_in_name(std::string_view a, std::string_view b) {
   return sum;
 }
 
-// How many words the candidate has beyond those of the name; nullopt if it lacks one of them.
+// The number of words the candidate has beyond those of the name; nullopt if it lacks one of them.
 std::optional<size_t> further_words(std::string_view name, std::string_view candidate) {
   const std::vector<std::string> words = words_of(name), others = words_of(candidate);
   size_t found = 0;

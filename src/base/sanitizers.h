@@ -1,4 +1,4 @@
-// Which sanitizers the program was built with; GCC and clang report it differently.
+// The sanitizers the program was built with; GCC and clang report them differently.
 #pragma once
 
 #if defined(__SANITIZE_ADDRESS__)

@@ -1,4 +1,4 @@
-// How much of its stack a thread has left: for code whose recursion follows what a file holds.
+// The stack space a thread has left: for code whose recursion depth depends on the contents of a file.
 #pragma once
 
 #include <cstdint>

@@ -207,7 +207,7 @@ int64_t find_invalid_utf8(std::string_view text) {
 std::string visible_text(std::string_view text) {
   std::string out;
   while (!text.empty()) {
-    // Mostly plain ASCII: copied as a whole.
+    // Most text is plain ASCII: that prefix is copied in one go.
     const auto end = std::find_if_not(text.begin(), text.end(), [](char c) { return is_plain_ascii(c); });
     out.append(text.begin(), end);
     text.remove_prefix(static_cast<size_t>(end - text.begin()));

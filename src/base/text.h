@@ -17,7 +17,7 @@ std::string format_bytes(int64_t size_bytes);
 // writes 64 does not mean 64 bytes. nullopt for anything else and for sizes that are not positive.
 std::optional<int64_t> parse_bytes(std::string_view text);
 
-// The bytes exactly, in the largest unit of which they are a whole number: "24GiB", "200MB", "1001B".
+// The exact size in the largest unit that divides it: "24GiB", "200MB", "1001B".
 std::string size_text(int64_t size_bytes);
 
 // "1,234,567".
@@ -28,7 +28,7 @@ std::string hex(std::string_view bytes);
 
 // A count with its noun: "1 row", "4096 rows". For every count in a message that may be 1.
 std::string count_of(int64_t count, std::string_view noun);
-// The same for reports: "1 row", "4,096 rows".
+// The form for reports: "1 row", "4,096 rows".
 std::string format_count(int64_t count, std::string_view noun);
 
 // ASCII letters in lower case, other bytes as they are.
@@ -70,7 +70,8 @@ std::string format_eta(const std::optional<double>& seconds);
 // characters that control the line or its direction, as \uNNNN (U+007F-9F, U+061C, U+200E-F, U+2028-E,
 // U+2066-9). JSON remains the same JSON.
 std::string visible_text(std::string_view text);
-// The same for one line: newline and tab are control characters, too. printable() in text.h also cuts it.
+// Like visible_text(), for one line: escapes newline and tab, too. printable() in text.h also cuts
+// it.
 std::string visible_line(std::string_view text);
 
 }  // namespace tessera

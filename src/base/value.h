@@ -43,7 +43,7 @@ class Value {
   // The field of an object; null if there is none or the value is not an object.
   const Value* find(std::string_view name) const;
   Value* find(std::string_view name);
-  // The same if it is a text, or a list; null otherwise.
+  // The field if it is a text, or a list; null otherwise.
   const std::string* find_string(std::string_view name) const;
   std::string* find_string(std::string_view name);
   const List* find_list(std::string_view name) const;

@@ -57,8 +57,8 @@ class Communicator {
   NetworkGroup& open_background_rail();
   // nullptr until then; any thread may ask.
   NetworkGroup* background_rail() const { return background_.opened; }
-  // The same for the ranks of this rail that are on nodes [first_node, first_node + num_nodes): each node is
-  // in one such group.
+  // Opens the group of this rail's ranks on nodes [first_node, first_node + num_nodes): each node is in one
+  // such group.
   NetworkGroup& open_context_rail(int first_node, int num_nodes);
   NetworkGroup* context_rail() const { return context_.opened; }
 
@@ -129,7 +129,7 @@ class Communicator {
   RankPosition position_;
   FailureDetector alone_;
   std::unique_ptr<StoreClient> store_;
-  Communicator* job_ = nullptr;  // of which this is a node
+  Communicator* job_ = nullptr;  // the job this is a node of
   std::shared_ptr<NodeGroup> node_;
   std::optional<NetworkGroup> rail_;
   ExtraRail background_, context_;

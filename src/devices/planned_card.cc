@@ -10,7 +10,7 @@ namespace tessera {
 
 namespace {
 
-// With everything that they need.
+// Owns everything the operations need.
 class OwnedCardOps final : public ForwardingOps {
  public:
   OwnedCardOps(ThreadPool& pool, std::string name, int64_t free_bytes)

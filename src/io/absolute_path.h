@@ -10,7 +10,7 @@ namespace tessera {
 // Error(kNoInput) if the path is relative and the current folder no longer exists.
 std::filesystem::path absolute_path(const std::filesystem::path& path);
 
-// kNoInput if the current folder no longer exists, else kIoError, with path and cause.
+// kNoInput if the current folder no longer exists, otherwise kIoError, with path and cause.
 Error error_from(const std::filesystem::filesystem_error& error);
 
 }  // namespace tessera

@@ -148,7 +148,7 @@ struct AsyncFile::State {
 
   Transfer& transfer(Ticket ticket) { return transfers[static_cast<size_t>(ticket % kMaxTransfers)]; }
 
-  // With the lock held. A later transfer has taken the place of one that ended long ago.
+  // Needs the lock. A later transfer may have taken the slot of one that ended long ago.
   bool has_ended(Ticket ticket) {
     return next_ticket - ticket > kMaxTransfers || transfer(ticket).bytes_left == 0;
   }
@@ -197,7 +197,7 @@ struct AsyncFile::State {
     check_error();
   }
 
-  // With the lock held: nothing is begun any more, and every waiter learns why.
+  // Needs the lock. No further transfer begins, and every waiter learns why.
   void end_with(const std::string& message) {
     if (!error) error.emplace(ExitCode::kIoError, message);
     done.notify_all();
@@ -207,7 +207,7 @@ struct AsyncFile::State {
     if (error) throw Error(*error);
   }
 
-  // With the lock held: the next block of a transfer, if there is one.
+  // Needs the lock. Returns the next block of a transfer, if there is one.
   std::optional<Block> next_block_of(Ticket ticket) {
     Transfer& from = transfer(ticket);
     if (from.bytes_begun == from.bytes) return std::nullopt;
@@ -217,7 +217,7 @@ struct AsyncFile::State {
     return Block{ticket, from.writes, from.offset + begun, from.data + begun, bytes};
   }
 
-  // The same of all transfers.
+  // Returns the next block of any transfer.
   std::optional<Block> next_block() {
     if (!error && urgent != kNone) {
       if (const std::optional<Block> block = next_block_of(urgent)) return block;
@@ -348,7 +348,7 @@ struct AsyncFile::State {
   std::condition_variable done;
   std::vector<Transfer> transfers;  // by ticket, used over and over
   Ticket next_ticket = 0;
-  Ticket first_unfinished = 0;  // the first of which not every block has been begun
+  Ticket first_unfinished = 0;  // the first transfer with a block that has not been begun
   bool is_held_up = false;      // it waits for the end of an earlier one
   Ticket urgent = kNone;        // goes before its turn
   int64_t num_under_way = 0;

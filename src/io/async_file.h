@@ -56,7 +56,7 @@ class AsyncFile {
 
   // Starts a transfer; waits only if very many (kMaxTransfers) are under way.
   Ticket read(int64_t offset_bytes, std::span<std::byte> to);
-  // The same for memory that an earlier transfer still uses: this read, and all transfers started after it,
+  // Reads into memory that an earlier transfer still uses: this read, and all transfers started after it,
   // begin when `earlier` has ended.
   Ticket read_after(Ticket earlier, int64_t offset_bytes, std::span<std::byte> to);
   Ticket write(int64_t offset_bytes, std::span<const std::byte> from);

@@ -175,7 +175,7 @@ TEST(AsyncFile, SaysThatTheDiskHasTooLittleRoom) {
   ::umount(folder.path().c_str());
 }
 
-// What the shim sees are calls, which io_uring does not make.
+// The shim intercepts library calls, which io_uring does not make.
 TEST(AsyncFile, AFailingWriteNamesFileAndOffset) {
   const TestFolder folder;
   AsyncFile file(folder / "scratch", 16 * kPage, {.block_bytes = kPage, .use_io_uring = false});
@@ -222,7 +222,7 @@ TEST(AsyncFile, GoesOnAfterShortWrites) {
   EXPECT_TRUE(std::ranges::equal(again.as<std::byte>(), memory.as<std::byte>()));
 }
 
-// As on tmpfs before Linux 6.6: the file exists when direct I/O is refused.
+// tmpfs before Linux 6.6 behaves like this: the file exists when direct I/O is refused.
 TEST(AsyncFile, WorksWhereDirectOpeningIsRefused) {
   const TestFolder folder;
   std::optional<AsyncFile> file;

@@ -36,7 +36,7 @@ class FileStream : public ByteStream {
   int64_t at_ = 0;
 };
 
-// What the two decompressors share: the input, and the end of it.
+// The part that both decompressors share: the input, and its end.
 class DecompressedStream : public ByteStream {
  public:
   DecompressedStream(InputFile file, const char* format)

@@ -68,7 +68,7 @@ DiskRate measure_disk_rate(const std::filesystem::path& folder, const AsyncFileS
   AsyncFile file(folder / ".rate", size_bytes, settings);
   RateTrial trial(file, block_bytes);
   const auto [written_bytes, written_s] = trial.move(/*reads=*/false, size_bytes, seconds);
-  // What has never been written is read without the disk.
+  // Blocks that were never written would be read without touching the disk.
   const auto [read_bytes, read_s] = trial.move(/*reads=*/true, written_bytes, seconds);
   return {.read_bytes_per_s = static_cast<double>(read_bytes) / read_s,
           .written_bytes_per_s = static_cast<double>(written_bytes) / written_s,

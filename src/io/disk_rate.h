@@ -1,4 +1,4 @@
-// How fast a disk reads and writes long files.
+// Sequential read and write rates of a disk.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ struct DiskRate {
   bool is_direct = false;  // past the page cache
   bool uses_io_uring = false;
 
-  // What the disk needs for both, one after the other.
+  // Seconds the disk needs for both, one after the other.
   double seconds_for(int64_t read_bytes, int64_t written_bytes) const {
     return static_cast<double>(read_bytes) / read_bytes_per_s +
            static_cast<double>(written_bytes) / written_bytes_per_s;
@@ -31,7 +31,7 @@ inline constexpr int64_t kDiskRateBytes = int64_t{1} << 30;
 DiskRate measure_disk_rate(const std::filesystem::path& folder, const AsyncFileSettings& settings = {},
                            double seconds = 0.5);
 
-// The same in the nearest folder above `folder` that exists; nullopt if it has too little room for the file.
+// Measures the nearest folder above `folder` that exists; nullopt if it has too little room for the file.
 std::optional<DiskRate> try_disk_rate(const std::filesystem::path& folder,
                                       const AsyncFileSettings& settings = {});
 

@@ -1,4 +1,4 @@
-// How much room a file system has, and whether it is enough for a file before that is written.
+// Free space of a file system, and a check before a file is written that there is enough.
 #pragma once
 
 #include <cstdint>

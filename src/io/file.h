@@ -36,8 +36,8 @@ class InputFile {
   const FileStamp& stamp() const { return stamp_; }         // when opened
   // Fills all of `destination` from `offset_bytes`; handles short reads and EINTR. Thread-safe.
   void read_at(int64_t offset_bytes, std::span<std::byte> destination) const;
-  // Asks the kernel to start reading these bytes, unless it already reads far ahead by itself; returns at
-  // once.
+  // Asks the kernel to start reading these bytes, unless its own read-ahead already goes far enough; returns
+  // at once.
   void announce(int64_t offset_bytes, int64_t count_bytes) const;
   // kBadData if size or modification time have changed since opening.
   void check_unchanged() const;
@@ -78,7 +78,7 @@ class AtomicFile {
 
 // An exclusive lock between processes (flock) on a separate file at `path`, held until destruction or until
 // the process ends, however it ends. Blocks while another process holds it. The last holder removes the file.
-// On file systems without locks nobody waits. Error(kIoError) if the file cannot be created.
+// On file systems without locks it does not wait. Error(kIoError) if the file cannot be created.
 class LockFile {
  public:
   // `waiting` is called about every 20 ms while another process holds the lock; it may throw.

@@ -17,8 +17,8 @@ class FollowedFile {
     std::vector<std::string> lines;
   };
 
-  // The file need not exist yet. Of a file that is larger than `tail_bytes` when it is first seen, only the
-  // lines in its last tail_bytes are read; 0: all.
+  // The file need not exist yet. If it is larger than `tail_bytes` when it is first seen, only the lines in
+  // its last tail_bytes are read; 0: all.
   explicit FollowedFile(std::filesystem::path path, int64_t tail_bytes = 0)
       : path_(std::move(path)), tail_bytes_(tail_bytes) {}
 

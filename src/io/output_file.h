@@ -10,7 +10,7 @@
 
 namespace tessera {
 
-// What file systems share at least: the usual size of a block of XFS and btrfs.
+// The smallest unit that file systems share: the usual block size of XFS and btrfs.
 inline constexpr int64_t kSharedPageBytes = 4096;
 
 // Bytes of a file that is open in this process.
@@ -37,10 +37,10 @@ class OutputFile {
   // Writes all of `data`; handles short writes and EINTR. Thread-safe.
   void write_at(int64_t offset_bytes, std::span<const std::byte> data) const;
   void write_at(int64_t offset_bytes, std::string_view text) const;
-  // Lets this file from `offset_bytes` on share the disk space of `source` (a reflink: nothing is copied
-  // until one of the two files changes), as far as whole pages of one are whole pages of the other. Returns
-  // which of the source's bytes, [first, second), it has now: none where file systems cannot share, or if
-  // that failed; the others are to be written. Thread-safe.
+  // Makes this file share the disk space of `source` from `offset_bytes` on (a reflink: nothing is copied
+  // until one of the two files changes), where whole pages of both coincide. Returns the range of the
+  // source's bytes, [first, second), that it now has: empty where file systems cannot share, or if that
+  // failed; the caller writes the rest. Thread-safe.
   std::pair<int64_t, int64_t> share_at(int64_t offset_bytes, const FileBytes& source) const;
   // Starts writing these bytes back to disk, so that sync() has little left to do; returns at once.
   void start_writeback(int64_t offset_bytes, int64_t count_bytes) const;

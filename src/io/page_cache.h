@@ -1,4 +1,4 @@
-// How much of a file is in the page cache.
+// The share of a file that is in the page cache.
 #pragma once
 
 #include <cstdint>

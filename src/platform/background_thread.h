@@ -10,9 +10,9 @@ namespace tessera {
 // and copies, and runs on spare_cpus(). Error(kBadConfig) if the system refuses to create it.
 std::thread start_background_thread(std::function<void()> body);
 
-// While it lives, the calling thread blocks all signals but those of its own faults, and so do the threads
-// that it starts meanwhile, for good: handlers interrupt the threads that wait for signals, no others. A
-// worker may be inside a kernel whose stack has no room for a handler (oneDNN's float32 products).
+// While it lives, the calling thread blocks all signals except those of its own faults; threads it starts in
+// that time block them for good. Handlers thus interrupt only the threads that wait for signals: a worker may
+// be inside a kernel whose stack has no room for a handler (oneDNN's float32 products).
 class AsynchronousSignalsBlocked {
  public:
   AsynchronousSignalsBlocked() {

@@ -106,8 +106,8 @@ std::vector<Level> levels(const fs::path& root) {
   return found;
 }
 
-// What the group may have before it is killed, or slowed down until it gives memory back (memory.high). v1
-// also tells the tightest limit of groups further up, which a container may not see.
+// The memory a group may use before it is killed, or throttled until it frees memory (memory.high). v1 also
+// tells the tightest limit of parent groups, which a container may not see.
 std::optional<int64_t> memory_limit(const Level& level) {
   std::optional<int64_t> least;
   const auto take = [&](std::optional<int64_t> limit) {

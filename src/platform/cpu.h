@@ -1,4 +1,4 @@
-// What the processor and the system allow this process to use.
+// Processor features and CPU limits of this process.
 #pragma once
 
 #include <cstdint>
@@ -50,16 +50,16 @@ const CpuFeatures& cpu_features();
 // XFEATURE_XTILEDATA), and to threads it starts later. Part of cpu_features().
 const AmxPermission& request_amx_permission();
 
-// What TESSERA_CPU_FAULTS makes fail, for tests: names of instruction sets whose trial executes an illegal
-// instruction, or "tile_information" for a leaf 1DH that reads as zero, separated by commas.
-// Error(kBadConfig) for an unknown name. What the processor does not report stays absent.
+// Faults that TESSERA_CPU_FAULTS injects for tests, separated by commas: names of instruction sets whose
+// trial executes an illegal instruction, or "tile_information" for a leaf 1DH that reads as zero.
+// Error(kBadConfig) for an unknown name. Features the processor does not report stay absent.
 std::vector<std::string> parse_cpu_faults(std::string_view value);
 
 // Processors in the affinity mask the process had at the first call, ascending: pinning threads does not
 // change the answer.
 const std::vector<int>& usable_cpus();
 
-// What the affinity mask and the control groups leave this process.
+// The processors that the affinity mask and the control groups leave to this process.
 struct CpuLimits {
   std::vector<int> cpus;        // in the mask, ascending, at least one
   std::optional<double> quota;  // CPU time per unit of wall time
@@ -90,25 +90,25 @@ CpuLimits cpu_limits();
 // Limits of a process with this affinity mask; `root` as in cgroup_limits.
 CpuLimits cpu_limits(const std::filesystem::path& root, const std::vector<int>& cpus = usable_cpus());
 
-// How many threads to start.
+// The number of threads to start.
 struct ThreadChoice {
   int64_t num_threads = 1;
   std::string warning;      // one line, if more are requested than can run at once; they are started anyway
   bool is_default = false;  // no number was requested
 };
-// `asked` is the value of a flag, and the warning names that flag. 0 means OMP_NUM_THREADS, of which the
-// first number in the list counts; if that is unset or empty, limits.num_threads(). Error(kBadConfig) if it
-// is not a number from 1 to kMaxThreads.
+// `asked` is the value of a flag, and the warning names that flag. 0 means the first number in the list of
+// OMP_NUM_THREADS, or limits.num_threads() if that is unset or empty. Error(kBadConfig) if it is not a number
+// from 1 to kMaxThreads.
 inline constexpr int64_t kMaxThreads = 4096;
 ThreadChoice choose_threads(int64_t asked, const char* omp_num_threads, const CpuLimits& limits);
 
 // Pins the calling thread to a processor; a refusal costs only locality. Threads and processes that a pinned
-// thread starts inherit the pinning. The same number of unpin_this_thread() calls restores the mask from
-// before the first.
+// thread starts inherit the pinning. As many unpin_this_thread() calls restore the mask from before the first
+// pin.
 void pin_this_thread(int cpu);
 void unpin_this_thread();
 
-// What the threads of a pool are pinned to while the pool lives; spare_cpus() leaves these out.
+// The processors that a pool's threads are pinned to while the pool lives; spare_cpus() leaves these out.
 class ClaimedCpus {
  public:
   explicit ClaimedCpus(std::vector<int> cpus);

@@ -9,11 +9,11 @@
 namespace tessera {
 
 // Runs `works` on the calling thread. Returns "" if it returns true, otherwise what happened instead: "SIGILL
-// (illegal instruction)", "a wrong result". A fault in another thread meanwhile is handled as usual.
+// (illegal instruction)", "a wrong result". A fault in another thread at that time is handled as usual.
 //
 // The calling thread catches the signal rather than let a child process die of it: that takes microseconds,
-// works where no process may be started and disturbs nobody who waits for children. Nothing needs isolating:
-// a trial changes only registers and its own stack, and the kernel resets vector and tile registers before it
+// works where no process may be started and does not disturb waits for children. Nothing needs isolating: a
+// trial changes only registers and its own stack, and the kernel resets vector and tile registers before it
 // calls the handler.
 std::string try_instructions(bool (*works)());
 

@@ -11,7 +11,7 @@ struct MemoryInfo {
   int64_t available_bytes = 0;                // MemAvailable
   std::optional<int64_t> cgroup_limit_bytes;  // the tightest memory.max (v2) or limit_in_bytes (v1)
   std::optional<int64_t> cgroup_used_bytes;   // without page cache
-  // What this process can still allocate before it is killed or swaps: the least of the above and RLIMIT_AS.
+  // Bytes this process can still allocate before it is killed or swaps: the least of the above and RLIMIT_AS.
   int64_t free_for_process_bytes = 0;
 };
 
@@ -21,8 +21,8 @@ MemoryInfo memory_info();
 int64_t resident_bytes();
 int64_t peak_resident_bytes();
 
-// What this process has in memory, with its proportional share of shared mappings: summed over processes,
-// nothing counts twice (/proc/self/smaps_rollup).
+// Memory of this process, counting its proportional share of shared mappings, so that a sum over processes
+// counts nothing twice (/proc/self/smaps_rollup).
 struct ProportionalMemory {
   int64_t anonymous_bytes = 0;  // heap, stacks, private mappings
   int64_t file_bytes = 0;       // the program and its libraries

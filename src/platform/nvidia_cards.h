@@ -33,7 +33,7 @@ struct ClockLimitInfo {
 };
 std::span<const ClockLimitInfo> all_clock_limits();
 
-// What a card does not support, or does not tell this process, is empty.
+// A field is empty if the card does not support it or does not report it to this process.
 struct NvidiaCard {
   int64_t index = 0;  // as in nvidia-smi, which is not CUDA's order
   std::string name;

@@ -18,7 +18,7 @@ namespace tessera {
 //   for (...) { ratios.push_back(measure_kernel() / peak.measure(0.01)); }
 class ComputePeakMeter {
  public:
-  // Those of "amx_bf16", "avx512_bf16", "avx512", "avx2" that this machine and its kernel permit, best first.
+  // The subset of "amx_bf16", "avx512_bf16", "avx512", "avx2" usable on this machine and kernel, best first.
   static std::vector<std::string> instruction_sets();
 
   // Error(kBadConfig) if the machine lacks the instruction set. The pool must outlive this.
@@ -37,8 +37,8 @@ class ComputePeakMeter {
   size_t row_;  // in the table in peak.cc
 };
 
-// How memory is walked. Bytes are counted as in STREAM (McCalpin): what the program reads and writes, not the
-// lines that a regular store reads before writing.
+// The memory access pattern. Bytes are counted as in STREAM (McCalpin): those the program reads and writes,
+// not the lines that a regular store reads before writing.
 enum class MemoryPattern {
   kCopy,           // memcpy, piece by piece
   kStreamingCopy,  // a copy whose stores bypass the caches (non-temporal)

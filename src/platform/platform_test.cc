@@ -56,7 +56,7 @@ TEST_F(CgroupTest, Version1) {
   EXPECT_FALSE(limits.cpus.has_value());
 }
 
-// As in a container: `docker run --cpus 1.5`, or a pod with a limit of 1500m.
+// A container, such as `docker run --cpus 1.5`, or a pod with a limit of 1500m.
 TEST_F(CgroupTest, APoolUnderACpuLimitHasItsThreadsAndLeavesThemToTheSystem) {
   write("proc/self/cgroup", "0::/pod/container\n");
   write("sys/fs/cgroup/pod/cpu.max", "max 100000\n");
@@ -89,7 +89,7 @@ TEST_F(CgroupTest, MemoryHighCountsAsALimit) {
   EXPECT_EQ(cgroup_limits(root_).memory_bytes, 2000);
 }
 
-// As on a node of Debian 11 and on the machines of many clouds: memory and cpu are v1's, v2 has no
+// A node of Debian 11, and machines of many clouds: memory and cpu are v1's, v2 has no
 // controller.
 TEST_F(CgroupTest, HybridTakesEachControllerWhereItIs) {
   write("proc/self/cgroup", "4:memory:/pod/a\n3:cpuset:/\n1:cpu:/pod/a\n0::/pod/a\n");
@@ -133,7 +133,7 @@ TEST_F(CgroupTest, ContainerWithoutACgroupNamespace) {
   EXPECT_EQ(limits.cpus, 4);
 }
 
-// The same with v2; and a process that was moved out of its namespace's root.
+// The v2 case; and a process that was moved out of its namespace's root.
 TEST_F(CgroupTest, GroupsThatCannotBeSeenAreThoseOfTheMount) {
   write("proc/self/mountinfo", "50 31 0:26 /kubepods.slice/c1 /sys/fs/cgroup ro - cgroup2 cgroup rw\n");
   write("sys/fs/cgroup/memory.max", "7000\n");

@@ -16,15 +16,15 @@ namespace tessera {
 // touches it.
 void prefault(ThreadPool& pool, std::span<std::byte> memory);
 
-// The same for memfd memory that several processes map and may already be using: takes the 2 MiB blocks that
+// Prefaults memfd memory that several processes map and may already be using: takes the 2 MiB blocks that
 // begin in [begin, end) of `memory`, so that processes with adjacent ranges take each block once. Blocks
 // become huge pages even if the system's shmem_enabled is "never" (MADV_COLLAPSE, Linux 6.1), unless it is
 // "deny" or memory is fragmented; the other processes then map them as huge pages too, if `memory` begins at
 // a multiple of 2 MiB.
 void prefault_shared(ThreadPool& pool, std::span<std::byte> memory, int64_t begin, int64_t end);
 
-// How many bytes of the mapping containing `address` are on huge pages now (AnonHugePages and ShmemPmdMapped
-// of /proc/self/smaps); nullopt if the kernel does not report it.
+// Bytes of the mapping containing `address` that are on huge pages now (AnonHugePages and ShmemPmdMapped of
+// /proc/self/smaps); nullopt if the kernel does not report it.
 std::optional<int64_t> huge_page_bytes(const void* address);
 
 }  // namespace tessera

@@ -86,7 +86,7 @@ TEST(PrefaultShared, TheBlocksThatBeginInTheRangeAreThereAndContentsStay) {
   bytes[kBlock + 5] = std::byte{7};
   bytes.back() = std::byte{9};
   ThreadPool pool(2);
-  // As two ranks would: the block that lies in both ranges belongs to the first.
+  // Two ranks would do this: the block that lies in both ranges belongs to the first.
   prefault_shared(pool, bytes, 0, 2 * kBlock + 100);
   EXPECT_EQ(mapping.num_resident_pages(0, 3 * kBlock), 3 * kBlock / kPageBytes);
   EXPECT_EQ(mapping.num_resident_pages(3 * kBlock, 5 * kBlock), 0);

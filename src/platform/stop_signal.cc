@@ -36,7 +36,7 @@ int64_t monotonic_ms() {
 void provide_signal_stack() {
   stack_t present = {};
   if (sigaltstack(nullptr, &present) == 0 && (present.ss_flags & SS_DISABLE) == 0) return;
-  // With AMX, the registers saved by the kernel alone take 11 KiB.
+  // On a machine with AMX, the registers saved by the kernel alone take 11 KiB.
   alignas(64) static std::array<std::byte, size_t{64} << 10> memory;
   stack_t stack = {};
   stack.ss_sp = memory.data();

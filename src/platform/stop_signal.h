@@ -16,7 +16,7 @@ class StopSignals {
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
-  // The first signal received, 0 = none; after its lifetime that of the last one. Any thread may ask.
+  // The first signal received, 0 = none; once no StopSignals exists, the result of the last one. Thread-safe.
   static int received();
 
  private:

@@ -1,4 +1,4 @@
-// How arithmetic treats subnormal floats, those below the smallest normal one (1.2e-38).
+// The treatment of subnormal floats, those below the smallest normal one (1.2e-38), in arithmetic.
 //
 // Softmax probabilities, small gradients and the moments of rarely seen tokens contain many of them, and each
 // costs the processor over 100 cycles: training becomes several times slower as the loss falls. AMX treats

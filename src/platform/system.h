@@ -1,4 +1,4 @@
-// What the system says about itself: small files of /proc and /sys (`root` stands for "/" in tests), its
+// Information from the operating system: small files of /proc and /sys (`root` stands for "/" in tests), its
 // name, and how many files and sockets this process may have open.
 #pragma once
 

@@ -1,5 +1,5 @@
-// What the system counts that slows a run down unseen. Any thread may ask; each call reads small files of
-// /proc and /sys. `root` stands for "/" in tests.
+// Kernel counters of events that slow a run down unseen. Thread-safe; each call reads small files of /proc
+// and /sys. `root` stands for "/" in tests.
 #pragma once
 
 #include <cstdint>
@@ -38,8 +38,8 @@ std::vector<RdmaCounter> rdma_counters(const std::filesystem::path& root = "/");
 // Mean clock of the machine's processors now; nullopt where /proc/cpuinfo has none.
 std::optional<double> cpu_frequency_hertz(const std::filesystem::path& root = "/");
 
-// What this process has read from and written to storage, not counting the page cache; nullopt if the kernel
-// does not say.
+// Bytes this process has read from and written to storage, excluding the page cache; nullopt if the kernel
+// does not report them.
 struct DiskTraffic {
   int64_t read_bytes = 0;
   int64_t written_bytes = 0;

@@ -27,9 +27,9 @@ namespace {
 thread_local int64_t current_thread_index = 0;
 thread_local bool inside_parallel_region = false;
 
-// How often a waiting thread polls before it sleeps: some 50 us, longer than the gap between two kernels. A
-// thread without its own processor sleeps at once: spinning would take time from the thread it waits for and
-// from a container's CPU quota.
+// The number of polls of a waiting thread before it sleeps: some 50 us, longer than the gap between two
+// kernels. A thread without its own processor sleeps at once: spinning would take time from the thread it
+// waits for and from a container's CPU quota.
 constexpr int kSpinsBeforeSleep = 1000;
 
 // A share [next, end) of a loop's indices packed into one number, so that it is read and claimed atomically.
@@ -75,8 +75,8 @@ void wait_for_change(const std::atomic<Value>& value, Value old, int num_spins) 
 // A loop is published by writing the body, then the number of indices left, then every thread's share, then a
 // new generation. Threads first work on their own share of consecutive indices, then help the others. Whoever
 // claims an index has therefore seen its body, and the loop cannot end before that index is done: a thread
-// that wakes up late finds nothing to claim, or claims from the next loop. Nobody waits for threads, only for
-// indices.
+// that wakes up late finds nothing to claim, or claims from the next loop. The end of a loop waits for
+// indices, not for threads.
 struct ThreadPool::State {
   explicit State(int64_t num_threads) : shares(static_cast<size_t>(num_threads)), starting(num_threads - 1) {
     workers.reserve(shares.size() - 1);

@@ -296,7 +296,7 @@ TEST(ThreadPool, ARefusedThreadIsAnErrorAndLeavesNoneBehind) {
 #if defined(TESSERA_ASAN) || defined(TESSERA_TSAN)
   GTEST_SKIP() << "sanitizers take more address space than the test allows";
 #endif
-  // Runs in a child whose address space has no room for so many stacks.
+  // Runs in a child whose address space has no room for that many stacks.
   EXPECT_EXIT(
       {
         rlimit none = {};

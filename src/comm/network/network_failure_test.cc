@@ -192,7 +192,7 @@ TEST_P(NetworkFault, PauseShorterThanTheDeadlineDoesNoHarm) {
   EXPECT_EQ(members.wait(1), "");
 }
 
-// ---- Strangers
+// ---- Unauthenticated peers
 
 // Address and port of a published value.
 SocketAddress published_address(const std::string& value) {
@@ -335,7 +335,7 @@ class Proxy {
   std::thread thread_;
 };
 
-// What two members throw that communicate through a proxy.
+// The errors of two members that communicate through a proxy.
 std::vector<std::string> run_through_proxy(const Damage& damage, milliseconds timeout, bool* damaged) {
   std::unique_ptr<Proxy> proxy;
   std::mutex mutex;
@@ -384,7 +384,7 @@ TEST(NetworkDamage, DamagedDataNeverBecomeASum) {
   }
 }
 
-// The same over libfabric's own connections: their address in the store is replaced by a proxy's.
+// Uses libfabric's own connections: the proxy's address replaces theirs in the store.
 std::vector<std::string> run_fabric_through_proxy(const Damage& damage, milliseconds timeout, bool* damaged) {
   std::unique_ptr<Proxy> proxy;
   std::mutex mutex;

@@ -86,7 +86,7 @@ class NetworkGroup {
   Ticket all_gather(std::span<std::byte> buffer, std::span<const Part> parts, const OpLabel& label) {
     return issue(Collective::kAllGather, buffer, parts, label);
   }
-  // The same for bf16 values, which travel as blocks of int8 (int8_blocks.h), counted from the start of a
+  // An all-gather of bf16 values that travel as blocks of int8 (int8_blocks.h), counted from the start of a
   // part: the others' parts arrive rounded, this member's own is unchanged. Cost: about 1.03 bytes per
   // element.
   Ticket all_gather_int8(std::span<bf16> buffer, std::span<const Part> parts, const OpLabel& label) {
@@ -98,12 +98,12 @@ class NetworkGroup {
   Ticket reduce_scatter(std::span<float> buffer, std::span<const Part> parts, const OpLabel& label) {
     return issue(Collective::kReduceScatterBf16, std::as_writable_bytes(buffer), parts, label);
   }
-  // The same with contributions sent as float32, without rounding.
+  // A reduce-scatter whose contributions are sent as float32, without rounding.
   Ticket reduce_scatter_f32(std::span<float> buffer, std::span<const Part> parts, const OpLabel& label) {
     return issue(Collective::kReduceScatterF32, std::as_writable_bytes(buffer), parts, label);
   }
-  // The same with contributions sent as blocks of int8 or int4 (gradient_blocks.h), counted from the start of
-  // a part, and the errors of `feedback` sent along; `feedback.errors` has one for each element of the buffer
+  // A reduce-scatter whose contributions are sent as blocks of int8 or int4 (gradient_blocks.h), counted from
+  // the start of a part, with error feedback: `feedback.errors` has one value for each element of the buffer
   // and is used until the operation is over. This member's own contribution is not rounded. Cost: 1.03 or
   // 0.53 bytes per element instead of 2.
   Ticket reduce_scatter_coded(GradientCode code, std::span<float> buffer, const GradientFeedback& feedback,

@@ -123,7 +123,7 @@ void Lane::start(const NetworkOperation& operation) {
 
 bool Lane::advance() {
   try {
-    // Sends first, so that a member that finds others in a different operation has already told them its own.
+    // Sends first, so that a member that finds others in a different operation has already sent them its own.
     const bool sent = advance_send();
     const bool received = advance_receive();
     return received || sent;
@@ -162,8 +162,8 @@ const std::byte* Lane::staged_payload(const Range& range, int64_t chunk, int64_t
     }
     return slot;
   }
-  // The same for all members, one after the other: the messages of a window belong to that many chunks at
-  // most, which follow one another.
+  // One slot per chunk serves all members, one after the other: the messages of a window belong to that many
+  // chunks at most, which follow one another.
   const int64_t number = chunk / num_lanes_ % window;
   std::byte* const slot = send_staging_.data() + number * kStagingBytes;
   if (std::exchange(coded_chunk_[static_cast<size_t>(number)], chunk) != chunk) {

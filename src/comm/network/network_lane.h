@@ -66,8 +66,8 @@ class Lane {
 
   LaneLink& link() { return *link_; }
   const LaneCounters& counters() const { return counters_; }
-  // Staging for the chunks being sent and for those of the other members that are added to this one's, over a
-  // link of this window.
+  // Bytes of staging for the chunks being sent and for other members' chunks to be added to this one's, over
+  // a link with this window.
   static int64_t buffer_bytes(int num_members, int window);
 
  private:

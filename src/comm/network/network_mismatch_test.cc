@@ -152,7 +152,7 @@ TEST(NetworkRefusal, MemberThatDoesNotComeIsNamed) {
 
 TEST(NetworkRefusal, OtherNumbersOfConnectionsAreRefusedWithBothNames) {
   LocalRendezvous rendezvous([](const std::string& key, const std::string& value) {
-    // What a member with --connections 7 would have published.
+    // A member with --connections 7 would have published this.
     return key == "network/test/1" ? fmt::format("{} 7 {}", kWireVersion, value.substr(4)) : value;
   });
   const auto errors = run_members(

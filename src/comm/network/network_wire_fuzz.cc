@@ -1,6 +1,6 @@
-// What a stranger, or a link that corrupts data, may send to a member of a network group. The first byte
-// chooses: a response or a challenge of the handshake, which never passes without the key; or the header of a
-// message, which is accepted only exactly as sent, and which can be described even if wrong.
+// Input that an unauthenticated peer, or a link that corrupts data, may send to a member of a network group.
+// The first byte chooses: a response or a challenge of the handshake, which never passes without the key; or
+// the header of a message, which is accepted only exactly as sent, and which can be described even if wrong.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

@@ -1,4 +1,4 @@
-// How a network group carries out its operations: what is issued, its worker threads and their waits.
+// The execution of a network group's operations: its queue, its worker threads and their waits.
 #include <algorithm>
 #include <cstdlib>
 #include <utility>
@@ -18,7 +18,7 @@ using std::chrono::milliseconds;
 
 // Within this time a failure elsewhere ends a wait.
 constexpr milliseconds kCheckInterval{20};
-// How long a member that leaves in good order serves the others' last acknowledgements.
+// The time a member that leaves in good order keeps serving the others' last acknowledgements.
 constexpr milliseconds kLeaveTime{500};
 constexpr milliseconds kLeaveInterval{1};
 // A worker looks at deadlines and failures every few milliseconds: one that is silent for so long beyond them

@@ -103,7 +103,7 @@ TEST_P(KilledRank, EndsTheWaitsOfAllOthersWithinASecond) {
     EXPECT_THAT(ranks.wait(rank), StartsWith(fmt::format("rank {} on host testhost", victim)));
     EXPECT_LT(std::chrono::steady_clock::now() - killed_at, 1s) << "rank " << rank;
   }
-  // A rank that begins to wait afterwards is told the same.
+  // A rank that begins to wait afterwards gets the same error.
   stage->go_on = true;
   const auto came_at = std::chrono::steady_clock::now();
   if (victim != kLast) {
@@ -133,7 +133,7 @@ TEST_P(KilledWhileOpening, EndsTheWaitsOfAllOthersWithinASecond) {
 
 // ---- Random operations ----
 
-// The same sequence on every rank for a given seed, with different delays.
+// The sequence of operations depends on the seed only, the delays also on the rank.
 class RandomOperations {
  public:
   RandomOperations(uint64_t seed, NodeGroup& group)

@@ -222,7 +222,7 @@ TEST(NodeWait, ForARankThatHasLeftEndsAtOnce) {
       counters.publish(0, 1);
       return;
     }
-    // What it published before leaving counts, and its leaving disturbs nobody who waits for another rank.
+    // A rank's counts from before it left are valid, and its leaving does not disturb waits for another rank.
     counters.wait(1, 0, 1, {"first"});
     std::this_thread::sleep_for(100ms);
     counters.publish(0, 1);

@@ -27,7 +27,7 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kWaitSlice = 20ms;
 constexpr uint64_t kMagic = 0x3165646F4E737354;  // "TssNode1": protocol and its version
 
-// How a connecting rank introduces itself.
+// The first message of a connecting rank.
 struct Hello {
   uint64_t magic;
   uint64_t job;  // hash of the run id
@@ -41,7 +41,7 @@ struct Hello {
 
 enum class MessageType : int32_t { kWelcome = 0, kRefused, kFailed, kPeer, kMemory, kNoMemory };
 
-// What rank 0 of the node sends to another.
+// A message from the node's rank 0 to another rank.
 struct Message {
   uint64_t magic = kMagic;
   MessageType type;
@@ -85,7 +85,7 @@ class Deadline {
  public:
   explicit Deadline(const NodeState& state, std::chrono::milliseconds grace = {})
       : state_(state), end_(Clock::now() + state.timeout() + grace) {}
-  // Throws the failure if there has been one meanwhile.
+  // Throws if a failure has been recorded.
   bool passed() const {
     state_.failures().check();
     return Clock::now() >= end_;

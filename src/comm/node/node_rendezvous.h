@@ -1,4 +1,4 @@
-// How the ranks of a node find each other and share memory; implementation of node_group.h.
+// The rendezvous of a node's ranks and their shared memory; implementation of node_group.h.
 #pragma once
 
 #include <cstdint>

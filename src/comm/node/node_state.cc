@@ -23,7 +23,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// How often a sleeping rank checks that the others are alive.
+// The interval at which a sleeping rank checks that the others are alive.
 constexpr auto kSlice = 20ms;
 // About 20 microseconds, the cost of a futex wake-up; pointless where ranks have no processors of their own.
 constexpr int kSpins = 500;
@@ -253,7 +253,8 @@ void NodeWait::check_peers(const CounterCell& cell, int index, uint64_t value) c
         break;
     }
   });
-  // A killed rank explains those that failed because of it. What it published before it died still counts.
+  // A killed rank explains those that failed because of it. Counts it published before it died are
+  // valid.
   const int culprit = lost >= 0 ? lost : left >= 0 ? left : failing;
   if (culprit >= 0 && !reached(cell, value)) state_.blame_closed(culprit, index, purpose());
 }

@@ -1,5 +1,5 @@
-// What the ranks of a node know about each other: progress counters in shared memory, who is alive, and the
-// one way to wait. Implementation of node_group.h.
+// The state that the ranks of a node share: progress counters in shared memory, which ranks are alive, and
+// the one way to wait. Implementation of node_group.h.
 #pragma once
 
 #include <array>
@@ -28,7 +28,7 @@ struct alignas(kCacheLineBytes) CounterCell {
 static_assert(sizeof(CounterCell) == kCacheLineBytes);
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
 
-// What a rank waits for: all ranks in the same operation, or progress that others publish.
+// The condition a rank waits for: all ranks in the same operation, or progress that others publish.
 enum class WaitKind { kBarrier, kCounters };
 
 // Sets the counter (release) and wakes those sleeping on it.

@@ -1,4 +1,4 @@
-// What the collective operations of a rank have taken so far, for metrics.
+// Time and bytes of a rank's collective operations so far, for metrics.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The first failure of a job, as every rank reports it. Code that waits for a peer polls check() meanwhile,
-// so that a failure anywhere ends every wait within milliseconds.
+// The first failure of a job, as every rank reports it. Code that waits for a peer polls check() while it
+// waits, so that a failure anywhere ends every wait within milliseconds.
 #pragma once
 
 #include <atomic>

@@ -4,8 +4,8 @@
 
 namespace tessera {
 
-// Unique per launch and identical across its restarts: identifies what an earlier start of the same launch
-// left behind.
+// Unique per launch and identical across its restarts: identifies resources left over from an earlier start
+// of the same launch.
 inline constexpr const char* kLaunchIdVariable = "TESSERA_LAUNCH_ID";
 
 // A file that the first rank writes a byte to once the start has made progress, that is, finished a training

@@ -1,4 +1,4 @@
-// What a collective operation is for: used in messages and to detect ranks in different operations.
+// The purpose of a collective operation: used in messages and to detect ranks in different operations.
 #pragma once
 
 #include <cstdint>

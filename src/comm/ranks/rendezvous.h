@@ -1,4 +1,4 @@
-// How members exchange what they need to connect to each other.
+// The exchange of the addresses and keys that members need to connect to each other.
 #pragma once
 
 #include <chrono>

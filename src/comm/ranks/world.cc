@@ -61,7 +61,7 @@ class Variables {
   const Environment& environment_;
 };
 
-// The same on every node.
+// Derives the same port on every node.
 int port_of_job(const std::string& job) {
   return kFirstDerivedPort + static_cast<int>(hash_name(job) % kNumDerivedPorts);
 }

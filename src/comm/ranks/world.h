@@ -1,4 +1,4 @@
-// Who this process is among the ranks of a job.
+// This process's place among the ranks of a job.
 #pragma once
 
 #include <cstdint>
@@ -58,7 +58,7 @@ inline constexpr int kNumSnapshotSlots = 4;
 using Environment = std::function<std::optional<std::string>(const std::string& name)>;
 Environment process_environment();
 
-// How often Kubernetes has recreated all pods of the job: a JobSet's label
+// The number of times Kubernetes has recreated all pods of the job: a JobSet's label
 // jobset.sigs.k8s.io/restart-attempt, passed on by the downward API, which leaves the variable empty where
 // there is no label. Error(kBadConfig) if it is not a number.
 inline constexpr const char* kRestartAttemptVariable = "TESSERA_RESTART_ATTEMPT";

@@ -40,7 +40,7 @@ LocalAddress choose_local_address(const World& world, const std::string& store_s
 std::vector<std::string> listen_addresses(
     const std::string& host, std::chrono::milliseconds time,
     const std::vector<InterfaceAddress>& addresses = interface_addresses());
-// How long a node may take to look up its own name: others are waiting for it, or soon will be.
+// The time a node may take to look up its own name: others wait for it, or will soon.
 inline constexpr std::chrono::milliseconds kOwnNameTime{5'000};
 
 }  // namespace tessera

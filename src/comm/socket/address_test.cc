@@ -72,7 +72,7 @@ TEST(ListenAddresses, AreThoseThatWereAskedFor) {
   EXPECT_EQ(listen_addresses("10.0.0.7", kOwnNameTime, here), List{"10.0.0.7"});
   EXPECT_EQ(listen_addresses("127.0.0.1", kOwnNameTime, here), List{"127.0.0.1"});
   EXPECT_EQ(listen_addresses("localhost", kOwnNameTime, here), List{"127.0.0.1"});
-  // An address of another machine, or one behind NAT.
+  // The address belongs to another machine, or to one behind NAT.
   EXPECT_EQ(listen_addresses("10.0.0.8", kOwnNameTime, here), List{});
   EXPECT_EQ(listen_addresses("no-such-host.invalid", kOwnNameTime, here), List{});
 }

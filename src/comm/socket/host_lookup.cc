@@ -13,7 +13,7 @@
 namespace tessera {
 namespace {
 
-// How long the result of an abandoned lookup stays valid.
+// The time for which the result of an abandoned lookup stays valid.
 constexpr std::chrono::seconds kFresh{2};
 
 using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;

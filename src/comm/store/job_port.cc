@@ -49,7 +49,7 @@ std::deque<tcp::acceptor> listen(asio::io_context& io, const JobPortOptions& opt
     }
     for (const std::string& address : options.addresses) {
       where = address;
-      // The same port on all addresses.
+      // All addresses use the same port.
       const int port = acceptors.empty() ? options.port : acceptors.front().local_endpoint().port();
       acceptors.push_back(
           open_acceptor(io, {asio::ip::make_address(address), static_cast<uint16_t>(port)}, true));
@@ -89,7 +89,7 @@ void JobPort::accept(tcp::acceptor& acceptor) {
     if (error == asio::error::no_descriptors && !std::exchange(has_warned_, true)) {
       log_warning("store: cannot accept connections from ranks: {}; raise 'ulimit -n'", error.message());
     }
-    // Out of descriptors, or the connection ended meanwhile. The pause avoids a busy loop.
+    // The process is out of descriptors, or the connection has already ended. The pause avoids a busy loop.
     auto pause = std::make_shared<asio::steady_timer>(io_, kPauseAfterError);
     pause->async_wait([this, &acceptor, pause](asio::error_code) {
       if (!closed_) accept(acceptor);

@@ -1,6 +1,6 @@
 // The port of a job: listens, and admits peers that prove knowledge of the job's secret and name. Anyone may
-// connect; an unproven peer may send little and stay for a few seconds, and where there are many, those of
-// the address that has most are dropped for newer ones. Used only on the thread of its io_context.
+// connect; an unproven peer may send little and stay for a few seconds. If there are many, the connections of
+// the address with the most are dropped for newer ones. Used only on the thread of its io_context.
 #pragma once
 
 #include <asio.hpp>

@@ -6,8 +6,8 @@
 
 namespace tessera {
 
-// The time that counts as silence of others. Time in which this process stood still (stopped, or its machine
-// overloaded) says nothing about them: what they sent meanwhile is still unread.
+// The time for which other processes count as silent. Time in which this process itself did not run (it was
+// stopped, or its machine overloaded) says nothing about them: their messages from that time are unread.
 class RunningTime {
  public:
   using Duration = std::chrono::duration<double>;

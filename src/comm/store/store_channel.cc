@@ -183,7 +183,7 @@ void Channel::read_body() {
 void Channel::write_next() {
   asio::async_write(socket_, asio::buffer(outgoing_.front()),
                     [self = shared_from_this()](asio::error_code error, size_t) {
-                      // What the peer sent before it went away is still read; the read side ends the
+                      // Messages the peer sent before it disconnected are still read; the read side ends the
                       // connection.
                       if (error || !self->open_) {
                         self->outgoing_.clear();

@@ -67,7 +67,7 @@ void StoreClient::Impl::on_message(const wire::Header& header, std::string_view 
       state_ = State::kAccepted;
       break;
     case Type::kFormed:
-      // Agents are told as well, but do not need it.
+      // Agents receive this message too, but do not need it.
       if (is_agent_) return;
       seats_ = wire::decode<wire::Seats>(body);
       if (std::ssize(seats_) != world_.world_size)
@@ -154,7 +154,7 @@ std::optional<StoreClient::Impl::Reply> StoreClient::Impl::ask(Type type, const 
   const auto slot = replies_.emplace(number, std::nullopt).first;
   send(type, number, body);
   const auto over = [&] { return slot->second || store_gone_ || (verdict_ && !after_verdict); };
-  // A process that was stopped past its deadline still has to read what arrived meanwhile.
+  // A process that was stopped past its deadline still has to read the messages of that time.
   if (!changed_.wait_for(lock, timeout, over)) changed_.wait_for(lock, options_.heartbeat, over);
   std::optional<Reply> reply = std::move(slot->second);
   replies_.erase(slot);

@@ -1,4 +1,4 @@
-// How a member joins and leaves the store.
+// Joining and leaving the store, on a member's side.
 
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-// What every member is told when one of them fails, with ranks as threads.
+// The error that every member gets when one of them fails, with ranks as threads.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::HasSubstr;
 
-// What the member is told while it waits for a key that is never set.
+// The error a member gets while it waits for a key that is never set.
 std::string verdict_of(StoreClient& store) {
   return error_of([&] { store.get("never set", seconds(20)); });
 }
@@ -45,7 +45,7 @@ TEST(StoreFailure, TheUsersMistakeBlamesNoRank) {
       const auto store =
           StoreClient::join(test_world(rank, 2, per_node, server->port()), quick_store_options());
       if (rank == 1) return store->report_own_failure(ExitCode::kNoInput, "text.txt: no such file");
-      // With a single node there is no other host.
+      // In a job of one node there is no other host.
       EXPECT_EQ(verdict_of(*store),
                 per_node == 1 ? "host host1: text.txt: no such file" : "text.txt: no such file");
       EXPECT_EQ(store->failures().failure()->code, ExitCode::kNoInput);

@@ -186,12 +186,12 @@ TEST(StoreProcess, AStoppedRankIsFoundByItsSilence) {
   const std::string expected = "rank 1 on host host1: silent for 1.0 s";
   EXPECT_EQ(members[0].result(), expected);
   EXPECT_GT(Clock::now() - start, milliseconds(900));
-  // It is told what happened meanwhile, not that others were silent.
+  // It learns of the failure in the meantime rather than report the others as silent.
   members[1].signal(SIGCONT);
   EXPECT_EQ(members[1].result(), expected);
 }
 
-// With the timeouts of a real job.
+// Uses the timeouts of a real job.
 TEST(StoreProcess, StopOfThreeSecondsWithTheDefaults) {
   const int port = free_port();
   std::vector<Process> members;

@@ -1,10 +1,10 @@
-// How a new connection authenticates itself to the store (proof.h has the mathematics):
+// Authentication of a new connection to the store (proof.h has the mathematics):
 //     store    kChallenge: random number
 //     peer     kProof: random number, proof of both numbers
-//     store    kWelcome: its own proof of the same
+//     store    kWelcome: its own proof of both numbers
 //     peer     kJoin or kMeet, which the store answers
-// Before both proofs nothing is said about the job and nothing that is said is believed. A recorded proof
-// fits no other challenge, and the store's proof differs from the peer's.
+// Before both proofs the store reveals nothing about the job and neither side trusts what the other says. A
+// recorded proof fits no other challenge, and the store's proof differs from the peer's.
 #pragma once
 
 #include <chrono>
@@ -18,8 +18,8 @@
 
 namespace tessera::wire {
 
-// What members of a job know and others do not: its secret and its name, so that without a secret it takes
-// the name at least.
+// The key that members of a job know and others do not: its secret and its name, so that even a job without a
+// secret needs the name.
 std::string proof_key(std::string_view secret, std::string_view run_id);
 
 struct Proofs {
@@ -28,7 +28,7 @@ struct Proofs {
 };
 Proofs prove(std::string_view key, const Nonce& challenge, const Nonce& nonce);
 
-// How to become a member, for peers that have not proved the secret.
+// Advice to peers that have not proved the secret on how to become a member.
 inline constexpr std::string_view kUnprovedAdvice =
     "it does not prove the job's secret and name: give the same --rdzv_secret_file (TESSERA_RDZV_SECRET) and "
     "--rdzv_id on all nodes, and each job a port of its own";
@@ -59,7 +59,8 @@ class Handshake {
   std::optional<Refusal> refusal_;
 };
 
-// How long refusals are retried that come without a proof: whoever has the port may make room for the store.
+// Limits the time refusals without a proof are retried: whatever holds the port may make
+// room.
 class UnprovedRefusals {
  public:
   explicit UnprovedRefusals(std::chrono::milliseconds patience) : patience_(patience) {}

@@ -1,4 +1,4 @@
-// Who is refused, and that accepted members are not disturbed by it.
+// Peers that must be refused, without disturbing accepted members.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,7 +26,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-// A running job of two ranks, and what a third party is told.
+// A running job of two ranks, and the replies that a third party gets.
 class RunningJob {
  public:
   RunningJob() : server_(StoreServer::start(quick_server_options(2))) {
@@ -137,7 +137,7 @@ Message proof(const std::string& secret, const std::string& challenge) {
   return {wire::Type::kProof, wire::encode(wire::Proof{nonce, mac})};
 }
 
-// What a member does, up to its request.
+// The steps of a member up to its request.
 void join_by_hand(tcp::socket& socket, const std::string& secret, const wire::JoinRequest& request) {
   write_message(socket, proof(secret, read_message(socket).body));
   EXPECT_EQ(read_message(socket).type, wire::Type::kWelcome);
@@ -405,7 +405,7 @@ TEST(StoreRefusal, NoiseOnThePortDisturbsNobody) {
     asio::error_code ignored;
     asio::write(socket, asio::buffer(noise), ignored);
   }
-  // Silent connections are still open, and those of a port scan are closed at once.
+  // Silent connections are still open, while those of a port scan are closed at once.
   EXPECT_EQ(read_message(silent.front()).type, wire::Type::kChallenge);
   std::array<char, 1> nothing;
   silent.front().non_blocking(true);

@@ -12,7 +12,7 @@ using wire::Type;
 using Clock = std::chrono::steady_clock;
 using Duration = Verdict::Duration;
 
-// How often to check whether the nodes have reported.
+// The interval at which to check whether the nodes have reported.
 constexpr std::chrono::milliseconds kScanInterval{5};
 // A waiting node asks every 0.2 s, over a connection that may be slow.
 constexpr std::chrono::milliseconds kStillWaiting{2'000};
@@ -248,7 +248,7 @@ void StoreServer::Impl::announce_verdict() {
   if (announced_ || !verdict_.decided()) return;
   announced_ = true;
   {
-    // Before the members are told, so that whoever hears of it from one of them finds it here.
+    // Recorded before the members are told, so that anyone who hears of it from a member finds it here.
     const std::lock_guard lock(mutex_);
     failure_ = verdict_.decided();
   }

@@ -39,8 +39,8 @@ class StoreServer {
   virtual int port() const = 0;
   // The verdict, once there is one.
   virtual std::optional<Failure> failure() const = 0;
-  // What the agents of other nodes have handed in (StoreClient::hand_in). Waits until all connected agents
-  // have, or `timeout` has passed.
+  // Reports that the agents of other nodes have handed in (StoreClient::hand_in). Waits until all connected
+  // agents have done so, or `timeout` has passed.
   virtual std::map<int, std::string> node_reports(std::chrono::milliseconds timeout) = 0;
   // Answers those agents, and those whose report is yet to come.
   virtual void answer_node_reports(const std::string& place) = 0;

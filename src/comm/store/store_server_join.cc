@@ -1,4 +1,5 @@
-// How members join the store: whom it accepts, who is missing, and when the job is complete.
+// Joining the store, on its side: which members are accepted or missing, and when the job is
+// complete.
 
 #include <map>
 #include <string_view>

@@ -28,7 +28,7 @@ T take_number(const char* from) {
   return value;
 }
 
-// Exit codes that a message may carry; anything else becomes that of a failed peer.
+// Exit codes that a message may carry; any other code is replaced by that of a failed peer.
 ExitCode to_exit_code(uint32_t value) {
   constexpr std::array kCodes = {ExitCode::kDone,     ExitCode::kUsage,     ExitCode::kBadData,
                                  ExitCode::kNoInput,  ExitCode::kInternal,  ExitCode::kIoError,

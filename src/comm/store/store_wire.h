@@ -112,7 +112,7 @@ struct Proof {
   Mac mac;
 };
 
-// Who asks to join.
+// A request to join.
 struct JoinRequest {
   int restart_count = 0;
   int world_size = 1;

@@ -6,7 +6,7 @@
 
 namespace tessera::cuda {
 
-// Every operation is rounded by itself, as in torch.optim.AdamW. Returns the new weight.
+// Every operation is rounded separately, as in torch.optim.AdamW. Returns the new weight.
 __device__ inline float update_element(float weight, float gradient, float* m, float* v,
                                        const AdamWScalars& scalars) {
   const float g = __fmul_rn(gradient, scalars.gradient_scale);

@@ -9,7 +9,7 @@
 
 namespace tessera::cuda {
 
-// Rows and their targets [R], of which `ignored` counts for nothing.
+// Rows and their targets [R]; rows whose target is `ignored` do not count.
 struct LossRows {
   const int32_t* targets;
   int64_t R;

@@ -44,7 +44,7 @@ const T* at(ConstTensorView view) {
   return reinterpret_cast<const T*>(view.address());
 }
 
-// The workspace begins with that of the products, which is also where rows are copied through; scratch memory
+// The workspace begins with the workspace of the products, which rows are also copied through; scratch memory
 // follows.
 class CudaOps final : public Ops {
  public:
@@ -321,7 +321,7 @@ class CudaOps final : public Ops {
          cuda::kMaxHeadDim, shape.head_dim);
   }
 
-  // Temporary memory beyond that of the products, until the next call.
+  // Temporary memory past the products' workspace, valid until the next call.
   void* scratch(int64_t size_bytes) const {
     TESSERA_CHECK(cuda::kProductWorkspaceBytes + size_bytes <= std::ssize(workspace_),
                   "{} bytes in a workspace of {}", size_bytes, workspace_.size());

@@ -14,8 +14,8 @@
 
 namespace tessera::cuda {
 
-// Multiplies row-major matrices with float32 sums, of BF16 or, without TF32, of float32 elements. The same
-// call always takes the same algorithm, none of which adds in an order of chance; results are rounded once.
+// Multiplies row-major matrices with float32 sums; elements are BF16 or float32 (without TF32). The same call
+// always takes the same algorithm, and none adds in a nondeterministic order; results are rounded once.
 class MatrixProducts {
  public:
   MatrixProducts();

@@ -27,7 +27,7 @@ __device__ inline void load_matrices(uint32_t (&to)[4], const void* row) {
                : "r"(address)
                : "memory");
 }
-// The same of the transposed matrices: to[m] gets rows 2i, 2i+1 of column g.
+// Loads the transposed matrices: to[m] gets rows 2i, 2i+1 of column g.
 __device__ inline void load_matrices_transposed(uint32_t (&to)[4], const void* row) {
   const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(row));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"

@@ -1,5 +1,5 @@
-// How much scratch memory the operations on a card take, for the kernels that divide it up and, with
-// workspace.h, for plans of a card that this machine does not have: no part of this needs CUDA.
+// Scratch memory of the operations on a card, for the kernels that divide it up and, with workspace.h, for
+// plans of a card that this machine does not have: nothing here needs CUDA.
 #pragma once
 
 #include <algorithm>
@@ -10,10 +10,10 @@
 
 namespace tessera::cuda {
 
-// The workspace begins with that of the products; scratch memory of one operation follows.
+// The workspace begins with the workspace of the products; the scratch memory of one operation follows.
 inline constexpr int64_t kProductWorkspaceBytes = int64_t{64} << 20;
 
-// Rows of one partial sum of a norm's dw: few enough to occupy the card, but at most so many sums.
+// Rows per partial sum of a norm's dw: few enough to occupy the card, up to this number of sums.
 inline constexpr int64_t kLeastNormRows = 16;
 inline constexpr int64_t kMostNormPartials = 1024;
 // Likewise of a bias gradient.

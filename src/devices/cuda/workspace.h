@@ -1,4 +1,4 @@
-// How much workspace the operations on a card take, also of a card that this machine does not have.
+// Workspace sizes of the operations on a card, which need not be in this machine.
 #pragma once
 
 #include <algorithm>

@@ -12,7 +12,7 @@
 
 namespace tessera {
 
-// How long a measurement takes.
+// The length of a measurement.
 struct MeasureOptions {
   double seconds = 0.5;    // rounds continue until this has passed ...
   int64_t min_rounds = 7;  // ... and this many are done

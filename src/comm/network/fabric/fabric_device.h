@@ -1,5 +1,5 @@
-// What a network card needs from the machine and the container, checked before a provider is asked: its own
-// errors name neither the reason nor the cure.
+// Checks a network card's requirements of the machine and the container before a provider is asked: the
+// provider's errors name neither the reason nor the fix.
 #pragma once
 
 #include <cstdint>

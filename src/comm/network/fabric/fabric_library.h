@@ -21,9 +21,9 @@ struct FabricLibrary {
   decltype(&::fi_strerror) strerror;
   decltype(&::fi_version) version;
 
-  // Thread-safe. Error(kBadConfig) names the package if it is not installed. Before loading, sets variables
-  // of the environment that the user has not set (kVariables in the source). Signal handlers that a library
-  // installs meanwhile are removed again.
+  // Thread-safe. Error(kBadConfig) names the package if it is not installed. Before loading, sets environment
+  // variables that the user has not set (kVariables in the source). Signal handlers that a library installs
+  // while loading are removed again.
   static const FabricLibrary& get();
   // Whether it is, or can be, loaded.
   static bool is_installed();
@@ -37,8 +37,8 @@ struct FreeFabricInfo {
 };
 using FabricInfo = std::unique_ptr<fi_info, FreeFabricInfo>;  // a list
 
-// What can carry a lane (reliable datagrams with tags) through `provider`, "" = any: a list, best first;
-// nullptr = nothing. `local_address`: numeric, for providers that are addressed by IP; "" = any.
+// Fabrics that can carry a lane (reliable datagrams with tags) through `provider`, "" = any: a list, best
+// first; nullptr = none. `local_address`: numeric, for providers that are addressed by IP; "" = any.
 FabricInfo find_fabrics(const std::string& provider, const std::string& local_address);
 
 // "Connection refused (111)"; `error` as libfabric returns it, of either sign.

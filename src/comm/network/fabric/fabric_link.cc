@@ -25,7 +25,7 @@ constexpr auto kFabricHeaderBytes = static_cast<int64_t>(sizeof(WireHeader));
 constexpr int64_t kSlotHeaderBytes = 128;
 constexpr int64_t kSlotBytes = kSlotHeaderBytes + kMaxChunkBytes + (1 << 12);
 constexpr int64_t kStagingSlotsBytes = 2 * FabricLink::kWindow * kSlotBytes;
-// What providers take for an endpoint, measured with tcp;ofi_rxm, and for each peer of it.
+// Memory that providers allocate per endpoint, measured with tcp;ofi_rxm, and per peer of one.
 constexpr int64_t kEndpointBytes = 6 << 20;
 constexpr int64_t kPeerBytes = 64 << 10;
 
@@ -259,7 +259,7 @@ microseconds FabricLink::prepare_wait(const OutgoingMessage* sent, const Incomin
   if (endpoint_->wait_fd() < 0) {
     return ++idle_turns_ < kTurnsBeforeSleep ? microseconds(0) : kSleep;
   }
-  // What has not been posted yet has nothing that wakes this thread.
+  // A message that has not been posted yet has nothing that would wake this thread.
   const auto is_waiting = [](const auto& slot) {
     const bool is_payload_due = slot.ready.op.state == FabricOp::State::kDone;
     return slot.message != nullptr &&

@@ -45,7 +45,7 @@ class FabricTags {
   uint64_t secret_ = 0;
 };
 
-// What a link needs to know of its peers: [member], that of this member itself is unused.
+// A link's peers by member; this member's own entry is unused.
 struct FabricPeers {
   int index = 0;  // of this member
   FabricTags tags;

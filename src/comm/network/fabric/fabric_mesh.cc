@@ -43,7 +43,7 @@ std::string from_hex(const std::string& text) {
   return bytes;
 }
 
-// What a handshake sends and receives.
+// The payload of a handshake.
 struct HandshakeValues {
   Challenge challenge;
   Response response;

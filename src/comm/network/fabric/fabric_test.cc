@@ -1,5 +1,5 @@
-// What is special about libfabric: loading it, choosing a provider, registered slots, strangers. What every
-// transport must do is in the tests of network groups.
+// Tests specific to libfabric: loading it, choosing a provider, registered slots, unauthenticated peers.
+// Requirements on every transport are in the tests of network groups.
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// How the part of an operation that one member sends to another is cut into messages.
+// The number of messages that one member's part of an operation takes to another.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What carries the messages of a job between its nodes: --fabric auto|tcp|PROVIDER.
+// The transport between the nodes of a job: --fabric auto|tcp|PROVIDER.
 #pragma once
 
 #include <string>
@@ -12,8 +12,8 @@ struct Fabric {
     kProvider,
   };
   Kind kind = Kind::kTcp;
-  // With kProvider: as libfabric names it, such as "efa" or "tcp;ofi_rxm". A text, since libraries that it
-  // loads add others.
+  // For kProvider: libfabric's name of it, such as "efa" or "tcp;ofi_rxm". It is text because libraries that
+  // libfabric loads add more.
   std::string provider = {};
 
   bool is_tcp() const { return kind == Kind::kTcp; }
@@ -21,7 +21,7 @@ struct Fabric {
 };
 
 Fabric parse_fabric(const std::string& name);
-// As parse_fabric() takes it.
+// The text that parse_fabric() takes.
 std::string fabric_name(const Fabric& fabric);
 
 }  // namespace tessera

@@ -1,4 +1,4 @@
-// What moves the messages of one lane: the seam between operations (network_lane.h) and a transport.
+// Moves the messages of one lane: the interface between operations (network_lane.h) and a transport.
 //
 // A lane begins messages in the order of its operation, up to window() of them in each direction, and
 // advances the earliest one. Only the lane's thread calls a link, and no call blocks.
@@ -76,14 +76,14 @@ class LaneLink {
   virtual std::chrono::microseconds prepare_wait(const OutgoingMessage* sent, const IncomingMessage* received,
                                                  std::vector<pollfd>& polled) = 0;
 
-  // How often serve() wants to be called while no operation runs; zero = never.
+  // The interval at which serve() should be called while no operation runs; zero = never.
   virtual std::chrono::milliseconds idle_interval() const { return {}; }
   // Does what peers need from this side although it has no message for them, such as acknowledging again.
   virtual void serve() {}
 
   // Called once, after the last operation: tells the peers that nothing more will be sent.
   virtual void leave() {}
-  // Whether nobody needs this side any more; serve() meanwhile.
+  // Whether no peer needs this side any more; call serve() until then.
   virtual bool may_close() { return true; }
 };
 

@@ -271,7 +271,7 @@ class MeshBuilder {
         outgoing.state = State::kDone;
         return;
       case Io::kPending:
-        // Only after reading: a process that was stopped still has to read what arrived meanwhile.
+        // Retry only after reading: a process that was stopped still has to read what arrived in that time.
         if (Clock::now() > outgoing.retry_at) retry(outgoing);
         return;
       case Io::kLost:
@@ -317,8 +317,8 @@ class MeshBuilder {
     return is_proved ? Io::kDone : Io::kLost;
   }
 
-  // A peer that has published its address is listening: anything that goes wrong is caused by the network or
-  // a stranger, and may pass.
+  // A peer that has published its address is listening: an error here comes from the network or from an
+  // unauthenticated peer, and may be transient.
   static void retry(Outgoing& outgoing) {
     outgoing.socket = {};
     outgoing.state = Outgoing::State::kWaiting;

@@ -30,7 +30,7 @@ enum class Collective : uint8_t {
   kAllToAll
 };
 
-// How a collective is carried out.
+// The name and wire format of a collective.
 struct CollectiveKind {
   std::string_view name;                           // in metrics
   std::string_view message;                        // in messages
@@ -53,7 +53,7 @@ constexpr const CollectiveKind& kind_of(Collective collective) {
   return kCollectives[static_cast<size_t>(collective)];
 }
 
-// Payload of so many elements of a part.
+// Payload bytes of `num_elements` elements of a part.
 int64_t wire_bytes(Collective collective, int64_t num_elements);
 
 // The properties of an operation on which all members must agree.

@@ -1,5 +1,5 @@
-// Attention (kernels/attention/attention.h) on a card. Pointers are the card's unless they are named as the
-// host's.
+// Attention (kernels/attention/attention.h) on a card. Pointers are device pointers unless their names say
+// host.
 //
 // BF16 with heads of up to 128, a multiple of 8, goes to the tensor cores, tile by tile (Dao,
 // FlashAttention-2, 2023): p and ds are rounded to bf16 before their products, as in the processor's AMX
@@ -19,11 +19,11 @@
 
 namespace tessera::cuda {
 
-// Rows of a sequence: tokens [begin, end), of which a block handles up to attention_rows() from first_row on.
+// Rows of a sequence: tokens [begin, end). A block handles up to attention_rows() of them from first_row on.
 struct AttentionBlock {
   int32_t begin, end, first_row;
 };
-// What attention<A>() and attention_backward<A>() take on the current card.
+// The number of rows per block of attention<A>() and attention_backward<A>() on the current card.
 template <typename A>
 int attention_rows(const AttentionShape& shape);
 inline constexpr int kAttentionRows = 64;  // except on Hopper

@@ -9,7 +9,7 @@ namespace {
 constexpr int kWarps = 4;
 constexpr int kPerLane = kMaxHeadDim / 32;  // elements of a head
 
-// What the kernels know of the shape.
+// The shape as the kernels see it.
 struct HeadLayout {
   int64_t H, G, Q;  // Q: width of a row of qkv
   int64_t T;
@@ -60,7 +60,7 @@ __device__ float dot(const X* x, const Y* y, int64_t E) {
   return sum;
 }
 
-// Of 32 keys at a time, a lane has the score of one. `key(s)` and `value(s)` are rows.
+// Keys are taken 32 at a time; each lane has the score of one. `key(s)` and `value(s)` are rows.
 template <typename A, typename Key, typename Value>
 __device__ void attend(const A* query, int64_t E, float scale, int64_t first, int64_t last, const Key& key,
                        const Value& value, A* o, float* lse) {

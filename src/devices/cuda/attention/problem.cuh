@@ -1,4 +1,4 @@
-// What the attention kernels for the tensor cores know of a call.
+// Arguments of the attention kernels for the tensor cores.
 #pragma once
 
 #include "devices/cuda/attention/attention.h"
@@ -8,7 +8,7 @@ namespace tessera::cuda {
 
 inline constexpr float kLog2E = 1.4426950408889634f;
 
-// What the kernels know of a call.
+// The arguments of a forward call.
 struct AttentionProblem {
   const bf16 *q, *k, *v;  // first head of the first row
   int64_t Q;              // between rows
@@ -57,7 +57,7 @@ __device__ inline BlockRows block_rows(const AttentionBlock& block) {
   return {block.begin, block.end - block.begin, block.first_row, block.first_row % kRows == 0};
 }
 
-// What the backward kernels read beside q, k and v, and where they write.
+// The inputs of the backward kernels besides q, k and v, and their outputs.
 struct AttentionGradients {
   const bf16* d_o;     // [T, H E]
   const float* lse;    // [H, T]

@@ -1,5 +1,5 @@
-// What attention computes with the sums of its products, where a warp holds them: in registers, row by row
-// and column by column.
+// Arithmetic of attention on the sums of its products where a warp holds them: in registers, row by row and
+// column by column.
 #pragma once
 
 #include <cmath>
@@ -115,8 +115,8 @@ __device__ inline void scale_rows(Sums<kM, kN>& c, const float (&factors)[kM][2]
   }
 }
 
-// factors: what divides o by the sums. lse of the warp's rows, of which `lse` (may be null) points to the
-// first and num_rows exist.
+// factors: the divisors of o. `lse` (may be null) points to the first of the warp's rows, of which num_rows
+// exist.
 template <int kM>
 __device__ inline void finish_rows(const RowState<kM>& state, float scale, float* lse, int num_rows,
                                    float (&factors)[kM][2]) {

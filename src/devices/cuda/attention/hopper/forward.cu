@@ -59,7 +59,7 @@ __device__ void compute(const AttentionProblem& problem, bf16* o_THE, float* lse
     const int item = items.item();
     if (item >= items.count) continue;
     const Queries<kKeys> queries(problem, item);
-    // Of this warp's rows, whose masks are those of the warpgroup as far as `all` is concerned.
+    // For this warp's rows. `all` is decided for the whole warpgroup.
     const int group_query = queries.rows.first + group_row, query = queries.rows.first + warp_row();
     const auto mask = [&](Sums<1, kN>& scores, int key) {
       const bool all = key + kKeys - 1 <= group_query && group_query + 63 - key < problem.window;

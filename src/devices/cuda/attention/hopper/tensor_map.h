@@ -1,4 +1,4 @@
-// How Hopper's copies find the tiles of an array.
+// Descriptors that tell Hopper's copies where the tiles of an array are.
 #pragma once
 
 #include <cuda.h>

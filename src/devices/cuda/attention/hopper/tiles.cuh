@@ -1,4 +1,4 @@
-// What the attention kernels for Hopper share: the shape of a block of threads, and how its results leave.
+// Code shared by the attention kernels for Hopper: the shape of a thread block, and the store of results.
 #pragma once
 
 #include "devices/cuda/attention/hopper/async_copy.cuh"

@@ -32,12 +32,12 @@ __device__ inline uint64_t operand(const bf16* tile, int panel_bytes) {
   return (shared_address(tile) >> 4) | (static_cast<uint64_t>(panel_bytes >> 4) << 16) | (kEightRows << 32) |
          kSwizzle128;
 }
-// Of the tile as [rows, columns] with sums over the columns: those from 16 step on.
+// Offset in the tile [rows, columns] of a product that sums over the columns: those from 16 step on.
 template <int kRows>
 __device__ constexpr uint64_t column_offset(int step) {
   return (step / 4 * kRows * kRowBytes + step % 4 * 32) >> 4;
 }
-// Of the tile as [rows, columns] with sums over the rows: those from 16 step on.
+// Offset in the tile [rows, columns] of a product that sums over the rows: those from 16 step on.
 __device__ constexpr uint64_t row_offset(int step) { return (step * 16 * kRowBytes) >> 4; }
 
 // Before the first product of a group that follows other accesses to its registers.
