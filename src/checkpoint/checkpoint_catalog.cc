@@ -44,7 +44,7 @@ std::optional<fs::path> newest_in(const fs::path& output_dir) {
   return output_dir / checkpoint_name(*newest);
 }
 
-// What the user probably meant by a folder without a manifest.
+// A guess at why a folder without a manifest was given.
 std::string no_checkpoint_hint(const fs::path& folder) {
   std::error_code ignored;
   if (fs::exists(folder / kStateFolder, ignored)) return "it is incomplete, or a part of it was removed";
@@ -293,8 +293,8 @@ bool has_first_values(const SafetensorsEntry& entry, DType dtype, int64_t count,
 }
 
 // A rank's state file must have the remainders or masters of the elements that its index lists, and nothing
-// but these and tensors for them. Which elements of a parameter have a value is the optimizer's affair:
-// whoever needs one that is not there says so.
+// but these and tensors for them. Which elements of a parameter have a value is up to the optimizer: code
+// that needs a missing one reports it.
 void add_state_tensors(CheckpointCatalog& catalog, const RankIndex& index) {
   const std::string name = state_file_name(index.rank, index.world_size);
   const auto file = std::find_if(catalog.files.begin(), catalog.files.end(),

@@ -1,5 +1,5 @@
-// The content of a checkpoint folder, checked as a whole before any value is used: files, pieces, tensors,
-// and which file holds which elements.
+// The content of a checkpoint folder, checked in full before any value is used: files, pieces, tensors, and
+// which file holds which elements.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// What rank 0 does for all ranks: creates the unfinished folder and renames it once all have written.
+// Rank 0's work for all ranks: creates the unfinished folder and renames it once all have written.
 #include <fcntl.h>
 #include <stdio.h>
 

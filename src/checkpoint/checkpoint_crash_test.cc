@@ -94,7 +94,7 @@ class CheckpointCrash : public testing::Test {
   mutable ThreadPool pool_{1};
 };
 
-// What survives of a change that is not durable: a write may end at any sector.
+// The surviving part of a change that is not durable: a write may end at any sector.
 Fate random_fate(const DiskOp& op, std::minstd_rand& random) {
   const auto choice = random() % 3;
   if (choice == 0) return {};

@@ -219,7 +219,7 @@ TEST_F(CheckpointDamage, VersionsOfTheFutureAndOtherFormatsAreNamed) {
   expect_refused({"manifest.json", "manifest_crc32c"});
 }
 
-// What checksums cannot detect: a buggy or hostile writer.
+// Errors that checksums cannot detect: a buggy or hostile writer.
 TEST_F(CheckpointDamage, ManifestsThatContradictThemselvesAreRefused) {
   const std::string good = text(kManifestName);
   using Manifest = CheckpointManifest;

@@ -193,7 +193,7 @@ TEST_F(CheckpointFault, AFullDiskLosesTheNewOneOnly) {
   const fs::path& folder = disk.folder().path();
   write(folder, 10, old_);
   int64_t step = 11;
-  // As many as fit; the next one fails.
+  // Write as many as fit; the next one fails.
   std::string message;
   for (; message.empty() && step < 100; ++step) {
     try {

@@ -31,7 +31,7 @@ std::filesystem::path make_previous_folder(const std::filesystem::path& output_d
 std::string state_file_name(int64_t rank, int64_t world_size);   // "tessera/state-00001-of-00004.safetensors"
 std::string state_index_name(int64_t rank, int64_t world_size);  // "tessera/state-00001-of-00004.json"
 
-// What is stored per element, in this order: the value in the model's files, what it lacks of the float32
+// The values stored per element, in this order: the value in the model's files, its remainder to the float32
 // master weight, and the tensors of the optimizer's state.
 class StoredParts {
  public:
@@ -40,7 +40,7 @@ class StoredParts {
   static constexpr size_t kFirstTensor = 2;
   static constexpr size_t kMaxCount = kFirstTensor + kMaxStateTensors;
 
-  // What the files hold of this: of the master, its remainder or all of it.
+  // The kind of values in a part. For the master the files hold its remainder or all of it.
   static StateKind kind(size_t part) {
     return part == kMaster ? StateKind::kMaster : state_kind(part - kFirstTensor);
   }
@@ -60,7 +60,7 @@ class StoredParts {
   int64_t bytes(size_t part, int64_t count) const {
     return parts_[part].dtype ? state_bytes(*parts_[part].dtype, count) : 0;
   }
-  // How many of the parameter's elements [begin, begin + count) have a value in the part: the first ones.
+  // The number of elements in [begin, begin + count) of the parameter with a value in the part: the first.
   int64_t num_stored(size_t part, const Parameter& parameter, int64_t begin, int64_t count) const;
   // The name of the tensor of the optimizer's state, "exp_avg"; from kFirstTensor on.
   const std::string& prefix(size_t part) const { return parts_[part].prefix; }

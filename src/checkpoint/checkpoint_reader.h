@@ -47,8 +47,8 @@ class CheckpointReader {
             const StateSink& sink, ThreadPool& pool,
             const std::function<void(const LoadProgress&)>& progress = {}) const;
 
-  // What load() converts or leaves out where another optimizer wrote the state: "exp_avg from F32 to BF16
-  // (rounded to 8 significant bits), without exp_avg_sq"; "" = nothing.
+  // Describes what load() converts or leaves out if another optimizer wrote the state: "exp_avg from F32 to
+  // BF16 (rounded to 8 significant bits), without exp_avg_sq"; "" = nothing.
   std::string conversion_to(const ParameterLayout& layout, StateTensors tensors) const;
 
   // Whether it has values of a tensor of this name.
@@ -77,7 +77,7 @@ struct CheckpointEntry {
 // Describes one folder with any name.
 CheckpointEntry describe_checkpoint(const std::filesystem::path& folder);
 
-// Whether it was deleted meanwhile, as a run that is going does with checkpoints beyond save_total_limit.
+// Whether it has been deleted since, as a live run deletes checkpoints beyond save_total_limit.
 bool is_deleted(const CheckpointEntry& entry);
 
 // The checkpoints in an output folder, oldest first, without unfinished ones. Looks only at sizes, headers

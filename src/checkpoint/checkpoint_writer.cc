@@ -99,7 +99,7 @@ class PieceFile {
   std::vector<PieceRecord> pieces_;
 };
 
-// Which bytes of a piece's parts are shared with files of the run, by part: [first, second), ascending.
+// The byte ranges of a piece that are shared with files of the run, by part: [first, second), ascending.
 using SharedBytes = std::array<std::vector<std::pair<int64_t, int64_t>>, StoredParts::kMaxCount>;
 
 // Contiguous bytes of one part for which writeback has not been started yet.
@@ -328,8 +328,8 @@ int64_t CheckpointWriter::Impl::write_piece(const ParameterPiece& piece, const s
   return total_bytes - shared_bytes;
 }
 
-// On the threads of the caller. Pieces of which something can be shared are written at once, and take no
-// memory any more.
+// Runs on the caller's threads. Pieces that share anything are written at once and take no more
+// memory.
 void CheckpointWriter::Impl::capture(const std::vector<PieceQueue::Capture>& captures) {
   std::vector<char> is_written(captures.size(), 0);
   pool.parallel_for(std::ssize(captures), [&](int64_t i) {

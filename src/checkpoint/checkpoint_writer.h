@@ -58,9 +58,9 @@ class CheckpointWriter {
  public:
   // `owned` is ascending without overlap; all ranks together own the whole array. Starts a thread that reads
   // `source` in ascending order, except that pieces before_change() waits for come first, and writes it to
-  // the files in pieces of at most 2^18 elements. What `stored` (if set) finds in files is shared with these
-  // instead where the file system can. `plan` is not used after the constructor; `pool` is used only in
-  // before_change().
+  // the files in pieces of at most 2^18 elements. Values that `stored` (if set) finds in files are shared
+  // with these instead where the file system can. `plan` is not used after the constructor; `pool` is used
+  // only in before_change().
   CheckpointWriter(const CheckpointPlan& plan, std::vector<ElementRange> owned, StateSource source,
                    const WriteOptions& options, ThreadPool& pool, StoredSource stored = {});
   // Abandons whatever is not written yet.
@@ -83,7 +83,7 @@ class CheckpointWriter {
   std::unique_ptr<Impl> impl_;
 };
 
-// What the program needs to resume besides weights and optimizer state; each text is a JSON object made by
+// Everything needed to resume besides weights and optimizer state; each text is a JSON object made by
 // train.
 struct RunRecord {
   int64_t step = 0;

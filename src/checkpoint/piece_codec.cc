@@ -79,7 +79,7 @@ struct Encoding {
   }
 };
 
-// Whether `stored` has the values of the part as they are to be saved.
+// Copies the values of the part from `stored` if it has them in the form in which they are saved.
 bool copy_stored(const Encoding& to, size_t part, const StoredSource& stored, InFile in_file) {
   const std::optional<DType> dtype = to.parts.dtype(part);
   if (!stored || !dtype) return false;

@@ -27,7 +27,7 @@ struct PieceSources {
   const StoredSource& stored;
 };
 // Called with bytes of a part that a file of the run has as well, those of the piece from `first_bytes` on;
-// they do not change meanwhile.
+// they do not change during the call.
 using InFile = FunctionRef<void(size_t part, int64_t first_bytes, const FileBytes& bytes)>;
 
 // Reads the piece and encodes it into `buffer`, which is aligned to a cache line. Error(kNumerics) if a
@@ -39,8 +39,8 @@ void encode_piece(const ParameterPiece& piece, const StoredParts& parts, const P
 // masters.)
 void decode_masters(const bf16* weights, const int16_t* remainders, std::span<float> masters);
 // The float32 values of `count` elements of a part; `buffer` holds them unless they are stored as such.
-// `stored` begins with the first of them, or, for a part in codes, with a block of which the first `skipped`
-// are left out.
+// `stored` begins with the first of them or, if the part is in codes, with their block, whose first `skipped`
+// values are left out.
 std::span<const float> decode_values(const std::byte* stored, int64_t skipped, size_t count, DType dtype,
                                      std::vector<float>* buffer);
 

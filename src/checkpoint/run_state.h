@@ -1,5 +1,5 @@
-// How the state of a run (optim/state_tensor.h) is handed to and from a checkpoint, by elements of a
-// ParameterLayout's flat array.
+// The interface through which a checkpoint takes and returns the state of a run (optim/state_tensor.h), by
+// elements of a ParameterLayout's flat array.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ using StoredSource =
 // Receives such values; called from several threads for disjoint ranges.
 using StateSink = std::function<void(StateKind kind, int64_t begin, std::span<const float> values)>;
 
-// What optimizers know of a parameter.
+// A parameter's shape as optimizers see it.
 inline ParameterShape shape_of(const Parameter& parameter) {
   if (is_vector(parameter.kind)) return {};
   const bool is_hidden =

@@ -39,10 +39,10 @@ constexpr uint64_t kMagic = 0x32504E5341535354;  // "TSSASNP2"
 constexpr int64_t kHeaderBytes = 4096;
 // Filled and checked by a thread at a time: fits in L2.
 constexpr int64_t kChecksumBlockBytes = int64_t{256} << 10;
-// How much the texts of a run may grow before more memory is needed.
+// The texts of a run may grow by this much before more memory is needed.
 constexpr int64_t kSlackBytes = int64_t{64} << 10;
 
-// The regions that follow the values, of which every StateKind has a region.
+// The regions after the values; every StateKind has a region of values.
 enum Region { kRanges, kRun, kLogHistory, kChecksums, kNumRegionsAfterValues };
 
 int64_t num_blocks(int64_t size_bytes) { return divide_up(size_bytes, kChecksumBlockBytes); }

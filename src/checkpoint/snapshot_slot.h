@@ -17,7 +17,7 @@
 
 namespace tessera {
 
-// What the states of all ranks after one step have in common.
+// The properties that the states of all ranks after one step share.
 struct SnapshotId {
   uint64_t job = 0;        // hash of the job's name and output folder
   uint64_t start_key = 0;  // a random number drawn by the start that wrote it
@@ -46,7 +46,7 @@ struct SnapshotSizes {
   int64_t memory_bytes() const;  // what prepare() allocates for it
 };
 
-// Memory that the slots of a rank that owns so many elements take, without the texts of the run: two of its
+// Memory for the slots of a rank that owns `num_elements` elements, without the texts of the run: two of its
 // own and, on several nodes, two for the rank before it.
 int64_t peer_snapshot_bytes(int64_t num_elements, int64_t num_state_tensors, int num_nodes);
 

@@ -9,7 +9,7 @@
 namespace tessera {
 namespace {
 
-// How many values of a tensor are stored for a parameter, counted from its first element.
+// The number of values of a tensor that are stored for a parameter, counted from its first element.
 int64_t num_stored(const CheckpointCatalog& catalog, const Parameter& parameter, size_t part) {
   int64_t found = 0;
   for (const Extent& extent : catalog.parameters.at(parameter.name).state[part]) {
@@ -52,7 +52,7 @@ std::string loss_text(DType from, DType to) {
   return fmt::format(" (rounded to {} significant bits)", significant_bits(to));
 }
 
-// How the tensor is converted, the same for all parameters that have no values of its own; "" if it is not.
+// Describes the conversion of the tensor, the same for all parameters without values of it; "" if none.
 std::string change_of(const CheckpointCatalog& catalog, const ParameterLayout& layout,
                       const StateTensor& tensor) {
   for (const Parameter& parameter : layout.parameters()) {
@@ -70,7 +70,7 @@ std::string change_of(const CheckpointCatalog& catalog, const ParameterLayout& l
   return "";
 }
 
-// What of the part is left out; "" if nothing is.
+// Describes the values of the part that are left out; "" if there are none.
 std::string left_out(const CheckpointCatalog& catalog, const ParameterLayout& layout, StateTensors tensors,
                      size_t part) {
   int64_t num_used = 0, num_left_out = 0;

@@ -30,8 +30,8 @@ std::optional<StateOrigin> find_origin(const CheckpointCatalog& catalog, const P
 // optimizers (--optim) that find all they need.
 void check_origins(const CheckpointCatalog& catalog, const ParameterLayout& layout, StateTensors tensors);
 
-// What is converted and what is left out: "exp_avg from F32 to BF16 (rounded to 8 significant bits), without
-// exp_avg_sq"; "" = nothing.
+// Describes conversions and omissions: "exp_avg from F32 to BF16 (rounded to 8 significant bits), without
+// exp_avg_sq"; "" = none.
 std::string conversion_text(const CheckpointCatalog& catalog, const ParameterLayout& layout,
                             StateTensors tensors);
 

@@ -52,7 +52,7 @@ TestState integer_moments(const ParameterLayout& layout, StateTensors tensors) {
   return state;
 }
 
-// What AdamW's state becomes for Muon or Adafactor.
+// AdamW's state as converted for Muon or Adafactor.
 TestState converted(const ParameterLayout& layout, const TestState& adamw, StateTensors tensors) {
   TestState out = zero_state(layout, tensors);
   out.masters() = adamw.of(StateKind::kMaster);

@@ -188,7 +188,7 @@ std::vector<std::string> warnings_of(const DocumentCounts& counts, const Request
   return warnings;
 }
 
-// With one row per document everything beyond max_length is lost: most of a dataset with long documents.
+// If every document is a row, everything beyond max_length is lost: most of a dataset with long documents.
 void check_truncation(const CacheTrailer& cache, const Request& request) {
   const DocumentCounts& counts = cache.counts;
   const int64_t num_tokens = cache.num_tokens + counts.num_cut_tokens;

@@ -21,7 +21,7 @@ class RowSupply;
 class StreamedRows;
 class TokenCache;
 
-// Token positions and row lengths are 32 bits wide. As max_length: rows are not cut.
+// Token positions and row lengths are 32 bits wide. As a max_length it means that rows are not cut.
 inline constexpr int64_t kMaxRowLength = int64_t{1} << 30;
 
 // A folder into which another process writes rows while they are used (RowSpool), which a start of a run
@@ -34,7 +34,7 @@ struct SpoolOptions {
 struct DatasetOptions : RowOptions {
   // In this order; either all have weights or none. By extension: .jsonl, .ndjson and .json are JSON (an
   // object per line, or an array of objects), .csv, .tsv and .parquet tables, .safetensors is pre-tokenized,
-  // anything else is text; .gz and .zst behind those are unpacked. Pre-tokenized files cannot be mixed with
+  // anything else is text; a further .gz or .zst is decompressed. Pre-tokenized files cannot be mixed with
   // others.
   std::vector<DataSource> sources;
   int64_t max_length = 1024;  // tokens per row, at least 2
@@ -45,8 +45,8 @@ struct DatasetOptions : RowOptions {
   bool allow_truncation = false;
   std::filesystem::path cache_folder;  // empty = $XDG_CACHE_HOME/tessera or ~/.cache/tessera
 
-  // Tokenize in the background: rows are used as they appear, in blocks of so many rows, each shuffled by
-  // itself.
+  // Tokenize in the background: rows are used as they appear, in blocks of streaming_buffer_rows, each
+  // shuffled separately.
   bool streaming = false;
   int64_t streaming_buffer_rows = 16384;
   // Stream the rows of this one; the only source is its RowSpool::first_file().
@@ -54,10 +54,10 @@ struct DatasetOptions : RowOptions {
   std::function<void()> while_waiting;  // called while rows are waited for; may throw
 };
 
-// Reads folders with splits for an evaluation: their validation split, else the one for tests.
+// Makes folders with splits read the one for evaluation: the validation split, or else the test split.
 void use_evaluation_splits(DatasetOptions* options);
 
-// What was found in a dataset; the same whether its rows were built now or came from the cache.
+// Statistics of a dataset; the same whether its rows were built now or came from the cache.
 struct DatasetReport : DocumentCounts {
   int64_t num_files = 0;
   bool cache_hit = false;
@@ -85,8 +85,8 @@ struct MixturePart {
 // Rows are read on demand from the cache file with explicit reads, so memory stays bounded for any size (16
 // bytes per row; a few times the longest document while tokenizing). The cache file's name is a hash of the
 // files' contents, the settings and the tokenizer. Several runs may share a cache folder; if several
-// processes need the same file at once, one builds it while the others wait (meanwhile `progress` is called
-// with 0 and may throw).
+// processes need the same file at once, one builds it while the others wait (and call `progress` with 0,
+// which may throw).
 class Dataset {
  public:
   // Errors name file, line and column: kNoInput (no such file), kBadData (not UTF-8, not JSON, no such
@@ -97,7 +97,7 @@ class Dataset {
   static Dataset open(const DatasetOptions& options, const Tokenizer* tokenizer, int64_t vocab_size,
                       ThreadPool& pool, const std::function<void(double fraction)>& progress = {});
   const DatasetReport& report() const { return report_; }
-  // How the rows of the first source are packed: never kByRows.
+  // The packing of the first source's rows: never kByRows.
   Packing packing() const { return packing_; }
   // The sources with their weights, one part of the rows each; a single part without weights.
   const std::vector<MixturePart>& mixture() const { return mixture_; }
@@ -121,7 +121,7 @@ class Dataset {
   struct Row {
     std::vector<int32_t> input_ids;
     std::vector<int32_t> labels;            // same length; empty = the input_ids themselves
-    std::vector<int32_t> sequence_lengths;  // documents in the row, if they are isolated, else one entry
+    std::vector<int32_t> sequence_lengths;  // documents in the row if isolated, otherwise one entry
   };
   // Overwrites *out, reusing its memory. Thread-safe. Error(kIoError, kBadData) if the cache file fails or
   // changes while in use.

@@ -151,8 +151,8 @@ TEST_F(DatasetTest, PackingFollowsTheFormulaOverManyBatches) {
   }
 }
 
-// As TRL 1.16, whose rows are [3, 4, 1], [1] and [5, 1] of "a b", "" and "c"; the empty line of a text file
-// is no row, and Axolotl leaves empty texts out.
+// TRL 1.16 does the same: its rows are [3, 4, 1], [1] and [5, 1] of "a b", "" and "c"; an empty line of a
+// text file is no row, and Axolotl leaves empty texts out.
 TEST_F(DatasetTest, RowsWithAnEmptyTextAreTheirEndOfText) {
   folder_.write("a.jsonl", "{\"text\": \"a b\"}\n{\"text\": \"\"}\n{\"text\": null}\n{\"text\": \"c\"}\n");
   DatasetOptions options = options_for({"a.jsonl"});
@@ -175,7 +175,7 @@ TEST_F(DatasetTest, RowsWithAnEmptyTextAreTheirEndOfText) {
   EXPECT_EQ(open(options).fingerprint(), fingerprint);
 }
 
-// As pandas, and with it Hugging Face's datasets.
+// pandas, and therefore Hugging Face's datasets, read them so.
 TEST_F(DatasetTest, CellsOfTablesThatPandasReadsAsNullAreNull) {
   folder_.write("a.csv", "text\none\nNA\n\"null\"\nnil\n");
   const Dataset dataset = open(options_for({"a.csv"}));

@@ -16,7 +16,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// What datasets' train[:20%] and train[20%:] have, each packed for itself.
+// The rows of datasets' train[:20%] and train[20%:], each packed separately.
 TEST_F(DatasetTest, RowsAreHeldOutBeforeTheyArePacked) {
   std::string first, second;
   for (const int length : {1, 9, 2, 8, 3})

@@ -69,7 +69,7 @@ void NamedColumns::look_into(const std::filesystem::path& file) {
       look_at(record.value, fmt::format("{}: {}", file.string(), record.place()));
     } catch (const RowError&) {  // reported where the row is used
     } catch (const Error& error) {
-      // The same, and a file that cannot be read on.
+      // Also reported there, unless the rest of the file cannot be read.
       if (error.code() != ExitCode::kBadData || record.kind != RecordKind::kJson) return;
     }
   }

@@ -17,7 +17,7 @@ class NamedColumns {
 
   // Looks at the rows of a file until all names are found. A text file has the column "text".
   void look_into(const std::filesystem::path& file);
-  // What other sources with the same settings have counts, too.
+  // Also counts columns found in other sources with the same settings.
   void merge(const NamedColumns& other);
   // Error(kBadData): the first row, the first name that no row has, and what was found.
   void expect_all() const;

@@ -42,7 +42,7 @@ void check_settings(const DatasetOptions& options, int64_t vocab_size) {
   }
 }
 
-// What only Axolotl's data sets set.
+// Settings that only Axolotl's data sets have.
 std::string target_settings_text(const RowFormat& format) {
   std::string text;
   for (const auto& [ours, theirs] : format.tags.properties)
@@ -210,7 +210,7 @@ bool is_too_long(const TokenizedRow& row, const RowOptions& options, RowBuilder*
   const auto limit = static_cast<size_t>(builder->max_length());
   if (options.excess_length == ExcessLength::kTruncate || row.ids.size() <= limit) return false;
   if (row.is_text) {
-    // Packing cuts texts by itself.
+    // Packing cuts texts anyway.
     if (builder->is_packing()) return false;
     for (std::span<const int32_t> rest = row.ids; rest.size() > 1;
          rest = rest.subspan(std::min(limit, rest.size())))

@@ -1,4 +1,4 @@
-// What rows that are made at once and rows that are made in the background have in common.
+// Code shared by rows that are built at once and rows that are built in the background.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ void create_token_cache_folder(const std::filesystem::path& folder);
 RowPlan checked_row_plan(std::span<const DataSource> sources, const DatasetOptions& options,
                          const Tokenizer* tokenizer, int64_t vocab_size);
 
-// What `packing` is for rows of this plan: never kByRows.
+// The packing that `packing` selects for rows of this plan: never kByRows.
 Packing packing_of(const RowPlan& plan, Packing packing);
 // Settings by which documents longer than a row are not cut, ending in a comma.
 std::string ways_to_keep_tokens(const RowPlan& plan);
@@ -46,8 +46,8 @@ std::string row_settings_text(const RowPlan& plan, const DatasetOptions& options
 // is still empty.
 bool may_skip(const std::exception_ptr& error, const RowOptions& options, std::string* first_problem);
 
-// Adds tokenized rows to `builder`. Throws the error of the first that may not be skipped; *first_problem is
-// that of the first one skipped, if it is still empty.
+// Adds tokenized rows to `builder`. Throws the first error that may not be skipped; *first_problem becomes
+// the first one skipped, if it is still empty.
 void add_rows(std::span<const TokenizedRow> rows, const RowOptions& options, RowBuilder* builder,
               DocumentCounts* counts, std::string* first_problem);
 

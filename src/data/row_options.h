@@ -13,7 +13,7 @@
 
 namespace tessera {
 
-// What becomes of a row longer than max_length: it is cut, skipped and counted, or an error.
+// The treatment of a row longer than max_length: it is cut, skipped and counted, or an error.
 enum class ExcessLength { kTruncate, kDrop, kRaise };
 constexpr auto choice_words(ExcessLength) {
   using enum ExcessLength;
@@ -40,7 +40,7 @@ struct RowOptions {
   bool drops_masked_ids = false;
 
   // Targets. Rows with a prompt and its answer (prompt + completion, alpaca) have the answer as target unless
-  // train_on_prompt; other conversations are targets as a whole unless assistant_only_loss.
+  // train_on_prompt; in other conversations everything is a target unless assistant_only_loss.
   bool train_on_prompt = false;
   bool assistant_only_loss = false;
   // Whether completion_mask of token ids says what is a target: in TRL if completion_only_loss is set.

@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What the first rows of a file show.
+// Findings from the first rows of a file.
 struct FirstRows {
   std::optional<RowShape> shape;            // of the first row with values; nullopt if there is none
   std::vector<std::string> unread_columns;  // that the shape does not read
@@ -30,8 +30,8 @@ struct FirstRows {
   bool has_completion_mask = false;         // which decides, as there are no labels
 };
 
-// What the first rows have that the shape does not read. Error: one has what is refused, about which all
-// else need not be said.
+// Finds columns of the first rows that the shape does not read. Error: one holds refused content, which makes
+// all other findings moot.
 void look_for_unread(RecordSource* records, Record record, const fs::path& file, const RowFormat& format,
                      bool may_refuse, FirstRows* first) {
   constexpr int kMaxRows = 100;
@@ -140,9 +140,9 @@ void apply_slice(const RowSlice& slice, size_t first_file, const RowOptions& opt
   }
 }
 
-// Keeps the rows that are held out, or the others. As Dataset::split_off() counts them.
+// Keeps the rows that are held out, or the others. Dataset::split_off() counts them the same way.
 void apply_held_out(const HeldOutRows& held_out, const RowOptions& options, RowPlan* plan) {
-  if (std::ranges::any_of(plan->files, is_pretokenized)) return;  // refused, as such rows are not packed
+  if (std::ranges::any_of(plan->files, is_pretokenized)) return;  // refused: such rows are not packed
   int64_t num_rows = 0;
   for (SourceFile& file : plan->files) {
     if (file.end_row == std::numeric_limits<int64_t>::max()) file.end_row = count_rows(file, options);

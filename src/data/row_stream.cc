@@ -48,7 +48,7 @@ std::unique_ptr<ChatTemplate> load_chat_template(const RowPlan& plan, const RowO
 
 namespace {
 
-// As Axolotl warns: the model would not learn to end its messages.
+// Axolotl warns of the same: the model would not learn to end its messages.
 void warn_of_missing_ends(const RowPlan& plan, const ChatTemplate* chat_template,
                           const Tokenizer* tokenizer) {
   if (chat_template == nullptr || !tokenizer->eos_id()) return;
@@ -66,7 +66,7 @@ void warn_of_missing_ends(const RowPlan& plan, const ChatTemplate* chat_template
       eos);
 }
 
-// What TRL does instead, and why not here.
+// Says that TRL uses another template, and why this is not done here.
 void warn_of_own_template(const RowOptions& options, const ChatTemplate* chat_template) {
   if (chat_template == nullptr || !options.assistant_only_loss || !chat_template->is_exchanged_by_trl())
     return;

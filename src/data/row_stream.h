@@ -23,7 +23,7 @@ namespace tessera {
 std::unique_ptr<ChatTemplate> load_chat_template(const RowPlan& plan, const RowOptions& options,
                                                  const Tokenizer* tokenizer);
 
-// How much is read and tokenized at a time: by default enough for all threads of a large machine, small
+// Amount that is read and tokenized at a time: by default enough for all threads of a large machine, small
 // compared to a model.
 struct RowBatch {
   int64_t max_bytes = int64_t{32} << 20;

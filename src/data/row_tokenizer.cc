@@ -91,13 +91,13 @@ void RowTokenizer::tokenize(Document* document, TokenizedRow* row) const {
   check_ids(*row, *document);
 }
 
-// As TRL: a text and a completion end in the end-of-text token, if the tokenizer has one.
+// TRL does the same: a text and a completion end in the end-of-text token, if the tokenizer has one.
 void RowTokenizer::append_eos(TokenizedRow* row) const {
   const std::optional<int32_t> eos = tokenizer_->eos_id();
   if (eos && (row->ids.empty() || row->ids.back() != *eos)) row->ids.push_back(*eos);
 }
 
-// As TRL: the completion begins at the first token that differs from those of the prompt alone.
+// TRL does the same: the completion begins at the first token that differs from those of the prompt alone.
 void RowTokenizer::ignore_prompt(std::string_view prompt, std::span<const int64_t> barriers,
                                  bool add_special_tokens, TokenizedRow* row) const {
   std::vector<int32_t> ids;
@@ -117,7 +117,7 @@ void RowTokenizer::add(TextExample example, TokenizedRow* row) const {
   if (keeps_text_) row->text = std::move(example.text);
 }
 
-// As Axolotl: each with the tokenizer's special tokens, without the completion's bos.
+// Axolotl does the same: each has the tokenizer's special tokens, except the completion's bos.
 void RowTokenizer::add_apart(CompletionExample example, TokenizedRow* row) const {
   if (!example.prompt.empty()) tokenizer_->encode(example.prompt, options_.add_special_tokens, &row->ids);
   const size_t num_prompt_tokens = row->ids.size();
@@ -175,7 +175,7 @@ void RowTokenizer::add(ChatExample example, TokenizedRow* row) const {
       chat_template_->render(example, {.add_generation_prompt = false,
                                        .find_answers = find_answers || masks,
                                        .parse_special_tokens = options_.parse_special_tokens});
-  // What are targets, or where everything is, what are none.
+  // The places of targets or, if everything is a target, of the exceptions.
   std::vector<int64_t> places;
   for (size_t i = 0; i < chat.answers.size(); ++i) {
     const bool is_target = chat.has_no_weight.empty() || !chat.has_no_weight[i];
@@ -193,7 +193,7 @@ void RowTokenizer::add(ChatExample example, TokenizedRow* row) const {
   }
   for (size_t i = 0; i < cuts.size(); i += 2) {
     if (places[i] == places[i + 1]) continue;
-    // As in Transformers, a token that has a part of the answer counts as answer.
+    // In Transformers, a token that has any part of the answer counts as answer.
     const int64_t end = cuts[i + 1].token + (cuts[i + 1].is_inside ? 1 : 0);
     for (auto at = static_cast<size_t>(cuts[i].token); at < static_cast<size_t>(end); ++at)
       row->labels[at] = find_answers ? row->ids[at] : kIgnoredLabel;

@@ -60,7 +60,7 @@ TEST_F(ChatDatasetTest, PromptsAreNoTargetsUnlessAskedFor) {
   EXPECT_THAT(targets_of(options), ElementsAre("abcd>", "x>"));
 }
 
-// As TRL's add_eos, before rows are cut.
+// TRL's add_eos does this, before rows are cut.
 TEST_F(ChatDatasetTest, TextsEndInTheEndOfTextToken) {
   folder_.write("d.jsonl",
                 "{\"text\": \"ab\"}\n{\"text\": \"cd</s>\"}\n{\"text\": \"\"}\n{\"text\": \"efgh\"}\n");
@@ -77,7 +77,7 @@ TEST_F(ChatDatasetTest, TextsEndInTheEndOfTextToken) {
   EXPECT_THAT(dataset.report().warnings, Contains(HasSubstr("no end-of-text token, so no text ends in one")));
 }
 
-// As TRL: the tokens from the first one that differs from those of the prompt alone.
+// TRL takes the tokens from the first one that differs from those of the prompt alone.
 TEST_F(ChatDatasetTest, CompletionBeginsAtTheFirstTokenThatIsNotThePrompts) {
   const std::filesystem::path folder = data_folder() / "tokenizers" / "gpt2";
   const Tokenizer tokenizer = Tokenizer::open(folder);
@@ -123,7 +123,7 @@ TEST_F(ChatDatasetTest, LossOnAnswersOnlyIsRefusedWithoutConversations) {
   }
 }
 
-// As TRL's "Dropping fully masked examples". Trainer keeps rows of token ids without labels.
+// TRL's "Dropping fully masked examples". Trainer keeps rows of token ids without labels.
 TEST_F(ChatDatasetTest, RowsWithoutALabelAreDropped) {
   folder_.write(
       "d.jsonl",
@@ -315,8 +315,8 @@ TEST_F(ChatDatasetTest, ColumnsCanHaveOtherNames) {
   EXPECT_THAT(targets_of(options), ElementsAre(".b>"));
 }
 
-// Cuts at random places of random texts: the bytes of the tokens before a cut are those of the text before
-// it, and if one crosses it, it begins before it.
+// Cuts at random places of random texts: the tokens before a cut have the bytes of the text before it; if a
+// token crosses the cut, it begins before it.
 TEST(TextMarks, CutsLieWhereTheirTokensAre) {
   for (const char* name : {"gpt2", "llama3_pattern", "sentencepiece"}) {
     const std::filesystem::path folder = data_folder() / "tokenizers" / name;

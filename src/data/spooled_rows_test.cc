@@ -61,7 +61,7 @@ class SpooledRowsTest : public DatasetTest {
     }
     return ids;
   }
-  // All rows, each block of which is released when the next one is read.
+  // All rows; each block is released when the next one is read.
   static Rows all_rows(const StreamedRows& rows) {
     Rows ids;
     for (int64_t block = 0;; ++block) {
@@ -71,7 +71,7 @@ class SpooledRowsTest : public DatasetTest {
       if (std::ssize(more) < rows.block_rows()) return ids;
     }
   }
-  // Those that the same rows in a file give.
+  // The rows that the same lines in a file give.
   Rows rows_of_file(const std::vector<std::string>& lines, DatasetOptions options) {
     folder_.write("whole.jsonl", fmt::format("{}\n", fmt::join(lines, "\n")));
     options.spool.reset();
@@ -140,7 +140,7 @@ TEST_F(SpooledRowsTest, BlocksAreMadeTwoAheadAndDeletedWhenTheyAreReleased) {
   EXPECT_THAT(blocks(), IsEmpty()) << "at the end";
 }
 
-// As a run does that resumes: only the blocks that it needs are written.
+// A resuming run does this: only the blocks that it needs are written.
 TEST_F(SpooledRowsTest, BlocksBeforeTheFirstOneThatIsNeededAreNotKept) {
   const std::vector<std::string> lines = random_documents(200, 5);
   const RowFeeder feeder(folder_ / "spool", lines);
@@ -213,7 +213,7 @@ TEST_F(SpooledRowsTest, AGoneFeederEndsTheWait) {
   const auto rows = stream(options);
   EXPECT_THAT(error_of([&] { all_rows(*rows); }).what(), HasSubstr("is gone, without 1.jsonl"));
 
-  // What it has written still counts.
+  // Rows it has written are still used.
   folder_.write("spool/0.jsonl", R"({"text": "one"})");
   fs::remove_all(folder_ / "spool/tokenized");
   folder_.write("spool/end", "");

@@ -30,7 +30,7 @@ constexpr size_t kOpenBlocks = 3;
 constexpr int64_t kBlocksAhead = 2;
 constexpr std::chrono::milliseconds kPoll(20);
 constexpr double kLogInterval_s = 60;
-// Datasets up to this size are hashed as a whole, which takes a few seconds on a slow network disk.
+// Datasets up to this size are hashed in full, which takes a few seconds on a slow network disk.
 constexpr int64_t kMaxHashedBytes = int64_t{256} << 20;
 
 // Thrown within the tokenizing thread when it is asked to stop.
@@ -253,7 +253,7 @@ void StreamedRows::wait_until_wanted(int64_t block, const std::stop_token& stop)
   }
 }
 
-// As soon as there is a block, so that it does not end a run of days.
+// Checked as soon as there is a block, so that it does not end a run of days.
 void StreamedRows::check_cut(const DocumentCounts& counts, int64_t num_tokens) const {
   if (options_.allow_truncation || counts.num_cut_tokens <= (num_tokens + counts.num_cut_tokens) / 10) return;
   fail(ExitCode::kBadConfig,

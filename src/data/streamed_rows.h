@@ -81,7 +81,7 @@ class StreamedRows final : public RowSupply {
   RowPlan plan_;
   std::filesystem::path folder_;
   std::string key_;
-  std::string name_;  // with which those of the files begin
+  std::string name_;  // prefix of the files' names
   Hash128 hash_;
   bool reads_spool_ = false;                       // its thread, not another process's
   mutable std::atomic<int64_t> last_wanted_ = -1;  // block

@@ -38,7 +38,7 @@ void check_is_model_folder(const std::filesystem::path& path);
 [[noreturn]] void fail_not_a_model(const std::filesystem::path& path, const FileKind& kind);
 
 // " (MODEL.gguf is there, but GGUF is not supported: ...)" for a folder that has GGUF files instead of the
-// missing ones, else "".
+// missing ones, otherwise "".
 std::string note_on_gguf(const std::filesystem::path& folder);
 
 }  // namespace tessera

@@ -154,7 +154,7 @@ class HjsonParser {
   std::string parse_quoted() {
     if (follows("'''")) fail_here("multi-line strings (''') are not supported: write the string on one line");
     const char quote = peek();
-    // The same string as JSON, which has the same escapes except \'.
+    // The string as JSON, which has the same escapes except \'.
     std::string as_json = "\"";
     const size_t begin = at_++;
     while (!at_end() && peek() != quote && peek() != '\n') {

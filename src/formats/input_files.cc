@@ -109,7 +109,7 @@ bool is_regular(const fs::directory_entry& entry) {
   return entry.is_regular_file(ignored);
 }
 
-// A link that is not followed, so that whatever is behind it is not read.
+// A link that is not followed, so its target is not read.
 bool is_unread_link(const fs::directory_entry& entry) {
   std::error_code ignored;
   return entry.is_symlink(ignored) && (entry.is_directory(ignored) || !entry.exists(ignored));

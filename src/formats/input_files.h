@@ -12,8 +12,8 @@ namespace tessera {
 enum class InputKind { kText, kJson, kTable, kParquet, kPretokenized };
 
 // By extension, in any case: .jsonl, .ndjson, .json; .csv, .tsv (tables); .parquet, .pq; .safetensors;
-// anything else is text. Behind .gz or .zst the extension before it decides, for all but Parquet and
-// safetensors.
+// anything else is text. In .jsonl.gz or .csv.zst the inner extension decides; Parquet and safetensors cannot
+// be compressed so.
 InputKind input_kind(const std::filesystem::path& path);
 
 // By the last extension: .gz or .zst.
@@ -27,12 +27,12 @@ struct InputFiles {
   std::vector<std::string> left_out;
 };
 
-// Expands `patterns`, in that order, to regular files: a path stands for itself; a folder for the files below
-// it that have a known extension (.txt, .text, .md, .markdown, .rst, .tex; for a dataset also those of JSON,
-// tables and .safetensors, and compressed files) and are not hidden; a glob (*, ?, [...]) for its matches,
-// folders among them expanded as above; DIR/**/NAME for all files below DIR, at any depth, that match the
-// glob NAME (DIR/** for all of them). The files of one pattern are sorted by path, bytewise. A path that
-// exists is never treated as a glob.
+// Expands `patterns`, in that order, to regular files: a path to a file gives that file; a folder the files
+// below it that have a known extension (.txt, .text, .md, .markdown, .rst, .tex; for a dataset also those of
+// JSON, tables and .safetensors, and compressed files) and are not hidden; a glob (*, ?, [...]) its matches,
+// where folders expand as above; DIR/**/NAME all files below DIR, at any depth, that match the glob NAME
+// (DIR/** all of them). The files of one pattern are sorted by path, bytewise. A path that exists is never
+// treated as a glob.
 //
 // Names that start with a dot are hidden, as is everything in a hidden folder: only a pattern that spells out
 // the dot matches them. Links to files count as files; links to folders are not followed. README.md,

@@ -37,7 +37,7 @@ void check_json_bytes(std::string_view text, const std::string& origin);
 // another type is kBadData with file, path, expected and found.
 class JsonNode {
  public:
-  // Both outlive the nodes. `path` is that of the document inside a larger one ("run").
+  // Both outlive the nodes. `path` is the document's place inside a larger one ("run").
   JsonNode(const Json& document, const std::string& origin, std::string path = "")
       : JsonNode(&document, &origin, std::move(path)) {}
   JsonNode(const Json&, std::string&&, std::string = "") = delete;

@@ -17,7 +17,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// What no row needs, and a text of some MiB may hold: each value takes tens of bytes.
+// More than any row needs, though a text of some MiB can exceed it: each value takes tens of bytes.
 constexpr int64_t kMaxValues = 8'000'000;
 constexpr int64_t kMaxFields = 65536;  // of an object, as many as the columns of a table
 

@@ -24,7 +24,7 @@ class RepoCache {
   const std::filesystem::path& folder() const { return folder_; }
   std::filesystem::path snapshot(const std::string& commit) const { return folder_ / "snapshots" / commit; }
   std::filesystem::path blob(const std::string& etag) const { return folder_ / "blobs" / etag; }
-  // What arrived so far: always a prefix of the file without holes, to which any version of
+  // The part that has arrived so far: always a prefix of the file without holes, to which any version of
   // huggingface_hub that resumes downloads can append.
   std::filesystem::path incomplete(const std::string& etag) const {
     return folder_ / "blobs" / (etag + ".incomplete");

@@ -72,7 +72,7 @@ Splits in_order(const std::map<std::string, Paths>& found) {
   return splits;
 }
 
-// As datasets/data_files.py groups files without a card: the first of its rules that finds any.
+// datasets/data_files.py groups files without a card the same way: by the first of its rules that finds any.
 Splits splits_by_names(const Paths& paths) {
   std::map<std::string, Paths> found;
   for (const std::string& path : paths) {
@@ -98,12 +98,12 @@ Splits splits_by_names(const Paths& paths) {
   return in_order(found);
 }
 
-// As datasets, takes the files of one format: that of the most frequent ending. Others are often the same
+// Like datasets, takes the files of one format: that of the most frequent ending. Others are often the same
 // rows once more, or notes.
 Paths of_one_format(const Paths& files, const std::string& origin) {
   std::map<std::string_view, int64_t> counts;
   for (const std::string& file : files) ++counts[data_ending_of(file)->ending];
-  // Of two endings with as many files the earlier one counts.
+  // If two endings have as many files, the earlier one wins.
   const std::string_view format = std::ranges::max_element(kDataEndings, {}, [&](const DataEnding& known) {
                                     return counts[known.ending];
                                   })->format;

@@ -1,4 +1,4 @@
-// Which files make up the configurations and splits of a data set on the Hub.
+// The files that make up the configurations and splits of a data set on the Hub.
 #pragma once
 
 #include <filesystem>
@@ -26,19 +26,19 @@ struct DatasetConfig {
 // naming `origin` if the block is not YAML or `configs` does not have the form that Hugging Face's datasets
 // reads.
 std::vector<DatasetConfig> parse_dataset_card(std::string_view card, const std::string& origin);
-// The same of README.md in a folder on this machine; empty if it has none.
+// Reads README.md in a local folder; empty if it has none.
 std::vector<DatasetConfig> read_dataset_card(const std::filesystem::path& folder);
 
-// The data files of `wanted`, in the order of the globs and then by path; of several formats those of the
-// most frequent one. Where a name is left out: the configuration that is the default one or the only one; the
-// split "train" or the only one. Error(kNoInput) that lists the names there are, if there is no such
-// configuration or split; kBadData if it has files in formats that are not supported. `paths` are all files
-// of the repository, sorted; without configs, the files are grouped as in datasets/data_files.py, or as in a
-// branch refs/convert/parquet: CONFIG/SPLIT/0000.parquet.
+// The data files of `wanted`, in the order of the globs and then by path; if there are several formats, those
+// of the most frequent one. A configuration that is not named is the default one or the only one; a split
+// that is not named is "train" or the only one. Error(kNoInput) that lists the names there are, if there is
+// no such configuration or split; kBadData if it has files in formats that are not supported. `paths` are all
+// files of the repository, sorted; without configs, the files are grouped as in datasets/data_files.py, or as
+// in a branch refs/convert/parquet: CONFIG/SPLIT/0000.parquet.
 std::vector<std::string> choose_split(const DatasetName& wanted, const std::vector<DatasetConfig>& configs,
                                       const std::vector<std::string>& paths);
 
-// What is read of a folder on this machine, as datasets.load_dataset(folder) finds splits in it.
+// The files to read in a local folder, by the splits that datasets.load_dataset(folder) finds in it.
 struct FolderSplit {
   std::vector<std::string> files;
   std::string name;      // "" if the folder has no splits: all of its files

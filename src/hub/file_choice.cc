@@ -25,7 +25,7 @@ constexpr std::array kSettings = {"config.json",
                                   "chat_template.jinja",
                                   "chat_template.json",
                                   "additional_chat_templates/*.jinja"};
-// Those of kSettings that only other programs read; they are copied beside a trained model if present.
+// The files in kSettings that only other programs read; they are copied beside a trained model if present.
 constexpr std::array<std::string_view, 6> kForOthers = {
     "vocab.json", "added_tokens.json", "tokenizer.model", "merges.txt", "vocab.txt", "chat_template.json"};
 constexpr std::array kWeights = {"model.safetensors", "model-*-of-*.safetensors",
@@ -35,7 +35,7 @@ constexpr std::array<std::string_view, 8> kDescriptions = {
     "README.md",         "config.json", "dataset_info.json", "dataset_infos.json",
     "dataset_dict.json", "state.json",  "LICENSE.txt",       "requirements.txt"};
 
-// As Python's fnmatch.
+// The match of Python's fnmatch.
 bool matches_fnmatch(std::string pattern, const std::string& path) {
   if (pattern.ends_with('/')) pattern += '*';
   return ::fnmatch(pattern.c_str(), path.c_str(), FNM_NOESCAPE) == 0;

@@ -1,4 +1,4 @@
-// Which files of a repository are wanted.
+// Chooses the wanted files of a repository.
 #pragma once
 
 #include <string>
@@ -10,12 +10,13 @@
 
 namespace tessera {
 
-// '*' and '?' match no slash, "**" matches any text and "**/" also none, [abc] and [!a-z] one character of a
-// set; takes time in proportion to the product of both lengths. As in the `data_files` of a data set's card.
+// Globs of `data_files` in a data set's card: '*' and '?' match no slash, "**" any text and "**/" also
+// none, [abc] and [!a-z] one character of a set; takes time in proportion to the product of both
+// lengths.
 bool matches_path_glob(std::string_view glob, std::string_view path);
 
-// What the names of data files end with, also with .gz or .zst behind it, and what Hugging Face's datasets
-// calls the format (_EXTENSION_TO_MODULE).
+// Endings of data files, also before .gz or .zst, and the name of the format in Hugging Face's datasets
+// (_EXTENSION_TO_MODULE).
 struct DataEnding {
   std::string_view ending;
   std::string_view format;
@@ -41,7 +42,7 @@ std::vector<std::string> choose_model_files(const std::vector<HubFile>& files, M
 // Whether training does without this one of them, such as merges.txt beside tokenizer.json.
 bool is_for_other_programs(std::string_view path);
 
-// Those of a pull request. kNoInput if a pattern of `include` matches nothing, with the nearest name.
+// The files of a pull request. kNoInput if a pattern of `include` matches nothing, with the nearest name.
 std::vector<std::string> choose_files(const std::vector<HubFile>& files, const PullRequest& request);
 
 }  // namespace tessera

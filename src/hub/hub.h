@@ -33,7 +33,7 @@ struct HubProgress {
 // Called by one thread at a time, up to about 20 times a second; once more when a download is complete.
 using HubProgressCallback = std::function<void(const HubProgress&)>;
 
-// What a command needs of a model.
+// Files that a command needs of a model.
 enum class ModelFiles {
   kAll,        // *.safetensors, configuration, tokenizer, chat template
   kNoWeights,  // all but the weights
@@ -45,12 +45,12 @@ enum class ModelFiles {
 std::filesystem::path resolve_model(const std::string& name_or_path, ModelFiles files,
                                     const HubSettings& settings, const HubProgressCallback& progress = {});
 
-// The data files of a data set, for `name_or_path` that hub_dataset_name() takes for a name, else the path
-// itself. Which files make up a configuration and a split is as in Hugging Face's datasets: `configs` of its
-// card (README.md), else data/SPLIT-00000-of-00001.parquet, else folders or files named by splits, else all
-// files are "train". A data set that has only a loading script or files of other formats is taken from its
-// branch refs/convert/parquet. Formats: parquet, json, jsonl, ndjson, csv, tsv, txt, safetensors, each also
-// with .gz or .zst behind it.
+// The data files of a data set if `name_or_path` is a name for hub_dataset_name(), otherwise the path itself.
+// Which files make up a configuration and a split is as in Hugging Face's datasets: `configs` of its card
+// (README.md), else data/SPLIT-00000-of-00001.parquet, else folders or files named by splits, else all files
+// are "train". A data set that has only a loading script or files of other formats is taken from its branch
+// refs/convert/parquet. Formats: parquet, json, jsonl, ndjson, csv, tsv, txt, safetensors, each also
+// compressed as .gz or .zst.
 std::vector<std::filesystem::path> resolve_dataset(const std::string& name_or_path,
                                                    const HubSettings& settings,
                                                    const HubProgressCallback& progress = {});

@@ -1,5 +1,5 @@
-// What a hub answers, parsed. Nothing here trusts it: names that become paths and numbers that become sizes
-// are checked.
+// Parsed answers of a hub. Nothing here trusts it: names that become paths and numbers that become sizes are
+// checked.
 #pragma once
 
 #include <chrono>
@@ -12,7 +12,7 @@
 
 namespace tessera {
 
-// Names in lower case. Of a header that is given twice, the last one counts.
+// Names in lower case. If a header is given twice, the last one counts.
 using HttpHeaders = std::map<std::string, std::string>;
 
 struct HubFile {

@@ -1,5 +1,5 @@
-// What a hub answers is refused in one line or parsed into names that stay in their folder: listings,
-// headers, the cards of data sets and file names.
+// Answers of a hub are refused in one line or parsed into names that stay in their folder: listings, headers,
+// the cards of data sets and file names.
 #include <algorithm>
 #include <string>
 #include <string_view>

@@ -13,7 +13,7 @@ namespace tessera {
 namespace {
 
 constexpr int kMaxRedirects = 10;
-// Of 1,000 files each, as the Hub's are.
+// Pages have 1,000 files each, as the Hub's have.
 constexpr int kMaxPages = 1'000;
 constexpr int kMaxEmptyPages = 10;
 // For what is no file: this many times as long as for a connection.

@@ -24,7 +24,7 @@ class HubDataset : public testing::Test {
     repo_.name = {RepoType::kDataset, "org/chats", "main"};
     settings_ = server_.settings(folder_ / "hub");
   }
-  // The names of the files, all of which exist, relative to the snapshot.
+  // The names of the files relative to the snapshot; all of them exist.
   std::vector<std::string> resolve(const std::string& name) {
     std::vector<std::string> names;
     for (const fs::path& file : resolve_dataset(name, settings_)) {

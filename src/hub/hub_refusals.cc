@@ -1,4 +1,4 @@
-// What a hub's refusals mean, in one line each.
+// Explains a hub's refusals, in one line each.
 #include <algorithm>
 
 #include "base/name_hint.h"

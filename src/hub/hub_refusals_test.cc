@@ -1,4 +1,4 @@
-// What a user reads when a model cannot be had from the Hub.
+// The message a user reads when a model cannot be had from the Hub.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -118,7 +118,7 @@ TEST_F(HubModel, FetchesDamagedRemainsAnew) {
   expect_weights();
 }
 
-// What is on disk at any time is a first part of the file: huggingface_hub appends to it.
+// At any time the file on disk is a prefix of the whole file: huggingface_hub appends to it.
 TEST_F(HubModel, LeavesAFirstPartWhenTheServerGoesAway) {
   serve();
   settings_.max_retries = 0;
@@ -315,7 +315,7 @@ TEST_F(HubModel, OfflineComesFromTheCacheOnly) {
 TEST_F(HubModel, OfflineDoesWithoutFilesForOtherPrograms) {
   repo_.files["merges.txt"] = "a b\n";
   serve();
-  // As snapshot_download with a pattern leaves it: the tree has all files.
+  // snapshot_download with a pattern leaves this state: the tree has all files.
   fs::remove(resolve() / "merges.txt");
   settings_.offline = true;
   expect_weights();

@@ -14,7 +14,7 @@ namespace tessera {
 
 class MasterExport {
  public:
-  // Collective; allocates. What is passed must outlive this.
+  // Collective; allocates. The arguments must outlive this.
   MasterExport(const ShardPlan& plan, const OwnedPieces& pieces, Communicator& comm);
 
   // Collective: calls write() on rank 0. `own` reads what this rank keeps. Exceptions from write() propagate

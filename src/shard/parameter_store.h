@@ -40,7 +40,7 @@ class WeightStore;
 // All operations are collective (every rank calls them in the same order) unless stated otherwise.
 class ParameterStore final : private ParameterAccess {
  public:
-  // Allocates, and binds the model to it. `settings` must be those the memory was planned with. What is
+  // Allocates, and binds the model to it. `settings` must be those the memory was planned with. Arguments
   // passed by reference must outlive this.
   ParameterStore(TrainableModel& model, const ZeroSettings& settings,
                  std::unique_ptr<const Optimizer> optimizer, bool decay_all, Communicator& job,
@@ -74,7 +74,7 @@ class ParameterStore final : private ParameterAccess {
   double take_update_seconds() { return update_->take_seconds(); }
   // Instead of the update, where a step is given up or skipped: nothing of its gradients is kept.
   void discard_step();
-  // What updates in place of update(); nullptr: the gradients of a step are kept until then.
+  // The part that updates instead of update(); nullptr: the gradients of a step are kept until update().
   BackwardUpdate* backward_update() const { return backward_; }
 
   // Traffic between nodes since the last call that the rail does not count; without that of synchronize() and
@@ -106,7 +106,7 @@ class ParameterStore final : private ParameterAccess {
   // Fills `values` with the state of elements of owned(). Not collective; may be called from several threads
   // at once, but not while these elements change.
   void read_state(StateKind kind, int64_t begin, std::span<float> values) const;
-  // The same as checkpoints store it, as far as it is kept in this form.
+  // The state in the form in which checkpoints store it, as far as it is kept in that form.
   StoredSource stored_source() const;
   // Replaces the state of elements of kept(). Not collective; may be called from several threads for disjoint
   // ranges.
@@ -128,7 +128,7 @@ class ParameterStore final : private ParameterAccess {
 
   void make_weights();
   void make_gradients();
-  // With the update, which depends on where the gradients of the ranges are.
+  // Also makes the update, which depends on where the gradients of the ranges are.
   void make_state(std::unique_ptr<const Optimizer> optimizer, bool decay_all, int64_t ring_elements);
   void make_update(std::vector<ParameterRange> ranges);
   void wrap_update(const ZeroSettings& settings, Communicator& job);
@@ -145,7 +145,7 @@ class ParameterStore final : private ParameterAccess {
   void write_loaded(int64_t begin, std::span<const float> values);
   std::span<bf16> loaded_bf16(int64_t begin, int64_t count);
   bool is_feedback(StateKind kind) const;
-  // What this rank keeps for its node.
+  // Reads and writes the state that this rank keeps for its node.
   void read_node_state(StateKind kind, int64_t begin, std::span<float> values) const;
   void write_node_state(StateKind kind, int64_t begin, std::span<const float> values);
   void read_masters(int64_t begin, std::span<float> values) const;

@@ -176,7 +176,7 @@ struct StoreCase {
   }
 };
 
-// What all ranks of a run ended with.
+// The final state of all ranks of a run.
 struct StoreResult {
   std::vector<std::vector<float>> state;   // masters, then the tensors with a value per element
   std::vector<std::vector<float>> opened;  // by step, on the first rank
@@ -359,7 +359,7 @@ StoreCase random_case(const Placement& placement, int num_nodes, int local_world
   return of;
 }
 
-// Those that give the bits of one rank: nodes that train apart do not.
+// The placements whose bits equal those of one rank: nodes that train apart do not have them.
 std::vector<Placement> placements_that_exist() {
   std::vector<Placement> all;
   for (int weights = 0; weights < 4; ++weights) {

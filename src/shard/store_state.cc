@@ -70,7 +70,7 @@ void ParameterStore::load(const SafetensorsModel& file, LoadOnce once,
                           const std::function<void(const LoadProgress&)>& progress) {
   TESSERA_CHECK(once == LoadOnce::kPerNode || settings_.stage > 0 || comm_->world().num_nodes == 1,
                 "stage {} fetches no weights", settings_.stage);
-  if (outer_ != nullptr) once = LoadOnce::kPerNode;  // every node reads the files for itself
+  if (outer_ != nullptr) once = LoadOnce::kPerNode;  // every node reads the files on its own
   if (device_state_ != nullptr) {
     WeightReader reader(file, model_->config(), model_->layout(), *pool_, progress);
     device_state_->load(reader);
@@ -96,7 +96,7 @@ std::vector<ElementRange> ParameterStore::owned() const {
   return outer_ != nullptr ? outer_->owned() : owned_ranges(plan_, comm_->world().rank);
 }
 
-// With an outer update the feedback of its sums is its own.
+// An outer update keeps the feedback of its own sums.
 bool ParameterStore::is_feedback(StateKind kind) const {
   return outer_ == nullptr && kind != StateKind::kMaster &&
          tensor_index(kind) == state_->optimizer().state_tensors().size();
@@ -160,7 +160,7 @@ void ParameterStore::write_state(StateKind kind, int64_t begin, std::span<const 
   });
 }
 
-// As after an update: other ranks fetch what they do not keep.
+// Other ranks fetch the values they do not keep, as after an update.
 void ParameterStore::state_written() {
   if (reduced_gradients_ != nullptr) reduced_gradients_->feedback_written();
   weights_->loaded(/*whole_node=*/false);
@@ -177,7 +177,7 @@ bool ParameterStore::visit_stored_model(int64_t begin, int64_t count, const Stor
   return true;
 }
 
-// Of nodes that train apart, the masters that are saved are not the node's own.
+// If nodes train apart, the saved masters are not the node's own.
 StoredSource ParameterStore::stored_source() const {
   return [this](size_t part, DType dtype, int64_t begin, int64_t count, const StoredBody& body) {
     const bool is_model = part == StoredParts::kModel;

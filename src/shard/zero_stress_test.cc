@@ -100,7 +100,7 @@ int first_weight(int64_t element) { return static_cast<int>(element % 101) - 50;
 // Stays within +-64, so that weights are exact in BF16.
 int next_weight(int weight, int gradient_sum) { return ((weight + gradient_sum + 64 + 1290) % 129) - 64; }
 
-// What one thread computes: by step, the gradient sums over ranks and passes, and the weights before it.
+// The results of one thread: by step, the gradient sums over ranks and passes, and the weights before it.
 struct Expected {
   std::vector<std::vector<int>> sums;
   std::vector<std::vector<int>> weights;

@@ -39,7 +39,7 @@ ModelConfig gguf_test_config() {
 
 constexpr uint64_t kGgufWeightSeed = 3;
 
-// As bf16_weights().
+// The value that bf16_weights() has.
 float gguf_test_weight(const Parameter& parameter, int64_t i) {
   return to_float(
       to_bf16(CounterRng(kGgufWeightSeed, hash_name(parameter.name)).normal(static_cast<uint64_t>(i))));

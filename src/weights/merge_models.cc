@@ -33,7 +33,7 @@ struct Source {
   SafetensorsModel weights;
 };
 
-// What two models must share, in the spelling of config.json.
+// The settings that two models must share, in the spelling of config.json.
 Json comparable(ModelConfig config) {
   config.json.clear();
   config.bos_token_id = config.pad_token_id = std::nullopt;
@@ -152,8 +152,8 @@ std::vector<Source> open_sources(const std::vector<fs::path>& models, ThreadPool
     sources.push_back({folder, read_model_config(folder), SafetensorsModel::open(folder)});
     const Source& source = sources.back();
     check_same_config(sources.front(), source);
-    // Checks names, shapes and types of all tensors. Reads no element but those of tied embeddings of which
-    // the files have a copy: it is left out, so it must be equal.
+    // Checks names, shapes and types of all tensors. Reads no elements except a copy of tied embeddings in
+    // the files: it is left out, so it must be equal.
     const ParameterLayout layout = parameter_layout(source.config);
     const Parameter& embedding = layout.parameters().front();
     const ElementRange tied = {embedding.offset, embedding.offset + embedding.num_elements};

@@ -30,18 +30,18 @@ struct MergeOptions {
   std::function<void(double fraction)> progress = {};
 };
 
-// Reads model folders or checkpoints and writes a Hugging Face folder: the weights, computed in float32 and
-// rounded once, to nearest, ties to even; configuration, generation settings and tokenizer of the first
-// model. Memory does not grow with the models. A single model with the method kLinear is copied, without what
-// does not belong to a model folder. With adapters the tokenizer and the generation settings are those of the
-// first one that has any.
-// Error(kBadConfig) naming the field in which configurations differ; the errors of load_weights() for tensors
-// that the configuration does not describe; kIoError, before anything is written, if the disk has too little
-// space; kNumerics for a result that is not finite in save_dtype.
+// Reads model folders or checkpoints and writes a Hugging Face folder: the weights, computed in float32
+// and rounded once, to nearest, ties to even; configuration, generation settings and tokenizer of the
+// first model. Memory does not grow with the models. A single model with the method kLinear is copied,
+// except files that do not belong to a model folder. With adapters the tokenizer and the generation
+// settings come from the first one that has any. Error(kBadConfig) naming the field in which
+// configurations differ; the errors of load_weights() for tensors that the configuration does not
+// describe; kIoError, before anything is written, if the disk has too little space; kNumerics for a result
+// that is not finite in save_dtype.
 void merge_models(const std::vector<std::filesystem::path>& models, const MergeOptions& options,
                   const std::filesystem::path& output, ThreadPool& pool);
 
-// The type of most weights of a model folder, if it can be saved as that; else F32.
+// The type of most weights of a model folder, if it can be saved as that; otherwise F32.
 DType weights_dtype(const std::filesystem::path& model);
 
 }  // namespace tessera

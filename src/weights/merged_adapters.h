@@ -34,11 +34,11 @@ class MergedAdapters {
 };
 
 // The folder whose tokenizer belongs to the result: that of the first adapter that has one, because training
-// may have changed the chat template; else the model's.
+// may have changed the chat template; otherwise the model's.
 std::filesystem::path tokenizer_source(const std::filesystem::path& model,
                                        const std::vector<std::filesystem::path>& adapters);
 // Its generation_config.json: that of the first adapter that has one, with the end of the answers that it was
-// trained on; else the model's, which need not exist.
+// trained on; otherwise the model's, which need not exist.
 std::filesystem::path generation_config_source(const std::filesystem::path& model,
                                                const std::vector<std::filesystem::path>& adapters);
 

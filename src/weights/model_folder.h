@@ -65,7 +65,7 @@ struct EosToken {
 struct ExportOptions {
   DType save_dtype = DType::kBF16;               // BF16, F16 or F32
   std::filesystem::path tokenizer_folder = {};   // tokenizer files are copied from here; empty = none
-  std::filesystem::path generation_config = {};  // copied if it exists, else generated from the configuration
+  std::filesystem::path generation_config = {};  // copied if it exists, otherwise made from the configuration
   int64_t max_shard_bytes = 5'000'000'000;
   // A chat template that takes the place of the tokenizer's, and the token that ends its answers, at which
   // programs that generate have to stop.

@@ -429,7 +429,7 @@ TEST(ExportModelFolder, AddsTheEndOfAnswersToTheGenerationConfig) {
   };
   EXPECT_EQ(exported(R"({"top_k": 3})"), R"({"eos_token_id":[7],"top_k":3})");
   EXPECT_EQ(exported(R"({"eos_token_id": [5, 7]})"), R"({"eos_token_id":[5,7]})");
-  // With _from_model_config Transformers takes these tokens from config.json instead.
+  // If _from_model_config is set, Transformers takes these tokens from config.json instead.
   EXPECT_EQ(exported(R"({"_from_model_config": true, "eos_token_id": 2})"), R"({"eos_token_id":[2,7]})");
 }
 

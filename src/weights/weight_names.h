@@ -1,4 +1,4 @@
-// Names of a model's tensors in files: as in Hugging Face, or as a backbone saved by itself has them.
+// Names of a model's tensors in files: Hugging Face's, or those of a backbone saved on its own.
 #pragma once
 
 #include <string>

@@ -11,8 +11,8 @@
 
 namespace tessera {
 
-// Reads one part of a model after another and reports them as one. What is passed by reference must outlive
-// this. Errors are those of load_weights().
+// Reads one part of a model after another and reports them as one. Objects passed by reference must outlive
+// this. Throws the errors of load_weights().
 class WeightReader {
  public:
   WeightReader(const SafetensorsModel& file, const ModelConfig& config, const ParameterLayout& layout,
@@ -25,12 +25,12 @@ class WeightReader {
   // The parts to be read have this parameter, or all of them: so that progress knows its end.
   void expect(const Parameter& parameter);
   void expect_all();
-  // What is read from now on is added.
+  // Adds the values of subsequent reads to `sums`.
   void add_to(ValueSums* sums) { sums_ = sums; }
 
   // The files' values of these elements; see load_weights().
   void read(ElementRange range, const WeightSink& sink, const Bf16Destination& bf16_destination = {});
-  // As BF16 or F32 to `to` [range], on the host.
+  // Reads them as BF16 or F32 into `to` [range], on the host.
   void read(ElementRange range, TensorView to);
 
  private:

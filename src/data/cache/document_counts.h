@@ -1,4 +1,4 @@
-// What became of the documents of a dataset while its rows were built.
+// Counts of a dataset's documents: kept, dropped or cut while its rows were built.
 #pragma once
 
 #include <cstdint>

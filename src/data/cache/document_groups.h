@@ -1,4 +1,4 @@
-// Which documents share a row, for packings that keep documents whole.
+// Groups documents that share a row, for packings that keep documents whole.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ using DocumentGroup = std::vector<int64_t>;
 // one that has had this room for longest), or into a new row. Lengths are 1 to capacity.
 std::vector<DocumentGroup> best_fit_decreasing(std::span<const int64_t> lengths, int64_t capacity);
 
-// As LLaMA-Factory packs: row after row, each filled with the longest document that there is still room for,
-// of equal ones the last.
+// LLaMA-Factory's packing: row after row, each filled with the longest document that still fits, and the last
+// of equally long ones.
 std::vector<DocumentGroup> greedy_knapsack(std::span<const int64_t> lengths, int64_t capacity);
 
 }  // namespace tessera

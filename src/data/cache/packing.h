@@ -1,4 +1,4 @@
-// How documents become rows.
+// The ways in which documents become rows.
 #pragma once
 
 namespace tessera {
@@ -7,11 +7,11 @@ enum class Packing {
   kNone,      // one row per document, cut to max_length; no padding exists
   kIsolated,  // documents joined by EOS and cut to max_length; attention and targets stay inside a document
   kJoined,    // the same rows, but a row is one sequence: attention and targets cross documents
-  // As TRL 1.16 packs, 1000 documents at a time.
+  // TRL 1.16's packings, 1000 documents at a time.
   kBestFit,       // bfd: documents cut to max_length, in rows by best_fit_decreasing(), isolated
   kBestFitSplit,  // bfd_split: the same for pieces of max_length tokens
   kWrapped,       // wrapped: as kJoined
-  // As LLaMA-Factory packs (neat_packing), 1000 documents at a time too: rows of max_length - 1 tokens by
+  // LLaMA-Factory's packing (neat_packing), also 1000 documents at a time: rows of max_length - 1 tokens by
   // greedy_knapsack(), isolated; longer documents are cut.
   kKnapsack,
   kByRows,  // kIsolated for text files, kBestFit for rows of JSON files and tables

@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// Of every row: its length, its ids, the lengths of its sequences (with wrapped: its own). The ids of all
+// For every row: its length, its ids, the lengths of its sequences (with wrapped: its own). The ids of all
 // documents are 0, 1, 2, ...
 struct PackedRows {
   int64_t num_rows = 0;

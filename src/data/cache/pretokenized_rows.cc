@@ -65,7 +65,7 @@ class RowTensors {
   int64_t row_length() const { return row_length_; }
 
   // Reads the first `kept` values of each of rows [row, row + num_rows); num_rows = 1 unless kept =
-  // row_length. Labels are made as TRL makes them: those that are given, else the ids where every mask is 1.
+  // row_length. Labels are made as TRL makes them: given labels, or else the ids where every mask is 1.
   void read(int64_t row, int64_t num_rows, int64_t kept, int64_t vocab_size, bool reads_completion_mask,
             std::vector<int32_t>* ids, std::vector<int32_t>* labels) {
     read_values(*input_ids_, row, num_rows, kept);

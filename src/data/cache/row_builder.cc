@@ -38,7 +38,7 @@ void RowBuilder::add_document(std::span<const int32_t> ids, std::span<const int3
           first_lengths(sequence_lengths, kept));
     return;
   }
-  // Packed anew, each for itself.
+  // The sequences of a packed row are packed anew, one by one.
   for (const int32_t length : sequence_lengths) {
     const auto count = static_cast<size_t>(length);
     add_document(ids.first(count), labels.first(count), keeps_masked);
@@ -53,12 +53,12 @@ void RowBuilder::add_document(std::span<const int32_t> ids, std::span<const int3
     add_to_stream(ids, labels);
     end_sequence();
   }
-  // `datasets` maps so many rows at a time.
+  // `datasets` maps this many rows at a time.
   constexpr int64_t kBatchDocuments = 1000;
   if (++num_in_batch_ == kBatchDocuments) end_batch();
 }
 
-// With kBestFitSplit the pieces of a document become documents of their own.
+// For kBestFitSplit, the pieces of a document become documents of their own.
 void RowBuilder::keep_document(std::span<const int32_t> ids, std::span<const int32_t> labels) {
   kept_ids_.insert(kept_ids_.end(), ids.begin(), ids.end());
   if (has_labels_) kept_labels_.insert(kept_labels_.end(), labels.begin(), labels.end());

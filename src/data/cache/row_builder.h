@@ -15,18 +15,18 @@ namespace tessera {
 using RowSink = std::function<void(std::span<const int32_t> ids, std::span<const int32_t> labels,
                                    std::span<const int32_t> sequence_lengths)>;
 
-// With Packing::kNone document d becomes a row of min(len(d), max_length) tokens; one whose labels are then
-// all ignored is dropped, as TRL's "Dropping fully masked examples". With kIsolated, kJoined and kWrapped, of
-// the stream S = d0 d1 ..., row r is S[r * max_length, (r + 1) * max_length); the shorter remainder becomes a
-// row if it has a target, or with kWrapped, where a stream has 1000 documents, in any case. With kBestFit,
-// kBestFitSplit and kKnapsack, of every 1000 documents a row has those of a DocumentGroup.
+// Packing::kNone makes document d a row of min(len(d), max_length) tokens; one whose labels are then all
+// ignored is dropped, as TRL's "Dropping fully masked examples". kIsolated, kJoined and kWrapped cut the
+// stream S = d0 d1 ...: row r is S[r * max_length, (r + 1) * max_length); the shorter remainder becomes a row
+// if it has a target, or in any case with kWrapped, whose streams have 1000 documents. kBestFit,
+// kBestFitSplit and kKnapsack take 1000 documents at a time; a row has the documents of a DocumentGroup.
 class RowBuilder {
  public:
   // Counts documents, those dropped, those cut and their tokens in *counts.
   RowBuilder(Packing packing, int64_t max_length, bool has_labels, RowSink sink, DocumentCounts* counts);
 
-  // At least one id; labels as many as ids, or none for the ids themselves; the lengths of the sequences that
-  // it is packed of, or none for a single one. With keeps_masked, a document is dropped only if it is cut: as
+  // At least one id; as many labels as ids, or none if the ids are the labels; the lengths of the sequences
+  // packed in it, or none for a single one. With keeps_masked, a document is dropped only if it is cut, as in
   // Trainer, which keeps rows of token ids without labels.
   void add_document(std::span<const int32_t> ids, std::span<const int32_t> labels = {},
                     bool keeps_masked = false, std::span<const int32_t> sequence_lengths = {});

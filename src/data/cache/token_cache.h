@@ -85,8 +85,8 @@ class TokenCacheWriter {
   TokenCacheWriter(const std::filesystem::path& path, const Hash128& key, int64_t vocab_size,
                    bool has_labels);
 
-  // ids: at least 1, in [0, vocab_size). labels: as many as ids if has_labels, else empty. sequence_lengths:
-  // adding up to ids.size(), or empty for a single sequence.
+  // ids: at least 1, in [0, vocab_size). labels: as many as ids if has_labels, otherwise empty.
+  // sequence_lengths: adding up to ids.size(), or empty for a single sequence.
   void append_row(std::span<const int32_t> ids, std::span<const int32_t> labels,
                   std::span<const int32_t> sequence_lengths);
   bool has_labels() const { return trailer_.with_labels(); }

@@ -78,7 +78,7 @@ class AnswerFinder {
     if (answers->size() == num_before)
       fail_ambiguous(message, "does not write it in a loop over the messages");
     if (!has_text) fail_ambiguous(message, "does not write what it says");
-    // What follows the last message, such as an end-of-text token, belongs to it.
+    // Text after the last message, such as an end-of-text token, belongs to that message.
     const bool is_last =
         message + 1 == std::ssize(all_) && answers->back().end == whole_.traced_items.back().end;
     if (is_last) answers->back().end = std::ssize(whole_.text);

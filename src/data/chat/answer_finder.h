@@ -1,4 +1,4 @@
-// Which part of a rendered conversation the assistant wrote.
+// Finds the parts of a rendered conversation that the assistant wrote.
 #pragma once
 
 #include <optional>
@@ -36,17 +36,17 @@ class PrefixRenderer {
   jinja::RenderOptions options_;
 };
 
-// What TRL 1.16 takes for the header of an answer in a template with this source, beyond which everything is
-// the answer; nullopt for templates in which answers follow the generation prompt.
+// The header of an answer, as TRL 1.16 sees it in a template with this source: everything after it is the
+// answer. nullopt for templates in which answers follow the generation prompt.
 std::optional<std::string_view> header_of_answers(const std::string& source);
 
-// The answers of a template without {% generation %}, by their place: what is written while a loop is at an
+// Finds the answers of a template without {% generation %} by their place: the text that a loop writes at an
 // assistant's message, after the generation prompt. The renderer has all messages, and is left with some of
 // them. Error(kBadData): an answer cannot be told from the text around it.
 std::vector<ChatAnswer> find_answers(const jinja::Rendered& whole, const LiteralText& special_tokens,
                                      std::optional<std::string_view> header, PrefixRenderer* renderer);
 
-// What the template encloses, with the message that it was written for.
+// The text that the template encloses, with the message it was written for.
 std::vector<ChatAnswer> enclosed_answers(const jinja::Rendered& whole);
 
 }  // namespace tessera

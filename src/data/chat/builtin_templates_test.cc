@@ -19,7 +19,7 @@ struct Rendered {
   const char* text;
 };
 
-// What Jinja in Python writes for the same templates.
+// Output of Jinja in Python for the same templates.
 constexpr Rendered kRendered[] = {
     {"alpaca",
      "<s>SYS\n\n### Instruction:\n hi\n\n\n### Response:\nyo </s>\n\n### Instruction:\nb\n\n### "
@@ -110,7 +110,7 @@ std::string text_in_template(const std::string& name, const std::string& message
       .text;
 }
 
-// What Template.encode_multiturn() of LLaMA-Factory 0.9.5 encodes.
+// Compares with Template.encode_multiturn() of LLaMA-Factory 0.9.5.
 TEST(LlamaFactoryTemplate, WritesWhatLlamaFactoryWrites) {
   const std::string turn =
       R"([{"role": "user", "content": " hi\n"}, {"role": "assistant", "content": "yo "}])";

@@ -22,7 +22,7 @@
 namespace tessera {
 namespace {
 
-// As text: a pointer would be a template that says the same of every conversation.
+// Read as text. A Git LFS pointer would otherwise be a template that writes the same for every conversation.
 std::string read_template(const std::filesystem::path& path) {
   std::string text = read_text_file(path);
   if (text.starts_with(kLfsPointerStart))
@@ -67,7 +67,7 @@ Sources read_sources(const fs::path& folder) {
 }
 
 Sources chosen_sources(const fs::path& folder, const std::string& name_or_file) {
-  // As in Axolotl: the model's own, or where it has none, one that is built in.
+  // Axolotl does the same: the model's own template or, if it has none, a built-in one.
   constexpr std::string_view kFallback = "tokenizer_default_fallback_";
   if (name_or_file.starts_with(kFallback)) {
     const Sources own = read_sources(folder);
@@ -225,8 +225,8 @@ std::pair<int64_t, int64_t> difference(std::string_view whole, std::string_view 
   return {static_cast<int64_t>(begin), static_cast<int64_t>(whole.rend() - end)};
 }
 
-// As Axolotl finds a message in the text: where the text is another one if the message says another thing.
-// A template may write what begins or ends like the one, but then not like the other.
+// Axolotl finds a message in the text the same way: where the text changes if the message does. A template
+// may write text that begins or ends like one of these, but then not like the other.
 constexpr std::string_view kOtherContents[] = {"[[dummy_message]]", "zzdummymessagezz"};
 
 }  // namespace

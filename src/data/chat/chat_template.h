@@ -20,10 +20,10 @@ struct ChatTemplateOptions {
   // a template itself; "" = the model's own, tokenizer_default_fallback_NAME the same and NAME if there is
   // none.
   std::string name_or_file;
-  // What strftime_now() is told, as a date YYYY-MM-DD; "" = today. Rows must not depend on the day a run
+  // The date that strftime_now() returns, YYYY-MM-DD; "" = today. Rows must not depend on the day a run
   // resumes.
   std::string date = "2024-07-26";
-  std::string eos_token = {};  // what templates are told; "" = the tokenizer's
+  std::string eos_token = {};  // the text given to templates; "" = the tokenizer's
 };
 
 // Bytes [begin, end) of a text that are an answer: the whole or a part of what an assistant's message became.
@@ -43,7 +43,7 @@ struct RenderedChat {
 struct RenderOptions {
   bool add_generation_prompt = false;
   bool find_answers = false;
-  // The text of these messages becomes RenderedChat::turns, without that of the field that stays, if any.
+  // The text of these messages becomes RenderedChat::turns, without the text of the kept field, if any.
   struct FoundTurn {
     int64_t message;
     std::string kept_field;
@@ -57,17 +57,17 @@ class ChatTemplate {
  public:
   // The template of the tokenizer in `folder`, in Transformers' order: chat_template.jinja (and
   // additional_chat_templates/), then chat_template of tokenizer_config.json, a string or a list of named
-  // ones, of which "tool_use" is for conversations with tools and "default" for others. Error(kBadConfig) if
-  // there is none (says which flag gives one); kBadData for one that is no template.
+  // ones, in which "tool_use" is for conversations with tools and "default" for others. Error(kBadConfig) if
+  // there is none (says which flag gives one); kBadData for one that is not a template.
   static ChatTemplate load(const std::filesystem::path& folder, const Tokenizer& tokenizer,
                            const ChatTemplateOptions& options = {});
   ~ChatTemplate();
   ChatTemplate(ChatTemplate&&) noexcept;
   ChatTemplate& operator=(ChatTemplate&&) noexcept;
 
-  // With find_answers: the answers are what {% generation %} encloses, if the template has it; otherwise what
-  // the template writes while a loop is at an assistant's message, after the generation prompt, and for the
-  // last message to the end of the text. Error(kBadData): what the template itself raises, and answers that
+  // Given find_answers, the answers are the text that {% generation %} encloses, if the template has it;
+  // otherwise the text a loop writes at an assistant's message, after the generation prompt, and for the last
+  // message up to the end of the text. Error(kBadData): errors the template itself raises, and answers that
   // cannot be told apart. Thread-safe.
   RenderedChat render(const ChatExample& chat, const RenderOptions& options) const;
 

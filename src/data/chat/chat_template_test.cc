@@ -68,7 +68,7 @@ TEST_F(ChatTemplateTest, ATemplateMayComeFromAnotherTokenizersFolderAndBeToldAno
   EXPECT_THAT(refusal({.name_or_file = empty.path().string()}), HasSubstr("has no chat template"));
 }
 
-// OpenAI has arguments as JSON in a string. As vLLM, axolotl and LLaMA-Factory, gives templates objects,
+// OpenAI has arguments as JSON in a string. Like vLLM, axolotl and LLaMA-Factory, gives templates objects,
 // unless the template joins them with text or prints them as they are.
 TEST_F(ChatTemplateTest, ArgumentsOfToolCallsAreObjectsForTemplatesThatTakeThem) {
   const auto render = [this](const std::string& printed, const std::string& arguments) {
@@ -186,7 +186,7 @@ TEST_F(ChatTemplateTest, AnswersAreWhatTheyAddWithoutIt) {
 // another way than an answer's start.
 TEST_F(ChatTemplateTest, AnswersAreWhatIsWrittenForTheMessage) {
   const ChatExample chat = chat_of({"1", "2", "3", "4"});
-  // As Qwen3: earlier answers without their thoughts.
+  // Qwen3's template writes earlier answers without their thoughts.
   EXPECT_EQ(
       answers_in(
           load_source("{% for m in messages %}<{{ m.role[0] }}>{% if m.role == 'assistant' and loop.last %}"
@@ -194,19 +194,19 @@ TEST_F(ChatTemplateTest, AnswersAreWhatIsWrittenForTheMessage) {
                       "{% if add_generation_prompt %}<a>{% endif %}"),
           chat),
       "<u>1;<a>[2;]<u>3;<a>[<think></think>4;]");
-  // As Phi-3.5: an end-of-text token instead of a generation prompt, which belongs to the last answer.
+  // Phi-3.5's writes an end-of-text token instead of a generation prompt; it belongs to the last answer.
   const ChatTemplate phi = load_source(
       "{% for m in messages %}<{{ m.role[0] }}>{{ m.content }};{% endfor %}"
       "{% if add_generation_prompt %}<a>{% else %}<eos>{% endif %}");
   EXPECT_EQ(answers_in(phi, chat), "<u>1;<a>[2;]<u>3;<a>[4;<eos>]");
   EXPECT_EQ(answers_in(phi, chat_of({"1", "2", "3"})), "<u>1;<a>[2;]<u>3;<eos>");
-  // As DeepSeek-R1: the generation prompt begins a thought, the answer does not.
+  // In DeepSeek-R1's the generation prompt begins a thought, the answer does not.
   EXPECT_EQ(
       answers_in(load_source("{% for m in messages %}<{{ m.role[0] }}>{{ m.content.split('</think>')[-1] }};"
                              "{% endfor %}{% if add_generation_prompt %}<a><think>{% endif %}"),
                  chat_of({"1", "x</think>2", "3", "<t4"})),
       "<u>1;<a>[2;]<u>3;<a>[<t4;]");
-  // As Llama 3: a bos token before the first message, here an answer.
+  // Llama 3's writes a bos token before the first message, here an answer.
   const ChatTemplate llama3 = load({.name_or_file = "llama3"});
   ChatExample first;
   add_message("assistant", "Hi", &first.messages);
@@ -222,7 +222,7 @@ TEST_F(ChatTemplateTest, AnswersAreWhatIsWrittenForTheMessage) {
             "1[2]3[4]");
 }
 
-// As TRL's template for it, which encloses the line end after the role.
+// TRL's template for it does the same: it encloses the line end after the role.
 TEST_F(ChatTemplateTest, AnswersOfQwen25BeginWithALineEnd) {
   const auto file =
       shared_folder() / "data" / "chat-templates" / "Qwen-Qwen2.5-7B-Instruct" / "chat_template.jinja";
@@ -249,7 +249,7 @@ TEST_F(ChatTemplateTest, AnswersThatCannotBeToldApartAreRefused) {
               HasSubstr("does not continue the text of the messages before it"));
 }
 
-// The texts of the first messages, each of which continues the one before.
+// The text of growing prefixes of the messages, each of which continues the one before.
 std::string grown_answers(const ChatTemplate& chat_template, const ChatExample& chat) {
   std::string text;
   ChatExample prefix = chat;

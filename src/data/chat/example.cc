@@ -76,7 +76,7 @@ class RowReader {
     if (field == "conversations") wrap_functions(&example.tools);
     const bool has_system = !example.messages.empty();
     add_messages(field, &example);
-    // As LLaMA-Factory does: a system message of the conversation takes the place of the column's.
+    // LLaMA-Factory does the same: a system message of the conversation replaces the column's.
     if (has_system && example.messages.size() > 1 && *example.messages[1].find("role") == Value("system"))
       example.messages.erase(example.messages.begin());
     drop_filled_nulls(&example.tools, &example.messages);
@@ -92,7 +92,7 @@ class RowReader {
     }
     if (Value* more = find("chat_template_kwargs"))
       example->more = std::move(expect_object(more, where("chat_template_kwargs")));
-    // As LLaMA-Factory does, takes an empty text for none: tables have one where there is no system message.
+    // Like LLaMA-Factory, takes an empty text for none: tables have one where there is no system message.
     if (std::string system = reads_system_ ? text_or_empty("system") : ""; !system.empty())
       add_message("system", std::move(system), &example->messages);
   }
@@ -118,7 +118,7 @@ class RowReader {
     return example;
   }
 
-  // As LLaMA-Factory reads it: earlier turns in `history`, then instruction and input as the user's message.
+  // LLaMA-Factory reads it so: earlier turns in `history`, then instruction and input as the user's message.
   ChatExample instruction() {
     ChatExample example;
     add_variables(&example);
@@ -134,7 +134,7 @@ class RowReader {
     return example;
   }
 
-  // As Axolotl: a column that is missing or null is an empty text, except the instruction.
+  // A missing or null column is an empty text, as in Axolotl, except the instruction.
   CompletionExample prompt_text() {
     const std::string instruction = text("instruction");
     const std::string input = text_or_empty("input");
@@ -160,7 +160,7 @@ class RowReader {
     return example;
   }
 
-  // Labels as TRL makes them: those that are given, else the ids where every mask is 1.
+  // Labels as TRL makes them: given labels, or else the ids where every mask is 1.
   TokenExample tokens() {
     TokenExample example;
     example.input_ids = integers("input_ids");

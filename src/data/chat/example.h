@@ -1,4 +1,4 @@
-// What a row of a dataset means: which of the usual shapes it has, and what it says in that shape.
+// Interprets a row of a dataset: which of the usual shapes it has, and its content in that shape.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,7 @@ struct MessageTags {
   std::string role;                                        // "" = role or from
   std::string content;                                     // "" = content or value
   std::vector<std::pair<std::string, std::string>> roles;  // (value of the role's field, OpenAI's role)
-  // With RowFormat::turns: (field of the template's message, field of the row's message).
+  // For RowFormat::turns: (field of the template's message, field of the row's message).
   std::vector<std::pair<std::string, std::string>> properties = {};
   bool operator==(const MessageTags&) const = default;
 };
@@ -50,7 +50,7 @@ struct MessageTags {
 // The name of a column that no row has, for fields that are never read.
 constexpr std::string_view kNoColumn = "\x1f";
 
-// How the rows of a dataset are read.
+// Settings for reading the rows of a dataset.
 struct RowFormat {
   std::optional<RowShape> shape = {};  // recognised from the first row if unset
   std::string text_column = "text";
@@ -110,8 +110,8 @@ using Example = std::variant<TextExample, CompletionExample, ChatExample, TokenE
 // The column that holds `field`.
 std::string_view column_of(std::string_view field, const RowFormat& format);
 
-// The shape by the columns that have a value, columns renamed; nullopt if there is none. Of several the one
-// that TRL takes: token ids, then a prompt with its completion, then messages, then text.
+// The shape by the columns that have a value, columns renamed; nullopt if there is none. If several fit,
+// TRL's order decides: token ids, then a prompt with its completion, then messages, then text.
 std::optional<RowShape> recognise_shape(const Value& row, const RowFormat& format);
 
 // The shape of a dataset whose first row this is: format.shape, or what is recognised; where columns of a

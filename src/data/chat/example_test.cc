@@ -49,7 +49,7 @@ TEST(RowShape, IsRecognisedByTheFields) {
       {R"({"prompt": "a", "prompt_id": 3, "messages": []})", RowShape::kMessages},
       {R"({"instruction": "a", "output": "b", "text": "c"})", RowShape::kText},
       {R"({"input_ids": [1], "labels": [1]})", RowShape::kTokens},
-      // Of several shapes the one that TRL 1.16 takes.
+      // If several shapes fit, TRL 1.16 takes this one.
       {R"({"text": "a", "input_ids": [1]})", RowShape::kTokens},
       {R"({"text": "a", "prompt": "b", "completion": "c"})", RowShape::kPromptCompletion},
       {R"({"messages": [], "prompt": "b", "completion": "c"})", RowShape::kPromptCompletion},
@@ -116,7 +116,7 @@ TEST(Example, ColumnsThatAreNullInAllRowsStillNameAShape) {
               HasSubstr("column 'completion': expected a string, found null"));
 }
 
-// As Transformers 5.24's _normalize_chat_messages and _alias_reasoning_fields.
+// Transformers 5.24 does this in _normalize_chat_messages and _alias_reasoning_fields.
 TEST(Example, FieldsOfMessagesAreWhatTransformersGivesTemplates) {
   const auto message_of_row = [](const std::string& message) {
     return std::get<ChatExample>(read(R"({"messages": [)" + message + "]}")).messages.at(0);
@@ -160,7 +160,7 @@ TEST(Example, FieldsOfMessagesThatChangeWhatTheyTeachAreRefused) {
       read(R"({"messages": [{"role": "assistant", "content": "a", "refusal": null, "images": []}]})"));
 }
 
-// What Dataset.to_json writes of rows with different tools.
+// Dataset.to_json writes rows with different tools like this.
 TEST(Example, NullsThatATableFilledInAreAbsentForTemplates) {
   const auto chat = std::get<ChatExample>(
       read(R"({"messages": [{"role": "assistant", "tool_calls": [{"id": null, "type": "function",

@@ -15,7 +15,7 @@ namespace tessera {
        found == nullptr ? "none" : found->kind_name());
 }
 
-// What `value` holds, if it is of that kind; fail_kind() otherwise. Null: there is no such field.
+// The content of `value` if it is of that kind; fail_kind() otherwise. Null: there is no such field.
 template <typename AnyValue>
 auto& expect_string(AnyValue* value, const std::string& where, std::string_view what = "a string") {
   if (value == nullptr || value->string() == nullptr) fail_kind(value, where, what);

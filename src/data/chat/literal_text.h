@@ -13,7 +13,7 @@
 
 namespace tessera {
 
-// Finds the special tokens in rendered text of which users wrote a part: the tokenizer is told not to match
+// Finds special tokens in the parts of a rendered text that users wrote: the tokenizer is told not to match
 // them.
 class LiteralText {
  public:

@@ -26,14 +26,14 @@ constexpr std::array<std::string_view, 21> kFileWords = {
     "file",   "files",  "filename",  "filepath",   "path",       "paths",       "media",
     "speech", "sound",  "clip",      "clips",      "picture",    "pictures",    "photo",
     "photos", "frames", "recording", "screenshot", "attachment", "attachments", "screenshots"};
-// What follows one of them and leaves the column one of media: a link or the thing itself (base64 is "base").
+// Words after one of these that leave the column one of media: a link or the data itself (base64 is "base").
 constexpr std::array<std::string_view, 13> kLinks = {"url",      "urls",     "uri",   "uris", "path",
                                                      "paths",    "file",     "files", "name", "names",
                                                      "filename", "filepath", "src"};
 constexpr std::array<std::string_view, 13> kForms = {"bytes",  "base",   "b64",    "data",     "array",
                                                      "arrays", "embeds", "values", "features", "tensor",
                                                      "list",   "grid",   "thw"};
-// What comes before them where they say little about the text.
+// Words before these that say little about the text.
 constexpr std::array<std::string_view, 14> kAboutMedia = {
     "has",    "is",    "num",     "no",     "n",         "profile", "avatar",
     "author", "cover", "preview", "banner", "thumbnail", "user",    "channel"};

@@ -7,8 +7,8 @@
 
 namespace tessera {
 
-// What a column's name says it holds: images, video or audio ("images", "wav", "pixel_values"), or links to
-// them ("image_url", "audio_path").
+// The kind of content that a column's name suggests: images, video or audio ("images", "wav",
+// "pixel_values"), or links to them ("image_url", "audio_path").
 enum class MediaName { kNone, kItself, kLink };
 MediaName media_name(std::string_view column);
 
@@ -17,7 +17,7 @@ MediaName media_name(std::string_view column);
 // media, or of files or attachments ("file_name"), also what names such a file ("a.png").
 bool is_media(std::string_view column, const Value& value);
 
-// What stands for an image, video or audio in a text ("<image>", "<|image_pad|>").
+// The placeholder of an image, video or audio in a text ("<image>", "<|image_pad|>").
 struct MediaPlaceholder {
   std::string_view text;  // "" if there is none
   bool is_plain = false;  // no text about such things: a model's own token, at the start, or on a line alone

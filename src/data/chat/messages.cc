@@ -95,7 +95,7 @@ void update_functions(Value* message) {
   if (std::string& role = *message->find("role")->string(); role == "function") role = "tool";
 }
 
-// As Transformers, gives a model's thoughts the names that templates read (_alias_reasoning_fields in
+// Like Transformers, gives a model's thoughts the names that templates read (_alias_reasoning_fields in
 // transformers/utils/chat_template_utils.py).
 void name_reasoning(Value* message) {
   const Value* reasoning = nullptr;
@@ -117,7 +117,7 @@ Value read_message(Value item, const std::string& where) {
   expect_object(&item, where);
   if (item.find("role") == nullptr && item.find_string("from") != nullptr) read_turn(&item, where);
   expect_string(item.find("role"), where, "a string 'role' (or 'from')");
-  // As Transformers' _normalize_chat_messages: templates print a null as "None".
+  // Transformers' _normalize_chat_messages does the same: templates print a null as "None".
   std::erase_if(*item.object(), [](const Value::Field& field) { return field.value.is_null(); });
   update_functions(&item);
   check_message_fields(&item, where);
@@ -259,7 +259,7 @@ void drop_null_fields(Value* object) {
   std::erase_if(*object->object(), [](const Value::Field& field) { return field.value.is_null(); });
 }
 
-// Of JSON Schema only these may be null.
+// In JSON Schema only these may be null.
 void drop_nulls_of_schema(Value* value) {
   if (Value::List* items = value->list()) {
     for (Value& item : *items) drop_nulls_of_schema(&item);

@@ -19,16 +19,16 @@ bool is_target_mark(std::string_view field);
 // Error(kBadData) starting with `where`: a field of images, video, audio, or a refusal.
 void check_message_media(const Value& message, const std::string& where);
 
-// The same, and marks of what is a target other than `weight`, which becomes an integer, 0 or 1.
+// Also checks fields that mark targets other than `weight`, and makes `weight` an integer, 0 or 1.
 void check_message_fields(Value* message, const std::string& where);
 
 // Appends the items of a list, or of JSON text with one: OpenAI's (role, content, tool_calls, ...) as they
 // are, ShareGPT's (from, value) with the roles of OpenAI, or those with the fields and roles of `tags`.
-// Content that is a list of text parts becomes one string. As Transformers, drops fields that are null and
+// Content that is a list of text parts becomes one string. Like Transformers, drops fields that are null and
 // gives thoughts their names (reasoning_content, thinking). OpenAI's function_call and the role "function"
 // become tool_calls and "tool". Error(kBadData) starting with `where` and the item's index: not a list of
 // objects, no role, an unknown `from`, a part that is not text, a weight that is neither 0 nor 1, a field of
-// images, audio, a refusal or another mark of what is a target.
+// images, audio, a refusal or another mark of a target.
 void append_messages(Value items, const MessageTags& tags, const std::string& where, Value::List* messages);
 
 // The text of a list of parts: strings and {"type": "text", "text": ...}. Moves out of the parts.

@@ -25,7 +25,7 @@ struct PromptText {
   std::string text() const;
 };
 
-// What is wrong with a format whose fields may be `names`; "" if nothing is.
+// Describes the problem with a format whose fields may be `names`; "" if there is none.
 std::string format_problem(std::string_view format, const std::vector<std::string_view>& names);
 
 }  // namespace tessera

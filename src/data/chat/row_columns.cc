@@ -44,7 +44,7 @@ Names read_fields(const Value& row, RowShape shape, const RowFormat& format) {
   TESSERA_CHECK(false, "shape {}", static_cast<int>(shape));
 }
 
-// The columns that are read: by LLaMA-Factory's rules only those that are named.
+// The columns that are read: by LLaMA-Factory's rules only columns the settings name.
 Names read_columns(const Value& row, RowShape shape, const RowFormat& format) {
   Names columns;
   if (format.pairs) {

@@ -1,4 +1,4 @@
-// What the columns of a row mean that its shape does not read.
+// The columns of a row that its shape does not read, and their meaning.
 #pragma once
 
 #include <string>
@@ -16,12 +16,12 @@ std::string columns_text(const Value& row);
 // Whether a shape of rows has a field of this name ("messages", "input_ids", "tools", ...).
 bool is_row_field(std::string_view name);
 
-// Whether a system message is taken from a column of its own. As in TRL, not beside messages, unless the
+// Whether a system message is taken from a column of its own. In TRL it is not, beside messages, unless the
 // format names the column.
 bool reads_system(RowShape shape, const RowFormat& format);
 
-// What stands for an image, video or audio in the texts that a row of this shape reads ("<image>"); "" if
-// nothing.
+// The placeholder of an image, video or audio in the texts that a row of this shape reads ("<image>"); "" if
+// there is none.
 std::string_view media_placeholder_of(const Value& row, RowShape shape, const RowFormat& format);
 
 // The columns with a value that a row of this shape does not read, in order, without those that

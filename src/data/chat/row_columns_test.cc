@@ -136,7 +136,7 @@ TEST(RowColumns, ThoseThatAShapeDoesNotReadAreNamed) {
   RowFormat format;
   format.columns = {{"system", "system"}};
   EXPECT_THAT(unread(R"({"system": "s", "messages": []})", RowShape::kMessages, format), IsEmpty());
-  // What is refused is not warned about.
+  // A refused column gets no warning as well.
   EXPECT_THAT(unread(R"({"id": 1, "image": "a", "messages": []})", RowShape::kMessages), ElementsAre("id"));
   format.columns = {{"output", "chosen"}};
   EXPECT_THAT(

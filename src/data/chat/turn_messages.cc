@@ -82,7 +82,7 @@ bool is_on(const Value& value, const std::string& where) {
   fail_kind(&value, where, "true or false");
 }
 
-// What the parts of a content say about targets: `train`, or a `weight`. nullopt if they say nothing.
+// The targets that the parts of a content mark: `train`, or a `weight`. nullopt if they mark none.
 std::optional<std::vector<PartTarget>> parts_of(const Value::List& content, const std::string& where) {
   std::vector<PartTarget> parts;
   bool has_marks = false;
@@ -122,7 +122,7 @@ void join_thoughts(const std::string& field, Value* message, const std::string& 
   *thoughts = join_text_parts(*thoughts->list(), where);
 }
 
-// What the item says about itself and the parts of its content.
+// The target marks of the item and of the parts of its content.
 MessageMarks marks_of(const Value& item, const TurnTargets& turns, const std::string& where) {
   MessageMarks marks;
   const Value* training = turns.training_field.empty() ? nullptr : item.find(turns.training_field);
@@ -151,7 +151,7 @@ std::string_view strip(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(kSpaces) - begin + 1);
 }
 
-// What is between `begin` and `end`, if both occur; *rest becomes what follows.
+// The text between `begin` and `end`, if both occur; *rest becomes the text after it.
 std::optional<std::string> text_between(const std::string& text, std::string_view begin, std::string_view end,
                                         std::string* rest) {
   const size_t from = text.find(begin);

@@ -41,7 +41,7 @@ class EndMarker {
   bool is_end(int64_t at) const {
     return std::find(ends_.begin(), ends_.end(), ids_[static_cast<size_t>(at)]) != ends_.end();
   }
-  // As in Python, where position -1 is the last token; found there, it counts as not found.
+  // In Python, position -1 is the last token; a match there counts as not found.
   int64_t find_from(int64_t begin) const {
     if (begin < 0 && (ids_.empty() || is_end(std::ssize(ids_) - 1))) return -1;
     for (int64_t at = std::max<int64_t>(begin, 0); at < std::ssize(ids_); ++at) {

@@ -1,4 +1,4 @@
-// Which tokens of a conversation are targets, by the rules of Axolotl's chat_template datasets
+// Decides which tokens of a conversation are targets, by the rules of Axolotl's chat_template datasets
 // (prompt_strategies/chat_template.py of Axolotl 0.19).
 #pragma once
 
@@ -13,8 +13,8 @@
 
 namespace tessera {
 
-// Which of the tokens that end a message are targets: those after messages that are targets, all, only the
-// last of a conversation, none.
+// Targets among the tokens that end a message: those after target messages, all, only the last of a
+// conversation, none.
 enum class EndTargets { kTurn, kAll, kLast, kNone };
 std::optional<EndTargets> end_targets_by_name(std::string_view name);
 const char* end_targets_name(EndTargets targets);
@@ -27,8 +27,8 @@ struct TurnTargets {
   std::vector<std::string> eot_tokens = {};  // empty: the tokenizer's end-of-text token
   // Field of a message that says whether it is a target, whatever its role; "" = none.
   std::string training_field = {};
-  // The same for parts of its content: a list of {"begin_offset", "end_offset", "train"}, in characters, the
-  // end included.
+  // The corresponding field for parts of its content: a list of {"begin_offset", "end_offset", "train"}, in
+  // characters, the end included.
   std::string detail_field = {};
   bool drop_system = false;  // leave out a system message at the start
   // Field of the template for thoughts, which those that an assistant's content begins with (between <think>
@@ -48,7 +48,7 @@ struct PartTarget {
   bool is_target = false;
 };
 
-// What a message says itself about targets.
+// The target marks in a message itself.
 struct MessageMarks {
   std::optional<bool> training = {};
   std::optional<std::vector<PartTarget>> parts = {};
@@ -62,7 +62,7 @@ struct TurnSpan {
   std::vector<bool> is_target_token = {};  // of the tokens from `begin` on; empty: all up to `end` are
 };
 
-// Which tokens of `content` are targets by its parts: whole tokens, as Axolotl rounds them.
+// The tokens of `content` that its parts make targets: whole tokens, as Axolotl rounds them.
 std::vector<bool> part_target_tokens(const std::string& content, const std::vector<PartTarget>& parts,
                                      const Tokenizer& tokenizer);
 

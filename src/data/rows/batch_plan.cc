@@ -18,7 +18,7 @@ int64_t divide_rounding_up(int64_t numerator, int64_t denominator) {
   return numerator / denominator + (numerator % denominator != 0 ? 1 : 0);
 }
 
-// How the rows of a step are shared if it is split evenly.
+// The cut of a step that is split evenly.
 StepCut even_cut(const BatchPlanOptions& options) {
   return options.cut.value_or(StepCut{options.micro_batch_size, options.world_size});
 }

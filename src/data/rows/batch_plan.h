@@ -22,7 +22,7 @@ namespace tessera {
 // torch's 32-bit branch, larger n its 64-bit one. Source: pytorch, aten/src/ATen/native/TensorFactories.cpp,
 // randperm_cpu.
 std::vector<int64_t> torch_randperm(int64_t n, uint64_t seed);
-// The same from a generator that may have been used before.
+// The permutation from a generator that may have been used before.
 std::vector<int64_t> draw_torch_randperm(int64_t n, std::mt19937* generator);
 // Numbers of 32 bits that it draws.
 int64_t draws_of_torch_randperm(int64_t n);
@@ -54,7 +54,7 @@ class RowLists {
   std::vector<int64_t> starts_ = {0};  // start of every list, then the end of the last
 };
 
-// How the rows of a step are split.
+// The split of a step's rows.
 struct StepCut {
   int64_t micro_batch_size;  // at most
   int64_t world_size;
@@ -78,13 +78,14 @@ struct BatchPlanOptions {
   // Every step keeps the rows given by the settings above, but they are split anew for a different set of
   // ranks: in order, into as many micro-batches of equal size (+-1) as `cut` requires.
   std::optional<StepCut> cut = {};
-  // The parts of the dataset; empty, or num_rows is the sum of their shares. Epochs go on in a part where the
-  // one before ended, and begin it anew, in another order if they shuffle, once all its rows were taken.
+  // The parts of the dataset; empty, or num_rows is the sum of their shares. An epoch continues in a
+  // part where the last one ended, and restarts it, reordered if they shuffle, once all its rows were
+  // taken.
   std::vector<MixturePart> mixture = {};
   // Rows of similar length follow each other, in the order drawn from `seed`.
   std::optional<LengthGroups> length_groups = {};
-  // Rows that appear while they are used; num_rows is then what the whole run takes. They come in the order
-  // of the blocks, each shuffled by itself, again and again, without ends of epochs.
+  // Rows that appear while they are used; num_rows is then the rows of the whole run. They come in the order
+  // of the blocks, each shuffled separately, over and over, without ends of epochs.
   const RowSupply* supply = nullptr;
 };
 
@@ -92,7 +93,7 @@ struct BatchPlanOptions {
 // global_batch_size rows: ceil(global_batch_size / (micro_batch_size * world_size)).
 int64_t accumulation_of_global_batch(int64_t global_batch_size, int64_t micro_batch_size, int64_t world_size);
 
-// Rows in a full optimizer step: global_batch_size if set, else micro_batch_size *
+// Rows in a full optimizer step: global_batch_size if set, otherwise micro_batch_size *
 // gradient_accumulation_steps * world_size. Error(kBadConfig) if a factor is not positive or the product
 // overflows.
 int64_t global_batch_rows(const BatchPlanOptions& options);
@@ -106,11 +107,11 @@ std::string few_rows_warning(const BatchPlanOptions& options, std::string_view m
 
 // Epochs and steps as in Hugging Face's Trainer: the loader of each rank has ceil(rows / (micro batch *
 // world)) batches per epoch (floor with drop_last), an optimizer step takes gradient_accumulation_steps of
-// them, and the last step of an epoch takes what is left. With several ranks and without drop_last, the last
+// them, and the last step of an epoch takes the rest. With several ranks and without drop_last, the last
 // batches of an epoch are filled up with rows from the epoch's start, so that all ranks have equally many
 // rows (accelerate's even_batches); with one rank no row repeats within an epoch.
 //
-// With global_batch_size N everything is as on one rank with micro-batches of N rows: a step takes one of
+// With global_batch_size N the rows are those of one rank with micro-batches of N rows: a step takes one of
 // them, and no row repeats within an epoch. The rows of a step are split, in order, into micro-batches of
 // equal size (+-1), as many as ranks and micro_batch_size require; some are empty if there are fewer rows
 // than micro-batches.
@@ -130,7 +131,7 @@ class BatchPlan {
   // micro-batch of accumulation a on rank r is number a * world_size + r. Not thread-safe: caches the epoch's
   // permutation.
   std::vector<std::vector<int64_t>> rows_of_step(int64_t step) const;
-  // The same into *micro_batches, reusing its memory.
+  // Writes them into *micro_batches, reusing its memory.
   void rows_of_step(int64_t step, RowLists* micro_batches) const;
 
  private:

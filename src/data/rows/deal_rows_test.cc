@@ -122,7 +122,7 @@ TEST(RowDealer, KeepsTheMicroBatchesWhereTheirCostliestIsCheaper) {
   const std::vector<int64_t> costs = {3, 3, 2, 2, 2};
   EXPECT_THAT(vectors_of(deal(Dealing::kByCost, 2, 1, given, costs)),
               ElementsAre(ElementsAre(0, 1), ElementsAre(2, 3, 4)));
-  // The same with a third rank that has almost nothing: rows move to it until the bound holds.
+  // A third rank has almost nothing: rows move to it until the bound holds.
   const RowLists uneven = row_lists({{0, 1}, {2, 3, 4}, {5}});
   const std::vector<int64_t> uneven_costs = {30, 30, 20, 20, 20, 1};
   const std::vector<int64_t> dealt =

@@ -17,7 +17,7 @@ std::vector<int64_t> length_grouped_order(std::span<const int64_t> lengths, int6
 
 struct LengthGroups {
   std::function<int64_t(int64_t row)> row_length;
-  // How many evaluations there are before an epoch.
+  // The number of evaluations before an epoch.
   std::function<int64_t(int64_t epoch)> evaluations_before;
 };
 

@@ -94,7 +94,7 @@ TEST_F(PackedBatchTest, ReusesItsMemoryAndCountsAsTheDatasetDoes) {
 }
 
 TEST_F(PackedBatchTest, PreTokenizedRowsAreFlattenedInOrderForEveryIntegerType) {
-  // The same 4 rows of 3 as [2, 2, 3], in 64-bit and in 16-bit integers.
+  // Stores the 4 rows of 3 as [2, 2, 3], in 64-bit and in 16-bit integers.
   std::vector<int64_t> values;
   std::string bytes16;
   for (int64_t i = 0; i < 12; ++i) {

@@ -21,7 +21,7 @@ class RowCounter {
     statistics_.max_length = options.max_length;
   }
 
-  // With keeps_masked, a row is dropped for its labels only if it is cut.
+  // If keeps_masked, a row is dropped for its labels only if it is cut.
   void count(const std::string& file, std::span<const int32_t> ids, std::span<const int32_t> labels,
              bool keeps_masked) {
     const bool is_cut = std::ssize(ids) > options_.max_length;

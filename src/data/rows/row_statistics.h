@@ -1,4 +1,4 @@
-// How long the rows of a dataset are, what of them is a target and what is left out: `tessera data stats`.
+// Row lengths of a dataset, its targets and its dropped rows and tokens: `tessera data stats`.
 #pragma once
 
 #include <cstdint>
@@ -53,8 +53,8 @@ RowStatistics row_statistics(const RowPlan& plan, const DatasetOptions& dataset,
                              int64_t vocab_size, const RowStatisticsOptions& options, ThreadPool* pool,
                              const std::function<void(double)>& progress = {});
 
-// The share of what a trainer that pads computes, in batches of `batch_rows` in the order of Trainer's first
-// epoch, that is padding. `lengths` are those of the rows in their order, cut to max_length here.
+// The share of padding in the computation of a trainer that pads, in batches of `batch_rows` in the order of
+// Trainer's first epoch. `lengths` are those of the rows in their order, cut to max_length here.
 double padding_share(const std::vector<int32_t>& lengths, int64_t batch_rows, int64_t max_length);
 
 }  // namespace tessera

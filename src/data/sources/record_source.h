@@ -22,7 +22,7 @@ struct Record {
   RecordKind kind = RecordKind::kText;
   std::string text;
   Value value;
-  bool counts_rows = false;  // `number` counts rows from 0, else lines from 1
+  bool counts_rows = false;  // `number` counts rows from 0, otherwise lines from 1
   int64_t number = 0;        // of the row, or of its first line
   int64_t offset_bytes = 0;  // text and JSON: of its first byte in the (unpacked) file
 

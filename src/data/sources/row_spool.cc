@@ -85,7 +85,7 @@ void RowSpool::wait_for_first_file(const Waiting& waiting) const {
     try {
       write_text_file(copy, read_text_file(fed));
     } catch (const Error&) {
-      // Another process, which has written the copy, may have deleted it meanwhile.
+      // Another process, which wrote the copy, may have deleted it in the meantime.
       if (is_there(fed_name(0))) throw;
       if (!fs::exists(copy, error)) {
         fail(ExitCode::kBadData, "dataset_spool {}: the dataset is empty: expected {} beside end",

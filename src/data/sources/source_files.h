@@ -8,9 +8,9 @@
 
 namespace tessera {
 
-// As find_input_files(), but of a folder with splits only the files of the first one in `splits` that it has,
+// Like find_input_files(), but takes only the files of the first split in `splits` that a folder has, found
 // as datasets.load_dataset(folder) finds them: by README.md, or by the names of files and folders (train*,
-// test*, validation*, data/train-00000-of-00001.parquet, ...). What is left out is named in `left_out`.
+// test*, validation*, data/train-00000-of-00001.parquet, ...). `left_out` lists what is skipped.
 // Error(kBadConfig): a folder has other splits.
 InputFiles find_source_files(const std::vector<std::string>& patterns,
                              const std::vector<std::string>& splits);

@@ -62,10 +62,10 @@ inline constexpr int64_t kMaxGgufHeaderBytes = int64_t{64} << 20;
 // Reads what precedes the data. Error(kNoInput) if the file cannot be opened; kBadData with file, field or
 // tensor, expected and found.
 GgufContent read_gguf(const std::filesystem::path& path);
-// The same, from the first bytes of a file of `file_bytes`.
+// Parses the first bytes of a file of `file_bytes`.
 GgufContent parse_gguf(std::string_view head, int64_t file_bytes, const std::string& origin);
 
-// What a file begins with, before the data. Sets the tensors' places; `shape` and `type` are given, and rows
+// The part of a file before the data. Sets the tensors' places; `shape` and `type` are given, and rows
 // consist of whole blocks.
 struct GgufLayout {
   std::string header;

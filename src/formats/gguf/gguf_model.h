@@ -1,5 +1,5 @@
-// What a model of ours is called in GGUF: metadata fields and tensor names as llama.cpp's
-// convert_hf_to_gguf.py writes them for LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM and
+// GGUF names of a model's metadata and tensors, as llama.cpp's convert_hf_to_gguf.py
+// writes them for LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM and
 // Qwen3ForCausalLM.
 #pragma once
 

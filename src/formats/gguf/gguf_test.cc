@@ -195,7 +195,7 @@ TEST(Gguf, InspectListsFieldsAndTensors) {
                              testing::HasSubstr("2 tensors, 323 elements (3 F32, 320 Q8_0), 352 B\n")));
 }
 
-// As ggml's quantize_row_q8_0_ref, in its own words.
+// Follows ggml's quantize_row_q8_0_ref, operation by operation.
 void quantize_reference(const float* x, f16* scale, int8_t* q) {
   float largest = 0;
   for (int i = 0; i < 32; ++i) largest = std::max(largest, std::fabs(x[i]));

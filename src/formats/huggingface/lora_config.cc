@@ -25,7 +25,7 @@ constexpr int64_t kMaxAdapterConfigBytes = int64_t{1} << 20;
 constexpr int64_t kMaxRank = 1 << 14;
 constexpr double kMaxAlpha = 1e6;
 
-// These initialisations leave another base model behind than the one that is named.
+// These initialisations change the base model, so the result does not fit the base that the file names.
 constexpr std::array kChangedBase = {"corda", "loftq", "lora_ga", "olora", "pissa"};
 // These do not.
 constexpr std::array kOtherInitialisations = {"eva", "gaussian", "mica", "orthogonal"};
@@ -139,7 +139,7 @@ std::vector<std::string> read_layers_pattern(const JsonNode& pattern) {
   return patterns;
 }
 
-// As PEFT's LoraConfig does.
+// PEFT's LoraConfig checks the same.
 void check_layers(const LoraConfig& config, const JsonNode& fields) {
   const char* field = !config.layers_to_transform.empty() ? "layers_to_transform" : "layers_pattern";
   if (config.target_modules.is_expression() &&
@@ -184,7 +184,7 @@ Value value_for(std::string_view module, const std::vector<std::pair<std::string
   return otherwise;
 }
 
-// As in hub/repo_name.h, a text that exists as a path is a path.
+// Text that exists as a path is a path, as in hub/repo_name.h.
 bool may_be_on_hub(std::string_view name) {
   std::error_code error;
   return std::ranges::count(name, '/') == 1 && !name.starts_with('/') && !name.starts_with('.') &&

@@ -32,7 +32,7 @@ struct LoraConfig {
   bool use_rslora = false;  // scale alpha / sqrt(r) instead of alpha / r
   ModuleSelection target_modules;
   ModuleSelection exclude_modules;
-  // Of target_modules as a list, only those in these layers; empty = all.
+  // If target_modules is a list, only modules in these layers; empty = all.
   std::vector<int64_t> layers_to_transform;
   std::vector<std::string> layers_pattern;
   // For modules other than the rest: the first key that fits, see is_pattern_key_of().

@@ -15,7 +15,7 @@
 namespace tessera {
 namespace {
 
-// As PEFT 0.17 writes it.
+// The file that PEFT 0.17 writes.
 constexpr const char* kByPeft = R"({
   "alpha_pattern": {"o_proj": 4}, "auto_mapping": null, "base_model_name_or_path": "models/small", "bias": "none",
   "corda_config": null, "eva_config": null, "exclude_modules": null, "fan_in_fan_out": false,

@@ -34,8 +34,8 @@ const FamilyInfo* find_family(std::string FamilyInfo::*field, const std::string&
   return nullptr;
 }
 
-// Transformers goes by model_type and loads what the files have for it: the backbone saved by itself
-// (LlamaModel), or with the head of another task. Only another family's name contradicts it.
+// Transformers goes by model_type and loads the weights it finds for it: a backbone saved on its own
+// (LlamaModel), or one with the head of another task. Only another family's name contradicts it.
 void check_architecture(const JsonNode& architectures, const FamilyInfo& family) {
   if (architectures.is_null()) return;
   const std::string backbone =
@@ -220,8 +220,8 @@ struct Rope {
   bool operator==(const Rope&) const = default;
 };
 
-// Of one form: version 5 writes rope_parameters with rope_theta inside it, version 4 rope_scaling next to
-// rope_theta.
+// Reads one of the two forms: version 5 writes rope_parameters with rope_theta inside it, version 4
+// rope_scaling next to rope_theta.
 Rope read_rope_form(const JsonNode& fields, const char* name, int64_t max_positions) {
   constexpr double kMaxTheta = 1e18;
   const double theta = read_positive(fields["rope_theta"], 10000, kMaxTheta);
@@ -259,7 +259,7 @@ void read_rope(const JsonNode& fields, ModelConfig& config) {
   config.rope_scaling = rope.scaling;
 }
 
-// Which layers have the window, if layer_types lists them.
+// The layers with a sliding window, if layer_types lists them.
 std::optional<std::vector<bool>> read_layer_types(const JsonNode& fields, int64_t num_layers) {
   const JsonNode types = fields["layer_types"];
   if (types.is_null()) return std::nullopt;

@@ -153,7 +153,7 @@ TEST(ModelConfig, RopeIsReadInEverySpelling) {
   EXPECT_EQ(parse(base_config("llama", {{"rope_parameters", {{"rope_theta", 7.0}}}})).rope_theta, 7);
 }
 
-// What Transformers 5.24 makes of these: rope_scaling wins over rope_parameters; here they must agree.
+// Transformers 5.24 lets rope_scaling win over rope_parameters; here they must agree.
 TEST(ModelConfig, RopeInBothSpellingsAgreesOrIsRefused) {
   const Json linear = {{"rope_type", "linear"}, {"factor", 2.0}};
   Json both = base_config("llama", {{"rope_theta", 1e4}, {"rope_scaling", linear}});
@@ -263,7 +263,7 @@ TEST(ModelConfig, UnknownFieldsAreNamedAndHarmlessOnesAreNot) {
   EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << log;
 }
 
-// As published, except for the order of the fields.
+// The published files, except for the order of the fields.
 TEST(PublishedConfigs, AreReadWithoutAWarning) {
   struct Published {
     const char* json;

@@ -43,7 +43,7 @@ OrderedJson rope_scaling_json(const RopeScaling& scaling) {
   return nullptr;
 }
 
-// Uses the spelling of transformers 5 if the original does, else that of version 4, which both understand.
+// Uses the spelling of transformers 5 if the original does, otherwise version 4's, which both understand.
 void write_rope(const ModelConfig& config, OrderedJson& json) {
   if (!json.contains("rope_parameters")) {
     json["rope_theta"] = config.rope_theta;

@@ -1,4 +1,4 @@
-// What differs between the model families, and which fields of config.json are understood, harmless or
+// Differences between the model families, and which fields of config.json are understood, harmless or
 // rejected.
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace tessera {
 
-// Which layers a sliding window is for, where layer_types does not say.
+// The layers that have a sliding window if layer_types does not say.
 enum class WindowLayers {
   kNone,
   kAll,

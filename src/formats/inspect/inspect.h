@@ -11,9 +11,9 @@ namespace tessera {
 // SafetensorsModel::open and read_model_config; a folder may lack either weights or config.json. For a GGUF
 // file the metadata, the tensors and the totals; errors as read_gguf.
 std::string inspect(const std::filesystem::path& path);
-// The same as a JSON object: path, config (of a folder that has config.json, as it is there), metadata,
-// tensors (name, dtype, shape, file, num_elements, bytes) and their totals num_elements and bytes. A folder
-// without weights has no tensors.
+// The description as a JSON object: path, config (of a folder that has config.json, as it is there),
+// metadata, tensors (name, dtype, shape, file, num_elements, bytes) and their totals num_elements and bytes.
+// A folder without weights has no tensors.
 std::string inspect_json(const std::filesystem::path& path);
 
 }  // namespace tessera

@@ -14,7 +14,7 @@
 namespace tessera::parquet {
 namespace {
 
-// What 128 bits hold.
+// Limits of 128 bits.
 constexpr int32_t kMaxDecimalDigits = 38;
 constexpr size_t kMaxDecimalBytes = 16;
 

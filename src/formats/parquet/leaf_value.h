@@ -16,9 +16,9 @@ class LeafConverter {
   // Why values of this type cannot be read; empty if they can.
   const std::string& problem() const { return problem_; }
   // Dates, times and decimals become text as Python's str() writes them: "2024-02-29 12:34:56.789000+00:00".
-  // JSON becomes what it says. Strings that are not valid UTF-8, or not JSON, give null and set `bad_value`
-  // to what is wrong with them; bytes that no annotation calls a string are text if they are UTF-8, else
-  // an object with the first of them. An unsigned integer above 2^63 - 1 becomes a float64, as in JSON.
+  // JSON becomes the value it encodes. Strings that are not valid UTF-8, or not JSON, give null and set
+  // `bad_value` to the reason; bytes that no annotation calls a string are text if they are UTF-8, else an
+  // object with the first of them. An unsigned integer above 2^63 - 1 becomes a float64, as in JSON.
   Value convert(const RawValue& raw, std::string* bad_value) const;
 
  private:

@@ -19,11 +19,11 @@ namespace tessera {
 
 // Reads one row after another; memory holds a page of each selected column, not a row group. Structs become
 // objects, lists and repeated fields lists, maps with strings or integers as keys objects, dates, times and
-// decimals text as Python's str() writes them, JSON what it says; nulls are kept, and bytes
-// that are not UTF-8, such as images, are {"bytes": the first of them in hexadecimal digits}.
-// Errors are kNoInput or kIoError of the file, else kBadData: a RowError for a row with a string that is not
-// UTF-8 or not JSON (the next row can be read), another Error, which names the column, for a damaged file or
-// anything unknown.
+// decimals text as Python's str() writes them, JSON the value it encodes; nulls are kept, and bytes that
+// are not UTF-8, such as images, are {"bytes": the first of them in hexadecimal digits}. Errors are
+// kNoInput or kIoError of the file, otherwise kBadData: a RowError for a row with a string that is not
+// UTF-8 or not JSON (the next row can be read), another Error, which names the column, for a damaged file
+// or anything unknown.
 class ParquetReader {
  public:
   explicit ParquetReader(const std::filesystem::path& path);
@@ -35,7 +35,7 @@ class ParquetReader {
   // Why the column cannot be read ("its type BSON is not supported"); empty if it can.
   std::string problem_of(const std::string& column) const;
 
-  // What the program that wrote the file says under a key ("huggingface"); "" if it says nothing.
+  // The value that the writing program stored under a key ("huggingface"); "" if it stored none.
   std::string metadata(std::string_view key) const;
 
   // Leaves out the fields of structs that are null, before the first row is read: a file has the fields of

@@ -159,7 +159,7 @@ TEST_F(ParquetReaderTest, GoesOnAfterARowThatIsNotText) {
   EXPECT_FALSE(reader.next(&row));
 }
 
-// What the feature Json() of Hugging Face's datasets writes.
+// Bytes that the feature Json() of Hugging Face's datasets writes.
 TEST_F(ParquetReaderTest, ReadsJsonAsWhatItSays) {
   ParquetBytes file;
   file.add_leaf("message", Repetition::kRequired, PhysicalType::kByteArray, ParquetBytes::kJson);

@@ -1,5 +1,5 @@
-// What is wrong with the bytes of a Parquet file, thrown where they are decoded; whoever knows the file, the
-// column and the place turns it into an Error.
+// A problem with the bytes of a Parquet file, thrown where they are decoded; a caller that knows the file,
+// the column and the place turns it into an Error.
 #pragma once
 
 #include <fmt/format.h>

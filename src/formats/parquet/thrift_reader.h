@@ -71,7 +71,7 @@ class ThriftReader {
     read_struct(field);
   }
 
-  // Reads the fields that are named into their targets and skips the others.
+  // Reads the given fields into their targets and skips the others.
   template <typename... Targets>
   void read_fields(ThriftType type, Field<Targets>... fields) {
     read_struct(type, [&](int id, ThriftType field) { read_field(id, field, fields...); });
@@ -82,8 +82,9 @@ class ThriftReader {
     if (!((id == fields.id && (read(type, fields.target), true)) || ...)) skip(type);
   }
 
-  // One value: what a function read_value(ThriftReader&, ThriftType, Target*) reads, else a boolean, a number
-  // (of 32 bits, and of an enum, only 0 and above), text, a list, or what may be missing.
+  // Reads one value: with read_value(ThriftReader&, ThriftType, Target*) if it exists, otherwise a
+  // boolean, a number (of 32 bits, and of an enum, only 0 and above), text, a list, or an
+  // optional.
   template <typename Target>
   void read(ThriftType type, Target* target) {
     if constexpr (requires { read_value(*this, type, target); }) {

@@ -284,7 +284,7 @@ std::unique_ptr<ValueDecoder> make_decoder(Encoding encoding, const PhysicalColu
 
 std::vector<RawValue> read_dictionary(const PhysicalColumn& column, std::string_view values, int64_t count) {
   if (column.type == PhysicalType::kBoolean) reject("a dictionary of BOOLEAN values is not supported");
-  // What an entry takes at least.
+  // The fewest bytes an entry takes.
   const size_t entry_bytes = column.type == PhysicalType::kByteArray ? 4 : fixed_size(column);
   if (static_cast<uint64_t>(count) > values.size() / entry_bytes)
     reject("a dictionary of {} entries has only {} bytes", count, values.size());

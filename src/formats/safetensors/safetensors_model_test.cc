@@ -137,7 +137,7 @@ TEST(SafetensorsIndex, OddButHarmlessFindsAreWarnings) {
   EXPECT_TRUE(SafetensorsModel::open(folder.path()).tensors().contains("single"));
 }
 
-// As Transformers 5.24 loads such folders.
+// Transformers 5.24 loads such folders the same way.
 TEST(SafetensorsIndex, TheShardsCountWhereItDisagrees) {
   const TestFolder folder;
   write_two_shards(folder);

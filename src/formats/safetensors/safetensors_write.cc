@@ -95,7 +95,7 @@ void write_safetensors(const fs::path& path, const std::vector<SafetensorsItem>&
 void write_safetensors_model(const fs::path& folder, const std::vector<SafetensorsItem>& items,
                              int64_t max_shard_bytes) {
   const SafetensorsModelLayout layout(specs_of(items), max_shard_bytes);
-  // What a process that was killed here has left would take room for good: nobody sees hidden files.
+  // Temporary files of a process that was killed here would take disk space for good: they are hidden.
   remove_abandoned_files(folder, ".safetensors");
   // Everything is written before an older model is touched.
   std::vector<std::unique_ptr<AtomicFile>> files;

@@ -86,7 +86,7 @@ void GradientStore::discard_feedback() {
   clear_sent_feedback();
 }
 
-// All but those of the own parts.
+// Clears all errors except those of this rank's own parts.
 void GradientStore::clear_sent_feedback() {
   constexpr int64_t kBlockElements = int64_t{1} << 18;
   for (int64_t g = 0; g < plan_.num_groups(); ++g) {

@@ -104,7 +104,7 @@ double largest_step(const FeedbackJob& job) {
   return sent / (limit - 0.5);
 }
 
-// One rank's gradients, by steps. What lies between parameters differs from one object to the next.
+// One rank's gradients, by steps. The values between parameters differ from one object to the next.
 class FeedbackRank {
  public:
   FeedbackRank(const FeedbackJob& job, Communicator& comm, float between_parameters)

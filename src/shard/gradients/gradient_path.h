@@ -17,7 +17,7 @@ class GradientPath {
 
   virtual ~GradientPath() = default;
 
-  // What the model does to the gradients of earlier passes. `is_ignored`: the sums are thrown away.
+  // The model's update of the gradients of earlier passes. `is_ignored`: the sums are thrown away.
   virtual Update begin_pass(bool is_first, bool is_last, bool is_ignored) = 0;
   // Where the model writes the float32 gradients of a group, until close(). Groups follow the order of
   // model/parameter_access.h.

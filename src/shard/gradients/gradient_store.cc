@@ -240,7 +240,7 @@ void GradientStore::start_reduction(int64_t group, float* share, uint64_t number
   NetworkGroup& rail = comm_->rail();
   NetworkGroup::Ticket ticket = 0;
   if (has_feedback()) {
-    // What earlier groups have left between parameters must not decide the scale of a block.
+    // Values that earlier groups left between parameters must not decide the scale of a block.
     for (const Part& gap : gaps_[static_cast<size_t>(group)])
       std::fill_n(share + gap.begin, gap.size(), 0.0f);
     ticket =

@@ -9,10 +9,10 @@
 // pass. If a rank is alone on its node and accumulates whole gradients, its model writes directly into the
 // sums.
 //
-// Quantised gradients (gradient_blocks.h) leave an error with the rank that sends, one for each element of
-// its share in feedback_, which is sent along with the next sum of the group. Of its own part a rank has an
-// error only after settle_feedback(), which hands all errors to the owners: what is saved. It is added to the
-// next sum and stays in memory until it is settled again, for whoever is still writing it to a checkpoint.
+// Quantized gradients (gradient_blocks.h) leave an error with the rank that sends, one for each element of
+// its share in feedback_, which is added to the next sum of the group. For its own part a rank has errors
+// only after settle_feedback(), which hands all errors to the owners, who save them. They are added to the
+// next sum and stay in memory until they are settled again, as a checkpoint may still be reading them.
 #pragma once
 
 #include <cstdint>
@@ -34,10 +34,10 @@ namespace tessera {
 
 class GradientStore final : public GradientPath {
  public:
-  // Collective; allocates. The communicator and the pool must outlive this.
-  // With optimizer_in_backward, `on_sum` is called from close(), open() and finish_pass() for each group
-  // whose sum over all ranks is complete in this rank's part of gradients(), until it returns. No rank uses
-  // the group's weights any more in this pass. Such a step has one pass, and with several nodes stage 2 or 3.
+  // Collective; allocates. The communicator and the pool must outlive this. With optimizer_in_backward,
+  // `on_sum` is called from close(), open() and finish_pass() for each group whose sum over all ranks is
+  // complete in this rank's part of gradients(), until it returns. No rank uses the group's weights any more
+  // in this pass. Such a step has one pass, and with several nodes stage 2 or 3.
   GradientStore(const ZeroLayout& layout, const ZeroSettings& settings, const ShardPlan& plan,
                 Communicator& comm, ThreadPool& pool, OnSum on_sum = {});
 

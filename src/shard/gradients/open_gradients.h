@@ -1,5 +1,5 @@
-// The gradients of a single rank that are consumed in the backward pass: a group's exist from the moment the
-// model opens them until it has closed them, so those of the whole model never do.
+// Gradients of a single rank that are consumed in the backward pass: a group's gradients exist from the
+// moment the model opens them until it has closed them; those of the whole model never exist at once.
 #pragma once
 
 #include <utility>

@@ -1,6 +1,6 @@
 // The order in which a node with only its own parts of the weights fetches groups, keeps and drops them. A
-// pure function of the groups that were opened so far: every rank computes it for itself, and the simulation
-// of a step (forecast/simulation) computes the same.
+// pure function of the groups opened so far: every rank evaluates it on its own, and the simulation of a step
+// (forecast/simulation) gets the same result.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace tessera {
 
-// A group that is to be fetched into a slot, once nobody uses what is there.
+// A group to be fetched into a slot, once the slot's current group is no longer in use.
 struct Fetch {
   size_t slot;
   int64_t group;

@@ -24,7 +24,7 @@ ZeroSettings settings_for(int64_t num_live_layers) {
   return settings;
 }
 
-// How often each group is fetched in a step of `num_passes`.
+// The number of fetches of each group in a step of `num_passes`.
 std::map<int64_t, int64_t> fetches_of_step(FetchOrder& order, int64_t num_layers, int64_t num_passes) {
   std::map<int64_t, int64_t> fetches;
   const auto open = [&](int64_t group, bool forward) {

@@ -4,7 +4,7 @@
 
 namespace tessera {
 
-// How often a byte of the model's files is read.
+// The number of times a byte of the model's files is read.
 enum class LoadOnce {
   kPerNode,     // once on each node that keeps the weights, by one of its ranks
   kPerCluster,  // by the owning rank; the others receive it over the network

@@ -1,4 +1,4 @@
-// An entry in the memory ledger: what is kept, of which kind, and by whom.
+// An entry in the memory ledger: its contents, its kind, and its holder.
 #pragma once
 
 #include <array>

@@ -13,7 +13,7 @@ ZeroLayout zero_layout(const ParameterLayout& layout, int num_nodes, int local_w
 // Where the weights beside adapters are; nothing without adapters.
 LayerPlaces frozen_places(const TrainableModel& model, const ZeroSettings& settings);
 
-// With ZeroSettings::parameters_on_host, where the model's device has the groups in use.
+// The places of the groups in use on the model's device, with ZeroSettings::parameters_on_host.
 DeviceWindowPlaces trained_window(const TrainableModel& model);
 DeviceWindowPlaces frozen_window(const TrainableModel& model);
 

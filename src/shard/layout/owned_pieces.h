@@ -35,8 +35,8 @@ class OwnedPieces {
   // All pieces. Ranges ascend; a rank that trains alone has a single one.
   std::vector<ElementRange> ranges() const;
 
-  // Calls body(piece, elements, first value) for each piece's part of [begin, begin + count), all of which
-  // this rank must keep.
+  // Calls body(piece, elements, first value) for each piece's part of [begin, begin + count); this rank must
+  // keep all of these elements.
   template <typename Body>
   void for_each_part(int64_t begin, int64_t count, const Body& body) const {
     int64_t num_found = 0;
@@ -56,7 +56,8 @@ class OwnedPieces {
   std::vector<Piece> pieces_;
 };
 
-// What a rank of a job owns. Ranges ascend; over all ranks they cover the flat array exactly once.
+// Elements that a rank owns. Ranges ascend; over all ranks they cover the flat array exactly
+// once.
 std::vector<ElementRange> owned_ranges(const ShardPlan& plan, int rank);
 
 }  // namespace tessera

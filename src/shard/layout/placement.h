@@ -1,4 +1,4 @@
-// What a run keeps where: one value for each part of a ParameterStore.
+// Where a run keeps each kind of state: one value for each part of a ParameterStore.
 #pragma once
 
 #include <cstdint>

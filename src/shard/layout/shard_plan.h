@@ -1,6 +1,6 @@
-// Who owns which elements of the flat array of parameters. Every parameter group (embedding, layer, head) is
-// cut into one part per rank, in the order of ranks, so that a node's parts are contiguous and every layer's
-// work is shared by all.
+// The assignment of elements in the flat array of parameters to ranks. Every parameter group (embedding,
+// layer, head) is cut into one part per rank, in the order of ranks, so that a node's parts are contiguous
+// and every layer's work is shared by all.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,9 @@ class ShardPlan {
   // local_world_size parts at multiples of `alignment` elements from its beginning. Small groups leave the
   // last ranks without elements.
   ShardPlan(std::vector<Part> groups, int64_t alignment, int num_nodes, int local_world_size);
-  // The same if no cut may fall into the `indivisible` ranges, ascending and each within a group. Groups are
-  // cut so that over all of them the ranks own about the same; any rank may own nothing of a group.
+  // A plan in which no cut falls into the `indivisible` ranges, ascending and each within a group.
+  // Groups are cut so that all ranks own about the same over all groups; any may own nothing of a
+  // group.
   ShardPlan(std::vector<Part> groups, int64_t alignment, int num_nodes, int local_world_size,
             const std::vector<Part>& indivisible);
 
@@ -36,7 +37,7 @@ class ShardPlan {
   // Elements that a rank or a node owns over all groups.
   int64_t shard_elements(int rank) const;
   int64_t node_elements(int node_rank) const;
-  // Ranks of which one owns the most in any way: the first, unless cuts must avoid something.
+  // The number of ranks to compare for the largest share: one, unless cuts must avoid something.
   int num_candidates() const { return cuts_.empty() ? 1 : world_size(); }
   // The most that any rank or node owns.
   int64_t largest_shard() const;

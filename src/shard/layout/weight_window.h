@@ -28,8 +28,8 @@ struct LayerPlaces {
 // multiples of kDirectAlignment.
 LayerPlaces layer_places(std::vector<int64_t> sizes, bool layers_in_file);
 
-// Those of weights that are trained, in elements. Without layers in a file, the flat array; otherwise there
-// is also a place for staged elements.
+// The places of trained weights, in elements. Without layers in a file, the flat array; otherwise there is
+// also a place for staged elements.
 struct WeightWindow {
   std::vector<int64_t> begin;  // by group, in elements
   int64_t staging_begin = 0;

@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kBuffersInFlight = 2;  // one is written while the other is summed
 constexpr int64_t kSharesInFlight = 2;   // one is summed while the other is on the network
 
-// What a rank sums for its node: the parts of all groups that its rail owns.
+// The elements a rank sums for its node: the parts of all groups that its rail owns.
 struct RailShare {
   int64_t num_elements = 0;
   int64_t largest = 0;  // of a group
@@ -55,8 +55,8 @@ ValueCounts value_counts(const ZeroLayout& layout, std::span<const Part> parts) 
   return {num_elements, ranges};
 }
 
-// The same for every rank, or rail. The ranks' are the same if tensors are elementwise: the most that any
-// has.
+// The value counts of every rank, or rail. If tensors are elementwise there is one entry: the largest
+// count.
 std::vector<ValueCounts> value_counts(const ZeroLayout& layout, StateTensors tensors, bool of_rail) {
   const ShardPlan plan = shard_plan(layout, tensors);
   if (is_elementwise(tensors))
@@ -105,14 +105,14 @@ int64_t larger_end(const ZeroLayout& layout) {
   return std::max(layout.groups.front().size(), layout.groups.back().size());
 }
 
-// Gathers of a group per optimizer step. With memory for S layers, the last S are still there at the start of
-// a backward pass, and the first S at its end, for the next forward pass. Embedding and head alternate in one
-// slot.
-// A step whose only pass is computed twice has two.
+// Passes through the model per step; a step whose only pass is computed twice has two.
 int64_t passes_through_model(const ZeroSettings& settings) {
   return settings.passes_per_step * (settings.computes_twice ? 2 : 1);
 }
 
+// Gathers of a group per optimizer step. With memory for S layers, the last S are still there at the start of
+// a backward pass, and the first S at its end, for the next forward pass. Embedding and head alternate in one
+// slot.
 int64_t num_gathers(const ZeroLayout& layout, const ZeroSettings& settings, int64_t group) {
   if (settings.stage == 0) return 0;
   if (!shards_weights(layout, settings) || is_persistent(layout, settings, group)) return 1;
@@ -138,7 +138,7 @@ int64_t gathered_bytes(const ZeroSettings& settings, const ShardPlan& plan, int6
   return bytes;
 }
 
-// The same as one other node sends them in one reduction.
+// Bytes of a node's parts of a group, as one other node sends them in one reduction.
 int64_t reduced_bytes(const ZeroSettings& settings, const ShardPlan& plan, int64_t group, int node) {
   if (!settings.quantized_gradients) {
     return plan.node_part(group, node).size() * dtype_bytes(settings.network_dtype);
@@ -192,8 +192,8 @@ int64_t layer_state_chunks(const ZeroLayout& layout, const ZeroSettings& setting
   return divide_up(divide_up(largest_layer(layout), num_owners), StateFile::chunk_elements_of(num_owned)) + 1;
 }
 
-// With tied embeddings the last group is just the final norm, which is in use together with the embedding: it
-// always stays.
+// If embeddings are tied, the last group is just the final norm, which is in use together with the embedding:
+// it always stays.
 bool is_persistent(const ZeroLayout& layout, const ZeroSettings& settings, int64_t group) {
   const int64_t size = layout.groups[static_cast<size_t>(group)].size();
   const bool is_last = group + 1 == std::ssize(layout.groups);

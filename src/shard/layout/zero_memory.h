@@ -85,7 +85,7 @@ struct ZeroSettings {
   std::optional<OuterSettings> outer = {};
   int64_t update_workspace_bytes = 0;  // of the optimizer, for the largest parameter
   bool optimizer_in_backward = false;  // groups are updated in the backward pass
-  // With the model on another device: the host updates its weights, or also keeps them and their gradients
+  // If the model is on another device: the host updates its weights, or also keeps them and their gradients
   // except while layers are in use (device_window_places.h).
   bool optimizer_on_host = false;
   bool parameters_on_host = false;
@@ -99,7 +99,7 @@ struct ZeroSettings {
   std::optional<StateFileSettings> state_folder = {};
 };
 
-// Who owns which elements: parameters that the optimizer needs whole are not cut.
+// The owners of all elements: parameters that the optimizer needs whole are not cut.
 ShardPlan shard_plan(const ZeroLayout& layout, StateTensors tensors);
 // Bytes of the tensors for what a rank owns, or a rail: the most that any has.
 int64_t largest_state_bytes(const ZeroLayout& layout, StateTensors tensors, bool of_rail);
@@ -167,7 +167,7 @@ struct ZeroMemory {
 };
 
 ZeroMemory zero_memory(const ZeroLayout& layout, const ZeroSettings& settings);
-// The same as ledger entries; zero-sized items are left out.
+// The memory as ledger entries; zero-sized items are left out.
 std::vector<MemoryItem> zero_memory_items(const ZeroLayout& layout, const ZeroSettings& settings);
 
 // Payload between nodes per optimizer step, sent and received by all ranks of a node. With parts of equal
@@ -175,9 +175,9 @@ std::vector<MemoryItem> zero_memory_items(const ZeroLayout& layout, const ZeroSe
 // network_dtype when reduced:
 //   gather  stages 1 to 3: everything once, after the step. Sharded weights with p passes: persistent groups
 //           once; embedding and head p times; n decoder layers with S in memory at once: S + 2 p (n - S)
-//           Quantised weights: 1 + 4 / 128 instead of w, each part rounded up to whole blocks
+//           Quantized weights: 1 + 4 / 128 instead of w, each part rounded up to whole blocks
 //   reduce  everything once, at the end of the step, or in every pass if accumulators are not complete.
-//           Quantised gradients: 1 + 4 / 128 or (1 + 8 / 128) / 2, each part rounded up to whole blocks.
+//           Quantized gradients: 1 + 4 / 128 or (1 + 8 / 128) / 2, each part rounded up to whole blocks.
 //           Stage 0: once more, in the accumulators' type, because every node needs the whole sum
 struct WireBytes {
   int64_t sent_gather = 0;

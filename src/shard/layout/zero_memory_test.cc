@@ -265,7 +265,7 @@ TEST(WireBytes, PerStepIsOneGatherAndOneReductionWhateverTheAccumulation) {
   }
 }
 
-// In every pass: embedding and head, 1200 elements. Of three decoder layers of 240, two are in memory at
+// Every pass takes embedding and head, 1200 elements. Two of three decoder layers of 240 are in memory at
 // once: the first forward pass gathers all three, every later pass one. 2 bytes per element, three quarters
 // of them from other nodes.
 TEST(WireBytes, PerLayerGathersAndReducesInEveryPass) {

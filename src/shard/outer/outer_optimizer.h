@@ -1,4 +1,4 @@
-// The weights that nodes start from when they train on their own, and the exchange of what they have learnt
+// The weights from which nodes start when they train on their own, and the exchange of their progress
 // (shard/layout/outer_settings.h). With node k's weights w_k, which were w after the last exchange, K nodes,
 // the outer momentum m, learning rate r and momentum b:
 //
@@ -30,11 +30,11 @@ struct NodeWeights {
   std::function<void(int64_t begin, std::span<const float> values)> write;
 };
 
-// Not thread-safe; all ranks make the same calls. A piece is exchanged by begin(), step() and finish(), and
-// so may be others meanwhile whose places in the buffers are different ones.
+// Not thread-safe; all ranks make the same calls. A piece is exchanged by begin(), step() and finish(); other
+// pieces may be exchanged at the same time if their places in the buffers differ.
 class OuterOptimizer {
  public:
-  // `rail`: the ranks with this local rank on all nodes. No one else may use it.
+  // `rail`: the ranks with this local rank on all nodes, for the exclusive use of this.
   OuterOptimizer(OuterPlan plan, const ZeroSettings& settings, NetworkGroup& rail, ThreadPool& pool);
   // Abandons exchanges that are under way when an error ends the rank.
   ~OuterOptimizer();

@@ -69,7 +69,7 @@ OuterJob random_outer_job(uint64_t seed) {
   return job;
 }
 
-// What a node has learnt before its weights are exchanged for the round-th time.
+// The change that a node has made before its weights are exchanged for the round-th time.
 float learnt(uint64_t seed, int64_t round, int node, int64_t element) {
   std::mt19937_64 random(seed * 1'000'003 + static_cast<uint64_t>((round * 16 + node) * 100'003 + element));
   return std::uniform_real_distribution<float>(-0.01f, 0.01f)(random);
@@ -138,7 +138,7 @@ class OuterRank {
     }
   }
 
-  // By element: those of the outer weights that this rank keeps.
+  // Stores the outer weights that this rank keeps, by element.
   void take_outer(std::vector<float>* by_element) const {
     for (int64_t piece = 0; piece < outer_.plan().num_pieces(); ++piece)
       outer_.read(OuterOptimizer::Kept::kWeights, outer_.plan().piece(piece).begin,

@@ -1,9 +1,9 @@
-// Who exchanges which weights and when, if nodes train on their own between exchanges
-// (shard/layout/outer_settings.h), and what that takes.
+// The plan of which ranks exchange which weights and when, if nodes train on their own between exchanges
+// (shard/layout/outer_settings.h), and the memory and traffic of that.
 //
 // Within a node parameters are sharded as in a job of that node alone. The ranks with the same local rank on
-// all nodes therefore keep the same elements, and own a part of them each: of these a rank has the outer
-// momentum, and it writes them to checkpoints. Both are cut into pieces:
+// all nodes therefore keep the same elements, and own a part of them each: for its part a rank keeps the
+// outer momentum and writes it to checkpoints. Both are cut into pieces:
 //
 //      elements of a group      |        kept by local rank 0       |        kept by local rank 1       |
 //      pieces                   |     piece 0     |     piece 1     |     piece 2     |     piece 3     |
@@ -40,10 +40,10 @@ class OuterPlan {
   // The pieces of a fragment, ascending: those of every num_fragments-th group.
   const std::vector<int64_t>& fragment(int64_t index) const { return fragments_[static_cast<size_t>(index)]; }
   int64_t num_fragments() const { return static_cast<int64_t>(fragments_.size()); }
-  // Whether an exchange of the fragment begins after so many updates.
+  // Whether an exchange of the fragment begins after `num_updates` updates.
   bool begins(int64_t fragment, int64_t num_updates) const;
-  // Where a piece is in a buffer of num_buffered() elements. Those of a fragment are there at the same time
-  // if its exchange is spread over several updates, otherwise each and the one after it.
+  // The place of a piece in a buffer of num_buffered() elements. All pieces of a fragment are there at the
+  // same time if its exchange is spread over several updates, otherwise each piece and its successor.
   int64_t buffer_begin(int64_t index) const { return buffer_begin_[static_cast<size_t>(index)]; }
   int64_t num_buffered() const { return num_buffered_; }
 

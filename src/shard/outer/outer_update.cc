@@ -117,7 +117,7 @@ NetworkCounters OuterUpdate::take_network() {
 void OuterUpdate::synchronize(const ChangeHook& before_change) {
   if (is_synchronized_) return;
   announce_change(before_change, kAllElements);
-  // What is under way says nothing of the updates after its beginning: these follow.
+  // A pending exchange does not cover the updates since it began: these are exchanged below.
   if (pending_) finish_exchange(settings_.update_alpha);
   count_traffic();
   for (int64_t fragment = 0; fragment < settings_.num_fragments; ++fragment)

@@ -25,7 +25,7 @@ struct InnerState {
 // optimizers' states (settle_state()).
 class OuterUpdate final : public UpdateRule {
  public:
-  // `settings` has outer settings; `num_tensors` are those of the node's optimizer.
+  // `settings` has outer settings; `num_tensors` is the number of tensors of the node's optimizer.
   OuterUpdate(std::unique_ptr<UpdateRule> of_node, InnerState node, size_t num_tensors,
               const ZeroLayout& job_layout, const ZeroSettings& settings, Communicator& job,
               ThreadPool& pool);
@@ -45,8 +45,8 @@ class OuterUpdate final : public UpdateRule {
   // They also take the mean of their optimizers' states.
   void settle_state(const ChangeHook& before_change);
 
-  // What this rank writes to checkpoints, over all ranks of the job. `tensors`: the node's optimizer's, then
-  // kOuterMomentum.
+  // The elements this rank writes to checkpoints, which cover the array over all ranks of the job. `tensors`:
+  // the node's optimizer's, then kOuterMomentum.
   std::vector<ElementRange> owned() const;
   bool is_momentum(StateKind kind) const {
     return kind != StateKind::kMaster && tensor_index(kind) == num_tensors_;
@@ -67,7 +67,7 @@ class OuterUpdate final : public UpdateRule {
   // An exchange whose result is used some updates after its beginning.
   struct Exchange {
     int64_t fragment;
-    int64_t begun;  // after so many updates
+    int64_t begun;  // number of updates before it began
     bool has_stepped = false;
   };
 

@@ -59,7 +59,7 @@ void BackwardUpdate::gradients_complete(int64_t group) {
     not_finite_ = find_not_finite_(group);
     if (not_finite_.empty()) not_finite_ = "a group";
   }
-  // What follows a gradient that is not finite is left alone.
+  // Groups after a gradient that is not finite are left alone.
   if (!updates_ || !step_ || !not_finite_.empty()) return;
   const Stopwatch time;
   has_begun_ = true;

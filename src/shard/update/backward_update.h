@@ -23,11 +23,12 @@ class BackwardUpdate final : public UpdateRule {
   BackwardUpdate(GroupUpdate group_update, const OptimizerState& state, const double* product_squares,
                  FindNotFinite find_not_finite);
 
-  // The next pass that is the last of a step makes this update, calling `before_change` (if set) before each
-  // group. With a max_group_norm, which needs a single rank, the gradients of every group are scaled down to
-  // it, besides step.gradient_scale; 0 = not. Once a gradient is not finite, what is left is not updated.
+  // The last pass of the next step makes this update, calling `before_change` (if set) before each
+  // group. A max_group_norm, which needs a single rank, scales down every group's gradients to it,
+  // besides step.gradient_scale; 0 = none. Once a gradient is not finite, the remaining groups are not
+  // updated.
   void begin(const OptimizerStep& step, double max_group_norm, ChangeHook before_change);
-  // That pass is abandoned, and changes nothing.
+  // The pass was abandoned; nothing changes.
   void cancel() { step_.reset(); }
   // Whether the last pass has changed anything, and whether it is still going on: with several ranks from its
   // beginning, because this rank does not know what others have updated by then.

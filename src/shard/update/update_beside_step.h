@@ -1,7 +1,7 @@
-// The update of a device's weights by the host, beside the passes of the next step: it only begins in
-// update(). What is left of it follows group by group as the next pass opens their weights, so that the
-// device computes with the first groups while the host still updates the last ones. Gradients come to the
-// host, and weights return, a piece at a time, beside both.
+// The host's update of a device's weights, overlapped with the passes of the next step: update() only begins
+// it. The rest follows group by group as the next pass opens their weights, so that the device computes with
+// the first groups while the host still updates the last ones. Gradients come to the host, and weights
+// return, a piece at a time, overlapped with both.
 #pragma once
 
 #include <memory>

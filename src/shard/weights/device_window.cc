@@ -52,7 +52,7 @@ TensorView DeviceWindow::gradients(int64_t group) const {
   return place_of(gradient_memory_, places_.gradients, group);
 }
 
-// What is asked of the device by now are operations on older groups: one that had this place is among them.
+// Work submitted to the device so far uses older groups, among them the one that had this place.
 DeviceWindow::Transfer DeviceWindow::upload(int64_t group, WeightUse use) {
   std::byte* const from = host_->open_weights(group, use);
   const TensorView to = weights(group);

@@ -18,8 +18,8 @@ namespace tessera {
 
 class DeviceWindow final : public ParameterAccess {
  public:
-  // `host` opens memory of the host. `opens_ahead`: it lets weights of the next group be opened while those
-  // of a group are. All must outlive this.
+  // `host` opens memory of the host. `opens_ahead`: it lets weights of the next group be opened while a
+  // group's weights are open. All must outlive this.
   DeviceWindow(Device& device, ParameterAccess& host, DeviceWindowPlaces places, bool opens_ahead);
   ~DeviceWindow() override;
   DeviceWindow(const DeviceWindow&) = delete;
@@ -35,7 +35,7 @@ class DeviceWindow final : public ParameterAccess {
   void reserve_packed_forms(std::span<const int64_t> bytes_by_group) override;
   std::byte* packed_forms(int64_t /*group*/) override { return nullptr; }
   // The host's gradients are opened when the device's are closed, and closed in the same order, one group
-  // later, or in finish_gradients(). Those of a pass replace whatever is there.
+  // later, or in finish_gradients(). The gradients of a pass replace whatever is there.
   std::byte* open_gradients(int64_t group) override;
   void close_gradients(int64_t group) override;
   void finish_gradients();

@@ -1,5 +1,5 @@
 // The weights of a model whose adapters are trained: complete in each node's shared memory, read once, never
-// changed and never written to a checkpoint. With base_quantization the matrices of layers are quantised as
+// changed and never written to a checkpoint. With base_quantization the matrices of layers are quantized as
 // they are read, with the same bits whatever the number of ranks. A rank alone can have the decoder layers in
 // a file, which is written once and read layer by layer in every pass. A model on another device has all of
 // them there, or with ZeroSettings::parameters_on_host sees the host's through a window.
@@ -23,8 +23,8 @@ namespace tessera {
 
 class FrozenWeights : private ParameterAccess {
  public:
-  // Collective; allocates, and binds the model to it. What is passed by reference must outlive this.
-  // With ZeroSettings::frozen_folder the layers go to rank-0.frozen there.
+  // Collective; allocates, and binds the model to it. Arguments passed by reference must outlive this. If
+  // ZeroSettings::frozen_folder is set, the layers go to rank-0.frozen there.
   FrozenWeights(TrainableModel& model, Communicator& comm, ThreadPool& pool, const ZeroSettings& settings);
 
   // Collective; after TrainableModel::reserve(). Each rank of the node reads a share of the files and makes a

@@ -15,7 +15,7 @@ namespace tessera {
 
 class LayerFile {
  public:
-  // `memory`, which outlives this, begins at a page. Of layer_places() with layers in a file.
+  // `memory`, which outlives this, begins at a page. `places` are layer_places() with layers in a file.
   LayerFile(const std::filesystem::path& path, const AsyncFileSettings& settings, std::byte* memory,
             LayerPlaces places);
 

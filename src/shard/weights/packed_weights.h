@@ -16,13 +16,13 @@ class PackedWeights {
  public:
   // Makes share local_rank of local_world_size of the forms of a group whose elements are at `weights`.
   using PackShare = std::function<void(int64_t group, std::byte* weights)>;
-  // The weights, all of which the node has: whether a group has arrived, and where it is once it has.
+  // The weights, which the node has in full: whether a group has arrived, and where it is once it has.
   struct Weights {
     std::function<bool(int64_t group)> is_complete;
     std::function<std::byte*(int64_t group)> open;
   };
 
-  // Collective; allocates bytes_by_group, 0 for a group without forms. What is passed by reference must
+  // Collective; allocates bytes_by_group, 0 for a group without forms. Arguments passed by reference must
   // outlive this.
   PackedWeights(std::span<const int64_t> bytes_by_group, NodeGroup& node, ThreadPool& pool, Weights weights,
                 PackShare pack_share);
@@ -32,9 +32,9 @@ class PackedWeights {
 
   // Collective. Call once the weights have been updated or loaded and no rank uses the old ones any more.
   void weights_changed();
-  // Returns when the forms of an open group are complete. Meanwhile this rank makes its share of them, and of
-  // the next groups whose weights have already arrived: the ranks seldom wait for each other, and never for
-  // weights that are not needed yet.
+  // Returns when the forms of an open group are complete. While it waits, this rank makes its share of them,
+  // and of the next groups whose weights have already arrived: the ranks seldom wait for each other, and
+  // never for weights that are not needed yet.
   void complete(int64_t group);
 
  private:

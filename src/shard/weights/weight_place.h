@@ -18,13 +18,13 @@ class WeightPlace {
  public:
   // Makes a share of the packed forms of a group whose elements are at `weights`.
   using PackShare = std::function<void(int64_t group, std::byte* weights)>;
-  // `index`: where memory() has elements [begin, begin + count) meanwhile; in_file: where a file has them as
-  // well, or null.
+  // `index`: where memory() has elements [begin, begin + count) during the visit; in_file: where a file has
+  // them as well, or null.
   using Visit = FunctionRef<void(int64_t index, int64_t begin, int64_t count, const FileBytes* in_file)>;
 
   virtual ~WeightPlace() = default;
 
-  // As ParameterAccess's.
+  // See ParameterAccess.
   virtual Device& device() const { return host_device(); }
   virtual std::byte* open(int64_t group, WeightUse use) = 0;
   virtual void close(int64_t /*group*/) {}
@@ -33,8 +33,8 @@ class WeightPlace {
   // Memory of the host that open() returns parts of.
   virtual std::vector<std::span<std::byte>> opened_memory() const { return {}; }
 
-  // The memory that this rank updates, and the index in it of an element of its part of a group. Of a group
-  // in a file it is there while the group is open.
+  // The memory that this rank updates, and the index in it of an element of its part of a group. A group in a
+  // file is there only while it is open.
   virtual TensorView memory() const = 0;
   virtual int64_t index(int64_t group, int64_t element) const = 0;
 
@@ -46,7 +46,7 @@ class WeightPlace {
   virtual void finish_updates() {}
   // Collective, after all parts were written through write(): `whole_node` if by the ranks of each node.
   virtual void loaded(bool whole_node) = 0;
-  // What was made of the old weights is out of date.
+  // Data derived from the old weights is out of date.
   virtual void changed() {}
 
   // Visits elements of this rank's part of a group outside of a pass, from one or several threads: for what

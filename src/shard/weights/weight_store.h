@@ -2,7 +2,7 @@
 // layer) only the node's parts and the groups that are in use or about to be. This is memory of the host.
 //
 // With quantized_weights a node computes with its own parts as they are and with those of the other nodes
-// rounded to blocks of int8, from the first step on: what is rounded depends on the masters alone, so that a
+// rounded to blocks of int8, from the first step on: the rounding depends on the masters alone, so that a
 // resumed run has the same bits.
 //
 // Groups are opened in the order of model/parameter_access.h, the same on every rank, so each rank knows
